@@ -1,0 +1,17 @@
+/// @file
+/// The only header that asks which compiler it is compiled by. Nothing here changes a layout.
+#pragma once
+
+/// Marks functions whose source serves the host and, under nvcc, the device.
+#if defined(__CUDACC__)
+#define ZERO_HOST_DEVICE __host__ __device__
+#else
+#define ZERO_HOST_DEVICE
+#endif
+
+/// Inlining decides whether a kernel's body vectorises; here the decision is not the compiler's.
+#if defined(__GNUC__)
+#define ZERO_ALWAYS_INLINE inline __attribute__((always_inline))
+#else
+#define ZERO_ALWAYS_INLINE inline
+#endif

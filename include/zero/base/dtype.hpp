@@ -1,0 +1,89 @@
+/// @file
+/// Element types that travel and are stored.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "zero/base/float16.hpp"
+
+namespace zero::inline v0_1 {
+
+/// Run-time name of an element type, as communicators and fingerprints see it.
+enum class DType : std::uint8_t { f32, f64, bf16, f16, i32, i64, u8 };
+
+[[nodiscard]] constexpr std::size_t size_of(DType type) noexcept {
+  switch (type) {
+    case DType::f32:
+    case DType::i32: return 4;
+    case DType::f64:
+    case DType::i64: return 8;
+    case DType::bf16:
+    case DType::f16: return 2;
+    case DType::u8: return 1;
+  }
+  return 0;
+}
+
+[[nodiscard]] constexpr std::string_view name(DType type) noexcept {
+  switch (type) {
+    case DType::f32: return "fp32";
+    case DType::f64: return "fp64";
+    case DType::bf16: return "bf16";
+    case DType::f16: return "fp16";
+    case DType::i32: return "int32";
+    case DType::i64: return "int64";
+    case DType::u8: return "uint8";
+  }
+  return "unknown";
+}
+
+namespace detail {
+template <class T>
+struct DTypeOf;
+template <>
+struct DTypeOf<float> {
+  static constexpr DType value = DType::f32;
+};
+template <>
+struct DTypeOf<double> {
+  static constexpr DType value = DType::f64;
+};
+template <>
+struct DTypeOf<bf16> {
+  static constexpr DType value = DType::bf16;
+};
+template <>
+struct DTypeOf<fp16> {
+  static constexpr DType value = DType::f16;
+};
+template <>
+struct DTypeOf<std::int32_t> {
+  static constexpr DType value = DType::i32;
+};
+template <>
+struct DTypeOf<std::int64_t> {
+  static constexpr DType value = DType::i64;
+};
+template <>
+struct DTypeOf<std::uint8_t> {
+  static constexpr DType value = DType::u8;
+};
+}  // namespace detail
+
+/// A type that can be an element of a collective.
+template <class T>
+concept Element = requires { detail::DTypeOf<T>::value; };
+
+/// A floating-point element: what parameters, gradients and states are made of.
+template <class T>
+concept FloatElement = Element<T> && requires(T x, float y) {
+  static_cast<float>(x);
+  static_cast<T>(y);
+};
+
+template <Element T>
+inline constexpr DType dtype_of = detail::DTypeOf<T>::value;
+
+}  // namespace zero::inline v0_1

@@ -1,0 +1,18 @@
+/// @file
+/// The bucket slot: how many bytes travel together.
+#pragma once
+
+#include <cstddef>
+
+#include "zero/base/bytes.hpp"
+
+namespace zero::inline v0_1 {
+
+/// The size of a bucket in bytes of the wire's dtype: a performance knob that never changes a
+/// result. Its bytes do not depend on the model; every bucket but a unit's last is full.
+struct Bucket {
+  std::size_t bytes = 25 * MiB;
+  friend constexpr bool operator==(Bucket const&, Bucket const&) = default;
+};
+
+}  // namespace zero::inline v0_1

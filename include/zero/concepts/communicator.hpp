@@ -1,0 +1,110 @@
+/// @file
+/// The communicator slot: one verb, described by data, that every backend and decorator speaks.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+
+#include "zero/base/dtype.hpp"
+
+namespace zero::inline v0_1 {
+
+/// The equal-count collectives a backend offers.
+enum class Op : std::uint8_t { reduce_scatter, all_gather, all_to_all, all_reduce, broadcast };
+
+inline constexpr int op_count = 5;
+
+[[nodiscard]] constexpr std::string_view name(Op op) noexcept {
+  switch (op) {
+    case Op::reduce_scatter: return "reduce_scatter";
+    case Op::all_gather: return "all_gather";
+    case Op::all_to_all: return "all_to_all";
+    case Op::all_reduce: return "all_reduce";
+    case Op::broadcast: return "broadcast";
+  }
+  return "unknown";
+}
+
+/// One collective, as data: what a schedule is made of and what decorators compare and count.
+///
+/// @par Shapes  `count` is the number of elements of one rank's block, N the world size:
+///   | op             | send             | recv             | in place when                   |
+///   |----------------|------------------|------------------|---------------------------------|
+///   | reduce_scatter | [N * count]      | [count]          | recv == send + rank * count     |
+///   | all_gather     | [count]          | [N * count]      | send == recv + rank * count     |
+///   | all_to_all     | [N * count]      | [N * count]      | never                           |
+///   | all_reduce     | [count]          | [count]          | recv == send                    |
+///   | broadcast      | [count] on root  | [count]          | recv == send                    |
+/// Any other overlap is a caller's mistake. Reductions are sums: averages belong in the update,
+/// where 1/N is applied in fp32 instead of being rounded to the wire's dtype.
+struct Collective {
+  Op op = Op::all_gather;
+  DType dtype = DType::f32;       ///< type of the elements in both buffers
+  DType accumulate = DType::f32;  ///< type in which sums are added, rounded to `dtype` once
+  std::size_t count = 0;          ///< elements of one rank's block
+  void const* send = nullptr;
+  void* recv = nullptr;
+  int root = 0;     ///< broadcast only
+  int bucket = -1;  ///< the bucket that travels, for error messages; -1 for control traffic
+
+  [[nodiscard]] constexpr std::size_t block_bytes() const noexcept {
+    return count * size_of(dtype);
+  }
+};
+
+/// Elements a rank sends in one collective by the algorithms the paper's volumes assume
+/// (ring or direct exchange): N-1 blocks, and two passes of one N-th for an all-reduce.
+[[nodiscard]] constexpr std::uint64_t elements_sent(Op op, std::uint64_t count, int size) noexcept {
+  auto const peers = static_cast<std::uint64_t>(size) - 1;
+  if (op == Op::broadcast) return peers == 0 ? 0 : count;
+  if (op == Op::all_reduce) {
+    auto const ranks = static_cast<std::uint64_t>(size);
+    return 2 * ((count + ranks - 1) / ranks) * peers;
+  }
+  return count * peers;
+}
+
+/// A group of ranks that move data together.
+///
+/// `start` begins a collective and may return before it is done; `wait` blocks until its result is
+/// in `recv` AND `send` may be overwritten. Several collectives may be under way at once; all ranks
+/// start the same ones in the same order, and may wait for them in any order. A ticket that is
+/// destroyed without being waited for leaves its collective unfinished: the communicator must then
+/// be discarded. A default-constructed ticket is already done.
+///
+/// @par Axioms  all_gather after reduce_scatter leaves the same sum on every rank as all_reduce;
+///   the sum does not depend on timing. After any Error of kind communication every later call
+///   throws. All calls of one communicator come from one thread.
+template <class C>
+concept Communicator =
+    requires(C& comm, C const& view, Collective const& op, typename C::Ticket ticket) {
+      requires std::default_initializable<typename C::Ticket>;
+      requires std::movable<typename C::Ticket>;
+      typename C::Space;
+      { view.rank() } -> std::same_as<int>;
+      { view.size() } -> std::same_as<int>;
+      requires noexcept(view.rank());
+      requires noexcept(view.size());
+      { comm.start(op) } -> std::same_as<typename C::Ticket>;
+      { comm.wait(ticket) } -> std::same_as<void>;
+    };
+
+/// A communicator that can be divided into sub-groups, such as the rows and columns of a grid.
+///
+/// `split` is collective: ranks of the same color form a new group, ordered by key, then by rank.
+template <class C>
+concept SplittableCommunicator = Communicator<C> && requires(C& comm, int color, int key) {
+  { comm.split(color, key) } -> std::same_as<C>;
+};
+
+/// Starts a collective and waits for it. Collective; blocks.
+template <Communicator C>
+void run(C& comm, Collective const& op) {
+  typename C::Ticket ticket = comm.start(op);
+  comm.wait(ticket);
+}
+
+}  // namespace zero::inline v0_1

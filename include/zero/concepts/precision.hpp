@@ -1,0 +1,41 @@
+/// @file
+/// The precision slot: five dtypes, each with one job.
+#pragma once
+
+#include <concepts>
+#include <string_view>
+
+#include "zero/base/dtype.hpp"
+
+namespace zero::inline v0_1 {
+
+/// Which type holds what.
+///
+/// | member        | holds                                                          |
+/// |---------------|----------------------------------------------------------------|
+/// | `Parameter`   | the parameters forward and backward read                       |
+/// | `Wire`        | gradients: as the trainer accumulates them and as they travel  |
+/// | `Accumulate`  | sums over ranks and, with AccumulateShard, over micro-steps    |
+/// | `Master`      | the parameters the update reads and writes                     |
+/// | `State`       | optimizer states                                               |
+///
+/// `loss_scaled` says that gradients carry a dynamic loss scale and that a step whose gradients
+/// overflow is skipped. If `Master` is the same type as `Parameter`, no separate master is held.
+template <class P>
+concept Precision = std::regular<P> && requires {
+  { P::name } -> std::convertible_to<std::string_view>;
+  requires FloatElement<typename P::Parameter>;
+  requires FloatElement<typename P::Wire>;
+  requires FloatElement<typename P::Accumulate>;
+  requires FloatElement<typename P::Master>;
+  requires FloatElement<typename P::State>;
+  { P::loss_scaled } -> std::convertible_to<bool>;
+  requires sizeof(typename P::Accumulate) >= sizeof(typename P::Wire);
+};
+
+/// True if the update keeps a wider copy of the parameters beside the ones the model reads.
+template <Precision P>
+inline constexpr bool has_master =
+    !std::same_as<typename P::Master, typename P::Parameter>;
+
+}  // namespace zero::inline v0_1

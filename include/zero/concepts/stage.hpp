@@ -1,0 +1,66 @@
+/// @file
+/// The stage slot: which model states a rank keeps only its share of.
+#pragma once
+
+#include <concepts>
+#include <string_view>
+#include <type_traits>
+
+namespace zero::inline v0_1 {
+
+/// Model states of which a rank keeps only its 1/N share. Each level includes the one before.
+struct Sharding {
+  bool optimizer = false;   ///< master weights and optimizer states
+  bool gradients = false;   ///< reduced gradients
+  bool parameters = false;  ///< the parameters the forward pass reads
+
+  [[nodiscard]] constexpr bool nested() const noexcept {
+    return (optimizer || !gradients) && (gradients || !parameters);
+  }
+  friend constexpr bool operator==(Sharding const&, Sharding const&) = default;
+};
+
+/// A stage is stateless data: a name and what it shards. The algorithm reads it; it never runs.
+///
+/// An own stage is a struct with these two constants; nothing in the library has to change.
+template <class S>
+concept Stage = std::is_empty_v<S> && requires {
+  { S::name } -> std::convertible_to<std::string_view>;
+  { S::sharding } -> std::convertible_to<Sharding>;
+  requires S::sharding.nested();
+};
+
+namespace stage {
+
+/// Plain data parallelism: every rank holds everything. The baseline.
+struct Replicated {
+  static constexpr std::string_view name = "replicated";
+  static constexpr Sharding sharding{};
+};
+
+/// Optimizer states partitioned (ZeRO stage 1, §5.1).
+struct Pos {
+  static constexpr std::string_view name = "Pos";
+  static constexpr Sharding sharding{.optimizer = true};
+};
+
+/// Optimizer states and gradients partitioned (ZeRO stage 2, §5.2).
+struct PosG {
+  static constexpr std::string_view name = "Pos+g";
+  static constexpr Sharding sharding{.optimizer = true, .gradients = true};
+};
+
+/// Optimizer states, gradients and parameters partitioned (ZeRO stage 3, §5.3).
+struct PosGP {
+  static constexpr std::string_view name = "Pos+g+p";
+  static constexpr Sharding sharding{.optimizer = true, .gradients = true, .parameters = true};
+};
+
+}  // namespace stage
+
+static_assert(Stage<stage::Replicated>);
+static_assert(Stage<stage::Pos>);
+static_assert(Stage<stage::PosG>);
+static_assert(Stage<stage::PosGP>);
+
+}  // namespace zero::inline v0_1

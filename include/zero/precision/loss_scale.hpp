@@ -1,0 +1,49 @@
+/// @file
+/// The dynamic loss scale of fp16 training, as a value.
+#pragma once
+
+namespace zero::inline v0_1 {
+
+/// Parameters of the dynamic loss scale.
+struct LossScaleOptions {
+  float initial = 65536.f;
+  float growth = 2.f;
+  int growth_interval = 2000;  ///< clean steps in a row before the scale grows
+  float backoff = 0.5f;
+  float minimum = 1.f;
+  friend constexpr bool operator==(LossScaleOptions const&, LossScaleOptions const&) = default;
+};
+
+/// The scale and its history. A pure function of the agreed outcome of each step, hence the same
+/// on every rank.
+class LossScale {
+ public:
+  constexpr explicit LossScale(LossScaleOptions options = {}) noexcept
+      : options_(options), value_(options.initial) {}
+
+  /// What the trainer multiplies its loss by.
+  [[nodiscard]] constexpr float value() const noexcept { return value_; }
+  [[nodiscard]] constexpr int clean_steps() const noexcept { return clean_steps_; }
+  [[nodiscard]] constexpr LossScaleOptions const& options() const noexcept { return options_; }
+
+  /// Learns whether the step that used `value()` overflowed.
+  constexpr void update(bool overflow) noexcept {
+    if (overflow) {
+      value_ = value_ * options_.backoff;
+      if (value_ < options_.minimum) value_ = options_.minimum;
+      clean_steps_ = 0;
+      return;
+    }
+    if (++clean_steps_ < options_.growth_interval) return;
+    clean_steps_ = 0;
+    // A scale of infinity could never recover by halving.
+    if (value_ * options_.growth < 0x1p126f) value_ = value_ * options_.growth;
+  }
+
+ private:
+  LossScaleOptions options_;
+  float value_;
+  int clean_steps_ = 0;
+};
+
+}  // namespace zero::inline v0_1

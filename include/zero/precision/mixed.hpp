@@ -1,0 +1,34 @@
+/// @file
+/// 16-bit parameters and gradients over fp32 master weights and states.
+#pragma once
+
+#include <concepts>
+#include <string_view>
+
+#include "zero/concepts/precision.hpp"
+#include "zero/precision/loss_scale.hpp"
+
+namespace zero::inline v0_1 {
+
+/// Mixed precision: parameters and gradients in `Half`, sums, master weights and states in fp32.
+/// With `fp16` gradients carry a dynamic loss scale; bf16 has fp32's range and needs none.
+/// @par Source  ZeRO §3.1: 2Ψ + 2Ψ + KΨ bytes, K = 12 with Adam
+template <class Half>
+  requires std::same_as<Half, bf16> || std::same_as<Half, fp16>
+struct Mixed {
+  static constexpr std::string_view name = std::same_as<Half, bf16> ? "bf16" : "fp16";
+  using Parameter = Half;
+  using Wire = Half;
+  using Accumulate = float;
+  using Master = float;
+  using State = float;
+  static constexpr bool loss_scaled = std::same_as<Half, fp16>;
+
+  LossScaleOptions loss_scale{};  ///< read only where `loss_scaled`
+  friend constexpr bool operator==(Mixed const&, Mixed const&) = default;
+};
+
+static_assert(Precision<Mixed<bf16>>);
+static_assert(Precision<Mixed<fp16>>);
+
+}  // namespace zero::inline v0_1
