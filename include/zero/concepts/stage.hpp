@@ -6,19 +6,9 @@
 #include <string_view>
 #include <type_traits>
 
+#include "zero/layout/sharding.hpp"
+
 namespace zero::inline v0_1 {
-
-/// Model states of which a rank keeps only its 1/N share. Each level includes the one before.
-struct Sharding {
-  bool optimizer = false;   ///< master weights and optimizer states
-  bool gradients = false;   ///< reduced gradients
-  bool parameters = false;  ///< the parameters the forward pass reads
-
-  [[nodiscard]] constexpr bool nested() const noexcept {
-    return (optimizer || !gradients) && (gradients || !parameters);
-  }
-  friend constexpr bool operator==(Sharding const&, Sharding const&) = default;
-};
 
 /// A stage is stateless data: a name and what it shards. The algorithm reads it; it never runs.
 ///

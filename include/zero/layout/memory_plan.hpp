@@ -1,0 +1,204 @@
+/// @file
+/// Every byte a rank will hold, by role, as arithmetic over a partition.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "zero/base/bytes.hpp"
+#include "zero/layout/partition.hpp"
+#include "zero/layout/sharding.hpp"
+
+namespace zero::inline v0_1 {
+
+/// What a piece of memory is for.
+enum class Role : std::uint8_t {
+  parameters,     ///< what forward and backward read: all of it, or this rank's share
+  gradients,      ///< full gradients, or the reduced share
+  master,         ///< the wider parameters the update works on
+  state,          ///< optimizer states, all arrays
+  gradient_pool,  ///< full gradients of the units under way, where a rank keeps only its share
+  gather_pool,    ///< gathered parameters of the units in use
+  staging,        ///< buckets on their way to or from lent or widened memory
+};
+
+inline constexpr int role_count = 7;
+
+[[nodiscard]] constexpr std::string_view name(Role role) noexcept {
+  switch (role) {
+    case Role::parameters: return "parameters";
+    case Role::gradients: return "gradients";
+    case Role::master: return "master";
+    case Role::state: return "state";
+    case Role::gradient_pool: return "gradient_pool";
+    case Role::gather_pool: return "gather_pool";
+    case Role::staging: return "staging";
+  }
+  return "unknown";
+}
+
+/// Bytes of one element in each role; `master` is 0 where the parameters are their own master.
+struct ElementBytes {
+  std::uint64_t parameter = 4;
+  std::uint64_t wire = 4;
+  std::uint64_t accumulate = 4;
+  std::uint64_t master = 0;
+  std::uint64_t state = 4;
+  std::uint64_t state_arrays = 0;
+  friend constexpr bool operator==(ElementBytes const&, ElementBytes const&) = default;
+};
+
+/// The choices that decide memory, reduced from policy types to values.
+struct StorageChoice {
+  Sharding sharding{};
+  ElementBytes bytes{};
+  bool full_gradients = false;  ///< micro-batches add up in full gradients (AccumulateFull)
+  bool reduced_shard = false;   ///< micro-batches add up in the reduced share (AccumulateShard)
+  bool borrowed = false;        ///< the trainer lends parameters and gradients
+  int prefetch = 1;             ///< units gathered ahead
+};
+
+/// Elements per kind of store; the allocation and the plan read the same numbers.
+struct StorageElements {
+  std::uint64_t parameters = 0;
+  std::uint64_t frozen = 0;
+  std::uint64_t full_gradients = 0;   ///< wire dtype
+  std::uint64_t shard_gradients = 0;  ///< wire dtype
+  std::uint64_t shard_sums = 0;       ///< accumulate dtype
+  std::uint64_t master = 0;
+  std::uint64_t state = 0;            ///< of one array
+  std::uint64_t gradient_slot = 0;
+  std::uint64_t gradient_slots = 0;
+  std::uint64_t tied_gradients = 0;
+  std::uint64_t gather_slot = 0;
+  std::uint64_t gather_slots = 0;
+  std::uint64_t staging_bytes = 0;
+};
+
+namespace detail {
+
+/// Reductions that may be under way at once: one fills while one travels.
+inline constexpr std::uint64_t reductions_in_flight = 2;
+
+[[nodiscard]] inline std::uint64_t largest_bucket(Partition const& partition) {
+  std::uint64_t largest = 0;
+  for (BucketSpan const& bucket : partition.buckets()) largest = std::max(largest, bucket.shard);
+  return largest * static_cast<std::uint64_t>(partition.world_size());
+}
+
+inline void size_gradient_pool(Partition const& partition, StorageElements& elements) {
+  std::uint64_t untied = 0;
+  for (Group const& group : partition.groups()) {
+    if (group.tied) {
+      elements.tied_gradients += group.padded;
+    } else if (group.padded > 0) {
+      ++untied;
+      elements.gradient_slot = std::max(elements.gradient_slot, group.padded);
+    }
+  }
+  elements.gradient_slots = std::min(reductions_in_flight, untied);
+}
+
+/// Padded elements of everything a unit uses.
+[[nodiscard]] inline std::uint64_t unit_elements(Partition const& partition, int unit) {
+  std::uint64_t total = 0;
+  for (std::size_t const g : partition.groups_of(unit)) total += partition.groups()[g].padded;
+  return total;
+}
+
+inline void size_gather_pool(Partition const& partition, int prefetch, StorageElements& elements) {
+  std::uint64_t used = 0;
+  for (int unit = 0; unit < partition.placement().unit_count(); ++unit) {
+    std::uint64_t const size = unit_elements(partition, unit);
+    if (size > 0) ++used;
+    elements.gather_slot = std::max(elements.gather_slot, size);
+  }
+  elements.gather_slots = std::min(static_cast<std::uint64_t>(prefetch) + 1, used);
+}
+
+}  // namespace detail
+
+/// How many elements each store needs on every rank.
+[[nodiscard]] inline StorageElements storage_elements(Partition const& partition,
+                                                      StorageChoice const& choice) {
+  Sharding const sharding = choice.sharding;
+  std::uint64_t const full = partition.padded_elements();
+  std::uint64_t const shard = partition.shard_elements();
+  StorageElements elements;
+  if (!choice.borrowed) {
+    elements.parameters = sharding.parameters ? shard : full;
+    elements.frozen = partition.placement().frozen_elements();
+  }
+  std::uint64_t const updated = sharding.optimizer ? shard : full;
+  elements.master = choice.bytes.master > 0 ? updated : 0;
+  elements.state = choice.bytes.state_arrays > 0 ? updated : 0;
+
+  bool const keeps_full =
+      !choice.borrowed && (!sharding.gradients || choice.full_gradients);
+  bool const pooled = !choice.borrowed && !keeps_full;
+  if (keeps_full) elements.full_gradients = full;
+  if (choice.reduced_shard) elements.shard_sums = shard;
+  if (!choice.reduced_shard && !keeps_full) elements.shard_gradients = shard;
+  if (pooled) detail::size_gradient_pool(partition, elements);
+  if (sharding.parameters) detail::size_gather_pool(partition, choice.prefetch, elements);
+
+  // The uses of staging never overlap in time: reductions are finished before a step begins.
+  std::uint64_t const bucket = detail::largest_bucket(partition);
+  auto const stage_bytes = [&](std::uint64_t count, std::uint64_t width) {
+    elements.staging_bytes = std::max(elements.staging_bytes, checked_mul(count, width));
+  };
+  if (choice.borrowed) stage_bytes(bucket * detail::reductions_in_flight, choice.bytes.wire);
+  if (choice.borrowed && sharding.optimizer) stage_bytes(bucket, choice.bytes.parameter);
+  if (!sharding.optimizer && choice.reduced_shard) stage_bytes(bucket, choice.bytes.accumulate);
+  if (!sharding.optimizer && choice.borrowed) stage_bytes(bucket, choice.bytes.wire);
+  return elements;
+}
+
+/// Bytes by role.
+class MemoryBytes {
+ public:
+  [[nodiscard]] constexpr std::uint64_t& operator[](Role role) noexcept {
+    return bytes_[static_cast<std::size_t>(role)];
+  }
+  [[nodiscard]] constexpr std::uint64_t operator[](Role role) const noexcept {
+    return bytes_[static_cast<std::size_t>(role)];
+  }
+  [[nodiscard]] constexpr std::uint64_t total() const noexcept {
+    std::uint64_t sum = 0;
+    for (std::uint64_t const value : bytes_) sum += value;
+    return sum;
+  }
+  friend constexpr bool operator==(MemoryBytes const&, MemoryBytes const&) = default;
+
+ private:
+  std::array<std::uint64_t, role_count> bytes_{};
+};
+
+/// Bytes a rank will hold. Tables that describe the model (names, buckets) are not tensor memory
+/// and are not counted; they are a few hundred bytes per tensor and per bucket.
+/// @throws Error (invalid_argument) if a size does not fit in 64 bits
+[[nodiscard]] inline MemoryBytes memory_bytes(StorageElements const& elements,
+                                              ElementBytes const& width) {
+  MemoryBytes bytes;
+  bytes[Role::parameters] =
+      checked_mul(checked_add(elements.parameters, elements.frozen), width.parameter);
+  bytes[Role::gradients] =
+      checked_add(checked_mul(checked_add(elements.full_gradients, elements.shard_gradients),
+                              width.wire),
+                  checked_mul(elements.shard_sums, width.accumulate));
+  bytes[Role::master] = checked_mul(elements.master, width.master);
+  bytes[Role::state] = checked_mul(checked_mul(elements.state, width.state), width.state_arrays);
+  bytes[Role::gradient_pool] =
+      checked_mul(checked_add(checked_mul(elements.gradient_slot, elements.gradient_slots),
+                              elements.tied_gradients),
+                  width.wire);
+  bytes[Role::gather_pool] =
+      checked_mul(checked_mul(elements.gather_slot, elements.gather_slots), width.parameter);
+  bytes[Role::staging] = elements.staging_bytes;
+  return bytes;
+}
+
+}  // namespace zero::inline v0_1

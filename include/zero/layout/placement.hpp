@@ -1,0 +1,171 @@
+/// @file
+/// Where tensors lie in the logical element space: a function of the model alone.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "zero/base/bytes.hpp"
+#include "zero/layout/tensor.hpp"
+
+namespace zero::inline v0_1 {
+
+/// Granularity of ownership, in elements: vector loads, window registration, and the fixed blocks
+/// of the exact gradient norm all rely on it.
+inline constexpr std::uint64_t block = 512;
+
+/// Tensors begin at multiples of this many elements: 64 bytes of a 16-bit type, 128 of fp32.
+inline constexpr std::uint64_t tensor_alignment = 32;
+
+/// A tensor's place. A tied tensor has the place of the tensor whose memory it shares; a frozen one
+/// has a place in the frozen space instead of the logical one.
+struct TensorPlace {
+  std::uint64_t offset = 0;  ///< first element
+  std::uint64_t count = 0;   ///< elements
+  std::size_t cluster = 0;   ///< index into `clusters()`; meaningless for frozen tensors
+  std::size_t storage = 0;   ///< the tensor whose memory this is: itself unless tied
+  bool frozen = false;
+};
+
+/// Neighbouring tensors that the same units use. Begins at a multiple of `block`.
+struct Cluster {
+  std::uint64_t begin = 0;
+  std::uint64_t count = 0;  ///< from the first tensor's begin to the last one's end
+  std::vector<int> units;   ///< ascending
+  bool tied = false;
+};
+
+/// The logical element space of a model's trainable tensors, and the frozen space beside it.
+///
+/// It depends on the tensors only, never on world size, stage or bucket size: this is what the
+/// gradient norm's block grid and every promise of bit-identity rest on.
+class Placement {
+ public:
+  /// @throws Error (invalid_argument) for duplicate or missing names, negative or absurd units,
+  ///   bad ties, element counts that overflow
+  explicit Placement(std::vector<Tensor> const& tensors) : places_(tensors.size()) {
+    resolve_ties(tensors);
+    lay_out_clusters(tensors);
+    index_by_offset(tensors);
+  }
+
+  [[nodiscard]] std::vector<TensorPlace> const& places() const noexcept { return places_; }
+  [[nodiscard]] std::vector<Cluster> const& clusters() const noexcept { return clusters_; }
+  /// Trainable tensors that own memory and have elements, in ascending order of offset.
+  [[nodiscard]] std::vector<std::size_t> const& by_offset() const noexcept { return by_offset_; }
+  [[nodiscard]] int unit_count() const noexcept { return unit_count_; }
+  /// Elements that are trained: the paper's Ψ.
+  [[nodiscard]] std::uint64_t trainable_elements() const noexcept { return trainable_elements_; }
+  /// Elements of the frozen space, alignment included.
+  [[nodiscard]] std::uint64_t frozen_elements() const noexcept { return frozen_elements_; }
+
+ private:
+  static constexpr int max_units = 1 << 20;
+
+  [[noreturn]] static void refuse(Tensor const& tensor, std::string const& why) {
+    fail(ErrorKind::invalid_argument, "tensor '" + tensor.name + "' " + why);
+  }
+
+  void resolve_ties(std::vector<Tensor> const& tensors) {
+    std::unordered_map<std::string, std::size_t> index;
+    users_.resize(tensors.size());
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      Tensor const& tensor = tensors[t];
+      if (tensor.name.empty()) {
+        fail(ErrorKind::invalid_argument, "tensor " + std::to_string(t) + " has no name");
+      }
+      if (!index.emplace(tensor.name, t).second) refuse(tensor, "is described twice");
+      if (tensor.unit < 0 || tensor.unit >= max_units) {
+        refuse(tensor, "has unit " + std::to_string(tensor.unit) + ", outside [0, 2^20)");
+      }
+      unit_count_ = std::max(unit_count_, tensor.unit + 1);
+      TensorPlace& place = places_[t];
+      place.storage = t;
+      place.count = element_count(tensor);
+      place.frozen = tensor.frozen;
+      if (!tensor.tied_to.empty()) {
+        auto const found = index.find(tensor.tied_to);
+        if (found == index.end() || found->second == t) {
+          refuse(tensor, "is tied to '" + tensor.tied_to + "', which is not described before it");
+        }
+        Tensor const& target = tensors[found->second];
+        if (target.shape != tensor.shape) {
+          refuse(tensor, "is tied to '" + tensor.tied_to + "', which has another shape");
+        }
+        if (target.frozen != tensor.frozen) {
+          refuse(tensor, "is tied to '" + tensor.tied_to + "', but only one of them is frozen");
+        }
+        place.storage = places_[found->second].storage;
+      }
+      users_[place.storage].push_back(tensor.unit);
+    }
+    for (auto& units : users_) {
+      std::sort(units.begin(), units.end());
+      units.erase(std::unique(units.begin(), units.end()), units.end());
+    }
+  }
+
+  void lay_out_clusters(std::vector<Tensor> const& tensors) {
+    // Units ascending, registration order inside a unit, tied tensors first: what only one unit uses
+    // is then one range, whatever the order in which the trainer lists its tensors.
+    std::vector<std::size_t> order;
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      if (places_[t].storage == t) order.push_back(t);
+    }
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      if (tensors[a].unit != tensors[b].unit) return tensors[a].unit < tensors[b].unit;
+      bool const tied_a = users_[a].size() > 1;
+      bool const tied_b = users_[b].size() > 1;
+      if (tied_a != tied_b) return tied_a;
+      return users_[a] < users_[b];
+    });
+    std::uint64_t end = 0;
+    for (std::size_t const t : order) {
+      TensorPlace& place = places_[t];
+      if (place.frozen) {
+        place.offset = round_up(frozen_elements_, tensor_alignment);
+        frozen_elements_ = checked_add(place.offset, place.count);
+        continue;
+      }
+      bool const tied = users_[t].size() > 1;
+      if (clusters_.empty() || clusters_.back().units != users_[t]) {
+        clusters_.push_back({round_up(end, block), 0, users_[t], tied});
+        end = clusters_.back().begin;
+      }
+      place.offset = round_up(end, tensor_alignment);
+      end = checked_add(place.offset, place.count);
+      clusters_.back().count = end - clusters_.back().begin;
+      place.cluster = clusters_.size() - 1;
+      trainable_elements_ = checked_add(trainable_elements_, place.count);
+    }
+    for (TensorPlace& place : places_) {
+      place.offset = places_[place.storage].offset;
+      place.cluster = places_[place.storage].cluster;
+    }
+  }
+
+  void index_by_offset(std::vector<Tensor> const& tensors) {
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      if (places_[t].storage == t && !places_[t].frozen && places_[t].count > 0) {
+        by_offset_.push_back(t);
+      }
+    }
+    std::sort(by_offset_.begin(), by_offset_.end(), [&](std::size_t a, std::size_t b) {
+      return places_[a].offset < places_[b].offset;
+    });
+  }
+
+  std::vector<TensorPlace> places_;
+  std::vector<Cluster> clusters_;
+  std::vector<std::size_t> by_offset_;
+  std::vector<std::vector<int>> users_;
+  int unit_count_ = 0;
+  std::uint64_t trainable_elements_ = 0;
+  std::uint64_t frozen_elements_ = 0;
+};
+
+}  // namespace zero::inline v0_1

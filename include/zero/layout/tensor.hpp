@@ -1,0 +1,38 @@
+/// @file
+/// How a trainer describes its model: plain data, no tensor class to adopt.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "zero/base/bytes.hpp"
+
+namespace zero::inline v0_1 {
+
+/// One tensor of the model. Registration order is the order of the flat element space.
+struct Tensor {
+  std::string name;
+  std::vector<std::size_t> shape;  ///< row-major; an empty shape is a scalar
+  /// What is gathered, and whose gradients are complete, together: usually a layer. Units are
+  /// numbered from 0 in the order of the forward pass; numbers may be skipped.
+  int unit = 0;
+  float weight_decay = 1.f;   ///< multiplies the rule's weight decay for this tensor
+  float learning_rate = 1.f;  ///< multiplies the learning rate for this tensor
+  /// A frozen tensor holds no gradient and no state, is never sharded and never travels.
+  bool frozen = false;
+  /// Name of an earlier tensor of the same shape whose memory this one shares, such as the
+  /// embedding that is used again as the output head. Its gradients add up there.
+  std::string tied_to{};
+};
+
+/// Number of elements of a tensor.
+/// @throws Error (invalid_argument) if the product of the shape does not fit in 64 bits
+[[nodiscard]] inline std::uint64_t element_count(Tensor const& tensor) {
+  std::uint64_t count = 1;
+  for (std::size_t const extent : tensor.shape) count = checked_mul(count, extent);
+  return count;
+}
+
+}  // namespace zero::inline v0_1

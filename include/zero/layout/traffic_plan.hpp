@@ -1,0 +1,47 @@
+/// @file
+/// Every element a rank will send in a step, as arithmetic over a partition.
+#pragma once
+
+#include <cstdint>
+
+#include "zero/base/bytes.hpp"
+#include "zero/layout/memory_plan.hpp"
+#include "zero/layout/partition.hpp"
+
+namespace zero::inline v0_1 {
+
+/// Elements one rank sends in one step, padding included.
+///
+/// With Ψ padded elements and N ranks: `reduce` is Ψ(N-1)/N; `publish` the same where parameters or
+/// gradients are refreshed after the update (all stages but Pos+g+p); `gather` is twice that in
+/// Pos+g+p, plus what tied tensors cost when another unit uses them again.
+/// @par Source  ZeRO §7; 2Ψ(N-1)/N for replicated, Pos and Pos+g, 3Ψ(N-1)/N for Pos+g+p
+struct TrafficElements {
+  std::uint64_t reduce = 0;   ///< gradients, to the ranks that own them
+  std::uint64_t publish = 0;  ///< updated parameters (or, replicated, reduced gradients)
+  std::uint64_t gather = 0;   ///< parameters, for forward and backward
+  [[nodiscard]] constexpr std::uint64_t total() const noexcept { return reduce + publish + gather; }
+  friend constexpr bool operator==(TrafficElements const&, TrafficElements const&) = default;
+};
+
+/// Elements per rank and step, for one forward and backward pass per micro-step.
+[[nodiscard]] inline TrafficElements traffic_elements(Partition const& partition,
+                                                      StorageChoice const& choice,
+                                                      std::uint64_t micro_steps = 1) {
+  auto const peers = static_cast<std::uint64_t>(partition.world_size()) - 1;
+  std::uint64_t const once = checked_mul(partition.shard_elements(), peers);
+  TrafficElements traffic;
+  traffic.reduce = checked_mul(once, choice.reduced_shard ? micro_steps : 1);
+  if (!choice.sharding.parameters) {
+    traffic.publish = once;
+    return traffic;
+  }
+  for (int unit = 0; unit < partition.placement().unit_count(); ++unit) {
+    std::uint64_t const share =
+        detail::unit_elements(partition, unit) / static_cast<std::uint64_t>(partition.world_size());
+    traffic.gather = checked_add(traffic.gather, checked_mul(2 * micro_steps, share * peers));
+  }
+  return traffic;
+}
+
+}  // namespace zero::inline v0_1
