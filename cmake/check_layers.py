@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+"""Checks the house rules of include/zero that a compiler does not: includes point downward only.
+
+Prints one line per violation, 'file:line: what is wrong', and fails if there is any.
+"""
+
+import argparse
+import pathlib
+import re
+import sys
+
+LAYER_OF_DIRECTORY = {
+    "base": 0,
+    "layout": 1,
+    "concepts": 2,
+    "comm": 3,
+    "rule": 3,
+    "precision": 3,
+    "space": 3,
+    "kernel": 3,
+    "optimizer": 4,
+}
+LAYER_OF_FILE = {"sharded_optimizer.hpp": 4, "zero.hpp": 5}
+
+# Models do not know each other: a rule that includes a communicator could not be exchanged alone.
+# Kernels are their shared floor.
+ALLOWED_BETWEEN_SIBLINGS = {("comm", "kernel"), ("space", "kernel")}
+MODEL_LAYER = 3
+
+STANDARD_HEADERS = set(
+    """
+    algorithm any array atomic barrier bit bitset cassert cctype cerrno cfenv cfloat charconv chrono
+    cinttypes climits clocale cmath codecvt compare complex concepts condition_variable coroutine
+    csetjmp csignal cstdarg cstddef cstdint cstdio cstdlib cstring ctime cuchar cwchar cwctype deque
+    exception execution filesystem format forward_list fstream functional future initializer_list
+    iomanip ios iosfwd iostream istream iterator latch limits list locale map memory memory_resource
+    mutex new numbers numeric optional ostream queue random ranges ratio regex scoped_allocator
+    semaphore set shared_mutex source_location span sstream stack stdexcept stop_token streambuf
+    string string_view syncstream system_error thread tuple type_traits typeindex typeinfo
+    unordered_map unordered_set utility valarray variant vector version
+    """.split()
+)
+# Headers of the compiler, not of a library; for stores that bypass the cache.
+INTRINSICS = {"kernel": {"immintrin.h", "emmintrin.h", "xmmintrin.h"}}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*(?:<([^>]+)>|"([^"]+)")')
+DEFINE = re.compile(r"^\s*#\s*define\s+(\w+)")
+
+
+def directory_of(header):
+    """The layer directory of a path relative to include/zero, or '' for a header at its top."""
+    return header.split("/")[0] if "/" in header else ""
+
+
+def layer_of(header):
+    """The layer of a path relative to include/zero; None when the blueprint does not name it."""
+    if "/" in header:
+        return LAYER_OF_DIRECTORY.get(directory_of(header))
+    return LAYER_OF_FILE.get(header)
+
+
+def wrong_include(header, target, known):
+    """Why `header` may not include `target`, or None. Both relative to include/zero."""
+    if target not in known:
+        return f"zero/{target} does not exist"
+    above, below = layer_of(header), layer_of(target)
+    if above is None or below is None:
+        return None  # the unknown place is reported once, for the header itself
+    if below > above:
+        return f"layer {above} includes zero/{target} of layer {below}: includes point downward"
+    siblings = (directory_of(header), directory_of(target))
+    if (
+        above == below == MODEL_LAYER
+        and siblings[0] != siblings[1]
+        and siblings not in ALLOWED_BETWEEN_SIBLINGS
+    ):
+        return f"{siblings[0]} includes its sibling zero/{target}: models do not know each other"
+    return None
+
+
+def check_header(header, text, known):
+    """All violations in one header, as (line, message), and the zero headers it includes."""
+    problems, edges = [], []
+    if layer_of(header) is None:
+        problems.append((1, "this place belongs to no layer; name it in cmake/check_layers.py"))
+    if not re.search(r"^#pragma once$", text, re.MULTILINE):
+        problems.append((1, "no '#pragma once'"))
+    for number, line in enumerate(text.splitlines(), 1):
+        if macro := DEFINE.match(line):
+            if not macro[1].startswith("ZERO_"):
+                problems.append((number, f"macro {macro[1]} does not start with ZERO_"))
+        if include := INCLUDE.match(line):
+            target = include[1] or include[2]
+            if target.startswith("zero/"):
+                target = target.removeprefix("zero/")
+                edges.append(target)
+                if problem := wrong_include(header, target, known):
+                    problems.append((number, problem))
+            elif include[2]:
+                problems.append((number, f'"{target}": spell it from the include root, "zero/..."'))
+            elif target not in STANDARD_HEADERS | INTRINSICS.get(directory_of(header), set()):
+                problems.append((number, f"<{target}> is not of the C++20 standard library"))
+    return problems, edges
+
+
+def find_cycle(graph):
+    """A list of headers that include each other in a ring, or []. '#pragma once' would hide it."""
+    done = set()
+
+    def visit(node, path):
+        if node in path:
+            return path[path.index(node):] + [node]
+        if node in done:
+            return []
+        for target in graph.get(node, []):
+            if ring := visit(target, path + [node]):
+                return ring
+        done.add(node)
+        return []
+
+    for node in sorted(graph):
+        if ring := visit(node, []):
+            return ring
+    return []
+
+
+def untested(headers, tests):
+    """Headers with neither tests/unit/<path>_test.cpp nor a mention in any other test."""
+    files = [f for f in tests.rglob("*") if f.suffix in {".cpp", ".hpp"}] if tests.is_dir() else []
+    mentioned = "\n".join(f.read_text(encoding="utf-8") for f in files)
+    return [
+        header
+        for header in headers
+        if not (tests / "unit" / (header.removesuffix(".hpp") + "_test.cpp")).is_file()
+        and f"zero/{header}" not in mentioned
+    ]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--root", type=pathlib.Path,
+                        default=pathlib.Path(__file__).resolve().parent.parent,
+                        help="the repository; the default is the one this script lies in")
+    parser.add_argument("--require-tests", action="store_true",
+                        help="a header without a test is an error, not a warning")
+    arguments = parser.parse_args()
+
+    include = arguments.root / "include" / "zero"
+    texts = {
+        path.relative_to(include).as_posix(): path.read_text(encoding="utf-8")
+        for path in sorted(include.rglob("*"))
+        if path.is_file()
+    }
+    if not texts:
+        print(f"{include}: no headers found")
+        return 1
+
+    failures, graph = [], {}
+    for header, text in texts.items():
+        if not header.endswith(".hpp"):
+            failures.append(f"include/zero/{header}:1: only .hpp files belong here")
+            continue
+        problems, graph[header] = check_header(header, text, texts.keys())
+        failures += [f"include/zero/{header}:{line}: {problem}" for line, problem in problems]
+    if ring := find_cycle(graph):
+        failures.append("include/zero: a ring of includes: " + " -> ".join(ring))
+
+    without_test = untested(sorted(graph), arguments.root / "tests")
+    if arguments.require_tests:
+        failures += [f"include/zero/{header}:1: no test" for header in without_test]
+    else:
+        for header in without_test:
+            print(f"include/zero/{header}: warning: no test")
+
+    for failure in failures:
+        print(failure)
+    print(f"{len(graph)} headers, {len(failures)} violations")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

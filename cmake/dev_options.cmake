@@ -1,0 +1,29 @@
+# Flags for zero's own tests, benchmarks and examples. They are never on zero::zero: the warnings
+# and sanitizers of a trainer are the trainer's choice.
+add_library(zero_dev_options INTERFACE)
+
+target_compile_options(
+  zero_dev_options
+  INTERFACE -Wall
+            -Wextra
+            -Wconversion
+            -Wsign-conversion
+            -Wshadow
+            -Wpedantic
+            -Wnon-virtual-dtor
+            -Wold-style-cast)
+if(ZERO_WERROR)
+  target_compile_options(zero_dev_options INTERFACE -Werror)
+endif()
+
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  # GCC 12 reports an overlap inside std::string's own operator+ (gcc PR 105651).
+  target_compile_options(zero_dev_options INTERFACE -Wno-restrict)
+endif()
+
+if(ZERO_SANITIZE)
+  set(zero_sanitizer_flags -fsanitize=${ZERO_SANITIZE} -fno-sanitize-recover=all)
+  target_compile_options(zero_dev_options INTERFACE ${zero_sanitizer_flags}
+                                                    -fno-omit-frame-pointer)
+  target_link_options(zero_dev_options INTERFACE ${zero_sanitizer_flags})
+endif()

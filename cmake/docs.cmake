@@ -1,0 +1,13 @@
+find_program(ZERO_DOXYGEN doxygen)
+if(NOT ZERO_DOXYGEN)
+  message(FATAL_ERROR "zero: doxygen was not found; it is the Debian package doxygen. "
+                      "Run 'sh cmake/install-deps.sh', or set ZERO_BUILD_DOCS to OFF.")
+endif()
+
+configure_file(cmake/Doxyfile.in "${PROJECT_BINARY_DIR}/Doxyfile" @ONLY)
+add_custom_target(
+  docs
+  COMMAND "${ZERO_DOXYGEN}" "${PROJECT_BINARY_DIR}/Doxyfile"
+  WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
+  COMMENT "API reference in ${PROJECT_BINARY_DIR}/docs/html"
+  VERBATIM)

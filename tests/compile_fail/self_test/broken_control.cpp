@@ -1,0 +1,3 @@
+// expect: undeclared
+// reports: the control build does not compile
+int main() { return undeclared; }

@@ -1,0 +1,3 @@
+// expect: anything
+// reports: the mistake compiles
+int main() {}

@@ -1,0 +1,51 @@
+include("${CMAKE_CURRENT_LIST_DIR}/consumer.cmake")
+
+# Installed to one place and used from another: a package that remembers a path fails here.
+file(REMOVE_RECURSE "${SCRATCH}")
+execute_process(COMMAND "${CMAKE_COMMAND}" --install "${ZERO_BINARY}" --prefix "${SCRATCH}/staged"
+                        COMMAND_ERROR_IS_FATAL ANY OUTPUT_QUIET)
+file(RENAME "${SCRATCH}/staged" "${SCRATCH}/moved")
+
+file(GLOB_RECURSE installed "${SCRATCH}/moved/*")
+foreach(file IN LISTS installed)
+  file(READ "${file}" text)
+  foreach(path IN ITEMS "${ZERO_SOURCE}" "${SCRATCH}")
+    string(FIND "${text}" "${path}" position)
+    if(NOT position EQUAL -1)
+      message(FATAL_ERROR "${file} contains the path ${path}")
+    endif()
+  endforeach()
+endforeach()
+
+function(configure name out_result out_text request)
+  configure_consumer("${SCRATCH}/${name}" result text "-DCMAKE_PREFIX_PATH=${SCRATCH}/moved"
+                     "-DZERO_REQUEST=${request}")
+  set(${out_result}
+      "${result}"
+      PARENT_SCOPE)
+  set(${out_text}
+      "${text}"
+      PARENT_SCOPE)
+endfunction()
+
+string(REGEX MATCH "^[0-9]+\\.[0-9]+" this_minor "${ZERO_VERSION}")
+configure(build result text "${this_minor}")
+if(NOT result EQUAL 0)
+  message(FATAL_ERROR "${text}")
+endif()
+build_and_run_consumer("${SCRATCH}/build")
+
+configure(optional result text "OPTIONAL_COMPONENTS no_such_component")
+if(NOT result EQUAL 0)
+  message(FATAL_ERROR "an optional component that is not there must not be an error:\n${text}")
+endif()
+
+configure(unknown result text "COMPONENTS no_such_component")
+if(result EQUAL 0 OR NOT text MATCHES "has no component 'no_such_component'")
+  message(FATAL_ERROR "an unknown component was not refused by name:\n${text}")
+endif()
+
+configure(newer result text "1000.0")
+if(result EQUAL 0 OR NOT text MATCHES "requested version \"1000.0\"")
+  message(FATAL_ERROR "a version that is not there was not refused:\n${text}")
+endif()

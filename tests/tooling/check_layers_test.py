@@ -1,0 +1,110 @@
+"""Every rule of check_layers.py rejects a tree that breaks it, by name, and accepts a good one."""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "cmake" / "check_layers.py"
+GOOD = {
+    "include/zero/base/error.hpp": "#pragma once\n#include <string>\n#define ZERO_THROW 1\n",
+    "include/zero/concepts/stage.hpp": '#pragma once\n#include "zero/base/error.hpp"\n',
+    "include/zero/kernel/copy.hpp": "#pragma once\n#include <immintrin.h>\n",
+    "include/zero/comm/self.hpp": "#pragma once\n#include <zero/kernel/copy.hpp>\n",
+    "include/zero/rule/sgd.hpp": "#pragma once\n#include <zero/base/error.hpp>\n",
+    "include/zero/zero.hpp": "#pragma once\n#include <zero/comm/self.hpp>\n",
+    "tests/unit/base/error_test.cpp": "",
+    "tests/contracts/all_test.cpp": "#include <zero/zero.hpp>\n// zero/concepts/stage.hpp\n"
+    "// zero/kernel/copy.hpp zero/comm/self.hpp zero/rule/sgd.hpp\n",
+}
+
+
+def run(files, *flags):
+    with tempfile.TemporaryDirectory() as root:
+        for name, text in files.items():
+            path = pathlib.Path(root, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        result = subprocess.run([sys.executable, SCRIPT, "--root", root, *flags],
+                                capture_output=True, text=True, check=False)
+        return result.returncode, result.stdout
+
+
+class Layers(unittest.TestCase):
+    def rejected(self, words, path, text):
+        status, output = run(GOOD | {path: text})
+        self.assertEqual(status, 1, output)
+        self.assertIn(words, output)
+
+    def test_a_good_tree(self):
+        status, output = run(GOOD, "--require-tests")
+        self.assertEqual(status, 0, output)
+
+    def test_upward(self):
+        self.rejected("includes point downward", "include/zero/layout/plan.hpp",
+                      "#pragma once\n#include <zero/concepts/stage.hpp>\n")
+
+    def test_upward_to_the_umbrella(self):
+        self.rejected("includes point downward", "include/zero/optimizer/x.hpp",
+                      '#pragma once\n#include "zero/zero.hpp"\n')
+
+    def test_siblings(self):
+        for path in ("rule/adam.hpp", "precision/fp32.hpp", "kernel/sum.hpp"):
+            self.rejected("models do not know each other", f"include/zero/{path}",
+                          "#pragma once\n#include <zero/comm/self.hpp>\n")
+
+    def test_rule_does_not_see_kernels(self):
+        self.rejected("models do not know each other", "include/zero/rule/adam.hpp",
+                      "#pragma once\n#include <zero/kernel/copy.hpp>\n")
+
+    def test_unknown_directory(self):
+        self.rejected("belongs to no layer", "include/zero/misc/x.hpp", "#pragma once\n")
+
+    def test_unknown_file(self):
+        self.rejected("belongs to no layer", "include/zero/extra.hpp", "#pragma once\n")
+
+    def test_foreign_include(self):
+        for name in ("mpi.h", "Eigen/Core", "unistd.h", "stdint.h"):
+            self.rejected("is not of the C++20 standard library", "include/zero/comm/x.hpp",
+                          f"#pragma once\n#include <{name}>\n")
+
+    def test_intrinsics_outside_kernel(self):
+        self.rejected("is not of the C++20 standard library", "include/zero/rule/x.hpp",
+                      "#pragma once\n#include <immintrin.h>\n")
+
+    def test_relative_include(self):
+        self.rejected("from the include root", "include/zero/base/x.hpp",
+                      '#pragma once\n#include "error.hpp"\n')
+
+    def test_missing_header(self):
+        self.rejected("does not exist", "include/zero/base/x.hpp",
+                      '#pragma once\n#include "zero/base/gone.hpp"\n')
+
+    def test_macro(self):
+        self.rejected("macro CHECK does not start with ZERO_", "include/zero/base/x.hpp",
+                      "#pragma once\n#  define CHECK(x) x\n")
+
+    def test_pragma_once(self):
+        self.rejected("no '#pragma once'", "include/zero/base/x.hpp", "// #pragma once\n")
+
+    def test_ring(self):
+        a = '#pragma once\n#include "zero/base/b.hpp"\n'
+        b = '#pragma once\n#include "zero/base/a.hpp"\n'
+        status, output = run(GOOD | {"include/zero/base/a.hpp": a, "include/zero/base/b.hpp": b})
+        self.assertEqual(status, 1, output)
+        self.assertIn("a ring of includes: base/a.hpp -> base/b.hpp -> base/a.hpp", output)
+
+    def test_untested_header(self):
+        files = GOOD | {"include/zero/base/x.hpp": "#pragma once\n"}
+        status, output = run(files)
+        self.assertEqual(status, 0, output)
+        self.assertIn("base/x.hpp: warning: no test", output)
+        self.assertEqual(run(files, "--require-tests")[0], 1)
+
+    def test_no_headers(self):
+        self.assertEqual(run({"README.md": ""})[0], 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
