@@ -1,0 +1,27 @@
+/// @file
+/// The memory model's three numbers, derived from the types that a trainer picks.
+#pragma once
+
+#include "zero/concepts/precision.hpp"
+#include "zero/concepts/rule.hpp"
+#include "zero/layout/memory_model.hpp"
+
+#include <cstdint>
+
+namespace zero::inline v0_1 {
+
+/// Bytes of one trained element under a precision and a rule: the parameter as the model reads it,
+/// the gradient as it travels, and the paper's K, which is a separate master, if one is held, and
+/// the rule's states. `Mixed<bf16>` with `AdamW` gives 2, 2 and 12; `Fp32` with `AdamW` 4, 4 and 8.
+///
+/// With AccumulateShard the owned gradients are sums in the `Accumulate` dtype, so that `gradient`
+/// is `sizeof(Accumulate)` there instead.
+/// @par Source  ZeRO §3.1
+template <Precision P, Rule R>
+inline constexpr ModelStates model_states{
+    .parameter = sizeof(typename P::Parameter),
+    .gradient = sizeof(typename P::Wire),
+    .optimizer = (has_master<P> ? sizeof(typename P::Master) : 0) +
+                 static_cast<std::uint64_t>(R::state_count) * sizeof(typename P::State)};
+
+}  // namespace zero::inline v0_1

@@ -1,0 +1,298 @@
+/// @file
+/// What a rank will hold and send, decided before anything is allocated, as data and as text.
+#pragma once
+
+#include "zero/base/bytes.hpp"
+#include "zero/layout/memory_plan.hpp"
+#include "zero/layout/partition.hpp"
+#include "zero/layout/traffic_plan.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace zero::inline v0_1 {
+
+/// What the policies in use call themselves.
+struct PlanNames {
+  std::string stage{};
+  std::string precision{};
+  std::string rule{};
+  std::string accumulation{};
+  friend bool operator==(PlanNames const&, PlanNames const&) = default;
+};
+
+/// `TrafficElements` in bytes: gradients count in the wire's dtype, parameters in theirs.
+struct TrafficBytes {
+  std::uint64_t reduce = 0;
+  std::uint64_t publish = 0;
+  std::uint64_t gather = 0;
+  [[nodiscard]] constexpr std::uint64_t total() const {
+    return checked_add(checked_add(reduce, publish), gather);
+  }
+  friend constexpr bool operator==(TrafficBytes const&, TrafficBytes const&) = default;
+};
+
+/// Every byte a rank will hold, by role, and everything it will send in a step. The same on all
+/// ranks, since shares are equal.
+///
+/// Apart from pools and staging, `memory` is the paper's formula (`model_state_bytes`) for
+/// `trained_elements + padding_elements` parameters, plus the frozen ones.
+struct Plan {
+  int world_size = 1;
+  std::uint64_t trained_elements = 0;  ///< the paper's Ψ
+  std::uint64_t padding_elements = 0;  ///< of one full-size array, all ranks together
+  std::uint64_t frozen_elements = 0;   ///< alignment included
+  std::uint64_t micro_steps = 1;       ///< forward and backward passes that `traffic` counts
+  StorageChoice storage{};             ///< what `memory` follows from
+  MemoryBytes memory{};
+  std::vector<std::uint64_t> state_arrays{};  ///< bytes of each state array; sum: `Role::state`
+  TrafficElements traffic{};
+  TrafficBytes sent{};
+  PlanNames names{};
+};
+
+/// The plan for a partition. Pure arithmetic: allocates nothing but the plan itself.
+/// @throws Error (invalid_argument) if a size does not fit in 64 bits, or for 0 micro-steps
+[[nodiscard]] inline Plan make_plan(Partition const& partition,
+                                    StorageChoice const& storage,
+                                    PlanNames names,
+                                    std::uint64_t micro_steps = 1) {
+  if (micro_steps == 0) fail(ErrorKind::invalid_argument, "a step has at least 1 micro-step");
+  StorageElements const elements = storage_elements(partition, storage);
+  ElementBytes const& width = storage.bytes;
+  Plan plan;
+  plan.world_size = partition.world_size();
+  plan.trained_elements = partition.placement().trainable_elements();
+  plan.padding_elements = partition.padded_elements() - plan.trained_elements;
+  plan.frozen_elements = partition.placement().frozen_elements();
+  plan.micro_steps = micro_steps;
+  plan.storage = storage;
+  plan.memory = memory_bytes(elements, width);
+  plan.state_arrays.assign(static_cast<std::size_t>(width.state_arrays),
+                           checked_mul(elements.state, width.state));
+  plan.traffic = traffic_elements(partition, storage, micro_steps);
+
+  // Where every rank updates everything, it is the reduced gradients that are published, in the
+  // dtype in which they were kept.
+  std::uint64_t const kept = storage.reduced_shard ? width.accumulate : width.wire;
+  plan.sent.reduce = checked_mul(plan.traffic.reduce, width.wire);
+  plan.sent.publish =
+      checked_mul(plan.traffic.publish, storage.sharding.optimizer ? width.parameter : kept);
+  plan.sent.gather = checked_mul(plan.traffic.gather, width.parameter);
+  plan.names = std::move(names);
+  return plan;
+}
+
+namespace detail {
+
+/// Decimal digits with a comma before every third one from the right.
+[[nodiscard]] inline std::string with_commas(std::uint64_t value) {
+  std::string text = std::to_string(value);
+  for (std::size_t at = text.size(); at > 3;) {
+    at -= 3;
+    text.insert(at, 1, ',');
+  }
+  return text;
+}
+
+/// A count of tenths as a decimal; independent of the locale, unlike printf.
+[[nodiscard]] inline std::string with_one_decimal(double value) {
+  auto const tenths = static_cast<std::uint64_t>(value * 10. + 0.5);
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10);
+}
+
+[[nodiscard]] inline std::string percentage(std::uint64_t part, std::uint64_t whole) {
+  if (whole == 0) return "-";
+  return with_one_decimal(100. * static_cast<double>(part) / static_cast<double>(whole)) + "%";
+}
+
+/// Bytes in the largest binary unit of which there is at least one.
+[[nodiscard]] inline std::string in_binary_units(std::uint64_t bytes) {
+  constexpr std::array<std::string_view, 7> units{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  if (bytes < KiB) return std::to_string(bytes) + " B";
+  auto value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  while (value >= 1024. && unit + 1 < units.size()) {
+    value /= 1024.;
+    ++unit;
+  }
+  return with_one_decimal(value) + " " + std::string(units[unit]);
+}
+
+/// Rows of a table: a name, right-aligned columns of ASCII, and a remark that may be UTF-8.
+class TextTable {
+ public:
+  static constexpr std::size_t columns = 3;
+
+  void add(std::string name, std::array<std::string, columns> cells, std::string remark) {
+    rows_.push_back({std::move(name), std::move(cells), std::move(remark)});
+  }
+
+  [[nodiscard]] std::string text() const {
+    std::size_t name_width = 0;
+    std::array<std::size_t, columns> widths{};
+    for (Row const& row : rows_) {
+      name_width = std::max(name_width, row.name.size());
+      for (std::size_t c = 0; c < columns; ++c) {
+        widths[c] = std::max(widths[c], row.cells[c].size());
+      }
+    }
+    std::string result;
+    for (Row const& row : rows_) {
+      std::string line = row.name + std::string(name_width - row.name.size(), ' ');
+      for (std::size_t c = 0; c < columns; ++c) {
+        line.append(2 + widths[c] - row.cells[c].size(), ' ');
+        line += row.cells[c];
+      }
+      if (!row.remark.empty()) line += "  " + row.remark;
+      line.erase(line.find_last_not_of(' ') + 1);
+      result += line + "\n";
+    }
+    return result;
+  }
+
+ private:
+  struct Row {
+    std::string name;
+    std::array<std::string, columns> cells;
+    std::string remark;
+  };
+  std::vector<Row> rows_;
+};
+
+/// "2Ψ" or "2Ψ/N": an array of that many bytes an element, whole or shared.
+[[nodiscard]] inline std::string array_formula(std::uint64_t width, bool sharded) {
+  return std::to_string(width) + (sharded ? "Ψ/N" : "Ψ");
+}
+
+[[nodiscard]] inline std::string gradients_formula(Plan const& plan) {
+  StorageChoice const& choice = plan.storage;
+  bool const whole = !choice.borrowed && (!choice.sharding.gradients || choice.full_gradients);
+  std::string formula = whole ? array_formula(choice.bytes.wire, false) : "";
+  if (choice.reduced_shard) {
+    if (whole) formula += " + ";
+    formula += array_formula(choice.bytes.accumulate, true);
+  } else if (!whole) {
+    formula = array_formula(choice.bytes.wire, true);
+  }
+  return choice.borrowed ? formula + ", full ones lent by the trainer" : formula;
+}
+
+[[nodiscard]] inline std::string role_formula(Plan const& plan, Role role) {
+  StorageChoice const& choice = plan.storage;
+  ElementBytes const& width = choice.bytes;
+  bool const sharded = choice.sharding.optimizer;
+  switch (role) {
+    case Role::parameters: {
+      if (choice.borrowed) return "lent by the trainer";
+      std::string const formula = array_formula(width.parameter, choice.sharding.parameters);
+      if (plan.frozen_elements == 0) return formula;
+      return formula + " + " + std::to_string(width.parameter) + " per frozen element";
+    }
+    case Role::gradients: return gradients_formula(plan);
+    case Role::master: return width.master == 0 ? "" : array_formula(width.master, sharded);
+    case Role::state:
+      return width.state_arrays == 0 ? ""
+                                     : array_formula(width.state * width.state_arrays, sharded);
+    case Role::gradient_pool: return "the largest units under way, all tied ones";
+    case Role::gather_pool: return "the largest unit, times 1 + units gathered ahead";
+    case Role::staging: return "buckets";
+  }
+  return "";
+}
+
+[[nodiscard]] inline std::string held_table(Plan const& plan) {
+  std::uint64_t const total = plan.memory.total();
+  TextTable table;
+  auto const add = [&](std::string name, std::uint64_t bytes, std::string remark) {
+    table.add(std::move(name),
+              {with_commas(bytes), in_binary_units(bytes), percentage(bytes, total)},
+              bytes == 0 ? "" : std::move(remark));
+  };
+  table.add("held per rank", {"bytes", "", "%"}, "formula");
+  for (int r = 0; r < role_count; ++r) {
+    auto const role = static_cast<Role>(r);
+    add(std::string(name(role)), plan.memory[role], role_formula(plan, role));
+    if (role != Role::state) continue;
+    for (std::size_t array = 0; array < plan.state_arrays.size(); ++array) {
+      add("  array " + std::to_string(array),
+          plan.state_arrays[array],
+          array_formula(plan.storage.bytes.state, plan.storage.sharding.optimizer));
+    }
+  }
+  add("total", total, "");
+  return table.text();
+}
+
+[[nodiscard]] inline std::string sent_table(Plan const& plan) {
+  std::uint64_t const total = plan.sent.total();
+  std::string const steps =
+      plan.micro_steps == 1 ? "" : " x " + std::to_string(plan.micro_steps) + " micro-steps";
+  TextTable table;
+  auto const add =
+      [&](std::string name, std::uint64_t elements, std::uint64_t bytes, std::string remark) {
+        table.add(std::move(name),
+                  {with_commas(elements), with_commas(bytes), percentage(bytes, total)},
+                  elements == 0 ? "" : std::move(remark));
+      };
+  table.add("sent per rank and step", {"elements", "bytes", "%"}, "formula");
+  add("reduce",
+      plan.traffic.reduce,
+      plan.sent.reduce,
+      "Ψ(N-1)/N" + (plan.storage.reduced_shard ? steps : ""));
+  add("publish", plan.traffic.publish, plan.sent.publish, "Ψ(N-1)/N");
+  // What is used by one unit only is gathered twice; the rest are tied tensors used again.
+  auto const ranks = static_cast<std::uint64_t>(plan.world_size);
+  std::uint64_t const once = (plan.trained_elements + plan.padding_elements) / ranks * (ranks - 1);
+  bool const again = plan.traffic.gather > 2 * plan.micro_steps * once;
+  add("gather",
+      plan.traffic.gather,
+      plan.sent.gather,
+      "2Ψ(N-1)/N" + steps + (again ? ", and tied tensors again" : ""));
+  add("total", plan.traffic.total(), total, "");
+  return table.text();
+}
+
+}  // namespace detail
+
+/// The plan as a table for people: bytes by role and elements by purpose, with the formula that
+/// each follows. In the formulas Ψ includes padding. UTF-8; ends with a newline.
+[[nodiscard]] inline std::string to_string(Plan const& plan) {
+  std::uint64_t const padded = plan.trained_elements + plan.padding_elements;
+  std::string text = "plan: stage " + plan.names.stage + ", precision " + plan.names.precision +
+                     ", rule " + plan.names.rule + ", accumulation " + plan.names.accumulation +
+                     ", N = " + std::to_string(plan.world_size) + "\n";
+  text += "Ψ = " + detail::with_commas(padded) +
+          " elements: " + detail::with_commas(plan.trained_elements) + " trained, " +
+          detail::with_commas(plan.padding_elements) + " padding (" +
+          detail::percentage(plan.padding_elements, padded) + ")";
+  if (plan.frozen_elements > 0) {
+    text += "; " + detail::with_commas(plan.frozen_elements) + " more are frozen";
+  }
+  return text + "\n\n" + detail::held_table(plan) + "\n" + detail::sent_table(plan);
+}
+
+/// The plan in one line, without a newline: roles and purposes that cost nothing are left out.
+[[nodiscard]] inline std::string to_line(Plan const& plan) {
+  std::string line = plan.names.stage + " " + plan.names.precision + " " + plan.names.rule +
+                     " N=" + std::to_string(plan.world_size) + ": holds " +
+                     detail::in_binary_units(plan.memory.total());
+  std::string separator = " (";
+  for (int r = 0; r < role_count; ++r) {
+    auto const role = static_cast<Role>(r);
+    if (plan.memory[role] == 0) continue;
+    line += separator + std::string(name(role)) + " " + detail::in_binary_units(plan.memory[role]);
+    separator = ", ";
+  }
+  line += separator == ", " ? ")" : "";
+  return line + ", sends " + detail::with_commas(plan.traffic.total()) + " elements (" +
+         detail::in_binary_units(plan.sent.total()) + ") a step";
+}
+
+}  // namespace zero::inline v0_1
