@@ -1,0 +1,77 @@
+/// @file
+/// Why a family of in-process groups cannot go on, told to every rank in the same words.
+#pragma once
+
+#include "zero/base/error.hpp"
+#include "zero/comm/call_checks.hpp"
+#include "zero/concepts/communicator.hpp"
+
+#include <cstdint>
+#include <string>
+
+namespace zero::inline v0_1::detail {
+
+/// The first thing that went wrong. Recorded without allocating, put into words when it is thrown.
+struct Failure {
+  enum class Cause : std::uint8_t {
+    none,
+    mismatch,   ///< two ranks called different collectives
+    thrown,     ///< a rank reported an exception
+    left,       ///< a rank's handle is gone and others wait for it
+    late,       ///< a rank did not arrive before the deadline
+    abandoned,  ///< a rank dropped the ticket of an unfinished collective
+  };
+
+  Cause cause = Cause::none;
+  int rank = -1;            ///< who is to blame, as numbered in the whole family
+  int other = -1;           ///< mismatch: the rank that called something else
+  std::uint64_t calls = 0;  ///< collectives that `rank` had started
+  Collective call{};        ///< the collective in question, as `rank` called it if it did
+  Collective other_call{};  ///< mismatch: the same as `other` called it
+  double seconds = 0;       ///< late: the deadline
+  int more = 0;             ///< late: how many further ranks are missing
+  std::string reason{};     ///< thrown: the text of the exception
+};
+
+/// A collective in words; groups are split by an internal exchange that has a name of its own.
+inline constexpr int split_bucket = -2;
+
+[[nodiscard]] inline std::string describe_call(Collective const& op) {
+  return op.bucket == split_bucket ? std::string("split") : describe(op);
+}
+
+[[nodiscard]] inline std::string operation_name(Collective const& op) {
+  return op.bucket == split_bucket ? std::string("split") : std::string(name(op.op));
+}
+
+/// The failure as one sentence that names the ranks, the operation and the bucket.
+[[nodiscard]] inline std::string describe(Failure const& failure) {
+  std::string text = "rank " + std::to_string(failure.rank);
+  switch (failure.cause) {
+    case Failure::Cause::mismatch:
+      text += " called [" + describe_call(failure.call) + "] where rank " +
+              std::to_string(failure.other) + " called [" + describe_call(failure.other_call) +
+              "]: they differ in " + difference(failure.call, failure.other_call);
+      return text;
+    case Failure::Cause::thrown:
+      text += " failed: " + failure.reason;
+      if (failure.calls != 0) text += " (its last call: [" + describe_call(failure.call) + "])";
+      return text;
+    case Failure::Cause::left:
+      text += " left after " + std::to_string(failure.calls) + " collectives, without [" +
+              describe_call(failure.call) + "]";
+      return text;
+    case Failure::Cause::late:
+      if (failure.more > 0) text += " and " + std::to_string(failure.more) + " more";
+      text += " did not arrive within " + std::to_string(failure.seconds) + " s at [" +
+              describe_call(failure.call) + "]";
+      return text;
+    case Failure::Cause::abandoned:
+      text += " abandoned [" + describe_call(failure.call) + "] without waiting for it";
+      return text;
+    case Failure::Cause::none: break;
+  }
+  return text;
+}
+
+}  // namespace zero::inline v0_1::detail

@@ -1,0 +1,215 @@
+/// @file
+/// Threads as ranks: the communicator of one process.
+#pragma once
+
+#include "zero/base/error.hpp"
+#include "zero/comm/call_checks.hpp"
+#include "zero/comm/rendezvous.hpp"
+#include "zero/concepts/communicator.hpp"
+#include "zero/space/host.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace zero::inline v0_1 {
+
+/// One rank of a group of threads; every thread holds a handle of its own.
+///
+/// Collectives read peers' buffers directly, in one pass: no staging copy of any size is made, and
+/// sums are added in rank order, so results are bit-identical for every schedule. A collective
+/// moves once all ranks have started it, on whichever threads wait for it; `wait` returns when all
+/// of it is done. Waiting sleeps; nothing spins. `start` and `wait` allocate nothing.
+///
+/// Ranks that disagree about a collective, that throw, leave, or arrive too late end the whole
+/// family of groups: every later call of every rank throws the same sentence as Error
+/// (communication). Buffers of unfinished collectives are safe to free once the ticket is
+/// destroyed, so declare tickets after their buffers.
+/// @par Threads  a handle belongs to one thread at a time; the group itself is shared
+class InProcess {
+ public:
+  using Space = space::Host;
+
+  struct Options {
+    double deadline_s = 600;  ///< seconds after which a rank that does not arrive is given up on
+  };
+
+  /// More ranks than this are taken for a mistake.
+  static constexpr int max_ranks = 1024;
+
+  /// A collective under way. Destroying it unfinished withdraws this rank's buffers and ends the
+  /// group.
+  class Ticket {
+   public:
+    Ticket() = default;
+    Ticket(Ticket&& other) noexcept
+        : group_(std::move(other.group_)),
+          sequence_(other.sequence_),
+          rank_(other.rank_),
+          exceptions_(other.exceptions_) {}
+    Ticket& operator=(Ticket&& other) noexcept {
+      if (this != &other) {
+        abandon();
+        group_ = std::move(other.group_);
+        sequence_ = other.sequence_;
+        rank_ = other.rank_;
+        exceptions_ = other.exceptions_;
+      }
+      return *this;
+    }
+    ~Ticket() { abandon(); }
+
+   private:
+    friend class InProcess;
+    Ticket(std::shared_ptr<detail::Rendezvous> group, std::uint64_t sequence, int rank) noexcept
+        : group_(std::move(group)),
+          sequence_(sequence),
+          rank_(rank),
+          exceptions_(std::uncaught_exceptions()) {}
+
+    void abandon() noexcept {
+      if (group_ == nullptr) return;
+      group_->abandon(rank_, sequence_, std::uncaught_exceptions() > exceptions_);
+      group_.reset();
+    }
+
+    std::shared_ptr<detail::Rendezvous> group_;  ///< null when there is nothing left to wait for
+    std::uint64_t sequence_ = 0;
+    int rank_ = -1;
+    int exceptions_ = 0;  ///< exceptions in flight at birth: more of them at death mean unwinding
+  };
+
+  /// Handles of a new group, to be moved to one thread each. Not collective.
+  /// @throws Error (invalid_argument) if `ranks` is not in [1, max_ranks] or the deadline not > 0
+  [[nodiscard]] static std::vector<InProcess> group(int ranks, Options options) {
+    if (ranks < 1 || ranks > max_ranks) {
+      fail(ErrorKind::invalid_argument,
+           "an in-process group has 1 to " + std::to_string(max_ranks) + " ranks, not " +
+               std::to_string(ranks));
+    }
+    // The upper limit keeps the point in time representable.
+    if (!(options.deadline_s > 0 && options.deadline_s < 1e9)) {
+      fail(ErrorKind::invalid_argument, "the deadline of an in-process group is not in (0, 1e9) s");
+    }
+    auto family = std::make_shared<detail::Family>();
+    family->deadline = std::chrono::duration<double>(options.deadline_s);
+    std::vector<int> numbers(static_cast<std::size_t>(ranks));
+    std::iota(numbers.begin(), numbers.end(), 0);
+    auto const shared = std::make_shared<detail::Rendezvous>(std::move(family), std::move(numbers));
+    std::vector<InProcess> handles;
+    handles.reserve(static_cast<std::size_t>(ranks));
+    for (int rank = 0; rank < ranks; ++rank) handles.push_back(InProcess(shared, rank));
+    return handles;
+  }
+
+  /// @overload
+  [[nodiscard]] static std::vector<InProcess> group(int ranks) { return group(ranks, Options{}); }
+
+  InProcess(InProcess&& other) noexcept
+      : group_(std::move(other.group_)), rank_(other.rank_), size_(other.size_) {}
+  InProcess& operator=(InProcess&& other) noexcept {
+    if (this != &other) {
+      leave();
+      group_ = std::move(other.group_);
+      rank_ = other.rank_;
+      size_ = other.size_;
+      exceptions_ = std::uncaught_exceptions();
+    }
+    return *this;
+  }
+  /// Leaves the group: peers that wait for this rank, now or later, get an error that names it.
+  ~InProcess() { leave(); }
+
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return size_; }
+
+  /// Starts a collective. Returns at once unless 64 are under way, then helps to finish the oldest.
+  ///
+  /// @par Collective  yes: all ranks, the same calls in the same order
+  /// @par Cost        allocates nothing; the last rank to arrive carries out small collectives
+  /// @throws Error (invalid_argument) for a call no peer could match, such as a null buffer
+  /// @throws Error (communication) if the ranks disagree or one of them has failed
+  Ticket start(Collective const& op) {
+    detail::check_arguments(op, rank_, size_);
+    return Ticket(group_, group_->post(rank_, op), rank_);
+  }
+
+  /// Blocks until the collective is done on every rank, working on it meanwhile. In any order.
+  /// @throws Error (communication) if a rank disagrees, throws, leaves or misses the deadline
+  void wait(Ticket& ticket) {
+    if (ticket.group_ == nullptr) return;
+    ticket.group_->wait(ticket.rank_, ticket.sequence_);
+    ticket.group_.reset();
+  }
+
+  /// Divides the group: ranks of one color form a new group, ordered by key, then by rank.
+  ///
+  /// The new group shares the fate of this one: an error in either ends both.
+  /// @par Collective  yes; blocks; allocates
+  /// @throws Error (communication) as `wait` does
+  [[nodiscard]] InProcess split(int color, int key) {
+    struct Choice {
+      std::int32_t color;
+      std::int32_t key;
+    };
+    Choice const mine{color, key};
+    std::vector<Choice> all(static_cast<std::size_t>(size_));
+    Collective const exchange{.op = Op::all_gather,
+                              .dtype = DType::i32,
+                              .count = 2,
+                              .send = &mine,
+                              .recv = all.data(),
+                              .bucket = detail::split_bucket};
+    run(*this, exchange);
+
+    std::vector<int> members;
+    for (int rank = 0; rank < size_; ++rank) {
+      if (all[static_cast<std::size_t>(rank)].color == color) members.push_back(rank);
+    }
+    std::stable_sort(members.begin(), members.end(), [&](int a, int b) {
+      return all[static_cast<std::size_t>(a)].key < all[static_cast<std::size_t>(b)].key;
+    });
+    if (members.front() == rank_) {
+      std::vector<int> numbers;
+      for (int const member : members) numbers.push_back(group_->world_rank(member));
+      auto const child = std::make_shared<detail::Rendezvous>(group_->family(), std::move(numbers));
+      for (int const member : members) group_->place(member, child);
+    }
+    // Only after everybody has come here again are all new groups in their places.
+    run(*this, exchange);
+    auto const found = std::find(members.begin(), members.end(), rank_);
+    return InProcess(group_->take(rank_), static_cast<int>(found - members.begin()));
+  }
+
+  /// Ends the whole family of groups because this rank cannot go on: every peer's present or next
+  /// call throws Error (communication) with this reason in it. For a thread that catches an
+  /// exception it cannot repair; `run_ranks` does it for its ranks.
+  /// @return true if the family was in order until now, so that this is the original failure
+  bool report_failure(std::string_view reason) { return group_->report(rank_, reason); }
+
+ private:
+  InProcess(std::shared_ptr<detail::Rendezvous> group, int rank) noexcept
+      : group_(std::move(group)), rank_(rank), size_(group_->size()) {}
+
+  void leave() noexcept {
+    if (group_ == nullptr) return;
+    group_->leave(rank_, std::uncaught_exceptions() > exceptions_);
+    group_.reset();
+  }
+
+  std::shared_ptr<detail::Rendezvous> group_;  ///< null only after a move
+  int rank_ = -1;
+  int size_ = 0;
+  int exceptions_ = std::uncaught_exceptions();
+};
+
+static_assert(SplittableCommunicator<InProcess>);
+
+}  // namespace zero::inline v0_1

@@ -1,0 +1,62 @@
+/// @file
+/// Runs one function on every rank of an in-process group.
+#pragma once
+
+#include "zero/comm/in_process.hpp"
+
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace zero::inline v0_1 {
+
+/// Calls `body(InProcess&)` on `ranks` threads, one per rank, and returns when all have ended.
+///
+/// If a rank throws, its peers are released with Error (communication) that carries the exception's
+/// text, and the exception that came first, not one of those that followed from it, is rethrown on
+/// the calling thread.
+/// @par Cost  starts and joins `ranks` threads
+/// @throws Error (invalid_argument) if `ranks` is not in [1, InProcess::max_ranks]
+template <class Body>
+void run_ranks(int ranks, Body body, InProcess::Options options = {}) {
+  std::vector<InProcess> handles = InProcess::group(ranks, options);
+  std::vector<std::thread> threads;
+  threads.reserve(handles.size());
+#if defined(__cpp_exceptions)
+  std::mutex mutex;
+  std::exception_ptr origin;
+  std::exception_ptr follower;
+  auto const keep = [&](bool first) {
+    std::lock_guard const lock(mutex);
+    std::exception_ptr& place = first ? origin : follower;
+    if (place == nullptr) place = std::current_exception();
+  };
+  auto const run_rank = [&](InProcess comm) {
+    try {
+      body(comm);
+    } catch (std::exception const& error) {
+      keep(comm.report_failure(error.what()));
+    } catch (...) {
+      keep(comm.report_failure("an exception that is not a std::exception"));
+    }
+  };
+  try {
+    for (InProcess& handle : handles) threads.emplace_back(run_rank, std::move(handle));
+  } catch (...) {
+    // A thread was refused: the handles that remain leave, which releases the ranks that run.
+    keep(true);
+    handles.clear();
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (origin != nullptr) std::rethrow_exception(origin);
+  if (follower != nullptr) std::rethrow_exception(follower);
+#else
+  auto const run_rank = [&](InProcess comm) { body(comm); };
+  for (InProcess& handle : handles) threads.emplace_back(run_rank, std::move(handle));
+  for (std::thread& thread : threads) thread.join();
+#endif
+}
+
+}  // namespace zero::inline v0_1

@@ -1,0 +1,41 @@
+/// @file
+/// The communicator of a trainer that runs alone.
+#pragma once
+
+#include "zero/comm/call_checks.hpp"
+#include "zero/concepts/communicator.hpp"
+#include "zero/kernel/copy.hpp"
+#include "zero/space/host.hpp"
+
+namespace zero::inline v0_1 {
+
+/// One rank: every collective is a copy from `send` to `recv`, or nothing if they are the same.
+///
+/// Stateless; all objects are equal. Never blocks and never waits for anyone.
+class Self {
+ public:
+  using Space = space::Host;
+  /// Always done: `start` has finished the work when it returns.
+  struct Ticket {};
+
+  [[nodiscard]] int rank() const noexcept { return 0; }
+  [[nodiscard]] int size() const noexcept { return 1; }
+
+  /// Copies the one block there is.
+  /// @par Cost  reads and writes the block once, nothing in place; allocates nothing
+  /// @throws Error (invalid_argument) for a call that no group could carry out
+  Ticket start(Collective const& op) {
+    detail::check_arguments(op, 0, 1);
+    kernel::copy(op.recv, op.send, op.block_bytes());
+    return {};
+  }
+
+  void wait(Ticket&) noexcept {}
+
+  /// The only group that one rank can form.
+  [[nodiscard]] Self split(int /*color*/, int /*key*/) noexcept { return {}; }
+};
+
+static_assert(SplittableCommunicator<Self>);
+
+}  // namespace zero::inline v0_1
