@@ -2,6 +2,7 @@
 /// How a trainer describes its model: plain data, no tensor class to adopt.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -30,6 +31,8 @@ struct Tensor {
 /// Number of elements of a tensor.
 /// @throws Error (invalid_argument) if the product of the shape does not fit in 64 bits
 [[nodiscard]] inline std::uint64_t element_count(Tensor const& tensor) {
+  // Decided first, or the order of the extents would decide whether an empty tensor overflows.
+  if (std::find(tensor.shape.begin(), tensor.shape.end(), 0u) != tensor.shape.end()) return 0;
   std::uint64_t count = 1;
   for (std::size_t const extent : tensor.shape) count = checked_mul(count, extent);
   return count;

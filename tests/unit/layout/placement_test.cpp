@@ -1,0 +1,170 @@
+#include "unit/layout/refusal.hpp"
+#include <zero/layout/placement.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using zero::Placement;
+using zero::Tensor;
+
+std::string refused(std::vector<Tensor> const& model) {
+  return refusal([&] { Placement const placement(model); });
+}
+
+Tensor tensor(std::string name, std::size_t size, int unit) {
+  return {.name = std::move(name), .shape = {size}, .unit = unit};
+}
+
+Tensor tied(std::string name, std::size_t size, int unit, std::string to) {
+  Tensor result = tensor(std::move(name), size, unit);
+  result.tied_to = std::move(to);
+  return result;
+}
+
+Tensor frozen(std::string name, std::size_t size, int unit) {
+  Tensor result = tensor(std::move(name), size, unit);
+  result.frozen = true;
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("tensors lie in order of unit, then of registration, aligned") {
+  Placement const placement(
+      {tensor("c", 40, 1), tensor("a", 3, 0), tensor("d", 5, 1), tensor("b", 33, 0)});
+  auto const& places = placement.places();
+  CHECK(places[1].offset == 0);
+  CHECK(places[3].offset == 32);
+  CHECK(places[0].offset == 512);  // another unit begins at a block
+  CHECK(places[2].offset == 512 + 64);
+  CHECK(placement.by_offset() == std::vector<std::size_t>{1, 3, 0, 2});
+  REQUIRE(placement.clusters().size() == 2);
+  CHECK(placement.clusters()[0].begin == 0);
+  CHECK(placement.clusters()[0].count == 32 + 33);
+  CHECK(placement.clusters()[1].begin == 512);
+  CHECK(placement.clusters()[1].count == 64 + 5);
+  CHECK(placement.trainable_elements() == 3 + 33 + 40 + 5);
+  CHECK(placement.unit_count() == 2);
+}
+
+TEST_CASE("a model may be empty") {
+  Placement const placement({});
+  CHECK(placement.unit_count() == 0);
+  CHECK(placement.trainable_elements() == 0);
+  CHECK(placement.frozen_elements() == 0);
+  CHECK(placement.clusters().empty());
+}
+
+TEST_CASE("a tied tensor has the place of the first in its chain") {
+  Placement const placement({tensor("wte", 100, 0),
+                             tensor("h", 10, 1),
+                             tied("head", 100, 2, "wte"),
+                             tied("again", 100, 3, "head")});
+  auto const& places = placement.places();
+  for (std::size_t const alias : {std::size_t{2}, std::size_t{3}}) {
+    CHECK(places[alias].storage == 0);
+    CHECK(places[alias].offset == places[0].offset);
+    CHECK(places[alias].count == 100);
+    CHECK(places[alias].cluster == places[0].cluster);
+  }
+  CHECK(placement.trainable_elements() == 110);  // counted once
+  CHECK(placement.clusters()[places[0].cluster].tied);
+  CHECK(placement.clusters()[places[0].cluster].units == std::vector<int>{0, 2, 3});
+  CHECK_FALSE(placement.clusters()[places[1].cluster].tied);
+}
+
+TEST_CASE("a tie inside one unit is not shared between units") {
+  Placement const placement({tensor("a", 10, 4), tied("b", 10, 4, "a"), tensor("c", 10, 4)});
+  REQUIRE(placement.clusters().size() == 1);
+  CHECK_FALSE(placement.clusters()[0].tied);
+  CHECK(placement.clusters()[0].units == std::vector<int>{4});
+}
+
+TEST_CASE("what only one unit uses is one range, however the tensors are listed") {
+  Placement const placement({tensor("a", 10, 1),
+                             tensor("shared", 10, 1),
+                             tensor("b", 10, 1),
+                             tied("head", 10, 3, "shared"),
+                             tensor("c", 10, 1)});
+  auto const& places = placement.places();
+  REQUIRE(placement.clusters().size() == 2);
+  CHECK(places[1].cluster == 0);
+  for (std::size_t const t : {std::size_t{0}, std::size_t{2}, std::size_t{4}}) {
+    CHECK(places[t].cluster == 1);
+  }
+}
+
+TEST_CASE("frozen tensors lie in a space of their own") {
+  Placement const placement({tensor("a", 10, 0), frozen("f", 33, 0), frozen("g", 7, 1)});
+  auto const& places = placement.places();
+  CHECK(places[1].frozen);
+  CHECK(places[1].offset == 0);
+  CHECK(places[2].offset == 64);
+  CHECK(placement.frozen_elements() == 64 + 7);
+  CHECK(placement.trainable_elements() == 10);
+  CHECK(placement.unit_count() == 2);  // a unit of frozen tensors is a unit
+  CHECK(placement.clusters().size() == 1);
+  CHECK(placement.by_offset() == std::vector<std::size_t>{0});
+}
+
+TEST_CASE("frozen tensors do not move the trained ones") {
+  Placement const with(
+      {frozen("f", 999, 0), tensor("a", 10, 0), frozen("g", 7, 1), tensor("b", 600, 1)});
+  Placement const without({tensor("a", 10, 0), tensor("b", 600, 1)});
+  CHECK(with.places()[1].offset == without.places()[0].offset);
+  CHECK(with.places()[3].offset == without.places()[1].offset);
+}
+
+TEST_CASE("empty tensors have a place and no elements") {
+  Placement const placement({tensor("e", 0, 0), tensor("a", 1, 0), tensor("z", 0, 5)});
+  CHECK(placement.trainable_elements() == 1);
+  CHECK(placement.unit_count() == 6);
+  CHECK(placement.by_offset() == std::vector<std::size_t>{1});
+  CHECK(placement.clusters().size() == 2);
+  CHECK(placement.clusters()[1].count == 0);
+}
+
+TEST_CASE("places beyond 2^32 elements are exact") {
+  std::size_t const large = std::size_t{1} << 61;
+  Placement const placement({tensor("a", large, 0), tensor("b", large + 1, 0), tensor("c", 5, 1)});
+  CHECK(placement.places()[1].offset == large);
+  CHECK(placement.places()[2].offset == 2 * large + 512);
+  CHECK(placement.trainable_elements() == 2 * large + 6);
+}
+
+TEST_CASE("a mistaken model is refused by the tensor's name") {
+  CHECK(refused({tensor("a", 1, 0), tensor("a", 2, 1)}) == "tensor 'a' is described twice");
+  CHECK(refused({tensor("a", 1, 0), tensor("", 2, 1)}) == "tensor 1 has no name");
+  CHECK(refused({tensor("a", 1, -1)}) == "tensor 'a' has unit -1, outside [0, 2^20)");
+  CHECK(refused({tensor("a", 1, 1 << 20)}) == "tensor 'a' has unit 1048576, outside [0, 2^20)");
+  CHECK(refused({tensor("a", 1, (1 << 20) - 1)}) == "");
+  CHECK(refused({tied("b", 1, 0, "a")}) ==
+        "tensor 'b' is tied to 'a', which is not described before it");
+  CHECK(refused({tied("b", 1, 0, "a"), tensor("a", 1, 0)}) ==
+        "tensor 'b' is tied to 'a', which is not described before it");
+  CHECK(refused({tied("b", 1, 0, "b")}) ==
+        "tensor 'b' is tied to 'b', which is not described before it");
+  CHECK(refused({tensor("a", 2, 0), tied("b", 1, 0, "a")}) ==
+        "tensor 'b' is tied to 'a', which has another shape");
+  CHECK(refused({{.name = "a", .shape = {2, 3}}, {.name = "b", .shape = {3, 2}, .tied_to = "a"}}) ==
+        "tensor 'b' is tied to 'a', which has another shape");
+  CHECK(refused({frozen("a", 2, 0), tied("b", 2, 1, "a")}) ==
+        "tensor 'b' is tied to 'a', but only one of them is frozen");
+}
+
+TEST_CASE("a model whose sizes do not fit is refused") {
+  std::size_t const half = std::size_t{1} << 63;
+  CHECK(refused({tensor("a", half, 0), tensor("b", half, 0)}) ==
+        "a size does not fit in 64 bits (addition overflows)");
+  CHECK(refused({frozen("a", half, 0), frozen("b", half, 0)}) ==
+        "a size does not fit in 64 bits (addition overflows)");
+  CHECK(refused({tensor("a", ~std::size_t{0}, 0), tensor("b", 1, 0)}) ==
+        "a size does not fit in 64 bits (multiplication overflows)");
+}
