@@ -17,16 +17,23 @@ namespace zero::inline v0_1 {
 struct StepScalars {
   float learning_rate = 0.f;  ///< already multiplied by the tensor's learning-rate scale
   float weight_decay = 0.f;   ///< already multiplied by the tensor's weight-decay scale
-  /// Rule-specific values that depend on the step number only, such as bias corrections.
-  std::array<float, 4> extra{};
+  /// The rule's own: whatever is the same for all elements, such as bias corrections.
+  std::array<float, 8> extra{};
+};
+
+/// One hyper-parameter by name, so that ranks that disagree can say about what.
+struct RuleField {
+  std::string_view name;
+  double value = 0.;
 };
 
 /// A rule that treats every element on its own (Adam, SGD, ...).
 ///
 /// `R` is a regular aggregate of hyper-parameters. Its element function is a template over the
 /// numeric type `V`: `float` on a device and in a reference, a pack of floats in the host kernel.
-/// It uses only + - * / and the functions of zero/kernel/math.hpp on `V`, so that one source serves
-/// all of them.
+/// It uses only + - * /, < and > and the functions of zero/kernel/math.hpp on `V`, so that one source
+/// serves all of them; a float mixes with `V` on either side. What needs double precision or the
+/// standard library is done in `scalars`, once per step.
 ///
 ///     struct MyRule {
 ///       static constexpr std::string_view name = "my rule";
@@ -39,6 +46,8 @@ struct StepScalars {
 ///     };
 ///
 /// `step` counts applied updates from 1. `state` starts at zero.
+///
+/// A rule should also list its hyper-parameters, as all shipped ones do (see `DescribedRule`).
 template <class R>
 concept Rule = std::regular<R> && requires(R const& rule,
                                            StepScalars const& scalars,
@@ -51,6 +60,14 @@ concept Rule = std::regular<R> && requires(R const& rule,
   { rule.lr } -> std::convertible_to<float>;
   { rule.scalars(step, value, value, value) } -> std::same_as<StepScalars>;
   { rule.template update<float>(scalars, element, value, state) } -> std::same_as<void>;
+};
+
+/// A rule whose `fields()` returns an array with every hyper-parameter, such as
+/// `std::array{RuleField{"lr", lr}, RuleField{"momentum", momentum}}`.
+template <class R>
+concept DescribedRule = Rule<R> && requires(R const& rule) {
+  { *rule.fields().begin() } -> std::convertible_to<RuleField>;
+  { rule.fields().size() } -> std::convertible_to<std::size_t>;
 };
 
 }  // namespace zero::inline v0_1

@@ -1,0 +1,89 @@
+/// @file
+/// The functions a rule may use, on whatever number it is instantiated with.
+#pragma once
+
+#include <type_traits>
+
+#include "zero/base/config.hpp"
+
+namespace zero::inline v0_1::math {
+
+/// The number type of an expression over `V` and plain floats: `V`, or float if all are floats.
+template <class... T>
+using Common = std::common_type_t<T...>;
+
+/// a * b + c, for one `V` and plain floats in any order.
+///
+/// A fused multiply-add where the target has one, two roundings where it has not, decided once per
+/// target and never by the optimiser. Rules spell every multiply-add this way: a compiler may fuse
+/// a bare `a * b + c` in one copy of a function and not in the next, and the bits of a parameter
+/// would depend on which copy came upon it.
+template <class A, class B, class C>
+[[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE Common<A, B, C> mul_add(A const& a,
+                                                                          B const& b,
+                                                                          C const& c) noexcept {
+  using V = Common<A, B, C>;
+  static_assert(!std::is_same_v<V, double>, "zero: rules compute in float; a double slipped in");
+  if constexpr (std::is_same_v<V, float>) {
+#if defined(__CUDA_ARCH__) || defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+    return __builtin_fmaf(a, b, c);
+#else
+    return a * b + c;
+#endif
+  } else {
+    return V::mul_add(a, b, c);
+  }
+}
+
+/// Square root, rounded correctly.
+template <class V>
+[[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE V sqrt(V const& x) noexcept {
+  if constexpr (std::is_same_v<V, float>) {
+    return __builtin_sqrtf(x);
+  } else {
+    return V::sqrt(x);
+  }
+}
+
+/// Absolute value.
+template <class V>
+[[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE V abs(V const& x) noexcept {
+  if constexpr (std::is_same_v<V, float>) {
+    return __builtin_fabsf(x);
+  } else {
+    return V::abs(x);
+  }
+}
+
+/// `yes` where `condition` holds, `no` elsewhere; both are evaluated. `condition` is the result of
+/// `<` or `>` on two values of the same `V`.
+template <class Condition, class A, class B>
+[[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE auto select(Condition const& condition,
+                                                              A const& yes,
+                                                              B const& no) noexcept {
+  if constexpr (std::is_same_v<Condition, bool>) {
+    return condition ? static_cast<Common<A, B>>(yes) : static_cast<Common<A, B>>(no);
+  } else {
+    return Condition::Value::select(condition, yes, no);
+  }
+}
+
+/// The larger of two; the second if they do not compare.
+template <class V>
+[[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE V max(V const& a, V const& b) noexcept {
+  return select(a > b, a, b);
+}
+
+/// The smaller of two; the second if they do not compare.
+template <class V>
+[[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE V min(V const& a, V const& b) noexcept {
+  return select(a < b, a, b);
+}
+
+/// 1, -1, or `x` itself where it is a zero or a NaN.
+template <class V>
+[[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE V sign(V const& x) noexcept {
+  return select(x > V(0.f), V(1.f), select(x < V(0.f), V(-1.f), x));
+}
+
+}  // namespace zero::inline v0_1::math

@@ -1,0 +1,84 @@
+/// @file
+/// Sums of squares in fp64, in an order that no partition can change.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "zero/base/config.hpp"
+#include "zero/kernel/pack.hpp"
+
+namespace zero::inline v0_1::kernel {
+
+/// Lanes of the running sums of `add_squares`.
+inline constexpr std::size_t norm_lanes = 8;
+
+namespace detail {
+
+/// Adds the squares of `rows` rows of eight floats to the eight lanes. The square of a float is
+/// exact in fp64, so that fusing the multiply-add or not makes no difference to a bit.
+template <Isa I>
+ZERO_ALWAYS_INLINE void add_square_rows(float const* x,
+                                        std::size_t rows,
+                                        double (&lanes)[norm_lanes]) noexcept {
+  constexpr std::size_t width = (I & isa::lanes_mask) / 2;
+  constexpr std::size_t parts = norm_lanes / width;
+  using Doubles = typename Vectors<width>::Doubles;
+  using Floats = typename Vectors<width>::Floats;
+  Doubles sums[parts];
+  __builtin_memcpy(sums, lanes, sizeof(sums));
+  for (std::size_t row = 0; row < rows; ++row, x += norm_lanes) {
+    // Past the end of an array a prefetch is harmless, but a pointer may not be formed there.
+    __builtin_prefetch(reinterpret_cast<void const*>(reinterpret_cast<std::uintptr_t>(x) + 1024));
+    for (std::size_t part = 0; part < parts; ++part) {
+      Floats narrow;
+      __builtin_memcpy(&narrow, x + part * width, sizeof(narrow));
+      Doubles const wide = __builtin_convertvector(narrow, Doubles);
+      sums[part] += wide * wide;
+    }
+  }
+  __builtin_memcpy(lanes, sums, sizeof(sums));
+}
+
+}  // namespace detail
+
+/// Adds x[i]² to lane (first + i) % 8, for i in [0, count), each lane in the order of i.
+///
+/// `first` is the position of x[0] in its block of the logical element space. However a block is
+/// cut into calls, each lane meets the same squares in the same order and ends with the same bits.
+/// A value that is not finite leaves its lane not finite.
+template <class T, Isa I = native>
+void add_squares(T const* x,
+                 std::size_t count,
+                 std::uint64_t first,
+                 double (&lanes)[norm_lanes]) noexcept {
+  std::size_t i = 0;
+  auto const add_one = [&](T const& element) {
+    double const wide = static_cast<double>(static_cast<float>(element));
+    lanes[(first + i) % norm_lanes] += wide * wide;
+  };
+  for (; i < count && (first + i) % norm_lanes != 0; ++i) add_one(x[i]);
+  std::size_t const rows = (count - i) / norm_lanes;
+  if constexpr (std::is_same_v<T, float>) {
+    detail::add_square_rows<I>(x + i, rows, lanes);
+  } else {
+    for (std::size_t row = 0; row < rows; ++row) {
+      float wide[norm_lanes];
+      for (std::size_t j = 0; j < norm_lanes; j += Pack<I>::lanes) {
+        Pack<I>::load(x + i + row * norm_lanes + j).store(wide + j);
+      }
+      detail::add_square_rows<I>(wide, 1, lanes);
+    }
+  }
+  i += rows * norm_lanes;
+  for (; i < count; ++i) add_one(x[i]);
+}
+
+/// The sum of the lanes, in a fixed order.
+[[nodiscard]] inline double sum_lanes(double const (&lanes)[norm_lanes]) noexcept {
+  return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) +
+         ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
+}
+
+}  // namespace zero::inline v0_1::kernel

@@ -1,0 +1,297 @@
+/// @file
+/// A few floats side by side: the numeric type the host kernels run a rule on.
+///
+/// Explicit vectors, because a plain loop is at the mercy of the consumer's flags: without
+/// -fno-math-errno no compiler vectorises sqrt, and at -O2 some vectorise nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "zero/base/config.hpp"
+#include "zero/base/float16.hpp"
+
+// All of <immintrin.h> costs a quarter of a second; below AVX a small header has what is needed.
+#if defined(__AVX__)
+#include <immintrin.h>
+#elif defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+namespace zero::inline v0_1::kernel {
+
+/// What the compiler was told about the processor: the number of floats per vector in the low byte,
+/// one bit per instruction set above it.
+///
+/// Every kernel has this as a template parameter. Translation units built with different -m flags
+/// then instantiate different names, and the linker cannot replace the body in one of them by the
+/// body of another that the processor may not be able to run.
+using Isa = unsigned;
+
+namespace isa {
+inline constexpr Isa lanes_mask = 0xff;
+inline constexpr Isa sse2 = 1u << 8;
+inline constexpr Isa sse4 = 1u << 9;
+inline constexpr Isa avx = 1u << 10;
+inline constexpr Isa avx2 = 1u << 11;
+inline constexpr Isa fma = 1u << 12;
+inline constexpr Isa avx512 = 1u << 13;
+inline constexpr Isa fast_math = 1u << 14;
+/// Four lanes without any intrinsic, for processors this header knows nothing about.
+inline constexpr Isa generic = 4;
+}  // namespace isa
+
+/// The Isa of this translation unit's flags. Not `inline`: its value differs between units.
+constexpr Isa native = 0u
+#if defined(__AVX__)
+                       | 8u | isa::sse2 | isa::avx
+#elif defined(__SSE2__)
+                       | 4u | isa::sse2
+#else
+                       | isa::generic
+#endif
+#if defined(__SSE4_1__)
+                       | isa::sse4
+#endif
+#if defined(__AVX2__)
+                       | isa::avx2
+#endif
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+                       | isa::fma
+#endif
+#if defined(__AVX512VL__)
+                       | isa::avx512
+#endif
+#if defined(__FAST_MATH__)
+                       | isa::fast_math
+#endif
+    ;
+
+namespace detail {
+/// Vector types by lanes. Spelled out, since g++ takes a vector whose size depends on a template
+/// parameter for a scalar until it is instantiated.
+template <std::size_t lanes>
+struct Vectors;
+template <>
+struct Vectors<2> {
+  typedef float Floats __attribute__((vector_size(8)));
+  typedef double Doubles __attribute__((vector_size(16)));
+  typedef std::int32_t Ints __attribute__((vector_size(8)));
+  typedef std::uint32_t Words __attribute__((vector_size(8)));
+  typedef std::uint16_t Halves __attribute__((vector_size(4)));
+};
+template <>
+struct Vectors<4> {
+  typedef float Floats __attribute__((vector_size(16)));
+  typedef double Doubles __attribute__((vector_size(32)));
+  typedef std::int32_t Ints __attribute__((vector_size(16)));
+  typedef std::uint32_t Words __attribute__((vector_size(16)));
+  typedef std::uint16_t Halves __attribute__((vector_size(8)));
+};
+template <>
+struct Vectors<8> {
+  typedef float Floats __attribute__((vector_size(32)));
+  typedef double Doubles __attribute__((vector_size(64)));
+  typedef std::int32_t Ints __attribute__((vector_size(32)));
+  typedef std::uint32_t Words __attribute__((vector_size(32)));
+  typedef std::uint16_t Halves __attribute__((vector_size(16)));
+};
+}  // namespace detail
+
+/// `lanes` floats with the arithmetic a rule may use. Loads and stores convert bf16 and fp16 with
+/// the very bits of base/float16.hpp and need no alignment.
+template <Isa I = native>
+class Pack {
+ public:
+  static constexpr std::size_t lanes = I & isa::lanes_mask;
+
+  using Floats = typename detail::Vectors<lanes>::Floats;
+  using Ints = typename detail::Vectors<lanes>::Ints;
+  using Words = typename detail::Vectors<lanes>::Words;
+  using Halves = typename detail::Vectors<lanes>::Halves;
+
+  /// The outcome of a comparison, lane by lane; feed it to `select`.
+  struct Mask {
+    using Value = Pack;
+    Ints bits;
+  };
+
+  Pack() = default;
+  /// All lanes equal. Implicit, so that floats mix with packs; value − 0 keeps the sign of −0.
+  ZERO_ALWAYS_INLINE Pack(float value) noexcept : floats_(value - Floats{}) {}
+  ZERO_ALWAYS_INLINE explicit Pack(Floats floats) noexcept : floats_(floats) {}
+
+  [[nodiscard]] ZERO_ALWAYS_INLINE static Pack load(float const* from) noexcept {
+    Pack result;
+    __builtin_memcpy(&result.floats_, from, sizeof(Floats));
+    return result;
+  }
+  [[nodiscard]] ZERO_ALWAYS_INLINE static Pack load(bf16 const* from) noexcept {
+    return Pack(reinterpret_cast<Floats>(widen(from) << 16));
+  }
+  [[nodiscard]] ZERO_ALWAYS_INLINE static Pack load(fp16 const* from) noexcept {
+    return Pack(of_fp16(widen(from)));
+  }
+
+  ZERO_ALWAYS_INLINE void store(float* to) const noexcept {
+    __builtin_memcpy(to, &floats_, sizeof(Floats));
+  }
+  ZERO_ALWAYS_INLINE void store(bf16* to) const noexcept { put(bf16_halves(), to); }
+  ZERO_ALWAYS_INLINE void store(fp16* to) const noexcept { put(fp16_halves(), to); }
+
+  /// Stores around the caches, for outputs too large to be found there later. `to` must be aligned
+  /// to `stream_alignment` bytes, and `fence()` must run before another thread may read.
+  static constexpr std::size_t stream_alignment = sizeof(Halves);
+  ZERO_ALWAYS_INLINE void stream(bf16* to) const noexcept { put_around(bf16_halves(), to); }
+  ZERO_ALWAYS_INLINE void stream(fp16* to) const noexcept { put_around(fp16_halves(), to); }
+
+  ZERO_ALWAYS_INLINE static void fence() noexcept {
+#if defined(__SSE2__)
+    _mm_sfence();
+#endif
+  }
+
+  [[nodiscard]] ZERO_ALWAYS_INLINE friend Pack operator+(Pack a, Pack b) noexcept {
+    return Pack(a.floats_ + b.floats_);
+  }
+  [[nodiscard]] ZERO_ALWAYS_INLINE friend Pack operator-(Pack a, Pack b) noexcept {
+    return Pack(a.floats_ - b.floats_);
+  }
+  [[nodiscard]] ZERO_ALWAYS_INLINE friend Pack operator*(Pack a, Pack b) noexcept {
+    return Pack(a.floats_ * b.floats_);
+  }
+  [[nodiscard]] ZERO_ALWAYS_INLINE friend Pack operator/(Pack a, Pack b) noexcept {
+    return Pack(a.floats_ / b.floats_);
+  }
+  [[nodiscard]] ZERO_ALWAYS_INLINE friend Pack operator-(Pack a) noexcept {
+    return Pack(-a.floats_);
+  }
+  ZERO_ALWAYS_INLINE Pack& operator+=(Pack b) noexcept { return *this = *this + b; }
+  ZERO_ALWAYS_INLINE Pack& operator-=(Pack b) noexcept { return *this = *this - b; }
+  ZERO_ALWAYS_INLINE Pack& operator*=(Pack b) noexcept { return *this = *this * b; }
+  ZERO_ALWAYS_INLINE Pack& operator/=(Pack b) noexcept { return *this = *this / b; }
+
+  [[nodiscard]] ZERO_ALWAYS_INLINE friend Mask operator<(Pack a, Pack b) noexcept {
+    return Mask{reinterpret_cast<Ints>(a.floats_ < b.floats_)};
+  }
+  [[nodiscard]] ZERO_ALWAYS_INLINE friend Mask operator>(Pack a, Pack b) noexcept { return b < a; }
+
+  /// The functions below are what zero/kernel/math.hpp calls.
+  [[nodiscard]] ZERO_ALWAYS_INLINE static Pack select(Mask mask, Pack yes, Pack no) noexcept {
+    return Pack(reinterpret_cast<Floats>(
+        blend(mask.bits, reinterpret_cast<Words>(yes.floats_), reinterpret_cast<Words>(no.floats_))));
+  }
+  [[nodiscard]] ZERO_ALWAYS_INLINE static Pack abs(Pack a) noexcept {
+    return Pack(reinterpret_cast<Floats>(reinterpret_cast<Words>(a.floats_) & 0x7fffffffu));
+  }
+  [[nodiscard]] ZERO_ALWAYS_INLINE static Pack sqrt(Pack a) noexcept {
+#if defined(__AVX__)
+    if constexpr ((I & isa::avx) != 0) {
+      return Pack(reinterpret_cast<Floats>(_mm256_sqrt_ps(reinterpret_cast<__m256>(a.floats_))));
+    }
+#elif defined(__SSE2__)
+    if constexpr ((I & isa::sse2) != 0) {
+      return Pack(reinterpret_cast<Floats>(_mm_sqrt_ps(reinterpret_cast<__m128>(a.floats_))));
+    }
+#endif
+    for (std::size_t i = 0; i < lanes; ++i) a.floats_[i] = __builtin_sqrtf(a.floats_[i]);
+    return a;
+  }
+  /// a * b + c, rounded once where the Isa has a fused multiply-add and twice where it has not.
+  [[nodiscard]] ZERO_ALWAYS_INLINE static Pack mul_add(Pack a, Pack b, Pack c) noexcept {
+    if constexpr ((I & isa::fma) == 0) return a * b + c;
+#if defined(__FMA__)
+    if constexpr ((I & isa::avx) != 0) {
+      return Pack(reinterpret_cast<Floats>(_mm256_fmadd_ps(reinterpret_cast<__m256>(a.floats_),
+                                                           reinterpret_cast<__m256>(b.floats_),
+                                                           reinterpret_cast<__m256>(c.floats_))));
+    }
+#endif
+    for (std::size_t i = 0; i < lanes; ++i) {
+      a.floats_[i] = __builtin_fmaf(a.floats_[i], b.floats_[i], c.floats_[i]);
+    }
+    return a;
+  }
+
+  /// The same value, of which the compiler no longer knows that it is a product: it cannot fuse it
+  /// into an addition that follows.
+  [[nodiscard]] ZERO_ALWAYS_INLINE static Pack opaque(Pack a) noexcept {
+#if defined(__SSE2__)
+    asm("" : "+x"(a.floats_));
+#endif
+    return a;
+  }
+
+  [[nodiscard]] ZERO_ALWAYS_INLINE float operator[](std::size_t lane) const noexcept {
+    return floats_[lane];
+  }
+
+ private:
+  [[nodiscard]] ZERO_ALWAYS_INLINE static Words blend(Ints mask, Words yes, Words no) noexcept {
+    Words const bits = reinterpret_cast<Words>(mask);
+    return (bits & yes) | (~bits & no);
+  }
+
+  [[nodiscard]] ZERO_ALWAYS_INLINE static Words widen(void const* from) noexcept {
+    Halves halves;
+    __builtin_memcpy(&halves, from, sizeof(Halves));
+    return __builtin_convertvector(halves, Words);
+  }
+
+  ZERO_ALWAYS_INLINE static void put(Halves halves, void* to) noexcept {
+    __builtin_memcpy(to, &halves, sizeof(Halves));
+  }
+
+  ZERO_ALWAYS_INLINE static void put_around(Halves halves, void* to) noexcept {
+#if defined(__AVX__)
+    if constexpr (sizeof(Halves) == sizeof(__m128i)) {
+      _mm_stream_si128(reinterpret_cast<__m128i*>(to), reinterpret_cast<__m128i>(halves));
+      return;
+    }
+#elif defined(__SSE2__) && defined(__x86_64__)
+    if constexpr (sizeof(Halves) == sizeof(long long)) {
+      long long bits = 0;
+      __builtin_memcpy(&bits, &halves, sizeof(bits));
+      _mm_stream_si64(reinterpret_cast<long long*>(to), bits);
+      return;
+    }
+#endif
+    put(halves, to);
+  }
+
+  // The branches of base/float16.hpp become blends; comparisons are signed, since magnitudes have
+  // no sign bit and SSE2 has no unsigned comparison.
+  [[nodiscard]] ZERO_ALWAYS_INLINE Halves bf16_halves() const noexcept {
+    Words const bits = reinterpret_cast<Words>(floats_);
+    Ints const nan = reinterpret_cast<Ints>(bits & 0x7fffffffu) > 0x7f800000;
+    Words const rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+    return __builtin_convertvector(blend(nan, bits | 0x400000u, rounded) >> 16, Halves);
+  }
+
+  [[nodiscard]] ZERO_ALWAYS_INLINE Halves fp16_halves() const noexcept {
+    Words const bits = reinterpret_cast<Words>(floats_);
+    Words const magnitude = bits & 0x7fffffffu;
+    Ints const order = reinterpret_cast<Ints>(magnitude);
+    Words const normal = (magnitude + 0xfffu + ((magnitude >> 13) & 1u) - 0x38000000u) >> 13;
+    Floats const shifted = reinterpret_cast<Floats>(magnitude) + 0.5f;
+    Words const subnormal = reinterpret_cast<Words>(shifted) - 0x3f000000u;
+    Words result = blend(order < 0x38800000, subnormal, normal);
+    result = blend(order >= 0x47800000, Words{} + 0x7c00u, result);
+    result = blend(order > 0x7f800000, Words{} + 0x7e00u, result);
+    return __builtin_convertvector(result | ((bits >> 16) & 0x8000u), Halves);
+  }
+
+  [[nodiscard]] ZERO_ALWAYS_INLINE static Floats of_fp16(Words half) noexcept {
+    Words const magnitude = half & 0x7fffu;
+    Ints const order = reinterpret_cast<Ints>(magnitude);
+    Words const normal = (magnitude << 13) + 0x38000000u;
+    Floats const subnormal = __builtin_convertvector(order, Floats) * 0x1p-24f;
+    Words result = blend(order < 0x400, reinterpret_cast<Words>(subnormal), normal);
+    result = blend(order >= 0x7c00, (magnitude << 13) + 0x70000000u, result);
+    return reinterpret_cast<Floats>(result | ((half & 0x8000u) << 16));
+  }
+
+  Floats floats_;
+};
+
+}  // namespace zero::inline v0_1::kernel

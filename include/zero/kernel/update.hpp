@@ -1,0 +1,175 @@
+/// @file
+/// The update station: gradient and states in, parameter and states out, in one pass.
+#pragma once
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "zero/base/config.hpp"
+#include "zero/base/dtype.hpp"
+#include "zero/concepts/rule.hpp"
+#include "zero/kernel/pack.hpp"
+
+namespace zero::inline v0_1::kernel {
+
+/// The arrays of one update. All hold `count` elements, need no alignment beyond their element's
+/// and do not overlap.
+template <class Master, class Parameter, class Gradient, class State, std::size_t StateCount>
+struct UpdateArrays {
+  Master* master = nullptr;             ///< read and written
+  Parameter* parameter = nullptr;       ///< written unless null; null where master is the parameter
+  Gradient const* gradient = nullptr;   ///< read: still scaled
+  std::array<State*, StateCount> state{};  ///< read and written
+  std::size_t count = 0;
+};
+
+namespace detail {
+
+/// The kernel works on tiles, whatever the vector: one cache line of fp32.
+inline constexpr std::size_t tile = 16;
+
+/// How far ahead of its reads the kernel asks for memory, in elements.
+inline constexpr std::size_t prefetch_distance = 256;
+
+/// Bytes of a narrow output from which it is stored around the caches.
+inline constexpr std::size_t stream_threshold = std::size_t{1} << 20;
+
+/// What happens to the narrow copy of the parameters.
+enum class Publish : int { no, store, stream };
+
+/// Asks for the line `distance` bytes after `at`; that may lie past the end of the array, where a
+/// pointer may not be formed but a prefetch is harmless.
+template <std::size_t distance>
+ZERO_ALWAYS_INLINE void prefetch(void const* at) noexcept {
+  __builtin_prefetch(
+      reinterpret_cast<void const*>(reinterpret_cast<std::uintptr_t>(at) + distance));
+}
+
+/// Updates `tiles` whole tiles. The only body in which elements are updated: never inlined, cloned
+/// or specialised, so that an element meets the same instructions wherever it stands. `flatten`
+/// inlines the rule, also one whose author did not ask for it.
+template <Isa I, class R, class M, class P, class G, class S, std::size_t... k>
+#if defined(__clang__)
+__attribute__((noinline, flatten))
+#else
+__attribute__((noinline, noclone, flatten))
+#endif
+void update_tiles(R const& rule,
+                  StepScalars const& scalars,
+                  float gradient_scale,
+                  UpdateArrays<M, P, G, S, sizeof...(k)> const& arrays,
+                  std::size_t tiles,
+                  Publish publish,
+                  std::index_sequence<k...>) noexcept {
+  using V = Pack<I>;
+  // Copies, since for all the compiler knows a store to an array changes what a reference names.
+  R const r = rule;
+  StepScalars const s = scalars;
+  auto const a = arrays;
+  V const scale = gradient_scale;
+  std::size_t const end = tiles * tile;
+  for (std::size_t begin = 0; begin < end; begin += tile) {
+    prefetch<prefetch_distance * sizeof(M)>(a.master + begin);
+    prefetch<prefetch_distance * sizeof(G)>(a.gradient + begin);
+    (prefetch<prefetch_distance * sizeof(S)>(a.state[k] + begin), ...);
+    for (std::size_t j = 0; j < tile; j += V::lanes) {
+      std::size_t const i = begin + j;
+      V p = V::load(a.master + i);
+      // Opaque, so that the rule's own arithmetic alone decides what is fused.
+      V const g = V::opaque(V::load(a.gradient + i) * scale);
+      // One more than needed: an array of none is no array.
+      V state[sizeof...(k) + 1] = {V::load(a.state[k] + i)...};
+      r.update(s, p, g, static_cast<V*>(state));
+      p.store(a.master + i);
+      (state[k].store(a.state[k] + i), ...);
+      if constexpr (!std::same_as<M, P>) {
+        if (publish == Publish::store) p.store(a.parameter + i);
+        if constexpr (sizeof(P) == 2) {
+          if (publish == Publish::stream) p.stream(a.parameter + i);
+        }
+      }
+    }
+  }
+}
+
+/// Less than a tile of every array, padded to a whole one.
+template <class M, class P, class G, class S, std::size_t K>
+struct PaddedTile {
+  alignas(64) M master[tile];
+  alignas(64) P parameter[tile];
+  alignas(64) G gradient[tile];
+  alignas(64) S state[K + 1][tile];
+
+  /// The padding repeats an element of the tail: no operation meets a value it would not have met.
+  template <class T>
+  static void fill(T (&padded)[tile], T const* from, std::size_t count) noexcept {
+    for (std::size_t i = 0; i < tile; ++i) padded[i] = from[i < count ? i : 0];
+  }
+  template <class T>
+  static void empty(T (&padded)[tile], T* to, std::size_t count) noexcept {
+    for (std::size_t i = 0; i < count; ++i) to[i] = padded[i];
+  }
+};
+
+}  // namespace detail
+
+/// Updates `arrays.count` elements by `rule`: for every i
+///
+///     g = float(gradient[i]) * gradient_scale;  p = float(master[i]);  s[k] = float(state[k][i])
+///     rule.update(scalars, p, g, s)
+///     master[i] = Master(p);  state[k][i] = State(s[k]);  parameter[i] = Parameter(p) if separate
+///
+/// The bits of an element's result depend on that element alone, not on where in an array or in
+/// which call it stands: bucket size and stage cannot change a parameter. For this the last, partial
+/// tile goes through the same machine code as all others. Two translation units built for different
+/// instruction sets may differ in the last bit (fused multiply-add).
+/// @par Units  counts are elements
+/// @par Cost   one pass: with AdamW in fp32, and in mixed precision, 28 bytes per element
+template <Isa I = native, Rule R, class M, class P, class G, class S, std::size_t K>
+void update(R const& rule,
+            StepScalars const& scalars,
+            float gradient_scale,
+            UpdateArrays<M, P, G, S, K> const& arrays) noexcept {
+  static_assert(K == static_cast<std::size_t>(R::state_count),
+                "zero: the number of state arrays is not the rule's state_count");
+  constexpr std::make_index_sequence<K> states{};
+  bool const separate = !std::same_as<M, P> && arrays.parameter != nullptr;
+  std::size_t const tiles = arrays.count / detail::tile;
+  if (tiles != 0) {
+    bool const aligned =
+        reinterpret_cast<std::uintptr_t>(arrays.parameter) % Pack<I>::stream_alignment == 0;
+    bool const stream =
+        sizeof(P) == 2 && aligned && arrays.count * sizeof(P) >= detail::stream_threshold;
+    auto const publish = !separate ? detail::Publish::no
+                         : stream  ? detail::Publish::stream
+                                   : detail::Publish::store;
+    detail::update_tiles<I>(rule, scalars, gradient_scale, arrays, tiles, publish, states);
+    if (publish == detail::Publish::stream) Pack<I>::fence();
+  }
+  std::size_t const done = tiles * detail::tile;
+  std::size_t const rest = arrays.count - done;
+  if (rest == 0) return;
+  using Tile = detail::PaddedTile<M, P, G, S, K>;
+  Tile padded;
+  UpdateArrays<M, P, G, S, K> tail;
+  tail.count = detail::tile;
+  Tile::fill(padded.master, arrays.master + done, rest);
+  Tile::fill(padded.gradient, arrays.gradient + done, rest);
+  for (std::size_t i = 0; i < K; ++i) {
+    Tile::fill(padded.state[i], arrays.state[i] + done, rest);
+    tail.state[i] = static_cast<S*>(padded.state[i]);
+  }
+  tail.master = static_cast<M*>(padded.master);
+  tail.parameter = static_cast<P*>(padded.parameter);
+  tail.gradient = static_cast<G const*>(padded.gradient);
+  auto const publish = separate ? detail::Publish::store : detail::Publish::no;
+  detail::update_tiles<I>(rule, scalars, gradient_scale, tail, 1, publish, states);
+  Tile::empty(padded.master, arrays.master + done, rest);
+  if (separate) Tile::empty(padded.parameter, arrays.parameter + done, rest);
+  for (std::size_t i = 0; i < K; ++i) Tile::empty(padded.state[i], arrays.state[i] + done, rest);
+}
+
+}  // namespace zero::inline v0_1::kernel

@@ -1,0 +1,55 @@
+/// @file
+/// Adagrad.
+#pragma once
+
+#include <array>
+#include <string_view>
+
+#include "zero/base/config.hpp"
+#include "zero/concepts/rule.hpp"
+#include "zero/kernel/math.hpp"
+
+namespace zero::inline v0_1 {
+
+/// Adagrad: steps that shrink with the sum of all squared gradients so far.
+///
+///     g += weight_decay · p
+///     s += g²
+///     p −= lr / (1 + (t − 1) · lr_decay) · g / (√s + eps)
+///
+/// Formula and defaults are those of torch.optim.Adagrad; the sum starts at zero.
+/// @par Cost    1 state array
+/// @par Source  Duchi, Hazan & Singer, JMLR 12 (2011), with a diagonal matrix
+struct Adagrad {
+  static constexpr std::string_view name = "Adagrad";
+  static constexpr int state_count = 1;
+
+  float lr = 1e-2f;
+  float lr_decay = 0.f;
+  float weight_decay = 0.f;
+  float eps = 1e-10f;
+
+  [[nodiscard]] StepScalars scalars(long step, float lr_now, float lr_scale, float wd_scale) const {
+    double const slowdown = 1. + static_cast<double>(step - 1) * static_cast<double>(lr_decay);
+    return {.learning_rate = static_cast<float>(static_cast<double>(lr_now * lr_scale) / slowdown),
+            .weight_decay = weight_decay * wd_scale};
+  }
+
+  template <class V>
+  ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V* state) const {
+    V const decayed = math::mul_add(s.weight_decay, p, g);
+    state[0] = math::mul_add(decayed, decayed, state[0]);
+    V const step = decayed / (math::sqrt(state[0]) + eps);
+    p = math::mul_add(-s.learning_rate, step, p);
+  }
+
+  [[nodiscard]] constexpr std::array<RuleField, 4> fields() const noexcept {
+    return {{{"lr", lr}, {"lr_decay", lr_decay}, {"weight_decay", weight_decay}, {"eps", eps}}};
+  }
+
+  friend constexpr bool operator==(Adagrad const&, Adagrad const&) = default;
+};
+
+static_assert(DescribedRule<Adagrad>);
+
+}  // namespace zero::inline v0_1

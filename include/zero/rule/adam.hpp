@@ -1,0 +1,104 @@
+/// @file
+/// Adam, with coupled (L2) weight decay.
+#pragma once
+
+#include <array>
+#include <string_view>
+
+#include "zero/base/config.hpp"
+#include "zero/concepts/rule.hpp"
+#include "zero/kernel/math.hpp"
+
+namespace zero::inline v0_1 {
+
+namespace detail {
+
+/// base to the power n >= 0 by squaring: the same bits on every machine, whatever its libm.
+[[nodiscard]] constexpr double power(double base, long n) noexcept {
+  double result = 1.;
+  for (; n > 0; n >>= 1, base *= base) {
+    if ((n & 1) != 0) result *= base;
+  }
+  return result;
+}
+
+/// What Adam and AdamW share: two moments and their bias corrections.
+struct AdamMoments {
+  enum Index : std::size_t { beta1, rest1, beta2, rest2, step_size, root_scale };
+
+  [[nodiscard]] static StepScalars scalars(double b1,
+                                           double b2,
+                                           long step,
+                                           float learning_rate,
+                                           float weight_decay) {
+    StepScalars s{.learning_rate = learning_rate, .weight_decay = weight_decay};
+    // Rounded from fp64: in fp32, 1 - 0.999 is off by 5e-5 of itself.
+    s.extra[beta1] = static_cast<float>(b1);
+    s.extra[rest1] = static_cast<float>(1. - b1);
+    s.extra[beta2] = static_cast<float>(b2);
+    s.extra[rest2] = static_cast<float>(1. - b2);
+    s.extra[step_size] = static_cast<float>(static_cast<double>(learning_rate) / (1. - power(b1, step)));
+    s.extra[root_scale] = static_cast<float>(1. / __builtin_sqrt(1. - power(b2, step)));
+    return s;
+  }
+
+  /// Moves the moments towards g and g², then p by the corrected step.
+  template <class V>
+  ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static void update(StepScalars const& s,
+                                                         float eps,
+                                                         V& p,
+                                                         V const& g,
+                                                         V* state) {
+    state[0] = math::mul_add(s.extra[beta1], state[0], s.extra[rest1] * g);
+    state[1] = math::mul_add(s.extra[beta2], state[1], (s.extra[rest2] * g) * g);
+    V const denominator = math::mul_add(math::sqrt(state[1]), s.extra[root_scale], eps);
+    p = math::mul_add(-s.extra[step_size], state[0] / denominator, p);
+  }
+};
+
+}  // namespace detail
+
+/// Adam: steps of the size of `lr`, from running means of the gradient and of its square.
+///
+///     g += weight_decay · p
+///     m = β₁ m + (1 − β₁) g;  v = β₂ v + (1 − β₂) g²
+///     p −= lr · m̂ / (√v̂ + eps),  m̂ = m / (1 − β₁ᵗ),  v̂ = v / (1 − β₂ᵗ)
+///
+/// Formula and defaults are those of torch.optim.Adam.
+/// @par Cost    2 state arrays
+/// @par Source  Kingma & Ba, arXiv:1412.6980, algorithm 1
+struct Adam {
+  static constexpr std::string_view name = "Adam";
+  static constexpr int state_count = 2;
+
+  float lr = 1e-3f;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  float eps = 1e-8f;
+  float weight_decay = 0.f;
+
+  [[nodiscard]] StepScalars scalars(long step, float lr_now, float lr_scale, float wd_scale) const {
+    return detail::AdamMoments::scalars(
+        beta1, beta2, step, lr_now * lr_scale, weight_decay * wd_scale);
+  }
+
+  template <class V>
+  ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V* state) const {
+    V const decayed = math::mul_add(s.weight_decay, p, g);
+    detail::AdamMoments::update(s, eps, p, decayed, state);
+  }
+
+  [[nodiscard]] constexpr std::array<RuleField, 5> fields() const noexcept {
+    return {{{"lr", lr},
+             {"beta1", beta1},
+             {"beta2", beta2},
+             {"eps", eps},
+             {"weight_decay", weight_decay}}};
+  }
+
+  friend constexpr bool operator==(Adam const&, Adam const&) = default;
+};
+
+static_assert(DescribedRule<Adam>);
+
+}  // namespace zero::inline v0_1

@@ -1,0 +1,60 @@
+/// @file
+/// AdamW: Adam with decoupled weight decay.
+#pragma once
+
+#include <array>
+#include <string_view>
+
+#include "zero/base/config.hpp"
+#include "zero/concepts/rule.hpp"
+#include "zero/kernel/math.hpp"
+#include "zero/rule/adam.hpp"
+
+namespace zero::inline v0_1 {
+
+/// AdamW: Adam whose weight decay shrinks the parameter itself and does not pass through the
+/// moments.
+///
+///     p −= lr · weight_decay · p
+///     m = β₁ m + (1 − β₁) g;  v = β₂ v + (1 − β₂) g²
+///     p −= lr · m̂ / (√v̂ + eps),  m̂ = m / (1 − β₁ᵗ),  v̂ = v / (1 − β₂ᵗ)
+///
+/// Formula and defaults are those of torch.optim.AdamW.
+/// @par Cost    2 state arrays
+/// @par Source  Loshchilov & Hutter, arXiv:1711.05101, algorithm 2 (with lr in front of the decay)
+struct AdamW {
+  static constexpr std::string_view name = "AdamW";
+  static constexpr int state_count = 2;
+
+  float lr = 1e-3f;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  float eps = 1e-8f;
+  float weight_decay = 1e-2f;
+
+  [[nodiscard]] StepScalars scalars(long step, float lr_now, float lr_scale, float wd_scale) const {
+    return detail::AdamMoments::scalars(
+        beta1, beta2, step, lr_now * lr_scale, weight_decay * wd_scale);
+  }
+
+  template <class V>
+  ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V* state) const {
+    // p − (lr·wd)·p and not p·(1 − lr·wd): that factor has few digits left of a small decay.
+    p = math::mul_add(-(s.learning_rate * s.weight_decay), p, p);
+    detail::AdamMoments::update(s, eps, p, g, state);
+  }
+
+  [[nodiscard]] constexpr std::array<RuleField, 5> fields() const noexcept {
+    return {{{"lr", lr},
+             {"beta1", beta1},
+             {"beta2", beta2},
+             {"eps", eps},
+             {"weight_decay", weight_decay}}};
+  }
+
+  friend constexpr bool operator==(AdamW const&, AdamW const&) = default;
+};
+
+static_assert(DescribedRule<AdamW>);
+
+}  // namespace zero::inline v0_1

@@ -1,0 +1,61 @@
+/// @file
+/// Lion.
+#pragma once
+
+#include <array>
+#include <string_view>
+
+#include "zero/base/config.hpp"
+#include "zero/concepts/rule.hpp"
+#include "zero/kernel/math.hpp"
+
+namespace zero::inline v0_1 {
+
+/// Lion: steps of one size, in the direction of the sign of a momentum; half of Adam's state.
+///
+///     p −= lr · weight_decay · p
+///     p −= lr · sign(β₁ m + (1 − β₁) g)
+///     m = β₂ m + (1 − β₂) g
+///
+/// A usual learning rate is a third to a tenth of Adam's, a usual weight decay as much larger.
+/// @par Cost    1 state array
+/// @par Source  Chen et al., arXiv:2302.06675, program 1
+struct Lion {
+  static constexpr std::string_view name = "Lion";
+  static constexpr int state_count = 1;
+
+  float lr = 1e-4f;
+  double beta1 = 0.9;
+  double beta2 = 0.99;
+  float weight_decay = 0.f;
+
+  [[nodiscard]] StepScalars scalars(long, float lr_now, float lr_scale, float wd_scale) const {
+    StepScalars s{.learning_rate = lr_now * lr_scale, .weight_decay = weight_decay * wd_scale};
+    s.extra[b1] = static_cast<float>(beta1);
+    s.extra[rest1] = static_cast<float>(1. - beta1);
+    s.extra[b2] = static_cast<float>(beta2);
+    s.extra[rest2] = static_cast<float>(1. - beta2);
+    return s;
+  }
+
+  template <class V>
+  ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V* state) const {
+    V const direction = math::mul_add(s.extra[b1], state[0], s.extra[rest1] * g);
+    p = math::mul_add(-(s.learning_rate * s.weight_decay), p, p);
+    p = math::mul_add(-s.learning_rate, math::sign(direction), p);
+    state[0] = math::mul_add(s.extra[b2], state[0], s.extra[rest2] * g);
+  }
+
+  [[nodiscard]] constexpr std::array<RuleField, 4> fields() const noexcept {
+    return {{{"lr", lr}, {"beta1", beta1}, {"beta2", beta2}, {"weight_decay", weight_decay}}};
+  }
+
+  friend constexpr bool operator==(Lion const&, Lion const&) = default;
+
+ private:
+  enum Index : std::size_t { b1, rest1, b2, rest2 };
+};
+
+static_assert(DescribedRule<Lion>);
+
+}  // namespace zero::inline v0_1

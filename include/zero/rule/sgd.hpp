@@ -1,0 +1,83 @@
+/// @file
+/// Stochastic gradient descent, with and without momentum.
+#pragma once
+
+#include <array>
+#include <string_view>
+
+#include "zero/base/config.hpp"
+#include "zero/concepts/rule.hpp"
+#include "zero/kernel/math.hpp"
+
+namespace zero::inline v0_1 {
+
+/// Gradient descent with momentum (no dampening) and coupled (L2) weight decay.
+///
+///     g += weight_decay · p
+///     m = momentum · m + g
+///     p −= lr · (nesterov ? g + momentum · m : m)
+///
+/// The formula is that of torch.optim.SGD. It holds one state array; without momentum use
+/// `PlainSgd`, which holds none.
+/// @par Cost    1 state array
+/// @par Source  Sutskever et al., "On the importance of initialization and momentum", ICML 2013
+struct Sgd {
+  static constexpr std::string_view name = "SGD";
+  static constexpr int state_count = 1;
+
+  float lr = 1e-3f;
+  float momentum = 0.9f;
+  float weight_decay = 0.f;
+  bool nesterov = false;
+
+  [[nodiscard]] StepScalars scalars(long, float lr_now, float lr_scale, float wd_scale) const {
+    return {.learning_rate = lr_now * lr_scale, .weight_decay = weight_decay * wd_scale};
+  }
+
+  template <class V>
+  ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V* state) const {
+    V const decayed = math::mul_add(s.weight_decay, p, g);
+    state[0] = math::mul_add(momentum, state[0], decayed);
+    V const direction = nesterov ? math::mul_add(momentum, state[0], decayed) : state[0];
+    p = math::mul_add(-s.learning_rate, direction, p);
+  }
+
+  [[nodiscard]] constexpr std::array<RuleField, 4> fields() const noexcept {
+    return {{{"lr", lr},
+             {"momentum", momentum},
+             {"weight_decay", weight_decay},
+             {"nesterov", nesterov ? 1. : 0.}}};
+  }
+
+  friend constexpr bool operator==(Sgd const&, Sgd const&) = default;
+};
+
+/// Gradient descent without momentum, hence without state: p −= lr · (g + weight_decay · p).
+/// @par Cost  no state array
+struct PlainSgd {
+  static constexpr std::string_view name = "plain SGD";
+  static constexpr int state_count = 0;
+
+  float lr = 1e-3f;
+  float weight_decay = 0.f;
+
+  [[nodiscard]] StepScalars scalars(long, float lr_now, float lr_scale, float wd_scale) const {
+    return {.learning_rate = lr_now * lr_scale, .weight_decay = weight_decay * wd_scale};
+  }
+
+  template <class V>
+  ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V*) const {
+    p = math::mul_add(-s.learning_rate, math::mul_add(s.weight_decay, p, g), p);
+  }
+
+  [[nodiscard]] constexpr std::array<RuleField, 2> fields() const noexcept {
+    return {{{"lr", lr}, {"weight_decay", weight_decay}}};
+  }
+
+  friend constexpr bool operator==(PlainSgd const&, PlainSgd const&) = default;
+};
+
+static_assert(DescribedRule<Sgd>);
+static_assert(DescribedRule<PlainSgd>);
+
+}  // namespace zero::inline v0_1
