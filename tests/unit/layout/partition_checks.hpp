@@ -1,0 +1,194 @@
+#pragma once
+
+#include <zero/layout/partition.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <source_location>
+#include <vector>
+
+/// What must hold for every partition of every model.
+namespace partition_checks {
+
+using zero::block;
+using zero::BucketSpan;
+using zero::Group;
+using zero::Partition;
+using zero::Placement;
+using zero::Segment;
+using zero::Tensor;
+using zero::TensorPlace;
+
+/// REQUIRE for the inside of long loops, where counting millions of assertions takes the time.
+inline void expect(bool holds, std::source_location where = std::source_location::current()) {
+  if (!holds) FAIL("in ", where.function_name(), ", line ", where.line());
+}
+
+using Model = std::vector<Tensor>;
+
+inline bool owns_memory(Placement const& placement, std::size_t tensor) {
+  return placement.places()[tensor].storage == tensor && !placement.places()[tensor].frozen;
+}
+
+/// Every trainable element has one owner and one bucket, and the walk over the shares visits the
+/// elements in the order of the logical space.
+inline void check_ownership(Partition const& partition) {
+  Placement const& placement = partition.placement();
+  std::vector<std::uint64_t> visited(placement.places().size(), 0);
+  std::uint64_t position = 0;
+  bool in_order = true;
+  bool from_the_front = true;
+  for (BucketSpan const& bucket : partition.buckets()) {
+    std::uint64_t owned = 0;
+    for (int rank = 0; rank < partition.world_size(); ++rank) {
+      std::uint64_t const begin = bucket.begin + static_cast<std::uint64_t>(rank) * bucket.shard;
+      std::uint64_t const count = partition.owned_count(bucket, rank);
+      owned += count;
+      partition.for_each_segment(begin, count, [&](Segment const& segment) {
+        std::uint64_t const at = placement.places()[segment.tensor].offset + segment.tensor_offset;
+        in_order = in_order && segment.count > 0 && at == begin + segment.range_offset &&
+                   at >= position && segment.range_offset + segment.count <= count;
+        position = at + segment.count;
+        from_the_front = from_the_front && segment.tensor_offset == visited[segment.tensor];
+        visited[segment.tensor] += segment.count;
+      });
+    }
+    expect(owned == bucket.count);
+  }
+  expect(in_order);
+  expect(from_the_front);
+  for (std::size_t t = 0; t < visited.size(); ++t) {
+    expect(visited[t] == (owns_memory(placement, t) ? placement.places()[t].count : 0));
+  }
+}
+
+inline void check_buckets(Partition const& partition) {
+  auto const ranks = static_cast<std::uint64_t>(partition.world_size());
+  std::uint64_t shards = 0;
+  std::uint64_t padded = 0;
+  std::size_t next = 0;
+  std::uint64_t end = 0;
+  for (std::size_t g = 0; g < partition.groups().size(); ++g) {
+    Group const& group = partition.groups()[g];
+    expect(group.begin % block == 0);
+    expect(group.begin >= end);
+    end = group.begin + group.count;
+    expect(group.first_bucket == next);
+    next += group.bucket_count;
+    expect(group.padded_begin == padded);
+    std::uint64_t done = 0;
+    for (std::size_t b = group.first_bucket; b < next; ++b) {
+      BucketSpan const& bucket = partition.buckets()[b];
+      expect(bucket.group == static_cast<int>(g));
+      expect(bucket.begin == group.begin + done);
+      expect(bucket.begin % block == 0);
+      expect(bucket.shard % block == 0);
+      expect(bucket.count > 0);
+      expect(bucket.count <= ranks * bucket.shard);
+      expect(ranks * bucket.shard - bucket.count < ranks * block);
+      expect(bucket.shard_begin == shards);
+      if (b + 1 < next) expect(bucket.count == partition.bucket_elements());
+      if (b + 1 < next) expect(bucket.shard * ranks == bucket.count);
+      expect(bucket.shard * ranks <= partition.bucket_elements());
+      done += bucket.count;
+      shards += bucket.shard;
+      padded += ranks * bucket.shard;
+    }
+    expect(done == group.count);
+    expect(group.padded == padded - group.padded_begin);
+  }
+  expect(next == partition.buckets().size());
+  expect(shards == partition.shard_elements());
+  expect(padded == partition.padded_elements());
+  expect(padded == ranks * shards);
+}
+
+/// Groups know their units, and a bucket stays inside one unit where it must.
+inline void check_units(Partition const& partition, Model const& model, bool merge) {
+  Placement const& placement = partition.placement();
+  std::vector<std::vector<std::size_t>> groups_of(static_cast<std::size_t>(placement.unit_count()));
+  std::vector<std::vector<int>> units_of(partition.groups().size());
+  for (std::size_t t = 0; t < model.size(); ++t) {
+    if (model[t].frozen) continue;
+    TensorPlace const& place = placement.places()[t];
+    std::size_t const g = partition.group_of(t);
+    Group const& group = partition.groups()[g];
+    groups_of[static_cast<std::size_t>(model[t].unit)].push_back(g);
+    units_of[g].push_back(model[t].unit);
+    expect(place.offset >= group.begin);
+    expect(place.offset + place.count <= group.begin + group.count);
+    expect(partition.padded_offset(t) == group.padded_begin + (place.offset - group.begin));
+    expect(partition.padded_offset(t) + place.count <= group.padded_begin + group.padded);
+  }
+  auto const unique = [](auto values) {
+    std::sort(values.begin(), values.end());
+    values.erase(std::unique(values.begin(), values.end()), values.end());
+    return values;
+  };
+  for (int unit = 0; unit < placement.unit_count(); ++unit) {
+    expect(unique(partition.groups_of(unit)) == unique(groups_of[static_cast<std::size_t>(unit)]));
+    expect(unique(partition.groups_of(unit)).size() == partition.groups_of(unit).size());
+  }
+  for (std::size_t g = 0; g < units_of.size(); ++g) {
+    Group const& group = partition.groups()[g];
+    expect(group.units == unique(units_of[g]));
+    if (!merge && !group.tied) expect(group.units.size() == 1);
+    // What is merged fits into one bucket; what does not fit stays on its own.
+    if (!group.tied && group.units.size() > 1) expect(group.bucket_count <= 1);
+  }
+}
+
+/// Walks the units backwards, as a backward pass does, and notes when each group is complete.
+inline void check_reduction_order(Partition const& partition) {
+  std::vector<std::size_t> const& order = partition.reduction_order();
+  std::vector<std::size_t> sorted = order;
+  std::sort(sorted.begin(), sorted.end());
+  std::vector<std::size_t> every(partition.groups().size());
+  std::iota(every.begin(), every.end(), std::size_t{0});
+  expect(sorted == every);
+
+  std::vector<std::size_t> missing;
+  for (Group const& group : partition.groups()) missing.push_back(group.units.size());
+  std::size_t next = 0;
+  for (int unit = partition.placement().unit_count() - 1; unit >= 0; --unit) {
+    std::size_t completed = 0;
+    for (std::size_t const g : partition.groups_of(unit)) completed += --missing[g] == 0 ? 1u : 0u;
+    for (; completed > 0; --completed) {
+      // The groups this unit completes come next, before any that is not complete yet.
+      expect(next < order.size());
+      expect(missing[order[next]] == 0);
+      ++next;
+    }
+  }
+  expect(next == order.size());
+}
+
+/// The logical space and the frozen space do not depend on ranks, bucket size or merging.
+inline void check_placement(Partition const& partition, Placement const& placement) {
+  auto const& places = partition.placement().places();
+  expect(places.size() == placement.places().size());
+  for (std::size_t t = 0; t < places.size(); ++t) {
+    expect(places[t].offset == placement.places()[t].offset);
+    expect(places[t].count == placement.places()[t].count);
+  }
+}
+
+inline void check(Model const& model, std::uint64_t bucket_elements, int ranks, bool merge) {
+  CAPTURE(ranks);
+  CAPTURE(bucket_elements);
+  CAPTURE(merge);
+  Partition const partition(
+      model, {.world_size = ranks, .bucket_elements = bucket_elements, .merge_units = merge});
+  expect(partition.world_size() == ranks);
+  check_ownership(partition);
+  check_buckets(partition);
+  check_units(partition, model, merge);
+  check_reduction_order(partition);
+  check_placement(partition, Placement(model));
+}
+
+}  // namespace partition_checks
