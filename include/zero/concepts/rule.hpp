@@ -2,13 +2,13 @@
 /// The rule slot: how one element of a parameter follows its gradient.
 #pragma once
 
+#include "zero/base/config.hpp"
+
 #include <array>
 #include <concepts>
 #include <cstddef>
 #include <string_view>
 #include <type_traits>
-
-#include "zero/base/config.hpp"
 
 namespace zero::inline v0_1 {
 
@@ -31,9 +31,9 @@ struct RuleField {
 ///
 /// `R` is a regular aggregate of hyper-parameters. Its element function is a template over the
 /// numeric type `V`: `float` on a device and in a reference, a pack of floats in the host kernel.
-/// It uses only + - * /, < and > and the functions of zero/kernel/math.hpp on `V`, so that one source
-/// serves all of them; a float mixes with `V` on either side. What needs double precision or the
-/// standard library is done in `scalars`, once per step.
+/// It uses only + - * /, < and > and the functions of zero/kernel/math.hpp on `V`, so that one
+/// source serves all of them; a float mixes with `V` on either side. What needs double precision or
+/// the standard library is done in `scalars`, once per step.
 ///
 ///     struct MyRule {
 ///       static constexpr std::string_view name = "my rule";

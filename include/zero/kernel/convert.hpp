@@ -2,10 +2,10 @@
 /// Conversions and additions between element types, array by array.
 #pragma once
 
-#include <cstddef>
-
 #include "zero/base/dtype.hpp"
 #include "zero/kernel/pack.hpp"
+
+#include <cstddef>
 
 namespace zero::inline v0_1::kernel {
 
@@ -19,8 +19,8 @@ void convert(To* out, From const* in, std::size_t count) noexcept {
   for (; i < count; ++i) out[i] = static_cast<To>(static_cast<float>(in[i]));
 }
 
-/// out[i] = Acc(float(out[i]) + float(in[i])) for i in [0, count): one rounding, wherever an element
-/// stands. The arrays do not overlap; no alignment is needed.
+/// out[i] = Acc(float(out[i]) + float(in[i])) for i in [0, count): one rounding, wherever an
+/// element stands. The arrays do not overlap; no alignment is needed.
 template <FloatElement Acc, FloatElement T, Isa I = native>
 void add(Acc* out, T const* in, std::size_t count) noexcept {
   using V = Pack<I>;

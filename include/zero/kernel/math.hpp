@@ -2,9 +2,9 @@
 /// The functions a rule may use, on whatever number it is instantiated with.
 #pragma once
 
-#include <type_traits>
-
 #include "zero/base/config.hpp"
+
+#include <type_traits>
 
 namespace zero::inline v0_1::math {
 

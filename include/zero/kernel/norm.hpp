@@ -2,12 +2,12 @@
 /// Sums of squares in fp64, in an order that no partition can change.
 #pragma once
 
+#include "zero/base/config.hpp"
+#include "zero/kernel/pack.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
-
-#include "zero/base/config.hpp"
-#include "zero/kernel/pack.hpp"
 
 namespace zero::inline v0_1::kernel {
 

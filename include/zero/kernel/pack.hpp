@@ -5,11 +5,11 @@
 /// -fno-math-errno no compiler vectorises sqrt, and at -O2 some vectorise nothing.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
 #include "zero/base/config.hpp"
 #include "zero/base/float16.hpp"
+
+#include <cstddef>
+#include <cstdint>
 
 // All of <immintrin.h> costs a quarter of a second; below AVX a small header has what is needed.
 #if defined(__AVX__)
@@ -178,8 +178,8 @@ class Pack {
 
   /// The functions below are what zero/kernel/math.hpp calls.
   [[nodiscard]] ZERO_ALWAYS_INLINE static Pack select(Mask mask, Pack yes, Pack no) noexcept {
-    return Pack(reinterpret_cast<Floats>(
-        blend(mask.bits, reinterpret_cast<Words>(yes.floats_), reinterpret_cast<Words>(no.floats_))));
+    return Pack(reinterpret_cast<Floats>(blend(
+        mask.bits, reinterpret_cast<Words>(yes.floats_), reinterpret_cast<Words>(no.floats_))));
   }
   [[nodiscard]] ZERO_ALWAYS_INLINE static Pack abs(Pack a) noexcept {
     return Pack(reinterpret_cast<Floats>(reinterpret_cast<Words>(a.floats_) & 0x7fffffffu));

@@ -2,16 +2,16 @@
 /// The update station: gradient and states in, parameter and states out, in one pass.
 #pragma once
 
+#include "zero/base/config.hpp"
+#include "zero/base/dtype.hpp"
+#include "zero/concepts/rule.hpp"
+#include "zero/kernel/pack.hpp"
+
 #include <array>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
-
-#include "zero/base/config.hpp"
-#include "zero/base/dtype.hpp"
-#include "zero/concepts/rule.hpp"
-#include "zero/kernel/pack.hpp"
 
 namespace zero::inline v0_1::kernel {
 
@@ -19,9 +19,9 @@ namespace zero::inline v0_1::kernel {
 /// and do not overlap.
 template <class Master, class Parameter, class Gradient, class State, std::size_t StateCount>
 struct UpdateArrays {
-  Master* master = nullptr;             ///< read and written
-  Parameter* parameter = nullptr;       ///< written unless null; null where master is the parameter
-  Gradient const* gradient = nullptr;   ///< read: still scaled
+  Master* master = nullptr;            ///< read and written
+  Parameter* parameter = nullptr;      ///< written unless null; null where master is the parameter
+  Gradient const* gradient = nullptr;  ///< read: still scaled
   std::array<State*, StateCount> state{};  ///< read and written
   std::size_t count = 0;
 };
@@ -123,9 +123,9 @@ struct PaddedTile {
 ///     master[i] = Master(p);  state[k][i] = State(s[k]);  parameter[i] = Parameter(p) if separate
 ///
 /// The bits of an element's result depend on that element alone, not on where in an array or in
-/// which call it stands: bucket size and stage cannot change a parameter. For this the last, partial
-/// tile goes through the same machine code as all others. Two translation units built for different
-/// instruction sets may differ in the last bit (fused multiply-add).
+/// which call it stands: bucket size and stage cannot change a parameter. For this the last,
+/// partial tile goes through the same machine code as all others. Two translation units built for
+/// different instruction sets may differ in the last bit (fused multiply-add).
 /// @par Units  counts are elements
 /// @par Cost   one pass: with AdamW in fp32, and in mixed precision, 28 bytes per element
 template <Isa I = native, Rule R, class M, class P, class G, class S, std::size_t K>

@@ -136,7 +136,8 @@ class ExactSum {
 
   /// mantissa · 2^(shift − 1074), for a mantissa up to 2⁵³. Adding the exponent to the bits of the
   /// mantissa instead of or-ing it lets the carry of a mantissa of 2⁵³ into the exponent.
-  [[nodiscard]] static constexpr double compose(std::uint64_t mantissa, std::size_t shift) noexcept {
+  [[nodiscard]] static constexpr double compose(std::uint64_t mantissa,
+                                                std::size_t shift) noexcept {
     std::uint64_t const bits = (static_cast<std::uint64_t>(shift) << 52) + mantissa;
     constexpr std::uint64_t infinity = std::uint64_t{0x7ff} << 52;
     return std::bit_cast<double>(bits < infinity ? bits : infinity);

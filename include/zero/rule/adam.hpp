@@ -2,12 +2,12 @@
 /// Adam, with coupled (L2) weight decay.
 #pragma once
 
-#include <array>
-#include <string_view>
-
 #include "zero/base/config.hpp"
 #include "zero/concepts/rule.hpp"
 #include "zero/kernel/math.hpp"
+
+#include <array>
+#include <string_view>
 
 namespace zero::inline v0_1 {
 
@@ -26,29 +26,24 @@ namespace detail {
 struct AdamMoments {
   enum Index : std::size_t { beta1, rest1, beta2, rest2, step_size, root_scale };
 
-  [[nodiscard]] static StepScalars scalars(double b1,
-                                           double b2,
-                                           long step,
-                                           float learning_rate,
-                                           float weight_decay) {
+  [[nodiscard]] static StepScalars scalars(
+      double b1, double b2, long step, float learning_rate, float weight_decay) {
     StepScalars s{.learning_rate = learning_rate, .weight_decay = weight_decay};
     // Rounded from fp64: in fp32, 1 - 0.999 is off by 5e-5 of itself.
     s.extra[beta1] = static_cast<float>(b1);
     s.extra[rest1] = static_cast<float>(1. - b1);
     s.extra[beta2] = static_cast<float>(b2);
     s.extra[rest2] = static_cast<float>(1. - b2);
-    s.extra[step_size] = static_cast<float>(static_cast<double>(learning_rate) / (1. - power(b1, step)));
+    s.extra[step_size] =
+        static_cast<float>(static_cast<double>(learning_rate) / (1. - power(b1, step)));
     s.extra[root_scale] = static_cast<float>(1. / __builtin_sqrt(1. - power(b2, step)));
     return s;
   }
 
   /// Moves the moments towards g and g², then p by the corrected step.
   template <class V>
-  ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static void update(StepScalars const& s,
-                                                         float eps,
-                                                         V& p,
-                                                         V const& g,
-                                                         V* state) {
+  ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static void update(
+      StepScalars const& s, float eps, V& p, V const& g, V* state) {
     state[0] = math::mul_add(s.extra[beta1], state[0], s.extra[rest1] * g);
     state[1] = math::mul_add(s.extra[beta2], state[1], (s.extra[rest2] * g) * g);
     V const denominator = math::mul_add(math::sqrt(state[1]), s.extra[root_scale], eps);

@@ -2,13 +2,13 @@
 /// AdamW: Adam with decoupled weight decay.
 #pragma once
 
-#include <array>
-#include <string_view>
-
 #include "zero/base/config.hpp"
 #include "zero/concepts/rule.hpp"
 #include "zero/kernel/math.hpp"
 #include "zero/rule/adam.hpp"
+
+#include <array>
+#include <string_view>
 
 namespace zero::inline v0_1 {
 

@@ -2,12 +2,12 @@
 /// Stochastic gradient descent, with and without momentum.
 #pragma once
 
-#include <array>
-#include <string_view>
-
 #include "zero/base/config.hpp"
 #include "zero/concepts/rule.hpp"
 #include "zero/kernel/math.hpp"
+
+#include <array>
+#include <string_view>
 
 namespace zero::inline v0_1 {
 

@@ -1,5 +1,11 @@
 #include "zero/kernel/update.hpp"
 
+#include "zero/rule/adagrad.hpp"
+#include "zero/rule/adam.hpp"
+#include "zero/rule/adamw.hpp"
+#include "zero/rule/lion.hpp"
+#include "zero/rule/sgd.hpp"
+
 #include <doctest/doctest.h>
 
 #include <array>
@@ -7,12 +13,6 @@
 #include <cstring>
 #include <random>
 #include <vector>
-
-#include "zero/rule/adagrad.hpp"
-#include "zero/rule/adam.hpp"
-#include "zero/rule/adamw.hpp"
-#include "zero/rule/lion.hpp"
-#include "zero/rule/sgd.hpp"
 
 namespace {
 
@@ -196,8 +196,14 @@ TEST_CASE_TEMPLATE("nothing is written outside [0, count)",
   }
 }
 
-TEST_CASE_TEMPLATE("a pack computes what a float computes", T, zero::Adam, zero::AdamW, zero::Sgd,
-                   zero::PlainSgd, zero::Adagrad, zero::Lion) {
+TEST_CASE_TEMPLATE("a pack computes what a float computes",
+                   T,
+                   zero::Adam,
+                   zero::AdamW,
+                   zero::Sgd,
+                   zero::PlainSgd,
+                   zero::Adagrad,
+                   zero::Lion) {
   T rule{};
   rule.weight_decay = 0.03f;
   constexpr std::size_t count = 67;
@@ -208,7 +214,7 @@ TEST_CASE_TEMPLATE("a pack computes what a float computes", T, zero::Adam, zero:
     zero::kernel::update(rule, scalars, scale, data.arrays(0, count));
     for (std::size_t i = data.margin; i < data.margin + count; ++i) {
       // volatile: a product the compiler cannot fuse into the rule
-      float volatile const g = static_cast<float>(expected.gradient[i]) * scale;
+      float const volatile g = static_cast<float>(expected.gradient[i]) * scale;
       std::array<float, T::state_count + 1> state{};
       for (std::size_t k = 0; k < data.states; ++k) state[k] = expected.state[k][i];
       rule.template update<float>(scalars, expected.master[i], float{g}, state.data());
@@ -228,7 +234,8 @@ TEST_CASE("a large narrow output is the same around the caches as through them")
   auto const scalars = rule.scalars(1, rule.lr, 1.f, 1.f);
   zero::kernel::update(rule, scalars, scale, data.arrays(0, count));
   for (std::size_t i = 0; i < count; i += 4099) {
-    zero::kernel::update(rule, scalars, scale, pieces.arrays(i, std::min<std::size_t>(4099, count - i)));
+    zero::kernel::update(
+        rule, scalars, scale, pieces.arrays(i, std::min<std::size_t>(4099, count - i)));
   }
   CHECK(data.same(pieces));
 }
