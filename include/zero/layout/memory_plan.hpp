@@ -150,7 +150,9 @@ inline void size_gather_pool(Partition const& partition, int prefetch, StorageEl
   auto const stage_bytes = [&](std::uint64_t count, std::uint64_t width) {
     elements.staging_bytes = std::max(elements.staging_bytes, checked_mul(count, width));
   };
-  if (choice.borrowed) stage_bytes(bucket * detail::reductions_in_flight, choice.bytes.wire);
+  if (choice.borrowed) {
+    stage_bytes(checked_mul(bucket, detail::reductions_in_flight), choice.bytes.wire);
+  }
   if (choice.borrowed && sharding.optimizer) stage_bytes(bucket, choice.bytes.parameter);
   if (!sharding.optimizer && choice.reduced_shard) stage_bytes(bucket, choice.bytes.accumulate);
   if (!sharding.optimizer && choice.borrowed) stage_bytes(bucket, choice.bytes.wire);
@@ -166,9 +168,10 @@ class MemoryBytes {
   [[nodiscard]] constexpr std::uint64_t operator[](Role role) const noexcept {
     return bytes_[static_cast<std::size_t>(role)];
   }
-  [[nodiscard]] constexpr std::uint64_t total() const noexcept {
+  /// @throws Error (invalid_argument) if the sum does not fit in 64 bits
+  [[nodiscard]] constexpr std::uint64_t total() const {
     std::uint64_t sum = 0;
-    for (std::uint64_t const value : bytes_) sum += value;
+    for (std::uint64_t const value : bytes_) sum = checked_add(sum, value);
     return sum;
   }
   friend constexpr bool operator==(MemoryBytes const&, MemoryBytes const&) = default;

@@ -20,7 +20,10 @@ struct TrafficElements {
   std::uint64_t reduce = 0;   ///< gradients, to the ranks that own them
   std::uint64_t publish = 0;  ///< updated parameters (or, replicated, reduced gradients)
   std::uint64_t gather = 0;   ///< parameters, for forward and backward
-  [[nodiscard]] constexpr std::uint64_t total() const noexcept { return reduce + publish + gather; }
+  /// @throws Error (invalid_argument) if the sum does not fit in 64 bits
+  [[nodiscard]] constexpr std::uint64_t total() const {
+    return checked_add(checked_add(reduce, publish), gather);
+  }
   friend constexpr bool operator==(TrafficElements const&, TrafficElements const&) = default;
 };
 
@@ -36,10 +39,11 @@ struct TrafficElements {
     traffic.publish = once;
     return traffic;
   }
+  std::uint64_t const passes = checked_mul(2, micro_steps);
   for (int unit = 0; unit < partition.placement().unit_count(); ++unit) {
     std::uint64_t const share =
         detail::unit_elements(partition, unit) / static_cast<std::uint64_t>(partition.world_size());
-    traffic.gather = checked_add(traffic.gather, checked_mul(2 * micro_steps, share * peers));
+    traffic.gather = checked_add(traffic.gather, checked_mul(passes, share * peers));
   }
   return traffic;
 }
