@@ -2,11 +2,11 @@
 /// Units of memory and integer arithmetic that cannot wrap.
 #pragma once
 
+#include "zero/base/error.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-
-#include "zero/base/error.hpp"
 
 namespace zero::inline v0_1 {
 

@@ -2,11 +2,11 @@
 /// Element types that travel and are stored.
 #pragma once
 
+#include "zero/base/float16.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
-
-#include "zero/base/float16.hpp"
 
 namespace zero::inline v0_1 {
 
@@ -74,7 +74,9 @@ struct DTypeOf<std::uint8_t> {
 
 /// A type that can be an element of a collective.
 template <class T>
-concept Element = requires { detail::DTypeOf<T>::value; };
+concept Element = requires {
+  detail::DTypeOf<T>::value;
+};
 
 /// A floating-point element: what parameters, gradients and states are made of.
 template <class T>

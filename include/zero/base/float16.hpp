@@ -2,10 +2,10 @@
 /// bf16 and fp16 as 16-bit storage types: conversions only, arithmetic happens in fp32.
 #pragma once
 
+#include "zero/base/config.hpp"
+
 #include <bit>
 #include <cstdint>
-
-#include "zero/base/config.hpp"
 
 namespace zero::inline v0_1 {
 

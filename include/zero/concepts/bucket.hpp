@@ -2,9 +2,9 @@
 /// The bucket slot: how many bytes travel together.
 #pragma once
 
-#include <cstddef>
-
 #include "zero/base/bytes.hpp"
+
+#include <cstddef>
 
 namespace zero::inline v0_1 {
 

@@ -2,13 +2,13 @@
 /// The communicator slot: one verb, described by data, that every backend and decorator speaks.
 #pragma once
 
+#include "zero/base/dtype.hpp"
+
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <utility>
-
-#include "zero/base/dtype.hpp"
 
 namespace zero::inline v0_1 {
 
@@ -81,16 +81,16 @@ struct Collective {
 template <class C>
 concept Communicator =
     requires(C& comm, C const& view, Collective const& op, typename C::Ticket ticket) {
-      requires std::default_initializable<typename C::Ticket>;
-      requires std::movable<typename C::Ticket>;
-      typename C::Space;
-      { view.rank() } -> std::same_as<int>;
-      { view.size() } -> std::same_as<int>;
-      requires noexcept(view.rank());
-      requires noexcept(view.size());
-      { comm.start(op) } -> std::same_as<typename C::Ticket>;
-      { comm.wait(ticket) } -> std::same_as<void>;
-    };
+  requires std::default_initializable<typename C::Ticket>;
+  requires std::movable<typename C::Ticket>;
+  typename C::Space;
+  { view.rank() } -> std::same_as<int>;
+  { view.size() } -> std::same_as<int>;
+  requires noexcept(view.rank());
+  requires noexcept(view.size());
+  { comm.start(op) } -> std::same_as<typename C::Ticket>;
+  { comm.wait(ticket) } -> std::same_as<void>;
+};
 
 /// A communicator that can be divided into sub-groups, such as the rows and columns of a grid.
 ///

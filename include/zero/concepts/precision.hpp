@@ -2,10 +2,10 @@
 /// The precision slot: five dtypes, each with one job.
 #pragma once
 
+#include "zero/base/dtype.hpp"
+
 #include <concepts>
 #include <string_view>
-
-#include "zero/base/dtype.hpp"
 
 namespace zero::inline v0_1 {
 
@@ -35,7 +35,6 @@ concept Precision = std::regular<P> && requires {
 
 /// True if the update keeps a wider copy of the parameters beside the ones the model reads.
 template <Precision P>
-inline constexpr bool has_master =
-    !std::same_as<typename P::Master, typename P::Parameter>;
+inline constexpr bool has_master = !std::same_as<typename P::Master, typename P::Parameter>;
 
 }  // namespace zero::inline v0_1

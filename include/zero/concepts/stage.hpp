@@ -2,11 +2,11 @@
 /// The stage slot: which model states a rank keeps only its share of.
 #pragma once
 
+#include "zero/layout/sharding.hpp"
+
 #include <concepts>
 #include <string_view>
 #include <type_traits>
-
-#include "zero/layout/sharding.hpp"
 
 namespace zero::inline v0_1 {
 

@@ -3,16 +3,16 @@
 /// update, gather and plan.
 #pragma once
 
+#include "zero/base/bytes.hpp"
+#include "zero/layout/placement.hpp"
+#include "zero/layout/tensor.hpp"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <string>
 #include <vector>
-
-#include "zero/base/bytes.hpp"
-#include "zero/layout/placement.hpp"
-#include "zero/layout/tensor.hpp"
 
 namespace zero::inline v0_1 {
 
@@ -181,13 +181,12 @@ class Partition {
     for (std::size_t g = 0; g < groups_.size(); ++g) reduction_order_.push_back(g);
     // A backward pass visits units in descending order, so a group is complete with the smallest
     // of its units.
-    std::stable_sort(reduction_order_.begin(),
-                     reduction_order_.end(),
-                     [&](std::size_t a, std::size_t b) {
-                       int const last_a = groups_[a].units.front();
-                       int const last_b = groups_[b].units.front();
-                       return last_a != last_b ? last_a > last_b : a > b;
-                     });
+    std::stable_sort(
+        reduction_order_.begin(), reduction_order_.end(), [&](std::size_t a, std::size_t b) {
+          int const last_a = groups_[a].units.front();
+          int const last_b = groups_[b].units.front();
+          return last_a != last_b ? last_a > last_b : a > b;
+        });
   }
 
   Placement placement_;

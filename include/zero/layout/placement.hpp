@@ -2,15 +2,15 @@
 /// Where tensors lie in the logical element space: a function of the model alone.
 #pragma once
 
+#include "zero/base/bytes.hpp"
+#include "zero/layout/tensor.hpp"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <unordered_map>
 #include <vector>
-
-#include "zero/base/bytes.hpp"
-#include "zero/layout/tensor.hpp"
 
 namespace zero::inline v0_1 {
 
@@ -110,8 +110,8 @@ class Placement {
   }
 
   void lay_out_clusters(std::vector<Tensor> const& tensors) {
-    // Units ascending, registration order inside a unit, tied tensors first: what only one unit uses
-    // is then one range, whatever the order in which the trainer lists its tensors.
+    // Units ascending, registration order inside a unit, tied tensors first: what only one unit
+    // uses is then one range, whatever the order in which the trainer lists its tensors.
     std::vector<std::size_t> order;
     for (std::size_t t = 0; t < tensors.size(); ++t) {
       if (places_[t].storage == t) order.push_back(t);

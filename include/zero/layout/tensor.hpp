@@ -2,13 +2,13 @@
 /// How a trainer describes its model: plain data, no tensor class to adopt.
 #pragma once
 
+#include "zero/base/bytes.hpp"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
-
-#include "zero/base/bytes.hpp"
 
 namespace zero::inline v0_1 {
 

@@ -2,9 +2,9 @@
 /// Single precision throughout.
 #pragma once
 
-#include <string_view>
-
 #include "zero/concepts/precision.hpp"
+
+#include <string_view>
 
 namespace zero::inline v0_1 {
 

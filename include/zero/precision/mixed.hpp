@@ -2,11 +2,11 @@
 /// 16-bit parameters and gradients over fp32 master weights and states.
 #pragma once
 
-#include <concepts>
-#include <string_view>
-
 #include "zero/concepts/precision.hpp"
 #include "zero/precision/loss_scale.hpp"
+
+#include <concepts>
+#include <string_view>
 
 namespace zero::inline v0_1 {
 

@@ -2,13 +2,55 @@
 /// Host memory: where a communicator's buffers live and which kernels work on them.
 #pragma once
 
+#include "zero/kernel/convert.hpp"
+#include "zero/kernel/copy.hpp"
+#include "zero/kernel/norm.hpp"
+#include "zero/kernel/update.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <string_view>
 
 namespace zero::inline v0_1::space {
 
-/// Ordinary memory of the process.
+/// Ordinary memory of the process. The optimizer reaches memory through these functions only.
 struct Host {
   static constexpr std::string_view name = "host";
+
+  static void zero(void* memory, std::size_t bytes) noexcept {
+    if (bytes > 0) std::memset(memory, 0, bytes);
+  }
+  static void copy(void* to, void const* from, std::size_t bytes) noexcept {
+    kernel::copy(to, from, bytes);
+  }
+  /// out[i] = To(in[i]), rounded to nearest even.
+  template <class To, class From>
+  static void convert(To* out, From const* in, std::size_t count) noexcept {
+    kernel::convert(out, in, count);
+  }
+  /// out[i] += in[i].
+  template <class Sum, class From>
+  static void add(Sum* out, From const* in, std::size_t count) noexcept {
+    kernel::add(out, in, count);
+  }
+  /// Adds squares to the eight lanes of one block of the norm; `first` is the logical index of
+  /// x[0].
+  template <class T>
+  static void add_squares(T const* x,
+                          std::size_t count,
+                          std::uint64_t first,
+                          double (&lanes)[8]) noexcept {
+    kernel::add_squares(x, count, first, lanes);
+  }
+  /// One pass of rule and cast over contiguous arrays.
+  template <class Rule, class Arrays>
+  static void update(Rule const& rule,
+                     StepScalars const& scalars,
+                     float gradient_scale,
+                     Arrays const& arrays) noexcept {
+    kernel::update(rule, scalars, gradient_scale, arrays);
+  }
 };
 
 }  // namespace zero::inline v0_1::space

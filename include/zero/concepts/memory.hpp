@@ -1,0 +1,61 @@
+/// @file
+/// The memory slot: who owns parameters and gradients, and where the library's own memory is from.
+#pragma once
+
+#include "zero/base/bytes.hpp"
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <new>
+
+namespace zero::inline v0_1 {
+
+/// Source of the library's memory. Called at construction only, never inside a step.
+///
+/// `allocate` returns memory aligned to `alignment` (a power of two) or throws; it may return null
+/// only for 0 bytes. An allocator is copied into the optimizer; one that counts keeps a pointer.
+template <class A>
+concept Allocator = std::copy_constructible<A> &&
+    requires(A& allocator, void* memory, std::size_t bytes, std::size_t alignment) {
+  { allocator.allocate(bytes, alignment) } -> std::same_as<void*>;
+  { allocator.deallocate(memory, bytes, alignment) } -> std::same_as<void>;
+};
+
+/// Host memory from the global operator new.
+struct HostAllocator {
+  [[nodiscard]] void* allocate(std::size_t bytes, std::size_t alignment) {
+    return ::operator new (bytes, std::align_val_t{alignment});
+  }
+  void deallocate(void* memory, std::size_t /*bytes*/, std::size_t alignment) noexcept {
+    ::operator delete (memory, std::align_val_t{alignment});
+  }
+};
+
+static_assert(Allocator<HostAllocator>);
+
+/// The library owns parameters and gradients; the trainer points its tensors into them.
+template <Allocator A = HostAllocator>
+struct Owned {
+  static constexpr bool borrowed = false;
+  [[no_unique_address]] A allocator{};
+};
+
+/// The trainer lends its own parameter and gradient memory (`bind`); stages up to Pos+g.
+template <Allocator A = HostAllocator>
+struct Borrowed {
+  static constexpr bool borrowed = true;
+  [[no_unique_address]] A allocator{};
+};
+
+/// Owned or Borrowed.
+template <class M>
+concept Memory = requires(M& memory) {
+  { M::borrowed } -> std::convertible_to<bool>;
+  requires Allocator<decltype(memory.allocator)>;
+};
+
+static_assert(Memory<Owned<>>);
+static_assert(Memory<Borrowed<>>);
+
+}  // namespace zero::inline v0_1

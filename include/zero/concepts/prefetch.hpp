@@ -1,0 +1,14 @@
+/// @file
+/// The prefetch slot: how far ahead parameters are gathered.
+#pragma once
+
+namespace zero::inline v0_1 {
+
+/// Units gathered ahead of the one in use, where a stage partitions parameters. The gather pool
+/// holds `depth + 1` units. A wrong guess about the order costs time, never correctness.
+struct Prefetch {
+  int depth = 1;
+  friend constexpr bool operator==(Prefetch const&, Prefetch const&) = default;
+};
+
+}  // namespace zero::inline v0_1

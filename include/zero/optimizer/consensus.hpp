@@ -1,0 +1,65 @@
+/// @file
+/// Builds the fingerprint of one rank's configuration and compares it with everybody's.
+#pragma once
+
+#include "zero/base/version.hpp"
+#include "zero/concepts/bucket.hpp"
+#include "zero/concepts/prefetch.hpp"
+#include "zero/concepts/rule.hpp"
+#include "zero/layout/partition.hpp"
+#include "zero/optimizer/fingerprint.hpp"
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace zero::inline v0_1::detail {
+
+/// Ends construction on every rank if model, policies or values differ on any.
+/// @par Collective  yes; blocks
+/// @par Cost        one all-gather of about 1 KB per rank
+/// @throws Error (communication) on every rank, naming the field, the values and the ranks
+template <class Slots>
+void require_consensus(typename Slots::Communicator& comm,
+                       std::vector<Tensor> const& tensors,
+                       Partition const& partition,
+                       typename Slots::Precision const& precision,
+                       typename Slots::Rule const& rule,
+                       Bucket const& bucket,
+                       Prefetch const& prefetch) {
+  Fingerprint print;
+  print.add("library version",
+            std::int64_t{version.major} * 1000000 + version.minor * 1000 + version.patch);
+  print.add("world size", std::int64_t{comm.size()});
+  print.add("stage", std::string_view(Slots::Stage::name));
+  print.add("precision", std::string_view(Slots::Precision::name));
+  print.add("rule", std::string_view(Slots::Rule::name));
+  print.add("accumulation", std::string_view(Slots::Accumulation::name));
+  print.add("memory", std::string_view(Slots::borrowed ? "borrowed" : "owned"));
+  print.add("bucket bytes", static_cast<std::int64_t>(bucket.bytes));
+  print.add("prefetch depth", std::int64_t{prefetch.depth});
+  if constexpr (Slots::Precision::loss_scaled) {
+    print.add("initial loss scale", double{precision.loss_scale.initial});
+    print.add("loss scale growth", double{precision.loss_scale.growth});
+    print.add("loss scale growth interval", std::int64_t{precision.loss_scale.growth_interval});
+    print.add("loss scale backoff", double{precision.loss_scale.backoff});
+    print.add("minimum loss scale", double{precision.loss_scale.minimum});
+  }
+  print.add("number of tensors", static_cast<std::int64_t>(tensors.size()));
+  print.add("trained elements",
+            static_cast<std::int64_t>(partition.placement().trainable_elements()));
+  Hash model;
+  for (Tensor const& tensor : tensors) model.add(hash_of(tensor));
+  print.add_hash("the model", model.value());
+  if constexpr (DescribedRule<typename Slots::Rule>) {
+    for (RuleField const& field : rule.fields()) {
+      print.add("rule." + std::string(field.name), field.value);
+    }
+  } else {
+    print.add("rule.lr", double{rule.lr});
+  }
+  print.compare(comm, tensors);
+}
+
+}  // namespace zero::inline v0_1::detail

@@ -1,0 +1,131 @@
+/// @file
+/// What a trainer holds while it works on a unit: views that keep their memory in place.
+#pragma once
+
+#include "zero/base/error.hpp"
+#include "zero/layout/tensor.hpp"
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace zero::inline v0_1 {
+
+namespace detail {
+
+/// The tensors of one unit, in registration order, found by number or name.
+class UnitTensors {
+ public:
+  UnitTensors(std::vector<Tensor> const& all, std::vector<std::size_t> const& own, int unit)
+      : all_(&all), own_(&own), unit_(unit) {}
+
+  [[nodiscard]] int unit() const noexcept { return unit_; }
+  [[nodiscard]] std::size_t size() const noexcept { return own_->size(); }
+  [[nodiscard]] std::size_t index(std::size_t i) const {
+    if (i < own_->size()) return (*own_)[i];
+    fail(ErrorKind::invalid_argument,
+         "unit " + std::to_string(unit_) + " has " + std::to_string(own_->size()) +
+             " tensors, there is no number " + std::to_string(i));
+  }
+  [[nodiscard]] std::size_t index(std::string_view name) const {
+    for (std::size_t const t : *own_) {
+      if ((*all_)[t].name == name) return t;
+    }
+    fail(ErrorKind::invalid_argument,
+         "unit " + std::to_string(unit_) + " has no tensor '" + std::string(name) + "'");
+  }
+
+ private:
+  std::vector<Tensor> const* all_;
+  std::vector<std::size_t> const* own_;
+  int unit_;
+};
+
+}  // namespace detail
+
+/// Full parameters of one unit: gathered if they are partitioned, a view if they are not.
+///
+/// Its destructor releases what was gathered; spans taken from it are valid until then. Local and
+/// never blocks.
+template <class Optimizer>
+class UnitParameters {
+ public:
+  using Parameter = typename Optimizer::Parameter;
+
+  UnitParameters(UnitParameters&& other) noexcept
+      : optimizer_(std::exchange(other.optimizer_, nullptr)), tensors_(other.tensors_) {}
+  UnitParameters& operator=(UnitParameters&&) = delete;
+  ~UnitParameters() {
+    if (optimizer_ != nullptr) optimizer_->release_parameters(tensors_.unit());
+  }
+
+  [[nodiscard]] int unit() const noexcept { return tensors_.unit(); }
+  /// Number of the unit's tensors, tied and frozen ones included.
+  [[nodiscard]] std::size_t size() const noexcept { return tensors_.size(); }
+  /// The i-th tensor of the unit, in registration order: [its elements].
+  /// @throws Error (invalid_argument) if there is none
+  [[nodiscard]] std::span<Parameter const> operator[](std::size_t i) const {
+    return optimizer_->parameter_view(tensors_.unit(), tensors_.index(i));
+  }
+  /// The unit's tensor of that name: [its elements].
+  /// @throws Error (invalid_argument) if there is none
+  [[nodiscard]] std::span<Parameter const> operator[](std::string_view name) const {
+    return optimizer_->parameter_view(tensors_.unit(), tensors_.index(name));
+  }
+
+ private:
+  friend Optimizer;
+  UnitParameters(Optimizer& optimizer, detail::UnitTensors tensors)
+      : optimizer_(&optimizer), tensors_(tensors) {}
+
+  Optimizer* optimizer_;
+  detail::UnitTensors tensors_;
+};
+
+/// Full-size gradient buffers of one unit, to add to; `reduce(std::move(g))` spends them.
+///
+/// A guard that is dropped instead leaves what was added where it is, and the unit can be asked for
+/// again. Spans taken from it are invalid once it is spent.
+template <class Optimizer>
+class UnitGradients {
+ public:
+  using Wire = typename Optimizer::Wire;
+
+  UnitGradients(UnitGradients&& other) noexcept
+      : optimizer_(std::exchange(other.optimizer_, nullptr)), tensors_(other.tensors_) {}
+  UnitGradients& operator=(UnitGradients&&) = delete;
+  ~UnitGradients() = default;
+
+  [[nodiscard]] int unit() const noexcept { return tensors_.unit(); }
+  [[nodiscard]] std::size_t size() const noexcept { return tensors_.size(); }
+  /// The i-th tensor's gradients, in registration order: [its elements], empty for frozen ones.
+  /// @throws Error (invalid_argument) if there is none, or the guard was spent
+  [[nodiscard]] std::span<Wire> operator[](std::size_t i) const {
+    return live().gradient_view(tensors_.index(i));
+  }
+  /// The gradients of the unit's tensor of that name: [its elements], empty for frozen ones.
+  /// @throws Error (invalid_argument) if there is none, or the guard was spent
+  [[nodiscard]] std::span<Wire> operator[](std::string_view name) const {
+    return live().gradient_view(tensors_.index(name));
+  }
+
+ private:
+  friend Optimizer;
+  UnitGradients(Optimizer& optimizer, detail::UnitTensors tensors)
+      : optimizer_(&optimizer), tensors_(tensors) {}
+
+  [[nodiscard]] Optimizer& live() const {
+    if (optimizer_ == nullptr) {
+      fail(ErrorKind::invalid_argument, "gradients are used after they were given to reduce()");
+    }
+    return *optimizer_;
+  }
+
+  Optimizer* optimizer_;
+  detail::UnitTensors tensors_;
+};
+
+}  // namespace zero::inline v0_1

@@ -1,0 +1,315 @@
+/// @file
+/// From the trainer's full gradients to this rank's reduced share: when a bucket travels, and how.
+#pragma once
+
+#include "zero/base/error.hpp"
+#include "zero/concepts/communicator.hpp"
+#include "zero/layout/partition.hpp"
+#include "zero/optimizer/gradient_store.hpp"
+#include "zero/optimizer/staging.hpp"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace zero::inline v0_1::detail {
+
+/// Starts the reduction of each bucket when its last member is complete.
+///
+/// Buckets travel in one order fixed at construction (the order of a backward pass), never in the
+/// order in which they happen to be complete: ranks that skip different units still agree. Up to
+/// `reductions_in_flight` buckets are under way while the backward pass goes on.
+template <class Slots>
+class Reduction {
+ public:
+  using Communicator = typename Slots::Communicator;
+  using Space = typename Slots::Space;
+  using Wire = typename Slots::Wire;
+  using Accumulate = typename Slots::Accumulate;
+
+  Reduction(Communicator& comm,
+            Partition const& partition,
+            GradientStore<Slots>& store,
+            Staging<Slots> staging)
+      : comm_(&comm),
+        partition_(&partition),
+        store_(&store),
+        staging_(staging),
+        phase_(partition.groups().size(), Phase::empty),
+        units_done_(partition.groups().size(), 0),
+        buckets_left_(partition.groups().size(), 0),
+        unit_reduced_(static_cast<std::size_t>(partition.placement().unit_count()), false) {}
+
+  /// True while a bucket is under way.
+  [[nodiscard]] bool busy() const noexcept { return flying_ > 0; }
+
+  /// Makes the unit's full gradients writable: zero if nothing was added to them yet.
+  /// @throws Error (invalid_argument) if the unit was reduced in this micro-step
+  void open(int unit) {
+    if (unit_reduced_[static_cast<std::size_t>(unit)]) {
+      refuse(unit,
+             "was already reduced in this micro-step; call micro_step() before the next "
+             "micro-batch");
+    }
+    if (finished_) {
+      refuse(unit,
+             "is asked for after the gradients of this step were reduced; call step() or "
+             "discard_gradients() first");
+    }
+    opened_ = true;
+    for (std::size_t const g : partition_->groups_of(unit)) fill(g, unit);
+  }
+
+  /// The unit's gradients of this micro-step are complete.
+  void close(int unit) {
+    open(unit);
+    unit_reduced_[static_cast<std::size_t>(unit)] = true;
+    for (std::size_t const g : partition_->groups_of(unit)) {
+      if (++units_done_[g] == partition_->groups()[g].units.size()) phase_[g] = Phase::complete;
+    }
+    if (travels_now()) launch_complete();
+  }
+
+  /// Begins a micro-step; `last` says that no other follows in this step.
+  void begin_micro_step(bool last) {
+    if (finished_) {
+      fail(ErrorKind::invalid_argument,
+           "micro_step() after the gradients of this step were reduced; call step() first");
+    }
+    if (micro_steps_ == 0 && opened_) {
+      fail(ErrorKind::invalid_argument,
+           "the first micro_step() of a step must come before its first gradients");
+    }
+    if (micro_steps_ > 0) {
+      if (!Slots::full_gradients && !Slots::reduced_shard) {
+        fail(ErrorKind::invalid_argument,
+             "a second micro_step() in one step needs AccumulateFull or AccumulateShard");
+      }
+      if (last_) {
+        fail(ErrorKind::invalid_argument, "micro_step() after the one that was said to be last");
+      }
+      end_micro_step();
+    }
+    ++micro_steps_;
+    last_ = last;
+  }
+
+  /// Reduces what is left, zeros standing in for units that gave no gradients, and waits for all
+  /// of it. Collective; blocks.
+  void finish() {
+    if (finished_) return;
+    last_ = true;
+    flush();
+    finished_ = true;
+  }
+  [[nodiscard]] bool finished() const noexcept { return finished_; }
+  [[nodiscard]] int micro_steps() const noexcept { return micro_steps_; }
+
+  /// Forgets the gradients of this step. Local, but every rank must do it.
+  void reset() {
+    while (flying_ > 0) finish_oldest();
+    for (std::size_t g = 0; g < phase_.size(); ++g) store_->release(g);
+    forget_gradients();
+    forget_units();
+    micro_steps_ = 0;
+    opened_ = false;
+    sums_begun_ = false;
+    last_ = false;
+    finished_ = false;
+  }
+
+ private:
+  enum class Phase : std::uint8_t { empty, filling, complete, travelling, reduced };
+
+  struct Flight {
+    typename Communicator::Ticket ticket{};
+    std::size_t bucket = 0;
+    Wire const* received = nullptr;
+  };
+
+  [[noreturn]] static void refuse(int unit, std::string const& why) {
+    fail(ErrorKind::invalid_argument, "unit " + std::to_string(unit) + " " + why);
+  }
+
+  /// With full gradients kept, nothing travels before the last micro-step.
+  [[nodiscard]] bool travels_now() const noexcept {
+    return !Slots::full_gradients || last_ || micro_steps_ == 0;
+  }
+
+  void fill(std::size_t g, int unit) {
+    if (phase_[g] != Phase::empty) return;
+    while (!store_->placed(g) && !store_->place(g)) {
+      if (flying_ == 0) {
+        refuse(unit,
+               "finds the gradient pool full of units that wait for unit " +
+                   std::to_string(waiting_for()) +
+                   "; buckets travel in the fixed order of a backward pass, so a unit that "
+                   "gives no gradients must be passed to reduce() all the same");
+      }
+      finish_oldest();
+    }
+    if constexpr (Slots::pools_gradients) {
+      auto const full = store_->full(g);
+      Space::zero(full.data(), full.size_bytes());
+    }
+    phase_[g] = Phase::filling;
+  }
+
+  [[nodiscard]] int waiting_for() const noexcept {
+    auto const& order = partition_->reduction_order();
+    return next_ < order.size() ? partition_->groups()[order[next_]].units.front() : -1;
+  }
+
+  void launch_complete() {
+    auto const& order = partition_->reduction_order();
+    for (; next_ < order.size() && phase_[order[next_]] == Phase::complete; ++next_) {
+      launch(order[next_]);
+    }
+  }
+
+  void launch(std::size_t g) {
+    Group const& group = partition_->groups()[g];
+    phase_[g] = group.bucket_count > 0 ? Phase::travelling : Phase::reduced;
+    buckets_left_[g] = group.bucket_count;
+    for (std::size_t i = 0; i < group.bucket_count; ++i) launch_bucket(group.first_bucket + i);
+  }
+
+  void launch_bucket(std::size_t b) {
+    if (flying_ == flights_.size()) finish_oldest();
+    BucketSpan const& bucket = partition_->buckets()[b];
+    Flight& flight = flights_[(oldest_ + flying_) % flights_.size()];
+    Wire const* const send = source(b);
+    Wire* const recv = destination(bucket, send);
+    flight.bucket = b;
+    flight.received = recv;
+    flight.ticket = comm_->start({.op = Op::reduce_scatter,
+                                  .dtype = dtype_of<Wire>,
+                                  .accumulate = dtype_of<Accumulate>,
+                                  .count = static_cast<std::size_t>(bucket.shard),
+                                  .send = send,
+                                  .recv = recv,
+                                  .bucket = static_cast<int>(b)});
+    ++flying_;
+    ++launched_;
+  }
+
+  /// The bucket's N shares as one run of memory: where they lie, or packed into staging.
+  Wire const* source(std::size_t b) {
+    BucketSpan const& bucket = partition_->buckets()[b];
+    if constexpr (Slots::borrowed) {
+      if (Wire const* const lent = store_->lent().in_place(b); lent != nullptr) return lent;
+      Wire* const packed = staging_buffer();
+      staging_.pack(bucket, store_->lent(), packed);
+      return packed;
+    } else {
+      return full_bucket(bucket);
+    }
+  }
+
+  [[nodiscard]] Wire* full_bucket(BucketSpan const& bucket) const noexcept {
+    auto const g = static_cast<std::size_t>(bucket.group);
+    return store_->full(g).data() + (bucket.begin - partition_->groups()[g].begin);
+  }
+
+  /// Where the reduced share arrives: in place where the buffer is the library's own and the share
+  /// has no array of its own to arrive in.
+  Wire* destination(BucketSpan const& bucket, Wire const* send) const {
+    if constexpr (!Slots::keeps_full_gradients && !Slots::reduced_shard) {
+      return store_->share(bucket);
+    } else if constexpr (Slots::borrowed) {
+      Wire* const buffer = staging_buffer();
+      return send == buffer ? buffer + own_offset(bucket) : buffer;
+    } else {
+      return full_bucket(bucket) + own_offset(bucket);
+    }
+  }
+
+  [[nodiscard]] std::uint64_t own_offset(BucketSpan const& bucket) const noexcept {
+    return static_cast<std::uint64_t>(comm_->rank()) * bucket.shard;
+  }
+
+  /// One staging buffer per reduction in flight; at most that many are, so none is overwritten.
+  [[nodiscard]] Wire* staging_buffer() const noexcept {
+    return staging_.template buffer<Wire>(launched_ % reductions_in_flight);
+  }
+
+  void finish_oldest() {
+    Flight& flight = flights_[oldest_];
+    comm_->wait(flight.ticket);
+    oldest_ = (oldest_ + 1) % flights_.size();
+    --flying_;
+    BucketSpan const& bucket = partition_->buckets()[flight.bucket];
+    if constexpr (Slots::reduced_shard) {
+      auto const count = static_cast<std::size_t>(bucket.shard);
+      if (sums_begun_) {
+        Space::add(store_->sums(bucket), flight.received, count);
+      } else {
+        Space::convert(store_->sums(bucket), flight.received, count);
+      }
+    }
+    auto const g = static_cast<std::size_t>(bucket.group);
+    if (--buckets_left_[g] > 0) return;
+    phase_[g] = Phase::reduced;
+    store_->release(g);
+  }
+
+  void end_micro_step() {
+    if constexpr (Slots::full_gradients) {
+      for (auto& phase : phase_) {
+        if (phase == Phase::complete) phase = Phase::filling;
+      }
+    } else {
+      flush();
+      forget_gradients();
+      sums_begun_ = true;
+    }
+    forget_units();
+  }
+
+  void flush() {
+    for (std::size_t i = next_; i < partition_->reduction_order().size(); ++i) {
+      std::size_t const g = partition_->reduction_order()[i];
+      if (phase_[g] == Phase::empty) fill(g, partition_->groups()[g].units.front());
+      phase_[g] = Phase::complete;
+      launch_complete();
+    }
+    while (flying_ > 0) finish_oldest();
+  }
+
+  /// Full gradients that are kept are zero whenever nothing was added to them yet, so that a
+  /// trainer may add to them without asking first.
+  void forget_gradients() {
+    phase_.assign(phase_.size(), Phase::empty);
+    if constexpr (Slots::keeps_full_gradients) store_->zero_full();
+  }
+
+  void forget_units() {
+    unit_reduced_.assign(unit_reduced_.size(), false);
+    units_done_.assign(units_done_.size(), 0);
+    next_ = 0;
+  }
+
+  Communicator* comm_;
+  Partition const* partition_;
+  GradientStore<Slots>* store_;
+  Staging<Slots> staging_;
+  std::vector<Phase> phase_;
+  std::vector<std::size_t> units_done_;
+  std::vector<std::size_t> buckets_left_;
+  std::vector<bool> unit_reduced_;
+  std::array<Flight, reductions_in_flight> flights_{};
+  std::size_t oldest_ = 0;
+  std::size_t flying_ = 0;
+  std::size_t launched_ = 0;
+  std::size_t next_ = 0;
+  int micro_steps_ = 0;
+  bool opened_ = false;
+  bool last_ = false;
+  bool finished_ = false;
+  bool sums_begun_ = false;
+};
+
+}  // namespace zero::inline v0_1::detail

@@ -1,0 +1,27 @@
+/// @file
+/// Everything that needs only the standard library.
+#pragma once
+
+#include "zero/base/bytes.hpp"
+#include "zero/base/dtype.hpp"
+#include "zero/base/error.hpp"
+#include "zero/base/version.hpp"
+#include "zero/comm/counting.hpp"
+#include "zero/comm/in_process.hpp"
+#include "zero/comm/run_ranks.hpp"
+#include "zero/comm/self.hpp"
+#include "zero/concepts/accumulation.hpp"
+#include "zero/concepts/bucket.hpp"
+#include "zero/concepts/memory.hpp"
+#include "zero/concepts/prefetch.hpp"
+#include "zero/concepts/stage.hpp"
+#include "zero/layout/memory_model.hpp"
+#include "zero/layout/plan.hpp"
+#include "zero/precision/fp32.hpp"
+#include "zero/precision/mixed.hpp"
+#include "zero/rule/adagrad.hpp"
+#include "zero/rule/adam.hpp"
+#include "zero/rule/adamw.hpp"
+#include "zero/rule/lion.hpp"
+#include "zero/rule/sgd.hpp"
+#include "zero/sharded_optimizer.hpp"
