@@ -86,6 +86,10 @@ struct Plan {
       checked_mul(plan.traffic.publish, storage.sharding.optimizer ? width.parameter : kept);
   plan.sent.gather = checked_mul(plan.traffic.gather, width.parameter);
   plan.names = std::move(names);
+  // Refused here, not by whoever prints the plan.
+  (void)plan.memory.total();
+  (void)plan.traffic.total();
+  (void)plan.sent.total();
   return plan;
 }
 
@@ -118,7 +122,8 @@ namespace detail {
   if (bytes < KiB) return std::to_string(bytes) + " B";
   auto value = static_cast<double>(bytes);
   std::size_t unit = 0;
-  while (value >= 1024. && unit + 1 < units.size()) {
+  // 1023.95 would be printed as 1024.0.
+  while (value >= 1023.95 && unit + 1 < units.size()) {
     value /= 1024.;
     ++unit;
   }
