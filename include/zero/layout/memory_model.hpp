@@ -22,8 +22,8 @@ namespace zero::inline v0_1 {
 /// mixed-precision Adam: 2 + 2 + (4 master + 4 momentum + 4 variance).
 /// @par Source  ZeRO §3.1
 struct ModelStates {
-  std::uint64_t parameter = 2;
-  std::uint64_t gradient = 2;
+  std::uint64_t parameter = 2;   ///< as forward and backward read it
+  std::uint64_t gradient = 2;    ///< as it is kept after its reduction
   std::uint64_t optimizer = 12;  ///< master weights, where held apart, and all optimizer states
   friend constexpr bool operator==(ModelStates const&, ModelStates const&) = default;
 };
@@ -31,9 +31,9 @@ struct ModelStates {
 /// A number of bytes that need not be whole, since N need not divide anything:
 /// whole + numerator / denominator, in lowest terms, so that `==` compares values.
 struct ExactBytes {
-  std::uint64_t whole = 0;
-  std::uint64_t numerator = 0;  ///< less than `denominator`
-  std::uint64_t denominator = 1;
+  std::uint64_t whole = 0;        ///< rounded down
+  std::uint64_t numerator = 0;    ///< less than `denominator`
+  std::uint64_t denominator = 1;  ///< a divisor of N
   friend constexpr bool operator==(ExactBytes const&, ExactBytes const&) = default;
 };
 

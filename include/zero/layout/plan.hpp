@@ -20,18 +20,20 @@ namespace zero::inline v0_1 {
 
 /// What the policies in use call themselves.
 struct PlanNames {
-  std::string stage{};
-  std::string precision{};
-  std::string rule{};
-  std::string accumulation{};
+  std::string stage{};         ///< such as "Pos+g"
+  std::string precision{};     ///< such as "bf16"
+  std::string rule{};          ///< such as "AdamW"
+  std::string accumulation{};  ///< such as "none"
   friend bool operator==(PlanNames const&, PlanNames const&) = default;
 };
 
 /// `TrafficElements` in bytes: gradients count in the wire's dtype, parameters in theirs.
 struct TrafficBytes {
-  std::uint64_t reduce = 0;
-  std::uint64_t publish = 0;
-  std::uint64_t gather = 0;
+  std::uint64_t reduce = 0;   ///< gradients, to the ranks that own them
+  std::uint64_t publish = 0;  ///< updated parameters (or, replicated, reduced gradients)
+  std::uint64_t gather = 0;   ///< parameters, for forward and backward
+  /// All purposes together.
+  /// @throws Error (invalid_argument) if the sum does not fit in 64 bits
   [[nodiscard]] constexpr std::uint64_t total() const {
     return checked_add(checked_add(reduce, publish), gather);
   }
@@ -44,17 +46,17 @@ struct TrafficBytes {
 /// Apart from pools and staging, `memory` is the paper's formula (`model_state_bytes`) for
 /// `trained_elements + padding_elements` parameters, plus the frozen ones.
 struct Plan {
-  int world_size = 1;
-  std::uint64_t trained_elements = 0;  ///< the paper's Ψ
-  std::uint64_t padding_elements = 0;  ///< of one full-size array, all ranks together
-  std::uint64_t frozen_elements = 0;   ///< alignment included
-  std::uint64_t micro_steps = 1;       ///< forward and backward passes that `traffic` counts
-  StorageChoice storage{};             ///< what `memory` follows from
-  MemoryBytes memory{};
+  int world_size = 1;                         ///< the paper's N_d
+  std::uint64_t trained_elements = 0;         ///< the paper's Ψ
+  std::uint64_t padding_elements = 0;         ///< of one full-size array, all ranks together
+  std::uint64_t frozen_elements = 0;          ///< alignment included
+  std::uint64_t micro_steps = 1;              ///< forward and backward passes that `traffic` counts
+  StorageChoice storage{};                    ///< what `memory` follows from
+  MemoryBytes memory{};                       ///< held from construction on
   std::vector<std::uint64_t> state_arrays{};  ///< bytes of each state array; sum: `Role::state`
-  TrafficElements traffic{};
-  TrafficBytes sent{};
-  PlanNames names{};
+  TrafficElements traffic{};                  ///< elements sent, padding included
+  TrafficBytes sent{};                        ///< the same in bytes
+  PlanNames names{};                          ///< what the policies call themselves
 };
 
 /// The plan for a partition. Pure arithmetic: allocates nothing but the plan itself.
