@@ -20,7 +20,8 @@ namespace zero::inline v0_1::detail {
 /// Starts the reduction of each bucket when its last member is complete.
 ///
 /// Buckets travel in one order fixed at construction (the order of a backward pass), never in the
-/// order in which they happen to be complete: ranks that skip different units still agree. Up to
+/// order in which they happen to be complete: ranks that finish units in different orders, or give
+/// no gradients for some, still agree (as long as no gathers run in between). Up to
 /// `reductions_in_flight` buckets are under way while the backward pass goes on.
 template <class Slots>
 class Reduction {

@@ -20,6 +20,7 @@ struct MicroStep {
   /// divided by the sum of all weights.
   double weight = 1.;
   /// Says that no other micro-batch follows, so that reductions can start during its backward pass.
+  /// The same on every rank, since it decides when collectives start.
   bool last = false;
 };
 
