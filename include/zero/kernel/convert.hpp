@@ -14,8 +14,9 @@ namespace zero::inline v0_1::kernel {
 template <FloatElement To, FloatElement From, Isa I = native>
 void convert(To* out, From const* in, std::size_t count) noexcept {
   using V = Pack<I>;
+  std::size_t const vectors = count - count % V::lanes;
   std::size_t i = 0;
-  for (; i + V::lanes <= count; i += V::lanes) V::load(in + i).store(out + i);
+  for (; i < vectors; i += V::lanes) V::load(in + i).store(out + i);
   for (; i < count; ++i) out[i] = static_cast<To>(static_cast<float>(in[i]));
 }
 
@@ -24,8 +25,9 @@ void convert(To* out, From const* in, std::size_t count) noexcept {
 template <FloatElement Acc, FloatElement T, Isa I = native>
 void add(Acc* out, T const* in, std::size_t count) noexcept {
   using V = Pack<I>;
+  std::size_t const vectors = count - count % V::lanes;
   std::size_t i = 0;
-  for (; i + V::lanes <= count; i += V::lanes) (V::load(out + i) + V::load(in + i)).store(out + i);
+  for (; i < vectors; i += V::lanes) (V::load(out + i) + V::load(in + i)).store(out + i);
   for (; i < count; ++i) {
     out[i] = static_cast<Acc>(static_cast<float>(out[i]) + static_cast<float>(in[i]));
   }

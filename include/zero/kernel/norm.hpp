@@ -7,7 +7,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
 namespace zero::inline v0_1::kernel {
 
@@ -16,26 +15,25 @@ inline constexpr std::size_t norm_lanes = 8;
 
 namespace detail {
 
-/// Adds the squares of `rows` rows of eight floats to the eight lanes. The square of a float is
+/// Adds the squares of `rows` rows of eight elements to the eight lanes. The square of a float is
 /// exact in fp64, so that fusing the multiply-add or not makes no difference to a bit.
-template <Isa I>
-ZERO_ALWAYS_INLINE void add_square_rows(float const* x,
+template <Isa I, class T>
+ZERO_ALWAYS_INLINE void add_square_rows(T const* x,
                                         std::size_t rows,
                                         double (&lanes)[norm_lanes]) noexcept {
-  constexpr std::size_t width = (I & isa::lanes_mask) / 2;
-  constexpr std::size_t parts = norm_lanes / width;
-  using Doubles = typename Vectors<width>::Doubles;
-  using Floats = typename Vectors<width>::Floats;
-  Doubles sums[parts];
+  using V = Pack<I>;
+  typename V::Doubles sums[2 * norm_lanes / V::lanes];
+  static_assert(sizeof(sums) == sizeof(lanes));
   __builtin_memcpy(sums, lanes, sizeof(sums));
   for (std::size_t row = 0; row < rows; ++row, x += norm_lanes) {
     // Past the end of an array a prefetch is harmless, but a pointer may not be formed there.
     __builtin_prefetch(reinterpret_cast<void const*>(reinterpret_cast<std::uintptr_t>(x) + 1024));
-    for (std::size_t part = 0; part < parts; ++part) {
-      Floats narrow;
-      __builtin_memcpy(&narrow, x + part * width, sizeof(narrow));
-      Doubles const wide = __builtin_convertvector(narrow, Doubles);
-      sums[part] += wide * wide;
+    for (std::size_t i = 0; i < norm_lanes / V::lanes; ++i) {
+      V const values = V::load(x + i * V::lanes);
+      typename V::Doubles const low = values.low_doubles();
+      typename V::Doubles const high = values.high_doubles();
+      sums[2 * i] += low * low;
+      sums[2 * i + 1] += high * high;
     }
   }
   __builtin_memcpy(lanes, sums, sizeof(sums));
@@ -60,17 +58,7 @@ void add_squares(T const* x,
   };
   for (; i < count && (first + i) % norm_lanes != 0; ++i) add_one(x[i]);
   std::size_t const rows = (count - i) / norm_lanes;
-  if constexpr (std::is_same_v<T, float>) {
-    detail::add_square_rows<I>(x + i, rows, lanes);
-  } else {
-    for (std::size_t row = 0; row < rows; ++row) {
-      float wide[norm_lanes];
-      for (std::size_t j = 0; j < norm_lanes; j += Pack<I>::lanes) {
-        Pack<I>::load(x + i + row * norm_lanes + j).store(wide + j);
-      }
-      detail::add_square_rows<I>(wide, 1, lanes);
-    }
-  }
+  detail::add_square_rows<I>(x + i, rows, lanes);
   i += rows * norm_lanes;
   for (; i < count; ++i) add_one(x[i]);
 }

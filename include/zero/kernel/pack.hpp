@@ -36,7 +36,8 @@ inline constexpr Isa avx = 1u << 10;
 inline constexpr Isa avx2 = 1u << 11;
 inline constexpr Isa fma = 1u << 12;
 inline constexpr Isa avx512 = 1u << 13;
-inline constexpr Isa fast_math = 1u << 14;
+inline constexpr Isa f16c = 1u << 14;
+inline constexpr Isa fast_math = 1u << 15;
 /// Four lanes without any intrinsic, for processors this header knows nothing about.
 inline constexpr Isa generic = 4;
 }  // namespace isa
@@ -58,6 +59,9 @@ constexpr Isa native = 0u
 #endif
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
                        | isa::fma
+#endif
+#if defined(__F16C__)
+                       | isa::f16c
 #endif
 #if defined(__AVX512VL__)
                        | isa::avx512
@@ -127,10 +131,18 @@ class Pack {
     return result;
   }
   [[nodiscard]] ZERO_ALWAYS_INLINE static Pack load(bf16 const* from) noexcept {
-    return Pack(reinterpret_cast<Floats>(widen(from) << 16));
+    return Pack(reinterpret_cast<Floats>(raised(from)));
   }
   [[nodiscard]] ZERO_ALWAYS_INLINE static Pack load(fp16 const* from) noexcept {
-    return Pack(of_fp16(widen(from)));
+#if defined(__F16C__)
+    if constexpr ((I & isa::f16c) != 0) {
+      __m256 const all = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<__m128i const*>(from)));
+      // The instruction makes a NaN quiet, base/float16.hpp keeps it as it is.
+      int const nan = _mm256_movemask_ps(_mm256_cmp_ps(all, all, _CMP_UNORD_Q));
+      if (__builtin_expect(nan, 0) == 0) return Pack(reinterpret_cast<Floats>(all));
+    }
+#endif
+    return Pack(of_fp16(raised(from)));
   }
 
   ZERO_ALWAYS_INLINE void store(float* to) const noexcept {
@@ -222,6 +234,11 @@ class Pack {
     return a;
   }
 
+  /// Half of the lanes as doubles.
+  using Doubles = typename detail::Vectors<lanes / 2>::Doubles;
+  [[nodiscard]] ZERO_ALWAYS_INLINE Doubles low_doubles() const noexcept { return doubles<0>(); }
+  [[nodiscard]] ZERO_ALWAYS_INLINE Doubles high_doubles() const noexcept { return doubles<1>(); }
+
   [[nodiscard]] ZERO_ALWAYS_INLINE float operator[](std::size_t lane) const noexcept {
     return floats_[lane];
   }
@@ -232,10 +249,58 @@ class Pack {
     return (bits & yes) | (~bits & no);
   }
 
-  [[nodiscard]] ZERO_ALWAYS_INLINE static Words widen(void const* from) noexcept {
+  template <int half>
+  [[nodiscard]] ZERO_ALWAYS_INLINE Doubles doubles() const noexcept {
+#if defined(__AVX__)
+    if constexpr ((I & isa::avx) != 0) {
+      __m256 const all = reinterpret_cast<__m256>(floats_);
+      return reinterpret_cast<Doubles>(_mm256_cvtps_pd(_mm256_extractf128_ps(all, half)));
+    }
+#elif defined(__SSE2__)
+    if constexpr ((I & isa::sse2) != 0) {
+      __m128 const all = reinterpret_cast<__m128>(floats_);
+      return reinterpret_cast<Doubles>(_mm_cvtps_pd(half == 0 ? all : _mm_movehl_ps(all, all)));
+    }
+#endif
+    Doubles result;
+    for (std::size_t i = 0; i < lanes / 2; ++i) {
+      result[i] = static_cast<double>(floats_[half * (lanes / 2) + i]);
+    }
+    return result;
+  }
+
+  /// Sixteen bits per lane, moved into the upper half of a word.
+  [[nodiscard]] ZERO_ALWAYS_INLINE static Words raised(void const* from) noexcept {
+#if defined(__SSE2__) && !defined(__AVX__)
+    if constexpr ((I & isa::sse2) != 0) {
+      __m128i const halves = _mm_loadl_epi64(static_cast<__m128i const*>(from));
+      return reinterpret_cast<Words>(_mm_unpacklo_epi16(_mm_setzero_si128(), halves));
+    }
+#endif
     Halves halves;
     __builtin_memcpy(&halves, from, sizeof(Halves));
-    return __builtin_convertvector(halves, Words);
+    return __builtin_convertvector(halves, Words) << 16;
+  }
+
+  /// The lower sixteen bits of every lane. `words` are sign-extended from sixteen bits: below
+  /// SSE4.1 only the packing of signed numbers is there, and it saturates.
+  [[nodiscard]] ZERO_ALWAYS_INLINE static Halves lowered(Ints words) noexcept {
+    Halves halves;
+#if defined(__AVX__)
+    if constexpr ((I & isa::avx) != 0) {
+      __m256i const all = reinterpret_cast<__m256i>(words);
+      return reinterpret_cast<Halves>(
+          _mm_packs_epi32(_mm256_castsi256_si128(all), _mm256_extractf128_si256(all, 1)));
+    }
+#elif defined(__SSE2__)
+    if constexpr ((I & isa::sse2) != 0) {
+      __m128i const all = reinterpret_cast<__m128i>(words);
+      _mm_storel_epi64(reinterpret_cast<__m128i*>(&halves), _mm_packs_epi32(all, all));
+      return halves;
+    }
+#endif
+    halves = __builtin_convertvector(words, Halves);
+    return halves;
   }
 
   ZERO_ALWAYS_INLINE static void put(Halves halves, void* to) noexcept {
@@ -245,50 +310,90 @@ class Pack {
   ZERO_ALWAYS_INLINE static void put_around(Halves halves, void* to) noexcept {
 #if defined(__AVX__)
     if constexpr (sizeof(Halves) == sizeof(__m128i)) {
-      _mm_stream_si128(reinterpret_cast<__m128i*>(to), reinterpret_cast<__m128i>(halves));
+      _mm_stream_si128(static_cast<__m128i*>(to), reinterpret_cast<__m128i>(halves));
       return;
     }
 #elif defined(__SSE2__) && defined(__x86_64__)
     if constexpr (sizeof(Halves) == sizeof(long long)) {
       long long bits = 0;
       __builtin_memcpy(&bits, &halves, sizeof(bits));
-      _mm_stream_si64(reinterpret_cast<long long*>(to), bits);
+      _mm_stream_si64(static_cast<long long*>(to), bits);
       return;
     }
 #endif
     put(halves, to);
   }
 
-  // The branches of base/float16.hpp become blends; comparisons are signed, since magnitudes have
-  // no sign bit and SSE2 has no unsigned comparison.
+  /// All ones where a lane is a NaN. From the bits: -ffast-math assumes that no float is one.
+  [[nodiscard]] ZERO_ALWAYS_INLINE Words nan_mask() const noexcept {
+#if defined(__SSE2__) && !defined(__AVX__)
+    if constexpr ((I & isa::sse2) != 0) {
+      __m128 const all = reinterpret_cast<__m128>(floats_);
+      return reinterpret_cast<Words>(_mm_cmpunord_ps(all, all));
+    }
+#endif
+    return reinterpret_cast<Words>(reinterpret_cast<Ints>(bits_of(floats_) & 0x7fffffffu) >
+                                   0x7f800000);
+  }
+
+  [[nodiscard]] ZERO_ALWAYS_INLINE static Words bits_of(Floats floats) noexcept {
+    return reinterpret_cast<Words>(floats);
+  }
+
+  // The branches of base/float16.hpp become blends. Magnitudes have no sign bit, so that they
+  // compare as signed numbers: SSE2 has no other comparison.
   [[nodiscard]] ZERO_ALWAYS_INLINE Halves bf16_halves() const noexcept {
-    Words const bits = reinterpret_cast<Words>(floats_);
-    Ints const nan = reinterpret_cast<Ints>(bits & 0x7fffffffu) > 0x7f800000;
-    Words const rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
-    return __builtin_convertvector(blend(nan, bits | 0x400000u, rounded) >> 16, Halves);
+    Words const bits = bits_of(floats_);
+    // A NaN is not rounded, which might overflow it into a number, but made quiet.
+    Words const nan = nan_mask();
+    Words const rounding = (((bits >> 16) & 1u) + 0x7fffu) & ~nan;
+    return lowered(reinterpret_cast<Ints>((bits + rounding) | (nan & 0x400000u)) >> 16);
   }
 
   [[nodiscard]] ZERO_ALWAYS_INLINE Halves fp16_halves() const noexcept {
-    Words const bits = reinterpret_cast<Words>(floats_);
-    Words const magnitude = bits & 0x7fffffffu;
-    Ints const order = reinterpret_cast<Ints>(magnitude);
-    Words const normal = (magnitude + 0xfffu + ((magnitude >> 13) & 1u) - 0x38000000u) >> 13;
-    Floats const shifted = reinterpret_cast<Floats>(magnitude) + 0.5f;
-    Words const subnormal = reinterpret_cast<Words>(shifted) - 0x3f000000u;
-    Words result = blend(order < 0x38800000, subnormal, normal);
-    result = blend(order >= 0x47800000, Words{} + 0x7c00u, result);
-    result = blend(order > 0x7f800000, Words{} + 0x7e00u, result);
-    return __builtin_convertvector(result | ((bits >> 16) & 0x8000u), Halves);
+    Words const bits = bits_of(floats_);
+    Words const nan = nan_mask();
+#if defined(__F16C__)
+    if constexpr ((I & isa::f16c) != 0) {
+      // The instruction keeps the upper bits of a NaN, base/float16.hpp keeps none.
+      Words const plain =
+          blend(reinterpret_cast<Ints>(nan), (bits & 0x80000000u) | 0x7fc00000u, bits);
+      return reinterpret_cast<Halves>(
+          _mm256_cvtps_ph(reinterpret_cast<__m256>(plain), _MM_FROUND_TO_NEAREST_INT));
+    }
+#endif
+    Ints const magnitude = reinterpret_cast<Ints>(bits & 0x7fffffffu);
+    // Whatever is 65536 or more becomes 65536, of which the rounding makes infinity.
+    Words const clamped = clamped_to_65536(reinterpret_cast<Floats>(magnitude));
+    Words const normal = (clamped + (0xfffu - 0x38000000u) + ((clamped >> 13) & 1u)) >> 13;
+    Words const subnormal = bits_of(reinterpret_cast<Floats>(clamped) + 0.5f) - 0x3f000000u;
+    Words const finite = blend(magnitude < 0x38800000, subnormal, normal);
+    Ints const sign = (reinterpret_cast<Ints>(bits) >> 16) & -0x8000;
+    return lowered(reinterpret_cast<Ints>(finite | (nan & 0x200u)) | sign);
   }
 
+  [[nodiscard]] ZERO_ALWAYS_INLINE static Words clamped_to_65536(Floats magnitude) noexcept {
+#if defined(__SSE2__) && !defined(__AVX__)
+    if constexpr ((I & isa::sse2) != 0) {
+      __m128 const all = reinterpret_cast<__m128>(magnitude);
+      return reinterpret_cast<Words>(_mm_min_ps(all, _mm_set1_ps(65536.f)));
+    }
+#endif
+    Ints const bits = reinterpret_cast<Ints>(magnitude);
+    constexpr std::uint32_t limit = 0x47800000u;
+    return blend(bits > static_cast<std::int32_t>(limit), Words{} + limit, bits_of(magnitude));
+  }
+
+  /// `half` as `raised` leaves it.
   [[nodiscard]] ZERO_ALWAYS_INLINE static Floats of_fp16(Words half) noexcept {
-    Words const magnitude = half & 0x7fffu;
+    Words const magnitude = half & 0x7fff0000u;
     Ints const order = reinterpret_cast<Ints>(magnitude);
-    Words const normal = (magnitude << 13) + 0x38000000u;
-    Floats const subnormal = __builtin_convertvector(order, Floats) * 0x1p-24f;
-    Words result = blend(order < 0x400, reinterpret_cast<Words>(subnormal), normal);
-    result = blend(order >= 0x7c00, (magnitude << 13) + 0x70000000u, result);
-    return reinterpret_cast<Floats>(result | ((half & 0x8000u) << 16));
+    constexpr std::uint32_t rebias = 0x38000000u;
+    Words const special = reinterpret_cast<Words>(order > 0x7bff0000) & rebias;
+    Words const normal = (magnitude >> 3) + rebias + special;
+    Floats const subnormal = __builtin_convertvector(order, Floats) * 0x1p-40f;
+    Words const result = blend(order < 0x04000000, bits_of(subnormal), normal);
+    return reinterpret_cast<Floats>(result | (half ^ magnitude));
   }
 
   Floats floats_;

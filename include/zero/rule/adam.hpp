@@ -24,29 +24,35 @@ namespace detail {
 
 /// What Adam and AdamW share: two moments and their bias corrections.
 struct AdamMoments {
-  enum Index : std::size_t { beta1, rest1, beta2, rest2, step_size, root_scale };
+  enum Index : std::size_t { beta1, rest1, beta2, rest2, step_size, floor };
 
+  template <class R>
   [[nodiscard]] static StepScalars scalars(
-      double b1, double b2, long step, float learning_rate, float weight_decay) {
-    StepScalars s{.learning_rate = learning_rate, .weight_decay = weight_decay};
+      R const& rule, long step, float lr_now, float lr_scale, float wd_scale) {
+    StepScalars s{.learning_rate = lr_now * lr_scale, .weight_decay = rule.weight_decay * wd_scale};
     // Rounded from fp64: in fp32, 1 - 0.999 is off by 5e-5 of itself.
-    s.extra[beta1] = static_cast<float>(b1);
-    s.extra[rest1] = static_cast<float>(1. - b1);
-    s.extra[beta2] = static_cast<float>(b2);
-    s.extra[rest2] = static_cast<float>(1. - b2);
-    s.extra[step_size] =
-        static_cast<float>(static_cast<double>(learning_rate) / (1. - power(b1, step)));
-    s.extra[root_scale] = static_cast<float>(1. / __builtin_sqrt(1. - power(b2, step)));
+    s.extra[beta1] = static_cast<float>(rule.beta1);
+    s.extra[rest1] = static_cast<float>(1. - rule.beta1);
+    s.extra[beta2] = static_cast<float>(rule.beta2);
+    s.extra[rest2] = static_cast<float>(1. - rule.beta2);
+    // The correction of v moves out of the root and into the numbers that meet it there:
+    // m̂ / (√v̂ + eps) = m · √(1 − β₂ᵗ) / (1 − β₁ᵗ) / (√v + eps · √(1 − β₂ᵗ)).
+    double const root = __builtin_sqrt(1. - power(rule.beta2, step));
+    double const lr = static_cast<double>(s.learning_rate);
+    s.extra[step_size] = static_cast<float>(lr * root / (1. - power(rule.beta1, step)));
+    s.extra[floor] = static_cast<float>(static_cast<double>(rule.eps) * root);
     return s;
   }
 
   /// Moves the moments towards g and g², then p by the corrected step.
   template <class V>
-  ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static void update(
-      StepScalars const& s, float eps, V& p, V const& g, V* state) {
+  ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static void update(StepScalars const& s,
+                                                         V& p,
+                                                         V const& g,
+                                                         V* state) {
     state[0] = math::mul_add(s.extra[beta1], state[0], s.extra[rest1] * g);
     state[1] = math::mul_add(s.extra[beta2], state[1], (s.extra[rest2] * g) * g);
-    V const denominator = math::mul_add(math::sqrt(state[1]), s.extra[root_scale], eps);
+    V const denominator = math::sqrt(state[1]) + s.extra[floor];
     p = math::mul_add(-s.extra[step_size], state[0] / denominator, p);
   }
 };
@@ -73,14 +79,13 @@ struct Adam {
   float weight_decay = 0.f;
 
   [[nodiscard]] StepScalars scalars(long step, float lr_now, float lr_scale, float wd_scale) const {
-    return detail::AdamMoments::scalars(
-        beta1, beta2, step, lr_now * lr_scale, weight_decay * wd_scale);
+    return detail::AdamMoments::scalars(*this, step, lr_now, lr_scale, wd_scale);
   }
 
   template <class V>
   ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V* state) const {
     V const decayed = math::mul_add(s.weight_decay, p, g);
-    detail::AdamMoments::update(s, eps, p, decayed, state);
+    detail::AdamMoments::update(s, p, decayed, state);
   }
 
   [[nodiscard]] constexpr std::array<RuleField, 5> fields() const noexcept {

@@ -33,15 +33,14 @@ struct AdamW {
   float weight_decay = 1e-2f;
 
   [[nodiscard]] StepScalars scalars(long step, float lr_now, float lr_scale, float wd_scale) const {
-    return detail::AdamMoments::scalars(
-        beta1, beta2, step, lr_now * lr_scale, weight_decay * wd_scale);
+    return detail::AdamMoments::scalars(*this, step, lr_now, lr_scale, wd_scale);
   }
 
   template <class V>
   ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V* state) const {
     // p − (lr·wd)·p and not p·(1 − lr·wd): that factor has few digits left of a small decay.
     p = math::mul_add(-(s.learning_rate * s.weight_decay), p, p);
-    detail::AdamMoments::update(s, eps, p, g, state);
+    detail::AdamMoments::update(s, p, g, state);
   }
 
   [[nodiscard]] constexpr std::array<RuleField, 5> fields() const noexcept {

@@ -1,10 +1,9 @@
-#include "zero/kernel/update.hpp"
-
-#include "zero/rule/adagrad.hpp"
-#include "zero/rule/adam.hpp"
-#include "zero/rule/adamw.hpp"
-#include "zero/rule/lion.hpp"
-#include "zero/rule/sgd.hpp"
+#include <zero/kernel/update.hpp>
+#include <zero/rule/adagrad.hpp>
+#include <zero/rule/adam.hpp>
+#include <zero/rule/adamw.hpp>
+#include <zero/rule/lion.hpp>
+#include <zero/rule/sgd.hpp>
 
 #include <doctest/doctest.h>
 

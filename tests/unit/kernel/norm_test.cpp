@@ -1,0 +1,114 @@
+#include <zero/kernel/norm.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+namespace {
+
+template <class T>
+std::vector<T> block() {
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  std::uniform_int_distribution<int> exponent(-40, 12);
+  std::vector<T> result;
+  for (int i = 0; i < 512; ++i) result.push_back(T(std::ldexp(normal(random), exponent(random))));
+  return result;
+}
+
+template <class T>
+void reference(std::vector<T> const& x, double (&lanes)[8]) {
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    double const value = static_cast<double>(static_cast<float>(x[i]));
+    lanes[i % 8] += value * value;
+  }
+}
+
+bool same(double const (&a)[8], double const (&b)[8]) {
+  return std::memcmp(&a[0], &b[0], sizeof(a)) == 0;
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE(
+    "however a block is cut, the lanes end with the same bits", T, float, zero::bf16, zero::fp16) {
+  auto const x = block<T>();
+  double expected[8] = {};
+  reference(x, expected);
+  SUBCASE("whole") {
+    double lanes[8] = {};
+    zero::kernel::add_squares(x.data(), x.size(), 0, lanes);
+    CHECK(same(lanes, expected));
+  }
+  SUBCASE("two calls, every cut") {
+    for (std::size_t cut = 0; cut <= x.size(); ++cut) {
+      double lanes[8] = {};
+      zero::kernel::add_squares(x.data(), cut, 0, lanes);
+      zero::kernel::add_squares(x.data() + cut, x.size() - cut, cut, lanes);
+      CHECK(same(lanes, expected));
+    }
+  }
+  SUBCASE("calls of one size") {
+    for (std::size_t size = 1; size < 40; ++size) {
+      double lanes[8] = {};
+      for (std::size_t i = 0; i < x.size(); i += size) {
+        zero::kernel::add_squares(x.data() + i, std::min(size, x.size() - i), i, lanes);
+      }
+      CHECK(same(lanes, expected));
+    }
+  }
+  SUBCASE("any alignment") {
+    for (std::size_t shift = 0; shift < 16; ++shift) {
+      std::vector<T> moved(x.size() + shift);
+      std::copy(x.begin(), x.end(), moved.begin() + static_cast<std::ptrdiff_t>(shift));
+      double lanes[8] = {};
+      zero::kernel::add_squares(moved.data() + shift, x.size(), 0, lanes);
+      CHECK(same(lanes, expected));
+    }
+  }
+  SUBCASE("the position in the element space counts modulo the lanes only") {
+    double lanes[8] = {};
+    zero::kernel::add_squares(x.data(), x.size(), std::uint64_t{1} << 40, lanes);
+    CHECK(same(lanes, expected));
+  }
+}
+
+TEST_CASE("nothing is added for no elements") {
+  double lanes[8] = {1., 2., 3., 4., 5., 6., 7., 8.};
+  zero::kernel::add_squares(static_cast<float const*>(nullptr), 0, 5, lanes);
+  CHECK(zero::kernel::sum_lanes(lanes) == 36.);
+}
+
+TEST_CASE("a value that is not finite makes the sum not finite, wherever it stands") {
+  float const infinity = std::numeric_limits<float>::infinity();
+  for (float bad : {infinity, -infinity, std::numeric_limits<float>::quiet_NaN()}) {
+    for (std::size_t at = 0; at < 40; ++at) {
+      std::vector<float> x(40, 1.f);
+      x[at] = bad;
+      double lanes[8] = {};
+      zero::kernel::add_squares(x.data(), x.size(), 0, lanes);
+      CHECK(!std::isfinite(zero::kernel::sum_lanes(lanes)));
+    }
+  }
+}
+
+TEST_CASE("the largest floats do not overflow") {
+  std::vector<float> const x(512, std::numeric_limits<float>::max());
+  double lanes[8] = {};
+  zero::kernel::add_squares(x.data(), x.size(), 0, lanes);
+  auto const largest = static_cast<double>(std::numeric_limits<float>::max());
+  CHECK(zero::kernel::sum_lanes(lanes) == doctest::Approx(512. * largest * largest));
+}
+
+TEST_CASE("the lanes are added in a fixed tree") {
+  // 1 + 2⁻⁵³ rounds to 1: any other order of these additions gives other bits.
+  double const tiny = 0x1p-53;
+  double const lanes[8] = {1., tiny, tiny, tiny, tiny, tiny, tiny, tiny};
+  CHECK(zero::kernel::sum_lanes(lanes) ==
+        ((1. + tiny) + (tiny + tiny)) + ((tiny + tiny) + (tiny + tiny)));
+}
