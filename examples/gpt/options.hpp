@@ -1,0 +1,50 @@
+/// @file
+/// What the user of train_gpt can choose.
+#pragma once
+
+#include "model.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <numbers>
+#include <string>
+#include <vector>
+
+namespace gpt {
+
+struct Options {
+  std::vector<std::string> text;  ///< files; empty: the repository's own headers and README
+  int ranks = 4;
+  std::string stage = "pos+g";
+  std::string precision = "fp32";
+  Config model{};
+  int batch = 4;       ///< sequences per rank and micro-batch
+  int accumulate = 1;  ///< micro-batches per rank and step
+  int steps = 120;
+  float learning_rate = 4e-3f;
+  double clip = 1.;
+  std::uint64_t seed = 1;
+  std::string json;
+  bool compare = false;
+  int sample = 0;  ///< bytes to generate after training
+
+  /// Linear warm-up over a tenth of the steps, then half a cosine down to a tenth of the rate.
+  [[nodiscard]] float scheduled_rate(int step) const;
+  [[nodiscard]] std::uint64_t tokens_per_step() const {
+    return static_cast<std::uint64_t>(ranks) * static_cast<std::uint64_t>(batch) *
+           static_cast<std::uint64_t>(accumulate) * static_cast<std::uint64_t>(model.context);
+  }
+};
+
+inline float Options::scheduled_rate(int step) const {
+  int const warm_up = std::max(1, steps / 10);
+  if (step < warm_up) {
+    return learning_rate * static_cast<float>(step + 1) / static_cast<float>(warm_up);
+  }
+  double const done = static_cast<double>(step - warm_up) / std::max(1, steps - warm_up);
+  double const share = 0.1 + 0.45 * (1. + std::cos(std::numbers::pi * done));
+  return static_cast<float>(learning_rate * share);
+}
+
+}  // namespace gpt

@@ -1,0 +1,21 @@
+/// @file
+/// A comparison of runs as a table for people and as JSON for programs.
+#pragma once
+
+#include "result.hpp"
+
+#include <string>
+#include <vector>
+
+namespace gpt {
+
+/// Do all runs agree in every loss and in every bit of their final state?
+[[nodiscard]] bool bit_identical(std::vector<StageResult> const& results);
+
+/// One row a figure, one column a stage.
+[[nodiscard]] std::string comparison_table(std::vector<StageResult> const& results);
+
+/// The object described in `--help` under `--json`.
+[[nodiscard]] std::string to_json(std::vector<StageResult> const& results);
+
+}  // namespace gpt

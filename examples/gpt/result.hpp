@@ -1,0 +1,159 @@
+/// @file
+/// What a run leaves behind, and who writes it down while ranks train.
+#pragma once
+
+#include "options.hpp"
+#include "zero/zero.hpp"
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace gpt {
+
+/// The outcome of training under one stage.
+struct StageResult {
+  std::string stage;
+  std::string precision;
+  int ranks = 0;
+  std::vector<double> losses;  ///< mean over all micro-batches of each step, in nats
+  std::vector<double> norms;
+  zero::MemoryBytes planned{};
+  zero::MemoryBytes held{};
+  std::uint64_t predicted_elements = 0;  ///< sent per rank and step
+  std::uint64_t counted_elements = 0;
+  double tokens_per_s = 0.;
+  /// Of every bit of parameters, master weights and optimizer states at the end.
+  std::uint64_t checksum = 0;
+  bool interrupted = false;
+  std::string sample;
+};
+
+/// Called on rank 0 after every step.
+struct Progress {
+  int step = 0;
+  double loss = 0.;
+  double grad_norm = 0.;
+  double tokens_per_s = 0.;
+  bool skipped = false;
+};
+using ShowProgress = std::function<void(Progress const&)>;
+
+/// Measures one rank's run. Its exchanges go past the counted communicator, so that the traffic it
+/// reports is the optimizer's alone.
+class Recorder {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  Recorder(zero::InProcess& world,
+           zero::Counting<zero::InProcess>& counted,
+           Options const& options,
+           std::atomic<bool> const& stop_requested,
+           ShowProgress show)
+      : world_(&world),
+        counted_(&counted),
+        options_(&options),
+        stop_requested_(&stop_requested),
+        show_(std::move(show)) {
+    result_.ranks = world.size();
+  }
+
+  void add_loss(double loss) { loss_ += loss; }
+
+  /// Agrees on the mean loss and on whether somebody asked to stop. Collective.
+  void end_step(int step, zero::StepReport const& report) {
+    if (step == 0) start_ = Clock::now();
+    std::array<double, 2> sums{loss_, stop_requested_->load() ? 1. : 0.};
+    zero::run(*world_,
+              {.op = zero::Op::all_reduce,
+               .dtype = zero::DType::f64,
+               .accumulate = zero::DType::f64,
+               .count = sums.size(),
+               .send = sums.data(),
+               .recv = sums.data()});
+    loss_ = 0.;
+    stopped_ = sums[1] > 0.;
+    result_.losses.push_back(sums[0] / (options_->ranks * options_->accumulate));
+    result_.norms.push_back(report.grad_norm);
+    if (!report.skipped) result_.counted_elements = counted_->counts().bucket_total().elements;
+    counted_->reset();
+    // The first step pays for page faults and caches; speed is measured from its end on.
+    double const seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+    if (step > 0) {
+      result_.tokens_per_s =
+          static_cast<double>(options_->tokens_per_step()) * static_cast<double>(step) / seconds;
+    }
+    if (world_->rank() == 0 && show_) {
+      show_({step + 1,
+             result_.losses.back(),
+             report.grad_norm,
+             result_.tokens_per_s,
+             report.skipped});
+    }
+  }
+
+  [[nodiscard]] bool stopped() const noexcept { return stopped_; }
+
+  /// Collective.
+  template <class Optimizer>
+  void end_training(Optimizer const& optimizer) {
+    result_.stage = std::string(Optimizer::Stage::name);
+    result_.precision = std::string(Optimizer::Precision::name);
+    auto const plan = optimizer.plan(static_cast<std::uint64_t>(options_->accumulate));
+    result_.planned = plan.memory;
+    result_.held = optimizer.held();
+    result_.predicted_elements = plan.traffic.total();
+    result_.interrupted = stopped_;
+    result_.checksum = checksum(optimizer);
+  }
+
+  void keep_sample(std::string sample) { result_.sample = std::move(sample); }
+  [[nodiscard]] StageResult const& result() const noexcept { return result_; }
+
+ private:
+  /// A sum over elements of a hash of place and bits: the same however elements are shared out.
+  template <class Optimizer>
+  std::uint64_t checksum(Optimizer const& optimizer) const {
+    std::int64_t sum = 0;
+    auto const add = [&](std::size_t tensor, std::size_t array, std::size_t first, auto values) {
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        std::uint64_t bits = 0;
+        std::memcpy(&bits, &values[i], sizeof(values[i]));
+        sum += static_cast<std::int64_t>(random_bits(bits, tensor, array, first + i) >> 16);
+      }
+    };
+    optimizer.visit_owned(
+        [&](zero::Tensor const& tensor, std::size_t first, auto master, auto const& states) {
+          // Where every rank holds everything, one of them speaks for all.
+          if (!Optimizer::sharding.optimizer && world_->rank() > 0) return;
+          auto const t = static_cast<std::size_t>(&tensor - optimizer.tensors().data());
+          add(t, 0, first, master);
+          for (std::size_t k = 0; k < states.size(); ++k) add(t, k + 1, first, states[k]);
+        });
+    zero::run(*world_,
+              {.op = zero::Op::all_reduce,
+               .dtype = zero::DType::i64,
+               .accumulate = zero::DType::i64,
+               .count = 1,
+               .send = &sum,
+               .recv = &sum});
+    return static_cast<std::uint64_t>(sum);
+  }
+
+  zero::InProcess* world_;
+  zero::Counting<zero::InProcess>* counted_;
+  Options const* options_;
+  std::atomic<bool> const* stop_requested_;
+  ShowProgress show_;
+  StageResult result_;
+  Clock::time_point start_{};
+  double loss_ = 0.;
+  bool stopped_ = false;
+};
+
+}  // namespace gpt

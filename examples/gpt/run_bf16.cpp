@@ -1,0 +1,6 @@
+#include "run_precision.hpp"
+
+template gpt::StageResult gpt::run_precision<zero::Mixed<zero::bf16>>(gpt::Options const&,
+                                                                      gpt::Text const&,
+                                                                      std::atomic<bool> const&,
+                                                                      gpt::ShowProgress const&);
