@@ -23,8 +23,8 @@ LAYER_OF_DIRECTORY = {
 LAYER_OF_FILE = {"sharded_optimizer.hpp": 4, "zero.hpp": 5}
 
 # Models do not know each other: a rule that includes a communicator could not be exchanged alone.
-# Kernels are their shared floor.
-ALLOWED_BETWEEN_SIBLINGS = {("comm", "kernel"), ("space", "kernel")}
+# Kernels are their shared floor, and a communicator says in which memory it works.
+ALLOWED_BETWEEN_SIBLINGS = {("comm", "kernel"), ("comm", "space"), ("space", "kernel")}
 MODEL_LAYER = 3
 
 STANDARD_HEADERS = set(

@@ -166,23 +166,26 @@ class ShardedOptimizer {
   /// Lends the trainer's memory: one span per tensor in registration order. A tied tensor's span
   /// may be empty; so may a frozen tensor's gradient. Call again when pointers change; allocates
   /// nothing. Gradients are read, never written; parameters are written where a tensor is, nowhere
-  /// else. Local.
-  /// @throws Error (invalid_argument) for wrong sizes, null pointers, overlaps, or inside a step
+  /// else. Local, but waits for a refresh that is under way in the memory lent before.
+  /// @throws Error (invalid_argument) for wrong sizes, null pointers, overlaps, or while gradients
+  ///   are being reduced
   void bind(std::span<std::span<Parameter> const> parameters,
             std::span<std::span<Wire> const> gradients) requires borrowed {
-    if (reduction_.busy()) {
-      fail(ErrorKind::invalid_argument, "bind() while gradients are being reduced");
-    }
+    prepare_to_bind();
     parameters_.lent().bind(parameters, true);
     gradients_.lent().bind(gradients, false);
+    parameters_.lent().refuse_overlap_with(gradients_.lent());
   }
 
   /// Lends two flat buffers in which the tensors lie one after the other, in registration order and
   /// without gaps; tied tensors do not lie there again. Frozen tensors have gradients' room too.
+  /// Otherwise as above.
   /// @par Shapes  both [sum of element counts of tensors that are not tied to another]
   void bind(std::span<Parameter> parameters, std::span<Wire> gradients) requires borrowed {
-    bind(detail::split_flat(partition_.placement(), parameters, "parameters"),
-         detail::split_flat(partition_.placement(), gradients, "gradients"));
+    prepare_to_bind();
+    parameters_.lent().bind_flat(parameters, true);
+    gradients_.lent().bind_flat(gradients, false);
+    parameters_.lent().refuse_overlap_with(gradients_.lent());
   }
 
   /// Sets parameters and master weights from `values(Tensor const&, first, std::span<float>)`,
@@ -206,6 +209,7 @@ class ShardedOptimizer {
   /// Takes the lent parameters' present values as they are; master weights start from them. Local.
   void adopt_parameters() requires borrowed {
     require_bound();
+    settle();
     detail::adopt<Slots>(partition_, parameters_, update_);
   }
 
@@ -213,6 +217,7 @@ class ShardedOptimizer {
   /// point the trainer's own tensors at. [element count]
   [[nodiscard]] std::span<Parameter> parameter(std::size_t tensor) requires(!sharding.parameters) {
     require_tensor(tensor);
+    require_bound();
     auto const count = static_cast<std::size_t>(partition_.placement().places()[tensor].count);
     return {count > 0 ? parameters_.tensor(tensor) : nullptr, count};
   }
@@ -293,10 +298,12 @@ class ShardedOptimizer {
     if (options.max_norm && norm > *options.max_norm) clip = *options.max_norm / norm;
     return finish_step(options, norm, clip);
   }
-  /// The same for trainers that clip on their own: the mean gradient is multiplied by `scale`.
-  StepReport step(float learning_rate, float scale) {
+  /// The same for trainers that clip on their own: the mean gradient is multiplied by `scale`,
+  /// which is not rounded before it meets the weights, so that `max_norm / grad_norm()` gives the
+  /// bits of `StepOptions::max_norm`.
+  StepReport step(float learning_rate, double scale) {
     double const norm = grad_norm();
-    return finish_step({.learning_rate = learning_rate}, norm, static_cast<double>(scale));
+    return finish_step({.learning_rate = learning_rate}, norm, scale);
   }
 
   /// Forgets the gradients of this step; the alternative to `step()`. Every rank must do it.
@@ -323,6 +330,7 @@ class ShardedOptimizer {
   /// K>)` for every run of master weights and states that this rank holds. Local.
   template <class Visit>
   void visit_owned(Visit&& visit) const {
+    require_bound();
     for (BucketSpan const& bucket : partition_.buckets()) {
       partition_.for_each_segment(
           update_.begin(bucket), update_.count(bucket), [&](Segment const& piece) {
@@ -367,7 +375,9 @@ class ShardedOptimizer {
   static PartitionOptions partition_options(int world_size, Bucket const& bucket) {
     return {.world_size = world_size,
             .bucket_elements = bucket.bytes / sizeof(Wire),
-            .merge_units = !sharding.parameters};
+            .merge = sharding.parameters      ? Merge::never
+                     : Slots::pools_gradients ? Merge::within_largest_unit
+                                              : Merge::freely};
   }
   static PlanNames plan_names() {
     return {.stage = std::string(Stage::name),
@@ -385,9 +395,6 @@ class ShardedOptimizer {
   StorageElements agreed_elements() {
     detail::require_consensus<Slots>(
         *comm_, tensors_, partition_, precision_, rule_, bucket_, prefetch_);
-    if (prefetch_.depth < 0) {
-      fail(ErrorKind::invalid_argument, "Prefetch.depth must be at least 0");
-    }
     return storage_elements(partition_, Slots::storage_choice(prefetch_.depth));
   }
   Refresh make_refresh() {
@@ -415,6 +422,13 @@ class ShardedOptimizer {
       if (parameters_.lent().bound() && gradients_.lent().bound()) return;
       fail(ErrorKind::invalid_argument, "Borrowed<> memory is used before bind()");
     }
+  }
+
+  void prepare_to_bind() requires borrowed {
+    if (reduction_.busy()) {
+      fail(ErrorKind::invalid_argument, "bind() while gradients are being reduced");
+    }
+    settle();
   }
 
   detail::UnitTensors unit_view(int unit) const {

@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <source_location>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -31,6 +30,17 @@ enum class ErrorKind : std::uint8_t {
   return "unknown";
 }
 
+/// A place in the source. `std::source_location` would do, but clang 14 lacks it.
+struct SourceLocation {
+  char const* file = "";
+  int line = 0;
+
+  [[nodiscard]] static constexpr SourceLocation current(char const* file = __builtin_FILE(),
+                                                        int line = __builtin_LINE()) noexcept {
+    return {file, line};
+  }
+};
+
 /// Where in the library's work an error happened; -1 and empty mean "does not apply".
 struct ErrorContext {
   int rank = -1;
@@ -41,7 +51,7 @@ struct ErrorContext {
 /// The library's only exception. `what()` is one line that names kind, rank, operation and bucket.
 class Error : public std::exception {
  public:
-  Error(ErrorKind kind, std::string message, ErrorContext context, std::source_location where)
+  Error(ErrorKind kind, std::string message, ErrorContext context, SourceLocation where)
       : kind_(kind), message_(std::move(message)), context_(std::move(context)), where_(where) {
     text_ = "zero: ";
     text_ += name(kind_);
@@ -60,13 +70,13 @@ class Error : public std::exception {
   [[nodiscard]] int rank() const noexcept { return context_.rank; }
   [[nodiscard]] std::string const& operation() const noexcept { return context_.operation; }
   [[nodiscard]] int bucket() const noexcept { return context_.bucket; }
-  [[nodiscard]] std::source_location where() const noexcept { return where_; }
+  [[nodiscard]] SourceLocation where() const noexcept { return where_; }
 
  private:
   ErrorKind kind_;
   std::string message_;
   ErrorContext context_;
-  std::source_location where_;
+  SourceLocation where_;
   std::string text_;
 };
 
@@ -82,7 +92,7 @@ class Error : public std::exception {
 [[noreturn]] inline void fail(ErrorKind kind,
                               std::string message,
                               ErrorContext context = {},
-                              std::source_location where = std::source_location::current()) {
+                              SourceLocation where = SourceLocation::current()) {
 #if defined(__cpp_exceptions)
   throw Error(kind, std::move(message), std::move(context), where);
 #else

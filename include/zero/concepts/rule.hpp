@@ -31,7 +31,7 @@ struct RuleField {
 ///
 /// `R` is a regular aggregate of hyper-parameters. Its element function is a template over the
 /// numeric type `V`: `float` on a device and in a reference, a pack of floats in the host kernel.
-/// It uses only + - * /, < and > and the functions of zero/kernel/math.hpp on `V`, so that one
+/// It uses only + - * /, < and > and the functions of zero/base/math.hpp on `V`, so that one
 /// source serves all of them; a float mixes with `V` on either side. What needs double precision or
 /// the standard library is done in `scalars`, once per step.
 ///

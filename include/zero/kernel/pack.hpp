@@ -188,7 +188,7 @@ class Pack {
   }
   [[nodiscard]] ZERO_ALWAYS_INLINE friend Mask operator>(Pack a, Pack b) noexcept { return b < a; }
 
-  /// The functions below are what zero/kernel/math.hpp calls.
+  /// The functions below are what zero/base/math.hpp calls.
   [[nodiscard]] ZERO_ALWAYS_INLINE static Pack select(Mask mask, Pack yes, Pack no) noexcept {
     return Pack(reinterpret_cast<Floats>(blend(
         mask.bits, reinterpret_cast<Words>(yes.floats_), reinterpret_cast<Words>(no.floats_))));

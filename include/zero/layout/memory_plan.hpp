@@ -2,15 +2,15 @@
 /// Every byte a rank will hold, by role, as arithmetic over a partition.
 #pragma once
 
+#include "zero/base/bytes.hpp"
+#include "zero/layout/partition.hpp"
+#include "zero/layout/sharding.hpp"
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
-
-#include "zero/base/bytes.hpp"
-#include "zero/layout/partition.hpp"
-#include "zero/layout/sharding.hpp"
 
 namespace zero::inline v0_1 {
 
@@ -69,7 +69,7 @@ struct StorageElements {
   std::uint64_t shard_gradients = 0;  ///< wire dtype
   std::uint64_t shard_sums = 0;       ///< accumulate dtype
   std::uint64_t master = 0;
-  std::uint64_t state = 0;            ///< of one array
+  std::uint64_t state = 0;  ///< of one array
   std::uint64_t gradient_slot = 0;
   std::uint64_t gradient_slots = 0;
   std::uint64_t tied_gradients = 0;
@@ -124,6 +124,9 @@ inline void size_gather_pool(Partition const& partition, int prefetch, StorageEl
 /// How many elements each store needs on every rank.
 [[nodiscard]] inline StorageElements storage_elements(Partition const& partition,
                                                       StorageChoice const& choice) {
+  if (choice.prefetch < 0) {
+    fail(ErrorKind::invalid_argument, "the prefetch depth must be at least 0");
+  }
   Sharding const sharding = choice.sharding;
   std::uint64_t const full = partition.padded_elements();
   std::uint64_t const shard = partition.shard_elements();
@@ -136,8 +139,7 @@ inline void size_gather_pool(Partition const& partition, int prefetch, StorageEl
   elements.master = choice.bytes.master > 0 ? updated : 0;
   elements.state = choice.bytes.state_arrays > 0 ? updated : 0;
 
-  bool const keeps_full =
-      !choice.borrowed && (!sharding.gradients || choice.full_gradients);
+  bool const keeps_full = !choice.borrowed && (!sharding.gradients || choice.full_gradients);
   bool const pooled = !choice.borrowed && !keeps_full;
   if (keeps_full) elements.full_gradients = full;
   if (choice.reduced_shard) elements.shard_sums = shard;
@@ -188,10 +190,9 @@ class MemoryBytes {
   MemoryBytes bytes;
   bytes[Role::parameters] =
       checked_mul(checked_add(elements.parameters, elements.frozen), width.parameter);
-  bytes[Role::gradients] =
-      checked_add(checked_mul(checked_add(elements.full_gradients, elements.shard_gradients),
-                              width.wire),
-                  checked_mul(elements.shard_sums, width.accumulate));
+  bytes[Role::gradients] = checked_add(
+      checked_mul(checked_add(elements.full_gradients, elements.shard_gradients), width.wire),
+      checked_mul(elements.shard_sums, width.accumulate));
   bytes[Role::master] = checked_mul(elements.master, width.master);
   bytes[Role::state] = checked_mul(checked_mul(elements.state, width.state), width.state_arrays);
   bytes[Role::gradient_pool] =

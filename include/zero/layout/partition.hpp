@@ -38,7 +38,7 @@ struct Group {
   std::size_t first_bucket = 0;
   std::size_t bucket_count = 0;
   std::vector<int> units;  ///< units that use it, ascending
-  bool tied = false;       ///< used by units that are not neighbours
+  bool tied = false;       ///< tensors of one unit that other units use as well
 };
 
 /// A run of elements of one tensor that one rank owns in one bucket.
@@ -49,11 +49,18 @@ struct Segment {
   std::uint64_t count = 0;
 };
 
+/// May small neighbouring units share a bucket?
+enum class Merge : std::uint8_t {
+  never,                ///< where parameters are gathered unit by unit
+  within_largest_unit,  ///< as long as no bucket's memory outgrows the largest unit's
+  freely,               ///< up to the bucket's bytes
+};
+
 /// Numbers that shape a partition.
 struct PartitionOptions {
   int world_size = 1;
   std::uint64_t bucket_elements = 0;  ///< elements that travel together, before rounding
-  bool merge_units = true;            ///< may a bucket span several units?
+  Merge merge = Merge::freely;
 };
 
 /// The one partition of a model over N ranks.
@@ -133,15 +140,25 @@ class Partition {
   }
 
  private:
+  [[nodiscard]] std::uint64_t merge_limit() const {
+    if (options_.merge == Merge::freely) return bucket_elements_;
+    std::uint64_t largest = 0;
+    for (Cluster const& cluster : placement_.clusters()) {
+      if (!cluster.tied) largest = std::max(largest, cluster.count);
+    }
+    return std::min(bucket_elements_, largest);
+  }
+
   void form_groups() {
     auto const& clusters = placement_.clusters();
     group_of_cluster_.resize(clusters.size());
     unit_groups_.resize(static_cast<std::size_t>(placement_.unit_count()));
+    std::uint64_t const limit = merge_limit();
     for (std::size_t c = 0; c < clusters.size(); ++c) {
       Cluster const& cluster = clusters[c];
-      bool const joins = options_.merge_units && !groups_.empty() && !cluster.tied &&
+      bool const joins = options_.merge != Merge::never && !groups_.empty() && !cluster.tied &&
                          !groups_.back().tied &&
-                         cluster.begin + cluster.count - groups_.back().begin <= bucket_elements_;
+                         cluster.begin + cluster.count - groups_.back().begin <= limit;
       if (!joins) {
         groups_.emplace_back();
         groups_.back().begin = cluster.begin;

@@ -99,6 +99,12 @@ class Placement {
         if (target.frozen != tensor.frozen) {
           refuse(tensor, "is tied to '" + tensor.tied_to + "', but only one of them is frozen");
         }
+        if (target.weight_decay != tensor.weight_decay ||
+            target.learning_rate != tensor.learning_rate) {
+          refuse(tensor,
+                 "is tied to '" + tensor.tied_to +
+                     "', which has another weight decay or learning rate; they share one memory");
+        }
         place.storage = places_[found->second].storage;
       }
       users_[place.storage].push_back(tensor.unit);

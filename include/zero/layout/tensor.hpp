@@ -12,7 +12,8 @@
 
 namespace zero::inline v0_1 {
 
-/// One tensor of the model. Registration order is the order of the flat element space.
+/// One tensor of the model. In the flat element space units follow each other, and within a unit
+/// its tensors in registration order, those tied to other units first.
 struct Tensor {
   std::string name;
   std::vector<std::size_t> shape;  ///< row-major; an empty shape is a scalar
@@ -24,7 +25,8 @@ struct Tensor {
   /// A frozen tensor holds no gradient and no state, is never sharded and never travels.
   bool frozen = false;
   /// Name of an earlier tensor of the same shape whose memory this one shares, such as the
-  /// embedding that is used again as the output head. Its gradients add up there.
+  /// embedding that is used again as the output head. Its gradients add up there; its scales must
+  /// be the same.
   std::string tied_to{};
 };
 

@@ -2,11 +2,11 @@
 /// Every element a rank will send in a step, as arithmetic over a partition.
 #pragma once
 
-#include <cstdint>
-
 #include "zero/base/bytes.hpp"
 #include "zero/layout/memory_plan.hpp"
 #include "zero/layout/partition.hpp"
+
+#include <cstdint>
 
 namespace zero::inline v0_1 {
 

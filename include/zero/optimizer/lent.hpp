@@ -2,6 +2,7 @@
 /// Memory a trainer lends: checked once per binding, never written outside.
 #pragma once
 
+#include "zero/base/bytes.hpp"
 #include "zero/base/error.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/layout/tensor.hpp"
@@ -47,26 +48,84 @@ class LentTensors {
            std::to_string(tensors_->size()) + " tensors are described but " +
                std::to_string(lent.size()) + " " + what_ + " are lent");
     }
+    bind_each([&](std::size_t t) { return lent[t]; }, need_frozen);
+  }
+
+  /// Tensors that lie one after the other in one buffer; tied tensors do not lie there again.
+  /// @throws Error (invalid_argument) if the buffer has not exactly their size
+  void bind_flat(std::span<T> flat, bool need_frozen) {
+    auto const& places = partition_->placement().places();
+    std::uint64_t total = 0;
+    for (std::size_t t = 0; t < places.size(); ++t) {
+      if (places[t].storage == t) total = checked_add(total, places[t].count);
+    }
+    if (total != flat.size()) {
+      fail(ErrorKind::invalid_argument,
+           "the tensors have " + std::to_string(total) + " elements, but the flat buffer of " +
+               what_ + " has " + std::to_string(flat.size()));
+    }
+    auto next = [&, used = std::size_t{0}](std::size_t t) mutable -> std::span<T> {
+      if (places[t].storage != t) return {};
+      auto const count = static_cast<std::size_t>(places[t].count);
+      used += count;
+      return flat.subspan(used - count, count);
+    };
+    bind_each(next, need_frozen);
+  }
+
+  /// To be called when both are bound.
+  /// @throws Error (invalid_argument) if a tensor lent here shares memory with one lent there
+  template <class U>
+  void refuse_overlap_with(LentTensors<U> const& other) {
+    auto const begin = [](auto const& lent, std::size_t i) {
+      return reinterpret_cast<std::uintptr_t>(lent.address_[lent.by_address_[i]]);
+    };
+    auto const end = [&](auto const& lent, std::size_t i) {
+      auto const count = partition_->placement().places()[lent.by_address_[i]].count;
+      return begin(lent, i) + static_cast<std::size_t>(count) * sizeof(*lent.address_[0]);
+    };
+    for (std::size_t i = 0, k = 0; i < by_address_.size() && k < other.by_address_.size();) {
+      if (end(*this, i) <= begin(other, k)) {
+        ++i;
+      } else if (end(other, k) <= begin(*this, i)) {
+        ++k;
+      } else {
+        bound_ = false;
+        refuse(by_address_[i],
+               "overlaps the " + std::string(other.what_) + " of tensor '" +
+                   (*tensors_)[other.by_address_[k]].name + "'");
+      }
+    }
+  }
+
+ private:
+  template <class U>
+  friend class LentTensors;
+
+  /// Asks `lent_span(t)` for every tensor's memory, once each and in order.
+  template <class LentSpan>
+  void bind_each(LentSpan lent_span, bool need_frozen) {
     auto const& places = partition_->placement().places();
     bound_ = false;
     by_address_.clear();
-    for (std::size_t t = 0; t < lent.size(); ++t) {
+    for (std::size_t t = 0; t < places.size(); ++t) {
       TensorPlace const& place = places[t];
+      std::span<T> const lent = lent_span(t);
       bool const tied = place.storage != t;
-      if ((place.frozen && !need_frozen) || (tied && lent[t].empty())) {
+      if ((place.frozen && !need_frozen) || (tied && lent.empty())) {
         address_[t] = tied ? address_[place.storage] : nullptr;
         continue;
       }
-      if (lent[t].size() != place.count) {
+      if (lent.size() != place.count) {
         refuse(t,
                "has " + std::to_string(place.count) + " elements, but " +
-                   std::to_string(lent[t].size()) + " are lent");
+                   std::to_string(lent.size()) + " are lent");
       }
-      if (place.count > 0 && lent[t].data() == nullptr) refuse(t, "is lent as a null pointer");
-      if (tied && lent[t].data() != address_[place.storage]) {
+      if (place.count > 0 && lent.data() == nullptr) refuse(t, "is lent as a null pointer");
+      if (tied && lent.data() != address_[place.storage]) {
         refuse(t, "is tied, but lent at another address than the tensor it is tied to");
       }
-      address_[t] = lent[t].data();
+      address_[t] = lent.data();
       if (!tied && place.count > 0) by_address_.push_back(t);
     }
     refuse_overlaps();
@@ -74,7 +133,6 @@ class LentTensors {
     bound_ = true;
   }
 
- private:
   [[noreturn]] void refuse(std::size_t tensor, std::string const& why) const {
     fail(ErrorKind::invalid_argument,
          std::string(what_) + ": tensor '" + (*tensors_)[tensor].name + "' " + why);

@@ -99,31 +99,6 @@ void adopt(Partition const& partition,
   }
 }
 
-/// A flat buffer as one span per tensor; tied tensors get empty ones.
-template <class T>
-[[nodiscard]] std::vector<std::span<T>> split_flat(Placement const& placement,
-                                                   std::span<T> flat,
-                                                   char const* what) {
-  std::vector<std::span<T>> spans(placement.places().size());
-  std::uint64_t used = 0;
-  for (std::size_t t = 0; t < spans.size(); ++t) {
-    TensorPlace const& place = placement.places()[t];
-    if (place.storage != t) continue;
-    std::uint64_t const end = checked_add(used, place.count);
-    if (end <= flat.size()) {
-      spans[t] =
-          flat.subspan(static_cast<std::size_t>(used), static_cast<std::size_t>(place.count));
-    }
-    used = end;
-  }
-  if (used != flat.size()) {
-    fail(ErrorKind::invalid_argument,
-         "the tensors have " + std::to_string(used) + " elements, but the flat buffer of " +
-             std::string(what) + " has " + std::to_string(flat.size()));
-  }
-  return spans;
-}
-
 inline void check_value_sizes(std::vector<Tensor> const& tensors,
                               Placement const& placement,
                               std::span<std::span<float const> const> values) {

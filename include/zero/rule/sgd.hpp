@@ -4,7 +4,7 @@
 
 #include "zero/base/config.hpp"
 #include "zero/concepts/rule.hpp"
-#include "zero/kernel/math.hpp"
+#include "zero/base/math.hpp"
 
 #include <array>
 #include <string_view>

@@ -108,7 +108,7 @@ inline void check_buckets(Partition const& partition) {
 }
 
 /// Groups know their units, and a bucket stays inside one unit where it must.
-inline void check_units(Partition const& partition, Model const& model, bool merge) {
+inline void check_units(Partition const& partition, Model const& model, zero::Merge merge) {
   Placement const& placement = partition.placement();
   std::vector<std::vector<std::size_t>> groups_of(static_cast<std::size_t>(placement.unit_count()));
   std::vector<std::vector<int>> units_of(partition.groups().size());
@@ -136,7 +136,7 @@ inline void check_units(Partition const& partition, Model const& model, bool mer
   for (std::size_t g = 0; g < units_of.size(); ++g) {
     Group const& group = partition.groups()[g];
     expect(group.units == unique(units_of[g]));
-    if (!merge && !group.tied) expect(group.units.size() == 1);
+    if (merge == zero::Merge::never && !group.tied) expect(group.units.size() == 1);
     // What is merged fits into one bucket; what does not fit stays on its own.
     if (!group.tied && group.units.size() > 1) expect(group.bucket_count <= 1);
   }
@@ -177,12 +177,12 @@ inline void check_placement(Partition const& partition, Placement const& placeme
   }
 }
 
-inline void check(Model const& model, std::uint64_t bucket_elements, int ranks, bool merge) {
+inline void check(Model const& model, std::uint64_t bucket_elements, int ranks, zero::Merge merge) {
   CAPTURE(ranks);
   CAPTURE(bucket_elements);
   CAPTURE(merge);
   Partition const partition(
-      model, {.world_size = ranks, .bucket_elements = bucket_elements, .merge_units = merge});
+      model, {.world_size = ranks, .bucket_elements = bucket_elements, .merge = merge});
   expect(partition.world_size() == ranks);
   check_ownership(partition);
   check_buckets(partition);

@@ -30,7 +30,9 @@ constexpr std::array<std::uint64_t, 3> bucket_sizes{0, 10'007, std::uint64_t{1} 
 void check_all_options(Model const& model) {
   for (int const ranks : world_sizes) {
     for (std::uint64_t const bucket_elements : bucket_sizes) {
-      for (bool const merge : {false, true}) check(model, bucket_elements, ranks, merge);
+      for (zero::Merge const merge :
+           {zero::Merge::never, zero::Merge::within_largest_unit, zero::Merge::freely})
+        check(model, bucket_elements, ranks, merge);
     }
   }
 }
@@ -69,8 +71,8 @@ TEST_CASE("every property of a partition holds for random models") {
       CAPTURE(round);
       Model const model = random_model(random, static_cast<std::size_t>(ranks));
       for (std::uint64_t const bucket_elements : bucket_sizes) {
-        check(model, bucket_elements, ranks, false);
-        check(model, bucket_elements, ranks, true);
+        check(model, bucket_elements, ranks, zero::Merge::never);
+        check(model, bucket_elements, ranks, zero::Merge::freely);
       }
     }
   }
@@ -89,7 +91,9 @@ TEST_CASE("every property of a partition holds for all models of two small tenso
           model[1].frozen = model[0].frozen;
         }
         for (int const ranks : {1, 3, 4}) {
-          for (bool const merge : {false, true}) check(model, 0, ranks, merge);
+          for (zero::Merge const merge :
+               {zero::Merge::never, zero::Merge::within_largest_unit, zero::Merge::freely})
+            check(model, 0, ranks, merge);
         }
       }
     }
@@ -114,7 +118,7 @@ TEST_CASE("units may be skipped, empty, or frozen only, among others") {
   model[2].frozen = true;
   model[4].frozen = true;
   check_all_options(model);
-  Partition const partition(model, {.world_size = 2, .merge_units = false});
+  Partition const partition(model, {.world_size = 2, .merge = zero::Merge::never});
   CHECK(partition.placement().unit_count() == 10);
   CHECK(partition.groups_of(0).empty());
   CHECK(partition.groups_of(1).size() == 1);
@@ -157,13 +161,13 @@ TEST_CASE("a bucket's size does not depend on the model") {
 
 TEST_CASE("small neighbours share a bucket only where they may, and only if they fit") {
   Model const model{tensor(0, 100, 0), tensor(1, 100, 1), tensor(2, 100, 2), tensor(3, 2000, 3)};
-  PartitionOptions options{.world_size = 2, .bucket_elements = 2048, .merge_units = true};
+  PartitionOptions options{.world_size = 2, .bucket_elements = 2048, .merge = zero::Merge::freely};
   Partition const merged(model, options);
   REQUIRE(merged.groups().size() == 2);
   CHECK(merged.groups()[0].units == std::vector<int>{0, 1, 2});
   CHECK(merged.groups()[0].count == 1024 + 100);
   CHECK(merged.groups()[1].units == std::vector<int>{3});
-  options.merge_units = false;
+  options.merge = zero::Merge::never;
   CHECK(Partition(model, options).groups().size() == 4);
 }
 
@@ -172,7 +176,7 @@ TEST_CASE("a tied group is reduced after the first unit that uses it, the last t
   Tensor head = tensor(4, 100, 3);
   head.tied_to = "t1";
   model.push_back(head);
-  Partition const partition(model, {.world_size = 2, .merge_units = false});
+  Partition const partition(model, {.world_size = 2, .merge = zero::Merge::never});
   REQUIRE(partition.groups().size() == 4);
   CHECK(partition.groups()[1].tied);
   CHECK(partition.groups()[1].units == std::vector<int>{1, 3});
@@ -186,7 +190,7 @@ TEST_CASE("a tie described in the last unit first is complete with the first uni
   Tensor early = tensor(2, 100, 0);
   early.tied_to = "t0";
   model.push_back(early);
-  Partition const partition(model, {.world_size = 2, .merge_units = false});
+  Partition const partition(model, {.world_size = 2, .merge = zero::Merge::never});
   REQUIRE(partition.groups().size() == 2);
   CHECK(partition.groups()[1].tied);
   CHECK(partition.reduction_order() == std::vector<std::size_t>{0, 1});
@@ -219,8 +223,8 @@ TEST_CASE("a hundred thousand tensors are partitioned in no time") {
     few_units.push_back(tensor(t, 1 + t % 8, static_cast<int>(t / 1000)));
     many_units.push_back(tensor(t, 1 + t % 8, static_cast<int>(t)));
   }
-  for (bool const merge : {true, false}) {
-    Model const& model = merge ? few_units : many_units;
+  for (zero::Merge const merge : {zero::Merge::freely, zero::Merge::never}) {
+    Model const& model = merge == zero::Merge::freely ? few_units : many_units;
     std::clock_t const start = std::clock();
     Partition const partition(model, {.world_size = 8, .bucket_elements = 25 << 18});
     auto const seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
@@ -236,7 +240,9 @@ TEST_CASE("element counts beyond 2^32 and up to 2^62 are exact") {
     for (int const ranks : world_sizes) {
       std::uint64_t const bucket_elements = std::uint64_t{1} << (exponent - 6);
       Model const model{tensor(0, size, 0), tensor(1, 7, 1)};
-      for (bool const merge : {false, true}) check(model, bucket_elements, ranks, merge);
+      for (zero::Merge const merge :
+           {zero::Merge::never, zero::Merge::within_largest_unit, zero::Merge::freely})
+        check(model, bucket_elements, ranks, merge);
       Partition const partition(model, {.world_size = ranks, .bucket_elements = bucket_elements});
       CHECK(partition.placement().trainable_elements() == size + 7);
       CHECK(partition.padded_elements() >= size + 7);
@@ -270,4 +276,19 @@ TEST_CASE("a partition refuses what its placement refuses") {
   CHECK(refusal([] {
           Partition({tensor(0, 1, 0), tensor(0, 1, 0)}, {});
         }) == "tensor 't0' is described twice");
+}
+
+TEST_CASE("small units are merged for a pool only as far as its slots stay as large as one unit") {
+  std::vector<zero::Tensor> const model{{.name = "a", .shape = {600}, .unit = 0},
+                                        {.name = "b", .shape = {700}, .unit = 1},
+                                        {.name = "c", .shape = {5000}, .unit = 2},
+                                        {.name = "d", .shape = {600}, .unit = 3}};
+  zero::PartitionOptions options{.world_size = 2, .bucket_elements = 1 << 20};
+  CHECK(zero::Partition(model, options).groups().size() == 1);
+  options.merge = zero::Merge::within_largest_unit;
+  zero::Partition const partition(model, options);
+  REQUIRE(partition.groups().size() == 3);
+  CHECK(partition.groups()[0].units == std::vector<int>{0, 1});
+  options.merge = zero::Merge::never;
+  CHECK(zero::Partition(model, options).groups().size() == 4);
 }

@@ -168,3 +168,12 @@ TEST_CASE("a model whose sizes do not fit is refused") {
   CHECK(refused({tensor("a", ~std::size_t{0}, 0), tensor("b", 1, 0)}) ==
         "a size does not fit in 64 bits (multiplication overflows)");
 }
+
+TEST_CASE("a tied tensor cannot have scales of its own") {
+  std::vector<zero::Tensor> model{{.name = "wte", .shape = {4}, .weight_decay = 0.f},
+                                  {.name = "head", .shape = {4}, .unit = 1, .tied_to = "wte"}};
+  CHECK_THROWS_WITH(zero::Placement{model},
+                    doctest::Contains("another weight decay or learning rate"));
+  model[1].weight_decay = 0.f;
+  CHECK_NOTHROW(zero::Placement{model});
+}

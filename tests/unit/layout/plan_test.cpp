@@ -35,7 +35,8 @@ constexpr ElementBytes mixed_adam{
 PlanNames const names{"Pos+g", "bf16", "AdamW", "none"};
 
 Partition partition_of(std::vector<Tensor> const& model, int ranks) {
-  return Partition(model, {.world_size = ranks, .bucket_elements = 1 << 20, .merge_units = false});
+  return Partition(model,
+                   {.world_size = ranks, .bucket_elements = 1 << 20, .merge = zero::Merge::never});
 }
 
 std::vector<Tensor> small_model() {

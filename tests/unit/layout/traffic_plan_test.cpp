@@ -26,8 +26,8 @@ constexpr std::array gathered_after_update{replicated, pos, pos_g};
 constexpr std::size_t even = 512 * 840;
 
 Partition partition_of(std::vector<Tensor> const& model, int ranks) {
-  return Partition(model,
-                   {.world_size = ranks, .bucket_elements = 512 * 840, .merge_units = false});
+  return Partition(
+      model, {.world_size = ranks, .bucket_elements = 512 * 840, .merge = zero::Merge::never});
 }
 
 std::vector<Tensor> even_model() {
