@@ -28,7 +28,9 @@ template <class A, class B, class C>
 #if defined(__CUDA_ARCH__) || defined(__FMA__) || defined(__ARM_FEATURE_FMA)
     return __builtin_fmaf(a, b, c);
 #else
-    return a * b + c;
+    // Two statements: within one, clang takes leave to round once where it knows the numbers.
+    float const product = a * b;
+    return product + c;
 #endif
   } else {
     return V::mul_add(a, b, c);
