@@ -1,0 +1,182 @@
+/// How far the fused update is from what memory allows, and what small tensors cost.
+///
+/// Absolute rates mean nothing on a shared machine. Every round runs all kernels in turn; the
+/// counters are medians over the rounds of ratios inside a round, and `best_` ratios of the fastest
+/// rounds:
+///
+///     vs_same_traffic  speed over that of a kernel that moves the same bytes and computes next to
+///                      nothing (goal 0.93)
+///     vs_triad         bytes per second over STREAM triad's
+///     vs_plain_loop    speed over that of the obvious loop, compiled with this file's flags
+///     cost_of_tensors  time as small tensors over time as one array (goal at most 1.10)
+#include "adamw_model.hpp"
+#include "stream.hpp"
+#include <zero/base/dtype.hpp>
+#include <zero/kernel/update.hpp>
+#include <zero/rule/adamw.hpp>
+
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+namespace {
+
+using bench::AdamWArrays;
+using bench::AdamWModel;
+using zero::bf16;
+using zero::fp16;
+
+constexpr std::size_t parameters = std::size_t{64} << 20;
+
+/// Reads and writes what the update reads and writes.
+template <class P, class G>
+void same_traffic(AdamWArrays<P, G> const& a) {
+  float* __restrict const p = a.master;
+  P* __restrict const out = a.parameter;
+  G const* __restrict const g = a.gradient;
+  float* __restrict const m = a.state[0];
+  float* __restrict const v = a.state[1];
+  for (std::size_t i = 0; i < a.count; ++i) {
+    float gradient;
+    if constexpr (sizeof(G) == 2) {
+      std::uint32_t const bits = std::uint32_t{g[i].bits} << 16;
+      std::memcpy(&gradient, &bits, 4);
+    } else {
+      gradient = g[i];
+    }
+    p[i] = p[i] * 0.5f + gradient;
+    m[i] = m[i] * 0.5f + gradient;
+    v[i] = v[i] * 0.5f + gradient;
+    if constexpr (sizeof(P) == 2) {
+      std::uint32_t bits;
+      std::memcpy(&bits, p + i, 4);
+      out[i].bits = static_cast<std::uint16_t>(bits >> 16);
+    }
+  }
+}
+
+/// AdamW as one would write it down.
+template <class P, class G>
+void plain_loop(zero::AdamW const& rule, long step, AdamWArrays<P, G> const& a) {
+  float* __restrict const p = a.master;
+  P* __restrict const out = a.parameter;
+  G const* __restrict const g = a.gradient;
+  float* __restrict const m = a.state[0];
+  float* __restrict const v = a.state[1];
+  auto const beta1 = static_cast<float>(rule.beta1);
+  auto const beta2 = static_cast<float>(rule.beta2);
+  float const rate = rule.lr / (1.f - std::pow(beta1, static_cast<float>(step)));
+  float const root = 1.f / std::sqrt(1.f - std::pow(beta2, static_cast<float>(step)));
+  for (std::size_t i = 0; i < a.count; ++i) {
+    float const gradient = static_cast<float>(g[i]) * 0.5f;
+    m[i] = beta1 * m[i] + (1.f - beta1) * gradient;
+    v[i] = beta2 * v[i] + (1.f - beta2) * gradient * gradient;
+    p[i] -= rule.lr * rule.weight_decay * p[i];
+    p[i] -= rate * m[i] / (std::sqrt(v[i]) * root + rule.eps);
+    if constexpr (sizeof(P) == 2) out[i] = static_cast<P>(p[i]);
+  }
+}
+
+template <class P, class G>
+void update(benchmark::State& state) {
+  AdamWModel<P, G> model(parameters);
+  bench::Triad triad;
+  zero::AdamW const rule{};
+  std::vector<double> updates, traffics, loops, triads;
+  long step = 0;
+  for (auto _ : state) {
+    ++step;
+    triads.push_back(model.bytes() / triad.round());  // as long as the triad would take for them
+    traffics.push_back(model.timed(same_traffic<P, G>));
+    auto const scalars = rule.scalars(step, rule.lr, 1.f, 1.f);
+    updates.push_back(model.timed([&](AdamWArrays<P, G> const& arrays) {
+      zero::kernel::update(rule, scalars, 0.5f, arrays);
+    }));
+    loops.push_back(
+        model.timed([&](AdamWArrays<P, G> const& arrays) { plain_loop(rule, step, arrays); }));
+    state.SetIterationTime(updates.back());
+  }
+  state.counters["vs_same_traffic"] = bench::median_ratio(traffics, updates);
+  state.counters["best_vs_same_traffic"] = bench::best_ratio(traffics, updates);
+  state.counters["vs_triad"] = bench::median_ratio(triads, updates);
+  state.counters["best_vs_triad"] = bench::best_ratio(triads, updates);
+  state.counters["vs_plain_loop"] = bench::median_ratio(loops, updates);
+  state.counters["triad_GB/s"] = triad.best() * 1e-9;
+}
+
+template <class P, class G>
+void small_tensors(benchmark::State& state) {
+  auto const elements = static_cast<std::size_t>(state.range(0));
+  AdamWModel<P, G> model(parameters / 4);
+  zero::AdamW const rule{};
+  std::vector<double> flats, tensors;
+  long step = 0;
+  for (auto _ : state) {
+    ++step;
+    auto const flat = [&] {
+      flats.push_back(model.timed([&](AdamWArrays<P, G> const& arrays) {
+        zero::kernel::update(rule, rule.scalars(step, rule.lr, 1.f, 1.f), 0.5f, arrays);
+      }));
+    };
+    auto const pieces = [&] {
+      tensors.push_back(model.timed([&](AdamWArrays<P, G> const& arrays) {
+        for (std::size_t i = 0; i < arrays.count; i += elements) {
+          // Every tensor has scalars of its own.
+          auto const scalars = rule.scalars(step, rule.lr, 1.f, static_cast<float>(i % 2));
+          std::size_t const count = std::min(elements, arrays.count - i);
+          zero::kernel::update(rule, scalars, 0.5f, bench::piece(arrays, i, count));
+        }
+      }));
+    };
+    // Who comes second finds other things in the caches: take turns.
+    if (step % 2 == 0) {
+      flat();
+      pieces();
+    } else {
+      pieces();
+      flat();
+    }
+    state.SetIterationTime(tensors.back());
+  }
+  state.counters["cost_of_tensors"] = bench::median_ratio(tensors, flats);
+  state.counters["best_cost_of_tensors"] = bench::best_ratio(tensors, flats);
+}
+
+BENCHMARK(update<float, float>)
+    ->Name("update/adamw/fp32")
+    ->UseManualTime()
+    ->Iterations(15)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK(update<bf16, bf16>)
+    ->Name("update/adamw/bf16")
+    ->UseManualTime()
+    ->Iterations(15)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK(update<fp16, fp16>)
+    ->Name("update/adamw/fp16")
+    ->UseManualTime()
+    ->Iterations(15)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK(small_tensors<float, float>)
+    ->Name("small_tensors/adamw/fp32")
+    ->ArgName("elements")
+    ->Arg(1000)
+    ->Arg(1024)
+    ->UseManualTime()
+    ->Iterations(31)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK(small_tensors<bf16, bf16>)
+    ->Name("small_tensors/adamw/bf16")
+    ->ArgName("elements")
+    ->Arg(1000)
+    ->Arg(1024)
+    ->UseManualTime()
+    ->Iterations(31)
+    ->Unit(benchmark::kMillisecond);
+
+}  // namespace
