@@ -13,6 +13,7 @@
 #include "zero/optimizer/gradient_store.hpp"
 #include "zero/optimizer/guards.hpp"
 #include "zero/optimizer/loading.hpp"
+#include "zero/optimizer/norm.hpp"
 #include "zero/optimizer/parameter_store.hpp"
 #include "zero/optimizer/publish.hpp"
 #include "zero/optimizer/reduction.hpp"
@@ -137,7 +138,8 @@ class ShardedOptimizer {
         update_(tensors_, partition_, comm.rank(), elements_, arena_),
         staging_(partition_,
                  arena_.template take<std::byte>(Role::staging, elements_.staging_bytes)),
-        reduction_(comm, partition_, gradients_, staging_),
+        norm_(partition_, comm.rank(), gradients_),
+        reduction_(comm, partition_, gradients_, norm_, staging_),
         refresh_(make_refresh()),
         loss_scale_(initial_loss_scale()) {
     static_assert((is_policy<Values> && ...),
@@ -313,7 +315,10 @@ class ShardedOptimizer {
     weight_ = 0.;
   }
 
-  /// Waits for a refresh left under way by `StepOptions::overlap_publish`. Collective; blocks.
+  /// Waits for what was started ahead of its use: a refresh left under way by
+  /// `StepOptions::overlap_publish`, or gathers of the next units. Needed before the optimizer is
+  /// destroyed in the middle of a pass: destructors never wait, and a collective that one rank
+  /// drops ends the group. Collective; blocks.
   void settle() {
     if constexpr (sharding.parameters) {
       refresh_.invalidate();
@@ -460,7 +465,7 @@ class ShardedOptimizer {
     if (agreed_) return;
     reduce_all();
     double const weight = reduction_.micro_steps() == 0 ? 1. : weight_;
-    agreement_ = agreement_exchange_.agree(*comm_, partition_, gradients_, weight);
+    agreement_ = exchange_.agree(*comm_, norm_.squares(), norm_.overflows(), weight);
     agreed_ = true;
   }
 
@@ -543,9 +548,10 @@ class ShardedOptimizer {
   detail::GradientStore<Slots> gradients_;
   detail::Update<Slots> update_;
   detail::Staging<Slots> staging_;
+  detail::GradientNorm<Slots> norm_;
   detail::Reduction<Slots> reduction_;
   Refresh refresh_;
-  detail::GradientAgreement<Slots> agreement_exchange_;
+  detail::AgreementExchange exchange_;
   detail::Agreement agreement_;
   LossScale loss_scale_;
   std::vector<int> units_;
