@@ -1,0 +1,366 @@
+/// Wrong calls end in words; calls in an unusual order do not end at all.
+#include "contracts/loop.hpp"
+#include "zero/zero.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <iterator>
+#include <list>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using zero::ErrorKind;
+using Bf16 = zero::Mixed<zero::bf16>;
+
+template <class... Policies>
+using Optimizer = zero::ShardedOptimizer<zero::InProcess, Policies...>;
+
+using Pos = Optimizer<zero::stage::Pos, zero::Fp32>;
+using PosG = Optimizer<zero::stage::PosG, zero::Fp32>;
+using PosGP = Optimizer<zero::stage::PosGP, Bf16>;
+using Full = Optimizer<zero::stage::PosG, zero::Fp32, zero::AccumulateFull>;
+
+/// One rank of its own.
+template <class O>
+struct Alone {
+  std::vector<zero::InProcess> handles = zero::InProcess::group(1);
+  O optimizer;
+
+  template <class... Values>
+  explicit Alone(std::vector<zero::Tensor> tensors, Values const&... values)
+      : optimizer(handles[0], std::move(tensors), values...) {
+    contracts::load(optimizer);
+  }
+};
+
+/// The message with which the library refuses `work` as a caller's mistake, or nothing.
+template <class Work>
+std::string refusal(Work const& work) {
+  try {
+    work();
+  } catch (zero::Error const& error) {
+    CHECK(error.kind() == ErrorKind::invalid_argument);
+    return error.message();
+  }
+  return "";
+}
+
+/// Three units of two tensors: w<unit> and b<unit>.
+std::vector<zero::Tensor> small_model(int units = 3) {
+  std::vector<zero::Tensor> tensors;
+  for (int unit = 0; unit < units; ++unit) {
+    auto const number = std::to_string(unit);
+    tensors.push_back({.name = "w" + number, .shape = {700}, .unit = unit});
+    tensors.push_back({.name = "b" + number, .shape = {9}, .unit = unit});
+  }
+  return tensors;
+}
+
+constexpr zero::Bucket tiny{1};
+
+TEST_CASE("units and tensors that do not exist") {
+  Alone<PosG> alone(small_model());
+  auto& optimizer = alone.optimizer;
+  CHECK(refusal([&] { static_cast<void>(optimizer.parameters(3)); }) ==
+        "there is no unit 3; units are [0, 3)");
+  CHECK(refusal([&] { static_cast<void>(optimizer.gradients(-1)); }) ==
+        "there is no unit -1; units are [0, 3)");
+  CHECK(refusal([&] { static_cast<void>(optimizer.parameter(6)); }) ==
+        "there is no tensor 6; 6 are described");
+  auto const weights = optimizer.parameters(1);
+  auto const gradients = optimizer.gradients(1);
+  CHECK(weights["w1"].size() == 700);
+  CHECK(gradients["b1"].size() == 9);
+  CHECK(refusal([&] { static_cast<void>(weights["w2"]); }) == "unit 1 has no tensor 'w2'");
+  CHECK(refusal([&] { static_cast<void>(gradients["W1"]); }) == "unit 1 has no tensor 'W1'");
+  CHECK(refusal([&] { static_cast<void>(weights[2]); }) ==
+        "unit 1 has 2 tensors, there is no number 2");
+  CHECK(refusal([&] { static_cast<void>(gradients[2]); }) ==
+        "unit 1 has 2 tensors, there is no number 2");
+
+  Alone<Full> full(small_model());
+  CHECK(full.optimizer.gradient(5).size() == 9);
+  CHECK(refusal([&] { static_cast<void>(full.optimizer.gradient(6)); }) ==
+        "there is no tensor 6; 6 are described");
+}
+
+TEST_CASE("gradients that were reduced, given away or come too late") {
+  Alone<PosG> alone(small_model());
+  auto& optimizer = alone.optimizer;
+  {
+    auto first = optimizer.gradients(2);
+    auto second = std::move(first);
+    std::string const spent = "gradients are used after they were given to reduce()";
+    CHECK(refusal([&] { static_cast<void>(first[0]); }) == spent);
+    CHECK(refusal([&] { optimizer.reduce(std::move(first)); }) == spent);
+    optimizer.reduce(std::move(second));
+    CHECK(refusal([&] { static_cast<void>(second["w2"]); }) == spent);
+    CHECK(refusal([&] { optimizer.reduce(std::move(second)); }) == spent);
+  }
+  std::string const again =
+      "unit 2 was already reduced in this micro-step; call micro_step() before the next "
+      "micro-batch";
+  CHECK(refusal([&] { static_cast<void>(optimizer.gradients(2)); }) == again);
+  auto one = optimizer.gradients(1);
+  auto two = optimizer.gradients(1);
+  optimizer.reduce(std::move(one));
+  CHECK(refusal([&] { optimizer.reduce(std::move(two)); }).starts_with("unit 1 was already"));
+  optimizer.reduce_all();
+  CHECK(refusal([&] { static_cast<void>(optimizer.gradients(0)); }) ==
+        "unit 0 is asked for after the gradients of this step were reduced; call step() or "
+        "discard_gradients() first");
+  CHECK(optimizer.step().step == 1);
+  optimizer.reduce(optimizer.gradients(2));
+  optimizer.discard_gradients();
+  optimizer.reduce(optimizer.gradients(2));
+  CHECK(optimizer.step().step == 2);
+}
+
+TEST_CASE("a guard that is dropped leaves what was added where it is") {
+  Alone<PosG> alone(small_model());
+  auto& optimizer = alone.optimizer;
+  optimizer.gradients(1)["w1"][3] += 2.f;
+  optimizer.gradients(1)["w1"][3] += 1.f;
+  optimizer.reduce(optimizer.gradients(1));
+  CHECK(optimizer.grad_norm() == 3.);
+}
+
+TEST_CASE("micro-steps out of order") {
+  std::string const weight = "a micro-step's weight must be at least 0";
+  {
+    Alone<PosG> alone(small_model());
+    auto& optimizer = alone.optimizer;
+    for (double const bad : {-1., -1e-300, std::nan(""), 1e30}) {
+      CHECK(refusal([&] { optimizer.micro_step({.weight = bad}); }).starts_with(weight));
+    }
+    static_cast<void>(optimizer.gradients(1));
+    CHECK(refusal([&] { optimizer.micro_step(); }) ==
+          "the first micro_step() of a step must come before its first gradients");
+    optimizer.discard_gradients();
+    optimizer.micro_step();
+    CHECK(refusal([&] { optimizer.micro_step(); }) ==
+          "a second micro_step() in one step needs AccumulateFull or AccumulateShard");
+    CHECK(optimizer.step().weight == 1.);
+  }
+  Alone<Full> alone(small_model());
+  auto& optimizer = alone.optimizer;
+  optimizer.micro_step({});
+  optimizer.micro_step({.last = true});
+  CHECK(refusal([&] { optimizer.micro_step({}); }) ==
+        "micro_step() after the one that was said to be last");
+  optimizer.reduce_all();
+  CHECK(refusal([&] { optimizer.micro_step({}); }) ==
+        "micro_step() after the gradients of this step were reduced; call step() first");
+  CHECK(optimizer.step().weight == 2.);
+}
+
+TEST_CASE("a refused micro-step does not count") {
+  Alone<Full> alone(small_model());
+  auto& optimizer = alone.optimizer;
+  optimizer.micro_step({.weight = 2., .last = true});
+  CHECK(refusal([&] { optimizer.micro_step({.weight = 5.}); }) != "");
+  CHECK(optimizer.step().weight == 2.);
+}
+
+TEST_CASE("values of wrong sizes to load") {
+  Alone<PosG> alone(small_model());
+  auto& optimizer = alone.optimizer;
+  std::vector<float> const memory(700, 1.f);
+  std::span<float const> const all(memory);
+  std::vector<std::span<float const>> values{
+      all, all.first(9), all, all.first(9), all, all.first(9)};
+  using Spans = std::span<std::span<float const> const>;
+  optimizer.load_parameters(Spans(values));
+  CHECK(optimizer.parameter(5)[8] == 1.f);
+  values[3] = all.first(8);
+  CHECK(refusal([&] { optimizer.load_parameters(Spans(values)); }) ==
+        "tensor 'b1' has 9 elements, but values for 8 are given");
+  values.pop_back();
+  CHECK(refusal([&] { optimizer.load_parameters(Spans(values)); }) ==
+        "6 tensors are described but values of 5 are given");
+}
+
+TEST_CASE("a negative prefetch depth") {
+  std::string const message =
+      refusal([] { Alone<PosGP> alone(small_model(), zero::Prefetch{-1}); });
+  CHECK(message == "the prefetch depth must be at least 0");
+}
+
+TEST_CASE("a gradient pool that waits for a unit which was left out says for which") {
+  zero::run_ranks(2, [](zero::InProcess& comm) {
+    PosG optimizer{comm, small_model(5), tiny};
+    contracts::load(optimizer);
+    // Unit 4 is the first to travel; units 3 and 2 fill the pool behind it.
+    optimizer.reduce(optimizer.gradients(3));
+    optimizer.reduce(optimizer.gradients(2));
+    CHECK(refusal([&] { static_cast<void>(optimizer.gradients(1)); }) ==
+          "unit 1 finds the gradient pool full of units that wait for unit 4; buckets travel in "
+          "the fixed order of a backward pass, so a unit that gives no gradients must be passed "
+          "to reduce() all the same");
+    optimizer.discard_gradients();
+    for (int unit = 4; unit >= 0; --unit) optimizer.reduce(optimizer.gradients(unit));
+    CHECK(optimizer.step().step == 1);
+  });
+}
+
+TEST_CASE("step() while partitioned parameters are in use, and again when they are not") {
+  zero::run_ranks(2, [](zero::InProcess& comm) {
+    PosGP optimizer{comm, small_model()};
+    contracts::load(optimizer);
+    for (int unit = 2; unit >= 0; --unit) optimizer.reduce(optimizer.gradients(unit));
+    std::optional<zero::UnitParameters<PosGP>> weights(optimizer.parameters(1));
+    std::optional<zero::UnitParameters<PosGP>> same(optimizer.parameters(1));
+    std::string const message = "step() while the parameters of unit 1 are in use";
+    CHECK(refusal([&] { optimizer.step(); }) == message);
+    weights.reset();
+    CHECK(refusal([&] { optimizer.step(); }) == message);
+    CHECK((*same)["w1"].size() == 700);
+    same.reset();
+    CHECK(optimizer.step().step == 1);
+  });
+}
+
+/// Are these the initial values of a unit's tensors?
+template <class O>
+bool initial(O& optimizer, zero::UnitParameters<O> const& weights) {
+  bool same = true;
+  contracts::for_each_tensor(optimizer, weights.unit(), [&](std::size_t t, std::size_t i) {
+    auto const& place = optimizer.partition().placement().places()[t];
+    auto const view = weights[i];
+    same = same && view.size() == place.count;
+    for (std::size_t e = 0; same && e < view.size(); ++e) {
+      float const expected = toy::initial_value(place.storage, e);
+      same = static_cast<float>(view[e]) == static_cast<float>(typename O::Parameter(expected));
+    }
+  });
+  return same;
+}
+
+TEST_CASE("a gather pool without a slot left says what to do, and serves again afterwards") {
+  zero::run_ranks(2, [](zero::InProcess& comm) {
+    for (int const depth : {0, 1, 3}) {
+      PosGP optimizer{comm, small_model(6), zero::Prefetch{depth}};
+      contracts::load(optimizer);
+      for (int repeat = 0; repeat < 2; ++repeat) {
+        std::vector<zero::UnitParameters<PosGP>> held;
+        for (int unit = 0; unit <= depth; ++unit) held.push_back(optimizer.parameters(unit));
+        std::string const message =
+            refusal([&] { static_cast<void>(optimizer.parameters(depth + 1)); });
+        CHECK(message == "unit " + std::to_string(depth + 1) + " is asked for while all " +
+                             std::to_string(depth + 1) +
+                             " slots of the gather pool are in use; release a unit's parameters "
+                             "before asking for the next, or raise Prefetch.depth");
+        for (auto const& weights : held) CHECK(initial(optimizer, weights));
+        // A unit that is held needs no slot.
+        CHECK(initial(optimizer, optimizer.parameters(0)));
+        for (auto const& weights : held) CHECK(initial(optimizer, weights));
+      }
+    }
+  });
+}
+
+TEST_CASE("any order of units gives the right values; nested use of one unit as well") {
+  for (int const ranks : {2, 3}) {
+    for (int const depth : {0, 1, 3, 50}) {
+      int wrong = 0;
+      std::mutex mutex;
+      zero::run_ranks(ranks, [&](zero::InProcess& comm) {
+        PosGP optimizer{comm, toy::model(), zero::Prefetch{depth}, tiny};
+        contracts::load(optimizer);
+        std::mt19937 random(static_cast<unsigned>(depth) + 1);
+        std::list<std::pair<int, zero::UnitParameters<PosGP>>> held;
+        int bad = 0;
+        for (int i = 0; i < 300; ++i) {
+          for (auto const& [unit, weights] : held) bad += initial(optimizer, weights) ? 0 : 1;
+          auto const choice = random();
+          int const unit = static_cast<int>(choice % optimizer.units().size());
+          // Units without elements to gather need no slot; others as many as are held at once.
+          std::vector<int> distinct{unit};
+          for (auto const& each : held) distinct.push_back(each.first);
+          std::sort(distinct.begin(), distinct.end());
+          auto const end = std::unique(distinct.begin(), distinct.end());
+          bool const fits = end - distinct.begin() <= depth + 1;
+          if (!fits || (held.size() > 1 && choice % 7 < 3)) {
+            held.erase(std::next(held.begin(), std::ptrdiff_t(choice / 8 % held.size())));
+            continue;
+          }
+          held.emplace_back(unit, optimizer.parameters(unit));
+        }
+        held.clear();
+        optimizer.settle();
+        std::lock_guard const lock(mutex);
+        wrong += bad;
+      });
+      CHECK(wrong == 0);
+    }
+  }
+}
+
+/// Bits of everything after four steps.
+/// @param shuffled  walks through the units of every forward pass in a random order
+template <class O>
+std::vector<std::byte> train(zero::StepOptions const& options, int depth, bool shuffled) {
+  std::vector<std::byte> bits;
+  zero::run_ranks(3, [&](zero::InProcess& comm) {
+    O optimizer{comm, toy::model(), zero::Prefetch{depth}, tiny};
+    contracts::load(optimizer);
+    std::mt19937 random(7);
+    std::vector<int> order(optimizer.units().begin(), optimizer.units().end());
+    for (long step = 0; step < 4; ++step) {
+      if (shuffled) {
+        std::shuffle(order.begin(), order.end(), random);
+        for (int const unit : order) static_cast<void>(optimizer.parameters(unit).size());
+      }
+      contracts::pass(optimizer, {}, step, comm.rank());
+      optimizer.step(options);
+    }
+    auto const mine = contracts::snapshot(optimizer);
+    if (comm.rank() == 0) bits = mine;
+  });
+  return bits;
+}
+
+TEST_CASE("the order of a forward pass and the prefetch depth change no bit") {
+  auto const expected = train<PosGP>({.max_norm = 1.}, 1, false);
+  for (int const depth : {0, 1, 3}) {
+    CHECK(train<PosGP>({.max_norm = 1.}, depth, false) == expected);
+    CHECK(train<PosGP>({.max_norm = 1.}, depth, true) == expected);
+  }
+}
+
+TEST_CASE("a refresh that goes on behind the step's back gives the same bits") {
+  auto const expected = train<Pos>({.max_norm = 1.}, 1, false);
+  CHECK(train<Pos>({.max_norm = 1., .overlap_publish = true}, 1, false) == expected);
+  CHECK(train<Pos>({.max_norm = 1., .overlap_publish = true}, 1, true) == expected);
+  CHECK(train<PosG>({.max_norm = 1., .overlap_publish = true}, 1, true) == expected);
+}
+
+TEST_CASE("ranks that walk through units in different orders are told, not mixed up") {
+  std::string first;
+  try {
+    zero::run_ranks(2, [](zero::InProcess& comm) {
+      PosGP optimizer{comm, small_model(), zero::Prefetch{0}};
+      contracts::load(optimizer);
+      static_cast<void>(optimizer.parameters(comm.rank() == 0 ? 0 : 2).size());
+    });
+  } catch (zero::Error const& error) {
+    CHECK(error.kind() == ErrorKind::communication);
+    first = error.message();
+  }
+  INFO(first);
+  CHECK(first.find("they differ in bucket") != std::string::npos);
+  CHECK(first.find("bucket 0") != std::string::npos);
+  CHECK(first.find("bucket 2") != std::string::npos);
+}
+
+}  // namespace
