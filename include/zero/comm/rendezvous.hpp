@@ -125,7 +125,10 @@ class Rendezvous {
   void wait(int rank, std::uint64_t sequence) {
     Lock lock(family_->mutex);
     Slot& slot = slot_of(sequence);
-    Collective const op = slot.sequence == sequence ? slot.op : last_[index(rank)];
+    // What is done has its result, whatever went wrong since: ranks that draw the same conclusion
+    // from it, such as an error, must not depend on who is first.
+    if (slot.sequence != sequence || slot.done) return;
+    Collective const op = slot.op;
     throw_if_failed(lock, rank, op);
     finish(lock, rank, sequence, op);
   }

@@ -148,14 +148,33 @@ class Pack {
   ZERO_ALWAYS_INLINE void store(float* to) const noexcept {
     __builtin_memcpy(to, &floats_, sizeof(Floats));
   }
-  ZERO_ALWAYS_INLINE void store(bf16* to) const noexcept { put(bf16_halves(), to); }
+  ZERO_ALWAYS_INLINE void store(bf16* to) const noexcept { put(lowered(bf16_words()), to); }
   ZERO_ALWAYS_INLINE void store(fp16* to) const noexcept { put(fp16_halves(), to); }
 
-  /// Stores around the caches, for outputs too large to be found there later. `to` must be aligned
-  /// to `stream_alignment` bytes, and `fence()` must run before another thread may read.
-  static constexpr std::size_t stream_alignment = sizeof(Halves);
-  ZERO_ALWAYS_INLINE void stream(bf16* to) const noexcept { put_around(bf16_halves(), to); }
-  ZERO_ALWAYS_INLINE void stream(fp16* to) const noexcept { put_around(fp16_halves(), to); }
+  /// Stores `low` and then `high` around the caches, for outputs too large to be found there later.
+  /// `to` must be aligned to `stream_alignment` bytes, and `fence()` must run before another thread
+  /// may read.
+  static constexpr std::size_t stream_alignment = 16;
+  template <class Half>
+  ZERO_ALWAYS_INLINE static void stream(Pack low, Pack high, Half* to) noexcept {
+#if defined(__AVX__)
+    if constexpr ((I & isa::avx) != 0) {
+      __m128i* const lines = reinterpret_cast<__m128i*>(to);
+      _mm_stream_si128(lines, reinterpret_cast<__m128i>(low.halves(to)));
+      _mm_stream_si128(lines + 1, reinterpret_cast<__m128i>(high.halves(to)));
+      return;
+    }
+#elif defined(__SSE2__)
+    if constexpr ((I & isa::sse2) != 0) {
+      _mm_stream_si128(reinterpret_cast<__m128i*>(to),
+                       _mm_packs_epi32(reinterpret_cast<__m128i>(low.words(to)),
+                                       reinterpret_cast<__m128i>(high.words(to))));
+      return;
+    }
+#endif
+    low.store(to);
+    high.store(to + lanes);
+  }
 
   ZERO_ALWAYS_INLINE static void fence() noexcept {
 #if defined(__SSE2__)
@@ -307,23 +326,6 @@ class Pack {
     __builtin_memcpy(to, &halves, sizeof(Halves));
   }
 
-  ZERO_ALWAYS_INLINE static void put_around(Halves halves, void* to) noexcept {
-#if defined(__AVX__)
-    if constexpr (sizeof(Halves) == sizeof(__m128i)) {
-      _mm_stream_si128(static_cast<__m128i*>(to), reinterpret_cast<__m128i>(halves));
-      return;
-    }
-#elif defined(__SSE2__) && defined(__x86_64__)
-    if constexpr (sizeof(Halves) == sizeof(long long)) {
-      long long bits = 0;
-      __builtin_memcpy(&bits, &halves, sizeof(bits));
-      _mm_stream_si64(static_cast<long long*>(to), bits);
-      return;
-    }
-#endif
-    put(halves, to);
-  }
-
   /// All ones where a lane is a NaN. From the bits: -ffast-math assumes that no float is one.
   [[nodiscard]] ZERO_ALWAYS_INLINE Words nan_mask() const noexcept {
 #if defined(__SSE2__) && !defined(__AVX__)
@@ -342,34 +344,64 @@ class Pack {
 
   // The branches of base/float16.hpp become blends. Magnitudes have no sign bit, so that they
   // compare as signed numbers: SSE2 has no other comparison.
-  [[nodiscard]] ZERO_ALWAYS_INLINE Halves bf16_halves() const noexcept {
+  [[nodiscard]] ZERO_ALWAYS_INLINE Ints bf16_words() const noexcept {
     Words const bits = bits_of(floats_);
     // A NaN is not rounded, which might overflow it into a number, but made quiet.
     Words const nan = nan_mask();
     Words const rounding = (((bits >> 16) & 1u) + 0x7fffu) & ~nan;
-    return lowered(reinterpret_cast<Ints>((bits + rounding) | (nan & 0x400000u)) >> 16);
+    return reinterpret_cast<Ints>((bits + rounding) | (nan & 0x400000u)) >> 16;
+  }
+
+  [[nodiscard]] ZERO_ALWAYS_INLINE Ints fp16_words() const noexcept {
+    Words const bits = bits_of(floats_);
+    // Whatever is 65536 or more becomes 65536, of which the rounding makes infinity.
+    Words const magnitude = clamped_to_65536(reinterpret_cast<Floats>(bits & 0x7fffffffu));
+    // Adding 2¹³ times its power of two leaves of a number what fp16 keeps, rounded to even by the
+    // addition itself: `units` in the last place. Below 2⁻¹⁴ the unit no longer shrinks.
+    Words const exponent = at_least_normal(magnitude & 0x7f800000u);
+    Words const power = exponent + (13u << 23);
+    Floats const sum = reinterpret_cast<Floats>(magnitude) + reinterpret_cast<Floats>(power);
+    Words const units = bits_of(sum) - power;
+    Words const result = (exponent >> 13) - (0x38800000u >> 13) + units;
+    Ints const sign = (reinterpret_cast<Ints>(bits) >> 16) & -0x8000;
+    return reinterpret_cast<Ints>(result | (nan_mask() & 0x200u)) | sign;
   }
 
   [[nodiscard]] ZERO_ALWAYS_INLINE Halves fp16_halves() const noexcept {
-    Words const bits = bits_of(floats_);
-    Words const nan = nan_mask();
 #if defined(__F16C__)
     if constexpr ((I & isa::f16c) != 0) {
       // The instruction keeps the upper bits of a NaN, base/float16.hpp keeps none.
-      Words const plain =
-          blend(reinterpret_cast<Ints>(nan), (bits & 0x80000000u) | 0x7fc00000u, bits);
+      Words const bits = bits_of(floats_);
+      Words const no_payload = (bits & 0x80000000u) | 0x7fc00000u;
+      Words const plain = blend(reinterpret_cast<Ints>(nan_mask()), no_payload, bits);
       return reinterpret_cast<Halves>(
           _mm256_cvtps_ph(reinterpret_cast<__m256>(plain), _MM_FROUND_TO_NEAREST_INT));
     }
 #endif
-    Ints const magnitude = reinterpret_cast<Ints>(bits & 0x7fffffffu);
-    // Whatever is 65536 or more becomes 65536, of which the rounding makes infinity.
-    Words const clamped = clamped_to_65536(reinterpret_cast<Floats>(magnitude));
-    Words const normal = (clamped + (0xfffu - 0x38000000u) + ((clamped >> 13) & 1u)) >> 13;
-    Words const subnormal = bits_of(reinterpret_cast<Floats>(clamped) + 0.5f) - 0x3f000000u;
-    Words const finite = blend(magnitude < 0x38800000, subnormal, normal);
-    Ints const sign = (reinterpret_cast<Ints>(bits) >> 16) & -0x8000;
-    return lowered(reinterpret_cast<Ints>(finite | (nan & 0x200u)) | sign);
+    return lowered(fp16_words());
+  }
+
+  // By the type of the pointer, which is not read.
+  [[nodiscard]] ZERO_ALWAYS_INLINE Ints words(bf16 const*) const noexcept { return bf16_words(); }
+  [[nodiscard]] ZERO_ALWAYS_INLINE Ints words(fp16 const*) const noexcept { return fp16_words(); }
+  [[nodiscard]] ZERO_ALWAYS_INLINE Halves halves(bf16 const*) const noexcept {
+    return lowered(bf16_words());
+  }
+  [[nodiscard]] ZERO_ALWAYS_INLINE Halves halves(fp16 const*) const noexcept {
+    return fp16_halves();
+  }
+
+  /// The larger of a power of two and fp16's smallest normal number, as bits.
+  [[nodiscard]] ZERO_ALWAYS_INLINE static Words at_least_normal(Words power) noexcept {
+#if defined(__SSE2__) && !defined(__AVX__)
+    if constexpr ((I & isa::sse2) != 0) {
+      __m128 const all = reinterpret_cast<__m128>(power);
+      return reinterpret_cast<Words>(_mm_max_ps(all, _mm_set1_ps(0x1p-14f)));
+    }
+#endif
+    constexpr std::uint32_t smallest = 0x38800000u;
+    Ints const small = reinterpret_cast<Ints>(power) < static_cast<std::int32_t>(smallest);
+    return blend(small, Words{} + smallest, power);
   }
 
   [[nodiscard]] ZERO_ALWAYS_INLINE static Words clamped_to_65536(Floats magnitude) noexcept {

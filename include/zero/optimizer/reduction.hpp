@@ -1,11 +1,13 @@
 /// @file
-/// From the trainer's full gradients to this rank's reduced share: when a bucket travels, and how.
+/// From the trainer's full gradients to this rank's reduced share, and its norm: when a bucket
+/// travels, and how.
 #pragma once
 
 #include "zero/base/error.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/optimizer/gradient_store.hpp"
+#include "zero/optimizer/norm.hpp"
 #include "zero/optimizer/staging.hpp"
 
 #include <array>
@@ -34,10 +36,12 @@ class Reduction {
   Reduction(Communicator& comm,
             Partition const& partition,
             GradientStore<Slots>& store,
+            GradientNorm<Slots>& norm,
             Staging<Slots> staging)
       : comm_(&comm),
         partition_(&partition),
         store_(&store),
+        norm_(&norm),
         staging_(staging),
         phase_(partition.groups().size(), Phase::empty),
         units_done_(partition.groups().size(), 0),
@@ -104,6 +108,9 @@ class Reduction {
     if (finished_) return;
     last_ = true;
     flush();
+    if constexpr (Slots::reduced_shard) {
+      for (BucketSpan const& bucket : partition_->buckets()) norm_->add(bucket);
+    }
     finished_ = true;
   }
   [[nodiscard]] bool finished() const noexcept { return finished_; }
@@ -115,6 +122,7 @@ class Reduction {
     for (std::size_t g = 0; g < phase_.size(); ++g) store_->release(g);
     forget_gradients();
     forget_units();
+    norm_->reset();
     micro_steps_ = 0;
     opened_ = false;
     sums_begun_ = false;
@@ -250,6 +258,8 @@ class Reduction {
       } else {
         Space::convert(store_->sums(bucket), flight.received, count);
       }
+    } else {
+      norm_->add(bucket);
     }
     auto const g = static_cast<std::size_t>(bucket.group);
     if (--buckets_left_[g] > 0) return;
@@ -296,6 +306,7 @@ class Reduction {
   Communicator* comm_;
   Partition const* partition_;
   GradientStore<Slots>* store_;
+  GradientNorm<Slots>* norm_;
   Staging<Slots> staging_;
   std::vector<Phase> phase_;
   std::vector<std::size_t> units_done_;

@@ -2,6 +2,7 @@
 /// Host memory: where a communicator's buffers live and which kernels work on them.
 #pragma once
 
+#include "zero/kernel/clear.hpp"
 #include "zero/kernel/convert.hpp"
 #include "zero/kernel/copy.hpp"
 #include "zero/kernel/norm.hpp"
@@ -9,7 +10,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <string_view>
 
 namespace zero::inline v0_1::space {
@@ -18,9 +18,7 @@ namespace zero::inline v0_1::space {
 struct Host {
   static constexpr std::string_view name = "host";
 
-  static void zero(void* memory, std::size_t bytes) noexcept {
-    if (bytes > 0) std::memset(memory, 0, bytes);
-  }
+  static void zero(void* memory, std::size_t bytes) noexcept { kernel::clear(memory, bytes); }
   static void copy(void* to, void const* from, std::size_t bytes) noexcept {
     kernel::copy(to, from, bytes);
   }
@@ -43,6 +41,8 @@ struct Host {
                           double (&lanes)[8]) noexcept {
     kernel::add_squares(x, count, first, lanes);
   }
+  /// The block's sum of squares.
+  static double sum_lanes(double const (&lanes)[8]) noexcept { return kernel::sum_lanes(lanes); }
   /// One pass of rule and cast over contiguous arrays.
   template <class Rule, class Arrays>
   static void update(Rule const& rule,

@@ -1,0 +1,171 @@
+/// Whole steps: what does a stage cost beside data parallelism written by hand?
+///
+/// The raw baseline is what one writes without a library, built from this library's own kernels so
+/// that only the schedule differs: every rank sums its slice of all gradients, copies everybody's
+/// slices, updates all parameters with a full Adam and zeroes its gradients. A step of a stage is
+/// everything after the backward pass: reduction, norm, update, publication, zeroing; for Pos+g+p
+/// also the gathers of a forward and a backward pass. Both run in turn, in one process.
+#include "stream.hpp"
+#include "zero/zero.hpp"
+
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <array>
+#include <barrier>
+#include <cstddef>
+#include <memory>
+#include <ranges>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+constexpr int ranks = 4;
+constexpr std::size_t units = 8;
+constexpr std::size_t unit_elements = std::size_t{2} << 20;
+constexpr std::size_t elements = units * unit_elements;
+
+std::vector<zero::Tensor> model() {
+  std::vector<zero::Tensor> tensors;
+  for (std::size_t u = 0; u < units; ++u) {
+    tensors.push_back(
+        {.name = "w" + std::to_string(u), .shape = {unit_elements}, .unit = static_cast<int>(u)});
+  }
+  return tensors;
+}
+
+/// Replicated training by hand: [elements] of everything on every rank.
+template <class Precision>
+class Raw {
+ public:
+  using Parameter = typename Precision::Parameter;
+  using Wire = typename Precision::Wire;
+
+  explicit Raw(bench::Team& team) : barrier_(ranks), ranks_(ranks) {
+    team.run([&](int rank) {
+      Rank& own = ranks_[static_cast<std::size_t>(rank)];
+      own.parameters.assign(elements, Parameter(0.5f));
+      own.gradients.assign(elements, Wire(0.f));
+      if constexpr (zero::has_master<Precision>) own.master.assign(elements, 0.5f);
+      for (auto& state : own.states) state.assign(elements, 0.f);
+    });
+  }
+
+  void step(int rank) {
+    constexpr std::size_t slice = elements / ranks;
+    auto const r = static_cast<std::size_t>(rank);
+    Rank& own = ranks_[r];
+    std::array<Wire const*, ranks> inputs{};
+    for (std::size_t peer = 0; peer < ranks; ++peer) {
+      inputs[peer] = ranks_[peer].gradients.data() + r * slice;
+    }
+    barrier_.arrive_and_wait();
+    zero::kernel::sum_ranks<Wire, float>(
+        own.gradients.data() + r * slice, inputs.data(), ranks, slice);
+    barrier_.arrive_and_wait();
+    for (std::size_t peer = 0; peer < ranks; ++peer) {
+      if (peer == r) continue;
+      zero::kernel::copy(own.gradients.data() + peer * slice,
+                         ranks_[peer].gradients.data() + peer * slice,
+                         slice * sizeof(Wire));
+    }
+    barrier_.arrive_and_wait();
+    zero::kernel::UpdateArrays<float, Parameter, Wire, float, 2> arrays{
+        .gradient = own.gradients.data(),
+        .state = {own.states[0].data(), own.states[1].data()},
+        .count = elements};
+    if constexpr (zero::has_master<Precision>) {
+      arrays.master = own.master.data();
+      arrays.parameter = own.parameters.data();
+    } else {
+      arrays.master = own.parameters.data();
+    }
+    zero::kernel::update(rule_, rule_.scalars(++steps_[r], rule_.lr, 1.f, 1.f), 0.25f, arrays);
+    zero::kernel::clear(own.gradients.data(), elements * sizeof(Wire));
+    barrier_.arrive_and_wait();
+  }
+
+ private:
+  struct Rank {
+    std::vector<Parameter> parameters;
+    std::vector<Wire> gradients;
+    std::vector<float> master;
+    std::array<std::vector<float>, 2> states;
+  };
+  std::barrier<> barrier_;
+  std::vector<Rank> ranks_;
+  std::array<long, ranks> steps_{};
+  zero::AdamW rule_;
+};
+
+template <class Stage, class Precision>
+void step(benchmark::State& state) {
+  using Optimizer = zero::ShardedOptimizer<zero::InProcess, Stage, Precision>;
+  bench::Team team(ranks);
+  auto handles = zero::InProcess::group(ranks);
+  std::vector<std::unique_ptr<Optimizer>> optimizers(ranks);
+  team.run([&](int rank) {
+    auto const r = static_cast<std::size_t>(rank);
+    optimizers[r] = std::make_unique<Optimizer>(handles[r], model());
+    optimizers[r]->load_parameters([](zero::Tensor const&, std::size_t, std::span<float> out) {
+      std::fill(out.begin(), out.end(), 0.5f);
+    });
+  });
+  Raw<Precision> raw(team);
+
+  auto const staged = [&](int rank) {
+    Optimizer& optimizer = *optimizers[static_cast<std::size_t>(rank)];
+    for (int const unit : optimizer.units()) static_cast<void>(optimizer.parameters(unit).size());
+    for (int const unit : optimizer.units() | std::views::reverse) {
+      auto const weights = optimizer.parameters(unit);
+      optimizer.reduce(optimizer.gradients(unit));
+    }
+    optimizer.step();
+  };
+  auto const timed = [&](auto const& work) {
+    double const start = bench::seconds_now();
+    team.run(work);
+    return bench::seconds_now() - start;
+  };
+  auto const by_hand = [&](int rank) { raw.step(rank); };
+  timed(staged);
+  timed(by_hand);
+  std::vector<double> ratios;
+  double best = 1e9;
+  double best_raw = 1e9;
+  for (auto _ : state) {
+    double const raw_seconds = timed(by_hand);
+    double const seconds = timed(staged);
+    state.SetIterationTime(seconds);
+    ratios.push_back(seconds / raw_seconds);
+    best = std::min(best, seconds);
+    best_raw = std::min(best_raw, raw_seconds);
+  }
+  state.counters["vs_replicated"] = benchmark::Counter(bench::median(ratios));
+  state.counters["best_vs_best"] = benchmark::Counter(best / best_raw);
+  state.counters["raw_ms"] = benchmark::Counter(best_raw * 1e3);
+}
+
+template <class Stage, class Precision>
+void add(std::string const& name) {
+  benchmark::RegisterBenchmark(("step/" + name).c_str(), step<Stage, Precision>)
+      ->UseManualTime()
+      ->Iterations(15)
+      ->Unit(benchmark::kMillisecond);
+}
+
+[[maybe_unused]] bool const added = [] {
+  add<zero::stage::Replicated, zero::Fp32>("fp32/replicated");
+  add<zero::stage::Pos, zero::Fp32>("fp32/pos");
+  add<zero::stage::PosG, zero::Fp32>("fp32/pos+g");
+  add<zero::stage::PosGP, zero::Fp32>("fp32/pos+g+p");
+  add<zero::stage::Replicated, zero::Mixed<zero::bf16>>("bf16/replicated");
+  add<zero::stage::Pos, zero::Mixed<zero::bf16>>("bf16/pos");
+  add<zero::stage::PosG, zero::Mixed<zero::bf16>>("bf16/pos+g");
+  add<zero::stage::PosGP, zero::Mixed<zero::bf16>>("bf16/pos+g+p");
+  return true;
+}();
+
+}  // namespace
