@@ -30,8 +30,9 @@ namespace zero::inline v0_1 {
 ///
 /// Ranks that disagree about a collective, that throw, leave, or arrive too late end the whole
 /// family of groups: every later call of every rank throws the same sentence as Error
-/// (communication). Buffers of unfinished collectives are safe to free once the ticket is
-/// destroyed, so declare tickets after their buffers.
+/// (communication), except waiting for what is done already: its result stands. Buffers of
+/// unfinished collectives are safe to free once the ticket is destroyed, so declare tickets after
+/// their buffers.
 /// @par Threads  a handle belongs to one thread at a time; the group itself is shared
 class InProcess {
  public:
