@@ -345,4 +345,24 @@ TEST_CASE("InProcess: an exception that unwinds through a sub-group reaches peer
   }
 }
 
+TEST_CASE("InProcess: buffers may be freed as soon as wait has thrown, before the ticket") {
+  Watchdog watchdog(60);
+  for (int repeat = 0; repeat < 30; ++repeat) {
+    auto const body = [&](InProcess& comm) {
+      InProcess::Ticket ticket;
+      std::vector<float> x(600'000, 1.0f);
+      ticket = comm.start({.op = Op::all_reduce,
+                           .count = x.size(),
+                           .send = x.data(),
+                           .recv = x.data(),
+                           .bucket = 1});
+      if (comm.rank() == 0) comm.report_failure("the disk is on fire");
+      comm.wait(ticket);
+      // Ranks that were through before the failure meet it here.
+      zero::run(comm, {.op = Op::all_gather, .bucket = 2});
+    };
+    CHECK_THROWS_AS(zero::run_ranks(4, body), Error);
+  }
+}
+
 }  // namespace
