@@ -8,14 +8,12 @@
 
 #include <cstddef>
 #include <cstdio>
-#include <ranges>
 #include <string>
 #include <utility>
 #include <vector>
 
 constexpr int layers = 8;
 constexpr std::size_t width = 4096;
-constexpr zero::Bucket bucket{width * sizeof(zero::bf16)};  // one layer travels at a time
 
 /// Trains and returns the parameters of all layers.
 template <class Stage>
@@ -25,7 +23,7 @@ std::vector<zero::bf16> train(zero::InProcess& comm) {
     model.push_back({.name = "layer " + std::to_string(l), .shape = {width}, .unit = l});
   }
   zero::ShardedOptimizer opt{
-      comm, model, Stage{}, zero::Mixed<zero::bf16>{}, zero::AdamW{.lr = 0.01f}, bucket};
+      comm, model, Stage{}, zero::Mixed<zero::bf16>{}, zero::AdamW{.lr = 0.01f}};
 
   double error = 0.;
   for (int step = 0; step < 100; ++step) {
@@ -39,7 +37,7 @@ std::vector<zero::bf16> train(zero::InProcess& comm) {
     std::vector<float> slope = x[layers];
     for (std::size_t i = 0; i < width; ++i) slope[i] -= 2.f * x[0][i];
     error = double{slope[0]};
-    for (int const l : opt.units() | std::views::reverse) {
+    for (int l = layers - 1; l >= 0; --l) {
       auto parameters = opt.parameters(l);
       auto gradients = opt.gradients(l);
       auto const w = parameters[0];

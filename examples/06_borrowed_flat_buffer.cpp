@@ -54,9 +54,8 @@ int main() {
     for (int step = 0; step < 500; ++step) {
       loss = trainer.forward_backward(comm.rank());
       opt.reduce_all();
-      double const norm = opt.grad_norm();  // the same bits on both ranks
-      float const clip = norm > 1. ? static_cast<float>(1. / norm) : 1.f;
-      opt.step(0.02f, clip);
+      double const norm = opt.grad_norm();          // the same bits on both ranks
+      opt.step(0.02f, norm > 1. ? 1. / norm : 1.);  // learning rate, factor of the gradient
       if (step == 0) first_loss = loss;
     }
     if (comm.rank() != 0) return;

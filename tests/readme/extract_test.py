@@ -1,0 +1,81 @@
+"""Whatever extract.py cannot turn into a test it refuses, with the line; the rest it hands on."""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SCRIPT = pathlib.Path(__file__).with_name("extract.py")
+CI = "stage dependencies sh cmake/install-deps.sh\ntest() { make check 2>&1; }\n"
+PRESETS = '{"workflowPresets": [{"name": "demo"}]}'
+
+
+def run(text):
+    """Exit status, errors, blocks.cmake and the text of each block's file."""
+    with tempfile.TemporaryDirectory() as directory:
+        root = pathlib.Path(directory)
+        (root / ".ci").mkdir()
+        (root / ".ci/run").write_text(CI, encoding="utf-8")
+        (root / "CMakePresets.json").write_text(PRESETS, encoding="utf-8")
+        (root / "doc").mkdir()
+        (root / "doc/page.md").write_text(text, encoding="utf-8")
+        result = subprocess.run(
+            [sys.executable, SCRIPT, "--root", root, "--out", root / "out", "doc/page.md"],
+            capture_output=True, text=True, check=False)
+        files = {path.name: path.read_text(encoding="utf-8") for path in root.glob("out/*")}
+        return result.returncode, result.stderr, files
+
+
+class Extract(unittest.TestCase):
+    def refused(self, words, text):
+        status, errors, _ = run(text)
+        self.assertNotEqual(status, 0)
+        self.assertIn(words, errors)
+
+    def test_every_kind(self):
+        status, errors, files = run(
+            "See [the page](page.md#part) and [a site](https://example.com).\n"
+            "<!-- test: program -->\n```cpp\nint main() {}\n```\n"
+            "<!-- test: body -->\n```cpp\n#include <map>\ncomm.rank();\n```\n"
+            "<!-- test: types -->\n```cpp\nstruct S {};\n```\n"
+            "<!-- test: ci -->\n```sh\nsh cmake/install-deps.sh && cmake --workflow --preset demo\n"
+            "make check  # a remark\n```\n"
+            "<!-- test: run -->\n```sh\ntrue\n```\n"
+            "<!-- test: package p -->\n```cmake\nadd_executable(p main.cpp)\n```\n"
+            "<!-- test: output p -->\n```text\nhello\n```\n")
+        self.assertEqual(status, 0, errors)
+        calls = files["blocks.cmake"].splitlines()
+        self.assertEqual([call.split()[1] for call in calls],
+                         ["program", "body", "types", "ci", "run", "package", "output"])
+        self.assertRegex(files["doc_page_1.cpp"], r'#line 4 ".*page.md"\nint main')
+        self.assertRegex(files["doc_page_2.cpp"], r"(?s)^#include <map>.*main\(\).*comm.rank\(\);")
+        self.assertIn("int main() {}", files["doc_page_3.cpp"])
+        self.assertEqual(files["doc_page_7.txt"], "hello\n")
+        self.assertTrue(calls[5].endswith('"p")'))
+
+    def test_refusals(self):
+        self.refused("page.md:1: the block has no line", "```cpp\nint x;\n```\n")
+        self.refused("page.md:1: the block has no line", "~~~cpp\nint x;\n~~~\n")
+        self.refused("blocks in '' are not tested", "```\nint x;\n```\n")
+        self.refused("blocks in 'python' are not tested", "```python\n1\n```\n")
+        self.refused("'run' is no test", "<!-- test: run -->\n```cpp\nint x;\n```\n")
+        self.refused("do not fit", "<!-- test: output -->\n```text\nx\n```\n")
+        self.refused("do not fit", "<!-- test: body x -->\n```cpp\nint x;\n```\n")
+        self.refused("page.md:1: no block follows", "<!-- test: types -->\n\n```cpp\n```\n")
+        self.refused("is not '<!-- test", "<!-- test:types -->\n```cpp\n```\n")
+        self.refused("does not end", "<!-- test: types -->\n```cpp\nint x;\n")
+        self.refused("does not end", "<!-- test: types -->\n")
+        self.refused("leads nowhere", "[gone](gone.md)\n")
+        self.refused("no block at all", "nothing\n")
+
+    def test_commands(self):
+        block = "<!-- test: ci -->\n```sh\n{}\n```\n"
+        self.refused("nobody runs 'make'", block.format("make"))
+        self.refused("nobody runs 'rm -r x'", block.format("make check && rm -r x"))
+        self.refused("nobody runs", block.format("cmake --workflow --preset gone"))
+        self.refused("nobody runs", block.format("cmake --workflow --preset demo --fresh"))
+
+
+if __name__ == "__main__":
+    unittest.main()
