@@ -45,7 +45,7 @@ std::vector<float> floats() {
       result.push_back(std::bit_cast<float>(high << 16 | low));
     }
   }
-  while (result.size() % 8 != 0) result.push_back(0.f);
+  while (result.size() % 16 != 0) result.push_back(0.f);
   return result;
 }
 
@@ -84,13 +84,16 @@ TEST_CASE_TEMPLATE("a pack converts with the bits of the scalar conversions",
   }
   SUBCASE("from fp32, with every tie") {
     auto const from = floats();
-    for (std::size_t first = 0; first < from.size(); first += V::lanes) {
-      Half halves[V::lanes];
-      alignas(16) Half streamed[V::lanes];
-      V::load(from.data() + first).store(&halves[0]);
-      V::load(from.data() + first).stream(&streamed[0]);
+    for (std::size_t first = 0; first < from.size(); first += 2 * V::lanes) {
+      Half halves[2 * V::lanes];
+      alignas(16) Half streamed[2 * V::lanes];
+      V const low = V::load(from.data() + first);
+      V const high = V::load(from.data() + first + V::lanes);
+      low.store(&halves[0]);
+      high.store(&halves[V::lanes]);
+      V::stream(low, high, &streamed[0]);
       V::fence();
-      for (std::size_t i = 0; i < V::lanes; ++i) {
+      for (std::size_t i = 0; i < 2 * V::lanes; ++i) {
         same = same && halves[i] == Half(from[first + i]) && streamed[i] == halves[i];
       }
     }
