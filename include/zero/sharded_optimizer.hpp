@@ -3,11 +3,10 @@
 #pragma once
 
 #include "zero/base/error.hpp"
-#include "zero/base/version.hpp"
-#include "zero/concepts/policies.hpp"
 #include "zero/layout/plan.hpp"
 #include "zero/optimizer/agreement.hpp"
 #include "zero/optimizer/arena.hpp"
+#include "zero/optimizer/choice.hpp"
 #include "zero/optimizer/consensus.hpp"
 #include "zero/optimizer/gather.hpp"
 #include "zero/optimizer/gradient_store.hpp"
@@ -21,9 +20,8 @@
 #include "zero/optimizer/staging.hpp"
 #include "zero/optimizer/step.hpp"
 #include "zero/optimizer/update.hpp"
-#include "zero/precision/fp32.hpp"
+#include "zero/optimizer/update_source.hpp"
 #include "zero/precision/loss_scale.hpp"
-#include "zero/rule/adamw.hpp"
 
 #include <array>
 #include <concepts>
@@ -59,30 +57,18 @@ namespace zero::inline v0_1 {
 /// @par Source      ZeRO, arXiv 1910.02054, §5 (stages) and §7 (traffic)
 template <class... Policies>
 class ShardedOptimizer {
-  static_assert(((detail::slots_of<Policies> == 1) && ...),
-                "zero: a policy models no slot, or more than one (stage, communicator, precision, "
-                "rule, bucket, accumulation, memory, prefetch)");
-  static_assert(detail::named<detail::FitsStage, Policies...> <= 1, "zero: two stages are named");
-  static_assert(detail::named<detail::FitsCommunicator, Policies...> == 1,
-                "zero: exactly one communicator must be named");
-  static_assert(detail::named<detail::FitsPrecision, Policies...> <= 1,
-                "zero: two precisions are named");
-  static_assert(detail::named<detail::FitsRule, Policies...> <= 1, "zero: two rules are named");
-  static_assert(detail::named<detail::FitsBucket, Policies...> <= 1, "zero: two buckets are named");
-  static_assert(detail::named<detail::FitsAccumulation, Policies...> <= 1,
-                "zero: two accumulations are named");
-  static_assert(detail::named<detail::FitsMemory, Policies...> <= 1,
-                "zero: two memory policies are named");
-  static_assert(detail::named<detail::FitsPrefetch, Policies...> <= 1,
-                "zero: two prefetches are named");
+  using Choice = detail::Choice<Policies...>;
 
  public:
-  using Stage = detail::Selected<detail::FitsStage, stage::PosG, Policies...>;
+  using Stage = typename Choice::Stage;
+  // Not through Choice: deduction tries the constructor with no policies at all, and must fail
+  // softly there.
   using Communicator = detail::Selected<detail::FitsCommunicator, void, Policies...>;
-  using Precision = detail::Selected<detail::FitsPrecision, Fp32, Policies...>;
-  using Rule = detail::Selected<detail::FitsRule, AdamW, Policies...>;
-  using Accumulation = detail::Selected<detail::FitsAccumulation, AccumulateNone, Policies...>;
-  using Memory = detail::Selected<detail::FitsMemory, Owned<>, Policies...>;
+  using Precision = typename Choice::Precision;
+  using Rule = typename Choice::Rule;
+  using Accumulation = typename Choice::Accumulation;
+  using Memory = typename Choice::Memory;
+  using Slots = typename Choice::Slots;
   using Parameter = typename Precision::Parameter;
   using Wire = typename Precision::Wire;
   using Master = typename Precision::Master;
@@ -91,10 +77,6 @@ class ShardedOptimizer {
   static constexpr Sharding sharding = Stage::sharding;
   static constexpr bool borrowed = Memory::borrowed;
   static constexpr std::size_t state_arrays = static_cast<std::size_t>(Rule::state_count);
-  static_assert(!(borrowed && sharding.parameters),
-                "zero: borrowed memory cannot be partitioned; use a stage up to Pos+g or Owned<>");
-
-  using Slots = detail::Slots<Stage, Communicator, Precision, Rule, Accumulation, Memory>;
 
   /// What a rank will hold and send, before anything is allocated.
   /// @param values       bucket, prefetch, ... as for the constructor
@@ -104,11 +86,11 @@ class ShardedOptimizer {
                                  std::vector<Tensor> const& tensors,
                                  std::uint64_t micro_steps,
                                  Values const&... values) {
-    Bucket const bucket = pick<Bucket>(values...);
-    Prefetch const prefetch = pick<Prefetch>(values...);
-    return make_plan(Partition(tensors, partition_options(world_size, bucket)),
+    Bucket const bucket = Choice::template pick<Bucket>(values...);
+    Prefetch const prefetch = Choice::template pick<Prefetch>(values...);
+    return make_plan(Partition(tensors, Choice::partition_options(world_size, bucket)),
                      Slots::storage_choice(prefetch.depth),
-                     plan_names(),
+                     Choice::names(),
                      micro_steps);
   }
 
@@ -126,13 +108,13 @@ class ShardedOptimizer {
                             Values const&... values)
       : comm_(&comm),
         tensors_(std::move(tensors)),
-        precision_(pick<Precision>(values...)),
-        rule_(pick<Rule>(values...)),
-        bucket_(pick<Bucket>(values...)),
-        prefetch_(pick<Prefetch>(values...)),
-        partition_(tensors_, partition_options(comm.size(), bucket_)),
+        precision_(Choice::template pick<Precision>(values...)),
+        rule_(Choice::template pick<Rule>(values...)),
+        bucket_(Choice::template pick<Bucket>(values...)),
+        prefetch_(Choice::template pick<Prefetch>(values...)),
+        partition_(tensors_, Choice::partition_options(comm.size(), bucket_)),
         elements_(agreed_elements()),
-        arena_(pick<Memory>(values...).allocator),
+        arena_(Choice::template pick<Memory>(values...).allocator),
         parameters_(tensors_, partition_, elements_, arena_),
         gradients_(tensors_, partition_, comm.rank(), elements_, arena_),
         update_(tensors_, partition_, comm.rank(), elements_, arena_),
@@ -142,8 +124,6 @@ class ShardedOptimizer {
         reduction_(comm, partition_, gradients_, norm_, staging_),
         refresh_(make_refresh()),
         loss_scale_(initial_loss_scale()) {
-    static_assert((is_policy<Values> && ...),
-                  "zero: a value's type is none of this optimizer's policies");
     unit_tensors_.resize(static_cast<std::size_t>(partition_.placement().unit_count()));
     for (int unit = 0; unit < partition_.placement().unit_count(); ++unit) units_.push_back(unit);
     for (std::size_t t = 0; t < tensors_.size(); ++t) {
@@ -160,7 +140,8 @@ class ShardedOptimizer {
   [[nodiscard]] Partition const& partition() const noexcept { return partition_; }
   /// What this rank holds and sends in a step of so many micro-steps.
   [[nodiscard]] Plan plan(std::uint64_t micro_steps = 1) const {
-    return make_plan(partition_, Slots::storage_choice(prefetch_.depth), plan_names(), micro_steps);
+    return make_plan(
+        partition_, Slots::storage_choice(prefetch_.depth), Choice::names(), micro_steps);
   }
   /// Bytes this rank holds now, by role: equal to `plan().memory`.
   [[nodiscard]] MemoryBytes const& held() const noexcept { return arena_.held(); }
@@ -357,39 +338,6 @@ class ShardedOptimizer {
   friend class UnitParameters<ShardedOptimizer>;
   friend class UnitGradients<ShardedOptimizer>;
 
-  template <class T>
-  static constexpr bool is_policy =
-      std::same_as<T, Stage> || std::same_as<T, Precision> || std::same_as<T, Rule> ||
-      std::same_as<T, Accumulation> || std::same_as<T, Memory> || std::same_as<T, Bucket> ||
-      std::same_as<T, Prefetch>;
-
-  /// The value of that type among the arguments, or a default one.
-  template <class T>
-  static T pick() {
-    return T{};
-  }
-  template <class T, class First, class... Rest>
-  static T pick(First const& first, Rest const&... rest) {
-    if constexpr (std::same_as<T, First>) {
-      return first;
-    } else {
-      return pick<T>(rest...);
-    }
-  }
-
-  static PartitionOptions partition_options(int world_size, Bucket const& bucket) {
-    return {.world_size = world_size,
-            .bucket_elements = bucket.bytes / sizeof(Wire),
-            .merge = sharding.parameters      ? Merge::never
-                     : Slots::pools_gradients ? Merge::within_largest_unit
-                                              : Merge::freely};
-  }
-  static PlanNames plan_names() {
-    return {.stage = std::string(Stage::name),
-            .precision = std::string(Precision::name),
-            .rule = std::string(Rule::name),
-            .accumulation = std::string(Accumulation::name)};
-  }
   LossScale initial_loss_scale() const {
     if constexpr (Precision::loss_scaled) {
       return LossScale(precision_.loss_scale);
@@ -493,46 +441,21 @@ class ShardedOptimizer {
       }
     }
     report.step = ++steps_;
-    float const learning_rate = options.learning_rate.value_or(rule_.lr);
-    auto const scale =
-        static_cast<float>(clip / (agreement_.weight * static_cast<double>(report.loss_scale)));
+    detail::UpdateTerms const terms{
+        .step = steps_,
+        .learning_rate = options.learning_rate.value_or(rule_.lr),
+        .gradient_scale = static_cast<float>(
+            clip / (agreement_.weight * static_cast<double>(report.loss_scale)))};
     for (std::size_t b = 0; b < partition_.buckets().size(); ++b) {
-      update_.apply(rule_,
-                    steps_,
-                    learning_rate,
-                    scale,
-                    partition_.buckets()[b],
-                    gradients_to_apply(b),
-                    parameters_);
+      BucketSpan const& bucket = partition_.buckets()[b];
+      auto const* const source = detail::update_source(*comm_, gradients_, staging_, bucket, b);
+      update_.apply(rule_, terms, bucket, source, parameters_);
       if constexpr (sharding.optimizer && !sharding.parameters) refresh_.start(b);
     }
     if (!options.overlap_publish) settle();
     if constexpr (Precision::loss_scaled) loss_scale_.update(false);
     discard_gradients();
     return report;
-  }
-
-  /// This rank's reduced share; where every rank updates everything, everybody's, gathered.
-  typename Slots::Gradient const* gradients_to_apply(std::size_t b) {
-    using Gradient = typename Slots::Gradient;
-    BucketSpan const& bucket = partition_.buckets()[b];
-    Gradient* const own = gradients_.reduced(bucket);
-    if constexpr (sharding.optimizer) return own;
-    Gradient* all = nullptr;
-    if constexpr (Slots::keeps_full_gradients && !Slots::reduced_shard) {
-      all = gradients_.whole_bucket(bucket);
-    } else {
-      all = staging_.template buffer<Gradient>();
-    }
-    run(*comm_,
-        {.op = Op::all_gather,
-         .dtype = dtype_of<Gradient>,
-         .accumulate = dtype_of<Gradient>,
-         .count = static_cast<std::size_t>(bucket.shard),
-         .send = own,
-         .recv = all,
-         .bucket = static_cast<int>(b)});
-    return all;
   }
 
   Communicator* comm_;

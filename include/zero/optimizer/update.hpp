@@ -16,6 +16,13 @@
 
 namespace zero::inline v0_1::detail {
 
+/// What all elements of a step's update have in common.
+struct UpdateTerms {
+  long step = 0;  ///< counts applied updates from 1
+  float learning_rate = 0.f;
+  float gradient_scale = 1.f;  ///< from summed, scaled gradients to the clipped mean
+};
+
 /// Master weights and optimizer states of one rank, and the pass that advances them.
 ///
 /// A rank updates its share of each bucket where optimizer states are sharded, and the whole bucket
@@ -75,9 +82,7 @@ class Update {
   /// Updates this rank's range of one bucket.
   /// @param gradients  of that range, from its first element on
   void apply(Rule const& rule,
-             long step,
-             float learning_rate,
-             float gradient_scale,
+             UpdateTerms const& terms,
              BucketSpan const& bucket,
              Gradient const* gradients,
              ParameterStore<Slots> const& parameters) {
@@ -91,12 +96,13 @@ class Update {
                   .count = static_cast<std::size_t>(piece.count)};
       if constexpr (Slots::has_master) next.parameter = parameters.segment(bucket, piece);
       if (run.extend(next, tensor)) return;
-      run.update(rule, gradient_scale);
-      run.begin(next,
-                tensor,
-                rule.scalars(step, learning_rate, tensor.learning_rate, tensor.weight_decay));
+      run.update(rule, terms.gradient_scale);
+      run.begin(
+          next,
+          tensor,
+          rule.scalars(terms.step, terms.learning_rate, tensor.learning_rate, tensor.weight_decay));
     });
-    run.update(rule, gradient_scale);
+    run.update(rule, terms.gradient_scale);
   }
 
  private:

@@ -1,0 +1,83 @@
+/// @file
+/// From a list of policies to one policy per slot, with a sentence for each mistake.
+#pragma once
+
+#include "zero/concepts/policies.hpp"
+#include "zero/layout/partition.hpp"
+#include "zero/layout/plan.hpp"
+#include "zero/optimizer/slots.hpp"
+#include "zero/precision/fp32.hpp"
+#include "zero/rule/adamw.hpp"
+
+#include <concepts>
+#include <string>
+
+namespace zero::inline v0_1::detail {
+
+/// The choice that a list of policies makes, defaults filled in.
+template <class... Policies>
+struct Choice {
+  static_assert(((slots_of<Policies> == 1) && ...),
+                "zero: a policy models no slot, or more than one (stage, communicator, precision, "
+                "rule, bucket, accumulation, memory, prefetch)");
+  static_assert(named<FitsStage, Policies...> <= 1, "zero: two stages are named");
+  static_assert(named<FitsCommunicator, Policies...> == 1,
+                "zero: exactly one communicator must be named");
+  static_assert(named<FitsPrecision, Policies...> <= 1, "zero: two precisions are named");
+  static_assert(named<FitsRule, Policies...> <= 1, "zero: two rules are named");
+  static_assert(named<FitsBucket, Policies...> <= 1, "zero: two buckets are named");
+  static_assert(named<FitsAccumulation, Policies...> <= 1, "zero: two accumulations are named");
+  static_assert(named<FitsMemory, Policies...> <= 1, "zero: two memory policies are named");
+  static_assert(named<FitsPrefetch, Policies...> <= 1, "zero: two prefetches are named");
+
+  using Stage = Selected<FitsStage, stage::PosG, Policies...>;
+  using Communicator = Selected<FitsCommunicator, void, Policies...>;
+  using Precision = Selected<FitsPrecision, Fp32, Policies...>;
+  using Rule = Selected<FitsRule, AdamW, Policies...>;
+  using Accumulation = Selected<FitsAccumulation, AccumulateNone, Policies...>;
+  using Memory = Selected<FitsMemory, Owned<>, Policies...>;
+  static_assert(!(Memory::borrowed && Stage::sharding.parameters),
+                "zero: borrowed memory cannot be partitioned; use a stage up to Pos+g or Owned<>");
+
+  using Slots = detail::Slots<Stage, Communicator, Precision, Rule, Accumulation, Memory>;
+
+  /// The value of type T among the arguments, or a default one.
+  template <class T>
+  static T pick() {
+    return T{};
+  }
+  template <class T, class First, class... Rest>
+  static T pick(First const& first, Rest const&... rest) {
+    static_assert(is_chosen<First>, "zero: a value's type is none of this optimizer's policies");
+    if constexpr (std::same_as<T, First>) {
+      return first;
+    } else {
+      return pick<T>(rest...);
+    }
+  }
+
+  static PartitionOptions partition_options(int world_size, Bucket const& bucket) {
+    constexpr Merge merge = Stage::sharding.parameters ? Merge::never
+                            : Slots::pools_gradients   ? Merge::within_largest_unit
+                                                       : Merge::freely;
+    return {.world_size = world_size,
+            .bucket_elements = bucket.bytes / sizeof(typename Precision::Wire),
+            .merge = merge};
+  }
+
+  static PlanNames names() {
+    return {.stage = std::string(Stage::name),
+            .precision = std::string(Precision::name),
+            .rule = std::string(Rule::name),
+            .accumulation = std::string(Accumulation::name)};
+  }
+
+ private:
+  template <class T>
+  static constexpr bool is_chosen =
+      std::same_as<T, Stage> || std::same_as<T, Precision> || std::same_as<T, Rule> ||
+      std::same_as<T, Accumulation> || std::same_as<T, Memory> || std::same_as<T, Bucket> ||
+      std::same_as<T, Prefetch>;
+};
+
+}  // namespace zero::inline v0_1::detail
