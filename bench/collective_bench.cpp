@@ -130,7 +130,7 @@ void raw(benchmark::State& state, Op op) {
 }
 
 void sizes(benchmark::internal::Benchmark* it) {
-  it->ArgNames({"bytes", "ranks"})->UseManualTime()->Iterations(15)->Unit(benchmark::kMicrosecond);
+  it->ArgNames({"bytes", "ranks"})->UseManualTime()->Iterations(20)->Unit(benchmark::kMicrosecond);
   for (std::int64_t const ranks : {2, 4}) {
     for (std::size_t const bytes :
          {64 * zero::KiB, 1 * zero::MiB, 16 * zero::MiB, 64 * zero::MiB, 256 * zero::MiB}) {
