@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <type_traits>
 
 namespace zero::inline v0_1 {
 
@@ -80,7 +81,7 @@ concept Element = requires {
 
 /// A floating-point element: what parameters, gradients and states are made of.
 template <class T>
-concept FloatElement = Element<T> && requires(T x, float y) {
+concept FloatElement = Element<T> && !std::is_integral_v<T> && requires(T x, float y) {
   static_cast<float>(x);
   static_cast<T>(y);
 };

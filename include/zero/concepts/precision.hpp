@@ -20,7 +20,8 @@ namespace zero::inline v0_1 {
 /// | `State`       | optimizer states                                               |
 ///
 /// `loss_scaled` says that gradients carry a dynamic loss scale and that a step whose gradients
-/// overflow is skipped. If `Master` is the same type as `Parameter`, no separate master is held.
+/// overflow is skipped; such a precision has a member `loss_scale` (LossScaleOptions). If `Master`
+/// is the same type as `Parameter`, no separate master is held.
 template <class P>
 concept Precision = std::regular<P> && requires {
   { P::name } -> std::convertible_to<std::string_view>;
@@ -31,6 +32,7 @@ concept Precision = std::regular<P> && requires {
   requires FloatElement<typename P::State>;
   { P::loss_scaled } -> std::convertible_to<bool>;
   requires sizeof(typename P::Accumulate) >= sizeof(typename P::Wire);
+  requires !P::loss_scaled || requires(P const& precision) { precision.loss_scale; };
 };
 
 /// True if the update keeps a wider copy of the parameters beside the ones the model reads.
