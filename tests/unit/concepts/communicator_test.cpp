@@ -1,0 +1,93 @@
+#include "archetypes.hpp"
+#include <zero/concepts/communicator.hpp>
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+namespace {
+
+using zero::Collective;
+using zero::Communicator;
+using zero::elements_sent;
+using zero::Op;
+using zero::SplittableCommunicator;
+
+struct Splittable : archetype::Communicator {
+  Splittable() = default;
+  Splittable(Splittable&&) {}
+  Splittable split(int, int) { return {}; }
+};
+
+struct Throwing : archetype::Communicator {
+  [[nodiscard]] int rank() const { return 0; }
+};
+
+struct Spaceless {
+  using Ticket = int;
+  [[nodiscard]] int rank() const noexcept { return 0; }
+  [[nodiscard]] int size() const noexcept { return 1; }
+  Ticket start(Collective const&) { return 0; }
+  void wait(Ticket&) {}
+};
+
+struct TicketCannotMove {
+  struct Ticket {
+    Ticket() = default;
+    Ticket(Ticket const&) = delete;
+  };
+  using Space = archetype::Space;
+  [[nodiscard]] int rank() const noexcept { return 0; }
+  [[nodiscard]] int size() const noexcept { return 1; }
+  Ticket start(Collective const&) { return {}; }
+  void wait(Ticket&) {}
+};
+
+}  // namespace
+
+TEST_CASE("a communicator has a rank, a size, a memory space, and starts and waits") {
+  static_assert(Communicator<archetype::Communicator>);
+  static_assert(Communicator<zero::Self> && Communicator<zero::InProcess>);
+  static_assert(!Communicator<Throwing>);
+  static_assert(!Communicator<Spaceless>);
+  static_assert(!Communicator<TicketCannotMove>);
+  static_assert(!Communicator<int>);
+  CHECK(Communicator<archetype::Communicator>);
+}
+
+TEST_CASE("splitting is asked for where it is needed only") {
+  static_assert(!SplittableCommunicator<archetype::Communicator>);
+  static_assert(SplittableCommunicator<Splittable>);
+  static_assert(SplittableCommunicator<zero::InProcess>);
+  CHECK(SplittableCommunicator<Splittable>);
+}
+
+TEST_CASE("elements sent are those of the paper's algorithms") {
+  static_assert(elements_sent(Op::reduce_scatter, 100, 4) == 300);
+  static_assert(elements_sent(Op::all_gather, 100, 4) == 300);
+  static_assert(elements_sent(Op::all_to_all, 100, 4) == 300);
+  static_assert(elements_sent(Op::all_reduce, 100, 4) == 150);
+  static_assert(elements_sent(Op::all_reduce, 101, 4) == 156);
+  static_assert(elements_sent(Op::broadcast, 100, 4) == 100);
+  for (int op = 0; op < zero::op_count; ++op) {
+    CHECK(elements_sent(static_cast<Op>(op), 100, 1) == 0);
+    CHECK(elements_sent(static_cast<Op>(op), 0, 8) == 0);
+  }
+}
+
+TEST_CASE("operations have names, and a block has bytes") {
+  std::string names;
+  for (int op = 0; op < zero::op_count; ++op) names += std::string(name(static_cast<Op>(op))) + " ";
+  CHECK(names == "reduce_scatter all_gather all_to_all all_reduce broadcast ");
+  CHECK(name(static_cast<Op>(77)) == "unknown");
+  CHECK(Collective{.dtype = zero::DType::bf16, .count = 3}.block_bytes() == 6);
+  CHECK(Collective{}.bucket == -1);
+}
+
+TEST_CASE("run() starts a collective and waits for it") {
+  archetype::Communicator comm;
+  float from = 3.f;
+  float to = 0.f;
+  zero::run(comm, {.count = 1, .send = &from, .recv = &to});
+  CHECK(to == 3.f);
+}
