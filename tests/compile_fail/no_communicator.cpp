@@ -1,0 +1,10 @@
+// expect: zero: exactly one communicator must be named
+#include <zero/zero.hpp>
+
+#ifndef ZERO_CONTROL
+using Optimizer = zero::ShardedOptimizer<zero::stage::PosG, zero::Fp32>;
+#else
+using Optimizer = zero::ShardedOptimizer<zero::stage::PosG, zero::Fp32, zero::Self>;
+#endif
+
+int main() { return Optimizer::plan(1, {}, 1).world_size - 1; }

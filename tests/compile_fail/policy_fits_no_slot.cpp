@@ -1,0 +1,17 @@
+// expect: zero: a policy models no slot, or more than one
+// A rule without a name is no rule, and is not mistaken for anything else.
+#include <zero/zero.hpp>
+
+struct Nameless {
+  static constexpr int state_count = 0;
+  float lr = 1.f;
+};
+
+int main() {
+  zero::Self comm;
+#ifndef ZERO_CONTROL
+  zero::ShardedOptimizer<zero::Self, Nameless> optimizer{comm, {}};
+#else
+  zero::ShardedOptimizer<zero::Self, zero::PlainSgd> optimizer{comm, {}};
+#endif
+}

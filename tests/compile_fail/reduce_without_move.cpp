@@ -1,0 +1,16 @@
+// expect: (cannot bind rvalue reference|no matching member function|expects an rvalue)
+// Spent buffers are given away visibly.
+#include <zero/zero.hpp>
+
+#include <utility>
+
+int main() {
+  zero::Self comm;
+  zero::ShardedOptimizer optimizer{comm, {{.name = "w", .shape = {4}}}};
+  auto gradients = optimizer.gradients(0);
+#ifndef ZERO_CONTROL
+  optimizer.reduce(gradients);
+#else
+  optimizer.reduce(std::move(gradients));
+#endif
+}
