@@ -156,6 +156,20 @@ TEST_CASE("InProcess: a reported failure is every peer's, in the words of the re
   }
 }
 
+TEST_CASE("InProcess: a finished collective's result stands after a failure, nothing new starts") {
+  auto handles = InProcess::group(2);
+  std::vector<float> x(5, 1.0f);
+  std::vector<float> y(5, 2.0f);
+  InProcess::Ticket first = handles[0].start(sum(x));
+  InProcess::Ticket second = handles[1].start(sum(y));
+  handles[1].wait(second);
+  handles[1].report_failure("the disk is on fire");
+  handles[0].wait(first);
+  CHECK(x[0] == 3.0f);
+  CHECK_THROWS_AS(zero::run(handles[0], sum(x)), Error);
+  CHECK_THROWS_AS(zero::run(handles[1], sum(y)), Error);
+}
+
 TEST_CASE("InProcess: groups that were not split from each other do not share their fate") {
   auto broken = InProcess::group(2);
   auto sound = InProcess::group(1);
