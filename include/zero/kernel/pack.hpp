@@ -249,6 +249,8 @@ class Pack {
   [[nodiscard]] ZERO_ALWAYS_INLINE static Pack opaque(Pack a) noexcept {
 #if defined(__SSE2__)
     asm("" : "+x"(a.floats_));
+#elif defined(__aarch64__)
+    asm("" : "+w"(a.floats_));
 #endif
     return a;
   }

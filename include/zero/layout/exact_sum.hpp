@@ -101,8 +101,12 @@ class ExactSum {
   static constexpr std::size_t top = word_count - 2;
   static constexpr std::size_t not_finite = word_count - 1;
   static constexpr std::uint64_t digit_mask = 0xffffffffu;
-  /// An addition grows a word by less than 2³³.
+  /// Additions between two carries.
   static constexpr std::int64_t max_pending = std::int64_t{1} << 29;
+  static constexpr std::int64_t growth = std::int64_t{1} << 33;  ///< of a word by an addition
+  static_assert(max_pending < std::numeric_limits<std::int64_t>::max() / growth,
+                "zero: a word could overflow before its carry");
+  static_assert(max_ranks < max_pending, "zero: the words of all ranks could overflow");
 
   [[nodiscard]] constexpr std::uint64_t digit(std::size_t i) const noexcept {
     return static_cast<std::uint64_t>(words_[i]);
@@ -112,7 +116,6 @@ class ExactSum {
   [[nodiscard]] constexpr double rounded() const noexcept {
     std::size_t high = top;
     while (high != 0 && words_[high] == 0) --high;
-    if (high == top) return std::numeric_limits<double>::infinity();
     // Below 2⁶⁴ units of 2⁻¹⁰⁷⁴ the bits may be fewer than a mantissa has: then nothing is rounded.
     std::size_t const length = 32 * high + static_cast<std::size_t>(std::bit_width(digit(high)));
     if (length <= 53) return compose(digit(0) | digit(1) << 32, 0);

@@ -104,7 +104,10 @@ TEST_CASE("fp16 overflows to infinity from half a unit beyond its largest number
   CHECK(rounded<fp16>(65519.99609375) == 0x7bff);
   CHECK(rounded<fp16>(65520.) == 0x7c00);  // the tie: to even
   CHECK(rounded<fp16>(-65520.) == 0xfc00);
-  CHECK(rounded<fp16>(65536.) == 0x7c00);
+  for (double beyond : {65536., 65600., 70000., 131071., 1e6}) {
+    CHECK(rounded<fp16>(beyond) == 0x7c00);
+    CHECK(rounded<fp16>(-beyond) == 0xfc00);
+  }
   CHECK(fp16(std::numeric_limits<float>::max()).bits == 0x7c00);
   CHECK(fp16(infinity).bits == 0x7c00);
   CHECK(fp16(-infinity).bits == 0xfc00);

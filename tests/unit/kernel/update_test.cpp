@@ -7,10 +7,13 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
 #include <random>
+#include <string_view>
+#include <type_traits>
 #include <vector>
 
 namespace {
@@ -34,6 +37,19 @@ struct Careless {
     p = p - s.learning_rate * state[0] - state[2] * state[1] * 0.5f;
   }
   bool operator==(Careless const&) const = default;
+};
+
+/// Adds the gradient to something: what a compiler likes to fuse with the scaling before it.
+struct Sum {
+  static constexpr std::string_view name = "sum";
+  static constexpr int state_count = 0;
+  float lr = 0.f;
+  [[nodiscard]] zero::StepScalars scalars(long, float, float, float) const { return {}; }
+  template <class V>
+  void update(zero::StepScalars const&, V& p, V const& g, V*) const {
+    p = p + g;
+  }
+  bool operator==(Sum const&) const = default;
 };
 
 constexpr float scale = 0x1.2345p-3f;
@@ -237,6 +253,20 @@ TEST_CASE("a large narrow output is the same around the caches as through them")
         rule, scalars, scale, pieces.arrays(i, std::min<std::size_t>(4099, count - i)));
   }
   CHECK(data.same(pieces));
+}
+
+TEST_CASE("a rule is given the gradient scaled and rounded") {
+  // 1/3 · 3 is exactly 1 after rounding and a little more before.
+  float p[20];
+  float g[20];
+  std::fill_n(&p[0], 20, -1.f);
+  std::fill_n(&g[0], 20, 3.f);
+  zero::kernel::UpdateArrays<float, float, float, float, 0> arrays;
+  arrays.master = &p[0];
+  arrays.gradient = &g[0];
+  arrays.count = 20;
+  zero::kernel::update(Sum{}, {}, 1.f / 3.f, arrays);
+  for (float x : p) CHECK(x == 0.f);
 }
 
 TEST_CASE("without a separate array of parameters none is written") {
