@@ -1,4 +1,4 @@
-// expect: (cannot bind rvalue reference|no matching member function|expects an rvalue)
+// expect: (cannot bind rvalue reference|cannot bind to lvalue)
 // Spent buffers are given away visibly.
 #include <zero/zero.hpp>
 

@@ -1,4 +1,4 @@
-// expect: (read-only location|not assignable)
+// expect: (read-only location|cannot assign)
 // Gathered parameters are a copy: what is written into it would be lost.
 #include <zero/zero.hpp>
 
