@@ -1,6 +1,5 @@
-#include "zero/kernel/reduce.hpp"
-
-#include "zero/base/dtype.hpp"
+#include <zero/base/dtype.hpp>
+#include <zero/kernel/reduce.hpp>
 
 #include <doctest/doctest.h>
 
@@ -215,6 +214,8 @@ TEST_CASE("sum_function: the supported pairs, and an offset into the inputs") {
   CHECK_FALSE(has_sum(DType::i32, DType::f32));
   CHECK_FALSE(has_sum(DType::f32, DType::i32));
   CHECK_FALSE(has_sum(DType::u8, DType::u8));
+  CHECK_FALSE(has_sum(DType::bf16, DType::bf16));
+  CHECK(has_sum(DType::bf16, DType::f32));
 }
 
 }  // namespace
