@@ -26,8 +26,7 @@ ZERO_ALWAYS_INLINE void add_square_rows(T const* x,
   static_assert(sizeof(sums) == sizeof(lanes));
   __builtin_memcpy(sums, lanes, sizeof(sums));
   for (std::size_t row = 0; row < rows; ++row, x += norm_lanes) {
-    // Past the end of an array a prefetch is harmless, but a pointer may not be formed there.
-    __builtin_prefetch(reinterpret_cast<void const*>(reinterpret_cast<std::uintptr_t>(x) + 1024));
+    prefetch<1024>(x);
     for (std::size_t i = 0; i < norm_lanes / V::lanes; ++i) {
       V const values = V::load(x + i * V::lanes);
       typename V::Doubles const low = values.low_doubles();

@@ -74,32 +74,40 @@ constexpr Isa native = 0u
 namespace detail {
 /// Vector types by lanes. Spelled out, since g++ takes a vector whose size depends on a template
 /// parameter for a scalar until it is instantiated.
-template <std::size_t lanes>
+template <std::size_t Lanes>
 struct Vectors;
 template <>
 struct Vectors<2> {
-  typedef float Floats __attribute__((vector_size(8)));
-  typedef double Doubles __attribute__((vector_size(16)));
-  typedef std::int32_t Ints __attribute__((vector_size(8)));
-  typedef std::uint32_t Words __attribute__((vector_size(8)));
-  typedef std::uint16_t Halves __attribute__((vector_size(4)));
+  using Floats = float __attribute__((vector_size(8)));
+  using Doubles = double __attribute__((vector_size(16)));
+  using Ints = std::int32_t __attribute__((vector_size(8)));
+  using Words = std::uint32_t __attribute__((vector_size(8)));
+  using Halves = std::uint16_t __attribute__((vector_size(4)));
 };
 template <>
 struct Vectors<4> {
-  typedef float Floats __attribute__((vector_size(16)));
-  typedef double Doubles __attribute__((vector_size(32)));
-  typedef std::int32_t Ints __attribute__((vector_size(16)));
-  typedef std::uint32_t Words __attribute__((vector_size(16)));
-  typedef std::uint16_t Halves __attribute__((vector_size(8)));
+  using Floats = float __attribute__((vector_size(16)));
+  using Doubles = double __attribute__((vector_size(32)));
+  using Ints = std::int32_t __attribute__((vector_size(16)));
+  using Words = std::uint32_t __attribute__((vector_size(16)));
+  using Halves = std::uint16_t __attribute__((vector_size(8)));
 };
 template <>
 struct Vectors<8> {
-  typedef float Floats __attribute__((vector_size(32)));
-  typedef double Doubles __attribute__((vector_size(64)));
-  typedef std::int32_t Ints __attribute__((vector_size(32)));
-  typedef std::uint32_t Words __attribute__((vector_size(32)));
-  typedef std::uint16_t Halves __attribute__((vector_size(16)));
+  using Floats = float __attribute__((vector_size(32)));
+  using Doubles = double __attribute__((vector_size(64)));
+  using Ints = std::int32_t __attribute__((vector_size(32)));
+  using Words = std::uint32_t __attribute__((vector_size(32)));
+  using Halves = std::uint16_t __attribute__((vector_size(16)));
 };
+
+/// Asks for the line `Bytes` after `at`. That may lie past the end of the array, where a pointer
+/// may not be formed but a prefetch is harmless.
+template <std::size_t Bytes>
+ZERO_ALWAYS_INLINE void prefetch(void const* at) noexcept {
+  std::uintptr_t const address = reinterpret_cast<std::uintptr_t>(at) + Bytes;
+  __builtin_prefetch(reinterpret_cast<void const*>(address));  // NOLINT(performance-no-int-to-ptr)
+}
 }  // namespace detail
 
 /// `lanes` floats with the arithmetic a rule may use. Loads and stores convert bf16 and fp16 with
@@ -270,22 +278,22 @@ class Pack {
     return (bits & yes) | (~bits & no);
   }
 
-  template <int half>
+  template <int Half>
   [[nodiscard]] ZERO_ALWAYS_INLINE Doubles doubles() const noexcept {
 #if defined(__AVX__)
     if constexpr ((I & isa::avx) != 0) {
       __m256 const all = reinterpret_cast<__m256>(floats_);
-      return reinterpret_cast<Doubles>(_mm256_cvtps_pd(_mm256_extractf128_ps(all, half)));
+      return reinterpret_cast<Doubles>(_mm256_cvtps_pd(_mm256_extractf128_ps(all, Half)));
     }
 #elif defined(__SSE2__)
     if constexpr ((I & isa::sse2) != 0) {
       __m128 const all = reinterpret_cast<__m128>(floats_);
-      return reinterpret_cast<Doubles>(_mm_cvtps_pd(half == 0 ? all : _mm_movehl_ps(all, all)));
+      return reinterpret_cast<Doubles>(_mm_cvtps_pd(Half == 0 ? all : _mm_movehl_ps(all, all)));
     }
 #endif
     Doubles result;
     for (std::size_t i = 0; i < lanes / 2; ++i) {
-      result[i] = static_cast<double>(floats_[half * (lanes / 2) + i]);
+      result[i] = static_cast<double>(floats_[Half * (lanes / 2) + i]);
     }
     return result;
   }

@@ -45,18 +45,10 @@ inline constexpr std::size_t publish_chunk = 128;
 /// What happens to the narrow copy of the parameters.
 enum class Publish : int { no, store, stream };
 
-/// Asks for the line `distance` bytes after `at`; that may lie past the end of the array, where a
-/// pointer may not be formed but a prefetch is harmless.
-template <std::size_t distance>
-ZERO_ALWAYS_INLINE void prefetch(void const* at) noexcept {
-  __builtin_prefetch(
-      reinterpret_cast<void const*>(reinterpret_cast<std::uintptr_t>(at) + distance));
-}
-
 /// Updates `tiles` whole tiles. The only body in which elements are updated: never inlined, cloned
 /// or specialised, so that an element meets the same instructions wherever it stands. `flatten`
 /// inlines the rule, also one whose author did not ask for it.
-template <Isa I, class R, class M, class P, class G, class S, std::size_t... k>
+template <Isa I, class R, class M, class P, class G, class S, std::size_t... Index>
 #if defined(__clang__)
 __attribute__((noinline, flatten))
 #else
@@ -65,10 +57,10 @@ __attribute__((noinline, noclone, flatten))
 void update_tiles(R const& rule,
                   StepScalars const& scalars,
                   float gradient_scale,
-                  UpdateArrays<M, P, G, S, sizeof...(k)> const& arrays,
+                  UpdateArrays<M, P, G, S, sizeof...(Index)> const& arrays,
                   std::size_t tiles,
                   Publish publish,
-                  std::index_sequence<k...>) noexcept {
+                  std::index_sequence<Index...>) noexcept {
   using V = Pack<I>;
   // Copies, since for all the compiler knows a store to an array changes what a reference names.
   R const r = rule;
@@ -81,17 +73,17 @@ void update_tiles(R const& rule,
     for (std::size_t begin = chunk; begin < stop; begin += tile) {
       prefetch<prefetch_distance * sizeof(M)>(a.master + begin);
       prefetch<prefetch_distance * sizeof(G)>(a.gradient + begin);
-      (prefetch<prefetch_distance * sizeof(S)>(a.state[k] + begin), ...);
+      (prefetch<prefetch_distance * sizeof(S)>(a.state[Index] + begin), ...);
       for (std::size_t j = 0; j < tile; j += V::lanes) {
         std::size_t const i = begin + j;
         V p = V::load(a.master + i);
         // Opaque, so that the rule's own arithmetic alone decides what is fused.
         V const g = V::opaque(V::load(a.gradient + i) * scale);
         // One more than needed: an array of none is no array.
-        V state[sizeof...(k) + 1] = {V::load(a.state[k] + i)...};
+        V state[sizeof...(Index) + 1] = {V::load(a.state[Index] + i)...};
         r.update(s, p, g, static_cast<V*>(state));
         p.store(a.master + i);
-        (state[k].store(a.state[k] + i), ...);
+        (state[Index].store(a.state[Index] + i), ...);
       }
     }
     if constexpr (!std::same_as<M, P>) {
@@ -137,7 +129,8 @@ struct PaddedTile {
 ///
 ///     g = float(gradient[i]) * gradient_scale;  p = float(master[i]);  s[k] = float(state[k][i])
 ///     rule.update(scalars, p, g, s)
-///     master[i] = Master(p);  state[k][i] = State(s[k]);  parameter[i] = Parameter(p) if separate
+///     master[i] = Master(p);  state[k][i] = State(s[k])
+///     parameter[i] = Parameter(float(master[i]))        if that is a separate array
 ///
 /// The bits of an element's result depend on that element alone, not on where in an array or in
 /// which call it stands: bucket size and stage cannot change a parameter. For this the last,
