@@ -110,6 +110,12 @@ ZERO_ALWAYS_INLINE void prefetch(void const* at) noexcept {
 }
 }  // namespace detail
 
+#if defined(__CUDACC__)
+/// Left undefined: nvcc has no vectors in functions it compiles for both sides, as rules are. A .cu
+/// file can include the host kernels but has to leave their use to C++ files.
+template <Isa I = native>
+class Pack;
+#else
 /// `lanes` floats with the arithmetic a rule may use. Loads and stores convert bf16 and fp16 with
 /// the very bits of base/float16.hpp and need no alignment.
 template <Isa I = native>
@@ -440,5 +446,6 @@ class Pack {
 
   Floats floats_;
 };
+#endif
 
 }  // namespace zero::inline v0_1::kernel
