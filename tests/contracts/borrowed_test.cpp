@@ -400,6 +400,26 @@ TEST_CASE("memory cannot be exchanged while gradients are being reduced") {
   });
 }
 
+TEST_CASE("what is under way in lent memory has arrived before other memory takes its place") {
+  zero::run_ranks(2, [&](zero::InProcess& inner) {
+    Comm comm{inner};
+    auto const tensors = contracts::even_model();
+    Fp32G optimizer{comm, tensors, zero::Bucket{12288}};
+    Memory<float> const parameters(tensors, true, true);
+    Memory<float> const gradients(tensors, true, true);
+    bind(optimizer, true, parameters, gradients);
+    optimizer.step({.overlap_publish = true});
+    CHECK(comm.under_way() > 0);
+    Memory<float> const others(tensors, true, true);
+    bind(optimizer, true, others, gradients);
+    CHECK(comm.under_way() == 0);
+    optimizer.step({.overlap_publish = true});
+    CHECK(comm.under_way() > 0);
+    optimizer.adopt_parameters();
+    CHECK(comm.under_way() == 0);
+  });
+}
+
 TEST_CASE("the parameters a trainer has already can be adopted as they are") {
   for (bool const adopts : {true, false}) {
     Lender lender;

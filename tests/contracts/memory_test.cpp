@@ -102,6 +102,15 @@ void check_case(std::vector<zero::Tensor> const& tensors, Case const& test) {
         expect(optimizer.plan().memory == plan.memory, when);
       };
       compare("after construction");
+      bool zeroed = true;
+      auto const see = [&](auto const&, std::size_t, auto const& master, auto const& states) {
+        for (auto const value : master) zeroed = zeroed && static_cast<float>(value) == 0.f;
+        for (auto const& state : states) {
+          for (auto const value : state) zeroed = zeroed && static_cast<float>(value) == 0.f;
+        }
+      };
+      if constexpr (!O::borrowed) optimizer.visit_owned(see);
+      expect(zeroed, "not zeroed");
       std::size_t elements = 0;
       for (auto const& tensor : tensors) {
         elements += tensor.tied_to.empty() ? zero::element_count(tensor) : 0;

@@ -22,16 +22,23 @@ class Recording {
   [[nodiscard]] int size() const noexcept { return comm_->size(); }
   Ticket start(zero::Collective const& op) {
     calls_.push_back(op);
+    ++under_way_;
     return comm_->start(op);
   }
-  void wait(Ticket& ticket) { comm_->wait(ticket); }
+  void wait(Ticket& ticket) {
+    comm_->wait(ticket);
+    --under_way_;
+  }
 
   [[nodiscard]] std::vector<zero::Collective> const& calls() const noexcept { return calls_; }
+  /// Collectives that were started and not waited for.
+  [[nodiscard]] int under_way() const noexcept { return under_way_; }
   void forget() noexcept { calls_.clear(); }
 
  private:
   C* comm_;
   std::vector<zero::Collective> calls_;
+  int under_way_ = 0;
 };
 
 }  // namespace contracts

@@ -276,22 +276,32 @@ TEST_CASE("a tensor whose weight-decay scale is 0 does not decay") {
   });
 }
 
-/// Parameters of one tensor after a plain step of rate 1 from 0, which is minus the mean gradient.
+/// Parameters of one tensor after plain steps of rate 1 from 0: minus the mean gradient, each step.
 template <class Weight, class Gradient>
 void check_mean(Weight const& weight_of, Gradient const& gradient_of, float mean, double weight) {
   on_ranks([&](zero::InProcess& comm, auto const& expect) {
     zero::ShardedOptimizer optimizer{
         comm, {{.name = "w", .shape = {600}}}, zero::PlainSgd{.lr = 1.f}, zero::AccumulateFull{}};
-    for (int micro = 0; micro < 2; ++micro) {
-      optimizer.micro_step({.weight = weight_of(comm.rank(), micro)});
-      auto gradients = optimizer.gradients(0);
-      for (float& g : gradients[0]) g += gradient_of(comm.rank(), micro);
-      optimizer.reduce(std::move(gradients));
+    // The first pass is thrown away, and must not count in the steps that follow.
+    for (int step = 0; step < 3; ++step) {
+      for (int micro = 0; micro < 2; ++micro) {
+        optimizer.micro_step({.weight = weight_of(comm.rank(), micro)});
+        auto gradients = optimizer.gradients(0);
+        for (float& g : gradients[0]) g += gradient_of(comm.rank(), micro);
+        optimizer.reduce(std::move(gradients));
+      }
+      if (step == 0) {
+        optimizer.discard_gradients();
+        continue;
+      }
+      auto const report = optimizer.step();
+      expect(report.weight == weight, "weight " + std::to_string(report.weight));
+      expect(std::abs(report.grad_norm / (std::abs(mean) * std::sqrt(600.)) - 1.) < 1e-15, "norm");
+      auto const moved = -mean * static_cast<float>(step);
+      for (float const value : optimizer.parameter(0)) {
+        expect(value == moved, std::to_string(value));
+      }
     }
-    auto const report = optimizer.step();
-    expect(report.weight == weight, "weight " + std::to_string(report.weight));
-    expect(std::abs(report.grad_norm / (std::abs(mean) * std::sqrt(600.)) - 1.) < 1e-15, "norm");
-    for (float const value : optimizer.parameter(0)) expect(value == -mean, std::to_string(value));
   });
 }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -183,12 +184,15 @@ TEST_CASE("a tensor that differs on one rank is named on all, with its number") 
   std::vector<zero::Tensor> const model = {
       {.name = "a", .shape = {4, 6}},
       {.name = "b", .shape = {10}},
-      {.name = "c", .shape = {24}, .unit = 1},
+      {.name = "c", .shape = {4, 6}, .unit = 1},
       {.name = "d", .shape = {4, 6}, .unit = 2, .tied_to = "a"},
+      {.name = "e", .shape = {24}, .unit = 2, .frozen = true},
+      {.name = "f", .shape = {24}, .unit = 2},
   };
+  // Number of the first tensor that differs, and how.
   auto const check = [&](std::size_t t, auto change) {
     std::vector<zero::Tensor> other = model;
-    change(other[t]);
+    change(other);
     for (int const ranks : {2, 4}) {
       auto const told = messages(ranks, [&](InProcess& comm) {
         Base optimizer{comm, comm.rank() == 1 ? other : model};
@@ -200,12 +204,26 @@ TEST_CASE("a tensor that differs on one rank is named on all, with its number") 
       }
     }
   };
-  check(2, [](auto& tensor) { tensor.name = "C"; });
-  check(2, [](auto& tensor) { tensor.shape = {6, 4}; });
-  check(2, [](auto& tensor) { tensor.shape = {24, 1}; });
-  check(2, [](auto& tensor) { tensor.unit = 2; });
-  check(1, [](auto& tensor) { tensor.weight_decay = 0.f; });
-  check(1, [](auto& tensor) { tensor.learning_rate = 0.5f; });
+  check(2, [](auto& tensors) { tensors[2].name = "C"; });
+  check(2, [](auto& tensors) { tensors[2].shape = {6, 4}; });
+  check(2, [](auto& tensors) { tensors[2].shape = {24}; });
+  check(2, [](auto& tensors) { tensors[2].unit = 2; });
+  check(1, [](auto& tensors) { tensors[1].weight_decay = 0.f; });
+  check(1, [](auto& tensors) { tensors[1].learning_rate = 0.5f; });
+  check(3, [](auto& tensors) { tensors[3].tied_to = "c"; });
+  check(4, [](auto& tensors) { std::swap(tensors[4].frozen, tensors[5].frozen); });
+}
+
+// These two are the same on all ranks of one program.
+TEST_CASE("library version and world size are fields like any other") {
+  auto const told = messages(3, [](InProcess& comm) {
+    zero::detail::Fingerprint print;
+    print.add("library version", std::int64_t{comm.rank() == 1 ? 2000 : 1000});
+    print.compare(comm, {});
+  });
+  for (auto const& message : told) {
+    CHECK(message == "ranks disagree on library version: 1000 on rank 0 2; 2000 on rank 1");
+  }
 }
 
 TEST_CASE("numbers of tensors and of trained elements are compared before the model is") {
