@@ -4,6 +4,7 @@
 
 #include "zero/base/config.hpp"
 #include "zero/kernel/pack.hpp"
+#include "zero/kernel/prefetch.hpp"
 
 #include <cstddef>
 #include <cstdint>

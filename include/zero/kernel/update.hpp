@@ -6,6 +6,7 @@
 #include "zero/base/dtype.hpp"
 #include "zero/concepts/rule.hpp"
 #include "zero/kernel/pack.hpp"
+#include "zero/kernel/prefetch.hpp"
 
 #include <array>
 #include <concepts>

@@ -1,5 +1,6 @@
 #include <zero/base/math.hpp>
 #include <zero/kernel/pack.hpp>
+#include <zero/kernel/plain_pack.hpp>
 
 #include <doctest/doctest.h>
 
@@ -15,6 +16,7 @@ namespace {
 namespace math = zero::math;
 using Native = zero::kernel::Pack<zero::kernel::native>;
 using Generic = zero::kernel::Pack<zero::kernel::isa::generic>;
+using Plain = zero::kernel::PlainPack<zero::kernel::isa::plain>;
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
@@ -31,7 +33,8 @@ float value(V const& pack) {
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("functions of a rule, on floats and on packs", V, float, Native, Generic) {
+TEST_CASE_TEMPLATE(
+    "functions of a rule, on floats and on packs", V, float, Native, Generic, Plain) {
   CHECK(value(math::sqrt(V(9.f))) == 3.f);
   CHECK(value(math::sqrt(V(2.f))) == std::sqrt(2.f));
   CHECK(std::isnan(value(math::sqrt(V(-1.f)))));

@@ -1,4 +1,5 @@
 #include <zero/kernel/convert.hpp>
+#include <zero/kernel/plain_pack.hpp>
 
 #include <doctest/doctest.h>
 
@@ -17,6 +18,8 @@ using zero::kernel::Pack;
 /// The vectors of this unit's flags, and those for a processor nothing is known about.
 using Native = Pack<zero::kernel::native>;
 using Generic = Pack<zero::kernel::isa::generic>;
+/// Those for a compiler without vectors.
+using Plain = zero::kernel::PlainPack<zero::kernel::isa::plain>;
 
 template <class Half>
 float scalar(std::uint16_t bits) {
@@ -62,7 +65,9 @@ TEST_CASE_TEMPLATE("a pack converts with the bits of the scalar conversions",
                    Conversion<Native, bf16>,
                    Conversion<Native, fp16>,
                    Conversion<Generic, bf16>,
-                   Conversion<Generic, fp16>) {
+                   Conversion<Generic, fp16>,
+                   Conversion<Plain, bf16>,
+                   Conversion<Plain, fp16>) {
   using V = typename T::Vector;
   using Half = typename T::Type;
   bool same = true;  // one assertion for all: doctest takes its time over a million
