@@ -1,5 +1,5 @@
+#include "interesting_floats.hpp"
 #include <zero/kernel/convert.hpp>
-#include <zero/kernel/plain_pack.hpp>
 
 #include <doctest/doctest.h>
 
@@ -13,104 +13,14 @@ namespace {
 
 using zero::bf16;
 using zero::fp16;
-using zero::kernel::Pack;
-
-/// The vectors of this unit's flags, and those for a processor nothing is known about.
-using Native = Pack<zero::kernel::native>;
-using Generic = Pack<zero::kernel::isa::generic>;
-/// Those for a compiler without vectors.
-using Plain = zero::kernel::PlainPack<zero::kernel::isa::plain>;
-
-template <class Half>
-float scalar(std::uint16_t bits) {
-  return static_cast<float>(Half::from_bits(bits));
-}
-
-/// Every float whose rounding to 16 bits is interesting: all upper halves, and lower halves at and
-/// next to every tie.
-std::vector<float> floats() {
-  std::vector<float> result;
-  for (std::uint32_t high = 0; high <= 0xffff; ++high) {
-    for (std::uint32_t low : {0x0000u,
-                              0x0001u,
-                              0x0fffu,
-                              0x1000u,
-                              0x1001u,
-                              0x2000u,
-                              0x2fffu,
-                              0x3000u,
-                              0x3001u,
-                              0x7fffu,
-                              0x8000u,
-                              0x8001u,
-                              0xf000u,
-                              0xffffu}) {
-      result.push_back(std::bit_cast<float>(high << 16 | low));
-    }
-  }
-  while (result.size() % 16 != 0) result.push_back(0.f);
-  return result;
-}
-
-template <class V, class Half>
-struct Conversion {
-  using Vector = V;
-  using Type = Half;
-};
 
 }  // namespace
-
-TEST_CASE_TEMPLATE("a pack converts with the bits of the scalar conversions",
-                   T,
-                   Conversion<Native, bf16>,
-                   Conversion<Native, fp16>,
-                   Conversion<Generic, bf16>,
-                   Conversion<Generic, fp16>,
-                   Conversion<Plain, bf16>,
-                   Conversion<Plain, fp16>) {
-  using V = typename T::Vector;
-  using Half = typename T::Type;
-  bool same = true;  // one assertion for all: doctest takes its time over a million
-  SUBCASE("all 65536 patterns to fp32") {
-    // Also signalling NaNs, among numbers and alone in their vector.
-    for (std::uint32_t first = 0; first <= 0xffff; first += V::lanes) {
-      Half halves[V::lanes];
-      float wide[V::lanes];
-      for (std::uint32_t i = 0; i < V::lanes; ++i) {
-        halves[i] = Half::from_bits(static_cast<std::uint16_t>(first + i));
-      }
-      V::load(&halves[0]).store(&wide[0]);
-      for (std::uint32_t i = 0; i < V::lanes; ++i) {
-        auto const expected = scalar<Half>(static_cast<std::uint16_t>(first + i));
-        same =
-            same && std::bit_cast<std::uint32_t>(wide[i]) == std::bit_cast<std::uint32_t>(expected);
-      }
-    }
-  }
-  SUBCASE("from fp32, with every tie") {
-    auto const from = floats();
-    for (std::size_t first = 0; first < from.size(); first += 2 * V::lanes) {
-      Half halves[2 * V::lanes];
-      alignas(16) Half streamed[2 * V::lanes];
-      V const low = V::load(from.data() + first);
-      V const high = V::load(from.data() + first + V::lanes);
-      low.store(&halves[0]);
-      high.store(&halves[V::lanes]);
-      V::stream(low, high, &streamed[0]);
-      V::fence();
-      for (std::size_t i = 0; i < 2 * V::lanes; ++i) {
-        same = same && halves[i] == Half(from[first + i]) && streamed[i] == halves[i];
-      }
-    }
-  }
-  CHECK(same);
-}
 
 TEST_CASE_TEMPLATE("convert and add are the scalar expressions at any offset and count",
                    Half,
                    bf16,
                    fp16) {
-  auto const all = floats();
+  auto const all = interesting_floats();
   constexpr std::size_t margin = 3;
   for (std::size_t shift = 0; shift < 9; ++shift) {
     for (std::size_t count : {0u, 1u, 3u, 7u, 8u, 9u, 31u, 64u, 65u, 1000u}) {
