@@ -3,8 +3,8 @@
 #pragma once
 
 #include "zero/base/config.hpp"
-#include "zero/concepts/rule.hpp"
 #include "zero/base/math.hpp"
+#include "zero/concepts/rule.hpp"
 
 #include <array>
 #include <string_view>
