@@ -15,7 +15,6 @@
 #include <barrier>
 #include <cstddef>
 #include <memory>
-#include <ranges>
 #include <string>
 #include <utility>
 #include <vector>
@@ -118,7 +117,7 @@ void step(benchmark::State& state) {
   auto const staged = [&](int rank) {
     Optimizer& optimizer = *optimizers[static_cast<std::size_t>(rank)];
     for (int const unit : optimizer.units()) static_cast<void>(optimizer.parameters(unit).size());
-    for (int const unit : optimizer.units() | std::views::reverse) {
+    for (int const unit : optimizer.units_backward()) {
       auto const weights = optimizer.parameters(unit);
       optimizer.reduce(optimizer.gradients(unit));
     }

@@ -65,12 +65,12 @@ void train(Meeting comm) {
   zero::ShardedOptimizer opt{comm, {{.name = "x", .shape = {1}}}, zero::Sgd{.lr = 0.02f}};
   for (int step = 0; step < 500; ++step) {
     auto gradients = opt.gradients(0);
-    gradients["x"][0] = 2.f * (opt.parameters(0)["x"][0] - static_cast<float>(comm.rank() + 1));
+    gradients["x"][0] = 2.f * (opt.parameter(0)[0] - static_cast<float>(comm.rank() + 1));
     opt.reduce(std::move(gradients));
     opt.step();
   }
   if (comm.rank() > 0) return;
-  std::printf("3 ranks at a barrier: x = %.2f\n", double{opt.parameters(0)["x"][0]});
+  std::printf("3 ranks at a barrier: x = %.2f\n", double{opt.parameter(0)[0]});
 }
 
 int main() {

@@ -9,7 +9,6 @@
 #include "text.hpp"
 #include "zero/zero.hpp"
 
-#include <ranges>
 #include <span>
 #include <utility>
 #include <vector>
@@ -76,7 +75,7 @@ void train_rank(Communicator& comm, Options const& options, Text const& text, Re
       forward(model);
       recorder.add_loss(model.loss());
       model.begin_backward(optimizer.loss_scale());
-      for (int const unit : optimizer.units() | std::views::reverse) {
+      for (int const unit : optimizer.units_backward()) {
         auto const weights = optimizer.parameters(unit);
         auto gradients = optimizer.gradients(unit);
         model.backward(unit, spans(weights), spans(gradients));

@@ -52,6 +52,9 @@ namespace zero::inline v0_1 {
 /// | memory        | `Owned<>`        |
 /// | prefetch      | `Prefetch{1}`    |
 ///
+/// An optimizer ends between steps: one that is destroyed while reductions are under way withdraws
+/// from them, which ends the communicator with an error. `step()` and `discard_gradients()` finish
+/// them.
 /// @par Collective  construction and every call marked so: all ranks, in the same order
 /// @par Cost        memory as `plan()` says; no allocation after construction
 /// @par Source      ZeRO, arXiv 1910.02054, §5 (stages) and §7 (traffic)
@@ -125,7 +128,9 @@ class ShardedOptimizer {
         refresh_(make_refresh()),
         loss_scale_(initial_loss_scale()) {
     unit_tensors_.resize(static_cast<std::size_t>(partition_.placement().unit_count()));
+    unit_users_.assign(unit_tensors_.size(), 0);
     for (int unit = 0; unit < partition_.placement().unit_count(); ++unit) units_.push_back(unit);
+    units_backward_.assign(units_.rbegin(), units_.rend());
     for (std::size_t t = 0; t < tensors_.size(); ++t) {
       unit_tensors_[static_cast<std::size_t>(tensors_[t].unit)].push_back(t);
     }
@@ -136,6 +141,8 @@ class ShardedOptimizer {
 
   /// Units in the order of the forward pass, from 0; a number that no tensor names is empty.
   [[nodiscard]] std::span<int const> units() const noexcept { return units_; }
+  /// The same units in the order of the backward pass.
+  [[nodiscard]] std::span<int const> units_backward() const noexcept { return units_backward_; }
   [[nodiscard]] std::vector<Tensor> const& tensors() const noexcept { return tensors_; }
   [[nodiscard]] Partition const& partition() const noexcept { return partition_; }
   /// What this rank holds and sends in a step of so many micro-steps.
@@ -167,6 +174,19 @@ class ShardedOptimizer {
   void bind(std::span<Parameter> parameters, std::span<Wire> gradients) requires borrowed {
     prepare_to_bind();
     parameters_.lent().bind_flat(parameters, true);
+    gradients_.lent().bind_flat(gradients, false);
+    parameters_.lent().refuse_overlap_with(gradients_.lent());
+  }
+
+  /// Lends other gradients and keeps the parameters that are lent: for trainers whose gradients
+  /// move from step to step. Otherwise as `bind`.
+  void bind_gradients(std::span<std::span<Wire> const> gradients) requires borrowed {
+    prepare_to_bind();
+    gradients_.lent().bind(gradients, false);
+    parameters_.lent().refuse_overlap_with(gradients_.lent());
+  }
+  void bind_gradients(std::span<Wire> gradients) requires borrowed {
+    prepare_to_bind();
     gradients_.lent().bind_flat(gradients, false);
     parameters_.lent().refuse_overlap_with(gradients_.lent());
   }
@@ -223,6 +243,7 @@ class ShardedOptimizer {
     } else if constexpr (sharding.optimizer) {
       refresh_.wait(last_bucket(unit));
     }
+    ++unit_users_[static_cast<std::size_t>(unit)];
     return {*this, unit_view(unit)};
   }
 
@@ -361,14 +382,12 @@ class ShardedOptimizer {
   void require_unit(int unit) const {
     if (unit >= 0 && static_cast<std::size_t>(unit) < units_.size()) return;
     fail(ErrorKind::invalid_argument,
-         "there is no unit " + std::to_string(unit) + "; units are [0, " +
-             std::to_string(units_.size()) + ")");
+         {"there is no unit ", unit, "; units are [0, ", units_.size(), ")"});
   }
   void require_tensor(std::size_t tensor) const {
     if (tensor < tensors_.size()) return;
     fail(ErrorKind::invalid_argument,
-         "there is no tensor " + std::to_string(tensor) + "; " + std::to_string(tensors_.size()) +
-             " are described");
+         {"there is no tensor ", tensor, "; ", tensors_.size(), " are described"});
   }
   void require_bound() const {
     if constexpr (borrowed) {
@@ -398,6 +417,7 @@ class ShardedOptimizer {
   }
   std::span<Wire> gradient_view(std::size_t t) { return gradients_.tensor(t); }
   void release_parameters(int unit) noexcept {
+    --unit_users_[static_cast<std::size_t>(unit)];
     if constexpr (sharding.parameters) refresh_.release(unit);
   }
   std::size_t last_bucket(int unit) const {
@@ -418,6 +438,11 @@ class ShardedOptimizer {
   }
 
   StepReport finish_step(StepOptions const& options, double norm, double clip) {
+    for (int const unit : units_) {
+      if (unit_users_[static_cast<std::size_t>(unit)] == 0) continue;
+      fail(ErrorKind::invalid_argument,
+           {"step() while the parameters of unit ", unit, " are in use"});
+    }
     StepReport report{.step = steps_,
                       .grad_norm = norm,
                       .clip_coefficient = clip,
@@ -434,12 +459,6 @@ class ShardedOptimizer {
       return report;
     }
     settle();
-    if constexpr (sharding.parameters) {
-      if (int const unit = refresh_.in_use(); unit >= 0) {
-        fail(ErrorKind::invalid_argument,
-             "step() while the parameters of unit " + std::to_string(unit) + " are in use");
-      }
-    }
     report.step = ++steps_;
     detail::UpdateTerms const terms{
         .step = steps_,
@@ -478,6 +497,8 @@ class ShardedOptimizer {
   detail::Agreement agreement_;
   LossScale loss_scale_;
   std::vector<int> units_;
+  std::vector<int> units_backward_;
+  std::vector<int> unit_users_;
   std::vector<std::vector<std::size_t>> unit_tensors_;
   double weight_ = 0.;
   long steps_ = 0;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "zero/base/dtype.hpp"
+#include "zero/base/error.hpp"
 #include "zero/concepts/communicator.hpp"
 
 #include <doctest/doctest.h>

@@ -51,7 +51,8 @@ struct Facts {
     }
     std::uint64_t hash = 0;
     for (int const unit : optimizer.units()) {
-      for (zero::bf16 const value : optimizer.parameters(unit)[0]) {
+      auto const weights = optimizer.parameters(unit);
+      for (zero::bf16 const value : weights[0]) {
         std::uint16_t bits = 0;
         std::memcpy(&bits, &value, sizeof(bits));
         hash = hash * 31 + bits;

@@ -2,10 +2,12 @@
 /// One exception type, one throwing point.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -41,6 +43,55 @@ struct SourceLocation {
   }
 };
 
+/// A sentence made of text and integers.
+///
+/// Joining happens out of line, so that the many places that only fail when they are misused cost
+/// the compiler next to nothing.
+class Message {
+ public:
+  /// One piece of a sentence.
+  class Piece {
+   public:
+    Piece(char const* text) : text_(text) {}
+    Piece(std::string_view text) : text_(text) {}
+    Piece(std::string const& text) : text_(text) {}
+    Piece(Message const& message) : text_(message.text()) {}
+    template <std::integral Number>
+    Piece(Number number)
+        : number_(static_cast<std::uint64_t>(number)),
+          negative_(number < Number{0}),
+          numeric_(true) {}
+
+   private:
+    friend class Message;
+    std::string_view text_{};
+    std::uint64_t number_ = 0;
+    bool negative_ = false;
+    bool numeric_ = false;
+  };
+
+  Message(char const* text) : text_(text) {}
+  Message(std::string text) : text_(std::move(text)) {}
+  Message(std::initializer_list<Piece> pieces) { join(pieces); }
+
+  [[nodiscard]] std::string const& text() const noexcept { return text_; }
+
+ private:
+  __attribute__((noinline, cold)) void join(std::initializer_list<Piece> pieces) {
+    for (Piece const& piece : pieces) {
+      if (!piece.numeric_) {
+        text_ += piece.text_;
+      } else if (piece.negative_) {
+        text_ += std::to_string(static_cast<std::int64_t>(piece.number_));
+      } else {
+        text_ += std::to_string(piece.number_);
+      }
+    }
+  }
+
+  std::string text_;
+};
+
 /// Where in the library's work an error happened; -1 and empty mean "does not apply".
 struct ErrorContext {
   int rank = -1;
@@ -51,15 +102,21 @@ struct ErrorContext {
 /// The library's only exception. `what()` is one line that names kind, rank, operation and bucket.
 class Error : public std::exception {
  public:
+  __attribute__((noinline, cold))
   Error(ErrorKind kind, std::string message, ErrorContext context, SourceLocation where)
       : kind_(kind), message_(std::move(message)), context_(std::move(context)), where_(where) {
-    text_ = "zero: ";
-    text_ += name(kind_);
-    text_ += ": ";
-    text_ += message_;
-    if (context_.rank >= 0) text_ += ", rank " + std::to_string(context_.rank);
-    if (!context_.operation.empty()) text_ += ", in " + context_.operation;
-    if (context_.bucket >= 0) text_ += ", bucket " + std::to_string(context_.bucket);
+    Message const rank{", rank ", context_.rank};
+    Message const operation{", in ", context_.operation};
+    Message const bucket{", bucket ", context_.bucket};
+    text_ = Message({"zero: ",
+                     name(kind_),
+                     ": ",
+                     message_,
+                     context_.rank >= 0 ? std::string_view(rank.text()) : std::string_view(),
+                     context_.operation.empty() ? std::string_view()
+                                                : std::string_view(operation.text()),
+                     context_.bucket >= 0 ? std::string_view(bucket.text()) : std::string_view()})
+                .text();
   }
 
   [[nodiscard]] char const* what() const noexcept override { return text_.c_str(); }
@@ -89,14 +146,15 @@ class Error : public std::exception {
 
 /// The library's one throwing point.
 /// @throws Error always; with exceptions disabled it calls `on_error` and aborts
-[[noreturn]] inline void fail(ErrorKind kind,
-                              std::string message,
-                              ErrorContext context = {},
-                              SourceLocation where = SourceLocation::current()) {
+[[noreturn]] __attribute__((noinline, cold)) inline void fail(
+    ErrorKind kind,
+    Message const& message,
+    ErrorContext context = {},
+    SourceLocation where = SourceLocation::current()) {
 #if defined(__cpp_exceptions)
-  throw Error(kind, std::move(message), std::move(context), where);
+  throw Error(kind, message.text(), std::move(context), where);
 #else
-  Error const error(kind, std::move(message), std::move(context), where);
+  Error const error(kind, message.text(), std::move(context), where);
   if (on_error != nullptr) on_error(error);
   std::fprintf(stderr, "%s\n", error.what());
   std::abort();

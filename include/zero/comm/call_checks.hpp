@@ -37,22 +37,22 @@ namespace zero::inline v0_1::detail {
 
 /// One collective in words, such as "reduce_scatter of 512 bf16 summed in fp32, bucket 3".
 [[nodiscard]] inline std::string describe(Collective const& op) {
-  std::string text{name(op.op)};
-  text += " of ";
-  text += std::to_string(op.count);
-  text += ' ';
-  text += name(op.dtype);
-  if (is_reduction(op.op)) {
-    text += " summed in ";
-    text += name(op.accumulate);
-  }
-  if (op.op == Op::broadcast) text += " from rank " + std::to_string(op.root);
-  text += op.bucket >= 0 ? ", bucket " + std::to_string(op.bucket) : ", no bucket";
-  return text;
+  Message const summed{" summed in ", name(op.accumulate)};
+  Message const from{" from rank ", op.root};
+  Message const bucket{", bucket ", op.bucket};
+  return Message({name(op.op),
+                  " of ",
+                  op.count,
+                  " ",
+                  name(op.dtype),
+                  is_reduction(op.op) ? std::string_view(summed.text()) : std::string_view(),
+                  op.op == Op::broadcast ? std::string_view(from.text()) : std::string_view(),
+                  op.bucket >= 0 ? std::string_view(bucket.text()) : ", no bucket"})
+      .text();
 }
 
 /// What distinguishes two calls that `describe` may print alike.
-[[nodiscard]] inline std::string difference(Collective const& a, Collective const& b) {
+[[nodiscard]] inline char const* difference(Collective const& a, Collective const& b) {
   if (a.op != b.op) return "operation";
   if (a.dtype != b.dtype) return "dtype";
   if (a.count != b.count) return "count";
@@ -110,7 +110,7 @@ inline void check_arguments(Collective const& op, int rank, int size) {
   }
   if (problem == nullptr) return;
   fail(ErrorKind::invalid_argument,
-       std::string(problem) + " (" + describe(op) + ")",
+       {problem, " (", describe(op), ")"},
        {.rank = rank, .operation = std::string(name(op.op)), .bucket = op.bucket});
 }
 

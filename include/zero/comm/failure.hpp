@@ -46,32 +46,52 @@ inline constexpr int split_bucket = -2;
 
 /// The failure as one sentence that names the ranks, the operation and the bucket.
 [[nodiscard]] inline std::string describe(Failure const& failure) {
-  std::string text = "rank " + std::to_string(failure.rank);
+  std::string const call = describe_call(failure.call);
   switch (failure.cause) {
     case Failure::Cause::mismatch:
-      text += " called [" + describe_call(failure.call) + "] where rank " +
-              std::to_string(failure.other) + " called [" + describe_call(failure.other_call) +
-              "]: they differ in " + difference(failure.call, failure.other_call);
-      return text;
-    case Failure::Cause::thrown:
-      text += " failed: " + failure.reason;
-      if (failure.calls != 0) text += " (its last call: [" + describe_call(failure.call) + "])";
-      return text;
+      return Message({"rank ",
+                      failure.rank,
+                      " called [",
+                      call,
+                      "] where rank ",
+                      failure.other,
+                      " called [",
+                      describe_call(failure.other_call),
+                      "]: they differ in ",
+                      difference(failure.call, failure.other_call)})
+          .text();
+    case Failure::Cause::thrown: {
+      Message const failed{"rank ", failure.rank, " failed: ", failure.reason};
+      if (failure.calls == 0) return failed.text();
+      return Message({failed, " (its last call: [", call, "])"}).text();
+    }
     case Failure::Cause::left:
-      text += " left after " + std::to_string(failure.calls) + " collectives, without [" +
-              describe_call(failure.call) + "]";
-      return text;
-    case Failure::Cause::late:
-      if (failure.more > 0) text += " and " + std::to_string(failure.more) + " more";
-      text += " did not arrive within " + std::to_string(failure.seconds) + " s at [" +
-              describe_call(failure.call) + "]";
-      return text;
+      return Message({"rank ",
+                      failure.rank,
+                      " left after ",
+                      failure.calls,
+                      " collectives, without [",
+                      call,
+                      "]"})
+          .text();
+    case Failure::Cause::late: {
+      Message const others{" and ", failure.more, " more"};
+      return Message({"rank ",
+                      failure.rank,
+                      failure.more > 0 ? std::string_view(others.text()) : std::string_view(),
+                      " did not arrive within ",
+                      std::to_string(failure.seconds),
+                      " s at [",
+                      call,
+                      "]"})
+          .text();
+    }
     case Failure::Cause::abandoned:
-      text += " abandoned [" + describe_call(failure.call) + "] without waiting for it";
-      return text;
+      return Message({"rank ", failure.rank, " abandoned [", call, "] without waiting for it"})
+          .text();
     case Failure::Cause::none: break;
   }
-  return text;
+  return Message({"rank ", failure.rank}).text();
 }
 
 }  // namespace zero::inline v0_1::detail

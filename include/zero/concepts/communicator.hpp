@@ -75,6 +75,8 @@ struct Collective {
 /// destroyed without being waited for leaves its collective unfinished: the communicator must then
 /// be discarded. A default-constructed ticket is already done.
 ///
+/// `kernel::sum_function` (zero/kernel/reduce.hpp) has the sums a backend over host memory needs.
+///
 /// @par Axioms  all_gather after reduce_scatter leaves the same sum on every rank as all_reduce;
 ///   the sum does not depend on timing. After any Error of kind communication every later call
 ///   throws. All calls of one communicator come from one thread.

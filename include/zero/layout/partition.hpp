@@ -75,7 +75,7 @@ class Partition {
       : placement_(tensors), options_(options) {
     if (options.world_size < 1) {
       fail(ErrorKind::invalid_argument,
-           "world size must be at least 1, got " + std::to_string(options.world_size));
+           {"world size must be at least 1, got ", options.world_size});
     }
     auto const ranks = static_cast<std::uint64_t>(options.world_size);
     std::uint64_t const quantum = checked_mul(block, ranks);
@@ -198,12 +198,11 @@ class Partition {
     for (std::size_t g = 0; g < groups_.size(); ++g) reduction_order_.push_back(g);
     // A backward pass visits units in descending order, so a group is complete with the smallest
     // of its units.
-    std::stable_sort(
-        reduction_order_.begin(), reduction_order_.end(), [&](std::size_t a, std::size_t b) {
-          int const last_a = groups_[a].units.front();
-          int const last_b = groups_[b].units.front();
-          return last_a != last_b ? last_a > last_b : a > b;
-        });
+    detail::sort_indices(reduction_order_, [&](std::size_t a, std::size_t b) {
+      int const last_a = groups_[a].units.front();
+      int const last_b = groups_[b].units.front();
+      return last_a != last_b ? last_a > last_b : a > b;
+    });
   }
 
   Placement placement_;

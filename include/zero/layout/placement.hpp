@@ -3,13 +3,13 @@
 #pragma once
 
 #include "zero/base/bytes.hpp"
+#include "zero/layout/sort_indices.hpp"
 #include "zero/layout/tensor.hpp"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 namespace zero::inline v0_1 {
@@ -66,21 +66,45 @@ class Placement {
  private:
   static constexpr int max_units = 1 << 20;
 
-  [[noreturn]] static void refuse(Tensor const& tensor, std::string const& why) {
-    fail(ErrorKind::invalid_argument, "tensor '" + tensor.name + "' " + why);
+  [[noreturn]] static void refuse(Tensor const& tensor, Message const& why) {
+    fail(ErrorKind::invalid_argument, {"tensor '", tensor.name, "' ", why});
   }
 
+  /// Finds tensors by name; of equal names the first.
+  class NameIndex {
+   public:
+    explicit NameIndex(std::vector<Tensor> const& tensors) : tensors_(&tensors) {
+      for (std::size_t t = 0; t < tensors.size(); ++t) by_name_.push_back(t);
+      detail::sort_indices(by_name_, [&](std::size_t a, std::size_t b) {
+        int const order = tensors[a].name.compare(tensors[b].name);
+        return order != 0 ? order < 0 : a < b;
+      });
+    }
+    /// The tensor's number, or a number beyond all tensors.
+    [[nodiscard]] std::size_t find(std::string const& name) const {
+      auto const at = std::partition_point(by_name_.begin(), by_name_.end(), [&](std::size_t t) {
+        return (*tensors_)[t].name < name;
+      });
+      bool const found = at != by_name_.end() && (*tensors_)[*at].name == name;
+      return found ? *at : tensors_->size();
+    }
+
+   private:
+    std::vector<Tensor> const* tensors_;
+    std::vector<std::size_t> by_name_;
+  };
+
   void resolve_ties(std::vector<Tensor> const& tensors) {
-    std::unordered_map<std::string, std::size_t> index;
+    NameIndex const index(tensors);
     users_.resize(tensors.size());
     for (std::size_t t = 0; t < tensors.size(); ++t) {
       Tensor const& tensor = tensors[t];
       if (tensor.name.empty()) {
-        fail(ErrorKind::invalid_argument, "tensor " + std::to_string(t) + " has no name");
+        fail(ErrorKind::invalid_argument, {"tensor ", t, " has no name"});
       }
-      if (!index.emplace(tensor.name, t).second) refuse(tensor, "is described twice");
+      if (index.find(tensor.name) != t) refuse(tensor, "is described twice");
       if (tensor.unit < 0 || tensor.unit >= max_units) {
-        refuse(tensor, "has unit " + std::to_string(tensor.unit) + ", outside [0, 2^20)");
+        refuse(tensor, {"has unit ", tensor.unit, ", outside [0, 2^20)"});
       }
       unit_count_ = std::max(unit_count_, tensor.unit + 1);
       TensorPlace& place = places_[t];
@@ -88,24 +112,25 @@ class Placement {
       place.count = element_count(tensor);
       place.frozen = tensor.frozen;
       if (!tensor.tied_to.empty()) {
-        auto const found = index.find(tensor.tied_to);
-        if (found == index.end() || found->second == t) {
-          refuse(tensor, "is tied to '" + tensor.tied_to + "', which is not described before it");
+        std::size_t const found = index.find(tensor.tied_to);
+        if (found >= t) {
+          refuse(tensor, {"is tied to '", tensor.tied_to, "', which is not described before it"});
         }
-        Tensor const& target = tensors[found->second];
+        Tensor const& target = tensors[found];
         if (target.shape != tensor.shape) {
-          refuse(tensor, "is tied to '" + tensor.tied_to + "', which has another shape");
+          refuse(tensor, {"is tied to '", tensor.tied_to, "', which has another shape"});
         }
         if (target.frozen != tensor.frozen) {
-          refuse(tensor, "is tied to '" + tensor.tied_to + "', but only one of them is frozen");
+          refuse(tensor, {"is tied to '", tensor.tied_to, "', but only one of them is frozen"});
         }
         if (target.weight_decay != tensor.weight_decay ||
             target.learning_rate != tensor.learning_rate) {
           refuse(tensor,
-                 "is tied to '" + tensor.tied_to +
-                     "', which has another weight decay or learning rate; they share one memory");
+                 {"is tied to '",
+                  tensor.tied_to,
+                  "', which has another weight decay or learning rate; they share one memory"});
         }
-        place.storage = places_[found->second].storage;
+        place.storage = places_[found].storage;
       }
       users_[place.storage].push_back(tensor.unit);
     }
@@ -122,12 +147,13 @@ class Placement {
     for (std::size_t t = 0; t < tensors.size(); ++t) {
       if (places_[t].storage == t) order.push_back(t);
     }
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    detail::sort_indices(order, [&](std::size_t a, std::size_t b) {
       if (tensors[a].unit != tensors[b].unit) return tensors[a].unit < tensors[b].unit;
       bool const tied_a = users_[a].size() > 1;
       bool const tied_b = users_[b].size() > 1;
       if (tied_a != tied_b) return tied_a;
-      return users_[a] < users_[b];
+      if (users_[a] != users_[b]) return users_[a] < users_[b];
+      return a < b;
     });
     std::uint64_t end = 0;
     for (std::size_t const t : order) {
@@ -160,7 +186,7 @@ class Placement {
         by_offset_.push_back(t);
       }
     }
-    std::sort(by_offset_.begin(), by_offset_.end(), [&](std::size_t a, std::size_t b) {
+    detail::sort_indices(by_offset_, [&](std::size_t a, std::size_t b) {
       return places_[a].offset < places_[b].offset;
     });
   }

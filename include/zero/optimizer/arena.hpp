@@ -64,8 +64,7 @@ class Arena {
     memory = allocator_.allocate(bytes, alignment);
 #endif
     if (memory == nullptr) {
-      fail(ErrorKind::resource,
-           "cannot allocate " + std::to_string(bytes) + " bytes for " + std::string(name(role)));
+      fail(ErrorKind::resource, {"cannot allocate ", bytes, " bytes for ", name(role)});
     }
     return memory;
   }

@@ -40,11 +40,11 @@ void require_consensus(typename Slots::Communicator& comm,
   print.add("bucket bytes", static_cast<std::int64_t>(bucket.bytes));
   print.add("prefetch depth", std::int64_t{prefetch.depth});
   if constexpr (Slots::Precision::loss_scaled) {
-    print.add("initial loss scale", double{precision.loss_scale.initial});
-    print.add("loss scale growth", double{precision.loss_scale.growth});
+    print.add({}, "initial loss scale", double{precision.loss_scale.initial});
+    print.add({}, "loss scale growth", double{precision.loss_scale.growth});
     print.add("loss scale growth interval", std::int64_t{precision.loss_scale.growth_interval});
-    print.add("loss scale backoff", double{precision.loss_scale.backoff});
-    print.add("minimum loss scale", double{precision.loss_scale.minimum});
+    print.add({}, "loss scale backoff", double{precision.loss_scale.backoff});
+    print.add({}, "minimum loss scale", double{precision.loss_scale.minimum});
   }
   print.add("number of tensors", static_cast<std::int64_t>(tensors.size()));
   print.add("trained elements",
@@ -54,10 +54,10 @@ void require_consensus(typename Slots::Communicator& comm,
   print.add_hash("the model", model.value());
   if constexpr (DescribedRule<typename Slots::Rule>) {
     for (RuleField const& field : rule.fields()) {
-      print.add("rule." + std::string(field.name), field.value);
+      print.add("rule.", field.name, field.value);
     }
   } else {
-    print.add("rule.lr", double{rule.lr});
+    print.add("rule.", "lr", double{rule.lr});
   }
   print.compare(comm, tensors);
 }

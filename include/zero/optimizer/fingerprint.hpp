@@ -53,131 +53,148 @@ class Hash {
 class Fingerprint {
  public:
   static constexpr std::size_t capacity = 40;
+  static constexpr std::size_t field_words = 3;
 
-  void add(std::string_view field, std::int64_t value) { put(field, Kind::integer, value, 0); }
-  void add(std::string_view field, double value) {
-    put(field, Kind::real, std::bit_cast<std::int64_t>(value), 0);
+  /// Names must outlive the record; `owner` is put before the name in messages.
+  void add(std::string_view field, std::int64_t value) { put({}, field, Kind::integer, value, 0); }
+  void add(std::string_view owner, std::string_view field, double value) {
+    put(owner, field, Kind::real, std::bit_cast<std::int64_t>(value), 0);
   }
   /// Compared and shown up to its first 16 bytes.
   void add(std::string_view field, std::string_view text) {
     std::array<std::int64_t, 2> words{};
     std::memcpy(words.data(), text.data(), text.size() < 16 ? text.size() : 16);
-    put(field, Kind::text, words[0], words[1]);
+    put({}, field, Kind::text, words[0], words[1]);
   }
   void add_hash(std::string_view field, std::uint64_t hash) {
-    put(field, Kind::hash, std::bit_cast<std::int64_t>(hash), 0);
+    put({}, field, Kind::hash, std::bit_cast<std::int64_t>(hash), 0);
   }
 
   /// Exchanges the record and compares. Collective; blocks.
   /// @throws Error (communication), on every rank, naming the field, the values and the ranks
   template <Communicator C>
   void compare(C& comm, std::vector<Tensor> const& tensors) const {
-    auto const ranks = static_cast<std::size_t>(comm.size());
-    std::vector<std::int64_t> all(ranks * words_.size());
-    exchange(comm, words_.data(), all.data(), words_.size());
-    for (std::size_t f = 0; f < fields_.size(); ++f) {
-      auto const value = [&](std::size_t rank) { return &all[rank * words_.size() + 3 * f]; };
-      if (agree(ranks, 3, value)) continue;
-      if (value(0)[0] == static_cast<std::int64_t>(Kind::hash)) name_tensor(comm, tensors);
-      fail(ErrorKind::communication,
-           "ranks disagree on " + fields_[f] + ": " + describe(ranks, value),
-           {.rank = comm.rank(), .operation = "construction"});
+    auto const all = exchange(comm, words_.data(), words_.size());
+    std::size_t const field = first_difference(all, words_.size(), field_words);
+    if (field >= count_) return;
+    if (words_[field * field_words] == static_cast<std::int64_t>(Kind::hash)) {
+      // The models have as many tensors, so the first one that differs can be named.
+      auto const own = tensor_hashes(tensors);
+      std::size_t const t = first_difference(exchange(comm, own.data(), own.size()), own.size(), 1);
+      if (t < own.size()) refuse_tensor(comm.rank(), t, tensors[t].name);
     }
+    refuse_field(comm.rank(), field, all);
   }
 
  private:
   enum class Kind : std::int64_t { none, integer, real, text, hash };
+  using Words = std::vector<std::int64_t>;
 
-  void put(std::string_view field, Kind kind, std::int64_t first, std::int64_t second) {
-    if (fields_.size() == capacity) {
+  struct Name {
+    std::string_view owner{};
+    std::string_view field{};
+  };
+
+  void put(std::string_view owner,
+           std::string_view field,
+           Kind kind,
+           std::int64_t first,
+           std::int64_t second) {
+    if (count_ == capacity) {
       fail(ErrorKind::invalid_argument, "a rule names more fields than a fingerprint holds");
     }
-    std::size_t const at = 3 * fields_.size();
-    fields_.emplace_back(field);
-    words_[at] = static_cast<std::int64_t>(kind);
-    words_[at + 1] = first;
-    words_[at + 2] = second;
+    names_[count_] = {owner, field};
+    words_[count_ * field_words] = static_cast<std::int64_t>(kind);
+    words_[count_ * field_words + 1] = first;
+    words_[count_ * field_words + 2] = second;
+    ++count_;
   }
 
   template <Communicator C>
-  static void exchange(C& comm, std::int64_t const* own, std::int64_t* all, std::size_t count) {
+  static Words exchange(C& comm, std::int64_t const* own, std::size_t count) {
+    Words all(static_cast<std::size_t>(comm.size()) * count);
     run(comm,
         {.op = Op::all_gather,
          .dtype = DType::i64,
          .accumulate = DType::i64,
          .count = count,
          .send = own,
-         .recv = all});
+         .recv = all.data()});
+    return all;
   }
 
-  template <class Value>
-  static bool agree(std::size_t ranks, std::size_t words, Value const& value) {
-    for (std::size_t rank = 1; rank < ranks; ++rank) {
-      for (std::size_t w = 0; w < words; ++w) {
-        if (value(rank)[w] != value(0)[w]) return false;
-      }
+  static Words tensor_hashes(std::vector<Tensor> const& tensors) {
+    Words hashes;
+    for (Tensor const& tensor : tensors) {
+      hashes.push_back(std::bit_cast<std::int64_t>(hash_of(tensor)));
     }
-    return true;
+    return hashes;
   }
 
-  /// If the models have as many tensors, the first one that differs can be named.
-  template <Communicator C>
-  static void name_tensor(C& comm, std::vector<Tensor> const& tensors) {
-    auto const ranks = static_cast<std::size_t>(comm.size());
-    std::vector<std::int64_t> own;
-    own.reserve(tensors.size());
-    for (Tensor const& tensor : tensors)
-      own.push_back(std::bit_cast<std::int64_t>(hash_of(tensor)));
-    std::vector<std::int64_t> all(ranks * own.size());
-    exchange(comm, own.data(), all.data(), own.size());
-    for (std::size_t t = 0; t < own.size(); ++t) {
-      if (agree(ranks, 1, [&](std::size_t rank) { return &all[rank * own.size() + t]; })) continue;
-      fail(ErrorKind::communication,
-           "ranks disagree on tensor " + std::to_string(t) + ", here '" + tensors[t].name +
-               "': its name, shape, unit, scales, frozen flag or tie differs",
-           {.rank = comm.rank(), .operation = "construction"});
+  /// The first group of `width` words, of the `stride` that each rank gave, in which ranks differ;
+  /// `stride` / `width` if there is none.
+  static std::size_t first_difference(Words const& all, std::size_t stride, std::size_t width) {
+    std::size_t first = stride;
+    for (std::size_t i = stride; i < all.size(); ++i) {
+      if (all[i] != all[i % stride] && i % stride < first) first = i % stride;
     }
+    return first / width;
   }
 
-  template <class Value>
-  static std::string describe(std::size_t ranks, Value const& value) {
+  [[noreturn]] static void refuse_tensor(int rank, std::size_t tensor, std::string const& name) {
+    fail(ErrorKind::communication,
+         {"ranks disagree on tensor ",
+          tensor,
+          ", here '",
+          name,
+          "': its name, shape, unit, scales, frozen flag or tie differs"},
+         {.rank = rank, .operation = "construction"});
+  }
+
+  /// Says which ranks have which value.
+  [[noreturn]] void refuse_field(int own_rank, std::size_t field, Words const& all) const {
+    std::size_t const ranks = all.size() / words_.size();
+    auto const value = [&](std::size_t rank) {
+      return &all[rank * words_.size() + field * field_words];
+    };
+    auto const same = [&](std::size_t a, std::size_t b) {
+      return std::memcmp(value(a), value(b), field_words * sizeof(std::int64_t)) == 0;
+    };
     std::string text;
-    std::vector<bool> told(ranks, false);
     for (std::size_t rank = 0; rank < ranks; ++rank) {
-      if (told[rank]) continue;
-      if (!text.empty()) text += "; ";
-      text += show(value(rank)) + " on rank";
+      bool told = false;
+      for (std::size_t other = 0; other < rank; ++other) told = told || same(other, rank);
+      if (told) continue;
+      text += Message({text.empty() ? "" : "; ", show(value(rank)), " on rank"}).text();
       for (std::size_t other = rank; other < ranks; ++other) {
-        bool const same = std::memcmp(value(other), value(rank), 3 * sizeof(std::int64_t)) == 0;
-        if (!same) continue;
-        told[other] = true;
-        text += " " + std::to_string(other);
+        if (same(other, rank)) text += Message({" ", other}).text();
       }
     }
-    return text;
+    Name const& name = names_[field];
+    fail(ErrorKind::communication,
+         {"ranks disagree on ", name.owner, name.field, ": ", text},
+         {.rank = own_rank, .operation = "construction"});
   }
 
   static std::string show(std::int64_t const* words) {
+    char letters[32] = {};
     switch (static_cast<Kind>(words[0])) {
-      case Kind::integer: return std::to_string(words[1]);
-      case Kind::real: {
-        char digits[32];
-        std::snprintf(digits, sizeof(digits), "%.9g", std::bit_cast<double>(words[1]));
-        return digits;
-      }
-      case Kind::text: {
-        char letters[17] = {};
+      case Kind::integer: return Message({words[1]}).text();
+      case Kind::real:
+        std::snprintf(letters, sizeof(letters), "%.9g", std::bit_cast<double>(words[1]));
+        return letters;
+      case Kind::text:
         std::memcpy(letters, words + 1, 16);
-        return std::string("'") + letters + "'";
-      }
-      case Kind::hash: return "hash " + std::to_string(std::bit_cast<std::uint64_t>(words[1]));
+        return Message({"'", std::string_view(letters), "'"}).text();
+      case Kind::hash: return Message({"hash ", std::bit_cast<std::uint64_t>(words[1])}).text();
       case Kind::none: break;
     }
     return "nothing";
   }
 
-  std::vector<std::string> fields_;
-  std::array<std::int64_t, 3 * capacity> words_{};
+  std::array<Name, capacity> names_{};
+  std::array<std::int64_t, field_words * capacity> words_{};
+  std::size_t count_ = 0;
 };
 
 }  // namespace zero::inline v0_1::detail

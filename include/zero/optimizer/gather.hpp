@@ -65,10 +65,12 @@ class GatherPool {
       slot = vacant(true);
       if (slot == nullptr) {
         fail(ErrorKind::invalid_argument,
-             "unit " + std::to_string(unit) + " is asked for while all " +
-                 std::to_string(slots_.size()) +
-                 " slots of the gather pool are in use; release a unit's parameters before asking "
-                 "for the next, or raise Prefetch.depth");
+             {"unit ",
+              unit,
+              " is asked for while all ",
+              slots_.size(),
+              " slots of the gather pool are in use; release a unit's parameters before asking "
+              "for the next, or raise Prefetch.depth"});
       }
       start(*slot, unit);
     }
@@ -96,14 +98,6 @@ class GatherPool {
       offset += group.padded;
     }
     return nullptr;
-  }
-
-  /// Unit that is in use, or -1.
-  [[nodiscard]] int in_use() const noexcept {
-    for (Slot const& slot : slots_) {
-      if (slot.users > 0) return slot.unit;
-    }
-    return no_unit;
   }
 
   /// Throws away what was gathered ahead: parameters are about to change. Blocks for gathers that

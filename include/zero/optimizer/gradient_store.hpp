@@ -43,7 +43,7 @@ class GradientStore {
                                         elements.gradient_slot * elements.gradient_slots)),
         tied_(arena.template take<Wire>(Role::gradient_pool, elements.tied_gradients)),
         slot_elements_(elements.gradient_slot),
-        slot_taken_(static_cast<std::size_t>(elements.gradient_slots), false),
+        slot_taken_(static_cast<std::size_t>(elements.gradient_slots), 0),
         slot_of_(partition.groups().size(), no_slot),
         tied_offset_(partition.groups().size(), 0) {
     std::uint64_t offset = 0;
@@ -65,7 +65,7 @@ class GradientStore {
   [[nodiscard]] bool place(std::size_t g) noexcept {
     for (std::size_t s = 0; s < slot_taken_.size(); ++s) {
       if (slot_taken_[s]) continue;
-      slot_taken_[s] = true;
+      slot_taken_[s] = 1;
       slot_of_[g] = static_cast<int>(s);
       return true;
     }
@@ -73,7 +73,7 @@ class GradientStore {
   }
   void release(std::size_t g) noexcept {
     if (slot_of_[g] == no_slot) return;
-    slot_taken_[static_cast<std::size_t>(slot_of_[g])] = false;
+    slot_taken_[static_cast<std::size_t>(slot_of_[g])] = 0;
     slot_of_[g] = no_slot;
   }
 
@@ -140,7 +140,7 @@ class GradientStore {
   std::span<Wire> pool_;
   std::span<Wire> tied_;
   std::uint64_t slot_elements_;
-  std::vector<bool> slot_taken_;
+  std::vector<std::uint8_t> slot_taken_;
   std::vector<int> slot_of_;
   std::vector<std::uint64_t> tied_offset_;
 };

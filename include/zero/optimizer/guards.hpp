@@ -27,15 +27,13 @@ class UnitTensors {
   [[nodiscard]] std::size_t index(std::size_t i) const {
     if (i < own_->size()) return (*own_)[i];
     fail(ErrorKind::invalid_argument,
-         "unit " + std::to_string(unit_) + " has " + std::to_string(own_->size()) +
-             " tensors, there is no number " + std::to_string(i));
+         {"unit ", unit_, " has ", own_->size(), " tensors, there is no number ", i});
   }
   [[nodiscard]] std::size_t index(std::string_view name) const {
     for (std::size_t const t : *own_) {
       if ((*all_)[t].name == name) return t;
     }
-    fail(ErrorKind::invalid_argument,
-         "unit " + std::to_string(unit_) + " has no tensor '" + std::string(name) + "'");
+    fail(ErrorKind::invalid_argument, {"unit ", unit_, " has no tensor '", name, "'"});
   }
 
  private:
@@ -67,14 +65,17 @@ class UnitParameters {
   [[nodiscard]] std::size_t size() const noexcept { return tensors_.size(); }
   /// The i-th tensor of the unit, in registration order: [its elements].
   /// @throws Error (invalid_argument) if there is none
-  [[nodiscard]] std::span<Parameter const> operator[](std::size_t i) const {
+  [[nodiscard]] std::span<Parameter const> operator[](std::size_t i) const& {
     return optimizer_->parameter_view(tensors_.unit(), tensors_.index(i));
   }
   /// The unit's tensor of that name: [its elements].
   /// @throws Error (invalid_argument) if there is none
-  [[nodiscard]] std::span<Parameter const> operator[](std::string_view name) const {
+  [[nodiscard]] std::span<Parameter const> operator[](std::string_view name) const& {
     return optimizer_->parameter_view(tensors_.unit(), tensors_.index(name));
   }
+  /// A view must not outlive its guard: give the guard a name.
+  std::span<Parameter const> operator[](std::size_t) && = delete;
+  std::span<Parameter const> operator[](std::string_view) && = delete;
 
  private:
   friend Optimizer;

@@ -5,6 +5,7 @@
 #include "zero/base/bytes.hpp"
 #include "zero/base/error.hpp"
 #include "zero/layout/partition.hpp"
+#include "zero/layout/sort_indices.hpp"
 #include "zero/layout/tensor.hpp"
 
 #include <algorithm>
@@ -45,8 +46,7 @@ class LentTensors {
   void bind(std::span<std::span<T> const> lent, bool need_frozen) {
     if (lent.size() != tensors_->size()) {
       fail(ErrorKind::invalid_argument,
-           std::to_string(tensors_->size()) + " tensors are described but " +
-               std::to_string(lent.size()) + " " + what_ + " are lent");
+           {tensors_->size(), " tensors are described but ", lent.size(), " ", what_, " are lent"});
     }
     bind_each([&](std::size_t t) { return lent[t]; }, need_frozen);
   }
@@ -61,8 +61,12 @@ class LentTensors {
     }
     if (total != flat.size()) {
       fail(ErrorKind::invalid_argument,
-           "the tensors have " + std::to_string(total) + " elements, but the flat buffer of " +
-               what_ + " has " + std::to_string(flat.size()));
+           {"the tensors have ",
+            total,
+            " elements, but the flat buffer of ",
+            what_,
+            " has ",
+            flat.size()});
     }
     auto next = [&, used = std::size_t{0}](std::size_t t) mutable -> std::span<T> {
       if (places[t].storage != t) return {};
@@ -92,8 +96,11 @@ class LentTensors {
       } else {
         bound_ = false;
         refuse(by_address_[i],
-               "overlaps the " + std::string(other.what_) + " of tensor '" +
-                   (*tensors_)[other.by_address_[k]].name + "'");
+               {"overlaps the ",
+                other.what_,
+                " of tensor '",
+                (*tensors_)[other.by_address_[k]].name,
+                "'"});
       }
     }
   }
@@ -117,9 +124,7 @@ class LentTensors {
         continue;
       }
       if (lent.size() != place.count) {
-        refuse(t,
-               "has " + std::to_string(place.count) + " elements, but " +
-                   std::to_string(lent.size()) + " are lent");
+        refuse(t, {"has ", place.count, " elements, but ", lent.size(), " are lent"});
       }
       if (place.count > 0 && lent.data() == nullptr) refuse(t, "is lent as a null pointer");
       if (tied && lent.data() != address_[place.storage]) {
@@ -133,21 +138,20 @@ class LentTensors {
     bound_ = true;
   }
 
-  [[noreturn]] void refuse(std::size_t tensor, std::string const& why) const {
-    fail(ErrorKind::invalid_argument,
-         std::string(what_) + ": tensor '" + (*tensors_)[tensor].name + "' " + why);
+  [[noreturn]] void refuse(std::size_t tensor, Message const& why) const {
+    fail(ErrorKind::invalid_argument, {what_, ": tensor '", (*tensors_)[tensor].name, "' ", why});
   }
 
   void refuse_overlaps() {
     auto const& places = partition_->placement().places();
-    std::sort(by_address_.begin(), by_address_.end(), [&](std::size_t a, std::size_t b) {
+    sort_indices(by_address_, [&](std::size_t a, std::size_t b) {
       return std::less<T const*>{}(address_[a], address_[b]);
     });
     for (std::size_t i = 1; i < by_address_.size(); ++i) {
       std::size_t const before = by_address_[i - 1];
       if (std::less<T const*>{}(address_[by_address_[i]],
                                 address_[before] + places[before].count)) {
-        refuse(by_address_[i], "overlaps tensor '" + (*tensors_)[before].name + "'");
+        refuse(by_address_[i], {"overlaps tensor '", (*tensors_)[before].name, "'"});
       }
     }
   }

@@ -104,15 +104,19 @@ inline void check_value_sizes(std::vector<Tensor> const& tensors,
                               std::span<std::span<float const> const> values) {
   if (tensors.size() != values.size()) {
     fail(ErrorKind::invalid_argument,
-         std::to_string(tensors.size()) + " tensors are described but values of " +
-             std::to_string(values.size()) + " are given");
+         {tensors.size(), " tensors are described but values of ", values.size(), " are given"});
   }
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     TensorPlace const& place = placement.places()[t];
     if (place.storage != t || values[t].size() == place.count) continue;
     fail(ErrorKind::invalid_argument,
-         "tensor '" + tensors[t].name + "' has " + std::to_string(place.count) +
-             " elements, but values for " + std::to_string(values[t].size()) + " are given");
+         {"tensor '",
+          tensors[t].name,
+          "' has ",
+          place.count,
+          " elements, but values for ",
+          values[t].size(),
+          " are given"});
   }
 }
 

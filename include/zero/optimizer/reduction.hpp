@@ -46,7 +46,7 @@ class Reduction {
         phase_(partition.groups().size(), Phase::empty),
         units_done_(partition.groups().size(), 0),
         buckets_left_(partition.groups().size(), 0),
-        unit_reduced_(static_cast<std::size_t>(partition.placement().unit_count()), false) {}
+        unit_reduced_(static_cast<std::size_t>(partition.placement().unit_count()), 0) {}
 
   /// True while a bucket is under way.
   [[nodiscard]] bool busy() const noexcept { return flying_ > 0; }
@@ -71,7 +71,7 @@ class Reduction {
   /// The unit's gradients of this micro-step are complete.
   void close(int unit) {
     open(unit);
-    unit_reduced_[static_cast<std::size_t>(unit)] = true;
+    unit_reduced_[static_cast<std::size_t>(unit)] = 1;
     for (std::size_t const g : partition_->groups_of(unit)) {
       if (++units_done_[g] == partition_->groups()[g].units.size()) phase_[g] = Phase::complete;
     }
@@ -139,8 +139,8 @@ class Reduction {
     Wire const* received = nullptr;
   };
 
-  [[noreturn]] static void refuse(int unit, std::string const& why) {
-    fail(ErrorKind::invalid_argument, "unit " + std::to_string(unit) + " " + why);
+  [[noreturn]] static void refuse(int unit, Message const& why) {
+    fail(ErrorKind::invalid_argument, {"unit ", unit, " ", why});
   }
 
   /// With full gradients kept, nothing travels before the last micro-step.
@@ -153,10 +153,10 @@ class Reduction {
     while (!store_->placed(g) && !store_->place(g)) {
       if (flying_ == 0) {
         refuse(unit,
-               "finds the gradient pool full of units that wait for unit " +
-                   std::to_string(waiting_for()) +
-                   "; buckets travel in the fixed order of a backward pass, so a unit that "
-                   "gives no gradients must be passed to reduce() all the same");
+               {"finds the gradient pool full of units that wait for unit ",
+                waiting_for(),
+                "; buckets travel in the fixed order of a backward pass, so a unit that "
+                "gives no gradients must be passed to reduce() all the same"});
       }
       finish_oldest();
     }
@@ -298,7 +298,7 @@ class Reduction {
   }
 
   void forget_units() {
-    unit_reduced_.assign(unit_reduced_.size(), false);
+    unit_reduced_.assign(unit_reduced_.size(), 0);
     units_done_.assign(units_done_.size(), 0);
     next_ = 0;
   }
@@ -311,7 +311,7 @@ class Reduction {
   std::vector<Phase> phase_;
   std::vector<std::size_t> units_done_;
   std::vector<std::size_t> buckets_left_;
-  std::vector<bool> unit_reduced_;
+  std::vector<std::uint8_t> unit_reduced_;
   std::array<Flight, reductions_in_flight> flights_{};
   std::size_t oldest_ = 0;
   std::size_t flying_ = 0;
