@@ -108,6 +108,8 @@ Plan make_plan(unsigned seed) {
     }
     plan.schedule.push_back(op);
   }
+  // Elements of 16 bits are summed in one type only.
+  if (plan.fault == Fault::accumulate) plan.schedule[plan.at].dtype = DType::f32;
   return plan;
 }
 
