@@ -356,6 +356,24 @@ TEST_CASE("wrong flat buffers are refused in words") {
   CHECK(bind(150, 150, 150) == "");
 }
 
+TEST_CASE("gradients alone can be lent anew, and are checked against the parameters that stay") {
+  Lender lender;
+  auto& optimizer = lender.optimizer;
+  REQUIRE(lender.refusal() == "");
+  std::vector<zero::bf16> others(150);
+  auto const lent = Lender::split(lender.gradients);
+  CHECK(Lender::refusal([&] { optimizer.bind_gradients(std::span(others)); }) == "");
+  CHECK(optimizer.gradients(0).size() == 4);
+  auto const gradients = optimizer.gradients(0);
+  CHECK(gradients["a"].data() == others.data());
+  optimizer.discard_gradients();
+  CHECK(Lender::refusal([&] { optimizer.bind_gradients(lent); }) == "");
+  CHECK(gradients["a"].data() == lender.gradients.data());
+  CHECK(Lender::refusal([&] {
+          optimizer.bind_gradients(std::span(lender.parameters).subspan(149, 150));
+        }) == "parameters: tensor 'cold' overlaps the gradients of tensor 'a'");
+}
+
 TEST_CASE("nothing works before memory is lent, nor after a binding that was refused") {
   Lender lender;
   auto& optimizer = lender.optimizer;

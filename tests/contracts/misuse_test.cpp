@@ -213,13 +213,14 @@ TEST_CASE("a gradient pool that waits for a unit which was left out says for whi
   });
 }
 
-TEST_CASE("step() while partitioned parameters are in use, and again when they are not") {
+template <class O>
+void check_step_in_use() {
   zero::run_ranks(2, [](zero::InProcess& comm) {
-    PosGP optimizer{comm, small_model()};
+    O optimizer{comm, small_model()};
     contracts::load(optimizer);
     for (int unit = 2; unit >= 0; --unit) optimizer.reduce(optimizer.gradients(unit));
-    std::optional<zero::UnitParameters<PosGP>> weights(optimizer.parameters(1));
-    std::optional<zero::UnitParameters<PosGP>> same(optimizer.parameters(1));
+    std::optional<zero::UnitParameters<O>> weights(optimizer.parameters(1));
+    std::optional<zero::UnitParameters<O>> same(optimizer.parameters(1));
     std::string const message = "step() while the parameters of unit 1 are in use";
     CHECK(refusal([&] { optimizer.step(); }) == message);
     weights.reset();
@@ -228,6 +229,11 @@ TEST_CASE("step() while partitioned parameters are in use, and again when they a
     same.reset();
     CHECK(optimizer.step().step == 1);
   });
+}
+
+TEST_CASE("step() while parameters are in use, partitioned or not, and when they are not") {
+  check_step_in_use<PosG>();
+  check_step_in_use<PosGP>();
 }
 
 /// Are these the initial values of a unit's tensors?
