@@ -270,7 +270,7 @@ class ShardedOptimizer {
   /// @par Collective  yes: it finishes the reductions of the micro-step before
   void micro_step(MicroStep const& micro = {}) {
     if (!(micro.weight >= 0.) || micro.weight > 0x1p60) {
-      fail(ErrorKind::invalid_argument, "a micro-step's weight must be at least 0");
+      fail(ErrorKind::invalid_argument, "a micro-step's weight must be in [0, 2^60]");
     }
     reduction_.begin_micro_step(micro.last);
     weight_ += micro.weight;
@@ -286,7 +286,8 @@ class ShardedOptimizer {
   }
 
   /// L2 norm of the mean gradient, the same bits on every rank and under every stage; infinity if
-  /// it is not finite. Reduces what is left first. Collective; blocks.
+  /// it is not finite, not a number if all weights are 0. Reduces what is left first. Collective;
+  /// blocks.
   [[nodiscard]] double grad_norm() {
     agree();
     return agreement_.norm_of_sum / (agreement_.weight * loss_scale_.value());

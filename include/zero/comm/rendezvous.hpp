@@ -11,7 +11,6 @@
 #include "zero/kernel/copy.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>

@@ -255,6 +255,20 @@ void sum_untyped(void* out,
   sum_range<T, Acc, I>(static_cast<T*>(out), inputs, first, ranks, count, store);
 }
 
+/// The same in a plain loop: for types that buckets hardly ever have, a kernel of a kilobyte in
+/// every program is not worth it.
+template <class T, class Acc>
+void sum_plainly(void* out,
+                 void const* const* inputs,
+                 std::size_t first,
+                 int ranks,
+                 std::size_t count,
+                 Store /*store*/) noexcept {
+  for (std::size_t i = 0; i < count; ++i) {
+    sum_elements<T, Acc, 1>(static_cast<T*>(out) + i, inputs, first + i, ranks);
+  }
+}
+
 }  // namespace detail
 
 /// out[i] = inputs[0][i] + inputs[1][i] + ... in this order, added in `Acc` and rounded to `T`
@@ -283,17 +297,17 @@ using SumFunction = void (*)(void* out,
                              std::size_t count,
                              Store store) noexcept;
 
-/// The kernel that sums elements of `dtype` in `accumulate`; null if there is none. There is one for
-/// fp32 in fp32 and fp64, for 16-bit types in fp32, and for fp64 and integers in themselves: each
-/// costs every program that communicates, so there are no more than precisions use.
+/// The kernel that sums elements of `dtype` in `accumulate`; null if there is none. There is one
+/// for fp32 in fp32 and fp64, for 16-bit types in fp32, and for fp64 and integers in themselves:
+/// each costs every program that communicates, so there are no more than precisions use.
 [[nodiscard]] constexpr SumFunction sum_function(DType dtype, DType accumulate) noexcept {
   switch (dtype) {
     case DType::f32:
       if (accumulate == DType::f32) return detail::sum_untyped<float, float>;
-      if (accumulate == DType::f64) return detail::sum_untyped<float, double>;
+      if (accumulate == DType::f64) return detail::sum_plainly<float, double>;
       return nullptr;
     case DType::f64:
-      if (accumulate == DType::f64) return detail::sum_untyped<double, double>;
+      if (accumulate == DType::f64) return detail::sum_plainly<double, double>;
       return nullptr;
     case DType::bf16:
       if (accumulate == DType::f32) return detail::sum_untyped<bf16, float>;
@@ -302,10 +316,10 @@ using SumFunction = void (*)(void* out,
       if (accumulate == DType::f32) return detail::sum_untyped<fp16, float>;
       return nullptr;
     case DType::i32:
-      if (accumulate == DType::i32) return detail::sum_untyped<std::int32_t, std::int32_t>;
+      if (accumulate == DType::i32) return detail::sum_plainly<std::int32_t, std::int32_t>;
       return nullptr;
     case DType::i64:
-      if (accumulate == DType::i64) return detail::sum_untyped<std::int64_t, std::int64_t>;
+      if (accumulate == DType::i64) return detail::sum_plainly<std::int64_t, std::int64_t>;
       return nullptr;
     case DType::u8: return nullptr;
   }

@@ -13,10 +13,24 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <string>
 
 namespace zero::inline v0_1 {
+
+namespace detail {
+
+/// Euclid's; <numeric> would bring the parallel algorithms along.
+[[nodiscard]] constexpr std::uint64_t greatest_common_divisor(std::uint64_t a,
+                                                              std::uint64_t b) noexcept {
+  while (b != 0) {
+    std::uint64_t const rest = a % b;
+    a = b;
+    b = rest;
+  }
+  return a;
+}
+
+}  // namespace detail
 
 /// Bytes that one trained element costs in each model state. The defaults are the paper's example,
 /// mixed-precision Adam: 2 + 2 + (4 master + 4 momentum + 4 variance).
@@ -81,7 +95,7 @@ constexpr void require_ranks(std::uint64_t ranks) {
   detail::require_ranks(ranks);
   detail::SplitStates const element = detail::split(sharding, states);
   std::uint64_t const shared = checked_mul(parameters, element.sharded);
-  std::uint64_t const common = std::gcd(shared % ranks, ranks);
+  std::uint64_t const common = detail::greatest_common_divisor(shared % ranks, ranks);
   return {.whole = checked_add(checked_mul(parameters, element.replicated), shared / ranks),
           .numerator = shared % ranks / common,
           .denominator = ranks / common};

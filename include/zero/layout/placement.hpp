@@ -132,11 +132,9 @@ class Placement {
         }
         place.storage = places_[found].storage;
       }
-      users_[place.storage].push_back(tensor.unit);
-    }
-    for (auto& units : users_) {
-      std::sort(units.begin(), units.end());
-      units.erase(std::unique(units.begin(), units.end()), units.end());
+      std::vector<int>& units = users_[place.storage];
+      auto const at = std::lower_bound(units.begin(), units.end(), tensor.unit);
+      if (at == units.end() || *at != tensor.unit) units.insert(at, tensor.unit);
     }
   }
 

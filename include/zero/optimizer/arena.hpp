@@ -36,12 +36,7 @@ class Arena {
   [[nodiscard]] std::span<T> take(Role role, std::uint64_t count) {
     auto const bytes = static_cast<std::size_t>(checked_mul(count, sizeof(T)));
     if (bytes == 0) return {};
-    blocks_.reserve(blocks_.size() + 1);
-    void* const memory = obtain(role, bytes);
-    blocks_.push_back({memory, bytes});
-    held_[role] += bytes;
-    Space::zero(memory, bytes);
-    return {static_cast<T*>(memory), static_cast<std::size_t>(count)};
+    return {static_cast<T*>(take_bytes(role, bytes)), static_cast<std::size_t>(count)};
   }
 
   [[nodiscard]] MemoryBytes const& held() const noexcept { return held_; }
@@ -51,6 +46,15 @@ class Arena {
     void* memory;
     std::size_t bytes;
   };
+
+  __attribute__((noinline)) void* take_bytes(Role role, std::size_t bytes) {
+    blocks_.reserve(blocks_.size() + 1);
+    void* const memory = obtain(role, bytes);
+    blocks_.push_back({memory, bytes});
+    held_[role] += bytes;
+    Space::zero(memory, bytes);
+    return memory;
+  }
 
   void* obtain(Role role, std::size_t bytes) {
     void* memory = nullptr;

@@ -37,6 +37,10 @@ void require_consensus(typename Slots::Communicator& comm,
   print.add("rule", std::string_view(Slots::Rule::name));
   print.add("accumulation", std::string_view(Slots::Accumulation::name));
   print.add("memory", std::string_view(Slots::borrowed ? "borrowed" : "owned"));
+  // Ranks whose kernels fuse multiplications differently would drift apart in the last bit.
+  if constexpr (requires { Slots::Space::instruction_set; }) {
+    print.add("instruction set of the kernels", std::int64_t{Slots::Space::instruction_set});
+  }
   print.add("bucket bytes", static_cast<std::int64_t>(bucket.bytes));
   print.add("prefetch depth", std::int64_t{prefetch.depth});
   if constexpr (Slots::Precision::loss_scaled) {

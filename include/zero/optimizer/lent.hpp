@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -142,15 +141,19 @@ class LentTensors {
     fail(ErrorKind::invalid_argument, {what_, ": tensor '", (*tensors_)[tensor].name, "' ", why});
   }
 
+  /// Addresses of different objects compare as integers only.
+  [[nodiscard]] std::uintptr_t begin_of(std::size_t tensor) const noexcept {
+    return reinterpret_cast<std::uintptr_t>(address_[tensor]);
+  }
+
   void refuse_overlaps() {
     auto const& places = partition_->placement().places();
-    sort_indices(by_address_, [&](std::size_t a, std::size_t b) {
-      return std::less<T const*>{}(address_[a], address_[b]);
-    });
+    sort_indices(by_address_,
+                 [&](std::size_t a, std::size_t b) { return begin_of(a) < begin_of(b); });
     for (std::size_t i = 1; i < by_address_.size(); ++i) {
       std::size_t const before = by_address_[i - 1];
-      if (std::less<T const*>{}(address_[by_address_[i]],
-                                address_[before] + places[before].count)) {
+      auto const size = static_cast<std::size_t>(places[before].count) * sizeof(T);
+      if (begin_of(by_address_[i]) < begin_of(before) + size) {
         refuse(by_address_[i], {"overlaps tensor '", (*tensors_)[before].name, "'"});
       }
     }

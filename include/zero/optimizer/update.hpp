@@ -3,6 +3,7 @@
 #pragma once
 
 #include "zero/concepts/rule.hpp"
+#include "zero/kernel/update.hpp"
 #include "zero/layout/memory_plan.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/layout/tensor.hpp"

@@ -17,6 +17,8 @@ namespace zero::inline v0_1::space {
 /// Ordinary memory of the process. The optimizer reaches memory through these functions only.
 struct Host {
   static constexpr std::string_view name = "host";
+  /// Which instructions the kernels are compiled for.
+  static constexpr std::uint32_t instruction_set = kernel::native;
 
   static void zero(void* memory, std::size_t bytes) noexcept { kernel::clear(memory, bytes); }
   static void copy(void* to, void const* from, std::size_t bytes) noexcept {

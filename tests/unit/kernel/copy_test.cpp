@@ -1,4 +1,4 @@
-#include "zero/kernel/copy.hpp"
+#include <zero/kernel/copy.hpp>
 
 #include <doctest/doctest.h>
 
