@@ -8,9 +8,9 @@ using Fp16 = zero::Mixed<zero::fp16>;
 template <class Stage, class Precision, class Accumulation>
 using Accumulating = toy::Setup<Stage, Precision, zero::AdamW, Accumulation>;
 
-toy::Run const plain{.ranks = 3, .micro_steps = 3, .steps = 12, .bucket_bytes = 12345};
+toy::Run const plain{.ranks = 3, .micro_steps = 3, .bucket_bytes = 12345};
 toy::Run const weighted{
-    .ranks = 2, .micro_steps = 4, .steps = 12, .bucket_bytes = 1, .max_norm = 4., .weighted = true};
+    .ranks = 2, .micro_steps = 4, .bucket_bytes = 1, .max_norm = 4., .weighted = true};
 
 TEST_CASE("micro-batches in full gradients equal the reference under every stage") {
   using Full = zero::AccumulateFull;
@@ -33,8 +33,8 @@ TEST_CASE("micro-batches in the reduced shard equal the reference under every st
 TEST_CASE("fp32: one rank with four micro-batches equals four ranks with one") {
   using Full = zero::AccumulateFull;
   for (bool const token_weights : {false, true}) {
-    toy::Run one{.ranks = 1, .micro_steps = 4, .steps = 12, .weighted = token_weights};
-    toy::Run four{.ranks = 4, .micro_steps = 1, .steps = 12, .weighted = token_weights};
+    toy::Run one{.ranks = 1, .micro_steps = 4, .weighted = token_weights};
+    toy::Run four{.ranks = 4, .micro_steps = 1, .weighted = token_weights};
     one.max_norm = four.max_norm = 4.;
     one.tied = four.tied = false;
     auto const alone = toy::train(Accumulating<zero::stage::Replicated, zero::Fp32, Full>{}, one);

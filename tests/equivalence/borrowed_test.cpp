@@ -10,7 +10,7 @@ using Lending = toy::Setup<Stage, Precision, zero::AdamW, Accumulation, zero::Bo
 TEST_CASE("borrowed memory gives the bits of owned memory and is written nowhere else") {
   for (bool const flat : {false, true}) {
     for (std::size_t const bucket : {std::size_t{1}, std::size_t{12345}, std::size_t{1} << 22}) {
-      toy::Run const run{.ranks = 3, .steps = 12, .bucket_bytes = bucket, .max_norm = 4.};
+      toy::Run const run{.ranks = 3, .bucket_bytes = bucket, .max_norm = 4.};
       toy::check_equal(Lending<zero::stage::Replicated, zero::Fp32>{.flat = flat}, run);
       toy::check_equal(Lending<zero::stage::Pos, Bf16>{.flat = flat}, run);
       toy::check_equal(Lending<zero::stage::PosG, zero::Fp32>{.flat = flat}, run);
@@ -20,7 +20,7 @@ TEST_CASE("borrowed memory gives the bits of owned memory and is written nowhere
 }
 
 TEST_CASE("a trainer that adds up micro-batches in its own memory") {
-  toy::Run const run{.ranks = 2, .micro_steps = 3, .steps = 12, .bucket_bytes = 12345};
+  toy::Run const run{.ranks = 2, .micro_steps = 3, .bucket_bytes = 12345};
   auto const setup = Lending<zero::stage::Pos, zero::Fp32, zero::AccumulateFull>{.flat = true};
   toy::Run once = run;
   once.steps = 1;

@@ -1,0 +1,102 @@
+"""Runs the benchmarks that have a goal and flags every ratio that misses it.
+
+Ratios only: machines are shared, and an absolute figure means nothing. A ratio that misses its goal
+is measured again up to --tries times and its best value counts, because another tenant can only
+make it worse. With --compare FILE the ratios are held against an earlier run as well; --save FILE
+keeps this one. Exits with 1 if a goal is missed or a ratio fell by more than --tolerance.
+
+usage: run.py BUILD_FOLDER [--tries 3] [--save FILE] [--compare FILE] [--tolerance 0.1]
+       (BUILD_FOLDER is the bench preset's: build/bench)
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+
+# program, benchmark, counter, goal; "min": at least, "max": at most
+GOALS = [
+    ("update_bench", "update/adamw/fp32", "vs_same_traffic", "min", 0.93),
+    ("update_bench", "update/adamw/bf16", "vs_same_traffic", "min", 0.93),
+    ("update_bench", "small_tensors/adamw/fp32/elements:1024", "cost_of_tensors", "max", 1.10),
+    ("update_bench", "small_tensors/adamw/bf16/elements:1024", "cost_of_tensors", "max", 1.10),
+    ("consumer_flags/consumer_flags_bench", "consumer_flags/adamw/fp32", "vs_tuned", "min", 0.80),
+    ("consumer_flags/consumer_flags_bench", "consumer_flags/adamw/bf16", "vs_tuned", "min", 0.80),
+    (
+        "collective_bench",
+        "collective/reduce_scatter/bytes:67108864/ranks:2",
+        "traffic_over_triad",
+        "min",
+        1.3,
+    ),
+    (
+        "collective_bench",
+        "collective/all_gather/bytes:67108864/ranks:2",
+        "traffic_over_triad",
+        "min",
+        1.5,
+    ),
+    ("step_bench", "step/fp32/pos+g", "vs_replicated", "max", 0.60),
+    ("step_bench", "step/fp32/pos+g+p", "vs_replicated", "max", 0.80),
+    ("step_bench", "step/bf16/pos+g", "vs_replicated", "max", 0.60),
+    ("step_bench", "step/bf16/pos+g+p", "vs_replicated", "max", 0.80),
+]
+
+
+def measure(folder, program, benchmark, counter):
+    """The counter of the one benchmark whose name begins so."""
+    pattern = "^" + benchmark.replace("+", "[+]") + "(/|$)"
+    output = subprocess.run(
+        [folder / "bench" / program, "--benchmark_format=json", f"--benchmark_filter={pattern}"],
+        check=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ).stdout
+    runs = json.loads(output)["benchmarks"] if output else []
+    if not runs:
+        sys.exit(f"{program} has no benchmark {benchmark}")
+    return runs[0][counter]
+
+
+def meets(kind, value, goal):
+    return value >= goal if kind == "min" else value <= goal
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--tries", type=int, default=3)
+    parser.add_argument("--save", type=pathlib.Path)
+    parser.add_argument("--compare", type=pathlib.Path)
+    parser.add_argument("--tolerance", type=float, default=0.1)
+    options = parser.parse_args()
+    before = json.loads(options.compare.read_text()) if options.compare else {}
+    results = {}
+    failed = False
+    for program, benchmark, counter, kind, goal in GOALS:
+        better = max if kind == "min" else min
+        value = None
+        for _ in range(options.tries):
+            now = measure(options.folder, program, benchmark, counter)
+            value = now if value is None else better(value, now)
+            if meets(kind, value, goal):
+                break
+        verdict = "ok" if meets(kind, value, goal) else "MISSED"
+        old = before.get(benchmark)
+        if old is not None:
+            loss = 1 - value / old if kind == "min" else value / old - 1
+            if loss > options.tolerance:
+                verdict += f", REGRESSED from {old:.3f}"
+        failed = failed or verdict != "ok"
+        results[benchmark] = value
+        sign = ">=" if kind == "min" else "<="
+        print(f"{benchmark:52} {counter:20} {value:6.3f}  {sign} {goal:.2f}  {verdict}", flush=True)
+    if options.save:
+        options.save.write_text(json.dumps(results, indent=2) + "\n")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
