@@ -63,25 +63,29 @@ class ShardedOptimizer {
   using Choice = detail::Choice<Policies...>;
 
  public:
-  using Stage = typename Choice::Stage;
+  using Stage = typename Choice::Stage;  ///< what is partitioned
+  /// How ranks move data.
   // Not through Choice: deduction tries the constructor with no policies at all, and must fail
   // softly there.
   using Communicator = detail::Selected<detail::FitsCommunicator, void, Policies...>;
-  using Precision = typename Choice::Precision;
-  using Rule = typename Choice::Rule;
-  using Accumulation = typename Choice::Accumulation;
-  using Memory = typename Choice::Memory;
-  using Slots = typename Choice::Slots;
-  using Parameter = typename Precision::Parameter;
-  using Wire = typename Precision::Wire;
-  using Master = typename Precision::Master;
-  using State = typename Precision::State;
+  using Precision = typename Choice::Precision;        ///< which type holds what
+  using Rule = typename Choice::Rule;                  ///< how a parameter follows its gradient
+  using Accumulation = typename Choice::Accumulation;  ///< where micro-batches add up
+  using Memory = typename Choice::Memory;              ///< who owns parameters and gradients
+  using Slots = typename Choice::Slots;                ///< the whole choice as one type
+  using Parameter = typename Precision::Parameter;     ///< what forward and backward read
+  using Wire = typename Precision::Wire;               ///< gradients, here and on their way
+  using Master = typename Precision::Master;           ///< what the update works on
+  using State = typename Precision::State;             ///< optimizer states
 
-  static constexpr Sharding sharding = Stage::sharding;
-  static constexpr bool borrowed = Memory::borrowed;
+  static constexpr Sharding sharding = Stage::sharding;  ///< which model states are partitioned
+  static constexpr bool borrowed = Memory::borrowed;     ///< does the trainer lend its memory?
+  /// State arrays per element.
   static constexpr std::size_t state_arrays = static_cast<std::size_t>(Rule::state_count);
 
   /// What a rank will hold and send, before anything is allocated.
+  /// @param world_size   ranks
+  /// @param tensors      the model
   /// @param values       bucket, prefetch, ... as for the constructor
   /// @param micro_steps  forward and backward passes in a step
   template <class... Values>
@@ -143,7 +147,9 @@ class ShardedOptimizer {
   [[nodiscard]] std::span<int const> units() const noexcept { return units_; }
   /// The same units in the order of the backward pass.
   [[nodiscard]] std::span<int const> units_backward() const noexcept { return units_backward_; }
+  /// The model as it was described.
   [[nodiscard]] std::vector<Tensor> const& tensors() const noexcept { return tensors_; }
+  /// Who owns which element.
   [[nodiscard]] Partition const& partition() const noexcept { return partition_; }
   /// What this rank holds and sends in a step of so many micro-steps.
   [[nodiscard]] Plan plan(std::uint64_t micro_steps = 1) const {
@@ -185,6 +191,7 @@ class ShardedOptimizer {
     gradients_.lent().bind(gradients, false);
     parameters_.lent().refuse_overlap_with(gradients_.lent());
   }
+  /// The same for one flat buffer.
   void bind_gradients(std::span<Wire> gradients) requires borrowed {
     prepare_to_bind();
     gradients_.lent().bind_flat(gradients, false);
@@ -332,6 +339,7 @@ class ShardedOptimizer {
 
   /// Updates applied so far; skipped steps do not count.
   [[nodiscard]] long steps() const noexcept { return steps_; }
+  /// The rule and its hyper-parameters.
   [[nodiscard]] Rule const& rule() const noexcept { return rule_; }
 
   /// Calls `visit(Tensor const&, first, std::span<Master const>, std::array<std::span<State const>,
@@ -506,6 +514,7 @@ class ShardedOptimizer {
   bool agreed_ = false;
 };
 
+/// Policies from the constructor's arguments.
 template <Communicator C, class... Values>
 ShardedOptimizer(C&, std::vector<Tensor>, Values...) -> ShardedOptimizer<C, Values...>;
 

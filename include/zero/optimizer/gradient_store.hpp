@@ -124,8 +124,8 @@ class GradientStore {
   void zero_full() noexcept { Slots::Space::zero(full_.data(), full_.size_bytes()); }
 
   /// All N shares of a bucket within the kept full gradients.
-  [[nodiscard]] Wire* whole_bucket(
-      BucketSpan const& bucket) const noexcept requires Slots::keeps_full_gradients {
+  [[nodiscard]] Wire* whole_bucket(BucketSpan const& bucket) const noexcept
+      requires(Slots::keeps_full_gradients) {
     auto const& group = partition_->groups()[static_cast<std::size_t>(bucket.group)];
     return full_.data() + group.padded_begin + (bucket.begin - group.begin);
   }

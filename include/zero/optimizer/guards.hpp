@@ -51,8 +51,9 @@ class UnitTensors {
 template <class Optimizer>
 class UnitParameters {
  public:
-  using Parameter = typename Optimizer::Parameter;
+  using Parameter = typename Optimizer::Parameter;  ///< type of a parameter
 
+  /// Hands the unit over; the source holds nothing any more.
   UnitParameters(UnitParameters&& other) noexcept
       : optimizer_(std::exchange(other.optimizer_, nullptr)), tensors_(other.tensors_) {}
   UnitParameters& operator=(UnitParameters&&) = delete;
@@ -60,6 +61,7 @@ class UnitParameters {
     if (optimizer_ != nullptr) optimizer_->release_parameters(tensors_.unit());
   }
 
+  /// The unit whose parameters these are.
   [[nodiscard]] int unit() const noexcept { return tensors_.unit(); }
   /// Number of the unit's tensors, tied and frozen ones included.
   [[nodiscard]] std::size_t size() const noexcept { return tensors_.size(); }
@@ -93,14 +95,17 @@ class UnitParameters {
 template <class Optimizer>
 class UnitGradients {
  public:
-  using Wire = typename Optimizer::Wire;
+  using Wire = typename Optimizer::Wire;  ///< type of a gradient
 
+  /// Hands the unit over; the source counts as spent.
   UnitGradients(UnitGradients&& other) noexcept
       : optimizer_(std::exchange(other.optimizer_, nullptr)), tensors_(other.tensors_) {}
   UnitGradients& operator=(UnitGradients&&) = delete;
   ~UnitGradients() = default;
 
+  /// The unit whose gradients these are.
   [[nodiscard]] int unit() const noexcept { return tensors_.unit(); }
+  /// Number of the unit's tensors, tied and frozen ones included.
   [[nodiscard]] std::size_t size() const noexcept { return tensors_.size(); }
   /// The i-th tensor's gradients, in registration order: [its elements], empty for frozen ones.
   /// @throws Error (invalid_argument) if there is none, or the guard was spent

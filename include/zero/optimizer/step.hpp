@@ -26,9 +26,9 @@ struct MicroStep {
 
 /// Options of one step; the same on every rank.
 struct StepOptions {
-  std::optional<float> learning_rate{};  ///< the rule's own if not given
-  std::optional<double> max_norm{};      ///< clip the mean gradient to this L2 norm
-  NonFinite non_finite = NonFinite::fail;
+  std::optional<float> learning_rate{};    ///< the rule's own if not given
+  std::optional<double> max_norm{};        ///< clip the mean gradient to this L2 norm
+  NonFinite non_finite = NonFinite::fail;  ///< read only where no loss scale is in use
   /// Return while the refresh of replicated parameters is under way; `parameters(unit)` waits for
   /// just that unit. For trainers that read parameters through that call only.
   bool overlap_publish = false;
@@ -36,12 +36,12 @@ struct StepOptions {
 
 /// What a step did. The same on every rank.
 struct StepReport {
-  long step = 0;          ///< updates applied so far, this one included
-  bool skipped = false;   ///< gradients overflowed; nothing was changed but the loss scale
-  double grad_norm = 0.;  ///< L2 norm of the mean gradient before clipping
-  double clip_coefficient = 1.;
-  float loss_scale = 1.f;  ///< that the gradients of this step carried
-  double weight = 0.;      ///< of all micro-batches on all ranks
+  long step = 0;                 ///< updates applied so far, this one included
+  bool skipped = false;          ///< gradients overflowed; nothing was changed but the loss scale
+  double grad_norm = 0.;         ///< L2 norm of the mean gradient before clipping
+  double clip_coefficient = 1.;  ///< what clipping multiplied the mean gradient by
+  float loss_scale = 1.f;        ///< that the gradients of this step carried
+  double weight = 0.;            ///< of all micro-batches on all ranks
 };
 
 }  // namespace zero::inline v0_1
