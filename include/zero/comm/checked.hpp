@@ -26,13 +26,17 @@ namespace zero::inline v0_1 {
 template <Communicator C>
 class Checked {
  public:
-  using Space = typename C::Space;
-  using Ticket = typename C::Ticket;
+  using Space = typename C::Space;    ///< where buffers live: as in `C`
+  using Ticket = typename C::Ticket;  ///< a collective under way: the inner communicator's own
 
+  /// Refers to `comm`; not collective.
   explicit Checked(C& comm) : comm_(comm), calls_(static_cast<std::size_t>(size())) {}
+  /// Keeps `comm`; not collective.
   explicit Checked(C&& comm) : comm_(std::move(comm)), calls_(static_cast<std::size_t>(size())) {}
 
+  /// This rank's number in the group, from 0.
   [[nodiscard]] int rank() const noexcept { return comm_.get().rank(); }
+  /// How many ranks the group has.
   [[nodiscard]] int size() const noexcept { return comm_.get().size(); }
 
   /// Compares the call with all ranks' and starts it if they agree.
@@ -64,6 +68,7 @@ class Checked {
     return comm_.get().start(op);
   }
 
+  /// Waits as the inner communicator does; there is nothing more to compare.
   void wait(Ticket& ticket) { comm_.get().wait(ticket); }
 
   /// A sub-group that is checked as well; the split itself is left to the inner communicator.

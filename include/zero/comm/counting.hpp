@@ -15,10 +15,11 @@ namespace zero::inline v0_1 {
 
 /// What one rank sent: collectives started, elements and bytes by `elements_sent`.
 struct Traffic {
-  std::uint64_t calls = 0;
-  std::uint64_t elements = 0;
-  std::uint64_t bytes = 0;
+  std::uint64_t calls = 0;     ///< collectives started
+  std::uint64_t elements = 0;  ///< by `elements_sent`, whatever algorithm the backend uses
+  std::uint64_t bytes = 0;     ///< elements times the size of their dtype on the wire
 
+  /// Adds member by member.
   constexpr Traffic& operator+=(Traffic const& other) noexcept {
     calls += other.calls;
     elements += other.elements;
@@ -31,17 +32,22 @@ struct Traffic {
 /// Traffic by operation: of buckets (parameters and gradients) and of everything else (norms,
 /// overflow flags, fingerprints), which does not grow with the model.
 struct TrafficCounts {
+  /// Indexed by `Op`.
   using PerOperation = std::array<Traffic, static_cast<std::size_t>(op_count)>;
-  PerOperation bucket{};
-  PerOperation control{};
+  PerOperation bucket{};   ///< collectives whose `bucket` is >= 0: parameters and gradients
+  PerOperation control{};  ///< all other collectives
 
+  /// Traffic of buckets by one operation.
   [[nodiscard]] constexpr Traffic const& bucket_of(Op op) const noexcept {
     return bucket[static_cast<std::size_t>(op)];
   }
+  /// Traffic of everything else by one operation.
   [[nodiscard]] constexpr Traffic const& control_of(Op op) const noexcept {
     return control[static_cast<std::size_t>(op)];
   }
+  /// Traffic of buckets, summed over the operations.
   [[nodiscard]] constexpr Traffic bucket_total() const noexcept { return total(bucket); }
+  /// Traffic of everything else, summed over the operations.
   [[nodiscard]] constexpr Traffic control_total() const noexcept { return total(control); }
   friend constexpr bool operator==(TrafficCounts const&, TrafficCounts const&) = default;
 
@@ -60,13 +66,17 @@ struct TrafficCounts {
 template <Communicator C>
 class Counting {
  public:
-  using Space = typename C::Space;
-  using Ticket = typename C::Ticket;
+  using Space = typename C::Space;    ///< where buffers live: as in `C`
+  using Ticket = typename C::Ticket;  ///< a collective under way: the inner communicator's own
 
+  /// Refers to `comm`; counts from zero.
   explicit Counting(C& comm) noexcept : comm_(comm) {}
+  /// Keeps `comm`; counts from zero.
   explicit Counting(C&& comm) : comm_(std::move(comm)) {}
 
+  /// This rank's number in the group, from 0.
   [[nodiscard]] int rank() const noexcept { return comm_.get().rank(); }
+  /// How many ranks the group has.
   [[nodiscard]] int size() const noexcept { return comm_.get().size(); }
 
   /// Counts a collective that the inner communicator has accepted.
@@ -78,6 +88,7 @@ class Counting {
     return ticket;
   }
 
+  /// Waits as the inner communicator does; counts nothing.
   void wait(Ticket& ticket) { comm_.get().wait(ticket); }
 
   /// A sub-group with counters of its own, from zero; what the split itself sends is not counted.
@@ -87,6 +98,7 @@ class Counting {
 
   /// What this rank has sent since construction or the last `reset`.
   [[nodiscard]] TrafficCounts const& counts() const noexcept { return counts_; }
+  /// Sets all counters of this rank to zero.
   void reset() noexcept { counts_ = {}; }
 
  private:

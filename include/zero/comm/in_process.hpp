@@ -34,8 +34,9 @@ namespace zero::inline v0_1 {
 /// @par Threads  a handle belongs to one thread at a time; the group itself is shared
 class InProcess {
  public:
-  using Space = space::Host;
+  using Space = space::Host;  ///< buffers are ordinary memory, which all ranks can read
 
+  /// Settings of a whole family: of a group and of those split from it.
   struct Options {
     double deadline_s = 600;  ///< seconds after which a rank that does not arrive is given up on
   };
@@ -48,11 +49,13 @@ class InProcess {
   class Ticket {
    public:
     Ticket() = default;
+    /// Takes over the collective; `other` has nothing left to wait for.
     Ticket(Ticket&& other) noexcept
         : group_(std::move(other.group_)),
           sequence_(other.sequence_),
           rank_(other.rank_),
           exceptions_(other.exceptions_) {}
+    /// Takes over the collective. One that this ticket still held is withdrawn as in destruction.
     Ticket& operator=(Ticket&& other) noexcept {
       if (this != &other) {
         if (group_ != nullptr) abandon();
@@ -113,8 +116,10 @@ class InProcess {
   /// @overload
   [[nodiscard]] static std::vector<InProcess> group(int ranks) { return group(ranks, Options{}); }
 
+  /// Takes over the rank's place in the group; `other` may only be destroyed or assigned to.
   InProcess(InProcess&& other) noexcept
       : group_(std::move(other.group_)), rank_(other.rank_), size_(other.size_) {}
+  /// Leaves the present group as in destruction, then takes over the place of `other`.
   InProcess& operator=(InProcess&& other) noexcept {
     if (this != &other) {
       leave();
@@ -128,7 +133,9 @@ class InProcess {
   /// Leaves the group: peers that wait for this rank, now or later, get an error that names it.
   ~InProcess() { leave(); }
 
+  /// This rank's number in the group, from 0.
   [[nodiscard]] int rank() const noexcept { return rank_; }
+  /// How many ranks the group has.
   [[nodiscard]] int size() const noexcept { return size_; }
 
   /// Starts a collective. Returns at once unless 64 are under way, then helps to finish the oldest.

@@ -14,11 +14,13 @@ namespace zero::inline v0_1 {
 /// Stateless; all objects are equal. Never blocks and never waits for anyone.
 class Self {
  public:
-  using Space = space::Host;
+  using Space = space::Host;  ///< buffers are ordinary memory
   /// Always done: `start` has finished the work when it returns.
   struct Ticket {};
 
+  /// Always 0.
   [[nodiscard]] int rank() const noexcept { return 0; }
+  /// Always 1.
   [[nodiscard]] int size() const noexcept { return 1; }
 
   /// Copies the one block there is.
@@ -30,6 +32,7 @@ class Self {
     return {};
   }
 
+  /// Returns at once: `start` has done the work.
   void wait(Ticket&) noexcept {}
 
   /// The only group that one rank can form.

@@ -24,7 +24,7 @@ struct UpdateArrays {
   Parameter* parameter = nullptr;      ///< written unless null; null where master is the parameter
   Gradient const* gradient = nullptr;  ///< read: still scaled
   std::array<State*, StateCount> state{};  ///< read and written
-  std::size_t count = 0;
+  std::size_t count = 0;                   ///< elements in each array
 };
 
 namespace detail {

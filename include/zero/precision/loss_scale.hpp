@@ -6,11 +6,11 @@ namespace zero::inline v0_1 {
 
 /// Parameters of the dynamic loss scale.
 struct LossScaleOptions {
-  float initial = 65536.f;
-  float growth = 2.f;
+  float initial = 65536.f;     ///< the scale of the first step
+  float growth = 2.f;          ///< factor after `growth_interval` clean steps
   int growth_interval = 2000;  ///< clean steps in a row before the scale grows
-  float backoff = 0.5f;
-  float minimum = 1.f;
+  float backoff = 0.5f;        ///< factor after a step that overflowed
+  float minimum = 1.f;         ///< `backoff` takes the scale no lower
   friend constexpr bool operator==(LossScaleOptions const&, LossScaleOptions const&) = default;
 };
 
@@ -18,12 +18,15 @@ struct LossScaleOptions {
 /// on every rank.
 class LossScale {
  public:
+  /// Starts at `options.initial`, with no clean step yet.
   constexpr explicit LossScale(LossScaleOptions options = {}) noexcept
       : options_(options), value_(options.initial) {}
 
   /// What the trainer multiplies its loss by.
   [[nodiscard]] constexpr float value() const noexcept { return value_; }
+  /// Steps in a row without overflow, counted towards `growth_interval`.
   [[nodiscard]] constexpr int clean_steps() const noexcept { return clean_steps_; }
+  /// The parameters it was made with.
   [[nodiscard]] constexpr LossScaleOptions const& options() const noexcept { return options_; }
 
   /// Learns whether the step that used `value()` overflowed.

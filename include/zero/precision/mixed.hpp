@@ -16,12 +16,14 @@ namespace zero::inline v0_1 {
 template <class Half>
   requires std::same_as<Half, bf16> || std::same_as<Half, fp16>
 struct Mixed {
+  /// The 16-bit type, in fingerprints and reports.
   static constexpr std::string_view name = std::same_as<Half, bf16> ? "bf16" : "fp16";
-  using Parameter = Half;
-  using Wire = Half;
-  using Accumulate = float;
-  using Master = float;
-  using State = float;
+  using Parameter = Half;    ///< what forward and backward read
+  using Wire = Half;         ///< gradients, held and sent
+  using Accumulate = float;  ///< sums over ranks and micro-steps
+  using Master = float;      ///< what the update works on; parameters are rounded from it
+  using State = float;       ///< optimizer states
+  /// With fp16 only: small gradients would vanish below its range.
   static constexpr bool loss_scaled = std::same_as<Half, fp16>;
 
   LossScaleOptions loss_scale{};  ///< read only where `loss_scaled`

@@ -21,20 +21,23 @@ namespace zero::inline v0_1 {
 /// @par Cost    1 state array
 /// @par Source  Duchi, Hazan & Singer, JMLR 12 (2011), with a diagonal matrix
 struct Adagrad {
-  static constexpr std::string_view name = "Adagrad";
-  static constexpr int state_count = 1;
+  static constexpr std::string_view name = "Adagrad";  ///< in fingerprints and reports
+  static constexpr int state_count = 1;                ///< the sum of squared gradients
 
-  float lr = 1e-2f;
-  float lr_decay = 0.f;
-  float weight_decay = 0.f;
-  float eps = 1e-10f;
+  float lr = 1e-2f;          ///< learning rate, unless a step brings its own
+  float lr_decay = 0.f;      ///< the rate is divided by 1 + (t − 1) · lr_decay; 0 keeps it
+  float weight_decay = 0.f;  ///< added to the gradient as weight_decay · p
+  float eps = 1e-10f;        ///< added to the root, against division by zero
 
+  /// What one tensor needs in update number `step`, from 1: the rate `lr_now` (in place of `lr`)
+  /// and the decay, times its scales of both; the rate is already divided as `lr_decay` says.
   [[nodiscard]] StepScalars scalars(long step, float lr_now, float lr_scale, float wd_scale) const {
     double const slowdown = 1. + static_cast<double>(step - 1) * static_cast<double>(lr_decay);
     return {.learning_rate = static_cast<float>(static_cast<double>(lr_now * lr_scale) / slowdown),
             .weight_decay = weight_decay * wd_scale};
   }
 
+  /// Updates an element or a pack of them; state[0] is s of the formula.
   template <class V>
   ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V* state) const {
     V const decayed = math::mul_add(s.weight_decay, p, g);
@@ -43,6 +46,7 @@ struct Adagrad {
     p = math::mul_add(-s.learning_rate, step, p);
   }
 
+  /// Every hyper-parameter by name; ranks compare them.
   [[nodiscard]] constexpr std::array<RuleField, 4> fields() const noexcept {
     return {{{"lr", lr}, {"lr_decay", lr_decay}, {"weight_decay", weight_decay}, {"eps", eps}}};
   }

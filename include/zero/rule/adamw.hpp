@@ -23,19 +23,23 @@ namespace zero::inline v0_1 {
 /// @par Cost    2 state arrays
 /// @par Source  Loshchilov & Hutter, arXiv:1711.05101, algorithm 2 (with lr in front of the decay)
 struct AdamW {
-  static constexpr std::string_view name = "AdamW";
-  static constexpr int state_count = 2;
+  static constexpr std::string_view name = "AdamW";  ///< in fingerprints and reports
+  static constexpr int state_count = 2;  ///< running means of the gradient and of its square
 
-  float lr = 1e-3f;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  float eps = 1e-8f;
-  float weight_decay = 1e-2f;
+  float lr = 1e-3f;            ///< learning rate, unless a step brings its own
+  double beta1 = 0.9;          ///< share of itself the mean of the gradient keeps per step
+  double beta2 = 0.999;        ///< share of itself the mean of its square keeps per step
+  float eps = 1e-8f;           ///< added to the root, against division by zero
+  float weight_decay = 1e-2f;  ///< share of p taken off per step, times lr
 
+  /// What one tensor needs in update number `step`, from 1: the rate `lr_now` (in place of `lr`)
+  /// and the decay, times its scales of both, and the coefficients of the moments with their bias
+  /// corrections.
   [[nodiscard]] StepScalars scalars(long step, float lr_now, float lr_scale, float wd_scale) const {
     return detail::AdamMoments::scalars(*this, step, lr_now, lr_scale, wd_scale);
   }
 
+  /// Updates an element or a pack of them; state[0] is m and state[1] is v of the formula.
   template <class V>
   ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V* state) const {
     // p − (lr·wd)·p and not p·(1 − lr·wd): that factor has few digits left of a small decay.
@@ -43,6 +47,7 @@ struct AdamW {
     detail::AdamMoments::update(s, p, g, state);
   }
 
+  /// Every hyper-parameter by name; ranks compare them.
   [[nodiscard]] constexpr std::array<RuleField, 5> fields() const noexcept {
     return {{{"lr", lr},
              {"beta1", beta1},

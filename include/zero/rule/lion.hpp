@@ -21,14 +21,16 @@ namespace zero::inline v0_1 {
 /// @par Cost    1 state array
 /// @par Source  Chen et al., arXiv:2302.06675, program 1
 struct Lion {
-  static constexpr std::string_view name = "Lion";
-  static constexpr int state_count = 1;
+  static constexpr std::string_view name = "Lion";  ///< in fingerprints and reports
+  static constexpr int state_count = 1;             ///< the momentum
 
-  float lr = 1e-4f;
-  double beta1 = 0.9;
-  double beta2 = 0.99;
-  float weight_decay = 0.f;
+  float lr = 1e-4f;          ///< size of every step, unless a step brings its own
+  double beta1 = 0.9;        ///< weight of the momentum against the gradient in the direction
+  double beta2 = 0.99;       ///< share of itself the momentum keeps per step
+  float weight_decay = 0.f;  ///< share of p taken off per step, times lr
 
+  /// What one tensor needs in a step: the rate `lr_now` (in place of `lr`) and the decay, times its
+  /// scales of both, and the weights of momentum and gradient.
   [[nodiscard]] StepScalars scalars(long, float lr_now, float lr_scale, float wd_scale) const {
     StepScalars s{.learning_rate = lr_now * lr_scale, .weight_decay = weight_decay * wd_scale};
     s.extra[b1] = static_cast<float>(beta1);
@@ -38,6 +40,7 @@ struct Lion {
     return s;
   }
 
+  /// Updates an element or a pack of them; state[0] is m of the formula.
   template <class V>
   ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V* state) const {
     V const direction = math::mul_add(s.extra[b1], state[0], s.extra[rest1] * g);
@@ -46,6 +49,7 @@ struct Lion {
     state[0] = math::mul_add(s.extra[b2], state[0], s.extra[rest2] * g);
   }
 
+  /// Every hyper-parameter by name; ranks compare them.
   [[nodiscard]] constexpr std::array<RuleField, 4> fields() const noexcept {
     return {{{"lr", lr}, {"beta1", beta1}, {"beta2", beta2}, {"weight_decay", weight_decay}}};
   }

@@ -22,18 +22,21 @@ namespace zero::inline v0_1 {
 /// @par Cost    1 state array
 /// @par Source  Sutskever et al., "On the importance of initialization and momentum", ICML 2013
 struct Sgd {
-  static constexpr std::string_view name = "SGD";
-  static constexpr int state_count = 1;
+  static constexpr std::string_view name = "SGD";  ///< in fingerprints and reports
+  static constexpr int state_count = 1;            ///< the momentum
 
-  float lr = 1e-3f;
-  float momentum = 0.9f;
-  float weight_decay = 0.f;
-  bool nesterov = false;
+  float lr = 1e-3f;          ///< learning rate, unless a step brings its own
+  float momentum = 0.9f;     ///< share of itself the momentum keeps per step
+  float weight_decay = 0.f;  ///< added to the gradient as weight_decay · p
+  bool nesterov = false;     ///< steps along g + momentum · m in place of m
 
+  /// What one tensor needs in a step: the rate `lr_now` (in place of `lr`) and the decay, times its
+  /// scales of both.
   [[nodiscard]] StepScalars scalars(long, float lr_now, float lr_scale, float wd_scale) const {
     return {.learning_rate = lr_now * lr_scale, .weight_decay = weight_decay * wd_scale};
   }
 
+  /// Updates an element or a pack of them; state[0] is m of the formula.
   template <class V>
   ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V* state) const {
     V const decayed = math::mul_add(s.weight_decay, p, g);
@@ -42,6 +45,7 @@ struct Sgd {
     p = math::mul_add(-s.learning_rate, direction, p);
   }
 
+  /// Every hyper-parameter by name; ranks compare them.
   [[nodiscard]] constexpr std::array<RuleField, 4> fields() const noexcept {
     return {{{"lr", lr},
              {"momentum", momentum},
@@ -55,21 +59,25 @@ struct Sgd {
 /// Gradient descent without momentum, hence without state: p −= lr · (g + weight_decay · p).
 /// @par Cost  no state array
 struct PlainSgd {
-  static constexpr std::string_view name = "plain SGD";
-  static constexpr int state_count = 0;
+  static constexpr std::string_view name = "plain SGD";  ///< in fingerprints and reports
+  static constexpr int state_count = 0;                  ///< there is no momentum to hold
 
-  float lr = 1e-3f;
-  float weight_decay = 0.f;
+  float lr = 1e-3f;          ///< learning rate, unless a step brings its own
+  float weight_decay = 0.f;  ///< added to the gradient as weight_decay · p
 
+  /// What one tensor needs in a step: the rate `lr_now` (in place of `lr`) and the decay, times its
+  /// scales of both.
   [[nodiscard]] StepScalars scalars(long, float lr_now, float lr_scale, float wd_scale) const {
     return {.learning_rate = lr_now * lr_scale, .weight_decay = weight_decay * wd_scale};
   }
 
+  /// Updates an element or a pack of them.
   template <class V>
   ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V*) const {
     p = math::mul_add(-s.learning_rate, math::mul_add(s.weight_decay, p, g), p);
   }
 
+  /// Every hyper-parameter by name; ranks compare them.
   [[nodiscard]] constexpr std::array<RuleField, 2> fields() const noexcept {
     return {{{"lr", lr}, {"weight_decay", weight_decay}}};
   }

@@ -16,11 +16,13 @@ namespace zero::inline v0_1::space {
 
 /// Ordinary memory of the process. The optimizer reaches memory through these functions only.
 struct Host {
-  static constexpr std::string_view name = "host";
+  static constexpr std::string_view name = "host";  ///< of the space, for people
   /// Which instructions the kernels are compiled for.
   static constexpr std::uint32_t instruction_set = kernel::native;
 
+  /// Sets `bytes` bytes to zero.
   static void zero(void* memory, std::size_t bytes) noexcept { kernel::clear(memory, bytes); }
+  /// Copies `bytes` bytes between buffers that do not overlap, or are the same.
   static void copy(void* to, void const* from, std::size_t bytes) noexcept {
     kernel::copy(to, from, bytes);
   }
