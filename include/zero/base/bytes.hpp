@@ -10,8 +10,11 @@
 
 namespace zero::inline v0_1 {
 
+/// 1024 bytes.
 inline constexpr std::size_t KiB = std::size_t{1} << 10;
+/// 1024 KiB.
 inline constexpr std::size_t MiB = std::size_t{1} << 20;
+/// 1024 MiB.
 inline constexpr std::size_t GiB = std::size_t{1} << 30;
 
 /// a + b.

@@ -14,6 +14,7 @@ namespace zero::inline v0_1 {
 /// Run-time name of an element type, as communicators and fingerprints see it.
 enum class DType : std::uint8_t { f32, f64, bf16, f16, i32, i64, u8 };
 
+/// Bytes of one element.
 [[nodiscard]] constexpr std::size_t size_of(DType type) noexcept {
   switch (type) {
     case DType::f32:
@@ -27,6 +28,7 @@ enum class DType : std::uint8_t { f32, f64, bf16, f16, i32, i64, u8 };
   return 0;
 }
 
+/// What messages and plans call the type.
 [[nodiscard]] constexpr std::string_view name(DType type) noexcept {
   switch (type) {
     case DType::f32: return "fp32";
@@ -86,6 +88,7 @@ concept FloatElement = Element<T> && !std::is_integral_v<T> && requires(T x, flo
   static_cast<T>(y);
 };
 
+/// The run-time name of an element type.
 template <Element T>
 inline constexpr DType dtype_of = detail::DTypeOf<T>::value;
 

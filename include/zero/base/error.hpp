@@ -22,6 +22,7 @@ enum class ErrorKind : std::uint8_t {
   data,              ///< the numbers are unusable, such as a gradient that is not finite
 };
 
+/// What messages call the kind.
 [[nodiscard]] constexpr std::string_view name(ErrorKind kind) noexcept {
   switch (kind) {
     case ErrorKind::invalid_argument: return "invalid argument";
@@ -34,9 +35,10 @@ enum class ErrorKind : std::uint8_t {
 
 /// A place in the source. `std::source_location` would do, but clang 14 lacks it.
 struct SourceLocation {
-  char const* file = "";
-  int line = 0;
+  char const* file = "";  ///< path as the compiler was given it
+  int line = 0;           ///< counted from 1
 
+  /// The place of the caller, where it is a default argument.
   [[nodiscard]] static constexpr SourceLocation current(char const* file = __builtin_FILE(),
                                                         int line = __builtin_LINE()) noexcept {
     return {file, line};
@@ -52,10 +54,15 @@ class Message {
   /// One piece of a sentence.
   class Piece {
    public:
+    /// Text that is copied as it is.
     Piece(char const* text) : text_(text) {}
+    /// @overload
     Piece(std::string_view text) : text_(text) {}
+    /// @overload
     Piece(std::string const& text) : text_(text) {}
+    /// A whole message, as a part of another.
     Piece(Message const& message) : text_(message.text()) {}
+    /// An integer, written in decimal.
     template <std::integral Number>
     Piece(Number number)
         : number_(static_cast<std::uint64_t>(number)),
@@ -70,10 +77,14 @@ class Message {
     bool numeric_ = false;
   };
 
+  /// One piece of text.
   Message(char const* text) : text_(text) {}
+  /// @overload
   Message(std::string text) : text_(std::move(text)) {}
+  /// All pieces, one after the other.
   Message(std::initializer_list<Piece> pieces) { join(pieces); }
 
+  /// The sentence.
   [[nodiscard]] std::string const& text() const noexcept { return text_; }
 
  private:
@@ -94,14 +105,15 @@ class Message {
 
 /// Where in the library's work an error happened; -1 and empty mean "does not apply".
 struct ErrorContext {
-  int rank = -1;
-  std::string operation{};
-  int bucket = -1;
+  int rank = -1;            ///< as the communicator numbers it
+  std::string operation{};  ///< such as "reduce_scatter"
+  int bucket = -1;          ///< index into the partition's buckets
 };
 
 /// The library's only exception. `what()` is one line that names kind, rank, operation and bucket.
 class Error : public std::exception {
  public:
+  /// Composes `what()`; use `fail`, which also serves builds without exceptions.
   __attribute__((noinline, cold))
   Error(ErrorKind kind, std::string message, ErrorContext context, SourceLocation where)
       : kind_(kind), message_(std::move(message)), context_(std::move(context)), where_(where) {
@@ -119,14 +131,19 @@ class Error : public std::exception {
                 .text();
   }
 
+  /// Message and context as one line.
   [[nodiscard]] char const* what() const noexcept override { return text_.c_str(); }
+  /// What the caller can do about it.
   [[nodiscard]] ErrorKind kind() const noexcept { return kind_; }
   /// The message without the context that `what()` appends.
   [[nodiscard]] std::string const& message() const noexcept { return message_; }
   /// Rank the error was found on, or -1.
   [[nodiscard]] int rank() const noexcept { return context_.rank; }
+  /// What was being done, such as "reduce_scatter", or empty.
   [[nodiscard]] std::string const& operation() const noexcept { return context_.operation; }
+  /// Bucket that was under way, or -1.
   [[nodiscard]] int bucket() const noexcept { return context_.bucket; }
+  /// Where the library found it.
   [[nodiscard]] SourceLocation where() const noexcept { return where_; }
 
  private:

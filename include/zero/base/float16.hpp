@@ -54,13 +54,16 @@ namespace detail {
 
 /// bfloat16: fp32's range with 8 bits of precision. Narrowing rounds to nearest even.
 struct bf16 {
-  std::uint16_t bits = 0;
+  std::uint16_t bits = 0;  ///< sign, 8 bits of exponent, 7 of mantissa
 
   bf16() = default;
+  /// Rounds to nearest even.
   ZERO_HOST_DEVICE constexpr explicit bf16(float value) noexcept : bits(detail::bf16_bits(value)) {}
+  /// Exact.
   [[nodiscard]] ZERO_HOST_DEVICE constexpr explicit operator float() const noexcept {
     return detail::float_of_bf16(bits);
   }
+  /// The number with that representation.
   [[nodiscard]] static constexpr bf16 from_bits(std::uint16_t raw) noexcept {
     bf16 result;
     result.bits = raw;
@@ -73,13 +76,16 @@ struct bf16 {
 /// IEEE binary16: 11 bits of precision, largest finite value 65504. Narrowing rounds to nearest
 /// even and overflows to infinity, which is what a dynamic loss scale watches for.
 struct fp16 {
-  std::uint16_t bits = 0;
+  std::uint16_t bits = 0;  ///< sign, 5 bits of exponent, 10 of mantissa
 
   fp16() = default;
+  /// Rounds to nearest even; too large becomes infinity.
   ZERO_HOST_DEVICE constexpr explicit fp16(float value) noexcept : bits(detail::fp16_bits(value)) {}
+  /// Exact.
   [[nodiscard]] ZERO_HOST_DEVICE constexpr explicit operator float() const noexcept {
     return detail::float_of_fp16(bits);
   }
+  /// The number with that representation.
   [[nodiscard]] static constexpr fp16 from_bits(std::uint16_t raw) noexcept {
     fp16 result;
     result.bits = raw;

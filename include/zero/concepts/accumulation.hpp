@@ -19,25 +19,25 @@ concept Accumulation = std::is_empty_v<A> && requires {
 
 /// One micro-batch a step (the default): a unit's gradients are complete when it is reduced.
 struct AccumulateNone {
-  static constexpr std::string_view name = "none";
-  static constexpr bool full_gradients = false;
-  static constexpr bool reduced_shard = false;
+  static constexpr std::string_view name = "none";  ///< as plans and fingerprints show it
+  static constexpr bool full_gradients = false;     ///< nothing adds up, so nothing is kept for it
+  static constexpr bool reduced_shard = false;      ///< the share is received as it is
 };
 
 /// Micro-batches add into full gradients on every rank, which travel once a step: the traffic of
 /// one micro-batch, for 1/1 of the gradients in memory whatever the stage.
 struct AccumulateFull {
-  static constexpr std::string_view name = "full";
-  static constexpr bool full_gradients = true;
-  static constexpr bool reduced_shard = false;
+  static constexpr std::string_view name = "full";  ///< as plans and fingerprints show it
+  static constexpr bool full_gradients = true;      ///< kept on every rank, whatever the stage
+  static constexpr bool reduced_shard = false;      ///< micro-batches meet before the reduction
 };
 
 /// Every micro-batch is reduced at once and added to the owned shard in the accumulate dtype: 1/N
 /// of the memory, for the traffic of a reduction every micro-step.
 struct AccumulateShard {
-  static constexpr std::string_view name = "shard";
-  static constexpr bool full_gradients = false;
-  static constexpr bool reduced_shard = true;
+  static constexpr std::string_view name = "shard";  ///< as plans and fingerprints show it
+  static constexpr bool full_gradients = false;  ///< one micro-batch at a time, as the stage says
+  static constexpr bool reduced_shard = true;    ///< in the accumulate dtype
 };
 
 static_assert(Accumulation<AccumulateNone>);

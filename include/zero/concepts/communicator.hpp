@@ -15,8 +15,10 @@ namespace zero::inline v0_1 {
 /// The equal-count collectives a backend offers.
 enum class Op : std::uint8_t { reduce_scatter, all_gather, all_to_all, all_reduce, broadcast };
 
+/// Number of operations: the values of Op are [0, op_count).
 inline constexpr int op_count = 5;
 
+/// What messages call the operation.
 [[nodiscard]] constexpr std::string_view name(Op op) noexcept {
   switch (op) {
     case Op::reduce_scatter: return "reduce_scatter";
@@ -41,15 +43,16 @@ inline constexpr int op_count = 5;
 /// Any other overlap is a caller's mistake. Reductions are sums: averages belong in the update,
 /// where 1/N is applied in fp32 instead of being rounded to the wire's dtype.
 struct Collective {
-  Op op = Op::all_gather;
+  Op op = Op::all_gather;         ///< what is done
   DType dtype = DType::f32;       ///< type of the elements in both buffers
   DType accumulate = DType::f32;  ///< type in which sums are added, rounded to `dtype` once
   std::size_t count = 0;          ///< elements of one rank's block
-  void const* send = nullptr;
-  void* recv = nullptr;
-  int root = 0;     ///< broadcast only
+  void const* send = nullptr;     ///< read; as many blocks as the table says
+  void* recv = nullptr;           ///< written; as many blocks as the table says
+  int root = 0;                   ///< broadcast only
   int bucket = -1;  ///< the bucket that travels, for error messages; -1 for control traffic
 
+  /// Bytes of one rank's block.
   [[nodiscard]] constexpr std::size_t block_bytes() const noexcept {
     return count * size_of(dtype);
   }

@@ -24,9 +24,11 @@ concept Allocator = std::copy_constructible<A> &&
 
 /// Host memory from the global operator new.
 struct HostAllocator {
+  /// From operator new; throws std::bad_alloc.
   [[nodiscard]] void* allocate(std::size_t bytes, std::size_t alignment) {
     return ::operator new (bytes, std::align_val_t{alignment});
   }
+  /// Back to operator delete.
   void deallocate(void* memory, std::size_t /*bytes*/, std::size_t alignment) noexcept {
     ::operator delete (memory, std::align_val_t{alignment});
   }
@@ -37,15 +39,15 @@ static_assert(Allocator<HostAllocator>);
 /// The library owns parameters and gradients; the trainer points its tensors into them.
 template <Allocator A = HostAllocator>
 struct Owned {
-  static constexpr bool borrowed = false;
-  [[no_unique_address]] A allocator{};
+  static constexpr bool borrowed = false;  ///< the library allocates parameters and gradients
+  [[no_unique_address]] A allocator{};     ///< where all memory is from
 };
 
 /// The trainer lends its own parameter and gradient memory (`bind`); stages up to Pos+g.
 template <Allocator A = HostAllocator>
 struct Borrowed {
-  static constexpr bool borrowed = true;
-  [[no_unique_address]] A allocator{};
+  static constexpr bool borrowed = true;  ///< parameters and gradients are lent with bind()
+  [[no_unique_address]] A allocator{};    ///< where the rest of the memory is from
 };
 
 /// Owned or Borrowed.

@@ -7,7 +7,7 @@ namespace zero::inline v0_1 {
 /// Units gathered ahead of the one in use, where a stage partitions parameters. The gather pool
 /// holds `depth + 1` units. A wrong guess about the order costs time, never correctness.
 struct Prefetch {
-  int depth = 1;
+  int depth = 1;  ///< 0: a unit is gathered when it is asked for
   friend constexpr bool operator==(Prefetch const&, Prefetch const&) = default;
 };
 

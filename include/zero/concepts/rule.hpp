@@ -23,8 +23,8 @@ struct StepScalars {
 
 /// One hyper-parameter by name, so that ranks that disagree can say about what.
 struct RuleField {
-  std::string_view name;
-  double value = 0.;
+  std::string_view name;  ///< as the rule's member is spelled
+  double value = 0.;      ///< flags as 0 or 1
 };
 
 /// A rule that treats every element on its own (Adam, SGD, ...).

@@ -24,26 +24,29 @@ namespace stage {
 
 /// Plain data parallelism: every rank holds everything. The baseline.
 struct Replicated {
-  static constexpr std::string_view name = "replicated";
-  static constexpr Sharding sharding{};
+  static constexpr std::string_view name = "replicated";  ///< as plans and fingerprints show it
+  static constexpr Sharding sharding{};                   ///< nothing is partitioned
 };
 
 /// Optimizer states partitioned (ZeRO stage 1, §5.1).
 struct Pos {
-  static constexpr std::string_view name = "Pos";
-  static constexpr Sharding sharding{.optimizer = true};
+  static constexpr std::string_view name = "Pos";  ///< as plans and fingerprints show it
+  static constexpr Sharding sharding{.optimizer =
+                                         true};  ///< master weights and states are partitioned
 };
 
 /// Optimizer states and gradients partitioned (ZeRO stage 2, §5.2).
 struct PosG {
-  static constexpr std::string_view name = "Pos+g";
-  static constexpr Sharding sharding{.optimizer = true, .gradients = true};
+  static constexpr std::string_view name = "Pos+g";  ///< as plans and fingerprints show it
+  static constexpr Sharding sharding{.optimizer = true,
+                                     .gradients = true};  ///< reduced gradients as well
 };
 
 /// Optimizer states, gradients and parameters partitioned (ZeRO stage 3, §5.3).
 struct PosGP {
-  static constexpr std::string_view name = "Pos+g+p";
-  static constexpr Sharding sharding{.optimizer = true, .gradients = true, .parameters = true};
+  static constexpr std::string_view name = "Pos+g+p";  ///< as plans and fingerprints show it
+  static constexpr Sharding sharding{
+      .optimizer = true, .gradients = true, .parameters = true};  ///< parameters as well
 };
 
 }  // namespace stage

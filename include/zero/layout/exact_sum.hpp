@@ -30,6 +30,7 @@ class ExactSum {
   /// The ranks whose words may be added up.
   static constexpr std::int64_t max_ranks = std::int64_t{1} << 20;
 
+  /// Adds a number exactly; one that is not finite is counted apart.
   constexpr void add(double value) noexcept {
     auto const bits = std::bit_cast<std::uint64_t>(value);
     auto const biased = static_cast<unsigned>(bits >> 52) & 0x7ffu;

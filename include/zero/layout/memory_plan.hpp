@@ -25,8 +25,10 @@ enum class Role : std::uint8_t {
   staging,        ///< buckets on their way to or from lent or widened memory
 };
 
+/// Number of roles: the values of Role are [0, role_count).
 inline constexpr int role_count = 7;
 
+/// What plans and JSON call the role.
 [[nodiscard]] constexpr std::string_view name(Role role) noexcept {
   switch (role) {
     case Role::parameters: return "parameters";
@@ -42,19 +44,19 @@ inline constexpr int role_count = 7;
 
 /// Bytes of one element in each role; `master` is 0 where the parameters are their own master.
 struct ElementBytes {
-  std::uint64_t parameter = 4;
-  std::uint64_t wire = 4;
-  std::uint64_t accumulate = 4;
-  std::uint64_t master = 0;
-  std::uint64_t state = 4;
-  std::uint64_t state_arrays = 0;
+  std::uint64_t parameter = 4;     ///< what forward and backward read
+  std::uint64_t wire = 4;          ///< gradients, here and on their way
+  std::uint64_t accumulate = 4;    ///< sums over micro-steps
+  std::uint64_t master = 0;        ///< 0 where parameters are their own master
+  std::uint64_t state = 4;         ///< of one state array
+  std::uint64_t state_arrays = 0;  ///< state arrays of the rule
   friend constexpr bool operator==(ElementBytes const&, ElementBytes const&) = default;
 };
 
 /// The choices that decide memory, reduced from policy types to values.
 struct StorageChoice {
-  Sharding sharding{};
-  ElementBytes bytes{};
+  Sharding sharding{};          ///< which model states are partitioned
+  ElementBytes bytes{};         ///< widths of the dtypes
   bool full_gradients = false;  ///< micro-batches add up in full gradients (AccumulateFull)
   bool reduced_shard = false;   ///< micro-batches add up in the reduced share (AccumulateShard)
   bool borrowed = false;        ///< the trainer lends parameters and gradients
@@ -63,19 +65,19 @@ struct StorageChoice {
 
 /// Elements per kind of store; the allocation and the plan read the same numbers.
 struct StorageElements {
-  std::uint64_t parameters = 0;
-  std::uint64_t frozen = 0;
+  std::uint64_t parameters = 0;       ///< trainable ones
+  std::uint64_t frozen = 0;           ///< frozen ones, full-size on every rank
   std::uint64_t full_gradients = 0;   ///< wire dtype
   std::uint64_t shard_gradients = 0;  ///< wire dtype
   std::uint64_t shard_sums = 0;       ///< accumulate dtype
-  std::uint64_t master = 0;
-  std::uint64_t state = 0;  ///< of one array
-  std::uint64_t gradient_slot = 0;
-  std::uint64_t gradient_slots = 0;
-  std::uint64_t tied_gradients = 0;
-  std::uint64_t gather_slot = 0;
-  std::uint64_t gather_slots = 0;
-  std::uint64_t staging_bytes = 0;
+  std::uint64_t master = 0;           ///< wider parameters; 0 without a master
+  std::uint64_t state = 0;            ///< of one array
+  std::uint64_t gradient_slot = 0;    ///< of one slot of the gradient pool
+  std::uint64_t gradient_slots = 0;   ///< slots of the gradient pool
+  std::uint64_t tied_gradients = 0;   ///< full gradients of tied tensors, beside the slots
+  std::uint64_t gather_slot = 0;      ///< of one slot of the gather pool
+  std::uint64_t gather_slots = 0;     ///< slots of the gather pool
+  std::uint64_t staging_bytes = 0;    ///< of the largest use
 };
 
 namespace detail {
@@ -164,9 +166,11 @@ inline void size_gather_pool(Partition const& partition, int prefetch, StorageEl
 /// Bytes by role.
 class MemoryBytes {
  public:
+  /// Bytes of one role.
   [[nodiscard]] constexpr std::uint64_t& operator[](Role role) noexcept {
     return bytes_[static_cast<std::size_t>(role)];
   }
+  /// @overload
   [[nodiscard]] constexpr std::uint64_t operator[](Role role) const noexcept {
     return bytes_[static_cast<std::size_t>(role)];
   }

@@ -25,7 +25,7 @@ struct BucketSpan {
   std::uint64_t count = 0;        ///< elements without padding
   std::uint64_t shard = 0;        ///< elements of one rank's share, a multiple of `block`
   std::uint64_t shard_begin = 0;  ///< where the share begins in a rank's shard memory
-  int group = 0;
+  int group = 0;                  ///< index into `groups()`
 };
 
 /// Tensors whose gradients are complete at the same time: one unit, several small neighbouring
@@ -35,18 +35,18 @@ struct Group {
   std::uint64_t count = 0;         ///< elements without padding
   std::uint64_t padded_begin = 0;  ///< where the group begins in a padded full-size array
   std::uint64_t padded = 0;        ///< elements with padding: the sum of its buckets' N * shard
-  std::size_t first_bucket = 0;
-  std::size_t bucket_count = 0;
-  std::vector<int> units;  ///< units that use it, ascending
-  bool tied = false;       ///< tensors of one unit that other units use as well
+  std::size_t first_bucket = 0;    ///< index into `buckets()`
+  std::size_t bucket_count = 0;    ///< buckets that follow each other
+  std::vector<int> units;          ///< units that use it, ascending
+  bool tied = false;               ///< tensors of one unit that other units use as well
 };
 
 /// A run of elements of one tensor that one rank owns in one bucket.
 struct Segment {
-  std::size_t tensor = 0;
+  std::size_t tensor = 0;           ///< index into the described tensors
   std::uint64_t tensor_offset = 0;  ///< first element, within the tensor
   std::uint64_t range_offset = 0;   ///< first element, within the range that was asked for
-  std::uint64_t count = 0;
+  std::uint64_t count = 0;          ///< elements of the run
 };
 
 /// May small neighbouring units share a bucket?
@@ -58,9 +58,9 @@ enum class Merge : std::uint8_t {
 
 /// Numbers that shape a partition.
 struct PartitionOptions {
-  int world_size = 1;
+  int world_size = 1;                 ///< ranks, at least 1
   std::uint64_t bucket_elements = 0;  ///< elements that travel together, before rounding
-  Merge merge = Merge::freely;
+  Merge merge = Merge::freely;        ///< whether buckets may span units
 };
 
 /// The one partition of a model over N ranks.
@@ -85,11 +85,15 @@ class Partition {
     order_reductions();
   }
 
+  /// Where tensors lie in the logical space.
   [[nodiscard]] Placement const& placement() const noexcept { return placement_; }
+  /// Ranks the model is shared out over.
   [[nodiscard]] int world_size() const noexcept { return options_.world_size; }
   /// Elements of a full bucket over all ranks: a multiple of N * `block`.
   [[nodiscard]] std::uint64_t bucket_elements() const noexcept { return bucket_elements_; }
+  /// Groups in the order of the logical space.
   [[nodiscard]] std::vector<Group> const& groups() const noexcept { return groups_; }
+  /// Buckets in the order of the logical space.
   [[nodiscard]] std::vector<BucketSpan> const& buckets() const noexcept { return buckets_; }
   /// Groups in the order in which their gradients are complete in a backward pass.
   [[nodiscard]] std::vector<std::size_t> const& reduction_order() const noexcept {
@@ -117,6 +121,7 @@ class Partition {
     Group const& group = groups_[group_of_cluster_[place.cluster]];
     return group.padded_begin + (place.offset - group.begin);
   }
+  /// Index of the group that holds a trainable tensor.
   [[nodiscard]] std::size_t group_of(std::size_t tensor) const noexcept {
     return group_of_cluster_[placement_.places()[tensor].cluster];
   }

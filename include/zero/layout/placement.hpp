@@ -28,15 +28,15 @@ struct TensorPlace {
   std::uint64_t count = 0;   ///< elements
   std::size_t cluster = 0;   ///< index into `clusters()`; meaningless for frozen tensors
   std::size_t storage = 0;   ///< the tensor whose memory this is: itself unless tied
-  bool frozen = false;
+  bool frozen = false;       ///< whether the place is in the frozen space
 };
 
 /// Neighbouring tensors that the same units use. Begins at a multiple of `block`.
 struct Cluster {
-  std::uint64_t begin = 0;
+  std::uint64_t begin = 0;  ///< first element
   std::uint64_t count = 0;  ///< from the first tensor's begin to the last one's end
   std::vector<int> units;   ///< ascending
-  bool tied = false;
+  bool tied = false;        ///< whether units use it that are not one and the same
 };
 
 /// The logical element space of a model's trainable tensors, and the frozen space beside it.
@@ -53,10 +53,13 @@ class Placement {
     index_by_offset(tensors);
   }
 
+  /// Places of the described tensors, in registration order.
   [[nodiscard]] std::vector<TensorPlace> const& places() const noexcept { return places_; }
+  /// Clusters in the order of the logical space.
   [[nodiscard]] std::vector<Cluster> const& clusters() const noexcept { return clusters_; }
   /// Trainable tensors that own memory and have elements, in ascending order of offset.
   [[nodiscard]] std::vector<std::size_t> const& by_offset() const noexcept { return by_offset_; }
+  /// Units, empty ones included: the largest number named plus 1.
   [[nodiscard]] int unit_count() const noexcept { return unit_count_; }
   /// Elements that are trained: the paper's Ψ.
   [[nodiscard]] std::uint64_t trainable_elements() const noexcept { return trainable_elements_; }

@@ -10,6 +10,7 @@ struct Sharding {
   bool gradients = false;   ///< reduced gradients
   bool parameters = false;  ///< the parameters the forward pass reads
 
+  /// True if each level includes the one before, as a stage's must.
   [[nodiscard]] constexpr bool nested() const noexcept {
     return (optimizer || !gradients) && (gradients || !parameters);
   }
