@@ -13,9 +13,9 @@ namespace zero::inline v0_1 {
 
 /// Semantic version of the headers; ranks compare it at construction.
 struct Version {
-  int major = ZERO_VERSION_MAJOR;  ///< ZERO_VERSION_MAJOR
-  int minor = ZERO_VERSION_MINOR;  ///< ZERO_VERSION_MINOR
-  int patch = ZERO_VERSION_PATCH;  ///< ZERO_VERSION_PATCH
+  int major = ZERO_VERSION_MAJOR;  ///< incompatible changes
+  int minor = ZERO_VERSION_MINOR;  ///< additions; before 1.0 incompatible changes as well
+  int patch = ZERO_VERSION_PATCH;  ///< corrections
   friend constexpr bool operator==(Version const&, Version const&) = default;
 };
 

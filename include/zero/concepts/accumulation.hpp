@@ -37,7 +37,7 @@ struct AccumulateFull {
 struct AccumulateShard {
   static constexpr std::string_view name = "shard";  ///< as plans and fingerprints show it
   static constexpr bool full_gradients = false;  ///< one micro-batch at a time, as the stage says
-  static constexpr bool reduced_shard = true;    ///< in the accumulate dtype
+  static constexpr bool reduced_shard = true;    ///< reduced gradients add up in the owned shard
 };
 
 static_assert(Accumulation<AccumulateNone>);

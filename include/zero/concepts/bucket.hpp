@@ -11,7 +11,8 @@ namespace zero::inline v0_1 {
 /// The size of a bucket in bytes of the wire's dtype: a performance knob that never changes a
 /// result. Its bytes do not depend on the model; every bucket but a unit's last is full.
 struct Bucket {
-  std::size_t bytes = 25 * MiB;  ///< rounded down to a multiple of 512 elements on every rank
+  /// Rounded down to a multiple of 512 elements on every rank, but never below 512.
+  std::size_t bytes = 25 * MiB;
   friend constexpr bool operator==(Bucket const&, Bucket const&) = default;
 };
 

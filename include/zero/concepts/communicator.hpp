@@ -50,7 +50,7 @@ struct Collective {
   void const* send = nullptr;     ///< read; as many blocks as the table says
   void* recv = nullptr;           ///< written; as many blocks as the table says
   int root = 0;                   ///< broadcast only
-  int bucket = -1;  ///< the bucket that travels, for error messages; -1 for control traffic
+  int bucket = -1;  ///< the bucket that travels, for error messages; negative for control traffic
 
   /// Bytes of one rank's block.
   [[nodiscard]] constexpr std::size_t block_bytes() const noexcept {

@@ -31,22 +31,22 @@ struct Replicated {
 /// Optimizer states partitioned (ZeRO stage 1, §5.1).
 struct Pos {
   static constexpr std::string_view name = "Pos";  ///< as plans and fingerprints show it
-  static constexpr Sharding sharding{.optimizer =
-                                         true};  ///< master weights and states are partitioned
+  /// Master weights and optimizer states are partitioned.
+  static constexpr Sharding sharding{.optimizer = true};
 };
 
 /// Optimizer states and gradients partitioned (ZeRO stage 2, §5.2).
 struct PosG {
   static constexpr std::string_view name = "Pos+g";  ///< as plans and fingerprints show it
-  static constexpr Sharding sharding{.optimizer = true,
-                                     .gradients = true};  ///< reduced gradients as well
+  /// Master weights, optimizer states and reduced gradients are partitioned.
+  static constexpr Sharding sharding{.optimizer = true, .gradients = true};
 };
 
 /// Optimizer states, gradients and parameters partitioned (ZeRO stage 3, §5.3).
 struct PosGP {
   static constexpr std::string_view name = "Pos+g+p";  ///< as plans and fingerprints show it
-  static constexpr Sharding sharding{
-      .optimizer = true, .gradients = true, .parameters = true};  ///< parameters as well
+  /// All model states are partitioned.
+  static constexpr Sharding sharding{.optimizer = true, .gradients = true, .parameters = true};
 };
 
 }  // namespace stage

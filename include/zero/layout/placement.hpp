@@ -36,7 +36,7 @@ struct Cluster {
   std::uint64_t begin = 0;  ///< first element
   std::uint64_t count = 0;  ///< from the first tensor's begin to the last one's end
   std::vector<int> units;   ///< ascending
-  bool tied = false;        ///< whether units use it that are not one and the same
+  bool tied = false;        ///< whether more than one unit uses it
 };
 
 /// The logical element space of a model's trainable tensors, and the frozen space beside it.
