@@ -21,8 +21,8 @@ struct Options {
   Config model{};
   int batch = 4;       ///< sequences per rank and micro-batch
   int accumulate = 1;  ///< micro-batches per rank and step
-  int steps = 120;
-  float learning_rate = 4e-3f;
+  int steps = 240;
+  float learning_rate = 3e-3f;
   double clip = 1.;
   std::uint64_t seed = 1;
   std::string json;
