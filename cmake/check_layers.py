@@ -43,6 +43,9 @@ STANDARD_HEADERS = set(
 # Headers of the compiler, not of a library; for stores that bypass the cache.
 INTRINSICS = {"kernel": {"immintrin.h", "emmintrin.h", "xmmintrin.h"}}
 
+# A backend's library, by the beginning of the only headers that may know it.
+BACKENDS = {"comm/mpi": {"mpi.h"}}
+
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:<([^>]+)>|"([^"]+)")')
 DEFINE = re.compile(r"^\s*#\s*define\s+(\w+)")
 
@@ -57,6 +60,14 @@ def layer_of(header):
     if "/" in header:
         return LAYER_OF_DIRECTORY.get(directory_of(header))
     return LAYER_OF_FILE.get(header)
+
+
+def backend_headers(header):
+    """What a header may include of the library that it is a backend for."""
+    for prefix, names in BACKENDS.items():
+        if header.startswith((prefix + ".", prefix + "/")):
+            return names
+    return set()
 
 
 def wrong_include(header, target, known):
@@ -98,7 +109,11 @@ def check_header(header, text, known):
                     problems.append((number, problem))
             elif include[2]:
                 problems.append((number, f'"{target}": spell it from the include root, "zero/..."'))
-            elif target not in STANDARD_HEADERS | INTRINSICS.get(directory_of(header), set()):
+            elif target not in (
+                STANDARD_HEADERS
+                | INTRINSICS.get(directory_of(header), set())
+                | backend_headers(header)
+            ):
                 problems.append((number, f"<{target}> is not of the C++20 standard library"))
     return problems, edges
 
