@@ -5,6 +5,8 @@
 #include "zero/base/config.hpp"
 #include "zero/kernel/pack.hpp"
 #include "zero/kernel/prefetch.hpp"
+#include "zero/layout/exact_sum.hpp"
+#include "zero/layout/placement.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -67,6 +69,19 @@ void add_squares(T const* x,
 [[nodiscard]] inline double sum_lanes(double const (&lanes)[norm_lanes]) noexcept {
   return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) +
          ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
+}
+
+/// Adds the squares of x[0, count) to `sum`: in fp64 within each block of `zero::block` elements
+/// from x[0] on, exactly from block to block. A block that is not finite is counted as such.
+/// @par Cost  one pass
+template <class T, Isa I = native>
+void add_squares(ExactSum& sum, T const* x, std::size_t count) noexcept {
+  for (std::size_t done = 0; done < count; done += block) {
+    double lanes[norm_lanes] = {};
+    std::size_t const rest = count - done;
+    add_squares<T, I>(x + done, rest < block ? rest : block, 0, lanes);
+    sum.add(sum_lanes(lanes));
+  }
 }
 
 }  // namespace zero::inline v0_1::kernel

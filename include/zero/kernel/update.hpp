@@ -5,6 +5,7 @@
 #include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
 #include "zero/concepts/rule.hpp"
+#include "zero/concepts/space.hpp"
 #include "zero/kernel/pack.hpp"
 #include "zero/kernel/prefetch.hpp"
 
@@ -16,16 +17,8 @@
 
 namespace zero::inline v0_1::kernel {
 
-/// The arrays of one update. All hold `count` elements, need no alignment beyond their element's
-/// and do not overlap.
-template <class Master, class Parameter, class Gradient, class State, std::size_t StateCount>
-struct UpdateArrays {
-  Master* master = nullptr;            ///< read and written
-  Parameter* parameter = nullptr;      ///< written unless null; null where master is the parameter
-  Gradient const* gradient = nullptr;  ///< read: still scaled
-  std::array<State*, StateCount> state{};  ///< read and written
-  std::size_t count = 0;                   ///< elements in each array
-};
+/// The arrays of one update, as the concept of a memory space has them.
+using zero::UpdateArrays;
 
 namespace detail {
 

@@ -2,12 +2,11 @@
 /// A sum of doubles that no order and no grouping can change.
 #pragma once
 
-#include <array>
-#include <bit>
+#include "zero/base/config.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <span>
 
 namespace zero::inline v0_1 {
 
@@ -19,7 +18,9 @@ namespace zero::inline v0_1 {
 /// whatever each held. This is what keeps a clip decision the same for every partition.
 ///
 /// A value that is not finite is counted instead of added; the sum is then NaN, on every rank.
-/// @par Cost    544 bytes, about ten operations for an `add`, no allocation
+/// All but the standard library's share of it works in device code too: a space with memory of its
+/// own keeps the sum there.
+/// @par Cost    552 bytes, about ten operations for an `add`, no allocation
 /// @par Source  Kulisch's long accumulator; Demmel & Hida, "Accurate and efficient floating point
 ///              summation" for the deferred carries
 class ExactSum {
@@ -27,17 +28,26 @@ class ExactSum {
   /// Digits up to 2¹⁰²⁴, one for carries and the sign, one that counts values that are not finite.
   static constexpr std::size_t word_count = 68;
 
+  /// Additions between two carries.
+  static constexpr std::int64_t max_pending = std::int64_t{1} << 29;
+
   /// The ranks whose words may be added up.
   static constexpr std::int64_t max_ranks = std::int64_t{1} << 20;
 
-  /// Adds a number exactly; one that is not finite is counted apart.
-  constexpr void add(double value) noexcept {
-    auto const bits = std::bit_cast<std::uint64_t>(value);
+  /// A number as what it adds to three neighbouring words, `first` and the two that follow.
+  struct Addend {
+    std::size_t first = 0;    ///< index of a word
+    std::int64_t low = 0;     ///< for that word
+    std::int64_t middle = 0;  ///< for the next
+    std::int64_t high = 0;    ///< for the one after
+  };
+
+  /// What `add` adds, for spaces in which many threads do so at once, by atomic additions to
+  /// `accumulators()`; at most `max_pending` of them before the words are normalized.
+  [[nodiscard]] ZERO_HOST_DEVICE static constexpr Addend addend(double value) noexcept {
+    auto const bits = __builtin_bit_cast(std::uint64_t, value);
     auto const biased = static_cast<unsigned>(bits >> 52) & 0x7ffu;
-    if (biased == 0x7ffu) {
-      ++words_[not_finite];
-      return;
-    }
+    if (biased == 0x7ffu) return {.first = not_finite - 2, .high = 1};
     // A subnormal has the exponent of the smallest normal number and no implicit bit.
     std::uint64_t mantissa = bits & ((std::uint64_t{1} << 52) - 1);
     if (biased != 0) mantissa |= std::uint64_t{1} << 52;
@@ -46,14 +56,26 @@ class ExactSum {
     std::uint64_t const low = (mantissa & digit_mask) << (position % 32);
     std::uint64_t const high = (mantissa >> 32) << (position % 32);
     std::int64_t const sign = (bits >> 63) != 0 ? -1 : 1;
-    words_[digit] += sign * static_cast<std::int64_t>(low & digit_mask);
-    words_[digit + 1] += sign * static_cast<std::int64_t>((low >> 32) + (high & digit_mask));
-    words_[digit + 2] += sign * static_cast<std::int64_t>(high >> 32);
+    return {.first = digit,
+            .low = sign * static_cast<std::int64_t>(low & digit_mask),
+            .middle = sign * static_cast<std::int64_t>((low >> 32) + (high & digit_mask)),
+            .high = sign * static_cast<std::int64_t>(high >> 32)};
+  }
+
+  /// Adds a number exactly; one that is not finite is counted apart.
+  ZERO_HOST_DEVICE constexpr void add(double value) noexcept {
+    Addend const parts = addend(value);
+    words_[parts.first] += parts.low;
+    words_[parts.first + 1] += parts.middle;
+    words_[parts.first + 2] += parts.high;
     if (++pending_ == max_pending) normalize();
   }
 
+  /// The words as they are, not normalized: for atomic additions only.
+  [[nodiscard]] ZERO_HOST_DEVICE constexpr std::int64_t* accumulators() noexcept { return words_; }
+
   /// Adds what another accumulator holds.
-  constexpr void add(ExactSum const& other) noexcept {
+  ZERO_HOST_DEVICE constexpr void add(ExactSum const& other) noexcept {
     ExactSum copy = other;
     copy.normalize();
     normalize();
@@ -62,7 +84,7 @@ class ExactSum {
   }
 
   /// Carries until every digit is in [0, 2³²), except the highest, which has the sign.
-  constexpr void normalize() noexcept {
+  ZERO_HOST_DEVICE constexpr void normalize() noexcept {
     std::int64_t carry = 0;
     for (std::size_t i = 0; i < top; ++i) {
       std::int64_t const sum = words_[i] + carry;
@@ -75,18 +97,20 @@ class ExactSum {
 
   /// The accumulator as integers, normalized. Adding up the words of at most `max_ranks`
   /// accumulators, index by index, and storing the result here makes this their sum.
-  [[nodiscard]] constexpr std::span<std::int64_t, word_count> words() noexcept {
+  [[nodiscard]] ZERO_HOST_DEVICE constexpr std::int64_t (&words() noexcept)[word_count] {
     normalize();
     pending_ = max_ranks;  // what the caller may leave here is as large as so many additions
     return words_;
   }
 
   /// Whether all values added so far were finite.
-  [[nodiscard]] constexpr bool finite() const noexcept { return words_[not_finite] == 0; }
+  [[nodiscard]] ZERO_HOST_DEVICE constexpr bool finite() const noexcept {
+    return words_[not_finite] == 0;
+  }
 
   /// The sum, rounded once, to nearest even; infinite if beyond the largest double.
-  [[nodiscard]] constexpr double value() const noexcept {
-    if (!finite()) return std::numeric_limits<double>::quiet_NaN();
+  [[nodiscard]] ZERO_HOST_DEVICE constexpr double value() const noexcept {
+    if (!finite()) return __builtin_bit_cast(double, std::uint64_t{0x7ff8} << 48);
     ExactSum sum = *this;
     sum.normalize();
     bool const negative = sum.words_[top] < 0;
@@ -102,23 +126,22 @@ class ExactSum {
   static constexpr std::size_t top = word_count - 2;
   static constexpr std::size_t not_finite = word_count - 1;
   static constexpr std::uint64_t digit_mask = 0xffffffffu;
-  /// Additions between two carries.
-  static constexpr std::int64_t max_pending = std::int64_t{1} << 29;
   static constexpr std::int64_t growth = std::int64_t{1} << 33;  ///< of a word by an addition
   static_assert(max_pending < std::numeric_limits<std::int64_t>::max() / growth,
                 "zero: a word could overflow before its carry");
   static_assert(max_ranks < max_pending, "zero: the words of all ranks could overflow");
 
-  [[nodiscard]] constexpr std::uint64_t digit(std::size_t i) const noexcept {
+  [[nodiscard]] ZERO_HOST_DEVICE constexpr std::uint64_t digit(std::size_t i) const noexcept {
     return static_cast<std::uint64_t>(words_[i]);
   }
 
   /// The value of normalized, non-negative words.
-  [[nodiscard]] constexpr double rounded() const noexcept {
+  [[nodiscard]] ZERO_HOST_DEVICE constexpr double rounded() const noexcept {
     std::size_t high = top;
     while (high != 0 && words_[high] == 0) --high;
     // Below 2⁶⁴ units of 2⁻¹⁰⁷⁴ the bits may be fewer than a mantissa has: then nothing is rounded.
-    std::size_t const length = 32 * high + static_cast<std::size_t>(std::bit_width(digit(high)));
+    std::size_t length = 32 * high;
+    for (std::uint64_t rest = digit(high); rest != 0; rest >>= 1) ++length;
     if (length <= 53) return compose(digit(0) | digit(1) << 32, 0);
     std::size_t const shift = length - 53;
     std::uint64_t mantissa = 0;
@@ -127,11 +150,11 @@ class ExactSum {
     return compose(mantissa, shift);
   }
 
-  [[nodiscard]] constexpr bool bit(std::size_t position) const noexcept {
+  [[nodiscard]] ZERO_HOST_DEVICE constexpr bool bit(std::size_t position) const noexcept {
     return (digit(position / 32) >> (position % 32) & 1) != 0;
   }
 
-  [[nodiscard]] constexpr bool any_below(std::size_t position) const noexcept {
+  [[nodiscard]] ZERO_HOST_DEVICE constexpr bool any_below(std::size_t position) const noexcept {
     for (std::size_t i = 0; i < position / 32; ++i) {
       if (words_[i] != 0) return true;
     }
@@ -140,14 +163,14 @@ class ExactSum {
 
   /// mantissa · 2^(shift − 1074), for a mantissa up to 2⁵³. Adding the exponent to the bits of the
   /// mantissa instead of or-ing it lets the carry of a mantissa of 2⁵³ into the exponent.
-  [[nodiscard]] static constexpr double compose(std::uint64_t mantissa,
-                                                std::size_t shift) noexcept {
+  [[nodiscard]] ZERO_HOST_DEVICE static constexpr double compose(std::uint64_t mantissa,
+                                                                 std::size_t shift) noexcept {
     std::uint64_t const bits = (static_cast<std::uint64_t>(shift) << 52) + mantissa;
     constexpr std::uint64_t infinity = std::uint64_t{0x7ff} << 52;
-    return std::bit_cast<double>(bits < infinity ? bits : infinity);
+    return __builtin_bit_cast(double, bits < infinity ? bits : infinity);
   }
 
-  std::array<std::int64_t, word_count> words_{};
+  std::int64_t words_[word_count] = {};
   std::int64_t pending_ = 0;
 };
 

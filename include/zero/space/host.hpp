@@ -2,11 +2,13 @@
 /// Host memory: where a communicator's buffers live and which kernels work on them.
 #pragma once
 
+#include "zero/concepts/space.hpp"
 #include "zero/kernel/clear.hpp"
 #include "zero/kernel/convert.hpp"
 #include "zero/kernel/copy.hpp"
 #include "zero/kernel/norm.hpp"
 #include "zero/kernel/update.hpp"
+#include "zero/layout/exact_sum.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +19,7 @@ namespace zero::inline v0_1::space {
 /// Ordinary memory of the process. The optimizer reaches memory through these functions only.
 struct Host {
   static constexpr std::string_view name = "host";  ///< of the space, for people
+  static constexpr bool host_accessible = true;     ///< any thread may follow pointers
   /// Which instructions the kernels are compiled for.
   static constexpr std::uint32_t instruction_set = kernel::native;
 
@@ -25,6 +28,14 @@ struct Host {
   /// Copies `bytes` bytes between buffers that do not overlap, or are the same.
   static void copy(void* to, void const* from, std::size_t bytes) noexcept {
     kernel::copy(to, from, bytes);
+  }
+  /// Copies from memory of the host, which is this memory.
+  static void upload(void* to, void const* host, std::size_t bytes) noexcept {
+    kernel::copy(to, host, bytes);
+  }
+  /// Copies to memory of the host, which is this memory.
+  static void download(void* host, void const* from, std::size_t bytes) noexcept {
+    kernel::copy(host, from, bytes);
   }
   /// out[i] = To(in[i]), rounded to nearest even.
   template <class To, class From>
@@ -47,6 +58,30 @@ struct Host {
   }
   /// The block's sum of squares.
   static double sum_lanes(double const (&lanes)[8]) noexcept { return kernel::sum_lanes(lanes); }
+  /// Adds squares over blocks from x[0] on, each block's sum exactly.
+  template <class T>
+  static void add_squares(ExactSum* sum, T const* x, std::size_t count) noexcept {
+    kernel::add_squares(*sum, x, count);
+  }
+  /// Calls `function()`.
+  template <class F>
+  static void call(F const& function) noexcept {
+    function();
+  }
+  /// One pass of rule and cast over contiguous arrays, unless the step is skipped.
+  template <class Rule, class Arrays>
+  static void update(Rule const& rule,
+                     StepTerms const* terms,
+                     UpdateRates const& rates,
+                     Arrays const& arrays) noexcept {
+    if (terms->skipped != 0) return;
+    kernel::update(
+        rule,
+        rule.scalars(
+            terms->step, rates.learning_rate, rates.learning_rate_scale, rates.weight_decay_scale),
+        terms->gradient_scale,
+        arrays);
+  }
   /// One pass of rule and cast over contiguous arrays.
   template <class Rule, class Arrays>
   static void update(Rule const& rule,
@@ -56,5 +91,7 @@ struct Host {
     kernel::update(rule, scalars, gradient_scale, arrays);
   }
 };
+
+static_assert(MemorySpace<Host>);
 
 }  // namespace zero::inline v0_1::space

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -163,7 +164,7 @@ TEST_CASE("what is not finite makes the sum NaN") {
     sum.add(-1.);
     CHECK(!sum.finite());
     CHECK(std::isnan(sum.value()));
-    CHECK(sum.words().back() == 1);
+    CHECK(sum.words()[ExactSum::word_count - 1] == 1);
   }
 }
 
@@ -200,10 +201,10 @@ TEST_CASE("no order and no grouping changes a bit, added up as words or as accum
     for (double value : values) parts[random() % ranks].add(value);
     ExactSum total;
     ExactSum words;
-    auto const sum = words.words();
+    auto& sum = words.words();
     for (auto& part : parts) {
       total.add(part);
-      auto const own = part.words();
+      auto const& own = part.words();
       for (std::size_t i = 0; i < ExactSum::word_count; ++i) sum[i] += own[i];
     }
     CHECK(same_bits(total.value(), expected));
@@ -216,11 +217,34 @@ TEST_CASE("no order and no grouping changes a bit, added up as words or as accum
   }
 }
 
+TEST_CASE("three additions to the accumulators are one to the sum") {
+  auto values = random_values(2000, 900, 21);
+  values.push_back(0.);
+  values.push_back(std::numeric_limits<double>::denorm_min());
+  values.push_back(std::numeric_limits<double>::max());
+  ExactSum sum;
+  ExactSum apart;
+  for (double const value : values) {
+    sum.add(value);
+    ExactSum::Addend const parts = ExactSum::addend(value);
+    apart.accumulators()[parts.first] += parts.low;
+    apart.accumulators()[parts.first + 1] += parts.middle;
+    apart.accumulators()[parts.first + 2] += parts.high;
+  }
+  CHECK(std::ranges::equal(sum.words(), apart.words()));
+  CHECK(same_bits(sum.value(), apart.value()));
+  ExactSum::Addend const bad = ExactSum::addend(std::numeric_limits<double>::infinity());
+  apart.accumulators()[bad.first] += bad.low;
+  apart.accumulators()[bad.first + 1] += bad.middle;
+  apart.accumulators()[bad.first + 2] += bad.high;
+  CHECK(!apart.finite());
+}
+
 TEST_CASE("the words of 2^20 ranks fit") {
   // The worst a normalized accumulator holds: all digits at their largest.
   ExactSum sum;
-  auto const words = sum.words();
-  for (std::size_t i = 0; i + 2 < words.size(); ++i) words[i] = 0xffffffff;
+  auto& words = sum.words();
+  for (std::size_t i = 0; i + 2 < ExactSum::word_count; ++i) words[i] = 0xffffffff;
   for (auto& word : words) word *= ExactSum::max_ranks;
   for (auto word : words) CHECK(std::abs(word) < (std::int64_t{1} << 53));
   sum.add(-1.);

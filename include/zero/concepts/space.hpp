@@ -1,0 +1,136 @@
+/// @file
+/// The memory space: what the optimizer asks of the memory a communicator's buffers live in.
+#pragma once
+
+#include "zero/concepts/rule.hpp"
+#include "zero/layout/exact_sum.hpp"
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace zero::inline v0_1 {
+
+/// What the ranks agreed on for one step. It lies in the memory of the space and is written there,
+/// so that a step over a device never waits for its host.
+struct StepTerms {
+  long step = 0;                 ///< updates applied so far, this one included unless it is skipped
+  double grad_norm = 0.;         ///< L2 norm of the mean gradient before clipping
+  double weight = 0.;            ///< of all micro-batches on all ranks
+  double clip_coefficient = 1.;  ///< what clipping multiplies the mean gradient by
+  float gradient_scale = 1.f;    ///< from summed, scaled gradients to the clipped mean
+  float loss_scale = 1.f;        ///< that the gradients of this step carried
+  float next_loss_scale = 1.f;   ///< that the gradients of the next step are to carry
+  std::int32_t overflow = 0;     ///< 1 if some element of the summed gradients is not finite
+  std::int32_t skipped = 0;      ///< 1 if the update must change nothing
+};
+
+/// The arrays of one update. All hold `count` elements, need no alignment beyond their element's
+/// and do not overlap.
+template <class Master, class Parameter, class Gradient, class State, std::size_t StateCount>
+struct UpdateArrays {
+  Master* master = nullptr;            ///< read and written
+  Parameter* parameter = nullptr;      ///< written unless null; null where master is the parameter
+  Gradient const* gradient = nullptr;  ///< read: still scaled
+  std::array<State*, StateCount> state{};  ///< read and written
+  std::size_t count = 0;                   ///< elements in each array
+};
+
+/// What tells one tensor's update from another's.
+struct UpdateRates {
+  float learning_rate = 0.f;        ///< of the step
+  float learning_rate_scale = 1.f;  ///< of the tensor
+  float weight_decay_scale = 1.f;   ///< of the tensor
+};
+
+namespace detail {
+
+/// Stands for any function object that a space may be asked to call.
+struct AnyCall {
+  ZERO_HOST_DEVICE void operator()() const noexcept {}
+};
+
+/// Stands for any rule.
+struct AnyRule {
+  static constexpr std::string_view name = "any";
+  static constexpr int state_count = 1;
+  float lr = 0.f;
+  [[nodiscard]] ZERO_HOST_DEVICE StepScalars scalars(long, float, float, float) const { return {}; }
+  template <class V>
+  ZERO_HOST_DEVICE void update(StepScalars const&, V&, V const&, V*) const {}
+  friend bool operator==(AnyRule const&, AnyRule const&) = default;
+};
+
+}  // namespace detail
+
+/// A kind of memory and the work that is done in it: ordinary memory and the processor's own
+/// threads, or a device's memory and one of its streams.
+///
+/// A space is a small value; copies stand for the same memory and the same queue of work. Its
+/// functions take effect in the order of the calls. Except where said, they may return before they
+/// are done, never block, and allocate nothing. All pointers but those said to be of the host are
+/// of the space; no other code ever reads or writes what they point to.
+///
+///     struct MySpace {
+///       static constexpr std::string_view name = "mine";
+///       static constexpr bool host_accessible = false;  // may any thread follow its pointers?
+///
+///       void zero(void* memory, std::size_t bytes) const;                       // all bits
+///       void copy(void* to, void const* from, std::size_t bytes) const;         // same or
+///       disjoint void upload(void* to, void const* host, std::size_t bytes) const;       // host
+///       free on return void download(void* host, void const* from, std::size_t bytes) const;   //
+///       blocks until there template <class To, class From>                                 //
+///       out[i] = To(in[i]), to even void convert(To* out, From const* in, std::size_t count)
+///       const; template <class Sum, class From>                                // out[i] += in[i],
+///       in Sum void add(Sum* out, From const* in, std::size_t count) const; template <class T>
+///       void add_squares(zero::ExactSum* sum, T const* x, std::size_t count) const;
+///       template <class F>
+///       void call(F const& function) const;                             // function(), once
+///       template <class Rule, class Arrays>
+///       void update(Rule const& rule, zero::StepTerms const* terms, zero::UpdateRates const&
+///       rates,
+///                   Arrays const& arrays) const;
+///     };
+///
+/// `add_squares` adds Σ x[i]² over each block of 512 elements from x[0] on, the last one shorter:
+/// within a block in fp64, x[i]² to lane i % 8 in the order of i, then the lanes as
+/// ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7)); each block's sum exactly, to `sum`, where those that
+/// are not finite are counted. These are the same bits in every space (`ExactSum::addend` is what
+/// integer atomics need).
+///
+/// `call` runs a trivially copyable function object that reads and writes a few words of the space.
+///
+/// `update` does nothing at all where `terms->skipped`. Elsewhere it updates every element by
+/// `rule.scalars(terms->step, rates.learning_rate, rates.learning_rate_scale,
+/// rates.weight_decay_scale)` and `rule.update`, with gradients times `terms->gradient_scale`, in
+/// one pass, as kernel::update says. `arrays` is an `UpdateArrays`.
+template <class S>
+concept MemorySpace = std::copy_constructible<S> &&
+    requires(S const& space,
+             void* memory,
+             void const* from,
+             std::size_t count,
+             float* wide,
+             float const* narrow,
+             ExactSum* sum,
+             StepTerms const* terms,
+             UpdateRates const& rates,
+             detail::AnyCall const& function,
+             detail::AnyRule const& rule,
+             UpdateArrays<float, float, float, float, 1> const& arrays) {
+  { S::name } -> std::convertible_to<std::string_view>;
+  { S::host_accessible } -> std::convertible_to<bool>;
+  { space.zero(memory, count) } -> std::same_as<void>;
+  { space.copy(memory, from, count) } -> std::same_as<void>;
+  { space.upload(memory, from, count) } -> std::same_as<void>;
+  { space.download(memory, from, count) } -> std::same_as<void>;
+  { space.convert(wide, narrow, count) } -> std::same_as<void>;
+  { space.add(wide, narrow, count) } -> std::same_as<void>;
+  { space.add_squares(sum, narrow, count) } -> std::same_as<void>;
+  { space.call(function) } -> std::same_as<void>;
+  { space.update(rule, terms, rates, arrays) } -> std::same_as<void>;
+};
+
+}  // namespace zero::inline v0_1
