@@ -1,0 +1,363 @@
+/// @file
+/// The NCCL communicator over any API: all control flow, and neither NCCL's header nor CUDA's.
+#pragma once
+
+#include "zero/base/error.hpp"
+#include "zero/comm/call_checks.hpp"
+#include "zero/comm/nccl/api.hpp"
+#include "zero/comm/nccl/core.hpp"
+#include "zero/comm/nccl/options.hpp"
+#include "zero/comm/nccl/setup.hpp"
+#include "zero/concepts/communicator.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace zero::inline v0_1 {
+
+/// One rank of an NCCL group. `Nccl<>` (zero/comm/nccl.hpp) is the one over the real library.
+///
+/// `start` makes the communicator's stream wait for what the compute stream has so far, and
+/// enqueues; `wait` makes the compute stream wait for the result. Neither blocks the host unless
+/// 128 collectives are under way or `Waiting::host` is asked for. The device is never synchronised
+/// and the current device never changed: calls from another device are refused.
+///
+/// Whatever goes wrong in NCCL, on this rank or, as far as NCCL tells, on another, and whatever
+/// makes no progress for `deadline_s`, ends every communicator of the family: a group and those
+/// split from it. They are aborted, or revoked where they are the trainer's own, so that streams
+/// drain and the process can save and exit; every later call throws the same sentence as Error
+/// (communication). A thread looks every `watch_s` seconds, so that a trainer who is blocked on a
+/// stream is freed too. NCCL checks neither counts nor dtypes across ranks: wrap the communicator
+/// in `Checked` where ranks may disagree.
+/// @par Threads  all calls of a family come from one thread; one family per device and thread
+/// @tparam A  NCCL and CUDA, or a stand-in for both
+/// @tparam R  who adds over ranks: nccl::Ordered or nccl::Native
+template <nccl::Api A, nccl::Reduction R = nccl::Ordered>
+class BasicNccl {
+  using Core = detail::NcclCore<A>;
+
+ public:
+  using Space = typename A::Space;        ///< where buffers live
+  using UniqueId = typename A::UniqueId;  ///< what ranks find each other by
+  using Stream = typename A::Stream;      ///< a CUDA stream
+  using Comm = typename A::Comm;          ///< an ncclComm_t
+
+  /// A collective under way. Destroying it without waiting ends the family, because its buffers
+  /// may be gone while NCCL still writes to them.
+  class Ticket {
+   public:
+    Ticket() = default;
+    /// Takes over the collective.
+    Ticket(Ticket&& other) noexcept : core_(std::move(other.core_)), number_(other.number_) {}
+    /// Takes over the collective; one that this ticket still held is abandoned.
+    Ticket& operator=(Ticket&& other) noexcept {
+      if (this != &other) {
+        abandon();
+        core_ = std::move(other.core_);
+        number_ = other.number_;
+      }
+      return *this;
+    }
+    ~Ticket() { abandon(); }
+
+   private:
+    friend class BasicNccl;
+    Ticket(std::shared_ptr<Core> core, std::uint64_t number) noexcept
+        : core_(std::move(core)), number_(number) {}
+    void abandon() noexcept {
+      if (core_ != nullptr) core_->abandon(number_);
+      core_.reset();
+    }
+
+    std::shared_ptr<Core> core_;
+    std::uint64_t number_ = 0;
+  };
+
+  /// Memory from NCCL for the library's arenas, registered as the options say. Models Allocator:
+  /// `zero::Owned{comm.allocator()}`. Outlives the communicator if it must.
+  class Allocator {
+   public:
+    /// Collective under Registration::windows: same sizes in the same order on all ranks.
+    /// @throws Error (resource) if NCCL refuses the memory
+    /// @throws Error (invalid_argument) for an alignment above 4096
+    [[nodiscard]] void* allocate(std::size_t bytes, std::size_t alignment) {
+      if (alignment > detail::NcclMemory<A>::alignment) {
+        fail(ErrorKind::invalid_argument, {"NCCL memory is not aligned to ", alignment});
+      }
+      return core_->allocate(bytes);
+    }
+    /// Ends the registration and frees; leaves memory alone that a stuck abort may still use.
+    void deallocate(void* memory, std::size_t /*bytes*/, std::size_t /*alignment*/) noexcept {
+      core_->deallocate(memory);
+    }
+
+   private:
+    friend class BasicNccl;
+    explicit Allocator(std::shared_ptr<Core> core) noexcept : core_(std::move(core)) {}
+    std::shared_ptr<Core> core_;
+  };
+
+  /// An id for a new group: one rank makes it and hands it to the others over a channel that the
+  /// trainer trusts. NCCL opens a listening socket for it.
+  [[nodiscard]] static UniqueId unique_id() {
+    UniqueId id{};
+    nccl::Status const status = A::unique_id(&id);
+    if (!status.ok()) {
+      fail(ErrorKind::resource, {"ncclGetUniqueId: ", name(status.result), " ", status.text});
+    }
+    return id;
+  }
+
+  /// Builds a communicator on the current device. Collective; blocks, up to the deadline.
+  /// @throws Error (invalid_argument) for wrong options, or if ranks have different ones
+  /// @throws Error (resource) if CUDA or memory is refused, or NCCL is older than its header
+  /// @throws Error (communication) if ranks do not meet
+  BasicNccl(nccl::NewGroup<A> const& group, nccl::Options const& options) {
+    check_place(group.rank, group.size);
+    check(options, group.size);
+    int const library = detail::nccl_library_version<A>();
+    check_copy_engine(options, library);
+    make_core(group.rank, options);
+    auto lock = core_->lock();
+    core_->place(group.rank, group.size, current_device(), library, group.compute);
+    detail::NcclActivity const activity{.operation = "init"};
+    Comm comm{};
+    nccl::CommConfig config{.max_ctas = options.max_ctas};
+    bool const alone = !options.separate_gathers;
+    config.copy_engine = options.copy_engine_gathers && alone;
+    nccl::Status const begun = A::init(&comm, group.size, group.id, group.rank, config);
+    if (comm == Comm{} && !begun.ok()) refuse_init(begun, group.rank);
+    core_->add(comm, true);
+    core_->line().settle(comm, begun, activity);
+    if (!alone) {
+      config.copy_engine = options.copy_engine_gathers;
+      add_gathers(comm, config, true);
+    }
+    if (options.copy_engine_gathers) core_->gathers_by_copy_engine();
+    core_->equip(Stream{});
+    core_->agree(lock);
+    lock.unlock();
+    core_->guard();
+  }
+
+  /// Uses the trainer's own communicator. Collective; blocks, up to the deadline.
+  /// @throws Error as the other constructor does; also for options that only a new group can have
+  BasicNccl(nccl::Existing<A> const& group, nccl::Options const& options) {
+    if (group.comm == Comm{}) fail(ErrorKind::invalid_argument, "the ncclComm_t is null");
+    int const library = detail::nccl_library_version<A>();
+    int rank = 0;
+    int size = 0;
+    int device = 0;
+    query(A::user_rank(group.comm, &rank));
+    query(A::count(group.comm, &size));
+    query(A::device(group.comm, &device));
+    check(options, size);
+    if (options.copy_engine_gathers || options.max_ctas != 0 || options.separate_gathers) {
+      fail(ErrorKind::invalid_argument,
+           "NCCL options: copy_engine_gathers, max_ctas and separate_gathers are properties of a "
+           "new communicator, not of one that exists");
+    }
+    if (int const current = current_device(); current != device) {
+      fail(ErrorKind::invalid_argument,
+           {"the current CUDA device is ", current, ", but the ncclComm_t is on device ", device});
+    }
+    make_core(rank, options);
+    auto lock = core_->lock();
+    core_->place(rank, size, device, library, group.compute);
+    core_->add(group.comm, false);
+    core_->equip(group.communication);
+    core_->agree(lock);
+    lock.unlock();
+    core_->guard();
+  }
+
+  /// Takes over the place in the group; `other` may only be destroyed or assigned to.
+  BasicNccl(BasicNccl&& other) noexcept = default;
+  /// Leaves the present group as in destruction, then takes over.
+  BasicNccl& operator=(BasicNccl&& other) noexcept {
+    if (this != &other) {
+      leave();
+      core_ = std::move(other.core_);
+    }
+    return *this;
+  }
+  /// Aborts what it owns unless `close` was called: NCCL's own end is collective, and peers may be
+  /// gone. Blocks for `grace_s` at most.
+  ~BasicNccl() { leave(); }
+
+  /// This rank's number in the group, from 0.
+  [[nodiscard]] int rank() const noexcept { return core_->rank(); }
+  /// How many ranks the group has.
+  [[nodiscard]] int size() const noexcept { return core_->size(); }
+
+  /// Enqueues a collective. Returns at once unless 128 are under way, then waits for the oldest.
+  /// @par Collective  yes: all ranks, the same calls in the same order
+  /// @par Cost        two events and NCCL's own launch; allocates nothing
+  /// @throws Error (invalid_argument) for a call this rank can tell is wrong; nothing has happened
+  /// @throws Error (communication) if NCCL or CUDA fails, or the group has failed
+  Ticket start(Collective const& op) {
+    detail::check_arguments(op, rank(), size());
+    check_sum(op);
+    std::uint64_t number = 0;
+    if (!core_->start(op, number)) return {};
+    return Ticket(core_, number);
+  }
+
+  /// Lets the compute stream go on once the result is in `recv` and `send` may be overwritten; the
+  /// host too under Waiting::host.
+  /// @throws Error (communication) if NCCL fails or makes no progress for the deadline
+  void wait(Ticket& ticket) {
+    if (ticket.core_ == nullptr) return;
+    ticket.core_->wait(ticket.number_);
+    ticket.core_.reset();
+  }
+
+  /// Divides the group: ranks of one color form a new group, ordered by key, then by rank. It
+  /// shares this one's fate and compute stream and has staging memory of its own. Destroying it
+  /// disturbs nobody: unless it is closed first, NCCL's part is kept until this group ends.
+  /// @par Collective  yes; blocks; allocates
+  /// @throws Error (invalid_argument) for a negative color
+  [[nodiscard]] BasicNccl split(int color, int key) {
+    if (color < 0) fail(ErrorKind::invalid_argument, {"NCCL has no color ", color});
+    detail::NcclActivity const activity{.operation = "split"};
+    nccl::Report const parent = report();
+    // Before the lock, because it takes the lock when it is destroyed.
+    BasicNccl child(std::make_shared<Core>(core_->line(), core_->options(), R::ordered, true));
+    auto lock = core_->lock();
+    core_->enter(activity);
+    core_->line().family().expect_retirement();
+    child.core_->place(0, 1, parent.device, parent.library_version, core_->compute());
+    for (auto const& lane : core_->lanes()) {
+      bool const gathers = &lane == &core_->lanes().back();
+      nccl::CommConfig const config{.copy_engine = gathers && parent.copy_engine_gathers,
+                                    .max_ctas = core_->options().max_ctas};
+      child.adopt_half(*core_, lane.comm, color, key, config, activity);
+    }
+    child.finish_split(*core_, parent, lock);
+    lock.unlock();
+    child.core_->guard();
+    return child;
+  }
+
+  /// Looks after what is under way without blocking; true if nothing is left.
+  /// @throws Error (communication) as `wait` does
+  bool poll() { return core_->poll(); }
+
+  /// Ends the family because this rank cannot go on. Peers learn of it from NCCL or by their
+  /// deadline. True if the family was in order until now.
+  bool report_failure(std::string_view reason) { return core_->report_failure(reason); }
+
+  /// Waits for everything, then finalizes and destroys what it owns. Closing twice is nothing.
+  /// @par Collective  yes; blocks
+  /// @throws Error (communication) as `wait` does
+  void close() { core_->close(); }
+
+  /// What is in use.
+  [[nodiscard]] nccl::Report report() const { return core_->report(); }
+
+  /// Memory from NCCL, registered with this group as the options say.
+  [[nodiscard]] Allocator allocator() const noexcept { return Allocator(core_); }
+
+ private:
+  explicit BasicNccl(std::shared_ptr<Core> core) noexcept : core_(std::move(core)) {}
+
+  void leave() noexcept {
+    if (core_ != nullptr && !core_->retire(core_)) core_->shutdown();
+    core_.reset();
+  }
+
+  void make_core(int rank, nccl::Options const& options) {
+    auto family = std::make_shared<detail::NcclFamily<A>>(rank, options.grace_s);
+    core_ = std::make_shared<Core>(
+        detail::NcclLine<A>(std::move(family), options.deadline_s), options, R::ordered, false);
+  }
+
+  void add_gathers(Comm parent, nccl::CommConfig const& config, bool owned) {
+    detail::NcclActivity const activity{.operation = "init"};
+    Comm second{};
+    core_->line().settle(parent, A::split(parent, 0, core_->rank(), &second, config), activity);
+    core_->add(second, owned);
+    core_->line().settle(second, {.result = nccl::Result::in_progress}, activity);
+  }
+
+  void adopt_half(Core& parent,
+                  Comm from,
+                  int color,
+                  int key,
+                  nccl::CommConfig const& config,
+                  detail::NcclActivity const& activity) {
+    Comm comm{};
+    parent.line().settle(from, A::split(from, color, key, &comm, config), activity);
+    core_->add(comm, true);
+    parent.line().settle(comm, {.result = nccl::Result::in_progress}, activity);
+  }
+
+  void finish_split(Core& parent, nccl::Report const& report, typename Core::Lock& lock) {
+    detail::NcclActivity const activity{.operation = "split"};
+    Comm const comm = core_->lanes().front().comm;
+    int rank = 0;
+    int size = 0;
+    core_->line().require(A::user_rank(comm, &rank), activity);
+    core_->line().require(A::count(comm, &size), activity);
+    core_->place(rank, size, report.device, report.library_version, parent.compute());
+    if (report.copy_engine_gathers) core_->gathers_by_copy_engine();
+    core_->equip(Stream{});
+    core_->agree(lock);
+  }
+
+  static void check_place(int rank, int size) {
+    if (size >= 1 && rank >= 0 && rank < size) return;
+    fail(ErrorKind::invalid_argument, {"NCCL: rank ", rank, " of ", size, " is none"});
+  }
+
+  /// NCCL adds in the wire's dtype, which is narrower than asked for where they differ in fp64.
+  void check_sum(Collective const& op) const {
+    if (R::ordered || !detail::is_reduction(op.op)) return;
+    if (op.accumulate == op.dtype || op.accumulate == DType::f32) return;
+    fail(ErrorKind::invalid_argument,
+         {"NCCL cannot add in that dtype; nccl::Ordered can (", detail::describe(op), ")"},
+         {.rank = rank(), .operation = std::string(name(op.op)), .bucket = op.bucket});
+  }
+
+  /// What NCCL needs to gather by copy engine, as far as it can be known beforehand.
+  static void check_copy_engine(nccl::Options const& options, int library) {
+    if (!options.copy_engine_gathers) return;
+    bool driver = false;
+    query(A::window_driver(&driver));
+    if (library >= 22800 && driver) return;
+    fail(ErrorKind::resource,
+         "NCCL options: copy_engine_gathers needs NCCL 2.28 and a driver for CUDA 12.5");
+  }
+
+  [[nodiscard]] static int current_device() {
+    int device = -1;
+    query(A::current_device(&device));
+    return device;
+  }
+
+  static void query(nccl::Status status) {
+    if (status.ok()) return;
+    fail(ErrorKind::resource,
+         {"NCCL: ", name(status.result), " ", status.text},
+         {.operation = "init"});
+  }
+
+  [[noreturn]] static void refuse_init(nccl::Status status, int rank) {
+    fail(ErrorKind::resource,
+         {"ncclCommInitRankConfig: ",
+          name(status.result),
+          " (",
+          status.text,
+          "): ",
+          std::string(A::last_error(Comm{}))},
+         {.rank = rank, .operation = "init"});
+  }
+
+  std::shared_ptr<Core> core_;
+};
+
+}  // namespace zero::inline v0_1

@@ -1,0 +1,402 @@
+/// @file
+/// One rank's place in an NCCL group: what its handle, its tickets and its watching thread share.
+#pragma once
+
+#include "zero/base/error.hpp"
+#include "zero/comm/call_checks.hpp"
+#include "zero/comm/nccl/api.hpp"
+#include "zero/comm/nccl/exchange.hpp"
+#include "zero/comm/nccl/family.hpp"
+#include "zero/comm/nccl/flights.hpp"
+#include "zero/comm/nccl/line.hpp"
+#include "zero/comm/nccl/memory.hpp"
+#include "zero/comm/nccl/options.hpp"
+#include "zero/comm/nccl/setup.hpp"
+#include "zero/comm/nccl/watch.hpp"
+#include "zero/concepts/communicator.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace zero::inline v0_1::detail {
+
+/// State and control flow, independent of how a group was built. Every public function takes the
+/// family's lock; the watching thread takes it too, so both find things settled.
+template <nccl::Api A>
+class NcclCore {
+ public:
+  using Family = NcclFamily<A>;
+  using Lock = typename Family::Lock;
+  using Lane = NcclLane<A>;
+  using Flight = typename NcclFlights<A>::Flight;
+
+  /// @param child  split from another group, whose family it joins
+  NcclCore(NcclLine<A> line, nccl::Options const& options, bool ordered, bool child)
+      : line_(std::move(line)), options_(options), child_(child), memory_(options.registration) {
+    report_.reduction = ordered ? nccl::Ordered::name : nccl::Native::name;
+    report_.registration = options.registration;
+    report_.header_version = A::header_version;
+    ordered_ = ordered;
+  }
+  NcclCore(NcclCore const&) = delete;
+  NcclCore& operator=(NcclCore const&) = delete;
+  ~NcclCore() { shutdown(); }
+
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return size_; }
+  [[nodiscard]] NcclLine<A> const& line() const noexcept { return line_; }
+  [[nodiscard]] nccl::Options const& options() const noexcept { return options_; }
+  [[nodiscard]] std::vector<Lane> const& lanes() const noexcept { return lanes_; }
+  [[nodiscard]] typename A::Stream compute() const noexcept { return compute_; }
+  [[nodiscard]] Lock lock() const { return Lock(line_.family().calls); }
+
+  /// Takes its place in the group: before the lanes, and without a call of NCCL.
+  void place(int rank, int size, int device, int library, typename A::Stream compute) {
+    rank_ = rank;
+    size_ = size;
+    device_ = device;
+    compute_ = compute;
+    report_.device = device;
+    report_.library_version = library;
+  }
+
+  /// Adds a communicator; one that is owned is aborted or finalized here. The caller holds the
+  /// lock.
+  Lane& add(typename A::Comm comm, bool owned) {
+    line_.family().join(comm, owned, device_);
+    lanes_.push_back({.comm = comm});
+    report_.owned = owned;
+    report_.communicators = static_cast<int>(lanes_.size());
+    return lanes_.back();
+  }
+
+  /// Streams, events and staging memory for the communicators there are.
+  void equip(typename A::Stream communication) {
+    NcclActivity const activity{.operation = "init"};
+    for (Lane& lane : lanes_) {
+      lane.stream = communication;
+      if (communication != typename A::Stream{}) continue;
+      line_.require(A::stream_create(&lane.stream), activity);
+      lane.owns_stream = true;
+    }
+    line_.require(flights_.create(), activity);
+    line_.require(A::event_create(&ready_), activity);
+    has_ready_ = true;
+    // Without ordered sums it carries the agreement of the ranks only.
+    std::size_t const words = sizeof(NcclAgreement) * static_cast<std::size_t>(size_);
+    report_.staging_bytes = ordered_ ? options_.staging_bytes : words;
+    void* staging = nullptr;
+    nccl::Status const got = A::mem_alloc(&staging, report_.staging_bytes);
+    if (!got.ok()) {
+      fail(ErrorKind::resource,
+           {"NCCL cannot allocate ", report_.staging_bytes, " bytes of staging: ", got.text},
+           {.rank = rank_, .operation = "init"});
+    }
+    staging_ = staging;
+    lanes_[0].staging = static_cast<std::byte*>(staging);
+    lanes_[0].staging_bytes = report_.staging_bytes;
+  }
+
+  /// Compares what must be alike. Collective; blocks, up to the deadline. The caller holds `lock`.
+  void agree(Lock& lock) {
+    NcclActivity const activity{.operation = "init"};
+    auto const mine =
+        NcclAgreement::of(options_, report_.library_version, report_.header_version, ordered_);
+    std::vector<NcclAgreement> all(static_cast<std::size_t>(size_));
+    std::size_t const bytes = sizeof(NcclAgreement);
+    std::byte* const own = lanes_[0].staging + static_cast<std::size_t>(rank_) * bytes;
+    line_.require(A::upload(own, &mine, bytes, lanes_[0].stream), activity);
+    Collective const exchange{.op = Op::all_gather,
+                              .dtype = DType::u8,
+                              .count = bytes,
+                              .send = own,
+                              .recv = lanes_[0].staging,
+                              .bucket = -1};
+    Flight& flight = flights_.next();
+    NcclExchange<A>(line_, lanes_[0], rank_, size_).launch(exchange, ordered_);
+    depart(flight, exchange, 0, false);
+    finish(lock, flight, activity);
+    line_.require(A::download(all.data(), lanes_[0].staging, bytes * all.size(), lanes_[0].stream),
+                  activity);
+    check_agreement(all, rank_);
+  }
+
+  /// Starts the watching thread, once nothing can throw any more.
+  void guard() {
+    if (options_.watch_s == 0) return;
+    watch_.start(
+        options_.watch_s,
+        [device = device_] { static_cast<void>(A::use_device(device)); },
+        [this] {
+          Lock const lock = this->lock();
+          if (closed_ || line_.family().failed()) return false;
+          look();
+          return true;
+        });
+  }
+
+  /// Enqueues a collective behind what the compute stream has; false if there is nothing to do.
+  bool start(Collective const& op, std::uint64_t& number) {
+    NcclActivity const activity = NcclActivity::of(op);
+    Lock lock = this->lock();
+    enter(activity);
+    // All ranks have none, so none of them calls NCCL.
+    if (op.count == 0) return false;
+    if (!aligned(op)) ++report_.unaligned;
+    bool const gathers = op.op == Op::all_gather || op.op == Op::broadcast;
+    if (op.op == Op::all_gather && report_.copy_engine_gathers) check_windows(op);
+    std::size_t const lane = gathers ? lanes_.size() - 1 : 0;
+    bool captured = false;
+    line_.require(A::is_capturing(compute_, &captured), activity);
+    Flight& flight = flights_.next();
+    if (!flight.done) finish(lock, flight, activity);
+    line_.require(A::event_record(ready_, compute_), activity);
+    line_.require(A::stream_wait(lanes_[lane].stream, ready_), activity);
+    NcclExchange<A>(line_, lanes_[lane], rank_, size_).launch(op, ordered_);
+    number = depart(flight, op, lane, captured);
+    return true;
+  }
+
+  /// Makes the compute stream, and the host if it is to wait too, wait for a collective.
+  void wait(std::uint64_t number) {
+    Lock lock = this->lock();
+    Flight* const flight = flights_.find(number);
+    // What is done has its result, whatever went wrong since.
+    if (flight == nullptr || (flight->done && !flight->captured)) return;
+    NcclActivity const activity = NcclActivity::of(flight->op);
+    if (!flight->captured && !line_.family().failed() && !closed_) look();
+    if (flight->done && !flight->captured) return;
+    enter(activity);
+    line_.require(A::stream_wait(compute_, flight->event), activity);
+    if (options_.waiting == nccl::Waiting::host && !flight->captured) {
+      finish(lock, *flight, activity);
+    }
+  }
+
+  /// Buffers of a collective that nobody waits for may be gone at any time: it must not run on.
+  void abandon(std::uint64_t number) noexcept {
+    Lock const lock = this->lock();
+    Flight* const flight = flights_.find(number);
+    if (closed_ || line_.family().failed() || flight == nullptr || flight->done) return;
+    look();
+    if (flight->done) return;
+    line_.family().end(
+        Message({"rank ", rank_, " abandoned [", describe(flight->op), "] without waiting for it"})
+            .text());
+  }
+
+  /// True if everything that was started is done. Never blocks.
+  [[nodiscard]] bool poll() {
+    Lock const lock = this->lock();
+    NcclActivity const activity{.operation = "poll"};
+    enter(activity);
+    look();
+    line_.family().throw_if_failed(activity);
+    return flights_.oldest() == nullptr;
+  }
+
+  bool report_failure(std::string_view reason) {
+    Lock const lock = this->lock();
+    if (closed_) return false;
+    return line_.family().end(Message({"rank ", rank_, " failed: ", reason}).text());
+  }
+
+  [[nodiscard]] void* allocate(std::size_t bytes) {
+    Lock const lock = this->lock();
+    enter({.operation = "allocate"});
+    return memory_.allocate(line_, lanes_, bytes);
+  }
+  void deallocate(void* memory) noexcept {
+    Lock const lock = this->lock();
+    memory_.deallocate(line_.family(), memory);
+  }
+
+  [[nodiscard]] nccl::Report report() const {
+    Lock const lock = this->lock();
+    nccl::Report report = report_;
+    report.registered_bytes = memory_.registered_bytes();
+    return report;
+  }
+  /// Only while the group is being built.
+  void gathers_by_copy_engine() noexcept { report_.copy_engine_gathers = true; }
+
+  /// @throws Error if the group has failed, is closed, or is called from another device
+  void enter(NcclActivity const& activity) const {
+    line_.family().throw_if_failed(activity);
+    if (closed_) {
+      fail(ErrorKind::invalid_argument,
+           "the NCCL communicator is closed",
+           {.rank = rank_, .operation = std::string(activity.operation)});
+    }
+    check_device(activity);
+  }
+
+  /// Waits for everything, then finalizes and destroys what is owned. Collective; blocks.
+  void close() {
+    NcclActivity const activity{.operation = "close"};
+    std::vector<std::shared_ptr<void>> retired;
+    {
+      Lock lock = this->lock();
+      if (closed_) return;
+      line_.family().throw_if_failed(activity);
+      check_device(activity);
+      while (Flight* const flight = flights_.oldest()) finish(lock, *flight, activity);
+      memory_.deregister_all();
+      if (report_.owned) {
+        for (Lane const& lane : lanes_) line_.settle(lane.comm, A::finalize(lane.comm), activity);
+      }
+      for (Lane const& lane : lanes_) {
+        line_.family().leave(lane.comm);
+        if (report_.owned) line_.require(A::destroy(lane.comm), activity);
+      }
+      closed_ = true;
+      // Finalizing took all ranks, so nobody uses what was split from this group any more.
+      if (!child_) retired = line_.family().end_root();
+    }
+    watch_.stop();
+  }
+
+  /// Leaves a sub-group without disturbing its peers; `self` is this object. False if there is
+  /// nothing to be gentle with.
+  [[nodiscard]] bool retire(std::shared_ptr<NcclCore> self) noexcept {
+    Lock const lock = this->lock();
+    return child_ && !closed_ && line_.family().retire(std::move(self));
+  }
+
+  /// Ends without the peers: what is owned and still open is aborted.
+  void shutdown() noexcept {
+    watch_.stop();
+    // Destroyed after the lock, which sub-groups take when they end.
+    std::vector<std::shared_ptr<void>> retired;
+    Lock const lock = this->lock();
+    Family& family = line_.family();
+    if (!child_) retired = family.end_root();
+    if (!closed_) {
+      // The trainer's own communicator may still run what was started; its buffers are its affair.
+      if (!report_.owned && !family.failed() && has_ready_) static_cast<void>(flights_.update());
+      std::vector<typename A::Comm> comms;
+      for (Lane const& lane : lanes_) comms.push_back(lane.comm);
+      if (report_.owned && !family.failed()) memory_.forget_all();
+      if (!report_.owned && !family.failed()) memory_.deregister_all();
+      family.abort_only(comms);
+      closed_ = true;
+    }
+    bool const running = !report_.owned && !family.failed() && flights_.oldest() != nullptr;
+    if (family.stuck() || running) return;
+    flights_.destroy();
+    if (has_ready_) static_cast<void>(A::event_destroy(ready_));
+    for (Lane const& lane : lanes_) {
+      if (lane.owns_stream) static_cast<void>(A::stream_destroy(lane.stream));
+    }
+    if (staging_ != nullptr) static_cast<void>(A::mem_free(staging_));
+    has_ready_ = false;
+    staging_ = nullptr;
+    lanes_.clear();
+  }
+
+ private:
+  /// The current device is the trainer's: it is asked for, never changed behind its back.
+  void check_device(NcclActivity const& activity) const {
+    int current = -1;
+    line_.require(A::current_device(&current), activity);
+    if (current == device_) return;
+    fail(
+        ErrorKind::invalid_argument,
+        {"the current CUDA device is ",
+         current,
+         ", but the NCCL communicator is on device ",
+         device_,
+         ": call cudaSetDevice first"},
+        {.rank = rank_, .operation = std::string(activity.operation), .bucket = activity.bucket()});
+  }
+
+  void check_windows(Collective const& op) const {
+    std::size_t const whole = op.block_bytes() * static_cast<std::size_t>(size_);
+    if (memory_.in_window(op.send, op.block_bytes()) && memory_.in_window(op.recv, whole)) return;
+    fail(ErrorKind::invalid_argument,
+         {"a gather by copy engine needs both buffers in memory of allocator() (",
+          describe(op),
+          ")"},
+         {.rank = rank_, .operation = std::string(name(op.op)), .bucket = op.bucket});
+  }
+
+  [[nodiscard]] static bool aligned(Collective const& op) noexcept {
+    return is_aligned(op.recv, 16) && (op.send == nullptr || is_aligned(op.send, 16));
+  }
+
+  std::uint64_t depart(Flight& flight, Collective const& op, std::size_t lane, bool captured) {
+    line_.require(A::event_record(flight.event, lanes_[lane].stream), NcclActivity::of(op));
+    flight.op = op;
+    flight.lane = lane;
+    flight.captured = captured;
+    return flights_.commit(flight);
+  }
+
+  /// Looks at everything under way once. What has failed or takes too long ends the family; the
+  /// caller finds that out from it.
+  void look() {
+    nccl::Status const landed = flights_.update();
+    Flight const* const oldest = flights_.oldest();
+    NcclActivity const activity =
+        oldest != nullptr ? NcclActivity::of(oldest->op) : NcclActivity{.operation = "watch"};
+    if (landed.failed()) {
+      line_.family().end(line_.sentence(typename A::Comm{}, landed, activity));
+      return;
+    }
+    for (Lane const& lane : lanes_) {
+      auto state = nccl::Result::success;
+      nccl::Status status = A::async_error(lane.comm, &state);
+      if (status.ok()) status.result = state;
+      if (!status.failed()) continue;
+      line_.family().end(line_.sentence(lane.comm, status, activity));
+      return;
+    }
+    if (oldest == nullptr) return;
+    if (NcclLine<A>::Clock::now() - flights_.idle_since(*oldest) > line_.deadline()) {
+      line_.family().end(line_.late(activity));
+    }
+  }
+
+  /// Polls until a flight has landed; the lock is free in between.
+  void finish(Lock& lock, Flight& flight, NcclActivity const& activity) {
+    std::uint64_t const number = flight.number;
+    NcclBackoff backoff;
+    while (true) {
+      look();
+      if (flight.done || flight.number != number) return;
+      line_.family().throw_if_failed(activity);
+      lock.unlock();
+      backoff.pause();
+      lock.lock();
+      // The watching thread may have seen it land, or the end of the family.
+      if (flight.done || flight.number != number) return;
+      line_.family().throw_if_failed(activity);
+    }
+  }
+
+  NcclLine<A> line_;
+  nccl::Options options_;
+  bool child_;
+  bool ordered_ = true;
+  bool closed_ = false;
+  int rank_ = 0;
+  int size_ = 1;
+  int device_ = 0;
+  typename A::Stream compute_{};
+  std::vector<Lane> lanes_;
+  NcclFlights<A> flights_;
+  typename A::Event ready_{};
+  bool has_ready_ = false;
+  void* staging_ = nullptr;
+  NcclMemory<A> memory_;
+  nccl::Report report_;
+  NcclWatch watch_;
+};
+
+}  // namespace zero::inline v0_1::detail

@@ -1,0 +1,151 @@
+/// @file
+/// Each collective as calls of NCCL; ordered sums as an exchange of blocks and one kernel.
+#pragma once
+
+#include "zero/comm/nccl/api.hpp"
+#include "zero/comm/nccl/line.hpp"
+#include "zero/comm/shares.hpp"
+#include "zero/concepts/communicator.hpp"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace zero::inline v0_1::detail {
+
+/// One NCCL communicator, the stream its work is enqueued on, and memory for blocks of peers.
+template <nccl::Api A>
+struct NcclLane {
+  typename A::Comm comm{};
+  typename A::Stream stream{};
+  bool owns_stream = false;
+  std::byte* staging = nullptr;
+  std::size_t staging_bytes = 0;
+};
+
+/// Enqueues collectives on one lane. Every function returns once NCCL has accepted all of it.
+template <nccl::Api A>
+class NcclExchange {
+ public:
+  NcclExchange(NcclLine<A> const& line, NcclLane<A> const& lane, int rank, int size) noexcept
+      : line_(line), lane_(lane), rank_(rank), size_(size) {}
+
+  void launch(Collective const& op, bool ordered) const {
+    switch (op.op) {
+      case Op::all_gather:
+        return settle(A::all_gather(op.send, op.recv, op.count, op.dtype, comm(), stream()), op);
+      case Op::broadcast: {
+        // Only the root has something to send; NCCL may still look at the pointer.
+        void const* const send = rank_ == op.root ? op.send : op.recv;
+        return settle(A::broadcast(send, op.recv, op.count, op.dtype, op.root, comm(), stream()),
+                      op);
+      }
+      case Op::all_to_all: return all_to_all(op);
+      case Op::reduce_scatter:
+        if (ordered) return ordered_sums(op, op.count, op.count * ranks(), op.recv);
+        return settle(A::reduce_scatter(op.send, op.recv, op.count, op.dtype, comm(), stream()),
+                      op);
+      case Op::all_reduce:
+        if (ordered) return ordered_all_reduce(op);
+        return settle(A::all_reduce(op.send, op.recv, op.count, op.dtype, comm(), stream()), op);
+    }
+  }
+
+ private:
+  [[nodiscard]] typename A::Comm comm() const noexcept { return lane_.comm; }
+  [[nodiscard]] typename A::Stream stream() const noexcept { return lane_.stream; }
+  [[nodiscard]] std::size_t ranks() const noexcept { return static_cast<std::size_t>(size_); }
+  [[nodiscard]] std::size_t own() const noexcept { return static_cast<std::size_t>(rank_); }
+
+  void settle(nccl::Status status, Collective const& op) const {
+    line_.settle(comm(), status, NcclActivity::of(op));
+  }
+
+  void all_to_all(Collective const& op) const {
+    line_.grouped(comm(), NcclActivity::of(op), [&](NcclGroup<A>& group) {
+      for (int step = 0; step < size_; ++step) {
+        int const to = (rank_ + step) % size_;
+        int const from = (rank_ + size_ - step) % size_;
+        group.add(A::send(block(op.send, op, to), op.count, op.dtype, to, comm(), stream()));
+        group.add(A::recv(block(op.recv, op, from), op.count, op.dtype, from, comm(), stream()));
+      }
+    });
+  }
+
+  template <class Pointer>
+  [[nodiscard]] static auto block(Pointer* buffer, Collective const& op, int index) noexcept {
+    return offset(buffer, static_cast<std::size_t>(index) * op.block_bytes());
+  }
+
+  /// Rank r is to have the sums of elements [r * stride, (r + 1) * stride) of a buffer of `total`.
+  ///
+  /// In pieces that fit the staging memory: peers' parts arrive there, the own part is read where
+  /// it is. The stream's order keeps a piece from overwriting one that is still being added.
+  void ordered_sums(Collective const& op, std::size_t stride, std::size_t total, void* out) const {
+    std::size_t const element = size_of(op.dtype);
+    // Multiples of 64 elements keep all but the last piece aligned for vector loads.
+    std::size_t const room = lane_.staging_bytes / ranks() / element / 64 * 64;
+    for (std::size_t done = 0; done < stride; done += room) {
+      auto const piece = [&](std::size_t r) {
+        std::size_t const begin = r * stride + done;
+        return begin >= total ? 0 : std::min({room, stride - done, total - begin});
+      };
+      std::size_t const mine = piece(own());
+      if (size_ > 1) {
+        line_.grouped(comm(), NcclActivity::of(op), [&](NcclGroup<A>& group) {
+          for (int step = 1; step < size_; ++step) {
+            int const to = (rank_ + step) % size_;
+            int const from = (rank_ + size_ - step) % size_;
+            auto const index = static_cast<std::size_t>(to);
+            if (std::size_t const count = piece(index); count != 0) {
+              auto const* const part = offset(op.send, (index * stride + done) * element);
+              group.add(A::send(part, count, op.dtype, to, comm(), stream()));
+            }
+            if (mine == 0) continue;
+            auto* const place = lane_.staging + static_cast<std::size_t>(from) * mine * element;
+            group.add(A::recv(place, mine, op.dtype, from, comm(), stream()));
+          }
+        });
+      }
+      if (mine == 0) continue;
+      line_.require(A::sum_ranks({.dtype = op.dtype,
+                                  .accumulate = op.accumulate,
+                                  .out = offset(out, done * element),
+                                  .staged = lane_.staging,
+                                  .own = offset(op.send, (own() * stride + done) * element),
+                                  .rank = rank_,
+                                  .ranks = size_,
+                                  .count = mine},
+                                 stream()),
+                    NcclActivity::of(op));
+    }
+  }
+
+  /// Each rank adds one N-th and sends it to all: 2 (N-1) / N of the buffer, as in a ring.
+  void ordered_all_reduce(Collective const& op) const {
+    std::size_t const element = size_of(op.dtype);
+    std::size_t const slice = (op.count + ranks() - 1) / ranks();
+    ordered_sums(op, slice, op.count, offset(op.recv, std::min(own() * slice, op.count) * element));
+    if (size_ == 1) return;
+    auto const part = [&](int r) {
+      std::size_t const begin = std::min(static_cast<std::size_t>(r) * slice, op.count);
+      return std::pair(offset(op.recv, begin * element), std::min(slice, op.count - begin));
+    };
+    line_.grouped(comm(), NcclActivity::of(op), [&](NcclGroup<A>& group) {
+      auto const [mine, count] = part(rank_);
+      for (int step = 1; step < size_; ++step) {
+        int const to = (rank_ + step) % size_;
+        int const from = (rank_ + size_ - step) % size_;
+        if (count != 0) group.add(A::send(mine, count, op.dtype, to, comm(), stream()));
+        auto const [theirs, length] = part(from);
+        if (length != 0) group.add(A::recv(theirs, length, op.dtype, from, comm(), stream()));
+      }
+    });
+  }
+
+  NcclLine<A> const& line_;
+  NcclLane<A> const& lane_;
+  int rank_;
+  int size_;
+};
+
+}  // namespace zero::inline v0_1::detail

@@ -1,0 +1,168 @@
+/// @file
+/// What the communicators of one rank share: one lock, one fate, and how they are aborted.
+#pragma once
+
+#include "zero/base/error.hpp"
+#include "zero/comm/call_checks.hpp"
+#include "zero/comm/nccl/api.hpp"
+#include "zero/concepts/communicator.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace zero::inline v0_1::detail {
+
+/// What was being done when something went wrong.
+struct NcclActivity {
+  std::string_view operation;  ///< such as "reduce_scatter" or "init"
+  Collective call{};           ///< the collective, if it is one
+  bool collective = false;
+
+  [[nodiscard]] static NcclActivity of(Collective const& op) noexcept {
+    return {.operation = name(op.op), .call = op, .collective = true};
+  }
+  [[nodiscard]] int bucket() const noexcept { return collective ? call.bucket : -1; }
+  [[nodiscard]] std::string text() const {
+    return collective ? describe(call) : std::string(operation);
+  }
+};
+
+/// The NCCL communicators of one rank that stand and fall together: those of a group and of all
+/// groups split from it.
+///
+/// `calls` is held during every call of NCCL, so that no thread is inside one when another aborts.
+template <nccl::Api A>
+class NcclFamily {
+ public:
+  using Comm = typename A::Comm;
+  using Lock = std::unique_lock<std::mutex>;
+
+  NcclFamily(int world_rank, double grace_s) noexcept : rank_(world_rank), grace_s_(grace_s) {}
+  NcclFamily(NcclFamily const&) = delete;
+  NcclFamily& operator=(NcclFamily const&) = delete;
+
+  std::mutex calls;
+
+  [[nodiscard]] bool failed() const noexcept { return failed_; }
+  /// True if an abort has not returned: memory and streams it may still use must not be freed.
+  [[nodiscard]] bool stuck() const noexcept { return stuck_; }
+
+  void join(Comm comm, bool owned, int device) { members_.push_back({comm, owned, device}); }
+  void leave(Comm comm) noexcept {
+    std::erase_if(members_, [&](Member const& member) { return member.comm == comm; });
+  }
+
+  /// @throws Error (communication) with the sentence of the first failure, if there was one
+  void throw_if_failed(NcclActivity const& activity) const {
+    if (failed_) raise(activity);
+  }
+
+  /// Records why the family cannot go on and aborts all of it; later failures change nothing.
+  /// Returns true if this was the first. The caller holds `calls`.
+  bool end(std::string sentence) {
+    if (failed_) return false;
+    failed_ = true;
+    sentence_ = std::move(sentence);
+    if (!abort(members_)) {
+      sentence_ += Message({"; NCCL did not return from the abort within ",
+                            std::to_string(grace_s_),
+                            " s and is left to itself"})
+                       .text();
+    }
+    return true;
+  }
+
+  [[noreturn]] void raise(NcclActivity const& activity) const {
+    fail(
+        ErrorKind::communication,
+        sentence_,
+        {.rank = rank_, .operation = std::string(activity.operation), .bucket = activity.bucket()});
+  }
+
+  /// Aborts some members without failing the others, for a handle that is destroyed.
+  void abort_only(std::vector<Comm> const& comms) {
+    std::vector<Member> chosen;
+    for (Member const& member : members_) {
+      bool const asked = std::find(comms.begin(), comms.end(), member.comm) != comms.end();
+      if (asked && member.owned) chosen.push_back(member);
+    }
+    for (Comm const comm : comms) leave(comm);
+    if (!failed_) abort(chosen);
+  }
+
+  /// Makes room for one more sub-group, so that its destructor need not allocate.
+  void expect_retirement() { retired_.reserve(++sub_groups_); }
+  /// Keeps a sub-group that one rank is through with: its abort would disturb peers that are not.
+  /// False if the group it was split from is gone.
+  [[nodiscard]] bool retire(std::shared_ptr<void> core) noexcept {
+    if (failed_ || root_gone_) return false;
+    retired_.push_back(std::move(core));
+    return true;
+  }
+  /// The first group of the family has ended on all ranks, or on this one for good. The result must
+  /// be destroyed without the lock.
+  [[nodiscard]] std::vector<std::shared_ptr<void>> end_root() noexcept {
+    root_gone_ = true;
+    return std::exchange(retired_, {});
+  }
+
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+
+ private:
+  struct Member {
+    Comm comm;
+    bool owned;
+    int device;
+  };
+
+  /// What helper threads keep alive if they never come back.
+  struct Aborts {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::size_t running = 0;
+  };
+
+  /// All at once, each on a thread of its own, because an abort may wait for another one and may
+  /// not return at all. A communicator that belongs to the trainer is revoked, which stops its
+  /// work and leaves its destruction to the trainer. False if the grace time was not enough.
+  bool abort(std::vector<Member> const& members) {
+    if (members.empty()) return true;
+    auto const state = std::make_shared<Aborts>();
+    state->running = members.size();
+    for (Member const& member : members) {
+      std::thread([state, member] {
+        static_cast<void>(A::use_device(member.device));
+        static_cast<void>(member.owned ? A::abort(member.comm) : A::revoke(member.comm));
+        std::lock_guard const lock(state->mutex);
+        --state->running;
+        state->changed.notify_all();
+      }).detach();
+    }
+    Lock lock(state->mutex);
+    bool const done = state->changed.wait_for(
+        lock, std::chrono::duration<double>(grace_s_), [&] { return state->running == 0; });
+    if (!done) stuck_ = true;
+    return done;
+  }
+
+  int rank_;
+  double grace_s_;
+  bool failed_ = false;
+  bool stuck_ = false;
+  std::string sentence_;
+  std::vector<Member> members_;
+  bool root_gone_ = false;
+  std::size_t sub_groups_ = 0;
+  std::vector<std::shared_ptr<void>> retired_;
+};
+
+}  // namespace zero::inline v0_1::detail

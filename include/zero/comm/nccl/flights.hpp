@@ -1,0 +1,105 @@
+/// @file
+/// The collectives a rank has under way.
+#pragma once
+
+#include "zero/comm/nccl/api.hpp"
+#include "zero/comm/nccl/family.hpp"
+#include "zero/concepts/communicator.hpp"
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+namespace zero::inline v0_1::detail {
+
+/// A ring of events, one per collective, recorded behind its work.
+///
+/// A slot is used again only once its collective is done, so a number that is no longer in the ring
+/// belongs to a collective that is.
+template <nccl::Api A>
+class NcclFlights {
+ public:
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::size_t slots = 128;
+
+  struct Flight {
+    typename A::Event event{};
+    Collective op{};
+    std::size_t lane = 0;
+    std::uint64_t number = never;
+    Clock::time_point started{};
+    bool done = true;
+    bool captured = false;  ///< part of a graph: it has no time, and its event cannot be asked
+  };
+
+  /// @throws nothing; the first event that is refused ends it
+  [[nodiscard]] nccl::Status create() {
+    for (Flight& flight : ring_) {
+      nccl::Status const status = A::event_create(&flight.event);
+      if (!status.ok()) return status;
+      ++created_;
+    }
+    return {};
+  }
+  void destroy() noexcept {
+    for (std::size_t i = 0; i < created_; ++i) static_cast<void>(A::event_destroy(ring_[i].event));
+    created_ = 0;
+  }
+
+  [[nodiscard]] Flight& next() noexcept { return ring_[started_ % slots]; }
+  /// The number of the collective that `next` has been filled with.
+  std::uint64_t commit(Flight& flight) noexcept {
+    flight.number = started_;
+    flight.started = Clock::now();
+    flight.done = flight.captured;
+    return started_++;
+  }
+  /// The flight of that number; null if it is done and its slot used again.
+  [[nodiscard]] Flight* find(std::uint64_t number) noexcept {
+    Flight& flight = ring_[number % slots];
+    return flight.number == number ? &flight : nullptr;
+  }
+  [[nodiscard]] Flight* oldest() noexcept {
+    for (; oldest_ < started_; ++oldest_) {
+      if (Flight& flight = ring_[oldest_ % slots]; !flight.done) return &flight;
+    }
+    return nullptr;
+  }
+
+  /// Asks every flight that may have landed; work of one lane lands in order. Remembers when
+  /// something last did.
+  [[nodiscard]] nccl::Status update() {
+    std::array<bool, 2> waiting{};
+    static_cast<void>(oldest());
+    for (std::uint64_t number = oldest_; number < started_; ++number) {
+      Flight& flight = ring_[number % slots];
+      if (flight.done || waiting[flight.lane]) continue;
+      nccl::Status const status = A::event_query(flight.event);
+      if (status.failed()) return status;
+      if (status.pending()) {
+        waiting[flight.lane] = true;
+      } else {
+        flight.done = true;
+        progress_ = Clock::now();
+      }
+    }
+    return {};
+  }
+
+  /// Since when nothing has happened that the flight could have waited for.
+  [[nodiscard]] Clock::time_point idle_since(Flight const& flight) const noexcept {
+    return flight.started > progress_ ? flight.started : progress_;
+  }
+
+ private:
+  static constexpr std::uint64_t never = ~std::uint64_t{0};
+
+  std::array<Flight, slots> ring_{};
+  std::size_t created_ = 0;
+  std::uint64_t started_ = 0;
+  std::uint64_t oldest_ = 0;
+  Clock::time_point progress_{};
+};
+
+}  // namespace zero::inline v0_1::detail

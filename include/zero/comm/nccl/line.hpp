@@ -1,0 +1,150 @@
+/// @file
+/// Calls of NCCL and CUDA, each settled before the next: polled, timed, and put into words when it
+/// fails.
+#pragma once
+
+#include "zero/base/error.hpp"
+#include "zero/comm/nccl/api.hpp"
+#include "zero/comm/nccl/family.hpp"
+#include "zero/comm/nccl/watch.hpp"
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace zero::inline v0_1::detail {
+
+/// An NCCL group that is ended whatever happens; one that stays open swallows all later calls.
+template <nccl::Api A>
+class NcclGroup {
+ public:
+  NcclGroup() : open_(true) { started_ = A::group_start(); }
+  NcclGroup(NcclGroup const&) = delete;
+  NcclGroup& operator=(NcclGroup const&) = delete;
+  ~NcclGroup() {
+    if (open_ && started_.ok()) static_cast<void>(A::group_end());
+  }
+
+  /// Remembers the first call that failed.
+  void add(nccl::Status status) noexcept {
+    if (first_.ok() && status.failed()) first_ = status;
+  }
+  /// The first failure of start, calls and end; else what the end said, which may be in_progress.
+  [[nodiscard]] nccl::Status end() {
+    open_ = false;
+    if (!started_.ok()) return started_;
+    nccl::Status const ended = A::group_end();
+    return first_.failed() ? first_ : ended;
+  }
+
+ private:
+  bool open_;
+  nccl::Status started_;
+  nccl::Status first_;
+};
+
+/// How one rank calls NCCL: nothing is called before the last call has settled, and what fails
+/// ends the family, except for a mistake of the caller's.
+template <nccl::Api A>
+class NcclLine {
+ public:
+  using Comm = typename A::Comm;
+  using Clock = std::chrono::steady_clock;
+
+  NcclLine(std::shared_ptr<NcclFamily<A>> family, double deadline_s) noexcept
+      : family_(std::move(family)), deadline_s_(deadline_s) {}
+
+  [[nodiscard]] NcclFamily<A>& family() const noexcept { return *family_; }
+  [[nodiscard]] std::shared_ptr<NcclFamily<A>> const& shared_family() const noexcept {
+    return family_;
+  }
+  [[nodiscard]] double deadline_s() const noexcept { return deadline_s_; }
+  [[nodiscard]] Clock::duration deadline() const {
+    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(deadline_s_));
+  }
+
+  /// Polls the communicator until the call is over.
+  /// @throws Error (invalid_argument) if NCCL refuses the call and nothing has happened
+  /// @throws Error (communication) if anything else fails or the deadline passes
+  void settle(Comm comm, nccl::Status status, NcclActivity const& activity) const {
+    bool const at_once = !status.pending();
+    auto const start = Clock::now();
+    NcclBackoff backoff;
+    while (status.pending()) {
+      auto state = nccl::Result::success;
+      status = A::async_error(comm, &state);
+      if (!status.ok()) break;
+      status.result = state;
+      if (!status.pending()) break;
+      if (Clock::now() - start > deadline()) end(late(activity), activity);
+      backoff.pause();
+    }
+    if (status.ok()) return;
+    if (at_once && status.result == nccl::Result::invalid_argument) refuse(status, activity);
+    end(sentence(comm, status, activity), activity);
+  }
+
+  /// For what has no communicator to poll: CUDA, memory, registration.
+  void require(nccl::Status status, NcclActivity const& activity) const {
+    if (!status.ok()) end(sentence(Comm{}, status, activity), activity);
+  }
+
+  /// Several calls as one; refused calls inside are fatal, because peers wait for the others.
+  template <class Body>
+  void grouped(Comm comm, NcclActivity const& activity, Body const& body) const {
+    NcclGroup<A> group;
+    body(group);
+    nccl::Status const status = group.end();
+    if (status.failed()) end(sentence(comm, status, activity), activity);
+    settle(comm, status, activity);
+  }
+
+  /// What NCCL said, as one line.
+  [[nodiscard]] std::string sentence(Comm comm,
+                                     nccl::Status status,
+                                     NcclActivity const& activity) const {
+    std::string_view const last = A::last_error(comm);
+    std::string text = Message({"NCCL on rank ",
+                                family_->rank(),
+                                " at [",
+                                activity.text(),
+                                "]: ",
+                                name(status.result)})
+                           .text();
+    if (*status.text != '\0') text += Message({" (", status.text, ")"}).text();
+    if (!last.empty()) text += Message({": ", last}).text();
+    return text;
+  }
+
+  [[nodiscard]] std::string late(NcclActivity const& activity) const {
+    return Message({"rank ",
+                    family_->rank(),
+                    " waited ",
+                    std::to_string(deadline_s_),
+                    " s at [",
+                    activity.text(),
+                    "] without progress: a rank is late, gone or calls something else"})
+        .text();
+  }
+
+  [[noreturn]] void end(std::string text, NcclActivity const& activity) const {
+    family_->end(std::move(text));
+    family_->raise(activity);
+  }
+
+ private:
+  [[noreturn]] void refuse(nccl::Status status, NcclActivity const& activity) const {
+    fail(ErrorKind::invalid_argument,
+         sentence(Comm{}, status, activity),
+         {.rank = family_->rank(),
+          .operation = std::string(activity.operation),
+          .bucket = activity.bucket()});
+  }
+
+  std::shared_ptr<NcclFamily<A>> family_;
+  double deadline_s_;
+};
+
+}  // namespace zero::inline v0_1::detail

@@ -1,0 +1,149 @@
+/// @file
+/// Device memory from NCCL, registered with the communicators that will use it.
+#pragma once
+
+#include "zero/base/error.hpp"
+#include "zero/comm/nccl/api.hpp"
+#include "zero/comm/nccl/exchange.hpp"
+#include "zero/comm/nccl/line.hpp"
+#include "zero/comm/nccl/options.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace zero::inline v0_1::detail {
+
+/// Allocations of one rank and what they are registered as. The family's lock guards all of it.
+template <nccl::Api A>
+class NcclMemory {
+ public:
+  /// What NCCL requires of a window and what the library's arenas ask for.
+  static constexpr std::size_t alignment = 4096;
+
+  explicit NcclMemory(nccl::Registration registration) noexcept : registration_(registration) {}
+
+  /// Collective under windows: all ranks allocate the same sizes in the same order.
+  /// @throws Error (resource) if NCCL refuses the memory
+  void* allocate(NcclLine<A> const& line,
+                 std::vector<NcclLane<A>> const& lanes,
+                 std::size_t bytes) {
+    NcclActivity const activity{.operation = "allocate"};
+    line.family().throw_if_failed(activity);
+    if (bytes == 0) return nullptr;
+    blocks_.reserve(blocks_.size() + 1);
+    // A window covers whole pages; NCCL rounds allocations up to its granularity anyway.
+    std::size_t const rounded = (bytes + alignment - 1) / alignment * alignment;
+    Block block{.bytes = rounded};
+    nccl::Status const got = A::mem_alloc(&block.memory, rounded);
+    if (!got.ok() || block.memory == nullptr || !is_aligned(block.memory, alignment)) {
+      if (block.memory != nullptr) static_cast<void>(A::mem_free(block.memory));
+      fail(ErrorKind::resource,
+           {"NCCL cannot allocate ", rounded, " aligned bytes: ", name(got.result), " ", got.text},
+           {.rank = line.family().rank(), .operation = "allocate"});
+    }
+    // From here on `release` undoes what has been done, also if a registration throws.
+    blocks_.push_back(std::move(block));
+    for (NcclLane<A> const& lane : lanes) add(line, lane, blocks_.back());
+    return blocks_.back().memory;
+  }
+
+  /// Leaves the memory where it is while an abort that has not returned may use it.
+  void deallocate(NcclFamily<A> const& family, void* memory) noexcept {
+    auto const found = std::find_if(
+        blocks_.begin(), blocks_.end(), [&](Block const& block) { return block.memory == memory; });
+    if (found == blocks_.end()) return;
+    if (!family.failed()) deregister(*found);
+    if (!family.stuck()) static_cast<void>(A::mem_free(memory));
+    blocks_.erase(found);
+  }
+
+  /// Ends all registrations, before the communicators end.
+  void deregister_all() noexcept {
+    for (Block& block : blocks_) deregister(block);
+  }
+  /// Forgets all registrations, of communicators that are gone.
+  void forget_all() noexcept {
+    for (Block& block : blocks_) {
+      block.handles.clear();
+      block.windows.clear();
+    }
+  }
+
+  [[nodiscard]] std::uint64_t registered_bytes() const noexcept {
+    std::uint64_t bytes = 0;
+    for (Block const& block : blocks_) {
+      if (!block.handles.empty() || !block.windows.empty()) bytes += block.bytes;
+    }
+    return bytes;
+  }
+
+  /// True if all of [memory, memory + bytes) lies in one window.
+  [[nodiscard]] bool in_window(void const* memory, std::size_t bytes) const noexcept {
+    auto const begin = reinterpret_cast<std::uintptr_t>(memory);
+    return std::any_of(blocks_.begin(), blocks_.end(), [&](Block const& block) {
+      auto const base = reinterpret_cast<std::uintptr_t>(block.memory);
+      return !block.windows.empty() && begin >= base && bytes <= block.bytes &&
+             begin - base <= block.bytes - bytes;
+    });
+  }
+
+ private:
+  using Comm = typename A::Comm;
+
+  struct Block {
+    void* memory = nullptr;
+    std::size_t bytes = 0;
+    std::vector<std::pair<Comm, void*>> handles{};
+    std::vector<std::pair<Comm, typename A::Window>> windows{};
+  };
+
+  void add(NcclLine<A> const& line, NcclLane<A> const& lane, Block& block) {
+    if (registration_ == nccl::Registration::buffers) {
+      block.handles.reserve(block.handles.size() + 1);
+      void* handle = nullptr;
+      // Collective or not, peers count on it: a refusal is not this rank's private matter.
+      nccl::Status const status = A::register_buffer(lane.comm, block.memory, block.bytes, &handle);
+      conclude(line, lane.comm, status, {.operation = "register_buffer"});
+      block.handles.emplace_back(lane.comm, handle);
+    }
+    if (registration_ == nccl::Registration::windows) {
+      block.windows.reserve(block.windows.size() + 1);
+      typename A::Window window{};
+      nccl::Status const status = A::register_window(lane.comm, block.memory, block.bytes, &window);
+      conclude(line, lane.comm, status, {.operation = "register_window"});
+      if (window == typename A::Window{}) {
+        line.end("NCCL took memory for a symmetric window, but made none: unsupported here",
+                 {.operation = "register_window"});
+      }
+      block.windows.emplace_back(lane.comm, window);
+    }
+  }
+
+  static void conclude(NcclLine<A> const& line,
+                       Comm comm,
+                       nccl::Status status,
+                       NcclActivity const& activity) {
+    if (status.failed()) line.end(line.sentence(comm, status, activity), activity);
+    line.settle(comm, status, activity);
+  }
+
+  static void deregister(Block& block) noexcept {
+    for (auto const& [comm, handle] : block.handles) {
+      static_cast<void>(A::deregister_buffer(comm, handle));
+    }
+    for (auto const& [comm, window] : block.windows) {
+      static_cast<void>(A::deregister_window(comm, window));
+    }
+    block.handles.clear();
+    block.windows.clear();
+  }
+
+  nccl::Registration registration_;
+  std::vector<Block> blocks_;
+};
+
+}  // namespace zero::inline v0_1::detail

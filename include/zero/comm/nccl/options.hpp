@@ -1,0 +1,108 @@
+/// @file
+/// What a trainer chooses about its NCCL communicators.
+#pragma once
+
+#include "zero/base/bytes.hpp"
+#include "zero/base/error.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace zero::inline v0_1::nccl {
+
+/// Who waits in `wait`.
+enum class Waiting : std::uint8_t {
+  stream,  ///< the compute stream; the host goes on at once
+  host,    ///< the compute stream and the host, which polls: results can be read on return
+};
+
+/// What NCCL is told about the memory of `allocator()`.
+enum class Registration : std::uint8_t {
+  none,     ///< nothing
+  buffers,  ///< each allocation is registered on this rank (ncclCommRegister)
+  windows,  ///< each allocation is a symmetric window (ncclCommWindowRegister): collective
+};
+
+/// What messages call the registration.
+[[nodiscard]] constexpr std::string_view name(Registration registration) noexcept {
+  switch (registration) {
+    case Registration::none: return "none";
+    case Registration::buffers: return "buffers";
+    case Registration::windows: return "windows";
+  }
+  return "unknown";
+}
+
+/// Settings of a group; all ranks pass the same ones, which the constructor checks.
+struct Options {
+  double deadline_s = 600;  ///< seconds without progress after which the group is given up
+  double grace_s = 10;      ///< seconds an abort may take before it is left to itself
+  double watch_s = 1;       ///< seconds between two looks of the watching thread; 0: no thread
+  Waiting waiting = Waiting::stream;  ///< who waits in `wait`
+  bool separate_gathers = false;  ///< all-gathers and broadcasts get a communicator of their own
+  Registration registration = Registration::none;  ///< of memory from `allocator()`
+  bool copy_engine_gathers = false;      ///< all-gathers without SMs (NCCL_CTA_POLICY_ZERO)
+  int max_ctas = 0;                      ///< limit of CTAs per communicator; 0: NCCL's own
+  std::size_t staging_bytes = 32 * MiB;  ///< device memory that ordered sums travel through
+};
+
+/// Sums in rank order, in the accumulate dtype, rounded once: blocks are exchanged as they are and
+/// added by one kernel. Bit-identical to the in-process communicator. A rank sends N-1 blocks, as
+/// it would in a ring.
+struct Ordered {
+  static constexpr std::string_view name = "ordered";  ///< for reports
+  static constexpr bool ordered = true;                ///< added by the library's own kernel
+};
+
+/// NCCL's own ncclSum. The wire's dtype is also what partial sums are rounded to at every hop, in
+/// an order that depends on topology and size; fp32 summed in fp64 is refused.
+struct Native {
+  static constexpr std::string_view name = "native";  ///< for reports
+  static constexpr bool ordered = false;              ///< added by NCCL
+};
+
+/// Either way of adding over ranks.
+template <class R>
+concept Reduction = requires {
+  { R::name } -> std::convertible_to<std::string_view>;
+  { R::ordered } -> std::convertible_to<bool>;
+};
+
+/// What is in use, as opposed to what was asked for.
+struct Report {
+  int library_version = 0;                         ///< of the NCCL that runs, such as 22809
+  int header_version = 0;                          ///< of the nccl.h it was compiled with
+  int device = 0;                                  ///< ordinal of the CUDA device
+  std::string_view reduction;                      ///< Ordered's or Native's name
+  int communicators = 0;                           ///< one, or two with separate gathers
+  bool owned = false;                              ///< built by the library, not the trainer's own
+  Registration registration = Registration::none;  ///< of memory from `allocator()`
+  std::uint64_t registered_bytes = 0;              ///< under registration now
+  /// NCCL was told to gather by copy engine, and version, driver and windows allow it. NCCL does
+  /// not report whether all ranks share an NVLink domain, which it needs as well.
+  bool copy_engine_gathers = false;
+  std::uint64_t unaligned = 0;    ///< collectives on buffers that are not 16-byte aligned: slow
+  std::size_t staging_bytes = 0;  ///< device memory held for ordered sums
+};
+
+/// @throws Error (invalid_argument) for settings that no group can have
+inline void check(Options const& options, int size) {
+  char const* problem = nullptr;
+  // The upper limit keeps points in time representable.
+  auto const seconds = [](double s) { return s > 0 && s < 1e9; };
+  if (!seconds(options.deadline_s)) problem = "deadline_s is not in (0, 1e9)";
+  if (!seconds(options.grace_s)) problem = "grace_s is not in (0, 1e9)";
+  if (options.watch_s != 0 && !seconds(options.watch_s)) problem = "watch_s is not in [0, 1e9)";
+  if (options.max_ctas < 0) problem = "max_ctas is negative";
+  if (options.staging_bytes / 1024 < static_cast<std::size_t>(size)) {
+    problem = "staging_bytes is less than 1 KiB per rank";
+  }
+  if (options.copy_engine_gathers && options.registration != Registration::windows) {
+    problem = "copy_engine_gathers needs registration in windows";
+  }
+  if (problem != nullptr) fail(ErrorKind::invalid_argument, {"NCCL options: ", problem});
+}
+
+}  // namespace zero::inline v0_1::nccl

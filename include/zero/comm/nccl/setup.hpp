@@ -1,0 +1,111 @@
+/// @file
+/// How a communicator comes to be: the trainer's own, or a new one; and that all ranks agree.
+#pragma once
+
+#include "zero/base/error.hpp"
+#include "zero/comm/nccl/api.hpp"
+#include "zero/comm/nccl/exchange.hpp"
+#include "zero/comm/nccl/line.hpp"
+#include "zero/comm/nccl/options.hpp"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace zero::inline v0_1::nccl {
+
+/// A new group: every rank passes the same id, which one of them has made.
+template <class A>
+struct NewGroup {
+  typename A::UniqueId id{};     ///< from `unique_id()`; a secret, never logged
+  int rank = 0;                  ///< of this process
+  int size = 1;                  ///< of the group
+  typename A::Stream compute{};  ///< the trainer's stream
+};
+
+/// The trainer's own communicator, which stays its own: it is never destroyed. Build it with
+/// `blocking = 0`, or calls may block inside NCCL, where no deadline applies.
+template <class A>
+struct Existing {
+  typename A::Comm comm{};             ///< for reductions, and for gathers unless there is another
+  typename A::Stream compute{};        ///< the trainer's stream
+  typename A::Stream communication{};  ///< where collectives run; null: a stream of our own
+};
+
+}  // namespace zero::inline v0_1::nccl
+
+namespace zero::inline v0_1::detail {
+
+/// "2.28.9" for 22809.
+[[nodiscard]] inline std::string nccl_version_text(std::uint64_t code) {
+  return Message({code / 10000, ".", code / 100 % 100, ".", code % 100}).text();
+}
+
+/// The NCCL that runs.
+/// @throws Error (resource) if it is older than its header: newer functions may be missing
+template <nccl::Api A>
+[[nodiscard]] int nccl_library_version() {
+  int version = 0;
+  nccl::Status const status = A::version(&version);
+  if (!status.ok()) fail(ErrorKind::resource, {"ncclGetVersion: ", name(status.result)});
+  if (version < A::header_version) {
+    fail(ErrorKind::resource,
+         {"NCCL ",
+          nccl_version_text(static_cast<std::uint64_t>(version)),
+          " runs, but this program was compiled for ",
+          nccl_version_text(static_cast<std::uint64_t>(A::header_version))});
+  }
+  return version;
+}
+
+/// What all ranks must have alike, in numbers, because it decides what they call and when.
+struct NcclAgreement {
+  static constexpr std::size_t fields = 7;
+  static constexpr std::array<char const*, fields> names = {"NCCL version",
+                                                            "header version",
+                                                            "reduction (1: ordered)",
+                                                            "separate_gathers",
+                                                            "registration",
+                                                            "copy_engine_gathers",
+                                                            "staging_bytes"};
+  std::array<std::uint64_t, fields> values{};
+
+  [[nodiscard]] static NcclAgreement of(nccl::Options const& options,
+                                        int library,
+                                        int header,
+                                        bool ordered) noexcept {
+    return {.values = {static_cast<std::uint64_t>(library),
+                       static_cast<std::uint64_t>(header),
+                       ordered ? 1u : 0u,
+                       options.separate_gathers ? 1u : 0u,
+                       static_cast<std::uint64_t>(options.registration),
+                       options.copy_engine_gathers ? 1u : 0u,
+                       options.staging_bytes}};
+  }
+};
+
+/// @throws Error (invalid_argument) on all ranks alike, naming the field, two ranks and their
+/// values
+inline void check_agreement(std::vector<NcclAgreement> const& ranks, int rank) {
+  for (std::size_t field = 0; field < NcclAgreement::fields; ++field) {
+    for (std::size_t other = 1; other < ranks.size(); ++other) {
+      std::uint64_t const first = ranks[0].values[field];
+      std::uint64_t const value = ranks[other].values[field];
+      if (value == first) continue;
+      fail(ErrorKind::invalid_argument,
+           {"NCCL: rank ",
+            other,
+            " has ",
+            NcclAgreement::names[field],
+            " ",
+            value,
+            " where rank 0 has ",
+            first},
+           {.rank = rank, .operation = "init"});
+    }
+  }
+}
+
+}  // namespace zero::inline v0_1::detail

@@ -1,0 +1,97 @@
+/// The suite of all communicators, on NCCL over a fake.
+#include "conformance/communicator.hpp"
+#include "nccl/world.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+namespace {
+
+using zero::nccl::Native;
+using zero::nccl::Options;
+using zero::nccl::Ordered;
+
+/// One way of setting up a group; every call takes `polls` polls.
+template <class Reduction, bool separate, int polls>
+struct NcclWorld {
+  static constexpr int ranks[] = {1, 2, 3, 4, 5, 8};
+  template <class Body>
+  static void run(int ranks, Body const& body) {
+    fake::World world(ranks, static_cast<unsigned>(ranks));
+    for (int rank = 0; rank < ranks; ++rank) world.process(rank).script.in_progress = polls;
+    Options options = fake::quick_options();
+    options.separate_gathers = separate;
+    fake::run_group<Reduction>(world, ranks, options, body);
+    fake::check_clean(world);
+    for (int rank = 1; rank < ranks; ++rank) {
+      CHECK(world.process(rank).launch_order == world.process(0).launch_order);
+    }
+  }
+};
+
+using Plain = NcclWorld<Ordered, false, 0>;
+using Slow = NcclWorld<Ordered, true, 2>;
+
+TEST_CASE("Nccl, ordered: operations") { conformance::check_operations<Plain>(); }
+TEST_CASE("Nccl, ordered: operations on two communicators whose calls take polls [full]") {
+  conformance::check_operations<Slow>();
+}
+TEST_CASE("Nccl, ordered: collectives under way") { conformance::check_outstanding<Plain>(); }
+TEST_CASE("Nccl, ordered: collectives under way on two communicators") {
+  conformance::check_outstanding<Slow>();
+}
+TEST_CASE("Nccl: arguments") { conformance::check_arguments<Plain>(); }
+TEST_CASE("Nccl: sub-groups") {
+  for (int const ranks : {1, 2, 3, 5}) {
+    conformance::Findings findings;
+    fake::World world(ranks, 7);
+    Options options = fake::quick_options();
+    options.separate_gathers = ranks == 3;
+    fake::run_group<Ordered>(
+        world, ranks, options, [&](auto& comm) { conformance::sub_groups(comm, findings); });
+    findings.check();
+    fake::check_clean(world);
+  }
+}
+
+TEST_CASE("Nccl, native: integers exactly, floats as NCCL rounds them") {
+  for (int const ranks : {1, 2, 3, 4}) {
+    conformance::Findings findings;
+    NcclWorld<Native, false, 1>::run(ranks, [&](auto& comm) {
+      conformance::every_operation<std::int32_t, std::int32_t>(comm, findings);
+      conformance::every_operation<std::int64_t, std::int64_t>(comm, findings);
+      // fp32 in rank order is what the fake's ring does.
+      conformance::every_operation<float, float>(comm, findings);
+      std::vector<zero::bf16> x(100, zero::bf16(1.f / 3));
+      zero::run(comm,
+                {.op = zero::Op::all_reduce,
+                 .dtype = zero::DType::bf16,
+                 .count = x.size(),
+                 .send = x.data(),
+                 .recv = x.data()});
+      float const sum = static_cast<float>(comm.size()) / 3;
+      for (zero::bf16 const value : x) {
+        if (std::abs(static_cast<float>(value) - sum) > 0.01f * sum) findings.add("a bad sum");
+      }
+    });
+    findings.check();
+  }
+}
+
+TEST_CASE("Nccl, native: sums NCCL has no dtype for are refused") {
+  NcclWorld<Native, false, 0>::run(2, [&](auto& comm) {
+    float x = 1;
+    CHECK_THROWS_WITH_AS(comm.start({.op = zero::Op::all_reduce,
+                                     .accumulate = zero::DType::f64,
+                                     .count = 1,
+                                     .send = &x,
+                                     .recv = &x}),
+                         doctest::Contains("nccl::Ordered can"),
+                         zero::Error);
+  });
+}
+
+}  // namespace

@@ -1,0 +1,501 @@
+/// @file
+/// The API of NCCL and CUDA over a `World`: checks their rules and makes scripted mistakes.
+#pragma once
+
+#include "nccl/fake_data.hpp"
+#include "nccl/fake_world.hpp"
+#include "zero/comm/nccl/api.hpp"
+#include "zero/space/host.hpp"
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace fake {
+
+/// A member of `World` handed out as a handle; null is none.
+struct Library {
+  using Comm = fake::Comm*;
+  using Stream = fake::Stream*;
+  using Event = fake::Event*;
+  using Window = void*;
+  struct UniqueId {
+    std::uint64_t number = 0;
+  };
+  using Space = zero::space::Host;
+  static constexpr int header_version = 22809;
+
+  static Status version(int* out) {
+    return free_call([&](Process& p) { *out = p.script.version; });
+  }
+  static Status unique_id(UniqueId* id) {
+    return free_call([&](Process& p) { id->number = p.world->next_id++; });
+  }
+
+  static Status init(Comm* out, int size, UniqueId id, int rank, zero::nccl::CommConfig const&) {
+    Process& process = *current;
+    if (Status const status = gate(process); !status.ok()) return status;
+    std::lock_guard const lock(process.world->mutex);
+    if (process.group_depth != 0) process.world->violation(&process, "init inside a group");
+    auto& clique = process.world->meetings[id.number];
+    if (clique == nullptr) clique = make_clique(size);
+    *out = process.world->make_comm(&process, clique);
+    take_seat(**out, rank);
+    (*out)->pending = [clique] { return clique->arrived == clique->size; };
+    (*out)->polls = process.script.in_progress;
+    return {Result::in_progress};
+  }
+
+  /// Children are made once all ranks have come; until then parent and child are in progress.
+  static Status split(Comm parent, int color, int key, Comm* out, zero::nccl::CommConfig const&) {
+    return managed(parent, "split", [&] {
+      World& world = *parent->process->world;
+      auto const clique = parent->clique;
+      *out = world.make_comm(parent->process, nullptr);
+      int const generation = parent->splits++;
+      auto& arrived = clique->splitting[generation];
+      arrived.push_back({*out, {color, key}});
+      (*out)->rank = parent->rank;
+      if (static_cast<int>(arrived.size()) == clique->size) divide(arrived);
+      Comm const child = *out;
+      auto const ready = [child] { return child->clique != nullptr; };
+      child->pending = ready;
+      parent->pending = ready;
+      return Status{Result::in_progress};
+    });
+  }
+
+  static Status finalize(Comm comm) {
+    return managed(comm, "finalize", [&] {
+      comm->finalized = true;
+      return meet(*comm);
+    });
+  }
+  static Status destroy(Comm comm) {
+    return managed(
+        comm,
+        "destroy",
+        [&] {
+          if (!comm->finalized) fault(comm, "destroy without finalize");
+          comm->dead = true;
+          return Status{};
+        },
+        true);
+  }
+  static Status abort(Comm comm) {
+    Entry const entry(comm, "abort");
+    World& world = *comm->process->world;
+    if (comm->process->script.abort_hangs) {
+      ++world.hanging_aborts;
+      while (!world.release_aborts) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      --world.hanging_aborts;
+      return {};
+    }
+    std::lock_guard const lock(world.mutex);
+    if (comm->dead) fault(comm, "a second end of a communicator");
+    comm->dead = true;
+    if (comm->clique != nullptr) world.kill(*comm);
+    return {};
+  }
+  static Status revoke(Comm comm) {
+    Entry const entry(comm, "revoke");
+    std::lock_guard const lock(comm->process->world->mutex);
+    if (comm->dead || comm->revoked) fault(comm, "revoke of a dead communicator");
+    comm->revoked = true;
+    comm->process->world->kill(*comm);
+    return {};
+  }
+
+  static Status async_error(Comm comm, Result* out) {
+    Entry const entry(comm, "async_error");
+    if (Status const status = gate(*comm->process); !status.ok()) return status;
+    std::lock_guard const lock(comm->process->world->mutex);
+    if (comm->dead) fault(comm, "async_error of a dead communicator");
+    *out = comm->error;
+    if (comm->error != Result::success) return {};
+    if (comm->polls > 0) --comm->polls;
+    if (comm->unsettled()) *out = Result::in_progress;
+    return {};
+  }
+  static std::string_view last_error(Comm comm) {
+    if (comm == nullptr) return "";
+    std::lock_guard const lock(comm->process->world->mutex);
+    return comm->error == Result::remote_error ? "a peer has closed its socket" : "";
+  }
+  static Status count(Comm comm, int* out) {
+    return managed(comm, "count", [&] { return *out = comm->clique->size, Status{}; });
+  }
+  static Status user_rank(Comm comm, int* out) {
+    return managed(comm, "user_rank", [&] { return *out = comm->rank, Status{}; });
+  }
+  static Status device(Comm comm, int* out) {
+    return managed(comm, "device", [&] { return *out = comm->process->device, Status{}; });
+  }
+
+  static Status group_start() {
+    return free_call([](Process& p) {
+      ++p.group_depth;
+      pending_parts().clear();
+    });
+  }
+  /// A group whose end fails is closed all the same.
+  static Status group_end() {
+    Process& process = *current;
+    if (process.group_depth != 1) process.world->violation(&process, "group_end without a start");
+    process.group_depth = 0;
+    auto parts = std::move(pending_parts());
+    pending_parts().clear();
+    if (Status const status = gate(process); !status.ok()) return status;
+    if (parts.empty()) return {};
+    auto const [comm, stream] = parts.front().first;
+    Task task{.type = Task::Type::exchange, .comm = comm};
+    for (auto& [where, part] : parts) {
+      if (where != parts.front().first) process.world->violation(&process, "a mixed group");
+      task.parts.push_back(part);
+    }
+    Entry const entry(comm, "group_end");
+    std::lock_guard const lock(process.world->mutex);
+    return launch(comm, stream, std::move(task));
+  }
+
+  static Status reduce_scatter(
+      void const* send, void* recv, std::size_t n, DType dtype, Comm comm, Stream stream) {
+    return collective({Kind::reduce_scatter, send, recv, n, dtype, 0}, comm, stream);
+  }
+  static Status all_gather(
+      void const* send, void* recv, std::size_t n, DType dtype, Comm comm, Stream stream) {
+    return collective({Kind::all_gather, send, recv, n, dtype, 0}, comm, stream);
+  }
+  static Status all_reduce(
+      void const* send, void* recv, std::size_t n, DType dtype, Comm comm, Stream stream) {
+    return collective({Kind::all_reduce, send, recv, n, dtype, 0}, comm, stream);
+  }
+  static Status broadcast(void const* send,
+                          void* recv,
+                          std::size_t n,
+                          DType dtype,
+                          int root,
+                          Comm comm,
+                          Stream stream) {
+    return collective({Kind::broadcast, send, recv, n, dtype, root}, comm, stream);
+  }
+  static Status send(
+      void const* data, std::size_t n, DType dtype, int peer, Comm comm, Stream stream) {
+    return part({true, const_cast<void*>(data), n, dtype, peer, false}, comm, stream);
+  }
+  static Status recv(void* data, std::size_t n, DType dtype, int peer, Comm comm, Stream stream) {
+    return part({false, data, n, dtype, peer, false}, comm, stream);
+  }
+
+  static Status sum_ranks(zero::nccl::RankSum const& s, Stream stream) {
+    return enqueue(stream, "sum_ranks", [s] {
+      std::vector<void const*> blocks;
+      for (int rank = 0; rank < s.ranks; ++rank) {
+        std::size_t const block = s.count * zero::size_of(s.dtype);
+        auto const index = static_cast<std::size_t>(rank);
+        blocks.push_back(rank == s.rank ? s.own : at(s.staged, index * block));
+      }
+      sum(s.dtype, s.accumulate, s.out, blocks, s.count);
+    });
+  }
+
+  static Status mem_alloc(void** out, std::size_t bytes) {
+    return free_call([&](Process& p) {
+      std::size_t const pages = (bytes + 4095) / 4096 * 4096;
+      *out = std::aligned_alloc(4096, pages);
+      // Fresh device memory holds anything.
+      std::memset(*out, 0xa5, pages);
+      ++p.world->live_memory;
+    });
+  }
+  static Status mem_free(void* memory) {
+    World& world = *current->world;
+    std::lock_guard const lock(world.mutex);
+    --world.live_memory;
+    std::free(memory);
+    return {};
+  }
+  static Status register_buffer(Comm comm, void* memory, std::size_t, void** handle) {
+    return managed(comm, "register", [&] { return *handle = memory, Status{}; });
+  }
+  static Status deregister_buffer(Comm comm, void*) {
+    return managed(comm, "deregister", [] { return Status{}; });
+  }
+  static Status register_window(Comm comm, void* memory, std::size_t bytes, Window* window) {
+    return managed(comm, "register_window", [&] {
+      if (reinterpret_cast<std::uintptr_t>(memory) % 4096 != 0 || bytes % 4096 != 0) {
+        fault(comm, "a window that is not made of pages");
+      }
+      *window = memory;
+      return meet(*comm);
+    });
+  }
+  static Status deregister_window(Comm comm, Window) {
+    return managed(comm, "deregister_window", [] { return Status{}; });
+  }
+  static Status window_driver(bool* out) {
+    return free_call([&](Process& p) { *out = p.script.driver; });
+  }
+
+  static Status current_device(int* out) {
+    return free_call([&](Process& p) { *out = p.device; });
+  }
+  static Status use_device(int) {
+    if (current != nullptr) current->world->violation(current, "changed the trainer's device");
+    return {};
+  }
+
+  static Status stream_create(Stream* out) {
+    return free_call([&](Process& p) {
+      *out = p.world->make_stream(&p);
+      ++p.world->live_streams;
+    });
+  }
+  static Status stream_destroy(Stream stream) {
+    World& world = *stream->process->world;
+    std::lock_guard const lock(world.mutex);
+    if (stream->dead) world.violation(stream->process, "a stream destroyed twice");
+    stream->dead = true;
+    --world.live_streams;
+    return {};
+  }
+  static Status stream_wait(Stream stream, Event event) {
+    return queue(stream, "stream_wait", [&] {
+      Task task{.type = Task::Type::wait, .event = event};
+      task.generation = event->recorded;
+      return task;
+    });
+  }
+  static Status is_capturing(Stream stream, bool* out) {
+    if (Status const status = gate(*stream->process); !status.ok()) return status;
+    *out = stream->process->capturing;
+    return {};
+  }
+  static Status event_create(Event* out) {
+    return free_call([&](Process& p) {
+      *out = p.world->make_event(&p);
+      ++p.world->live_events;
+    });
+  }
+  static Status event_destroy(Event event) {
+    std::lock_guard const lock(event->process->world->mutex);
+    --event->process->world->live_events;
+    return {};
+  }
+  static Status event_record(Event event, Stream stream) {
+    return queue(stream, "event_record", [&] {
+      Task task{.type = Task::Type::record, .event = event};
+      task.generation = ++event->recorded;
+      return task;
+    });
+  }
+  /// Where the world goes on.
+  static Status event_query(Event event) {
+    if (Status const status = gate(*event->process); !status.ok()) return status;
+    World& world = *event->process->world;
+    std::lock_guard const lock(world.mutex);
+    if (event->process->capturing) world.violation(event->process, "asked a captured event");
+    world.pump();
+    return {event->happened == event->recorded ? Result::success : Result::in_progress};
+  }
+  static Status upload(void* to, void const* from, std::size_t bytes, Stream stream) {
+    std::vector<std::byte> const copy(at(from, 0), at(from, bytes));
+    return enqueue(stream, "upload", [=] { std::memcpy(to, copy.data(), copy.size()); });
+  }
+  static Status download(void* to, void const* from, std::size_t bytes, Stream stream) {
+    if (Status const status = gate(*stream->process); !status.ok()) return status;
+    World& world = *stream->process->world;
+    std::lock_guard const lock(world.mutex);
+    if (!stream->tasks.empty()) world.violation(stream->process, "download from a busy stream");
+    std::memcpy(to, from, bytes);
+    return {};
+  }
+
+  /// Enqueues a test's own work, as a trainer's kernels would be.
+  static Status enqueue(Stream stream, char const* what, std::function<void()> work) {
+    return queue(
+        stream, what, [&] { return Task{.type = Task::Type::work, .work = std::move(work)}; });
+  }
+  /// Waits for a stream as a trainer would.
+  static void synchronize(Stream stream) {
+    World& world = *stream->process->world;
+    while (true) {
+      {
+        std::lock_guard const lock(world.mutex);
+        if (stream->tasks.empty()) return;
+        world.pump();
+      }
+      std::this_thread::yield();
+    }
+  }
+
+ private:
+  using Where = std::pair<Comm, Stream>;
+
+  /// One communicator belongs to one thread at a time.
+  class Entry {
+   public:
+    Entry(Comm comm, char const* what) : comm_(comm) {
+      if (comm_->inside.fetch_add(1) != 0) {
+        fault(comm_, std::string("two threads in one communicator at ") + what);
+      }
+    }
+    Entry(Entry const&) = delete;
+    Entry& operator=(Entry const&) = delete;
+    ~Entry() { comm_->inside.fetch_sub(1); }
+
+   private:
+    Comm comm_;
+  };
+
+  static std::vector<std::pair<Where, Part>>& pending_parts() {
+    static thread_local std::vector<std::pair<Where, Part>> parts;
+    return parts;
+  }
+
+  static void fault(Comm comm, std::string text) {
+    comm->process->world->violation(comm->process, std::move(text));
+  }
+
+  /// Counts the call and makes the scripted mistake.
+  static Status gate(Process& process) {
+    long const call = process.calls.fetch_add(1);
+    if (call != process.script.fail_call) return {};
+    return {process.script.fail_with, "scripted"};
+  }
+
+  template <class Body>
+  static Status free_call(Body const& body) {
+    Process& process = *current;
+    if (Status const status = gate(process); !status.ok()) return status;
+    std::lock_guard const lock(process.world->mutex);
+    body(process);
+    return {};
+  }
+
+  static void check_usable(Comm comm, char const* what, bool after_finalize = false) {
+    if (comm->dead || comm->revoked) fault(comm, std::string("a dead communicator at ") + what);
+    if (comm->unsettled()) fault(comm, std::string("an earlier call is in progress at ") + what);
+    if (comm->finalized && !after_finalize) fault(comm, std::string(what) + " after finalize");
+  }
+
+  template <class Body>
+  static Status managed(Comm comm,
+                        char const* what,
+                        Body const& body,
+                        bool after_finalize = false) {
+    Entry const entry(comm, what);
+    if (Status const status = gate(*comm->process); !status.ok()) return status;
+    std::lock_guard const lock(comm->process->world->mutex);
+    check_usable(comm, what, after_finalize);
+    if (comm->error != Result::success) return {comm->error};
+    Status const status = body();
+    if (status.pending()) comm->polls = comm->process->script.in_progress;
+    return status;
+  }
+
+  /// Pending until all ranks have made as many management calls.
+  static Status meet(fake::Comm& comm) {
+    auto const clique = comm.clique;
+    auto const index = static_cast<std::size_t>(comm.management++);
+    if (clique->arrivals.size() <= index) clique->arrivals.resize(index + 1, 0);
+    ++clique->arrivals[index];
+    comm.pending = [clique, index] { return clique->arrivals[index] == clique->size; };
+    return {Result::in_progress};
+  }
+
+  static std::shared_ptr<Clique> make_clique(int size) {
+    auto clique = std::make_shared<Clique>();
+    clique->size = size;
+    clique->members.resize(static_cast<std::size_t>(size), nullptr);
+    return clique;
+  }
+
+  static void take_seat(fake::Comm& comm, int rank) {
+    comm.rank = rank;
+    comm.clique->members[static_cast<std::size_t>(rank)] = &comm;
+    ++comm.clique->arrived;
+  }
+
+  static void divide(std::vector<std::pair<Comm, std::pair<int, int>>> arrived) {
+    std::sort(arrived.begin(), arrived.end(), [](auto const& a, auto const& b) {
+      return std::tuple(a.second, a.first->rank) < std::tuple(b.second, b.first->rank);
+    });
+    for (std::size_t begin = 0; begin < arrived.size();) {
+      std::size_t end = begin;
+      while (end < arrived.size() && arrived[end].second.first == arrived[begin].second.first) {
+        ++end;
+      }
+      auto const clique = make_clique(static_cast<int>(end - begin));
+      for (std::size_t i = begin; i < end; ++i) {
+        arrived[i].first->clique = clique;
+        take_seat(*arrived[i].first, static_cast<int>(i - begin));
+      }
+      begin = end;
+    }
+  }
+
+  static Status part(Part const& part, Comm comm, Stream stream) {
+    Process& process = *comm->process;
+    if (Status const status = gate(process); !status.ok()) return status;
+    if (process.group_depth != 1) process.world->violation(&process, "a send outside a group");
+    pending_parts().push_back({{comm, stream}, part});
+    return {process.script.in_progress > 0 ? Result::in_progress : Result::success};
+  }
+
+  static Status collective(fake::Collective const& call, Comm comm, Stream stream) {
+    Entry const entry(comm, "a collective");
+    Process& process = *comm->process;
+    if (Status const status = gate(process); !status.ok()) return status;
+    std::lock_guard const lock(process.world->mutex);
+    if (process.group_depth != 0) process.world->violation(&process, "a collective in a group");
+    if (!places_are_legal(call, comm->rank, comm->clique->size)) fault(comm, "a bad overlap");
+    if (call.send == nullptr || call.recv == nullptr) fault(comm, "a null buffer");
+    if (call.count == 0) fault(comm, "a collective of nothing");
+    Task task{.type = Task::Type::collective, .comm = comm, .call = call};
+    task.sequence = comm->sequence++;
+    return launch(comm, stream, std::move(task));
+  }
+
+  static Status launch(Comm comm, Stream stream, Task task) {
+    Process& process = *comm->process;
+    check_usable(comm, "a launch");
+    if (stream->dead) fault(comm, "a launch on a dead stream");
+    if (comm->error != Result::success) return {comm->error};
+    long const number = process.launches++;
+    process.launch_order.push_back(comm->ordinal);
+    task.hangs = number == process.script.hang_at;
+    if (number == process.script.remote_error_at) comm->error = Result::remote_error;
+    stream->tasks.push_back(std::move(task));
+    comm->polls = process.script.in_progress;
+    comm->pending = nullptr;
+    if (comm->polls == 0) return {};
+    stream->unsettled = comm;
+    return {Result::in_progress};
+  }
+
+  template <class Make>
+  static Status queue(Stream stream, char const* what, Make const& make) {
+    Process& process = *stream->process;
+    if (Status const status = gate(process); !status.ok()) return status;
+    std::lock_guard const lock(process.world->mutex);
+    if (stream->dead) process.world->violation(&process, std::string(what) + " on a dead stream");
+    if (stream->unsettled != nullptr && stream->unsettled->polls > 0) {
+      process.world->violation(&process, std::string(what) + " while a launch is in progress");
+    }
+    stream->tasks.push_back(make());
+    return {};
+  }
+};
+
+static_assert(zero::nccl::Api<Library>);
+
+}  // namespace fake

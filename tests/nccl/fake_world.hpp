@@ -1,0 +1,264 @@
+/// @file
+/// A stand-in for GPUs and NCCL over host memory: streams, events and cliques of ranks as threads.
+///
+/// Streams are lazy: their work runs when some rank asks an event, a few tasks at a time, in a
+/// random order of streams. Work that was not ordered by events runs too early or too late.
+#pragma once
+
+#include "zero/base/dtype.hpp"
+#include "zero/comm/nccl/api.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace fake {
+
+using zero::DType;
+using zero::nccl::Result;
+using zero::nccl::Status;
+
+class World;
+
+/// What one rank's libraries do wrong, and when.
+struct Script {
+  int version = 22809;
+  long fail_call = -1;  ///< the n-th call of anything returns `fail_with`
+  Result fail_with = Result::internal_error;
+  int in_progress = 0;        ///< polls that every nonblocking call takes
+  long hang_at = -1;          ///< the n-th launch never runs
+  long remote_error_at = -1;  ///< from the n-th launch on the communicator reports an error
+  bool abort_hangs = false;   ///< until the world ends
+  bool driver = true;         ///< new enough for gathers by copy engine
+};
+
+/// One rank's process.
+struct Process {
+  World* world = nullptr;
+  int rank = 0;
+  int device = 0;
+  Script script{};
+  std::atomic<long> calls{0};
+  long launches = 0;
+  bool capturing = false;
+  int group_depth = 0;
+  std::vector<int> launch_order;  ///< of communicators, by creation
+  int communicators = 0;
+};
+
+/// The rank this thread is; set by `World::run`, unset on threads of the library.
+inline thread_local Process* current = nullptr;
+
+struct Stream;
+struct Comm;
+
+struct Event {
+  Process* process = nullptr;
+  std::uint64_t recorded = 0;
+  std::uint64_t happened = 0;
+};
+
+enum class Kind { reduce_scatter, all_gather, all_reduce, broadcast };
+
+struct Collective {
+  Kind kind = Kind::all_gather;
+  void const* send = nullptr;
+  void* recv = nullptr;
+  std::size_t count = 0;
+  DType dtype = DType::u8;
+  int root = 0;
+};
+
+struct Part {
+  bool sends = false;
+  void* memory = nullptr;
+  std::size_t count = 0;
+  DType dtype = DType::u8;
+  int peer = 0;
+  bool matched = false;
+};
+
+struct Task {
+  enum class Type { record, wait, work, collective, exchange } type = Type::work;
+  Event* event = nullptr;
+  std::uint64_t generation = 0;
+  std::function<void()> work{};
+  Comm* comm = nullptr;
+  std::uint64_t sequence = 0;
+  Collective call{};
+  std::vector<Part> parts{};
+  bool hangs = false;
+  bool posted = false;
+};
+
+struct Stream {
+  Process* process = nullptr;
+  std::list<Task> tasks;
+  Comm* unsettled = nullptr;  ///< whose last launch here has not been polled to its end
+  bool dead = false;
+};
+
+/// Ranks that were built together.
+struct Clique {
+  int size = 0;
+  std::vector<Comm*> members;
+  int arrived = 0;
+  bool broken = false;  ///< a member aborted
+  std::map<std::uint64_t, std::vector<Task*>> posted;
+  std::map<std::uint64_t, int> executed;  ///< ranks that have yet to notice
+  std::map<int, std::vector<std::pair<Comm*, std::pair<int, int>>>> splitting;
+  std::vector<int> arrivals;  ///< of collective management calls, by how many
+};
+
+struct Comm {
+  Process* process = nullptr;
+  std::shared_ptr<Clique> clique;
+  int rank = -1;
+  int ordinal = 0;
+  std::atomic<int> inside{0};
+  int polls = 0;
+  std::function<bool()> pending;  ///< empty, or true once peers have come
+  std::uint64_t sequence = 0;
+  int management = 0;
+  int splits = 0;
+  bool dead = false;
+  bool revoked = false;
+  bool finalized = false;
+  Result error = Result::success;
+  std::vector<Task*> exchanges;  ///< at the head of their streams, unmatched
+
+  [[nodiscard]] bool unsettled() { return polls > 0 || (pending && !pending()); }
+};
+
+/// All ranks of one test.
+class World {
+ public:
+  World(int ranks, unsigned seed) : random_(seed) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      processes_.push_back(std::make_unique<Process>());
+      processes_.back()->world = this;
+      processes_.back()->rank = rank;
+    }
+  }
+
+  std::mutex mutex;
+  bool errors_spread = true;  ///< an abort is a remote error for peers, else only silence
+  std::atomic<bool> release_aborts{false};
+  std::atomic<int> hanging_aborts{0};
+  long live_memory = 0;
+  long live_events = 0;
+  long live_streams = 0;
+  std::uint64_t unaligned = 0;
+  std::map<std::uint64_t, std::shared_ptr<Clique>> meetings;
+  std::uint64_t next_id = 1;
+
+  [[nodiscard]] Process& process(int rank) { return *processes_[static_cast<std::size_t>(rank)]; }
+
+  /// What NCCL or CUDA would have punished, perhaps.
+  void violation(Process const* process, std::string text) {
+    std::lock_guard const lock(violations_mutex_);
+    std::string const who = process != nullptr ? std::to_string(process->rank) : "?";
+    if (violations_.size() < 8) violations_.push_back("rank " + who + ": " + std::move(text));
+  }
+  [[nodiscard]] std::string violations() {
+    std::lock_guard const lock(violations_mutex_);
+    std::string all;
+    for (auto const& text : violations_) all += text + "; ";
+    return all;
+  }
+
+  Comm* make_comm(Process* process, std::shared_ptr<Clique> clique) {
+    comms_.push_back(std::make_unique<Comm>());
+    Comm* const comm = comms_.back().get();
+    comm->process = process;
+    comm->clique = std::move(clique);
+    comm->ordinal = process->communicators++;
+    return comm;
+  }
+  Stream* make_stream(Process* process) {
+    streams_.push_back(std::make_unique<Stream>());
+    streams_.back()->process = process;
+    return streams_.back().get();
+  }
+  Event* make_event(Process* process) {
+    events_.push_back(std::make_unique<Event>());
+    events_.back()->process = process;
+    return events_.back().get();
+  }
+
+  /// Runs a few tasks of every stream. The caller holds `mutex`.
+  void pump(unsigned most = 4) {
+    order_.clear();
+    for (auto const& stream : streams_) order_.push_back(stream.get());
+    std::shuffle(order_.begin(), order_.end(), random_);
+    for (Stream* const stream : order_) {
+      for (auto left = random_() % most; left > 0 && !stream->tasks.empty(); --left) {
+        if (!advance(*stream, stream->tasks.front())) break;
+        stream->tasks.pop_front();
+      }
+    }
+  }
+
+  /// The communicator's kernels end at once, wherever they are.
+  void kill(Comm& comm) {
+    comm.exchanges.clear();
+    for (auto& [sequence, tasks] : comm.clique->posted) {
+      if (comm.rank >= 0) tasks[static_cast<std::size_t>(comm.rank)] = nullptr;
+    }
+    for (auto const& stream : streams_) {
+      std::erase_if(stream->tasks, [&](Task const& task) { return task.comm == &comm; });
+      if (stream->unsettled == &comm) stream->unsettled = nullptr;
+    }
+    comm.polls = 0;
+    comm.pending = nullptr;
+    comm.clique->broken = true;
+    if (!errors_spread) return;
+    for (Comm* const member : comm.clique->members) {
+      if (member != nullptr && member != &comm && !member->dead) {
+        member->error = Result::remote_error;
+      }
+    }
+  }
+
+ private:
+  /// True if the task at the head of a stream is over.
+  bool advance(Stream& stream, Task& task) {
+    if (task.hangs) return false;
+    switch (task.type) {
+      case Task::Type::record:
+        task.event->happened = std::max(task.event->happened, task.generation);
+        return true;
+      case Task::Type::wait: return task.event->happened >= task.generation;
+      case Task::Type::work: task.work(); return true;
+      case Task::Type::collective: return advance_collective(task);
+      case Task::Type::exchange: return advance_exchange(task);
+    }
+    static_cast<void>(stream);
+    return true;
+  }
+
+  bool advance_collective(Task& task);
+  bool advance_exchange(Task& task);
+
+  std::mt19937 random_;
+  std::vector<std::unique_ptr<Process>> processes_;
+  std::vector<std::unique_ptr<Comm>> comms_;
+  std::vector<std::unique_ptr<Stream>> streams_;
+  std::vector<std::unique_ptr<Event>> events_;
+  std::vector<Stream*> order_;
+  std::mutex violations_mutex_;
+  std::vector<std::string> violations_;
+};
+
+}  // namespace fake
