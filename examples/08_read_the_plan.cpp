@@ -16,9 +16,7 @@ template <class Stage>
 zero::Plan plan_for(std::vector<zero::Tensor> const& model) {
   using Optimizer =
       zero::ShardedOptimizer<zero::InProcess, Stage, zero::Mixed<zero::bf16>, zero::AdamW>;
-  constexpr int ranks = 64;
-  constexpr int micro_steps = 1;
-  return Optimizer::plan(ranks, model, micro_steps, zero::Bucket{25 * zero::MiB});
+  return Optimizer::plan({.world_size = 64, .micro_steps = 1}, model, zero::Bucket{25 * zero::MiB});
 }
 
 void print_summary(zero::Plan const& plan) {

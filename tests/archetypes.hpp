@@ -24,38 +24,40 @@ struct WholeStage {
   static constexpr zero::Sharding sharding{true, true, true};
 };
 
-/// The functions through which the optimizer reaches memory.
-struct Space {
-  static void zero(void* memory, std::size_t bytes) noexcept {
-    if (bytes > 0) std::memset(memory, 0, bytes);
-  }
-  static void copy(void* to, void const* from, std::size_t bytes) noexcept {
-    if (bytes > 0) std::memmove(to, from, bytes);
-  }
+/// The functions through which the optimizer reaches memory, of an object that is not made up.
+class Space {
+ public:
+  static constexpr std::string_view name = "archetype";
+  static constexpr bool host_accessible = true;
+
+  explicit Space(int) {}
+
+  void zero(void* memory, std::size_t bytes) const { std::memset(memory, 0, bytes); }
+  void copy(void* to, void const* from, std::size_t bytes) const { std::memmove(to, from, bytes); }
+  void upload(void* to, void const* host, std::size_t bytes) const { copy(to, host, bytes); }
+  void download(void* host, void const* from, std::size_t bytes) const { copy(host, from, bytes); }
   template <class To, class From>
-  static void convert(To* out, From const* in, std::size_t count) noexcept {
+  void convert(To* out, From const* in, std::size_t count) const {
     zero::space::Host::convert(out, in, count);
   }
   template <class Sum, class From>
-  static void add(Sum* out, From const* in, std::size_t count) noexcept {
+  void add(Sum* out, From const* in, std::size_t count) const {
     zero::space::Host::add(out, in, count);
   }
   template <class T>
-  static void add_squares(T const* x,
-                          std::size_t count,
-                          std::uint64_t first,
-                          double (&lanes)[8]) noexcept {
-    zero::space::Host::add_squares(x, count, first, lanes);
+  void add_squares(zero::ExactSum* sum, T const* x, std::size_t count) const {
+    zero::space::Host::add_squares(sum, x, count);
   }
-  static double sum_lanes(double const (&lanes)[8]) noexcept {
-    return zero::space::Host::sum_lanes(lanes);
+  template <class F>
+  void call(F const& function) const {
+    function();
   }
   template <class Rule, class Arrays>
-  static void update(Rule const& rule,
-                     zero::StepScalars const& scalars,
-                     float gradient_scale,
-                     Arrays const& arrays) noexcept {
-    zero::space::Host::update(rule, scalars, gradient_scale, arrays);
+  void update(Rule const& rule,
+              zero::StepTerms const* terms,
+              zero::UpdateRates const& rates,
+              Arrays const& arrays) const {
+    zero::space::Host::update(rule, terms, rates, arrays);
   }
 };
 
@@ -75,8 +77,9 @@ class Communicator {
 
   [[nodiscard]] int rank() const noexcept { return 0; }
   [[nodiscard]] int size() const noexcept { return 1; }
+  [[nodiscard]] Space space() const { return Space(1); }
   Ticket start(zero::Collective const& op) {
-    Space::copy(op.recv, op.send, op.block_bytes());
+    space().copy(op.recv, op.send, op.block_bytes());
     return {};
   }
   void wait(Ticket&) {}
@@ -138,7 +141,8 @@ struct Accumulation {
 };
 
 static_assert(zero::Stage<Stage> && zero::Stage<WholeStage>);
-static_assert(zero::Communicator<Communicator>);
+static_assert(zero::MemorySpace<Space>);
+static_assert(zero::Communicator<Communicator> && zero::OwnSpace<Communicator>);
 static_assert(!zero::SplittableCommunicator<Communicator>);
 static_assert(zero::Precision<Precision>);
 static_assert(zero::Rule<Rule> && !zero::DescribedRule<Rule>);

@@ -2,36 +2,19 @@
 /// The optimizer a trainer instantiates: one algorithm for every stage.
 #pragma once
 
-#include "zero/base/error.hpp"
 #include "zero/layout/plan.hpp"
-#include "zero/optimizer/agreement.hpp"
-#include "zero/optimizer/arena.hpp"
 #include "zero/optimizer/choice.hpp"
-#include "zero/optimizer/consensus.hpp"
-#include "zero/optimizer/gather.hpp"
-#include "zero/optimizer/gradient_store.hpp"
+#include "zero/optimizer/engine.hpp"
 #include "zero/optimizer/guards.hpp"
 #include "zero/optimizer/loading.hpp"
-#include "zero/optimizer/norm.hpp"
-#include "zero/optimizer/parameter_store.hpp"
-#include "zero/optimizer/publish.hpp"
-#include "zero/optimizer/reduction.hpp"
 #include "zero/optimizer/slots.hpp"
-#include "zero/optimizer/staging.hpp"
 #include "zero/optimizer/step.hpp"
-#include "zero/optimizer/update.hpp"
-#include "zero/optimizer/update_source.hpp"
-#include "zero/precision/loss_scale.hpp"
+#include "zero/optimizer/visiting.hpp"
 
-#include <array>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <span>
-#include <string>
-#include <string_view>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -80,25 +63,25 @@ class ShardedOptimizer {
 
   static constexpr Sharding sharding = Stage::sharding;  ///< which model states are partitioned
   static constexpr bool borrowed = Memory::borrowed;     ///< does the trainer lend its memory?
+  /// May any thread follow pointers to the communicator's buffers?
+  static constexpr bool on_host = Slots::Space::host_accessible;
   /// State arrays per element.
   static constexpr std::size_t state_arrays = static_cast<std::size_t>(Rule::state_count);
 
   /// What a rank will hold and send, before anything is allocated.
-  /// @param world_size   ranks
-  /// @param tensors      the model
-  /// @param values       bucket, prefetch, ... as for the constructor
-  /// @param micro_steps  forward and backward passes in a step
+  /// @param options  ranks, and micro-steps in a step
+  /// @param tensors  the model
+  /// @param values   bucket, prefetch, ... as for the constructor
   template <class... Values>
-  [[nodiscard]] static Plan plan(int world_size,
+  [[nodiscard]] static Plan plan(PlanOptions const& options,
                                  std::vector<Tensor> const& tensors,
-                                 std::uint64_t micro_steps,
                                  Values const&... values) {
     Bucket const bucket = Choice::template pick<Bucket>(values...);
     Prefetch const prefetch = Choice::template pick<Prefetch>(values...);
-    return make_plan(Partition(tensors, Choice::partition_options(world_size, bucket)),
+    return make_plan(Partition(tensors, Choice::partition_options(options.world_size, bucket)),
                      Slots::storage_choice(prefetch.depth),
                      Choice::names(),
-                     micro_steps);
+                     options.micro_steps);
   }
 
   /// Agrees with all ranks on model and policies, then allocates what `plan()` says.
@@ -113,51 +96,35 @@ class ShardedOptimizer {
   explicit ShardedOptimizer(Communicator& comm,
                             std::vector<Tensor> tensors,
                             Values const&... values)
-      : comm_(&comm),
-        tensors_(std::move(tensors)),
-        precision_(Choice::template pick<Precision>(values...)),
-        rule_(Choice::template pick<Rule>(values...)),
-        bucket_(Choice::template pick<Bucket>(values...)),
-        prefetch_(Choice::template pick<Prefetch>(values...)),
-        partition_(tensors_, Choice::partition_options(comm.size(), bucket_)),
-        elements_(agreed_elements()),
-        arena_(Choice::template pick<Memory>(values...).allocator),
-        parameters_(tensors_, partition_, elements_, arena_),
-        gradients_(tensors_, partition_, comm.rank(), elements_, arena_),
-        update_(tensors_, partition_, comm.rank(), elements_, arena_),
-        staging_(partition_,
-                 arena_.template take<std::byte>(Role::staging, elements_.staging_bytes)),
-        norm_(partition_, comm.rank(), gradients_),
-        reduction_(comm, partition_, gradients_, norm_, staging_),
-        refresh_(make_refresh()),
-        loss_scale_(initial_loss_scale()) {
-    unit_tensors_.resize(static_cast<std::size_t>(partition_.placement().unit_count()));
-    unit_users_.assign(unit_tensors_.size(), 0);
-    for (int unit = 0; unit < partition_.placement().unit_count(); ++unit) units_.push_back(unit);
-    units_backward_.assign(units_.rbegin(), units_.rend());
-    for (std::size_t t = 0; t < tensors_.size(); ++t) {
-      unit_tensors_[static_cast<std::size_t>(tensors_[t].unit)].push_back(t);
-    }
-  }
+      : engine_(comm,
+                std::move(tensors),
+                {.precision = Choice::template pick<Precision>(values...),
+                 .rule = Choice::template pick<Rule>(values...),
+                 .memory = Choice::template pick<Memory>(values...),
+                 .bucket = Choice::template pick<Bucket>(values...),
+                 .prefetch = Choice::template pick<Prefetch>(values...)},
+                Choice::partition_options(comm.size(), Choice::template pick<Bucket>(values...))) {}
 
   ShardedOptimizer(ShardedOptimizer const&) = delete;
   ShardedOptimizer& operator=(ShardedOptimizer const&) = delete;
 
   /// Units in the order of the forward pass, from 0; a number that no tensor names is empty.
-  [[nodiscard]] std::span<int const> units() const noexcept { return units_; }
+  [[nodiscard]] std::span<int const> units() const noexcept { return engine_.units(); }
   /// The same units in the order of the backward pass.
-  [[nodiscard]] std::span<int const> units_backward() const noexcept { return units_backward_; }
+  [[nodiscard]] std::span<int const> units_backward() const noexcept {
+    return engine_.units_backward();
+  }
   /// The model as it was described.
-  [[nodiscard]] std::vector<Tensor> const& tensors() const noexcept { return tensors_; }
+  [[nodiscard]] std::vector<Tensor> const& tensors() const noexcept { return engine_.tensors(); }
   /// Who owns which element.
-  [[nodiscard]] Partition const& partition() const noexcept { return partition_; }
+  [[nodiscard]] Partition const& partition() const noexcept { return engine_.partition(); }
   /// What this rank holds and sends in a step of so many micro-steps.
   [[nodiscard]] Plan plan(std::uint64_t micro_steps = 1) const {
     return make_plan(
-        partition_, Slots::storage_choice(prefetch_.depth), Choice::names(), micro_steps);
+        partition(), Slots::storage_choice(engine_.prefetch().depth), Choice::names(), micro_steps);
   }
   /// Bytes this rank holds now, by role: equal to `plan().memory`.
-  [[nodiscard]] MemoryBytes const& held() const noexcept { return arena_.held(); }
+  [[nodiscard]] MemoryBytes const& held() const noexcept { return engine_.held(); }
 
   /// Lends the trainer's memory: one span per tensor in registration order. A tied tensor's span
   /// may be empty; so may a frozen tensor's gradient. Call again when pointers change; allocates
@@ -167,10 +134,10 @@ class ShardedOptimizer {
   ///   are being reduced
   void bind(std::span<std::span<Parameter> const> parameters,
             std::span<std::span<Wire> const> gradients) requires borrowed {
-    prepare_to_bind();
-    parameters_.lent().bind(parameters, true);
-    gradients_.lent().bind(gradients, false);
-    parameters_.lent().refuse_overlap_with(gradients_.lent());
+    engine_.prepare_to_bind();
+    engine_.parameters().lent().bind(parameters, true);
+    engine_.gradients().lent().bind(gradients, false);
+    engine_.parameters().lent().refuse_overlap_with(engine_.gradients().lent());
   }
 
   /// Lends two flat buffers in which the tensors lie one after the other, in registration order and
@@ -178,24 +145,24 @@ class ShardedOptimizer {
   /// Otherwise as above.
   /// @par Shapes  both [sum of element counts of tensors that are not tied to another]
   void bind(std::span<Parameter> parameters, std::span<Wire> gradients) requires borrowed {
-    prepare_to_bind();
-    parameters_.lent().bind_flat(parameters, true);
-    gradients_.lent().bind_flat(gradients, false);
-    parameters_.lent().refuse_overlap_with(gradients_.lent());
+    engine_.prepare_to_bind();
+    engine_.parameters().lent().bind_flat(parameters, true);
+    engine_.gradients().lent().bind_flat(gradients, false);
+    engine_.parameters().lent().refuse_overlap_with(engine_.gradients().lent());
   }
 
   /// Lends other gradients and keeps the parameters that are lent: for trainers whose gradients
   /// move from step to step. Otherwise as `bind`.
   void bind_gradients(std::span<std::span<Wire> const> gradients) requires borrowed {
-    prepare_to_bind();
-    gradients_.lent().bind(gradients, false);
-    parameters_.lent().refuse_overlap_with(gradients_.lent());
+    engine_.prepare_to_bind();
+    engine_.gradients().lent().bind(gradients, false);
+    engine_.parameters().lent().refuse_overlap_with(engine_.gradients().lent());
   }
   /// The same for one flat buffer.
   void bind_gradients(std::span<Wire> gradients) requires borrowed {
-    prepare_to_bind();
-    gradients_.lent().bind_flat(gradients, false);
-    parameters_.lent().refuse_overlap_with(gradients_.lent());
+    engine_.prepare_to_bind();
+    engine_.gradients().lent().bind_flat(gradients, false);
+    engine_.parameters().lent().refuse_overlap_with(engine_.gradients().lent());
   }
 
   /// Sets parameters and master weights from `values(Tensor const&, first, std::span<float>)`,
@@ -203,39 +170,45 @@ class ShardedOptimizer {
   /// this rank holds only, so it must give every rank the same values. Resets nothing else. Local.
   template <std::invocable<Tensor const&, std::size_t, std::span<float>> Values>
   void load_parameters(Values&& values) {
-    require_bound();
+    engine_.require_bound();
     settle();
-    detail::load<Slots>(tensors_, partition_, comm_->rank(), parameters_, update_, values);
+    detail::load<Slots>(tensors(),
+                        partition(),
+                        engine_.comm().rank(),
+                        engine_.parameters(),
+                        engine_.update(),
+                        engine_.space(),
+                        values);
   }
   /// Sets parameters and master weights from whole tensors in registration order; spans of tied
   /// tensors are not read. Local.
   void load_parameters(std::span<std::span<float const> const> values) {
-    detail::check_value_sizes(tensors_, partition_.placement(), values);
+    detail::check_value_sizes(tensors(), partition().placement(), values);
     load_parameters([&](Tensor const& tensor, std::size_t first, std::span<float> out) {
-      auto const t = static_cast<std::size_t>(&tensor - tensors_.data());
+      auto const t = static_cast<std::size_t>(&tensor - tensors().data());
       for (std::size_t i = 0; i < out.size(); ++i) out[i] = values[t][first + i];
     });
   }
   /// Takes the lent parameters' present values as they are; master weights start from them. Local.
   void adopt_parameters() requires borrowed {
-    require_bound();
+    engine_.require_bound();
     settle();
-    detail::adopt<Slots>(partition_, parameters_, update_);
+    detail::adopt<Slots>(partition(), engine_.parameters(), engine_.update(), engine_.space());
   }
 
   /// A tensor's parameters where every rank holds all of them: memory that stays where it is, to
   /// point the trainer's own tensors at. [element count]
   [[nodiscard]] std::span<Parameter> parameter(std::size_t tensor) requires(!sharding.parameters) {
-    require_tensor(tensor);
-    require_bound();
-    auto const count = static_cast<std::size_t>(partition_.placement().places()[tensor].count);
-    return {count > 0 ? parameters_.tensor(tensor) : nullptr, count};
+    engine_.require_tensor(tensor);
+    engine_.require_bound();
+    auto const count = static_cast<std::size_t>(partition().placement().places()[tensor].count);
+    return {count > 0 ? engine_.parameters().tensor(tensor) : nullptr, count};
   }
   /// A tensor's full gradients where the library holds all of them, to add to between steps: zero
   /// after construction and after every step. [element count], empty for frozen tensors
   [[nodiscard]] std::span<Wire> gradient(std::size_t tensor) requires(Slots::keeps_full_gradients) {
-    require_tensor(tensor);
-    return gradients_.tensor(tensor);
+    engine_.require_tensor(tensor);
+    return engine_.gradients().tensor(tensor);
   }
 
   /// Full parameters of a unit.
@@ -243,14 +216,9 @@ class ShardedOptimizer {
   ///   requests the next one. Elsewhere local, but for a refresh that is still under way
   /// @par Cost        the unit's elements times (N-1)/N sent, where partitioned
   [[nodiscard]] UnitParameters<ShardedOptimizer> parameters(int unit) {
-    require_unit(unit);
-    require_bound();
-    if constexpr (sharding.parameters) {
-      refresh_.acquire(unit);
-    } else if constexpr (sharding.optimizer) {
-      refresh_.wait(last_bucket(unit));
-    }
-    ++unit_users_[static_cast<std::size_t>(unit)];
+    engine_.require_unit(unit);
+    engine_.require_bound();
+    engine_.acquire_parameters(unit);
     return {*this, unit_view(unit)};
   }
 
@@ -258,9 +226,9 @@ class ShardedOptimizer {
   /// Local, but may wait for an earlier unit's reduction.
   /// @throws Error (invalid_argument) if the unit was reduced in this micro-step already
   [[nodiscard]] UnitGradients<ShardedOptimizer> gradients(int unit) {
-    require_unit(unit);
-    require_bound();
-    reduction_.open(unit);
+    engine_.require_unit(unit);
+    engine_.require_bound();
+    engine_.reduction().open(unit);
     return {*this, unit_view(unit)};
   }
 
@@ -270,248 +238,111 @@ class ShardedOptimizer {
   void reduce(UnitGradients<ShardedOptimizer>&& gradients) {
     static_cast<void>(gradients.live());
     gradients.optimizer_ = nullptr;
-    reduction_.close(gradients.unit());
+    engine_.reduction().close(gradients.unit());
   }
 
   /// Begins the next micro-batch of a step; not needed where a step has one of weight 1.
   /// @par Collective  yes: it finishes the reductions of the micro-step before
-  void micro_step(MicroStep const& micro = {}) {
-    if (!(micro.weight >= 0.) || micro.weight > 0x1p60) {
-      fail(ErrorKind::invalid_argument, "a micro-step's weight must be in [0, 2^60]");
-    }
-    reduction_.begin_micro_step(micro.last);
-    weight_ += micro.weight;
-  }
+  void micro_step(MicroStep const& micro = {}) { engine_.micro_step(micro); }
 
-  /// What to multiply the loss by in this step's backward pass; 1 without a loss scale.
-  [[nodiscard]] float loss_scale() const noexcept { return loss_scale_.value(); }
+  /// What to multiply the loss by in this step's backward pass; 1 without a loss scale. Where the
+  /// host cannot reach the space's memory, blocks for the step before.
+  [[nodiscard]] float loss_scale() const noexcept(on_host) {
+    return engine_.outcome().terms.next_loss_scale;
+  }
+  /// Where the loss scale of the next step lies in the memory of the communicator's space, for
+  /// kernels that read it there when their turn comes; valid as long as the optimizer.
+  [[nodiscard]] float const* loss_scale_address() const noexcept {
+    return &engine_.control()->outcome.terms.next_loss_scale;
+  }
 
   /// Reduces what is left; units without gradients count as zeros. Collective; blocks.
   void reduce_all() {
-    require_bound();
-    reduction_.finish();
+    engine_.require_bound();
+    engine_.reduction().finish();
   }
 
   /// L2 norm of the mean gradient, the same bits on every rank and under every stage; infinity if
   /// it is not finite, not a number if all weights are 0. Reduces what is left first. Collective;
   /// blocks.
   [[nodiscard]] double grad_norm() {
-    agree();
-    return agreement_.norm_of_sum / (agreement_.weight * loss_scale_.value());
+    engine_.agree();
+    return engine_.outcome().terms.grad_norm;
   }
 
   /// Unscales, agrees on overflow and norm, clips, updates, casts and publishes.
+  ///
+  /// Over a space that queues its work, all of it is queued; this call then waits once, for the few
+  /// words of the report. `enqueue_step` does not.
   /// @par Collective  yes; blocks
   /// @throws Error (data), on every rank, if gradients are not finite, no loss scale watches for
   ///   that and the options do not say to skip; or if all weights are 0. Nothing is changed
   StepReport step(StepOptions const& options = {}) {
-    double const norm = grad_norm();
-    double clip = 1.;
-    if (options.max_norm && norm > *options.max_norm) clip = *options.max_norm / norm;
-    return finish_step(options, norm, clip);
+    engine_.step(options, 1.);
+    return engine_.report();
   }
   /// The same for trainers that clip on their own: the mean gradient is multiplied by `scale`,
   /// which is not rounded before it meets the weights, so that `max_norm / grad_norm()` gives the
   /// bits of `StepOptions::max_norm`.
   StepReport step(float learning_rate, double scale) {
-    double const norm = grad_norm();
-    return finish_step({.learning_rate = learning_rate}, norm, scale);
+    engine_.step({.learning_rate = learning_rate}, scale);
+    return engine_.report();
   }
 
+  /// A step that reports nothing. Over a space that queues its work it waits for nothing either:
+  /// norm, overflow and loss scale stay in the space, where an update that must be skipped changes
+  /// nothing. What `step()` would throw is thrown by `report()`; until every rank has asked for it,
+  /// the steps that follow are skipped.
+  /// @par Collective  yes; blocks only where the communicator does
+  void enqueue_step(StepOptions const& options = {}) { engine_.step(options, 1.); }
+
+  /// What the last step did: all zeros before the first. Local; blocks for a step that was queued.
+  /// @throws Error (data), once, for the first step since the last report that failed as `step()`
+  ///   says
+  [[nodiscard]] StepReport report() { return engine_.report(); }
+
   /// Forgets the gradients of this step; the alternative to `step()`. Every rank must do it.
-  void discard_gradients() {
-    reduction_.reset();
-    agreed_ = false;
-    weight_ = 0.;
-  }
+  void discard_gradients() { engine_.discard_gradients(); }
 
   /// Waits for what was started ahead of its use: a refresh left under way by
   /// `StepOptions::overlap_publish`, or gathers of the next units. Needed before the optimizer is
   /// destroyed in the middle of a pass: destructors never wait, and a collective that one rank
   /// drops ends the group. Collective; blocks.
-  void settle() {
-    if constexpr (sharding.parameters) {
-      refresh_.invalidate();
-    } else if constexpr (sharding.optimizer) {
-      refresh_.wait();
-    }
-  }
+  void settle() { engine_.settle(); }
 
-  /// Updates applied so far; skipped steps do not count.
-  [[nodiscard]] long steps() const noexcept { return steps_; }
+  /// Updates applied so far; skipped steps do not count. Where the host cannot reach the space's
+  /// memory, blocks for the last step.
+  [[nodiscard]] long steps() const noexcept(on_host) { return engine_.outcome().terms.step; }
   /// The rule and its hyper-parameters.
-  [[nodiscard]] Rule const& rule() const noexcept { return rule_; }
+  [[nodiscard]] Rule const& rule() const noexcept { return engine_.rule(); }
 
   /// Calls `visit(Tensor const&, first, std::span<Master const>, std::array<std::span<State const>,
-  /// K>)` for every run of master weights and states that this rank holds. Local.
+  /// K>)` for every run of master weights and states that this rank holds. Where the host cannot
+  /// reach the space's memory, runs come in pieces of at most 1024 elements, as copies that last
+  /// until `visit` returns. Local.
   template <class Visit>
   void visit_owned(Visit&& visit) const {
-    require_bound();
-    for (BucketSpan const& bucket : partition_.buckets()) {
-      partition_.for_each_segment(
-          update_.begin(bucket), update_.count(bucket), [&](Segment const& piece) {
-            auto const count = static_cast<std::size_t>(piece.count);
-            std::array<std::span<State const>, state_arrays> states{};
-            auto const from = update_.states(bucket, piece);
-            for (std::size_t k = 0; k < state_arrays; ++k) states[k] = {from[k], count};
-            visit(tensors_[piece.tensor],
-                  static_cast<std::size_t>(piece.tensor_offset),
-                  std::span<Master const>(update_.master(bucket, piece, parameters_), count),
-                  states);
-          });
-    }
+    engine_.require_bound();
+    detail::visit_pieces<Slots>(
+        tensors(), partition(), engine_.parameters(), engine_.update(), engine_.space(), visit);
   }
 
  private:
-  using Refresh =
-      std::conditional_t<sharding.parameters, detail::GatherPool<Slots>, detail::Publish<Slots>>;
   friend class UnitParameters<ShardedOptimizer>;
   friend class UnitGradients<ShardedOptimizer>;
 
-  LossScale initial_loss_scale() const {
-    if constexpr (Precision::loss_scaled) {
-      return LossScale(precision_.loss_scale);
-    } else {
-      return LossScale({.initial = 1.f});
-    }
+  [[nodiscard]] detail::UnitTensors unit_view(int unit) const {
+    return {tensors(), engine_.tensors_of(unit), unit};
   }
-  StorageElements agreed_elements() {
-    detail::require_consensus<Slots>(
-        *comm_, tensors_, partition_, precision_, rule_, bucket_, prefetch_);
-    return storage_elements(partition_, Slots::storage_choice(prefetch_.depth));
+  [[nodiscard]] std::span<Parameter const> parameter_view(int unit, std::size_t t) {
+    return engine_.parameter_view(unit, t);
   }
-  Refresh make_refresh() {
-    if constexpr (sharding.parameters) {
-      return Refresh(*comm_, partition_, parameters_, elements_, prefetch_.depth, arena_);
-    } else {
-      return Refresh(*comm_, partition_, parameters_, staging_);
-    }
+  [[nodiscard]] std::span<Wire> gradient_view(std::size_t t) {
+    return engine_.gradients().tensor(t);
   }
+  void release_parameters(int unit) noexcept { engine_.release_parameters(unit); }
 
-  void require_unit(int unit) const {
-    if (unit >= 0 && static_cast<std::size_t>(unit) < units_.size()) return;
-    fail(ErrorKind::invalid_argument,
-         {"there is no unit ", unit, "; units are [0, ", units_.size(), ")"});
-  }
-  void require_tensor(std::size_t tensor) const {
-    if (tensor < tensors_.size()) return;
-    fail(ErrorKind::invalid_argument,
-         {"there is no tensor ", tensor, "; ", tensors_.size(), " are described"});
-  }
-  void require_bound() const {
-    if constexpr (borrowed) {
-      if (parameters_.lent().bound() && gradients_.lent().bound()) return;
-      fail(ErrorKind::invalid_argument, "Borrowed<> memory is used before bind()");
-    }
-  }
-
-  void prepare_to_bind() requires borrowed {
-    if (reduction_.busy()) {
-      fail(ErrorKind::invalid_argument, "bind() while gradients are being reduced");
-    }
-    settle();
-  }
-
-  detail::UnitTensors unit_view(int unit) const {
-    return {tensors_, unit_tensors_[static_cast<std::size_t>(unit)], unit};
-  }
-  std::span<Parameter const> parameter_view(int unit, std::size_t t) {
-    TensorPlace const& place = partition_.placement().places()[t];
-    auto const count = static_cast<std::size_t>(place.count);
-    if (count == 0) return {};
-    if constexpr (sharding.parameters) {
-      if (!place.frozen) return {refresh_.tensor(unit, t), count};
-    }
-    return {parameters_.tensor(t), count};
-  }
-  std::span<Wire> gradient_view(std::size_t t) { return gradients_.tensor(t); }
-  void release_parameters(int unit) noexcept {
-    --unit_users_[static_cast<std::size_t>(unit)];
-    if constexpr (sharding.parameters) refresh_.release(unit);
-  }
-  std::size_t last_bucket(int unit) const {
-    std::size_t last = 0;
-    for (std::size_t const g : partition_.groups_of(unit)) {
-      Group const& group = partition_.groups()[g];
-      last = std::max(last, group.first_bucket + group.bucket_count);
-    }
-    return last;
-  }
-
-  void agree() {
-    if (agreed_) return;
-    reduce_all();
-    double const weight = reduction_.micro_steps() == 0 ? 1. : weight_;
-    agreement_ = exchange_.agree(*comm_, norm_.squares(), norm_.overflows(), weight);
-    agreed_ = true;
-  }
-
-  StepReport finish_step(StepOptions const& options, double norm, double clip) {
-    for (int const unit : units_) {
-      if (unit_users_[static_cast<std::size_t>(unit)] == 0) continue;
-      fail(ErrorKind::invalid_argument,
-           {"step() while the parameters of unit ", unit, " are in use"});
-    }
-    StepReport report{.step = steps_,
-                      .grad_norm = norm,
-                      .clip_coefficient = clip,
-                      .loss_scale = loss_scale_.value(),
-                      .weight = agreement_.weight};
-    if (agreement_.overflow || agreement_.weight == 0.) {
-      report.skipped = true;
-      bool const expected = Precision::loss_scaled || options.non_finite == NonFinite::skip;
-      bool const overflow = agreement_.overflow;
-      discard_gradients();
-      if (!overflow) fail(ErrorKind::data, "all micro-batches of this step have weight 0");
-      if (!expected) fail(ErrorKind::data, "gradients are not finite");
-      if constexpr (Precision::loss_scaled) loss_scale_.update(true);
-      return report;
-    }
-    settle();
-    report.step = ++steps_;
-    detail::UpdateTerms const terms{
-        .step = steps_,
-        .learning_rate = options.learning_rate.value_or(rule_.lr),
-        .gradient_scale = static_cast<float>(
-            clip / (agreement_.weight * static_cast<double>(report.loss_scale)))};
-    for (std::size_t b = 0; b < partition_.buckets().size(); ++b) {
-      BucketSpan const& bucket = partition_.buckets()[b];
-      auto const* const source = detail::update_source(*comm_, gradients_, staging_, bucket, b);
-      update_.apply(rule_, terms, bucket, source, parameters_);
-      if constexpr (sharding.optimizer && !sharding.parameters) refresh_.start(b);
-    }
-    if (!options.overlap_publish) settle();
-    if constexpr (Precision::loss_scaled) loss_scale_.update(false);
-    discard_gradients();
-    return report;
-  }
-
-  Communicator* comm_;
-  std::vector<Tensor> tensors_;
-  Precision precision_;
-  Rule rule_;
-  Bucket bucket_;
-  Prefetch prefetch_;
-  Partition partition_;
-  StorageElements elements_;
-  detail::Arena<decltype(Memory::allocator), typename Slots::Space> arena_;
-  detail::ParameterStore<Slots> parameters_;
-  detail::GradientStore<Slots> gradients_;
-  detail::Update<Slots> update_;
-  detail::Staging<Slots> staging_;
-  detail::GradientNorm<Slots> norm_;
-  detail::Reduction<Slots> reduction_;
-  Refresh refresh_;
-  detail::AgreementExchange exchange_;
-  detail::Agreement agreement_;
-  LossScale loss_scale_;
-  std::vector<int> units_;
-  std::vector<int> units_backward_;
-  std::vector<int> unit_users_;
-  std::vector<std::vector<std::size_t>> unit_tensors_;
-  double weight_ = 0.;
-  long steps_ = 0;
-  bool agreed_ = false;
+  detail::Engine<Slots> engine_;
 };
 
 /// Policies from the constructor's arguments.

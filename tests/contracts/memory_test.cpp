@@ -81,7 +81,7 @@ void check_case(std::vector<zero::Tensor> const& tensors, Case const& test) {
                 << ", bucket " << test.bucket_bytes << ", prefetch " << test.prefetch);
   zero::Bucket const bucket{test.bucket_bytes};
   zero::Prefetch const prefetch{test.prefetch};
-  zero::Plan const plan = O::plan(test.ranks, tensors, 1, bucket, prefetch);
+  zero::Plan const plan = O::plan({.world_size = test.ranks}, tensors, bucket, prefetch);
   std::uint64_t const planned = plan.memory.total();
   std::string complaints;
   std::mutex mutex;
@@ -168,7 +168,7 @@ TEST_CASE("the gather pool holds one unit more than are gathered ahead, but no u
   using O = Optimizer<zero::stage::PosGP, Bf16, Owned>;
   for (int const prefetch : {0, 1, 3, 100}) {
     check_case<O>(toy::model(), {.ranks = 2, .bucket_bytes = 12345, .prefetch = prefetch});
-    auto const plan = O::plan(2, contracts::even_model(), 1, zero::Prefetch{prefetch});
+    auto const plan = O::plan({.world_size = 2}, contracts::even_model(), zero::Prefetch{prefetch});
     auto const slots = static_cast<std::uint64_t>(std::min(prefetch + 1, 4));
     CHECK(plan.memory[Role::gather_pool] == slots * 12288 * sizeof(zero::bf16));
   }
@@ -188,7 +188,7 @@ void check_formula(std::uint64_t numerator, std::uint64_t sharded_numerator) {
     INFO("stage " << O::Stage::name << ", precision " << O::Precision::name << ", ranks " << ranks);
     auto const n = static_cast<std::uint64_t>(ranks);
     std::size_t const bucket = 6144 * sizeof(typename O::Wire);
-    auto const plan = O::plan(ranks, contracts::even_model(), 1, zero::Bucket{bucket});
+    auto const plan = O::plan({.world_size = ranks}, contracts::even_model(), zero::Bucket{bucket});
     CHECK(plan.trained_elements == psi);
     CHECK(plan.padding_elements == 0);
     CHECK(model_states(plan) == numerator * psi + sharded_numerator * psi / n);
@@ -203,7 +203,11 @@ void check_formula(std::uint64_t numerator, std::uint64_t sharded_numerator) {
     CHECK(plan.memory[Role::gather_pool] == gathered);
     CHECK(plan.memory[Role::staging] == 0);
     CHECK(plan.memory[Role::gradient_pool] == pooled);
-    CHECK(plan.memory.total() == model_states(plan) + pooled + gathered);
+    // And what a step decides: a few words whatever the model.
+    std::uint64_t const control = plan.memory[Role::control];
+    CHECK(control > 0);
+    CHECK(control <= 2 * zero::KiB);
+    CHECK(plan.memory.total() == model_states(plan) + pooled + gathered + control);
     check_case<O>(contracts::even_model(), {.ranks = ranks, .bucket_bytes = bucket});
   }
 }
@@ -269,11 +273,12 @@ TEST_CASE("beyond the plan: at most 512 bytes per tensor, 256 per bucket, and no
 
 TEST_CASE("memory that is refused is named, and what was taken before is given back") {
   using O = Optimizer<zero::stage::PosGP, Bf16, Owned>;
-  auto const plan = O::plan(1, toy::model(), 1);
+  auto const plan = O::plan({}, toy::model());
   std::uint64_t taken = 0;
   for (Role const role : {Role::parameters,
                           Role::gradients,
                           Role::gradient_pool,
+                          Role::control,
                           Role::master,
                           Role::state,
                           Role::gather_pool}) {

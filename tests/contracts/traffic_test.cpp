@@ -177,7 +177,7 @@ TEST_CASE("micro-batches that meet in the shard travel every time, in full gradi
 
 TEST_CASE("control traffic is one all-reduce a step, whatever the model") {
   using O = Optimizer<zero::stage::PosG, Bf16>;
-  constexpr std::size_t words = zero::detail::AgreementExchange::words;
+  constexpr std::size_t words = zero::detail::StepControl::word_count;
   for (int const ranks : {2, 4}) {
     for (auto const& tensors :
          {contracts::even_model(1), contracts::even_model(8, 3), toy::model()}) {

@@ -214,16 +214,45 @@ TEST_CASE("a tensor that differs on one rank is named on all, with its number") 
   check(4, [](auto& tensors) { std::swap(tensors[4].frozen, tensors[5].frozen); });
 }
 
+/// Compares a record of one field on all ranks.
+template <class Value>
+void compare_field(InProcess& comm, std::string_view field, Value value) {
+  zero::detail::Arena<zero::HostAllocator, zero::space::Host> arena({}, {});
+  zero::detail::Fingerprint print;
+  print.add(field, value);
+  print.compare(comm.rank(), {}, [&](std::int64_t const* own, std::size_t count) {
+    return zero::detail::gather_words(comm, arena, own, count);
+  });
+}
+
 // These two are the same on all ranks of one program.
 TEST_CASE("library version and world size are fields like any other") {
   auto const told = messages(3, [](InProcess& comm) {
-    zero::detail::Fingerprint print;
-    print.add("library version", std::int64_t{comm.rank() == 1 ? 2000 : 1000});
-    print.compare(comm, {});
+    compare_field(comm, "library version", std::int64_t{comm.rank() == 1 ? 2000 : 1000});
   });
   for (auto const& message : told) {
     CHECK(message == "ranks disagree on library version: 1000 on rank 0 2; 2000 on rank 1");
   }
+}
+
+TEST_CASE("names that differ beyond their first 16 bytes differ") {
+  constexpr std::string_view names[] = {
+      "a rule of 16 byt", "a rule of 16 bytes", "a rule of 16 bites"};
+  auto const told = messages(3, [&](InProcess& comm) {
+    compare_field(comm, "rule", names[static_cast<std::size_t>(comm.rank())]);
+  });
+  for (auto const& message : told) {
+    INFO(message);
+    CHECK(message.starts_with("ranks disagree on rule: 'a rule of 16 byt' on rank 0; "));
+    CHECK(contains(message, "; 'a rule of 16 byt...' (hash "));
+    CHECK(contains(message, ") on rank 1; "));
+    CHECK(contains(message, "'a rule of 16 bit...' (hash "));
+    CHECK(message.ends_with(") on rank 2"));
+  }
+  auto const same = messages(2, [](InProcess& comm) {
+    compare_field(comm, "rule", std::string_view("a rule with a name of many bytes"));
+  });
+  for (auto const& message : same) CHECK(message == "");
 }
 
 TEST_CASE("numbers of tensors and of trained elements are compared before the model is") {

@@ -31,7 +31,7 @@ struct Facts {
   result.version = zero::version;
   result.optimizer_bytes = sizeof(Optimizer);
   result.error_bytes = sizeof(zero::Error);
-  result.planned_bytes = Optimizer::plan(2, model, 1).memory.total();
+  result.planned_bytes = Optimizer::plan({.world_size = 2}, model).memory.total();
   zero::run_ranks(2, [&](zero::InProcess& comm) {
     Optimizer optimizer{comm, model};
     optimizer.load_parameters([](zero::Tensor const&, std::size_t first, std::span<float> out) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "zero/base/dtype.hpp"
+#include "zero/concepts/space.hpp"
 
 #include <concepts>
 #include <cstddef>
@@ -70,6 +71,13 @@ struct Collective {
   return count * peers;
 }
 
+/// A communicator that says which memory its buffers are in, and on which queue of work: where
+/// `Space{}` does not.
+template <class C>
+concept OwnSpace = requires(C const& comm) {
+  { comm.space() } -> std::convertible_to<typename C::Space>;
+};
+
 /// A group of ranks that move data together.
 ///
 /// `start` begins a collective and may return before it is done; `wait` blocks until its result is
@@ -77,6 +85,10 @@ struct Collective {
 /// start the same ones in the same order, and may wait for them in any order. A ticket that is
 /// destroyed without being waited for leaves its collective unfinished: the communicator must then
 /// be discarded. A default-constructed ticket is already done.
+///
+/// `Space` is a `MemorySpace`: buffers lie in its memory. Over a space that queues its work,
+/// `start` takes its place in the queue, and `wait` may return before the collective is done: all
+/// that is queued from then on comes after it.
 ///
 /// `kernel::sum_function` (zero/kernel/reduce.hpp) has the sums a backend over host memory needs.
 ///
@@ -88,7 +100,8 @@ concept Communicator =
     requires(C& comm, C const& view, Collective const& op, typename C::Ticket ticket) {
   requires std::default_initializable<typename C::Ticket>;
   requires std::movable<typename C::Ticket>;
-  typename C::Space;
+  requires MemorySpace<typename C::Space>;
+  requires OwnSpace<C> || std::default_initializable<typename C::Space>;
   { view.rank() } -> std::same_as<int>;
   { view.size() } -> std::same_as<int>;
   requires noexcept(view.rank());
@@ -104,6 +117,20 @@ template <class C>
 concept SplittableCommunicator = Communicator<C> && requires(C& comm, int color, int key) {
   { comm.split(color, key) } -> std::same_as<C>;
 };
+
+namespace detail {
+
+/// The space a communicator's buffers are in.
+template <Communicator C>
+[[nodiscard]] typename C::Space space_of(C const& comm) {
+  if constexpr (OwnSpace<C>) {
+    return comm.space();
+  } else {
+    return {};
+  }
+}
+
+}  // namespace detail
 
 /// Starts a collective and waits for it. Collective; blocks.
 template <Communicator C>

@@ -4,7 +4,6 @@
 
 #include "zero/base/config.hpp"
 
-#include <array>
 #include <concepts>
 #include <cstddef>
 #include <string_view>
@@ -18,7 +17,7 @@ struct StepScalars {
   float learning_rate = 0.f;  ///< already multiplied by the tensor's learning-rate scale
   float weight_decay = 0.f;   ///< already multiplied by the tensor's weight-decay scale
   /// The rule's own: whatever is the same for all elements, such as bias corrections.
-  std::array<float, 8> extra{};
+  float extra[8] = {};
 };
 
 /// One hyper-parameter by name, so that ranks that disagree can say about what.
@@ -32,8 +31,8 @@ struct RuleField {
 /// `R` is a regular aggregate of hyper-parameters. Its element function is a template over the
 /// numeric type `V`: `float` on a device and in a reference, a pack of floats in the host kernel.
 /// It uses only + - * /, < and > and the functions of zero/base/math.hpp on `V`, so that one
-/// source serves all of them; a float mixes with `V` on either side. What needs double precision or
-/// the standard library is done in `scalars`, once per step.
+/// source serves all of them; a float mixes with `V` on either side. What needs double precision is
+/// done in `scalars`, once per step; for a device it must be a device function too.
 ///
 ///     struct MyRule {
 ///       static constexpr std::string_view name = "my rule";

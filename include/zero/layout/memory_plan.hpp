@@ -23,10 +23,11 @@ enum class Role : std::uint8_t {
   gradient_pool,  ///< full gradients of the units under way, where a rank keeps only its share
   gather_pool,    ///< gathered parameters of the units in use
   staging,        ///< buckets on their way to or from lent or widened memory
+  control,        ///< norm, loss scale and step count, where updates read them
 };
 
 /// Number of roles: the values of Role are [0, role_count).
-inline constexpr int role_count = 7;
+inline constexpr int role_count = 8;
 
 /// What plans and JSON call the role.
 [[nodiscard]] constexpr std::string_view name(Role role) noexcept {
@@ -38,6 +39,7 @@ inline constexpr int role_count = 7;
     case Role::gradient_pool: return "gradient_pool";
     case Role::gather_pool: return "gather_pool";
     case Role::staging: return "staging";
+    case Role::control: return "control";
   }
   return "unknown";
 }
@@ -55,12 +57,13 @@ struct ElementBytes {
 
 /// The choices that decide memory, reduced from policy types to values.
 struct StorageChoice {
-  Sharding sharding{};          ///< which model states are partitioned
-  ElementBytes bytes{};         ///< widths of the dtypes
-  bool full_gradients = false;  ///< micro-batches add up in full gradients (AccumulateFull)
-  bool reduced_shard = false;   ///< micro-batches add up in the reduced share (AccumulateShard)
-  bool borrowed = false;        ///< the trainer lends parameters and gradients
-  int prefetch = 1;             ///< units gathered ahead
+  Sharding sharding{};              ///< which model states are partitioned
+  ElementBytes bytes{};             ///< widths of the dtypes
+  bool full_gradients = false;      ///< micro-batches add up in full gradients (AccumulateFull)
+  bool reduced_shard = false;       ///< micro-batches add up in the reduced share (AccumulateShard)
+  bool borrowed = false;            ///< the trainer lends parameters and gradients
+  int prefetch = 1;                 ///< units gathered ahead
+  std::uint64_t control_bytes = 0;  ///< of what a rank's steps keep beside arrays
 };
 
 /// Elements per kind of store; the allocation and the plan read the same numbers.
@@ -78,6 +81,7 @@ struct StorageElements {
   std::uint64_t gather_slot = 0;      ///< of one slot of the gather pool
   std::uint64_t gather_slots = 0;     ///< slots of the gather pool
   std::uint64_t staging_bytes = 0;    ///< of the largest use
+  std::uint64_t control_bytes = 0;    ///< whatever the model
 };
 
 namespace detail {
@@ -133,6 +137,7 @@ inline void size_gather_pool(Partition const& partition, int prefetch, StorageEl
   std::uint64_t const full = partition.padded_elements();
   std::uint64_t const shard = partition.shard_elements();
   StorageElements elements;
+  elements.control_bytes = choice.control_bytes;
   if (!choice.borrowed) {
     elements.parameters = sharding.parameters ? shard : full;
     elements.frozen = partition.placement().frozen_elements();
@@ -206,6 +211,7 @@ class MemoryBytes {
   bytes[Role::gather_pool] =
       checked_mul(checked_mul(elements.gather_slot, elements.gather_slots), width.parameter);
   bytes[Role::staging] = elements.staging_bytes;
+  bytes[Role::control] = elements.control_bytes;
   return bytes;
 }
 

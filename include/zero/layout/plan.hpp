@@ -18,6 +18,12 @@
 
 namespace zero::inline v0_1 {
 
+/// What a plan is asked about, beside the model and the policies.
+struct PlanOptions {
+  int world_size = 1;             ///< ranks
+  std::uint64_t micro_steps = 1;  ///< forward and backward passes in a step
+};
+
 /// What the policies in use call themselves.
 struct PlanNames {
   std::string stage{};         ///< such as "Pos+g"
@@ -43,7 +49,7 @@ struct TrafficBytes {
 /// Every byte a rank will hold, by role, and everything it will send in a step. The same on all
 /// ranks, since shares are equal.
 ///
-/// Apart from pools and staging, `memory` is the paper's formula (`model_state_bytes`) for
+/// Apart from pools, staging and control, `memory` is the paper's formula (`model_state_bytes`) for
 /// `trained_elements + padding_elements` parameters, plus the frozen ones.
 struct Plan {
   int world_size = 1;                         ///< the paper's N_d
@@ -210,6 +216,7 @@ class TextTable {
     case Role::gradient_pool: return "the largest units under way, all tied ones";
     case Role::gather_pool: return "the largest unit, times 1 + units gathered ahead";
     case Role::staging: return "buckets";
+    case Role::control: return "norm, loss scale, step count";
   }
   return "";
 }

@@ -5,25 +5,43 @@
 #include "zero/base/bytes.hpp"
 #include "zero/base/error.hpp"
 #include "zero/concepts/memory.hpp"
+#include "zero/concepts/space.hpp"
 #include "zero/layout/memory_plan.hpp"
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 namespace zero::inline v0_1::detail {
 
-/// Owns blocks of zeroed memory and remembers what each is for.
-template <Allocator A, class Space>
+/// Owns blocks of a space's memory, zeroed, and remembers what each is for.
+template <Allocator A, MemorySpace Space>
 class Arena {
  public:
   /// Cache lines, vector loads and NCCL windows are all content with pages.
   static constexpr std::size_t alignment = 4096;
 
-  explicit Arena(A allocator) : allocator_(std::move(allocator)) {}
+  /// Memory that is given back at the end of a scope, and is not accounted: for construction.
+  class Scratch {
+   public:
+    Scratch(Arena& arena, std::size_t bytes)
+        : arena_(&arena), memory_(arena.obtain("construction", bytes)), bytes_(bytes) {}
+    Scratch(Scratch const&) = delete;
+    Scratch& operator=(Scratch const&) = delete;
+    ~Scratch() { arena_->allocator_.deallocate(memory_, bytes_, alignment); }
+    [[nodiscard]] void* data() const noexcept { return memory_; }
+
+   private:
+    Arena* arena_;
+    void* memory_;
+    std::size_t bytes_;
+  };
+
+  Arena(A allocator, Space const& space) : allocator_(std::move(allocator)), space_(space) {}
   Arena(Arena const&) = delete;
   Arena& operator=(Arena const&) = delete;
   ~Arena() {
@@ -39,6 +57,7 @@ class Arena {
     return {static_cast<T*>(take_bytes(role, bytes)), static_cast<std::size_t>(count)};
   }
 
+  [[nodiscard]] Space const& space() const noexcept { return space_; }
   [[nodiscard]] MemoryBytes const& held() const noexcept { return held_; }
 
  private:
@@ -49,14 +68,14 @@ class Arena {
 
   __attribute__((noinline)) void* take_bytes(Role role, std::size_t bytes) {
     blocks_.reserve(blocks_.size() + 1);
-    void* const memory = obtain(role, bytes);
+    void* const memory = obtain(name(role), bytes);
     blocks_.push_back({memory, bytes});
     held_[role] += bytes;
-    Space::zero(memory, bytes);
+    space_.zero(memory, bytes);
     return memory;
   }
 
-  void* obtain(Role role, std::size_t bytes) {
+  void* obtain(std::string_view purpose, std::size_t bytes) {
     void* memory = nullptr;
 #if defined(__cpp_exceptions)
     try {
@@ -68,12 +87,13 @@ class Arena {
     memory = allocator_.allocate(bytes, alignment);
 #endif
     if (memory == nullptr) {
-      fail(ErrorKind::resource, {"cannot allocate ", bytes, " bytes for ", name(role)});
+      fail(ErrorKind::resource, {"cannot allocate ", bytes, " bytes for ", purpose});
     }
     return memory;
   }
 
   [[no_unique_address]] A allocator_;
+  [[no_unique_address]] Space space_;
   std::vector<Block> blocks_;
   MemoryBytes held_;
 };

@@ -4,11 +4,13 @@
 
 #include "zero/base/version.hpp"
 #include "zero/concepts/bucket.hpp"
+#include "zero/concepts/communicator.hpp"
 #include "zero/concepts/prefetch.hpp"
 #include "zero/concepts/rule.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/optimizer/fingerprint.hpp"
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -16,12 +18,45 @@
 
 namespace zero::inline v0_1::detail {
 
+/// The words of all ranks, on the host, in the order of ranks.
+/// @par Collective  yes; blocks
+/// @par Cost        where the host cannot reach the space: memory for all words, until it returns
+template <Communicator C, class ArenaT>
+std::vector<std::int64_t> gather_words(C& comm,
+                                       ArenaT& arena,
+                                       std::int64_t const* own,
+                                       std::size_t count) {
+  std::vector<std::int64_t> all(static_cast<std::size_t>(comm.size()) * count);
+  if (all.empty()) return all;
+  Collective exchange{.op = Op::all_gather,
+                      .dtype = DType::i64,
+                      .accumulate = DType::i64,
+                      .count = count,
+                      .send = own,
+                      .recv = all.data()};
+  if constexpr (C::Space::host_accessible) {
+    run(comm, exchange);
+  } else {
+    std::size_t const own_bytes = count * sizeof(std::int64_t);
+    std::size_t const all_bytes = all.size() * sizeof(std::int64_t);
+    typename ArenaT::Scratch const scratch(arena, own_bytes + all_bytes);
+    auto* const received = static_cast<std::int64_t*>(scratch.data());
+    arena.space().upload(received + all.size(), own, own_bytes);
+    exchange.send = received + all.size();
+    exchange.recv = received;
+    run(comm, exchange);
+    arena.space().download(all.data(), received, all_bytes);
+  }
+  return all;
+}
+
 /// Ends construction on every rank if model, policies or values differ on any.
 /// @par Collective  yes; blocks
 /// @par Cost        one all-gather of about 1 KB per rank
 /// @throws Error (communication) on every rank, naming the field, the values and the ranks
-template <class Slots>
+template <class Slots, class ArenaT>
 void require_consensus(typename Slots::Communicator& comm,
+                       ArenaT& arena,
                        std::vector<Tensor> const& tensors,
                        Partition const& partition,
                        typename Slots::Precision const& precision,
@@ -63,7 +98,9 @@ void require_consensus(typename Slots::Communicator& comm,
   } else {
     print.add("rule.", "lr", double{rule.lr});
   }
-  print.compare(comm, tensors);
+  print.compare(comm.rank(), tensors, [&](std::int64_t const* own, std::size_t count) {
+    return gather_words(comm, arena, own, count);
+  });
 }
 
 }  // namespace zero::inline v0_1::detail

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "zero/base/error.hpp"
-#include "zero/concepts/communicator.hpp"
 #include "zero/layout/tensor.hpp"
 
 #include <array>
@@ -60,35 +59,46 @@ class Fingerprint {
   void add(std::string_view owner, std::string_view field, double value) {
     put(owner, field, Kind::real, std::bit_cast<std::int64_t>(value), 0);
   }
-  /// Compared and shown up to its first 16 bytes.
+  /// Shown up to its first 16 bytes; the rest is compared by its hash.
   void add(std::string_view field, std::string_view text) {
     std::array<std::int64_t, 2> words{};
     std::memcpy(words.data(), text.data(), text.size() < 16 ? text.size() : 16);
     put({}, field, Kind::text, words[0], words[1]);
+    if (text.size() <= 16) return;
+    Hash rest;
+    rest.add(text.substr(16));
+    words_[(count_ - 1) * field_words] |= static_cast<std::int64_t>(rest.value() << kind_bits);
   }
   void add_hash(std::string_view field, std::uint64_t hash) {
     put({}, field, Kind::hash, std::bit_cast<std::int64_t>(hash), 0);
   }
 
   /// Exchanges the record and compares. Collective; blocks.
+  /// @param gather  `gather(words, count)` returns the words of all ranks, in the order of ranks
   /// @throws Error (communication), on every rank, naming the field, the values and the ranks
-  template <Communicator C>
-  void compare(C& comm, std::vector<Tensor> const& tensors) const {
-    auto const all = exchange(comm, words_.data(), words_.size());
+  template <class Gather>
+  void compare(int rank, std::vector<Tensor> const& tensors, Gather const& gather) const {
+    auto const all = gather(words_.data(), words_.size());
     std::size_t const field = first_difference(all, words_.size(), field_words);
     if (field >= count_) return;
-    if (words_[field * field_words] == static_cast<std::int64_t>(Kind::hash)) {
+    if (kind_of(words_[field * field_words]) == Kind::hash) {
       // The models have as many tensors, so the first one that differs can be named.
       auto const own = tensor_hashes(tensors);
-      std::size_t const t = first_difference(exchange(comm, own.data(), own.size()), own.size(), 1);
-      if (t < own.size()) refuse_tensor(comm.rank(), t, tensors[t].name);
+      std::size_t const t = first_difference(gather(own.data(), own.size()), own.size(), 1);
+      if (t < own.size()) refuse_tensor(rank, t, tensors[t].name);
     }
-    refuse_field(comm.rank(), field, all);
+    refuse_field(rank, field, all);
   }
 
  private:
   enum class Kind : std::int64_t { none, integer, real, text, hash };
   using Words = std::vector<std::int64_t>;
+
+  /// The first word of a field has its kind in the lowest bits.
+  static constexpr int kind_bits = 8;
+  [[nodiscard]] static Kind kind_of(std::int64_t word) noexcept {
+    return static_cast<Kind>(word & ((1 << kind_bits) - 1));
+  }
 
   struct Name {
     std::string_view owner{};
@@ -108,19 +118,6 @@ class Fingerprint {
     words_[count_ * field_words + 1] = first;
     words_[count_ * field_words + 2] = second;
     ++count_;
-  }
-
-  template <Communicator C>
-  static Words exchange(C& comm, std::int64_t const* own, std::size_t count) {
-    Words all(static_cast<std::size_t>(comm.size()) * count);
-    run(comm,
-        {.op = Op::all_gather,
-         .dtype = DType::i64,
-         .accumulate = DType::i64,
-         .count = count,
-         .send = own,
-         .recv = all.data()});
-    return all;
   }
 
   static Words tensor_hashes(std::vector<Tensor> const& tensors) {
@@ -178,13 +175,16 @@ class Fingerprint {
 
   static std::string show(std::int64_t const* words) {
     char letters[32] = {};
-    switch (static_cast<Kind>(words[0])) {
+    switch (kind_of(words[0])) {
       case Kind::integer: return Message({words[1]}).text();
       case Kind::real:
         std::snprintf(letters, sizeof(letters), "%.9g", std::bit_cast<double>(words[1]));
         return letters;
       case Kind::text:
         std::memcpy(letters, words + 1, 16);
+        if (auto const rest = std::bit_cast<std::uint64_t>(words[0]) >> kind_bits; rest != 0) {
+          return Message({"'", std::string_view(letters), "...' (hash ", rest, ")"}).text();
+        }
         return Message({"'", std::string_view(letters), "'"}).text();
       case Kind::hash: return Message({"hash ", std::bit_cast<std::uint64_t>(words[1])}).text();
       case Kind::none: break;

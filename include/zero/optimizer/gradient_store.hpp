@@ -121,7 +121,9 @@ class GradientStore {
     }
   }
 
-  void zero_full() noexcept { Slots::Space::zero(full_.data(), full_.size_bytes()); }
+  void zero_full(typename Slots::Space const& space) const {
+    if (!full_.empty()) space.zero(full_.data(), full_.size_bytes());
+  }
 
   /// All N shares of a bucket within the kept full gradients.
   [[nodiscard]] Wire* whole_bucket(BucketSpan const& bucket) const noexcept

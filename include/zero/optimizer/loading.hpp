@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace zero::inline v0_1::detail {
@@ -38,6 +39,18 @@ void load_piece(Tensor const& tensor,
   }
 }
 
+/// Rounds a chunk of values on the host and brings it to a space.
+template <class T, class Space>
+void upload_as(Space const& space, T* to, std::span<float const> chunk) {
+  if constexpr (std::is_same_v<T, float>) {
+    space.upload(to, chunk.data(), chunk.size_bytes());
+  } else {
+    std::array<T, load_chunk> rounded;
+    for (std::size_t i = 0; i < chunk.size(); ++i) rounded[i] = T(chunk[i]);
+    space.upload(to, rounded.data(), chunk.size() * sizeof(T));
+  }
+}
+
 /// Asks for what this rank holds: its parameters, then its master weights, then frozen tensors.
 template <class Slots, class Values>
 void load(std::vector<Tensor> const& tensors,
@@ -45,8 +58,8 @@ void load(std::vector<Tensor> const& tensors,
           int rank,
           ParameterStore<Slots> const& parameters,
           Update<Slots> const& update,
+          typename Slots::Space const& space,
           Values& values) {
-  using Space = typename Slots::Space;
   auto const load_range = [&](std::uint64_t begin, std::uint64_t count, auto const& address) {
     partition.for_each_segment(begin, count, [&](Segment const& piece) {
       auto* const to = address(piece);
@@ -55,7 +68,7 @@ void load(std::vector<Tensor> const& tensors,
                  piece.count,
                  values,
                  [&](std::uint64_t at, std::span<float const> chunk) {
-                   Space::convert(to + at, chunk.data(), chunk.size());
+                   upload_as(space, to + at, chunk);
                  });
     });
   };
@@ -77,7 +90,7 @@ void load(std::vector<Tensor> const& tensors,
     auto* const to = parameters.tensor(t);
     load_piece(
         tensors[t], 0, place.count, values, [&](std::uint64_t at, std::span<float const> chunk) {
-          Space::convert(to + at, chunk.data(), chunk.size());
+          upload_as(space, to + at, chunk);
         });
   }
 }
@@ -86,14 +99,15 @@ void load(std::vector<Tensor> const& tensors,
 template <class Slots>
 void adopt(Partition const& partition,
            ParameterStore<Slots> const& parameters,
-           Update<Slots> const& update) {
+           Update<Slots> const& update,
+           typename Slots::Space const& space) {
   if constexpr (Slots::has_master) {
     for (BucketSpan const& bucket : partition.buckets()) {
       partition.for_each_segment(
           update.begin(bucket), update.count(bucket), [&](Segment const& piece) {
-            Slots::Space::convert(update.master(bucket, piece, parameters),
-                                  parameters.segment(bucket, piece),
-                                  static_cast<std::size_t>(piece.count));
+            space.convert(update.master(bucket, piece, parameters),
+                          parameters.segment(bucket, piece),
+                          static_cast<std::size_t>(piece.count));
           });
     }
   }

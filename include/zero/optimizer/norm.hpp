@@ -6,10 +6,7 @@
 #include "zero/layout/partition.hpp"
 #include "zero/optimizer/gradient_store.hpp"
 
-#include <algorithm>
-#include <cmath>
 #include <cstddef>
-#include <cstdint>
 
 namespace zero::inline v0_1::detail {
 
@@ -18,60 +15,40 @@ namespace zero::inline v0_1::detail {
 /// Squares are added in fp64 over fixed blocks of `block` logical elements, and the blocks' sums
 /// exactly: neither stage nor bucket size nor rank count nor the order of buckets can change a clip
 /// decision.
+///
+/// A share is added as one run, from its first element to its last trained one. Shares begin at
+/// multiples of `block`, so that the blocks are those of the logical space. Padding lies behind the
+/// run; the gaps between tensors lie within it and add nothing, being zero on every rank: memory of
+/// the library is zeroed and no tensor's span reaches into a gap, buckets are packed with zeros,
+/// and lent memory is read in place only where it has no gaps.
 /// @par Cost  one pass over the reduced share
 template <class Slots>
 class GradientNorm {
  public:
-  GradientNorm(Partition const& partition, int rank, GradientStore<Slots> const& store)
-      : partition_(&partition), rank_(rank), store_(&store) {}
+  using Space = typename Slots::Space;
+
+  /// @param squares  in the memory of the space
+  GradientNorm(Partition const& partition,
+               int rank,
+               GradientStore<Slots> const& store,
+               ExactSum* squares,
+               Space const& space)
+      : partition_(&partition), rank_(rank), store_(&store), squares_(squares), space_(space) {}
 
   /// Takes in one bucket whose reduction is done. Once per bucket and step.
-  void add(BucketSpan const& bucket) {
-    auto const* const gradients = store_->reduced(bucket);
-    std::uint64_t const begin = bucket.begin + static_cast<std::uint64_t>(rank_) * bucket.shard;
-    std::uint64_t open_block = 0;
-    double lanes[8] = {};
-    auto const add_piece = [&](Segment const& piece) {
-      for (std::uint64_t done = 0; done < piece.count;) {
-        std::uint64_t const at = piece.range_offset + done;
-        if (at / block != open_block) {
-          close_block(lanes);
-          open_block = at / block;
-        }
-        std::uint64_t const count = std::min(piece.count - done, (open_block + 1) * block - at);
-        Slots::Space::add_squares(gradients + at, static_cast<std::size_t>(count), at, lanes);
-        done += count;
-      }
-    };
-    partition_->for_each_segment(begin, partition_->owned_count(bucket, rank_), add_piece);
-    close_block(lanes);
+  void add(BucketSpan const& bucket) const {
+    auto const count = static_cast<std::size_t>(partition_->owned_count(bucket, rank_));
+    if (count > 0) space_.add_squares(squares_, store_->reduced(bucket), count);
   }
 
-  [[nodiscard]] ExactSum const& squares() const noexcept { return squares_; }
-  /// Blocks with an element that is not finite.
-  [[nodiscard]] std::int64_t overflows() const noexcept { return overflows_; }
-
-  void reset() noexcept {
-    squares_ = {};
-    overflows_ = 0;
-  }
+  void reset() const { space_.zero(squares_, sizeof(ExactSum)); }
 
  private:
-  void close_block(double (&lanes)[8]) {
-    double const sum = Slots::Space::sum_lanes(lanes);
-    if (std::isfinite(sum)) {
-      squares_.add(sum);
-    } else {
-      ++overflows_;
-    }
-    for (double& lane : lanes) lane = 0.;
-  }
-
   Partition const* partition_;
   int rank_;
   GradientStore<Slots> const* store_;
-  ExactSum squares_;
-  std::int64_t overflows_ = 0;
+  ExactSum* squares_;
+  [[no_unique_address]] Space space_;
 };
 
 }  // namespace zero::inline v0_1::detail

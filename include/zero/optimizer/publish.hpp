@@ -27,11 +27,13 @@ class Publish {
   Publish(Communicator& comm,
           Partition const& partition,
           ParameterStore<Slots> const& parameters,
-          Staging<Slots> staging)
+          Staging<Slots> staging,
+          Space const& space)
       : comm_(&comm),
         partition_(&partition),
         parameters_(&parameters),
         staging_(staging),
+        space_(space),
         tickets_(partition.buckets().size()) {}
 
   /// Starts the refresh of the next bucket, in ascending order.
@@ -79,7 +81,7 @@ class Publish {
     partition_->for_each_segment(bucket.begin + rank * bucket.shard,
                                  partition_->owned_count(bucket, comm_->rank()),
                                  [&](Segment const& piece) {
-                                   Space::copy(
+                                   space_.copy(
                                        own + piece.range_offset,
                                        parameters_->segment(bucket, piece),
                                        static_cast<std::size_t>(piece.count) * sizeof(Parameter));
@@ -92,6 +94,7 @@ class Publish {
   Partition const* partition_;
   ParameterStore<Slots> const* parameters_;
   Staging<Slots> staging_;
+  [[no_unique_address]] Space space_;
   std::vector<typename Communicator::Ticket> tickets_;
   std::size_t started_ = 0;
   std::size_t finished_ = 0;

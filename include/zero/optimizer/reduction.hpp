@@ -37,12 +37,14 @@ class Reduction {
             Partition const& partition,
             GradientStore<Slots>& store,
             GradientNorm<Slots>& norm,
-            Staging<Slots> staging)
+            Staging<Slots> staging,
+            Space const& space)
       : comm_(&comm),
         partition_(&partition),
         store_(&store),
         norm_(&norm),
         staging_(staging),
+        space_(space),
         phase_(partition.groups().size(), Phase::empty),
         units_done_(partition.groups().size(), 0),
         buckets_left_(partition.groups().size(), 0),
@@ -162,7 +164,7 @@ class Reduction {
     }
     if constexpr (Slots::pools_gradients) {
       auto const full = store_->full(g);
-      Space::zero(full.data(), full.size_bytes());
+      if (!full.empty()) space_.zero(full.data(), full.size_bytes());
     }
     phase_[g] = Phase::filling;
   }
@@ -254,9 +256,9 @@ class Reduction {
     if constexpr (Slots::reduced_shard) {
       auto const count = static_cast<std::size_t>(bucket.shard);
       if (sums_begun_) {
-        Space::add(store_->sums(bucket), flight.received, count);
+        space_.add(store_->sums(bucket), flight.received, count);
       } else {
-        Space::convert(store_->sums(bucket), flight.received, count);
+        space_.convert(store_->sums(bucket), flight.received, count);
       }
     } else {
       norm_->add(bucket);
@@ -294,7 +296,7 @@ class Reduction {
   /// trainer may add to them without asking first.
   void forget_gradients() {
     phase_.assign(phase_.size(), Phase::empty);
-    if constexpr (Slots::keeps_full_gradients) store_->zero_full();
+    if constexpr (Slots::keeps_full_gradients) store_->zero_full(space_);
   }
 
   void forget_units() {
@@ -308,6 +310,7 @@ class Reduction {
   GradientStore<Slots>* store_;
   GradientNorm<Slots>* norm_;
   Staging<Slots> staging_;
+  [[no_unique_address]] Space space_;
   std::vector<Phase> phase_;
   std::vector<std::size_t> units_done_;
   std::vector<std::size_t> buckets_left_;

@@ -9,6 +9,7 @@
 #include "zero/concepts/rule.hpp"
 #include "zero/concepts/stage.hpp"
 #include "zero/layout/memory_plan.hpp"
+#include "zero/optimizer/control.hpp"
 
 #include <concepts>
 #include <type_traits>
@@ -67,7 +68,8 @@ struct Slots {
             .full_gradients = full_gradients,
             .reduced_shard = reduced_shard,
             .borrowed = borrowed,
-            .prefetch = prefetch};
+            .prefetch = prefetch,
+            .control_bytes = sizeof(StepControl)};
   }
 };
 

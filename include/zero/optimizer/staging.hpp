@@ -18,8 +18,12 @@ class Staging {
  public:
   using Space = typename Slots::Space;
 
-  Staging(Partition const& partition, std::span<std::byte> memory)
-      : partition_(&partition), memory_(memory), bucket_(largest_bucket(partition)) {}
+  template <class ArenaT>
+  Staging(Partition const& partition, StorageElements const& elements, ArenaT& arena)
+      : partition_(&partition),
+        memory_(arena.template take<std::byte>(Role::staging, elements.staging_bytes)),
+        bucket_(largest_bucket(partition)),
+        space_(arena.space()) {}
 
   /// The i-th buffer for a whole bucket of T.
   template <class T>
@@ -33,7 +37,7 @@ class Staging {
     std::uint64_t done = 0;
     partition_->for_each_segment(bucket.begin, bucket.count, [&](Segment const& piece) {
       fill_gap(to, done, piece.range_offset);
-      Space::copy(to + piece.range_offset,
+      space_.copy(to + piece.range_offset,
                   lent[piece.tensor] + piece.tensor_offset,
                   static_cast<std::size_t>(piece.count) * sizeof(T));
       done = piece.range_offset + piece.count;
@@ -45,7 +49,7 @@ class Staging {
   template <class T>
   void unpack(BucketSpan const& bucket, T const* from, LentTensors<T> const& lent) const {
     partition_->for_each_segment(bucket.begin, bucket.count, [&](Segment const& piece) {
-      Space::copy(lent[piece.tensor] + piece.tensor_offset,
+      space_.copy(lent[piece.tensor] + piece.tensor_offset,
                   from + piece.range_offset,
                   static_cast<std::size_t>(piece.count) * sizeof(T));
     });
@@ -53,13 +57,14 @@ class Staging {
 
  private:
   template <class T>
-  static void fill_gap(T* to, std::uint64_t begin, std::uint64_t end) {
-    if (begin < end) Space::zero(to + begin, static_cast<std::size_t>(end - begin) * sizeof(T));
+  void fill_gap(T* to, std::uint64_t begin, std::uint64_t end) const {
+    if (begin < end) space_.zero(to + begin, static_cast<std::size_t>(end - begin) * sizeof(T));
   }
 
   Partition const* partition_;
   std::span<std::byte> memory_;
   std::uint64_t bucket_;
+  [[no_unique_address]] Space space_;
 };
 
 }  // namespace zero::inline v0_1::detail

@@ -2,8 +2,7 @@
 /// The owned shard's update: unscale, rule, cast, in one pass per bucket.
 #pragma once
 
-#include "zero/concepts/rule.hpp"
-#include "zero/kernel/update.hpp"
+#include "zero/concepts/space.hpp"
 #include "zero/layout/memory_plan.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/layout/tensor.hpp"
@@ -16,13 +15,6 @@
 #include <vector>
 
 namespace zero::inline v0_1::detail {
-
-/// What all elements of a step's update have in common.
-struct UpdateTerms {
-  long step = 0;  ///< counts applied updates from 1
-  float learning_rate = 0.f;
-  float gradient_scale = 1.f;  ///< from summed, scaled gradients to the clipped mean
-};
 
 /// Master weights and optimizer states of one rank, and the pass that advances them.
 ///
@@ -45,10 +37,13 @@ class Update {
          Partition const& partition,
          int rank,
          StorageElements const& elements,
+         StepTerms const* terms,
          ArenaT& arena)
       : tensors_(&tensors),
         partition_(&partition),
         rank_(rank),
+        space_(arena.space()),
+        terms_(terms),
         master_(arena.template take<Master>(Role::master, elements.master)) {
     for (auto& state : states_) state = arena.template take<State>(Role::state, elements.state);
   }
@@ -80,10 +75,10 @@ class Update {
     return result;
   }
 
-  /// Updates this rank's range of one bucket.
+  /// Updates this rank's range of one bucket, unless the terms in the space's memory say to skip.
   /// @param gradients  of that range, from its first element on
   void apply(Rule const& rule,
-             UpdateTerms const& terms,
+             float learning_rate,
              BucketSpan const& bucket,
              Gradient const* gradients,
              ParameterStore<Slots> const& parameters) {
@@ -97,45 +92,36 @@ class Update {
                   .count = static_cast<std::size_t>(piece.count)};
       if constexpr (Slots::has_master) next.parameter = parameters.segment(bucket, piece);
       if (run.extend(next, tensor)) return;
-      run.update(rule, terms.gradient_scale);
-      run.begin(
-          next,
-          tensor,
-          rule.scalars(terms.step, terms.learning_rate, tensor.learning_rate, tensor.weight_decay));
+      update(rule, run);
+      run = {next, {learning_rate, tensor.learning_rate, tensor.weight_decay}};
     });
-    run.update(rule, terms.gradient_scale);
+    update(rule, run);
   }
 
  private:
-  using Arrays = kernel::UpdateArrays<Master, Parameter, Gradient, State, arrays>;
+  using Arrays = UpdateArrays<Master, Parameter, Gradient, State, arrays>;
 
   /// Neighbouring pieces that can be updated in one pass: small tensors must not cost a call each.
   struct Run {
     Arrays current{};
-    StepScalars scalars{};
-    float learning_rate = 0.f;
-    float weight_decay = 0.f;
+    UpdateRates rates{};
 
     [[nodiscard]] bool extend(Arrays const& next, Tensor const& tensor) {
       if (current.count == 0 || next.master != current.master + current.count ||
           next.gradient != current.gradient + current.count ||
           (Slots::has_master && next.parameter != current.parameter + current.count) ||
-          tensor.learning_rate != learning_rate || tensor.weight_decay != weight_decay) {
+          tensor.learning_rate != rates.learning_rate_scale ||
+          tensor.weight_decay != rates.weight_decay_scale) {
         return false;
       }
       current.count += next.count;
       return true;
     }
-    void begin(Arrays const& first, Tensor const& tensor, StepScalars const& values) {
-      current = first;
-      scalars = values;
-      learning_rate = tensor.learning_rate;
-      weight_decay = tensor.weight_decay;
-    }
-    void update(Rule const& rule, float gradient_scale) const {
-      if (current.count > 0) Space::update(rule, scalars, gradient_scale, current);
-    }
   };
+
+  void update(Rule const& rule, Run const& run) const {
+    if (run.current.count > 0) space_.update(rule, terms_, run.rates, run.current);
+  }
 
   [[nodiscard]] std::uint64_t offset(BucketSpan const& bucket) const noexcept {
     if (sharded) return bucket.shard_begin;
@@ -146,6 +132,8 @@ class Update {
   std::vector<Tensor> const* tensors_;
   Partition const* partition_;
   int rank_;
+  [[no_unique_address]] Space space_;
+  StepTerms const* terms_;
   std::span<Master> master_;
   std::array<std::span<State>, arrays> states_{};
 };

@@ -2,6 +2,8 @@
 /// The dynamic loss scale of fp16 training, as a value.
 #pragma once
 
+#include "zero/base/config.hpp"
+
 namespace zero::inline v0_1 {
 
 /// Parameters of the dynamic loss scale.
@@ -19,18 +21,18 @@ struct LossScaleOptions {
 class LossScale {
  public:
   /// Starts at `options.initial`, with no clean step yet.
-  constexpr explicit LossScale(LossScaleOptions options = {}) noexcept
+  ZERO_HOST_DEVICE constexpr explicit LossScale(LossScaleOptions options = {}) noexcept
       : options_(options), value_(options.initial) {}
 
   /// What the trainer multiplies its loss by.
-  [[nodiscard]] constexpr float value() const noexcept { return value_; }
+  [[nodiscard]] ZERO_HOST_DEVICE constexpr float value() const noexcept { return value_; }
   /// Steps in a row without overflow, counted towards `growth_interval`.
-  [[nodiscard]] constexpr int clean_steps() const noexcept { return clean_steps_; }
+  [[nodiscard]] ZERO_HOST_DEVICE constexpr int clean_steps() const noexcept { return clean_steps_; }
   /// The parameters it was made with.
   [[nodiscard]] constexpr LossScaleOptions const& options() const noexcept { return options_; }
 
   /// Learns whether the step that used `value()` overflowed.
-  constexpr void update(bool overflow) noexcept {
+  ZERO_HOST_DEVICE constexpr void update(bool overflow) noexcept {
     if (overflow) {
       value_ = value_ * options_.backoff;
       if (value_ < options_.minimum) value_ = options_.minimum;

@@ -31,7 +31,10 @@ struct Adagrad {
 
   /// What one tensor needs in update number `step`, from 1: the rate `lr_now` (in place of `lr`)
   /// and the decay, times its scales of both; the rate is already divided as `lr_decay` says.
-  [[nodiscard]] StepScalars scalars(long step, float lr_now, float lr_scale, float wd_scale) const {
+  [[nodiscard]] ZERO_HOST_DEVICE StepScalars scalars(long step,
+                                                     float lr_now,
+                                                     float lr_scale,
+                                                     float wd_scale) const {
     double const slowdown = 1. + static_cast<double>(step - 1) * static_cast<double>(lr_decay);
     return {.learning_rate = static_cast<float>(static_cast<double>(lr_now * lr_scale) / slowdown),
             .weight_decay = weight_decay * wd_scale};

@@ -14,7 +14,7 @@ namespace zero::inline v0_1 {
 namespace detail {
 
 /// base to the power n >= 0 by squaring: the same bits on every machine, whatever its libm.
-[[nodiscard]] constexpr double power(double base, long n) noexcept {
+[[nodiscard]] ZERO_HOST_DEVICE constexpr double power(double base, long n) noexcept {
   double result = 1.;
   for (; n > 0; n >>= 1, base *= base) {
     if ((n & 1) != 0) result *= base;
@@ -27,7 +27,7 @@ struct AdamMoments {
   enum Index : std::size_t { beta1, rest1, beta2, rest2, step_size, floor };
 
   template <class R>
-  [[nodiscard]] static StepScalars scalars(
+  [[nodiscard]] ZERO_HOST_DEVICE static StepScalars scalars(
       R const& rule, long step, float lr_now, float lr_scale, float wd_scale) {
     StepScalars s{.learning_rate = lr_now * lr_scale, .weight_decay = rule.weight_decay * wd_scale};
     // Rounded from fp64: in fp32, 1 - 0.999 is off by 5e-5 of itself.
@@ -81,7 +81,10 @@ struct Adam {
   /// What one tensor needs in update number `step`, from 1: the rate `lr_now` (in place of `lr`)
   /// and the decay, times its scales of both, and the coefficients of the moments with their bias
   /// corrections.
-  [[nodiscard]] StepScalars scalars(long step, float lr_now, float lr_scale, float wd_scale) const {
+  [[nodiscard]] ZERO_HOST_DEVICE StepScalars scalars(long step,
+                                                     float lr_now,
+                                                     float lr_scale,
+                                                     float wd_scale) const {
     return detail::AdamMoments::scalars(*this, step, lr_now, lr_scale, wd_scale);
   }
 

@@ -35,7 +35,10 @@ struct AdamW {
   /// What one tensor needs in update number `step`, from 1: the rate `lr_now` (in place of `lr`)
   /// and the decay, times its scales of both, and the coefficients of the moments with their bias
   /// corrections.
-  [[nodiscard]] StepScalars scalars(long step, float lr_now, float lr_scale, float wd_scale) const {
+  [[nodiscard]] ZERO_HOST_DEVICE StepScalars scalars(long step,
+                                                     float lr_now,
+                                                     float lr_scale,
+                                                     float wd_scale) const {
     return detail::AdamMoments::scalars(*this, step, lr_now, lr_scale, wd_scale);
   }
 

@@ -31,7 +31,10 @@ struct Lion {
 
   /// What one tensor needs in a step: the rate `lr_now` (in place of `lr`) and the decay, times its
   /// scales of both, and the weights of momentum and gradient.
-  [[nodiscard]] StepScalars scalars(long, float lr_now, float lr_scale, float wd_scale) const {
+  [[nodiscard]] ZERO_HOST_DEVICE StepScalars scalars(long,
+                                                     float lr_now,
+                                                     float lr_scale,
+                                                     float wd_scale) const {
     StepScalars s{.learning_rate = lr_now * lr_scale, .weight_decay = weight_decay * wd_scale};
     s.extra[b1] = static_cast<float>(beta1);
     s.extra[rest1] = static_cast<float>(1. - beta1);

@@ -32,7 +32,10 @@ struct Sgd {
 
   /// What one tensor needs in a step: the rate `lr_now` (in place of `lr`) and the decay, times its
   /// scales of both.
-  [[nodiscard]] StepScalars scalars(long, float lr_now, float lr_scale, float wd_scale) const {
+  [[nodiscard]] ZERO_HOST_DEVICE StepScalars scalars(long,
+                                                     float lr_now,
+                                                     float lr_scale,
+                                                     float wd_scale) const {
     return {.learning_rate = lr_now * lr_scale, .weight_decay = weight_decay * wd_scale};
   }
 
@@ -67,7 +70,10 @@ struct PlainSgd {
 
   /// What one tensor needs in a step: the rate `lr_now` (in place of `lr`) and the decay, times its
   /// scales of both.
-  [[nodiscard]] StepScalars scalars(long, float lr_now, float lr_scale, float wd_scale) const {
+  [[nodiscard]] ZERO_HOST_DEVICE StepScalars scalars(long,
+                                                     float lr_now,
+                                                     float lr_scale,
+                                                     float wd_scale) const {
     return {.learning_rate = lr_now * lr_scale, .weight_decay = weight_decay * wd_scale};
   }
 

@@ -47,17 +47,6 @@ struct Host {
   static void add(Sum* out, From const* in, std::size_t count) noexcept {
     kernel::add(out, in, count);
   }
-  /// Adds squares to the eight lanes of one block of the norm; `first` is the logical index of
-  /// x[0].
-  template <class T>
-  static void add_squares(T const* x,
-                          std::size_t count,
-                          std::uint64_t first,
-                          double (&lanes)[8]) noexcept {
-    kernel::add_squares(x, count, first, lanes);
-  }
-  /// The block's sum of squares.
-  static double sum_lanes(double const (&lanes)[8]) noexcept { return kernel::sum_lanes(lanes); }
   /// Adds squares over blocks from x[0] on, each block's sum exactly.
   template <class T>
   static void add_squares(ExactSum* sum, T const* x, std::size_t count) noexcept {
@@ -81,14 +70,6 @@ struct Host {
             terms->step, rates.learning_rate, rates.learning_rate_scale, rates.weight_decay_scale),
         terms->gradient_scale,
         arrays);
-  }
-  /// One pass of rule and cast over contiguous arrays.
-  template <class Rule, class Arrays>
-  static void update(Rule const& rule,
-                     StepScalars const& scalars,
-                     float gradient_scale,
-                     Arrays const& arrays) noexcept {
-    kernel::update(rule, scalars, gradient_scale, arrays);
   }
 };
 

@@ -25,6 +25,17 @@ struct Throwing : archetype::Communicator {
 
 struct Spaceless {
   using Ticket = int;
+  using Space = int;
+  [[nodiscard]] int rank() const noexcept { return 0; }
+  [[nodiscard]] int size() const noexcept { return 1; }
+  Ticket start(Collective const&) { return 0; }
+  void wait(Ticket&) {}
+};
+
+/// Its space cannot be made up, and it does not say which it is.
+struct Silent {
+  using Ticket = int;
+  using Space = archetype::Space;
   [[nodiscard]] int rank() const noexcept { return 0; }
   [[nodiscard]] int size() const noexcept { return 1; }
   Ticket start(Collective const&) { return 0; }
@@ -36,7 +47,7 @@ struct TicketCannotMove {
     Ticket() = default;
     Ticket(Ticket const&) = delete;
   };
-  using Space = archetype::Space;
+  using Space = zero::space::Host;
   [[nodiscard]] int rank() const noexcept { return 0; }
   [[nodiscard]] int size() const noexcept { return 1; }
   Ticket start(Collective const&) { return {}; }
@@ -50,6 +61,7 @@ TEST_CASE("a communicator has a rank, a size, a memory space, and starts and wai
   static_assert(Communicator<zero::Self> && Communicator<zero::InProcess>);
   static_assert(!Communicator<Throwing>);
   static_assert(!Communicator<Spaceless>);
+  static_assert(!Communicator<Silent>);
   static_assert(!Communicator<TicketCannotMove>);
   static_assert(!Communicator<int>);
   CHECK(Communicator<archetype::Communicator>);

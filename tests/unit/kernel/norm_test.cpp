@@ -110,3 +110,38 @@ TEST_CASE("the lanes are added in a fixed tree") {
   double const lanes[8] = {1., 1., 0x1p-60, 0x1p-61, -1., -1., 0x1p-62, 0x1p-63};
   CHECK(zero::kernel::sum_lanes(lanes) == 0x1p-60 + 0x1p-61 + 0x1p-62 + 0x1p-63);
 }
+
+TEST_CASE("squares of a run are added over blocks of 512, each block exactly") {
+  std::vector<float> x;
+  for (int i = 0; i < 5; ++i) {
+    for (float const value : block<float>()) x.push_back(value);
+  }
+  for (std::size_t const count : {0u, 1u, 511u, 512u, 513u, 1400u, 2560u}) {
+    zero::ExactSum expected;
+    for (std::size_t begin = 0; begin < count; begin += 512) {
+      std::size_t const end = begin + 512 < count ? begin + 512 : count;
+      double lanes[8] = {};
+      for (std::size_t i = begin; i < end; ++i) {
+        lanes[i % 8] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+      }
+      expected.add(zero::kernel::sum_lanes(lanes));
+    }
+    zero::ExactSum sum;
+    zero::kernel::add_squares(sum, x.data(), count);
+    CHECK(sum.value() == expected.value());
+    // More runs go on from there.
+    zero::kernel::add_squares(sum, x.data(), count);
+    CHECK(sum.value() == 2. * expected.value());
+  }
+}
+
+TEST_CASE("blocks that are not finite are counted, one by one") {
+  std::vector<float> x(4 * 512, 1.f);
+  zero::ExactSum sum;
+  x[3] = std::numeric_limits<float>::quiet_NaN();
+  x[700] = std::numeric_limits<float>::infinity();
+  x[701] = std::numeric_limits<float>::infinity();
+  zero::kernel::add_squares(sum, x.data(), x.size());
+  CHECK(!sum.finite());
+  CHECK(sum.words()[zero::ExactSum::word_count - 1] == 2);
+}

@@ -276,11 +276,25 @@ TEST_CASE("a total that does not fit is refused even where every role does") {
         "a size does not fit in 64 bits (addition overflows)");
 }
 
+TEST_CASE("control bytes are what the choice says, under every stage and for no model at all") {
+  for (bool const sharded : {false, true}) {
+    StorageChoice const choice{.sharding = {sharded, sharded, sharded}, .control_bytes = 1744};
+    Partition const partition({}, {.world_size = 4, .bucket_elements = 4096});
+    auto const bytes = memory_bytes(storage_elements(partition, choice), choice.bytes);
+    CHECK(bytes[Role::control] == 1744);
+    CHECK(bytes.total() == 1744);
+  }
+}
+
 TEST_CASE("every role has a name of its own") {
   std::vector<std::string> names;
   for (int r = 0; r < zero::role_count; ++r) names.emplace_back(name(static_cast<Role>(r)));
-  CHECK(
-      names ==
-      std::vector<std::string>{
-          "parameters", "gradients", "master", "state", "gradient_pool", "gather_pool", "staging"});
+  CHECK(names == std::vector<std::string>{"parameters",
+                                          "gradients",
+                                          "master",
+                                          "state",
+                                          "gradient_pool",
+                                          "gather_pool",
+                                          "staging",
+                                          "control"});
 }

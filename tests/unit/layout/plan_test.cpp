@@ -132,6 +132,7 @@ state          2,129,920    2.0 MiB   21.4%  8Ψ/N
 gradient_pool  4,096,000    3.9 MiB   41.2%  the largest units under way, all tied ones
 gather_pool            0        0 B    0.0%
 staging                0        0 B    0.0%
+control                0        0 B    0.0%
 total          9,953,480    9.5 MiB  100.0%
 
 sent per rank and step   elements      bytes       %  formula

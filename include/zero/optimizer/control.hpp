@@ -1,0 +1,139 @@
+/// @file
+/// What all ranks must know before any of them updates, and how it is decided: in the memory of the
+/// space, so that a device needs nothing from its host in between.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/concepts/communicator.hpp"
+#include "zero/concepts/space.hpp"
+#include "zero/layout/exact_sum.hpp"
+#include "zero/precision/loss_scale.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace zero::inline v0_1::detail {
+
+/// Why a step ended with an error instead of an update.
+enum class StepFailure : std::int32_t { none, not_finite, no_weight };
+
+/// What a host reads of a step.
+struct StepOutcome {
+  StepTerms terms{};
+  StepFailure failure = StepFailure::none;  ///< of the first step that failed and was not reported
+};
+
+/// The few words of one rank's steps that lie in the memory of its space.
+struct StepControl {
+  /// Squares, weights, and ranks with a failure that was not reported: what ranks add up.
+  static constexpr std::size_t word_count = 2 * ExactSum::word_count + 1;
+
+  ExactSum squares{};  ///< of this rank's reduced gradients; all bits zero before the first
+  std::int64_t words[word_count] = {};
+  LossScale loss_scale{};
+  StepOutcome outcome{};
+};
+static_assert(std::is_trivially_copyable_v<StepControl>);
+
+/// Writes what this rank brings to the exchange.
+struct Seal {
+  StepControl* control = nullptr;
+  double weight = 0.;  ///< of this rank's micro-batches
+
+  ZERO_HOST_DEVICE void operator()() const noexcept {
+    ExactSum weights;
+    weights.add(weight);
+    auto const& squares = control->squares.words();
+    auto const& own = weights.words();
+    for (std::size_t i = 0; i < ExactSum::word_count; ++i) {
+      control->words[i] = squares[i];
+      control->words[ExactSum::word_count + i] = own[i];
+    }
+    bool const failed = control->outcome.failure != StepFailure::none;
+    control->words[StepControl::word_count - 1] = failed ? 1 : 0;
+  }
+};
+
+/// Reads the sums of the exchange: norm, overflow and weight, the same on every rank.
+struct Conclude {
+  StepControl* control = nullptr;
+
+  ZERO_HOST_DEVICE void operator()() const noexcept {
+    ExactSum squares;
+    ExactSum weights;
+    auto& square_words = squares.words();
+    auto& weight_words = weights.words();
+    for (std::size_t i = 0; i < ExactSum::word_count; ++i) {
+      square_words[i] = control->words[i];
+      weight_words[i] = control->words[ExactSum::word_count + i];
+    }
+    StepTerms& terms = control->outcome.terms;
+    terms.overflow = squares.finite() ? 0 : 1;
+    terms.weight = weights.value();
+    terms.loss_scale = control->loss_scale.value();
+    double const norm_of_sum =
+        squares.finite() ? __builtin_sqrt(squares.value()) : __builtin_huge_val();
+    terms.grad_norm = norm_of_sum / (terms.weight * static_cast<double>(terms.loss_scale));
+  }
+};
+
+/// Decides whether this step updates, and by what gradients are multiplied.
+///
+/// From a step that failed on, nothing is updated until all ranks have reported the failure: a
+/// trainer that asks for reports now and then must not train on what it would have thrown away.
+struct Decide {
+  static constexpr double no_limit = __builtin_huge_val();
+
+  StepControl* control = nullptr;
+  double max_norm = no_limit;  ///< clip the mean gradient to this norm ...
+  double scale = 1.;           ///< ... or, below it, multiply it by this
+  bool loss_scaled = false;
+  bool skip_non_finite = false;  ///< gradients that are not finite are no failure
+
+  ZERO_HOST_DEVICE void operator()() const noexcept {
+    StepTerms& terms = control->outcome.terms;
+    terms.clip_coefficient = terms.grad_norm > max_norm ? max_norm / terms.grad_norm : scale;
+    bool const failed = control->words[StepControl::word_count - 1] != 0;
+    terms.skipped = failed || terms.overflow != 0 || terms.weight == 0. ? 1 : 0;
+    if (terms.skipped == 0) {
+      ++terms.step;
+      terms.gradient_scale = static_cast<float>(
+          terms.clip_coefficient / (terms.weight * static_cast<double>(terms.loss_scale)));
+      if (loss_scaled) control->loss_scale.update(false);
+    } else if (!failed && terms.overflow == 0) {
+      control->outcome.failure = StepFailure::no_weight;
+    } else if (!failed && !skip_non_finite) {
+      control->outcome.failure = StepFailure::not_finite;
+    } else if (!failed && loss_scaled) {
+      control->loss_scale.update(true);
+    }
+    terms.next_loss_scale = control->loss_scale.value();
+  }
+};
+
+/// A failure was reported: steps count again.
+struct Forgive {
+  StepControl* control = nullptr;
+  ZERO_HOST_DEVICE void operator()() const noexcept {
+    control->outcome.failure = StepFailure::none;
+  }
+};
+
+/// Adds up all ranks' squares, overflows and weights, as integers: exact in any order.
+/// @par Collective  yes
+/// @par Cost        one all-reduce of `StepControl::word_count` 64-bit integers, about 1 KB
+template <Communicator C>
+void agree(C& comm, typename C::Space const& space, StepControl* control, double own_weight) {
+  space.call(Seal{control, own_weight});
+  run(comm,
+      {.op = Op::all_reduce,
+       .dtype = DType::i64,
+       .accumulate = DType::i64,
+       .count = StepControl::word_count,
+       .send = control->words,
+       .recv = control->words});
+  space.call(Conclude{control});
+}
+
+}  // namespace zero::inline v0_1::detail
