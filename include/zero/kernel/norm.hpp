@@ -71,12 +71,54 @@ void add_squares(T const* x,
          ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
 }
 
+namespace detail {
+
+/// Blocks whose lanes are summed side by side: a lane is a chain of dependent additions, and one
+/// block's chains leave most of the adder idle. More than two gained nothing; without wide
+/// registers, not even two.
+template <Isa I>
+inline constexpr std::size_t blocks_abreast = Pack<I>::lanes >= norm_lanes ? 2 : 1;
+
+/// Adds the squares of so many whole blocks to their lanes.
+template <Isa I, class T>
+ZERO_ALWAYS_INLINE void add_square_blocks(T const* x,
+                                          double (&lanes)[blocks_abreast<I>][norm_lanes]) noexcept {
+  using V = Pack<I>;
+  constexpr std::size_t packs = norm_lanes / V::lanes;
+  typename V::Doubles sums[blocks_abreast<I>][2 * packs];
+  static_assert(sizeof(sums) == sizeof(lanes));
+  __builtin_memcpy(sums, lanes, sizeof(sums));
+  for (std::size_t row = 0; row < block; row += norm_lanes) {
+    for (std::size_t b = 0; b < blocks_abreast<I>; ++b) {
+      T const* const at = x + b * block + row;
+      prefetch<blocks_abreast<I> * block * sizeof(T)>(at);
+      for (std::size_t i = 0; i < packs; ++i) {
+        V const values = V::load(at + i * V::lanes);
+        typename V::Doubles const low = values.low_doubles();
+        typename V::Doubles const high = values.high_doubles();
+        sums[b][2 * i] += low * low;
+        sums[b][2 * i + 1] += high * high;
+      }
+    }
+  }
+  __builtin_memcpy(lanes, sums, sizeof(sums));
+}
+
+}  // namespace detail
+
 /// Adds the squares of x[0, count) to `sum`: in fp64 within each block of `zero::block` elements
 /// from x[0] on, exactly from block to block. A block that is not finite is counted as such.
 /// @par Cost  one pass
 template <class T, Isa I = native>
 void add_squares(ExactSum& sum, T const* x, std::size_t count) noexcept {
-  for (std::size_t done = 0; done < count; done += block) {
+  constexpr std::size_t abreast = detail::blocks_abreast<I>;
+  std::size_t done = 0;
+  for (; done + abreast * block <= count; done += abreast * block) {
+    double lanes[abreast][norm_lanes] = {};
+    detail::add_square_blocks<I>(x + done, lanes);
+    for (auto const& of_block : lanes) sum.add(sum_lanes(of_block));
+  }
+  for (; done < count; done += block) {
     double lanes[norm_lanes] = {};
     std::size_t const rest = count - done;
     add_squares<T, I>(x + done, rest < block ? rest : block, 0, lanes);

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -144,4 +145,36 @@ TEST_CASE("blocks that are not finite are counted, one by one") {
   zero::kernel::add_squares(sum, x.data(), x.size());
   CHECK(!sum.finite());
   CHECK(sum.words()[zero::ExactSum::word_count - 1] == 2);
+}
+
+TEST_CASE_TEMPLATE("a range is summed block by block, however many lie abreast",
+                   T,
+                   float,
+                   zero::bf16,
+                   zero::fp16) {
+  std::vector<T> x;
+  for (int i = 0; i < 7; ++i) {
+    auto const next = block<T>();
+    for (std::size_t k = 0; k < next.size(); ++k) {
+      x.push_back(next[(k * 5 + static_cast<std::size_t>(i)) % next.size()]);
+    }
+  }
+  for (std::size_t const count : {0, 1, 511, 512, 513, 1023, 1024, 1500, 2048, 2049, 3584}) {
+    zero::ExactSum expected;
+    for (std::size_t first = 0; first < count; first += 512) {
+      std::size_t const last = std::min<std::size_t>(first + 512, count);
+      std::vector<T> const piece(x.begin() + static_cast<std::ptrdiff_t>(first),
+                                 x.begin() + static_cast<std::ptrdiff_t>(last));
+      double lanes[8] = {};
+      reference(piece, lanes);
+      expected.add(zero::kernel::sum_lanes(lanes));
+    }
+    zero::ExactSum sum;
+    zero::kernel::add_squares(sum, x.data(), count);
+    CHECK(sum.value() == expected.value());
+  }
+  x[700] = T(std::numeric_limits<float>::infinity());
+  zero::ExactSum sum;
+  zero::kernel::add_squares(sum, x.data(), x.size());
+  CHECK_FALSE(sum.finite());
 }
