@@ -26,9 +26,13 @@ namespace zero::inline v0_1::detail {
 /// Collectives a rank may have under way; `start` blocks when there would be more.
 inline constexpr std::size_t ring_slots = 64;
 
-/// Bytes of result that one thread takes on at a time: large enough to stream, small enough that a
-/// late rank finds work left and that a failing rank need not wait long for readers of its memory.
-inline constexpr std::size_t part_bytes = MiB;
+/// Bytes of a share that one thread takes on at a time: large enough to stream, small enough that a
+/// late rank finds work left, that nobody waits long for the last part, and that a failing rank
+/// need not wait long for readers of its memory. More ranks mean more traffic for each byte of a
+/// share.
+[[nodiscard]] constexpr std::size_t part_bytes(int size) noexcept {
+  return std::max(64 * KiB, MiB / static_cast<std::size_t>(size));
+}
 
 /// Results up to this size are finished by the last rank that arrives, which spares a wake-up.
 inline constexpr std::size_t inline_bytes = 64 * KiB;
@@ -198,7 +202,8 @@ class Rendezvous {
     bool streaming = false;
     bool withdrawn = false;
     int withdrawn_by = -1;
-    std::size_t left = 0;  ///< elements not yet worked on, over all shares
+    std::size_t unclaimed = 0;  ///< elements that no thread has taken on, over all shares
+    std::size_t left = 0;       ///< elements not yet worked on, over all shares
     Clock::time_point withdrawn_at{};
   };
 
@@ -218,37 +223,71 @@ class Rendezvous {
     std::size_t const result_bytes = slot.op.op == Op::reduce_scatter
                                          ? slot.op.block_bytes()
                                          : receive_count(slot.op, size()) * size_of(slot.op.dtype);
-    slot.streaming = kernel::is_streaming(kernel::Store::automatic, result_bytes);
+    // A rank reads or writes all of its larger buffer: one that does not fit the cache leaves no
+    // room there for a smaller result either.
+    std::size_t const whole_bytes =
+        std::max(send_count(slot.op, size()), receive_count(slot.op, size())) *
+        size_of(slot.op.dtype);
+    slot.streaming = kernel::is_streaming(kernel::Store::automatic, whole_bytes);
+    slot.unclaimed = slot.left;
     slot.done = slot.left == 0;
     if (!slot.done && result_bytes * index(size()) <= inline_bytes) work(lock, slot, rank);
     changed_.notify_all();
   }
 
-  /// Works on a slot until nothing of it is left to take.
+  [[nodiscard]] bool workable(Slot const& slot) const noexcept {
+    return slot.unclaimed > 0 && !slot.withdrawn && !family_->failed();
+  }
+
+  /// Works on a slot until nothing of it is left to take, on this rank's own share first.
   void work(Lock& lock, Slot& slot, int rank) {
-    std::size_t const step = part_bytes / size_of(slot.op.dtype);
-    Buffers const buffers{&send_[cell(slot, 0)], &recv_[cell(slot, 0)], size()};
-    for (int turn = 0; turn < size(); ++turn) {
-      int const share = (rank + turn) % size();
-      std::size_t const length = share_length(slot.op, share, size());
-      std::size_t& claimed = claimed_[cell(slot, share)];
-      while (claimed < length && !family_->failed() && !slot.withdrawn) {
-        std::size_t const first = claimed;
-        std::size_t const count = std::min(step, length - first);
-        claimed += count;
-        ++slot.running;
-        ++family_->running;
-        lock.unlock();
-        run_part(slot.op, buffers, share, first, count, slot.streaming);
-        lock.lock();
-        --slot.running;
-        --family_->running;
-        slot.left -= count;
-        slot.done = slot.left == 0;
-        if (slot.done || slot.withdrawn) changed_.notify_all();
-        if (family_->failed() && family_->running == 0) notify_family();
+    for (int turn = 0; turn < size() && workable(slot);) {
+      if (!work_on_part(lock, slot, (rank + turn) % size())) ++turn;
+    }
+  }
+
+  /// Takes on one part of a share of a workable slot; false if none is left.
+  bool work_on_part(Lock& lock, Slot& slot, int share) {
+    std::size_t const length = share_length(slot.op, share, size());
+    std::size_t& claimed = claimed_[cell(slot, share)];
+    if (claimed == length) return false;
+    std::size_t const first = claimed;
+    std::size_t const step = part_bytes(size()) / size_of(slot.op.dtype);
+    std::size_t const count = std::min(step, length - first);
+    claimed += count;
+    slot.unclaimed -= count;
+    ++slot.running;
+    ++family_->running;
+    lock.unlock();
+    run_part(slot.op,
+             {&send_[cell(slot, 0)], &recv_[cell(slot, 0)], size()},
+             share,
+             first,
+             count,
+             slot.streaming);
+    lock.lock();
+    --slot.running;
+    --family_->running;
+    slot.left -= count;
+    slot.done = slot.left == 0;
+    if (slot.done || slot.withdrawn) changed_.notify_all();
+    if (family_->failed() && family_->running == 0) notify_family();
+    return true;
+  }
+
+  /// Takes on one part of any other collective under way, oldest first, instead of sleeping; false
+  /// if there is none. A single part, so that what this rank waits for is not kept waiting.
+  bool work_elsewhere(Lock& lock, int rank) {
+    std::uint64_t const end = posted_[index(rank)];
+    std::uint64_t const begin = end > ring_slots ? end - ring_slots : 0;
+    for (std::uint64_t sequence = begin; sequence < end; ++sequence) {
+      Slot& slot = slot_of(sequence);
+      if (slot.sequence != sequence || !workable(slot)) continue;
+      for (int turn = 0; turn < size(); ++turn) {
+        if (work_on_part(lock, slot, (rank + turn) % size())) return true;
       }
     }
+    return false;
   }
 
   /// Blocks until a collective is done, working on it as soon as all ranks have posted it.
@@ -262,11 +301,13 @@ class Rendezvous {
       if (ready) {
         work(lock, slot, rank);
         // What is left now is being finished by peers that hold it already: no deadline applies.
-        if (slot.sequence == sequence && !slot.done && !family_->failed() && !slot.withdrawn) {
+        if (slot.sequence == sequence && !slot.done && !family_->failed() && !slot.withdrawn &&
+            !work_elsewhere(lock, rank)) {
           changed_.wait(lock);
         }
         continue;
       }
+      if (work_elsewhere(lock, rank)) continue;
       Clock::time_point limit = deadline;
       bool const gone = left_unwinding_ && sequence >= left_at_;
       if (slot.withdrawn) limit = std::min(limit, slot.withdrawn_at + unwinding_grace);
