@@ -1,0 +1,202 @@
+/// @file
+/// A device that is none: ordinary memory that faults when it is touched outside of its space's
+/// functions, and a queue of work that is put off as long as it may be.
+#pragma once
+
+#include "zero/zero.hpp"
+
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <new>
+#include <stdexcept>
+#include <vector>
+
+namespace trapped {
+
+/// One rank's device: its memory, its queue, and what crossed from it to the host.
+///
+/// Memory is readable and writable only while queued work runs, which happens when the host asks
+/// for a result. Code that follows a pointer of the space on the host dies; code that forgets to
+/// put work into the queue reads what was there before.
+class Device {
+ public:
+  static constexpr std::size_t pool_bytes = std::size_t{8} << 20;
+
+  Device() : pool_(::mmap(nullptr, pool_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+    if (pool_ == MAP_FAILED) throw std::bad_alloc();
+  }
+  Device(Device const&) = delete;
+  Device& operator=(Device const&) = delete;
+  ~Device() { ::munmap(pool_, pool_bytes); }
+
+  [[nodiscard]] void* allocate(std::size_t bytes, std::size_t alignment) {
+    std::size_t const begin = (used_ + alignment - 1) / alignment * alignment;
+    if (bytes > pool_bytes - begin) throw std::bad_alloc();
+    used_ = begin + bytes;
+    return static_cast<std::byte*>(pool_) + begin;
+  }
+
+  /// Refuses a pointer that is not of this device: it would be the host's, or another rank's.
+  void require(void const* begin, std::size_t bytes) const {
+    auto const first = reinterpret_cast<std::uintptr_t>(begin);
+    auto const pool = reinterpret_cast<std::uintptr_t>(pool_);
+    if (first < pool || first - pool > pool_bytes || bytes > pool_bytes - (first - pool)) {
+      throw std::logic_error("memory of the host is given to a device");
+    }
+  }
+
+  void enqueue(std::function<void()> work) { queue_.push_back(std::move(work)); }
+
+  /// Runs what was queued. The only time at which memory is open.
+  void synchronize() {
+    if (::mprotect(pool_, pool_bytes, PROT_READ | PROT_WRITE) != 0) std::abort();
+    for (; !queue_.empty(); queue_.pop_front()) queue_.front()();
+    if (::mprotect(pool_, pool_bytes, PROT_NONE) != 0) std::abort();
+  }
+
+  std::uint64_t downloads = 0;
+  std::uint64_t downloaded_bytes = 0;
+
+ private:
+  void* pool_;
+  std::size_t used_ = 0;
+  std::deque<std::function<void()>> queue_;
+};
+
+/// Models MemorySpace on a device, with the host's kernels.
+class Space {
+ public:
+  static constexpr std::string_view name = "trapped";
+  static constexpr bool host_accessible = false;
+  using Host = zero::space::Host;
+
+  explicit Space(Device& device) : device_(&device) {}
+
+  void zero(void* memory, std::size_t bytes) const {
+    device_->require(memory, bytes);
+    device_->enqueue([=] { Host::zero(memory, bytes); });
+  }
+  void copy(void* to, void const* from, std::size_t bytes) const {
+    device_->require(to, bytes);
+    device_->require(from, bytes);
+    device_->enqueue([=] { Host::copy(to, from, bytes); });
+  }
+  void upload(void* to, void const* host, std::size_t bytes) const {
+    device_->require(to, bytes);
+    auto const* const from = static_cast<std::byte const*>(host);
+    device_->enqueue([to, bytes, kept = std::vector<std::byte>(from, from + bytes)] {
+      Host::upload(to, kept.data(), bytes);
+    });
+  }
+  void download(void* host, void const* from, std::size_t bytes) const {
+    device_->require(from, bytes);
+    ++device_->downloads;
+    device_->downloaded_bytes += bytes;
+    device_->enqueue([=] { Host::download(host, from, bytes); });
+    device_->synchronize();
+  }
+  template <class To, class From>
+  void convert(To* out, From const* in, std::size_t count) const {
+    device_->require(out, count * sizeof(To));
+    device_->require(in, count * sizeof(From));
+    device_->enqueue([=] { Host::convert(out, in, count); });
+  }
+  template <class Sum, class From>
+  void add(Sum* out, From const* in, std::size_t count) const {
+    device_->require(out, count * sizeof(Sum));
+    device_->require(in, count * sizeof(From));
+    device_->enqueue([=] { Host::add(out, in, count); });
+  }
+  template <class T>
+  void add_squares(zero::ExactSum* sum, T const* x, std::size_t count) const {
+    device_->require(sum, sizeof(*sum));
+    device_->require(x, count * sizeof(T));
+    device_->enqueue([=] { Host::add_squares(sum, x, count); });
+  }
+  template <class F>
+  void call(F const& function) const {
+    device_->enqueue(function);
+  }
+  template <class Rule, class M, class P, class G, class S, std::size_t K>
+  void update(Rule const& rule,
+              zero::StepTerms const* terms,
+              zero::UpdateRates const& rates,
+              zero::UpdateArrays<M, P, G, S, K> const& arrays) const {
+    device_->require(terms, sizeof(*terms));
+    device_->require(arrays.master, arrays.count * sizeof(M));
+    device_->require(arrays.gradient, arrays.count * sizeof(G));
+    if (arrays.parameter != nullptr) device_->require(arrays.parameter, arrays.count * sizeof(P));
+    for (S const* const state : arrays.state) device_->require(state, arrays.count * sizeof(S));
+    device_->enqueue([=] { Host::update(rule, terms, rates, arrays); });
+  }
+
+ private:
+  Device* device_;
+};
+
+static_assert(zero::MemorySpace<Space>);
+
+/// Memory of a device; given back with the device.
+struct Allocator {
+  Device* device = nullptr;
+  void* allocate(std::size_t bytes, std::size_t alignment) {
+    return device->allocate(bytes, alignment);
+  }
+  void deallocate(void*, std::size_t, std::size_t) noexcept {}
+};
+
+/// When a collective takes place: both are allowed.
+enum class Collectives : int {
+  early,  ///< in the queue where it was started
+  late,   ///< in the queue where it was first waited for
+};
+
+/// In-process ranks that each have a device.
+class Communicator {
+ public:
+  using Space = trapped::Space;
+  struct Ticket {
+    std::uint64_t number = 0;
+  };
+
+  Communicator(zero::InProcess& inner, Device& device, Collectives when)
+      : inner_(&inner), device_(&device), when_(when) {}
+
+  [[nodiscard]] int rank() const noexcept { return inner_->rank(); }
+  [[nodiscard]] int size() const noexcept { return inner_->size(); }
+  [[nodiscard]] Space space() const { return Space(*device_); }
+
+  Ticket start(zero::Collective const& op) {
+    if (op.count > 0) {
+      device_->require(op.send, op.block_bytes());
+      device_->require(op.recv, op.block_bytes());
+    }
+    started_.push_back(op);
+    ++last_;
+    if (when_ == Collectives::early) enqueue_until(last_);
+    return {last_};
+  }
+  void wait(Ticket& ticket) { enqueue_until(ticket.number); }
+
+ private:
+  /// Ranks may wait in different orders; collectives run in the order of their starts.
+  void enqueue_until(std::uint64_t number) {
+    for (; last_ - started_.size() < number; started_.pop_front()) {
+      device_->enqueue([inner = inner_, op = started_.front()] { zero::run(*inner, op); });
+    }
+  }
+
+  zero::InProcess* inner_;
+  Device* device_;
+  Collectives when_;
+  std::deque<zero::Collective> started_;  ///< and not yet in the queue
+  std::uint64_t last_ = 0;
+};
+
+static_assert(zero::Communicator<Communicator>);
+
+}  // namespace trapped
