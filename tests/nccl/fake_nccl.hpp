@@ -263,9 +263,17 @@ struct Library {
     World& world = *stream->process->world;
     std::lock_guard const lock(world.mutex);
     if (stream->dead) world.violation(stream->process, "a stream destroyed twice");
+    if (!stream->tasks.empty()) world.violation(stream->process, "a busy stream was destroyed");
     stream->dead = true;
     --world.live_streams;
     return {};
+  }
+  static Status stream_query(Stream stream) {
+    if (Status const status = gate(*stream->process); !status.ok()) return status;
+    World& world = *stream->process->world;
+    std::lock_guard const lock(world.mutex);
+    world.pump();
+    return {stream->tasks.empty() ? Result::success : Result::in_progress};
   }
   static Status stream_wait(Stream stream, Event event) {
     return queue(stream, "stream_wait", [&] {

@@ -73,7 +73,7 @@ struct RankSum {
 /// NCCL and the CUDA runtime as static functions. `Library` in zero/comm/nccl.hpp is the real one.
 ///
 /// Every function returns at once or after a bounded time. Those named as NCCL's or CUDA's do what
-/// these do; `event_query` says in_progress for an event that has not happened. `sum_ranks`
+/// these do; `event_query` and `stream_query` say in_progress while there is work left. `sum_ranks`
 /// enqueues the sum of a `RankSum` on the stream. `download` is only called once the stream has
 /// nothing to do. `use_device` sets the calling thread's device: the library calls it on threads
 /// of its own only. `window_driver` tells whether the driver can gather by copy engine.
@@ -126,6 +126,7 @@ concept Api = requires(typename A::Comm comm,
   { A::use_device(number) } -> std::same_as<Status>;
   { A::stream_create(&stream) } -> std::same_as<Status>;
   { A::stream_destroy(stream) } -> std::same_as<Status>;
+  { A::stream_query(stream) } -> std::same_as<Status>;
   { A::stream_wait(stream, event) } -> std::same_as<Status>;
   { A::is_capturing(stream, &flag) } -> std::same_as<Status>;
   { A::event_create(&event) } -> std::same_as<Status>;

@@ -81,9 +81,11 @@ class NcclCore {
     NcclActivity const activity{.operation = "init"};
     for (Lane& lane : lanes_) {
       lane.stream = communication;
-      if (communication != typename A::Stream{}) continue;
-      line_.require(A::stream_create(&lane.stream), activity);
-      lane.owns_stream = true;
+      if (communication == typename A::Stream{}) {
+        line_.require(A::stream_create(&lane.stream), activity);
+        lane.owns_stream = true;
+      }
+      line_.family().use(lane.comm, lane.stream);
     }
     line_.require(flights_.create(), activity);
     line_.require(A::event_create(&ready_), activity);

@@ -5,6 +5,7 @@
 #include "zero/base/error.hpp"
 #include "zero/comm/call_checks.hpp"
 #include "zero/comm/nccl/api.hpp"
+#include "zero/comm/nccl/watch.hpp"
 #include "zero/concepts/communicator.hpp"
 
 #include <algorithm>
@@ -56,9 +57,19 @@ class NcclFamily {
   /// True if an abort has not returned: memory and streams it may still use must not be freed.
   [[nodiscard]] bool stuck() const noexcept { return stuck_; }
 
-  void join(Comm comm, bool owned, int device) { members_.push_back({comm, owned, device}); }
+  void join(Comm comm, bool owned, int device) {
+    members_.push_back({.comm = comm, .owned = owned, .device = device});
+  }
   void leave(Comm comm) noexcept {
     std::erase_if(members_, [&](Member const& member) { return member.comm == comm; });
+  }
+  /// Names the stream a member's work is on: it has to run dry before memory is given back.
+  void use(Comm comm, typename A::Stream stream) noexcept {
+    for (Member& member : members_) {
+      if (member.comm != comm) continue;
+      member.stream = stream;
+      member.runs = true;
+    }
   }
 
   /// @throws Error (communication) with the sentence of the first failure, if there was one
@@ -77,6 +88,9 @@ class NcclFamily {
                             std::to_string(grace_s_),
                             " s and is left to itself"})
                        .text();
+    } else if (stuck_) {
+      sentence_ +=
+          Message({"; its stream did not run dry within ", std::to_string(grace_s_), " s"}).text();
     }
     return true;
   }
@@ -122,6 +136,8 @@ class NcclFamily {
     Comm comm;
     bool owned;
     int device;
+    typename A::Stream stream{};
+    bool runs = false;  ///< the stream is known
   };
 
   /// What helper threads keep alive if they never come back.
@@ -150,8 +166,23 @@ class NcclFamily {
     Lock lock(state->mutex);
     bool const done = state->changed.wait_for(
         lock, std::chrono::duration<double>(grace_s_), [&] { return state->running == 0; });
-    if (!done) stuck_ = true;
+    if (!done || !dry(members)) stuck_ = true;
     return done;
+  }
+
+  /// Work behind what was aborted, such as a sum of blocks, still runs and still uses buffers. What
+  /// cannot be asked, because CUDA itself has failed, does not run any more either.
+  bool dry(std::vector<Member> const& members) const {
+    auto const start = std::chrono::steady_clock::now();
+    NcclBackoff backoff;
+    for (Member const& member : members) {
+      while (member.runs && A::stream_query(member.stream).pending()) {
+        std::chrono::duration<double> const waited = std::chrono::steady_clock::now() - start;
+        if (waited.count() > grace_s_) return false;
+        backoff.pause();
+      }
+    }
+    return true;
   }
 
   int rank_;

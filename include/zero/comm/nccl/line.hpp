@@ -20,12 +20,15 @@ namespace zero::inline v0_1::detail {
 template <nccl::Api A>
 class NcclGroup {
  public:
-  NcclGroup() : open_(true) { started_ = A::group_start(); }
+  NcclGroup() : started_(A::group_start()), open_(started_.ok()) {}
   NcclGroup(NcclGroup const&) = delete;
   NcclGroup& operator=(NcclGroup const&) = delete;
   ~NcclGroup() {
-    if (open_ && started_.ok()) static_cast<void>(A::group_end());
+    if (open_) static_cast<void>(A::group_end());
   }
+
+  /// False if NCCL refused to start: calls would then be on their own.
+  [[nodiscard]] bool open() const noexcept { return open_; }
 
   /// Remembers the first call that failed.
   void add(nccl::Status status) noexcept {
@@ -33,15 +36,15 @@ class NcclGroup {
   }
   /// The first failure of start, calls and end; else what the end said, which may be in_progress.
   [[nodiscard]] nccl::Status end() {
+    if (!open_) return started_;
     open_ = false;
-    if (!started_.ok()) return started_;
     nccl::Status const ended = A::group_end();
     return first_.failed() ? first_ : ended;
   }
 
  private:
-  bool open_;
   nccl::Status started_;
+  bool open_;
   nccl::Status first_;
 };
 
@@ -95,7 +98,7 @@ class NcclLine {
   template <class Body>
   void grouped(Comm comm, NcclActivity const& activity, Body const& body) const {
     NcclGroup<A> group;
-    body(group);
+    if (group.open()) body(group);
     nccl::Status const status = group.end();
     if (status.failed()) end(sentence(comm, status, activity), activity);
     settle(comm, status, activity);

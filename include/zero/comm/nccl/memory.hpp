@@ -45,9 +45,18 @@ class NcclMemory {
            {"NCCL cannot allocate ", rounded, " aligned bytes: ", name(got.result), " ", got.text},
            {.rank = line.family().rank(), .operation = "allocate"});
     }
-    // From here on `release` undoes what has been done, also if a registration throws.
     blocks_.push_back(std::move(block));
+    // Undoes it all if a registration throws: then nobody will give the memory back.
+    struct Undo {
+      NcclMemory* memory;
+      NcclFamily<A> const& family;
+      void* block;
+      ~Undo() {
+        if (memory != nullptr) memory->deallocate(family, block);
+      }
+    } undo{this, line.family(), blocks_.back().memory};
     for (NcclLane<A> const& lane : lanes) add(line, lane, blocks_.back());
+    undo.memory = nullptr;
     return blocks_.back().memory;
   }
 

@@ -1,0 +1,161 @@
+/// Every call of NCCL and CUDA fails once, with every result, and nothing worse than an error comes
+/// of it.
+#include "nccl/world.hpp"
+#include "zero/base/error.hpp"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+namespace {
+
+using zero::Error;
+using zero::Op;
+using zero::nccl::Options;
+using zero::nccl::Registration;
+using zero::nccl::Result;
+using Comm = fake::Nccl<>;
+
+constexpr int ranks = 2;
+
+struct Outcome {
+  int errors = 0;
+  int wrong = 0;
+  std::string strange{};
+  long calls = 0;
+};
+
+/// Everything a trainer does with a group, on one rank.
+void use(Comm& comm, std::atomic<int>& wrong) {
+  auto allocator = comm.allocator();
+  constexpr std::size_t count = 4000;
+  // Owns what a trainer's arena would.
+  struct Memory {
+    Comm::Allocator& allocator;
+    float* data;
+    ~Memory() { allocator.deallocate(data, 2 * count * sizeof(float), 4096); }
+  };
+  Memory const memory{allocator,
+                      static_cast<float*>(allocator.allocate(2 * count * sizeof(float), 4096))};
+  Comm child = comm.split(0, comm.rank());
+  for (int round = 0; round < 12; ++round) {
+    for (std::size_t i = 0; i < 2 * count; ++i) memory.data[i] = static_cast<float>(round);
+    auto const mine = count * static_cast<std::size_t>(comm.rank());
+    zero::run(comm,
+              {.op = Op::reduce_scatter,
+               .count = count,
+               .send = memory.data,
+               .recv = memory.data + mine,
+               .bucket = round});
+    zero::run(comm,
+              {.op = Op::all_gather,
+               .count = count,
+               .send = memory.data + mine,
+               .recv = memory.data,
+               .bucket = round});
+    double x = comm.rank();
+    zero::run(child,
+              {.op = Op::all_reduce,
+               .dtype = zero::DType::f64,
+               .accumulate = zero::DType::f64,
+               .count = 1,
+               .send = &x,
+               .recv = &x});
+    if (x != 1.) ++wrong;
+    for (std::size_t i = 0; i < 2 * count; ++i) {
+      if (memory.data[i] != static_cast<float>(ranks * round)) ++wrong;
+    }
+  }
+  child.close();
+}
+
+Outcome run_once(long call, Result result, unsigned seed) {
+  fake::World world(ranks, seed);
+  fake::Script& script = world.process(static_cast<int>(seed % ranks)).script;
+  script.fail_call = call;
+  script.fail_with = result;
+  std::atomic<int> errors{0};
+  std::atomic<int> wrong{0};
+  std::atomic<int> strange{0};
+  fake::run_processes(world, ranks, [&](fake::Process& process) {
+    process.script.in_progress = static_cast<int>(seed % 3);
+    Options options = fake::quick_options();
+    options.deadline_s = 1;
+    options.grace_s = 1;
+    options.registration = seed % 2 == 0 ? Registration::windows : Registration::buffers;
+    options.separate_gathers = true;
+    fake::Stream* const compute = fake::world_stream(world, process);
+    try {
+      Comm comm({{1}, process.rank, ranks, compute}, options);
+      try {
+        use(comm, wrong);
+        comm.close();
+      } catch (Error const& error) {
+        // As a trainer does who cannot go on.
+        comm.report_failure(error.what());
+        throw;
+      }
+    } catch (Error const&) {
+      ++errors;
+    } catch (...) {
+      ++strange;
+    }
+  });
+  Outcome outcome{.errors = errors, .wrong = wrong};
+  outcome.strange = world.violations();
+  if (strange != 0) outcome.strange += "an exception that is not an Error; ";
+  if (errors == 0 && wrong != 0) outcome.strange += "wrong results and no error; ";
+  if (world.live_memory != 0) outcome.strange += "memory is left; ";
+  if (world.live_events != 0) outcome.strange += "events are left; ";
+  if (world.live_streams != 0) outcome.strange += "streams are left; ";
+  outcome.calls = world.process(static_cast<int>(seed % ranks)).calls;
+  return outcome;
+}
+
+TEST_CASE("Nccl: nothing fails and all is right") {
+  for (unsigned seed = 0; seed < 6; ++seed) {
+    Outcome const outcome = run_once(-1, Result::success, seed);
+    CHECK(outcome.errors == 0);
+    CHECK(outcome.wrong == 0);
+    CHECK_MESSAGE(outcome.strange.empty(), outcome.strange);
+    // What follows is about the first 500 calls, so there have to be as many.
+    CHECK(outcome.calls > 500);
+  }
+}
+
+void fail_every_call(std::vector<Result> const& results, long step) {
+  int bad = 0;
+  int told = 0;
+  int runs = 0;
+  for (long call = 0; call < 500; call += step) {
+    for (Result const result : results) {
+      unsigned const seed = static_cast<unsigned>(call) + static_cast<unsigned>(result) * 1000;
+      Outcome const outcome = run_once(call, result, seed);
+      ++runs;
+      told += outcome.errors > 0 ? 1 : 0;
+      if (outcome.strange.empty()) continue;
+      if (++bad <= 5) FAIL_CHECK("call ", call, ", ", name(result), ": ", outcome.strange);
+    }
+  }
+  CHECK(bad == 0);
+  // Nothing that fails goes unnoticed, but for what is given back at the end anyway.
+  CHECK(told > runs * 9 / 10);
+}
+
+TEST_CASE("Nccl: each of the first 500 calls fails with each result [full]") {
+  fail_every_call({Result::unhandled_cuda_error,
+                   Result::system_error,
+                   Result::internal_error,
+                   Result::invalid_argument,
+                   Result::invalid_usage,
+                   Result::remote_error},
+                  1);
+}
+
+TEST_CASE("Nccl: each seventh of the first 500 calls fails") {
+  fail_every_call({Result::internal_error, Result::invalid_argument}, 7);
+}
+
+}  // namespace

@@ -1,0 +1,318 @@
+/// How NCCL groups are built, how they end, and what they say about themselves.
+#include "nccl/world.hpp"
+#include "zero/base/error.hpp"
+#include "zero/concepts/memory.hpp"
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using fake::Library;
+using zero::Error;
+using zero::ErrorKind;
+using zero::Op;
+using zero::nccl::Options;
+using zero::nccl::Registration;
+using zero::nccl::Result;
+using Comm = fake::Nccl<>;
+
+/// What each rank was told, empty where it went through.
+std::vector<std::string> errors_of(fake::World& world,
+                                   int ranks,
+                                   std::function<void(fake::Process&, fake::Stream*)> const& body) {
+  std::vector<std::string> what(static_cast<std::size_t>(ranks));
+  fake::run_processes(world, ranks, [&](fake::Process& process) {
+    fake::Stream* const compute = fake::world_stream(world, process);
+    try {
+      body(process, compute);
+    } catch (Error const& error) {
+      what[static_cast<std::size_t>(process.rank)] = error.what();
+    }
+  });
+  return what;
+}
+
+bool contains(std::string const& text, char const* part) {
+  return text.find(part) != std::string::npos;
+}
+
+void all_reduce(Comm& comm, int bucket) {
+  float x = 1;
+  zero::run(comm, {.op = Op::all_reduce, .count = 1, .send = &x, .recv = &x, .bucket = bucket});
+}
+
+TEST_CASE("Nccl: a library older than its header is refused, with both versions") {
+  fake::World world(1, 1);
+  world.process(0).script.version = 22703;
+  auto const what = errors_of(world, 1, [&](auto&, auto* compute) {
+    Comm comm({{1}, 0, 1, compute}, fake::quick_options());
+  });
+  CHECK(contains(what[0], "NCCL 2.27.3 runs, but this program was compiled for 2.28.9"));
+  fake::check_clean(world);
+}
+
+TEST_CASE("Nccl: ranks with different versions or options refuse on all ranks alike") {
+  struct Difference {
+    std::function<void(fake::Process&, Options&)> make;
+    char const* words;
+  };
+  Difference const differences[] = {
+      {[](auto& process, auto&) { process.script.version = 23000; }, "NCCL version 23000"},
+      {[](auto&, auto& options) { options.staging_bytes *= 2; }, "staging_bytes 131072"},
+      {[](auto&, auto& options) { options.registration = Registration::buffers; },
+       "registration 1"},
+  };
+  for (auto const& difference : differences) {
+    fake::World world(3, 1);
+    auto const what = errors_of(world, 3, [&](fake::Process& process, auto* compute) {
+      Options options = fake::quick_options();
+      if (process.rank == 2) difference.make(process, options);
+      Comm comm({{1}, process.rank, 3, compute}, options);
+    });
+    for (std::string const& text : what) {
+      CHECK_MESSAGE(contains(text, "rank 2 has "), text);
+      CHECK_MESSAGE(contains(text, difference.words), text);
+    }
+    fake::check_clean(world);
+  }
+}
+
+TEST_CASE("Nccl: a rank that does not come is waited for until the deadline") {
+  fake::World world(2, 1);
+  auto const start = Clock::now();
+  auto const what = errors_of(world, 2, [&](fake::Process& process, auto* compute) {
+    if (process.rank == 1) return;
+    Options options = fake::quick_options();
+    options.deadline_s = 0.2;
+    Comm comm({{1}, 0, 2, compute}, options);
+  });
+  double const seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  CHECK_MESSAGE(contains(what[0], "rank 0 waited 0.2"), what[0]);
+  CHECK(contains(what[0], "[init]"));
+  CHECK(seconds > 0.2);
+  CHECK(seconds < 5);
+  fake::check_clean(world);
+}
+
+TEST_CASE("Nccl: options that no group can have are refused before NCCL is called") {
+  fake::World world(1, 1);
+  std::function<void(Options&)> const mistakes[] = {
+      [](Options& options) { options.deadline_s = 0; },
+      [](Options& options) { options.grace_s = -1; },
+      [](Options& options) { options.watch_s = -1; },
+      [](Options& options) { options.max_ctas = -1; },
+      [](Options& options) { options.staging_bytes = 100; },
+      [](Options& options) { options.copy_engine_gathers = true; },
+  };
+  for (auto const& mistake : mistakes) {
+    auto const what = errors_of(world, 1, [&](auto&, auto* compute) {
+      Options options = fake::quick_options();
+      mistake(options);
+      Comm comm({{1}, 0, 1, compute}, options);
+    });
+    CHECK_MESSAGE(contains(what[0], "NCCL options: "), what[0]);
+  }
+  CHECK(world.process(0).calls == 0);
+}
+
+TEST_CASE("Nccl: the trainer's own communicator is never destroyed, and revoked when it fails") {
+  for (bool const fails : {false, true}) {
+    fake::World world(2, 1);
+    std::vector<Library::Comm> own(2);
+    auto const what = errors_of(world, 2, [&](fake::Process& process, auto* compute) {
+      auto& comm = own[static_cast<std::size_t>(process.rank)];
+      REQUIRE(Library::init(&comm, 2, {1}, process.rank, {}).pending());
+      auto state = Result::in_progress;
+      while (state == Result::in_progress) REQUIRE(Library::async_error(comm, &state).ok());
+      Options options = fake::quick_options();
+      options.deadline_s = fails ? 0.3 : 60;
+      Comm wrapped(zero::nccl::Existing<Library>{comm, compute, compute}, options);
+      CHECK(wrapped.rank() == process.rank);
+      CHECK(wrapped.size() == 2);
+      CHECK_FALSE(wrapped.report().owned);
+      all_reduce(wrapped, 1);
+      if (fails) wrapped.report_failure("the disk is on fire");
+      all_reduce(wrapped, 2);
+      if (process.rank == 0) wrapped.close();
+    });
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      CHECK_FALSE(own[rank]->dead);
+      CHECK_FALSE(own[rank]->finalized);
+      CHECK(own[rank]->revoked == fails);
+      // Whoever is late to report has already heard of it from NCCL.
+      bool const told =
+          contains(what[rank], "the disk is on fire") || contains(what[rank], "remote error");
+      CHECK_MESSAGE(told == fails, what[rank]);
+    }
+    fake::check_clean(world);
+  }
+}
+
+TEST_CASE("Nccl: what a new communicator is configured with cannot be asked of an old one") {
+  fake::World world(1, 1);
+  auto const what = errors_of(world, 1, [&](fake::Process&, auto* compute) {
+    Library::Comm comm = nullptr;
+    REQUIRE(Library::init(&comm, 1, {1}, 0, {}).pending());
+    auto state = Result::in_progress;
+    while (state == Result::in_progress) REQUIRE(Library::async_error(comm, &state).ok());
+    Options options = fake::quick_options();
+    options.separate_gathers = true;
+    Comm wrapped(zero::nccl::Existing<Library>{comm, compute, nullptr}, options);
+  });
+  CHECK(contains(what[0], "properties of a new communicator"));
+}
+
+TEST_CASE("Nccl: memory is registered as asked, gathers by copy engine demand it") {
+  for (Registration const registration :
+       {Registration::none, Registration::buffers, Registration::windows}) {
+    fake::World world(2, 3);
+    bool const windows = registration == Registration::windows;
+    auto const what = errors_of(world, 2, [&](fake::Process& process, auto* compute) {
+      Options options = fake::quick_options();
+      options.registration = registration;
+      options.separate_gathers = true;
+      options.copy_engine_gathers = windows;
+      Comm comm({{1}, process.rank, 2, compute}, options);
+      auto allocator = comm.allocator();
+      static_assert(zero::Allocator<Comm::Allocator>);
+      auto* const memory = static_cast<float*>(allocator.allocate(5000, 4096));
+      auto const report = comm.report();
+      bool const registered = registration != Registration::none;
+      CHECK(report.registration == registration);
+      CHECK(report.registered_bytes == (registered ? 8192u : 0u));
+      CHECK(report.copy_engine_gathers == windows);
+      CHECK(report.communicators == 2);
+      CHECK(report.owned);
+      CHECK(report.library_version == 22809);
+      CHECK(report.reduction == "ordered");
+      CHECK(report.unaligned == 0);
+      memory[process.rank] = static_cast<float>(process.rank);
+      zero::Collective gather{
+          .op = Op::all_gather, .count = 1, .send = memory + process.rank, .recv = memory};
+      zero::run(comm, gather);
+      CHECK(memory[1] == 1);
+      // An odd element of fp32 is where rank 1 sends from.
+      CHECK(comm.report().unaligned == static_cast<std::uint64_t>(process.rank));
+      float elsewhere[2] = {};
+      gather.send = elsewhere + process.rank;
+      gather.recv = elsewhere;
+      if (windows) {
+        CHECK_THROWS_WITH_AS(comm.start(gather), doctest::Contains("copy engine"), Error);
+      } else {
+        zero::run(comm, gather);
+      }
+      allocator.deallocate(memory, 5000, 4096);
+      CHECK(comm.report().registered_bytes == 0);
+      comm.close();
+    });
+    for (std::string const& text : what) CHECK_MESSAGE(text.empty(), text);
+    fake::check_clean(world);
+  }
+}
+
+TEST_CASE(
+    "Nccl: gathers by copy engine are an error, not a fallback, where the driver is too old") {
+  fake::World world(1, 1);
+  world.process(0).script.driver = false;
+  auto const what = errors_of(world, 1, [&](auto&, auto* compute) {
+    Options options = fake::quick_options();
+    options.registration = Registration::windows;
+    options.copy_engine_gathers = true;
+    Comm comm({{1}, 0, 1, compute}, options);
+  });
+  CHECK_MESSAGE(contains(what[0], "copy_engine_gathers needs"), what[0]);
+}
+
+TEST_CASE("Nccl: calls from another device are refused and change nothing") {
+  fake::World world(1, 1);
+  auto const what = errors_of(world, 1, [&](fake::Process& process, auto* compute) {
+    Comm comm({{1}, 0, 1, compute}, fake::quick_options());
+    process.device = 3;
+    try {
+      all_reduce(comm, 0);
+      FAIL("no error");
+    } catch (Error const& error) {
+      CHECK(error.kind() == ErrorKind::invalid_argument);
+      CHECK(contains(error.what(),
+                     "the current CUDA device is 3, but the NCCL communicator is on "
+                     "device 0"));
+    }
+    process.device = 0;
+    all_reduce(comm, 0);
+    comm.close();
+    comm.close();
+    CHECK_THROWS_WITH_AS(all_reduce(comm, 0), doctest::Contains("closed"), Error);
+  });
+  CHECK_MESSAGE(what[0].empty(), what[0]);
+  fake::check_clean(world);
+}
+
+TEST_CASE("Nccl: a ticket that nobody waits for ends the group") {
+  fake::World world(2, 1);
+  auto const what = errors_of(world, 2, [&](fake::Process& process, auto* compute) {
+    Comm comm({{1}, process.rank, 2, compute}, fake::quick_options());
+    if (process.rank == 0) {
+      float x = 1;
+      static_cast<void>(
+          comm.start({.op = Op::all_reduce, .count = 1, .send = &x, .recv = &x, .bucket = 4}));
+    }
+    all_reduce(comm, 4);
+    all_reduce(comm, 5);
+  });
+  CHECK_MESSAGE(contains(what[0], "rank 0 abandoned [all_reduce of 1"), what[0]);
+  CHECK_MESSAGE(contains(what[1], "remote error"), what[1]);
+  fake::check_clean(world);
+}
+
+TEST_CASE("Nccl: an abort that does not return is reported, and the process goes on") {
+  fake::World world(2, 1);
+  world.process(0).script.abort_hangs = true;
+  world.process(0).script.hang_at = 1;
+  auto const what = errors_of(world, 2, [&](fake::Process& process, auto* compute) {
+    Options options = fake::quick_options();
+    options.deadline_s = 0.2;
+    options.grace_s = 0.1;
+    Comm comm({{1}, process.rank, 2, compute}, options);
+    all_reduce(comm, 7);
+  });
+  CHECK_MESSAGE(contains(what[0], "did not return from the abort within 0.1"), what[0]);
+  CHECK(contains(what[0], "bucket 7"));
+  CHECK_MESSAGE(contains(what[1], "bucket 7"), what[1]);
+  // Memory that a stuck abort may still use is left alone, on purpose.
+  CHECK(world.live_memory == 1);
+  world.release_aborts = true;
+  while (world.hanging_aborts != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+TEST_CASE("Nccl: an argument NCCL refuses leaves the group usable") {
+  fake::World world(1, 1);
+  auto const what = errors_of(world, 1, [&](fake::Process& process, auto* compute) {
+    fake::Nccl<zero::nccl::Native> comm({{1}, 0, 1, compute}, fake::quick_options());
+    float x = 1;
+    zero::Collective const op{.op = Op::all_reduce, .count = 1, .send = &x, .recv = &x};
+    process.script.fail_with = Result::invalid_argument;
+    // current_device, is_capturing, event_record, stream_wait, all_reduce
+    process.script.fail_call = process.calls + 4;
+    try {
+      static_cast<void>(comm.start(op));
+      FAIL("no error");
+    } catch (Error const& error) {
+      CHECK(error.kind() == ErrorKind::invalid_argument);
+      CHECK_MESSAGE(contains(error.what(), "invalid argument (scripted)"), error.what());
+    }
+    zero::run(comm, op);
+    CHECK(x == 1);
+    comm.close();
+  });
+  CHECK_MESSAGE(what[0].empty(), what[0]);
+  fake::check_clean(world);
+}
+
+}  // namespace

@@ -1,0 +1,141 @@
+/// What a trainer who never blocks relies on: the order of streams, and a thread that watches.
+#include "nccl/world.hpp"
+#include "zero/base/error.hpp"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using fake::Library;
+using zero::Error;
+using zero::Op;
+using zero::nccl::Options;
+using zero::nccl::Waiting;
+using Comm = fake::Nccl<>;
+
+Options stream_options(bool separate) {
+  Options options = fake::quick_options();
+  options.waiting = Waiting::stream;
+  options.separate_gathers = separate;
+  return options;
+}
+
+/// Writes, reduces, gathers and reads on the compute stream without ever waiting on the host;
+/// returns how many elements were wrong.
+int steps_without_waiting(Comm& comm, fake::Stream* compute, bool capturing) {
+  constexpr std::size_t count = 50;
+  auto const ranks = static_cast<std::size_t>(comm.size());
+  auto const mine = count * static_cast<std::size_t>(comm.rank());
+  std::vector<float> data(count * ranks);
+  std::vector<float> shard(count);
+  std::vector<float> whole(count * ranks);
+  int wrong = 0;
+  compute->process->capturing = capturing;
+  for (int step = 1; step <= 20; ++step) {
+    auto const write = [&data, step] {
+      for (float& x : data) x = static_cast<float>(step);
+    };
+    auto const update = [&shard] {
+      for (float& x : shard) x *= 2;
+    };
+    float const expected = static_cast<float>(2 * step) * static_cast<float>(ranks);
+    auto const read = [&whole, &wrong, expected] {
+      for (float const x : whole) wrong += x == expected ? 0 : 1;
+    };
+    REQUIRE(Library::enqueue(compute, "write", write).ok());
+    auto reduction = comm.start(
+        {.op = Op::reduce_scatter, .count = count, .send = data.data(), .recv = shard.data()});
+    comm.wait(reduction);
+    REQUIRE(Library::enqueue(compute, "update", update).ok());
+    auto gather = comm.start(
+        {.op = Op::all_gather, .count = count, .send = shard.data(), .recv = whole.data()});
+    comm.wait(gather);
+    REQUIRE(Library::enqueue(compute, "read", read).ok());
+  }
+  compute->process->capturing = false;
+  Library::synchronize(compute);
+  static_cast<void>(mine);
+  return wrong;
+}
+
+TEST_CASE("Nccl: the compute stream and the communicator's wait for each other, never the host") {
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    fake::World world(3, seed);
+    std::atomic<int> wrong{0};
+    bool const capturing = seed % 3 == 2;
+    fake::run_processes(world, 3, [&](fake::Process& process) {
+      process.script.in_progress = static_cast<int>(seed % 2);
+      fake::Stream* const compute = fake::world_stream(world, process);
+      Comm comm({{1}, process.rank, 3, compute}, stream_options(seed % 2 == 1));
+      wrong += steps_without_waiting(comm, compute, capturing);
+      comm.close();
+    });
+    CHECK(wrong == 0);
+    fake::check_clean(world);
+  }
+}
+
+TEST_CASE("Nccl: a trainer blocked on its stream is freed by the watching thread") {
+  fake::World world(2, 5);
+  world.errors_spread = false;
+  world.process(1).script.hang_at = 3;
+  std::vector<std::string> what(2);
+  fake::run_processes(world, 2, [&](fake::Process& process) {
+    fake::Stream* const compute = fake::world_stream(world, process);
+    Options options = stream_options(false);
+    options.deadline_s = 0.2;
+    options.watch_s = 0.01;
+    Comm comm({{1}, process.rank, 2, compute}, options);
+    std::vector<float> x(4, 1);
+    std::vector<Comm::Ticket> tickets;
+    for (int bucket = 0; bucket < 6; ++bucket) {
+      auto ticket = comm.start({.op = Op::all_reduce,
+                                .count = x.size(),
+                                .send = x.data(),
+                                .recv = x.data(),
+                                .bucket = bucket});
+      comm.wait(ticket);
+    }
+    // Returns only because somebody else looks after the communicator.
+    Library::synchronize(compute);
+    try {
+      static_cast<void>(comm.poll());
+    } catch (Error const& error) {
+      what[static_cast<std::size_t>(process.rank)] = error.what();
+    }
+  });
+  for (std::string const& text : what) {
+    CHECK_MESSAGE(text.find("waited 0.2") != std::string::npos, text);
+    // Launch 0 is the constructor's, and an ordered all-reduce makes two.
+    CHECK_MESSAGE(text.find("all_reduce of 4 fp32 summed in fp32, bucket 1") != std::string::npos,
+                  text);
+  }
+  fake::check_clean(world);
+}
+
+TEST_CASE("Nccl: poll never blocks and says when all is done") {
+  fake::World world(1, 1);
+  fake::run_processes(world, 1, [&](fake::Process& process) {
+    fake::Stream* const compute = fake::world_stream(world, process);
+    Comm comm({{1}, 0, 1, compute}, stream_options(false));
+    CHECK(comm.poll());
+    bool open = false;
+    REQUIRE(Library::enqueue(compute, "work", [&] { open = true; }).ok());
+    float x = 1;
+    auto ticket = comm.start({.op = Op::all_reduce, .count = 1, .send = &x, .recv = &x});
+    while (!comm.poll()) {
+    }
+    CHECK(open);
+    comm.wait(ticket);
+    comm.close();
+  });
+  fake::check_clean(world);
+}
+
+}  // namespace
