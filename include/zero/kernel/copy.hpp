@@ -4,6 +4,7 @@
 
 #include "zero/base/bytes.hpp"
 #include "zero/base/config.hpp"
+#include "zero/kernel/prefetch.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -56,6 +57,7 @@ ZERO_ALWAYS_INLINE void stream_lines(void* to, void const* from, std::size_t lin
   auto* target = static_cast<__m128i*>(to);
   auto const* source = static_cast<__m128i const*>(from);
   for (std::size_t i = 0; i < lines; ++i) {
+    prefetch<1024>(source);
     __m128i const a = _mm_loadu_si128(source);
     __m128i const b = _mm_loadu_si128(source + 1);
     __m128i const c = _mm_loadu_si128(source + 2);
