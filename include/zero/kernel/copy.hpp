@@ -51,13 +51,15 @@ inline constexpr std::size_t line_bytes = 64;
   return (line_bytes - value % line_bytes) % line_bytes;
 }
 
-/// Writes `lines` cache lines to a line-aligned destination past the cache.
+/// Writes `lines` cache lines to a line-aligned destination past the cache, asking for memory so
+/// many bytes ahead of its reads.
+template <std::size_t Ahead>
 ZERO_ALWAYS_INLINE void stream_lines(void* to, void const* from, std::size_t lines) noexcept {
 #if defined(__SSE2__)
   auto* target = static_cast<__m128i*>(to);
   auto const* source = static_cast<__m128i const*>(from);
   for (std::size_t i = 0; i < lines; ++i) {
-    prefetch<1024>(source);
+    if constexpr (Ahead != 0) prefetch<Ahead>(source);
     __m128i const a = _mm_loadu_si128(source);
     __m128i const b = _mm_loadu_si128(source + 1);
     __m128i const c = _mm_loadu_si128(source + 2);
@@ -88,7 +90,7 @@ inline void copy_streaming(void* to, void const* from, std::size_t bytes) noexce
   }
   std::memcpy(target, source, head);
   std::size_t const lines = (bytes - head) / detail::line_bytes;
-  detail::stream_lines(target + head, source + head, lines);
+  detail::stream_lines<1024>(target + head, source + head, lines);
   std::size_t const done = head + lines * detail::line_bytes;
   std::memcpy(target + done, source + done, bytes - done);
 }

@@ -245,7 +245,7 @@ void sum_range(T* out,
   for (; done + sum_width <= count; done += sum_width) {
     sum_tile<T, Acc, I>(sums, inputs, first + done, ranks);
     if (streaming) {
-      stream_lines(out + done, sums, sizeof(sums) / line_bytes);
+      stream_lines<0>(out + done, sums, sizeof(sums) / line_bytes);
     } else {
       for (std::size_t i = 0; i < sum_width; ++i) out[done + i] = sums[i];
     }
