@@ -455,6 +455,7 @@ struct Library {
     Process& process = *comm->process;
     if (Status const status = gate(process); !status.ok()) return status;
     if (process.group_depth != 1) process.world->violation(&process, "a send outside a group");
+    if (part.sends && part.peer != comm->rank) process.sent += part.count;
     pending_parts().push_back({{comm, stream}, part});
     return {process.script.in_progress > 0 ? Result::in_progress : Result::success};
   }

@@ -51,6 +51,7 @@ struct Process {
   Script script{};
   std::atomic<long> calls{0};
   long launches = 0;
+  std::uint64_t sent = 0;  ///< elements, to other ranks by ncclSend
   bool capturing = false;
   int group_depth = 0;
   std::vector<int> launch_order;  ///< of communicators, by creation

@@ -31,7 +31,6 @@ Options stream_options(bool separate) {
 int steps_without_waiting(Comm& comm, fake::Stream* compute, bool capturing) {
   constexpr std::size_t count = 50;
   auto const ranks = static_cast<std::size_t>(comm.size());
-  auto const mine = count * static_cast<std::size_t>(comm.rank());
   std::vector<float> data(count * ranks);
   std::vector<float> shard(count);
   std::vector<float> whole(count * ranks);
@@ -60,7 +59,6 @@ int steps_without_waiting(Comm& comm, fake::Stream* compute, bool capturing) {
   }
   compute->process->capturing = false;
   Library::synchronize(compute);
-  static_cast<void>(mine);
   return wrong;
 }
 

@@ -10,6 +10,7 @@
 #include "zero/comm/nccl/setup.hpp"
 #include "zero/concepts/communicator.hpp"
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -194,6 +195,11 @@ class BasicNccl {
   /// How many ranks the group has.
   [[nodiscard]] int size() const noexcept { return core_->size(); }
 
+  /// The memory that buffers lie in, and the compute stream as its queue.
+  [[nodiscard]] Space space() const requires(!std::default_initializable<Space>) {
+    return Space(core_->device(), core_->compute());
+  }
+
   /// Enqueues a collective. Returns at once unless 128 are under way, then waits for the oldest.
   /// @par Collective  yes: all ranks, the same calls in the same order
   /// @par Cost        two events and NCCL's own launch; allocates nothing
@@ -203,7 +209,7 @@ class BasicNccl {
     detail::check_arguments(op, rank(), size());
     check_sum(op);
     std::uint64_t number = 0;
-    if (!core_->start(op, number)) return {};
+    if (!core_->template start<R::ordered>(op, number)) return {};
     return Ticket(core_, number);
   }
 

@@ -53,6 +53,7 @@ class NcclCore {
   [[nodiscard]] NcclLine<A> const& line() const noexcept { return line_; }
   [[nodiscard]] nccl::Options const& options() const noexcept { return options_; }
   [[nodiscard]] std::vector<Lane> const& lanes() const noexcept { return lanes_; }
+  [[nodiscard]] int device() const noexcept { return device_; }
   [[nodiscard]] typename A::Stream compute() const noexcept { return compute_; }
   [[nodiscard]] Lock lock() const { return Lock(line_.family().calls); }
 
@@ -121,7 +122,7 @@ class NcclCore {
                               .recv = lanes_[0].staging,
                               .bucket = -1};
     Flight& flight = flights_.next();
-    NcclExchange<A>(line_, lanes_[0], rank_, size_).launch(exchange, ordered_);
+    NcclExchange<A>(line_, lanes_[0], rank_, size_).template launch<false>(exchange);
     depart(flight, exchange, 0, false);
     finish(lock, flight, activity);
     line_.require(A::download(all.data(), lanes_[0].staging, bytes * all.size(), lanes_[0].stream),
@@ -144,6 +145,7 @@ class NcclCore {
   }
 
   /// Enqueues a collective behind what the compute stream has; false if there is nothing to do.
+  template <bool ordered>
   bool start(Collective const& op, std::uint64_t& number) {
     NcclActivity const activity = NcclActivity::of(op);
     Lock lock = this->lock();
@@ -160,7 +162,7 @@ class NcclCore {
     if (!flight.done) finish(lock, flight, activity);
     line_.require(A::event_record(ready_, compute_), activity);
     line_.require(A::stream_wait(lanes_[lane].stream, ready_), activity);
-    NcclExchange<A>(line_, lanes_[lane], rank_, size_).launch(op, ordered_);
+    NcclExchange<A>(line_, lanes_[lane], rank_, size_).template launch<ordered>(op);
     number = depart(flight, op, lane, captured);
     return true;
   }

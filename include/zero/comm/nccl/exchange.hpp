@@ -29,7 +29,9 @@ class NcclExchange {
   NcclExchange(NcclLine<A> const& line, NcclLane<A> const& lane, int rank, int size) noexcept
       : line_(line), lane_(lane), rank_(rank), size_(size) {}
 
-  void launch(Collective const& op, bool ordered) const {
+  /// @tparam ordered  the library adds, which needs a kernel, instead of NCCL
+  template <bool ordered>
+  void launch(Collective const& op) const {
     switch (op.op) {
       case Op::all_gather:
         return settle(A::all_gather(op.send, op.recv, op.count, op.dtype, comm(), stream()), op);
@@ -41,11 +43,11 @@ class NcclExchange {
       }
       case Op::all_to_all: return all_to_all(op);
       case Op::reduce_scatter:
-        if (ordered) return ordered_sums(op, op.count, op.count * ranks(), op.recv);
+        if constexpr (ordered) return ordered_sums(op, op.count, op.count * ranks(), op.recv);
         return settle(A::reduce_scatter(op.send, op.recv, op.count, op.dtype, comm(), stream()),
                       op);
       case Op::all_reduce:
-        if (ordered) return ordered_all_reduce(op);
+        if constexpr (ordered) return ordered_all_reduce(op);
         return settle(A::all_reduce(op.send, op.recv, op.count, op.dtype, comm(), stream()), op);
     }
   }
