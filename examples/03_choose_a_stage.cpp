@@ -13,7 +13,7 @@
 #include <vector>
 
 constexpr int layers = 8;
-constexpr std::size_t width = 4096;
+constexpr std::size_t width = 8192;
 
 /// Trains and returns the parameters of all layers.
 template <class Stage>

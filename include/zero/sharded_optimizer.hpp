@@ -216,8 +216,6 @@ class ShardedOptimizer {
   ///   requests the next one. Elsewhere local, but for a refresh that is still under way
   /// @par Cost        the unit's elements times (N-1)/N sent, where partitioned
   [[nodiscard]] UnitParameters<ShardedOptimizer> parameters(int unit) {
-    engine_.require_unit(unit);
-    engine_.require_bound();
     engine_.acquire_parameters(unit);
     return {*this, unit_view(unit)};
   }
@@ -226,9 +224,7 @@ class ShardedOptimizer {
   /// Local, but may wait for an earlier unit's reduction.
   /// @throws Error (invalid_argument) if the unit was reduced in this micro-step already
   [[nodiscard]] UnitGradients<ShardedOptimizer> gradients(int unit) {
-    engine_.require_unit(unit);
-    engine_.require_bound();
-    engine_.reduction().open(unit);
+    engine_.open_gradients(unit);
     return {*this, unit_view(unit)};
   }
 
@@ -257,10 +253,7 @@ class ShardedOptimizer {
   }
 
   /// Reduces what is left; units without gradients count as zeros. Collective; blocks.
-  void reduce_all() {
-    engine_.require_bound();
-    engine_.reduction().finish();
-  }
+  void reduce_all() { engine_.reduce_all(); }
 
   /// L2 norm of the mean gradient, the same bits on every rank and under every stage; infinity if
   /// it is not finite, not a number if all weights are 0. Reduces what is left first. Collective;
@@ -334,7 +327,7 @@ class ShardedOptimizer {
   [[nodiscard]] detail::UnitTensors unit_view(int unit) const {
     return {tensors(), engine_.tensors_of(unit), unit};
   }
-  [[nodiscard]] std::span<Parameter const> parameter_view(int unit, std::size_t t) {
+  [[nodiscard]] auto parameter_view(int unit, std::size_t t) {
     return engine_.parameter_view(unit, t);
   }
   [[nodiscard]] std::span<Wire> gradient_view(std::size_t t) {

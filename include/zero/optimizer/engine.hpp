@@ -101,11 +101,6 @@ class Engine {
   [[nodiscard]] Reduction<Slots>& reduction() noexcept { return reduction_; }
   [[nodiscard]] StepControl const* control() const noexcept { return control_; }
 
-  void require_unit(int unit) const {
-    if (unit >= 0 && static_cast<std::size_t>(unit) < units_.size()) return;
-    fail(ErrorKind::invalid_argument,
-         {"there is no unit ", unit, "; units are [0, ", units_.size(), ")"});
-  }
   void require_tensor(std::size_t tensor) const {
     if (tensor < tensors_.size()) return;
     fail(ErrorKind::invalid_argument,
@@ -128,6 +123,8 @@ class Engine {
     return unit_tensors_[static_cast<std::size_t>(unit)];
   }
   void acquire_parameters(int unit) {
+    require_unit(unit);
+    require_bound();
     if constexpr (sharding.parameters) {
       refresh_.acquire(unit);
     } else if constexpr (sharding.optimizer) {
@@ -150,6 +147,15 @@ class Engine {
     return {parameters_.tensor(t), count};
   }
 
+  void open_gradients(int unit) {
+    require_unit(unit);
+    require_bound();
+    reduction_.open(unit);
+  }
+  void reduce_all() {
+    require_bound();
+    reduction_.finish();
+  }
   void micro_step(MicroStep const& micro) {
     if (!(micro.weight >= 0.) || micro.weight > 0x1p60) {
       fail(ErrorKind::invalid_argument, "a micro-step's weight must be in [0, 2^60]");
@@ -161,8 +167,7 @@ class Engine {
   /// Reduces what is left, then lets the ranks agree on norm, overflow and weight. Collective.
   void agree() {
     if (agreed_) return;
-    require_bound();
-    reduction_.finish();
+    reduce_all();
     detail::agree(*comm_, space(), control_, reduction_.micro_steps() == 0 ? 1. : weight_);
     agreed_ = true;
     stale_ = true;
@@ -249,6 +254,11 @@ class Engine {
  private:
   using Refresh = std::conditional_t<sharding.parameters, GatherPool<Slots>, Publish<Slots>>;
 
+  void require_unit(int unit) const {
+    if (unit >= 0 && static_cast<std::size_t>(unit) < units_.size()) return;
+    fail(ErrorKind::invalid_argument,
+         {"there is no unit ", unit, "; units are [0, ", units_.size(), ")"});
+  }
   StorageElements agreed_elements(PolicyValues<Slots> const& values) {
     require_consensus<Slots>(
         *comm_, arena_, tensors_, partition_, values.precision, rule_, values.bucket, prefetch_);
