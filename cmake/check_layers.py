@@ -17,6 +17,7 @@ LAYER_OF_DIRECTORY = {
     "rule": 3,
     "precision": 3,
     "space": 3,
+    "device": 3,
     "kernel": 3,
     "optimizer": 4,
 }
@@ -24,7 +25,11 @@ LAYER_OF_FILE = {"sharded_optimizer.hpp": 4, "zero.hpp": 5}
 
 # Models do not know each other: a rule that includes a communicator could not be exchanged alone.
 # Kernels are their shared floor, and a communicator says in which memory it works.
-ALLOWED_BETWEEN_SIBLINGS = {("comm", "kernel"), ("comm", "space"), ("space", "kernel")}
+ALLOWED_BETWEEN_SIBLINGS = {
+    ("comm", "kernel"), ("comm", "space"), ("space", "kernel"),
+    # A device runs the kernels' element functions; what works on device memory launches them.
+    ("device", "kernel"), ("space", "device"), ("comm", "device"),
+}
 MODEL_LAYER = 3
 
 STANDARD_HEADERS = set(
@@ -44,7 +49,13 @@ STANDARD_HEADERS = set(
 INTRINSICS = {"kernel": {"immintrin.h", "emmintrin.h", "xmmintrin.h"}}
 
 # A backend's library, by the beginning of the only headers that may know it.
-BACKENDS = {"comm/mpi": {"mpi.h"}}
+CUDA = {"cuda_runtime_api.h"}
+BACKENDS = {
+    "comm/mpi": {"mpi.h"},
+    "comm/in_process_cuda": CUDA,
+    "device": CUDA,
+    "space/cuda": CUDA,
+}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:<([^>]+)>|"([^"]+)")')
 DEFINE = re.compile(r"^\s*#\s*define\s+(\w+)")
@@ -141,12 +152,12 @@ def find_cycle(graph):
 
 def untested(headers, tests):
     """Headers with neither tests/unit/<path>_test.cpp nor a mention in any other test."""
-    files = [f for f in tests.rglob("*") if f.suffix in {".cpp", ".hpp"}] if tests.is_dir() else []
+    files = [f for f in tests.rglob("*") if f.suffix in {".cpp", ".hpp", ".cu"}] if tests.is_dir() else []
     mentioned = "\n".join(f.read_text(encoding="utf-8") for f in files)
     return [
         header
         for header in headers
-        if not (tests / "unit" / (header.removesuffix(".hpp") + "_test.cpp")).is_file()
+        if not (tests / "unit" / (pathlib.PurePath(header).with_suffix("").as_posix() + "_test.cpp")).is_file()
         and f"zero/{header}" not in mentioned
     ]
 
@@ -172,8 +183,10 @@ def main():
 
     failures, graph = [], {}
     for header, text in texts.items():
-        if not header.endswith(".hpp"):
-            failures.append(f"include/zero/{header}:1: only .hpp files belong here")
+        if not header.endswith(".hpp") and not (
+            header.endswith(".cuh") and directory_of(header) == "device"
+        ):
+            failures.append(f"include/zero/{header}:1: only .hpp files, and .cuh in device, belong here")
             continue
         problems, graph[header] = check_header(header, text, texts.keys())
         failures += [f"include/zero/{header}:{line}: {problem}" for line, problem in problems]

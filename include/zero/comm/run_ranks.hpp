@@ -1,5 +1,5 @@
 /// @file
-/// Runs one function on every rank of an in-process group.
+/// Runs one function on every rank of a group of threads.
 #pragma once
 
 #include "zero/comm/in_process.hpp"
@@ -12,16 +12,15 @@
 
 namespace zero::inline v0_1 {
 
-/// Calls `body(InProcess&)` on `ranks` threads, one per rank, and returns when all have ended.
+/// Calls `body(handle)` on one thread per handle of a group and returns when all have ended.
 ///
 /// If a rank throws, its peers are released with Error (communication) that carries the exception's
 /// text, and the exception that came first, not one of those that followed from it, is rethrown on
 /// the calling thread.
-/// @par Cost  starts and joins `ranks` threads
-/// @throws Error (invalid_argument) if `ranks` is not in [1, InProcess::max_ranks]
-template <class Body>
-void run_ranks(int ranks, Body body, InProcess::Options options = {}) {
-  std::vector<InProcess> handles = InProcess::group(ranks, options);
+/// @tparam C  a communicator of threads, with `report_failure`, such as InProcess
+/// @par Cost  starts and joins a thread per rank
+template <class C, class Body>
+void run_ranks(std::vector<C> handles, Body body) {
   std::vector<std::thread> threads;
   threads.reserve(handles.size());
 #if defined(__cpp_exceptions)
@@ -33,7 +32,7 @@ void run_ranks(int ranks, Body body, InProcess::Options options = {}) {
     std::exception_ptr& place = first ? origin : follower;
     if (place == nullptr) place = std::current_exception();
   };
-  auto const run_rank = [&](InProcess comm) {
+  auto const run_rank = [&](C comm) {
     try {
       body(comm);
     } catch (std::exception const& error) {
@@ -43,7 +42,7 @@ void run_ranks(int ranks, Body body, InProcess::Options options = {}) {
     }
   };
   try {
-    for (InProcess& handle : handles) threads.emplace_back(run_rank, std::move(handle));
+    for (C& handle : handles) threads.emplace_back(run_rank, std::move(handle));
   } catch (...) {
     // A thread was refused: the handles that remain leave, which releases the ranks that run.
     keep(true);
@@ -53,10 +52,17 @@ void run_ranks(int ranks, Body body, InProcess::Options options = {}) {
   if (origin != nullptr) std::rethrow_exception(origin);
   if (follower != nullptr) std::rethrow_exception(follower);
 #else
-  auto const run_rank = [&](InProcess comm) { body(comm); };
-  for (InProcess& handle : handles) threads.emplace_back(run_rank, std::move(handle));
+  auto const run_rank = [&](C comm) { body(comm); };
+  for (C& handle : handles) threads.emplace_back(run_rank, std::move(handle));
   for (std::thread& thread : threads) thread.join();
 #endif
+}
+
+/// Calls `body(InProcess&)` on `ranks` threads, one per rank of a new group: see above.
+/// @throws Error (invalid_argument) if `ranks` is not in [1, InProcess::max_ranks]
+template <class Body>
+void run_ranks(int ranks, Body body, InProcess::Options options = {}) {
+  run_ranks(InProcess::group(ranks, options), std::move(body));
 }
 
 }  // namespace zero::inline v0_1

@@ -1,0 +1,251 @@
+/// @file
+/// Threads as ranks over device memory, on whatever runtime.
+#pragma once
+
+#include "zero/base/error.hpp"
+#include "zero/comm/call_checks.hpp"
+#include "zero/comm/device_engine.hpp"
+#include "zero/comm/device_meeting.hpp"
+#include "zero/concepts/communicator.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace zero::inline v0_1 {
+
+/// One rank of a group of threads that work on device memory; every thread holds a handle of its
+/// own. `InProcessCuda` is this over the CUDA runtime.
+///
+/// Peers' buffers are read where they are: gathers are copies, sums are one kernel per rank that
+/// reads all ranks' buffers and adds in rank order, so that results are bit-identical to those of
+/// InProcess. Transfers have streams of their own and overlap what the trainer enqueues between
+/// `start` and `wait`. No kernel ever waits for another.
+///
+/// `start` and `wait` enqueue: a thread blocks in `wait` until its peers' threads have started the
+/// collective, and never for a device. The result is there, and `send` may be written again, for
+/// what is enqueued on the rank's stream from then on. The calls that start a collective are made
+/// by the last rank to arrive, for all of them. A group of one enqueues on the trainer's stream
+/// only, so that its steps can be captured in a graph; larger groups cannot, since their events
+/// cross threads.
+///
+/// Ranks that disagree about a collective, that throw, leave, or arrive too late end the whole
+/// family of groups, as in InProcess, and so does a call of the runtime that fails. A device that
+/// hangs is not noticed here.
+/// @par Threads  a handle belongs to one thread at a time; the group itself is shared
+template <detail::DeviceApi Api>
+class DeviceGroup {
+  using Engine = detail::DeviceEngine<Api>;
+  using Meeting = detail::DeviceMeeting<Engine>;
+
+ public:
+  using Space = typename Api::Space;  ///< a rank's device and its trainer's stream
+
+  /// Settings of a whole family: of a group and of those split from it.
+  struct Options {
+    double deadline_s = 600;  ///< seconds after which a rank that does not arrive is given up on
+  };
+
+  /// The buffers of so many ranks fit into the parameters of a kernel.
+  static constexpr int max_ranks = Api::max_ranks;
+
+  /// A collective under way. Destroying it unfinished withdraws this rank's buffers and ends the
+  /// group, unless all ranks have started it; what is enqueued on the rank's stream from then on
+  /// may overwrite them.
+  class Ticket {
+   public:
+    Ticket() = default;
+    /// Takes over the collective; `other` has nothing left to wait for.
+    Ticket(Ticket&& other) noexcept
+        : group_(std::move(other.group_)),
+          sequence_(other.sequence_),
+          rank_(other.rank_),
+          exceptions_(other.exceptions_) {}
+    /// Takes over the collective. One that this ticket still held is withdrawn as in destruction.
+    Ticket& operator=(Ticket&& other) noexcept {
+      if (this != &other) {
+        abandon();
+        group_ = std::move(other.group_);
+        sequence_ = other.sequence_;
+        rank_ = other.rank_;
+        exceptions_ = other.exceptions_;
+      }
+      return *this;
+    }
+    ~Ticket() { abandon(); }
+
+   private:
+    friend class DeviceGroup;
+    Ticket(std::shared_ptr<Meeting> group, std::uint64_t sequence, int rank) noexcept
+        : group_(std::move(group)),
+          sequence_(sequence),
+          rank_(rank),
+          exceptions_(std::uncaught_exceptions()) {}
+
+    void abandon() noexcept {
+      if (group_ == nullptr) return;
+      group_->abandon(rank_, sequence_, std::uncaught_exceptions() > exceptions_);
+      group_.reset();
+    }
+
+    std::shared_ptr<Meeting> group_;  ///< null when there is nothing left to wait for
+    std::uint64_t sequence_ = 0;
+    int rank_ = -1;
+    int exceptions_ = 0;  ///< exceptions in flight at birth: more of them at death mean unwinding
+  };
+
+  /// Handles of a new group, to be moved to one thread each. Not collective.
+  /// @param spaces  one per rank: several ranks may share a device, each has a stream of its own
+  /// @throws Error (invalid_argument) if there are not 1 to max_ranks ranks or the deadline not > 0
+  /// @throws Error (resource) if the runtime refuses, or two devices cannot reach one another
+  [[nodiscard]] static std::vector<DeviceGroup> group(std::vector<Space> spaces,
+                                                      Options options,
+                                                      Api api = {}) {
+    auto const ranks = static_cast<int>(std::min<std::size_t>(spaces.size(), max_ranks + 1));
+    if (ranks < 1 || ranks > max_ranks) {
+      fail(ErrorKind::invalid_argument,
+           {"a group over devices has 1 to ", max_ranks, " ranks, not ", spaces.size()});
+    }
+    if (!(options.deadline_s > 0 && options.deadline_s < 1e9)) {
+      fail(ErrorKind::invalid_argument, "the deadline of a group is not in (0, 1e9) s");
+    }
+    for (Space const& own : spaces) {
+      for (Space const& peer : spaces) {
+        if (char const* const problem = api.connect(own, peer)) fail(ErrorKind::resource, problem);
+      }
+    }
+    auto family = std::make_shared<typename Meeting::Family>();
+    family->deadline = std::chrono::duration<double>(options.deadline_s);
+    Engine engine(std::move(api), std::move(spaces));
+    if (char const* const problem = engine.open(Meeting::ring_slots)) {
+      fail(ErrorKind::resource, problem);
+    }
+    std::vector<int> numbers;
+    for (int rank = 0; rank < ranks; ++rank) numbers.push_back(rank);
+    auto const shared =
+        std::make_shared<Meeting>(std::move(family), std::move(numbers), std::move(engine));
+    std::vector<DeviceGroup> handles;
+    handles.reserve(static_cast<std::size_t>(ranks));
+    for (int rank = 0; rank < ranks; ++rank) handles.push_back(DeviceGroup(shared, rank));
+    return handles;
+  }
+
+  /// @overload
+  [[nodiscard]] static std::vector<DeviceGroup> group(std::vector<Space> spaces) {
+    return group(std::move(spaces), Options{});
+  }
+
+  /// Takes over the rank's place in the group; `other` may only be destroyed or assigned to.
+  DeviceGroup(DeviceGroup&& other) noexcept
+      : group_(std::move(other.group_)), rank_(other.rank_), size_(other.size_) {}
+  /// Leaves the present group as in destruction, then takes over the place of `other`.
+  DeviceGroup& operator=(DeviceGroup&& other) noexcept {
+    if (this != &other) {
+      leave();
+      group_ = std::move(other.group_);
+      rank_ = other.rank_;
+      size_ = other.size_;
+      exceptions_ = std::uncaught_exceptions();
+    }
+    return *this;
+  }
+  /// Leaves the group: peers that wait for this rank, now or later, get an error that names it.
+  ~DeviceGroup() { leave(); }
+
+  /// This rank's number in the group, from 0.
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  /// How many ranks the group has.
+  [[nodiscard]] int size() const noexcept { return size_; }
+  /// This rank's device and stream.
+  [[nodiscard]] Space space() const { return group_->engine().space(rank_); }
+
+  /// Starts a collective on what is in the buffers when the rank's stream comes here. Returns at
+  /// once unless 64 are under way, then waits until all ranks have started the oldest.
+  ///
+  /// @par Collective  yes: all ranks, the same calls in the same order
+  /// @par Cost        allocates nothing; the last rank to arrive enqueues for all
+  /// @throws Error (invalid_argument) for a call no peer could match, such as a null buffer
+  /// @throws Error (communication) if the ranks disagree or one of them has failed
+  Ticket start(Collective const& op) {
+    detail::check_arguments(op, rank_, size_);
+    return Ticket(group_, group_->post(rank_, op), rank_);
+  }
+
+  /// Blocks until all ranks have started the collective; what is enqueued on the rank's stream from
+  /// then on comes after it. In any order.
+  /// @throws Error (communication) if a rank disagrees, throws, leaves or misses the deadline
+  void wait(Ticket& ticket) {
+    if (ticket.group_ == nullptr) return;
+    ticket.group_->wait(ticket.rank_, ticket.sequence_);
+    ticket.group_.reset();
+  }
+
+  /// Divides the group: ranks of one color form a new group, ordered by key, then by rank.
+  ///
+  /// The new group shares the fate of this one: an error in either ends both.
+  /// @par Collective  yes; blocks; allocates
+  /// @throws Error (communication) as `wait` does
+  [[nodiscard]] DeviceGroup split(int color, int key) {
+    std::vector<Choice> const all = group_->exchange(rank_, {.color = color, .key = key});
+    std::vector<int> members;
+    for (int rank = 0; rank < size_; ++rank) {
+      if (all[static_cast<std::size_t>(rank)].color == color) members.push_back(rank);
+    }
+    std::stable_sort(members.begin(), members.end(), [&](int a, int b) {
+      return all[static_cast<std::size_t>(a)].key < all[static_cast<std::size_t>(b)].key;
+    });
+    if (members.front() == rank_) found(members);
+    // Only after everybody has come here again are all new groups in their places.
+    static_cast<void>(group_->exchange(rank_, {.color = color, .key = key}));
+    auto const found = std::find(members.begin(), members.end(), rank_);
+    return DeviceGroup(group_->take(rank_), static_cast<int>(found - members.begin()));
+  }
+
+  /// Ends the whole family of groups because this rank cannot go on: every peer's present or next
+  /// call throws Error (communication) with this reason in it.
+  /// @return true if the family was in order until now, so that this is the original failure
+  bool report_failure(std::string_view reason) { return group_->report(rank_, reason); }
+
+ private:
+  using Choice = typename Meeting::Choice;
+
+  DeviceGroup(std::shared_ptr<Meeting> group, int rank) noexcept
+      : group_(std::move(group)), rank_(rank), size_(group_->size()) {}
+
+  /// Makes the group of `members`, or ends the family because the runtime refuses.
+  void found(std::vector<int> const& members) {
+    std::vector<int> numbers;
+    std::vector<Space> spaces;
+    for (int const member : members) {
+      numbers.push_back(group_->world_rank(member));
+      spaces.push_back(group_->engine().space(member));
+    }
+    Engine engine(group_->engine().api(), std::move(spaces));
+    if (char const* const problem = engine.open(Meeting::ring_slots)) {
+      static_cast<void>(report_failure(problem));
+      return;
+    }
+    auto const child =
+        std::make_shared<Meeting>(group_->family(), std::move(numbers), std::move(engine));
+    for (int const member : members) group_->place(member, child);
+  }
+
+  void leave() noexcept {
+    if (group_ == nullptr) return;
+    group_->leave(rank_, std::uncaught_exceptions() > exceptions_);
+    group_.reset();
+  }
+
+  std::shared_ptr<Meeting> group_;  ///< null only after a move
+  int rank_ = -1;
+  int size_ = 0;
+  int exceptions_ = std::uncaught_exceptions();
+};
+
+}  // namespace zero::inline v0_1

@@ -1,0 +1,114 @@
+/// @file
+/// Threads as ranks over the memory of one or several GPUs.
+#pragma once
+
+#include "zero/comm/device_engine.hpp"
+#include "zero/comm/device_group.hpp"
+#include "zero/device/buffers.hpp"
+#include "zero/device/scope.hpp"
+#include "zero/space/cuda.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+
+namespace zero::inline v0_1 {
+
+namespace detail {
+
+/// The CUDA runtime as DeviceGroup asks for it.
+///
+/// `sum` launches a kernel: a translation unit in which it is called is compiled by nvcc.
+struct CudaApi {
+  using Space = space::Cuda;
+  using Stream = cudaStream_t;
+  using Event = cudaEvent_t;
+  static constexpr int max_ranks = device::max_listed_ranks;
+
+  /// Gives the device of `own` access to the memory of that of `peer`. For memory of cudaMalloc;
+  /// pools of cudaMallocAsync have accesses of their own.
+  [[nodiscard]] char const* connect(Space const& own, Space const& peer) const {
+    if (own.device() == peer.device()) return nullptr;
+    int possible = 0;
+    char const* const problem =
+        status(cudaDeviceCanAccessPeer(&possible, own.device(), peer.device()));
+    if (problem != nullptr) return problem;
+    if (possible == 0) return "two of the devices have no access to one another's memory";
+    return on(own, [&] {
+      cudaError_t const answer = cudaDeviceEnablePeerAccess(peer.device(), 0);
+      if (answer != cudaErrorPeerAccessAlreadyEnabled) return answer;
+      static_cast<void>(cudaGetLastError());
+      return cudaSuccess;
+    });
+  }
+  [[nodiscard]] Stream stream(Space const& space) const { return space.stream(); }
+  [[nodiscard]] char const* open(Space const& space, Stream& stream) const {
+    return on(space, [&] { return cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking); });
+  }
+  [[nodiscard]] char const* create(Space const& space, Event& event) const {
+    return on(space, [&] { return cudaEventCreateWithFlags(&event, cudaEventDisableTiming); });
+  }
+  [[nodiscard]] char const* record(Space const& space, Stream stream, Event event) const {
+    return on(space, [&] { return cudaEventRecord(event, stream); });
+  }
+  [[nodiscard]] char const* wait(Space const& space, Stream stream, Event event) const {
+    return on(space, [&] { return cudaStreamWaitEvent(stream, event, 0); });
+  }
+  [[nodiscard]] char const* copy(
+      Space const& space, Stream stream, void* to, void const* from, std::size_t bytes) const {
+    return on(space, [&] { return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream); });
+  }
+  template <class Sum>
+  [[nodiscard]] char const* sum(Space const& space, Stream stream, Sum const& sum) const;
+  void close(Stream stream) const { static_cast<void>(cudaStreamDestroy(stream)); }
+  void destroy(Event event) const { static_cast<void>(cudaEventDestroy(event)); }
+
+ private:
+  /// Null, or what the runtime says is wrong.
+  [[nodiscard]] static char const* status(cudaError_t answer) noexcept {
+    if (answer == cudaSuccess) [[likely]] {
+      return nullptr;
+    }
+    static_cast<void>(cudaGetLastError());
+    return cudaGetErrorString(answer);
+  }
+  template <class Call>
+  [[nodiscard]] static char const* on(Space const& space, Call const& call) noexcept {
+    device::TryScope const scope(space.device());
+    return status(scope.status() == cudaSuccess ? call() : scope.status());
+  }
+};
+
+}  // namespace detail
+
+/// Threads as ranks over device memory: `InProcessCuda::group(spaces)` makes a rank of each
+/// `space::Cuda`. Four ranks on one GPU are four streams of it; ranks on several GPUs of a process
+/// read each other's memory, which must be from cudaMalloc (`device::MallocAllocator`) or from a
+/// pool that they have access to.
+using InProcessCuda = DeviceGroup<detail::CudaApi>;
+
+static_assert(SplittableCommunicator<InProcessCuda>);
+
+}  // namespace zero::inline v0_1
+
+#if defined(__CUDACC__)
+#include "zero/device/sum.cuh"
+
+namespace zero::inline v0_1::detail {
+
+template <class Sum>
+char const* CudaApi::sum(Space const& space, Stream stream, Sum const& sum) const {
+  device::SumTargets targets{.count = sum.target_count};
+  for (int i = 0; i < sum.target_count; ++i) targets.at[i] = sum.targets[i];
+  device::BufferList sources;
+  for (int rank = 0; rank < sum.source_count; ++rank) sources.at[rank] = sum.sources[rank];
+  device::Queue queue = space.queue();
+  queue.stream = stream;
+  return on(space, [&] {
+    return device::try_sum_ranks(
+        queue, sum.dtype, sum.accumulate, targets, sources, sum.source_count, sum.first, sum.count);
+  });
+}
+
+}  // namespace zero::inline v0_1::detail
+#endif

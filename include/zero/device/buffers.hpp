@@ -1,0 +1,43 @@
+/// @file
+/// The buffers of all ranks, as a kernel is told of them.
+#pragma once
+
+#include "zero/base/config.hpp"
+
+#include <cstddef>
+
+namespace zero::inline v0_1::device {
+
+/// Buffers of up to so many ranks fit into the parameters of a kernel.
+inline constexpr int max_listed_ranks = 64;
+
+/// One address per rank, wherever it points.
+struct BufferList {
+  void const* at[max_listed_ranks] = {};
+
+  /// Where the buffer of `rank` begins.
+  template <class T>
+  [[nodiscard]] ZERO_HOST_DEVICE T const* of(int rank) const noexcept {
+    return static_cast<T const*>(at[rank]);
+  }
+};
+
+/// Equal blocks of any number of ranks, one after the other: what an all-to-all leaves behind.
+struct BufferBlocks {
+  void const* first = nullptr;
+  std::size_t stride = 0;  ///< in elements
+
+  /// Where the block of `rank` begins.
+  template <class T>
+  [[nodiscard]] ZERO_HOST_DEVICE T const* of(int rank) const noexcept {
+    return static_cast<T const*>(first) + static_cast<std::size_t>(rank) * stride;
+  }
+};
+
+/// The buffers that a sum is written to, all alike.
+struct SumTargets {
+  void* at[max_listed_ranks] = {};
+  int count = 1;
+};
+
+}  // namespace zero::inline v0_1::device

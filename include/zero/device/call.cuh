@@ -1,0 +1,27 @@
+/// @file
+/// A function object, run once on a device.
+#pragma once
+
+#include "zero/device/launch.cuh"
+
+#include <type_traits>
+
+namespace zero::inline v0_1::device {
+
+namespace kernels {
+
+template <class F>
+ZERO_KERNEL call(F const function) {
+  function();
+}
+
+}  // namespace kernels
+
+/// Enqueues function(), on one thread.
+template <class F>
+void call(Queue const& queue, F const& function) {
+  static_assert(std::is_trivially_copyable_v<F>, "zero: a device gets function objects as bytes");
+  launch(queue, "call", 1, 1, kernels::call<F>, function);
+}
+
+}  // namespace zero::inline v0_1::device

@@ -1,0 +1,74 @@
+/// @file
+/// What a device does with one element, as functions that the host can run as well.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/concepts/rule.hpp"
+#include "zero/device/real.hpp"
+#include "zero/kernel/reduce.hpp"
+
+#include <concepts>
+#include <cstddef>
+#include <type_traits>
+
+namespace zero::inline v0_1::device {
+
+/// The element of an update: what `kernel::update` documents, for one i.
+/// @param state  the rule's states, read and written; at least one element, read or not
+/// @param published  written unless it has the type of the master
+template <Rule R, class Master, class Parameter, class Gradient, class State, std::size_t Count>
+ZERO_HOST_DEVICE void update_element(R const& rule,
+                                     StepScalars const& scalars,
+                                     float gradient_scale,
+                                     Master& master,
+                                     Parameter& published,
+                                     Gradient gradient,
+                                     State (&state)[Count]) noexcept {
+  Real p = static_cast<float>(master);
+  Real const g = Real(static_cast<float>(gradient)) * gradient_scale;
+  Real states[Count];
+  for (std::size_t k = 0; k < Count; ++k) states[k] = static_cast<float>(state[k]);
+  rule.update(scalars, p, g, static_cast<Real*>(states));
+  master = static_cast<Master>(static_cast<float>(p));
+  for (std::size_t k = 0; k < Count; ++k) {
+    state[k] = static_cast<State>(static_cast<float>(states[k]));
+  }
+  if constexpr (!std::same_as<Master, Parameter>) {
+    published = static_cast<Parameter>(static_cast<float>(master));
+  }
+}
+
+/// Neighbouring elements of a sum over ranks: what `kernel::sum_ranks` documents, for each i.
+/// @param inputs  gives the elements of rank r as the Vector inputs(r)
+template <class Acc, std::size_t width, class Inputs>
+[[nodiscard]] ZERO_HOST_DEVICE auto sum_vectors(Inputs const& inputs, int ranks) noexcept {
+  namespace host = kernel::detail;
+  auto result = inputs(0);
+  using T = std::remove_reference_t<decltype(result.values[0])>;
+  using Value = typename host::Arithmetic<Acc>::Type;
+  Value sum[width];
+  for (std::size_t i = 0; i < width; ++i) sum[i] = host::widened<Acc>(result.values[i]);
+  for (int rank = 1; rank < ranks; ++rank) {
+    auto const next = inputs(rank);
+    for (std::size_t i = 0; i < width; ++i) {
+      sum[i] = host::rounded<Acc>(sum[i] + host::widened<Acc>(next.values[i]));
+    }
+  }
+  for (std::size_t i = 0; i < width; ++i) result.values[i] = host::convert<T>(sum[i]);
+  return result;
+}
+
+/// To(float(x)), rounded to nearest even.
+template <class To, class From>
+[[nodiscard]] ZERO_HOST_DEVICE To convert_element(From x) noexcept {
+  return static_cast<To>(static_cast<float>(x));
+}
+
+/// Acc(float(sum) + float(x)), rounded once.
+template <class Acc, class T>
+[[nodiscard]] ZERO_HOST_DEVICE Acc add_element(Acc sum, T x) noexcept {
+  return static_cast<Acc>(
+      static_cast<float>(Real(static_cast<float>(sum)) + Real(static_cast<float>(x))));
+}
+
+}  // namespace zero::inline v0_1::device

@@ -1,0 +1,109 @@
+/// @file
+/// The number a rule runs on where it runs on a device.
+#pragma once
+
+#include "zero/base/config.hpp"
+
+namespace zero::inline v0_1::device {
+
+/// One float whose operations are rounded as they are written.
+///
+/// nvcc contracts `a * b + c` unless told otherwise, and with -use_fast_math divides and takes
+/// roots approximately; the intrinsics behind these operators do neither, whatever the flags. So a
+/// rule's element has the bits that the host gives it where the host has a fused multiply-add, and
+/// those of math::mul_add's two roundings elsewhere differ in the last place. What flags still
+/// decide is -ftz=true, a part of -use_fast_math, which flushes subnormal numbers to zero.
+///
+/// On the host it computes the same bits, in software where the target has no fused multiply-add:
+/// that is what tests of device arithmetic run on.
+class Real {
+ public:
+  Real() = default;
+  /// Exact; implicit, so that a float mixes with a Real on either side.
+  ZERO_HOST_DEVICE constexpr Real(float value) noexcept : value_(value) {}
+  /// Exact.
+  [[nodiscard]] ZERO_HOST_DEVICE constexpr explicit operator float() const noexcept {
+    return value_;
+  }
+
+  /// Rounded to nearest even, never contracted.
+  [[nodiscard]] ZERO_HOST_DEVICE friend Real operator+(Real a, Real b) noexcept {
+#if defined(__CUDA_ARCH__)
+    return __fadd_rn(a.value_, b.value_);
+#else
+    return a.value_ + b.value_;
+#endif
+  }
+  /// @copydoc operator+
+  [[nodiscard]] ZERO_HOST_DEVICE friend Real operator-(Real a, Real b) noexcept {
+#if defined(__CUDA_ARCH__)
+    return __fsub_rn(a.value_, b.value_);
+#else
+    return a.value_ - b.value_;
+#endif
+  }
+  /// @copydoc operator+
+  [[nodiscard]] ZERO_HOST_DEVICE friend Real operator*(Real a, Real b) noexcept {
+#if defined(__CUDA_ARCH__)
+    return __fmul_rn(a.value_, b.value_);
+#else
+    // Opaque, since gcc contracts across statements where the target has a fused multiply-add.
+    float product = a.value_ * b.value_;
+    asm("" : "+m"(product));
+    return product;
+#endif
+  }
+  /// Rounded correctly, whatever -prec-div says.
+  [[nodiscard]] ZERO_HOST_DEVICE friend Real operator/(Real a, Real b) noexcept {
+#if defined(__CUDA_ARCH__)
+    return __fdiv_rn(a.value_, b.value_);
+#else
+    return a.value_ / b.value_;
+#endif
+  }
+  /// Exact.
+  [[nodiscard]] ZERO_HOST_DEVICE friend Real operator-(Real a) noexcept { return -a.value_; }
+  /// As the operator of one more letter.
+  ZERO_HOST_DEVICE Real& operator+=(Real b) noexcept { return *this = *this + b; }
+  /// @copydoc operator+=
+  ZERO_HOST_DEVICE Real& operator-=(Real b) noexcept { return *this = *this - b; }
+  /// @copydoc operator+=
+  ZERO_HOST_DEVICE Real& operator*=(Real b) noexcept { return *this = *this * b; }
+  /// @copydoc operator+=
+  ZERO_HOST_DEVICE Real& operator/=(Real b) noexcept { return *this = *this / b; }
+
+  /// False if either is a NaN.
+  [[nodiscard]] ZERO_HOST_DEVICE friend bool operator<(Real a, Real b) noexcept {
+    return a.value_ < b.value_;
+  }
+  /// @copydoc operator<
+  [[nodiscard]] ZERO_HOST_DEVICE friend bool operator>(Real a, Real b) noexcept {
+    return a.value_ > b.value_;
+  }
+
+  /// |a|, exact.
+  [[nodiscard]] ZERO_HOST_DEVICE static Real abs(Real a) noexcept {
+    return __builtin_fabsf(a.value_);
+  }
+  /// Rounded correctly, whatever -prec-sqrt says.
+  [[nodiscard]] ZERO_HOST_DEVICE static Real sqrt(Real a) noexcept {
+#if defined(__CUDA_ARCH__)
+    return __fsqrt_rn(a.value_);
+#else
+    return __builtin_sqrtf(a.value_);
+#endif
+  }
+  /// a * b + c, rounded once.
+  [[nodiscard]] ZERO_HOST_DEVICE static Real mul_add(Real a, Real b, Real c) noexcept {
+#if defined(__CUDA_ARCH__)
+    return __fmaf_rn(a.value_, b.value_, c.value_);
+#else
+    return __builtin_fmaf(a.value_, b.value_, c.value_);
+#endif
+  }
+
+ private:
+  float value_ = 0.f;
+};
+
+}  // namespace zero::inline v0_1::device

@@ -1,0 +1,129 @@
+/// @file
+/// Sums over ranks on a device: one kernel that reads all ranks' buffers, in rank order.
+#pragma once
+
+#include "zero/base/dtype.hpp"
+#include "zero/device/buffers.hpp"
+#include "zero/device/element.hpp"
+#include "zero/device/launch.cuh"
+#include "zero/device/scope.hpp"
+#include "zero/device/status.hpp"
+#include "zero/device/vector.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace zero::inline v0_1::device {
+
+namespace kernels {
+
+template <class T, class Acc, std::size_t width, class Source>
+__device__ inline void sum_vector(SumTargets const& targets,
+                                  Source const& source,
+                                  int ranks,
+                                  std::size_t at) {
+  Vector<T, width> const result = sum_vectors<Acc, width>(
+      [&](int rank) { return load<width>(source.template of<T>(rank), at); }, ranks);
+  for (int i = 0; i < targets.count; ++i) store<width>(static_cast<T*>(targets.at[i]), at, result);
+}
+
+template <class T, class Acc, class Source>
+ZERO_KERNEL sum_ranks(SumTargets const targets,
+                      Source const source,
+                      int ranks,
+                      std::size_t first,
+                      std::size_t count,
+                      Cut const cut) {
+  constexpr std::size_t width = access_bytes / sizeof(T);
+  std::size_t const thread = grid_thread();
+  std::size_t const threads = grid_threads();
+  for (std::size_t i = thread; i < cut.vectors; i += threads) {
+    sum_vector<T, Acc, width>(targets, source, ranks, first + cut.head + i * width);
+  }
+  std::size_t const inside = cut.vectors * width;
+  for (std::size_t i = thread; i < count - inside; i += threads) {
+    std::size_t const at = i < cut.head ? i : i + inside;
+    sum_vector<T, Acc, 1>(targets, source, ranks, first + at);
+  }
+}
+
+}  // namespace kernels
+
+namespace detail {
+
+template <class T, class Acc, class Source>
+[[nodiscard]] cudaError_t sum_typed(Queue const& queue,
+                                    SumTargets const& targets,
+                                    Source const& source,
+                                    int ranks,
+                                    std::size_t first,
+                                    std::size_t count) {
+  constexpr std::size_t width = access_bytes / sizeof(T);
+  Cutter cutter(width);
+  for (int rank = 0; rank < ranks; ++rank) cutter.meet(source.template of<T>(rank) + first);
+  for (int i = 0; i < targets.count; ++i) cutter.meet(static_cast<T*>(targets.at[i]) + first);
+  Cut const cut = cutter.cut(count);
+  std::size_t const items = cut.vectors != 0 ? cut.vectors : count;
+  return try_launch(queue,
+                    blocks_for(queue, items),
+                    block_threads,
+                    kernels::sum_ranks<T, Acc, Source>,
+                    targets,
+                    source,
+                    ranks,
+                    first,
+                    count,
+                    cut);
+}
+
+}  // namespace detail
+
+/// `sum_ranks` for callers that must not throw and have made the queue's device current.
+/// @return cudaErrorInvalidValue for a pair of types that kernel::sum_function has no kernel for
+template <class Source>
+[[nodiscard]] cudaError_t try_sum_ranks(Queue const& queue,
+                                        DType dtype,
+                                        DType accumulate,
+                                        SumTargets const& targets,
+                                        Source const& source,
+                                        int ranks,
+                                        std::size_t first,
+                                        std::size_t count) {
+  if (count == 0) return cudaSuccess;
+  auto const sum = [&]<class T, class Acc>(T, Acc) {
+    return detail::sum_typed<T, Acc>(queue, targets, source, ranks, first, count);
+  };
+  bool const wide = accumulate == DType::f64;
+  if (dtype == DType::f32 && wide) return sum(float{}, double{});
+  if (dtype == DType::f64 && wide) return sum(double{}, double{});
+  if (dtype == DType::i32 && accumulate == dtype) return sum(std::int32_t{}, std::int32_t{});
+  if (dtype == DType::i64 && accumulate == dtype) return sum(std::int64_t{}, std::int64_t{});
+  if (accumulate != DType::f32) return cudaErrorInvalidValue;
+  if (dtype == DType::f32) return sum(float{}, float{});
+  if (dtype == DType::bf16) return sum(bf16{}, float{});
+  if (dtype == DType::f16) return sum(fp16{}, float{});
+  return cudaErrorInvalidValue;
+}
+
+/// Enqueues targets[.][i] = source(0)[i] + source(1)[i] + ... in this order, for i in
+/// [first, first + count): added in `accumulate` and rounded to `dtype` once, with the bits of
+/// kernel::sum_ranks. A target may be one of the sources, with the same first element.
+/// @par Shapes  every buffer [first + count] at least; `source` a BufferList or BufferBlocks
+/// @par Cost    reads ranks * count elements and writes count to each target
+/// @throws Error (resource) if the runtime refuses, also a pair of types that cannot be summed
+template <class Source>
+void sum_ranks(Queue const& queue,
+               DType dtype,
+               DType accumulate,
+               SumTargets const& targets,
+               Source const& source,
+               int ranks,
+               std::size_t first,
+               std::size_t count) {
+  Scope const scope(queue.device);
+  check(try_sum_ranks(queue, dtype, accumulate, targets, source, ranks, first, count), "sum_ranks");
+}
+
+}  // namespace zero::inline v0_1::device

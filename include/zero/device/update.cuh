@@ -1,0 +1,128 @@
+/// @file
+/// The update station on a device: unscale, clip, rule and cast in one pass.
+#pragma once
+
+#include "zero/concepts/rule.hpp"
+#include "zero/concepts/space.hpp"
+#include "zero/device/element.hpp"
+#include "zero/device/elementwise.cuh"
+#include "zero/device/launch.cuh"
+#include "zero/device/vector.hpp"
+
+#include <concepts>
+#include <cstddef>
+#include <cstring>
+#include <type_traits>
+
+namespace zero::inline v0_1::device {
+
+namespace kernels {
+
+/// Elements [at, at + width) of an update; all arrays are aligned there.
+template <std::size_t width, class R, class M, class P, class G, class S, std::size_t K>
+__device__ inline void update_vector(R const& rule,
+                                     StepScalars const& scalars,
+                                     float gradient_scale,
+                                     UpdateArrays<M, P, G, S, K> const& arrays,
+                                     std::size_t at) {
+  constexpr std::size_t states = K == 0 ? 1 : K;
+  Vector<M, width> master = load<width>(arrays.master, at);
+  Vector<G, width> const gradient = load<width>(arrays.gradient, at);
+  Vector<S, width> state[states] = {};
+  Vector<P, width> published{};
+  for (std::size_t k = 0; k < K; ++k) state[k] = load<width>(arrays.state[k], at);
+#pragma unroll
+  for (std::size_t j = 0; j < width; ++j) {
+    S element[states];
+    for (std::size_t k = 0; k < states; ++k) element[k] = state[k].values[j];
+    update_element(rule,
+                   scalars,
+                   gradient_scale,
+                   master.values[j],
+                   published.values[j],
+                   gradient.values[j],
+                   element);
+    for (std::size_t k = 0; k < states; ++k) state[k].values[j] = element[k];
+  }
+  store<width>(arrays.master, at, master);
+  for (std::size_t k = 0; k < K; ++k) store<width>(arrays.state[k], at, state[k]);
+  if constexpr (!std::same_as<M, P>) {
+    if (arrays.parameter != nullptr) store<width>(arrays.parameter, at, published);
+  }
+}
+
+template <std::size_t width, class R, class M, class P, class G, class S, std::size_t K>
+ZERO_KERNEL update(R const rule,
+                   StepTerms const* terms,
+                   UpdateRates const rates,
+                   UpdateArrays<M, P, G, S, K> const arrays,
+                   Cut const cut) {
+  if (terms->skipped != 0) return;
+  // Double precision and divisions, hence once a block. As floats, since shared memory has no
+  // constructors.
+  constexpr std::size_t words = sizeof(StepScalars) / sizeof(float);
+  static_assert(words * sizeof(float) == sizeof(StepScalars));
+  static_assert(std::is_trivially_copyable_v<StepScalars>);
+  __shared__ float shared[words];
+  if (threadIdx.x == 0) {
+    StepScalars const computed = rule.scalars(
+        terms->step, rates.learning_rate, rates.learning_rate_scale, rates.weight_decay_scale);
+    memcpy(shared, &computed, sizeof(computed));
+  }
+  __syncthreads();
+  StepScalars scalars;
+  memcpy(&scalars, shared, sizeof(scalars));
+  float const gradient_scale = terms->gradient_scale;
+
+  std::size_t const thread = grid_thread();
+  std::size_t const threads = grid_threads();
+  for (std::size_t i = thread; i < cut.vectors; i += threads) {
+    update_vector<width>(rule, scalars, gradient_scale, arrays, cut.head + i * width);
+  }
+  std::size_t const inside = cut.vectors * width;
+  for (std::size_t i = thread; i < arrays.count - inside; i += threads) {
+    std::size_t const at = i < cut.head ? i : i + inside;
+    update_vector<1>(rule, scalars, gradient_scale, arrays, at);
+  }
+}
+
+}  // namespace kernels
+
+/// Enqueues the update of `arrays.count` elements; nothing happens where `terms->skipped`. The
+/// step's terms are read on the device, so that a host neither waits for them nor need know them.
+///
+/// An element's bits are those of kernel::update on a host with a fused multiply-add, provided that
+/// the rule's scalars are: nvcc may contract what `scalars` computes in fp64, whose rounding to
+/// float hides that all but one time in 2^28.
+/// @par Cost  one pass, in accesses of 16 bytes to the widest arrays where all of them are aligned
+///            alike, as they are in memory of the library's own
+template <Rule R, class M, class P, class G, class S, std::size_t K>
+void update(Queue const& queue,
+            R const& rule,
+            StepTerms const* terms,
+            UpdateRates const& rates,
+            UpdateArrays<M, P, G, S, K> const& arrays) {
+  static_assert(K == static_cast<std::size_t>(R::state_count),
+                "zero: the number of state arrays is not the rule's state_count");
+  static_assert(std::is_trivially_copyable_v<R>, "zero: a device gets rules as bytes");
+  if (arrays.count == 0) return;
+  constexpr std::size_t width = vector_width<M, P, G, S>;
+  Cutter cutter(width);
+  cutter.meet(arrays.master).meet(arrays.gradient);
+  if constexpr (!std::same_as<M, P>) cutter.meet(arrays.parameter);
+  for (std::size_t k = 0; k < K; ++k) cutter.meet(arrays.state[k]);
+  Cut const cut = cutter.cut(arrays.count);
+  std::size_t const items = cut.vectors != 0 ? cut.vectors : arrays.count;
+  launch(queue,
+         "update",
+         blocks_for(queue, items),
+         block_threads,
+         kernels::update<width, R, M, P, G, S, K>,
+         rule,
+         terms,
+         rates,
+         arrays,
+         cut);
+}
+
+}  // namespace zero::inline v0_1::device

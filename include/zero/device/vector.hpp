@@ -1,0 +1,73 @@
+/// @file
+/// Neighbouring elements that are loaded and stored in one access.
+#pragma once
+
+#include "zero/base/config.hpp"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace zero::inline v0_1::device {
+
+/// Bytes of the widest access a device thread has.
+inline constexpr std::size_t access_bytes = 16;
+
+/// `N` elements that begin at a multiple of their bytes.
+template <class T, std::size_t N>
+struct alignas(sizeof(T) * N) Vector {
+  T values[N];
+};
+
+/// The vector that begins at `from[at]`.
+template <std::size_t N, class T>
+[[nodiscard]] ZERO_HOST_DEVICE Vector<T, N> load(T const* from, std::size_t at) noexcept {
+  return *reinterpret_cast<Vector<T, N> const*>(from + at);
+}
+
+/// Stores a vector to `to[at]` and what follows.
+template <std::size_t N, class T>
+ZERO_HOST_DEVICE void store(T* to, std::size_t at, Vector<T, N> const& vector) noexcept {
+  *reinterpret_cast<Vector<T, N>*>(to + at) = vector;
+}
+
+/// How a range of elements is cut: elements one by one up to the first aligned vector, whole
+/// vectors, and the elements after the last of them.
+struct Cut {
+  std::size_t head = 0;     ///< elements before the first vector
+  std::size_t vectors = 0;  ///< whole vectors
+};
+
+/// Finds where arrays of one index range can be accessed by vectors of `width` elements: where all
+/// of them are as far from an aligned vector. Arrays that never are together are left uncut.
+class Cutter {
+ public:
+  /// For vectors of `width` elements.
+  constexpr explicit Cutter(std::size_t width) noexcept : width_(width) {}
+
+  /// Takes an array into account; null is none.
+  template <class T>
+  Cutter& meet(T const* array) noexcept {
+    if (array == nullptr) return *this;
+    auto const address = reinterpret_cast<std::uintptr_t>(array);
+    auto const past = static_cast<std::size_t>(address / sizeof(T) % width_);
+    std::size_t const head = (width_ - past) % width_;
+    possible_ = possible_ && (first_ || head == head_);
+    head_ = head;
+    first_ = false;
+    return *this;
+  }
+
+  /// The cut of `count` elements of all arrays met.
+  [[nodiscard]] constexpr Cut cut(std::size_t count) const noexcept {
+    if (!possible_ || head_ >= count) return {};
+    return {.head = head_, .vectors = (count - head_) / width_};
+  }
+
+ private:
+  std::size_t width_;
+  std::size_t head_ = 0;
+  bool first_ = true;
+  bool possible_ = true;
+};
+
+}  // namespace zero::inline v0_1::device

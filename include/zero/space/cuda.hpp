@@ -1,0 +1,137 @@
+/// @file
+/// Device memory, worked on in the order of a CUDA stream.
+#pragma once
+
+#include "zero/concepts/space.hpp"
+#include "zero/device/queue.hpp"
+#include "zero/device/scope.hpp"
+#include "zero/device/status.hpp"
+#include "zero/layout/exact_sum.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace zero::inline v0_1::space {
+
+/// Memory of one device, and the trainer's stream, in which all work on it is enqueued.
+///
+/// Every function enqueues and returns; `upload` and `download` alone wait, and sleep, for an event
+/// of this stream. The device is never synchronised, memory never allocated, and the thread's
+/// current device is after every call what it was before (see device::Scope). So a step can be
+/// captured in a CUDA graph.
+///
+/// The class compiles wherever the runtime's header is; a translation unit that asks for kernels
+/// (`convert`, `add`, `add_squares`, `call`, `update`), as one that steps an optimizer does, is
+/// compiled by nvcc.
+/// @par Errors  Error (resource) where the runtime refuses, also for work that failed before
+class Cuda {
+ public:
+  static constexpr std::string_view name = "CUDA";  ///< of the space, for people
+  static constexpr bool host_accessible = false;    ///< pointers are of the device
+  /// Stands for the device's arithmetic where ranks compare it: every multiply-add is fused.
+  static constexpr std::uint32_t instruction_set = 0x80000000u;
+
+  /// Work goes to `stream`, which belongs to the device with that ordinal. Both are the trainer's
+  /// and outlive the space and its copies.
+  /// @throws Error (resource) if there is no such device, or no driver for it
+  Cuda(int device, cudaStream_t stream) : queue_(device::queue_of(device, stream)) {}
+
+  /// Ordinal of the device.
+  [[nodiscard]] int device() const noexcept { return queue_.device; }
+  /// Where all work is enqueued.
+  [[nodiscard]] cudaStream_t stream() const noexcept { return queue_.stream; }
+  /// Both, and the size of the device.
+  [[nodiscard]] device::Queue const& queue() const noexcept { return queue_; }
+
+  /// Sets `bytes` bytes to zero.
+  void zero(void* memory, std::size_t bytes) const {
+    if (bytes == 0) return;
+    device::Scope const scope(queue_.device);
+    device::check(cudaMemsetAsync(memory, 0, bytes, queue_.stream), "cudaMemsetAsync");
+  }
+  /// Copies `bytes` bytes between buffers that do not overlap, or are the same.
+  void copy(void* to, void const* from, std::size_t bytes) const {
+    if (to != from) transfer(to, from, bytes, cudaMemcpyDeviceToDevice);
+  }
+  /// Copies from memory of the host, which is free on return. Blocks.
+  void upload(void* to, void const* host, std::size_t bytes) const {
+    if (bytes == 0) return;
+    transfer(to, host, bytes, cudaMemcpyHostToDevice);
+    device::wait_for(queue_);
+  }
+  /// Copies to memory of the host. Blocks until all work enqueued before is done, and this.
+  void download(void* host, void const* from, std::size_t bytes) const {
+    if (bytes == 0) return;
+    transfer(host, from, bytes, cudaMemcpyDeviceToHost);
+    device::wait_for(queue_);
+  }
+  /// out[i] = To(in[i]), rounded to nearest even.
+  template <class To, class From>
+  void convert(To* out, From const* in, std::size_t count) const;
+  /// out[i] += in[i], rounded once.
+  template <class Sum, class From>
+  void add(Sum* out, From const* in, std::size_t count) const;
+  /// Adds squares over blocks from x[0] on, each block's sum exactly: the host's bits.
+  template <class T>
+  void add_squares(ExactSum* sum, T const* x, std::size_t count) const;
+  /// Calls `function()` once, on one thread of the device.
+  template <class F>
+  void call(F const& function) const;
+  /// One pass of rule and cast over contiguous arrays, unless the step is skipped.
+  template <class R, class Arrays>
+  void update(R const& rule,
+              StepTerms const* terms,
+              UpdateRates const& rates,
+              Arrays const& arrays) const;
+
+ private:
+  void transfer(void* to, void const* from, std::size_t bytes, cudaMemcpyKind kind) const {
+    if (bytes == 0) return;
+    device::Scope const scope(queue_.device);
+    device::check(cudaMemcpyAsync(to, from, bytes, kind, queue_.stream), "cudaMemcpyAsync");
+  }
+
+  device::Queue queue_;
+};
+
+static_assert(MemorySpace<Cuda>);
+
+}  // namespace zero::inline v0_1::space
+
+#if defined(__CUDACC__)
+#include "zero/device/call.cuh"
+#include "zero/device/elementwise.cuh"
+#include "zero/device/norm.cuh"
+#include "zero/device/update.cuh"
+
+namespace zero::inline v0_1::space {
+
+template <class To, class From>
+void Cuda::convert(To* out, From const* in, std::size_t count) const {
+  device::convert(queue_, out, in, count);
+}
+template <class Sum, class From>
+void Cuda::add(Sum* out, From const* in, std::size_t count) const {
+  device::add(queue_, out, in, count);
+}
+template <class T>
+void Cuda::add_squares(ExactSum* sum, T const* x, std::size_t count) const {
+  device::add_squares(queue_, sum, x, count);
+}
+template <class F>
+void Cuda::call(F const& function) const {
+  device::call(queue_, function);
+}
+template <class R, class Arrays>
+void Cuda::update(R const& rule,
+                  StepTerms const* terms,
+                  UpdateRates const& rates,
+                  Arrays const& arrays) const {
+  device::update(queue_, rule, terms, rates, arrays);
+}
+
+}  // namespace zero::inline v0_1::space
+#endif

@@ -1,0 +1,88 @@
+#include "zero/comm/device_group.hpp"
+
+#include "conformance/communicator.hpp"
+#include "cuda/fake_runtime.hpp"
+#include "cuda/staged.hpp"
+#include "zero/comm/run_ranks.hpp"
+#include "zero/concepts/memory.hpp"
+
+#include <memory>
+#include <vector>
+
+namespace {
+
+using Group = zero::DeviceGroup<fake::Api>;
+
+std::vector<Group> group(int ranks) {
+  return Group::group(fake::spaces(ranks, std::make_shared<fake::Machine>()));
+}
+
+struct StagedWorld {
+  static constexpr int ranks[] = {1, 2, 3, 4, 5, 8};
+  template <class Body>
+  static void run(int ranks, Body const& body) {
+    zero::run_ranks(group(ranks), [&](Group& comm) {
+      Staged<Group, zero::HostAllocator> staged(std::move(comm), {});
+      body(staged);
+    });
+  }
+};
+
+struct PlainWorld {
+  static constexpr int ranks[] = {3};
+  template <class Body>
+  static void run(int ranks, Body const& body) {
+    zero::run_ranks(group(ranks), body);
+  }
+};
+
+TEST_CASE("DeviceGroup: operations") { conformance::check_operations<StagedWorld>(); }
+TEST_CASE("DeviceGroup: collectives under way") { conformance::check_outstanding<StagedWorld>(); }
+TEST_CASE("DeviceGroup: sub-groups") { conformance::check_groups<StagedWorld>(); }
+TEST_CASE("DeviceGroup: arguments") { conformance::check_arguments<PlainWorld>(); }
+
+TEST_CASE("DeviceGroup: a buffer may be overwritten in the queue as soon as wait has returned") {
+  // Nothing is done until the very end, and then rank 0's queue first: its overwriting must come
+  // after what its peers read.
+  constexpr int ranks = 3;
+  constexpr std::size_t count = 1000;
+  auto const machine = std::make_shared<fake::Machine>();
+  std::vector<std::vector<float>> send;
+  std::vector<std::vector<float>> recv(ranks, std::vector<float>(count));
+  for (int rank = 0; rank < ranks; ++rank) {
+    send.push_back(conformance::elements<float>(rank, count * ranks));
+  }
+  std::vector<fake::Space> const spaces = fake::spaces(ranks, machine);
+  zero::run_ranks(Group::group(spaces), [&](Group& comm) {
+    auto const rank = static_cast<std::size_t>(comm.rank());
+    auto ticket = comm.start({.op = zero::Op::reduce_scatter,
+                              .count = count,
+                              .send = send[rank].data(),
+                              .recv = recv[rank].data()});
+    comm.wait(ticket);
+    comm.space().zero(send[rank].data(), count * ranks * sizeof(float));
+  });
+  for (fake::Space const& space : spaces) space.synchronize();
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    for (std::size_t i = 0; i < count; i += 17) {
+      float const expected = conformance::naive_sum<float, float>(ranks, rank * count + i);
+      REQUIRE(recv[rank][i] == expected);
+    }
+  }
+}
+
+TEST_CASE("DeviceGroup: one rank uses its trainer's queue and nothing else") {
+  auto const machine = std::make_shared<fake::Machine>();
+  zero::run_ranks(Group::group(fake::spaces(1, machine)), [&](Group& comm) {
+    std::size_t const before = machine->calls();
+    float const from[] = {1, 2, 3};
+    float to[3] = {};
+    zero::run(comm, {.op = zero::Op::all_gather, .count = 3, .send = from, .recv = to});
+    CHECK(machine->calls() == before + 1);
+    CHECK(to[2] == 0.f);
+    comm.space().synchronize();
+    CHECK(to[2] == 3.f);
+  });
+}
+
+}  // namespace

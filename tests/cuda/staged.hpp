@@ -1,0 +1,103 @@
+/// @file
+/// A communicator over a device's memory as one over host memory, so that the suites written for
+/// host memory judge it: buffers go to the device and come back.
+#pragma once
+
+#include "zero/comm/call_checks.hpp"
+#include "zero/concepts/communicator.hpp"
+#include "zero/concepts/memory.hpp"
+#include "zero/space/host.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+template <class C, zero::Allocator A>
+class Staged {
+ public:
+  using Space = zero::space::Host;
+
+  class Ticket {
+   public:
+    Ticket() = default;
+    Ticket(Ticket&& other) noexcept { *this = std::move(other); }
+    Ticket& operator=(Ticket&& other) noexcept {
+      std::swap(inner_, other.inner_);
+      std::swap(memory_, other.memory_);
+      std::swap(bytes_, other.bytes_);
+      std::swap(op_, other.op_);
+      std::swap(staged_, other.staged_);
+      std::swap(owner_, other.owner_);
+      return *this;
+    }
+    ~Ticket() {
+      inner_ = {};
+      if (memory_ != nullptr) owner_->allocator_.deallocate(memory_, bytes_, 256);
+    }
+
+   private:
+    friend class Staged;
+    Staged* owner_ = nullptr;
+    void* memory_ = nullptr;
+    std::size_t bytes_ = 0;
+    zero::Collective op_{};      ///< as the caller sees it
+    zero::Collective staged_{};  ///< on the device
+    typename C::Ticket inner_{};
+  };
+
+  Staged(C inner, A allocator) : inner_(std::move(inner)), allocator_(std::move(allocator)) {}
+
+  [[nodiscard]] int rank() const noexcept { return inner_.rank(); }
+  [[nodiscard]] int size() const noexcept { return inner_.size(); }
+
+  Ticket start(zero::Collective const& op) {
+    zero::detail::check_arguments(op, rank(), size());
+    Ticket ticket;
+    ticket.owner_ = this;
+    ticket.op_ = op;
+    ticket.staged_ = op;
+    std::size_t const element = size_of(op.dtype);
+    std::size_t const send_bytes = zero::detail::send_count(op, size()) * element;
+    std::size_t const recv_bytes = zero::detail::receive_count(op, size()) * element;
+    if (op.count == 0) {
+      ticket.inner_ = inner_.start(op);
+      return ticket;
+    }
+    // In place, the smaller buffer lies in the larger one.
+    auto const* const send = static_cast<std::byte const*>(op.send);
+    auto* const recv = static_cast<std::byte*>(op.recv);
+    bool const in_place = send != nullptr && send < recv + recv_bytes && recv < send + send_bytes;
+    std::size_t const gap = in_place ? 0 : (send_bytes + 255) / 256 * 256;
+    ticket.bytes_ = gap + std::max(send_bytes, recv_bytes);
+    ticket.memory_ = allocator_.allocate(ticket.bytes_, 256);
+    auto* const device = static_cast<std::byte*>(ticket.memory_);
+    std::byte const* const lower =
+        in_place ? std::min(send, static_cast<std::byte const*>(recv)) : nullptr;
+    std::byte* const device_send = in_place ? device + (send - lower) : device;
+    std::byte* const device_recv = in_place ? device + (recv - lower) : device + gap;
+    auto const space = inner_.space();
+    space.upload(device_recv, recv, recv_bytes);
+    if (send != nullptr) space.upload(device_send, send, send_bytes);
+    ticket.staged_.send = send == nullptr ? nullptr : device_send;
+    ticket.staged_.recv = device_recv;
+    ticket.inner_ = inner_.start(ticket.staged_);
+    return ticket;
+  }
+
+  void wait(Ticket& ticket) {
+    inner_.wait(ticket.inner_);
+    if (ticket.memory_ == nullptr) return;
+    std::size_t const element = size_of(ticket.op_.dtype);
+    std::size_t const bytes = zero::detail::receive_count(ticket.op_, size()) * element;
+    inner_.space().download(ticket.op_.recv, ticket.staged_.recv, bytes);
+    allocator_.deallocate(std::exchange(ticket.memory_, nullptr), ticket.bytes_, 256);
+  }
+
+  [[nodiscard]] Staged split(int color, int key) { return {inner_.split(color, key), allocator_}; }
+
+  bool report_failure(std::string_view reason) { return inner_.report_failure(reason); }
+
+ private:
+  C inner_;
+  A allocator_;
+};

@@ -1,0 +1,213 @@
+// What a device computes per element, run on the host: the same source, and the same bits as the
+// host's kernels.
+#include "zero/device/element.hpp"
+
+#include "zero/base/dtype.hpp"
+#include "zero/concepts/space.hpp"
+#include "zero/device/buffers.hpp"
+#include "zero/device/real.hpp"
+#include "zero/device/vector.hpp"
+#include "zero/kernel/convert.hpp"
+#include "zero/kernel/reduce.hpp"
+#include "zero/kernel/update.hpp"
+#include "zero/rule/adagrad.hpp"
+#include "zero/rule/adam.hpp"
+#include "zero/rule/adamw.hpp"
+#include "zero/rule/lion.hpp"
+#include "zero/rule/sgd.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <type_traits>
+#include <vector>
+
+namespace {
+
+namespace device = zero::device;
+using device::Real;
+
+constexpr std::size_t count = 4096 + 3;
+
+/// Numbers of all magnitudes, some of them special.
+template <class T>
+std::vector<T> numbers(unsigned seed, bool special = false) {
+  std::mt19937 random(seed);
+  std::vector<T> result(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    float const mantissa = static_cast<float>(random() >> 8) / 16777216.f - 0.5f;
+    float value = std::ldexp(mantissa, static_cast<int>(random() % 24) - 16);
+    if (special && i % 101 == 0) value = std::numeric_limits<float>::infinity();
+    if (special && i % 103 == 0) value = std::numeric_limits<float>::quiet_NaN();
+    result[i] = static_cast<T>(value);
+  }
+  return result;
+}
+
+template <class T>
+bool same(std::vector<T> const& a, std::vector<T> const& b) {
+  return std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+}
+
+/// The distance of two floats in representable numbers.
+std::uint32_t distance(float a, float b) {
+  auto const ordered = [](float x) {
+    auto const bits = std::bit_cast<std::int32_t>(x);
+    return bits < 0 ? std::int64_t{std::numeric_limits<std::int32_t>::min()} - bits
+                    : std::int64_t{bits};
+  };
+  std::int64_t const gap = ordered(a) - ordered(b);
+  return static_cast<std::uint32_t>(gap < 0 ? -gap : gap);
+}
+
+/// Steps of a rule, element by element as a device does, against a plain loop in the arithmetic
+/// that a device has: one rounding per operation, and fused multiply-adds.
+template <class P, class G, class R>
+void check_rule(R const& rule, float master_tolerance) {
+  constexpr std::size_t k = R::state_count;
+  auto master = numbers<float>(1);
+  auto expected_master = master;
+  std::vector<P> parameter(count), expected_parameter(count);
+  std::vector<std::vector<float>> state(k + 1, std::vector<float>(count));
+  auto expected_state = state;
+  for (long step = 1; step <= 3; ++step) {
+    auto const gradient = numbers<G>(10 + static_cast<unsigned>(step));
+    auto const scalars = rule.scalars(step, rule.lr, 0.5f, 1.f);
+    for (std::size_t i = 0; i < count; ++i) {
+      float element[k + 1] = {};
+      for (std::size_t s = 0; s < k; ++s) element[s] = state[s][i];
+      device::update_element(rule, scalars, 0.125f, master[i], parameter[i], gradient[i], element);
+      for (std::size_t s = 0; s < k; ++s) state[s][i] = element[s];
+    }
+    zero::UpdateArrays<float, P, G, float, k> arrays{
+        .master = expected_master.data(), .gradient = gradient.data(), .count = count};
+    if constexpr (!std::is_same_v<P, float>) arrays.parameter = expected_parameter.data();
+    for (std::size_t s = 0; s < k; ++s) arrays.state[s] = expected_state[s].data();
+    zero::kernel::update(rule, scalars, 0.125f, arrays);
+  }
+  float worst = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    // A step may be as large as the rate, and the parameter pass through zero.
+    float const scale = std::max(std::abs(expected_master[i]), 1e-2f);
+    worst = std::max(worst, std::abs(master[i] - expected_master[i]) / scale);
+    if constexpr (!std::is_same_v<P, float>) {
+      REQUIRE(parameter[i] == static_cast<P>(master[i]));
+    }
+  }
+#if defined(__FMA__)
+  // The host fuses as the device does: no bit differs.
+  CHECK(same(master, expected_master));
+  for (std::size_t s = 0; s < k; ++s) CHECK(same(state[s], expected_state[s]));
+  CHECK(worst <= master_tolerance);
+#else
+  // Two roundings on this host where a device has one.
+  CHECK(worst <= master_tolerance);
+#endif
+}
+
+TEST_CASE("a device updates an element as the host does, but for fused multiply-adds") {
+  constexpr float few_ulps = 8e-7f;
+  check_rule<float, float>(zero::AdamW{}, few_ulps);
+  check_rule<zero::bf16, zero::bf16>(zero::AdamW{}, few_ulps);
+  check_rule<zero::fp16, zero::fp16>(zero::Adam{.weight_decay = 0.1f}, few_ulps);
+  check_rule<float, float>(zero::Adagrad{}, few_ulps);
+  check_rule<float, float>(zero::Sgd{.weight_decay = 0.1f, .nesterov = true}, few_ulps);
+  check_rule<float, float>(zero::PlainSgd{.weight_decay = 0.1f}, few_ulps);
+}
+
+TEST_CASE("a Real rounds every operation once, and a multiply-add once") {
+  for (float const a : numbers<float>(3)) {
+    float const b = a * 3.7f + 1.f;
+    float const c = b - 2.5f;
+    REQUIRE(distance(static_cast<float>(Real(a) + b), a + b) == 0);
+    REQUIRE(distance(static_cast<float>(a - Real(b)), a - b) == 0);
+    REQUIRE(distance(static_cast<float>(Real(a) / b), a / b) == 0);
+    float const product = static_cast<float>(Real(a) * b);
+    REQUIRE(distance(product, static_cast<float>(static_cast<double>(a) * b)) == 0);
+    float const fused = static_cast<float>(Real::mul_add(a, b, c));
+    REQUIRE(distance(fused, std::fma(a, b, c)) == 0);
+    REQUIRE(distance(static_cast<float>(Real::sqrt(std::abs(a))), std::sqrt(std::abs(a))) == 0);
+    REQUIRE(static_cast<float>(zero::math::sign(Real(a))) == (a > 0 ? 1.f : a < 0 ? -1.f : a));
+    REQUIRE(static_cast<float>(zero::math::max(Real(a), Real(b))) == std::max(a, b));
+  }
+  // A product that is contracted would round once: 1 + 2^-24 squared less 1 + 2^-23 is 2^-48.
+  float const x = 1.f + 0x1p-12f;
+  CHECK(static_cast<float>(Real(x) * x - (1.f + 0x1p-11f)) == 0.f);
+  CHECK(static_cast<float>(Real::mul_add(x, x, -(1.f + 0x1p-11f))) == 0x1p-24f);
+}
+
+template <class To, class From>
+void check_conversion() {
+  auto const in = numbers<From>(5, true);
+  std::vector<To> out(count), expected(count);
+  for (std::size_t i = 0; i < count; ++i) out[i] = device::convert_element<To>(in[i]);
+  zero::kernel::convert(expected.data(), in.data(), count);
+  CHECK(same(out, expected));
+  auto sums = numbers<To>(6);
+  auto expected_sums = sums;
+  for (std::size_t i = 0; i < count; ++i) sums[i] = device::add_element(sums[i], in[i]);
+  zero::kernel::add(expected_sums.data(), in.data(), count);
+  CHECK(same(sums, expected_sums));
+}
+
+TEST_CASE("a device converts and adds elements with the host's bits") {
+  check_conversion<float, zero::bf16>();
+  check_conversion<float, zero::fp16>();
+  check_conversion<zero::bf16, float>();
+  check_conversion<zero::fp16, float>();
+  check_conversion<float, float>();
+}
+
+template <class T, class Acc, std::size_t width>
+void check_sum(int ranks) {
+  std::vector<std::vector<T>> inputs;
+  device::BufferList list;
+  std::vector<T const*> pointers;
+  for (int rank = 0; rank < ranks; ++rank) {
+    inputs.push_back(numbers<T>(20 + static_cast<unsigned>(rank)));
+    pointers.push_back(inputs.back().data());
+  }
+  for (int rank = 0; rank < ranks; ++rank) list.at[rank] = pointers[static_cast<std::size_t>(rank)];
+  std::vector<T> out(count), expected(count);
+  zero::kernel::detail::sum_range<T, Acc, zero::kernel::native>(
+      expected.data(), pointers.data(), 0, ranks, count, zero::kernel::Store::cached);
+  for (std::size_t i = 0; i < count / width * width; i += width) {
+    auto const sums = device::sum_vectors<Acc, width>(
+        [&](int rank) {
+          device::Vector<T, width> elements;
+          std::memcpy(elements.values, list.of<T>(rank) + i, sizeof(elements));
+          return elements;
+        },
+        ranks);
+    std::memcpy(out.data() + i, sums.values, sizeof(sums));
+  }
+  for (std::size_t i = count / width * width; i < count; ++i) out[i] = expected[i];
+  CHECK(same(out, expected));
+}
+
+TEST_CASE("a device sums over ranks with the host's bits, whatever the vector") {
+  for (int const ranks : {1, 2, 3, 5, 8}) {
+    check_sum<float, float, 4>(ranks);
+    check_sum<float, float, 1>(ranks);
+    check_sum<float, double, 4>(ranks);
+    check_sum<double, double, 2>(ranks);
+    check_sum<zero::bf16, float, 8>(ranks);
+    check_sum<zero::fp16, float, 8>(ranks);
+  }
+}
+
+TEST_CASE("blocks of ranks are found one after the other") {
+  float const blocks[6] = {1, 2, 3, 4, 5, 6};
+  device::BufferBlocks const source{.first = blocks, .stride = 2};
+  CHECK(source.of<float>(0)[1] == 2.f);
+  CHECK(source.of<float>(2)[0] == 5.f);
+}
+
+}  // namespace
