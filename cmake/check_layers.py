@@ -53,6 +53,7 @@ CUDA = {"cuda_runtime_api.h"}
 BACKENDS = {
     "comm/mpi": {"mpi.h"},
     "comm/in_process_cuda": CUDA,
+    "comm/nccl.hpp": CUDA | {"nccl.h"},
     "device": CUDA,
     "space/cuda": CUDA,
 }
@@ -76,7 +77,7 @@ def layer_of(header):
 def backend_headers(header):
     """What a header may include of the library that it is a backend for."""
     for prefix, names in BACKENDS.items():
-        if header.startswith((prefix + ".", prefix + "/")):
+        if header == prefix or header.startswith((prefix + ".", prefix + "/")):
             return names
     return set()
 

@@ -5,8 +5,10 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -251,6 +253,54 @@ TEST_CASE("Nccl: calls from another device are refused and change nothing") {
     CHECK_THROWS_WITH_AS(all_reduce(comm, 0), doctest::Contains("closed"), Error);
   });
   CHECK_MESSAGE(what[0].empty(), what[0]);
+  fake::check_clean(world);
+}
+
+TEST_CASE("Nccl: a rank that is through with a sub-group does not disturb those that are not") {
+  fake::World world(2, 1);
+  std::atomic<bool> gone{false};
+  auto const what = errors_of(world, 2, [&](fake::Process& process, auto* compute) {
+    Comm comm({{1}, process.rank, 2, compute}, fake::quick_options());
+    {
+      Comm child = comm.split(0, process.rank);
+      all_reduce(child, 1);
+      while (process.rank == 1 && !gone) std::this_thread::yield();
+      CHECK(child.poll());
+    }
+    gone = true;
+    all_reduce(comm, 2);
+    comm.close();
+  });
+  for (std::string const& text : what) CHECK_MESSAGE(text.empty(), text);
+  fake::check_clean(world);
+}
+
+TEST_CASE("Nccl: a sub-group may be closed before its parent, and destroyed after it") {
+  for (bool const closes : {false, true}) {
+    fake::World world(2, 1);
+    auto const what = errors_of(world, 2, [&](fake::Process& process, auto* compute) {
+      std::optional<Comm> child;
+      {
+        Comm comm({{1}, process.rank, 2, compute}, fake::quick_options());
+        child = comm.split(0, process.rank);
+        all_reduce(*child, 1);
+        if (closes) child->close();
+        comm.close();
+      }
+      child.reset();
+    });
+    for (std::string const& text : what) CHECK_MESSAGE(text.empty(), text);
+    fake::check_clean(world);
+  }
+}
+
+TEST_CASE("Nccl: a negative color is refused") {
+  fake::World world(1, 1);
+  auto const what = errors_of(world, 1, [&](auto&, auto* compute) {
+    Comm comm({{1}, 0, 1, compute}, fake::quick_options());
+    static_cast<void>(comm.split(-1, 0));
+  });
+  CHECK_MESSAGE(contains(what[0], "no color -1"), what[0]);
   fake::check_clean(world);
 }
 

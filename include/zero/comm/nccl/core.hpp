@@ -127,7 +127,13 @@ class NcclCore {
     finish(lock, flight, activity);
     line_.require(A::download(all.data(), lanes_[0].staging, bytes * all.size(), lanes_[0].stream),
                   activity);
-    check_agreement(all, rank_);
+    std::string problem = disagreement(all);
+    if (problem.empty()) return;
+    // All ranks come here; an abort could reach a peer before it knows why.
+    finalize(activity);
+    fail(ErrorKind::invalid_argument,
+         std::move(problem),
+         {.rank = rank_, .operation = std::string(activity.operation)});
   }
 
   /// Starts the watching thread, once nothing can throw any more.
@@ -251,15 +257,7 @@ class NcclCore {
       line_.family().throw_if_failed(activity);
       check_device(activity);
       while (Flight* const flight = flights_.oldest()) finish(lock, *flight, activity);
-      memory_.deregister_all();
-      if (report_.owned) {
-        for (Lane const& lane : lanes_) line_.settle(lane.comm, A::finalize(lane.comm), activity);
-      }
-      for (Lane const& lane : lanes_) {
-        line_.family().leave(lane.comm);
-        if (report_.owned) line_.require(A::destroy(lane.comm), activity);
-      }
-      closed_ = true;
+      finalize(activity);
       // Finalizing took all ranks, so nobody uses what was split from this group any more.
       if (!child_) retired = line_.family().end_root();
     }
@@ -305,6 +303,19 @@ class NcclCore {
   }
 
  private:
+  /// Ends what is owned together with all peers. The caller holds the lock.
+  void finalize(NcclActivity const& activity) {
+    memory_.deregister_all();
+    if (report_.owned) {
+      for (Lane const& lane : lanes_) line_.settle(lane.comm, A::finalize(lane.comm), activity);
+    }
+    for (Lane const& lane : lanes_) {
+      line_.family().leave(lane.comm);
+      if (report_.owned) line_.require(A::destroy(lane.comm), activity);
+    }
+    closed_ = true;
+  }
+
   /// The current device is the trainer's: it is asked for, never changed behind its back.
   void check_device(NcclActivity const& activity) const {
     int current = -1;

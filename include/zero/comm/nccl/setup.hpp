@@ -86,26 +86,26 @@ struct NcclAgreement {
   }
 };
 
-/// @throws Error (invalid_argument) on all ranks alike, naming the field, two ranks and their
-/// values
-inline void check_agreement(std::vector<NcclAgreement> const& ranks, int rank) {
+/// The first field that two ranks have differently, in words that are the same on all ranks; empty
+/// if there is none.
+[[nodiscard]] inline std::string disagreement(std::vector<NcclAgreement> const& ranks) {
   for (std::size_t field = 0; field < NcclAgreement::fields; ++field) {
     for (std::size_t other = 1; other < ranks.size(); ++other) {
       std::uint64_t const first = ranks[0].values[field];
       std::uint64_t const value = ranks[other].values[field];
       if (value == first) continue;
-      fail(ErrorKind::invalid_argument,
-           {"NCCL: rank ",
-            other,
-            " has ",
-            NcclAgreement::names[field],
-            " ",
-            value,
-            " where rank 0 has ",
-            first},
-           {.rank = rank, .operation = "init"});
+      return Message({"NCCL: rank ",
+                      other,
+                      " has ",
+                      NcclAgreement::names[field],
+                      " ",
+                      value,
+                      " where rank 0 has ",
+                      first})
+          .text();
     }
   }
+  return {};
 }
 
 }  // namespace zero::inline v0_1::detail
