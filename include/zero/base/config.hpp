@@ -9,6 +9,13 @@
 #define ZERO_HOST_DEVICE
 #endif
 
+/// Code that runs once or never is compiled for size: it costs its users' compiler less.
+#if defined(__GNUC__)
+#define ZERO_COLD __attribute__((cold, noinline))
+#else
+#define ZERO_COLD
+#endif
+
 /// Inlining decides whether a kernel's body vectorises; here the decision is not the compiler's.
 #if defined(__GNUC__)
 #define ZERO_ALWAYS_INLINE inline __attribute__((always_inline))

@@ -2,6 +2,7 @@
 /// Builds the fingerprint of one rank's configuration and compares it with everybody's.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/base/version.hpp"
 #include "zero/concepts/bucket.hpp"
 #include "zero/concepts/communicator.hpp"
@@ -22,10 +23,10 @@ namespace zero::inline v0_1::detail {
 /// @par Collective  yes; blocks
 /// @par Cost        where the host cannot reach the space: memory for all words, until it returns
 template <Communicator C, class ArenaT>
-std::vector<std::int64_t> gather_words(C& comm,
-                                       ArenaT& arena,
-                                       std::int64_t const* own,
-                                       std::size_t count) {
+ZERO_COLD std::vector<std::int64_t> gather_words(C& comm,
+                                                 ArenaT& arena,
+                                                 std::int64_t const* own,
+                                                 std::size_t count) {
   std::vector<std::int64_t> all(static_cast<std::size_t>(comm.size()) * count);
   if (all.empty()) return all;
   Collective exchange{.op = Op::all_gather,
@@ -55,14 +56,14 @@ std::vector<std::int64_t> gather_words(C& comm,
 /// @par Cost        one all-gather of about 1 KB per rank
 /// @throws Error (communication) on every rank, naming the field, the values and the ranks
 template <class Slots, class ArenaT>
-void require_consensus(typename Slots::Communicator& comm,
-                       ArenaT& arena,
-                       std::vector<Tensor> const& tensors,
-                       Partition const& partition,
-                       typename Slots::Precision const& precision,
-                       typename Slots::Rule const& rule,
-                       Bucket const& bucket,
-                       Prefetch const& prefetch) {
+ZERO_COLD void require_consensus(typename Slots::Communicator& comm,
+                                 ArenaT& arena,
+                                 std::vector<Tensor> const& tensors,
+                                 Partition const& partition,
+                                 typename Slots::Precision const& precision,
+                                 typename Slots::Rule const& rule,
+                                 Bucket const& bucket,
+                                 Prefetch const& prefetch) {
   Fingerprint print;
   print.add("library version",
             std::int64_t{version.major} * 1000000 + version.minor * 1000 + version.patch);

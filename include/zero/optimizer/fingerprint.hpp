@@ -2,6 +2,7 @@
 /// What all ranks must agree on before they train together, compared field by field.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/layout/tensor.hpp"
 
@@ -35,7 +36,7 @@ class Hash {
   std::uint64_t value_ = 0xcbf29ce484222325u;
 };
 
-[[nodiscard]] inline std::uint64_t hash_of(Tensor const& tensor) {
+[[nodiscard]] ZERO_COLD inline std::uint64_t hash_of(Tensor const& tensor) {
   Hash hash;
   hash.add(tensor.name);
   hash.add(tensor.shape.size());
@@ -105,11 +106,11 @@ class Fingerprint {
     std::string_view field{};
   };
 
-  void put(std::string_view owner,
-           std::string_view field,
-           Kind kind,
-           std::int64_t first,
-           std::int64_t second) {
+  ZERO_COLD void put(std::string_view owner,
+                     std::string_view field,
+                     Kind kind,
+                     std::int64_t first,
+                     std::int64_t second) {
     if (count_ == capacity) {
       fail(ErrorKind::invalid_argument, "a rule names more fields than a fingerprint holds");
     }
@@ -138,7 +139,9 @@ class Fingerprint {
     return first / width;
   }
 
-  [[noreturn]] static void refuse_tensor(int rank, std::size_t tensor, std::string const& name) {
+  [[noreturn]] ZERO_COLD static void refuse_tensor(int rank,
+                                                   std::size_t tensor,
+                                                   std::string const& name) {
     fail(ErrorKind::communication,
          {"ranks disagree on tensor ",
           tensor,
@@ -149,7 +152,9 @@ class Fingerprint {
   }
 
   /// Says which ranks have which value.
-  [[noreturn]] void refuse_field(int own_rank, std::size_t field, Words const& all) const {
+  [[noreturn]] ZERO_COLD void refuse_field(int own_rank,
+                                           std::size_t field,
+                                           Words const& all) const {
     std::size_t const ranks = all.size() / words_.size();
     auto const value = [&](std::size_t rank) {
       return &all[rank * words_.size() + field * field_words];
@@ -173,7 +178,7 @@ class Fingerprint {
          {.rank = own_rank, .operation = "construction"});
   }
 
-  static std::string show(std::int64_t const* words) {
+  ZERO_COLD static std::string show(std::int64_t const* words) {
     char letters[32] = {};
     switch (kind_of(words[0])) {
       case Kind::integer: return Message({words[1]}).text();
