@@ -103,8 +103,8 @@ struct AsyncSource {
 /// @par Threads  copies share their bookkeeping: one thread at a time
 class MallocAllocator {
  public:
-  /// From the memory of `device`. Takes nothing yet.
-  explicit MallocAllocator(int device) : source_({device}) {}
+  /// From the memory of `device`; the first, if none is named. Takes nothing yet.
+  explicit MallocAllocator(int device = 0) : source_({device}) {}
   /// Null where memory is short, for the caller to say for what.
   /// @throws Error (resource) if the runtime refuses for another reason, such as having no device
   [[nodiscard]] void* allocate(std::size_t bytes, std::size_t alignment) {
@@ -127,8 +127,9 @@ class MallocAllocator {
 /// @par Threads  copies share their bookkeeping: one thread at a time
 class AsyncAllocator {
  public:
-  /// In the order of `stream`, a stream of `device`. Takes nothing yet.
-  AsyncAllocator(int device, cudaStream_t stream)
+  /// In the order of `stream`, a stream of `device`; the default stream of the first, if none is
+  /// named. Takes nothing yet.
+  explicit AsyncAllocator(int device = 0, cudaStream_t stream = nullptr)
       : source_({{.device = device, .stream = stream}}) {}
   /// Null where memory is short, for the caller to say for what.
   /// @throws Error (resource) if the runtime refuses for another reason, such as having no device

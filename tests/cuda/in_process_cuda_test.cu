@@ -1,0 +1,73 @@
+// Threads as ranks over one GPU: the suites that every communicator passes.
+#include "conformance/communicator.hpp"
+#include "cuda/device_training.hpp"
+#include "cuda/staged.hpp"
+#include "zero/comm/in_process_cuda.hpp"
+#include "zero/comm/run_ranks.hpp"
+#include "zero/device/allocators.hpp"
+#include "zero/device/status.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <vector>
+
+namespace {
+
+using zero::InProcessCuda;
+using zero::device::MallocAllocator;
+
+/// A group of ranks on the devices there are, one stream each.
+struct Streams {
+  explicit Streams(int ranks) {
+    int devices = 1;
+    zero::device::check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
+    for (int rank = 0; rank < ranks; ++rank) {
+      zero::device::Scope const scope(rank % devices);
+      handles.emplace_back();
+      zero::device::check(cudaStreamCreate(&handles.back()), "cudaStreamCreate");
+      spaces.emplace_back(rank % devices, handles.back());
+    }
+  }
+  ~Streams() {
+    for (cudaStream_t const stream : handles) cudaStreamDestroy(stream);
+  }
+  std::vector<cudaStream_t> handles;
+  std::vector<zero::space::Cuda> spaces;
+};
+
+struct StagedWorld {
+  static constexpr int ranks[] = {1, 2, 4};
+  template <class Body>
+  static void run(int ranks, Body const& body) {
+    Streams const streams(ranks);
+    zero::run_ranks(InProcessCuda::group(streams.spaces), [&](InProcessCuda& comm) {
+      MallocAllocator const allocator(comm.space().device());
+      Staged<InProcessCuda, MallocAllocator> staged(std::move(comm), allocator);
+      body(staged);
+    });
+  }
+};
+
+struct TrainingWorld {
+  template <class Body>
+  static void run(int ranks, Body const& body) {
+    Streams const streams(ranks);
+    zero::run_ranks(InProcessCuda::group(streams.spaces), [&](InProcessCuda& comm) {
+      body(comm, MallocAllocator(comm.space().device()));
+    });
+  }
+};
+
+TEST_CASE("InProcessCuda: operations") { conformance::check_operations<StagedWorld>(); }
+TEST_CASE("InProcessCuda: collectives under way") { conformance::check_outstanding<StagedWorld>(); }
+TEST_CASE("InProcessCuda: sub-groups") { conformance::check_groups<StagedWorld>(); }
+
+TEST_CASE("InProcessCuda trains to the host's bits under every stage") {
+  using namespace device_training;
+  check_ranks<TrainingWorld, zero::stage::Replicated, zero::Fp32>({1, 2});
+  check_ranks<TrainingWorld, zero::stage::Pos, zero::Mixed<zero::bf16>>({2, 4});
+  check_ranks<TrainingWorld, zero::stage::PosG, zero::Mixed<zero::fp16>>({1, 4});
+  check_ranks<TrainingWorld, zero::stage::PosGP, zero::Mixed<zero::bf16>>({1, 2, 4});
+}
+
+}  // namespace

@@ -1,0 +1,18 @@
+/// The main of tests that need a GPU: where there is none, they are skipped, and say so.
+#define DOCTEST_CONFIG_IMPLEMENT
+#include <cuda_runtime_api.h>
+#include <doctest/doctest.h>
+
+#include <cstdio>
+
+int main(int argc, char** argv) {
+  constexpr int skipped = 77;  // as CMakeLists.txt tells ctest
+  int devices = 0;
+  cudaError_t const status = cudaGetDeviceCount(&devices);
+  if (status != cudaSuccess || devices == 0) {
+    std::printf("skipped: no GPU to run on (%s)\n",
+                status != cudaSuccess ? cudaGetErrorString(status) : "no device");
+    return skipped;
+  }
+  return doctest::Context(argc, argv).run();
+}
