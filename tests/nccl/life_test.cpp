@@ -219,6 +219,32 @@ TEST_CASE("Nccl: memory is registered as asked, gathers by copy engine demand it
   }
 }
 
+TEST_CASE("Nccl: memory that cannot be had is refused") {
+  CHECK_THROWS_WITH_AS(static_cast<void>(Comm::Allocator{}.allocate(8, 8)),
+                       doctest::Contains("no communicator made"),
+                       Error);
+  fake::World world(1, 1);
+  auto const what = errors_of(world, 1, [&](fake::Process& process, auto* compute) {
+    Comm comm({{1}, 0, 1, compute}, fake::quick_options());
+    CHECK(comm.allocator().allocate(0, 4096) == nullptr);
+    CHECK_THROWS_WITH_AS(static_cast<void>(comm.allocator().allocate(8, 8192)),
+                         doctest::Contains("not aligned to 8192"),
+                         Error);
+    // current_device, mem_alloc
+    process.script.fail_call = process.calls + 1;
+    try {
+      static_cast<void>(comm.allocator().allocate(8, 8));
+      FAIL("no error");
+    } catch (Error const& error) {
+      CHECK(error.kind() == ErrorKind::resource);
+    }
+    all_reduce(comm, 0);
+    comm.close();
+  });
+  CHECK_MESSAGE(what[0].empty(), what[0]);
+  fake::check_clean(world);
+}
+
 TEST_CASE(
     "Nccl: gathers by copy engine are an error, not a fallback, where the driver is too old") {
   fake::World world(1, 1);

@@ -82,6 +82,8 @@ class BasicNccl {
   /// `zero::Owned{comm.allocator()}`. Outlives the communicator if it must.
   class Allocator {
    public:
+    /// Has no memory to give: `allocator()` makes those that have.
+    Allocator() = default;
     /// Collective under Registration::windows: same sizes in the same order on all ranks.
     /// @throws Error (resource) if NCCL refuses the memory
     /// @throws Error (invalid_argument) for an alignment above 4096
@@ -89,11 +91,14 @@ class BasicNccl {
       if (alignment > detail::NcclMemory<A>::alignment) {
         fail(ErrorKind::invalid_argument, {"NCCL memory is not aligned to ", alignment});
       }
+      if (core_ == nullptr) {
+        fail(ErrorKind::invalid_argument, "an allocator of NCCL memory that no communicator made");
+      }
       return core_->allocate(bytes);
     }
     /// Ends the registration and frees; leaves memory alone that a stuck abort may still use.
     void deallocate(void* memory, std::size_t /*bytes*/, std::size_t /*alignment*/) noexcept {
-      core_->deallocate(memory);
+      if (core_ != nullptr) core_->deallocate(memory);
     }
 
    private:

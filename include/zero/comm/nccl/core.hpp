@@ -158,9 +158,11 @@ class NcclCore {
     enter(activity);
     // All ranks have none, so none of them calls NCCL.
     if (op.count == 0) return false;
-    if (!aligned(op)) ++report_.unaligned;
+    if (!is_vector_aligned(op)) ++report_.unaligned;
     bool const gathers = op.op == Op::all_gather || op.op == Op::broadcast;
-    if (op.op == Op::all_gather && report_.copy_engine_gathers) check_windows(op);
+    if (op.op == Op::all_gather && report_.copy_engine_gathers) {
+      memory_.check_windows(op, rank_, size_);
+    }
     std::size_t const lane = gathers ? lanes_.size() - 1 : 0;
     bool captured = false;
     line_.require(A::is_capturing(compute_, &captured), activity);
@@ -329,20 +331,6 @@ class NcclCore {
          device_,
          ": call cudaSetDevice first"},
         {.rank = rank_, .operation = std::string(activity.operation), .bucket = activity.bucket()});
-  }
-
-  void check_windows(Collective const& op) const {
-    std::size_t const whole = op.block_bytes() * static_cast<std::size_t>(size_);
-    if (memory_.in_window(op.send, op.block_bytes()) && memory_.in_window(op.recv, whole)) return;
-    fail(ErrorKind::invalid_argument,
-         {"a gather by copy engine needs both buffers in memory of allocator() (",
-          describe(op),
-          ")"},
-         {.rank = rank_, .operation = std::string(name(op.op)), .bucket = op.bucket});
-  }
-
-  [[nodiscard]] static bool aligned(Collective const& op) noexcept {
-    return is_aligned(op.recv, 16) && (op.send == nullptr || is_aligned(op.send, 16));
   }
 
   std::uint64_t depart(Flight& flight, Collective const& op, std::size_t lane, bool captured) {

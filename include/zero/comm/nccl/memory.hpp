@@ -17,6 +17,11 @@
 
 namespace zero::inline v0_1::detail {
 
+/// True if NCCL can move 16 bytes at a time.
+[[nodiscard]] inline bool is_vector_aligned(Collective const& op) noexcept {
+  return is_aligned(op.recv, 16) && (op.send == nullptr || is_aligned(op.send, 16));
+}
+
 /// Allocations of one rank and what they are registered as. The family's lock guards all of it.
 template <nccl::Api A>
 class NcclMemory {
@@ -90,14 +95,15 @@ class NcclMemory {
     return bytes;
   }
 
-  /// True if all of [memory, memory + bytes) lies in one window.
-  [[nodiscard]] bool in_window(void const* memory, std::size_t bytes) const noexcept {
-    auto const begin = reinterpret_cast<std::uintptr_t>(memory);
-    return std::any_of(blocks_.begin(), blocks_.end(), [&](Block const& block) {
-      auto const base = reinterpret_cast<std::uintptr_t>(block.memory);
-      return !block.windows.empty() && begin >= base && bytes <= block.bytes &&
-             begin - base <= block.bytes - bytes;
-    });
+  /// @throws Error (invalid_argument) unless a copy engine can do this gather
+  void check_windows(Collective const& op, int rank, int size) const {
+    std::size_t const whole = op.block_bytes() * static_cast<std::size_t>(size);
+    if (in_window(op.send, op.block_bytes()) && in_window(op.recv, whole)) return;
+    fail(ErrorKind::invalid_argument,
+         {"a gather by copy engine needs both buffers in memory of allocator() (",
+          describe(op),
+          ")"},
+         {.rank = rank, .operation = std::string(name(op.op)), .bucket = op.bucket});
   }
 
  private:
@@ -109,6 +115,16 @@ class NcclMemory {
     std::vector<std::pair<Comm, void*>> handles{};
     std::vector<std::pair<Comm, typename A::Window>> windows{};
   };
+
+  /// True if all of [memory, memory + bytes) lies in one window.
+  [[nodiscard]] bool in_window(void const* memory, std::size_t bytes) const noexcept {
+    auto const begin = reinterpret_cast<std::uintptr_t>(memory);
+    return std::any_of(blocks_.begin(), blocks_.end(), [&](Block const& block) {
+      auto const base = reinterpret_cast<std::uintptr_t>(block.memory);
+      return !block.windows.empty() && begin >= base && bytes <= block.bytes &&
+             begin - base <= block.bytes - bytes;
+    });
+  }
 
   void add(NcclLine<A> const& line, NcclLane<A> const& lane, Block& block) {
     if (registration_ == nccl::Registration::buffers) {
