@@ -25,6 +25,11 @@ namespace zero::inline v0_1 {
 ///   construction only, 56 bytes per rank
 template <Communicator C>
 class Checked {
+  static_assert(
+      C::Space::host_accessible,
+      "zero: Checked compares calls in host memory, which this communicator's collectives "
+      "do not reach");
+
  public:
   using Space = typename C::Space;    ///< where buffers live: as in `C`
   using Ticket = typename C::Ticket;  ///< a collective under way: the inner communicator's own
@@ -38,6 +43,9 @@ class Checked {
   [[nodiscard]] int rank() const noexcept { return comm_.get().rank(); }
   /// How many ranks the group has.
   [[nodiscard]] int size() const noexcept { return comm_.get().size(); }
+
+  /// The memory space of the inner communicator.
+  [[nodiscard]] Space space() const { return detail::space_of(comm_.get()); }
 
   /// Compares the call with all ranks' and starts it if they agree.
   /// @par Collective  yes; blocks until every rank has started its next collective

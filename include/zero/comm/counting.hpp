@@ -79,6 +79,9 @@ class Counting {
   /// How many ranks the group has.
   [[nodiscard]] int size() const noexcept { return comm_.get().size(); }
 
+  /// The memory space of the inner communicator.
+  [[nodiscard]] Space space() const { return detail::space_of(comm_.get()); }
+
   /// Counts a collective that the inner communicator has accepted.
   Ticket start(Collective const& op) {
     Ticket ticket = comm_.get().start(op);

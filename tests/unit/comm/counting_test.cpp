@@ -1,5 +1,6 @@
 #include "zero/comm/counting.hpp"
 
+#include "zero/comm/checked.hpp"
 #include "zero/comm/run_ranks.hpp"
 #include "zero/comm/self.hpp"
 
@@ -72,6 +73,37 @@ TEST_CASE("Counting: a call that is refused is not counted") {
   Counting counted{self};
   CHECK_THROWS_AS(counted.start({.op = Op::all_gather, .count = 1}), zero::Error);
   CHECK(counted.counts() == zero::TrafficCounts{});
+}
+
+/// Ordinary memory, but one that can be told from a default-constructed one.
+struct NumberedSpace : zero::space::Host {
+  int number = 0;
+};
+
+class Numbered {
+ public:
+  using Space = NumberedSpace;
+  using Ticket = zero::Self::Ticket;
+  [[nodiscard]] int rank() const noexcept { return 0; }
+  [[nodiscard]] int size() const noexcept { return 1; }
+  [[nodiscard]] Space space() const noexcept {
+    Space result;
+    result.number = 7;
+    return result;
+  }
+  Ticket start(Collective const& op) { return self_.start(op); }
+  void wait(Ticket& ticket) { self_.wait(ticket); }
+
+ private:
+  zero::Self self_;
+};
+
+TEST_CASE("decorators work in the memory space of what they decorate") {
+  Numbered comm;
+  Counting counted{comm};
+  zero::Checked checked{counted};
+  CHECK(counted.space().number == 7);
+  CHECK(checked.space().number == 7);
 }
 
 }  // namespace
