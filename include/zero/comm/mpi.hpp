@@ -1,0 +1,256 @@
+/// @file
+/// Processes as ranks: a communicator over MPI and, within a node, shared memory.
+#pragma once
+
+#include "zero/base/error.hpp"
+#include "zero/comm/call_checks.hpp"
+#include "zero/comm/failure.hpp"
+#include "zero/comm/mpi/family.hpp"
+#include "zero/comm/mpi/group.hpp"
+#include "zero/comm/mpi/library.hpp"
+#include "zero/comm/mpi/options.hpp"
+#include "zero/comm/mpi/pool.hpp"
+#include "zero/comm/mpi/window.hpp"
+#include "zero/concepts/communicator.hpp"
+#include "zero/space/host.hpp"
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace zero::inline v0_1 {
+
+/// One rank of a group of processes, over the trainer's own MPI communicator.
+///
+/// The trainer's communicator is duplicated; MPI is neither initialised nor finalised. Within a
+/// node ranks share one window: buffers from `allocator()` are read by peers where they are, in one
+/// pass, with the kernels of `InProcess`. Everything else travels through staging of constant size,
+/// which alone is ever handed to MPI. `transport()` says what is in use.
+///
+/// Every collective is compared on all ranks before data moves. Ranks that disagree, throw, leave,
+/// or are not heard of for the deadline end the whole family of groups: every later call of every
+/// rank throws the same sentence as Error (communication), except waiting for what is done already.
+///
+/// Transfers advance inside `start`, `wait` and `progress`, or in a thread (Options). `start` and
+/// `wait` allocate nothing themselves; MPI does for the requests of messages.
+///
+/// The destructor is local and leaves MPI's handles behind; `close` frees them.
+/// @tparam Reduction  `mpi::Ordered` or `mpi::Native`: who adds, in which order
+/// @par Threads  a handle belongs to one thread at a time
+template <class Reduction = mpi::Ordered>
+class Mpi {
+  using Group = mpi::detail::Group;
+
+ public:
+  using Space = space::Host;     ///< buffers are ordinary memory
+  using Options = mpi::Options;  ///< settings of a whole family
+
+  /// A collective under way. Destroying it unfinished withdraws this rank's buffers and ends the
+  /// group.
+  class Ticket {
+   public:
+    Ticket() = default;
+    /// Takes over the collective; `other` has nothing left to wait for.
+    Ticket(Ticket&& other) noexcept = default;
+    /// Takes over the collective. One that this ticket still held is withdrawn as in destruction.
+    Ticket& operator=(Ticket&& other) noexcept {
+      if (this != &other) {
+        abandon();
+        group_ = std::move(other.group_);
+        sequence_ = other.sequence_;
+        exceptions_ = other.exceptions_;
+      }
+      return *this;
+    }
+    ~Ticket() { abandon(); }
+
+   private:
+    friend class Mpi;
+    Ticket(std::shared_ptr<Group> group, std::uint64_t sequence) noexcept
+        : group_(std::move(group)), sequence_(sequence), exceptions_(std::uncaught_exceptions()) {}
+    void abandon() noexcept {
+      if (group_ == nullptr) return;
+      group_->abandon(sequence_, std::uncaught_exceptions() > exceptions_);
+      group_.reset();
+    }
+
+    std::shared_ptr<Group> group_;  ///< null when there is nothing left to wait for
+    std::uint64_t sequence_ = 0;
+    int exceptions_ = 0;  ///< exceptions in flight at birth: more of them at death mean unwinding
+  };
+
+  /// A group of the ranks of `comm`, in its order.
+  /// @par Collective  yes, over `comm`; blocks
+  /// @par Cost        a window of `options.shared_bytes` and about 140 KB per rank, of which only
+  ///   what is used takes memory; `options.exchange_bytes` of staging
+  /// @throws Error (invalid_argument) if MPI is not running or its thread level does not suffice,
+  ///   for MPI_COMM_NULL or a deadline that is none; (communication) if a rank does not come within
+  ///   the deadline or has other options; (resource) if MPI refuses the window
+  explicit Mpi(MPI_Comm comm, Options const& options = {}) {
+    mpi::detail::require_usable(comm, options);
+    MPI_Comm const common = mpi::detail::duplicate(comm, options.deadline_s);
+    auto family = std::make_shared<mpi::detail::Family>(common, options);
+    std::lock_guard const lock(family->mutex);
+    std::vector<int> world;
+    for (int rank = 0; rank < family->size(); ++rank) world.push_back(rank);
+    rank_ = family->rank();
+    size_ = family->size();
+    MPI_Comm const own = mpi::detail::divide(common, 0, rank_);
+    auto window = family->window;
+    group_ = std::make_shared<Group>(
+        family, own, std::move(world), rank_, std::move(window), Reduction::native);
+  }
+
+  /// Takes over the rank's place in the group; `other` may only be destroyed or assigned to.
+  Mpi(Mpi&& other) noexcept
+      : group_(std::move(other.group_)), rank_(other.rank_), size_(other.size_) {}
+  /// Leaves the present group as in destruction, then takes over the place of `other`.
+  Mpi& operator=(Mpi&& other) noexcept {
+    if (this != &other) {
+      leave();
+      group_ = std::move(other.group_);
+      rank_ = other.rank_;
+      size_ = other.size_;
+      exceptions_ = std::uncaught_exceptions();
+    }
+    return *this;
+  }
+  /// Leaves the group: peers that wait for this rank, now or later, get an error that names it.
+  /// Does nothing after MPI_Finalize.
+  ~Mpi() { leave(); }
+
+  /// This rank's number in the group, from 0.
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  /// How many ranks the group has.
+  [[nodiscard]] int size() const noexcept { return size_; }
+
+  /// Starts a collective. Returns at once unless 64 are under way, then helps to finish the oldest.
+  /// @par Collective  yes: all ranks, the same calls in the same order
+  /// @par Cost        one small message to every rank on another node; copies up to 2 KiB
+  /// @throws Error (invalid_argument) for a call no peer could match, such as a null buffer
+  /// @throws Error (communication) if the ranks disagree or one of them has failed
+  Ticket start(Collective const& op) {
+    zero::detail::check_arguments(op, rank_, size_);
+    return Ticket(group_, group_->post(op));
+  }
+
+  /// Blocks until the collective is done on every rank, working on all under way meanwhile. In any
+  /// order.
+  /// @throws Error (communication) if a rank disagrees, throws, leaves or misses the deadline
+  void wait(Ticket& ticket) {
+    if (ticket.group_ == nullptr) return;
+    ticket.group_->wait(ticket.sequence_);
+    ticket.group_.reset();
+  }
+
+  /// Advances what is under way in all groups of the family: call it between pieces of computation.
+  /// Never blocks.
+  /// @par Cost  under 1 µs if nothing is under way, else at most 256 KiB of each peer's data per
+  ///   collective
+  void progress() noexcept { group_->progress(); }
+
+  /// Divides the group: ranks of one color form a new group, ordered by key, then by rank. It
+  /// shares this group's pool and its fate: an error in either ends both.
+  /// @par Collective  yes; blocks; allocates
+  /// @throws Error (communication) as `wait` does
+  [[nodiscard]] Mpi split(int color, int key) {
+    struct Choice {
+      std::int32_t color;
+      std::int32_t key;
+    };
+    Choice const mine{color, key};
+    std::vector<Choice> all(static_cast<std::size_t>(size_));
+    // MPI's own split has no deadline: nobody enters it before all ranks have come this far.
+    run(*this,
+        {.op = Op::all_gather,
+         .dtype = DType::i32,
+         .count = 2,
+         .send = &mine,
+         .recv = all.data(),
+         .bucket = zero::detail::split_bucket});
+    std::vector<int> members;
+    for (int rank = 0; rank < size_; ++rank) {
+      if (all[static_cast<std::size_t>(rank)].color == color) members.push_back(rank);
+    }
+    std::stable_sort(members.begin(), members.end(), [&](int a, int b) {
+      return all[static_cast<std::size_t>(a)].key < all[static_cast<std::size_t>(b)].key;
+    });
+    auto const place =
+        static_cast<int>(std::find(members.begin(), members.end(), rank_) - members.begin());
+    auto const family = group_->family();
+    std::lock_guard const lock(family->mutex);
+    MPI_Comm const part = mpi::detail::divide(
+        group_->comm(), *std::min_element(members.begin(), members.end()), place);
+    std::vector<int> world;
+    for (int const member : members) world.push_back(group_->world_rank(member));
+    auto window = std::make_shared<mpi::detail::Window>();
+    if (family->window->shared()) {
+      window = std::make_shared<mpi::detail::Window>(
+          mpi::detail::divide(part, family->node_of(family->rank()), place), 0);
+    }
+    return Mpi(std::make_shared<Group>(
+                   family, part, std::move(world), place, std::move(window), Reduction::native),
+               place);
+  }
+
+  /// Memory that peers on this node read directly, for the whole family. Whatever was allocated
+  /// from it must be given back before `close`.
+  [[nodiscard]] mpi::SharedAllocator allocator() const {
+    return mpi::SharedAllocator(group_->family()->pool);
+  }
+
+  /// What is really in use, and what has gone which way on this rank. Local.
+  [[nodiscard]] mpi::Transport transport() const { return group_->transport(); }
+
+  /// Ends the whole family of groups because this rank cannot go on: every peer's present or next
+  /// call throws Error (communication) with this reason in it. Stays up to 0.1 s to get it out.
+  /// @return true if the family was in order until now, so that this is the original failure
+  bool report_failure(std::string_view reason) { return group_->report(reason); }
+
+  /// Frees what MPI holds for this group, and for the family with the group that was constructed
+  /// first, which must be the last. Optional; before MPI_Finalize. Afterwards only destruction is
+  /// allowed.
+  /// @par Collective  yes; blocks
+  /// @throws Error (invalid_argument) if memory of `allocator()` is in use; (communication) as
+  ///   `wait` does
+  void close() {
+    auto const family = group_->family();
+    bool const last = group_->is_first();
+    if (last && family->pool != nullptr && family->pool->pieces() > 0) {
+      fail(ErrorKind::invalid_argument,
+           {"close() while ", family->pool->pieces(), " blocks of the shared window are in use"},
+           {.rank = rank_, .operation = "close"});
+    }
+    run(*this, {.op = Op::all_gather, .dtype = DType::u8, .bucket = -1});
+    group_->close();
+    group_.reset();
+    if (last) family->close();
+  }
+
+ private:
+  Mpi(std::shared_ptr<Group> group, int rank) noexcept
+      : group_(std::move(group)), rank_(rank), size_(group_->size()) {}
+
+  void leave() noexcept {
+    if (group_ == nullptr) return;
+    group_->leave(std::uncaught_exceptions() > exceptions_);
+    group_.reset();
+  }
+
+  std::shared_ptr<Group> group_;  ///< null after a move or `close`
+  int rank_ = -1;
+  int size_ = 0;
+  int exceptions_ = std::uncaught_exceptions();
+};
+
+static_assert(SplittableCommunicator<Mpi<mpi::Ordered>>);
+static_assert(SplittableCommunicator<Mpi<mpi::Native>>);
+
+}  // namespace zero::inline v0_1

@@ -1,0 +1,245 @@
+/// @file
+/// Messages between the ranks of a group: headers that announce calls, and chunks of data.
+#pragma once
+
+#include "zero/comm/mpi/family.hpp"
+#include "zero/comm/mpi/library.hpp"
+#include "zero/comm/mpi/transfer.hpp"
+
+#include <mpi.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <vector>
+
+namespace zero::inline v0_1::mpi::detail {
+
+/// Two chunks to and two from every peer, and one header from each. All memory that MPI works on is
+/// the library's and of constant size: what MPI does not give back after a failure is kept on
+/// purpose, and the trainer's buffers are never part of a message.
+class Channels {
+ public:
+  Channels(MPI_Comm comm, int rank, int size, Options const& options)
+      : comm_(comm),
+        rank_(rank),
+        size_(size),
+        limit_(options.message_bytes),
+        chunk_(detail::chunk_bytes(options.exchange_bytes, options.message_bytes, size)),
+        memory_(std::make_unique<Memory>()),
+        requests_(peers() * per_peer, MPI_REQUEST_NULL),
+        headers_out_(peers() * ring_slots, MPI_REQUEST_NULL),
+        indices_(requests_.size()),
+        statuses_(requests_.size()),
+        arrived_(peers() * 2, 0),
+        head_in_(peers(), 0),
+        head_out_(peers(), 0),
+        header_here_(peers(), 0) {
+    memory_->staging.reset(new std::byte[peers() * 4 * chunk_]);
+    memory_->headers_in.resize(peers());
+    memory_->headers_out.resize(ring_slots);
+    for (int peer = 0; peer < size; ++peer) {
+      if (peer == rank) continue;
+      receive_header(peer);
+      for (int slot = 0; slot < 2; ++slot) receive(peer, slot);
+    }
+  }
+  Channels(Channels const&) = delete;
+  Channels& operator=(Channels const&) = delete;
+  ~Channels() {
+    if (!is_running() || !cancel(false)) static_cast<void>(memory_.release());
+  }
+
+  [[nodiscard]] std::size_t chunk_bytes() const noexcept { return chunk_; }
+
+  /// Lets MPI work and notes what has arrived or left; true if anything did.
+  /// @param error  MPI's code if something went wrong
+  bool poll(int& error) {
+    int count = 0;
+    error = MPI_Testsome(static_cast<int>(requests_.size()),
+                         requests_.data(),
+                         &count,
+                         indices_.data(),
+                         statuses_.data());
+    if (error != MPI_SUCCESS) return false;
+    if (count == MPI_UNDEFINED) return false;
+    for (int i = 0; i < count; ++i) {
+      auto const at = static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)]);
+      std::size_t const peer = at / per_peer;
+      std::size_t const what = at % per_peer;
+      if (what == header) header_here_[peer] = 1;
+      if (what == in || what == in + 1) {
+        int bytes = 0;
+        MPI_Get_count(&statuses_[static_cast<std::size_t>(i)], MPI_BYTE, &bytes);
+        arrived_[peer * 2 + (what - in)] = static_cast<std::size_t>(bytes) + 1;
+      }
+    }
+    return count > 0;
+  }
+
+  /// The next header of a peer, or null.
+  [[nodiscard]] Call const* header_from(int peer) const noexcept {
+    return header_here_[index(peer)] != 0 ? &memory_->headers_in[index(peer)] : nullptr;
+  }
+  int take_header(int peer) {
+    header_here_[index(peer)] = 0;
+    return receive_header(peer);
+  }
+  /// True once the header that was sent `ring_slots` calls ago is MPI's no more.
+  bool header_slot_free(std::uint64_t sequence) {
+    int done = 0;
+    MPI_Testall(size_, &headers_out_[header_slot(sequence) * peers()], &done, MPI_STATUSES_IGNORE);
+    return done != 0;
+  }
+  int send_header(int peer, Call const& call) {
+    std::size_t const slot = header_slot(call.sequence);
+    memory_->headers_out[slot] = call;
+    return MPI_Isend(&memory_->headers_out[slot],
+                     sizeof(Call),
+                     MPI_BYTE,
+                     peer,
+                     header_tag,
+                     comm_,
+                     &headers_out_[slot * peers() + index(peer)]);
+  }
+
+  /// A last header, from a destructor: nobody waits for it any more.
+  void send_farewell(int peer, Call const& call) noexcept {
+    auto* const words = new (std::nothrow) Call(call);
+    if (words == nullptr) return;
+    MPI_Request request = MPI_REQUEST_NULL;
+    if (MPI_Isend(words, sizeof(Call), MPI_BYTE, peer, header_tag, comm_, &request) !=
+        MPI_SUCCESS) {
+      return;
+    }
+    int done = 0;
+    MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+    if (done != 0) delete words;
+  }
+
+  /// The oldest chunk of a peer that was not taken, or null; `bytes` is its size.
+  [[nodiscard]] std::byte const* chunk_from(int peer, std::size_t& bytes) const noexcept {
+    std::size_t const arrived = arrived_[index(peer) * 2 + head_in_[index(peer)]];
+    if (arrived == 0) return nullptr;
+    bytes = arrived - 1;
+    return staging(peer, head_in_[index(peer)]);
+  }
+  int take_chunk(int peer) {
+    std::uint8_t& head = head_in_[index(peer)];
+    arrived_[index(peer) * 2 + head] = 0;
+    int const slot = head;
+    head ^= 1u;
+    return receive(peer, slot);
+  }
+
+  /// Memory for the next chunk to a peer, or null while both are on their way.
+  [[nodiscard]] std::byte* room_for(int peer) const noexcept {
+    std::uint8_t const head = head_out_[index(peer)];
+    return request(peer, out + head) == MPI_REQUEST_NULL ? staging(peer, 2 + head) : nullptr;
+  }
+  int send_chunk(int peer, std::size_t count, std::size_t element) {
+    std::uint8_t const head = head_out_[index(peer)];
+    head_out_[index(peer)] ^= 1u;
+    std::size_t const bytes = count * element;
+    return MPI_Isend(staging(peer, 2 + head),
+                     narrow_count(bytes, 1, limit_),
+                     MPI_BYTE,
+                     peer,
+                     data_tag,
+                     comm_,
+                     &requests_[index(peer) * per_peer + out + head]);
+  }
+
+  /// Ends the receives that wait for nothing; true if MPI holds no memory any more.
+  /// @param wait  for sends too: only where all peers do the same
+  bool cancel(bool wait) noexcept {
+    bool clear = true;
+    for (std::size_t at = 0; at < requests_.size(); ++at) {
+      MPI_Request& request = requests_[at];
+      if (request == MPI_REQUEST_NULL) continue;
+      int done = 0;
+      if (at % per_peer < out) MPI_Cancel(&request);
+      if (wait) {
+        MPI_Wait(&request, MPI_STATUS_IGNORE);
+      } else {
+        MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+      }
+      clear = clear && request == MPI_REQUEST_NULL;
+    }
+    for (MPI_Request& request : headers_out_) {
+      if (request == MPI_REQUEST_NULL) continue;
+      int done = 0;
+      if (wait) {
+        MPI_Wait(&request, MPI_STATUS_IGNORE);
+      } else {
+        MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+      }
+      clear = clear && request == MPI_REQUEST_NULL;
+    }
+    return clear;
+  }
+
+ private:
+  static constexpr std::size_t header = 0;
+  static constexpr std::size_t in = 1;
+  static constexpr std::size_t out = 3;
+  static constexpr std::size_t per_peer = 5;
+
+  struct Memory {
+    std::unique_ptr<std::byte[]> staging;
+    std::vector<Call> headers_in;
+    std::vector<Call> headers_out;
+  };
+
+  [[nodiscard]] static constexpr std::size_t index(int peer) noexcept {
+    return static_cast<std::size_t>(peer);
+  }
+  [[nodiscard]] static constexpr std::size_t header_slot(std::uint64_t sequence) noexcept {
+    return static_cast<std::size_t>(sequence % ring_slots);
+  }
+  [[nodiscard]] std::size_t peers() const noexcept { return index(size_); }
+  [[nodiscard]] MPI_Request request(int peer, std::size_t what) const noexcept {
+    return requests_[index(peer) * per_peer + what];
+  }
+  /// Chunks 0 and 1 come from the peer, 2 and 3 go there.
+  [[nodiscard]] std::byte* staging(int peer, int slot) const noexcept {
+    return memory_->staging.get() + (index(peer) * 4 + index(slot)) * chunk_;
+  }
+
+  int receive_header(int peer) {
+    return MPI_Irecv(&memory_->headers_in[index(peer)],
+                     sizeof(Call),
+                     MPI_BYTE,
+                     peer,
+                     header_tag,
+                     comm_,
+                     &requests_[index(peer) * per_peer + header]);
+  }
+  int receive(int peer, int slot) {
+    return MPI_Irecv(staging(peer, slot),
+                     narrow_count(chunk_, 1, limit_),
+                     MPI_BYTE,
+                     peer,
+                     data_tag,
+                     comm_,
+                     &requests_[index(peer) * per_peer + in + index(slot)]);
+  }
+
+  MPI_Comm comm_;
+  int rank_;
+  int size_;
+  std::size_t limit_;
+  std::size_t chunk_;
+  std::unique_ptr<Memory> memory_;
+  std::vector<MPI_Request> requests_;
+  std::vector<MPI_Request> headers_out_;
+  std::vector<int> indices_;
+  std::vector<MPI_Status> statuses_;
+  std::vector<std::size_t> arrived_;  ///< by slot: bytes + 1
+  std::vector<std::uint8_t> head_in_;
+  std::vector<std::uint8_t> head_out_;
+  std::vector<std::uint8_t> header_here_;
+};
+
+}  // namespace zero::inline v0_1::mpi::detail

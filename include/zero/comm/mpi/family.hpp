@@ -1,0 +1,282 @@
+/// @file
+/// What a group shares with all groups split from it: one lock, one window, one fate.
+#pragma once
+
+#include "zero/comm/failure.hpp"
+#include "zero/comm/mpi/library.hpp"
+#include "zero/comm/mpi/pool.hpp"
+#include "zero/comm/mpi/window.hpp"
+
+#include <mpi.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace zero::inline v0_1::mpi::detail {
+
+/// Tags on the library's own communicators.
+inline constexpr int header_tag = 1;
+inline constexpr int data_tag = 2;
+inline constexpr int failure_tag = 3;
+
+/// How long a failing rank stays to get its reason out, and others wait for the words of an
+/// exception that is on its way.
+inline constexpr std::chrono::milliseconds grace{100};
+
+/// A group as its family sees it.
+class Member {
+ public:
+  Member() = default;
+  Member(Member const&) = delete;
+  Member& operator=(Member const&) = delete;
+  virtual ~Member() = default;
+  /// Moves what can be moved without waiting; true if anything did. The family's lock is held.
+  virtual bool advance() = 0;
+  /// True while this rank has a collective under way.
+  [[nodiscard]] virtual bool busy() const noexcept = 0;
+};
+
+/// State common to a family of groups. Everything is guarded by `mutex`, MPI's own calls too.
+class Family {
+ public:
+  /// Collective over `comm`, which is taken over.
+  Family(MPI_Comm comm, Options const& wanted) : options(wanted), comm_(comm) {
+    check(MPI_Comm_rank(comm, &rank_), "MPI_Comm_rank");
+    check(MPI_Comm_size(comm, &size_), "MPI_Comm_size");
+    window = options.shared_memory
+                 ? std::make_shared<Window>(node_of_this_rank(comm), options.shared_bytes)
+                 : std::make_shared<Window>();
+    find_nodes(comm);
+    if (window->shared()) {
+      pool = std::make_shared<Pool>(window, window->pool(node_rank(rank_)), options.shared_bytes);
+    }
+    receive_failure();
+    if (options.progress_thread != ProgressThread::off) {
+      thread_ = std::thread([this] { run_thread(); });
+    }
+  }
+  Family(Family const&) = delete;
+  Family& operator=(Family const&) = delete;
+  ~Family() {
+    stop_thread();
+    if (request_ == MPI_REQUEST_NULL || !is_running()) return;
+    // Cancelling a receive that nothing has matched is local.
+    MPI_Cancel(&request_);
+    int done = 0;
+    MPI_Test(&request_, &done, MPI_STATUS_IGNORE);
+    if (done == 0) static_cast<void>(incoming_.release());
+  }
+
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return size_; }
+  [[nodiscard]] int node_of(int world_rank) const noexcept {
+    return nodes_[static_cast<std::size_t>(world_rank)];
+  }
+  /// A rank's place among those of its node.
+  [[nodiscard]] int node_rank(int world_rank) const noexcept {
+    int place = 0;
+    for (int peer = 0; peer < world_rank; ++peer) place += node_of(peer) == node_of(world_rank);
+    return place;
+  }
+
+  void join(Member* member) { members_.push_back(member); }
+  void leave(Member* member) { std::erase(members_, member); }
+
+  /// One look at everything under way in any group; true if something moved.
+  bool advance() {
+    bool moved = false;
+    for (std::size_t i = 0; i < members_.size() && !failed(); ++i) moved |= members_[i]->advance();
+    if (moved) ++events_;
+    return moved;
+  }
+  /// Counts what moved, so that one thread's wait sees another's progress.
+  [[nodiscard]] std::uint64_t events() const noexcept { return events_; }
+
+  /// True once anything has gone wrong on any rank that this one has heard of.
+  [[nodiscard]] bool failed() {
+    if (failed_) return true;
+    if (board().failed()) return adopt(board().text());
+    int done = 0;
+    MPI_Status status;
+    if (request_ == MPI_REQUEST_NULL || MPI_Test(&request_, &done, &status) != MPI_SUCCESS ||
+        done == 0) {
+      return false;
+    }
+    int length = 0;
+    MPI_Get_count(&status, MPI_BYTE, &length);
+    std::string text(incoming_->data(), static_cast<std::size_t>(length));
+    board().record(text);
+    return adopt(std::move(text));
+  }
+  [[nodiscard]] std::string const& failure() const noexcept { return failure_; }
+
+  /// Ends the whole family and tells every rank; true if nothing had failed before.
+  bool record(std::string text) {
+    if (failed()) return false;
+    text.resize(std::min(text.size(), Board::text_bytes));
+    board().record(text);
+    tell_other_nodes(text);
+    return adopt(std::move(text));
+  }
+  bool record(zero::detail::Failure const& failure) {
+    return record(zero::detail::describe(failure));
+  }
+  /// An error of MPI's own, found where nothing may be thrown.
+  void record_error(int code, std::string_view during) {
+    record("rank " + std::to_string(rank_) + ": MPI reports '" + error_text(code) + "' in " +
+           std::string(during));
+  }
+
+  /// Stops the thread and gives up what only all ranks together can. Collective; blocks.
+  void close() {
+    stop_thread();
+    if (request_ != MPI_REQUEST_NULL) {
+      MPI_Cancel(&request_);
+      MPI_Wait(&request_, MPI_STATUS_IGNORE);
+    }
+    window->close();
+    check(MPI_Comm_free(&comm_), "MPI_Comm_free");
+  }
+
+  Options const options;
+  std::mutex mutex;
+  std::shared_ptr<Window> window;
+  std::shared_ptr<Pool> pool;  ///< null without a window
+  std::string withdrawn;       ///< a failure to be told unless a better reason comes first
+
+ private:
+  [[nodiscard]] MPI_Comm node_of_this_rank(MPI_Comm comm) const {
+    MPI_Comm machine = MPI_COMM_NULL;
+    check(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &machine),
+          "MPI_Comm_split_type");
+    if (!options.node) return machine;
+    MPI_Comm const node = divide(machine, *options.node, rank_);
+    check(MPI_Comm_free(&machine), "MPI_Comm_free");
+    return node;
+  }
+
+  /// Learns every rank's node by the number of its first rank, and that all ranks want the same.
+  void find_nodes(MPI_Comm comm) {
+    struct Facts {
+      std::int64_t shared, pool, exchange, message;
+    };
+    Facts const mine{options.shared_memory ? 1 : 0,
+                     static_cast<std::int64_t>(options.shared_bytes),
+                     static_cast<std::int64_t>(options.exchange_bytes),
+                     static_cast<std::int64_t>(options.message_bytes)};
+    std::vector<Facts> all(static_cast<std::size_t>(size_));
+    check(MPI_Allgather(&mine, sizeof(Facts), MPI_BYTE, all.data(), sizeof(Facts), MPI_BYTE, comm),
+          "MPI_Allgather");
+    for (int peer = 1; peer < size_; ++peer) {
+      if (std::memcmp(&all[static_cast<std::size_t>(peer)], all.data(), sizeof(Facts)) == 0) {
+        continue;
+      }
+      fail(ErrorKind::communication,
+           {"ranks 0 and ", peer, " were constructed with different Options"},
+           {.rank = rank_, .operation = "construction"});
+    }
+    nodes_.assign(static_cast<std::size_t>(size_), 0);
+    // The window's ranks are in the order of the family's.
+    int const leader = window->first(rank_);
+    check(MPI_Allgather(&leader, 1, MPI_INT, nodes_.data(), 1, MPI_INT, comm), "MPI_Allgather");
+  }
+
+  [[nodiscard]] Board& board() noexcept { return window->control(0)->board; }
+
+  bool adopt(std::string text) {
+    failed_ = true;
+    failure_ = std::move(text);
+    return true;
+  }
+
+  void receive_failure() {
+    incoming_ = std::make_unique<std::array<char, Board::text_bytes>>();
+    check(MPI_Irecv(incoming_->data(),
+                    static_cast<int>(Board::text_bytes),
+                    MPI_BYTE,
+                    MPI_ANY_SOURCE,
+                    failure_tag,
+                    comm_,
+                    &request_),
+          "MPI_Irecv");
+  }
+
+  /// Best effort within the grace; who does not hear of it runs into the deadline.
+  void tell_other_nodes(std::string const& text) {
+    if (!is_running()) return;
+    // MPI may read the text after this object is gone.
+    auto* const words = new std::string(text);
+    std::vector<MPI_Request> requests;
+    for (int peer = 0; peer < size_; ++peer) {
+      if (node_of(peer) == node_of(rank_)) continue;
+      MPI_Request request = MPI_REQUEST_NULL;
+      if (MPI_Isend(words->data(),
+                    static_cast<int>(words->size()),
+                    MPI_BYTE,
+                    peer,
+                    failure_tag,
+                    comm_,
+                    &request) == MPI_SUCCESS) {
+        requests.push_back(request);
+      }
+    }
+    auto const end = Clock::now() + grace;
+    int done = 0;
+    while (done == 0 && Clock::now() < end) {
+      if (MPI_Testall(
+              static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE) !=
+          MPI_SUCCESS) {
+        return;
+      }
+      if (done == 0) std::this_thread::yield();
+    }
+    if (done != 0) delete words;
+  }
+
+  void run_thread() {
+    Backoff backoff;
+    while (!stop_.load(std::memory_order_acquire)) {
+      bool moved = false;
+      {
+        std::lock_guard const lock(mutex);
+        bool busy = false;
+        for (Member const* const member : members_) busy |= member->busy();
+        if (busy) moved = advance();
+      }
+      if (moved) {
+        backoff.reset();
+      }
+      backoff.pause();
+    }
+  }
+  void stop_thread() noexcept {
+    stop_.store(true, std::memory_order_release);
+    if (thread_.joinable()) thread_.join();
+  }
+
+  MPI_Comm comm_;
+  int rank_ = -1;
+  int size_ = 0;
+  std::vector<int> nodes_;
+  std::vector<Member*> members_;
+  std::uint64_t events_ = 0;
+  bool failed_ = false;
+  std::string failure_;
+  std::unique_ptr<std::array<char, Board::text_bytes>> incoming_;
+  MPI_Request request_ = MPI_REQUEST_NULL;
+  std::thread thread_;
+  std::atomic<bool> stop_{false};
+};
+
+}  // namespace zero::inline v0_1::mpi::detail

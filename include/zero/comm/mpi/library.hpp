@@ -1,0 +1,135 @@
+/// @file
+/// Talking to the MPI library: its state, its errors, waiting for it.
+#pragma once
+
+#include "zero/base/error.hpp"
+#include "zero/comm/mpi/options.hpp"
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <string_view>
+#include <thread>
+
+namespace zero::inline v0_1::mpi::detail {
+
+using Clock = std::chrono::steady_clock;
+
+/// True while MPI may be called.
+[[nodiscard]] inline bool is_running() noexcept {
+  int initialised = 0;
+  int finalised = 0;
+  MPI_Initialized(&initialised);
+  MPI_Finalized(&finalised);
+  return initialised != 0 && finalised == 0;
+}
+
+/// MPI's words for an error code.
+[[nodiscard]] inline std::string error_text(int code) {
+  char text[MPI_MAX_ERROR_STRING] = {};
+  int length = 0;
+  if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) return "error " + std::to_string(code);
+  return {text, static_cast<std::size_t>(length)};
+}
+
+/// @throws Error (communication) with MPI's words unless a call succeeded
+inline void check(int code, char const* call) {
+  if (code == MPI_SUCCESS) return;
+  fail(ErrorKind::communication, {call, " failed: ", error_text(code)});
+}
+
+[[nodiscard]] inline std::string library_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+  int length = 0;
+  check(MPI_Get_library_version(text, &length), "MPI_Get_library_version");
+  std::string_view const whole(text, static_cast<std::size_t>(length));
+  return std::string(whole.substr(0, whole.find_first_of(",\n")));
+}
+
+/// Gives the processor away between two looks at what others do: at once at first, then for longer,
+/// at most 100 µs.
+class Backoff {
+ public:
+  void reset() noexcept { turns_ = 0; }
+  void pause() {
+    if (turns_ < yields) {
+      ++turns_;
+      std::this_thread::yield();
+      return;
+    }
+    int const shift = std::min(turns_++ - yields, 7);
+    std::this_thread::sleep_for(std::chrono::microseconds(std::min(1 << shift, 100)));
+  }
+
+ private:
+  static constexpr int yields = 32;
+  int turns_ = 0;
+};
+
+/// @throws Error (invalid_argument) unless MPI is usable as the options want it
+inline void require_usable(MPI_Comm comm, Options const& options) {
+  if (!is_running()) {
+    fail(ErrorKind::invalid_argument,
+         "MPI is not running: call MPI_Init_thread before, and MPI_Finalize after, the lifetime of "
+         "a communicator");
+  }
+  if (comm == MPI_COMM_NULL) fail(ErrorKind::invalid_argument, "the communicator is MPI_COMM_NULL");
+  if (!(options.deadline_s > 0 && options.deadline_s < 1e9)) {
+    fail(ErrorKind::invalid_argument, "the deadline of an MPI group is not in (0, 1e9) s");
+  }
+  if (options.message_bytes < 8 || options.message_bytes > largest_message) {
+    fail(ErrorKind::invalid_argument, "message_bytes is not in [8, 2^30]");
+  }
+  int provided = MPI_THREAD_SINGLE;
+  check(MPI_Query_thread(&provided), "MPI_Query_thread");
+  int const wanted = options.progress_thread == ProgressThread::multiple ? MPI_THREAD_MULTIPLE
+                     : options.progress_thread == ProgressThread::sole   ? MPI_THREAD_SERIALIZED
+                                                                         : MPI_THREAD_SINGLE;
+  if (provided < wanted) {
+    fail(ErrorKind::invalid_argument,
+         {"a progress thread needs ",
+          wanted == MPI_THREAD_MULTIPLE ? "MPI_THREAD_MULTIPLE" : "MPI_THREAD_SERIALIZED",
+          ", which MPI_Init_thread did not provide"});
+  }
+}
+
+/// A communicator of the library's own with the ranks of `comm`, whose errors are returned.
+/// Collective; gives up after the deadline.
+[[nodiscard]] inline MPI_Comm duplicate(MPI_Comm comm, double deadline_s) {
+  MPI_Comm copy = MPI_COMM_NULL;
+  MPI_Request request = MPI_REQUEST_NULL;
+  // MPI writes through these until the duplicate is there, so they outlive a deadline that passes.
+  auto* const place = new MPI_Comm(MPI_COMM_NULL);
+  check(MPI_Comm_idup(comm, place, &request), "MPI_Comm_idup");
+  auto const start = Clock::now();
+  Backoff backoff;
+  for (int done = 0; done == 0;) {
+    check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Comm_idup");
+    if (done != 0) break;
+    if (std::chrono::duration<double>(Clock::now() - start).count() > deadline_s) {
+      int rank = -1;
+      MPI_Comm_rank(comm, &rank);
+      fail(ErrorKind::communication,
+           {"some rank did not construct its communicator within ",
+            std::to_string(deadline_s),
+            " s"},
+           {.rank = rank, .operation = "construction"});
+    }
+    backoff.pause();
+  }
+  copy = *place;
+  delete place;
+  check(MPI_Comm_set_errhandler(copy, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  return copy;
+}
+
+[[nodiscard]] inline MPI_Comm divide(MPI_Comm comm, int color, int key) {
+  MPI_Comm part = MPI_COMM_NULL;
+  check(MPI_Comm_split(comm, color, key, &part), "MPI_Comm_split");
+  check(MPI_Comm_set_errhandler(part, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  return part;
+}
+
+}  // namespace zero::inline v0_1::mpi::detail

@@ -1,0 +1,124 @@
+/// @file
+/// MPI's own reductions, chunk by chunk.
+#pragma once
+
+#include "zero/comm/mpi/library.hpp"
+#include "zero/comm/mpi/transfer.hpp"
+#include "zero/kernel/copy.hpp"
+#include "zero/kernel/reduce.hpp"
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+
+namespace zero::inline v0_1::mpi::detail {
+
+/// inout[i] += in[i], rounded to 16 bits: what MPI calls for types it does not know.
+template <DType Type>
+void add_for_mpi(void* in, void* inout, int* count, MPI_Datatype* /*type*/) noexcept {
+  void const* const inputs[] = {in, inout};
+  kernel::sum_function(Type, DType::f32)(
+      inout, inputs, 0, 2, static_cast<std::size_t>(*count), kernel::Store::cached);
+}
+
+/// One reduction at a time over library-owned memory; all ranks use it in the same order.
+class NativeReduction {
+ public:
+  NativeReduction(MPI_Comm comm, int size, Options const& options)
+      : comm_(comm),
+        size_(static_cast<std::size_t>(size)),
+        limit_(std::min(options.message_bytes, largest_message)),
+        // A block from each rank and the result; MPI may count all blocks as one message.
+        block_(std::max<std::size_t>(
+            8, std::min(options.exchange_bytes / (size_ + 1), limit_ / size_) / 8 * 8)),
+        memory_(new std::byte[block_ * (size_ + 1)]) {
+    make(DType::bf16, add_for_mpi<DType::bf16>);
+    make(DType::f16, add_for_mpi<DType::f16>);
+  }
+  NativeReduction(NativeReduction const&) = delete;
+  NativeReduction& operator=(NativeReduction const&) = delete;
+  ~NativeReduction() {
+    // A reduction that some rank never joined cannot be cancelled: its memory stays MPI's.
+    if (request_ != MPI_REQUEST_NULL) static_cast<void>(memory_.release());
+  }
+
+  /// Advances the sum of elements [at, ...) of a collective; `at` is moved behind what is done.
+  /// True if something moved. Errors of MPI are left in `error`.
+  bool advance(Collective const& op, std::size_t& at, int& error) {
+    std::size_t const element = size_of(op.dtype);
+    if (request_ == MPI_REQUEST_NULL) {
+      now_ = std::min(block_ / element, op.count - at);
+      bool const scatter = op.op == Op::reduce_scatter;
+      auto const* const send = static_cast<std::byte const*>(op.send);
+      for (std::size_t block = 0; block < (scatter ? size_ : 1); ++block) {
+        std::memcpy(memory_.get() + block * now_ * element,
+                    send + (block * op.count + at) * element,
+                    now_ * element);
+      }
+      int const count = narrow_count(now_, element * (scatter ? size_ : 1), limit_);
+      std::byte* const result = memory_.get() + block_ * size_;
+      MPI_Datatype const type = type_of(op.dtype);
+      MPI_Op const sum = sum_of(op.dtype);
+      error = scatter ? MPI_Ireduce_scatter_block(
+                            memory_.get(), result, count, type, sum, comm_, &request_)
+                      : MPI_Iallreduce(memory_.get(), result, count, type, sum, comm_, &request_);
+      return true;
+    }
+    int done = 0;
+    error = MPI_Test(&request_, &done, MPI_STATUS_IGNORE);
+    if (error != MPI_SUCCESS || done == 0) return false;
+    std::memcpy(static_cast<std::byte*>(op.recv) + at * element,
+                memory_.get() + block_ * size_,
+                now_ * element);
+    at += now_;
+    return true;
+  }
+
+  void close() {
+    for (std::size_t i = 0; i < 2; ++i) {
+      check(MPI_Op_free(&sums_[i]), "MPI_Op_free");
+      check(MPI_Type_free(&types_[i]), "MPI_Type_free");
+    }
+  }
+
+ private:
+  [[nodiscard]] static constexpr std::size_t narrow(DType type) noexcept {
+    return type == DType::bf16 ? 0 : 1;
+  }
+  void make(DType type, MPI_User_function* function) {
+    std::size_t const i = narrow(type);
+    check(MPI_Type_contiguous(2, MPI_BYTE, &types_[i]), "MPI_Type_contiguous");
+    check(MPI_Type_commit(&types_[i]), "MPI_Type_commit");
+    check(MPI_Op_create(function, 1, &sums_[i]), "MPI_Op_create");
+  }
+  [[nodiscard]] MPI_Datatype type_of(DType type) const noexcept {
+    switch (type) {
+      case DType::f32: return MPI_FLOAT;
+      case DType::f64: return MPI_DOUBLE;
+      case DType::i32: return MPI_INT32_T;
+      case DType::i64: return MPI_INT64_T;
+      case DType::u8: return MPI_UINT8_T;
+      case DType::bf16:
+      case DType::f16: break;
+    }
+    return types_[narrow(type)];
+  }
+  [[nodiscard]] MPI_Op sum_of(DType type) const noexcept {
+    return size_of(type) == 2 ? sums_[narrow(type)] : MPI_SUM;
+  }
+
+  MPI_Comm comm_;
+  std::size_t size_;
+  std::size_t limit_;
+  std::size_t block_;
+  std::unique_ptr<std::byte[]> memory_;
+  std::size_t now_ = 0;
+  MPI_Request request_ = MPI_REQUEST_NULL;
+  MPI_Datatype types_[2] = {MPI_DATATYPE_NULL, MPI_DATATYPE_NULL};
+  MPI_Op sums_[2] = {MPI_OP_NULL, MPI_OP_NULL};
+};
+
+}  // namespace zero::inline v0_1::mpi::detail

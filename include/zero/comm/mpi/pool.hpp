@@ -1,0 +1,117 @@
+/// @file
+/// Memory for optimizers that peers on the same node read directly.
+#pragma once
+
+#include "zero/base/bytes.hpp"
+#include "zero/base/error.hpp"
+#include "zero/concepts/memory.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <utility>
+
+namespace zero::inline v0_1::mpi {
+
+namespace detail {
+
+/// Hands out pieces of one rank's part of a window. First fit: an optimizer takes a dozen blocks
+/// once.
+class Pool {
+ public:
+  /// @param keep  what the memory lies in
+  Pool(std::shared_ptr<void const> keep, std::byte* base, std::size_t bytes)
+      : keep_(std::move(keep)), base_(base), bytes_(bytes) {}
+
+  [[nodiscard]] std::byte* base() const noexcept { return base_; }
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+  [[nodiscard]] std::size_t left() const {
+    std::lock_guard const lock(mutex_);
+    return bytes_ - used_;
+  }
+  /// Pieces not given back.
+  [[nodiscard]] std::size_t pieces() const {
+    std::lock_guard const lock(mutex_);
+    return taken_.size();
+  }
+
+  void* take(std::size_t bytes, std::size_t alignment) {
+    if (bytes == 0) return nullptr;
+    std::lock_guard const lock(mutex_);
+    auto const start = reinterpret_cast<std::uintptr_t>(base_);
+    std::size_t at = 0;
+    for (auto piece = taken_.begin();; ++piece) {
+      at += (alignment - (start + at) % alignment) % alignment;
+      std::size_t const end = piece == taken_.end() ? bytes_ : piece->first;
+      if (at <= end && bytes <= end - at) break;
+      if (piece == taken_.end()) {
+        fail(ErrorKind::resource,
+             {"the shared window has no room for ",
+              bytes,
+              " bytes; ",
+              bytes_ - used_,
+              " of ",
+              bytes_,
+              " are left: raise Options::shared_bytes"});
+      }
+      at = piece->first + piece->second;
+    }
+    taken_.emplace(at, bytes);
+    used_ += bytes;
+    return base_ + at;
+  }
+
+  void give_back(void* memory) noexcept {
+    if (memory == nullptr) return;
+    std::lock_guard const lock(mutex_);
+    auto const piece =
+        taken_.find(static_cast<std::size_t>(static_cast<std::byte*>(memory) - base_));
+    if (piece == taken_.end()) return;
+    used_ -= piece->second;
+    taken_.erase(piece);
+  }
+
+ private:
+  std::shared_ptr<void const> keep_;
+  std::byte* base_;
+  std::size_t bytes_;
+  std::size_t used_ = 0;
+  std::map<std::size_t, std::size_t> taken_;  ///< sizes by place
+  mutable std::mutex mutex_;
+};
+
+}  // namespace detail
+
+/// Allocates from a communicator's shared window: `Owned<mpi::SharedAllocator>{comm.allocator()}`.
+/// Peers on the node then read the optimizer's buffers where they are. Without a window
+/// (`Transport::window` says so) memory comes from operator new.
+class SharedAllocator {
+ public:
+  /// Without a window.
+  SharedAllocator() = default;
+
+  /// Zero bytes give null.
+  /// @throws Error (resource) if the window is exhausted, saying how much is left
+  [[nodiscard]] void* allocate(std::size_t bytes, std::size_t alignment) {
+    return pool_ == nullptr ? HostAllocator().allocate(bytes, alignment)
+                            : pool_->take(bytes, alignment);
+  }
+  /// Gives a block back.
+  void deallocate(void* memory, std::size_t bytes, std::size_t alignment) noexcept {
+    if (pool_ == nullptr) return HostAllocator().deallocate(memory, bytes, alignment);
+    pool_->give_back(memory);
+  }
+
+  /// Of a pool; null stands for operator new.
+  explicit SharedAllocator(std::shared_ptr<detail::Pool> pool) noexcept : pool_(std::move(pool)) {}
+
+ private:
+  std::shared_ptr<detail::Pool> pool_;
+};
+
+static_assert(Allocator<SharedAllocator>);
+
+}  // namespace zero::inline v0_1::mpi

@@ -1,0 +1,137 @@
+/// @file
+/// Memory that the ranks of one node see at once.
+#pragma once
+
+#include "zero/base/error.hpp"
+#include "zero/comm/mpi/control.hpp"
+#include "zero/comm/mpi/library.hpp"
+
+#include <mpi.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <vector>
+
+namespace zero::inline v0_1::mpi::detail {
+
+/// A control block and room for a pool on every rank of a node, in one MPI-3 shared window; or
+/// private memory of the same form where a rank has no peers to share with.
+///
+/// Freeing a window is collective: `close` does it; the destructor leaves it to MPI.
+class Window {
+ public:
+  static constexpr std::size_t alignment = 4096;
+
+  /// Private memory.
+  Window() : own_(new Control), blocks_{own_.get()}, pools_{nullptr} {}
+
+  /// Collective over `node`; takes the communicator over.
+  Window(MPI_Comm node, std::size_t pool_bytes) : node_(node), pool_bytes_(pool_bytes) {
+    int size = 0;
+    int rank = 0;
+    check(MPI_Comm_size(node, &size), "MPI_Comm_size");
+    check(MPI_Comm_rank(node, &rank), "MPI_Comm_rank");
+    allocate(control_bytes + pool_bytes + alignment);
+    for (int peer = 0; peer < size; ++peer) {
+      std::byte* const base = start_of(peer);
+      blocks_.push_back(peer == rank ? new (base) Control
+                                     : std::launder(reinterpret_cast<Control*>(base)));
+      pools_.push_back(base + control_bytes);
+    }
+    check(MPI_Win_sync(window_), "MPI_Win_sync");
+    check(MPI_Barrier(node), "MPI_Barrier");
+    check(MPI_Win_sync(window_), "MPI_Win_sync");
+    for (Control const* const block : blocks_) {
+      if (block->magic.load(std::memory_order_acquire) == Control::present) continue;
+      fail(ErrorKind::resource,
+           "ranks that MPI says share memory do not see each other's; set Options::shared_memory "
+           "to false");
+    }
+  }
+
+  Window(Window const&) = delete;
+  Window& operator=(Window const&) = delete;
+
+  [[nodiscard]] bool shared() const noexcept { return window_ != MPI_WIN_NULL; }
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(blocks_.size()); }
+  [[nodiscard]] std::size_t pool_bytes() const noexcept { return pool_bytes_; }
+  [[nodiscard]] Control* control(int peer) const noexcept {
+    return blocks_[static_cast<std::size_t>(peer)];
+  }
+  /// Start of a rank's pool, or null.
+  [[nodiscard]] std::byte* pool(int peer) const noexcept {
+    return pools_[static_cast<std::size_t>(peer)];
+  }
+
+  /// The number that the first rank gives. Collective over the node; blocks.
+  [[nodiscard]] int first(int number) const {
+    if (!shared()) return number;
+    check(MPI_Bcast(&number, 1, MPI_INT, 0, node_), "MPI_Bcast");
+    return number;
+  }
+
+  /// Gives the memory back. Collective over the node; blocks.
+  void close() {
+    if (!shared()) return;
+    check(MPI_Win_unlock_all(window_), "MPI_Win_unlock_all");
+    check(MPI_Win_free(&window_), "MPI_Win_free");
+    check(MPI_Comm_free(&node_), "MPI_Comm_free");
+  }
+
+ private:
+  static constexpr std::size_t control_bytes =
+      (sizeof(Control) + alignment - 1) / alignment * alignment;
+
+  void allocate(std::size_t bytes) {
+    MPI_Info info = MPI_INFO_NULL;
+    check(MPI_Info_create(&info), "MPI_Info_create");
+    check(MPI_Info_set(info, "alloc_shared_noncontig", "true"), "MPI_Info_set");
+    void* memory = nullptr;
+    int const code = MPI_Win_allocate_shared(
+        static_cast<MPI_Aint>(bytes), 1, info, node_, static_cast<void*>(&memory), &window_);
+    MPI_Info_free(&info);
+    if (code != MPI_SUCCESS) {
+      window_ = MPI_WIN_NULL;
+      fail(ErrorKind::resource,
+           {"MPI cannot share ",
+            bytes,
+            " bytes between the ranks of a node: ",
+            error_text(code),
+            "; lower Options::shared_bytes or set Options::shared_memory to false"});
+    }
+    check(MPI_Win_set_errhandler(window_, MPI_ERRORS_RETURN), "MPI_Win_set_errhandler");
+    int* model = nullptr;
+    int found = 0;
+    check(MPI_Win_get_attr(window_, MPI_WIN_MODEL, static_cast<void*>(&model), &found),
+          "MPI_Win_get_attr");
+    if (found == 0 || *model != MPI_WIN_UNIFIED) {
+      fail(ErrorKind::resource,
+           "MPI's windows are not coherent here; set Options::shared_memory to false");
+    }
+    check(MPI_Win_lock_all(MPI_MODE_NOCHECK, window_), "MPI_Win_lock_all");
+  }
+
+  /// A rank's memory, in this process's addresses. Mappings are whole pages, so that all ranks
+  /// round to the same place.
+  [[nodiscard]] std::byte* start_of(int peer) const {
+    MPI_Aint bytes = 0;
+    int unit = 0;
+    void* memory = nullptr;
+    check(MPI_Win_shared_query(window_, peer, &bytes, &unit, static_cast<void*>(&memory)),
+          "MPI_Win_shared_query");
+    auto const address = reinterpret_cast<std::uintptr_t>(memory);
+    return static_cast<std::byte*>(memory) + (alignment - address % alignment) % alignment;
+  }
+
+  MPI_Comm node_ = MPI_COMM_NULL;
+  MPI_Win window_ = MPI_WIN_NULL;
+  std::size_t pool_bytes_ = 0;
+  std::unique_ptr<Control> own_;
+  std::vector<Control*> blocks_;
+  std::vector<std::byte*> pools_;
+};
+
+}  // namespace zero::inline v0_1::mpi::detail

@@ -1,0 +1,55 @@
+#include "conformance/communicator.hpp"
+#include "mpi/world.hpp"
+#include "zero/comm/checked.hpp"
+#include "zero/comm/counting.hpp"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+#include <vector>
+
+namespace {
+
+using mpi_tests::Route;
+
+/// The job itself, and a group of two while others wait outside. Known once MPI runs.
+struct Sizes {
+  [[nodiscard]] int const* begin() const { return values().data(); }
+  [[nodiscard]] int const* end() const { return begin() + (mpi_tests::world_size() > 2 ? 2 : 1); }
+  [[nodiscard]] int operator[](std::size_t i) const { return values()[i]; }
+
+ private:
+  static std::array<int, 2> const& values() {
+    static std::array<int, 2> const both{mpi_tests::world_size(), 2};
+    return both;
+  }
+};
+
+template <Route way, class Reduction = zero::mpi::Ordered>
+struct MpiWorld {
+  static constexpr Sizes ranks{};
+  template <class Body>
+  static void run(int ranks, Body const& body) {
+    mpi_tests::with_group<Reduction>(ranks, way, body);
+  }
+};
+
+template <Route way>
+void check_everything() {
+  conformance::check_operations<MpiWorld<way>>();
+  conformance::check_outstanding<MpiWorld<way>>();
+  conformance::check_groups<MpiWorld<way>>();
+  conformance::check_arguments<MpiWorld<way>>();
+}
+
+TEST_CASE("Mpi: everything within one window") { check_everything<Route::window>(); }
+TEST_CASE("Mpi: everything by messages") { check_everything<Route::exchange>(); }
+TEST_CASE("Mpi: everything over two nodes") { check_everything<Route::two_nodes>(); }
+TEST_CASE("Mpi: everything in messages of at most 1000 bytes") {
+  check_everything<Route::small_chunks>();
+}
+TEST_CASE("Mpi: everything with a progress thread") { check_everything<Route::thread>(); }
+
+}  // namespace

@@ -1,0 +1,71 @@
+/// @file
+/// Groups of the running job's processes, for suites that are written once for all communicators.
+#pragma once
+
+#include "zero/comm/mpi.hpp"
+
+#include <doctest/doctest.h>
+#include <mpi.h>
+
+#include <optional>
+#include <string>
+
+namespace mpi_tests {
+
+/// How the ranks of a job reach each other.
+enum class Route { window, exchange, two_nodes, small_chunks, thread };
+
+inline constexpr Route routes[] = {
+    Route::window, Route::exchange, Route::two_nodes, Route::small_chunks, Route::thread};
+
+inline char const* name(Route route) {
+  switch (route) {
+    case Route::window: return "window";
+    case Route::exchange: return "exchange";
+    case Route::two_nodes: return "two nodes";
+    case Route::small_chunks: return "small chunks";
+    case Route::thread: return "progress thread";
+  }
+  return "?";
+}
+
+inline int world_rank() {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  return rank;
+}
+inline int world_size() {
+  int size = 0;
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  return size;
+}
+
+inline zero::mpi::Options options(Route route) {
+  zero::mpi::Options result{.deadline_s = 60, .shared_bytes = 16 * zero::MiB};
+  if (route == Route::exchange) result.shared_memory = false;
+  if (route == Route::two_nodes) result.node = world_rank() % 2;
+  if (route == Route::small_chunks) {
+    result.shared_memory = false;
+    result.message_bytes = 1000;
+    result.exchange_bytes = 64 * zero::KiB;
+  }
+  if (route == Route::thread) result.progress_thread = zero::mpi::ProgressThread::multiple;
+  return result;
+}
+
+/// Calls `body(comm)` on the first `ranks` processes; all others wait outside.
+template <class Reduction, class Body>
+void with_group(int ranks, Route route, Body const& body) {
+  bool const inside = world_rank() < ranks;
+  MPI_Comm part = MPI_COMM_NULL;
+  MPI_Comm_split(MPI_COMM_WORLD, inside ? 0 : MPI_UNDEFINED, world_rank(), &part);
+  if (inside) {
+    zero::Mpi<Reduction> comm(part, options(route));
+    body(comm);
+    comm.close();
+    MPI_Comm_free(&part);
+  }
+  MPI_Barrier(MPI_COMM_WORLD);
+}
+
+}  // namespace mpi_tests
