@@ -91,14 +91,18 @@ struct Library {
         true);
   }
   static Status abort(Comm comm) {
-    Entry const entry(comm, "abort");
     World& world = *comm->process->world;
     if (comm->process->script.abort_hangs) {
       ++world.hanging_aborts;
-      while (!world.release_aborts) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      {
+        Entry const entry(comm, "abort");
+        while (!world.release_aborts) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      // The last that is done to the world, which may be gone from here on.
       --world.hanging_aborts;
       return {};
     }
+    Entry const entry(comm, "abort");
     std::lock_guard const lock(world.mutex);
     if (comm->dead) fault(comm, "a second end of a communicator");
     comm->dead = true;
@@ -214,12 +218,14 @@ struct Library {
       // Fresh device memory holds anything.
       std::memset(*out, 0xa5, pages);
       ++p.world->live_memory;
+      p.world->allocations.insert(*out);
     });
   }
   static Status mem_free(void* memory) {
     World& world = *current->world;
     std::lock_guard const lock(world.mutex);
     --world.live_memory;
+    world.allocations.erase(memory);
     std::free(memory);
     return {};
   }

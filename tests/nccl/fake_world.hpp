@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <list>
@@ -19,6 +20,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -153,7 +155,15 @@ class World {
     }
   }
 
+  World(World const&) = delete;
+  World& operator=(World const&) = delete;
+  /// Frees what a stuck abort has kept from being given back.
+  ~World() {
+    for (void* const memory : allocations) std::free(memory);
+  }
+
   std::mutex mutex;
+  std::set<void*> allocations;
   bool errors_spread = true;  ///< an abort is a remote error for peers, else only silence
   std::atomic<bool> release_aborts{false};
   std::atomic<int> hanging_aborts{0};
