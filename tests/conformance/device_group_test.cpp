@@ -13,15 +13,16 @@ namespace {
 
 using Group = zero::DeviceGroup<fake::Api>;
 
-std::vector<Group> group(int ranks) {
-  return Group::group(fake::spaces(ranks, std::make_shared<fake::Machine>()));
+std::vector<Group> group(int ranks, fake::Transfers transfers) {
+  return Group::group(fake::spaces(ranks, std::make_shared<fake::Machine>(transfers)));
 }
 
+template <fake::Transfers transfers>
 struct StagedWorld {
   static constexpr int ranks[] = {1, 2, 3, 4, 5, 8};
   template <class Body>
   static void run(int ranks, Body const& body) {
-    zero::run_ranks(group(ranks), [&](Group& comm) {
+    zero::run_ranks(group(ranks, transfers), [&](Group& comm) {
       Staged<Group, zero::HostAllocator> staged(std::move(comm), {});
       body(staged);
     });
@@ -32,13 +33,19 @@ struct PlainWorld {
   static constexpr int ranks[] = {3};
   template <class Body>
   static void run(int ranks, Body const& body) {
-    zero::run_ranks(group(ranks), body);
+    zero::run_ranks(group(ranks, fake::Transfers::late), body);
   }
 };
 
-TEST_CASE("DeviceGroup: operations") { conformance::check_operations<StagedWorld>(); }
-TEST_CASE("DeviceGroup: collectives under way") { conformance::check_outstanding<StagedWorld>(); }
-TEST_CASE("DeviceGroup: sub-groups") { conformance::check_groups<StagedWorld>(); }
+using Late = StagedWorld<fake::Transfers::late>;
+using Early = StagedWorld<fake::Transfers::early>;
+
+TEST_CASE("DeviceGroup: operations") { conformance::check_operations<Late>(); }
+TEST_CASE("DeviceGroup: operations, early") { conformance::check_operations<Early>(); }
+TEST_CASE("DeviceGroup: collectives under way") { conformance::check_outstanding<Late>(); }
+TEST_CASE("DeviceGroup: collectives under way, early") { conformance::check_outstanding<Early>(); }
+TEST_CASE("DeviceGroup: sub-groups") { conformance::check_groups<Late>(); }
+TEST_CASE("DeviceGroup: sub-groups, early") { conformance::check_groups<Early>(); }
 TEST_CASE("DeviceGroup: arguments") { conformance::check_arguments<PlainWorld>(); }
 
 TEST_CASE("DeviceGroup: a buffer may be overwritten in the queue as soon as wait has returned") {

@@ -1,8 +1,9 @@
 /// @file
-/// A device runtime over host memory that is as late as it may be.
+/// A device runtime over host memory whose order of work is as bad as it may be.
 ///
-/// Work is done when somebody waits for it, and then no more of it than the waits demand: what was
-/// enqueued without the wait it needed reads too early or is overwritten too early, every time.
+/// A trainer's work is done when somebody waits for it, and then no more of it than the waits
+/// demand; transfers are as late as that, or as early as their waits allow. What was enqueued
+/// without the wait it needed then reads too early or is overwritten too early, every time.
 #pragma once
 
 #include "zero/comm/device_engine.hpp"
@@ -21,9 +22,22 @@
 
 namespace fake {
 
+struct Stream;
+
+/// A piece of work, or a wait for another stream.
+struct Work {
+  std::function<void()> run;
+  Stream* other = nullptr;
+  std::size_t upto = 0;
+};
+
+/// When transfers are done.
+enum class Transfers { late, early };
+
 /// Work in order, done up to somewhere.
 struct Stream {
-  std::deque<std::function<void()>> work;
+  bool early = false;
+  std::deque<Work> work;
   std::size_t enqueued = 0;
   std::size_t done = 0;
 };
@@ -37,9 +51,18 @@ struct Event {
 /// All streams of all devices, behind one lock.
 class Machine {
  public:
+  explicit Machine(Transfers transfers = Transfers::late) : transfers_(transfers) {}
+
+  /// A trainer's stream.
   Stream* open() {
     std::lock_guard const lock(mutex_);
     return &streams_.emplace_back();
+  }
+  /// A stream for transfers.
+  Stream* open_transfers() {
+    std::lock_guard const lock(mutex_);
+    streams_.emplace_back().early = transfers_ == Transfers::early;
+    return &streams_.back();
   }
   Event* create() {
     std::lock_guard const lock(mutex_);
@@ -47,7 +70,7 @@ class Machine {
   }
   void enqueue(Stream* stream, std::function<void()> work) {
     std::lock_guard const lock(mutex_);
-    push(stream, std::move(work));
+    push(stream, {.run = std::move(work)});
   }
   void record(Stream* stream, Event* event) {
     std::lock_guard const lock(mutex_);
@@ -56,7 +79,7 @@ class Machine {
   void wait(Stream* stream, Event* event) {
     std::lock_guard const lock(mutex_);
     if (event->stream == nullptr) return;  // never recorded: as the CUDA runtime has it
-    push(stream, [this, now = *event] { advance(now.stream, now.upto); });
+    push(stream, {.run = {}, .other = event->stream, .upto = event->upto});
   }
   /// Does all that was enqueued to a stream, and what it waits for.
   void synchronize(Stream* stream) {
@@ -73,19 +96,29 @@ class Machine {
   [[nodiscard]] std::size_t calls() const { return calls_; }
 
  private:
-  static void push(Stream* stream, std::function<void()> work) {
+  static void push(Stream* stream, Work work) {
     stream->work.push_back(std::move(work));
     ++stream->enqueued;
+    while (stream->early && stream->done < stream->enqueued) {
+      Work const& next = stream->work.front();
+      if (next.other != nullptr && next.other->done < next.upto) return;
+      advance(stream, stream->done + 1);
+    }
   }
-  void advance(Stream* stream, std::size_t upto) {
+  static void advance(Stream* stream, std::size_t upto) {
     while (stream->done < upto) {
-      std::function<void()> const work = std::move(stream->work.front());
+      Work const work = std::move(stream->work.front());
       stream->work.pop_front();
       ++stream->done;
-      work();
+      if (work.other != nullptr) {
+        advance(work.other, work.upto);
+      } else {
+        work.run();
+      }
     }
   }
 
+  Transfers transfers_;
   std::mutex mutex_;
   std::deque<Stream> streams_;
   std::deque<Event> events_;
@@ -166,7 +199,7 @@ struct Api {
   }
   Stream stream(Space const& space) const { return space.stream(); }
   char const* open(Space const& space, Stream& stream) const {
-    stream = space.machine().open();
+    stream = space.machine().open_transfers();
     return status(space);
   }
   char const* create(Space const& space, Event& event) const {

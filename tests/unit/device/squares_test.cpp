@@ -21,6 +21,25 @@ namespace {
 
 namespace device = zero::device;
 
+/// What a lane of the team holds after exchanges over the distances so far.
+double held(double const (&lanes)[device::team],
+            unsigned lane,
+            std::vector<unsigned> const& distances,
+            std::size_t rounds) {
+  if (rounds == 0) return lanes[lane];
+  return held(lanes, lane, distances, rounds - 1) +
+         held(lanes, lane ^ distances[rounds - 1], distances, rounds - 1);
+}
+
+/// team_sum as one lane runs it, with all others in step.
+double shuffled(double const (&lanes)[device::team], unsigned lane) {
+  std::vector<unsigned> distances;
+  return device::team_sum(lanes[lane], [&](double, unsigned distance) {
+    distances.push_back(distance);
+    return held(lanes, lane ^ distance, distances, distances.size() - 1);
+  });
+}
+
 /// What a kernel does, thread by thread and shuffle by shuffle.
 template <class T>
 void add_as_device(zero::ExactSum& sum, std::vector<T> const& x) {
@@ -30,19 +49,11 @@ void add_as_device(zero::ExactSum& sum, std::vector<T> const& x) {
     for (unsigned lane = 0; lane < device::team; ++lane) {
       lanes[lane] = device::lane_squares(x.data() + begin, count, lane);
     }
-    // team_sum's exchanges, all lanes of a round at once.
-    for (unsigned distance = device::team / 2; distance != 0; distance /= 2) {
-      double next[device::team];
-      for (unsigned lane = 0; lane < device::team; ++lane) {
-        next[lane] = lanes[lane] + lanes[lane ^ distance];
-      }
-      std::copy(next, next + device::team, lanes);
-    }
-    for (double const lane : lanes) {
-      REQUIRE((lane == lanes[0] || std::isnan(lane)));
-    }
+    double sums[device::team];
+    for (unsigned lane = 0; lane < device::team; ++lane) sums[lane] = shuffled(lanes, lane);
+    for (double const own : sums) REQUIRE((own == sums[0] || std::isnan(own)));
     // As integer atomics add, in whatever order.
-    auto const parts = zero::ExactSum::addend(lanes[0]);
+    auto const parts = zero::ExactSum::addend(sums[0]);
     auto* const words = sum.accumulators();
     words[parts.first] += parts.low;
     words[parts.first + 1] += parts.middle;
@@ -86,13 +97,7 @@ TEST_CASE("lanes are added as (0 + 4) + (2 + 6), then the odd ones") {
   double const lanes[device::team] = {1e16, 1., -1e16, 1., 3., 1., 1., 1.};
   double const expected = ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) +
                           ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
-  // The exchange of lane 0 with lanes that have done the same so far.
-  double const partners[] = {
-      lanes[4], lanes[2] + lanes[6], (lanes[1] + lanes[5]) + (lanes[3] + lanes[7])};
-  std::size_t round = 0;
-  auto const sum = device::team_sum(lanes[0], [&](double, unsigned) { return partners[round++]; });
-  CHECK(sum == expected);
-  CHECK(round == 3);
+  for (unsigned lane = 0; lane < device::team; ++lane) CHECK(shuffled(lanes, lane) == expected);
 }
 
 }  // namespace
