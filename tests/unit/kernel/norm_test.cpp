@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <limits>
 #include <random>
 #include <vector>
@@ -159,7 +160,8 @@ TEST_CASE_TEMPLATE("a range is summed block by block, however many lie abreast",
       x.push_back(next[(k * 5 + static_cast<std::size_t>(i)) % next.size()]);
     }
   }
-  for (std::size_t const count : {0, 1, 511, 512, 513, 1023, 1024, 1500, 2048, 2049, 3584}) {
+  for (std::size_t const count : std::initializer_list<std::size_t>{
+           0, 1, 511, 512, 513, 1023, 1024, 1500, 2048, 2049, 3584}) {
     zero::ExactSum expected;
     for (std::size_t first = 0; first < count; first += 512) {
       std::size_t const last = std::min<std::size_t>(first + 512, count);
