@@ -79,6 +79,9 @@ class Checked {
   /// Waits as the inner communicator does; there is nothing more to compare.
   void wait(Ticket& ticket) { comm_.get().wait(ticket); }
 
+  /// Advances what is under way, where the inner communicator needs that.
+  void progress() noexcept requires ProgressingCommunicator<C> { comm_.get().progress(); }
+
   /// A sub-group that is checked as well; the split itself is left to the inner communicator.
   [[nodiscard]] Checked split(int color, int key) requires SplittableCommunicator<C> {
     return Checked(comm_.get().split(color, key));

@@ -94,6 +94,9 @@ class Counting {
   /// Waits as the inner communicator does; counts nothing.
   void wait(Ticket& ticket) { comm_.get().wait(ticket); }
 
+  /// Advances what is under way, where the inner communicator needs that.
+  void progress() noexcept requires ProgressingCommunicator<C> { comm_.get().progress(); }
+
   /// A sub-group with counters of its own, from zero; what the split itself sends is not counted.
   [[nodiscard]] Counting split(int color, int key) requires SplittableCommunicator<C> {
     return Counting(comm_.get().split(color, key));

@@ -132,6 +132,19 @@ template <Communicator C>
 
 }  // namespace detail
 
+/// A communicator whose transfers advance only while somebody calls it. `progress` is cheap and never
+/// blocks; the optimizer calls it between the buckets of its own loops.
+template <class C>
+concept ProgressingCommunicator = Communicator<C> && requires(C& comm) {
+  { comm.progress() } noexcept;
+};
+
+/// Advances what is under way where that needs a call, else does nothing.
+template <Communicator C>
+void progress(C& comm) noexcept {
+  if constexpr (ProgressingCommunicator<C>) comm.progress();
+}
+
 /// Starts a collective and waits for it. Collective; blocks.
 template <Communicator C>
 void run(C& comm, Collective const& op) {

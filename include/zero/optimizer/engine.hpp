@@ -203,6 +203,7 @@ class Engine {
       auto const* const source = update_source(*comm_, gradients_, staging_, bucket, b);
       update_.apply(rule_, learning_rate, bucket, source, parameters_);
       if constexpr (sharding.optimizer && !sharding.parameters) refresh_.start(b);
+      progress(*comm_);
     }
     if (!options.overlap_publish) settle();
     discard_gradients();

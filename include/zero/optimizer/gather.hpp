@@ -58,6 +58,7 @@ class GatherPool {
   /// Gathers a unit and keeps it until the matching `release`. Collective; blocks for this unit,
   /// and starts gathering the next.
   void acquire(int unit) {
+    progress(*comm_);
     follow(unit);
     if (detail::unit_elements(*partition_, unit) == 0) return;
     Slot* slot = find(unit);

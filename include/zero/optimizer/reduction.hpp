@@ -56,6 +56,7 @@ class Reduction {
   /// Makes the unit's full gradients writable: zero if nothing was added to them yet.
   /// @throws Error (invalid_argument) if the unit was reduced in this micro-step
   void open(int unit) {
+    progress(*comm_);
     if (unit_reduced_[static_cast<std::size_t>(unit)]) {
       refuse(unit,
              "was already reduced in this micro-step; call micro_step() before the next "
@@ -111,7 +112,10 @@ class Reduction {
     last_ = true;
     flush();
     if constexpr (Slots::reduced_shard) {
-      for (BucketSpan const& bucket : partition_->buckets()) norm_->add(bucket);
+      for (BucketSpan const& bucket : partition_->buckets()) {
+        norm_->add(bucket);
+        progress(*comm_);
+      }
     }
     finished_ = true;
   }

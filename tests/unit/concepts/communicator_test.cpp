@@ -56,6 +56,32 @@ struct TicketCannotMove {
 
 }  // namespace
 
+namespace {
+
+struct Progressing : archetype::Communicator {
+  int calls = 0;
+  void progress() noexcept { ++calls; }
+};
+
+/// An optimizer's loop must not stop because a transfer failed; the next wait tells.
+struct ProgressThrows : archetype::Communicator {
+  void progress() {}
+};
+
+}  // namespace
+
+TEST_CASE("progress is passed on to communicators that need it, and costs others nothing") {
+  static_assert(zero::ProgressingCommunicator<Progressing>);
+  static_assert(!zero::ProgressingCommunicator<ProgressThrows>);
+  static_assert(!zero::ProgressingCommunicator<archetype::Communicator>);
+  Progressing comm;
+  zero::progress(comm);
+  zero::progress(comm);
+  CHECK(comm.calls == 2);
+  archetype::Communicator other;
+  zero::progress(other);
+}
+
 TEST_CASE("a communicator has a rank, a size, a memory space, and starts and waits") {
   static_assert(Communicator<archetype::Communicator>);
   static_assert(Communicator<zero::Self> && Communicator<zero::InProcess>);
