@@ -1,0 +1,192 @@
+/// What the communicator over MPI promises beside the concept: memory, limits, errors, progress.
+#include "conformance/communicator.hpp"
+#include "mpi/world.hpp"
+#include "zero/comm/counting.hpp"
+#include "zero/concepts/communicator.hpp"
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using mpi_tests::Route;
+using zero::Op;
+using Comm = zero::Mpi<>;
+
+static_assert(zero::ProgressingCommunicator<Comm>);
+static_assert(zero::ProgressingCommunicator<zero::Counting<Comm>>);
+
+template <class Call>
+std::string error_of(Call const& call) {
+  try {
+    call();
+  } catch (zero::Error const& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST_CASE("construction refuses what cannot work") {
+  CHECK(error_of([] { Comm comm(MPI_COMM_NULL); }).find("MPI_COMM_NULL") != std::string::npos);
+  CHECK(error_of([] { Comm comm(MPI_COMM_WORLD, {.deadline_s = 0}); }).find("deadline") !=
+        std::string::npos);
+  CHECK(error_of([] { Comm comm(MPI_COMM_WORLD, {.message_bytes = 7}); }).find("message_bytes") !=
+        std::string::npos);
+}
+
+TEST_CASE("ranks with different options are told so, all of them") {
+  if (mpi_tests::world_size() < 2) return;
+  auto options = mpi_tests::options(Route::exchange);
+  if (mpi_tests::world_rank() == 1) options.exchange_bytes += 4096;
+  CHECK(error_of([&] { Comm comm(MPI_COMM_WORLD, options); }).find("different Options") !=
+        std::string::npos);
+}
+
+TEST_CASE("the window's pool: alignment, reuse, exhaustion") {
+  mpi_tests::with_group<zero::mpi::Ordered>(mpi_tests::world_size(), Route::window, [](auto& comm) {
+    auto allocator = comm.allocator();
+    std::size_t const all = comm.transport().shared_left;
+    void* const a = allocator.allocate(1000, 4096);
+    void* const b = allocator.allocate(5000, 4096);
+    CHECK(reinterpret_cast<std::uintptr_t>(a) % 4096 == 0);
+    CHECK(reinterpret_cast<std::uintptr_t>(b) % 4096 == 0);
+    CHECK(static_cast<std::byte*>(b) >= static_cast<std::byte*>(a) + 1000);
+    CHECK(comm.transport().shared_left == all - 6000);
+    CHECK(error_of([&] { comm.close(); }).find("2 blocks") != std::string::npos);
+    std::string const text = error_of([&] { static_cast<void>(allocator.allocate(all, 64)); });
+    CHECK(text.find(std::to_string(all)) != std::string::npos);
+    CHECK(text.find(std::to_string(all - 6000) + " of") != std::string::npos);
+    CHECK(text.find("Options::shared_bytes") != std::string::npos);
+    allocator.deallocate(a, 1000, 4096);
+    CHECK(allocator.allocate(900, 64) == a);
+    allocator.deallocate(a, 900, 64);
+    allocator.deallocate(b, 5000, 4096);
+    CHECK(comm.transport().shared_left == all);
+  });
+}
+
+TEST_CASE("one narrowing point: nothing beyond the limit gets through") {
+  using zero::mpi::detail::narrow_count;
+  CHECK(narrow_count(25, 4, 100) == 25);
+  CHECK(error_of([] { static_cast<void>(narrow_count(26, 4, 100)); }).find("104 bytes") !=
+        std::string::npos);
+  CHECK(error_of([] { static_cast<void>(narrow_count(3'000'000'000, 1, SIZE_MAX)); }) !=
+        "no error");
+  CHECK(error_of([] { static_cast<void>(narrow_count(SIZE_MAX / 2, 4, SIZE_MAX)); }) != "no error");
+}
+
+TEST_CASE("messages keep to the limit, and what they carry is counted") {
+  mpi_tests::with_group<zero::mpi::Ordered>(
+      mpi_tests::world_size(), Route::small_chunks, [](auto& comm) {
+        auto const ranks = static_cast<std::size_t>(comm.size());
+        std::vector<float> send(5000, 1.f);
+        std::vector<float> recv(5000 * ranks);
+        zero::run(comm,
+                  {.op = Op::all_gather, .count = 5000, .send = send.data(), .recv = recv.data()});
+        CHECK(comm.transport().chunk_bytes == 1000);
+        CHECK(comm.transport().exchanged_bytes == (ranks - 1) * 20000);
+        CHECK(comm.transport().direct_bytes == 0);
+        CHECK_FALSE(comm.transport().window);
+      });
+}
+
+TEST_CASE("progress() alone finishes a transfer that was started") {
+  for (Route const route : {Route::window, Route::exchange}) {
+    mpi_tests::with_group<zero::mpi::Ordered>(mpi_tests::world_size(), route, [](auto& comm) {
+      auto const ranks = static_cast<std::size_t>(comm.size());
+      std::vector<float> send(300000 * ranks, 1.f);
+      std::vector<float> recv(300000, 0.f);
+      auto ticket = comm.start({.op = Op::reduce_scatter,
+                                .count = recv.size(),
+                                .send = send.data(),
+                                .recv = recv.data()});
+      auto const end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      while (recv.back() != static_cast<float>(ranks) && std::chrono::steady_clock::now() < end) {
+        comm.progress();
+        std::this_thread::yield();
+      }
+      CHECK(recv.back() == static_cast<float>(ranks));
+      comm.wait(ticket);
+    });
+  }
+}
+
+/// Sums that MPI forms: integers exactly, the others within the rounding of every addition.
+template <class T>
+void check_native(zero::Mpi<zero::mpi::Native>& comm, double tolerance) {
+  auto const ranks = static_cast<std::size_t>(comm.size());
+  constexpr std::size_t count = 30001;
+  auto const send = conformance::elements<T>(comm.rank(), count * ranks);
+  std::vector<T> scattered(count);
+  std::vector<T> reduced(count);
+  zero::DType const sums = sizeof(T) == 2 ? zero::DType::f32 : zero::dtype_of<T>;
+  zero::Collective op{.op = Op::reduce_scatter,
+                      .dtype = zero::dtype_of<T>,
+                      .accumulate = sums,
+                      .count = count,
+                      .send = send.data(),
+                      .recv = scattered.data()};
+  zero::run(comm, op);
+  op.op = Op::all_reduce;
+  op.recv = reduced.data();
+  zero::run(comm, op);
+  std::size_t wrong = 0;
+  auto const compare = [&](T got, std::size_t at) {
+    double sum = 0;
+    double size = 0;
+    std::uint64_t exact = 0;
+    for (int rank = 0; rank < comm.size(); ++rank) {
+      T const x = conformance::element<T>(rank, at);
+      if constexpr (std::is_integral_v<T>) {
+        exact += static_cast<std::uint64_t>(x);
+      } else {
+        sum += static_cast<double>(static_cast<float>(x));
+        size += std::abs(static_cast<double>(static_cast<float>(x)));
+      }
+    }
+    if constexpr (std::is_integral_v<T>) {
+      if (got != static_cast<T>(exact)) ++wrong;
+    } else {
+      if (std::abs(static_cast<double>(static_cast<float>(got)) - sum) > tolerance * size) ++wrong;
+    }
+  };
+  auto const own = static_cast<std::size_t>(comm.rank()) * count;
+  for (std::size_t i = 0; i < count; ++i) {
+    compare(scattered[i], own + i);
+    compare(reduced[i], i);
+  }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("Native: MPI's own reductions") {
+  for (Route const route : {Route::exchange, Route::two_nodes, Route::small_chunks}) {
+    mpi_tests::with_group<zero::mpi::Native>(mpi_tests::world_size(), route, [](auto& comm) {
+      int const terms = comm.size();
+      check_native<float>(comm, terms * 0x1p-23);
+      check_native<zero::bf16>(comm, terms * 0x1p-8);
+      check_native<zero::fp16>(comm, terms * 0x1p-10);
+      check_native<std::int32_t>(comm, 0);
+      check_native<std::int64_t>(comm, 0);
+      if (comm.size() > 1) CHECK(comm.transport().native_bytes > 0);
+    });
+  }
+}
+
+TEST_CASE("Native within one window adds in rank order, as Ordered does") {
+  mpi_tests::with_group<zero::mpi::Native>(mpi_tests::world_size(), Route::window, [](auto& comm) {
+    conformance::Findings findings;
+    std::size_t const small[] = {7, 64};
+    conformance::every_operation<float, float>(comm, findings, small);
+    findings.check();
+    CHECK(comm.transport().native_bytes == 0);
+  });
+}
+
+}  // namespace
