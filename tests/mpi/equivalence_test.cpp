@@ -77,8 +77,8 @@ Outcome train(C& inner, Memory const& memory) {
 template <class Stage>
 void check_stage(Route route) {
   int const size = mpi_tests::world_size();
-  INFO("stage " << std::string(Stage::name) << ", " << mpi_tests::name(route) << ", ranks "
-                << size);
+  INFO("stage " << std::string(Stage::name) << ", " << std::string(mpi_tests::name(route))
+                << ", ranks " << size);
   std::vector<Outcome> expected(static_cast<std::size_t>(size));
   zero::run_ranks(size, [&](zero::InProcess& comm) {
     expected[static_cast<std::size_t>(comm.rank())] = train<Stage>(comm, zero::Owned<>{});
@@ -95,7 +95,8 @@ void check_stage(Route route) {
     if (route == Route::exchange && size > 1) CHECK(transport.exchanged_bytes > 0);
   });
   Outcome const& wanted = expected[static_cast<std::size_t>(mpi_tests::world_rank())];
-  CHECK(!wanted.owned.empty());
+  // A rank of many may own nothing of a small model; the first one never does.
+  CHECK(!expected[0].owned.empty());
   CHECK(got.owned == wanted.owned);
   CHECK(got.norms == wanted.norms);
   CHECK(got.traffic == wanted.traffic);
