@@ -101,7 +101,9 @@ class DeviceGroup {
   };
 
   /// Handles of a new group, to be moved to one thread each. Not collective.
-  /// @param spaces  one per rank: several ranks may share a device, each has a stream of its own
+  /// @param spaces   one per rank: several ranks may share a device, each has a stream of its own
+  /// @param options  the deadline of every wait
+  /// @param api      the device runtime
   /// @throws Error (invalid_argument) if there are not 1 to max_ranks ranks or the deadline not > 0
   /// @throws Error (resource) if the runtime refuses, or two devices cannot reach one another
   [[nodiscard]] static std::vector<DeviceGroup> group(std::vector<Space> spaces,

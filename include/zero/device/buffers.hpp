@@ -13,7 +13,7 @@ inline constexpr int max_listed_ranks = 64;
 
 /// One address per rank, wherever it points.
 struct BufferList {
-  void const* at[max_listed_ranks] = {};
+  void const* at[max_listed_ranks] = {};  ///< of each rank
 
   /// Where the buffer of `rank` begins.
   template <class T>
@@ -24,8 +24,8 @@ struct BufferList {
 
 /// Equal blocks of any number of ranks, one after the other: what an all-to-all leaves behind.
 struct BufferBlocks {
-  void const* first = nullptr;
-  std::size_t stride = 0;  ///< in elements
+  void const* first = nullptr;  ///< rank 0's
+  std::size_t stride = 0;       ///< from one rank's to the next's, in elements
 
   /// Where the block of `rank` begins.
   template <class T>
@@ -36,8 +36,8 @@ struct BufferBlocks {
 
 /// The buffers that a sum is written to, all alike.
 struct SumTargets {
-  void* at[max_listed_ranks] = {};
-  int count = 1;
+  void* at[max_listed_ranks] = {};  ///< where they begin
+  int count = 1;                    ///< how many there are
 };
 
 }  // namespace zero::inline v0_1::device

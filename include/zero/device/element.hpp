@@ -14,8 +14,13 @@
 namespace zero::inline v0_1::device {
 
 /// The element of an update: what `kernel::update` documents, for one i.
-/// @param state  the rule's states, read and written; at least one element, read or not
+/// @param rule       decides how the element follows its gradient
+/// @param scalars    the rule's own, for this step and tensor
+/// @param gradient_scale  what the gradient is multiplied by first
+/// @param master     read and written
 /// @param published  written unless it has the type of the master
+/// @param gradient   still scaled
+/// @param state      the rule's states, read and written; at least one element, read or not
 template <Rule R, class Master, class Parameter, class Gradient, class State, std::size_t Count>
 ZERO_HOST_DEVICE void update_element(R const& rule,
                                      StepScalars const& scalars,
@@ -40,6 +45,7 @@ ZERO_HOST_DEVICE void update_element(R const& rule,
 
 /// Neighbouring elements of a sum over ranks: what `kernel::sum_ranks` documents, for each i.
 /// @param inputs  gives the elements of rank r as the Vector inputs(r)
+/// @param ranks   how many there are, at least 1
 template <class Acc, std::size_t width, class Inputs>
 [[nodiscard]] ZERO_HOST_DEVICE auto sum_vectors(Inputs const& inputs, int ranks) noexcept {
   namespace host = kernel::detail;

@@ -32,6 +32,7 @@ template <class T>
 
 /// The block's sum of squares, from those of its lanes: ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7)).
 /// Additions commute, so that every lane of the team ends with the same bits.
+/// @param lane      this lane's own sum
 /// @param exchange  exchange(value, distance) gives the value of the lane whose number differs by
 ///                  the bit `distance`
 template <class Exchange>

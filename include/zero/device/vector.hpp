@@ -15,7 +15,7 @@ inline constexpr std::size_t access_bytes = 16;
 /// `N` elements that begin at a multiple of their bytes.
 template <class T, std::size_t N>
 struct alignas(sizeof(T) * N) Vector {
-  T values[N];
+  T values[N];  ///< in the order of their addresses
 };
 
 /// The vector that begins at `from[at]`.
