@@ -115,7 +115,7 @@ TEST_CASE("Checked: costs one exchange of control traffic per collective") {
     for (int i = 0; i < 3; ++i) {
       zero::run(checked, {.op = Op::all_reduce, .count = 1, .send = &x, .recv = &x, .bucket = i});
     }
-    CHECK(counted.counts().control_of(Op::all_gather) == zero::Traffic{3, 21, 168});
+    CHECK(counted.counts().control_of(Op::all_gather) == zero::Traffic{3, 24, 192});
     CHECK(counted.counts().bucket_of(Op::all_reduce).calls == 3);
   });
 }
