@@ -46,12 +46,13 @@ using ShowProgress = std::function<void(Progress const&)>;
 
 /// Measures one rank's run. Its exchanges go past the counted communicator, so that the traffic it
 /// reports is the optimizer's alone.
+template <zero::Communicator World>
 class Recorder {
  public:
   using Clock = std::chrono::steady_clock;
 
-  Recorder(zero::InProcess& world,
-           zero::Counting<zero::InProcess>& counted,
+  Recorder(World& world,
+           zero::Counting<World>& counted,
            Options const& options,
            std::atomic<bool> const& stop_requested,
            ShowProgress show)
@@ -145,8 +146,8 @@ class Recorder {
     return static_cast<std::uint64_t>(sum);
   }
 
-  zero::InProcess* world_;
-  zero::Counting<zero::InProcess>* counted_;
+  World* world_;
+  zero::Counting<World>* counted_;
   Options const* options_;
   std::atomic<bool> const* stop_requested_;
   ShowProgress show_;

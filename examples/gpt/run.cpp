@@ -1,6 +1,6 @@
-#include "run.hpp"
+#include "run_rank.hpp"
 
-#include <stdexcept>
+#include <utility>
 
 namespace gpt {
 
@@ -8,16 +8,12 @@ StageResult run(Options const& options,
                 Text const& text,
                 std::atomic<bool> const& stop_requested,
                 ShowProgress const& show) {
-  if (options.precision == "fp32") {
-    return run_precision<zero::Fp32>(options, text, stop_requested, show);
-  }
-  if (options.precision == "bf16") {
-    return run_precision<zero::Mixed<zero::bf16>>(options, text, stop_requested, show);
-  }
-  if (options.precision == "fp16") {
-    return run_precision<zero::Mixed<zero::fp16>>(options, text, stop_requested, show);
-  }
-  throw std::invalid_argument("unknown precision '" + options.precision + "'");
+  StageResult result;
+  zero::run_ranks(options.ranks, [&](zero::InProcess& world) {
+    StageResult own = run_rank(world, zero::Owned<>{}, options, text, stop_requested, show);
+    if (world.rank() == 0) result = std::move(own);
+  });
+  return result;
 }
 
 }  // namespace gpt

@@ -7,7 +7,6 @@
 #include "text.hpp"
 
 #include <atomic>
-#include <string_view>
 
 namespace gpt {
 
@@ -18,9 +17,13 @@ StageResult run(Options const& options,
                 std::atomic<bool> const& stop_requested,
                 ShowProgress const& show);
 
-/// One precision's share of `run`, each in a file of its own to compile side by side.
-template <class Precision>
-StageResult run_precision(Options const& options,
+/// The share of one rank of `world` in one precision's runs, each in a file of its own to compile
+/// side by side. Collective.
+/// @param memory  where the optimizer's memory comes from
+template <class Precision, class World, class Memory>
+StageResult run_precision(World& world,
+                          Memory const& memory,
+                          Options const& options,
                           Text const& text,
                           std::atomic<bool> const& stop_requested,
                           ShowProgress const& show);

@@ -1,6 +1,8 @@
 #include "run_precision.hpp"
 
-template gpt::StageResult gpt::run_precision<zero::Mixed<zero::bf16>>(gpt::Options const&,
+template gpt::StageResult gpt::run_precision<zero::Mixed<zero::bf16>>(zero::InProcess&,
+                                                                      zero::Owned<> const&,
+                                                                      gpt::Options const&,
                                                                       gpt::Text const&,
                                                                       std::atomic<bool> const&,
                                                                       gpt::ShowProgress const&);

@@ -1,6 +1,8 @@
 #include "run_precision.hpp"
 
-template gpt::StageResult gpt::run_precision<zero::Fp32>(gpt::Options const&,
+template gpt::StageResult gpt::run_precision<zero::Fp32>(zero::InProcess&,
+                                                         zero::Owned<> const&,
+                                                         gpt::Options const&,
                                                          gpt::Text const&,
                                                          std::atomic<bool> const&,
                                                          gpt::ShowProgress const&);

@@ -42,11 +42,20 @@ inline zero::AdamW adamw(Options const& options) {
   return {.lr = options.learning_rate, .beta2 = 0.95, .weight_decay = 0.1f};
 }
 
-/// Trains on one rank. The loop is the same for every stage, precision and communicator.
-template <class Stage, class Precision, class Accumulation, class Communicator>
-void train_rank(Communicator& comm, Options const& options, Text const& text, Recorder& recorder) {
+/// Trains on one rank. The loop is the same for every stage, precision, communicator and memory.
+template <class Stage,
+          class Precision,
+          class Accumulation,
+          class Communicator,
+          class World,
+          class Memory>
+void train_rank(Communicator& comm,
+                Options const& options,
+                Text const& text,
+                Recorder<World>& recorder,
+                Memory memory) {
   zero::ShardedOptimizer optimizer{
-      comm, describe(options.model), Stage{}, Precision{}, Accumulation{}, adamw(options)};
+      comm, describe(options.model), Stage{}, Precision{}, Accumulation{}, memory, adamw(options)};
   optimizer.load_parameters(
       [&](zero::Tensor const& tensor, std::size_t first, std::span<float> values) {
         auto const index = static_cast<int>(&tensor - optimizer.tensors().data());

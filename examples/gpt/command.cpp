@@ -1,0 +1,151 @@
+#include "command.hpp"
+
+#include "report.hpp"
+#include "zero/zero.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace gpt {
+
+namespace {
+
+std::atomic<bool> stopped{false};
+static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler writes it");
+
+extern "C" void request_stop(int signal) {
+  stopped = true;
+  // A second Ctrl-C ends the program at once.
+  std::signal(signal, SIG_DFL);
+}
+
+/// The repository's own text, in an order that does not depend on the file system.
+std::vector<std::string> default_text() {
+  namespace fs = std::filesystem;
+  if (!fs::is_directory("include/zero")) {
+    throw std::runtime_error("there is no include/zero here; name files with --text");
+  }
+  std::vector<std::string> files;
+  for (auto const& entry : fs::recursive_directory_iterator("include/zero")) {
+    if (entry.is_regular_file()) files.push_back(entry.path().string());
+  }
+  if (fs::is_regular_file("README.md")) files.emplace_back("README.md");
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+/// A line that rewrites itself on a terminal, and one in twenty steps elsewhere.
+ShowProgress progress_line(std::string const& stage, int steps) {
+  bool const terminal = isatty(STDERR_FILENO) == 1;
+  int const every = terminal ? 1 : std::max(1, steps / 20);
+  return [=](Progress const& at) {
+    if (at.step % every != 0 && at.step != 1 && at.step != steps) return;
+    std::fprintf(stderr,
+                 "%s%-8s step %d/%d  loss %.4f  %.0f tokens/s  grad norm %.3f%s%s",
+                 terminal ? "\r\033[K" : "",
+                 stage.c_str(),
+                 at.step,
+                 steps,
+                 at.loss,
+                 at.tokens_per_s,
+                 at.grad_norm,
+                 at.skipped ? "  (overflow, skipped)" : "",
+                 terminal && at.step != steps ? "" : "\n");
+  };
+}
+
+}  // namespace
+
+void stop_on(int signal) { std::signal(signal, request_stop); }
+
+void add_options(CLI::App& app, Options& options) {
+  app.add_option(
+         "--text", options.text, "Files to learn from (default: include/zero and README.md)")
+      ->check(CLI::ExistingFile);
+  app.add_option("--stage", options.stage, "What is partitioned")
+      ->check(CLI::IsMember({"none", "pos", "pos+g", "pos+g+p"}));
+  app.add_option("--precision", options.precision, "Parameters and gradients")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+  app.add_option("--layers", options.model.layers, "Transformer blocks")
+      ->check(CLI::Range(1, 1000));
+  app.add_option("--heads", options.model.heads, "Attention heads")->check(CLI::Range(1, 1024));
+  app.add_option("--channels", options.model.channels, "Width of the residual stream")
+      ->check(CLI::Range(1, 65536));
+  app.add_option("--context", options.model.context, "Longest sequence, in bytes")
+      ->check(CLI::Range(1, 65536));
+  app.add_option("--batch", options.batch, "Sequences per rank and micro-batch")
+      ->check(CLI::Range(1, 65536));
+  app.add_option("--accumulate", options.accumulate, "Micro-batches per rank and step")
+      ->check(CLI::Range(1, 65536));
+  app.add_option("--steps", options.steps, "Optimizer steps")->check(CLI::Range(1, 100000000));
+  app.add_option("--lr", options.learning_rate, "Peak learning rate")->check(CLI::PositiveNumber);
+  app.add_option("--clip", options.clip, "Clip the gradient to this norm")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--seed", options.seed, "Of initial weights, batches and samples");
+  app.add_option("--json", options.json, "Write losses, bytes and traffic to this file");
+  app.add_flag("--compare", options.compare, "Train under all four stages and compare");
+  app.add_option("--sample", options.sample, "Bytes to generate after training")
+      ->check(CLI::Range(0, 1000000));
+}
+
+Text prepare(Options const& options) {
+  static_cast<void>(tensors(options.model));
+  auto const names = options.text.empty() ? default_text() : options.text;
+  for (auto const& name : names) {
+    if (std::filesystem::file_size(name) == 0) throw std::runtime_error(name + " is empty");
+  }
+  std::vector<std::filesystem::path> const files(names.begin(), names.end());
+  Text text = load_text(files);
+  auto const context = static_cast<std::size_t>(options.model.context);
+  if (text.training.size() <= context) {
+    throw std::runtime_error("the text has " + std::to_string(text.training.size()) +
+                             " bytes to train on, fewer than the " + std::to_string(context + 1) +
+                             " that a context of " + std::to_string(context) + " needs");
+  }
+  return text;
+}
+
+int train(Options options, Text const& text, Run const& run, bool print) {
+  std::vector<std::string> stages{options.stage};
+  if (options.compare) stages = {"none", "pos", "pos+g", "pos+g+p"};
+  std::vector<StageResult> results;
+  bool whole = true;
+  for (auto const& stage : stages) {
+    options.stage = stage;
+    results.push_back(
+        run(options, text, stopped, print ? progress_line(stage, options.steps) : ShowProgress()));
+    // The ranks have agreed on it; a signal may have reached one of them only.
+    whole = !results.back().interrupted;
+    if (!whole) break;
+  }
+  bool const same = bit_identical(results);
+  int const status = !whole ? exit_interrupted : options.compare && !same ? exit_failure : 0;
+  if (!print) return status;
+  std::printf("%s", comparison_table(results).c_str());
+  if (options.compare && whole) {
+    std::printf("losses and parameters are %s under all stages\n",
+                same ? "bit-identical" : "NOT bit-identical");
+  }
+  for (auto const& result : results) {
+    if (!result.sample.empty()) {
+      std::printf("--- sample (%s)\n%s\n", result.stage.c_str(), result.sample.c_str());
+    }
+  }
+  if (!options.json.empty()) {
+    std::ofstream file(options.json);
+    file << to_json(results) << std::flush;
+    if (!file) throw std::runtime_error("cannot write " + options.json);
+  }
+  if (!whole) std::fprintf(stderr, "interrupted\n");
+  return status;
+}
+
+}  // namespace gpt

@@ -1,0 +1,41 @@
+/// @file
+/// What the trainer's programs share: options, text, signals, and the printed result.
+#pragma once
+
+#include "options.hpp"
+#include "result.hpp"
+#include "text.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include <atomic>
+#include <functional>
+#include <string>
+
+namespace gpt {
+
+inline constexpr int exit_usage = 2;
+inline constexpr int exit_failure = 1;
+inline constexpr int exit_interrupted = 130;
+
+/// Every option but those that say what a rank is.
+void add_options(CLI::App& app, Options& options);
+
+/// Checks the model and reads the text to learn from.
+/// @throws std::invalid_argument  there is no such model
+/// @throws std::runtime_error  a file is missing or empty, or all are too short for the context
+[[nodiscard]] Text prepare(Options const& options);
+
+/// From now on this signal asks to stop; a second one ends the program at once.
+void stop_on(int signal);
+
+/// Trains under one stage.
+using Run = std::function<StageResult(
+    Options const&, Text const&, std::atomic<bool> const&, ShowProgress const&)>;
+
+/// Trains under the stage that `options` names, or all, and prints the comparison.
+/// @param print  does this process speak? Of several one does
+/// @return the program's exit status
+int train(Options options, Text const& text, Run const& run, bool print = true);
+
+}  // namespace gpt

@@ -1,0 +1,8 @@
+#include "../run_precision.hpp"
+#include "world.hpp"
+template gpt::StageResult gpt::run_precision<zero::Mixed<zero::bf16>>(gpt::MpiWorld&,
+                                                                      gpt::MpiMemory const&,
+                                                                      gpt::Options const&,
+                                                                      gpt::Text const&,
+                                                                      std::atomic<bool> const&,
+                                                                      gpt::ShowProgress const&);
