@@ -19,7 +19,7 @@ endforeach()
 
 function(configure name out_result out_text request)
   configure_consumer("${SCRATCH}/${name}" result text "-DCMAKE_PREFIX_PATH=${SCRATCH}/moved"
-                     "-DZERO_REQUEST=${request}")
+                     "-DZERO_REQUEST=${request}" ${ARGN})
   set(${out_result}
       "${result}"
       PARENT_SCOPE)
@@ -43,6 +43,29 @@ endif()
 configure(unknown result text "COMPONENTS no_such_component")
 if(result EQUAL 0 OR NOT text MATCHES "has no component 'no_such_component'")
   message(FATAL_ERROR "an unknown component was not refused by name:\n${text}")
+endif()
+
+# A component is found with its package, which only those look for who ask.
+configure(without_mpi result text "")
+if(text MATCHES "MPI")
+  message(FATAL_ERROR "zero looked for MPI without being asked:\n${text}")
+endif()
+if(HAS_MPI)
+  configure(mpi result text "COMPONENTS mpi")
+  if(NOT result EQUAL 0)
+    message(FATAL_ERROR "${text}")
+  endif()
+  execute_process(COMMAND "${CMAKE_COMMAND}" --build "${SCRATCH}/mpi" --target consumer_mpi
+                          COMMAND_ERROR_IS_FATAL ANY)
+endif()
+configure(
+  no_mpi
+  result
+  text
+  "COMPONENTS mpi"
+  -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON)
+if(result EQUAL 0 OR NOT text MATCHES "zero's component 'mpi' needs MPI")
+  message(FATAL_ERROR "a component without its package was not refused by name:\n${text}")
 endif()
 
 configure(newer result text "1000.0")
