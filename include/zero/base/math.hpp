@@ -37,6 +37,20 @@ template <class A, class B, class C>
   }
 }
 
+/// a + b in fp64, each rounded before: a product that comes in is never fused with the addition.
+///
+/// For `scalars` of rules, whose bits have to be the same wherever they are computed. Compilers for
+/// devices fuse by default, gcc does where the target has a fused multiply-add.
+[[nodiscard]] ZERO_HOST_DEVICE inline double sum(double a, double b) noexcept {
+#if defined(__CUDA_ARCH__)
+  return __dadd_rn(a, b);
+#else
+  // In memory a number has been rounded.
+  asm("" : "+m"(a), "+m"(b));
+  return a + b;
+#endif
+}
+
 /// Square root, rounded correctly.
 template <class V>
 [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE V sqrt(V const& x) noexcept {

@@ -32,7 +32,8 @@ struct RuleField {
 /// numeric type `V`: `float` on a device and in a reference, a pack of floats in the host kernel.
 /// It uses only + - * /, < and > and the functions of zero/base/math.hpp on `V`, so that one
 /// source serves all of them; a float mixes with `V` on either side. What needs double precision is
-/// done in `scalars`, once per step; for a device it must be a device function too.
+/// done in `scalars`, once per step; for a device it must be a device function too, and spell
+/// additions that meet a product as `math::sum`, or its bits may differ from the host's.
 ///
 ///     struct MyRule {
 ///       static constexpr std::string_view name = "my rule";

@@ -91,9 +91,11 @@ ZERO_KERNEL update(R const rule,
 /// Enqueues the update of `arrays.count` elements; nothing happens where `terms->skipped`. The
 /// step's terms are read on the device, so that a host neither waits for them nor need know them.
 ///
-/// An element's bits are those of kernel::update on a host with a fused multiply-add, provided that
-/// the rule's scalars are: nvcc may contract what `scalars` computes in fp64, whose rounding to
-/// float hides that all but one time in 2^28.
+/// An element's bits are those of kernel::update on a host with a fused multiply-add, and so are
+/// the shipped rules' scalars. A host without one rounds every product that `math::mul_add` adds:
+/// each of these additions then differs by up to half a unit in the last place of the product, and
+/// one of the sum. No flag of nvcc changes a bit but -ftz=true, a part of -use_fast_math: it
+/// flushes subnormal numbers to zero, here and in the norm.
 /// @par Cost  one pass, in accesses of 16 bytes to the widest arrays where all of them are aligned
 ///            alike, as they are in memory of the library's own
 template <Rule R, class M, class P, class G, class S, std::size_t K>

@@ -35,7 +35,8 @@ struct Adagrad {
                                                      float lr_now,
                                                      float lr_scale,
                                                      float wd_scale) const {
-    double const slowdown = 1. + static_cast<double>(step - 1) * static_cast<double>(lr_decay);
+    double const slowdown =
+        math::sum(1., static_cast<double>(step - 1) * static_cast<double>(lr_decay));
     return {.learning_rate = static_cast<float>(static_cast<double>(lr_now * lr_scale) / slowdown),
             .weight_decay = weight_decay * wd_scale};
   }

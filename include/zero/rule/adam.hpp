@@ -37,9 +37,9 @@ struct AdamMoments {
     s.extra[rest2] = static_cast<float>(1. - rule.beta2);
     // The correction of v moves out of the root and into the numbers that meet it there:
     // m̂ / (√v̂ + eps) = m · √(1 − β₂ᵗ) / (1 − β₁ᵗ) / (√v + eps · √(1 − β₂ᵗ)).
-    double const root = __builtin_sqrt(1. - power(rule.beta2, step));
+    double const root = __builtin_sqrt(math::sum(1., -power(rule.beta2, step)));
     double const lr = static_cast<double>(s.learning_rate);
-    s.extra[step_size] = static_cast<float>(lr * root / (1. - power(rule.beta1, step)));
+    s.extra[step_size] = static_cast<float>(lr * root / math::sum(1., -power(rule.beta1, step)));
     s.extra[floor] = static_cast<float>(static_cast<double>(rule.eps) * root);
     return s;
   }

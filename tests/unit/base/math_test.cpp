@@ -33,6 +33,25 @@ float value(V const& pack) {
 
 }  // namespace
 
+#if defined(__x86_64__)
+namespace {
+
+/// What a host with a fused multiply-add does, whatever the rest of the program is compiled for.
+__attribute__((target("fma"))) double sum_of_product(double a, double b, double c) {
+  return math::sum(a * b, c);
+}
+
+}  // namespace
+
+TEST_CASE("a sum in fp64 adds what a product was rounded to, where multiply-adds could be fused") {
+  if (!__builtin_cpu_supports("fma")) return;
+  // Not known to the compiler, which would round a constant as it is written.
+  double volatile const x = 1 + 0x1p-27;
+  CHECK(std::fma(x, x, -(1 + 0x1p-26)) == 0x1p-54);
+  CHECK(sum_of_product(x, x, -(1 + 0x1p-26)) == 0.);
+}
+#endif
+
 TEST_CASE_TEMPLATE(
     "functions of a rule, on floats and on packs", V, float, Native, Generic, Plain) {
   CHECK(value(math::sqrt(V(9.f))) == 3.f);
