@@ -6,6 +6,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
@@ -69,6 +70,59 @@ TEST_CASE("the window's pool: alignment, reuse, exhaustion") {
     allocator.deallocate(a, 900, 64);
     allocator.deallocate(b, 5000, 4096);
     CHECK(comm.transport().shared_left == all);
+  });
+}
+
+/// One collective over buffers that peers read where they are, while one rank comes to its wait
+/// late.
+/// @return elements that are wrong
+std::size_t wrong_elements(Comm& comm, Op op, bool in_place, int late) {
+  auto const ranks = static_cast<std::size_t>(comm.size());
+  auto const rank = static_cast<std::size_t>(comm.rank());
+  std::size_t const count = op == Op::all_reduce ? 300001 * ranks : 200003;
+  bool const scatter = op == Op::reduce_scatter;
+  std::size_t const send_count = scatter ? count * ranks : count;
+  std::size_t const recv_count = op == Op::all_gather ? count * ranks : count;
+  auto allocator = comm.allocator();
+  std::size_t const bytes = (send_count + recv_count) * sizeof(float);
+  auto* const memory = static_cast<float*>(allocator.allocate(bytes, 64));
+  float* send = memory;
+  float* recv = memory + send_count;
+  if (in_place && scatter) recv = send + rank * count;
+  if (in_place && op == Op::all_gather) send = recv + rank * count;
+  if (in_place && op == Op::all_reduce) send = recv;
+  for (std::size_t i = 0; i < send_count; ++i) {
+    send[i] = conformance::element<float>(comm.rank(), i);
+  }
+  auto ticket = comm.start({.op = op, .count = count, .send = send, .recv = recv});
+  if (comm.rank() == late) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  comm.wait(ticket);
+  std::size_t wrong = 0;
+  std::vector<float> const result(recv, recv + recv_count);
+  // Nobody may read this any more.
+  std::fill_n(memory, send_count + recv_count, -1.f);
+  for (std::size_t i = 0; i < recv_count; ++i) {
+    float const expected =
+        op == Op::all_gather
+            ? conformance::element<float>(static_cast<int>(i / count), i % count)
+            : conformance::naive_sum<float, float>(comm.size(), scatter ? rank * count + i : i);
+    if (result[i] != expected) ++wrong;
+  }
+  allocator.deallocate(memory, bytes, 64);
+  return wrong;
+}
+
+TEST_CASE("buffers in the window are read where they are, and not a moment too early or too late") {
+  mpi_tests::with_group<zero::mpi::Ordered>(mpi_tests::world_size(), Route::window, [](auto& comm) {
+    for (int late = 0; late < comm.size(); ++late) {
+      for (Op const op : {Op::reduce_scatter, Op::all_gather, Op::all_reduce}) {
+        for (bool const in_place : {false, true}) {
+          INFO(std::string(zero::name(op)) << ", in place " << in_place << ", late " << late);
+          CHECK(wrong_elements(comm, op, in_place, late) == 0);
+        }
+      }
+    }
+    CHECK(comm.transport().exchanged_bytes == 0);
   });
 }
 
