@@ -24,7 +24,7 @@ namespace trapped {
 /// put work into the queue reads what was there before.
 class Device {
  public:
-  static constexpr std::size_t pool_bytes = std::size_t{8} << 20;
+  static constexpr std::size_t pool_bytes = std::size_t{64} << 20;
 
   Device() : pool_(::mmap(nullptr, pool_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
     if (pool_ == MAP_FAILED) throw std::bad_alloc();
@@ -172,7 +172,8 @@ class Communicator {
 
   Ticket start(zero::Collective const& op) {
     if (op.count > 0) {
-      device_->require(op.send, op.block_bytes());
+      bool const sends = op.op != zero::Op::broadcast || op.root == rank();
+      if (sends) device_->require(op.send, op.block_bytes());
       device_->require(op.recv, op.block_bytes());
     }
     started_.push_back(op);

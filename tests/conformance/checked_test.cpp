@@ -5,6 +5,10 @@
 #include "trapped_space.hpp"
 #include "zero/comm/run_ranks.hpp"
 
+#include <cstddef>
+#include <map>
+#include <memory>
+
 namespace {
 
 struct CheckedWorld {
@@ -18,6 +22,24 @@ struct CheckedWorld {
   }
 };
 
+/// Memory of a device, used again and again: the suite asks for more in all than a device has.
+struct Recycling {
+  trapped::Allocator source;
+  std::shared_ptr<std::multimap<std::size_t, void*>> spare =
+      std::make_shared<std::multimap<std::size_t, void*>>();
+
+  void* allocate(std::size_t bytes, std::size_t /*alignment*/) {
+    auto const found = spare->find(bytes);
+    if (found == spare->end()) return source.allocate(bytes, 4096);
+    void* const memory = found->second;
+    spare->erase(found);
+    return memory;
+  }
+  void deallocate(void* memory, std::size_t bytes, std::size_t /*alignment*/) noexcept {
+    spare->emplace(bytes, memory);
+  }
+};
+
 /// Calls are compared through the memory of a device.
 template <trapped::Collectives when>
 struct DeviceWorld {
@@ -26,9 +48,9 @@ struct DeviceWorld {
   static void run(int ranks, Body const& body) {
     zero::run_ranks(ranks, [&](zero::InProcess& inner) {
       trapped::Device device;
-      trapped::Allocator const allocator{&device};
-      using Checked = zero::Checked<trapped::Communicator, trapped::Allocator>;
-      Staged<Checked, trapped::Allocator> comm(
+      Recycling const allocator{.source = {&device}};
+      using Checked = zero::Checked<trapped::Communicator, Recycling>;
+      Staged<Checked, Recycling> comm(
           Checked(trapped::Communicator(inner, device, when), allocator), allocator);
       body(comm);
     });
