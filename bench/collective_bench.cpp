@@ -132,8 +132,7 @@ void raw(benchmark::State& state, Op op) {
 void sizes(benchmark::internal::Benchmark* it) {
   it->ArgNames({"bytes", "ranks"})->UseManualTime()->Iterations(20)->Unit(benchmark::kMicrosecond);
   for (std::int64_t const ranks : {2, 4}) {
-    for (std::size_t const bytes :
-         {64 * zero::KiB, 1 * zero::MiB, 16 * zero::MiB, 64 * zero::MiB, 256 * zero::MiB}) {
+    for (std::size_t bytes = zero::KiB; bytes <= 256 * zero::MiB; bytes *= 4) {
       it->Args({static_cast<std::int64_t>(bytes), ranks});
     }
   }

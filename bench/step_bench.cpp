@@ -5,6 +5,9 @@
 /// slices, updates all parameters with a full Adam and zeroes its gradients. A step of a stage is
 /// everything after the backward pass: reduction, norm, update, publication, zeroing; for Pos+g+p
 /// also the gathers of a forward and a backward pass. Both run in turn, in one process.
+/// `exposed_ms` is the time per step of the slowest rank inside the communicator: what nothing
+/// hides.
+#include "exposed.hpp"
 #include "stream.hpp"
 #include "zero/zero.hpp"
 
@@ -101,13 +104,15 @@ class Raw {
 
 template <class Stage, class Precision>
 void step(benchmark::State& state) {
-  using Optimizer = zero::ShardedOptimizer<zero::InProcess, Stage, Precision>;
+  using Comm = bench::Exposed<zero::InProcess>;
+  using Optimizer = zero::ShardedOptimizer<Comm, Stage, Precision>;
   bench::Team team(ranks);
   auto handles = zero::InProcess::group(ranks);
+  std::vector<Comm> comms(handles.begin(), handles.end());
   std::vector<std::unique_ptr<Optimizer>> optimizers(ranks);
   team.run([&](int rank) {
     auto const r = static_cast<std::size_t>(rank);
-    optimizers[r] = std::make_unique<Optimizer>(handles[r], model());
+    optimizers[r] = std::make_unique<Optimizer>(comms[r], model());
     optimizers[r]->load_parameters([](zero::Tensor const&, std::size_t, std::span<float> out) {
       std::fill(out.begin(), out.end(), 0.5f);
     });
@@ -131,19 +136,28 @@ void step(benchmark::State& state) {
   auto const by_hand = [&](int rank) { raw.step(rank); };
   timed(staged);
   timed(by_hand);
+  auto const exposed = [&] {
+    double slowest = 0.;
+    for (Comm& comm : comms) slowest = std::max(slowest, comm.take());
+    return slowest;
+  };
+  exposed();
   std::vector<double> ratios;
+  std::vector<double> inside;
   double best = 1e9;
   double best_raw = 1e9;
   for (auto _ : state) {
     double const raw_seconds = timed(by_hand);
     double const seconds = timed(staged);
     state.SetIterationTime(seconds);
+    inside.push_back(exposed());
     ratios.push_back(seconds / raw_seconds);
     best = std::min(best, seconds);
     best_raw = std::min(best_raw, raw_seconds);
   }
   state.counters["vs_replicated"] = benchmark::Counter(bench::median(ratios));
   state.counters["best_vs_best"] = benchmark::Counter(best / best_raw);
+  state.counters["exposed_ms"] = benchmark::Counter(bench::median(inside) * 1e3);
   state.counters["raw_ms"] = benchmark::Counter(best_raw * 1e3);
 }
 
