@@ -1,0 +1,176 @@
+// The real NCCL on the GPUs there are, one rank on each: the suites that every communicator passes.
+// Ranks are threads, with one device each.
+#include "conformance/communicator.hpp"
+#include "cuda/captured_step.cuh"
+#include "cuda/device_training.hpp"
+#include "cuda/staged.hpp"
+#include "zero/comm/checked.hpp"
+#include "zero/comm/nccl.hpp"
+#include "zero/device/allocators.hpp"
+#include "zero/device/status.hpp"
+
+#include <cuda_runtime_api.h>
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using zero::device::check;
+using zero::device::MallocAllocator;
+using zero::nccl::Native;
+using zero::nccl::NewGroup;
+using zero::nccl::Options;
+using zero::nccl::Ordered;
+using zero::nccl::Registration;
+
+/// None where there is no GPU: main has said so and skipped.
+int device_count() {
+  int devices = 0;
+  return cudaGetDeviceCount(&devices) == cudaSuccess ? devices : 0;
+}
+
+Options test_options() {
+  Options options;
+  options.deadline_s = 60;
+  return options;
+}
+
+/// Calls `body(comm)` on one thread for each of the first `ranks` devices; rethrows what the first
+/// rank that failed threw.
+template <class Reduction, class Body>
+void run_group(int ranks, Options const& options, Body const& body) {
+  using Comm = zero::Nccl<Reduction>;
+  auto const id = Comm::unique_id();
+  std::mutex mutex;
+  std::exception_ptr first;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        check(cudaSetDevice(rank), "cudaSetDevice");
+        cudaStream_t stream = nullptr;
+        check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+        {
+          Comm comm(NewGroup<zero::nccl::Library>{id, rank, ranks, stream}, options);
+          body(comm);
+          comm.close();
+        }
+        check(cudaStreamDestroy(stream), "cudaStreamDestroy");
+      } catch (...) {
+        std::lock_guard const lock(mutex);
+        if (first == nullptr) first = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (first != nullptr) std::rethrow_exception(first);
+}
+
+/// Group sizes from 1 to the number of GPUs, at most 8.
+std::vector<int> group_sizes() {
+  std::vector<int> sizes;
+  for (int ranks = 1; ranks <= std::min(device_count(), 8); ranks *= 2) sizes.push_back(ranks);
+  return sizes;
+}
+
+/// Calls `body` with buffers that lie on the host and travel through the device.
+template <class Reduction, class Body>
+void run_staged(int ranks, bool separate, Body const& body) {
+  using Checked = zero::Checked<zero::Nccl<Reduction>, MallocAllocator>;
+  Options options = test_options();
+  options.separate_gathers = separate;
+  run_group<Reduction>(ranks, options, [&](zero::Nccl<Reduction>& comm) {
+    MallocAllocator const allocator(comm.space().device());
+    Staged<Checked, MallocAllocator> staged(Checked(comm, allocator), allocator);
+    body(staged);
+  });
+}
+
+template <bool separate>
+struct StagedWorld {
+  static inline std::vector<int> const ranks = group_sizes();
+  template <class Body>
+  static void run(int ranks, Body const& body) {
+    run_staged<Ordered>(ranks, separate, body);
+  }
+};
+
+struct TrainingWorld {
+  template <class Body>
+  static void run(int ranks, Body const& body) {
+    run_group<Ordered>(
+        ranks, test_options(), [&](zero::Nccl<>& comm) { body(comm, comm.allocator()); });
+  }
+};
+
+TEST_CASE("NCCL, ordered: operations") { conformance::check_operations<StagedWorld<false>>(); }
+TEST_CASE("NCCL, ordered: collectives under way on two communicators") {
+  conformance::check_outstanding<StagedWorld<true>>();
+}
+TEST_CASE("NCCL, ordered: sub-groups") { conformance::check_groups<StagedWorld<false>>(); }
+
+TEST_CASE("NCCL, native: integers exactly, and floats where one rank adds nothing") {
+  for (int const ranks : group_sizes()) {
+    conformance::Findings findings;
+    run_staged<Native>(ranks, false, [&](auto& comm) {
+      conformance::every_operation<std::int32_t, std::int32_t>(comm, findings);
+      conformance::every_operation<std::int64_t, std::int64_t>(comm, findings);
+      if (ranks == 1) conformance::every_operation<zero::bf16, float>(comm, findings);
+    });
+    findings.check();
+  }
+}
+
+TEST_CASE("NCCL: training has the host's bits under every stage") {
+  using namespace device_training;
+  for (int const ranks : group_sizes()) {
+    check_ranks<TrainingWorld, zero::stage::Replicated, zero::Fp32>({ranks});
+    check_ranks<TrainingWorld, zero::stage::Pos, zero::Mixed<zero::bf16>>({ranks});
+    check_ranks<TrainingWorld, zero::stage::PosG, zero::Mixed<zero::fp16>>({ranks});
+    check_ranks<TrainingWorld, zero::stage::PosGP, zero::Mixed<zero::bf16>>({ranks});
+  }
+}
+
+TEST_CASE("NCCL: a captured step trains as one that was enqueued call by call") {
+  std::array<std::vector<float>, 2> results;
+  for (bool const replay : {false, true}) {
+    run_group<Ordered>(1, test_options(), [&](zero::Nccl<>& comm) {
+      results[replay ? 1 : 0] = captured_step::train(comm, replay);
+    });
+  }
+  CHECK(results[0] == results[1]);
+  CHECK(results[0][0] != 0.f);
+}
+
+TEST_CASE("NCCL: memory is registered as asked for, and reported") {
+  for (Registration const registration :
+       {Registration::none, Registration::buffers, Registration::windows}) {
+    Options options = test_options();
+    options.registration = registration;
+    for (int const ranks : group_sizes()) {
+      std::mutex mutex;
+      run_group<Ordered>(ranks, options, [&](zero::Nccl<>& comm) {
+        auto allocator = comm.allocator();
+        constexpr std::size_t bytes = std::size_t{1} << 20;
+        void* const memory = allocator.allocate(bytes, 4096);
+        auto const report = comm.report();
+        allocator.deallocate(memory, bytes, 4096);
+        std::lock_guard const lock(mutex);
+        CHECK(report.registration == registration);
+        CHECK(report.registered_bytes == (registration == Registration::none ? 0 : bytes));
+        CHECK(report.library_version >= report.header_version);
+      });
+    }
+  }
+}
+
+}  // namespace
