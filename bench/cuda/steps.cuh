@@ -1,0 +1,120 @@
+/// @file
+/// Whole steps under each stage, and the time in them that a rank's stream waits for others.
+#pragma once
+
+#include "devices.cuh"
+#include "zero/concepts/communicator.hpp"
+#include "zero/device/allocators.hpp"
+#include "zero/zero.hpp"
+
+#include <cstddef>
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace bench {
+
+/// A communicator that measures how long its stream stands still in `wait`: communication that
+/// nothing hides. On the device's clock, so that the host never waits.
+template <zero::Communicator C>
+class ExposedOnStream {
+ public:
+  using Space = typename C::Space;
+  using Ticket = typename C::Ticket;
+
+  explicit ExposedOnStream(C& comm) : comm_(&comm) {
+    for (std::size_t i = 0; i < clocks; ++i) clocks_.emplace_back(comm.space().stream());
+  }
+
+  [[nodiscard]] int rank() const noexcept { return comm_->rank(); }
+  [[nodiscard]] int size() const noexcept { return comm_->size(); }
+  [[nodiscard]] Space space() const { return comm_->space(); }
+
+  Ticket start(zero::Collective const& op) { return comm_->start(op); }
+  void wait(Ticket& ticket) {
+    if (used_ == clocks) return comm_->wait(ticket);
+    StreamClock& clock = clocks_[used_++];
+    clock.start();
+    comm_->wait(ticket);
+    clock.stop();
+  }
+
+  /// Seconds since the last call. Waits for the stream.
+  [[nodiscard]] double take() {
+    double sum = 0;
+    for (std::size_t i = 0; i < used_; ++i) sum += clocks_[i].seconds();
+    used_ = 0;
+    return sum;
+  }
+
+ private:
+  static constexpr std::size_t clocks = 1024;
+  C* comm_;
+  std::vector<StreamClock> clocks_;
+  std::size_t used_ = 0;
+};
+
+/// A model of equal units, whose passes over gradients and parameters cost nothing: what is left is
+/// reduction, norm, update and gathers.
+template <class Stage, zero::Communicator C>
+void steps(char const* backend, C& inner, Meeting& meeting) {
+  constexpr std::size_t units = 8;
+  constexpr std::size_t unit_elements = std::size_t{8} << 20;
+  constexpr int repeat = 10;
+  std::vector<zero::Tensor> tensors;
+  for (std::size_t u = 0; u < units; ++u) {
+    tensors.push_back(
+        {.name = "w" + std::to_string(u), .shape = {unit_elements}, .unit = static_cast<int>(u)});
+  }
+  ExposedOnStream comm(inner);
+  auto const space = inner.space();
+  zero::ShardedOptimizer optimizer{comm,
+                                   tensors,
+                                   Stage{},
+                                   zero::Mixed<zero::bf16>{},
+                                   zero::AdamW{},
+                                   zero::Owned{zero::device::MallocAllocator(space.device())}};
+  auto const step = [&] {
+    for (int const unit : optimizer.units()) static_cast<void>(optimizer.parameters(unit));
+    for (int const unit : optimizer.units_backward()) {
+      auto const weights = optimizer.parameters(unit);
+      auto gradients = optimizer.gradients(unit);
+      optimizer.reduce(std::move(gradients));
+    }
+    optimizer.enqueue_step();
+  };
+  StreamClock clock(space.stream());
+  for (int i = 0; i < 3; ++i) step();
+  static_cast<void>(optimizer.report());
+  static_cast<void>(comm.take());
+  double seconds = 0;
+  double exposed = 0;
+  for (int i = 0; i < repeat; ++i) {
+    meeting.meet();
+    clock.start();
+    step();
+    clock.stop();
+    seconds += meeting.longest(inner.rank(), clock.seconds());
+    exposed += meeting.longest(inner.rank(), comm.take());
+  }
+  if (inner.rank() == 0) {
+    std::printf("%-15s %2d ranks  %-10s %9.3f ms a step, %9.3f ms exposed communication\n",
+                backend,
+                inner.size(),
+                std::string(Stage::name).c_str(),
+                1e3 * seconds / repeat,
+                1e3 * exposed / repeat);
+  }
+}
+
+/// All stages, one after the other. Collective.
+template <zero::Communicator C>
+void all_steps(char const* backend, C& comm, Meeting& meeting) {
+  steps<zero::stage::Replicated>(backend, comm, meeting);
+  steps<zero::stage::Pos>(backend, comm, meeting);
+  steps<zero::stage::PosG>(backend, comm, meeting);
+  steps<zero::stage::PosGP>(backend, comm, meeting);
+}
+
+}  // namespace bench
