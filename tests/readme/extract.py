@@ -16,6 +16,9 @@ A comment directly above a block says what becomes of it, '<!-- test: KIND ARGUM
 | cpp      | body    | what every rank does with its communicator `comm`; run on two ranks        |
 | cpp      | types   | declarations at namespace scope                                            |
 | cpp      | doctest | test cases                                                                 |
+| cpp      | mpi     | a complete program; it is run on two processes, where MPI is               |
+| cpp      | cuda    | a translation unit for nvcc that is compiled where it and the component    |
+|          |         | that the argument names are there                                          |
 | sh       | ci      | every command is one of .ci/run, or a workflow of CMakePresets.json        |
 | sh       | run     | run in a directory that has the root's include and examples                |
 | cmake    | package | the end of a project that uses the installed package; its argument is the  |
@@ -33,13 +36,13 @@ import re
 import sys
 
 KINDS = {
-    "cpp": ("program", "body", "types", "doctest"),
+    "cpp": ("program", "body", "types", "doctest", "mpi", "cuda"),
     "sh": ("ci", "run"),
     "cmake": ("package",),
     "text": ("output",),
 }
 SUFFIX = {"cpp": ".cpp", "sh": ".sh", "cmake": ".cmake", "text": ".txt"}
-NEEDS_ARGUMENT = ("package", "output")
+NEEDS_ARGUMENT = ("package", "output", "cuda")
 MARKER = re.compile(r"<!-- test: (\w+) ?(.*?) -->$")
 FENCE = re.compile(r"\s*(```+|~~~+)\s*(\w*)\s*$")
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
@@ -79,7 +82,7 @@ class Block:
         """What is compiled or run; errors point at the document."""
         body = "\n".join(self.lines) + "\n"
         here = f'#line {self.line} "{self.document}"\n'
-        if self.kind in ("program", "doctest"):
+        if self.kind in ("program", "doctest", "mpi", "cuda"):
             return here + body
         if self.kind == "types":
             return PROLOGUE + here + body + "\nint main() {}\n"
@@ -159,7 +162,8 @@ def main():
         for block in blocks_of(arguments.root, document):
             if block.kind == "ci":
                 block.check_commands(ci, workflows)
-            path = arguments.out / (block.name + SUFFIX[block.language])
+            suffix = ".cu" if block.kind == "cuda" else SUFFIX[block.language]
+            path = arguments.out / (block.name + suffix)
             write_if_changed(path, block.text())
             calls.append(f'readme_block({block.name} {block.kind} "{path}" "{block.argument}")\n')
     if not calls:
