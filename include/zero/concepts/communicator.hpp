@@ -132,11 +132,12 @@ template <Communicator C>
 
 }  // namespace detail
 
-/// A communicator whose transfers advance only while somebody calls it. `progress` is cheap and never
-/// blocks; the optimizer calls it between the buckets of its own loops.
+/// A communicator whose transfers advance only while somebody calls it. `progress` is cheap and
+/// never blocks; the optimizer calls it between the buckets of its own loops.
 template <class C>
 concept ProgressingCommunicator = Communicator<C> && requires(C& comm) {
-  { comm.progress() } noexcept;
+  { comm.progress() }
+  noexcept;
 };
 
 /// Advances what is under way where that needs a call, else does nothing.

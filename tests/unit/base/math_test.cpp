@@ -46,7 +46,7 @@ __attribute__((target("fma"))) double sum_of_product(double a, double b, double 
 TEST_CASE("a sum in fp64 adds what a product was rounded to, where multiply-adds could be fused") {
   if (!__builtin_cpu_supports("fma")) return;
   // Not known to the compiler, which would round a constant as it is written.
-  double volatile const x = 1 + 0x1p-27;
+  double const volatile x = 1 + 0x1p-27;
   CHECK(std::fma(x, x, -(1 + 0x1p-26)) == 0x1p-54);
   CHECK(sum_of_product(x, x, -(1 + 0x1p-26)) == 0.);
 }
