@@ -10,6 +10,7 @@
 ///   hidden_by_work   the computation is a fixed amount of work: the share of the collective's time
 ///     by which the whole is shorter than one after the other. Within one machine it is close to
 ///     zero for everybody, because the computing processors move the bytes: only waiting can hide.
+/// With `thread` in its name, the library's thread moves data and `progress` is not called.
 /// `mpi` is MPI's own non-blocking collective with MPI_Test in the place of `progress`.
 ///
 /// usage: mpirun -np N mpi_overlap_bench [--bytes BYTES] [--rounds N]
@@ -117,7 +118,9 @@ void measure_zero(bench::Job const& job,
         [&] {
           ticket = comm.start({.op = op, .count = block, .send = send.data(), .recv = recv.data()});
         },
-        [&] { comm.progress(); },
+        [&] {
+          if (options.progress_thread == zero::mpi::ProgressThread::off) comm.progress();
+        },
         [&] { comm.wait(ticket); })
         .print(job, "mpi_overlap/" + std::string(zero::name(op)) + "/" + name);
   }

@@ -1,0 +1,38 @@
+#include "backends.hpp"
+#include "zero/comm/in_process.hpp"
+#include "zero/comm/self.hpp"
+
+#include <cstdio>
+#include <string>
+
+static_assert(backends::self.abilities == backends::observed<zero::Self, void*>());
+static_assert(backends::in_process.abilities ==
+              backends::observed<zero::InProcess, zero::InProcess::Options>());
+
+namespace {
+
+char const* mark(bool has) { return has ? "yes" : "-"; }
+
+}  // namespace
+
+/// Prints the table.
+int main() {
+  std::puts(
+      "| communicator | ranks | memory | sums | sub-groups | overlap | deadline | errors name the "
+      "rank | `allocator()` | tested |\n"
+      "|---|---|---|---|---|---|---|---|---|---|");
+  for (backends::Row const& row : backends::all) {
+    std::string const memory(row.abilities.allocator ? row.memory : "-");
+    std::printf("| `%s` | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n",
+                row.name.data(),
+                row.ranks.data(),
+                row.abilities.host_memory ? "host" : "GPU",
+                row.sums.data(),
+                mark(row.abilities.split),
+                row.overlap.data(),
+                mark(row.abilities.deadline),
+                mark(row.abilities.failures),
+                memory.c_str(),
+                row.tested.data());
+  }
+}
