@@ -5,6 +5,7 @@
 #include "zero/base/error.hpp"
 #include "zero/comm/call_checks.hpp"
 #include "zero/comm/nccl/api.hpp"
+#include "zero/comm/nccl/equipment.hpp"
 #include "zero/comm/nccl/exchange.hpp"
 #include "zero/comm/nccl/family.hpp"
 #include "zero/comm/nccl/flights.hpp"
@@ -79,31 +80,11 @@ class NcclCore {
 
   /// Streams, events and staging memory for the communicators there are.
   void equip(typename A::Stream communication) {
-    NcclActivity const activity{.operation = "init"};
-    for (Lane& lane : lanes_) {
-      lane.stream = communication;
-      if (communication == typename A::Stream{}) {
-        line_.require(A::stream_create(&lane.stream), activity);
-        lane.owns_stream = true;
-      }
-      line_.family().use(lane.comm, lane.stream);
-    }
-    line_.require(flights_.create(), activity);
-    line_.require(A::event_create(&ready_), activity);
-    has_ready_ = true;
+    line_.require(flights_.create(), {.operation = "init"});
     // Without ordered sums it carries the agreement of the ranks only.
     std::size_t const words = sizeof(NcclAgreement) * static_cast<std::size_t>(size_);
     report_.staging_bytes = ordered_ ? options_.staging_bytes : words;
-    void* staging = nullptr;
-    nccl::Status const got = A::mem_alloc(&staging, report_.staging_bytes);
-    if (!got.ok()) {
-      fail(ErrorKind::resource,
-           {"NCCL cannot allocate ", report_.staging_bytes, " bytes of staging: ", got.text},
-           {.rank = rank_, .operation = "init"});
-    }
-    staging_ = staging;
-    lanes_[0].staging = static_cast<std::byte*>(staging);
-    lanes_[0].staging_bytes = report_.staging_bytes;
+    equipment_.create(line_, lanes_, communication, report_.staging_bytes, rank_);
   }
 
   /// Compares what must be alike. Collective; blocks, up to the deadline. The caller holds `lock`.
@@ -168,8 +149,7 @@ class NcclCore {
     line_.require(A::is_capturing(compute_, &captured), activity);
     Flight& flight = flights_.next();
     if (!flight.done) finish(lock, flight, activity);
-    line_.require(A::event_record(ready_, compute_), activity);
-    line_.require(A::stream_wait(lanes_[lane].stream, ready_), activity);
+    equipment_.order(line_, compute_, lanes_[lane].stream, activity);
     NcclExchange<A>(line_, lanes_[lane], rank_, size_).template launch<ordered>(op);
     number = depart(flight, op, lane, captured);
     return true;
@@ -283,7 +263,8 @@ class NcclCore {
     if (!child_) retired = family.end_root();
     if (!closed_) {
       // The trainer's own communicator may still run what was started; its buffers are its affair.
-      if (!report_.owned && !family.failed() && has_ready_) static_cast<void>(flights_.update());
+      if (!report_.owned && !family.failed() && equipment_.ready())
+        static_cast<void>(flights_.update());
       std::vector<typename A::Comm> comms;
       for (Lane const& lane : lanes_) comms.push_back(lane.comm);
       if (report_.owned && !family.failed()) memory_.forget_all();
@@ -294,13 +275,7 @@ class NcclCore {
     bool const running = !report_.owned && !family.failed() && flights_.oldest() != nullptr;
     if (family.stuck() || running) return;
     flights_.destroy();
-    if (has_ready_) static_cast<void>(A::event_destroy(ready_));
-    for (Lane const& lane : lanes_) {
-      if (lane.owns_stream) static_cast<void>(A::stream_destroy(lane.stream));
-    }
-    if (staging_ != nullptr) static_cast<void>(A::mem_free(staging_));
-    has_ready_ = false;
-    staging_ = nullptr;
+    equipment_.destroy(lanes_);
     lanes_.clear();
   }
 
@@ -394,9 +369,7 @@ class NcclCore {
   typename A::Stream compute_{};
   std::vector<Lane> lanes_;
   NcclFlights<A> flights_;
-  typename A::Event ready_{};
-  bool has_ready_ = false;
-  void* staging_ = nullptr;
+  NcclEquipment<A> equipment_;
   NcclMemory<A> memory_;
   nccl::Report report_;
   NcclWatch watch_;

@@ -1,0 +1,81 @@
+/// @file
+/// What a rank's communicators work with: streams, an event between them, and staging memory.
+#pragma once
+
+#include "zero/base/error.hpp"
+#include "zero/comm/nccl/api.hpp"
+#include "zero/comm/nccl/exchange.hpp"
+#include "zero/comm/nccl/family.hpp"
+#include "zero/comm/nccl/line.hpp"
+
+#include <cstddef>
+#include <vector>
+
+namespace zero::inline v0_1::detail {
+
+/// Made at once when a group is built. `destroy` is called by whoever knows that nothing of it is
+/// in use any more; what is in use is left alone.
+template <nccl::Api A>
+class NcclEquipment {
+ public:
+  using Stream = typename A::Stream;
+
+  /// Gives every lane a stream, `communication` if that is not null, and the first one the staging
+  /// memory. What was made before an Error is left to `destroy`.
+  void create(NcclLine<A> const& line,
+              std::vector<NcclLane<A>>& lanes,
+              Stream communication,
+              std::size_t staging_bytes,
+              int rank) {
+    NcclActivity const activity{.operation = "init"};
+    for (NcclLane<A>& lane : lanes) {
+      lane.stream = communication;
+      if (communication == Stream{}) {
+        line.require(A::stream_create(&lane.stream), activity);
+        lane.owns_stream = true;
+      }
+      line.family().use(lane.comm, lane.stream);
+    }
+    line.require(A::event_create(&ready_), activity);
+    has_ready_ = true;
+    void* staging = nullptr;
+    nccl::Status const got = A::mem_alloc(&staging, staging_bytes);
+    if (!got.ok()) {
+      fail(ErrorKind::resource,
+           {"NCCL cannot allocate ", staging_bytes, " bytes of staging: ", got.text},
+           {.rank = rank, .operation = "init"});
+    }
+    staging_ = staging;
+    lanes[0].staging = static_cast<std::byte*>(staging);
+    lanes[0].staging_bytes = staging_bytes;
+  }
+
+  /// Makes one stream wait for what another has so far.
+  void order(NcclLine<A> const& line,
+             Stream first,
+             Stream second,
+             NcclActivity const& activity) const {
+    line.require(A::event_record(ready_, first), activity);
+    line.require(A::stream_wait(second, ready_), activity);
+  }
+
+  /// True if streams and event are there.
+  [[nodiscard]] bool ready() const noexcept { return has_ready_; }
+
+  void destroy(std::vector<NcclLane<A>> const& lanes) noexcept {
+    if (has_ready_) static_cast<void>(A::event_destroy(ready_));
+    for (NcclLane<A> const& lane : lanes) {
+      if (lane.owns_stream) static_cast<void>(A::stream_destroy(lane.stream));
+    }
+    if (staging_ != nullptr) static_cast<void>(A::mem_free(staging_));
+    has_ready_ = false;
+    staging_ = nullptr;
+  }
+
+ private:
+  typename A::Event ready_{};
+  bool has_ready_ = false;
+  void* staging_ = nullptr;
+};
+
+}  // namespace zero::inline v0_1::detail
