@@ -9,8 +9,11 @@
 /// usage: mpirun -np N mpi_collective_bench [--min BYTES] [--max BYTES] [--rounds N]
 #include "job.hpp"
 
+#include <algorithm>
 #include <array>
-#include <memory>
+#include <cstddef>
+#include <limits>
+#include <string>
 #include <vector>
 
 namespace {
@@ -36,12 +39,12 @@ class ProcessTriad {
 
 enum Way : std::size_t { window, outside, library, triad, ways };
 
-void own(bench::Job const& job,
-         std::array<double, ways> const& best,
-         Op op,
-         std::size_t bytes,
-         std::array<std::vector<double>, ways> const& all,
-         double triad_bytes) {
+void print(bench::Job const& job,
+           std::array<double, ways> const& best,
+           Op op,
+           std::size_t bytes,
+           std::array<std::vector<double>, ways> const& all,
+           double triad_bytes) {
   auto const n = static_cast<double>(job.size);
   auto const s = static_cast<double>(bytes);
   auto const busbw = [&](Way way) { return s / best[way] * (n - 1) / n / 1e9; };
@@ -114,7 +117,7 @@ void measure(bench::Job const& job, zero::Mpi<>& comm, Op op, std::size_t bytes,
       all[way].push_back(now[way]);
     }
   }
-  own(job, best, op, bytes, all, triad_bytes);
+  print(job, best, op, bytes, all, triad_bytes);
 }
 
 }  // namespace

@@ -3,21 +3,24 @@
 /// A collective of 64 MB is started, computation goes on that takes as long as the collective takes
 /// alone, `progress` is called after every 2000 multiplications of it, and then the collective is
 /// waited for. Two figures, of the fastest of several rounds each:
-///   hidden_by_clock  the computation ends when the time is over: 1 - time in the wait over the
-///   time
-///     of the collective alone. Says that the collective advances without waiting for its wait; the
-///     time that progress takes is the computation's loss.
-///   hidden_by_work   the computation is a fixed amount of work: the share of the collective's time
-///     by which the whole is shorter than one after the other. Within one machine it is close to
-///     zero for everybody, because the computing processors move the bytes: only waiting can hide.
+/// - hidden_by_clock: the computation ends when the time is over; 1 - time in the wait over the
+/// time
+///   of the collective alone. Says that the collective advances before it is waited for; the time
+///   that `progress` takes is the computation's loss.
+/// - hidden_by_work: the computation is a fixed amount of work; the share of the collective's time
+///   by which the whole is shorter than one after the other. Within one machine it is close to zero
+///   for everybody, because the computing processors move the bytes: only waiting can hide.
 /// With `thread` in its name, the library's thread moves data and `progress` is not called.
 /// `mpi` is MPI's own non-blocking collective with MPI_Test in the place of `progress`.
 ///
 /// usage: mpirun -np N mpi_overlap_bench [--bytes BYTES] [--rounds N]
 #include "job.hpp"
 
-#include <memory>
-#include <optional>
+#include <algorithm>
+#include <cstddef>
+#include <cstdlib>
+#include <limits>
+#include <string>
 
 namespace {
 
@@ -61,7 +64,7 @@ Best measure(bench::Job const& job, int rounds, Start start, Poll poll, Wait wai
       wait();
     });
     double waited = 0;
-    double const whole = job.timed([&] {
+    static_cast<void>(job.timed([&] {
       start();
       double const end = bench::seconds_now() + alone;
       while (bench::seconds_now() < end) {
@@ -71,8 +74,7 @@ Best measure(bench::Job const& job, int rounds, Start start, Poll poll, Wait wai
       double const ended = bench::seconds_now();
       wait();
       waited = bench::seconds_now() - ended;
-    });
-    static_cast<void>(whole);
+    }));
     waited = job.slowest(waited);
     // As many pieces as take as long as the collective, on an undisturbed processor.
     int pieces = 0;

@@ -122,5 +122,5 @@ int main(int argc, char** argv) {
     }
   }
   MPI_Finalize();
-  return *status;
+  return status.value_or(gpt::exit_failure);
 }
