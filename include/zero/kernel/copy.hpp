@@ -79,7 +79,12 @@ ZERO_ALWAYS_INLINE void stream_lines(void* to, void const* from, std::size_t lin
 }  // namespace detail
 
 /// Copies bytes past the cache; `publish_streaming_stores` must follow before others read them.
-inline void copy_streaming(void* to, void const* from, std::size_t bytes) noexcept {
+///
+/// Out of line: its size does not pay for small copies, and inlined into one GCC 12 warns of large
+/// copies that cannot happen there.
+__attribute__((noinline)) inline void copy_streaming(void* to,
+                                                     void const* from,
+                                                     std::size_t bytes) noexcept {
   if (bytes == 0) return;
   auto* target = static_cast<std::byte*>(to);
   auto const* source = static_cast<std::byte const*>(from);
