@@ -121,9 +121,12 @@ class MpiTrainer(unittest.TestCase):
                 break
         return process
 
-    def ended(self, process, mark):
+    def ended(self, process, mark, interrupted=False):
         out, err = process.communicate(timeout=30)
-        self.assertNotEqual(process.returncode, 0)
+        # MPICH's launcher now and then returns 0 after it was interrupted itself, although every
+        # rank returned another status; what rank 0 said stands for it then.
+        if not (interrupted and "\ninterrupted\n" in "\n" + err):
+            self.assertNotEqual(process.returncode, 0)
         end = time.monotonic() + 5
         while self.processes_of(mark) and time.monotonic() < end:
             time.sleep(0.05)
@@ -134,7 +137,7 @@ class MpiTrainer(unittest.TestCase):
         process = self.running("10000001")
         self.assertEqual(len(self.processes_of("10000001")), 2)
         process.send_signal(signal.SIGINT)
-        self.ended(process, "10000001")
+        self.ended(process, "10000001", interrupted=True)
 
     def test_interrupt_of_one_rank_is_agreed_on(self):
         process = self.running("10000002")
