@@ -1,5 +1,5 @@
 /// What the communicator over MPI promises beside the concept: memory, limits, errors, progress.
-#include "conformance/communicator.hpp"
+#include "mpi/pooled.hpp"
 #include "mpi/world.hpp"
 #include "zero/comm/counting.hpp"
 #include "zero/concepts/communicator.hpp"
@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -73,52 +72,13 @@ TEST_CASE("the window's pool: alignment, reuse, exhaustion") {
   });
 }
 
-/// One collective over buffers that peers read where they are, while one rank comes to its wait
-/// late.
-/// @return elements that are wrong
-std::size_t wrong_elements(Comm& comm, Op op, bool in_place, int late) {
-  auto const ranks = static_cast<std::size_t>(comm.size());
-  auto const rank = static_cast<std::size_t>(comm.rank());
-  std::size_t const count = op == Op::all_reduce ? 300001 * ranks : 200003;
-  bool const scatter = op == Op::reduce_scatter;
-  std::size_t const send_count = scatter ? count * ranks : count;
-  std::size_t const recv_count = op == Op::all_gather ? count * ranks : count;
-  auto allocator = comm.allocator();
-  std::size_t const bytes = (send_count + recv_count) * sizeof(float);
-  auto* const memory = static_cast<float*>(allocator.allocate(bytes, 64));
-  float* send = memory;
-  float* recv = memory + send_count;
-  if (in_place && scatter) recv = send + rank * count;
-  if (in_place && op == Op::all_gather) send = recv + rank * count;
-  if (in_place && op == Op::all_reduce) send = recv;
-  for (std::size_t i = 0; i < send_count; ++i) {
-    send[i] = conformance::element<float>(comm.rank(), i);
-  }
-  auto ticket = comm.start({.op = op, .count = count, .send = send, .recv = recv});
-  if (comm.rank() == late) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  comm.wait(ticket);
-  std::size_t wrong = 0;
-  std::vector<float> const result(recv, recv + recv_count);
-  // Nobody may read this any more.
-  std::fill_n(memory, send_count + recv_count, -1.f);
-  for (std::size_t i = 0; i < recv_count; ++i) {
-    float const expected =
-        op == Op::all_gather
-            ? conformance::element<float>(static_cast<int>(i / count), i % count)
-            : conformance::naive_sum<float, float>(comm.size(), scatter ? rank * count + i : i);
-    if (result[i] != expected) ++wrong;
-  }
-  allocator.deallocate(memory, bytes, 64);
-  return wrong;
-}
-
 TEST_CASE("buffers in the window are read where they are, and not a moment too early or too late") {
   mpi_tests::with_group<zero::mpi::Ordered>(mpi_tests::world_size(), Route::window, [](auto& comm) {
     for (int late = 0; late < comm.size(); ++late) {
       for (Op const op : {Op::reduce_scatter, Op::all_gather, Op::all_reduce}) {
         for (bool const in_place : {false, true}) {
           INFO(std::string(zero::name(op)) << ", in place " << in_place << ", late " << late);
-          CHECK(wrong_elements(comm, op, in_place, late) == 0);
+          CHECK(mpi_tests::wrong_elements(comm, op, in_place, late) == 0);
         }
       }
     }
@@ -170,77 +130,6 @@ TEST_CASE("progress() alone finishes a transfer that was started") {
       comm.wait(ticket);
     });
   }
-}
-
-/// Sums that MPI forms: integers exactly, the others within the rounding of every addition.
-template <class T>
-void check_native(zero::Mpi<zero::mpi::Native>& comm, double tolerance) {
-  auto const ranks = static_cast<std::size_t>(comm.size());
-  constexpr std::size_t count = 30001;
-  auto const send = conformance::elements<T>(comm.rank(), count * ranks);
-  std::vector<T> scattered(count);
-  std::vector<T> reduced(count);
-  zero::DType const sums = sizeof(T) == 2 ? zero::DType::f32 : zero::dtype_of<T>;
-  zero::Collective op{.op = Op::reduce_scatter,
-                      .dtype = zero::dtype_of<T>,
-                      .accumulate = sums,
-                      .count = count,
-                      .send = send.data(),
-                      .recv = scattered.data()};
-  zero::run(comm, op);
-  op.op = Op::all_reduce;
-  op.recv = reduced.data();
-  zero::run(comm, op);
-  std::size_t wrong = 0;
-  auto const compare = [&](T got, std::size_t at) {
-    double sum = 0;
-    double size = 0;
-    std::uint64_t exact = 0;
-    for (int rank = 0; rank < comm.size(); ++rank) {
-      T const x = conformance::element<T>(rank, at);
-      if constexpr (std::is_integral_v<T>) {
-        exact += static_cast<std::uint64_t>(x);
-      } else {
-        sum += static_cast<double>(static_cast<float>(x));
-        size += std::abs(static_cast<double>(static_cast<float>(x)));
-      }
-    }
-    if constexpr (std::is_integral_v<T>) {
-      if (got != static_cast<T>(exact)) ++wrong;
-    } else {
-      if (std::abs(static_cast<double>(static_cast<float>(got)) - sum) > tolerance * size) ++wrong;
-    }
-  };
-  auto const own = static_cast<std::size_t>(comm.rank()) * count;
-  for (std::size_t i = 0; i < count; ++i) {
-    compare(scattered[i], own + i);
-    compare(reduced[i], i);
-  }
-  CHECK(wrong == 0);
-}
-
-TEST_CASE("Native: MPI's own reductions") {
-  for (Route const route : {Route::exchange, Route::two_nodes, Route::small_chunks}) {
-    mpi_tests::with_group<zero::mpi::Native>(mpi_tests::world_size(), route, [](auto& comm) {
-      int const terms = comm.size();
-      check_native<float>(comm, terms * 0x1p-23);
-      check_native<zero::bf16>(comm, terms * 0x1p-8);
-      check_native<zero::fp16>(comm, terms * 0x1p-10);
-      check_native<std::int32_t>(comm, 0);
-      check_native<std::int64_t>(comm, 0);
-      if (comm.size() > 1) CHECK(comm.transport().native_bytes > 0);
-    });
-  }
-}
-
-TEST_CASE("Native within one window adds in rank order, as Ordered does") {
-  mpi_tests::with_group<zero::mpi::Native>(mpi_tests::world_size(), Route::window, [](auto& comm) {
-    conformance::Findings findings;
-    std::size_t const small[] = {7, 64};
-    conformance::every_operation<float, float>(comm, findings, small);
-    findings.check();
-    CHECK(comm.transport().native_bytes == 0);
-  });
 }
 
 }  // namespace

@@ -104,8 +104,8 @@ class Mpi {
     size_ = family->size();
     MPI_Comm const own = mpi::detail::divide(common, 0, rank_);
     auto window = family->window;
-    group_ = std::make_shared<Group>(
-        family, own, std::move(world), rank_, std::move(window), Reduction::native);
+    group_ =
+        std::make_shared<Group>(family, own, world, rank_, std::move(window), Reduction::native);
   }
 
   /// Takes over the rank's place in the group; `other` may only be destroyed or assigned to.
@@ -195,9 +195,9 @@ class Mpi {
       window = std::make_shared<mpi::detail::Window>(
           mpi::detail::divide(part, family->node_of(family->rank()), place), 0);
     }
-    return Mpi(std::make_shared<Group>(
-                   family, part, std::move(world), place, std::move(window), Reduction::native),
-               place);
+    return Mpi(
+        std::make_shared<Group>(family, part, world, place, std::move(window), Reduction::native),
+        place);
   }
 
   /// Memory that peers on this node read directly, for the whole family. Whatever was allocated

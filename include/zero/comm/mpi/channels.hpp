@@ -2,9 +2,10 @@
 /// Messages between the ranks of a group: headers that announce calls, and chunks of data.
 #pragma once
 
+#include "zero/comm/mpi/call.hpp"
 #include "zero/comm/mpi/family.hpp"
 #include "zero/comm/mpi/library.hpp"
-#include "zero/comm/mpi/transfer.hpp"
+#include "zero/comm/mpi/message.hpp"
 
 #include <mpi.h>
 
@@ -138,10 +139,9 @@ class Channels {
     std::uint8_t const head = head_out_[index(peer)];
     return request(peer, out + head) == MPI_REQUEST_NULL ? staging(peer, 2 + head) : nullptr;
   }
-  int send_chunk(int peer, std::size_t count, std::size_t element) {
+  int send_chunk(int peer, std::size_t bytes) {
     std::uint8_t const head = head_out_[index(peer)];
     head_out_[index(peer)] ^= 1u;
-    std::size_t const bytes = count * element;
     return MPI_Isend(staging(peer, 2 + head),
                      narrow_count(bytes, 1, limit_),
                      MPI_BYTE,

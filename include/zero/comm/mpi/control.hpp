@@ -2,7 +2,7 @@
 /// What the ranks of one node tell each other through shared memory.
 #pragma once
 
-#include "zero/comm/mpi/transfer.hpp"
+#include "zero/comm/mpi/call.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -23,12 +23,25 @@ static_assert(std::atomic<std::uint32_t>::is_always_lock_free,
 inline constexpr std::uint64_t never = ~std::uint64_t{0};
 
 /// One rank's part of a collective under way. Its owner writes it; `Control::posted` publishes
-/// `call` and `copy`. The counters hold sequence + 1, so that a slot can be used again.
+/// `call` and `copy`. The counters grow with the sequence, so that a slot can be used again.
 struct Slot {
   Call call{};
-  std::atomic<std::uint64_t> summed{0};  ///< peers may read this rank's share of the all-reduce
-  std::atomic<std::uint64_t> done{0};    ///< this rank reads no peer's memory any more
+  std::atomic<std::uint64_t> passed{0};  ///< passes whose results peers may read here
+  std::atomic<std::uint64_t> done{0};  ///< sequence + 1: this rank reads no peer's memory any more
   alignas(64) std::byte copy[inline_bytes];
+
+  /// Lets peers read what the first `passes` passes of a collective have left in the result.
+  void pass(std::uint64_t sequence, int passes) noexcept {
+    passed.store(stamp(sequence, passes), std::memory_order_release);
+  }
+  [[nodiscard]] bool has_passed(std::uint64_t sequence, int passes) const noexcept {
+    return passed.load(std::memory_order_acquire) >= stamp(sequence, passes);
+  }
+
+ private:
+  [[nodiscard]] static constexpr std::uint64_t stamp(std::uint64_t sequence, int passes) noexcept {
+    return (sequence + 1) * 4 + static_cast<std::uint64_t>(passes);
+  }
 };
 
 /// Why a family of groups cannot go on; the first failure of a node stays.

@@ -1,9 +1,10 @@
 /// @file
-/// A collective under way on one rank.
+/// The collectives under way on one rank.
 #pragma once
 
 #include "zero/base/bytes.hpp"
 #include "zero/comm/mpi/control.hpp"
+#include "zero/comm/mpi/route.hpp"
 #include "zero/concepts/communicator.hpp"
 
 #include <cstddef>
@@ -26,11 +27,11 @@ struct Flight {
 
   std::uint64_t sequence = never;
   Collective op{};
+  Route route{};
   std::byte const* send = nullptr;  ///< the send buffer, or its copy
   std::size_t at = 0;               ///< elements of a sum that are done
   int pass = 0;
   bool matched = false;    ///< all ranks have started it and agree
-  bool native = false;     ///< MPI reduces
   bool received = false;   ///< the result is complete
   bool told = false;       ///< peers know that this rank reads nothing more of theirs
   bool complete = false;   ///< and no peer reads anything of this rank's
@@ -40,11 +41,48 @@ struct Flight {
   void begin(Collective const& what, std::uint64_t number) {
     sequence = number;
     op = what;
+    route = {};
     at = 0;
     pass = 0;
-    matched = native = received = told = complete = withdrawn = false;
+    matched = received = told = complete = withdrawn = false;
     for (Pair& pair : pairs) pair = {};
   }
+};
+
+/// The last `ring_slots` collectives that this rank has started.
+class Flights {
+ public:
+  explicit Flights(int size) {
+    for (Flight& flight : flights_) flight.pairs.resize(static_cast<std::size_t>(size));
+  }
+
+  /// How many were started.
+  [[nodiscard]] std::uint64_t posted() const noexcept { return posted_; }
+  /// The first that is not done.
+  [[nodiscard]] std::uint64_t oldest() const noexcept { return oldest_; }
+  [[nodiscard]] bool none() const noexcept { return oldest_ == posted_; }
+  [[nodiscard]] Flight& at(std::uint64_t sequence) noexcept {
+    return flights_[static_cast<std::size_t>(sequence % ring_slots)];
+  }
+  [[nodiscard]] bool done(std::uint64_t sequence) noexcept {
+    Flight const& flight = at(sequence);
+    return flight.sequence != sequence || flight.complete;
+  }
+
+  Flight& begin(Collective const& op) {
+    Flight& flight = at(posted_);
+    flight.begin(op, posted_++);
+    return flight;
+  }
+  /// Forgets what is done.
+  void retire() noexcept {
+    while (oldest_ < posted_ && at(oldest_).complete) ++oldest_;
+  }
+
+ private:
+  Flight flights_[ring_slots];
+  std::uint64_t posted_ = 0;
+  std::uint64_t oldest_ = 0;
 };
 
 }  // namespace zero::inline v0_1::mpi::detail

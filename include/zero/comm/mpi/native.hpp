@@ -3,7 +3,7 @@
 #pragma once
 
 #include "zero/comm/mpi/library.hpp"
-#include "zero/comm/mpi/transfer.hpp"
+#include "zero/comm/mpi/message.hpp"
 #include "zero/kernel/copy.hpp"
 #include "zero/kernel/reduce.hpp"
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "zero/base/bytes.hpp"
-#include "zero/comm/mpi/transfer.hpp"
+#include "zero/comm/mpi/message.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -19,12 +19,16 @@ struct Ordered {
   static constexpr bool native = false;  ///< the library adds
 };
 
-/// Where all buffers of a group lie in one node's window, as `Ordered`; elsewhere MPI's own
-/// reductions over chunks (`MPI_Ireduce_scatter_block`, `MPI_Iallreduce`): the order of additions
-/// is MPI's, `accumulate` is ignored, and 16-bit sums are rounded to 16 bits after every addition.
-/// Integer sums are exact.
+/// Within one node, if all send buffers lie in the window, as `Ordered`. Between nodes every node
+/// first adds what its ranks give, in rank order, and one of them sends the sum, so that a rank is
+/// sent one block per other node; the result is the same in every run over the same nodes. This
+/// needs the send buffers of every node of several ranks in its window. Everything else, and ranks
+/// that are each a node of their own, is left to MPI's reductions over chunks
+/// (`MPI_Ireduce_scatter_block`, `MPI_Iallreduce`): there the order of additions is MPI's and
+/// `accumulate` is ignored. Sums in 16 bits are rounded to 16 bits whenever they travel. Integer
+/// sums are exact.
 struct Native {
-  static constexpr bool native = true;  ///< MPI adds
+  static constexpr bool native = true;  ///< nodes add first, MPI adds the rest
 };
 
 /// Who advances transfers while the trainer computes.
@@ -64,7 +68,8 @@ struct Transport {
   std::size_t shared_left = 0;     ///< of them not handed out
   std::size_t chunk_bytes = 0;     ///< the largest message of an exchange
   std::uint64_t direct_bytes = 0;  ///< read from peers' memory
-  std::uint64_t exchanged_bytes = 0;  ///< received by MPI messages
+  std::uint64_t exchanged_bytes = 0;  ///< received in chunks
+  std::uint64_t node_sum_bytes = 0;   ///< sent to other nodes as sums of this one
   std::uint64_t native_bytes = 0;     ///< handed to MPI's own reductions
 };
 

@@ -2,68 +2,14 @@
 /// A collective over separate address spaces as transfers between pairs of ranks. Pure logic.
 #pragma once
 
-#include "zero/base/bytes.hpp"
-#include "zero/base/error.hpp"
 #include "zero/comm/call_checks.hpp"
+#include "zero/comm/mpi/call.hpp"
 #include "zero/concepts/communicator.hpp"
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
-#include <limits>
 
 namespace zero::inline v0_1::mpi::detail {
-
-/// Collectives a rank may have under way; `start` blocks when there would be more.
-inline constexpr std::size_t ring_slots = 64;
-
-/// Send buffers up to this size are copied into the control block, which peers read at once.
-inline constexpr std::size_t inline_bytes = 2048;
-
-/// Where a buffer lies that is neither in the sender's pool nor in its control block.
-inline constexpr std::int64_t outside = -1;
-/// A send buffer that was copied into the control block.
-inline constexpr std::int64_t inlined = -2;
-
-/// What a message of the header channel says.
-enum class Notice : std::int32_t {
-  call,            ///< the sender has started this collective
-  left,            ///< the sender will start nothing more
-  left_unwinding,  ///< the same, while an exception was on its way out
-};
-
-/// One rank's part of a collective as its peers see it: compared before data moves.
-struct Call {
-  std::uint64_t sequence = 0;
-  std::uint64_t count = 0;
-  std::int32_t op = 0;
-  std::int32_t dtype = 0;
-  std::int32_t accumulate = 0;
-  std::int32_t root = 0;
-  std::int32_t bucket = 0;
-  Notice notice = Notice::call;
-  std::int64_t send_at = outside;  ///< offset in the sender's pool
-  std::int64_t recv_at = outside;
-
-  [[nodiscard]] Collective collective() const noexcept {
-    return {.op = static_cast<Op>(op),
-            .dtype = static_cast<DType>(dtype),
-            .accumulate = static_cast<DType>(accumulate),
-            .count = static_cast<std::size_t>(count),
-            .root = root,
-            .bucket = bucket};
-  }
-};
-
-[[nodiscard]] inline Call call_of(Collective const& op, std::uint64_t sequence) noexcept {
-  return {.sequence = sequence,
-          .count = op.count,
-          .op = static_cast<std::int32_t>(op.op),
-          .dtype = static_cast<std::int32_t>(op.dtype),
-          .accumulate = static_cast<std::int32_t>(op.accumulate),
-          .root = op.root,
-          .bucket = op.bucket};
-}
 
 /// What one rank gives another in one pass of a collective, in elements.
 struct Transfer {
@@ -113,32 +59,6 @@ struct Transfer {
   std::size_t const count = share_begin(op.count, share + 1, size) - begin;
   // A rank's own share is where it belongs already.
   return {begin, begin, pass == 1 && source == target ? 0 : count, pass == 1};
-}
-
-/// The largest message this library hands to MPI: some implementations multiply counts by sizes in
-/// an int.
-inline constexpr std::size_t largest_message = std::size_t{1} << 30;
-
-/// A number of elements as MPI takes it. The one place where sizes are narrowed.
-/// @throws Error (invalid_argument) for a message beyond `limit` bytes: chunks must be cut before
-[[nodiscard]] inline int narrow_count(std::size_t count, std::size_t element, std::size_t limit) {
-  std::uint64_t const bytes = checked_mul(count, element);
-  if (bytes > limit || bytes > static_cast<std::uint64_t>(std::numeric_limits<int>::max())) {
-    fail(ErrorKind::invalid_argument,
-         {"a message of ", bytes, " bytes exceeds the limit of ", limit, " bytes for one message"});
-  }
-  return static_cast<int>(count);
-}
-
-/// Bytes of one chunk of an exchange among `size` ranks: two chunks to and two from every peer
-/// share `budget`, so that what the library holds does not grow with the group, above a floor.
-[[nodiscard]] constexpr std::size_t chunk_bytes(std::size_t budget,
-                                                std::size_t limit,
-                                                int size) noexcept {
-  constexpr std::size_t floor = 4 * KiB;
-  std::size_t const peers = size > 1 ? static_cast<std::size_t>(size) - 1 : 1;
-  std::size_t const share = std::max(floor, budget / (4 * peers));
-  return std::max<std::size_t>(8, std::min({share, limit, largest_message}) / 8 * 8);
 }
 
 }  // namespace zero::inline v0_1::mpi::detail

@@ -1,0 +1,58 @@
+/// @file
+/// The ranks of a group as one of them sees them.
+#pragma once
+
+#include "zero/comm/mpi/control.hpp"
+#include "zero/comm/mpi/topology.hpp"
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+namespace zero::inline v0_1::mpi::detail {
+
+/// Who is who, and whose memory this rank sees.
+class Peers {
+ public:
+  /// @param world  the ranks' numbers in the family
+  Peers(int rank, std::vector<int> world, Topology topology)
+      : rank_(rank),
+        world_(std::move(world)),
+        topology_(std::move(topology)),
+        controls_(world_.size(), nullptr),
+        pools_(world_.size(), nullptr) {}
+
+  /// Makes a rank's memory known.
+  /// @param pool  null if it has none
+  void see(int rank, Control* control, std::byte* pool) noexcept {
+    controls_[index(rank)] = control;
+    pools_[index(rank)] = pool;
+  }
+
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(world_.size()); }
+  /// A rank's number in the family.
+  [[nodiscard]] int world_rank(int rank) const noexcept { return world_[index(rank)]; }
+  [[nodiscard]] std::vector<int> const& world() const noexcept { return world_; }
+  [[nodiscard]] Topology const& topology() const noexcept { return topology_; }
+  /// True for ranks whose memory this one sees, itself too.
+  [[nodiscard]] bool is_near(int rank) const noexcept { return controls_[index(rank)] != nullptr; }
+  /// Of a rank that is near.
+  [[nodiscard]] Control& control(int rank) const noexcept { return *controls_[index(rank)]; }
+  [[nodiscard]] Control& own() const noexcept { return control(rank_); }
+  /// Start of a rank's pool, or null.
+  [[nodiscard]] std::byte* pool(int rank) const noexcept { return pools_[index(rank)]; }
+
+ private:
+  [[nodiscard]] static constexpr std::size_t index(int rank) noexcept {
+    return static_cast<std::size_t>(rank);
+  }
+
+  int rank_;
+  std::vector<int> world_;
+  Topology topology_;
+  std::vector<Control*> controls_;
+  std::vector<std::byte*> pools_;
+};
+
+}  // namespace zero::inline v0_1::mpi::detail

@@ -1,0 +1,89 @@
+/// @file
+/// Where the data of a collective is to be found: in memory that this rank sees, or in messages.
+#pragma once
+
+#include "zero/comm/mpi/flight.hpp"
+#include "zero/comm/mpi/peers.hpp"
+#include "zero/comm/mpi/roll.hpp"
+#include "zero/comm/mpi/route.hpp"
+#include "zero/concepts/communicator.hpp"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace zero::inline v0_1::mpi::detail {
+
+/// Decides by what all ranks have announced, so that source and target come to the same answer.
+class Sources {
+ public:
+  /// @param native  MPI reduces what the ranks of a node cannot
+  Sources(Peers const& peers, Roll const& roll, bool native)
+      : peers_(&peers), roll_(&roll), native_(native) {}
+
+  /// The way of a collective on which all ranks agree.
+  [[nodiscard]] Route route(Flight const& flight) const {
+    Topology const& topology = peers_->topology();
+    bool const spread = topology.nodes() > 1;
+    Collective const& op = flight.op;
+    Route route;
+    if (native_ && zero::detail::is_reduction(op.op)) {
+      bool const by_node = spread && topology.has_neighbours() && !is_small_sum(op);
+      bool const seen = all_see(flight.sequence, &Call::send_at);
+      route.by_node = by_node && seen;
+      route.by_library = !route.by_node && (spread || !seen);
+    }
+    route.relayed = spread && topology.has_neighbours() && !route.by_library && is_relayable(op) &&
+                    all_see(flight.sequence, &Call::recv_at);
+    return route;
+  }
+
+  [[nodiscard]] Hop hop(Flight const& flight, int pass, int source, int target) const {
+    return detail::hop(flight.op, flight.route, peers_->topology(), pass, source, target);
+  }
+
+  /// Memory of a hop's holder that this rank may read, or null.
+  [[nodiscard]] std::byte const* seen(Flight const& flight, Hop const& hop) const noexcept {
+    if (hop.holder == peers_->rank()) {
+      return hop.part.result ? static_cast<std::byte const*>(flight.op.recv) : flight.send;
+    }
+    if (!peers_->is_near(hop.holder)) return nullptr;
+    Slot& slot = peers_->control(hop.holder).slot(flight.sequence);
+    std::int64_t const at = hop.part.result ? slot.call.recv_at : slot.call.send_at;
+    if (at == inlined) return slot.copy;
+    std::byte const* const pool = peers_->pool(hop.holder);
+    return at == outside || pool == nullptr ? nullptr : pool + at;
+  }
+
+  /// True if chunks carry a hop's data from `source` to `target`; one of them is this rank.
+  [[nodiscard]] bool is_sent(Flight const& flight, Hop const& hop, int source, int target) const {
+    if (source == target || hop.part.count == 0) return false;
+    int const other = source == peers_->rank() ? target : source;
+    if (!peers_->is_near(other)) return hop.holder == source;
+    Call const& call = roll_->call_of(flight.sequence, hop.holder);
+    return (hop.part.result ? call.recv_at : call.send_at) == outside;
+  }
+
+  /// True if a result that this rank reads in its holder's memory is there.
+  [[nodiscard]] bool is_ready(Flight const& flight, Hop const& hop) const noexcept {
+    return !hop.part.result || peers_->control(hop.holder)
+                                   .slot(flight.sequence)
+                                   .has_passed(flight.sequence, flight.pass);
+  }
+
+ private:
+  /// True if on every node of several ranks these see each other's buffers.
+  [[nodiscard]] bool all_see(std::uint64_t sequence, std::int64_t Call::*place) const {
+    Topology const& topology = peers_->topology();
+    for (int rank = 0; rank < peers_->size(); ++rank) {
+      bool const alone = topology.ranks(topology.node(rank)).size() == 1;
+      if (!alone && roll_->call_of(sequence, rank).*place == outside) return false;
+    }
+    return true;
+  }
+
+  Peers const* peers_;
+  Roll const* roll_;
+  bool native_;
+};
+
+}  // namespace zero::inline v0_1::mpi::detail
