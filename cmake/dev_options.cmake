@@ -25,5 +25,9 @@ if(ZERO_SANITIZE)
   set(zero_sanitizer_flags -fsanitize=${ZERO_SANITIZE} -fno-sanitize-recover=all)
   target_compile_options(zero_dev_options INTERFACE ${zero_sanitizer_flags}
                                                     -fno-omit-frame-pointer)
+  if(ZERO_SANITIZE MATCHES "address" AND ZERO_SANITIZE MATCHES "undefined")
+    # The address sanitizer finds these itself, without checks at every access.
+    target_compile_options(zero_dev_options INTERFACE -fno-sanitize=null,object-size)
+  endif()
   target_link_options(zero_dev_options INTERFACE ${zero_sanitizer_flags})
 endif()

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 
+namespace checked_test {
 namespace {
 
 struct CheckedWorld {
@@ -66,3 +67,4 @@ TEST_CASE("Checked on a device: operations, done early") { conformance::check_op
 TEST_CASE("Checked on a device: operations, done late") { conformance::check_operations<Late>(); }
 
 }  // namespace
+}  // namespace checked_test

@@ -3,6 +3,7 @@
 #include "conformance/communicator.hpp"
 #include "zero/comm/run_ranks.hpp"
 
+namespace counting_test {
 namespace {
 
 struct CountingWorld {
@@ -21,3 +22,4 @@ TEST_CASE("Counting: collectives under way") { conformance::check_outstanding<Co
 TEST_CASE("Counting: sub-groups") { conformance::check_groups<CountingWorld>(); }
 
 }  // namespace
+}  // namespace counting_test

@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+namespace device_group_test {
 namespace {
 
 using Group = zero::DeviceGroup<fake::Api>;
@@ -93,3 +94,4 @@ TEST_CASE("DeviceGroup: one rank uses its trainer's queue and nothing else") {
 }
 
 }  // namespace
+}  // namespace device_group_test

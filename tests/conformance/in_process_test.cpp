@@ -3,6 +3,7 @@
 #include "conformance/communicator.hpp"
 #include "zero/comm/run_ranks.hpp"
 
+namespace in_process_test {
 namespace {
 
 struct InProcessWorld {
@@ -29,3 +30,4 @@ TEST_CASE("InProcess: results that are streamed and shared out in parts") {
 TEST_CASE("InProcess: arguments") { conformance::check_arguments<InProcessWorld>(); }
 
 }  // namespace
+}  // namespace in_process_test

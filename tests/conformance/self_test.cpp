@@ -2,6 +2,7 @@
 
 #include "conformance/communicator.hpp"
 
+namespace self_test {
 namespace {
 
 struct SelfWorld {
@@ -19,3 +20,4 @@ TEST_CASE("Self: sub-groups") { conformance::check_groups<SelfWorld>(); }
 TEST_CASE("Self: arguments") { conformance::check_arguments<SelfWorld>(); }
 
 }  // namespace
+}  // namespace self_test

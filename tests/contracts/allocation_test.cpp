@@ -14,6 +14,7 @@
 #include <span>
 #include <vector>
 
+namespace allocation_test {
 namespace {
 
 using Bf16 = zero::Mixed<zero::bf16>;
@@ -131,3 +132,4 @@ TEST_CASE("no step allocates with borrowed memory that is lent anew at other add
 }
 
 }  // namespace
+}  // namespace allocation_test

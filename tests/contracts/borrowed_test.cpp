@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+namespace borrowed_test {
 namespace {
 
 using Bf16 = zero::Mixed<zero::bf16>;
@@ -451,3 +452,4 @@ TEST_CASE("the parameters a trainer has already can be adopted as they are") {
 }
 
 }  // namespace
+}  // namespace borrowed_test

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+namespace device_test {
 namespace {
 
 using Fp16 = zero::Mixed<zero::fp16>;
@@ -238,3 +239,5 @@ TEST_CASE("enqueue_step over host memory is a step whose report comes later") {
     expect(now.steps() == 2 && later.steps() == 2, "step count");
   });
 }
+
+}  // namespace device_test

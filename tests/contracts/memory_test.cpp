@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+namespace memory_test {
 namespace {
 
 using Bf16 = zero::Mixed<zero::bf16>;
@@ -306,3 +307,4 @@ TEST_CASE("memory that is refused is named, and what was taken before is given b
 }
 
 }  // namespace
+}  // namespace memory_test

@@ -9,14 +9,15 @@
 #include <cstddef>
 #include <iterator>
 #include <list>
+#include <memory>
 #include <mutex>
-#include <optional>
 #include <random>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+namespace misuse_test {
 namespace {
 
 using zero::ErrorKind;
@@ -219,8 +220,8 @@ void check_step_in_use() {
     O optimizer{comm, small_model()};
     contracts::load(optimizer);
     for (int unit = 2; unit >= 0; --unit) optimizer.reduce(optimizer.gradients(unit));
-    std::optional<zero::UnitParameters<O>> weights(optimizer.parameters(1));
-    std::optional<zero::UnitParameters<O>> same(optimizer.parameters(1));
+    auto weights = std::make_unique<zero::UnitParameters<O>>(optimizer.parameters(1));
+    auto same = std::make_unique<zero::UnitParameters<O>>(optimizer.parameters(1));
     std::string const message = "step() while the parameters of unit 1 are in use";
     CHECK(refusal([&] { optimizer.step(); }) == message);
     weights.reset();
@@ -370,3 +371,4 @@ TEST_CASE("ranks that walk through units in different orders are told, not mixed
 }
 
 }  // namespace
+}  // namespace misuse_test

@@ -13,6 +13,7 @@
 #include <tuple>
 #include <vector>
 
+namespace traffic_test {
 namespace {
 
 using Bf16 = zero::Mixed<zero::bf16>;
@@ -228,3 +229,4 @@ TEST_CASE("collectives have one order, which neither data nor the trainer's orde
 }
 
 }  // namespace
+}  // namespace traffic_test

@@ -1,5 +1,6 @@
 #include "harness.hpp"
 
+namespace accumulation_test {
 namespace {
 
 using Bf16 = zero::Mixed<zero::bf16>;
@@ -45,3 +46,4 @@ TEST_CASE("fp32: one rank with four micro-batches equals four ranks with one") {
 }
 
 }  // namespace
+}  // namespace accumulation_test

@@ -1,5 +1,6 @@
 #include "harness.hpp"
 
+namespace bf16_test {
 namespace {
 
 template <class Stage>
@@ -30,3 +31,4 @@ TEST_CASE("bf16: a step whose gradients are not finite is skipped on every rank"
 }
 
 }  // namespace
+}  // namespace bf16_test

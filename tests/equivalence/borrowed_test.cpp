@@ -1,5 +1,6 @@
 #include "harness.hpp"
 
+namespace borrowed_test {
 namespace {
 
 using Bf16 = zero::Mixed<zero::bf16>;
@@ -29,3 +30,4 @@ TEST_CASE("a trainer that adds up micro-batches in its own memory") {
 }
 
 }  // namespace
+}  // namespace borrowed_test

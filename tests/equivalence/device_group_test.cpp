@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+namespace device_group_test {
 namespace {
 
 using Group = zero::DeviceGroup<fake::Api>;
@@ -35,3 +36,4 @@ TEST_CASE("DeviceGroup trains to the reference's bits under every stage") {
 }
 
 }  // namespace
+}  // namespace device_group_test

@@ -1,5 +1,6 @@
 #include "harness.hpp"
 
+namespace fp16_test {
 namespace {
 
 /// Grows after 5 clean steps, so that 25 steps see the scale overflow, shrink and grow again.
@@ -38,3 +39,4 @@ TEST_CASE("fp16: the runs do overflow, recover and grow") {
 }
 
 }  // namespace
+}  // namespace fp16_test

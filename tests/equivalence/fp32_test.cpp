@@ -1,5 +1,6 @@
 #include "harness.hpp"
 
+namespace fp32_test {
 namespace {
 
 template <class Stage>
@@ -28,3 +29,4 @@ TEST_CASE("fp32: every stage equals the reference on three ranks") {
 }
 
 }  // namespace
+}  // namespace fp32_test

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <vector>
 
+namespace fp64_test {
 namespace {
 
 /// The toy model trained in fp64 from the definitions: one mean over all micro-batches, one formula
@@ -159,3 +160,4 @@ TEST_CASE("AdamW in fp32 stays within 64 ULP of fp64 for 25 steps") {
 }
 
 }  // namespace
+}  // namespace fp64_test

@@ -1,5 +1,6 @@
 #include "harness.hpp"
 
+namespace rules_test {
 namespace {
 
 using Bf16 = zero::Mixed<zero::bf16>;
@@ -40,3 +41,4 @@ TEST_CASE("every rule equals the reference under every stage") {
 }
 
 }  // namespace
+}  // namespace rules_test

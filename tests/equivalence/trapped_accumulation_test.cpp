@@ -1,5 +1,6 @@
 #include "trapped.hpp"
 
+namespace trapped_accumulation_test {
 namespace {
 
 using Owned = zero::Owned<trapped::Allocator>;
@@ -40,3 +41,4 @@ TEST_CASE("on a device tensors are lent as anywhere") {
 }
 
 }  // namespace
+}  // namespace trapped_accumulation_test

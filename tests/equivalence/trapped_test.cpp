@@ -1,5 +1,6 @@
 #include "trapped.hpp"
 
+namespace trapped_test {
 namespace {
 
 using Owned = zero::Owned<trapped::Allocator>;
@@ -48,3 +49,4 @@ TEST_CASE("on a device Pos+g+p equals the reference, and only reports cross") {
 }
 
 }  // namespace
+}  // namespace trapped_test

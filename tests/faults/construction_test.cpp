@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+namespace construction_test {
 namespace {
 
 using zero::Error;
@@ -411,3 +412,4 @@ TEST_CASE("a rank that throws in user code, or stops early, is named to all othe
 }
 
 }  // namespace
+}  // namespace construction_test

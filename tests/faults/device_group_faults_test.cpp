@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+namespace device_group_faults_test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -250,3 +251,4 @@ TEST_CASE("DeviceGroup: what a group cannot be") {
 }
 
 }  // namespace
+}  // namespace device_group_faults_test

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+namespace in_process_faults_test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -368,3 +369,4 @@ TEST_CASE("InProcess: buffers may be freed as soon as wait has thrown, before th
 }
 
 }  // namespace
+}  // namespace in_process_faults_test

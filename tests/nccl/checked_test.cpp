@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+namespace checked_test {
 namespace {
 
 using zero::Checked;
@@ -153,3 +154,4 @@ TEST_CASE("Checked over NCCL: a comparison that hangs is reported as that, not a
 }
 
 }  // namespace
+}  // namespace checked_test

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+namespace conformance_test {
 namespace {
 
 using zero::nccl::Native;
@@ -119,3 +120,4 @@ TEST_CASE("Nccl, native: sums NCCL has no dtype for are refused") {
 }
 
 }  // namespace
+}  // namespace conformance_test

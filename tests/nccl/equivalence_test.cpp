@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+namespace equivalence_test {
 namespace {
 
 using zero::nccl::Options;
@@ -93,3 +94,4 @@ TEST_CASE("Nccl, ordered: bf16 training under every stage equals the in-process 
 }
 
 }  // namespace
+}  // namespace equivalence_test

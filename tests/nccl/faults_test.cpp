@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+namespace faults_test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -265,3 +266,4 @@ TEST_CASE("Nccl: random faults, an error on every rank, never a hang") {
 }
 
 }  // namespace
+}  // namespace faults_test

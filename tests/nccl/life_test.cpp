@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+namespace life_test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -396,3 +397,4 @@ TEST_CASE("Nccl: an argument NCCL refuses leaves the group usable") {
 }
 
 }  // namespace
+}  // namespace life_test

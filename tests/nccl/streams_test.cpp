@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+namespace streams_test {
 namespace {
 
 using fake::Library;
@@ -137,3 +138,4 @@ TEST_CASE("Nccl: poll never blocks and says when all is done") {
 }
 
 }  // namespace
+}  // namespace streams_test

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 
+namespace bytes_test {
 namespace {
 
 constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
@@ -60,3 +61,5 @@ TEST_CASE("rounding up is exact or refused") {
   CHECK(zero::round_up(most, 1) == most);
   CHECK(refuses([] { return zero::round_up(most, 2); }));
 }
+
+}  // namespace bytes_test

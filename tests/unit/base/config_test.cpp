@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+namespace config_test {
 namespace {
 
 ZERO_HOST_DEVICE constexpr int on_both() { return 1; }
@@ -17,3 +18,5 @@ TEST_CASE("the macros stand where functions are declared") {
   CHECK(always() == 2);
   CHECK(Member::both() == 3);
 }
+
+}  // namespace config_test

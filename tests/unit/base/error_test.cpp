@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+namespace error_test {
 namespace {
 
 using zero::Error;
@@ -71,3 +72,5 @@ TEST_CASE("kinds have names") {
   CHECK(name(ErrorKind::data) == "data");
   CHECK(name(static_cast<ErrorKind>(99)) == "unknown");
 }
+
+}  // namespace error_test

@@ -9,6 +9,7 @@
 #include <limits>
 #include <type_traits>
 
+namespace float16_test {
 namespace {
 
 using zero::bf16;
@@ -158,3 +159,5 @@ TEST_CASE_TEMPLATE("equality is of representations", Half, bf16, fp16) {
   static_assert(!std::is_convertible_v<float, Half> && !std::is_convertible_v<Half, float>);
   static_assert(static_cast<float>(Half(1.5f)) == 1.5f);
 }
+
+}  // namespace float16_test

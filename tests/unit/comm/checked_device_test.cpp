@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+namespace checked_device_test {
 namespace {
 
 using zero::Checked;
@@ -137,3 +138,4 @@ TEST_CASE("Checked on a device: 64 bytes per rank are taken, and given back once
 }
 
 }  // namespace
+}  // namespace checked_device_test

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+namespace checked_test {
 namespace {
 
 using zero::Checked;
@@ -121,3 +122,4 @@ TEST_CASE("Checked: costs one exchange of control traffic per collective") {
 }
 
 }  // namespace
+}  // namespace checked_test

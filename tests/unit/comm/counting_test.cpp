@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+namespace counting_test {
 namespace {
 
 using zero::Collective;
@@ -107,3 +108,4 @@ TEST_CASE("decorators work in the memory space of what they decorate") {
 }
 
 }  // namespace
+}  // namespace counting_test

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+namespace in_process_test {
 namespace {
 
 using zero::Collective;
@@ -204,3 +205,4 @@ TEST_CASE("InProcess: a rank that splits where another gathers as much is a disa
 }
 
 }  // namespace
+}  // namespace in_process_test

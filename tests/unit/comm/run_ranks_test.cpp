@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+namespace run_ranks_test {
 namespace {
 
 using zero::Collective;
@@ -61,3 +62,4 @@ TEST_CASE("run_ranks: returns after all ranks, and rethrows the exception that c
 }
 
 }  // namespace
+}  // namespace run_ranks_test

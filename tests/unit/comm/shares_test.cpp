@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <vector>
 
+namespace shares_test {
 namespace {
 
 using zero::Collective;
@@ -66,3 +67,4 @@ TEST_CASE("shares: any cut of the work gives the same result") {
 }
 
 }  // namespace
+}  // namespace shares_test

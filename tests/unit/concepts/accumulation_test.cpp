@@ -4,6 +4,7 @@
 
 #include <string_view>
 
+namespace accumulation_test {
 namespace {
 
 using zero::Accumulation;
@@ -59,3 +60,5 @@ TEST_CASE("the shipped accumulations: one micro-batch, full gradients, the owned
   CHECK_FALSE(zero::AccumulateShard::full_gradients);
   CHECK(zero::AccumulateShard::reduced_shard);
 }
+
+}  // namespace accumulation_test

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <type_traits>
 
+namespace memory_test {
 namespace {
 
 using zero::Allocator;
@@ -62,3 +63,5 @@ TEST_CASE("the host allocator keeps to the alignment that is asked for") {
     allocator.deallocate(memory, 100, alignment);
   }
 }
+
+}  // namespace memory_test

@@ -11,6 +11,7 @@
 
 #include <string_view>
 
+namespace model_states_test {
 namespace {
 
 using zero::bf16;
@@ -88,3 +89,5 @@ TEST_CASE("types in, bytes per rank out, before the program runs") {
   static_assert(zero::largest_model(32'000'000'000, 64, pos_gp, model_states<Fp32, zero::AdamW>) ==
                 128'000'000'000);
 }
+
+}  // namespace model_states_test

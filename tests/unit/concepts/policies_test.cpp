@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+namespace policies_test {
 namespace {
 
 using Comm = archetype::Communicator;
@@ -163,3 +164,4 @@ TEST_CASE("the first policy that fits is selected, or else the default") {
 }
 
 }  // namespace
+}  // namespace policies_test

@@ -6,6 +6,7 @@
 #include <concepts>
 #include <string_view>
 
+namespace precision_test {
 namespace {
 
 using zero::Precision;
@@ -99,3 +100,5 @@ TEST_CASE("the loss scale never grows to infinity, from where it could not come 
   CHECK(scale.value() < 0x1p127f);
   CHECK(scale.value() >= 0x1p120f);
 }
+
+}  // namespace precision_test

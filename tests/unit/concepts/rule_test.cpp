@@ -6,6 +6,7 @@
 #include <array>
 #include <string_view>
 
+namespace rule_test {
 namespace {
 
 using zero::DescribedRule;
@@ -70,3 +71,5 @@ TEST_CASE("a rule may list its hyper-parameters; all shipped ones do") {
   static_assert(DescribedRule<zero::Adagrad> && DescribedRule<zero::Lion>);
   CHECK(Described{}.fields()[0].value == 0.25);
 }
+
+}  // namespace rule_test

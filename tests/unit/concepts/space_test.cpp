@@ -5,6 +5,7 @@
 
 #include <type_traits>
 
+namespace space_test {
 namespace {
 
 using zero::MemorySpace;
@@ -44,3 +45,5 @@ TEST_CASE(
   static_assert(std::is_trivially_copyable_v<zero::ExactSum>);
   CHECK(zero::StepTerms{}.gradient_scale == 1.f);
 }
+
+}  // namespace space_test

@@ -4,6 +4,7 @@
 
 #include <string_view>
 
+namespace stage_test {
 namespace {
 
 namespace stage = zero::stage;
@@ -67,3 +68,5 @@ TEST_CASE("the shipped stages have the paper's names") {
   CHECK(stage::PosG::name == "Pos+g");
   CHECK(stage::PosGP::name == "Pos+g+p");
 }
+
+}  // namespace stage_test

@@ -29,6 +29,7 @@
 #include <type_traits>
 #include <vector>
 
+namespace element_test {
 namespace {
 
 namespace device = zero::device;
@@ -211,3 +212,4 @@ TEST_CASE("blocks of ranks are found one after the other") {
 }
 
 }  // namespace
+}  // namespace element_test

@@ -17,6 +17,7 @@
 #include <random>
 #include <vector>
 
+namespace squares_test {
 namespace {
 
 namespace device = zero::device;
@@ -101,3 +102,4 @@ TEST_CASE("lanes are added as (0 + 4) + (2 + 6), then the odd ones") {
 }
 
 }  // namespace
+}  // namespace squares_test

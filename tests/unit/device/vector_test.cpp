@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+namespace vector_test {
 namespace {
 
 using zero::device::Cut;
@@ -51,3 +52,4 @@ TEST_CASE("vectors are loaded and stored whole") {
 }
 
 }  // namespace
+}  // namespace vector_test

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <vector>
 
+namespace clear_test {
 namespace {
 
 TEST_CASE("clear zeroes exactly the bytes it was given, at any alignment") {
@@ -32,3 +33,4 @@ TEST_CASE("clear of a large buffer") {
 }
 
 }  // namespace
+}  // namespace clear_test

@@ -9,6 +9,7 @@
 #include <limits>
 #include <vector>
 
+namespace convert_test {
 namespace {
 
 using zero::bf16;
@@ -60,3 +61,5 @@ TEST_CASE("fp32 to fp32 is a copy") {
   zero::kernel::convert(to.data(), from.data(), 5);
   CHECK(std::memcmp(to.data(), from.data(), 20) == 0);
 }
+
+}  // namespace convert_test

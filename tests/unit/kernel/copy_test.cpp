@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+namespace copy_test {
 namespace {
 
 using zero::kernel::Store;
@@ -58,3 +59,4 @@ TEST_CASE("is_streaming: automatic goes by size") {
 }
 
 }  // namespace
+}  // namespace copy_test

@@ -11,6 +11,7 @@
 #include <random>
 #include <vector>
 
+namespace norm_test {
 namespace {
 
 template <class T>
@@ -180,3 +181,5 @@ TEST_CASE_TEMPLATE("a range is summed block by block, however many lie abreast",
   zero::kernel::add_squares(sum, x.data(), x.size());
   CHECK_FALSE(sum.finite());
 }
+
+}  // namespace norm_test

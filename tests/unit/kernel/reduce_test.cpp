@@ -13,6 +13,7 @@
 #include <type_traits>
 #include <vector>
 
+namespace reduce_test {
 namespace {
 
 using zero::bf16;
@@ -219,3 +220,4 @@ TEST_CASE("sum_function: the supported pairs, and an offset into the inputs") {
 }
 
 }  // namespace
+}  // namespace reduce_test

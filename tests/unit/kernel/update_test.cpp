@@ -16,6 +16,7 @@
 #include <type_traits>
 #include <vector>
 
+namespace update_test {
 namespace {
 
 using zero::bf16;
@@ -294,3 +295,5 @@ TEST_CASE("narrow states and masters are rounded once per step") {
   CHECK(static_cast<float>(momentum) == 1.f);
   CHECK(static_cast<float>(master) == static_cast<float>(bf16(1.f - 0.5f * gradient)));
 }
+
+}  // namespace update_test

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <type_traits>
 
+namespace vector_pack_test {
 namespace {
 
 using zero::bf16;
@@ -83,3 +84,5 @@ TEST_CASE_TEMPLATE("a pack converts with the bits of the scalar conversions",
   }
   CHECK(same);
 }
+
+}  // namespace vector_pack_test

@@ -11,6 +11,7 @@
 #include <random>
 #include <vector>
 
+namespace exact_sum_test {
 namespace {
 
 using zero::ExactSum;
@@ -264,3 +265,5 @@ TEST_CASE("carries are in time") {
   CHECK(often.value() == rarely.value());
   CHECK(often.value() == fsum(std::vector<double>(100000, 0x1.fffffffffffffp31)));
 }
+
+}  // namespace exact_sum_test

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 
+namespace memory_model_test {
 namespace {
 
 using zero::ExactBytes;
@@ -191,3 +192,5 @@ TEST_CASE("numbers that do not fit, and no ranks, are refused") {
         }) == "model states of 0 bytes: any model fits");
   CHECK(refusal([&] { (void)zero::paper::table_2(~std::uint64_t{0}, 1 << 30); }) == multiplied);
 }
+
+}  // namespace memory_model_test

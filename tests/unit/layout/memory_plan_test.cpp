@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+namespace memory_plan_test {
 namespace {
 
 using zero::ElementBytes;
@@ -298,3 +299,5 @@ TEST_CASE("every role has a name of its own") {
                                           "staging",
                                           "control"});
 }
+
+}  // namespace memory_plan_test

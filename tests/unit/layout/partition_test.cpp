@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+namespace partition_test {
 namespace {
 
 using partition_checks::check;
@@ -292,3 +293,5 @@ TEST_CASE("small units are merged for a pool only as far as its slots stay as la
   options.merge = zero::Merge::never;
   CHECK(zero::Partition(model, options).groups().size() == 4);
 }
+
+}  // namespace partition_test

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+namespace placement_test {
 namespace {
 
 using zero::Placement;
@@ -177,3 +178,5 @@ TEST_CASE("a tied tensor cannot have scales of its own") {
   model[1].weight_decay = 0.f;
   CHECK_NOTHROW(zero::Placement{model});
 }
+
+}  // namespace placement_test

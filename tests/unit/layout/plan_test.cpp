@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+namespace plan_test {
 namespace {
 
 using zero::ElementBytes;
@@ -208,3 +209,5 @@ TEST_CASE("a plan that does not fit, and a step without micro-steps, are refused
   CHECK(refusal([&] { (void)make_plan(partition, {}, names, 0); }) ==
         "a step has at least 1 micro-step");
 }
+
+}  // namespace plan_test

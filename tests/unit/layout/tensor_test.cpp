@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+namespace tensor_test {
 namespace {
 
 std::uint64_t count_of(std::vector<std::size_t> shape) {
@@ -60,3 +61,5 @@ TEST_CASE("by default a tensor is trained, in unit 0, with the rule's own number
   CHECK_FALSE(tensor.frozen);
   CHECK(tensor.tied_to.empty());
 }
+
+}  // namespace tensor_test

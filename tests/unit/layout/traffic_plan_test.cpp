@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+namespace traffic_plan_test {
 namespace {
 
 using zero::Partition;
@@ -117,3 +118,5 @@ TEST_CASE("traffic beyond 2^32 is exact, and traffic that does not fit is refuse
   CHECK(refusal([&] { (void)most.total(); }) ==
         "a size does not fit in 64 bits (addition overflows)");
 }
+
+}  // namespace traffic_plan_test

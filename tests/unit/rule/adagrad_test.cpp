@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+namespace adagrad_test {
 namespace {
 
 /// torch.optim.Adagrad's formula in fp64.
@@ -52,3 +53,5 @@ TEST_CASE("Adagrad leaves zeros alone and names its hyper-parameters") {
   CHECK(field(rule, "weight_decay") == 2.);
   CHECK(field(rule, "eps") == 0.125);
 }
+
+}  // namespace adagrad_test

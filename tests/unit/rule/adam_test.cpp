@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+namespace adam_test {
 namespace {
 
 /// torch.optim.Adam's formula in fp64.
@@ -88,3 +89,5 @@ TEST_CASE("Adam leaves zeros alone and names its hyper-parameters") {
   CHECK(field(rule, "eps") == 0.125);
   CHECK(field(rule, "weight_decay") == 2.);
 }
+
+}  // namespace adam_test

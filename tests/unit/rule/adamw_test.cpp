@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+namespace adamw_test {
 namespace {
 
 /// torch.optim.AdamW's formula in fp64.
@@ -61,3 +62,5 @@ TEST_CASE("AdamW leaves zeros alone and names its hyper-parameters") {
   CHECK(field(rule, "eps") == 0.125);
   CHECK(field(rule, "weight_decay") == 2.);
 }
+
+}  // namespace adamw_test

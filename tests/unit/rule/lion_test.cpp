@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+namespace lion_test {
 namespace {
 
 /// The paper's program 1 in fp64. A direction so close to zero that its sign in fp32 is a matter of
@@ -69,3 +70,5 @@ TEST_CASE("Lion leaves zeros alone and names its hyper-parameters") {
   CHECK(field(rule, "beta2") == 0.75);
   CHECK(field(rule, "weight_decay") == 2.);
 }
+
+}  // namespace lion_test

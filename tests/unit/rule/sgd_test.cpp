@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+namespace sgd_test {
 namespace {
 
 /// torch.optim.SGD's formula in fp64, dampening 0.
@@ -77,3 +78,5 @@ TEST_CASE("Sgd and PlainSgd leave zeros alone and name their hyper-parameters") 
   CHECK(field(zero::PlainSgd{.lr = 3.f, .weight_decay = 4.f}, "lr") == 3.);
   CHECK(field(zero::PlainSgd{.lr = 3.f, .weight_decay = 4.f}, "weight_decay") == 4.);
 }
+
+}  // namespace sgd_test

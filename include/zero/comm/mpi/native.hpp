@@ -4,6 +4,7 @@
 
 #include "zero/comm/mpi/library.hpp"
 #include "zero/comm/mpi/message.hpp"
+#include "zero/concepts/communicator.hpp"
 #include "zero/kernel/copy.hpp"
 #include "zero/kernel/reduce.hpp"
 

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+namespace pool_test {
 namespace {
 
 using zero::mpi::detail::Pool;
@@ -90,3 +91,4 @@ TEST_CASE("the pool keeps what it lies in") {
 }
 
 }  // namespace
+}  // namespace pool_test

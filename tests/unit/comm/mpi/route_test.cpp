@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+namespace route_test {
 namespace {
 
 using namespace zero::mpi::detail;
@@ -158,3 +159,4 @@ TEST_CASE("the ranks of a node take turns in standing for it") {
 }
 
 }  // namespace
+}  // namespace route_test
