@@ -6,6 +6,8 @@
 #include "zero/comm/call_checks.hpp"
 #include "zero/comm/device_engine.hpp"
 #include "zero/comm/device_meeting.hpp"
+#include "zero/comm/split_members.hpp"
+#include "zero/comm/ticket.hpp"
 #include "zero/concepts/communicator.hpp"
 
 #include <algorithm>
@@ -58,47 +60,7 @@ class DeviceGroup {
   /// A collective under way. Destroying it unfinished withdraws this rank's buffers and ends the
   /// group, unless all ranks have started it; what is enqueued on the rank's stream from then on
   /// may overwrite them.
-  class Ticket {
-   public:
-    Ticket() = default;
-    /// Takes over the collective; `other` has nothing left to wait for.
-    Ticket(Ticket&& other) noexcept
-        : group_(std::move(other.group_)),
-          sequence_(other.sequence_),
-          rank_(other.rank_),
-          exceptions_(other.exceptions_) {}
-    /// Takes over the collective. One that this ticket still held is withdrawn as in destruction.
-    Ticket& operator=(Ticket&& other) noexcept {
-      if (this != &other) {
-        abandon();
-        group_ = std::move(other.group_);
-        sequence_ = other.sequence_;
-        rank_ = other.rank_;
-        exceptions_ = other.exceptions_;
-      }
-      return *this;
-    }
-    ~Ticket() { abandon(); }
-
-   private:
-    friend class DeviceGroup;
-    Ticket(std::shared_ptr<Meeting> group, std::uint64_t sequence, int rank) noexcept
-        : group_(std::move(group)),
-          sequence_(sequence),
-          rank_(rank),
-          exceptions_(std::uncaught_exceptions()) {}
-
-    void abandon() noexcept {
-      if (group_ == nullptr) return;
-      group_->abandon(rank_, sequence_, std::uncaught_exceptions() > exceptions_);
-      group_.reset();
-    }
-
-    std::shared_ptr<Meeting> group_;  ///< null when there is nothing left to wait for
-    std::uint64_t sequence_ = 0;
-    int rank_ = -1;
-    int exceptions_ = 0;  ///< exceptions in flight at birth: more of them at death mean unwinding
-  };
+  using Ticket = detail::Ticket<Meeting>;
 
   /// Handles of a new group, to be moved to one thread each. Not collective.
   /// @param spaces   one per rank: several ranks may share a device, each has a stream of its own
@@ -125,7 +87,7 @@ class DeviceGroup {
     auto family = std::make_shared<typename Meeting::Family>();
     family->deadline = std::chrono::duration<double>(options.deadline_s);
     Engine engine(std::move(api), std::move(spaces));
-    if (char const* const problem = engine.open(Meeting::ring_slots)) {
+    if (char const* const problem = engine.open(detail::ring_slots)) {
       fail(ErrorKind::resource, problem);
     }
     std::vector<int> numbers;
@@ -182,11 +144,7 @@ class DeviceGroup {
   /// Blocks until all ranks have started the collective; what is enqueued on the rank's stream from
   /// then on comes after it. In any order.
   /// @throws Error (communication) if a rank disagrees, throws, leaves or misses the deadline
-  void wait(Ticket& ticket) {
-    if (ticket.group_ == nullptr) return;
-    ticket.group_->wait(ticket.rank_, ticket.sequence_);
-    ticket.group_.reset();
-  }
+  void wait(Ticket& ticket) { ticket.wait(); }
 
   /// Divides the group: ranks of one color form a new group, ordered by key, then by rank.
   ///
@@ -194,17 +152,11 @@ class DeviceGroup {
   /// @par Collective  yes; blocks; allocates
   /// @throws Error (communication) as `wait` does
   [[nodiscard]] DeviceGroup split(int color, int key) {
-    std::vector<Choice> const all = group_->exchange(rank_, {.color = color, .key = key});
-    std::vector<int> members;
-    for (int rank = 0; rank < size_; ++rank) {
-      if (all[static_cast<std::size_t>(rank)].color == color) members.push_back(rank);
-    }
-    std::stable_sort(members.begin(), members.end(), [&](int a, int b) {
-      return all[static_cast<std::size_t>(a)].key < all[static_cast<std::size_t>(b)].key;
-    });
+    detail::SplitChoice const mine{color, key};
+    std::vector<int> const members = detail::split_members(group_->exchange(rank_, mine), color);
     if (members.front() == rank_) found(members);
     // Only after everybody has come here again are all new groups in their places.
-    static_cast<void>(group_->exchange(rank_, {.color = color, .key = key}));
+    static_cast<void>(group_->exchange(rank_, mine));
     auto const found = std::find(members.begin(), members.end(), rank_);
     return DeviceGroup(group_->take(rank_), static_cast<int>(found - members.begin()));
   }
@@ -215,8 +167,6 @@ class DeviceGroup {
   bool report_failure(std::string_view reason) { return group_->report(rank_, reason); }
 
  private:
-  using Choice = typename Meeting::Choice;
-
   DeviceGroup(std::shared_ptr<Meeting> group, int rank) noexcept
       : group_(std::move(group)), rank_(rank), size_(group_->size()) {}
 
@@ -229,7 +179,7 @@ class DeviceGroup {
       spaces.push_back(group_->engine().space(member));
     }
     Engine engine(group_->engine().api(), std::move(spaces));
-    if (char const* const problem = engine.open(Meeting::ring_slots)) {
+    if (char const* const problem = engine.open(detail::ring_slots)) {
       static_cast<void>(report_failure(problem));
       return;
     }

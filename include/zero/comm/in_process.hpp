@@ -5,11 +5,14 @@
 #include "zero/base/error.hpp"
 #include "zero/comm/call_checks.hpp"
 #include "zero/comm/rendezvous.hpp"
+#include "zero/comm/split_members.hpp"
+#include "zero/comm/ticket.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/space/host.hpp"
 
 #include <algorithm>
-#include <cstdint>
+#include <chrono>
+#include <cstddef>
 #include <exception>
 #include <memory>
 #include <string>
@@ -46,49 +49,7 @@ class InProcess {
 
   /// A collective under way. Destroying it unfinished withdraws this rank's buffers and ends the
   /// group.
-  class Ticket {
-   public:
-    Ticket() = default;
-    /// Takes over the collective; `other` has nothing left to wait for.
-    Ticket(Ticket&& other) noexcept
-        : group_(std::move(other.group_)),
-          sequence_(other.sequence_),
-          rank_(other.rank_),
-          exceptions_(other.exceptions_) {}
-    /// Takes over the collective. One that this ticket still held is withdrawn as in destruction.
-    Ticket& operator=(Ticket&& other) noexcept {
-      if (this != &other) {
-        if (group_ != nullptr) abandon();
-        group_ = std::move(other.group_);
-        sequence_ = other.sequence_;
-        rank_ = other.rank_;
-        exceptions_ = other.exceptions_;
-      }
-      return *this;
-    }
-    ~Ticket() {
-      if (group_ != nullptr) abandon();
-    }
-
-   private:
-    friend class InProcess;
-    Ticket(std::shared_ptr<detail::Rendezvous> group, std::uint64_t sequence, int rank) noexcept
-        : group_(std::move(group)),
-          sequence_(sequence),
-          rank_(rank),
-          exceptions_(std::uncaught_exceptions()) {}
-
-    // Out of line: tickets are moved and destroyed in many places, hardly ever unfinished.
-    __attribute__((noinline)) void abandon() noexcept {
-      group_->abandon(rank_, sequence_, std::uncaught_exceptions() > exceptions_);
-      group_.reset();
-    }
-
-    std::shared_ptr<detail::Rendezvous> group_;  ///< null when there is nothing left to wait for
-    std::uint64_t sequence_ = 0;
-    int rank_ = -1;
-    int exceptions_ = 0;  ///< exceptions in flight at birth: more of them at death mean unwinding
-  };
+  using Ticket = detail::Ticket<detail::Rendezvous>;
 
   /// Handles of a new group, to be moved to one thread each. Not collective.
   /// @throws Error (invalid_argument) if `ranks` is not in [1, max_ranks] or the deadline not > 0
@@ -102,7 +63,7 @@ class InProcess {
     if (!(options.deadline_s > 0 && options.deadline_s < 1e9)) {
       fail(ErrorKind::invalid_argument, "the deadline of an in-process group is not in (0, 1e9) s");
     }
-    auto family = std::make_shared<detail::Family>();
+    auto family = std::make_shared<detail::ThreadFamily>();
     family->deadline = std::chrono::duration<double>(options.deadline_s);
     std::vector<int> numbers;
     for (int rank = 0; rank < ranks; ++rank) numbers.push_back(rank);
@@ -151,11 +112,7 @@ class InProcess {
 
   /// Blocks until the collective is done on every rank, working on it meanwhile. In any order.
   /// @throws Error (communication) if a rank disagrees, throws, leaves or misses the deadline
-  __attribute__((noinline)) void wait(Ticket& ticket) {
-    if (ticket.group_ == nullptr) return;
-    ticket.group_->wait(ticket.rank_, ticket.sequence_);
-    ticket.group_.reset();
-  }
+  __attribute__((noinline)) void wait(Ticket& ticket) { ticket.wait(); }
 
   /// Divides the group: ranks of one color form a new group, ordered by key, then by rank.
   ///
@@ -163,12 +120,8 @@ class InProcess {
   /// @par Collective  yes; blocks; allocates
   /// @throws Error (communication) as `wait` does
   [[nodiscard]] InProcess split(int color, int key) {
-    struct Choice {
-      std::int32_t color;
-      std::int32_t key;
-    };
-    Choice const mine{color, key};
-    std::vector<Choice> all(static_cast<std::size_t>(size_));
+    detail::SplitChoice const mine{color, key};
+    std::vector<detail::SplitChoice> all(static_cast<std::size_t>(size_));
     Collective const exchange{.op = Op::all_gather,
                               .dtype = DType::i32,
                               .count = 2,
@@ -177,13 +130,7 @@ class InProcess {
                               .bucket = detail::split_bucket};
     run(*this, exchange);
 
-    std::vector<int> members;
-    for (int rank = 0; rank < size_; ++rank) {
-      if (all[static_cast<std::size_t>(rank)].color == color) members.push_back(rank);
-    }
-    std::stable_sort(members.begin(), members.end(), [&](int a, int b) {
-      return all[static_cast<std::size_t>(a)].key < all[static_cast<std::size_t>(b)].key;
-    });
+    std::vector<int> const members = detail::split_members(all, color);
     if (members.front() == rank_) {
       std::vector<int> numbers;
       for (int const member : members) numbers.push_back(group_->world_rank(member));
