@@ -6,6 +6,7 @@
 #include "zero/base/dtype.hpp"
 #include "zero/concepts/rule.hpp"
 #include "zero/concepts/space.hpp"
+#include "zero/kernel/half_block.hpp"
 #include "zero/kernel/pack.hpp"
 #include "zero/kernel/prefetch.hpp"
 
@@ -40,6 +41,34 @@ inline constexpr std::size_t publish_chunk = 128;
 /// What happens to the narrow copy of the parameters.
 enum class Publish : int { no, store, stream };
 
+/// Where a chunk of a gradient is read from: its array, or a widened copy.
+template <Isa I, class G>
+class ChunkOfGradient {
+ public:
+  [[nodiscard]] G const* operator()(G const* from, std::size_t /*count*/) const noexcept {
+    return from;
+  }
+};
+template <Isa I, class G>
+  requires in_half_blocks<I, G>
+class ChunkOfGradient<I, G> {
+ public:
+  [[nodiscard]] float const* operator()(G const* from, std::size_t count) noexcept {
+    if (by_processor_) {
+      widen_halves(static_cast<float*>(wide_), from, count);
+    } else {
+      for (std::size_t i = 0; i < count; i += Pack<I>::lanes) {
+        Pack<I>::load(from + i).store(wide_ + i);
+      }
+    }
+    return static_cast<float const*>(wide_);
+  }
+
+ private:
+  bool by_processor_ = converts_halves();
+  alignas(64) float wide_[publish_chunk];
+};
+
 /// Updates `tiles` whole tiles. The only body in which elements are updated: never inlined, cloned
 /// or specialised, so that an element meets the same instructions wherever it stands. `flatten`
 /// inlines the rule, also one whose author did not ask for it.
@@ -63,8 +92,10 @@ void update_tiles(R const& rule,
   auto const a = arrays;
   V const scale = gradient_scale;
   std::size_t const end = tiles * tile;
+  ChunkOfGradient<I, G> chunk_of_gradient;
   for (std::size_t chunk = 0; chunk < end; chunk += publish_chunk) {
     std::size_t const stop = end - chunk < publish_chunk ? end : chunk + publish_chunk;
+    auto const* const gradient = chunk_of_gradient(a.gradient + chunk, stop - chunk);
     for (std::size_t begin = chunk; begin < stop; begin += tile) {
       prefetch<prefetch_distance * sizeof(M)>(a.master + begin);
       prefetch<prefetch_distance * sizeof(G)>(a.gradient + begin);
@@ -73,7 +104,7 @@ void update_tiles(R const& rule,
         std::size_t const i = begin + j;
         V p = V::load(a.master + i);
         // Opaque, so that the rule's own arithmetic alone decides what is fused.
-        V const g = V::opaque(V::load(a.gradient + i) * scale);
+        V const g = V::opaque(V::load(gradient + (i - chunk)) * scale);
         // One more than needed: an array of none is no array.
         V state[sizeof...(Index) + 1] = {V::load(a.state[Index] + i)...};
         r.update(s, p, g, static_cast<V*>(state));
@@ -83,6 +114,13 @@ void update_tiles(R const& rule,
     }
     if constexpr (!std::same_as<M, P>) {
       if (publish == Publish::no) continue;
+      if constexpr (in_half_blocks<I, P> && std::same_as<M, float>) {
+        if (converts_halves()) {
+          bool const stream = publish == Publish::stream;
+          narrow_halves(a.parameter + chunk, a.master + chunk, stop - chunk, stream);
+          continue;
+        }
+      }
       if constexpr (sizeof(P) == 2) {
         if (publish == Publish::stream) {
           for (std::size_t i = chunk; i < stop; i += 2 * V::lanes) {
