@@ -111,6 +111,25 @@ TEST_CASE("messages keep to the limit, and what they carry is counted") {
       });
 }
 
+TEST_CASE("on one node memory outside the window takes one copy into it") {
+  mpi_tests::with_group<zero::mpi::Ordered>(mpi_tests::world_size(), Route::window, [](auto& comm) {
+    auto const ranks = static_cast<std::size_t>(comm.size());
+    // Several chunks of a lane.
+    constexpr std::size_t count = 3'000'001;
+    std::vector<float> send(count, static_cast<float>(comm.rank() + 1));
+    std::vector<float> recv(count * ranks, 0.f);
+    zero::run(comm,
+              {.op = Op::all_gather, .count = count, .send = send.data(), .recv = recv.data()});
+    CHECK(comm.transport().exchanged_bytes == (ranks - 1) * count * sizeof(float));
+    CHECK(comm.transport().direct_bytes == 0);
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < recv.size(); ++i) {
+      if (recv[i] != static_cast<float>(i / count + 1)) ++wrong;
+    }
+    CHECK(wrong == 0);
+  });
+}
+
 TEST_CASE("progress() alone finishes a transfer that was started") {
   for (Route const route : {Route::window, Route::exchange}) {
     mpi_tests::with_group<zero::mpi::Ordered>(mpi_tests::world_size(), route, [](auto& comm) {

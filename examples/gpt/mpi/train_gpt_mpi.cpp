@@ -118,6 +118,8 @@ int main(int argc, char** argv) {
     } catch (std::exception const& error) {
       std::fprintf(stderr, "train_gpt_mpi: rank %d: %s\n", rank, error.what());
       std::fflush(nullptr);
+      // MPICH's launcher forgets what it has not passed on when a rank ends the job.
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
       MPI_Abort(MPI_COMM_WORLD, gpt::exit_failure);
     }
   }

@@ -11,6 +11,8 @@
 #include "zero/comm/mpi/options.hpp"
 #include "zero/comm/mpi/pool.hpp"
 #include "zero/comm/mpi/window.hpp"
+#include "zero/comm/split_members.hpp"
+#include "zero/comm/ticket.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/space/host.hpp"
 
@@ -54,37 +56,7 @@ class Mpi {
 
   /// A collective under way. Destroying it unfinished withdraws this rank's buffers and ends the
   /// group.
-  class Ticket {
-   public:
-    Ticket() = default;
-    /// Takes over the collective; `other` has nothing left to wait for.
-    Ticket(Ticket&& other) noexcept = default;
-    /// Takes over the collective. One that this ticket still held is withdrawn as in destruction.
-    Ticket& operator=(Ticket&& other) noexcept {
-      if (this != &other) {
-        abandon();
-        group_ = std::move(other.group_);
-        sequence_ = other.sequence_;
-        exceptions_ = other.exceptions_;
-      }
-      return *this;
-    }
-    ~Ticket() { abandon(); }
-
-   private:
-    friend class Mpi;
-    Ticket(std::shared_ptr<Group> group, std::uint64_t sequence) noexcept
-        : group_(std::move(group)), sequence_(sequence), exceptions_(std::uncaught_exceptions()) {}
-    void abandon() noexcept {
-      if (group_ == nullptr) return;
-      group_->abandon(sequence_, std::uncaught_exceptions() > exceptions_);
-      group_.reset();
-    }
-
-    std::shared_ptr<Group> group_;  ///< null when there is nothing left to wait for
-    std::uint64_t sequence_ = 0;
-    int exceptions_ = 0;  ///< exceptions in flight at birth: more of them at death mean unwinding
-  };
+  using Ticket = zero::detail::Ticket<Group>;
 
   /// A group of the ranks of `comm`, in its order.
   /// @par Collective  yes, over `comm`; blocks
@@ -138,17 +110,13 @@ class Mpi {
   /// @throws Error (communication) if the ranks disagree or one of them has failed
   Ticket start(Collective const& op) {
     zero::detail::check_arguments(op, rank_, size_);
-    return Ticket(group_, group_->post(op));
+    return Ticket(group_, group_->post(op), rank_);
   }
 
   /// Blocks until the collective is done on every rank, working on all under way meanwhile. In any
   /// order.
   /// @throws Error (communication) if a rank disagrees, throws, leaves or misses the deadline
-  void wait(Ticket& ticket) {
-    if (ticket.group_ == nullptr) return;
-    ticket.group_->wait(ticket.sequence_);
-    ticket.group_.reset();
-  }
+  void wait(Ticket& ticket) { ticket.wait(); }
 
   /// Advances what is under way in all groups of the family: call it between pieces of computation.
   /// Never blocks.
@@ -161,12 +129,8 @@ class Mpi {
   /// @par Collective  yes; blocks; allocates
   /// @throws Error (communication) as `wait` does
   [[nodiscard]] Mpi split(int color, int key) {
-    struct Choice {
-      std::int32_t color;
-      std::int32_t key;
-    };
-    Choice const mine{color, key};
-    std::vector<Choice> all(static_cast<std::size_t>(size_));
+    zero::detail::SplitChoice const mine{color, key};
+    std::vector<zero::detail::SplitChoice> all(static_cast<std::size_t>(size_));
     // MPI's own split has no deadline: nobody enters it before all ranks have come this far.
     run(*this,
         {.op = Op::all_gather,
@@ -175,13 +139,7 @@ class Mpi {
          .send = &mine,
          .recv = all.data(),
          .bucket = zero::detail::split_bucket});
-    std::vector<int> members;
-    for (int rank = 0; rank < size_; ++rank) {
-      if (all[static_cast<std::size_t>(rank)].color == color) members.push_back(rank);
-    }
-    std::stable_sort(members.begin(), members.end(), [&](int a, int b) {
-      return all[static_cast<std::size_t>(a)].key < all[static_cast<std::size_t>(b)].key;
-    });
+    std::vector<int> const members = zero::detail::split_members(all, color);
     auto const place =
         static_cast<int>(std::find(members.begin(), members.end(), rank_) - members.begin());
     auto const family = group_->family();
@@ -192,8 +150,10 @@ class Mpi {
     for (int const member : members) world.push_back(group_->world_rank(member));
     auto window = std::make_shared<mpi::detail::Window>();
     if (family->window->shared()) {
-      window = std::make_shared<mpi::detail::Window>(
-          mpi::detail::divide(part, family->node_of(family->rank()), place), 0);
+      window =
+          family->make_window(mpi::detail::divide(part, family->node_of(family->rank()), place),
+                              static_cast<int>(members.size()),
+                              0);
     }
     return Mpi(
         std::make_shared<Group>(family, part, world, place, std::move(window), Reduction::native),

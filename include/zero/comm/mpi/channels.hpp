@@ -4,8 +4,11 @@
 
 #include "zero/comm/mpi/call.hpp"
 #include "zero/comm/mpi/family.hpp"
+#include "zero/comm/mpi/lane.hpp"
 #include "zero/comm/mpi/library.hpp"
 #include "zero/comm/mpi/message.hpp"
+#include "zero/comm/mpi/peers.hpp"
+#include "zero/comm/mpi/window.hpp"
 
 #include <mpi.h>
 
@@ -17,31 +20,40 @@
 
 namespace zero::inline v0_1::mpi::detail {
 
-/// Two chunks to and two from every peer, and one header from each. All memory that MPI works on is
-/// the library's and of constant size: what MPI does not give back after a failure is kept on
-/// purpose, and the trainer's buffers are never part of a message.
+/// Two chunks to and two from every peer, and one header from each. Chunks between ranks of a node
+/// lie in their window; MPI carries all others. All memory that MPI works on is the library's and
+/// of constant size: what MPI does not give back after a failure is kept on purpose, and the
+/// trainer's buffers are never part of a message.
 class Channels {
  public:
-  Channels(MPI_Comm comm, int rank, int size, Options const& options)
+  Channels(MPI_Comm comm, Peers const& peers, Window const& window, Options const& options)
       : comm_(comm),
-        rank_(rank),
-        size_(size),
+        peers_(&peers),
+        window_(&window),
         limit_(options.message_bytes),
-        chunk_(detail::chunk_bytes(options.exchange_bytes, options.message_bytes, size)),
+        chunk_(detail::chunk_bytes(options.exchange_bytes, options.message_bytes, peers.size())),
         memory_(std::make_unique<Memory>()),
-        requests_(peers() * per_peer, MPI_REQUEST_NULL),
-        headers_out_(peers() * ring_slots, MPI_REQUEST_NULL),
+        first_chunk_(ranks(), 0),
+        requests_(ranks() * per_peer, MPI_REQUEST_NULL),
+        headers_out_(ranks() * ring_slots, MPI_REQUEST_NULL),
         indices_(requests_.size()),
         statuses_(requests_.size()),
-        arrived_(peers() * 2, 0),
-        head_in_(peers(), 0),
-        head_out_(peers(), 0),
-        header_here_(peers(), 0) {
-    memory_->staging.reset(new std::byte[peers() * 4 * chunk_]);
-    memory_->headers_in.resize(peers());
+        arrived_(ranks() * 2, 0),
+        head_in_(ranks(), 0),
+        head_out_(ranks(), 0),
+        header_here_(ranks(), 0) {
+    std::size_t chunks = 0;
+    for (int peer = 0; peer < peers.size(); ++peer) {
+      if (peers.is_near(peer)) continue;
+      first_chunk_[index(peer)] = chunks;
+      chunks += 4;
+    }
+    by_messages_ = chunks > 0;
+    memory_->staging.reset(new std::byte[chunks * chunk_]);
+    memory_->headers_in.resize(ranks());
     memory_->headers_out.resize(ring_slots);
-    for (int peer = 0; peer < size; ++peer) {
-      if (peer == rank) continue;
+    for (int peer = 0; peer < peers.size(); ++peer) {
+      if (peers.is_near(peer)) continue;
       receive_header(peer);
       for (int slot = 0; slot < 2; ++slot) receive(peer, slot);
     }
@@ -57,6 +69,7 @@ class Channels {
   /// Lets MPI work and notes what has arrived or left; true if anything did.
   /// @param error  MPI's code if something went wrong
   bool poll(int& error) {
+    if (!by_messages_) return false;
     int count = 0;
     error = MPI_Testsome(static_cast<int>(requests_.size()),
                          requests_.data(),
@@ -90,7 +103,8 @@ class Channels {
   /// True once the header that was sent `ring_slots` calls ago is MPI's no more.
   bool header_slot_free(std::uint64_t sequence) {
     int done = 0;
-    MPI_Testall(size_, &headers_out_[header_slot(sequence) * peers()], &done, MPI_STATUSES_IGNORE);
+    MPI_Testall(
+        peers_->size(), &headers_out_[header_slot(sequence) * ranks()], &done, MPI_STATUSES_IGNORE);
     return done != 0;
   }
   int send_header(int peer, Call const& call) {
@@ -102,7 +116,7 @@ class Channels {
                      peer,
                      header_tag,
                      comm_,
-                     &headers_out_[slot * peers() + index(peer)]);
+                     &headers_out_[slot * ranks() + index(peer)]);
   }
 
   /// A last header, from a destructor: nobody waits for it any more.
@@ -121,12 +135,23 @@ class Channels {
 
   /// The oldest chunk of a peer that was not taken, or null; `bytes` is its size.
   [[nodiscard]] std::byte const* chunk_from(int peer, std::size_t& bytes) const noexcept {
+    if (peers_->is_near(peer)) {
+      Lane const& lane = lane_from(peer);
+      int const slot = lane.arrived();
+      if (slot < 0) return nullptr;
+      bytes = lane.bytes[slot];
+      return window_->chunk(place(peer), place(peers_->rank()), slot);
+    }
     std::size_t const arrived = arrived_[index(peer) * 2 + head_in_[index(peer)]];
     if (arrived == 0) return nullptr;
     bytes = arrived - 1;
     return staging(peer, head_in_[index(peer)]);
   }
   int take_chunk(int peer) {
+    if (peers_->is_near(peer)) {
+      lane_from(peer).take();
+      return MPI_SUCCESS;
+    }
     std::uint8_t& head = head_in_[index(peer)];
     arrived_[index(peer) * 2 + head] = 0;
     int const slot = head;
@@ -136,10 +161,18 @@ class Channels {
 
   /// Memory for the next chunk to a peer, or null while both are on their way.
   [[nodiscard]] std::byte* room_for(int peer) const noexcept {
+    if (peers_->is_near(peer)) {
+      int const slot = lane_to(peer).room();
+      return slot < 0 ? nullptr : window_->chunk(place(peers_->rank()), place(peer), slot);
+    }
     std::uint8_t const head = head_out_[index(peer)];
     return request(peer, out + head) == MPI_REQUEST_NULL ? staging(peer, 2 + head) : nullptr;
   }
   int send_chunk(int peer, std::size_t bytes) {
+    if (peers_->is_near(peer)) {
+      lane_to(peer).send(bytes);
+      return MPI_SUCCESS;
+    }
     std::uint8_t const head = head_out_[index(peer)];
     head_out_[index(peer)] ^= 1u;
     return MPI_Isend(staging(peer, 2 + head),
@@ -198,13 +231,20 @@ class Channels {
   [[nodiscard]] static constexpr std::size_t header_slot(std::uint64_t sequence) noexcept {
     return static_cast<std::size_t>(sequence % ring_slots);
   }
-  [[nodiscard]] std::size_t peers() const noexcept { return index(size_); }
+  [[nodiscard]] std::size_t ranks() const noexcept { return index(peers_->size()); }
+  [[nodiscard]] int place(int peer) const noexcept { return peers_->topology().place(peer); }
+  [[nodiscard]] Lane& lane_to(int peer) const noexcept {
+    return window_->lane(place(peers_->rank()), place(peer));
+  }
+  [[nodiscard]] Lane& lane_from(int peer) const noexcept {
+    return window_->lane(place(peer), place(peers_->rank()));
+  }
   [[nodiscard]] MPI_Request request(int peer, std::size_t what) const noexcept {
     return requests_[index(peer) * per_peer + what];
   }
   /// Chunks 0 and 1 come from the peer, 2 and 3 go there.
   [[nodiscard]] std::byte* staging(int peer, int slot) const noexcept {
-    return memory_->staging.get() + (index(peer) * 4 + index(slot)) * chunk_;
+    return memory_->staging.get() + (first_chunk_[index(peer)] + index(slot)) * chunk_;
   }
 
   int receive_header(int peer) {
@@ -227,11 +267,13 @@ class Channels {
   }
 
   MPI_Comm comm_;
-  int rank_;
-  int size_;
+  Peers const* peers_;
+  Window const* window_;
   std::size_t limit_;
   std::size_t chunk_;
   std::unique_ptr<Memory> memory_;
+  std::vector<std::size_t> first_chunk_;  ///< in staging, by peer
+  bool by_messages_ = false;              ///< is any peer on another node?
   std::vector<MPI_Request> requests_;
   std::vector<MPI_Request> headers_out_;
   std::vector<int> indices_;

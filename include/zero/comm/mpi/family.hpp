@@ -55,7 +55,7 @@ class Family {
     check(MPI_Comm_rank(comm, &rank_), "MPI_Comm_rank");
     check(MPI_Comm_size(comm, &size_), "MPI_Comm_size");
     window = options.shared_memory
-                 ? std::make_shared<Window>(node_of_this_rank(comm), options.shared_bytes)
+                 ? make_window(node_of_this_rank(comm), size_, options.shared_bytes)
                  : std::make_shared<Window>();
     find_nodes(comm);
     if (window->shared()) {
@@ -76,6 +76,16 @@ class Family {
     int done = 0;
     MPI_Test(&request_, &done, MPI_STATUS_IGNORE);
     if (done == 0) static_cast<void>(incoming_.release());
+  }
+
+  /// The window of a group's ranks on this node.
+  /// @param size        of the group, over all nodes
+  /// @param pool_bytes  room for the trainer's memory
+  [[nodiscard]] std::shared_ptr<Window> make_window(MPI_Comm node,
+                                                    int size,
+                                                    std::size_t pool_bytes) const {
+    std::size_t const chunk = chunk_bytes(options.exchange_bytes, options.message_bytes, size);
+    return std::make_shared<Window>(node, pool_bytes, chunk);
   }
 
   [[nodiscard]] int rank() const noexcept { return rank_; }

@@ -47,7 +47,7 @@ class Group final : public Member {
         comm_(comm),
         window_(std::move(window)),
         peers_(peers(*family_, *window_, world, rank)),
-        channels_(std::make_unique<Channels>(comm, rank, peers_.size(), family_->options)),
+        channels_(std::make_unique<Channels>(comm, peers_, *window_, family_->options)),
         roll_(peers_, *channels_),
         sources_(peers_, roll_, native),
         flights_(peers_.size()),
@@ -88,7 +88,7 @@ class Group final : public Member {
   }
 
   /// Blocks until a collective that this rank has posted is done.
-  void wait(std::uint64_t sequence) {
+  void wait(int /*rank*/, std::uint64_t sequence) {
     Lock lock(family_->mutex);
     // What is done has its result, whatever went wrong since.
     if (flights_.done(sequence)) return;
@@ -105,7 +105,7 @@ class Group final : public Member {
   }
 
   /// This rank will not wait for a collective: nothing more is written to its buffers.
-  void abandon(std::uint64_t sequence, bool unwinding) noexcept {
+  void abandon(int /*rank*/, std::uint64_t sequence, bool unwinding) noexcept {
     Lock const lock(family_->mutex);
     if (flights_.done(sequence)) return;
     Flight& flight = flights_.at(sequence);

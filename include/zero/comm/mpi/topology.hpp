@@ -31,6 +31,8 @@ class Topology {
   [[nodiscard]] int size() const noexcept { return static_cast<int>(node_.size()); }
   [[nodiscard]] std::size_t nodes() const noexcept { return ranks_.size(); }
   [[nodiscard]] std::size_t node(int rank) const noexcept { return node_[index(rank)]; }
+  /// A rank's place among those of its node.
+  [[nodiscard]] int place(int rank) const noexcept { return static_cast<int>(place_[index(rank)]); }
   /// The ranks of a node, in order.
   [[nodiscard]] std::vector<int> const& ranks(std::size_t node) const noexcept {
     return ranks_[node];

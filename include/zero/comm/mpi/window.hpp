@@ -2,8 +2,10 @@
 /// Memory that the ranks of one node see at once.
 #pragma once
 
+#include "zero/base/bytes.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/mpi/control.hpp"
+#include "zero/comm/mpi/lane.hpp"
 #include "zero/comm/mpi/library.hpp"
 
 #include <mpi.h>
@@ -17,8 +19,9 @@
 
 namespace zero::inline v0_1::mpi::detail {
 
-/// A control block and room for a pool on every rank of a node, in one MPI-3 shared window; or
-/// private memory of the same form where a rank has no peers to share with.
+/// On every rank of a node a control block, room for a pool, and lanes to all ranks of the node
+/// with their chunks, in one MPI-3 shared window; or a control block in private memory where a rank
+/// has nobody to share with.
 ///
 /// Freeing a window is collective: `close` does it; the destructor leaves it to MPI.
 class Window {
@@ -29,17 +32,28 @@ class Window {
   Window() : own_(new Control), blocks_{own_.get()}, pools_{nullptr} {}
 
   /// Collective over `node`; takes the communicator over.
-  Window(MPI_Comm node, std::size_t pool_bytes) : node_(node), pool_bytes_(pool_bytes) {
+  /// @param chunk_bytes  of one chunk between two ranks
+  Window(MPI_Comm node, std::size_t pool_bytes, std::size_t chunk_bytes)
+      : node_(node), chunk_bytes_(round_up(chunk_bytes, 64)) {
     int size = 0;
-    int rank = 0;
     check(MPI_Comm_size(node, &size), "MPI_Comm_size");
-    check(MPI_Comm_rank(node, &rank), "MPI_Comm_rank");
-    allocate(control_bytes + pool_bytes + alignment);
+    check(MPI_Comm_rank(node, &rank_), "MPI_Comm_rank");
+    auto const ranks = static_cast<std::size_t>(size);
+    std::size_t const pools = round_up(control_bytes + ranks * sizeof(Lane), alignment);
+    std::size_t const chunks = pools + round_up(pool_bytes, alignment);
+    std::size_t const per_lane = size > 1 ? chunks_under_way * chunk_bytes_ : 0;
+    allocate(chunks + ranks * per_lane + alignment);
     for (int peer = 0; peer < size; ++peer) {
       std::byte* const base = start_of(peer);
-      blocks_.push_back(peer == rank ? new (base) Control
-                                     : std::launder(reinterpret_cast<Control*>(base)));
-      pools_.push_back(base + control_bytes);
+      std::byte* const lanes = base + control_bytes;
+      if (peer == rank_) {
+        new (base) Control;
+        for (std::size_t lane = 0; lane < ranks; ++lane) new (lanes + lane * sizeof(Lane)) Lane;
+      }
+      blocks_.push_back(std::launder(reinterpret_cast<Control*>(base)));
+      lanes_.push_back(std::launder(reinterpret_cast<Lane*>(lanes)));
+      pools_.push_back(base + pools);
+      chunks_.push_back(base + chunks);
     }
     check(MPI_Win_sync(window_), "MPI_Win_sync");
     check(MPI_Barrier(node), "MPI_Barrier");
@@ -57,7 +71,6 @@ class Window {
 
   [[nodiscard]] bool shared() const noexcept { return window_ != MPI_WIN_NULL; }
   [[nodiscard]] int size() const noexcept { return static_cast<int>(blocks_.size()); }
-  [[nodiscard]] std::size_t pool_bytes() const noexcept { return pool_bytes_; }
   [[nodiscard]] Control* control(int peer) const noexcept {
     return blocks_[static_cast<std::size_t>(peer)];
   }
@@ -65,6 +78,18 @@ class Window {
   [[nodiscard]] std::byte* pool(int peer) const noexcept {
     return pools_[static_cast<std::size_t>(peer)];
   }
+
+  /// From one rank of the node to another; a window that is shared.
+  [[nodiscard]] Lane& lane(int from, int to) const noexcept {
+    return lanes_[static_cast<std::size_t>(from)][to];
+  }
+  [[nodiscard]] std::byte* chunk(int from, int to, int slot) const noexcept {
+    auto const place = static_cast<std::size_t>(to) * chunks_under_way;
+    return chunks_[static_cast<std::size_t>(from)] +
+           (place + static_cast<std::size_t>(slot)) * chunk_bytes_;
+  }
+  /// This rank's place on the node.
+  [[nodiscard]] int rank() const noexcept { return rank_; }
 
   /// The number that the first rank gives. Collective over the node; blocks.
   [[nodiscard]] int first(int number) const {
@@ -128,10 +153,13 @@ class Window {
 
   MPI_Comm node_ = MPI_COMM_NULL;
   MPI_Win window_ = MPI_WIN_NULL;
-  std::size_t pool_bytes_ = 0;
+  int rank_ = 0;
+  std::size_t chunk_bytes_ = 0;
   std::unique_ptr<Control> own_;
   std::vector<Control*> blocks_;
+  std::vector<Lane*> lanes_;
   std::vector<std::byte*> pools_;
+  std::vector<std::byte*> chunks_;
 };
 
 }  // namespace zero::inline v0_1::mpi::detail
