@@ -23,6 +23,7 @@ GOALS = [
     ("update_bench", "small_tensors/adamw/bf16/elements:1024", "cost_of_tensors", "max", 1.10),
     ("consumer_flags/consumer_flags_bench", "consumer_flags/adamw/fp32", "vs_tuned", "min", 0.80),
     ("consumer_flags/consumer_flags_bench", "consumer_flags/adamw/bf16", "vs_tuned", "min", 0.80),
+    ("consumer_flags/consumer_flags_bench", "consumer_flags/adamw/fp16", "vs_tuned", "min", 0.80),
     (
         "collective_bench",
         "collective/reduce_scatter/bytes:67108864/ranks:2",

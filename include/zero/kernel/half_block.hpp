@@ -5,6 +5,7 @@
 #include "zero/base/dtype.hpp"
 #include "zero/kernel/isa.hpp"
 
+#include <concepts>
 #include <cstddef>
 
 #if defined(__x86_64__) && defined(__SSE2__) && !defined(__F16C__) && !defined(__CUDACC__)
@@ -20,68 +21,76 @@ namespace zero::inline v0_1::kernel::detail {
 /// build for any x86-64 may use that one block by block after a look at the processor: the bits are
 /// those of base/float16.hpp either way.
 /// @tparam I  of the translation unit
-template <Isa I, class T>
-inline constexpr bool in_half_blocks = false;
+template <Isa I>
+struct HalfBlocks {
+  static constexpr bool present = false;
+  static bool usable() noexcept { return false; }
+  static void widen(float*, fp16 const*, std::size_t) noexcept {}
+  static void narrow(fp16*, float const*, std::size_t, bool) noexcept {}
+};
 
 #if ZERO_HALF_BLOCKS
 template <Isa I>
   requires((I & isa::sse2) != 0 && (I & isa::f16c) == 0)
-inline constexpr bool in_half_blocks<I, fp16> = true;
+struct HalfBlocks<I> {
+  static constexpr bool present = true;
+  /// Does this processor convert?
+  [[nodiscard]] static bool usable() noexcept { return __builtin_cpu_supports("avx2") != 0; }
 
-[[nodiscard]] inline bool converts_halves() noexcept { return __builtin_cpu_supports("avx2") != 0; }
-
-// The compiler's names for what <immintrin.h> wraps: that header takes a quarter of a second.
-using HalfWords __attribute__((vector_size(16))) = short;
-using EightFloats __attribute__((vector_size(32))) = float;
-using EightWords __attribute__((vector_size(32))) = int;
-
-/// out[i] = float(in[i]); `count` is a multiple of 8. For processors that convert.
-__attribute__((noinline, target("avx2,f16c"))) inline void widen_halves(
-    float* out, fp16 const* in, std::size_t count) noexcept {
-  for (std::size_t i = 0; i < count; i += 8) {
-    HalfWords halves;
-    __builtin_memcpy(&halves, in + i, sizeof halves);
-    EightFloats const all = __builtin_ia32_vcvtph2ps256(halves);
-    __builtin_memcpy(out + i, &all, sizeof all);
-    // The instruction makes a NaN quiet, base/float16.hpp keeps it as it is.
-    auto const nan = reinterpret_cast<EightFloats>(all != all);
-    if (__builtin_expect(__builtin_ia32_movmskps256(nan), 0) == 0) continue;
-    for (std::size_t j = i; j < i + 8; ++j) out[j] = static_cast<float>(in[j]);
-  }
-}
-
-/// out[i] = fp16(in[i]); `count` is a multiple of 8. For processors that convert.
-/// @param stream  around the caches; `out` is then aligned to 16 bytes
-__attribute__((noinline, target("avx2,f16c"))) inline void narrow_halves(fp16* out,
-                                                                         float const* in,
-                                                                         std::size_t count,
-                                                                         bool stream) noexcept {
-  constexpr int nearest_even = 0;
-  constexpr int quiet = 0x7fc00000;
-  constexpr int sign = -0x7fffffff - 1;
-  for (std::size_t i = 0; i < count; i += 8) {
-    EightFloats all;
-    __builtin_memcpy(&all, in + i, sizeof all);
-    // The instruction keeps the upper bits of a NaN, base/float16.hpp keeps none.
-    EightWords const nan = all != all;
-    auto const bits = reinterpret_cast<EightWords>(all);
-    EightWords const plain = (bits & ~nan) | (((bits & sign) | quiet) & nan);
-    HalfWords const halves =
-        __builtin_ia32_vcvtps2ph256(reinterpret_cast<EightFloats>(plain), nearest_even);
-    auto* const to = reinterpret_cast<__m128i*>(out + i);
-    if (stream) {
-      _mm_stream_si128(to, reinterpret_cast<__m128i>(halves));
-    } else {
-      _mm_storeu_si128(to, reinterpret_cast<__m128i>(halves));
+  /// out[i] = float(in[i]); `count` is a multiple of 8.
+  __attribute__((noinline, target("avx2,f16c"))) static void widen(float* out,
+                                                                   fp16 const* in,
+                                                                   std::size_t count) noexcept {
+    for (std::size_t i = 0; i < count; i += 8) {
+      Words halves;
+      __builtin_memcpy(&halves, in + i, sizeof halves);
+      Floats const all = __builtin_ia32_vcvtph2ps256(halves);
+      __builtin_memcpy(out + i, &all, sizeof all);
+      // The instruction makes a NaN quiet, base/float16.hpp keeps it as it is.
+      auto const nan = reinterpret_cast<Floats>(all != all);
+      if (__builtin_expect(__builtin_ia32_movmskps256(nan), 0) == 0) continue;
+      for (std::size_t j = i; j < i + 8; ++j) out[j] = static_cast<float>(in[j]);
     }
   }
-}
-#else
-// Named by templates that do not call them here.
-inline bool converts_halves() noexcept;
-inline void widen_halves(float* out, fp16 const* in, std::size_t count) noexcept;
-inline void narrow_halves(fp16* out, float const* in, std::size_t count, bool stream) noexcept;
+
+  /// out[i] = fp16(in[i]); `count` is a multiple of 8.
+  /// @param stream  around the caches; `out` is then aligned to 16 bytes
+  __attribute__((noinline, target("avx2,f16c"))) static void narrow(fp16* out,
+                                                                    float const* in,
+                                                                    std::size_t count,
+                                                                    bool stream) noexcept {
+    constexpr int nearest_even = 0;
+    constexpr int quiet = 0x7fc00000;
+    constexpr int sign = -0x7fffffff - 1;
+    for (std::size_t i = 0; i < count; i += 8) {
+      Floats all;
+      __builtin_memcpy(&all, in + i, sizeof all);
+      // The instruction keeps the upper bits of a NaN, base/float16.hpp keeps none.
+      Ints const nan = all != all;
+      auto const bits = reinterpret_cast<Ints>(all);
+      Ints const plain = (bits & ~nan) | (((bits & sign) | quiet) & nan);
+      Words const halves =
+          __builtin_ia32_vcvtps2ph256(reinterpret_cast<Floats>(plain), nearest_even);
+      auto* const to = reinterpret_cast<__m128i*>(out + i);
+      if (stream) {
+        _mm_stream_si128(to, reinterpret_cast<__m128i>(halves));
+      } else {
+        _mm_storeu_si128(to, reinterpret_cast<__m128i>(halves));
+      }
+    }
+  }
+
+ private:
+  // The compiler's names for what <immintrin.h> wraps: that header takes a quarter of a second.
+  using Words __attribute__((vector_size(16))) = short;
+  using Floats __attribute__((vector_size(32))) = float;
+  using Ints __attribute__((vector_size(32))) = int;
+};
 #endif
+
+/// True if arrays of T go through blocks.
+template <Isa I, class T>
+inline constexpr bool in_half_blocks = HalfBlocks<I>::present&& std::same_as<T, fp16>;
 
 }  // namespace zero::inline v0_1::kernel::detail
 

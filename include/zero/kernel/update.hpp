@@ -55,7 +55,7 @@ class ChunkOfGradient<I, G> {
  public:
   [[nodiscard]] float const* operator()(G const* from, std::size_t count) noexcept {
     if (by_processor_) {
-      widen_halves(static_cast<float*>(wide_), from, count);
+      HalfBlocks<I>::widen(static_cast<float*>(wide_), from, count);
     } else {
       for (std::size_t i = 0; i < count; i += Pack<I>::lanes) {
         Pack<I>::load(from + i).store(wide_ + i);
@@ -65,7 +65,7 @@ class ChunkOfGradient<I, G> {
   }
 
  private:
-  bool by_processor_ = converts_halves();
+  bool by_processor_ = HalfBlocks<I>::usable();
   alignas(64) float wide_[publish_chunk];
 };
 
@@ -115,9 +115,9 @@ void update_tiles(R const& rule,
     if constexpr (!std::same_as<M, P>) {
       if (publish == Publish::no) continue;
       if constexpr (in_half_blocks<I, P> && std::same_as<M, float>) {
-        if (converts_halves()) {
+        if (HalfBlocks<I>::usable()) {
           bool const stream = publish == Publish::stream;
-          narrow_halves(a.parameter + chunk, a.master + chunk, stop - chunk, stream);
+          HalfBlocks<I>::narrow(a.parameter + chunk, a.master + chunk, stop - chunk, stream);
           continue;
         }
       }

@@ -16,19 +16,19 @@ namespace {
 
 using zero::fp16;
 using zero::kernel::native;
+using zero::kernel::detail::HalfBlocks;
 using zero::kernel::detail::in_half_blocks;
 
-// A template, so that what this build does not have is not looked for.
 template <zero::kernel::Isa I>
 void check_every_half() {
   if constexpr (in_half_blocks<I, fp16>) {
-    if (!zero::kernel::detail::converts_halves()) return;
+    if (!HalfBlocks<I>::usable()) return;
     std::vector<fp16> halves;
     for (std::uint32_t bits = 0; bits < 65536; ++bits) {
       halves.push_back(fp16::from_bits(static_cast<std::uint16_t>(bits)));
     }
     std::vector<float> wide(halves.size());
-    zero::kernel::detail::widen_halves(wide.data(), halves.data(), halves.size());
+    HalfBlocks<I>::widen(wide.data(), halves.data(), halves.size());
     std::size_t wrong = 0;
     for (std::size_t i = 0; i < halves.size(); ++i) {
       auto const expected = std::bit_cast<std::uint32_t>(static_cast<float>(halves[i]));
@@ -41,13 +41,13 @@ void check_every_half() {
 template <zero::kernel::Isa I>
 void check_floats(std::vector<float> const& floats) {
   if constexpr (in_half_blocks<I, fp16>) {
-    if (!zero::kernel::detail::converts_halves()) return;
+    if (!HalfBlocks<I>::usable()) return;
     for (bool const stream : {false, true}) {
       // Room to start at an aligned element.
       std::vector<fp16> room(floats.size() + 8);
       auto const address = reinterpret_cast<std::uintptr_t>(room.data());
       fp16* const halves = room.data() + (16 - address % 16) % 16 / sizeof(fp16);
-      zero::kernel::detail::narrow_halves(halves, floats.data(), floats.size(), stream);
+      HalfBlocks<I>::narrow(halves, floats.data(), floats.size(), stream);
       std::size_t wrong = 0;
       for (std::size_t i = 0; i < floats.size(); ++i) {
         if (halves[i] != static_cast<fp16>(floats[i])) ++wrong;
