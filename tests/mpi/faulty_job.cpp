@@ -114,8 +114,7 @@ int main(int argc, char** argv) {
     std::fflush(stderr);
   }
   // mpirun ends the whole job with the first process that leaves: the others need time to speak.
-  // Under
-  // --enable-recovery it counts no exit status as a failure, only an abort.
+  // Under --enable-recovery it counts no exit status as a failure, only an abort.
   std::this_thread::sleep_for(std::chrono::milliseconds(1500));
   MPI_Abort(MPI_COMM_WORLD, 3);
 }

@@ -8,11 +8,13 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -200,6 +202,32 @@ TEST_CASE("Native: an all-reduce over nodes is the same on every rank, bit for b
         CHECK(largest < comm.size() * 0x1p-24);
         CHECK(comm.transport().native_bytes == 0);
       });
+}
+
+TEST_CASE("who hangs is named, not who waits to pass its block on") {
+  if (mpi_tests::world_size() < 3) return;
+  auto options = mpi_tests::options(Route::two_nodes);
+  options.deadline_s = 0.5;
+  zero::Mpi<> comm(MPI_COMM_WORLD, options);
+  constexpr std::size_t count = 5000;
+  Pooled<float, zero::Mpi<>> const send(comm, count);
+  Pooled<float, zero::Mpi<>> const recv(comm, count * static_cast<std::size_t>(comm.size()));
+  zero::Collective const gather{
+      .op = Op::all_gather, .count = count, .send = send.data(), .recv = recv.data()};
+  zero::run(comm, gather);
+  std::string message;
+  try {
+    // Rank 1 is first, so that its block is not on its way when it falls silent.
+    bool const hangs = comm.rank() == 1;
+    if (!hangs) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    auto ticket = comm.start(gather);
+    if (hangs) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    comm.wait(ticket);
+  } catch (zero::Error const& error) {
+    message = error.what();
+  }
+  CHECK(message.find("rank 1 fell silent") != std::string::npos);
+  MPI_Barrier(MPI_COMM_WORLD);
 }
 
 }  // namespace

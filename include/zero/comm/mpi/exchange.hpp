@@ -111,9 +111,17 @@ class Exchange {
       return turn > flight.sequence;
     });
   }
+  /// True if this rank waits for what a peer sends without waiting for anybody itself: its own data
+  /// or its node's.
+  [[nodiscard]] bool waits_directly(Flight const& flight, int peer) const {
+    return !flight.received &&
+           !sources_->hop(flight, flight.pass, peer, peers_->rank()).part.result &&
+           expects(flight, flight.pass, peer);
+  }
   /// True if this rank waits for a chunk of a peer, or for a peer to take one.
   [[nodiscard]] bool waits_for(Flight const& flight, int peer) const {
-    return out_turn_[index(peer)] <= flight.sequence || (!flight.received && expects(flight, peer));
+    return out_turn_[index(peer)] <= flight.sequence ||
+           (!flight.received && expects(flight, flight.pass, peer));
   }
 
  private:
@@ -270,11 +278,15 @@ class Exchange {
         out, inputs_.data(), 0, static_cast<int>(inputs_.size()), count, store);
   }
 
+  /// True if more chunks come from a source in one pass, the present one or a later one.
+  [[nodiscard]] bool expects(Flight const& flight, int pass, int source) const {
+    Hop const hop = sources_->hop(flight, pass, source, peers_->rank());
+    std::size_t const got = pass == flight.pass ? flight.pairs[index(source)].in : 0;
+    return got < hop.part.count && is_sent(flight, hop, source, peers_->rank());
+  }
   [[nodiscard]] bool expects(Flight const& flight, int source) const {
     for (int pass = flight.pass; pass < passes(flight); ++pass) {
-      Hop const hop = sources_->hop(flight, pass, source, peers_->rank());
-      std::size_t const got = pass == flight.pass ? flight.pairs[index(source)].in : 0;
-      if (got < hop.part.count && is_sent(flight, hop, source, peers_->rank())) return true;
+      if (expects(flight, pass, source)) return true;
     }
     return false;
   }

@@ -311,9 +311,10 @@ class Group final : public Member {
         backoff.reset();
         continue;
       }
-      if (std::chrono::duration<double>(Clock::now() - last).count() >
-          family_->options.deadline_s) {
-        record_late(op);
+      std::chrono::duration<double> const beyond =
+          Clock::now() - last - std::chrono::duration<double>(family_->options.deadline_s);
+      if (beyond.count() > 0) {
+        record_late(op, beyond > grace);
         throw_if_failed(lock, op);
       }
       lock.unlock();
@@ -323,7 +324,9 @@ class Group final : public Member {
   }
 
   /// Names who did not arrive, or who arrived and then fell silent, at the oldest collective.
-  void record_late(Collective const& op) {
+  /// @param anyhow  also blames ranks that may be waiting for others themselves: who waits for the
+  ///   culprit itself should speak first
+  void record_late(Collective const& op, bool anyhow) {
     Flight const& flight = flights_.at(flights_.none() ? flights_.posted() - 1 : flights_.oldest());
     zero::detail::Failure failure{.cause = zero::detail::Failure::Cause::late, .call = op};
     failure.call = flight.op;
@@ -337,15 +340,25 @@ class Group final : public Member {
       family_->record(failure);
       return;
     }
-    std::string silent;
-    for (int peer = 0; peer < size(); ++peer) {
-      if (peer == peers_.rank()) continue;
-      if (!reads_on(flight, peer) && !exchange_.waits_for(flight, peer)) continue;
-      silent += (silent.empty() ? "rank " : ", rank ") + std::to_string(world_rank(peer));
+    std::string silent =
+        ranks_that([&](int peer) { return exchange_.waits_directly(flight, peer); });
+    if (silent.empty()) {
+      if (!anyhow) return;
+      silent = ranks_that(
+          [&](int peer) { return reads_on(flight, peer) || exchange_.waits_for(flight, peer); });
     }
     family_->record((silent.empty() ? "every rank" : silent) + " fell silent for " +
                     std::to_string(failure.seconds) + " s in [" +
                     zero::detail::describe_call(flight.op) + "]");
+  }
+  template <class Condition>
+  [[nodiscard]] std::string ranks_that(Condition const& condition) const {
+    std::string names;
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer == peers_.rank() || !condition(peer)) continue;
+      names += (names.empty() ? "rank " : ", rank ") + std::to_string(world_rank(peer));
+    }
+    return names;
   }
 
   void throw_if_failed(Lock& lock, Collective const& op) {
