@@ -65,7 +65,8 @@ void check_native(zero::Mpi<zero::mpi::Native>& comm, double tolerance) {
 }
 
 TEST_CASE("Native: MPI's own reductions") {
-  for (Route const route : {Route::exchange, Route::two_nodes, Route::small_chunks}) {
+  for (Route const route :
+       {Route::exchange, Route::two_nodes, Route::small_chunks, Route::sole_thread}) {
     mpi_tests::with_group<zero::mpi::Native>(mpi_tests::world_size(), route, [](auto& comm) {
       int const terms = comm.size();
       check_native<float>(comm, terms * 0x1p-23);

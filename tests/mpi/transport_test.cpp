@@ -7,6 +7,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -147,6 +148,31 @@ TEST_CASE("progress() alone finishes a transfer that was started") {
       }
       CHECK(recv.back() == static_cast<float>(ranks));
       comm.wait(ticket);
+    });
+  }
+}
+
+TEST_CASE("a thread alone finishes a transfer, whichever way its group allows it to call MPI") {
+  for (Route const route : {Route::thread, Route::sole_thread}) {
+    mpi_tests::with_group<zero::mpi::Ordered>(mpi_tests::world_size(), route, [](auto& comm) {
+      CHECK(comm.transport().progress_thread);
+      auto const ranks = static_cast<std::size_t>(comm.size());
+      std::vector<float> send(300000 * ranks, 1.f);
+      std::vector<float> recv(300000, 0.f);
+      auto ticket = comm.start({.op = Op::reduce_scatter,
+                                .count = recv.size(),
+                                .send = send.data(),
+                                .recv = recv.data()});
+      // Nothing of this rank's own advances it meanwhile.
+      std::atomic_ref<float> const last(recv.back());
+      auto const end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      while (last != static_cast<float>(ranks) && std::chrono::steady_clock::now() < end) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      CHECK(last == static_cast<float>(ranks));
+      comm.wait(ticket);
+      CHECK(std::count(recv.begin(), recv.end(), static_cast<float>(ranks)) ==
+            static_cast<std::ptrdiff_t>(recv.size()));
     });
   }
 }

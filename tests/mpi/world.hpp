@@ -13,7 +13,7 @@
 namespace mpi_tests {
 
 /// How the ranks of a job reach each other.
-enum class Route { window, exchange, two_nodes, small_chunks, thread };
+enum class Route { window, exchange, two_nodes, small_chunks, thread, sole_thread };
 
 inline constexpr Route routes[] = {
     Route::window, Route::exchange, Route::two_nodes, Route::small_chunks, Route::thread};
@@ -25,6 +25,7 @@ inline char const* name(Route route) {
     case Route::two_nodes: return "two nodes";
     case Route::small_chunks: return "small chunks";
     case Route::thread: return "progress thread";
+    case Route::sole_thread: return "the only thread that calls MPI";
   }
   return "?";
 }
@@ -50,6 +51,10 @@ inline zero::mpi::Options options(Route route) {
     result.exchange_bytes = 64 * zero::KiB;
   }
   if (route == Route::thread) result.progress_thread = zero::mpi::ProgressThread::multiple;
+  if (route == Route::sole_thread) {
+    result.progress_thread = zero::mpi::ProgressThread::sole;
+    result.node = world_rank() % 2;
+  }
   return result;
 }
 
