@@ -201,7 +201,7 @@ class Meeting {
     failure.reason = reason;
     failure.calls = posted_[index(rank)];
     failure.call = last_[index(rank)];
-    return record(std::move(failure));
+    return record(failure);
   }
   void notify_family() noexcept {
     for (Group* const group : family_->groups) group->changed_.notify_all();
@@ -243,12 +243,12 @@ class Meeting {
       failure.rank = world_rank(rank);
       failure.calls = posted_[index(rank)];
     }
-    record(std::move(failure));
+    record(failure);
   }
   /// Keeps the first failure and wakes every rank of the family; true if this was the first.
-  bool record(Failure failure) {
+  bool record(Failure const& failure) {
     if (family_->failed()) return false;
-    family_->failure = std::move(failure);
+    family_->failure = failure;
     notify_family();
     return true;
   }
