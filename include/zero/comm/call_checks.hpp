@@ -2,6 +2,7 @@
 /// What every host communicator asks of a collective before it moves data.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/kernel/reduce.hpp"
@@ -36,7 +37,7 @@ namespace zero::inline v0_1::detail {
 }
 
 /// One collective in words, such as "reduce_scatter of 512 bf16 summed in fp32, bucket 3".
-[[nodiscard]] inline std::string describe(Collective const& op) {
+[[nodiscard]] ZERO_COLD inline std::string describe(Collective const& op) {
   Message const summed{" summed in ", name(op.accumulate)};
   Message const from{" from rank ", op.root};
   Message const bucket{", bucket ", op.bucket};

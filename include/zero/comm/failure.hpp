@@ -2,6 +2,7 @@
 /// Why a family of in-process groups cannot go on, told to every rank in the same words.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/call_checks.hpp"
 #include "zero/concepts/communicator.hpp"
@@ -45,7 +46,7 @@ inline constexpr int split_bucket = -2;
 }
 
 /// The failure as one sentence that names the ranks, the operation and the bucket.
-[[nodiscard]] inline std::string describe(Failure const& failure) {
+[[nodiscard]] ZERO_COLD inline std::string describe(Failure const& failure) {
   std::string const call = describe_call(failure.call);
   switch (failure.cause) {
     case Failure::Cause::mismatch:

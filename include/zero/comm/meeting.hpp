@@ -2,6 +2,7 @@
 /// What threads that meet for collectives know of one another, and how all learn what went wrong.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/call_checks.hpp"
 #include "zero/comm/failure.hpp"
@@ -222,19 +223,19 @@ class Meeting {
 
  private:
   /// Some rank has posted the collective that the rank which left did not.
-  void record_left() {
+  ZERO_COLD void record_left() {
     record({.cause = Failure::Cause::left,
             .rank = world_rank(left_rank_),
             .calls = left_at_,
             .call = slot_of(left_at_).op});
   }
-  void record_abandoned(Slot const& slot) {
+  ZERO_COLD void record_abandoned(Slot const& slot) {
     record({.cause = Failure::Cause::abandoned,
             .rank = world_rank(slot.withdrawn_by),
             .calls = posted_[index(slot.withdrawn_by)],
             .call = slot.op});
   }
-  void record_late(Slot const& slot) {
+  ZERO_COLD void record_late(Slot const& slot) {
     Failure failure{.cause = Failure::Cause::late, .call = slot.op};
     failure.seconds = family_->deadline.count();
     for (int rank = size() - 1; rank >= 0; --rank) {

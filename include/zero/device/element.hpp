@@ -46,21 +46,21 @@ ZERO_HOST_DEVICE void update_element(R const& rule,
 /// Neighbouring elements of a sum over ranks: what `kernel::sum_ranks` documents, for each i.
 /// @param inputs  gives the elements of rank r as the Vector inputs(r)
 /// @param ranks   how many there are, at least 1
-template <class Acc, std::size_t width, class Inputs>
+template <class Acc, std::size_t Width, class Inputs>
 [[nodiscard]] ZERO_HOST_DEVICE auto sum_vectors(Inputs const& inputs, int ranks) noexcept {
   namespace host = kernel::detail;
   auto result = inputs(0);
   using T = std::remove_reference_t<decltype(result.values[0])>;
   using Value = typename host::Arithmetic<Acc>::Type;
-  Value sum[width];
-  for (std::size_t i = 0; i < width; ++i) sum[i] = host::widened<Acc>(result.values[i]);
+  Value sum[Width];
+  for (std::size_t i = 0; i < Width; ++i) sum[i] = host::widened<Acc>(result.values[i]);
   for (int rank = 1; rank < ranks; ++rank) {
     auto const next = inputs(rank);
-    for (std::size_t i = 0; i < width; ++i) {
+    for (std::size_t i = 0; i < Width; ++i) {
       sum[i] = host::rounded<Acc>(sum[i] + host::widened<Acc>(next.values[i]));
     }
   }
-  for (std::size_t i = 0; i < width; ++i) result.values[i] = host::convert<T>(sum[i]);
+  for (std::size_t i = 0; i < Width; ++i) result.values[i] = host::convert<T>(sum[i]);
   return result;
 }
 

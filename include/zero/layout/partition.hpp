@@ -4,6 +4,7 @@
 #pragma once
 
 #include "zero/base/bytes.hpp"
+#include "zero/base/config.hpp"
 #include "zero/layout/placement.hpp"
 #include "zero/layout/tensor.hpp"
 
@@ -71,7 +72,7 @@ struct PartitionOptions {
 class Partition {
  public:
   /// @throws Error (invalid_argument) for a model or options that make no sense
-  Partition(std::vector<Tensor> const& tensors, PartitionOptions const& options)
+  ZERO_COLD Partition(std::vector<Tensor> const& tensors, PartitionOptions const& options)
       : placement_(tensors), options_(options) {
     if (options.world_size < 1) {
       fail(ErrorKind::invalid_argument,
@@ -154,7 +155,7 @@ class Partition {
     return std::min(bucket_elements_, largest);
   }
 
-  void form_groups() {
+  ZERO_COLD void form_groups() {
     auto const& clusters = placement_.clusters();
     group_of_cluster_.resize(clusters.size());
     unit_groups_.resize(static_cast<std::size_t>(placement_.unit_count()));

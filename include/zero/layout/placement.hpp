@@ -3,6 +3,7 @@
 #pragma once
 
 #include "zero/base/bytes.hpp"
+#include "zero/base/config.hpp"
 #include "zero/layout/sort_indices.hpp"
 #include "zero/layout/tensor.hpp"
 
@@ -97,7 +98,7 @@ class Placement {
     std::vector<std::size_t> by_name_;
   };
 
-  void resolve_ties(std::vector<Tensor> const& tensors) {
+  ZERO_COLD void resolve_ties(std::vector<Tensor> const& tensors) {
     NameIndex const index(tensors);
     users_.resize(tensors.size());
     for (std::size_t t = 0; t < tensors.size(); ++t) {
@@ -141,7 +142,7 @@ class Placement {
     }
   }
 
-  void lay_out_clusters(std::vector<Tensor> const& tensors) {
+  ZERO_COLD void lay_out_clusters(std::vector<Tensor> const& tensors) {
     // Units ascending, registration order inside a unit, tied tensors first: what only one unit
     // uses is then one range, whatever the order in which the trainer lists its tensors.
     std::vector<std::size_t> order;

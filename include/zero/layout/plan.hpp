@@ -115,6 +115,7 @@ namespace detail {
 
 /// A count of tenths as a decimal; independent of the locale, unlike printf.
 [[nodiscard]] inline std::string with_one_decimal(double value) {
+  // NOLINTNEXTLINE(bugprone-incorrect-roundings): never negative, and <cmath> is slow to compile.
   auto const tenths = static_cast<std::uint64_t>(value * 10. + 0.5);
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10);
 }
@@ -204,7 +205,7 @@ class TextTable {
   switch (role) {
     case Role::parameters: {
       if (choice.borrowed) return "lent by the trainer";
-      std::string const formula = array_formula(width.parameter, choice.sharding.parameters);
+      std::string formula = array_formula(width.parameter, choice.sharding.parameters);
       if (plan.frozen_elements == 0) return formula;
       return formula + " + " + std::to_string(width.parameter) + " per frozen element";
     }

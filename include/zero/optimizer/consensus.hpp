@@ -65,8 +65,9 @@ ZERO_COLD void require_consensus(typename Slots::Communicator& comm,
                                  Bucket const& bucket,
                                  Prefetch const& prefetch) {
   Fingerprint print;
-  print.add("library version",
-            std::int64_t{version.major} * 1000000 + version.minor * 1000 + version.patch);
+  print.add(
+      "library version",
+      std::int64_t{version.major} * 1000000 + std::int64_t{version.minor} * 1000 + version.patch);
   print.add("world size", std::int64_t{comm.size()});
   print.add("stage", std::string_view(Slots::Stage::name));
   print.add("precision", std::string_view(Slots::Precision::name));

@@ -2,6 +2,7 @@
 /// The parts of an optimizer put together, and the mechanics of its steps.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/concepts/bucket.hpp"
 #include "zero/concepts/prefetch.hpp"
@@ -52,10 +53,10 @@ class Engine {
   using Parameter = typename Slots::Parameter;
   static constexpr Sharding sharding = Slots::sharding;
 
-  Engine(Communicator& comm,
-         std::vector<Tensor> tensors,
-         PolicyValues<Slots> const& values,
-         PartitionOptions const& options)
+  ZERO_COLD Engine(Communicator& comm,
+                   std::vector<Tensor> tensors,
+                   PolicyValues<Slots> const& values,
+                   PartitionOptions const& options)
       : comm_(&comm),
         tensors_(std::move(tensors)),
         rule_(values.rule),

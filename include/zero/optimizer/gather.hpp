@@ -70,7 +70,7 @@ class GatherPool {
               unit,
               " is asked for while all ",
               slots_.size(),
-              " slots of the gather pool are in use; release a unit's parameters before asking "
+              " slots of the gather pool are in use; release a unit's parameters before asking ",
               "for the next, or raise Prefetch.depth"});
       }
       start(*slot, unit);

@@ -2,6 +2,7 @@
 /// Where gradients live before and after their reduction.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/layout/memory_plan.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/optimizer/arena.hpp"
@@ -28,11 +29,11 @@ class GradientStore {
   static constexpr int no_slot = -1;
 
   template <class ArenaT>
-  GradientStore(std::vector<Tensor> const& tensors,
-                Partition const& partition,
-                int rank,
-                StorageElements const& elements,
-                ArenaT& arena)
+  ZERO_COLD GradientStore(std::vector<Tensor> const& tensors,
+                          Partition const& partition,
+                          int rank,
+                          StorageElements const& elements,
+                          ArenaT& arena)
       : partition_(&partition),
         rank_(rank),
         lent_(tensors, partition, "gradients"),

@@ -43,8 +43,9 @@ TEST_CASE("shares: any cut of the work gives the same result") {
       void* recvs[size];
       for (int rank = 0; rank < size; ++rank) {
         for (std::size_t i = 0; i < size * count; ++i) {
-          send[rank].push_back(1.0f /
-                               static_cast<float>(i + 1 + 1000 * static_cast<unsigned>(rank)));
+          send[rank].push_back(
+              1.0f /
+              static_cast<float>(i + 1 + std::size_t{1000} * static_cast<std::size_t>(rank)));
         }
         recv[rank].assign(size * count, -1.0f);
         sends[rank] = send[rank].data();

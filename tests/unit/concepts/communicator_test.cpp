@@ -15,7 +15,7 @@ using zero::SplittableCommunicator;
 
 struct Splittable : archetype::Communicator {
   Splittable() = default;
-  Splittable(Splittable&&) {}
+  Splittable(Splittable&&) noexcept {}
   Splittable split(int, int) { return {}; }
 };
 

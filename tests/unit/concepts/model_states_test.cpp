@@ -9,6 +9,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdint>
 #include <string_view>
 
 namespace model_states_test {
@@ -76,8 +77,9 @@ TEST_CASE("other rules and precisions derive theirs") {
 }
 
 TEST_CASE("own rules and precisions need nothing but their types") {
-  static_assert(model_states<Unusual, FiveStates> == ModelStates{2, 4, 8 + 5 * 2});
-  static_assert(model_states<HalfThroughout, FiveStates> == ModelStates{2, 2, 5 * 2});
+  static_assert(model_states<Unusual, FiveStates> == ModelStates{2, 4, 8 + std::uint64_t{5} * 2});
+  static_assert(model_states<HalfThroughout, FiveStates> ==
+                ModelStates{2, 2, std::uint64_t{5} * 2});
   CHECK(model_states<HalfThroughout, zero::AdamW> == ModelStates{2, 2, 4});
 }
 

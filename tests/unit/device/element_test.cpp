@@ -166,7 +166,7 @@ TEST_CASE("a device converts and adds elements with the host's bits") {
   check_conversion<float, float>();
 }
 
-template <class T, class Acc, std::size_t width>
+template <class T, class Acc, std::size_t Width>
 void check_sum(int ranks) {
   std::vector<std::vector<T>> inputs;
   device::BufferList list;
@@ -179,17 +179,17 @@ void check_sum(int ranks) {
   std::vector<T> out(count), expected(count);
   zero::kernel::detail::sum_range<T, Acc, zero::kernel::native>(
       expected.data(), pointers.data(), 0, ranks, count, zero::kernel::Store::cached);
-  for (std::size_t i = 0; i < count / width * width; i += width) {
-    auto const sums = device::sum_vectors<Acc, width>(
+  for (std::size_t i = 0; i < count / Width * Width; i += Width) {
+    auto const sums = device::sum_vectors<Acc, Width>(
         [&](int rank) {
-          device::Vector<T, width> elements;
+          device::Vector<T, Width> elements;
           std::memcpy(elements.values, list.of<T>(rank) + i, sizeof(elements));
           return elements;
         },
         ranks);
     std::memcpy(out.data() + i, sums.values, sizeof(sums));
   }
-  for (std::size_t i = count / width * width; i < count; ++i) out[i] = expected[i];
+  for (std::size_t i = count / Width * Width; i < count; ++i) out[i] = expected[i];
   CHECK(same(out, expected));
 }
 
