@@ -22,7 +22,10 @@ using zero::kernel::detail::in_half_blocks;
 template <zero::kernel::Isa I>
 void check_every_half() {
   if constexpr (in_half_blocks<I, fp16>) {
-    if (!HalfBlocks<I>::usable()) return;
+    if (!HalfBlocks<I>::usable()) {
+      MESSAGE("not tested: this processor has no AVX2");
+      return;
+    }
     std::vector<fp16> halves;
     for (std::uint32_t bits = 0; bits < 65536; ++bits) {
       halves.push_back(fp16::from_bits(static_cast<std::uint16_t>(bits)));
@@ -41,7 +44,10 @@ void check_every_half() {
 template <zero::kernel::Isa I>
 void check_floats(std::vector<float> const& floats) {
   if constexpr (in_half_blocks<I, fp16>) {
-    if (!HalfBlocks<I>::usable()) return;
+    if (!HalfBlocks<I>::usable()) {
+      MESSAGE("not tested: this processor has no AVX2");
+      return;
+    }
     for (bool const stream : {false, true}) {
       // Room to start at an aligned element.
       std::vector<fp16> room(floats.size() + 8);

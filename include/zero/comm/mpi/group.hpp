@@ -3,6 +3,7 @@
 #pragma once
 
 #include "zero/base/error.hpp"
+#include "zero/comm/call_checks.hpp"
 #include "zero/comm/failure.hpp"
 #include "zero/comm/mpi/channels.hpp"
 #include "zero/comm/mpi/exchange.hpp"
@@ -12,7 +13,6 @@
 #include "zero/comm/mpi/peers.hpp"
 #include "zero/comm/mpi/roll.hpp"
 #include "zero/comm/mpi/sources.hpp"
-#include "zero/comm/shares.hpp"
 #include "zero/kernel/copy.hpp"
 
 #include <mpi.h>

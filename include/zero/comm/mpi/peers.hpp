@@ -33,7 +33,6 @@ class Peers {
   [[nodiscard]] int size() const noexcept { return static_cast<int>(world_.size()); }
   /// A rank's number in the family.
   [[nodiscard]] int world_rank(int rank) const noexcept { return world_[index(rank)]; }
-  [[nodiscard]] std::vector<int> const& world() const noexcept { return world_; }
   [[nodiscard]] Topology const& topology() const noexcept { return topology_; }
   /// True for ranks whose memory this one sees, itself too.
   [[nodiscard]] bool is_near(int rank) const noexcept { return controls_[index(rank)] != nullptr; }

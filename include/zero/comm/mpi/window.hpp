@@ -36,8 +36,9 @@ class Window {
   Window(MPI_Comm node, std::size_t pool_bytes, std::size_t chunk_bytes)
       : node_(node), chunk_bytes_(round_up(chunk_bytes, 64)) {
     int size = 0;
+    int rank = 0;
     check(MPI_Comm_size(node, &size), "MPI_Comm_size");
-    check(MPI_Comm_rank(node, &rank_), "MPI_Comm_rank");
+    check(MPI_Comm_rank(node, &rank), "MPI_Comm_rank");
     auto const ranks = static_cast<std::size_t>(size);
     std::size_t const pools = round_up(control_bytes + ranks * sizeof(Lane), alignment);
     std::size_t const chunks = pools + round_up(pool_bytes, alignment);
@@ -46,7 +47,7 @@ class Window {
     for (int peer = 0; peer < size; ++peer) {
       std::byte* const base = start_of(peer);
       std::byte* const lanes = base + control_bytes;
-      if (peer == rank_) {
+      if (peer == rank) {
         new (base) Control;
         for (std::size_t lane = 0; lane < ranks; ++lane) new (lanes + lane * sizeof(Lane)) Lane;
       }
@@ -70,7 +71,6 @@ class Window {
   Window& operator=(Window const&) = delete;
 
   [[nodiscard]] bool shared() const noexcept { return window_ != MPI_WIN_NULL; }
-  [[nodiscard]] int size() const noexcept { return static_cast<int>(blocks_.size()); }
   [[nodiscard]] Control* control(int peer) const noexcept {
     return blocks_[static_cast<std::size_t>(peer)];
   }
@@ -88,8 +88,6 @@ class Window {
     return chunks_[static_cast<std::size_t>(from)] +
            (place + static_cast<std::size_t>(slot)) * chunk_bytes_;
   }
-  /// This rank's place on the node.
-  [[nodiscard]] int rank() const noexcept { return rank_; }
 
   /// The number that the first rank gives. Collective over the node; blocks.
   [[nodiscard]] int first(int number) const {
@@ -153,7 +151,6 @@ class Window {
 
   MPI_Comm node_ = MPI_COMM_NULL;
   MPI_Win window_ = MPI_WIN_NULL;
-  int rank_ = 0;
   std::size_t chunk_bytes_ = 0;
   std::unique_ptr<Control> own_;
   std::vector<Control*> blocks_;
