@@ -75,7 +75,8 @@ struct MallocSource {
   [[nodiscard]] void* take(std::size_t bytes) const {
     Scope const scope(device);
     void* memory = nullptr;
-    return taken(cudaMalloc(&memory, bytes), memory, "cudaMalloc");
+    cudaError_t const status = cudaMalloc(&memory, bytes);
+    return taken(status, memory, "cudaMalloc");
   }
   void give_back(void* memory) const noexcept { static_cast<void>(cudaFree(memory)); }
 };
