@@ -60,8 +60,8 @@ struct CudaApi {
   }
   template <class Sum>
   [[nodiscard]] char const* sum(Space const& space, Stream stream, Sum const& sum) const;
-  void close(Stream stream) const { static_cast<void>(cudaStreamDestroy(stream)); }
-  void destroy(Event event) const { static_cast<void>(cudaEventDestroy(event)); }
+  void close(Stream stream) const { device::ignore(cudaStreamDestroy(stream)); }
+  void destroy(Event event) const { device::ignore(cudaEventDestroy(event)); }
 
  private:
   /// Null, or what the runtime says is wrong.

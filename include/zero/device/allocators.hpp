@@ -78,7 +78,7 @@ struct MallocSource {
     cudaError_t const status = cudaMalloc(&memory, bytes);
     return taken(status, memory, "cudaMalloc");
   }
-  void give_back(void* memory) const noexcept { static_cast<void>(cudaFree(memory)); }
+  void give_back(void* memory) const noexcept { ignore(cudaFree(memory)); }
 };
 
 struct AsyncSource {
@@ -90,9 +90,7 @@ struct AsyncSource {
     cudaError_t const status = cudaMallocAsync(&memory, bytes, queue.stream);
     return taken(status, memory, "cudaMallocAsync");
   }
-  void give_back(void* memory) const noexcept {
-    static_cast<void>(cudaFreeAsync(memory, queue.stream));
-  }
+  void give_back(void* memory) const noexcept { ignore(cudaFreeAsync(memory, queue.stream)); }
 };
 
 }  // namespace detail

@@ -25,22 +25,31 @@ struct Queue {
   return queue;
 }
 
-/// Blocks this thread, which sleeps, until all work in the queue so far is done. Waits for an event
-/// in this one stream, never for the device.
-/// @throws Error (resource) if that work or the wait failed
-inline void wait_for(Queue const& queue) {
-  struct Event {
-    cudaEvent_t handle = nullptr;
-    ~Event() {
-      if (handle != nullptr) static_cast<void>(cudaEventDestroy(handle));
-    }
-  };
-  Scope const scope(queue.device);
-  Event event;
-  check(cudaEventCreateWithFlags(&event.handle, cudaEventDisableTiming | cudaEventBlockingSync),
-        "cudaEventCreateWithFlags");
-  check(cudaEventRecord(event.handle, queue.stream), "cudaEventRecord");
-  check(cudaEventSynchronize(event.handle), "cudaEventSynchronize");
-}
+/// A wait of the host for a queue, made before what is waited for is enqueued: a runtime that
+/// refuses it then leaves nothing under way in memory of the caller's.
+class Wait {
+ public:
+  /// @throws Error (resource) if the runtime refuses
+  explicit Wait(Queue const& queue) : queue_(queue) {
+    Scope const scope(queue_.device);
+    check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming | cudaEventBlockingSync),
+          "cudaEventCreateWithFlags");
+  }
+  Wait(Wait const&) = delete;
+  Wait& operator=(Wait const&) = delete;
+  ~Wait() { ignore(cudaEventDestroy(event_)); }
+
+  /// Blocks this thread, which sleeps, until all work in the queue so far is done. Waits for an
+  /// event in this one stream, never for the device.
+  /// @throws Error (resource) if that work or the wait failed
+  void now() const {
+    check(cudaEventRecord(event_, queue_.stream), "cudaEventRecord");
+    check(cudaEventSynchronize(event_), "cudaEventSynchronize");
+  }
+
+ private:
+  Queue queue_;
+  cudaEvent_t event_ = nullptr;
+};
 
 }  // namespace zero::inline v0_1::device

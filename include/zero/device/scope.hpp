@@ -23,7 +23,7 @@ class TryScope {
     changed_ = status_ == cudaSuccess;
   }
   ~TryScope() {
-    if (changed_) static_cast<void>(cudaSetDevice(before_));
+    if (changed_) ignore(cudaSetDevice(before_));
   }
   TryScope(TryScope const&) = delete;
   TryScope& operator=(TryScope const&) = delete;

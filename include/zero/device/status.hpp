@@ -23,4 +23,10 @@ inline void check(cudaError_t status, char const* what) {
        {what, " failed: ", cudaGetErrorName(status), ", ", cudaGetErrorString(status)});
 }
 
+/// For calls whose failure nobody can act upon, such as giving something back: nor is it left for
+/// the next caller that asks the runtime for its last error.
+inline void ignore(cudaError_t status) noexcept {
+  if (status != cudaSuccess) static_cast<void>(cudaGetLastError());
+}
+
 }  // namespace zero::inline v0_1::device

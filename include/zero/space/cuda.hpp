@@ -59,14 +59,16 @@ class Cuda {
   /// Copies from memory of the host, which is free on return. Blocks.
   void upload(void* to, void const* host, std::size_t bytes) const {
     if (bytes == 0) return;
+    device::Wait const wait(queue_);
     transfer(to, host, bytes, cudaMemcpyHostToDevice);
-    device::wait_for(queue_);
+    wait.now();
   }
   /// Copies to memory of the host. Blocks until all work enqueued before is done, and this.
   void download(void* host, void const* from, std::size_t bytes) const {
     if (bytes == 0) return;
+    device::Wait const wait(queue_);
     transfer(host, from, bytes, cudaMemcpyDeviceToHost);
-    device::wait_for(queue_);
+    wait.now();
   }
   /// out[i] = To(in[i]), rounded to nearest even.
   template <class To, class From>
