@@ -1,5 +1,5 @@
 /// @file
-/// A whole step, captured in a CUDA graph and replayed.
+/// A training whose step can be captured in a CUDA graph.
 #pragma once
 
 #include "zero/device/allocators.hpp"
@@ -10,6 +10,7 @@
 #include <doctest/doctest.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <utility>
 #include <vector>
@@ -22,57 +23,87 @@ inline constexpr std::size_t count = 1 << 14;
 struct Gradient {
   float* to;
   float const* parameter;
+  float target;
   __host__ __device__ void operator()() const {
-    for (std::size_t i = 0; i < count; ++i) to[i] += parameter[i] - 1.f;
+    for (std::size_t i = 0; i < count; ++i) to[i] += parameter[i] - target;
   }
 };
 
-/// Trains four steps on the stream of the communicator's space; with `replay`, steps 3 and 4 are
-/// replays of a graph. Returns the parameters.
+/// One rank's training, on the stream of its communicator's space.
+template <class C>
+class Trainer {
+ public:
+  explicit Trainer(C& comm)
+      : space_(comm.space()),
+        target_(static_cast<float>(comm.rank() + 1)),
+        optimizer_{comm,
+                   std::vector<zero::Tensor>{{.name = "w", .shape = {count}}},
+                   zero::stage::PosG{},
+                   zero::AdamW{.lr = 0.1f},
+                   zero::Owned{zero::device::MallocAllocator(space_.device())}} {
+    optimizer_.load_parameters([](zero::Tensor const&, std::size_t first, std::span<float> out) {
+      for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(first + i) * 1e-3f;
+    });
+  }
+
+  /// Enqueues a step.
+  void step() {
+    {
+      auto const weights = optimizer_.parameters(0);
+      auto gradients = optimizer_.gradients(0);
+      space_.call(Gradient{gradients[0].data(), weights[0].data(), target_});
+      optimizer_.reduce(std::move(gradients));
+    }
+    optimizer_.enqueue_step({.max_norm = 1.});
+  }
+
+  /// How many steps there have been on the device.
+  [[nodiscard]] std::int64_t steps() { return optimizer_.report().step; }
+
+  [[nodiscard]] std::vector<float> parameters() {
+    auto const weights = optimizer_.parameters(0);
+    std::vector<float> result(count);
+    space_.download(result.data(), weights[0].data(), count * sizeof(float));
+    return result;
+  }
+
+ private:
+  using Optimizer = decltype(zero::ShardedOptimizer{std::declval<C&>(),
+                                                    std::vector<zero::Tensor>{},
+                                                    zero::stage::PosG{},
+                                                    zero::AdamW{},
+                                                    zero::Owned{zero::device::MallocAllocator()}});
+
+  typename C::Space space_;
+  float target_;
+  Optimizer optimizer_;
+};
+
+/// Trains four steps; with `replay`, steps 3 and 4 are replays of a graph. Returns the parameters.
 template <class C>
 std::vector<float> train(C& comm, bool replay) {
   using zero::device::check;
-  auto const space = comm.space();
-  cudaStream_t const stream = space.stream();
-  zero::ShardedOptimizer optimizer{comm,
-                                   std::vector<zero::Tensor>{{.name = "w", .shape = {count}}},
-                                   zero::stage::PosG{},
-                                   zero::AdamW{.lr = 0.1f},
-                                   zero::Owned{zero::device::MallocAllocator(space.device())}};
-  optimizer.load_parameters([](zero::Tensor const&, std::size_t first, std::span<float> out) {
-    for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(first + i) * 1e-3f;
-  });
-  auto const step = [&] {
-    {
-      auto const weights = optimizer.parameters(0);
-      auto gradients = optimizer.gradients(0);
-      space.call(Gradient{gradients[0].data(), weights[0].data()});
-      optimizer.reduce(std::move(gradients));
-    }
-    optimizer.enqueue_step({.max_norm = 1.});
-  };
-  step();
-  step();
+  cudaStream_t const stream = comm.space().stream();
+  Trainer trainer(comm);
+  trainer.step();
+  trainer.step();
   if (replay) {
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t executable = nullptr;
     check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "begin");
-    step();
+    trainer.step();
     check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
     check(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
     check(cudaGraphLaunch(executable, stream), "cudaGraphLaunch");
     check(cudaGraphLaunch(executable, stream), "cudaGraphLaunch");
-    CHECK(optimizer.report().step == 4);
+    CHECK(trainer.steps() == 4);
     check(cudaGraphExecDestroy(executable), "cudaGraphExecDestroy");
     check(cudaGraphDestroy(graph), "cudaGraphDestroy");
   } else {
-    step();
-    step();
+    trainer.step();
+    trainer.step();
   }
-  auto const weights = optimizer.parameters(0);
-  std::vector<float> result(count);
-  space.download(result.data(), weights[0].data(), count * sizeof(float));
-  return result;
+  return trainer.parameters();
 }
 
 }  // namespace captured_step

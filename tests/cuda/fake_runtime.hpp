@@ -1,11 +1,9 @@
 /// @file
-/// A device runtime over host memory whose order of work is as bad as it may be.
-///
-/// A trainer's work is done when somebody waits for it, and then no more of it than the waits
-/// demand; transfers are as late as that, or as early as their waits allow. What was enqueued
-/// without the wait it needed then reads too early or is overwritten too early, every time.
+/// A device runtime over host memory, as DeviceGroup asks for it. A trainer's work is done late;
+/// transfers are late too, or as early as their waits allow.
 #pragma once
 
+#include "cuda/machine.hpp"
 #include "zero/comm/device_engine.hpp"
 #include "zero/concepts/space.hpp"
 #include "zero/kernel/reduce.hpp"
@@ -13,117 +11,12 @@
 
 #include <cstddef>
 #include <cstring>
-#include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string_view>
 #include <vector>
 
 namespace fake {
-
-struct Stream;
-
-/// A piece of work, or a wait for another stream.
-struct Work {
-  std::function<void()> run;
-  Stream* other = nullptr;
-  std::size_t upto = 0;
-};
-
-/// When transfers are done.
-enum class Transfers { late, early };
-
-/// Work in order, done up to somewhere.
-struct Stream {
-  bool early = false;
-  std::deque<Work> work;
-  std::size_t enqueued = 0;
-  std::size_t done = 0;
-};
-
-/// How far a stream had come when the event was recorded.
-struct Event {
-  Stream* stream = nullptr;
-  std::size_t upto = 0;
-};
-
-/// All streams of all devices, behind one lock.
-class Machine {
- public:
-  explicit Machine(Transfers transfers = Transfers::late) : transfers_(transfers) {}
-
-  /// A trainer's stream.
-  Stream* open() {
-    std::lock_guard const lock(mutex_);
-    return &streams_.emplace_back();
-  }
-  /// A stream for transfers.
-  Stream* open_transfers() {
-    std::lock_guard const lock(mutex_);
-    streams_.emplace_back().early = transfers_ == Transfers::early;
-    return &streams_.back();
-  }
-  Event* create() {
-    std::lock_guard const lock(mutex_);
-    return &events_.emplace_back();
-  }
-  void enqueue(Stream* stream, std::function<void()> work) {
-    std::lock_guard const lock(mutex_);
-    push(stream, {.run = std::move(work)});
-  }
-  void record(Stream* stream, Event* event) {
-    std::lock_guard const lock(mutex_);
-    *event = {.stream = stream, .upto = stream->enqueued};
-  }
-  void wait(Stream* stream, Event* event) {
-    std::lock_guard const lock(mutex_);
-    if (event->stream == nullptr) return;  // never recorded: as the CUDA runtime has it
-    push(stream, {.run = {}, .other = event->stream, .upto = event->upto});
-  }
-  /// Does all that was enqueued to a stream, and what it waits for.
-  void synchronize(Stream* stream) {
-    std::lock_guard const lock(mutex_);
-    advance(stream, stream->enqueued);
-  }
-
-  /// Counts calls of the runtime; the call with this number fails, and those after it.
-  std::size_t fail_at = ~std::size_t{0};
-  bool call() {
-    std::lock_guard const lock(mutex_);
-    return calls_++ < fail_at;
-  }
-  [[nodiscard]] std::size_t calls() const { return calls_; }
-
- private:
-  static void push(Stream* stream, Work work) {
-    stream->work.push_back(std::move(work));
-    ++stream->enqueued;
-    while (stream->early && stream->done < stream->enqueued) {
-      Work const& next = stream->work.front();
-      if (next.other != nullptr && next.other->done < next.upto) return;
-      advance(stream, stream->done + 1);
-    }
-  }
-  static void advance(Stream* stream, std::size_t upto) {
-    while (stream->done < upto) {
-      Work const work = std::move(stream->work.front());
-      stream->work.pop_front();
-      ++stream->done;
-      if (work.other != nullptr) {
-        advance(work.other, work.upto);
-      } else {
-        work.run();
-      }
-    }
-  }
-
-  Transfers transfers_;
-  std::mutex mutex_;
-  std::deque<Stream> streams_;
-  std::deque<Event> events_;
-  std::size_t calls_ = 0;
-};
 
 /// The space of one rank: its trainer's stream. Counts what makes a host wait.
 class Space {

@@ -1,39 +1,16 @@
-// Threads as ranks over one GPU: the suites that every communicator passes.
+// Threads as ranks over the GPUs there are: the suites that every communicator passes.
 #include "conformance/communicator.hpp"
 #include "cuda/device_training.hpp"
 #include "cuda/staged.hpp"
+#include "cuda/streams.hpp"
 #include "zero/comm/in_process_cuda.hpp"
 #include "zero/comm/run_ranks.hpp"
 #include "zero/device/allocators.hpp"
-#include "zero/device/status.hpp"
-
-#include <cuda_runtime_api.h>
-
-#include <vector>
 
 namespace {
 
 using zero::InProcessCuda;
 using zero::device::MallocAllocator;
-
-/// A group of ranks on the devices there are, one stream each.
-struct Streams {
-  explicit Streams(int ranks) {
-    int devices = 1;
-    zero::device::check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
-    for (int rank = 0; rank < ranks; ++rank) {
-      zero::device::Scope const scope(rank % devices);
-      handles.emplace_back();
-      zero::device::check(cudaStreamCreate(&handles.back()), "cudaStreamCreate");
-      spaces.emplace_back(rank % devices, handles.back());
-    }
-  }
-  ~Streams() {
-    for (cudaStream_t const stream : handles) cudaStreamDestroy(stream);
-  }
-  std::vector<cudaStream_t> handles;
-  std::vector<zero::space::Cuda> spaces;
-};
 
 struct StagedWorld {
   static constexpr int ranks[] = {1, 2, 4};

@@ -163,8 +163,9 @@ void check_update(Cuda const& space, R const& rule) {
       for (auto const& values : state) {
         device_state.push_back(std::make_unique<Array<float>>(space, values, offset));
       }
+      std::int32_t step = 3;
       for (std::int32_t const skipped : {0, 1, 0}) {
-        zero::StepTerms const terms{.step = 3, .gradient_scale = 0.25f, .skipped = skipped};
+        zero::StepTerms const terms{.step = step++, .gradient_scale = 0.25f, .skipped = skipped};
         Array<zero::StepTerms> const device_terms(space, {terms}, 0);
         zero::UpdateRates const rates{.learning_rate = 1e-2f, .learning_rate_scale = 0.5f};
         zero::UpdateArrays<float, P, G, float, k> here{

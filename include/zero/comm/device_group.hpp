@@ -33,9 +33,12 @@ namespace zero::inline v0_1 {
 /// `start` and `wait` enqueue: a thread blocks in `wait` until its peers' threads have started the
 /// collective, and never for a device. The result is there, and `send` may be written again, for
 /// what is enqueued on the rank's stream from then on. The calls that start a collective are made
-/// by the last rank to arrive, for all of them. A group of one enqueues on the trainer's stream
-/// only, so that its steps can be captured in a graph; larger groups cannot, since their events
-/// cross threads.
+/// by the last rank to arrive, for all of them.
+///
+/// Steps can be captured in a CUDA graph. A group of one enqueues on the trainer's stream only. In
+/// a larger group the streams of all ranks are captured together: one begins, the others join it by
+/// an event, all ranks take their step, their streams come back to the first by events, and that
+/// ends the capture. The graph, launched on the first stream, is then a step of all ranks.
 ///
 /// Ranks that disagree about a collective, that throw, leave, or arrive too late end the whole
 /// family of groups, as in InProcess, and so does a call of the runtime that fails. A device that

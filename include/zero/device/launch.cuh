@@ -6,7 +6,7 @@
 #include "zero/device/scope.hpp"
 #include "zero/device/status.hpp"
 
-#include <cuda_runtime_api.h>
+#include <cuda_runtime.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -45,7 +45,8 @@ inline constexpr unsigned blocks_per_multiprocessor = 8;
   return static_cast<std::size_t>(gridDim.x) * blockDim.x;
 }
 
-/// Enqueues a kernel on the current device, which is that of the queue.
+/// Enqueues a kernel on the current device, which is that of the queue. A call of the runtime, and
+/// no <<<>>>, so that tests can run kernels under a runtime of their own.
 /// @return what the runtime says of this launch, or of earlier work in the device
 template <class... Parameters, class... Arguments>
 [[nodiscard]] cudaError_t try_launch(Queue const& queue,
@@ -53,8 +54,11 @@ template <class... Parameters, class... Arguments>
                                      unsigned threads,
                                      void (*kernel)(Parameters...),
                                      Arguments const&... arguments) noexcept {
-  kernel<<<blocks, threads, 0, queue.stream>>>(arguments...);
-  return cudaGetLastError();
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(threads);
+  config.stream = queue.stream;
+  return cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 
 /// Enqueues a kernel.

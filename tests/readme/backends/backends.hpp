@@ -83,7 +83,7 @@ inline constexpr Row in_process_cuda{
     .sums = "ordered",
     .overlap = "on a stream of its own",
     .memory = "",
-    .tested = "its logic over a fake runtime; tests for a GPU come with it",
+    .tested = "on an emulated device; tests for a GPU come with it",
     .abilities = {.split = true, .deadline = true, .failures = true}};
 
 inline constexpr Row nccl{

@@ -1,0 +1,167 @@
+// The emulated device tells right from wrong: else the tests over it would prove nothing.
+#include "cuda/streams.hpp"
+#include "zero/device/allocators.hpp"
+#include "zero/device/launch.cuh"
+#include "zero/space/cuda.hpp"
+
+#include <cuda_runtime.h>
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <vector>
+
+namespace {
+
+using zero::device::MallocAllocator;
+using zero::space::Cuda;
+
+/// Device memory for as long as a test runs.
+template <class T>
+struct Memory {
+  Memory(int device, std::size_t count) : allocator(device), bytes(count * sizeof(T)) {
+    data = static_cast<T*>(allocator.allocate(bytes, 256));
+    REQUIRE(data != nullptr);
+  }
+  ~Memory() { allocator.deallocate(data, bytes, 256); }
+  Memory(Memory const&) = delete;
+  Memory& operator=(Memory const&) = delete;
+
+  MallocAllocator allocator;
+  std::size_t bytes;
+  T* data = nullptr;
+};
+
+int fetched(Cuda const& space, int const* from) {
+  int value = -1;
+  space.download(&value, from, sizeof(int));
+  return value;
+}
+
+struct Store {
+  int* to;
+  int value;
+  void operator()() const { *to = value; }
+};
+
+TEST_CASE("emulated: without an event, another stream's work is not there yet") {
+  Streams const streams(3);
+  Cuda const& writer = streams.spaces[0];
+  Cuda const& reader = streams.spaces[2];  // of the same device
+  Memory<int> const word(0, 1);
+  Memory<int> const copy(0, 1);
+  writer.zero(word.data, sizeof(int));
+  CHECK(fetched(writer, word.data) == 0);
+  writer.call(Store{word.data, 7});
+  reader.copy(copy.data, word.data, sizeof(int));
+  CHECK(fetched(reader, copy.data) == 0);
+
+  cudaEvent_t event = nullptr;
+  CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming) == cudaSuccess);
+  CHECK(cudaEventRecord(event, writer.stream()) == cudaSuccess);
+  CHECK(cudaStreamWaitEvent(reader.stream(), event) == cudaSuccess);
+  reader.copy(copy.data, word.data, sizeof(int));
+  CHECK(fetched(reader, copy.data) == 7);
+  CHECK(cudaEventDestroy(event) == cudaSuccess);
+}
+
+template <bool waits>
+ZERO_KERNEL hand_over(int* out) {
+  __shared__ int word;
+  // Blocks share their memory one after the other.
+  if (threadIdx.x == 5) word = static_cast<int>(blockIdx.x) + 1;
+  if constexpr (waits) __syncthreads();
+  out[blockIdx.x * blockDim.x + threadIdx.x] = word;
+}
+
+template <bool waits>
+int right_words() {
+  Streams const streams(1);
+  Cuda const& space = streams.spaces[0];
+  constexpr unsigned blocks = 3;
+  constexpr unsigned threads = 32;
+  Memory<int> const words(0, std::size_t{blocks} * threads);
+  zero::device::launch(space.queue(), "hand_over", blocks, threads, hand_over<waits>, words.data);
+  std::vector<int> values(std::size_t{blocks} * threads);
+  space.download(values.data(), words.data, words.bytes);
+  int right = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    right += values[i] == static_cast<int>(i / threads) + 1 ? 1 : 0;
+  }
+  return right;
+}
+
+TEST_CASE("emulated: threads that do not wait for one another see what was there before") {
+  CHECK(right_words<true>() == 96);
+  CHECK(right_words<false>() < 96);
+}
+
+TEST_CASE("emulated: work goes to streams of the current device only") {
+  Streams const streams(2);
+  zero::device::Queue queue = streams.spaces[1].queue();
+  Memory<int> const words(1, 32);
+  {
+    zero::device::Scope const scope(1);
+    CHECK(zero::device::try_launch(queue, 1, 32, hand_over<true>, words.data) == cudaSuccess);
+  }
+  CHECK(zero::device::try_launch(queue, 1, 32, hand_over<true>, words.data) ==
+        cudaErrorInvalidResourceHandle);
+  cudaEvent_t event = nullptr;
+  CHECK(cudaEventCreateWithFlags(&event, 0) == cudaSuccess);
+  CHECK(cudaEventRecord(event, streams.handles[1]) == cudaErrorInvalidResourceHandle);
+  CHECK(cudaEventDestroy(event) == cudaSuccess);
+  CHECK(cudaGetLastError() == cudaErrorInvalidResourceHandle);
+  CHECK(cudaGetLastError() == cudaSuccess);
+}
+
+/// Captures what `body` does on one stream; the runtime's verdict.
+template <class Body>
+cudaError_t captured(Streams const& streams, Body const& body) {
+  cudaGraph_t graph = nullptr;
+  CHECK(cudaStreamBeginCapture(streams.handles[0], cudaStreamCaptureModeThreadLocal) ==
+        cudaSuccess);
+  body();
+  cudaError_t const status = cudaStreamEndCapture(streams.handles[0], &graph);
+  CHECK((graph != nullptr) == (status == cudaSuccess));
+  CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+  static_cast<void>(cudaGetLastError());
+  return status;
+}
+
+TEST_CASE("emulated: capture refuses what a graph cannot hold") {
+  Streams const streams(3);
+  cudaStream_t const first = streams.handles[0];
+  cudaStream_t const other = streams.handles[2];
+  Cuda const& space = streams.spaces[0];
+  Memory<int> const word(0, 1);
+  cudaEvent_t event = nullptr;
+  CHECK(cudaEventCreateWithFlags(&event, 0) == cudaSuccess);
+
+  CHECK(captured(streams, [&] { space.call(Store{word.data, 1}); }) == cudaSuccess);
+  CHECK(captured(streams, [&] {
+          CHECK_THROWS_AS(static_cast<void>(fetched(space, word.data)), zero::Error);
+        }) == cudaErrorStreamCaptureInvalidated);
+  CHECK(captured(streams, [&] { CHECK_THROWS_AS(Memory<int>(0, 1), zero::Error); }) ==
+        cudaErrorStreamCaptureInvalidated);
+
+  CHECK(cudaEventRecord(event, other) == cudaSuccess);
+  CHECK(captured(streams, [&] {
+          CHECK(cudaStreamWaitEvent(first, event) == cudaErrorStreamCaptureIsolation);
+        }) == cudaErrorStreamCaptureInvalidated);
+
+  auto const fork = [&] {
+    CHECK(cudaEventRecord(event, first) == cudaSuccess);
+    CHECK(cudaStreamWaitEvent(other, event) == cudaSuccess);
+    streams.spaces[2].call(Store{word.data, 2});
+  };
+  CHECK(captured(streams, fork) == cudaErrorStreamCaptureUnjoined);
+  CHECK(captured(streams, [&] {
+          fork();
+          CHECK(cudaEventRecord(event, other) == cudaSuccess);
+          CHECK(cudaStreamWaitEvent(first, event) == cudaSuccess);
+        }) == cudaSuccess);
+  CHECK(cudaStreamWaitEvent(first, event) == cudaErrorCapturedEvent);
+  static_cast<void>(cudaGetLastError());
+  CHECK(cudaEventDestroy(event) == cudaSuccess);
+}
+
+}  // namespace

@@ -1,0 +1,40 @@
+/// @file
+/// Kernels as functions of the host: the words, variables and functions of CUDA C++ that ours use.
+#pragma once
+
+#include "cuda_runtime_api.h"
+#include "emulated/grid.hpp"
+
+#include <cstddef>
+#include <functional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+struct cudaLaunchConfig_t {
+  dim3 gridDim;
+  dim3 blockDim;
+  std::size_t dynamicSmemBytes;
+  cudaStream_t stream;
+};
+
+namespace emulated {
+
+/// Checks a launch as the runtime does, and enqueues it.
+cudaError_t launch(cudaLaunchConfig_t const& config, std::function<void()> thread);
+
+}  // namespace emulated
+
+/// Parameters are copied now, and for every thread again: none sees what another does to them.
+template <class... Parameters, class... Arguments>
+cudaError_t cudaLaunchKernelEx(cudaLaunchConfig_t const* config,
+                               void (*kernel)(Parameters...),
+                               Arguments&&... arguments) {
+  using Copies = std::tuple<Parameters...>;
+  static_assert((std::is_trivially_copyable_v<Parameters> && ...));
+  static_assert(sizeof(Copies) <= 4096, "a kernel's parameters have 4 KB");
+  return emulated::launch(*config,
+                          [kernel, copies = Copies(std::forward<Arguments>(arguments)...)] {
+                            std::apply(kernel, copies);
+                          });
+}
