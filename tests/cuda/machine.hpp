@@ -17,11 +17,12 @@ namespace fake {
 
 struct Stream;
 
-/// A piece of work, or a wait for another stream.
+/// A piece of work, a wait for another stream, or work that other threads may not be ready for.
 struct Work {
   std::function<void()> run;
   Stream* other = nullptr;
   std::size_t upto = 0;
+  std::function<bool()> attempt;  ///< false: not yet
 };
 
 /// When transfers are done.
@@ -63,7 +64,14 @@ class Machine {
   }
   void enqueue(Stream* stream, std::function<void()> work) {
     std::lock_guard const lock(mutex_);
-    push(stream, {.run = std::move(work)});
+    push(stream, {.run = std::move(work), .other = nullptr, .attempt = {}});
+  }
+  /// Enqueues work that is tried until it says it is done, behind so many pieces of work.
+  std::size_t enqueue_attempt(Stream* stream, std::function<bool()> attempt) {
+    std::lock_guard const lock(mutex_);
+    std::size_t const position = stream->enqueued;
+    push(stream, {.run = {}, .other = nullptr, .attempt = std::move(attempt)});
+    return position;
   }
   void record(Stream* stream, Event* event) {
     std::lock_guard const lock(mutex_);
@@ -72,17 +80,22 @@ class Machine {
   void wait(Stream* stream, Event* event) {
     std::lock_guard const lock(mutex_);
     if (event->stream == nullptr) return;  // never recorded: as the CUDA runtime has it
-    push(stream, {.run = {}, .other = event->stream, .upto = event->upto});
+    push(stream, {.run = {}, .other = event->stream, .upto = event->upto, .attempt = {}});
   }
-  /// Does all that was enqueued to a stream, and what it waits for.
-  void synchronize(Stream* stream) {
+  /// Does all that was enqueued to a stream, and what it waits for. False if that takes work that
+  /// other threads have not enqueued yet.
+  bool synchronize(Stream* stream) {
     std::lock_guard const lock(mutex_);
-    advance(stream, stream->enqueued);
+    return reach(stream, stream->enqueued);
   }
-  /// Does what was enqueued before an event, and what that waits for.
-  void synchronize(Event const* event) {
+  /// Does what was enqueued before an event, and what that waits for, or no more than `most` pieces
+  /// of it; false if not all of it is done.
+  bool synchronize(Event const* event, std::size_t most = ~std::size_t{0}) {
     std::lock_guard const lock(mutex_);
-    if (event->stream != nullptr) advance(event->stream, event->upto);
+    Stream* const stream = event->stream;
+    if (stream == nullptr || stream->done >= event->upto) return true;
+    std::size_t const end = event->upto - stream->done > most ? stream->done + most : event->upto;
+    return reach(stream, end) && stream->done >= event->upto;
   }
   /// Does some work of some stream, if it has any.
   template <class Random>
@@ -90,14 +103,38 @@ class Machine {
     std::lock_guard const lock(mutex_);
     if (streams_.empty()) return;
     Stream& stream = streams_[random() % streams_.size()];
-    advance(&stream, std::min(stream.enqueued, stream.done + random() % 4));
+    reach(&stream, std::min(stream.enqueued, stream.done + random() % 4));
   }
 
-  /// Counts calls of the runtime; the call with this number fails, and those after it.
+  /// Does the first `upto` pieces of a stream's work, unless they cannot be done yet. For work that
+  /// runs, which has the lock.
+  static bool reach(Stream* stream, std::size_t upto) {
+    while (stream->done < upto) {
+      Work& next = stream->work.front();
+      if (next.other != nullptr && !reach(next.other, next.upto)) return false;
+      if (next.attempt && !next.attempt()) return false;
+      Work const work = std::move(next);
+      stream->work.pop_front();
+      ++stream->done;
+      if (work.run) work.run();
+    }
+    return true;
+  }
+
+  /// Forgets work that was not done.
+  void drop(Stream* stream) {
+    std::lock_guard const lock(mutex_);
+    stream->work.clear();
+    stream->done = stream->enqueued;
+  }
+
+  /// Counts calls of the runtime; the call with this number fails, and so many after it.
   std::size_t fail_at = ~std::size_t{0};
+  std::size_t fail_more = ~std::size_t{0};
   bool call() {
     std::lock_guard const lock(mutex_);
-    return calls_++ < fail_at;
+    std::size_t const number = calls_++;
+    return number < fail_at || number - fail_at > fail_more;
   }
   [[nodiscard]] std::size_t calls() const { return calls_; }
 
@@ -108,22 +145,9 @@ class Machine {
     while (stream->early && stream->done < stream->enqueued) {
       Work const& next = stream->work.front();
       if (next.other != nullptr && next.other->done < next.upto) return;
-      advance(stream, stream->done + 1);
+      if (!reach(stream, stream->done + 1)) return;
     }
   }
-  static void advance(Stream* stream, std::size_t upto) {
-    while (stream->done < upto) {
-      Work const work = std::move(stream->work.front());
-      stream->work.pop_front();
-      ++stream->done;
-      if (work.other != nullptr) {
-        advance(work.other, work.upto);
-      } else {
-        work.run();
-      }
-    }
-  }
-
   Transfers transfers_;
   std::mutex mutex_;
   std::deque<Stream> streams_;

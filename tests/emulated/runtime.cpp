@@ -3,62 +3,23 @@
 // the real runtime would only punish now and then is refused every time.
 #include "emulated/runtime.hpp"
 
-#include "cuda/machine.hpp"
-#include "emulated/capture.hpp"
-#include "emulated/memory.hpp"
+#include "emulated/grid.hpp"
+#include "emulated/state.hpp"
 
 #include <cuda_runtime.h>
 
-#include <cstdlib>
 #include <cstring>
-#include <mutex>
-#include <random>
-#include <string_view>
-#include <utility>
+#include <memory>
 #include <vector>
 
 namespace emulated {
-
-namespace {
-
-thread_local int current_device = 0;
-thread_local cudaError_t last_error = cudaSuccess;
-
-/// Everything there is, behind one lock.
-struct State {
-  std::mutex mutex;
-  fake::Machine machine;
-  Memory memory;
-  std::set<CUstream_st*> streams;
-  std::mt19937 random{2026};
-  bool in_random_order = [] {
-    char const* const order = std::getenv("ZERO_EMULATED_ORDER");
-    return order != nullptr && std::string_view(order) == "random";
-  }();
-};
 
 State& state() {
   static State instance;
   return instance;
 }
 
-/// One call of the runtime at a time; memory is closed again after it.
-struct Turn {
-  std::lock_guard<std::mutex> lock{state().mutex};
-  Turn() = default;
-  Turn(Turn const&) = delete;
-  Turn& operator=(Turn const&) = delete;
-  ~Turn() { state().memory.hide(); }
-};
-
-/// A call that can be made to fail. Its error is kept for cudaGetLastError.
-template <class Body>
-cudaError_t call(Body const& body) {
-  Turn const turn;
-  cudaError_t const status = state().machine.call() ? body() : cudaErrorUnknown;
-  if (status != cudaSuccess) last_error = status;
-  return status;
-}
+namespace {
 
 /// A call that must not be made by a thread that captures.
 bool forbidden() {
@@ -76,22 +37,25 @@ bool forbidden() {
   return found;
 }
 
-/// Puts work into a stream, or into the graph that captures it.
-void enqueue(CUstream_st* stream, std::function<void()> work) {
-  if (stream->capture != nullptr) {
-    stream->capture->add(std::move(work), stream->frontier);
-    return;
-  }
-  State& all = state();
-  all.machine.enqueue(stream->queue, std::move(work));
-  if (all.in_random_order) all.machine.progress(all.random);
+/// A device that fails for good does nothing any more.
+bool dead() {
+  fake::Machine const& machine = state().machine;
+  return machine.calls() > machine.fail_at && machine.fail_more == forever;
 }
 
-bool known(CUstream_st* stream) { return state().streams.count(stream) != 0; }
+/// Ready once all work of a stream is done.
+cudaError_t drained(fake::Stream* queue) {
+  if (dead()) return cudaSuccess;
+  return state().machine.synchronize(queue) ? cudaSuccess : cudaErrorNotReady;
+}
 
 }  // namespace
 
-void fail_from(std::size_t number) { state().machine.fail_at = number; }
+void fail(std::size_t number, std::size_t more) {
+  Turn const turn;
+  state().machine.fail_at = number;
+  state().machine.fail_more = more;
+}
 std::size_t calls() { return state().machine.calls(); }
 
 cudaError_t launch(cudaLaunchConfig_t const& config, std::function<void()> thread) {
@@ -113,8 +77,10 @@ cudaError_t launch(cudaLaunchConfig_t const& config, std::function<void()> threa
 
 }  // namespace emulated
 
+using emulated::blocking_call;
 using emulated::call;
 using emulated::current_device;
+using emulated::drained;
 using emulated::known;
 using emulated::state;
 
@@ -140,6 +106,7 @@ char const* cudaGetErrorName(cudaError_t error) {
     case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
     case cudaErrorInvalidResourceHandle: return "cudaErrorInvalidResourceHandle";
     case cudaErrorPeerAccessAlreadyEnabled: return "cudaErrorPeerAccessAlreadyEnabled";
+    case cudaErrorNotReady: return "cudaErrorNotReady";
     case cudaErrorStreamCaptureUnsupported: return "cudaErrorStreamCaptureUnsupported";
     case cudaErrorStreamCaptureInvalidated: return "cudaErrorStreamCaptureInvalidated";
     case cudaErrorStreamCaptureMerge: return "cudaErrorStreamCaptureMerge";
@@ -159,6 +126,11 @@ cudaError_t cudaGetLastError() { return std::exchange(emulated::last_error, cuda
 
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = emulated::devices;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = 12080;
   return cudaSuccess;
 }
 
@@ -217,12 +189,18 @@ cudaError_t cudaMallocAsync(void** memory, std::size_t bytes, cudaStream_t strea
 }
 
 cudaError_t cudaFree(void* memory) {
-  // Never made to fail: those who give memory back do not ask.
-  emulated::Turn const turn;
   if (memory == nullptr) return cudaSuccess;
-  if (emulated::forbidden()) return cudaErrorStreamCaptureUnsupported;
-  for (CUstream_st* const stream : state().streams) state().machine.synchronize(stream->queue);
-  return state().memory.free(memory) ? cudaSuccess : cudaErrorInvalidValue;
+  return emulated::unfailing_call([&] {
+    if (emulated::forbidden()) return cudaErrorStreamCaptureUnsupported;
+    // Waits for the device.
+    int const device = state().memory.device_of(memory, 0);
+    for (CUstream_st* const stream : state().streams) {
+      if (stream->device == device && drained(stream->queue) != cudaSuccess) {
+        return cudaErrorNotReady;
+      }
+    }
+    return state().memory.free(memory) ? cudaSuccess : cudaErrorInvalidValue;
+  });
 }
 
 cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
@@ -237,7 +215,9 @@ cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
 
 cudaError_t cudaMemcpyAsync(
     void* to, void const* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
-  return call([&] {
+  bool enqueued = false;
+  return blocking_call([&] {
+    if (enqueued) return drained(stream->queue);
     if (!known(stream)) return cudaErrorInvalidResourceHandle;
     bool const to_device = state().memory.device_of(to, bytes) >= 0;
     bool const from_device = state().memory.device_of(from, bytes) >= 0;
@@ -258,8 +238,8 @@ cudaError_t cudaMemcpyAsync(
     // Pageable memory of the host is read and written before the call returns.
     if (from_device) {
       state().machine.enqueue(stream->queue, [=] { copy(from); });
-      state().machine.synchronize(stream->queue);
-      return cudaSuccess;
+      enqueued = true;
+      return drained(stream->queue);
     }
     auto const* const begin = static_cast<std::byte const*>(from);
     emulated::enqueue(
@@ -297,19 +277,40 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned /*flags*/) 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   emulated::Turn const turn;
   if (!known(stream)) return cudaErrorInvalidResourceHandle;
-  state().machine.synchronize(stream->queue);
+  // What cannot be done yet goes on without the stream.
+  if (emulated::dead()) state().machine.drop(stream->queue);
+  static_cast<void>(drained(stream->queue));
   state().streams.erase(stream);
   delete stream;
   return cudaSuccess;
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  return blocking_call([&] {
+    if (!known(stream)) return cudaErrorInvalidResourceHandle;
+    if (emulated::forbidden() || stream->capture != nullptr) {
+      return cudaErrorStreamCaptureUnsupported;
+    }
+    return drained(stream->queue);
+  });
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
   return call([&] {
     if (!known(stream)) return cudaErrorInvalidResourceHandle;
     if (emulated::forbidden() || stream->capture != nullptr) {
       return cudaErrorStreamCaptureUnsupported;
     }
-    state().machine.synchronize(stream->queue);
+    fake::Event now{.stream = stream->queue, .upto = stream->queue->enqueued};
+    return state().machine.synchronize(&now, 1) ? cudaSuccess : cudaErrorNotReady;
+  });
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  return call([&] {
+    if (!known(stream)) return cudaErrorInvalidResourceHandle;
+    *status =
+        stream->capture != nullptr ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
     return cudaSuccess;
   });
 }
@@ -359,16 +360,26 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   });
 }
 
+namespace {
+
+/// Asks for an event, and lets so much work be done as nobody is in the way of.
+cudaError_t ask(cudaEvent_t event, std::size_t most) {
+  if (event->capture != nullptr) {
+    event->capture->valid = false;
+    return cudaErrorCapturedEvent;
+  }
+  if (emulated::forbidden()) return cudaErrorStreamCaptureUnsupported;
+  return state().machine.synchronize(event->event, most) ? cudaSuccess : cudaErrorNotReady;
+}
+
+}  // namespace
+
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  return call([&] {
-    if (event->capture != nullptr) {
-      event->capture->valid = false;
-      return cudaErrorCapturedEvent;
-    }
-    if (emulated::forbidden()) return cudaErrorStreamCaptureUnsupported;
-    state().machine.synchronize(event->event);
-    return cudaSuccess;
-  });
+  return blocking_call([&] { return ask(event, ~std::size_t{0}); });
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  return call([&] { return ask(event, 1); });
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {

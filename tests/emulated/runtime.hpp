@@ -9,8 +9,12 @@ namespace emulated {
 /// How many devices there are; all of them can reach one another.
 inline constexpr int devices = 2;
 
-/// Lets every call of the runtime from this number on fail, for a reason unknown.
-void fail_from(std::size_t number);
+inline constexpr std::size_t never = ~std::size_t{0};
+inline constexpr std::size_t forever = never;
+
+/// Lets a call of the runtime fail for a reason unknown, and so many after it. Devices that fail
+/// forever do nothing any more.
+void fail(std::size_t number, std::size_t more);
 /// How many calls there have been.
 std::size_t calls();
 

@@ -1,0 +1,96 @@
+/// @file
+/// The state of the emulated runtime, for its own sources.
+#pragma once
+
+#include "cuda/machine.hpp"
+#include "emulated/capture.hpp"
+#include "emulated/memory.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <mutex>
+#include <random>
+#include <set>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+namespace emulated {
+
+inline thread_local int current_device = 0;
+inline thread_local cudaError_t last_error = cudaSuccess;
+
+/// Everything there is, behind one lock.
+struct State {
+  std::mutex mutex;
+  fake::Machine machine;
+  Memory memory;
+  std::set<CUstream_st*> streams;
+  std::mt19937 random{2026};
+  bool in_random_order = [] {
+    char const* const order = std::getenv("ZERO_EMULATED_ORDER");
+    return order != nullptr && std::string_view(order) == "random";
+  }();
+};
+
+State& state();
+
+/// One call of the runtime at a time; memory is closed again after it.
+struct Turn {
+  std::lock_guard<std::mutex> lock{state().mutex};
+  Turn() = default;
+  Turn(Turn const&) = delete;
+  Turn& operator=(Turn const&) = delete;
+  ~Turn() { state().memory.hide(); }
+};
+
+/// What a call has answered, kept for cudaGetLastError.
+inline cudaError_t answer(cudaError_t status) {
+  if (status != cudaSuccess) last_error = status;
+  return status;
+}
+
+/// A call that can be made to fail.
+template <class Body>
+cudaError_t call(Body const& body) {
+  Turn const turn;
+  return answer(state().machine.call() ? body() : cudaErrorUnknown);
+}
+
+/// A call that blocks as long as `body` says cudaErrorNotReady. Never made to fail: those who give
+/// something back do not ask.
+template <class Body>
+cudaError_t unfailing_call(Body const& body) {
+  for (;; std::this_thread::sleep_for(std::chrono::microseconds(50))) {
+    Turn const turn;
+    cudaError_t const status = body();
+    if (status != cudaErrorNotReady) return answer(status);
+  }
+}
+
+/// The same, which can be made to fail.
+template <class Body>
+cudaError_t blocking_call(Body const& body) {
+  bool first = true;
+  return unfailing_call([&] {
+    return std::exchange(first, false) && !state().machine.call() ? cudaErrorUnknown : body();
+  });
+}
+
+inline bool known(CUstream_st* stream) { return state().streams.count(stream) != 0; }
+
+/// Puts work into a stream, or into the graph that captures it.
+inline void enqueue(CUstream_st* stream, std::function<void()> work) {
+  if (stream->capture != nullptr) {
+    stream->capture->add(std::move(work), stream->frontier);
+    return;
+  }
+  State& all = state();
+  all.machine.enqueue(stream->queue, std::move(work));
+  if (all.in_random_order) all.machine.progress(all.random);
+}
+
+}  // namespace emulated
