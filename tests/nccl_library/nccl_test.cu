@@ -65,6 +65,8 @@ void run_group(int ranks, Options const& options, Body const& body) {
           comm.close();
         }
         check(cudaStreamDestroy(stream), "cudaStreamDestroy");
+        // What polling found unfinished is no error of the trainer's.
+        check(cudaGetLastError(), "what was left by the communicator");
       } catch (...) {
         std::lock_guard const lock(mutex);
         if (first == nullptr) first = std::current_exception();

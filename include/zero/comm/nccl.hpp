@@ -10,6 +10,7 @@
 #include "zero/base/dtype.hpp"
 #include "zero/comm/nccl/api.hpp"
 #include "zero/comm/nccl/communicator.hpp"
+#include "zero/device/status.hpp"
 #include "zero/space/cuda.hpp"
 
 #include <cuda_runtime_api.h>
@@ -37,6 +38,8 @@ nccl::Status nccl_device_sum(nccl::RankSum const& sum, int device, cudaStream_t 
 
 [[nodiscard]] inline nccl::Status cuda_status(cudaError_t error) noexcept {
   if (error == cudaSuccess) return {};
+  // "Not ready" is an error to the runtime, too, which would tell the next that asks for its last.
+  device::ignore(error);
   if (error == cudaErrorNotReady) return {nccl::Result::in_progress};
   return {nccl::Result::unhandled_cuda_error, cudaGetErrorString(error)};
 }
@@ -270,27 +273,30 @@ namespace zero::inline v0_1::detail {
 /// own block joins the others in staging memory first.
 template <class>
 nccl::Status nccl_device_sum(nccl::RankSum const& sum, int device, cudaStream_t stream) {
-  device::Queue const queue = device::queue_of(device, stream);
+  device::Queue queue{.device = device, .stream = stream};
+  nccl::Status const asked = cuda_status(
+      cudaDeviceGetAttribute(&queue.multiprocessors, cudaDevAttrMultiProcessorCount, device));
+  if (!asked.ok()) return asked;
   std::size_t const block = sum.count * size_of(sum.dtype);
   device::SumTargets targets;
   targets.at[0] = sum.out;
   auto* const staged = static_cast<std::byte*>(const_cast<void*>(sum.staged));
   std::byte* const own = staged + static_cast<std::size_t>(sum.rank) * block;
+  auto const add = [&](auto const& sources) {
+    return cuda_status(device::try_sum_ranks(
+        queue, sum.dtype, sum.accumulate, targets, sources, sum.ranks, 0, sum.count));
+  };
   if (sum.ranks > device::max_listed_ranks) {
     nccl::Status const copied =
         cuda_status(cudaMemcpyAsync(own, sum.own, block, cudaMemcpyDeviceToDevice, stream));
-    if (!copied.ok()) return copied;
-    device::BufferBlocks const blocks{.first = staged, .stride = sum.count};
-    device::sum_ranks(queue, sum.dtype, sum.accumulate, targets, blocks, sum.ranks, 0, sum.count);
-  } else {
-    device::BufferList list;
-    for (int rank = 0; rank < sum.ranks; ++rank) {
-      list.at[rank] = staged + static_cast<std::size_t>(rank) * block;
-    }
-    list.at[sum.rank] = sum.own;
-    device::sum_ranks(queue, sum.dtype, sum.accumulate, targets, list, sum.ranks, 0, sum.count);
+    return copied.ok() ? add(device::BufferBlocks{.first = staged, .stride = sum.count}) : copied;
   }
-  return cuda_status(cudaPeekAtLastError());
+  device::BufferList list;
+  for (int rank = 0; rank < sum.ranks; ++rank) {
+    list.at[rank] = staged + static_cast<std::size_t>(rank) * block;
+  }
+  list.at[sum.rank] = sum.own;
+  return add(list);
 }
 
 }  // namespace zero::inline v0_1::detail

@@ -92,7 +92,7 @@ inline constexpr Row nccl{
     .sums = "ordered or NCCL's",
     .overlap = "on streams of its own",
     .memory = "registered buffers, symmetric windows",
-    .tested = "its logic over a fake NCCL; tests for GPUs come with it",
+    .tested = "on emulated devices, and its faults over a fake NCCL; tests for GPUs come with it",
     .abilities = {.split = true, .deadline = true, .failures = true, .allocator = true}};
 
 inline constexpr Row all[] = {self, in_process, mpi, in_process_cuda, nccl};
