@@ -31,11 +31,15 @@ double repeated(
   return meeting.longest(rank, clock.seconds()) / repeat;
 }
 
-/// Prints a table on rank 0. Collective.
+/// What the benchmarks of collectives are told.
+inline std::size_t largest_buffer(int argc, char** argv) {
+  return size_option(argc, argv, "bytes of the largest buffer", 256 * zero::MiB);
+}
+
+/// Prints a table for buffers of up to `largest` bytes on rank 0. Collective.
 template <zero::Communicator C>
-void collectives(char const* backend, C& comm, Meeting& meeting) {
+void collectives(char const* backend, C& comm, Meeting& meeting, std::size_t largest) {
   using zero::Op;
-  constexpr std::size_t largest = 256 * zero::MiB;
   auto const space = comm.space();
   auto const ranks = static_cast<std::size_t>(comm.size());
   int const rank = comm.rank();

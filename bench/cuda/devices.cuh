@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -35,6 +36,17 @@ inline int devices_or_excuse() {
   check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
   std::printf("%d x %s\n", devices, properties.name);
   return devices;
+}
+
+/// The number that a benchmark's only argument gives, or what is usual. Exits with what there is to
+/// know if that is no number, or if it is asked for.
+inline std::size_t size_option(int argc, char** argv, char const* what, std::size_t usual) {
+  if (argc < 2) return usual;
+  char* end = nullptr;
+  unsigned long long const value = std::strtoull(argv[1], &end, 10);
+  if (argc == 2 && *end == '\0' && value > 0) return static_cast<std::size_t>(value);
+  std::printf("usage: %s [%s = %zu]\n", argv[0], what, usual);
+  std::exit(std::string_view(argv[1]) == "--help" ? 0 : 2);
 }
 
 /// A pair of events around work in a stream.

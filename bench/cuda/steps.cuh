@@ -58,9 +58,8 @@ class ExposedOnStream {
 /// A model of equal units, whose passes over gradients and parameters cost nothing: what is left is
 /// reduction, norm, update and gathers.
 template <class Stage, zero::Communicator C>
-void steps(char const* backend, C& inner, Meeting& meeting) {
+void steps(char const* backend, C& inner, Meeting& meeting, std::size_t unit_elements) {
   constexpr std::size_t units = 8;
-  constexpr std::size_t unit_elements = std::size_t{8} << 20;
   constexpr int repeat = 10;
   std::vector<zero::Tensor> tensors;
   for (std::size_t u = 0; u < units; ++u) {
@@ -108,13 +107,18 @@ void steps(char const* backend, C& inner, Meeting& meeting) {
   }
 }
 
+/// What the benchmarks of steps are told: 8 units of so many elements.
+inline std::size_t unit_elements(int argc, char** argv) {
+  return size_option(argc, argv, "elements of each of 8 units", std::size_t{8} << 20);
+}
+
 /// All stages, one after the other. Collective.
 template <zero::Communicator C>
-void all_steps(char const* backend, C& comm, Meeting& meeting) {
-  steps<zero::stage::Replicated>(backend, comm, meeting);
-  steps<zero::stage::Pos>(backend, comm, meeting);
-  steps<zero::stage::PosG>(backend, comm, meeting);
-  steps<zero::stage::PosGP>(backend, comm, meeting);
+void all_steps(char const* backend, C& comm, Meeting& meeting, std::size_t unit_elements) {
+  steps<zero::stage::Replicated>(backend, comm, meeting, unit_elements);
+  steps<zero::stage::Pos>(backend, comm, meeting, unit_elements);
+  steps<zero::stage::PosG>(backend, comm, meeting, unit_elements);
+  steps<zero::stage::PosGP>(backend, comm, meeting, unit_elements);
 }
 
 }  // namespace bench
