@@ -1,7 +1,9 @@
 #!/bin/sh
-# Runs the CUDA tests under compute-sanitizer's four tools. Usage: sanitize.sh <zero_cuda_tests>
+# Runs tests that need a GPU under tools of compute-sanitizer.
+# Usage: sanitize.sh <program> <tool>...
 set -eu
 tests=$1
+shift
 if ! command -v compute-sanitizer >/dev/null 2>&1; then
   echo "skipped: compute-sanitizer is not in the PATH"
   exit 77
@@ -12,7 +14,7 @@ if [ "$status" -eq 77 ]; then
   echo "skipped: no GPU to run on"
   exit 77
 fi
-for tool in memcheck racecheck initcheck synccheck; do
+for tool in "$@"; do
   echo "=== $tool"
   compute-sanitizer --tool "$tool" --error-exitcode 1 "$tests" || status=1
 done

@@ -20,6 +20,8 @@ using mpi_tests::Route;
 struct Outcome {
   std::vector<std::byte> owned;  ///< master weights and states, in order
   std::vector<double> norms;
+  std::vector<bool> skipped;
+  float loss_scale = 0.f;
   zero::TrafficCounts traffic;
   bool as_planned = false;
 };
@@ -30,17 +32,30 @@ void append(std::vector<std::byte>& bytes, std::span<T const> values) {
   bytes.insert(bytes.end(), raw.begin(), raw.end());
 }
 
-/// Trains the toy model for a few steps on one rank of any communicator.
-template <class Stage, class C, class Memory>
+/// What is trained.
+template <class S, class P = zero::Mixed<zero::bf16>, class R = zero::AdamW>
+struct Setup {
+  using Stage = S;
+  using Precision = P;
+  using Rule = R;
+};
+
+/// Trains the toy model for a few steps on one rank of any communicator; in one of them a gradient
+/// of the last rank is not finite.
+template <class S, class C, class Memory>
 Outcome train(C& inner, Memory const& memory) {
-  toy::Run const run{.ranks = inner.size(), .steps = 5, .bucket_bytes = 12345, .max_norm = 5.};
+  toy::Run const run{.ranks = inner.size(),
+                     .steps = 5,
+                     .bucket_bytes = 12345,
+                     .max_norm = 5.,
+                     .fault = {.step = 2, .micro_batch = inner.size() - 1}};
   Outcome outcome;
   zero::Counting counted{inner};
   zero::ShardedOptimizer optimizer{counted,
                                    toy::model(),
-                                   Stage{},
-                                   zero::Mixed<zero::bf16>{},
-                                   zero::AdamW{},
+                                   typename S::Stage{},
+                                   typename S::Precision{},
+                                   typename S::Rule{},
                                    memory,
                                    zero::Bucket{run.bucket_bytes}};
   optimizer.load_parameters(
@@ -56,13 +71,18 @@ Outcome train(C& inner, Memory const& memory) {
       std::size_t place = 0;
       for (std::size_t t = 0; t < tensors.size(); ++t) {
         if (tensors[t].unit != unit) continue;
-        toy::backward(run, t, step, inner.rank(), 1.f, weights[place], gradients[place]);
+        float const scale = optimizer.loss_scale();
+        toy::backward(run, t, step, inner.rank(), scale, weights[place], gradients[place]);
         ++place;
       }
       optimizer.reduce(std::move(gradients));
     }
-    outcome.norms.push_back(optimizer.step({.max_norm = run.max_norm}).grad_norm);
+    auto const report =
+        optimizer.step({.max_norm = run.max_norm, .non_finite = zero::NonFinite::skip});
+    outcome.norms.push_back(report.skipped ? 0. : report.grad_norm);
+    outcome.skipped.push_back(report.skipped);
   }
+  outcome.loss_scale = optimizer.loss_scale();
   optimizer.settle();
   optimizer.visit_owned(
       [&](zero::Tensor const&, std::size_t, auto const& master, auto const& states) {
@@ -74,19 +94,19 @@ Outcome train(C& inner, Memory const& memory) {
   return outcome;
 }
 
-template <class Stage>
-void check_stage(Route route) {
+template <class S>
+void check(Route route) {
   int const size = mpi_tests::world_size();
-  INFO("stage " << std::string(Stage::name) << ", " << std::string(mpi_tests::name(route))
-                << ", ranks " << size);
+  INFO("stage " << std::string(S::Stage::name) << ", precision " << std::string(S::Precision::name)
+                << ", " << std::string(mpi_tests::name(route)) << ", ranks " << size);
   std::vector<Outcome> expected(static_cast<std::size_t>(size));
   zero::run_ranks(size, [&](zero::InProcess& comm) {
-    expected[static_cast<std::size_t>(comm.rank())] = train<Stage>(comm, zero::Owned<>{});
+    expected[static_cast<std::size_t>(comm.rank())] = train<S>(comm, zero::Owned<>{});
   });
   Outcome got;
   mpi_tests::with_group<zero::mpi::Ordered>(size, route, [&](auto& comm) {
     using Memory = zero::Owned<zero::mpi::SharedAllocator>;
-    got = train<Stage>(comm, Memory{comm.allocator()});
+    got = train<S>(comm, Memory{comm.allocator()});
     auto const transport = comm.transport();
     bool const near = route == Route::window || route == Route::thread;
     // Everything above 2 KiB lies in the window, so nothing needs a message.
@@ -99,16 +119,27 @@ void check_stage(Route route) {
   CHECK(!expected[0].owned.empty());
   CHECK(got.owned == wanted.owned);
   CHECK(got.norms == wanted.norms);
+  CHECK(got.skipped == wanted.skipped);
+  CHECK(got.skipped[2]);
+  CHECK(got.loss_scale == wanted.loss_scale);
   CHECK(got.traffic == wanted.traffic);
   CHECK(got.as_planned);
 }
 
 TEST_CASE("ShardedOptimizer over Mpi: the bits and the traffic of InProcess under every stage") {
   for (Route const route : mpi_tests::routes) {
-    check_stage<zero::stage::Replicated>(route);
-    check_stage<zero::stage::Pos>(route);
-    check_stage<zero::stage::PosG>(route);
-    check_stage<zero::stage::PosGP>(route);
+    check<Setup<zero::stage::Replicated>>(route);
+    check<Setup<zero::stage::Pos>>(route);
+    check<Setup<zero::stage::PosG>>(route);
+    check<Setup<zero::stage::PosGP>>(route);
+  }
+}
+
+TEST_CASE("ShardedOptimizer over Mpi: other precisions and rules") {
+  for (Route const route : {Route::window, Route::exchange}) {
+    check<Setup<zero::stage::PosG, zero::Fp32, zero::Lion>>(route);
+    // Whether a step overflows, all ranks decide alike.
+    check<Setup<zero::stage::PosGP, zero::Mixed<zero::fp16>, zero::Sgd>>(route);
   }
 }
 
