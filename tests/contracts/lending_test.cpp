@@ -1,0 +1,240 @@
+/// What a trainer may lend and when: checked when it is lent, exchanged between the steps.
+#include "contracts/lent_memory.hpp"
+#include "contracts/loop.hpp"
+#include "zero/zero.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace lending_test {
+namespace {
+
+using contracts::Borrower;
+using contracts::LentMemory;
+using Comm = contracts::RecordedInProcess;
+using Fp32G = Borrower<zero::stage::PosG, zero::Fp32>;
+using Bf16G = Borrower<zero::stage::PosG, zero::Mixed<zero::bf16>>;
+
+/// One rank, whose memory can be lent wrongly.
+struct Lender {
+  std::vector<zero::InProcess> handles = zero::InProcess::group(1);
+  Comm comm{handles[0]};
+  std::vector<zero::Tensor> tensors = {
+      {.name = "a", .shape = {40}},
+      {.name = "b", .shape = {50}},
+      {.name = "cold", .shape = {60}, .frozen = true},
+      {.name = "none", .shape = {0}},
+      {.name = "again", .shape = {40}, .unit = 1, .tied_to = "a"},
+  };
+  Bf16G optimizer{comm, tensors};
+  std::vector<zero::bf16> parameters = std::vector<zero::bf16>(1000);
+  std::vector<zero::bf16> gradients = std::vector<zero::bf16>(1000);
+  std::vector<std::span<zero::bf16>> p = split(parameters);
+  std::vector<std::span<zero::bf16>> g = split(gradients);
+
+  static std::vector<std::span<zero::bf16>> split(std::vector<zero::bf16>& memory) {
+    auto const all = std::span(memory);
+    return {all.subspan(0, 40), all.subspan(40, 50), all.subspan(90, 60), {}, {}};
+  }
+
+  /// The message with which bind() refuses the lists, or nothing.
+  std::string refusal() {
+    return refusal([&] { optimizer.bind(p, g); });
+  }
+  template <class Work>
+  static std::string refusal(Work const& work) {
+    try {
+      work();
+    } catch (zero::Error const& error) {
+      CHECK(error.kind() == zero::ErrorKind::invalid_argument);
+      return error.message();
+    }
+    return "";
+  }
+};
+
+TEST_CASE("wrong lists are refused in words") {
+  {
+    Lender lender;
+    lender.p.pop_back();
+    CHECK(lender.refusal() == "5 tensors are described but 4 parameters are lent");
+  }
+  {
+    Lender lender;
+    lender.g.push_back({});
+    CHECK(lender.refusal() == "5 tensors are described but 6 gradients are lent");
+  }
+  {
+    Lender lender;
+    lender.p[1] = lender.p[1].first(49);
+    CHECK(lender.refusal() == "parameters: tensor 'b' has 50 elements, but 49 are lent");
+  }
+  {
+    Lender lender;
+    lender.p[2] = {};
+    CHECK(lender.refusal() == "parameters: tensor 'cold' has 60 elements, but 0 are lent");
+  }
+  {
+    Lender lender;
+    lender.p[3] = std::span(lender.parameters).subspan(900, 1);
+    CHECK(lender.refusal() == "parameters: tensor 'none' has 0 elements, but 1 are lent");
+  }
+  {
+    Lender lender;
+    lender.g[0] = {static_cast<zero::bf16*>(nullptr), 40};
+    CHECK(lender.refusal() == "gradients: tensor 'a' is lent as a null pointer");
+  }
+  {
+    Lender lender;
+    lender.p[1] = std::span(lender.parameters).subspan(39, 50);
+    CHECK(lender.refusal() == "parameters: tensor 'b' overlaps tensor 'a'");
+  }
+  {
+    Lender lender;
+    lender.g[1] = lender.g[0].data() < lender.g[1].data()
+                      ? std::span(lender.gradients).subspan(0, 50)
+                      : lender.g[1];
+    CHECK(lender.refusal() == "gradients: tensor 'b' overlaps tensor 'a'");
+  }
+  {
+    Lender lender;
+    lender.g[1] = std::span(lender.parameters).subspan(101, 50);
+    CHECK(lender.refusal() == "parameters: tensor 'cold' overlaps the gradients of tensor 'b'");
+  }
+  {
+    Lender lender;
+    lender.p[4] = std::span(lender.parameters).subspan(900, 40);
+    CHECK(lender.refusal() ==
+          "parameters: tensor 'again' is tied, but lent at another address "
+          "than the tensor it is tied to");
+  }
+}
+
+TEST_CASE("right lists are accepted: tied and frozen tensors may be left out or not") {
+  Lender lender;
+  CHECK(lender.refusal() == "");
+  lender.p[4] = lender.p[0];
+  lender.g[2] = {};
+  CHECK(lender.refusal() == "");
+  // Neighbours may touch.
+  lender.g = Lender::split(lender.parameters);
+  for (auto& span : lender.g) span = {span.data() + 150, span.size()};
+  CHECK(lender.refusal() == "");
+}
+
+TEST_CASE("wrong flat buffers are refused in words") {
+  Lender lender;
+  auto const all = std::span(lender.parameters);
+  auto const bind = [&](std::size_t parameters, std::size_t gradients, std::size_t at) {
+    return Lender::refusal(
+        [&] { lender.optimizer.bind(all.subspan(0, parameters), all.subspan(at, gradients)); });
+  };
+  CHECK(bind(149, 150, 500) ==
+        "the tensors have 150 elements, but the flat buffer of parameters has 149");
+  CHECK(bind(150, 151, 500) ==
+        "the tensors have 150 elements, but the flat buffer of gradients has 151");
+  CHECK(bind(150, 150, 149) == "parameters: tensor 'cold' overlaps the gradients of tensor 'a'");
+  CHECK(bind(150, 150, 0) == "parameters: tensor 'a' overlaps the gradients of tensor 'a'");
+  CHECK(bind(150, 150, 150) == "");
+}
+
+TEST_CASE("gradients alone can be lent anew, and are checked against the parameters that stay") {
+  Lender lender;
+  auto& optimizer = lender.optimizer;
+  REQUIRE(lender.refusal() == "");
+  std::vector<zero::bf16> others(150);
+  auto const lent = Lender::split(lender.gradients);
+  CHECK(Lender::refusal([&] { optimizer.bind_gradients(std::span(others)); }) == "");
+  CHECK(optimizer.gradients(0).size() == 4);
+  auto const gradients = optimizer.gradients(0);
+  CHECK(gradients["a"].data() == others.data());
+  optimizer.discard_gradients();
+  CHECK(Lender::refusal([&] { optimizer.bind_gradients(lent); }) == "");
+  CHECK(gradients["a"].data() == lender.gradients.data());
+  CHECK(Lender::refusal([&] {
+          optimizer.bind_gradients(std::span(lender.parameters).subspan(149, 150));
+        }) == "parameters: tensor 'cold' overlaps the gradients of tensor 'a'");
+}
+
+TEST_CASE("nothing works before memory is lent, nor after a binding that was refused") {
+  Lender lender;
+  auto& optimizer = lender.optimizer;
+  for (bool const refused : {false, true}) {
+    if (refused) {
+      REQUIRE(lender.refusal() == "");
+      auto const good = lender.g[1];
+      lender.g[1] = std::span(lender.parameters).subspan(0, 50);
+      REQUIRE(lender.refusal() != "");
+      lender.g[1] = good;
+    }
+    std::string const message = "Borrowed<> memory is used before bind()";
+    CHECK(Lender::refusal([&] { contracts::load(optimizer); }) == message);
+    CHECK(Lender::refusal([&] { optimizer.adopt_parameters(); }) == message);
+    CHECK(Lender::refusal([&] { static_cast<void>(optimizer.parameter(0)); }) == message);
+    CHECK(Lender::refusal([&] { static_cast<void>(optimizer.parameters(0)); }) == message);
+    CHECK(Lender::refusal([&] { static_cast<void>(optimizer.gradients(0)); }) == message);
+    CHECK(Lender::refusal([&] { optimizer.reduce_all(); }) == message);
+    CHECK(Lender::refusal([&] { static_cast<void>(optimizer.grad_norm()); }) == message);
+    CHECK(Lender::refusal([&] { optimizer.step(); }) == message);
+    CHECK(Lender::refusal([&] { static_cast<void>(contracts::snapshot(optimizer)); }) == message);
+  }
+  CHECK(lender.refusal() == "");
+  contracts::load(optimizer);
+  CHECK(optimizer.step().step == 1);
+}
+
+TEST_CASE("memory cannot be exchanged while gradients are being reduced") {
+  zero::run_ranks(2, [&](zero::InProcess& inner) {
+    Comm comm{inner};
+    auto const tensors = contracts::even_model();
+    Fp32G optimizer{comm, tensors, zero::Bucket{12288}};
+    LentMemory<float> const parameters(tensors, true, true);
+    LentMemory<float> const gradients(tensors, true, true);
+    contracts::lend(optimizer, true, parameters, gradients);
+    optimizer.reduce(optimizer.gradients(3));
+    CHECK(Lender::refusal([&] { contracts::lend(optimizer, true, parameters, gradients); }) ==
+          "bind() while gradients are being reduced");
+    optimizer.reduce_all();
+    contracts::lend(optimizer, true, parameters, gradients);
+    CHECK(optimizer.step().step == 1);
+  });
+}
+
+TEST_CASE("what is under way in lent memory has arrived before other memory takes its place") {
+  zero::run_ranks(2, [&](zero::InProcess& inner) {
+    Comm comm{inner};
+    auto const tensors = contracts::even_model();
+    Fp32G optimizer{comm, tensors, zero::Bucket{12288}};
+    LentMemory<float> const parameters(tensors, true, true);
+    LentMemory<float> const gradients(tensors, true, true);
+    contracts::lend(optimizer, true, parameters, gradients);
+    optimizer.step({.overlap_publish = true});
+    CHECK(comm.under_way() > 0);
+    LentMemory<float> const others(tensors, true, true);
+    contracts::lend(optimizer, true, others, gradients);
+    CHECK(comm.under_way() == 0);
+    optimizer.step({.overlap_publish = true});
+    CHECK(comm.under_way() > 0);
+    optimizer.adopt_parameters();
+    CHECK(comm.under_way() == 0);
+  });
+}
+
+TEST_CASE("the parameters a trainer has already can be adopted as they are") {
+  for (bool const adopts : {true, false}) {
+    Lender lender;
+    REQUIRE(lender.refusal() == "");
+    for (auto& value : lender.parameters) value = zero::bf16(1.5f);
+    if (adopts) lender.optimizer.adopt_parameters();
+    lender.optimizer.visit_owned([&](auto const&, std::size_t, auto const& master, auto const&) {
+      for (float const value : master) CHECK(value == (adopts ? 1.5f : 0.f));
+    });
+  }
+}
+
+}  // namespace
+}  // namespace lending_test
