@@ -1,6 +1,7 @@
 /// One rank of a group over devices goes wrong, or the runtime does: every rank has to hear of it,
 /// soon and in words.
 #include "cuda/fake_runtime.hpp"
+#include "faults/fault_run.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/device_group.hpp"
 #include "zero/comm/run_ranks.hpp"
@@ -8,24 +9,22 @@
 
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <exception>
+#include <iterator>
 #include <memory>
-#include <mutex>
 #include <random>
-#include <stdexcept>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 namespace device_group_faults_test {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using faults::contains;
+using faults::Fault;
 using Group = zero::DeviceGroup<fake::Api>;
-using zero::Collective;
 using zero::Error;
 using zero::Op;
 
@@ -34,125 +33,46 @@ std::vector<Group> group(int ranks, double deadline_s = 600) {
                       {.deadline_s = deadline_s});
 }
 
-bool contains(std::string const& text, std::string const& part) {
-  return text.find(part) != std::string::npos;
-}
+constexpr Fault fault_kinds[] = {Fault::throws,
+                                 Fault::leaves,
+                                 Fault::abandons,
+                                 Fault::count,
+                                 Fault::dtype,
+                                 Fault::operation,
+                                 Fault::bucket,
+                                 Fault::order};
 
-enum class Fault { throws, leaves, abandons, count, dtype, operation, bucket, order };
-constexpr unsigned fault_count = 8;
-
-Collective tampered(std::vector<Collective> const& schedule, std::size_t at, Fault fault) {
-  Collective op = schedule[at];
-  switch (fault) {
-    case Fault::count: op.count += 1; break;
-    case Fault::dtype:
-      op.dtype = op.dtype == zero::DType::f32 ? zero::DType::bf16 : zero::DType::f32;
-      break;
-    case Fault::operation: op.op = op.op == Op::all_gather ? Op::all_reduce : Op::all_gather; break;
-    case Fault::bucket: op.bucket += 100; break;
-    case Fault::order: op = schedule[at + 1]; break;
-    case Fault::throws:
-    case Fault::leaves:
-    case Fault::abandons: break;
-  }
-  return op;
-}
-
-/// Runs one plan; returns complaints, and the seconds from the fault to the last error.
-std::string run_plan(unsigned seed, double& seconds) {
-  std::mt19937 random(seed);
-  auto const fault = static_cast<Fault>(seed % fault_count);
-  int const ranks = 2 + static_cast<int>(random() % 5);
-  int const culprit = static_cast<int>(random() % static_cast<unsigned>(ranks));
-  std::vector<Collective> schedule;
-  for (int i = 0; i < 6; ++i) {
-    schedule.push_back({.op = static_cast<Op>(random() % 4),
-                        .dtype = random() % 2 == 0 ? zero::DType::f32 : zero::DType::bf16,
-                        .count = 1 + random() % 300,
-                        .bucket = i});
-  }
-  std::size_t const at = random() % 5;
-  std::size_t const window = 1 + random() % 3;
-  std::vector<std::string> what(static_cast<std::size_t>(ranks));
-  Clock::time_point fault_time{};
-  Clock::time_point last{};
-  std::mutex mutex;
-  auto const work = [&](Group& comm) {
-    std::vector<std::vector<float>> memory;
-    std::vector<Group::Ticket> tickets;
-    for (std::size_t i = 0; i < schedule.size(); ++i) {
-      Collective op = schedule[i];
-      if (comm.rank() == culprit && i == at) {
-        fault_time = Clock::now();
-        if (fault == Fault::throws) throw std::runtime_error("the disk is on fire");
-        if (fault == Fault::leaves) return;
-        op = tampered(schedule, i, fault);
-      }
-      memory.emplace_back(op.count * static_cast<std::size_t>(ranks) + 8, 1.f);
-      op.send = memory.back().data();
-      memory.emplace_back(op.count * static_cast<std::size_t>(ranks) + 8);
-      op.recv = memory.back().data();
-      tickets.push_back(comm.start(op));
-      if (comm.rank() == culprit && i == at && fault == Fault::abandons) tickets.pop_back();
-      if (tickets.size() < window) continue;
-      comm.wait(tickets.front());
-      tickets.erase(tickets.begin());
-    }
-    for (auto& ticket : tickets) comm.wait(ticket);
-    // Whatever a rank has missed so far it meets here.
-    Collective const end{.op = Op::all_reduce, .bucket = 77};
-    zero::run(comm, end);
-    comm.space().synchronize();
-  };
+faults::Report run_plan(faults::Plan const& plan) {
+  faults::Run run(plan);
   std::string rethrown;
   try {
-    zero::run_ranks(group(ranks), [&](Group& comm) {
-      try {
-        work(comm);
-      } catch (Error const& error) {
-        // The fake device still has the buffers in its queue; they are gone by now.
-        std::lock_guard const lock(mutex);
-        what[static_cast<std::size_t>(comm.rank())] = error.what();
-        last = Clock::now();
-        throw;
-      }
+    zero::run_ranks(group(plan.ranks), [&](Group& comm) {
+      run.train(comm, [](Group& done) {
+        // Whatever a rank has missed so far it meets here.
+        zero::run(done, {.op = Op::all_reduce, .bucket = 77});
+        done.space().synchronize();
+      });
     });
   } catch (std::exception const& error) {
     rethrown = error.what();
   }
-  seconds = std::chrono::duration<double>(last - fault_time).count();
-  std::string complaints;
   // Rank 0 may have been the last to post: then what was withdrawn is under way already.
-  if (fault == Fault::abandons && rethrown.empty()) return complaints;
-  std::string const name = "rank " + std::to_string(culprit);
-  for (int rank = 0; rank < ranks; ++rank) {
-    std::string const& text = what[static_cast<std::size_t>(rank)];
-    if (rank == culprit && (fault == Fault::throws || fault == Fault::leaves)) continue;
-    if (text.empty()) complaints += std::to_string(rank) + " was told nothing; ";
-    if (!text.empty() && !contains(text, name)) complaints += "not told who: " + text + "; ";
-    if (!text.empty() && !contains(text, "bucket")) complaints += "not told where: " + text + "; ";
-    if (fault == Fault::throws && !contains(text, "the disk is on fire")) {
-      complaints += "not told why: " + text + "; ";
-    }
-    if (fault > Fault::abandons && !contains(text, "they differ in")) {
-      complaints += "not told the difference: " + text + "; ";
-    }
-  }
-  if (fault == Fault::throws && rethrown != "the disk is on fire") complaints += rethrown;
-  return complaints;
+  if (plan.fault == Fault::abandons && rethrown.empty()) return {};
+  faults::Report report = run.judge([&](int, faults::Outcome const& outcome) {
+    return faults::gap_among_threads(plan, outcome);
+  });
+  if (plan.fault == Fault::throws && rethrown != faults::reason) report.complaints += rethrown;
+  return report;
 }
 
 TEST_CASE("DeviceGroup: random faults, an error on every rank, never a hang") {
-  double slowest = 0;
-  int bad = 0;
+  faults::Tally tally;
   for (unsigned seed = 0; seed < 400; ++seed) {
-    double seconds = 0;
-    std::string const complaints = run_plan(seed, seconds);
-    slowest = std::max(slowest, seconds);
-    if (!complaints.empty() && ++bad <= 5) FAIL_CHECK("seed ", seed, ": ", complaints);
+    std::mt19937 random(seed);
+    Fault const fault = fault_kinds[seed % std::size(fault_kinds)];
+    tally.add(seed, fault, run_plan(faults::make_plan(random, fault, 6)));
   }
-  CHECK(bad == 0);
-  CHECK(slowest < 3.);
+  tally.check(3.);
 }
 
 TEST_CASE("DeviceGroup: a rank that does not arrive is named after the deadline, and fails later") {

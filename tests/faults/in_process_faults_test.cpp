@@ -1,4 +1,5 @@
 /// One rank goes wrong at a random place; every other rank has to hear of it, soon and in words.
+#include "faults/fault_run.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/in_process.hpp"
 #include "zero/comm/run_ranks.hpp"
@@ -6,11 +7,12 @@
 
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
+#include <iterator>
 #include <mutex>
 #include <random>
 #include <stdexcept>
@@ -22,11 +24,11 @@
 namespace in_process_faults_test {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using faults::Clock;
+using faults::contains;
+using faults::Fault;
 using zero::Collective;
-using zero::DType;
 using zero::Error;
-using zero::ErrorKind;
 using zero::InProcess;
 using zero::Op;
 
@@ -75,193 +77,43 @@ class Watchdog {
   std::thread thread_;
 };
 
-enum class Fault { throws, leaves, operation, count, dtype, accumulate, root, bucket, order };
-constexpr int fault_count = 9;
+constexpr Fault fault_kinds[] = {Fault::throws,
+                                 Fault::leaves,
+                                 Fault::operation,
+                                 Fault::count,
+                                 Fault::dtype,
+                                 Fault::accumulate,
+                                 Fault::root,
+                                 Fault::bucket,
+                                 Fault::order};
 
-struct Plan {
-  int ranks = 0;
-  int culprit = 0;
-  std::size_t at = 0;
-  std::size_t window = 0;  ///< collectives that ranks keep under way
-  Fault fault = Fault::throws;
-  std::vector<Collective> schedule;
-};
-
-Plan make_plan(unsigned seed) {
-  std::mt19937 random(seed);
-  auto const below = [&](std::size_t limit) { return random() % limit; };
-  Plan plan;
-  plan.ranks = 2 + static_cast<int>(below(7));
-  plan.culprit = static_cast<int>(below(static_cast<std::size_t>(plan.ranks)));
-  plan.fault = static_cast<Fault>(seed % fault_count);
-  plan.window = 1 + below(4);
-  std::size_t const length = 3 + below(10);
-  plan.at = below(length - 1);
-  constexpr std::size_t counts[] = {1, 3, 100, 3000, 20000};
-  for (std::size_t i = 0; i < length; ++i) {
-    Collective op;
-    op.op = static_cast<Op>(below(zero::op_count));
-    op.dtype = below(2) == 0 ? DType::f32 : DType::bf16;
-    op.count = counts[below(5)];
-    op.bucket = static_cast<int>(i);
-    if (op.op == Op::broadcast) {
-      op.root = static_cast<int>(below(static_cast<std::size_t>(plan.ranks)));
-    }
-    plan.schedule.push_back(op);
-  }
-  // Elements of 16 bits are summed in one type only.
-  if (plan.fault == Fault::accumulate) plan.schedule[plan.at].dtype = DType::f32;
-  return plan;
-}
-
-Collective tampered(Plan const& plan) {
-  Collective op = plan.schedule[plan.at];
-  switch (plan.fault) {
-    case Fault::operation:
-      op.op = op.op == Op::all_gather ? Op::all_reduce : Op::all_gather;
-      op.root = 0;
-      break;
-    case Fault::count: op.count += 1; break;
-    case Fault::dtype: op.dtype = op.dtype == DType::f32 ? DType::bf16 : DType::f32; break;
-    case Fault::accumulate: op.accumulate = DType::f64; break;
-    case Fault::root: op.root = op.root == 0 ? 1 : 0; break;
-    case Fault::bucket: op.bucket += 1000; break;
-    case Fault::order: op = plan.schedule[plan.at + 1]; break;
-    case Fault::throws:
-    case Fault::leaves: break;
-  }
-  return op;
-}
-
-struct Outcome {
-  bool failed = false;
-  std::string what;
-  std::string operation;
-  ErrorKind kind = ErrorKind::data;
-  int bucket = -1;
-  Clock::time_point when{};
-};
-
-/// What one rank does: keeps `window` collectives under way and waits for them in an odd order. Its
-/// buffers are freed as soon as it unwinds, so a peer that still reads them is caught by ASan.
-void train(InProcess& comm, Plan const& plan, Clock::time_point& fault_time) {
-  bool const culprit = comm.rank() == plan.culprit;
-  auto const ranks = static_cast<std::size_t>(comm.size());
-  std::vector<std::vector<float>> memory;
-  std::vector<InProcess::Ticket> tickets;
-  for (std::size_t i = 0; i < plan.schedule.size(); ++i) {
-    Collective op = plan.schedule[i];
-    if (culprit && i == plan.at) {
-      fault_time = Clock::now();
-      if (plan.fault == Fault::throws) throw std::runtime_error("the disk is on fire");
-      if (plan.fault == Fault::leaves) return;
-      op = tampered(plan);
-    }
-    memory.emplace_back(op.count * ranks + 8, 1.0f);
-    op.send = memory.back().data();
-    memory.emplace_back(op.count * ranks + 8);
-    op.recv = memory.back().data();
-    tickets.push_back(comm.start(op));
-    if (tickets.size() < plan.window) continue;
-    std::size_t const chosen = (i + static_cast<std::size_t>(comm.rank())) % tickets.size();
-    comm.wait(tickets[chosen]);
-    tickets.erase(tickets.begin() + static_cast<std::ptrdiff_t>(chosen));
-  }
-  for (auto& ticket : tickets) comm.wait(ticket);
-}
-
-bool contains(std::string const& text, std::string const& part) {
-  return text.find(part) != std::string::npos;
-}
-
-/// Empty, or what is wrong with what a rank was told.
-std::string verdict(Plan const& plan, int rank, Outcome const& outcome) {
-  bool const disagreement = plan.fault != Fault::throws && plan.fault != Fault::leaves;
-  if (rank == plan.culprit && !disagreement) return {};
-  if (!outcome.failed) return "was told nothing";
-  std::string const& what = outcome.what;
-  if (outcome.kind != ErrorKind::communication) return "was told of another kind: " + what;
-  std::string const culprit = "rank " + std::to_string(plan.culprit);
-  if (!contains(what, culprit)) return "was not told who: " + what;
-  if (outcome.operation.empty() || !contains(what, outcome.operation)) {
-    return "was not told the operation: " + what;
-  }
-  if (outcome.bucket < 0 || !contains(what, "bucket " + std::to_string(outcome.bucket))) {
-    return "was not told the bucket: " + what;
-  }
-  if (plan.fault == Fault::throws && !contains(what, "the disk is on fire")) {
-    return "was not told why: " + what;
-  }
-  if (!disagreement) return {};
-  for (Collective const& side : {plan.schedule[plan.at], tampered(plan)}) {
-    std::string const size = std::to_string(side.count) + ' ' + std::string(name(side.dtype));
-    std::string const bucket = "bucket " + std::to_string(side.bucket);
-    if (!contains(what, name(side.op).data()) || !contains(what, size) || !contains(what, bucket)) {
-      return "was not told both sides: " + what;
-    }
-  }
-  return {};
-}
-
-/// Runs the plan and returns complaints; `slowest` is the time from the fault to the last error.
-std::string run_plan(Plan const& plan, double& slowest) {
-  std::vector<Outcome> outcomes(static_cast<std::size_t>(plan.ranks));
-  Clock::time_point fault_time{};
+faults::Report run_plan(faults::Plan const& plan) {
+  faults::Run run(plan);
   std::string rethrown;
   try {
-    zero::run_ranks(plan.ranks, [&](InProcess& comm) {
-      Outcome& outcome = outcomes[static_cast<std::size_t>(comm.rank())];
-      try {
-        train(comm, plan, fault_time);
-      } catch (Error const& error) {
-        outcome = {
-            true, error.what(), error.operation(), error.kind(), error.bucket(), Clock::now()};
-        // From now on nothing works any more.
-        try {
-          float x = 0;
-          zero::run(comm, {.op = Op::all_reduce, .count = 1, .send = &x, .recv = &x});
-          outcome.kind = ErrorKind::data;
-        } catch (Error const&) {
-        }
-        throw;
-      }
-    });
+    zero::run_ranks(plan.ranks, [&](InProcess& comm) { run.train(comm); });
   } catch (std::exception const& error) {
     rethrown = error.what();
   }
-  std::string complaints;
-  for (int rank = 0; rank < plan.ranks; ++rank) {
-    Outcome const& outcome = outcomes[static_cast<std::size_t>(rank)];
-    std::string const text = verdict(plan, rank, outcome);
-    if (!text.empty()) complaints += "rank " + std::to_string(rank) + ' ' + text + "; ";
-    if (!outcome.failed) continue;
-    double const seconds = std::chrono::duration<double>(outcome.when - fault_time).count();
-    slowest = std::max(slowest, seconds);
+  faults::Report report = run.judge([&](int, faults::Outcome const& outcome) {
+    return faults::gap_among_threads(plan, outcome);
+  });
+  if (plan.fault == Fault::throws ? rethrown != faults::reason : rethrown.empty()) {
+    report.complaints += "run_ranks threw: " + rethrown;
   }
-  if (plan.fault == Fault::throws ? rethrown != "the disk is on fire" : rethrown.empty()) {
-    complaints += "run_ranks threw: " + rethrown;
-  }
-  return complaints;
+  return report;
 }
 
 TEST_CASE("InProcess: random faults, an error on every rank, never a hang") {
   Watchdog watchdog(60);
-  double slowest = 0;
-  int bad = 0;
+  faults::Tally tally;
   for (unsigned seed = 0; seed < fault_runs; ++seed) {
-    Plan const plan = make_plan(seed);
-    double seconds = 0;
-    std::string const complaints = run_plan(plan, seconds);
+    std::mt19937 random(seed);
+    Fault const fault = fault_kinds[seed % std::size(fault_kinds)];
+    tally.add(seed, fault, run_plan(faults::make_plan(random, fault, 8)));
     watchdog.feed();
-    slowest = std::max(slowest, seconds);
-    if (complaints.empty()) continue;
-    if (++bad <= 5) {
-      FAIL_CHECK("seed ", seed, ", fault ", static_cast<int>(plan.fault), ": ", complaints);
-    }
   }
-  CHECK(bad == 0);
-  CHECK(slowest < allowed_s);
-  MESSAGE("the slowest rank heard of a fault after ", slowest * 1000, " ms");
+  tally.check(allowed_s);
 }
 
 TEST_CASE("InProcess: a rank that does not arrive is named after the deadline, and fails later") {
