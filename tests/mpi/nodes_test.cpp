@@ -30,38 +30,70 @@ Topology two_nodes() {
   return Topology(labels);
 }
 
-/// A piece of the window that is given back.
-template <class T, class Comm>
+/// Floats in a piece of the window, which is given back.
 class Pooled {
  public:
+  template <class Comm>
   Pooled(Comm& comm, std::size_t count)
       : allocator_(comm.allocator()),
         count_(count),
-        data_(static_cast<T*>(allocator_.allocate(count * sizeof(T), 64))) {}
+        data_(static_cast<float*>(allocator_.allocate(count * sizeof(float), 64))) {}
   Pooled(Pooled const&) = delete;
   Pooled& operator=(Pooled const&) = delete;
-  ~Pooled() { allocator_.deallocate(data_, count_ * sizeof(T), 64); }
-  [[nodiscard]] T* data() const { return data_; }
-  [[nodiscard]] T& operator[](std::size_t i) const { return data_[i]; }
+  ~Pooled() { allocator_.deallocate(data_, count_ * sizeof(float), 64); }
+  [[nodiscard]] float* data() const { return data_; }
+  [[nodiscard]] float& operator[](std::size_t i) const { return data_[i]; }
+
+  /// What `rank` brings to a collective.
+  void fill(int rank) const {
+    for (std::size_t i = 0; i < count_; ++i) data_[i] = conformance::element<float>(rank, i);
+  }
 
  private:
   zero::mpi::SharedAllocator allocator_;
   std::size_t count_;
-  T* data_;
+  float* data_;
 };
+
+/// The result of a collective over memory of the windows, and the bytes that went each way for it.
+struct Moved {
+  std::vector<float> result;
+  std::uint64_t exchanged;
+  std::uint64_t direct;
+  std::uint64_t native;
+  std::uint64_t node_sums;
+};
+
+template <class Comm>
+Moved moved_by(Comm& comm, Op op, std::size_t count) {
+  std::size_t const all = count * static_cast<std::size_t>(comm.size());
+  std::size_t const received = op == Op::all_gather ? all : count;
+  Pooled const send(comm, op == Op::all_gather ? count : all);
+  Pooled const recv(comm, received);
+  send.fill(comm.rank());
+  auto const before = comm.transport();
+  zero::run(comm, {.op = op, .count = count, .send = send.data(), .recv = recv.data()});
+  auto const after = comm.transport();
+  return {.result = {recv.data(), recv.data() + received},
+          .exchanged = after.exchanged_bytes - before.exchanged_bytes,
+          .direct = after.direct_bytes - before.direct_bytes,
+          .native = after.native_bytes - before.native_bytes,
+          .node_sums = after.node_sum_bytes - before.node_sum_bytes};
+}
+
+/// Ranks of other nodes that `rank` stands for in its own node.
+std::size_t far_ranks_of(Topology const& topology, int rank) {
+  std::size_t result = 0;
+  for (int other = 0; other < topology.size(); ++other) {
+    bool const far = !topology.share_node(other, rank);
+    if (far && topology.delegate(topology.node(rank), other) == rank) ++result;
+  }
+  return result;
+}
 
 TEST_CASE("two nodes: memory of the windows is read where it is, not too early, not too late") {
   mpi_tests::with_group<zero::mpi::Ordered>(
-      mpi_tests::world_size(), Route::two_nodes, [](auto& comm) {
-        for (int late = 0; late < comm.size(); ++late) {
-          for (Op const op : {Op::reduce_scatter, Op::all_gather, Op::all_reduce}) {
-            for (bool const in_place : {false, true}) {
-              INFO(std::string(zero::name(op)) << ", in place " << in_place << ", late " << late);
-              CHECK(mpi_tests::wrong_elements(comm, op, in_place, late) == 0);
-            }
-          }
-        }
-      });
+      mpi_tests::world_size(), Route::two_nodes, [](auto& comm) { mpi_tests::check_pooled(comm); });
 }
 
 TEST_CASE("an all-gather brings a block to a node once, and to nobody else") {
@@ -70,30 +102,16 @@ TEST_CASE("an all-gather brings a block to a node once, and to nobody else") {
   mpi_tests::with_group<zero::mpi::Ordered>(
       mpi_tests::world_size(), Route::two_nodes, [&](auto& comm) {
         constexpr std::size_t count = 5000;
-        auto const ranks = static_cast<std::size_t>(comm.size());
-        Pooled<float, zero::Mpi<>> const send(comm, count);
-        Pooled<float, zero::Mpi<>> const recv(comm, count * ranks);
-        for (std::size_t i = 0; i < count; ++i) {
-          send[i] = conformance::element<float>(comm.rank(), i);
-        }
-        auto const before = comm.transport();
-        zero::run(comm,
-                  {.op = Op::all_gather, .count = count, .send = send.data(), .recv = recv.data()});
-        auto const after = comm.transport();
-        std::size_t relayed = 0;
-        for (int source = 0; source < comm.size(); ++source) {
-          bool const far = !topology.share_node(source, comm.rank());
-          if (far && topology.delegate(topology.node(comm.rank()), source) == comm.rank()) {
-            ++relayed;
-          }
-        }
         constexpr std::size_t block = count * sizeof(float);
-        CHECK(after.exchanged_bytes - before.exchanged_bytes == relayed * block);
-        CHECK(after.direct_bytes - before.direct_bytes == (ranks - 1 - relayed) * block);
+        Moved const moved = moved_by(comm, Op::all_gather, count);
+        auto const ranks = static_cast<std::size_t>(comm.size());
+        std::size_t const relayed = far_ranks_of(topology, comm.rank());
+        CHECK(moved.exchanged == relayed * block);
+        CHECK(moved.direct == (ranks - 1 - relayed) * block);
         std::size_t wrong = 0;
-        for (std::size_t i = 0; i < count * ranks; ++i) {
+        for (std::size_t i = 0; i < moved.result.size(); ++i) {
           auto const source = static_cast<int>(i / count);
-          if (recv[i] != conformance::element<float>(source, i % count)) ++wrong;
+          if (moved.result[i] != conformance::element<float>(source, i % count)) ++wrong;
         }
         CHECK(wrong == 0);
       });
@@ -132,33 +150,18 @@ TEST_CASE("Native: each node adds first, and sends one block per target instead 
   mpi_tests::with_group<zero::mpi::Native>(
       mpi_tests::world_size(), Route::two_nodes, [&](auto& comm) {
         constexpr std::size_t count = 30001;
-        auto const ranks = static_cast<std::size_t>(comm.size());
-        Pooled<float, zero::Mpi<zero::mpi::Native>> const send(comm, count * ranks);
-        Pooled<float, zero::Mpi<zero::mpi::Native>> const recv(comm, count);
-        for (std::size_t i = 0; i < count * ranks; ++i) {
-          send[i] = conformance::element<float>(comm.rank(), i);
-        }
-        auto const before = comm.transport();
-        zero::run(
-            comm,
-            {.op = Op::reduce_scatter, .count = count, .send = send.data(), .recv = recv.data()});
-        auto const after = comm.transport();
-        std::size_t const near = topology.ranks(topology.node(comm.rank())).size();
-        std::size_t targets = 0;
-        for (int target = 0; target < comm.size(); ++target) {
-          bool const far = !topology.share_node(target, comm.rank());
-          std::size_t const home = topology.node(comm.rank());
-          if (far && topology.delegate(home, target) == comm.rank()) ++targets;
-        }
         constexpr std::size_t block = count * sizeof(float);
-        CHECK(after.native_bytes == before.native_bytes);
-        CHECK(after.exchanged_bytes - before.exchanged_bytes == block);
-        CHECK(after.direct_bytes - before.direct_bytes == (near - 1) * block);
-        CHECK(after.node_sum_bytes - before.node_sum_bytes == (near > 1 ? targets * block : 0));
+        Moved const moved = moved_by(comm, Op::reduce_scatter, count);
+        std::size_t const near = topology.ranks(topology.node(comm.rank())).size();
+        std::size_t const targets = far_ranks_of(topology, comm.rank());
+        CHECK(moved.native == 0);
+        CHECK(moved.exchanged == block);
+        CHECK(moved.direct == (near - 1) * block);
+        CHECK(moved.node_sums == (near > 1 ? targets * block : 0));
         std::size_t wrong = 0;
         for (std::size_t i = 0; i < count; ++i) {
           std::size_t const at = static_cast<std::size_t>(comm.rank()) * count + i;
-          if (recv[i] != sum_by_node(topology, comm.rank(), at)) ++wrong;
+          if (moved.result[i] != sum_by_node(topology, comm.rank(), at)) ++wrong;
         }
         CHECK(wrong == 0);
       });
@@ -169,12 +172,10 @@ TEST_CASE("Native: an all-reduce over nodes is the same on every rank, bit for b
   mpi_tests::with_group<zero::mpi::Native>(
       mpi_tests::world_size(), Route::two_nodes, [&](auto& comm) {
         constexpr std::size_t count = 100'003;
-        Pooled<float, zero::Mpi<zero::mpi::Native>> const values(comm, count);
+        Pooled const values(comm, count);
         double largest = 0;
         for (int round = 0; round < 3; ++round) {
-          for (std::size_t i = 0; i < count; ++i) {
-            values[i] = conformance::element<float>(comm.rank(), i);
-          }
+          values.fill(comm.rank());
           zero::run(
               comm,
               {.op = Op::all_reduce, .count = count, .send = values.data(), .recv = values.data()});
@@ -213,8 +214,8 @@ TEST_CASE("who hangs is named, not who waits to pass its block on") {
   options.deadline_s = 0.5;
   zero::Mpi<> comm(MPI_COMM_WORLD, options);
   constexpr std::size_t count = 5000;
-  Pooled<float, zero::Mpi<>> const send(comm, count);
-  Pooled<float, zero::Mpi<>> const recv(comm, count * static_cast<std::size_t>(comm.size()));
+  Pooled const send(comm, count);
+  Pooled const recv(comm, count * static_cast<std::size_t>(comm.size()));
   zero::Collective const gather{
       .op = Op::all_gather, .count = count, .send = send.data(), .recv = recv.data()};
   zero::run(comm, gather);

@@ -6,9 +6,12 @@
 #include "zero/comm/mpi.hpp"
 #include "zero/concepts/communicator.hpp"
 
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -52,6 +55,20 @@ std::size_t wrong_elements(Comm& comm, zero::Op op, bool in_place, int late) {
   }
   allocator.deallocate(memory, bytes, 64);
   return wrong;
+}
+
+/// Every operation with every rank late, over buffers of their own and in place.
+template <class Comm>
+void check_pooled(Comm& comm) {
+  using zero::Op;
+  for (int late = 0; late < comm.size(); ++late) {
+    for (Op const op : {Op::reduce_scatter, Op::all_gather, Op::all_reduce}) {
+      for (bool const in_place : {false, true}) {
+        INFO(std::string(zero::name(op)) << ", in place " << in_place << ", late " << late);
+        CHECK(wrong_elements(comm, op, in_place, late) == 0);
+      }
+    }
+  }
 }
 
 }  // namespace mpi_tests

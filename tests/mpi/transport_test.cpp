@@ -75,14 +75,7 @@ TEST_CASE("the window's pool: alignment, reuse, exhaustion") {
 
 TEST_CASE("buffers in the window are read where they are, and not a moment too early or too late") {
   mpi_tests::with_group<zero::mpi::Ordered>(mpi_tests::world_size(), Route::window, [](auto& comm) {
-    for (int late = 0; late < comm.size(); ++late) {
-      for (Op const op : {Op::reduce_scatter, Op::all_gather, Op::all_reduce}) {
-        for (bool const in_place : {false, true}) {
-          INFO(std::string(zero::name(op)) << ", in place " << in_place << ", late " << late);
-          CHECK(mpi_tests::wrong_elements(comm, op, in_place, late) == 0);
-        }
-      }
-    }
+    mpi_tests::check_pooled(comm);
     CHECK(comm.transport().exchanged_bytes == 0);
   });
 }
@@ -131,23 +124,31 @@ TEST_CASE("on one node memory outside the window takes one copy into it") {
   });
 }
 
+/// Starts a reduce-scatter of ones and calls `meanwhile` until its result is there, which must be
+/// soon; only then it is waited for.
+template <class Comm, class Meanwhile>
+void check_arrives(Comm& comm, Meanwhile const& meanwhile) {
+  auto const ranks = static_cast<std::size_t>(comm.size());
+  auto const sum = static_cast<float>(ranks);
+  std::vector<float> send(300000 * ranks, 1.f);
+  std::vector<float> recv(300000, 0.f);
+  auto ticket = comm.start(
+      {.op = Op::reduce_scatter, .count = recv.size(), .send = send.data(), .recv = recv.data()});
+  std::atomic_ref<float> const last(recv.back());
+  auto const end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (last != sum && std::chrono::steady_clock::now() < end) meanwhile();
+  CHECK(last == sum);
+  comm.wait(ticket);
+  CHECK(std::count(recv.begin(), recv.end(), sum) == static_cast<std::ptrdiff_t>(recv.size()));
+}
+
 TEST_CASE("progress() alone finishes a transfer that was started") {
   for (Route const route : {Route::window, Route::exchange}) {
     mpi_tests::with_group<zero::mpi::Ordered>(mpi_tests::world_size(), route, [](auto& comm) {
-      auto const ranks = static_cast<std::size_t>(comm.size());
-      std::vector<float> send(300000 * ranks, 1.f);
-      std::vector<float> recv(300000, 0.f);
-      auto ticket = comm.start({.op = Op::reduce_scatter,
-                                .count = recv.size(),
-                                .send = send.data(),
-                                .recv = recv.data()});
-      auto const end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-      while (recv.back() != static_cast<float>(ranks) && std::chrono::steady_clock::now() < end) {
+      check_arrives(comm, [&] {
         comm.progress();
         std::this_thread::yield();
-      }
-      CHECK(recv.back() == static_cast<float>(ranks));
-      comm.wait(ticket);
+      });
     });
   }
 }
@@ -156,23 +157,8 @@ TEST_CASE("a thread alone finishes a transfer, whichever way its group allows it
   for (Route const route : {Route::thread, Route::sole_thread}) {
     mpi_tests::with_group<zero::mpi::Ordered>(mpi_tests::world_size(), route, [](auto& comm) {
       CHECK(comm.transport().progress_thread);
-      auto const ranks = static_cast<std::size_t>(comm.size());
-      std::vector<float> send(300000 * ranks, 1.f);
-      std::vector<float> recv(300000, 0.f);
-      auto ticket = comm.start({.op = Op::reduce_scatter,
-                                .count = recv.size(),
-                                .send = send.data(),
-                                .recv = recv.data()});
       // Nothing of this rank's own advances it meanwhile.
-      std::atomic_ref<float> const last(recv.back());
-      auto const end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-      while (last != static_cast<float>(ranks) && std::chrono::steady_clock::now() < end) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      }
-      CHECK(last == static_cast<float>(ranks));
-      comm.wait(ticket);
-      CHECK(std::count(recv.begin(), recv.end(), static_cast<float>(ranks)) ==
-            static_cast<std::ptrdiff_t>(recv.size()));
+      check_arrives(comm, [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); });
     });
   }
 }
