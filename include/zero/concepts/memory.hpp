@@ -43,12 +43,20 @@ struct Owned {
   [[no_unique_address]] A allocator{};     ///< where all memory is from
 };
 
+/// Deduces the allocator; compilers before Clang 17 do so for an aggregate only when told.
+template <Allocator A>
+Owned(A) -> Owned<A>;
+
 /// The trainer lends its own parameter and gradient memory (`bind`); stages up to Pos+g.
 template <Allocator A = HostAllocator>
 struct Borrowed {
   static constexpr bool borrowed = true;  ///< parameters and gradients are lent with bind()
   [[no_unique_address]] A allocator{};    ///< where the rest of the memory is from
 };
+
+/// As for `Owned`.
+template <Allocator A>
+Borrowed(A) -> Borrowed<A>;
 
 /// Owned or Borrowed.
 template <class M>

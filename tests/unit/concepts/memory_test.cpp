@@ -52,6 +52,10 @@ TEST_CASE("memory says who owns it and where the library's own is from") {
   static_assert(!Memory<WithoutAllocator>);
   static_assert(!zero::Owned<>::borrowed && zero::Borrowed<>::borrowed);
   static_assert(std::is_empty_v<zero::Owned<>> && std::is_empty_v<zero::Borrowed<>>);
+  static_assert(std::is_same_v<decltype(zero::Owned{archetype::Allocator{1}}),
+                               zero::Owned<archetype::Allocator>>);
+  static_assert(std::is_same_v<decltype(zero::Borrowed{archetype::Allocator{1}}),
+                               zero::Borrowed<archetype::Allocator>>);
   CHECK(Memory<zero::Owned<>>);
 }
 
