@@ -9,8 +9,8 @@ ccache git"
 
 if ! command -v apt-get >/dev/null 2>&1; then
   cat >&2 <<'TEXT'
-zero: this script knows apt-get only. Please install: a C++20 compiler with std::source_location
-(GCC 12 is the one tested), CMake 3.25 or newer, Ninja, Python 3, doctest, Google Benchmark, Eigen 3, CLI11,
+zero: this script knows apt-get only. Please install: a C++20 compiler (GCC 12 is the one
+tested), CMake 3.25 or newer, Ninja, Python 3, doctest, Google Benchmark, Eigen 3, CLI11,
 nlohmann-json; for processes Open MPI or MPICH; and for the checks doxygen, clang-format 14,
 clang-tidy, ccache, git.
   Fedora:  dnf install gcc-c++ cmake ninja-build python3 doctest-devel google-benchmark-devel \

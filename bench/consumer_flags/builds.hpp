@@ -20,16 +20,16 @@ struct Build {
   Update<zero::fp16> fp16;
 };
 
-template <zero::kernel::Isa isa, class P>
+template <zero::kernel::Isa Isa, class P>
 void built_update(zero::AdamW const& rule,
                   zero::StepScalars const& scalars,
                   AdamWArrays<P, P> const& arrays) {
-  zero::kernel::update<isa>(rule, scalars, 0.5f, arrays);
+  zero::kernel::update<Isa>(rule, scalars, 0.5f, arrays);
 }
 
-template <zero::kernel::Isa isa>
+template <zero::kernel::Isa Isa>
 inline constexpr Build build{
-    built_update<isa, float>, built_update<isa, zero::bf16>, built_update<isa, zero::fp16>};
+    built_update<Isa, float>, built_update<Isa, zero::bf16>, built_update<Isa, zero::fp16>};
 
 /// Compiled with -O2 and nothing else.
 extern Build const plain_build;

@@ -74,12 +74,13 @@ void train_rank(Communicator& comm,
   for (int step = 0; step < options.steps && !recorder.stopped(); ++step) {
     for (int micro = 0; micro < options.accumulate; ++micro) {
       optimizer.micro_step({.last = micro + 1 == options.accumulate});
-      auto const number = static_cast<std::uint64_t>(comm.rank() * options.accumulate + micro);
-      sample_batch(text.training,
-                   {options.seed, static_cast<std::uint64_t>(step), number},
-                   options.batch,
-                   options.model.context,
-                   batch);
+      int const number = comm.rank() * options.accumulate + micro;
+      sample_batch(
+          text.training,
+          {options.seed, static_cast<std::uint64_t>(step), static_cast<std::uint64_t>(number)},
+          options.batch,
+          options.model.context,
+          batch);
       model.set_batch(batch.inputs, batch.targets);
       forward(model);
       recorder.add_loss(model.loss());

@@ -42,7 +42,7 @@ struct Recycling {
 };
 
 /// Calls are compared through the memory of a device.
-template <trapped::Collectives when>
+template <trapped::Collectives When>
 struct DeviceWorld {
   static constexpr int ranks[] = {1, 3};
   template <class Body>
@@ -52,7 +52,7 @@ struct DeviceWorld {
       Recycling const allocator{.source = {&device}};
       using Checked = zero::Checked<trapped::Communicator, Recycling>;
       Staged<Checked, Recycling> comm(
-          Checked(trapped::Communicator(inner, device, when), allocator), allocator);
+          Checked(trapped::Communicator(inner, device, When), allocator), allocator);
       body(comm);
     });
   }

@@ -18,12 +18,12 @@ std::vector<Group> group(int ranks, fake::Transfers transfers) {
   return Group::group(fake::spaces(ranks, std::make_shared<fake::Machine>(transfers)));
 }
 
-template <fake::Transfers transfers>
+template <fake::Transfers Transfers>
 struct StagedWorld {
   static constexpr int ranks[] = {1, 2, 3, 4, 5, 8};
   template <class Body>
   static void run(int ranks, Body const& body) {
-    zero::run_ranks(group(ranks, transfers), [&](Group& comm) {
+    zero::run_ranks(group(ranks, Transfers), [&](Group& comm) {
       Staged<Group, zero::HostAllocator> staged(std::move(comm), {});
       body(staged);
     });

@@ -69,9 +69,9 @@ void check_field(std::string const& field,
       }
     });
     std::string const them = ranks == 2 ? " on rank 0; " : " on rank 0 1 2; ";
-    std::string const expected = "ranks disagree on " + field + ": " + value + them + other_value +
-                                 " on rank " + std::to_string(ranks - 1);
-    for (auto const& message : told) CHECK(message == expected);
+    zero::Message const expected{
+        "ranks disagree on ", field, ": ", value, them, other_value, " on rank ", ranks - 1};
+    for (auto const& message : told) CHECK(message == expected.text());
   }
 }
 

@@ -27,21 +27,21 @@ struct Sizes {
   }
 };
 
-template <Route way, class Reduction = zero::mpi::Ordered>
+template <Route Way, class Reduction = zero::mpi::Ordered>
 struct MpiWorld {
   static constexpr Sizes ranks{};
   template <class Body>
   static void run(int ranks, Body const& body) {
-    mpi_tests::with_group<Reduction>(ranks, way, body);
+    mpi_tests::with_group<Reduction>(ranks, Way, body);
   }
 };
 
-template <Route way>
+template <Route Way>
 void check_everything() {
-  conformance::check_operations<MpiWorld<way>>();
-  conformance::check_outstanding<MpiWorld<way>>();
-  conformance::check_groups<MpiWorld<way>>();
-  conformance::check_arguments<MpiWorld<way>>();
+  conformance::check_operations<MpiWorld<Way>>();
+  conformance::check_outstanding<MpiWorld<Way>>();
+  conformance::check_groups<MpiWorld<Way>>();
+  conformance::check_arguments<MpiWorld<Way>>();
 }
 
 TEST_CASE("Mpi: everything within one window") { check_everything<Route::window>(); }

@@ -15,16 +15,16 @@ using zero::nccl::Native;
 using zero::nccl::Options;
 using zero::nccl::Ordered;
 
-/// One way of setting up a group; every call takes `polls` polls.
-template <class Reduction, bool separate, int polls>
+/// One way of setting up a group; every call takes `Polls` polls.
+template <class Reduction, bool Separate, int Polls>
 struct NcclWorld {
   static constexpr int ranks[] = {1, 2, 3, 4, 5, 8};
   template <class Body>
   static void run(int ranks, Body const& body) {
     fake::World world(ranks, static_cast<unsigned>(ranks));
-    for (int rank = 0; rank < ranks; ++rank) world.process(rank).script.in_progress = polls;
+    for (int rank = 0; rank < ranks; ++rank) world.process(rank).script.in_progress = Polls;
     Options options = fake::quick_options();
-    options.separate_gathers = separate;
+    options.separate_gathers = Separate;
     fake::run_group<Reduction>(world, ranks, options, body);
     fake::check_clean(world);
     for (int rank = 1; rank < ranks; ++rank) {

@@ -97,12 +97,12 @@ void run_staged(int ranks, bool separate, Body const& body) {
   });
 }
 
-template <bool separate>
+template <bool Separate>
 struct StagedWorld {
   static inline std::vector<int> const ranks = group_sizes();
   template <class Body>
   static void run(int ranks, Body const& body) {
-    run_staged<Ordered>(ranks, separate, body);
+    run_staged<Ordered>(ranks, Separate, body);
   }
 };
 

@@ -90,7 +90,10 @@ class Block:
             return body
         includes = "\n".join(line for line in self.lines if INCLUDE.match(line))
         inside = "\n".join("" if INCLUDE.match(line) else line for line in self.lines)
-        return (f"{includes}\n{PROLOGUE}\nint main() {{\n"
+        # A fragment may define anew what the others find defined.
+        return (f"{includes}\n{PROLOGUE}\n"
+                '#pragma GCC diagnostic ignored "-Wshadow"\n'
+                "int main() {\n"
                 f"zero::run_ranks(2, []([[maybe_unused]] zero::InProcess& comm) {{\n"
                 f"{here}{inside}\n}});\n}}\n")
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <zero/base/error.hpp>
 #include <zero/layout/partition.hpp>
 
 #include <doctest/doctest.h>
@@ -8,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
-#include <source_location>
 #include <vector>
 
 /// What must hold for every partition of every model.
@@ -24,8 +24,8 @@ using zero::Tensor;
 using zero::TensorPlace;
 
 /// REQUIRE for the inside of long loops, where counting millions of assertions takes the time.
-inline void expect(bool holds, std::source_location where = std::source_location::current()) {
-  if (!holds) FAIL("in ", where.function_name(), ", line ", where.line());
+inline void expect(bool holds, zero::SourceLocation where = zero::SourceLocation::current()) {
+  if (!holds) FAIL("at ", where.file, ":", where.line);
 }
 
 using Model = std::vector<Tensor>;

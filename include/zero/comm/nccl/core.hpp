@@ -132,7 +132,7 @@ class NcclCore {
   }
 
   /// Enqueues a collective behind what the compute stream has; false if there is nothing to do.
-  template <bool ordered>
+  template <bool Ordered>
   bool start(Collective const& op, std::uint64_t& number) {
     NcclActivity const activity = NcclActivity::of(op);
     Lock lock = this->lock();
@@ -150,7 +150,7 @@ class NcclCore {
     Flight& flight = flights_.next();
     if (!flight.done) finish(lock, flight, activity);
     equipment_.order(line_, compute_, lanes_[lane].stream, activity);
-    NcclExchange<A>(line_, lanes_[lane], rank_, size_).template launch<ordered>(op);
+    NcclExchange<A>(line_, lanes_[lane], rank_, size_).template launch<Ordered>(op);
     number = depart(flight, op, lane, captured);
     return true;
   }

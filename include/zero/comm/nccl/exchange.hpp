@@ -29,8 +29,8 @@ class NcclExchange {
   NcclExchange(NcclLine<A> const& line, NcclLane<A> const& lane, int rank, int size) noexcept
       : line_(line), lane_(lane), rank_(rank), size_(size) {}
 
-  /// @tparam ordered  the library adds, which needs a kernel, instead of NCCL
-  template <bool ordered>
+  /// @tparam Ordered  the library adds, which needs a kernel, instead of NCCL
+  template <bool Ordered>
   void launch(Collective const& op) const {
     switch (op.op) {
       case Op::all_gather:
@@ -43,11 +43,11 @@ class NcclExchange {
       }
       case Op::all_to_all: return all_to_all(op);
       case Op::reduce_scatter:
-        if constexpr (ordered) return ordered_sums(op, op.count, op.count * ranks(), op.recv);
+        if constexpr (Ordered) return ordered_sums(op, op.count, op.count * ranks(), op.recv);
         return settle(A::reduce_scatter(op.send, op.recv, op.count, op.dtype, comm(), stream()),
                       op);
       case Op::all_reduce:
-        if constexpr (ordered) return ordered_all_reduce(op);
+        if constexpr (Ordered) return ordered_all_reduce(op);
         return settle(A::all_reduce(op.send, op.recv, op.count, op.dtype, comm(), stream()), op);
     }
   }
