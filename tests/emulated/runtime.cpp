@@ -97,33 +97,6 @@ bool valid_device(int device) { return device >= 0 && device < emulated::devices
 
 }  // namespace
 
-char const* cudaGetErrorName(cudaError_t error) {
-  switch (error) {
-    case cudaSuccess: return "cudaSuccess";
-    case cudaErrorInvalidValue: return "cudaErrorInvalidValue";
-    case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
-    case cudaErrorInvalidConfiguration: return "cudaErrorInvalidConfiguration";
-    case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
-    case cudaErrorInvalidResourceHandle: return "cudaErrorInvalidResourceHandle";
-    case cudaErrorPeerAccessAlreadyEnabled: return "cudaErrorPeerAccessAlreadyEnabled";
-    case cudaErrorNotReady: return "cudaErrorNotReady";
-    case cudaErrorStreamCaptureUnsupported: return "cudaErrorStreamCaptureUnsupported";
-    case cudaErrorStreamCaptureInvalidated: return "cudaErrorStreamCaptureInvalidated";
-    case cudaErrorStreamCaptureMerge: return "cudaErrorStreamCaptureMerge";
-    case cudaErrorStreamCaptureUnmatched: return "cudaErrorStreamCaptureUnmatched";
-    case cudaErrorStreamCaptureUnjoined: return "cudaErrorStreamCaptureUnjoined";
-    case cudaErrorStreamCaptureIsolation: return "cudaErrorStreamCaptureIsolation";
-    case cudaErrorCapturedEvent: return "cudaErrorCapturedEvent";
-    case cudaErrorStreamCaptureWrongThread: return "cudaErrorStreamCaptureWrongThread";
-    case cudaErrorUnknown: return "cudaErrorUnknown";
-  }
-  return "no such error";
-}
-
-char const* cudaGetErrorString(cudaError_t error) { return cudaGetErrorName(error); }
-
-cudaError_t cudaGetLastError() { return std::exchange(emulated::last_error, cudaSuccess); }
-
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = emulated::devices;
   return cudaSuccess;
@@ -408,67 +381,5 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
   emulated::Turn const turn;
   delete event;
-  return cudaSuccess;
-}
-
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
-  return call([&] {
-    if (!known(stream)) return cudaErrorInvalidResourceHandle;
-    if (stream->capture != nullptr) return cudaErrorStreamCaptureUnsupported;
-    stream->capture = std::make_shared<emulated::Capture>();
-    stream->capture->origin = stream;
-    stream->capture->thread = std::this_thread::get_id();
-    stream->capture->mode = mode;
-    stream->frontier.clear();
-    return cudaSuccess;
-  });
-}
-
-cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-  return call([&] {
-    *graph = nullptr;
-    std::shared_ptr<emulated::Capture> const capture = stream->capture;
-    if (capture == nullptr || capture->origin != stream) return cudaErrorStreamCaptureUnmatched;
-    if (capture->mode != cudaStreamCaptureModeRelaxed &&
-        capture->thread != std::this_thread::get_id()) {
-      return cudaErrorStreamCaptureWrongThread;
-    }
-    bool joined = true;
-    for (CUstream_st* const other : state().streams) {
-      if (other->capture != capture) continue;
-      joined = joined && capture->joined(other->frontier, stream->frontier);
-      if (other != stream) other->capture = nullptr;
-    }
-    stream->capture = nullptr;
-    capture->ended = true;
-    if (!capture->valid) return cudaErrorStreamCaptureInvalidated;
-    if (!joined) return cudaErrorStreamCaptureUnjoined;
-    *graph = new CUgraph_st{capture};
-    return cudaSuccess;
-  });
-}
-
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned) {
-  return call([&] {
-    *executable = new CUgraphExec_st{graph->capture};
-    return cudaSuccess;
-  });
-}
-
-cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
-  return call([&] {
-    if (!known(stream)) return cudaErrorInvalidResourceHandle;
-    emulated::enqueue(stream, [capture = executable->capture] { capture->replay(); });
-    return cudaSuccess;
-  });
-}
-
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
-  delete executable;
-  return cudaSuccess;
-}
-
-cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
-  delete graph;
   return cudaSuccess;
 }
