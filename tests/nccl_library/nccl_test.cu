@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <future>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -45,9 +46,9 @@ Options test_options() {
 }
 
 /// Calls `body(comm)` on one thread for each of the first `ranks` devices; rethrows what the first
-/// rank that failed threw.
+/// rank that failed threw. A group that is to fail is not closed.
 template <class Reduction, class Body>
-void run_group(int ranks, Options const& options, Body const& body) {
+void run_group(int ranks, Options const& options, Body const& body, bool fails = false) {
   using Comm = zero::Nccl<Reduction>;
   auto const id = Comm::unique_id();
   std::mutex mutex;
@@ -62,7 +63,7 @@ void run_group(int ranks, Options const& options, Body const& body) {
         {
           Comm comm(NewGroup<zero::nccl::Library>{id, rank, ranks, stream}, options);
           body(comm);
-          comm.close();
+          if (!fails) comm.close();
         }
         check(cudaStreamDestroy(stream), "cudaStreamDestroy");
         // What polling found unfinished is no error of the trainer's.
@@ -151,6 +152,53 @@ TEST_CASE("NCCL: a captured step trains as one that was enqueued call by call") 
   }
   CHECK(results[0] == results[1]);
   CHECK(results[0][0] != 0.f);
+}
+
+TEST_CASE("NCCL: a rank that never comes is given up on, and the device is of use afterwards") {
+  int const ranks = std::min(device_count(), 2);
+  if (ranks < 2) return;
+  Options options = test_options();
+  options.deadline_s = 1;
+  std::promise<void> over;
+  std::shared_future<void> const all_over = over.get_future().share();
+  std::string problem;
+  auto const body = [&](zero::Nccl<>& comm) {
+    if (comm.rank() != 0) return all_over.wait();
+    auto const space = comm.space();
+    MallocAllocator memory(space.device());
+    std::vector<float> values(1000, 2.f);
+    std::size_t const bytes = values.size() * sizeof(float);
+    auto* const device = static_cast<float*>(memory.allocate(bytes, 256));
+    auto* const result = static_cast<float*>(memory.allocate(bytes, 256));
+    auto const sum = [&] {
+      zero::run(comm,
+                {.op = zero::Op::all_reduce,
+                 .count = values.size(),
+                 .send = device,
+                 .recv = result,
+                 .bucket = 7});
+    };
+    space.upload(device, values.data(), bytes);
+    try {
+      sum();
+      // The stream holds a collective that will not end on its own.
+      space.download(values.data(), result, bytes);
+      sum();
+    } catch (zero::Error const& error) {
+      problem = error.what();
+    }
+    // What a trainer would do to save its state.
+    values.assign(values.size(), 0.f);
+    space.download(values.data(), device, bytes);
+    CHECK(values == std::vector<float>(values.size(), 2.f));
+    memory.deallocate(result, bytes, 256);
+    memory.deallocate(device, bytes, 256);
+    over.set_value();
+  };
+  run_group<Ordered>(ranks, options, body, true);
+  CHECK_MESSAGE(problem.find("all_reduce") != std::string::npos, problem);
+  CHECK_MESSAGE(problem.find("bucket 7") != std::string::npos, problem);
+  CHECK_MESSAGE(problem.find("without progress") != std::string::npos, problem);
 }
 
 TEST_CASE("NCCL: memory is registered as asked for, and reported") {
