@@ -149,7 +149,7 @@ ncclResult_t post(ncclComm_t comm, cudaStream_t stream, Part part) {
   place.position = state().machine.enqueue_attempt(
       stream->queue, [clique, slot] { return clique->attempt(*slot); });
   ++slot->posted;
-  if (state().in_random_order) state().machine.progress(state().random);
+  if (state().random) state().machine.progress(*state().random);
   return ncclInProgress;
 }
 

@@ -1,6 +1,6 @@
 // The emulated CUDA runtime. Stricter than the real one where that is possible: nothing is done
-// before somebody waits for it (with ZERO_EMULATED_ORDER=random, some of it at random), and what
-// the real runtime would only punish now and then is refused every time.
+// before somebody waits for it (with a number as ZERO_EMULATED_ORDER, some of it at random), and
+// what the real runtime would only punish now and then is refused every time.
 #include "emulated/runtime.hpp"
 
 #include "emulated/grid.hpp"

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <set>
 #include <string_view>
@@ -29,10 +30,11 @@ struct State {
   fake::Machine machine;
   Memory memory;
   std::set<CUstream_st*> streams;
-  std::mt19937 random{2026};
-  bool in_random_order = [] {
+  /// ZERO_EMULATED_ORDER is "late", or the seed of a random order.
+  std::optional<std::mt19937> random = [] {
     char const* const order = std::getenv("ZERO_EMULATED_ORDER");
-    return order != nullptr && std::string_view(order) == "random";
+    bool const late = order == nullptr || std::string_view(order) == "late";
+    return late ? std::nullopt : std::optional(std::mt19937(std::strtoul(order, nullptr, 10)));
   }();
 };
 
@@ -90,7 +92,7 @@ inline void enqueue(CUstream_st* stream, std::function<void()> work) {
   }
   State& all = state();
   all.machine.enqueue(stream->queue, std::move(work));
-  if (all.in_random_order) all.machine.progress(all.random);
+  if (all.random) all.machine.progress(*all.random);
 }
 
 }  // namespace emulated
