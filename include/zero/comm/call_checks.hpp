@@ -7,6 +7,7 @@
 #include "zero/concepts/communicator.hpp"
 #include "zero/kernel/reduce.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -28,6 +29,12 @@ namespace zero::inline v0_1::detail {
 [[nodiscard]] constexpr std::size_t receive_count(Collective const& op, int size) noexcept {
   bool const whole = op.op == Op::all_gather || op.op == Op::all_to_all;
   return whole ? op.count * static_cast<std::size_t>(size) : op.count;
+}
+
+/// Bytes of the larger of a rank's buffers, all of which it reads or writes: where those do not fit
+/// the cache, they leave no room there for a smaller result either.
+[[nodiscard]] constexpr std::size_t larger_bytes(Collective const& op, int size) noexcept {
+  return std::max(send_count(op, size), receive_count(op, size)) * size_of(op.dtype);
 }
 
 /// True if two ranks' calls are the same collective; their buffers are their own business.

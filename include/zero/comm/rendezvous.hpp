@@ -113,12 +113,7 @@ class Rendezvous : public Meeting<Rendezvous, ThreadSlot, ThreadFamily> {
     std::size_t const result_bytes = slot.op.op == Op::reduce_scatter
                                          ? slot.op.block_bytes()
                                          : receive_count(slot.op, size()) * size_of(slot.op.dtype);
-    // A rank reads or writes all of its larger buffer: one that does not fit the cache leaves no
-    // room there for a smaller result either.
-    std::size_t const whole_bytes =
-        std::max(send_count(slot.op, size()), receive_count(slot.op, size())) *
-        size_of(slot.op.dtype);
-    slot.streaming = kernel::is_streaming(kernel::Store::automatic, whole_bytes);
+    slot.streaming = kernel::is_streaming(kernel::Store::automatic, larger_bytes(slot.op, size()));
     slot.unclaimed = slot.left;
     slot.done = slot.left == 0;
     if (!slot.done && result_bytes * index(size()) <= inline_bytes) work(lock, slot, rank);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "zero/base/bytes.hpp"
+#include "zero/comm/call_checks.hpp"
 #include "zero/comm/mpi/channels.hpp"
 #include "zero/comm/mpi/flight.hpp"
 #include "zero/comm/mpi/native.hpp"
@@ -128,6 +129,10 @@ class Exchange {
   [[nodiscard]] static constexpr std::size_t index(int rank) noexcept {
     return static_cast<std::size_t>(rank);
   }
+  [[nodiscard]] bool is_streaming(Collective const& op) const noexcept {
+    return kernel::is_streaming(kernel::Store::automatic,
+                                zero::detail::larger_bytes(op, peers_->size()));
+  }
   [[nodiscard]] static int passes(Flight const& flight) noexcept {
     return detail::passes(flight.op, flight.route);
   }
@@ -176,7 +181,7 @@ class Exchange {
                              : sources_->seen(flight, hop) + (hop.part.from + flight.at) * element);
       if (source != rank) (sent ? moved_.exchanged : moved_.direct) += now * element;
     }
-    bool const stream = kernel::is_streaming(kernel::Store::automatic, own.count * element);
+    bool const stream = is_streaming(flight.op);
     add_inputs(flight.op,
                static_cast<std::byte*>(flight.op.recv) + (own.to + flight.at) * element,
                now,
@@ -221,8 +226,7 @@ class Exchange {
           finished = false;
           continue;
         }
-        std::size_t const whole = hop.part.count * element;
-        bool const stream = kernel::is_streaming(kernel::Store::automatic, whole);
+        bool const stream = is_streaming(flight.op);
         kernel::copy(to,
                      sources_->seen(flight, hop) + (hop.part.from + at) * element,
                      now * element,
