@@ -65,7 +65,7 @@ TEST_CASE("wrong lists are refused in words") {
   }
   {
     Lender lender;
-    lender.g.push_back({});
+    lender.g.emplace_back();
     CHECK(lender.refusal() == "5 tensors are described but 6 gradients are lent");
   }
   {

@@ -41,7 +41,7 @@ class Arena {
     std::size_t bytes_;
   };
 
-  Arena(A allocator, Space const& space) : allocator_(std::move(allocator)), space_(space) {}
+  Arena(A allocator, Space space) : allocator_(std::move(allocator)), space_(std::move(space)) {}
   Arena(Arena const&) = delete;
   Arena& operator=(Arena const&) = delete;
   ~Arena() {

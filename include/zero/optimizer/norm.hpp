@@ -7,6 +7,7 @@
 #include "zero/optimizer/gradient_store.hpp"
 
 #include <cstddef>
+#include <utility>
 
 namespace zero::inline v0_1::detail {
 
@@ -32,8 +33,12 @@ class GradientNorm {
                int rank,
                GradientStore<Slots> const& store,
                ExactSum* squares,
-               Space const& space)
-      : partition_(&partition), rank_(rank), store_(&store), squares_(squares), space_(space) {}
+               Space space)
+      : partition_(&partition),
+        rank_(rank),
+        store_(&store),
+        squares_(squares),
+        space_(std::move(space)) {}
 
   /// Takes in one bucket whose reduction is done. Once per bucket and step.
   void add(BucketSpan const& bucket) const {

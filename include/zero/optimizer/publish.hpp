@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace zero::inline v0_1::detail {
@@ -28,12 +29,12 @@ class Publish {
           Partition const& partition,
           ParameterStore<Slots> const& parameters,
           Staging<Slots> staging,
-          Space const& space)
+          Space space)
       : comm_(&comm),
         partition_(&partition),
         parameters_(&parameters),
-        staging_(staging),
-        space_(space),
+        staging_(std::move(staging)),
+        space_(std::move(space)),
         tickets_(partition.buckets().size()) {}
 
   /// Starts the refresh of the next bucket, in ascending order.

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace zero::inline v0_1::detail {
@@ -38,13 +39,13 @@ class Reduction {
             GradientStore<Slots>& store,
             GradientNorm<Slots>& norm,
             Staging<Slots> staging,
-            Space const& space)
+            Space space)
       : comm_(&comm),
         partition_(&partition),
         store_(&store),
         norm_(&norm),
-        staging_(staging),
-        space_(space),
+        staging_(std::move(staging)),
+        space_(std::move(space)),
         phase_(partition.groups().size(), Phase::empty),
         units_done_(partition.groups().size(), 0),
         buckets_left_(partition.groups().size(), 0),
