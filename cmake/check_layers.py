@@ -54,7 +54,8 @@ BACKENDS = {
     "comm/mpi": {"mpi.h"},
     "comm/in_process_cuda": CUDA,
     "comm/nccl.hpp": CUDA | {"nccl.h"},
-    "device": CUDA,
+    # Launching is a template of the larger header.
+    "device": CUDA | {"cuda_runtime.h"},
     "space/cuda": CUDA,
 }
 

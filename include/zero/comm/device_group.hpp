@@ -38,7 +38,8 @@ namespace zero::inline v0_1 {
 /// Steps can be captured in a CUDA graph. A group of one enqueues on the trainer's stream only. In
 /// a larger group the streams of all ranks are captured together: one begins, the others join it by
 /// an event, all ranks take their step, their streams come back to the first by events, and that
-/// ends the capture. The graph, launched on the first stream, is then a step of all ranks.
+/// ends the capture. The graph is then a step of all ranks; it is launched on the first stream,
+/// once that has waited for what is in the others.
 ///
 /// Ranks that disagree about a collective, that throw, leave, or arrive too late end the whole
 /// family of groups, as in InProcess, and so does a call of the runtime that fails. A device that
