@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+namespace capture_test {
 namespace {
 
 using zero::InProcessCuda;
@@ -123,3 +124,4 @@ TEST_CASE("cuda: a step of several ranks is captured in one graph") {
 }
 
 }  // namespace
+}  // namespace capture_test

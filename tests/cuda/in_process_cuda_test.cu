@@ -7,6 +7,7 @@
 #include "zero/comm/run_ranks.hpp"
 #include "zero/device/allocators.hpp"
 
+namespace in_process_cuda_test {
 namespace {
 
 using zero::InProcessCuda;
@@ -48,3 +49,4 @@ TEST_CASE("InProcessCuda trains to the host's bits under every stage") {
 }
 
 }  // namespace
+}  // namespace in_process_cuda_test

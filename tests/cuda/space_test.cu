@@ -28,6 +28,7 @@
 #include <utility>
 #include <vector>
 
+namespace space_test {
 namespace {
 
 using zero::space::Cuda;
@@ -258,3 +259,4 @@ TEST_CASE("cuda: calls run once in order, and the current device stays what it w
 }
 
 }  // namespace
+}  // namespace space_test

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <string>
 
+namespace without_gpu {
 namespace {
 
 bool has_gpu() {
@@ -63,3 +64,4 @@ TEST_CASE("a group needs spaces, and those a device") {
 }
 
 }  // namespace
+}  // namespace without_gpu

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <vector>
 
+namespace emulated_test {
 namespace {
 
 using zero::device::MallocAllocator;
@@ -165,3 +166,4 @@ TEST_CASE("emulated: capture refuses what a graph cannot hold") {
 }
 
 }  // namespace
+}  // namespace emulated_test

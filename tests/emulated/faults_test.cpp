@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+namespace faults_test {
 namespace {
 
 using zero::InProcessCuda;
@@ -86,3 +87,4 @@ TEST_CASE("emulated: one call that fails leaves no work in memory that is given 
 }
 
 }  // namespace
+}  // namespace faults_test

@@ -23,6 +23,7 @@
 #include <thread>
 #include <vector>
 
+namespace nccl_test {
 namespace {
 
 using zero::device::check;
@@ -224,3 +225,4 @@ TEST_CASE("NCCL: memory is registered as asked for, and reported") {
 }
 
 }  // namespace
+}  // namespace nccl_test
