@@ -222,13 +222,17 @@ TEST_CASE("cuda: ordered sums have the host's bits, scattered and in blocks") {
       }
       zero::device::SumTargets const both{.at = {out.data(), other.data()}, .count = 2};
       auto const dtype = zero::DType::bf16;
-      zero::device::sum_ranks(space.queue(), dtype, zero::DType::f32, both, list, ranks, 0, count);
+      auto const sum_on_device = [&](zero::device::SumTargets const& targets, auto const& sources) {
+        return zero::device::try_sum_ranks(
+            space.queue(), dtype, zero::DType::f32, targets, sources, ranks, 0, count);
+      };
+      CHECK(sum_on_device(both, list) == cudaSuccess);
       CHECK(same(out.values(), expected));
       CHECK(same(other.values(), expected));
       space.zero(out.data(), count * sizeof(zero::bf16));
       zero::device::BufferBlocks const blocks{.first = device.data(), .stride = count};
       zero::device::SumTargets const one{.at = {out.data()}};
-      zero::device::sum_ranks(space.queue(), dtype, zero::DType::f32, one, blocks, ranks, 0, count);
+      CHECK(sum_on_device(one, blocks) == cudaSuccess);
       CHECK(same(out.values(), expected));
     }
   }

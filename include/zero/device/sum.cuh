@@ -6,8 +6,6 @@
 #include "zero/device/buffers.hpp"
 #include "zero/device/element.hpp"
 #include "zero/device/launch.cuh"
-#include "zero/device/scope.hpp"
-#include "zero/device/status.hpp"
 #include "zero/device/vector.hpp"
 
 #include <cuda_runtime_api.h>
@@ -80,7 +78,12 @@ template <class T, class Acc, class Source>
 
 }  // namespace detail
 
-/// `sum_ranks` for callers that must not throw and have made the queue's device current.
+/// Enqueues targets[.][i] = source(0)[i] + source(1)[i] + ... in this order, for i in
+/// [first, first + count): added in `accumulate` and rounded to `dtype` once, with the bits of
+/// kernel::sum_ranks. A target may be one of the sources, with the same first element. For callers
+/// that have made the queue's device current; never throws.
+/// @par Shapes  every buffer [first + count] at least; `source` a BufferList or BufferBlocks
+/// @par Cost    reads ranks * count elements and writes count to each target
 /// @return cudaErrorInvalidValue for a pair of types that kernel::sum_function has no kernel for
 template <class Source>
 [[nodiscard]] cudaError_t try_sum_ranks(Queue const& queue,
@@ -105,25 +108,6 @@ template <class Source>
   if (dtype == DType::bf16) return sum(bf16{}, float{});
   if (dtype == DType::f16) return sum(fp16{}, float{});
   return cudaErrorInvalidValue;
-}
-
-/// Enqueues targets[.][i] = source(0)[i] + source(1)[i] + ... in this order, for i in
-/// [first, first + count): added in `accumulate` and rounded to `dtype` once, with the bits of
-/// kernel::sum_ranks. A target may be one of the sources, with the same first element.
-/// @par Shapes  every buffer [first + count] at least; `source` a BufferList or BufferBlocks
-/// @par Cost    reads ranks * count elements and writes count to each target
-/// @throws Error (resource) if the runtime refuses, also a pair of types that cannot be summed
-template <class Source>
-void sum_ranks(Queue const& queue,
-               DType dtype,
-               DType accumulate,
-               SumTargets const& targets,
-               Source const& source,
-               int ranks,
-               std::size_t first,
-               std::size_t count) {
-  Scope const scope(queue.device);
-  check(try_sum_ranks(queue, dtype, accumulate, targets, source, ranks, first, count), "sum_ranks");
 }
 
 }  // namespace zero::inline v0_1::device
