@@ -90,7 +90,10 @@ std::vector<float> train(C& comm, bool replay) {
   if (replay) {
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t executable = nullptr;
-    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "begin");
+    // The default, and the strictest; ranks that are threads may do more than a capture allows.
+    auto const mode =
+        comm.size() == 1 ? cudaStreamCaptureModeGlobal : cudaStreamCaptureModeThreadLocal;
+    check(cudaStreamBeginCapture(stream, mode), "cudaStreamBeginCapture");
     trainer.step();
     check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
     check(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");

@@ -11,6 +11,7 @@
 #include <memory>
 #include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace emulated {
@@ -18,7 +19,7 @@ namespace emulated {
 /// Work that was captured: nodes in the order of the calls, each after others.
 struct Capture {
   struct Node {
-    std::function<void()> run;
+    std::function<bool(std::size_t)> run;  ///< in the n-th launch; false: not yet
     std::set<std::size_t> after;
   };
   CUstream_st* origin = nullptr;
@@ -27,9 +28,11 @@ struct Capture {
   bool valid = true;
   bool ended = false;
   std::vector<Node> nodes;
+  int graphs = 0;  ///< that the program holds
+  std::size_t launches = 0;
 
   /// Adds a node after those of `frontier`, which it takes the place of.
-  void add(std::function<void()> run, std::set<std::size_t>& frontier) {
+  void add(std::function<bool(std::size_t)> run, std::set<std::size_t>& frontier) {
     nodes.push_back({.run = std::move(run), .after = frontier});
     frontier = {nodes.size() - 1};
   }
@@ -50,22 +53,34 @@ struct Capture {
     }
     return true;
   }
+};
 
-  /// Runs all nodes, the latest first as far as they need not come after others.
-  void replay() const {
-    std::vector<char> done(nodes.size(), 0);
-    for (std::size_t left = nodes.size(); left > 0; --left) {
-      std::size_t pick = nodes.size();
-      for (std::size_t n = nodes.size(); n-- > 0 && pick == nodes.size();) {
-        if (done[n] != 0) continue;
-        bool ready = true;
-        for (std::size_t const before : nodes[n].after) ready = ready && done[before] != 0;
-        if (ready) pick = n;
-      }
-      nodes[pick].run();
-      done[pick] = 1;
-    }
-  }
+/// One launch of a graph. Of the nodes that need not come after others, the latest runs first.
+class Replay {
+ public:
+  Replay(std::shared_ptr<Capture> capture, fake::Stream* queue)
+      : capture_(std::move(capture)),
+        queue_(queue),
+        launch_(capture_->launches++),
+        done_(capture_->nodes.size(), 0),
+        left_(done_.size()) {}
+
+  /// Puts it into its stream.
+  static void enqueue(std::shared_ptr<Replay> const& replay);
+
+ private:
+  /// Runs what can be run; false if other threads have not enqueued yet what the rest waits for.
+  bool attempt();
+  /// Runs one node, if one can be run.
+  bool advance();
+
+  std::shared_ptr<Capture> capture_;
+  fake::Stream* queue_;
+  std::size_t position_ = 0;  ///< in the stream
+  std::size_t launch_;
+  std::vector<char> done_;
+  std::size_t left_;
+  bool busy_ = false;
 };
 
 }  // namespace emulated
@@ -85,10 +100,23 @@ struct CUevent_st {
   std::set<std::size_t> frontier;              ///< the nodes before it
 };
 
-struct CUgraph_st {
-  std::shared_ptr<emulated::Capture const> capture;
+namespace emulated {
+
+/// What the program holds of a capture.
+struct Held {
+  explicit Held(std::shared_ptr<Capture> what) : capture(std::move(what)) { ++capture->graphs; }
+  ~Held() { --capture->graphs; }
+  Held(Held const&) = delete;
+  Held& operator=(Held const&) = delete;
+  std::shared_ptr<Capture> capture;
 };
 
-struct CUgraphExec_st {
-  std::shared_ptr<emulated::Capture const> capture;
+}  // namespace emulated
+
+struct CUgraph_st : emulated::Held {
+  using Held::Held;
+};
+
+struct CUgraphExec_st : emulated::Held {
+  using Held::Held;
 };

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <set>
 #include <tuple>
 #include <vector>
 
@@ -22,6 +23,13 @@ struct Slot {
   int posted = 0;
   bool busy = false;
   bool done = false;
+};
+
+/// A collective in the graphs of all ranks, launch by launch.
+struct CapturedSlot {
+  std::vector<Part> parts;
+  std::map<std::size_t, std::set<int>> arrived;  ///< who, in which launch
+  std::set<std::size_t> done;                    ///< launches
 };
 
 /// A split under way: who has asked for what.
@@ -39,6 +47,7 @@ struct Clique {
   int seats = 0;
   bool aborted = false;
   std::map<std::size_t, std::shared_ptr<Slot>> slots;
+  std::map<std::size_t, std::shared_ptr<CapturedSlot>> captured;
   std::map<std::size_t, int> meetings;
   std::map<std::size_t, std::shared_ptr<Split>> splits;
 
@@ -56,6 +65,15 @@ struct Clique {
     slot.done = true;
     return true;
   }
+  /// The same for a collective of graphs, which `rank` has come to in its n-th launch.
+  bool attempt(CapturedSlot& slot, int rank, std::size_t launch) const {
+    if (aborted || slot.done.count(launch) != 0) return true;
+    slot.arrived[launch].insert(rank);
+    if (static_cast<int>(slot.arrived[launch].size()) < size) return false;
+    carry_out(slot.parts);
+    slot.done.insert(launch);
+    return true;
+  }
 };
 
 }  // namespace emulated
@@ -65,6 +83,8 @@ struct ncclComm {
   int rank = 0;
   int device = 0;
   std::size_t collectives = 0;
+  std::size_t captured = 0;  ///< collectives
+  std::vector<std::shared_ptr<emulated::Capture const>> captures;
   std::size_t met = 0;
   std::size_t splits = 0;
   bool accepting = false;  ///< a call was accepted and is not over until it is asked for

@@ -8,6 +8,7 @@
 #include <doctest/doctest.h>
 
 #include <cstddef>
+#include <thread>
 #include <vector>
 
 namespace emulated_test {
@@ -161,6 +162,22 @@ TEST_CASE("emulated: capture refuses what a graph cannot hold") {
           CHECK(cudaStreamWaitEvent(first, event) == cudaSuccess);
         }) == cudaSuccess);
   CHECK(cudaStreamWaitEvent(first, event) == cudaErrorCapturedEvent);
+
+  // Another thread that asks for other work disturbs a capture in the default mode, unless it says
+  // that it knows.
+  CHECK(cudaEventRecord(event, other) == cudaSuccess);
+  for (bool const knows : {false, true}) {
+    cudaGraph_t graph = nullptr;
+    CHECK(cudaStreamBeginCapture(first, cudaStreamCaptureModeGlobal) == cudaSuccess);
+    std::thread([&] {
+      auto mode = knows ? cudaStreamCaptureModeRelaxed : cudaStreamCaptureModeGlobal;
+      CHECK(cudaThreadExchangeStreamCaptureMode(&mode) == cudaSuccess);
+      CHECK(cudaEventQuery(event) == (knows ? cudaSuccess : cudaErrorStreamCaptureUnsupported));
+    }).join();
+    CHECK(cudaStreamEndCapture(first, &graph) ==
+          (knows ? cudaSuccess : cudaErrorStreamCaptureInvalidated));
+    CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+  }
   static_cast<void>(cudaGetLastError());
   CHECK(cudaEventDestroy(event) == cudaSuccess);
 }

@@ -1,8 +1,78 @@
 // Capture and replay in the emulated runtime.
 #include "emulated/state.hpp"
 
+#include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <thread>
+#include <utility>
+
+namespace emulated {
+
+namespace {
+
+thread_local cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
+
+}  // namespace
+
+bool forbidden() {
+  if (thread_mode == cudaStreamCaptureModeRelaxed) return false;
+  bool found = false;
+  for (CUstream_st* const stream : state().streams) {
+    Capture* const capture = stream->capture.get();
+    if (capture == nullptr || capture->mode == cudaStreamCaptureModeRelaxed) continue;
+    bool const own = capture->thread == std::this_thread::get_id();
+    bool const global =
+        capture->mode == cudaStreamCaptureModeGlobal && thread_mode == cudaStreamCaptureModeGlobal;
+    if (!own && !global) continue;
+    capture->valid = false;
+    found = true;
+  }
+  return found;
+}
+
+void Replay::enqueue(std::shared_ptr<Replay> const& replay) {
+  auto& replays = state().replays;
+  std::erase_if(replays, [](auto const& other) { return other.expired(); });
+  replays.push_back(replay);
+  replay->position_ =
+      state().machine.enqueue_attempt(replay->queue_, [replay] { return replay->attempt(); });
+}
+
+bool Replay::advance() {
+  for (std::size_t n = done_.size(); n-- > 0;) {
+    if (done_[n] != 0) continue;
+    auto const& after = capture_->nodes[n].after;
+    bool const ready =
+        std::all_of(after.begin(), after.end(), [this](std::size_t m) { return done_[m] != 0; });
+    if (!ready || !capture_->nodes[n].run(launch_)) continue;
+    done_[n] = 1;
+    --left_;
+    return true;
+  }
+  return false;
+}
+
+bool Replay::attempt() {
+  if (std::exchange(busy_, true)) return false;
+  bool moved = true;
+  while (left_ > 0 && moved) {
+    moved = advance();
+    if (moved) continue;
+    // What is left waits for launches on other streams.
+    auto const replays = state().replays;
+    for (auto const& other : replays) {
+      auto const replay = other.lock();
+      if (replay == nullptr || replay->busy_ || replay->left_ == 0) continue;
+      fake::Machine::reach(replay->queue_, replay->position_ + 1);
+    }
+    moved = advance();
+  }
+  busy_ = false;
+  return left_ == 0;
+}
+
+}  // namespace emulated
 
 using emulated::call;
 using emulated::Capture;
@@ -18,6 +88,22 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
     stream->capture->thread = std::this_thread::get_id();
     stream->capture->mode = mode;
     stream->frontier.clear();
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  return call([&] {
+    if (!known(stream)) return cudaErrorInvalidResourceHandle;
+    *status =
+        stream->capture != nullptr ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  return call([&] {
+    std::swap(*mode, emulated::thread_mode);
     return cudaSuccess;
   });
 }
@@ -56,17 +142,22 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   return call([&] {
     if (!known(stream)) return cudaErrorInvalidResourceHandle;
-    emulated::enqueue(stream, [capture = executable->capture] { capture->replay(); });
+    if (stream->capture != nullptr) return cudaErrorStreamCaptureUnsupported;
+    emulated::Replay::enqueue(
+        std::make_shared<emulated::Replay>(executable->capture, stream->queue));
+    if (state().random) state().machine.progress(*state().random);
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  emulated::Turn const turn;
   delete executable;
   return cudaSuccess;
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  emulated::Turn const turn;
   delete graph;
   return cudaSuccess;
 }

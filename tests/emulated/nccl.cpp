@@ -106,6 +106,10 @@ ncclResult_t ncclCommSplit(
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   return managed(comm, [&] {
+    // The real one would wait for that for ever.
+    for (auto const& capture : comm->captures) {
+      if (capture->graphs > 0) emulated::give_up("finalized while a graph uses it");
+    }
     comm->finalized = true;
     return emulated::meet(*comm);
   });

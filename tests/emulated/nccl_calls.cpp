@@ -26,30 +26,26 @@ ncclResult_t post(ncclComm_t comm, cudaStream_t stream, Part part) {
   if (!known(stream) || stream->device != comm->device) return ncclInvalidArgument;
   auto const clique = comm->clique;
   comm->accepting = true;
-  auto& slot = clique->slots[comm->collectives++];
-  if (slot == nullptr) {
-    slot = std::make_shared<Slot>();
+  part.queue = stream->queue;
+  auto const place = static_cast<std::size_t>(comm->rank);
+  auto const slot_of = [&]<class Slot>(std::shared_ptr<Slot>& slot) {
+    if (slot == nullptr) slot = std::make_shared<Slot>();
     slot->parts.resize(static_cast<std::size_t>(clique->size));
-  }
-  Part& place = slot->parts[static_cast<std::size_t>(comm->rank)];
-  place = std::move(part);
-  place.queue = stream->queue;
+    return slot;
+  };
   if (stream->capture != nullptr) {
-    if (clique->size != 1) give_up("only a group of one is captured");
-    stream->capture->add(
-        [parts = slot->parts, clique] {
-          Slot again;
-          again.parts = parts;
-          again.posted = 1;
-          // A replay is where its stream is.
-          again.parts[0].position = again.parts[0].queue->done;
-          if (!clique->attempt(again)) give_up("a replay that does not run");
-        },
-        stream->frontier);
+    auto const slot = slot_of(clique->captured[comm->captured++]);
+    slot->parts[place] = std::move(part);
+    comm->captures.push_back(stream->capture);
+    stream->capture->add([clique, slot, rank = comm->rank](
+                             std::size_t launch) { return clique->attempt(*slot, rank, launch); },
+                         stream->frontier);
     return ncclInProgress;
   }
-  place.position = state().machine.enqueue_attempt(
+  auto const slot = slot_of(clique->slots[comm->collectives++]);
+  part.position = state().machine.enqueue_attempt(
       stream->queue, [clique, slot] { return clique->attempt(*slot); });
+  slot->parts[place] = std::move(part);
   ++slot->posted;
   if (state().random) state().machine.progress(*state().random);
   return ncclInProgress;

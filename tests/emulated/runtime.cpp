@@ -21,22 +21,6 @@ State& state() {
 
 namespace {
 
-/// A call that must not be made by a thread that captures.
-bool forbidden() {
-  bool found = false;
-  for (CUstream_st* const stream : state().streams) {
-    Capture* const capture = stream->capture.get();
-    if (capture == nullptr || capture->mode == cudaStreamCaptureModeRelaxed) continue;
-    if (capture->mode == cudaStreamCaptureModeThreadLocal &&
-        capture->thread != std::this_thread::get_id()) {
-      continue;
-    }
-    capture->valid = false;
-    found = true;
-  }
-  return found;
-}
-
 /// A device that fails for good does nothing any more.
 bool dead() {
   fake::Machine const& machine = state().machine;
@@ -285,15 +269,6 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
     }
     fake::Event now{.stream = stream->queue, .upto = stream->queue->enqueued};
     return state().machine.synchronize(&now, 1) ? cudaSuccess : cudaErrorNotReady;
-  });
-}
-
-cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
-  return call([&] {
-    if (!known(stream)) return cudaErrorInvalidResourceHandle;
-    *status =
-        stream->capture != nullptr ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
-    return cudaSuccess;
   });
 }
 

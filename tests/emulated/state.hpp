@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <random>
@@ -18,6 +19,7 @@
 #include <string_view>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace emulated {
 
@@ -30,6 +32,7 @@ struct State {
   fake::Machine machine;
   Memory memory;
   std::set<CUstream_st*> streams;
+  std::vector<std::weak_ptr<Replay>> replays;  ///< under way
   /// ZERO_EMULATED_ORDER is "late", or the seed of a random order.
   std::optional<std::mt19937> random = [] {
     char const* const order = std::getenv("ZERO_EMULATED_ORDER");
@@ -82,12 +85,20 @@ cudaError_t blocking_call(Body const& body) {
   });
 }
 
+/// True for a call that must not be made while something is captured, in this thread's mode.
+bool forbidden();
+
 inline bool known(CUstream_st* stream) { return state().streams.count(stream) != 0; }
 
 /// Puts work into a stream, or into the graph that captures it.
 inline void enqueue(CUstream_st* stream, std::function<void()> work) {
   if (stream->capture != nullptr) {
-    stream->capture->add(std::move(work), stream->frontier);
+    stream->capture->add(
+        [work = std::move(work)](std::size_t) {
+          work();
+          return true;
+        },
+        stream->frontier);
     return;
   }
   State& all = state();

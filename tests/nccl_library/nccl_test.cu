@@ -145,14 +145,24 @@ TEST_CASE("NCCL: training has the host's bits under every stage") {
 }
 
 TEST_CASE("NCCL: a captured step trains as one that was enqueued call by call") {
-  std::array<std::vector<float>, 2> results;
-  for (bool const replay : {false, true}) {
-    run_group<Ordered>(1, test_options(), [&](zero::Nccl<>& comm) {
-      results[replay ? 1 : 0] = captured_step::train(comm, replay);
-    });
+  Options options = test_options();
+  // Looks at what is under way while a stream is captured, too.
+  options.watch_s = 1e-4;
+  for (int const ranks : group_sizes()) {
+    for (bool const separate : {false, true}) {
+      options.separate_gathers = separate;
+      std::array<std::vector<std::vector<float>>, 2> results;
+      for (bool const replay : {false, true}) {
+        auto& result = results[replay ? 1 : 0];
+        result.resize(static_cast<std::size_t>(ranks));
+        run_group<Ordered>(ranks, options, [&](zero::Nccl<>& comm) {
+          result[static_cast<std::size_t>(comm.rank())] = captured_step::train(comm, replay);
+        });
+      }
+      CHECK(results[0] == results[1]);
+      CHECK(results[0][0][0] != 0.f);
+    }
   }
-  CHECK(results[0] == results[1]);
-  CHECK(results[0][0] != 0.f);
 }
 
 TEST_CASE("NCCL: a rank that never comes is given up on, and the device is of use afterwards") {

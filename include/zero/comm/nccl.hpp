@@ -10,6 +10,7 @@
 #include "zero/base/dtype.hpp"
 #include "zero/comm/nccl/api.hpp"
 #include "zero/comm/nccl/communicator.hpp"
+#include "zero/device/outside_capture.hpp"
 #include "zero/device/status.hpp"
 #include "zero/space/cuda.hpp"
 
@@ -198,7 +199,10 @@ struct Library {
   /// cudaStreamDestroy.
   static Status stream_destroy(Stream stream) { return of(cudaStreamDestroy(stream)); }
   /// cudaStreamQuery.
-  static Status stream_query(Stream stream) { return of(cudaStreamQuery(stream)); }
+  static Status stream_query(Stream stream) {
+    device::OutsideCapture const outside;
+    return of(cudaStreamQuery(stream));
+  }
   /// cudaStreamWaitEvent.
   static Status stream_wait(Stream stream, Event event) {
     return of(cudaStreamWaitEvent(stream, event, 0));
@@ -221,7 +225,10 @@ struct Library {
     return of(cudaEventRecord(event, stream));
   }
   /// cudaEventQuery.
-  static Status event_query(Event event) { return of(cudaEventQuery(event)); }
+  static Status event_query(Event event) {
+    device::OutsideCapture const outside;
+    return of(cudaEventQuery(event));
+  }
   /// cudaMemcpyAsync from pageable memory, which is copied before it returns.
   static Status upload(void* to, void const* from, std::size_t bytes, Stream stream) {
     return of(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream));

@@ -32,7 +32,15 @@ namespace zero::inline v0_1 {
 /// split from it. They are aborted, or revoked where they are the trainer's own, so that streams
 /// drain and the process can save and exit; every later call throws the same sentence as Error
 /// (communication). A thread looks every `watch_s` seconds, so that a trainer who is blocked on a
-/// stream is freed too. NCCL checks neither counts nor dtypes across ranks: wrap the communicator
+/// stream is freed too.
+///
+/// A step can be captured in a CUDA graph, in any mode of capture: by all ranks or none, and after
+/// one that was not, since NCCL connects peers when they first need it. Graphs are launched by all
+/// ranks alike and destroyed before `close`, for which NCCL would wait. What goes wrong in a replay
+/// ends the family as far as NCCL reports it; the deadline is for what `start` itself enqueues.
+/// NCCL recommends one GPU per process for that.
+///
+/// NCCL checks neither counts nor dtypes across ranks: wrap the communicator
 /// in `Checked` where ranks may disagree.
 /// @par Threads  all calls of a family come from one thread; one family per device and thread
 /// @tparam A  NCCL and CUDA, or a stand-in for both

@@ -1,0 +1,29 @@
+/// @file
+/// Calls that have nothing to do with what is being captured.
+#pragma once
+
+#include "zero/device/status.hpp"
+
+#include <cuda_runtime_api.h>
+
+namespace zero::inline v0_1::device {
+
+/// Lets this thread ask for events and streams outside of a capture, for as long as an object
+/// lives.
+///
+/// While a stream is being captured in the default mode, the runtime refuses such questions of any
+/// thread, even if they are about other work, and invalidates the capture.
+class OutsideCapture {
+ public:
+  OutsideCapture() noexcept { exchange(); }
+  ~OutsideCapture() { exchange(); }
+  OutsideCapture(OutsideCapture const&) = delete;
+  OutsideCapture& operator=(OutsideCapture const&) = delete;
+
+ private:
+  void exchange() noexcept { ignore(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+}  // namespace zero::inline v0_1::device
