@@ -21,12 +21,28 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// What goes wrong, on which rank, at which of its collectives.
+/// What goes wrong, on which rank, at which of its collectives. "hang@MPI_Comm_split" does so
+/// inside of that call of MPI's.
 struct Fault {
   std::string kind;
   int rank = 0;
   int call = 0;
 };
+
+void announce_fault() { std::fprintf(stderr, "fault at %.3f\n", now()); }
+void hang() { std::this_thread::sleep_for(std::chrono::seconds(60)); }
+
+/// What the calls of MPI below ask for their fault; set on the guilty rank only.
+Fault const* inside = nullptr;
+
+void enter(char const* name) {
+  static int calls = 0;
+  if (inside == nullptr || !inside->kind.ends_with(std::string("@") + name)) return;
+  if (calls++ != inside->call) return;
+  announce_fault();
+  if (inside->kind.starts_with("kill")) std::raise(SIGKILL);
+  hang();
+}
 
 /// Passes collectives on until it is time.
 class Faulty {
@@ -46,12 +62,12 @@ class Faulty {
 
  private:
   void misbehave(zero::Collective& op) {
-    std::fprintf(stderr, "fault at %.3f\n", now());
+    announce_fault();
     if (fault_.kind == "throw") throw std::runtime_error("the disk is full");
     if (fault_.kind == "kill") std::raise(SIGKILL);
     if (fault_.kind == "stop") std::raise(SIGSTOP);
     if (fault_.kind == "exit") ::_exit(7);
-    if (fault_.kind == "hang") std::this_thread::sleep_for(std::chrono::seconds(60));
+    if (fault_.kind == "hang") hang();
     if (fault_.kind == "bucket") op.bucket += 1000;
     if (fault_.kind == "count") op.count = op.count > 1 ? op.count / 2 : 2;
     if (fault_.kind == "op") {
@@ -90,7 +106,51 @@ void train(zero::Mpi<>& inner, Fault const& fault) {
   }
 }
 
+/// A life without training: everything that MPI makes all ranks wait for.
+void live(zero::mpi::Options const& options) {
+  zero::Mpi<> comm(MPI_COMM_WORLD, options);
+  zero::Mpi<> part = comm.split(0, -comm.rank());
+  part.close();
+  comm.close();
+}
+
+void say(char const* what, bool first) {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  std::fprintf(stderr, "rank %d at %.3f%s: %s\n", rank, now(), first ? " (origin)" : "", what);
+  std::fflush(stderr);
+}
+
 }  // namespace
+
+// MPI lets a program put itself between its callers and the library.
+extern "C" {
+int MPI_Comm_idup(MPI_Comm comm, MPI_Comm* copy, MPI_Request* request) {
+  enter("MPI_Comm_idup");
+  return PMPI_Comm_idup(comm, copy, request);
+}
+int MPI_Comm_split_type(MPI_Comm comm, int type, int key, MPI_Info info, MPI_Comm* part) {
+  enter("MPI_Comm_split_type");
+  return PMPI_Comm_split_type(comm, type, key, info, part);
+}
+int MPI_Comm_split(MPI_Comm comm, int color, int key, MPI_Comm* part) {
+  enter("MPI_Comm_split");
+  return PMPI_Comm_split(comm, color, key, part);
+}
+int MPI_Win_allocate_shared(
+    MPI_Aint bytes, int unit, MPI_Info info, MPI_Comm comm, void* memory, MPI_Win* window) {
+  enter("MPI_Win_allocate_shared");
+  return PMPI_Win_allocate_shared(bytes, unit, info, comm, memory, window);
+}
+int MPI_Win_free(MPI_Win* window) {
+  enter("MPI_Win_free");
+  return PMPI_Win_free(window);
+}
+int MPI_Ibarrier(MPI_Comm comm, MPI_Request* request) {
+  enter("MPI_Ibarrier");
+  return PMPI_Ibarrier(comm, request);
+}
+}
 
 /// Arguments: kind, rank, call, deadline in seconds, window|messages|nodes.
 int main(int argc, char** argv) {
@@ -104,14 +164,20 @@ int main(int argc, char** argv) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   if (route == "messages") options.shared_memory = false;
   if (route == "nodes") options.node = rank % 2;
-  zero::Mpi<> comm(MPI_COMM_WORLD, options);
   try {
-    train(comm, fault);
+    if (fault.kind.find('@') != std::string::npos) {
+      if (rank == fault.rank) inside = &fault;
+      live(options);
+    } else {
+      zero::Mpi<> comm(MPI_COMM_WORLD, options);
+      try {
+        train(comm, fault);
+      } catch (std::exception const& error) {
+        say(error.what(), comm.report_failure(error.what()));
+      }
+    }
   } catch (std::exception const& error) {
-    bool const first = comm.report_failure(error.what());
-    std::fprintf(
-        stderr, "rank %d at %.3f%s: %s\n", rank, now(), first ? " (origin)" : "", error.what());
-    std::fflush(stderr);
+    say(error.what(), false);
   }
   // mpirun ends the whole job with the first process that leaves: the others need time to speak.
   // Under --enable-recovery it counts no exit status as a failure, only an abort.

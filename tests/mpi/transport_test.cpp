@@ -42,6 +42,15 @@ TEST_CASE("construction refuses what cannot work") {
         std::string::npos);
 }
 
+TEST_CASE("where MPI allows threads, every call ends by the deadline, and the report says so") {
+  int provided = MPI_THREAD_SINGLE;
+  MPI_Query_thread(&provided);
+  mpi_tests::with_group<zero::mpi::Ordered>(
+      mpi_tests::world_size(), Route::window, [&](auto& comm) {
+        CHECK(comm.transport().always_deadline == (provided >= MPI_THREAD_SERIALIZED));
+      });
+}
+
 TEST_CASE("ranks with different options are told so, all of them") {
   if (mpi_tests::world_size() < 2) return;
   auto options = mpi_tests::options(Route::exchange);

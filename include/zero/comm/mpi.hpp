@@ -43,6 +43,10 @@ namespace zero::inline v0_1 {
 /// Transfers advance inside `start`, `wait` and `progress`, or in a thread (Options). `start` and
 /// `wait` allocate nothing themselves; MPI does for the requests of messages.
 ///
+/// Construction, `split` and `close` make calls of MPI's that only block, in a thread so that they,
+/// too, end by the deadline. That takes MPI_THREAD_SERIALIZED; with less they have no deadline once
+/// all ranks have come there.
+///
 /// The destructor is local and leaves MPI's handles behind; `close` frees them.
 /// @tparam Reduction  `mpi::Ordered` or `mpi::Native`: who adds, in which order
 /// @par Threads  a handle belongs to one thread at a time
@@ -67,17 +71,14 @@ class Mpi {
   ///   the deadline or has other options; (resource) if MPI refuses the window
   explicit Mpi(MPI_Comm comm, Options const& options = {}) {
     mpi::detail::require_usable(comm, options);
-    MPI_Comm const common = mpi::detail::duplicate(comm, options.deadline_s);
-    auto family = std::make_shared<mpi::detail::Family>(common, options);
+    auto family = std::make_shared<mpi::detail::Family>(comm, options);
     std::lock_guard const lock(family->mutex);
     std::vector<int> world;
     for (int rank = 0; rank < family->size(); ++rank) world.push_back(rank);
     rank_ = family->rank();
     size_ = family->size();
-    MPI_Comm const own = mpi::detail::divide(common, 0, rank_);
-    auto window = family->window;
-    group_ =
-        std::make_shared<Group>(family, own, world, rank_, std::move(window), Reduction::native);
+    group_ = std::make_shared<Group>(
+        family, family->duplicate(), world, rank_, family->window, Reduction::native);
   }
 
   /// Takes over the rank's place in the group; `other` may only be destroyed or assigned to.
@@ -131,7 +132,6 @@ class Mpi {
   [[nodiscard]] Mpi split(int color, int key) {
     zero::detail::SplitChoice const mine{color, key};
     std::vector<zero::detail::SplitChoice> all(static_cast<std::size_t>(size_));
-    // MPI's own split has no deadline: nobody enters it before all ranks have come this far.
     run(*this,
         {.op = Op::all_gather,
          .dtype = DType::i32,
@@ -144,14 +144,15 @@ class Mpi {
         static_cast<int>(std::find(members.begin(), members.end(), rank_) - members.begin());
     auto const family = group_->family();
     std::lock_guard const lock(family->mutex);
-    MPI_Comm const part = mpi::detail::divide(
+    family->blocking.begin("split");
+    MPI_Comm const part = family->blocking.divide(
         group_->comm(), *std::min_element(members.begin(), members.end()), place);
     std::vector<int> world;
     for (int const member : members) world.push_back(group_->world_rank(member));
     auto window = std::make_shared<mpi::detail::Window>();
     if (family->window->shared()) {
       window =
-          family->make_window(mpi::detail::divide(part, family->node_of(family->rank()), place),
+          family->make_window(family->blocking.divide(part, family->node_of(family->rank()), place),
                               static_cast<int>(members.size()),
                               0);
     }

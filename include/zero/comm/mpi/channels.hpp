@@ -61,8 +61,15 @@ class Channels {
   Channels(Channels const&) = delete;
   Channels& operator=(Channels const&) = delete;
   ~Channels() {
-    if (!is_running() || !cancel(false)) static_cast<void>(memory_.release());
+    if (forsaken_ || !is_running()) {
+      static_cast<void>(memory_.release());
+      return;
+    }
+    cancel();
+    if (!settled()) static_cast<void>(memory_.release());
   }
+  /// MPI must not be called any more: whatever it holds stays its own.
+  void forsake() noexcept { forsaken_ = true; }
 
   [[nodiscard]] std::size_t chunk_bytes() const noexcept { return chunk_; }
 
@@ -184,34 +191,14 @@ class Channels {
                      &requests_[index(peer) * per_peer + out + head]);
   }
 
-  /// Ends the receives that wait for nothing; true if MPI holds no memory any more.
-  /// @param wait  for sends too: only where all peers do the same
-  bool cancel(bool wait) noexcept {
-    bool clear = true;
+  /// Ends the receives that wait for nothing.
+  void cancel() noexcept {
     for (std::size_t at = 0; at < requests_.size(); ++at) {
-      MPI_Request& request = requests_[at];
-      if (request == MPI_REQUEST_NULL) continue;
-      int done = 0;
-      if (at % per_peer < out) MPI_Cancel(&request);
-      if (wait) {
-        MPI_Wait(&request, MPI_STATUS_IGNORE);
-      } else {
-        MPI_Test(&request, &done, MPI_STATUS_IGNORE);
-      }
-      clear = clear && request == MPI_REQUEST_NULL;
+      if (at % per_peer < out && requests_[at] != MPI_REQUEST_NULL) MPI_Cancel(&requests_[at]);
     }
-    for (MPI_Request& request : headers_out_) {
-      if (request == MPI_REQUEST_NULL) continue;
-      int done = 0;
-      if (wait) {
-        MPI_Wait(&request, MPI_STATUS_IGNORE);
-      } else {
-        MPI_Test(&request, &done, MPI_STATUS_IGNORE);
-      }
-      clear = clear && request == MPI_REQUEST_NULL;
-    }
-    return clear;
   }
+  /// True if MPI holds no memory any more.
+  [[nodiscard]] bool settled() noexcept { return all_done(requests_) && all_done(headers_out_); }
 
  private:
   static constexpr std::size_t header = 0;
@@ -247,6 +234,14 @@ class Channels {
     return memory_->staging.get() + (first_chunk_[index(peer)] + index(slot)) * chunk_;
   }
 
+  [[nodiscard]] static bool all_done(std::vector<MPI_Request>& requests) noexcept {
+    int done = 0;
+    return MPI_Testall(
+               static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE) ==
+               MPI_SUCCESS &&
+           done != 0;
+  }
+
   int receive_header(int peer) {
     return MPI_Irecv(&memory_->headers_in[index(peer)],
                      sizeof(Call),
@@ -274,6 +269,7 @@ class Channels {
   std::unique_ptr<Memory> memory_;
   std::vector<std::size_t> first_chunk_;  ///< in staging, by peer
   bool by_messages_ = false;              ///< is any peer on another node?
+  bool forsaken_ = false;
   std::vector<MPI_Request> requests_;
   std::vector<MPI_Request> headers_out_;
   std::vector<int> indices_;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "zero/comm/failure.hpp"
+#include "zero/comm/mpi/blocking.hpp"
 #include "zero/comm/mpi/library.hpp"
 #include "zero/comm/mpi/pool.hpp"
 #include "zero/comm/mpi/window.hpp"
@@ -14,7 +15,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -50,14 +50,14 @@ class Member {
 /// State common to a family of groups. Everything is guarded by `mutex`, MPI's own calls too.
 class Family {
  public:
-  /// Collective over `comm`, which is taken over.
-  Family(MPI_Comm comm, Options const& wanted) : options(wanted), comm_(comm) {
-    check(MPI_Comm_rank(comm, &rank_), "MPI_Comm_rank");
-    check(MPI_Comm_size(comm, &size_), "MPI_Comm_size");
-    window = options.shared_memory
-                 ? make_window(node_of_this_rank(comm), size_, options.shared_bytes)
-                 : std::make_shared<Window>();
-    find_nodes(comm);
+  /// Collective over the trainer's communicator, which stays the trainer's.
+  Family(MPI_Comm comm, Options const& wanted)
+      : options(wanted), blocking(comm, wanted.deadline_s), comm_(blocking.duplicate(comm)) {
+    check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
+    check(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
+    window = options.shared_memory ? make_window(node_of_this_rank(), size_, options.shared_bytes)
+                                   : std::make_shared<Window>();
+    find_nodes();
     if (window->shared()) {
       pool = std::make_shared<Pool>(window, window->pool(node_rank(rank_)), options.shared_bytes);
     }
@@ -71,6 +71,10 @@ class Family {
   ~Family() {
     stop_thread();
     if (request_ == MPI_REQUEST_NULL || !is_running()) return;
+    if (blocking.lost()) {
+      static_cast<void>(incoming_.release());
+      return;
+    }
     // Cancelling a receive that nothing has matched is local.
     MPI_Cancel(&request_);
     int done = 0;
@@ -83,10 +87,13 @@ class Family {
   /// @param pool_bytes  room for the trainer's memory
   [[nodiscard]] std::shared_ptr<Window> make_window(MPI_Comm node,
                                                     int size,
-                                                    std::size_t pool_bytes) const {
+                                                    std::size_t pool_bytes) {
     std::size_t const chunk = chunk_bytes(options.exchange_bytes, options.message_bytes, size);
-    return std::make_shared<Window>(node, pool_bytes, chunk);
+    return std::make_shared<Window>(blocking, node, pool_bytes, chunk);
   }
+
+  /// A communicator with all ranks, for a group. Collective; blocks.
+  [[nodiscard]] MPI_Comm duplicate() { return blocking.duplicate(comm_); }
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return size_; }
@@ -116,6 +123,10 @@ class Family {
   /// True once anything has gone wrong on any rank that this one has heard of.
   [[nodiscard]] bool failed() {
     if (failed_) return true;
+    if (!blocking.complaint().empty()) {
+      board().record(blocking.complaint());
+      return adopt(blocking.complaint());
+    }
     if (board().failed()) return adopt(board().text());
     int done = 0;
     MPI_Status status;
@@ -155,51 +166,45 @@ class Family {
       MPI_Cancel(&request_);
       MPI_Wait(&request_, MPI_STATUS_IGNORE);
     }
-    window->close();
-    check(MPI_Comm_free(&comm_), "MPI_Comm_free");
+    window->close(blocking);
+    blocking.release(comm_);
   }
 
   Options const options;
+  Blocking blocking;
   std::mutex mutex;
   std::shared_ptr<Window> window;
   std::shared_ptr<Pool> pool;  ///< null without a window
   std::string withdrawn;       ///< a failure to be told unless a better reason comes first
 
  private:
-  [[nodiscard]] MPI_Comm node_of_this_rank(MPI_Comm comm) const {
-    MPI_Comm machine = MPI_COMM_NULL;
-    check(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &machine),
-          "MPI_Comm_split_type");
+  [[nodiscard]] MPI_Comm node_of_this_rank() {
+    MPI_Comm machine = blocking.machine(comm_, rank_);
     if (!options.node) return machine;
-    MPI_Comm const node = divide(machine, *options.node, rank_);
-    check(MPI_Comm_free(&machine), "MPI_Comm_free");
+    MPI_Comm const node = blocking.divide(machine, *options.node, rank_);
+    blocking.release(machine);
     return node;
   }
 
   /// Learns every rank's node by the number of its first rank, and that all ranks want the same.
-  void find_nodes(MPI_Comm comm) {
+  void find_nodes() {
     struct Facts {
       std::int64_t shared, pool, exchange, message;
+      bool operator==(Facts const&) const = default;
     };
     Facts const mine{options.shared_memory ? 1 : 0,
                      static_cast<std::int64_t>(options.shared_bytes),
                      static_cast<std::int64_t>(options.exchange_bytes),
                      static_cast<std::int64_t>(options.message_bytes)};
-    std::vector<Facts> all(static_cast<std::size_t>(size_));
-    check(MPI_Allgather(&mine, sizeof(Facts), MPI_BYTE, all.data(), sizeof(Facts), MPI_BYTE, comm),
-          "MPI_Allgather");
+    std::vector<Facts> const all = blocking.gather(comm_, size_, mine);
     for (int peer = 1; peer < size_; ++peer) {
-      if (std::memcmp(&all[static_cast<std::size_t>(peer)], all.data(), sizeof(Facts)) == 0) {
-        continue;
-      }
+      if (all[static_cast<std::size_t>(peer)] == all[0]) continue;
       fail(ErrorKind::communication,
            {"ranks 0 and ", peer, " were constructed with different Options"},
            {.rank = rank_, .operation = "construction"});
     }
-    nodes_.assign(static_cast<std::size_t>(size_), 0);
     // The window's ranks are in the order of the family's.
-    int const leader = window->first(rank_);
-    check(MPI_Allgather(&leader, 1, MPI_INT, nodes_.data(), 1, MPI_INT, comm), "MPI_Allgather");
+    nodes_ = blocking.gather(comm_, size_, window->first(blocking, rank_));
   }
 
   [[nodiscard]] Board& board() noexcept { return window->control(0)->board; }

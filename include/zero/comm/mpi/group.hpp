@@ -62,6 +62,7 @@ class Group final : public Member {
   ~Group() override {
     Lock const lock(family_->mutex);
     family_->leave(this);
+    if (family_->blocking.lost()) channels_->forsake();
     channels_.reset();
   }
 
@@ -147,15 +148,15 @@ class Group final : public Member {
 
   /// Collective; blocks. After a collective that told all ranks to come here.
   void close() {
-    {
-      Lock const lock(family_->mutex);
-      check(MPI_Barrier(comm_), "MPI_Barrier");
-      channels_->cancel(true);
-      family_->leave(this);
-    }
+    Lock const lock(family_->mutex);
+    family_->blocking.begin("close");
+    family_->blocking.meet(comm_);
+    channels_->cancel();
+    family_->blocking.wait("the last messages", [&] { return channels_->settled(); });
+    family_->leave(this);
     exchange_.close();
-    if (window_ != family_->window) window_->close();
-    check(MPI_Comm_free(&comm_), "MPI_Comm_free");
+    if (window_ != family_->window) window_->close(family_->blocking);
+    family_->blocking.release(comm_);
   }
 
   [[nodiscard]] Transport transport() {
@@ -166,6 +167,7 @@ class Group final : public Member {
     result.nodes = static_cast<int>(topology.nodes());
     result.local_ranks = static_cast<int>(topology.ranks(topology.node(peers_.rank())).size());
     result.window = window_->shared();
+    result.always_deadline = family_->blocking.always_ends();
     result.progress_thread = family_->options.progress_thread != ProgressThread::off;
     if (family_->pool != nullptr) {
       result.shared_bytes = family_->pool->bytes();

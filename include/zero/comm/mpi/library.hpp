@@ -95,41 +95,4 @@ inline void require_usable(MPI_Comm comm, Options const& options) {
   }
 }
 
-/// A communicator of the library's own with the ranks of `comm`, whose errors are returned.
-/// Collective; gives up after the deadline.
-[[nodiscard]] inline MPI_Comm duplicate(MPI_Comm comm, double deadline_s) {
-  MPI_Comm copy = MPI_COMM_NULL;
-  MPI_Request request = MPI_REQUEST_NULL;
-  // MPI writes through these until the duplicate is there, so they outlive a deadline that passes.
-  auto* const place = new MPI_Comm(MPI_COMM_NULL);
-  check(MPI_Comm_idup(comm, place, &request), "MPI_Comm_idup");
-  auto const start = Clock::now();
-  Backoff backoff;
-  for (int done = 0; done == 0;) {
-    check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Comm_idup");
-    if (done != 0) break;
-    if (std::chrono::duration<double>(Clock::now() - start).count() > deadline_s) {
-      int rank = -1;
-      MPI_Comm_rank(comm, &rank);
-      fail(ErrorKind::communication,
-           {"some rank did not construct its communicator within ",
-            std::to_string(deadline_s),
-            " s"},
-           {.rank = rank, .operation = "construction"});
-    }
-    backoff.pause();
-  }
-  copy = *place;
-  delete place;
-  check(MPI_Comm_set_errhandler(copy, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-  return copy;
-}
-
-[[nodiscard]] inline MPI_Comm divide(MPI_Comm comm, int color, int key) {
-  MPI_Comm part = MPI_COMM_NULL;
-  check(MPI_Comm_split(comm, color, key, &part), "MPI_Comm_split");
-  check(MPI_Comm_set_errhandler(part, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-  return part;
-}
-
 }  // namespace zero::inline v0_1::mpi::detail

@@ -4,6 +4,7 @@
 
 #include "zero/base/bytes.hpp"
 #include "zero/base/error.hpp"
+#include "zero/comm/mpi/blocking.hpp"
 #include "zero/comm/mpi/control.hpp"
 #include "zero/comm/mpi/lane.hpp"
 #include "zero/comm/mpi/library.hpp"
@@ -33,7 +34,7 @@ class Window {
 
   /// Collective over `node`; takes the communicator over.
   /// @param chunk_bytes  of one chunk between two ranks
-  Window(MPI_Comm node, std::size_t pool_bytes, std::size_t chunk_bytes)
+  Window(Blocking& blocking, MPI_Comm node, std::size_t pool_bytes, std::size_t chunk_bytes)
       : node_(node), chunk_bytes_(round_up(chunk_bytes, 64)) {
     int size = 0;
     int rank = 0;
@@ -43,7 +44,7 @@ class Window {
     std::size_t const pools = round_up(control_bytes + ranks * sizeof(Lane), alignment);
     std::size_t const chunks = pools + round_up(pool_bytes, alignment);
     std::size_t const per_lane = size > 1 ? chunks_under_way * chunk_bytes_ : 0;
-    allocate(chunks + ranks * per_lane + alignment);
+    allocate(blocking, chunks + ranks * per_lane + alignment);
     for (int peer = 0; peer < size; ++peer) {
       std::byte* const base = start_of(peer);
       std::byte* const lanes = base + control_bytes;
@@ -57,7 +58,7 @@ class Window {
       chunks_.push_back(base + chunks);
     }
     check(MPI_Win_sync(window_), "MPI_Win_sync");
-    check(MPI_Barrier(node), "MPI_Barrier");
+    blocking.meet(node);
     check(MPI_Win_sync(window_), "MPI_Win_sync");
     for (Control const* const block : blocks_) {
       if (block->magic.load(std::memory_order_acquire) == Control::present) continue;
@@ -90,34 +91,42 @@ class Window {
   }
 
   /// The number that the first rank gives. Collective over the node; blocks.
-  [[nodiscard]] int first(int number) const {
+  [[nodiscard]] int first(Blocking& blocking, int number) const {
     if (!shared()) return number;
-    check(MPI_Bcast(&number, 1, MPI_INT, 0, node_), "MPI_Bcast");
-    return number;
+    return blocking.gather(node_, static_cast<int>(blocks_.size()), number).front();
   }
 
   /// Gives the memory back. Collective over the node; blocks.
-  void close() {
+  void close(Blocking& blocking) {
     if (!shared()) return;
     check(MPI_Win_unlock_all(window_), "MPI_Win_unlock_all");
-    check(MPI_Win_free(&window_), "MPI_Win_free");
-    check(MPI_Comm_free(&node_), "MPI_Comm_free");
+    auto const free = [](MPI_Win& window) { return MPI_Win_free(&window); };
+    check(blocking.call<MPI_Win>("MPI_Win_free", window_, free), "MPI_Win_free");
+    blocking.release(node_);
   }
 
  private:
   static constexpr std::size_t control_bytes =
       (sizeof(Control) + alignment - 1) / alignment * alignment;
 
-  void allocate(std::size_t bytes) {
-    MPI_Info info = MPI_INFO_NULL;
-    check(MPI_Info_create(&info), "MPI_Info_create");
-    check(MPI_Info_set(info, "alloc_shared_noncontig", "true"), "MPI_Info_set");
-    void* memory = nullptr;
-    int const code = MPI_Win_allocate_shared(
-        static_cast<MPI_Aint>(bytes), 1, info, node_, static_cast<void*>(&memory), &window_);
-    MPI_Info_free(&info);
+  void allocate(Blocking& blocking, std::size_t bytes) {
+    struct State {
+      MPI_Comm node;
+      MPI_Aint bytes;
+      void* memory;
+      MPI_Win window;
+    } state{node_, static_cast<MPI_Aint>(bytes), nullptr, MPI_WIN_NULL};
+    int const code = blocking.call<State>("MPI_Win_allocate_shared", state, [](State& s) {
+      MPI_Info info = MPI_INFO_NULL;
+      int result = MPI_Info_create(&info);
+      if (result != MPI_SUCCESS) return result;
+      MPI_Info_set(info, "alloc_shared_noncontig", "true");
+      result = MPI_Win_allocate_shared(
+          s.bytes, 1, info, s.node, static_cast<void*>(&s.memory), &s.window);
+      MPI_Info_free(&info);
+      return result;
+    });
     if (code != MPI_SUCCESS) {
-      window_ = MPI_WIN_NULL;
       fail(ErrorKind::resource,
            {"MPI cannot share ",
             bytes,
@@ -125,6 +134,7 @@ class Window {
             error_text(code),
             "; lower Options::shared_bytes or set Options::shared_memory to false"});
     }
+    window_ = state.window;
     check(MPI_Win_set_errhandler(window_, MPI_ERRORS_RETURN), "MPI_Win_set_errhandler");
     int* model = nullptr;
     int found = 0;

@@ -1,0 +1,203 @@
+/// @file
+/// MPI's calls that return when other ranks make them too, up to a deadline.
+#pragma once
+
+#include "zero/base/error.hpp"
+#include "zero/comm/mpi/library.hpp"
+
+#include <mpi.h>
+
+#include <chrono>
+#include <cstddef>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace zero::inline v0_1::mpi::detail {
+
+/// One rank's patience with the others, where MPI itself has none to offer.
+///
+/// What MPI can start without blocking is polled. What has no such form is called by a thread, so
+/// that the caller can stop waiting for it. That takes MPI_THREAD_SERIALIZED; below it such a call
+/// takes as long as it takes.
+class Blocking {
+ public:
+  Blocking(MPI_Comm comm, double deadline_s) : deadline_(deadline_s) {
+    check(MPI_Comm_rank(comm, &rank_), "MPI_Comm_rank");
+    int provided = MPI_THREAD_SINGLE;
+    check(MPI_Query_thread(&provided), "MPI_Query_thread");
+    by_thread_ = provided >= MPI_THREAD_SERIALIZED;
+  }
+
+  /// True if no call can outlast the deadline.
+  [[nodiscard]] bool always_ends() const noexcept { return by_thread_; }
+  /// Names what the calls from here on are for.
+  void begin(char const* operation) noexcept { operation_ = operation; }
+  /// Why waiting ended without the others; empty if it never did.
+  [[nodiscard]] std::string const& complaint() const noexcept { return complaint_; }
+  /// True once a call did not come back: its thread may be inside of MPI for ever, so that nobody
+  /// else may call MPI any more, but to abort.
+  [[nodiscard]] bool lost() const noexcept { return lost_; }
+
+  /// MPI's code of a blocking call.
+  /// @param state  all that MPI reads and writes: a copy of it lives on with a call that never ends
+  /// @throws Error (communication) after the deadline
+  template <class State>
+  [[nodiscard]] int call(char const* name, State& state, int (*function)(State&)) {
+    if (!by_thread_) return function(state);
+    auto const kept = std::make_shared<State>(state);
+    std::packaged_task<int()> task([kept, function] { return function(*kept); });
+    std::future<int> code = task.get_future();
+    std::thread thread(std::move(task));
+    if (code.wait_for(deadline_) != std::future_status::ready) {
+      thread.detach();
+      lost_ = true;
+      give_up(name);
+    }
+    thread.join();
+    state = *kept;
+    return code.get();
+  }
+
+  /// Completes what `start(state, request)` starts, and returns its state.
+  /// @throws Error (communication) after the deadline, or with MPI's words
+  template <class State>
+  [[nodiscard]] State poll(char const* name,
+                           State const& state,
+                           int (*start)(State&, MPI_Request&)) {
+    auto kept = std::make_unique<State>(state);
+    MPI_Request request = MPI_REQUEST_NULL;
+    check(start(*kept, request), name);
+    bool const done = look([&] {
+      int complete = 0;
+      check(MPI_Test(&request, &complete, MPI_STATUS_IGNORE), name);
+      return complete != 0;
+    });
+    if (done) return std::move(*kept);
+    // MPI may still write there.
+    static_cast<void>(kept.release());
+    give_up(name);
+  }
+
+  /// Looks until `ready()`.
+  /// @param what  others do meanwhile
+  /// @throws Error (communication) after the deadline
+  template <class Ready>
+  void wait(char const* what, Ready const& ready) {
+    if (!look(ready)) give_up(what);
+  }
+
+  /// Returns when all ranks have come here.
+  void meet(MPI_Comm comm) {
+    static_cast<void>(poll<MPI_Comm>("MPI_Ibarrier", comm, [](MPI_Comm& all, MPI_Request& request) {
+      return MPI_Ibarrier(all, &request);
+    }));
+  }
+
+  /// What every rank gives, in rank order.
+  template <class T>
+  [[nodiscard]] std::vector<T> gather(MPI_Comm comm, int size, T const& mine) {
+    struct State {
+      MPI_Comm comm;
+      T mine;
+      std::vector<T> all;
+    };
+    State const state{comm, mine, std::vector<T>(static_cast<std::size_t>(size))};
+    return poll<State>(
+               "MPI_Iallgather",
+               state,
+               [](State& s, MPI_Request& request) {
+                 constexpr int bytes = sizeof(T);
+                 return MPI_Iallgather(
+                     &s.mine, bytes, MPI_BYTE, s.all.data(), bytes, MPI_BYTE, s.comm, &request);
+               })
+        .all;
+  }
+
+  /// A communicator of the library's own with the ranks of `comm`, whose errors are returned.
+  [[nodiscard]] MPI_Comm duplicate(MPI_Comm comm) {
+    struct State {
+      MPI_Comm from, to;
+    };
+    State const state{comm, MPI_COMM_NULL};
+    auto const start = [](State& s, MPI_Request& request) {
+      return MPI_Comm_idup(s.from, &s.to, &request);
+    };
+    return returning_errors(poll<State>("MPI_Comm_idup", state, start).to);
+  }
+
+  /// The part of a communicator that gives the same color, ordered by key.
+  [[nodiscard]] MPI_Comm divide(MPI_Comm comm, int color, int key) {
+    struct State {
+      MPI_Comm comm;
+      int color, key;
+      MPI_Comm part;
+    } state{comm, color, key, MPI_COMM_NULL};
+    check(call<State>("MPI_Comm_split",
+                      state,
+                      [](State& s) { return MPI_Comm_split(s.comm, s.color, s.key, &s.part); }),
+          "MPI_Comm_split");
+    return returning_errors(state.part);
+  }
+
+  /// The part of a communicator that can share memory, ordered by key.
+  [[nodiscard]] MPI_Comm machine(MPI_Comm comm, int key) {
+    struct State {
+      MPI_Comm comm;
+      int key;
+      MPI_Comm part;
+    } state{comm, key, MPI_COMM_NULL};
+    check(call<State>("MPI_Comm_split_type",
+                      state,
+                      [](State& s) {
+                        return MPI_Comm_split_type(
+                            s.comm, MPI_COMM_TYPE_SHARED, s.key, MPI_INFO_NULL, &s.part);
+                      }),
+          "MPI_Comm_split_type");
+    return returning_errors(state.part);
+  }
+
+  /// Gives a communicator back, with all of its ranks.
+  void release(MPI_Comm& comm) {
+    check(call<MPI_Comm>("MPI_Comm_free", comm, [](MPI_Comm& all) { return MPI_Comm_free(&all); }),
+          "MPI_Comm_free");
+  }
+
+ private:
+  [[nodiscard]] static MPI_Comm returning_errors(MPI_Comm comm) {
+    check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    return comm;
+  }
+
+  template <class Ready>
+  [[nodiscard]] bool look(Ready const& ready) const {
+    auto const end = Clock::now() + deadline_;
+    for (Backoff backoff; !ready(); backoff.pause()) {
+      if (Clock::now() > end) return false;
+    }
+    return true;
+  }
+
+  [[noreturn]] void give_up(char const* what) {
+    complaint_ = Message({"some rank did not take part in ",
+                          what,
+                          " within ",
+                          std::to_string(deadline_.count()),
+                          " s: it is gone, or hangs, or does something else than ",
+                          operation_})
+                     .text();
+    fail(ErrorKind::communication, complaint_, {.rank = rank_, .operation = operation_});
+  }
+
+  std::chrono::duration<double> deadline_;
+  int rank_ = -1;
+  bool by_thread_ = false;
+  bool lost_ = false;
+  char const* operation_ = "construction";
+  std::string complaint_;
+};
+
+}  // namespace zero::inline v0_1::mpi::detail
