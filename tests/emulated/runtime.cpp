@@ -139,6 +139,14 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned /*flags*/) {
   });
 }
 
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, void const* memory) {
+  return call([&] {
+    bool const device = state().memory.device_of(memory, 0) >= 0;
+    attributes->type = device ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
+    return cudaSuccess;
+  });
+}
+
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   return call([&] {
     if (emulated::forbidden()) return cudaErrorStreamCaptureUnsupported;

@@ -231,7 +231,10 @@ struct Library : Calls {
     return {};
   }
   static Status register_buffer(Comm comm, void* memory, std::size_t, void** handle) {
-    return managed(comm, "register", [&] { return *handle = memory, Status{}; });
+    return managed(comm, "register", [&] {
+      *handle = current->script.registers ? memory : nullptr;
+      return Status{};
+    });
   }
   static Status deregister_buffer(Comm comm, void*) {
     return managed(comm, "deregister", [] { return Status{}; });
@@ -247,6 +250,15 @@ struct Library : Calls {
   }
   static Status deregister_window(Comm comm, Window) {
     return managed(comm, "deregister_window", [] { return Status{}; });
+  }
+  static Status is_symmetric(Window, bool* out) {
+    return free_call([&](Process& p) { *out = p.script.registers; });
+  }
+  static Status near_ranks(Comm comm, int* out) {
+    return managed(comm, "near_ranks", [&] {
+      *out = current->script.near_ranks > 0 ? current->script.near_ranks : comm->clique->size;
+      return Status{};
+    });
   }
   static Status window_driver(bool* out) {
     return free_call([&](Process& p) { *out = p.script.driver; });

@@ -43,6 +43,8 @@ struct Script {
   long remote_error_at = -1;  ///< from the n-th launch on the communicator reports an error
   bool abort_hangs = false;   ///< until the world ends
   bool driver = true;         ///< new enough for gathers by copy engine
+  bool registers = true;      ///< as asked; else NCCL leaves it out and says nothing
+  int near_ranks = 0;         ///< on one node; 0: all
 };
 
 /// One rank's process.

@@ -259,6 +259,39 @@ TEST_CASE(
   CHECK_MESSAGE(contains(what[0], "copy_engine_gathers needs"), what[0]);
 }
 
+TEST_CASE("Nccl: gathers by copy engine are an error where ranks are on several nodes") {
+  fake::World world(2, 1);
+  for (int rank : {0, 1}) world.process(rank).script.near_ranks = 1;
+  auto const what = errors_of(world, 2, [&](fake::Process& process, auto* compute) {
+    Options options = fake::quick_options();
+    options.registration = Registration::windows;
+    options.copy_engine_gathers = true;
+    Comm comm({{1}, process.rank, 2, compute}, options);
+  });
+  for (std::string const& text : what) {
+    CHECK_MESSAGE(contains(text, "needs all 2 ranks on one node, not 1"), text);
+  }
+}
+
+TEST_CASE("Nccl: a registration that NCCL leaves out is an error, not a fallback") {
+  for (Registration const registration : {Registration::buffers, Registration::windows}) {
+    fake::World world(2, 1);
+    for (int rank : {0, 1}) world.process(rank).script.registers = false;
+    auto const what = errors_of(world, 2, [&](fake::Process& process, auto* compute) {
+      Options options = fake::quick_options();
+      options.registration = registration;
+      Comm comm({{1}, process.rank, 2, compute}, options);
+      static_cast<void>(comm.allocator().allocate(5000, 4096));
+    });
+    // The first to notice ends the group, which the other may notice first.
+    bool const windows = registration == Registration::windows;
+    char const* const reason = windows ? "made none" : "skipped the registration";
+    CHECK_FALSE(what[0].empty());
+    CHECK_FALSE(what[1].empty());
+    CHECK_MESSAGE((contains(what[0], reason) || contains(what[1], reason)), what[0]);
+  }
+}
+
 TEST_CASE("Nccl: calls from another device are refused and change nothing") {
   fake::World world(1, 1);
   auto const what = errors_of(world, 1, [&](fake::Process& process, auto* compute) {

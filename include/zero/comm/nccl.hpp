@@ -16,6 +16,9 @@
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
+#if NCCL_VERSION_CODE >= 22800
+#include <nccl_device/core.h>
+#endif
 
 #include <cstddef>
 #include <string_view>
@@ -179,6 +182,24 @@ struct Library {
   /// ncclCommWindowDeregister.
   static Status deregister_window(Comm comm, Window window) {
     return of(ncclCommWindowDeregister(comm, window));
+  }
+  /// A symmetric window is known by a structure on the device. Where NCCL cannot make one, it
+  /// registers the memory on this rank only, says nothing, and gives a pointer of the host's.
+  static Status is_symmetric(Window window, bool* out) {
+    cudaPointerAttributes attributes{};
+    Status const status = of(cudaPointerGetAttributes(&attributes, window));
+    *out = attributes.type == cudaMemoryTypeDevice;
+    return status;
+  }
+  /// ncclTeamLsa, where NCCL has it: since 2.28.
+  static Status near_ranks(Comm comm, int* out) {
+#if NCCL_VERSION_CODE >= 22800
+    *out = ncclTeamLsa(comm).nRanks;
+#else
+    static_cast<void>(comm);
+    *out = 0;
+#endif
+    return {};
   }
   /// Gathers by copy engine need a driver for CUDA 12.5, and an NCCL header that knows of them.
   static Status window_driver(bool* out) {

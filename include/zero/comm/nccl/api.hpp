@@ -76,7 +76,9 @@ struct RankSum {
 /// these do; `event_query` and `stream_query` say in_progress while there is work left. `sum_ranks`
 /// enqueues the sum of a `RankSum` on the stream. `download` is only called once the stream has
 /// nothing to do. `use_device` sets the calling thread's device: the library calls it on threads
-/// of its own only. `window_driver` tells whether the driver can gather by copy engine.
+/// of its own only. `window_driver` tells whether the driver can gather by copy engine,
+/// `near_ranks` how many ranks of a communicator reach each other's memory on one node, and
+/// `is_symmetric` whether a window is one, and not what NCCL gives where it has none.
 template <class A>
 concept Api = requires(typename A::Comm comm,
                        typename A::Stream stream,
@@ -121,6 +123,8 @@ concept Api = requires(typename A::Comm comm,
   { A::deregister_buffer(comm, memory) } -> std::same_as<Status>;
   { A::register_window(comm, memory, n, &window) } -> std::same_as<Status>;
   { A::deregister_window(comm, window) } -> std::same_as<Status>;
+  { A::is_symmetric(window, &flag) } -> std::same_as<Status>;
+  { A::near_ranks(comm, &number) } -> std::same_as<Status>;
   { A::window_driver(&flag) } -> std::same_as<Status>;
   { A::current_device(&number) } -> std::same_as<Status>;
   { A::use_device(number) } -> std::same_as<Status>;

@@ -151,7 +151,7 @@ class BasicNccl {
       config.copy_engine = options.copy_engine_gathers;
       add_gathers(comm, config, true);
     }
-    if (options.copy_engine_gathers) core_->gathers_by_copy_engine();
+    if (options.copy_engine_gathers) core_->gather_by_copy_engine();
     core_->equip(Stream{});
     core_->agree(lock);
     lock.unlock();
@@ -323,7 +323,7 @@ class BasicNccl {
     core_->line().require(A::user_rank(comm, &rank), activity);
     core_->line().require(A::count(comm, &size), activity);
     core_->place(rank, size, report.device, report.library_version, parent.compute());
-    if (report.copy_engine_gathers) core_->gathers_by_copy_engine();
+    if (report.copy_engine_gathers) core_->gather_by_copy_engine();
     core_->equip(Stream{});
     core_->agree(lock);
   }

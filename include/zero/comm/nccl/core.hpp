@@ -215,8 +215,19 @@ class NcclCore {
     report.registered_bytes = memory_.registered_bytes();
     return report;
   }
-  /// Only while the group is being built.
-  void gathers_by_copy_engine() noexcept { report_.copy_engine_gathers = true; }
+  /// Only while the group is being built. All ranks get the same answer from NCCL.
+  /// @throws Error (resource) if not all ranks are on one node, where NCCL would use its kernels
+  void gather_by_copy_engine() {
+    int near = 0;
+    line_.require(A::near_ranks(lanes_.back().comm, &near), {.operation = "init"});
+    if (near != size_) {
+      fail(
+          ErrorKind::resource,
+          {"NCCL options: copy_engine_gathers needs all ", size_, " ranks on one node, not ", near},
+          {.rank = rank_, .operation = "init"});
+    }
+    report_.copy_engine_gathers = true;
+  }
 
   /// @throws Error if the group has failed, is closed, or is called from another device
   void enter(NcclActivity const& activity) const {

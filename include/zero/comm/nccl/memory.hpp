@@ -133,6 +133,10 @@ class NcclMemory {
       // Collective or not, peers count on it: a refusal is not this rank's private matter.
       nccl::Status const status = A::register_buffer(lane.comm, block.memory, block.bytes, &handle);
       conclude(line, lane.comm, status, {.operation = "register_buffer"});
+      if (handle == nullptr) {
+        line.end("NCCL skipped the registration of a buffer, as its environment tells it to",
+                 {.operation = "register_buffer"});
+      }
       block.handles.emplace_back(lane.comm, handle);
     }
     if (registration_ == nccl::Registration::windows) {
@@ -140,11 +144,15 @@ class NcclMemory {
       typename A::Window window{};
       nccl::Status const status = A::register_window(lane.comm, block.memory, block.bytes, &window);
       conclude(line, lane.comm, status, {.operation = "register_window"});
-      if (window == typename A::Window{}) {
+      bool symmetric = false;
+      if (window != typename A::Window{}) {
+        block.windows.emplace_back(lane.comm, window);
+        line.require(A::is_symmetric(window, &symmetric), {.operation = "register_window"});
+      }
+      if (!symmetric) {
         line.end("NCCL took memory for a symmetric window, but made none: unsupported here",
                  {.operation = "register_window"});
       }
-      block.windows.emplace_back(lane.comm, window);
     }
   }
 

@@ -80,8 +80,7 @@ struct Report {
   bool owned = false;                              ///< built by the library, not the trainer's own
   Registration registration = Registration::none;  ///< of memory from `allocator()`
   std::uint64_t registered_bytes = 0;              ///< under registration now
-  /// NCCL was told to gather by copy engine, and version, driver and windows allow it. NCCL does
-  /// not report whether all ranks share an NVLink domain, which it needs as well.
+  /// NCCL was told to gather by copy engine, and version, driver, node and windows allow it.
   bool copy_engine_gathers = false;
   std::uint64_t unaligned = 0;    ///< collectives on buffers that are not 16-byte aligned: slow
   std::size_t staging_bytes = 0;  ///< device memory held for ordered sums
