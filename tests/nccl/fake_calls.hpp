@@ -95,6 +95,13 @@ class Calls {
     return {Result::in_progress};
   }
 
+  /// Has the call that begins write to `out` when it settles.
+  template <class T>
+  static void promise(fake::Comm& comm, T** out, T* result) {
+    comm.output = reinterpret_cast<void**>(out);
+    comm.result = result;
+  }
+
   static std::shared_ptr<Clique> make_clique(int size) {
     auto clique = std::make_shared<Clique>();
     clique->size = size;

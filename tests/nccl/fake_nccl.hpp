@@ -52,6 +52,7 @@ struct Library : Calls {
     take_seat(**out, rank);
     (*out)->pending = [clique] { return clique->arrived == clique->size; };
     (*out)->polls = process.script.in_progress;
+    promise(**out, out, *out);
     return {Result::in_progress};
   }
 
@@ -60,13 +61,14 @@ struct Library : Calls {
     return managed(parent, "split", [&] {
       World& world = *parent->process->world;
       auto const clique = parent->clique;
-      *out = world.make_comm(parent->process, nullptr);
+      *out = nullptr;
+      Comm const child = world.make_comm(parent->process, nullptr);
+      promise(*parent, out, child);
       int const generation = parent->splits++;
       auto& arrived = clique->splitting[generation];
-      arrived.push_back({*out, {color, key}});
-      (*out)->rank = parent->rank;
+      arrived.push_back({child, {color, key}});
+      child->rank = parent->rank;
       if (static_cast<int>(arrived.size()) == clique->size) divide(arrived);
-      Comm const child = *out;
       auto const ready = [child] { return child->clique != nullptr; };
       child->pending = ready;
       parent->pending = ready;
@@ -98,6 +100,11 @@ struct Library : Calls {
       {
         Entry const entry(comm, "abort");
         while (!world.release_aborts) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        std::lock_guard const lock(world.mutex);
+        // A leak that is meant to be, and is not to be reported.
+        static auto& kept = *new std::vector<void**>;
+        if (comm->output != nullptr) kept.push_back(comm->output);
+        comm->deliver();
       }
       // The last that is done to the world, which may be gone from here on.
       --world.hanging_aborts;
@@ -127,7 +134,11 @@ struct Library : Calls {
     *out = comm->error;
     if (comm->error != Result::success) return {};
     if (comm->polls > 0) --comm->polls;
-    if (comm->unsettled()) *out = Result::in_progress;
+    if (comm->unsettled()) {
+      *out = Result::in_progress;
+    } else {
+      comm->deliver();
+    }
     return {};
   }
   static std::string_view last_error(Comm comm) {
@@ -244,7 +255,7 @@ struct Library : Calls {
       if (reinterpret_cast<std::uintptr_t>(memory) % 4096 != 0 || bytes % 4096 != 0) {
         fault(comm, "a window that is not made of pages");
       }
-      *window = memory;
+      promise(*comm, window, memory);
       return meet(*comm);
     });
   }

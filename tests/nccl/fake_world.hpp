@@ -134,6 +134,8 @@ struct Comm {
   std::atomic<int> inside{0};
   int polls = 0;
   std::function<bool()> pending;  ///< empty, or true once peers have come
+  void** output = nullptr;        ///< written to when the call has settled
+  void* result = nullptr;
   std::uint64_t sequence = 0;
   int management = 0;
   int splits = 0;
@@ -144,6 +146,11 @@ struct Comm {
   std::vector<Task*> exchanges;  ///< at the head of their streams, unmatched
 
   [[nodiscard]] bool unsettled() { return polls > 0 || (pending && !pending()); }
+  /// Gives the call's result to its caller, as late as that may be.
+  void deliver() {
+    if (output != nullptr) *output = result;
+    output = nullptr;
+  }
 };
 
 /// All ranks of one test.

@@ -405,6 +405,29 @@ TEST_CASE("Nccl: an abort that does not return is reported, and the process goes
   while (world.hanging_aborts != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
+TEST_CASE("Nccl: what NCCL writes after an abort that does not return has its place") {
+  for (bool const window : {false, true}) {
+    fake::World world(2, 1);
+    world.process(0).script.abort_hangs = true;
+    auto const what = errors_of(world, 2, [&](fake::Process& process, auto* compute) {
+      Options options = fake::quick_options();
+      options.deadline_s = 0.2;
+      options.grace_s = 0.1;
+      if (window) options.registration = Registration::windows;
+      Comm comm({{1}, process.rank, 2, compute}, options);
+      if (process.rank != 0) return;
+      if (window) {
+        static_cast<void>(comm.allocator().allocate(4096, 4096));
+      } else {
+        static_cast<void>(comm.split(0, 0));
+      }
+    });
+    CHECK_MESSAGE(contains(what[0], "did not return from the abort within 0.1"), what[0]);
+    world.release_aborts = true;
+    while (world.hanging_aborts != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 TEST_CASE("Nccl: an argument NCCL refuses leaves the group usable") {
   fake::World world(1, 1);
   auto const what = errors_of(world, 1, [&](fake::Process& process, auto* compute) {

@@ -139,11 +139,12 @@ class BasicNccl {
     auto lock = core_->lock();
     core_->place(group.rank, group.size, current_device(), library, group.compute);
     detail::NcclActivity const activity{.operation = "init"};
-    Comm comm{};
+    Output made(core_->line().family());
     nccl::CommConfig config{.max_ctas = options.max_ctas};
     bool const alone = !options.separate_gathers;
     config.copy_engine = options.copy_engine_gathers && alone;
-    nccl::Status const begun = A::init(&comm, group.size, group.id, group.rank, config);
+    nccl::Status const begun = A::init(made.address(), group.size, group.id, group.rank, config);
+    Comm const comm = made.value();
     if (comm == Comm{} && !begun.ok()) refuse_init(begun, group.rank);
     core_->add(comm, true);
     core_->line().settle(comm, begun, activity);
@@ -151,7 +152,6 @@ class BasicNccl {
       config.copy_engine = options.copy_engine_gathers;
       add_gathers(comm, config, true);
     }
-    if (options.copy_engine_gathers) core_->gather_by_copy_engine();
     core_->equip(Stream{});
     core_->agree(lock);
     lock.unlock();
@@ -282,6 +282,8 @@ class BasicNccl {
   [[nodiscard]] Allocator allocator() const noexcept { return Allocator(core_); }
 
  private:
+  using Output = detail::NcclOutput<A, Comm>;
+
   explicit BasicNccl(std::shared_ptr<Core> core) noexcept : core_(std::move(core)) {}
 
   void leave() noexcept {
@@ -297,10 +299,11 @@ class BasicNccl {
 
   void add_gathers(Comm parent, nccl::CommConfig const& config, bool owned) {
     detail::NcclActivity const activity{.operation = "init"};
-    Comm second{};
-    core_->line().settle(parent, A::split(parent, 0, core_->rank(), &second, config), activity);
-    core_->add(second, owned);
-    core_->line().settle(second, {.result = nccl::Result::in_progress}, activity);
+    Output made(core_->line().family());
+    auto const begun = A::split(parent, 0, core_->rank(), made.address(), config);
+    core_->line().settle(parent, begun, activity);
+    core_->add(made.value(), owned);
+    core_->line().settle(made.value(), {.result = nccl::Result::in_progress}, activity);
   }
 
   void adopt_half(Core& parent,
@@ -309,10 +312,11 @@ class BasicNccl {
                   int key,
                   nccl::CommConfig const& config,
                   detail::NcclActivity const& activity) {
-    Comm comm{};
-    parent.line().settle(from, A::split(from, color, key, &comm, config), activity);
-    core_->add(comm, true);
-    parent.line().settle(comm, {.result = nccl::Result::in_progress}, activity);
+    Output made(parent.line().family());
+    auto const begun = A::split(from, color, key, made.address(), config);
+    parent.line().settle(from, begun, activity);
+    core_->add(made.value(), true);
+    parent.line().settle(made.value(), {.result = nccl::Result::in_progress}, activity);
   }
 
   void finish_split(Core& parent, nccl::Report const& report, typename Core::Lock& lock) {
@@ -323,7 +327,6 @@ class BasicNccl {
     core_->line().require(A::user_rank(comm, &rank), activity);
     core_->line().require(A::count(comm, &size), activity);
     core_->place(rank, size, report.device, report.library_version, parent.compute());
-    if (report.copy_engine_gathers) core_->gather_by_copy_engine();
     core_->equip(Stream{});
     core_->agree(lock);
   }

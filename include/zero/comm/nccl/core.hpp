@@ -108,12 +108,15 @@ class NcclCore {
     finish(lock, flight, activity);
     line_.require(A::download(all.data(), lanes_[0].staging, bytes * all.size(), lanes_[0].stream),
                   activity);
-    std::string problem = disagreement(all);
-    if (problem.empty()) return;
+    std::string const difference = disagreement(all);
+    std::string const lack = difference.empty() ? missing(activity) : std::string();
+    report_.copy_engine_gathers = options_.copy_engine_gathers;
+    if (difference.empty() && lack.empty()) return;
     // All ranks come here; an abort could reach a peer before it knows why.
     finalize(activity);
-    fail(ErrorKind::invalid_argument,
-         std::move(problem),
+    bool const differs = !difference.empty();
+    fail(differs ? ErrorKind::invalid_argument : ErrorKind::resource,
+         differs ? difference : lack,
          {.rank = rank_, .operation = std::string(activity.operation)});
   }
 
@@ -215,20 +218,6 @@ class NcclCore {
     report.registered_bytes = memory_.registered_bytes();
     return report;
   }
-  /// Only while the group is being built. All ranks get the same answer from NCCL.
-  /// @throws Error (resource) if not all ranks are on one node, where NCCL would use its kernels
-  void gather_by_copy_engine() {
-    int near = 0;
-    line_.require(A::near_ranks(lanes_.back().comm, &near), {.operation = "init"});
-    if (near != size_) {
-      fail(
-          ErrorKind::resource,
-          {"NCCL options: copy_engine_gathers needs all ", size_, " ranks on one node, not ", near},
-          {.rank = rank_, .operation = "init"});
-    }
-    report_.copy_engine_gathers = true;
-  }
-
   /// @throws Error if the group has failed, is closed, or is called from another device
   void enter(NcclActivity const& activity) const {
     line_.family().throw_if_failed(activity);
@@ -291,6 +280,19 @@ class NcclCore {
   }
 
  private:
+  /// What the options want and NCCL would leave out without a word, the same on all ranks.
+  [[nodiscard]] std::string missing(NcclActivity const& activity) const {
+    if (!options_.copy_engine_gathers) return {};
+    int near = 0;
+    line_.require(A::near_ranks(lanes_.back().comm, &near), activity);
+    if (near == size_) return {};
+    return Message({"NCCL options: copy_engine_gathers needs all ",
+                    size_,
+                    " ranks on one node, not ",
+                    near})
+        .text();
+  }
+
   /// Ends what is owned together with all peers. The caller holds the lock.
   void finalize(NcclActivity const& activity) {
     memory_.deregister_all();

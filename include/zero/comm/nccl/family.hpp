@@ -196,4 +196,24 @@ class NcclFamily {
   std::vector<std::shared_ptr<void>> retired_;
 };
 
+/// What NCCL's own threads write to until a call has settled, or has been aborted. An abort that
+/// does not come back leaves it to them.
+template <nccl::Api A, class T>
+class NcclOutput {
+ public:
+  explicit NcclOutput(NcclFamily<A> const& family) : family_(&family), value_(new T{}) {}
+  NcclOutput(NcclOutput const&) = delete;
+  NcclOutput& operator=(NcclOutput const&) = delete;
+  ~NcclOutput() {
+    if (family_->stuck()) static_cast<void>(value_.release());
+  }
+
+  [[nodiscard]] T* address() noexcept { return value_.get(); }
+  [[nodiscard]] T value() const noexcept { return *value_; }
+
+ private:
+  NcclFamily<A> const* family_;
+  std::unique_ptr<T> value_;
+};
+
 }  // namespace zero::inline v0_1::detail

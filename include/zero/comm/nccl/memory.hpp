@@ -141,9 +141,11 @@ class NcclMemory {
     }
     if (registration_ == nccl::Registration::windows) {
       block.windows.reserve(block.windows.size() + 1);
-      typename A::Window window{};
-      nccl::Status const status = A::register_window(lane.comm, block.memory, block.bytes, &window);
+      NcclOutput<A, typename A::Window> made(line.family());
+      nccl::Status const status =
+          A::register_window(lane.comm, block.memory, block.bytes, made.address());
       conclude(line, lane.comm, status, {.operation = "register_window"});
+      typename A::Window const window = made.value();
       bool symmetric = false;
       if (window != typename A::Window{}) {
         block.windows.emplace_back(lane.comm, window);
