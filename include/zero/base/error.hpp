@@ -65,9 +65,10 @@ class Message {
     /// An integer, written in decimal.
     template <std::integral Number>
     Piece(Number number)
-        : number_(static_cast<std::uint64_t>(number)),
-          negative_(number < Number{0}),
-          numeric_(true) {}
+        : number_(static_cast<std::uint64_t>(number)), numeric_(true) {
+      // nvcc warns of unsigned numbers that are asked whether they are less than zero.
+      if constexpr (std::signed_integral<Number>) negative_ = number < 0;
+    }
 
    private:
     friend class Message;

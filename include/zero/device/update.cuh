@@ -18,34 +18,47 @@ namespace zero::inline v0_1::device {
 
 namespace kernels {
 
-/// Elements [at, at + width) of an update; all arrays are aligned there.
+/// What an update reads of elements [at, at + width); all arrays are aligned there.
+template <std::size_t width, class M, class P, class G, class S, std::size_t K>
+struct UpdateInput {
+  static constexpr std::size_t states = K == 0 ? 1 : K;
+
+  __device__ void load(UpdateArrays<M, P, G, S, K> const& arrays, std::size_t at) {
+    master = device::load<width>(arrays.master, at);
+    gradient = device::load<width>(arrays.gradient, at);
+    for (std::size_t k = 0; k != K; ++k) state[k] = device::load<width>(arrays.state[k], at);
+  }
+
+  Vector<M, width> master;
+  Vector<G, width> gradient;
+  Vector<S, width> state[states];
+};
+
+/// Updates elements [at, at + width), which `input` was loaded from.
 template <std::size_t width, class R, class M, class P, class G, class S, std::size_t K>
 __device__ inline void update_vector(R const& rule,
                                      StepScalars const& scalars,
                                      float gradient_scale,
                                      UpdateArrays<M, P, G, S, K> const& arrays,
-                                     std::size_t at) {
-  constexpr std::size_t states = K == 0 ? 1 : K;
-  Vector<M, width> master = load<width>(arrays.master, at);
-  Vector<G, width> const gradient = load<width>(arrays.gradient, at);
-  Vector<S, width> state[states] = {};
+                                     std::size_t at,
+                                     UpdateInput<width, M, P, G, S, K>& input) {
+  constexpr std::size_t states = UpdateInput<width, M, P, G, S, K>::states;
   Vector<P, width> published{};
-  for (std::size_t k = 0; k < K; ++k) state[k] = load<width>(arrays.state[k], at);
 #pragma unroll
   for (std::size_t j = 0; j < width; ++j) {
     S element[states];
-    for (std::size_t k = 0; k < states; ++k) element[k] = state[k].values[j];
+    for (std::size_t k = 0; k < states; ++k) element[k] = input.state[k].values[j];
     update_element(rule,
                    scalars,
                    gradient_scale,
-                   master.values[j],
+                   input.master.values[j],
                    published.values[j],
-                   gradient.values[j],
+                   input.gradient.values[j],
                    element);
-    for (std::size_t k = 0; k < states; ++k) state[k].values[j] = element[k];
+    for (std::size_t k = 0; k < states; ++k) input.state[k].values[j] = element[k];
   }
-  store<width>(arrays.master, at, master);
-  for (std::size_t k = 0; k < K; ++k) store<width>(arrays.state[k], at, state[k]);
+  store<width>(arrays.master, at, input.master);
+  for (std::size_t k = 0; k != K; ++k) store<width>(arrays.state[k], at, input.state[k]);
   if constexpr (!std::same_as<M, P>) {
     if (arrays.parameter != nullptr) store<width>(arrays.parameter, at, published);
   }
@@ -57,7 +70,14 @@ ZERO_KERNEL update(R const rule,
                    UpdateRates const rates,
                    UpdateArrays<M, P, G, S, K> const arrays,
                    Cut const cut) {
+  std::size_t const thread = grid_thread();
+  std::size_t const threads = grid_threads();
+  // The first elements are on their way while the terms are, and while the scalars are computed.
+  UpdateInput<width, M, P, G, S, K> input{};
+  if (thread < cut.vectors) input.load(arrays, cut.head + thread * width);
+  float const gradient_scale = terms->gradient_scale;
   if (terms->skipped != 0) return;
+
   // Double precision and divisions, hence once a block. As floats, since shared memory has no
   // constructors.
   constexpr std::size_t words = sizeof(StepScalars) / sizeof(float);
@@ -72,17 +92,18 @@ ZERO_KERNEL update(R const rule,
   __syncthreads();
   StepScalars scalars;
   memcpy(&scalars, shared, sizeof(scalars));
-  float const gradient_scale = terms->gradient_scale;
 
-  std::size_t const thread = grid_thread();
-  std::size_t const threads = grid_threads();
-  for (std::size_t i = thread; i < cut.vectors; i += threads) {
-    update_vector<width>(rule, scalars, gradient_scale, arrays, cut.head + i * width);
+  for (std::size_t i = thread; i < cut.vectors;) {
+    update_vector(rule, scalars, gradient_scale, arrays, cut.head + i * width, input);
+    i += threads;
+    if (i < cut.vectors) input.load(arrays, cut.head + i * width);
   }
   std::size_t const inside = cut.vectors * width;
   for (std::size_t i = thread; i < arrays.count - inside; i += threads) {
     std::size_t const at = i < cut.head ? i : i + inside;
-    update_vector<1>(rule, scalars, gradient_scale, arrays, at);
+    UpdateInput<1, M, P, G, S, K> single{};
+    single.load(arrays, at);
+    update_vector(rule, scalars, gradient_scale, arrays, at, single);
   }
 }
 
@@ -112,7 +133,7 @@ void update(Queue const& queue,
   Cutter cutter(width);
   cutter.meet(arrays.master).meet(arrays.gradient);
   if constexpr (!std::same_as<M, P>) cutter.meet(arrays.parameter);
-  for (std::size_t k = 0; k < K; ++k) cutter.meet(arrays.state[k]);
+  for (std::size_t k = 0; k != K; ++k) cutter.meet(arrays.state[k]);
   Cut const cut = cutter.cut(arrays.count);
   std::size_t const items = cut.vectors != 0 ? cut.vectors : arrays.count;
   launch(queue,

@@ -18,16 +18,54 @@ struct alignas(sizeof(T) * N) Vector {
   T values[N];  ///< in the order of their addresses
 };
 
-/// The vector that begins at `from[at]`.
+/// The vector that begins at `from[at]`, in one access.
 template <std::size_t N, class T>
 [[nodiscard]] ZERO_HOST_DEVICE Vector<T, N> load(T const* from, std::size_t at) noexcept {
   return *reinterpret_cast<Vector<T, N> const*>(from + at);
 }
 
-/// Stores a vector to `to[at]` and what follows.
+#if defined(__CUDA_ARCH__)
+namespace detail {
+
+/// What a device can store at once.
+template <std::size_t bytes>
+struct Packet;
+template <>
+struct Packet<1> {
+  using Type = unsigned char;
+};
+template <>
+struct Packet<2> {
+  using Type = unsigned short;
+};
+template <>
+struct Packet<4> {
+  using Type = unsigned;
+};
+template <>
+struct Packet<8> {
+  using Type = uint2;
+};
+template <>
+struct Packet<16> {
+  using Type = uint4;
+};
+
+}  // namespace detail
+#endif
+
+/// Stores a vector to `to[at]` and what follows, in one access.
 template <std::size_t N, class T>
 ZERO_HOST_DEVICE void store(T* to, std::size_t at, Vector<T, N> const& vector) noexcept {
+#if defined(__CUDA_ARCH__)
+  // The compiler takes an assignment apart, and does not always put it together again.
+  using Packet = typename detail::Packet<sizeof(vector)>::Type;
+  Packet packet;
+  memcpy(&packet, &vector, sizeof(packet));
+  __stwb(reinterpret_cast<Packet*>(to + at), packet);
+#else
   *reinterpret_cast<Vector<T, N>*>(to + at) = vector;
+#endif
 }
 
 /// How a range of elements is cut: elements one by one up to the first aligned vector, whole

@@ -69,7 +69,7 @@ class Update {
   [[nodiscard]] std::array<State*, arrays> states(BucketSpan const& bucket,
                                                   Segment const& piece) const {
     std::array<State*, arrays> result{};
-    for (std::size_t k = 0; k < arrays; ++k) {
+    for (std::size_t k = 0; k != arrays; ++k) {
       result[k] = states_[k].data() + offset(bucket) + piece.range_offset;
     }
     return result;

@@ -1,0 +1,43 @@
+// The kernels that touch every element, for kernels_test.py to look at what nvcc makes of them.
+#include "zero/device/elementwise.cuh"
+#include "zero/device/norm.cuh"
+#include "zero/device/sum.cuh"
+#include "zero/device/update.cuh"
+#include "zero/rule/adamw.hpp"
+
+#include <cstddef>
+
+using zero::bf16;
+using zero::device::Queue;
+
+template void zero::device::update(Queue const&,
+                                   zero::AdamW const&,
+                                   zero::StepTerms const*,
+                                   zero::UpdateRates const&,
+                                   zero::UpdateArrays<float, float, float, float, 2> const&);
+template void zero::device::update(Queue const&,
+                                   zero::AdamW const&,
+                                   zero::StepTerms const*,
+                                   zero::UpdateRates const&,
+                                   zero::UpdateArrays<float, bf16, bf16, float, 2> const&);
+template void zero::device::convert(Queue const&, bf16*, float const*, std::size_t);
+template void zero::device::convert(Queue const&, float*, bf16 const*, std::size_t);
+template void zero::device::add(Queue const&, float*, bf16 const*, std::size_t);
+template void zero::device::add_squares(Queue const&, zero::ExactSum*, float const*, std::size_t);
+template void zero::device::add_squares(Queue const&, zero::ExactSum*, bf16 const*, std::size_t);
+template cudaError_t zero::device::try_sum_ranks(Queue const&,
+                                                 zero::DType,
+                                                 zero::DType,
+                                                 zero::device::SumTargets const&,
+                                                 zero::device::BufferList const&,
+                                                 int,
+                                                 std::size_t,
+                                                 std::size_t);
+template cudaError_t zero::device::try_sum_ranks(Queue const&,
+                                                 zero::DType,
+                                                 zero::DType,
+                                                 zero::device::SumTargets const&,
+                                                 zero::device::BufferBlocks const&,
+                                                 int,
+                                                 std::size_t,
+                                                 std::size_t);
