@@ -17,17 +17,21 @@ namespace {
 using zero::InProcessCuda;
 using zero::device::check;
 
-std::vector<float> train(bool replay) {
-  Streams const streams(1);
-  auto group = InProcessCuda::group(streams.spaces);
-  return captured_step::train(group[0], replay);
+template <class Stage>
+void check_one_rank() {
+  std::vector<float> results[2];
+  for (bool const replay : {false, true}) {
+    Streams const streams(1);
+    auto group = InProcessCuda::group(streams.spaces);
+    results[replay ? 1 : 0] = captured_step::train<Stage>(group[0], replay);
+  }
+  CHECK(results[0] == results[1]);
+  CHECK(results[0][0] != 0.f);
 }
 
 TEST_CASE("cuda: a captured step trains as one that was enqueued call by call") {
-  std::vector<float> const enqueued = train(false);
-  std::vector<float> const replayed = train(true);
-  CHECK(enqueued == replayed);
-  CHECK(enqueued[0] != 0.f);
+  check_one_rank<zero::stage::PosG>();
+  check_one_rank<zero::stage::PosGP>();
 }
 
 using Spaces = std::vector<zero::space::Cuda>;
@@ -74,18 +78,20 @@ void replay_twice(Spaces const& spaces, Enqueue const& enqueue) {
 
 /// A thread for each rank: rank 0's stream is captured, the others join it, and one launch on it is
 /// a step of all ranks.
+template <class Stage>
 std::vector<float> train_group(int ranks, bool replay) {
   Streams const streams(ranks);
   auto hosts = zero::InProcess::group(ranks);
   std::mutex mutex;
-  std::vector<float> result(static_cast<std::size_t>(ranks) * captured_step::count);
+  constexpr std::size_t whole = captured_step::units * captured_step::count;
+  std::vector<float> result(static_cast<std::size_t>(ranks) * whole);
   zero::run_ranks(InProcessCuda::group(streams.spaces), [&](InProcessCuda& comm) {
     // This thread's own, so that one that throws leaves nobody waiting.
     zero::InProcess host = std::move(hosts[static_cast<std::size_t>(comm.rank())]);
     auto const meet = [&] {
       zero::run(host, {.op = zero::Op::all_gather, .dtype = zero::DType::i32, .count = 0});
     };
-    captured_step::Trainer trainer(comm);
+    captured_step::Trainer<InProcessCuda, Stage> trainer(comm);
     trainer.step();
     trainer.step();
     auto const captured = [&] {
@@ -108,18 +114,24 @@ std::vector<float> train_group(int ranks, bool replay) {
     CHECK(trainer.steps() == 4);
     std::vector<float> const own = trainer.parameters();
     std::lock_guard const lock(mutex);
-    auto const at = static_cast<std::size_t>(comm.rank()) * captured_step::count;
+    auto const at = static_cast<std::size_t>(comm.rank()) * whole;
     std::copy(own.begin(), own.end(), result.data() + at);
   });
   return result;
 }
 
+template <class Stage>
+void check_group(int ranks) {
+  std::vector<float> const enqueued = train_group<Stage>(ranks, false);
+  std::vector<float> const replayed = train_group<Stage>(ranks, true);
+  CHECK(enqueued == replayed);
+  CHECK(enqueued[0] != 0.f);
+}
+
 TEST_CASE("cuda: a step of several ranks is captured in one graph") {
   for (int const ranks : {2, 3}) {
-    std::vector<float> const enqueued = train_group(ranks, false);
-    std::vector<float> const replayed = train_group(ranks, true);
-    CHECK(enqueued == replayed);
-    CHECK(enqueued[0] != 0.f);
+    check_group<zero::stage::PosG>(ranks);
+    check_group<zero::stage::PosGP>(ranks);
   }
 }
 

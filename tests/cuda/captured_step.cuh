@@ -12,12 +12,23 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 namespace captured_step {
 
-inline constexpr std::size_t count = 1 << 14;
+/// Three units, so that gathers are asked for ahead.
+inline constexpr int units = 3;
+inline constexpr std::size_t count = 1 << 12;
+
+inline std::vector<zero::Tensor> model() {
+  std::vector<zero::Tensor> tensors;
+  for (int unit = 0; unit < units; ++unit) {
+    tensors.push_back({.name = "w" + std::to_string(unit), .shape = {count}, .unit = unit});
+  }
+  return tensors;
+}
 
 /// Gradients of the parameter itself, on the device.
 struct Gradient {
@@ -30,15 +41,15 @@ struct Gradient {
 };
 
 /// One rank's training, on the stream of its communicator's space.
-template <class C>
+template <class C, class Stage = zero::stage::PosG>
 class Trainer {
  public:
   explicit Trainer(C& comm)
       : space_(comm.space()),
         target_(static_cast<float>(comm.rank() + 1)),
         optimizer_{comm,
-                   std::vector<zero::Tensor>{{.name = "w", .shape = {count}}},
-                   zero::stage::PosG{},
+                   model(),
+                   Stage{},
                    zero::AdamW{.lr = 0.1f},
                    zero::Owned{zero::device::MallocAllocator(space_.device())}} {
     optimizer_.load_parameters([](zero::Tensor const&, std::size_t first, std::span<float> out) {
@@ -48,9 +59,12 @@ class Trainer {
 
   /// Enqueues a step.
   void step() {
-    {
-      auto const weights = optimizer_.parameters(0);
-      auto gradients = optimizer_.gradients(0);
+    for (int const unit : optimizer_.units()) {
+      auto const weights = optimizer_.parameters(unit);
+    }
+    for (int const unit : optimizer_.units_backward()) {
+      auto const weights = optimizer_.parameters(unit);
+      auto gradients = optimizer_.gradients(unit);
       space_.call(Gradient{gradients[0].data(), weights[0].data(), target_});
       optimizer_.reduce(std::move(gradients));
     }
@@ -61,16 +75,19 @@ class Trainer {
   [[nodiscard]] std::int64_t steps() { return optimizer_.report().step; }
 
   [[nodiscard]] std::vector<float> parameters() {
-    auto const weights = optimizer_.parameters(0);
-    std::vector<float> result(count);
-    space_.download(result.data(), weights[0].data(), count * sizeof(float));
+    std::vector<float> result(units * count);
+    for (int unit = 0; unit < units; ++unit) {
+      auto const weights = optimizer_.parameters(unit);
+      float* const to = result.data() + static_cast<std::size_t>(unit) * count;
+      space_.download(to, weights[0].data(), count * sizeof(float));
+    }
     return result;
   }
 
  private:
   using Optimizer = decltype(zero::ShardedOptimizer{std::declval<C&>(),
                                                     std::vector<zero::Tensor>{},
-                                                    zero::stage::PosG{},
+                                                    Stage{},
                                                     zero::AdamW{},
                                                     zero::Owned{zero::device::MallocAllocator()}});
 
@@ -80,11 +97,11 @@ class Trainer {
 };
 
 /// Trains four steps; with `replay`, steps 3 and 4 are replays of a graph. Returns the parameters.
-template <class C>
+template <class Stage = zero::stage::PosG, class C>
 std::vector<float> train(C& comm, bool replay) {
   using zero::device::check;
   cudaStream_t const stream = comm.space().stream();
-  Trainer trainer(comm);
+  Trainer<C, Stage> trainer(comm);
   trainer.step();
   trainer.step();
   if (replay) {

@@ -43,6 +43,8 @@ int device_count() {
 Options test_options() {
   Options options;
   options.deadline_s = 60;
+  // Sums travel in several pieces.
+  options.staging_bytes = zero::MiB;
   return options;
 }
 
@@ -144,7 +146,8 @@ TEST_CASE("NCCL: training has the host's bits under every stage") {
   }
 }
 
-TEST_CASE("NCCL: a captured step trains as one that was enqueued call by call") {
+template <class Stage>
+void check_capture() {
   Options options = test_options();
   // Looks at what is under way while a stream is captured, too.
   options.watch_s = 1e-4;
@@ -156,13 +159,20 @@ TEST_CASE("NCCL: a captured step trains as one that was enqueued call by call") 
         auto& result = results[replay ? 1 : 0];
         result.resize(static_cast<std::size_t>(ranks));
         run_group<Ordered>(ranks, options, [&](zero::Nccl<>& comm) {
-          result[static_cast<std::size_t>(comm.rank())] = captured_step::train(comm, replay);
+          result[static_cast<std::size_t>(comm.rank())] =
+              captured_step::train<Stage>(comm, replay);
         });
       }
       CHECK(results[0] == results[1]);
       CHECK(results[0][0][0] != 0.f);
     }
   }
+}
+
+TEST_CASE("NCCL: a captured step trains as one that was enqueued call by call") {
+  check_capture<zero::stage::Replicated>();
+  check_capture<zero::stage::PosG>();
+  check_capture<zero::stage::PosGP>();
 }
 
 TEST_CASE("NCCL: a rank that never comes is given up on, and the device is of use afterwards") {
