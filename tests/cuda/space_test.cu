@@ -177,7 +177,7 @@ void check_update(Cuda const& space, R const& rule) {
           here.parameter = parameter.data();
           there.parameter = device_parameter.data();
         }
-        for (std::size_t s = 0; s < k; ++s) {
+        for (std::size_t s = 0; s != k; ++s) {
           here.state[s] = state[s].data();
           there.state[s] = device_state[s]->data();
         }
@@ -185,7 +185,7 @@ void check_update(Cuda const& space, R const& rule) {
         Host::update(rule, &terms, rates, here);
         CHECK(same(device_master.values(), master));
         CHECK(same(device_parameter.values(), parameter));
-        for (std::size_t s = 0; s < k; ++s) CHECK(same(device_state[s]->values(), state[s]));
+        for (std::size_t s = 0; s != k; ++s) CHECK(same(device_state[s]->values(), state[s]));
       }
     }
   }

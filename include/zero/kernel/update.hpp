@@ -201,7 +201,7 @@ void update(R const& rule,
   tail.count = detail::tile;
   Tile::fill(padded.master, arrays.master + done, rest);
   Tile::fill(padded.gradient, arrays.gradient + done, rest);
-  for (std::size_t i = 0; i < K; ++i) {
+  for (std::size_t i = 0; i != K; ++i) {
     Tile::fill(padded.state[i], arrays.state[i] + done, rest);
     tail.state[i] = static_cast<S*>(padded.state[i]);
   }
@@ -212,7 +212,7 @@ void update(R const& rule,
   detail::update_tiles<I>(rule, scalars, gradient_scale, tail, 1, publish, states);
   Tile::empty(padded.master, arrays.master + done, rest);
   if (separate) Tile::empty(padded.parameter, arrays.parameter + done, rest);
-  for (std::size_t i = 0; i < K; ++i) Tile::empty(padded.state[i], arrays.state[i] + done, rest);
+  for (std::size_t i = 0; i != K; ++i) Tile::empty(padded.state[i], arrays.state[i] + done, rest);
 }
 
 }  // namespace zero::inline v0_1::kernel

@@ -39,7 +39,7 @@ void visit_pieces(std::vector<Tensor> const& tensors,
     auto const states = update.states(bucket, piece);
     std::array<std::span<State const>, arrays> views{};
     if constexpr (Slots::Space::host_accessible) {
-      for (std::size_t k = 0; k < arrays; ++k) views[k] = {states[k], count};
+      for (std::size_t k = 0; k != arrays; ++k) views[k] = {states[k], count};
       visit(tensor, first, std::span<Master const>(master, count), views);
     } else {
       std::array<Master, visit_chunk> master_chunk;
@@ -47,7 +47,7 @@ void visit_pieces(std::vector<Tensor> const& tensors,
       for (std::size_t done = 0; done < count; done += visit_chunk) {
         std::size_t const size = std::min(visit_chunk, count - done);
         space.download(master_chunk.data(), master + done, size * sizeof(Master));
-        for (std::size_t k = 0; k < arrays; ++k) {
+        for (std::size_t k = 0; k != arrays; ++k) {
           space.download(state_chunks[k].data(), states[k] + done, size * sizeof(State));
           views[k] = {state_chunks[k].data(), size};
         }
