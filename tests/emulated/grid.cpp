@@ -1,9 +1,9 @@
 #include "emulated/grid.hpp"
 
-#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
+#include <csetjmp>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>

@@ -248,7 +248,8 @@ void check_registration(int ranks, Options const& options) {
     std::lock_guard const lock(mutex);
     bool right = true;
     for (std::size_t i = 0; i < gathered.size(); ++i) {
-      right = right && gathered[i] == static_cast<float>(i / count + 1);
+      std::size_t const rank = i / count;
+      right = right && gathered[i] == static_cast<float>(rank + 1);
     }
     CHECK(right);
     CHECK(report.registration == options.registration);
