@@ -53,7 +53,7 @@ CUDA = {"cuda_runtime_api.h"}
 BACKENDS = {
     "comm/mpi": {"mpi.h"},
     "comm/in_process_cuda": CUDA,
-    "comm/nccl.hpp": CUDA | {"nccl.h"},
+    "comm/nccl.hpp": CUDA | {"nccl.h", "nccl_device/core.h"},
     # Launching is a template of the larger header.
     "device": CUDA | {"cuda_runtime.h"},
     "space/cuda": CUDA,

@@ -159,8 +159,7 @@ void check_capture() {
         auto& result = results[replay ? 1 : 0];
         result.resize(static_cast<std::size_t>(ranks));
         run_group<Ordered>(ranks, options, [&](zero::Nccl<>& comm) {
-          result[static_cast<std::size_t>(comm.rank())] =
-              captured_step::train<Stage>(comm, replay);
+          result[static_cast<std::size_t>(comm.rank())] = captured_step::train<Stage>(comm, replay);
         });
       }
       CHECK(results[0] == results[1]);
