@@ -64,8 +64,7 @@ class Message {
     Piece(Message const& message) : text_(message.text()) {}
     /// An integer, written in decimal.
     template <std::integral Number>
-    Piece(Number number)
-        : number_(static_cast<std::uint64_t>(number)), numeric_(true) {
+    Piece(Number number) : number_(static_cast<std::uint64_t>(number)), numeric_(true) {
       // nvcc warns of unsigned numbers that are asked whether they are less than zero.
       if constexpr (std::signed_integral<Number>) negative_ = number < 0;
     }

@@ -16,8 +16,10 @@
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
-#if NCCL_VERSION_CODE >= 22800
+// Not every package of NCCL has all of its headers.
+#if NCCL_VERSION_CODE >= 22800 && __has_include(<nccl_device/core.h>)
 #include <nccl_device/core.h>
+#define ZERO_NCCL_HAS_TEAMS
 #endif
 
 #include <cstddef>
@@ -191,9 +193,9 @@ struct Library {
     *out = attributes.type == cudaMemoryTypeDevice;
     return status;
   }
-  /// ncclTeamLsa, where NCCL has it: since 2.28.
+  /// ncclTeamLsa, where NCCL has it: since 2.28. Else none, so that nobody counts on it.
   static Status near_ranks(Comm comm, int* out) {
-#if NCCL_VERSION_CODE >= 22800
+#if defined(ZERO_NCCL_HAS_TEAMS)
     *out = ncclTeamLsa(comm).nRanks;
 #else
     static_cast<void>(comm);
@@ -278,6 +280,7 @@ struct Library {
 };
 
 static_assert(Api<Library>);
+#undef ZERO_NCCL_HAS_TEAMS
 
 }  // namespace nccl
 
