@@ -8,6 +8,8 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <future>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -409,13 +411,19 @@ TEST_CASE("Nccl: what NCCL writes after an abort that does not return has its pl
   for (bool const window : {false, true}) {
     fake::World world(2, 1);
     world.process(0).script.abort_hangs = true;
+    std::promise<void> over;
+    std::shared_future<void> const rank_0_is_over = over.get_future().share();
     auto const what = errors_of(world, 2, [&](fake::Process& process, auto* compute) {
+      auto const tell = [&](void*) {
+        if (process.rank == 0) over.set_value();
+      };
+      std::unique_ptr<void, decltype(tell)> const at_the_end(&over, tell);
       Options options = fake::quick_options();
       options.deadline_s = 0.2;
       options.grace_s = 0.1;
       if (window) options.registration = Registration::windows;
       Comm comm({{1}, process.rank, 2, compute}, options);
-      if (process.rank != 0) return;
+      if (process.rank != 0) return rank_0_is_over.wait();
       if (window) {
         static_cast<void>(comm.allocator().allocate(4096, 4096));
       } else {

@@ -144,10 +144,10 @@ class BasicNccl {
     bool const alone = !options.separate_gathers;
     config.copy_engine = options.copy_engine_gathers && alone;
     nccl::Status const begun = A::init(made.address(), group.size, group.id, group.rank, config);
-    Comm const comm = made.value();
-    if (comm == Comm{} && !begun.ok()) refuse_init(begun, group.rank);
-    core_->add(comm, true);
-    core_->line().settle(comm, begun, activity);
+    if (made.value() == Comm{} && !begun.ok()) refuse_init(begun, group.rank);
+    core_->add(made.value(), true);
+    core_->line().settle(made.value(), begun, activity);
+    Comm const comm = made.take();
     if (!alone) {
       config.copy_engine = options.copy_engine_gathers;
       add_gathers(comm, config, true);
@@ -304,8 +304,9 @@ class BasicNccl {
     Output made(core_->line().family());
     auto const begun = A::split(parent, 0, core_->rank(), made.address(), config);
     core_->line().settle(parent, begun, activity);
-    core_->add(made.value(), owned);
-    core_->line().settle(made.value(), {.result = nccl::Result::in_progress}, activity);
+    Comm const second = made.take();
+    core_->add(second, owned);
+    core_->line().settle(second, {.result = nccl::Result::in_progress}, activity);
   }
 
   void adopt_half(Core& parent,
@@ -317,8 +318,9 @@ class BasicNccl {
     Output made(parent.line().family());
     auto const begun = A::split(from, color, key, made.address(), config);
     parent.line().settle(from, begun, activity);
-    core_->add(made.value(), true);
-    parent.line().settle(made.value(), {.result = nccl::Result::in_progress}, activity);
+    Comm const comm = made.take();
+    core_->add(comm, true);
+    parent.line().settle(comm, {.result = nccl::Result::in_progress}, activity);
   }
 
   void finish_split(Core& parent, nccl::Report const& report, typename Core::Lock& lock) {

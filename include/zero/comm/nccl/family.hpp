@@ -210,6 +210,12 @@ class NcclOutput {
 
   [[nodiscard]] T* address() noexcept { return value_.get(); }
   [[nodiscard]] T value() const noexcept { return *value_; }
+  /// The value of a call that has settled: nobody writes any more.
+  [[nodiscard]] T take() noexcept {
+    T const value = *value_;
+    value_.reset();
+    return value;
+  }
 
  private:
   NcclFamily<A> const* family_;

@@ -145,7 +145,7 @@ class NcclMemory {
       nccl::Status const status =
           A::register_window(lane.comm, block.memory, block.bytes, made.address());
       conclude(line, lane.comm, status, {.operation = "register_window"});
-      typename A::Window const window = made.value();
+      typename A::Window const window = made.take();
       bool symmetric = false;
       if (window != typename A::Window{}) {
         block.windows.emplace_back(lane.comm, window);
