@@ -106,9 +106,14 @@ def main():
                         help="at a time: most of each is waiting for a deadline")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kinds", nargs="*", default=LOUD + GONE)
+    parser.add_argument("--inside", type=int, default=len(LOUD + GONE),
+                        help="at most so many of the kinds that happen inside of MPI's calls")
     arguments = parser.parse_args()
 
     rng = random.Random(arguments.seed)
+    inside = [kind for kind in arguments.kinds if "@" in kind]
+    left_out = set(inside) - set(rng.sample(inside, min(arguments.inside, len(inside))))
+    arguments.kinds = [kind for kind in arguments.kinds if kind not in left_out]
     plans = []
     for kind in arguments.kinds:
         for number in range(arguments.runs):
