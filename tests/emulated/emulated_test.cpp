@@ -1,7 +1,9 @@
 // The emulated device tells right from wrong: else the tests over it would prove nothing.
 #include "cuda/streams.hpp"
+#include "emulated/runtime.hpp"
 #include "zero/device/allocators.hpp"
 #include "zero/device/launch.cuh"
+#include "zero/device/outside_capture.hpp"
 #include "zero/space/cuda.hpp"
 
 #include <cuda_runtime.h>
@@ -180,6 +182,17 @@ TEST_CASE("emulated: capture refuses what a graph cannot hold") {
   }
   static_cast<void>(cudaGetLastError());
   CHECK(cudaEventDestroy(event) == cudaSuccess);
+}
+
+TEST_CASE("emulated: a thread has its mode of capture back, even where it could not be exchanged") {
+  for (bool const fails : {false, true}) {
+    if (fails) emulated::fail(emulated::calls(), 0);
+    { zero::device::OutsideCapture const outside; }
+    emulated::fail(emulated::never, emulated::forever);
+    auto mode = cudaStreamCaptureModeGlobal;
+    CHECK(cudaThreadExchangeStreamCaptureMode(&mode) == cudaSuccess);
+    CHECK(mode == cudaStreamCaptureModeGlobal);
+  }
 }
 
 }  // namespace

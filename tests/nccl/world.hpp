@@ -3,6 +3,7 @@
 #pragma once
 
 #include "nccl/fake_nccl.hpp"
+#include "zero/base/error.hpp"
 #include "zero/comm/nccl/communicator.hpp"
 
 #include <doctest/doctest.h>
@@ -10,6 +11,7 @@
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -54,6 +56,32 @@ void run_processes(World& world, int ranks, Body const& body) {
   }
   for (std::thread& thread : threads) thread.join();
   if (first != nullptr) std::rethrow_exception(first);
+}
+
+/// What each rank was told, empty where it went through.
+inline std::vector<std::string> errors_of(World& world,
+                                          int ranks,
+                                          std::function<void(Process&, Stream*)> const& body) {
+  std::vector<std::string> what(static_cast<std::size_t>(ranks));
+  run_processes(world, ranks, [&](Process& process) {
+    Stream* const compute = world_stream(world, process);
+    try {
+      body(process, compute);
+    } catch (zero::Error const& error) {
+      what[static_cast<std::size_t>(process.rank)] = error.what();
+    }
+  });
+  return what;
+}
+
+inline bool contains(std::string const& text, char const* part) {
+  return text.find(part) != std::string::npos;
+}
+
+inline void all_reduce(Nccl<>& comm, int bucket) {
+  float x = 1;
+  zero::run(comm,
+            {.op = zero::Op::all_reduce, .count = 1, .send = &x, .recv = &x, .bucket = bucket});
 }
 
 /// Calls `body(comm)` on every rank of a new group of a new world.

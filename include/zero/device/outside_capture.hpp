@@ -15,15 +15,22 @@ namespace zero::inline v0_1::device {
 /// thread, even if they are about other work, and invalidates the capture.
 class OutsideCapture {
  public:
-  OutsideCapture() noexcept { exchange(); }
-  ~OutsideCapture() { exchange(); }
+  OutsideCapture() noexcept : exchanged_(exchange()) {}
+  ~OutsideCapture() {
+    if (exchanged_) exchange();
+  }
   OutsideCapture(OutsideCapture const&) = delete;
   OutsideCapture& operator=(OutsideCapture const&) = delete;
 
  private:
-  void exchange() noexcept { ignore(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+  bool exchange() noexcept {
+    cudaError_t const status = cudaThreadExchangeStreamCaptureMode(&mode_);
+    ignore(status);
+    return status == cudaSuccess;
+  }
 
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+  bool exchanged_;
 };
 
 }  // namespace zero::inline v0_1::device

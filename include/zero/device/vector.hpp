@@ -31,10 +31,6 @@ namespace detail {
 template <std::size_t bytes>
 struct Packet;
 template <>
-struct Packet<1> {
-  using Type = unsigned char;
-};
-template <>
 struct Packet<2> {
   using Type = unsigned short;
 };

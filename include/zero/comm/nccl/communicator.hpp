@@ -40,8 +40,8 @@ namespace zero::inline v0_1 {
 /// ends the family as far as NCCL reports it; the deadline is for what `start` itself enqueues.
 /// NCCL recommends one GPU per process for that.
 ///
-/// NCCL checks neither counts nor dtypes across ranks: wrap the communicator
-/// in `Checked` where ranks may disagree.
+/// NCCL checks neither counts nor dtypes across ranks: wrap the communicator in `Checked` where
+/// ranks may disagree.
 /// @par Threads  all calls of a family come from one thread; one family per device and thread
 /// @tparam A  NCCL and CUDA, or a stand-in for both
 /// @tparam R  who adds over ranks: nccl::Ordered or nccl::Native
