@@ -77,20 +77,31 @@ struct AnyRule {
 ///       static constexpr std::string_view name = "mine";
 ///       static constexpr bool host_accessible = false;  // may any thread follow its pointers?
 ///
-///       void zero(void* memory, std::size_t bytes) const;                       // all bits
-///       void copy(void* to, void const* from, std::size_t bytes) const;         // same or
-///       disjoint void upload(void* to, void const* host, std::size_t bytes) const;       // host
-///       free on return void download(void* host, void const* from, std::size_t bytes) const;   //
-///       blocks until there template <class To, class From>                                 //
-///       out[i] = To(in[i]), to even void convert(To* out, From const* in, std::size_t count)
-///       const; template <class Sum, class From>                                // out[i] += in[i],
-///       in Sum void add(Sum* out, From const* in, std::size_t count) const; template <class T>
+///       // All bits zero.
+///       void zero(void* memory, std::size_t bytes) const;
+///       // Between buffers that do not overlap, or are the same.
+///       void copy(void* to, void const* from, std::size_t bytes) const;
+///       // The host's memory is free on return.
+///       void upload(void* to, void const* host, std::size_t bytes) const;
+///       // Blocks until the bytes are there.
+///       void download(void* host, void const* from, std::size_t bytes) const;
+///       // out[i] = To(in[i]), rounded to nearest even.
+///       template <class To, class From>
+///       void convert(To* out, From const* in, std::size_t count) const;
+///       // out[i] += in[i], rounded once, in Sum.
+///       template <class Sum, class From>
+///       void add(Sum* out, From const* in, std::size_t count) const;
+///       // See below.
+///       template <class T>
 ///       void add_squares(zero::ExactSum* sum, T const* x, std::size_t count) const;
+///       // function(), once.
 ///       template <class F>
-///       void call(F const& function) const;                             // function(), once
+///       void call(F const& function) const;
+///       // See below.
 ///       template <class Rule, class Arrays>
-///       void update(Rule const& rule, zero::StepTerms const* terms, zero::UpdateRates const&
-///       rates,
+///       void update(Rule const& rule,
+///                   zero::StepTerms const* terms,
+///                   zero::UpdateRates const& rates,
 ///                   Arrays const& arrays) const;
 ///     };
 ///

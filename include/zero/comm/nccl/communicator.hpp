@@ -216,8 +216,7 @@ class BasicNccl {
   /// Enqueues a collective. Returns at once unless 128 are under way, then waits for the oldest.
   /// @par Collective  yes: all ranks, the same calls in the same order
   /// @par Cost        two events and NCCL's own launch, which a non-blocking communicator makes
-  /// from a
-  ///   thread that it creates: tens of microseconds of the host's; allocates nothing itself
+  ///   from a thread that it creates: tens of microseconds of the host's; allocates nothing itself
   /// @throws Error (invalid_argument) for a call this rank can tell is wrong; nothing has happened
   /// @throws Error (communication) if NCCL or CUDA fails, or the group has failed
   Ticket start(Collective const& op) {
