@@ -5,12 +5,14 @@
 #include <nccl_device/core.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 
 namespace emulated {
 
@@ -124,10 +126,19 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
-  Turn const turn;
-  if (comm->clique != nullptr) comm->clique->aborted = true;
-  delete comm;
-  return ncclSuccess;
+  auto const used = [comm] {
+    return std::any_of(comm->captures.begin(), comm->captures.end(), [](auto const& capture) {
+      return capture->graphs > 0;
+    });
+  };
+  // What runs ends at once; what is there to run again keeps the communicator.
+  for (;; std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
+    Turn const turn;
+    if (comm->clique != nullptr) comm->clique->aborted = true;
+    if (used()) continue;
+    delete comm;
+    return ncclSuccess;
+  }
 }
 
 ncclResult_t ncclCommRevoke(ncclComm_t comm, int) {

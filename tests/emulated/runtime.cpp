@@ -8,6 +8,7 @@
 
 #include <cuda_runtime.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -152,6 +153,20 @@ cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
     if (emulated::forbidden()) return cudaErrorStreamCaptureUnsupported;
     return allocate(memory, bytes, false);
   });
+}
+
+cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned /*flags*/) {
+  return call([&] {
+    if (emulated::forbidden()) return cudaErrorStreamCaptureUnsupported;
+    *memory = std::malloc(bytes);
+    return *memory != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
+  });
+}
+
+cudaError_t cudaFreeHost(void* memory) {
+  emulated::Turn const turn;
+  std::free(memory);
+  return cudaSuccess;
 }
 
 cudaError_t cudaMallocAsync(void** memory, std::size_t bytes, cudaStream_t stream) {

@@ -241,6 +241,20 @@ struct Library : Calls {
     std::free(memory);
     return {};
   }
+  static Status host_alloc(void** out, std::size_t bytes) {
+    Status const status = mem_alloc(out, bytes);
+    if (status.ok()) host_memory().put(*out, current->world);
+    return status;
+  }
+  static Status host_free(void* memory) {
+    host_memory().take(memory);
+    return mem_free(memory);
+  }
+  /// Kernels write while their world is locked.
+  static std::int64_t peek(std::int64_t* counter) {
+    std::lock_guard const lock(host_memory().world_of(counter).mutex);
+    return *counter;
+  }
   static Status register_buffer(Comm comm, void* memory, std::size_t, void** handle) {
     return managed(comm, "register", [&] {
       *handle = current->script.registers ? memory : nullptr;

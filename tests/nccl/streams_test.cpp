@@ -80,7 +80,9 @@ TEST_CASE("Nccl: the compute stream and the communicator's wait for each other, 
   }
 }
 
-TEST_CASE("Nccl: a trainer blocked on its stream is freed by the watching thread") {
+/// A trainer who waits for nothing but its stream, on which a peer's collective hangs.
+void check_freed(bool capturing) {
+  INFO("capturing " << capturing);
   fake::World world(2, 5);
   world.errors_spread = false;
   world.process(1).script.hang_at = 3;
@@ -92,7 +94,7 @@ TEST_CASE("Nccl: a trainer blocked on its stream is freed by the watching thread
     options.watch_s = 0.01;
     Comm comm({{1}, process.rank, 2, compute}, options);
     std::vector<float> x(4, 1);
-    std::vector<Comm::Ticket> tickets;
+    process.capturing = capturing;
     for (int bucket = 0; bucket < 6; ++bucket) {
       auto ticket = comm.start({.op = Op::all_reduce,
                                 .count = x.size(),
@@ -101,6 +103,7 @@ TEST_CASE("Nccl: a trainer blocked on its stream is freed by the watching thread
                                 .bucket = bucket});
       comm.wait(ticket);
     }
+    process.capturing = false;
     // Returns only because somebody else looks after the communicator.
     Library::synchronize(compute);
     try {
@@ -115,6 +118,44 @@ TEST_CASE("Nccl: a trainer blocked on its stream is freed by the watching thread
     CHECK_MESSAGE(text.find("all_reduce of 4 fp32 summed in fp32, bucket 1") != std::string::npos,
                   text);
   }
+  fake::check_clean(world);
+}
+
+TEST_CASE("Nccl: a trainer blocked on its stream is freed by the watching thread") {
+  check_freed(false);
+  check_freed(true);
+}
+
+TEST_CASE("Nccl: what runs behind a long graph is not late while the graph gets on") {
+  fake::World world(1, 3);
+  fake::run_processes(world, 1, [&](fake::Process& process) {
+    fake::Stream* const compute = fake::world_stream(world, process);
+    Options options = stream_options(false);
+    options.deadline_s = 0.3;
+    options.watch_s = 0.01;
+    Comm comm({{1}, 0, 1, compute}, options);
+    float x = 1;
+    auto const reduce = [&](int bucket) {
+      auto ticket =
+          comm.start({.op = Op::all_reduce, .count = 1, .send = &x, .recv = &x, .bucket = bucket});
+      comm.wait(ticket);
+    };
+    auto const start = std::chrono::steady_clock::now();
+    process.capturing = true;
+    for (int bucket = 0; bucket < 8; ++bucket) {
+      auto const compute_for_long = [] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(80));
+      };
+      REQUIRE(Library::enqueue(compute, "backward pass", compute_for_long).ok());
+      reduce(bucket);
+    }
+    process.capturing = false;
+    reduce(8);
+    Library::synchronize(compute);
+    std::chrono::duration<double> const took = std::chrono::steady_clock::now() - start;
+    CHECK(took.count() > 2 * options.deadline_s);
+    comm.close();
+  });
   fake::check_clean(world);
 }
 

@@ -221,6 +221,68 @@ TEST_CASE("NCCL: a rank that never comes is given up on, and the device is of us
   CHECK_MESSAGE(problem.find("without progress") != std::string::npos, problem);
 }
 
+TEST_CASE("NCCL: a rank that does not launch its graph is given up on by those that do") {
+  int const ranks = std::min(device_count(), 2);
+  if (ranks < 2) return;
+  Options options = test_options();
+  options.deadline_s = 1;
+  options.watch_s = 0.05;
+  options.grace_s = 1;
+  std::promise<void> over;
+  std::shared_future<void> const all_over = over.get_future().share();
+  std::string problem;
+  auto const body = [&](zero::Nccl<>& comm) {
+    auto const space = comm.space();
+    MallocAllocator memory(space.device());
+    std::vector<float> values(1000, 2.f);
+    std::size_t const bytes = values.size() * sizeof(float);
+    auto* const device = static_cast<float*>(memory.allocate(bytes, 256));
+    auto* const result = static_cast<float*>(memory.allocate(bytes, 256));
+    space.upload(device, values.data(), bytes);
+    auto const sum = [&] {
+      zero::run(comm,
+                {.op = zero::Op::all_reduce,
+                 .count = values.size(),
+                 .send = device,
+                 .recv = result,
+                 .bucket = 7});
+    };
+    sum();
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    check(cudaStreamBeginCapture(space.stream(), cudaStreamCaptureModeThreadLocal), "begin");
+    sum();
+    check(cudaStreamEndCapture(space.stream(), &graph), "end");
+    check(cudaGraphInstantiate(&executable, graph, 0), "instantiate");
+    space.zero(result, bytes);
+    check(cudaGraphLaunch(executable, space.stream()), "launch");
+    space.download(values.data(), result, bytes);
+    CHECK(values == std::vector<float>(values.size(), 4.f));
+    if (comm.rank() == 0) {
+      check(cudaGraphLaunch(executable, space.stream()), "launch");
+      // Comes back because the watching thread sees what the graph has begun and not ended.
+      space.download(values.data(), result, bytes);
+      try {
+        static_cast<void>(comm.poll());
+      } catch (zero::Error const& error) {
+        problem = error.what();
+      }
+      over.set_value();
+    } else {
+      all_over.wait();
+    }
+    check(cudaGraphExecDestroy(executable), "destroy");
+    check(cudaGraphDestroy(graph), "destroy");
+    memory.deallocate(result, bytes, 256);
+    memory.deallocate(device, bytes, 256);
+  };
+  run_group<Ordered>(ranks, options, body, true);
+  CHECK_MESSAGE(problem.find("all_reduce") != std::string::npos, problem);
+  CHECK_MESSAGE(problem.find("bucket 7") != std::string::npos, problem);
+  CHECK_MESSAGE(problem.find("without progress") != std::string::npos, problem);
+  CHECK_MESSAGE(problem.find("until all graphs") != std::string::npos, problem);
+}
+
 /// Allocates registered memory and gathers in it.
 void check_registration(int ranks, Options const& options) {
   std::mutex mutex;

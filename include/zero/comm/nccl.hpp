@@ -1,10 +1,9 @@
 /// @file
 /// The communicator between GPUs: NCCL itself behind `Nccl<>`.
 ///
-/// The only header that includes NCCL's. It compiles with a host compiler; nccl::Ordered adds with
-/// a kernel, so a program that uses it has one translation unit that nvcc compiles and that says
-/// `template zero::nccl::Status zero::detail::nccl_device_sum<>(zero::nccl::RankSum const&, int,
-/// cudaStream_t);`, or does all of its work in such units.
+/// The only header that includes NCCL's. It compiles with a host compiler; ordered sums and graphs
+/// need a kernel, so a program that starts collectives has one translation unit that nvcc compiles
+/// and that says `template struct zero::nccl::Kernels<>;`, or starts all of them in such units.
 #pragma once
 
 #include "zero/base/dtype.hpp"
@@ -22,7 +21,9 @@
 #define ZERO_NCCL_HAS_TEAMS
 #endif
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 
 static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 3),
@@ -30,11 +31,18 @@ static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 3),
 
 namespace zero::inline v0_1 {
 
-namespace detail {
+namespace nccl {
 
-/// Enqueues an ordered sum on a stream of `device`. Defined where nvcc compiles.
+/// The library's own kernels beside NCCL's. Defined where nvcc compiles.
 template <class = void>
-nccl::Status nccl_device_sum(nccl::RankSum const& sum, int device, cudaStream_t stream);
+struct Kernels {
+  /// Enqueues an ordered sum on a stream of `device`.
+  static Status sum(RankSum const& sum, int device, cudaStream_t stream);
+};
+
+}  // namespace nccl
+
+namespace detail {
 
 [[nodiscard]] inline nccl::Status nccl_status(ncclResult_t result) noexcept {
   if (result == ncclSuccess) return {};
@@ -162,13 +170,23 @@ struct Library {
   static Status sum_ranks(RankSum const& sum, Stream stream) {
     int current = 0;
     Status const status = current_device(&current);
-    return status.ok() ? detail::nccl_device_sum<>(sum, current, stream) : status;
+    return status.ok() ? Kernels<>::sum(sum, current, stream) : status;
   }
 
   /// ncclMemAlloc: memory that windows can be made of.
   static Status mem_alloc(void** out, std::size_t bytes) { return of(ncclMemAlloc(out, bytes)); }
   /// ncclMemFree.
   static Status mem_free(void* memory) { return of(ncclMemFree(memory)); }
+  /// cudaHostAlloc, mapped.
+  static Status host_alloc(void** out, std::size_t bytes) {
+    return of(cudaHostAlloc(out, bytes, cudaHostAllocMapped));
+  }
+  /// cudaFreeHost.
+  static Status host_free(void* memory) { return of(cudaFreeHost(memory)); }
+  /// Reads what a kernel may be writing.
+  static std::int64_t peek(std::int64_t* counter) noexcept {
+    return std::atomic_ref<std::int64_t>(*counter).load(std::memory_order_relaxed);
+  }
   /// ncclCommRegister.
   static Status register_buffer(Comm comm, void* memory, std::size_t bytes, void** handle) {
     return of(ncclCommRegister(comm, memory, bytes, handle));
@@ -298,14 +316,14 @@ static_assert(SplittableCommunicator<Nccl<>>);
 #if defined(__CUDACC__)
 #include "zero/device/sum.cuh"
 
-namespace zero::inline v0_1::detail {
+namespace zero::inline v0_1::nccl {
 
 /// Addresses of all blocks fit into the kernel's parameters up to a number of ranks; above it the
 /// own block joins the others in staging memory first.
-template <class>
-nccl::Status nccl_device_sum(nccl::RankSum const& sum, int device, cudaStream_t stream) {
+template <class T>
+Status Kernels<T>::sum(RankSum const& sum, int device, cudaStream_t stream) {
   device::Queue queue{.device = device, .stream = stream};
-  nccl::Status const asked = cuda_status(
+  Status const asked = detail::cuda_status(
       cudaDeviceGetAttribute(&queue.multiprocessors, cudaDevAttrMultiProcessorCount, device));
   if (!asked.ok()) return asked;
   std::size_t const block = sum.count * size_of(sum.dtype);
@@ -314,12 +332,12 @@ nccl::Status nccl_device_sum(nccl::RankSum const& sum, int device, cudaStream_t 
   auto* const staged = static_cast<std::byte*>(const_cast<void*>(sum.staged));
   std::byte* const own = staged + static_cast<std::size_t>(sum.rank) * block;
   auto const add = [&](auto const& sources) {
-    return cuda_status(device::try_sum_ranks(
+    return detail::cuda_status(device::try_sum_ranks(
         queue, sum.dtype, sum.accumulate, targets, sources, sum.ranks, 0, sum.count));
   };
   if (sum.ranks > device::max_listed_ranks) {
-    nccl::Status const copied =
-        cuda_status(cudaMemcpyAsync(own, sum.own, block, cudaMemcpyDeviceToDevice, stream));
+    Status const copied =
+        detail::cuda_status(cudaMemcpyAsync(own, sum.own, block, cudaMemcpyDeviceToDevice, stream));
     return copied.ok() ? add(device::BufferBlocks{.first = staged, .stride = sum.count}) : copied;
   }
   device::BufferList list;
@@ -330,5 +348,5 @@ nccl::Status nccl_device_sum(nccl::RankSum const& sum, int device, cudaStream_t 
   return add(list);
 }
 
-}  // namespace zero::inline v0_1::detail
+}  // namespace zero::inline v0_1::nccl
 #endif

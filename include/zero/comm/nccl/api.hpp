@@ -74,10 +74,11 @@ struct RankSum {
 ///
 /// Every function returns at once or after a bounded time. Those named as NCCL's or CUDA's do what
 /// these do; `event_query` and `stream_query` say in_progress while there is work left. `sum_ranks`
-/// enqueues the sum of a `RankSum` on the stream. `download` is only called once the stream has
-/// nothing to do. `use_device` sets the calling thread's device: the library calls it on threads
-/// of its own only. `window_driver` tells whether the driver can gather by copy engine,
-/// `near_ranks` how many ranks of a communicator reach each other's memory on one node, and
+/// enqueues the sum of a `RankSum` on the stream. `host_alloc` gives memory of the host that
+/// kernels write to, and `peek` reads a number there while they do. `download` is only called once
+/// the stream has nothing to do. `use_device` sets the calling thread's device: the library calls
+/// it on threads of its own only. `window_driver` tells whether the driver can gather by copy
+/// engine, `near_ranks` how many ranks of a communicator reach each other's memory on one node, and
 /// `is_symmetric` whether a window is one, and not what NCCL gives where it has none.
 template <class A>
 concept Api = requires(typename A::Comm comm,
@@ -92,6 +93,7 @@ concept Api = requires(typename A::Comm comm,
                        void const* data,
                        std::size_t n,
                        int number,
+                       std::int64_t* counter,
                        bool flag) {
   typename A::Space;
   { A::header_version } -> std::convertible_to<int>;
@@ -119,6 +121,9 @@ concept Api = requires(typename A::Comm comm,
   { A::sum_ranks(sum, stream) } -> std::same_as<Status>;
   { A::mem_alloc(&memory, n) } -> std::same_as<Status>;
   { A::mem_free(memory) } -> std::same_as<Status>;
+  { A::host_alloc(&memory, n) } -> std::same_as<Status>;
+  { A::host_free(memory) } -> std::same_as<Status>;
+  { A::peek(counter) } -> std::same_as<std::int64_t>;
   { A::register_buffer(comm, memory, n, &memory) } -> std::same_as<Status>;
   { A::deregister_buffer(comm, memory) } -> std::same_as<Status>;
   { A::register_window(comm, memory, n, &window) } -> std::same_as<Status>;

@@ -36,9 +36,9 @@ namespace zero::inline v0_1 {
 ///
 /// A step can be captured in a CUDA graph, in any mode of capture: by all ranks or none, and after
 /// one that was not, since NCCL connects peers when they first need it. Graphs are launched by all
-/// ranks alike and destroyed before `close`, for which NCCL would wait. What goes wrong in a replay
-/// ends the family as far as NCCL reports it; the deadline is for what `start` itself enqueues.
-/// NCCL recommends one GPU per process for that.
+/// ranks alike and destroyed before `close`, for which NCCL would wait. Their replays have the
+/// deadline, too: a graph counts what it begins and ends, in streams beside the collectives. NCCL
+/// recommends one GPU per process for that.
 ///
 /// NCCL checks neither counts nor dtypes across ranks: wrap the communicator in `Checked` where
 /// ranks may disagree.

@@ -8,10 +8,10 @@
 #include "zero/comm/nccl/equipment.hpp"
 #include "zero/comm/nccl/exchange.hpp"
 #include "zero/comm/nccl/family.hpp"
-#include "zero/comm/nccl/flights.hpp"
 #include "zero/comm/nccl/line.hpp"
 #include "zero/comm/nccl/memory.hpp"
 #include "zero/comm/nccl/options.hpp"
+#include "zero/comm/nccl/progress.hpp"
 #include "zero/comm/nccl/setup.hpp"
 #include "zero/comm/nccl/watch.hpp"
 #include "zero/concepts/communicator.hpp"
@@ -35,11 +35,15 @@ class NcclCore {
   using Family = NcclFamily<A>;
   using Lock = typename Family::Lock;
   using Lane = NcclLane<A>;
-  using Flight = typename NcclFlights<A>::Flight;
+  using Flight = typename NcclProgress<A>::Flight;
 
   /// @param child  split from another group, whose family it joins
   NcclCore(NcclLine<A> line, nccl::Options const& options, bool ordered, bool child)
-      : line_(std::move(line)), options_(options), child_(child), memory_(options.registration) {
+      : line_(std::move(line)),
+        options_(options),
+        child_(child),
+        progress_(line_, lanes_, equipment_),
+        memory_(options.registration) {
     report_.reduction = ordered ? nccl::Ordered::name : nccl::Native::name;
     report_.registration = options.registration;
     report_.header_version = A::header_version;
@@ -80,7 +84,7 @@ class NcclCore {
 
   /// Streams, events and staging memory for the communicators there are.
   void equip(typename A::Stream communication) {
-    line_.require(flights_.create(), {.operation = "init"});
+    progress_.create();
     // Without ordered sums it carries the agreement of the ranks only.
     std::size_t const words = sizeof(NcclAgreement) * static_cast<std::size_t>(size_);
     report_.staging_bytes = ordered_ ? options_.staging_bytes : words;
@@ -102,10 +106,10 @@ class NcclCore {
                               .send = own,
                               .recv = lanes_[0].staging,
                               .bucket = -1};
-    Flight& flight = flights_.next();
-    NcclExchange<A>(line_, lanes_[0], rank_, size_).template launch<false>(exchange);
-    depart(flight, exchange, 0, false);
-    finish(lock, flight, activity);
+    NcclExchange<A> const calls(line_, lanes_[0], rank_, size_);
+    std::uint64_t const number = progress_.enqueue(
+        lock, exchange, 0, false, [&] { calls.template launch<false>(exchange); });
+    progress_.finish(lock, *progress_.find(number), activity);
     line_.require(A::download(all.data(), lanes_[0].staging, bytes * all.size(), lanes_[0].stream),
                   activity);
     std::string const difference = disagreement(all);
@@ -129,7 +133,7 @@ class NcclCore {
         [this] {
           Lock const lock = this->lock();
           if (closed_ || line_.family().failed()) return false;
-          look();
+          progress_.look();
           return true;
         });
   }
@@ -150,36 +154,35 @@ class NcclCore {
     std::size_t const lane = gathers ? lanes_.size() - 1 : 0;
     bool captured = false;
     line_.require(A::is_capturing(compute_, &captured), activity);
-    Flight& flight = flights_.next();
-    if (!flight.done) finish(lock, flight, activity);
     equipment_.order(line_, compute_, lanes_[lane].stream, activity);
-    NcclExchange<A>(line_, lanes_[lane], rank_, size_).template launch<Ordered>(op);
-    number = depart(flight, op, lane, captured);
+    NcclExchange<A> const calls(line_, lanes_[lane], rank_, size_);
+    number =
+        progress_.enqueue(lock, op, lane, captured, [&] { calls.template launch<Ordered>(op); });
     return true;
   }
 
   /// Makes the compute stream, and the host if it is to wait too, wait for a collective.
   void wait(std::uint64_t number) {
     Lock lock = this->lock();
-    Flight* const flight = flights_.find(number);
+    Flight* const flight = progress_.find(number);
     // What is done has its result, whatever went wrong since.
     if (flight == nullptr || (flight->done && !flight->captured)) return;
     NcclActivity const activity = NcclActivity::of(flight->op);
-    if (!flight->captured && !line_.family().failed() && !closed_) look();
+    if (!flight->captured && !line_.family().failed() && !closed_) progress_.look();
     if (flight->done && !flight->captured) return;
     enter(activity);
     line_.require(A::stream_wait(compute_, flight->event), activity);
     if (options_.waiting == nccl::Waiting::host && !flight->captured) {
-      finish(lock, *flight, activity);
+      progress_.finish(lock, *flight, activity);
     }
   }
 
   /// Buffers of a collective that nobody waits for may be gone at any time: it must not run on.
   void abandon(std::uint64_t number) noexcept {
     Lock const lock = this->lock();
-    Flight* const flight = flights_.find(number);
+    Flight* const flight = progress_.find(number);
     if (closed_ || line_.family().failed() || flight == nullptr || flight->done) return;
-    look();
+    progress_.look();
     if (flight->done) return;
     line_.family().end(
         Message({"rank ", rank_, " abandoned [", describe(flight->op), "] without waiting for it"})
@@ -191,9 +194,9 @@ class NcclCore {
     Lock const lock = this->lock();
     NcclActivity const activity{.operation = "poll"};
     enter(activity);
-    look();
+    progress_.look();
     line_.family().throw_if_failed(activity);
-    return flights_.oldest() == nullptr;
+    return progress_.oldest() == nullptr;
   }
 
   bool report_failure(std::string_view reason) {
@@ -238,7 +241,7 @@ class NcclCore {
       if (closed_) return;
       line_.family().throw_if_failed(activity);
       check_device(activity);
-      while (Flight* const flight = flights_.oldest()) finish(lock, *flight, activity);
+      while (Flight* const flight = progress_.oldest()) progress_.finish(lock, *flight, activity);
       finalize(activity);
       // Finalizing took all ranks, so nobody uses what was split from this group any more.
       if (!child_) retired = line_.family().end_root();
@@ -264,7 +267,7 @@ class NcclCore {
     if (!closed_) {
       // The trainer's own communicator may still run what was started; its buffers are its affair.
       if (!report_.owned && !family.failed() && equipment_.ready())
-        static_cast<void>(flights_.update());
+        static_cast<void>(progress_.update());
       std::vector<typename A::Comm> comms;
       for (Lane const& lane : lanes_) comms.push_back(lane.comm);
       if (report_.owned && !family.failed()) memory_.forget_all();
@@ -272,9 +275,9 @@ class NcclCore {
       family.abort_only(comms);
       closed_ = true;
     }
-    bool const running = !report_.owned && !family.failed() && flights_.oldest() != nullptr;
+    bool const running = !report_.owned && !family.failed() && progress_.busy();
     if (family.stuck() || running) return;
-    flights_.destroy();
+    progress_.destroy();
     equipment_.destroy(lanes_);
     lanes_.clear();
   }
@@ -321,56 +324,6 @@ class NcclCore {
         {.rank = rank_, .operation = std::string(activity.operation), .bucket = activity.bucket()});
   }
 
-  std::uint64_t depart(Flight& flight, Collective const& op, std::size_t lane, bool captured) {
-    line_.require(A::event_record(flight.event, lanes_[lane].stream), NcclActivity::of(op));
-    flight.op = op;
-    flight.lane = lane;
-    flight.captured = captured;
-    return flights_.commit(flight);
-  }
-
-  /// Looks at everything under way once. What has failed or takes too long ends the family; the
-  /// caller finds that out from it.
-  void look() {
-    nccl::Status const landed = flights_.update();
-    Flight const* const oldest = flights_.oldest();
-    NcclActivity const activity =
-        oldest != nullptr ? NcclActivity::of(oldest->op) : NcclActivity{.operation = "watch"};
-    if (landed.failed()) {
-      line_.family().end(line_.sentence(typename A::Comm{}, landed, activity));
-      return;
-    }
-    for (Lane const& lane : lanes_) {
-      auto state = nccl::Result::success;
-      nccl::Status status = A::async_error(lane.comm, &state);
-      if (status.ok()) status.result = state;
-      if (!status.failed()) continue;
-      line_.family().end(line_.sentence(lane.comm, status, activity));
-      return;
-    }
-    if (oldest == nullptr) return;
-    if (NcclLine<A>::Clock::now() - flights_.idle_since(*oldest) > line_.deadline()) {
-      line_.family().end(line_.late(activity));
-    }
-  }
-
-  /// Polls until a flight has landed; the lock is free in between.
-  void finish(Lock& lock, Flight& flight, NcclActivity const& activity) {
-    std::uint64_t const number = flight.number;
-    NcclBackoff backoff;
-    while (true) {
-      look();
-      if (flight.done || flight.number != number) return;
-      line_.family().throw_if_failed(activity);
-      lock.unlock();
-      backoff.pause();
-      lock.lock();
-      // The watching thread may have seen it land, or the end of the family.
-      if (flight.done || flight.number != number) return;
-      line_.family().throw_if_failed(activity);
-    }
-  }
-
   NcclLine<A> line_;
   nccl::Options options_;
   bool child_;
@@ -381,8 +334,8 @@ class NcclCore {
   int device_ = 0;
   typename A::Stream compute_{};
   std::vector<Lane> lanes_;
-  NcclFlights<A> flights_;
   NcclEquipment<A> equipment_;
+  NcclProgress<A> progress_;
   NcclMemory<A> memory_;
   nccl::Report report_;
   NcclWatch watch_;

@@ -20,8 +20,8 @@ class NcclEquipment {
  public:
   using Stream = typename A::Stream;
 
-  /// Gives every lane a stream, `communication` if that is not null, and the first one the staging
-  /// memory. What was made before an Error is left to `destroy`.
+  /// Gives every lane its streams, `communication` as the first of them if that is not null, and
+  /// the first lane the staging memory. What was made before an Error is left to `destroy`.
   void create(NcclLine<A> const& line,
               std::vector<NcclLane<A>>& lanes,
               Stream communication,
@@ -34,7 +34,8 @@ class NcclEquipment {
         line.require(A::stream_create(&lane.stream), activity);
         lane.owns_stream = true;
       }
-      line.family().use(lane.comm, lane.stream);
+      line.require(A::stream_create(&lane.counting), activity);
+      line.family().use(lane.comm, lane.stream, lane.counting);
     }
     line.require(A::event_create(&ready_), activity);
     has_ready_ = true;
@@ -66,6 +67,7 @@ class NcclEquipment {
     if (has_ready_) static_cast<void>(A::event_destroy(ready_));
     for (NcclLane<A> const& lane : lanes) {
       if (lane.owns_stream) static_cast<void>(A::stream_destroy(lane.stream));
+      if (lane.counting != Stream{}) static_cast<void>(A::stream_destroy(lane.counting));
     }
     if (staging_ != nullptr) static_cast<void>(A::mem_free(staging_));
     has_ready_ = false;

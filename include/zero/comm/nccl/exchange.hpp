@@ -12,12 +12,14 @@
 
 namespace zero::inline v0_1::detail {
 
-/// One NCCL communicator, the stream its work is enqueued on, and memory for blocks of peers.
+/// One NCCL communicator, the stream its work is enqueued on, one beside it for what a graph
+/// counts, and memory for blocks of peers.
 template <nccl::Api A>
 struct NcclLane {
   typename A::Comm comm{};
   typename A::Stream stream{};
   bool owns_stream = false;
+  typename A::Stream counting{};
   std::byte* staging = nullptr;
   std::size_t staging_bytes = 0;
 };

@@ -9,6 +9,8 @@
 #include "zero/concepts/communicator.hpp"
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -54,8 +56,15 @@ class NcclFamily {
   std::mutex calls;
 
   [[nodiscard]] bool failed() const noexcept { return failed_; }
-  /// True if an abort has not returned: memory and streams it may still use must not be freed.
-  [[nodiscard]] bool stuck() const noexcept { return stuck_; }
+  /// True while an abort that took too long has not returned, or work behind it goes on: memory and
+  /// streams it may still use must not be freed.
+  [[nodiscard]] bool stuck() noexcept {
+    std::erase_if(
+        late_, [](Late const& late) { return late.state->running == 0 && dry(late.members, 0); });
+    return !late_.empty();
+  }
+  /// From now on graphs may hold collectives of the family.
+  void capture() noexcept { captured_ = true; }
 
   void join(Comm comm, bool owned, int device) {
     members_.push_back({.comm = comm, .owned = owned, .device = device});
@@ -63,11 +72,11 @@ class NcclFamily {
   void leave(Comm comm) noexcept {
     std::erase_if(members_, [&](Member const& member) { return member.comm == comm; });
   }
-  /// Names the stream a member's work is on: it has to run dry before memory is given back.
-  void use(Comm comm, typename A::Stream stream) noexcept {
+  /// Names the streams a member's work is on: they have to run dry before memory is given back.
+  void use(Comm comm, typename A::Stream first, typename A::Stream second) noexcept {
     for (Member& member : members_) {
       if (member.comm != comm) continue;
-      member.stream = stream;
+      member.streams = {first, second};
       member.runs = true;
     }
   }
@@ -88,9 +97,10 @@ class NcclFamily {
                             std::to_string(grace_s_),
                             " s and is left to itself"})
                        .text();
-    } else if (stuck_) {
+      if (captured_) sentence_ += ": it waits until all graphs of its collectives are destroyed";
+    } else if (!late_.empty()) {
       sentence_ +=
-          Message({"; its stream did not run dry within ", std::to_string(grace_s_), " s"}).text();
+          Message({"; its streams did not run dry within ", std::to_string(grace_s_), " s"}).text();
     }
     return true;
   }
@@ -136,21 +146,27 @@ class NcclFamily {
     Comm comm;
     bool owned;
     int device;
-    typename A::Stream stream{};
-    bool runs = false;  ///< the stream is known
+    std::array<typename A::Stream, 2> streams{};
+    bool runs = false;  ///< the streams are known
   };
 
   /// What helper threads keep alive if they never come back.
   struct Aborts {
     std::mutex mutex;
     std::condition_variable changed;
-    std::size_t running = 0;
+    std::atomic<std::size_t> running{0};
+  };
+
+  /// Aborts that were left to themselves.
+  struct Late {
+    std::shared_ptr<Aborts> state;
+    std::vector<Member> members;
   };
 
   /// All at once, each on a thread of its own, because an abort may wait for another one and may
   /// not return at all. A communicator that belongs to the trainer is revoked, which stops its
   /// work and leaves its destruction to the trainer. False if the grace time was not enough.
-  bool abort(std::vector<Member> const& members) {
+  bool abort(std::vector<Member> members) {
     if (members.empty()) return true;
     auto const state = std::make_shared<Aborts>();
     state->running = members.size();
@@ -166,20 +182,24 @@ class NcclFamily {
     Lock lock(state->mutex);
     bool const done = state->changed.wait_for(
         lock, std::chrono::duration<double>(grace_s_), [&] { return state->running == 0; });
-    if (!done || !dry(members)) stuck_ = true;
+    lock.unlock();
+    if (!done || !dry(members, grace_s_)) late_.push_back({state, std::move(members)});
     return done;
   }
 
   /// Work behind what was aborted, such as a sum of blocks, still runs and still uses buffers. What
   /// cannot be asked, because CUDA itself has failed, does not run any more either.
-  bool dry(std::vector<Member> const& members) const {
+  static bool dry(std::vector<Member> const& members, double grace_s) {
     auto const start = std::chrono::steady_clock::now();
     NcclBackoff backoff;
     for (Member const& member : members) {
-      while (member.runs && A::stream_query(member.stream).pending()) {
-        std::chrono::duration<double> const waited = std::chrono::steady_clock::now() - start;
-        if (waited.count() > grace_s_) return false;
-        backoff.pause();
+      if (!member.runs) continue;
+      for (auto const& stream : member.streams) {
+        while (A::stream_query(stream).pending()) {
+          std::chrono::duration<double> const waited = std::chrono::steady_clock::now() - start;
+          if (waited.count() > grace_s) return false;
+          backoff.pause();
+        }
       }
     }
     return true;
@@ -188,7 +208,8 @@ class NcclFamily {
   int rank_;
   double grace_s_;
   bool failed_ = false;
-  bool stuck_ = false;
+  bool captured_ = false;
+  std::vector<Late> late_;
   std::string sentence_;
   std::vector<Member> members_;
   bool root_gone_ = false;
@@ -201,7 +222,7 @@ class NcclFamily {
 template <nccl::Api A, class T>
 class NcclOutput {
  public:
-  explicit NcclOutput(NcclFamily<A> const& family) : family_(&family), value_(new T{}) {}
+  explicit NcclOutput(NcclFamily<A>& family) : family_(&family), value_(new T{}) {}
   NcclOutput(NcclOutput const&) = delete;
   NcclOutput& operator=(NcclOutput const&) = delete;
   ~NcclOutput() {
@@ -218,7 +239,7 @@ class NcclOutput {
   }
 
  private:
-  NcclFamily<A> const* family_;
+  NcclFamily<A>* family_;
   std::unique_ptr<T> value_;
 };
 

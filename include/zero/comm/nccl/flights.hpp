@@ -67,9 +67,9 @@ class NcclFlights {
     return nullptr;
   }
 
-  /// Asks every flight that may have landed; work of one lane lands in order. Remembers when
-  /// something last did.
-  [[nodiscard]] nccl::Status update() {
+  /// Asks every flight that may have landed; work of one lane lands in order.
+  /// @param moved  set if one did
+  [[nodiscard]] nccl::Status update(bool& moved) {
     std::array<bool, 2> waiting{};
     static_cast<void>(oldest());
     for (std::uint64_t number = oldest_; number < started_; ++number) {
@@ -81,15 +81,10 @@ class NcclFlights {
         waiting[flight.lane] = true;
       } else {
         flight.done = true;
-        progress_ = Clock::now();
+        moved = true;
       }
     }
     return {};
-  }
-
-  /// Since when nothing has happened that the flight could have waited for.
-  [[nodiscard]] Clock::time_point idle_since(Flight const& flight) const noexcept {
-    return flight.started > progress_ ? flight.started : progress_;
   }
 
  private:
@@ -99,7 +94,6 @@ class NcclFlights {
   std::size_t created_ = 0;
   std::uint64_t started_ = 0;
   std::uint64_t oldest_ = 0;
-  Clock::time_point progress_{};
 };
 
 }  // namespace zero::inline v0_1::detail

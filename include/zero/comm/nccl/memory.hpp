@@ -54,7 +54,7 @@ class NcclMemory {
     // Undoes it all if a registration throws: then nobody will give the memory back.
     struct Undo {
       NcclMemory* memory;
-      NcclFamily<A> const& family;
+      NcclFamily<A>& family;
       void* block;
       ~Undo() {
         if (memory != nullptr) memory->deallocate(family, block);
@@ -66,7 +66,7 @@ class NcclMemory {
   }
 
   /// Leaves the memory where it is while an abort that has not returned may use it.
-  void deallocate(NcclFamily<A> const& family, void* memory) noexcept {
+  void deallocate(NcclFamily<A>& family, void* memory) noexcept {
     auto const found = std::find_if(
         blocks_.begin(), blocks_.end(), [&](Block const& block) { return block.memory == memory; });
     if (found == blocks_.end()) return;

@@ -1,0 +1,159 @@
+/// @file
+/// What a rank has under way, in streams and in graphs, and whether it takes too long.
+#pragma once
+
+#include "zero/comm/nccl/api.hpp"
+#include "zero/comm/nccl/equipment.hpp"
+#include "zero/comm/nccl/exchange.hpp"
+#include "zero/comm/nccl/family.hpp"
+#include "zero/comm/nccl/flights.hpp"
+#include "zero/comm/nccl/line.hpp"
+#include "zero/comm/nccl/replays.hpp"
+#include "zero/comm/nccl/watch.hpp"
+#include "zero/concepts/communicator.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace zero::inline v0_1::detail {
+
+/// Every function is called with the family's lock.
+template <nccl::Api A>
+class NcclProgress {
+ public:
+  using Clock = std::chrono::steady_clock;
+  using Lanes = std::vector<NcclLane<A>>;
+  using Flight = typename NcclFlights<A>::Flight;
+  using Lock = typename NcclFamily<A>::Lock;
+
+  NcclProgress(NcclLine<A> const& line,
+               Lanes const& lanes,
+               NcclEquipment<A> const& equipment) noexcept
+      : line_(line), lanes_(lanes), equipment_(equipment) {}
+
+  void create() {
+    NcclActivity const activity{.operation = "init"};
+    line_.require(flights_.create(), activity);
+    line_.require(replays_.create(), activity);
+  }
+  void destroy() noexcept {
+    flights_.destroy();
+    replays_.destroy();
+  }
+
+  /// Waits until a collective fewer than can be told apart is under way, then enqueues one:
+  /// `launch()` on the lane's stream.
+  /// @param captured  into a graph
+  /// @return its number
+  template <class Launch>
+  std::uint64_t enqueue(
+      Lock& lock, Collective const& op, std::size_t lane, bool captured, Launch const& launch) {
+    NcclActivity const activity = NcclActivity::of(op);
+    NcclLane<A> const& at = lanes_[lane];
+    Flight& flight = flights_.next();
+    if (!flight.done) finish(lock, flight, activity);
+    std::size_t const number = captured ? replays_.number_of(op) : 0;
+    if (captured) {
+      line_.family().capture();
+      equipment_.order(line_, at.stream, at.counting, activity);
+      line_.require(replays_.count_begin(number, at.counting), activity);
+    }
+    launch();
+    if (captured) {
+      equipment_.order(line_, at.stream, at.counting, activity);
+      line_.require(replays_.count_end(number, at.counting), activity);
+    }
+    line_.require(A::event_record(flight.event, captured ? at.counting : at.stream), activity);
+    flight.op = op;
+    flight.lane = lane;
+    flight.captured = captured;
+    return flights_.commit(flight);
+  }
+
+  /// The flight of that number; null if it is done and its slot used again.
+  [[nodiscard]] Flight* find(std::uint64_t number) noexcept { return flights_.find(number); }
+  /// The first flight that has not landed; null if there is none.
+  [[nodiscard]] Flight* oldest() noexcept { return flights_.oldest(); }
+  /// True if something had not ended when it was last looked at.
+  [[nodiscard]] bool busy() noexcept {
+    return flights_.oldest() != nullptr || replays_.oldest() != nullptr;
+  }
+
+  /// Asks how far everything is. Returns what CUDA says about it.
+  nccl::Status update() {
+    bool moved = replays_.update();
+    nccl::Status const landed = flights_.update(moved);
+    if (moved) moved_ = Clock::now();
+    return landed;
+  }
+
+  /// Looks at everything under way once. What has failed or takes too long ends the family; the
+  /// caller finds that out from it.
+  void look() {
+    nccl::Status const landed = update();
+    Suspect const suspect = this->suspect();
+    if (landed.failed()) {
+      line_.family().end(line_.sentence(typename A::Comm{}, landed, suspect.activity));
+      return;
+    }
+    for (NcclLane<A> const& lane : lanes_) {
+      auto state = nccl::Result::success;
+      nccl::Status status = A::async_error(lane.comm, &state);
+      if (status.ok()) status.result = state;
+      if (!status.failed()) continue;
+      line_.family().end(line_.sentence(lane.comm, status, suspect.activity));
+      return;
+    }
+    if (!suspect.any) return;
+    // What moved since may have been what it waited for.
+    if (Clock::now() - std::max(suspect.since, moved_) > line_.deadline()) {
+      line_.family().end(line_.late(suspect.activity));
+    }
+  }
+
+  /// Polls until a flight has landed; the lock is free in between.
+  void finish(Lock& lock, Flight& flight, NcclActivity const& activity) {
+    std::uint64_t const number = flight.number;
+    NcclBackoff backoff;
+    while (true) {
+      look();
+      if (flight.done || flight.number != number) return;
+      line_.family().throw_if_failed(activity);
+      lock.unlock();
+      backoff.pause();
+      lock.lock();
+      // The watching thread may have seen it land, or the end of the family.
+      if (flight.done || flight.number != number) return;
+      line_.family().throw_if_failed(activity);
+    }
+  }
+
+ private:
+  /// What everything else may be waiting for.
+  struct Suspect {
+    NcclActivity activity{.operation = "watch"};
+    Clock::time_point since{};
+    bool any = false;
+  };
+
+  [[nodiscard]] Suspect suspect() noexcept {
+    Flight const* const flight = flights_.oldest();
+    auto const* const replay = replays_.oldest();
+    // A replay is seen to have begun; a flight may still be behind it.
+    if (replay != nullptr) return {NcclActivity::of(replay->op), replay->since, true};
+    if (flight != nullptr) return {NcclActivity::of(flight->op), flight->started, true};
+    return {};
+  }
+
+  NcclLine<A> const& line_;
+  Lanes const& lanes_;
+  NcclEquipment<A> const& equipment_;
+  NcclFlights<A> flights_;
+  NcclReplays<A> replays_;
+  Clock::time_point moved_{};
+};
+
+}  // namespace zero::inline v0_1::detail

@@ -1,0 +1,124 @@
+/// @file
+/// The collectives in a rank's graphs: how often each has begun and ended.
+#pragma once
+
+#include "zero/base/dtype.hpp"
+#include "zero/comm/nccl/api.hpp"
+#include "zero/concepts/communicator.hpp"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <vector>
+
+namespace zero::inline v0_1::detail {
+
+/// A captured collective has no event that could be asked: it runs whenever its graph is launched,
+/// and nobody tells the communicator. So the graph itself counts, in memory of the host, before the
+/// collective and after it.
+///
+/// Collectives that read the same in messages share their counters; so do those above `most`.
+template <nccl::Api A>
+class NcclReplays {
+ public:
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::size_t most = 4096;
+
+  struct Replay {
+    Collective op{};
+    std::int64_t begun = 0;     ///< when last looked at
+    std::int64_t ended = 0;     ///< when last looked at
+    Clock::time_point since{};  ///< of the look that first saw these numbers
+  };
+
+  /// @throws nothing; memory that is refused is returned
+  [[nodiscard]] nccl::Status create() {
+    void* memory = nullptr;
+    nccl::Status const got = A::host_alloc(&memory, sizeof(Counters));
+    if (!got.ok()) return got;
+    counters_ = new (memory) Counters{};
+    counters_->zero_and_one[1] = 1;
+    return {};
+  }
+  void destroy() noexcept {
+    if (counters_ != nullptr) static_cast<void>(A::host_free(counters_));
+    counters_ = nullptr;
+  }
+
+  /// The number of a collective that is being captured.
+  [[nodiscard]] std::size_t number_of(Collective const& op) {
+    auto const same = [&op](Replay const& replay) { return alike(replay.op, op); };
+    auto const found = std::find_if(replays_.begin(), replays_.end(), same);
+    auto const number = static_cast<std::size_t>(found - replays_.begin());
+    if (found != replays_.end() || number == most) return std::min(number, most - 1);
+    replays_.push_back({.op = op});
+    return number;
+  }
+  /// Enqueues the count of one that begins.
+  [[nodiscard]] nccl::Status count_begin(std::size_t number, typename A::Stream stream) {
+    return count(&counters_->begun[number], stream);
+  }
+  /// Enqueues the count of one that has ended.
+  [[nodiscard]] nccl::Status count_end(std::size_t number, typename A::Stream stream) {
+    return count(&counters_->ended[number], stream);
+  }
+
+  /// Looks at all counters; true if some have moved since the last time.
+  bool update() noexcept {
+    bool moved = false;
+    for (std::size_t number = 0; number < replays_.size(); ++number) {
+      Replay& replay = replays_[number];
+      // In this order, what begins in between cannot seem to have ended.
+      std::int64_t const ended = A::peek(&counters_->ended[number]);
+      std::int64_t const begun = A::peek(&counters_->begun[number]);
+      if (begun == replay.begun && ended == replay.ended) continue;
+      replay.begun = begun;
+      replay.ended = ended;
+      replay.since = Clock::now();
+      moved = true;
+    }
+    return moved;
+  }
+  /// Of those that had begun and not ended when last looked at, the one for longest; null if none.
+  [[nodiscard]] Replay const* oldest() const noexcept {
+    Replay const* oldest = nullptr;
+    for (Replay const& replay : replays_) {
+      if (replay.begun == replay.ended) continue;
+      if (oldest == nullptr || replay.since < oldest->since) oldest = &replay;
+    }
+    return oldest;
+  }
+
+ private:
+  struct Counters {
+    std::array<std::int64_t, 2> zero_and_one{};
+    std::array<std::int64_t, most> begun{};
+    std::array<std::int64_t, most> ended{};
+  };
+
+  [[nodiscard]] static bool alike(Collective const& a, Collective const& b) noexcept {
+    return a.op == b.op && a.dtype == b.dtype && a.accumulate == b.accumulate &&
+           a.count == b.count && a.root == b.root && a.bucket == b.bucket;
+  }
+
+  /// An ordered sum of the counter and one: the kernel that is there anyway.
+  [[nodiscard]] nccl::Status count(std::int64_t* counter, typename A::Stream stream) {
+    return A::sum_ranks({.dtype = DType::i64,
+                         .accumulate = DType::i64,
+                         .out = counter,
+                         .staged = counters_->zero_and_one.data(),
+                         .own = counter,
+                         .rank = 0,
+                         .ranks = 2,
+                         .count = 1},
+                        stream);
+  }
+
+  Counters* counters_ = nullptr;
+  std::vector<Replay> replays_;
+};
+
+}  // namespace zero::inline v0_1::detail
