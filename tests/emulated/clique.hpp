@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -89,6 +90,7 @@ struct ncclComm {
   std::size_t splits = 0;
   bool accepting = false;  ///< a call was accepted and is not over until it is asked for
   bool finalized = false;
+  std::function<void()> deliver;                 ///< what a call gives its caller once it is over
   std::shared_ptr<emulated::Split const> split;  ///< that made it, or that it waits for
 
   [[nodiscard]] bool seated() const {
@@ -104,7 +106,8 @@ template <class Body>
 ncclResult_t managed(ncclComm_t comm, Body const& body) {
   Turn const turn;
   if (comm->clique != nullptr && comm->clique->aborted) return ncclRemoteError;
-  if (!comm->seated() || comm->accepting) give_up("a call before the last one was over");
+  if (!comm->seated() || comm->accepting || comm->deliver)
+    give_up("a call before the last one was over");
   if (comm->device != current_device) return ncclInvalidUsage;
   return body();
 }

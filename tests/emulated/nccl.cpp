@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 
 namespace emulated {
 
@@ -77,18 +78,21 @@ ncclResult_t ncclCommInitRankConfig(
   return ncclInProgress;
 }
 
+// As the real one: it says that it has succeeded, and has only begun.
 ncclResult_t ncclCommSplit(
     ncclComm_t parent, int color, int key, ncclComm_t* child, ncclConfig_t* config) {
   return managed(parent, [&] {
     if (config->blocking != 0) emulated::give_up("a blocking communicator");
-    *child = new ncclComm;
-    (*child)->device = parent->device;
+    *child = nullptr;
+    auto* const made = new ncclComm;
+    made->device = parent->device;
     auto& shared = parent->clique->splits[parent->splits++];
     if (shared == nullptr) shared = std::make_shared<emulated::Split>();
-    parent->split = (*child)->split = shared;
+    parent->split = made->split = shared;
+    parent->deliver = [child, made] { *child = made; };
     emulated::Split& split = *shared;
-    split.asked.emplace_back(color, key, parent->rank, *child);
-    if (static_cast<int>(split.asked.size()) < parent->clique->size) return ncclInProgress;
+    split.asked.emplace_back(color, key, parent->rank, made);
+    if (static_cast<int>(split.asked.size()) < parent->clique->size) return ncclSuccess;
     std::sort(split.asked.begin(), split.asked.end());
     for (auto const& [wanted, order, rank, comm] : split.asked) {
       int const group = wanted;
@@ -103,7 +107,7 @@ ncclResult_t ncclCommSplit(
       comm->rank = comm->clique->seats++;
     }
     split.over = true;
-    return ncclInProgress;
+    return ncclSuccess;
   });
 }
 
@@ -154,6 +158,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   } else {
     *error = comm->seated() && !comm->accepting ? ncclSuccess : ncclInProgress;
     if (comm->seated()) comm->accepting = false;
+    if (comm->seated() && comm->deliver) std::exchange(comm->deliver, nullptr)();
   }
   return ncclSuccess;
 }
@@ -211,8 +216,11 @@ ncclResult_t ncclCommWindowRegister(
     if (reinterpret_cast<std::uintptr_t>(memory) % 4096 != 0 || bytes % 4096 != 0) {
       return ncclInvalidArgument;
     }
-    *window = memory;
-    return emulated::meet(*comm);
+    *window = nullptr;
+    comm->deliver = [window, memory] { *window = memory; };
+    static_cast<void>(emulated::meet(*comm));
+    // Says so as soon as it has begun, as the real one.
+    return ncclSuccess;
   });
 }
 

@@ -97,7 +97,7 @@ struct Library {
   /// ncclCommSplit, sharing nothing.
   static Status split(Comm parent, int color, int key, Comm* out, CommConfig const& wanted) {
     ncclConfig_t config = configured(wanted);
-    return of(ncclCommSplit(parent, color, key, out, &config));
+    return begun(of(ncclCommSplit(parent, color, key, out, &config)));
   }
   /// ncclCommFinalize.
   static Status finalize(Comm comm) { return of(ncclCommFinalize(comm)); }
@@ -197,7 +197,7 @@ struct Library {
   }
   /// ncclCommWindowRegister, symmetric.
   static Status register_window(Comm comm, void* memory, std::size_t bytes, Window* out) {
-    return of(ncclCommWindowRegister(comm, memory, bytes, out, NCCL_WIN_COLL_SYMMETRIC));
+    return begun(of(ncclCommWindowRegister(comm, memory, bytes, out, NCCL_WIN_COLL_SYMMETRIC)));
   }
   /// ncclCommWindowDeregister.
   static Status deregister_window(Comm comm, Window window) {
@@ -282,6 +282,12 @@ struct Library {
  private:
   static Status of(ncclResult_t result) noexcept { return detail::nccl_status(result); }
   static Status of(cudaError_t error) noexcept { return detail::cuda_status(error); }
+
+  /// Some calls say that they have succeeded when they have begun, and write their result from
+  /// another thread when they are over.
+  static Status begun(Status status) noexcept {
+    return status.ok() ? Status{Result::in_progress} : status;
+  }
 
   /// Never blocking, so that it can be aborted, and sharing nothing, so that the abort of one does
   /// not break the others.
