@@ -173,7 +173,11 @@ class Calls {
   static Status collective(fake::Collective const& call, Comm comm, Stream stream) {
     Entry const entry(comm, "a collective");
     Process& process = *comm->process;
-    if (Status const status = gate(process); !status.ok()) return status;
+    if (Status const status = gate(process); !status.ok()) {
+      std::lock_guard const lock(process.world->mutex);
+      if (process.script.remembers) comm->error = status.result;
+      return status;
+    }
     std::lock_guard const lock(process.world->mutex);
     if (process.group_depth != 0) process.world->violation(&process, "a collective in a group");
     if (!places_are_legal(call, comm->rank, comm->clique->size)) fault(comm, "a bad overlap");

@@ -41,7 +41,8 @@ struct Library : Calls {
     return free_call([&](Process& p) { id->number = p.world->next_id++; });
   }
 
-  static Status init(Comm* out, int size, UniqueId id, int rank, zero::nccl::CommConfig const&) {
+  static Status init(
+      Comm* out, int size, UniqueId id, int rank, zero::nccl::CommConfig const& config) {
     Process& process = *current;
     if (Status const status = gate(process); !status.ok()) return status;
     std::lock_guard const lock(process.world->mutex);
@@ -49,6 +50,7 @@ struct Library : Calls {
     auto& clique = process.world->meetings[id.number];
     if (clique == nullptr) clique = make_clique(size);
     *out = process.world->make_comm(&process, clique);
+    process.configs.push_back(config);
     take_seat(**out, rank);
     (*out)->pending = [clique] { return clique->arrived == clique->size; };
     (*out)->polls = process.script.in_progress;
@@ -57,12 +59,14 @@ struct Library : Calls {
   }
 
   /// Children are made once all ranks have come; until then parent and child are in progress.
-  static Status split(Comm parent, int color, int key, Comm* out, zero::nccl::CommConfig const&) {
+  static Status split(
+      Comm parent, int color, int key, Comm* out, zero::nccl::CommConfig const& config) {
     return managed(parent, "split", [&] {
       World& world = *parent->process->world;
       auto const clique = parent->clique;
       *out = nullptr;
       Comm const child = world.make_comm(parent->process, nullptr);
+      parent->process->configs.push_back(config);
       promise(*parent, out, child);
       int const generation = parent->splits++;
       auto& arrived = clique->splitting[generation];
@@ -121,6 +125,7 @@ struct Library : Calls {
     Entry const entry(comm, "revoke");
     std::lock_guard const lock(comm->process->world->mutex);
     if (comm->dead || comm->revoked) fault(comm, "revoke of a dead communicator");
+    if (!comm->process->script.revokes) return {Result::invalid_usage, "cannot revoke"};
     comm->revoked = true;
     comm->process->world->kill(*comm);
     return {};

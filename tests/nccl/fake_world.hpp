@@ -45,6 +45,8 @@ struct Script {
   bool driver = true;         ///< new enough for gathers by copy engine
   bool registers = true;      ///< as asked; else NCCL leaves it out and says nothing
   int near_ranks = 0;         ///< on one node; 0: all
+  bool remembers = false;     ///< a refused collective, as a non-blocking communicator does
+  bool revokes = true;        ///< as NCCL does since 2.28.7
 };
 
 /// One rank's process.
@@ -60,6 +62,7 @@ struct Process {
   int group_depth = 0;
   std::vector<int> launch_order;  ///< of communicators, by creation
   int communicators = 0;
+  std::vector<zero::nccl::CommConfig> configs;  ///< of communicators, by creation
 };
 
 /// The rank this thread is; set by `World::run`, unset on threads of the library.

@@ -31,6 +31,30 @@ using zero::nccl::Registration;
 using zero::nccl::Result;
 using Comm = fake::Nccl<>;
 
+// current_device, is_capturing, event_record, stream_wait
+constexpr long calls_before_all_reduce = 4;
+
+/// The first NCCL that has windows at all.
+struct OldLibrary : Library {
+  static constexpr int header_version = 22703;
+};
+
+TEST_CASE("Nccl: windows are refused before any memory where NCCL does not make symmetric ones") {
+  fake::World world(1, 1);
+  world.process(0).script.version = 22703;
+  for (bool const windows : {false, true}) {
+    auto const what = errors_of(world, 1, [&](auto&, auto* compute) {
+      Options options = fake::quick_options();
+      if (windows) options.registration = Registration::windows;
+      zero::BasicNccl<OldLibrary> comm({{1}, 0, 1, compute}, options);
+      comm.close();
+    });
+    CHECK(contains(what[0], "windows need NCCL 2.28") == windows);
+    CHECK(what[0].empty() != windows);
+  }
+  fake::check_clean(world);
+}
+
 TEST_CASE("Nccl: a library older than its header is refused, with both versions") {
   fake::World world(1, 1);
   world.process(0).script.version = 22703;
@@ -51,6 +75,7 @@ TEST_CASE("Nccl: ranks with different versions or options refuse on all ranks al
       {[](auto&, auto& options) { options.staging_bytes *= 2; }, "staging_bytes 131072"},
       {[](auto&, auto& options) { options.registration = Registration::buffers; },
        "registration 1"},
+      {[](auto&, auto& options) { options.separate_gathers = true; }, "separate_gathers 1"},
   };
   for (auto const& difference : differences) {
     fake::World world(3, 1);
@@ -129,6 +154,7 @@ TEST_CASE("Nccl: the trainer's own communicator is never destroyed, and revoked 
       CHECK_FALSE(own[rank]->dead);
       CHECK_FALSE(own[rank]->finalized);
       CHECK(own[rank]->revoked == fails);
+      if (fails) CHECK_FALSE(contains(what[rank], "cannot stop"));
       // Whoever is late to report has already heard of it from NCCL.
       bool const told =
           contains(what[rank], "the disk is on fire") || contains(what[rank], "remote error");
@@ -294,15 +320,47 @@ TEST_CASE("Nccl: what NCCL writes after an abort that does not return has its pl
   }
 }
 
-TEST_CASE("Nccl: an argument NCCL refuses leaves the group usable") {
+TEST_CASE("Nccl: where NCCL cannot stop the trainer's own communicator, that is said") {
+  fake::World world(1, 1);
+  world.process(0).script.revokes = false;
+  auto const what = errors_of(world, 1, [&](fake::Process& process, auto* compute) {
+    Library::Comm own = nullptr;
+    REQUIRE(Library::init(&own, 1, {1}, process.rank, {}).pending());
+    auto state = Result::in_progress;
+    while (state == Result::in_progress) REQUIRE(Library::async_error(own, &state).ok());
+    Comm wrapped(zero::nccl::Existing<Library>{own, compute, compute}, fake::quick_options());
+    wrapped.report_failure("the disk is on fire");
+    all_reduce(wrapped, 2);
+  });
+  CHECK_MESSAGE(contains(what[0], "cannot stop the trainer's own communicator"), what[0]);
+  fake::check_clean(world);
+}
+
+TEST_CASE("Nccl: an argument that NCCL refuses and remembers ends the group, which says so") {
+  fake::World world(1, 1);
+  auto const what = errors_of(world, 1, [&](fake::Process& process, auto* compute) {
+    fake::Nccl<zero::nccl::Native> comm({{1}, 0, 1, compute}, fake::quick_options());
+    float x = 1;
+    process.script.remembers = true;
+    process.script.fail_with = Result::invalid_argument;
+    process.script.fail_call = process.calls + calls_before_all_reduce;
+    static_cast<void>(
+        comm.start({.op = Op::all_reduce, .count = 1, .send = &x, .recv = &x, .bucket = 6}));
+  });
+  CHECK_MESSAGE(contains(what[0], "communication"), what[0]);
+  CHECK_MESSAGE(contains(what[0], "bucket 6"), what[0]);
+  CHECK_MESSAGE(contains(what[0], "invalid argument (scripted)"), what[0]);
+  fake::check_clean(world);
+}
+
+TEST_CASE("Nccl: an argument NCCL refuses leaves the group usable where it forgets that") {
   fake::World world(1, 1);
   auto const what = errors_of(world, 1, [&](fake::Process& process, auto* compute) {
     fake::Nccl<zero::nccl::Native> comm({{1}, 0, 1, compute}, fake::quick_options());
     float x = 1;
     zero::Collective const op{.op = Op::all_reduce, .count = 1, .send = &x, .recv = &x};
     process.script.fail_with = Result::invalid_argument;
-    // current_device, is_capturing, event_record, stream_wait, all_reduce
-    process.script.fail_call = process.calls + 4;
+    process.script.fail_call = process.calls + calls_before_all_reduce;
     try {
       static_cast<void>(comm.start(op));
       FAIL("no error");

@@ -32,6 +32,7 @@ TEST_CASE("Nccl: memory is registered as asked, gathers by copy engine demand it
       options.registration = registration;
       options.separate_gathers = true;
       options.copy_engine_gathers = windows;
+      options.max_ctas = 3;
       Comm comm({{1}, process.rank, 2, compute}, options);
       auto allocator = comm.allocator();
       static_assert(zero::Allocator<Comm::Allocator>);
@@ -42,6 +43,12 @@ TEST_CASE("Nccl: memory is registered as asked, gathers by copy engine demand it
       CHECK(report.registered_bytes == (registered ? 8192u : 0u));
       CHECK(report.copy_engine_gathers == windows);
       CHECK(report.communicators == 2);
+      // Sums are left to NCCL's kernels.
+      REQUIRE(process.configs.size() == 2);
+      CHECK_FALSE(process.configs[0].copy_engine);
+      CHECK(process.configs[1].copy_engine == windows);
+      CHECK(process.configs[0].max_ctas == 3);
+      CHECK(process.configs[1].max_ctas == 3);
       CHECK(report.owned);
       CHECK(report.library_version == 22809);
       CHECK(report.reduction == "ordered");

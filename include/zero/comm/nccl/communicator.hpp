@@ -134,7 +134,7 @@ class BasicNccl {
     check_place(group.rank, group.size);
     check(options, group.size);
     int const library = detail::nccl_library_version<A>();
-    check_copy_engine(options, library);
+    check_library(options, library);
     make_core(group.rank, options);
     auto lock = core_->lock();
     core_->place(group.rank, group.size, current_device(), library, group.compute);
@@ -148,12 +148,14 @@ class BasicNccl {
     core_->add(made.value(), true);
     core_->line().settle(made.value(), begun, activity);
     Comm const comm = made.take();
+    core_->equip(Stream{});
+    // Before the split, which ranks that want none do not come to.
+    core_->agree(lock);
     if (!alone) {
       config.copy_engine = options.copy_engine_gathers;
-      add_gathers(comm, config, true);
+      add_gathers(comm, config);
+      core_->equip_last();
     }
-    core_->equip(Stream{});
-    core_->agree(lock);
     lock.unlock();
     core_->guard();
   }
@@ -170,6 +172,7 @@ class BasicNccl {
     query(A::count(group.comm, &size));
     query(A::device(group.comm, &device));
     check(options, size);
+    check_library(options, library);
     if (options.copy_engine_gathers || options.max_ctas != 0 || options.separate_gathers) {
       fail(ErrorKind::invalid_argument,
            "NCCL options: copy_engine_gathers, max_ctas and separate_gathers are properties of a "
@@ -298,13 +301,15 @@ class BasicNccl {
         detail::NcclLine<A>(std::move(family), options.deadline_s), options, R::ordered, false);
   }
 
-  void add_gathers(Comm parent, nccl::CommConfig const& config, bool owned) {
+  void add_gathers(Comm parent, nccl::CommConfig const& config) {
     detail::NcclActivity const activity{.operation = "init"};
+    // A failure may have come just after all was agreed.
+    core_->line().family().throw_if_failed(activity);
     Output made(core_->line().family());
     auto const begun = A::split(parent, 0, core_->rank(), made.address(), config);
     core_->line().settle(parent, begun, activity);
     Comm const second = made.take();
-    core_->add(second, owned);
+    core_->add(second, true);
     core_->line().settle(second, {.result = nccl::Result::in_progress}, activity);
   }
 
@@ -348,8 +353,12 @@ class BasicNccl {
          {.rank = rank(), .operation = std::string(name(op.op)), .bucket = op.bucket});
   }
 
-  /// What NCCL needs to gather by copy engine, as far as it can be known beforehand.
-  static void check_copy_engine(nccl::Options const& options, int library) {
+  /// What windows and gathers by copy engine need, as far as it can be known beforehand.
+  static void check_library(nccl::Options const& options, int library) {
+    // Before, a window was of the host's memory and made no difference.
+    if (options.registration == nccl::Registration::windows && library < 22800) {
+      fail(ErrorKind::resource, "NCCL options: windows need NCCL 2.28");
+    }
     if (!options.copy_engine_gathers) return;
     bool driver = false;
     query(A::window_driver(&driver));

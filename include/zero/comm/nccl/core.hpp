@@ -88,8 +88,11 @@ class NcclCore {
     // Without ordered sums it carries the agreement of the ranks only.
     std::size_t const words = sizeof(NcclAgreement) * static_cast<std::size_t>(size_);
     report_.staging_bytes = ordered_ ? options_.staging_bytes : words;
-    equipment_.create(line_, lanes_, communication, report_.staging_bytes, rank_);
+    equipment_.create(line_, lanes_.front(), report_.staging_bytes, rank_);
+    for (Lane& lane : lanes_) equipment_.add(line_, lane, communication);
   }
+  /// Streams for a communicator that came later.
+  void equip_last() { equipment_.add(line_, lanes_.back(), {}); }
 
   /// Compares what must be alike. Collective; blocks, up to the deadline. The caller holds `lock`.
   void agree(Lock& lock) {

@@ -20,23 +20,10 @@ class NcclEquipment {
  public:
   using Stream = typename A::Stream;
 
-  /// Gives every lane its streams, `communication` as the first of them if that is not null, and
-  /// the first lane the staging memory. What was made before an Error is left to `destroy`.
-  void create(NcclLine<A> const& line,
-              std::vector<NcclLane<A>>& lanes,
-              Stream communication,
-              std::size_t staging_bytes,
-              int rank) {
+  /// The event, and the staging memory for the first lane. What was made before an Error is left to
+  /// `destroy`.
+  void create(NcclLine<A> const& line, NcclLane<A>& first, std::size_t staging_bytes, int rank) {
     NcclActivity const activity{.operation = "init"};
-    for (NcclLane<A>& lane : lanes) {
-      lane.stream = communication;
-      if (communication == Stream{}) {
-        line.require(A::stream_create(&lane.stream), activity);
-        lane.owns_stream = true;
-      }
-      line.require(A::stream_create(&lane.counting), activity);
-      line.family().use(lane.comm, lane.stream, lane.counting);
-    }
     line.require(A::event_create(&ready_), activity);
     has_ready_ = true;
     void* staging = nullptr;
@@ -47,8 +34,19 @@ class NcclEquipment {
            {.rank = rank, .operation = "init"});
     }
     staging_ = staging;
-    lanes[0].staging = static_cast<std::byte*>(staging);
-    lanes[0].staging_bytes = staging_bytes;
+    first.staging = static_cast<std::byte*>(staging);
+    first.staging_bytes = staging_bytes;
+  }
+  /// Gives a lane its streams: `communication` as the first of them if that is not null.
+  void add(NcclLine<A> const& line, NcclLane<A>& lane, Stream communication) {
+    NcclActivity const activity{.operation = "init"};
+    lane.stream = communication;
+    if (communication == Stream{}) {
+      line.require(A::stream_create(&lane.stream), activity);
+      lane.owns_stream = true;
+    }
+    line.require(A::stream_create(&lane.counting), activity);
+    line.family().use(lane.comm, lane.stream, lane.counting);
   }
 
   /// Makes one stream wait for what another has so far.

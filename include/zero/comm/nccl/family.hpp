@@ -155,6 +155,7 @@ class NcclFamily {
     std::mutex mutex;
     std::condition_variable changed;
     std::atomic<std::size_t> running{0};
+    bool refused = false;  ///< the trainer's own goes on
   };
 
   /// Aborts that were left to themselves.
@@ -173,8 +174,9 @@ class NcclFamily {
     for (Member const& member : members) {
       std::thread([state, member] {
         static_cast<void>(A::use_device(member.device));
-        static_cast<void>(member.owned ? A::abort(member.comm) : A::revoke(member.comm));
+        nccl::Status const status = member.owned ? A::abort(member.comm) : A::revoke(member.comm);
         std::lock_guard const lock(state->mutex);
+        if (!member.owned && status.failed()) state->refused = true;
         --state->running;
         state->changed.notify_all();
       }).detach();
@@ -182,7 +184,11 @@ class NcclFamily {
     Lock lock(state->mutex);
     bool const done = state->changed.wait_for(
         lock, std::chrono::duration<double>(grace_s_), [&] { return state->running == 0; });
+    bool const refused = state->refused;
     lock.unlock();
+    if (refused) {
+      sentence_ += "; this NCCL cannot stop the trainer's own communicator (2.28.7 can)";
+    }
     if (!done || !dry(members, grace_s_)) late_.push_back({state, std::move(members)});
     return done;
   }

@@ -69,7 +69,8 @@ class NcclLine {
   }
 
   /// Polls the communicator until the call is over.
-  /// @throws Error (invalid_argument) if NCCL refuses the call and nothing has happened
+  /// @throws Error (invalid_argument) if NCCL refuses the call and nothing has happened, which a
+  ///   non-blocking communicator remembers: then it is of no use any more
   /// @throws Error (communication) if anything else fails or the deadline passes
   void settle(Comm comm, nccl::Status status, NcclActivity const& activity) const {
     bool const at_once = !status.pending();
@@ -85,7 +86,9 @@ class NcclLine {
       backoff.pause();
     }
     if (status.ok()) return;
-    if (at_once && status.result == nccl::Result::invalid_argument) refuse(status, activity);
+    if (at_once && status.result == nccl::Result::invalid_argument && in_order(comm)) {
+      refuse(status, activity);
+    }
     end(sentence(comm, status, activity), activity);
   }
 
@@ -138,6 +141,12 @@ class NcclLine {
   }
 
  private:
+  [[nodiscard]] static bool in_order(Comm comm) {
+    auto state = nccl::Result::success;
+    nccl::Status const status = A::async_error(comm, &state);
+    return status.ok() && state == nccl::Result::success;
+  }
+
   [[noreturn]] void refuse(nccl::Status status, NcclActivity const& activity) const {
     fail(ErrorKind::invalid_argument,
          sentence(Comm{}, status, activity),
