@@ -118,7 +118,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
       if (capture->graphs > 0) emulated::give_up("finalized while a graph uses it");
     }
     comm->finalized = true;
-    return emulated::meet(*comm);
+    return ncclSuccess;
   });
 }
 
@@ -195,8 +195,10 @@ ncclResult_t ncclMemAlloc(void** memory, std::size_t bytes) {
   return *memory != nullptr ? ncclSuccess : ncclUnhandledCudaError;
 }
 
+// Waits for nothing, as the real one.
 ncclResult_t ncclMemFree(void* memory) {
-  return cudaFree(memory) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+  Turn const turn;
+  return emulated::state().memory.free(memory) ? ncclSuccess : ncclUnhandledCudaError;
 }
 
 ncclResult_t ncclCommRegister(ncclComm_t comm, void* memory, std::size_t, void** handle) {

@@ -32,6 +32,7 @@ struct State {
   fake::Machine machine;
   Memory memory;
   std::set<CUstream_st*> streams;
+  unsigned long long captures = 0;
   std::vector<std::weak_ptr<Replay>> replays;  ///< under way
   /// ZERO_EMULATED_ORDER is "late", or the seed of a random order.
   std::optional<std::mt19937> random = [] {

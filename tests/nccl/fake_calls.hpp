@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -209,7 +210,12 @@ class Calls {
   static Status queue(Stream stream, char const* what, Make const& make) {
     Process& process = *stream->process;
     if (Status const status = gate(process); !status.ok()) return status;
-    std::lock_guard const lock(process.world->mutex);
+    std::unique_lock lock(process.world->mutex);
+    while (stream->tasks.size() >= process.script.room) {
+      lock.unlock();
+      std::this_thread::yield();
+      lock.lock();
+    }
     if (stream->dead) process.world->violation(&process, std::string(what) + " on a dead stream");
     if (stream->unsettled != nullptr && stream->unsettled->polls > 0) {
       process.world->violation(&process, std::string(what) + " while a launch is in progress");

@@ -80,13 +80,21 @@ struct Library : Calls {
     });
   }
 
+  /// Waits for no peer.
   static Status finalize(Comm comm) {
     return managed(comm, "finalize", [&] {
       comm->finalized = true;
-      return meet(*comm);
+      return Status{Result::in_progress};
     });
   }
   static Status destroy(Comm comm) {
+    if (comm->process->script.destroy_hangs) {
+      World& world = *comm->process->world;
+      ++world.hanging_aborts;
+      while (!world.release_aborts) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      --world.hanging_aborts;
+      return {};
+    }
     return managed(
         comm,
         "destroy",
@@ -326,14 +334,18 @@ struct Library : Calls {
   }
   static Status stream_wait(Stream stream, Event event) {
     return queue(stream, "stream_wait", [&] {
+      Process& process = *stream->process;
+      if (process.capturing && !event->captured) {
+        process.world->violation(&process, "a graph waits for what is not part of it");
+      }
       Task task{.type = Task::Type::wait, .event = event};
       task.generation = event->recorded;
       return task;
     });
   }
-  static Status is_capturing(Stream stream, bool* out) {
+  static Status capture(Stream stream, std::uint64_t* out) {
     if (Status const status = gate(*stream->process); !status.ok()) return status;
-    *out = stream->process->capturing;
+    *out = stream->process->capturing ? 1 : 0;
     return {};
   }
   static Status event_create(Event* out) {
@@ -349,6 +361,7 @@ struct Library : Calls {
   }
   static Status event_record(Event event, Stream stream) {
     return queue(stream, "event_record", [&] {
+      event->captured = stream->process->capturing;
       Task task{.type = Task::Type::record, .event = event};
       task.generation = ++event->recorded;
       return task;
@@ -359,7 +372,7 @@ struct Library : Calls {
     if (Status const status = gate(*event->process); !status.ok()) return status;
     World& world = *event->process->world;
     std::lock_guard const lock(world.mutex);
-    if (event->process->capturing) world.violation(event->process, "asked a captured event");
+    if (event->captured) world.violation(event->process, "asked a captured event");
     world.pump();
     return {event->happened == event->recorded ? Result::success : Result::in_progress};
   }

@@ -38,15 +38,17 @@ struct Script {
   int version = 22809;
   long fail_call = -1;  ///< the n-th call of anything returns `fail_with`
   Result fail_with = Result::internal_error;
-  int in_progress = 0;        ///< polls that every nonblocking call takes
-  long hang_at = -1;          ///< the n-th launch never runs
-  long remote_error_at = -1;  ///< from the n-th launch on the communicator reports an error
-  bool abort_hangs = false;   ///< until the world ends
-  bool driver = true;         ///< new enough for gathers by copy engine
-  bool registers = true;      ///< as asked; else NCCL leaves it out and says nothing
-  int near_ranks = 0;         ///< on one node; 0: all
-  bool remembers = false;     ///< a refused collective, as a non-blocking communicator does
-  bool revokes = true;        ///< as NCCL does since 2.28.7
+  int in_progress = 0;         ///< polls that every nonblocking call takes
+  long hang_at = -1;           ///< the n-th launch never runs
+  long remote_error_at = -1;   ///< from the n-th launch on the communicator reports an error
+  bool abort_hangs = false;    ///< until the world ends
+  bool destroy_hangs = false;  ///< until the world ends
+  bool driver = true;          ///< new enough for gathers by copy engine
+  bool registers = true;       ///< as asked; else NCCL leaves it out and says nothing
+  int near_ranks = 0;          ///< on one node; 0: all
+  std::size_t room = ~std::size_t{0};  ///< of a stream; who enqueues more blocks
+  bool remembers = false;  ///< a refused collective, as a non-blocking communicator does
+  bool revokes = true;     ///< as NCCL does since 2.28.7
 };
 
 /// One rank's process.
@@ -75,6 +77,7 @@ struct Event {
   Process* process = nullptr;
   std::uint64_t recorded = 0;
   std::uint64_t happened = 0;
+  bool captured = false;
 };
 
 enum class Kind { reduce_scatter, all_gather, all_reduce, broadcast };

@@ -31,7 +31,7 @@ using zero::nccl::Registration;
 using zero::nccl::Result;
 using Comm = fake::Nccl<>;
 
-// current_device, is_capturing, event_record, stream_wait
+// current_device, capture, event_record, stream_wait
 constexpr long calls_before_all_reduce = 4;
 
 /// The first NCCL that has windows at all.
@@ -289,6 +289,44 @@ TEST_CASE("Nccl: an abort that does not return is reported, and the process goes
   CHECK(world.live_memory == 2);
   world.release_aborts = true;
   while (world.hanging_aborts != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+TEST_CASE("Nccl: a destruction that does not return ends in an error, and the process goes on") {
+  fake::World world(1, 1);
+  world.process(0).script.destroy_hangs = true;
+  auto const what = errors_of(world, 1, [&](fake::Process&, auto* compute) {
+    Options options = fake::quick_options();
+    options.grace_s = 0.1;
+    Comm comm({{1}, 0, 1, compute}, options);
+    comm.close();
+  });
+  CHECK_MESSAGE(contains(what[0], "does not return from ncclCommDestroy"), what[0]);
+  CHECK(world.live_memory == 2);
+  world.release_aborts = true;
+  while (world.hanging_aborts != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+TEST_CASE("Nccl: a rank that closes first takes nothing from those that are slower") {
+  for (unsigned seed = 0; seed < 10; ++seed) {
+    fake::World world(3, seed);
+    auto const what = errors_of(world, 3, [&](fake::Process& process, auto* compute) {
+      Options options = fake::quick_options();
+      options.waiting = zero::nccl::Waiting::stream;
+      Comm comm({{1}, process.rank, 3, compute}, options);
+      float x = process.rank == 0 ? 5.f : 0.f;
+      {
+        Comm part = comm.split(0, 0);
+        if (process.rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        auto ticket = part.start({.op = Op::broadcast, .count = 1, .send = &x, .recv = &x});
+        part.wait(ticket);
+      }
+      comm.close();
+      Library::synchronize(compute);
+      CHECK(x == 5);
+    });
+    for (auto const& text : what) CHECK_MESSAGE(text.empty(), text);
+    fake::check_clean(world);
+  }
 }
 
 TEST_CASE("Nccl: what NCCL writes after an abort that does not return has its place") {

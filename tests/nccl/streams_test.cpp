@@ -126,6 +126,74 @@ TEST_CASE("Nccl: a trainer blocked on its stream is freed by the watching thread
   check_freed(true);
 }
 
+TEST_CASE("Nccl: a trainer blocked by a stream that is full is freed by the watching thread") {
+  fake::World world(2, 5);
+  world.errors_spread = false;
+  world.process(1).script.hang_at = 3;
+  auto const what = fake::errors_of(world, 2, [&](fake::Process& process, fake::Stream* compute) {
+    Options options = stream_options(false);
+    options.deadline_s = 0.2;
+    options.watch_s = 0.01;
+    Comm comm({{1}, process.rank, 2, compute}, options);
+    process.script.room = 12;
+    for (int bucket = 0; bucket < 100; ++bucket) {
+      float x = 1;
+      auto ticket =
+          comm.start({.op = Op::all_reduce, .count = 1, .send = &x, .recv = &x, .bucket = bucket});
+      comm.wait(ticket);
+    }
+  });
+  for (std::string const& text : what) {
+    CHECK_MESSAGE(fake::contains(text, "waited 0.2"), text);
+    CHECK_MESSAGE(fake::contains(text, "bucket 1"), text);
+  }
+  fake::check_clean(world);
+}
+
+TEST_CASE("Nccl: a graph waits for each of its collectives, however many there are") {
+  fake::World world(1, 7);
+  fake::run_processes(world, 1, [&](fake::Process& process) {
+    fake::Stream* const compute = fake::world_stream(world, process);
+    Comm comm({{1}, 0, 1, compute}, stream_options(false));
+    constexpr std::size_t many = 300;
+    std::vector<float> from(many, 1);
+    std::vector<float> to(many, 0);
+    std::vector<Comm::Ticket> tickets;
+    process.capturing = true;
+    for (std::size_t i = 0; i < many; ++i) {
+      tickets.push_back(comm.start(
+          {.op = Op::all_reduce, .count = 1, .send = from.data() + i, .recv = to.data() + i}));
+    }
+    int wrong = 0;
+    for (std::size_t i = 0; i < many; ++i) {
+      comm.wait(tickets[i]);
+      REQUIRE(Library::enqueue(compute, "read", [&, i] { wrong += to[i] == 1 ? 0 : 1; }).ok());
+    }
+    process.capturing = false;
+    Library::synchronize(compute);
+    CHECK(wrong == 0);
+    comm.close();
+  });
+  fake::check_clean(world);
+}
+
+TEST_CASE("Nccl: a graph does not wait for what was started before it") {
+  fake::World world(1, 7);
+  fake::run_processes(world, 1, [&](fake::Process& process) {
+    fake::Stream* const compute = fake::world_stream(world, process);
+    Comm comm({{1}, 0, 1, compute}, stream_options(false));
+    for (int i = 0; i < 50; ++i) REQUIRE(Library::enqueue(compute, "compute", [] {}).ok());
+    float x = 1;
+    auto ticket = comm.start({.op = Op::all_reduce, .count = 1, .send = &x, .recv = &x});
+    process.capturing = true;
+    comm.wait(ticket);
+    process.capturing = false;
+    CHECK(comm.poll());
+    comm.close();
+  });
+  fake::check_clean(world);
+}
+
 TEST_CASE("Nccl: what runs behind a long graph is not late while the graph gets on") {
   fake::World world(1, 3);
   fake::run_processes(world, 1, [&](fake::Process& process) {

@@ -283,6 +283,19 @@ TEST_CASE("NCCL: a rank that does not launch its graph is given up on by those t
   CHECK_MESSAGE(problem.find("until all graphs") != std::string::npos, problem);
 }
 
+TEST_CASE("NCCL: memory is given back after the work that uses it") {
+  Options options = test_options();
+  run_group<Ordered>(std::min(device_count(), 1), options, [](zero::Nccl<>& comm) {
+    auto const space = comm.space();
+    auto allocator = comm.allocator();
+    constexpr std::size_t bytes = std::size_t{64} << 20;
+    void* const memory = allocator.allocate(bytes, 4096);
+    for (int i = 0; i < 20; ++i) space.zero(memory, bytes);
+    allocator.deallocate(memory, bytes, 4096);
+    check(cudaStreamSynchronize(space.stream()), "cudaStreamSynchronize");
+  });
+}
+
 /// Allocates registered memory and gathers in it.
 void check_registration(int ranks, Options const& options) {
   std::mutex mutex;

@@ -248,11 +248,12 @@ struct Library {
   static Status stream_wait(Stream stream, Event event) {
     return of(cudaStreamWaitEvent(stream, event, 0));
   }
-  /// cudaStreamIsCapturing.
-  static Status is_capturing(Stream stream, bool* out) {
+  /// cudaStreamGetCaptureInfo.
+  static Status capture(Stream stream, std::uint64_t* out) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    Status const result = of(cudaStreamIsCapturing(stream, &status));
-    *out = status != cudaStreamCaptureStatusNone;
+    unsigned long long id = 0;
+    Status const result = of(cudaStreamGetCaptureInfo(stream, &status, &id));
+    *out = status != cudaStreamCaptureStatusNone ? id : 0;
     return result;
   }
   /// An event without timing, which is cheaper.

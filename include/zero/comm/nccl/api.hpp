@@ -73,7 +73,8 @@ struct RankSum {
 /// NCCL and the CUDA runtime as static functions. `Library` in zero/comm/nccl.hpp is the real one.
 ///
 /// Every function returns at once or after a bounded time. Those named as NCCL's or CUDA's do what
-/// these do; `event_query` and `stream_query` say in_progress while there is work left. `sum_ranks`
+/// these do; `event_query` and `stream_query` say in_progress while there is work left. `capture`
+/// gives the number of the capture that a stream is in, or 0. `sum_ranks`
 /// enqueues the sum of a `RankSum` on the stream. `host_alloc` gives memory of the host that
 /// kernels write to, and `peek` reads a number there while they do. `download` is only called once
 /// the stream has nothing to do. `use_device` sets the calling thread's device: the library calls
@@ -94,6 +95,7 @@ concept Api = requires(typename A::Comm comm,
                        std::size_t n,
                        int number,
                        std::int64_t* counter,
+                       std::uint64_t id64,
                        bool flag) {
   typename A::Space;
   { A::header_version } -> std::convertible_to<int>;
@@ -137,7 +139,7 @@ concept Api = requires(typename A::Comm comm,
   { A::stream_destroy(stream) } -> std::same_as<Status>;
   { A::stream_query(stream) } -> std::same_as<Status>;
   { A::stream_wait(stream, event) } -> std::same_as<Status>;
-  { A::is_capturing(stream, &flag) } -> std::same_as<Status>;
+  { A::capture(stream, &id64) } -> std::same_as<Status>;
   { A::event_create(&event) } -> std::same_as<Status>;
   { A::event_destroy(event) } -> std::same_as<Status>;
   { A::event_record(event, stream) } -> std::same_as<Status>;

@@ -61,13 +61,13 @@ class BasicNccl {
    public:
     Ticket() = default;
     /// Takes over the collective.
-    Ticket(Ticket&& other) noexcept : core_(std::move(other.core_)), number_(other.number_) {}
+    Ticket(Ticket&& other) noexcept : core_(std::move(other.core_)), departure_(other.departure_) {}
     /// Takes over the collective; one that this ticket still held is abandoned.
     Ticket& operator=(Ticket&& other) noexcept {
       if (this != &other) {
         abandon();
         core_ = std::move(other.core_);
-        number_ = other.number_;
+        departure_ = other.departure_;
       }
       return *this;
     }
@@ -75,15 +75,15 @@ class BasicNccl {
 
    private:
     friend class BasicNccl;
-    Ticket(std::shared_ptr<Core> core, std::uint64_t number) noexcept
-        : core_(std::move(core)), number_(number) {}
+    Ticket(std::shared_ptr<Core> core, detail::NcclDeparture const& departure) noexcept
+        : core_(std::move(core)), departure_(departure) {}
     void abandon() noexcept {
-      if (core_ != nullptr) core_->abandon(number_);
+      if (core_ != nullptr) core_->abandon(departure_);
       core_.reset();
     }
 
     std::shared_ptr<Core> core_;
-    std::uint64_t number_ = 0;
+    detail::NcclDeparture departure_;
   };
 
   /// Memory from NCCL for the library's arenas, registered as the options say. Models Allocator:
@@ -225,9 +225,9 @@ class BasicNccl {
   Ticket start(Collective const& op) {
     detail::check_arguments(op, rank(), size());
     check_sum(op);
-    std::uint64_t number = 0;
-    if (!core_->template start<R::ordered>(op, number)) return {};
-    return Ticket(core_, number);
+    detail::NcclDeparture departure;
+    if (!core_->template start<R::ordered>(op, departure)) return {};
+    return Ticket(core_, departure);
   }
 
   /// Lets the compute stream go on once the result is in `recv` and `send` may be overwritten; the
@@ -235,7 +235,7 @@ class BasicNccl {
   /// @throws Error (communication) if NCCL fails or makes no progress for the deadline
   void wait(Ticket& ticket) {
     if (ticket.core_ == nullptr) return;
-    ticket.core_->wait(ticket.number_);
+    ticket.core_->wait(ticket.departure_);
     ticket.core_.reset();
   }
 

@@ -30,7 +30,7 @@ namespace zero::inline v0_1::detail {
 /// State and control flow, independent of how a group was built. Every public function takes the
 /// family's lock; the watching thread takes it too, so both find things settled.
 template <nccl::Api A>
-class NcclCore {
+class NcclCore final : public NcclRetired {
  public:
   using Family = NcclFamily<A>;
   using Lock = typename Family::Lock;
@@ -49,9 +49,7 @@ class NcclCore {
     report_.header_version = A::header_version;
     ordered_ = ordered;
   }
-  NcclCore(NcclCore const&) = delete;
-  NcclCore& operator=(NcclCore const&) = delete;
-  ~NcclCore() { shutdown(); }
+  ~NcclCore() override { shutdown(); }
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return size_; }
@@ -99,22 +97,7 @@ class NcclCore {
     NcclActivity const activity{.operation = "init"};
     auto const mine =
         NcclAgreement::of(options_, report_.library_version, report_.header_version, ordered_);
-    std::vector<NcclAgreement> all(static_cast<std::size_t>(size_));
-    std::size_t const bytes = sizeof(NcclAgreement);
-    std::byte* const own = lanes_[0].staging + static_cast<std::size_t>(rank_) * bytes;
-    line_.require(A::upload(own, &mine, bytes, lanes_[0].stream), activity);
-    Collective const exchange{.op = Op::all_gather,
-                              .dtype = DType::u8,
-                              .count = bytes,
-                              .send = own,
-                              .recv = lanes_[0].staging,
-                              .bucket = -1};
-    NcclExchange<A> const calls(line_, lanes_[0], rank_, size_);
-    std::uint64_t const number = progress_.enqueue(
-        lock, exchange, 0, false, [&] { calls.template launch<false>(exchange); });
-    progress_.finish(lock, *progress_.find(number), activity);
-    line_.require(A::download(all.data(), lanes_[0].staging, bytes * all.size(), lanes_[0].stream),
-                  activity);
+    std::vector<NcclAgreement> const all = gather(lock, mine, activity);
     std::string const difference = disagreement(all);
     std::string const lack = difference.empty() ? missing(activity) : std::string();
     report_.copy_engine_gathers = options_.copy_engine_gathers;
@@ -143,7 +126,7 @@ class NcclCore {
 
   /// Enqueues a collective behind what the compute stream has; false if there is nothing to do.
   template <bool Ordered>
-  bool start(Collective const& op, std::uint64_t& number) {
+  bool start(Collective const& op, NcclDeparture& departure) {
     NcclActivity const activity = NcclActivity::of(op);
     Lock lock = this->lock();
     enter(activity);
@@ -155,35 +138,45 @@ class NcclCore {
       memory_.check_windows(op, rank_, size_);
     }
     std::size_t const lane = gathers ? lanes_.size() - 1 : 0;
-    bool captured = false;
-    line_.require(A::is_capturing(compute_, &captured), activity);
-    equipment_.order(line_, compute_, lanes_[lane].stream, activity);
-    NcclExchange<A> const calls(line_, lanes_[lane], rank_, size_);
-    number =
-        progress_.enqueue(lock, op, lane, captured, [&] { calls.template launch<Ordered>(op); });
+    std::uint64_t const capture = this->capture(activity);
+    equipment_.order(line_, lock, compute_, lanes_[lane].stream, activity);
+    NcclExchange<A> const calls(line_, lock, lanes_[lane], rank_, size_);
+    departure =
+        progress_.enqueue(lock, op, lane, capture, [&] { calls.template launch<Ordered>(op); });
     return true;
   }
 
   /// Makes the compute stream, and the host if it is to wait too, wait for a collective.
-  void wait(std::uint64_t number) {
+  void wait(NcclDeparture const& departure) {
     Lock lock = this->lock();
-    Flight* const flight = progress_.find(number);
+    Flight* const flight = progress_.find(departure.number);
+    auto const activity =
+        flight != nullptr ? NcclActivity::of(flight->op) : NcclActivity{.operation = "wait"};
+    auto const stream_wait = [&] {
+      typename A::Event const event = progress_.event_of(departure);
+      line_.unlocked(lock, activity, [&] { return A::stream_wait(compute_, event); });
+    };
+    if (departure.captured) {
+      enter(activity);
+      return stream_wait();
+    }
     // What is done has its result, whatever went wrong since.
-    if (flight == nullptr || (flight->done && !flight->captured)) return;
-    NcclActivity const activity = NcclActivity::of(flight->op);
-    if (!flight->captured && !line_.family().failed() && !closed_) progress_.look();
-    if (flight->done && !flight->captured) return;
+    if (flight == nullptr || flight->done) return;
+    if (!line_.family().failed() && !closed_) progress_.look();
+    if (flight->done) return;
     enter(activity);
-    line_.require(A::stream_wait(compute_, flight->event), activity);
-    if (options_.waiting == nccl::Waiting::host && !flight->captured) {
+    // A graph cannot wait for what is not part of it.
+    bool const capturing = capture(activity) != 0;
+    if (!capturing) stream_wait();
+    if (capturing || options_.waiting == nccl::Waiting::host) {
       progress_.finish(lock, *flight, activity);
     }
   }
 
   /// Buffers of a collective that nobody waits for may be gone at any time: it must not run on.
-  void abandon(std::uint64_t number) noexcept {
+  void abandon(NcclDeparture const& departure) noexcept {
     Lock const lock = this->lock();
-    Flight* const flight = progress_.find(number);
+    Flight* const flight = progress_.find(departure.number);
     if (closed_ || line_.family().failed() || flight == nullptr || flight->done) return;
     progress_.look();
     if (flight->done) return;
@@ -213,9 +206,12 @@ class NcclCore {
     enter({.operation = "allocate"});
     return memory_.allocate(line_, lanes_, bytes);
   }
+  /// Waits, for the grace time at most, until the streams have run dry: NCCL takes memory away
+  /// whatever still uses it. What is in use even then stays.
   void deallocate(void* memory) noexcept {
+    bool const idle = is_idle();
     Lock const lock = this->lock();
-    memory_.deallocate(line_.family(), memory);
+    memory_.deallocate(line_.family(), memory, idle);
   }
 
   [[nodiscard]] nccl::Report report() const {
@@ -235,18 +231,26 @@ class NcclCore {
     check_device(activity);
   }
 
+  void drain(Lock& lock, NcclActivity const& activity) override {
+    while (Flight* const flight = progress_.oldest()) progress_.finish(lock, *flight, activity);
+    line_.family().throw_if_failed(activity);
+  }
+
   /// Waits for everything, then finalizes and destroys what is owned. Collective; blocks.
   void close() {
     NcclActivity const activity{.operation = "close"};
-    std::vector<std::shared_ptr<void>> retired;
+    std::vector<std::shared_ptr<NcclRetired>> retired;
     {
       Lock lock = this->lock();
       if (closed_) return;
       line_.family().throw_if_failed(activity);
       check_device(activity);
-      while (Flight* const flight = progress_.oldest()) progress_.finish(lock, *flight, activity);
+      drain(lock, activity);
+      if (!child_) line_.family().drain_retired(lock, activity);
+      // A rank that ends while a peer still reads from it, or from what was split from this group,
+      // would take that from the peer. Finalizing does not wait for peers.
+      if (report_.owned) static_cast<void>(gather(lock, std::uint64_t{1}, activity));
       finalize(activity);
-      // Finalizing took all ranks, so nobody uses what was split from this group any more.
       if (!child_) retired = line_.family().end_root();
     }
     watch_.stop();
@@ -263,7 +267,7 @@ class NcclCore {
   void shutdown() noexcept {
     watch_.stop();
     // Destroyed after the lock, which sub-groups take when they end.
-    std::vector<std::shared_ptr<void>> retired;
+    std::vector<std::shared_ptr<NcclRetired>> retired;
     Lock const lock = this->lock();
     Family& family = line_.family();
     if (!child_) retired = family.end_root();
@@ -271,21 +275,76 @@ class NcclCore {
       // The trainer's own communicator may still run what was started; its buffers are its affair.
       if (!report_.owned && !family.failed() && equipment_.ready())
         static_cast<void>(progress_.update());
-      std::vector<typename A::Comm> comms;
-      for (Lane const& lane : lanes_) comms.push_back(lane.comm);
       if (report_.owned && !family.failed()) memory_.forget_all();
       if (!report_.owned && !family.failed()) memory_.deregister_all();
-      family.abort_only(comms);
+      family.abort_only(comms());
       closed_ = true;
     }
     bool const running = !report_.owned && !family.failed() && progress_.busy();
-    if (family.stuck() || running) return;
+    // What was being enqueued while the family ended came after its streams had run dry.
+    if (family.stuck() || running || !family.dry(streams())) return;
     progress_.destroy();
     equipment_.destroy(lanes_);
     lanes_.clear();
   }
 
  private:
+  /// True once nothing on this rank's streams can use memory any more. The trainer's is not asked
+  /// after it has left the group, when it may be gone, nor while it is captured.
+  [[nodiscard]] bool is_idle() noexcept {
+    std::vector<typename A::Stream> asked = streams();
+    std::uint64_t capture = 0;
+    if (!closed_) {
+      if (!A::capture(compute_, &capture).ok() || capture != 0) return false;
+      asked.push_back(compute_);
+    }
+    return line_.family().dry(asked);
+  }
+
+  /// The capture that the compute stream is in; 0: none.
+  [[nodiscard]] std::uint64_t capture(NcclActivity const& activity) const {
+    std::uint64_t number = 0;
+    line_.require(A::capture(compute_, &number), activity);
+    return number;
+  }
+
+  [[nodiscard]] std::vector<typename A::Comm> comms() const {
+    std::vector<typename A::Comm> comms;
+    for (Lane const& lane : lanes_) comms.push_back(lane.comm);
+    return comms;
+  }
+  [[nodiscard]] std::vector<typename A::Stream> streams() const {
+    std::vector<typename A::Stream> streams;
+    for (Lane const& lane : lanes_) {
+      if (lane.stream != typename A::Stream{}) streams.push_back(lane.stream);
+      if (lane.counting != typename A::Stream{}) streams.push_back(lane.counting);
+    }
+    return streams;
+  }
+
+  /// What each rank brings, through the staging memory. Collective; blocks.
+  template <class T>
+  [[nodiscard]] std::vector<T> gather(Lock& lock, T const& mine, NcclActivity const& activity) {
+    Lane const& lane = lanes_.front();
+    std::vector<T> all(static_cast<std::size_t>(size_));
+    std::byte* const own = lane.staging + static_cast<std::size_t>(rank_) * sizeof(T);
+    line_.require(A::upload(own, &mine, sizeof(T), lane.stream), activity);
+    Collective const exchange{.op = Op::all_gather,
+                              .dtype = DType::u8,
+                              .count = sizeof(T),
+                              .send = own,
+                              .recv = lane.staging,
+                              .bucket = -1};
+    NcclExchange<A> const calls(line_, lock, lane, rank_, size_);
+    NcclDeparture const departure =
+        progress_.enqueue(lock, exchange, 0, 0, [&] { calls.template launch<false>(exchange); });
+    progress_.finish(lock, *progress_.find(departure.number), activity);
+    line_.family().throw_if_failed(activity);
+    line_.require(A::download(all.data(), lane.staging, all.size() * sizeof(T), lane.stream),
+                  activity);
+    return all;
+  }
+
   /// What the options want and NCCL would leave out without a word, the same on all ranks.
   [[nodiscard]] std::string missing(NcclActivity const& activity) const {
     if (!options_.copy_engine_gathers) return {};
@@ -305,11 +364,12 @@ class NcclCore {
     if (report_.owned) {
       for (Lane const& lane : lanes_) line_.settle(lane.comm, A::finalize(lane.comm), activity);
     }
-    for (Lane const& lane : lanes_) {
-      line_.family().leave(lane.comm);
-      if (report_.owned) line_.require(A::destroy(lane.comm), activity);
-    }
+    bool const done = line_.family().destroy(comms());
     closed_ = true;
+    if (done) return;
+    fail(ErrorKind::communication,
+         {"rank ", rank_, ": NCCL does not return from ncclCommDestroy and is left to itself"},
+         {.rank = rank_, .operation = std::string(activity.operation)});
   }
 
   /// The current device is the trainer's: it is asked for, never changed behind its back.

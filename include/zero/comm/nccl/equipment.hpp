@@ -51,11 +51,14 @@ class NcclEquipment {
 
   /// Makes one stream wait for what another has so far.
   void order(NcclLine<A> const& line,
+             typename NcclLine<A>::Lock& lock,
              Stream first,
              Stream second,
              NcclActivity const& activity) const {
-    line.require(A::event_record(ready_, first), activity);
-    line.require(A::stream_wait(second, ready_), activity);
+    line.unlocked(lock, activity, [&] {
+      nccl::Status const recorded = A::event_record(ready_, first);
+      return recorded.ok() ? A::stream_wait(second, ready_) : recorded;
+    });
   }
 
   /// True if streams and event are there.

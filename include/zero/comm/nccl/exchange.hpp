@@ -28,8 +28,12 @@ struct NcclLane {
 template <nccl::Api A>
 class NcclExchange {
  public:
-  NcclExchange(NcclLine<A> const& line, NcclLane<A> const& lane, int rank, int size) noexcept
-      : line_(line), lane_(lane), rank_(rank), size_(size) {}
+  using Lock = typename NcclLine<A>::Lock;
+
+  /// @param lock  the family's, held
+  NcclExchange(
+      NcclLine<A> const& line, Lock& lock, NcclLane<A> const& lane, int rank, int size) noexcept
+      : line_(line), lock_(lock), lane_(lane), rank_(rank), size_(size) {}
 
   /// @tparam Ordered  the library adds, which needs a kernel, instead of NCCL
   template <bool Ordered>
@@ -111,16 +115,15 @@ class NcclExchange {
         });
       }
       if (mine == 0) continue;
-      line_.require(A::sum_ranks({.dtype = op.dtype,
-                                  .accumulate = op.accumulate,
-                                  .out = offset(out, done * element),
-                                  .staged = lane_.staging,
-                                  .own = offset(op.send, (own() * stride + done) * element),
-                                  .rank = rank_,
-                                  .ranks = size_,
-                                  .count = mine},
-                                 stream()),
-                    NcclActivity::of(op));
+      nccl::RankSum const sum{.dtype = op.dtype,
+                              .accumulate = op.accumulate,
+                              .out = offset(out, done * element),
+                              .staged = lane_.staging,
+                              .own = offset(op.send, (own() * stride + done) * element),
+                              .rank = rank_,
+                              .ranks = size_,
+                              .count = mine};
+      line_.unlocked(lock_, NcclActivity::of(op), [&] { return A::sum_ranks(sum, stream()); });
     }
   }
 
@@ -147,6 +150,7 @@ class NcclExchange {
   }
 
   NcclLine<A> const& line_;
+  Lock& lock_;
   NcclLane<A> const& lane_;
   int rank_;
   int size_;

@@ -39,6 +39,17 @@ struct NcclActivity {
   }
 };
 
+/// A sub-group that one rank is through with, as its family sees it.
+class NcclRetired {
+ public:
+  NcclRetired() = default;
+  NcclRetired(NcclRetired const&) = delete;
+  NcclRetired& operator=(NcclRetired const&) = delete;
+  virtual ~NcclRetired() = default;
+  /// Waits for what it has under way. The caller holds `lock`, the family's.
+  virtual void drain(std::unique_lock<std::mutex>& lock, NcclActivity const& activity) = 0;
+};
+
 /// The NCCL communicators of one rank that stand and fall together: those of a group and of all
 /// groups split from it.
 ///
@@ -59,8 +70,9 @@ class NcclFamily {
   /// True while an abort that took too long has not returned, or work behind it goes on: memory and
   /// streams it may still use must not be freed.
   [[nodiscard]] bool stuck() noexcept {
-    std::erase_if(
-        late_, [](Late const& late) { return late.state->running == 0 && dry(late.members, 0); });
+    std::erase_if(late_, [](Late const& late) {
+      return late.state->running == 0 && dry(streams_of(late.members), 0);
+    });
     return !late_.empty();
   }
   /// From now on graphs may hold collectives of the family.
@@ -114,27 +126,39 @@ class NcclFamily {
 
   /// Aborts some members without failing the others, for a handle that is destroyed.
   void abort_only(std::vector<Comm> const& comms) {
-    std::vector<Member> chosen;
-    for (Member const& member : members_) {
-      bool const asked = std::find(comms.begin(), comms.end(), member.comm) != comms.end();
-      if (asked && member.owned) chosen.push_back(member);
-    }
-    for (Comm const comm : comms) leave(comm);
+    std::vector<Member> const chosen = take(comms);
     if (!failed_) abort(chosen);
+  }
+
+  /// Destroys what is owned of some members, which are finalized. A peer that does not close its
+  /// own may keep NCCL from returning: false after the grace time.
+  [[nodiscard]] bool destroy(std::vector<Comm> const& comms) {
+    return each(take(comms), [](Member const& member) { return A::destroy(member.comm); });
+  }
+
+  /// False if some stream still has work after the grace time. What cannot be asked, because CUDA
+  /// itself has failed, does not run any more either.
+  template <class Streams>
+  [[nodiscard]] bool dry(Streams const& streams) const noexcept {
+    return dry(streams, grace_s_);
   }
 
   /// Makes room for one more sub-group, so that its destructor need not allocate.
   void expect_retirement() { retired_.reserve(++sub_groups_); }
+  /// Waits for what retired sub-groups have under way.
+  void drain_retired(Lock& lock, NcclActivity const& activity) {
+    for (auto const& retired : retired_) retired->drain(lock, activity);
+  }
   /// Keeps a sub-group that one rank is through with: its abort would disturb peers that are not.
   /// False if the group it was split from is gone.
-  [[nodiscard]] bool retire(std::shared_ptr<void> core) noexcept {
+  [[nodiscard]] bool retire(std::shared_ptr<NcclRetired> core) noexcept {
     if (failed_ || root_gone_) return false;
     retired_.push_back(std::move(core));
     return true;
   }
   /// The first group of the family has ended on all ranks, or on this one for good. The result must
   /// be destroyed without the lock.
-  [[nodiscard]] std::vector<std::shared_ptr<void>> end_root() noexcept {
+  [[nodiscard]] std::vector<std::shared_ptr<NcclRetired>> end_root() noexcept {
     root_gone_ = true;
     return std::exchange(retired_, {});
   }
@@ -164,17 +188,25 @@ class NcclFamily {
     std::vector<Member> members;
   };
 
-  /// All at once, each on a thread of its own, because an abort may wait for another one and may
-  /// not return at all. A communicator that belongs to the trainer is revoked, which stops its
-  /// work and leaves its destruction to the trainer. False if the grace time was not enough.
+  /// A communicator that belongs to the trainer is revoked, which stops its work and leaves its
+  /// destruction to the trainer. False if the grace time was not enough.
   bool abort(std::vector<Member> members) {
+    return each(std::move(members), [](Member const& member) {
+      return member.owned ? A::abort(member.comm) : A::revoke(member.comm);
+    });
+  }
+
+  /// All at once, each on a thread of its own, because an abort may wait for another one and may
+  /// not return at all; nor may a destruction. False if the grace time was not enough.
+  template <class Call>
+  bool each(std::vector<Member> members, Call call) {
     if (members.empty()) return true;
     auto const state = std::make_shared<Aborts>();
     state->running = members.size();
     for (Member const& member : members) {
-      std::thread([state, member] {
+      std::thread([state, member, call] {
         static_cast<void>(A::use_device(member.device));
-        nccl::Status const status = member.owned ? A::abort(member.comm) : A::revoke(member.comm);
+        nccl::Status const status = call(member);
         std::lock_guard const lock(state->mutex);
         if (!member.owned && status.failed()) state->refused = true;
         --state->running;
@@ -189,23 +221,39 @@ class NcclFamily {
     if (refused) {
       sentence_ += "; this NCCL cannot stop the trainer's own communicator (2.28.7 can)";
     }
-    if (!done || !dry(members, grace_s_)) late_.push_back({state, std::move(members)});
+    if (!done || !dry(streams_of(members), grace_s_)) late_.push_back({state, std::move(members)});
     return done;
   }
 
-  /// Work behind what was aborted, such as a sum of blocks, still runs and still uses buffers. What
-  /// cannot be asked, because CUDA itself has failed, does not run any more either.
-  static bool dry(std::vector<Member> const& members, double grace_s) {
+  /// Leaves some members out of what may still fail; returns those that are owned.
+  [[nodiscard]] std::vector<Member> take(std::vector<Comm> const& comms) {
+    std::vector<Member> owned;
+    for (Member const& member : members_) {
+      bool const asked = std::find(comms.begin(), comms.end(), member.comm) != comms.end();
+      if (asked && member.owned) owned.push_back(member);
+    }
+    for (Comm const comm : comms) leave(comm);
+    return owned;
+  }
+
+  /// Work behind what was aborted, such as a sum of blocks, still runs and still uses buffers.
+  [[nodiscard]] static std::vector<typename A::Stream> streams_of(
+      std::vector<Member> const& members) {
+    std::vector<typename A::Stream> streams;
+    for (Member const& member : members) {
+      if (member.runs) streams.insert(streams.end(), member.streams.begin(), member.streams.end());
+    }
+    return streams;
+  }
+  template <class Streams>
+  [[nodiscard]] static bool dry(Streams const& streams, double grace_s) {
     auto const start = std::chrono::steady_clock::now();
     NcclBackoff backoff;
-    for (Member const& member : members) {
-      if (!member.runs) continue;
-      for (auto const& stream : member.streams) {
-        while (A::stream_query(stream).pending()) {
-          std::chrono::duration<double> const waited = std::chrono::steady_clock::now() - start;
-          if (waited.count() > grace_s) return false;
-          backoff.pause();
-        }
+    for (auto const& stream : streams) {
+      while (A::stream_query(stream).pending()) {
+        std::chrono::duration<double> const waited = std::chrono::steady_clock::now() - start;
+        if (waited.count() > grace_s) return false;
+        backoff.pause();
       }
     }
     return true;
@@ -220,7 +268,7 @@ class NcclFamily {
   std::vector<Member> members_;
   bool root_gone_ = false;
   std::size_t sub_groups_ = 0;
-  std::vector<std::shared_ptr<void>> retired_;
+  std::vector<std::shared_ptr<NcclRetired>> retired_;
 };
 
 /// What NCCL's own threads write to until a call has settled, or has been aborted. An abort that

@@ -13,6 +13,13 @@
 
 namespace zero::inline v0_1::detail {
 
+/// Where a collective is to be found again.
+struct NcclDeparture {
+  std::uint64_t number = 0;
+  std::size_t lane = 0;
+  bool captured = false;  ///< part of a graph
+};
+
 /// A ring of events, one per collective, recorded behind its work.
 ///
 /// A slot is used again only once its collective is done, so a number that is no longer in the ring

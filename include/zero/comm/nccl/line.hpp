@@ -54,6 +54,7 @@ template <nccl::Api A>
 class NcclLine {
  public:
   using Comm = typename A::Comm;
+  using Lock = typename NcclFamily<A>::Lock;
   using Clock = std::chrono::steady_clock;
 
   NcclLine(std::shared_ptr<NcclFamily<A>> family, double deadline_s) noexcept
@@ -95,6 +96,18 @@ class NcclLine {
   /// For what has no communicator to poll: CUDA, memory, registration.
   void require(nccl::Status status, NcclActivity const& activity) const {
     if (!status.ok()) end(sentence(Comm{}, status, activity), activity);
+  }
+
+  /// Calls CUDA without the lock: what enqueues into a stream that is full blocks until there is
+  /// room, and only the watching thread may be able to make some.
+  /// @throws Error (communication) if the call fails, or the family has ended meanwhile
+  template <class Call>
+  void unlocked(Lock& lock, NcclActivity const& activity, Call const& call) const {
+    lock.unlock();
+    nccl::Status const status = call();
+    lock.lock();
+    family_->throw_if_failed(activity);
+    require(status, activity);
   }
 
   /// Several calls as one; refused calls inside are fatal, because peers wait for the others.

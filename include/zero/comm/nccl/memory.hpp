@@ -57,7 +57,7 @@ class NcclMemory {
       NcclFamily<A>& family;
       void* block;
       ~Undo() {
-        if (memory != nullptr) memory->deallocate(family, block);
+        if (memory != nullptr) memory->deallocate(family, block, true);
       }
     } undo{this, line.family(), blocks_.back().memory};
     for (NcclLane<A> const& lane : lanes) add(line, lane, blocks_.back());
@@ -65,13 +65,14 @@ class NcclMemory {
     return blocks_.back().memory;
   }
 
-  /// Leaves the memory where it is while an abort that has not returned may use it.
-  void deallocate(NcclFamily<A>& family, void* memory) noexcept {
+  /// Leaves the memory where it is while an abort that has not returned may use it, or if it is not
+  /// idle.
+  void deallocate(NcclFamily<A>& family, void* memory, bool idle) noexcept {
     auto const found = std::find_if(
         blocks_.begin(), blocks_.end(), [&](Block const& block) { return block.memory == memory; });
     if (found == blocks_.end()) return;
     if (!family.failed()) deregister(*found);
-    if (!family.stuck()) static_cast<void>(A::mem_free(memory));
+    if (idle && !family.stuck()) static_cast<void>(A::mem_free(memory));
     blocks_.erase(found);
   }
 

@@ -13,6 +13,7 @@
 #include "zero/concepts/communicator.hpp"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -38,39 +39,59 @@ class NcclProgress {
     NcclActivity const activity{.operation = "init"};
     line_.require(flights_.create(), activity);
     line_.require(replays_.create(), activity);
+    for (typename A::Event& event : captured_) {
+      line_.require(A::event_create(&event), activity);
+      ++events_;
+    }
   }
   void destroy() noexcept {
+    for (; events_ > 0; --events_) static_cast<void>(A::event_destroy(captured_[events_ - 1]));
     flights_.destroy();
     replays_.destroy();
   }
 
   /// Waits until a collective fewer than can be told apart is under way, then enqueues one:
   /// `launch()` on the lane's stream.
-  /// @param captured  into a graph
-  /// @return its number
+  /// @param capture  that it becomes part of; 0: none
   template <class Launch>
-  std::uint64_t enqueue(
-      Lock& lock, Collective const& op, std::size_t lane, bool captured, Launch const& launch) {
+  NcclDeparture enqueue(Lock& lock,
+                        Collective const& op,
+                        std::size_t lane,
+                        std::uint64_t capture,
+                        Launch const& launch) {
     NcclActivity const activity = NcclActivity::of(op);
+    bool const captured = capture != 0;
     NcclLane<A> const& at = lanes_[lane];
     Flight& flight = flights_.next();
     if (!flight.done) finish(lock, flight, activity);
-    std::size_t const number = captured ? replays_.number_of(op) : 0;
+    std::size_t const number = captured ? replays_.number_of(op, capture) : 0;
     if (captured) {
       line_.family().capture();
-      equipment_.order(line_, at.stream, at.counting, activity);
-      line_.require(replays_.count_begin(number, at.counting), activity);
+      equipment_.order(line_, lock, at.stream, at.counting, activity);
+      line_.unlocked(lock, activity, [&] { return replays_.count_begin(number, at.counting); });
     }
     launch();
     if (captured) {
-      equipment_.order(line_, at.stream, at.counting, activity);
-      line_.require(replays_.count_end(number, at.counting), activity);
+      equipment_.order(line_, lock, at.stream, at.counting, activity);
+      line_.unlocked(lock, activity, [&] {
+        nccl::Status const counted = replays_.count_end(number, at.counting);
+        return counted.ok() ? A::event_record(captured_[lane], at.counting) : counted;
+      });
     }
-    line_.require(A::event_record(flight.event, captured ? at.counting : at.stream), activity);
+    line_.unlocked(lock, activity, [&] {
+      return A::event_record(flight.event, captured ? at.counting : at.stream);
+    });
     flight.op = op;
     flight.lane = lane;
     flight.captured = captured;
-    return flights_.commit(flight);
+    return {flights_.commit(flight), lane, captured};
+  }
+
+  /// What a stream of the same capture waits for to have the result of a captured collective. Later
+  /// ones may have taken its slot, and all of a lane come one after the other.
+  [[nodiscard]] typename A::Event event_of(NcclDeparture const& departure) noexcept {
+    Flight const* const flight = flights_.find(departure.number);
+    return flight != nullptr ? flight->event : captured_[departure.lane];
   }
 
   /// The flight of that number; null if it is done and its slot used again.
@@ -153,6 +174,8 @@ class NcclProgress {
   NcclEquipment<A> const& equipment_;
   NcclFlights<A> flights_;
   NcclReplays<A> replays_;
+  std::array<typename A::Event, 2> captured_{};  ///< behind the last captured, by lane
+  std::size_t events_ = 0;
   Clock::time_point moved_{};
 };
 

@@ -20,7 +20,8 @@ namespace zero::inline v0_1::detail {
 /// and nobody tells the communicator. So the graph itself counts, in memory of the host, before the
 /// collective and after it.
 ///
-/// Collectives that read the same in messages share their counters; so do those above `most`.
+/// Collectives of one capture that read the same in messages share their counters; so do those
+/// above `most`.
 template <nccl::Api A>
 class NcclReplays {
  public:
@@ -29,6 +30,7 @@ class NcclReplays {
 
   struct Replay {
     Collective op{};
+    std::uint64_t capture = 0;
     std::int64_t begun = 0;     ///< when last looked at
     std::int64_t ended = 0;     ///< when last looked at
     Clock::time_point since{};  ///< of the look that first saw these numbers
@@ -48,13 +50,16 @@ class NcclReplays {
     counters_ = nullptr;
   }
 
-  /// The number of a collective that is being captured.
-  [[nodiscard]] std::size_t number_of(Collective const& op) {
-    auto const same = [&op](Replay const& replay) { return alike(replay.op, op); };
+  /// The number of a collective that is being captured. Graphs of different captures may run at
+  /// once, and the counters are not atomic.
+  [[nodiscard]] std::size_t number_of(Collective const& op, std::uint64_t capture) {
+    auto const same = [&](Replay const& replay) {
+      return replay.capture == capture && alike(replay.op, op);
+    };
     auto const found = std::find_if(replays_.begin(), replays_.end(), same);
     auto const number = static_cast<std::size_t>(found - replays_.begin());
     if (found != replays_.end() || number == most) return std::min(number, most - 1);
-    replays_.push_back({.op = op});
+    replays_.push_back({.op = op, .capture = capture});
     return number;
   }
   /// Enqueues the count of one that begins.
