@@ -7,7 +7,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <mutex>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -32,6 +35,162 @@ void check_one_rank() {
 TEST_CASE("cuda: a captured step trains as one that was enqueued call by call") {
   check_one_rank<zero::stage::PosG>();
   check_one_rank<zero::stage::PosGP>();
+}
+
+constexpr std::size_t fed_count = 600;
+
+/// Gradients that are one word of the device, times the loss scale, so that every launch of a graph
+/// may have others.
+template <class Wire>
+struct Feed {
+  Wire* to;
+  float const* word;
+  float const* loss_scale;
+  __host__ __device__ void operator()() const {
+    for (std::size_t i = 0; i < fed_count; ++i) to[i] = Wire(*word * *loss_scale);
+  }
+};
+
+/// A trainer whose step, with `replay`, is captured once and launched whenever it is called.
+template <class Precision>
+class Fed {
+ public:
+  explicit Fed(Precision const& precision, bool replay)
+      : streams_(1),
+        group_(InProcessCuda::group(streams_.spaces)),
+        allocator_(space().device()),
+        word_(static_cast<float*>(allocator_.allocate(sizeof(float), 256))),
+        optimizer_{group_[0],
+                   std::vector<zero::Tensor>{{.name = "w", .shape = {fed_count}}},
+                   precision,
+                   zero::AdamW{.lr = 0.1f},
+                   zero::Owned{zero::device::MallocAllocator(space().device())}} {
+    optimizer_.load_parameters([](zero::Tensor const&, std::size_t, std::span<float> out) {
+      std::fill(out.begin(), out.end(), 0.5f);
+    });
+    train(1.f);
+    if (!replay) return;
+    cudaGraph_t graph = nullptr;
+    check(cudaStreamBeginCapture(space().stream(), cudaStreamCaptureModeGlobal),
+          "cudaStreamBeginCapture");
+    enqueue();
+    check(cudaStreamEndCapture(space().stream(), &graph), "cudaStreamEndCapture");
+    check(cudaGraphInstantiate(&executable_, graph, 0), "cudaGraphInstantiate");
+    check(cudaGraphDestroy(graph), "cudaGraphDestroy");
+  }
+  Fed(Fed const&) = delete;
+  Fed& operator=(Fed const&) = delete;
+  ~Fed() {
+    if (executable_ != nullptr) cudaGraphExecDestroy(executable_);
+    allocator_.deallocate(word_, sizeof(float), 256);
+  }
+
+  void train(float gradient) {
+    space().upload(word_, &gradient, sizeof(float));
+    if (executable_ == nullptr) {
+      enqueue();
+    } else {
+      check(cudaGraphLaunch(executable_, space().stream()), "cudaGraphLaunch");
+    }
+  }
+  [[nodiscard]] float master() {
+    float first = 0.f;
+    optimizer_.visit_owned(
+        [&](zero::Tensor const&, std::size_t at, std::span<float const> values, auto const&) {
+          if (at == 0) first = values[0];
+        });
+    return first;
+  }
+  [[nodiscard]] auto& optimizer() { return optimizer_; }
+
+ private:
+  using Optimizer = decltype(zero::ShardedOptimizer{std::declval<InProcessCuda&>(),
+                                                    std::vector<zero::Tensor>{},
+                                                    Precision{},
+                                                    zero::AdamW{},
+                                                    zero::Owned{zero::device::MallocAllocator()}});
+
+  [[nodiscard]] zero::space::Cuda space() const { return group_[0].space(); }
+  void enqueue() {
+    auto gradients = optimizer_.gradients(0);
+    space().call(Feed<typename Precision::Wire>{
+        gradients[0].data(), word_, optimizer_.loss_scale_address()});
+    optimizer_.reduce(std::move(gradients));
+    optimizer_.enqueue_step();
+  }
+
+  Streams streams_;
+  std::vector<InProcessCuda> group_;
+  zero::device::MallocAllocator allocator_;
+  float* word_;
+  Optimizer optimizer_;
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+TEST_CASE("cuda: what is asked after a launch of a captured step is of that launch") {
+  for (bool const replay : {false, true}) {
+    CAPTURE(replay);
+    Fed<zero::Fp32> fed(zero::Fp32{}, replay);
+    auto& optimizer = fed.optimizer();
+    CHECK(optimizer.report().step == 1);
+    double const norm = optimizer.report().grad_norm;
+    fed.train(2.f);
+    CHECK(optimizer.report().step == 2);
+    CHECK(optimizer.report().grad_norm == doctest::Approx(2. * norm));
+    fed.train(3.f);
+    CHECK(optimizer.steps() == 3);
+    CHECK(optimizer.report().grad_norm == doctest::Approx(3. * norm));
+  }
+}
+
+TEST_CASE("cuda: a captured step that fails is reported, and steps count again from then on") {
+  for (bool const replay : {false, true}) {
+    CAPTURE(replay);
+    Fed<zero::Fp32> fed(zero::Fp32{}, replay);
+    auto& optimizer = fed.optimizer();
+    CHECK(optimizer.report().step == 1);
+    float const before = fed.master();
+    fed.train(std::numeric_limits<float>::quiet_NaN());
+    fed.train(1.f);
+    CHECK(fed.master() == before);
+    std::string message;
+    try {
+      static_cast<void>(optimizer.report());
+    } catch (zero::Error const& error) {
+      message = error.message();
+    }
+    CHECK(message == "gradients are not finite");
+    fed.train(1.f);
+    CHECK(optimizer.report().step == 2);
+    CHECK(fed.master() != before);
+  }
+}
+
+TEST_CASE("cuda: a captured step that overflows is skipped and halves the loss scale") {
+  using Fp16 = zero::Mixed<zero::fp16>;
+  float results[2] = {};
+  for (bool const replay : {false, true}) {
+    CAPTURE(replay);
+    Fed<Fp16> fed(Fp16{.loss_scale = {.initial = 1024.f}}, replay);
+    auto& optimizer = fed.optimizer();
+    CHECK(optimizer.loss_scale() == 1024.f);
+    fed.train(1.f);
+    float const before = fed.master();
+    fed.train(100.f);
+    CHECK(optimizer.loss_scale() == 512.f);
+    zero::StepReport const skipped = optimizer.report();
+    CHECK(skipped.skipped);
+    CHECK(skipped.step == 2);
+    CHECK(skipped.loss_scale == 1024.f);
+    CHECK(fed.master() == before);
+    fed.train(100.f);
+    zero::StepReport const report = optimizer.report();
+    CHECK_FALSE(report.skipped);
+    CHECK(report.step == 3);
+    CHECK(report.loss_scale == 512.f);
+    results[replay ? 1 : 0] = fed.master();
+  }
+  CHECK(results[0] == results[1]);
 }
 
 using Spaces = std::vector<zero::space::Cuda>;

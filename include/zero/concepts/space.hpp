@@ -144,4 +144,12 @@ concept MemorySpace = std::copy_constructible<S> &&
   { space.update(rule, terms, rates, arrays) } -> std::same_as<void>;
 };
 
+/// A space whose work can be recorded, to be done again without another call: `capturing()` says
+/// whether it is being recorded now. What was recorded may change the space's memory at any time
+/// from then on, and nobody but the trainer knows when.
+template <class S>
+concept RecordingSpace = MemorySpace<S> && requires(S const& space) {
+  { space.capturing() } -> std::same_as<bool>;
+};
+
 }  // namespace zero::inline v0_1

@@ -171,7 +171,7 @@ class Engine {
     reduce_all();
     detail::agree(*comm_, space(), control_, reduction_.micro_steps() == 0 ? 1. : weight_);
     agreed_ = true;
-    stale_ = true;
+    expect_outcome();
   }
 
   /// One step: agreement, decision, update, publication. Where the host can read the space it sees
@@ -190,7 +190,7 @@ class Engine {
                         .scale = scale,
                         .loss_scaled = scaled,
                         .skip_non_finite = scaled || options.non_finite == NonFinite::skip});
-    stale_ = true;
+    expect_outcome();
     if constexpr (Space::host_accessible) {
       if (outcome().terms.skipped != 0) {
         discard_gradients();
@@ -213,15 +213,15 @@ class Engine {
   /// What the last step did. Blocks if that is not known yet.
   /// @throws Error (data) once for a step that failed
   [[nodiscard]] StepReport report() {
-    StepFailure const failure = outcome().failure;
-    if (failure != StepFailure::none) {
+    StepOutcome const& now = outcome();
+    if (now.failure != StepFailure::none) {
       space().call(Forgive{control_});
       stale_ = true;
       fail(ErrorKind::data,
-           failure == StepFailure::no_weight ? "all micro-batches of this step have weight 0"
-                                             : "gradients are not finite");
+           now.failure == StepFailure::no_weight ? "all micro-batches of this step have weight 0"
+                                                 : "gradients are not finite");
     }
-    StepTerms const& terms = outcome().terms;
+    StepTerms const& terms = now.terms;
     return {.step = terms.step,
             .skipped = terms.skipped != 0,
             .grad_norm = terms.grad_norm,
@@ -230,9 +230,10 @@ class Engine {
             .weight = terms.weight};
   }
 
-  /// The host's copy of what the space decided; fetched when it may be out of date.
+  /// The host's copy of what the space decided; fetched when it may be out of date, which after a
+  /// step that was recorded is always.
   [[nodiscard]] StepOutcome const& outcome() const {
-    if (stale_) {
+    if (stale_ || recorded_) {
       space().download(&outcome_, &control_->outcome, sizeof(StepOutcome));
       stale_ = false;
     }
@@ -255,6 +256,12 @@ class Engine {
 
  private:
   using Refresh = std::conditional_t<sharding.parameters, GatherPool<Slots>, Publish<Slots>>;
+
+  /// The host's copy of the outcome is out of date, or will be whenever a recording is run.
+  void expect_outcome() {
+    stale_ = true;
+    if constexpr (RecordingSpace<Space>) recorded_ = recorded_ || space().capturing();
+  }
 
   void require_unit(int unit) const {
     if (unit >= 0 && static_cast<std::size_t>(unit) < units_.size()) return;
@@ -317,6 +324,7 @@ class Engine {
   double weight_ = 0.;
   bool agreed_ = false;
   mutable bool stale_ = false;
+  bool recorded_ = false;
   mutable StepOutcome outcome_;
 };
 

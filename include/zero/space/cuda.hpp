@@ -46,6 +46,15 @@ class Cuda {
   /// Both, and the size of the device.
   [[nodiscard]] device::Queue const& queue() const noexcept { return queue_; }
 
+  /// Does the stream's work go to a graph that is being captured, to be done whenever it is
+  /// launched?
+  [[nodiscard]] bool capturing() const {
+    device::Scope const scope(queue_.device);
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    device::check(cudaStreamIsCapturing(queue_.stream, &status), "cudaStreamIsCapturing");
+    return status != cudaStreamCaptureStatusNone;
+  }
+
   /// Sets `bytes` bytes to zero.
   void zero(void* memory, std::size_t bytes) const {
     if (bytes == 0) return;
@@ -99,7 +108,7 @@ class Cuda {
   device::Queue queue_;
 };
 
-static_assert(MemorySpace<Cuda>);
+static_assert(RecordingSpace<Cuda>);
 
 }  // namespace zero::inline v0_1::space
 
