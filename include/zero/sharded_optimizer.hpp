@@ -286,6 +286,10 @@ class ShardedOptimizer {
   /// norm, overflow and loss scale stay in the space, where an update that must be skipped changes
   /// nothing. What `step()` would throw is thrown by `report()`; until every rank has asked for it,
   /// the steps that follow are skipped.
+  ///
+  /// It can be captured in a CUDA graph. The options and the weights of the micro-batches are then
+  /// those of the capture in every launch; step count, loss scale, norm and whether to skip are
+  /// decided anew. From then on whoever asks for an outcome waits for what was launched until then.
   /// @par Collective  yes; blocks only where the communicator does
   void enqueue_step(StepOptions const& options = {}) { engine_.step(options, 1.); }
 

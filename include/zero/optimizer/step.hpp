@@ -25,6 +25,9 @@ struct MicroStep {
 };
 
 /// Options of one step; the same on every rank.
+///
+/// A step that is captured in a CUDA graph keeps them: learning rate and norm are arguments of its
+/// kernels, as the weights of its micro-batches are, and every launch uses those of the capture.
 struct StepOptions {
   std::optional<float> learning_rate{};    ///< the rule's own if not given
   std::optional<double> max_norm{};        ///< clip the mean gradient to this L2 norm
