@@ -129,7 +129,9 @@ class ShardedOptimizer {
   /// Lends the trainer's memory: one span per tensor in registration order. A tied tensor's span
   /// may be empty; so may a frozen tensor's gradient. Call again when pointers change; allocates
   /// nothing. Gradients are read, never written; parameters are written where a tensor is, nowhere
-  /// else. Local, but waits for a refresh that is under way in the memory lent before.
+  /// else. With a master of another type, `adopt_parameters` or `load_parameters` comes before the
+  /// first step, and only then. Local, but waits for a refresh that is under way in the memory lent
+  /// before.
   /// @throws Error (invalid_argument) for wrong sizes, null pointers, overlaps, or while gradients
   ///   are being reduced
   void bind(std::span<std::span<Parameter> const> parameters,
@@ -167,7 +169,8 @@ class ShardedOptimizer {
 
   /// Sets parameters and master weights from `values(Tensor const&, first, std::span<float>)`,
   /// which fills elements [first, first + size) of a tensor. It is asked, chunk by chunk, for what
-  /// this rank holds only, so it must give every rank the same values. Resets nothing else. Local.
+  /// this rank holds only, so it must give every rank the same values. Parameters that the library
+  /// owns are zero before. Resets nothing else. Local.
   template <std::invocable<Tensor const&, std::size_t, std::span<float>> Values>
   void load_parameters(Values&& values) {
     engine_.require_bound();
@@ -179,6 +182,7 @@ class ShardedOptimizer {
                         engine_.update(),
                         engine_.space(),
                         values);
+    engine_.masters_are_set();
   }
   /// Sets parameters and master weights from whole tensors in registration order; spans of tied
   /// tensors are not read. Local.
@@ -194,10 +198,12 @@ class ShardedOptimizer {
     engine_.require_bound();
     settle();
     detail::adopt<Slots>(partition(), engine_.parameters(), engine_.update(), engine_.space());
+    engine_.masters_are_set();
   }
 
   /// A tensor's parameters where every rank holds all of them: memory that stays where it is, to
-  /// point the trainer's own tensors at. [element count]
+  /// point the trainer's own tensors at. With a master of another type an update replaces what is
+  /// written here: initial values go through `load_parameters`. [element count]
   [[nodiscard]] std::span<Parameter> parameter(std::size_t tensor) requires(!sharding.parameters) {
     engine_.require_tensor(tensor);
     engine_.require_bound();
@@ -269,7 +275,8 @@ class ShardedOptimizer {
   /// words of the report. `enqueue_step` does not.
   /// @par Collective  yes; blocks
   /// @throws Error (data), on every rank, if gradients are not finite, no loss scale watches for
-  ///   that and the options do not say to skip; or if all weights are 0. Nothing is changed
+  ///   that and the options do not say to skip; or if all weights are 0. Nothing is changed.
+  ///   (invalid_argument) if lent parameters have masters of another type that were never set
   StepReport step(StepOptions const& options = {}) {
     engine_.step(options, 1.);
     return engine_.report();

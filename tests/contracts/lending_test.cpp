@@ -236,5 +236,31 @@ TEST_CASE("the parameters a trainer has already can be adopted as they are") {
   }
 }
 
+TEST_CASE("no step replaces lent parameters by master weights that were never set") {
+  for (bool const adopts : {true, false}) {
+    Lender lender;
+    auto& optimizer = lender.optimizer;
+    REQUIRE(lender.refusal() == "");
+    for (auto& value : lender.parameters) value = zero::bf16(1.5f);
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      CHECK(Lender::refusal([&] { optimizer.step(); }) ==
+            "step() before adopt_parameters() or load_parameters(): the master weights would "
+            "replace the lent parameters, and have no values yet");
+      CHECK(Lender::refusal([&] { optimizer.step(1.f, 1.); }) != "");
+      CHECK(Lender::refusal([&] { optimizer.enqueue_step(); }) != "");
+    }
+    for (auto const value : lender.parameters) CHECK(float(value) == 1.5f);
+    if (adopts) {
+      optimizer.adopt_parameters();
+    } else {
+      contracts::load(optimizer);
+    }
+    CHECK(optimizer.step().step == 1);
+    // Masters stay when other memory is lent.
+    REQUIRE(lender.refusal() == "");
+    CHECK(optimizer.step().step == 2);
+  }
+}
+
 }  // namespace
 }  // namespace lending_test

@@ -113,6 +113,16 @@ class Engine {
       fail(ErrorKind::invalid_argument, "Borrowed<> memory is used before bind()");
     }
   }
+  /// Master weights have been made from parameters or values.
+  void masters_are_set() noexcept { masters_set_ = true; }
+  /// Lent parameters have values of their own, which masters that were never set would replace.
+  void require_masters() const {
+    require_bound();
+    if (masters_set_) return;
+    fail(ErrorKind::invalid_argument,
+         "step() before adopt_parameters() or load_parameters(): the master weights would replace "
+         "the lent parameters, and have no values yet");
+  }
   void prepare_to_bind() {
     if (reduction_.busy()) {
       fail(ErrorKind::invalid_argument, "bind() while gradients are being reduced");
@@ -178,6 +188,7 @@ class Engine {
   /// a step that is skipped and leaves; elsewhere all is queued, and the space skips what it must.
   /// @param scale  what to multiply the mean gradient by where `max_norm` does not
   void step(StepOptions const& options, double scale) {
+    require_masters();
     agree();
     for (int const unit : units_) {
       if (unit_users_[static_cast<std::size_t>(unit)] == 0) continue;
@@ -322,6 +333,7 @@ class Engine {
   std::vector<int> unit_users_;
   std::vector<std::vector<std::size_t>> unit_tensors_;
   double weight_ = 0.;
+  bool masters_set_ = !(Slots::borrowed && Slots::has_master);
   bool agreed_ = false;
   mutable bool stale_ = false;
   bool recorded_ = false;
