@@ -14,6 +14,13 @@
 
 namespace zero::inline v0_1::detail {
 
+/// Can the default allocator serve this communicator? Yes where none is named: that is another
+/// mistake, with a sentence of its own.
+template <class C>
+inline constexpr bool uses_host_memory = true;
+template <Communicator C>
+inline constexpr bool uses_host_memory<C> = C::Space::host_accessible;
+
 /// The choice that a list of policies makes, defaults filled in.
 template <class... Policies>
 struct Choice {
@@ -36,6 +43,8 @@ struct Choice {
   using Rule = Selected<FitsRule, AdamW, Policies...>;
   using Accumulation = Selected<FitsAccumulation, AccumulateNone, Policies...>;
   using Memory = Selected<FitsMemory, Owned<>, Policies...>;
+  static_assert(named<FitsMemory, Policies...> == 1 || uses_host_memory<Communicator>,
+                "zero: name an allocator of device memory: Owned{...}, or Borrowed{...}");
   static_assert(!(Memory::borrowed && Stage::sharding.parameters),
                 "zero: borrowed memory cannot be partitioned; use a stage up to Pos+g or Owned<>");
 
