@@ -171,6 +171,8 @@ class ShardedOptimizer {
   /// which fills elements [first, first + size) of a tensor. It is asked, chunk by chunk, for what
   /// this rank holds only, so it must give every rank the same values. Parameters that the library
   /// owns are zero before. Resets nothing else. Local.
+  /// @par Cost  where the host cannot reach the space's memory, two transient megabytes of the host
+  ///   beside the plan
   template <std::invocable<Tensor const&, std::size_t, std::span<float>> Values>
   void load_parameters(Values&& values) {
     engine_.require_bound();
@@ -322,8 +324,9 @@ class ShardedOptimizer {
 
   /// Calls `visit(Tensor const&, first, std::span<Master const>, std::array<std::span<State const>,
   /// K>)` for every run of master weights and states that this rank holds. Where the host cannot
-  /// reach the space's memory, runs come in pieces of at most 1024 elements, as copies that last
-  /// until `visit` returns. Local.
+  /// reach the space's memory, runs come in pieces, as copies that last until `visit` returns.
+  /// Local; blocks there.
+  /// @par Cost  there, two transient megabytes of the host at most per array, beside the plan
   template <class Visit>
   void visit_owned(Visit&& visit) const {
     engine_.require_bound();

@@ -134,6 +134,38 @@ TEST_CASE("queued steps wait for nothing; each question waits once, and once onl
   });
 }
 
+TEST_CASE("a device's values pass in large pieces, each of which the host waits for") {
+  on_ranks([](zero::InProcess& inner, auto const& expect) {
+    constexpr std::size_t count = 900'000;
+    trapped::Device device;
+    trapped::Communicator comm(inner, device, trapped::Collectives::late);
+    zero::ShardedOptimizer optimizer{
+        comm, {{.name = "w", .shape = {count}}}, zero::stage::PosGP{}, Owned{{&device}}};
+    std::size_t asked = 0;
+    std::size_t smallest = count;
+    optimizer.load_parameters([&](zero::Tensor const&, std::size_t first, std::span<float> out) {
+      ++asked;
+      smallest = out.size() < smallest ? out.size() : smallest;
+      for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(first + i);
+    });
+    // A third of the model is a piece and a rest of more than 32 thousand elements.
+    expect(asked == 2 && smallest > 32'000, "pieces that were asked for");
+    auto const before = device.downloads;
+    std::size_t visited = 0;
+    bool right = true;
+    optimizer.visit_owned(
+        [&](zero::Tensor const&, std::size_t first, auto const& master, auto const& states) {
+          visited += master.size();
+          for (std::size_t i = 0; i < master.size(); ++i) {
+            right = right && master[i] == static_cast<float>(first + i);
+            for (auto const& state : states) right = right && state[i] == 0.f;
+          }
+        });
+    expect(visited > 299'000 && right, "what was visited");
+    expect(device.downloads == before + 2 * 3, "downloads of two pieces of three arrays");
+  });
+}
+
 TEST_CASE("a step that is skipped on a device changes no bit there") {
   on_ranks([](zero::InProcess& inner, auto const& expect) {
     Rank<Scaled> rank(inner, {.loss_scale = {.initial = 8.f}});

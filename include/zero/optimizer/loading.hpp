@@ -5,11 +5,10 @@
 #include "zero/base/error.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/layout/tensor.hpp"
+#include "zero/optimizer/host_chunk.hpp"
 #include "zero/optimizer/parameter_store.hpp"
 #include "zero/optimizer/update.hpp"
 
-#include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -19,37 +18,40 @@
 
 namespace zero::inline v0_1::detail {
 
-/// Elements asked for at a time; they pass through the stack.
-inline constexpr std::size_t load_chunk = 1024;
+/// Brings values to a space, chunk by chunk, rounded on the host.
+template <class Space, class Values>
+class Loader {
+ public:
+  Loader(Space const& space, Values& values) : space_(&space), values_(&values) {}
 
-/// Splits [0, count) of a tensor into chunks, asks for their values and hands them on.
-template <class Values, class Take>
-void load_piece(Tensor const& tensor,
-                std::uint64_t first,
-                std::uint64_t count,
-                Values& values,
-                Take const& take) {
-  std::array<float, load_chunk> chunk;
-  for (std::uint64_t done = 0; done < count;) {
-    auto const size = static_cast<std::size_t>(std::min<std::uint64_t>(load_chunk, count - done));
-    std::span<float> const out(chunk.data(), size);
-    values(tensor, static_cast<std::size_t>(first + done), out);
-    take(done, out);
-    done += size;
+  /// Asks for elements [first, first + count) of a tensor.
+  template <class T>
+  void load(Tensor const& tensor, std::uint64_t first, std::uint64_t count, T* to) {
+    for (std::uint64_t done = 0; done < count;) {
+      std::span<float> const chunk = chunk_.first(count - done);
+      (*values_)(tensor, static_cast<std::size_t>(first + done), chunk);
+      upload(to + done, chunk);
+      done += chunk.size();
+    }
   }
-}
 
-/// Rounds a chunk of values on the host and brings it to a space.
-template <class T, class Space>
-void upload_as(Space const& space, T* to, std::span<float const> chunk) {
-  if constexpr (std::is_same_v<T, float>) {
-    space.upload(to, chunk.data(), chunk.size_bytes());
-  } else {
-    std::array<T, load_chunk> rounded;
-    for (std::size_t i = 0; i < chunk.size(); ++i) rounded[i] = T(chunk[i]);
-    space.upload(to, rounded.data(), chunk.size() * sizeof(T));
+ private:
+  template <class T>
+  void upload(T* to, std::span<float const> chunk) {
+    if constexpr (std::is_same_v<T, float>) {
+      space_->upload(to, chunk.data(), chunk.size_bytes());
+    } else {
+      HostChunk<T, Space> memory;
+      std::span<T> const rounded = memory.first(chunk.size());
+      for (std::size_t i = 0; i < chunk.size(); ++i) rounded[i] = T(chunk[i]);
+      space_->upload(to, rounded.data(), rounded.size_bytes());
+    }
   }
-}
+
+  Space const* space_;
+  Values* values_;
+  HostChunk<float, Space> chunk_;
+};
 
 /// Asks for what this rank holds: its parameters, then its master weights, then frozen tensors.
 template <class Slots, class Values>
@@ -60,16 +62,10 @@ void load(std::vector<Tensor> const& tensors,
           Update<Slots> const& update,
           typename Slots::Space const& space,
           Values& values) {
+  Loader<typename Slots::Space, Values> loader(space, values);
   auto const load_range = [&](std::uint64_t begin, std::uint64_t count, auto const& address) {
     partition.for_each_segment(begin, count, [&](Segment const& piece) {
-      auto* const to = address(piece);
-      load_piece(tensors[piece.tensor],
-                 piece.tensor_offset,
-                 piece.count,
-                 values,
-                 [&](std::uint64_t at, std::span<float const> chunk) {
-                   upload_as(space, to + at, chunk);
-                 });
+      loader.load(tensors[piece.tensor], piece.tensor_offset, piece.count, address(piece));
     });
   };
   for (BucketSpan const& bucket : partition.buckets()) {
@@ -87,11 +83,7 @@ void load(std::vector<Tensor> const& tensors,
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     TensorPlace const& place = partition.placement().places()[t];
     if (!place.frozen || place.storage != t) continue;
-    auto* const to = parameters.tensor(t);
-    load_piece(
-        tensors[t], 0, place.count, values, [&](std::uint64_t at, std::span<float const> chunk) {
-          upload_as(space, to + at, chunk);
-        });
+    loader.load(tensors[t], 0, place.count, parameters.tensor(t));
   }
 }
 

@@ -4,20 +4,18 @@
 
 #include "zero/layout/partition.hpp"
 #include "zero/layout/tensor.hpp"
+#include "zero/optimizer/host_chunk.hpp"
 #include "zero/optimizer/parameter_store.hpp"
 #include "zero/optimizer/update.hpp"
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 namespace zero::inline v0_1::detail {
-
-/// Elements brought to the host at a time; they pass through the stack.
-inline constexpr std::size_t visit_chunk = 1024;
 
 /// Master weights and states of every piece this rank updates: where they lie if the host can read
 /// them there, else chunk by chunk.
@@ -31,6 +29,12 @@ void visit_pieces(std::vector<Tensor> const& tensors,
   using Master = typename Slots::Master;
   using State = typename Slots::State;
   constexpr auto arrays = static_cast<std::size_t>(Slots::state_arrays);
+  struct Chunks {
+    HostChunk<Master, typename Slots::Space> master;
+    std::array<HostChunk<State, typename Slots::Space>, arrays> states;
+  };
+  struct Nothing {};
+  [[maybe_unused]] std::conditional_t<Slots::Space::host_accessible, Nothing, Chunks> chunks;
   auto const show = [&](BucketSpan const& bucket, Segment const& piece) {
     Tensor const& tensor = tensors[piece.tensor];
     auto const first = static_cast<std::size_t>(piece.tensor_offset);
@@ -42,16 +46,16 @@ void visit_pieces(std::vector<Tensor> const& tensors,
       for (std::size_t k = 0; k != arrays; ++k) views[k] = {states[k], count};
       visit(tensor, first, std::span<Master const>(master, count), views);
     } else {
-      std::array<Master, visit_chunk> master_chunk;
-      std::array<std::array<State, visit_chunk>, arrays> state_chunks;
-      for (std::size_t done = 0; done < count; done += visit_chunk) {
-        std::size_t const size = std::min(visit_chunk, count - done);
-        space.download(master_chunk.data(), master + done, size * sizeof(Master));
+      for (std::size_t done = 0; done < count;) {
+        std::span<Master> const masters = chunks.master.first(count - done);
+        space.download(masters.data(), master + done, masters.size_bytes());
         for (std::size_t k = 0; k != arrays; ++k) {
-          space.download(state_chunks[k].data(), states[k] + done, size * sizeof(State));
-          views[k] = {state_chunks[k].data(), size};
+          std::span<State> const copy = chunks.states[k].first(count - done);
+          space.download(copy.data(), states[k] + done, copy.size_bytes());
+          views[k] = copy;
         }
-        visit(tensor, first + done, std::span<Master const>(master_chunk.data(), size), views);
+        visit(tensor, first + done, std::span<Master const>(masters), views);
+        done += masters.size();
       }
     }
   };
