@@ -278,7 +278,9 @@ class ShardedOptimizer {
   /// @par Collective  yes; blocks
   /// @throws Error (data), on every rank, if gradients are not finite, no loss scale watches for
   ///   that and the options do not say to skip; or if all weights are 0. Nothing is changed.
-  ///   (invalid_argument) if lent parameters have masters of another type that were never set
+  ///   (invalid_argument) if lent parameters have masters of another type that were never set; on
+  ///   every rank, if they were told different options, which changes nothing either; after
+  ///   `grad_norm()`, which exchanges what ranks agree on, that is found one step late
   StepReport step(StepOptions const& options = {}) {
     engine_.step(options, 1.);
     return engine_.report();
@@ -303,8 +305,8 @@ class ShardedOptimizer {
   void enqueue_step(StepOptions const& options = {}) { engine_.step(options, 1.); }
 
   /// What the last step did: all zeros before the first. Local; blocks for a step that was queued.
-  /// @throws Error (data), once, for the first step since the last report that failed as `step()`
-  ///   says
+  /// @throws Error (data, invalid_argument), once, for the first step since the last report that
+  ///   failed as `step()` says
   [[nodiscard]] StepReport report() { return engine_.report(); }
 
   /// Forgets the gradients of this step; the alternative to `step()`. Every rank must do it.

@@ -48,5 +48,24 @@ TEST_CASE("InProcessCuda trains to the host's bits under every stage") {
   check_ranks<TrainingWorld, zero::stage::PosGP, zero::Mixed<zero::bf16>>({1, 2, 4});
 }
 
+TEST_CASE("InProcessCuda: a step that ranks were told differently is refused on the device") {
+  TrainingWorld::run(2, [](InProcessCuda& comm, MallocAllocator const& allocator) {
+    zero::ShardedOptimizer optimizer{
+        comm, {{.name = "w", .shape = {3000}}}, zero::stage::PosG{}, zero::Owned{allocator}};
+    for (bool const differ : {false, true, false}) {
+      optimizer.reduce(optimizer.gradients(0));
+      optimizer.enqueue_step({.max_norm = differ && comm.rank() == 1 ? 2. : 1.});
+      bool refused = false;
+      try {
+        static_cast<void>(optimizer.report());
+      } catch (zero::Error const& error) {
+        refused = error.kind() == zero::ErrorKind::invalid_argument;
+      }
+      CHECK(refused == differ);
+    }
+    CHECK(optimizer.steps() == 2);
+  });
+}
+
 }  // namespace
 }  // namespace in_process_cuda_test

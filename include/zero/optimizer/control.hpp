@@ -7,8 +7,10 @@
 #include "zero/concepts/communicator.hpp"
 #include "zero/concepts/space.hpp"
 #include "zero/layout/exact_sum.hpp"
+#include "zero/optimizer/hash.hpp"
 #include "zero/precision/loss_scale.hpp"
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -16,7 +18,7 @@
 namespace zero::inline v0_1::detail {
 
 /// Why a step ended with an error instead of an update.
-enum class StepFailure : std::int32_t { none, not_finite, no_weight };
+enum class StepFailure : std::int32_t { none, not_finite, no_weight, options_differ };
 
 /// What a host reads of a step.
 struct StepOutcome {
@@ -26,8 +28,12 @@ struct StepOutcome {
 
 /// The few words of one rank's steps that lie in the memory of its space.
 struct StepControl {
-  /// Squares, weights, and ranks with a failure that was not reported: what ranks add up.
-  static constexpr std::size_t word_count = 2 * ExactSum::word_count + 1;
+  /// What ranks add up: squares, weights, ...
+  static constexpr std::size_t word_count = 2 * ExactSum::word_count + 2;
+  /// ... ranks with a failure that was not reported, ...
+  static constexpr std::size_t failed_word = 2 * ExactSum::word_count;
+  /// ... and digests of options; after the exchange, whether they differ.
+  static constexpr std::size_t options_word = failed_word + 1;
 
   ExactSum squares{};  ///< of this rank's reduced gradients; all bits zero before the first
   std::int64_t words[word_count] = {};
@@ -39,7 +45,8 @@ static_assert(std::is_trivially_copyable_v<StepControl>);
 /// Writes what this rank brings to the exchange.
 struct Seal {
   StepControl* control = nullptr;
-  double weight = 0.;  ///< of this rank's micro-batches
+  double weight = 0.;        ///< of this rank's micro-batches
+  std::int64_t options = 0;  ///< digest of what this rank was told
 
   ZERO_HOST_DEVICE void operator()() const noexcept {
     ExactSum weights;
@@ -51,13 +58,16 @@ struct Seal {
       control->words[ExactSum::word_count + i] = own[i];
     }
     bool const failed = control->outcome.failure != StepFailure::none;
-    control->words[StepControl::word_count - 1] = failed ? 1 : 0;
+    control->words[StepControl::failed_word] = failed ? 1 : 0;
+    control->words[StepControl::options_word] = options;
   }
 };
 
-/// Reads the sums of the exchange: norm, overflow and weight, the same on every rank.
+/// Reads the sums of the exchange: norm, overflow, weight and whether options differ, the same on
+/// every rank.
 struct Conclude {
   StepControl* control = nullptr;
+  std::int64_t options_sum = 0;  ///< of the digests, if all ranks were told the same
 
   ZERO_HOST_DEVICE void operator()() const noexcept {
     ExactSum squares;
@@ -68,6 +78,8 @@ struct Conclude {
       square_words[i] = control->words[i];
       weight_words[i] = control->words[ExactSum::word_count + i];
     }
+    std::int64_t& options = control->words[StepControl::options_word];
+    options = options == options_sum ? 0 : 1;
     StepTerms& terms = control->outcome.terms;
     terms.overflow = squares.finite() ? 0 : 1;
     terms.weight = weights.value();
@@ -94,13 +106,16 @@ struct Decide {
   ZERO_HOST_DEVICE void operator()() const noexcept {
     StepTerms& terms = control->outcome.terms;
     terms.clip_coefficient = terms.grad_norm > max_norm ? max_norm / terms.grad_norm : scale;
-    bool const failed = control->words[StepControl::word_count - 1] != 0;
-    terms.skipped = failed || terms.overflow != 0 || terms.weight == 0. ? 1 : 0;
+    bool const failed = control->words[StepControl::failed_word] != 0;
+    bool const differ = control->words[StepControl::options_word] != 0;
+    terms.skipped = failed || differ || terms.overflow != 0 || terms.weight == 0. ? 1 : 0;
     if (terms.skipped == 0) {
       ++terms.step;
       terms.gradient_scale = static_cast<float>(
           terms.clip_coefficient / (terms.weight * static_cast<double>(terms.loss_scale)));
       if (loss_scaled) control->loss_scale.update(false);
+    } else if (!failed && differ) {
+      control->outcome.failure = StepFailure::options_differ;
     } else if (!failed && terms.overflow == 0) {
       control->outcome.failure = StepFailure::no_weight;
     } else if (!failed && !skip_non_finite) {
@@ -112,6 +127,17 @@ struct Decide {
   }
 };
 
+/// What the numbers of a step depend on, as 40 bits: a few of these add up over a million ranks
+/// without overflow, so that one rank that differs from all others is always found.
+[[nodiscard]] inline std::int64_t digest(Decide const& decide, float learning_rate) noexcept {
+  Hash hash;
+  hash.add(std::bit_cast<std::uint32_t>(learning_rate));
+  hash.add(std::bit_cast<std::uint64_t>(decide.max_norm));
+  hash.add(std::bit_cast<std::uint64_t>(decide.scale));
+  hash.add(decide.skip_non_finite ? 1u : 0u);
+  return static_cast<std::int64_t>(hash.value() >> 24);
+}
+
 /// A failure was reported: steps count again.
 struct Forgive {
   StepControl* control = nullptr;
@@ -120,12 +146,16 @@ struct Forgive {
   }
 };
 
-/// Adds up all ranks' squares, overflows and weights, as integers: exact in any order.
+/// Adds up all ranks' squares, overflows, weights and digests, as integers: exact in any order.
 /// @par Collective  yes
 /// @par Cost        one all-reduce of `StepControl::word_count` 64-bit integers, about 1 KB
 template <Communicator C>
-void agree(C& comm, typename C::Space const& space, StepControl* control, double own_weight) {
-  space.call(Seal{control, own_weight});
+void agree(C& comm,
+           typename C::Space const& space,
+           StepControl* control,
+           double own_weight,
+           std::int64_t options) {
+  space.call(Seal{control, own_weight, options});
   run(comm,
       {.op = Op::all_reduce,
        .dtype = DType::i64,
@@ -133,7 +163,7 @@ void agree(C& comm, typename C::Space const& space, StepControl* control, double
        .count = StepControl::word_count,
        .send = control->words,
        .recv = control->words});
-  space.call(Conclude{control});
+  space.call(Conclude{control, options * comm.size()});
 }
 
 }  // namespace zero::inline v0_1::detail

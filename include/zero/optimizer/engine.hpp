@@ -175,13 +175,21 @@ class Engine {
     weight_ += micro.weight;
   }
 
-  /// Reduces what is left, then lets the ranks agree on norm, overflow and weight. Collective.
-  void agree() {
+  /// Reduces what is left, then lets the ranks agree on norm, overflow and weight, and on having
+  /// been told the same. Collective.
+  /// @param options  digest of this step's; 0 where they are not known yet
+  void agree(std::int64_t options = 0) {
     if (agreed_) return;
     reduce_all();
-    detail::agree(*comm_, space(), control_, reduction_.micro_steps() == 0 ? 1. : weight_);
+    bool const recorded = expect_outcome();
+    // A recording is run again, when those of the step before it are long forgotten.
+    std::int64_t const before = recorded ? 0 : unchecked_options_;
+    detail::agree(*comm_,
+                  space(),
+                  control_,
+                  reduction_.micro_steps() == 0 ? 1. : weight_,
+                  options + 3 * before);
     agreed_ = true;
-    expect_outcome();
   }
 
   /// One step: agreement, decision, update, publication. Where the host can read the space it sees
@@ -189,19 +197,23 @@ class Engine {
   /// @param scale  what to multiply the mean gradient by where `max_norm` does not
   void step(StepOptions const& options, double scale) {
     require_masters();
-    agree();
+    constexpr bool scaled = Slots::Precision::loss_scaled;
+    float const learning_rate = options.learning_rate.value_or(rule_.lr);
+    Decide const decide{.control = control_,
+                        .max_norm = options.max_norm.value_or(Decide::no_limit),
+                        .scale = scale,
+                        .loss_scaled = scaled,
+                        .skip_non_finite = scaled || options.non_finite == NonFinite::skip};
+    std::int64_t const told = digest(decide, learning_rate);
+    bool const agreed_before = agreed_;
+    agree(told);
     for (int const unit : units_) {
       if (unit_users_[static_cast<std::size_t>(unit)] == 0) continue;
       fail(ErrorKind::invalid_argument,
            {"step() while the parameters of unit ", unit, " are in use"});
     }
-    constexpr bool scaled = Slots::Precision::loss_scaled;
-    space().call(Decide{.control = control_,
-                        .max_norm = options.max_norm.value_or(Decide::no_limit),
-                        .scale = scale,
-                        .loss_scaled = scaled,
-                        .skip_non_finite = scaled || options.non_finite == NonFinite::skip});
-    expect_outcome();
+    space().call(decide);
+    if (!expect_outcome()) unchecked_options_ = agreed_before ? told : 0;
     if constexpr (Space::host_accessible) {
       if (outcome().terms.skipped != 0) {
         discard_gradients();
@@ -209,7 +221,6 @@ class Engine {
       }
     }
     settle();
-    float const learning_rate = options.learning_rate.value_or(rule_.lr);
     for (std::size_t b = 0; b < partition_.buckets().size(); ++b) {
       BucketSpan const& bucket = partition_.buckets()[b];
       auto const* const source = update_source(*comm_, gradients_, staging_, bucket, b);
@@ -222,15 +233,13 @@ class Engine {
   }
 
   /// What the last step did. Blocks if that is not known yet.
-  /// @throws Error (data) once for a step that failed
+  /// @throws Error (data, invalid_argument) once for a step that failed
   [[nodiscard]] StepReport report() {
     StepOutcome const& now = outcome();
     if (now.failure != StepFailure::none) {
       space().call(Forgive{control_});
       stale_ = true;
-      fail(ErrorKind::data,
-           now.failure == StepFailure::no_weight ? "all micro-batches of this step have weight 0"
-                                                 : "gradients are not finite");
+      refuse(now.failure);
     }
     StepTerms const& terms = now.terms;
     return {.step = terms.step,
@@ -268,10 +277,25 @@ class Engine {
  private:
   using Refresh = std::conditional_t<sharding.parameters, GatherPool<Slots>, Publish<Slots>>;
 
-  /// The host's copy of the outcome is out of date, or will be whenever a recording is run.
-  void expect_outcome() {
+  /// The host's copy of the outcome is out of date, or will be whenever a recording is run. Returns
+  /// whether work is being recorded.
+  bool expect_outcome() {
     stale_ = true;
-    if constexpr (RecordingSpace<Space>) recorded_ = recorded_ || space().capturing();
+    bool recording = false;
+    if constexpr (RecordingSpace<Space>) recording = space().capturing();
+    recorded_ = recorded_ || recording;
+    return recording;
+  }
+
+  [[noreturn]] ZERO_COLD static void refuse(StepFailure failure) {
+    if (failure == StepFailure::options_differ) {
+      fail(ErrorKind::invalid_argument,
+           "ranks passed different options to step(): learning rate, max_norm, scale or "
+           "non_finite; where grad_norm() came first, to the step before");
+    }
+    fail(ErrorKind::data,
+         failure == StepFailure::no_weight ? "all micro-batches of this step have weight 0"
+                                           : "gradients are not finite");
   }
 
   void require_unit(int unit) const {
@@ -334,6 +358,7 @@ class Engine {
   std::vector<std::vector<std::size_t>> unit_tensors_;
   double weight_ = 0.;
   bool masters_set_ = !(Slots::borrowed && Slots::has_master);
+  std::int64_t unchecked_options_ = 0;  ///< of the last step, where ranks agreed before it
   bool agreed_ = false;
   mutable bool stale_ = false;
   bool recorded_ = false;

@@ -5,6 +5,7 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/layout/tensor.hpp"
+#include "zero/optimizer/hash.hpp"
 
 #include <array>
 #include <bit>
@@ -17,24 +18,6 @@
 #include <vector>
 
 namespace zero::inline v0_1::detail {
-
-/// 64-bit FNV-1a: not cryptographic; tells honest configurations apart.
-class Hash {
- public:
-  void add(void const* data, std::size_t bytes) noexcept {
-    auto const* const octets = static_cast<unsigned char const*>(data);
-    for (std::size_t i = 0; i < bytes; ++i) value_ = (value_ ^ octets[i]) * 0x100000001b3u;
-  }
-  void add(std::uint64_t value) noexcept { add(&value, sizeof(value)); }
-  void add(std::string_view text) noexcept {
-    add(text.size());
-    add(text.data(), text.size());
-  }
-  [[nodiscard]] std::uint64_t value() const noexcept { return value_; }
-
- private:
-  std::uint64_t value_ = 0xcbf29ce484222325u;
-};
 
 [[nodiscard]] ZERO_COLD inline std::uint64_t hash_of(Tensor const& tensor) {
   Hash hash;

@@ -24,7 +24,7 @@ struct MicroStep {
   bool last = false;
 };
 
-/// Options of one step; the same on every rank.
+/// Options of one step; the same on every rank, or the step fails on all of them.
 ///
 /// A step that is captured in a CUDA graph keeps them: learning rate and norm are arguments of its
 /// kernels, as the weights of its micro-batches are, and every launch uses those of the capture.

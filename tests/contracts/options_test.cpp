@@ -1,0 +1,197 @@
+/// Ranks that tell a step different things are refused before anything is changed.
+#include "contracts/loop.hpp"
+#include "trapped_space.hpp"
+#include "zero/zero.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace options_test {
+namespace {
+
+using zero::StepOptions;
+
+constexpr int ranks = 3;
+
+/// An optimizer over host memory.
+struct OnHost {
+  explicit OnHost(zero::InProcess& comm) : optimizer{comm, contracts::even_model()} {
+    contracts::load(optimizer);
+  }
+  void fill(std::span<float> gradients) {
+    for (float& g : gradients) g = 0.5f;
+  }
+  zero::ShardedOptimizer<zero::InProcess> optimizer;
+};
+
+/// The same over memory that the host cannot reach.
+struct OnDevice {
+  using Owned = zero::Owned<trapped::Allocator>;
+  explicit OnDevice(zero::InProcess& inner)
+      : comm(inner, device, trapped::Collectives::late),
+        optimizer{comm, contracts::even_model(), Owned{{&device}}} {
+    contracts::load(optimizer);
+  }
+  void fill(std::span<float> gradients) {
+    std::vector<float> const host(gradients.size(), 0.5f);
+    comm.space().upload(gradients.data(), host.data(), gradients.size_bytes());
+  }
+  trapped::Device device{};
+  trapped::Communicator comm;
+  zero::ShardedOptimizer<trapped::Communicator, Owned> optimizer;
+};
+
+template <class Trainer>
+void backward(Trainer& trainer) {
+  for (int const unit : trainer.optimizer.units_backward()) {
+    auto gradients = trainer.optimizer.gradients(unit);
+    for (std::size_t i = 0; i < gradients.size(); ++i) trainer.fill(gradients[i]);
+    trainer.optimizer.reduce(std::move(gradients));
+  }
+}
+
+template <class Optimizer>
+std::vector<std::byte> owned_bits(Optimizer& optimizer) {
+  std::vector<std::byte> bits;
+  optimizer.visit_owned(
+      [&](zero::Tensor const&, std::size_t, auto const& master, auto const& states) {
+        contracts::append(bits, master);
+        for (auto const& state : states) contracts::append(bits, state);
+      });
+  return bits;
+}
+
+/// What the report says: an error that is no caller's mistake is not what these tests expect.
+template <class Work>
+std::string refusal(Work const& work) {
+  try {
+    work();
+  } catch (zero::Error const& error) {
+    return error.kind() == zero::ErrorKind::invalid_argument ? error.message() : "another kind";
+  }
+  return "";
+}
+
+constexpr char const* differ =
+    "ranks passed different options to step(): learning rate, max_norm, scale or non_finite; where "
+    "grad_norm() came first, to the step before";
+
+/// Runs `body(comm, expect)` on every rank and reports what it did not find.
+template <class Body>
+void on_ranks(Body const& body) {
+  std::string complaints;
+  std::mutex mutex;
+  zero::run_ranks(ranks, [&](zero::InProcess& comm) {
+    body(comm, [&](bool holds, std::string const& what) {
+      if (holds) return;
+      std::lock_guard const lock(mutex);
+      complaints += "rank " + std::to_string(comm.rank()) + ": " + what + "; ";
+    });
+  });
+  CHECK(complaints == "");
+}
+
+/// Every rank refuses what `odd` is told besides `others`, changes nothing, and goes on together.
+template <class Trainer>
+void check_refused(StepOptions const& others, StepOptions const& odd) {
+  on_ranks([&](zero::InProcess& comm, auto const& expect) {
+    Trainer trainer(comm);
+    auto& optimizer = trainer.optimizer;
+    backward(trainer);
+    optimizer.step(others);
+    auto const before = owned_bits(optimizer);
+    for (bool const enqueued : {false, true}) {
+      auto const& told = comm.rank() == 1 ? odd : others;
+      backward(trainer);
+      std::string message;
+      if (enqueued) {
+        expect(refusal([&] { optimizer.enqueue_step(told); }) == "", "an enqueued step threw");
+        message = refusal([&] { static_cast<void>(optimizer.report()); });
+      } else {
+        message = refusal([&] { optimizer.step(told); });
+      }
+      expect(message == differ, "message: " + message);
+      expect(owned_bits(optimizer) == before, "something changed");
+      expect(refusal([&] { static_cast<void>(optimizer.report()); }) == "", "told twice");
+    }
+    backward(trainer);
+    expect(optimizer.step(others).step == 2, "all go on together");
+    expect(owned_bits(optimizer) != before, "training goes on");
+  });
+}
+
+template <class Trainer>
+void check_all_options() {
+  check_refused<Trainer>({}, {.learning_rate = 0.5f});
+  check_refused<Trainer>({.max_norm = 1.}, {.max_norm = 1.0000001});
+  check_refused<Trainer>({.max_norm = 1.}, {});
+  check_refused<Trainer>({}, {.non_finite = zero::NonFinite::skip});
+}
+
+TEST_CASE("a step that ranks were told differently is refused on all of them, on the host") {
+  check_all_options<OnHost>();
+}
+TEST_CASE("a step that ranks were told differently is refused on all of them, on a device") {
+  check_all_options<OnDevice>();
+}
+
+TEST_CASE("what changes no number may differ") {
+  on_ranks([](zero::InProcess& comm, auto const& expect) {
+    OnHost trainer(comm);
+    auto& optimizer = trainer.optimizer;
+    for (long step = 1; step <= 2; ++step) {
+      backward(trainer);
+      StepOptions options{.overlap_publish = comm.rank() == 1};
+      // The rule's own, in words.
+      if (comm.rank() == 2) options.learning_rate = optimizer.rule().lr;
+      expect(optimizer.step(options).step == step, "refused");
+    }
+    optimizer.settle();
+  });
+}
+
+template <class Trainer>
+void check_scale() {
+  on_ranks([](zero::InProcess& comm, auto const& expect) {
+    Trainer trainer(comm);
+    auto& optimizer = trainer.optimizer;
+    double const own = comm.rank() == 2 ? 0.5 : 1.;
+    backward(trainer);
+    auto const before = owned_bits(optimizer);
+    expect(refusal([&] { optimizer.step(1e-3f, own); }) == differ, "the scale");
+    expect(owned_bits(optimizer) == before, "something changed");
+    // What ranks agree on was exchanged before they were told anything.
+    backward(trainer);
+    static_cast<void>(optimizer.grad_norm());
+    expect(refusal([&] { optimizer.step(1e-3f, own); }) == "", "known too early");
+    backward(trainer);
+    static_cast<void>(optimizer.grad_norm());
+    optimizer.discard_gradients();
+    backward(trainer);
+    auto const after = owned_bits(optimizer);
+    expect(refusal([&] { optimizer.step(1e-3f, 1.); }) == differ, "one step late");
+    expect(owned_bits(optimizer) == after, "something changed");
+    for (long step = 2; step <= 4; ++step) {
+      backward(trainer);
+      static_cast<void>(optimizer.grad_norm());
+      expect(
+          optimizer.step(1e-3f / static_cast<float>(step), 1. / static_cast<double>(step)).step ==
+              step,
+          "refused");
+    }
+  });
+}
+
+TEST_CASE("after grad_norm() different options are found in the next step") {
+  check_scale<OnHost>();
+  check_scale<OnDevice>();
+}
+
+}  // namespace
+}  // namespace options_test
