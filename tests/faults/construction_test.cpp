@@ -181,7 +181,7 @@ TEST_CASE("every hyper-parameter of every rule is compared") {
   check(adagrad, adagrad, "weight_decay", [](auto& r) { r.weight_decay = 0.5f; });
 }
 
-TEST_CASE("a tensor that differs on one rank is named on all, with its number") {
+TEST_CASE("a tensor that differs on one rank is named on all, with its number and what differs") {
   std::vector<zero::Tensor> const model = {
       {.name = "a", .shape = {4, 6}},
       {.name = "b", .shape = {10}},
@@ -190,8 +190,12 @@ TEST_CASE("a tensor that differs on one rank is named on all, with its number") 
       {.name = "e", .shape = {24}, .unit = 2, .frozen = true},
       {.name = "f", .shape = {24}, .unit = 2},
   };
-  // Number of the first tensor that differs, and how.
-  auto const check = [&](std::size_t t, auto change) {
+  // Number of the first tensor that differs, what of it, how it is elsewhere and on rank 1.
+  auto const check = [&](std::size_t t,
+                         std::string const& field,
+                         std::string const& value,
+                         std::string const& odd,
+                         auto change) {
     std::vector<zero::Tensor> other = model;
     change(other);
     for (int const ranks : {2, 4}) {
@@ -200,19 +204,22 @@ TEST_CASE("a tensor that differs on one rank is named on all, with its number") 
       });
       for (std::size_t rank = 0; rank < told.size(); ++rank) {
         std::string const here = rank == 1 ? other[t].name : model[t].name;
+        std::string const them = ranks == 2 ? " on rank 0; " : " on rank 0 2 3; ";
         CHECK(told[rank] == "ranks disagree on tensor " + std::to_string(t) + ", here '" + here +
-                                "': its name, shape, unit, scales, frozen flag or tie differs");
+                                "', " + field + ": " + value + them + odd + " on rank 1");
       }
     }
   };
-  check(2, [](auto& tensors) { tensors[2].name = "C"; });
-  check(2, [](auto& tensors) { tensors[2].shape = {6, 4}; });
-  check(2, [](auto& tensors) { tensors[2].shape = {24}; });
-  check(2, [](auto& tensors) { tensors[2].unit = 2; });
-  check(1, [](auto& tensors) { tensors[1].weight_decay = 0.f; });
-  check(1, [](auto& tensors) { tensors[1].learning_rate = 0.5f; });
-  check(3, [](auto& tensors) { tensors[3].tied_to = "c"; });
-  check(4, [](auto& tensors) { std::swap(tensors[4].frozen, tensors[5].frozen); });
+  check(2, "name", "'c'", "'C'", [](auto& tensors) { tensors[2].name = "C"; });
+  check(2, "shape", "'[4, 6]'", "'[6, 4]'", [](auto& tensors) { tensors[2].shape = {6, 4}; });
+  check(2, "shape", "'[4, 6]'", "'[24]'", [](auto& tensors) { tensors[2].shape = {24}; });
+  check(2, "unit", "1", "2", [](auto& tensors) { tensors[2].unit = 2; });
+  check(1, "weight decay", "1", "0", [](auto& tensors) { tensors[1].weight_decay = 0.f; });
+  check(1, "learning rate", "1", "0.5", [](auto& tensors) { tensors[1].learning_rate = 0.5f; });
+  check(3, "tie", "'a'", "'c'", [](auto& tensors) { tensors[3].tied_to = "c"; });
+  check(4, "frozen flag", "1", "0", [](auto& tensors) {
+    std::swap(tensors[4].frozen, tensors[5].frozen);
+  });
 }
 
 /// Compares a record of one field on all ranks.

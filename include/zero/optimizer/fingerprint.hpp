@@ -69,7 +69,7 @@ class Fingerprint {
       // The models have as many tensors, so the first one that differs can be named.
       auto const own = tensor_hashes(tensors);
       std::size_t const t = first_difference(gather(own.data(), own.size()), own.size(), 1);
-      if (t < own.size()) refuse_tensor(rank, t, tensors[t].name);
+      if (t < own.size()) compare_tensor(rank, t, tensors[t], gather);
     }
     refuse_field(rank, field, all);
   }
@@ -122,16 +122,27 @@ class Fingerprint {
     return first / width;
   }
 
-  [[noreturn]] ZERO_COLD static void refuse_tensor(int rank,
-                                                   std::size_t tensor,
-                                                   std::string const& name) {
-    fail(ErrorKind::communication,
-         {"ranks disagree on tensor ",
-          tensor,
-          ", here '",
-          name,
-          "': its name, shape, unit, scales, frozen flag or tie differs"},
-         {.rank = rank, .operation = "construction"});
+  /// A record of its own for the tensor whose hashes differ.
+  template <class Gather>
+  ZERO_COLD static void compare_tensor(int rank,
+                                       std::size_t t,
+                                       Tensor const& tensor,
+                                       Gather const& gather) {
+    std::string shape = "[";
+    for (std::size_t const extent : tensor.shape) {
+      shape += Message({shape.size() > 1 ? ", " : "", extent}).text();
+    }
+    shape += "]";
+    Fingerprint print;
+    print.subject_ = Message({"tensor ", t, ", here '", tensor.name, "', "}).text();
+    print.add("name", tensor.name);
+    print.add("shape", shape);
+    print.add("unit", std::int64_t{tensor.unit});
+    print.add({}, "weight decay", double{tensor.weight_decay});
+    print.add({}, "learning rate", double{tensor.learning_rate});
+    print.add("frozen flag", std::int64_t{tensor.frozen});
+    print.add("tie", tensor.tied_to);
+    print.compare(rank, {}, gather);
   }
 
   /// Says which ranks have which value.
@@ -157,7 +168,7 @@ class Fingerprint {
     }
     Name const& name = names_[field];
     fail(ErrorKind::communication,
-         {"ranks disagree on ", name.owner, name.field, ": ", text},
+         {"ranks disagree on ", subject_, name.owner, name.field, ": ", text},
          {.rank = own_rank, .operation = "construction"});
   }
 
@@ -180,6 +191,7 @@ class Fingerprint {
     return "nothing";
   }
 
+  std::string subject_{};  ///< whose fields these are, in messages
   std::array<Name, capacity> names_{};
   std::array<std::int64_t, field_words * capacity> words_{};
   std::size_t count_ = 0;
