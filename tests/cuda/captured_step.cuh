@@ -74,6 +74,15 @@ class Trainer {
   /// How many steps there have been on the device.
   [[nodiscard]] std::int64_t steps() { return optimizer_.report().step; }
 
+  /// This rank's master weights, as it would save them.
+  [[nodiscard]] std::vector<float> masters() {
+    std::vector<float> all;
+    optimizer_.visit_owned([&](auto const&, std::size_t, auto master, auto const&) {
+      all.insert(all.end(), master.begin(), master.end());
+    });
+    return all;
+  }
+
   [[nodiscard]] std::vector<float> parameters() {
     std::vector<float> result(units * count);
     for (int unit = 0; unit < units; ++unit) {

@@ -268,6 +268,10 @@ struct Library : Calls {
     std::lock_guard const lock(host_memory().world_of(counter).mutex);
     return *counter;
   }
+  static void poke(std::int64_t* word, std::int64_t value) {
+    std::lock_guard const lock(host_memory().world_of(word).mutex);
+    *word = value;
+  }
   static Status register_buffer(Comm comm, void* memory, std::size_t, void** handle) {
     return managed(comm, "register", [&] {
       *handle = current->script.registers ? memory : nullptr;

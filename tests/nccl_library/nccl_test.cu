@@ -283,6 +283,46 @@ TEST_CASE("NCCL: a rank that does not launch its graph is given up on by those t
   CHECK_MESSAGE(problem.find("until all graphs") != std::string::npos, problem);
 }
 
+/// A step that one rank never takes: what the others report of it, and what they would save.
+template <class Stage>
+void check_lost_step(bool reports) {
+  int const ranks = std::min(device_count(), 2);
+  if (ranks < 2) return;
+  Options options = test_options();
+  options.deadline_s = 0.5;
+  options.watch_s = 0.02;
+  std::promise<void> over;
+  std::shared_future<void> const all_over = over.get_future().share();
+  std::string problem;
+  auto const body = [&](zero::Nccl<>& comm) {
+    captured_step::Trainer<zero::Nccl<>, Stage> trainer(comm);
+    trainer.step();
+    CHECK(trainer.steps() == 1);
+    if (comm.rank() != 0) return all_over.wait();
+    std::vector<float> const before = trainer.masters();
+    try {
+      trainer.step();
+      if (reports) static_cast<void>(trainer.steps());
+      check(cudaStreamSynchronize(comm.space().stream()), "cudaStreamSynchronize");
+      static_cast<void>(trainer.steps());
+    } catch (zero::Error const& error) {
+      problem = error.what();
+    }
+    CHECK(trainer.masters() == before);
+    over.set_value();
+  };
+  run_group<Ordered>(ranks, options, body, true);
+  CHECK_MESSAGE(problem.find("without progress") != std::string::npos, problem);
+}
+
+TEST_CASE("NCCL: a step that some rank never takes is an error, and leaves what can be saved") {
+  for (bool const reports : {false, true}) {
+    check_lost_step<zero::stage::Replicated>(reports);
+    check_lost_step<zero::stage::PosG>(reports);
+    check_lost_step<zero::stage::PosGP>(reports);
+  }
+}
+
 TEST_CASE("NCCL: memory is given back after the work that uses it") {
   Options options = test_options();
   run_group<Ordered>(std::min(device_count(), 1), options, [](zero::Nccl<>& comm) {

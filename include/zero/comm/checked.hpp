@@ -77,6 +77,7 @@ class CallBoard {
     space.upload(memory_.get(), calls_.data(), bytes());
     run(comm, gather(memory_.get() + comm.rank(), memory_.get()));
     space.download(calls_.data(), memory_.get(), bytes());
+    confirm(comm);
     return calls_;
   }
 
@@ -202,6 +203,12 @@ class Checked {
 
   /// Advances what is under way, where the inner communicator needs that.
   void progress() noexcept requires ProgressingCommunicator<C> { comm_.get().progress(); }
+  /// As the inner communicator does.
+  void confirm() requires ConfirmingCommunicator<C> { comm_.get().confirm(); }
+  /// The inner communicator's.
+  [[nodiscard]] std::int64_t const* ended() const requires ConfirmingCommunicator<C> {
+    return comm_.get().ended();
+  }
 
   /// A sub-group that is checked as well; the split itself is left to the inner communicator.
   [[nodiscard]] Checked split(int color, int key) requires SplittableCommunicator<C> {

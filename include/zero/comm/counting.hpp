@@ -96,6 +96,12 @@ class Counting {
 
   /// Advances what is under way, where the inner communicator needs that.
   void progress() noexcept requires ProgressingCommunicator<C> { comm_.get().progress(); }
+  /// As the inner communicator does.
+  void confirm() requires ConfirmingCommunicator<C> { comm_.get().confirm(); }
+  /// The inner communicator's.
+  [[nodiscard]] std::int64_t const* ended() const requires ConfirmingCommunicator<C> {
+    return comm_.get().ended();
+  }
 
   /// A sub-group with counters of its own, from zero; what the split itself sends is not counted.
   [[nodiscard]] Counting split(int color, int key) requires SplittableCommunicator<C> {

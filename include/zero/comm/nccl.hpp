@@ -187,6 +187,10 @@ struct Library {
   static std::int64_t peek(std::int64_t* counter) noexcept {
     return std::atomic_ref<std::int64_t>(*counter).load(std::memory_order_relaxed);
   }
+  /// Writes what a kernel may be reading.
+  static void poke(std::int64_t* word, std::int64_t value) noexcept {
+    std::atomic_ref<std::int64_t>(*word).store(value, std::memory_order_seq_cst);
+  }
   /// ncclCommRegister.
   static Status register_buffer(Comm comm, void* memory, std::size_t bytes, void** handle) {
     return of(ncclCommRegister(comm, memory, bytes, handle));

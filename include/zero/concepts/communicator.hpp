@@ -146,6 +146,23 @@ void progress(C& comm) noexcept {
   if constexpr (ProgressingCommunicator<C>) comm.progress();
 }
 
+/// A communicator over a space that queues its work. Should its group end while work is queued, the
+/// work runs on with collectives that have moved nothing. `confirm` throws if that may be so; it
+/// never blocks. `ended` is a word in memory that the space reads, not zero from before the first
+/// such collective is let go; valid as long as the communicator.
+template <class C>
+concept ConfirmingCommunicator = Communicator<C> && requires(C& comm, C const& asked) {
+  { comm.confirm() } -> std::same_as<void>;
+  { asked.ended() } -> std::same_as<std::int64_t const*>;
+};
+
+/// Throws if what was read from the space may be of no collective that took place.
+/// @throws Error (communication) if the group has ended
+template <Communicator C>
+void confirm(C& comm) {
+  if constexpr (ConfirmingCommunicator<C> && !C::Space::host_accessible) comm.confirm();
+}
+
 /// Starts a collective and waits for it. Collective; blocks.
 template <Communicator C>
 void run(C& comm, Collective const& op) {

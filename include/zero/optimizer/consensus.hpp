@@ -47,6 +47,7 @@ ZERO_COLD std::vector<std::int64_t> gather_words(C& comm,
     exchange.recv = received;
     run(comm, exchange);
     arena.space().download(all.data(), received, all_bytes);
+    confirm(comm);
   }
   return all;
 }

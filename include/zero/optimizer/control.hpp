@@ -92,14 +92,18 @@ struct Conclude {
 
 /// Decides whether this step updates, and by what gradients are multiplied.
 ///
+/// What a group that has ended was about to sum decides nothing: masters and states stay those of
+/// the last step that all ranks took, and can be saved.
+///
 /// From a step that failed on, nothing is updated until all ranks have reported the failure: a
 /// trainer that asks for reports now and then must not train on what it would have thrown away.
 struct Decide {
   static constexpr double no_limit = __builtin_huge_val();
 
   StepControl* control = nullptr;
-  double max_norm = no_limit;  ///< clip the mean gradient to this norm ...
-  double scale = 1.;           ///< ... or, below it, multiply it by this
+  std::int64_t const* ended = nullptr;  ///< not zero where the sums may be of nothing; or null
+  double max_norm = no_limit;           ///< clip the mean gradient to this norm ...
+  double scale = 1.;                    ///< ... or, below it, multiply it by this
   bool loss_scaled = false;
   bool skip_non_finite = false;  ///< gradients that are not finite are no failure
 
@@ -108,6 +112,11 @@ struct Decide {
     terms.clip_coefficient = terms.grad_norm > max_norm ? max_norm / terms.grad_norm : scale;
     bool const failed = control->words[StepControl::failed_word] != 0;
     bool const differ = control->words[StepControl::options_word] != 0;
+    // The host writes it while this may be running.
+    if (ended != nullptr && *static_cast<std::int64_t const volatile*>(ended) != 0) {
+      terms.skipped = 1;
+      return;
+    }
     terms.skipped = failed || differ || terms.overflow != 0 || terms.weight == 0. ? 1 : 0;
     if (terms.skipped == 0) {
       ++terms.step;

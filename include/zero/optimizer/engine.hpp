@@ -200,6 +200,7 @@ class Engine {
     constexpr bool scaled = Slots::Precision::loss_scaled;
     float const learning_rate = options.learning_rate.value_or(rule_.lr);
     Decide const decide{.control = control_,
+                        .ended = ended(),
                         .max_norm = options.max_norm.value_or(Decide::no_limit),
                         .scale = scale,
                         .loss_scaled = scaled,
@@ -255,6 +256,7 @@ class Engine {
   [[nodiscard]] StepOutcome const& outcome() const {
     if (stale_ || recorded_) {
       space().download(&outcome_, &control_->outcome, sizeof(StepOutcome));
+      confirm(*comm_);
       stale_ = false;
     }
     return outcome_;
@@ -275,6 +277,12 @@ class Engine {
   }
 
  private:
+  [[nodiscard]] std::int64_t const* ended() const {
+    if constexpr (ConfirmingCommunicator<Communicator> && !Space::host_accessible)
+      return comm_->ended();
+    return nullptr;
+  }
+
   using Refresh = std::conditional_t<sharding.parameters, GatherPool<Slots>, Publish<Slots>>;
 
   /// The host's copy of the outcome is out of date, or will be whenever a recording is run. Returns

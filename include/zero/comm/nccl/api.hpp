@@ -76,11 +76,12 @@ struct RankSum {
 /// these do; `event_query` and `stream_query` say in_progress while there is work left. `capture`
 /// gives the number of the capture that a stream is in, or 0. `sum_ranks`
 /// enqueues the sum of a `RankSum` on the stream. `host_alloc` gives memory of the host that
-/// kernels write to, and `peek` reads a number there while they do. `download` is only called once
-/// the stream has nothing to do. `use_device` sets the calling thread's device: the library calls
-/// it on threads of its own only. `window_driver` tells whether the driver can gather by copy
-/// engine, `near_ranks` how many ranks of a communicator reach each other's memory on one node, and
-/// `is_symmetric` whether a window is one, and not what NCCL gives where it has none.
+/// kernels use, and `peek` and `poke` read and write a number there while they do. `download` is
+/// only called once the stream has nothing to do. `use_device` sets the calling thread's device:
+/// the library calls it on threads of its own only. `window_driver` tells whether the driver can
+/// gather by copy engine, `near_ranks` how many ranks of a communicator reach each other's memory
+/// on one node, and `is_symmetric` whether a window is one, and not what NCCL gives where it has
+/// none.
 template <class A>
 concept Api = requires(typename A::Comm comm,
                        typename A::Stream stream,
@@ -126,6 +127,7 @@ concept Api = requires(typename A::Comm comm,
   { A::host_alloc(&memory, n) } -> std::same_as<Status>;
   { A::host_free(memory) } -> std::same_as<Status>;
   { A::peek(counter) } -> std::same_as<std::int64_t>;
+  { A::poke(counter, std::int64_t{}) } -> std::same_as<void>;
   { A::register_buffer(comm, memory, n, &memory) } -> std::same_as<Status>;
   { A::deregister_buffer(comm, memory) } -> std::same_as<Status>;
   { A::register_window(comm, memory, n, &window) } -> std::same_as<Status>;

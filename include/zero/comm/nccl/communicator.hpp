@@ -270,6 +270,13 @@ class BasicNccl {
   /// @throws Error (communication) as `wait` does
   bool poll() { return core_->poll(); }
 
+  /// Throws if the group has ended, so that what was read from the compute stream's memory may be
+  /// of no collective that took place. Never blocks; nothing after `close`.
+  /// @throws Error (communication) as `wait` does
+  void confirm() { core_->confirm(); }
+  /// A word that kernels read: not zero once the group has ended, from before its streams drain.
+  [[nodiscard]] std::int64_t const* ended() const noexcept { return core_->ended(); }
+
   /// Ends the family because this rank cannot go on. Peers learn of it from NCCL or by their
   /// deadline. True if the family was in order until now.
   bool report_failure(std::string_view reason) { return core_->report_failure(reason); }

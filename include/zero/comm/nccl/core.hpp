@@ -195,6 +195,13 @@ class NcclCore final : public NcclRetired {
     return progress_.oldest() == nullptr;
   }
 
+  void confirm() {
+    Lock const lock = this->lock();
+    if (!closed_ && !line_.family().failed()) progress_.look();
+    line_.family().throw_if_failed({.operation = "report"});
+  }
+  [[nodiscard]] std::int64_t const* ended() const noexcept { return progress_.ended(); }
+
   bool report_failure(std::string_view reason) {
     Lock const lock = this->lock();
     if (closed_) return false;

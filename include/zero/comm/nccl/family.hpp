@@ -14,6 +14,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -75,6 +76,12 @@ class NcclFamily {
     });
     return !late_.empty();
   }
+  /// Sets a word, in memory that kernels read, once the family has failed.
+  void warn(std::int64_t* word) {
+    words_.push_back(word);
+    if (failed_) A::poke(word, 1);
+  }
+  void warn_no_more(std::int64_t* word) noexcept { std::erase(words_, word); }
   /// From now on graphs may hold collectives of the family.
   void capture() noexcept { captured_ = true; }
 
@@ -104,6 +111,8 @@ class NcclFamily {
     if (failed_) return false;
     failed_ = true;
     sentence_ = std::move(sentence);
+    // Before streams drain and run on with what never came.
+    for (std::int64_t* const word : words_) A::poke(word, 1);
     if (!abort(members_)) {
       sentence_ += Message({"; NCCL did not return from the abort within ",
                             std::to_string(grace_s_),
@@ -264,6 +273,7 @@ class NcclFamily {
   bool failed_ = false;
   bool captured_ = false;
   std::vector<Late> late_;
+  std::vector<std::int64_t*> words_;
   std::string sentence_;
   std::vector<Member> members_;
   bool root_gone_ = false;

@@ -39,6 +39,7 @@ class NcclProgress {
     NcclActivity const activity{.operation = "init"};
     line_.require(flights_.create(), activity);
     line_.require(replays_.create(), activity);
+    line_.family().warn(replays_.ended());
     for (typename A::Event& event : captured_) {
       line_.require(A::event_create(&event), activity);
       ++events_;
@@ -47,8 +48,11 @@ class NcclProgress {
   void destroy() noexcept {
     for (; events_ > 0; --events_) static_cast<void>(A::event_destroy(captured_[events_ - 1]));
     flights_.destroy();
+    line_.family().warn_no_more(replays_.ended());
     replays_.destroy();
   }
+  /// A word for kernels, not zero once the family has ended; null before `create`.
+  [[nodiscard]] std::int64_t const* ended() const noexcept { return replays_.ended(); }
 
   /// Waits until a collective fewer than can be told apart is under way, then enqueues one:
   /// `launch()` on the lane's stream.

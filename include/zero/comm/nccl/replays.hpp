@@ -50,6 +50,11 @@ class NcclReplays {
     counters_ = nullptr;
   }
 
+  /// Memory beside the counters for what kernels are told by the host; null before `create`.
+  [[nodiscard]] std::int64_t* ended() const noexcept {
+    return counters_ != nullptr ? &counters_->group_ended : nullptr;
+  }
+
   /// The number of a collective that is being captured. Graphs of different captures may run at
   /// once, and the counters are not atomic.
   [[nodiscard]] std::size_t number_of(Collective const& op, std::uint64_t capture) {
@@ -99,6 +104,7 @@ class NcclReplays {
 
  private:
   struct Counters {
+    std::int64_t group_ended = 0;
     std::array<std::int64_t, 2> zero_and_one{};
     std::array<std::int64_t, most> begun{};
     std::array<std::int64_t, most> ended{};
