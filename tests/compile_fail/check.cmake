@@ -10,12 +10,14 @@ cmake_path(GET SOURCE STEM name)
 # In the C locale GCC quotes with ASCII, which an expression can spell.
 set(ENV{LC_ALL} C)
 
+# Headers that stand in for those of a device's runtime.
+set(devices "${CMAKE_CURRENT_LIST_DIR}/../emulated/include")
 # A whole compilation, not -fsyntax-only, because that skips what is instantiated last.
 function(compile out_result out_text)
   set(object "${SCRATCH}/${name}.o")
   file(REMOVE "${object}")
   execute_process(
-    COMMAND "${COMPILER}" -std=c++20 -I "${INCLUDE}" ${ARGN} -c "${SOURCE}" -o "${object}"
+    COMMAND "${COMPILER}" -std=c++20 -I "${INCLUDE}" -isystem "${devices}" ${ARGN} -c "${SOURCE}" -o "${object}"
     RESULT_VARIABLE result
     OUTPUT_VARIABLE text
     ERROR_VARIABLE text)

@@ -2,6 +2,13 @@
 /// The only header that asks which compiler it is compiled by. Nothing here changes a layout.
 #pragma once
 
+#if __cplusplus <= 201703L && !(defined(_MSVC_LANG) && _MSVC_LANG > 201703L)
+#error "zero: needs C++20; compile with -std=c++20"
+// Compilers go on after that line, for thousands of others. They do not without a file.
+#define ZERO_OLDER_STANDARD <zero needs C++20>
+#include ZERO_OLDER_STANDARD
+#endif
+
 /// Marks functions whose source serves the host and, under nvcc, the device.
 #if defined(__CUDACC__)
 #define ZERO_HOST_DEVICE __host__ __device__

@@ -2,6 +2,8 @@
 /// One exception type, one throwing point.
 #pragma once
 
+#include "zero/base/config.hpp"
+
 #include <concepts>
 #include <cstdint>
 #include <cstdio>

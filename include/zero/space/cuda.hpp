@@ -25,7 +25,7 @@ namespace zero::inline v0_1::space {
 ///
 /// The class compiles wherever the runtime's header is; a translation unit that asks for kernels
 /// (`convert`, `add`, `add_squares`, `call`, `update`), as one that steps an optimizer does, is
-/// compiled by nvcc.
+/// compiled by nvcc; other compilers refuse it in a sentence.
 /// @par Errors  Error (resource) where the runtime refuses, also for work that failed before
 class Cuda {
  public:
@@ -142,6 +142,35 @@ void Cuda::update(R const& rule,
                   UpdateRates const& rates,
                   Arrays const& arrays) const {
   device::update(queue_, rule, terms, rates, arrays);
+}
+
+}  // namespace zero::inline v0_1::space
+#else
+namespace zero::inline v0_1::space {
+
+/// False, for whatever a host compiler would need kernels for.
+template <class... T>
+inline constexpr bool compiled_by_nvcc = sizeof...(T) > 1000;
+
+template <class To, class From>
+void Cuda::convert(To*, From const*, std::size_t) const {
+  static_assert(compiled_by_nvcc<To, From>, "zero: compile this file with nvcc");
+}
+template <class Sum, class From>
+void Cuda::add(Sum*, From const*, std::size_t) const {
+  static_assert(compiled_by_nvcc<Sum, From>, "zero: compile this file with nvcc");
+}
+template <class T>
+void Cuda::add_squares(ExactSum*, T const*, std::size_t) const {
+  static_assert(compiled_by_nvcc<T>, "zero: compile this file with nvcc");
+}
+template <class F>
+void Cuda::call(F const&) const {
+  static_assert(compiled_by_nvcc<F>, "zero: compile this file with nvcc");
+}
+template <class R, class Arrays>
+void Cuda::update(R const&, StepTerms const*, UpdateRates const&, Arrays const&) const {
+  static_assert(compiled_by_nvcc<R, Arrays>, "zero: compile this file with nvcc");
 }
 
 }  // namespace zero::inline v0_1::space
