@@ -12,6 +12,7 @@
 
 #include <mpi.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -39,6 +40,7 @@ class Channels {
         indices_(requests_.size()),
         statuses_(requests_.size()),
         arrived_(ranks() * 2, 0),
+        leaving_for_(ranks() * 2, 0),
         head_in_(ranks(), 0),
         head_out_(ranks(), 0),
         header_here_(ranks(), 0) {
@@ -95,6 +97,7 @@ class Channels {
         MPI_Get_count(&statuses_[static_cast<std::size_t>(i)], MPI_BYTE, &bytes);
         arrived_[peer * 2 + (what - in)] = static_cast<std::size_t>(bytes) + 1;
       }
+      if (what >= out) --leaving_[ring_slot(leaving_for_[peer * 2 + (what - out)])];
     }
     return count > 0;
   }
@@ -107,15 +110,28 @@ class Channels {
     header_here_[index(peer)] = 0;
     return receive_header(peer);
   }
-  /// True once the header that was sent `ring_slots` calls ago is MPI's no more.
-  bool header_slot_free(std::uint64_t sequence) {
+  /// True once MPI holds nothing that this rank has sent for a collective. Until then somebody has
+  /// to call MPI: it may move data only while it is called.
+  /// @param error  MPI's code if something went wrong
+  [[nodiscard]] bool has_delivered(std::uint64_t sequence, int& error) {
+    if (!by_messages_) return true;
+    if (leaving_[ring_slot(sequence)] > 0) return false;
     int done = 0;
-    MPI_Testall(
-        peers_->size(), &headers_out_[header_slot(sequence) * ranks()], &done, MPI_STATUSES_IGNORE);
-    return done != 0;
+    int const code = MPI_Testall(
+        peers_->size(), &headers_out_[ring_slot(sequence) * ranks()], &done, MPI_STATUSES_IGNORE);
+    if (code != MPI_SUCCESS) error = code;
+    return code == MPI_SUCCESS && done != 0;
+  }
+  /// True while MPI holds a chunk that this rank has sent a peer for a collective.
+  [[nodiscard]] bool delivers(int peer, std::uint64_t sequence) const noexcept {
+    for (std::size_t slot = 0; slot < 2; ++slot) {
+      bool const held = request(peer, out + slot) != MPI_REQUEST_NULL;
+      if (held && leaving_for_[index(peer) * 2 + slot] == sequence) return true;
+    }
+    return false;
   }
   int send_header(int peer, Call const& call) {
-    std::size_t const slot = header_slot(call.sequence);
+    std::size_t const slot = ring_slot(call.sequence);
     memory_->headers_out[slot] = call;
     return MPI_Isend(&memory_->headers_out[slot],
                      sizeof(Call),
@@ -175,13 +191,16 @@ class Channels {
     std::uint8_t const head = head_out_[index(peer)];
     return request(peer, out + head) == MPI_REQUEST_NULL ? staging(peer, 2 + head) : nullptr;
   }
-  int send_chunk(int peer, std::size_t bytes) {
+  /// Sends what was put into the room, a part of collective `sequence`.
+  int send_chunk(int peer, std::uint64_t sequence, std::size_t bytes) {
     if (peers_->is_near(peer)) {
       lane_to(peer).send(bytes);
       return MPI_SUCCESS;
     }
     std::uint8_t const head = head_out_[index(peer)];
     head_out_[index(peer)] ^= 1u;
+    leaving_for_[index(peer) * 2 + head] = sequence;
+    ++leaving_[ring_slot(sequence)];
     return MPI_Isend(staging(peer, 2 + head),
                      narrow_count(bytes, 1, limit_),
                      MPI_BYTE,
@@ -215,7 +234,7 @@ class Channels {
   [[nodiscard]] static constexpr std::size_t index(int peer) noexcept {
     return static_cast<std::size_t>(peer);
   }
-  [[nodiscard]] static constexpr std::size_t header_slot(std::uint64_t sequence) noexcept {
+  [[nodiscard]] static constexpr std::size_t ring_slot(std::uint64_t sequence) noexcept {
     return static_cast<std::size_t>(sequence % ring_slots);
   }
   [[nodiscard]] std::size_t ranks() const noexcept { return index(peers_->size()); }
@@ -274,7 +293,9 @@ class Channels {
   std::vector<MPI_Request> headers_out_;
   std::vector<int> indices_;
   std::vector<MPI_Status> statuses_;
-  std::vector<std::size_t> arrived_;  ///< by slot: bytes + 1
+  std::vector<std::size_t> arrived_;        ///< by slot: bytes + 1
+  std::vector<std::uint64_t> leaving_for_;  ///< by slot: the collective of the chunk sent last
+  std::array<std::uint32_t, ring_slots> leaving_{};  ///< chunks that MPI holds, by collective
   std::vector<std::uint8_t> head_in_;
   std::vector<std::uint8_t> head_out_;
   std::vector<std::uint8_t> header_here_;

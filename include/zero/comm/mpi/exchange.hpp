@@ -85,7 +85,8 @@ class Exchange {
           std::size_t const now =
               std::min(channels_->chunk_bytes() / element, hop.part.count - pair.out);
           fill(room, flight, hop, pair.out_pass, pair.out, now);
-          if (int const code = channels_->send_chunk(peer, now * element); code != MPI_SUCCESS) {
+          if (int const code = channels_->send_chunk(peer, flight.sequence, now * element);
+              code != MPI_SUCCESS) {
             error = code;
             return moved;
           }
@@ -106,7 +107,7 @@ class Exchange {
     }
   }
 
-  /// True once nothing of a collective is to be sent any more, to anybody.
+  /// True once nothing of a collective is to be sent any more, to anybody; MPI may hold some of it.
   [[nodiscard]] bool has_sent(Flight const& flight) const noexcept {
     return std::all_of(out_turn_.begin(), out_turn_.end(), [&](std::uint64_t turn) {
       return turn > flight.sequence;
@@ -122,6 +123,7 @@ class Exchange {
   /// True if this rank waits for a chunk of a peer, or for a peer to take one.
   [[nodiscard]] bool waits_for(Flight const& flight, int peer) const {
     return out_turn_[index(peer)] <= flight.sequence ||
+           channels_->delivers(peer, flight.sequence) ||
            (!flight.received && expects(flight, flight.pass, peer));
   }
 

@@ -34,7 +34,7 @@ struct Flight {
   bool matched = false;    ///< all ranks have started it and agree
   bool received = false;   ///< the result is complete
   bool told = false;       ///< peers know that this rank reads nothing more of theirs
-  bool complete = false;   ///< and no peer reads anything of this rank's
+  bool complete = false;   ///< and peers have what they need of this rank's
   bool withdrawn = false;  ///< nobody waits for it: its buffers may be gone
   std::vector<Pair> pairs{};
 

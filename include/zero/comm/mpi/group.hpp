@@ -79,9 +79,7 @@ class Group final : public Member {
     throw_if_failed(lock, op);
     std::uint64_t const sequence = flights_.posted();
     if (sequence >= ring_slots) {
-      finish(lock, op, [&] {
-        return flights_.done(sequence - ring_slots) && channels_->header_slot_free(sequence);
-      });
+      finish(lock, op, [&] { return flights_.done(sequence - ring_slots); });
     }
     begin(op);
     family_->advance();
@@ -201,7 +199,7 @@ class Group final : public Member {
       exchange_.skip_received(peer);
     }
     for (std::uint64_t s = flights_.oldest(); s < flights_.posted(); ++s) {
-      moved |= complete(flights_.at(s));
+      moved |= complete(flights_.at(s), error);
     }
     flights_.retire();
     if (error != MPI_SUCCESS) {
@@ -274,9 +272,9 @@ class Group final : public Member {
     return true;
   }
 
-  /// Done here once nothing is to come or to go; done altogether once no peer reads this rank's
-  /// memory any more.
-  bool complete(Flight& flight) {
+  /// Done here once nothing is to come or to go; done altogether once MPI has delivered what went
+  /// and no peer reads this rank's memory any more.
+  bool complete(Flight& flight, int& error) {
     if (flight.complete || !flight.received) return false;
     bool moved = false;
     if (!flight.told) {
@@ -284,6 +282,7 @@ class Group final : public Member {
       peers_.own().slot(flight.sequence).done.store(flight.sequence + 1, std::memory_order_release);
       flight.told = moved = true;
     }
+    if (!channels_->has_delivered(flight.sequence, error)) return moved;
     for (int peer = 0; peer < size(); ++peer) {
       if (reads_on(flight, peer)) return moved;
     }
