@@ -51,6 +51,7 @@ INTRINSICS = {"kernel": {"immintrin.h", "emmintrin.h", "xmmintrin.h"}}
 # A backend's library, by the beginning of the only headers that may know it.
 CUDA = {"cuda_runtime_api.h"}
 BACKENDS = {
+    "comm/mpi/pages.hpp": {"sys/mman.h", "unistd.h"},
     "comm/mpi": {"mpi.h"},
     "comm/in_process_cuda": CUDA,
     "comm/nccl.hpp": CUDA | {"nccl.h", "nccl_device/core.h"},

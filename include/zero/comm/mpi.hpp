@@ -64,11 +64,12 @@ class Mpi {
 
   /// A group of the ranks of `comm`, in its order.
   /// @par Collective  yes, over `comm`; blocks
-  /// @par Cost        a window of `options.shared_bytes` and about 140 KB per rank, of which only
-  ///   what is used takes memory; `options.exchange_bytes` of staging
+  /// @par Cost        a window of `options.shared_bytes` per rank, of which only what is allocated
+  ///   takes memory; about 140 KB per rank; `options.exchange_bytes` of staging
   /// @throws Error (invalid_argument) if MPI is not running or its thread level does not suffice,
   ///   for MPI_COMM_NULL or a deadline that is none; (communication) if a rank does not come within
-  ///   the deadline or has other options; (resource) if MPI refuses the window
+  ///   the deadline or has other options; (resource) on all ranks if MPI refuses one
+  ///   of them the window, or there are no pages for it
   explicit Mpi(MPI_Comm comm, Options const& options = {}) {
     mpi::detail::require_usable(comm, options);
     auto family = std::make_shared<mpi::detail::Family>(comm, options);
@@ -128,7 +129,7 @@ class Mpi {
   /// Divides the group: ranks of one color form a new group, ordered by key, then by rank. It
   /// shares this group's pool and its fate: an error in either ends both.
   /// @par Collective  yes; blocks; allocates
-  /// @throws Error (communication) as `wait` does
+  /// @throws Error (communication) as `wait` does; (resource) as construction does
   [[nodiscard]] Mpi split(int color, int key) {
     zero::detail::SplitChoice const mine{color, key};
     std::vector<zero::detail::SplitChoice> all(static_cast<std::size_t>(size_));
@@ -151,10 +152,8 @@ class Mpi {
     for (int const member : members) world.push_back(group_->world_rank(member));
     auto window = std::make_shared<mpi::detail::Window>();
     if (family->window->shared()) {
-      window =
-          family->make_window(family->blocking.divide(part, family->node_of(family->rank()), place),
-                              static_cast<int>(members.size()),
-                              0);
+      MPI_Comm const node = family->blocking.divide(part, family->node_of(family->rank()), place);
+      window = family->make_window(part, static_cast<int>(members.size()), node, 0);
     }
     return Mpi(
         std::make_shared<Group>(family, part, world, place, std::move(window), Reduction::native),

@@ -7,11 +7,13 @@
 
 #include <mpi.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <future>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -68,18 +70,9 @@ class Blocking {
   [[nodiscard]] State poll(char const* name,
                            State const& state,
                            int (*start)(State&, MPI_Request&)) {
-    auto kept = std::make_unique<State>(state);
-    MPI_Request request = MPI_REQUEST_NULL;
-    check(start(*kept, request), name);
-    bool const done = look([&] {
-      int complete = 0;
-      check(MPI_Test(&request, &complete, MPI_STATUS_IGNORE), name);
-      return complete != 0;
-    });
-    if (done) return std::move(*kept);
-    // MPI may still write there.
-    static_cast<void>(kept.release());
-    give_up(name);
+    auto const done = poll(name, state, start, deadline_);
+    if (done == nullptr) give_up(name);
+    return std::move(*done);
   }
 
   /// Looks until `ready()`.
@@ -87,7 +80,7 @@ class Blocking {
   /// @throws Error (communication) after the deadline
   template <class Ready>
   void wait(char const* what, Ready const& ready) {
-    if (!look(ready)) give_up(what);
+    if (!look(ready, deadline_)) give_up(what);
   }
 
   /// Returns when all ranks have come here.
@@ -100,23 +93,23 @@ class Blocking {
   /// What every rank gives, in rank order.
   template <class T>
   [[nodiscard]] std::vector<T> gather(MPI_Comm comm, int size, T const& mine) {
-    struct State {
-      MPI_Comm comm;
-      T mine;
-      std::vector<T> all;
-    };
-    State const state{comm, mine, std::vector<T>(static_cast<std::size_t>(size))};
-    return poll<State>(
-               "MPI_Iallgather",
-               state,
-               [](State& s, MPI_Request& request) {
-                 constexpr int bytes = sizeof(T);
-                 return MPI_Iallgather(
-                     &s.mine, bytes, MPI_BYTE, s.all.data(), bytes, MPI_BYTE, s.comm, &request);
-               })
-        .all;
+    return poll<Gathering<T>>("MPI_Iallgather", {comm, size, mine}, Gathering<T>::start).all;
   }
 
+  /// Finds out whether some rank cannot go on, so that none goes on without it.
+  /// @param problem  of this rank, or empty
+  /// @return the first rank's problem, the same on all ranks; empty if there is none
+  [[nodiscard]] std::string first_problem(MPI_Comm comm, int size, std::string const& problem) {
+    struct Words {
+      char text[512];
+    } mine{};
+    problem.copy(mine.text, sizeof mine.text - 1);
+    Gathering<Words> const state{comm, size, mine};
+    if (problem.empty()) return first_of(poll("MPI_Iallgather", state, state.start).all);
+    // Others may be where they cannot hear of it. This rank knows enough.
+    auto const heard = poll("MPI_Iallgather", state, state.start, std::min(deadline_, patience));
+    return heard == nullptr ? problem : first_of(heard->all);
+  }
   /// A communicator of the library's own with the ranks of `comm`, whose errors are returned.
   [[nodiscard]] MPI_Comm duplicate(MPI_Comm comm) {
     struct State {
@@ -172,9 +165,57 @@ class Blocking {
     return comm;
   }
 
+  using Seconds = std::chrono::duration<double>;
+  /// For telling others of what this rank knows already.
+  static constexpr Seconds patience{1};
+
+  template <class T>
+  struct Gathering {
+    Gathering(MPI_Comm among, int size, T const& own)
+        : comm(among), mine(own), all(static_cast<std::size_t>(size)) {}
+    static int start(Gathering& state, MPI_Request& request) {
+      constexpr int bytes = sizeof(T);
+      return MPI_Iallgather(
+          &state.mine, bytes, MPI_BYTE, state.all.data(), bytes, MPI_BYTE, state.comm, &request);
+    }
+    MPI_Comm comm;
+    T mine;
+    std::vector<T> all;
+  };
+
+  template <class Words>
+  [[nodiscard]] static std::string first_of(std::vector<Words> const& all) {
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      std::string_view const text(all[rank].text);
+      if (!text.empty()) return Message({"rank ", rank, ": ", text}).text();
+    }
+    return {};
+  }
+
+  /// Completes what `start(state, request)` starts; null if that takes longer than `limit`.
+  template <class State>
+  [[nodiscard]] std::unique_ptr<State> poll(char const* name,
+                                            State const& state,
+                                            int (*start)(State&, MPI_Request&),
+                                            Seconds limit) {
+    auto kept = std::make_unique<State>(state);
+    MPI_Request request = MPI_REQUEST_NULL;
+    check(start(*kept, request), name);
+    bool const done = look(
+        [&] {
+          int complete = 0;
+          check(MPI_Test(&request, &complete, MPI_STATUS_IGNORE), name);
+          return complete != 0;
+        },
+        limit);
+    // MPI may still write there.
+    if (!done) static_cast<void>(kept.release());
+    return kept;
+  }
+
   template <class Ready>
-  [[nodiscard]] bool look(Ready const& ready) const {
-    auto const end = Clock::now() + deadline_;
+  [[nodiscard]] static bool look(Ready const& ready, Seconds limit) {
+    auto const end = Clock::now() + limit;
     for (Backoff backoff; !ready(); backoff.pause()) {
       if (Clock::now() > end) return false;
     }
@@ -192,7 +233,7 @@ class Blocking {
     fail(ErrorKind::communication, complaint_, {.rank = rank_, .operation = operation_});
   }
 
-  std::chrono::duration<double> deadline_;
+  Seconds deadline_;
   int rank_ = -1;
   bool by_thread_ = false;
   bool lost_ = false;

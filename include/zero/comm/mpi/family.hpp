@@ -55,8 +55,9 @@ class Family {
       : options(wanted), blocking(comm, wanted.deadline_s), comm_(blocking.duplicate(comm)) {
     check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
     check(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
-    window = options.shared_memory ? make_window(node_of_this_rank(), size_, options.shared_bytes)
-                                   : std::make_shared<Window>();
+    window = options.shared_memory
+                 ? make_window(comm_, size_, node_of_this_rank(), options.shared_bytes)
+                 : std::make_shared<Window>();
     find_nodes();
     if (window->shared()) {
       pool = std::make_shared<Pool>(window, window->pool(node_rank(rank_)), options.shared_bytes);
@@ -82,14 +83,15 @@ class Family {
     if (done == 0) static_cast<void>(incoming_.release());
   }
 
-  /// The window of a group's ranks on this node.
+  /// The window of a group's ranks on this node. Collective over the group; blocks.
   /// @param size        of the group, over all nodes
   /// @param pool_bytes  room for the trainer's memory
-  [[nodiscard]] std::shared_ptr<Window> make_window(MPI_Comm node,
+  [[nodiscard]] std::shared_ptr<Window> make_window(MPI_Comm group,
                                                     int size,
+                                                    MPI_Comm node,
                                                     std::size_t pool_bytes) {
     std::size_t const chunk = chunk_bytes(options.exchange_bytes, options.message_bytes, size);
-    return std::make_shared<Window>(blocking, node, pool_bytes, chunk);
+    return std::make_shared<Window>(blocking, group, size, node, pool_bytes, chunk);
   }
 
   /// A communicator with all ranks, for a group. Collective; blocks.

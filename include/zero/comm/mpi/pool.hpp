@@ -4,6 +4,7 @@
 
 #include "zero/base/bytes.hpp"
 #include "zero/base/error.hpp"
+#include "zero/comm/mpi/pages.hpp"
 #include "zero/concepts/memory.hpp"
 
 #include <cstddef>
@@ -59,6 +60,12 @@ class Pool {
       }
       at = piece->first + piece->second;
     }
+    if (!get_pages(base_ + at, bytes)) {
+      fail(ErrorKind::resource,
+           {"the file system of shared memory, usually /dev/shm, is full: it has no room for ",
+            bytes,
+            " bytes of the window"});
+    }
     taken_.emplace(at, bytes);
     used_ += bytes;
     return base_ + at;
@@ -94,7 +101,8 @@ class SharedAllocator {
   SharedAllocator() = default;
 
   /// Zero bytes give null.
-  /// @throws Error (resource) if the window is exhausted, saying how much is left
+  /// @par Cost  all pages of the block are got now
+  /// @throws Error (resource) if the window is exhausted, saying how much is left, or /dev/shm is
   [[nodiscard]] void* allocate(std::size_t bytes, std::size_t alignment) {
     return pool_ == nullptr ? HostAllocator().allocate(bytes, alignment)
                             : pool_->take(bytes, alignment);

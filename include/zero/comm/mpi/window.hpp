@@ -8,6 +8,7 @@
 #include "zero/comm/mpi/control.hpp"
 #include "zero/comm/mpi/lane.hpp"
 #include "zero/comm/mpi/library.hpp"
+#include "zero/comm/mpi/pages.hpp"
 
 #include <mpi.h>
 
@@ -16,6 +17,7 @@
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <string>
 #include <vector>
 
 namespace zero::inline v0_1::mpi::detail {
@@ -32,9 +34,16 @@ class Window {
   /// Private memory.
   Window() : own_(new Control), blocks_{own_.get()}, pools_{nullptr} {}
 
-  /// Collective over `node`; takes the communicator over.
+  /// Collective over `all`, the group, of which `node` is the part on this node; takes `node` over.
+  /// @param group_size   ranks of `all`
   /// @param chunk_bytes  of one chunk between two ranks
-  Window(Blocking& blocking, MPI_Comm node, std::size_t pool_bytes, std::size_t chunk_bytes)
+  /// @throws Error (resource) on all ranks if the memory of one of them is not to be had
+  Window(Blocking& blocking,
+         MPI_Comm all,
+         int group_size,
+         MPI_Comm node,
+         std::size_t pool_bytes,
+         std::size_t chunk_bytes)
       : node_(node), chunk_bytes_(round_up(chunk_bytes, 64)) {
     int size = 0;
     int rank = 0;
@@ -44,7 +53,14 @@ class Window {
     std::size_t const pools = round_up(control_bytes + ranks * sizeof(Lane), alignment);
     std::size_t const chunks = pools + round_up(pool_bytes, alignment);
     std::size_t const per_lane = size > 1 ? chunks_under_way * chunk_bytes_ : 0;
-    allocate(blocking, chunks + ranks * per_lane + alignment);
+    std::string problem = allocate(blocking, chunks + ranks * per_lane + alignment);
+    if (problem.empty() && !get_own(rank, size, pools, chunks)) {
+      problem =
+          "the file system of shared memory, usually /dev/shm, is full; make room there or set "
+          "Options::shared_memory to false";
+    }
+    problem = blocking.first_problem(all, group_size, problem);
+    if (!problem.empty()) fail(ErrorKind::resource, problem);
     for (int peer = 0; peer < size; ++peer) {
       std::byte* const base = start_of(peer);
       std::byte* const lanes = base + control_bytes;
@@ -109,7 +125,20 @@ class Window {
   static constexpr std::size_t control_bytes =
       (sizeof(Control) + alignment - 1) / alignment * alignment;
 
-  void allocate(Blocking& blocking, std::size_t bytes) {
+  /// Everything of this rank's but the pool, which gets what is taken from it.
+  [[nodiscard]] bool get_own(int rank, int size, std::size_t pools, std::size_t chunks) const {
+    std::byte* const base = start_of(rank);
+    bool all = get_pages(base, pools);
+    for (int peer = 0; peer < size; ++peer) {
+      std::size_t const bytes = chunks_under_way * chunk_bytes_;
+      if (peer == rank) continue;
+      all = all && get_pages(base + chunks + static_cast<std::size_t>(peer) * bytes, bytes);
+    }
+    return all;
+  }
+
+  /// Why there is no window for this rank; empty if there is one.
+  [[nodiscard]] std::string allocate(Blocking& blocking, std::size_t bytes) {
     struct State {
       MPI_Comm node;
       MPI_Aint bytes;
@@ -127,12 +156,12 @@ class Window {
       return result;
     });
     if (code != MPI_SUCCESS) {
-      fail(ErrorKind::resource,
-           {"MPI cannot share ",
-            bytes,
-            " bytes between the ranks of a node: ",
-            error_text(code),
-            "; lower Options::shared_bytes or set Options::shared_memory to false"});
+      return Message({"MPI cannot share ",
+                      bytes,
+                      " bytes between the ranks of a node; lower Options::shared_bytes or set "
+                      "Options::shared_memory to false: ",
+                      error_text(code)})
+          .text();
     }
     window_ = state.window;
     check(MPI_Win_set_errhandler(window_, MPI_ERRORS_RETURN), "MPI_Win_set_errhandler");
@@ -141,10 +170,10 @@ class Window {
     check(MPI_Win_get_attr(window_, MPI_WIN_MODEL, static_cast<void*>(&model), &found),
           "MPI_Win_get_attr");
     if (found == 0 || *model != MPI_WIN_UNIFIED) {
-      fail(ErrorKind::resource,
-           "MPI's windows are not coherent here; set Options::shared_memory to false");
+      return "MPI's windows are not coherent here; set Options::shared_memory to false";
     }
     check(MPI_Win_lock_all(MPI_MODE_NOCHECK, window_), "MPI_Win_lock_all");
+    return {};
   }
 
   /// A rank's memory, in this process's addresses. Mappings are whole pages, so that all ranks
