@@ -51,14 +51,6 @@ TEST_CASE("where MPI allows threads, every call ends by the deadline, and the re
       });
 }
 
-TEST_CASE("ranks with different options are told so, all of them") {
-  if (mpi_tests::world_size() < 2) return;
-  auto options = mpi_tests::options(Route::exchange);
-  if (mpi_tests::world_rank() == 1) options.exchange_bytes += 4096;
-  CHECK(error_of([&] { Comm comm(MPI_COMM_WORLD, options); }).find("different Options") !=
-        std::string::npos);
-}
-
 TEST_CASE("the window's pool: alignment, reuse, exhaustion") {
   mpi_tests::with_group<zero::mpi::Ordered>(mpi_tests::world_size(), Route::window, [](auto& comm) {
     auto allocator = comm.allocator();

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace zero::inline v0_1::detail {
 
@@ -34,15 +35,25 @@ struct Failure {
   std::string reason{};     ///< thrown: the text of the exception
 };
 
-/// A collective in words; groups are split by an internal exchange that has a name of its own.
+/// Groups are split and closed by internal exchanges that have names of their own.
 inline constexpr int split_bucket = -2;
+inline constexpr int close_bucket = -3;
 
+/// The name of an internal exchange; empty for a collective of the caller's.
+[[nodiscard]] constexpr std::string_view internal_name(Collective const& op) noexcept {
+  if (op.bucket == split_bucket) return "split";
+  return op.bucket == close_bucket ? "close" : "";
+}
+
+/// A collective in words.
 [[nodiscard]] inline std::string describe_call(Collective const& op) {
-  return op.bucket == split_bucket ? std::string("split") : describe(op);
+  std::string_view const own = internal_name(op);
+  return own.empty() ? describe(op) : std::string(own);
 }
 
 [[nodiscard]] inline std::string operation_name(Collective const& op) {
-  return op.bucket == split_bucket ? std::string("split") : std::string(name(op.op));
+  std::string_view const own = internal_name(op);
+  return std::string(own.empty() ? name(op.op) : own);
 }
 
 /// The failure as one sentence that names the ranks, the operation and the bucket.

@@ -63,16 +63,22 @@ class Mpi {
   using Ticket = zero::detail::Ticket<Group>;
 
   /// A group of the ranks of `comm`, in its order.
+  ///
+  /// Groups that are used at once come from `split` of one `Mpi`, or have a progress thread each:
+  /// who waits in one family advances nothing of another, so that two ranks that wait in two
+  /// families would wait for each other. A family with `ProgressThread::sole` is alone in its
+  /// process.
   /// @par Collective  yes, over `comm`; blocks
   /// @par Cost        a window of `options.shared_bytes` per rank, of which only what is allocated
   ///   takes memory; about 140 KB per rank; `options.exchange_bytes` of staging
   /// @throws Error (invalid_argument) if MPI is not running or its thread level does not suffice,
-  ///   for MPI_COMM_NULL or a deadline that is none; (communication) if a rank does not come within
-  ///   the deadline or has other options; (resource) on all ranks if MPI refuses one
+  ///   for MPI_COMM_NULL, a deadline that is none, a negative node or a second family beside
+  ///   `ProgressThread::sole`; (communication) if a rank does not come within the deadline or has
+  ///   other options; (resource) on all ranks if MPI refuses one
   ///   of them the window, or there are no pages for it
   explicit Mpi(MPI_Comm comm, Options const& options = {}) {
     mpi::detail::require_usable(comm, options);
-    auto family = std::make_shared<mpi::detail::Family>(comm, options);
+    auto family = std::make_shared<mpi::detail::Family>(comm, options, Reduction::native);
     std::lock_guard const lock(family->mutex);
     std::vector<int> world;
     for (int rank = 0; rank < family->size(); ++rank) world.push_back(rank);
@@ -112,7 +118,7 @@ class Mpi {
   /// @throws Error (communication) if the ranks disagree or one of them has failed
   Ticket start(Collective const& op) {
     zero::detail::check_arguments(op, rank_, size_);
-    return Ticket(group_, group_->post(op), rank_);
+    return Ticket(group_, open().post(op), rank_);
   }
 
   /// Blocks until the collective is done on every rank, working on all under way meanwhile. In any
@@ -124,7 +130,9 @@ class Mpi {
   /// Never blocks.
   /// @par Cost  under 1 µs if nothing is under way, else at most 256 KiB of each peer's data per
   ///   collective
-  void progress() noexcept { group_->progress(); }
+  void progress() noexcept {
+    if (group_ != nullptr) group_->progress();
+  }
 
   /// Divides the group: ranks of one color form a new group, ordered by key, then by rank. It
   /// shares this group's pool and its fate: an error in either ends both.
@@ -163,32 +171,31 @@ class Mpi {
   /// Memory that peers on this node read directly, for the whole family. Whatever was allocated
   /// from it must be given back before `close`.
   [[nodiscard]] mpi::SharedAllocator allocator() const {
-    return mpi::SharedAllocator(group_->family()->pool);
+    return mpi::SharedAllocator(open().family()->pool);
   }
 
   /// What is really in use, and what has gone which way on this rank. Local.
-  [[nodiscard]] mpi::Transport transport() const { return group_->transport(); }
+  [[nodiscard]] mpi::Transport transport() const { return open().transport(); }
 
   /// Ends the whole family of groups because this rank cannot go on: every peer's present or next
   /// call throws Error (communication) with this reason in it. Stays up to 0.1 s to get it out.
   /// @return true if the family was in order until now, so that this is the original failure
-  bool report_failure(std::string_view reason) { return group_->report(reason); }
+  bool report_failure(std::string_view reason) {
+    return group_ != nullptr && group_->report(reason);
+  }
 
   /// Frees what MPI holds for this group, and for the family with the group that was constructed
-  /// first, which must be the last. Optional; before MPI_Finalize. Afterwards only destruction is
-  /// allowed.
+  /// first, which must be the last. Optional; before MPI_Finalize. Afterwards every call of this
+  /// handle but destruction and `progress` throws Error (invalid_argument).
   /// @par Collective  yes; blocks
-  /// @throws Error (invalid_argument) if memory of `allocator()` is in use; (communication) as
+  /// @throws Error (invalid_argument), with nothing closed, if memory of `allocator()` is in use, a
+  ///   collective is under way or a group is open that was split from the first; (communication) as
   ///   `wait` does
   void close() {
-    auto const family = group_->family();
+    auto const family = open().family();
     bool const last = group_->is_first();
-    if (last && family->pool != nullptr && family->pool->pieces() > 0) {
-      fail(ErrorKind::invalid_argument,
-           {"close() while ", family->pool->pieces(), " blocks of the shared window are in use"},
-           {.rank = rank_, .operation = "close"});
-    }
-    run(*this, {.op = Op::all_gather, .dtype = DType::u8, .bucket = -1});
+    group_->check_closable();
+    run(*this, {.op = Op::all_gather, .dtype = DType::u8, .bucket = zero::detail::close_bucket});
     group_->close();
     group_.reset();
     if (last) family->close();
@@ -197,6 +204,13 @@ class Mpi {
  private:
   Mpi(std::shared_ptr<Group> group, int rank) noexcept
       : group_(std::move(group)), rank_(rank), size_(group_->size()) {}
+
+  [[nodiscard]] Group& open() const {
+    if (group_ == nullptr) {
+      fail(ErrorKind::invalid_argument, "the MPI communicator is closed", {.rank = rank_});
+    }
+    return *group_;
+  }
 
   void leave() noexcept {
     if (group_ == nullptr) return;

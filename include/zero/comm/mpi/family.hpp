@@ -3,7 +3,9 @@
 #pragma once
 
 #include "zero/comm/failure.hpp"
+#include "zero/comm/mpi/agreement.hpp"
 #include "zero/comm/mpi/blocking.hpp"
+#include "zero/comm/mpi/census.hpp"
 #include "zero/comm/mpi/library.hpp"
 #include "zero/comm/mpi/pool.hpp"
 #include "zero/comm/mpi/window.hpp"
@@ -51,14 +53,19 @@ class Member {
 class Family {
  public:
   /// Collective over the trainer's communicator, which stays the trainer's.
-  Family(MPI_Comm comm, Options const& wanted)
-      : options(wanted), blocking(comm, wanted.deadline_s), comm_(blocking.duplicate(comm)) {
+  Family(MPI_Comm comm, Options const& wanted, bool native)
+      : options(wanted),
+        blocking(comm, wanted.deadline_s),
+        entry_(wanted.progress_thread == ProgressThread::sole),
+        comm_(blocking.duplicate(comm)) {
     check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
     check(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
+    agree_on_options(blocking, comm_, rank_, size_, options, native);
     window = options.shared_memory
                  ? make_window(comm_, size_, node_of_this_rank(), options.shared_bytes)
                  : std::make_shared<Window>();
-    find_nodes();
+    // The window's ranks are in the order of the family's: a node is named after its first.
+    nodes_ = blocking.gather(comm_, size_, window->first(blocking, rank_));
     if (window->shared()) {
       pool = std::make_shared<Pool>(window, window->pool(node_rank(rank_)), options.shared_bytes);
     }
@@ -111,6 +118,8 @@ class Family {
 
   void join(Member* member) { members_.push_back(member); }
   void leave(Member* member) { std::erase(members_, member); }
+  /// Groups that this rank has neither closed nor destroyed.
+  [[nodiscard]] std::size_t members() const noexcept { return members_.size(); }
 
   /// One look at everything under way in any group; true if something moved.
   bool advance() {
@@ -170,6 +179,7 @@ class Family {
     }
     window->close(blocking);
     blocking.release(comm_);
+    entry_.remove();
   }
 
   Options const options;
@@ -186,27 +196,6 @@ class Family {
     MPI_Comm const node = blocking.divide(machine, *options.node, rank_);
     blocking.release(machine);
     return node;
-  }
-
-  /// Learns every rank's node by the number of its first rank, and that all ranks want the same.
-  void find_nodes() {
-    struct Facts {
-      std::int64_t shared, pool, exchange, message;
-      bool operator==(Facts const&) const = default;
-    };
-    Facts const mine{options.shared_memory ? 1 : 0,
-                     static_cast<std::int64_t>(options.shared_bytes),
-                     static_cast<std::int64_t>(options.exchange_bytes),
-                     static_cast<std::int64_t>(options.message_bytes)};
-    std::vector<Facts> const all = blocking.gather(comm_, size_, mine);
-    for (int peer = 1; peer < size_; ++peer) {
-      if (all[static_cast<std::size_t>(peer)] == all[0]) continue;
-      fail(ErrorKind::communication,
-           {"ranks 0 and ", peer, " were constructed with different Options"},
-           {.rank = rank_, .operation = "construction"});
-    }
-    // The window's ranks are in the order of the family's.
-    nodes_ = blocking.gather(comm_, size_, window->first(blocking, rank_));
   }
 
   [[nodiscard]] Board& board() noexcept { return window->control(0)->board; }
@@ -282,6 +271,7 @@ class Family {
     if (thread_.joinable()) thread_.join();
   }
 
+  Entry entry_;
   MPI_Comm comm_;
   int rank_ = -1;
   int size_ = 0;

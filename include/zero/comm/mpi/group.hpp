@@ -144,6 +144,30 @@ class Group final : public Member {
     return family_->record(failure);
   }
 
+  /// @throws Error (invalid_argument) if something of this rank's would outlive the group
+  void check_closable() {
+    Lock const lock(family_->mutex);
+    zero::ErrorContext const context{.rank = own_number(), .operation = "close"};
+    bool const first = is_first();
+    if (first && family_->pool != nullptr && family_->pool->pieces() > 0) {
+      fail(ErrorKind::invalid_argument,
+           {"close() while ", family_->pool->pieces(), " blocks of the shared window are in use"},
+           context);
+    }
+    if (first && family_->members() > 1) {
+      fail(ErrorKind::invalid_argument,
+           {"close() of the group constructed first while ",
+            family_->members() - 1,
+            " groups split from it are open"},
+           context);
+    }
+    if (!flights_.none()) {
+      fail(ErrorKind::invalid_argument,
+           {"close() while [", describe_oldest(), "] is under way: wait for it before"},
+           context);
+    }
+  }
+
   /// Collective; blocks. After a collective that told all ranks to come here.
   void close() {
     Lock const lock(family_->mutex);

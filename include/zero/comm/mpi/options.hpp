@@ -36,7 +36,7 @@ enum class ProgressThread : std::uint8_t {
   off,       ///< nobody: call `progress()` now and then, as the optimizer does in its own loops
   multiple,  ///< a thread of the library; MPI must provide MPI_THREAD_MULTIPLE
   sole,      ///< the same under MPI_THREAD_SERIALIZED: the trainer calls MPI itself only while no
-             ///< communicator of this library exists
+             ///< communicator of this library exists, and there is one family of them at a time
 };
 
 /// Settings of a family of groups; the same on all ranks, but for `node`.
@@ -45,7 +45,8 @@ struct Options {
   double deadline_s = 600;
   /// Do ranks of one node share a window? If not, every rank counts as a node of its own.
   bool shared_memory = true;
-  /// Treats ranks that give different numbers as if they were on different machines.
+  /// Treats ranks that give different numbers as if they were on different machines. Given by all
+  /// ranks or by none; not negative.
   std::optional<int> node{};
   /// Room for `allocator()` in the window of one rank. Memory that is never used costs no pages.
   std::size_t shared_bytes = 64 * MiB;

@@ -1,0 +1,76 @@
+/// @file
+/// Options that all ranks have to give alike.
+#pragma once
+
+#include "zero/base/error.hpp"
+#include "zero/comm/mpi/blocking.hpp"
+#include "zero/comm/mpi/options.hpp"
+
+#include <mpi.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <vector>
+
+namespace zero::inline v0_1::mpi::detail {
+
+/// Compares what the ranks want, before anything is done in which they would wait for each other if
+/// they differ. Collective over `comm`; blocks.
+/// @throws Error on all ranks: (communication) if two of them differ, (invalid_argument) if one
+/// wants
+///   what cannot be
+inline void agree_on_options(
+    Blocking& blocking, MPI_Comm comm, int rank, int size, Options const& options, bool native) {
+  struct Facts {
+    std::int64_t node;
+    std::int64_t same[6];
+  };
+  constexpr char const* names[] = {"mpi::Native",
+                                   "shared_memory",
+                                   "shared_bytes",
+                                   "exchange_bytes",
+                                   "message_bytes",
+                                   "node.has_value()"};
+  Facts const mine{options.node.value_or(0),
+                   {native ? 1 : 0,
+                    options.shared_memory ? 1 : 0,
+                    static_cast<std::int64_t>(options.shared_bytes),
+                    static_cast<std::int64_t>(options.exchange_bytes),
+                    static_cast<std::int64_t>(options.message_bytes),
+                    options.node.has_value() ? 1 : 0}};
+  zero::ErrorContext const context{.rank = rank, .operation = "construction"};
+  std::vector<Facts> const all = blocking.gather(comm, size, mine);
+  for (int peer = 0; peer < size; ++peer) {
+    Facts const& theirs = all[static_cast<std::size_t>(peer)];
+    for (std::size_t i = 0; i < std::size(names); ++i) {
+      if (theirs.same[i] == all[0].same[i]) continue;
+      fail(ErrorKind::communication,
+           {"ranks 0 and ",
+            peer,
+            " were constructed with different Options: ",
+            names[i],
+            " is ",
+            all[0].same[i],
+            " and ",
+            theirs.same[i]},
+           context);
+    }
+    if (theirs.node >= 0) continue;
+    fail(ErrorKind::invalid_argument,
+         {"Options::node of rank ", peer, " is ", theirs.node, ", which is negative"},
+         context);
+  }
+  // MPI takes blocks of all ranks as one message.
+  std::size_t const least = 8 * static_cast<std::size_t>(size);
+  if (native && options.message_bytes < least) {
+    fail(ErrorKind::invalid_argument,
+         {"message_bytes is ",
+          options.message_bytes,
+          ", and mpi::Native needs 8 for each rank, ",
+          least},
+         context);
+  }
+}
+
+}  // namespace zero::inline v0_1::mpi::detail

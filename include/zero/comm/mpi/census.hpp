@@ -1,0 +1,86 @@
+/// @file
+/// How many families of groups a process has, since they share its one MPI.
+#pragma once
+
+#include "zero/base/error.hpp"
+#include "zero/comm/mpi/library.hpp"
+
+#include <mpi.h>
+
+#include <mutex>
+
+namespace zero::inline v0_1::mpi::detail {
+
+/// One family's entry among those of the process. MPI keeps the list, as an attribute of
+/// MPI_COMM_SELF, and throws it away in MPI_Finalize.
+///
+/// A progress thread under MPI_THREAD_SERIALIZED knows when its own family calls MPI, and of nobody
+/// else's calls: such a family is alone.
+class Entry {
+ public:
+  /// @throws Error (invalid_argument) if this family or one that is there has to be alone
+  explicit Entry(bool alone) : alone_(alone) {
+    Census& census = all();
+    std::lock_guard const lock(census.mutex);
+    if (census.has_loner) {
+      fail(
+          ErrorKind::invalid_argument,
+          "a communicator with ProgressThread::sole exists, whose thread alone may call MPI: split "
+          "that one, or close it before");
+    }
+    if (alone && census.families > 0) {
+      fail(ErrorKind::invalid_argument,
+           {"ProgressThread::sole while there are ",
+            census.families,
+            " other families of groups in this process: split one of them, or close them before"});
+    }
+    ++census.families;
+    census.has_loner = alone;
+  }
+  Entry(Entry const&) = delete;
+  Entry& operator=(Entry const&) = delete;
+  ~Entry() { remove(); }
+
+  /// Says that the family calls MPI no more.
+  void remove() noexcept {
+    if (!entered_ || !is_running()) return;
+    Census& census = all();
+    std::lock_guard const lock(census.mutex);
+    --census.families;
+    if (alone_) census.has_loner = false;
+    entered_ = false;
+  }
+
+ private:
+  struct Census {
+    std::mutex mutex;
+    int families = 0;
+    bool has_loner = false;
+  };
+
+  static int forget(MPI_Comm /*self*/, int /*key*/, void* census, void* /*unused*/) noexcept {
+    delete static_cast<Census*>(census);
+    return MPI_SUCCESS;
+  }
+  static int make_key() {
+    int key = MPI_KEYVAL_INVALID;
+    check(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, forget, &key, nullptr),
+          "MPI_Comm_create_keyval");
+    check(MPI_Comm_set_attr(MPI_COMM_SELF, key, new Census), "MPI_Comm_set_attr");
+    return key;
+  }
+  static Census& all() {
+    // A name, which MPI has no other place for; MPI runs once in a process.
+    static int const key = make_key();
+    void* census = nullptr;
+    int found = 0;
+    check(MPI_Comm_get_attr(MPI_COMM_SELF, key, static_cast<void*>(&census), &found),
+          "MPI_Comm_get_attr");
+    return *static_cast<Census*>(census);
+  }
+
+  bool alone_;
+  bool entered_ = true;
+};
+
+}  // namespace zero::inline v0_1::mpi::detail

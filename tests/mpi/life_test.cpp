@@ -1,0 +1,195 @@
+/// The beginning and the end of groups: what is refused, and that all ranks are told.
+#include "mpi/world.hpp"
+#include "zero/concepts/communicator.hpp"
+
+#include <doctest/doctest.h>
+#include <mpi.h>
+
+#include <chrono>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using mpi_tests::Route;
+using zero::Op;
+using zero::mpi::Options;
+using zero::mpi::ProgressThread;
+using Comm = zero::Mpi<>;
+
+template <class Call>
+std::string error_of(Call const& call) {
+  try {
+    call();
+  } catch (zero::Error const& error) {
+    return error.what();
+  }
+  return "no error";
+}
+bool contains(std::string const& text, std::string const& part) {
+  return text.find(part) != std::string::npos;
+}
+
+constexpr Options patient{.deadline_s = 20, .shared_bytes = zero::MiB};
+
+/// What this rank is told when only rank 1 wants `change`; and that it is told at once.
+template <class Change>
+std::string construction_error(Change const& change) {
+  Options options = patient;
+  if (mpi_tests::world_rank() == 1) change(options);
+  auto const began = std::chrono::steady_clock::now();
+  std::string const text = error_of([&] { Comm comm(MPI_COMM_WORLD, options); });
+  CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(15));
+  return text;
+}
+
+TEST_CASE("ranks with different options are told so, all of them, at once, and which they are") {
+  if (mpi_tests::world_size() < 2) return;
+  std::string const differ = "ranks 0 and 1 were constructed with different Options: ";
+  CHECK(contains(construction_error([](Options& o) { o.shared_memory = false; }),
+                 differ + "shared_memory is 1 and 0"));
+  CHECK(contains(construction_error([](Options& o) { o.shared_bytes = 4096; }),
+                 differ + "shared_bytes is 1048576 and 4096"));
+  CHECK(contains(construction_error([](Options& o) { o.exchange_bytes += 4096; }),
+                 differ + "exchange_bytes"));
+  CHECK(contains(construction_error([](Options& o) { o.message_bytes = 1000; }),
+                 differ + "message_bytes is 1073741824 and 1000"));
+  CHECK(contains(construction_error([](Options& o) { o.node = 3; }),
+                 differ + "node.has_value() is 0 and 1"));
+}
+
+TEST_CASE("ranks with different reductions are told so") {
+  if (mpi_tests::world_size() < 2) return;
+  std::string const text =
+      mpi_tests::world_rank() == 1
+          ? error_of([] { zero::Mpi<zero::mpi::Native> comm(MPI_COMM_WORLD, patient); })
+          : error_of([] { Comm comm(MPI_COMM_WORLD, patient); });
+  CHECK(contains(text, "different Options: mpi::Native is 0 and 1"));
+}
+
+TEST_CASE("one rank's negative node is everybody's error") {
+  Options options = patient;
+  int const guilty = mpi_tests::world_size() - 1;
+  options.node = mpi_tests::world_rank() == guilty ? -1 : 0;
+  std::string const text = error_of([&] { Comm comm(MPI_COMM_WORLD, options); });
+  CHECK(contains(text, "Options::node of rank " + std::to_string(guilty) + " is -1"));
+}
+
+TEST_CASE("Native refuses messages in which not every rank has its place") {
+  Options options = patient;
+  options.message_bytes = 8 * static_cast<std::size_t>(mpi_tests::world_size());
+  options.shared_memory = false;
+  CHECK(error_of([&] {
+          zero::Mpi<zero::mpi::Native> comm(MPI_COMM_WORLD, options);
+          std::vector<double> values(7, 1.0);
+          zero::run(comm,
+                    {.op = Op::all_reduce,
+                     .dtype = zero::DType::f64,
+                     .accumulate = zero::DType::f64,
+                     .count = values.size(),
+                     .send = values.data(),
+                     .recv = values.data()});
+          CHECK(values.back() == comm.size());
+          comm.close();
+        }) == "no error");
+  if (mpi_tests::world_size() < 2) return;
+  --options.message_bytes;
+  CHECK(contains(error_of([&] { zero::Mpi<zero::mpi::Native> comm(MPI_COMM_WORLD, options); }),
+                 "mpi::Native needs 8 for each rank"));
+}
+
+TEST_CASE("a family whose thread has to be the only one is alone in its process") {
+  Options sole = patient;
+  sole.progress_thread = ProgressThread::sole;
+  {
+    Comm first(MPI_COMM_WORLD, sole);
+    CHECK(contains(error_of([] { Comm second(MPI_COMM_WORLD, patient); }), "ProgressThread::sole"));
+    CHECK(contains(error_of([&] { Comm second(MPI_COMM_WORLD, sole); }), "ProgressThread::sole"));
+    Comm part = first.split(0, first.rank());
+    part.close();
+    first.close();
+    Comm next(MPI_COMM_WORLD, patient);
+    CHECK(contains(error_of([&] { Comm third(MPI_COMM_WORLD, sole); }), "1 other families"));
+    Comm beside(MPI_COMM_WORLD, patient);
+    // Neither is closed: the end of the handles is the end of the families, too.
+  }
+  Comm last(MPI_COMM_WORLD, sole);
+  last.close();
+}
+
+TEST_CASE("close is refused while something would outlive it, and works afterwards") {
+  mpi_tests::with_group<zero::mpi::Ordered>(mpi_tests::world_size(), Route::window, [](auto& comm) {
+    {
+      Comm part = comm.split(0, comm.rank());
+      CHECK(contains(error_of([&] { comm.close(); }), "1 groups split from it are open"));
+      part.close();
+    }
+    if (comm.size() == 1) return;
+    auto const ranks = static_cast<std::size_t>(comm.size());
+    std::vector<float> const send(100'000, 1.f);
+    std::vector<float> recv(send.size() * ranks);
+    // Not before this rank has tried is it done anywhere.
+    MPI_Barrier(MPI_COMM_WORLD);
+    std::optional<Comm::Ticket> ticket;
+    if (comm.rank() == 0) {
+      ticket = comm.start(
+          {.op = Op::all_gather, .count = send.size(), .send = send.data(), .recv = recv.data()});
+      CHECK(contains(error_of([&] { comm.close(); }), "close() while [all_gather of 100000"));
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (!ticket) {
+      ticket = comm.start(
+          {.op = Op::all_gather, .count = send.size(), .send = send.data(), .recv = recv.data()});
+    }
+    comm.wait(*ticket);
+    CHECK(recv.back() == 1.f);
+  });
+}
+
+TEST_CASE("after close every call says so, and none ends the process") {
+  mpi_tests::with_group<zero::mpi::Ordered>(
+      mpi_tests::world_size(), Route::window, [](auto& outer) {
+        Comm comm = outer.split(0, outer.rank());
+        comm.close();
+        std::string const closed = "the MPI communicator is closed";
+        CHECK(contains(error_of([&] {
+                         static_cast<void>(
+                             comm.start({.op = Op::all_gather, .dtype = zero::DType::u8}));
+                       }),
+                       closed));
+        CHECK(contains(error_of([&] { static_cast<void>(comm.split(0, 0)); }), closed));
+        CHECK(contains(error_of([&] { static_cast<void>(comm.transport()); }), closed));
+        CHECK(contains(error_of([&] { static_cast<void>(comm.allocator()); }), closed));
+        CHECK(contains(error_of([&] { comm.close(); }), closed));
+        comm.progress();
+        CHECK_FALSE(comm.report_failure("too late"));
+        Comm::Ticket none;
+        comm.wait(none);
+        // The family is not.
+        zero::run(outer, {.op = Op::all_gather, .dtype = zero::DType::u8});
+      });
+}
+
+TEST_CASE("a rank that closes where others call a collective is said to do that") {
+  if (mpi_tests::world_size() < 2) return;
+  Comm comm(MPI_COMM_WORLD, patient);
+  float const mine = 1;
+  std::vector<float> all(static_cast<std::size_t>(comm.size()));
+  std::string const text = error_of([&] {
+    if (comm.rank() == 1) {
+      comm.close();
+    } else {
+      zero::run(comm,
+                {.op = Op::all_gather, .count = 1, .send = &mine, .recv = all.data(), .bucket = 4});
+    }
+  });
+  CHECK(contains(text, "rank 1 called [close] where rank 0 called [all_gather of 1 "));
+  CHECK(contains(text, comm.rank() == 1 ? ", in close" : ", in all_gather, bucket 4"));
+  MPI_Barrier(MPI_COMM_WORLD);
+}
+
+}  // namespace
