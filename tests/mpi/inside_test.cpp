@@ -10,13 +10,17 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
 
 using mpi_tests::Route;
 using zero::Op;
+using Comm = zero::Mpi<>;
 
 /// Where the library keeps its requests to send; null while nobody wants to know.
 std::vector<MPI_Request*>* sends = nullptr;
@@ -25,6 +29,9 @@ bool refuse_window = false;
 /// What this rank gets to see as its part of a window, if it is not null, and its place there.
 void* own_window = nullptr;
 int own_place = 0;
+/// Done once, inside of the next MPI_Test or instead of the next MPI_Ibarrier.
+std::function<void()> in_test;
+std::function<int()> instead_of_barrier;
 
 template <class Call>
 std::string error_of(Call const& call) {
@@ -49,6 +56,14 @@ int MPI_Isend(void const* data,
               MPI_Request* request) {
   if (sends != nullptr) sends->push_back(request);
   return PMPI_Isend(data, count, type, target, tag, comm, request);
+}
+int MPI_Test(MPI_Request* request, int* done, MPI_Status* status) {
+  if (auto const now = std::exchange(in_test, nullptr)) now();
+  return PMPI_Test(request, done, status);
+}
+int MPI_Ibarrier(MPI_Comm comm, MPI_Request* request) {
+  if (auto const now = std::exchange(instead_of_barrier, nullptr)) return now();
+  return PMPI_Ibarrier(comm, request);
 }
 int MPI_Win_allocate_shared(
     MPI_Aint bytes, int unit, MPI_Info info, MPI_Comm comm, void* memory, MPI_Win* window) {
@@ -129,6 +144,115 @@ TEST_CASE("a split that gets no pages leaves its family in order") {
     CHECK(text.find("rank 1: MPI cannot share") != std::string::npos);
     zero::run(comm, {.op = Op::all_gather, .dtype = zero::DType::u8});
   });
+}
+
+/// Waits for the other of the first two processes.
+void meet() {
+  int const other = 1 - mpi_tests::world_rank();
+  int token = 0;
+  MPI_Sendrecv_replace(&token, 1, MPI_INT, other, 7, other, 7, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+}
+
+/// Rank 0 gives its buffer up by `fail(comm, ticket)` and writes to it while rank 1 is about to
+/// read it, having looked for failures already.
+/// @return what rank 1's wait says
+template <class Fail>
+std::string wait_on_changed_buffer(Fail const& fail) {
+  std::string text;
+  MPI_Comm pair = MPI_COMM_NULL;
+  bool const inside = mpi_tests::world_rank() < 2;
+  MPI_Comm_split(MPI_COMM_WORLD, inside ? 0 : MPI_UNDEFINED, mpi_tests::world_rank(), &pair);
+  if (inside) {
+    Comm comm(pair, mpi_tests::options(Route::window));
+    constexpr std::size_t count = 5000;
+    auto allocator = comm.allocator();
+    auto* const send = static_cast<float*>(allocator.allocate(count * sizeof(float), 64));
+    std::fill_n(send, count, 1.f);
+    std::vector<float> recv(2 * count, 0.f);
+    zero::Collective const gather{
+        .op = Op::all_gather, .count = count, .send = send, .recv = recv.data()};
+    if (comm.rank() == 1) {
+      auto ticket = comm.start(gather);
+      meet();
+      meet();
+      in_test = [] {
+        meet();
+        meet();
+      };
+      comm.progress();
+      meet();
+      // It read what it must not take for a result.
+      CHECK(recv[0] == -1.f);
+      text = error_of([&] { comm.wait(ticket); });
+    } else {
+      meet();
+      auto ticket = std::make_unique<Comm::Ticket>(comm.start(gather));
+      // All that rank 1 still needs is to read.
+      CHECK(recv.back() == 1.f);
+      meet();
+      meet();
+      fail(comm, ticket);
+      std::fill_n(send, count, -1.f);
+      meet();
+      meet();
+      comm.report_failure("the disk is full");
+    }
+    allocator.deallocate(send, count * sizeof(float), 64);
+  }
+  MPI_Barrier(MPI_COMM_WORLD);
+  if (inside) MPI_Comm_free(&pair);
+  return text;
+}
+
+TEST_CASE("what is read of a buffer that was given up meanwhile is no result") {
+  if (mpi_tests::world_size() < 2) return;
+  std::string const reported = wait_on_changed_buffer(
+      [](Comm& comm, auto& /*ticket*/) { comm.report_failure("the disk is full"); });
+  std::string const unwound = wait_on_changed_buffer([](Comm& /*comm*/, auto& ticket) {
+    try {
+      auto const own = std::move(ticket);
+      throw 1;
+    } catch (int) {
+    }
+  });
+  if (mpi_tests::world_rank() != 1) return;
+  CHECK(reported.find("rank 0 failed: the disk is full") != std::string::npos);
+  CHECK(unwound.find("rank 0 failed: the disk is full") != std::string::npos);
+}
+
+TEST_CASE("ranks on other nodes are told that a call of MPI's was given up") {
+  int const last = mpi_tests::world_size() - 1;
+  if (last < 2) return;
+  auto options = mpi_tests::options(Route::window);
+  options.deadline_s = 2;
+  options.node = mpi_tests::world_rank();
+  Comm comm(MPI_COMM_WORLD, options);
+  Comm part = comm.split(comm.rank() == 1 ? 1 : 0, 0);
+  std::string const given_up = "did not take part in MPI_Ibarrier";
+  int token = 0;
+  if (comm.rank() == 1) {
+    // Not in that call itself, and called when it has been given up.
+    MPI_Recv(&token, 1, MPI_INT, 0, 8, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    auto const began = std::chrono::steady_clock::now();
+    std::string const text =
+        error_of([&] { zero::run(comm, {.op = Op::all_gather, .dtype = zero::DType::u8}); });
+    CHECK(text.find(given_up) != std::string::npos);
+    CHECK(std::chrono::steady_clock::now() - began < std::chrono::milliseconds(1500));
+  } else if (comm.rank() == last) {
+    instead_of_barrier = [&] {
+      MPI_Recv(&token, 1, MPI_INT, 0, 8, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+      return MPI_ERR_OTHER;
+    };
+    CHECK(error_of([&] { part.close(); }) != "no error");
+  } else {
+    CHECK(error_of([&] { part.close(); }).find(given_up) != std::string::npos);
+    CHECK_FALSE(comm.report_failure("this is known"));
+    if (comm.rank() == 0) {
+      MPI_Send(&token, 1, MPI_INT, 1, 8, MPI_COMM_WORLD);
+      MPI_Send(&token, 1, MPI_INT, last, 8, MPI_COMM_WORLD);
+    }
+  }
+  MPI_Barrier(MPI_COMM_WORLD);
 }
 
 }  // namespace

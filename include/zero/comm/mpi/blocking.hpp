@@ -32,6 +32,7 @@ class Blocking {
     int provided = MPI_THREAD_SINGLE;
     check(MPI_Query_thread(&provided), "MPI_Query_thread");
     by_thread_ = provided >= MPI_THREAD_SERIALIZED;
+    multiple_ = provided == MPI_THREAD_MULTIPLE;
   }
 
   /// True if no call can outlast the deadline.
@@ -40,9 +41,11 @@ class Blocking {
   void begin(char const* operation) noexcept { operation_ = operation; }
   /// Why waiting ended without the others; empty if it never did.
   [[nodiscard]] std::string const& complaint() const noexcept { return complaint_; }
-  /// True once a call did not come back: its thread may be inside of MPI for ever, so that nobody
-  /// else may call MPI any more, but to abort.
+  /// True once a call did not come back: its thread may be inside of MPI for ever, and so may be
+  /// what it works on.
   [[nodiscard]] bool lost() const noexcept { return lost_; }
+  /// False if such a thread is the one that may call MPI; then all that is left is to abort.
+  [[nodiscard]] bool may_call() const noexcept { return !lost_ || multiple_; }
 
   /// MPI's code of a blocking call.
   /// @param state  all that MPI reads and writes: a copy of it lives on with a call that never ends
@@ -236,6 +239,7 @@ class Blocking {
   Seconds deadline_;
   int rank_ = -1;
   bool by_thread_ = false;
+  bool multiple_ = false;
   bool lost_ = false;
   char const* operation_ = "construction";
   std::string complaint_;

@@ -122,8 +122,14 @@ class Channels {
     if (code != MPI_SUCCESS) error = code;
     return code == MPI_SUCCESS && done != 0;
   }
-  /// True while MPI holds a chunk that this rank has sent a peer for a collective.
+  /// True while MPI holds something that this rank has sent a peer for a collective.
   [[nodiscard]] bool delivers(int peer, std::uint64_t sequence) const noexcept {
+    int gone = 1;
+    if (by_messages_) {
+      MPI_Request_get_status(
+          headers_out_[ring_slot(sequence) * ranks() + index(peer)], &gone, MPI_STATUS_IGNORE);
+    }
+    if (gone == 0) return true;
     for (std::size_t slot = 0; slot < 2; ++slot) {
       bool const held = request(peer, out + slot) != MPI_REQUEST_NULL;
       if (held && leaving_for_[index(peer) * 2 + slot] == sequence) return true;

@@ -44,7 +44,7 @@ struct Slot {
   }
 };
 
-/// Why a family of groups cannot go on; the first failure of a node stays.
+/// Whether a family of groups can go on, and why not; the first failure of a node stays.
 class Board {
  public:
   static constexpr std::size_t text_bytes = 1024;
@@ -61,6 +61,16 @@ class Board {
   [[nodiscard]] bool failed() const noexcept {
     return state_.load(std::memory_order_acquire) == written;
   }
+  /// A rank's buffers are its own again before a collective is done: a failure will follow.
+  void withdraw() noexcept { withdrawn_.store(1, std::memory_order_release); }
+  /// True if all that was read of other ranks' buffers until now is what they gave. What goes wrong
+  /// is written here before any buffer is used for something else.
+  [[nodiscard]] bool is_sound() const noexcept {
+    // What was read comes before the look at the flags.
+    std::atomic_thread_fence(std::memory_order_acquire);
+    return state_.load(std::memory_order_relaxed) == 0 &&
+           withdrawn_.load(std::memory_order_relaxed) == 0;
+  }
   /// The failure, once there is one.
   [[nodiscard]] std::string text() const { return {text_, length_}; }
 
@@ -68,6 +78,7 @@ class Board {
   static constexpr std::uint32_t writing = 1;
   static constexpr std::uint32_t written = 2;
   std::atomic<std::uint32_t> state_{0};
+  std::atomic<std::uint32_t> withdrawn_{0};
   std::uint32_t length_ = 0;
   char text_[text_bytes];
 };

@@ -5,6 +5,7 @@
 #include "zero/base/bytes.hpp"
 #include "zero/comm/call_checks.hpp"
 #include "zero/comm/mpi/channels.hpp"
+#include "zero/comm/mpi/control.hpp"
 #include "zero/comm/mpi/flight.hpp"
 #include "zero/comm/mpi/native.hpp"
 #include "zero/comm/mpi/peers.hpp"
@@ -39,16 +40,19 @@ struct Moved {
 /// chunk belongs to. What needs no chunks overtakes what does.
 class Exchange {
  public:
+  /// @param board   of the family, on which failures are written
   /// @param native  null if the library adds everything itself
   Exchange(Peers const& peers,
            Sources const& sources,
            Channels& channels,
            Flights& flights,
+           Board const& board,
            std::unique_ptr<NativeReduction> native)
       : peers_(&peers),
         sources_(&sources),
         channels_(&channels),
         flights_(&flights),
+        board_(&board),
         native_(std::move(native)),
         in_turn_(index(peers.size()), 0),
         out_turn_(index(peers.size()), 0) {
@@ -85,6 +89,7 @@ class Exchange {
           std::size_t const now =
               std::min(channels_->chunk_bytes() / element, hop.part.count - pair.out);
           fill(room, flight, hop, pair.out_pass, pair.out, now);
+          if (!board_->is_sound()) return moved;
           if (int const code = channels_->send_chunk(peer, flight.sequence, now * element);
               code != MPI_SUCCESS) {
             error = code;
@@ -301,6 +306,7 @@ class Exchange {
   Sources const* sources_;
   Channels* channels_;
   Flights* flights_;
+  Board const* board_;
   std::unique_ptr<NativeReduction> native_;
   std::vector<std::uint64_t> in_turn_;   ///< of whose chunks are next, by source
   std::vector<std::uint64_t> out_turn_;  ///< of whose chunks are next, by target

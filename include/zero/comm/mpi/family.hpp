@@ -125,18 +125,19 @@ class Family {
   bool advance() {
     bool moved = false;
     for (std::size_t i = 0; i < members_.size() && !failed(); ++i) moved |= members_[i]->advance();
-    if (moved) ++events_;
     return moved;
   }
-  /// Counts what moved, so that one thread's wait sees another's progress.
-  [[nodiscard]] std::uint64_t events() const noexcept { return events_; }
 
+  /// What the ranks of this node know of the family's failure.
+  [[nodiscard]] Board& board() noexcept { return window->control(0)->board; }
   /// True once anything has gone wrong on any rank that this one has heard of.
   [[nodiscard]] bool failed() {
     if (failed_) return true;
     if (!blocking.complaint().empty()) {
       board().record(blocking.complaint());
-      return adopt(blocking.complaint());
+      adopt(blocking.complaint());
+      if (blocking.may_call()) tell_other_nodes(failure_);
+      return true;
     }
     if (board().failed()) return adopt(board().text());
     int done = 0;
@@ -197,8 +198,6 @@ class Family {
     blocking.release(machine);
     return node;
   }
-
-  [[nodiscard]] Board& board() noexcept { return window->control(0)->board; }
 
   bool adopt(std::string text) {
     failed_ = true;
@@ -277,7 +276,6 @@ class Family {
   int size_ = 0;
   std::vector<int> nodes_;
   std::vector<Member*> members_;
-  std::uint64_t events_ = 0;
   bool failed_ = false;
   std::string failure_;
   std::unique_ptr<std::array<char, Board::text_bytes>> incoming_;

@@ -5,6 +5,7 @@
 #include "zero/base/error.hpp"
 #include "zero/comm/call_checks.hpp"
 #include "zero/comm/failure.hpp"
+#include "zero/comm/mpi/blame.hpp"
 #include "zero/comm/mpi/channels.hpp"
 #include "zero/comm/mpi/exchange.hpp"
 #include "zero/comm/mpi/family.hpp"
@@ -55,8 +56,10 @@ class Group final : public Member {
                   sources_,
                   *channels_,
                   flights_,
+                  family_->board(),
                   native ? std::make_unique<NativeReduction>(comm, peers_.size(), family_->options)
-                         : nullptr) {
+                         : nullptr),
+        blame_(peers_, roll_, exchange_, flights_) {
     family_->join(this);
   }
   ~Group() override {
@@ -109,6 +112,7 @@ class Group final : public Member {
     if (flights_.done(sequence)) return;
     Flight& flight = flights_.at(sequence);
     flight.withdrawn = true;
+    family_->board().withdraw();
     std::string text = zero::detail::describe(
         zero::detail::Failure{.cause = zero::detail::Failure::Cause::abandoned,
                               .rank = own_number(),
@@ -230,6 +234,7 @@ class Group final : public Member {
       family_->record_error(error, describe_oldest());
       return true;
     }
+    if (moved) ++events_;
     return moved;
   }
 
@@ -297,7 +302,7 @@ class Group final : public Member {
   }
 
   /// Done here once nothing is to come or to go; done altogether once MPI has delivered what went
-  /// and no peer reads this rank's memory any more.
+  /// and no peer reads this rank's memory any more, if what this rank has read of theirs is good.
   bool complete(Flight& flight, int& error) {
     if (flight.complete || !flight.received) return false;
     bool moved = false;
@@ -308,30 +313,26 @@ class Group final : public Member {
     }
     if (!channels_->has_delivered(flight.sequence, error)) return moved;
     for (int peer = 0; peer < size(); ++peer) {
-      if (reads_on(flight, peer)) return moved;
+      if (peers_.reads_on(peer, flight.sequence)) return moved;
     }
+    if (!family_->board().is_sound()) return moved;
     flight.complete = true;
     return true;
   }
-  /// True while a near peer may still read this rank's memory.
-  [[nodiscard]] bool reads_on(Flight const& flight, int peer) const noexcept {
-    return peers_.is_near(peer) &&
-           peers_.control(peer).slot(flight.sequence).done.load(std::memory_order_acquire) <=
-               flight.sequence;
-  }
 
-  /// Works on everything until `ready()`; gives up when nothing moves for the deadline.
+  /// Works on everything until `ready()`; gives up when nothing of this group moves for the
+  /// deadline, whatever other groups do meanwhile. Something is under way.
   template <class Ready>
   void finish(Lock& lock, Collective const& op, Ready ready) {
     Backoff backoff;
-    std::uint64_t events = family_->events();
+    std::uint64_t events = events_;
     auto last = Clock::now();
     while (!ready()) {
       family_->advance();
       throw_if_failed(lock, op);
       if (ready()) return;
-      if (family_->events() != events) {
-        events = family_->events();
+      if (events_ != events) {
+        events = events_;
         last = Clock::now();
         backoff.reset();
         continue;
@@ -339,51 +340,14 @@ class Group final : public Member {
       std::chrono::duration<double> const beyond =
           Clock::now() - last - std::chrono::duration<double>(family_->options.deadline_s);
       if (beyond.count() > 0) {
-        record_late(op, beyond > grace);
+        std::string text = blame_.find(family_->options.deadline_s, beyond > grace);
+        if (!text.empty()) family_->record(std::move(text));
         throw_if_failed(lock, op);
       }
       lock.unlock();
       backoff.pause();
       lock.lock();
     }
-  }
-
-  /// Names who did not arrive, or who arrived and then fell silent, at the oldest collective.
-  /// @param anyhow  also blames ranks that may be waiting for others themselves: who waits for the
-  ///   culprit itself should speak first
-  void record_late(Collective const& op, bool anyhow) {
-    Flight const& flight = flights_.at(flights_.none() ? flights_.posted() - 1 : flights_.oldest());
-    zero::detail::Failure failure{.cause = zero::detail::Failure::Cause::late, .call = op};
-    failure.call = flight.op;
-    failure.seconds = family_->options.deadline_s;
-    for (int peer = size() - 1; peer >= 0; --peer) {
-      if (roll_.posted_by(peer) > flight.sequence) continue;
-      failure.more += failure.rank >= 0 ? 1 : 0;
-      failure.rank = world_rank(peer);
-    }
-    if (failure.rank >= 0) {
-      family_->record(failure);
-      return;
-    }
-    std::string silent =
-        ranks_that([&](int peer) { return exchange_.waits_directly(flight, peer); });
-    if (silent.empty()) {
-      if (!anyhow) return;
-      silent = ranks_that(
-          [&](int peer) { return reads_on(flight, peer) || exchange_.waits_for(flight, peer); });
-    }
-    family_->record((silent.empty() ? "every rank" : silent) + " fell silent for " +
-                    std::to_string(failure.seconds) + " s in [" +
-                    zero::detail::describe_call(flight.op) + "]");
-  }
-  template <class Condition>
-  [[nodiscard]] std::string ranks_that(Condition const& condition) const {
-    std::string names;
-    for (int peer = 0; peer < size(); ++peer) {
-      if (peer == peers_.rank() || !condition(peer)) continue;
-      names += (names.empty() ? "rank " : ", rank ") + std::to_string(world_rank(peer));
-    }
-    return names;
   }
 
   void throw_if_failed(Lock& lock, Collective const& op) {
@@ -406,6 +370,8 @@ class Group final : public Member {
   Sources sources_;
   Flights flights_;
   Exchange exchange_;
+  Blame blame_;
+  std::uint64_t events_ = 0;  ///< counts what moved, so that a wait sees other threads' progress
 };
 
 }  // namespace zero::inline v0_1::mpi::detail

@@ -41,7 +41,8 @@ enum class ProgressThread : std::uint8_t {
 
 /// Settings of a family of groups; the same on all ranks, but for `node`.
 struct Options {
-  /// Seconds after which a rank that nothing is heard of is given up on.
+  /// Seconds after which a rank is given up on that a collective waits for, if nothing of its group
+  /// moves meanwhile.
   double deadline_s = 600;
   /// Do ranks of one node share a window? If not, every rank counts as a node of its own.
   bool shared_memory = true;

@@ -5,7 +5,9 @@
 #include "zero/comm/mpi/control.hpp"
 #include "zero/comm/mpi/topology.hpp"
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -39,6 +41,11 @@ class Peers {
   /// Of a rank that is near.
   [[nodiscard]] Control& control(int rank) const noexcept { return *controls_[index(rank)]; }
   [[nodiscard]] Control& own() const noexcept { return control(rank_); }
+  /// True while a rank may still read this one's memory for a collective.
+  [[nodiscard]] bool reads_on(int rank, std::uint64_t sequence) const noexcept {
+    return is_near(rank) &&
+           control(rank).slot(sequence).done.load(std::memory_order_acquire) <= sequence;
+  }
   /// Start of a rank's pool, or null.
   [[nodiscard]] std::byte* pool(int rank) const noexcept { return pools_[index(rank)]; }
 
