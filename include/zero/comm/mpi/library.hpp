@@ -49,23 +49,29 @@ inline void check(int code, char const* call) {
 }
 
 /// Gives the processor away between two looks at what others do: at once at first, then for longer,
-/// at most 100 µs.
+/// at most 100 µs. To sleep takes 50 µs and more however short it is meant to be, so that it begins
+/// when others have been waited for as long as that.
 class Backoff {
  public:
-  void reset() noexcept { turns_ = 0; }
+  void reset() noexcept { since_ = {}; }
   void pause() {
-    if (turns_ < yields) {
-      ++turns_;
+    auto const now = Clock::now();
+    if (since_ == Clock::time_point{}) {
+      since_ = now;
+      naps_ = 0;
+    }
+    if (now - since_ < yielding) {
       std::this_thread::yield();
       return;
     }
-    int const shift = std::min(turns_++ - yields, 7);
+    int const shift = std::min(naps_++, 7);
     std::this_thread::sleep_for(std::chrono::microseconds(std::min(1 << shift, 100)));
   }
 
  private:
-  static constexpr int yields = 32;
-  int turns_ = 0;
+  static constexpr std::chrono::microseconds yielding{150};
+  Clock::time_point since_{};  ///< when there was first nothing to do
+  int naps_ = 0;
 };
 
 /// @throws Error (invalid_argument) unless MPI is usable as the options want it
