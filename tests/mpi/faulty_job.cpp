@@ -45,12 +45,13 @@ void enter(char const* name) {
 }
 
 /// Passes collectives on until it is time.
+template <class Comm>
 class Faulty {
  public:
   using Space = zero::space::Host;
-  using Ticket = zero::Mpi<>::Ticket;
+  using Ticket = typename Comm::Ticket;
 
-  Faulty(zero::Mpi<>& comm, Fault fault) : comm_(&comm), fault_(std::move(fault)) {}
+  Faulty(Comm& comm, Fault fault) : comm_(&comm), fault_(std::move(fault)) {}
   [[nodiscard]] int rank() const noexcept { return comm_->rank(); }
   [[nodiscard]] int size() const noexcept { return comm_->size(); }
   Ticket start(zero::Collective op) {
@@ -87,13 +88,14 @@ class Faulty {
     }
   }
 
-  zero::Mpi<>* comm_;
+  Comm* comm_;
   Fault fault_;
   int calls_ = 0;
   float scratch_[128] = {};
 };
 
-void train(zero::Mpi<>& inner, Fault const& fault) {
+template <class Comm>
+void train(Comm& inner, Fault const& fault) {
   Faulty comm{inner, fault};
   using Memory = zero::Owned<zero::mpi::SharedAllocator>;
   zero::ShardedOptimizer optimizer{
@@ -119,6 +121,17 @@ void say(char const* what, bool first) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   std::fprintf(stderr, "rank %d at %.3f%s: %s\n", rank, now(), first ? " (origin)" : "", what);
   std::fflush(stderr);
+}
+
+/// Trains until the fault ends it.
+template <class Reduction>
+void run(zero::mpi::Options const& options, Fault const& fault) {
+  zero::Mpi<Reduction> comm(MPI_COMM_WORLD, options);
+  try {
+    train(comm, fault);
+  } catch (std::exception const& error) {
+    say(error.what(), comm.report_failure(error.what()));
+  }
 }
 
 }  // namespace
@@ -152,7 +165,7 @@ int MPI_Ibarrier(MPI_Comm comm, MPI_Request* request) {
 }
 }
 
-/// Arguments: kind, rank, call, deadline in seconds, window|messages|nodes.
+/// Arguments: kind, rank, call, deadline in seconds, window|messages|nodes|native.
 int main(int argc, char** argv) {
   if (argc != 6) return 64;
   int provided = 0;
@@ -162,19 +175,16 @@ int main(int argc, char** argv) {
   std::string const route = argv[5];
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  if (route == "messages") options.shared_memory = false;
+  if (route == "messages" || route == "native") options.shared_memory = false;
   if (route == "nodes") options.node = rank % 2;
   try {
     if (fault.kind.find('@') != std::string::npos) {
       if (rank == fault.rank) inside = &fault;
       live(options);
+    } else if (route == "native") {
+      run<zero::mpi::Native>(options, fault);
     } else {
-      zero::Mpi<> comm(MPI_COMM_WORLD, options);
-      try {
-        train(comm, fault);
-      } catch (std::exception const& error) {
-        say(error.what(), comm.report_failure(error.what()));
-      }
+      run<zero::mpi::Ordered>(options, fault);
     }
   } catch (std::exception const& error) {
     say(error.what(), false);
