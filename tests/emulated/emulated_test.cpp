@@ -117,6 +117,37 @@ TEST_CASE("emulated: work goes to streams of the current device only") {
   CHECK(cudaGetLastError() == cudaSuccess);
 }
 
+TEST_CASE("emulated: null is the default stream of the space's device, whichever is current") {
+  Cuda const space(1, nullptr);
+  Memory<int> const word(1, 1);
+  space.zero(word.data, sizeof(int));
+  int const five = 5;
+  space.upload(word.data, &five, sizeof(int));
+  CHECK(fetched(space, word.data) == 5);
+  space.call(Store{word.data, 7});
+  CHECK(fetched(space, word.data) == 7);
+  int current = -1;
+  CHECK(cudaGetDevice(&current) == cudaSuccess);
+  CHECK(current == 0);
+}
+
+TEST_CASE("emulated: memory goes back in the order of the stream that it is from") {
+  zero::device::AsyncAllocator allocator(1);
+  void* const memory = allocator.allocate(sizeof(int), 256);
+  Cuda const space(1, nullptr);
+  space.call(Store{static_cast<int*>(memory), 7});
+  allocator.deallocate(memory, sizeof(int), 256);
+  auto const kind_after = [memory](int device) {
+    zero::device::Scope const scope(device);
+    CHECK(cudaStreamSynchronize(nullptr) == cudaSuccess);
+    cudaPointerAttributes attributes{};
+    CHECK(cudaPointerGetAttributes(&attributes, memory) == cudaSuccess);
+    return attributes.type;
+  };
+  CHECK(kind_after(0) == cudaMemoryTypeDevice);
+  CHECK(kind_after(1) == cudaMemoryTypeUnregistered);
+}
+
 /// Captures what `body` does on one stream; the runtime's verdict.
 template <class Body>
 cudaError_t captured(Streams const& streams, Body const& body) {

@@ -76,12 +76,13 @@ bool Replay::attempt() {
 
 using emulated::call;
 using emulated::Capture;
-using emulated::known;
+using emulated::find;
 using emulated::state;
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
   return call([&] {
-    if (!known(stream)) return cudaErrorInvalidResourceHandle;
+    if (stream == nullptr) return cudaErrorStreamCaptureUnsupported;
+    if (!find(stream)) return cudaErrorInvalidResourceHandle;
     if (stream->capture != nullptr) return cudaErrorStreamCaptureUnsupported;
     stream->capture = std::make_shared<Capture>();
     stream->capture->number = ++state().captures;
@@ -107,7 +108,7 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream,
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
   return call([&] {
-    if (!known(stream)) return cudaErrorInvalidResourceHandle;
+    if (!find(stream)) return cudaErrorInvalidResourceHandle;
     *status =
         stream->capture != nullptr ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
     return cudaSuccess;
@@ -124,6 +125,7 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   return call([&] {
     *graph = nullptr;
+    if (!find(stream)) return cudaErrorInvalidResourceHandle;
     std::shared_ptr<Capture> const capture = stream->capture;
     if (capture == nullptr || capture->origin != stream) return cudaErrorStreamCaptureUnmatched;
     if (capture->mode != cudaStreamCaptureModeRelaxed &&
@@ -154,7 +156,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   return call([&] {
-    if (!known(stream)) return cudaErrorInvalidResourceHandle;
+    if (!find(stream)) return cudaErrorInvalidResourceHandle;
     if (stream->capture != nullptr) return cudaErrorStreamCaptureUnsupported;
     emulated::Replay::enqueue(
         std::make_shared<emulated::Replay>(executable->capture, stream->queue));

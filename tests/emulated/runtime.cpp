@@ -45,13 +45,14 @@ std::size_t calls() { return state().machine.calls(); }
 
 cudaError_t launch(cudaLaunchConfig_t const& config, std::function<void()> thread) {
   return call([&] {
-    if (!known(config.stream)) return cudaErrorInvalidResourceHandle;
-    int const device = config.stream->device;
+    cudaStream_t stream = config.stream;
+    if (!find(stream)) return cudaErrorInvalidResourceHandle;
+    int const device = stream->device;
     if (device != current_device) return cudaErrorInvalidResourceHandle;
     if (config.gridDim.x == 0 || config.blockDim.x == 0 || config.blockDim.x > 1024) {
       return cudaErrorInvalidConfiguration;
     }
-    enqueue(config.stream,
+    enqueue(stream,
             [device, grid = config.gridDim, block = config.blockDim, run = std::move(thread)] {
               state().memory.show_kernel(device);
               run_grid(grid, block, run);
@@ -66,6 +67,7 @@ using emulated::blocking_call;
 using emulated::call;
 using emulated::current_device;
 using emulated::drained;
+using emulated::find;
 using emulated::known;
 using emulated::state;
 
@@ -171,7 +173,7 @@ cudaError_t cudaFreeHost(void* memory) {
 
 cudaError_t cudaMallocAsync(void** memory, std::size_t bytes, cudaStream_t stream) {
   return call([&] {
-    if (!known(stream) || stream->device != current_device) return cudaErrorInvalidResourceHandle;
+    if (!find(stream) || stream->device != current_device) return cudaErrorInvalidResourceHandle;
     if (stream->capture != nullptr) return cudaErrorStreamCaptureUnsupported;
     return allocate(memory, bytes, true);
   });
@@ -194,7 +196,7 @@ cudaError_t cudaFree(void* memory) {
 
 cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
   emulated::Turn const turn;
-  if (!known(stream)) return cudaErrorInvalidResourceHandle;
+  if (!find(stream)) return cudaErrorInvalidResourceHandle;
   if (stream->capture != nullptr) return cudaErrorStreamCaptureUnsupported;
   state().machine.enqueue(stream->queue, [memory] {
     if (!state().memory.free(memory)) std::abort();
@@ -207,7 +209,7 @@ cudaError_t cudaMemcpyAsync(
   bool enqueued = false;
   return blocking_call([&] {
     if (enqueued) return drained(stream->queue);
-    if (!known(stream)) return cudaErrorInvalidResourceHandle;
+    if (!find(stream)) return cudaErrorInvalidResourceHandle;
     bool const to_device = state().memory.device_of(to, bytes) >= 0;
     bool const from_device = state().memory.device_of(from, bytes) >= 0;
     bool const fits = (kind == cudaMemcpyHostToDevice && to_device && !from_device) ||
@@ -239,7 +241,7 @@ cudaError_t cudaMemcpyAsync(
 
 cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
   return call([&] {
-    if (!known(stream)) return cudaErrorInvalidResourceHandle;
+    if (!find(stream)) return cudaErrorInvalidResourceHandle;
     if (state().memory.device_of(memory, bytes) < 0) return cudaErrorInvalidValue;
     emulated::enqueue(stream, [=] {
       state().memory.show(memory);
@@ -276,7 +278,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return blocking_call([&] {
-    if (!known(stream)) return cudaErrorInvalidResourceHandle;
+    if (!find(stream)) return cudaErrorInvalidResourceHandle;
     if (emulated::forbidden() || stream->capture != nullptr) {
       return cudaErrorStreamCaptureUnsupported;
     }
@@ -286,7 +288,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   return call([&] {
-    if (!known(stream)) return cudaErrorInvalidResourceHandle;
+    if (!find(stream)) return cudaErrorInvalidResourceHandle;
     if (emulated::forbidden() || stream->capture != nullptr) {
       return cudaErrorStreamCaptureUnsupported;
     }
@@ -297,7 +299,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned /*flags*/) {
   return call([&] {
-    if (!known(stream)) return cudaErrorInvalidResourceHandle;
+    if (!find(stream)) return cudaErrorInvalidResourceHandle;
     if (!event->recorded) return cudaSuccess;
     if (event->capture == nullptr) {
       if (stream->capture != nullptr) {
@@ -345,7 +347,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEve
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return call([&] {
-    if (!known(stream) || event->device != stream->device) return cudaErrorInvalidResourceHandle;
+    if (!find(stream) || event->device != stream->device) return cudaErrorInvalidResourceHandle;
     event->recorded = true;
     event->capture = stream->capture;
     event->frontier = stream->frontier;

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -33,6 +34,8 @@ struct State {
   Memory memory;
   std::set<CUstream_st*> streams;
   unsigned long long captures = 0;
+  std::map<int, CUstream_st> default_streams;  ///< by device; made when they are first used
+  std::set<int> contexts;                      ///< the devices that the program has initialized
   std::vector<std::weak_ptr<Replay>> replays;  ///< under way
   /// ZERO_EMULATED_ORDER is "late", or the seed of a random order.
   std::optional<std::mt19937> random = [] {
@@ -90,6 +93,21 @@ cudaError_t blocking_call(Body const& body) {
 bool forbidden();
 
 inline bool known(CUstream_st* stream) { return state().streams.count(stream) != 0; }
+
+/// True if there is such a stream. Null becomes the default stream of the current device, which
+/// waits for no other, as if all others were non-blocking.
+inline bool find(CUstream_st*& stream) {
+  State& all = state();
+  if (stream == nullptr) {
+    all.contexts.insert(current_device);
+    stream = &all.default_streams[current_device];
+    if (all.streams.insert(stream).second) {
+      stream->device = current_device;
+      stream->queue = all.machine.open();
+    }
+  }
+  return known(stream);
+}
 
 /// Puts work into a stream, or into the graph that captures it.
 inline void enqueue(CUstream_st* stream, std::function<void()> work) {

@@ -90,7 +90,11 @@ struct AsyncSource {
     cudaError_t const status = cudaMallocAsync(&memory, bytes, queue.stream);
     return taken(status, memory, "cudaMallocAsync");
   }
-  void give_back(void* memory) const noexcept { ignore(cudaFreeAsync(memory, queue.stream)); }
+  void give_back(void* memory) const noexcept {
+    // A null stream is that of the current device; memory of this device is never freed there.
+    TryScope const scope(queue.device);
+    ignore(scope.status() == cudaSuccess ? cudaFreeAsync(memory, queue.stream) : scope.status());
+  }
 };
 
 }  // namespace detail

@@ -43,6 +43,8 @@ class Wait {
   /// event in this one stream, never for the device.
   /// @throws Error (resource) if that work or the wait failed
   void now() const {
+    // A null stream is that of the current device.
+    Scope const scope(queue_.device);
     check(cudaEventRecord(event_, queue_.stream), "cudaEventRecord");
     check(cudaEventSynchronize(event_), "cudaEventSynchronize");
   }
