@@ -131,6 +131,27 @@ TEST_CASE("emulated: null is the default stream of the space's device, whichever
   CHECK(current == 0);
 }
 
+TEST_CASE("emulated: a host that copies sleeps until it is its turn") {
+  Streams const streams(1);
+  Cuda const& space = streams.spaces[0];
+  Memory<int> const word(0, 1);
+  std::size_t const before = emulated::spinning_copies();
+  int const five = 5;
+  space.zero(word.data, sizeof(int));
+  space.upload(word.data, &five, sizeof(int));
+  CHECK(emulated::spinning_copies() == before);
+  space.call(Store{word.data, 7});
+  CHECK(fetched(space, word.data) == 7);
+  CHECK(emulated::spinning_copies() == before);
+
+  int value = 0;
+  space.zero(word.data, sizeof(int));
+  CHECK(
+      cudaMemcpyAsync(&value, word.data, sizeof(int), cudaMemcpyDeviceToHost, streams.handles[0]) ==
+      cudaSuccess);
+  CHECK(emulated::spinning_copies() == before + 1);
+}
+
 TEST_CASE("emulated: memory goes back in the order of the stream that it is from") {
   zero::device::AsyncAllocator allocator(1);
   void* const memory = allocator.allocate(sizeof(int), 256);

@@ -42,6 +42,10 @@ void fail(std::size_t number, std::size_t more) {
   state().machine.fail_more = more;
 }
 std::size_t calls() { return state().machine.calls(); }
+std::size_t spinning_copies() {
+  Turn const turn;
+  return state().spinning_copies;
+}
 
 cudaError_t launch(cudaLaunchConfig_t const& config, std::function<void()> thread) {
   return call([&] {
@@ -227,6 +231,7 @@ cudaError_t cudaMemcpyAsync(
       return cudaSuccess;
     }
     // Pageable memory of the host is read and written before the call returns.
+    if (stream->queue->done != stream->queue->enqueued) ++state().spinning_copies;
     if (from_device) {
       state().machine.enqueue(stream->queue, [=] { copy(from); });
       enqueued = true;

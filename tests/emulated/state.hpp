@@ -35,6 +35,7 @@ struct State {
   std::set<CUstream_st*> streams;
   unsigned long long captures = 0;
   std::map<int, CUstream_st> default_streams;  ///< by device; made when they are first used
+  std::size_t spinning_copies = 0;
   std::set<int> contexts;                      ///< the devices that the program has initialized
   std::vector<std::weak_ptr<Replay>> replays;  ///< under way
   /// ZERO_EMULATED_ORDER is "late", or the seed of a random order.

@@ -65,10 +65,13 @@ class Cuda {
   void copy(void* to, void const* from, std::size_t bytes) const {
     if (to != from) transfer(to, from, bytes, cudaMemcpyDeviceToDevice);
   }
-  /// Copies from memory of the host, which is free on return. Blocks.
+  /// Copies from memory of the host, which is free on return. Blocks until all work enqueued before
+  /// is done, and this.
   void upload(void* to, void const* host, std::size_t bytes) const {
     if (bytes == 0) return;
     device::Wait const wait(queue_);
+    // A copy of pageable memory waits for the stream as well, but does not sleep.
+    wait.now();
     transfer(to, host, bytes, cudaMemcpyHostToDevice);
     wait.now();
   }
@@ -76,6 +79,8 @@ class Cuda {
   void download(void* host, void const* from, std::size_t bytes) const {
     if (bytes == 0) return;
     device::Wait const wait(queue_);
+    // As in `upload`.
+    wait.now();
     transfer(host, from, bytes, cudaMemcpyDeviceToHost);
     wait.now();
   }
