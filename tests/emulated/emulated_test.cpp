@@ -131,6 +131,34 @@ TEST_CASE("emulated: null is the default stream of the space's device, whichever
   CHECK(current == 0);
 }
 
+TEST_CASE("emulated: a thread that has chosen no device initializes none but the space's") {
+  Streams const streams(2);
+  Cuda const& space = streams.spaces[1];
+  Memory<int> const word(1, 1);
+  auto const check = [](bool chosen, auto const& body) {
+    emulated::forget_initializations();
+    std::thread([&] {
+      if (chosen) CHECK(cudaSetDevice(0) == cudaSuccess);
+      body();
+      int current = -1;
+      CHECK(cudaGetDevice(&current) == cudaSuccess);
+      CHECK(current == (chosen ? 0 : 1));
+    }).join();
+    CHECK(emulated::initialized(0) == chosen);
+    CHECK(emulated::initialized(1));
+  };
+  for (bool const chosen : {false, true}) {
+    check(chosen, [&] {
+      space.call(Store{word.data, 7});
+      CHECK(fetched(space, word.data) == 7);
+    });
+    MallocAllocator allocator(1);
+    void* memory = nullptr;
+    check(chosen, [&] { memory = allocator.allocate(1, 256); });
+    check(chosen, [&] { allocator.deallocate(memory, 1, 256); });
+  }
+}
+
 TEST_CASE("emulated: a host that copies sleeps until it is its turn") {
   Streams const streams(1);
   Cuda const& space = streams.spaces[0];

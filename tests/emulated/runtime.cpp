@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 namespace emulated {
@@ -42,6 +43,14 @@ void fail(std::size_t number, std::size_t more) {
   state().machine.fail_more = more;
 }
 std::size_t calls() { return state().machine.calls(); }
+bool initialized(int device) {
+  Turn const turn;
+  return state().contexts.count(device) != 0;
+}
+void forget_initializations() {
+  Turn const turn;
+  state().contexts.clear();
+}
 std::size_t spinning_copies() {
   Turn const turn;
   return state().spinning_copies;
@@ -80,6 +89,7 @@ namespace {
 cudaError_t allocate(void** memory, std::size_t bytes, bool pooled) {
   *memory = nullptr;
   if (bytes == 0) return cudaSuccess;
+  state().contexts.insert(current_device);
   *memory = state().memory.allocate(current_device, bytes, pooled);
   return *memory != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
 }
@@ -103,7 +113,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
 }
 
 cudaError_t cudaDriverGetVersion(int* version) {
-  *version = 12080;
+  *version = CUDART_VERSION;
   return cudaSuccess;
 }
 
@@ -118,6 +128,31 @@ cudaError_t cudaSetDevice(int device) {
   return call([&] {
     if (!valid_device(device)) return cudaErrorInvalidDevice;
     current_device = device;
+    state().contexts.insert(device);
+    return cudaSuccess;
+  });
+}
+
+namespace {
+
+int primary_context_state(int device, unsigned* flags, int* active) {
+  emulated::Turn const turn;
+  if (!valid_device(device)) return cudaErrorInvalidDevice;
+  *flags = 0;
+  *active = state().contexts.count(device) != 0 ? 1 : 0;
+  return cudaSuccess;
+}
+
+}  // namespace
+
+cudaError_t cudaGetDriverEntryPointByVersion(char const* symbol,
+                                             void** function,
+                                             unsigned /*version*/,
+                                             unsigned long long /*flags*/,
+                                             cudaDriverEntryPointQueryResult* /*result*/) {
+  return call([&] {
+    bool const found = std::string_view(symbol) == "cuDevicePrimaryCtxGetState";
+    *function = found ? reinterpret_cast<void*>(&primary_context_state) : nullptr;
     return cudaSuccess;
   });
 }
@@ -184,6 +219,11 @@ cudaError_t cudaMallocAsync(void** memory, std::size_t bytes, cudaStream_t strea
 }
 
 cudaError_t cudaFree(void* memory) {
+  {
+    // Whatever the device that the memory is of.
+    emulated::Turn const turn;
+    state().contexts.insert(current_device);
+  }
   if (memory == nullptr) return cudaSuccess;
   return emulated::unfailing_call([&] {
     if (emulated::forbidden()) return cudaErrorStreamCaptureUnsupported;
@@ -262,6 +302,7 @@ cudaError_t cudaStreamCreate(cudaStream_t* stream) {
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned /*flags*/) {
   return call([&] {
+    state().contexts.insert(current_device);
     *stream = new CUstream_st;
     (*stream)->device = current_device;
     (*stream)->queue = state().machine.open();
@@ -329,6 +370,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned /*flags*/) {
   return call([&] {
+    state().contexts.insert(current_device);
     *event = new CUevent_st;
     (*event)->device = current_device;
     (*event)->event = state().machine.create();
@@ -365,6 +407,7 @@ namespace {
 
 /// Asks for an event, and lets so much work be done as nobody is in the way of.
 cudaError_t ask(cudaEvent_t event, std::size_t most) {
+  state().contexts.insert(current_device);
   if (event->capture != nullptr) {
     event->capture->valid = false;
     return cudaErrorCapturedEvent;
@@ -385,6 +428,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
   emulated::Turn const turn;
+  state().contexts.insert(current_device);
   delete event;
   return cudaSuccess;
 }

@@ -17,6 +17,10 @@ inline constexpr std::size_t forever = never;
 void fail(std::size_t number, std::size_t more);
 /// How many calls there have been.
 std::size_t calls();
+/// Whether the program has initialized a device, by selecting it or by asking it for something.
+bool initialized(int device);
+/// As if the program had initialized none.
+void forget_initializations();
 /// How many copies from or to memory of the host have been asked for while there was work in their
 /// stream: the calling thread spins until that is done.
 std::size_t spinning_copies();

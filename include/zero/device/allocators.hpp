@@ -78,7 +78,10 @@ struct MallocSource {
     cudaError_t const status = cudaMalloc(&memory, bytes);
     return taken(status, memory, "cudaMalloc");
   }
-  void give_back(void* memory) const noexcept { ignore(cudaFree(memory)); }
+  void give_back(void* memory) const noexcept {
+    TryScope const scope(device);
+    ignore(cudaFree(memory));
+  }
 };
 
 struct AsyncSource {

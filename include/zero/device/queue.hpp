@@ -37,7 +37,10 @@ class Wait {
   }
   Wait(Wait const&) = delete;
   Wait& operator=(Wait const&) = delete;
-  ~Wait() { ignore(cudaEventDestroy(event_)); }
+  ~Wait() {
+    TryScope const scope(queue_.device);
+    ignore(cudaEventDestroy(event_));
+  }
 
   /// Blocks this thread, which sleeps, until all work in the queue so far is done. Waits for an
   /// event in this one stream, never for the device.

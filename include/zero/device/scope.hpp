@@ -8,12 +8,36 @@
 
 namespace zero::inline v0_1::device {
 
+/// Whether this process has initialized a device, which takes some hundred megabytes of it. True
+/// also where the driver does not say.
+[[nodiscard]] inline bool initialized(int device) noexcept {
+  // The driver's own function, which the runtime finds: programs need not link the driver.
+  char const* const name = "cuDevicePrimaryCtxGetState";
+  void* found = nullptr;
+#if CUDART_VERSION >= 12050
+  cudaError_t const status =
+      cudaGetDriverEntryPointByVersion(name, &found, 7000, cudaEnableDefault, nullptr);
+#else
+  cudaError_t const status = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, nullptr);
+#endif
+  ignore(status);
+  if (status != cudaSuccess || found == nullptr) return true;
+  unsigned flags = 0;
+  int active = 0;
+  using GetState = int (*)(int device, unsigned* flags, int* active);
+  return reinterpret_cast<GetState>(found)(device, &flags, &active) != 0 || active != 0;
+}
+
 /// Selects a device and gives the thread its own back, for callers that must not throw.
 ///
 /// Kernels start only on the device that is current. To demand that it be the right one would make
 /// a trainer that drives several devices from one thread fail at run time, and on larger machines
 /// only; a trainer cannot tell that it was another for the duration of a call. Where the device is
 /// current already, as in a trainer with one of them, none is ever selected.
+///
+/// A thread that has never chosen a device stands on the first, which selecting it again would
+/// initialize for it: with a process for each GPU, all of them would take memory of the first. Such
+/// a thread, whose own device this process has not initialized, keeps the one selected here.
 class TryScope {
  public:
   /// Selects `device`; `status()` says whether that went well.
@@ -23,7 +47,7 @@ class TryScope {
     changed_ = status_ == cudaSuccess;
   }
   ~TryScope() {
-    if (changed_) ignore(cudaSetDevice(before_));
+    if (changed_ && initialized(before_)) ignore(cudaSetDevice(before_));
   }
   TryScope(TryScope const&) = delete;
   TryScope& operator=(TryScope const&) = delete;
@@ -37,7 +61,7 @@ class TryScope {
   cudaError_t status_;
 };
 
-/// Selects a device and gives the thread its own back.
+/// Selects a device and gives the thread its own back, as TryScope does.
 class Scope {
  public:
   /// @throws Error (resource) if there is no such device

@@ -20,8 +20,8 @@ namespace zero::inline v0_1::space {
 ///
 /// Every function enqueues and returns; `upload` and `download` alone wait, and sleep, for an event
 /// of this stream. The device is never synchronised, memory never allocated, and the thread's
-/// current device is after every call what it was before (see device::Scope). So a step can be
-/// captured in a CUDA graph.
+/// current device is after every call what it was before; a thread that has never chosen one may be
+/// left on that of the space (see device::TryScope). So a step can be captured in a CUDA graph.
 ///
 /// The class compiles wherever the runtime's header is; a translation unit that asks for kernels
 /// (`convert`, `add`, `add_squares`, `call`, `update`), as one that steps an optimizer does, is
