@@ -11,6 +11,9 @@ if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES 80 90)
 endif()
 enable_language(CUDA)
+if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.0)
+  message(FATAL_ERROR "zero: nvcc is of CUDA ${CMAKE_CUDA_COMPILER_VERSION}; C++20 takes CUDA 12.0")
+endif()
 
 # zero_dev_options are the host compiler's. Of those, -Wpedantic and -Wold-style-cast complain about
 # what nvcc makes of the sources; the same code meets them where the host compiler reads it itself.
