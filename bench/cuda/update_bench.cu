@@ -1,9 +1,15 @@
-// Is the optimizer as fast as the memory? The update kernel, and the same update through CUB's
-// DeviceTransform, as a ratio to a device-to-device copy in the same run.
+// Is the optimizer as fast as the memory, and are its kernels worth their lines? Updates, casts,
+// sums and the norm, and the same through CUB and Thrust, as a ratio to a device-to-device copy in
+// the same run.
 //
 // Variants take turns, round by round; a ratio is the median of the rounds' ratios, so that a clock
 // that changes under way changes no verdict. Rates count the bytes that an algorithm must read and
-// write: 28 per element with AdamW in fp32 and in mixed precision.
+// write: 28 per element with AdamW in fp32 and in mixed precision. Every variant is a graph of many
+// runs, launched while the device is busy with the launch before it: no host is measured. The runs
+// of a graph take turns on so many sets of buffers that the device's cache holds none of them when
+// its turn comes. Elements are random numbers, since blocks of zeros would save the norm its
+// atomics.
+#include "devices.cuh"
 #include "zero/device/allocators.hpp"
 #include "zero/device/element.hpp"
 #include "zero/device/norm.cuh"
@@ -11,19 +17,30 @@
 #include "zero/rule/adamw.hpp"
 #include "zero/space/cuda.hpp"
 
+#include <cub/version.cuh>
+#include <cuda_runtime_api.h>
+#include <thrust/execution_policy.h>
+#include <thrust/iterator/zip_iterator.h>
+#include <thrust/tabulate.h>
+#include <thrust/transform.h>
+#include <thrust/tuple.h>
+
+// What DeviceTransform is called with here came with CUDA 12.9.
+#if CUB_VERSION >= 200800
+#define ZERO_HAS_DEVICE_TRANSFORM
 #include <cub/device/device_transform.cuh>
 #include <cuda/functional>
 #include <cuda/std/tuple>
-#include <cuda_runtime_api.h>
-#include <thrust/iterator/zip_iterator.h>
-#include <thrust/tuple.h>
+#endif
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <functional>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -33,6 +50,85 @@ using zero::device::check;
 
 constexpr int rounds = 15;
 
+/// Random numbers in (-scale, scale), or in (0, scale).
+template <class T>
+struct Noise {
+  std::uint64_t seed;
+  float scale;
+  bool positive = false;
+
+  __host__ __device__ T operator()(std::size_t i) const {
+    std::uint64_t bits = (i + 1) * 0x9e3779b97f4a7c15u + seed;
+    bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9u;
+    bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebu;
+    float const unit = (static_cast<float>(bits >> 40) + 0.5f) / 16777216.f;
+    return static_cast<T>(scale * (positive ? unit : 2.f * unit - 1.f));
+  }
+};
+
+/// What one run works on.
+struct Buffers {
+  float* master;
+  float* m;
+  float* v;
+  float* gradient;
+  bf16* parameter;
+  bf16* narrow_gradient;
+  float* copy;
+};
+
+/// Memory for as many sets as are asked for.
+class Memory {
+ public:
+  explicit Memory(cudaStream_t stream) : stream_(stream) {}
+  Memory(Memory const&) = delete;
+  ~Memory() {
+    for (void* const block : blocks_) allocator_.deallocate(block, 0, 4096);
+  }
+
+  [[nodiscard]] Buffers set(std::size_t elements) {
+    return {.master = noise<float>(elements, 1.f),
+            .m = noise<float>(elements, 1e-3f),
+            .v = noise<float>(elements, 1e-6f, true),
+            .gradient = noise<float>(elements, 1e-2f),
+            .parameter = noise<bf16>(elements, 1.f),
+            .narrow_gradient = noise<bf16>(elements, 1e-2f),
+            .copy = noise<float>(elements, 1.f)};
+  }
+  template <class T>
+  [[nodiscard]] T* take(std::size_t elements) {
+    void* const block = allocator_.allocate(elements * sizeof(T), 4096);
+    if (block == nullptr) check(cudaErrorMemoryAllocation, "cudaMalloc");
+    blocks_.push_back(block);
+    return static_cast<T*>(block);
+  }
+
+ private:
+  template <class T>
+  [[nodiscard]] T* noise(std::size_t elements, float scale, bool positive = false) {
+    T* const to = take<T>(elements);
+    Noise<T> const numbers{blocks_.size(), scale, positive};
+    thrust::tabulate(thrust::cuda::par_nosync.on(stream_), to, to + elements, numbers);
+    return to;
+  }
+
+  cudaStream_t stream_;
+  zero::device::MallocAllocator allocator_{0};
+  std::vector<void*> blocks_;
+};
+
+template <class To, class From>
+struct Cast {
+  __host__ __device__ To operator()(From x) const { return zero::device::convert_element<To>(x); }
+};
+
+struct Sum {
+  __host__ __device__ float operator()(float sum, bf16 x) const {
+    return zero::device::add_element(sum, x);
+  }
+};
+
+#if defined(ZERO_HAS_DEVICE_TRANSFORM)
 /// AdamW through CUB, element by element, with scalars that the host has computed.
 template <class P, class G>
 struct Element {
@@ -52,15 +148,27 @@ struct Element {
   }
 };
 
+/// out[i] = f(in[i]...), which CUB may copy elements for.
+template <class F, class Out, class... In>
+void transform(cudaStream_t stream, std::size_t count, F const& f, Out out, In... in) {
+  check(cub::DeviceTransform::Transform(
+            cuda::std::make_tuple(in...), out, count, cuda::proclaim_copyable_arguments(f), stream),
+        "DeviceTransform");
+}
+
 template <class P, class G>
 void transform(cudaStream_t stream,
                Element<P, G> const& element,
                zero::UpdateArrays<float, P, G, float, 2> const& arrays) {
-  auto const f = cuda::proclaim_copyable_arguments(element);
-  auto const in =
-      cuda::std::make_tuple(arrays.gradient, arrays.master, arrays.state[0], arrays.state[1]);
   auto const run = [&](auto out) {
-    check(cub::DeviceTransform::Transform(in, out, arrays.count, f, stream), "DeviceTransform");
+    transform(stream,
+              arrays.count,
+              element,
+              out,
+              arrays.gradient,
+              arrays.master,
+              arrays.state[0],
+              arrays.state[1]);
   };
   if constexpr (std::is_same_v<P, float>) {
     run(thrust::make_zip_iterator(arrays.master, arrays.state[0], arrays.state[1]));
@@ -69,11 +177,13 @@ void transform(cudaStream_t stream,
         arrays.master, arrays.state[0], arrays.state[1], arrays.parameter));
   }
 }
+#endif
 
 struct Variant {
   char const* name;
   double bytes;  ///< read and written
-  std::function<void()> run;
+  std::function<void(Buffers const&)> run;
+  cudaGraphExec_t graph = nullptr;
   std::vector<double> rates = {};
 };
 
@@ -82,98 +192,170 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// @param repeats  in a row, so that a launch costs what it costs in a row of launches
-void measure(cudaStream_t stream, std::size_t elements, int repeats) {
+/// A graph of `runs` runs, in turn over all sets.
+cudaGraphExec_t captured(cudaStream_t stream,
+                         Variant const& variant,
+                         std::vector<Buffers> const& sets,
+                         std::size_t runs) {
+  // Once outside: who asks the device something for the first time may not while it is captured.
+  variant.run(sets[0]);
+  check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  for (std::size_t run = 0; run < runs; ++run) variant.run(sets[run % sets.size()]);
+  check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+  check(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
+  check(cudaGraphDestroy(graph), "cudaGraphDestroy");
+  return executable;
+}
+
+std::vector<Variant> variants_of(cudaStream_t stream,
+                                 std::size_t elements,
+                                 zero::StepTerms const* terms,
+                                 zero::ExactSum* sum) {
   zero::space::Cuda const space(0, stream);
-  zero::device::MallocAllocator memory(0);
-  std::vector<void*> blocks;
-  auto const take = [&](std::size_t bytes) {
-    void* const block = memory.allocate(bytes, 4096);
-    blocks.push_back(block);
-    if (block == nullptr) check(cudaErrorMemoryAllocation, "cudaMalloc");
-    space.zero(block, bytes);
-    return block;
+  zero::AdamW const rule{};
+  zero::UpdateRates const rates{.learning_rate = rule.lr};
+  auto const wide = [elements](Buffers const& of) {
+    return zero::UpdateArrays<float, float, float, float, 2>{
+        .master = of.master, .gradient = of.gradient, .state = {of.m, of.v}, .count = elements};
   };
-  auto* const master = static_cast<float*>(take(elements * 4));
-  auto* const m = static_cast<float*>(take(elements * 4));
-  auto* const v = static_cast<float*>(take(elements * 4));
-  auto* const gradient = static_cast<float*>(take(elements * 4));
-  auto* const parameter = static_cast<bf16*>(take(elements * 2));
-  auto* const copy = static_cast<float*>(take(elements * 4));
-  auto* const terms = static_cast<zero::StepTerms*>(take(sizeof(zero::StepTerms)));
-  auto* const sum = static_cast<zero::ExactSum*>(take(sizeof(zero::ExactSum)));
+  auto const mixed = [elements](Buffers const& of) {
+    return zero::UpdateArrays<float, bf16, bf16, float, 2>{.master = of.master,
+                                                           .parameter = of.parameter,
+                                                           .gradient = of.narrow_gradient,
+                                                           .state = {of.m, of.v},
+                                                           .count = elements};
+  };
+  auto const policy = thrust::cuda::par_nosync.on(stream);
+  using In = Buffers const&;
+  double const n = static_cast<double>(elements);
+  std::vector<Variant> variants;
+  variants.push_back({"device-to-device copy", 8 * n, [=](In of) {
+                        space.copy(of.copy, of.gradient, elements * sizeof(float));
+                      }});
+  variants.push_back(
+      {"AdamW fp32, zero", 28 * n, [=](In of) { space.update(rule, terms, rates, wide(of)); }});
+  variants.push_back(
+      {"AdamW bf16, zero", 28 * n, [=](In of) { space.update(rule, terms, rates, mixed(of)); }});
+  variants.push_back({"fp32 to bf16, zero", 6 * n, [=](In of) {
+                        space.convert(of.parameter, of.master, elements);
+                      }});
+  variants.push_back(
+      {"fp32 to bf16, Thrust", 6 * n, [=](In of) {
+         thrust::transform(
+             policy, of.master, of.master + elements, of.parameter, Cast<bf16, float>{});
+       }});
+  variants.push_back({"bf16 to fp32, zero", 6 * n, [=](In of) {
+                        space.convert(of.copy, of.narrow_gradient, elements);
+                      }});
+  variants.push_back({"bf16 to fp32, Thrust", 6 * n, [=](In of) {
+                        thrust::transform(policy,
+                                          of.narrow_gradient,
+                                          of.narrow_gradient + elements,
+                                          of.copy,
+                                          Cast<float, bf16>{});
+                      }});
+  variants.push_back({"fp32 += bf16, zero", 10 * n, [=](In of) {
+                        space.add(of.copy, of.narrow_gradient, elements);
+                      }});
+  variants.push_back(
+      {"fp32 += bf16, Thrust", 10 * n, [=](In of) {
+         thrust::transform(policy, of.copy, of.copy + elements, of.narrow_gradient, of.copy, Sum{});
+       }});
+  variants.push_back(
+      {"exact norm fp32", 4 * n, [=](In of) { space.add_squares(sum, of.gradient, elements); }});
+  variants.push_back({"exact norm bf16", 2 * n, [=](In of) {
+                        space.add_squares(sum, of.narrow_gradient, elements);
+                      }});
+#if defined(ZERO_HAS_DEVICE_TRANSFORM)
+  zero::StepScalars const scalars = rule.scalars(10, rule.lr, 1.f, 1.f);
+  Element<float, float> const wide_element{rule, scalars, 1.f};
+  Element<bf16, bf16> const mixed_element{rule, scalars, 1.f};
+  variants.push_back({"AdamW fp32, DeviceTransform", 28 * n, [=](In of) {
+                        transform(stream, wide_element, wide(of));
+                      }});
+  variants.push_back({"AdamW bf16, DeviceTransform", 28 * n, [=](In of) {
+                        transform(stream, mixed_element, mixed(of));
+                      }});
+  variants.push_back({"fp32 to bf16, DeviceTransform", 6 * n, [=](In of) {
+                        transform(stream, elements, Cast<bf16, float>{}, of.parameter, of.master);
+                      }});
+  variants.push_back({"bf16 to fp32, DeviceTransform", 6 * n, [=](In of) {
+                        transform(
+                            stream, elements, Cast<float, bf16>{}, of.copy, of.narrow_gradient);
+                      }});
+  variants.push_back({"fp32 += bf16, DeviceTransform", 10 * n, [=](In of) {
+                        transform(stream, elements, Sum{}, of.copy, of.copy, of.narrow_gradient);
+                      }});
+#endif
+  return variants;
+}
+
+void measure(cudaStream_t stream, std::size_t elements) {
+  int cache = 0;
+  check(cudaDeviceGetAttribute(&cache, cudaDevAttrL2CacheSize, 0), "cudaDeviceGetAttribute");
+  // The variant that touches least is the norm of bf16.
+  std::size_t const touched = elements * sizeof(bf16);
+  std::size_t const count = 4 * static_cast<std::size_t>(cache) / touched + 1;
+  std::size_t const runs = std::max<std::size_t>(count, 10);
+
+  Memory memory(stream);
+  std::vector<Buffers> sets;
+  for (std::size_t i = 0; i < count; ++i) sets.push_back(memory.set(elements));
+  zero::space::Cuda const space(0, stream);
+  auto* const terms = memory.take<zero::StepTerms>(1);
+  auto* const sum = memory.take<zero::ExactSum>(1);
   zero::StepTerms const values{.step = 10};
   space.upload(terms, &values, sizeof(values));
 
-  zero::AdamW const rule{};
-  zero::UpdateRates const rates{.learning_rate = rule.lr};
-  zero::StepScalars const scalars = rule.scalars(10, rule.lr, 1.f, 1.f);
-  zero::UpdateArrays<float, float, float, float, 2> const wide{
-      .master = master, .gradient = gradient, .state = {m, v}, .count = elements};
-  zero::UpdateArrays<float, bf16, bf16, float, 2> const mixed{
-      .master = master,
-      .parameter = parameter,
-      .gradient = reinterpret_cast<bf16*>(gradient),
-      .state = {m, v},
-      .count = elements};
-  Element<float, float> const wide_element{rule, scalars, 1.f};
-  Element<bf16, bf16> const mixed_element{rule, scalars, 1.f};
-
-  double const n = static_cast<double>(elements);
-  std::vector<Variant> variants{
-      {"device-to-device copy", 8 * n, [&] { space.copy(copy, gradient, elements * 4); }},
-      {"AdamW fp32, zero", 28 * n, [&] { space.update(rule, terms, rates, wide); }},
-      {"AdamW fp32, DeviceTransform", 28 * n, [&] { transform(stream, wide_element, wide); }},
-      {"AdamW bf16, zero", 28 * n, [&] { space.update(rule, terms, rates, mixed); }},
-      {"AdamW bf16, DeviceTransform", 28 * n, [&] { transform(stream, mixed_element, mixed); }},
-      {"exact norm fp32", 4 * n, [&] { space.add_squares(sum, gradient, elements); }},
-  };
-  cudaEvent_t begin = nullptr;
-  cudaEvent_t end = nullptr;
-  check(cudaEventCreate(&begin), "cudaEventCreate");
-  check(cudaEventCreate(&end), "cudaEventCreate");
-  for (int round = -2; round < rounds; ++round) {
+  std::vector<Variant> variants = variants_of(stream, elements, terms, sum);
+  for (Variant& variant : variants) variant.graph = captured(stream, variant, sets, runs);
+  bench::StreamClock clock(stream);
+  for (int round = 0; round < rounds; ++round) {
+    // No more may be added before a sum is normalized than many rounds together would.
+    space.zero(sum, sizeof(*sum));
     for (Variant& variant : variants) {
-      check(cudaEventRecord(begin, stream), "cudaEventRecord");
-      for (int i = 0; i < repeats; ++i) variant.run();
-      check(cudaEventRecord(end, stream), "cudaEventRecord");
-      check(cudaEventSynchronize(end), "cudaEventSynchronize");
-      float milliseconds = 0;
-      check(cudaEventElapsedTime(&milliseconds, begin, end), "cudaEventElapsedTime");
-      if (round >= 0) variant.rates.push_back(variant.bytes * repeats / (1e6 * milliseconds));
+      check(cudaGraphLaunch(variant.graph, stream), "cudaGraphLaunch");
+      clock.start();
+      check(cudaGraphLaunch(variant.graph, stream), "cudaGraphLaunch");
+      clock.stop();
+      variant.rates.push_back(variant.bytes * static_cast<double>(runs) / (1e9 * clock.seconds()));
     }
   }
-  check(cudaEventDestroy(begin), "cudaEventDestroy");
-  check(cudaEventDestroy(end), "cudaEventDestroy");
-  for (void* const block : blocks) memory.deallocate(block, 0, 4096);
-  std::printf(
-      "\n%-30s %10s %10s\n", (std::to_string(elements) + " elements").c_str(), "GB/s", "/ copy");
+  for (Variant& variant : variants) check(cudaGraphExecDestroy(variant.graph), "cudaGraphExec");
+
+  std::printf("\n%-32s %10s %10s %10s\n",
+              (std::to_string(elements) + " elements").c_str(),
+              "us",
+              "GB/s",
+              "/ copy");
   for (Variant const& variant : variants) {
     std::vector<double> ratios;
     for (std::size_t i = 0; i < variant.rates.size(); ++i) {
       ratios.push_back(variant.rates[i] / variants[0].rates[i]);
     }
-    std::printf("%-30s %10.0f %10.3f\n", variant.name, median(variant.rates), median(ratios));
+    double const rate = median(variant.rates);
+    std::printf("%-32s %10.1f %10.0f %10.3f\n",
+                variant.name,
+                variant.bytes / (1e3 * rate),
+                rate,
+                median(ratios));
   }
 }
 
 }  // namespace
 
-int main() {
-  int devices = 0;
-  cudaError_t const status = cudaGetDeviceCount(&devices);
-  if (status != cudaSuccess || devices == 0) {
-    std::printf("no GPU to measure on (%s)\n", cudaGetErrorString(status));
-    return 77;
-  }
-  cudaDeviceProp properties{};
-  check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
-  std::printf("%s\n", properties.name);
+int main(int argc, char** argv) {
+  std::size_t const elements =
+      bench::size_option(argc, argv, "elements of the larger arrays", std::size_t{1} << 27);
+  if (bench::devices_or_excuse() == 0) return 77;
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-  measure(stream, std::size_t{1} << 27, 1);
-  // One of eight ranks' share of a bucket of 25 MiB: most of it stays in the device's cache.
-  measure(stream, 25 * zero::MiB / 8 / sizeof(float), 50);
+  measure(stream, elements);
+  // One of eight ranks' share of a bucket of 25 MiB.
+  measure(stream, 25 * zero::MiB / 8 / sizeof(float));
   check(cudaStreamDestroy(stream), "cudaStreamDestroy");
   return 0;
 }
