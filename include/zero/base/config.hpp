@@ -16,6 +16,14 @@
 #define ZERO_HOST_DEVICE
 #endif
 
+/// Before a loop: device code has its body so many times. Compilers for the host decide themselves.
+#if defined(__CUDA_ARCH__)
+#define ZERO_PRAGMA(text) _Pragma(#text)
+#define ZERO_UNROLL(times) ZERO_PRAGMA(unroll times)
+#else
+#define ZERO_UNROLL(times)
+#endif
+
 /// Code that runs once or never is compiled for size: it costs its users' compiler less.
 #if defined(__GNUC__)
 #define ZERO_COLD __attribute__((cold, noinline))

@@ -86,6 +86,7 @@ class ExactSum {
   /// Carries until every digit is in [0, 2³²), except the highest, which has the sign.
   ZERO_HOST_DEVICE constexpr void normalize() noexcept {
     std::int64_t carry = 0;
+    ZERO_UNROLL(16)
     for (std::size_t i = 0; i < top; ++i) {
       std::int64_t const sum = words_[i] + carry;
       words_[i] = sum & static_cast<std::int64_t>(digit_mask);
@@ -104,22 +105,27 @@ class ExactSum {
   }
 
   /// Whether all values added so far were finite.
-  [[nodiscard]] ZERO_HOST_DEVICE constexpr bool finite() const noexcept {
-    return words_[not_finite] == 0;
-  }
+  [[nodiscard]] ZERO_HOST_DEVICE constexpr bool finite() const noexcept { return finite(words_); }
 
   /// The sum, rounded once, to nearest even; infinite if beyond the largest double.
-  [[nodiscard]] ZERO_HOST_DEVICE constexpr double value() const noexcept {
-    if (!finite()) return __builtin_bit_cast(double, std::uint64_t{0x7ff8} << 48);
-    ExactSum sum = *this;
-    sum.normalize();
-    bool const negative = sum.words_[top] < 0;
-    if (negative) {
-      for (std::size_t i = 0; i <= top; ++i) sum.words_[i] = -sum.words_[i];
-      sum.normalize();
-    }
-    double const magnitude = sum.rounded();
-    return negative ? -magnitude : magnitude;
+  [[nodiscard]] ZERO_HOST_DEVICE constexpr double value() const noexcept { return value(words_); }
+
+  /// `finite` of the accumulator whose `words` these are, added up over ranks or not.
+  /// @param words  `word_count` of them, as for `value`
+  [[nodiscard]] ZERO_HOST_DEVICE static constexpr bool finite(std::int64_t const* words) noexcept {
+    return words[not_finite] == 0;
+  }
+
+  /// `value` of the accumulator whose `words` these are. Without a copy of them, which a device
+  /// would set aside for every thread that it can run.
+  [[nodiscard]] ZERO_HOST_DEVICE static constexpr double value(std::int64_t const* words) noexcept {
+    if (!finite(words)) return __builtin_bit_cast(double, std::uint64_t{0x7ff8} << 48);
+    std::int64_t carry = 0;
+    ZERO_UNROLL(16)
+    for (std::size_t i = 0; i < top; ++i) carry = (words[i] + carry) >> 32;
+    bool const negative = words[top] + carry < 0;
+    double const size = magnitude(words, negative ? -1 : 1);
+    return negative ? -size : size;
   }
 
  private:
@@ -131,34 +137,50 @@ class ExactSum {
                 "zero: a word could overflow before its carry");
   static_assert(max_ranks < max_pending, "zero: the words of all ranks could overflow");
 
-  [[nodiscard]] ZERO_HOST_DEVICE constexpr std::uint64_t digit(std::size_t i) const noexcept {
-    return static_cast<std::uint64_t>(words_[i]);
-  }
-
-  /// The value of normalized, non-negative words.
-  [[nodiscard]] ZERO_HOST_DEVICE constexpr double rounded() const noexcept {
-    std::size_t high = top;
-    while (high != 0 && words_[high] == 0) --high;
-    // Below 2⁶⁴ units of 2⁻¹⁰⁷⁴ the bits may be fewer than a mantissa has: then nothing is rounded.
-    std::size_t length = 32 * high;
-    for (std::uint64_t rest = digit(high); rest != 0; rest >>= 1) ++length;
-    if (length <= 53) return compose(digit(0) | digit(1) << 32, 0);
-    std::size_t const shift = length - 53;
-    std::uint64_t mantissa = 0;
-    for (std::size_t i = 0; i < 53; ++i) mantissa |= std::uint64_t{bit(shift + i)} << i;
-    if (bit(shift - 1) && ((mantissa & 1) != 0 || any_below(shift - 1))) ++mantissa;
-    return compose(mantissa, shift);
-  }
-
-  [[nodiscard]] ZERO_HOST_DEVICE constexpr bool bit(std::size_t position) const noexcept {
-    return (digit(position / 32) >> (position % 32) & 1) != 0;
-  }
-
-  [[nodiscard]] ZERO_HOST_DEVICE constexpr bool any_below(std::size_t position) const noexcept {
-    for (std::size_t i = 0; i < position / 32; ++i) {
-      if (words_[i] != 0) return true;
+  /// The value of words that, all times `sign`, are not negative together.
+  [[nodiscard]] ZERO_HOST_DEVICE static constexpr double magnitude(std::int64_t const* words,
+                                                                   std::int64_t sign) noexcept {
+    // The highest digit that is not zero, the two below it, and whether any below those is not.
+    std::uint64_t leading[3] = {};
+    bool rest = false;
+    std::size_t high = 0;
+    // The same of the digit that has been reached, without itself.
+    std::uint64_t before[2] = {};
+    bool any = false;
+    std::int64_t carry = 0;
+    ZERO_UNROLL(16)
+    for (std::size_t i = 0; i < top; ++i) {
+      std::int64_t const sum = sign * words[i] + carry;
+      auto const digit = static_cast<std::uint64_t>(sum) & digit_mask;
+      carry = sum >> 32;
+      if (digit != 0) {
+        leading[0] = digit;
+        leading[1] = before[0];
+        leading[2] = before[1];
+        rest = any;
+        high = i;
+      }
+      any = any || before[1] != 0;
+      before[1] = before[0];
+      before[0] = digit;
     }
-    return (digit(position / 32) & ((std::uint64_t{1} << (position % 32)) - 1)) != 0;
+    // The lowest bit of that digit is beyond the largest double.
+    if (sign * words[top] + carry != 0) return compose(0, 0x7ff);
+
+    std::size_t length = 0;
+    for (std::uint64_t digit = leading[0]; digit != 0; digit >>= 1) ++length;
+    // Below 2⁶⁴ units of 2⁻¹⁰⁷⁴ the bits may be fewer than a mantissa has: then nothing is rounded.
+    if (32 * high + length <= 53) {
+      return compose(high == 0 ? leading[0] : leading[0] << 32 | leading[1], 0);
+    }
+    std::uint64_t const bits =
+        (leading[0] << 32 | leading[1]) << (32 - length) | leading[2] >> length;
+    std::uint64_t const lost = leading[2] & ((std::uint64_t{1} << length) - 1);
+    std::uint64_t mantissa = bits >> 11;
+    bool const half = (bits >> 10 & 1) != 0;
+    bool const more = (bits & ((1u << 10) - 1)) != 0 || lost != 0 || rest;
+    if (half && ((mantissa & 1) != 0 || more)) ++mantissa;
+    return compose(mantissa, 32 * high + length - 53);
   }
 
   /// mantissa · 2^(shift − 1074), for a mantissa up to 2⁵³. Adding the exponent to the bits of the

@@ -49,14 +49,17 @@ struct Seal {
   std::int64_t options = 0;  ///< digest of what this rank was told
 
   ZERO_HOST_DEVICE void operator()() const noexcept {
-    ExactSum weights;
-    weights.add(weight);
     auto const& squares = control->squares.words();
-    auto const& own = weights.words();
+    std::int64_t* const weights = control->words + ExactSum::word_count;
     for (std::size_t i = 0; i < ExactSum::word_count; ++i) {
       control->words[i] = squares[i];
-      control->words[ExactSum::word_count + i] = own[i];
+      weights[i] = 0;
     }
+    // In place, without an accumulator that a device would set aside for every thread it can run.
+    ExactSum::Addend const parts = ExactSum::addend(weight);
+    weights[parts.first] = parts.low;
+    weights[parts.first + 1] = parts.middle;
+    weights[parts.first + 2] = parts.high;
     bool const failed = control->outcome.failure != StepFailure::none;
     control->words[StepControl::failed_word] = failed ? 1 : 0;
     control->words[StepControl::options_word] = options;
@@ -70,22 +73,17 @@ struct Conclude {
   std::int64_t options_sum = 0;  ///< of the digests, if all ranks were told the same
 
   ZERO_HOST_DEVICE void operator()() const noexcept {
-    ExactSum squares;
-    ExactSum weights;
-    auto& square_words = squares.words();
-    auto& weight_words = weights.words();
-    for (std::size_t i = 0; i < ExactSum::word_count; ++i) {
-      square_words[i] = control->words[i];
-      weight_words[i] = control->words[ExactSum::word_count + i];
-    }
+    std::int64_t const* const squares = control->words;
+    std::int64_t const* const weights = squares + ExactSum::word_count;
     std::int64_t& options = control->words[StepControl::options_word];
     options = options == options_sum ? 0 : 1;
     StepTerms& terms = control->outcome.terms;
-    terms.overflow = squares.finite() ? 0 : 1;
-    terms.weight = weights.value();
+    bool const finite = ExactSum::finite(squares);
+    terms.overflow = finite ? 0 : 1;
+    terms.weight = ExactSum::value(weights);
     terms.loss_scale = control->loss_scale.value();
     double const norm_of_sum =
-        squares.finite() ? __builtin_sqrt(squares.value()) : __builtin_huge_val();
+        finite ? __builtin_sqrt(ExactSum::value(squares)) : __builtin_huge_val();
     terms.grad_norm = norm_of_sum / (terms.weight * static_cast<double>(terms.loss_scale));
   }
 };

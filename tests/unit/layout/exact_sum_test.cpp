@@ -124,6 +124,12 @@ TEST_CASE("sums are rounded once, to nearest even") {
   CHECK(exact({0x1.fffffffffffffp0, 0x1p-53}) == 2.);  // the carry runs into the exponent
   CHECK(exact({0x1p53, 1.}) == 0x1p53);
   CHECK(exact({0x1p53, 1., 1.}) == 0x1p53 + 2.);
+  // However far below the tie the rest is.
+  for (int exponent = -54; exponent >= -1074; --exponent) {
+    double const rest = std::ldexp(1., exponent);
+    CHECK(exact({1., 0x1p-53, rest}) == 1. + 0x1p-52);
+    CHECK(exact({1., 0x1p-53, -rest}) == 1.);
+  }
 }
 
 TEST_CASE("cancellation loses nothing") {
@@ -209,6 +215,7 @@ TEST_CASE("no order and no grouping changes a bit, added up as words or as accum
       for (std::size_t i = 0; i < ExactSum::word_count; ++i) sum[i] += own[i];
     }
     CHECK(same_bits(total.value(), expected));
+    CHECK(same_bits(ExactSum::value(sum), expected));
     CHECK(same_bits(words.value(), expected));
     CHECK(std::ranges::equal(total.words(), words.words()));
     // More may be added after an all-reduce.
