@@ -1,8 +1,10 @@
-// The kernels that touch every element, for kernels_test.py to look at what nvcc makes of them.
+// The kernels of a step, for kernels_test.py to look at what nvcc makes of them.
+#include "zero/device/call.cuh"
 #include "zero/device/elementwise.cuh"
 #include "zero/device/norm.cuh"
 #include "zero/device/sum.cuh"
 #include "zero/device/update.cuh"
+#include "zero/optimizer/control.hpp"
 #include "zero/rule/adamw.hpp"
 
 #include <cstddef>
@@ -20,6 +22,9 @@ template void zero::device::update(Queue const&,
                                    zero::StepTerms const*,
                                    zero::UpdateRates const&,
                                    zero::UpdateArrays<float, bf16, bf16, float, 2> const&);
+template void zero::device::call(Queue const&, zero::detail::Seal const&);
+template void zero::device::call(Queue const&, zero::detail::Conclude const&);
+template void zero::device::call(Queue const&, zero::detail::Decide const&);
 template void zero::device::convert(Queue const&, bf16*, float const*, std::size_t);
 template void zero::device::convert(Queue const&, float*, bf16 const*, std::size_t);
 template void zero::device::add(Queue const&, float*, bf16 const*, std::size_t);

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""What nvcc makes of the kernels that touch every element, where no GPU is at hand to time them.
+"""What nvcc makes of the kernels of a step, where no GPU is at hand to time them.
 
-None may spill registers. Those that work element by element must access 16 bytes at once: the
+None may spill registers, nor keep anything in memory of its threads: a device sets that aside for
+every thread that it can run. Those that work element by element must access 16 bytes at once: the
 compiler takes vectors apart, and does not always put them together again. The update must have
-asked for its first elements before it waits for the step's scalars.
+asked for its first elements before it waits for the step's scalars, the norm for several vectors
+before it works on one.
 """
 
 import argparse
@@ -13,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 
+KERNELS = ["transform", "update", "sum_ranks", "add_squares", "call"]
 WIDE = r"v4\.[bfsu]32|v2\.[bfsu]64"
 VECTOR = r"v[24]\."
 
@@ -32,14 +35,22 @@ def compiled(arguments, architecture):
     for remark in remarks:
         mangled = re.match(r"\s*'(\S+)'", remark)[1]
         body = re.search(r"\.entry " + re.escape(mangled) + r"\(.*?\n}\n", text, re.S)[0]
-        name = re.search(r"kernels\d+(transform|update|sum_ranks|add_squares)", mangled)
+        name = re.search(rf"kernels\d+({'|'.join(KERNELS)})", mangled)
         yield (name[1] if name else mangled), mangled, body, remark
 
 
 def problems_of(name, body, remark):
     if not re.search(r"\b0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads", remark):
-        yield "spills registers"
+        yield "has a stack or spills registers"
+    if name == "call":
+        # One thread: more would only be loops taken apart that are in nobody's way.
+        if int(re.search(r"Used (\d+) registers", remark)[1]) > 64:
+            yield "uses more than 64 registers"
+        return
     if name == "add_squares":
+        vectors = re.findall(rf"ld\.global\S*(?:{WIDE}|v4\.u32)", body.split("shfl")[0])
+        if len(vectors) < 4:
+            yield f"asks for {len(vectors)} vectors of 16 bytes before it works on the first"
         return
     loads = re.findall(r"ld\.global\S*", body)
     stores = re.findall(r"st\.global\S*", body)
@@ -74,7 +85,7 @@ def main():
             for problem in problems_of(name, body, remark):
                 failures += 1
                 print(f"sm_{architecture}: {mangled} {problem}")
-        missing = {"transform", "update", "sum_ranks", "add_squares"} - seen
+        missing = set(KERNELS) - seen
         if missing:
             failures += 1
             print(f"sm_{architecture}: not found: {', '.join(sorted(missing))}")

@@ -126,16 +126,18 @@ void check_squares(Cuda const& space) {
       if (special != 0.f) x[count / 2] = static_cast<T>(special);
       zero::ExactSum expected;
       Host::add_squares(&expected, x.data(), count);
-      Array<T> const device(space, x, 0);
-      Array<zero::ExactSum> const sum(space, {zero::ExactSum{}}, 0);
-      space.add_squares(sum.data(), device.data(), count);
-      zero::ExactSum result = sum.values()[0];
-      bool equal = true;
-      for (std::size_t i = 0; i < zero::ExactSum::word_count; ++i) {
-        equal = equal && result.words()[i] == expected.words()[i];
+      for (std::size_t const offset : {0u, 1u}) {
+        Array<T> const device(space, x, offset);
+        Array<zero::ExactSum> const sum(space, {zero::ExactSum{}}, 0);
+        space.add_squares(sum.data(), device.data(), count);
+        zero::ExactSum result = sum.values()[0];
+        bool equal = true;
+        for (std::size_t i = 0; i < zero::ExactSum::word_count; ++i) {
+          equal = equal && result.words()[i] == expected.words()[i];
+        }
+        CHECK(equal);
+        CHECK(result.finite() == (special == 0.f));
       }
-      CHECK(equal);
-      CHECK(result.finite() == (special == 0.f));
     }
   }
 }

@@ -8,6 +8,7 @@
 #include "zero/layout/placement.hpp"
 
 #include <cstddef>
+#include <cstdint>
 
 namespace zero::inline v0_1::device {
 
@@ -27,20 +28,26 @@ ZERO_KERNEL add_squares(ExactSum* sum, T const* x, std::size_t count) {
   for (unsigned i = threadIdx.x; i < ExactSum::word_count; i += blockDim.x) words[i] = 0;
   __syncthreads();
 
-  unsigned const lane = threadIdx.x % team;
+  using Lanes = TeamLanes<access_bytes / sizeof(T)>;
+  unsigned const thread = threadIdx.x % team;
+  unsigned const lane = Lanes::lane(thread);
   unsigned const mask = 0xffu << (threadIdx.x % 32 / team * team);
-  auto const exchange = [mask](double value, unsigned distance) {
+  auto const exchange = [mask](auto value, unsigned distance) {
     return __shfl_xor_sync(mask, value, static_cast<int>(distance), static_cast<int>(team));
   };
+  auto const exchange_lanes = [exchange](double value, unsigned distance) {
+    return exchange(value, Lanes::threads(distance));
+  };
+  bool const aligned = reinterpret_cast<std::uintptr_t>(x) % access_bytes == 0;
   std::size_t const blocks = count / block + (count % block != 0 ? 1 : 0);
   for (std::size_t i = grid_thread() / team; i < blocks; i += grid_threads() / team) {
     T const* const begin = x + i * block;
     std::size_t const rest = count - i * block;
-    // With a constant count the loop has a known length and its loads go out together.
-    double const own =
-        rest >= block ? lane_squares(begin, block, lane) : lane_squares(begin, rest, lane);
-    double const squares = team_sum(own, exchange);
-    if (lane != 0) continue;
+    double const own = aligned && rest >= block
+                           ? block_squares(begin, thread, exchange)
+                           : lane_squares(begin, rest < block ? rest : block, lane);
+    double const squares = team_sum(own, exchange_lanes);
+    if (thread != 0) continue;
     ExactSum::Addend const parts = ExactSum::addend(squares);
     add_word(words + parts.first, parts.low);
     add_word(words + parts.first + 1, parts.middle);
@@ -58,6 +65,7 @@ ZERO_KERNEL add_squares(ExactSum* sum, T const* x, std::size_t count) {
 
 /// Enqueues sum += Σ x[i]², as MemorySpace says. At most ExactSum::max_pending blocks may be added
 /// before the sum is normalized: more elements than any device holds.
+/// @par Cost  one pass, in loads of 16 bytes where `x` is aligned to them
 template <class T>
 void add_squares(Queue const& queue, ExactSum* sum, T const* x, std::size_t count) {
   if (count == 0) return;

@@ -57,6 +57,10 @@ inline double __shfl_xor_sync(unsigned mask, double value, int distance, int wid
       mask, value, static_cast<unsigned>(distance), static_cast<unsigned>(width));
 }
 
+inline float __shfl_xor_sync(unsigned mask, float value, int distance, int width = 32) {
+  return static_cast<float>(__shfl_xor_sync(mask, static_cast<double>(value), distance, width));
+}
+
 /// No two threads of a grid ever run at once.
 inline unsigned long long atomicAdd(unsigned long long* word, unsigned long long value) {
   unsigned long long const before = *word;
