@@ -98,7 +98,7 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream,
                                      cudaStreamCaptureStatus* status,
                                      unsigned long long* id) {
   return call([&] {
-    if (!known(stream)) return cudaErrorInvalidResourceHandle;
+    if (!find(stream)) return cudaErrorInvalidResourceHandle;
     bool const captures = stream->capture != nullptr;
     *status = captures ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
     *id = captures ? stream->capture->number : 0;
