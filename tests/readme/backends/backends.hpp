@@ -18,7 +18,7 @@ struct Abilities {
   bool split = false;        ///< sub-groups
   bool progress = false;     ///< transfers advance in calls of `progress`, too
   bool deadline = false;     ///< every wait has one
-  bool failures = false;     ///< a rank's exception reaches its peers with its words
+  bool failures = false;     ///< a rank can say that it cannot go on
   bool allocator = false;    ///< memory of its own kind for the optimizer
 
   friend constexpr bool operator==(Abilities const&, Abilities const&) = default;
@@ -42,6 +42,7 @@ struct Row {
   std::string_view ranks;
   std::string_view sums;
   std::string_view overlap;
+  std::string_view named;   ///< by the errors of peers where a rank fails
   std::string_view memory;  ///< what `allocator()` gives
   std::string_view tested;
   Abilities abilities;
@@ -51,6 +52,7 @@ inline constexpr Row self{.name = "Self",
                           .ranks = "one",
                           .sums = "none needed",
                           .overlap = "nothing travels",
+                          .named = "",
                           .memory = "",
                           .tested = "everywhere",
                           .abilities = {.host_memory = true, .split = true}};
@@ -60,6 +62,7 @@ inline constexpr Row in_process{
     .ranks = "threads",
     .sums = "ordered",
     .overlap = "none: `wait` does the work",
+    .named = "the rank, and its words",
     .memory = "",
     .tested = "everywhere",
     .abilities = {.host_memory = true, .split = true, .deadline = true, .failures = true}};
@@ -68,6 +71,7 @@ inline constexpr Row mpi{.name = "Mpi<Reduction>",
                          .ranks = "processes",
                          .sums = "ordered or MPI's",
                          .overlap = "in `progress`, or in a thread",
+                         .named = "the rank, and its words",
                          .memory = "the node's shared window",
                          .tested = "Open MPI 4.1, MPICH 4.0; 1 to 5 processes on one machine",
                          .abilities = {.host_memory = true,
@@ -82,6 +86,7 @@ inline constexpr Row in_process_cuda{
     .ranks = "threads, on one or several GPUs",
     .sums = "ordered",
     .overlap = "on a stream of its own",
+    .named = "the rank, and its words",
     .memory = "",
     .tested = "on an emulated device; tests for a GPU come with it",
     .abilities = {.split = true, .deadline = true, .failures = true}};
@@ -91,6 +96,7 @@ inline constexpr Row nccl{
     .ranks = "one per GPU",
     .sums = "ordered or NCCL's",
     .overlap = "on streams of its own",
+    .named = "the operation, and the rank that noticed",
     .memory = "registered buffers, symmetric windows",
     .tested = "on emulated devices, and its faults over a fake NCCL; tests for GPUs come with it",
     .abilities = {.split = true, .deadline = true, .failures = true, .allocator = true}};

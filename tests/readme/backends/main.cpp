@@ -18,11 +18,12 @@ char const* mark(bool has) { return has ? "yes" : "-"; }
 /// Prints the table.
 int main() {
   std::puts(
-      "| communicator | ranks | memory | sums | sub-groups | overlap | deadline | errors name the "
-      "rank | `allocator()` | tested |\n"
+      "| communicator | ranks | memory | sums | sub-groups | overlap | deadline | errors of peers "
+      "name | `allocator()` | tested |\n"
       "|---|---|---|---|---|---|---|---|---|---|");
   for (backends::Row const& row : backends::all) {
     std::string const memory(row.abilities.allocator ? row.memory : "-");
+    std::string const named(row.abilities.failures ? row.named : "-");
     std::printf("| `%s` | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n",
                 row.name.data(),
                 row.ranks.data(),
@@ -31,7 +32,7 @@ int main() {
                 mark(row.abilities.split),
                 row.overlap.data(),
                 mark(row.abilities.deadline),
-                mark(row.abilities.failures),
+                named.c_str(),
                 memory.c_str(),
                 row.tested.data());
   }
