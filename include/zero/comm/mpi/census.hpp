@@ -3,6 +3,7 @@
 #pragma once
 
 #include "zero/base/error.hpp"
+#include "zero/comm/mpi/blocking.hpp"
 #include "zero/comm/mpi/library.hpp"
 
 #include <mpi.h>
@@ -18,8 +19,9 @@ namespace zero::inline v0_1::mpi::detail {
 /// else's calls: such a family is alone.
 class Entry {
  public:
+  /// @param blocking  the family's, which lives longer
   /// @throws Error (invalid_argument) if this family or one that is there has to be alone
-  explicit Entry(bool alone) : alone_(alone) {
+  Entry(Blocking const& blocking, bool alone) : blocking_(&blocking), alone_(alone) {
     Census& census = all();
     std::lock_guard const lock(census.mutex);
     if (census.has_loner) {
@@ -41,9 +43,9 @@ class Entry {
   Entry& operator=(Entry const&) = delete;
   ~Entry() { remove(); }
 
-  /// Says that the family calls MPI no more.
+  /// Says that the family calls MPI no more; not if a thread of its own never came back from there.
   void remove() noexcept {
-    if (!entered_ || !is_running()) return;
+    if (!entered_ || blocking_->lost() || !is_running()) return;
     Census& census = all();
     std::lock_guard const lock(census.mutex);
     --census.families;
@@ -79,6 +81,7 @@ class Entry {
     return *static_cast<Census*>(census);
   }
 
+  Blocking const* blocking_;
   bool alone_;
   bool entered_ = true;
 };

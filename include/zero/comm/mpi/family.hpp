@@ -56,7 +56,7 @@ class Family {
   Family(MPI_Comm comm, Options const& wanted, bool native)
       : options(wanted),
         blocking(comm, wanted.deadline_s),
-        entry_(wanted.progress_thread == ProgressThread::sole),
+        entry_(blocking, wanted.progress_thread == ProgressThread::sole),
         comm_(blocking.duplicate(comm)) {
     check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
     check(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");

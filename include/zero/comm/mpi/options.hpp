@@ -49,7 +49,8 @@ struct Options {
   /// Treats ranks that give different numbers as if they were on different machines. Given by all
   /// ranks or by none; not negative.
   std::optional<int> node{};
-  /// Room for `allocator()` in the window of one rank. Memory that is never used costs no pages.
+  /// Room for `allocator()` in the window of one rank. Memory that is never allocated costs no
+  /// pages.
   std::size_t shared_bytes = 64 * MiB;
   /// Staging memory of one group on one rank, for what does not go through the window.
   std::size_t exchange_bytes = 8 * MiB;
