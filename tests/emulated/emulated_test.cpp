@@ -99,6 +99,24 @@ TEST_CASE("emulated: threads that do not wait for one another see what was there
   CHECK(right_words<false>() < 96);
 }
 
+ZERO_KERNEL count_blocks(int* out) {
+  if (zero::device::grid_thread() == 0) *out = static_cast<int>(gridDim.x);
+}
+
+TEST_CASE("emulated: kernels have as many blocks as they need, and no more than run at once") {
+  Streams const streams(1);
+  Cuda const& space = streams.spaces[0];
+  Memory<int> const word(0, 1);
+  auto const blocks = [&](std::size_t items) {
+    zero::device::launch_over(space.queue(), "count_blocks", items, count_blocks, word.data);
+    return fetched(space, word.data);
+  };
+  CHECK(blocks(1) == 1);
+  CHECK(blocks(zero::device::block_threads) == 1);
+  CHECK(blocks(zero::device::block_threads + 1) == 2);
+  CHECK(blocks(std::size_t{1} << 40) == emulated::multiprocessors * emulated::resident_blocks);
+}
+
 TEST_CASE("emulated: work goes to streams of the current device only") {
   Streams const streams(2);
   zero::device::Queue queue = streams.spaces[1].queue();

@@ -74,6 +74,13 @@ cudaError_t launch(cudaLaunchConfig_t const& config, std::function<void()> threa
   });
 }
 
+cudaError_t occupancy(int* blocks) {
+  return call([&] {
+    *blocks = resident_blocks;
+    return cudaSuccess;
+  });
+}
+
 }  // namespace emulated
 
 using emulated::blocking_call;
@@ -160,7 +167,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(char const* symbol,
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr /*attribute*/, int device) {
   return call([&] {
     if (!valid_device(device)) return cudaErrorInvalidDevice;
-    *value = 2;
+    *value = emulated::multiprocessors;
     return cudaSuccess;
   });
 }

@@ -9,6 +9,9 @@ namespace emulated {
 /// How many devices there are; all of them can reach one another.
 inline constexpr int devices = 2;
 
+/// Of each.
+inline constexpr int multiprocessors = 2;
+
 inline constexpr std::size_t never = ~std::size_t{0};
 inline constexpr std::size_t forever = never;
 

@@ -59,16 +59,7 @@ void transform(
   constexpr std::size_t width = vector_width<Out, In>;
   Cut const cut = Cutter(width).meet(out).meet(in).cut(count);
   std::size_t const items = cut.vectors != 0 ? cut.vectors : count;
-  launch(queue,
-         what,
-         blocks_for(queue, items),
-         block_threads,
-         kernels::transform<reads, F, Out, In>,
-         f,
-         out,
-         in,
-         count,
-         cut);
+  launch_over(queue, what, items, kernels::transform<reads, F, Out, In>, f, out, in, count, cut);
 }
 
 }  // namespace detail

@@ -24,18 +24,6 @@ namespace zero::inline v0_1::device {
 /// Threads of a block in every kernel that works on arrays.
 inline constexpr unsigned block_threads = 256;
 
-/// Blocks of that size which fill a multiprocessor of any device since sm_80.
-inline constexpr unsigned blocks_per_multiprocessor = 8;
-
-/// Blocks for `items` pieces of work, one per thread while the device can hold so many: kernels
-/// stride over what is left, so that what a block prepares is prepared once.
-[[nodiscard]] inline unsigned blocks_for(Queue const& queue, std::size_t items) noexcept {
-  std::size_t const needed = items / block_threads + (items % block_threads != 0 ? 1 : 0);
-  std::size_t const resident =
-      static_cast<std::size_t>(queue.multiprocessors) * blocks_per_multiprocessor;
-  return static_cast<unsigned>(std::clamp<std::size_t>(needed, 1, resident));
-}
-
 /// This thread's number in the grid, in 64 bits.
 [[nodiscard]] inline __device__ std::size_t grid_thread() {
   return static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -59,6 +47,41 @@ template <class... Parameters, class... Arguments>
   config.blockDim = dim3(threads);
   config.stream = queue.stream;
   return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+/// Enqueues a kernel on the current device, which is that of the queue, in blocks of
+/// `block_threads`: as many as `items` pieces of work need with one per thread, and no more than
+/// the device runs at once. Kernels stride over what is left, so that what a block prepares is
+/// prepared once.
+/// @return as try_launch
+template <class... Parameters, class... Arguments>
+[[nodiscard]] cudaError_t try_launch_over(Queue const& queue,
+                                          std::size_t items,
+                                          void (*kernel)(Parameters...),
+                                          Arguments const&... arguments) noexcept {
+  // Asked of the runtime every time: it depends on the registers that a compiler gave the kernel,
+  // and the runtime remembers what the answer takes.
+  int resident = 0;
+  cudaError_t const status =
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, int{block_threads}, 0);
+  if (status != cudaSuccess) return status;
+  std::size_t const needed = items / block_threads + (items % block_threads != 0 ? 1 : 0);
+  std::size_t const most =
+      static_cast<std::size_t>(queue.multiprocessors) * static_cast<std::size_t>(resident);
+  std::size_t const blocks = std::max<std::size_t>(std::min(needed, most), 1);
+  return try_launch(queue, static_cast<unsigned>(blocks), block_threads, kernel, arguments...);
+}
+
+/// Enqueues a kernel, as try_launch_over does on the current device.
+/// @throws Error (resource) if it could not be launched, or if earlier work in the device failed
+template <class... Parameters, class... Arguments>
+void launch_over(Queue const& queue,
+                 char const* what,
+                 std::size_t items,
+                 void (*kernel)(Parameters...),
+                 Arguments const&... arguments) {
+  Scope const scope(queue.device);
+  check(try_launch_over(queue, items, kernel, arguments...), what);
 }
 
 /// Enqueues a kernel.

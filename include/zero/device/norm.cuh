@@ -70,14 +70,7 @@ template <class T>
 void add_squares(Queue const& queue, ExactSum* sum, T const* x, std::size_t count) {
   if (count == 0) return;
   std::size_t const blocks = count / block + (count % block != 0 ? 1 : 0);
-  launch(queue,
-         "add_squares",
-         blocks_for(queue, blocks * team),
-         block_threads,
-         kernels::add_squares<T>,
-         sum,
-         x,
-         count);
+  launch_over(queue, "add_squares", blocks * team, kernels::add_squares<T>, sum, x, count);
 }
 
 }  // namespace zero::inline v0_1::device

@@ -64,16 +64,8 @@ template <class T, class Acc, class Source>
   for (int i = 0; i < targets.count; ++i) cutter.meet(static_cast<T*>(targets.at[i]) + first);
   Cut const cut = cutter.cut(count);
   std::size_t const items = cut.vectors != 0 ? cut.vectors : count;
-  return try_launch(queue,
-                    blocks_for(queue, items),
-                    block_threads,
-                    kernels::sum_ranks<T, Acc, Source>,
-                    targets,
-                    source,
-                    ranks,
-                    first,
-                    count,
-                    cut);
+  return try_launch_over(
+      queue, items, kernels::sum_ranks<T, Acc, Source>, targets, source, ranks, first, count, cut);
 }
 
 }  // namespace detail

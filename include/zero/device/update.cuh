@@ -136,16 +136,15 @@ void update(Queue const& queue,
   for (std::size_t k = 0; k != K; ++k) cutter.meet(arrays.state[k]);
   Cut const cut = cutter.cut(arrays.count);
   std::size_t const items = cut.vectors != 0 ? cut.vectors : arrays.count;
-  launch(queue,
-         "update",
-         blocks_for(queue, items),
-         block_threads,
-         kernels::update<width, R, M, P, G, S, K>,
-         rule,
-         terms,
-         rates,
-         arrays,
-         cut);
+  launch_over(queue,
+              "update",
+              items,
+              kernels::update<width, R, M, P, G, S, K>,
+              rule,
+              terms,
+              rates,
+              arrays,
+              cut);
 }
 
 }  // namespace zero::inline v0_1::device

@@ -23,7 +23,20 @@ namespace emulated {
 /// Checks a launch as the runtime does, and enqueues it.
 cudaError_t launch(cudaLaunchConfig_t const& config, std::function<void()> thread);
 
+/// How many blocks of any kernel a multiprocessor of an emulated device runs at once.
+inline constexpr int resident_blocks = 3;
+
+cudaError_t occupancy(int* blocks);
+
 }  // namespace emulated
+
+template <class Kernel>
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks,
+                                                          Kernel /*kernel*/,
+                                                          int /*threads*/,
+                                                          std::size_t /*shared_bytes*/) {
+  return emulated::occupancy(blocks);
+}
 
 /// Parameters are copied now, and for every thread again: none sees what another does to them.
 template <class... Parameters, class... Arguments>
