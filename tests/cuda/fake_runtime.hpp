@@ -134,6 +134,19 @@ struct Api {
         });
     return status(space);
   }
+  char const* gather(Space const& space,
+                     Stream stream,
+                     zero::detail::DeviceGather const& gather) const {
+    std::vector<void const*> sources(gather.sources, gather.sources + gather.source_count);
+    space.machine().enqueue(stream, [=, sources = std::move(sources)] {
+      auto* to = static_cast<std::byte*>(gather.target);
+      for (void const* const from : sources) {
+        if (from != to) std::memcpy(to, from, gather.bytes);
+        to += gather.bytes;
+      }
+    });
+    return status(space);
+  }
   void close(Stream) const {}
   void destroy(Event) const {}
 

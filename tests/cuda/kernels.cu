@@ -1,6 +1,7 @@
 // The kernels of a step, for kernels_test.py to look at what nvcc makes of them.
 #include "zero/device/call.cuh"
 #include "zero/device/elementwise.cuh"
+#include "zero/device/gather.cuh"
 #include "zero/device/norm.cuh"
 #include "zero/device/sum.cuh"
 #include "zero/device/update.cuh"
@@ -46,3 +47,8 @@ template cudaError_t zero::device::try_sum_ranks(Queue const&,
                                                  int,
                                                  std::size_t,
                                                  std::size_t);
+
+// Not a template; whatever is called here is compiled.
+cudaError_t gather(Queue const& queue, void* to, zero::device::BufferList const& from) {
+  return zero::device::try_gather_ranks(queue, to, from, 8, 0, 4096);
+}

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 
-KERNELS = ["transform", "update", "sum_ranks", "add_squares", "call"]
+KERNELS = ["transform", "update", "sum_ranks", "add_squares", "call", "gather_ranks"]
 WIDE = r"v4\.[bfsu]32|v2\.[bfsu]64"
 VECTOR = r"v[24]\."
 
@@ -52,6 +52,8 @@ def problems_of(name, body, remark):
         if len(vectors) < 4:
             yield f"asks for {len(vectors)} vectors of 16 bytes before it works on the first"
         return
+    if name == "gather_ranks" and "Lm4E" not in body:
+        return  # for what is not aligned
     loads = re.findall(r"ld\.global\S*", body)
     stores = re.findall(r"st\.global\S*", body)
     # Where element types differ, the narrower arrays have shorter vectors.

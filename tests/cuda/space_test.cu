@@ -3,6 +3,7 @@
 #include "zero/device/allocators.hpp"
 #include "zero/device/call.cuh"
 #include "zero/device/elementwise.cuh"
+#include "zero/device/gather.cuh"
 #include "zero/device/launch.cuh"
 #include "zero/device/norm.cuh"
 #include "zero/device/sum.cuh"
@@ -17,6 +18,7 @@
 #include <cuda_runtime_api.h>
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -236,6 +238,33 @@ TEST_CASE("cuda: ordered sums have the host's bits, scattered and in blocks") {
       zero::device::SumTargets const one{.at = {out.data()}};
       CHECK(sum_on_device(one, blocks) == cudaSuccess);
       CHECK(same(out.values(), expected));
+    }
+  }
+}
+
+TEST_CASE("cuda: gathers bring every rank's bytes, aligned or not, and leave alone what is there") {
+  Stream const stream;
+  Cuda const space(0, stream.handle);
+  for (int const ranks : {1, 2, 5}) {
+    for (std::size_t const count : sizes) {
+      for (std::size_t const offset : {0u, 1u, 4u}) {
+        auto const n = static_cast<std::size_t>(ranks);
+        auto const bytes = numbers<zero::bf16>(count * n, 7);
+        // Every buffer but the last lies elsewhere; that one is where it belongs.
+        std::vector<zero::bf16> there(count * n);
+        std::copy(bytes.end() - static_cast<std::ptrdiff_t>(count),
+                  bytes.end(),
+                  there.end() - static_cast<std::ptrdiff_t>(count));
+        Array<zero::bf16> const from(space, bytes, offset);
+        Array<zero::bf16> const to(space, there, offset);
+        zero::device::BufferList list;
+        for (std::size_t rank = 0; rank < n; ++rank) list.at[rank] = from.data() + rank * count;
+        list.at[n - 1] = to.data() + (n - 1) * count;
+        CHECK(zero::device::try_gather_ranks(
+                  space.queue(), to.data(), list, ranks, ranks / 2, count * sizeof(zero::bf16)) ==
+              cudaSuccess);
+        CHECK(same(to.values(), bytes));
+      }
     }
   }
 }

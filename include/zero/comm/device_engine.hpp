@@ -27,6 +27,16 @@ struct DeviceSum {
   std::size_t count = 0;
 };
 
+/// One rank's part of a gather, as a runtime is asked for it: `bytes` bytes of each source, to one
+/// after the other at the target. A source may be where it belongs already. Begins at `first`.
+struct DeviceGather {
+  void* target = nullptr;
+  void const* const* sources = nullptr;
+  int source_count = 1;
+  int first = 0;
+  std::size_t bytes = 0;
+};
+
 /// What the ranks of a group over devices need of a runtime. Streams are queues of work in order;
 /// an event notes how far one is, and another can wait for that. All but `open`, `create` and
 /// `connect` only enqueue, and none blocks or throws: what is returned is null, or what went wrong.
@@ -41,7 +51,8 @@ concept DeviceApi = std::copy_constructible<A> && MemorySpace<typename A::Space>
              void* to,
              void const* from,
              std::size_t bytes,
-             DeviceSum const& sum) {
+             DeviceSum const& sum,
+             DeviceGather const& gather) {
   { A::max_ranks } -> std::convertible_to<int>;
   { api.connect(space, space) } -> std::same_as<char const*>;
   { api.stream(space) } -> std::same_as<typename A::Stream>;
@@ -51,6 +62,7 @@ concept DeviceApi = std::copy_constructible<A> && MemorySpace<typename A::Space>
   { api.wait(space, stream, event) } -> std::same_as<char const*>;
   { api.copy(space, stream, to, from, bytes) } -> std::same_as<char const*>;
   { api.sum(space, stream, sum) } -> std::same_as<char const*>;
+  { api.gather(space, stream, gather) } -> std::same_as<char const*>;
   { api.close(stream) } -> std::same_as<void>;
   { api.destroy(event) } -> std::same_as<void>;
 };
@@ -62,8 +74,9 @@ concept DeviceApi = std::copy_constructible<A> && MemorySpace<typename A::Space>
 /// that rank; `finished` is when all shares are done, which is when a buffer of any rank may be
 /// written again, since peers read it. A group of one needs none of this: its work is in the
 /// trainer's stream itself.
-/// @par Cost  of a collective of N ranks: 5 N events recorded or waited for, one sum per rank or
-///            up to N copies per rank
+/// @par Cost  of a collective of N ranks: 5 N events recorded or waited for, and a sum, a gather or
+/// a
+///            copy per rank
 template <DeviceApi Api>
 class DeviceEngine {
  public:
@@ -86,6 +99,7 @@ class DeviceEngine {
     if (spaces_.size() == 1) return nullptr;
     std::size_t const ranks = spaces_.size();
     streams_.reserve(ranks);
+    sources_.resize(ranks);
     events_.reserve((slots + 1) * (ranks + 1));
     for (Space const& space : spaces_) {
       Stream stream{};
@@ -188,21 +202,13 @@ class DeviceEngine {
         return sum(rank, op, recv, size, send, share_begin(op, self, size), length);
       }
       case Op::all_gather: {
-        for (std::size_t turn = 0; turn < spaces_.size(); ++turn) {
-          std::size_t const peer = (rank + turn) % spaces_.size();
-          void* const to = offset(recv[rank], peer * bytes);
-          if (char const* const problem = copy(rank, to, send[peer], bytes)) return problem;
-        }
-        return nullptr;
+        return gather(rank, recv[rank], send, bytes);
       }
       case Op::all_to_all: {
-        for (std::size_t turn = 0; turn < spaces_.size(); ++turn) {
-          std::size_t const peer = (rank + turn) % spaces_.size();
-          void* const to = offset(recv[rank], peer * bytes);
-          void const* const from = offset(send[peer], rank * bytes);
-          if (char const* const problem = copy(rank, to, from, bytes)) return problem;
+        for (std::size_t peer = 0; peer < spaces_.size(); ++peer) {
+          sources_[peer] = offset(send[peer], rank * bytes);
         }
-        return nullptr;
+        return gather(rank, recv[rank], sources_.data(), bytes);
       }
       case Op::broadcast: return copy(rank, recv[rank], send[op.root], bytes);
     }
@@ -212,6 +218,18 @@ class DeviceEngine {
   [[nodiscard]] char const* copy(std::size_t rank, void* to, void const* from, std::size_t bytes) {
     if (to == from) return nullptr;
     return api_.copy(spaces_[rank], streams_[rank], to, from, bytes);
+  }
+  [[nodiscard]] char const* gather(std::size_t rank,
+                                   void* target,
+                                   void const* const* sources,
+                                   std::size_t bytes) {
+    // Ranks begin with themselves, so that not all of them read the same memory at once.
+    DeviceGather const gather{.target = target,
+                              .sources = sources,
+                              .source_count = static_cast<int>(spaces_.size()),
+                              .first = static_cast<int>(rank),
+                              .bytes = bytes};
+    return api_.gather(spaces_[rank], streams_[rank], gather);
   }
   [[nodiscard]] char const* sum(std::size_t rank,
                                 Collective const& op,
@@ -255,6 +273,7 @@ class DeviceEngine {
   Api api_;
   std::vector<Space> spaces_;  ///< by rank
   std::vector<Stream> streams_;
+  std::vector<void const*> sources_;  ///< of one rank's all-to-all, while it is enqueued
   std::vector<Event> events_;
 };
 

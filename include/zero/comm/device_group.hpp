@@ -25,8 +25,8 @@ namespace zero::inline v0_1 {
 /// One rank of a group of threads that work on device memory; every thread holds a handle of its
 /// own. `InProcessCuda` is this over the CUDA runtime.
 ///
-/// Peers' buffers are read where they are: gathers are copies, sums are one kernel per rank that
-/// reads all ranks' buffers and adds in rank order, so that results are bit-identical to those of
+/// Peers' buffers are read where they are: a gather or a sum is one kernel per rank that reads all
+/// ranks' buffers, and a sum adds in rank order, so that results are bit-identical to those of
 /// InProcess. Transfers have streams of their own and overlap what the trainer enqueues between
 /// `start` and `wait`. No kernel ever waits for another.
 ///

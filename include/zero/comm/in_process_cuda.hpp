@@ -18,7 +18,8 @@ namespace detail {
 
 /// The CUDA runtime as DeviceGroup asks for it.
 ///
-/// `sum` launches a kernel: a translation unit in which it is called is compiled by nvcc.
+/// `sum` and `gather` launch kernels: a translation unit in which they are called is compiled by
+/// nvcc.
 struct CudaApi {
   using Space = space::Cuda;
   using Stream = cudaStream_t;
@@ -60,10 +61,17 @@ struct CudaApi {
   }
   template <class Sum>
   [[nodiscard]] char const* sum(Space const& space, Stream stream, Sum const& sum) const;
+  template <class Gather>
+  [[nodiscard]] char const* gather(Space const& space, Stream stream, Gather const& gather) const;
   void close(Stream stream) const { device::ignore(cudaStreamDestroy(stream)); }
   void destroy(Event event) const { device::ignore(cudaEventDestroy(event)); }
 
  private:
+  [[nodiscard]] static device::BufferList list(void const* const* buffers, int count) noexcept {
+    device::BufferList result;
+    for (int rank = 0; rank < count; ++rank) result.at[rank] = buffers[rank];
+    return result;
+  }
   /// Null, or what the runtime says is wrong.
   [[nodiscard]] static char const* status(cudaError_t answer) noexcept {
     if (answer == cudaSuccess) [[likely]] {
@@ -92,6 +100,7 @@ static_assert(SplittableCommunicator<InProcessCuda>);
 }  // namespace zero::inline v0_1
 
 #if defined(__CUDACC__)
+#include "zero/device/gather.cuh"
 #include "zero/device/sum.cuh"
 
 namespace zero::inline v0_1::detail {
@@ -100,13 +109,23 @@ template <class Sum>
 char const* CudaApi::sum(Space const& space, Stream stream, Sum const& sum) const {
   device::SumTargets targets{.count = sum.target_count};
   for (int i = 0; i < sum.target_count; ++i) targets.at[i] = sum.targets[i];
-  device::BufferList sources;
-  for (int rank = 0; rank < sum.source_count; ++rank) sources.at[rank] = sum.sources[rank];
+  device::BufferList const sources = list(sum.sources, sum.source_count);
   device::Queue queue = space.queue();
   queue.stream = stream;
   return on(space, [&] {
     return device::try_sum_ranks(
         queue, sum.dtype, sum.accumulate, targets, sources, sum.source_count, sum.first, sum.count);
+  });
+}
+
+template <class Gather>
+char const* CudaApi::gather(Space const& space, Stream stream, Gather const& gather) const {
+  device::BufferList const sources = list(gather.sources, gather.source_count);
+  device::Queue queue = space.queue();
+  queue.stream = stream;
+  return on(space, [&] {
+    return device::try_gather_ranks(
+        queue, gather.target, sources, gather.source_count, gather.first, gather.bytes);
   });
 }
 

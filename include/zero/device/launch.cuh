@@ -49,16 +49,17 @@ template <class... Parameters, class... Arguments>
   return cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 
-/// Enqueues a kernel on the current device, which is that of the queue, in blocks of
-/// `block_threads`: as many as `items` pieces of work need with one per thread, and no more than
-/// the device runs at once. Kernels stride over what is left, so that what a block prepares is
-/// prepared once.
+/// Enqueues a kernel on the current device, which is that of the queue, in `groups` groups of
+/// blocks of `block_threads`: as many as `items` pieces of work for each group need with one per
+/// thread, and no more than the device runs at once, except for one in each group. Kernels stride
+/// over what is left, so that what a block prepares is prepared once.
 /// @return as try_launch
 template <class... Parameters, class... Arguments>
-[[nodiscard]] cudaError_t try_launch_over(Queue const& queue,
-                                          std::size_t items,
-                                          void (*kernel)(Parameters...),
-                                          Arguments const&... arguments) noexcept {
+[[nodiscard]] cudaError_t try_launch_groups(Queue const& queue,
+                                            unsigned groups,
+                                            std::size_t items,
+                                            void (*kernel)(Parameters...),
+                                            Arguments const&... arguments) noexcept {
   // Asked of the runtime every time: it depends on the registers that a compiler gave the kernel,
   // and the runtime remembers what the answer takes.
   int resident = 0;
@@ -68,8 +69,18 @@ template <class... Parameters, class... Arguments>
   std::size_t const needed = items / block_threads + (items % block_threads != 0 ? 1 : 0);
   std::size_t const most =
       static_cast<std::size_t>(queue.multiprocessors) * static_cast<std::size_t>(resident);
-  std::size_t const blocks = std::max<std::size_t>(std::min(needed, most), 1);
-  return try_launch(queue, static_cast<unsigned>(blocks), block_threads, kernel, arguments...);
+  std::size_t const blocks = std::max<std::size_t>(std::min(needed, most / groups), 1);
+  return try_launch(
+      queue, groups * static_cast<unsigned>(blocks), block_threads, kernel, arguments...);
+}
+
+/// try_launch_groups with one group.
+template <class... Parameters, class... Arguments>
+[[nodiscard]] cudaError_t try_launch_over(Queue const& queue,
+                                          std::size_t items,
+                                          void (*kernel)(Parameters...),
+                                          Arguments const&... arguments) noexcept {
+  return try_launch_groups(queue, 1, items, kernel, arguments...);
 }
 
 /// Enqueues a kernel, as try_launch_over does on the current device.

@@ -31,6 +31,10 @@ namespace detail {
 template <std::size_t bytes>
 struct Packet;
 template <>
+struct Packet<1> {
+  using Type = unsigned char;
+};
+template <>
 struct Packet<2> {
   using Type = unsigned short;
 };
