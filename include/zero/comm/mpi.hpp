@@ -74,8 +74,7 @@ class Mpi {
   /// @throws Error (invalid_argument) if MPI is not running or its thread level does not suffice,
   ///   for MPI_COMM_NULL, a deadline that is none, a negative node or a second family beside
   ///   `ProgressThread::sole`; (communication) if a rank does not come within the deadline or has
-  ///   other options; (resource) on all ranks if MPI refuses one
-  ///   of them the window, or there are no pages for it
+  ///   other options; (resource) on all ranks if one of them is refused the window or pages for it
   explicit Mpi(MPI_Comm comm, Options const& options = {}) {
     mpi::detail::require_usable(comm, options);
     auto family = std::make_shared<mpi::detail::Family>(comm, options, Reduction::native);

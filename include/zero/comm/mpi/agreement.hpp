@@ -17,9 +17,8 @@ namespace zero::inline v0_1::mpi::detail {
 
 /// Compares what the ranks want, before anything is done in which they would wait for each other if
 /// they differ. Collective over `comm`; blocks.
-/// @throws Error on all ranks: (communication) if two of them differ, (invalid_argument) if one
-/// wants
-///   what cannot be
+/// @throws Error on all ranks: (communication) if two of them differ, (invalid_argument) if one of
+///   them wants what cannot be
 inline void agree_on_options(
     Blocking& blocking, MPI_Comm comm, int rank, int size, Options const& options, bool native) {
   struct Facts {
