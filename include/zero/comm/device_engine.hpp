@@ -74,8 +74,7 @@ concept DeviceApi = std::copy_constructible<A> && MemorySpace<typename A::Space>
 /// that rank; `finished` is when all shares are done, which is when a buffer of any rank may be
 /// written again, since peers read it. A group of one needs none of this: its work is in the
 /// trainer's stream itself.
-/// @par Cost  of a collective of N ranks: 5 N events recorded or waited for, and a sum, a gather or
-/// a
+/// @par Cost  of a collective of N ranks: 5 N events recorded or waited for, and one sum, gather or
 ///            copy per rank
 template <DeviceApi Api>
 class DeviceEngine {
