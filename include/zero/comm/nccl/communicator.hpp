@@ -131,10 +131,10 @@ class BasicNccl {
   /// @throws Error (resource) if CUDA or memory is refused, or NCCL is older than its header
   /// @throws Error (communication) if ranks do not meet
   BasicNccl(nccl::NewGroup<A> const& group, nccl::Options const& options) {
-    check_place(group.rank, group.size);
+    detail::check_nccl_place(group.rank, group.size);
     check(options, group.size);
     int const library = detail::nccl_library_version<A>();
-    check_library(options, library);
+    detail::check_nccl_library<A>(options, library);
     make_core(group.rank, options);
     auto lock = core_->lock();
     core_->place(group.rank, group.size, current_device(), library, group.compute);
@@ -168,11 +168,11 @@ class BasicNccl {
     int rank = 0;
     int size = 0;
     int device = 0;
-    query(A::user_rank(group.comm, &rank));
-    query(A::count(group.comm, &size));
-    query(A::device(group.comm, &device));
+    detail::nccl_query(A::user_rank(group.comm, &rank));
+    detail::nccl_query(A::count(group.comm, &size));
+    detail::nccl_query(A::device(group.comm, &device));
     check(options, size);
-    check_library(options, library);
+    detail::check_nccl_library<A>(options, library);
     if (options.copy_engine_gathers || options.max_ctas != 0 || options.separate_gathers) {
       fail(ErrorKind::invalid_argument,
            "NCCL options: copy_engine_gathers, max_ctas and separate_gathers are properties of a "
@@ -346,11 +346,6 @@ class BasicNccl {
     core_->agree(lock);
   }
 
-  static void check_place(int rank, int size) {
-    if (size >= 1 && rank >= 0 && rank < size) return;
-    fail(ErrorKind::invalid_argument, {"NCCL: rank ", rank, " of ", size, " is none"});
-  }
-
   /// NCCL adds in the wire's dtype, which is narrower than asked for where they differ in fp64.
   void check_sum(Collective const& op) const {
     if (R::ordered || !detail::is_reduction(op.op)) return;
@@ -360,31 +355,10 @@ class BasicNccl {
          {.rank = rank(), .operation = std::string(name(op.op)), .bucket = op.bucket});
   }
 
-  /// What windows and gathers by copy engine need, as far as it can be known beforehand.
-  static void check_library(nccl::Options const& options, int library) {
-    // Before, a window was of the host's memory and made no difference.
-    if (options.registration == nccl::Registration::windows && library < 22800) {
-      fail(ErrorKind::resource, "NCCL options: windows need NCCL 2.28");
-    }
-    if (!options.copy_engine_gathers) return;
-    bool driver = false;
-    query(A::window_driver(&driver));
-    if (library >= 22800 && driver) return;
-    fail(ErrorKind::resource,
-         "NCCL options: copy_engine_gathers needs NCCL 2.28 and a driver for CUDA 12.5");
-  }
-
   [[nodiscard]] static int current_device() {
     int device = -1;
-    query(A::current_device(&device));
+    detail::nccl_query(A::current_device(&device));
     return device;
-  }
-
-  static void query(nccl::Status status) {
-    if (status.ok()) return;
-    fail(ErrorKind::resource,
-         {"NCCL: ", name(status.result), " ", status.text},
-         {.operation = "init"});
   }
 
   [[noreturn]] static void refuse_init(nccl::Status status, int rank) {

@@ -97,7 +97,7 @@ class NcclCore final : public NcclRetired {
     NcclActivity const activity{.operation = "init"};
     auto const mine =
         NcclAgreement::of(options_, report_.library_version, report_.header_version, ordered_);
-    std::vector<NcclAgreement> const all = gather(lock, mine, activity);
+    std::vector<NcclAgreement> const all = progress_.gather(lock, mine, rank_, size_, activity);
     std::string const difference = disagreement(all);
     std::string const lack = difference.empty() ? missing(activity) : std::string();
     report_.copy_engine_gathers = options_.copy_engine_gathers;
@@ -256,7 +256,7 @@ class NcclCore final : public NcclRetired {
       if (!child_) line_.family().drain_retired(lock, activity);
       // A rank that ends while a peer still reads from it, or from what was split from this group,
       // would take that from the peer. Finalizing does not wait for peers.
-      if (report_.owned) static_cast<void>(gather(lock, std::uint64_t{1}, activity));
+      if (report_.owned) progress_.gather(lock, std::uint64_t{1}, rank_, size_, activity);
       finalize(activity);
       if (!child_) retired = line_.family().end_root();
     }
@@ -327,29 +327,6 @@ class NcclCore final : public NcclRetired {
       if (lane.counting != typename A::Stream{}) streams.push_back(lane.counting);
     }
     return streams;
-  }
-
-  /// What each rank brings, through the staging memory. Collective; blocks.
-  template <class T>
-  [[nodiscard]] std::vector<T> gather(Lock& lock, T const& mine, NcclActivity const& activity) {
-    Lane const& lane = lanes_.front();
-    std::vector<T> all(static_cast<std::size_t>(size_));
-    std::byte* const own = lane.staging + static_cast<std::size_t>(rank_) * sizeof(T);
-    line_.require(A::upload(own, &mine, sizeof(T), lane.stream), activity);
-    Collective const exchange{.op = Op::all_gather,
-                              .dtype = DType::u8,
-                              .count = sizeof(T),
-                              .send = own,
-                              .recv = lane.staging,
-                              .bucket = -1};
-    NcclExchange<A> const calls(line_, lock, lane, rank_, size_);
-    NcclDeparture const departure =
-        progress_.enqueue(lock, exchange, 0, 0, [&] { calls.template launch<false>(exchange); });
-    progress_.finish(lock, *progress_.find(departure.number), activity);
-    line_.family().throw_if_failed(activity);
-    line_.require(A::download(all.data(), lane.staging, all.size() * sizeof(T), lane.stream),
-                  activity);
-    return all;
   }
 
   /// What the options want and NCCL would leave out without a word, the same on all ranks.

@@ -156,6 +156,30 @@ class NcclProgress {
     }
   }
 
+  /// What each rank brings, through the staging memory. Collective; blocks.
+  template <class T>
+  std::vector<T> gather(
+      Lock& lock, T const& mine, int rank, int size, NcclActivity const& activity) {
+    NcclLane<A> const& lane = lanes_.front();
+    std::vector<T> all(static_cast<std::size_t>(size));
+    std::byte* const own = lane.staging + static_cast<std::size_t>(rank) * sizeof(T);
+    line_.require(A::upload(own, &mine, sizeof(T), lane.stream), activity);
+    Collective const exchange{.op = Op::all_gather,
+                              .dtype = DType::u8,
+                              .count = sizeof(T),
+                              .send = own,
+                              .recv = lane.staging,
+                              .bucket = -1};
+    NcclExchange<A> const calls(line_, lock, lane, rank, size);
+    NcclDeparture const departure =
+        enqueue(lock, exchange, 0, 0, [&] { calls.template launch<false>(exchange); });
+    finish(lock, *find(departure.number), activity);
+    line_.family().throw_if_failed(activity);
+    line_.require(A::download(all.data(), lane.staging, all.size() * sizeof(T), lane.stream),
+                  activity);
+    return all;
+  }
+
  private:
   /// What everything else may be waiting for.
   struct Suspect {

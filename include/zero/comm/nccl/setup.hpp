@@ -60,6 +60,34 @@ template <nccl::Api A>
   return version;
 }
 
+inline void check_nccl_place(int rank, int size) {
+  if (size >= 1 && rank >= 0 && rank < size) return;
+  fail(ErrorKind::invalid_argument, {"NCCL: rank ", rank, " of ", size, " is none"});
+}
+
+/// @throws Error (resource) if NCCL or CUDA does not say what it is asked
+inline void nccl_query(nccl::Status status) {
+  if (status.ok()) return;
+  fail(ErrorKind::resource,
+       {"NCCL: ", name(status.result), " ", status.text},
+       {.operation = "init"});
+}
+
+/// What windows and gathers by copy engine need, as far as it can be known beforehand.
+template <nccl::Api A>
+void check_nccl_library(nccl::Options const& options, int library) {
+  // Before, a window was of the host's memory and made no difference.
+  if (options.registration == nccl::Registration::windows && library < 22800) {
+    fail(ErrorKind::resource, "NCCL options: windows need NCCL 2.28");
+  }
+  if (!options.copy_engine_gathers) return;
+  bool driver = false;
+  nccl_query(A::window_driver(&driver));
+  if (library >= 22800 && driver) return;
+  fail(ErrorKind::resource,
+       "NCCL options: copy_engine_gathers needs NCCL 2.28 and a driver for CUDA 12.5");
+}
+
 /// What all ranks must have alike, in numbers, because it decides what they call and when.
 struct NcclAgreement {
   static constexpr std::size_t fields = 7;
