@@ -6,7 +6,9 @@
 #include "zero/comm/run_ranks.hpp"
 #include "zero/concepts/memory.hpp"
 
+#include <cstddef>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace device_group_test {
@@ -48,6 +50,36 @@ TEST_CASE("DeviceGroup: collectives under way, early") { conformance::check_outs
 TEST_CASE("DeviceGroup: sub-groups") { conformance::check_groups<Late>(); }
 TEST_CASE("DeviceGroup: sub-groups, early") { conformance::check_groups<Early>(); }
 TEST_CASE("DeviceGroup: arguments") { conformance::check_arguments<PlainWorld>(); }
+
+/// Calls of the runtime that one collective of `ranks` ranks takes.
+std::size_t calls(zero::Op op, int ranks) {
+  auto const machine = std::make_shared<fake::Machine>();
+  auto const block = static_cast<std::size_t>(ranks);
+  std::vector<float> send(block * block);
+  std::vector<float> recv(block * block * block);
+  auto comms = Group::group(fake::spaces(ranks, machine));
+  std::size_t const before = machine->calls();
+  zero::run_ranks(std::move(comms), [&](Group& comm) {
+    auto const rank = static_cast<std::size_t>(comm.rank());
+    zero::run(comm,
+              {.op = op,
+               .dtype = zero::DType::f32,
+               .count = 1,
+               .send = send.data() + rank * block,
+               .recv = recv.data() + rank * block * block});
+  });
+  return machine->calls() - before;
+}
+
+TEST_CASE("DeviceGroup: a collective takes so many calls for each rank, not for each pair") {
+  for (zero::Op const op : {zero::Op::all_gather,
+                            zero::Op::all_to_all,
+                            zero::Op::reduce_scatter,
+                            zero::Op::all_reduce,
+                            zero::Op::broadcast}) {
+    CHECK(calls(op, 32) - calls(op, 16) == 2 * (calls(op, 16) - calls(op, 8)));
+  }
+}
 
 TEST_CASE("DeviceGroup: a buffer may be overwritten in the queue as soon as wait has returned") {
   // Nothing is done until the very end, and then rank 0's queue first: its overwriting must come
