@@ -44,9 +44,12 @@ struct TeamLanes {
     return distance >= N ? distance / N : distance * (team / N);
   }
 
-  /// On entry, `values` are elements [thread * N, thread * N + N) of N rows of lanes; on return,
-  /// those of the thread's lane, row by row. A step exchanges one bit of the place with one of the
-  /// thread's number, as in a transposition.
+  /// Gives every thread the elements of its lane. A step exchanges one bit of the place with one of
+  /// the thread's number, as in a transposition.
+  /// @param values    on entry, elements [thread * N, thread * N + N) of N rows of lanes; on
+  /// return,
+  ///                  those of the thread's lane, row by row
+  /// @param thread    this thread's number in the team
   /// @param exchange  exchange(value, distance) gives what the thread whose number differs by the
   ///                  bit `distance` gives for its own call
   template <class Exchange>
@@ -68,8 +71,10 @@ struct TeamLanes {
   }
 };
 
-/// `lane_squares` of a whole block for lane TeamLanes::lane(thread), from loads of 16 bytes, which
-/// `x` is a multiple of. For all threads of a team in step.
+/// `lane_squares` of a whole block for lane TeamLanes::lane(thread), in loads of 16 bytes. For all
+/// threads of a team in step.
+/// @param x         the block, at a multiple of 16 bytes
+/// @param thread    this thread's number in the team
 /// @param exchange  as of TeamLanes::transpose
 template <class T, class Exchange>
 [[nodiscard]] ZERO_HOST_DEVICE double block_squares(T const* x,
