@@ -13,22 +13,11 @@
 
 namespace {
 
+using mpi_tests::contains;
+using mpi_tests::error_of;
 using mpi_tests::Route;
 using zero::Op;
 using Clock = std::chrono::steady_clock;
-
-template <class Call>
-std::string error_of(Call const& call) {
-  try {
-    call();
-  } catch (zero::Error const& error) {
-    return error.what();
-  }
-  return "no error";
-}
-bool contains(std::string const& text, std::string const& part) {
-  return text.find(part) != std::string::npos;
-}
 
 TEST_CASE("a group's deadline passes while another group of the family is busy") {
   if (mpi_tests::world_size() < 2) return;

@@ -18,6 +18,7 @@
 
 namespace {
 
+using mpi_tests::error_of;
 using mpi_tests::Route;
 using zero::Op;
 using Comm = zero::Mpi<>;
@@ -32,16 +33,6 @@ int own_place = 0;
 /// Done once, inside of the next MPI_Test or instead of the next MPI_Ibarrier.
 std::function<void()> in_test;
 std::function<int()> instead_of_barrier;
-
-template <class Call>
-std::string error_of(Call const& call) {
-  try {
-    call();
-  } catch (zero::Error const& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 }  // namespace
 

@@ -15,24 +15,13 @@
 
 namespace {
 
+using mpi_tests::contains;
+using mpi_tests::error_of;
 using mpi_tests::Route;
 using zero::Op;
 using zero::mpi::Options;
 using zero::mpi::ProgressThread;
 using Comm = zero::Mpi<>;
-
-template <class Call>
-std::string error_of(Call const& call) {
-  try {
-    call();
-  } catch (zero::Error const& error) {
-    return error.what();
-  }
-  return "no error";
-}
-bool contains(std::string const& text, std::string const& part) {
-  return text.find(part) != std::string::npos;
-}
 
 constexpr Options patient{.deadline_s = 20, .shared_bytes = zero::MiB};
 

@@ -17,22 +17,13 @@
 
 namespace {
 
+using mpi_tests::error_of;
 using mpi_tests::Route;
 using zero::Op;
 using Comm = zero::Mpi<>;
 
 static_assert(zero::ProgressingCommunicator<Comm>);
 static_assert(zero::ProgressingCommunicator<zero::Counting<Comm>>);
-
-template <class Call>
-std::string error_of(Call const& call) {
-  try {
-    call();
-  } catch (zero::Error const& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 TEST_CASE("construction refuses what cannot work") {
   CHECK(error_of([] { Comm comm(MPI_COMM_NULL); }).find("MPI_COMM_NULL") != std::string::npos);

@@ -2,6 +2,7 @@
 /// Groups of the running job's processes, for suites that are written once for all communicators.
 #pragma once
 
+#include "zero/base/error.hpp"
 #include "zero/comm/mpi.hpp"
 
 #include <doctest/doctest.h>
@@ -71,6 +72,20 @@ void with_group(int ranks, Route route, Body const& body) {
     MPI_Comm_free(&part);
   }
   MPI_Barrier(MPI_COMM_WORLD);
+}
+
+/// What a call throws, in words.
+template <class Call>
+std::string error_of(Call const& call) {
+  try {
+    call();
+  } catch (zero::Error const& error) {
+    return error.what();
+  }
+  return "no error";
+}
+inline bool contains(std::string const& text, std::string const& part) {
+  return text.find(part) != std::string::npos;
 }
 
 }  // namespace mpi_tests
