@@ -174,6 +174,11 @@ TEST_CASE("NCCL: a captured step trains as one that was enqueued call by call") 
   check_capture<zero::stage::PosGP>();
 }
 
+void sum_bucket_7(zero::Nccl<>& comm, float const* from, float* to, std::size_t count) {
+  zero::run(comm,
+            {.op = zero::Op::all_reduce, .count = count, .send = from, .recv = to, .bucket = 7});
+}
+
 TEST_CASE("NCCL: a rank that never comes is given up on, and the device is of use afterwards") {
   int const ranks = std::min(device_count(), 2);
   if (ranks < 2) return;
@@ -190,14 +195,7 @@ TEST_CASE("NCCL: a rank that never comes is given up on, and the device is of us
     std::size_t const bytes = values.size() * sizeof(float);
     auto* const device = static_cast<float*>(memory.allocate(bytes, 256));
     auto* const result = static_cast<float*>(memory.allocate(bytes, 256));
-    auto const sum = [&] {
-      zero::run(comm,
-                {.op = zero::Op::all_reduce,
-                 .count = values.size(),
-                 .send = device,
-                 .recv = result,
-                 .bucket = 7});
-    };
+    auto const sum = [&] { sum_bucket_7(comm, device, result, values.size()); };
     space.upload(device, values.data(), bytes);
     try {
       sum();
@@ -239,14 +237,7 @@ TEST_CASE("NCCL: a rank that does not launch its graph is given up on by those t
     auto* const device = static_cast<float*>(memory.allocate(bytes, 256));
     auto* const result = static_cast<float*>(memory.allocate(bytes, 256));
     space.upload(device, values.data(), bytes);
-    auto const sum = [&] {
-      zero::run(comm,
-                {.op = zero::Op::all_reduce,
-                 .count = values.size(),
-                 .send = device,
-                 .recv = result,
-                 .bucket = 7});
-    };
+    auto const sum = [&] { sum_bucket_7(comm, device, result, values.size()); };
     sum();
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t executable = nullptr;
