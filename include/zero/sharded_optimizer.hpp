@@ -268,7 +268,7 @@ class ShardedOptimizer {
   /// blocks.
   [[nodiscard]] double grad_norm() {
     engine_.agree();
-    return engine_.outcome().terms.grad_norm;
+    return engine_.confirmed().terms.grad_norm;
   }
 
   /// Unscales, agrees on overflow and norm, clips, updates, casts and publishes.

@@ -74,6 +74,9 @@ class Trainer {
   /// How many steps there have been on the device.
   [[nodiscard]] std::int64_t steps() { return optimizer_.report().step; }
 
+  /// The same as it would be saved.
+  [[nodiscard]] std::int64_t saved_steps() const { return optimizer_.steps(); }
+
   /// This rank's master weights, as it would save them.
   [[nodiscard]] std::vector<float> masters() {
     std::vector<float> all;

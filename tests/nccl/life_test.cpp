@@ -148,7 +148,7 @@ TEST_CASE("Nccl: the trainer's own communicator is never destroyed, and revoked 
       all_reduce(wrapped, 1);
       if (fails) wrapped.report_failure("the disk is on fire");
       all_reduce(wrapped, 2);
-      if (process.rank == 0) wrapped.close();
+      wrapped.close();
     });
     for (std::size_t rank = 0; rank < 2; ++rank) {
       CHECK_FALSE(own[rank]->dead);

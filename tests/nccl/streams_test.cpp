@@ -134,10 +134,10 @@ TEST_CASE("Nccl: a trainer blocked by a stream that is full is freed by the watc
     Options options = stream_options(false);
     options.deadline_s = 0.2;
     options.watch_s = 0.01;
+    float x = 1;
     Comm comm({{1}, process.rank, 2, compute}, options);
     process.script.room = 12;
     for (int bucket = 0; bucket < 100; ++bucket) {
-      float x = 1;
       auto ticket =
           comm.start({.op = Op::all_reduce, .count = 1, .send = &x, .recv = &x, .bucket = bucket});
       comm.wait(ticket);

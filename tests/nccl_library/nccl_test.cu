@@ -300,6 +300,7 @@ void check_lost_step(bool reports) {
       problem = error.what();
     }
     CHECK(trainer.masters() == before);
+    CHECK(trainer.saved_steps() == 1);
     over.set_value();
   };
   run_group<Ordered>(ranks, options, body, true);

@@ -205,14 +205,14 @@ class Engine {
                         .scale = scale,
                         .loss_scaled = scaled,
                         .skip_non_finite = scaled || options.non_finite == NonFinite::skip};
-    std::int64_t const told = digest(decide, learning_rate);
-    bool const agreed_before = agreed_;
-    agree(told);
     for (int const unit : units_) {
       if (unit_users_[static_cast<std::size_t>(unit)] == 0) continue;
       fail(ErrorKind::invalid_argument,
            {"step() while the parameters of unit ", unit, " are in use"});
     }
+    std::int64_t const told = digest(decide, learning_rate);
+    bool const agreed_before = agreed_;
+    agree(told);
     space().call(decide);
     if (!expect_outcome()) unchecked_options_ = agreed_before ? told : 0;
     if constexpr (Space::host_accessible) {
@@ -236,7 +236,7 @@ class Engine {
   /// What the last step did. Blocks if that is not known yet.
   /// @throws Error (data, invalid_argument) once for a step that failed
   [[nodiscard]] StepReport report() {
-    StepOutcome const& now = outcome();
+    StepOutcome const& now = confirmed();
     if (now.failure != StepFailure::none) {
       space().call(Forgive{control_});
       stale_ = true;
@@ -256,10 +256,18 @@ class Engine {
   [[nodiscard]] StepOutcome const& outcome() const {
     if (stale_ || recorded_) {
       space().download(&outcome_, &control_->outcome, sizeof(StepOutcome));
-      confirm(*comm_);
-      stale_ = false;
+      stale_ = confirmed_ = false;
     }
     return outcome_;
+  }
+  /// The same of a step that took place; what counts steps and scales stands even where one did
+  /// not.
+  /// @throws Error (communication) if the group has ended meanwhile
+  [[nodiscard]] StepOutcome const& confirmed() const {
+    StepOutcome const& now = outcome();
+    if (!confirmed_) confirm(*comm_);
+    confirmed_ = true;
+    return now;
   }
 
   void discard_gradients() {
@@ -369,6 +377,7 @@ class Engine {
   std::int64_t unchecked_options_ = 0;  ///< of the last step, where ranks agreed before it
   bool agreed_ = false;
   mutable bool stale_ = false;
+  mutable bool confirmed_ = true;
   bool recorded_ = false;
   mutable StepOutcome outcome_;
 };

@@ -255,8 +255,10 @@ class NcclCore final : public NcclRetired {
       drain(lock, activity);
       if (!child_) line_.family().drain_retired(lock, activity);
       // A rank that ends while a peer still reads from it, or from what was split from this group,
-      // would take that from the peer. Finalizing does not wait for peers.
-      if (report_.owned) progress_.gather(lock, std::uint64_t{1}, rank_, size_, activity);
+      // would take that from the peer. Finalizing does not wait for peers. Behind the compute
+      // stream, where replays may use the same memory.
+      equipment_.order(line_, lock, compute_, lanes_.front().stream, activity);
+      progress_.gather(lock, std::uint64_t{1}, rank_, size_, activity);
       finalize(activity);
       if (!child_) retired = line_.family().end_root();
     }
@@ -278,6 +280,7 @@ class NcclCore final : public NcclRetired {
     Lock const lock = this->lock();
     Family& family = line_.family();
     if (!child_) retired = family.end_root();
+    auto const asked = streams();
     if (!closed_) {
       // The trainer's own communicator may still run what was started; its buffers are its affair.
       if (!report_.owned && !family.failed() && equipment_.ready())
@@ -289,22 +292,19 @@ class NcclCore final : public NcclRetired {
     }
     bool const running = !report_.owned && !family.failed() && progress_.busy();
     // What was being enqueued while the family ended came after its streams had run dry.
-    if (family.stuck() || running || !family.dry(streams())) return;
+    if (family.stuck() || running || !family.dry(asked)) return;
     progress_.destroy();
     equipment_.destroy(lanes_);
     lanes_.clear();
   }
 
  private:
-  /// True once nothing on this rank's streams can use memory any more. The trainer's is not asked
-  /// after it has left the group, when it may be gone, nor while it is captured.
+  /// True once nothing on this rank's streams can use memory any more, and none is captured.
   [[nodiscard]] bool is_idle() noexcept {
-    std::vector<typename A::Stream> asked = streams();
     std::uint64_t capture = 0;
-    if (!closed_) {
-      if (!A::capture(compute_, &capture).ok() || capture != 0) return false;
-      asked.push_back(compute_);
-    }
+    if (!closed_ && (!A::capture(compute_, &capture).ok() || capture != 0)) return false;
+    std::vector<typename A::Stream> asked = streams();
+    if (!closed_) asked.push_back(compute_);
     return line_.family().dry(asked);
   }
 
@@ -320,10 +320,18 @@ class NcclCore final : public NcclRetired {
     for (Lane const& lane : lanes_) comms.push_back(lane.comm);
     return comms;
   }
+  /// Where this rank's work may be: in the trainer's streams too, as long as it has not left the
+  /// group, when they may be gone; in its compute stream if there are graphs.
   [[nodiscard]] std::vector<typename A::Stream> streams() const {
     std::vector<typename A::Stream> streams;
+    std::uint64_t capture = 0;
+    if (!closed_ && line_.family().captured() && A::capture(compute_, &capture).ok() &&
+        capture == 0) {
+      streams.push_back(compute_);
+    }
     for (Lane const& lane : lanes_) {
-      if (lane.stream != typename A::Stream{}) streams.push_back(lane.stream);
+      bool const there = lane.owns_stream || !closed_;
+      if (there && lane.stream != typename A::Stream{}) streams.push_back(lane.stream);
       if (lane.counting != typename A::Stream{}) streams.push_back(lane.counting);
     }
     return streams;

@@ -84,6 +84,7 @@ class NcclFamily {
   void warn_no_more(std::int64_t* word) noexcept { std::erase(words_, word); }
   /// From now on graphs may hold collectives of the family.
   void capture() noexcept { captured_ = true; }
+  [[nodiscard]] bool captured() const noexcept { return captured_; }
 
   void join(Comm comm, bool owned, int device) {
     members_.push_back({.comm = comm, .owned = owned, .device = device});

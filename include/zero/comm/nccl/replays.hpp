@@ -20,8 +20,10 @@ namespace zero::inline v0_1::detail {
 /// and nobody tells the communicator. So the graph itself counts, in memory of the host, before the
 /// collective and after it.
 ///
-/// Collectives of one capture that read the same in messages share their counters; so do those
-/// above `most`.
+/// Collectives of one capture that read the same in messages share their counters. There are
+/// counters for `most`: then those of the oldest captures are used again, whose graphs are likely
+/// gone. The counters are not atomic, so that a graph which is kept beside thousands of newer
+/// collectives must not run at the same time as they do.
 template <nccl::Api A>
 class NcclReplays {
  public:
@@ -55,25 +57,36 @@ class NcclReplays {
     return counters_ != nullptr ? &counters_->group_ended : nullptr;
   }
 
-  /// The number of a collective that is being captured. Graphs of different captures may run at
-  /// once, and the counters are not atomic.
+  /// The number of a collective that is being captured; `most` if there are no counters for it, so
+  /// that it has no deadline.
   [[nodiscard]] std::size_t number_of(Collective const& op, std::uint64_t capture) {
     auto const same = [&](Replay const& replay) {
       return replay.capture == capture && alike(replay.op, op);
     };
     auto const found = std::find_if(replays_.begin(), replays_.end(), same);
-    auto const number = static_cast<std::size_t>(found - replays_.begin());
-    if (found != replays_.end() || number == most) return std::min(number, most - 1);
-    replays_.push_back({.op = op, .capture = capture});
-    return number;
+    if (found != replays_.end()) return static_cast<std::size_t>(found - replays_.begin());
+    if (replays_.size() < most) {
+      replays_.push_back({.op = op, .capture = capture});
+      return replays_.size() - 1;
+    }
+    update();
+    for (std::size_t tried = 0; tried < most; ++tried) {
+      std::size_t const number = oldest_++ % most;
+      Replay& replay = replays_[number];
+      if (replay.capture == capture || replay.begun != replay.ended) continue;
+      replay.op = op;
+      replay.capture = capture;
+      return number;
+    }
+    return most;
   }
   /// Enqueues the count of one that begins.
   [[nodiscard]] nccl::Status count_begin(std::size_t number, typename A::Stream stream) {
-    return count(&counters_->begun[number], stream);
+    return number < most ? count(&counters_->begun[number], stream) : nccl::Status{};
   }
   /// Enqueues the count of one that has ended.
   [[nodiscard]] nccl::Status count_end(std::size_t number, typename A::Stream stream) {
-    return count(&counters_->ended[number], stream);
+    return number < most ? count(&counters_->ended[number], stream) : nccl::Status{};
   }
 
   /// Looks at all counters; true if some have moved since the last time.
@@ -130,6 +143,7 @@ class NcclReplays {
 
   Counters* counters_ = nullptr;
   std::vector<Replay> replays_;
+  std::size_t oldest_ = 0;  ///< whose counters are the next to be used again
 };
 
 }  // namespace zero::inline v0_1::detail
