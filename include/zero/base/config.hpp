@@ -5,6 +5,7 @@
 #if __cplusplus <= 201703L && !(defined(_MSVC_LANG) && _MSVC_LANG > 201703L)
 #error "zero: needs C++20; compile with -std=c++20"
 // Compilers go on after that line, for thousands of others. They do not without a file.
+/// A file that does not exist.
 #define ZERO_OLDER_STANDARD <zero needs C++20>
 #include ZERO_OLDER_STANDARD
 #endif
