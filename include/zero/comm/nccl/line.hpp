@@ -61,10 +61,6 @@ class NcclLine {
       : family_(std::move(family)), deadline_s_(deadline_s) {}
 
   [[nodiscard]] NcclFamily<A>& family() const noexcept { return *family_; }
-  [[nodiscard]] std::shared_ptr<NcclFamily<A>> const& shared_family() const noexcept {
-    return family_;
-  }
-  [[nodiscard]] double deadline_s() const noexcept { return deadline_s_; }
   [[nodiscard]] Clock::duration deadline() const {
     return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(deadline_s_));
   }
