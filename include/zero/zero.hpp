@@ -11,6 +11,7 @@
 #include "zero/comm/in_process.hpp"
 #include "zero/comm/run_ranks.hpp"
 #include "zero/comm/self.hpp"
+#include "zero/comm/traced.hpp"
 #include "zero/concepts/accumulation.hpp"
 #include "zero/concepts/bucket.hpp"
 #include "zero/concepts/memory.hpp"

@@ -20,7 +20,8 @@ namespace {
 using Bf16 = zero::Mixed<zero::bf16>;
 using Fp16 = zero::Mixed<zero::fp16>;
 using Counted = zero::Counting<zero::InProcess>;
-using Comm = zero::Checked<Counted>;
+using Checked = zero::Checked<Counted>;
+using Comm = zero::Traced<Checked>;
 
 /// Two buffers to lend in turn, prepared so that lending them allocates nothing here.
 template <class T>
@@ -63,7 +64,8 @@ Result five_steps(Case const& test) {
   std::atomic<int> skipped{0};
   zero::run_ranks(3, [&](zero::InProcess& inner) {
     Counted counted{inner};
-    Comm comm{counted};
+    Checked checked{counted};
+    Comm comm{checked};
     Optimizer optimizer{comm, toy::model(), zero::Bucket{12345}};
     toy::Run const run{.ranks = 3, .fault = {.step = 3}};
     Lent<Parameter> parameters(optimizer.tensors());
