@@ -7,7 +7,6 @@
 /// also the gathers of a forward and a backward pass. Both run in turn, in one process.
 /// `exposed_ms` is the time per step of the slowest rank inside the communicator: what nothing
 /// hides.
-#include "exposed.hpp"
 #include "stream.hpp"
 #include "zero/zero.hpp"
 
@@ -104,7 +103,7 @@ class Raw {
 
 template <class Stage, class Precision>
 void step(benchmark::State& state) {
-  using Comm = bench::Exposed<zero::InProcess>;
+  using Comm = zero::Traced<zero::InProcess>;
   using Optimizer = zero::ShardedOptimizer<Comm, Stage, Precision>;
   bench::Team team(ranks);
   auto handles = zero::InProcess::group(ranks);
@@ -138,7 +137,10 @@ void step(benchmark::State& state) {
   timed(by_hand);
   auto const exposed = [&] {
     double slowest = 0.;
-    for (Comm& comm : comms) slowest = std::max(slowest, comm.take());
+    for (Comm& comm : comms) {
+      slowest = std::max(slowest, comm.seconds_inside());
+      comm.reset();
+    }
     return slowest;
   };
   exposed();

@@ -8,7 +8,6 @@
 /// window, or with `--nodes 1` every rank is a node of its own.
 ///
 /// usage: mpirun -np N mpi_step_bench [--rounds N] [--nodes 0|1]
-#include "../exposed.hpp"
 #include "job.hpp"
 #include "zero/zero.hpp"
 
@@ -23,7 +22,7 @@ namespace {
 constexpr std::size_t units = 8;
 constexpr std::size_t unit_elements = std::size_t{1} << 20;
 
-using Comm = bench::Exposed<zero::Mpi<>>;
+using Comm = zero::Traced<zero::Mpi<>>;
 
 std::vector<zero::Tensor> model() {
   std::vector<zero::Tensor> tensors;
@@ -46,7 +45,7 @@ class Trained {
   }
 
   void step() {
-    static_cast<void>(comm_.take());
+    comm_.reset();
     seconds.push_back(job_.timed([&] {
       for (int const unit : optimizer_.units()) {
         static_cast<void>(optimizer_.parameters(unit).size());
@@ -57,7 +56,7 @@ class Trained {
       }
       optimizer_.step();
     }));
-    exposed.push_back(job_.slowest(comm_.take()));
+    exposed.push_back(job_.slowest(comm_.seconds_inside()));
   }
 
   [[nodiscard]] static std::string name() {
