@@ -9,6 +9,7 @@
 #include "zero/optimizer/loading.hpp"
 #include "zero/optimizer/slots.hpp"
 #include "zero/optimizer/step.hpp"
+#include "zero/optimizer/step_result.hpp"
 #include "zero/optimizer/visiting.hpp"
 
 #include <concepts>
@@ -283,14 +284,30 @@ class ShardedOptimizer {
   ///   `grad_norm()`, which exchanges what ranks agree on, that is found one step late
   StepReport step(StepOptions const& options = {}) {
     engine_.step(options, 1.);
-    return engine_.report();
+    return detail::report_of(engine_.result());
   }
   /// The same for trainers that clip on their own: the mean gradient is multiplied by `scale`,
   /// which is not rounded before it meets the weights, so that `max_norm / grad_norm()` gives the
   /// bits of `StepOptions::max_norm`.
   StepReport step(float learning_rate, double scale) {
     engine_.step({.learning_rate = learning_rate}, scale);
-    return engine_.report();
+    return detail::report_of(engine_.result());
+  }
+
+  /// `step()` that throws nothing: what it would throw is in the result, with the same effects on
+  /// this rank and the others. So is any other exception of a communicator of the trainer's own, as
+  /// an Error (communication) with its text.
+  ///
+  /// With exceptions disabled the result has what numbers and options are to blame for: gradients
+  /// that are not finite, weights that are all 0, ranks that were told different options. These can
+  /// be gone on from. Everything else calls `on_error` there, as it does in every other function:
+  /// communication that failed, and steps that this rank alone can tell are wrong.
+  /// @par Collective  yes; blocks
+  /// @par Cost  that of `step()`; allocates where there is an error, for its text, and only there
+  StepResult try_step(StepOptions const& options = {}) noexcept { return tried(options, 1.); }
+  /// The same for trainers that clip on their own, as `step(learning_rate, scale)`.
+  StepResult try_step(float learning_rate, double scale) noexcept {
+    return tried({.learning_rate = learning_rate}, scale);
   }
 
   /// A step that reports nothing. Over a space that queues its work it waits for nothing either:
@@ -307,7 +324,11 @@ class ShardedOptimizer {
   /// What the last step did: all zeros before the first. Local; blocks for a step that was queued.
   /// @throws Error (data, invalid_argument), once, for the first step since the last report that
   ///   failed as `step()` says
-  [[nodiscard]] StepReport report() { return engine_.report(); }
+  [[nodiscard]] StepReport report() { return detail::report_of(engine_.result()); }
+  /// `report()` that throws nothing, as `try_step()`. Local; blocks for a step that was queued.
+  StepResult try_report() noexcept {
+    return detail::attempt([&] { return engine_.result(); });
+  }
 
   /// Forgets the gradients of this step; the alternative to `step()`. Every rank must do it.
   void discard_gradients() { engine_.discard_gradients(); }
@@ -340,6 +361,12 @@ class ShardedOptimizer {
   friend class UnitParameters<ShardedOptimizer>;
   friend class UnitGradients<ShardedOptimizer>;
 
+  [[nodiscard]] StepResult tried(StepOptions const& options, double scale) noexcept {
+    return detail::attempt([&] {
+      engine_.step(options, scale);
+      return engine_.result();
+    });
+  }
   [[nodiscard]] detail::UnitTensors unit_view(int unit) const {
     return {tensors(), engine_.tensors_of(unit), unit};
   }

@@ -180,4 +180,18 @@ class Error : public std::exception {
 #endif
 }
 
+namespace detail {
+
+/// Fails as before, with more to say: kind, context and place stay.
+/// @throws Error always
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_again(Error const& error,
+                                                                    std::string_view more = {}) {
+  fail(error.kind(),
+       {error.message(), more},
+       {.rank = error.rank(), .operation = error.operation(), .bucket = error.bucket()},
+       error.where());
+}
+
+}  // namespace detail
+
 }  // namespace zero::inline v0_1

@@ -126,20 +126,17 @@ class CallTrace {
 
   /// Throws the error again with where this rank was, such as "waiting for " a call, in its
   /// message.
-  [[noreturn]] ZERO_COLD void fail_again(
+  [[noreturn]] ZERO_COLD void fail_here(
       Error const& error, int rank, int size, std::string_view doing, std::uint64_t number) const {
-    fail(error.kind(),
-         {error.message(),
-          "; rank ",
-          rank,
-          " of ",
-          size,
-          " was ",
-          doing,
-          number == none ? std::string("no call") : named(number),
-          finished_words()},
-         {.rank = error.rank(), .operation = error.operation(), .bucket = error.bucket()},
-         error.where());
+    Message const place{"; rank ",
+                        rank,
+                        " of ",
+                        size,
+                        " was ",
+                        doing,
+                        number == none ? std::string("no call") : named(number),
+                        finished_words()};
+    zero::detail::fail_again(error, place.text());
   }
 
  private:
@@ -315,7 +312,7 @@ class Traced {
     try {
       return work();
     } catch (Error const& error) {
-      trace_.fail_again(error, rank(), size(), doing, number);
+      trace_.fail_here(error, rank(), size(), doing, number);
     }
 #else
     return work();

@@ -17,6 +17,7 @@
 #include "zero/optimizer/reduction.hpp"
 #include "zero/optimizer/staging.hpp"
 #include "zero/optimizer/step.hpp"
+#include "zero/optimizer/step_result.hpp"
 #include "zero/optimizer/update.hpp"
 #include "zero/optimizer/update_source.hpp"
 
@@ -233,22 +234,22 @@ class Engine {
     discard_gradients();
   }
 
-  /// What the last step did. Blocks if that is not known yet.
-  /// @throws Error (data, invalid_argument) once for a step that failed
-  [[nodiscard]] StepReport report() {
+  /// What the last step did, or once, for a step that failed, why. Blocks if that is not known yet.
+  /// @throws Error (communication) if the group has ended meanwhile
+  [[nodiscard]] StepResult result() {
     StepOutcome const& now = confirmed();
     if (now.failure != StepFailure::none) {
       space().call(Forgive{control_});
       stale_ = true;
-      refuse(now.failure);
+      return error_of(now.failure);
     }
     StepTerms const& terms = now.terms;
-    return {.step = terms.step,
-            .skipped = terms.skipped != 0,
-            .grad_norm = terms.grad_norm,
-            .clip_coefficient = terms.clip_coefficient,
-            .loss_scale = terms.loss_scale,
-            .weight = terms.weight};
+    return StepReport{.step = terms.step,
+                      .skipped = terms.skipped != 0,
+                      .grad_norm = terms.grad_norm,
+                      .clip_coefficient = terms.clip_coefficient,
+                      .loss_scale = terms.loss_scale,
+                      .weight = terms.weight};
   }
 
   /// The host's copy of what the space decided; fetched when it may be out of date, which after a
@@ -301,17 +302,6 @@ class Engine {
     if constexpr (RecordingSpace<Space>) recording = space().capturing();
     recorded_ = recorded_ || recording;
     return recording;
-  }
-
-  [[noreturn]] ZERO_COLD static void refuse(StepFailure failure) {
-    if (failure == StepFailure::options_differ) {
-      fail(ErrorKind::invalid_argument,
-           "ranks passed different options to step(): learning rate, max_norm, scale or "
-           "non_finite; where grad_norm() came first, to the step before");
-    }
-    fail(ErrorKind::data,
-         failure == StepFailure::no_weight ? "all micro-batches of this step have weight 0"
-                                           : "gradients are not finite");
   }
 
   void require_unit(int unit) const {

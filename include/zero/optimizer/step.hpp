@@ -9,7 +9,7 @@ namespace zero::inline v0_1 {
 
 /// What to do about gradients that are not finite where no loss scale watches for them.
 enum class NonFinite : std::uint8_t {
-  fail,  ///< throw Error (data) on every rank; nothing is changed
+  fail,  ///< Error (data) on every rank: thrown, or returned by `try_step`; nothing is changed
   skip,  ///< skip the step on every rank and say so in the report
 };
 
