@@ -284,14 +284,14 @@ class ShardedOptimizer {
   ///   `grad_norm()`, which exchanges what ranks agree on, that is found one step late
   StepReport step(StepOptions const& options = {}) {
     engine_.step(options, 1.);
-    return detail::report_of(engine_.result());
+    return engine_.report();
   }
   /// The same for trainers that clip on their own: the mean gradient is multiplied by `scale`,
   /// which is not rounded before it meets the weights, so that `max_norm / grad_norm()` gives the
   /// bits of `StepOptions::max_norm`.
   StepReport step(float learning_rate, double scale) {
     engine_.step({.learning_rate = learning_rate}, scale);
-    return detail::report_of(engine_.result());
+    return engine_.report();
   }
 
   /// `step()` that throws nothing: what it would throw is in the result, with the same effects on
@@ -324,7 +324,7 @@ class ShardedOptimizer {
   /// What the last step did: all zeros before the first. Local; blocks for a step that was queued.
   /// @throws Error (data, invalid_argument), once, for the first step since the last report that
   ///   failed as `step()` says
-  [[nodiscard]] StepReport report() { return detail::report_of(engine_.result()); }
+  [[nodiscard]] StepReport report() { return engine_.report(); }
   /// `report()` that throws nothing, as `try_step()`. Local; blocks for a step that was queued.
   StepResult try_report() noexcept {
     return detail::attempt([&] { return engine_.result(); });

@@ -234,22 +234,18 @@ class Engine {
     discard_gradients();
   }
 
-  /// What the last step did, or once, for a step that failed, why. Blocks if that is not known yet.
-  /// @throws Error (communication) if the group has ended meanwhile
+  /// What the last step did. Blocks if that is not known yet.
+  /// @throws Error (data, invalid_argument) once for a step that failed
+  [[nodiscard]] StepReport report() {
+    if (StepFailure const failure = take_failure(); failure != StepFailure::none) refuse(failure);
+    return last_report();
+  }
+  /// The same, but a step that failed is a value.
   [[nodiscard]] StepResult result() {
-    StepOutcome const& now = confirmed();
-    if (now.failure != StepFailure::none) {
-      space().call(Forgive{control_});
-      stale_ = true;
-      return error_of(now.failure);
+    if (StepFailure const failure = take_failure(); failure != StepFailure::none) {
+      return error_of(failure);
     }
-    StepTerms const& terms = now.terms;
-    return StepReport{.step = terms.step,
-                      .skipped = terms.skipped != 0,
-                      .grad_norm = terms.grad_norm,
-                      .clip_coefficient = terms.clip_coefficient,
-                      .loss_scale = terms.loss_scale,
-                      .weight = terms.weight};
+    return last_report();
   }
 
   /// The host's copy of what the space decided; fetched when it may be out of date, which after a
@@ -302,6 +298,26 @@ class Engine {
     if constexpr (RecordingSpace<Space>) recording = space().capturing();
     recorded_ = recorded_ || recording;
     return recording;
+  }
+
+  /// Why a step since the last report failed, which counts as reported now.
+  /// @throws Error (communication) if the group has ended meanwhile
+  [[nodiscard]] StepFailure take_failure() {
+    StepFailure const failure = confirmed().failure;
+    if (failure != StepFailure::none) {
+      space().call(Forgive{control_});
+      stale_ = true;
+    }
+    return failure;
+  }
+  [[nodiscard]] StepReport last_report() const noexcept {
+    StepTerms const& terms = outcome_.terms;
+    return {.step = terms.step,
+            .skipped = terms.skipped != 0,
+            .grad_norm = terms.grad_norm,
+            .clip_coefficient = terms.clip_coefficient,
+            .loss_scale = terms.loss_scale,
+            .weight = terms.weight};
   }
 
   void require_unit(int unit) const {

@@ -55,12 +55,8 @@ namespace detail {
           SourceLocation::current()};
 }
 
-/// The report, or what there is instead of it.
-/// @throws Error if there is one
-[[nodiscard]] inline StepReport report_of(StepResult const& result) {
-  if (!result) fail_again(*result.error());
-  return result.report();
-}
+/// @throws Error always: the above
+[[noreturn]] ZERO_COLD inline void refuse(StepFailure failure) { fail_again(error_of(failure)); }
 
 #if defined(__cpp_exceptions)
 /// The exception that is being handled. One that is not the library's is a communicator's, which
