@@ -1,7 +1,7 @@
 #include "zero/comm/device_group.hpp"
 
-#include "cuda/device_training.hpp"
 #include "cuda/fake_runtime.hpp"
+#include "harness.hpp"
 #include "zero/comm/run_ranks.hpp"
 
 #include <memory>
@@ -23,9 +23,9 @@ struct FakeWorld {
 
 template <class Stage>
 void all_precisions() {
-  device_training::check_ranks<FakeWorld, Stage, zero::Fp32>({1, 2, 3, 4});
-  device_training::check_ranks<FakeWorld, Stage, zero::Mixed<zero::bf16>>({2, 3});
-  device_training::check_ranks<FakeWorld, Stage, zero::Mixed<zero::fp16>>({1, 4});
+  toy::check_ranks<FakeWorld, Stage, zero::Fp32>({1, 2, 3, 4});
+  toy::check_ranks<FakeWorld, Stage, zero::Mixed<zero::bf16>>({2, 3});
+  toy::check_ranks<FakeWorld, Stage, zero::Mixed<zero::fp16>>({1, 4});
 }
 
 TEST_CASE("DeviceGroup trains to the reference's bits under every stage") {

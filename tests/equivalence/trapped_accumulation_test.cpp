@@ -11,6 +11,8 @@ using Fp16 = zero::Mixed<zero::fp16>;
 template <class Stage, class Precision, class Accumulation, class Memory>
 void all_ranks(int micro_steps) {
   toy::Setup<Stage, Precision, zero::AdamW, Accumulation, Memory> setup;
+  // Either way to lend, in turn.
+  setup.flat = Stage::sharding.optimizer;
   // The toy model's gradients would overflow for steps on end from the default on.
   if constexpr (Precision::loss_scaled) setup.precision.loss_scale.initial = 64.f;
   for (int const ranks : {1, 2, 4}) {

@@ -2,8 +2,8 @@
 // Ranks are threads, with one device each.
 #include "conformance/communicator.hpp"
 #include "cuda/captured_step.cuh"
-#include "cuda/device_training.hpp"
 #include "cuda/staged.hpp"
+#include "equivalence/harness.hpp"
 #include "zero/comm/checked.hpp"
 #include "zero/comm/nccl.hpp"
 #include "zero/device/allocators.hpp"
@@ -137,7 +137,7 @@ TEST_CASE("NCCL, native: integers exactly, and floats where one rank adds nothin
 }
 
 TEST_CASE("NCCL: training has the host's bits under every stage") {
-  using namespace device_training;
+  using toy::check_ranks;
   for (int const ranks : group_sizes()) {
     check_ranks<TrainingWorld, zero::stage::Replicated, zero::Fp32>({ranks});
     check_ranks<TrainingWorld, zero::stage::Pos, zero::Mixed<zero::bf16>>({ranks});
