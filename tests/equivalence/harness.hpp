@@ -63,6 +63,13 @@ std::size_t differing_bits(Result const& a, Result const& b) {
   return different;
 }
 
+/// Calls `world.trained(comm)` where a world has such a function.
+// Not in the lambda that calls it, where nvcc takes the branch for every world.
+template <class World, class C>
+void look_at_trained(World const& world, C const& comm) {
+  if constexpr (requires { world.trained(comm); }) world.trained(comm);
+}
+
 /// Trains both ways and checks that nothing differs in a single bit; returns the reference.
 ///
 /// @param world  `world.run(ranks, body)` calls `body(comm, allocator)` on those ranks of a new
@@ -84,7 +91,7 @@ Outcome<typename S::Precision, typename S::Rule> check(World const& world,
   bool trained = false;
   world.run(run.ranks, [&](auto& comm, auto const& allocator) {
     Findings found = train_rank(setup, run, expected, comm, allocator);
-    if constexpr (requires { world.trained(comm); }) world.trained(comm);
+    look_at_trained(world, comm);
     std::int64_t const owners = S::Stage::sharding.optimizer ? 1 : comm.size();
     found.require(covered(comm, allocator, found.owners, owners), "elements that nobody owns");
     std::lock_guard const lock(mutex);
