@@ -40,13 +40,12 @@ bool owned_match(Optimizer const& optimizer, Expected const& expected, Owners& o
       [&](zero::Tensor const& tensor, std::size_t first, auto const& master, auto const& states) {
         auto const t = static_cast<std::size_t>(&tensor - optimizer.tensors().data());
         std::size_t const count = expected.master[t].size();
-        match = match && first <= count && master.size() <= count - first;
-        if (!match) return;
-        match = same_bits(master, expected.master[t], first);
+        bool const inside = first <= count && master.size() <= count - first;
+        match = match && inside && same_bits(master, expected.master[t], first);
         for (std::size_t k = 0; k < states.size(); ++k) {
           match = match && same_bits(states[k], expected.states[k][t], first);
         }
-        for (std::size_t i = 0; i < master.size(); ++i) ++owners[begins[t] + first + i];
+        for (std::size_t i = 0; inside && i < master.size(); ++i) ++owners[begins[t] + first + i];
       });
   return match;
 }

@@ -93,7 +93,7 @@ Outcome<typename S::Precision, typename S::Rule> check(World const& world,
     Findings found = train_rank(setup, run, expected, comm, allocator);
     look_at_trained(world, comm);
     std::int64_t const owners = S::Stage::sharding.optimizer ? 1 : comm.size();
-    found.require(covered(comm, allocator, found.owners, owners), "elements that nobody owns");
+    found.require(covered(comm, allocator, found.owners, owners), "how many own an element");
     std::lock_guard const lock(mutex);
     trained = true;
     if (found.complaints.empty()) return;

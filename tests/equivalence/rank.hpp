@@ -55,18 +55,18 @@ void add_gradients(Optimizer& optimizer, Space const& space, Run const& run, lon
   using Parameter = typename Optimizer::Parameter;
   using Wire = typename Optimizer::Wire;
   float const scale = optimizer.loss_scale();
-  backward_pass(optimizer,
-                [&](std::size_t t, std::span<Parameter const> weights, std::span<Wire> sums) {
-                  if constexpr (Space::host_accessible) {
-                    backward(run, t, step, batch, scale, weights, sums);
-                  } else {
-                    if (sums.empty()) return;
-                    auto const parameters = fetch(space, weights);
-                    auto added = fetch(space, std::span<Wire const>(sums));
-                    backward(run, t, step, batch, scale, std::span(parameters), std::span(added));
-                    space.upload(sums.data(), added.data(), sums.size_bytes());
-                  }
-                });
+  auto const add = [&](std::size_t t, std::span<Parameter const> weights, std::span<Wire> sums) {
+    if constexpr (Space::host_accessible) {
+      backward(run, t, step, batch, scale, weights, sums);
+    } else {
+      if (sums.empty()) return;
+      auto const parameters = fetch(space, weights);
+      auto added = fetch(space, std::span<Wire const>(sums));
+      backward(run, t, step, batch, scale, std::span(parameters), std::span(added));
+      space.upload(sums.data(), added.data(), sums.size_bytes());
+    }
+  };
+  backward_pass(optimizer, add);
 }
 
 /// Was a step's traffic the plan's? Where the host decided to skip the update, nothing was

@@ -115,7 +115,7 @@ void check_on_devices(S const& setup, Run const& run, trapped::Collectives when,
     device.synchronize();
     std::int64_t const owners = S::Stage::sharding.optimizer ? 1 : run.ranks;
     found.require(covered(inner, zero::HostAllocator{}, found.owners, owners),
-                  "elements that nobody owns");
+                  "how many own an element");
     std::lock_guard const lock(mutex);
     if (found.complaints.empty()) return;
     complaints += "rank " + std::to_string(comm.rank()) + ": " + found.complaints;
