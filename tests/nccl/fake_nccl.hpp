@@ -333,6 +333,7 @@ struct Library : Calls {
     if (Status const status = gate(*stream->process); !status.ok()) return status;
     World& world = *stream->process->world;
     std::lock_guard const lock(world.mutex);
+    if (stream->dead) world.violation(stream->process, "a dead stream was queried");
     world.pump();
     return {stream->tasks.empty() ? Result::success : Result::in_progress};
   }
@@ -349,6 +350,9 @@ struct Library : Calls {
   }
   static Status capture(Stream stream, std::uint64_t* out) {
     if (Status const status = gate(*stream->process); !status.ok()) return status;
+    World& world = *stream->process->world;
+    std::lock_guard const lock(world.mutex);
+    if (stream->dead) world.violation(stream->process, "a dead stream was asked for its capture");
     *out = stream->process->capturing ? 1 : 0;
     return {};
   }

@@ -37,6 +37,12 @@ inline Stream* world_stream(World& world, Process& process) {
   return world.make_stream(&process);
 }
 
+/// The trainer destroys a stream of its own; what is in it goes on.
+inline void end_world_stream(World& world, Stream* stream) {
+  std::lock_guard const lock(world.mutex);
+  stream->dead = true;
+}
+
 /// Calls `body(process)` on one thread per rank; rethrows what a rank throws.
 template <class Body>
 void run_processes(World& world, int ranks, Body const& body) {

@@ -274,6 +274,50 @@ TEST_CASE("NCCL: a rank that does not launch its graph is given up on by those t
   CHECK_MESSAGE(problem.find("until all graphs") != std::string::npos, problem);
 }
 
+/// Counts in memory of the host.
+struct Count {
+  std::int64_t* word;
+  __host__ __device__ void operator()() const { ++*word; }
+};
+
+TEST_CASE("NCCL: close comes after the graphs that were launched") {
+  Options const options = test_options();
+  auto const body = [&](zero::Nccl<>& comm) {
+    auto const space = comm.space();
+    MallocAllocator memory(space.device());
+    constexpr std::size_t count = 1000;
+    auto* const values = static_cast<float*>(memory.allocate(count * sizeof(float), 256));
+    space.zero(values, count * sizeof(float));
+    void* host = nullptr;
+    check(cudaHostAlloc(&host, sizeof(std::int64_t), cudaHostAllocMapped), "cudaHostAlloc");
+    auto* const word = static_cast<std::int64_t*>(host);
+    *word = 0;
+    auto const step = [&] {
+      sum_bucket_7(comm, values, values, count);
+      space.call(Count{word});
+    };
+    step();
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    check(cudaStreamBeginCapture(space.stream(), cudaStreamCaptureModeThreadLocal), "begin");
+    step();
+    check(cudaStreamEndCapture(space.stream(), &graph), "end");
+    check(cudaGraphInstantiate(&executable, graph, 0), "instantiate");
+    for (int launch = 0; launch < 20; ++launch) {
+      check(cudaGraphLaunch(executable, space.stream()), "launch");
+    }
+    // They go on.
+    check(cudaGraphExecDestroy(executable), "destroy");
+    check(cudaGraphDestroy(graph), "destroy");
+    comm.close();
+    CHECK(*static_cast<std::int64_t const volatile*>(word) == 21);
+    check(cudaStreamSynchronize(space.stream()), "cudaStreamSynchronize");
+    check(cudaFreeHost(host), "cudaFreeHost");
+    memory.deallocate(values, count * sizeof(float), 256);
+  };
+  for (int const ranks : group_sizes()) run_group<Ordered>(ranks, options, body);
+}
+
 /// A step that one rank never takes: what the others report of it, and what they would save.
 template <class Stage>
 void check_lost_step(bool reports) {

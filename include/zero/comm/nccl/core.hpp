@@ -99,7 +99,9 @@ class NcclCore final : public NcclRetired {
         NcclAgreement::of(options_, report_.library_version, report_.header_version, ordered_);
     std::vector<NcclAgreement> const all = progress_.gather(lock, mine, rank_, size_, activity);
     std::string const difference = disagreement(all);
-    std::string const lack = difference.empty() ? missing(activity) : std::string();
+    std::string const lack = difference.empty()
+                                 ? nccl_lack(line_, options_, lanes_.back().comm, size_, activity)
+                                 : std::string();
     report_.copy_engine_gathers = options_.copy_engine_gathers;
     if (difference.empty() && lack.empty()) return;
     // All ranks come here; an abort could reach a peer before it knows why.
@@ -263,6 +265,7 @@ class NcclCore final : public NcclRetired {
       if (!child_) retired = line_.family().end_root();
     }
     watch_.stop();
+    for (auto const& core : retired) core->shutdown();
   }
 
   /// Leaves a sub-group without disturbing its peers; `self` is this object. False if there is
@@ -273,13 +276,22 @@ class NcclCore final : public NcclRetired {
   }
 
   /// Ends without the peers: what is owned and still open is aborted.
-  void shutdown() noexcept {
+  void shutdown() noexcept override {
     watch_.stop();
-    // Destroyed after the lock, which sub-groups take when they end.
     std::vector<std::shared_ptr<NcclRetired>> retired;
-    Lock const lock = this->lock();
+    {
+      Lock const lock = this->lock();
+      if (!child_) retired = line_.family().end_root();
+      leave();
+    }
+    // Without the lock, which they take.
+    for (auto const& core : retired) core->shutdown();
+  }
+
+ private:
+  /// The caller holds the lock.
+  void leave() noexcept {
     Family& family = line_.family();
-    if (!child_) retired = family.end_root();
     auto const asked = streams();
     if (!closed_) {
       // The trainer's own communicator may still run what was started; its buffers are its affair.
@@ -291,14 +303,17 @@ class NcclCore final : public NcclRetired {
       closed_ = true;
     }
     bool const running = !report_.owned && !family.failed() && progress_.busy();
+    bool const stuck = family.stuck();
+    for (Lane const& lane : lanes_) {
+      if (!lane.owns_stream) family.forget(lane.stream);
+    }
     // What was being enqueued while the family ended came after its streams had run dry.
-    if (family.stuck() || running || !family.dry(asked)) return;
+    if (stuck || running || !family.dry(asked)) return;
     progress_.destroy();
     equipment_.destroy(lanes_);
     lanes_.clear();
   }
 
- private:
   /// True once nothing on this rank's streams can use memory any more, and none is captured.
   [[nodiscard]] bool is_idle() noexcept {
     std::uint64_t capture = 0;
@@ -335,19 +350,6 @@ class NcclCore final : public NcclRetired {
       if (lane.counting != typename A::Stream{}) streams.push_back(lane.counting);
     }
     return streams;
-  }
-
-  /// What the options want and NCCL would leave out without a word, the same on all ranks.
-  [[nodiscard]] std::string missing(NcclActivity const& activity) const {
-    if (!options_.copy_engine_gathers) return {};
-    int near = 0;
-    line_.require(A::near_ranks(lanes_.back().comm, &near), activity);
-    if (near == size_) return {};
-    return Message({"NCCL options: copy_engine_gathers needs all ",
-                    size_,
-                    " ranks on one node, not ",
-                    near})
-        .text();
   }
 
   /// Ends what is owned together with all peers. The caller holds the lock.

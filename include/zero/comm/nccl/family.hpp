@@ -49,6 +49,9 @@ class NcclRetired {
   virtual ~NcclRetired() = default;
   /// Waits for what it has under way. The caller holds `lock`, the family's.
   virtual void drain(std::unique_lock<std::mutex>& lock, NcclActivity const& activity) = 0;
+  /// Ends it, whoever else may hold it: the trainer's streams may be gone from then on. Takes the
+  /// lock.
+  virtual void shutdown() noexcept = 0;
 };
 
 /// The NCCL communicators of one rank that stand and fall together: those of a group and of all
@@ -72,9 +75,16 @@ class NcclFamily {
   /// streams it may still use must not be freed.
   [[nodiscard]] bool stuck() noexcept {
     std::erase_if(late_, [](Late const& late) {
-      return late.state->running == 0 && dry(streams_of(late.members), 0);
+      return !late.unknown && late.state->running == 0 && dry(streams_of(late.members), 0);
     });
     return !late_.empty();
+  }
+  /// A stream of the trainer's may be gone from now on. What is stuck in it by then stays so.
+  void forget(typename A::Stream stream) noexcept {
+    for (Late& late : late_) {
+      auto const streams = streams_of(late.members);
+      if (std::find(streams.begin(), streams.end(), stream) != streams.end()) late.unknown = true;
+    }
   }
   /// Sets a word, in memory that kernels read, once the family has failed.
   void warn(std::int64_t* word) {
@@ -167,7 +177,7 @@ class NcclFamily {
     return true;
   }
   /// The first group of the family has ended on all ranks, or on this one for good. The result must
-  /// be destroyed without the lock.
+  /// be shut down, and destroyed without the lock.
   [[nodiscard]] std::vector<std::shared_ptr<NcclRetired>> end_root() noexcept {
     root_gone_ = true;
     return std::exchange(retired_, {});
@@ -196,6 +206,7 @@ class NcclFamily {
   struct Late {
     std::shared_ptr<Aborts> state;
     std::vector<Member> members;
+    bool unknown = false;  ///< it cannot be asked any more
   };
 
   /// A communicator that belongs to the trainer is revoked, which stops its work and leaves its

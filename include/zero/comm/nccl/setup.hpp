@@ -136,4 +136,23 @@ struct NcclAgreement {
   return {};
 }
 
+/// What the options want and NCCL would leave out without a word, the same on all ranks; empty if
+/// that is nothing.
+template <nccl::Api A>
+[[nodiscard]] std::string nccl_lack(NcclLine<A> const& line,
+                                    nccl::Options const& options,
+                                    typename A::Comm comm,
+                                    int size,
+                                    NcclActivity const& activity) {
+  if (!options.copy_engine_gathers) return {};
+  int near = 0;
+  line.require(A::near_ranks(comm, &near), activity);
+  if (near == size) return {};
+  return Message({"NCCL options: copy_engine_gathers needs all ",
+                  size,
+                  " ranks on one node, not ",
+                  near})
+      .text();
+}
+
 }  // namespace zero::inline v0_1::detail
