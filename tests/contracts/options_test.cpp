@@ -193,5 +193,90 @@ TEST_CASE("after grad_norm() different options are found in the next step") {
   check_scale<OnDevice>();
 }
 
+/// One rank's step is refused while it holds parameters, and corrected; its peers know nothing of
+/// that. A second trainer does the same without the refused calls.
+template <class Trainer>
+void check_corrected(bool norm_before, bool norm_after) {
+  on_ranks([&](zero::InProcess& comm, auto const& expect) {
+    Trainer trainer(comm);
+    Trainer spared(comm);
+    auto& optimizer = trainer.optimizer;
+    for (long step = 1; step <= 3; ++step) {
+      backward(trainer);
+      backward(spared);
+      for (auto* const each : {&trainer, &spared}) {
+        if (norm_before) static_cast<void>(each->optimizer.grad_norm());
+      }
+      if (comm.rank() == 1) {
+        auto const weights = optimizer.parameters(2);
+        std::string const message = "step() while the parameters of unit 2 are in use";
+        StepOptions const wrong{.learning_rate = 0.5f, .max_norm = 1e-3};
+        expect(refusal([&] { optimizer.step(wrong); }) == message, "in use");
+        expect(refusal([&] { optimizer.enqueue_step(wrong); }) == message, "in use, enqueued");
+      }
+      for (auto* const each : {&trainer, &spared}) {
+        if (norm_after) static_cast<void>(each->optimizer.grad_norm());
+        std::string const told = refusal(
+            [&] { expect(each->optimizer.step({.max_norm = 2.}).step == step, "step count"); });
+        expect(told == "", told);
+      }
+      expect(owned_bits(optimizer) == owned_bits(spared.optimizer), "left a trace");
+    }
+  });
+}
+
+TEST_CASE("a step that is refused before anything travels has agreed on nothing") {
+  for (bool const norm_before : {false, true}) {
+    for (bool const norm_after : {false, true}) {
+      CAPTURE(norm_before);
+      CAPTURE(norm_after);
+      check_corrected<OnHost>(norm_before, norm_after);
+      check_corrected<OnDevice>(norm_before, norm_after);
+    }
+  }
+}
+
+/// Parameters after two steps, of lent memory whose masters some rank forgets to set at first.
+std::vector<std::byte> train_lent(bool forgets, bool norm) {
+  using zero::bf16;
+  std::vector<std::byte> bits;
+  on_ranks([&](zero::InProcess& comm, auto const& expect) {
+    constexpr std::size_t count = 3000;
+    std::vector<bf16> parameters(count, bf16(0.25f));
+    std::vector<bf16> gradients(count);
+    zero::ShardedOptimizer optimizer{comm,
+                                     std::vector<zero::Tensor>{{.name = "w", .shape = {count}}},
+                                     zero::Mixed<bf16>{},
+                                     zero::Borrowed<>{}};
+    optimizer.bind(std::span(parameters), std::span(gradients));
+    bool const late = forgets && comm.rank() == 1;
+    if (!late) optimizer.adopt_parameters();
+    for (long step = 1; step <= 2; ++step) {
+      for (std::size_t i = 0; i < count; ++i) {
+        gradients[i] = bf16(static_cast<float>(i % 7) + static_cast<float>(comm.rank()));
+      }
+      optimizer.reduce(optimizer.gradients(0));
+      if (norm) static_cast<void>(optimizer.grad_norm());
+      if (late && step == 1) {
+        expect(refusal([&] { optimizer.step(0.5f, 1.); }).starts_with("step() before adopt"),
+               "masters");
+        optimizer.adopt_parameters();
+      }
+      std::string const told =
+          refusal([&] { expect(optimizer.step(0.01f, 1.).step == step, "step count"); });
+      expect(told == "", told);
+    }
+    if (comm.rank() == 0) contracts::append(bits, std::span(parameters));
+  });
+  return bits;
+}
+
+TEST_CASE("a step that is refused for want of masters has agreed on nothing either") {
+  auto const expected = train_lent(false, false);
+  CHECK(train_lent(true, false) == expected);
+  CHECK(train_lent(false, true) == expected);
+  CHECK(train_lent(true, true) == expected);
+}
+
 }  // namespace
 }  // namespace options_test
