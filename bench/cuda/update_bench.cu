@@ -216,7 +216,7 @@ std::vector<Variant> variants_of(cudaStream_t stream,
                                  zero::ExactSum* sum) {
   zero::space::Cuda const space(0, stream);
   zero::AdamW const rule{};
-  zero::UpdateRates const rates{.learning_rate = rule.lr};
+  zero::UpdateRates const rates{};
   auto const wide = [elements](Buffers const& of) {
     return zero::UpdateArrays<float, float, float, float, 2>{
         .master = of.master, .gradient = of.gradient, .state = {of.m, of.v}, .count = elements};
@@ -307,7 +307,7 @@ void measure(cudaStream_t stream, std::size_t elements) {
   zero::space::Cuda const space(0, stream);
   auto* const terms = memory.take<zero::StepTerms>(1);
   auto* const sum = memory.take<zero::ExactSum>(1);
-  zero::StepTerms const values{.step = 10};
+  zero::StepTerms const values{.step = 10, .learning_rate = zero::AdamW{}.lr};
   space.upload(terms, &values, sizeof(values));
 
   std::vector<Variant> variants = variants_of(stream, elements, terms, sum);

@@ -317,7 +317,8 @@ class ShardedOptimizer {
   ///
   /// It can be captured in a CUDA graph. The options and the weights of the micro-batches are then
   /// those of the capture in every launch; step count, loss scale, norm and whether to skip are
-  /// decided anew. From then on whoever asks for an outcome waits for what was launched until then.
+  /// decided anew, and a learning rate that `learning_rate_address` points to is read anew. From
+  /// then on whoever asks for an outcome waits for what was launched until then.
   /// @par Collective  yes; blocks only where the communicator does
   void enqueue_step(StepOptions const& options = {}) { engine_.step(options, 1.); }
 

@@ -27,6 +27,8 @@ struct OnHost {
   void fill(std::span<float> gradients) {
     for (float& g : gradients) g = 0.5f;
   }
+  void write_rate(float value) { rate[0] = value; }
+  std::vector<float> rate{0.f};
   zero::ShardedOptimizer<zero::InProcess> optimizer;
 };
 
@@ -42,7 +44,9 @@ struct OnDevice {
     std::vector<float> const host(gradients.size(), 0.5f);
     comm.space().upload(gradients.data(), host.data(), gradients.size_bytes());
   }
+  void write_rate(float value) { comm.space().upload(rate.data(), &value, sizeof(value)); }
   trapped::Device device{};
+  std::span<float> rate{static_cast<float*>(device.allocate(sizeof(float), 64)), 1};
   trapped::Communicator comm;
   zero::ShardedOptimizer<trapped::Communicator, Owned> optimizer;
 };
@@ -276,6 +280,93 @@ TEST_CASE("a step that is refused for want of masters has agreed on nothing eith
   CHECK(train_lent(true, false) == expected);
   CHECK(train_lent(false, true) == expected);
   CHECK(train_lent(true, true) == expected);
+}
+
+/// Bits after some steps of a schedule, told as values or through an address.
+template <class Stage>
+std::vector<std::byte> train_schedule(bool address, bool norm) {
+  std::vector<std::byte> bits;
+  on_ranks([&](zero::InProcess& comm, auto const& expect) {
+    zero::ShardedOptimizer optimizer{comm, toy::model(), Stage{}, zero::AdamW{.lr = 77.f}};
+    contracts::load(optimizer);
+    float rate = 0.f;
+    for (float const now : {0.1f, 0.02f, 0.f, 3e-4f}) {
+      contracts::pass(optimizer, {}, optimizer.steps(), comm.rank());
+      if (norm) static_cast<void>(optimizer.grad_norm());
+      StepOptions options{.learning_rate = now, .max_norm = 1.};
+      if (address) options.learning_rate = 99.f;
+      if (address) options.learning_rate_address = &rate;
+      rate = now;
+      optimizer.step(options);
+      // It has been read.
+      rate = 55.f;
+    }
+    expect(optimizer.steps() == 4, "step count");
+    auto const mine = contracts::snapshot(optimizer);
+    if (comm.rank() == 1) bits = mine;
+  });
+  return bits;
+}
+
+template <class Stage>
+void check_schedule() {
+  auto const expected = train_schedule<Stage>(false, false);
+  CHECK(train_schedule<Stage>(true, false) == expected);
+  CHECK(train_schedule<Stage>(true, true) == expected);
+}
+
+TEST_CASE("a learning rate has the same bits through an address, under every stage") {
+  check_schedule<zero::stage::Replicated>();
+  check_schedule<zero::stage::Pos>();
+  check_schedule<zero::stage::PosG>();
+  check_schedule<zero::stage::PosGP>();
+}
+
+/// The value behind an address is what ranks compare.
+template <class Trainer>
+void check_address() {
+  on_ranks([](zero::InProcess& comm, auto const& expect) {
+    Trainer trainer(comm);
+    auto& optimizer = trainer.optimizer;
+    StepOptions const read{.learning_rate_address = trainer.rate.data()};
+    auto const step = [&](StepOptions const& options, bool norm) {
+      backward(trainer);
+      if (norm) static_cast<void>(optimizer.grad_norm());
+      return refusal([&] {
+        optimizer.enqueue_step(options);
+        // The next of a schedule, which is not this step's.
+        trainer.write_rate(77.f);
+        static_cast<void>(optimizer.report());
+      });
+    };
+    bool const odd = comm.rank() == 1;
+    for (bool const norm : {false, true}) {
+      auto const before = owned_bits(optimizer);
+      // Neighbours.
+      trainer.write_rate(odd ? 0x1.000002p-7f : 0x1p-7f);
+      std::string message = step(read, norm);
+      if (norm) {
+        expect(message == "", "known too early");
+      } else {
+        expect(message == differ, "message: " + message);
+        expect(owned_bits(optimizer) == before, "something changed");
+      }
+      // Values and addresses that say the same.
+      trainer.write_rate(0x1p-7f);
+      message = step(odd ? StepOptions{.learning_rate = 0x1p-7f} : read, false);
+      expect(message == (norm ? differ : ""), "of the step before: " + message);
+    }
+    trainer.write_rate(0x1p-7f);
+    expect(step(read, true) == "", "the same");
+    trainer.write_rate(0x1p-7f);
+    expect(step(odd ? StepOptions{.learning_rate = 0x1p-7f} : read, true) == "", "the same");
+    expect(optimizer.report().step == 4, "step count");
+  });
+}
+
+TEST_CASE("ranks with different learning rates behind their addresses are refused") {
+  check_address<OnHost>();
+  check_address<OnDevice>();
 }
 
 }  // namespace

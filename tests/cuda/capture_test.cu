@@ -51,7 +51,8 @@ struct Feed {
   }
 };
 
-/// A trainer whose step, with `replay`, is captured once and launched whenever it is called.
+/// A trainer whose step, with `replay`, is captured once and launched whenever it is called; its
+/// learning rate then lies on the device.
 template <class Precision>
 class Fed {
  public:
@@ -60,6 +61,7 @@ class Fed {
         group_(InProcessCuda::group(streams_.spaces)),
         allocator_(space().device()),
         word_(static_cast<float*>(allocator_.allocate(sizeof(float), 256))),
+        rate_(replay ? static_cast<float*>(allocator_.allocate(sizeof(float), 256)) : nullptr),
         optimizer_{group_[0],
                    std::vector<zero::Tensor>{{.name = "w", .shape = {fed_count}}},
                    precision,
@@ -83,10 +85,13 @@ class Fed {
   ~Fed() {
     if (executable_ != nullptr) cudaGraphExecDestroy(executable_);
     allocator_.deallocate(word_, sizeof(float), 256);
+    if (rate_ != nullptr) allocator_.deallocate(rate_, sizeof(float), 256);
   }
 
-  void train(float gradient) {
+  void train(float gradient, float rate = 0.1f) {
     space().upload(word_, &gradient, sizeof(float));
+    if (rate_ != nullptr) space().upload(rate_, &rate, sizeof(float));
+    options_ = {.learning_rate = rate, .learning_rate_address = rate_};
     if (executable_ == nullptr) {
       enqueue();
     } else {
@@ -116,13 +121,15 @@ class Fed {
     space().call(Feed<typename Precision::Wire>{
         gradients[0].data(), word_, optimizer_.loss_scale_address()});
     optimizer_.reduce(std::move(gradients));
-    optimizer_.enqueue_step();
+    optimizer_.enqueue_step(options_);
   }
 
   Streams streams_;
   std::vector<InProcessCuda> group_;
   zero::device::MallocAllocator allocator_;
   float* word_;
+  float* rate_;
+  zero::StepOptions options_;
   Optimizer optimizer_;
   cudaGraphExec_t executable_ = nullptr;
 };
@@ -193,6 +200,20 @@ TEST_CASE("cuda: a captured step that overflows is skipped and halves the loss s
   CHECK(results[0] == results[1]);
 }
 
+TEST_CASE("cuda: a captured step reads the learning rate of each launch") {
+  std::vector<float> results[2];
+  for (bool const replay : {false, true}) {
+    Fed<zero::Fp32> fed(zero::Fp32{}, replay);
+    for (float const rate : {0.1f, 0.03f, 0.f, 0.7f}) {
+      fed.train(1.f, rate);
+      results[replay ? 1 : 0].push_back(fed.master());
+    }
+  }
+  CHECK(results[0] == results[1]);
+  CHECK(results[0][1] == results[0][2]);
+  CHECK(results[0][2] != results[0][3]);
+}
+
 using Spaces = std::vector<zero::space::Cuda>;
 
 /// What is enqueued to `second` from here on comes after what is in `first`.
@@ -237,8 +258,9 @@ void replay_twice(Spaces const& spaces, Enqueue const& enqueue) {
 
 /// A thread for each rank: rank 0's stream is captured, the others join it, and one launch on it is
 /// a step of all ranks.
+/// @param decays  with a learning rate that is halved before each step, on the device if `replay`
 template <class Stage>
-std::vector<float> train_group(int ranks, bool replay) {
+std::vector<float> train_group(int ranks, bool replay, bool decays) {
   Streams const streams(ranks);
   auto hosts = zero::InProcess::group(ranks);
   std::mutex mutex;
@@ -250,17 +272,26 @@ std::vector<float> train_group(int ranks, bool replay) {
     auto const meet = [&] {
       zero::run(host, {.op = zero::Op::all_gather, .dtype = zero::DType::i32, .count = 0});
     };
-    captured_step::Trainer<InProcessCuda, Stage> trainer(comm);
-    trainer.step();
-    trainer.step();
+    zero::device::MallocAllocator allocator(comm.space().device());
+    auto* const decay = static_cast<float*>(allocator.allocate(sizeof(float), 256));
+    float rate = decays ? 0.8f : 0.1f;
+    comm.space().upload(decay, &rate, sizeof(float));
+    captured_step::Trainer<InProcessCuda, Stage> trainer(comm, replay && decays ? decay : nullptr);
+    auto const step = [&] {
+      if (decays) rate *= 0.5f;
+      // Where the trainer reads its own, this value is not used.
+      trainer.step(rate);
+    };
+    step();
+    step();
     auto const captured = [&] {
       meet();
-      trainer.step();
+      step();
       meet();
     };
     if (!replay) {
-      trainer.step();
-      trainer.step();
+      step();
+      step();
     } else {
       meet();
       if (comm.rank() == 0) {
@@ -272,6 +303,7 @@ std::vector<float> train_group(int ranks, bool replay) {
     }
     CHECK(trainer.steps() == 4);
     std::vector<float> const own = trainer.parameters();
+    allocator.deallocate(decay, sizeof(float), 256);
     std::lock_guard const lock(mutex);
     auto const at = static_cast<std::size_t>(comm.rank()) * whole;
     std::copy(own.begin(), own.end(), result.data() + at);
@@ -280,17 +312,19 @@ std::vector<float> train_group(int ranks, bool replay) {
 }
 
 template <class Stage>
-void check_group(int ranks) {
-  std::vector<float> const enqueued = train_group<Stage>(ranks, false);
-  std::vector<float> const replayed = train_group<Stage>(ranks, true);
+void check_group(int ranks, bool decays) {
+  std::vector<float> const enqueued = train_group<Stage>(ranks, false, decays);
+  std::vector<float> const replayed = train_group<Stage>(ranks, true, decays);
   CHECK(enqueued == replayed);
   CHECK(enqueued[0] != 0.f);
 }
 
 TEST_CASE("cuda: a step of several ranks is captured in one graph") {
   for (int const ranks : {2, 3}) {
-    check_group<zero::stage::PosG>(ranks);
-    check_group<zero::stage::PosGP>(ranks);
+    for (bool const decays : {false, true}) {
+      check_group<zero::stage::PosG>(ranks, decays);
+      check_group<zero::stage::PosGP>(ranks, decays);
+    }
   }
 }
 

@@ -40,13 +40,21 @@ struct Gradient {
   }
 };
 
+/// A schedule that the device follows on its own.
+struct Decay {
+  float* learning_rate;
+  __host__ __device__ void operator()() const { *learning_rate *= 0.5f; }
+};
+
 /// One rank's training, on the stream of its communicator's space.
 template <class C, class Stage = zero::stage::PosG>
 class Trainer {
  public:
-  explicit Trainer(C& comm)
+  /// @param decay  in the memory of the space: a learning rate that is halved before every step
+  explicit Trainer(C& comm, float* decay = nullptr)
       : space_(comm.space()),
         target_(static_cast<float>(comm.rank() + 1)),
+        decay_(decay),
         optimizer_{comm,
                    model(),
                    Stage{},
@@ -58,7 +66,9 @@ class Trainer {
   }
 
   /// Enqueues a step.
-  void step() {
+  /// @param rate  the learning rate, where none lies in the memory of the space
+  void step(float rate = 0.1f) {
+    if (decay_ != nullptr) space_.call(Decay{decay_});
     for (int const unit : optimizer_.units()) {
       auto const weights = optimizer_.parameters(unit);
     }
@@ -68,7 +78,8 @@ class Trainer {
       space_.call(Gradient{gradients[0].data(), weights[0].data(), target_});
       optimizer_.reduce(std::move(gradients));
     }
-    optimizer_.enqueue_step({.max_norm = 1.});
+    optimizer_.enqueue_step(
+        {.learning_rate = rate, .learning_rate_address = decay_, .max_norm = 1.});
   }
 
   /// How many steps there have been on the device.
@@ -105,6 +116,7 @@ class Trainer {
 
   typename C::Space space_;
   float target_;
+  float* decay_;
   Optimizer optimizer_;
 };
 

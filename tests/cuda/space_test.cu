@@ -170,9 +170,10 @@ void check_update(Cuda const& space, R const& rule) {
       }
       std::int32_t step = 3;
       for (std::int32_t const skipped : {0, 1, 0}) {
-        zero::StepTerms const terms{.step = step++, .gradient_scale = 0.25f, .skipped = skipped};
+        zero::StepTerms const terms{
+            .step = step++, .learning_rate = 1e-2f, .gradient_scale = 0.25f, .skipped = skipped};
         Array<zero::StepTerms> const device_terms(space, {terms}, 0);
-        zero::UpdateRates const rates{.learning_rate = 1e-2f, .learning_rate_scale = 0.5f};
+        zero::UpdateRates const rates{.learning_rate_scale = 0.5f};
         zero::UpdateArrays<float, P, G, float, k> here{
             .master = master.data(), .gradient = gradient.data(), .count = count};
         zero::UpdateArrays<float, P, G, float, k> there{

@@ -37,16 +37,38 @@ struct StepControl {
 
   ExactSum squares{};  ///< of this rank's reduced gradients; all bits zero before the first
   std::int64_t words[word_count] = {};
+  std::int64_t brought = 0;    ///< what this rank added to the word of options
+  std::int64_t unchecked = 0;  ///< digest of the last step's, where ranks agreed before it
   LossScale loss_scale{};
   StepOutcome outcome{};
 };
 static_assert(std::is_trivially_copyable_v<StepControl>);
 
+/// What a rank was told about a step, as far as numbers depend on it.
+struct Told {
+  bool known = false;              ///< there has been a call of step()
+  std::uint64_t options = 0;       ///< hash of all but the learning rate
+  float learning_rate = 0.f;       ///< of the step ...
+  float const* address = nullptr;  ///< ... unless it lies here, in the memory of the space
+
+  /// Takes the learning rate, once for all that follows, into the terms of the step. Returns a
+  /// digest of 40 bits: a few of these add up over a million ranks without overflow, so that one
+  /// rank that differs from all others is always found.
+  ZERO_HOST_DEVICE std::int64_t hear(StepControl* control) const noexcept {
+    float const rate = address != nullptr ? *address : learning_rate;
+    control->outcome.terms.learning_rate = rate;
+    // The factor is 2^64 over the golden ratio. Its multiples by less than 2^32 stay 2^25 away from
+    // those of 2^64, so that two rates never have one digest.
+    std::uint64_t const bits = __builtin_bit_cast(std::uint32_t, rate);
+    return static_cast<std::int64_t>((options ^ bits) * 0x9e3779b97f4a7c15u >> 24);
+  }
+};
+
 /// Writes what this rank brings to the exchange.
 struct Seal {
   StepControl* control = nullptr;
-  double weight = 0.;        ///< of this rank's micro-batches
-  std::int64_t options = 0;  ///< digest of what this rank was told
+  double weight = 0.;  ///< of this rank's micro-batches
+  Told told{};
 
   ZERO_HOST_DEVICE void operator()() const noexcept {
     auto const& squares = control->squares.words();
@@ -62,7 +84,9 @@ struct Seal {
     weights[parts.first + 2] = parts.high;
     bool const failed = control->outcome.failure != StepFailure::none;
     control->words[StepControl::failed_word] = failed ? 1 : 0;
-    control->words[StepControl::options_word] = options;
+    // A difference in the step before must not be balanced by one in this step.
+    control->brought = (told.known ? told.hear(control) : 0) + 3 * control->unchecked;
+    control->words[StepControl::options_word] = control->brought;
   }
 };
 
@@ -70,13 +94,13 @@ struct Seal {
 /// every rank.
 struct Conclude {
   StepControl* control = nullptr;
-  std::int64_t options_sum = 0;  ///< of the digests, if all ranks were told the same
+  std::int64_t ranks = 1;
 
   ZERO_HOST_DEVICE void operator()() const noexcept {
     std::int64_t const* const squares = control->words;
     std::int64_t const* const weights = squares + ExactSum::word_count;
     std::int64_t& options = control->words[StepControl::options_word];
-    options = options == options_sum ? 0 : 1;
+    options = options == control->brought * ranks ? 0 : 1;
     StepTerms& terms = control->outcome.terms;
     bool const finite = ExactSum::finite(squares);
     terms.overflow = finite ? 0 : 1;
@@ -104,8 +128,11 @@ struct Decide {
   double scale = 1.;                    ///< ... or, below it, multiply it by this
   bool loss_scaled = false;
   bool skip_non_finite = false;  ///< gradients that are not finite are no failure
+  Told told{};
+  bool agreed_before = false;  ///< before the ranks knew what they are told
 
   ZERO_HOST_DEVICE void operator()() const noexcept {
+    control->unchecked = agreed_before ? told.hear(control) : 0;
     StepTerms& terms = control->outcome.terms;
     terms.clip_coefficient = terms.grad_norm > max_norm ? max_norm / terms.grad_norm : scale;
     bool const failed = control->words[StepControl::failed_word] != 0;
@@ -134,15 +161,13 @@ struct Decide {
   }
 };
 
-/// What the numbers of a step depend on, as 40 bits: a few of these add up over a million ranks
-/// without overflow, so that one rank that differs from all others is always found.
-[[nodiscard]] inline std::int64_t digest(Decide const& decide, float learning_rate) noexcept {
+/// What the numbers of a step depend on, besides the learning rate.
+[[nodiscard]] inline std::uint64_t hash(Decide const& decide) noexcept {
   Hash hash;
-  hash.add(std::bit_cast<std::uint32_t>(learning_rate));
   hash.add(std::bit_cast<std::uint64_t>(decide.max_norm));
   hash.add(std::bit_cast<std::uint64_t>(decide.scale));
   hash.add(decide.skip_non_finite ? 1u : 0u);
-  return static_cast<std::int64_t>(hash.value() >> 24);
+  return hash.value();
 }
 
 /// A failure was reported: steps count again.
@@ -161,8 +186,8 @@ void agree(C& comm,
            typename C::Space const& space,
            StepControl* control,
            double own_weight,
-           std::int64_t options) {
-  space.call(Seal{control, own_weight, options});
+           Told const& told) {
+  space.call(Seal{control, own_weight, told});
   run(comm,
       {.op = Op::all_reduce,
        .dtype = DType::i64,
@@ -170,7 +195,7 @@ void agree(C& comm,
        .count = StepControl::word_count,
        .send = control->words,
        .recv = control->words});
-  space.call(Conclude{control, options * comm.size()});
+  space.call(Conclude{control, comm.size()});
 }
 
 }  // namespace zero::inline v0_1::detail

@@ -178,18 +178,11 @@ class Engine {
 
   /// Reduces what is left, then lets the ranks agree on norm, overflow and weight, and on having
   /// been told the same. Collective.
-  /// @param options  digest of this step's; 0 where they are not known yet
-  void agree(std::int64_t options = 0) {
+  void agree(Told const& told = {}) {
     if (agreed_) return;
     reduce_all();
-    bool const recorded = expect_outcome();
-    // A recording is run again, when those of the step before it are long forgotten.
-    std::int64_t const before = recorded ? 0 : unchecked_options_;
-    detail::agree(*comm_,
-                  space(),
-                  control_,
-                  reduction_.micro_steps() == 0 ? 1. : weight_,
-                  options + 3 * before);
+    expect_outcome();
+    detail::agree(*comm_, space(), control_, reduction_.micro_steps() == 0 ? 1. : weight_, told);
     agreed_ = true;
   }
 
@@ -199,23 +192,25 @@ class Engine {
   void step(StepOptions const& options, double scale) {
     require_masters();
     constexpr bool scaled = Slots::Precision::loss_scaled;
-    float const learning_rate = options.learning_rate.value_or(rule_.lr);
-    Decide const decide{.control = control_,
-                        .ended = ended(),
-                        .max_norm = options.max_norm.value_or(Decide::no_limit),
-                        .scale = scale,
-                        .loss_scaled = scaled,
-                        .skip_non_finite = scaled || options.non_finite == NonFinite::skip};
+    Decide decide{.control = control_,
+                  .ended = ended(),
+                  .max_norm = options.max_norm.value_or(Decide::no_limit),
+                  .scale = scale,
+                  .loss_scaled = scaled,
+                  .skip_non_finite = scaled || options.non_finite == NonFinite::skip};
     for (int const unit : units_) {
       if (unit_users_[static_cast<std::size_t>(unit)] == 0) continue;
       fail(ErrorKind::invalid_argument,
            {"step() while the parameters of unit ", unit, " are in use"});
     }
-    std::int64_t const told = digest(decide, learning_rate);
-    bool const agreed_before = agreed_;
-    agree(told);
+    decide.told = {.known = true,
+                   .options = hash(decide),
+                   .learning_rate = options.learning_rate.value_or(rule_.lr),
+                   .address = options.learning_rate_address};
+    decide.agreed_before = agreed_;
+    agree(decide.told);
     space().call(decide);
-    if (!expect_outcome()) unchecked_options_ = agreed_before ? told : 0;
+    expect_outcome();
     if constexpr (Space::host_accessible) {
       if (outcome().terms.skipped != 0) {
         discard_gradients();
@@ -226,7 +221,7 @@ class Engine {
     for (std::size_t b = 0; b < partition_.buckets().size(); ++b) {
       BucketSpan const& bucket = partition_.buckets()[b];
       auto const* const source = update_source(*comm_, gradients_, staging_, bucket, b);
-      update_.apply(rule_, learning_rate, bucket, source, parameters_);
+      update_.apply(rule_, bucket, source, parameters_);
       if constexpr (sharding.optimizer && !sharding.parameters) refresh_.start(b);
       progress(*comm_);
     }
@@ -290,14 +285,10 @@ class Engine {
 
   using Refresh = std::conditional_t<sharding.parameters, GatherPool<Slots>, Publish<Slots>>;
 
-  /// The host's copy of the outcome is out of date, or will be whenever a recording is run. Returns
-  /// whether work is being recorded.
-  bool expect_outcome() {
+  /// The host's copy of the outcome is out of date, or will be whenever a recording is run.
+  void expect_outcome() {
     stale_ = true;
-    bool recording = false;
-    if constexpr (RecordingSpace<Space>) recording = space().capturing();
-    recorded_ = recorded_ || recording;
-    return recording;
+    if constexpr (RecordingSpace<Space>) recorded_ = recorded_ || space().capturing();
   }
 
   /// Why a step since the last report failed, which counts as reported now.
@@ -380,7 +371,6 @@ class Engine {
   std::vector<std::vector<std::size_t>> unit_tensors_;
   double weight_ = 0.;
   bool masters_set_ = !(Slots::borrowed && Slots::has_master);
-  std::int64_t unchecked_options_ = 0;  ///< of the last step, where ranks agreed before it
   bool agreed_ = false;
   mutable bool stale_ = false;
   mutable bool confirmed_ = true;

@@ -28,8 +28,15 @@ struct MicroStep {
 ///
 /// A step that is captured in a CUDA graph keeps them: learning rate and norm are arguments of its
 /// kernels, as the weights of its micro-batches are, and every launch uses those of the capture.
+/// The address of a learning rate is kept, too, but not what lies there.
 struct StepOptions {
-  std::optional<float> learning_rate{};    ///< the rule's own if not given
+  std::optional<float> learning_rate{};  ///< the rule's own if not given
+  /// Where the learning rate lies in the memory of the communicator's space; overrides
+  /// `learning_rate` unless null. It is read there, once, when the step's turn comes, so that
+  /// whoever writes it does so in the order of the space's queue. Ranks may name an address or give
+  /// the value; if that is not the same bits on all of them, the step fails as with any other
+  /// difference. A value that is not finite is used as it is, as `learning_rate` is.
+  float const* learning_rate_address = nullptr;
   std::optional<double> max_norm{};        ///< clip the mean gradient to this L2 norm
   NonFinite non_finite = NonFinite::fail;  ///< read only where no loss scale is in use
   /// Return while the refresh of replicated parameters is under way; `parameters(unit)` waits for

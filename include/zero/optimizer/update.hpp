@@ -78,7 +78,6 @@ class Update {
   /// Updates this rank's range of one bucket, unless the terms in the space's memory say to skip.
   /// @param gradients  of that range, from its first element on
   void apply(Rule const& rule,
-             float learning_rate,
              BucketSpan const& bucket,
              Gradient const* gradients,
              ParameterStore<Slots> const& parameters) {
@@ -93,7 +92,7 @@ class Update {
       if constexpr (Slots::has_master) next.parameter = parameters.segment(bucket, piece);
       if (run.extend(next, tensor)) return;
       update(rule, run);
-      run = {next, {learning_rate, tensor.learning_rate, tensor.weight_decay}};
+      run = {next, {tensor.learning_rate, tensor.weight_decay}};
     });
     update(rule, run);
   }
