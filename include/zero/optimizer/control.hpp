@@ -94,7 +94,7 @@ struct Seal {
 /// every rank.
 struct Conclude {
   StepControl* control = nullptr;
-  std::int64_t ranks = 1;
+  std::int64_t ranks = 1;  ///< in the group
 
   ZERO_HOST_DEVICE void operator()() const noexcept {
     std::int64_t const* const squares = control->words;
