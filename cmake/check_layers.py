@@ -52,7 +52,7 @@ INTRINSICS = {"kernel": {"immintrin.h", "emmintrin.h", "xmmintrin.h"}}
 CUDA = {"cuda_runtime_api.h"}
 BACKENDS = {
     "comm/mpi/pages.hpp": {"sys/mman.h", "unistd.h"},
-    "comm/mpi": {"mpi.h"},
+    "comm/mpi/library.hpp": {"mpi.h"},
     "comm/in_process_cuda": CUDA,
     "comm/nccl.hpp": CUDA | {"nccl.h", "nccl_device/core.h"},
     # Launching is a template of the larger header.

@@ -16,8 +16,6 @@
 #include "zero/concepts/communicator.hpp"
 #include "zero/space/host.hpp"
 
-#include <mpi.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <exception>

@@ -4,9 +4,8 @@
 
 #include "zero/base/error.hpp"
 #include "zero/comm/mpi/blocking.hpp"
+#include "zero/comm/mpi/library.hpp"
 #include "zero/comm/mpi/options.hpp"
-
-#include <mpi.h>
 
 #include <cstddef>
 #include <cstdint>

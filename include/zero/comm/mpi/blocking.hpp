@@ -5,8 +5,6 @@
 #include "zero/base/error.hpp"
 #include "zero/comm/mpi/library.hpp"
 
-#include <mpi.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstddef>

@@ -6,8 +6,6 @@
 #include "zero/comm/mpi/blocking.hpp"
 #include "zero/comm/mpi/library.hpp"
 
-#include <mpi.h>
-
 #include <mutex>
 
 namespace zero::inline v0_1::mpi::detail {

@@ -10,8 +10,6 @@
 #include "zero/comm/mpi/peers.hpp"
 #include "zero/comm/mpi/window.hpp"
 
-#include <mpi.h>
-
 #include <array>
 #include <cstddef>
 #include <cstdint>

@@ -7,13 +7,12 @@
 #include "zero/comm/mpi/channels.hpp"
 #include "zero/comm/mpi/control.hpp"
 #include "zero/comm/mpi/flight.hpp"
+#include "zero/comm/mpi/library.hpp"
 #include "zero/comm/mpi/native.hpp"
 #include "zero/comm/mpi/peers.hpp"
 #include "zero/comm/mpi/sources.hpp"
 #include "zero/kernel/copy.hpp"
 #include "zero/kernel/reduce.hpp"
-
-#include <mpi.h>
 
 #include <algorithm>
 #include <cstddef>

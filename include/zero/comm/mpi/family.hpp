@@ -10,8 +10,6 @@
 #include "zero/comm/mpi/pool.hpp"
 #include "zero/comm/mpi/window.hpp"
 
-#include <mpi.h>
-
 #include <array>
 #include <atomic>
 #include <chrono>

@@ -10,13 +10,12 @@
 #include "zero/comm/mpi/exchange.hpp"
 #include "zero/comm/mpi/family.hpp"
 #include "zero/comm/mpi/flight.hpp"
+#include "zero/comm/mpi/library.hpp"
 #include "zero/comm/mpi/native.hpp"
 #include "zero/comm/mpi/peers.hpp"
 #include "zero/comm/mpi/roll.hpp"
 #include "zero/comm/mpi/sources.hpp"
 #include "zero/kernel/copy.hpp"
-
-#include <mpi.h>
 
 #include <chrono>
 #include <cstddef>

@@ -1,5 +1,5 @@
 /// @file
-/// Talking to the MPI library: its state, its errors, waiting for it.
+/// Talking to the MPI library: its functions, its state, its errors, waiting for it.
 #pragma once
 
 #include "zero/base/error.hpp"

@@ -8,8 +8,6 @@
 #include "zero/kernel/copy.hpp"
 #include "zero/kernel/reduce.hpp"
 
-#include <mpi.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstring>

@@ -8,9 +8,8 @@
 #include "zero/comm/mpi/control.hpp"
 #include "zero/comm/mpi/family.hpp"
 #include "zero/comm/mpi/flight.hpp"
+#include "zero/comm/mpi/library.hpp"
 #include "zero/comm/mpi/peers.hpp"
-
-#include <mpi.h>
 
 #include <cstddef>
 #include <cstdint>

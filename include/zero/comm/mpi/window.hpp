@@ -10,8 +10,6 @@
 #include "zero/comm/mpi/library.hpp"
 #include "zero/comm/mpi/pages.hpp"
 
-#include <mpi.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
