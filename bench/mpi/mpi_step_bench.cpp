@@ -45,7 +45,7 @@ class Trained {
   }
 
   void step() {
-    comm_.reset();
+    comm_.reset_seconds();
     seconds.push_back(job_.timed([&] {
       for (int const unit : optimizer_.units()) {
         static_cast<void>(optimizer_.parameters(unit).size());

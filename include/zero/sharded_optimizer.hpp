@@ -296,7 +296,7 @@ class ShardedOptimizer {
 
   /// `step()` that throws nothing: what it would throw is in the result, with the same effects on
   /// this rank and the others. So is any other exception of a communicator of the trainer's own, as
-  /// an Error (communication) with its text.
+  /// an Error (communication) with its text. Without memory for a text it ends the program.
   ///
   /// With exceptions disabled the result has what numbers and options are to blame for: gradients
   /// that are not finite, weights that are all 0, ranks that were told different options. These can

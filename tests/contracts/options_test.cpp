@@ -5,7 +5,9 @@
 
 #include <doctest/doctest.h>
 
+#include <bit>
 #include <cstddef>
+#include <cstdint>
 #include <mutex>
 #include <span>
 #include <string>
@@ -362,6 +364,25 @@ void check_address() {
     expect(step(odd ? StepOptions{.learning_rate = 0x1p-7f} : read, true) == "", "the same");
     expect(optimizer.report().step == 4, "step count");
   });
+}
+
+// Each rank compares the sum of all digests with its own times three.
+TEST_CASE("learning rates at equal distances are refused on the rank in the middle, too") {
+  for (double const max_norm : {2., 5.}) {
+    for (std::uint32_t const first : {0x3d8f5c28u, 0x3a1d4951u, 0x3c000000u, 0x38d1b717u}) {
+      for (std::uint32_t const apart : {1u, 2u, 4u, 8u}) {
+        on_ranks([&](zero::InProcess& comm, auto const& expect) {
+          OnHost trainer(comm);
+          auto const rank = static_cast<std::uint32_t>(comm.rank());
+          float const rate = std::bit_cast<float>(first + rank * apart);
+          backward(trainer);
+          std::string const message = refusal(
+              [&] { trainer.optimizer.step({.learning_rate = rate, .max_norm = max_norm}); });
+          expect(message == differ, "message: " + message);
+        });
+      }
+    }
+  }
 }
 
 TEST_CASE("ranks with different learning rates behind their addresses are refused") {

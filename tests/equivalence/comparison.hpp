@@ -42,7 +42,8 @@ bool owned_match(Optimizer const& optimizer, Expected const& expected, Owners& o
         std::size_t const count = expected.master[t].size();
         bool const inside = first <= count && master.size() <= count - first;
         match = match && inside && same_bits(master, expected.master[t], first);
-        for (std::size_t k = 0; k < states.size(); ++k) {
+        match = match && states.size() == expected.states.size();
+        for (std::size_t k = 0; match && k < states.size(); ++k) {
           match = match && same_bits(states[k], expected.states[k][t], first);
         }
         for (std::size_t i = 0; inside && i < master.size(); ++i) ++owners[begins[t] + first + i];

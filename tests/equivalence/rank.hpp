@@ -132,13 +132,18 @@ Findings train_rank(
       for (int const unit : optimizer.units()) static_cast<void>(optimizer.parameters(unit).size());
       add_gradients(optimizer, space, run, step, batch);
     }
+    // What was reduced may be overwritten once the bucket has travelled: when the trainer asks for
+    // that, or else by the end of the step.
+    bool const asks = step % 2 == 0;
     if constexpr (S::Memory::borrowed) {
-      // What was reduced may be overwritten once the bucket has travelled.
-      optimizer.reduce_all();
-      lent->zero_gradients();
+      if (asks) optimizer.reduce_all();
+      if (asks) lent->zero_gradients();
     }
     zero::StepReport const report =
         optimizer.step({.max_norm = run.max_norm, .non_finite = zero::NonFinite::skip});
+    if constexpr (S::Memory::borrowed) {
+      if (!asks) lent->zero_gradients();
+    }
     norms.push_back(report.grad_norm);
     skipped.push_back(report.skipped);
     std::string const when = " in step " + std::to_string(step);

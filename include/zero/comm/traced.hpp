@@ -22,9 +22,9 @@ namespace zero::inline v0_1 {
 
 /// How far a rank has come with a collective. One that failed stays where it was.
 enum class CallState : std::uint8_t {
-  starting,  ///< `start` was called and has not returned
+  starting,  ///< `start` was called, and failed or is under way
   started,   ///< under way, and nobody has waited for it
-  waiting,   ///< `wait` was called and has not returned
+  waiting,   ///< `wait` was called, and failed or is under way
   finished,  ///< `wait` has returned
 };
 
@@ -96,11 +96,11 @@ class CallTrace {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - epoch_).count();
   }
   [[nodiscard]] double seconds_inside() const noexcept { return inside_; }
-  void reset() noexcept { inside_ = 0.; }
+  void reset_seconds() noexcept { inside_ = 0.; }
   [[nodiscard]] std::size_t capacity() const noexcept { return ring_.size(); }
   /// The call that is being started or, elsewhere, would be next.
   [[nodiscard]] std::uint64_t next() const noexcept { return started_; }
-  /// The call that was started last, or none.
+  /// The call that was started last, or none, which is one less than 0.
   [[nodiscard]] std::uint64_t last() const noexcept { return started_ - 1; }
 
   [[nodiscard]] ZERO_COLD std::vector<TracedCall> calls() const {
@@ -115,9 +115,9 @@ class CallTrace {
     for (std::uint64_t i = oldest(); i < asked_; ++i) {
       TracedCall const& record = slot(i);
       text += named(i) + seconds(": start", record.start_s);
-      if (record.state == CallState::starting) text += ", has not returned";
+      if (record.state == CallState::starting) text += ", did not succeed";
       if (record.state >= CallState::waiting) text += seconds(", wait", record.wait_s);
-      if (record.state == CallState::waiting) text += ", has not returned";
+      if (record.state == CallState::waiting) text += ", did not succeed";
       if (record.state == CallState::finished) text += seconds(", finished", record.finish_s);
       text += '\n';
     }
@@ -190,8 +190,8 @@ class CallTrace {
 /// Over a space that queues its work all times are the host's: a call is finished when the queue
 /// goes on with it, and seconds inside are not those that the queue waits. What is captured in a
 /// graph is seen once, whatever is launched.
-/// @par Cost  two or three readings of a clock per call; about 100 bytes per remembered call,
-///   allocated at construction
+/// @par Cost  two readings of a clock per `start` and three per `wait`; about 100 bytes per
+///   remembered call, allocated at construction
 template <Communicator C>
 class Traced {
  public:
@@ -296,11 +296,11 @@ class Traced {
   [[nodiscard]] std::string describe() const { return trace_.describe(rank(), size()); }
 
   /// Seconds that this rank's host has spent in `start`, `wait`, `progress` and `confirm` since
-  /// construction or the last `reset`: exposed communication, during which it has computed nothing
-  /// but what the communicator adds up.
+  /// construction or the last `reset_seconds`: exposed communication, during which it has computed
+  /// nothing but what the communicator adds up.
   [[nodiscard]] double seconds_inside() const noexcept { return trace_.seconds_inside(); }
   /// Counts the seconds inside from 0; what is remembered of calls stays.
-  void reset() noexcept { trace_.reset(); }
+  void reset_seconds() noexcept { trace_.reset_seconds(); }
 
  private:
   /// Calls `work()`, whose errors go on with what this rank was doing.

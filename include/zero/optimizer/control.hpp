@@ -57,9 +57,14 @@ struct Told {
   ZERO_HOST_DEVICE std::int64_t hear(StepControl* control) const noexcept {
     float const rate = address != nullptr ? *address : learning_rate;
     control->outcome.terms.learning_rate = rate;
+    // Stirred, one to one: of three rates at equal distances the digests must not be so, too, or
+    // the one in the middle would take the sum for its own times three.
+    std::uint32_t bits = __builtin_bit_cast(std::uint32_t, rate);
+    bits = (bits ^ bits >> 16) * 0x85ebca6bu;
+    bits = (bits ^ bits >> 13) * 0xc2b2ae35u;
+    bits ^= bits >> 16;
     // The factor is 2^64 over the golden ratio. Its multiples by less than 2^32 stay 2^25 away from
     // those of 2^64, so that two rates never have one digest.
-    std::uint64_t const bits = __builtin_bit_cast(std::uint32_t, rate);
     return static_cast<std::int64_t>((options ^ bits) * 0x9e3779b97f4a7c15u >> 24);
   }
 };

@@ -301,6 +301,7 @@ class Engine {
     }
     return failure;
   }
+  /// Of an outcome that is up to date.
   [[nodiscard]] StepReport last_report() const noexcept {
     StepTerms const& terms = outcome_.terms;
     return {.step = terms.step,

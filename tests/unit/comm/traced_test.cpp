@@ -179,7 +179,7 @@ TEST_CASE("Traced: a call that is refused is seen until the next takes its numbe
                                "9], no call finished");
   REQUIRE(traced.calls().size() == 1);
   CHECK(traced.calls()[0].state == CallState::starting);
-  CHECK(traced.describe().find("has not returned") != std::string::npos);
+  CHECK(traced.describe().find("did not succeed") != std::string::npos);
   for (int i = 0; i < 3; ++i) zero::run(traced, call);
   CHECK(traced.calls().front().call.bucket == 5);
   CHECK(traced.calls().back().number == 2);
@@ -339,7 +339,7 @@ TEST_CASE("Traced: seconds inside are those of start, wait, progress and confirm
   TracedCall const record = traced.calls()[0];
   CHECK(record.wait_s >= record.start_s + 0.006);
   CHECK(record.finish_s >= record.wait_s + 0.003);
-  traced.reset();
+  traced.reset_seconds();
   CHECK(traced.seconds_inside() == 0.);
   CHECK(traced.calls().size() == 1);
   // What ends with an error has taken its time as well.
