@@ -19,7 +19,7 @@ while [ "$rank" -lt "$ranks" ]; do
     NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_P2P_DISABLE=1 \
     NCCL_SHM_DISABLE=1 NCCL_MNNVL_ENABLE=0 NCCL_NVLS_ENABLE=0 NCCL_CUMEM_ENABLE=0 \
     NCCL_RAS_ENABLE=0 NCCL_ALGO=Ring NCCL_PROTO=Simple NCCL_MAX_CTAS=1 \
-    NCCL_BUFFSIZE=1048576 NCCL_DEBUG=WARN \
+    NCCL_BUFFSIZE=1048576 NCCL_CHECK_POINTERS=1 NCCL_DEBUG=WARN \
     timeout -k 10 "$limit_s" "$program" "$rank" "$ranks" "$directory/id" &
   pids="$pids $!"
   rank=$((rank + 1))

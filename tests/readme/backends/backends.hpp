@@ -42,8 +42,9 @@ struct Row {
   std::string_view ranks;
   std::string_view sums;
   std::string_view overlap;
-  std::string_view named;   ///< by the errors of peers where a rank fails
-  std::string_view memory;  ///< what `allocator()` gives
+  std::string_view deadline = "yes";  ///< where there is one
+  std::string_view named;             ///< by the errors of peers where a rank fails
+  std::string_view memory;            ///< what `allocator()` gives
   std::string_view tested;
   Abilities abilities;
 };
@@ -86,6 +87,7 @@ inline constexpr Row in_process_cuda{
     .ranks = "threads, on one or several GPUs",
     .sums = "ordered",
     .overlap = "on a stream of its own",
+    .deadline = "of threads, not of the GPU",
     .named = "the rank, and its words",
     .memory = "",
     .tested = "on an emulated device; tests for a GPU come with it",

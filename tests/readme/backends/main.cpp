@@ -23,6 +23,7 @@ int main() {
       "|---|---|---|---|---|---|---|---|---|---|");
   for (backends::Row const& row : backends::all) {
     std::string const memory(row.abilities.allocator ? row.memory : "-");
+    std::string const deadline(row.abilities.deadline ? row.deadline : "-");
     std::string const named(row.abilities.failures ? row.named : "-");
     std::printf("| `%s` | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n",
                 row.name.data(),
@@ -31,7 +32,7 @@ int main() {
                 row.sums.data(),
                 mark(row.abilities.split),
                 row.overlap.data(),
-                mark(row.abilities.deadline),
+                deadline.c_str(),
                 named.c_str(),
                 memory.c_str(),
                 row.tested.data());
