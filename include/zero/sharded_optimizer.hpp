@@ -91,8 +91,9 @@ class ShardedOptimizer {
   /// @param tensors  the model; copied
   /// @param values   policies with values (rule, precision, bucket, prefetch, memory), in any order
   /// @par Collective  yes; blocks
-  /// @throws Error (invalid_argument) for a model that makes no sense; (communication), on every
-  ///   rank, naming what the ranks disagree on; (resource) if memory is refused
+  /// @throws Error (invalid_argument) for a model or a loss scale that makes no sense;
+  ///   (communication), on every rank, naming what the ranks disagree on; (resource) if memory is
+  ///   refused
   template <class... Values>
   explicit ShardedOptimizer(Communicator& comm,
                             std::vector<Tensor> tensors,
@@ -278,7 +279,9 @@ class ShardedOptimizer {
   /// words of the report. `enqueue_step` does not.
   /// @par Collective  yes; blocks
   /// @throws Error (data), on every rank, if gradients are not finite, no loss scale watches for
-  ///   that and the options do not say to skip; or if all weights are 0. Nothing is changed.
+  ///   that and the options do not say to skip; if one does, but they were not finite at its
+  ///   minimum for as many steps in a row as its `patience` says, after which it counts anew; or if
+  ///   all weights are 0. Nothing is changed.
   ///   (invalid_argument) if lent parameters have masters of another type that were never set; on
   ///   every rank, if they were told different options, which changes nothing either; after
   ///   `grad_norm()`, which exchanges what ranks agree on, that is found one step late
@@ -299,9 +302,10 @@ class ShardedOptimizer {
   /// an Error (communication) with its text. Without memory for a text it ends the program.
   ///
   /// With exceptions disabled the result has what numbers and options are to blame for: gradients
-  /// that are not finite, weights that are all 0, ranks that were told different options. These can
-  /// be gone on from. Everything else calls `on_error` there, as it does in every other function:
-  /// communication that failed, and steps that this rank alone can tell are wrong.
+  /// that are not finite, a loss scale that can go no lower, weights that are all 0, ranks that
+  /// were told different options. These can be gone on from. Everything else calls `on_error`
+  /// there, as it does in every other function: communication that failed, and steps that this rank
+  /// alone can tell are wrong.
   /// @par Collective  yes; blocks
   /// @par Cost  that of `step()`; allocates where there is an error, for its text, and only there
   StepResult try_step(StepOptions const& options = {}) noexcept { return tried(options, 1.); }

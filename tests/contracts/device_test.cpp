@@ -91,7 +91,8 @@ using Scaled = zero::ShardedOptimizer<trapped::Communicator, zero::stage::PosGP,
 
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
-std::string error_of(Plain& optimizer) {
+template <class Optimizer>
+std::string error_of(Optimizer& optimizer) {
   try {
     static_cast<void>(optimizer.report());
   } catch (zero::Error const& error) {
@@ -201,6 +202,43 @@ TEST_CASE("a failure waits for the report, and no step after it counts until the
     rank.fill_gradients(0.5f);
     rank.optimizer.enqueue_step();
     expect(error_of(rank.optimizer) == "" && rank.optimizer.steps() == 2, "training goes on");
+  });
+}
+
+TEST_CASE("a loss scale that can go no lower fails on the device, without an answer to the host") {
+  on_ranks([](zero::InProcess& inner, auto const& expect) {
+    Rank<Scaled> rank(inner, {.loss_scale = {.initial = 2.f, .patience = 3}});
+    auto const before = rank.snapshot();
+    auto const enqueue = [&](bool bad) {
+      rank.fill_gradients(bad && inner.rank() == 1 ? nan : 0.5f);
+      rank.optimizer.enqueue_step();
+    };
+    auto const exhausted = [&] {
+      return error_of(rank.optimizer).find("at the minimum loss scale") != std::string::npos;
+    };
+    auto const downloads = rank.device.downloads;
+    for (int i = 0; i < 1 + 2; ++i) enqueue(true);
+    expect(rank.device.downloads == downloads, "a queued step brought something to the host");
+    expect(error_of(rank.optimizer) == "" && rank.optimizer.report().skipped, "only skipped yet");
+    // Nothing but the first of these counts, since it fails.
+    enqueue(true);
+    enqueue(false);
+    enqueue(true);
+    // A rank that reports earlier than others does not go ahead.
+    if (inner.rank() == 0) expect(exhausted(), "the failure");
+    enqueue(false);
+    expect(rank.snapshot() == before, "trained on after a failure");
+    if (inner.rank() != 0) expect(exhausted(), "the failure");
+    expect(error_of(rank.optimizer) == "", "told once");
+    expect(rank.optimizer.loss_scale() == 1.f, "the minimum");
+    for (int i = 0; i < 2; ++i) enqueue(true);
+    expect(error_of(rank.optimizer) == "", "counted anew after the report");
+    enqueue(false);
+    expect(rank.optimizer.report().step == 1, "training goes on");
+    for (int i = 0; i < 2; ++i) enqueue(true);
+    expect(error_of(rank.optimizer) == "", "counted anew after a clean step");
+    enqueue(true);
+    expect(exhausted(), "the next failure");
   });
 }
 

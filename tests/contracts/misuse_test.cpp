@@ -199,6 +199,30 @@ TEST_CASE("a negative prefetch depth") {
   CHECK(message == "the prefetch depth must be at least 0");
 }
 
+TEST_CASE("a loss scale out of range is refused before a word is said to other ranks") {
+  using Fp16 = zero::Mixed<zero::fp16>;
+  zero::run_ranks(2, [](zero::InProcess& inner) {
+    zero::Counting<zero::InProcess> comm(inner);
+    auto const refused = [&](zero::LossScaleOptions const& options) {
+      return refusal([&] {
+        zero::ShardedOptimizer optimizer{comm, small_model(), Fp16{.loss_scale = options}};
+      });
+    };
+    CHECK(refused({.initial = 0.5f}).starts_with("the loss scale's initial value must be"));
+    CHECK(refused({.growth = 0.5f}).starts_with("the loss scale's growth must be"));
+    CHECK(refused({.growth_interval = 0}).starts_with("the loss scale's growth_interval must be"));
+    CHECK(refused({.backoff = 1.f}).starts_with("the loss scale's backoff must be"));
+    CHECK(refused({.minimum = 0.f}).starts_with("the loss scale's minimum must be"));
+    CHECK(refused({.patience = 0}).starts_with("the loss scale's patience must be"));
+    CHECK(comm.counts().bucket_total() == zero::Traffic{});
+    CHECK(comm.counts().control_total() == zero::Traffic{});
+    CHECK(refused({}) == "");
+    // What no loss scale is made of is not looked at.
+    zero::ShardedOptimizer unscaled{comm, small_model(), Bf16{.loss_scale = {.backoff = 2.f}}};
+    CHECK(unscaled.step().step == 1);
+  });
+}
+
 TEST_CASE("a gradient pool that waits for a unit which was left out says for which") {
   zero::run_ranks(2, [](zero::InProcess& comm) {
     PosG optimizer{comm, small_model(5), tiny};

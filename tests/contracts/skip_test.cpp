@@ -112,6 +112,79 @@ TEST_CASE("the loss scale stops at its minimum") {
   });
 }
 
+template <class O>
+void check_patience() {
+  INFO("stage " << O::Stage::name);
+  on_ranks([](zero::InProcess& comm, auto const& expect) {
+    Fp16 const precision{.loss_scale = {.initial = 2.f, .minimum = 1.f, .patience = 3}};
+    O optimizer{comm, toy::model(), precision, small_bucket};
+    contracts::load(optimizer);
+    int calls = 0;
+    auto const pass = [&](bool bad) {
+      // One element of another rank's gradients each time.
+      toy::Run const run{.fault = {.step = bad ? calls : -1, .micro_batch = calls % ranks}};
+      contracts::pass(optimizer, run, calls, comm.rank());
+      ++calls;
+    };
+    auto const clean = [&](long steps) {
+      pass(false);
+      auto const report = optimizer.step();
+      expect(!report.skipped && report.step == steps, "training goes on");
+    };
+    // The last of `count` overflows fails, and changes as little as those before.
+    auto const overflow = [&](int count) {
+      Bits const before = contracts::snapshot(optimizer);
+      for (int i = 1; i <= count; ++i) {
+        pass(true);
+        std::string message;
+        try {
+          expect(optimizer.step().skipped, "skipped");
+        } catch (zero::Error const& error) {
+          expect(error.kind() == zero::ErrorKind::data, "kind");
+          message = error.message();
+        }
+        bool const said = message.find("at the minimum loss scale") != std::string::npos;
+        expect(said == (i == count), "overflow " + std::to_string(i) + ": " + message);
+        expect(optimizer.loss_scale() == 1.f, "scale");
+      }
+      expect(contracts::snapshot(optimizer) == before, "something changed");
+      expect(optimizer.report().skipped, "told once");
+    };
+    overflow(1 + 3);  // the first of them is not at the minimum
+    clean(1);
+    overflow(3);
+    overflow(3);
+    clean(2);
+    for (long steps = 3; steps < 6; ++steps) {
+      pass(true);
+      expect(optimizer.step().skipped, "skipped after a clean step");
+      pass(true);
+      expect(optimizer.step().skipped, "skipped after a clean step");
+      clean(steps);
+    }
+  });
+}
+
+TEST_CASE(
+    "as many overflows in a row at the minimum as there is patience are an error everywhere") {
+  check_patience<Optimizer<zero::stage::Replicated, Fp16>>();
+  check_patience<Optimizer<zero::stage::Pos, Fp16>>();
+  check_patience<Optimizer<zero::stage::PosG, Fp16>>();
+  check_patience<Optimizer<zero::stage::PosGP, Fp16>>();
+}
+
+TEST_CASE("by default the tenth overflow in a row at the minimum is an error") {
+  on_ranks([](zero::InProcess& comm, auto const& expect) {
+    Fp16 const precision{.loss_scale = {.initial = 1.f}};
+    Optimizer<Fp16> optimizer{comm, {{.name = "w", .shape = {1}}}, precision};
+    for (int i = 1; i <= 20; ++i) {
+      optimizer.gradients(0)[0][0] = zero::fp16(std::numeric_limits<float>::infinity());
+      auto const result = optimizer.try_step({.non_finite = zero::NonFinite::skip});
+      expect(static_cast<bool>(result) == (i % 10 != 0), "overflow " + std::to_string(i));
+    }
+  });
+}
+
 TEST_CASE("without a loss scale NaN is an error on every rank, and changes no bit") {
   on_ranks([](zero::InProcess& comm, auto const& expect) {
     Plain optimizer{comm, toy::model(), small_bucket};

@@ -121,6 +121,28 @@ TEST_CASE("numbers that cannot be used are a value on every rank; training goes 
   });
 }
 
+TEST_CASE("a loss scale that can go no lower is a value on every rank; training goes on") {
+  zero::run_ranks(3, [](InProcess& comm) {
+    zero::Mixed<zero::fp16> const precision{.loss_scale = {.initial = 1.f, .patience = 2}};
+    Optimizer<zero::stage::PosGP, zero::Mixed<zero::fp16>> optimizer{
+        comm, toy::model(), precision, zero::Bucket{6144}};
+    contracts::load(optimizer);
+    toy::Run const run{.fault = {.step = 1, .micro_batch = 2}};
+    Bits const before = contracts::snapshot(optimizer);
+    for (int time = 0; time < 2; ++time) {
+      contracts::pass(optimizer, run, 1, comm.rank());
+      CHECK(optimizer.try_step().report().skipped);
+      contracts::pass(optimizer, run, 1, comm.rank());
+      std::string const text = failure(optimizer.try_step(), ErrorKind::data);
+      CHECK_MESSAGE(text.find("at the minimum loss scale") != std::string::npos, text);
+      CHECK(optimizer.try_report());
+    }
+    CHECK(contracts::snapshot(optimizer) == before);
+    contracts::pass(optimizer, run, 0, comm.rank());
+    CHECK(optimizer.try_step().report().step == 1);
+  });
+}
+
 TEST_CASE("what step() still throws is what try_step() returns") {
   zero::run_ranks(2, [](InProcess& comm) {
     Plain optimizer{comm, toy::model()};

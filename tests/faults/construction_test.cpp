@@ -134,6 +134,7 @@ TEST_CASE("a value that differs on one rank is named on all, with both values") 
       "loss scale growth interval", "2000", "7", scale({}), scale({.growth_interval = 7}));
   check_value<Base>("loss scale backoff", "0.5", "0.25", scale({}), scale({.backoff = 0.25f}));
   check_value<Base>("minimum loss scale", "1", "2", scale({}), scale({.minimum = 2.f}));
+  check_value<Base>("loss scale patience", "10", "3", scale({}), scale({.patience = 3}));
 }
 
 template <class Rule>

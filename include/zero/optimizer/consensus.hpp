@@ -87,6 +87,7 @@ ZERO_COLD void require_consensus(typename Slots::Communicator& comm,
     print.add("loss scale growth interval", std::int64_t{precision.loss_scale.growth_interval});
     print.add({}, "loss scale backoff", double{precision.loss_scale.backoff});
     print.add({}, "minimum loss scale", double{precision.loss_scale.minimum});
+    print.add("loss scale patience", std::int64_t{precision.loss_scale.patience});
   }
   print.add("number of tensors", static_cast<std::int64_t>(tensors.size()));
   print.add("trained elements",

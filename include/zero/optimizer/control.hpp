@@ -18,7 +18,13 @@
 namespace zero::inline v0_1::detail {
 
 /// Why a step ended with an error instead of an update.
-enum class StepFailure : std::int32_t { none, not_finite, no_weight, options_differ };
+enum class StepFailure : std::int32_t {
+  none,
+  not_finite,
+  no_weight,
+  options_differ,
+  scale_exhausted,
+};
 
 /// What a host reads of a step.
 struct StepOutcome {
@@ -161,6 +167,9 @@ struct Decide {
       control->outcome.failure = StepFailure::not_finite;
     } else if (!failed && loss_scaled) {
       control->loss_scale.update(true);
+      if (control->loss_scale.exhausted()) {
+        control->outcome.failure = StepFailure::scale_exhausted;
+      }
     }
     terms.next_loss_scale = control->loss_scale.value();
   }

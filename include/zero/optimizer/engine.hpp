@@ -20,6 +20,7 @@
 #include "zero/optimizer/step_result.hpp"
 #include "zero/optimizer/update.hpp"
 #include "zero/optimizer/update_source.hpp"
+#include "zero/precision/loss_scale.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -318,6 +319,7 @@ class Engine {
          {"there is no unit ", unit, "; units are [0, ", units_.size(), ")"});
   }
   StorageElements agreed_elements(PolicyValues<Slots> const& values) {
+    if constexpr (Slots::Precision::loss_scaled) require_valid(values.precision.loss_scale);
     require_consensus<Slots>(
         *comm_, arena_, tensors_, partition_, values.precision, rule_, values.bucket, prefetch_);
     return storage_elements(partition_, Slots::storage_choice(prefetch_.depth));

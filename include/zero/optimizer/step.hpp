@@ -7,7 +7,8 @@
 
 namespace zero::inline v0_1 {
 
-/// What to do about gradients that are not finite where no loss scale watches for them.
+/// What to do about gradients that are not finite where no loss scale watches for them. Where one
+/// does, steps are skipped, and fail once `LossScaleOptions::patience` says so.
 enum class NonFinite : std::uint8_t {
   fail,  ///< Error (data) on every rank: thrown, or returned by `try_step`; nothing is changed
   skip,  ///< skip the step on every rank and say so in the report

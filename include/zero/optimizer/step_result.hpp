@@ -48,6 +48,14 @@ namespace detail {
             {},
             SourceLocation::current()};
   }
+  if (failure == StepFailure::scale_exhausted) {
+    return {ErrorKind::data,
+            "gradients were not finite for as many steps in a row at the minimum loss scale as "
+            "LossScaleOptions::patience allows: training has diverged; go back to earlier weights "
+            "and lower the learning rate or max_norm, or use bf16",
+            {},
+            SourceLocation::current()};
+  }
   return {ErrorKind::data,
           failure == StepFailure::no_weight ? "all micro-batches of this step have weight 0"
                                             : "gradients are not finite",

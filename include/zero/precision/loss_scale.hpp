@@ -3,16 +3,23 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
+
+#include <cmath>
 
 namespace zero::inline v0_1 {
 
-/// Parameters of the dynamic loss scale.
+/// Parameters of the dynamic loss scale. Construction of an optimizer refuses values out of range.
+/// A scale that stays what it is has `minimum` at `initial`, and a `growth` of 1.
 struct LossScaleOptions {
-  float initial = 65536.f;     ///< the scale of the first step
-  float growth = 2.f;          ///< factor after `growth_interval` clean steps
-  int growth_interval = 2000;  ///< clean steps in a row before the scale grows
-  float backoff = 0.5f;        ///< factor after a step that overflowed
-  float minimum = 1.f;         ///< `backoff` takes the scale no lower
+  float initial = 65536.f;     ///< the scale of the first step; at least `minimum`
+  float growth = 2.f;          ///< factor after `growth_interval` clean steps; at least 1
+  int growth_interval = 2000;  ///< clean steps in a row before the scale grows; at least 1
+  float backoff = 0.5f;        ///< factor after a step that overflowed; in (0, 1)
+  float minimum = 1.f;         ///< `backoff` takes the scale no lower; greater than 0
+  /// Steps in a row that overflow at `minimum`, the last of which is an error and not just skipped:
+  /// no lower scale will help. At least 1.
+  int patience = 10;
   friend constexpr bool operator==(LossScaleOptions const&, LossScaleOptions const&) = default;
 };
 
@@ -27,20 +34,33 @@ class LossScale {
   /// What the trainer multiplies its loss by.
   [[nodiscard]] ZERO_HOST_DEVICE constexpr float value() const noexcept { return value_; }
   /// Steps in a row without overflow, counted towards `growth_interval`.
-  [[nodiscard]] ZERO_HOST_DEVICE constexpr int clean_steps() const noexcept { return clean_steps_; }
+  [[nodiscard]] ZERO_HOST_DEVICE constexpr int clean_steps() const noexcept {
+    return streak_ > 0 ? streak_ : 0;
+  }
+  /// Was the last step the `patience`-th in a row that overflowed at the minimum? The next one
+  /// counts as the first again.
+  [[nodiscard]] ZERO_HOST_DEVICE constexpr bool exhausted() const noexcept {
+    return streak_ <= -options_.patience;
+  }
   /// The parameters it was made with.
   [[nodiscard]] constexpr LossScaleOptions const& options() const noexcept { return options_; }
 
   /// Learns whether the step that used `value()` overflowed.
   ZERO_HOST_DEVICE constexpr void update(bool overflow) noexcept {
     if (overflow) {
-      value_ = value_ * options_.backoff;
-      if (value_ < options_.minimum) value_ = options_.minimum;
-      clean_steps_ = 0;
+      if (value_ > options_.minimum) {
+        value_ = value_ * options_.backoff;
+        if (value_ < options_.minimum) value_ = options_.minimum;
+        streak_ = 0;
+        return;
+      }
+      if (streak_ > 0 || exhausted()) streak_ = 0;
+      --streak_;
       return;
     }
-    if (++clean_steps_ < options_.growth_interval) return;
-    clean_steps_ = 0;
+    if (streak_ < 0) streak_ = 0;
+    if (++streak_ < options_.growth_interval) return;
+    streak_ = 0;
     // A scale of infinity could never recover by halving.
     if (value_ * options_.growth < 0x1p126f) value_ = value_ * options_.growth;
   }
@@ -48,7 +68,29 @@ class LossScale {
  private:
   LossScaleOptions options_;
   float value_;
-  int clean_steps_ = 0;
+  int streak_ = 0;  // clean steps in a row; below zero, steps in a row that overflowed at minimum
 };
+
+namespace detail {
+
+/// @throws Error (invalid_argument) for the first option out of range
+ZERO_COLD inline void require_valid(LossScaleOptions const& options) {
+  // What is not a number meets none of these conditions.
+  auto const require = [](bool valid, char const* text) {
+    if (!valid) fail(ErrorKind::invalid_argument, {"the loss scale's ", text});
+  };
+  require(options.minimum > 0.f && std::isfinite(options.minimum),
+          "minimum must be finite and greater than 0");
+  require(options.initial >= options.minimum && std::isfinite(options.initial),
+          "initial value must be finite and at least its minimum");
+  require(options.growth >= 1.f && std::isfinite(options.growth),
+          "growth must be finite and at least 1");
+  require(options.growth_interval >= 1, "growth_interval must be at least 1");
+  require(options.backoff > 0.f && options.backoff < 1.f,
+          "backoff must be greater than 0 and less than 1");
+  require(options.patience >= 1, "patience must be at least 1");
+}
+
+}  // namespace detail
 
 }  // namespace zero::inline v0_1

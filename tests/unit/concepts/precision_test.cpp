@@ -76,29 +76,4 @@ TEST_CASE("the shipped precisions: 16 bits travel, 32 bits add up, only fp16 is 
   CHECK(Fp16::name == "fp16");
 }
 
-TEST_CASE("the loss scale starts at 2^16, doubles after 2000 clean steps, halves, and ends at 1") {
-  constexpr zero::LossScaleOptions options{};
-  static_assert(options.initial == 65536.f && options.growth == 2.f);
-  static_assert(options.growth_interval == 2000 && options.backoff == 0.5f);
-  static_assert(options.minimum == 1.f);
-  zero::LossScale scale;
-  for (int step = 0; step < 1999; ++step) scale.update(false);
-  CHECK(scale.value() == 65536.f);
-  scale.update(false);
-  CHECK(scale.value() == 131072.f);
-  for (int step = 0; step < 1999; ++step) scale.update(false);
-  scale.update(true);
-  CHECK(scale.value() == 65536.f);
-  CHECK(scale.clean_steps() == 0);
-  for (int step = 0; step < 40; ++step) scale.update(true);
-  CHECK(scale.value() == 1.f);
-}
-
-TEST_CASE("the loss scale never grows to infinity, from where it could not come back") {
-  zero::LossScale scale({.initial = 0x1p120f, .growth_interval = 1});
-  for (int step = 0; step < 100; ++step) scale.update(false);
-  CHECK(scale.value() < 0x1p127f);
-  CHECK(scale.value() >= 0x1p120f);
-}
-
 }  // namespace precision_test
