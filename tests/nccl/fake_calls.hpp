@@ -114,6 +114,18 @@ class Calls {
     return status;
   }
 
+  /// At once, whatever still uses the memory.
+  static Status deregister(Comm comm, void const* memory) {
+    auto& registered = comm->process->world->registered;
+    auto const found = registered.find(memory);
+    if (found == registered.end()) {
+      fault(comm, "nothing to deregister");
+    } else {
+      registered.erase(found);
+    }
+    return {};
+  }
+
   /// Pending until all ranks have made as many management calls.
   static Status meet(fake::Comm& comm) {
     auto const clique = comm.clique;

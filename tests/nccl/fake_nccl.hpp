@@ -275,11 +275,12 @@ struct Library : Calls {
   static Status register_buffer(Comm comm, void* memory, std::size_t, void** handle) {
     return managed(comm, "register", [&] {
       *handle = current->script.registers ? memory : nullptr;
+      if (*handle != nullptr) current->world->registered.insert(memory);
       return Status{};
     });
   }
-  static Status deregister_buffer(Comm comm, void*) {
-    return managed(comm, "deregister", [] { return Status{}; });
+  static Status deregister_buffer(Comm comm, void* handle) {
+    return managed(comm, "deregister", [&] { return deregister(comm, handle); });
   }
   static Status register_window(Comm comm, void* memory, std::size_t bytes, Window* window) {
     return managed(comm, "register_window", [&] {
@@ -287,11 +288,12 @@ struct Library : Calls {
         fault(comm, "a window that is not made of pages");
       }
       promise(*comm, window, memory);
+      comm->process->world->registered.insert(memory);
       return meet(*comm);
     });
   }
-  static Status deregister_window(Comm comm, Window) {
-    return managed(comm, "deregister_window", [] { return Status{}; });
+  static Status deregister_window(Comm comm, Window window) {
+    return managed(comm, "deregister_window", [&] { return deregister(comm, window); });
   }
   static Status is_symmetric(Window, bool* out) {
     return free_call([&](Process& p) { *out = p.script.registers; });

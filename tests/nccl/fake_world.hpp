@@ -179,6 +179,7 @@ class World {
 
   std::mutex mutex;
   std::set<void*> allocations;
+  std::multiset<void const*> registered;  ///< what kernels on peers may read
   bool errors_spread = true;  ///< an abort is a remote error for peers, else only silence
   std::atomic<bool> release_aborts{false};
   std::atomic<int> hanging_aborts{0};

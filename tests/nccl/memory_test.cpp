@@ -6,7 +6,9 @@
 
 #include <doctest/doctest.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <string>
 
 namespace memory_test {
@@ -74,6 +76,44 @@ TEST_CASE("Nccl: memory is registered as asked, gathers by copy engine demand it
     });
     for (std::string const& text : what) CHECK_MESSAGE(text.empty(), text);
     fake::check_clean(world);
+  }
+}
+
+/// Work on the compute stream that does not end before `let_go`.
+void block(fake::World& world, fake::Stream* stream) {
+  std::lock_guard const lock(world.mutex);
+  stream->tasks.push_back({.work = [] {}, .hangs = true});
+}
+void let_go(fake::World& world, fake::Stream* stream) {
+  std::lock_guard const lock(world.mutex);
+  stream->tasks.front().hangs = false;
+}
+
+TEST_CASE("Nccl: memory in use when it is given back keeps its registration until the group ends") {
+  for (Registration const registration : {Registration::buffers, Registration::windows}) {
+    fake::World world(1, 1);
+    auto const what = errors_of(world, 1, [&](fake::Process&, auto* compute) {
+      Options options = fake::quick_options();
+      options.grace_s = 0.05;
+      options.registration = registration;
+      Comm comm({{1}, 0, 1, compute}, options);
+      auto allocator = comm.allocator();
+      void* const memory = allocator.allocate(5000, 4096);
+      block(world, compute);
+      std::size_t seen = 0;
+      auto const replay = [&] { seen = world.registered.count(memory); };
+      REQUIRE(fake::Library::enqueue(compute, "replay", replay).ok());
+      allocator.deallocate(memory, 5000, 4096);
+      CHECK(comm.report().registered_bytes == 8192);
+      let_go(world, compute);
+      fake::Library::synchronize(compute);
+      CHECK(seen == 1);
+      comm.close();
+      CHECK(world.registered.empty());
+    });
+    CHECK(world.live_memory == 1);
+    CHECK_MESSAGE(what[0].empty(), what[0]);
+    CHECK_MESSAGE(world.violations().empty(), world.violations());
   }
 }
 

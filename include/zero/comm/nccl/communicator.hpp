@@ -104,7 +104,8 @@ class BasicNccl {
       }
       return core_->allocate(bytes);
     }
-    /// Ends the registration and frees; leaves memory alone that a stuck abort may still use.
+    /// Ends the registration and frees. Memory that is in use after `grace_s`, or that a stuck
+    /// abort may still use, is left alone: registered until the group ends, and never freed.
     void deallocate(void* memory, std::size_t /*bytes*/, std::size_t /*alignment*/) noexcept {
       if (core_ != nullptr) core_->deallocate(memory);
     }

@@ -216,7 +216,7 @@ class NcclCore final : public NcclRetired {
     return memory_.allocate(line_, lanes_, bytes);
   }
   /// Waits, for the grace time at most, until the streams have run dry: NCCL takes memory away
-  /// whatever still uses it. What is in use even then stays.
+  /// whatever still uses it. What is in use even then stays, and stays registered.
   void deallocate(void* memory) noexcept {
     bool const idle = is_idle();
     Lock const lock = this->lock();

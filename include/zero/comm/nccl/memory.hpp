@@ -65,14 +65,15 @@ class NcclMemory {
     return blocks_.back().memory;
   }
 
-  /// Leaves the memory where it is while an abort that has not returned may use it, or if it is not
-  /// idle.
+  /// Leaves the memory where it is, with its registration, while an abort that has not returned may
+  /// use it, or if it is not idle: NCCL unmaps a window at once, whoever still reads through it.
   void deallocate(NcclFamily<A>& family, void* memory, bool idle) noexcept {
     auto const found = std::find_if(
         blocks_.begin(), blocks_.end(), [&](Block const& block) { return block.memory == memory; });
     if (found == blocks_.end()) return;
+    if (!idle || family.stuck()) return;
     if (!family.failed()) deregister(*found);
-    if (idle && !family.stuck()) static_cast<void>(A::mem_free(memory));
+    static_cast<void>(A::mem_free(memory));
     blocks_.erase(found);
   }
 
