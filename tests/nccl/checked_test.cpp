@@ -45,12 +45,6 @@ struct DeviceLibrary : fake::Library {
 
 using Comm = zero::BasicNccl<DeviceLibrary>;
 
-zero::nccl::Options device_options() {
-  zero::nccl::Options options = fake::quick_options();
-  options.waiting = zero::nccl::Waiting::stream;
-  return options;
-}
-
 /// Calls `body(comm, checked)` on every rank.
 template <class Body>
 void run_checked(fake::World& world,
@@ -83,7 +77,7 @@ TEST_CASE("Checked over NCCL: a disagreement is told on all ranks before data mo
     fake::World world(3, 11);
     std::vector<std::string> told(3);
     std::vector<std::vector<float>> recv(3, std::vector<float>(64, -1.f));
-    run_checked(world, 3, device_options(), [&](Comm& comm, auto& checked) {
+    run_checked(world, 3, fake::quick_stream_options(), [&](Comm& comm, auto& checked) {
       auto const rank = static_cast<std::size_t>(comm.rank());
       std::vector<float> const send(64, 1.f);
       Collective op = rank == 2 ? one.odd : usual;
@@ -113,7 +107,7 @@ TEST_CASE("Checked over NCCL: a disagreement is told on all ranks before data mo
 
 TEST_CASE("Checked over NCCL: calls that agree sum, in sub-groups as well") {
   fake::World world(4, 3);
-  run_checked(world, 4, device_options(), [&](Comm& comm, auto& checked) {
+  run_checked(world, 4, fake::quick_stream_options(), [&](Comm& comm, auto& checked) {
     std::vector<float> x(16, 1.f);
     Collective const sum{
         .op = Op::all_reduce, .count = x.size(), .send = x.data(), .recv = x.data(), .bucket = 0};
@@ -133,9 +127,8 @@ TEST_CASE("Checked over NCCL: calls that agree sum, in sub-groups as well") {
 TEST_CASE("Checked over NCCL: a comparison that hangs is reported as that, not as a difference") {
   fake::World world(2, 5);
   world.process(1).script.hang_at = 1;  // after the agreement at construction
-  zero::nccl::Options options = device_options();
+  zero::nccl::Options options = fake::quick_stream_options();
   options.deadline_s = 0.3;
-  options.watch_s = 0.02;
   std::vector<std::string> told(2);
   run_checked(world, 2, options, [&](Comm& comm, auto& checked) {
     float x = 1.f;

@@ -19,12 +19,6 @@ using zero::Op;
 using zero::nccl::Options;
 using Comm = fake::Nccl<>;
 
-Options stream_options() {
-  Options options = fake::quick_options();
-  options.waiting = zero::nccl::Waiting::stream;
-  return options;
-}
-
 /// Gathers as a replay of a graph does: nothing but the compute stream knows when it is over.
 void replay(fake::Process& process, Comm& comm, std::vector<float>& data) {
   process.capturing = true;
@@ -41,7 +35,7 @@ void check_order(unsigned seed, bool separate, bool child) {
   fake::World world(ranks, seed);
   std::atomic<int> over{0};
   auto const what = errors_of(world, ranks, [&](fake::Process& process, auto* compute) {
-    Options options = stream_options();
+    Options options = fake::quick_stream_options();
     options.separate_gathers = separate;
     Comm comm({{1}, process.rank, ranks, compute}, options);
     std::optional<Comm> part;
@@ -93,9 +87,9 @@ void check_streams(Exit exit, bool own, bool child) {
     std::optional<Comm> comm;
     if (own) {
       comm.emplace(zero::nccl::Existing<Library>{make_lent(), compute, communication},
-                   stream_options());
+                   fake::quick_stream_options());
     } else {
-      comm.emplace(zero::nccl::NewGroup<Library>{{1}, 0, 1, compute}, stream_options());
+      comm.emplace(zero::nccl::NewGroup<Library>{{1}, 0, 1, compute}, fake::quick_stream_options());
     }
     std::optional<Comm> part;
     if (child) part = comm->split(0, 0);
@@ -138,7 +132,7 @@ TEST_CASE("Nccl: nor where NCCL could not stop what was in them") {
   world.process(0).script.revokes = false;
   auto const what = errors_of(world, 1, [&](fake::Process& process, auto* compute) {
     fake::Stream* const communication = fake::world_stream(world, process);
-    Options options = stream_options();
+    Options options = fake::quick_stream_options();
     options.deadline_s = 0.1;
     options.grace_s = 0.1;
     std::optional<Comm> comm(

@@ -115,6 +115,7 @@ TEST_CASE("Nccl: options that no group can have are refused before NCCL is calle
       [](Options& options) { options.deadline_s = 0; },
       [](Options& options) { options.grace_s = -1; },
       [](Options& options) { options.watch_s = -1; },
+      [](Options& options) { options.waiting = zero::nccl::Waiting::stream; },
       [](Options& options) { options.max_ctas = -1; },
       [](Options& options) { options.staging_bytes = 100; },
       [](Options& options) { options.copy_engine_gathers = true; },
@@ -310,9 +311,7 @@ TEST_CASE("Nccl: a rank that closes first takes nothing from those that are slow
   for (unsigned seed = 0; seed < 10; ++seed) {
     fake::World world(3, seed);
     auto const what = errors_of(world, 3, [&](fake::Process& process, auto* compute) {
-      Options options = fake::quick_options();
-      options.waiting = zero::nccl::Waiting::stream;
-      Comm comm({{1}, process.rank, 3, compute}, options);
+      Comm comm({{1}, process.rank, 3, compute}, fake::quick_stream_options());
       float x = process.rank == 0 ? 5.f : 0.f;
       {
         Comm part = comm.split(0, 0);

@@ -17,12 +17,10 @@ using fake::Library;
 using zero::Error;
 using zero::Op;
 using zero::nccl::Options;
-using zero::nccl::Waiting;
 using Comm = fake::Nccl<>;
 
 Options stream_options(bool separate) {
-  Options options = fake::quick_options();
-  options.waiting = Waiting::stream;
+  Options options = fake::quick_stream_options();
   options.separate_gathers = separate;
   return options;
 }

@@ -31,6 +31,14 @@ inline zero::nccl::Options quick_options() {
   return options;
 }
 
+/// The same, but only streams wait: for that a thread has to look.
+inline zero::nccl::Options quick_stream_options() {
+  zero::nccl::Options options = quick_options();
+  options.watch_s = 0.02;
+  options.waiting = zero::nccl::Waiting::stream;
+  return options;
+}
+
 /// A stream that belongs to the trainer.
 inline Stream* world_stream(World& world, Process& process) {
   std::lock_guard const lock(world.mutex);

@@ -39,7 +39,9 @@ enum class Registration : std::uint8_t {
 struct Options {
   double deadline_s = 600;  ///< seconds without progress after which the group is given up
   double grace_s = 10;      ///< seconds an abort may take before it is left to itself
-  double watch_s = 1;       ///< seconds between two looks of the watching thread; 0: no thread
+  /// Seconds between two looks of the watching thread. 0: no thread, for Waiting::host without graphs
+  /// only: a host that waits for a stream inside CUDA looks at nothing, and nothing has a deadline.
+  double watch_s = 1;
   Waiting waiting = Waiting::stream;  ///< who waits in `wait`
   bool separate_gathers = false;  ///< all-gathers and broadcasts get a communicator of their own
   Registration registration = Registration::none;  ///< of memory from `allocator()`
@@ -94,6 +96,9 @@ inline void check(Options const& options, int size) {
   if (!seconds(options.deadline_s)) problem = "deadline_s is not in (0, 1e9)";
   if (!seconds(options.grace_s)) problem = "grace_s is not in (0, 1e9)";
   if (options.watch_s != 0 && !seconds(options.watch_s)) problem = "watch_s is not in [0, 1e9)";
+  if (options.watch_s == 0 && options.waiting == Waiting::stream) {
+    problem = "watch_s is 0, so that nobody would look while streams wait: needs Waiting::host";
+  }
   if (options.max_ctas < 0) problem = "max_ctas is negative";
   if (options.staging_bytes / 1024 < static_cast<std::size_t>(size)) {
     problem = "staging_bytes is less than 1 KiB per rank";
