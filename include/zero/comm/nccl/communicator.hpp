@@ -32,7 +32,7 @@ namespace zero::inline v0_1 {
 /// split from it. They are aborted, or revoked where they are the trainer's own, so that streams
 /// drain and the process can save and exit; every later call throws the same sentence as Error
 /// (communication). A thread looks every `watch_s` seconds, so that a trainer who is blocked on a
-/// stream is freed too.
+/// stream is freed too; `on_end` tells of an end where even that does not help.
 ///
 /// A step can be captured in a CUDA graph, in any mode of capture: by all ranks or none, and after
 /// one that was not, since NCCL connects peers when they first need it. Graphs are launched by all
@@ -304,7 +304,7 @@ class BasicNccl {
   }
 
   void make_core(int rank, nccl::Options const& options) {
-    auto family = std::make_shared<detail::NcclFamily<A>>(rank, options.grace_s);
+    auto family = std::make_shared<detail::NcclFamily<A>>(rank, options.grace_s, options.on_end);
     core_ = std::make_shared<Core>(
         detail::NcclLine<A>(std::move(family), options.deadline_s), options, R::ordered, false);
   }

@@ -15,6 +15,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -64,7 +65,11 @@ class NcclFamily {
   using Comm = typename A::Comm;
   using Lock = std::unique_lock<std::mutex>;
 
-  NcclFamily(int world_rank, double grace_s) noexcept : rank_(world_rank), grace_s_(grace_s) {}
+  /// Called with the reason, and true if something is stuck.
+  using OnEnd = std::function<void(std::string const&, bool)>;
+
+  NcclFamily(int world_rank, double grace_s, OnEnd on_end) noexcept
+      : rank_(world_rank), grace_s_(grace_s), on_end_(std::move(on_end)) {}
   NcclFamily(NcclFamily const&) = delete;
   NcclFamily& operator=(NcclFamily const&) = delete;
 
@@ -117,7 +122,8 @@ class NcclFamily {
   }
 
   /// Records why the family cannot go on and aborts all of it; later failures change nothing.
-  /// Returns true if this was the first. The caller holds `calls`.
+  /// Returns true if this was the first. The caller holds `calls`, which is free while the trainer
+  /// is told.
   bool end(std::string sentence) {
     if (failed_) return false;
     failed_ = true;
@@ -134,6 +140,7 @@ class NcclFamily {
       sentence_ +=
           Message({"; its streams did not run dry within ", std::to_string(grace_s_), " s"}).text();
     }
+    tell();
     return true;
   }
 
@@ -209,6 +216,19 @@ class NcclFamily {
     bool unknown = false;  ///< it cannot be asked any more
   };
 
+  /// What the trainer does may take long, or need the lock.
+  void tell() noexcept {
+    if (!on_end_) return;
+    bool const stuck = !late_.empty();
+    calls.unlock();
+    try {
+      on_end_(sentence_, stuck);
+    } catch (...) {
+      // The end has a reason already, which is on its way.
+    }
+    calls.lock();
+  }
+
   /// A communicator that belongs to the trainer is revoked, which stops its work and leaves its
   /// destruction to the trainer. False if the grace time was not enough.
   bool abort(std::vector<Member> members) {
@@ -282,6 +302,7 @@ class NcclFamily {
 
   int rank_;
   double grace_s_;
+  OnEnd on_end_;
   bool failed_ = false;
   bool captured_ = false;
   std::vector<Late> late_;

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -39,8 +40,9 @@ enum class Registration : std::uint8_t {
 struct Options {
   double deadline_s = 600;  ///< seconds without progress after which the group is given up
   double grace_s = 10;      ///< seconds an abort may take before it is left to itself
-  /// Seconds between two looks of the watching thread. 0: no thread, for Waiting::host without graphs
-  /// only: a host that waits for a stream inside CUDA looks at nothing, and nothing has a deadline.
+  /// Seconds between two looks of the watching thread. 0: no thread, for Waiting::host without
+  /// graphs only: a host that waits for a stream inside CUDA looks at nothing, and nothing has a
+  /// deadline.
   double watch_s = 1;
   Waiting waiting = Waiting::stream;  ///< who waits in `wait`
   bool separate_gathers = false;  ///< all-gathers and broadcasts get a communicator of their own
@@ -48,6 +50,24 @@ struct Options {
   bool copy_engine_gathers = false;      ///< all-gathers without SMs (NCCL_CTA_POLICY_ZERO)
   int max_ctas = 0;                      ///< limit of CTAs per communicator; 0: NCCL's own
   std::size_t staging_bytes = 32 * MiB;  ///< device memory that ordered sums travel through
+  /// Called once if the group and those split from it end by an error, after they were aborted: at
+  /// most `deadline_s`, `watch_s` and two times `grace_s` after the last progress. For a trainer
+  /// who sits in a call of CUDA, and has no next call that could throw. Empty: nobody is told.
+  ///
+  ///     options.on_end = [&](std::string const& reason, bool stuck) {
+  ///       log.write(reason);
+  ///       if (!stuck) return;  // the trainer's next call throws the same
+  ///       save(what_the_host_has);
+  ///       _exit(1);  // without destructors and exit handlers, which may wait for the GPU
+  ///     };
+  ///
+  /// `reason` is the sentence that later calls throw. `stuck` says that an abort has not returned
+  /// or that streams have not run dry: the trainer may never come back.
+  /// @par Threads  called by whoever noticed: mostly the watching thread of the group or sub-group,
+  ///   else the trainer's, inside a call. No lock is held. It may ask the communicator for its
+  ///   report, but not destroy or close it, which would wait for this call. What it throws is
+  ///   ignored.
+  std::function<void(std::string const& reason, bool stuck)> on_end{};
 };
 
 /// Sums in rank order, in the accumulate dtype, rounded once: blocks are exchanged as they are and
