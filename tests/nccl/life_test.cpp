@@ -386,7 +386,7 @@ TEST_CASE("Nccl: an argument that NCCL refuses and remembers ends the group, whi
   });
   CHECK_MESSAGE(contains(what[0], "communication"), what[0]);
   CHECK_MESSAGE(contains(what[0], "bucket 6"), what[0]);
-  CHECK_MESSAGE(contains(what[0], "invalid argument (scripted)"), what[0]);
+  CHECK_MESSAGE(contains(what[0], "call 1]: invalid argument (scripted)"), what[0]);
   fake::check_clean(world);
 }
 

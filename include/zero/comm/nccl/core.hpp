@@ -129,8 +129,8 @@ class NcclCore final : public NcclRetired {
   /// Enqueues a collective behind what the compute stream has; false if there is nothing to do.
   template <bool Ordered>
   bool start(Collective const& op, NcclDeparture& departure) {
-    NcclActivity const activity = NcclActivity::of(op);
     Lock lock = this->lock();
+    NcclActivity const activity = NcclActivity::of(op, progress_.number());
     enter(activity);
     // All ranks have none, so none of them calls NCCL.
     if (op.count == 0) return false;
@@ -142,7 +142,7 @@ class NcclCore final : public NcclRetired {
     std::size_t const lane = gathers ? lanes_.size() - 1 : 0;
     std::uint64_t const capture = this->capture(activity);
     equipment_.order(line_, lock, compute_, lanes_[lane].stream, activity);
-    NcclExchange<A> const calls(line_, lock, lanes_[lane], rank_, size_);
+    NcclExchange<A> const calls(line_, lock, lanes_[lane], rank_, size_, activity.number);
     departure =
         progress_.enqueue(lock, op, lane, capture, [&] { calls.template launch<Ordered>(op); });
     return true;
@@ -152,8 +152,8 @@ class NcclCore final : public NcclRetired {
   void wait(NcclDeparture const& departure) {
     Lock lock = this->lock();
     Flight* const flight = progress_.find(departure.number);
-    auto const activity =
-        flight != nullptr ? NcclActivity::of(flight->op) : NcclActivity{.operation = "wait"};
+    auto const activity = flight != nullptr ? NcclActivity::of(flight->op, flight->number)
+                                            : NcclActivity{.operation = "wait"};
     auto const stream_wait = [&] {
       typename A::Event const event = progress_.event_of(departure);
       line_.unlocked(lock, activity, [&] { return A::stream_wait(compute_, event); });

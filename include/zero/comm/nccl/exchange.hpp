@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 
 namespace zero::inline v0_1::detail {
 
@@ -31,9 +32,14 @@ class NcclExchange {
   using Lock = typename NcclLine<A>::Lock;
 
   /// @param lock  the family's, held
-  NcclExchange(
-      NcclLine<A> const& line, Lock& lock, NcclLane<A> const& lane, int rank, int size) noexcept
-      : line_(line), lock_(lock), lane_(lane), rank_(rank), size_(size) {}
+  /// @param number  of the collective in its group, for messages
+  NcclExchange(NcclLine<A> const& line,
+               Lock& lock,
+               NcclLane<A> const& lane,
+               int rank,
+               int size,
+               std::uint64_t number) noexcept
+      : line_(line), lock_(lock), lane_(lane), rank_(rank), size_(size), number_(number) {}
 
   /// @tparam Ordered  the library adds, which needs a kernel, instead of NCCL
   template <bool Ordered>
@@ -64,12 +70,15 @@ class NcclExchange {
   [[nodiscard]] std::size_t ranks() const noexcept { return static_cast<std::size_t>(size_); }
   [[nodiscard]] std::size_t own() const noexcept { return static_cast<std::size_t>(rank_); }
 
+  [[nodiscard]] NcclActivity activity(Collective const& op) const noexcept {
+    return NcclActivity::of(op, number_);
+  }
   void settle(nccl::Status status, Collective const& op) const {
-    line_.settle(comm(), status, NcclActivity::of(op));
+    line_.settle(comm(), status, activity(op));
   }
 
   void all_to_all(Collective const& op) const {
-    line_.grouped(comm(), NcclActivity::of(op), [&](NcclGroup<A>& group) {
+    line_.grouped(comm(), activity(op), [&](NcclGroup<A>& group) {
       for (int step = 0; step < size_; ++step) {
         int const to = (rank_ + step) % size_;
         int const from = (rank_ + size_ - step) % size_;
@@ -99,7 +108,7 @@ class NcclExchange {
       };
       std::size_t const mine = piece(own());
       if (size_ > 1) {
-        line_.grouped(comm(), NcclActivity::of(op), [&](NcclGroup<A>& group) {
+        line_.grouped(comm(), activity(op), [&](NcclGroup<A>& group) {
           for (int step = 1; step < size_; ++step) {
             int const to = (rank_ + step) % size_;
             int const from = (rank_ + size_ - step) % size_;
@@ -123,7 +132,7 @@ class NcclExchange {
                               .rank = rank_,
                               .ranks = size_,
                               .count = mine};
-      line_.unlocked(lock_, NcclActivity::of(op), [&] { return A::sum_ranks(sum, stream()); });
+      line_.unlocked(lock_, activity(op), [&] { return A::sum_ranks(sum, stream()); });
     }
   }
 
@@ -137,7 +146,7 @@ class NcclExchange {
       std::size_t const begin = std::min(static_cast<std::size_t>(r) * slice, op.count);
       return std::pair(offset(op.recv, begin * element), std::min(slice, op.count - begin));
     };
-    line_.grouped(comm(), NcclActivity::of(op), [&](NcclGroup<A>& group) {
+    line_.grouped(comm(), activity(op), [&](NcclGroup<A>& group) {
       auto const [mine, count] = part(rank_);
       for (int step = 1; step < size_; ++step) {
         int const to = (rank_ + step) % size_;
@@ -154,6 +163,7 @@ class NcclExchange {
   NcclLane<A> const& lane_;
   int rank_;
   int size_;
+  std::uint64_t number_;
 };
 
 }  // namespace zero::inline v0_1::detail

@@ -54,6 +54,8 @@ class NcclFlights {
     created_ = 0;
   }
 
+  /// The number that the next collective will have; ranks that make the same calls count alike.
+  [[nodiscard]] std::uint64_t number() const noexcept { return started_; }
   [[nodiscard]] Flight& next() noexcept { return ring_[started_ % slots]; }
   /// The number of the collective that `next` has been filled with.
   std::uint64_t commit(Flight& flight) noexcept {

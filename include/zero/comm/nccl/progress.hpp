@@ -63,22 +63,22 @@ class NcclProgress {
                         std::size_t lane,
                         std::uint64_t capture,
                         Launch const& launch) {
-    NcclActivity const activity = NcclActivity::of(op);
+    NcclActivity const activity = NcclActivity::of(op, number());
     bool const captured = capture != 0;
     NcclLane<A> const& at = lanes_[lane];
     Flight& flight = flights_.next();
     if (!flight.done) finish(lock, flight, activity);
-    std::size_t const number = captured ? replays_.number_of(op, capture) : 0;
+    std::size_t const counter = captured ? replays_.number_of(op, capture) : 0;
     if (captured) {
       line_.family().capture();
       equipment_.order(line_, lock, at.stream, at.counting, activity);
-      line_.unlocked(lock, activity, [&] { return replays_.count_begin(number, at.counting); });
+      line_.unlocked(lock, activity, [&] { return replays_.count_begin(counter, at.counting); });
     }
     launch();
     if (captured) {
       equipment_.order(line_, lock, at.stream, at.counting, activity);
       line_.unlocked(lock, activity, [&] {
-        nccl::Status const counted = replays_.count_end(number, at.counting);
+        nccl::Status const counted = replays_.count_end(counter, at.counting);
         return counted.ok() ? A::event_record(captured_[lane], at.counting) : counted;
       });
     }
@@ -98,6 +98,8 @@ class NcclProgress {
     return flight != nullptr ? flight->event : captured_[departure.lane];
   }
 
+  /// The number that the next collective will have.
+  [[nodiscard]] std::uint64_t number() const noexcept { return flights_.number(); }
   /// The flight of that number; null if it is done and its slot used again.
   [[nodiscard]] Flight* find(std::uint64_t number) noexcept { return flights_.find(number); }
   /// The first flight that has not landed; null if there is none.
@@ -170,7 +172,7 @@ class NcclProgress {
                               .send = own,
                               .recv = lane.staging,
                               .bucket = -1};
-    NcclExchange<A> const calls(line_, lock, lane, rank, size);
+    NcclExchange<A> const calls(line_, lock, lane, rank, size, number());
     NcclDeparture const departure =
         enqueue(lock, exchange, 0, 0, [&] { calls.template launch<false>(exchange); });
     finish(lock, *find(departure.number), activity);
@@ -183,7 +185,7 @@ class NcclProgress {
  private:
   /// What everything else may be waiting for.
   struct Suspect {
-    NcclActivity activity{.operation = "watch"};
+    NcclActivity activity{};
     Clock::time_point since{};
     bool any = false;
   };
@@ -192,9 +194,14 @@ class NcclProgress {
     Flight const* const flight = flights_.oldest();
     auto const* const replay = replays_.oldest();
     // A replay is seen to have begun; a flight may still be behind it.
-    if (replay != nullptr) return {NcclActivity::of(replay->op), replay->since, true};
-    if (flight != nullptr) return {NcclActivity::of(flight->op), flight->started, true};
-    return {};
+    if (replay != nullptr) {
+      return {NcclActivity::of_replay(replay->op, replay->begun), replay->since, true};
+    }
+    if (flight != nullptr) {
+      return {NcclActivity::of(flight->op, flight->number), flight->started, true};
+    }
+    // A rank that others wait for has nothing under way.
+    return {.activity = {.operation = "watch", .number = number()}};
   }
 
   NcclLine<A> const& line_;
