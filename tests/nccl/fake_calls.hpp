@@ -114,6 +114,16 @@ class Calls {
     return status;
   }
 
+  /// Refused, as by NCCL, while an earlier call is in progress.
+  template <class Body>
+  static Status query(Comm comm, char const* what, Body const& body) {
+    {
+      std::lock_guard const lock(comm->process->world->mutex);
+      if (comm->unsettled()) return {Result::invalid_argument, "not ready"};
+    }
+    return managed(comm, what, body);
+  }
+
   /// At once, whatever still uses the memory.
   static Status deregister(Comm comm, void const* memory) {
     auto& registered = comm->process->world->registered;

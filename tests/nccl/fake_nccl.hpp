@@ -160,13 +160,13 @@ struct Library : Calls {
     return comm->error == Result::remote_error ? "a peer has closed its socket" : "";
   }
   static Status count(Comm comm, int* out) {
-    return managed(comm, "count", [&] { return *out = comm->clique->size, Status{}; });
+    return query(comm, "count", [&] { return *out = comm->clique->size, Status{}; });
   }
   static Status user_rank(Comm comm, int* out) {
-    return managed(comm, "user_rank", [&] { return *out = comm->rank, Status{}; });
+    return query(comm, "user_rank", [&] { return *out = comm->rank, Status{}; });
   }
   static Status device(Comm comm, int* out) {
-    return managed(comm, "device", [&] { return *out = comm->process->device, Status{}; });
+    return query(comm, "device", [&] { return *out = comm->process->device, Status{}; });
   }
 
   static Status group_start() {

@@ -165,7 +165,10 @@ class BasicNccl {
   /// @throws Error as the other constructor does; also for options that only a new group can have
   BasicNccl(nccl::Existing<A> const& group, nccl::Options const& options) {
     if (group.comm == Comm{}) fail(ErrorKind::invalid_argument, "the ncclComm_t is null");
+    // What does not depend on the size, before a wait.
+    check(options, 1);
     int const library = detail::nccl_library_version<A>();
+    detail::nccl_await<A>(group.comm, options.deadline_s);
     int rank = 0;
     int size = 0;
     int device = 0;

@@ -7,8 +7,10 @@
 #include "zero/comm/nccl/exchange.hpp"
 #include "zero/comm/nccl/line.hpp"
 #include "zero/comm/nccl/options.hpp"
+#include "zero/comm/nccl/watch.hpp"
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -26,7 +28,8 @@ struct NewGroup {
 };
 
 /// The trainer's own communicator, which stays its own: it is never destroyed. Build it with
-/// `blocking = 0`, or calls may block inside NCCL, where no deadline applies.
+/// `blocking = 0`, or calls may block inside NCCL, where no deadline applies. NCCL may still be at
+/// it, which is waited for.
 template <class A>
 struct Existing {
   typename A::Comm comm{};             ///< for reductions, and for gathers unless there is another
@@ -71,6 +74,36 @@ inline void nccl_query(nccl::Status status) {
   fail(ErrorKind::resource,
        {"NCCL: ", name(status.result), " ", status.text},
        {.operation = "init"});
+}
+
+/// Waits for a communicator of the trainer's that NCCL is still building: until then it answers no
+/// question. One that is not ready in time stays as it is.
+/// @throws Error (communication) if the deadline passes, or NCCL could not build it
+template <nccl::Api A>
+void nccl_await(typename A::Comm comm, double deadline_s) {
+  auto const start = std::chrono::steady_clock::now();
+  NcclBackoff backoff;
+  while (true) {
+    auto state = nccl::Result::success;
+    nccl::Status status = A::async_error(comm, &state);
+    if (status.ok()) status.result = state;
+    if (status.ok()) return;
+    if (status.failed()) {
+      fail(ErrorKind::communication,
+           {"the ncclComm_t is of no use: ",
+            name(status.result),
+            ": ",
+            std::string(A::last_error(comm))},
+           {.operation = "init"});
+    }
+    std::chrono::duration<double> const waited = std::chrono::steady_clock::now() - start;
+    if (waited.count() > deadline_s) {
+      fail(ErrorKind::communication,
+           {"the ncclComm_t is not ready after ", std::to_string(deadline_s), " s"},
+           {.operation = "init"});
+    }
+    backoff.pause();
+  }
 }
 
 /// What windows and gathers by copy engine need, as far as it can be known beforehand.
