@@ -6,14 +6,18 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <string>
+#include <thread>
+#include <vector>
 
 namespace memory_test {
 namespace {
 
+using Clock = std::chrono::steady_clock;
 using fake::all_reduce;
 using fake::contains;
 using fake::errors_of;
@@ -115,6 +119,39 @@ TEST_CASE("Nccl: memory in use when it is given back keeps its registration unti
     CHECK_MESSAGE(what[0].empty(), what[0]);
     CHECK_MESSAGE(world.violations().empty(), world.violations());
   }
+}
+
+TEST_CASE("Nccl: all blocks that are given back together wait for one grace time") {
+  fake::World world(1, 1);
+  auto const what = errors_of(world, 1, [&](fake::Process&, auto* compute) {
+    Options options = fake::quick_options();
+    options.grace_s = 0.5;
+    Comm comm({{1}, 0, 1, compute}, options);
+    auto allocator = comm.allocator();
+    std::vector<void*> blocks;
+    for (int i = 0; i < 8; ++i) blocks.push_back(allocator.allocate(4096, 4096));
+    void* const later = allocator.allocate(4096, 4096);
+    long const before = world.live_memory;
+    block(world, compute);
+    auto const start = Clock::now();
+    for (void* const memory : blocks) allocator.deallocate(memory, 4096, 4096);
+    std::chrono::duration<double> const took = Clock::now() - start;
+    CHECK(took.count() >= options.grace_s);
+    CHECK(took.count() < 3 * options.grace_s);
+    CHECK(world.live_memory == before);
+    // Another time, there is time again: work that ends within it keeps nothing.
+    std::this_thread::sleep_for(std::chrono::milliseconds(600));
+    std::thread ends([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      let_go(world, compute);
+    });
+    allocator.deallocate(later, 4096, 4096);
+    ends.join();
+    CHECK(world.live_memory == before - 1);
+    comm.close();
+  });
+  CHECK_MESSAGE(what[0].empty(), what[0]);
+  CHECK_MESSAGE(world.violations().empty(), world.violations());
 }
 
 TEST_CASE("Nccl: memory that cannot be had is refused") {

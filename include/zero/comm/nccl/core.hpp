@@ -215,8 +215,8 @@ class NcclCore final : public NcclRetired {
     enter({.operation = "allocate"});
     return memory_.allocate(line_, lanes_, bytes);
   }
-  /// Waits, for the grace time at most, until the streams have run dry: NCCL takes memory away
-  /// whatever still uses it. What is in use even then stays, and stays registered.
+  /// Waits, for one grace time in a row of calls, until the streams have run dry: NCCL takes memory
+  /// away whatever still uses it. What is in use even then stays, and stays registered.
   void deallocate(void* memory) noexcept {
     bool const idle = is_idle();
     Lock const lock = this->lock();
@@ -297,8 +297,7 @@ class NcclCore final : public NcclRetired {
       // The trainer's own communicator may still run what was started; its buffers are its affair.
       if (!report_.owned && !family.failed() && equipment_.ready())
         static_cast<void>(progress_.update());
-      if (report_.owned && !family.failed()) memory_.forget_all();
-      if (!report_.owned && !family.failed()) memory_.deregister_all();
+      if (!family.failed()) report_.owned ? memory_.forget_all() : memory_.deregister_all();
       family.abort_only(comms());
       closed_ = true;
     }
@@ -320,7 +319,7 @@ class NcclCore final : public NcclRetired {
     if (!closed_ && (!A::capture(compute_, &capture).ok() || capture != 0)) return false;
     std::vector<typename A::Stream> asked = streams();
     if (!closed_) asked.push_back(compute_);
-    return line_.family().dry(asked);
+    return line_.family().dry(asked, patience_);
   }
 
   /// The capture that the compute stream is in; 0: none.
@@ -394,6 +393,7 @@ class NcclCore final : public NcclRetired {
   NcclEquipment<A> equipment_;
   NcclProgress<A> progress_;
   NcclMemory<A> memory_;
+  NcclPatience patience_;  ///< with streams, for all memory that is given back together
   nccl::Report report_;
   NcclWatch watch_;
 };

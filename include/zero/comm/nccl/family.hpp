@@ -182,6 +182,12 @@ class NcclFamily {
     return dry(streams, grace_s_);
   }
 
+  /// As above, but waits that follow each other share the grace time.
+  template <class Streams>
+  [[nodiscard]] bool dry(Streams const& streams, NcclPatience& patience) const noexcept {
+    return patience.spend(grace_s_, [&](double left_s) { return dry(streams, left_s); });
+  }
+
   /// Makes room for one more sub-group, so that its destructor need not allocate.
   void expect_retirement() { retired_.reserve(++sub_groups_); }
   /// Waits for what retired sub-groups have under way.
