@@ -5,8 +5,10 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <chrono>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -125,6 +127,29 @@ TEST_CASE("Nccl: nobody asks the trainer's streams once the trainer has left") {
       for (bool const child : {false, true}) check_streams(exit, own, child);
     }
   }
+}
+
+TEST_CASE("Nccl: nor after a close that NCCL did not return from, of sub-groups that were kept") {
+  fake::World world(1, 3);
+  world.process(0).script.destroy_hangs = true;
+  auto const what = errors_of(world, 1, [&](fake::Process& process, auto* compute) {
+    Options options = fake::quick_stream_options();
+    options.grace_s = 0.2;
+    std::optional<Comm> comm(
+        std::in_place, zero::nccl::NewGroup<Library>{{1}, 0, 1, compute}, options);
+    std::optional<Comm> part = comm->split(0, 0);
+    std::vector<float> data(1, 1);
+    replay(process, *part, data);
+    part.reset();
+    CHECK_THROWS_WITH_AS(comm->close(), doctest::Contains("ncclCommDestroy"), zero::Error);
+    Library::synchronize(compute);
+    fake::end_world_stream(world, compute);
+    comm.reset();
+  });
+  CHECK_MESSAGE(what[0].empty(), what[0]);
+  CHECK_MESSAGE(world.violations().empty(), world.violations());
+  world.release_aborts = true;
+  while (world.hanging_aborts != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 TEST_CASE("Nccl: nor where NCCL could not stop what was in them") {

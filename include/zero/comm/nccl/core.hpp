@@ -248,7 +248,7 @@ class NcclCore final : public NcclRetired {
   /// Waits for everything, then finalizes and destroys what is owned. Collective; blocks.
   void close() {
     NcclActivity const activity{.operation = "close"};
-    std::vector<std::shared_ptr<NcclRetired>> retired;
+    NcclRetirement retired;
     {
       Lock lock = this->lock();
       if (closed_) return;
@@ -261,11 +261,10 @@ class NcclCore final : public NcclRetired {
       // stream, where replays may use the same memory.
       equipment_.order(line_, lock, compute_, lanes_.front().stream, activity);
       progress_.gather(lock, std::uint64_t{1}, rank_, size_, activity);
-      finalize(activity);
       if (!child_) retired = line_.family().end_root();
+      finalize(activity);
     }
     watch_.stop();
-    for (auto const& core : retired) core->shutdown();
   }
 
   /// Leaves a sub-group without disturbing its peers; `self` is this object. False if there is
@@ -278,14 +277,10 @@ class NcclCore final : public NcclRetired {
   /// Ends without the peers: what is owned and still open is aborted.
   void shutdown() noexcept override {
     watch_.stop();
-    std::vector<std::shared_ptr<NcclRetired>> retired;
-    {
-      Lock const lock = this->lock();
-      if (!child_) retired = line_.family().end_root();
-      leave();
-    }
-    // Without the lock, which they take.
-    for (auto const& core : retired) core->shutdown();
+    NcclRetirement retired;
+    Lock const lock = this->lock();
+    if (!child_) retired = line_.family().end_root();
+    leave();
   }
 
  private:

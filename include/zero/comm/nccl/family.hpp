@@ -67,6 +67,27 @@ class NcclRetired {
   virtual void shutdown() noexcept = 0;
 };
 
+/// Sub-groups that were kept until the group they were split from has ended, and are shut down at
+/// the end of this object's scope, however that is left. Made before the family's lock is taken.
+class NcclRetirement {
+ public:
+  NcclRetirement() = default;
+  explicit NcclRetirement(std::vector<std::shared_ptr<NcclRetired>> cores) noexcept
+      : cores_(std::move(cores)) {}
+  NcclRetirement(NcclRetirement const&) = delete;
+  NcclRetirement& operator=(NcclRetirement const&) = delete;
+  NcclRetirement& operator=(NcclRetirement&& other) noexcept {
+    std::swap(cores_, other.cores_);
+    return *this;
+  }
+  ~NcclRetirement() {
+    for (auto const& core : cores_) core->shutdown();
+  }
+
+ private:
+  std::vector<std::shared_ptr<NcclRetired>> cores_;
+};
+
 /// The NCCL communicators of one rank that stand and fall together: those of a group and of all
 /// groups split from it.
 ///
@@ -201,11 +222,10 @@ class NcclFamily {
     retired_.push_back(std::move(core));
     return true;
   }
-  /// The first group of the family has ended on all ranks, or on this one for good. The result must
-  /// be shut down, and destroyed without the lock.
-  [[nodiscard]] std::vector<std::shared_ptr<NcclRetired>> end_root() noexcept {
+  /// The first group of the family has ended on all ranks, or on this one for good.
+  [[nodiscard]] NcclRetirement end_root() noexcept {
     root_gone_ = true;
-    return std::exchange(retired_, {});
+    return NcclRetirement(std::exchange(retired_, {}));
   }
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
