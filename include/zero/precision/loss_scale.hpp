@@ -5,8 +5,6 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 
-#include <cmath>
-
 namespace zero::inline v0_1 {
 
 /// Parameters of the dynamic loss scale. Construction of an optimizer refuses values out of range.
@@ -75,15 +73,17 @@ namespace detail {
 
 /// @throws Error (invalid_argument) for the first option out of range
 ZERO_COLD inline void require_valid(LossScaleOptions const& options) {
-  // What is not a number meets none of these conditions.
+  // What is not a number meets none of these conditions. <cmath> would cost every translation unit
+  // more than all of this header.
+  auto const finite = [](float value) { return value - value == 0.f; };
   auto const require = [](bool valid, char const* text) {
     if (!valid) fail(ErrorKind::invalid_argument, {"the loss scale's ", text});
   };
-  require(options.minimum > 0.f && std::isfinite(options.minimum),
+  require(options.minimum > 0.f && finite(options.minimum),
           "minimum must be finite and greater than 0");
-  require(options.initial >= options.minimum && std::isfinite(options.initial),
+  require(options.initial >= options.minimum && finite(options.initial),
           "initial value must be finite and at least its minimum");
-  require(options.growth >= 1.f && std::isfinite(options.growth),
+  require(options.growth >= 1.f && finite(options.growth),
           "growth must be finite and at least 1");
   require(options.growth_interval >= 1, "growth_interval must be at least 1");
   require(options.backoff > 0.f && options.backoff < 1.f,
