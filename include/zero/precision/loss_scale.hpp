@@ -83,8 +83,7 @@ ZERO_COLD inline void require_valid(LossScaleOptions const& options) {
           "minimum must be finite and greater than 0");
   require(options.initial >= options.minimum && finite(options.initial),
           "initial value must be finite and at least its minimum");
-  require(options.growth >= 1.f && finite(options.growth),
-          "growth must be finite and at least 1");
+  require(options.growth >= 1.f && finite(options.growth), "growth must be finite and at least 1");
   require(options.growth_interval >= 1, "growth_interval must be at least 1");
   require(options.backoff > 0.f && options.backoff < 1.f,
           "backoff must be greater than 0 and less than 1");
