@@ -17,7 +17,7 @@ using Replays = zero::detail::NcclReplays<Library>;
 
 zero::Collective bucket(int number) { return {.op = Op::all_reduce, .count = 4, .bucket = number}; }
 
-TEST_CASE("Nccl: counters of old captures are used again, but of none that runs") {
+TEST_CASE("Nccl: counters of old captures are used again, but of none that runs [full]") {
   fake::World world(1, 1);
   fake::run_processes(world, 1, [&](fake::Process& process) {
     fake::Stream* const stream = fake::world_stream(world, process);
