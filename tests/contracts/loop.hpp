@@ -13,15 +13,7 @@
 
 namespace contracts {
 
-/// Loads the toy model's initial values.
-template <class Optimizer>
-void load(Optimizer& optimizer) {
-  optimizer.load_parameters(
-      [&](zero::Tensor const& tensor, std::size_t first, std::span<float> out) {
-        auto const t = static_cast<std::size_t>(&tensor - optimizer.tensors().data());
-        for (std::size_t i = 0; i < out.size(); ++i) out[i] = toy::initial_value(t, first + i);
-      });
-}
+using toy::load;
 
 /// Calls `use(t, i)` for every tensor t of a unit, the unit's i-th.
 template <class Optimizer, class Use>

@@ -21,16 +21,6 @@
 
 namespace toy {
 
-/// Loads the model's initial values.
-template <class Optimizer>
-void load(Optimizer& optimizer) {
-  optimizer.load_parameters(
-      [&](zero::Tensor const& tensor, std::size_t first, std::span<float> out) {
-        auto const t = static_cast<std::size_t>(&tensor - optimizer.tensors().data());
-        for (std::size_t i = 0; i < out.size(); ++i) out[i] = initial_value(t, first + i);
-      });
-}
-
 /// Calls `use(t, weights, gradients)` for every tensor in the order of the backward pass, and
 /// reduces each unit.
 template <class Optimizer, class Use>

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
 
 namespace toy {
@@ -42,6 +43,16 @@ inline float uniform(std::uint64_t a, std::uint64_t b, std::uint64_t c) {
 
 inline float initial_value(std::size_t tensor, std::size_t element) {
   return uniform(tensor, element, 1) - 0.5f;
+}
+
+/// Loads the model's initial values.
+template <class Optimizer>
+void load(Optimizer& optimizer) {
+  optimizer.load_parameters(
+      [&](zero::Tensor const& tensor, std::size_t first, std::span<float> out) {
+        auto const t = static_cast<std::size_t>(&tensor - optimizer.tensors().data());
+        for (std::size_t i = 0; i < out.size(); ++i) out[i] = initial_value(t, first + i);
+      });
 }
 
 /// Gradient of one micro-batch with respect to one use of a tensor.

@@ -292,7 +292,8 @@ class NcclCore final : public NcclRetired {
       // The trainer's own communicator may still run what was started; its buffers are its affair.
       if (!report_.owned && !family.failed() && equipment_.ready())
         static_cast<void>(progress_.update());
-      if (!family.failed()) report_.owned ? memory_.forget_all() : memory_.deregister_all();
+      if (report_.owned && !family.failed()) memory_.forget_all();
+      if (!report_.owned && !family.failed()) memory_.deregister_all();
       family.abort_only(comms());
       closed_ = true;
     }
