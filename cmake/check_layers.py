@@ -21,7 +21,7 @@ LAYER_OF_DIRECTORY = {
     "kernel": 3,
     "optimizer": 4,
 }
-LAYER_OF_FILE = {"sharded_optimizer.hpp": 4, "zero.hpp": 5}
+LAYER_OF_FILE = {"sharded_optimizer.hpp": 4, "compiled.hpp": 5, "zero.hpp": 5}
 
 # Models do not know each other: a rule that includes a communicator could not be exchanged alone.
 # Kernels are their shared floor, and a communicator says in which memory it works.
@@ -60,7 +60,21 @@ BACKENDS = {
     "space/cuda": CUDA,
 }
 
+# They cost every translation unit seconds: only headers that launch have them.
+DEVICE_LIBRARIES = ("cub/", "thrust/")
+
+# Macros that a backend's library asks for by name.
+FOREIGN_MACROS = {"comm/mpi/library.hpp": {"OMPI_SKIP_MPICXX", "MPICH_SKIP_MPICXX"}}
+
+# What works with every backend includes none: of its own directory, it knows these rooms.
+ROOMS = {"comm/decorators/": ("comm/decorators/", "comm/shared/")}
+
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:<([^>]+)>|"([^"]+)")')
+# What a unit's flags change has them in its name; these two say how, and have no code.
+WITHOUT_FLAGS = {"base/flags.hpp", "base/version.hpp"}
+NAMESPACE = re.compile(r"^\s*(inline )?namespace (?P<name>.*\w)")
+TAGGED = re.compile(r"zero::inline ZERO_(?P<shared>SHARED_)?NAMESPACE\b(?P<inner>.*)")
+VERSION = re.compile(r"\bv\d+_\d+")
 DEFINE = re.compile(r"^\s*#\s*define\s+(\w+)")
 
 
@@ -94,6 +108,10 @@ def wrong_include(header, target, known):
     if below > above:
         return f"layer {above} includes zero/{target} of layer {below}: includes point downward"
     siblings = (directory_of(header), directory_of(target))
+    for room, known_rooms in ROOMS.items():
+        if header.startswith(room) and siblings[0] == siblings[1]:
+            if not target.startswith(known_rooms):
+                return f"{room} includes zero/{target}, which is of one backend"
     if (
         above == below == MODEL_LAYER
         and siblings[0] != siblings[1]
@@ -110,10 +128,23 @@ def check_header(header, text, known):
         problems.append((1, "this place belongs to no layer; name it in cmake/check_layers.py"))
     if not re.search(r"^#pragma once$", text, re.MULTILINE):
         problems.append((1, "no '#pragma once'"))
+    shared = False
     for number, line in enumerate(text.splitlines(), 1):
         if macro := DEFINE.match(line):
-            if not macro[1].startswith("ZERO_"):
+            foreign = FOREIGN_MACROS.get(header, set())
+            if not macro[1].startswith("ZERO_") and macro[1] not in foreign:
                 problems.append((number, f"macro {macro[1]} does not start with ZERO_"))
+        if header not in WITHOUT_FLAGS and VERSION.search(line):
+            problems.append((number, "names no flags: spell it ZERO_NAMESPACE"))
+        if header not in WITHOUT_FLAGS and (namespace := NAMESPACE.match(line)):
+            if tagged := TAGGED.match(namespace["name"]):
+                shared = tagged["shared"] is not None
+                if not re.search(r'^#include ["<]zero/base/config.hpp[">]', text, re.MULTILINE):
+                    problems.append((number, "does not include zero/base/config.hpp"))
+            elif namespace["name"].startswith("zero"):
+                problems.append((number, f"namespace {namespace['name']} carries no flags"))
+            if shared and (not tagged or tagged["inner"]):
+                problems.append((number, "a namespace that is shared would be ambiguous"))
         if include := INCLUDE.match(line):
             target = include[1] or include[2]
             if target.startswith("zero/"):
@@ -127,7 +158,7 @@ def check_header(header, text, known):
                 STANDARD_HEADERS
                 | INTRINSICS.get(directory_of(header), set())
                 | backend_headers(header)
-            ):
+            ) and not (target.startswith(DEVICE_LIBRARIES) and header.endswith(".cuh")):
                 problems.append((number, f"<{target}> is not of the C++20 standard library"))
     return problems, edges
 

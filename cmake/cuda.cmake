@@ -11,8 +11,8 @@ if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES 80 90)
 endif()
 enable_language(CUDA)
-if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.0)
-  message(FATAL_ERROR "zero: nvcc is of CUDA ${CMAKE_CUDA_COMPILER_VERSION}; C++20 takes CUDA 12.0")
+if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.9)
+  message(FATAL_ERROR "zero: nvcc is of CUDA ${CMAKE_CUDA_COMPILER_VERSION}; device code takes 12.9")
 endif()
 
 # zero_dev_options are the host compiler's. Of those, -Wpedantic and -Wold-style-cast complain about

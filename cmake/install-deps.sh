@@ -4,8 +4,8 @@
 set -eu
 
 packages="g++ cmake ninja-build python3 doctest-dev libbenchmark-dev libeigen3-dev libcli11-dev
-nlohmann-json3-dev libopenmpi-dev openmpi-bin libmpich-dev mpich doxygen clang-format clang-tidy
-ccache git"
+nlohmann-json3-dev libopenmpi-dev openmpi-bin libmpich-dev mpich doxygen clang clang-format
+clang-tidy g++-aarch64-linux-gnu qemu-user ccache git"
 
 if ! command -v apt-get >/dev/null 2>&1; then
   cat >&2 <<'TEXT'

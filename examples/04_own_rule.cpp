@@ -16,27 +16,31 @@
 /// p -= lr g / (sqrt(v) + eps),  v = decay v + (1 - decay) g^2
 struct RmsProp {
   static constexpr std::string_view name = "RMSProp";
-  static constexpr int state_count = 1;  // v, zero before the first step
+  static constexpr std::array states{zero::StateArray{"v"}};  // zero before the first step
 
   float lr = 1e-2f;
   float decay = 0.99f;
   float eps = 1e-8f;
 
   /// Once per step and tensor: whatever is the same for all of its elements.
-  [[nodiscard]] zero::StepScalars scalars(long, float lr_now, float lr_scale, float) const {
+  [[nodiscard]] zero::StepScalars scalars(long,
+                                          float lr_now,
+                                          float lr_scale,
+                                          float) const noexcept {
     return {.learning_rate = lr_now * lr_scale};
   }
 
   /// Once per element; V is a float, or as many floats as the processor has in a register.
   template <class V>
-  void update(zero::StepScalars const& s, V& p, V const& g, V* state) const {
+  void update(zero::StepScalars const& s, V& p, V const& g, V* state) const noexcept {
     state[0] = zero::math::mul_add(decay, state[0], (1.f - decay) * g * g);
     p = p - s.learning_rate * g / (zero::math::sqrt(state[0]) + eps);
   }
 
-  /// So that ranks which disagree on a value are told which one, before the first step.
+  /// So that ranks which disagree on a value are told which one, before the first step; and so is
+  /// who has one outside of its range, [low, below).
   [[nodiscard]] constexpr std::array<zero::RuleField, 3> fields() const {
-    return {{{"lr", lr}, {"decay", decay}, {"eps", eps}}};
+    return {{{"lr", lr, 0.}, {"decay", decay, 0., 1.}, {"eps", eps, 0.}}};
   }
 
   friend constexpr bool operator==(RmsProp const&, RmsProp const&) = default;

@@ -1,11 +1,11 @@
-# Passes when PROGRAM succeeds and prints what SOURCE promises. CTest's own regular expression would
+# Passes when PROGRAM, started by LAUNCHER, succeeds and prints what SOURCE promises. CTest's own regular expression would
 # not look at the exit status.
 cmake_minimum_required(VERSION 3.25)
 include("${CMAKE_CURRENT_LIST_DIR}/../cmake/expectation.cmake")
 
 zero_read_expectation("${SOURCE}" prints regex)
 execute_process(
-  COMMAND "${PROGRAM}"
+  COMMAND ${LAUNCHER} "${PROGRAM}"
   RESULT_VARIABLE result
   OUTPUT_VARIABLE text
   ERROR_VARIABLE errors)

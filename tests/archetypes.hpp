@@ -48,6 +48,10 @@ class Space {
   void add_squares(zero::ExactSum* sum, T const* x, std::size_t count) const {
     zero::space::Host::add_squares(sum, x, count);
   }
+  template <class T>
+  void add_hash(std::uint64_t* hash, T const* x, std::size_t count, std::uint64_t first) const {
+    zero::space::Host::add_hash(hash, x, count, first);
+  }
   template <class F>
   void call(F const& function) const {
     function();
@@ -100,14 +104,17 @@ struct Precision {
 /// Does not list its fields.
 struct Rule {
   static constexpr std::string_view name = "archetype";
-  static constexpr int state_count = 1;
+  static constexpr std::array states{zero::StateArray{"s0"}};
   float lr = 0.25f;
 
-  [[nodiscard]] zero::StepScalars scalars(long, float lr_now, float lr_scale, float) const {
+  [[nodiscard]] zero::StepScalars scalars(long,
+                                          float lr_now,
+                                          float lr_scale,
+                                          float) const noexcept {
     return {.learning_rate = lr_now * lr_scale};
   }
   template <class V>
-  void update(zero::StepScalars const& s, V& p, V const& g, V* state) const {
+  void update(zero::StepScalars const& s, V& p, V const& g, V* state) const noexcept {
     state[0] = state[0] + g;
     p = p - s.learning_rate * state[0];
   }

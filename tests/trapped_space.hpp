@@ -117,6 +117,12 @@ class Space {
     device_->require(x, count * sizeof(T));
     device_->enqueue([=] { Host::add_squares(sum, x, count); });
   }
+  template <class T>
+  void add_hash(std::uint64_t* hash, T const* x, std::size_t count, std::uint64_t first) const {
+    device_->require(hash, sizeof(*hash));
+    device_->require(x, count * sizeof(T));
+    device_->enqueue([=] { Host::add_hash(hash, x, count, first); });
+  }
   template <class F>
   void call(F const& function) const {
     device_->enqueue(function);

@@ -1,35 +1,46 @@
 /// @file
 /// The update kernel as two translation units of one program build it.
 ///
-/// Both include the same headers with different flags. That is legal and links: what depends on the
-/// instruction set carries it in its name (zero::kernel::Isa).
+/// Both include the same headers with different flags, which the names of what they contain carry:
+/// only plain data gets from one to the other.
 #pragma once
 
-#include "../adamw_model.hpp"
 #include <zero/kernel/update.hpp>
 #include <zero/rule/adamw.hpp>
 
+#include <cstddef>
+
 namespace bench {
 
-/// The update in every precision that is measured.
+/// A step of AdamW in every precision that is measured.
 struct Build {
   template <class P>
-  using Update = void (*)(zero::AdamW const&, zero::StepScalars const&, AdamWArrays<P, P> const&);
+  using Update = void (*)(long step,
+                          float* master,
+                          P* parameter,
+                          P const* gradient,
+                          float* const* states,
+                          std::size_t count);
   Update<float> fp32;
   Update<zero::bf16> bf16;
   Update<zero::fp16> fp16;
 };
 
-template <zero::kernel::Isa Isa, class P>
-void built_update(zero::AdamW const& rule,
-                  zero::StepScalars const& scalars,
-                  AdamWArrays<P, P> const& arrays) {
-  zero::kernel::update<Isa>(rule, scalars, 0.5f, arrays);
+template <class P>
+static void update(long step,
+                   float* master,
+                   P* parameter,
+                   P const* gradient,
+                   float* const* states,
+                   std::size_t count) {
+  zero::AdamW const rule{};
+  zero::kernel::UpdateArrays<float, P, P, float, 2> const arrays{.master = master,
+                                                                 .parameter = parameter,
+                                                                 .gradient = gradient,
+                                                                 .state = {states[0], states[1]},
+                                                                 .count = count};
+  zero::kernel::update(rule, rule.scalars(step, rule.lr, 1.f, 1.f), 0.5f, arrays);
 }
-
-template <zero::kernel::Isa Isa>
-inline constexpr Build build{
-    built_update<Isa, float>, built_update<Isa, zero::bf16>, built_update<Isa, zero::fp16>};
 
 /// Compiled with -O2 and nothing else.
 extern Build const plain_build;

@@ -20,15 +20,14 @@ void consumer_flags(benchmark::State& state,
                     bench::Build::Update<P> plain,
                     bench::Build::Update<P> tuned) {
   bench::AdamWModel<P, P> model(parameters);
-  zero::AdamW const rule{};
   std::vector<double> plains, tuneds;
   long step = 0;
   for (auto _ : state) {
     ++step;
-    auto const scalars = rule.scalars(step, rule.lr, 1.f, 1.f);
     auto const run = [&](bench::Build::Update<P> update) {
-      return model.timed(
-          [&](bench::AdamWArrays<P, P> const& arrays) { update(rule, scalars, arrays); });
+      return model.timed([&](bench::AdamWArrays<P, P> const& a) {
+        update(step, a.master, a.parameter, a.gradient, a.state.data(), a.count);
+      });
     };
     tuneds.push_back(run(tuned));
     plains.push_back(run(plain));

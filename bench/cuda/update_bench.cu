@@ -11,27 +11,25 @@
 // atomics.
 #include "devices.cuh"
 #include "zero/device/allocators.hpp"
+#include "zero/device/buffers.hpp"
 #include "zero/device/element.hpp"
 #include "zero/device/norm.cuh"
 #include "zero/device/status.hpp"
+#include "zero/device/sum.cuh"
 #include "zero/rule/adamw.hpp"
 #include "zero/space/cuda.hpp"
 
-#include <cub/version.cuh>
+#include <cub/device/device_reduce.cuh>
+#include <cub/device/device_transform.cuh>
+#include <cuda/functional>
+#include <cuda/std/functional>
+#include <cuda/std/tuple>
 #include <cuda_runtime_api.h>
 #include <thrust/execution_policy.h>
 #include <thrust/iterator/zip_iterator.h>
 #include <thrust/tabulate.h>
 #include <thrust/transform.h>
 #include <thrust/tuple.h>
-
-// What DeviceTransform is called with here came with CUDA 12.9.
-#if CUB_VERSION >= 200800
-#define ZERO_HAS_DEVICE_TRANSFORM
-#include <cub/device/device_transform.cuh>
-#include <cuda/functional>
-#include <cuda/std/tuple>
-#endif
 
 #include <algorithm>
 #include <cstddef>
@@ -117,18 +115,6 @@ class Memory {
   std::vector<void*> blocks_;
 };
 
-template <class To, class From>
-struct Cast {
-  __host__ __device__ To operator()(From x) const { return zero::device::convert_element<To>(x); }
-};
-
-struct Sum {
-  __host__ __device__ float operator()(float sum, bf16 x) const {
-    return zero::device::add_element(sum, x);
-  }
-};
-
-#if defined(ZERO_HAS_DEVICE_TRANSFORM)
 /// AdamW through CUB, element by element, with scalars that the host has computed.
 template <class P, class G>
 struct Element {
@@ -177,7 +163,20 @@ void transform(cudaStream_t stream,
         arrays.master, arrays.state[0], arrays.state[1], arrays.parameter));
   }
 }
-#endif
+
+struct SumOfFour {
+  __host__ __device__ float operator()(float a, float b, float c, float d) const {
+    return ((a + b) + c) + d;
+  }
+};
+
+struct Square {
+  template <class T>
+  __host__ __device__ double operator()(T x) const {
+    double const wide = static_cast<double>(static_cast<float>(x));
+    return wide * wide;
+  }
+};
 
 struct Variant {
   char const* name;
@@ -210,7 +209,8 @@ cudaGraphExec_t captured(cudaStream_t stream,
   return executable;
 }
 
-std::vector<Variant> variants_of(cudaStream_t stream,
+std::vector<Variant> variants_of(Memory& memory,
+                                 cudaStream_t stream,
                                  std::size_t elements,
                                  zero::StepTerms const* terms,
                                  zero::ExactSum* sum) {
@@ -242,11 +242,13 @@ std::vector<Variant> variants_of(cudaStream_t stream,
   variants.push_back({"fp32 to bf16, zero", 6 * n, [=](In of) {
                         space.convert(of.parameter, of.master, elements);
                       }});
-  variants.push_back(
-      {"fp32 to bf16, Thrust", 6 * n, [=](In of) {
-         thrust::transform(
-             policy, of.master, of.master + elements, of.parameter, Cast<bf16, float>{});
-       }});
+  variants.push_back({"fp32 to bf16, Thrust", 6 * n, [=](In of) {
+                        thrust::transform(policy,
+                                          of.master,
+                                          of.master + elements,
+                                          of.parameter,
+                                          zero::device::Convert<bf16, float>{});
+                      }});
   variants.push_back({"bf16 to fp32, zero", 6 * n, [=](In of) {
                         space.convert(of.copy, of.narrow_gradient, elements);
                       }});
@@ -255,21 +257,24 @@ std::vector<Variant> variants_of(cudaStream_t stream,
                                           of.narrow_gradient,
                                           of.narrow_gradient + elements,
                                           of.copy,
-                                          Cast<float, bf16>{});
+                                          zero::device::Convert<float, bf16>{});
                       }});
   variants.push_back({"fp32 += bf16, zero", 10 * n, [=](In of) {
                         space.add(of.copy, of.narrow_gradient, elements);
                       }});
-  variants.push_back(
-      {"fp32 += bf16, Thrust", 10 * n, [=](In of) {
-         thrust::transform(policy, of.copy, of.copy + elements, of.narrow_gradient, of.copy, Sum{});
-       }});
+  variants.push_back({"fp32 += bf16, Thrust", 10 * n, [=](In of) {
+                        thrust::transform(policy,
+                                          of.copy,
+                                          of.copy + elements,
+                                          of.narrow_gradient,
+                                          of.copy,
+                                          zero::device::Add<float, bf16>{});
+                      }});
   variants.push_back(
       {"exact norm fp32", 4 * n, [=](In of) { space.add_squares(sum, of.gradient, elements); }});
   variants.push_back({"exact norm bf16", 2 * n, [=](In of) {
                         space.add_squares(sum, of.narrow_gradient, elements);
                       }});
-#if defined(ZERO_HAS_DEVICE_TRANSFORM)
   zero::StepScalars const scalars = rule.scalars(10, rule.lr, 1.f, 1.f);
   Element<float, float> const wide_element{rule, scalars, 1.f};
   Element<bf16, bf16> const mixed_element{rule, scalars, 1.f};
@@ -279,17 +284,41 @@ std::vector<Variant> variants_of(cudaStream_t stream,
   variants.push_back({"AdamW bf16, DeviceTransform", 28 * n, [=](In of) {
                         transform(stream, mixed_element, mixed(of));
                       }});
-  variants.push_back({"fp32 to bf16, DeviceTransform", 6 * n, [=](In of) {
-                        transform(stream, elements, Cast<bf16, float>{}, of.parameter, of.master);
+  variants.push_back(
+      {"sum of 4 ranks, zero", 20 * n, [=](In of) {
+         zero::device::BufferList const ranks{.at = {of.master, of.m, of.v, of.gradient}};
+         check(zero::device::try_sum_ranks(space.queue(),
+                                           zero::DType::f32,
+                                           zero::DType::f32,
+                                           {.at = {of.copy}},
+                                           ranks,
+                                           4,
+                                           0,
+                                           elements),
+               "try_sum_ranks");
+       }});
+  variants.push_back(
+      {"sum of 4 ranks, DeviceTransform", 20 * n, [=](In of) {
+         transform(stream, elements, SumOfFour{}, of.copy, of.master, of.m, of.v, of.gradient);
+       }});
+  auto const reduce = [=](auto const* x, void* storage, std::size_t& bytes) {
+    check(cub::DeviceReduce::TransformReduce(storage,
+                                             bytes,
+                                             x,
+                                             reinterpret_cast<double*>(sum),
+                                             elements,
+                                             cuda::std::plus<double>{},
+                                             Square{},
+                                             0.,
+                                             stream),
+          "DeviceReduce");
+  };
+  std::size_t bytes = 0;
+  reduce(static_cast<float const*>(nullptr), nullptr, bytes);
+  auto* const storage = memory.take<std::byte>(bytes);
+  variants.push_back({"norm fp32, DeviceReduce", 4 * n, [=](In of) mutable {
+                        reduce(of.gradient, storage, bytes);
                       }});
-  variants.push_back({"bf16 to fp32, DeviceTransform", 6 * n, [=](In of) {
-                        transform(
-                            stream, elements, Cast<float, bf16>{}, of.copy, of.narrow_gradient);
-                      }});
-  variants.push_back({"fp32 += bf16, DeviceTransform", 10 * n, [=](In of) {
-                        transform(stream, elements, Sum{}, of.copy, of.copy, of.narrow_gradient);
-                      }});
-#endif
   return variants;
 }
 
@@ -310,7 +339,7 @@ void measure(cudaStream_t stream, std::size_t elements) {
   zero::StepTerms const values{.step = 10, .learning_rate = zero::AdamW{}.lr};
   space.upload(terms, &values, sizeof(values));
 
-  std::vector<Variant> variants = variants_of(stream, elements, terms, sum);
+  std::vector<Variant> variants = variants_of(memory, stream, elements, terms, sum);
   for (Variant& variant : variants) variant.graph = captured(stream, variant, sets, runs);
   bench::StreamClock clock(stream);
   for (int round = 0; round < rounds; ++round) {

@@ -2,15 +2,19 @@
 /// The optimizer a trainer instantiates: one algorithm for every stage.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/layout/plan.hpp"
-#include "zero/optimizer/choice.hpp"
-#include "zero/optimizer/engine.hpp"
-#include "zero/optimizer/guards.hpp"
-#include "zero/optimizer/loading.hpp"
-#include "zero/optimizer/slots.hpp"
-#include "zero/optimizer/step.hpp"
-#include "zero/optimizer/step_result.hpp"
-#include "zero/optimizer/visiting.hpp"
+#include "zero/optimizer/api/guards.hpp"
+#include "zero/optimizer/api/step.hpp"
+#include "zero/optimizer/api/step_result.hpp"
+#include "zero/optimizer/assembly.hpp"
+#include "zero/optimizer/setup/agreement.hpp"
+#include "zero/optimizer/setup/choice.hpp"
+#include "zero/optimizer/setup/loading.hpp"
+#include "zero/optimizer/setup/owned.hpp"
+#include "zero/optimizer/setup/slots.hpp"
+#include "zero/optimizer/stations/unwritten.hpp"
+#include "zero/optimizer/stepper.hpp"
 
 #include <concepts>
 #include <cstddef>
@@ -19,7 +23,7 @@
 #include <utility>
 #include <vector>
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_NAMESPACE {
 
 /// A data-parallel optimizer whose states, gradients and parameters are partitioned as its stage
 /// says. Changing the stage changes memory and traffic, never a result.
@@ -63,11 +67,12 @@ class ShardedOptimizer {
   using State = typename Precision::State;             ///< optimizer states
 
   static constexpr Sharding sharding = Stage::sharding;  ///< which model states are partitioned
+  static constexpr StorageForm form = Slots::form;       ///< how each model state is held
   static constexpr bool borrowed = Memory::borrowed;     ///< does the trainer lend its memory?
   /// May any thread follow pointers to the communicator's buffers?
   static constexpr bool on_host = Slots::Space::host_accessible;
   /// State arrays per element.
-  static constexpr std::size_t state_arrays = static_cast<std::size_t>(Rule::state_count);
+  static constexpr std::size_t state_arrays = Slots::state_arrays;
 
   /// What a rank will hold and send, before anything is allocated.
   /// @param options  ranks, and micro-steps in a step
@@ -80,7 +85,7 @@ class ShardedOptimizer {
     Bucket const bucket = Choice::template pick<Bucket>(values...);
     Prefetch const prefetch = Choice::template pick<Prefetch>(values...);
     return make_plan(Partition(tensors, Choice::partition_options(options.world_size, bucket)),
-                     Slots::storage_choice(prefetch.depth),
+                     Slots::storage_choice(prefetch.depth, options.communicator_bytes),
                      Choice::names(),
                      options.micro_steps);
   }
@@ -91,42 +96,50 @@ class ShardedOptimizer {
   /// @param tensors  the model; copied
   /// @param values   policies with values (rule, precision, bucket, prefetch, memory), in any order
   /// @par Collective  yes; blocks
-  /// @throws Error (invalid_argument) for a model or a loss scale that makes no sense;
+  /// @throws Error (invalid_argument) for a model, a rule or a loss scale that makes no sense;
   ///   (communication), on every rank, naming what the ranks disagree on; (resource) if memory is
   ///   refused
   template <class... Values>
   explicit ShardedOptimizer(Communicator& comm,
                             std::vector<Tensor> tensors,
                             Values const&... values)
-      : engine_(comm,
-                std::move(tensors),
-                {.precision = Choice::template pick<Precision>(values...),
-                 .rule = Choice::template pick<Rule>(values...),
-                 .memory = Choice::template pick<Memory>(values...),
-                 .bucket = Choice::template pick<Bucket>(values...),
-                 .prefetch = Choice::template pick<Prefetch>(values...)},
-                Choice::partition_options(comm.size(), Choice::template pick<Bucket>(values...))) {}
+      : parts_(detail::agree<Slots>(
+            comm,
+            std::move(tensors),
+            {.precision = Choice::template pick<Precision>(values...),
+             .rule = Choice::template pick<Rule>(values...),
+             .memory = Choice::template pick<Memory>(values...),
+             .bucket = Choice::template pick<Bucket>(values...),
+             .prefetch = Choice::template pick<Prefetch>(values...)},
+            Choice::partition_options(comm.size(), Choice::template pick<Bucket>(values...)))),
+        steps_(parts_) {}
 
   ShardedOptimizer(ShardedOptimizer const&) = delete;
   ShardedOptimizer& operator=(ShardedOptimizer const&) = delete;
 
   /// Units in the order of the forward pass, from 0; a number that no tensor names is empty.
-  [[nodiscard]] std::span<int const> units() const noexcept { return engine_.units(); }
+  [[nodiscard]] std::span<int const> units() const noexcept { return parts_.units; }
   /// The same units in the order of the backward pass.
   [[nodiscard]] std::span<int const> units_backward() const noexcept {
-    return engine_.units_backward();
+    return parts_.units_backward;
   }
   /// The model as it was described.
-  [[nodiscard]] std::vector<Tensor> const& tensors() const noexcept { return engine_.tensors(); }
+  [[nodiscard]] std::vector<Tensor> const& tensors() const noexcept { return parts_.tensors; }
   /// Who owns which element.
-  [[nodiscard]] Partition const& partition() const noexcept { return engine_.partition(); }
+  [[nodiscard]] Partition const& partition() const noexcept { return parts_.partition; }
   /// What this rank holds and sends in a step of so many micro-steps.
   [[nodiscard]] Plan plan(std::uint64_t micro_steps = 1) const {
-    return make_plan(
-        partition(), Slots::storage_choice(engine_.prefetch().depth), Choice::names(), micro_steps);
+    return make_plan(partition(),
+                     Slots::storage_choice(parts_.prefetch.depth, held_by(*parts_.comm)),
+                     Choice::names(),
+                     micro_steps);
   }
   /// Bytes this rank holds now, by role: equal to `plan().memory`.
-  [[nodiscard]] MemoryBytes const& held() const noexcept { return engine_.held(); }
+  [[nodiscard]] MemoryBytes held() const {
+    MemoryBytes bytes = parts_.arena.held();
+    bytes[Role::communicator] = held_by(*parts_.comm);
+    return bytes;
+  }
 
   /// Lends the trainer's memory: one span per tensor in registration order. A tied tensor's span
   /// may be empty; so may a frozen tensor's gradient. Call again when pointers change; allocates
@@ -135,13 +148,14 @@ class ShardedOptimizer {
   /// first step, and only then. Local, but waits for a refresh that is under way in the memory lent
   /// before.
   /// @throws Error (invalid_argument) for wrong sizes, null pointers, overlaps, or while gradients
-  ///   are being reduced
+  ///   are being reduced: from the first `gradients(unit)` of a step, or of a micro-step that is
+  ///   reduced at once, until `reduce_all`, `step` or `discard_gradients`
   void bind(std::span<std::span<Parameter> const> parameters,
             std::span<std::span<Wire> const> gradients) requires borrowed {
-    engine_.prepare_to_bind();
-    engine_.parameters().lent().bind(parameters, true);
-    engine_.gradients().lent().bind(gradients, false);
-    engine_.parameters().lent().refuse_overlap_with(engine_.gradients().lent());
+    steps_.prepare_to_bind();
+    parts_.parameters.lent().bind(parameters, true);
+    parts_.gradients.lent().bind(gradients, false);
+    parts_.parameters.lent().refuse_overlap_with(parts_.gradients.lent());
   }
 
   /// Lends two flat buffers in which the tensors lie one after the other, in registration order and
@@ -149,47 +163,44 @@ class ShardedOptimizer {
   /// Otherwise as above.
   /// @par Shapes  both [sum of element counts of tensors that are not tied to another]
   void bind(std::span<Parameter> parameters, std::span<Wire> gradients) requires borrowed {
-    engine_.prepare_to_bind();
-    engine_.parameters().lent().bind_flat(parameters, true);
-    engine_.gradients().lent().bind_flat(gradients, false);
-    engine_.parameters().lent().refuse_overlap_with(engine_.gradients().lent());
+    steps_.prepare_to_bind();
+    parts_.parameters.lent().bind_flat(parameters, true);
+    parts_.gradients.lent().bind_flat(gradients, false);
+    parts_.parameters.lent().refuse_overlap_with(parts_.gradients.lent());
   }
 
   /// Lends other gradients and keeps the parameters that are lent: for trainers whose gradients
   /// move from step to step. Otherwise as `bind`.
   void bind_gradients(std::span<std::span<Wire> const> gradients) requires borrowed {
-    engine_.prepare_to_bind();
-    engine_.gradients().lent().bind(gradients, false);
-    engine_.parameters().lent().refuse_overlap_with(engine_.gradients().lent());
+    steps_.prepare_to_bind();
+    parts_.gradients.lent().bind(gradients, false);
+    parts_.parameters.lent().refuse_overlap_with(parts_.gradients.lent());
   }
   /// The same for one flat buffer.
   void bind_gradients(std::span<Wire> gradients) requires borrowed {
-    engine_.prepare_to_bind();
-    engine_.gradients().lent().bind_flat(gradients, false);
-    engine_.parameters().lent().refuse_overlap_with(engine_.gradients().lent());
+    steps_.prepare_to_bind();
+    parts_.gradients.lent().bind_flat(gradients, false);
+    parts_.parameters.lent().refuse_overlap_with(parts_.gradients.lent());
   }
 
   /// Sets parameters and master weights from `values(Tensor const&, first, std::span<float>)`,
   /// which fills elements [first, first + size) of a tensor. It is asked, chunk by chunk, for what
-  /// this rank holds only, so it must give every rank the same values. Parameters that the library
-  /// owns are zero before. Resets nothing else. Local.
+  /// this rank holds only, and where that is a share for the share of the next rank as well, so
+  /// that ranks which are given different values are found. Parameters that the library owns are
+  /// zero before. Resets nothing else.
+  /// @par Collective  yes; blocks
+  /// @throws Error (communication), on every rank, naming the first tensor that differs and ranks
   /// @par Cost  where the host cannot reach the space's memory, two transient megabytes of the host
   ///   beside the plan
   template <std::invocable<Tensor const&, std::size_t, std::span<float>> Values>
   void load_parameters(Values&& values) {
-    engine_.require_bound();
+    parts_.require_bound();
     settle();
-    detail::load<Slots>(tensors(),
-                        partition(),
-                        engine_.comm().rank(),
-                        engine_.parameters(),
-                        engine_.update(),
-                        engine_.space(),
-                        values);
-    engine_.masters_are_set();
+    detail::load(parts_, values);
+    steps_.masters_are_set(true);
   }
   /// Sets parameters and master weights from whole tensors in registration order; spans of tied
-  /// tensors are not read. Local.
+  /// tensors are not read. Otherwise as above.
   void load_parameters(std::span<std::span<float const> const> values) {
     detail::check_value_sizes(tensors(), partition().placement(), values);
     load_parameters([&](Tensor const& tensor, std::size_t first, std::span<float> out) {
@@ -197,28 +208,40 @@ class ShardedOptimizer {
       for (std::size_t i = 0; i < out.size(); ++i) out[i] = values[t][first + i];
     });
   }
-  /// Takes the lent parameters' present values as they are; master weights start from them. Local.
+  /// Takes the lent parameters' present values as they are; master weights start from them. Local;
+  /// the next step is the one that compares them with other ranks'.
   void adopt_parameters() requires borrowed {
-    engine_.require_bound();
+    parts_.require_bound();
     settle();
-    detail::adopt<Slots>(partition(), engine_.parameters(), engine_.update(), engine_.space());
-    engine_.masters_are_set();
+    detail::adopt(parts_);
+    steps_.masters_are_set(false);
   }
+
+  /// Compares what every rank holds all of, as the first step does by itself, and the next one
+  /// after `adopt_parameters` and `fill_owned`; not what it holds its share of, which
+  /// `load_parameters` compares. Before a first step that is captured in a CUDA graph it has to be
+  /// called.
+  /// @par Collective  yes; blocks
+  /// @par Cost        one pass over the parameters, in their memory, and an exchange of 16 bytes
+  /// @throws Error (communication), on every rank, naming the first tensor that differs and ranks
+  void check_parameters() { steps_.confirm_values(); }
 
   /// A tensor's parameters where every rank holds all of them: memory that stays where it is, to
   /// point the trainer's own tensors at. With a master of another type an update replaces what is
   /// written here: initial values go through `load_parameters`. [element count]
-  [[nodiscard]] std::span<Parameter> parameter(std::size_t tensor) requires(!sharding.parameters) {
-    engine_.require_tensor(tensor);
-    engine_.require_bound();
+  [[nodiscard]] std::span<Parameter> parameter(std::size_t tensor) requires(
+      form.refresh != StorageForm::Refresh::gather) {
+    parts_.require_tensor(tensor);
+    parts_.require_bound();
     auto const count = static_cast<std::size_t>(partition().placement().places()[tensor].count);
-    return {count > 0 ? engine_.parameters().tensor(tensor) : nullptr, count};
+    return {count > 0 ? parts_.parameters.tensor(tensor) : nullptr, count};
   }
   /// A tensor's full gradients where the library holds all of them, to add to between steps: zero
   /// after construction and after every step. [element count], empty for frozen tensors
-  [[nodiscard]] std::span<Wire> gradient(std::size_t tensor) requires(Slots::keeps_full_gradients) {
-    engine_.require_tensor(tensor);
-    return engine_.gradients().tensor(tensor);
+  [[nodiscard]] std::span<Wire> gradient(std::size_t tensor) requires(
+      form.gradients == StorageForm::Gradients::whole) {
+    parts_.require_tensor(tensor);
+    return parts_.gradients.tensor(tensor);
   }
 
   /// Full parameters of a unit.
@@ -226,7 +249,7 @@ class ShardedOptimizer {
   ///   requests the next one. Elsewhere local, but for a refresh that is still under way
   /// @par Cost        the unit's elements times (N-1)/N sent, where partitioned
   [[nodiscard]] UnitParameters<ShardedOptimizer> parameters(int unit) {
-    engine_.acquire_parameters(unit);
+    steps_.acquire_parameters(unit);
     return {*this, unit_view(unit)};
   }
 
@@ -234,43 +257,63 @@ class ShardedOptimizer {
   /// Local, but may wait for an earlier unit's reduction.
   /// @throws Error (invalid_argument) if the unit was reduced in this micro-step already
   [[nodiscard]] UnitGradients<ShardedOptimizer> gradients(int unit) {
-    engine_.open_gradients(unit);
-    return {*this, unit_view(unit)};
+    steps_.open_gradients(unit, false);
+    return {*this, unit_view(unit), parts_.reduction.epoch()};
+  }
+  /// The same for a trainer that writes every element before it reads any: what the buffers hold is
+  /// not specified, since memory that only this unit uses is not zeroed. Tied tensors are added to
+  /// as ever.
+  /// @param how  `zero::overwrite`, or `zero::Overwrite{.checked = true}` to have `reduce` throw
+  ///   Error (invalid_argument) with the first element that was not written; then all are NaN
+  [[nodiscard]] UnitGradients<ShardedOptimizer> gradients(int unit, Overwrite how) requires(
+      !Slots::Accumulation::full_gradients) {
+    steps_.open_gradients(unit, true);
+    UnitGradients<ShardedOptimizer> guard(
+        *this, unit_view(unit), parts_.reduction.epoch(), how.checked);
+    for (std::size_t i = 0; how.checked && i < guard.size(); ++i) {
+      if (!is_tied(guard.tensors_.index(i))) detail::mark_unwritten(parts_.space(), guard[i]);
+    }
+    return guard;
   }
 
   /// The unit's gradients are complete: starts what can travel. The buffers are spent.
   /// @par Collective  yes, in the sense that every rank must reduce before `step()` ends
   /// @par Cost        the unit's elements times (N-1)/N sent, once its bucket is complete
   void reduce(UnitGradients<ShardedOptimizer>&& gradients) {
-    static_cast<void>(gradients.live());
+    if (&gradients.live() != this) {
+      fail(ErrorKind::invalid_argument, "reduce() is given gradients of another optimizer");
+    }
+    for (std::size_t i = 0; gradients.checked_ && i < gradients.size(); ++i) {
+      require_written(gradients.unit(), gradients.tensors_.index(i), gradients[i]);
+    }
     gradients.optimizer_ = nullptr;
-    engine_.reduction().close(gradients.unit());
+    parts_.reduction.close(gradients.unit(), gradients.epoch_);
   }
 
   /// Begins the next micro-batch of a step; not needed where a step has one of weight 1.
   /// @par Collective  yes: it finishes the reductions of the micro-step before
-  void micro_step(MicroStep const& micro = {}) { engine_.micro_step(micro); }
+  void micro_step(MicroStep const& micro = {}) { steps_.micro_step(micro); }
 
   /// What to multiply the loss by in this step's backward pass; 1 without a loss scale. Where the
   /// host cannot reach the space's memory, blocks for the step before.
   [[nodiscard]] float loss_scale() const noexcept(on_host) {
-    return engine_.outcome().terms.next_loss_scale;
+    return steps_.outcome().get().terms.next_loss_scale;
   }
   /// Where the loss scale of the next step lies in the memory of the communicator's space, for
   /// kernels that read it there when their turn comes; valid as long as the optimizer.
   [[nodiscard]] float const* loss_scale_address() const noexcept {
-    return &engine_.control()->outcome.terms.next_loss_scale;
+    return &parts_.control->outcome.terms.next_loss_scale;
   }
 
   /// Reduces what is left; units without gradients count as zeros. Collective; blocks.
-  void reduce_all() { engine_.reduce_all(); }
+  void reduce_all() { steps_.reduce_all(); }
 
   /// L2 norm of the mean gradient, the same bits on every rank and under every stage; infinity if
-  /// it is not finite, not a number if all weights are 0. Reduces what is left first. Collective;
-  /// blocks.
+  /// it is not finite. If all weights are 0, a sum that is not zero is infinity, too, and one that
+  /// is zero not a number. Reduces what is left first. Collective; blocks.
   [[nodiscard]] double grad_norm() {
-    engine_.agree();
-    return engine_.confirmed().terms.grad_norm;
+    steps_.conclude();
+    return steps_.outcome().confirmed().terms.grad_norm;
   }
 
   /// Unscales, agrees on overflow and norm, clips, updates, casts and publishes.
@@ -282,19 +325,20 @@ class ShardedOptimizer {
   ///   that and the options do not say to skip; if one does, but they were not finite at its
   ///   minimum for as many steps in a row as its `patience` says, after which it counts anew; or if
   ///   all weights are 0. Nothing is changed.
-  ///   (invalid_argument) if lent parameters have masters of another type that were never set; on
-  ///   every rank, if they were told different options, which changes nothing either; after
-  ///   `grad_norm()`, which exchanges what ranks agree on, that is found one step late
+  ///   (invalid_argument) for options that make no sense; if lent parameters have masters of
+  ///   another type that were never set; on every rank, if they were told different options, which
+  ///   changes nothing either; after `grad_norm()`, which exchanges what ranks agree on, that is
+  ///   found one step late
   StepReport step(StepOptions const& options = {}) {
-    engine_.step(options, 1.);
-    return engine_.report();
+    steps_.step(options, 1.);
+    return steps_.outcome().report();
   }
   /// The same for trainers that clip on their own: the mean gradient is multiplied by `scale`,
   /// which is not rounded before it meets the weights, so that `max_norm / grad_norm()` gives the
-  /// bits of `StepOptions::max_norm`.
+  /// bits of `StepOptions::max_norm`. Both are finite and at least 0.
   StepReport step(float learning_rate, double scale) {
-    engine_.step({.learning_rate = learning_rate}, scale);
-    return engine_.report();
+    steps_.step({.learning_rate = learning_rate}, scale);
+    return steps_.outcome().report();
   }
 
   /// `step()` that throws nothing: what it would throw is in the result, with the same effects on
@@ -324,42 +368,74 @@ class ShardedOptimizer {
   /// decided anew, and a learning rate that `learning_rate_address` points to is read anew. From
   /// then on whoever asks for an outcome waits for what was launched until then.
   /// @par Collective  yes; blocks only where the communicator does
-  void enqueue_step(StepOptions const& options = {}) { engine_.step(options, 1.); }
+  void enqueue_step(StepOptions const& options = {}) { steps_.step(options, 1.); }
 
   /// What the last step did: all zeros before the first. Local; blocks for a step that was queued.
   /// @throws Error (data, invalid_argument), once, for the first step since the last report that
   ///   failed as `step()` says
-  [[nodiscard]] StepReport report() { return engine_.report(); }
+  [[nodiscard]] StepReport report() { return steps_.outcome().report(); }
   /// `report()` that throws nothing, as `try_step()`. Local; blocks for a step that was queued.
   StepResult try_report() noexcept {
-    return detail::attempt([&] { return engine_.result(); });
+    return detail::attempt([&] { return steps_.outcome().result(); });
   }
 
-  /// Forgets the gradients of this step; the alternative to `step()`. Every rank must do it.
-  void discard_gradients() { engine_.discard_gradients(); }
+  /// Forgets the gradients of this step; the alternative to `step()`. Every rank must do it, having
+  /// reduced the same units: it waits for reductions that are under way.
+  void discard_gradients() { steps_.discard_gradients(); }
 
   /// Waits for what was started ahead of its use: a refresh left under way by
   /// `StepOptions::overlap_publish`, or gathers of the next units. Needed before the optimizer is
   /// destroyed in the middle of a pass: destructors never wait, and a collective that one rank
   /// drops ends the group. Collective; blocks.
-  void settle() { engine_.settle(); }
+  void settle() { parts_.refresh.settle(); }
 
   /// Updates applied so far; skipped steps do not count. Where the host cannot reach the space's
   /// memory, blocks for the last step.
-  [[nodiscard]] long steps() const noexcept(on_host) { return engine_.outcome().terms.step; }
+  [[nodiscard]] long steps() const noexcept(on_host) { return steps_.outcome().get().terms.step; }
+  /// Updates of one tensor.
+  [[nodiscard]] long steps(std::size_t tensor) const {
+    parts_.require_tensor(tensor);
+    return steps();
+  }
   /// The rule and its hyper-parameters.
-  [[nodiscard]] Rule const& rule() const noexcept { return engine_.rule(); }
+  [[nodiscard]] Rule const& rule() const noexcept { return parts_.rule; }
+  /// Those that update one tensor; its own scales of learning rate and weight decay aside.
+  [[nodiscard]] Rule const& rule(std::size_t tensor) const {
+    parts_.require_tensor(tensor);
+    return rule();
+  }
+
+  /// What counts steps and scales; with master weights and states all that a run goes on from.
+  /// Where the host cannot reach the space's memory, blocks for the last step.
+  [[nodiscard]] Counters counters() const { return steps_.counters(); }
+  /// Goes on counting from there: the twin of `counters()`, between steps.
+  /// @par Collective  yes; blocks
+  /// @throws Error (invalid_argument) for counts or a scale that make no sense, in the middle of a
+  ///   step, and on every rank if ranks bring different ones
+  void restore(Counters const& counters) { steps_.restore(counters); }
 
   /// Calls `visit(Tensor const&, first, std::span<Master const>, std::array<std::span<State const>,
-  /// K>)` for every run of master weights and states that this rank holds. Where the host cannot
-  /// reach the space's memory, runs come in pieces, as copies that last until `visit` returns.
-  /// Local; blocks there.
+  /// K>)` for every run of master weights and states that this rank holds; state k is
+  /// `Rule::states[k]`. Where the host cannot reach the space's memory, runs come in pieces, as
+  /// copies that last until `visit` returns. Local; blocks there.
   /// @par Cost  there, two transient megabytes of the host at most per array, beside the plan
   template <class Visit>
   void visit_owned(Visit&& visit) const {
-    engine_.require_bound();
-    detail::visit_pieces<Slots>(
-        tensors(), partition(), engine_.parameters(), engine_.update(), engine_.space(), visit);
+    parts_.require_bound();
+    detail::visit_owned(parts_, visit);
+  }
+  /// The writing twin of `visit_owned`: `fill(Tensor const&, first, std::span<Master>,
+  /// std::array<std::span<State>, K>)` sets elements [first, first + size) of a tensor and of its
+  /// states, all of them. Parameters then follow on every rank, in lent memory too. What one run
+  /// showed, whatever its stage, ranks and buckets, another takes: with `restore(counters())` it
+  /// goes on to the same bits. Frozen tensors are not asked for.
+  /// @par Collective  yes; blocks
+  /// @par Cost  that of one refresh of all parameters, and of `visit_owned`
+  template <class Fill>
+  void fill_owned(Fill&& fill) {
+    parts_.require_bound();
+    detail::fill_owned(parts_, fill);
+    steps_.masters_are_set(false);
   }
 
  private:
@@ -368,26 +444,46 @@ class ShardedOptimizer {
 
   [[nodiscard]] StepResult tried(StepOptions const& options, double scale) noexcept {
     return detail::attempt([&] {
-      engine_.step(options, scale);
-      return engine_.result();
+      steps_.step(options, scale);
+      return steps_.outcome().result();
     });
   }
   [[nodiscard]] detail::UnitTensors unit_view(int unit) const {
-    return {tensors(), engine_.tensors_of(unit), unit};
+    return {tensors(), parts_.unit_tensors[static_cast<std::size_t>(unit)], unit};
   }
   [[nodiscard]] auto parameter_view(int unit, std::size_t t) {
-    return engine_.parameter_view(unit, t);
+    return steps_.parameter_view(unit, t);
   }
-  [[nodiscard]] std::span<Wire> gradient_view(std::size_t t) {
-    return engine_.gradients().tensor(t);
+  [[nodiscard]] std::span<Wire> gradient_view(int unit, std::uint64_t epoch, std::size_t t) {
+    parts_.reduction.require_live(unit, epoch);
+    return parts_.gradients.tensor(t);
   }
-  void release_parameters(int unit) noexcept { engine_.release_parameters(unit); }
+  /// Do several units add to the tensor's gradients?
+  [[nodiscard]] bool is_tied(std::size_t t) const {
+    if (partition().placement().places()[t].frozen) return false;
+    return partition().groups()[partition().group_of(t)].tied;
+  }
+  void require_written(int unit, std::size_t t, std::span<Wire> gradients) const {
+    if (is_tied(t)) return;
+    std::size_t const first = detail::first_unwritten(parts_.space(), gradients);
+    if (first == gradients.size()) return;
+    fail(ErrorKind::invalid_argument,
+         {"unit ",
+          unit,
+          " is reduced, but element ",
+          first,
+          " of tensor '",
+          tensors()[t].name,
+          "' was not overwritten"});
+  }
+  void release_parameters(int unit) noexcept { steps_.release_parameters(unit); }
 
-  detail::Engine<Slots> engine_;
+  detail::Assembly<Slots> parts_;
+  detail::Stepper<Slots> steps_;
 };
 
 /// Policies from the constructor's arguments.
 template <Communicator C, class... Values>
 ShardedOptimizer(C&, std::vector<Tensor>, Values...) -> ShardedOptimizer<C, Values...>;
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

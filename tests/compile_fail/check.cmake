@@ -1,7 +1,8 @@
 # Passes when SOURCE does not compile, the compiler's words match the file's '// expect: <regex>',
 # and the same file compiles with ZERO_CONTROL. The control is what tells the intended mistake from
 # a missing header or a typing error, which would not compile either.
-# Needs COMPILER, INCLUDE, SOURCE and SCRATCH (a directory for the object file).
+# Needs COMPILER, INCLUDE, SOURCE and SCRATCH, a directory for the object file, where a compiler may
+# find zero/zero.hpp precompiled.
 cmake_minimum_required(VERSION 3.25)
 include("${CMAKE_CURRENT_LIST_DIR}/../../cmake/expectation.cmake")
 
@@ -17,7 +18,7 @@ function(compile out_result out_text)
   set(object "${SCRATCH}/${name}.o")
   file(REMOVE "${object}")
   execute_process(
-    COMMAND "${COMPILER}" -std=c++20 -I "${INCLUDE}" -isystem "${devices}" ${ARGN} -c "${SOURCE}" -o "${object}"
+    COMMAND "${COMPILER}" -std=c++20 -I "${SCRATCH}" -I "${INCLUDE}" -isystem "${devices}" ${ARGN} -c "${SOURCE}" -o "${object}"
     RESULT_VARIABLE result
     OUTPUT_VARIABLE text
     ERROR_VARIABLE text)

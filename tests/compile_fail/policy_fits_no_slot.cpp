@@ -3,7 +3,7 @@
 #include <zero/zero.hpp>
 
 struct Nameless {
-  static constexpr int state_count = 0;
+  static constexpr std::array<zero::StateArray, 0> states{};
   float lr = 1.f;
 };
 

@@ -1,4 +1,4 @@
-#include "zero/comm/checked.hpp"
+#include "zero/comm/decorators/checked.hpp"
 
 #include "conformance/communicator.hpp"
 #include "cuda/staged.hpp"

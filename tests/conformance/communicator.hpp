@@ -8,6 +8,7 @@
 #include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
 #include "zero/concepts/communicator.hpp"
+#include "zero/kernel/norm.hpp"
 
 #include <doctest/doctest.h>
 
@@ -250,6 +251,38 @@ class Case {
   Guarded<T> recv_;
 };
 
+/// The communicator asked for squares of a result, beside those of the space's own pass over it.
+template <class T>
+class Squares {
+ public:
+  template <class C>
+  Squares(C const& /*comm*/, zero::Collective& op)
+      : asked_(zero::SquaringCommunicator<C> && op.op == zero::Op::reduce_scatter &&
+               zero::kernel::has_squares(op.dtype)) {
+    if (!asked_) return;
+    op.squares = &taken_;
+    op.squares_count = op.count - op.count / 3;
+    taken_.add(0.125);
+  }
+  /// Empty, or what is wrong with them.
+  [[nodiscard]] std::string verdict(zero::Collective const& op) {
+    if constexpr (zero::kernel::has_squares(zero::dtype_of<T>)) {
+      if (!asked_) return {};
+      zero::ExactSum expected;
+      expected.add(0.125);
+      zero::kernel::add_squares(expected, static_cast<T const*>(op.recv), op.squares_count);
+      if (std::ranges::equal(taken_.words(), expected.words())) return {};
+      return "squares of " + std::to_string(op.squares_count) + ' ' + std::string(name(op.dtype)) +
+             " differ";
+    }
+    return {};
+  }
+
+ private:
+  bool asked_;
+  zero::ExactSum taken_;
+};
+
 template <class T, class Acc, zero::Communicator C>
 void every_operation(C& comm, Findings& findings, std::span<std::size_t const> sizes = counts) {
   auto const ranks = static_cast<std::size_t>(comm.size());
@@ -264,8 +297,11 @@ void every_operation(C& comm, Findings& findings, std::span<std::size_t const> s
         if (in_place && op == zero::Op::all_to_all) continue;
         int const root = static_cast<int>(count % static_cast<std::size_t>(comm.size()));
         Case<T, Acc> subject(op, comm.rank(), comm.size(), count, in_place, root);
-        zero::run(comm, subject.collective(static_cast<int>(count % 5) - 1));
+        zero::Collective call = subject.collective(static_cast<int>(count % 5) - 1);
+        Squares<T> squares(comm, call);
+        zero::run(comm, call);
         if (std::string text = subject.verdict(); !text.empty()) findings.add(std::move(text));
+        if (std::string text = squares.verdict(call); !text.empty()) findings.add(std::move(text));
       }
     }
   }
@@ -409,6 +445,17 @@ void check_arguments() {
     refuses({.op = all_gather, .count = SIZE_MAX / 2, .send = x, .recv = x}, "an absurd count");
     refuses({.op = all_gather, .count = 4, .send = reinterpret_cast<char*>(x) + 1, .recv = x + 40},
             "a misaligned buffer");
+    zero::ExactSum squares;
+    zero::Collective squared{.op = reduce_scatter,
+                             .count = 4,
+                             .send = x,
+                             .recv = memory.data() + 4 * comm.size() + 8,
+                             .squares = &squares,
+                             .squares_count = 5};
+    refuses(squared, "more squares than elements");
+    squared.squares_count = 1;
+    squared.op = all_to_all;
+    refuses(squared, "squares of what is no sum");
   });
   findings.check();
 }

@@ -1,4 +1,4 @@
-#include "zero/comm/counting.hpp"
+#include "zero/comm/decorators/counting.hpp"
 
 #include "conformance/communicator.hpp"
 #include "zero/comm/run_ranks.hpp"

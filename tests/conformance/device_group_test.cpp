@@ -1,8 +1,7 @@
-#include "zero/comm/device_group.hpp"
-
 #include "conformance/communicator.hpp"
 #include "cuda/fake_runtime.hpp"
 #include "cuda/staged.hpp"
+#include "zero/comm/device_threads/group.hpp"
 #include "zero/comm/run_ranks.hpp"
 #include "zero/concepts/memory.hpp"
 

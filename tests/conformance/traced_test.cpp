@@ -1,4 +1,4 @@
-#include "zero/comm/traced.hpp"
+#include "zero/comm/decorators/traced.hpp"
 
 #include "conformance/communicator.hpp"
 #include "zero/comm/run_ranks.hpp"

@@ -1,7 +1,7 @@
 /// A step allocates nothing: not the first one, not one that overflows, not one with new pointers.
 #include "contracts/heap.hpp"
 #include "contracts/loop.hpp"
-#include "zero/comm/checked.hpp"
+#include "zero/comm/decorators/checked.hpp"
 #include "zero/zero.hpp"
 
 #include <doctest/doctest.h>

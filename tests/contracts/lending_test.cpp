@@ -6,8 +6,10 @@
 #include <doctest/doctest.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace lending_test {
@@ -90,6 +92,14 @@ TEST_CASE("wrong lists are refused in words") {
   }
   {
     Lender lender;
+    auto const last = reinterpret_cast<zero::bf16*>(UINTPTR_MAX - 97);
+    lender.g[1] = {last, 50};
+    CHECK(lender.refusal() == "gradients: tensor 'b' is lent beyond the end of the address space");
+    lender.g[1] = {last - 2, 50};
+    CHECK(lender.refusal() == "");
+  }
+  {
+    Lender lender;
     lender.p[1] = std::span(lender.parameters).subspan(39, 50);
     CHECK(lender.refusal() == "parameters: tensor 'b' overlaps tensor 'a'");
   }
@@ -150,11 +160,11 @@ TEST_CASE("gradients alone can be lent anew, and are checked against the paramet
   auto const lent = Lender::split(lender.gradients);
   CHECK(Lender::refusal([&] { optimizer.bind_gradients(std::span(others)); }) == "");
   CHECK(optimizer.gradients(0).size() == 4);
-  auto const gradients = optimizer.gradients(0);
-  CHECK(gradients["a"].data() == others.data());
+  CHECK(optimizer.gradients(0)["a"].data() == others.data());
   optimizer.discard_gradients();
   CHECK(Lender::refusal([&] { optimizer.bind_gradients(lent); }) == "");
-  CHECK(gradients["a"].data() == lender.gradients.data());
+  CHECK(optimizer.gradients(0)["a"].data() == lender.gradients.data());
+  optimizer.discard_gradients();
   CHECK(Lender::refusal([&] {
           optimizer.bind_gradients(std::span(lender.parameters).subspan(149, 150));
         }) == "parameters: tensor 'cold' overlaps the gradients of tensor 'a'");
@@ -191,16 +201,35 @@ TEST_CASE("memory cannot be exchanged while gradients are being reduced") {
   zero::run_ranks(2, [&](zero::InProcess& inner) {
     Comm comm{inner};
     auto const tensors = contracts::even_model();
-    Fp32G optimizer{comm, tensors, zero::Bucket{12288}};
-    LentMemory<float> const parameters(tensors, true, true);
-    LentMemory<float> const gradients(tensors, true, true);
-    contracts::lend(optimizer, true, parameters, gradients);
-    optimizer.reduce(optimizer.gradients(3));
-    CHECK(Lender::refusal([&] { contracts::lend(optimizer, true, parameters, gradients); }) ==
-          "bind() while gradients are being reduced");
-    optimizer.reduce_all();
-    contracts::lend(optimizer, true, parameters, gradients);
-    CHECK(optimizer.step().step == 1);
+    // Whether or not a bucket has travelled, is travelling or waits for others.
+    for (std::size_t const bytes : {std::size_t{1}, std::size_t{12288}, 25 * zero::MiB}) {
+      Fp32G optimizer{comm, tensors, zero::Bucket{bytes}};
+      LentMemory<float> const parameters(tensors, true, true);
+      LentMemory<float> const gradients(tensors, true, true);
+      auto const lend = [&] {
+        return Lender::refusal([&] { contracts::lend(optimizer, true, parameters, gradients); });
+      };
+      auto const lend_gradients = [&] {
+        return Lender::refusal([&] { optimizer.bind_gradients(gradients.flat()); });
+      };
+      std::string const message =
+          "bind() while gradients are being reduced: from the first gradients(unit) until "
+          "reduce_all(), step() or discard_gradients()";
+      CHECK(lend() == "");
+      auto open = optimizer.gradients(3);
+      CHECK(lend() == message);
+      CHECK(lend_gradients() == message);
+      optimizer.reduce(std::move(open));
+      CHECK(lend() == message);
+      CHECK(lend_gradients() == message);
+      optimizer.reduce_all();
+      CHECK(lend() == "");
+      CHECK(lend_gradients() == "");
+      CHECK(optimizer.step().step == 1);
+      optimizer.reduce(optimizer.gradients(3));
+      optimizer.discard_gradients();
+      CHECK(lend_gradients() == "");
+    }
   });
 }
 

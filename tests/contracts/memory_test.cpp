@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <ctime>
 #include <map>
 #include <mutex>
 #include <new>
@@ -30,12 +31,18 @@ struct Tally {
   std::uint64_t limit = ~std::uint64_t{0};
   bool throws = true;
   std::map<void*, std::size_t> blocks{};
+  zero::MemoryBytes told{};  ///< bytes of each role, as the allocator was told
 };
 
 /// Not the global operator new, so that heap:: sees everything but the library's planned memory.
 struct Tracking {
   Tally* tally = nullptr;
 
+  void* allocate(std::size_t bytes, std::size_t alignment, Role role) {
+    void* const memory = allocate(bytes, alignment);
+    tally->told[role] += bytes;
+    return memory;
+  }
   void* allocate(std::size_t bytes, std::size_t alignment) {
     if (tally->live + bytes > tally->limit) {
       if (tally->throws) throw std::bad_alloc();
@@ -99,6 +106,7 @@ void check_case(std::vector<zero::Tensor> const& tensors, Case const& test) {
       auto const compare = [&](char const* when) {
         expect(tally.live == planned, when);
         expect(tally.peak == planned, when);
+        expect(tally.told == plan.memory, when);
         expect(optimizer.held() == plan.memory, when);
         expect(optimizer.plan().memory == plan.memory, when);
       };
@@ -255,7 +263,7 @@ void check_bookkeeping() {
       if (comm.rank() != 0) return;
       construction = peak;
       loading = heap::mine().peak_bytes - constructed;
-      buckets = optimizer.partition().buckets().size();
+      buckets = optimizer.partition().bucket_count();
     });
     INFO("stage " << O::Stage::name << ", ranks " << ranks << ", peak " << construction);
     // A second copy would be 1.5 million elements.
@@ -304,6 +312,24 @@ TEST_CASE("memory that is refused is named, and what was taken before is given b
     taken += plan.memory[role];
   }
   CHECK(taken == plan.memory.total());
+}
+
+TEST_CASE("a model that no memory holds is refused at once") {
+  for (std::size_t const elements : {std::size_t{1} << 48, std::size_t{1} << 52}) {
+    std::vector<zero::Tensor> const model{{.name = "w", .shape = {elements}}};
+    Tally tally;
+    tally.limit = zero::GiB;
+    std::clock_t const start = std::clock();
+    zero::run_ranks(2, [&](zero::InProcess& comm) {
+      Tally own = tally;
+      CHECK_THROWS_AS((Optimizer<zero::stage::PosG, Owned>{comm, model, Owned{Tracking{&own}}}),
+                      zero::Error);
+    });
+    CHECK(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC < 1.);
+  }
+  std::vector<zero::Tensor> const absurd{{.name = "w", .shape = {~std::size_t{0}}}};
+  CHECK_THROWS_AS((Optimizer<zero::stage::PosG, Owned>::plan({.world_size = 64}, absurd)),
+                  zero::Error);
 }
 
 }  // namespace

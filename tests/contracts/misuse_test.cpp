@@ -14,6 +14,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -127,6 +128,84 @@ TEST_CASE("gradients that were reduced, given away or come too late") {
   optimizer.discard_gradients();
   optimizer.reduce(optimizer.gradients(2));
   CHECK(optimizer.step().step == 2);
+}
+
+constexpr char const* ended =
+    " is used through gradients that ended with their step or micro-step, or in reduce_all() or "
+    "grad_norm(); ask for them again";
+
+/// A guard of unit 1 and of the unit that shares its bucket, used after `ends(optimizer)`.
+template <class O, class Ends>
+void check_ended(Ends const& ends) {
+  for (zero::Bucket const bucket : {tiny, zero::Bucket{}}) {
+    CAPTURE(bucket.bytes);
+    Alone<O> alone(small_model(), bucket);
+    auto& optimizer = alone.optimizer;
+    if constexpr (std::is_same_v<O, Full>) optimizer.micro_step();
+    auto one = optimizer.gradients(1);
+    auto const two = optimizer.gradients(2);
+    ends(optimizer);
+    CHECK(refusal([&] { static_cast<void>(one["w1"]); }) == std::string("unit 1") + ended);
+    CHECK(refusal([&] { static_cast<void>(two[0]); }) == std::string("unit 2") + ended);
+    CHECK(refusal([&] { optimizer.reduce(std::move(one)); }) == std::string("unit 1") + ended);
+    optimizer.discard_gradients();
+    optimizer.gradients(1)["w1"][3] = typename O::Wire(2.f);
+    CHECK(optimizer.grad_norm() == 2.);
+  }
+}
+
+TEST_CASE_TEMPLATE("a guard of gradients ends where they lose their memory", O, PosG, PosGP, Full) {
+  check_ended<O>([](O& optimizer) { optimizer.step(); });
+  check_ended<O>([](O& optimizer) { optimizer.discard_gradients(); });
+  check_ended<O>([](O& optimizer) { optimizer.reduce_all(); });
+  check_ended<O>([](O& optimizer) { static_cast<void>(optimizer.grad_norm()); });
+}
+
+TEST_CASE("a guard of gradients ends with its micro-step") {
+  using Shard = Optimizer<zero::stage::PosG, zero::Fp32, zero::AccumulateShard>;
+  check_ended<Full>([](Full& optimizer) { optimizer.micro_step(); });
+  Alone<Shard> alone(small_model());
+  alone.optimizer.micro_step();
+  auto const one = alone.optimizer.gradients(1);
+  alone.optimizer.micro_step();
+  CHECK(refusal([&] { static_cast<void>(one[0]); }) == std::string("unit 1") + ended);
+}
+
+TEST_CASE("a second guard of a unit that was reduced reaches nothing") {
+  for (zero::Bucket const bucket : {tiny, zero::Bucket{}}) {
+    Alone<PosG> alone(small_model(), bucket);
+    auto& optimizer = alone.optimizer;
+    for (int const unit : optimizer.units_backward()) {
+      auto first = optimizer.gradients(unit);
+      auto const second = optimizer.gradients(unit);
+      optimizer.reduce(std::move(first));
+      CHECK(refusal([&] { static_cast<void>(second[0]); }) ==
+            "unit " + std::to_string(unit) +
+                " was already reduced in this micro-step; call micro_step() before the next "
+                "micro-batch");
+    }
+  }
+}
+
+TEST_CASE("gradients of another optimizer are refused, and stay what they are") {
+  Alone<PosG> a(small_model());
+  Alone<PosG> b(small_model(9));
+  auto gradients = b.optimizer.gradients(7);
+  CHECK(refusal([&] { a.optimizer.reduce(std::move(gradients)); }) ==
+        "reduce() is given gradients of another optimizer");
+  // NOLINTNEXTLINE(bugprone-use-after-move): a refused guard was not moved from.
+  b.optimizer.reduce(std::move(gradients));
+  CHECK(b.optimizer.step().step == 1);
+}
+
+TEST_CASE("a guard of parameters that was moved from holds nothing") {
+  Alone<PosGP> alone(small_model());
+  auto first = alone.optimizer.parameters(1);
+  auto const second = std::move(first);
+  // NOLINTNEXTLINE(bugprone-use-after-move, clang-analyzer-cplusplus.Move): this is the misuse.
+  CHECK(refusal([&] { static_cast<void>(first["w1"]); }) ==
+        "parameters are used after they were moved elsewhere");
+  CHECK(second["w1"].size() == 700);
 }
 
 TEST_CASE("a guard that is dropped leaves what was added where it is") {

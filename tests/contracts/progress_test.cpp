@@ -25,7 +25,7 @@ void check() {
       comm, contracts::even_model(), Stage{}, Accumulation{}, zero::Bucket{1}};
   contracts::load(optimizer);
   std::size_t const units = optimizer.units().size();
-  std::size_t const buckets = optimizer.partition().buckets().size();
+  std::size_t const buckets = optimizer.partition().bucket_count();
   REQUIRE(units > 1);
   REQUIRE(buckets > 1);
   // How often since the question before.

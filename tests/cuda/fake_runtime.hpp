@@ -4,7 +4,7 @@
 #pragma once
 
 #include "cuda/machine.hpp"
-#include "zero/comm/device_engine.hpp"
+#include "zero/comm/device_threads/engine.hpp"
 #include "zero/concepts/space.hpp"
 #include "zero/kernel/reduce.hpp"
 #include "zero/space/host.hpp"
@@ -57,6 +57,10 @@ class Space {
   template <class T>
   void add_squares(zero::ExactSum* sum, T const* x, std::size_t count) const {
     enqueue([=] { host::add_squares(sum, x, count); });
+  }
+  template <class T>
+  void add_hash(std::uint64_t* hash, T const* x, std::size_t count, std::uint64_t first) const {
+    enqueue([=] { host::add_hash(hash, x, count, first); });
   }
   template <class F>
   void call(F const& function) const {

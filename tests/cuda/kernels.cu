@@ -2,13 +2,15 @@
 #include "zero/device/call.cuh"
 #include "zero/device/elementwise.cuh"
 #include "zero/device/gather.cuh"
+#include "zero/device/hash.cuh"
 #include "zero/device/norm.cuh"
 #include "zero/device/sum.cuh"
 #include "zero/device/update.cuh"
-#include "zero/optimizer/control.hpp"
+#include "zero/optimizer/stations/control.hpp"
 #include "zero/rule/adamw.hpp"
 
 #include <cstddef>
+#include <cstdint>
 
 using zero::bf16;
 using zero::device::Queue;
@@ -31,6 +33,8 @@ template void zero::device::convert(Queue const&, float*, bf16 const*, std::size
 template void zero::device::add(Queue const&, float*, bf16 const*, std::size_t);
 template void zero::device::add_squares(Queue const&, zero::ExactSum*, float const*, std::size_t);
 template void zero::device::add_squares(Queue const&, zero::ExactSum*, bf16 const*, std::size_t);
+template void zero::device::add_hash(
+    Queue const&, std::uint64_t*, float const*, std::size_t, std::uint64_t);
 template cudaError_t zero::device::try_sum_ranks(Queue const&,
                                                  zero::DType,
                                                  zero::DType,

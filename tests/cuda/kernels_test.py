@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 
-KERNELS = ["transform", "update", "sum_ranks", "add_squares", "call", "gather_ranks"]
+KERNELS = ["update", "sum_ranks", "add_squares", "add_hash", "call", "gather_ranks"]
 WIDE = r"v4\.[bfsu]32|v2\.[bfsu]64"
 VECTOR = r"v[24]\."
 
@@ -42,11 +42,15 @@ def compiled(arguments, architecture):
 def problems_of(name, body, remark):
     if not re.search(r"\b0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads", remark):
         yield "has a stack or spills registers"
+    if "3cub" in name:
+        return  # not ours: what else it is like, its authors judge by measuring
     if name == "call":
         # One thread: more would only be loops taken apart that are in nobody's way.
         if int(re.search(r"Used (\d+) registers", remark)[1]) > 64:
             yield "uses more than 64 registers"
         return
+    if name == "add_hash":
+        return  # once in a training
     if name == "add_squares":
         vectors = re.findall(rf"ld\.global\S*(?:{WIDE}|v4\.u32)", body.split("shfl")[0])
         if len(vectors) < 4:

@@ -4,6 +4,7 @@
 #include "zero/device/call.cuh"
 #include "zero/device/elementwise.cuh"
 #include "zero/device/gather.cuh"
+#include "zero/device/hash.cuh"
 #include "zero/device/launch.cuh"
 #include "zero/device/norm.cuh"
 #include "zero/device/sum.cuh"
@@ -120,6 +121,16 @@ TEST_CASE("cuda: conversions and additions have the host's bits") {
   check_elementwise<zero::fp16, float>(space);
 }
 
+TEST_CASE("cuda: an error that a trainer has left behind is not reported as one of a conversion") {
+  Stream const stream;
+  Cuda const space(0, stream.handle);
+  Array<float> const from(space, {0.5f}, 0);
+  Array<zero::bf16> const to(space, std::vector<zero::bf16>(1), 0);
+  CHECK(cudaSetDevice(-1) != cudaSuccess);
+  space.convert(to.data(), from.data(), 1);
+  CHECK(static_cast<float>(to.values()[0]) == 0.5f);
+}
+
 template <class T>
 void check_squares(Cuda const& space) {
   for (std::size_t const count : sizes) {
@@ -152,9 +163,30 @@ TEST_CASE("cuda: the norm's words are the host's, and overflow is counted") {
   check_squares<zero::fp16>(space);
 }
 
+template <class T>
+void check_hash(Cuda const& space) {
+  for (std::size_t const count : sizes) {
+    auto const x = numbers<T>(count, 5);
+    std::uint64_t expected = 7;
+    Host::add_hash(&expected, x.data(), count, 11);
+    Array<T> const device(space, x, 1);
+    Array<std::uint64_t> const hash(space, {7}, 0);
+    space.add_hash(hash.data(), device.data(), count, 11);
+    CHECK(hash.values()[0] == expected);
+  }
+}
+
+TEST_CASE("cuda: hashes are the host's") {
+  Stream const stream;
+  Cuda const space(0, stream.handle);
+  check_hash<float>(space);
+  check_hash<zero::bf16>(space);
+  check_hash<double>(space);
+}
+
 template <class P, class G, class R>
 void check_update(Cuda const& space, R const& rule) {
-  constexpr std::size_t k = R::state_count;
+  constexpr std::size_t k = R::states.size();
   for (std::size_t const count : sizes) {
     for (std::size_t const offset : offsets) {
       auto master = numbers<float>(count, 4);

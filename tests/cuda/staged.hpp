@@ -3,7 +3,7 @@
 /// host memory judge it: buffers go to the device and come back.
 #pragma once
 
-#include "zero/comm/call_checks.hpp"
+#include "zero/comm/shared/call_checks.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/concepts/memory.hpp"
 #include "zero/space/host.hpp"

@@ -1,7 +1,6 @@
-#include "zero/comm/device_group.hpp"
-
 #include "cuda/fake_runtime.hpp"
 #include "harness.hpp"
+#include "zero/comm/device_threads/group.hpp"
 #include "zero/comm/run_ranks.hpp"
 
 #include <memory>

@@ -6,7 +6,7 @@
 #include "comparison.hpp"
 #include "lent_memory.hpp"
 #include "toy_model.hpp"
-#include "zero/comm/counting.hpp"
+#include "zero/comm/decorators/counting.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/sharded_optimizer.hpp"
 

@@ -41,7 +41,7 @@ class Reference {
     if constexpr (!Precision::loss_scaled) scale_ = zero::LossScale({.initial = 1.f});
     std::size_t const tensors = model_.size();
     outcome_.master.resize(tensors);
-    outcome_.states.assign(static_cast<std::size_t>(Rule::state_count), {});
+    outcome_.states.assign(Rule::states.size(), {});
     for (auto& state : outcome_.states) state.resize(tensors);
     parameters_.resize(tensors);
     for (std::size_t t = 0; t < tensors; ++t) {
@@ -157,7 +157,7 @@ class Reference {
     outcome_.skipped.push_back(!finite);
     if (!finite) {
       outcome_.norms.push_back(std::numeric_limits<double>::infinity());
-      if (Precision::loss_scaled) scale_.update(true);
+      if (Precision::loss_scaled) scale_.learn(true);
       return;
     }
     double const norm = norm_of(sums) / (weight * scale_.value());
@@ -168,7 +168,7 @@ class Reference {
     for (std::size_t t = 0; t < sums.size(); ++t) {
       if (trained(t)) update(t, sums[t], scale);
     }
-    if (Precision::loss_scaled) scale_.update(false);
+    if (Precision::loss_scaled) scale_.learn(false);
   }
 
   void update(std::size_t t, std::vector<float> const& sums, float scale) {

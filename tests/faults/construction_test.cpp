@@ -229,9 +229,7 @@ void compare_field(InProcess& comm, std::string_view field, Value value) {
   zero::detail::Arena<zero::HostAllocator, zero::space::Host> arena({}, {});
   zero::detail::Fingerprint print;
   print.add(field, value);
-  print.compare(comm.rank(), {}, [&](std::int64_t const* own, std::size_t count) {
-    return zero::detail::gather_words(comm, arena, own, count);
-  });
+  zero::detail::require_same(comm, arena, print, {});
 }
 
 // These two are the same on all ranks of one program.

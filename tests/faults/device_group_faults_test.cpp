@@ -3,7 +3,7 @@
 #include "cuda/fake_runtime.hpp"
 #include "faults/fault_run.hpp"
 #include "zero/base/error.hpp"
-#include "zero/comm/device_group.hpp"
+#include "zero/comm/device_threads/group.hpp"
 #include "zero/comm/run_ranks.hpp"
 #include "zero/concepts/communicator.hpp"
 

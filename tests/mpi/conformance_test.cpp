@@ -1,7 +1,7 @@
 #include "conformance/communicator.hpp"
 #include "mpi/world.hpp"
-#include "zero/comm/checked.hpp"
-#include "zero/comm/counting.hpp"
+#include "zero/comm/decorators/checked.hpp"
+#include "zero/comm/decorators/counting.hpp"
 
 #include <array>
 #include <cstddef>

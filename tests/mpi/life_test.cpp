@@ -13,6 +13,10 @@
 #include <utility>
 #include <vector>
 
+#if defined(MPIPP_H) || defined(MPICXX_INCLUDED)
+#error "the library's mpi.h brings MPI's C++ bindings with it"
+#endif
+
 namespace {
 
 using mpi_tests::contains;

@@ -32,7 +32,10 @@ void check_native(zero::Mpi<zero::mpi::Native>& comm, double tolerance) {
                       .count = count,
                       .send = send.data(),
                       .recv = scattered.data()};
+  conformance::Squares<T> squares(comm, op);
   zero::run(comm, op);
+  CHECK(squares.verdict(op) == "");
+  op.squares = nullptr;
   op.op = Op::all_reduce;
   op.recv = reduced.data();
   zero::run(comm, op);

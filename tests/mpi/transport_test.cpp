@@ -1,7 +1,7 @@
 /// What the communicator over MPI promises beside the concept: memory, limits, errors, progress.
 #include "mpi/pooled.hpp"
 #include "mpi/world.hpp"
-#include "zero/comm/counting.hpp"
+#include "zero/comm/decorators/counting.hpp"
 #include "zero/concepts/communicator.hpp"
 
 #include <doctest/doctest.h>
@@ -64,6 +64,32 @@ TEST_CASE("the window's pool: alignment, reuse, exhaustion") {
     allocator.deallocate(b, 5000, 4096);
     CHECK(comm.transport().shared_left == all);
   });
+}
+
+TEST_CASE("what a group holds is planned, and not what its allocator gives") {
+  for (Route const route : mpi_tests::routes) {
+    auto const check = [&](auto& comm) {
+      int const nodes = route == Route::two_nodes && comm.size() > 1 ? 2 : 1;
+      std::uint64_t const held = comm.held();
+      std::uint64_t const planned =
+          comm.planned_bytes(mpi_tests::options(route), comm.size(), nodes);
+      CHECK(held > 0);
+      CHECK_MESSAGE(held <= planned, mpi_tests::name(route), ": ", held, " of ", planned);
+      CHECK_MESSAGE(planned - held < 32768 + (nodes > 1 ? planned : 0),
+                    mpi_tests::name(route),
+                    ": ",
+                    held,
+                    " of ",
+                    planned);
+      auto allocator = comm.allocator();
+      if (!comm.transport().window) return;
+      void* const memory = allocator.allocate(4096, 64);
+      CHECK(comm.held() == held);
+      allocator.deallocate(memory, 4096, 64);
+    };
+    mpi_tests::with_group<zero::mpi::Ordered>(mpi_tests::world_size(), route, check);
+    mpi_tests::with_group<zero::mpi::Native>(mpi_tests::world_size(), route, check);
+  }
 }
 
 TEST_CASE("buffers in the window are read where they are, and not a moment too early or too late") {

@@ -5,7 +5,6 @@
 #include "zero/base/error.hpp"
 #include "zero/comm/mpi.hpp"
 
-#include <doctest/doctest.h>
 #include <mpi.h>
 
 #include <optional>

@@ -1,6 +1,6 @@
 /// Ranks that disagree over NCCL, which would hang: Checked tells them first, without a host that
 /// reads device memory.
-#include "zero/comm/checked.hpp"
+#include "zero/comm/decorators/checked.hpp"
 
 #include "nccl/world.hpp"
 

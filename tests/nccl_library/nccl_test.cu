@@ -4,7 +4,7 @@
 #include "cuda/captured_step.cuh"
 #include "cuda/staged.hpp"
 #include "equivalence/harness.hpp"
-#include "zero/comm/checked.hpp"
+#include "zero/comm/decorators/checked.hpp"
 #include "zero/comm/nccl.hpp"
 #include "zero/device/allocators.hpp"
 #include "zero/device/status.hpp"

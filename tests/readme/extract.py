@@ -16,7 +16,6 @@ A comment directly above a block says what becomes of it, '<!-- test: KIND ARGUM
 | cpp      | body    | what every rank does with its communicator `comm`; run on two ranks        |
 | cpp      | types   | declarations at namespace scope                                            |
 | cpp      | doctest | test cases                                                                 |
-| cpp      | mpi     | a complete program; it is run on two processes, where MPI is               |
 | cpp      | cuda    | a translation unit for nvcc that is compiled where it and the component    |
 |          |         | that the argument names are there                                          |
 | sh       | ci      | every command is one of .ci/run, or a workflow of CMakePresets.json        |
@@ -36,7 +35,7 @@ import re
 import sys
 
 KINDS = {
-    "cpp": ("program", "body", "types", "doctest", "mpi", "cuda"),
+    "cpp": ("program", "body", "types", "doctest", "cuda"),
     "sh": ("ci", "run"),
     "cmake": ("package",),
     "text": ("output",),
@@ -82,7 +81,7 @@ class Block:
         """What is compiled or run; errors point at the document."""
         body = "\n".join(self.lines) + "\n"
         here = f'#line {self.line} "{self.document}"\n'
-        if self.kind in ("program", "doctest", "mpi", "cuda"):
+        if self.kind in ("program", "doctest", "cuda"):
             return here + body
         if self.kind == "types":
             return PROLOGUE + here + body + "\nint main() {}\n"

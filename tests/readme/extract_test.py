@@ -44,19 +44,16 @@ class Extract(unittest.TestCase):
             "<!-- test: run -->\n```sh\ntrue\n```\n"
             "<!-- test: package p -->\n```cmake\nadd_executable(p main.cpp)\n```\n"
             "<!-- test: output p -->\n```text\nhello\n```\n"
-            "<!-- test: cuda nccl -->\n```cpp\nint f();\n```\n"
-            "<!-- test: mpi -->\n```cpp\nint main() {}\n```\n")
+            "<!-- test: cuda nccl -->\n```cpp\nint f();\n```\n")
         self.assertEqual(status, 0, errors)
         calls = files["blocks.cmake"].splitlines()
         self.assertEqual([call.split()[1] for call in calls],
-                         ["program", "body", "types", "ci", "run", "package", "output", "cuda",
-                          "mpi"])
+                         ["program", "body", "types", "ci", "run", "package", "output", "cuda"])
         self.assertRegex(files["doc_page_1.cpp"], r'#line 4 ".*page.md"\nint main')
         self.assertRegex(files["doc_page_2.cpp"], r"(?s)^#include <map>.*main\(\).*comm.rank\(\);")
         self.assertIn("int main() {}", files["doc_page_3.cpp"])
         self.assertEqual(files["doc_page_7.txt"], "hello\n")
         self.assertTrue(calls[5].endswith('"p")'))
-        self.assertRegex(files["doc_page_9.cpp"], r'#line \d+ ".*page.md"\nint main')
         self.assertRegex(files["doc_page_8.cu"], r'#line \d+ ".*page.md"\nint f')
         self.assertTrue(calls[7].endswith('"nccl")'))
 

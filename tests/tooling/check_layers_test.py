@@ -9,6 +9,11 @@ import unittest
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "cmake" / "check_layers.py"
 GOOD = {
     "include/zero/base/error.hpp": "#pragma once\n#include <string>\n#define ZERO_THROW 1\n",
+    "include/zero/base/config.hpp": "#pragma once\n",
+    "include/zero/base/version.hpp": "#pragma once\nnamespace zero::inline v0_1 {}\n",
+    "include/zero/base/bytes.hpp": '#pragma once\n#include "zero/base/config.hpp"\n'
+    "namespace zero::inline ZERO_SHARED_NAMESPACE {}\n"
+    "namespace zero::inline ZERO_NAMESPACE::math {\nnamespace detail {}\n}\n",
     "include/zero/concepts/stage.hpp": '#pragma once\n#include "zero/base/error.hpp"\n',
     "include/zero/kernel/copy.hpp": "#pragma once\n#include <immintrin.h>\n",
     "include/zero/comm/self.hpp": "#pragma once\n#include <zero/kernel/copy.hpp>\n",
@@ -16,6 +21,7 @@ GOOD = {
     "include/zero/zero.hpp": "#pragma once\n#include <zero/comm/self.hpp>\n",
     "tests/unit/base/error_test.cpp": "",
     "tests/contracts/all_test.cpp": "#include <zero/zero.hpp>\n// zero/concepts/stage.hpp\n"
+    "// zero/base/config.hpp zero/base/version.hpp zero/base/bytes.hpp\n"
     "// zero/kernel/copy.hpp zero/comm/self.hpp zero/rule/sgd.hpp\n",
 }
 
@@ -54,6 +60,10 @@ class Layers(unittest.TestCase):
             self.rejected("models do not know each other", f"include/zero/{path}",
                           "#pragma once\n#include <zero/comm/self.hpp>\n")
 
+    def test_decorators_know_no_backend(self):
+        self.rejected("which is of one backend", "include/zero/comm/decorators/x.hpp",
+                      "#pragma once\n#include <zero/comm/self.hpp>\n")
+
     def test_rule_does_not_see_kernels(self):
         self.rejected("models do not know each other", "include/zero/rule/adam.hpp",
                       "#pragma once\n#include <zero/kernel/copy.hpp>\n")
@@ -73,6 +83,13 @@ class Layers(unittest.TestCase):
         self.rejected("is not of the C++20 standard library", "include/zero/rule/x.hpp",
                       "#pragma once\n#include <immintrin.h>\n")
 
+    def test_device_libraries_where_nothing_is_launched(self):
+        text = "#pragma once\n#include <cub/cub.cuh>\n#include <thrust/fill.h>\n"
+        for name in ("device/x.hpp", "space/cuda.hpp", "comm/nccl.hpp"):
+            self.rejected("is not of the C++20 standard library", f"include/zero/{name}", text)
+        status, output = run(GOOD | {"include/zero/device/x.cuh": text})
+        self.assertEqual(status, 0, output)
+
     def test_relative_include(self):
         self.rejected("from the include root", "include/zero/base/x.hpp",
                       '#pragma once\n#include "error.hpp"\n')
@@ -84,6 +101,21 @@ class Layers(unittest.TestCase):
     def test_macro(self):
         self.rejected("macro CHECK does not start with ZERO_", "include/zero/base/x.hpp",
                       "#pragma once\n#  define CHECK(x) x\n")
+
+    def test_namespace(self):
+        config = '#pragma once\n#include "zero/base/config.hpp"\n'
+        self.rejected("carries no flags", "include/zero/base/x.hpp", config + "namespace zero {}\n")
+        self.rejected("spell it ZERO_NAMESPACE", "include/zero/base/x.hpp",
+                      config + "namespace zero::inline v0_1 {}\n")
+        self.rejected("does not include zero/base/config.hpp", "include/zero/base/x.hpp",
+                      "#pragma once\nnamespace zero::inline ZERO_NAMESPACE {}\n")
+        for inner in ("::detail {}\n", " {\nnamespace detail {}\n}\n"):
+            self.rejected("would be ambiguous", "include/zero/base/x.hpp",
+                          config + "namespace zero::inline ZERO_SHARED_NAMESPACE" + inner)
+
+    def test_macro_of_a_library(self):
+        self.rejected("macro OMPI_SKIP_MPICXX does", "include/zero/comm/x.hpp",
+                      "#pragma once\n#define OMPI_SKIP_MPICXX 1\n")
 
     def test_pragma_once(self):
         self.rejected("no '#pragma once'", "include/zero/base/x.hpp", "// #pragma once\n")

@@ -2,13 +2,14 @@
 /// Units of memory and integer arithmetic that cannot wrap.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_NAMESPACE {
 
 /// 1024 bytes.
 inline constexpr std::size_t KiB = std::size_t{1} << 10;
@@ -20,7 +21,7 @@ inline constexpr std::size_t GiB = std::size_t{1} << 30;
 /// a + b.
 /// @throws Error (invalid_argument) if the sum does not fit
 [[nodiscard]] constexpr std::uint64_t checked_add(std::uint64_t a, std::uint64_t b) {
-  if (a > std::numeric_limits<std::uint64_t>::max() - b) {
+  if (a > (std::numeric_limits<std::uint64_t>::max)() - b) {
     fail(ErrorKind::invalid_argument, "a size does not fit in 64 bits (addition overflows)");
   }
   return a + b;
@@ -29,7 +30,7 @@ inline constexpr std::size_t GiB = std::size_t{1} << 30;
 /// a * b.
 /// @throws Error (invalid_argument) if the product does not fit
 [[nodiscard]] constexpr std::uint64_t checked_mul(std::uint64_t a, std::uint64_t b) {
-  if (b != 0 && a > std::numeric_limits<std::uint64_t>::max() / b) {
+  if (b != 0 && a > (std::numeric_limits<std::uint64_t>::max)() / b) {
     fail(ErrorKind::invalid_argument, "a size does not fit in 64 bits (multiplication overflows)");
   }
   return a * b;
@@ -46,4 +47,4 @@ inline constexpr std::size_t GiB = std::size_t{1} << 30;
   return checked_mul(ceil_div(value, unit), unit);
 }
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

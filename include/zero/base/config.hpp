@@ -10,6 +10,8 @@
 #include ZERO_OLDER_STANDARD
 #endif
 
+#include "zero/base/flags.hpp"
+
 /// Marks functions whose source serves the host and, under nvcc, the device.
 #if defined(__CUDACC__)
 #define ZERO_HOST_DEVICE __host__ __device__

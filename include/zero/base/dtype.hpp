@@ -2,6 +2,7 @@
 /// Element types that travel and are stored.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/base/float16.hpp"
 
 #include <cstddef>
@@ -9,10 +10,14 @@
 #include <string_view>
 #include <type_traits>
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_SHARED_NAMESPACE {
 
 /// Run-time name of an element type, as communicators and fingerprints see it.
 enum class DType : std::uint8_t { f32, f64, bf16, f16, i32, i64, u8 };
+
+}  // namespace zero::inline ZERO_SHARED_NAMESPACE
+
+namespace zero::inline ZERO_NAMESPACE {
 
 /// Bytes of one element.
 [[nodiscard]] constexpr std::size_t size_of(DType type) noexcept {
@@ -92,4 +97,4 @@ concept FloatElement = Element<T> && !std::is_integral_v<T> && requires(T x, flo
 template <Element T>
 inline constexpr DType dtype_of = detail::DTypeOf<T>::value;
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

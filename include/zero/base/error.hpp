@@ -14,7 +14,7 @@
 #include <string_view>
 #include <utility>
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_SHARED_NAMESPACE {
 
 /// What a caller can do about an error, not where it came from.
 enum class ErrorKind : std::uint8_t {
@@ -23,6 +23,29 @@ enum class ErrorKind : std::uint8_t {
   resource,          ///< memory or a device was refused
   data,              ///< the numbers are unusable, such as a gradient that is not finite
 };
+
+/// A place in the source. `std::source_location` would do, but clang 14 lacks it.
+struct SourceLocation {
+  char const* file = "";  ///< path as the compiler was given it
+  int line = 0;           ///< counted from 1
+
+  /// The place of the caller, where it is a default argument.
+  [[nodiscard]] ZERO_ALWAYS_INLINE static constexpr SourceLocation current(
+      char const* file = __builtin_FILE(), int line = __builtin_LINE()) noexcept {
+    return {file, line};
+  }
+};
+
+/// Where in the library's work an error happened; -1 and empty mean "does not apply".
+struct ErrorContext {
+  int rank = -1;            ///< as the communicator numbers it
+  std::string operation{};  ///< such as "reduce_scatter"
+  int bucket = -1;          ///< index into the partition's buckets
+};
+
+}  // namespace zero::inline ZERO_SHARED_NAMESPACE
+
+namespace zero::inline ZERO_NAMESPACE {
 
 /// What messages call the kind.
 [[nodiscard]] constexpr std::string_view name(ErrorKind kind) noexcept {
@@ -35,19 +58,7 @@ enum class ErrorKind : std::uint8_t {
   return "unknown";
 }
 
-/// A place in the source. `std::source_location` would do, but clang 14 lacks it.
-struct SourceLocation {
-  char const* file = "";  ///< path as the compiler was given it
-  int line = 0;           ///< counted from 1
-
-  /// The place of the caller, where it is a default argument.
-  [[nodiscard]] static constexpr SourceLocation current(char const* file = __builtin_FILE(),
-                                                        int line = __builtin_LINE()) noexcept {
-    return {file, line};
-  }
-};
-
-/// A sentence made of text and integers.
+/// A sentence made of text and numbers.
 ///
 /// Joining happens out of line, so that the many places that only fail when they are misused cost
 /// the compiler next to nothing.
@@ -70,13 +81,17 @@ class Message {
       // nvcc warns of unsigned numbers that are asked whether they are less than zero.
       if constexpr (std::signed_integral<Number>) negative_ = number < 0;
     }
+    /// Another number, written with up to nine digits.
+    Piece(double number) : real_(number), is_real_(true) {}
 
    private:
     friend class Message;
     std::string_view text_{};
     std::uint64_t number_ = 0;
+    double real_ = 0.;
     bool negative_ = false;
     bool numeric_ = false;
+    bool is_real_ = false;
   };
 
   /// One piece of text.
@@ -92,7 +107,11 @@ class Message {
  private:
   __attribute__((noinline, cold)) void join(std::initializer_list<Piece> pieces) {
     for (Piece const& piece : pieces) {
-      if (!piece.numeric_) {
+      if (piece.is_real_) {
+        char letters[32];
+        std::snprintf(letters, sizeof(letters), "%.9g", piece.real_);
+        text_ += letters;
+      } else if (!piece.numeric_) {
         text_ += piece.text_;
       } else if (piece.negative_) {
         text_ += std::to_string(static_cast<std::int64_t>(piece.number_));
@@ -105,48 +124,62 @@ class Message {
   std::string text_;
 };
 
-/// Where in the library's work an error happened; -1 and empty mean "does not apply".
-struct ErrorContext {
-  int rank = -1;            ///< as the communicator numbers it
-  std::string operation{};  ///< such as "reduce_scatter"
-  int bucket = -1;          ///< index into the partition's buckets
-};
+namespace detail {
+
+/// An error as one line.
+[[nodiscard]] ZERO_COLD inline std::string error_text(ErrorKind kind,
+                                                      std::string const& message,
+                                                      ErrorContext const& context) {
+  Message const rank{", rank ", context.rank};
+  Message const operation{", in ", context.operation};
+  Message const bucket{", bucket ", context.bucket};
+  return Message(
+             {"zero: ",
+              name(kind),
+              ": ",
+              message,
+              context.rank >= 0 ? std::string_view(rank.text()) : std::string_view(),
+              context.operation.empty() ? std::string_view() : std::string_view(operation.text()),
+              context.bucket >= 0 ? std::string_view(bucket.text()) : std::string_view()})
+      .text();
+}
+
+}  // namespace detail
+
+}  // namespace zero::inline ZERO_NAMESPACE
+
+namespace zero::inline ZERO_SHARED_NAMESPACE {
 
 /// The library's only exception. `what()` is one line that names kind, rank, operation and bucket.
 class Error : public std::exception {
  public:
   /// Composes `what()`; use `fail`, which also serves builds without exceptions.
-  __attribute__((noinline, cold))
-  Error(ErrorKind kind, std::string message, ErrorContext context, SourceLocation where)
-      : kind_(kind), message_(std::move(message)), context_(std::move(context)), where_(where) {
-    Message const rank{", rank ", context_.rank};
-    Message const operation{", in ", context_.operation};
-    Message const bucket{", bucket ", context_.bucket};
-    text_ = Message({"zero: ",
-                     name(kind_),
-                     ": ",
-                     message_,
-                     context_.rank >= 0 ? std::string_view(rank.text()) : std::string_view(),
-                     context_.operation.empty() ? std::string_view()
-                                                : std::string_view(operation.text()),
-                     context_.bucket >= 0 ? std::string_view(bucket.text()) : std::string_view()})
-                .text();
-  }
+  ZERO_ALWAYS_INLINE Error(ErrorKind kind,
+                           std::string message,
+                           ErrorContext context,
+                           SourceLocation where)
+      : kind_(kind),
+        message_(std::move(message)),
+        context_(std::move(context)),
+        where_(where),
+        text_(detail::error_text(kind_, message_, context_)) {}
 
   /// Message and context as one line.
   [[nodiscard]] char const* what() const noexcept override { return text_.c_str(); }
   /// What the caller can do about it.
-  [[nodiscard]] ErrorKind kind() const noexcept { return kind_; }
+  [[nodiscard]] ZERO_ALWAYS_INLINE ErrorKind kind() const noexcept { return kind_; }
   /// The message without the context that `what()` appends.
-  [[nodiscard]] std::string const& message() const noexcept { return message_; }
+  [[nodiscard]] ZERO_ALWAYS_INLINE std::string const& message() const noexcept { return message_; }
   /// Rank the error was found on, or -1.
-  [[nodiscard]] int rank() const noexcept { return context_.rank; }
+  [[nodiscard]] ZERO_ALWAYS_INLINE int rank() const noexcept { return context_.rank; }
   /// What was being done, such as "reduce_scatter", or empty.
-  [[nodiscard]] std::string const& operation() const noexcept { return context_.operation; }
+  [[nodiscard]] ZERO_ALWAYS_INLINE std::string const& operation() const noexcept {
+    return context_.operation;
+  }
   /// Bucket that was under way, or -1.
-  [[nodiscard]] int bucket() const noexcept { return context_.bucket; }
+  [[nodiscard]] ZERO_ALWAYS_INLINE int bucket() const noexcept { return context_.bucket; }
   /// Where the library found it.
-  [[nodiscard]] SourceLocation where() const noexcept { return where_; }
+  [[nodiscard]] ZERO_ALWAYS_INLINE SourceLocation where() const noexcept { return where_; }
 
  private:
   ErrorKind kind_;
@@ -162,6 +195,10 @@ class Error : public std::exception {
 /// error is printed to stderr.
 [[noreturn]] __attribute__((weak)) void on_error(Error const& error) noexcept;
 #endif
+
+}  // namespace zero::inline ZERO_SHARED_NAMESPACE
+
+namespace zero::inline ZERO_NAMESPACE {
 
 /// The library's one throwing point.
 /// @throws Error always; with exceptions disabled it calls `on_error` and aborts
@@ -194,4 +231,4 @@ namespace detail {
 
 }  // namespace detail
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

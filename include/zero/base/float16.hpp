@@ -7,7 +7,7 @@
 #include <bit>
 #include <cstdint>
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_NAMESPACE {
 
 namespace detail {
 
@@ -52,19 +52,25 @@ namespace detail {
 
 }  // namespace detail
 
+}  // namespace zero::inline ZERO_NAMESPACE
+
+namespace zero::inline ZERO_SHARED_NAMESPACE {
+
 /// bfloat16: fp32's range with 8 bits of precision. Narrowing rounds to nearest even.
 struct bf16 {
   std::uint16_t bits = 0;  ///< sign, 8 bits of exponent, 7 of mantissa
 
   bf16() = default;
   /// Rounds to nearest even.
-  ZERO_HOST_DEVICE constexpr explicit bf16(float value) noexcept : bits(detail::bf16_bits(value)) {}
+  ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE constexpr explicit bf16(float value) noexcept
+      : bits(detail::bf16_bits(value)) {}
   /// Exact.
-  [[nodiscard]] ZERO_HOST_DEVICE constexpr explicit operator float() const noexcept {
+  [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE constexpr explicit operator float()
+      const noexcept {
     return detail::float_of_bf16(bits);
   }
   /// The number with that representation.
-  [[nodiscard]] static constexpr bf16 from_bits(std::uint16_t raw) noexcept {
+  [[nodiscard]] ZERO_ALWAYS_INLINE static constexpr bf16 from_bits(std::uint16_t raw) noexcept {
     bf16 result;
     result.bits = raw;
     return result;
@@ -80,13 +86,15 @@ struct fp16 {
 
   fp16() = default;
   /// Rounds to nearest even; too large becomes infinity.
-  ZERO_HOST_DEVICE constexpr explicit fp16(float value) noexcept : bits(detail::fp16_bits(value)) {}
+  ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE constexpr explicit fp16(float value) noexcept
+      : bits(detail::fp16_bits(value)) {}
   /// Exact.
-  [[nodiscard]] ZERO_HOST_DEVICE constexpr explicit operator float() const noexcept {
+  [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE constexpr explicit operator float()
+      const noexcept {
     return detail::float_of_fp16(bits);
   }
   /// The number with that representation.
-  [[nodiscard]] static constexpr fp16 from_bits(std::uint16_t raw) noexcept {
+  [[nodiscard]] ZERO_ALWAYS_INLINE static constexpr fp16 from_bits(std::uint16_t raw) noexcept {
     fp16 result;
     result.bits = raw;
     return result;
@@ -95,4 +103,4 @@ struct fp16 {
   friend constexpr bool operator==(fp16, fp16) = default;
 };
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_SHARED_NAMESPACE

@@ -6,7 +6,7 @@
 
 #include <type_traits>
 
-namespace zero::inline v0_1::math {
+namespace zero::inline ZERO_NAMESPACE::math {
 
 /// The number type of an expression over `V` and plain floats: `V`, or float if all are floats.
 template <class... T>
@@ -86,13 +86,13 @@ template <class Condition, class A, class B>
 
 /// The larger of two; the second if they do not compare.
 template <class V>
-[[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE V max(V const& a, V const& b) noexcept {
+[[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE V(max)(V const& a, V const& b) noexcept {
   return select(a > b, a, b);
 }
 
 /// The smaller of two; the second if they do not compare.
 template <class V>
-[[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE V min(V const& a, V const& b) noexcept {
+[[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE V(min)(V const& a, V const& b) noexcept {
   return select(a < b, a, b);
 }
 
@@ -102,4 +102,4 @@ template <class V>
   return select(x > V(0.f), V(1.f), select(x < V(0.f), V(-1.f), x));
 }
 
-}  // namespace zero::inline v0_1::math
+}  // namespace zero::inline ZERO_NAMESPACE::math

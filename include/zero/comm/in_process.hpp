@@ -2,32 +2,37 @@
 /// Threads as ranks: the communicator of one process.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
-#include "zero/comm/call_checks.hpp"
-#include "zero/comm/rendezvous.hpp"
-#include "zero/comm/split_members.hpp"
-#include "zero/comm/ticket.hpp"
+#include "zero/base/number.hpp"
+#include "zero/comm/shared/call_checks.hpp"
+#include "zero/comm/shared/handle.hpp"
+#include "zero/comm/shared/split_members.hpp"
+#include "zero/comm/shared/ticket.hpp"
+#include "zero/comm/threads/rendezvous.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/space/host.hpp"
 
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
-#include <exception>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_NAMESPACE {
 
 /// One rank of a group of threads; every thread holds a handle of its own.
 ///
 /// Collectives read peers' buffers directly, in one pass: no staging copy of any size is made, and
 /// sums are added in rank order, so results are bit-identical for every schedule. A collective
 /// moves once all ranks have started it, on whichever threads wait for it; `wait` returns when all
-/// of it is done. Waiting sleeps; nothing spins. `start` and `wait` allocate nothing.
+/// of it is done. Where ranks do not outnumber the processors, a rank that waits looks for its
+/// peers for 20 µs before it sleeps; elsewhere it sleeps at once. `start` and `wait` allocate
+/// nothing.
 ///
 /// Ranks that disagree about a collective, that throw, leave, or arrive too late end the whole
 /// family of groups: every later call of every rank throws the same sentence as Error
@@ -38,6 +43,7 @@ namespace zero::inline v0_1 {
 class InProcess {
  public:
   using Space = space::Host;  ///< buffers are ordinary memory, which all ranks can read
+  static constexpr bool adds_squares = true;  ///< on whichever thread adds the elements
 
   /// Settings of a whole family: of a group and of those split from it.
   struct Options {
@@ -59,18 +65,18 @@ class InProcess {
            "an in-process group has 1 to " + std::to_string(max_ranks) + " ranks, not " +
                std::to_string(ranks));
     }
-    // The upper limit keeps the point in time representable.
-    if (!(options.deadline_s > 0 && options.deadline_s < 1e9)) {
+    if (!detail::is_deadline(options.deadline_s)) {
       fail(ErrorKind::invalid_argument, "the deadline of an in-process group is not in (0, 1e9) s");
     }
     auto family = std::make_shared<detail::ThreadFamily>();
     family->deadline = std::chrono::duration<double>(options.deadline_s);
+    family->looks = static_cast<unsigned>(ranks) <= std::thread::hardware_concurrency();
     std::vector<int> numbers;
     for (int rank = 0; rank < ranks; ++rank) numbers.push_back(rank);
     auto const shared = std::make_shared<detail::Rendezvous>(std::move(family), std::move(numbers));
     std::vector<InProcess> handles;
     handles.reserve(static_cast<std::size_t>(ranks));
-    for (int rank = 0; rank < ranks; ++rank) handles.push_back(InProcess(shared, rank));
+    for (int rank = 0; rank < ranks; ++rank) handles.push_back(InProcess({shared, rank}));
     return handles;
   }
 
@@ -78,26 +84,16 @@ class InProcess {
   [[nodiscard]] static std::vector<InProcess> group(int ranks) { return group(ranks, Options{}); }
 
   /// Takes over the rank's place in the group; `other` may only be destroyed or assigned to.
-  InProcess(InProcess&& other) noexcept
-      : group_(std::move(other.group_)), rank_(other.rank_), size_(other.size_) {}
+  InProcess(InProcess&& other) noexcept = default;
   /// Leaves the present group as in destruction, then takes over the place of `other`.
-  InProcess& operator=(InProcess&& other) noexcept {
-    if (this != &other) {
-      leave();
-      group_ = std::move(other.group_);
-      rank_ = other.rank_;
-      size_ = other.size_;
-      exceptions_ = std::uncaught_exceptions();
-    }
-    return *this;
-  }
+  InProcess& operator=(InProcess&& other) noexcept = default;
   /// Leaves the group: peers that wait for this rank, now or later, get an error that names it.
-  ~InProcess() { leave(); }
+  ~InProcess() = default;
 
   /// This rank's number in the group, from 0.
-  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] int rank() const noexcept { return handle_.rank(); }
   /// How many ranks the group has.
-  [[nodiscard]] int size() const noexcept { return size_; }
+  [[nodiscard]] int size() const noexcept { return handle_.size(); }
 
   /// Starts a collective. Returns at once unless 64 are under way, then helps to finish the oldest.
   ///
@@ -106,8 +102,8 @@ class InProcess {
   /// @throws Error (invalid_argument) for a call no peer could match, such as a null buffer
   /// @throws Error (communication) if the ranks disagree or one of them has failed
   __attribute__((noinline)) Ticket start(Collective const& op) {
-    detail::check_arguments(op, rank_, size_);
-    return Ticket(group_, group_->post(rank_, op), rank_);
+    detail::check_arguments(op, rank(), size());
+    return Ticket(handle_.group(), handle_->post(rank(), op), rank());
   }
 
   /// Blocks until the collective is done on every rank, working on it meanwhile. In any order.
@@ -121,7 +117,7 @@ class InProcess {
   /// @throws Error (communication) as `wait` does
   [[nodiscard]] InProcess split(int color, int key) {
     detail::SplitChoice const mine{color, key};
-    std::vector<detail::SplitChoice> all(static_cast<std::size_t>(size_));
+    std::vector<detail::SplitChoice> all(static_cast<std::size_t>(size()));
     Collective const exchange{.op = Op::all_gather,
                               .dtype = DType::i32,
                               .count = 2,
@@ -131,40 +127,32 @@ class InProcess {
     run(*this, exchange);
 
     std::vector<int> const members = detail::split_members(all, color);
-    if (members.front() == rank_) {
+    if (members.front() == rank()) {
       std::vector<int> numbers;
-      for (int const member : members) numbers.push_back(group_->world_rank(member));
-      auto const child = std::make_shared<detail::Rendezvous>(group_->family(), std::move(numbers));
-      for (int const member : members) group_->place(member, child);
+      for (int const member : members) numbers.push_back(handle_->world_rank(member));
+      auto const child =
+          std::make_shared<detail::Rendezvous>(handle_->family(), std::move(numbers));
+      for (int const member : members) handle_->place(member, child);
     }
     // Only after everybody has come here again are all new groups in their places.
     run(*this, exchange);
-    auto const found = std::find(members.begin(), members.end(), rank_);
-    return InProcess(group_->take(rank_), static_cast<int>(found - members.begin()));
+    auto const found = std::find(members.begin(), members.end(), rank());
+    return InProcess({handle_->take(rank()), static_cast<int>(found - members.begin())});
   }
 
   /// Ends the whole family of groups because this rank cannot go on: every peer's present or next
   /// call throws Error (communication) with this reason in it. For a thread that catches an
   /// exception it cannot repair; `run_ranks` does it for its ranks.
   /// @return true if the family was in order until now, so that this is the original failure
-  bool report_failure(std::string_view reason) { return group_->report(rank_, reason); }
+  bool report_failure(std::string_view reason) { return handle_->report(rank(), reason); }
 
  private:
-  InProcess(std::shared_ptr<detail::Rendezvous> group, int rank) noexcept
-      : group_(std::move(group)), rank_(rank), size_(group_->size()) {}
+  explicit InProcess(detail::Handle<detail::Rendezvous> handle) noexcept
+      : handle_(std::move(handle)) {}
 
-  void leave() noexcept {
-    if (group_ == nullptr) return;
-    group_->leave(rank_, std::uncaught_exceptions() > exceptions_);
-    group_.reset();
-  }
-
-  std::shared_ptr<detail::Rendezvous> group_;  ///< null only after a move
-  int rank_ = -1;
-  int size_ = 0;
-  int exceptions_ = std::uncaught_exceptions();
+  detail::Handle<detail::Rendezvous> handle_;
 };
 
 static_assert(SplittableCommunicator<InProcess>);
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

@@ -2,8 +2,9 @@
 /// Threads as ranks over the memory of one or several GPUs.
 #pragma once
 
-#include "zero/comm/device_engine.hpp"
-#include "zero/comm/device_group.hpp"
+#include "zero/base/config.hpp"
+#include "zero/comm/device_threads/engine.hpp"
+#include "zero/comm/device_threads/group.hpp"
 #include "zero/device/buffers.hpp"
 #include "zero/device/scope.hpp"
 #include "zero/space/cuda.hpp"
@@ -12,7 +13,7 @@
 
 #include <cstddef>
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_NAMESPACE {
 
 namespace detail {
 
@@ -97,13 +98,13 @@ using InProcessCuda = DeviceGroup<detail::CudaApi>;
 
 static_assert(SplittableCommunicator<InProcessCuda>);
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE
 
 #if defined(__CUDACC__)
 #include "zero/device/gather.cuh"
 #include "zero/device/sum.cuh"
 
-namespace zero::inline v0_1::detail {
+namespace zero::inline ZERO_NAMESPACE::detail {
 
 template <class Sum>
 char const* CudaApi::sum(Space const& space, Stream stream, Sum const& sum) const {
@@ -129,5 +130,5 @@ char const* CudaApi::gather(Space const& space, Stream stream, Gather const& gat
   });
 }
 
-}  // namespace zero::inline v0_1::detail
+}  // namespace zero::inline ZERO_NAMESPACE::detail
 #endif

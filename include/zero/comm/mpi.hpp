@@ -2,30 +2,31 @@
 /// Processes as ranks: a communicator over MPI and, within a node, shared memory.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
-#include "zero/comm/call_checks.hpp"
-#include "zero/comm/failure.hpp"
 #include "zero/comm/mpi/family.hpp"
 #include "zero/comm/mpi/group.hpp"
 #include "zero/comm/mpi/library.hpp"
 #include "zero/comm/mpi/options.hpp"
 #include "zero/comm/mpi/pool.hpp"
 #include "zero/comm/mpi/window.hpp"
-#include "zero/comm/split_members.hpp"
-#include "zero/comm/ticket.hpp"
+#include "zero/comm/shared/call_checks.hpp"
+#include "zero/comm/shared/failure.hpp"
+#include "zero/comm/shared/handle.hpp"
+#include "zero/comm/shared/split_members.hpp"
+#include "zero/comm/shared/ticket.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/space/host.hpp"
 
 #include <algorithm>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <mutex>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_NAMESPACE {
 
 /// One rank of a group of processes, over the trainer's own MPI communicator.
 ///
@@ -53,8 +54,9 @@ class Mpi {
   using Group = mpi::detail::Group;
 
  public:
-  using Space = space::Host;     ///< buffers are ordinary memory
-  using Options = mpi::Options;  ///< settings of a whole family
+  using Space = space::Host;                  ///< buffers are ordinary memory
+  static constexpr bool adds_squares = true;  ///< where it adds; of what MPI has added in a pass
+  using Options = mpi::Options;               ///< settings of a whole family
 
   /// A collective under way. Destroying it unfinished withdraws this rank's buffers and ends the
   /// group.
@@ -73,40 +75,20 @@ class Mpi {
   ///   for MPI_COMM_NULL, a deadline that is none, a negative node or a second family beside
   ///   `ProgressThread::sole`; (communication) if a rank does not come within the deadline or has
   ///   other options; (resource) on all ranks if one of them is refused the window or pages for it
-  explicit Mpi(MPI_Comm comm, Options const& options = {}) {
-    mpi::detail::require_usable(comm, options);
-    auto family = std::make_shared<mpi::detail::Family>(comm, options, Reduction::native);
-    std::lock_guard const lock(family->mutex);
-    std::vector<int> world;
-    for (int rank = 0; rank < family->size(); ++rank) world.push_back(rank);
-    rank_ = family->rank();
-    size_ = family->size();
-    group_ = std::make_shared<Group>(
-        family, family->duplicate(), world, rank_, family->window, Reduction::native);
-  }
+  explicit Mpi(MPI_Comm comm, Options const& options = {}) : handle_(first(comm, options)) {}
 
   /// Takes over the rank's place in the group; `other` may only be destroyed or assigned to.
-  Mpi(Mpi&& other) noexcept
-      : group_(std::move(other.group_)), rank_(other.rank_), size_(other.size_) {}
+  Mpi(Mpi&& other) noexcept = default;
   /// Leaves the present group as in destruction, then takes over the place of `other`.
-  Mpi& operator=(Mpi&& other) noexcept {
-    if (this != &other) {
-      leave();
-      group_ = std::move(other.group_);
-      rank_ = other.rank_;
-      size_ = other.size_;
-      exceptions_ = std::uncaught_exceptions();
-    }
-    return *this;
-  }
+  Mpi& operator=(Mpi&& other) noexcept = default;
   /// Leaves the group: peers that wait for this rank, now or later, get an error that names it.
   /// Does nothing after MPI_Finalize.
-  ~Mpi() { leave(); }
+  ~Mpi() = default;
 
   /// This rank's number in the group, from 0.
-  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] int rank() const noexcept { return handle_.rank(); }
   /// How many ranks the group has.
-  [[nodiscard]] int size() const noexcept { return size_; }
+  [[nodiscard]] int size() const noexcept { return handle_.size(); }
 
   /// Starts a collective. Returns at once unless 64 are under way, then helps to finish the oldest.
   /// @par Collective  yes: all ranks, the same calls in the same order
@@ -114,8 +96,8 @@ class Mpi {
   /// @throws Error (invalid_argument) for a call no peer could match, such as a null buffer
   /// @throws Error (communication) if the ranks disagree or one of them has failed
   Ticket start(Collective const& op) {
-    zero::detail::check_arguments(op, rank_, size_);
-    return Ticket(group_, open().post(op), rank_);
+    zero::detail::check_arguments(op, rank(), size());
+    return Ticket(handle_.group(), open().post(op), rank());
   }
 
   /// Blocks until the collective is done on every rank, working on all under way meanwhile. In any
@@ -128,7 +110,7 @@ class Mpi {
   /// @par Cost  under 1 µs if nothing is under way, else at most 256 KiB of each peer's data per
   ///   collective
   void progress() noexcept {
-    if (group_ != nullptr) group_->progress();
+    if (handle_.group() != nullptr) handle_->progress();
   }
 
   /// Divides the group: ranks of one color form a new group, ordered by key, then by rank. It
@@ -137,7 +119,7 @@ class Mpi {
   /// @throws Error (communication) as `wait` does; (resource) as construction does
   [[nodiscard]] Mpi split(int color, int key) {
     zero::detail::SplitChoice const mine{color, key};
-    std::vector<zero::detail::SplitChoice> all(static_cast<std::size_t>(size_));
+    std::vector<zero::detail::SplitChoice> all(static_cast<std::size_t>(size()));
     run(*this,
         {.op = Op::all_gather,
          .dtype = DType::i32,
@@ -147,28 +129,45 @@ class Mpi {
          .bucket = zero::detail::split_bucket});
     std::vector<int> const members = zero::detail::split_members(all, color);
     auto const place =
-        static_cast<int>(std::find(members.begin(), members.end(), rank_) - members.begin());
-    auto const family = group_->family();
+        static_cast<int>(std::find(members.begin(), members.end(), rank()) - members.begin());
+    auto const family = handle_->family();
     std::lock_guard const lock(family->mutex);
     family->blocking.begin("split");
     MPI_Comm const part = family->blocking.divide(
-        group_->comm(), *std::min_element(members.begin(), members.end()), place);
+        handle_->comm(), *std::min_element(members.begin(), members.end()), place);
     std::vector<int> world;
-    for (int const member : members) world.push_back(group_->world_rank(member));
+    for (int const member : members) world.push_back(handle_->world_rank(member));
     auto window = std::make_shared<mpi::detail::Window>();
     if (family->window->shared()) {
       MPI_Comm const node = family->blocking.divide(part, family->node_of(family->rank()), place);
       window = family->make_window(part, static_cast<int>(members.size()), node, 0);
     }
     return Mpi(
-        std::make_shared<Group>(family, part, world, place, std::move(window), Reduction::native),
-        place);
+        {std::make_shared<Group>(family, part, world, place, std::move(window), Reduction::native),
+         place});
   }
 
   /// Memory that peers on this node read directly, for the whole family. Whatever was allocated
   /// from it must be given back before `close`.
   [[nodiscard]] mpi::SharedAllocator allocator() const {
     return mpi::SharedAllocator(open().family()->pool);
+  }
+
+  /// Bytes that this group holds on this rank: control blocks, chunks and headers, and what MPI's
+  /// reductions work on. What `allocator()` has handed out is whose it is, and does not count.
+  [[nodiscard]] std::uint64_t held() const { return open().held(); }
+  /// At most what `held()` of such a group will be; for `PlanOptions::communicator_bytes`.
+  /// @param ranks  of the group
+  /// @param nodes  on which they are
+  [[nodiscard]] static std::uint64_t planned_bytes(Options const& options, int ranks, int nodes) {
+    using namespace mpi::detail;
+    std::size_t const chunk = chunk_bytes(options.exchange_bytes, options.message_bytes, ranks);
+    bool const near = options.shared_memory && nodes == 1;
+    std::size_t const native =
+        Reduction::native ? NativeReduction::planned_bytes(options, ranks) : 0;
+    return Window::planned_bytes(near ? ranks : 1, chunk) +
+           Channels::planned_bytes(near ? 1 : ranks, chunk) +
+           static_cast<std::size_t>(ranks) * (sizeof(Lane) + sizeof(Call)) + native;
   }
 
   /// What is really in use, and what has gone which way on this rank. Local.
@@ -178,7 +177,7 @@ class Mpi {
   /// call throws Error (communication) with this reason in it. Stays up to 0.1 s to get it out.
   /// @return true if the family was in order until now, so that this is the original failure
   bool report_failure(std::string_view reason) {
-    return group_ != nullptr && group_->report(reason);
+    return handle_.group() != nullptr && handle_->report(reason);
   }
 
   /// Frees what MPI holds for this group, and for the family with the group that was constructed
@@ -190,38 +189,40 @@ class Mpi {
   ///   `wait` does
   void close() {
     auto const family = open().family();
-    bool const last = group_->is_first();
-    group_->check_closable();
+    bool const last = handle_->is_first();
+    handle_->check_closable();
     run(*this, {.op = Op::all_gather, .dtype = DType::u8, .bucket = zero::detail::close_bucket});
-    group_->close();
-    group_.reset();
+    handle_->close();
+    handle_.forget();
     if (last) family->close();
   }
 
  private:
-  Mpi(std::shared_ptr<Group> group, int rank) noexcept
-      : group_(std::move(group)), rank_(rank), size_(group_->size()) {}
+  [[nodiscard]] static zero::detail::Handle<Group> first(MPI_Comm comm, Options const& options) {
+    mpi::detail::require_usable(comm, options);
+    auto family = std::make_shared<mpi::detail::Family>(comm, options, Reduction::native);
+    std::lock_guard const lock(family->mutex);
+    std::vector<int> world;
+    for (int rank = 0; rank < family->size(); ++rank) world.push_back(rank);
+    return {
+        std::make_shared<Group>(
+            family, family->duplicate(), world, family->rank(), family->window, Reduction::native),
+        family->rank()};
+  }
+
+  explicit Mpi(zero::detail::Handle<Group> handle) noexcept : handle_(std::move(handle)) {}
 
   [[nodiscard]] Group& open() const {
-    if (group_ == nullptr) {
-      fail(ErrorKind::invalid_argument, "the MPI communicator is closed", {.rank = rank_});
+    if (handle_.group() == nullptr) {
+      fail(ErrorKind::invalid_argument, "the MPI communicator is closed", {.rank = rank()});
     }
-    return *group_;
+    return *handle_.group();
   }
 
-  void leave() noexcept {
-    if (group_ == nullptr) return;
-    group_->leave(std::uncaught_exceptions() > exceptions_);
-    group_.reset();
-  }
-
-  std::shared_ptr<Group> group_;  ///< null after a move or `close`
-  int rank_ = -1;
-  int size_ = 0;
-  int exceptions_ = std::uncaught_exceptions();
+  zero::detail::Handle<Group> handle_;
 };
 
 static_assert(SplittableCommunicator<Mpi<mpi::Ordered>>);
 static_assert(SplittableCommunicator<Mpi<mpi::Native>>);
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

@@ -6,6 +6,7 @@
 /// and that says `template struct zero::nccl::Kernels<>;`, or starts all of them in such units.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
 #include "zero/comm/nccl/api.hpp"
 #include "zero/comm/nccl/communicator.hpp"
@@ -29,7 +30,7 @@
 static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 3),
               "zero::Nccl needs NCCL 2.27.3, the first with ncclCommWindowRegister");
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_NAMESPACE {
 
 namespace nccl {
 
@@ -322,12 +323,12 @@ using Nccl = BasicNccl<nccl::Library, R>;
 
 static_assert(SplittableCommunicator<Nccl<>>);
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE
 
 #if defined(__CUDACC__)
 #include "zero/device/sum.cuh"
 
-namespace zero::inline v0_1::nccl {
+namespace zero::inline ZERO_NAMESPACE::nccl {
 
 /// Addresses of all blocks fit into the kernel's parameters up to a number of ranks; above it the
 /// own block joins the others in staging memory first.
@@ -359,5 +360,5 @@ Status Kernels<T>::sum(RankSum const& sum, int device, cudaStream_t stream) {
   return add(list);
 }
 
-}  // namespace zero::inline v0_1::nccl
+}  // namespace zero::inline ZERO_NAMESPACE::nccl
 #endif

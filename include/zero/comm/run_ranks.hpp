@@ -2,6 +2,7 @@
 /// Runs one function on every rank of a group of threads.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/comm/in_process.hpp"
 
 #include <exception>
@@ -10,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_NAMESPACE {
 
 /// Calls `body(handle)` on one thread per handle of a group and returns when all have ended.
 ///
@@ -65,4 +66,4 @@ void run_ranks(int ranks, Body body, InProcess::Options options = {}) {
   run_ranks(InProcess::group(ranks, options), std::move(body));
 }
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

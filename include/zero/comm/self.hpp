@@ -2,19 +2,22 @@
 /// The communicator of a trainer that runs alone.
 #pragma once
 
-#include "zero/comm/call_checks.hpp"
+#include "zero/base/config.hpp"
+#include "zero/comm/shared/call_checks.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/kernel/copy.hpp"
+#include "zero/kernel/reduce.hpp"
 #include "zero/space/host.hpp"
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_NAMESPACE {
 
 /// One rank: every collective is a copy from `send` to `recv`, or nothing if they are the same.
 ///
 /// Stateless; all objects are equal. Never blocks and never waits for anyone.
 class Self {
  public:
-  using Space = space::Host;  ///< buffers are ordinary memory
+  using Space = space::Host;                  ///< buffers are ordinary memory
+  static constexpr bool adds_squares = true;  ///< of what `reduce_scatter` copies
   /// Always done: `start` has finished the work when it returns.
   struct Ticket {};
 
@@ -29,6 +32,9 @@ class Self {
   Ticket start(Collective const& op) {
     detail::check_arguments(op, 0, 1);
     kernel::copy(op.recv, op.send, op.block_bytes());
+    kernel::SquaredSum squared{.squares = op.squares, .left = op.squares_count};
+    squared.add(op.dtype, op.recv, op.count);
+    squared.end();
     return {};
   }
 
@@ -41,4 +47,4 @@ class Self {
 
 static_assert(SplittableCommunicator<Self>);
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

@@ -2,11 +2,13 @@
 /// The accumulation slot: where the gradients of several micro-batches are added up.
 #pragma once
 
+#include "zero/base/config.hpp"
+
 #include <concepts>
 #include <string_view>
 #include <type_traits>
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_NAMESPACE {
 
 /// Where micro-batches meet. Stateless data, like a stage.
 template <class A>
@@ -44,4 +46,4 @@ static_assert(Accumulation<AccumulateNone>);
 static_assert(Accumulation<AccumulateFull>);
 static_assert(Accumulation<AccumulateShard>);
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

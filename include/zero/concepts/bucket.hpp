@@ -3,10 +3,11 @@
 #pragma once
 
 #include "zero/base/bytes.hpp"
+#include "zero/base/config.hpp"
 
 #include <cstddef>
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_NAMESPACE {
 
 /// The size of a bucket in bytes of the wire's dtype: a performance knob that never changes a
 /// result. Its bytes do not depend on the model; every bucket but a unit's last is full.
@@ -16,4 +17,4 @@ struct Bucket {
   friend constexpr bool operator==(Bucket const&, Bucket const&) = default;
 };
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

@@ -2,8 +2,10 @@
 /// The communicator slot: one verb, described by data, that every backend and decorator speaks.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
 #include "zero/concepts/space.hpp"
+#include "zero/layout/exact_sum.hpp"
 
 #include <concepts>
 #include <cstddef>
@@ -11,25 +13,10 @@
 #include <string_view>
 #include <utility>
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_SHARED_NAMESPACE {
 
 /// The equal-count collectives a backend offers.
 enum class Op : std::uint8_t { reduce_scatter, all_gather, all_to_all, all_reduce, broadcast };
-
-/// Number of operations: the values of Op are [0, op_count).
-inline constexpr int op_count = 5;
-
-/// What messages call the operation.
-[[nodiscard]] constexpr std::string_view name(Op op) noexcept {
-  switch (op) {
-    case Op::reduce_scatter: return "reduce_scatter";
-    case Op::all_gather: return "all_gather";
-    case Op::all_to_all: return "all_to_all";
-    case Op::all_reduce: return "all_reduce";
-    case Op::broadcast: return "broadcast";
-  }
-  return "unknown";
-}
 
 /// One collective, as data: what a schedule is made of and what decorators compare and count.
 ///
@@ -52,12 +39,35 @@ struct Collective {
   void* recv = nullptr;           ///< written; as many blocks as the table says
   int root = 0;                   ///< broadcast only
   int bucket = -1;  ///< the bucket that travels, for error messages; negative for control traffic
+  /// Of a reduce_scatter of fp32 or 16-bit types on a `SquaringCommunicator`: where to add this
+  /// rank's squares, in the memory of the space; null if nobody asks. Read by nobody until `wait`.
+  ExactSum* squares = nullptr;
+  std::size_t squares_count = 0;  ///< squares of `recv[0, squares_count)` are added
 
   /// Bytes of one rank's block.
-  [[nodiscard]] constexpr std::size_t block_bytes() const noexcept {
+  [[nodiscard]] ZERO_ALWAYS_INLINE constexpr std::size_t block_bytes() const noexcept {
     return count * size_of(dtype);
   }
 };
+
+}  // namespace zero::inline ZERO_SHARED_NAMESPACE
+
+namespace zero::inline ZERO_NAMESPACE {
+
+/// Number of operations: the values of Op are [0, op_count).
+inline constexpr int op_count = 5;
+
+/// What messages call the operation.
+[[nodiscard]] constexpr std::string_view name(Op op) noexcept {
+  switch (op) {
+    case Op::reduce_scatter: return "reduce_scatter";
+    case Op::all_gather: return "all_gather";
+    case Op::all_to_all: return "all_to_all";
+    case Op::all_reduce: return "all_reduce";
+    case Op::broadcast: return "broadcast";
+  }
+  return "unknown";
+}
 
 /// Elements a rank sends in one collective by the algorithms the paper's volumes assume
 /// (ring or direct exchange): N-1 blocks, and two passes of one N-th for an all-reduce.
@@ -140,6 +150,21 @@ concept ProgressingCommunicator = Communicator<C> && requires(C& comm) {
   noexcept;
 };
 
+/// A communicator that holds memory beside what it is given: staging, windows, exchange buffers.
+/// `held` is how much on this rank, in bytes: what it hands out to optimizers is theirs and does
+/// not count. Optimizers over one communicator share it, and each shows it.
+template <class C>
+concept HoldingCommunicator = Communicator<C> && requires(C const& comm) {
+  { comm.held() } -> std::convertible_to<std::uint64_t>;
+};
+
+/// Bytes that a communicator holds on this rank; 0 where it does not say.
+template <Communicator C>
+[[nodiscard]] std::uint64_t held_by(C const& comm) {
+  if constexpr (HoldingCommunicator<C>) return comm.held();
+  return 0;
+}
+
 /// Advances what is under way where that needs a call, else does nothing.
 template <Communicator C>
 void progress(C& comm) noexcept {
@@ -156,6 +181,11 @@ concept ConfirmingCommunicator = Communicator<C> && requires(C& comm, C const& a
   { asked.ended() } -> std::same_as<std::int64_t const*>;
 };
 
+/// A communicator that adds squares to `Collective::squares` while the elements pass: what
+/// `add_squares` of its space adds, bit for bit, without reading the result once more.
+template <class C>
+concept SquaringCommunicator = Communicator<C> && C::adds_squares;
+
 /// Throws if what was read from the space may be of no collective that took place.
 /// @throws Error (communication) if the group has ended
 template <Communicator C>
@@ -170,4 +200,4 @@ void run(C& comm, Collective const& op) {
   comm.wait(ticket);
 }
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

@@ -3,13 +3,15 @@
 #pragma once
 
 #include "zero/base/bytes.hpp"
+#include "zero/base/config.hpp"
+#include "zero/layout/memory_plan.hpp"
 
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <new>
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_NAMESPACE {
 
 /// Source of the library's memory. Called at construction only, never inside a step.
 ///
@@ -20,6 +22,14 @@ concept Allocator = std::copy_constructible<A> &&
     requires(A& allocator, void* memory, std::size_t bytes, std::size_t alignment) {
   { allocator.allocate(bytes, alignment) } -> std::same_as<void*>;
   { allocator.deallocate(memory, bytes, alignment) } -> std::same_as<void>;
+};
+
+/// An allocator that wants to know what memory is for: it has `allocate(bytes, alignment, role)`
+/// beside the other one, and is told with every block.
+template <class A>
+concept RoleAllocator = Allocator<A> &&
+    requires(A& allocator, std::size_t bytes, std::size_t alignment, Role role) {
+  { allocator.allocate(bytes, alignment, role) } -> std::same_as<void*>;
 };
 
 /// Host memory from the global operator new.
@@ -68,4 +78,4 @@ concept Memory = requires(M& memory) {
 static_assert(Memory<Owned<>>);
 static_assert(Memory<Borrowed<>>);
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

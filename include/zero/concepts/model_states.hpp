@@ -2,13 +2,14 @@
 /// The memory model's three numbers, derived from the types that a trainer picks.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/concepts/precision.hpp"
 #include "zero/concepts/rule.hpp"
 #include "zero/layout/memory_model.hpp"
 
 #include <cstdint>
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_NAMESPACE {
 
 /// Bytes of one trained element under a precision and a rule: the parameter as the model reads it,
 /// the gradient as it travels, and the paper's K, which is a separate master, if one is held, and
@@ -22,6 +23,6 @@ inline constexpr ModelStates model_states{
     .parameter = sizeof(typename P::Parameter),
     .gradient = sizeof(typename P::Wire),
     .optimizer = (has_master<P> ? sizeof(typename P::Master) : 0) +
-                 static_cast<std::uint64_t>(R::state_count) * sizeof(typename P::State)};
+                 R::states.size() * sizeof(typename P::State)};
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

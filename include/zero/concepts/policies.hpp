@@ -2,6 +2,7 @@
 /// Order-free policies: each type goes to the slot whose concept it models.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/concepts/accumulation.hpp"
 #include "zero/concepts/bucket.hpp"
 #include "zero/concepts/communicator.hpp"
@@ -14,7 +15,7 @@
 #include <concepts>
 #include <type_traits>
 
-namespace zero::inline v0_1::detail {
+namespace zero::inline ZERO_NAMESPACE::detail {
 
 // One adaptor per slot, because a concept cannot be passed as a template argument.
 template <class T>
@@ -55,4 +56,4 @@ struct Select<Fits, Default, First, Rest...> : std::conditional_t<Fits<First>::v
 template <template <class> class Fits, class Default, class... Policies>
 using Selected = typename Select<Fits, Default, Policies...>::type;
 
-}  // namespace zero::inline v0_1::detail
+}  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -2,12 +2,13 @@
 /// The precision slot: five dtypes, each with one job.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
 
 #include <concepts>
 #include <string_view>
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_NAMESPACE {
 
 /// Which type holds what.
 ///
@@ -39,4 +40,4 @@ concept Precision = std::regular<P> && requires {
 template <Precision P>
 inline constexpr bool has_master = !std::same_as<typename P::Master, typename P::Parameter>;
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

@@ -2,7 +2,9 @@
 /// The prefetch slot: how far ahead parameters are gathered.
 #pragma once
 
-namespace zero::inline v0_1 {
+#include "zero/base/config.hpp"
+
+namespace zero::inline ZERO_NAMESPACE {
 
 /// Units gathered ahead of the one in use, where a stage partitions parameters. The gather pool
 /// holds `depth + 1` units. A wrong guess about the order costs time, never correctness.
@@ -11,4 +13,4 @@ struct Prefetch {
   friend constexpr bool operator==(Prefetch const&, Prefetch const&) = default;
 };
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

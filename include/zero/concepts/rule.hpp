@@ -3,13 +3,15 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/number.hpp"
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 #include <type_traits>
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_NAMESPACE {
 
 /// What a rule needs to know about a step besides the element itself. Scalars only, in fp32, so
 /// that host and device see the same values. Computed once per tensor piece, not per element.
@@ -20,11 +22,46 @@ struct StepScalars {
   float extra[8] = {};
 };
 
-/// One hyper-parameter by name, so that ranks that disagree can say about what.
+/// One hyper-parameter by name, so that ranks that disagree can say about what. Construction of an
+/// optimizer refuses a value that is not finite or not in [low, below).
 struct RuleField {
-  std::string_view name;  ///< as the rule's member is spelled
-  double value = 0.;      ///< flags as 0 or 1
+  std::string_view name;              ///< as the rule's member is spelled
+  double value = 0.;                  ///< flags as 0 or 1
+  double low = -detail::any_number;   ///< the least value that makes sense
+  double below = detail::any_number;  ///< the least value that is too large
 };
+
+/// What one entry of a state array belongs to.
+enum class StateEntry : std::uint8_t {
+  element,  ///< one entry for each element of a parameter
+};
+
+/// One array of optimizer states. Plans, fingerprints and messages call it by its name; its dtype
+/// is `Precision::State`.
+struct StateArray {
+  std::string_view name;                   ///< such as "exp_avg"; unique within the rule
+  StateEntry entry = StateEntry::element;  ///< what one entry belongs to
+};
+
+namespace detail {
+
+/// What `Rule` asks for but `noexcept`, so that who forgets that can be told.
+template <class R>
+concept RuleThatMayThrow = std::regular<R> && requires(R const& rule,
+                                                       StepScalars const& scalars,
+                                                       long step,
+                                                       float value,
+                                                       float& element,
+                                                       float* state) {
+  { R::name } -> std::convertible_to<std::string_view>;
+  { R::states.size() } -> std::convertible_to<std::size_t>;
+  { *R::states.begin() } -> std::convertible_to<StateArray>;
+  { rule.lr } -> std::convertible_to<float>;
+  { rule.scalars(step, value, value, value) } -> std::same_as<StepScalars>;
+  { rule.template update<float>(scalars, element, value, state) } -> std::same_as<void>;
+};
+
+}  // namespace detail
 
 /// A rule that treats every element on its own (Adam, SGD, ...).
 ///
@@ -33,33 +70,28 @@ struct RuleField {
 /// It uses only + - * /, < and > and the functions of zero/base/math.hpp on `V`, so that one
 /// source serves all of them; a float mixes with `V` on either side. What needs double precision is
 /// done in `scalars`, once per step; for a device it must be a device function too, and spell
-/// additions that meet a product as `math::sum`, or its bits may differ from the host's.
+/// additions that meet a product as `math::sum`, or its bits may differ from the host's. Both are
+/// `noexcept`: a step that is under way on all ranks cannot be taken back.
 ///
 ///     struct MyRule {
 ///       static constexpr std::string_view name = "my rule";
-///       static constexpr int state_count = 1;              // state arrays per element
+///       static constexpr std::array states{zero::StateArray{"momentum"}};
 ///       float lr = 1e-3f;
 ///       float weight_decay = 0.f;
-///       zero::StepScalars scalars(long step, float lr_now, float lr_scale, float wd_scale) const;
+///       zero::StepScalars scalars(long, float lr, float lr_scale, float wd_scale) const noexcept;
 ///       template <class V>
-///       void update(zero::StepScalars const& s, V& p, V const& g, V* state) const;
+///       void update(zero::StepScalars const& s, V& p, V const& g, V* state) const noexcept;
 ///     };
 ///
-/// `step` counts applied updates from 1. `state` starts at zero.
+/// The first argument of `scalars` counts the tensor's updates from 1. `state` has an entry for
+/// each of `states`, in their order, and starts at zero; a rule without state has a
+/// `std::array<zero::StateArray, 0>`.
 ///
 /// A rule should also list its hyper-parameters, as all shipped ones do (see `DescribedRule`).
 template <class R>
-concept Rule = std::regular<R> && requires(R const& rule,
-                                           StepScalars const& scalars,
-                                           long step,
-                                           float value,
-                                           float& element,
-                                           float* state) {
-  { R::name } -> std::convertible_to<std::string_view>;
-  { R::state_count } -> std::convertible_to<int>;
-  { rule.lr } -> std::convertible_to<float>;
-  { rule.scalars(step, value, value, value) } -> std::same_as<StepScalars>;
-  { rule.template update<float>(scalars, element, value, state) } -> std::same_as<void>;
+concept Rule = detail::RuleThatMayThrow<R> && requires(R const& rule, float value, float* state) {
+  requires noexcept(rule.scalars(1, value, value, value));
+  requires noexcept(rule.template update<float>({}, *state, value, state));
 };
 
 /// A rule whose `fields()` returns an array with every hyper-parameter, such as
@@ -70,4 +102,4 @@ concept DescribedRule = Rule<R> && requires(R const& rule) {
   { rule.fields().size() } -> std::convertible_to<std::size_t>;
 };
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

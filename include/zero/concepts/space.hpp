@@ -2,6 +2,7 @@
 /// The memory space: what the optimizer asks of the memory a communicator's buffers live in.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/concepts/rule.hpp"
 #include "zero/layout/exact_sum.hpp"
 
@@ -11,7 +12,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_NAMESPACE {
 
 /// What the ranks agreed on for one step. It lies in the memory of the space and is written there,
 /// so that a step over a device never waits for its host.
@@ -25,7 +26,9 @@ struct StepTerms {
   float loss_scale = 1.f;        ///< that the gradients of this step carried
   float next_loss_scale = 1.f;   ///< that the gradients of the next step are to carry
   std::int32_t overflow = 0;     ///< 1 if some element of the summed gradients is not finite
-  std::int32_t skipped = 0;      ///< 1 if the update must change nothing
+  std::int32_t skipped = 0;      ///< not 0 if the update must change nothing
+  /// A value of `skipped`: other ranks may not skip this step, and wait for what it publishes.
+  static constexpr std::int32_t skipped_alone = 2;
 };
 
 /// The arrays of one update. All hold `count` elements, need no alignment beyond their element's
@@ -55,11 +58,13 @@ struct AnyCall {
 /// Stands for any rule.
 struct AnyRule {
   static constexpr std::string_view name = "any";
-  static constexpr int state_count = 1;
+  static constexpr std::array states{StateArray{"any"}};
   float lr = 0.f;
-  [[nodiscard]] ZERO_HOST_DEVICE StepScalars scalars(long, float, float, float) const { return {}; }
+  [[nodiscard]] ZERO_HOST_DEVICE StepScalars scalars(long, float, float, float) const noexcept {
+    return {};
+  }
   template <class V>
-  ZERO_HOST_DEVICE void update(StepScalars const&, V&, V const&, V*) const {}
+  ZERO_HOST_DEVICE void update(StepScalars const&, V&, V const&, V*) const noexcept {}
   friend bool operator==(AnyRule const&, AnyRule const&) = default;
 };
 
@@ -94,6 +99,10 @@ struct AnyRule {
 ///       // See below.
 ///       template <class T>
 ///       void add_squares(zero::ExactSum* sum, T const* x, std::size_t count) const;
+///       // *hash += kernel::element_hash(x[i], first + i) for all i.
+///       template <class T>
+///       void add_hash(std::uint64_t* hash, T const* x, std::size_t count, std::uint64_t first)
+///       const;
 ///       // function(), once.
 ///       template <class F>
 ///       void call(F const& function) const;
@@ -126,6 +135,7 @@ concept MemorySpace = std::copy_constructible<S> &&
              float* wide,
              float const* narrow,
              ExactSum* sum,
+             std::uint64_t* hash,
              StepTerms const* terms,
              UpdateRates const& rates,
              detail::AnyCall const& function,
@@ -140,6 +150,7 @@ concept MemorySpace = std::copy_constructible<S> &&
   { space.convert(wide, narrow, count) } -> std::same_as<void>;
   { space.add(wide, narrow, count) } -> std::same_as<void>;
   { space.add_squares(sum, narrow, count) } -> std::same_as<void>;
+  { space.add_hash(hash, narrow, count, *hash) } -> std::same_as<void>;
   { space.call(function) } -> std::same_as<void>;
   { space.update(rule, terms, rates, arrays) } -> std::same_as<void>;
 };
@@ -152,4 +163,4 @@ concept RecordingSpace = MemorySpace<S> && requires(S const& space) {
   { space.capturing() } -> std::same_as<bool>;
 };
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

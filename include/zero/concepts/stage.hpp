@@ -2,13 +2,14 @@
 /// The stage slot: which model states a rank keeps only its share of.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/layout/sharding.hpp"
 
 #include <concepts>
 #include <string_view>
 #include <type_traits>
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_NAMESPACE {
 
 /// A stage is stateless data: a name and what it shards. The algorithm reads it; it never runs.
 ///
@@ -56,4 +57,4 @@ static_assert(Stage<stage::Pos>);
 static_assert(Stage<stage::PosG>);
 static_assert(Stage<stage::PosGP>);
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

@@ -2,6 +2,7 @@
 /// Where device memory is from.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/concepts/memory.hpp"
 #include "zero/device/queue.hpp"
 #include "zero/device/scope.hpp"
@@ -15,7 +16,7 @@
 #include <memory>
 #include <utility>
 
-namespace zero::inline v0_1::device {
+namespace zero::inline ZERO_NAMESPACE::device {
 
 namespace detail {
 
@@ -154,4 +155,4 @@ class AsyncAllocator {
 static_assert(Allocator<MallocAllocator>);
 static_assert(Allocator<AsyncAllocator>);
 
-}  // namespace zero::inline v0_1::device
+}  // namespace zero::inline ZERO_NAMESPACE::device

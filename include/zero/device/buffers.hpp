@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-namespace zero::inline v0_1::device {
+namespace zero::inline ZERO_NAMESPACE::device {
 
 /// Buffers of up to so many ranks fit into the parameters of a kernel.
 inline constexpr int max_listed_ranks = 64;
@@ -40,4 +40,4 @@ struct SumTargets {
   int count = 1;                    ///< how many there are
 };
 
-}  // namespace zero::inline v0_1::device
+}  // namespace zero::inline ZERO_NAMESPACE::device

@@ -2,11 +2,12 @@
 /// A function object, run once on a device.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/device/launch.cuh"
 
 #include <type_traits>
 
-namespace zero::inline v0_1::device {
+namespace zero::inline ZERO_NAMESPACE::device {
 
 namespace kernels {
 
@@ -24,4 +25,4 @@ void call(Queue const& queue, F const& function) {
   launch(queue, "call", 1, 1, kernels::call<F>, function);
 }
 
-}  // namespace zero::inline v0_1::device
+}  // namespace zero::inline ZERO_NAMESPACE::device

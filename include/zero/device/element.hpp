@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <type_traits>
 
-namespace zero::inline v0_1::device {
+namespace zero::inline ZERO_NAMESPACE::device {
 
 /// The element of an update: what `kernel::update` documents, for one i.
 /// @param rule       decides how the element follows its gradient
@@ -64,17 +64,23 @@ template <class Acc, std::size_t Width, class Inputs>
   return result;
 }
 
-/// To(float(x)), rounded to nearest even.
+/// From one element type to another.
 template <class To, class From>
-[[nodiscard]] ZERO_HOST_DEVICE To convert_element(From x) noexcept {
-  return static_cast<To>(static_cast<float>(x));
-}
+struct Convert {
+  /// To(float(x)), rounded to nearest even.
+  [[nodiscard]] ZERO_HOST_DEVICE To operator()(From x) const noexcept {
+    return static_cast<To>(static_cast<float>(x));
+  }
+};
 
-/// Acc(float(sum) + float(x)), rounded once.
+/// From one element type onto another.
 template <class Acc, class T>
-[[nodiscard]] ZERO_HOST_DEVICE Acc add_element(Acc sum, T x) noexcept {
-  return static_cast<Acc>(
-      static_cast<float>(Real(static_cast<float>(sum)) + Real(static_cast<float>(x))));
-}
+struct Add {
+  /// Acc(float(sum) + float(x)), rounded once.
+  [[nodiscard]] ZERO_HOST_DEVICE Acc operator()(Acc sum, T x) const noexcept {
+    return static_cast<Acc>(
+        static_cast<float>(Real(static_cast<float>(sum)) + Real(static_cast<float>(x))));
+  }
+};
 
-}  // namespace zero::inline v0_1::device
+}  // namespace zero::inline ZERO_NAMESPACE::device

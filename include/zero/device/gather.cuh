@@ -2,6 +2,7 @@
 /// Blocks of all ranks on a device: one kernel that reads all ranks' buffers.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/device/buffers.hpp"
 #include "zero/device/launch.cuh"
 #include "zero/device/vector.hpp"
@@ -11,10 +12,12 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace zero::inline v0_1::device {
+namespace zero::inline ZERO_NAMESPACE::device {
 
 namespace kernels {
 
+/// Not a cub::DeviceMemcpy, which takes temporary memory.
+///
 /// Every `ranks`-th block of the grid copies from the same rank, so that all of them are read at
 /// once; `first` is the rank of the first block, another one on every rank that gathers.
 template <class T, std::size_t width>
@@ -73,4 +76,4 @@ template <class T, std::size_t width>
   return detail::gather_vectors<unsigned char, 1>(queue, to, from, ranks, first, bytes);
 }
 
-}  // namespace zero::inline v0_1::device
+}  // namespace zero::inline ZERO_NAMESPACE::device

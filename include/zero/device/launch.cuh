@@ -2,6 +2,7 @@
 /// Starting kernels: how many threads, and what is checked.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/device/queue.hpp"
 #include "zero/device/scope.hpp"
 #include "zero/device/status.hpp"
@@ -19,7 +20,7 @@
 /// for different devices would else share the stub of one of them, and launch nothing.
 #define ZERO_KERNEL static __global__ void __launch_bounds__(zero::device::block_threads)
 
-namespace zero::inline v0_1::device {
+namespace zero::inline ZERO_NAMESPACE::device {
 
 /// Threads of a block in every kernel that works on arrays.
 inline constexpr unsigned block_threads = 256;
@@ -69,7 +70,7 @@ template <class... Parameters, class... Arguments>
   std::size_t const needed = items / block_threads + (items % block_threads != 0 ? 1 : 0);
   std::size_t const most =
       static_cast<std::size_t>(queue.multiprocessors) * static_cast<std::size_t>(resident);
-  std::size_t const blocks = std::max<std::size_t>(std::min(needed, most / groups), 1);
+  std::size_t const blocks = std::max<std::size_t>((std::min)(needed, most / groups), 1);
   return try_launch(
       queue, groups * static_cast<unsigned>(blocks), block_threads, kernel, arguments...);
 }
@@ -108,4 +109,4 @@ void launch(Queue const& queue,
   check(try_launch(queue, blocks, threads, kernel, arguments...), what);
 }
 
-}  // namespace zero::inline v0_1::device
+}  // namespace zero::inline ZERO_NAMESPACE::device

@@ -2,15 +2,18 @@
 /// The exact sum of squares: the host's bits, however many threads add.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/device/launch.cuh"
 #include "zero/device/squares.hpp"
 #include "zero/layout/exact_sum.hpp"
 #include "zero/layout/placement.hpp"
 
+#include <cub/warp/warp_exchange.cuh>
+
 #include <cstddef>
 #include <cstdint>
 
-namespace zero::inline v0_1::device {
+namespace zero::inline ZERO_NAMESPACE::device {
 
 namespace kernels {
 
@@ -20,6 +23,9 @@ __device__ inline void add_word(unsigned long long* word, long long part) {
   if (part != 0) atomicAdd(word, static_cast<unsigned long long>(part));
 }
 
+/// Not CUB's reductions: cub::WarpReduce adds lanes in another order than MemorySpace says, and
+/// cub::DeviceReduce promises none.
+///
 /// Eight threads share a block of the norm; blocks are added up in shared memory first, since all
 /// of them meet in the same few words.
 template <class T>
@@ -28,15 +34,15 @@ ZERO_KERNEL add_squares(ExactSum* sum, T const* x, std::size_t count) {
   for (unsigned i = threadIdx.x; i < ExactSum::word_count; i += blockDim.x) words[i] = 0;
   __syncthreads();
 
-  using Lanes = TeamLanes<access_bytes / sizeof(T)>;
   unsigned const thread = threadIdx.x % team;
-  unsigned const lane = Lanes::lane(thread);
   unsigned const mask = 0xffu << (threadIdx.x % 32 / team * team);
-  auto const exchange = [mask](auto value, unsigned distance) {
+  auto const exchange = [mask](double value, unsigned distance) {
     return __shfl_xor_sync(mask, value, static_cast<int>(distance), static_cast<int>(team));
   };
-  auto const exchange_lanes = [exchange](double value, unsigned distance) {
-    return exchange(value, Lanes::threads(distance));
+  auto const transpose = [](float(&values)[team]) {
+    using Exchange = cub::WarpExchange<float, team, team, cub::WARP_EXCHANGE_SHUFFLE>;
+    typename Exchange::TempStorage none;
+    Exchange(none).BlockedToStriped(values, values);
   };
   bool const aligned = reinterpret_cast<std::uintptr_t>(x) % access_bytes == 0;
   std::size_t const blocks = count / block + (count % block != 0 ? 1 : 0);
@@ -44,9 +50,9 @@ ZERO_KERNEL add_squares(ExactSum* sum, T const* x, std::size_t count) {
     T const* const begin = x + i * block;
     std::size_t const rest = count - i * block;
     double const own = aligned && rest >= block
-                           ? block_squares(begin, thread, exchange)
-                           : lane_squares(begin, rest < block ? rest : block, lane);
-    double const squares = team_sum(own, exchange_lanes);
+                           ? block_squares(begin, thread, transpose)
+                           : lane_squares(begin, rest < block ? rest : block, thread);
+    double const squares = team_sum(own, exchange);
     if (thread != 0) continue;
     ExactSum::Addend const parts = ExactSum::addend(squares);
     add_word(words + parts.first, parts.low);
@@ -73,4 +79,4 @@ void add_squares(Queue const& queue, ExactSum* sum, T const* x, std::size_t coun
   launch_over(queue, "add_squares", blocks * team, kernels::add_squares<T>, sum, x, count);
 }
 
-}  // namespace zero::inline v0_1::device
+}  // namespace zero::inline ZERO_NAMESPACE::device

@@ -2,11 +2,12 @@
 /// Calls that have nothing to do with what is being captured.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/device/status.hpp"
 
 #include <cuda_runtime_api.h>
 
-namespace zero::inline v0_1::device {
+namespace zero::inline ZERO_NAMESPACE::device {
 
 /// Lets this thread ask for events and streams outside of a capture, for as long as an object
 /// lives.
@@ -33,4 +34,4 @@ class OutsideCapture {
   bool exchanged_;
 };
 
-}  // namespace zero::inline v0_1::device
+}  // namespace zero::inline ZERO_NAMESPACE::device

@@ -2,12 +2,13 @@
 /// Where kernels are launched.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/device/scope.hpp"
 #include "zero/device/status.hpp"
 
 #include <cuda_runtime_api.h>
 
-namespace zero::inline v0_1::device {
+namespace zero::inline ZERO_NAMESPACE::device {
 
 /// A stream of a device. A value; it owns nothing.
 struct Queue {
@@ -57,4 +58,4 @@ class Wait {
   cudaEvent_t event_ = nullptr;
 };
 
-}  // namespace zero::inline v0_1::device
+}  // namespace zero::inline ZERO_NAMESPACE::device

@@ -4,7 +4,7 @@
 
 #include "zero/base/config.hpp"
 
-namespace zero::inline v0_1::device {
+namespace zero::inline ZERO_NAMESPACE::device {
 
 /// One float whose operations are rounded as they are written.
 ///
@@ -106,4 +106,4 @@ class Real {
   float value_ = 0.f;
 };
 
-}  // namespace zero::inline v0_1::device
+}  // namespace zero::inline ZERO_NAMESPACE::device

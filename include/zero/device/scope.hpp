@@ -2,11 +2,12 @@
 /// Makes a device the current one of this thread for as long as an object lives.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/device/status.hpp"
 
 #include <cuda_runtime_api.h>
 
-namespace zero::inline v0_1::device {
+namespace zero::inline ZERO_NAMESPACE::device {
 
 /// Whether this process has initialized a device, which takes some hundred megabytes of it. True
 /// also where the driver does not say.
@@ -71,4 +72,4 @@ class Scope {
   TryScope scope_;
 };
 
-}  // namespace zero::inline v0_1::device
+}  // namespace zero::inline ZERO_NAMESPACE::device

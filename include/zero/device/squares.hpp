@@ -8,7 +8,7 @@
 
 #include <cstddef>
 
-namespace zero::inline v0_1::device {
+namespace zero::inline ZERO_NAMESPACE::device {
 
 /// Threads that share one block of the norm: its lanes.
 inline constexpr unsigned team = 8;
@@ -30,74 +30,38 @@ template <class T>
   return sum;
 }
 
-/// The team's threads load `N` neighbouring elements each, and then have one lane each.
-template <unsigned N>
-struct TeamLanes {
-  static_assert(N != 0 && team % N == 0, "zero: a row of lanes is no whole number of loads");
-
-  /// The lane of a thread of the team, once rows and lanes are exchanged.
-  [[nodiscard]] ZERO_HOST_DEVICE static constexpr unsigned lane(unsigned thread) noexcept {
-    return thread % (team / N) * N + thread / (team / N);
-  }
-  /// How far apart the threads of two lanes are whose numbers differ by the bit `distance`.
-  [[nodiscard]] ZERO_HOST_DEVICE static constexpr unsigned threads(unsigned distance) noexcept {
-    return distance >= N ? distance / N : distance * (team / N);
-  }
-
-  /// Gives every thread the elements of its lane. A step exchanges one bit of the place with one of
-  /// the thread's number, as in a transposition.
-  /// @param values    on entry, elements [thread * N, thread * N + N) of N rows of lanes; on
-  /// return,
-  ///                  those of the thread's lane, row by row
-  /// @param thread    this thread's number in the team
-  /// @param exchange  exchange(value, distance) gives what the thread whose number differs by the
-  ///                  bit `distance` gives for its own call
-  template <class Exchange>
-  ZERO_HOST_DEVICE static void transpose(float (&values)[N],
-                                         unsigned thread,
-                                         Exchange const& exchange) noexcept {
-    ZERO_UNROLL(3)
-    for (unsigned bit = N / 2; bit != 0; bit /= 2) {
-      unsigned const distance = bit * (team / N);
-      bool const upper = (thread & distance) != 0;
-      ZERO_UNROLL(N)
-      for (unsigned i = 0; i < N; ++i) {
-        if ((i & bit) != 0) continue;
-        float const received = exchange(upper ? values[i] : values[i | bit], distance);
-        values[i] = upper ? received : values[i];
-        values[i | bit] = upper ? values[i | bit] : received;
-      }
-    }
-  }
-};
-
-/// `lane_squares` of a whole block for lane TeamLanes::lane(thread), in loads of 16 bytes. For all
-/// threads of a team in step.
-/// @param x         the block, at a multiple of 16 bytes
-/// @param thread    this thread's number in the team
-/// @param exchange  as of TeamLanes::transpose
-template <class T, class Exchange>
+/// `lane_squares` of a whole block for lane `thread`, in loads of 16 bytes. For all threads of a
+/// team in step.
+/// @param x          the block, at a multiple of 16 bytes
+/// @param thread     this thread's number in the team
+/// @param transpose  transpose(values) exchanges value i of thread k with value k of thread i
+template <class T, class Transpose>
 [[nodiscard]] ZERO_HOST_DEVICE double block_squares(T const* x,
                                                     unsigned thread,
-                                                    Exchange const& exchange) noexcept {
+                                                    Transpose const& transpose) noexcept {
   constexpr unsigned width = access_bytes / sizeof(T);
-  constexpr std::size_t step = team * width;
+  constexpr unsigned parts = team / width;  // of a thread's row: one element of each lane
   // Loads that are under way at once.
-  constexpr std::size_t abreast = 4;
-  static_assert(block % (abreast * step) == 0);
+  constexpr unsigned abreast = 4;
+  constexpr std::size_t step = team * width * abreast;
+  static_assert(team % width == 0 && abreast % parts == 0 && block % step == 0);
   double sum = 0.;
   ZERO_UNROLL(16)
-  for (std::size_t row = 0; row < block; row += abreast * step) {
+  for (std::size_t first = 0; first < block; first += step) {
     Vector<T, width> loaded[abreast];
     ZERO_UNROLL(abreast)
-    for (std::size_t k = 0; k < abreast; ++k) {
-      loaded[k] = load<width>(x, row + k * step + thread * width);
+    for (unsigned k = 0; k < abreast; ++k) {
+      unsigned const row = k / parts * team + thread;
+      loaded[k] = load<width>(x, first + row * team + k % parts * width);
     }
     ZERO_UNROLL(abreast)
-    for (Vector<T, width> const& vector : loaded) {
-      float values[width];
-      for (std::size_t i = 0; i < width; ++i) values[i] = static_cast<float>(vector.values[i]);
-      TeamLanes<width>::transpose(values, thread, exchange);
+    for (unsigned k = 0; k < abreast; k += parts) {
+      float values[team];
+      ZERO_UNROLL(team)
+      for (unsigned i = 0; i < team; ++i) {
+        values[i] = static_cast<float>(loaded[k + i / width].values[i % width]);
+      }
+      transpose(values);
       for (float const value : values) {
         double const wide = static_cast<double>(value);
         sum += wide * wide;
@@ -120,4 +84,4 @@ template <class Exchange>
   return lane;
 }
 
-}  // namespace zero::inline v0_1::device
+}  // namespace zero::inline ZERO_NAMESPACE::device

@@ -2,11 +2,12 @@
 /// What the CUDA runtime answers, as the library's errors.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 
 #include <cuda_runtime_api.h>
 
-namespace zero::inline v0_1::device {
+namespace zero::inline ZERO_NAMESPACE::device {
 
 /// Turns a refusal of the runtime into an error that names the call and the reason.
 ///
@@ -29,4 +30,4 @@ inline void ignore(cudaError_t status) noexcept {
   if (status != cudaSuccess) static_cast<void>(cudaGetLastError());
 }
 
-}  // namespace zero::inline v0_1::device
+}  // namespace zero::inline ZERO_NAMESPACE::device

@@ -2,6 +2,7 @@
 /// Sums over ranks on a device: one kernel that reads all ranks' buffers, in rank order.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
 #include "zero/device/buffers.hpp"
 #include "zero/device/element.hpp"
@@ -13,7 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace zero::inline v0_1::device {
+namespace zero::inline ZERO_NAMESPACE::device {
 
 namespace kernels {
 
@@ -27,6 +28,8 @@ __device__ inline void sum_vector(SumTargets const& targets,
   for (int i = 0; i < targets.count; ++i) store<width>(static_cast<T*>(targets.at[i]), at, result);
 }
 
+/// Not a cub::DeviceTransform: how many arrays it reads and writes is known when it is compiled,
+/// and how many ranks there are is not.
 template <class T, class Acc, class Source>
 ZERO_KERNEL sum_ranks(SumTargets const targets,
                       Source const source,
@@ -102,4 +105,4 @@ template <class Source>
   return cudaErrorInvalidValue;
 }
 
-}  // namespace zero::inline v0_1::device
+}  // namespace zero::inline ZERO_NAMESPACE::device

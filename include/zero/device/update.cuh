@@ -2,19 +2,20 @@
 /// The update station on a device: unscale, clip, rule and cast in one pass.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/concepts/rule.hpp"
 #include "zero/concepts/space.hpp"
 #include "zero/device/element.hpp"
-#include "zero/device/elementwise.cuh"
 #include "zero/device/launch.cuh"
 #include "zero/device/vector.hpp"
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstring>
 #include <type_traits>
 
-namespace zero::inline v0_1::device {
+namespace zero::inline ZERO_NAMESPACE::device {
 
 namespace kernels {
 
@@ -64,6 +65,8 @@ __device__ inline void update_vector(R const& rule,
   }
 }
 
+/// Not a cub::DeviceTransform: that stores through a zip of arrays in 4 bytes, reads the scalars
+/// for every element, and makes a whole pass of a step that is skipped.
 template <std::size_t width, class R, class M, class P, class G, class S, std::size_t K>
 ZERO_KERNEL update(R const rule,
                    StepTerms const* terms,
@@ -125,11 +128,13 @@ void update(Queue const& queue,
             StepTerms const* terms,
             UpdateRates const& rates,
             UpdateArrays<M, P, G, S, K> const& arrays) {
-  static_assert(K == static_cast<std::size_t>(R::state_count),
-                "zero: the number of state arrays is not the rule's state_count");
+  static_assert(K == R::states.size(),
+                "zero: the number of state arrays is not that of the rule's states");
   static_assert(std::is_trivially_copyable_v<R>, "zero: a device gets rules as bytes");
   if (arrays.count == 0) return;
-  constexpr std::size_t width = vector_width<M, P, G, S>;
+  // The widest array is accessed in 16 bytes, the others in fewer.
+  constexpr std::size_t width =
+      access_bytes / (std::max)({sizeof(M), sizeof(P), sizeof(G), sizeof(S)});
   Cutter cutter(width);
   cutter.meet(arrays.master).meet(arrays.gradient);
   if constexpr (!std::same_as<M, P>) cutter.meet(arrays.parameter);
@@ -147,4 +152,4 @@ void update(Queue const& queue,
               cut);
 }
 
-}  // namespace zero::inline v0_1::device
+}  // namespace zero::inline ZERO_NAMESPACE::device

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace zero::inline v0_1::device {
+namespace zero::inline ZERO_NAMESPACE::device {
 
 /// Bytes of the widest access a device thread has.
 inline constexpr std::size_t access_bytes = 16;
@@ -108,4 +108,4 @@ class Cutter {
   bool possible_ = true;
 };
 
-}  // namespace zero::inline v0_1::device
+}  // namespace zero::inline ZERO_NAMESPACE::device

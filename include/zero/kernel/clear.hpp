@@ -2,6 +2,7 @@
 /// Zeroes, past the cache where there are many.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/kernel/copy.hpp"
 
 #include <cstddef>
@@ -11,7 +12,7 @@
 #include <emmintrin.h>
 #endif
 
-namespace zero::inline v0_1::kernel {
+namespace zero::inline ZERO_NAMESPACE::kernel {
 
 namespace detail {
 
@@ -53,4 +54,4 @@ inline void clear(void* memory, std::size_t bytes, Store store = Store::automati
   publish_streaming_stores();
 }
 
-}  // namespace zero::inline v0_1::kernel
+}  // namespace zero::inline ZERO_NAMESPACE::kernel

@@ -2,12 +2,13 @@
 /// Conversions and additions between element types, array by array.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
 #include "zero/kernel/pack.hpp"
 
 #include <cstddef>
 
-namespace zero::inline v0_1::kernel {
+namespace zero::inline ZERO_NAMESPACE::kernel {
 
 /// out[i] = To(float(in[i])) for i in [0, count). Rounds to nearest even, with the bits of
 /// base/float16.hpp wherever an element stands. The arrays do not overlap; no alignment is needed.
@@ -33,4 +34,4 @@ void add(Acc* out, T const* in, std::size_t count) noexcept {
   }
 }
 
-}  // namespace zero::inline v0_1::kernel
+}  // namespace zero::inline ZERO_NAMESPACE::kernel

@@ -2,6 +2,7 @@
 /// fp16 by the processor's own conversions, for translation units built without them.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
 #include "zero/kernel/isa.hpp"
 
@@ -15,7 +16,7 @@
 #define ZERO_HALF_BLOCKS 0
 #endif
 
-namespace zero::inline v0_1::kernel::detail {
+namespace zero::inline ZERO_NAMESPACE::kernel::detail {
 
 /// A conversion takes a dozen instructions of SSE2, and one that every processor with AVX2 has. A
 /// build for any x86-64 may use that one block by block after a look at the processor: the bits are
@@ -92,6 +93,6 @@ struct HalfBlocks<I> {
 template <Isa I, class T>
 inline constexpr bool in_half_blocks = HalfBlocks<I>::present&& std::same_as<T, fp16>;
 
-}  // namespace zero::inline v0_1::kernel::detail
+}  // namespace zero::inline ZERO_NAMESPACE::kernel::detail
 
 #undef ZERO_HALF_BLOCKS

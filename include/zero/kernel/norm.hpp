@@ -3,6 +3,7 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/dtype.hpp"
 #include "zero/kernel/pack.hpp"
 #include "zero/kernel/prefetch.hpp"
 #include "zero/layout/exact_sum.hpp"
@@ -11,7 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace zero::inline v0_1::kernel {
+namespace zero::inline ZERO_NAMESPACE::kernel {
 
 /// Lanes of the running sums of `add_squares`.
 inline constexpr std::size_t norm_lanes = 8;
@@ -126,4 +127,52 @@ void add_squares(ExactSum& sum, T const* x, std::size_t count) noexcept {
   }
 }
 
-}  // namespace zero::inline v0_1::kernel
+/// True if there are squares of this type to add.
+[[nodiscard]] constexpr bool has_squares(DType type) noexcept {
+  return type == DType::f32 || type == DType::bf16 || type == DType::f16;
+}
+
+/// Adds squares of elements that come piece by piece, in order: what `add_squares` of all of them
+/// at once adds.
+class RunningSquares {
+ public:
+  /// The next `count` elements, of a type that has squares.
+  void add(ExactSum& sum, DType type, void const* x, std::size_t count) noexcept {
+    switch (type) {
+      case DType::f32: return add(sum, static_cast<float const*>(x), count);
+      case DType::bf16: return add(sum, static_cast<bf16 const*>(x), count);
+      case DType::f16: return add(sum, static_cast<fp16 const*>(x), count);
+      default: return;
+    }
+  }
+  /// No more come: the last block is complete.
+  void end(ExactSum& sum) noexcept {
+    if (in_block_ == 0) return;
+    sum.add(sum_lanes(lanes_));
+    *this = {};
+  }
+
+ private:
+  template <class T>
+  void add(ExactSum& sum, T const* x, std::size_t count) noexcept {
+    while (count > 0) {
+      std::size_t const whole = in_block_ == 0 ? count / block * block : 0;
+      std::size_t const rest = block - in_block_;
+      std::size_t const now = whole > 0 ? whole : (count < rest ? count : rest);
+      if (whole > 0) {
+        add_squares(sum, x, now);
+      } else {
+        add_squares(x, now, in_block_, lanes_);
+        in_block_ += now;
+        if (in_block_ == block) end(sum);
+      }
+      x += now;
+      count -= now;
+    }
+  }
+
+  double lanes_[norm_lanes] = {};
+  std::size_t in_block_ = 0;  ///< elements of the present block that have come
+};
+
+}  // namespace zero::inline ZERO_NAMESPACE::kernel

@@ -2,6 +2,7 @@
 /// The numeric type the host kernels run a rule on.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/kernel/isa.hpp"
 
 #if defined(__CUDACC__)
@@ -10,7 +11,7 @@
 #include "zero/kernel/vector_pack.hpp"
 #endif
 
-namespace zero::inline v0_1::kernel {
+namespace zero::inline ZERO_NAMESPACE::kernel {
 
 /// Several floats, which a rule cannot tell from one. The two kinds never share a name: their Isa
 /// differ.
@@ -22,4 +23,4 @@ template <Isa I = native>
 using Pack = VectorPack<I>;
 #endif
 
-}  // namespace zero::inline v0_1::kernel
+}  // namespace zero::inline ZERO_NAMESPACE::kernel

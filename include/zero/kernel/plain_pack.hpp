@@ -8,7 +8,7 @@
 
 #include <cstddef>
 
-namespace zero::inline v0_1::kernel {
+namespace zero::inline ZERO_NAMESPACE::kernel {
 
 /// What `Pack` is, as an array of floats and loops over it: the same results, not as fast.
 ///
@@ -140,4 +140,4 @@ class PlainPack {
   float floats_[lanes];
 };
 
-}  // namespace zero::inline v0_1::kernel
+}  // namespace zero::inline ZERO_NAMESPACE::kernel

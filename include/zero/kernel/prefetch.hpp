@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace zero::inline v0_1::kernel::detail {
+namespace zero::inline ZERO_NAMESPACE::kernel::detail {
 
 /// Asks for the line `Bytes` after `at`. That may lie past the end of the array, where a pointer
 /// may not be formed but a prefetch is harmless.
@@ -17,4 +17,4 @@ ZERO_ALWAYS_INLINE void prefetch(void const* at) noexcept {
   __builtin_prefetch(reinterpret_cast<void const*>(address));  // NOLINT(performance-no-int-to-ptr)
 }
 
-}  // namespace zero::inline v0_1::kernel::detail
+}  // namespace zero::inline ZERO_NAMESPACE::kernel::detail

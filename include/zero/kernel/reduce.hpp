@@ -5,16 +5,20 @@
 #include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
 #include "zero/kernel/copy.hpp"
+#include "zero/kernel/norm.hpp"
 #include "zero/kernel/pack.hpp"
 #include "zero/kernel/prefetch.hpp"
+#include "zero/layout/exact_sum.hpp"
+#include "zero/layout/placement.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
-namespace zero::inline v0_1::kernel {
+namespace zero::inline ZERO_NAMESPACE::kernel {
 
 namespace detail {
 
@@ -243,12 +247,8 @@ void sum_range(T* out,
   }
   alignas(line_bytes) T sums[sum_width];
   for (; done + sum_width <= count; done += sum_width) {
-    sum_tile<T, Acc, I>(sums, inputs, first + done, ranks);
-    if (streaming) {
-      stream_lines<0>(out + done, sums, sizeof(sums) / line_bytes);
-    } else {
-      for (std::size_t i = 0; i < sum_width; ++i) out[done + i] = sums[i];
-    }
+    sum_tile<T, Acc, I>(streaming ? sums : out + done, inputs, first + done, ranks);
+    if (streaming) stream_lines<0>(out + done, sums, sizeof(sums) / line_bytes);
   }
   while (done < count) single();
   if (streaming) publish_streaming_stores();
@@ -335,4 +335,51 @@ using SumFunction = void (*)(void* out,
   return nullptr;
 }
 
-}  // namespace zero::inline v0_1::kernel
+/// The squares of a sum whose elements come piece by piece.
+struct SquaredSum {
+  ExactSum* squares = nullptr;  ///< where they are added; null if nobody asks
+  std::size_t left = 0;         ///< elements that still count
+  RunningSquares run{};         ///< of the block that is not complete
+
+  /// The next elements of the result.
+  void add(DType dtype, void const* result, std::size_t count) noexcept {
+    std::size_t const counted = (std::min)(count, left);
+    if (squares != nullptr) run.add(*squares, dtype, result, counted);
+    left -= counted;
+  }
+  /// No more come.
+  void end() noexcept {
+    if (squares != nullptr) run.end(*squares);
+  }
+};
+
+/// `sum_function`, with the squares of the results added while these are in the nearest cache.
+/// @par Cost  the sum's; squares take no memory traffic
+inline void sum_and_square(DType dtype,
+                           DType accumulate,
+                           void* out,
+                           void const* const* inputs,
+                           std::size_t first,
+                           int ranks,
+                           std::size_t count,
+                           Store store,
+                           SquaredSum& squared) noexcept {
+  constexpr std::size_t tile_elements = 2 * block;
+  alignas(detail::line_bytes) std::byte tile[tile_elements * sizeof(double)];
+  SumFunction const sum = sum_function(dtype, accumulate);
+  if (squared.squares == nullptr) return sum(out, inputs, first, ranks, count, store);
+  std::size_t const element = size_of(dtype);
+  bool const streaming = is_streaming(store, count * element);
+  auto* to = static_cast<std::byte*>(out);
+  for (std::size_t done = 0; done < count; done += tile_elements) {
+    std::size_t const now = (std::min)(tile_elements, count - done);
+    std::byte* const result = streaming ? tile : to;
+    sum(result, inputs, first + done, ranks, now, Store::cached);
+    squared.add(dtype, result, now);
+    if (streaming) copy_streaming(to, tile, now * element);
+    to += now * element;
+  }
+  if (streaming) publish_streaming_stores();
+}
+
+}  // namespace zero::inline ZERO_NAMESPACE::kernel

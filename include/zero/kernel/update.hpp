@@ -16,7 +16,7 @@
 #include <cstdint>
 #include <utility>
 
-namespace zero::inline v0_1::kernel {
+namespace zero::inline ZERO_NAMESPACE::kernel {
 
 /// The arrays of one update, as the concept of a memory space has them.
 using zero::UpdateArrays;
@@ -36,10 +36,10 @@ inline constexpr std::size_t stream_threshold = std::size_t{2} << 20;
 /// Elements after which their narrow copy is written. Narrowing each at once would fill the
 /// processor's scheduler with instructions that wait for a division to end: the conversions would
 /// take twice as long as they do from the cache.
-inline constexpr std::size_t publish_chunk = 128;
+inline constexpr std::size_t cast_chunk = 128;
 
 /// What happens to the narrow copy of the parameters.
-enum class Publish : int { no, store, stream };
+enum class Cast : int { no, store, stream };
 
 /// Where a chunk of a gradient is read from: its array, or a widened copy.
 template <Isa I, class G>
@@ -66,7 +66,7 @@ class ChunkOfGradient<I, G> {
 
  private:
   bool by_processor_ = HalfBlocks<I>::usable();
-  alignas(64) float wide_[publish_chunk];
+  alignas(64) float wide_[cast_chunk];
 };
 
 /// Updates `tiles` whole tiles. The only body in which elements are updated: never inlined, cloned
@@ -83,7 +83,7 @@ void update_tiles(R const& rule,
                   float gradient_scale,
                   UpdateArrays<M, P, G, S, sizeof...(Index)> const& arrays,
                   std::size_t tiles,
-                  Publish publish,
+                  Cast cast,
                   std::index_sequence<Index...>) noexcept {
   using V = Pack<I>;
   // Copies, since for all the compiler knows a store to an array changes what a reference names.
@@ -93,8 +93,8 @@ void update_tiles(R const& rule,
   V const scale = gradient_scale;
   std::size_t const end = tiles * tile;
   ChunkOfGradient<I, G> chunk_of_gradient;
-  for (std::size_t chunk = 0; chunk < end; chunk += publish_chunk) {
-    std::size_t const stop = end - chunk < publish_chunk ? end : chunk + publish_chunk;
+  for (std::size_t chunk = 0; chunk < end; chunk += cast_chunk) {
+    std::size_t const stop = end - chunk < cast_chunk ? end : chunk + cast_chunk;
     auto const* const gradient = chunk_of_gradient(a.gradient + chunk, stop - chunk);
     for (std::size_t begin = chunk; begin < stop; begin += tile) {
       prefetch<prefetch_distance * sizeof(M)>(a.master + begin);
@@ -113,16 +113,16 @@ void update_tiles(R const& rule,
       }
     }
     if constexpr (!std::same_as<M, P>) {
-      if (publish == Publish::no) continue;
+      if (cast == Cast::no) continue;
       if constexpr (in_half_blocks<I, P> && std::same_as<M, float>) {
         if (HalfBlocks<I>::usable()) {
-          bool const stream = publish == Publish::stream;
+          bool const stream = cast == Cast::stream;
           HalfBlocks<I>::narrow(a.parameter + chunk, a.master + chunk, stop - chunk, stream);
           continue;
         }
       }
       if constexpr (sizeof(P) == 2) {
-        if (publish == Publish::stream) {
+        if (cast == Cast::stream) {
           for (std::size_t i = chunk; i < stop; i += 2 * V::lanes) {
             V const low = V::load(a.master + i);
             V::stream(low, V::load(a.master + i + V::lanes), a.parameter + i);
@@ -176,8 +176,8 @@ void update(R const& rule,
             StepScalars const& scalars,
             float gradient_scale,
             UpdateArrays<M, P, G, S, K> const& arrays) noexcept {
-  static_assert(K == static_cast<std::size_t>(R::state_count),
-                "zero: the number of state arrays is not the rule's state_count");
+  static_assert(K == R::states.size(),
+                "zero: the number of state arrays is not that of the rule's states");
   constexpr std::make_index_sequence<K> states{};
   bool const separate = !std::same_as<M, P> && arrays.parameter != nullptr;
   std::size_t const tiles = arrays.count / detail::tile;
@@ -186,11 +186,11 @@ void update(R const& rule,
         reinterpret_cast<std::uintptr_t>(arrays.parameter) % Pack<I>::stream_alignment == 0;
     bool const stream =
         sizeof(P) == 2 && aligned && arrays.count * sizeof(P) >= detail::stream_threshold;
-    auto const publish = !separate ? detail::Publish::no
-                         : stream  ? detail::Publish::stream
-                                   : detail::Publish::store;
-    detail::update_tiles<I>(rule, scalars, gradient_scale, arrays, tiles, publish, states);
-    if (publish == detail::Publish::stream) Pack<I>::fence();
+    auto const cast = !separate ? detail::Cast::no
+                      : stream  ? detail::Cast::stream
+                                : detail::Cast::store;
+    detail::update_tiles<I>(rule, scalars, gradient_scale, arrays, tiles, cast, states);
+    if (cast == detail::Cast::stream) Pack<I>::fence();
   }
   std::size_t const done = tiles * detail::tile;
   std::size_t const rest = arrays.count - done;
@@ -208,11 +208,11 @@ void update(R const& rule,
   tail.master = static_cast<M*>(padded.master);
   tail.parameter = static_cast<P*>(padded.parameter);
   tail.gradient = static_cast<G const*>(padded.gradient);
-  auto const publish = separate ? detail::Publish::store : detail::Publish::no;
-  detail::update_tiles<I>(rule, scalars, gradient_scale, tail, 1, publish, states);
+  auto const cast = separate ? detail::Cast::store : detail::Cast::no;
+  detail::update_tiles<I>(rule, scalars, gradient_scale, tail, 1, cast, states);
   Tile::empty(padded.master, arrays.master + done, rest);
   if (separate) Tile::empty(padded.parameter, arrays.parameter + done, rest);
   for (std::size_t i = 0; i != K; ++i) Tile::empty(padded.state[i], arrays.state[i] + done, rest);
 }
 
-}  // namespace zero::inline v0_1::kernel
+}  // namespace zero::inline ZERO_NAMESPACE::kernel

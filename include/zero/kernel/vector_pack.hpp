@@ -19,7 +19,7 @@
 #include <emmintrin.h>
 #endif
 
-namespace zero::inline v0_1::kernel {
+namespace zero::inline ZERO_NAMESPACE::kernel {
 
 namespace detail {
 /// Vector types by lanes. Spelled out, since g++ takes a vector whose size depends on a template
@@ -395,4 +395,4 @@ class VectorPack {
   Floats floats_;
 };
 
-}  // namespace zero::inline v0_1::kernel
+}  // namespace zero::inline ZERO_NAMESPACE::kernel

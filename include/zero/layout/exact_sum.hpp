@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <limits>
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_NAMESPACE {
 
 /// The exact sum of any number of finite doubles, in a fixed number of bits.
 ///
@@ -133,7 +133,7 @@ class ExactSum {
   static constexpr std::size_t not_finite = word_count - 1;
   static constexpr std::uint64_t digit_mask = 0xffffffffu;
   static constexpr std::int64_t growth = std::int64_t{1} << 33;  ///< of a word by an addition
-  static_assert(max_pending < std::numeric_limits<std::int64_t>::max() / growth,
+  static_assert(max_pending < (std::numeric_limits<std::int64_t>::max)() / growth,
                 "zero: a word could overflow before its carry");
   static_assert(max_ranks < max_pending, "zero: the words of all ranks could overflow");
 
@@ -196,4 +196,4 @@ class ExactSum {
   std::int64_t pending_ = 0;
 };
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

@@ -9,13 +9,14 @@
 #pragma once
 
 #include "zero/base/bytes.hpp"
+#include "zero/base/config.hpp"
 #include "zero/layout/sharding.hpp"
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_NAMESPACE {
 
 namespace detail {
 
@@ -186,4 +187,4 @@ inline constexpr std::uint64_t billion = 1'000'000'000;
 
 }  // namespace paper
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

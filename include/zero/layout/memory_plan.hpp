@@ -3,6 +3,7 @@
 #pragma once
 
 #include "zero/base/bytes.hpp"
+#include "zero/base/config.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/layout/sharding.hpp"
 
@@ -12,7 +13,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_NAMESPACE {
 
 /// What a piece of memory is for.
 enum class Role : std::uint8_t {
@@ -24,10 +25,11 @@ enum class Role : std::uint8_t {
   gather_pool,    ///< gathered parameters of the units in use
   staging,        ///< buckets on their way to or from lent or widened memory
   control,        ///< norm, loss scale and step count, where updates read them
+  communicator,   ///< staging and windows that the communicator holds, for all optimizers over it
 };
 
 /// Number of roles: the values of Role are [0, role_count).
-inline constexpr int role_count = 8;
+inline constexpr int role_count = 9;
 
 /// What plans and JSON call the role.
 [[nodiscard]] constexpr std::string_view name(Role role) noexcept {
@@ -40,6 +42,7 @@ inline constexpr int role_count = 8;
     case Role::gather_pool: return "gather_pool";
     case Role::staging: return "staging";
     case Role::control: return "control";
+    case Role::communicator: return "communicator";
   }
   return "unknown";
 }
@@ -64,36 +67,94 @@ struct StorageChoice {
   bool borrowed = false;            ///< the trainer lends parameters and gradients
   int prefetch = 1;                 ///< units gathered ahead
   std::uint64_t control_bytes = 0;  ///< of what a rank's steps keep beside arrays
+  std::uint64_t communicator_bytes = 0;  ///< that the communicator holds on a rank
 };
+
+/// How a rank holds each model state. Derived once from the choices, and read by plan, stations and
+/// text alike: what is planned is what is held by construction.
+struct StorageForm {
+  /// Full gradients, as the trainer adds to them.
+  enum class Gradients : std::uint8_t {
+    lent,   ///< in the trainer's memory
+    whole,  ///< of the whole model, in the library's
+    pooled  ///< of the units under way, in the library's
+  };
+  /// This rank's share of the reduced gradients.
+  enum class Reduced : std::uint8_t {
+    in_place,  ///< within the full ones
+    own,       ///< an array of its own, in the wire's dtype
+    sums       ///< an array of its own, in which micro-steps add up in the accumulate dtype
+  };
+  /// What forward and backward read.
+  enum class Parameters : std::uint8_t {
+    lent,   ///< the trainer's memory
+    whole,  ///< all of them, in the library's
+    share   ///< this rank's share
+  };
+  /// What a rank updates: masters and optimizer states are held for as much.
+  enum class Update : std::uint8_t {
+    whole,  ///< everything, as every rank does
+    share   ///< what it owns
+  };
+  /// How the full parameters follow an update.
+  enum class Refresh : std::uint8_t {
+    none,     ///< every rank has updated all of them
+    publish,  ///< owners send their share after the update
+    gather    ///< units are gathered before they are read
+  };
+
+  Gradients gradients{};    ///< full gradients
+  Reduced reduced{};        ///< the share of the reduced ones
+  Parameters parameters{};  ///< what the model reads
+  Update update{};          ///< what this rank updates
+  Refresh refresh{};        ///< how parameters follow
+};
+
+/// The form that the choices make.
+[[nodiscard]] constexpr StorageForm storage_form(StorageChoice const& choice) noexcept {
+  using Form = StorageForm;
+  Sharding const sharding = choice.sharding;
+  bool const whole = !sharding.gradients || choice.full_gradients;
+  StorageForm form;
+  form.gradients = choice.borrowed ? Form::Gradients::lent
+                   : whole         ? Form::Gradients::whole
+                                   : Form::Gradients::pooled;
+  form.reduced = choice.reduced_shard                       ? Form::Reduced::sums
+                 : form.gradients == Form::Gradients::whole ? Form::Reduced::in_place
+                                                            : Form::Reduced::own;
+  form.parameters = choice.borrowed       ? Form::Parameters::lent
+                    : sharding.parameters ? Form::Parameters::share
+                                          : Form::Parameters::whole;
+  form.update = sharding.optimizer ? Form::Update::share : Form::Update::whole;
+  form.refresh = sharding.parameters  ? Form::Refresh::gather
+                 : sharding.optimizer ? Form::Refresh::publish
+                                      : Form::Refresh::none;
+  return form;
+}
 
 /// Elements per kind of store; the allocation and the plan read the same numbers.
 struct StorageElements {
-  std::uint64_t parameters = 0;       ///< trainable ones
-  std::uint64_t frozen = 0;           ///< frozen ones, full-size on every rank
-  std::uint64_t full_gradients = 0;   ///< wire dtype
-  std::uint64_t shard_gradients = 0;  ///< wire dtype
-  std::uint64_t shard_sums = 0;       ///< accumulate dtype
-  std::uint64_t master = 0;           ///< wider parameters; 0 without a master
-  std::uint64_t state = 0;            ///< of one array
-  std::uint64_t gradient_slot = 0;    ///< of one slot of the gradient pool
-  std::uint64_t gradient_slots = 0;   ///< slots of the gradient pool
-  std::uint64_t tied_gradients = 0;   ///< full gradients of tied tensors, beside the slots
-  std::uint64_t gather_slot = 0;      ///< of one slot of the gather pool
-  std::uint64_t gather_slots = 0;     ///< slots of the gather pool
-  std::uint64_t staging_bytes = 0;    ///< of the largest use
-  std::uint64_t control_bytes = 0;    ///< whatever the model
+  std::uint64_t parameters = 0;          ///< trainable ones
+  std::uint64_t frozen = 0;              ///< frozen ones, full-size on every rank
+  std::uint64_t full_gradients = 0;      ///< wire dtype
+  std::uint64_t shard_gradients = 0;     ///< wire dtype
+  std::uint64_t shard_sums = 0;          ///< accumulate dtype
+  std::uint64_t master = 0;              ///< wider parameters; 0 without a master
+  std::uint64_t state = 0;               ///< of one array
+  std::uint64_t gradient_slot = 0;       ///< of one slot of the gradient pool
+  std::uint64_t gradient_slots = 0;      ///< slots of the gradient pool
+  std::uint64_t tied_gradients = 0;      ///< full gradients of tied tensors, beside the slots
+  std::uint64_t gather_slot = 0;         ///< of one slot of the gather pool
+  std::uint64_t gather_slots = 0;        ///< slots of the gather pool
+  std::uint64_t staging_bytes = 0;       ///< of the largest use
+  std::uint64_t control_bytes = 0;       ///< whatever the model
+  std::uint64_t communicator_bytes = 0;  ///< likewise
 };
 
 namespace detail {
 
 /// Reductions that may be under way at once: one fills while one travels.
 inline constexpr std::uint64_t reductions_in_flight = 2;
-
-[[nodiscard]] inline std::uint64_t largest_bucket(Partition const& partition) {
-  std::uint64_t largest = 0;
-  for (BucketSpan const& bucket : partition.buckets()) largest = std::max(largest, bucket.shard);
-  return largest * static_cast<std::uint64_t>(partition.world_size());
-}
 
 inline void size_gradient_pool(Partition const& partition, StorageElements& elements) {
   std::uint64_t untied = 0;
@@ -102,27 +163,20 @@ inline void size_gradient_pool(Partition const& partition, StorageElements& elem
       elements.tied_gradients += group.padded;
     } else if (group.padded > 0) {
       ++untied;
-      elements.gradient_slot = std::max(elements.gradient_slot, group.padded);
+      elements.gradient_slot = (std::max)(elements.gradient_slot, group.padded);
     }
   }
-  elements.gradient_slots = std::min(reductions_in_flight, untied);
-}
-
-/// Padded elements of everything a unit uses.
-[[nodiscard]] inline std::uint64_t unit_elements(Partition const& partition, int unit) {
-  std::uint64_t total = 0;
-  for (std::size_t const g : partition.groups_of(unit)) total += partition.groups()[g].padded;
-  return total;
+  elements.gradient_slots = (std::min)(reductions_in_flight, untied);
 }
 
 inline void size_gather_pool(Partition const& partition, int prefetch, StorageElements& elements) {
   std::uint64_t used = 0;
   for (int unit = 0; unit < partition.placement().unit_count(); ++unit) {
-    std::uint64_t const size = unit_elements(partition, unit);
+    std::uint64_t const size = partition.unit_elements(unit);
     if (size > 0) ++used;
-    elements.gather_slot = std::max(elements.gather_slot, size);
+    elements.gather_slot = (std::max)(elements.gather_slot, size);
   }
-  elements.gather_slots = std::min(static_cast<std::uint64_t>(prefetch) + 1, used);
+  elements.gather_slots = (std::min)(static_cast<std::uint64_t>(prefetch) + 1, used);
 }
 
 }  // namespace detail
@@ -133,38 +187,44 @@ inline void size_gather_pool(Partition const& partition, int prefetch, StorageEl
   if (choice.prefetch < 0) {
     fail(ErrorKind::invalid_argument, "the prefetch depth must be at least 0");
   }
-  Sharding const sharding = choice.sharding;
+  using Form = StorageForm;
+  StorageForm const form = storage_form(choice);
   std::uint64_t const full = partition.padded_elements();
   std::uint64_t const shard = partition.shard_elements();
   StorageElements elements;
   elements.control_bytes = choice.control_bytes;
-  if (!choice.borrowed) {
-    elements.parameters = sharding.parameters ? shard : full;
+  elements.communicator_bytes = choice.communicator_bytes;
+  if (form.parameters != Form::Parameters::lent) {
+    elements.parameters = form.parameters == Form::Parameters::share ? shard : full;
     elements.frozen = partition.placement().frozen_elements();
   }
-  std::uint64_t const updated = sharding.optimizer ? shard : full;
+  std::uint64_t const updated = form.update == Form::Update::share ? shard : full;
   elements.master = choice.bytes.master > 0 ? updated : 0;
   elements.state = choice.bytes.state_arrays > 0 ? updated : 0;
 
-  bool const keeps_full = !choice.borrowed && (!sharding.gradients || choice.full_gradients);
-  bool const pooled = !choice.borrowed && !keeps_full;
-  if (keeps_full) elements.full_gradients = full;
-  if (choice.reduced_shard) elements.shard_sums = shard;
-  if (!choice.reduced_shard && !keeps_full) elements.shard_gradients = shard;
-  if (pooled) detail::size_gradient_pool(partition, elements);
-  if (sharding.parameters) detail::size_gather_pool(partition, choice.prefetch, elements);
+  if (form.gradients == Form::Gradients::whole) elements.full_gradients = full;
+  if (form.gradients == Form::Gradients::pooled) detail::size_gradient_pool(partition, elements);
+  if (form.reduced == Form::Reduced::own) elements.shard_gradients = shard;
+  if (form.reduced == Form::Reduced::sums) elements.shard_sums = shard;
+  if (form.refresh == Form::Refresh::gather) {
+    detail::size_gather_pool(partition, choice.prefetch, elements);
+  }
 
   // The uses of staging never overlap in time: reductions are finished before a step begins.
-  std::uint64_t const bucket = detail::largest_bucket(partition);
-  auto const stage_bytes = [&](std::uint64_t count, std::uint64_t width) {
-    elements.staging_bytes = std::max(elements.staging_bytes, checked_mul(count, width));
+  std::uint64_t const bucket = partition.largest_bucket();
+  auto const stage_bytes = [&](bool used, std::uint64_t buckets, std::uint64_t width) {
+    if (!used) return;
+    elements.staging_bytes =
+        (std::max)(elements.staging_bytes, checked_mul(checked_mul(bucket, buckets), width));
   };
-  if (choice.borrowed) {
-    stage_bytes(checked_mul(bucket, detail::reductions_in_flight), choice.bytes.wire);
-  }
-  if (choice.borrowed && sharding.optimizer) stage_bytes(bucket, choice.bytes.parameter);
-  if (!sharding.optimizer && choice.reduced_shard) stage_bytes(bucket, choice.bytes.accumulate);
-  if (!sharding.optimizer && choice.borrowed) stage_bytes(bucket, choice.bytes.wire);
+  bool const shown = form.update == Form::Update::whole && form.reduced != Form::Reduced::in_place;
+  stage_bytes(
+      form.gradients == Form::Gradients::lent, detail::reductions_in_flight, choice.bytes.wire);
+  stage_bytes(form.parameters == Form::Parameters::lent && form.refresh == Form::Refresh::publish,
+              1,
+              choice.bytes.parameter);
+  stage_bytes(
+      shown, 1, form.reduced == Form::Reduced::sums ? choice.bytes.accumulate : choice.bytes.wire);
   return elements;
 }
 
@@ -212,7 +272,8 @@ class MemoryBytes {
       checked_mul(checked_mul(elements.gather_slot, elements.gather_slots), width.parameter);
   bytes[Role::staging] = elements.staging_bytes;
   bytes[Role::control] = elements.control_bytes;
+  bytes[Role::communicator] = elements.communicator_bytes;
   return bytes;
 }
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

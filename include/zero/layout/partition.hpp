@@ -6,48 +6,76 @@
 #include "zero/base/bytes.hpp"
 #include "zero/base/config.hpp"
 #include "zero/layout/placement.hpp"
+#include "zero/layout/range.hpp"
 #include "zero/layout/tensor.hpp"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
+#include <iterator>
 #include <string>
 #include <vector>
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_NAMESPACE {
 
-/// What is partitioned together and travels together.
-///
-/// Rank r owns elements [begin + r * shard, begin + (r + 1) * shard), of which those at or beyond
-/// begin + count are padding.
-struct BucketSpan {
-  std::uint64_t begin = 0;        ///< first element, in the logical space
-  std::uint64_t count = 0;        ///< elements without padding
-  std::uint64_t shard = 0;        ///< elements of one rank's share, a multiple of `block`
-  std::uint64_t shard_begin = 0;  ///< where the share begins in a rank's shard memory
-  int group = 0;                  ///< index into `groups()`
+/// What is partitioned together and travels together: one share of equal size for every rank, of
+/// which the last ones may be padding.
+class BucketSpan {
+ public:
+  /// Number of the bucket: an index into `Partition::buckets()`.
+  [[nodiscard]] std::size_t index() const noexcept { return index_; }
+  /// Index into `Partition::groups()`.
+  [[nodiscard]] std::size_t group() const noexcept { return group_; }
+  /// Elements of one rank's share, padding included: a multiple of `block`.
+  [[nodiscard]] std::size_t shard() const noexcept { return static_cast<std::size_t>(shard_); }
+  /// Elements of all shares, padding included.
+  [[nodiscard]] std::uint64_t padded() const noexcept { return shard_ * ranks_; }
+  /// Its elements, without padding.
+  [[nodiscard]] Range whole() const noexcept { return whole_; }
+  /// The elements that a rank owns, without padding; the last ranks may own none.
+  [[nodiscard]] Range share(int rank) const noexcept {
+    std::uint64_t const before = (std::min)(whole_.count(), offset_of(rank));
+    return {whole_.first() + before, (std::min)(shard_, whole_.count() - before)};
+  }
+
+  /// Where it begins in a padded full-size array.
+  [[nodiscard]] Place in_full() const noexcept { return in_full_; }
+  /// Where its share begins in an array of one rank's shares.
+  [[nodiscard]] Place in_shards() const noexcept { return in_shards_; }
+  /// Where it begins in the padded memory of its group.
+  [[nodiscard]] Place in_group() const noexcept { return in_group_; }
+  /// Where a rank's share begins within the bucket.
+  [[nodiscard]] Place part(int rank) const noexcept { return Place(offset_of(rank)); }
+
+ private:
+  friend Partition;
+  BucketSpan() = default;
+  [[nodiscard]] std::uint64_t offset_of(int rank) const noexcept {
+    return static_cast<std::uint64_t>(rank) * shard_;
+  }
+
+  std::size_t index_ = 0;
+  std::size_t group_ = 0;
+  std::uint64_t ranks_ = 1;
+  std::uint64_t shard_ = 0;
+  Range whole_{};
+  Place in_full_{};
+  Place in_shards_{};
+  Place in_group_{};
 };
 
 /// Tensors whose gradients are complete at the same time: one unit, several small neighbouring
 /// units, or the tensors that one set of units shares.
 struct Group {
-  std::uint64_t begin = 0;         ///< first element, in the logical space
-  std::uint64_t count = 0;         ///< elements without padding
-  std::uint64_t padded_begin = 0;  ///< where the group begins in a padded full-size array
-  std::uint64_t padded = 0;        ///< elements with padding: the sum of its buckets' N * shard
-  std::size_t first_bucket = 0;    ///< index into `buckets()`
-  std::size_t bucket_count = 0;    ///< buckets that follow each other
-  std::vector<int> units;          ///< units that use it, ascending
-  bool tied = false;               ///< tensors of one unit that other units use as well
-};
-
-/// A run of elements of one tensor that one rank owns in one bucket.
-struct Segment {
-  std::size_t tensor = 0;           ///< index into the described tensors
-  std::uint64_t tensor_offset = 0;  ///< first element, within the tensor
-  std::uint64_t range_offset = 0;   ///< first element, within the range that was asked for
-  std::uint64_t count = 0;          ///< elements of the run
+  Range range{};                    ///< its elements, without padding
+  Place in_full{};                  ///< where it begins in a padded full-size array
+  Place in_shards{};                ///< where its shares begin in an array of one rank's shares
+  std::uint64_t padded = 0;         ///< elements with padding: the sum of its buckets'
+  std::uint64_t largest_shard = 0;  ///< elements of one rank's share of its largest bucket
+  std::size_t first_bucket = 0;     ///< index into `buckets()`
+  std::size_t bucket_count = 0;     ///< buckets that follow each other
+  std::vector<int> units{};         ///< units that use it, ascending
+  bool tied = false;                ///< tensors of one unit that other units use as well
 };
 
 /// May small neighbouring units share a bucket?
@@ -69,6 +97,9 @@ struct PartitionOptions {
 /// Tensors lie in a logical element space in registration order; padding makes every bucket
 /// divisible by N. Where padding sits depends on N and on the bucket size; the logical space does
 /// not, which is why results cannot depend on them.
+///
+/// Buckets are arithmetic, not a table: all buckets of a group but its last are full.
+/// @par Cost  memory and time to construct: a few hundred bytes per tensor and group
 class Partition {
  public:
   /// @throws Error (invalid_argument) for a model or options that make no sense
@@ -80,7 +111,7 @@ class Partition {
     }
     auto const ranks = static_cast<std::uint64_t>(options.world_size);
     std::uint64_t const quantum = checked_mul(block, ranks);
-    bucket_elements_ = std::max(quantum, options.bucket_elements / quantum * quantum);
+    bucket_elements_ = (std::max)(quantum, options.bucket_elements / quantum * quantum);
     form_groups();
     for (Group& group : groups_) cut_into_buckets(group);
     order_reductions();
@@ -94,8 +125,32 @@ class Partition {
   [[nodiscard]] std::uint64_t bucket_elements() const noexcept { return bucket_elements_; }
   /// Groups in the order of the logical space.
   [[nodiscard]] std::vector<Group> const& groups() const noexcept { return groups_; }
-  /// Buckets in the order of the logical space.
-  [[nodiscard]] std::vector<BucketSpan> const& buckets() const noexcept { return buckets_; }
+  /// A bucket by its number in [0, `bucket_count()`), in the order of the logical space.
+  [[nodiscard]] BucketSpan bucket(std::size_t index) const noexcept {
+    auto const after = std::partition_point(
+        groups_.begin(), groups_.end(), [&](Group const& g) { return g.first_bucket <= index; });
+    Group const& group = *std::prev(after);
+    std::uint64_t const before = bucket_elements_ * (index - group.first_bucket);
+    auto const ranks = static_cast<std::uint64_t>(options_.world_size);
+    BucketSpan bucket;
+    bucket.index_ = index;
+    bucket.group_ = static_cast<std::size_t>(&group - groups_.data());
+    bucket.ranks_ = ranks;
+    bucket.whole_ = {group.range.first() + before,
+                     (std::min)(bucket_elements_, group.range.count() - before)};
+    bucket.shard_ = shard_of(bucket.whole_.count());
+    bucket.in_group_ = Place(before);
+    bucket.in_full_ = Place(group.in_full.offset() + before);
+    bucket.in_shards_ = Place(group.in_shards.offset() + before / ranks);
+    return bucket;
+  }
+  /// Buckets of the whole model.
+  [[nodiscard]] std::size_t bucket_count() const noexcept { return bucket_count_; }
+  /// Calls `visit(BucketSpan const&)` for all buckets, in the order of the logical space.
+  template <class Visit>
+  void for_each_bucket(Visit&& visit) const {
+    for (std::size_t b = 0; b < bucket_count_; ++b) visit(bucket(b));
+  }
   /// Groups in the order in which their gradients are complete in a backward pass.
   [[nodiscard]] std::vector<std::size_t> const& reduction_order() const noexcept {
     return reduction_order_;
@@ -110,28 +165,54 @@ class Partition {
   /// Elements of a full-size array, padding included: N times `shard_elements()`.
   [[nodiscard]] std::uint64_t padded_elements() const noexcept { return padded_elements_; }
 
-  /// Elements of a bucket that a rank owns, without padding; the last ranks may own none.
-  [[nodiscard]] std::uint64_t owned_count(BucketSpan const& bucket, int rank) const noexcept {
-    std::uint64_t const skipped = static_cast<std::uint64_t>(rank) * bucket.shard;
-    return skipped >= bucket.count ? 0 : std::min(bucket.shard, bucket.count - skipped);
+  /// Elements of the largest bucket, padding included; 0 if there is none.
+  [[nodiscard]] std::uint64_t largest_bucket() const noexcept {
+    std::uint64_t largest = 0;
+    for (Group const& group : groups_) largest = (std::max)(largest, group.largest_shard);
+    return largest * static_cast<std::uint64_t>(options_.world_size);
+  }
+  /// Elements of all groups that a unit uses, padding included.
+  [[nodiscard]] std::uint64_t unit_elements(int unit) const {
+    std::uint64_t total = 0;
+    for (std::size_t const g : groups_of(unit)) total += groups_[g].padded;
+    return total;
   }
 
-  /// Where a tensor begins in a padded full-size array.
-  [[nodiscard]] std::uint64_t padded_offset(std::size_t tensor) const noexcept {
-    TensorPlace const& place = placement_.places()[tensor];
-    Group const& group = groups_[group_of_cluster_[place.cluster]];
-    return group.padded_begin + (place.offset - group.begin);
+  /// Where a trainable tensor begins in the padded memory of its group.
+  [[nodiscard]] Place in_group(std::size_t tensor) const noexcept {
+    return Place(placement_.places()[tensor].offset - groups_[group_of(tensor)].range.first());
+  }
+  /// Where a trainable tensor begins in a padded full-size array.
+  [[nodiscard]] Place in_full(std::size_t tensor) const noexcept {
+    return Place(groups_[group_of(tensor)].in_full.offset() + in_group(tensor).offset());
+  }
+  /// Where a trainable tensor of a unit begins where the unit's groups lie one after the other.
+  [[nodiscard]] Place in_unit(int unit, std::size_t tensor) const {
+    return Place(group_in_unit(unit, group_of(tensor)) + in_group(tensor).offset());
+  }
+  /// Calls `visit(BucketSpan const&, Place)` for all buckets of a unit, with the place in memory in
+  /// which the unit's groups lie one after the other.
+  template <class Visit>
+  void for_each_bucket_of(int unit, Visit&& visit) const {
+    for (std::size_t const g : groups_of(unit)) {
+      std::uint64_t const before = group_in_unit(unit, g);
+      for (std::size_t i = 0; i < groups_[g].bucket_count; ++i) {
+        BucketSpan const at = bucket(groups_[g].first_bucket + i);
+        visit(at, Place(before + at.in_group().offset()));
+      }
+    }
   }
   /// Index of the group that holds a trainable tensor.
   [[nodiscard]] std::size_t group_of(std::size_t tensor) const noexcept {
     return group_of_cluster_[placement_.places()[tensor].cluster];
   }
 
-  /// Calls `visit(Segment const&)` for every run of trainable elements in [begin, begin + count) of
-  /// the logical space, in order; gaps between tensors are skipped.
+  /// Calls `visit(Segment const&)` for every run of trainable elements of a range, in order; gaps
+  /// between tensors are skipped.
   template <class Visit>
-  void for_each_segment(std::uint64_t begin, std::uint64_t count, Visit&& visit) const {
-    std::uint64_t const end = begin + count;
+  void for_each_segment(Range range, Visit&& visit) const {
+    std::uint64_t const begin = range.first();
+    std::uint64_t const end = begin + range.count();
     auto const& order = placement_.by_offset();
     auto const& places = placement_.places();
     auto at = std::partition_point(order.begin(), order.end(), [&](std::size_t tensor) {
@@ -139,9 +220,11 @@ class Partition {
     });
     for (; at != order.end() && places[*at].offset < end; ++at) {
       TensorPlace const& place = places[*at];
-      std::uint64_t const first = std::max(begin, place.offset);
-      std::uint64_t const last = std::min(end, place.offset + place.count);
-      if (first < last) visit(Segment{*at, first - place.offset, first - begin, last - first});
+      std::uint64_t const first = (std::max)(begin, place.offset);
+      std::uint64_t const last = (std::min)(end, place.offset + place.count);
+      if (first < last) {
+        visit(Segment{*at, Place(first - place.offset), Place(first - begin), last - first});
+      }
     }
   }
 
@@ -150,9 +233,9 @@ class Partition {
     if (options_.merge == Merge::freely) return bucket_elements_;
     std::uint64_t largest = 0;
     for (Cluster const& cluster : placement_.clusters()) {
-      if (!cluster.tied) largest = std::max(largest, cluster.count);
+      if (!cluster.tied) largest = (std::max)(largest, cluster.count);
     }
-    return std::min(bucket_elements_, largest);
+    return (std::min)(bucket_elements_, largest);
   }
 
   ZERO_COLD void form_groups() {
@@ -164,14 +247,14 @@ class Partition {
       Cluster const& cluster = clusters[c];
       bool const joins = options_.merge != Merge::never && !groups_.empty() && !cluster.tied &&
                          !groups_.back().tied &&
-                         cluster.begin + cluster.count - groups_.back().begin <= limit;
+                         cluster.begin + cluster.count - groups_.back().range.first() <= limit;
       if (!joins) {
         groups_.emplace_back();
-        groups_.back().begin = cluster.begin;
+        groups_.back().range = {cluster.begin, 0};
         groups_.back().tied = cluster.tied;
       }
       Group& group = groups_.back();
-      group.count = cluster.begin + cluster.count - group.begin;
+      group.range = {group.range.first(), cluster.begin + cluster.count - group.range.first()};
       group_of_cluster_[c] = groups_.size() - 1;
       for (int const unit : cluster.units) {
         group.units.push_back(unit);
@@ -180,24 +263,35 @@ class Partition {
     }
   }
 
+  /// Elements of one rank's share of so many.
+  [[nodiscard]] std::uint64_t shard_of(std::uint64_t count) const {
+    return round_up(ceil_div(count, static_cast<std::uint64_t>(options_.world_size)), block);
+  }
+
   void cut_into_buckets(Group& group) {
     auto const ranks = static_cast<std::uint64_t>(options_.world_size);
-    group.first_bucket = buckets_.size();
-    group.padded_begin = padded_elements_;
-    for (std::uint64_t done = 0; done < group.count;) {
-      BucketSpan bucket;
-      bucket.begin = group.begin + done;
-      bucket.count = std::min(bucket_elements_, group.count - done);
-      bucket.shard = round_up(ceil_div(bucket.count, ranks), block);
-      bucket.shard_begin = shard_elements_;
-      bucket.group = static_cast<int>(&group - groups_.data());
-      buckets_.push_back(bucket);
-      done += bucket.count;
-      shard_elements_ = checked_add(shard_elements_, bucket.shard);
-      padded_elements_ = checked_add(padded_elements_, checked_mul(bucket.shard, ranks));
+    std::uint64_t const full = group.range.count() / bucket_elements_;
+    std::uint64_t const rest = group.range.count() % bucket_elements_;
+    std::uint64_t const shards = checked_add(full * (bucket_elements_ / ranks), shard_of(rest));
+    group.first_bucket = bucket_count_;
+    group.bucket_count = static_cast<std::size_t>(full + (rest > 0 ? 1 : 0));
+    group.largest_shard = full > 0 ? bucket_elements_ / ranks : shard_of(rest);
+    group.padded = checked_mul(shards, ranks);
+    group.in_full = Place(padded_elements_);
+    group.in_shards = Place(shard_elements_);
+    bucket_count_ += group.bucket_count;
+    shard_elements_ = checked_add(shard_elements_, shards);
+    padded_elements_ = checked_add(padded_elements_, group.padded);
+  }
+
+  /// Where a group begins where the unit's groups lie one after the other.
+  [[nodiscard]] std::uint64_t group_in_unit(int unit, std::size_t group) const {
+    std::uint64_t before = 0;
+    for (std::size_t const g : groups_of(unit)) {
+      if (g == group) break;
+      before += groups_[g].padded;
     }
-    group.bucket_count = buckets_.size() - group.first_bucket;
-    group.padded = padded_elements_ - group.padded_begin;
+    return before;
   }
 
   void order_reductions() {
@@ -217,10 +311,10 @@ class Partition {
   std::uint64_t shard_elements_ = 0;
   std::uint64_t padded_elements_ = 0;
   std::vector<Group> groups_;
-  std::vector<BucketSpan> buckets_;
+  std::size_t bucket_count_ = 0;
   std::vector<std::size_t> reduction_order_;
   std::vector<std::size_t> group_of_cluster_;
   std::vector<std::vector<std::size_t>> unit_groups_;
 };
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

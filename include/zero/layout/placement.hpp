@@ -4,6 +4,7 @@
 
 #include "zero/base/bytes.hpp"
 #include "zero/base/config.hpp"
+#include "zero/base/number.hpp"
 #include "zero/layout/sort_indices.hpp"
 #include "zero/layout/tensor.hpp"
 
@@ -13,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_NAMESPACE {
 
 /// Granularity of ownership, in elements: vector loads, window registration, and the fixed blocks
 /// of the exact gradient norm all rely on it.
@@ -110,7 +111,11 @@ class Placement {
       if (tensor.unit < 0 || tensor.unit >= max_units) {
         refuse(tensor, {"has unit ", tensor.unit, ", outside [0, 2^20)"});
       }
-      unit_count_ = std::max(unit_count_, tensor.unit + 1);
+      detail::require_number(
+          {"learning_rate of tensor '", tensor.name, "'"}, tensor.learning_rate, 0.);
+      detail::require_number(
+          {"weight_decay of tensor '", tensor.name, "'"}, tensor.weight_decay, 0.);
+      unit_count_ = (std::max)(unit_count_, tensor.unit + 1);
       TensorPlace& place = places_[t];
       place.storage = t;
       place.count = element_count(tensor);
@@ -202,4 +207,4 @@ class Placement {
   std::uint64_t frozen_elements_ = 0;
 };
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

@@ -3,6 +3,8 @@
 #pragma once
 
 #include "zero/base/bytes.hpp"
+#include "zero/base/config.hpp"
+#include "zero/base/dtype.hpp"
 #include "zero/layout/memory_plan.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/layout/traffic_plan.hpp"
@@ -16,21 +18,33 @@
 #include <utility>
 #include <vector>
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_NAMESPACE {
 
 /// What a plan is asked about, beside the model and the policies.
 struct PlanOptions {
   int world_size = 1;             ///< ranks
   std::uint64_t micro_steps = 1;  ///< forward and backward passes in a step
+  /// Bytes that the communicator will hold on a rank: what its `planned_bytes` says, if it has one.
+  std::uint64_t communicator_bytes = 0;
 };
 
 /// What the policies in use call themselves.
 struct PlanNames {
-  std::string stage{};         ///< such as "Pos+g"
-  std::string precision{};     ///< such as "bf16"
-  std::string rule{};          ///< such as "AdamW"
-  std::string accumulation{};  ///< such as "none"
+  std::string stage{};                ///< such as "Pos+g"
+  std::string precision{};            ///< such as "bf16"
+  std::string rule{};                 ///< such as "AdamW"
+  std::string accumulation{};         ///< such as "none"
+  std::vector<std::string> states{};  ///< of the rule's state arrays, such as "exp_avg"
+  DType state_dtype = DType::f32;     ///< of their entries
   friend bool operator==(PlanNames const&, PlanNames const&) = default;
+};
+
+/// One array of optimizer states.
+struct StateArrayBytes {
+  std::string name{};        ///< as the rule calls it
+  DType dtype = DType::f32;  ///< of one entry
+  std::uint64_t bytes = 0;   ///< held by one rank
+  friend bool operator==(StateArrayBytes const&, StateArrayBytes const&) = default;
 };
 
 /// `TrafficElements` in bytes: gradients count in the wire's dtype, parameters in theirs.
@@ -52,17 +66,17 @@ struct TrafficBytes {
 /// Apart from pools, staging and control, `memory` is the paper's formula (`model_state_bytes`) for
 /// `trained_elements + padding_elements` parameters, plus the frozen ones.
 struct Plan {
-  int world_size = 1;                         ///< the paper's N_d
-  std::uint64_t trained_elements = 0;         ///< the paper's Ψ
-  std::uint64_t padding_elements = 0;         ///< of one full-size array, all ranks together
-  std::uint64_t frozen_elements = 0;          ///< alignment included
-  std::uint64_t micro_steps = 1;              ///< forward and backward passes that `traffic` counts
-  StorageChoice storage{};                    ///< what `memory` follows from
-  MemoryBytes memory{};                       ///< held from construction on
-  std::vector<std::uint64_t> state_arrays{};  ///< bytes of each state array; sum: `Role::state`
-  TrafficElements traffic{};                  ///< elements sent, padding included
-  TrafficBytes sent{};                        ///< the same in bytes
-  PlanNames names{};                          ///< what the policies call themselves
+  int world_size = 1;                  ///< the paper's N_d
+  std::uint64_t trained_elements = 0;  ///< the paper's Ψ
+  std::uint64_t padding_elements = 0;  ///< of one full-size array, all ranks together
+  std::uint64_t frozen_elements = 0;   ///< alignment included
+  std::uint64_t micro_steps = 1;       ///< forward and backward passes that `traffic` counts
+  StorageChoice storage{};             ///< what `memory` follows from
+  MemoryBytes memory{};                ///< held from construction on
+  std::vector<StateArrayBytes> state_arrays{};  ///< one by one; their sum is `Role::state`
+  TrafficElements traffic{};                    ///< elements sent, padding included
+  TrafficBytes sent{};                          ///< the same in bytes
+  PlanNames names{};                            ///< what the policies call themselves
 };
 
 /// The plan for a partition. Pure arithmetic: allocates nothing but the plan itself.
@@ -82,16 +96,20 @@ struct Plan {
   plan.micro_steps = micro_steps;
   plan.storage = storage;
   plan.memory = memory_bytes(elements, width);
-  plan.state_arrays.assign(static_cast<std::size_t>(width.state_arrays),
-                           checked_mul(elements.state, width.state));
+  for (std::string const& name : names.states) {
+    plan.state_arrays.push_back(
+        {name, names.state_dtype, checked_mul(elements.state, width.state)});
+  }
   plan.traffic = traffic_elements(partition, storage, micro_steps);
 
   // Where every rank updates everything, it is the reduced gradients that are published, in the
   // dtype in which they were kept.
-  std::uint64_t const kept = storage.reduced_shard ? width.accumulate : width.wire;
+  StorageForm const form = storage_form(storage);
+  std::uint64_t const kept =
+      form.reduced == StorageForm::Reduced::sums ? width.accumulate : width.wire;
   plan.sent.reduce = checked_mul(plan.traffic.reduce, width.wire);
-  plan.sent.publish =
-      checked_mul(plan.traffic.publish, storage.sharding.optimizer ? width.parameter : kept);
+  plan.sent.publish = checked_mul(
+      plan.traffic.publish, form.update == StorageForm::Update::share ? width.parameter : kept);
   plan.sent.gather = checked_mul(plan.traffic.gather, width.parameter);
   plan.names = std::move(names);
   // Refused here, not by whoever prints the plan.
@@ -152,9 +170,9 @@ class TextTable {
     std::size_t name_width = 0;
     std::array<std::size_t, columns> widths{};
     for (Row const& row : rows_) {
-      name_width = std::max(name_width, row.name.size());
+      name_width = (std::max)(name_width, row.name.size());
       for (std::size_t c = 0; c < columns; ++c) {
-        widths[c] = std::max(widths[c], row.cells[c].size());
+        widths[c] = (std::max)(widths[c], row.cells[c].size());
       }
     }
     std::string result;
@@ -186,26 +204,28 @@ class TextTable {
 }
 
 [[nodiscard]] inline std::string gradients_formula(Plan const& plan) {
-  StorageChoice const& choice = plan.storage;
-  bool const whole = !choice.borrowed && (!choice.sharding.gradients || choice.full_gradients);
-  std::string formula = whole ? array_formula(choice.bytes.wire, false) : "";
-  if (choice.reduced_shard) {
-    if (whole) formula += " + ";
-    formula += array_formula(choice.bytes.accumulate, true);
-  } else if (!whole) {
-    formula = array_formula(choice.bytes.wire, true);
+  ElementBytes const& width = plan.storage.bytes;
+  StorageForm const form = storage_form(plan.storage);
+  std::string formula;
+  if (form.gradients == StorageForm::Gradients::whole) formula = array_formula(width.wire, false);
+  if (form.reduced != StorageForm::Reduced::in_place) {
+    bool const sums = form.reduced == StorageForm::Reduced::sums;
+    formula +=
+        (formula.empty() ? "" : " + ") + array_formula(sums ? width.accumulate : width.wire, true);
   }
-  return choice.borrowed ? formula + ", full ones lent by the trainer" : formula;
+  bool const lent = form.gradients == StorageForm::Gradients::lent;
+  return lent ? formula + ", full ones lent by the trainer" : formula;
 }
 
 [[nodiscard]] inline std::string role_formula(Plan const& plan, Role role) {
-  StorageChoice const& choice = plan.storage;
-  ElementBytes const& width = choice.bytes;
-  bool const sharded = choice.sharding.optimizer;
+  ElementBytes const& width = plan.storage.bytes;
+  StorageForm const form = storage_form(plan.storage);
+  bool const sharded = form.update == StorageForm::Update::share;
   switch (role) {
     case Role::parameters: {
-      if (choice.borrowed) return "lent by the trainer";
-      std::string formula = array_formula(width.parameter, choice.sharding.parameters);
+      if (form.parameters == StorageForm::Parameters::lent) return "lent by the trainer";
+      std::string formula =
+          array_formula(width.parameter, form.parameters == StorageForm::Parameters::share);
       if (plan.frozen_elements == 0) return formula;
       return formula + " + " + std::to_string(width.parameter) + " per frozen element";
     }
@@ -218,6 +238,7 @@ class TextTable {
     case Role::gather_pool: return "the largest unit, times 1 + units gathered ahead";
     case Role::staging: return "buckets";
     case Role::control: return "norm, loss scale, step count";
+    case Role::communicator: return "shared by all optimizers over it";
   }
   return "";
 }
@@ -235,10 +256,11 @@ class TextTable {
     auto const role = static_cast<Role>(r);
     add(std::string(name(role)), plan.memory[role], role_formula(plan, role));
     if (role != Role::state) continue;
-    for (std::size_t array = 0; array < plan.state_arrays.size(); ++array) {
-      add("  array " + std::to_string(array),
-          plan.state_arrays[array],
-          array_formula(plan.storage.bytes.state, plan.storage.sharding.optimizer));
+    for (StateArrayBytes const& array : plan.state_arrays) {
+      add("  " + array.name,
+          array.bytes,
+          array_formula(plan.storage.bytes.state,
+                        storage_form(plan.storage).update == StorageForm::Update::share));
     }
   }
   add("total", total, "");
@@ -260,7 +282,7 @@ class TextTable {
   add("reduce",
       plan.traffic.reduce,
       plan.sent.reduce,
-      "Ψ(N-1)/N" + (plan.storage.reduced_shard ? steps : ""));
+      "Ψ(N-1)/N" + (storage_form(plan.storage).reduced == StorageForm::Reduced::sums ? steps : ""));
   add("publish", plan.traffic.publish, plan.sent.publish, "Ψ(N-1)/N");
   // What is used by one unit only is gathered twice; the rest are tied tensors used again.
   auto const ranks = static_cast<std::uint64_t>(plan.world_size);
@@ -310,4 +332,4 @@ class TextTable {
          detail::in_binary_units(plan.sent.total()) + ") a step";
 }
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

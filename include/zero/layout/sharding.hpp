@@ -2,7 +2,9 @@
 /// Which model states are partitioned: the three booleans every stage boils down to.
 #pragma once
 
-namespace zero::inline v0_1 {
+#include "zero/base/config.hpp"
+
+namespace zero::inline ZERO_NAMESPACE {
 
 /// Model states of which a rank keeps only its 1/N share. Each level includes the one before.
 struct Sharding {
@@ -17,4 +19,4 @@ struct Sharding {
   friend constexpr bool operator==(Sharding const&, Sharding const&) = default;
 };
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

@@ -2,12 +2,14 @@
 /// One sort for all lists of indices.
 #pragma once
 
+#include "zero/base/config.hpp"
+
 #include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <vector>
 
-namespace zero::inline v0_1::detail {
+namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// A comparison whose type is erased.
 struct IndexOrder {
@@ -31,4 +33,4 @@ void sort_indices(std::vector<std::size_t>& indices, Less const& less) {
                    }});
 }
 
-}  // namespace zero::inline v0_1::detail
+}  // namespace zero::inline ZERO_NAMESPACE::detail

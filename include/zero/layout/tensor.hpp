@@ -3,6 +3,7 @@
 #pragma once
 
 #include "zero/base/bytes.hpp"
+#include "zero/base/config.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -10,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_SHARED_NAMESPACE {
 
 /// One tensor of the model. In the flat element space units follow each other, and within a unit
 /// its tensors in registration order, those tied to other units first.
@@ -20,8 +21,8 @@ struct Tensor {
   /// What is gathered, and whose gradients are complete, together: usually a layer. Units are
   /// numbered from 0 in the order of the forward pass; numbers may be skipped.
   int unit = 0;
-  float weight_decay = 1.f;   ///< multiplies the rule's weight decay for this tensor
-  float learning_rate = 1.f;  ///< multiplies the learning rate for this tensor
+  float weight_decay = 1.f;   ///< times the rule's weight decay; finite and at least 0
+  float learning_rate = 1.f;  ///< times the learning rate; finite and at least 0
   /// A frozen tensor holds no gradient and no state, is never sharded and never travels.
   bool frozen = false;
   /// Name of an earlier tensor of the same shape whose memory this one shares, such as the
@@ -29,6 +30,10 @@ struct Tensor {
   /// be the same.
   std::string tied_to{};
 };
+
+}  // namespace zero::inline ZERO_SHARED_NAMESPACE
+
+namespace zero::inline ZERO_NAMESPACE {
 
 /// Number of elements of a tensor.
 /// @throws Error (invalid_argument) if the product of the shape does not fit in 64 bits
@@ -40,4 +45,4 @@ struct Tensor {
   return count;
 }
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

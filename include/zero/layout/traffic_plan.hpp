@@ -3,12 +3,13 @@
 #pragma once
 
 #include "zero/base/bytes.hpp"
+#include "zero/base/config.hpp"
 #include "zero/layout/memory_plan.hpp"
 #include "zero/layout/partition.hpp"
 
 #include <cstdint>
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_NAMESPACE {
 
 /// Elements one rank sends in one step, padding included.
 ///
@@ -34,18 +35,19 @@ struct TrafficElements {
   auto const peers = static_cast<std::uint64_t>(partition.world_size()) - 1;
   std::uint64_t const once = checked_mul(partition.shard_elements(), peers);
   TrafficElements traffic;
-  traffic.reduce = checked_mul(once, choice.reduced_shard ? micro_steps : 1);
-  if (!choice.sharding.parameters) {
+  StorageForm const form = storage_form(choice);
+  traffic.reduce = checked_mul(once, form.reduced == StorageForm::Reduced::sums ? micro_steps : 1);
+  if (form.refresh != StorageForm::Refresh::gather) {
     traffic.publish = once;
     return traffic;
   }
   std::uint64_t const passes = checked_mul(2, micro_steps);
   for (int unit = 0; unit < partition.placement().unit_count(); ++unit) {
     std::uint64_t const share =
-        detail::unit_elements(partition, unit) / static_cast<std::uint64_t>(partition.world_size());
+        partition.unit_elements(unit) / static_cast<std::uint64_t>(partition.world_size());
     traffic.gather = checked_add(traffic.gather, checked_mul(passes, share * peers));
   }
   return traffic;
 }
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

@@ -2,11 +2,12 @@
 /// Single precision throughout.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/concepts/precision.hpp"
 
 #include <string_view>
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_NAMESPACE {
 
 /// Everything in fp32; the parameters are their own master weights.
 struct Fp32 {
@@ -22,4 +23,4 @@ struct Fp32 {
 
 static_assert(Precision<Fp32>);
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

@@ -4,8 +4,9 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
+#include "zero/base/number.hpp"
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_NAMESPACE {
 
 /// Parameters of the dynamic loss scale. Construction of an optimizer refuses values out of range.
 /// A scale that stays what it is has `minimum` at `initial`, and a `growth` of 1.
@@ -29,6 +30,10 @@ class LossScale {
   ZERO_HOST_DEVICE constexpr explicit LossScale(LossScaleOptions options = {}) noexcept
       : options_(options), value_(options.initial) {}
 
+  /// Goes on from a value and a streak that another scale had.
+  constexpr LossScale(LossScaleOptions options, float value, int streak) noexcept
+      : options_(options), value_(value), streak_(streak) {}
+
   /// What the trainer multiplies its loss by.
   [[nodiscard]] ZERO_HOST_DEVICE constexpr float value() const noexcept { return value_; }
   /// Steps in a row without overflow, counted towards `growth_interval`.
@@ -40,11 +45,13 @@ class LossScale {
   [[nodiscard]] ZERO_HOST_DEVICE constexpr bool exhausted() const noexcept {
     return streak_ <= -options_.patience;
   }
+  /// Clean steps in a row; below 0, steps in a row that overflowed at the minimum.
+  [[nodiscard]] constexpr int streak() const noexcept { return streak_; }
   /// The parameters it was made with.
   [[nodiscard]] constexpr LossScaleOptions const& options() const noexcept { return options_; }
 
   /// Learns whether the step that used `value()` overflowed.
-  ZERO_HOST_DEVICE constexpr void update(bool overflow) noexcept {
+  ZERO_HOST_DEVICE constexpr void learn(bool overflow) noexcept {
     if (overflow) {
       if (value_ > options_.minimum) {
         value_ = value_ * options_.backoff;
@@ -66,30 +73,28 @@ class LossScale {
  private:
   LossScaleOptions options_;
   float value_;
-  int streak_ = 0;  // clean steps in a row; below zero, steps in a row that overflowed at minimum
+  int streak_ = 0;
 };
 
 namespace detail {
 
 /// @throws Error (invalid_argument) for the first option out of range
 ZERO_COLD inline void require_valid(LossScaleOptions const& options) {
-  // What is not a number meets none of these conditions. <cmath> would cost every translation unit
-  // more than all of this header.
-  auto const finite = [](float value) { return value - value == 0.f; };
   auto const require = [](bool valid, char const* text) {
     if (!valid) fail(ErrorKind::invalid_argument, {"the loss scale's ", text});
   };
-  require(options.minimum > 0.f && finite(options.minimum),
+  require(options.minimum > 0.f && is_finite(options.minimum),
           "minimum must be finite and greater than 0");
-  require(options.initial >= options.minimum && finite(options.initial),
+  require(options.initial >= options.minimum && is_finite(options.initial),
           "initial value must be finite and at least its minimum");
-  require(options.growth >= 1.f && finite(options.growth), "growth must be finite and at least 1");
+  require(options.growth >= 1.f && is_finite(options.growth),
+          "growth must be finite and at least 1");
   require(options.growth_interval >= 1, "growth_interval must be at least 1");
-  require(options.backoff > 0.f && options.backoff < 1.f,
+  require(is_finite(options.backoff) && options.backoff > 0.f && options.backoff < 1.f,
           "backoff must be greater than 0 and less than 1");
   require(options.patience >= 1, "patience must be at least 1");
 }
 
 }  // namespace detail
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

@@ -2,13 +2,14 @@
 /// 16-bit parameters and gradients over fp32 master weights and states.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/concepts/precision.hpp"
 #include "zero/precision/loss_scale.hpp"
 
 #include <concepts>
 #include <string_view>
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_NAMESPACE {
 
 /// Mixed precision: parameters and gradients in `Half`, sums, master weights and states in fp32.
 /// With `fp16` gradients carry a dynamic loss scale; bf16 has fp32's range and needs none.
@@ -33,4 +34,4 @@ struct Mixed {
 static_assert(Precision<Mixed<bf16>>);
 static_assert(Precision<Mixed<fp16>>);
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

@@ -9,7 +9,7 @@
 #include <array>
 #include <string_view>
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_NAMESPACE {
 
 /// Adagrad: steps that shrink with the sum of all squared gradients so far.
 ///
@@ -22,7 +22,8 @@ namespace zero::inline v0_1 {
 /// @par Source  Duchi, Hazan & Singer, JMLR 12 (2011), with a diagonal matrix
 struct Adagrad {
   static constexpr std::string_view name = "Adagrad";  ///< in fingerprints and reports
-  static constexpr int state_count = 1;                ///< the sum of squared gradients
+  /// The sum of squared gradients.
+  static constexpr std::array states{StateArray{"sum"}};
 
   float lr = 1e-2f;          ///< learning rate, unless a step brings its own
   float lr_decay = 0.f;      ///< the rate is divided by 1 + (t − 1) · lr_decay; 0 keeps it
@@ -34,7 +35,7 @@ struct Adagrad {
   [[nodiscard]] ZERO_HOST_DEVICE StepScalars scalars(long step,
                                                      float lr_now,
                                                      float lr_scale,
-                                                     float wd_scale) const {
+                                                     float wd_scale) const noexcept {
     double const slowdown =
         math::sum(1., static_cast<double>(step - 1) * static_cast<double>(lr_decay));
     return {.learning_rate = static_cast<float>(static_cast<double>(lr_now * lr_scale) / slowdown),
@@ -43,7 +44,7 @@ struct Adagrad {
 
   /// Updates an element or a pack of them; state[0] is s of the formula.
   template <class V>
-  ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V* state) const {
+  ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V* state) const noexcept {
     V const decayed = math::mul_add(s.weight_decay, p, g);
     state[0] = math::mul_add(decayed, decayed, state[0]);
     V const step = decayed / (math::sqrt(state[0]) + eps);
@@ -52,7 +53,10 @@ struct Adagrad {
 
   /// Every hyper-parameter by name; ranks compare them.
   [[nodiscard]] constexpr std::array<RuleField, 4> fields() const noexcept {
-    return {{{"lr", lr}, {"lr_decay", lr_decay}, {"weight_decay", weight_decay}, {"eps", eps}}};
+    return {{{"lr", lr, 0.},
+             {"lr_decay", lr_decay, 0.},
+             {"weight_decay", weight_decay, 0.},
+             {"eps", eps, 0.}}};
   }
 
   friend constexpr bool operator==(Adagrad const&, Adagrad const&) = default;
@@ -60,4 +64,4 @@ struct Adagrad {
 
 static_assert(DescribedRule<Adagrad>);
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

@@ -9,7 +9,7 @@
 #include <array>
 #include <string_view>
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_NAMESPACE {
 
 namespace detail {
 
@@ -28,7 +28,7 @@ struct AdamMoments {
 
   template <class R>
   [[nodiscard]] ZERO_HOST_DEVICE static StepScalars scalars(
-      R const& rule, long step, float lr_now, float lr_scale, float wd_scale) {
+      R const& rule, long step, float lr_now, float lr_scale, float wd_scale) noexcept {
     StepScalars s{.learning_rate = lr_now * lr_scale, .weight_decay = rule.weight_decay * wd_scale};
     // Rounded from fp64: in fp32, 1 - 0.999 is off by 5e-5 of itself.
     s.extra[beta1] = static_cast<float>(rule.beta1);
@@ -49,7 +49,7 @@ struct AdamMoments {
   ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static void update(StepScalars const& s,
                                                          V& p,
                                                          V const& g,
-                                                         V* state) {
+                                                         V* state) noexcept {
     state[0] = math::mul_add(s.extra[beta1], state[0], s.extra[rest1] * g);
     state[1] = math::mul_add(s.extra[beta2], state[1], (s.extra[rest2] * g) * g);
     V const denominator = math::sqrt(state[1]) + s.extra[floor];
@@ -70,7 +70,8 @@ struct AdamMoments {
 /// @par Source  Kingma & Ba, arXiv:1412.6980, algorithm 1
 struct Adam {
   static constexpr std::string_view name = "Adam";  ///< in fingerprints and reports
-  static constexpr int state_count = 2;  ///< running means of the gradient and of its square
+  /// Running means of the gradient and of its square.
+  static constexpr std::array states{StateArray{"exp_avg"}, StateArray{"exp_avg_sq"}};
 
   float lr = 1e-3f;          ///< learning rate, unless a step brings its own
   double beta1 = 0.9;        ///< share of itself the mean of the gradient keeps per step
@@ -84,24 +85,24 @@ struct Adam {
   [[nodiscard]] ZERO_HOST_DEVICE StepScalars scalars(long step,
                                                      float lr_now,
                                                      float lr_scale,
-                                                     float wd_scale) const {
+                                                     float wd_scale) const noexcept {
     return detail::AdamMoments::scalars(*this, step, lr_now, lr_scale, wd_scale);
   }
 
   /// Updates an element or a pack of them; state[0] is m and state[1] is v of the formula.
   template <class V>
-  ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V* state) const {
+  ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V* state) const noexcept {
     V const decayed = math::mul_add(s.weight_decay, p, g);
     detail::AdamMoments::update(s, p, decayed, state);
   }
 
   /// Every hyper-parameter by name; ranks compare them.
   [[nodiscard]] constexpr std::array<RuleField, 5> fields() const noexcept {
-    return {{{"lr", lr},
-             {"beta1", beta1},
-             {"beta2", beta2},
-             {"eps", eps},
-             {"weight_decay", weight_decay}}};
+    return {{{"lr", lr, 0.},
+             {"beta1", beta1, 0., 1.},
+             {"beta2", beta2, 0., 1.},
+             {"eps", eps, 0.},
+             {"weight_decay", weight_decay, 0.}}};
   }
 
   friend constexpr bool operator==(Adam const&, Adam const&) = default;
@@ -109,4 +110,4 @@ struct Adam {
 
 static_assert(DescribedRule<Adam>);
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

@@ -10,7 +10,7 @@
 #include <array>
 #include <string_view>
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_NAMESPACE {
 
 /// AdamW: Adam whose weight decay shrinks the parameter itself and does not pass through the
 /// moments.
@@ -24,7 +24,8 @@ namespace zero::inline v0_1 {
 /// @par Source  Loshchilov & Hutter, arXiv:1711.05101, algorithm 2 (with lr in front of the decay)
 struct AdamW {
   static constexpr std::string_view name = "AdamW";  ///< in fingerprints and reports
-  static constexpr int state_count = 2;  ///< running means of the gradient and of its square
+  /// Running means of the gradient and of its square.
+  static constexpr std::array states{StateArray{"exp_avg"}, StateArray{"exp_avg_sq"}};
 
   float lr = 1e-3f;            ///< learning rate, unless a step brings its own
   double beta1 = 0.9;          ///< share of itself the mean of the gradient keeps per step
@@ -38,13 +39,13 @@ struct AdamW {
   [[nodiscard]] ZERO_HOST_DEVICE StepScalars scalars(long step,
                                                      float lr_now,
                                                      float lr_scale,
-                                                     float wd_scale) const {
+                                                     float wd_scale) const noexcept {
     return detail::AdamMoments::scalars(*this, step, lr_now, lr_scale, wd_scale);
   }
 
   /// Updates an element or a pack of them; state[0] is m and state[1] is v of the formula.
   template <class V>
-  ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V* state) const {
+  ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V* state) const noexcept {
     // p − (lr·wd)·p and not p·(1 − lr·wd): that factor has few digits left of a small decay.
     p = math::mul_add(-(s.learning_rate * s.weight_decay), p, p);
     detail::AdamMoments::update(s, p, g, state);
@@ -52,11 +53,11 @@ struct AdamW {
 
   /// Every hyper-parameter by name; ranks compare them.
   [[nodiscard]] constexpr std::array<RuleField, 5> fields() const noexcept {
-    return {{{"lr", lr},
-             {"beta1", beta1},
-             {"beta2", beta2},
-             {"eps", eps},
-             {"weight_decay", weight_decay}}};
+    return {{{"lr", lr, 0.},
+             {"beta1", beta1, 0., 1.},
+             {"beta2", beta2, 0., 1.},
+             {"eps", eps, 0.},
+             {"weight_decay", weight_decay, 0.}}};
   }
 
   friend constexpr bool operator==(AdamW const&, AdamW const&) = default;
@@ -64,4 +65,4 @@ struct AdamW {
 
 static_assert(DescribedRule<AdamW>);
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

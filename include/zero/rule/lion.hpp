@@ -9,7 +9,7 @@
 #include <array>
 #include <string_view>
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_NAMESPACE {
 
 /// Lion: steps of one size, in the direction of the sign of a momentum; half of Adam's state.
 ///
@@ -22,7 +22,8 @@ namespace zero::inline v0_1 {
 /// @par Source  Chen et al., arXiv:2302.06675, program 1
 struct Lion {
   static constexpr std::string_view name = "Lion";  ///< in fingerprints and reports
-  static constexpr int state_count = 1;             ///< the momentum
+  /// The momentum.
+  static constexpr std::array states{StateArray{"exp_avg"}};
 
   float lr = 1e-4f;          ///< size of every step, unless a step brings its own
   double beta1 = 0.9;        ///< weight of the momentum against the gradient in the direction
@@ -34,7 +35,7 @@ struct Lion {
   [[nodiscard]] ZERO_HOST_DEVICE StepScalars scalars(long,
                                                      float lr_now,
                                                      float lr_scale,
-                                                     float wd_scale) const {
+                                                     float wd_scale) const noexcept {
     StepScalars s{.learning_rate = lr_now * lr_scale, .weight_decay = weight_decay * wd_scale};
     s.extra[b1] = static_cast<float>(beta1);
     s.extra[rest1] = static_cast<float>(1. - beta1);
@@ -45,7 +46,7 @@ struct Lion {
 
   /// Updates an element or a pack of them; state[0] is m of the formula.
   template <class V>
-  ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V* state) const {
+  ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V* state) const noexcept {
     V const direction = math::mul_add(s.extra[b1], state[0], s.extra[rest1] * g);
     p = math::mul_add(-(s.learning_rate * s.weight_decay), p, p);
     p = math::mul_add(-s.learning_rate, math::sign(direction), p);
@@ -54,7 +55,10 @@ struct Lion {
 
   /// Every hyper-parameter by name; ranks compare them.
   [[nodiscard]] constexpr std::array<RuleField, 4> fields() const noexcept {
-    return {{{"lr", lr}, {"beta1", beta1}, {"beta2", beta2}, {"weight_decay", weight_decay}}};
+    return {{{"lr", lr, 0.},
+             {"beta1", beta1, 0., 1.},
+             {"beta2", beta2, 0., 1.},
+             {"weight_decay", weight_decay, 0.}}};
   }
 
   friend constexpr bool operator==(Lion const&, Lion const&) = default;
@@ -65,4 +69,4 @@ struct Lion {
 
 static_assert(DescribedRule<Lion>);
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

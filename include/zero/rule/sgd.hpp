@@ -9,7 +9,7 @@
 #include <array>
 #include <string_view>
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_NAMESPACE {
 
 /// Gradient descent with momentum (no dampening) and coupled (L2) weight decay.
 ///
@@ -23,7 +23,8 @@ namespace zero::inline v0_1 {
 /// @par Source  Sutskever et al., "On the importance of initialization and momentum", ICML 2013
 struct Sgd {
   static constexpr std::string_view name = "SGD";  ///< in fingerprints and reports
-  static constexpr int state_count = 1;            ///< the momentum
+  /// The momentum.
+  static constexpr std::array states{StateArray{"momentum"}};
 
   float lr = 1e-3f;          ///< learning rate, unless a step brings its own
   float momentum = 0.9f;     ///< share of itself the momentum keeps per step
@@ -35,13 +36,13 @@ struct Sgd {
   [[nodiscard]] ZERO_HOST_DEVICE StepScalars scalars(long,
                                                      float lr_now,
                                                      float lr_scale,
-                                                     float wd_scale) const {
+                                                     float wd_scale) const noexcept {
     return {.learning_rate = lr_now * lr_scale, .weight_decay = weight_decay * wd_scale};
   }
 
   /// Updates an element or a pack of them; state[0] is m of the formula.
   template <class V>
-  ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V* state) const {
+  ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V* state) const noexcept {
     V const decayed = math::mul_add(s.weight_decay, p, g);
     state[0] = math::mul_add(momentum, state[0], decayed);
     V const direction = nesterov ? math::mul_add(momentum, state[0], decayed) : state[0];
@@ -50,9 +51,9 @@ struct Sgd {
 
   /// Every hyper-parameter by name; ranks compare them.
   [[nodiscard]] constexpr std::array<RuleField, 4> fields() const noexcept {
-    return {{{"lr", lr},
-             {"momentum", momentum},
-             {"weight_decay", weight_decay},
+    return {{{"lr", lr, 0.},
+             {"momentum", momentum, 0., 1.},
+             {"weight_decay", weight_decay, 0.},
              {"nesterov", nesterov ? 1. : 0.}}};
   }
 
@@ -63,7 +64,7 @@ struct Sgd {
 /// @par Cost  no state array
 struct PlainSgd {
   static constexpr std::string_view name = "plain SGD";  ///< in fingerprints and reports
-  static constexpr int state_count = 0;                  ///< there is no momentum to hold
+  static constexpr std::array<StateArray, 0> states{};   ///< there is no momentum to hold
 
   float lr = 1e-3f;          ///< learning rate, unless a step brings its own
   float weight_decay = 0.f;  ///< added to the gradient as weight_decay · p
@@ -73,19 +74,19 @@ struct PlainSgd {
   [[nodiscard]] ZERO_HOST_DEVICE StepScalars scalars(long,
                                                      float lr_now,
                                                      float lr_scale,
-                                                     float wd_scale) const {
+                                                     float wd_scale) const noexcept {
     return {.learning_rate = lr_now * lr_scale, .weight_decay = weight_decay * wd_scale};
   }
 
   /// Updates an element or a pack of them.
   template <class V>
-  ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V*) const {
+  ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V*) const noexcept {
     p = math::mul_add(-s.learning_rate, math::mul_add(s.weight_decay, p, g), p);
   }
 
   /// Every hyper-parameter by name; ranks compare them.
   [[nodiscard]] constexpr std::array<RuleField, 2> fields() const noexcept {
-    return {{{"lr", lr}, {"weight_decay", weight_decay}}};
+    return {{{"lr", lr, 0.}, {"weight_decay", weight_decay, 0.}}};
   }
 
   friend constexpr bool operator==(PlainSgd const&, PlainSgd const&) = default;
@@ -94,4 +95,4 @@ struct PlainSgd {
 static_assert(DescribedRule<Sgd>);
 static_assert(DescribedRule<PlainSgd>);
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

@@ -2,6 +2,7 @@
 /// Device memory, worked on in the order of a CUDA stream.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/concepts/space.hpp"
 #include "zero/device/queue.hpp"
 #include "zero/device/scope.hpp"
@@ -14,7 +15,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace zero::inline v0_1::space {
+namespace zero::inline ZERO_NAMESPACE::space {
 
 /// Memory of one device, and the trainer's stream, in which all work on it is enqueued.
 ///
@@ -31,8 +32,6 @@ class Cuda {
  public:
   static constexpr std::string_view name = "CUDA";  ///< of the space, for people
   static constexpr bool host_accessible = false;    ///< pointers are of the device
-  /// Stands for the device's arithmetic where ranks compare it: every multiply-add is fused.
-  static constexpr std::uint32_t instruction_set = 0x80000000u;
 
   /// Work goes to `stream`, which belongs to the device with that ordinal. Both are the trainer's
   /// and outlive the space and its copies.
@@ -93,6 +92,9 @@ class Cuda {
   /// Adds squares over blocks from x[0] on, each block's sum exactly: the host's bits.
   template <class T>
   void add_squares(ExactSum* sum, T const* x, std::size_t count) const;
+  /// Adds the hashes of elements at places from `first` on.
+  template <class T>
+  void add_hash(std::uint64_t* hash, T const* x, std::size_t count, std::uint64_t first) const;
   /// Calls `function()` once, on one thread of the device.
   template <class F>
   void call(F const& function) const;
@@ -115,15 +117,16 @@ class Cuda {
 
 static_assert(RecordingSpace<Cuda>);
 
-}  // namespace zero::inline v0_1::space
+}  // namespace zero::inline ZERO_NAMESPACE::space
 
 #if defined(__CUDACC__)
 #include "zero/device/call.cuh"
 #include "zero/device/elementwise.cuh"
+#include "zero/device/hash.cuh"
 #include "zero/device/norm.cuh"
 #include "zero/device/update.cuh"
 
-namespace zero::inline v0_1::space {
+namespace zero::inline ZERO_NAMESPACE::space {
 
 template <class To, class From>
 void Cuda::convert(To* out, From const* in, std::size_t count) const {
@@ -137,6 +140,10 @@ template <class T>
 void Cuda::add_squares(ExactSum* sum, T const* x, std::size_t count) const {
   device::add_squares(queue_, sum, x, count);
 }
+template <class T>
+void Cuda::add_hash(std::uint64_t* hash, T const* x, std::size_t count, std::uint64_t first) const {
+  device::add_hash(queue_, hash, x, count, first);
+}
 template <class F>
 void Cuda::call(F const& function) const {
   device::call(queue_, function);
@@ -149,9 +156,9 @@ void Cuda::update(R const& rule,
   device::update(queue_, rule, terms, rates, arrays);
 }
 
-}  // namespace zero::inline v0_1::space
+}  // namespace zero::inline ZERO_NAMESPACE::space
 #else
-namespace zero::inline v0_1::space {
+namespace zero::inline ZERO_NAMESPACE::space {
 
 /// False, for whatever a host compiler would need kernels for.
 template <class... T>
@@ -169,6 +176,10 @@ template <class T>
 void Cuda::add_squares(ExactSum*, T const*, std::size_t) const {
   static_assert(compiled_by_nvcc<T>, "zero: compile this file with nvcc");
 }
+template <class T>
+void Cuda::add_hash(std::uint64_t*, T const*, std::size_t, std::uint64_t) const {
+  static_assert(compiled_by_nvcc<T>, "zero: compile this file with nvcc");
+}
 template <class F>
 void Cuda::call(F const&) const {
   static_assert(compiled_by_nvcc<F>, "zero: compile this file with nvcc");
@@ -178,5 +189,5 @@ void Cuda::update(R const&, StepTerms const*, UpdateRates const&, Arrays const&)
   static_assert(compiled_by_nvcc<R, Arrays>, "zero: compile this file with nvcc");
 }
 
-}  // namespace zero::inline v0_1::space
+}  // namespace zero::inline ZERO_NAMESPACE::space
 #endif

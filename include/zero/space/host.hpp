@@ -2,10 +2,12 @@
 /// Host memory: where a communicator's buffers live and which kernels work on them.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/concepts/space.hpp"
 #include "zero/kernel/clear.hpp"
 #include "zero/kernel/convert.hpp"
 #include "zero/kernel/copy.hpp"
+#include "zero/kernel/hash.hpp"
 #include "zero/kernel/norm.hpp"
 #include "zero/kernel/update.hpp"
 #include "zero/layout/exact_sum.hpp"
@@ -14,14 +16,12 @@
 #include <cstdint>
 #include <string_view>
 
-namespace zero::inline v0_1::space {
+namespace zero::inline ZERO_NAMESPACE::space {
 
 /// Ordinary memory of the process. The optimizer reaches memory through these functions only.
 struct Host {
   static constexpr std::string_view name = "host";  ///< of the space, for people
   static constexpr bool host_accessible = true;     ///< any thread may follow pointers
-  /// Which instructions the kernels are compiled for.
-  static constexpr std::uint32_t instruction_set = kernel::native;
 
   /// Sets `bytes` bytes to zero.
   static void zero(void* memory, std::size_t bytes) noexcept { kernel::clear(memory, bytes); }
@@ -52,6 +52,14 @@ struct Host {
   static void add_squares(ExactSum* sum, T const* x, std::size_t count) noexcept {
     kernel::add_squares(*sum, x, count);
   }
+  /// Adds the hashes of elements at places from `first` on.
+  template <class T>
+  static void add_hash(std::uint64_t* hash,
+                       T const* x,
+                       std::size_t count,
+                       std::uint64_t first) noexcept {
+    kernel::add_hash(hash, x, count, first);
+  }
   /// Calls `function()`.
   template <class F>
   static void call(F const& function) noexcept {
@@ -75,4 +83,4 @@ struct Host {
 
 static_assert(MemorySpace<Host>);
 
-}  // namespace zero::inline v0_1::space
+}  // namespace zero::inline ZERO_NAMESPACE::space

@@ -1,5 +1,5 @@
 #include "trapped_space.hpp"
-#include "zero/comm/checked.hpp"
+#include "zero/comm/decorators/checked.hpp"
 #include "zero/comm/run_ranks.hpp"
 
 #include <doctest/doctest.h>

@@ -47,6 +47,15 @@ bool contains(std::string const& text, std::string const& part) {
   return text.find(part) != std::string::npos;
 }
 
+TEST_CASE("looking ends with the answer, and after a while without one") {
+  int asked = 0;
+  CHECK(zero::detail::look([&] { return ++asked == 10; }));
+  CHECK(asked == 10);
+  auto const start = std::chrono::steady_clock::now();
+  CHECK_FALSE(zero::detail::look([] { return false; }));
+  CHECK(std::chrono::steady_clock::now() - start >= zero::detail::looking);
+}
+
 TEST_CASE("InProcess: a group is as large as asked for, or refused") {
   auto const handles = InProcess::group(3);
   REQUIRE(handles.size() == 3);

@@ -25,11 +25,15 @@ using zero::ModelStates;
 /// A rule of a user's own, with more state than any of ours.
 struct FiveStates {
   static constexpr std::string_view name = "five states";
-  static constexpr int state_count = 5;
+  static constexpr std::array states{zero::StateArray{"s0"},
+                                     zero::StateArray{"s1"},
+                                     zero::StateArray{"s2"},
+                                     zero::StateArray{"s3"},
+                                     zero::StateArray{"s4"}};
   float lr = 1.f;
-  [[nodiscard]] zero::StepScalars scalars(long, float, float, float) const { return {}; }
+  [[nodiscard]] zero::StepScalars scalars(long, float, float, float) const noexcept { return {}; }
   template <class V>
-  void update(zero::StepScalars const&, V&, V const&, V*) const {}
+  void update(zero::StepScalars const&, V&, V const&, V*) const noexcept {}
   friend bool operator==(FiveStates const&, FiveStates const&) = default;
 };
 

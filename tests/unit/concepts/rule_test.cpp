@@ -24,28 +24,39 @@ struct Nameless : archetype::Rule {
 
 struct NotCompared {
   static constexpr std::string_view name = "x";
-  static constexpr int state_count = 0;
+  static constexpr std::array<zero::StateArray, 0> states{};
   float lr = 0.f;
-  [[nodiscard]] zero::StepScalars scalars(long, float, float, float) const { return {}; }
+  [[nodiscard]] zero::StepScalars scalars(long, float, float, float) const noexcept { return {}; }
   template <class V>
-  void update(zero::StepScalars const&, V&, V const&, V*) const {}
+  void update(zero::StepScalars const&, V&, V const&, V*) const noexcept {}
 };
 
 struct OtherScalars : archetype::Rule {
-  [[nodiscard]] float scalars(long, float, float, float) const { return 0.f; }
+  [[nodiscard]] float scalars(long, float, float, float) const noexcept { return 0.f; }
   friend bool operator==(OtherScalars const&, OtherScalars const&) = default;
 };
 
 struct UpdateReturns : archetype::Rule {
   template <class V>
-  V update(zero::StepScalars const&, V& p, V const&, V*) const {
+  V update(zero::StepScalars const&, V& p, V const&, V*) const noexcept {
     return p;
   }
   friend bool operator==(UpdateReturns const&, UpdateReturns const&) = default;
 };
 
+struct UpdateThrows : archetype::Rule {
+  template <class V>
+  void update(zero::StepScalars const&, V&, V const&, V*) const {}
+  friend bool operator==(UpdateThrows const&, UpdateThrows const&) = default;
+};
+
+struct ScalarsThrow : archetype::Rule {
+  [[nodiscard]] zero::StepScalars scalars(long, float, float, float) const { return {}; }
+  friend bool operator==(ScalarsThrow const&, ScalarsThrow const&) = default;
+};
+
 struct UpdateOfFloatOnly : archetype::Rule {
-  void update(zero::StepScalars const&, float&, float const&, float*) const {}
+  void update(zero::StepScalars const&, float&, float const&, float*) const noexcept {}
   friend bool operator==(UpdateOfFloatOnly const&, UpdateOfFloatOnly const&) = default;
 };
 
@@ -59,6 +70,8 @@ TEST_CASE("a rule is a regular value with a name, states, scalars and an element
   static_assert(!Rule<OtherScalars>);
   static_assert(!Rule<UpdateReturns>);
   static_assert(!Rule<UpdateOfFloatOnly>);
+  static_assert(!Rule<UpdateThrows>);
+  static_assert(!Rule<ScalarsThrow>);
   static_assert(!Rule<float>);
   CHECK(Rule<archetype::Rule>);
 }

@@ -72,7 +72,7 @@ std::uint32_t distance(float a, float b) {
 /// that a device has: one rounding per operation, and fused multiply-adds.
 template <class P, class G, class R>
 void check_rule(R const& rule, float master_tolerance) {
-  constexpr std::size_t k = R::state_count;
+  constexpr std::size_t k = R::states.size();
   auto master = numbers<float>(1);
   auto expected_master = master;
   std::vector<P> parameter(count), expected_parameter(count);
@@ -148,12 +148,12 @@ template <class To, class From>
 void check_conversion() {
   auto const in = numbers<From>(5, true);
   std::vector<To> out(count), expected(count);
-  for (std::size_t i = 0; i < count; ++i) out[i] = device::convert_element<To>(in[i]);
+  for (std::size_t i = 0; i < count; ++i) out[i] = device::Convert<To, From>{}(in[i]);
   zero::kernel::convert(expected.data(), in.data(), count);
   CHECK(same(out, expected));
   auto sums = numbers<To>(6);
   auto expected_sums = sums;
-  for (std::size_t i = 0; i < count; ++i) sums[i] = device::add_element(sums[i], in[i]);
+  for (std::size_t i = 0; i < count; ++i) sums[i] = device::Add<To, From>{}(sums[i], in[i]);
   zero::kernel::add(expected_sums.data(), in.data(), count);
   CHECK(same(sums, expected_sums));
 }

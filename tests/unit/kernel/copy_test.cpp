@@ -36,6 +36,20 @@ TEST_CASE("copy: every byte and none beside it, at any alignment") {
   }
 }
 
+TEST_CASE("copy: a little further within a page than the source, where it goes piece by piece") {
+  constexpr std::size_t page = 4096;
+  for (std::size_t const bytes : {1u, 1023u, 1024u, 1025u, 2048u, 4099u}) {
+    for (std::size_t const behind : {1u, 16u, 31u, 32u}) {
+      std::vector<std::byte> memory(4 * page);
+      for (std::size_t i = 0; i < bytes + 1; ++i) memory[i] = pattern(i);
+      std::byte* const to = memory.data() + 2 * page + behind;
+      zero::kernel::copy(to, memory.data(), bytes, Store::cached);
+      CHECK(std::memcmp(to, memory.data(), bytes) == 0);
+      CHECK(to[bytes] == std::byte{0});
+    }
+  }
+}
+
 TEST_CASE("copy: results from streaming_bytes on are right as well") {
   std::vector<std::byte> from(zero::kernel::streaming_bytes + 77);
   for (std::size_t i = 0; i < from.size(); ++i) from[i] = pattern(i);

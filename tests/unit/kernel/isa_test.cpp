@@ -8,14 +8,7 @@ namespace isa = zero::kernel::isa;
 using zero::kernel::native;
 
 TEST_CASE("the number of lanes and the instruction sets do not overlap") {
-  for (zero::kernel::Isa bit : {isa::sse2,
-                                isa::sse4,
-                                isa::avx,
-                                isa::avx2,
-                                isa::fma,
-                                isa::avx512,
-                                isa::f16c,
-                                isa::fast_math}) {
+  for (zero::kernel::Isa bit : {isa::sse2, isa::avx, isa::fma, isa::f16c}) {
     CHECK((bit & isa::lanes_mask) == 0);
     CHECK((bit & (bit - 1)) == 0);
   }
@@ -28,7 +21,7 @@ TEST_CASE("this unit has the instruction sets its flags name") {
 #if defined(__SSE2__)
   CHECK((native & isa::sse2) != 0);
 #endif
-#if defined(__FMA__)
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
   CHECK((native & isa::fma) != 0);
 #else
   CHECK((native & isa::fma) == 0);

@@ -25,13 +25,14 @@ using zero::fp16;
 /// Products and sums that a compiler may fuse in any of several ways.
 struct Careless {
   static constexpr std::string_view name = "careless";
-  static constexpr int state_count = 3;
+  static constexpr std::array states{
+      zero::StateArray{"s0"}, zero::StateArray{"s1"}, zero::StateArray{"s2"}};
   float lr = 0.1f;
-  [[nodiscard]] zero::StepScalars scalars(long, float lr_now, float, float) const {
+  [[nodiscard]] zero::StepScalars scalars(long, float lr_now, float, float) const noexcept {
     return {.learning_rate = lr_now};
   }
   template <class V>
-  void update(zero::StepScalars const& s, V& p, V const& g, V* state) const {
+  void update(zero::StepScalars const& s, V& p, V const& g, V* state) const noexcept {
     state[0] = state[0] * 0.9f + g * 0.1f;
     state[1] = state[1] * 0.99f + g * g * 0.01f - p * 0.001f;
     state[2] = state[2] + (g - state[2]) * 0.3f;
@@ -43,11 +44,11 @@ struct Careless {
 /// Adds the gradient to something: what a compiler likes to fuse with the scaling before it.
 struct Sum {
   static constexpr std::string_view name = "sum";
-  static constexpr int state_count = 0;
+  static constexpr std::array<zero::StateArray, 0> states{};
   float lr = 0.f;
-  [[nodiscard]] zero::StepScalars scalars(long, float, float, float) const { return {}; }
+  [[nodiscard]] zero::StepScalars scalars(long, float, float, float) const noexcept { return {}; }
   template <class V>
-  void update(zero::StepScalars const&, V& p, V const& g, V*) const {
+  void update(zero::StepScalars const&, V& p, V const& g, V*) const noexcept {
     p = p + g;
   }
   bool operator==(Sum const&) const = default;
@@ -58,7 +59,7 @@ constexpr float scale = 0x1.2345p-3f;
 /// All arrays of one update, as separate vectors, with canaries around every array.
 template <class R, class M, class P, class G>
 struct Buffers {
-  static constexpr auto states = static_cast<std::size_t>(R::state_count);
+  static constexpr auto states = R::states.size();
   static constexpr std::size_t margin = 40;
 
   explicit Buffers(std::size_t count) : size(count) {
@@ -231,7 +232,7 @@ TEST_CASE_TEMPLATE("a pack computes what a float computes",
     for (std::size_t i = data.margin; i < data.margin + count; ++i) {
       // volatile: a product the compiler cannot fuse into the rule
       float const volatile g = static_cast<float>(expected.gradient[i]) * scale;
-      std::array<float, T::state_count + 1> state{};
+      std::array<float, T::states.size() + 1> state{};
       for (std::size_t k = 0; k < data.states; ++k) state[k] = expected.state[k][i];
       rule.template update<float>(scalars, expected.master[i], float{g}, state.data());
       for (std::size_t k = 0; k < data.states; ++k) expected.state[k][i] = state[k];

@@ -287,6 +287,11 @@ TEST_CASE("control bytes are what the choice says, under every stage and for no 
   }
 }
 
+TEST_CASE("what a communicator holds is counted as it is told") {
+  StorageChoice const choice{.sharding = pos_g, .bytes = mixed_adam, .communicator_bytes = 4711};
+  CHECK(bytes_of(partition_of(even_model(), 4), choice)[Role::communicator] == 4711);
+}
+
 TEST_CASE("every role has a name of its own") {
   std::vector<std::string> names;
   for (int r = 0; r < zero::role_count; ++r) names.emplace_back(name(static_cast<Role>(r)));
@@ -297,7 +302,8 @@ TEST_CASE("every role has a name of its own") {
                                           "gradient_pool",
                                           "gather_pool",
                                           "staging",
-                                          "control"});
+                                          "control",
+                                          "communicator"});
 }
 
 }  // namespace memory_plan_test

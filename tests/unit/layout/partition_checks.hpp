@@ -42,23 +42,32 @@ inline void check_ownership(Partition const& partition) {
   std::uint64_t position = 0;
   bool in_order = true;
   bool from_the_front = true;
-  for (BucketSpan const& bucket : partition.buckets()) {
+  partition.for_each_bucket([&](BucketSpan const& bucket) {
     std::uint64_t owned = 0;
+    std::uint64_t end = bucket.whole().first();
     for (int rank = 0; rank < partition.world_size(); ++rank) {
-      std::uint64_t const begin = bucket.begin + static_cast<std::uint64_t>(rank) * bucket.shard;
-      std::uint64_t const count = partition.owned_count(bucket, rank);
-      owned += count;
-      partition.for_each_segment(begin, count, [&](Segment const& segment) {
-        std::uint64_t const at = placement.places()[segment.tensor].offset + segment.tensor_offset;
-        in_order = in_order && segment.count > 0 && at == begin + segment.range_offset &&
-                   at >= position && segment.range_offset + segment.count <= count;
-        position = at + segment.count;
-        from_the_front = from_the_front && segment.tensor_offset == visited[segment.tensor];
-        visited[segment.tensor] += segment.count;
+      zero::Range const share = bucket.share(rank);
+      in_order = in_order && share.first() == end && share.count() <= bucket.shard() &&
+                 bucket.part(rank).offset() == static_cast<std::uint64_t>(rank) * bucket.shard();
+      // Only what lies behind the model's end is padding.
+      in_order = in_order &&
+                 (share.count() == bucket.shard() ||
+                  share.first() + share.count() == bucket.whole().first() + bucket.whole().count());
+      end = share.first() + share.count();
+      owned += share.count();
+      partition.for_each_segment(share, [&](Segment const& piece) {
+        std::uint64_t const in_tensor = piece.in_tensor.offset();
+        std::uint64_t const in_range = piece.in_range.offset();
+        std::uint64_t const at = placement.places()[piece.tensor].offset + in_tensor;
+        in_order = in_order && piece.count > 0 && at == share.first() + in_range &&
+                   at >= position && in_range + piece.count <= share.count();
+        position = at + piece.count;
+        from_the_front = from_the_front && in_tensor == visited[piece.tensor];
+        visited[piece.tensor] += piece.count;
       });
     }
-    expect(owned == bucket.count);
-  }
+    expect(owned == bucket.whole().count());
+  });
   expect(in_order);
   expect(from_the_front);
   for (std::size_t t = 0; t < visited.size(); ++t) {
@@ -72,39 +81,73 @@ inline void check_buckets(Partition const& partition) {
   std::uint64_t padded = 0;
   std::size_t next = 0;
   std::uint64_t end = 0;
+  std::uint64_t largest = 0;
   for (std::size_t g = 0; g < partition.groups().size(); ++g) {
     Group const& group = partition.groups()[g];
-    expect(group.begin % block == 0);
-    expect(group.begin >= end);
-    end = group.begin + group.count;
+    expect(group.range.first() % block == 0);
+    expect(group.range.first() >= end);
+    end = group.range.first() + group.range.count();
     expect(group.first_bucket == next);
     next += group.bucket_count;
-    expect(group.padded_begin == padded);
+    expect(group.in_full.offset() == padded);
+    expect(group.in_shards.offset() == shards);
     std::uint64_t done = 0;
     for (std::size_t b = group.first_bucket; b < next; ++b) {
-      BucketSpan const& bucket = partition.buckets()[b];
-      expect(bucket.group == static_cast<int>(g));
-      expect(bucket.begin == group.begin + done);
-      expect(bucket.begin % block == 0);
-      expect(bucket.shard % block == 0);
-      expect(bucket.count > 0);
-      expect(bucket.count <= ranks * bucket.shard);
-      expect(ranks * bucket.shard - bucket.count < ranks * block);
-      expect(bucket.shard_begin == shards);
-      if (b + 1 < next) expect(bucket.count == partition.bucket_elements());
-      if (b + 1 < next) expect(bucket.shard * ranks == bucket.count);
-      expect(bucket.shard * ranks <= partition.bucket_elements());
-      done += bucket.count;
-      shards += bucket.shard;
-      padded += ranks * bucket.shard;
+      BucketSpan const bucket = partition.bucket(b);
+      std::uint64_t const count = bucket.whole().count();
+      expect(bucket.index() == b);
+      expect(bucket.group() == g);
+      expect(bucket.whole().first() == group.range.first() + done);
+      expect(bucket.whole().first() % block == 0);
+      expect(bucket.shard() % block == 0);
+      expect(count > 0);
+      expect(bucket.padded() == ranks * bucket.shard());
+      expect(count <= bucket.padded());
+      expect(bucket.padded() - count < ranks * block);
+      expect(bucket.in_shards().offset() == shards);
+      expect(bucket.in_full().offset() == padded);
+      expect(bucket.in_group().offset() == done);
+      if (b + 1 < next) expect(count == partition.bucket_elements());
+      if (b + 1 < next) expect(bucket.padded() == count);
+      expect(bucket.padded() <= partition.bucket_elements());
+      largest = largest < bucket.padded() ? bucket.padded() : largest;
+      done += count;
+      shards += bucket.shard();
+      padded += bucket.padded();
     }
-    expect(done == group.count);
-    expect(group.padded == padded - group.padded_begin);
+    expect(done == group.range.count());
+    expect(group.padded == padded - group.in_full.offset());
   }
-  expect(next == partition.buckets().size());
+  expect(largest == partition.largest_bucket());
+  expect(next == partition.bucket_count());
   expect(shards == partition.shard_elements());
   expect(padded == partition.padded_elements());
   expect(padded == ranks * shards);
+}
+
+/// A unit's groups lie one after the other, in the order in which its buckets are visited, and its
+/// tensors lie where its buckets bring them.
+inline void check_unit_memory(Partition const& partition, Model const& model) {
+  Placement const& placement = partition.placement();
+  std::vector<std::vector<std::size_t>> tensors(static_cast<std::size_t>(placement.unit_count()));
+  for (std::size_t t = 0; t < model.size(); ++t) {
+    bool const trained = !model[t].frozen && placement.places()[t].count > 0;
+    if (trained) tensors[static_cast<std::size_t>(model[t].unit)].push_back(t);
+  }
+  std::vector<std::uint64_t> begins(partition.groups().size(), 0);
+  for (int unit = 0; unit < placement.unit_count(); ++unit) {
+    std::uint64_t end = 0;
+    partition.for_each_bucket_of(unit, [&](BucketSpan const& bucket, zero::Place place) {
+      expect(place.offset() == end);
+      if (bucket.in_group().offset() == 0) begins[bucket.group()] = end;
+      end += bucket.padded();
+    });
+    expect(end == partition.unit_elements(unit));
+    for (std::size_t const t : tensors[static_cast<std::size_t>(unit)]) {
+      expect(partition.in_unit(unit, t).offset() ==
+             begins[partition.group_of(t)] + partition.in_group(t).offset());
+    }
+  }
 }
 
 /// Groups know their units, and a bucket stays inside one unit where it must.
@@ -119,10 +162,11 @@ inline void check_units(Partition const& partition, Model const& model, zero::Me
     Group const& group = partition.groups()[g];
     groups_of[static_cast<std::size_t>(model[t].unit)].push_back(g);
     units_of[g].push_back(model[t].unit);
-    expect(place.offset >= group.begin);
-    expect(place.offset + place.count <= group.begin + group.count);
-    expect(partition.padded_offset(t) == group.padded_begin + (place.offset - group.begin));
-    expect(partition.padded_offset(t) + place.count <= group.padded_begin + group.padded);
+    std::uint64_t const in_group = place.offset - group.range.first();
+    expect(place.offset >= group.range.first());
+    expect(in_group + place.count <= group.range.count());
+    expect(partition.in_group(t).offset() == in_group);
+    expect(partition.in_full(t).offset() == group.in_full.offset() + in_group);
   }
   auto const unique = [](auto values) {
     std::sort(values.begin(), values.end());
@@ -187,6 +231,7 @@ inline void check(Model const& model, std::uint64_t bucket_elements, int ranks, 
   check_ownership(partition);
   check_buckets(partition);
   check_units(partition, model, merge);
+  check_unit_memory(partition, model);
   check_reduction_order(partition);
   check_placement(partition, Placement(model));
 }

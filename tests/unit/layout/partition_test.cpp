@@ -107,7 +107,7 @@ TEST_CASE("models that hold nothing, or nothing to train, have an empty partitio
   for (Model const& model : {Model{}, frozen, Model{tensor(0, 0, 0), tensor(1, 0, 5)}}) {
     check_all_options(model);
     Partition const partition(model, {.world_size = 4});
-    CHECK(partition.buckets().empty());
+    CHECK(partition.bucket_count() == 0);
     CHECK(partition.padded_elements() == 0);
     CHECK(partition.shard_elements() == 0);
   }
@@ -129,11 +129,9 @@ TEST_CASE("units may be skipped, empty, or frozen only, among others") {
 TEST_CASE("the world may be larger than the model") {
   check_all_options({tensor(0, 1, 0)});
   Partition const partition({tensor(0, 1, 0)}, {.world_size = 64});
-  REQUIRE(partition.buckets().size() == 1);
-  CHECK(partition.owned_count(partition.buckets()[0], 0) == 1);
-  for (int rank = 1; rank < 64; ++rank) {
-    CHECK(partition.owned_count(partition.buckets()[0], rank) == 0);
-  }
+  REQUIRE(partition.bucket_count() == 1);
+  CHECK(partition.bucket(0).share(0).count() == 1);
+  for (int rank = 1; rank < 64; ++rank) CHECK(partition.bucket(0).share(rank).count() == 0);
   CHECK(partition.shard_elements() == block);
 }
 
@@ -154,8 +152,8 @@ TEST_CASE("a bucket's size does not depend on the model") {
   for (std::size_t const size : {std::size_t{1}, std::size_t{10'000}, std::size_t{100'000'000}}) {
     Partition const partition({tensor(0, size, 0)}, {.world_size = 4, .bucket_elements = 1 << 20});
     CHECK(partition.bucket_elements() == 1 << 20);
-    for (std::size_t b = 0; b + 1 < partition.buckets().size(); ++b) {
-      CHECK(partition.buckets()[b].count == 1 << 20);
+    for (std::size_t b = 0; b + 1 < partition.bucket_count(); ++b) {
+      CHECK(partition.bucket(b).whole().count() == 1 << 20);
     }
   }
 }
@@ -166,7 +164,7 @@ TEST_CASE("small neighbours share a bucket only where they may, and only if they
   Partition const merged(model, options);
   REQUIRE(merged.groups().size() == 2);
   CHECK(merged.groups()[0].units == std::vector<int>{0, 1, 2});
-  CHECK(merged.groups()[0].count == 1024 + 100);
+  CHECK(merged.groups()[0].range.count() == 1024 + 100);
   CHECK(merged.groups()[1].units == std::vector<int>{3});
   options.merge = zero::Merge::never;
   CHECK(Partition(model, options).groups().size() == 4);
@@ -198,23 +196,35 @@ TEST_CASE("a tie described in the last unit first is complete with the first uni
   check_all_options(model);
 }
 
-TEST_CASE("segments of any range are its trained elements, gaps left out") {
-  Model const model{tensor(0, 3, 0), tensor(1, 0, 0), tensor(2, 40, 0)};
-  Partition const partition(model, {.world_size = 1});
-  auto const segments = [&](std::uint64_t begin, std::uint64_t count) {
-    std::vector<std::array<std::uint64_t, 4>> found;
-    partition.for_each_segment(begin, count, [&](Segment const& segment) {
-      found.push_back({segment.tensor, segment.tensor_offset, segment.range_offset, segment.count});
+TEST_CASE("segments of a range are its trained elements, gaps left out") {
+  Model const model{tensor(0, 3, 0), tensor(1, 0, 0), tensor(2, 1010, 0), tensor(3, 9, 1)};
+  using Found = std::vector<std::array<std::uint64_t, 4>>;
+  auto const segments = [&](zero::BucketSpan const& bucket, Partition const& partition, int rank) {
+    Found found;
+    partition.for_each_segment(bucket.share(rank), [&](Segment const& piece) {
+      found.push_back(
+          {piece.tensor, piece.in_tensor.offset(), piece.in_range.offset(), piece.count});
     });
     return found;
   };
-  using Found = std::vector<std::array<std::uint64_t, 4>>;
-  CHECK(segments(0, 72) == Found{{0, 0, 0, 3}, {2, 0, 32, 40}});
-  CHECK(segments(2, 31) == Found{{0, 2, 0, 1}, {2, 0, 30, 1}});
-  CHECK(segments(3, 29).empty());
-  CHECK(segments(40, 1) == Found{{2, 8, 0, 1}});
-  CHECK(segments(0, 0).empty());
-  CHECK(segments(72, 100).empty());
+  Partition const partition(model, {.world_size = 3, .bucket_elements = 3 * block});
+  REQUIRE(partition.bucket_count() == 2);
+  CHECK(segments(partition.bucket(0), partition, 0) == Found{{0, 0, 0, 3}, {2, 0, 32, 480}});
+  CHECK(segments(partition.bucket(0), partition, 1) == Found{{2, 480, 0, 512}});
+  CHECK(segments(partition.bucket(0), partition, 2) == Found{{2, 992, 0, 18}});
+  CHECK(segments(partition.bucket(1), partition, 0) == Found{{3, 0, 0, 9}});
+  CHECK(segments(partition.bucket(1), partition, 1).empty());
+}
+
+TEST_CASE("planning 2^52 elements takes no time and no memory") {
+  std::clock_t const start = std::clock();
+  for (std::uint64_t const bucket_elements : {std::uint64_t{0}, std::uint64_t{25} << 18}) {
+    Partition const partition({tensor(0, std::size_t{1} << 52, 0)},
+                              {.world_size = 64, .bucket_elements = bucket_elements});
+    CHECK(partition.padded_elements() >= std::uint64_t{1} << 52);
+    CHECK(partition.bucket(partition.bucket_count() - 1).whole().count() > 0);
+  }
+  CHECK(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC < 0.1);
 }
 
 TEST_CASE("a hundred thousand tensors are partitioned in no time") {

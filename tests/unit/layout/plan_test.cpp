@@ -7,7 +7,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -33,7 +32,11 @@ constexpr Sharding pos_gp{.optimizer = true, .gradients = true, .parameters = tr
 constexpr ElementBytes mixed_adam{
     .parameter = 2, .wire = 2, .accumulate = 4, .master = 4, .state = 4, .state_arrays = 2};
 
-PlanNames const names{"Pos+g", "bf16", "AdamW", "none"};
+PlanNames const names{.stage = "Pos+g",
+                      .precision = "bf16",
+                      .rule = "AdamW",
+                      .accumulation = "none",
+                      .states = {"exp_avg", "exp_avg_sq"}};
 
 Partition partition_of(std::vector<Tensor> const& model, int ranks) {
   return Partition(model,
@@ -84,15 +87,25 @@ TEST_CASE("a plan is the paper's formula plus padding, frozen tensors, pools and
   }
 }
 
-TEST_CASE("state arrays are listed one by one and make up the state") {
-  for (std::uint64_t const arrays : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{3}}) {
+TEST_CASE("state arrays are listed by name and make up the state") {
+  for (std::size_t const arrays : {std::size_t{0}, std::size_t{1}, std::size_t{3}}) {
     ElementBytes bytes = mixed_adam;
     bytes.state_arrays = arrays;
-    Plan const plan = make_plan(partition_of(small_model(), 3), {pos, bytes}, names);
+    bytes.state = 2;
+    PlanNames stated = names;
+    stated.state_dtype = zero::DType::bf16;
+    stated.states.clear();
+    for (std::size_t k = 0; k < arrays; ++k) stated.states.push_back("s" + std::to_string(k));
+    Plan const plan = make_plan(partition_of(small_model(), 3), {pos, bytes}, stated);
     REQUIRE(plan.state_arrays.size() == arrays);
-    CHECK(std::accumulate(plan.state_arrays.begin(), plan.state_arrays.end(), std::uint64_t{0}) ==
-          plan.memory[Role::state]);
-    for (std::uint64_t const array : plan.state_arrays) CHECK(array == plan.state_arrays[0]);
+    std::uint64_t total = 0;
+    for (std::size_t k = 0; k < arrays; ++k) {
+      CHECK(plan.state_arrays[k] == zero::StateArrayBytes{stated.states[k],
+                                                          zero::DType::bf16,
+                                                          plan.memory[Role::state] / arrays});
+      total += plan.state_arrays[k].bytes;
+    }
+    CHECK(total == plan.memory[Role::state]);
   }
 }
 
@@ -128,12 +141,13 @@ parameters     2,130,120    2.0 MiB   21.4%  2Ψ + 2 per frozen element
 gradients        532,480  520.0 KiB    5.3%  2Ψ/N
 master         1,064,960    1.0 MiB   10.7%  4Ψ/N
 state          2,129,920    2.0 MiB   21.4%  8Ψ/N
-  array 0      1,064,960    1.0 MiB   10.7%  4Ψ/N
-  array 1      1,064,960    1.0 MiB   10.7%  4Ψ/N
+  exp_avg      1,064,960    1.0 MiB   10.7%  4Ψ/N
+  exp_avg_sq   1,064,960    1.0 MiB   10.7%  4Ψ/N
 gradient_pool  4,096,000    3.9 MiB   41.2%  the largest units under way, all tied ones
 gather_pool            0        0 B    0.0%
 staging                0        0 B    0.0%
 control                0        0 B    0.0%
+communicator           0        0 B    0.0%
 total          9,953,480    9.5 MiB  100.0%
 
 sent per rank and step   elements      bytes       %  formula

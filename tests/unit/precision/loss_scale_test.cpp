@@ -18,21 +18,21 @@ TEST_CASE("the loss scale starts at 2^16, doubles after 2000 clean steps, halves
   static_assert(options.growth_interval == 2000 && options.backoff == 0.5f);
   static_assert(options.minimum == 1.f && options.patience == 10);
   zero::LossScale scale;
-  for (int step = 0; step < 1999; ++step) scale.update(false);
+  for (int step = 0; step < 1999; ++step) scale.learn(false);
   CHECK(scale.value() == 65536.f);
-  scale.update(false);
+  scale.learn(false);
   CHECK(scale.value() == 131072.f);
-  for (int step = 0; step < 1999; ++step) scale.update(false);
-  scale.update(true);
+  for (int step = 0; step < 1999; ++step) scale.learn(false);
+  scale.learn(true);
   CHECK(scale.value() == 65536.f);
   CHECK(scale.clean_steps() == 0);
-  for (int step = 0; step < 40; ++step) scale.update(true);
+  for (int step = 0; step < 40; ++step) scale.learn(true);
   CHECK(scale.value() == 1.f);
 }
 
 TEST_CASE("the loss scale never grows to infinity, from where it could not come back") {
   zero::LossScale scale({.initial = 0x1p120f, .growth_interval = 1});
-  for (int step = 0; step < 100; ++step) scale.update(false);
+  for (int step = 0; step < 100; ++step) scale.learn(false);
   CHECK(scale.value() < 0x1p127f);
   CHECK(scale.value() >= 0x1p120f);
 }
@@ -40,12 +40,12 @@ TEST_CASE("the loss scale never grows to infinity, from where it could not come 
 TEST_CASE("overflows in a row at the minimum exhaust the scale, and count from one again") {
   LossScale scale({.initial = 4.f, .minimum = 2.f, .patience = 3});
   // That one was not at the minimum.
-  scale.update(true);
+  scale.learn(true);
   CHECK(scale.value() == 2.f);
   for (int time = 0; time < 4; ++time) {
     for (int overflows = 1; overflows <= 3; ++overflows) {
       CHECK(!(overflows > 1 && scale.exhausted()));
-      scale.update(true);
+      scale.learn(true);
       CHECK(scale.exhausted() == (overflows == 3));
       CHECK(scale.value() == 2.f);
       CHECK(scale.clean_steps() == 0);
@@ -56,18 +56,18 @@ TEST_CASE("overflows in a row at the minimum exhaust the scale, and count from o
 TEST_CASE("a clean step makes overflows at the minimum count from one again, and counts itself") {
   LossScale scale({.initial = 1.f, .growth_interval = 2, .patience = 2});
   for (int time = 0; time < 3; ++time) {
-    scale.update(true);
+    scale.learn(true);
     CHECK(!scale.exhausted());
-    scale.update(false);
+    scale.learn(false);
     CHECK(scale.clean_steps() == 1);
     CHECK(!scale.exhausted());
   }
-  scale.update(true);
-  scale.update(true);
+  scale.learn(true);
+  scale.learn(true);
   CHECK(scale.exhausted());
-  scale.update(false);
+  scale.learn(false);
   CHECK(!scale.exhausted());
-  scale.update(false);
+  scale.learn(false);
   CHECK(scale.value() == 2.f);
 }
 
@@ -75,11 +75,11 @@ TEST_CASE("a patience of 1 is exhausted at once, one of all integers is not in a
   LossScale hasty({.initial = 1.f, .patience = 1});
   CHECK(!hasty.exhausted());
   for (int time = 0; time < 3; ++time) {
-    hasty.update(true);
+    hasty.learn(true);
     CHECK(hasty.exhausted());
   }
   LossScale endless({.initial = 1.f, .patience = std::numeric_limits<int>::max()});
-  for (int step = 0; step < 100000; ++step) endless.update(true);
+  for (int step = 0; step < 100000; ++step) endless.learn(true);
   CHECK(!endless.exhausted());
 }
 
@@ -88,9 +88,9 @@ TEST_CASE("a scale that does not move stays what it is, and is exhausted like an
       .initial = 128.f, .growth = 1.f, .growth_interval = 1, .minimum = 128.f};
   zero::detail::require_valid(fixed);
   LossScale scale(fixed);
-  for (int step = 0; step < 10; ++step) scale.update(false);
+  for (int step = 0; step < 10; ++step) scale.learn(false);
   CHECK(scale.value() == 128.f);
-  for (int step = 0; step < 10; ++step) scale.update(true);
+  for (int step = 0; step < 10; ++step) scale.learn(true);
   CHECK(scale.value() == 128.f);
   CHECK(scale.exhausted());
 }

@@ -49,7 +49,7 @@ double worst_ulps(Rule const& rule,
                   Problem const& problem,
                   float lr_scale = 1.f,
                   float wd_scale = 1.f) {
-  constexpr auto states = static_cast<std::size_t>(Rule::state_count);
+  constexpr auto states = Rule::states.size();
   std::size_t const count = problem.parameters.size();
   auto parameters = problem.parameters;
   std::vector<double> exact(parameters.begin(), parameters.end());
@@ -102,7 +102,7 @@ double field(Rule const& rule, std::string_view name) {
 template <class Rule>
 bool zeros_stay_zeros(Rule const& rule) {
   float p = 0.f;
-  std::array<float, Rule::state_count + 1> state{};
+  std::array<float, Rule::states.size() + 1> state{};
   for (long t = 1; t <= 10; ++t) {
     rule.template update<float>(rule.scalars(t, rule.lr, 1.f, 1.f), p, 0.f, state.data());
     for (float s : state) {

@@ -38,7 +38,7 @@ TEST_CASE("PlainSgd is Sgd without momentum") {
     p -= static_cast<double>(rule.lr) * (g + static_cast<double>(rule.weight_decay) * p);
   };
   CHECK(worst_ulps(rule, expected, problem) <= 20.);
-  static_assert(zero::PlainSgd::state_count == 0);
+  static_assert(zero::PlainSgd::states.empty());
 }
 
 TEST_CASE("steps computed by hand") {

@@ -2,6 +2,7 @@
 /// Options that all ranks have to give alike.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/mpi/blocking.hpp"
 #include "zero/comm/mpi/library.hpp"
@@ -12,7 +13,7 @@
 #include <iterator>
 #include <vector>
 
-namespace zero::inline v0_1::mpi::detail {
+namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 /// Compares what the ranks want, before anything is done in which they would wait for each other if
 /// they differ. Collective over `comm`; blocks.
@@ -71,4 +72,4 @@ inline void agree_on_options(
   }
 }
 
-}  // namespace zero::inline v0_1::mpi::detail
+}  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

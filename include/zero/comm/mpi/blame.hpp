@@ -2,17 +2,18 @@
 /// Words for a wait that comes to nothing.
 #pragma once
 
-#include "zero/comm/failure.hpp"
+#include "zero/base/config.hpp"
 #include "zero/comm/mpi/exchange.hpp"
 #include "zero/comm/mpi/flight.hpp"
 #include "zero/comm/mpi/peers.hpp"
 #include "zero/comm/mpi/roll.hpp"
+#include "zero/comm/shared/failure.hpp"
 
 #include <algorithm>
 #include <cstdint>
 #include <string>
 
-namespace zero::inline v0_1::mpi::detail {
+namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 /// Finds out by what this rank has seen of its peers which of them keeps it waiting.
 class Blame {
@@ -52,7 +53,7 @@ class Blame {
   [[nodiscard]] std::uint64_t least_posted() const noexcept {
     std::uint64_t least = never;
     for (int peer = 0; peer < peers_->size(); ++peer) {
-      least = std::min(least, roll_->posted_by(peer));
+      least = (std::min)(least, roll_->posted_by(peer));
     }
     return least;
   }
@@ -83,4 +84,4 @@ class Blame {
   Flights* flights_;
 };
 
-}  // namespace zero::inline v0_1::mpi::detail
+}  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

@@ -2,6 +2,7 @@
 /// MPI's calls that return when other ranks make them too, up to a deadline.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/mpi/library.hpp"
 
@@ -16,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-namespace zero::inline v0_1::mpi::detail {
+namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 /// One rank's patience with the others, where MPI itself has none to offer.
 ///
@@ -108,7 +109,7 @@ class Blocking {
     Gathering<Words> const state{comm, size, mine};
     if (problem.empty()) return first_of(poll("MPI_Iallgather", state, state.start).all);
     // Others may be where they cannot hear of it. This rank knows enough.
-    auto const heard = poll("MPI_Iallgather", state, state.start, std::min(deadline_, patience));
+    auto const heard = poll("MPI_Iallgather", state, state.start, (std::min)(deadline_, patience));
     return heard == nullptr ? problem : first_of(heard->all);
   }
   /// A communicator of the library's own with the ranks of `comm`, whose errors are returned.
@@ -243,4 +244,4 @@ class Blocking {
   std::string complaint_;
 };
 
-}  // namespace zero::inline v0_1::mpi::detail
+}  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

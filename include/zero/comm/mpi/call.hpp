@@ -2,12 +2,13 @@
 /// What a rank tells its peers of a collective that it has started.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/concepts/communicator.hpp"
 
 #include <cstddef>
 #include <cstdint>
 
-namespace zero::inline v0_1::mpi::detail {
+namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 /// Collectives a rank may have under way; `start` blocks when there would be more.
 inline constexpr std::size_t ring_slots = 64;
@@ -60,4 +61,4 @@ struct Call {
           .bucket = op.bucket};
 }
 
-}  // namespace zero::inline v0_1::mpi::detail
+}  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

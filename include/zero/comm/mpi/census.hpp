@@ -2,13 +2,14 @@
 /// How many families of groups a process has, since they share its one MPI.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/mpi/blocking.hpp"
 #include "zero/comm/mpi/library.hpp"
 
 #include <mutex>
 
-namespace zero::inline v0_1::mpi::detail {
+namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 /// One family's entry among those of the process. MPI keeps the list, as an attribute of
 /// MPI_COMM_SELF, and throws it away in MPI_Finalize.
@@ -84,4 +85,4 @@ class Entry {
   bool entered_ = true;
 };
 
-}  // namespace zero::inline v0_1::mpi::detail
+}  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

@@ -2,6 +2,7 @@
 /// Messages between the ranks of a group: headers that announce calls, and chunks of data.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/comm/mpi/call.hpp"
 #include "zero/comm/mpi/family.hpp"
 #include "zero/comm/mpi/lane.hpp"
@@ -17,7 +18,7 @@
 #include <new>
 #include <vector>
 
-namespace zero::inline v0_1::mpi::detail {
+namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 /// Two chunks to and two from every peer, and one header from each. Chunks between ranks of a node
 /// lie in their window; MPI carries all others. All memory that MPI works on is the library's and
@@ -52,6 +53,7 @@ class Channels {
     memory_->staging.reset(new std::byte[chunks * chunk_]);
     memory_->headers_in.resize(ranks());
     memory_->headers_out.resize(ring_slots);
+    held_ = chunks * chunk_ + (ranks() + ring_slots) * sizeof(Call);
     for (int peer = 0; peer < peers.size(); ++peer) {
       if (peers.is_near(peer)) continue;
       receive_header(peer);
@@ -68,6 +70,12 @@ class Channels {
     cancel();
     if (!settled()) static_cast<void>(memory_.release());
   }
+  /// Bytes that `size` ranks without shared memory hold, each; fewer where some share memory.
+  [[nodiscard]] static constexpr std::size_t planned_bytes(int size, std::size_t chunk) noexcept {
+    auto const ranks = static_cast<std::size_t>(size);
+    return (ranks - 1) * 4 * chunk + (ranks + ring_slots) * sizeof(Call);
+  }
+  [[nodiscard]] std::size_t held() const noexcept { return held_; }
   /// MPI must not be called any more: whatever it holds stays its own.
   void forsake() noexcept { forsaken_ = true; }
 
@@ -291,7 +299,8 @@ class Channels {
   std::size_t chunk_;
   std::unique_ptr<Memory> memory_;
   std::vector<std::size_t> first_chunk_;  ///< in staging, by peer
-  bool by_messages_ = false;              ///< is any peer on another node?
+  std::size_t held_ = 0;
+  bool by_messages_ = false;  ///< is any peer on another node?
   bool forsaken_ = false;
   std::vector<MPI_Request> requests_;
   std::vector<MPI_Request> headers_out_;
@@ -305,4 +314,4 @@ class Channels {
   std::vector<std::uint8_t> header_here_;
 };
 
-}  // namespace zero::inline v0_1::mpi::detail
+}  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

@@ -2,6 +2,7 @@
 /// What the ranks of one node tell each other through shared memory.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/comm/mpi/call.hpp"
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-namespace zero::inline v0_1::mpi::detail {
+namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free,
               "zero: counters in shared memory must work between processes");
@@ -53,7 +54,7 @@ class Board {
   bool record(std::string_view text) noexcept {
     std::uint32_t empty = 0;
     if (!state_.compare_exchange_strong(empty, writing, std::memory_order_acq_rel)) return false;
-    length_ = static_cast<std::uint32_t>(std::min(text.size(), text_bytes));
+    length_ = static_cast<std::uint32_t>((std::min)(text.size(), text_bytes));
     std::memcpy(text_, text.data(), length_);
     state_.store(written, std::memory_order_release);
     return true;
@@ -100,4 +101,4 @@ struct alignas(64) Control {
   }
 };
 
-}  // namespace zero::inline v0_1::mpi::detail
+}  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "zero/base/bytes.hpp"
-#include "zero/comm/call_checks.hpp"
+#include "zero/base/config.hpp"
 #include "zero/comm/mpi/channels.hpp"
 #include "zero/comm/mpi/control.hpp"
 #include "zero/comm/mpi/flight.hpp"
@@ -11,6 +11,7 @@
 #include "zero/comm/mpi/native.hpp"
 #include "zero/comm/mpi/peers.hpp"
 #include "zero/comm/mpi/sources.hpp"
+#include "zero/comm/shared/call_checks.hpp"
 #include "zero/kernel/copy.hpp"
 #include "zero/kernel/reduce.hpp"
 
@@ -22,7 +23,7 @@
 #include <utility>
 #include <vector>
 
-namespace zero::inline v0_1::mpi::detail {
+namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 /// Bytes that went one way or another on this rank.
 struct Moved {
@@ -58,6 +59,10 @@ class Exchange {
     inputs_.reserve(index(peers.size()));
   }
 
+  /// Bytes for MPI's reductions.
+  [[nodiscard]] std::size_t held() const noexcept {
+    return native_ != nullptr ? native_->held() : 0;
+  }
   [[nodiscard]] Moved const& moved() const noexcept { return moved_; }
   void close() {
     if (native_ != nullptr) native_->close();
@@ -86,7 +91,7 @@ class Exchange {
           std::byte* const room = channels_->room_for(peer);
           if (room == nullptr) return moved;
           std::size_t const now =
-              std::min(channels_->chunk_bytes() / element, hop.part.count - pair.out);
+              (std::min)(channels_->chunk_bytes() / element, hop.part.count - pair.out);
           fill(room, flight, hop, pair.out_pass, pair.out, now);
           if (!board_->is_sound()) return moved;
           if (int const code = channels_->send_chunk(peer, flight.sequence, now * element);
@@ -148,7 +153,7 @@ class Exchange {
 
   /// MPI takes reductions in the order of the calls on every rank.
   bool reduce_by_library(Flight& flight, int& error) {
-    native_turn_ = std::max(native_turn_, flights_->oldest());
+    native_turn_ = (std::max)(native_turn_, flights_->oldest());
     while (native_turn_ < flight.sequence) {
       Flight const& before = flights_->at(native_turn_);
       if (!before.matched || (before.route.by_library && !before.received)) return false;
@@ -158,8 +163,12 @@ class Exchange {
     if (flight.at < flight.op.count) {
       if (!native_->advance(flight.op, flight.at, error)) return false;
       moved_.native += (flight.at - before) * size_of(flight.op.dtype);
+      flight.squared.add(
+          flight.op.dtype,
+          static_cast<std::byte*>(flight.op.recv) + before * size_of(flight.op.dtype),
+          flight.at - before);
     }
-    flight.received = flight.at == flight.op.count;
+    if (flight.at == flight.op.count) flight.receive_last();
     return true;
   }
 
@@ -169,7 +178,7 @@ class Exchange {
     std::size_t const element = size_of(flight.op.dtype);
     Transfer const own = transfer(flight.op, 0, rank, rank, peers_->size());
     if (flight.at == own.count) return end_pass(flight);
-    std::size_t now = std::min(part_bytes / element, own.count - flight.at);
+    std::size_t now = (std::min)(part_bytes / element, own.count - flight.at);
     for (int source = 0; source < peers_->size(); ++source) {
       if (!is_sent(flight, sources_->hop(flight, 0, source, rank), source, rank)) continue;
       if (in_turn_[index(source)] != flight.sequence) return false;
@@ -188,10 +197,9 @@ class Exchange {
       if (source != rank) (sent ? moved_.exchanged : moved_.direct) += now * element;
     }
     bool const stream = is_streaming(flight.op);
-    add_inputs(flight.op,
-               static_cast<std::byte*>(flight.op.recv) + (own.to + flight.at) * element,
-               now,
-               stream ? kernel::Store::streaming : kernel::Store::cached);
+    auto const store = stream ? kernel::Store::streaming : kernel::Store::cached;
+    auto* const out = static_cast<std::byte*>(flight.op.recv) + (own.to + flight.at) * element;
+    add_inputs(flight.op, out, now, store, flight.squared);
     flight.at += now;
     for (int source = 0; source < peers_->size(); ++source) {
       if (!is_sent(flight, sources_->hop(flight, 0, source, rank), source, rank)) continue;
@@ -214,7 +222,7 @@ class Exchange {
       std::size_t& at = flight.pairs[index(source)].in;
       if (at >= hop.part.count) continue;
       auto* const to = static_cast<std::byte*>(flight.op.recv) + (hop.part.to + at) * element;
-      std::size_t now = std::min(part_bytes / element, hop.part.count - at);
+      std::size_t now = (std::min)(part_bytes / element, hop.part.count - at);
       std::byte const* from = nullptr;
       if (is_sent(flight, hop, source, rank)) {
         std::size_t bytes = 0;
@@ -250,7 +258,7 @@ class Exchange {
   bool end_pass(Flight& flight) {
     kernel::publish_streaming_stores();
     if (flight.pass + 1 == passes(flight)) {
-      flight.received = true;
+      flight.receive_last();
       return true;
     }
     ++flight.pass;
@@ -279,13 +287,25 @@ class Exchange {
     for (int const rank : neighbours) {
       inputs_.push_back(sources_->seen(flight, {hop.part, rank}) + skip);
     }
-    add_inputs(flight.op, room, count, kernel::Store::cached);
+    kernel::SquaredSum none;
+    add_inputs(flight.op, room, count, kernel::Store::cached, none);
     moved_.node_sums += count * element;
   }
 
-  void add_inputs(Collective const& op, void* out, std::size_t count, kernel::Store store) const {
-    kernel::sum_function(op.dtype, op.accumulate)(
-        out, inputs_.data(), 0, static_cast<int>(inputs_.size()), count, store);
+  void add_inputs(Collective const& op,
+                  void* out,
+                  std::size_t count,
+                  kernel::Store store,
+                  kernel::SquaredSum& squared) const {
+    kernel::sum_and_square(op.dtype,
+                           op.accumulate,
+                           out,
+                           inputs_.data(),
+                           0,
+                           static_cast<int>(inputs_.size()),
+                           count,
+                           store,
+                           squared);
   }
 
   /// True if more chunks come from a source in one pass, the present one or a later one.
@@ -314,4 +334,4 @@ class Exchange {
   Moved moved_{};
 };
 
-}  // namespace zero::inline v0_1::mpi::detail
+}  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

@@ -2,13 +2,14 @@
 /// What a group shares with all groups split from it: one lock, one window, one fate.
 #pragma once
 
-#include "zero/comm/failure.hpp"
+#include "zero/base/config.hpp"
 #include "zero/comm/mpi/agreement.hpp"
 #include "zero/comm/mpi/blocking.hpp"
 #include "zero/comm/mpi/census.hpp"
 #include "zero/comm/mpi/library.hpp"
 #include "zero/comm/mpi/pool.hpp"
 #include "zero/comm/mpi/window.hpp"
+#include "zero/comm/shared/failure.hpp"
 
 #include <array>
 #include <atomic>
@@ -23,7 +24,7 @@
 #include <utility>
 #include <vector>
 
-namespace zero::inline v0_1::mpi::detail {
+namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 /// Tags on the library's own communicators.
 inline constexpr int header_tag = 1;
@@ -155,7 +156,7 @@ class Family {
   /// Ends the whole family and tells every rank; true if nothing had failed before.
   bool record(std::string text) {
     if (failed()) return false;
-    text.resize(std::min(text.size(), Board::text_bytes));
+    text.resize((std::min)(text.size(), Board::text_bytes));
     board().record(text);
     tell_other_nodes(text);
     return adopt(std::move(text));
@@ -282,4 +283,4 @@ class Family {
   std::atomic<bool> stop_{false};
 };
 
-}  // namespace zero::inline v0_1::mpi::detail
+}  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

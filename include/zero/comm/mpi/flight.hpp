@@ -3,15 +3,17 @@
 #pragma once
 
 #include "zero/base/bytes.hpp"
+#include "zero/base/config.hpp"
 #include "zero/comm/mpi/control.hpp"
 #include "zero/comm/mpi/route.hpp"
 #include "zero/concepts/communicator.hpp"
+#include "zero/kernel/reduce.hpp"
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-namespace zero::inline v0_1::mpi::detail {
+namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 /// Bytes of one source that are worked on between two looks at everything else under way.
 inline constexpr std::size_t part_bytes = 256 * KiB;
@@ -30,6 +32,7 @@ struct Flight {
   Route route{};
   std::byte const* send = nullptr;  ///< the send buffer, or its copy
   std::size_t at = 0;               ///< elements of a sum that are done
+  kernel::SquaredSum squared{};     ///< if squares are asked for
   int pass = 0;
   bool matched = false;    ///< all ranks have started it and agree
   bool received = false;   ///< the result is complete
@@ -42,10 +45,15 @@ struct Flight {
     sequence = number;
     op = what;
     route = {};
+    squared = {.squares = what.squares, .left = what.squares_count};
     at = 0;
     pass = 0;
     matched = received = told = complete = withdrawn = false;
     for (Pair& pair : pairs) pair = {};
+  }
+  void receive_last() {
+    received = true;
+    squared.end();
   }
 };
 
@@ -85,4 +93,4 @@ class Flights {
   std::uint64_t oldest_ = 0;
 };
 
-}  // namespace zero::inline v0_1::mpi::detail
+}  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

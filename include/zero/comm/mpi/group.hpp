@@ -2,9 +2,8 @@
 /// One rank's part in a group: starting collectives, waiting for them, noticing what goes wrong.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
-#include "zero/comm/call_checks.hpp"
-#include "zero/comm/failure.hpp"
 #include "zero/comm/mpi/blame.hpp"
 #include "zero/comm/mpi/channels.hpp"
 #include "zero/comm/mpi/exchange.hpp"
@@ -15,6 +14,8 @@
 #include "zero/comm/mpi/peers.hpp"
 #include "zero/comm/mpi/roll.hpp"
 #include "zero/comm/mpi/sources.hpp"
+#include "zero/comm/shared/call_checks.hpp"
+#include "zero/comm/shared/failure.hpp"
 #include "zero/kernel/copy.hpp"
 
 #include <chrono>
@@ -28,7 +29,7 @@
 #include <utility>
 #include <vector>
 
-namespace zero::inline v0_1::mpi::detail {
+namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 /// Takes a collective through its stations: announced, compared, moved, done here, done everywhere.
 class Group final : public Member {
@@ -125,7 +126,7 @@ class Group final : public Member {
   }
 
   /// This rank will start nothing more: peers that wait for it fail.
-  void leave(bool unwinding) noexcept {
+  void leave(int /*rank*/, bool unwinding) noexcept {
     Lock const lock(family_->mutex);
     if (!is_running()) return;
     if (!family_->withdrawn.empty()) {
@@ -206,6 +207,9 @@ class Group final : public Member {
     return result;
   }
 
+  [[nodiscard]] std::uint64_t held() const noexcept {
+    return window_->held() + channels_->held() + exchange_.held();
+  }
   [[nodiscard]] bool busy() const noexcept override { return !flights_.none(); }
 
   bool advance() override {
@@ -373,4 +377,4 @@ class Group final : public Member {
   std::uint64_t events_ = 0;  ///< counts what moved, so that a wait sees other threads' progress
 };
 
-}  // namespace zero::inline v0_1::mpi::detail
+}  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

@@ -2,11 +2,13 @@
 /// Chunks between two ranks of a node, through memory that both see.
 #pragma once
 
+#include "zero/base/config.hpp"
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 
-namespace zero::inline v0_1::mpi::detail {
+namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 /// Chunks that may be on their way from one rank to another.
 inline constexpr std::size_t chunks_under_way = 2;
@@ -40,4 +42,4 @@ struct alignas(64) Lane {
   }
 };
 
-}  // namespace zero::inline v0_1::mpi::detail
+}  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

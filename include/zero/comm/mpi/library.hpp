@@ -2,20 +2,30 @@
 /// Talking to the MPI library: its functions, its state, its errors, waiting for it.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
+#include "zero/base/number.hpp"
 #include "zero/comm/mpi/options.hpp"
+#include "zero/comm/shared/backoff.hpp"
 
+// Or mpi.h includes C++ bindings that the standard dropped, a second of the compiler's and a
+// library.
+#if !defined(OMPI_SKIP_MPICXX)
+#define OMPI_SKIP_MPICXX 1
+#endif
+#if !defined(MPICH_SKIP_MPICXX)
+#define MPICH_SKIP_MPICXX 1
+#endif
 #include <mpi.h>
 
-#include <algorithm>
 #include <chrono>
 #include <string>
 #include <string_view>
-#include <thread>
 
-namespace zero::inline v0_1::mpi::detail {
+namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 using Clock = std::chrono::steady_clock;
+using zero::detail::Backoff;
 
 /// True while MPI may be called.
 [[nodiscard]] inline bool is_running() noexcept {
@@ -48,32 +58,6 @@ inline void check(int code, char const* call) {
   return std::string(whole.substr(0, whole.find_first_of(",\n")));
 }
 
-/// Gives the processor away between two looks at what others do: at once at first, then for longer,
-/// at most 100 µs. To sleep takes 50 µs and more however short it is meant to be, so that it begins
-/// when others have been waited for as long as that.
-class Backoff {
- public:
-  void reset() noexcept { since_ = {}; }
-  void pause() {
-    auto const now = Clock::now();
-    if (since_ == Clock::time_point{}) {
-      since_ = now;
-      naps_ = 0;
-    }
-    if (now - since_ < yielding) {
-      std::this_thread::yield();
-      return;
-    }
-    int const shift = std::min(naps_++, 7);
-    std::this_thread::sleep_for(std::chrono::microseconds(std::min(1 << shift, 100)));
-  }
-
- private:
-  static constexpr std::chrono::microseconds yielding{150};
-  Clock::time_point since_{};  ///< when there was first nothing to do
-  int naps_ = 0;
-};
-
 /// @throws Error (invalid_argument) unless MPI is usable as the options want it
 inline void require_usable(MPI_Comm comm, Options const& options) {
   if (!is_running()) {
@@ -82,7 +66,7 @@ inline void require_usable(MPI_Comm comm, Options const& options) {
          "a communicator");
   }
   if (comm == MPI_COMM_NULL) fail(ErrorKind::invalid_argument, "the communicator is MPI_COMM_NULL");
-  if (!(options.deadline_s > 0 && options.deadline_s < 1e9)) {
+  if (!zero::detail::is_deadline(options.deadline_s)) {
     fail(ErrorKind::invalid_argument, "the deadline of an MPI group is not in (0, 1e9) s");
   }
   if (options.message_bytes < 8 || options.message_bytes > largest_message) {
@@ -101,4 +85,4 @@ inline void require_usable(MPI_Comm comm, Options const& options) {
   }
 }
 
-}  // namespace zero::inline v0_1::mpi::detail
+}  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

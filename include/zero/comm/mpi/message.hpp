@@ -3,6 +3,7 @@
 #pragma once
 
 #include "zero/base/bytes.hpp"
+#include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 
 #include <algorithm>
@@ -10,7 +11,7 @@
 #include <cstdint>
 #include <limits>
 
-namespace zero::inline v0_1::mpi::detail {
+namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 /// The largest message this library hands to MPI: some implementations multiply counts by sizes in
 /// an int.
@@ -20,7 +21,7 @@ inline constexpr std::size_t largest_message = std::size_t{1} << 30;
 /// @throws Error (invalid_argument) for a message beyond `limit` bytes: chunks must be cut before
 [[nodiscard]] inline int narrow_count(std::size_t count, std::size_t element, std::size_t limit) {
   std::uint64_t const bytes = checked_mul(count, element);
-  if (bytes > limit || bytes > static_cast<std::uint64_t>(std::numeric_limits<int>::max())) {
+  if (bytes > limit || bytes > static_cast<std::uint64_t>((std::numeric_limits<int>::max)())) {
     fail(ErrorKind::invalid_argument,
          {"a message of ", bytes, " bytes exceeds the limit of ", limit, " bytes for one message"});
   }
@@ -34,8 +35,8 @@ inline constexpr std::size_t largest_message = std::size_t{1} << 30;
                                                 int size) noexcept {
   constexpr std::size_t floor = 4 * KiB;
   std::size_t const peers = size > 1 ? static_cast<std::size_t>(size) - 1 : 1;
-  std::size_t const share = std::max(floor, budget / (4 * peers));
-  return std::max<std::size_t>(8, std::min({share, limit, largest_message}) / 8 * 8);
+  std::size_t const share = (std::max)(floor, budget / (4 * peers));
+  return std::max<std::size_t>(8, (std::min)({share, limit, largest_message}) / 8 * 8);
 }
 
-}  // namespace zero::inline v0_1::mpi::detail
+}  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

@@ -2,6 +2,7 @@
 /// MPI's own reductions, chunk by chunk.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/comm/mpi/library.hpp"
 #include "zero/comm/mpi/message.hpp"
 #include "zero/concepts/communicator.hpp"
@@ -13,7 +14,7 @@
 #include <cstring>
 #include <memory>
 
-namespace zero::inline v0_1::mpi::detail {
+namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 /// inout[i] += in[i], rounded to 16 bits: what MPI calls for types it does not know.
 template <DType Type>
@@ -29,10 +30,8 @@ class NativeReduction {
   NativeReduction(MPI_Comm comm, int size, Options const& options)
       : comm_(comm),
         size_(static_cast<std::size_t>(size)),
-        limit_(std::min(options.message_bytes, largest_message)),
-        // A block from each rank and the result; MPI may count all blocks as one message.
-        block_(std::max<std::size_t>(
-            8, std::min(options.exchange_bytes / (size_ + 1), limit_ / size_) / 8 * 8)),
+        limit_((std::min)(options.message_bytes, largest_message)),
+        block_(planned_bytes(options, size) / (size_ + 1)),
         memory_(new std::byte[block_ * (size_ + 1)]) {
     make(DType::bf16, add_for_mpi<DType::bf16>);
     make(DType::f16, add_for_mpi<DType::f16>);
@@ -44,12 +43,22 @@ class NativeReduction {
     if (request_ != MPI_REQUEST_NULL) static_cast<void>(memory_.release());
   }
 
+  /// Bytes of a block from each rank and the result. MPI may count all blocks as one message.
+  [[nodiscard]] static constexpr std::size_t planned_bytes(Options const& options,
+                                                           int size) noexcept {
+    auto const ranks = static_cast<std::size_t>(size);
+    std::size_t const limit = (std::min)(options.message_bytes, largest_message);
+    std::size_t const block = (std::min)(options.exchange_bytes / (ranks + 1), limit / ranks);
+    return (std::max<std::size_t>)(8, block / 8 * 8) * (ranks + 1);
+  }
+  [[nodiscard]] std::size_t held() const noexcept { return block_ * (size_ + 1); }
+
   /// Advances the sum of elements [at, ...) of a collective; `at` is moved behind what is done.
   /// True if something moved. Errors of MPI are left in `error`.
   bool advance(Collective const& op, std::size_t& at, int& error) {
     std::size_t const element = size_of(op.dtype);
     if (request_ == MPI_REQUEST_NULL) {
-      now_ = std::min(block_ / element, op.count - at);
+      now_ = (std::min)(block_ / element, op.count - at);
       bool const scatter = op.op == Op::reduce_scatter;
       auto const* const send = static_cast<std::byte const*>(op.send);
       for (std::size_t block = 0; block < (scatter ? size_ : 1); ++block) {
@@ -120,4 +129,4 @@ class NativeReduction {
   MPI_Op sums_[2] = {MPI_OP_NULL, MPI_OP_NULL};
 };
 
-}  // namespace zero::inline v0_1::mpi::detail
+}  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

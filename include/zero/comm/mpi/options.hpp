@@ -3,6 +3,7 @@
 #pragma once
 
 #include "zero/base/bytes.hpp"
+#include "zero/base/config.hpp"
 #include "zero/comm/mpi/message.hpp"
 
 #include <cstddef>
@@ -10,7 +11,7 @@
 #include <optional>
 #include <string>
 
-namespace zero::inline v0_1::mpi {
+namespace zero::inline ZERO_NAMESPACE::mpi {
 
 /// Sums are added in rank order in the accumulate dtype and rounded once: the bits of `InProcess`
 /// for the same ranks, whatever the transport. Between nodes every rank receives the others'
@@ -77,4 +78,4 @@ struct Transport {
   std::uint64_t native_bytes = 0;     ///< handed to MPI's own reductions
 };
 
-}  // namespace zero::inline v0_1::mpi
+}  // namespace zero::inline ZERO_NAMESPACE::mpi

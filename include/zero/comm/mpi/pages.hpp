@@ -3,6 +3,8 @@
 #pragma once
 
 #if defined(__linux__)
+#include "zero/base/config.hpp"
+
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -12,7 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace zero::inline v0_1::mpi::detail {
+namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 #if defined(__linux__) && defined(MADV_POPULATE_WRITE)
 /// Gets all pages of a range that lies in a mapping. Shared memory is a sparse file: where its file
@@ -34,4 +36,4 @@ namespace zero::inline v0_1::mpi::detail {
 }
 #endif
 
-}  // namespace zero::inline v0_1::mpi::detail
+}  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

@@ -2,6 +2,7 @@
 /// The ranks of a group as one of them sees them.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/comm/mpi/control.hpp"
 #include "zero/comm/mpi/topology.hpp"
 
@@ -11,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace zero::inline v0_1::mpi::detail {
+namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 /// Who is who, and whose memory this rank sees.
 class Peers {
@@ -61,4 +62,4 @@ class Peers {
   std::vector<std::byte*> pools_;
 };
 
-}  // namespace zero::inline v0_1::mpi::detail
+}  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

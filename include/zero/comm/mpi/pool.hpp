@@ -3,6 +3,7 @@
 #pragma once
 
 #include "zero/base/bytes.hpp"
+#include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/mpi/pages.hpp"
 #include "zero/concepts/memory.hpp"
@@ -15,7 +16,7 @@
 #include <new>
 #include <utility>
 
-namespace zero::inline v0_1::mpi {
+namespace zero::inline ZERO_NAMESPACE::mpi {
 
 namespace detail {
 
@@ -122,4 +123,4 @@ class SharedAllocator {
 
 static_assert(Allocator<SharedAllocator>);
 
-}  // namespace zero::inline v0_1::mpi
+}  // namespace zero::inline ZERO_NAMESPACE::mpi

@@ -2,21 +2,22 @@
 /// Who has called what: announcing a collective, hearing of peers' calls, comparing them.
 #pragma once
 
-#include "zero/comm/call_checks.hpp"
-#include "zero/comm/failure.hpp"
+#include "zero/base/config.hpp"
 #include "zero/comm/mpi/channels.hpp"
 #include "zero/comm/mpi/control.hpp"
 #include "zero/comm/mpi/family.hpp"
 #include "zero/comm/mpi/flight.hpp"
 #include "zero/comm/mpi/library.hpp"
 #include "zero/comm/mpi/peers.hpp"
+#include "zero/comm/shared/call_checks.hpp"
+#include "zero/comm/shared/failure.hpp"
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
-namespace zero::inline v0_1::mpi::detail {
+namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 /// The calls of all ranks. Near ranks read them in each other's control blocks, others are sent
 /// headers.
@@ -154,4 +155,4 @@ class Roll {
   Clock::time_point noticed_{};  ///< when a rank was first missed that left unwinding
 };
 
-}  // namespace zero::inline v0_1::mpi::detail
+}  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

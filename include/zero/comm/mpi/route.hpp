@@ -2,11 +2,12 @@
 /// Which way a collective goes between nodes. Pure logic.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/comm/mpi/topology.hpp"
 #include "zero/comm/mpi/transfer.hpp"
 #include "zero/concepts/communicator.hpp"
 
-namespace zero::inline v0_1::mpi::detail {
+namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 /// Every rank finds the same from the calls of all.
 struct Route {
@@ -58,4 +59,4 @@ struct Hop {
   return result;
 }
 
-}  // namespace zero::inline v0_1::mpi::detail
+}  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

@@ -2,6 +2,7 @@
 /// Where the data of a collective is to be found: in memory that this rank sees, or in messages.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/comm/mpi/flight.hpp"
 #include "zero/comm/mpi/peers.hpp"
 #include "zero/comm/mpi/roll.hpp"
@@ -11,7 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace zero::inline v0_1::mpi::detail {
+namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 /// Decides by what all ranks have announced, so that source and target come to the same answer.
 class Sources {
@@ -86,4 +87,4 @@ class Sources {
   bool native_;
 };
 
-}  // namespace zero::inline v0_1::mpi::detail
+}  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

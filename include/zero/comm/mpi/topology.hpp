@@ -2,12 +2,14 @@
 /// Which ranks of a group share a node. Pure logic.
 #pragma once
 
+#include "zero/base/config.hpp"
+
 #include <algorithm>
 #include <cstddef>
 #include <utility>
 #include <vector>
 
-namespace zero::inline v0_1::mpi::detail {
+namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 /// The nodes of a group, numbered in the order of their first ranks.
 class Topology {
@@ -58,4 +60,4 @@ class Topology {
   std::vector<std::vector<int>> ranks_;
 };
 
-}  // namespace zero::inline v0_1::mpi::detail
+}  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

@@ -2,14 +2,15 @@
 /// A collective over separate address spaces as transfers between pairs of ranks. Pure logic.
 #pragma once
 
-#include "zero/comm/call_checks.hpp"
+#include "zero/base/config.hpp"
 #include "zero/comm/mpi/call.hpp"
+#include "zero/comm/shared/call_checks.hpp"
 #include "zero/concepts/communicator.hpp"
 
 #include <algorithm>
 #include <cstddef>
 
-namespace zero::inline v0_1::mpi::detail {
+namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 /// What one rank gives another in one pass of a collective, in elements.
 struct Transfer {
@@ -38,7 +39,7 @@ struct Transfer {
 [[nodiscard]] constexpr std::size_t share_begin(std::size_t count, int share, int size) noexcept {
   auto const ranks = static_cast<std::size_t>(size);
   std::size_t const slice = ((count + ranks - 1) / ranks + 63) / 64 * 64;
-  return std::min(count, slice * static_cast<std::size_t>(share));
+  return (std::min)(count, slice * static_cast<std::size_t>(share));
 }
 
 /// What `source` gives `target`.
@@ -61,4 +62,4 @@ struct Transfer {
   return {begin, begin, pass == 1 && source == target ? 0 : count, pass == 1};
 }
 
-}  // namespace zero::inline v0_1::mpi::detail
+}  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "zero/base/bytes.hpp"
+#include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/mpi/blocking.hpp"
 #include "zero/comm/mpi/control.hpp"
@@ -18,7 +19,7 @@
 #include <string>
 #include <vector>
 
-namespace zero::inline v0_1::mpi::detail {
+namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 /// On every rank of a node a control block, room for a pool, and lanes to all ranks of the node
 /// with their chunks, in one MPI-3 shared window; or a control block in private memory where a rank
@@ -28,6 +29,15 @@ namespace zero::inline v0_1::mpi::detail {
 class Window {
  public:
   static constexpr std::size_t alignment = 4096;
+  static constexpr std::size_t control_bytes =
+      (sizeof(Control) + alignment - 1) / alignment * alignment;
+
+  /// Bytes that are a rank's own beside its pool, where `size` ranks share a window.
+  [[nodiscard]] static constexpr std::size_t planned_bytes(int size, std::size_t chunk) noexcept {
+    auto const ranks = static_cast<std::size_t>(size);
+    return round_up(control_bytes + ranks * sizeof(Lane), alignment) +
+           (ranks - 1) * chunks_under_way * round_up(chunk, 64);
+  }
 
   /// Private memory.
   Window() : own_(new Control), blocks_{own_.get()}, pools_{nullptr} {}
@@ -46,6 +56,7 @@ class Window {
     int size = 0;
     int rank = 0;
     check(MPI_Comm_size(node, &size), "MPI_Comm_size");
+    held_ = planned_bytes(size, chunk_bytes);
     check(MPI_Comm_rank(node, &rank), "MPI_Comm_rank");
     auto const ranks = static_cast<std::size_t>(size);
     std::size_t const pools = round_up(control_bytes + ranks * sizeof(Lane), alignment);
@@ -85,6 +96,8 @@ class Window {
   Window(Window const&) = delete;
   Window& operator=(Window const&) = delete;
 
+  /// Bytes that are this rank's own beside its pool.
+  [[nodiscard]] std::size_t held() const noexcept { return held_; }
   [[nodiscard]] bool shared() const noexcept { return window_ != MPI_WIN_NULL; }
   [[nodiscard]] Control* control(int peer) const noexcept {
     return blocks_[static_cast<std::size_t>(peer)];
@@ -120,9 +133,6 @@ class Window {
   }
 
  private:
-  static constexpr std::size_t control_bytes =
-      (sizeof(Control) + alignment - 1) / alignment * alignment;
-
   /// Everything of this rank's but the pool, which gets what is taken from it.
   [[nodiscard]] bool get_own(int rank, int size, std::size_t pools, std::size_t chunks) const {
     std::byte* const base = start_of(rank);
@@ -189,6 +199,7 @@ class Window {
   MPI_Comm node_ = MPI_COMM_NULL;
   MPI_Win window_ = MPI_WIN_NULL;
   std::size_t chunk_bytes_ = 0;
+  std::size_t held_ = sizeof(Control);
   std::unique_ptr<Control> own_;
   std::vector<Control*> blocks_;
   std::vector<Lane*> lanes_;
@@ -196,4 +207,4 @@ class Window {
   std::vector<std::byte*> chunks_;
 };
 
-}  // namespace zero::inline v0_1::mpi::detail
+}  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

@@ -2,6 +2,7 @@
 /// What the NCCL communicator asks of NCCL and CUDA, as one type that tests can replace.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
 
 #include <concepts>
@@ -9,7 +10,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace zero::inline v0_1::nccl {
+namespace zero::inline ZERO_NAMESPACE::nccl {
 
 /// ncclResult_t, number by number. A CUDA error is an unhandled_cuda_error.
 enum class Result : std::uint8_t {
@@ -150,4 +151,4 @@ concept Api = requires(typename A::Comm comm,
   { A::download(memory, data, n, stream) } -> std::same_as<Status>;
 };
 
-}  // namespace zero::inline v0_1::nccl
+}  // namespace zero::inline ZERO_NAMESPACE::nccl

@@ -2,12 +2,13 @@
 /// The NCCL communicator over any API: all control flow, and neither NCCL's header nor CUDA's.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
-#include "zero/comm/call_checks.hpp"
 #include "zero/comm/nccl/api.hpp"
 #include "zero/comm/nccl/core.hpp"
 #include "zero/comm/nccl/options.hpp"
 #include "zero/comm/nccl/setup.hpp"
+#include "zero/comm/shared/call_checks.hpp"
 #include "zero/concepts/communicator.hpp"
 
 #include <concepts>
@@ -18,7 +19,7 @@
 #include <string_view>
 #include <utility>
 
-namespace zero::inline v0_1 {
+namespace zero::inline ZERO_NAMESPACE {
 
 /// One rank of an NCCL group. `Nccl<>` (zero/comm/nccl.hpp) is the one over the real library.
 ///
@@ -290,6 +291,18 @@ class BasicNccl {
   /// @throws Error (communication) as `wait` does
   void close() { core_->close(); }
 
+  /// Bytes of device memory that this group holds: staging. What `allocator()` has handed out is
+  /// whose it is, and does not count.
+  [[nodiscard]] std::uint64_t held() const { return report().staging_bytes; }
+  /// What `held()` of such a group will be; for `PlanOptions::communicator_bytes`.
+  /// @param ranks  of the group, on however many nodes
+  [[nodiscard]] static std::uint64_t planned_bytes(nccl::Options const& options,
+                                                   int ranks,
+                                                   int /*nodes*/) noexcept {
+    return R::ordered ? options.staging_bytes
+                      : sizeof(detail::NcclAgreement) * static_cast<std::size_t>(ranks);
+  }
+
   /// What is in use.
   [[nodiscard]] nccl::Report report() const { return core_->report(); }
 
@@ -379,4 +392,4 @@ class BasicNccl {
   std::shared_ptr<Core> core_;
 };
 
-}  // namespace zero::inline v0_1
+}  // namespace zero::inline ZERO_NAMESPACE

@@ -2,8 +2,8 @@
 /// One rank's place in an NCCL group: what its handle, its tickets and its watching thread share.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
-#include "zero/comm/call_checks.hpp"
 #include "zero/comm/nccl/api.hpp"
 #include "zero/comm/nccl/equipment.hpp"
 #include "zero/comm/nccl/exchange.hpp"
@@ -14,6 +14,7 @@
 #include "zero/comm/nccl/progress.hpp"
 #include "zero/comm/nccl/setup.hpp"
 #include "zero/comm/nccl/watch.hpp"
+#include "zero/comm/shared/call_checks.hpp"
 #include "zero/concepts/communicator.hpp"
 
 #include <cstddef>
@@ -25,7 +26,7 @@
 #include <utility>
 #include <vector>
 
-namespace zero::inline v0_1::detail {
+namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// State and control flow, independent of how a group was built. Every public function takes the
 /// family's lock; the watching thread takes it too, so both find things settled.
@@ -394,4 +395,4 @@ class NcclCore final : public NcclRetired {
   NcclWatch watch_;
 };
 
-}  // namespace zero::inline v0_1::detail
+}  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -2,6 +2,7 @@
 /// What a rank's communicators work with: streams, an event between them, and staging memory.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/nccl/api.hpp"
 #include "zero/comm/nccl/exchange.hpp"
@@ -11,7 +12,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace zero::inline v0_1::detail {
+namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// Made at once when a group is built. `destroy` is called by whoever knows that nothing of it is
 /// in use any more; what is in use is left alone.
@@ -81,4 +82,4 @@ class NcclEquipment {
   void* staging_ = nullptr;
 };
 
-}  // namespace zero::inline v0_1::detail
+}  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -2,16 +2,17 @@
 /// Each collective as calls of NCCL; ordered sums as an exchange of blocks and one kernel.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/comm/nccl/api.hpp"
 #include "zero/comm/nccl/line.hpp"
-#include "zero/comm/shares.hpp"
+#include "zero/comm/shared/shares.hpp"
 #include "zero/concepts/communicator.hpp"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
-namespace zero::inline v0_1::detail {
+namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// One NCCL communicator, the stream its work is enqueued on, one beside it for what a graph
 /// counts, and memory for blocks of peers.
@@ -104,7 +105,7 @@ class NcclExchange {
     for (std::size_t done = 0; done < stride; done += room) {
       auto const piece = [&](std::size_t r) {
         std::size_t const begin = r * stride + done;
-        return begin >= total ? 0 : std::min({room, stride - done, total - begin});
+        return begin >= total ? 0 : (std::min)({room, stride - done, total - begin});
       };
       std::size_t const mine = piece(own());
       if (size_ > 1) {
@@ -140,11 +141,12 @@ class NcclExchange {
   void ordered_all_reduce(Collective const& op) const {
     std::size_t const element = size_of(op.dtype);
     std::size_t const slice = (op.count + ranks() - 1) / ranks();
-    ordered_sums(op, slice, op.count, offset(op.recv, std::min(own() * slice, op.count) * element));
+    ordered_sums(
+        op, slice, op.count, offset(op.recv, (std::min)(own() * slice, op.count) * element));
     if (size_ == 1) return;
     auto const part = [&](int r) {
-      std::size_t const begin = std::min(static_cast<std::size_t>(r) * slice, op.count);
-      return std::pair(offset(op.recv, begin * element), std::min(slice, op.count - begin));
+      std::size_t const begin = (std::min)(static_cast<std::size_t>(r) * slice, op.count);
+      return std::pair(offset(op.recv, begin * element), (std::min)(slice, op.count - begin));
     };
     line_.grouped(comm(), activity(op), [&](NcclGroup<A>& group) {
       auto const [mine, count] = part(rank_);
@@ -166,4 +168,4 @@ class NcclExchange {
   std::uint64_t number_;
 };
 
-}  // namespace zero::inline v0_1::detail
+}  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -2,10 +2,12 @@
 /// What the communicators of one rank share: one lock, one fate, and how they are aborted.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
-#include "zero/comm/call_checks.hpp"
 #include "zero/comm/nccl/api.hpp"
 #include "zero/comm/nccl/watch.hpp"
+#include "zero/comm/shared/backoff.hpp"
+#include "zero/comm/shared/call_checks.hpp"
 #include "zero/concepts/communicator.hpp"
 
 #include <algorithm>
@@ -24,7 +26,7 @@
 #include <utility>
 #include <vector>
 
-namespace zero::inline v0_1::detail {
+namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// What was being done when something went wrong.
 struct NcclActivity {
@@ -259,11 +261,15 @@ class NcclFamily {
     if (!on_end_) return;
     bool const stuck = !late_.empty();
     calls.unlock();
+#if defined(__cpp_exceptions)
     try {
       on_end_(sentence_, stuck);
     } catch (...) {
       // The end has a reason already, which is on its way.
     }
+#else
+    on_end_(sentence_, stuck);
+#endif
     calls.lock();
   }
 
@@ -327,7 +333,7 @@ class NcclFamily {
   template <class Streams>
   [[nodiscard]] static bool dry(Streams const& streams, double grace_s) {
     auto const start = std::chrono::steady_clock::now();
-    NcclBackoff backoff;
+    Backoff backoff;
     for (auto const& stream : streams) {
       while (A::stream_query(stream).pending()) {
         std::chrono::duration<double> const waited = std::chrono::steady_clock::now() - start;
@@ -378,4 +384,4 @@ class NcclOutput {
   std::unique_ptr<T> value_;
 };
 
-}  // namespace zero::inline v0_1::detail
+}  // namespace zero::inline ZERO_NAMESPACE::detail

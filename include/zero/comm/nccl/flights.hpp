@@ -2,6 +2,7 @@
 /// The collectives a rank has under way.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/comm/nccl/api.hpp"
 #include "zero/comm/nccl/family.hpp"
 #include "zero/concepts/communicator.hpp"
@@ -11,7 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace zero::inline v0_1::detail {
+namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// Where a collective is to be found again.
 struct NcclDeparture {
@@ -105,4 +106,4 @@ class NcclFlights {
   std::uint64_t oldest_ = 0;
 };
 
-}  // namespace zero::inline v0_1::detail
+}  // namespace zero::inline ZERO_NAMESPACE::detail

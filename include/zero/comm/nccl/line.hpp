@@ -3,10 +3,11 @@
 /// fails.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/nccl/api.hpp"
 #include "zero/comm/nccl/family.hpp"
-#include "zero/comm/nccl/watch.hpp"
+#include "zero/comm/shared/backoff.hpp"
 
 #include <chrono>
 #include <memory>
@@ -14,7 +15,7 @@
 #include <string_view>
 #include <utility>
 
-namespace zero::inline v0_1::detail {
+namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// An NCCL group that is ended whatever happens; one that stays open swallows all later calls.
 template <nccl::Api A>
@@ -72,7 +73,7 @@ class NcclLine {
   void settle(Comm comm, nccl::Status status, NcclActivity const& activity) const {
     bool const at_once = !status.pending();
     auto const start = Clock::now();
-    NcclBackoff backoff;
+    Backoff backoff;
     while (status.pending()) {
       auto state = nccl::Result::success;
       status = A::async_error(comm, &state);
@@ -168,4 +169,4 @@ class NcclLine {
   double deadline_s_;
 };
 
-}  // namespace zero::inline v0_1::detail
+}  // namespace zero::inline ZERO_NAMESPACE::detail

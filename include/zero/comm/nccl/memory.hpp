@@ -2,6 +2,7 @@
 /// Device memory from NCCL, registered with the communicators that will use it.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/nccl/api.hpp"
 #include "zero/comm/nccl/exchange.hpp"
@@ -15,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-namespace zero::inline v0_1::detail {
+namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// True if NCCL can move 16 bytes at a time.
 [[nodiscard]] inline bool is_vector_aligned(Collective const& op) noexcept {
@@ -183,4 +184,4 @@ class NcclMemory {
   std::vector<Block> blocks_;
 };
 
-}  // namespace zero::inline v0_1::detail
+}  // namespace zero::inline ZERO_NAMESPACE::detail

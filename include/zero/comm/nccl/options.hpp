@@ -3,7 +3,9 @@
 #pragma once
 
 #include "zero/base/bytes.hpp"
+#include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
+#include "zero/base/number.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-namespace zero::inline v0_1::nccl {
+namespace zero::inline ZERO_NAMESPACE::nccl {
 
 /// Who waits in `wait`.
 enum class Waiting : std::uint8_t {
@@ -112,11 +114,10 @@ struct Report {
 /// @throws Error (invalid_argument) for settings that no group can have
 inline void check(Options const& options, int size) {
   char const* problem = nullptr;
-  // The upper limit keeps points in time representable.
-  auto const seconds = [](double s) { return s > 0 && s < 1e9; };
-  if (!seconds(options.deadline_s)) problem = "deadline_s is not in (0, 1e9)";
-  if (!seconds(options.grace_s)) problem = "grace_s is not in (0, 1e9)";
-  if (options.watch_s != 0 && !seconds(options.watch_s)) problem = "watch_s is not in [0, 1e9)";
+  if (!zero::detail::is_deadline(options.deadline_s)) problem = "deadline_s is not in (0, 1e9)";
+  if (!zero::detail::is_deadline(options.grace_s)) problem = "grace_s is not in (0, 1e9)";
+  if (options.watch_s != 0 && !zero::detail::is_deadline(options.watch_s))
+    problem = "watch_s is not in [0, 1e9)";
   if (options.watch_s == 0 && options.waiting == Waiting::stream) {
     problem = "watch_s is 0, so that nobody would look while streams wait: needs Waiting::host";
   }
@@ -130,4 +131,4 @@ inline void check(Options const& options, int size) {
   if (problem != nullptr) fail(ErrorKind::invalid_argument, {"NCCL options: ", problem});
 }
 
-}  // namespace zero::inline v0_1::nccl
+}  // namespace zero::inline ZERO_NAMESPACE::nccl

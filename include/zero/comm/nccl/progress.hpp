@@ -2,6 +2,7 @@
 /// What a rank has under way, in streams and in graphs, and whether it takes too long.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/comm/nccl/api.hpp"
 #include "zero/comm/nccl/equipment.hpp"
 #include "zero/comm/nccl/exchange.hpp"
@@ -9,7 +10,7 @@
 #include "zero/comm/nccl/flights.hpp"
 #include "zero/comm/nccl/line.hpp"
 #include "zero/comm/nccl/replays.hpp"
-#include "zero/comm/nccl/watch.hpp"
+#include "zero/comm/shared/backoff.hpp"
 #include "zero/concepts/communicator.hpp"
 
 #include <algorithm>
@@ -19,7 +20,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace zero::inline v0_1::detail {
+namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// Every function is called with the family's lock.
 template <nccl::Api A>
@@ -136,7 +137,7 @@ class NcclProgress {
     }
     if (!suspect.any) return;
     // What moved since may have been what it waited for.
-    if (Clock::now() - std::max(suspect.since, moved_) > line_.deadline()) {
+    if (Clock::now() - (std::max)(suspect.since, moved_) > line_.deadline()) {
       line_.family().end(line_.late(suspect.activity));
     }
   }
@@ -144,7 +145,7 @@ class NcclProgress {
   /// Polls until a flight has landed; the lock is free in between.
   void finish(Lock& lock, Flight& flight, NcclActivity const& activity) {
     std::uint64_t const number = flight.number;
-    NcclBackoff backoff;
+    Backoff backoff;
     while (true) {
       look();
       if (flight.done || flight.number != number) return;
@@ -214,4 +215,4 @@ class NcclProgress {
   Clock::time_point moved_{};
 };
 
-}  // namespace zero::inline v0_1::detail
+}  // namespace zero::inline ZERO_NAMESPACE::detail

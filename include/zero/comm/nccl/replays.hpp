@@ -2,6 +2,7 @@
 /// The collectives in a rank's graphs: how often each has begun and ended.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
 #include "zero/comm/nccl/api.hpp"
 #include "zero/concepts/communicator.hpp"
@@ -14,7 +15,7 @@
 #include <new>
 #include <vector>
 
-namespace zero::inline v0_1::detail {
+namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// A captured collective has no event that could be asked: it runs whenever its graph is launched,
 /// and nobody tells the communicator. So the graph itself counts, in memory of the host, before the
@@ -146,4 +147,4 @@ class NcclReplays {
   std::size_t oldest_ = 0;  ///< whose counters are the next to be used again
 };
 
-}  // namespace zero::inline v0_1::detail
+}  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -2,12 +2,13 @@
 /// How a communicator comes to be: the trainer's own, or a new one; and that all ranks agree.
 #pragma once
 
+#include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/nccl/api.hpp"
 #include "zero/comm/nccl/exchange.hpp"
 #include "zero/comm/nccl/line.hpp"
 #include "zero/comm/nccl/options.hpp"
-#include "zero/comm/nccl/watch.hpp"
+#include "zero/comm/shared/backoff.hpp"
 
 #include <array>
 #include <chrono>
@@ -16,7 +17,7 @@
 #include <string>
 #include <vector>
 
-namespace zero::inline v0_1::nccl {
+namespace zero::inline ZERO_NAMESPACE::nccl {
 
 /// A new group: every rank passes the same id, which one of them has made.
 template <class A>
@@ -37,9 +38,9 @@ struct Existing {
   typename A::Stream communication{};  ///< where collectives run; null: a stream of our own
 };
 
-}  // namespace zero::inline v0_1::nccl
+}  // namespace zero::inline ZERO_NAMESPACE::nccl
 
-namespace zero::inline v0_1::detail {
+namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// "2.28.9" for 22809.
 [[nodiscard]] inline std::string nccl_version_text(std::uint64_t code) {
@@ -82,7 +83,7 @@ inline void nccl_query(nccl::Status status) {
 template <nccl::Api A>
 void nccl_await(typename A::Comm comm, double deadline_s) {
   auto const start = std::chrono::steady_clock::now();
-  NcclBackoff backoff;
+  Backoff backoff;
   while (true) {
     auto state = nccl::Result::success;
     nccl::Status status = A::async_error(comm, &state);
@@ -188,4 +189,4 @@ template <nccl::Api A>
       .text();
 }
 
-}  // namespace zero::inline v0_1::detail
+}  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -1,6 +1,8 @@
 /// @file
-/// Waiting without spinning, and a thread that looks after work nobody waits for.
+/// How long to wait, and a thread that looks after work nobody waits for.
 #pragma once
+
+#include "zero/base/config.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -10,26 +12,7 @@
 #include <thread>
 #include <utility>
 
-namespace zero::inline v0_1::detail {
-
-/// Pauses between two looks: a few yields, because most waits are short, then sleeps that double up
-/// to a millisecond.
-class NcclBackoff {
- public:
-  void pause() {
-    if (yields_ < 8) {
-      ++yields_;
-      std::this_thread::yield();
-      return;
-    }
-    std::this_thread::sleep_for(sleep_);
-    sleep_ = std::min(sleep_ * 2, std::chrono::microseconds(1000));
-  }
-
- private:
-  int yields_ = 0;
-  std::chrono::microseconds sleep_{10};
-};
+namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// One grace time for waits that come one right after the other, such as those of all blocks of an
 /// arena, each of which may last to its end.
@@ -41,7 +24,7 @@ class NcclPatience {
   [[nodiscard]] bool spend(double grace_s, Wait const& wait) {
     Clock::time_point const now = Clock::now();
     if (came_ || seconds(now - ended_) > grace_s) begun_ = now;
-    came_ = wait(std::max(0., grace_s - seconds(now - begun_)));
+    came_ = wait((std::max)(0., grace_s - seconds(now - begun_)));
     ended_ = Clock::now();
     return came_;
   }
@@ -97,4 +80,4 @@ class NcclWatch {
   std::thread thread_;
 };
 
-}  // namespace zero::inline v0_1::detail
+}  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -1,0 +1,127 @@
+/// @file
+/// Counts what a rank sends.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/comm/decorators/wrapped.hpp"
+#include "zero/concepts/communicator.hpp"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+namespace zero::inline ZERO_NAMESPACE {
+
+/// What one rank sent: collectives started, elements and bytes by `elements_sent`.
+struct Traffic {
+  std::uint64_t calls = 0;     ///< collectives started
+  std::uint64_t elements = 0;  ///< by `elements_sent`, whatever algorithm the backend uses
+  std::uint64_t bytes = 0;     ///< elements times the size of their dtype on the wire
+
+  /// Adds member by member.
+  constexpr Traffic& operator+=(Traffic const& other) noexcept {
+    calls += other.calls;
+    elements += other.elements;
+    bytes += other.bytes;
+    return *this;
+  }
+  friend constexpr bool operator==(Traffic const&, Traffic const&) = default;
+};
+
+/// Traffic by operation: of buckets (parameters and gradients) and of everything else (norms,
+/// overflow flags, fingerprints), which does not grow with the model.
+struct TrafficCounts {
+  /// Indexed by `Op`.
+  using PerOperation = std::array<Traffic, static_cast<std::size_t>(op_count)>;
+  PerOperation bucket{};   ///< collectives whose `bucket` is >= 0: parameters and gradients
+  PerOperation control{};  ///< all other collectives
+
+  /// Traffic of buckets by one operation.
+  [[nodiscard]] constexpr Traffic const& bucket_of(Op op) const noexcept {
+    return bucket[static_cast<std::size_t>(op)];
+  }
+  /// Traffic of everything else by one operation.
+  [[nodiscard]] constexpr Traffic const& control_of(Op op) const noexcept {
+    return control[static_cast<std::size_t>(op)];
+  }
+  /// Traffic of buckets, summed over the operations.
+  [[nodiscard]] constexpr Traffic bucket_total() const noexcept { return total(bucket); }
+  /// Traffic of everything else, summed over the operations.
+  [[nodiscard]] constexpr Traffic control_total() const noexcept { return total(control); }
+  friend constexpr bool operator==(TrafficCounts const&, TrafficCounts const&) = default;
+
+ private:
+  [[nodiscard]] static constexpr Traffic total(PerOperation const& operations) noexcept {
+    Traffic sum;
+    for (Traffic const& traffic : operations) sum += traffic;
+    return sum;
+  }
+};
+
+/// A communicator that counts the collectives it passes on; the data path is untouched.
+///
+/// `Counting counted{comm};` refers to `comm`, which must outlive it; an rvalue is kept instead.
+/// @par Cost  three additions per collective; no memory beyond the counters
+template <Communicator C>
+class Counting {
+ public:
+  using Space = typename C::Space;    ///< where buffers live: as in `C`
+  using Ticket = typename C::Ticket;  ///< a collective under way: the inner communicator's own
+  /// As the inner communicator does.
+  static constexpr bool adds_squares = SquaringCommunicator<C>;
+
+  /// Refers to `comm`; counts from zero.
+  explicit Counting(C& comm) noexcept : comm_(comm) {}
+  /// Keeps `comm`; counts from zero.
+  explicit Counting(C&& comm) : comm_(std::move(comm)) {}
+
+  /// This rank's number in the group, from 0.
+  [[nodiscard]] int rank() const noexcept { return comm_.get().rank(); }
+  /// How many ranks the group has.
+  [[nodiscard]] int size() const noexcept { return comm_.get().size(); }
+
+  /// The memory space of the inner communicator.
+  [[nodiscard]] Space space() const { return detail::space_of(comm_.get()); }
+
+  /// Counts a collective that the inner communicator has accepted.
+  Ticket start(Collective const& op) {
+    Ticket ticket = comm_.get().start(op);
+    auto& operations = op.bucket >= 0 ? counts_.bucket : counts_.control;
+    std::uint64_t const elements = elements_sent(op.op, op.count, size());
+    operations[static_cast<std::size_t>(op.op)] += {1, elements, elements * size_of(op.dtype)};
+    return ticket;
+  }
+
+  /// Waits as the inner communicator does; counts nothing.
+  void wait(Ticket& ticket) { comm_.get().wait(ticket); }
+
+  /// Advances what is under way, where the inner communicator needs that.
+  void progress() noexcept requires ProgressingCommunicator<C> { comm_.get().progress(); }
+  /// As the inner communicator does.
+  void confirm() requires ConfirmingCommunicator<C> { comm_.get().confirm(); }
+  /// The inner communicator's.
+  [[nodiscard]] std::uint64_t held() const requires HoldingCommunicator<C> {
+    return comm_.get().held();
+  }
+  /// The inner communicator's.
+  [[nodiscard]] std::int64_t const* ended() const requires ConfirmingCommunicator<C> {
+    return comm_.get().ended();
+  }
+
+  /// A sub-group with counters of its own, from zero; what the split itself sends is not counted.
+  [[nodiscard]] Counting split(int color, int key) requires SplittableCommunicator<C> {
+    return Counting(comm_.get().split(color, key));
+  }
+
+  /// What this rank has sent since construction or the last `reset`.
+  [[nodiscard]] TrafficCounts const& counts() const noexcept { return counts_; }
+  /// Sets all counters of this rank to zero.
+  void reset() noexcept { counts_ = {}; }
+
+ private:
+  detail::Wrapped<C> comm_;
+  TrafficCounts counts_;
+};
+
+}  // namespace zero::inline ZERO_NAMESPACE

@@ -1,0 +1,163 @@
+/// @file
+/// What a trainer holds while it works on a unit: views that keep their memory in place.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
+#include "zero/layout/tensor.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE {
+
+namespace detail {
+
+/// The tensors of one unit, in registration order, found by number or name.
+class UnitTensors {
+ public:
+  UnitTensors(std::vector<Tensor> const& all, std::vector<std::size_t> const& own, int unit)
+      : all_(&all), own_(&own), unit_(unit) {}
+
+  [[nodiscard]] int unit() const noexcept { return unit_; }
+  [[nodiscard]] std::size_t size() const noexcept { return own_->size(); }
+  [[nodiscard]] std::size_t index(std::size_t i) const {
+    if (i < own_->size()) return (*own_)[i];
+    fail(ErrorKind::invalid_argument,
+         {"unit ", unit_, " has ", own_->size(), " tensors, there is no number ", i});
+  }
+  [[nodiscard]] std::size_t index(std::string_view name) const {
+    for (std::size_t const t : *own_) {
+      if ((*all_)[t].name == name) return t;
+    }
+    fail(ErrorKind::invalid_argument, {"unit ", unit_, " has no tensor '", name, "'"});
+  }
+
+ private:
+  std::vector<Tensor> const* all_;
+  std::vector<std::size_t> const* own_;
+  int unit_;
+};
+
+}  // namespace detail
+
+/// Full parameters of one unit: gathered if they are partitioned, a view if they are not.
+///
+/// Its destructor releases what was gathered; spans taken from it are valid until then. Local and
+/// never blocks.
+template <class Optimizer>
+class UnitParameters {
+ public:
+  using Parameter = typename Optimizer::Parameter;  ///< type of a parameter
+
+  /// Hands the unit over; the source holds nothing any more.
+  UnitParameters(UnitParameters&& other) noexcept
+      : optimizer_(std::exchange(other.optimizer_, nullptr)), tensors_(other.tensors_) {}
+  UnitParameters& operator=(UnitParameters&&) = delete;
+  ~UnitParameters() {
+    if (optimizer_ != nullptr) optimizer_->release_parameters(tensors_.unit());
+  }
+
+  /// The unit whose parameters these are.
+  [[nodiscard]] int unit() const noexcept { return tensors_.unit(); }
+  /// Number of the unit's tensors, tied and frozen ones included.
+  [[nodiscard]] std::size_t size() const noexcept { return tensors_.size(); }
+  /// The i-th tensor of the unit, in registration order: [its elements].
+  /// @throws Error (invalid_argument) if there is none, or the guard was moved from
+  [[nodiscard]] std::span<Parameter const> operator[](std::size_t i) const& {
+    return live().parameter_view(tensors_.unit(), tensors_.index(i));
+  }
+  /// The unit's tensor of that name: [its elements].
+  /// @throws Error (invalid_argument) if there is none, or the guard was moved from
+  [[nodiscard]] std::span<Parameter const> operator[](std::string_view name) const& {
+    return live().parameter_view(tensors_.unit(), tensors_.index(name));
+  }
+  /// A view must not outlive its guard: give the guard a name.
+  std::span<Parameter const> operator[](std::size_t) && = delete;
+  std::span<Parameter const> operator[](std::string_view) && = delete;
+
+ private:
+  friend Optimizer;
+  UnitParameters(Optimizer& optimizer, detail::UnitTensors tensors)
+      : optimizer_(&optimizer), tensors_(tensors) {}
+
+  [[nodiscard]] Optimizer& live() const {
+    if (optimizer_ == nullptr) {
+      fail(ErrorKind::invalid_argument, "parameters are used after they were moved elsewhere");
+    }
+    return *optimizer_;
+  }
+
+  Optimizer* optimizer_;
+  detail::UnitTensors tensors_;
+};
+
+/// Asks for a unit's gradients to write every element of, instead of adding to zeros.
+struct Overwrite {
+  /// Has `reduce` find elements that were not written, for two passes more: for finding mistakes.
+  bool checked = false;
+};
+/// `optimizer.gradients(unit, zero::overwrite)`.
+inline constexpr Overwrite overwrite{};
+
+/// Full-size gradient buffers of one unit, to add to; `reduce(std::move(g))` spends them.
+///
+/// A guard that is dropped instead leaves what was added where it is, and the unit can be asked for
+/// again. A guard ends with the micro-step or step it was asked for in, and in `reduce_all` and
+/// `grad_norm`: it then refuses every use. Spans taken from it are invalid from then on, too.
+template <class Optimizer>
+class UnitGradients {
+ public:
+  using Wire = typename Optimizer::Wire;  ///< type of a gradient
+
+  /// Hands the unit over; the source counts as spent.
+  UnitGradients(UnitGradients&& other) noexcept
+      : optimizer_(std::exchange(other.optimizer_, nullptr)),
+        tensors_(other.tensors_),
+        epoch_(other.epoch_),
+        checked_(other.checked_) {}
+  UnitGradients& operator=(UnitGradients&&) = delete;
+  ~UnitGradients() = default;
+
+  /// The unit whose gradients these are.
+  [[nodiscard]] int unit() const noexcept { return tensors_.unit(); }
+  /// Number of the unit's tensors, tied and frozen ones included.
+  [[nodiscard]] std::size_t size() const noexcept { return tensors_.size(); }
+  /// The i-th tensor's gradients, in registration order: [its elements], empty for frozen ones.
+  /// @throws Error (invalid_argument) if there is none, or the guard was spent or has ended
+  [[nodiscard]] std::span<Wire> operator[](std::size_t i) const {
+    return live().gradient_view(unit(), epoch_, tensors_.index(i));
+  }
+  /// The gradients of the unit's tensor of that name: [its elements], empty for frozen ones.
+  /// @throws Error (invalid_argument) if there is none, or the guard was spent or has ended
+  [[nodiscard]] std::span<Wire> operator[](std::string_view name) const {
+    return live().gradient_view(unit(), epoch_, tensors_.index(name));
+  }
+
+ private:
+  friend Optimizer;
+  UnitGradients(Optimizer& optimizer,
+                detail::UnitTensors tensors,
+                std::uint64_t epoch,
+                bool checked = false)
+      : optimizer_(&optimizer), tensors_(tensors), epoch_(epoch), checked_(checked) {}
+
+  [[nodiscard]] Optimizer& live() const {
+    if (optimizer_ == nullptr) {
+      fail(ErrorKind::invalid_argument, "gradients are used after they were given to reduce()");
+    }
+    return *optimizer_;
+  }
+
+  Optimizer* optimizer_;
+  detail::UnitTensors tensors_;
+  std::uint64_t epoch_;
+  bool checked_;
+};
+
+}  // namespace zero::inline ZERO_NAMESPACE

@@ -1,0 +1,74 @@
+/// @file
+/// What a step is told and what it reports.
+#pragma once
+
+#include "zero/base/config.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace zero::inline ZERO_SHARED_NAMESPACE {
+
+/// What to do about gradients that are not finite where no loss scale watches for them. Where one
+/// does, steps are skipped, and fail once `LossScaleOptions::patience` says so.
+enum class NonFinite : std::uint8_t {
+  fail,  ///< Error (data) on every rank: thrown, or returned by `try_step`; nothing is changed
+  skip,  ///< skip the step on every rank and say so in the report
+};
+
+/// One micro-batch among those that make up a step.
+struct MicroStep {
+  /// How much this rank's micro-batch counts: 1 if its gradient is a mean, the number of tokens if
+  /// it is a sum over tokens, 0 if this rank has no data. The update uses the sum of all gradients
+  /// divided by the sum of all weights.
+  double weight = 1.;
+  /// Says that no other micro-batch follows, so that reductions can start during its backward pass.
+  /// The same on every rank, since it decides when collectives start.
+  bool last = false;
+};
+
+/// Options of one step; the same on every rank, or the step fails on all of them.
+///
+/// A step that is captured in a CUDA graph keeps them: learning rate and norm are arguments of its
+/// kernels, as the weights of its micro-batches are, and every launch uses those of the capture.
+/// The address of a learning rate is kept, too, but not what lies there.
+struct StepOptions {
+  std::optional<float> learning_rate{};  ///< finite and at least 0; the rule's own if not given
+  /// Where the learning rate lies in the memory of the communicator's space; overrides
+  /// `learning_rate` unless null. It is read there, once, when the step's turn comes, so that
+  /// whoever writes it does so in the order of the space's queue. Ranks may name an address or give
+  /// the value; if that is not the same bits on all of them, the step fails as with any other
+  /// difference. A value that is not finite or less than 0 makes the step fail.
+  float const* learning_rate_address = nullptr;
+  /// Clip the mean gradient to this L2 norm; greater than 0. Infinity clips nothing.
+  std::optional<double> max_norm{};
+  NonFinite non_finite = NonFinite::fail;  ///< read only where no loss scale is in use
+  /// Return while the refresh of replicated parameters is under way; `parameters(unit)` waits for
+  /// just that unit. For trainers that read parameters through that call only.
+  bool overlap_publish = false;
+};
+
+/// What a run counts: beside master weights and states all that it goes on from. The same on every
+/// rank.
+struct Counters {
+  /// Updates of each tensor, in registration order. All tensors have as many today.
+  std::vector<long> steps{};
+  float loss_scale = 1.f;  ///< that the gradients of the next step are to carry
+  /// Clean steps in a row, counted towards the growth of the scale; below 0, steps in a row that
+  /// overflowed at the smallest scale.
+  int loss_scale_streak = 0;
+  friend bool operator==(Counters const&, Counters const&) = default;
+};
+
+/// What a step did. The same on every rank.
+struct StepReport {
+  long step = 0;                 ///< updates applied so far, this one included
+  bool skipped = false;          ///< gradients overflowed; nothing was changed but the loss scale
+  double grad_norm = 0.;         ///< L2 norm of the mean gradient before clipping
+  double clip_coefficient = 1.;  ///< what clipping multiplied the mean gradient by
+  float loss_scale = 1.f;        ///< that the gradients of this step carried
+  double weight = 0.;            ///< of all micro-batches on all ranks
+};
+
+}  // namespace zero::inline ZERO_SHARED_NAMESPACE

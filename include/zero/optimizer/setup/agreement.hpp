@@ -1,0 +1,205 @@
+/// @file
+/// What construction begins with: all ranks agree on model, policies and values.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/base/number.hpp"
+#include "zero/base/version.hpp"
+#include "zero/concepts/bucket.hpp"
+#include "zero/concepts/communicator.hpp"
+#include "zero/concepts/prefetch.hpp"
+#include "zero/concepts/rule.hpp"
+#include "zero/layout/partition.hpp"
+#include "zero/optimizer/setup/fingerprint.hpp"
+#include "zero/optimizer/stores/arena.hpp"
+#include "zero/precision/loss_scale.hpp"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE::detail {
+
+/// Whether ranks bring the same 64 bits, told by sums, which cost a rank no more for more ranks.
+///
+/// Each part of 16 bits is added up, and so is its square: N times the sum of the squares is the
+/// square of the sum exactly where all parts are equal. Exact up to 2^31 ranks.
+struct Unanimity {
+  static constexpr std::size_t parts = 4;
+  using Words = std::array<std::int64_t, 2 * parts>;
+
+  /// What one rank adds.
+  [[nodiscard]] static Words words(std::uint64_t value) noexcept {
+    Words words{};
+    for (std::size_t i = 0; i < parts; ++i) {
+      auto const part = static_cast<std::int64_t>(value >> (16 * i) & 0xffffu);
+      words[2 * i] = part;
+      words[2 * i + 1] = part * part;
+    }
+    return words;
+  }
+  /// Of the sums over so many ranks.
+  [[nodiscard]] static bool holds(Words const& sums, std::int64_t ranks) noexcept {
+    bool same = true;
+    for (std::size_t i = 0; i < parts; ++i) {
+      std::int64_t const each = sums[2 * i] / ranks;
+      same = same && each * ranks == sums[2 * i] && each * each * ranks == sums[2 * i + 1];
+    }
+    return same;
+  }
+};
+
+/// One collective over words of the host.
+/// @par Collective  yes; blocks
+/// @par Cost        where the host cannot reach the space: memory for all words, until it returns
+template <Communicator C, class ArenaT>
+ZERO_COLD void exchange_words(C& comm,
+                              ArenaT& arena,
+                              Op op,
+                              std::int64_t const* send,
+                              std::int64_t* recv,
+                              std::size_t count) {
+  if (count == 0) return;
+  Collective exchange{.op = op,
+                      .dtype = DType::i64,
+                      .accumulate = DType::i64,
+                      .count = count,
+                      .send = send,
+                      .recv = recv};
+  if constexpr (C::Space::host_accessible) {
+    run(comm, exchange);
+  } else {
+    std::size_t const sent = count * sizeof(std::int64_t);
+    std::size_t const received =
+        sent * (op == Op::all_gather ? static_cast<std::size_t>(comm.size()) : 1);
+    typename ArenaT::Scratch const scratch(arena, sent + received);
+    auto* const memory = static_cast<std::byte*>(scratch.data());
+    arena.space().upload(memory + received, send, sent);
+    exchange.send = memory + received;
+    exchange.recv = memory;
+    run(comm, exchange);
+    arena.space().download(recv, memory, received);
+    confirm(comm);
+  }
+}
+
+/// The values behind the policies.
+template <class Slots>
+struct PolicyValues {
+  typename Slots::Precision precision;
+  typename Slots::Rule rule;
+  typename Slots::Memory memory;
+  Bucket bucket;
+  Prefetch prefetch;
+};
+
+/// What all ranks have agreed on, and what an optimizer is then assembled from.
+template <class Slots>
+struct Agreed {
+  typename Slots::Communicator* comm;
+  std::vector<Tensor> tensors;
+  PolicyValues<Slots> values;
+  Partition partition;
+};
+
+/// Do all ranks bring the same 64 bits?
+/// @par Collective  yes; blocks
+/// @par Cost        one all-reduce of 64 bytes
+template <Communicator C, class ArenaT>
+ZERO_COLD bool unanimous(C& comm, ArenaT& arena, std::uint64_t value) {
+  auto words = Unanimity::words(value);
+  exchange_words(comm, arena, Op::all_reduce, words.data(), words.data(), words.size());
+  return Unanimity::holds(words, comm.size());
+}
+
+/// @par Collective  yes; blocks
+/// @throws Error (communication) on every rank, naming the field, the values and the ranks
+template <Communicator C, class ArenaT>
+ZERO_COLD void require_same(C& comm,
+                            ArenaT& arena,
+                            Fingerprint const& print,
+                            std::vector<Tensor> const& tensors) {
+  if (unanimous(comm, arena, print.digest())) return;
+  print.compare(comm.rank(), tensors, [&](std::int64_t const* own, std::size_t count) {
+    std::vector<std::int64_t> all(static_cast<std::size_t>(comm.size()) * count);
+    exchange_words(comm, arena, Op::all_gather, own, all.data(), count);
+    return all;
+  });
+}
+
+/// Everything that must be the same on all ranks, by name.
+template <class Slots>
+ZERO_COLD Fingerprint fingerprint(int world_size,
+                                  std::vector<Tensor> const& tensors,
+                                  Partition const& partition,
+                                  PolicyValues<Slots> const& values) {
+  Fingerprint print;
+  print.add(
+      "library version",
+      std::int64_t{version.major} * 1000000 + std::int64_t{version.minor} * 1000 + version.patch);
+  print.add("world size", std::int64_t{world_size});
+  print.add("stage", std::string_view(Slots::Stage::name));
+  print.add("precision", std::string_view(Slots::Precision::name));
+  print.add("rule", std::string_view(Slots::Rule::name));
+  std::string states;
+  for (StateArray const& state : Slots::Rule::states) {
+    states += Message({states.empty() ? "" : ", ", state.name}).text();
+  }
+  print.add("the rule's states", states);
+  print.add("accumulation", std::string_view(Slots::Accumulation::name));
+  print.add("memory", std::string_view(Slots::Memory::borrowed ? "borrowed" : "owned"));
+  // Ranks whose kernels fuse multiplications differently would drift apart in the last bit.
+  print.add("the compiler's flags", std::string_view(ZERO_TEXT(ZERO_NAMESPACE)));
+  print.add("bucket bytes", static_cast<std::int64_t>(values.bucket.bytes));
+  print.add("prefetch depth", std::int64_t{values.prefetch.depth});
+  if constexpr (Slots::Precision::loss_scaled) {
+    print.add({}, "initial loss scale", double{values.precision.loss_scale.initial});
+    print.add({}, "loss scale growth", double{values.precision.loss_scale.growth});
+    print.add("loss scale growth interval",
+              std::int64_t{values.precision.loss_scale.growth_interval});
+    print.add({}, "loss scale backoff", double{values.precision.loss_scale.backoff});
+    print.add({}, "minimum loss scale", double{values.precision.loss_scale.minimum});
+    print.add("loss scale patience", std::int64_t{values.precision.loss_scale.patience});
+  }
+  print.add("number of tensors", static_cast<std::int64_t>(tensors.size()));
+  print.add("trained elements",
+            static_cast<std::int64_t>(partition.placement().trainable_elements()));
+  Hash model;
+  for (Tensor const& tensor : tensors) model.add(hash_of(tensor));
+  print.add_hash("the model", model.value());
+  require_number({"rule.lr"}, values.rule.lr, 0.);
+  if constexpr (DescribedRule<typename Slots::Rule>) {
+    for (RuleField const& field : values.rule.fields()) {
+      require_number({"rule.", field.name}, field.value, field.low, field.below);
+      print.add("rule.", field.name, field.value);
+    }
+  } else {
+    print.add("rule.", "lr", double{values.rule.lr});
+  }
+  return print;
+}
+
+/// Agrees with all ranks on what an optimizer is made of.
+/// @par Collective  yes; blocks
+/// @par Cost        one all-reduce of 64 bytes; where ranks differ, two gathers of about 1 KB per
+///   rank to say how
+/// @throws Error (communication) on every rank, naming the field, the values and the ranks;
+///   (invalid_argument) for a model or values that make no sense
+template <class Slots>
+ZERO_COLD Agreed<Slots> agree(typename Slots::Communicator& comm,
+                              std::vector<Tensor> tensors,
+                              PolicyValues<Slots> values,
+                              PartitionOptions const& options) {
+  if constexpr (Slots::Precision::loss_scaled) require_valid(values.precision.loss_scale);
+  Partition partition(tensors, options);
+  Arena<decltype(Slots::Memory::allocator), typename Slots::Space> scratch(values.memory.allocator,
+                                                                           space_of(comm));
+  require_same(comm, scratch, fingerprint<Slots>(comm.size(), tensors, partition, values), tensors);
+  return {&comm, std::move(tensors), std::move(values), std::move(partition)};
+}
+
+}  // namespace zero::inline ZERO_NAMESPACE::detail

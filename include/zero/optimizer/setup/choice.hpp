@@ -1,0 +1,106 @@
+/// @file
+/// From a list of policies to one policy per slot, with a sentence for each mistake.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/concepts/policies.hpp"
+#include "zero/layout/partition.hpp"
+#include "zero/layout/plan.hpp"
+#include "zero/optimizer/setup/slots.hpp"
+#include "zero/precision/fp32.hpp"
+#include "zero/rule/adamw.hpp"
+
+#include <concepts>
+#include <string>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE::detail {
+
+/// Can the default allocator serve this communicator? Yes where none is named: that is another
+/// mistake, with a sentence of its own.
+template <class C>
+inline constexpr bool uses_host_memory = true;
+template <Communicator C>
+inline constexpr bool uses_host_memory<C> = C::Space::host_accessible;
+
+/// The choice that a list of policies makes, defaults filled in.
+template <class... Policies>
+struct Choice {
+  static_assert(((Rule<Policies> || !RuleThatMayThrow<Policies>)&&...),
+                "zero: scalars and update of a rule must be noexcept: nobody could catch what they "
+                "throw");
+  static_assert(((slots_of<Policies> == 1) && ...),
+                "zero: a policy models no slot, or more than one (stage, communicator, precision, "
+                "rule, bucket, accumulation, memory, prefetch)");
+  static_assert(named<FitsStage, Policies...> <= 1, "zero: two stages are named");
+  static_assert(named<FitsCommunicator, Policies...> == 1,
+                "zero: exactly one communicator must be named");
+  static_assert(named<FitsPrecision, Policies...> <= 1, "zero: two precisions are named");
+  static_assert(named<FitsRule, Policies...> <= 1, "zero: two rules are named");
+  static_assert(named<FitsBucket, Policies...> <= 1, "zero: two buckets are named");
+  static_assert(named<FitsAccumulation, Policies...> <= 1, "zero: two accumulations are named");
+  static_assert(named<FitsMemory, Policies...> <= 1, "zero: two memory policies are named");
+  static_assert(named<FitsPrefetch, Policies...> <= 1, "zero: two prefetches are named");
+
+  using Stage = Selected<FitsStage, stage::PosG, Policies...>;
+  using Communicator = Selected<FitsCommunicator, void, Policies...>;
+  using Precision = Selected<FitsPrecision, Fp32, Policies...>;
+  using Rule = Selected<FitsRule, AdamW, Policies...>;
+  using Accumulation = Selected<FitsAccumulation, AccumulateNone, Policies...>;
+  using Memory = Selected<FitsMemory, Owned<>, Policies...>;
+  static_assert(named<FitsMemory, Policies...> == 1 || uses_host_memory<Communicator>,
+                "zero: name an allocator of device memory: Owned{...}, or Borrowed{...}");
+  static_assert(!(Memory::borrowed && Stage::sharding.parameters),
+                "zero: borrowed memory cannot be partitioned; use a stage up to Pos+g or Owned<>");
+
+  using Slots = detail::Slots<Stage, Communicator, Precision, Rule, Accumulation, Memory>;
+
+  /// The value of type T among the arguments, or a default one.
+  template <class T>
+  static T pick() {
+    return T{};
+  }
+  template <class T, class First, class... Rest>
+  static T pick(First const& first, Rest const&... rest) {
+    static_assert(is_chosen<First>, "zero: a value's type is none of this optimizer's policies");
+    if constexpr (std::same_as<T, First>) {
+      return first;
+    } else {
+      return pick<T>(rest...);
+    }
+  }
+
+  static PartitionOptions partition_options(int world_size, Bucket const& bucket) {
+    constexpr Merge merge = Slots::form.refresh == StorageForm::Refresh::gather ? Merge::never
+                            : Slots::form.gradients == StorageForm::Gradients::pooled
+                                ? Merge::within_largest_unit
+                                : Merge::freely;
+    return {.world_size = world_size,
+            .bucket_elements = bucket.bytes / sizeof(typename Precision::Wire),
+            .merge = merge};
+  }
+
+  static std::vector<std::string> state_names() {
+    std::vector<std::string> names;
+    for (StateArray const& state : Rule::states) names.emplace_back(state.name);
+    return names;
+  }
+
+  static PlanNames names() {
+    return {.stage = std::string(Stage::name),
+            .precision = std::string(Precision::name),
+            .rule = std::string(Rule::name),
+            .accumulation = std::string(Accumulation::name),
+            .states = state_names(),
+            .state_dtype = dtype_of<typename Precision::State>};
+  }
+
+ private:
+  template <class T>
+  static constexpr bool is_chosen =
+      std::same_as<T, Stage> || std::same_as<T, Precision> || std::same_as<T, Rule> ||
+      std::same_as<T, Accumulation> || std::same_as<T, Memory> || std::same_as<T, Bucket> ||
+      std::same_as<T, Prefetch>;
+};
+
+}  // namespace zero::inline ZERO_NAMESPACE::detail

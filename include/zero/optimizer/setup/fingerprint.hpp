@@ -1,0 +1,204 @@
+/// @file
+/// What all ranks must agree on before they train together, compared field by field.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
+#include "zero/layout/tensor.hpp"
+#include "zero/optimizer/setup/hash.hpp"
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE::detail {
+
+[[nodiscard]] ZERO_COLD inline std::uint64_t hash_of(Tensor const& tensor) {
+  Hash hash;
+  hash.add(tensor.name);
+  hash.add(tensor.shape.size());
+  for (std::size_t const extent : tensor.shape) hash.add(extent);
+  hash.add(static_cast<std::uint64_t>(tensor.unit));
+  hash.add(std::bit_cast<std::uint32_t>(tensor.weight_decay));
+  hash.add(std::bit_cast<std::uint32_t>(tensor.learning_rate));
+  hash.add(tensor.frozen ? 1u : 0u);
+  hash.add(tensor.tied_to);
+  return hash.value();
+}
+
+/// A fixed-size record of named values. All ranks fill in the same names in the same order.
+class Fingerprint {
+ public:
+  static constexpr std::size_t capacity = 40;
+  static constexpr std::size_t field_words = 3;
+
+  /// Names must outlive the record; `owner` is put before the name in messages.
+  void add(std::string_view field, std::int64_t value) { put({}, field, Kind::integer, value, 0); }
+  void add(std::string_view owner, std::string_view field, double value) {
+    put(owner, field, Kind::real, std::bit_cast<std::int64_t>(value), 0);
+  }
+  /// Shown up to its first 16 bytes; the rest is compared by its hash.
+  void add(std::string_view field, std::string_view text) {
+    std::array<std::int64_t, 2> words{};
+    std::memcpy(words.data(), text.data(), text.size() < 16 ? text.size() : 16);
+    put({}, field, Kind::text, words[0], words[1]);
+    if (text.size() <= 16) return;
+    Hash rest;
+    rest.add(text.substr(16));
+    words_[(count_ - 1) * field_words] |= static_cast<std::int64_t>(rest.value() << kind_bits);
+  }
+  void add_hash(std::string_view field, std::uint64_t hash) {
+    put({}, field, Kind::hash, std::bit_cast<std::int64_t>(hash), 0);
+  }
+
+  /// A hash of all of it.
+  [[nodiscard]] std::uint64_t digest() const noexcept {
+    Hash hash;
+    hash.add(words_.data(), count_ * field_words * sizeof(words_[0]));
+    return hash.value();
+  }
+
+  /// Exchanges the record and compares. Collective; blocks.
+  /// @param gather  `gather(words, count)` returns the words of all ranks, in the order of ranks
+  /// @throws Error (communication), on every rank, naming the field, the values and the ranks
+  template <class Gather>
+  void compare(int rank, std::vector<Tensor> const& tensors, Gather const& gather) const {
+    auto const all = gather(words_.data(), words_.size());
+    std::size_t const field = first_difference(all, words_.size(), field_words);
+    if (field >= count_) return;
+    if (kind_of(words_[field * field_words]) == Kind::hash) {
+      // The models have as many tensors, so the first one that differs can be named.
+      auto const own = tensor_hashes(tensors);
+      std::size_t const t = first_difference(gather(own.data(), own.size()), own.size(), 1);
+      if (t < own.size()) compare_tensor(rank, t, tensors[t], gather);
+    }
+    refuse_field(rank, field, all);
+  }
+
+ private:
+  enum class Kind : std::int64_t { none, integer, real, text, hash };
+  using Words = std::vector<std::int64_t>;
+
+  /// The first word of a field has its kind in the lowest bits.
+  static constexpr int kind_bits = 8;
+  [[nodiscard]] static Kind kind_of(std::int64_t word) noexcept {
+    return static_cast<Kind>(word & ((1 << kind_bits) - 1));
+  }
+
+  struct Name {
+    std::string_view owner{};
+    std::string_view field{};
+  };
+
+  ZERO_COLD void put(std::string_view owner,
+                     std::string_view field,
+                     Kind kind,
+                     std::int64_t first,
+                     std::int64_t second) {
+    if (count_ == capacity) {
+      fail(ErrorKind::invalid_argument, "a rule names more fields than a fingerprint holds");
+    }
+    names_[count_] = {owner, field};
+    words_[count_ * field_words] = static_cast<std::int64_t>(kind);
+    words_[count_ * field_words + 1] = first;
+    words_[count_ * field_words + 2] = second;
+    ++count_;
+  }
+
+  static Words tensor_hashes(std::vector<Tensor> const& tensors) {
+    Words hashes;
+    for (Tensor const& tensor : tensors) {
+      hashes.push_back(std::bit_cast<std::int64_t>(hash_of(tensor)));
+    }
+    return hashes;
+  }
+
+  /// The first group of `width` words, of the `stride` that each rank gave, in which ranks differ;
+  /// `stride` / `width` if there is none.
+  static std::size_t first_difference(Words const& all, std::size_t stride, std::size_t width) {
+    std::size_t first = stride;
+    for (std::size_t i = stride; i < all.size(); ++i) {
+      if (all[i] != all[i % stride] && i % stride < first) first = i % stride;
+    }
+    return first / width;
+  }
+
+  /// A record of its own for the tensor whose hashes differ.
+  template <class Gather>
+  ZERO_COLD static void compare_tensor(int rank,
+                                       std::size_t t,
+                                       Tensor const& tensor,
+                                       Gather const& gather) {
+    std::string shape = "[";
+    for (std::size_t const extent : tensor.shape) {
+      shape += Message({shape.size() > 1 ? ", " : "", extent}).text();
+    }
+    shape += "]";
+    Fingerprint print;
+    print.subject_ = Message({"tensor ", t, ", here '", tensor.name, "', "}).text();
+    print.add("name", tensor.name);
+    print.add("shape", shape);
+    print.add("unit", std::int64_t{tensor.unit});
+    print.add({}, "weight decay", double{tensor.weight_decay});
+    print.add({}, "learning rate", double{tensor.learning_rate});
+    print.add("frozen flag", std::int64_t{tensor.frozen});
+    print.add("tie", tensor.tied_to);
+    print.compare(rank, {}, gather);
+  }
+
+  /// Says which ranks have which value.
+  [[noreturn]] ZERO_COLD void refuse_field(int own_rank,
+                                           std::size_t field,
+                                           Words const& all) const {
+    std::size_t const ranks = all.size() / words_.size();
+    auto const value = [&](std::size_t rank) {
+      return &all[rank * words_.size() + field * field_words];
+    };
+    auto const same = [&](std::size_t a, std::size_t b) {
+      return std::memcmp(value(a), value(b), field_words * sizeof(std::int64_t)) == 0;
+    };
+    std::string text;
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      bool told = false;
+      for (std::size_t other = 0; other < rank; ++other) told = told || same(other, rank);
+      if (told) continue;
+      text += Message({text.empty() ? "" : "; ", show(value(rank)), " on rank"}).text();
+      for (std::size_t other = rank; other < ranks; ++other) {
+        if (same(other, rank)) text += Message({" ", other}).text();
+      }
+    }
+    Name const& name = names_[field];
+    fail(ErrorKind::communication,
+         {"ranks disagree on ", subject_, name.owner, name.field, ": ", text},
+         {.rank = own_rank, .operation = "construction"});
+  }
+
+  ZERO_COLD static std::string show(std::int64_t const* words) {
+    char letters[32] = {};
+    switch (kind_of(words[0])) {
+      case Kind::integer: return Message({words[1]}).text();
+      case Kind::real: return Message({std::bit_cast<double>(words[1])}).text();
+      case Kind::text:
+        std::memcpy(letters, words + 1, 16);
+        if (auto const rest = std::bit_cast<std::uint64_t>(words[0]) >> kind_bits; rest != 0) {
+          return Message({"'", std::string_view(letters), "...' (hash ", rest, ")"}).text();
+        }
+        return Message({"'", std::string_view(letters), "'"}).text();
+      case Kind::hash: return Message({"hash ", std::bit_cast<std::uint64_t>(words[1])}).text();
+      case Kind::none: break;
+    }
+    return "nothing";
+  }
+
+  std::string subject_{};  ///< whose fields these are, in messages
+  std::array<Name, capacity> names_{};
+  std::array<std::int64_t, field_words * capacity> words_{};
+  std::size_t count_ = 0;
+};
+
+}  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -1,0 +1,135 @@
+/// @file
+/// Ranks that start from the same values, or hear of which tensor they do not.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
+#include "zero/concepts/communicator.hpp"
+#include "zero/layout/partition.hpp"
+#include "zero/optimizer/assembly.hpp"
+#include "zero/optimizer/setup/agreement.hpp"
+#include "zero/optimizer/setup/hash.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE::detail {
+
+/// A hash for each described tensor; zero of those that are not meant.
+using TensorHashes = std::vector<std::uint64_t>;
+
+/// Where an element of tensor t counts in a hash of many tensors.
+[[nodiscard]] constexpr std::uint64_t hash_place(std::size_t t, std::uint64_t element) noexcept {
+  return (static_cast<std::uint64_t>(t) << 40) + element;
+}
+
+/// Does each rank have what the rank before it would have put there? In words of the control that
+/// nobody reads between two exchanges.
+/// @param own   of what this rank has
+/// @param next  of what the next rank should have: `own`, where all have the same
+/// @par Collective  yes; blocks
+/// @par Cost        one all-reduce of 16 bytes
+template <class Slots>
+ZERO_COLD bool same_around(Assembly<Slots>& parts, std::uint64_t own, std::uint64_t next) {
+  auto const digest = [](std::uint64_t value, int rank) {
+    Hash hash;
+    hash.add(static_cast<std::uint64_t>(rank));
+    hash.add(value);
+    return hash.value();
+  };
+  // Added up around the ring, what is the same cancels out. In halves, which do not overflow.
+  int const rank = parts.comm->rank();
+  std::uint64_t const rest = digest(own, rank) - digest(next, (rank + 1) % parts.comm->size());
+  std::int64_t words[] = {static_cast<std::int64_t>(rest & 0xffffffffu),
+                          static_cast<std::int64_t>(rest >> 32)};
+  parts.space().upload(parts.control->words, words, sizeof(words));
+  run(*parts.comm,
+      {.op = Op::all_reduce,
+       .dtype = DType::i64,
+       .accumulate = DType::i64,
+       .count = 2,
+       .send = parts.control->words,
+       .recv = parts.control->words});
+  parts.space().download(words, parts.control->words, sizeof(words));
+  zero::confirm(*parts.comm);
+  return static_cast<std::uint64_t>(words[0]) + (static_cast<std::uint64_t>(words[1]) << 32) == 0;
+}
+
+/// Says what `same_around` found.
+/// @par Collective  yes; blocks
+/// @par Cost        a gather of 16 bytes per tensor
+/// @throws Error (communication), on every rank, naming the first tensor that differs, and where
+template <class Slots>
+[[noreturn]] ZERO_COLD void refuse_values(Assembly<Slots>& parts,
+                                          TensorHashes const& own,
+                                          TensorHashes const& next) {
+  auto const ranks = static_cast<std::size_t>(parts.comm->size());
+  std::vector<std::int64_t> mine(own.begin(), own.end());
+  mine.insert(mine.end(), next.begin(), next.end());
+  std::vector<std::int64_t> all(ranks * mine.size());
+  exchange_words(*parts.comm, parts.arena, Op::all_gather, mine.data(), all.data(), mine.size());
+  std::string pairs;
+  for (std::size_t t = 0; t < own.size() && pairs.empty(); ++t) {
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      std::size_t const after = (rank + 1) % ranks;
+      if (all[rank * mine.size() + own.size() + t] == all[after * mine.size() + t]) continue;
+      pairs += pairs.empty() ? " of tensor '" + parts.tensors[t].name + "': " : ", ";
+      pairs += Message({rank, " and ", after}).text();
+    }
+  }
+  fail(ErrorKind::communication,
+       {"ranks start from different values", pairs},
+       {.rank = parts.comm->rank(), .operation = "check of parameters"});
+}
+
+/// Adds the hashes of what every rank holds all of: parameters, masters, frozen tensors.
+/// @param to  `to(t)` is where those of tensor t belong, in the space
+template <class Slots, class To>
+void hash_held(Assembly<Slots>& parts, To const& to) {
+  constexpr std::uint64_t masters = std::uint64_t{1} << 63;
+  for (std::size_t t = 0; t < parts.tensors.size(); ++t) {
+    TensorPlace const& place = parts.partition.placement().places()[t];
+    if (place.storage != t || place.count == 0) continue;
+    if (Slots::form.parameters == StorageForm::Parameters::share && !place.frozen) continue;
+    parts.space().add_hash(
+        to(t), parts.parameters.tensor(t), static_cast<std::size_t>(place.count), hash_place(t, 0));
+  }
+  if constexpr (Slots::has_master && Slots::form.update == StorageForm::Update::whole) {
+    parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
+      parts.partition.for_each_segment(parts.states.updated(bucket), [&](Segment const& piece) {
+        parts.space().add_hash(to(piece.tensor),
+                               parts.states.master(bucket, piece, parts.parameters),
+                               static_cast<std::size_t>(piece.count),
+                               masters + hash_place(piece.tensor, piece.in_tensor.offset()));
+      });
+    });
+  }
+}
+
+/// Compares what every rank holds all of, hashed in the space.
+/// @par Collective  yes; blocks
+/// @par Cost        one pass over it; allocates nothing unless ranks differ
+/// @throws Error (communication) as `refuse_values`
+template <class Slots>
+ZERO_COLD void compare_held(Assembly<Slots>& parts) {
+  if (parts.comm->size() == 1) return;
+  auto const& space = parts.space();
+  auto* const word = reinterpret_cast<std::uint64_t*>(parts.control->words);
+  std::uint64_t all = 0;
+  space.zero(word, sizeof(all));
+  hash_held(parts, [&](std::size_t) { return word; });
+  space.download(&all, word, sizeof(all));
+  if (same_around(parts, all, all)) return;
+  TensorHashes own(parts.tensors.size());
+  std::size_t const bytes = own.size() * sizeof(own[0]);
+  typename decltype(parts.arena)::Scratch const scratch(parts.arena, bytes);
+  auto* const words = static_cast<std::uint64_t*>(scratch.data());
+  space.zero(words, bytes);
+  hash_held(parts, [&](std::size_t t) { return words + t; });
+  space.download(own.data(), words, bytes);
+  refuse_values(parts, own, own);
+}
+
+}  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -1,0 +1,62 @@
+/// @file
+/// The squares of this rank's reduced gradients, and whether they are finite.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/concepts/communicator.hpp"
+#include "zero/layout/exact_sum.hpp"
+#include "zero/layout/partition.hpp"
+#include "zero/optimizer/stores/gradient_store.hpp"
+
+#include <cstddef>
+#include <utility>
+
+namespace zero::inline ZERO_NAMESPACE::detail {
+
+/// Adds up squares bucket by bucket, best while a bucket is being reduced.
+///
+/// Squares are added in fp64 over fixed blocks of `block` logical elements, and the blocks' sums
+/// exactly: neither stage nor bucket size nor rank count nor the order of buckets can change a clip
+/// decision.
+///
+/// A share is added as one run, from its first element to its last trained one. Shares begin at
+/// multiples of `block`, so that the blocks are those of the logical space. Padding lies behind the
+/// run; the gaps between tensors lie within it and add nothing, being zero on every rank: memory of
+/// the library is zeroed and no tensor's span reaches into a gap, buckets are packed with zeros,
+/// and lent memory is read in place only where it has no gaps.
+/// @par Cost  none where the reduction takes them, else one pass over the reduced share
+template <class Slots>
+class GradientNorm {
+ public:
+  using Space = typename Slots::Space;
+
+  /// @param squares  in the memory of the space
+  GradientNorm(int rank, GradientStore<Slots> const& store, ExactSum* squares, Space space)
+      : rank_(rank), store_(&store), squares_(squares), space_(std::move(space)) {}
+
+  /// Whether a bucket's reduction takes in the bucket on its way. `add` has to do it elsewhere, and
+  /// where a step has several reductions.
+  static constexpr bool on_the_way = SquaringCommunicator<typename Slots::Communicator> &&
+                                     Slots::form.reduced != StorageForm::Reduced::sums;
+
+  /// Has a bucket's reduction take it in. Once per bucket and step.
+  void add_by(Collective& reduction, BucketSpan const& bucket) const {
+    reduction.squares = squares_;
+    reduction.squares_count = static_cast<std::size_t>(bucket.share(rank_).count());
+  }
+  /// Takes in one bucket whose reduction is done. Once per bucket and step.
+  void add(BucketSpan const& bucket) const {
+    auto const count = static_cast<std::size_t>(bucket.share(rank_).count());
+    if (count > 0) space_.add_squares(squares_, store_->reduced(bucket), count);
+  }
+
+  void reset() const { space_.zero(squares_, sizeof(ExactSum)); }
+
+ private:
+  int rank_;
+  GradientStore<Slots> const* store_;
+  ExactSum* squares_;
+  [[no_unique_address]] Space space_;
+};
+
+}  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -1,0 +1,96 @@
+/// @file
+/// The pass over a bucket: unscale, rule, cast.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/concepts/space.hpp"
+#include "zero/layout/partition.hpp"
+#include "zero/layout/tensor.hpp"
+#include "zero/optimizer/stores/parameter_store.hpp"
+#include "zero/optimizer/stores/state_store.hpp"
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE::detail {
+
+/// Advances master weights, states and parameters of what this rank updates.
+template <class Slots>
+class Update {
+ public:
+  using Space = typename Slots::Space;
+  using Rule = typename Slots::Rule;
+  using Gradient = typename Slots::Gradient;
+
+  /// @param terms  in the memory of the space
+  Update(std::vector<Tensor> const& tensors,
+         Partition const& partition,
+         ParameterStore<Slots> const& parameters,
+         StateStore<Slots> const& states,
+         StepTerms const* terms,
+         Space space)
+      : tensors_(&tensors),
+        partition_(&partition),
+        parameters_(&parameters),
+        states_(&states),
+        terms_(terms),
+        space_(std::move(space)) {}
+
+  /// Updates this rank's range of one bucket, unless the terms in the space's memory say to skip.
+  /// @param gradients  of that range, from its first element on
+  void apply(Rule const& rule, BucketSpan const& bucket, Gradient const* gradients) const {
+    Run run;
+    partition_->for_each_segment(states_->updated(bucket), [&](Segment const& piece) {
+      Tensor const& tensor = (*tensors_)[piece.tensor];
+      Arrays next{.master = states_->master(bucket, piece, *parameters_),
+                  .parameter = nullptr,
+                  .gradient = piece.in_range.in(gradients),
+                  .state = states_->states(bucket, piece),
+                  .count = static_cast<std::size_t>(piece.count)};
+      if constexpr (Slots::has_master) next.parameter = parameters_->segment(bucket, piece);
+      if (run.extend(next, tensor)) return;
+      update(rule, run);
+      run = {next, {tensor.learning_rate, tensor.weight_decay}};
+    });
+    update(rule, run);
+  }
+
+ private:
+  using Arrays = UpdateArrays<typename Slots::Master,
+                              typename Slots::Parameter,
+                              Gradient,
+                              typename Slots::State,
+                              StateStore<Slots>::arrays>;
+
+  /// Neighbouring pieces that can be updated in one pass: small tensors must not cost a call each.
+  struct Run {
+    Arrays current{};
+    UpdateRates rates{};
+
+    [[nodiscard]] bool extend(Arrays const& next, Tensor const& tensor) {
+      if (current.count == 0 || next.master != current.master + current.count ||
+          next.gradient != current.gradient + current.count ||
+          (Slots::has_master && next.parameter != current.parameter + current.count) ||
+          tensor.learning_rate != rates.learning_rate_scale ||
+          tensor.weight_decay != rates.weight_decay_scale) {
+        return false;
+      }
+      current.count += next.count;
+      return true;
+    }
+  };
+
+  void update(Rule const& rule, Run const& run) const {
+    if (run.current.count > 0) space_.update(rule, terms_, run.rates, run.current);
+  }
+
+  std::vector<Tensor> const* tensors_;
+  Partition const* partition_;
+  ParameterStore<Slots> const* parameters_;
+  StateStore<Slots> const* states_;
+  StepTerms const* terms_;
+  [[no_unique_address]] Space space_;
+};
+
+}  // namespace zero::inline ZERO_NAMESPACE::detail

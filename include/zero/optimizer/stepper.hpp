@@ -1,0 +1,278 @@
+/// @file
+/// The way through a step: what each call of a trainer does to the parts.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
+#include "zero/base/number.hpp"
+#include "zero/optimizer/api/step.hpp"
+#include "zero/optimizer/assembly.hpp"
+#include "zero/optimizer/outcome.hpp"
+#include "zero/optimizer/setup/same_values.hpp"
+#include "zero/optimizer/stations/control.hpp"
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE::detail {
+
+/// One rank's steps. What a step decides (norm, clipping, loss scale, whether to skip) is decided
+/// in the space; the host reads the outcome when somebody asks for it. `ShardedOptimizer` documents
+/// what the functions do.
+template <class Slots>
+class Stepper {
+ public:
+  using Space = typename Slots::Space;
+  using Parameter = typename Slots::Parameter;
+
+  explicit Stepper(Assembly<Slots>& parts)
+      : parts_(&parts),
+        outcome_(*parts.comm, parts.control, parts.space()),
+        unit_users_(parts.units.size(), 0) {}
+  Stepper(Stepper const&) = delete;
+  Stepper& operator=(Stepper const&) = delete;
+
+  [[nodiscard]] Outcome<typename Slots::Communicator>& outcome() noexcept { return outcome_; }
+  [[nodiscard]] Outcome<typename Slots::Communicator> const& outcome() const noexcept {
+    return outcome_;
+  }
+
+  void prepare_to_bind() {
+    if (parts_->reduction.opened()) {
+      fail(ErrorKind::invalid_argument,
+           "bind() while gradients are being reduced: from the first gradients(unit) until "
+           "reduce_all(), step() or discard_gradients()");
+    }
+    parts_->refresh.settle();
+  }
+  /// Master weights have been made from parameters or values.
+  /// @param confirmed  whether all ranks are known to have made them from the same
+  void masters_are_set(bool confirmed) noexcept {
+    masters_set_ = true;
+    values_confirmed_ = confirmed;
+  }
+  /// Do all ranks have the same values? Collective.
+  void confirm_values() {
+    parts_->require_bound();
+    if constexpr (RecordingSpace<Space>) {
+      if (parts_->space().capturing()) {
+        fail(ErrorKind::invalid_argument,
+             "ranks cannot compare what they start from while a step is captured; call "
+             "check_parameters() before");
+      }
+    }
+    parts_->refresh.settle();
+    compare_held(*parts_);
+    values_confirmed_ = true;
+  }
+
+  [[nodiscard]] Counters counters() const {
+    StepControl now;
+    parts_->space().download(&now, parts_->control, sizeof(now));
+    return {.steps = std::vector<long>(parts_->tensors.size(), now.outcome.terms.step),
+            .loss_scale = now.loss_scale.value(),
+            .loss_scale_streak = now.loss_scale.streak()};
+  }
+  void restore(Counters const& counters) {
+    if (parts_->reduction.begun()) {
+      fail(ErrorKind::invalid_argument,
+           "restore() in the middle of a step; call step() or discard_gradients() first");
+    }
+    parts_->refresh.settle();
+    long const steps = require_valid(counters);
+    Hash hash;
+    hash.add(static_cast<std::uint64_t>(steps));
+    hash.add(std::bit_cast<std::uint32_t>(counters.loss_scale));
+    hash.add(static_cast<std::uint64_t>(counters.loss_scale_streak));
+    if (!unanimous(*parts_->comm, parts_->arena, hash.value())) {
+      fail(ErrorKind::invalid_argument,
+           {"ranks restore different counters; here ", steps, " steps"},
+           {.rank = parts_->comm->rank(), .operation = "restore"});
+    }
+    StepControl now;
+    parts_->space().download(&now, parts_->control, sizeof(now));
+    now.loss_scale =
+        LossScale(now.loss_scale.options(), counters.loss_scale, counters.loss_scale_streak);
+    now.outcome.terms.step = steps;
+    now.outcome.terms.next_loss_scale = counters.loss_scale;
+    parts_->space().upload(parts_->control, &now, sizeof(now));
+    outcome_.expect();
+  }
+
+  void acquire_parameters(int unit) {
+    parts_->require_unit(unit);
+    parts_->require_bound();
+    parts_->refresh.before_read(unit);
+    ++unit_users_[static_cast<std::size_t>(unit)];
+  }
+  void release_parameters(int unit) noexcept {
+    --unit_users_[static_cast<std::size_t>(unit)];
+    parts_->refresh.after_read(unit);
+  }
+  /// A tensor of an acquired unit.
+  [[nodiscard]] std::span<Parameter const> parameter_view(int unit, std::size_t t) {
+    TensorPlace const& place = parts_->partition.placement().places()[t];
+    auto const count = static_cast<std::size_t>(place.count);
+    if (count == 0) return {};
+    return {place.frozen ? parts_->parameters.tensor(t) : parts_->refresh.tensor(unit, t), count};
+  }
+
+  void open_gradients(int unit, bool overwritten) {
+    parts_->require_unit(unit);
+    parts_->require_bound();
+    parts_->reduction.open(unit, overwritten);
+  }
+  void micro_step(MicroStep const& micro) {
+    if (!is_finite(micro.weight) || micro.weight < 0. || micro.weight > 0x1p60) {
+      fail(ErrorKind::invalid_argument, "a micro-step's weight must be in [0, 2^60]");
+    }
+    parts_->reduction.begin_micro_step(micro.last);
+    weight_ += micro.weight;
+  }
+  void reduce_all() {
+    parts_->require_bound();
+    parts_->reduction.finish();
+  }
+
+  /// Reduces what is left, then brings ranks' squares, overflows, weights and what they were told
+  /// together. Collective.
+  void conclude(Told const& told = {}) {
+    if (concluded_) return;
+    reduce_all();
+    outcome_.expect();
+    exchange_terms(*parts_->comm,
+                   parts_->space(),
+                   parts_->control,
+                   parts_->reduction.micro_steps() == 0 ? 1. : weight_,
+                   told);
+    concluded_ = true;
+  }
+
+  /// One step: exchange, decision, update, refresh. Where the host can read the space it sees a
+  /// step that is skipped and leaves; elsewhere all is queued, and the space skips what it must.
+  /// @param scale  what to multiply the mean gradient by where `max_norm` does not
+  void step(StepOptions const& options, double scale) {
+    require_masters();
+    require_no_readers();
+    Decide const decide = decision(options, scale);
+    // Ranks may have reduced more or less by now; from here on all do the same.
+    reduce_all();
+    if (!values_confirmed_) confirm_values();
+    conclude(decide.told);
+    parts_->space().call(decide);
+    outcome_.expect();
+    if constexpr (Space::host_accessible) {
+      if (auto const skipped = outcome_.get().terms.skipped;
+          skipped != 0 && skipped != StepTerms::skipped_alone) {
+        discard_gradients();
+        return;
+      }
+    }
+    parts_->refresh.settle();
+    parts_->partition.for_each_bucket([&](BucketSpan const& bucket) {
+      parts_->update.apply(parts_->rule, bucket, parts_->reduction.reduced(bucket));
+      parts_->refresh.after_update(bucket);
+      progress(*parts_->comm);
+    });
+    if (!options.overlap_publish) parts_->refresh.settle();
+    discard_gradients();
+  }
+
+  void discard_gradients() {
+    parts_->reduction.reset();
+    concluded_ = false;
+    weight_ = 0.;
+  }
+
+ private:
+  /// The count that all tensors have.
+  [[nodiscard]] long require_valid(Counters const& counters) const {
+    auto const refuse = [](Message const& why) {
+      fail(ErrorKind::invalid_argument, {"restore(): ", why});
+    };
+    if (counters.steps.size() != parts_->tensors.size()) {
+      refuse({parts_->tensors.size(),
+              " tensors are described but the steps of ",
+              counters.steps.size(),
+              " are given"});
+    }
+    long const steps = counters.steps.empty() ? 0 : counters.steps.front();
+    for (std::size_t t = 0; t < counters.steps.size(); ++t) {
+      if (counters.steps[t] == steps && steps >= 0) continue;
+      refuse({"tensor '",
+              parts_->tensors[t].name,
+              "' has ",
+              counters.steps[t],
+              " steps and tensor '",
+              parts_->tensors.front().name,
+              "' has ",
+              steps,
+              "; all tensors have the same number, at least 0"});
+    }
+    if constexpr (Slots::Precision::loss_scaled) {
+      if (!is_finite(counters.loss_scale) || counters.loss_scale <= 0.f) {
+        refuse("the loss scale must be finite and greater than 0");
+      }
+    } else if (counters.loss_scale != 1.f || counters.loss_scale_streak != 0) {
+      refuse("there is a loss scale, but this precision has none");
+    }
+    return steps;
+  }
+  /// Lent parameters have values of their own, which masters that were never set would replace.
+  void require_masters() const {
+    parts_->require_bound();
+    if (masters_set_) return;
+    fail(ErrorKind::invalid_argument,
+         "step() before adopt_parameters() or load_parameters(): the master weights would replace "
+         "the lent parameters, and have no values yet");
+  }
+  void require_no_readers() const {
+    for (std::size_t unit = 0; unit < unit_users_.size(); ++unit) {
+      if (unit_users_[unit] == 0) continue;
+      fail(ErrorKind::invalid_argument,
+           {"step() while the parameters of unit ", unit, " are in use"});
+    }
+  }
+  [[nodiscard]] Decide decision(StepOptions const& options, double scale) const {
+    constexpr bool scaled = Slots::Precision::loss_scaled;
+    Decide decide{.control = parts_->control,
+                  .ended = ended(),
+                  .max_norm = options.max_norm.value_or(Decide::no_limit),
+                  .scale = scale,
+                  .loss_scaled = scaled,
+                  .skip_non_finite = scaled || options.non_finite == NonFinite::skip};
+    decide.told = {.known = true,
+                   .options = hash(decide),
+                   .learning_rate = options.learning_rate.value_or(parts_->rule.lr),
+                   .address = options.learning_rate_address};
+    require_number({"the learning rate of a step"}, decide.told.learning_rate, 0.);
+    require_number({"the scale of a step"}, scale, 0.);
+    if (is_nan(decide.max_norm) || !(decide.max_norm > 0.)) {
+      fail(ErrorKind::invalid_argument,
+           {"max_norm is ",
+            decide.max_norm,
+            ", but must be greater than 0; a learning rate of 0 freezes the model"});
+    }
+    decide.concluded_before = concluded_;
+    return decide;
+  }
+  [[nodiscard]] std::int64_t const* ended() const {
+    if constexpr (ConfirmingCommunicator<typename Slots::Communicator> && !Space::host_accessible)
+      return parts_->comm->ended();
+    return nullptr;
+  }
+
+  Assembly<Slots>* parts_;
+  Outcome<typename Slots::Communicator> outcome_;
+  std::vector<int> unit_users_;
+  double weight_ = 0.;
+  bool masters_set_ = !(Slots::Memory::borrowed && Slots::has_master);
+  /// Where ranks hold nothing but shares there is nothing to compare.
+  bool values_confirmed_ = Slots::form.parameters == StorageForm::Parameters::share;
+  bool concluded_ = false;
+};
+
+}  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -1,0 +1,150 @@
+/// @file
+/// Where gradients live before and after their reduction.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/layout/memory_plan.hpp"
+#include "zero/layout/partition.hpp"
+#include "zero/optimizer/stores/arena.hpp"
+#include "zero/optimizer/stores/lent.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE::detail {
+
+/// Gradients of one rank.
+///
+/// Full gradients are kept for the whole model, or live in a pool for the units under way, or are
+/// lent. Reduced gradients are this rank's share: in place within the full ones, or an array of
+/// their own, in the wire dtype or, where micro-steps add up in them, in the accumulate dtype.
+template <class Slots>
+class GradientStore {
+ public:
+  using Wire = typename Slots::Wire;
+  using Accumulate = typename Slots::Accumulate;
+  using Gradient = typename Slots::Gradient;
+  using Form = StorageForm;
+  static constexpr Form::Gradients form = Slots::form.gradients;
+
+  template <class ArenaT>
+  ZERO_COLD GradientStore(std::vector<Tensor> const& tensors,
+                          Partition const& partition,
+                          int rank,
+                          StorageElements const& elements,
+                          ArenaT& arena)
+      : partition_(&partition),
+        rank_(rank),
+        lent_(tensors, partition, "gradients", Slots::Memory::borrowed),
+        full_(arena.template take<Wire>(Role::gradients, elements.full_gradients)),
+        shard_(arena.template take<Wire>(Role::gradients, elements.shard_gradients)),
+        sums_(arena.template take<Accumulate>(Role::gradients, elements.shard_sums)),
+        pool_(arena.template take<Wire>(Role::gradient_pool,
+                                        elements.gradient_slot * elements.gradient_slots)),
+        tied_(arena.template take<Wire>(Role::gradient_pool, elements.tied_gradients)),
+        slot_elements_(elements.gradient_slot),
+        slot_taken_(static_cast<std::size_t>(elements.gradient_slots), 0),
+        slot_of_(partition.groups().size(), no_slot),
+        tied_offset_(partition.groups().size(), 0) {
+    std::uint64_t offset = 0;
+    for (std::size_t g = 0; g < partition.groups().size(); ++g) {
+      tied_offset_[g] = offset;
+      if (partition.groups()[g].tied) offset += partition.groups()[g].padded;
+    }
+  }
+
+  [[nodiscard]] LentTensors<Wire>& lent() noexcept { return lent_; }
+  [[nodiscard]] LentTensors<Wire> const& lent() const noexcept { return lent_; }
+
+  /// True if the group's full gradients have memory right now, or never need a slot.
+  [[nodiscard]] bool placed(std::size_t g) const noexcept {
+    Group const& group = partition_->groups()[g];
+    return form != Form::Gradients::pooled || group.tied || group.padded == 0 ||
+           slot_of_[g] != no_slot;
+  }
+  /// Gives the group a slot of the pool; false if all are taken.
+  [[nodiscard]] bool place(std::size_t g) noexcept {
+    for (std::size_t s = 0; s < slot_taken_.size(); ++s) {
+      if (slot_taken_[s]) continue;
+      slot_taken_[s] = 1;
+      slot_of_[g] = static_cast<int>(s);
+      return true;
+    }
+    return false;
+  }
+  void release(std::size_t g) noexcept {
+    if (slot_of_[g] == no_slot) return;
+    slot_taken_[static_cast<std::size_t>(slot_of_[g])] = 0;
+    slot_of_[g] = no_slot;
+  }
+
+  /// Full gradients of a placed group in the library's memory: [group.padded].
+  [[nodiscard]] std::span<Wire> full(std::size_t g) const noexcept {
+    Group const& group = partition_->groups()[g];
+    if (group.padded == 0) return {};
+    return {memory(g), static_cast<std::size_t>(group.padded)};
+  }
+  /// All shares of a bucket within them.
+  [[nodiscard]] Wire* full(BucketSpan const& bucket) const noexcept {
+    return bucket.in_group().in(memory(bucket.group()));
+  }
+  /// Full gradients of one tensor, where they are now.
+  [[nodiscard]] std::span<Wire> tensor(std::size_t t) const noexcept {
+    TensorPlace const& place = partition_->placement().places()[t];
+    if (place.frozen || place.count == 0) return {};
+    auto const count = static_cast<std::size_t>(place.count);
+    if constexpr (form == Form::Gradients::lent) return {lent_[t], count};
+    return {partition_->in_group(t).in(memory(partition_->group_of(t))), count};
+  }
+
+  /// Where this rank's reduced share of a bucket is received, where that is an array of its own.
+  [[nodiscard]] Wire* share(BucketSpan const& bucket) const noexcept {
+    return bucket.in_shards().in(shard_);
+  }
+  /// Where micro-steps add up.
+  [[nodiscard]] Accumulate* sums(BucketSpan const& bucket) const noexcept {
+    return bucket.in_shards().in(sums_);
+  }
+  /// This rank's reduced share of a bucket, after the reduction.
+  [[nodiscard]] Gradient* reduced(BucketSpan const& bucket) const noexcept {
+    if constexpr (Slots::form.reduced == Form::Reduced::sums) {
+      return sums(bucket);
+    } else if constexpr (Slots::form.reduced == Form::Reduced::in_place) {
+      return bucket.part(rank_).in(full(bucket));
+    } else {
+      return share(bucket);
+    }
+  }
+
+  void zero_full(typename Slots::Space const& space) const {
+    if (!full_.empty()) space.zero(full_.data(), full_.size_bytes());
+  }
+
+ private:
+  static constexpr int no_slot = -1;
+
+  /// Where the padded memory of a placed group begins.
+  [[nodiscard]] Wire* memory(std::size_t g) const noexcept {
+    Group const& group = partition_->groups()[g];
+    if constexpr (form == Form::Gradients::whole) return group.in_full.in(full_);
+    if (group.tied) return tied_.data() + tied_offset_[g];
+    return pool_.data() + static_cast<std::uint64_t>(slot_of_[g]) * slot_elements_;
+  }
+
+  Partition const* partition_;
+  int rank_;
+  LentTensors<Wire> lent_;
+  std::span<Wire> full_;
+  std::span<Wire> shard_;
+  std::span<Accumulate> sums_;
+  std::span<Wire> pool_;
+  std::span<Wire> tied_;
+  std::uint64_t slot_elements_;
+  std::vector<std::uint8_t> slot_taken_;
+  std::vector<int> slot_of_;
+  std::vector<std::uint64_t> tied_offset_;
+};
+
+}  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -1,0 +1,293 @@
+#include "equivalence/lent_memory.hpp"
+#include "equivalence/toy_model.hpp"
+#include "trapped_space.hpp"
+#include "unit/layout/refusal.hpp"
+#include "zero/zero.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+// A run that is saved and resumed by hand: what visit_owned and counters() show, fill_owned and
+// restore() take back.
+namespace resume_test {
+namespace {
+
+/// Master weights and states of whole tensors, put together from all ranks.
+struct Saved {
+  zero::Counters counters{};
+  std::map<std::string, std::vector<std::vector<float>>> tensors{};  ///< master, then states
+  std::map<std::string, std::vector<std::byte>> parameters{};        ///< as rank 0 reads them
+  friend bool operator==(Saved const&, Saved const&) = default;
+};
+
+template <class Optimizer>
+void save(Optimizer& optimizer, Saved& saved, std::mutex& mutex, int rank) {
+  zero::Counters const counters = optimizer.counters();
+  {
+    std::lock_guard const lock(mutex);
+    if (rank == 0) saved.counters = counters;
+    optimizer.visit_owned(
+        [&](zero::Tensor const& tensor, std::size_t first, auto masters, auto const& states) {
+          auto& arrays = saved.tensors[tensor.name];
+          arrays.resize(1 + states.size());
+          for (auto& array : arrays) array.resize(zero::element_count(tensor));
+          for (std::size_t i = 0; i < masters.size(); ++i) {
+            arrays[0][first + i] = masters[i];
+            for (std::size_t k = 0; k < states.size(); ++k) arrays[1 + k][first + i] = states[k][i];
+          }
+        });
+  }
+  for (int const unit : optimizer.units()) {
+    auto const weights = optimizer.parameters(unit);
+    std::size_t i = 0;
+    for (auto const& tensor : optimizer.tensors()) {
+      if (tensor.unit != unit) continue;
+      auto const values = weights[i++];
+      if (rank != 0 || tensor.frozen || !optimizer.on_host) continue;
+      std::lock_guard const lock(mutex);
+      auto const bytes = std::as_bytes(values);
+      saved.parameters[tensor.name].assign(bytes.begin(), bytes.end());
+    }
+  }
+  optimizer.settle();
+}
+
+template <class Optimizer>
+void resume(Optimizer& optimizer, Saved const& saved) {
+  optimizer.fill_owned(
+      [&](zero::Tensor const& tensor, std::size_t first, auto masters, auto const& states) {
+        auto const& arrays = saved.tensors.at(tensor.name);
+        for (std::size_t i = 0; i < masters.size(); ++i) {
+          masters[i] = arrays[0][first + i];
+          for (std::size_t k = 0; k < states.size(); ++k) states[k][i] = arrays[1 + k][first + i];
+        }
+      });
+  optimizer.restore(saved.counters);
+}
+
+template <class S, class P, class R>
+struct Setup {
+  using Stage = S;
+  P precision{};
+  R rule{};
+};
+
+/// Steps [first, last) on so many ranks, in the space and memory that `attach` gives an optimizer.
+template <class Optimizer, class Space>
+void train(Optimizer& optimizer, Space const& space, toy::Run const& run, long first, int rank) {
+  for (long step = first; step < first + run.steps; ++step) {
+    for (std::size_t u = optimizer.units().size(); u-- > 0;) {
+      auto const unit = static_cast<int>(u);
+      auto const weights = optimizer.parameters(unit);
+      auto gradients = optimizer.gradients(unit);
+      std::size_t i = 0;
+      for (std::size_t t = 0; t < optimizer.tensors().size(); ++t) {
+        if (optimizer.tensors()[t].unit != unit) continue;
+        auto const w = weights[i];
+        auto const g = gradients[i++];
+        space.call([run, t, step, rank, w, g, scale = optimizer.loss_scale_address()] {
+          toy::backward(run, t, step, rank, *scale, w, g);
+        });
+      }
+      optimizer.reduce(std::move(gradients));
+    }
+    optimizer.step({.max_norm = run.max_norm, .non_finite = zero::NonFinite::skip});
+  }
+}
+
+enum class Where : int { host, lent, device };
+
+/// Trains steps [first, first + run.steps), from the saved run if there is one.
+template <class S>
+Saved run_steps(S const& setup, toy::Run const& run, Where where, long first, Saved const* from) {
+  using Stage = typename S::Stage;
+  using Precision = decltype(setup.precision);
+  Saved saved;
+  std::mutex mutex;
+  zero::run_ranks(run.ranks, [&](zero::InProcess& inner) {
+    auto const go = [&](auto& optimizer, auto const& space, auto&& bind) {
+      bind();
+      if (from != nullptr) {
+        // Frozen tensors are no part of what a rank owns.
+        toy::load(optimizer);
+        resume(optimizer, *from);
+      } else {
+        toy::load(optimizer);
+      }
+      if (run.steps > 0) train(optimizer, space, run, first, inner.rank());
+      save(optimizer, saved, mutex, inner.rank());
+    };
+    zero::Bucket const bucket{run.bucket_bytes};
+    if (where == Where::device) {
+      trapped::Device device;
+      trapped::Communicator comm(inner, device, trapped::Collectives::late);
+      zero::ShardedOptimizer optimizer{comm,
+                                       toy::model(run.tied),
+                                       Stage{},
+                                       setup.precision,
+                                       setup.rule,
+                                       zero::Owned<trapped::Allocator>{{&device}},
+                                       bucket};
+      go(optimizer, comm.space(), [] {});
+      device.synchronize();
+    } else if (where == Where::host) {
+      zero::ShardedOptimizer optimizer{
+          inner, toy::model(run.tied), Stage{}, setup.precision, setup.rule, bucket};
+      go(optimizer, zero::space::Host{}, [] {});
+    } else if constexpr (!Stage::sharding.parameters) {
+      using Lent = toy::LentMemory<typename Precision::Parameter,
+                                   typename Precision::Wire,
+                                   zero::space::Host,
+                                   zero::HostAllocator>;
+      zero::ShardedOptimizer optimizer{inner,
+                                       toy::model(run.tied),
+                                       Stage{},
+                                       setup.precision,
+                                       setup.rule,
+                                       zero::Borrowed<>{},
+                                       bucket};
+      Lent lent({}, {}, optimizer.tensors(), false);
+      // Lent gradients are the trainer's to clear: none are given, only parameters are looked at.
+      go(optimizer, zero::space::Host{}, [&] { lent.bind_to(optimizer); });
+      CHECK(lent.intact());
+    }
+  });
+  return saved;
+}
+
+template <class From, class To>
+void check(From const& before, To const& after, toy::Run run, Where where, int other_ranks) {
+  INFO("from " << std::string(From::Stage::name) << " to " << std::string(To::Stage::name)
+               << ", precision " << std::string(decltype(before.precision)::name) << ", ranks "
+               << run.ranks << " to " << other_ranks << ", where " << static_cast<int>(where));
+  run.steps = 40;
+  Saved const whole = run_steps(before, run, where, 0, nullptr);
+  run.steps = 20;
+  Saved const half = run_steps(before, run, where, 0, nullptr);
+  REQUIRE(half.counters.steps.size() == toy::model(run.tied).size());
+  CHECK(half.counters.steps.front() > 15);
+  Saved const resumed = run_steps(after, run, where, 20, &half);
+  CHECK(resumed.counters == whole.counters);
+  CHECK(resumed.tensors == whole.tensors);
+  if (where == Where::host) CHECK(resumed.parameters == whole.parameters);
+
+  toy::Run other = run;
+  other.ranks = other_ranks;
+  other.bucket_bytes = 4096;
+  other.steps = 0;
+  Saved const restored = run_steps(after, other, where, 20, &half);
+  CHECK(restored.counters == half.counters);
+  CHECK(restored.tensors == half.tensors);
+  if (where == Where::host) CHECK(restored.parameters == half.parameters);
+  if constexpr (!To::Stage::sharding.parameters) {
+    Saved const lent = run_steps(after, other, Where::lent, 20, &half);
+    CHECK(lent.counters == half.counters);
+    CHECK(lent.tensors == half.tensors);
+    if (where == Where::host) CHECK(lent.parameters == half.parameters);
+  }
+}
+
+using zero::stage::Pos;
+using zero::stage::PosG;
+using zero::stage::PosGP;
+using zero::stage::Replicated;
+
+}  // namespace
+
+TEST_CASE("20 steps, a resume under any stage and 20 more are 40, in bits") {
+  toy::Run const run{.ranks = 3, .max_norm = 8.};
+  zero::AdamW const rule{.lr = 0.01f, .weight_decay = 0.1f};
+  using Fp32 = zero::Fp32;
+  using Adam = zero::AdamW;
+  check(Setup<Replicated, Fp32, Adam>{{}, rule}, Setup<PosGP, Fp32, Adam>{{}, rule}, run, {}, 2);
+  check(Setup<PosGP, Fp32, Adam>{{}, rule}, Setup<Pos, Fp32, Adam>{{}, rule}, run, {}, 5);
+  using Bf16 = zero::Mixed<zero::bf16>;
+  check(Setup<Pos, Bf16, Adam>{{}, rule}, Setup<Replicated, Bf16, Adam>{{}, rule}, run, {}, 4);
+  check(Setup<PosG, Bf16, zero::Lion>{}, Setup<PosGP, Bf16, zero::Lion>{}, run, {}, 1);
+}
+
+TEST_CASE("a dynamic loss scale goes on where it was") {
+  toy::Run const run{.ranks = 2, .fault = {.step = 13}};
+  using Fp16 = zero::Mixed<zero::fp16>;
+  Fp16 const precision{.loss_scale = {.initial = 64.f, .growth_interval = 9}};
+  zero::Sgd const rule{.lr = 0.01f};
+  check(Setup<PosG, Fp16, zero::Sgd>{precision, rule},
+        Setup<Pos, Fp16, zero::Sgd>{precision, rule},
+        run,
+        Where::host,
+        3);
+}
+
+TEST_CASE("a resume goes through a device's own functions where the host cannot reach it") {
+  toy::Run const run{.ranks = 2};
+  using Bf16 = zero::Mixed<zero::bf16>;
+  check(Setup<Replicated, Bf16, zero::AdamW>{},
+        Setup<PosGP, Bf16, zero::AdamW>{},
+        run,
+        Where::device,
+        3);
+  check(Setup<PosG, zero::Fp32, zero::AdamW>{},
+        Setup<PosG, zero::Fp32, zero::AdamW>{},
+        run,
+        Where::device,
+        1);
+}
+
+TEST_CASE("counters that make no sense are refused, and so are those that differ between ranks") {
+  zero::Self self;
+  zero::ShardedOptimizer optimizer{self, toy::model(false)};
+  std::size_t const count = optimizer.tensors().size();
+  auto const refused = [&](zero::Counters const& counters) {
+    return refusal([&] { optimizer.restore(counters); });
+  };
+  CHECK(refused({.steps = {1, 2}}) ==
+        "restore(): 10 tensors are described but the steps of 2 are given");
+  CHECK(refused({.steps = std::vector<long>(count, -1)}) ==
+        "restore(): tensor 'wte' has -1 steps and tensor 'wte' has -1; all tensors have the same "
+        "number, at least 0");
+  zero::Counters uneven{.steps = std::vector<long>(count, 4)};
+  uneven.steps[1] = 5;
+  CHECK(refused(uneven) ==
+        "restore(): tensor 'wpe' has 5 steps and tensor 'wte' has 4; all tensors have the same "
+        "number, at least 0");
+  CHECK(refused({.steps = std::vector<long>(count, 4), .loss_scale = 2.f}) ==
+        "restore(): there is a loss scale, but this precision has none");
+  CHECK(refused({.steps = std::vector<long>(count, 4)}) == "");
+  CHECK(optimizer.steps() == 4);
+  CHECK(optimizer.steps(1) == 4);
+  CHECK(optimizer.rule(1) == optimizer.rule());
+  CHECK(refusal([&] { static_cast<void>(optimizer.steps(count)); }) ==
+        "there is no tensor 10; 10 are described");
+  static_cast<void>(optimizer.gradients(0));
+  CHECK(refused({.steps = std::vector<long>(count, 4)}) ==
+        "restore() in the middle of a step; call step() or discard_gradients() first");
+
+  zero::ShardedOptimizer scaled{
+      self, toy::model(false), zero::Mixed<zero::fp16>{.loss_scale = {.initial = 8.f}}};
+  for (float const scale : {0.f, -1.f, std::numeric_limits<float>::infinity()}) {
+    CHECK(refusal([&] {
+            scaled.restore({.steps = std::vector<long>(count, 4), .loss_scale = scale});
+          }) == "restore(): the loss scale must be finite and greater than 0");
+  }
+
+  std::vector<std::string> said(3);
+  zero::run_ranks(3, [&](zero::InProcess& comm) {
+    zero::ShardedOptimizer each{comm, toy::model(false)};
+    said[static_cast<std::size_t>(comm.rank())] = refusal(
+        [&] { each.restore({.steps = std::vector<long>(count, comm.rank() == 1 ? 7 : 4)}); });
+  });
+  CHECK(said == std::vector<std::string>{"ranks restore different counters; here 4 steps",
+                                         "ranks restore different counters; here 7 steps",
+                                         "ranks restore different counters; here 4 steps"});
+}
+
+}  // namespace resume_test

@@ -1,0 +1,414 @@
+#include "case.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <sstream>
+
+namespace differential {
+
+namespace {
+
+/// Keys that keep dice apart which are thrown for different questions.
+enum Question : std::uint64_t {
+  of_case,
+  of_tensors,
+  of_step,
+  of_forward,
+  of_pass,
+  of_gradient,
+  of_value
+};
+
+constexpr char const* stage_names[] = {"replicated", "pos", "pos+g", "pos+g+p"};
+constexpr char const* number_names[] = {"fp32", "bf16", "fp16"};
+constexpr char const* rule_names[] = {"plain-sgd", "sgd", "adagrad", "adam", "adamw", "lion"};
+constexpr char const* accumulation_names[] = {"none", "full", "shard"};
+constexpr char const* feature_names[] = {"micro-steps",
+                                         "faults",
+                                         "clipping",
+                                         "rates",
+                                         "disorder",
+                                         "holds",
+                                         "early",
+                                         "queued",
+                                         "overlap",
+                                         "reloads",
+                                         "moves",
+                                         "discards",
+                                         "directly",
+                                         "overwrites"};
+constexpr char const* load_names[] = {"", "load(callback)", "load(spans)", "adopt", "write, adopt"};
+constexpr char const* move_names[] = {"", "bind_gradients", "bind"};
+constexpr char const* call_names[] = {
+    "step", "try_step", "step(lr, scale)", "try_step(lr, scale)", "enqueue_step", "discard"};
+constexpr char const* fault_names[] = {"", "NaN", "infinity", "3e38"};
+
+template <class E>
+std::size_t index(E value) {
+  return static_cast<std::size_t>(value);
+}
+
+/// Sizes at which something begins, ends or is rounded.
+std::size_t draw_count(Dice& dice, std::size_t ranks, bool even) {
+  if (even) return 512 * dice.below(2 * ranks + 1);
+  switch (dice.below(8)) {
+    case 0: return dice.below(4);
+    case 1: return ranks - 1 + dice.below(3);
+    case 2: return 31 + dice.below(3);
+    case 3: return 511 + dice.below(3);
+    case 4: return 512 * ranks - 1 + dice.below(3);
+    case 5: return 512 * dice.below(2 * ranks + 1);
+    case 6: return dice.below(5000);
+    default: return dice.below(200);
+  }
+}
+
+std::vector<std::size_t> draw_shape(Dice& dice, std::size_t count) {
+  std::size_t const rows = dice.pick<std::size_t>({1, 2, 3, 7});
+  if (count == 0) return {rows, 0};
+  if (count == 1 && dice.chance(50)) return {};
+  if (count % rows == 0 && dice.chance(50)) return {rows, count / rows};
+  return {count};
+}
+
+std::vector<TensorCase> draw_tensors(std::uint64_t seed, int ranks) {
+  Dice dice(seed, of_tensors);
+  std::vector<TensorCase> tensors;
+  int const most = dice.to(20);
+  bool const even = dice.chance(20);
+  bool const ascending = dice.chance(70);
+  std::size_t const frozen = dice.pick<std::size_t>({0, 10, 30});
+  std::size_t const tied = dice.pick<std::size_t>({0, 10, 40});
+  int const exponent = dice.pick({0, -4, -8, -12});
+  int unit = dice.to(1);
+  std::size_t total = 0;
+  for (int id = 0; id < most && total < 30000; ++id) {
+    TensorCase tensor{.id = id, .shape = {}, .count = 0, .unit = 0};
+    unit = ascending ? unit + dice.pick({0, 0, 0, 1, 1, 2}) : dice.to(6);
+    bool const ties = dice.chance(tied) && !tensors.empty();
+    if (ties) {
+      std::size_t const target = dice.below(tensors.size());
+      tensor = tensors[target];
+      tensor.id = id;
+      tensor.tied = target;
+    } else {
+      tensor.count = draw_count(dice, static_cast<std::size_t>(ranks), even);
+      tensor.shape = draw_shape(dice, tensor.count);
+      tensor.frozen = dice.chance(frozen);
+      tensor.learning_rate = dice.pick({1.f, 1.f, 1.f, 0.5f, 0.f, 1.7f});
+      tensor.weight_decay = dice.pick({1.f, 1.f, 0.f, 0.1f});
+    }
+    tensor.unit = unit;
+    tensor.magnitude = static_cast<float>(1 << dice.to(8));
+    for (int i = exponent; i < 0; ++i) tensor.magnitude *= 0.5f;
+    total += ties ? 0 : tensor.count;
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+/// Leaves a tensor out; what was tied to it is tied to what it was tied to, or lies on its own.
+void drop_tensor(std::vector<TensorCase>& tensors, std::size_t dropped) {
+  std::optional<std::size_t> heir = tensors[dropped].tied;
+  for (std::size_t t = dropped + 1; t < tensors.size(); ++t) {
+    if (tensors[t].tied == dropped) {
+      tensors[t].tied = heir;
+      if (!heir) heir = t;
+    }
+  }
+  tensors.erase(tensors.begin() + static_cast<std::ptrdiff_t>(dropped));
+  for (TensorCase& tensor : tensors) {
+    if (tensor.tied && *tensor.tied > dropped) --*tensor.tied;
+  }
+}
+
+}  // namespace
+
+std::string name(Policies const& p) {
+  return std::string(stage_names[index(p.stage)]) + "/" + number_names[index(p.number)] + "/" +
+         rule_names[index(p.rule)] + "/" + accumulation_names[index(p.accumulation)] + "/" +
+         (p.borrowed ? "borrowed" : "owned");
+}
+
+bool Case::shared(std::size_t t) const {
+  for (std::size_t other = 0; other < tensors.size(); ++other) {
+    if (storage(other) == storage(t) && tensors[other].unit != tensors[t].unit) return true;
+  }
+  return false;
+}
+
+int Case::units() const {
+  int count = 0;
+  for (TensorCase const& tensor : tensors) count = std::max(count, tensor.unit + 1);
+  return count;
+}
+
+int Case::units_with_elements() const {
+  std::vector<bool> used(static_cast<std::size_t>(units()), false);
+  for (TensorCase const& tensor : tensors) {
+    if (!tensor.frozen && tensor.count > 0) used[static_cast<std::size_t>(tensor.unit)] = true;
+  }
+  return static_cast<int>(std::count(used.begin(), used.end(), true));
+}
+
+Case draw(std::uint64_t seed, Policies const& policies, int most_ranks) {
+  Dice dice(seed, of_case);
+  int const ranks = 1 + dice.to(most_ranks - 1);
+  unsigned features = 0;
+  for (unsigned bit = 1; bit < all_features; bit <<= 1) features |= dice.chance(60) ? bit : 0u;
+  return {.seed = seed,
+          .policies = policies,
+          .ranks = ranks,
+          .steps = 1 + dice.to(5),
+          .tensors = draw_tensors(seed, ranks),
+          .bucket_bytes = dice.pick<std::size_t>(
+              {1, 4096, 12345, 1 + dice.below(65536), std::size_t{1} << 20, std::size_t{25} << 20}),
+          .prefetch = dice.to(3),
+          .hyper = {.lr = dice.pick({1e-3f, 0.1f, 3e-2f}),
+                    .weight_decay = dice.pick({0.f, 1e-2f, 0.3f}),
+                    .momentum = dice.pick({0.f, 0.9f, 0.5f}),
+                    .lr_decay = dice.pick({0.f, 0.1f}),
+                    .eps = dice.pick({1e-8f, 1e-5f, 1e-2f}),
+                    .beta1 = dice.pick({0.9, 0.95, 0.}),
+                    .beta2 = dice.pick({0.999, 0.99, 0.5}),
+                    .nesterov = dice.chance(50)},
+          .scale = {.initial = dice.pick({1.f, 8.f, 1024.f, 65536.f, 16777216.f}),
+                    .growth = dice.pick({2.f, 1.f, 4.f}),
+                    .backoff = dice.pick({0.5f, 0.25f, 0.01f}),
+                    .minimum = dice.pick({1.f, 0.5f}),
+                    .growth_interval = 1 + dice.to(2),
+                    .patience = 1 + dice.to(2)},
+          .features = features};
+}
+
+std::vector<Case> simpler(Case const& test) {
+  std::vector<Case> result;
+  auto const with = [&](auto const& change) {
+    result.push_back(test);
+    change(result.back());
+  };
+  for (int const steps : {1, test.steps / 2, test.steps - 1}) {
+    if (steps > 0 && steps < test.steps) with([&](Case& c) { c.steps = steps; });
+  }
+  for (int const ranks : {1, 2, test.ranks - 1}) {
+    if (ranks > 0 && ranks < test.ranks) with([&](Case& c) { c.ranks = ranks; });
+  }
+  for (unsigned bit = 1; bit < all_features; bit <<= 1) {
+    if ((test.features & bit) != 0) with([&](Case& c) { c.features &= ~bit; });
+  }
+  std::size_t const half = test.tensors.size() / 2;
+  if (half > 1) {
+    with([&](Case& c) {
+      while (c.tensors.size() > half) drop_tensor(c.tensors, half);
+    });
+    with([&](Case& c) {
+      while (c.tensors.size() > half) drop_tensor(c.tensors, 0);
+    });
+  }
+  for (std::size_t t = 0; t < test.tensors.size(); ++t) {
+    with([&](Case& c) { drop_tensor(c.tensors, t); });
+  }
+  if (test.prefetch > 0) with([&](Case& c) { c.prefetch = 0; });
+  return result;
+}
+
+StepPlan plan_step(Case const& test, int step) {
+  Policies const& policies = test.policies;
+  // Every die is thrown whatever the features are, so that those left out change no others.
+  Dice dice(test.seed, of_step, step);
+  StepPlan plan{.number = step};
+
+  Move const move = dice.chance(50) ? Move::gradients : Move::everything;
+  if (dice.chance(40) && test.has(moves) && policies.borrowed && step > 0) plan.move = move;
+  Load const load =
+      dice.pick({Load::streamed, Load::whole, Load::adopted, Load::written_and_adopted});
+  if ((dice.chance(20) && test.has(reloads)) || step == 0) plan.load = load;
+  if (!policies.borrowed && plan.load >= Load::adopted) plan.load = Load::streamed;
+
+  int const most = policies.accumulation == Accumulation::none ? 1 : 3;
+  plan.micro_steps = test.has(micro_steps) ? dice.to(most) : dice.to(0);
+  plan.weightless = dice.chance(4) && test.has(faults) && plan.micro_steps > 0;
+  plan.says_last = dice.chance(50);
+  plan.reduces_all = dice.chance(20) && test.has(early);
+  plan.asks_norm = dice.chance(20) && test.has(early);
+
+  Call const plain = dice.pick({Call::step, Call::try_step});
+  Call const with_scale = dice.pick({Call::step_scaled, Call::try_step_scaled});
+  plan.call = dice.chance(25) && test.has(clipping) ? with_scale : plain;
+  if (dice.chance(40) && test.has(queued)) plan.call = Call::enqueue;
+  if (dice.chance(10) && test.has(discards)) plan.call = Call::discard;
+  plan.reports = dice.chance(60);
+  plan.tries_report = dice.chance(50);
+  bool const takes_scale = plan.call == with_scale;
+  double const scale = dice.pick({1., 0.25, 0.3});
+  if (takes_scale) plan.scale = scale;
+
+  float const rate = dice.pick({1e-3f, 0.f, 0.05f, 0.3f});
+  plan.rate_by_address = dice.chance(50) && !takes_scale;
+  if ((dice.chance(50) && test.has(rates)) || takes_scale) plan.learning_rate = rate;
+  double const norm = dice.pick({1e-3, 1., 30., 1e6});
+  if (dice.chance(50) && test.has(clipping) && !takes_scale) plan.max_norm = norm;
+  plan.skips = dice.chance(60) && !takes_scale;
+  plan.overlaps = dice.chance(50) && test.has(overlap) && !takes_scale;
+  bool const is_last = step + 1 == test.steps;
+  plan.views = dice.chance(40) || is_last;
+  plan.visits = dice.chance(40) || is_last;
+
+  Fault fault{.kind = dice.pick({FaultKind::nan, FaultKind::infinity, FaultKind::huge}),
+              .rank = dice.to(test.ranks - 1),
+              .micro = dice.to(plan.passes() - 1)};
+  std::size_t const tensor = static_cast<std::size_t>(dice.next() >> 1);
+  std::size_t const element = static_cast<std::size_t>(dice.next() >> 1);
+  if (dice.chance(20) && test.has(faults) && !test.tensors.empty()) {
+    fault.tensor = tensor % test.tensors.size();
+    fault.element = element % std::max(test.tensors[fault.tensor].count, std::size_t{1});
+    plan.fault = fault;
+  }
+  return plan;
+}
+
+Pass plan_pass(Case const& test, StepPlan const& plan, int micro, int rank) {
+  Policies const& policies = test.policies;
+  std::vector<int> ascending(static_cast<std::size_t>(test.units()));
+  std::iota(ascending.begin(), ascending.end(), 0);
+
+  Pass pass;
+  pass.forward = ascending;
+  Dice forward(test.seed, of_forward, plan.number, micro);
+  if (test.has(holds) && !ascending.empty()) {
+    auto const slots = std::min(test.prefetch + 1, test.units_with_elements());
+    auto const most = policies.gathers() ? std::max(slots, 1) : test.units();
+    pass.window = 1 + forward.below(static_cast<std::size_t>(most));
+    bool const shuffles = forward.chance(60);
+    if (shuffles) forward.shuffle(pass.forward);
+    if (forward.chance(30)) pass.forward.push_back(pass.forward.front());
+    if (forward.chance(30)) pass.forward.pop_back();
+  }
+
+  // Ranks whose reductions start at other times than others' must not gather in between, and must
+  // not throw away what others have started to reduce.
+  bool const alike = policies.gathers() || plan.call == Call::discard;
+  Dice dice(test.seed, of_pass, plan.number, micro, alike ? 0 : rank + 1);
+  pass.directly = dice.chance(30) && test.has(directly) && !policies.pools();
+  pass.backward.reserve(ascending.size());
+  for (auto unit = ascending.rbegin(); unit != ascending.rend(); ++unit) {
+    pass.backward.push_back({.unit = *unit, .adds = 1, .closes = true, .by_name = dice.chance(30)});
+  }
+  if (test.has(disorder)) {
+    if (!policies.pools()) dice.shuffle(pass.backward);
+    for (Visit& visit : pass.backward) visit.adds = dice.pick({1, 1, 1, 0, 2});
+    // What waits for units that never come fills a pool, and only what comes last fills nothing.
+    std::size_t const left_out = dice.chance(40) ? dice.below(pass.backward.size() + 1) : 0;
+    pass.backward.resize(pass.backward.size() - left_out);
+    bool const drops = dice.chance(30);
+    if (drops && !pass.backward.empty()) pass.backward.back().closes = false;
+  }
+
+  bool const may_overwrite =
+      test.has(overwrites) && !pass.directly && policies.accumulation != Accumulation::full;
+  for (Visit& visit : pass.backward) {
+    visit.overwrites = dice.chance(40) && may_overwrite && visit.adds > 0;
+    visit.checked = dice.chance(50);
+  }
+
+  Dice own(test.seed, of_pass, plan.number, micro, rank, 'w');
+  double const weight = own.pick({1., 3., 17., 0.1, 1000.5, 0.});
+  if (plan.micro_steps > 0) pass.weight = plan.weightless ? 0. : weight;
+  return pass;
+}
+
+bool regular(Case const& test) { return !test.has(disorder) && !test.has(holds); }
+
+Gradient::Gradient(
+    Case const& test, StepPlan const& plan, int micro, int rank, std::size_t tensor, int use)
+    : key_(Dice(test.seed, of_gradient, plan.number, micro, rank, test.tensors[tensor].id, use)
+               .next()),
+      magnitude_(test.tensors[tensor].magnitude) {
+  Fault const& fault = plan.fault;
+  if (fault.kind != FaultKind::none && fault.tensor == tensor && fault.rank == rank &&
+      fault.micro == micro) {
+    fault_ = fault;
+  }
+}
+
+float Gradient::faulty(FaultKind kind) {
+  using Limits = std::numeric_limits<float>;
+  return kind == FaultKind::nan        ? Limits::quiet_NaN()
+         : kind == FaultKind::infinity ? -Limits::infinity()
+                                       : 3e38f;
+}
+
+float value(Case const& test, int step, std::size_t tensor, std::size_t element) {
+  Dice dice(test.seed, of_value, step, test.tensors[tensor].id, element);
+  return (static_cast<float>(dice.next() >> 40) * 0x1p-24f - 0.5f) * 4.f;
+}
+
+std::string describe(Case const& test) {
+  std::ostringstream text;
+  text << "seed " << test.seed << ", " << name(test.policies) << ", ranks " << test.ranks
+       << ", bucket " << test.bucket_bytes << " bytes, prefetch " << test.prefetch << "\nfeatures:";
+  for (unsigned i = 0; i < std::size(feature_names); ++i) {
+    if ((test.features >> i & 1u) != 0) text << ' ' << feature_names[i];
+  }
+  Hyper const& h = test.hyper;
+  text << "\nrule: lr " << h.lr << ", weight decay " << h.weight_decay << ", momentum "
+       << h.momentum << (h.nesterov ? " (Nesterov)" : "") << ", lr decay " << h.lr_decay << ", eps "
+       << h.eps << ", betas " << h.beta1 << ' ' << h.beta2 << '\n';
+  if (test.policies.number == Number::fp16) {
+    ScaleCase const& s = test.scale;
+    text << "loss scale: " << s.initial << ", growth " << s.growth << " after " << s.growth_interval
+         << ", backoff " << s.backoff << ", minimum " << s.minimum << ", patience " << s.patience
+         << '\n';
+  }
+  for (std::size_t t = 0; t < test.tensors.size(); ++t) {
+    TensorCase const& tensor = test.tensors[t];
+    text << "tensor " << t << ": unit " << tensor.unit << ", " << tensor.count << " elements [";
+    for (std::size_t const extent : tensor.shape) text << ' ' << extent;
+    text << " ], rates " << tensor.learning_rate << ' ' << tensor.weight_decay << ", gradients "
+         << tensor.magnitude;
+    if (tensor.frozen) text << ", frozen";
+    if (tensor.tied) text << ", tied to " << *tensor.tied;
+    text << '\n';
+  }
+  for (int step = 0; step < test.steps; ++step) {
+    StepPlan const plan = plan_step(test, step);
+    text << "step " << step << ": " << move_names[index(plan.move)] << ' '
+         << load_names[index(plan.load)] << ' ' << call_names[index(plan.call)];
+    if (plan.call == Call::enqueue && plan.reports) text << ", report";
+    text << ", micro-steps " << plan.micro_steps << (plan.says_last ? " (last is told)" : "")
+         << (plan.reduces_all ? ", reduce_all" : "") << (plan.asks_norm ? ", grad_norm" : "");
+    if (plan.learning_rate) {
+      text << ", lr " << *plan.learning_rate << (plan.rate_by_address ? " by address" : "");
+    }
+    if (plan.max_norm) text << ", max norm " << *plan.max_norm;
+    text << ", scale " << plan.scale << (plan.skips ? ", skips" : "")
+         << (plan.overlaps ? ", overlaps" : "") << (plan.weightless ? ", weightless" : "");
+    if (Fault const& f = plan.fault; f.kind != FaultKind::none) {
+      text << ", " << fault_names[index(f.kind)] << " in rank " << f.rank << ", micro-batch "
+           << f.micro << ", tensor " << f.tensor << ", element " << f.element;
+    }
+    text << '\n';
+    for (int micro = 0; micro < plan.passes(); ++micro) {
+      for (int rank = 0; rank < test.ranks; ++rank) {
+        Pass const pass = plan_pass(test, plan, micro, rank);
+        text << "  micro-batch " << micro << ", rank " << rank << ": weight " << pass.weight;
+        if (pass.directly) text << ", writes directly";
+        text << ", forward";
+        for (int const unit : pass.forward) text << ' ' << unit;
+        text << " by " << pass.window << ", backward";
+        for (Visit const& visit : pass.backward) {
+          text << ' ' << visit.unit;
+          if (visit.adds != 1) text << "*" << visit.adds;
+          if (visit.overwrites)
+            text << (visit.checked ? "(overwritten, checked)" : "(overwritten)");
+          if (!visit.closes) text << "(dropped)";
+        }
+        text << '\n';
+      }
+    }
+  }
+  return text.str();
+}
+
+}  // namespace differential

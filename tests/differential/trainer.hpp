@@ -1,0 +1,519 @@
+/// @file
+/// One rank that plays a case on the optimizer and compares all it sees with the reference. The
+/// only place that calls the library.
+#pragma once
+
+#include "any_communicator.hpp"
+#include "case.hpp"
+#include "equivalence/comparison.hpp"
+#include "memory.hpp"
+#include "reference.hpp"
+#include "zero/comm/decorators/counting.hpp"
+#include "zero/zero.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <span>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace differential {
+
+/// What is not as expected.
+struct Difference : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// The types behind the policies.
+template <Policies P>
+struct Types {
+  template <auto Value, class... T>
+  using Choice = std::tuple_element_t<static_cast<std::size_t>(Value), std::tuple<T...>>;
+  using Stage = Choice<P.stage,
+                       zero::stage::Replicated,
+                       zero::stage::Pos,
+                       zero::stage::PosG,
+                       zero::stage::PosGP>;
+  using Precision = Choice<P.number, zero::Fp32, zero::Mixed<zero::bf16>, zero::Mixed<zero::fp16>>;
+  using Rule =
+      Choice<P.rule, zero::PlainSgd, zero::Sgd, zero::Adagrad, zero::Adam, zero::AdamW, zero::Lion>;
+  using Accumulation =
+      Choice<P.accumulation, zero::AccumulateNone, zero::AccumulateFull, zero::AccumulateShard>;
+  using Memory = std::conditional_t<P.borrowed, zero::Borrowed<Metered>, zero::Owned<Metered>>;
+};
+
+template <class R>
+R rule_of(Hyper const& hyper) {
+  R rule{};
+  rule.lr = hyper.lr;
+  rule.weight_decay = hyper.weight_decay;
+  if constexpr (requires { rule.momentum; }) rule.momentum = hyper.momentum;
+  if constexpr (requires { rule.nesterov; }) rule.nesterov = hyper.nesterov;
+  if constexpr (requires { rule.lr_decay; }) rule.lr_decay = hyper.lr_decay;
+  if constexpr (requires { rule.eps; }) rule.eps = hyper.eps;
+  if constexpr (requires { rule.beta1; }) rule.beta1 = hyper.beta1;
+  if constexpr (requires { rule.beta2; }) rule.beta2 = hyper.beta2;
+  return rule;
+}
+
+template <class P>
+P precision_of(ScaleCase const& scale) {
+  P precision{};
+  if constexpr (P::loss_scaled) {
+    precision.loss_scale = {.initial = scale.initial,
+                            .growth = scale.growth,
+                            .growth_interval = scale.growth_interval,
+                            .backoff = scale.backoff,
+                            .minimum = scale.minimum,
+                            .patience = scale.patience};
+  }
+  return precision;
+}
+
+inline std::vector<zero::Tensor> described(Case const& test) {
+  std::vector<zero::Tensor> tensors;
+  auto const name_of = [&](std::size_t t) { return "t" + std::to_string(test.tensors[t].id); };
+  for (std::size_t t = 0; t < test.tensors.size(); ++t) {
+    TensorCase const& tensor = test.tensors[t];
+    tensors.push_back({.name = name_of(t),
+                       .shape = tensor.shape,
+                       .unit = tensor.unit,
+                       .weight_decay = tensor.weight_decay,
+                       .learning_rate = tensor.learning_rate,
+                       .frozen = tensor.frozen,
+                       .tied_to = tensor.tied ? name_of(*tensor.tied) : ""});
+  }
+  return tensors;
+}
+
+/// Equal bits, or no numbers both: which bits a NaN has is nobody's promise.
+template <class T>
+bool same(T a, T b) {
+  using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+  return std::bit_cast<Bits>(a) == std::bit_cast<Bits>(b) || (std::isnan(a) && std::isnan(b));
+}
+
+/// What a rank compares, whatever the policies.
+class Rank {
+ protected:
+  Rank(AnyCommunicator& comm, Case const& test, std::vector<ExpectedStep> const& expected)
+      : test_(test),
+        expected_(expected),
+        comm_(comm),
+        counted_(comm),
+        meter_{.margin = Dice(test.seed, 'm').pick<std::size_t>({0, 256})},
+        tensors_(described(test)) {}
+
+  [[nodiscard]] std::string where() const {
+    return "rank " + std::to_string(comm_.rank()) + ", step " + std::to_string(step_) + ": ";
+  }
+  void require(bool holds, char const* what) const {
+    if (!holds) throw Difference(where() + what);
+  }
+  template <class Number>
+  void require_same(Number found, Number wanted, char const* what) const {
+    if (same(found, wanted)) return;
+    std::ostringstream text;
+    text.precision(17);
+    text << where() << what << " is " << found << ", not " << wanted;
+    throw Difference(text.str());
+  }
+  /// Elements of a tensor from `first` on against the whole tensor.
+  template <class E>
+  void compare(std::span<E const> found,
+               std::vector<float> const& wanted,
+               std::size_t first,
+               std::size_t t,
+               char const* what) const {
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      float const value = static_cast<float>(found[i]);
+      if (same(value, wanted[first + i])) continue;
+      std::ostringstream text;
+      text.precision(9);
+      text << where() << what << " of tensor " << t << ", element " << first + i << ": " << value
+           << ", not " << wanted[first + i];
+      throw Difference(text.str());
+    }
+  }
+  template <class E>
+  void compare_parameters(std::span<E const> found,
+                          Model const& model,
+                          std::size_t t,
+                          char const* what) const {
+    require(found.size() == test_.tensors[t].count, "parameters of another size");
+    compare(found, model.parameters[test_.storage(t)], 0, t, what);
+  }
+  /// Adds a micro-batch's gradients as a backward pass does.
+  template <class Wire>
+  void add(std::span<Wire> sums, int micro, std::size_t t, int use, float loss_scale) const {
+    Gradient const gradient(test_, plan_, micro, comm_.rank(), t, use);
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      float const brought = gradient(i) * loss_scale;
+      sums[i] = Wire(static_cast<float>(sums[i]) + brought);
+    }
+  }
+
+  [[nodiscard]] std::vector<float> values(std::size_t t,
+                                          std::size_t first,
+                                          std::size_t count) const {
+    std::vector<float> result;
+    for (std::size_t i = 0; i < count; ++i) result.push_back(value(test_, step_, t, first + i));
+    return result;
+  }
+  [[nodiscard]] zero::StepOptions options(float const& rate) const {
+    zero::StepOptions result{
+        .non_finite = plan_.skips ? zero::NonFinite::skip : zero::NonFinite::fail,
+        .overlap_publish = plan_.overlaps};
+    if (plan_.learning_rate && plan_.rate_by_address) result.learning_rate_address = &rate;
+    if (plan_.learning_rate && !plan_.rate_by_address) result.learning_rate = rate;
+    result.max_norm = plan_.max_norm;
+    return result;
+  }
+
+  using Outcome = std::optional<zero::StepReport>;
+  /// Nothing for an error in the data; no other is expected.
+  Outcome take(zero::StepResult const& result) const {
+    if (result) return result.report();
+    require(result.error()->kind() == zero::ErrorKind::data, result.error()->what());
+    return {};
+  }
+  Outcome attempt(std::function<zero::StepReport()> const& ask) const {
+    try {
+      return ask();
+    } catch (zero::Error const& error) {
+      if (error.kind() != zero::ErrorKind::data) throw;
+      return {};
+    }
+  }
+  void check(Outcome const& found, ExpectedStep const& expected) const {
+    require(expected.fails == !found, expected.fails ? "no failure" : "an unexpected failure");
+    if (!found) return;
+    require(found->skipped == expected.report.skipped, "skipped, or not");
+    require(found->step == expected.report.step, "another number of steps");
+    require_same(found->grad_norm, expected.report.grad_norm, "grad_norm");
+    require_same(found->weight, expected.report.weight, "weight");
+    require_same(found->loss_scale, expected.report.loss_scale, "loss scale of the report");
+    if (found->skipped) return;
+    require_same(found->clip_coefficient, expected.report.clip_coefficient, "clip_coefficient");
+  }
+
+  /// Sent as planned? Gathers are planned for passes in their usual order.
+  void check_traffic(zero::Plan const& plan, ExpectedStep const& expected) const {
+    if (test_.policies.gathers() && !regular(test_)) return;
+    zero::TrafficCounts const& counts = counted_.counts();
+    std::uint64_t const published = expected.updates ? plan.traffic.publish : 0;
+    std::uint64_t const unpublished = expected.updates ? 0 : plan.sent.publish;
+    require(counts.bucket_of(zero::Op::reduce_scatter).elements == plan.traffic.reduce,
+            "reductions are not as planned");
+    require(counts.bucket_of(zero::Op::all_gather).elements == published + plan.traffic.gather,
+            "gathers are not as planned");
+    require(counts.bucket_total().bytes == plan.sent.total() - unpublished,
+            "bytes are not as planned");
+    std::uint64_t const exchanges = compares_ && test_.ranks > 1 ? 2 : 1;
+    require(counts.control_total().calls == exchanges, "another number of exchanges");
+  }
+  void check_memory(zero::MemoryBytes const& held, zero::MemoryBytes const& planned) {
+    require(held == planned, "holds something else than planned");
+    require(held.total() == meter_.live, "holds something else than it allocated");
+    if (step_ == 0) allocations_ = meter_.calls;
+    require(meter_.calls == allocations_, "allocates after the first step");
+    require(meter_.intact(), "wrote outside its memory");
+  }
+  /// Does every trained element have so many owners? Collective.
+  void check_owners(toy::Owners const& owners) {
+    std::int64_t const wanted = test_.policies.stage == Stage::replicated ? test_.ranks : 1;
+    require(toy::covered(comm_, zero::HostAllocator{}, owners, wanted), "how many own an element");
+  }
+
+  Case const& test_;
+  std::vector<ExpectedStep> const& expected_;
+  AnyCommunicator& comm_;
+  zero::Counting<AnyCommunicator> counted_;
+  Meter meter_;
+  std::vector<zero::Tensor> tensors_;
+  std::size_t allocations_ = 0;
+  StepPlan plan_{};
+  int step_ = 0;
+  /// Will the next step compare what ranks start from? Values that were streamed have been.
+  bool compares_ = !test_.policies.gathers();
+};
+
+/// Plays a case under policies P.
+template <Policies P>
+class Trainer : Rank {
+  using T = Types<P>;
+  using Optimizer = zero::ShardedOptimizer<zero::Counting<AnyCommunicator>,
+                                           typename T::Stage,
+                                           typename T::Precision,
+                                           typename T::Rule,
+                                           typename T::Accumulation,
+                                           typename T::Memory,
+                                           zero::Bucket,
+                                           zero::Prefetch>;
+  using Parameter = typename Optimizer::Parameter;
+  using Wire = typename Optimizer::Wire;
+
+ public:
+  Trainer(AnyCommunicator& comm, Case const& test, std::vector<ExpectedStep> const& expected)
+      : Rank(comm, test, expected),
+        optimizer_(counted_,
+                   tensors_,
+                   typename T::Stage{},
+                   precision_of<typename T::Precision>(test.scale),
+                   rule_of<typename T::Rule>(test.hyper),
+                   typename T::Accumulation{},
+                   typename T::Memory{Metered{&meter_}},
+                   zero::Bucket{test.bucket_bytes},
+                   zero::Prefetch{test.prefetch}) {}
+
+  /// @throws Difference at the first one
+  void play() {
+    try {
+      auto const planned = Optimizer::plan({.world_size = test_.ranks},
+                                           tensors_,
+                                           zero::Bucket{test_.bucket_bytes},
+                                           zero::Prefetch{test_.prefetch});
+      require(planned.memory == optimizer_.plan().memory, "the two plans differ");
+      for (step_ = 0; step_ < test_.steps; ++step_) {
+        play_step(expected_[static_cast<std::size_t>(step_)]);
+      }
+      optimizer_.settle();
+      require(meter_.intact(), "wrote outside its memory");
+    } catch (Difference const&) {
+      throw;
+    } catch (std::exception const& error) {
+      throw Difference(where() + error.what());
+    }
+  }
+
+ private:
+  void play_step(ExpectedStep const& expected) {
+    plan_ = plan_step(test_, step_);
+    if constexpr (P.borrowed) lend();
+    load();
+    counted_.reset();
+    for (int micro = 0; micro < plan_.passes(); ++micro) play_pass(micro, expected);
+    if (plan_.reduces_all) optimizer_.reduce_all();
+    if (plan_.asks_norm) {
+      require_same(optimizer_.grad_norm(), expected.report.grad_norm, "grad_norm()");
+    }
+    if (plan_.call == Call::discard) {
+      optimizer_.discard_gradients();
+    } else {
+      call(expected);
+    }
+    require_same(optimizer_.loss_scale(), expected.next_loss_scale, "the next loss scale");
+    require(optimizer_.steps() == expected.report.step, "steps()");
+    check_memory(optimizer_.held(), optimizer_.plan().memory);
+    if (plan_.views) look_at_parameters(expected.after);
+    if (plan_.visits) look_at_owned(expected.after);
+    if constexpr (P.borrowed) {
+      require(parameters_->intact() && gradients_->intact(), "wrote outside lent memory");
+    }
+  }
+
+  /// Lends memory, or moves what was lent.
+  void lend() requires(P.borrowed) {
+    if (step_ > 0 && plan_.move == Move::none) return gradients_->zero();
+    optimizer_.settle();
+    bool const flat = Dice(test_.seed, step_, 'f').chance(40);
+    std::optional<Lent<Wire>> old_gradients(std::move(gradients_));
+    gradients_.emplace(test_, step_, flat);
+    if (plan_.move == Move::gradients) {
+      if (flat) optimizer_.bind_gradients(gradients_->all());
+      if (!flat) optimizer_.bind_gradients(gradients_->spans());
+      return old_gradients->spoil();
+    }
+    std::optional<Lent<Parameter>> old(std::move(parameters_));
+    parameters_.emplace(test_, step_ + test_.steps, flat);
+    for (std::size_t t = 0; old && t < tensors_.size(); ++t) {
+      std::span<Parameter> const from = old->storage(t);
+      std::copy(from.begin(), from.end(), parameters_->storage(t).begin());
+    }
+    if (flat) optimizer_.bind(parameters_->all(), gradients_->all());
+    if (!flat) optimizer_.bind(parameters_->spans(), gradients_->spans());
+    if (!old) return;
+    old->spoil();
+    old_gradients->spoil();
+  }
+
+  void load() {
+    auto const stream = [&](zero::Tensor const& tensor, std::size_t first, std::span<float> out) {
+      auto const loaded = values(index(tensor), first, out.size());
+      std::copy(loaded.begin(), loaded.end(), out.begin());
+    };
+    if (plan_.load == Load::streamed) optimizer_.load_parameters(stream);
+    if (plan_.load == Load::whole) {
+      std::vector<std::vector<float>> whole;
+      for (std::size_t t = 0; t < tensors_.size(); ++t) {
+        whole.push_back(values(t, 0, test_.storage(t) == t ? test_.tensors[t].count : 0));
+      }
+      optimizer_.load_parameters(std::vector<std::span<float const>>(whole.begin(), whole.end()));
+    }
+    if (plan_.load != Load::none) compares_ = plan_.load >= Load::adopted;
+    if constexpr (P.borrowed) {
+      if (plan_.load < Load::adopted) return;
+      optimizer_.settle();
+      bool const writes = plan_.load == Load::written_and_adopted || step_ == 0;
+      for (std::size_t t = 0; writes && t < tensors_.size(); ++t) {
+        if (test_.storage(t) != t) continue;
+        std::span<Parameter> const to = (*parameters_)[t];
+        auto const written = values(t, 0, to.size());
+        for (std::size_t i = 0; i < to.size(); ++i) to[i] = Parameter(written[i]);
+      }
+      optimizer_.adopt_parameters();
+    }
+  }
+
+  void play_pass(int micro, ExpectedStep const& expected) {
+    Pass const pass = plan_pass(test_, plan_, micro, comm_.rank());
+    float const loss_scale = optimizer_.loss_scale();
+    require_same(loss_scale, expected.report.loss_scale, "loss_scale()");
+    if (plan_.micro_steps > 0) {
+      bool const last = plan_.says_last && micro + 1 == plan_.micro_steps;
+      optimizer_.micro_step({.weight = pass.weight, .last = last});
+    }
+    if constexpr (P.borrowed && P.accumulation == Accumulation::shard) {
+      if (micro > 0) gradients_->zero();
+    }
+    for (std::size_t t = 0; pass.directly && t < tensors_.size(); ++t) {
+      if (!test_.trained(t)) continue;
+      if constexpr (P.borrowed) add(gradients_->storage(t), micro, t, 0, loss_scale);
+      if constexpr (!P.borrowed && !P.pools()) {
+        add(optimizer_.gradient(t), micro, t, 0, loss_scale);
+      }
+    }
+    look_at_units(pass.forward, pass.window, expected.before, "forward");
+    for (Visit const& visit : pass.backward) {
+      look_at_units({visit.unit}, 1, expected.before, "backward");
+      for (int use = 1; use <= visit.adds; ++use) {
+        bool const writes = visit.overwrites && use == 1;
+        auto gradients = writes ? written(visit) : optimizer_.gradients(visit.unit);
+        std::vector<bool> begun(tensors_.size(), false);
+        std::size_t i = gradients.size();
+        for (std::size_t t = tensors_.size(); t-- > 0;) {
+          if (test_.tensors[t].unit != visit.unit) continue;
+          --i;
+          std::span<Wire> const sums = visit.by_name ? gradients[tensors_[t].name] : gradients[i];
+          bool const first = writes && !test_.shared(t) && !begun[test_.storage(t)];
+          if (first) std::fill(sums.begin(), sums.end(), Wire(0.f));
+          begun[test_.storage(t)] = true;
+          add(sums, micro, t, use, loss_scale);
+        }
+        if (visit.closes && use == visit.adds) optimizer_.reduce(std::move(gradients));
+      }
+      if (visit.closes && visit.adds == 0) optimizer_.reduce(optimizer_.gradients(visit.unit));
+    }
+  }
+
+  /// Gradients of a unit that will be written in full.
+  zero::UnitGradients<Optimizer> written(Visit const& visit) {
+    if constexpr (P.accumulation != Accumulation::full) {
+      return optimizer_.gradients(visit.unit, zero::Overwrite{.checked = visit.checked});
+    }
+    return optimizer_.gradients(visit.unit);
+  }
+
+  /// Acquires units in this order, `window` at a time, and compares their parameters.
+  void look_at_units(std::vector<int> const& units,
+                     std::size_t window,
+                     Model const& model,
+                     char const* what) {
+    std::deque<zero::UnitParameters<Optimizer>> held;
+    for (int const unit : units) {
+      if (held.size() == window) held.pop_front();
+      held.push_back(optimizer_.parameters(unit));
+      std::size_t i = 0;
+      for (std::size_t t = 0; t < tensors_.size(); ++t) {
+        if (test_.tensors[t].unit == unit) compare_parameters(held.back()[i++], model, t, what);
+      }
+    }
+  }
+  /// The step as planned, and its report or its failure.
+  void call(ExpectedStep const& expected) {
+    float const rate = plan_.learning_rate.value_or(0.f);
+    Outcome found;
+    switch (plan_.call) {
+      case Call::step: found = attempt([&] { return optimizer_.step(options(rate)); }); break;
+      case Call::try_step: found = take(optimizer_.try_step(options(rate))); break;
+      case Call::step_scaled:
+        found = attempt([&] { return optimizer_.step(rate, plan_.scale); });
+        break;
+      case Call::try_step_scaled: found = take(optimizer_.try_step(rate, plan_.scale)); break;
+      case Call::enqueue:
+      case Call::discard: optimizer_.enqueue_step(options(rate)); break;
+    }
+    check_traffic(optimizer_.plan(static_cast<std::uint64_t>(plan_.passes())), expected);
+    compares_ = false;
+    if (plan_.call == Call::enqueue) {
+      if (!plan_.reports) return;
+      found = plan_.tries_report ? take(optimizer_.try_report())
+                                 : attempt([&] { return optimizer_.report(); });
+    }
+    check(found, expected);
+  }
+
+  void look_at_parameters(Model const& model) {
+    auto const units = optimizer_.units();
+    look_at_units({units.begin(), units.end()}, 1, model, "parameters(unit)");
+    if constexpr (!P.gathers()) {
+      optimizer_.settle();
+      for (std::size_t t = 0; t < tensors_.size(); ++t) {
+        compare_parameters(
+            std::span<Parameter const>(optimizer_.parameter(t)), model, t, "parameter(tensor)");
+        if constexpr (P.borrowed) {
+          compare_parameters(
+              std::span<Parameter const>(parameters_->storage(t)), model, t, "lent parameters");
+        } else if constexpr (!P.pools()) {
+          std::vector<float> const zeros(test_.tensors[t].count, 0.f);
+          compare(std::span<Wire const>(optimizer_.gradient(t)), zeros, 0, t, "gradient(tensor)");
+        }
+      }
+    }
+  }
+
+  /// Each element's master and states, and how many ranks have them.
+  void look_at_owned(Model const& model) {
+    std::vector<std::size_t> begins;
+    std::size_t total = 0;
+    for (auto const& tensor : model.masters)
+      begins.push_back(std::exchange(total, total + tensor.size()));
+    toy::Owners owners(total, 0);
+    optimizer_.visit_owned(
+        [&](zero::Tensor const& tensor, std::size_t first, auto masters, auto states) {
+          std::size_t const t = index(tensor);
+          std::size_t const count = model.masters[t].size();
+          require(first <= count && masters.size() <= count - first,
+                  "visits beyond a tensor's end");
+          compare(masters, model.masters[t], first, t, "master");
+          require(states.size() == model.states.size(), "another number of state arrays");
+          for (std::size_t k = 0; k < states.size(); ++k) {
+            require(states[k].size() == masters.size(), "a state array of another size");
+            compare(states[k], model.states[k][t], first, t, "state");
+          }
+          for (std::size_t i = 0; i < masters.size(); ++i) ++owners[begins[t] + first + i];
+        });
+    check_owners(owners);
+  }
+
+  [[nodiscard]] std::size_t index(zero::Tensor const& tensor) const {
+    return static_cast<std::size_t>(&tensor - optimizer_.tensors().data());
+  }
+
+  std::optional<Lent<Parameter>> parameters_{};
+  std::optional<Lent<Wire>> gradients_{};
+  Optimizer optimizer_;
+};
+
+}  // namespace differential

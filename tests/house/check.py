@@ -1,0 +1,57 @@
+"""Holds the map of the house in CONTRIBUTING.md against what a step does.
+
+usage: check.py STEP CONTRIBUTING INCLUDE
+
+STEP prints the functions that it enters. Those of the map must be among them, for the first time in
+the map's order; the map must be no longer than the way of a gradient may be; and every function must
+stand in the file that the map names.
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+MOST_FUNCTIONS = 12
+MOST_FILES = 8
+
+
+def without_templates(name):
+    """A demangled name without template arguments, parameters and the library's namespaces."""
+    while True:
+        shorter = re.sub(r"<[^<>]*>", "", name)
+        if shorter == name:
+            break
+        name = shorter
+    name = name.split("(")[0].split(" ")[-1]
+    parts = [part for part in name.split("::") if part not in ("zero", "detail")]
+    return "::".join(part for part in parts if not re.match(r"v\d+_\d+", part))
+
+
+def main():
+    step, contributing, include = sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3])
+    rows = re.findall(r"^\| `([\w:]+)` \| `([\w/.]+)` \|", contributing.read_text(), re.MULTILINE)
+    wanted = [function for function, _ in rows]
+    files = {file for _, file in rows}
+    problems = []
+    if not rows:
+        problems.append("the map has no rows")
+    if len(wanted) > MOST_FUNCTIONS or len(files) > MOST_FILES:
+        problems.append(f"{len(wanted)} functions in {len(files)} files")
+    for function, file in rows:
+        path = include / file
+        if not path.is_file() or not re.search(rf"\b{function.split('::')[-1]}\(", path.read_text()):
+            problems.append(f"{function} does not stand in {file}")
+    printed = subprocess.run([step], check=True, capture_output=True, text=True).stdout
+    entered = [without_templates(line) for line in printed.splitlines()]
+    seen = list(dict.fromkeys(name for name in entered if name in wanted))
+    if seen != wanted:
+        problems.append(f"a step enters\n  {seen}\nand the map says\n  {wanted}")
+    for problem in problems:
+        print(problem)
+    print(f"{len(wanted)} functions in {len(files)} files, {len(entered)} calls in a step")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+# Two units link under equal flags; under different ones the linker names those of the caller.
+# Needs COMPILER, INCLUDE and SCRATCH.
+cmake_minimum_required(VERSION 3.25)
+
+set(flags_plain -O0)
+set(flags_no_rtti -fno-rtti)
+foreach(flags IN ITEMS plain no_rtti)
+  foreach(role IN ITEMS CALLER CALLEE)
+    execute_process(
+      COMMAND "${COMPILER}" -std=c++20 -I "${INCLUDE}" ${flags_${flags}} -D${role} -c
+              "${CMAKE_CURRENT_LIST_DIR}/refused.cpp" -o "${SCRATCH}/${role}_${flags}.o"
+              COMMAND_ERROR_IS_FATAL ANY)
+  endforeach()
+endforeach()
+
+set(ENV{LC_ALL} C)
+foreach(caller IN ITEMS plain no_rtti)
+  foreach(callee IN ITEMS plain no_rtti)
+    execute_process(
+      COMMAND "${COMPILER}" "${SCRATCH}/CALLER_${caller}.o" "${SCRATCH}/CALLEE_${callee}.o" -pthread
+              -o "${SCRATCH}/refused"
+      RESULT_VARIABLE result
+      ERROR_VARIABLE text)
+    string(REPLACE plain "" suffix "_${caller}")
+    string(REGEX REPLACE "_$" "" suffix "${suffix}")
+    set(name "zero::v[0-9]+_[0-9]+${suffix}")
+    if(caller STREQUAL callee)
+      if(NOT result EQUAL 0)
+        message(FATAL_ERROR "equal flags (${caller}) do not link:\n${text}")
+      endif()
+    elseif(result EQUAL 0)
+      message(FATAL_ERROR "${caller} is handed to ${callee}")
+    elseif(NOT text MATCHES "train\\(${name}::Self&, ${name}::ShardedOptimizer<${name}::Self>\\*\\)")
+      message(FATAL_ERROR "the linker does not name the flags (${name}):\n${text}")
+    endif()
+  endforeach()
+endforeach()
