@@ -263,7 +263,8 @@ class ShardedOptimizer {
   /// The same for a trainer that writes every element before it reads any: what the buffers hold is
   /// not specified, since memory that only this unit uses is not zeroed. Tied tensors are added to
   /// as ever.
-  /// @param how  `zero::overwrite`, or `zero::Overwrite{.checked = true}` to have `reduce` throw
+  /// @param unit  whose gradients
+  /// @param how   `zero::overwrite`, or `zero::Overwrite{.checked = true}` to have `reduce` throw
   ///   Error (invalid_argument) with the first element that was not written; then all are NaN
   [[nodiscard]] UnitGradients<ShardedOptimizer> gradients(int unit, Overwrite how) requires(
       !Slots::Accumulation::full_gradients) {

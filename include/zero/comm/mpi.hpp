@@ -157,8 +157,9 @@ class Mpi {
   /// reductions work on. What `allocator()` has handed out is whose it is, and does not count.
   [[nodiscard]] std::uint64_t held() const { return open().held(); }
   /// At most what `held()` of such a group will be; for `PlanOptions::communicator_bytes`.
-  /// @param ranks  of the group
-  /// @param nodes  on which they are
+  /// @param options  that the group is made with
+  /// @param ranks    of the group
+  /// @param nodes    on which they are
   [[nodiscard]] static std::uint64_t planned_bytes(Options const& options, int ranks, int nodes) {
     using namespace mpi::detail;
     std::size_t const chunk = chunk_bytes(options.exchange_bytes, options.message_bytes, ranks);

@@ -11,9 +11,11 @@
 // Or mpi.h includes C++ bindings that the standard dropped, a second of the compiler's and a
 // library.
 #if !defined(OMPI_SKIP_MPICXX)
+/// Open MPI: leave out the C++ bindings.
 #define OMPI_SKIP_MPICXX 1
 #endif
 #if !defined(MPICH_SKIP_MPICXX)
+/// MPICH: leave out the C++ bindings.
 #define MPICH_SKIP_MPICXX 1
 #endif
 #include <mpi.h>

@@ -295,7 +295,8 @@ class BasicNccl {
   /// whose it is, and does not count.
   [[nodiscard]] std::uint64_t held() const { return report().staging_bytes; }
   /// What `held()` of such a group will be; for `PlanOptions::communicator_bytes`.
-  /// @param ranks  of the group, on however many nodes
+  /// @param options  that the group is made with
+  /// @param ranks    of the group, on however many nodes
   [[nodiscard]] static std::uint64_t planned_bytes(nccl::Options const& options,
                                                    int ranks,
                                                    int /*nodes*/) noexcept {
