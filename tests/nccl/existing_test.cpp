@@ -16,10 +16,9 @@ using zero::nccl::Options;
 using Comm = fake::Nccl<>;
 using Existing = zero::nccl::Existing<Library>;
 
-Library::Comm begin_init(int rank, int size) {
-  Library::Comm comm = nullptr;
+/// NCCL writes to `comm` once more when the call has settled.
+void begin_init(Library::Comm& comm, int rank, int size) {
   REQUIRE(Library::init(&comm, size, {1}, rank, {}).pending());
-  return comm;
 }
 
 TEST_CASE("Nccl: the trainer's own communicator may still be in progress") {
@@ -27,7 +26,9 @@ TEST_CASE("Nccl: the trainer's own communicator may still be in progress") {
     fake::World world(2, 1);
     auto const what = errors_of(world, 2, [&](fake::Process& process, auto* compute) {
       process.script.in_progress = polls;
-      Comm comm(Existing{begin_init(process.rank, 2), compute, compute}, fake::quick_options());
+      Library::Comm own = nullptr;
+      begin_init(own, process.rank, 2);
+      Comm comm(Existing{own, compute, compute}, fake::quick_options());
       CHECK(comm.rank() == process.rank);
       CHECK(comm.size() == 2);
       fake::all_reduce(comm, 0);
@@ -43,7 +44,7 @@ TEST_CASE("Nccl: the trainer's own communicator that is never ready is given up,
   Library::Comm own = nullptr;
   auto const what = errors_of(world, 2, [&](fake::Process& process, auto* compute) {
     if (process.rank == 1) return;
-    own = begin_init(0, 2);
+    begin_init(own, 0, 2);
     Options options = fake::quick_options();
     options.deadline_s = 0.1;
     Comm comm(Existing{own, compute, compute}, options);
@@ -58,7 +59,8 @@ TEST_CASE("Nccl: the trainer's own communicator that is never ready is given up,
 TEST_CASE("Nccl: the trainer's own communicator that could not be built is refused, with why") {
   fake::World world(1, 1);
   auto const what = errors_of(world, 1, [&](auto&, auto* compute) {
-    Library::Comm const own = begin_init(0, 1);
+    Library::Comm own = nullptr;
+    begin_init(own, 0, 1);
     own->error = zero::nccl::Result::remote_error;
     Comm comm(Existing{own, compute, compute}, fake::quick_options());
   });
@@ -73,7 +75,9 @@ TEST_CASE("Nccl: options that no group can have are refused before a wait for th
     if (process.rank == 1) return;
     Options options = fake::quick_options();
     options.deadline_s = 0;
-    Comm comm(Existing{begin_init(0, 2), compute, compute}, options);
+    Library::Comm own = nullptr;
+    begin_init(own, 0, 2);
+    Comm comm(Existing{own, compute, compute}, options);
   });
   CHECK_MESSAGE(contains(what[0], "deadline_s is not in"), what[0]);
 }

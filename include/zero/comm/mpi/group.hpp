@@ -106,6 +106,36 @@ class Group final : public Member {
     family_->advance();
   }
 
+  bool advance() override {
+    int error = MPI_SUCCESS;
+    bool moved = size() > 1 && channels_->poll(error);
+    moved |= roll_.hear(flights_.oldest(), error);
+    for (std::uint64_t s = flights_.oldest(); s < flights_.posted() && error == MPI_SUCCESS; ++s) {
+      Flight& flight = flights_.at(s);
+      if (flight.complete || flight.withdrawn) continue;
+      if (!flight.matched && !match(flight)) {
+        if (family_->failed()) return true;
+        continue;
+      }
+      moved |= exchange_.receive(flight, error);
+    }
+    for (int peer = 0; peer < size(); ++peer) {
+      moved |= exchange_.send(peer, error);
+      exchange_.skip_received(peer);
+    }
+    for (std::uint64_t s = flights_.oldest(); s < flights_.posted(); ++s) {
+      moved |= complete(flights_.at(s), error);
+    }
+    flights_.retire();
+    if (error != MPI_SUCCESS) {
+      family_->record_error(error, describe_oldest());
+      return true;
+    }
+    if (moved) ++events_;
+    return moved;
+  }
+  [[nodiscard]] bool busy() const noexcept override { return !flights_.none(); }
+
   /// This rank will not wait for a collective: nothing more is written to its buffers.
   void abandon(int /*rank*/, std::uint64_t sequence, bool unwinding) noexcept {
     Lock const lock(family_->mutex);
@@ -210,60 +240,8 @@ class Group final : public Member {
   [[nodiscard]] std::uint64_t held() const noexcept {
     return window_->held() + channels_->held() + exchange_.held();
   }
-  [[nodiscard]] bool busy() const noexcept override { return !flights_.none(); }
-
-  bool advance() override {
-    int error = MPI_SUCCESS;
-    bool moved = size() > 1 && channels_->poll(error);
-    moved |= roll_.hear(flights_.oldest(), error);
-    for (std::uint64_t s = flights_.oldest(); s < flights_.posted() && error == MPI_SUCCESS; ++s) {
-      Flight& flight = flights_.at(s);
-      if (flight.complete || flight.withdrawn) continue;
-      if (!flight.matched && !match(flight)) {
-        if (family_->failed()) return true;
-        continue;
-      }
-      moved |= exchange_.receive(flight, error);
-    }
-    for (int peer = 0; peer < size(); ++peer) {
-      moved |= exchange_.send(peer, error);
-      exchange_.skip_received(peer);
-    }
-    for (std::uint64_t s = flights_.oldest(); s < flights_.posted(); ++s) {
-      moved |= complete(flights_.at(s), error);
-    }
-    flights_.retire();
-    if (error != MPI_SUCCESS) {
-      family_->record_error(error, describe_oldest());
-      return true;
-    }
-    if (moved) ++events_;
-    return moved;
-  }
 
  private:
-  [[nodiscard]] static Peers peers(Family const& family,
-                                   Window const& window,
-                                   std::vector<int> const& world,
-                                   int rank) {
-    std::vector<int> labels;
-    for (int const number : world) labels.push_back(family.node_of(number));
-    Peers result(rank, world, Topology(labels));
-    int place = 0;
-    for (int const peer : result.topology().ranks(result.topology().node(rank))) {
-      std::byte* const pool = family.window->shared()
-                                  ? family.window->pool(family.node_rank(result.world_rank(peer)))
-                                  : nullptr;
-      result.see(peer, window.control(place++), pool);
-    }
-    return result;
-  }
-  [[nodiscard]] int own_number() const noexcept { return peers_.world_rank(peers_.rank()); }
-  [[nodiscard]] std::string describe_oldest() {
-    return flights_.none() ? "a group"
-                           : zero::detail::describe_call(flights_.at(flights_.oldest()).op);
-  }
-
   /// Where a buffer lies in this rank's pool.
   [[nodiscard]] std::int64_t place_of(void const* buffer, std::size_t bytes) const noexcept {
     if (family_->pool == nullptr || buffer == nullptr) return outside;
@@ -351,6 +329,28 @@ class Group final : public Member {
       backoff.pause();
       lock.lock();
     }
+  }
+
+  [[nodiscard]] static Peers peers(Family const& family,
+                                   Window const& window,
+                                   std::vector<int> const& world,
+                                   int rank) {
+    std::vector<int> labels;
+    for (int const number : world) labels.push_back(family.node_of(number));
+    Peers result(rank, world, Topology(labels));
+    int place = 0;
+    for (int const peer : result.topology().ranks(result.topology().node(rank))) {
+      std::byte* const pool = family.window->shared()
+                                  ? family.window->pool(family.node_rank(result.world_rank(peer)))
+                                  : nullptr;
+      result.see(peer, window.control(place++), pool);
+    }
+    return result;
+  }
+  [[nodiscard]] int own_number() const noexcept { return peers_.world_rank(peers_.rank()); }
+  [[nodiscard]] std::string describe_oldest() {
+    return flights_.none() ? "a group"
+                           : zero::detail::describe_call(flights_.at(flights_.oldest()).op);
   }
 
   void throw_if_failed(Lock& lock, Collective const& op) {

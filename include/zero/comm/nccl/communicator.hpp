@@ -5,10 +5,13 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/nccl/api.hpp"
+#include "zero/comm/nccl/construction.hpp"
 #include "zero/comm/nccl/core.hpp"
 #include "zero/comm/nccl/options.hpp"
 #include "zero/comm/nccl/setup.hpp"
 #include "zero/comm/shared/call_checks.hpp"
+#include "zero/comm/shared/handle.hpp"
+#include "zero/comm/shared/ticket.hpp"
 #include "zero/concepts/communicator.hpp"
 
 #include <concepts>
@@ -58,34 +61,7 @@ class BasicNccl {
 
   /// A collective under way. Destroying it without waiting ends the family, because its buffers
   /// may be gone while NCCL still writes to them.
-  class Ticket {
-   public:
-    Ticket() = default;
-    /// Takes over the collective.
-    Ticket(Ticket&& other) noexcept : core_(std::move(other.core_)), departure_(other.departure_) {}
-    /// Takes over the collective; one that this ticket still held is abandoned.
-    Ticket& operator=(Ticket&& other) noexcept {
-      if (this != &other) {
-        abandon();
-        core_ = std::move(other.core_);
-        departure_ = other.departure_;
-      }
-      return *this;
-    }
-    ~Ticket() { abandon(); }
-
-   private:
-    friend class BasicNccl;
-    Ticket(std::shared_ptr<Core> core, detail::NcclDeparture const& departure) noexcept
-        : core_(std::move(core)), departure_(departure) {}
-    void abandon() noexcept {
-      if (core_ != nullptr) core_->abandon(departure_);
-      core_.reset();
-    }
-
-    std::shared_ptr<Core> core_;
-    detail::NcclDeparture departure_;
-  };
+  using Ticket = detail::Ticket<Core, detail::NcclDeparture>;
 
   /// Memory from NCCL for the library's arenas, registered as the options say. Models Allocator:
   /// `zero::Owned{comm.allocator()}`. Outlives the communicator if it must.
@@ -132,93 +108,30 @@ class BasicNccl {
   /// @throws Error (invalid_argument) for wrong options, or if ranks have different ones
   /// @throws Error (resource) if CUDA or memory is refused, or NCCL is older than its header
   /// @throws Error (communication) if ranks do not meet
-  BasicNccl(nccl::NewGroup<A> const& group, nccl::Options const& options) {
-    detail::check_nccl_place(group.rank, group.size);
-    check(options, group.size);
-    int const library = detail::nccl_library_version<A>();
-    detail::check_nccl_library<A>(options, library);
-    make_core(group.rank, options);
-    auto lock = core_->lock();
-    core_->place(group.rank, group.size, current_device(), library, group.compute);
-    detail::NcclActivity const activity{.operation = "init"};
-    Output made(core_->line().family());
-    nccl::CommConfig config{.max_ctas = options.max_ctas};
-    bool const alone = !options.separate_gathers;
-    config.copy_engine = options.copy_engine_gathers && alone;
-    nccl::Status const begun = A::init(made.address(), group.size, group.id, group.rank, config);
-    if (made.value() == Comm{} && !begun.ok()) refuse_init(begun, group.rank);
-    core_->add(made.value(), true);
-    core_->line().settle(made.value(), begun, activity);
-    Comm const comm = made.take();
-    core_->equip(Stream{});
-    // Before the split, which ranks that want none do not come to.
-    core_->agree(lock);
-    if (!alone) {
-      config.copy_engine = options.copy_engine_gathers;
-      add_gathers(comm, config);
-      core_->equip_last();
-    }
-    lock.unlock();
-    core_->guard();
-  }
+  BasicNccl(nccl::NewGroup<A> const& group, nccl::Options const& options)
+      : handle_(detail::NcclConstruction<A>::of(group, options, R::ordered)) {}
 
   /// Uses the trainer's own communicator. Collective; blocks, up to the deadline.
   /// @throws Error as the other constructor does; also for options that only a new group can have
-  BasicNccl(nccl::Existing<A> const& group, nccl::Options const& options) {
-    if (group.comm == Comm{}) fail(ErrorKind::invalid_argument, "the ncclComm_t is null");
-    // What does not depend on the size, before a wait.
-    check(options, 1);
-    int const library = detail::nccl_library_version<A>();
-    detail::nccl_await<A>(group.comm, options.deadline_s);
-    int rank = 0;
-    int size = 0;
-    int device = 0;
-    detail::nccl_query(A::user_rank(group.comm, &rank));
-    detail::nccl_query(A::count(group.comm, &size));
-    detail::nccl_query(A::device(group.comm, &device));
-    check(options, size);
-    detail::check_nccl_library<A>(options, library);
-    if (options.copy_engine_gathers || options.max_ctas != 0 || options.separate_gathers) {
-      fail(ErrorKind::invalid_argument,
-           "NCCL options: copy_engine_gathers, max_ctas and separate_gathers are properties of a "
-           "new communicator, not of one that exists");
-    }
-    if (int const current = current_device(); current != device) {
-      fail(ErrorKind::invalid_argument,
-           {"the current CUDA device is ", current, ", but the ncclComm_t is on device ", device});
-    }
-    make_core(rank, options);
-    auto lock = core_->lock();
-    core_->place(rank, size, device, library, group.compute);
-    core_->add(group.comm, false);
-    core_->equip(group.communication);
-    core_->agree(lock);
-    lock.unlock();
-    core_->guard();
-  }
+  BasicNccl(nccl::Existing<A> const& group, nccl::Options const& options)
+      : handle_(detail::NcclConstruction<A>::of(group, options, R::ordered)) {}
 
   /// Takes over the place in the group; `other` may only be destroyed or assigned to.
   BasicNccl(BasicNccl&& other) noexcept = default;
   /// Leaves the present group as in destruction, then takes over.
-  BasicNccl& operator=(BasicNccl&& other) noexcept {
-    if (this != &other) {
-      leave();
-      core_ = std::move(other.core_);
-    }
-    return *this;
-  }
+  BasicNccl& operator=(BasicNccl&& other) noexcept = default;
   /// Aborts what it owns unless `close` was called: NCCL's own end is collective, and peers may be
   /// gone. Blocks for `grace_s` at most.
-  ~BasicNccl() { leave(); }
+  ~BasicNccl() = default;
 
   /// This rank's number in the group, from 0.
-  [[nodiscard]] int rank() const noexcept { return core_->rank(); }
+  [[nodiscard]] int rank() const noexcept { return handle_.rank(); }
   /// How many ranks the group has.
-  [[nodiscard]] int size() const noexcept { return core_->size(); }
+  [[nodiscard]] int size() const noexcept { return handle_.size(); }
 
   /// The memory that buffers lie in, and the compute stream as its queue.
   [[nodiscard]] Space space() const requires(!std::default_initializable<Space>) {
-    return Space(core_->device(), core_->compute());
+    return Space(handle_->device(), handle_->compute());
   }
 
   /// Enqueues a collective. Returns at once unless 128 are under way, then waits for the oldest.
@@ -231,18 +144,14 @@ class BasicNccl {
     detail::check_arguments(op, rank(), size());
     check_sum(op);
     detail::NcclDeparture departure;
-    if (!core_->template start<R::ordered>(op, departure)) return {};
-    return Ticket(core_, departure);
+    if (!handle_->template start<R::ordered>(op, departure)) return {};
+    return Ticket(handle_.group(), departure, rank());
   }
 
   /// Lets the compute stream go on once the result is in `recv` and `send` may be overwritten; the
   /// host too under Waiting::host.
   /// @throws Error (communication) if NCCL fails or makes no progress for the deadline
-  void wait(Ticket& ticket) {
-    if (ticket.core_ == nullptr) return;
-    ticket.core_->wait(ticket.departure_);
-    ticket.core_.reset();
-  }
+  void wait(Ticket& ticket) { ticket.wait(); }
 
   /// Divides the group: ranks of one color form a new group, ordered by key, then by rank. It
   /// shares this one's fate and compute stream and has staging memory of its own. Destroying it
@@ -250,46 +159,28 @@ class BasicNccl {
   /// @par Collective  yes; blocks; allocates
   /// @throws Error (invalid_argument) for a negative color
   [[nodiscard]] BasicNccl split(int color, int key) {
-    if (color < 0) fail(ErrorKind::invalid_argument, {"NCCL has no color ", color});
-    detail::NcclActivity const activity{.operation = "split"};
-    nccl::Report const parent = report();
-    // Before the lock, because it takes the lock when it is destroyed.
-    BasicNccl child(std::make_shared<Core>(core_->line(), core_->options(), R::ordered, true));
-    auto lock = core_->lock();
-    core_->enter(activity);
-    core_->line().family().expect_retirement();
-    child.core_->place(0, 1, parent.device, parent.library_version, core_->compute());
-    for (auto const& lane : core_->lanes()) {
-      bool const gathers = &lane == &core_->lanes().back();
-      nccl::CommConfig const config{.copy_engine = gathers && parent.copy_engine_gathers,
-                                    .max_ctas = core_->options().max_ctas};
-      child.adopt_half(*core_, lane.comm, color, key, config, activity);
-    }
-    child.finish_split(*core_, parent, lock);
-    lock.unlock();
-    child.core_->guard();
-    return child;
+    return BasicNccl(detail::NcclConstruction<A>::split(*handle_.group(), color, key, R::ordered));
   }
 
   /// Looks after what is under way without blocking; true if nothing is left.
   /// @throws Error (communication) as `wait` does
-  bool poll() { return core_->poll(); }
+  bool poll() { return handle_->poll(); }
 
   /// Throws if the group has ended, so that what was read from the compute stream's memory may be
   /// of no collective that took place. Never blocks; nothing after `close`.
   /// @throws Error (communication) as `wait` does
-  void confirm() { core_->confirm(); }
+  void confirm() { handle_->confirm(); }
   /// A word that kernels read: not zero once the group has ended, from before its streams drain.
-  [[nodiscard]] std::int64_t const* ended() const noexcept { return core_->ended(); }
+  [[nodiscard]] std::int64_t const* ended() const noexcept { return handle_->ended(); }
 
   /// Ends the family because this rank cannot go on. Peers learn of it from NCCL or by their
   /// deadline. True if the family was in order until now.
-  bool report_failure(std::string_view reason) { return core_->report_failure(reason); }
+  bool report_failure(std::string_view reason) { return handle_->report_failure(reason); }
 
   /// Waits for everything, then finalizes and destroys what it owns. Closing twice is nothing.
   /// @par Collective  yes; blocks
   /// @throws Error (communication) as `wait` does
-  void close() { core_->close(); }
+  void close() { handle_->close(); }
 
   /// Bytes of device memory that this group holds: staging. What `allocator()` has handed out is
   /// whose it is, and does not count.
@@ -305,64 +196,13 @@ class BasicNccl {
   }
 
   /// What is in use.
-  [[nodiscard]] nccl::Report report() const { return core_->report(); }
+  [[nodiscard]] nccl::Report report() const { return handle_->report(); }
 
   /// Memory from NCCL, registered with this group as the options say.
-  [[nodiscard]] Allocator allocator() const noexcept { return Allocator(core_); }
+  [[nodiscard]] Allocator allocator() const noexcept { return Allocator(handle_.group()); }
 
  private:
-  using Output = detail::NcclOutput<A, Comm>;
-
-  explicit BasicNccl(std::shared_ptr<Core> core) noexcept : core_(std::move(core)) {}
-
-  void leave() noexcept {
-    if (core_ != nullptr && !core_->retire(core_)) core_->shutdown();
-    core_.reset();
-  }
-
-  void make_core(int rank, nccl::Options const& options) {
-    auto family = std::make_shared<detail::NcclFamily<A>>(rank, options.grace_s, options.on_end);
-    core_ = std::make_shared<Core>(
-        detail::NcclLine<A>(std::move(family), options.deadline_s), options, R::ordered, false);
-  }
-
-  void add_gathers(Comm parent, nccl::CommConfig const& config) {
-    detail::NcclActivity const activity{.operation = "init"};
-    // A failure may have come just after all was agreed.
-    core_->line().family().throw_if_failed(activity);
-    Output made(core_->line().family());
-    auto const begun = A::split(parent, 0, core_->rank(), made.address(), config);
-    core_->line().settle(parent, begun, activity);
-    Comm const second = made.take();
-    core_->add(second, true);
-    core_->line().settle(second, {.result = nccl::Result::in_progress}, activity);
-  }
-
-  void adopt_half(Core& parent,
-                  Comm from,
-                  int color,
-                  int key,
-                  nccl::CommConfig const& config,
-                  detail::NcclActivity const& activity) {
-    Output made(parent.line().family());
-    auto const begun = A::split(from, color, key, made.address(), config);
-    parent.line().settle(from, begun, activity);
-    Comm const comm = made.take();
-    core_->add(comm, true);
-    parent.line().settle(comm, {.result = nccl::Result::in_progress}, activity);
-  }
-
-  void finish_split(Core& parent, nccl::Report const& report, typename Core::Lock& lock) {
-    detail::NcclActivity const activity{.operation = "split"};
-    Comm const comm = core_->lanes().front().comm;
-    int rank = 0;
-    int size = 0;
-    core_->line().require(A::user_rank(comm, &rank), activity);
-    core_->line().require(A::count(comm, &size), activity);
-    core_->place(rank, size, report.device, report.library_version, parent.compute());
-    core_->equip(Stream{});
-    core_->agree(lock);
-  }
+  explicit BasicNccl(detail::Handle<Core> handle) noexcept : handle_(std::move(handle)) {}
 
   /// NCCL adds in the wire's dtype, which is narrower than asked for where they differ in fp64.
   void check_sum(Collective const& op) const {
@@ -373,24 +213,7 @@ class BasicNccl {
          {.rank = rank(), .operation = std::string(name(op.op)), .bucket = op.bucket});
   }
 
-  [[nodiscard]] static int current_device() {
-    int device = -1;
-    detail::nccl_query(A::current_device(&device));
-    return device;
-  }
-
-  [[noreturn]] static void refuse_init(nccl::Status status, int rank) {
-    fail(ErrorKind::resource,
-         {"ncclCommInitRankConfig: ",
-          name(status.result),
-          " (",
-          status.text,
-          "): ",
-          std::string(A::last_error(Comm{}))},
-         {.rank = rank, .operation = "init"});
-  }
-
-  std::shared_ptr<Core> core_;
+  detail::Handle<Core> handle_;
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE

@@ -15,6 +15,7 @@
 #include "zero/comm/nccl/setup.hpp"
 #include "zero/comm/nccl/watch.hpp"
 #include "zero/comm/shared/call_checks.hpp"
+#include "zero/comm/shared/failure.hpp"
 #include "zero/concepts/communicator.hpp"
 
 #include <cstddef>
@@ -31,7 +32,7 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 /// State and control flow, independent of how a group was built. Every public function takes the
 /// family's lock; the watching thread takes it too, so both find things settled.
 template <nccl::Api A>
-class NcclCore final : public NcclRetired {
+class NcclCore final : public NcclRetired, public std::enable_shared_from_this<NcclCore<A>> {
  public:
   using Family = NcclFamily<A>;
   using Lock = typename Family::Lock;
@@ -61,6 +62,84 @@ class NcclCore final : public NcclRetired {
   [[nodiscard]] typename A::Stream compute() const noexcept { return compute_; }
   [[nodiscard]] Lock lock() const { return Lock(line_.family().calls); }
 
+  /// Enqueues a collective behind what the compute stream has; false if there is nothing to do.
+  template <bool Ordered>
+  bool start(Collective const& op, NcclDeparture& departure) {
+    Lock lock = this->lock();
+    NcclActivity const activity = NcclActivity::of(op, progress_.number());
+    enter(activity);
+    // All ranks have none, so none of them calls NCCL.
+    if (op.count == 0) return false;
+    if (!is_vector_aligned(op)) ++report_.unaligned;
+    bool const gathers = op.op == Op::all_gather || op.op == Op::broadcast;
+    if (op.op == Op::all_gather && report_.copy_engine_gathers) {
+      memory_.check_windows(op, rank_, size_);
+    }
+    std::size_t const lane = gathers ? lanes_.size() - 1 : 0;
+    std::uint64_t const capture = this->capture(activity);
+    equipment_.order(line_, lock, compute_, lanes_[lane].stream, activity);
+    NcclExchange<A> const calls(line_, lock, lanes_[lane], rank_, size_, activity.number);
+    departure =
+        progress_.enqueue(lock, op, lane, capture, [&] { calls.template launch<Ordered>(op); });
+    return true;
+  }
+
+  /// Makes the compute stream, and the host if it is to wait too, wait for a collective.
+  void wait(int /*rank*/, NcclDeparture const& departure) {
+    Lock lock = this->lock();
+    Flight* const flight = progress_.find(departure.number);
+    auto const activity = flight != nullptr ? NcclActivity::of(flight->op, flight->number)
+                                            : NcclActivity{.operation = "wait"};
+    auto const stream_wait = [&] {
+      typename A::Event const event = progress_.event_of(departure);
+      line_.unlocked(lock, activity, [&] { return A::stream_wait(compute_, event); });
+    };
+    if (departure.captured) {
+      enter(activity);
+      return stream_wait();
+    }
+    // What is done has its result, whatever went wrong since.
+    if (flight == nullptr || flight->done) return;
+    if (!line_.family().failed() && !closed_) progress_.look();
+    if (flight->done) return;
+    enter(activity);
+    // A graph cannot wait for what is not part of it.
+    bool const capturing = capture(activity) != 0;
+    if (!capturing) stream_wait();
+    if (capturing || options_.waiting == nccl::Waiting::host) {
+      progress_.finish(lock, *flight, activity);
+    }
+  }
+
+  /// True if everything that was started is done. Never blocks.
+  [[nodiscard]] bool poll() {
+    Lock const lock = this->lock();
+    NcclActivity const activity{.operation = "poll"};
+    enter(activity);
+    progress_.look();
+    line_.family().throw_if_failed(activity);
+    return progress_.oldest() == nullptr;
+  }
+
+  [[nodiscard]] void* allocate(std::size_t bytes) {
+    Lock const lock = this->lock();
+    enter({.operation = "allocate"});
+    return memory_.allocate(line_, lanes_, bytes);
+  }
+  /// Waits, for one grace time in a row of calls, until the streams have run dry: NCCL takes memory
+  /// away whatever still uses it. What is in use even then stays, and stays registered.
+  void deallocate(void* memory) noexcept {
+    bool const idle = is_idle();
+    Lock const lock = this->lock();
+    memory_.deallocate(line_.family(), memory, idle);
+  }
+
+  [[nodiscard]] nccl::Report report() const {
+    Lock const lock = this->lock();
+    nccl::Report report = report_;
+    report.registered_bytes = memory_.registered_bytes();
+    return report;
+  }
   /// Takes its place in the group: before the lanes, and without a call of NCCL.
   void place(int rank, int size, int device, int library, typename A::Stream compute) {
     rank_ = rank;
@@ -127,75 +206,17 @@ class NcclCore final : public NcclRetired {
         });
   }
 
-  /// Enqueues a collective behind what the compute stream has; false if there is nothing to do.
-  template <bool Ordered>
-  bool start(Collective const& op, NcclDeparture& departure) {
-    Lock lock = this->lock();
-    NcclActivity const activity = NcclActivity::of(op, progress_.number());
-    enter(activity);
-    // All ranks have none, so none of them calls NCCL.
-    if (op.count == 0) return false;
-    if (!is_vector_aligned(op)) ++report_.unaligned;
-    bool const gathers = op.op == Op::all_gather || op.op == Op::broadcast;
-    if (op.op == Op::all_gather && report_.copy_engine_gathers) {
-      memory_.check_windows(op, rank_, size_);
-    }
-    std::size_t const lane = gathers ? lanes_.size() - 1 : 0;
-    std::uint64_t const capture = this->capture(activity);
-    equipment_.order(line_, lock, compute_, lanes_[lane].stream, activity);
-    NcclExchange<A> const calls(line_, lock, lanes_[lane], rank_, size_, activity.number);
-    departure =
-        progress_.enqueue(lock, op, lane, capture, [&] { calls.template launch<Ordered>(op); });
-    return true;
-  }
-
-  /// Makes the compute stream, and the host if it is to wait too, wait for a collective.
-  void wait(NcclDeparture const& departure) {
-    Lock lock = this->lock();
-    Flight* const flight = progress_.find(departure.number);
-    auto const activity = flight != nullptr ? NcclActivity::of(flight->op, flight->number)
-                                            : NcclActivity{.operation = "wait"};
-    auto const stream_wait = [&] {
-      typename A::Event const event = progress_.event_of(departure);
-      line_.unlocked(lock, activity, [&] { return A::stream_wait(compute_, event); });
-    };
-    if (departure.captured) {
-      enter(activity);
-      return stream_wait();
-    }
-    // What is done has its result, whatever went wrong since.
-    if (flight == nullptr || flight->done) return;
-    if (!line_.family().failed() && !closed_) progress_.look();
-    if (flight->done) return;
-    enter(activity);
-    // A graph cannot wait for what is not part of it.
-    bool const capturing = capture(activity) != 0;
-    if (!capturing) stream_wait();
-    if (capturing || options_.waiting == nccl::Waiting::host) {
-      progress_.finish(lock, *flight, activity);
-    }
-  }
+  // What goes wrong, and the end.
 
   /// Buffers of a collective that nobody waits for may be gone at any time: it must not run on.
-  void abandon(NcclDeparture const& departure) noexcept {
+  void abandon(int /*rank*/, NcclDeparture const& departure, bool /*unwinding*/) noexcept {
     Lock const lock = this->lock();
     Flight* const flight = progress_.find(departure.number);
     if (closed_ || line_.family().failed() || flight == nullptr || flight->done) return;
     progress_.look();
     if (flight->done) return;
     line_.family().end(
-        Message({"rank ", rank_, " abandoned [", describe(flight->op), "] without waiting for it"})
-            .text());
-  }
-
-  /// True if everything that was started is done. Never blocks.
-  [[nodiscard]] bool poll() {
-    Lock const lock = this->lock();
-    NcclActivity const activity{.operation = "poll"};
-    enter(activity);
-    progress_.look();
-    line_.family().throw_if_failed(activity);
-    return progress_.oldest() == nullptr;
+        Failure{.cause = Failure::Cause::abandoned, .rank = rank_, .call = flight->op});
   }
 
   void confirm() {
@@ -208,28 +229,11 @@ class NcclCore final : public NcclRetired {
   bool report_failure(std::string_view reason) {
     Lock const lock = this->lock();
     if (closed_) return false;
-    return line_.family().end(Message({"rank ", rank_, " failed: ", reason}).text());
+    Failure failure{.cause = Failure::Cause::thrown, .rank = rank_};
+    failure.reason = reason;
+    return line_.family().end(failure);
   }
 
-  [[nodiscard]] void* allocate(std::size_t bytes) {
-    Lock const lock = this->lock();
-    enter({.operation = "allocate"});
-    return memory_.allocate(line_, lanes_, bytes);
-  }
-  /// Waits, for one grace time in a row of calls, until the streams have run dry: NCCL takes memory
-  /// away whatever still uses it. What is in use even then stays, and stays registered.
-  void deallocate(void* memory) noexcept {
-    bool const idle = is_idle();
-    Lock const lock = this->lock();
-    memory_.deallocate(line_.family(), memory, idle);
-  }
-
-  [[nodiscard]] nccl::Report report() const {
-    Lock const lock = this->lock();
-    nccl::Report report = report_;
-    report.registered_bytes = memory_.registered_bytes();
-    return report;
-  }
   /// @throws Error if the group has failed, is closed, or is called from another device
   void enter(NcclActivity const& activity) const {
     line_.family().throw_if_failed(activity);
@@ -268,11 +272,14 @@ class NcclCore final : public NcclRetired {
     watch_.stop();
   }
 
-  /// Leaves a sub-group without disturbing its peers; `self` is this object. False if there is
-  /// nothing to be gentle with.
-  [[nodiscard]] bool retire(std::shared_ptr<NcclCore> self) noexcept {
-    Lock const lock = this->lock();
-    return child_ && !closed_ && line_.family().retire(std::move(self));
+  /// The trainer is through with the group. A sub-group is kept, which disturbs no peer, as long as
+  /// there is something to be gentle with.
+  void leave(int /*rank*/, bool /*unwinding*/) noexcept {
+    bool const kept = [&] {
+      Lock const lock = this->lock();
+      return child_ && !closed_ && line_.family().retire(this->shared_from_this());
+    }();
+    if (!kept) shutdown();
   }
 
   /// Ends without the peers: what is owned and still open is aborted.
@@ -281,12 +288,12 @@ class NcclCore final : public NcclRetired {
     NcclRetirement retired;
     Lock const lock = this->lock();
     if (!child_) retired = line_.family().end_root();
-    leave();
+    release();
   }
 
  private:
-  /// The caller holds the lock.
-  void leave() noexcept {
+  /// Gives up what it has. The caller holds the lock.
+  void release() noexcept {
     Family& family = line_.family();
     auto const asked = streams();
     if (!closed_) {

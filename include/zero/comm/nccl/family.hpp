@@ -8,6 +8,7 @@
 #include "zero/comm/nccl/watch.hpp"
 #include "zero/comm/shared/backoff.hpp"
 #include "zero/comm/shared/call_checks.hpp"
+#include "zero/comm/shared/failure.hpp"
 #include "zero/concepts/communicator.hpp"
 
 #include <algorithm>
@@ -178,6 +179,8 @@ class NcclFamily {
     tell();
     return true;
   }
+
+  bool end(Failure const& failure) { return end(describe(failure)); }
 
   [[noreturn]] void raise(NcclActivity const& activity) const {
     fail(

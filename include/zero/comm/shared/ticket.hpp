@@ -12,21 +12,23 @@
 namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// Owns one rank's part of a collective: destroying it unfinished withdraws that part.
-/// @tparam Group  has `abandon(rank, sequence, unwinding)`; unwinding is true if an exception that
-///   was thrown since the start destroys the ticket
-template <class Group>
+/// @tparam Group   has `wait(rank, number)` and `abandon(rank, number, unwinding)`; unwinding is
+/// true
+///   if an exception that was thrown since the start destroys the ticket
+/// @tparam Number  by which the group finds the collective again
+template <class Group, class Number = std::uint64_t>
 class Ticket {
  public:
   Ticket() = default;
-  Ticket(std::shared_ptr<Group> group, std::uint64_t sequence, int rank) noexcept
+  Ticket(std::shared_ptr<Group> group, Number number, int rank) noexcept
       : group_(std::move(group)),
-        sequence_(sequence),
+        number_(number),
         rank_(rank),
         exceptions_(std::uncaught_exceptions()) {}
   /// Takes over the collective; `other` has nothing left to wait for.
   Ticket(Ticket&& other) noexcept
       : group_(std::move(other.group_)),
-        sequence_(other.sequence_),
+        number_(other.number_),
         rank_(other.rank_),
         exceptions_(other.exceptions_) {}
   /// Takes over the collective. One that this ticket still held is withdrawn as in destruction.
@@ -34,7 +36,7 @@ class Ticket {
     if (this != &other) {
       if (group_ != nullptr) abandon();
       group_ = std::move(other.group_);
-      sequence_ = other.sequence_;
+      number_ = other.number_;
       rank_ = other.rank_;
       exceptions_ = other.exceptions_;
     }
@@ -47,19 +49,19 @@ class Ticket {
   /// Waits for the collective unless there is nothing left to wait for.
   void wait() {
     if (group_ == nullptr) return;
-    group_->wait(rank_, sequence_);
+    group_->wait(rank_, number_);
     group_.reset();
   }
 
  private:
   // Out of line: tickets are moved and destroyed in many places, hardly ever unfinished.
   __attribute__((noinline)) void abandon() noexcept {
-    group_->abandon(rank_, sequence_, std::uncaught_exceptions() > exceptions_);
+    group_->abandon(rank_, number_, std::uncaught_exceptions() > exceptions_);
     group_.reset();
   }
 
   std::shared_ptr<Group> group_;  ///< null when there is nothing left to wait for
-  std::uint64_t sequence_ = 0;
+  Number number_{};
   int rank_ = -1;
   int exceptions_ = 0;  ///< exceptions in flight at birth: more of them at death mean unwinding
 };

@@ -101,28 +101,6 @@ class Meeting {
   [[nodiscard]] int world_rank(int rank) const noexcept { return world_ranks_[index(rank)]; }
   [[nodiscard]] std::shared_ptr<Family> const& family() const noexcept { return family_; }
 
-  /// This rank will start nothing more. Fails the family as soon as a peer waits for it.
-  void leave(int rank, bool unwinding) noexcept {
-    Lock const lock(family_->mutex);
-    std::uint64_t const calls = posted_[index(rank)];
-    if (calls >= left_at_) return;
-    left_at_ = calls;
-    left_rank_ = rank;
-    left_unwinding_ = unwinding;
-    left_time_ = Clock::now();
-    bool const missed =
-        std::any_of(posted_.begin(), posted_.end(), [&](auto posted) { return posted > calls; });
-    if (!missed) return;
-    if (!unwinding) record_left();
-    notify();
-  }
-
-  /// Ends the whole family because of an exception on this rank; true if nothing had failed before.
-  bool report(int rank, std::string_view reason) {
-    Lock const lock(family_->mutex);
-    return record_thrown(rank, reason);
-  }
-
   /// Leaves a new group where a member of it will look for it.
   void place(int rank, std::shared_ptr<Group> group) {
     Lock const lock(family_->mutex);
@@ -191,17 +169,6 @@ class Meeting {
     throw_if_failed(lock, rank, op);
   }
 
-  /// A rank will not wait for a slot that is not done.
-  void withdraw(Slot& slot, int rank, bool unwinding) {
-    if (!slot.withdrawn) {
-      slot.withdrawn = true;
-      slot.withdrawn_by = rank;
-      slot.withdrawn_at = Clock::now();
-    }
-    if (!unwinding) record_abandoned(slot);
-    notify();
-  }
-
   /// Takes the family's lock. It is held for less than a sleep takes.
   void take(Lock& lock) const {
     if (!family_->looks || !look([&] { return lock.try_lock(); })) lock.lock();
@@ -248,6 +215,17 @@ class Meeting {
     }
   }
 
+  /// A rank will not wait for a slot that is not done.
+  void withdraw(Slot& slot, int rank, bool unwinding) {
+    if (!slot.withdrawn) {
+      slot.withdrawn = true;
+      slot.withdrawn_by = rank;
+      slot.withdrawn_at = Clock::now();
+    }
+    if (!unwinding) record_abandoned(slot);
+    notify();
+  }
+
   bool record_thrown(int rank, std::string_view reason) {
     Failure failure{.cause = Failure::Cause::thrown, .rank = world_rank(rank)};
     failure.reason = reason;
@@ -269,6 +247,30 @@ class Meeting {
          {.rank = world_rank(rank), .operation = operation_name(op), .bucket = op.bucket});
   }
 
+ public:
+  /// This rank will start nothing more. Fails the family as soon as a peer waits for it.
+  void leave(int rank, bool unwinding) noexcept {
+    Lock const lock(family_->mutex);
+    std::uint64_t const calls = posted_[index(rank)];
+    if (calls >= left_at_) return;
+    left_at_ = calls;
+    left_rank_ = rank;
+    left_unwinding_ = unwinding;
+    left_time_ = Clock::now();
+    bool const missed =
+        std::any_of(posted_.begin(), posted_.end(), [&](auto posted) { return posted > calls; });
+    if (!missed) return;
+    if (!unwinding) record_left();
+    notify();
+  }
+
+  /// Ends the whole family because of an exception on this rank; true if nothing had failed before.
+  bool report(int rank, std::string_view reason) {
+    Lock const lock(family_->mutex);
+    return record_thrown(rank, reason);
+  }
+
+ protected:
   std::shared_ptr<Family> family_;
   std::condition_variable changed_;
 
