@@ -327,19 +327,19 @@ class ShardedOptimizer {
   ///   minimum for as many steps in a row as its `patience` says, after which it counts anew; or if
   ///   all weights are 0. Nothing is changed.
   ///   (invalid_argument) for options that make no sense; if lent parameters have masters of
-  ///   another type that were never set; on every rank, if they were told different options, which
-  ///   changes nothing either; after `grad_norm()`, which exchanges what ranks agree on, that is
-  ///   found one step late
+  ///   another type that were never set; on every rank, if they were told different options, naming
+  ///   one, its values and the ranks; this changes nothing either; after `grad_norm()`, which
+  ///   exchanges what ranks agree on, it is found one step late
   StepReport step(StepOptions const& options = {}) {
     steps_.step(options, 1.);
-    return steps_.outcome().report();
+    return detail::report_of(steps_.taken());
   }
   /// The same for trainers that clip on their own: the mean gradient is multiplied by `scale`,
   /// which is not rounded before it meets the weights, so that `max_norm / grad_norm()` gives the
   /// bits of `StepOptions::max_norm`. Both are finite and at least 0.
   StepReport step(float learning_rate, double scale) {
     steps_.step({.learning_rate = learning_rate}, scale);
-    return steps_.outcome().report();
+    return detail::report_of(steps_.taken());
   }
 
   /// `step()` that throws nothing: what it would throw is in the result, with the same effects on
@@ -361,8 +361,9 @@ class ShardedOptimizer {
 
   /// A step that reports nothing. Over a space that queues its work it waits for nothing either:
   /// norm, overflow and loss scale stay in the space, where an update that must be skipped changes
-  /// nothing. What `step()` would throw is thrown by `report()`; until every rank has asked for it,
-  /// the steps that follow are skipped.
+  /// nothing. What `step()` would throw is thrown by `report()`, without the values of options that
+  /// differ; until every rank has asked for it, the steps that follow are skipped. All ranks queue
+  /// a step, or all wait for it.
   ///
   /// It can be captured in a CUDA graph. The options and the weights of the micro-batches are then
   /// those of the capture in every launch; step count, loss scale, norm and whether to skip are
@@ -446,7 +447,7 @@ class ShardedOptimizer {
   [[nodiscard]] StepResult tried(StepOptions const& options, double scale) noexcept {
     return detail::attempt([&] {
       steps_.step(options, scale);
-      return steps_.outcome().result();
+      return steps_.taken();
     });
   }
   [[nodiscard]] detail::UnitTensors unit_view(int unit) const {

@@ -84,9 +84,12 @@ std::string refusal(Work const& work) {
   return "";
 }
 
-constexpr char const* differ =
-    "ranks passed different options to step(): learning rate, max_norm, scale or non_finite; where "
-    "grad_norm() came first, to the step before";
+std::string const differ = "ranks passed different options to step(): ";
+/// What ranks say that do not tell each other.
+std::string const without_values =
+    differ +
+    "learning rate, max_norm, scale or non_finite; where grad_norm() came first, to the step "
+    "before";
 
 /// Runs `body(comm, expect)` on every rank and reports what it did not find.
 template <class Body>
@@ -105,7 +108,7 @@ void on_ranks(Body const& body) {
 
 /// Every rank refuses what `odd` is told besides `others`, changes nothing, and goes on together.
 template <class Trainer>
-void check_refused(StepOptions const& others, StepOptions const& odd) {
+void check_refused(StepOptions const& others, StepOptions const& odd, std::string const& values) {
   on_ranks([&](zero::InProcess& comm, auto const& expect) {
     Trainer trainer(comm);
     auto& optimizer = trainer.optimizer;
@@ -122,7 +125,7 @@ void check_refused(StepOptions const& others, StepOptions const& odd) {
       } else {
         message = refusal([&] { optimizer.step(told); });
       }
-      expect(message == differ, "message: " + message);
+      expect(message == (enqueued ? without_values : differ + values), "message: " + message);
       expect(owned_bits(optimizer) == before, "something changed");
       expect(refusal([&] { static_cast<void>(optimizer.report()); }) == "", "told twice");
     }
@@ -134,10 +137,23 @@ void check_refused(StepOptions const& others, StepOptions const& odd) {
 
 template <class Trainer>
 void check_all_options() {
-  check_refused<Trainer>({}, {.learning_rate = 0.5f});
-  check_refused<Trainer>({.max_norm = 1.}, {.max_norm = 1.0000001});
-  check_refused<Trainer>({.max_norm = 1.}, {});
-  check_refused<Trainer>({}, {.non_finite = zero::NonFinite::skip});
+  struct {
+    StepOptions others, odd;
+    char const* values;
+  } const rows[]{
+      {{.learning_rate = 0.25f},
+       {.learning_rate = 0.5f},
+       "learning_rate: 0.25 on rank 0 2; 0.5 on rank 1"},
+      {{}, {.learning_rate = 0.5f}, "learning_rate: 0.00100000005 on rank 0 2; 0.5 on rank 1"},
+      {{.max_norm = 1.},
+       {.max_norm = 1. + 0x1p-52},
+       "max_norm: 1 on rank 0 2; 1.0000000000000002 on rank 1"},
+      {{.max_norm = 1.}, {}, "max_norm: 1 on rank 0 2; inf on rank 1"},
+      {{},
+       {.non_finite = zero::NonFinite::skip},
+       "non_finite: 'fail' on rank 0 2; 'skip' on rank 1"},
+  };
+  for (auto const& row : rows) check_refused<Trainer>(row.others, row.odd, row.values);
 }
 
 TEST_CASE("a step that ranks were told differently is refused on all of them, on the host") {
@@ -170,7 +186,8 @@ void check_scale() {
     double const own = comm.rank() == 2 ? 0.5 : 1.;
     backward(trainer);
     auto const before = owned_bits(optimizer);
-    expect(refusal([&] { optimizer.step(1e-3f, own); }) == differ, "the scale");
+    std::string const values = "scale: 1 on rank 0 1; 0.5 on rank 2";
+    expect(refusal([&] { optimizer.step(1e-3f, own); }) == differ + values, "the scale");
     expect(owned_bits(optimizer) == before, "something changed");
     // What ranks agree on was exchanged before they were told anything.
     backward(trainer);
@@ -181,7 +198,8 @@ void check_scale() {
     optimizer.discard_gradients();
     backward(trainer);
     auto const after = owned_bits(optimizer);
-    expect(refusal([&] { optimizer.step(1e-3f, 1.); }) == differ, "one step late");
+    expect(refusal([&] { optimizer.step(1e-3f, 1.); }) == differ + "the step before's " + values,
+           "one step late");
     expect(owned_bits(optimizer) == after, "something changed");
     for (long step = 2; step <= 4; ++step) {
       backward(trainer);
@@ -350,20 +368,56 @@ void check_address() {
       if (norm) {
         expect(message == "", "known too early");
       } else {
-        expect(message == differ, "message: " + message);
+        expect(message == without_values, "message: " + message);
         expect(owned_bits(optimizer) == before, "something changed");
       }
       // Values and addresses that say the same.
       trainer.write_rate(0x1p-7f);
       message = step(odd ? StepOptions{.learning_rate = 0x1p-7f} : read, false);
-      expect(message == (norm ? differ : ""), "of the step before: " + message);
+      expect(message == (norm ? without_values : ""), "of the step before: " + message);
     }
     trainer.write_rate(0x1p-7f);
     expect(step(read, true) == "", "the same");
     trainer.write_rate(0x1p-7f);
     expect(step(odd ? StepOptions{.learning_rate = 0x1p-7f} : read, true) == "", "the same");
     expect(optimizer.report().step == 4, "step count");
+    // Trainers that wait are told what lay there.
+    std::string const values = "learning_rate: 0.25 on rank 0 2; 0.5 on rank 1";
+    auto const wait = [&](float value, bool norm) {
+      trainer.write_rate(value);
+      backward(trainer);
+      if (norm) static_cast<void>(optimizer.grad_norm());
+      return refusal([&] { optimizer.step(read); });
+    };
+    std::string message = wait(odd ? 0.5f : 0.25f, false);
+    expect(message == differ + values, "message: " + message);
+    expect(wait(odd ? 0.5f : 0.25f, true) == "", "known too early");
+    message = wait(0.25f, false);
+    expect(message == differ + "the step before's " + values, "message: " + message);
   });
+}
+
+// Only some ranks have reported what all found in an earlier step, and know nothing of it any more.
+template <class Trainer>
+void check_old_failure() {
+  on_ranks([](zero::InProcess& comm, auto const& expect) {
+    Trainer trainer(comm);
+    auto& optimizer = trainer.optimizer;
+    backward(trainer);
+    optimizer.enqueue_step({.max_norm = comm.rank() == 1 ? 2. : 1.});
+    auto const report = [&] { static_cast<void>(optimizer.report()); };
+    if (comm.rank() == 0) expect(refusal(report) == without_values, "the first report");
+    backward(trainer);
+    std::string const message = refusal([&] { optimizer.step({.max_norm = 1.}); });
+    expect(message == (comm.rank() == 0 ? "" : without_values), "message: " + message);
+    backward(trainer);
+    expect(optimizer.step({.max_norm = 1.}).step == 1, "all go on together");
+  });
+}
+
+TEST_CASE("ranks of which some have reported a difference do not tell each other of it") {
+  check_old_failure<OnHost>();
+  check_old_failure<OnDevice>();
 }
 
 // Each rank compares the sum of all digests with its own times three.
@@ -378,7 +432,7 @@ TEST_CASE("learning rates at equal distances are refused on the rank in the midd
           backward(trainer);
           std::string const message = refusal(
               [&] { trainer.optimizer.step({.learning_rate = rate, .max_norm = max_norm}); });
-          expect(message == differ, "message: " + message);
+          expect(message.starts_with(differ + "learning_rate: "), "message: " + message);
         });
       }
     }

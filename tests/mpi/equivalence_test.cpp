@@ -5,6 +5,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cstddef>
 #include <string>
 
 namespace {
@@ -59,6 +60,32 @@ TEST_CASE("ShardedOptimizer over Mpi: other precisions, rules, accumulations and
   }
   using Lent = zero::Borrowed<>;
   check<Setup<PosG, Bf16, zero::Adagrad, zero::AccumulateNone, Lent>>(Route::exchange);
+}
+
+TEST_CASE("ShardedOptimizer over Mpi: options that differ are named, with their values and ranks") {
+  for (Route const route : {Route::window, Route::exchange}) {
+    INFO(std::string(mpi_tests::name(route)));
+    mpi_tests::with_group<zero::mpi::Ordered>(mpi_tests::world_size(), route, [&](auto& comm) {
+      zero::ShardedOptimizer optimizer{comm, {{.name = "w", .shape = {3000}}}};
+      optimizer.load_parameters([](auto const&, std::size_t, auto values) {
+        for (float& value : values) value = 1.f;
+      });
+      bool const odd = comm.rank() == 1;
+      std::string const told =
+          mpi_tests::error_of([&] { optimizer.step({.max_norm = odd ? 2. : 1.}); });
+      if (comm.size() == 1) {
+        CHECK(told == "no error");
+        return;
+      }
+      std::string others;
+      for (int rank = 2; rank < comm.size(); ++rank) others += " " + std::to_string(rank);
+      CHECK(told ==
+            "zero: invalid argument: ranks passed different options to step(): max_norm: 1 on "
+            "rank 0" +
+                others + "; 2 on rank 1");
+      CHECK(optimizer.step({.max_norm = 1.}).step == 1);
+    });
+  }
 }
 
 }  // namespace

@@ -50,10 +50,7 @@ class Outcome {
 
   /// What the last step did. Blocks if that is not known yet.
   /// @throws Error (data, invalid_argument) once for a step that failed
-  [[nodiscard]] StepReport report() {
-    if (StepFailure const failure = take_failure(); failure != StepFailure::none) refuse(failure);
-    return last();
-  }
+  [[nodiscard]] StepReport report() { return report_of(result()); }
   /// The same, but a step that failed is a value.
   [[nodiscard]] StepResult result() {
     if (StepFailure const failure = take_failure(); failure != StepFailure::none) {
@@ -61,8 +58,6 @@ class Outcome {
     }
     return last();
   }
-
- private:
   /// Why a step since the last report failed, which counts as reported now.
   /// @throws Error (communication) if the group has ended meanwhile
   [[nodiscard]] StepFailure take_failure() {
@@ -84,6 +79,7 @@ class Outcome {
             .weight = terms.weight};
   }
 
+ private:
   C* comm_;
   StepControl* control_;
   [[no_unique_address]] Space space_;

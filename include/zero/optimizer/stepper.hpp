@@ -15,6 +15,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
@@ -164,6 +166,10 @@ class Stepper {
     conclude(decide.told);
     parts_->space().call(decide);
     outcome_.expect();
+    // Of what the control holds: what this exchange compared, and what the next one will.
+    compared_[0] = unchecked_;
+    compared_[1] = decide.concluded_before ? Decide{} : decide;
+    unchecked_ = decide.concluded_before ? decide : Decide{};
     if constexpr (Space::host_accessible) {
       if (auto const skipped = outcome_.get().terms.skipped;
           skipped != 0 && skipped != StepTerms::skipped_alone) {
@@ -179,6 +185,28 @@ class Stepper {
     });
     if (!options.overlap_publish) parts_->refresh.settle();
     discard_gradients();
+  }
+
+  /// What the step just taken did, for a trainer that waits for it. Where ranks were told different
+  /// options, all have found that in the same exchange, and tell each other what they were told.
+  /// @par Collective  where they were; blocks
+  [[nodiscard]] StepResult taken() {
+    StepFailure const failure = outcome_.take_failure();
+    if (failure == StepFailure::none) return outcome_.last();
+    std::int64_t failed_before = 0;
+    parts_->space().download(
+        &failed_before, parts_->control->words + StepControl::failed_word, sizeof(failed_before));
+    if (failure != StepFailure::options_differ || failed_before != 0) return error_of(failure);
+    Fingerprint print;
+    auto const add = [&](std::string_view owner, Decide const& decide, float heard) {
+      print.add(owner, "learning_rate", double{decide.told.known ? heard : 0.f});
+      print.add(owner, "max_norm", decide.max_norm);
+      print.add(owner, "scale", decide.scale);
+      print.add(owner, "non_finite", std::string_view(decide.skip_non_finite ? "skip" : "fail"));
+    };
+    add("the step before's ", compared_[0], outcome_.get().rate_before);
+    add({}, compared_[1], outcome_.get().terms.learning_rate);
+    return error_of(failure, print.difference(gather_words(*parts_->comm, parts_->arena)));
   }
 
   void discard_gradients() {
@@ -273,6 +301,8 @@ class Stepper {
   /// Where ranks hold nothing but shares there is nothing to compare.
   bool values_confirmed_ = Slots::form.parameters == StorageForm::Parameters::share;
   bool concluded_ = false;
+  Decide compared_[2]{};  ///< the step before, where it was not compared then; the last step
+  Decide unchecked_{};    ///< the last step, where it is yet to be compared
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -9,6 +9,7 @@
 
 #include <exception>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -48,11 +49,14 @@ namespace zero::inline ZERO_NAMESPACE {
 namespace detail {
 
 /// Why a step failed whose numbers, or options, cannot be used; on every rank alike.
-[[nodiscard]] ZERO_COLD inline Error error_of(StepFailure failure) {
+/// @param values  which options differ, on which ranks; empty where ranks have not told each other
+[[nodiscard]] ZERO_COLD inline Error error_of(StepFailure failure, std::string const& values = {}) {
   if (failure == StepFailure::options_differ) {
     return {ErrorKind::invalid_argument,
-            "ranks passed different options to step(): learning rate, max_norm, scale or "
-            "non_finite; where grad_norm() came first, to the step before",
+            "ranks passed different options to step(): " +
+                (values.empty() ? "learning rate, max_norm, scale or non_finite; where grad_norm() "
+                                  "came first, to the step before"
+                                : values),
             {},
             SourceLocation::current()};
   }
@@ -77,8 +81,11 @@ namespace detail {
           SourceLocation::current()};
 }
 
-/// @throws Error always: the above
-[[noreturn]] ZERO_COLD inline void refuse(StepFailure failure) { fail_again(error_of(failure)); }
+/// @throws Error if that is what there is
+[[nodiscard]] inline StepReport report_of(StepResult const& result) {
+  if (!result) fail_again(*result.error());
+  return result.report();
+}
 
 #if defined(__cpp_exceptions)
 /// The exception that is being handled. One that is not the library's is a communicator's, which

@@ -87,6 +87,16 @@ ZERO_COLD void exchange_words(C& comm,
   }
 }
 
+/// `exchange_words` of so many words of each rank, as a `Fingerprint` asks for it.
+template <Communicator C, class ArenaT>
+[[nodiscard]] auto gather_words(C& comm, ArenaT& arena) {
+  return [&](std::int64_t const* own, std::size_t count) {
+    std::vector<std::int64_t> all(static_cast<std::size_t>(comm.size()) * count);
+    exchange_words(comm, arena, Op::all_gather, own, all.data(), count);
+    return all;
+  };
+}
+
 /// The values behind the policies.
 template <class Slots>
 struct PolicyValues {
@@ -124,11 +134,7 @@ ZERO_COLD void require_same(C& comm,
                             Fingerprint const& print,
                             std::vector<Tensor> const& tensors) {
   if (unanimous(comm, arena, print.digest())) return;
-  print.compare(comm.rank(), tensors, [&](std::int64_t const* own, std::size_t count) {
-    std::vector<std::int64_t> all(static_cast<std::size_t>(comm.size()) * count);
-    exchange_words(comm, arena, Op::all_gather, own, all.data(), count);
-    return all;
-  });
+  print.compare(comm.rank(), tensors, gather_words(comm, arena));
 }
 
 /// Everything that must be the same on all ranks, by name.

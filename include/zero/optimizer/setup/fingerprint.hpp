@@ -11,6 +11,8 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <string_view>
@@ -43,10 +45,11 @@ class Fingerprint {
     put(owner, field, Kind::real, std::bit_cast<std::int64_t>(value), 0);
   }
   /// Shown up to its first 16 bytes; the rest is compared by its hash.
-  void add(std::string_view field, std::string_view text) {
+  void add(std::string_view field, std::string_view text) { add({}, field, text); }
+  void add(std::string_view owner, std::string_view field, std::string_view text) {
     std::array<std::int64_t, 2> words{};
     std::memcpy(words.data(), text.data(), text.size() < 16 ? text.size() : 16);
-    put({}, field, Kind::text, words[0], words[1]);
+    put(owner, field, Kind::text, words[0], words[1]);
     if (text.size() <= 16) return;
     Hash rest;
     rest.add(text.substr(16));
@@ -77,7 +80,17 @@ class Fingerprint {
       std::size_t const t = first_difference(gather(own.data(), own.size()), own.size(), 1);
       if (t < own.size()) compare_tensor(rank, t, tensors[t], gather);
     }
-    refuse_field(rank, field, all);
+    fail(ErrorKind::communication,
+         {"ranks disagree on ", values(field, all)},
+         {.rank = rank, .operation = "construction"});
+  }
+  /// Exchanges the record: the first field in which ranks differ, its values and the ranks; empty
+  /// if there is none. Collective; blocks.
+  template <class Gather>
+  [[nodiscard]] std::string difference(Gather const& gather) const {
+    auto const all = gather(words_.data(), words_.size());
+    std::size_t const field = first_difference(all, words_.size(), field_words);
+    return field < count_ ? values(field, all) : std::string();
   }
 
  private:
@@ -151,10 +164,8 @@ class Fingerprint {
     print.compare(rank, {}, gather);
   }
 
-  /// Says which ranks have which value.
-  [[noreturn]] ZERO_COLD void refuse_field(int own_rank,
-                                           std::size_t field,
-                                           Words const& all) const {
+  /// A field, and which ranks have which value.
+  [[nodiscard]] ZERO_COLD std::string values(std::size_t field, Words const& all) const {
     std::size_t const ranks = all.size() / words_.size();
     auto const value = [&](std::size_t rank) {
       return &all[rank * words_.size() + field * field_words];
@@ -172,17 +183,24 @@ class Fingerprint {
         if (same(other, rank)) text += Message({" ", other}).text();
       }
     }
-    Name const& name = names_[field];
-    fail(ErrorKind::communication,
-         {"ranks disagree on ", subject_, name.owner, name.field, ": ", text},
-         {.rank = own_rank, .operation = "construction"});
+    return Message({subject_, names_[field].owner, names_[field].field, ": ", text}).text();
   }
 
+  /// With as many digits as tell it from its neighbours; nine do for numbers of 32 bits.
+  ZERO_COLD static std::string show(double value) {
+    char letters[32];
+    for (int digits = 9; digits <= 17; digits += 4) {
+      std::snprintf(letters, sizeof(letters), "%.*g", digits, value);
+      if (static_cast<double>(static_cast<float>(value)) == value) break;
+      if (std::strtod(letters, nullptr) == value) break;
+    }
+    return letters;
+  }
   ZERO_COLD static std::string show(std::int64_t const* words) {
     char letters[32] = {};
     switch (kind_of(words[0])) {
       case Kind::integer: return Message({words[1]}).text();
-      case Kind::real: return Message({std::bit_cast<double>(words[1])}).text();
+      case Kind::real: return show(std::bit_cast<double>(words[1]));
       case Kind::text:
         std::memcpy(letters, words + 1, 16);
         if (auto const rest = std::bit_cast<std::uint64_t>(words[0]) >> kind_bits; rest != 0) {

@@ -68,8 +68,7 @@ template <class Slots>
   auto const ranks = static_cast<std::size_t>(parts.comm->size());
   std::vector<std::int64_t> mine(own.begin(), own.end());
   mine.insert(mine.end(), next.begin(), next.end());
-  std::vector<std::int64_t> all(ranks * mine.size());
-  exchange_words(*parts.comm, parts.arena, Op::all_gather, mine.data(), all.data(), mine.size());
+  auto const all = gather_words(*parts.comm, parts.arena)(mine.data(), mine.size());
   std::string pairs;
   for (std::size_t t = 0; t < own.size() && pairs.empty(); ++t) {
     for (std::size_t rank = 0; rank < ranks; ++rank) {

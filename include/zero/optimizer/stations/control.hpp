@@ -32,6 +32,7 @@ enum class StepFailure : std::int32_t {
 struct StepOutcome {
   StepTerms terms{};
   StepFailure failure = StepFailure::none;  ///< of the first step that failed and was not reported
+  float rate_before = 0.f;                  ///< the learning rate of the step before
 };
 
 /// The few words of one rank's steps that lie in the memory of its space.
@@ -64,6 +65,7 @@ struct Told {
   /// rank that differs from all others is always found.
   ZERO_HOST_DEVICE std::int64_t hear(StepControl* control) const noexcept {
     float const rate = address != nullptr ? *address : learning_rate;
+    control->outcome.rate_before = control->outcome.terms.learning_rate;
     control->outcome.terms.learning_rate = rate;
     // Stirred, one to one: of three rates at equal distances the digests must not be so, too, or
     // the one in the middle would take the sum for its own times three.
