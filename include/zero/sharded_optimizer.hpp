@@ -9,6 +9,7 @@
 #include "zero/optimizer/api/step_result.hpp"
 #include "zero/optimizer/assembly.hpp"
 #include "zero/optimizer/setup/agreement.hpp"
+#include "zero/optimizer/setup/broadcast.hpp"
 #include "zero/optimizer/setup/choice.hpp"
 #include "zero/optimizer/setup/loading.hpp"
 #include "zero/optimizer/setup/owned.hpp"
@@ -207,6 +208,32 @@ class ShardedOptimizer {
       auto const t = static_cast<std::size_t>(&tensor - tensors().data());
       for (std::size_t i = 0; i < out.size(); ++i) out[i] = values[t][first + i];
     });
+  }
+  /// Gives every rank the root's parameters, as they lie in its memory or in what it lends; on all
+  /// ranks master weights start from them. For stages under which each rank holds all of them.
+  /// @param root  whose; the same on every rank
+  /// @par Collective  yes; blocks
+  /// @par Cost  every element of every tensor is sent once, from where it lies to where it belongs
+  void broadcast_parameters(int root = 0) requires(form.refresh != StorageForm::Refresh::gather) {
+    parts_.require_bound();
+    settle();
+    detail::broadcast_held(parts_, root);
+    detail::adopt(parts_);
+    steps_.masters_are_set(true);
+  }
+  /// `load_parameters` from values that one rank alone has: only the root's are asked for, unit
+  /// after unit, and every rank keeps what it holds of them. For all stages.
+  /// @param values  as for `load_parameters`; not called elsewhere than on the root
+  /// @param root    the same on every rank
+  /// @par Collective  yes; blocks
+  /// @par Cost  every element of every tensor is sent once, in fp32; beside the plan a transient
+  ///   megabyte of the host, and where it cannot reach the space's memory two more, and one there
+  template <std::invocable<Tensor const&, std::size_t, std::span<float>> Values>
+  void broadcast_parameters(Values&& values, int root = 0) {
+    parts_.require_bound();
+    settle();
+    detail::broadcast_values(parts_, values, root);
+    steps_.masters_are_set(true);
   }
   /// Takes the lent parameters' present values as they are; master weights start from them. Local;
   /// the next step is the one that compares them with other ranks'.

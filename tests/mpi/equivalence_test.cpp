@@ -6,7 +6,10 @@
 #include <doctest/doctest.h>
 
 #include <cstddef>
+#include <span>
 #include <string>
+#include <type_traits>
+#include <vector>
 
 namespace {
 
@@ -85,6 +88,53 @@ TEST_CASE("ShardedOptimizer over Mpi: options that differ are named, with their 
                 others + "; 2 on rank 1");
       CHECK(optimizer.step({.max_norm = 1.}).step == 1);
     });
+  }
+}
+
+/// Every rank has what the root had: what it gave, or what lay in its memory.
+template <class... Policies>
+void check_broadcast(Route route) {
+  INFO(std::string(mpi_tests::name(route)));
+  mpi_tests::with_group<zero::mpi::Ordered>(mpi_tests::world_size(), route, [&](auto& comm) {
+    using C = std::remove_reference_t<decltype(comm)>;
+    using Optimizer = zero::ShardedOptimizer<C, Policies...>;
+    using Parameter = typename Optimizer::Parameter;
+    int const root = comm.size() - 1;
+    auto const value = [](int rank, std::size_t i) {
+      return Parameter(static_cast<float>(i % 1000 + static_cast<std::size_t>(rank)));
+    };
+    constexpr std::size_t count = 300001;
+    std::vector<Parameter> parameters(count), gradients(count);
+    Optimizer optimizer{comm, {{.name = "w", .shape = {count}}}, zero::Bucket{100000}};
+    if constexpr (Optimizer::borrowed) {
+      for (std::size_t i = 0; i < count; ++i) parameters[i] = value(comm.rank(), i);
+      optimizer.bind(std::span(parameters), std::span(gradients));
+      optimizer.broadcast_parameters(root);
+    } else {
+      auto const give = [&](zero::Tensor const&, std::size_t first, std::span<float> out) {
+        for (std::size_t i = 0; i < out.size(); ++i) {
+          out[i] = static_cast<float>(value(comm.rank(), first + i));
+        }
+      };
+      optimizer.broadcast_parameters(give, root);
+    }
+    bool same = true;
+    {
+      auto const weights = optimizer.parameters(0);
+      for (std::size_t i = 0; i < count; ++i) {
+        same = same && weights[0][i] == value(root, i);
+      }
+    }
+    CHECK(same);
+    optimizer.settle();
+    CHECK(optimizer.step().step == 1);
+  });
+}
+
+TEST_CASE("ShardedOptimizer over Mpi: a broadcast brings the root's values") {
+  for (Route const route : mpi_tests::routes) {
+    check_broadcast<zero::stage::PosGP, Bf16>(route);
+    check_broadcast<zero::stage::PosG, Bf16, zero::Borrowed<>>(route);
   }
 }
 

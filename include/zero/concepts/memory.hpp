@@ -13,7 +13,8 @@
 
 namespace zero::inline ZERO_NAMESPACE {
 
-/// Source of the library's memory. Called at construction only, never inside a step.
+/// Source of the library's memory. Called at construction and, where the host cannot reach the
+/// memory, by calls between steps for what they give back before they return; never inside a step.
 ///
 /// `allocate` returns memory aligned to `alignment` (a power of two) or throws; it may return null
 /// only for 0 bytes. An allocator is copied into the optimizer; one that counts keeps a pointer.

@@ -28,17 +28,18 @@ class Loader {
       : tensors_(&tensors), space_(&space), values_(&values) {}
 
   /// Asks for elements [first, first + count) of tensor t.
-  /// @param to    where they go, or null
   /// @param hash  to which theirs are added, or null
-  template <class T>
-  void load(std::size_t t, std::uint64_t first, std::uint64_t count, T* to, std::uint64_t* hash) {
+  /// @param to    where they go, once for each that is not null
+  template <class... T>
+  void load(
+      std::size_t t, std::uint64_t first, std::uint64_t count, std::uint64_t* hash, T*... to) {
     for (std::uint64_t done = 0; done < count;) {
       std::span<float> const chunk = chunk_.first(count - done);
       (*values_)((*tensors_)[t], static_cast<std::size_t>(first + done), chunk);
       if (hash != nullptr) {
         kernel::add_hash(hash, chunk.data(), chunk.size(), hash_place(t, first + done));
       }
-      if (to != nullptr) upload(to + done, chunk);
+      ((to != nullptr ? upload(to + done, chunk) : void()), ...);
       done += chunk.size();
     }
   }
@@ -80,8 +81,8 @@ void load(Assembly<Slots>& parts, Values& values) {
         loader.load(piece.tensor,
                     piece.in_tensor.offset(),
                     piece.count,
-                    address(piece),
-                    hash(piece.tensor));
+                    hash(piece.tensor),
+                    address(piece));
       });
     };
     partition.for_each_bucket([&](BucketSpan const& bucket) {
@@ -104,7 +105,7 @@ void load(Assembly<Slots>& parts, Values& values) {
       TensorPlace const& place = partition.placement().places()[t];
       if (!place.frozen || place.storage != t) continue;
       std::uint64_t hash = 0;
-      loader.load(t, 0, place.count, stores ? parts.parameters.tensor(t) : nullptr, &hash);
+      loader.load(t, 0, place.count, &hash, stores ? parts.parameters.tensor(t) : nullptr);
       *own(t) += hash;
       *next(t) += hash;
     }
