@@ -135,6 +135,10 @@ struct Api {
                         result.data(),
                         result.size());
           }
+          if (sum.squares.sum == nullptr) return;
+          zero::kernel::SquaredSum squared{sum.squares.sum, sum.squares.count};
+          squared.add(sum.dtype, result.data(), sum.count);
+          squared.end();
         });
     return status(space);
   }

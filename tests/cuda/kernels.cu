@@ -42,7 +42,8 @@ template cudaError_t zero::device::try_sum_ranks(Queue const&,
                                                  zero::device::BufferList const&,
                                                  int,
                                                  std::size_t,
-                                                 std::size_t);
+                                                 std::size_t,
+                                                 zero::SumSquares const&);
 template cudaError_t zero::device::try_sum_ranks(Queue const&,
                                                  zero::DType,
                                                  zero::DType,
@@ -50,7 +51,8 @@ template cudaError_t zero::device::try_sum_ranks(Queue const&,
                                                  zero::device::BufferBlocks const&,
                                                  int,
                                                  std::size_t,
-                                                 std::size_t);
+                                                 std::size_t,
+                                                 zero::SumSquares const&);
 
 // Not a template; whatever is called here is compiled.
 cudaError_t gather(Queue const& queue, void* to, zero::device::BufferList const& from) {

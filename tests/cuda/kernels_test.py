@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 
-KERNELS = ["update", "sum_ranks", "add_squares", "add_hash", "call", "gather_ranks"]
+KERNELS = ["update", "sum_ranks_and_square", "sum_ranks", "add_squares", "add_hash", "call", "gather_ranks"]
 WIDE = r"v4\.[bfsu]32|v2\.[bfsu]64"
 VECTOR = r"v[24]\."
 

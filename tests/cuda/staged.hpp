@@ -16,6 +16,7 @@ template <class C, zero::Allocator A>
 class Staged {
  public:
   using Space = zero::space::Host;
+  static constexpr bool adds_squares = zero::SquaringCommunicator<C>;
 
   class Ticket {
    public:
@@ -68,7 +69,8 @@ class Staged {
     auto* const recv = static_cast<std::byte*>(op.recv);
     bool const in_place = send != nullptr && send < recv + recv_bytes && recv < send + send_bytes;
     std::size_t const gap = in_place ? 0 : (send_bytes + 255) / 256 * 256;
-    ticket.bytes_ = gap + std::max(send_bytes, recv_bytes);
+    std::size_t const squares_at = (gap + std::max(send_bytes, recv_bytes) + 255) / 256 * 256;
+    ticket.bytes_ = squares_at + sizeof(zero::ExactSum);
     ticket.memory_ = allocator_.allocate(ticket.bytes_, 256);
     auto* const device = static_cast<std::byte*>(ticket.memory_);
     std::byte const* const lower =
@@ -80,6 +82,10 @@ class Staged {
     if (send != nullptr) space.upload(device_send, send, send_bytes);
     ticket.staged_.send = send == nullptr ? nullptr : device_send;
     ticket.staged_.recv = device_recv;
+    if (op.squares != nullptr) {
+      ticket.staged_.squares = reinterpret_cast<zero::ExactSum*>(device + squares_at);
+      space.upload(ticket.staged_.squares, op.squares, sizeof(zero::ExactSum));
+    }
     ticket.inner_ = inner_.start(ticket.staged_);
     return ticket;
   }
@@ -89,7 +95,11 @@ class Staged {
     if (ticket.memory_ == nullptr) return;
     std::size_t const element = size_of(ticket.op_.dtype);
     std::size_t const bytes = zero::detail::receive_count(ticket.op_, size()) * element;
-    inner_.space().download(ticket.op_.recv, ticket.staged_.recv, bytes);
+    auto const space = inner_.space();
+    space.download(ticket.op_.recv, ticket.staged_.recv, bytes);
+    if (ticket.op_.squares != nullptr) {
+      space.download(ticket.op_.squares, ticket.staged_.squares, sizeof(zero::ExactSum));
+    }
     allocator_.deallocate(std::exchange(ticket.memory_, nullptr), ticket.bytes_, 256);
   }
 

@@ -6,6 +6,7 @@
 #include "nccl/fake_data.hpp"
 #include "nccl/fake_world.hpp"
 #include "zero/comm/nccl/api.hpp"
+#include "zero/kernel/reduce.hpp"
 #include "zero/space/host.hpp"
 
 #include <chrono>
@@ -233,6 +234,10 @@ struct Library : Calls {
         blocks.push_back(rank == s.rank ? s.own : at(s.staged, index * block));
       }
       sum(s.dtype, s.accumulate, s.out, blocks, s.count);
+      if (s.squares.sum == nullptr) return;
+      zero::kernel::SquaredSum squared{s.squares.sum, s.squares.count};
+      squared.add(s.dtype, s.out, s.count);
+      squared.end();
     });
   }
 

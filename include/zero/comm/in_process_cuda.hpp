@@ -114,8 +114,15 @@ char const* CudaApi::sum(Space const& space, Stream stream, Sum const& sum) cons
   device::Queue queue = space.queue();
   queue.stream = stream;
   return on(space, [&] {
-    return device::try_sum_ranks(
-        queue, sum.dtype, sum.accumulate, targets, sources, sum.source_count, sum.first, sum.count);
+    return device::try_sum_ranks(queue,
+                                 sum.dtype,
+                                 sum.accumulate,
+                                 targets,
+                                 sources,
+                                 sum.source_count,
+                                 sum.first,
+                                 sum.count,
+                                 sum.squares);
   });
 }
 

@@ -345,7 +345,7 @@ Status Kernels<T>::sum(RankSum const& sum, int device, cudaStream_t stream) {
   std::byte* const own = staged + static_cast<std::size_t>(sum.rank) * block;
   auto const add = [&](auto const& sources) {
     return detail::cuda_status(device::try_sum_ranks(
-        queue, sum.dtype, sum.accumulate, targets, sources, sum.ranks, 0, sum.count));
+        queue, sum.dtype, sum.accumulate, targets, sources, sum.ranks, 0, sum.count, sum.squares));
   };
   if (sum.ranks > device::max_listed_ranks) {
     Status const copied =

@@ -17,32 +17,33 @@ inline constexpr unsigned team = 8;
 ///
 /// The square of a float is exact in fp64, so that fusing the multiply-add or not makes no
 /// difference to a bit.
-template <class T>
-[[nodiscard]] ZERO_HOST_DEVICE double lane_squares(T const* x,
+/// @param at  at(i) is x[i], asked for once
+template <class At>
+[[nodiscard]] ZERO_HOST_DEVICE double lane_squares(At const& at,
                                                    std::size_t count,
                                                    unsigned lane) noexcept {
   double sum = 0.;
   ZERO_UNROLL(4)
   for (std::size_t i = lane; i < count; i += team) {
-    double const wide = static_cast<double>(static_cast<float>(x[i]));
+    double const wide = static_cast<double>(static_cast<float>(at(i)));
     sum += wide * wide;
   }
   return sum;
 }
 
-/// `lane_squares` of a whole block for lane `thread`, in loads of 16 bytes. For all threads of a
+/// `lane_squares` of a whole block for lane `thread`, in vectors of 16 bytes. For all threads of a
 /// team in step.
-/// @param x          the block, at a multiple of 16 bytes
+/// @tparam T         of the elements
+/// @tparam abreast   vectors that are asked for at once
+/// @param vector_at  vector_at(i) is the vector that begins with x[i], asked for once
 /// @param thread     this thread's number in the team
 /// @param transpose  transpose(values) exchanges value i of thread k with value k of thread i
-template <class T, class Transpose>
-[[nodiscard]] ZERO_HOST_DEVICE double block_squares(T const* x,
+template <class T, unsigned abreast = 4, class VectorAt, class Transpose>
+[[nodiscard]] ZERO_HOST_DEVICE double block_squares(VectorAt const& vector_at,
                                                     unsigned thread,
                                                     Transpose const& transpose) noexcept {
   constexpr unsigned width = access_bytes / sizeof(T);
   constexpr unsigned parts = team / width;  // of a thread's row: one element of each lane
-  // Loads that are under way at once.
-  constexpr unsigned abreast = 4;
   constexpr std::size_t step = team * width * abreast;
   static_assert(team % width == 0 && abreast % parts == 0 && block % step == 0);
   double sum = 0.;
@@ -52,7 +53,7 @@ template <class T, class Transpose>
     ZERO_UNROLL(abreast)
     for (unsigned k = 0; k < abreast; ++k) {
       unsigned const row = k / parts * team + thread;
-      loaded[k] = load<width>(x, first + row * team + k % parts * width);
+      loaded[k] = vector_at(first + row * team + k % parts * width);
     }
     ZERO_UNROLL(abreast)
     for (unsigned k = 0; k < abreast; k += parts) {

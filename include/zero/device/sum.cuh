@@ -7,7 +7,12 @@
 #include "zero/device/buffers.hpp"
 #include "zero/device/element.hpp"
 #include "zero/device/launch.cuh"
+#include "zero/device/norm.cuh"
+#include "zero/device/squares.hpp"
 #include "zero/device/vector.hpp"
+#include "zero/kernel/norm.hpp"
+#include "zero/layout/exact_sum.hpp"
+#include "zero/layout/placement.hpp"
 
 #include <cuda_runtime_api.h>
 
@@ -19,12 +24,16 @@ namespace zero::inline ZERO_NAMESPACE::device {
 namespace kernels {
 
 template <class T, class Acc, std::size_t width, class Source>
+inline __device__ Vector<T, width> sum_vector(Source const& source, int ranks, std::size_t at) {
+  return sum_vectors<Acc, width>(
+      [&](int rank) { return load<width>(source.template of<T>(rank), at); }, ranks);
+}
+template <class T, class Acc, std::size_t width, class Source>
 __device__ inline void sum_vector(SumTargets const& targets,
                                   Source const& source,
                                   int ranks,
                                   std::size_t at) {
-  Vector<T, width> const result = sum_vectors<Acc, width>(
-      [&](int rank) { return load<width>(source.template of<T>(rank), at); }, ranks);
+  Vector<T, width> const result = sum_vector<T, Acc, width>(source, ranks, at);
   for (int i = 0; i < targets.count; ++i) store<width>(static_cast<T*>(targets.at[i]), at, result);
 }
 
@@ -50,6 +59,30 @@ ZERO_KERNEL sum_ranks(SumTargets const targets,
   }
 }
 
+/// sum_ranks of whole blocks to one target, with the squares of the results added on the way: in
+/// the order of add_squares, from registers. Buffers are aligned to 16 bytes at `first`.
+///
+/// Two blocks of threads at once are asked for: left to itself, the compiler spills registers to
+/// have more of them.
+template <class T, class Acc, class Source>
+static __global__ void __launch_bounds__(block_threads, 2) sum_ranks_and_square(T* target,
+                                                                                Source const source,
+                                                                                int ranks,
+                                                                                std::size_t first,
+                                                                                std::size_t count,
+                                                                                ExactSum* squares) {
+  constexpr std::size_t width = access_bytes / sizeof(T);
+  add_blocks(squares, count, [&](std::size_t i, unsigned thread, auto const& transpose) {
+    auto const sum = [&](std::size_t at) {
+      std::size_t const place = first + i * block + at;
+      Vector<T, width> const result = sum_vector<T, Acc, width>(source, ranks, place);
+      store<width>(target, place, result);
+      return result;
+    };
+    return block_squares<T, team / width>(sum, thread, transpose);
+  });
+}
+
 }  // namespace kernels
 
 namespace detail {
@@ -61,6 +94,7 @@ template <class T, class Acc, class Source>
                                     int ranks,
                                     std::size_t first,
                                     std::size_t count) {
+  if (count == 0) return cudaSuccess;
   constexpr std::size_t width = access_bytes / sizeof(T);
   Cutter cutter(width);
   for (int rank = 0; rank < ranks; ++rank) cutter.meet(source.template of<T>(rank) + first);
@@ -71,6 +105,39 @@ template <class T, class Acc, class Source>
       queue, items, kernels::sum_ranks<T, Acc, Source>, targets, source, ranks, first, count, cut);
 }
 
+/// Whole blocks are squared on the way; what is left of them, and what is not aligned, in a pass.
+template <class T, class Acc, class Source>
+[[nodiscard]] cudaError_t sum_and_square(Queue const& queue,
+                                         SumTargets const& targets,
+                                         Source const& source,
+                                         int ranks,
+                                         std::size_t first,
+                                         std::size_t count,
+                                         SumSquares const& squares) {
+  T* const target = static_cast<T*>(targets.at[0]);
+  bool aligned = is_aligned(target + first);
+  for (int rank = 0; rank < ranks; ++rank) {
+    aligned = aligned && is_aligned(source.template of<T>(rank) + first);
+  }
+  std::size_t const whole = aligned ? squares.count / block * block : 0;
+  cudaError_t status = cudaSuccess;
+  if (whole != 0) {
+    status = try_launch_over(queue,
+                             blocks_of(whole) * team,
+                             kernels::sum_ranks_and_square<T, Acc, Source>,
+                             target,
+                             source,
+                             ranks,
+                             first,
+                             whole,
+                             squares.sum);
+  }
+  if (status != cudaSuccess) return status;
+  status = sum_typed<T, Acc>(queue, targets, source, ranks, first + whole, count - whole);
+  if (status != cudaSuccess) return status;
+  return try_add_squares(queue, squares.sum, target + first + whole, squares.count - whole);
+}
+
 }  // namespace detail
 
 /// Enqueues targets[.][i] = source(0)[i] + source(1)[i] + ... in this order, for i in
@@ -78,7 +145,9 @@ template <class T, class Acc, class Source>
 /// kernel::sum_ranks. A target may be one of the sources, with the same first element. For callers
 /// that have made the queue's device current; never throws.
 /// @par Shapes  every buffer [first + count] at least; `source` a BufferList or BufferBlocks
-/// @par Cost    reads ranks * count elements and writes count to each target
+/// @par Cost    reads ranks * count elements and writes count to each target; squares take a pass
+///   of their own only of what is no whole block, and where buffers are not aligned to 16 bytes
+/// @param squares  where to add those of the results, of fp32 or 16-bit types, with one target
 /// @return cudaErrorInvalidValue for a pair of types that kernel::sum_function has no kernel for
 template <class Source>
 [[nodiscard]] cudaError_t try_sum_ranks(Queue const& queue,
@@ -88,9 +157,14 @@ template <class Source>
                                         Source const& source,
                                         int ranks,
                                         std::size_t first,
-                                        std::size_t count) {
-  if (count == 0) return cudaSuccess;
+                                        std::size_t count,
+                                        SumSquares const& squares = {}) {
   auto const sum = [&]<class T, class Acc>(T, Acc) {
+    if constexpr (kernel::has_squares(dtype_of<T>)) {
+      if (squares.sum != nullptr) {
+        return detail::sum_and_square<T, Acc>(queue, targets, source, ranks, first, count, squares);
+      }
+    }
     return detail::sum_typed<T, Acc>(queue, targets, source, ranks, first, count);
   };
   bool const wide = accumulate == DType::f64;

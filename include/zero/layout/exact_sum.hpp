@@ -196,4 +196,10 @@ class ExactSum {
   std::int64_t pending_ = 0;
 };
 
+/// Where a sum over ranks is to add its results' squares.
+struct SumSquares {
+  ExactSum* sum = nullptr;  ///< in the memory of the results; null if nobody asks
+  std::size_t count = 0;    ///< results that count, from the first one on
+};
+
 }  // namespace zero::inline ZERO_NAMESPACE

@@ -48,7 +48,7 @@ void add_as_device(zero::ExactSum& sum, std::vector<T> const& x) {
     std::size_t const count = std::min<std::size_t>(zero::block, x.size() - begin);
     double lanes[device::team];
     for (unsigned lane = 0; lane < device::team; ++lane) {
-      lanes[lane] = device::lane_squares(x.data() + begin, count, lane);
+      lanes[lane] = device::lane_squares([&](std::size_t i) { return x[begin + i]; }, count, lane);
     }
     double sums[device::team];
     for (unsigned lane = 0; lane < device::team; ++lane) sums[lane] = shuffled(lanes, lane);

@@ -7,6 +7,7 @@
 #include "zero/comm/shared/shares.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/concepts/space.hpp"
+#include "zero/layout/exact_sum.hpp"
 
 #include <concepts>
 #include <cstddef>
@@ -26,6 +27,7 @@ struct DeviceSum {
   int source_count = 1;
   std::size_t first = 0;
   std::size_t count = 0;
+  SumSquares squares{};
 };
 
 /// One rank's part of a gather, as a runtime is asked for it: `bytes` bytes of each source, to one
@@ -151,14 +153,19 @@ class DeviceEngine {
   }
 
   /// Enqueues a collective that all ranks have posted.
+  /// @param squares  by rank, as `send` and `recv`
   [[nodiscard]] char const* run(std::size_t slot,
                                 Collective const& op,
                                 void const* const* send,
-                                void* const* recv) {
+                                void* const* recv,
+                                SumSquares const* squares) {
     if (op.count == 0) return nullptr;
     if (spaces_.size() == 1) {
-      if (send[0] == recv[0]) return nullptr;
       Stream stream = api_.stream(spaces_[0]);
+      if (squares[0].sum != nullptr) {
+        return api_.sum(spaces_[0], stream, sum_of(op, recv, send, 0, op.count, squares[0]));
+      }
+      if (send[0] == recv[0]) return nullptr;
       return api_.copy(spaces_[0], stream, recv[0], send[0], op.block_bytes());
     }
     std::size_t const ranks = spaces_.size();
@@ -170,7 +177,7 @@ class DeviceEngine {
       if (char const* const problem = wait(rank, gate())) return problem;
     }
     for (std::size_t rank = 0; rank < ranks; ++rank) {
-      if (char const* const problem = share(rank, op, send, recv)) return problem;
+      if (char const* const problem = share(rank, op, send, recv, squares[rank])) return problem;
     }
     for (std::size_t rank = 1; rank < ranks; ++rank) {
       if (char const* const problem = record(rank, done(rank))) return problem;
@@ -184,7 +191,8 @@ class DeviceEngine {
   [[nodiscard]] char const* share(std::size_t rank,
                                   Collective const& op,
                                   void const* const* send,
-                                  void* const* recv) {
+                                  void* const* recv,
+                                  SumSquares const& squares) {
     auto const size = static_cast<int>(spaces_.size());
     auto const self = static_cast<int>(rank);
     std::size_t const bytes = op.block_bytes();
@@ -193,13 +201,15 @@ class DeviceEngine {
         // Sources and targets are counted from the same element.
         std::size_t const first = rank * op.count;
         void* const target = offset_back(recv[rank], rank * bytes);
-        return sum(rank, op, &target, 1, send, first, op.count);
+        return sum(rank, sum_of(op, &target, send, first, op.count, squares));
       }
       case Op::all_reduce: {
         // Each rank's share for all of them: in place, a buffer is read before it is written, since
         // nobody else reads or writes that share.
         std::size_t const length = share_length(op, self, size);
-        return sum(rank, op, recv, size, send, share_begin(op, self, size), length);
+        DeviceSum everywhere = sum_of(op, recv, send, share_begin(op, self, size), length, {});
+        everywhere.target_count = size;
+        return sum(rank, everywhere);
       }
       case Op::all_gather: {
         return gather(rank, recv[rank], send, bytes);
@@ -231,23 +241,24 @@ class DeviceEngine {
                               .bytes = bytes};
     return api_.gather(spaces_[rank], streams_[rank], gather);
   }
-  [[nodiscard]] char const* sum(std::size_t rank,
-                                Collective const& op,
-                                void* const* targets,
-                                int target_count,
-                                void const* const* sources,
-                                std::size_t first,
-                                std::size_t count) {
-    if (count == 0) return nullptr;
-    DeviceSum const sum{.dtype = op.dtype,
-                        .accumulate = op.accumulate,
-                        .targets = targets,
-                        .target_count = target_count,
-                        .sources = sources,
-                        .source_count = static_cast<int>(spaces_.size()),
-                        .first = first,
-                        .count = count};
-    return api_.sum(spaces_[rank], streams_[rank], sum);
+  /// All ranks' elements from `first` on, to one target.
+  [[nodiscard]] DeviceSum sum_of(Collective const& op,
+                                 void* const* target,
+                                 void const* const* sources,
+                                 std::size_t first,
+                                 std::size_t count,
+                                 SumSquares const& squares) const noexcept {
+    return {.dtype = op.dtype,
+            .accumulate = op.accumulate,
+            .targets = target,
+            .sources = sources,
+            .source_count = static_cast<int>(spaces_.size()),
+            .first = first,
+            .count = count,
+            .squares = squares};
+  }
+  [[nodiscard]] char const* sum(std::size_t rank, DeviceSum const& sum) {
+    return sum.count == 0 ? nullptr : api_.sum(spaces_[rank], streams_[rank], sum);
   }
   [[nodiscard]] char const* wait(std::size_t rank, Event& event) {
     return api_.wait(spaces_[rank], streams_[rank], event);

@@ -60,6 +60,8 @@ class DeviceGroup {
     double deadline_s = 600;  ///< seconds after which a rank that does not arrive is given up on
   };
 
+  static constexpr bool adds_squares = true;  ///< on the device that adds the elements
+
   /// The buffers of so many ranks fit into the parameters of a kernel.
   static constexpr int max_ranks = Api::max_ranks;
 

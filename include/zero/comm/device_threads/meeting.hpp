@@ -6,6 +6,7 @@
 #include "zero/comm/shared/split_members.hpp"
 #include "zero/comm/threads/meeting.hpp"
 #include "zero/concepts/communicator.hpp"
+#include "zero/layout/exact_sum.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -36,7 +37,8 @@ class DeviceMeeting : public Meeting<DeviceMeeting<Engine>, MeetingSlot> {
         engine_(std::move(engine)),
         choices_(ranks()),
         send_(ring_slots * ranks(), nullptr),
-        recv_(ring_slots * ranks(), nullptr) {}
+        recv_(ring_slots * ranks(), nullptr),
+        squares_(ring_slots * ranks()) {}
 
   [[nodiscard]] Engine const& engine() const noexcept { return engine_; }
 
@@ -50,11 +52,12 @@ class DeviceMeeting : public Meeting<DeviceMeeting<Engine>, MeetingSlot> {
     std::size_t const row = this->number(slot) * ranks();
     send_[row + Base::index(rank)] = op.send;
     recv_[row + Base::index(rank)] = op.recv;
+    squares_[row + Base::index(rank)] = {op.squares, op.squares_count};
     this->arrive(lock, rank, slot, op);
     // A call of the runtime that fails ends the family: queues do not hold what ranks think.
     char const* problem = engine_.ready(this->number(slot), rank);
     if (problem == nullptr && slot.posted == this->size() && !slot.withdrawn) {
-      problem = engine_.run(this->number(slot), slot.op, &send_[row], &recv_[row]);
+      problem = engine_.run(this->number(slot), slot.op, &send_[row], &recv_[row], &squares_[row]);
       slot.done = problem == nullptr;
       if (slot.done) this->changed_.notify_all();
     }
@@ -131,6 +134,7 @@ class DeviceMeeting : public Meeting<DeviceMeeting<Engine>, MeetingSlot> {
   std::vector<SplitChoice> choices_;  ///< by rank
   std::vector<void const*> send_;     ///< [slot][rank]
   std::vector<void*> recv_;           ///< [slot][rank]
+  std::vector<SumSquares> squares_;   ///< [slot][rank]
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -4,6 +4,7 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
+#include "zero/layout/exact_sum.hpp"
 
 #include <concepts>
 #include <cstddef>
@@ -69,6 +70,7 @@ struct RankSum {
   int rank = 0;                   ///< whose staged block is not to be read
   int ranks = 1;                  ///< added in ascending order
   std::size_t count = 0;          ///< elements of a block
+  SumSquares squares{};           ///< of the result
 };
 
 /// NCCL and the CUDA runtime as static functions. `Library` in zero/comm/nccl.hpp is the real one.
@@ -76,13 +78,13 @@ struct RankSum {
 /// Every function returns at once or after a bounded time. Those named as NCCL's or CUDA's do what
 /// these do; `event_query` and `stream_query` say in_progress while there is work left. `capture`
 /// gives the number of the capture that a stream is in, or 0. `sum_ranks`
-/// enqueues the sum of a `RankSum` on the stream. `host_alloc` gives memory of the host that
-/// kernels use, and `peek` and `poke` read and write a number there while they do. `download` is
-/// only called once the stream has nothing to do. `use_device` sets the calling thread's device:
-/// the library calls it on threads of its own only. `window_driver` tells whether the driver can
-/// gather by copy engine, `near_ranks` how many ranks of a communicator reach each other's memory
-/// on one node, and `is_symmetric` whether a window is one, and not what NCCL gives where it has
-/// none.
+/// enqueues the sum of a `RankSum`, with the squares it asks for, on the stream. `host_alloc` gives
+/// memory of the host that kernels use, and `peek` and `poke` read and write a number there while
+/// they do. `download` is only called once the stream has nothing to do. `use_device` sets the
+/// calling thread's device: the library calls it on threads of its own only. `window_driver` tells
+/// whether the driver can gather by copy engine, `near_ranks` how many ranks of a communicator
+/// reach each other's memory on one node, and `is_symmetric` whether a window is one, and not what
+/// NCCL gives where it has none.
 template <class A>
 concept Api = requires(typename A::Comm comm,
                        typename A::Stream stream,

@@ -54,10 +54,11 @@ class BasicNccl {
   using Core = detail::NcclCore<A>;
 
  public:
-  using Space = typename A::Space;        ///< where buffers live
-  using UniqueId = typename A::UniqueId;  ///< what ranks find each other by
-  using Stream = typename A::Stream;      ///< a CUDA stream
-  using Comm = typename A::Comm;          ///< an ncclComm_t
+  using Space = typename A::Space;                  ///< where buffers live
+  using UniqueId = typename A::UniqueId;            ///< what ranks find each other by
+  using Stream = typename A::Stream;                ///< a CUDA stream
+  using Comm = typename A::Comm;                    ///< an ncclComm_t
+  static constexpr bool adds_squares = R::ordered;  ///< in the sums that the library adds itself
 
   /// A collective under way. Destroying it without waiting ends the family, because its buffers
   /// may be gone while NCCL still writes to them.

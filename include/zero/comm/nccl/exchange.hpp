@@ -7,6 +7,8 @@
 #include "zero/comm/nccl/line.hpp"
 #include "zero/comm/shared/shares.hpp"
 #include "zero/concepts/communicator.hpp"
+#include "zero/layout/exact_sum.hpp"
+#include "zero/layout/placement.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -100,8 +102,11 @@ class NcclExchange {
   /// it is. The stream's order keeps a piece from overwriting one that is still being added.
   void ordered_sums(Collective const& op, std::size_t stride, std::size_t total, void* out) const {
     std::size_t const element = size_of(op.dtype);
-    // Multiples of 64 elements keep all but the last piece aligned for vector loads.
-    std::size_t const room = lane_.staging_bytes / ranks() / element / 64 * 64;
+    // Multiples of 64 elements keep all but the last piece aligned for vector loads; squares are
+    // added over whole blocks, in a pass of their own where a piece has no room for one.
+    std::size_t const most = lane_.staging_bytes / ranks() / element;
+    bool const square = op.squares != nullptr && most >= zero::block;
+    std::size_t const room = square ? most / zero::block * zero::block : most / 64 * 64;
     for (std::size_t done = 0; done < stride; done += room) {
       auto const piece = [&](std::size_t r) {
         std::size_t const begin = r * stride + done;
@@ -132,9 +137,27 @@ class NcclExchange {
                               .own = offset(op.send, (own() * stride + done) * element),
                               .rank = rank_,
                               .ranks = size_,
-                              .count = mine};
+                              .count = mine,
+                              .squares = square ? squares(op, done, mine) : SumSquares{}};
       line_.unlocked(lock_, activity(op), [&] { return A::sum_ranks(sum, stream()); });
     }
+    if (op.squares == nullptr || square) return;
+    // The sum of one rank's result is that result.
+    nccl::RankSum const pass{.dtype = op.dtype,
+                             .accumulate = op.accumulate,
+                             .out = out,
+                             .own = out,
+                             .count = op.count,
+                             .squares = squares(op, 0, op.count)};
+    line_.unlocked(lock_, activity(op), [&] { return A::sum_ranks(pass, stream()); });
+  }
+
+  /// What elements [done, done + count) of a share add.
+  [[nodiscard]] static SumSquares squares(Collective const& op,
+                                          std::size_t done,
+                                          std::size_t count) noexcept {
+    std::size_t const left = op.squares_count - (std::min)(done, op.squares_count);
+    return {op.squares, (std::min)(left, count)};
   }
 
   /// Each rank adds one N-th and sends it to all: 2 (N-1) / N of the buffer, as in a ring.

@@ -207,9 +207,9 @@ class Rendezvous : public Meeting<Rendezvous, ThreadSlot, ThreadFamily> {
     }
   }
 
-  std::vector<void const*> send_;                           ///< [slot][rank]
-  std::vector<void*> recv_;                                 ///< [slot][rank]
-  std::vector<std::pair<ExactSum*, std::size_t>> squares_;  ///< [slot][rank] where, and of how many
+  std::vector<void const*> send_;     ///< [slot][rank]
+  std::vector<void*> recv_;           ///< [slot][rank]
+  std::vector<SumSquares> squares_;   ///< [slot][rank]
   std::vector<std::size_t> claimed_;  ///< [slot][share] elements that a thread has taken on
 };
 
