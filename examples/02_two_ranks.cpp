@@ -33,6 +33,7 @@ void forward_backward(auto& opt, int rank) {
 Line train(zero::InProcess& comm) {
   zero::ShardedOptimizer opt{
       comm, {{.name = "line", .shape = {2}}}, zero::stage::PosG{}, zero::Sgd{.lr = 0.05f}};
+  opt.adopt_parameters();  // training starts from what lies there: zeros
   while (opt.steps() < 500) {
     forward_backward(opt, comm.rank());
     opt.step();  // the owner updates with the mean over both ranks and publishes the result

@@ -24,6 +24,7 @@ std::vector<zero::bf16> train(zero::InProcess& comm) {
   }
   zero::ShardedOptimizer opt{
       comm, model, Stage{}, zero::Mixed<zero::bf16>{}, zero::AdamW{.lr = 0.01f}};
+  opt.adopt_parameters();  // zeros
 
   double error = 0.;
   for (int step = 0; step < 100; ++step) {

@@ -67,6 +67,7 @@ int main() {
   zero::run_ranks(2, [](zero::InProcess& comm) {
     zero::ShardedOptimizer opt{
         comm, {{.name = "x", .shape = {3}}}, zero::stage::PosGP{}, RmsProp{.lr = 0.02f}};
+    opt.adopt_parameters();  // zeros
     double first_loss = 0., loss = 0.;
     for (int left = 1000; left > 0; --left) {
       loss = forward_backward(opt);

@@ -63,6 +63,7 @@ static_assert(zero::Communicator<Meeting>);
 /// Every rank wants x to be its own number, from 1; the mean of their wishes wins.
 void train(Meeting comm) {
   zero::ShardedOptimizer opt{comm, {{.name = "x", .shape = {1}}}, zero::Sgd{.lr = 0.02f}};
+  opt.adopt_parameters();  // zeros
   for (int step = 0; step < 500; ++step) {
     auto gradients = opt.gradients(0);
     gradients["x"][0] = 2.f * (opt.parameter(0)[0] - static_cast<float>(comm.rank() + 1));

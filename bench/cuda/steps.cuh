@@ -74,6 +74,7 @@ void steps(char const* backend, C& inner, Meeting& meeting, std::size_t unit_ele
                                    zero::Mixed<zero::bf16>{},
                                    zero::AdamW{},
                                    zero::Owned{zero::device::MallocAllocator(space.device())}};
+  optimizer.adopt_parameters();
   auto const step = [&] {
     for (int const unit : optimizer.units()) static_cast<void>(optimizer.parameters(unit));
     for (int const unit : optimizer.units_backward()) {

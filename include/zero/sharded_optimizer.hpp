@@ -187,8 +187,9 @@ class ShardedOptimizer {
   /// Sets parameters and master weights from `values(Tensor const&, first, std::span<float>)`,
   /// which fills elements [first, first + size) of a tensor. It is asked, chunk by chunk, for what
   /// this rank holds only, and where that is a share for the share of the next rank as well, so
-  /// that ranks which are given different values are found. Parameters that the library owns are
-  /// zero before. Resets nothing else.
+  /// that ranks which are given different values are found. Resets nothing else. Parameters that
+  /// the library owns have no values before, and the first step asks for this call,
+  /// `broadcast_parameters`, `fill_owned` or `adopt_parameters`.
   /// @par Collective  yes; blocks
   /// @throws Error (communication), on every rank, naming the first tensor that differs and ranks
   /// @par Cost  where the host cannot reach the space's memory, two transient megabytes of the host
@@ -198,7 +199,7 @@ class ShardedOptimizer {
     parts_.require_bound();
     settle();
     detail::load(parts_, values);
-    steps_.masters_are_set(true);
+    steps_.values_are_set(true);
   }
   /// Sets parameters and master weights from whole tensors in registration order; spans of tied
   /// tensors are not read. Otherwise as above.
@@ -219,7 +220,7 @@ class ShardedOptimizer {
     settle();
     detail::broadcast_held(parts_, root);
     detail::adopt(parts_);
-    steps_.masters_are_set(true);
+    steps_.values_are_set(true);
   }
   /// `load_parameters` from values that one rank alone has: only the root's are asked for, unit
   /// after unit, and every rank keeps what it holds of them. For all stages.
@@ -233,15 +234,16 @@ class ShardedOptimizer {
     parts_.require_bound();
     settle();
     detail::broadcast_values(parts_, values, root);
-    steps_.masters_are_set(true);
+    steps_.values_are_set(true);
   }
-  /// Takes the lent parameters' present values as they are; master weights start from them. Local;
-  /// the next step is the one that compares them with other ranks'.
-  void adopt_parameters() requires borrowed {
+  /// Takes the parameters' present values as they are, those that the trainer lends or has written
+  /// through `parameter`; where it wrote none, memory that the library owns holds zeros. Master
+  /// weights start from them. Local; the next step is the one that compares them with other ranks'.
+  void adopt_parameters() {
     parts_.require_bound();
     settle();
     detail::adopt(parts_);
-    steps_.masters_are_set(false);
+    steps_.values_are_set(false);
   }
 
   /// Compares what every rank holds all of, as the first step does by itself, and the next one
@@ -249,13 +251,16 @@ class ShardedOptimizer {
   /// `load_parameters` compares. Before a first step that is captured in a CUDA graph it has to be
   /// called.
   /// @par Collective  yes; blocks
-  /// @par Cost        one pass over the parameters, in their memory, and an exchange of 16 bytes
-  /// @throws Error (communication), on every rank, naming the first tensor that differs and ranks
+  /// @par Cost        one pass over the parameters, in their memory, and an exchange of 24 bytes
+  /// @throws Error (communication), on every rank, naming the first tensor that differs and ranks;
+  ///   (invalid_argument), on every rank, if on one of them parameters that the library owns have
+  ///   no values yet
   void check_parameters() { steps_.confirm_values(); }
 
   /// A tensor's parameters where every rank holds all of them: memory that stays where it is, to
-  /// point the trainer's own tensors at. With a master of another type an update replaces what is
-  /// written here: initial values go through `load_parameters`. [element count]
+  /// point the trainer's own tensors at. Initial values that are written here are adopted with
+  /// `adopt_parameters`; later, with a master of another type, an update replaces what is written.
+  /// [element count]
   [[nodiscard]] std::span<Parameter> parameter(std::size_t tensor) requires(
       form.refresh != StorageForm::Refresh::gather) {
     parts_.require_tensor(tensor);
@@ -354,7 +359,8 @@ class ShardedOptimizer {
   ///   minimum for as many steps in a row as its `patience` says, after which it counts anew; or if
   ///   all weights are 0. Nothing is changed.
   ///   (invalid_argument) for options that make no sense; if lent parameters have masters of
-  ///   another type that were never set; on every rank, if they were told different options, naming
+  ///   another type that were never set; on every rank, if parameters that the library owns have
+  ///   no values on one of them; on every rank, if they were told different options, naming
   ///   one, its values and the ranks; this changes nothing either; after `grad_norm()`, which
   ///   exchanges what ranks agree on, it is found one step late
   StepReport step(StepOptions const& options = {}) {
@@ -457,14 +463,15 @@ class ShardedOptimizer {
   /// std::array<std::span<State>, K>)` sets elements [first, first + size) of a tensor and of its
   /// states, all of them. Parameters then follow on every rank, in lent memory too. What one run
   /// showed, whatever its stage, ranks and buckets, another takes: with `restore(counters())` it
-  /// goes on to the same bits. Frozen tensors are not asked for.
+  /// goes on to the same bits. Frozen tensors are not asked for: where the library owns them they
+  /// are loaded, or adopted, before.
   /// @par Collective  yes; blocks
   /// @par Cost  that of one refresh of all parameters, and of `visit_owned`
   template <class Fill>
   void fill_owned(Fill&& fill) {
     parts_.require_bound();
     detail::fill_owned(parts_, fill);
-    steps_.masters_are_set(false);
+    steps_.values_are_set(false, false);
   }
 
  private:

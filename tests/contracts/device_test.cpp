@@ -290,6 +290,8 @@ TEST_CASE("enqueue_step over host memory is a step whose report comes later") {
   on_ranks([](zero::InProcess& comm, auto const& expect) {
     zero::ShardedOptimizer now{comm, toy::model()};
     zero::ShardedOptimizer later{comm, toy::model()};
+    now.adopt_parameters();
+    later.adopt_parameters();
     for (int step = 0; step < 3; ++step) {
       for (auto* const each : {&now, &later}) {
         for (int const unit : each->units_backward()) {

@@ -298,6 +298,7 @@ TEST_CASE("a loss scale out of range is refused before a word is said to other r
     CHECK(refused({}) == "");
     // What no loss scale is made of is not looked at.
     zero::ShardedOptimizer unscaled{comm, small_model(), Bf16{.loss_scale = {.backoff = 2.f}}};
+    unscaled.adopt_parameters();
     CHECK(unscaled.step().step == 1);
   });
 }

@@ -92,6 +92,7 @@ TEST_CASE("the sum of finite gradients that overflows on the wire is found as we
   on_ranks([](zero::InProcess& comm, auto const& expect) {
     Optimizer<zero::stage::PosG, Fp16> optimizer{
         comm, {{.name = "w", .shape = {1000}}}, low_scale()};
+    optimizer.adopt_parameters();
     auto gradients = optimizer.gradients(0);
     gradients[0][999] = zero::fp16(30000.f);
     optimizer.reduce(std::move(gradients));
@@ -104,6 +105,7 @@ TEST_CASE("the loss scale stops at its minimum") {
   on_ranks([](zero::InProcess& comm, auto const& expect) {
     Fp16 const precision{.loss_scale = {.initial = 4.f, .minimum = 2.f}};
     Optimizer<zero::stage::PosG, Fp16> optimizer{comm, {{.name = "w", .shape = {1}}}, precision};
+    optimizer.adopt_parameters();
     for (float const scale : {2.f, 2.f, 2.f}) {
       optimizer.gradients(0)[0][0] = zero::fp16(std::numeric_limits<float>::infinity());
       expect(optimizer.step().skipped, "skipped");
@@ -177,6 +179,7 @@ TEST_CASE("by default the tenth overflow in a row at the minimum is an error") {
   on_ranks([](zero::InProcess& comm, auto const& expect) {
     Fp16 const precision{.loss_scale = {.initial = 1.f}};
     Optimizer<Fp16> optimizer{comm, {{.name = "w", .shape = {1}}}, precision};
+    optimizer.adopt_parameters();
     for (int i = 1; i <= 20; ++i) {
       optimizer.gradients(0)[0][0] = zero::fp16(std::numeric_limits<float>::infinity());
       auto const result = optimizer.try_step({.non_finite = zero::NonFinite::skip});
@@ -356,6 +359,7 @@ void check_mean(Weight const& weight_of, Gradient const& gradient_of, float mean
   on_ranks([&](zero::InProcess& comm, auto const& expect) {
     zero::ShardedOptimizer optimizer{
         comm, {{.name = "w", .shape = {600}}}, zero::PlainSgd{.lr = 1.f}, zero::AccumulateFull{}};
+    optimizer.adopt_parameters();
     // The first pass is thrown away, and must not count in the steps that follow.
     for (int step = 0; step < 3; ++step) {
       for (int micro = 0; micro < 2; ++micro) {

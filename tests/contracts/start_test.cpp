@@ -135,6 +135,7 @@ TEST_CASE("what a trainer writes into the library's parameters is compared as we
   auto const messages = on_ranks([](zero::InProcess& comm) {
     zero::ShardedOptimizer optimizer{comm, model(), zero::stage::Pos{}};
     optimizer.parameter(1)[8] = comm.rank() == 0 ? 1.f : 2.f;
+    optimizer.adopt_parameters();
     optimizer.step();
   });
   CHECK(messages == everywhere("b", "0 and 1, 2 and 0"));
@@ -145,6 +146,7 @@ TEST_CASE("masters that every rank has are compared as well") {
     zero::ShardedOptimizer optimizer{comm, model(), zero::stage::Replicated{}, Bf16{}};
     // Parameters round to the same.
     float const value = comm.rank() == 1 ? 1.0000001f : 1.f;
+    optimizer.adopt_parameters();
     optimizer.fill_owned([&](zero::Tensor const&, std::size_t, auto masters, auto const& states) {
       for (float& master : masters) master = value;
       for (auto const& state : states) {
@@ -187,6 +189,7 @@ TEST_CASE("over memory that the host cannot reach hashes are compared, and no va
         zero::bf16 const value(3.f);
         comm.space().upload(&optimizer.parameter(0)[6000], &value, sizeof(value));
       }
+      optimizer.adopt_parameters();
       auto const before = device.downloaded_bytes;
       auto const check = [&] {
         if (device.downloaded_bytes - before > 5 * 100) throw std::runtime_error("downloads");
@@ -201,6 +204,73 @@ TEST_CASE("over memory that the host cannot reach hashes are compared, and no va
     });
     CHECK(messages == (differ ? everywhere("w", "0 and 1, 1 and 2") : nothing));
   }
+}
+
+/// Every rank refuses to step from values that nobody set, and goes on once they are.
+template <class Stage, class Precision>
+void check_unset() {
+  using Optimizer = zero::ShardedOptimizer<zero::InProcess, Stage, Precision>;
+  std::string const how =
+      " ranks: before the first step call load_parameters(), broadcast_parameters() or "
+      "fill_owned(), which leaves out frozen tensors; or adopt_parameters(), to start from what "
+      "lies there, zeros where nothing was written";
+  auto const fill = [](auto const&, std::size_t, auto masters, auto const& states) {
+    for (auto& master : masters) master = 1.f;
+    for (auto const& state : states) {
+      for (auto& each : state) each = 0.f;
+    }
+  };
+  auto const refusal = [](auto const& work) -> std::string {
+    try {
+      work();
+    } catch (zero::Error const& error) {
+      return error.kind() == zero::ErrorKind::invalid_argument ? error.message() : error.what();
+    }
+    return "";
+  };
+  for (int const size : {1, 3}) {
+    auto const unset = [&](int on) {
+      return "parameters have no values on " + std::to_string(on) + " of " + std::to_string(size) +
+             how;
+    };
+    std::vector<std::string> complaints(ranks);
+    zero::run_ranks(size, [&](zero::InProcess& comm) {
+      auto const expect = [&](std::string const& message, std::string const& expected) {
+        if (message == expected) return;
+        complaints[static_cast<std::size_t>(comm.rank())] += message + "; ";
+      };
+      Optimizer optimizer{comm, model()};
+      auto const step = [&] { optimizer.step(); };
+      expect(refusal(step), unset(size));
+      expect(refusal([&] { optimizer.check_parameters(); }), unset(size));
+      auto const tried = optimizer.try_step();
+      expect(tried ? "" : tried.error()->message(), unset(size));
+      // Frozen tensors have no values yet.
+      optimizer.fill_owned(fill);
+      expect(refusal(step), unset(size));
+      // The others know nothing of one rank's call.
+      if (comm.rank() == 0) optimizer.adopt_parameters();
+      expect(refusal(step), size == 1 ? "" : unset(size - 1));
+      if (comm.rank() != 0) optimizer.adopt_parameters();
+      expect(refusal(step), "");
+      expect(std::to_string(optimizer.steps()), size == 1 ? "2" : "1");
+
+      Optimizer filled{comm, {{.name = "w", .shape = {7000}}}};
+      filled.fill_owned(fill);
+      expect(refusal([&] { filled.step(); }), "");
+      Optimizer taken{comm, model()};
+      taken.broadcast_parameters([](auto const&, std::size_t, auto) {});
+      expect(refusal([&] { taken.step(); }), "");
+    });
+    for (std::string const& complaint : complaints) CHECK(complaint == "");
+  }
+}
+
+TEST_CASE("a step from values that nobody set is refused on every rank, unless that is asked for") {
+  check_unset<zero::stage::Replicated, zero::Fp32>();
+  check_unset<zero::stage::Pos, Bf16>();
+  check_unset<zero::stage::PosG, zero::Fp32>();
+  check_unset<zero::stage::PosGP, Bf16>();
 }
 
 }  // namespace

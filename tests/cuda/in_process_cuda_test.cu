@@ -52,6 +52,7 @@ TEST_CASE("InProcessCuda: a step that ranks were told differently is refused on 
   TrainingWorld::run(2, [](InProcessCuda& comm, MallocAllocator const& allocator) {
     zero::ShardedOptimizer optimizer{
         comm, {{.name = "w", .shape = {3000}}}, zero::stage::PosG{}, zero::Owned{allocator}};
+    optimizer.adopt_parameters();
     for (bool const differ : {false, true, false}) {
       optimizer.reduce(optimizer.gradients(0));
       optimizer.enqueue_step({.max_norm = differ && comm.rank() == 1 ? 2. : 1.});

@@ -27,6 +27,7 @@ bool survives_numbers() {
   zero::run_ranks(2, [&](zero::InProcess& inner) {
     zero::Traced comm{inner};
     zero::ShardedOptimizer optimizer{comm, {{.name = "w", .shape = {100}}}};
+    optimizer.adopt_parameters();
     auto gradients = optimizer.gradients(0);
     gradients[0][99] = inner.rank() == 1 ? std::numeric_limits<float>::infinity() : 1.f;
     optimizer.reduce(std::move(gradients));

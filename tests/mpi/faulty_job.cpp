@@ -100,6 +100,7 @@ void train(Comm& inner, Fault const& fault) {
   using Memory = zero::Owned<zero::mpi::SharedAllocator>;
   zero::ShardedOptimizer optimizer{
       comm, toy::model(), zero::stage::PosG{}, Memory{inner.allocator()}, zero::Bucket{4096}};
+  optimizer.adopt_parameters();
   for (long step = 0; step < 1000; ++step) {
     for (int const unit : optimizer.units_backward()) {
       optimizer.reduce(optimizer.gradients(unit));

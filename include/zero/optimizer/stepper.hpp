@@ -50,10 +50,11 @@ class Stepper {
     }
     parts_->refresh.settle();
   }
-  /// Master weights have been made from parameters or values.
-  /// @param confirmed  whether all ranks are known to have made them from the same
-  void masters_are_set(bool confirmed) noexcept {
-    masters_set_ = true;
+  /// Parameters, and master weights with them, have got values.
+  /// @param confirmed  whether all ranks are known to have got the same
+  /// @param all        frozen tensors, too
+  void values_are_set(bool confirmed, bool all = true) noexcept {
+    values_set_ = values_set_ || all || parts_->elements.frozen == 0;
     values_confirmed_ = confirmed;
   }
   /// Do all ranks have the same values? Collective.
@@ -67,7 +68,7 @@ class Stepper {
       }
     }
     parts_->refresh.settle();
-    compare_held(*parts_);
+    compare_held(*parts_, values_set_ || Slots::Memory::borrowed);
     values_confirmed_ = true;
   }
 
@@ -252,7 +253,7 @@ class Stepper {
   /// Lent parameters have values of their own, which masters that were never set would replace.
   void require_masters() const {
     parts_->require_bound();
-    if (masters_set_) return;
+    if (values_set_ || !Slots::Memory::borrowed) return;
     fail(ErrorKind::invalid_argument,
          "step() before adopt_parameters() or load_parameters(): the master weights would replace "
          "the lent parameters, and have no values yet");
@@ -297,9 +298,8 @@ class Stepper {
   Outcome<typename Slots::Communicator> outcome_;
   std::vector<int> unit_users_;
   double weight_ = 0.;
-  bool masters_set_ = !(Slots::Memory::borrowed && Slots::has_master);
-  /// Where ranks hold nothing but shares there is nothing to compare.
-  bool values_confirmed_ = Slots::form.parameters == StorageForm::Parameters::share;
+  bool values_set_ = Slots::Memory::borrowed && !Slots::has_master;
+  bool values_confirmed_ = false;
   bool concluded_ = false;
   Decide compared_[2]{};  ///< the step before, where it was not compared then; the last step
   Decide unchecked_{};    ///< the last step, where it is yet to be compared

@@ -15,6 +15,7 @@ int main() {
                                      std::vector<zero::Tensor>{{.name = "w", .shape = {64}}},
                                      zero::PlainSgd{},
                                      zero::Owned{zero::device::MallocAllocator(0)}};
+    optimizer.adopt_parameters();
     optimizer.step();
   }
   std::printf("zero %d.%d.%d\n", zero::version.major, zero::version.minor, zero::version.patch);

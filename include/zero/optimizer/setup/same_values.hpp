@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -25,14 +26,31 @@ using TensorHashes = std::vector<std::uint64_t>;
   return (static_cast<std::uint64_t>(t) << 40) + element;
 }
 
+/// @throws Error always, on every rank
+[[noreturn]] ZERO_COLD inline void refuse_unset(std::int64_t unset, int ranks) {
+  fail(ErrorKind::invalid_argument,
+       {"parameters have no values on ",
+        unset,
+        " of ",
+        ranks,
+        " ranks: before the first step call load_parameters(), broadcast_parameters() or "
+        "fill_owned(), which leaves out frozen tensors; or adopt_parameters(), to start from what "
+        "lies there, zeros where nothing was written"});
+}
+
 /// Does each rank have what the rank before it would have put there? In words of the control that
 /// nobody reads between two exchanges.
 /// @param own   of what this rank has
 /// @param next  of what the next rank should have: `own`, where all have the same
+/// @param set   whether what this rank has is meant
 /// @par Collective  yes; blocks
-/// @par Cost        one all-reduce of 16 bytes
+/// @par Cost        one all-reduce of 24 bytes
+/// @throws Error (invalid_argument), on every rank, if on some rank nobody has set any values
 template <class Slots>
-ZERO_COLD bool same_around(Assembly<Slots>& parts, std::uint64_t own, std::uint64_t next) {
+ZERO_COLD bool same_around(Assembly<Slots>& parts,
+                           std::uint64_t own,
+                           std::uint64_t next,
+                           bool set = true) {
   auto const digest = [](std::uint64_t value, int rank) {
     Hash hash;
     hash.add(static_cast<std::uint64_t>(rank));
@@ -43,17 +61,19 @@ ZERO_COLD bool same_around(Assembly<Slots>& parts, std::uint64_t own, std::uint6
   int const rank = parts.comm->rank();
   std::uint64_t const rest = digest(own, rank) - digest(next, (rank + 1) % parts.comm->size());
   std::int64_t words[] = {static_cast<std::int64_t>(rest & 0xffffffffu),
-                          static_cast<std::int64_t>(rest >> 32)};
+                          static_cast<std::int64_t>(rest >> 32),
+                          set ? 0 : 1};
   parts.space().upload(parts.control->words, words, sizeof(words));
   run(*parts.comm,
       {.op = Op::all_reduce,
        .dtype = DType::i64,
        .accumulate = DType::i64,
-       .count = 2,
+       .count = std::size(words),
        .send = parts.control->words,
        .recv = parts.control->words});
   parts.space().download(words, parts.control->words, sizeof(words));
   zero::confirm(*parts.comm);
+  if (words[2] != 0) refuse_unset(words[2], parts.comm->size());
   return static_cast<std::uint64_t>(words[0]) + (static_cast<std::uint64_t>(words[1]) << 32) == 0;
 }
 
@@ -108,19 +128,23 @@ void hash_held(Assembly<Slots>& parts, To const& to) {
 }
 
 /// Compares what every rank holds all of, hashed in the space.
+/// @param set  whether what this rank has is meant
 /// @par Collective  yes; blocks
 /// @par Cost        one pass over it; allocates nothing unless ranks differ
-/// @throws Error (communication) as `refuse_values`
+/// @throws Error (communication) as `refuse_values`; (invalid_argument) as `refuse_unset`
 template <class Slots>
-ZERO_COLD void compare_held(Assembly<Slots>& parts) {
-  if (parts.comm->size() == 1) return;
+ZERO_COLD void compare_held(Assembly<Slots>& parts, bool set) {
+  if (parts.comm->size() == 1) {
+    if (!set) refuse_unset(1, 1);
+    return;
+  }
   auto const& space = parts.space();
   auto* const word = reinterpret_cast<std::uint64_t*>(parts.control->words);
   std::uint64_t all = 0;
   space.zero(word, sizeof(all));
   hash_held(parts, [&](std::size_t) { return word; });
   space.download(&all, word, sizeof(all));
-  if (same_around(parts, all, all)) return;
+  if (same_around(parts, all, all, set)) return;
   TensorHashes own(parts.tensors.size());
   std::size_t const bytes = own.size() * sizeof(own[0]);
   typename decltype(parts.arena)::Scratch const scratch(parts.arena, bytes);
