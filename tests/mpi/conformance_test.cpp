@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+namespace conformance_test {
 namespace {
 
 using mpi_tests::Route;
@@ -53,3 +54,4 @@ TEST_CASE("Mpi: everything in messages of at most 1000 bytes") {
 TEST_CASE("Mpi: everything with a progress thread") { check_everything<Route::thread>(); }
 
 }  // namespace
+}  // namespace conformance_test

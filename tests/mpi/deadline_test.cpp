@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+namespace deadline_test {
 namespace {
 
 using mpi_tests::contains;
@@ -96,3 +97,4 @@ TEST_CASE("Native: a rank that MPI waits for is named if it is behind; else nobo
 }
 
 }  // namespace
+}  // namespace deadline_test

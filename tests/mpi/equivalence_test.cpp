@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <vector>
 
+namespace equivalence_test {
 namespace {
 
 using mpi_tests::Route;
@@ -139,3 +140,4 @@ TEST_CASE("ShardedOptimizer over Mpi: a broadcast brings the root's values") {
 }
 
 }  // namespace
+}  // namespace equivalence_test

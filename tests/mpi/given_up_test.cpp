@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+namespace given_up_test {
 namespace {
 
 using mpi_tests::error_of;
@@ -82,3 +83,4 @@ TEST_CASE("a node's sum is not sent if a buffer in it was given up meanwhile") {
 }
 
 }  // namespace
+}  // namespace given_up_test

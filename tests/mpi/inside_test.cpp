@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+namespace inside_test {
 namespace {
 
 using mpi_tests::error_of;
@@ -247,3 +248,4 @@ TEST_CASE("ranks on other nodes are told that a call of MPI's was given up") {
 }
 
 }  // namespace
+}  // namespace inside_test

@@ -17,6 +17,7 @@
 #error "the library's mpi.h brings MPI's C++ bindings with it"
 #endif
 
+namespace life_test {
 namespace {
 
 using mpi_tests::contains;
@@ -186,3 +187,4 @@ TEST_CASE("a rank that closes where others call a collective is said to do that"
 }
 
 }  // namespace
+}  // namespace life_test

@@ -12,6 +12,7 @@
 #include <type_traits>
 #include <vector>
 
+namespace native_test {
 namespace {
 
 using mpi_tests::Route;
@@ -110,3 +111,4 @@ TEST_CASE("Native: a reduction after more other collectives than can be under wa
 }
 
 }  // namespace
+}  // namespace native_test

@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+namespace nodes_test {
 namespace {
 
 using mpi_tests::Route;
@@ -235,3 +236,4 @@ TEST_CASE("who hangs is named, not who waits to pass its block on") {
 }
 
 }  // namespace
+}  // namespace nodes_test

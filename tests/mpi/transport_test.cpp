@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+namespace transport_test {
 namespace {
 
 using mpi_tests::error_of;
@@ -184,3 +185,4 @@ TEST_CASE("a thread alone finishes a transfer, whichever way its group allows it
 }
 
 }  // namespace
+}  // namespace transport_test
