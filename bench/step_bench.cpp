@@ -6,7 +6,7 @@
 /// everything after the backward pass: reduction, norm, update, publication, zeroing; for Pos+g+p
 /// also the gathers of a forward and a backward pass. Both run in turn, in one process.
 /// `exposed_ms` is the time per step of the slowest rank inside the communicator: what nothing
-/// hides.
+/// hides. `gathers` holds Pos+g+p beside Pos+g at two ranks.
 #include "stream.hpp"
 #include "zero/zero.hpp"
 
@@ -101,58 +101,76 @@ class Raw {
   zero::AdamW rule_;
 };
 
+/// Training by the library, one optimizer for each rank of a team.
 template <class Stage, class Precision>
-void step(benchmark::State& state) {
+class Staged {
+ public:
   using Comm = zero::Traced<zero::InProcess>;
-  using Optimizer = zero::ShardedOptimizer<Comm, Stage, Precision>;
-  bench::Team team(ranks);
-  auto handles = zero::InProcess::group(ranks);
-  std::vector<Comm> comms(handles.begin(), handles.end());
-  std::vector<std::unique_ptr<Optimizer>> optimizers(ranks);
-  team.run([&](int rank) {
-    auto const r = static_cast<std::size_t>(rank);
-    optimizers[r] = std::make_unique<Optimizer>(comms[r], model());
-    optimizers[r]->load_parameters([](zero::Tensor const&, std::size_t, std::span<float> out) {
-      std::fill(out.begin(), out.end(), 0.5f);
-    });
-  });
-  Raw<Precision> raw(team);
 
-  auto const staged = [&](int rank) {
-    Optimizer& optimizer = *optimizers[static_cast<std::size_t>(rank)];
+  explicit Staged(bench::Team& team)
+      : handles_(zero::InProcess::group(team.size())),
+        comms_(handles_.begin(), handles_.end()),
+        optimizers_(handles_.size()) {
+    team.run([&](int rank) {
+      auto const r = static_cast<std::size_t>(rank);
+      optimizers_[r] = std::make_unique<Optimizer>(comms_[r], model());
+      optimizers_[r]->load_parameters([](zero::Tensor const&, std::size_t, std::span<float> out) {
+        std::fill(out.begin(), out.end(), 0.5f);
+      });
+    });
+  }
+
+  void step(int rank) {
+    Optimizer& optimizer = *optimizers_[static_cast<std::size_t>(rank)];
     for (int const unit : optimizer.units()) static_cast<void>(optimizer.parameters(unit).size());
     for (int const unit : optimizer.units_backward()) {
       auto const weights = optimizer.parameters(unit);
       optimizer.reduce(optimizer.gradients(unit));
     }
     optimizer.step();
-  };
-  auto const timed = [&](auto const& work) {
-    double const start = bench::seconds_now();
-    team.run(work);
-    return bench::seconds_now() - start;
-  };
-  auto const by_hand = [&](int rank) { raw.step(rank); };
-  timed(staged);
-  timed(by_hand);
-  auto const exposed = [&] {
+  }
+
+  /// Seconds of the slowest rank inside the communicator since the last call.
+  double exposed() {
     double slowest = 0.;
-    for (Comm& comm : comms) {
+    for (Comm& comm : comms_) {
       slowest = std::max(slowest, comm.seconds_inside());
       comm.reset_seconds();
     }
     return slowest;
-  };
-  exposed();
+  }
+
+ private:
+  using Optimizer = zero::ShardedOptimizer<Comm, Stage, Precision>;
+  std::vector<zero::InProcess> handles_;
+  std::vector<Comm> comms_;
+  std::vector<std::unique_ptr<Optimizer>> optimizers_;
+};
+
+template <class Trainer>
+double timed(bench::Team& team, Trainer& trainer) {
+  double const start = bench::seconds_now();
+  team.run([&](int rank) { trainer.step(rank); });
+  return bench::seconds_now() - start;
+}
+
+template <class Stage, class Precision>
+void step(benchmark::State& state) {
+  bench::Team team(ranks);
+  Staged<Stage, Precision> staged(team);
+  Raw<Precision> raw(team);
+  timed(team, staged);
+  timed(team, raw);
+  staged.exposed();
   std::vector<double> ratios;
   std::vector<double> inside;
   double best = 1e9;
   double best_raw = 1e9;
   for (auto _ : state) {
-    double const raw_seconds = timed(by_hand);
-    double const seconds = timed(staged);
+    double const raw_seconds = timed(team, raw);
+    double const seconds = timed(team, staged);
     state.SetIterationTime(seconds);
-    inside.push_back(exposed());
+    inside.push_back(staged.exposed());
     ratios.push_back(seconds / raw_seconds);
     best = std::min(best, seconds);
     best_raw = std::min(best_raw, raw_seconds);
@@ -161,6 +179,24 @@ void step(benchmark::State& state) {
   state.counters["best_vs_best"] = benchmark::Counter(best / best_raw);
   state.counters["exposed_ms"] = benchmark::Counter(bench::median(inside) * 1e3);
   state.counters["raw_ms"] = benchmark::Counter(best_raw * 1e3);
+}
+
+/// What gathering parameters twice adds to a step, where a rank owns half of everything.
+template <class Precision>
+void gathers(benchmark::State& state) {
+  bench::Team team(2);
+  Staged<zero::stage::PosG, Precision> held(team);
+  Staged<zero::stage::PosGP, Precision> gathered(team);
+  timed(team, held);
+  timed(team, gathered);
+  std::vector<double> ratios;
+  for (auto _ : state) {
+    double const seconds_held = timed(team, held);
+    double const seconds = timed(team, gathered);
+    state.SetIterationTime(seconds);
+    ratios.push_back(seconds / seconds_held);
+  }
+  state.counters["vs_pos+g"] = benchmark::Counter(bench::median(ratios));
 }
 
 template <class Stage, class Precision>
@@ -180,6 +216,10 @@ void add(std::string const& name) {
   add<zero::stage::Pos, zero::Mixed<zero::bf16>>("bf16/pos");
   add<zero::stage::PosG, zero::Mixed<zero::bf16>>("bf16/pos+g");
   add<zero::stage::PosGP, zero::Mixed<zero::bf16>>("bf16/pos+g+p");
+  benchmark::RegisterBenchmark("gathers/fp32/ranks:2", gathers<zero::Fp32>)
+      ->UseManualTime()
+      ->Iterations(15)
+      ->Unit(benchmark::kMillisecond);
   return true;
 }();
 
