@@ -1,7 +1,8 @@
-// What zero::compiled contains. Its flags are those of the whole build.
+// What zero::compiled contains: bodies that depend on no policy, and the usual instantiations. Its
+// flags are those of the whole build.
 #define ZERO_INSTANTIATE template
-#include <zero/compiled.hpp>
+#include <zero/zero.hpp>
 
-#if !ZERO_IF(ZERO_JOIN(ZERO_COMPILED_, ZERO_NAMESPACE, , , , , , ), 1, 0)
+#if !ZERO_TAKES_COMPILED
 #error "zero: cmake/compiled.cmake asked the compiler for the name of other flags than these"
 #endif

@@ -14,9 +14,8 @@
 #include <cstddef>
 #include <cstdint>
 
-// The target zero::compiled defines the name of the flags it was built with as 1. A translation
-// unit with others, or of nvcc, makes its own.
-#if ZERO_IF(ZERO_JOIN(ZERO_COMPILED_, ZERO_NAMESPACE, , , , , , ), 1, 0) && !defined(__CUDACC__)
+// A translation unit with other flags, or of nvcc, makes its own.
+#if ZERO_TAKES_COMPILED
 #if !defined(ZERO_INSTANTIATE)
 #define ZERO_INSTANTIATE extern template
 #endif

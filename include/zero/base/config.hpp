@@ -40,3 +40,29 @@
 #else
 #define ZERO_ALWAYS_INLINE inline
 #endif
+
+/// Whether zero::compiled was built with this translation unit's flags, whose name it defines as 1.
+#if ZERO_IF(ZERO_JOIN(ZERO_COMPILED_, ZERO_NAMESPACE, , , , , , ), 1, 0) && !defined(__CUDACC__)
+#define ZERO_TAKES_COMPILED 1
+#else
+#define ZERO_TAKES_COMPILED 0
+#endif
+
+/// Bodies that depend on no policy stand apart from their declarations, where this is 1. In headers
+/// they are templates without parameters to choose, so that only those who call one compile it, and
+/// what it instantiates; in zero::compiled they are ordinary functions.
+#if !ZERO_TAKES_COMPILED || defined(ZERO_INSTANTIATE)
+#define ZERO_BODIES 1
+#else
+#define ZERO_BODIES 0
+#endif
+
+#if ZERO_TAKES_COMPILED
+#define ZERO_APART
+#define ZERO_BODY
+#else
+/// Before a declaration whose body stands apart.
+#define ZERO_APART template <class = void>
+/// Before such a body.
+#define ZERO_BODY template <class>
+#endif

@@ -221,14 +221,20 @@ namespace detail {
 
 /// Fails as before, with more to say: kind, context and place stay.
 /// @throws Error always
-[[noreturn]] __attribute__((noinline, cold)) inline void fail_again(Error const& error,
-                                                                    std::string_view more = {}) {
+ZERO_APART [[noreturn]] __attribute__((noinline, cold)) void fail_again(Error const& error,
+                                                                        std::string_view more = {});
+
+}  // namespace detail
+
+#if ZERO_BODIES
+
+ZERO_BODY void detail::fail_again(Error const& error, std::string_view more) {
   fail(error.kind(),
        {error.message(), more},
        {.rank = error.rank(), .operation = error.operation(), .bucket = error.bucket()},
        error.where());
 }
 
-}  // namespace detail
+#endif  // ZERO_BODIES
 
 }  // namespace zero::inline ZERO_NAMESPACE

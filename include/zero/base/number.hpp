@@ -33,15 +33,24 @@ inline constexpr double any_number = __DBL_MAX__;
 }
 
 /// @throws Error (invalid_argument), naming `what`, unless it is finite and in [low, below)
-ZERO_COLD inline void require_number(std::initializer_list<Message::Piece> what,
-                                     double value,
-                                     double low,
-                                     double below = any_number) {
+ZERO_APART ZERO_COLD void require_number(std::initializer_list<Message::Piece> what,
+                                         double value,
+                                         double low,
+                                         double below = any_number);
+
+#if ZERO_BODIES
+
+ZERO_BODY void require_number(std::initializer_list<Message::Piece> what,
+                              double value,
+                              double low,
+                              double below) {
   if (is_finite(value) && value >= low && value < below) return;
   Message const range = below < any_number  ? Message{"at least ", low, " and less than ", below}
                         : low > -any_number ? Message{"finite and at least ", low}
                                             : Message{"finite"};
   fail(ErrorKind::invalid_argument, {Message(what), " is ", value, ", but must be ", range});
 }
+
+#endif  // ZERO_BODIES
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -2,6 +2,7 @@
 /// Threads as ranks: the communicator of one process.
 #pragma once
 
+#include "zero/base/clock.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/base/number.hpp"
@@ -14,7 +15,6 @@
 #include "zero/space/host.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -59,29 +59,12 @@ class InProcess {
 
   /// Handles of a new group, to be moved to one thread each. Not collective.
   /// @throws Error (invalid_argument) if `ranks` is not in [1, max_ranks] or the deadline not > 0
-  [[nodiscard]] static std::vector<InProcess> group(int ranks, Options options) {
-    if (ranks < 1 || ranks > max_ranks) {
-      fail(ErrorKind::invalid_argument,
-           "an in-process group has 1 to " + std::to_string(max_ranks) + " ranks, not " +
-               std::to_string(ranks));
-    }
-    if (!detail::is_deadline(options.deadline_s)) {
-      fail(ErrorKind::invalid_argument, "the deadline of an in-process group is not in (0, 1e9) s");
-    }
-    auto family = std::make_shared<detail::ThreadFamily>();
-    family->deadline = std::chrono::duration<double>(options.deadline_s);
-    family->looks = static_cast<unsigned>(ranks) <= std::thread::hardware_concurrency();
-    std::vector<int> numbers;
-    for (int rank = 0; rank < ranks; ++rank) numbers.push_back(rank);
-    auto const shared = std::make_shared<detail::Rendezvous>(std::move(family), std::move(numbers));
-    std::vector<InProcess> handles;
-    handles.reserve(static_cast<std::size_t>(ranks));
-    for (int rank = 0; rank < ranks; ++rank) handles.push_back(InProcess({shared, rank}));
-    return handles;
-  }
+  ZERO_APART [[nodiscard]] static std::vector<InProcess> group(int ranks, Options options);
 
   /// @overload
-  [[nodiscard]] static std::vector<InProcess> group(int ranks) { return group(ranks, Options{}); }
+  ZERO_APART [[nodiscard]] static std::vector<InProcess> group(int ranks) {
+    return group(ranks, Options{});
+  }
 
   /// Takes over the rank's place in the group; `other` may only be destroyed or assigned to.
   InProcess(InProcess&& other) noexcept = default;
@@ -101,50 +84,24 @@ class InProcess {
   /// @par Cost        allocates nothing; the last rank to arrive carries out small collectives
   /// @throws Error (invalid_argument) for a call no peer could match, such as a null buffer
   /// @throws Error (communication) if the ranks disagree or one of them has failed
-  __attribute__((noinline)) Ticket start(Collective const& op) {
-    detail::check_arguments(op, rank(), size());
-    return Ticket(handle_.group(), handle_->post(rank(), op), rank());
-  }
+  ZERO_APART __attribute__((noinline)) Ticket start(Collective const& op);
 
   /// Blocks until the collective is done on every rank, working on it meanwhile. In any order.
   /// @throws Error (communication) if a rank disagrees, throws, leaves or misses the deadline
-  __attribute__((noinline)) void wait(Ticket& ticket) { ticket.wait(); }
+  ZERO_APART __attribute__((noinline)) void wait(Ticket& ticket);
 
   /// Divides the group: ranks of one color form a new group, ordered by key, then by rank.
   ///
   /// The new group shares the fate of this one: an error in either ends both.
   /// @par Collective  yes; blocks; allocates
   /// @throws Error (communication) as `wait` does
-  [[nodiscard]] InProcess split(int color, int key) {
-    detail::SplitChoice const mine{color, key};
-    std::vector<detail::SplitChoice> all(static_cast<std::size_t>(size()));
-    Collective const exchange{.op = Op::all_gather,
-                              .dtype = DType::i32,
-                              .count = 2,
-                              .send = &mine,
-                              .recv = all.data(),
-                              .bucket = detail::split_bucket};
-    run(*this, exchange);
-
-    std::vector<int> const members = detail::split_members(all, color);
-    if (members.front() == rank()) {
-      std::vector<int> numbers;
-      for (int const member : members) numbers.push_back(handle_->world_rank(member));
-      auto const child =
-          std::make_shared<detail::Rendezvous>(handle_->family(), std::move(numbers));
-      for (int const member : members) handle_->place(member, child);
-    }
-    // Only after everybody has come here again are all new groups in their places.
-    run(*this, exchange);
-    auto const found = std::find(members.begin(), members.end(), rank());
-    return InProcess({handle_->take(rank()), static_cast<int>(found - members.begin())});
-  }
+  ZERO_APART [[nodiscard]] InProcess split(int color, int key);
 
   /// Ends the whole family of groups because this rank cannot go on: every peer's present or next
   /// call throws Error (communication) with this reason in it. For a thread that catches an
   /// exception it cannot repair; `run_ranks` does it for its ranks.
   /// @return true if the family was in order until now, so that this is the original failure
-  bool report_failure(std::string_view reason) { return handle_->report(rank(), reason); }
+  ZERO_APART bool report_failure(std::string_view reason);
 
  private:
   explicit InProcess(detail::Handle<detail::Rendezvous> handle) noexcept
@@ -154,5 +111,65 @@ class InProcess {
 };
 
 static_assert(SplittableCommunicator<InProcess>);
+
+#if ZERO_BODIES
+
+ZERO_BODY std::vector<InProcess> InProcess::group(int ranks, Options options) {
+  if (ranks < 1 || ranks > max_ranks) {
+    fail(ErrorKind::invalid_argument,
+         "an in-process group has 1 to " + std::to_string(max_ranks) + " ranks, not " +
+             std::to_string(ranks));
+  }
+  if (!detail::is_deadline(options.deadline_s)) {
+    fail(ErrorKind::invalid_argument, "the deadline of an in-process group is not in (0, 1e9) s");
+  }
+  auto family = std::make_shared<detail::ThreadFamily>();
+  family->deadline = std::chrono::duration<double>(options.deadline_s);
+  family->looks = static_cast<unsigned>(ranks) <= std::thread::hardware_concurrency();
+  std::vector<int> numbers;
+  for (int rank = 0; rank < ranks; ++rank) numbers.push_back(rank);
+  auto const shared = std::make_shared<detail::Rendezvous>(std::move(family), std::move(numbers));
+  std::vector<InProcess> handles;
+  handles.reserve(static_cast<std::size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank) handles.push_back(InProcess({shared, rank}));
+  return handles;
+}
+
+ZERO_BODY InProcess::Ticket InProcess::start(Collective const& op) {
+  detail::check_arguments(op, rank(), size());
+  return Ticket(handle_.group(), handle_->post(rank(), op), rank());
+}
+
+ZERO_BODY void InProcess::wait(Ticket& ticket) { ticket.wait(); }
+
+ZERO_BODY InProcess InProcess::split(int color, int key) {
+  detail::SplitChoice const mine{color, key};
+  std::vector<detail::SplitChoice> all(static_cast<std::size_t>(size()));
+  Collective const exchange{.op = Op::all_gather,
+                            .dtype = DType::i32,
+                            .count = 2,
+                            .send = &mine,
+                            .recv = all.data(),
+                            .bucket = detail::split_bucket};
+  run(*this, exchange);
+
+  std::vector<int> const members = detail::split_members(all, color);
+  if (members.front() == rank()) {
+    std::vector<int> numbers;
+    for (int const member : members) numbers.push_back(handle_->world_rank(member));
+    auto const child = std::make_shared<detail::Rendezvous>(handle_->family(), std::move(numbers));
+    for (int const member : members) handle_->place(member, child);
+  }
+  // Only after everybody has come here again are all new groups in their places.
+  run(*this, exchange);
+  auto const found = std::find(members.begin(), members.end(), rank());
+  return InProcess({handle_->take(rank()), static_cast<int>(found - members.begin())});
+}
+
+ZERO_BODY bool InProcess::report_failure(std::string_view reason) {
+  return handle_->report(rank(), reason);
+}
+
+#endif  // ZERO_BODIES
 
 }  // namespace zero::inline ZERO_NAMESPACE

@@ -29,14 +29,7 @@ class Self {
   /// Copies the one block there is.
   /// @par Cost  reads and writes the block once, nothing in place; allocates nothing
   /// @throws Error (invalid_argument) for a call that no group could carry out
-  Ticket start(Collective const& op) {
-    detail::check_arguments(op, 0, 1);
-    kernel::copy(op.recv, op.send, op.block_bytes());
-    kernel::SquaredSum squared{.squares = op.squares, .left = op.squares_count};
-    squared.add(op.dtype, op.recv, op.count);
-    squared.end();
-    return {};
-  }
+  ZERO_APART Ticket start(Collective const& op);
 
   /// Returns at once: `start` has done the work.
   void wait(Ticket&) noexcept {}
@@ -46,5 +39,18 @@ class Self {
 };
 
 static_assert(SplittableCommunicator<Self>);
+
+#if ZERO_BODIES
+
+ZERO_BODY Self::Ticket Self::start(Collective const& op) {
+  detail::check_arguments(op, 0, 1);
+  kernel::copy(op.recv, op.send, op.block_bytes());
+  kernel::SquaredSum squared{.squares = op.squares, .left = op.squares_count};
+  squared.add(op.dtype, op.recv, op.count);
+  squared.end();
+  return {};
+}
+
+#endif  // ZERO_BODIES
 
 }  // namespace zero::inline ZERO_NAMESPACE

@@ -82,9 +82,32 @@ ZERO_ALWAYS_INLINE void stream_lines(void* to, void const* from, std::size_t lin
 ///
 /// Out of line: its size does not pay for small copies, and inlined into one GCC 12 warns of large
 /// copies that cannot happen there.
-__attribute__((noinline)) inline void copy_streaming(void* to,
-                                                     void const* from,
-                                                     std::size_t bytes) noexcept {
+ZERO_APART __attribute__((noinline)) void copy_streaming(void* to,
+                                                         void const* from,
+                                                         std::size_t bytes) noexcept;
+
+namespace detail {
+
+/// Copies bytes through the cache.
+///
+/// From 2 KiB on glibc uses the processor's string instruction, which on AMD's takes 20 times as
+/// long where the destination lies less than 32 bytes behind the source within a page (glibc bug
+/// 30994, mended in 2.39): there it gets pieces that it copies otherwise.
+ZERO_APART void copy_cached(std::byte* to, std::byte const* from, std::size_t bytes) noexcept;
+
+}  // namespace detail
+
+/// Copies bytes between buffers that do not overlap; nothing to do if they are the same.
+///
+/// @par Cost  reads and writes `bytes` once; allocates nothing
+ZERO_APART void copy(void* to,
+                     void const* from,
+                     std::size_t bytes,
+                     Store store = Store::automatic) noexcept;
+
+#if ZERO_BODIES
+
+ZERO_BODY void copy_streaming(void* to, void const* from, std::size_t bytes) noexcept {
   if (bytes == 0) return;
   auto* target = static_cast<std::byte*>(to);
   auto const* source = static_cast<std::byte const*>(from);
@@ -100,14 +123,9 @@ __attribute__((noinline)) inline void copy_streaming(void* to,
   std::memcpy(target + done, source + done, bytes - done);
 }
 
-namespace detail {
-
-/// Copies bytes through the cache.
-///
-/// From 2 KiB on glibc uses the processor's string instruction, which on AMD's takes 20 times as
-/// long where the destination lies less than 32 bytes behind the source within a page (glibc bug
-/// 30994, mended in 2.39): there it gets pieces that it copies otherwise.
-inline void copy_cached(std::byte* to, std::byte const* from, std::size_t bytes) noexcept {
+ZERO_BODY void detail::copy_cached(std::byte* to,
+                                   std::byte const* from,
+                                   std::size_t bytes) noexcept {
   constexpr std::size_t page = 4096;
   std::size_t piece = 1024;
   asm("" : "+r"(piece));  // a size that compilers know they copy by that instruction themselves
@@ -119,15 +137,7 @@ inline void copy_cached(std::byte* to, std::byte const* from, std::size_t bytes)
   std::memcpy(to, from, bytes);
 }
 
-}  // namespace detail
-
-/// Copies bytes between buffers that do not overlap; nothing to do if they are the same.
-///
-/// @par Cost  reads and writes `bytes` once; allocates nothing
-inline void copy(void* to,
-                 void const* from,
-                 std::size_t bytes,
-                 Store store = Store::automatic) noexcept {
+ZERO_BODY void copy(void* to, void const* from, std::size_t bytes, Store store) noexcept {
   if (bytes == 0 || to == from) return;
   if (!is_streaming(store, bytes)) {
     detail::copy_cached(static_cast<std::byte*>(to), static_cast<std::byte const*>(from), bytes);
@@ -136,5 +146,7 @@ inline void copy(void* to,
   copy_streaming(to, from, bytes);
   publish_streaming_stores();
 }
+
+#endif  // ZERO_BODIES
 
 }  // namespace zero::inline ZERO_NAMESPACE::kernel

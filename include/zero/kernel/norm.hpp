@@ -137,14 +137,7 @@ void add_squares(ExactSum& sum, T const* x, std::size_t count) noexcept {
 class RunningSquares {
  public:
   /// The next `count` elements, of a type that has squares.
-  void add(ExactSum& sum, DType type, void const* x, std::size_t count) noexcept {
-    switch (type) {
-      case DType::f32: return add(sum, static_cast<float const*>(x), count);
-      case DType::bf16: return add(sum, static_cast<bf16 const*>(x), count);
-      case DType::f16: return add(sum, static_cast<fp16 const*>(x), count);
-      default: return;
-    }
-  }
+  ZERO_APART void add(ExactSum& sum, DType type, void const* x, std::size_t count) noexcept;
   /// No more come: the last block is complete.
   void end(ExactSum& sum) noexcept {
     if (in_block_ == 0) return;
@@ -174,5 +167,21 @@ class RunningSquares {
   double lanes_[norm_lanes] = {};
   std::size_t in_block_ = 0;  ///< elements of the present block that have come
 };
+
+#if ZERO_BODIES
+
+ZERO_BODY void RunningSquares::add(ExactSum& sum,
+                                   DType type,
+                                   void const* x,
+                                   std::size_t count) noexcept {
+  switch (type) {
+    case DType::f32: return add(sum, static_cast<float const*>(x), count);
+    case DType::bf16: return add(sum, static_cast<bf16 const*>(x), count);
+    case DType::f16: return add(sum, static_cast<fp16 const*>(x), count);
+    default: return;
+  }
+}
+
+#endif  // ZERO_BODIES
 
 }  // namespace zero::inline ZERO_NAMESPACE::kernel

@@ -309,7 +309,37 @@ using SumFunction = void (*)(void* out,
 /// The kernel that sums elements of `dtype` in `accumulate`; null if there is none. There is one
 /// for fp32 in fp32 and fp64, for 16-bit types in fp32, and for fp64 and integers in themselves:
 /// each costs every program that communicates, so there are no more than precisions use.
-[[nodiscard]] constexpr SumFunction sum_function(DType dtype, DType accumulate) noexcept {
+ZERO_APART [[nodiscard]] SumFunction sum_function(DType dtype, DType accumulate) noexcept;
+
+/// The squares of a sum whose elements come piece by piece.
+struct SquaredSum {
+  ExactSum* squares = nullptr;  ///< where they are added; null if nobody asks
+  std::size_t left = 0;         ///< elements that still count
+  RunningSquares run{};         ///< of the block that is not complete
+
+  /// The next elements of the result.
+  ZERO_APART void add(DType dtype, void const* result, std::size_t count) noexcept;
+  /// No more come.
+  void end() noexcept {
+    if (squares != nullptr) run.end(*squares);
+  }
+};
+
+/// `sum_function`, with the squares of the results added while these are in the nearest cache.
+/// @par Cost  the sum's; squares take no memory traffic
+ZERO_APART void sum_and_square(DType dtype,
+                               DType accumulate,
+                               void* out,
+                               void const* const* inputs,
+                               std::size_t first,
+                               int ranks,
+                               std::size_t count,
+                               Store store,
+                               SquaredSum& squared) noexcept;
+
+#if ZERO_BODIES
+
+ZERO_BODY SumFunction sum_function(DType dtype, DType accumulate) noexcept {
   switch (dtype) {
     case DType::f32:
       if (accumulate == DType::f32) return detail::sum_untyped<float, float>;
@@ -335,35 +365,15 @@ using SumFunction = void (*)(void* out,
   return nullptr;
 }
 
-/// The squares of a sum whose elements come piece by piece.
-struct SquaredSum {
-  ExactSum* squares = nullptr;  ///< where they are added; null if nobody asks
-  std::size_t left = 0;         ///< elements that still count
-  RunningSquares run{};         ///< of the block that is not complete
-
-  /// The next elements of the result.
-  void add(DType dtype, void const* result, std::size_t count) noexcept {
-    std::size_t const counted = (std::min)(count, left);
-    if (squares != nullptr) run.add(*squares, dtype, result, counted);
-    left -= counted;
-  }
-  /// No more come.
-  void end() noexcept {
-    if (squares != nullptr) run.end(*squares);
-  }
-};
-
-/// `sum_function`, with the squares of the results added while these are in the nearest cache.
-/// @par Cost  the sum's; squares take no memory traffic
-inline void sum_and_square(DType dtype,
-                           DType accumulate,
-                           void* out,
-                           void const* const* inputs,
-                           std::size_t first,
-                           int ranks,
-                           std::size_t count,
-                           Store store,
-                           SquaredSum& squared) noexcept {
+ZERO_BODY void sum_and_square(DType dtype,
+                              DType accumulate,
+                              void* out,
+                              void const* const* inputs,
+                              std::size_t first,
+                              int ranks,
+                              std::size_t count,
+                              Store store,
+                              SquaredSum& squared) noexcept {
   constexpr std::size_t tile_elements = 2 * block;
   alignas(detail::line_bytes) std::byte tile[tile_elements * sizeof(double)];
   SumFunction const sum = sum_function(dtype, accumulate);
@@ -381,5 +391,13 @@ inline void sum_and_square(DType dtype,
   }
   if (streaming) publish_streaming_stores();
 }
+
+ZERO_BODY void SquaredSum::add(DType dtype, void const* result, std::size_t count) noexcept {
+  std::size_t const counted = (std::min)(count, left);
+  if (squares != nullptr) run.add(*squares, dtype, result, counted);
+  left -= counted;
+}
+
+#endif  // ZERO_BODIES
 
 }  // namespace zero::inline ZERO_NAMESPACE::kernel

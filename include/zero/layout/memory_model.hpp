@@ -133,7 +133,38 @@ namespace detail {
 inline constexpr std::uint64_t billion = 1'000'000'000;
 
 /// `scaled` / 10^decimals, without the zeros that would end the fraction.
-[[nodiscard]] inline std::string decimal(std::uint64_t scaled, int decimals) {
+ZERO_APART [[nodiscard]] std::string decimal(std::uint64_t scaled, int decimals);
+
+/// Gigabytes with that many decimals, half rounded up. A fraction of a byte cannot decide: half of
+/// the last digit printed is a whole number of bytes.
+ZERO_APART [[nodiscard]] std::string gigabytes(std::uint64_t bytes, int decimals);
+
+}  // namespace detail
+
+/// A cell of Table 1: gigabytes per device.
+///
+/// Rule: from 100 GB on an integer, truncated; below that three digits (one decimal from 10 GB on,
+/// two below 10 GB), half rounded up, zeros at the end of the fraction dropped. 46 of the paper's
+/// 54 cells agree with rounding everywhere; the truncation accounts for the other 8.
+ZERO_APART [[nodiscard]] std::string table_1(ExactBytes const& bytes);
+
+/// A number of Figure 1: gigabytes per device, one decimal, half rounded up, ".0" dropped.
+ZERO_APART [[nodiscard]] std::string figure_1(ExactBytes const& bytes);
+
+/// A cell of Table 2's theory: the largest model on groups of `model_parallel` devices, one group
+/// for each data-parallel rank, where `largest` parameters fit on one device.
+///
+/// Rule: the number for one device is truncated to 0.1 billion and then multiplied by
+/// `model_parallel`; from 500 billion on the product is given in trillions, truncated to 0.1;
+/// ".0" is dropped.
+/// @throws Error (invalid_argument) if the product does not fit in 64 bits
+ZERO_APART [[nodiscard]] std::string table_2(std::uint64_t largest, std::uint64_t model_parallel);
+
+}  // namespace paper
+
+#if ZERO_BODIES
+
+ZERO_BODY std::string paper::detail::decimal(std::uint64_t scaled, int decimals) {
   while (decimals > 0 && scaled % 10 == 0) {
     scaled /= 10;
     --decimals;
@@ -145,46 +176,29 @@ inline constexpr std::uint64_t billion = 1'000'000'000;
   return digits.insert(digits.size() - fraction, 1, '.');
 }
 
-/// Gigabytes with that many decimals, half rounded up. A fraction of a byte cannot decide: half of
-/// the last digit printed is a whole number of bytes.
-[[nodiscard]] inline std::string gigabytes(std::uint64_t bytes, int decimals) {
+ZERO_BODY std::string paper::detail::gigabytes(std::uint64_t bytes, int decimals) {
   std::uint64_t unit = billion;
   for (int d = 0; d < decimals; ++d) unit /= 10;
   std::uint64_t const up = bytes % unit >= unit / 2 ? 1 : 0;
   return decimal(bytes / unit + up, decimals);
 }
 
-}  // namespace detail
-
-/// A cell of Table 1: gigabytes per device.
-///
-/// Rule: from 100 GB on an integer, truncated; below that three digits (one decimal from 10 GB on,
-/// two below 10 GB), half rounded up, zeros at the end of the fraction dropped. 46 of the paper's
-/// 54 cells agree with rounding everywhere; the truncation accounts for the other 8.
-[[nodiscard]] inline std::string table_1(ExactBytes const& bytes) {
+ZERO_BODY std::string paper::table_1(ExactBytes const& bytes) {
   std::uint64_t const whole = bytes.whole;
   if (whole >= 100 * detail::billion) return std::to_string(whole / detail::billion);
   return detail::gigabytes(whole, whole >= 10 * detail::billion ? 1 : 2);
 }
 
-/// A number of Figure 1: gigabytes per device, one decimal, half rounded up, ".0" dropped.
-[[nodiscard]] inline std::string figure_1(ExactBytes const& bytes) {
+ZERO_BODY std::string paper::figure_1(ExactBytes const& bytes) {
   return detail::gigabytes(bytes.whole, 1);
 }
 
-/// A cell of Table 2's theory: the largest model on groups of `model_parallel` devices, one group
-/// for each data-parallel rank, where `largest` parameters fit on one device.
-///
-/// Rule: the number for one device is truncated to 0.1 billion and then multiplied by
-/// `model_parallel`; from 500 billion on the product is given in trillions, truncated to 0.1;
-/// ".0" is dropped.
-/// @throws Error (invalid_argument) if the product does not fit in 64 bits
-[[nodiscard]] inline std::string table_2(std::uint64_t largest, std::uint64_t model_parallel) {
+ZERO_BODY std::string paper::table_2(std::uint64_t largest, std::uint64_t model_parallel) {
   std::uint64_t const tenths = checked_mul(largest / (detail::billion / 10), model_parallel);
   if (tenths >= 5000) return detail::decimal(tenths / 1000, 1) + "T";
   return detail::decimal(tenths, 1) + "B";
 }
 
-}  // namespace paper
+#endif  // ZERO_BODIES
 
 }  // namespace zero::inline ZERO_NAMESPACE

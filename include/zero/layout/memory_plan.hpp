@@ -156,34 +156,51 @@ namespace detail {
 /// Reductions that may be under way at once: one fills while one travels.
 inline constexpr std::uint64_t reductions_in_flight = 2;
 
-inline void size_gradient_pool(Partition const& partition, StorageElements& elements) {
-  std::uint64_t untied = 0;
-  for (Group const& group : partition.groups()) {
-    if (group.tied) {
-      elements.tied_gradients += group.padded;
-    } else if (group.padded > 0) {
-      ++untied;
-      elements.gradient_slot = (std::max)(elements.gradient_slot, group.padded);
-    }
-  }
-  elements.gradient_slots = (std::min)(reductions_in_flight, untied);
-}
+ZERO_APART void size_gradient_pool(Partition const& partition, StorageElements& elements);
 
-inline void size_gather_pool(Partition const& partition, int prefetch, StorageElements& elements) {
-  std::uint64_t used = 0;
-  for (int unit = 0; unit < partition.placement().unit_count(); ++unit) {
-    std::uint64_t const size = partition.unit_elements(unit);
-    if (size > 0) ++used;
-    elements.gather_slot = (std::max)(elements.gather_slot, size);
-  }
-  elements.gather_slots = (std::min)(static_cast<std::uint64_t>(prefetch) + 1, used);
-}
+ZERO_APART void size_gather_pool(Partition const& partition,
+                                 int prefetch,
+                                 StorageElements& elements);
 
 }  // namespace detail
 
 /// How many elements each store needs on every rank.
-[[nodiscard]] inline StorageElements storage_elements(Partition const& partition,
-                                                      StorageChoice const& choice) {
+ZERO_APART [[nodiscard]] StorageElements storage_elements(Partition const& partition,
+                                                          StorageChoice const& choice);
+
+/// Bytes by role.
+class MemoryBytes {
+ public:
+  /// Bytes of one role.
+  [[nodiscard]] constexpr std::uint64_t& operator[](Role role) noexcept {
+    return bytes_[static_cast<std::size_t>(role)];
+  }
+  /// @overload
+  [[nodiscard]] constexpr std::uint64_t operator[](Role role) const noexcept {
+    return bytes_[static_cast<std::size_t>(role)];
+  }
+  /// @throws Error (invalid_argument) if the sum does not fit in 64 bits
+  [[nodiscard]] constexpr std::uint64_t total() const {
+    std::uint64_t sum = 0;
+    for (std::uint64_t const value : bytes_) sum = checked_add(sum, value);
+    return sum;
+  }
+  friend constexpr bool operator==(MemoryBytes const&, MemoryBytes const&) = default;
+
+ private:
+  std::array<std::uint64_t, role_count> bytes_{};
+};
+
+/// Bytes a rank will hold. Tables that describe the model (names, buckets) are not tensor memory
+/// and are not counted; they are a few hundred bytes per tensor and per bucket.
+/// @throws Error (invalid_argument) if a size does not fit in 64 bits
+ZERO_APART [[nodiscard]] MemoryBytes memory_bytes(StorageElements const& elements,
+                                                  ElementBytes const& width);
+
+#if ZERO_BODIES
+
+ZERO_BODY StorageElements storage_elements(Partition const& partition,
+                                           StorageChoice const& choice) {
   if (choice.prefetch < 0) {
     fail(ErrorKind::invalid_argument, "the prefetch depth must be at least 0");
   }
@@ -228,34 +245,7 @@ inline void size_gather_pool(Partition const& partition, int prefetch, StorageEl
   return elements;
 }
 
-/// Bytes by role.
-class MemoryBytes {
- public:
-  /// Bytes of one role.
-  [[nodiscard]] constexpr std::uint64_t& operator[](Role role) noexcept {
-    return bytes_[static_cast<std::size_t>(role)];
-  }
-  /// @overload
-  [[nodiscard]] constexpr std::uint64_t operator[](Role role) const noexcept {
-    return bytes_[static_cast<std::size_t>(role)];
-  }
-  /// @throws Error (invalid_argument) if the sum does not fit in 64 bits
-  [[nodiscard]] constexpr std::uint64_t total() const {
-    std::uint64_t sum = 0;
-    for (std::uint64_t const value : bytes_) sum = checked_add(sum, value);
-    return sum;
-  }
-  friend constexpr bool operator==(MemoryBytes const&, MemoryBytes const&) = default;
-
- private:
-  std::array<std::uint64_t, role_count> bytes_{};
-};
-
-/// Bytes a rank will hold. Tables that describe the model (names, buckets) are not tensor memory
-/// and are not counted; they are a few hundred bytes per tensor and per bucket.
-/// @throws Error (invalid_argument) if a size does not fit in 64 bits
-[[nodiscard]] inline MemoryBytes memory_bytes(StorageElements const& elements,
-                                              ElementBytes const& width) {
+ZERO_BODY MemoryBytes memory_bytes(StorageElements const& elements, ElementBytes const& width) {
   MemoryBytes bytes;
   bytes[Role::parameters] =
       checked_mul(checked_add(elements.parameters, elements.frozen), width.parameter);
@@ -275,5 +265,32 @@ class MemoryBytes {
   bytes[Role::communicator] = elements.communicator_bytes;
   return bytes;
 }
+
+ZERO_BODY void detail::size_gradient_pool(Partition const& partition, StorageElements& elements) {
+  std::uint64_t untied = 0;
+  for (Group const& group : partition.groups()) {
+    if (group.tied) {
+      elements.tied_gradients += group.padded;
+    } else if (group.padded > 0) {
+      ++untied;
+      elements.gradient_slot = (std::max)(elements.gradient_slot, group.padded);
+    }
+  }
+  elements.gradient_slots = (std::min)(reductions_in_flight, untied);
+}
+
+ZERO_BODY void detail::size_gather_pool(Partition const& partition,
+                                        int prefetch,
+                                        StorageElements& elements) {
+  std::uint64_t used = 0;
+  for (int unit = 0; unit < partition.placement().unit_count(); ++unit) {
+    std::uint64_t const size = partition.unit_elements(unit);
+    if (size > 0) ++used;
+    elements.gather_slot = (std::max)(elements.gather_slot, size);
+  }
+  elements.gather_slots = (std::min)(static_cast<std::uint64_t>(prefetch) + 1, used);
+}
+
+#endif  // ZERO_BODIES
 
 }  // namespace zero::inline ZERO_NAMESPACE

@@ -103,19 +103,8 @@ struct PartitionOptions {
 class Partition {
  public:
   /// @throws Error (invalid_argument) for a model or options that make no sense
-  ZERO_COLD Partition(std::vector<Tensor> const& tensors, PartitionOptions const& options)
-      : placement_(tensors), options_(options) {
-    if (options.world_size < 1) {
-      fail(ErrorKind::invalid_argument,
-           {"world size must be at least 1, got ", options.world_size});
-    }
-    auto const ranks = static_cast<std::uint64_t>(options.world_size);
-    std::uint64_t const quantum = checked_mul(block, ranks);
-    bucket_elements_ = (std::max)(quantum, options.bucket_elements / quantum * quantum);
-    form_groups();
-    for (Group& group : groups_) cut_into_buckets(group);
-    order_reductions();
-  }
+  ZERO_APART ZERO_COLD Partition(std::vector<Tensor> const& tensors,
+                                 PartitionOptions const& options);
 
   /// Where tensors lie in the logical space.
   [[nodiscard]] Placement const& placement() const noexcept { return placement_; }
@@ -126,24 +115,7 @@ class Partition {
   /// Groups in the order of the logical space.
   [[nodiscard]] std::vector<Group> const& groups() const noexcept { return groups_; }
   /// A bucket by its number in [0, `bucket_count()`), in the order of the logical space.
-  [[nodiscard]] BucketSpan bucket(std::size_t index) const noexcept {
-    auto const after = std::partition_point(
-        groups_.begin(), groups_.end(), [&](Group const& g) { return g.first_bucket <= index; });
-    Group const& group = *std::prev(after);
-    std::uint64_t const before = bucket_elements_ * (index - group.first_bucket);
-    auto const ranks = static_cast<std::uint64_t>(options_.world_size);
-    BucketSpan bucket;
-    bucket.index_ = index;
-    bucket.group_ = static_cast<std::size_t>(&group - groups_.data());
-    bucket.ranks_ = ranks;
-    bucket.whole_ = {group.range.first() + before,
-                     (std::min)(bucket_elements_, group.range.count() - before)};
-    bucket.shard_ = shard_of(bucket.whole_.count());
-    bucket.in_group_ = Place(before);
-    bucket.in_full_ = Place(group.in_full.offset() + before);
-    bucket.in_shards_ = Place(group.in_shards.offset() + before / ranks);
-    return bucket;
-  }
+  ZERO_APART [[nodiscard]] BucketSpan bucket(std::size_t index) const noexcept;
   /// Buckets of the whole model.
   [[nodiscard]] std::size_t bucket_count() const noexcept { return bucket_count_; }
   /// Calls `visit(BucketSpan const&)` for all buckets, in the order of the logical space.
@@ -166,17 +138,9 @@ class Partition {
   [[nodiscard]] std::uint64_t padded_elements() const noexcept { return padded_elements_; }
 
   /// Elements of the largest bucket, padding included; 0 if there is none.
-  [[nodiscard]] std::uint64_t largest_bucket() const noexcept {
-    std::uint64_t largest = 0;
-    for (Group const& group : groups_) largest = (std::max)(largest, group.largest_shard);
-    return largest * static_cast<std::uint64_t>(options_.world_size);
-  }
+  ZERO_APART [[nodiscard]] std::uint64_t largest_bucket() const noexcept;
   /// Elements of all groups that a unit uses, padding included.
-  [[nodiscard]] std::uint64_t unit_elements(int unit) const {
-    std::uint64_t total = 0;
-    for (std::size_t const g : groups_of(unit)) total += groups_[g].padded;
-    return total;
-  }
+  ZERO_APART [[nodiscard]] std::uint64_t unit_elements(int unit) const;
 
   /// Where a trainable tensor begins in the padded memory of its group.
   [[nodiscard]] Place in_group(std::size_t tensor) const noexcept {
@@ -187,9 +151,7 @@ class Partition {
     return Place(groups_[group_of(tensor)].in_full.offset() + in_group(tensor).offset());
   }
   /// Where a trainable tensor of a unit begins where the unit's groups lie one after the other.
-  [[nodiscard]] Place in_unit(int unit, std::size_t tensor) const {
-    return Place(group_in_unit(unit, group_of(tensor)) + in_group(tensor).offset());
-  }
+  ZERO_APART [[nodiscard]] Place in_unit(int unit, std::size_t tensor) const;
   /// Calls `visit(BucketSpan const&, Place)` for all buckets of a unit, with the place in memory in
   /// which the unit's groups lie one after the other.
   template <class Visit>
@@ -229,81 +191,19 @@ class Partition {
   }
 
  private:
-  [[nodiscard]] std::uint64_t merge_limit() const {
-    if (options_.merge == Merge::freely) return bucket_elements_;
-    std::uint64_t largest = 0;
-    for (Cluster const& cluster : placement_.clusters()) {
-      if (!cluster.tied) largest = (std::max)(largest, cluster.count);
-    }
-    return (std::min)(bucket_elements_, largest);
-  }
+  ZERO_APART [[nodiscard]] std::uint64_t merge_limit() const;
 
-  ZERO_COLD void form_groups() {
-    auto const& clusters = placement_.clusters();
-    group_of_cluster_.resize(clusters.size());
-    unit_groups_.resize(static_cast<std::size_t>(placement_.unit_count()));
-    std::uint64_t const limit = merge_limit();
-    for (std::size_t c = 0; c < clusters.size(); ++c) {
-      Cluster const& cluster = clusters[c];
-      bool const joins = options_.merge != Merge::never && !groups_.empty() && !cluster.tied &&
-                         !groups_.back().tied &&
-                         cluster.begin + cluster.count - groups_.back().range.first() <= limit;
-      if (!joins) {
-        groups_.emplace_back();
-        groups_.back().range = {cluster.begin, 0};
-        groups_.back().tied = cluster.tied;
-      }
-      Group& group = groups_.back();
-      group.range = {group.range.first(), cluster.begin + cluster.count - group.range.first()};
-      group_of_cluster_[c] = groups_.size() - 1;
-      for (int const unit : cluster.units) {
-        group.units.push_back(unit);
-        unit_groups_[static_cast<std::size_t>(unit)].push_back(groups_.size() - 1);
-      }
-    }
-  }
+  ZERO_APART ZERO_COLD void form_groups();
 
   /// Elements of one rank's share of so many.
-  [[nodiscard]] std::uint64_t shard_of(std::uint64_t count) const {
-    return round_up(ceil_div(count, static_cast<std::uint64_t>(options_.world_size)), block);
-  }
+  ZERO_APART [[nodiscard]] std::uint64_t shard_of(std::uint64_t count) const;
 
-  void cut_into_buckets(Group& group) {
-    auto const ranks = static_cast<std::uint64_t>(options_.world_size);
-    std::uint64_t const full = group.range.count() / bucket_elements_;
-    std::uint64_t const rest = group.range.count() % bucket_elements_;
-    std::uint64_t const shards = checked_add(full * (bucket_elements_ / ranks), shard_of(rest));
-    group.first_bucket = bucket_count_;
-    group.bucket_count = static_cast<std::size_t>(full + (rest > 0 ? 1 : 0));
-    group.largest_shard = full > 0 ? bucket_elements_ / ranks : shard_of(rest);
-    group.padded = checked_mul(shards, ranks);
-    group.in_full = Place(padded_elements_);
-    group.in_shards = Place(shard_elements_);
-    bucket_count_ += group.bucket_count;
-    shard_elements_ = checked_add(shard_elements_, shards);
-    padded_elements_ = checked_add(padded_elements_, group.padded);
-  }
+  ZERO_APART void cut_into_buckets(Group& group);
 
   /// Where a group begins where the unit's groups lie one after the other.
-  [[nodiscard]] std::uint64_t group_in_unit(int unit, std::size_t group) const {
-    std::uint64_t before = 0;
-    for (std::size_t const g : groups_of(unit)) {
-      if (g == group) break;
-      before += groups_[g].padded;
-    }
-    return before;
-  }
+  ZERO_APART [[nodiscard]] std::uint64_t group_in_unit(int unit, std::size_t group) const;
 
-  void order_reductions() {
-    for (std::size_t g = 0; g < groups_.size(); ++g) reduction_order_.push_back(g);
-    // A backward pass visits units in descending order, so a group is complete with the smallest
-    // of its units.
-    detail::sort_indices(reduction_order_, [&](std::size_t a, std::size_t b) {
-      int const last_a = groups_[a].units.front();
-      int const last_b = groups_[b].units.front();
-      return last_a != last_b ? last_a > last_b : a > b;
-    });
-  }
+  ZERO_APART void order_reductions();
 
   Placement placement_;
   PartitionOptions options_;
@@ -316,5 +216,131 @@ class Partition {
   std::vector<std::size_t> group_of_cluster_;
   std::vector<std::vector<std::size_t>> unit_groups_;
 };
+
+#if ZERO_BODIES
+
+ZERO_BODY Partition::Partition(std::vector<Tensor> const& tensors, PartitionOptions const& options)
+    : placement_(tensors), options_(options) {
+  if (options.world_size < 1) {
+    fail(ErrorKind::invalid_argument, {"world size must be at least 1, got ", options.world_size});
+  }
+  auto const ranks = static_cast<std::uint64_t>(options.world_size);
+  std::uint64_t const quantum = checked_mul(block, ranks);
+  bucket_elements_ = (std::max)(quantum, options.bucket_elements / quantum * quantum);
+  form_groups();
+  for (Group& group : groups_) cut_into_buckets(group);
+  order_reductions();
+}
+
+ZERO_BODY BucketSpan Partition::bucket(std::size_t index) const noexcept {
+  auto const after = std::partition_point(
+      groups_.begin(), groups_.end(), [&](Group const& g) { return g.first_bucket <= index; });
+  Group const& group = *std::prev(after);
+  std::uint64_t const before = bucket_elements_ * (index - group.first_bucket);
+  auto const ranks = static_cast<std::uint64_t>(options_.world_size);
+  BucketSpan bucket;
+  bucket.index_ = index;
+  bucket.group_ = static_cast<std::size_t>(&group - groups_.data());
+  bucket.ranks_ = ranks;
+  bucket.whole_ = {group.range.first() + before,
+                   (std::min)(bucket_elements_, group.range.count() - before)};
+  bucket.shard_ = shard_of(bucket.whole_.count());
+  bucket.in_group_ = Place(before);
+  bucket.in_full_ = Place(group.in_full.offset() + before);
+  bucket.in_shards_ = Place(group.in_shards.offset() + before / ranks);
+  return bucket;
+}
+
+ZERO_BODY std::uint64_t Partition::largest_bucket() const noexcept {
+  std::uint64_t largest = 0;
+  for (Group const& group : groups_) largest = (std::max)(largest, group.largest_shard);
+  return largest * static_cast<std::uint64_t>(options_.world_size);
+}
+
+ZERO_BODY std::uint64_t Partition::merge_limit() const {
+  if (options_.merge == Merge::freely) return bucket_elements_;
+  std::uint64_t largest = 0;
+  for (Cluster const& cluster : placement_.clusters()) {
+    if (!cluster.tied) largest = (std::max)(largest, cluster.count);
+  }
+  return (std::min)(bucket_elements_, largest);
+}
+
+ZERO_BODY void Partition::form_groups() {
+  auto const& clusters = placement_.clusters();
+  group_of_cluster_.resize(clusters.size());
+  unit_groups_.resize(static_cast<std::size_t>(placement_.unit_count()));
+  std::uint64_t const limit = merge_limit();
+  for (std::size_t c = 0; c < clusters.size(); ++c) {
+    Cluster const& cluster = clusters[c];
+    bool const joins = options_.merge != Merge::never && !groups_.empty() && !cluster.tied &&
+                       !groups_.back().tied &&
+                       cluster.begin + cluster.count - groups_.back().range.first() <= limit;
+    if (!joins) {
+      groups_.emplace_back();
+      groups_.back().range = {cluster.begin, 0};
+      groups_.back().tied = cluster.tied;
+    }
+    Group& group = groups_.back();
+    group.range = {group.range.first(), cluster.begin + cluster.count - group.range.first()};
+    group_of_cluster_[c] = groups_.size() - 1;
+    for (int const unit : cluster.units) {
+      group.units.push_back(unit);
+      unit_groups_[static_cast<std::size_t>(unit)].push_back(groups_.size() - 1);
+    }
+  }
+}
+
+ZERO_BODY std::uint64_t Partition::shard_of(std::uint64_t count) const {
+  return round_up(ceil_div(count, static_cast<std::uint64_t>(options_.world_size)), block);
+}
+
+ZERO_BODY void Partition::cut_into_buckets(Group& group) {
+  auto const ranks = static_cast<std::uint64_t>(options_.world_size);
+  std::uint64_t const full = group.range.count() / bucket_elements_;
+  std::uint64_t const rest = group.range.count() % bucket_elements_;
+  std::uint64_t const shards = checked_add(full * (bucket_elements_ / ranks), shard_of(rest));
+  group.first_bucket = bucket_count_;
+  group.bucket_count = static_cast<std::size_t>(full + (rest > 0 ? 1 : 0));
+  group.largest_shard = full > 0 ? bucket_elements_ / ranks : shard_of(rest);
+  group.padded = checked_mul(shards, ranks);
+  group.in_full = Place(padded_elements_);
+  group.in_shards = Place(shard_elements_);
+  bucket_count_ += group.bucket_count;
+  shard_elements_ = checked_add(shard_elements_, shards);
+  padded_elements_ = checked_add(padded_elements_, group.padded);
+}
+
+ZERO_BODY std::uint64_t Partition::group_in_unit(int unit, std::size_t group) const {
+  std::uint64_t before = 0;
+  for (std::size_t const g : groups_of(unit)) {
+    if (g == group) break;
+    before += groups_[g].padded;
+  }
+  return before;
+}
+
+ZERO_BODY void Partition::order_reductions() {
+  for (std::size_t g = 0; g < groups_.size(); ++g) reduction_order_.push_back(g);
+  // A backward pass visits units in descending order, so a group is complete with the smallest
+  // of its units.
+  detail::sort_indices(reduction_order_, [&](std::size_t a, std::size_t b) {
+    int const last_a = groups_[a].units.front();
+    int const last_b = groups_[b].units.front();
+    return last_a != last_b ? last_a > last_b : a > b;
+  });
+}
+
+ZERO_BODY std::uint64_t Partition::unit_elements(int unit) const {
+  std::uint64_t total = 0;
+  for (std::size_t const g : groups_of(unit)) total += groups_[g].padded;
+  return total;
+}
+
+ZERO_BODY Place Partition::in_unit(int unit, std::size_t tensor) const {
+  return Place(group_in_unit(unit, group_of(tensor)) + in_group(tensor).offset());
+}
+
+#endif  // ZERO_BODIES
 
 }  // namespace zero::inline ZERO_NAMESPACE

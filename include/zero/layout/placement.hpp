@@ -49,11 +49,7 @@ class Placement {
  public:
   /// @throws Error (invalid_argument) for duplicate or missing names, negative or absurd units,
   ///   bad ties, element counts that overflow
-  explicit Placement(std::vector<Tensor> const& tensors) : places_(tensors.size()) {
-    resolve_ties(tensors);
-    lay_out_clusters(tensors);
-    index_by_offset(tensors);
-  }
+  ZERO_APART explicit Placement(std::vector<Tensor> const& tensors);
 
   /// Places of the described tensors, in registration order.
   [[nodiscard]] std::vector<TensorPlace> const& places() const noexcept { return places_; }
@@ -71,132 +67,25 @@ class Placement {
  private:
   static constexpr int max_units = 1 << 20;
 
-  [[noreturn]] static void refuse(Tensor const& tensor, Message const& why) {
-    fail(ErrorKind::invalid_argument, {"tensor '", tensor.name, "' ", why});
-  }
+  ZERO_APART [[noreturn]] static void refuse(Tensor const& tensor, Message const& why);
 
   /// Finds tensors by name; of equal names the first.
   class NameIndex {
    public:
-    explicit NameIndex(std::vector<Tensor> const& tensors) : tensors_(&tensors) {
-      for (std::size_t t = 0; t < tensors.size(); ++t) by_name_.push_back(t);
-      detail::sort_indices(by_name_, [&](std::size_t a, std::size_t b) {
-        int const order = tensors[a].name.compare(tensors[b].name);
-        return order != 0 ? order < 0 : a < b;
-      });
-    }
+    ZERO_APART explicit NameIndex(std::vector<Tensor> const& tensors);
     /// The tensor's number, or a number beyond all tensors.
-    [[nodiscard]] std::size_t find(std::string const& name) const {
-      auto const at = std::partition_point(by_name_.begin(), by_name_.end(), [&](std::size_t t) {
-        return (*tensors_)[t].name < name;
-      });
-      bool const found = at != by_name_.end() && (*tensors_)[*at].name == name;
-      return found ? *at : tensors_->size();
-    }
+    ZERO_APART [[nodiscard]] std::size_t find(std::string const& name) const;
 
    private:
     std::vector<Tensor> const* tensors_;
     std::vector<std::size_t> by_name_;
   };
 
-  ZERO_COLD void resolve_ties(std::vector<Tensor> const& tensors) {
-    NameIndex const index(tensors);
-    users_.resize(tensors.size());
-    for (std::size_t t = 0; t < tensors.size(); ++t) {
-      Tensor const& tensor = tensors[t];
-      if (tensor.name.empty()) {
-        fail(ErrorKind::invalid_argument, {"tensor ", t, " has no name"});
-      }
-      if (index.find(tensor.name) != t) refuse(tensor, "is described twice");
-      if (tensor.unit < 0 || tensor.unit >= max_units) {
-        refuse(tensor, {"has unit ", tensor.unit, ", outside [0, 2^20)"});
-      }
-      detail::require_number(
-          {"learning_rate of tensor '", tensor.name, "'"}, tensor.learning_rate, 0.);
-      detail::require_number(
-          {"weight_decay of tensor '", tensor.name, "'"}, tensor.weight_decay, 0.);
-      unit_count_ = (std::max)(unit_count_, tensor.unit + 1);
-      TensorPlace& place = places_[t];
-      place.storage = t;
-      place.count = element_count(tensor);
-      place.frozen = tensor.frozen;
-      if (!tensor.tied_to.empty()) {
-        std::size_t const found = index.find(tensor.tied_to);
-        if (found >= t) {
-          refuse(tensor, {"is tied to '", tensor.tied_to, "', which is not described before it"});
-        }
-        Tensor const& target = tensors[found];
-        if (target.shape != tensor.shape) {
-          refuse(tensor, {"is tied to '", tensor.tied_to, "', which has another shape"});
-        }
-        if (target.frozen != tensor.frozen) {
-          refuse(tensor, {"is tied to '", tensor.tied_to, "', but only one of them is frozen"});
-        }
-        if (target.weight_decay != tensor.weight_decay ||
-            target.learning_rate != tensor.learning_rate) {
-          refuse(tensor,
-                 {"is tied to '",
-                  tensor.tied_to,
-                  "', which has another weight decay or learning rate; they share one memory"});
-        }
-        place.storage = places_[found].storage;
-      }
-      std::vector<int>& units = users_[place.storage];
-      auto const at = std::lower_bound(units.begin(), units.end(), tensor.unit);
-      if (at == units.end() || *at != tensor.unit) units.insert(at, tensor.unit);
-    }
-  }
+  ZERO_APART ZERO_COLD void resolve_ties(std::vector<Tensor> const& tensors);
 
-  ZERO_COLD void lay_out_clusters(std::vector<Tensor> const& tensors) {
-    // Units ascending, registration order inside a unit, tied tensors first: what only one unit
-    // uses is then one range, whatever the order in which the trainer lists its tensors.
-    std::vector<std::size_t> order;
-    for (std::size_t t = 0; t < tensors.size(); ++t) {
-      if (places_[t].storage == t) order.push_back(t);
-    }
-    detail::sort_indices(order, [&](std::size_t a, std::size_t b) {
-      if (tensors[a].unit != tensors[b].unit) return tensors[a].unit < tensors[b].unit;
-      bool const tied_a = users_[a].size() > 1;
-      bool const tied_b = users_[b].size() > 1;
-      if (tied_a != tied_b) return tied_a;
-      if (users_[a] != users_[b]) return users_[a] < users_[b];
-      return a < b;
-    });
-    std::uint64_t end = 0;
-    for (std::size_t const t : order) {
-      TensorPlace& place = places_[t];
-      if (place.frozen) {
-        place.offset = round_up(frozen_elements_, tensor_alignment);
-        frozen_elements_ = checked_add(place.offset, place.count);
-        continue;
-      }
-      bool const tied = users_[t].size() > 1;
-      if (clusters_.empty() || clusters_.back().units != users_[t]) {
-        clusters_.push_back({round_up(end, block), 0, users_[t], tied});
-        end = clusters_.back().begin;
-      }
-      place.offset = round_up(end, tensor_alignment);
-      end = checked_add(place.offset, place.count);
-      clusters_.back().count = end - clusters_.back().begin;
-      place.cluster = clusters_.size() - 1;
-      trainable_elements_ = checked_add(trainable_elements_, place.count);
-    }
-    for (TensorPlace& place : places_) {
-      place.offset = places_[place.storage].offset;
-      place.cluster = places_[place.storage].cluster;
-    }
-  }
+  ZERO_APART ZERO_COLD void lay_out_clusters(std::vector<Tensor> const& tensors);
 
-  void index_by_offset(std::vector<Tensor> const& tensors) {
-    for (std::size_t t = 0; t < tensors.size(); ++t) {
-      if (places_[t].storage == t && !places_[t].frozen && places_[t].count > 0) {
-        by_offset_.push_back(t);
-      }
-    }
-    detail::sort_indices(by_offset_, [&](std::size_t a, std::size_t b) {
-      return places_[a].offset < places_[b].offset;
-    });
-  }
+  ZERO_APART void index_by_offset(std::vector<Tensor> const& tensors);
 
   std::vector<TensorPlace> places_;
   std::vector<Cluster> clusters_;
@@ -206,5 +95,132 @@ class Placement {
   std::uint64_t trainable_elements_ = 0;
   std::uint64_t frozen_elements_ = 0;
 };
+
+#if ZERO_BODIES
+
+ZERO_BODY Placement::Placement(std::vector<Tensor> const& tensors) : places_(tensors.size()) {
+  resolve_ties(tensors);
+  lay_out_clusters(tensors);
+  index_by_offset(tensors);
+}
+
+ZERO_BODY void Placement::refuse(Tensor const& tensor, Message const& why) {
+  fail(ErrorKind::invalid_argument, {"tensor '", tensor.name, "' ", why});
+}
+
+ZERO_BODY void Placement::resolve_ties(std::vector<Tensor> const& tensors) {
+  NameIndex const index(tensors);
+  users_.resize(tensors.size());
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    Tensor const& tensor = tensors[t];
+    if (tensor.name.empty()) {
+      fail(ErrorKind::invalid_argument, {"tensor ", t, " has no name"});
+    }
+    if (index.find(tensor.name) != t) refuse(tensor, "is described twice");
+    if (tensor.unit < 0 || tensor.unit >= max_units) {
+      refuse(tensor, {"has unit ", tensor.unit, ", outside [0, 2^20)"});
+    }
+    detail::require_number(
+        {"learning_rate of tensor '", tensor.name, "'"}, tensor.learning_rate, 0.);
+    detail::require_number({"weight_decay of tensor '", tensor.name, "'"}, tensor.weight_decay, 0.);
+    unit_count_ = (std::max)(unit_count_, tensor.unit + 1);
+    TensorPlace& place = places_[t];
+    place.storage = t;
+    place.count = element_count(tensor);
+    place.frozen = tensor.frozen;
+    if (!tensor.tied_to.empty()) {
+      std::size_t const found = index.find(tensor.tied_to);
+      if (found >= t) {
+        refuse(tensor, {"is tied to '", tensor.tied_to, "', which is not described before it"});
+      }
+      Tensor const& target = tensors[found];
+      if (target.shape != tensor.shape) {
+        refuse(tensor, {"is tied to '", tensor.tied_to, "', which has another shape"});
+      }
+      if (target.frozen != tensor.frozen) {
+        refuse(tensor, {"is tied to '", tensor.tied_to, "', but only one of them is frozen"});
+      }
+      if (target.weight_decay != tensor.weight_decay ||
+          target.learning_rate != tensor.learning_rate) {
+        refuse(tensor,
+               {"is tied to '",
+                tensor.tied_to,
+                "', which has another weight decay or learning rate; they share one memory"});
+      }
+      place.storage = places_[found].storage;
+    }
+    std::vector<int>& units = users_[place.storage];
+    auto const at = std::lower_bound(units.begin(), units.end(), tensor.unit);
+    if (at == units.end() || *at != tensor.unit) units.insert(at, tensor.unit);
+  }
+}
+
+ZERO_BODY void Placement::lay_out_clusters(std::vector<Tensor> const& tensors) {
+  // Units ascending, registration order inside a unit, tied tensors first: what only one unit
+  // uses is then one range, whatever the order in which the trainer lists its tensors.
+  std::vector<std::size_t> order;
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    if (places_[t].storage == t) order.push_back(t);
+  }
+  detail::sort_indices(order, [&](std::size_t a, std::size_t b) {
+    if (tensors[a].unit != tensors[b].unit) return tensors[a].unit < tensors[b].unit;
+    bool const tied_a = users_[a].size() > 1;
+    bool const tied_b = users_[b].size() > 1;
+    if (tied_a != tied_b) return tied_a;
+    if (users_[a] != users_[b]) return users_[a] < users_[b];
+    return a < b;
+  });
+  std::uint64_t end = 0;
+  for (std::size_t const t : order) {
+    TensorPlace& place = places_[t];
+    if (place.frozen) {
+      place.offset = round_up(frozen_elements_, tensor_alignment);
+      frozen_elements_ = checked_add(place.offset, place.count);
+      continue;
+    }
+    bool const tied = users_[t].size() > 1;
+    if (clusters_.empty() || clusters_.back().units != users_[t]) {
+      clusters_.push_back({round_up(end, block), 0, users_[t], tied});
+      end = clusters_.back().begin;
+    }
+    place.offset = round_up(end, tensor_alignment);
+    end = checked_add(place.offset, place.count);
+    clusters_.back().count = end - clusters_.back().begin;
+    place.cluster = clusters_.size() - 1;
+    trainable_elements_ = checked_add(trainable_elements_, place.count);
+  }
+  for (TensorPlace& place : places_) {
+    place.offset = places_[place.storage].offset;
+    place.cluster = places_[place.storage].cluster;
+  }
+}
+
+ZERO_BODY void Placement::index_by_offset(std::vector<Tensor> const& tensors) {
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    if (places_[t].storage == t && !places_[t].frozen && places_[t].count > 0) {
+      by_offset_.push_back(t);
+    }
+  }
+  detail::sort_indices(by_offset_, [&](std::size_t a, std::size_t b) {
+    return places_[a].offset < places_[b].offset;
+  });
+}
+
+ZERO_BODY Placement::NameIndex::NameIndex(std::vector<Tensor> const& tensors) : tensors_(&tensors) {
+  for (std::size_t t = 0; t < tensors.size(); ++t) by_name_.push_back(t);
+  detail::sort_indices(by_name_, [&](std::size_t a, std::size_t b) {
+    int const order = tensors[a].name.compare(tensors[b].name);
+    return order != 0 ? order < 0 : a < b;
+  });
+}
+
+ZERO_BODY std::size_t Placement::NameIndex::find(std::string const& name) const {
+  auto const at = std::partition_point(
+      by_name_.begin(), by_name_.end(), [&](std::size_t t) { return (*tensors_)[t].name < name; });
+  bool const found = at != by_name_.end() && (*tensors_)[*at].name == name;
+  return found ? *at : tensors_->size();
+}
+
+#endif  // ZERO_BODIES
 
 }  // namespace zero::inline ZERO_NAMESPACE

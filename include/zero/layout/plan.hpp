@@ -81,10 +81,24 @@ struct Plan {
 
 /// The plan for a partition. Pure arithmetic: allocates nothing but the plan itself.
 /// @throws Error (invalid_argument) if a size does not fit in 64 bits, or for 0 micro-steps
-[[nodiscard]] inline Plan make_plan(Partition const& partition,
-                                    StorageChoice const& storage,
-                                    PlanNames names,
-                                    std::uint64_t micro_steps = 1) {
+ZERO_APART [[nodiscard]] Plan make_plan(Partition const& partition,
+                                        StorageChoice const& storage,
+                                        PlanNames names,
+                                        std::uint64_t micro_steps = 1);
+
+/// The plan as a table for people: bytes by role and elements by purpose, with the formula that
+/// each follows. In the formulas Ψ includes padding. UTF-8; ends with a newline.
+ZERO_APART [[nodiscard]] std::string to_string(Plan const& plan);
+
+/// The plan in one line, without a newline: roles and purposes that cost nothing are left out.
+ZERO_APART [[nodiscard]] std::string to_line(Plan const& plan);
+
+#if ZERO_BODIES
+
+ZERO_BODY Plan make_plan(Partition const& partition,
+                         StorageChoice const& storage,
+                         PlanNames names,
+                         std::uint64_t micro_steps) {
   if (micro_steps == 0) fail(ErrorKind::invalid_argument, "a step has at least 1 micro-step");
   StorageElements const elements = storage_elements(partition, storage);
   ElementBytes const& width = storage.bytes;
@@ -122,7 +136,7 @@ struct Plan {
 namespace detail {
 
 /// Decimal digits with a comma before every third one from the right.
-[[nodiscard]] inline std::string with_commas(std::uint64_t value) {
+ZERO_APART [[nodiscard]] std::string with_commas(std::uint64_t value) {
   std::string text = std::to_string(value);
   for (std::size_t at = text.size(); at > 3;) {
     at -= 3;
@@ -132,19 +146,19 @@ namespace detail {
 }
 
 /// A count of tenths as a decimal; independent of the locale, unlike printf.
-[[nodiscard]] inline std::string with_one_decimal(double value) {
+ZERO_APART [[nodiscard]] std::string with_one_decimal(double value) {
   // NOLINTNEXTLINE(bugprone-incorrect-roundings): never negative, and <cmath> is slow to compile.
   auto const tenths = static_cast<std::uint64_t>(value * 10. + 0.5);
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10);
 }
 
-[[nodiscard]] inline std::string percentage(std::uint64_t part, std::uint64_t whole) {
+ZERO_APART [[nodiscard]] std::string percentage(std::uint64_t part, std::uint64_t whole) {
   if (whole == 0) return "-";
   return with_one_decimal(100. * static_cast<double>(part) / static_cast<double>(whole)) + "%";
 }
 
 /// Bytes in the largest binary unit of which there is at least one.
-[[nodiscard]] inline std::string in_binary_units(std::uint64_t bytes) {
+ZERO_APART [[nodiscard]] std::string in_binary_units(std::uint64_t bytes) {
   constexpr std::array<std::string_view, 7> units{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   if (bytes < KiB) return std::to_string(bytes) + " B";
   auto value = static_cast<double>(bytes);
@@ -162,11 +176,13 @@ class TextTable {
  public:
   static constexpr std::size_t columns = 3;
 
-  void add(std::string name, std::array<std::string, columns> cells, std::string remark) {
+  ZERO_APART void add(std::string name,
+                      std::array<std::string, columns> cells,
+                      std::string remark) {
     rows_.push_back({std::move(name), std::move(cells), std::move(remark)});
   }
 
-  [[nodiscard]] std::string text() const {
+  ZERO_APART [[nodiscard]] std::string text() const {
     std::size_t name_width = 0;
     std::array<std::size_t, columns> widths{};
     for (Row const& row : rows_) {
@@ -199,11 +215,11 @@ class TextTable {
 };
 
 /// "2Ψ" or "2Ψ/N": an array of that many bytes an element, whole or shared.
-[[nodiscard]] inline std::string array_formula(std::uint64_t width, bool sharded) {
+ZERO_APART [[nodiscard]] std::string array_formula(std::uint64_t width, bool sharded) {
   return std::to_string(width) + (sharded ? "Ψ/N" : "Ψ");
 }
 
-[[nodiscard]] inline std::string gradients_formula(Plan const& plan) {
+ZERO_APART [[nodiscard]] std::string gradients_formula(Plan const& plan) {
   ElementBytes const& width = plan.storage.bytes;
   StorageForm const form = storage_form(plan.storage);
   std::string formula;
@@ -217,7 +233,7 @@ class TextTable {
   return lent ? formula + ", full ones lent by the trainer" : formula;
 }
 
-[[nodiscard]] inline std::string role_formula(Plan const& plan, Role role) {
+ZERO_APART [[nodiscard]] std::string role_formula(Plan const& plan, Role role) {
   ElementBytes const& width = plan.storage.bytes;
   StorageForm const form = storage_form(plan.storage);
   bool const sharded = form.update == StorageForm::Update::share;
@@ -243,7 +259,7 @@ class TextTable {
   return "";
 }
 
-[[nodiscard]] inline std::string held_table(Plan const& plan) {
+ZERO_APART [[nodiscard]] std::string held_table(Plan const& plan) {
   std::uint64_t const total = plan.memory.total();
   TextTable table;
   auto const add = [&](std::string name, std::uint64_t bytes, std::string remark) {
@@ -267,7 +283,7 @@ class TextTable {
   return table.text();
 }
 
-[[nodiscard]] inline std::string sent_table(Plan const& plan) {
+ZERO_APART [[nodiscard]] std::string sent_table(Plan const& plan) {
   std::uint64_t const total = plan.sent.total();
   std::string const steps =
       plan.micro_steps == 1 ? "" : " x " + std::to_string(plan.micro_steps) + " micro-steps";
@@ -298,9 +314,7 @@ class TextTable {
 
 }  // namespace detail
 
-/// The plan as a table for people: bytes by role and elements by purpose, with the formula that
-/// each follows. In the formulas Ψ includes padding. UTF-8; ends with a newline.
-[[nodiscard]] inline std::string to_string(Plan const& plan) {
+ZERO_BODY std::string to_string(Plan const& plan) {
   std::uint64_t const padded = plan.trained_elements + plan.padding_elements;
   std::string text = "plan: stage " + plan.names.stage + ", precision " + plan.names.precision +
                      ", rule " + plan.names.rule + ", accumulation " + plan.names.accumulation +
@@ -315,8 +329,7 @@ class TextTable {
   return text + "\n\n" + detail::held_table(plan) + "\n" + detail::sent_table(plan);
 }
 
-/// The plan in one line, without a newline: roles and purposes that cost nothing are left out.
-[[nodiscard]] inline std::string to_line(Plan const& plan) {
+ZERO_BODY std::string to_line(Plan const& plan) {
   std::string line = plan.names.stage + " " + plan.names.precision + " " + plan.names.rule +
                      " N=" + std::to_string(plan.world_size) + ": holds " +
                      detail::in_binary_units(plan.memory.total());
@@ -331,5 +344,7 @@ class TextTable {
   return line + ", sends " + detail::with_commas(plan.traffic.total()) + " elements (" +
          detail::in_binary_units(plan.sent.total()) + ") a step";
 }
+
+#endif  // ZERO_BODIES
 
 }  // namespace zero::inline ZERO_NAMESPACE

@@ -19,10 +19,8 @@ struct IndexOrder {
 };
 
 /// Not a template: std::sort is long, and every instantiation is compiled again.
-__attribute__((noinline)) inline void sort_indices_by(std::vector<std::size_t>& indices,
-                                                      IndexOrder order) {
-  std::sort(indices.begin(), indices.end(), order);
-}
+ZERO_APART __attribute__((noinline)) void sort_indices_by(std::vector<std::size_t>& indices,
+                                                          IndexOrder order);
 
 /// Sorts by a strict total order on indices. Allocates nothing.
 template <class Less>
@@ -32,5 +30,13 @@ void sort_indices(std::vector<std::size_t>& indices, Less const& less) {
                      return (*static_cast<Less const*>(context))(a, b);
                    }});
 }
+
+#if ZERO_BODIES
+
+ZERO_BODY void sort_indices_by(std::vector<std::size_t>& indices, IndexOrder order) {
+  std::sort(indices.begin(), indices.end(), order);
+}
+
+#endif  // ZERO_BODIES
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -29,9 +29,15 @@ struct TrafficElements {
 };
 
 /// Elements per rank and step, for one forward and backward pass per micro-step.
-[[nodiscard]] inline TrafficElements traffic_elements(Partition const& partition,
-                                                      StorageChoice const& choice,
-                                                      std::uint64_t micro_steps = 1) {
+ZERO_APART [[nodiscard]] TrafficElements traffic_elements(Partition const& partition,
+                                                          StorageChoice const& choice,
+                                                          std::uint64_t micro_steps = 1);
+
+#if ZERO_BODIES
+
+ZERO_BODY TrafficElements traffic_elements(Partition const& partition,
+                                           StorageChoice const& choice,
+                                           std::uint64_t micro_steps) {
   auto const peers = static_cast<std::uint64_t>(partition.world_size()) - 1;
   std::uint64_t const once = checked_mul(partition.shard_elements(), peers);
   TrafficElements traffic;
@@ -49,5 +55,7 @@ struct TrafficElements {
   }
   return traffic;
 }
+
+#endif  // ZERO_BODIES
 
 }  // namespace zero::inline ZERO_NAMESPACE

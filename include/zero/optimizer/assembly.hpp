@@ -55,8 +55,10 @@ struct Assembly {
         refresh(*comm, partition, parameters, staging, elements, prefetch, arena) {
     auto const count = static_cast<std::size_t>(partition.placement().unit_count());
     unit_tensors.resize(count);
-    for (std::size_t unit = 0; unit < count; ++unit) units.push_back(static_cast<int>(unit));
-    units_backward.assign(units.rbegin(), units.rend());
+    for (std::size_t unit = 0; unit < count; ++unit) {
+      units.push_back(static_cast<int>(unit));
+      units_backward.push_back(static_cast<int>(count - 1 - unit));
+    }
     for (std::size_t t = 0; t < tensors.size(); ++t) {
       unit_tensors[static_cast<std::size_t>(tensors[t].unit)].push_back(t);
     }

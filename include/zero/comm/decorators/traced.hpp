@@ -2,6 +2,7 @@
 /// Remembers the last collectives of a rank, and how long they kept it.
 #pragma once
 
+#include "zero/base/clock.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/decorators/wrapped.hpp"
@@ -9,7 +10,6 @@
 #include "zero/concepts/communicator.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -60,19 +60,10 @@ class CallTrace {
     double since_;
   };
 
-  ZERO_COLD explicit CallTrace(std::size_t capacity) {
-    if (capacity == 0) fail(ErrorKind::invalid_argument, "a trace has room for no call");
-    ring_.resize(capacity);
-  }
+  ZERO_APART ZERO_COLD explicit CallTrace(std::size_t capacity);
 
   /// A call that is refused has no number: the next one takes its place.
-  void starting(Collective const& op, double when) noexcept {
-    TracedCall& record = slot(started_);
-    record = {.number = started_, .call = op, .start_s = when};
-    record.call.send = nullptr;
-    record.call.recv = nullptr;
-    asked_ = started_ + 1;
-  }
+  ZERO_APART void starting(Collective const& op, double when) noexcept;
   /// The communicator has accepted the call; returns its number.
   std::uint64_t started() noexcept {
     slot(started_).state = CallState::started;
@@ -102,41 +93,14 @@ class CallTrace {
   /// The call that was started last, or none, which is one less than 0.
   [[nodiscard]] std::uint64_t last() const noexcept { return started_ - 1; }
 
-  [[nodiscard]] ZERO_COLD std::vector<TracedCall> calls() const {
-    std::vector<TracedCall> result;
-    for (std::uint64_t i = oldest(); i < asked_; ++i) result.push_back(slot(i));
-    return result;
-  }
+  ZERO_APART [[nodiscard]] ZERO_COLD std::vector<TracedCall> calls() const;
 
-  [[nodiscard]] ZERO_COLD std::string describe(int rank, int size) const {
-    Message const head{"rank ", rank, " of ", size, ": ", started_, " calls started"};
-    std::string text = head.text() + finished_words() + '\n';
-    for (std::uint64_t i = oldest(); i < asked_; ++i) {
-      TracedCall const& record = slot(i);
-      text += named(i) + seconds(": start", record.start_s);
-      if (record.state == CallState::starting) text += ", did not succeed";
-      if (record.state >= CallState::waiting) text += seconds(", wait", record.wait_s);
-      if (record.state == CallState::waiting) text += ", did not succeed";
-      if (record.state == CallState::finished) text += seconds(", finished", record.finish_s);
-      text += '\n';
-    }
-    return text;
-  }
+  ZERO_APART [[nodiscard]] ZERO_COLD std::string describe(int rank, int size) const;
 
   /// Throws the error again with where this rank was, such as "waiting for " a call, in its
   /// message.
-  [[noreturn]] ZERO_COLD void fail_here(
-      Error const& error, int rank, int size, std::string_view doing, std::uint64_t number) const {
-    Message const place{"; rank ",
-                        rank,
-                        " of ",
-                        size,
-                        " was ",
-                        doing,
-                        number == none ? std::string("no call") : named(number),
-                        finished_words()};
-    zero::detail::fail_again(error, place.text());
-  }
+  ZERO_APART [[noreturn]] ZERO_COLD void fail_here(
+      Error const& error, int rank, int size, std::string_view doing, std::uint64_t number) const;
 
  private:
   [[nodiscard]] TracedCall& slot(std::uint64_t number) noexcept {
@@ -151,15 +115,8 @@ class CallTrace {
   [[nodiscard]] bool remembers(std::uint64_t number) const noexcept {
     return number >= oldest() && number < asked_;
   }
-  [[nodiscard]] std::string named(std::uint64_t number) const {
-    Message const text{"call ", number};
-    if (!remembers(number)) return text.text();
-    return Message({text, " [", zero::detail::describe(slot(number).call), "]"}).text();
-  }
-  [[nodiscard]] std::string finished_words() const {
-    if (last_finished_ == none) return ", no call finished";
-    return ", last finished " + named(last_finished_);
-  }
+  ZERO_APART [[nodiscard]] std::string named(std::uint64_t number) const;
+  ZERO_APART [[nodiscard]] std::string finished_words() const;
   [[nodiscard]] static std::string seconds(char const* what, double when) {
     return Message({what, " at ", std::to_string(when), " s"}).text();
   }
@@ -327,5 +284,67 @@ class Traced {
   detail::Wrapped<C> comm_;
   detail::CallTrace trace_;
 };
+
+#if ZERO_BODIES
+
+ZERO_BODY detail::CallTrace::CallTrace(std::size_t capacity) {
+  if (capacity == 0) fail(ErrorKind::invalid_argument, "a trace has room for no call");
+  ring_.resize(capacity);
+}
+
+ZERO_BODY void detail::CallTrace::starting(Collective const& op, double when) noexcept {
+  TracedCall& record = slot(started_);
+  record = {.number = started_, .call = op, .start_s = when};
+  record.call.send = nullptr;
+  record.call.recv = nullptr;
+  asked_ = started_ + 1;
+}
+
+ZERO_BODY std::vector<TracedCall> detail::CallTrace::calls() const {
+  std::vector<TracedCall> result;
+  for (std::uint64_t i = oldest(); i < asked_; ++i) result.push_back(slot(i));
+  return result;
+}
+
+ZERO_BODY std::string detail::CallTrace::describe(int rank, int size) const {
+  Message const head{"rank ", rank, " of ", size, ": ", started_, " calls started"};
+  std::string text = head.text() + finished_words() + '\n';
+  for (std::uint64_t i = oldest(); i < asked_; ++i) {
+    TracedCall const& record = slot(i);
+    text += named(i) + seconds(": start", record.start_s);
+    if (record.state == CallState::starting) text += ", did not succeed";
+    if (record.state >= CallState::waiting) text += seconds(", wait", record.wait_s);
+    if (record.state == CallState::waiting) text += ", did not succeed";
+    if (record.state == CallState::finished) text += seconds(", finished", record.finish_s);
+    text += '\n';
+  }
+  return text;
+}
+
+ZERO_BODY void detail::CallTrace::fail_here(
+    Error const& error, int rank, int size, std::string_view doing, std::uint64_t number) const {
+  Message const place{"; rank ",
+                      rank,
+                      " of ",
+                      size,
+                      " was ",
+                      doing,
+                      number == none ? std::string("no call") : named(number),
+                      finished_words()};
+  zero::detail::fail_again(error, place.text());
+}
+
+ZERO_BODY std::string detail::CallTrace::named(std::uint64_t number) const {
+  Message const text{"call ", number};
+  if (!remembers(number)) return text.text();
+  return Message({text, " [", zero::detail::describe(slot(number).call), "]"}).text();
+}
+
+ZERO_BODY std::string detail::CallTrace::finished_words() const {
+  if (last_finished_ == none) return ", no call finished";
+  return ", last finished " + named(last_finished_);
+}
+
+#endif  // ZERO_BODIES
 
 }  // namespace zero::inline ZERO_NAMESPACE

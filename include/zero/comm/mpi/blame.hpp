@@ -26,7 +26,7 @@ class Blame {
   /// @param anyhow   also blames ranks that may be waiting for others themselves: who waits for the
   ///   culprit itself should speak first
   /// @return empty if this rank cannot tell yet; something has to be under way
-  [[nodiscard]] std::string find(double seconds, bool anyhow) const {
+  [[nodiscard]] ZERO_COLD std::string find(double seconds, bool anyhow) const {
     Flight const& flight = flights_->at(flights_->oldest());
     if (least_posted() <= flight.sequence) return not_arrived(flight.sequence, seconds);
     std::string const what = " fell silent for " + std::to_string(seconds) + " s in [" +
@@ -69,7 +69,7 @@ class Blame {
     return zero::detail::describe(failure);
   }
   template <class Condition>
-  [[nodiscard]] std::string ranks_that(Condition const& condition) const {
+  [[nodiscard]] ZERO_COLD std::string ranks_that(Condition const& condition) const {
     std::string names;
     for (int peer = 0; peer < peers_->size(); ++peer) {
       if (peer == peers_->rank() || !condition(peer)) continue;

@@ -2,12 +2,12 @@
 /// MPI's calls that return when other ranks make them too, up to a deadline.
 #pragma once
 
+#include "zero/base/clock.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/mpi/library.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <future>
 #include <memory>

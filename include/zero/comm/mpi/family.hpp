@@ -2,6 +2,7 @@
 /// What a group shares with all groups split from it: one lock, one window, one fate.
 #pragma once
 
+#include "zero/base/clock.hpp"
 #include "zero/base/config.hpp"
 #include "zero/comm/mpi/agreement.hpp"
 #include "zero/comm/mpi/blocking.hpp"
@@ -13,7 +14,6 @@
 
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -165,7 +165,7 @@ class Family {
     return record(zero::detail::describe(failure));
   }
   /// An error of MPI's own, found where nothing may be thrown.
-  void record_error(int code, std::string_view during) {
+  ZERO_COLD void record_error(int code, std::string_view during) {
     record("rank " + std::to_string(rank_) + ": MPI reports '" + error_text(code) + "' in " +
            std::string(during));
   }
@@ -217,7 +217,7 @@ class Family {
   }
 
   /// Best effort within the grace; who does not hear of it runs into the deadline.
-  void tell_other_nodes(std::string const& text) {
+  ZERO_COLD void tell_other_nodes(std::string const& text) {
     if (!is_running()) return;
     // MPI may read the text after this object is gone.
     auto* const words = new std::string(text);

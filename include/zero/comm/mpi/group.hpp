@@ -2,6 +2,7 @@
 /// One rank's part in a group: starting collectives, waiting for them, noticing what goes wrong.
 #pragma once
 
+#include "zero/base/clock.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/mpi/blame.hpp"
@@ -18,7 +19,6 @@
 #include "zero/comm/shared/failure.hpp"
 #include "zero/kernel/copy.hpp"
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -348,7 +348,7 @@ class Group final : public Member {
     return result;
   }
   [[nodiscard]] int own_number() const noexcept { return peers_.world_rank(peers_.rank()); }
-  [[nodiscard]] std::string describe_oldest() {
+  [[nodiscard]] ZERO_COLD std::string describe_oldest() {
     return flights_.none() ? "a group"
                            : zero::detail::describe_call(flights_.at(flights_.oldest()).op);
   }

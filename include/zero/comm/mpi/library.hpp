@@ -2,6 +2,7 @@
 /// Talking to the MPI library: its functions, its state, its errors, waiting for it.
 #pragma once
 
+#include "zero/base/clock.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/base/number.hpp"
@@ -20,7 +21,6 @@
 #endif
 #include <mpi.h>
 
-#include <chrono>
 #include <string>
 #include <string_view>
 

@@ -2,10 +2,10 @@
 /// Waiting without spinning.
 #pragma once
 
+#include "zero/base/clock.hpp"
 #include "zero/base/config.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <thread>
 
 namespace zero::inline ZERO_NAMESPACE::detail {

@@ -44,7 +44,24 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 }
 
 /// One collective in words, such as "reduce_scatter of 512 bf16 summed in fp32, bucket 3".
-[[nodiscard]] ZERO_COLD inline std::string describe(Collective const& op) {
+ZERO_APART [[nodiscard]] ZERO_COLD std::string describe(Collective const& op);
+
+/// What distinguishes two calls that `describe` may print alike.
+ZERO_APART [[nodiscard]] char const* difference(Collective const& a, Collective const& b);
+
+[[nodiscard]] inline bool is_aligned(void const* address, std::size_t bytes) noexcept {
+  return reinterpret_cast<std::uintptr_t>(address) % bytes == 0;
+}
+
+/// True if the two buffers share memory in a way the operation's in-place rule does not allow.
+ZERO_APART [[nodiscard]] bool overlaps_badly(Collective const& op, int rank, int size) noexcept;
+
+/// @throws Error (invalid_argument) if this rank alone can tell that the call is wrong
+ZERO_APART void check_arguments(Collective const& op, int rank, int size);
+
+#if ZERO_BODIES
+
+ZERO_BODY std::string describe(Collective const& op) {
   Message const summed{" summed in ", name(op.accumulate)};
   Message const from{" from rank ", op.root};
   Message const bucket{", bucket ", op.bucket};
@@ -59,22 +76,7 @@ namespace zero::inline ZERO_NAMESPACE::detail {
       .text();
 }
 
-/// What distinguishes two calls that `describe` may print alike.
-[[nodiscard]] inline char const* difference(Collective const& a, Collective const& b) {
-  if (a.op != b.op) return "operation";
-  if (a.dtype != b.dtype) return "dtype";
-  if (a.count != b.count) return "count";
-  if (a.bucket != b.bucket) return "bucket";
-  if (a.accumulate != b.accumulate) return "accumulate dtype";
-  return "root";
-}
-
-[[nodiscard]] inline bool is_aligned(void const* address, std::size_t bytes) noexcept {
-  return reinterpret_cast<std::uintptr_t>(address) % bytes == 0;
-}
-
-/// True if the two buffers share memory in a way the operation's in-place rule does not allow.
-[[nodiscard]] inline bool overlaps_badly(Collective const& op, int rank, int size) noexcept {
+ZERO_BODY bool overlaps_badly(Collective const& op, int rank, int size) noexcept {
   auto const send = reinterpret_cast<std::uintptr_t>(op.send);
   auto const recv = reinterpret_cast<std::uintptr_t>(op.recv);
   std::size_t const element = size_of(op.dtype);
@@ -92,8 +94,7 @@ namespace zero::inline ZERO_NAMESPACE::detail {
   return true;
 }
 
-/// @throws Error (invalid_argument) if this rank alone can tell that the call is wrong
-inline void check_arguments(Collective const& op, int rank, int size) {
+ZERO_BODY void check_arguments(Collective const& op, int rank, int size) {
   char const* problem = nullptr;
   bool const sends = op.op != Op::broadcast || rank == op.root;
   if (static_cast<int>(op.op) >= op_count) {
@@ -125,5 +126,16 @@ inline void check_arguments(Collective const& op, int rank, int size) {
        {problem, " (", describe(op), ")"},
        {.rank = rank, .operation = std::string(name(op.op)), .bucket = op.bucket});
 }
+
+ZERO_BODY char const* difference(Collective const& a, Collective const& b) {
+  if (a.op != b.op) return "operation";
+  if (a.dtype != b.dtype) return "dtype";
+  if (a.count != b.count) return "count";
+  if (a.bucket != b.bucket) return "bucket";
+  if (a.accumulate != b.accumulate) return "accumulate dtype";
+  return "root";
+}
+
+#endif  // ZERO_BODIES
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -46,18 +46,26 @@ inline constexpr int close_bucket = -3;
 }
 
 /// A collective in words.
-[[nodiscard]] inline std::string describe_call(Collective const& op) {
+ZERO_APART [[nodiscard]] std::string describe_call(Collective const& op);
+
+ZERO_APART [[nodiscard]] std::string operation_name(Collective const& op);
+
+/// The failure as one sentence that names the ranks, the operation and the bucket.
+ZERO_APART [[nodiscard]] ZERO_COLD std::string describe(Failure const& failure);
+
+#if ZERO_BODIES
+
+ZERO_BODY std::string describe_call(Collective const& op) {
   std::string_view const own = internal_name(op);
   return own.empty() ? describe(op) : std::string(own);
 }
 
-[[nodiscard]] inline std::string operation_name(Collective const& op) {
+ZERO_BODY std::string operation_name(Collective const& op) {
   std::string_view const own = internal_name(op);
   return std::string(own.empty() ? name(op.op) : own);
 }
 
-/// The failure as one sentence that names the ranks, the operation and the bucket.
-[[nodiscard]] ZERO_COLD inline std::string describe(Failure const& failure) {
+ZERO_BODY std::string describe(Failure const& failure) {
   std::string const call = describe_call(failure.call);
   switch (failure.cause) {
     case Failure::Cause::mismatch:
@@ -105,5 +113,7 @@ inline constexpr int close_bucket = -3;
   }
   return Message({"rank ", failure.rank}).text();
 }
+
+#endif  // ZERO_BODIES
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -61,7 +61,24 @@ inline constexpr std::size_t fan_out_bytes = 32 * KiB;
 }
 
 /// Copies `bytes` to the same offset of every rank's receive buffer.
-inline void copy_to_all(
+ZERO_APART void copy_to_all(
+    Buffers const& buffers, std::size_t at, std::byte const* from, std::size_t bytes, bool stream);
+
+/// Carries out elements [begin, begin + length) of one share. The squares that its rank asks for
+/// are added to `op.squares`; `begin` is a multiple of `block` then.
+///
+/// Reads every source once and writes every destination once; sums are added in rank order, so the
+/// result does not depend on how shares are cut or on who works on them.
+ZERO_APART void run_part(Collective const& op,
+                         Buffers const& buffers,
+                         int share,
+                         std::size_t begin,
+                         std::size_t length,
+                         bool stream) noexcept;
+
+#if ZERO_BODIES
+
+ZERO_BODY void copy_to_all(
     Buffers const& buffers, std::size_t at, std::byte const* from, std::size_t bytes, bool stream) {
   for (int rank = 0; rank < buffers.size; ++rank) {
     std::byte* const to = offset(buffers.recv[rank], at);
@@ -74,17 +91,12 @@ inline void copy_to_all(
   }
 }
 
-/// Carries out elements [begin, begin + length) of one share. The squares that its rank asks for
-/// are added to `op.squares`; `begin` is a multiple of `block` then.
-///
-/// Reads every source once and writes every destination once; sums are added in rank order, so the
-/// result does not depend on how shares are cut or on who works on them.
-inline void run_part(Collective const& op,
-                     Buffers const& buffers,
-                     int share,
-                     std::size_t begin,
-                     std::size_t length,
-                     bool stream) noexcept {
+ZERO_BODY void run_part(Collective const& op,
+                        Buffers const& buffers,
+                        int share,
+                        std::size_t begin,
+                        std::size_t length,
+                        bool stream) noexcept {
   std::size_t const element = size_of(op.dtype);
   auto const store = stream ? kernel::Store::streaming : kernel::Store::cached;
   switch (op.op) {
@@ -143,5 +155,7 @@ inline void run_part(Collective const& op,
   }
   if (stream) kernel::publish_streaming_stores();
 }
+
+#endif  // ZERO_BODIES
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/layout/sort_indices.hpp"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -19,16 +19,24 @@ struct SplitChoice {
 
 /// The ranks that chose a color, ordered by key, then by rank.
 /// @param choices  by rank
-[[nodiscard]] inline std::vector<int> split_members(std::vector<SplitChoice> const& choices,
-                                                    int color) {
-  std::vector<int> members;
+ZERO_APART [[nodiscard]] std::vector<int> split_members(std::vector<SplitChoice> const& choices,
+                                                        int color);
+
+#if ZERO_BODIES
+
+ZERO_BODY std::vector<int> split_members(std::vector<SplitChoice> const& choices, int color) {
+  std::vector<std::size_t> ranks;
   for (std::size_t rank = 0; rank < choices.size(); ++rank) {
-    if (choices[rank].color == color) members.push_back(static_cast<int>(rank));
+    if (choices[rank].color == color) ranks.push_back(rank);
   }
-  std::stable_sort(members.begin(), members.end(), [&](int a, int b) {
-    return choices[static_cast<std::size_t>(a)].key < choices[static_cast<std::size_t>(b)].key;
+  sort_indices(ranks, [&](std::size_t a, std::size_t b) {
+    return choices[a].key != choices[b].key ? choices[a].key < choices[b].key : a < b;
   });
+  std::vector<int> members;
+  for (std::size_t const rank : ranks) members.push_back(static_cast<int>(rank));
   return members;
 }
+
+#endif  // ZERO_BODIES
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

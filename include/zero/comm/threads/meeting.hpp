@@ -2,6 +2,7 @@
 /// What threads that meet for collectives know of one another, and how all learn what went wrong.
 #pragma once
 
+#include "zero/base/clock.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/shared/call_checks.hpp"
@@ -10,7 +11,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>

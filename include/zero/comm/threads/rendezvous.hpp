@@ -56,161 +56,188 @@ struct ThreadSlot : MeetingSlot {
 class Rendezvous : public Meeting<Rendezvous, ThreadSlot, ThreadFamily> {
  public:
   /// @param world_ranks  of each rank, its number in the whole family, for messages
-  Rendezvous(std::shared_ptr<ThreadFamily> family, std::vector<int> world_ranks)
-      : Meeting(std::move(family), std::move(world_ranks)),
-        send_(ring_slots * index(size()), nullptr),
-        recv_(ring_slots * index(size()), nullptr),
-        squares_(ring_slots * index(size())),
-        claimed_(ring_slots * index(size()), 0) {}
+  ZERO_APART Rendezvous(std::shared_ptr<ThreadFamily> family, std::vector<int> world_ranks);
 
   /// Posts this rank's part of its next collective and returns the collective's number.
-  std::uint64_t post(int rank, Collective const& op) {
-    Lock lock = take();
-    throw_if_failed(lock, rank, op);
-    std::uint64_t const sequence = posted_by(rank);
-    if (sequence >= ring_slots) finish(lock, rank, sequence - ring_slots, op);
-    ThreadSlot& slot = enter(lock, rank, op);
-    send_[cell(slot, rank)] = op.send;
-    recv_[cell(slot, rank)] = op.recv;
-    squares_[cell(slot, rank)] = {op.squares, op.squares_count};
-    claimed_[cell(slot, rank)] = 0;
-    arrive(lock, rank, slot, op);
-    if (slot.posted == size()) begin(lock, slot, rank);
-    return sequence;
-  }
+  ZERO_APART std::uint64_t post(int rank, Collective const& op);
 
   /// Blocks until a collective that this rank has posted is done.
-  void wait(int rank, std::uint64_t sequence) {
-    Lock lock = take();
-    ThreadSlot& slot = slot_of(sequence);
-    // What is done has its result, whatever went wrong since: ranks that draw the same conclusion
-    // from it, such as an error, must not depend on who is first.
-    if (slot.sequence != sequence || slot.done) return;
-    Collective const op = slot.op;
-    throw_if_failed(lock, rank, op);
-    finish(lock, rank, sequence, op);
-  }
+  ZERO_APART void wait(int rank, std::uint64_t sequence);
 
   /// Withdraws this rank's buffers from a collective that it will not wait for. When this returns,
   /// no thread reads or writes them. Fails the family unless the collective is done.
-  void abandon(int rank, std::uint64_t sequence, bool unwinding) noexcept {
-    Lock lock(family_->mutex);
-    ThreadSlot& slot = slot_of(sequence);
-    if (slot.sequence != sequence || slot.done) return;
-    withdraw(slot, rank, unwinding);
-    while (slot.sequence == sequence && slot.running != 0) changed_.wait(lock);
-  }
+  ZERO_APART void abandon(int rank, std::uint64_t sequence, bool unwinding) noexcept;
 
  private:
   friend Meeting;
 
   /// No thread works on any rank's memory any more.
-  void settle(Lock& lock, int /*rank*/) {
-    while (family_->running != 0) changed_.wait(lock);
-  }
+  ZERO_APART void settle(Lock& lock, int /*rank*/);
 
   [[nodiscard]] std::size_t cell(ThreadSlot const& slot, int rank) const noexcept {
     return number(slot) * index(size()) + index(rank);
   }
 
   /// All ranks have posted: shares may be worked on from now on.
-  void begin(Lock& lock, ThreadSlot& slot, int rank) {
-    for (int share = 0; share < size(); ++share) slot.left += share_length(slot.op, share, size());
-    std::size_t const result_bytes = slot.op.op == Op::reduce_scatter
-                                         ? slot.op.block_bytes()
-                                         : receive_count(slot.op, size()) * size_of(slot.op.dtype);
-    slot.streaming = kernel::is_streaming(kernel::Store::automatic, larger_bytes(slot.op, size()));
-    slot.unclaimed = slot.left;
-    slot.done = slot.left == 0;
-    if (!slot.done && result_bytes * index(size()) <= inline_bytes) work(lock, slot, rank);
-    notify();
-  }
+  ZERO_APART void begin(Lock& lock, ThreadSlot& slot, int rank);
 
   [[nodiscard]] bool workable(ThreadSlot const& slot) const noexcept {
     return slot.unclaimed > 0 && !slot.withdrawn && !family_->failed();
   }
 
   /// Works on a slot until nothing of it is left to take, on this rank's own share first.
-  void work(Lock& lock, ThreadSlot& slot, int rank) {
-    for (int turn = 0; turn < size() && workable(slot);) {
-      if (!work_on_part(lock, slot, (rank + turn) % size())) ++turn;
-    }
-  }
+  ZERO_APART void work(Lock& lock, ThreadSlot& slot, int rank);
 
   /// Takes on one part of a share of a workable slot; false if none is left.
-  bool work_on_part(Lock& lock, ThreadSlot& slot, int share) {
-    std::size_t const length = share_length(slot.op, share, size());
-    std::size_t& claimed = claimed_[cell(slot, share)];
-    if (claimed == length) return false;
-    std::size_t const first = claimed;
-    std::size_t const step = part_bytes(size()) / size_of(slot.op.dtype);
-    std::size_t const count = (std::min)(step, length - first);
-    claimed += count;
-    slot.unclaimed -= count;
-    ++slot.running;
-    ++family_->running;
-    lock.unlock();
-    auto const& [sum, counted] = squares_[cell(slot, share)];
-    ExactSum squares;
-    Collective op = slot.op;
-    op.squares = sum == nullptr ? nullptr : &squares;
-    op.squares_count = counted;
-    run_part(op,
-             {&send_[cell(slot, 0)], &recv_[cell(slot, 0)], size()},
-             share,
-             first,
-             count,
-             slot.streaming);
-    take(lock);
-    if (sum != nullptr) sum->add(squares);
-    --slot.running;
-    --family_->running;
-    slot.left -= count;
-    slot.done = slot.left == 0;
-    if (slot.done || slot.withdrawn) notify();
-    if (family_->failed() && family_->running == 0) notify_family();
-    return true;
-  }
+  ZERO_APART bool work_on_part(Lock& lock, ThreadSlot& slot, int share);
 
   /// Takes on one part of any other collective under way, oldest first, instead of sleeping; false
   /// if there is none. A single part, so that what this rank waits for is not kept waiting.
-  bool work_elsewhere(Lock& lock, int rank) {
-    std::uint64_t const end = posted_by(rank);
-    std::uint64_t const begin = end > ring_slots ? end - ring_slots : 0;
-    for (std::uint64_t sequence = begin; sequence < end; ++sequence) {
-      ThreadSlot& slot = slot_of(sequence);
-      if (slot.sequence != sequence || !workable(slot)) continue;
-      for (int turn = 0; turn < size(); ++turn) {
-        if (work_on_part(lock, slot, (rank + turn) % size())) return true;
-      }
-    }
-    return false;
-  }
+  ZERO_APART bool work_elsewhere(Lock& lock, int rank);
 
   /// Blocks until a collective is done, working on it as soon as all ranks have posted it.
-  void finish(Lock& lock, int rank, std::uint64_t sequence, Collective const& op) {
-    ThreadSlot& slot = slot_of(sequence);
-    auto const limit = deadline();
-    while (slot.sequence == sequence && !slot.done) {
-      throw_if_failed(lock, rank, op);
-      bool const ready = slot.posted == size() && !slot.withdrawn;
-      if (!ready) {
-        if (!work_elsewhere(lock, rank)) sleep(lock, slot, sequence, limit);
-        continue;
-      }
-      work(lock, slot, rank);
-      // What is left now is being finished by peers that hold it already: no deadline applies.
-      if (slot.sequence == sequence && !slot.done && !family_->failed() && !slot.withdrawn &&
-          !work_elsewhere(lock, rank) && !look_for_news(lock)) {
-        changed_.wait(lock);
-      }
-    }
-  }
+  ZERO_APART void finish(Lock& lock, int rank, std::uint64_t sequence, Collective const& op);
 
   std::vector<void const*> send_;     ///< [slot][rank]
   std::vector<void*> recv_;           ///< [slot][rank]
   std::vector<SumSquares> squares_;   ///< [slot][rank]
   std::vector<std::size_t> claimed_;  ///< [slot][share] elements that a thread has taken on
 };
+
+#if ZERO_BODIES
+
+ZERO_BODY Rendezvous::Rendezvous(std::shared_ptr<ThreadFamily> family, std::vector<int> world_ranks)
+    : Meeting(std::move(family), std::move(world_ranks)),
+      send_(ring_slots * index(size()), nullptr),
+      recv_(ring_slots * index(size()), nullptr),
+      squares_(ring_slots * index(size())),
+      claimed_(ring_slots * index(size()), 0) {}
+
+ZERO_BODY std::uint64_t Rendezvous::post(int rank, Collective const& op) {
+  Lock lock = take();
+  throw_if_failed(lock, rank, op);
+  std::uint64_t const sequence = posted_by(rank);
+  if (sequence >= ring_slots) finish(lock, rank, sequence - ring_slots, op);
+  ThreadSlot& slot = enter(lock, rank, op);
+  send_[cell(slot, rank)] = op.send;
+  recv_[cell(slot, rank)] = op.recv;
+  squares_[cell(slot, rank)] = {op.squares, op.squares_count};
+  claimed_[cell(slot, rank)] = 0;
+  arrive(lock, rank, slot, op);
+  if (slot.posted == size()) begin(lock, slot, rank);
+  return sequence;
+}
+
+ZERO_BODY void Rendezvous::wait(int rank, std::uint64_t sequence) {
+  Lock lock = take();
+  ThreadSlot& slot = slot_of(sequence);
+  // What is done has its result, whatever went wrong since: ranks that draw the same conclusion
+  // from it, such as an error, must not depend on who is first.
+  if (slot.sequence != sequence || slot.done) return;
+  Collective const op = slot.op;
+  throw_if_failed(lock, rank, op);
+  finish(lock, rank, sequence, op);
+}
+
+ZERO_BODY void Rendezvous::abandon(int rank, std::uint64_t sequence, bool unwinding) noexcept {
+  Lock lock(family_->mutex);
+  ThreadSlot& slot = slot_of(sequence);
+  if (slot.sequence != sequence || slot.done) return;
+  withdraw(slot, rank, unwinding);
+  while (slot.sequence == sequence && slot.running != 0) changed_.wait(lock);
+}
+
+ZERO_BODY void Rendezvous::settle(Lock& lock, int /*rank*/) {
+  while (family_->running != 0) changed_.wait(lock);
+}
+
+ZERO_BODY void Rendezvous::begin(Lock& lock, ThreadSlot& slot, int rank) {
+  for (int share = 0; share < size(); ++share) slot.left += share_length(slot.op, share, size());
+  std::size_t const result_bytes = slot.op.op == Op::reduce_scatter
+                                       ? slot.op.block_bytes()
+                                       : receive_count(slot.op, size()) * size_of(slot.op.dtype);
+  slot.streaming = kernel::is_streaming(kernel::Store::automatic, larger_bytes(slot.op, size()));
+  slot.unclaimed = slot.left;
+  slot.done = slot.left == 0;
+  if (!slot.done && result_bytes * index(size()) <= inline_bytes) work(lock, slot, rank);
+  notify();
+}
+
+ZERO_BODY void Rendezvous::work(Lock& lock, ThreadSlot& slot, int rank) {
+  for (int turn = 0; turn < size() && workable(slot);) {
+    if (!work_on_part(lock, slot, (rank + turn) % size())) ++turn;
+  }
+}
+
+ZERO_BODY bool Rendezvous::work_on_part(Lock& lock, ThreadSlot& slot, int share) {
+  std::size_t const length = share_length(slot.op, share, size());
+  std::size_t& claimed = claimed_[cell(slot, share)];
+  if (claimed == length) return false;
+  std::size_t const first = claimed;
+  std::size_t const step = part_bytes(size()) / size_of(slot.op.dtype);
+  std::size_t const count = (std::min)(step, length - first);
+  claimed += count;
+  slot.unclaimed -= count;
+  ++slot.running;
+  ++family_->running;
+  lock.unlock();
+  auto const& [sum, counted] = squares_[cell(slot, share)];
+  ExactSum squares;
+  Collective op = slot.op;
+  op.squares = sum == nullptr ? nullptr : &squares;
+  op.squares_count = counted;
+  run_part(op,
+           {&send_[cell(slot, 0)], &recv_[cell(slot, 0)], size()},
+           share,
+           first,
+           count,
+           slot.streaming);
+  take(lock);
+  if (sum != nullptr) sum->add(squares);
+  --slot.running;
+  --family_->running;
+  slot.left -= count;
+  slot.done = slot.left == 0;
+  if (slot.done || slot.withdrawn) notify();
+  if (family_->failed() && family_->running == 0) notify_family();
+  return true;
+}
+
+ZERO_BODY bool Rendezvous::work_elsewhere(Lock& lock, int rank) {
+  std::uint64_t const end = posted_by(rank);
+  std::uint64_t const begin = end > ring_slots ? end - ring_slots : 0;
+  for (std::uint64_t sequence = begin; sequence < end; ++sequence) {
+    ThreadSlot& slot = slot_of(sequence);
+    if (slot.sequence != sequence || !workable(slot)) continue;
+    for (int turn = 0; turn < size(); ++turn) {
+      if (work_on_part(lock, slot, (rank + turn) % size())) return true;
+    }
+  }
+  return false;
+}
+
+ZERO_BODY void Rendezvous::finish(Lock& lock,
+                                  int rank,
+                                  std::uint64_t sequence,
+                                  Collective const& op) {
+  ThreadSlot& slot = slot_of(sequence);
+  auto const limit = deadline();
+  while (slot.sequence == sequence && !slot.done) {
+    throw_if_failed(lock, rank, op);
+    bool const ready = slot.posted == size() && !slot.withdrawn;
+    if (!ready) {
+      if (!work_elsewhere(lock, rank)) sleep(lock, slot, sequence, limit);
+      continue;
+    }
+    work(lock, slot, rank);
+    // What is left now is being finished by peers that hold it already: no deadline applies.
+    if (slot.sequence == sequence && !slot.done && !family_->failed() && !slot.withdrawn &&
+        !work_elsewhere(lock, rank) && !look_for_news(lock)) {
+      changed_.wait(lock);
+    }
+  }
+}
+
+#endif  // ZERO_BODIES
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -20,18 +20,7 @@
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
-[[nodiscard]] ZERO_COLD inline std::uint64_t hash_of(Tensor const& tensor) {
-  Hash hash;
-  hash.add(tensor.name);
-  hash.add(tensor.shape.size());
-  for (std::size_t const extent : tensor.shape) hash.add(extent);
-  hash.add(static_cast<std::uint64_t>(tensor.unit));
-  hash.add(std::bit_cast<std::uint32_t>(tensor.weight_decay));
-  hash.add(std::bit_cast<std::uint32_t>(tensor.learning_rate));
-  hash.add(tensor.frozen ? 1u : 0u);
-  hash.add(tensor.tied_to);
-  return hash.value();
-}
+ZERO_APART [[nodiscard]] ZERO_COLD std::uint64_t hash_of(Tensor const& tensor);
 
 /// A fixed-size record of named values. All ranks fill in the same names in the same order.
 class Fingerprint {
@@ -46,15 +35,7 @@ class Fingerprint {
   }
   /// Shown up to its first 16 bytes; the rest is compared by its hash.
   void add(std::string_view field, std::string_view text) { add({}, field, text); }
-  void add(std::string_view owner, std::string_view field, std::string_view text) {
-    std::array<std::int64_t, 2> words{};
-    std::memcpy(words.data(), text.data(), text.size() < 16 ? text.size() : 16);
-    put(owner, field, Kind::text, words[0], words[1]);
-    if (text.size() <= 16) return;
-    Hash rest;
-    rest.add(text.substr(16));
-    words_[(count_ - 1) * field_words] |= static_cast<std::int64_t>(rest.value() << kind_bits);
-  }
+  ZERO_APART void add(std::string_view owner, std::string_view field, std::string_view text);
   void add_hash(std::string_view field, std::uint64_t hash) {
     put({}, field, Kind::hash, std::bit_cast<std::int64_t>(hash), 0);
   }
@@ -108,38 +89,19 @@ class Fingerprint {
     std::string_view field{};
   };
 
-  ZERO_COLD void put(std::string_view owner,
-                     std::string_view field,
-                     Kind kind,
-                     std::int64_t first,
-                     std::int64_t second) {
-    if (count_ == capacity) {
-      fail(ErrorKind::invalid_argument, "a rule names more fields than a fingerprint holds");
-    }
-    names_[count_] = {owner, field};
-    words_[count_ * field_words] = static_cast<std::int64_t>(kind);
-    words_[count_ * field_words + 1] = first;
-    words_[count_ * field_words + 2] = second;
-    ++count_;
-  }
+  ZERO_APART ZERO_COLD void put(std::string_view owner,
+                                std::string_view field,
+                                Kind kind,
+                                std::int64_t first,
+                                std::int64_t second);
 
-  static Words tensor_hashes(std::vector<Tensor> const& tensors) {
-    Words hashes;
-    for (Tensor const& tensor : tensors) {
-      hashes.push_back(std::bit_cast<std::int64_t>(hash_of(tensor)));
-    }
-    return hashes;
-  }
+  ZERO_APART static Words tensor_hashes(std::vector<Tensor> const& tensors);
 
   /// The first group of `width` words, of the `stride` that each rank gave, in which ranks differ;
   /// `stride` / `width` if there is none.
-  static std::size_t first_difference(Words const& all, std::size_t stride, std::size_t width) {
-    std::size_t first = stride;
-    for (std::size_t i = stride; i < all.size(); ++i) {
-      if (all[i] != all[i % stride] && i % stride < first) first = i % stride;
-    }
-    return first / width;
-  }
+  ZERO_APART static std::size_t first_difference(Words const& all,
+                                                 std::size_t stride,
+                                                 std::size_t width);
 
   /// A record of its own for the tensor whose hashes differ.
   template <class Gather>
@@ -165,58 +127,126 @@ class Fingerprint {
   }
 
   /// A field, and which ranks have which value.
-  [[nodiscard]] ZERO_COLD std::string values(std::size_t field, Words const& all) const {
-    std::size_t const ranks = all.size() / words_.size();
-    auto const value = [&](std::size_t rank) {
-      return &all[rank * words_.size() + field * field_words];
-    };
-    auto const same = [&](std::size_t a, std::size_t b) {
-      return std::memcmp(value(a), value(b), field_words * sizeof(std::int64_t)) == 0;
-    };
-    std::string text;
-    for (std::size_t rank = 0; rank < ranks; ++rank) {
-      bool told = false;
-      for (std::size_t other = 0; other < rank; ++other) told = told || same(other, rank);
-      if (told) continue;
-      text += Message({text.empty() ? "" : "; ", show(value(rank)), " on rank"}).text();
-      for (std::size_t other = rank; other < ranks; ++other) {
-        if (same(other, rank)) text += Message({" ", other}).text();
-      }
-    }
-    return Message({subject_, names_[field].owner, names_[field].field, ": ", text}).text();
-  }
+  ZERO_APART [[nodiscard]] ZERO_COLD std::string values(std::size_t field, Words const& all) const;
 
   /// With as many digits as tell it from its neighbours; nine do for numbers of 32 bits.
-  ZERO_COLD static std::string show(double value) {
-    char letters[32];
-    for (int digits = 9; digits <= 17; digits += 4) {
-      std::snprintf(letters, sizeof(letters), "%.*g", digits, value);
-      if (static_cast<double>(static_cast<float>(value)) == value) break;
-      if (std::strtod(letters, nullptr) == value) break;
-    }
-    return letters;
-  }
-  ZERO_COLD static std::string show(std::int64_t const* words) {
-    char letters[32] = {};
-    switch (kind_of(words[0])) {
-      case Kind::integer: return Message({words[1]}).text();
-      case Kind::real: return show(std::bit_cast<double>(words[1]));
-      case Kind::text:
-        std::memcpy(letters, words + 1, 16);
-        if (auto const rest = std::bit_cast<std::uint64_t>(words[0]) >> kind_bits; rest != 0) {
-          return Message({"'", std::string_view(letters), "...' (hash ", rest, ")"}).text();
-        }
-        return Message({"'", std::string_view(letters), "'"}).text();
-      case Kind::hash: return Message({"hash ", std::bit_cast<std::uint64_t>(words[1])}).text();
-      case Kind::none: break;
-    }
-    return "nothing";
-  }
+  ZERO_APART ZERO_COLD static std::string show(double value);
+  ZERO_APART ZERO_COLD static std::string show(std::int64_t const* words);
 
   std::string subject_{};  ///< whose fields these are, in messages
   std::array<Name, capacity> names_{};
   std::array<std::int64_t, field_words * capacity> words_{};
   std::size_t count_ = 0;
 };
+
+#if ZERO_BODIES
+
+ZERO_BODY std::uint64_t hash_of(Tensor const& tensor) {
+  Hash hash;
+  hash.add(tensor.name);
+  hash.add(tensor.shape.size());
+  for (std::size_t const extent : tensor.shape) hash.add(extent);
+  hash.add(static_cast<std::uint64_t>(tensor.unit));
+  hash.add(std::bit_cast<std::uint32_t>(tensor.weight_decay));
+  hash.add(std::bit_cast<std::uint32_t>(tensor.learning_rate));
+  hash.add(tensor.frozen ? 1u : 0u);
+  hash.add(tensor.tied_to);
+  return hash.value();
+}
+
+ZERO_BODY void Fingerprint::add(std::string_view owner,
+                                std::string_view field,
+                                std::string_view text) {
+  std::array<std::int64_t, 2> words{};
+  std::memcpy(words.data(), text.data(), text.size() < 16 ? text.size() : 16);
+  put(owner, field, Kind::text, words[0], words[1]);
+  if (text.size() <= 16) return;
+  Hash rest;
+  rest.add(text.substr(16));
+  words_[(count_ - 1) * field_words] |= static_cast<std::int64_t>(rest.value() << kind_bits);
+}
+
+ZERO_BODY void Fingerprint::put(std::string_view owner,
+                                std::string_view field,
+                                Kind kind,
+                                std::int64_t first,
+                                std::int64_t second) {
+  if (count_ == capacity) {
+    fail(ErrorKind::invalid_argument, "a rule names more fields than a fingerprint holds");
+  }
+  names_[count_] = {owner, field};
+  words_[count_ * field_words] = static_cast<std::int64_t>(kind);
+  words_[count_ * field_words + 1] = first;
+  words_[count_ * field_words + 2] = second;
+  ++count_;
+}
+
+ZERO_BODY Fingerprint::Words Fingerprint::tensor_hashes(std::vector<Tensor> const& tensors) {
+  Words hashes;
+  for (Tensor const& tensor : tensors) {
+    hashes.push_back(std::bit_cast<std::int64_t>(hash_of(tensor)));
+  }
+  return hashes;
+}
+
+ZERO_BODY std::size_t Fingerprint::first_difference(Words const& all,
+                                                    std::size_t stride,
+                                                    std::size_t width) {
+  std::size_t first = stride;
+  for (std::size_t i = stride; i < all.size(); ++i) {
+    if (all[i] != all[i % stride] && i % stride < first) first = i % stride;
+  }
+  return first / width;
+}
+
+ZERO_BODY std::string Fingerprint::values(std::size_t field, Words const& all) const {
+  std::size_t const ranks = all.size() / words_.size();
+  auto const value = [&](std::size_t rank) {
+    return &all[rank * words_.size() + field * field_words];
+  };
+  auto const same = [&](std::size_t a, std::size_t b) {
+    return std::memcmp(value(a), value(b), field_words * sizeof(std::int64_t)) == 0;
+  };
+  std::string text;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    bool told = false;
+    for (std::size_t other = 0; other < rank; ++other) told = told || same(other, rank);
+    if (told) continue;
+    text += Message({text.empty() ? "" : "; ", show(value(rank)), " on rank"}).text();
+    for (std::size_t other = rank; other < ranks; ++other) {
+      if (same(other, rank)) text += Message({" ", other}).text();
+    }
+  }
+  return Message({subject_, names_[field].owner, names_[field].field, ": ", text}).text();
+}
+
+ZERO_BODY std::string Fingerprint::show(double value) {
+  char letters[32];
+  for (int digits = 9; digits <= 17; digits += 4) {
+    std::snprintf(letters, sizeof(letters), "%.*g", digits, value);
+    if (static_cast<double>(static_cast<float>(value)) == value) break;
+    if (std::strtod(letters, nullptr) == value) break;
+  }
+  return letters;
+}
+
+ZERO_BODY std::string Fingerprint::show(std::int64_t const* words) {
+  char letters[32] = {};
+  switch (kind_of(words[0])) {
+    case Kind::integer: return Message({words[1]}).text();
+    case Kind::real: return show(std::bit_cast<double>(words[1]));
+    case Kind::text:
+      std::memcpy(letters, words + 1, 16);
+      if (auto const rest = std::bit_cast<std::uint64_t>(words[0]) >> kind_bits; rest != 0) {
+        return Message({"'", std::string_view(letters), "...' (hash ", rest, ")"}).text();
+      }
+      return Message({"'", std::string_view(letters), "'"}).text();
+    case Kind::hash: return Message({"hash ", std::bit_cast<std::uint64_t>(words[1])}).text();
+    case Kind::none: break;
+  }
+  return "nothing";
+}
+
+#endif  // ZERO_BODIES
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -86,8 +86,9 @@ template <class Slots>
                                           TensorHashes const& own,
                                           TensorHashes const& next) {
   auto const ranks = static_cast<std::size_t>(parts.comm->size());
-  std::vector<std::int64_t> mine(own.begin(), own.end());
-  mine.insert(mine.end(), next.begin(), next.end());
+  std::vector<std::int64_t> mine;
+  for (std::uint64_t const hash : own) mine.push_back(static_cast<std::int64_t>(hash));
+  for (std::uint64_t const hash : next) mine.push_back(static_cast<std::int64_t>(hash));
   auto const all = gather_words(*parts.comm, parts.arena)(mine.data(), mine.size());
   std::string pairs;
   for (std::size_t t = 0; t < own.size() && pairs.empty(); ++t) {

@@ -27,13 +27,13 @@ class Publish {
   using Parameter = typename Slots::Parameter;
 
   template <class ArenaT>
-  Publish(Communicator& comm,
-          Partition const& partition,
-          ParameterStore<Slots> const& parameters,
-          Staging<Slots> const& staging,
-          StorageElements const& /*elements*/,
-          Prefetch const& /*prefetch*/,
-          ArenaT& arena)
+  ZERO_COLD Publish(Communicator& comm,
+                    Partition const& partition,
+                    ParameterStore<Slots> const& parameters,
+                    Staging<Slots> const& staging,
+                    StorageElements const& /*elements*/,
+                    Prefetch const& /*prefetch*/,
+                    ArenaT& arena)
       : comm_(&comm),
         partition_(&partition),
         parameters_(&parameters),

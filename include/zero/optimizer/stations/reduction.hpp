@@ -37,12 +37,12 @@ class Reduction {
   using Gradient = typename Slots::Gradient;
   using Form = StorageForm;
 
-  Reduction(Communicator& comm,
-            Partition const& partition,
-            GradientStore<Slots>& store,
-            GradientNorm<Slots>& norm,
-            Staging<Slots> staging,
-            Space space)
+  ZERO_COLD Reduction(Communicator& comm,
+                      Partition const& partition,
+                      GradientStore<Slots>& store,
+                      GradientNorm<Slots>& norm,
+                      Staging<Slots> staging,
+                      Space space)
       : comm_(&comm),
         partition_(&partition),
         store_(&store),

@@ -67,7 +67,7 @@ class Arena {
     std::size_t bytes;
   };
 
-  __attribute__((noinline)) void* take_bytes(Role role, std::size_t bytes) {
+  ZERO_COLD void* take_bytes(Role role, std::size_t bytes) {
     blocks_.reserve(blocks_.size() + 1);
     void* const memory = obtain(role, bytes);
     blocks_.push_back({memory, bytes});

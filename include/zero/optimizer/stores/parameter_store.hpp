@@ -25,10 +25,10 @@ class ParameterStore {
   static constexpr Form::Parameters form = Slots::form.parameters;
 
   template <class ArenaT>
-  ParameterStore(std::vector<Tensor> const& tensors,
-                 Partition const& partition,
-                 StorageElements const& elements,
-                 ArenaT& arena)
+  ZERO_COLD ParameterStore(std::vector<Tensor> const& tensors,
+                           Partition const& partition,
+                           StorageElements const& elements,
+                           ArenaT& arena)
       : partition_(&partition),
         lent_(tensors, partition, "parameters", Slots::Memory::borrowed),
         base_(arena.template take<Parameter>(Role::parameters, elements.parameters)),

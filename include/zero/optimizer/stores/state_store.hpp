@@ -25,7 +25,7 @@ class StateStore {
   static constexpr bool shares = Slots::form.update == StorageForm::Update::share;
 
   template <class ArenaT>
-  StateStore(int rank, StorageElements const& elements, ArenaT& arena)
+  ZERO_COLD StateStore(int rank, StorageElements const& elements, ArenaT& arena)
       : rank_(rank), master_(arena.template take<Master>(Role::master, elements.master)) {
     for (auto& state : states_) state = arena.template take<State>(Role::state, elements.state);
   }
