@@ -17,7 +17,9 @@ inline constexpr unsigned team = 8;
 ///
 /// The square of a float is exact in fp64, so that fusing the multiply-add or not makes no
 /// difference to a bit.
-/// @param at  at(i) is x[i], asked for once
+/// @param at     at(i) is x[i], asked for once
+/// @param count  elements of the block
+/// @param lane   this thread's number in the team
 template <class At>
 [[nodiscard]] ZERO_HOST_DEVICE double lane_squares(At const& at,
                                                    std::size_t count,
