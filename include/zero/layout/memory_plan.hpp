@@ -229,10 +229,10 @@ ZERO_BODY StorageElements storage_elements(Partition const& partition,
 
   // The uses of staging never overlap in time: reductions are finished before a step begins.
   std::uint64_t const bucket = partition.largest_bucket();
-  auto const stage_bytes = [&](bool used, std::uint64_t buckets, std::uint64_t width) {
+  auto const stage_bytes = [&](bool used, std::uint64_t buckets, std::uint64_t element) {
     if (!used) return;
     elements.staging_bytes =
-        (std::max)(elements.staging_bytes, checked_mul(checked_mul(bucket, buckets), width));
+        (std::max)(elements.staging_bytes, checked_mul(checked_mul(bucket, buckets), element));
   };
   bool const shown = form.update == Form::Update::whole && form.reduced != Form::Reduced::in_place;
   stage_bytes(
