@@ -248,7 +248,7 @@ struct Library : Calls {
       // Fresh device memory holds anything.
       std::memset(*out, 0xa5, pages);
       ++p.world->live_memory;
-      p.world->allocations.insert(*out);
+      p.world->allocations[*out] = bytes;
     });
   }
   static Status mem_free(void* memory) {

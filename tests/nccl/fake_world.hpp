@@ -174,12 +174,12 @@ class World {
   World& operator=(World const&) = delete;
   /// Frees what a stuck abort has kept from being given back.
   ~World() {
-    for (void* const memory : allocations) std::free(memory);
+    for (auto const& [memory, bytes] : allocations) std::free(memory);
   }
 
   std::mutex mutex;
-  std::set<void*> allocations;
-  std::multiset<void const*> registered;  ///< what kernels on peers may read
+  std::map<void*, std::size_t> allocations;  ///< bytes that were asked for
+  std::multiset<void const*> registered;     ///< what kernels on peers may read
   bool errors_spread = true;  ///< an abort is a remote error for peers, else only silence
   std::atomic<bool> release_aborts{false};
   std::atomic<int> hanging_aborts{0};

@@ -6,6 +6,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -91,6 +92,38 @@ void block(fake::World& world, fake::Stream* stream) {
 void let_go(fake::World& world, fake::Stream* stream) {
   std::lock_guard const lock(world.mutex);
   stream->tasks.front().hangs = false;
+}
+
+/// What a group holds beside a few words for counters, as the fake device has given it out.
+template <class C>
+void check_held(std::size_t staging_bytes) {
+  for (int const ranks : {1, 3}) {
+    fake::World world(ranks, 3);
+    auto const what = errors_of(world, ranks, [&](fake::Process& process, auto* compute) {
+      Options options = fake::quick_options();
+      options.staging_bytes = staging_bytes;
+      C comm({{1}, process.rank, ranks, compute}, options);
+      std::uint64_t const held = comm.held();
+      CHECK(held == C::planned_bytes(options, ranks, 1));
+      all_reduce(comm, 0);
+      CHECK(comm.held() == held);
+      // All ranks have constructed theirs, and none has closed it.
+      {
+        std::lock_guard const lock(world.mutex);
+        auto const of_a_rank = [&](auto const& entry) { return entry.second == held; };
+        CHECK(std::ranges::count_if(world.allocations, of_a_rank) == ranks);
+      }
+      all_reduce(comm, 1);
+      comm.close();
+    });
+    for (std::string const& text : what) CHECK_MESSAGE(text.empty(), text);
+    fake::check_clean(world);
+  }
+}
+
+TEST_CASE("Nccl: what a group holds is what was planned, and what the device has given out") {
+  check_held<fake::Nccl<>>(777'216);
+  check_held<fake::Nccl<zero::nccl::Native>>(777'216);
 }
 
 TEST_CASE("Nccl: memory in use when it is given back keeps its registration until the group ends") {
