@@ -214,6 +214,34 @@ TEST_CASE("cuda: a captured step reads the learning rate of each launch") {
   CHECK(results[0][2] != results[0][3]);
 }
 
+TEST_CASE("cuda: a first step is not captured before ranks have compared what they start from") {
+  Streams const streams(1);
+  auto group = InProcessCuda::group(streams.spaces);
+  zero::space::Cuda const space = group[0].space();
+  zero::ShardedOptimizer optimizer{group[0],
+                                   {{.name = "w", .shape = {fed_count}}},
+                                   zero::Owned{zero::device::MallocAllocator(space.device())}};
+  optimizer.adopt_parameters();
+  for (bool const compared : {false, true}) {
+    if (compared) optimizer.check_parameters();
+    cudaGraph_t graph = nullptr;
+    check(cudaStreamBeginCapture(space.stream(), cudaStreamCaptureModeGlobal),
+          "cudaStreamBeginCapture");
+    std::string message;
+    try {
+      optimizer.enqueue_step();
+    } catch (zero::Error const& error) {
+      CHECK(error.kind() == zero::ErrorKind::invalid_argument);
+      message = error.message();
+    }
+    check(cudaStreamEndCapture(space.stream(), &graph), "cudaStreamEndCapture");
+    check(cudaGraphDestroy(graph), "cudaGraphDestroy");
+    CHECK(message == std::string(compared ? ""
+                                          : "ranks cannot compare what they start from while a "
+                                            "step is captured; call check_parameters() before"));
+  }
+}
+
 using Spaces = std::vector<zero::space::Cuda>;
 
 /// What is enqueued to `second` from here on comes after what is in `first`.
