@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <thread>
 #include <vector>
@@ -28,8 +29,11 @@ static_assert(zero::ProgressingCommunicator<zero::Counting<Comm>>);
 
 TEST_CASE("construction refuses what cannot work") {
   CHECK(error_of([] { Comm comm(MPI_COMM_NULL); }).find("MPI_COMM_NULL") != std::string::npos);
-  CHECK(error_of([] { Comm comm(MPI_COMM_WORLD, {.deadline_s = 0}); }).find("deadline") !=
-        std::string::npos);
+  using Limits = std::numeric_limits<double>;
+  for (double const bad : {Limits::quiet_NaN(), Limits::infinity(), -1., 0., 1e9}) {
+    CHECK(error_of([=] { Comm comm(MPI_COMM_WORLD, {.deadline_s = bad}); }).find("deadline") !=
+          std::string::npos);
+  }
   CHECK(error_of([] { Comm comm(MPI_COMM_WORLD, {.message_bytes = 7}); }).find("message_bytes") !=
         std::string::npos);
 }
