@@ -1,0 +1,201 @@
+/// @file
+/// What a rank sees of the library against what the reference says, whatever the policies.
+#pragma once
+
+#include "any_communicator.hpp"
+#include "case.hpp"
+#include "equivalence/comparison.hpp"
+#include "memory.hpp"
+#include "reference.hpp"
+#include "zero/comm/decorators/counting.hpp"
+#include "zero/zero.hpp"
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace differential {
+
+/// What is not as expected.
+struct Difference : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+inline std::vector<zero::Tensor> described(Case const& test) {
+  std::vector<zero::Tensor> tensors;
+  auto const name_of = [&](std::size_t t) { return "t" + std::to_string(test.tensors[t].id); };
+  for (std::size_t t = 0; t < test.tensors.size(); ++t) {
+    TensorCase const& tensor = test.tensors[t];
+    tensors.push_back({.name = name_of(t),
+                       .shape = tensor.shape,
+                       .unit = tensor.unit,
+                       .weight_decay = tensor.weight_decay,
+                       .learning_rate = tensor.learning_rate,
+                       .frozen = tensor.frozen,
+                       .tied_to = tensor.tied ? name_of(*tensor.tied) : ""});
+  }
+  return tensors;
+}
+
+/// Equal bits, or no numbers both: which bits a NaN has is nobody's promise.
+template <class T>
+bool same(T a, T b) {
+  using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+  return std::bit_cast<Bits>(a) == std::bit_cast<Bits>(b) || (std::isnan(a) && std::isnan(b));
+}
+
+/// What a rank compares, whatever the policies.
+class Rank {
+ protected:
+  Rank(AnyCommunicator& comm, Case const& test, std::vector<ExpectedStep> const& expected)
+      : test_(test),
+        expected_(expected),
+        comm_(comm),
+        counted_(comm),
+        meter_{.margin = Dice(test.seed, 'm').pick<std::size_t>({0, 256})},
+        tensors_(described(test)) {}
+
+  [[nodiscard]] std::string where() const {
+    return "rank " + std::to_string(comm_.rank()) + ", step " + std::to_string(step_) + ": ";
+  }
+  void require(bool holds, char const* what) const {
+    if (!holds) throw Difference(where() + what);
+  }
+  template <class Number>
+  void require_same(Number found, Number wanted, char const* what) const {
+    if (same(found, wanted)) return;
+    std::ostringstream text;
+    text.precision(17);
+    text << where() << what << " is " << found << ", not " << wanted;
+    throw Difference(text.str());
+  }
+  /// Elements of a tensor from `first` on against the whole tensor.
+  template <class E>
+  void compare(std::span<E const> found,
+               std::vector<float> const& wanted,
+               std::size_t first,
+               std::size_t t,
+               char const* what) const {
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      float const value = static_cast<float>(found[i]);
+      if (same(value, wanted[first + i])) continue;
+      std::ostringstream text;
+      text.precision(9);
+      text << where() << what << " of tensor " << t << ", element " << first + i << ": " << value
+           << ", not " << wanted[first + i];
+      throw Difference(text.str());
+    }
+  }
+  template <class E>
+  void compare_parameters(std::span<E const> found,
+                          Model const& model,
+                          std::size_t t,
+                          char const* what) const {
+    require(found.size() == test_.tensors[t].count, "parameters of another size");
+    compare(found, model.parameters[test_.storage(t)], 0, t, what);
+  }
+  /// Adds a micro-batch's gradients as a backward pass does.
+  template <class Wire>
+  void add(std::span<Wire> sums, int micro, std::size_t t, int use, float loss_scale) const {
+    Gradient const gradient(test_, plan_, micro, comm_.rank(), t, use);
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      float const brought = gradient(i) * loss_scale;
+      sums[i] = Wire(static_cast<float>(sums[i]) + brought);
+    }
+  }
+
+  [[nodiscard]] std::vector<float> values(std::size_t t,
+                                          std::size_t first,
+                                          std::size_t count) const {
+    std::vector<float> result;
+    for (std::size_t i = 0; i < count; ++i) result.push_back(value(test_, step_, t, first + i));
+    return result;
+  }
+  [[nodiscard]] zero::StepOptions options(float const& rate) const {
+    zero::StepOptions result{
+        .non_finite = plan_.skips ? zero::NonFinite::skip : zero::NonFinite::fail,
+        .overlap_publish = plan_.overlaps};
+    if (plan_.learning_rate && plan_.rate_by_address) result.learning_rate_address = &rate;
+    if (plan_.learning_rate && !plan_.rate_by_address) result.learning_rate = rate;
+    result.max_norm = plan_.max_norm;
+    return result;
+  }
+
+  using Outcome = std::optional<zero::StepReport>;
+  /// Nothing for an error in the data; no other is expected.
+  Outcome take(zero::StepResult const& result) const {
+    if (result) return result.report();
+    require(result.error()->kind() == zero::ErrorKind::data, result.error()->what());
+    return {};
+  }
+  Outcome attempt(std::function<zero::StepReport()> const& ask) const {
+    try {
+      return ask();
+    } catch (zero::Error const& error) {
+      if (error.kind() != zero::ErrorKind::data) throw;
+      return {};
+    }
+  }
+  void check(Outcome const& found, ExpectedStep const& expected) const {
+    require(expected.fails == !found, expected.fails ? "no failure" : "an unexpected failure");
+    if (!found) return;
+    require(found->skipped == expected.report.skipped, "skipped, or not");
+    require(found->step == expected.report.step, "another number of steps");
+    require_same(found->grad_norm, expected.report.grad_norm, "grad_norm");
+    require_same(found->weight, expected.report.weight, "weight");
+    require_same(found->loss_scale, expected.report.loss_scale, "loss scale of the report");
+    if (found->skipped) return;
+    require_same(found->clip_coefficient, expected.report.clip_coefficient, "clip_coefficient");
+  }
+
+  /// Sent as planned? Gathers are planned for passes in their usual order.
+  void check_traffic(zero::Plan const& plan, ExpectedStep const& expected) const {
+    if (test_.policies.gathers() && !regular(test_)) return;
+    zero::TrafficCounts const& counts = counted_.counts();
+    std::uint64_t const published = expected.updates ? plan.traffic.publish : 0;
+    std::uint64_t const unpublished = expected.updates ? 0 : plan.sent.publish;
+    require(counts.bucket_of(zero::Op::reduce_scatter).elements == plan.traffic.reduce,
+            "reductions are not as planned");
+    require(counts.bucket_of(zero::Op::all_gather).elements == published + plan.traffic.gather,
+            "gathers are not as planned");
+    require(counts.bucket_total().bytes == plan.sent.total() - unpublished,
+            "bytes are not as planned");
+    std::uint64_t const exchanges = compares_ && test_.ranks > 1 ? 2 : 1;
+    require(counts.control_total().calls == exchanges, "another number of exchanges");
+  }
+  void check_memory(zero::MemoryBytes const& held, zero::MemoryBytes const& planned) {
+    require(held == planned, "holds something else than planned");
+    require(held.total() == meter_.live, "holds something else than it allocated");
+    if (step_ == 0) allocations_ = meter_.calls;
+    require(meter_.calls == allocations_, "allocates after the first step");
+    require(meter_.intact(), "wrote outside its memory");
+  }
+  /// Does every trained element have so many owners? Collective.
+  void check_owners(toy::Owners const& owners) {
+    std::int64_t const wanted = test_.policies.stage == Stage::replicated ? test_.ranks : 1;
+    require(toy::covered(comm_, zero::HostAllocator{}, owners, wanted), "how many own an element");
+  }
+
+  Case const& test_;
+  std::vector<ExpectedStep> const& expected_;
+  AnyCommunicator& comm_;
+  zero::Counting<AnyCommunicator> counted_;
+  Meter meter_;
+  std::vector<zero::Tensor> tensors_;
+  std::size_t allocations_ = 0;
+  StepPlan plan_{};
+  int step_ = 0;
+  /// Will the next step compare what ranks start from? Values that were streamed have been.
+  bool compares_ = !test_.policies.gathers();
+};
+
+}  // namespace differential
