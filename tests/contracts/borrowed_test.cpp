@@ -18,7 +18,6 @@ namespace {
 using contracts::Borrower;
 using contracts::LentMemory;
 using zero::Op;
-using Comm = contracts::RecordedInProcess;
 using Fp32G = Borrower<zero::stage::PosG, zero::Fp32>;
 using Bf16G = Borrower<zero::stage::PosG, zero::Mixed<zero::bf16>>;
 using Fp32Replicated = Borrower<zero::stage::Replicated, zero::Fp32>;
@@ -31,7 +30,8 @@ std::vector<std::byte> train(std::size_t bucket, bool flat, bool at_end, bool mo
   using Wire = typename O::Wire;
   std::vector<std::byte> result;
   zero::run_ranks(3, [&](zero::InProcess& inner) {
-    Comm comm{inner};
+    contracts::Watched watched{inner};
+    auto& comm = watched.comm;
     O optimizer{comm, toy::model(), zero::Bucket{bucket}};
     auto const& tensors = optimizer.tensors();
     auto parameters = std::make_unique<LentMemory<Parameter>>(tensors, flat, at_end);
@@ -102,7 +102,8 @@ template <class O>
 Addresses addresses(std::vector<zero::Tensor> const& tensors, std::size_t bucket, bool flat) {
   Addresses result;
   zero::run_ranks(2, [&](zero::InProcess& inner) {
-    Comm comm{inner};
+    contracts::Watched watched{inner};
+    auto& comm = watched.comm;
     O optimizer{comm, tensors, zero::Bucket{bucket}};
     LentMemory<typename O::Parameter> const parameters(tensors, flat, true);
     LentMemory<typename O::Wire> const gradients(tensors, flat, true);

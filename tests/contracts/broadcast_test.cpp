@@ -1,5 +1,6 @@
 /// Ranks that start from different values take one rank's.
 #include "contracts/loop.hpp"
+#include "contracts/recording.hpp"
 #include "trapped_space.hpp"
 #include "zero/zero.hpp"
 
@@ -146,7 +147,7 @@ TEST_CASE("a root is a rank of the group that the optimizer is over") {
       check_group<zero::stage::PosG, Bf16>(group, root, mutex);
       check_group<zero::stage::PosGP, Bf16>(group, root, mutex);
     }
-    zero::ShardedOptimizer<InProcess, Bf16, zero::stage::PosG> optimizer{group, toy::model()};
+    zero::ShardedOptimizer<InProcess, zero::stage::PosG, Bf16> optimizer{group, toy::model()};
     for (int const nobody : {-1, group.size()}) {
       std::string const message =
           "there is no rank " + std::to_string(nobody) + " to broadcast from; ranks are [0, ";
@@ -179,8 +180,10 @@ std::uint64_t elements() {
 template <class Stage>
 void check_traffic() {
   zero::run_ranks(3, [](InProcess& inner) {
-    zero::Counting<InProcess> comm{inner};
-    zero::ShardedOptimizer optimizer{comm, toy::model(), Stage{}, zero::Bucket{4096}};
+    contracts::Watched watched{inner};
+    auto& comm = watched.counted;
+    contracts::WatchedOptimizer<Stage, Bf16> optimizer{
+        watched.comm, toy::model(), zero::Bucket{4096}};
     comm.reset();
     optimizer.broadcast_parameters(values_of<float>(optimizer, 0), 2);
     CHECK(comm.counts().control_total().elements == elements());
@@ -211,7 +214,7 @@ void check_on_devices(trapped::Collectives when) {
   zero::run_ranks(3, [&](InProcess& inner) {
     trapped::Device device{};
     trapped::Communicator comm(inner, device, when);
-    using Optimizer = zero::ShardedOptimizer<trapped::Communicator, Memory, Bf16, Stage>;
+    using Optimizer = zero::ShardedOptimizer<trapped::Communicator, Stage, Bf16, Memory>;
     auto const bits = [&](Optimizer& optimizer) {
       optimizer.check_parameters();
       Bits result;

@@ -1,6 +1,6 @@
 /// What a device trainer is promised: nothing waits but what says so, failures are not lost,
 /// skipped steps change nothing, and memory is the space's alone.
-#include "equivalence/toy_model.hpp"
+#include "contracts/loop.hpp"
 #include "trapped_space.hpp"
 #include "zero/zero.hpp"
 
@@ -86,8 +86,10 @@ void on_ranks(Body const& body) {
   CHECK(complaints == "");
 }
 
-using Plain = zero::ShardedOptimizer<trapped::Communicator, zero::stage::PosG, Owned>;
-using Scaled = zero::ShardedOptimizer<trapped::Communicator, zero::stage::PosGP, Fp16, Owned>;
+template <class Stage, class Precision>
+using Optimizer = zero::ShardedOptimizer<trapped::Communicator, Stage, Precision, Owned>;
+using Plain = Optimizer<zero::stage::PosG, zero::Fp32>;
+using Scaled = Optimizer<zero::stage::PosGP, Fp16>;
 
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
@@ -140,8 +142,8 @@ TEST_CASE("a device's values pass in large pieces, each of which the host waits 
     constexpr std::size_t count = 900'000;
     trapped::Device device;
     trapped::Communicator comm(inner, device, trapped::Collectives::late);
-    zero::ShardedOptimizer optimizer{
-        comm, {{.name = "w", .shape = {count}}}, zero::stage::PosGP{}, Owned{{&device}}};
+    Optimizer<zero::stage::PosGP, zero::Fp32> optimizer{
+        comm, {{.name = "w", .shape = {count}}}, Owned{{&device}}};
     std::size_t asked = 0;
     std::size_t smallest = count;
     optimizer.load_parameters([&](zero::Tensor const&, std::size_t first, std::span<float> out) {
@@ -288,8 +290,8 @@ TEST_CASE("step() and grad_norm() on a device fail as on the host") {
 
 TEST_CASE("enqueue_step over host memory is a step whose report comes later") {
   on_ranks([](zero::InProcess& comm, auto const& expect) {
-    zero::ShardedOptimizer now{comm, toy::model()};
-    zero::ShardedOptimizer later{comm, toy::model()};
+    contracts::Optimizer<zero::stage::PosG, zero::Fp32> now{comm, toy::model()};
+    contracts::Optimizer<zero::stage::PosG, zero::Fp32> later{comm, toy::model()};
     now.adopt_parameters();
     later.adopt_parameters();
     for (int step = 0; step < 3; ++step) {

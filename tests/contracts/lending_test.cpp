@@ -17,14 +17,13 @@ namespace {
 
 using contracts::Borrower;
 using contracts::LentMemory;
-using Comm = contracts::RecordedInProcess;
 using Fp32G = Borrower<zero::stage::PosG, zero::Fp32>;
 using Bf16G = Borrower<zero::stage::PosG, zero::Mixed<zero::bf16>>;
 
 /// One rank, whose memory can be lent wrongly.
 struct Lender {
   std::vector<zero::InProcess> handles = zero::InProcess::group(1);
-  Comm comm{handles[0]};
+  contracts::Watched watched{handles[0]};
   std::vector<zero::Tensor> tensors = {
       {.name = "a", .shape = {40}},
       {.name = "b", .shape = {50}},
@@ -32,7 +31,7 @@ struct Lender {
       {.name = "none", .shape = {0}},
       {.name = "again", .shape = {40}, .unit = 1, .tied_to = "a"},
   };
-  Bf16G optimizer{comm, tensors};
+  Bf16G optimizer{watched.comm, tensors};
   std::vector<zero::bf16> parameters = std::vector<zero::bf16>(1000);
   std::vector<zero::bf16> gradients = std::vector<zero::bf16>(1000);
   std::vector<std::span<zero::bf16>> p = split(parameters);
@@ -199,7 +198,8 @@ TEST_CASE("nothing works before memory is lent, nor after a binding that was ref
 
 TEST_CASE("memory cannot be exchanged while gradients are being reduced") {
   zero::run_ranks(2, [&](zero::InProcess& inner) {
-    Comm comm{inner};
+    contracts::Watched watched{inner};
+    auto& comm = watched.comm;
     auto const tensors = contracts::even_model();
     // Whether or not a bucket has travelled, is travelling or waits for others.
     for (std::size_t const bytes : {std::size_t{1}, std::size_t{12288}, 25 * zero::MiB}) {
@@ -235,7 +235,8 @@ TEST_CASE("memory cannot be exchanged while gradients are being reduced") {
 
 TEST_CASE("what is under way in lent memory has arrived before other memory takes its place") {
   zero::run_ranks(2, [&](zero::InProcess& inner) {
-    Comm comm{inner};
+    contracts::Watched watched{inner};
+    auto& comm = watched.comm;
     auto const tensors = contracts::even_model();
     Fp32G optimizer{comm, tensors, zero::Bucket{12288}};
     LentMemory<float> const parameters(tensors, true, true);

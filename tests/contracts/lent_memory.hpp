@@ -13,10 +13,8 @@
 
 namespace contracts {
 
-using RecordedInProcess = Recording<zero::InProcess>;
-
-template <class... Policies>
-using Borrower = zero::ShardedOptimizer<RecordedInProcess, zero::Borrowed<>, Policies...>;
+template <class Stage, class Precision>
+using Borrower = WatchedOptimizer<Stage, Precision, zero::Borrowed<>>;
 
 [[nodiscard]] inline std::size_t lent_count(zero::Tensor const& tensor) {
   return tensor.tied_to.empty() ? zero::element_count(tensor) : 0;

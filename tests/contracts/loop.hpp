@@ -8,12 +8,18 @@
 #include <cstddef>
 #include <cstring>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 namespace contracts {
 
 using toy::load;
+
+/// Named by a stage, a precision and whatever else is not the default, in this order: tests that
+/// say the same in the same way share a type, and types are most of what there is to compile.
+template <class... Policies>
+using Optimizer = zero::ShardedOptimizer<zero::InProcess, Policies...>;
 
 /// Calls `use(t, i)` for every tensor t of a unit, the unit's i-th.
 template <class Optimizer, class Use>

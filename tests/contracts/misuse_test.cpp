@@ -1,5 +1,6 @@
 /// Wrong calls end in words; calls in an unusual order do not end at all.
 #include "contracts/loop.hpp"
+#include "contracts/recording.hpp"
 #include "zero/zero.hpp"
 
 #include <doctest/doctest.h>
@@ -24,8 +25,7 @@ namespace {
 using zero::ErrorKind;
 using Bf16 = zero::Mixed<zero::bf16>;
 
-template <class... Policies>
-using Optimizer = zero::ShardedOptimizer<zero::InProcess, Policies...>;
+using contracts::Optimizer;
 
 using Pos = Optimizer<zero::stage::Pos, zero::Fp32>;
 using PosG = Optimizer<zero::stage::PosG, zero::Fp32>;
@@ -281,10 +281,12 @@ TEST_CASE("a negative prefetch depth") {
 TEST_CASE("a loss scale out of range is refused before a word is said to other ranks") {
   using Fp16 = zero::Mixed<zero::fp16>;
   zero::run_ranks(2, [](zero::InProcess& inner) {
-    zero::Counting<zero::InProcess> comm(inner);
+    contracts::Watched watched{inner};
+    auto& comm = watched.counted;
     auto const refused = [&](zero::LossScaleOptions const& options) {
       return refusal([&] {
-        zero::ShardedOptimizer optimizer{comm, small_model(), Fp16{.loss_scale = options}};
+        contracts::WatchedOptimizer<zero::stage::PosGP, Fp16> optimizer{
+            watched.comm, small_model(), Fp16{.loss_scale = options}};
       });
     };
     CHECK(refused({.initial = 0.5f}).starts_with("the loss scale's initial value must be"));
@@ -297,7 +299,8 @@ TEST_CASE("a loss scale out of range is refused before a word is said to other r
     CHECK(comm.counts().control_total() == zero::Traffic{});
     CHECK(refused({}) == "");
     // What no loss scale is made of is not looked at.
-    zero::ShardedOptimizer unscaled{comm, small_model(), Bf16{.loss_scale = {.backoff = 2.f}}};
+    contracts::WatchedOptimizer<zero::stage::PosG, Bf16> unscaled{
+        watched.comm, small_model(), Bf16{.loss_scale = {.backoff = 2.f}}};
     unscaled.adopt_parameters();
     CHECK(unscaled.step().step == 1);
   });

@@ -25,14 +25,14 @@ constexpr float inf = std::bit_cast<float>(std::uint32_t{0x7f800000});
 using Fp16 = zero::Mixed<zero::fp16>;
 
 /// One rank, one tensor.
-template <class... Policies>
+template <class Policy = zero::Fp32>
 struct Alone {
-  explicit Alone(zero::Tensor const& tensor, Policies const&... policies)
-      : optimizer(handle, {tensor}, policies...) {
+  explicit Alone(zero::Tensor const& tensor, Policy const& policy = {})
+      : optimizer(handle, {tensor}, policy) {
     contracts::load(optimizer);
   }
   zero::InProcess handle = std::move(zero::InProcess::group(1)[0]);
-  zero::ShardedOptimizer<zero::InProcess, Policies...> optimizer;
+  contracts::Optimizer<zero::stage::PosG, Policy> optimizer;
 };
 
 zero::Tensor const sound{.name = "w", .shape = {700}};
@@ -202,7 +202,7 @@ TEST_CASE("a learning rate that makes no sense where it lies fails the step on a
         std::vector<long> steps(2);
         zero::run_ranks(2, [&](zero::InProcess& comm) {
           auto const rank = static_cast<std::size_t>(comm.rank());
-          zero::ShardedOptimizer optimizer{comm, {sound}};
+          contracts::Optimizer<zero::stage::PosG, zero::Fp32> optimizer{comm, {sound}};
           contracts::load(optimizer);
           float rate = alone && rank == 0 ? 0.5f : bad;
           for (int i = 0; i < 2; ++i) {

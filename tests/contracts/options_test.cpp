@@ -31,7 +31,7 @@ struct OnHost {
   }
   void write_rate(float value) { rate[0] = value; }
   std::vector<float> rate{0.f};
-  zero::ShardedOptimizer<zero::InProcess> optimizer;
+  contracts::Optimizer<zero::stage::PosG, zero::Fp32> optimizer;
 };
 
 /// The same over memory that the host cannot reach.
@@ -50,7 +50,7 @@ struct OnDevice {
   trapped::Device device{};
   std::span<float> rate{static_cast<float*>(device.allocate(sizeof(float), 64)), 1};
   trapped::Communicator comm;
-  zero::ShardedOptimizer<trapped::Communicator, Owned> optimizer;
+  zero::ShardedOptimizer<trapped::Communicator, zero::stage::PosG, zero::Fp32, Owned> optimizer;
 };
 
 template <class Trainer>
@@ -268,10 +268,8 @@ std::vector<std::byte> train_lent(bool forgets, bool norm) {
     constexpr std::size_t count = 3000;
     std::vector<bf16> parameters(count, bf16(0.25f));
     std::vector<bf16> gradients(count);
-    zero::ShardedOptimizer optimizer{comm,
-                                     std::vector<zero::Tensor>{{.name = "w", .shape = {count}}},
-                                     zero::Mixed<bf16>{},
-                                     zero::Borrowed<>{}};
+    contracts::Optimizer<zero::stage::PosG, zero::Mixed<bf16>, zero::Borrowed<>> optimizer{
+        comm, {{.name = "w", .shape = {count}}}};
     optimizer.bind(std::span(parameters), std::span(gradients));
     bool const late = forgets && comm.rank() == 1;
     if (!late) optimizer.adopt_parameters();
@@ -307,7 +305,7 @@ template <class Stage>
 std::vector<std::byte> train_schedule(bool address, bool norm) {
   std::vector<std::byte> bits;
   on_ranks([&](zero::InProcess& comm, auto const& expect) {
-    zero::ShardedOptimizer optimizer{comm, toy::model(), Stage{}, zero::AdamW{.lr = 77.f}};
+    contracts::Optimizer<Stage, zero::Fp32> optimizer{comm, toy::model(), zero::AdamW{.lr = 77.f}};
     contracts::load(optimizer);
     float rate = 0.f;
     for (float const now : {0.1f, 0.02f, 0.f, 3e-4f}) {

@@ -34,8 +34,7 @@ std::vector<std::byte> train(int ranks, std::size_t bucket, Ask... ask) {
   std::vector<std::byte> result;
   std::mutex mutex;
   zero::run_ranks(ranks, [&](zero::InProcess& comm) {
-    zero::ShardedOptimizer optimizer{
-        comm, model(), Stage{}, Precision{}, zero::AdamW{}, zero::Bucket{bucket}};
+    contracts::Optimizer<Stage, Precision> optimizer{comm, model(), zero::Bucket{bucket}};
     contracts::load(optimizer);
     std::vector<std::byte> mine;
     for (int step = 0; step < 3; ++step) {
@@ -84,7 +83,7 @@ TEST_CASE("overwritten gradients give the bits of gradients that are added to ze
 template <class Precision, class Stage>
 std::string found(Stage /*stage*/, std::size_t missed) {
   auto handles = zero::InProcess::group(1);
-  zero::ShardedOptimizer optimizer{handles[0], model(), Stage{}, Precision{}};
+  contracts::Optimizer<Stage, Precision> optimizer{handles[0], model()};
   contracts::load(optimizer);
   auto gradients = optimizer.gradients(1, zero::Overwrite{.checked = true});
   std::size_t at = 0;
@@ -113,8 +112,8 @@ TEST_CASE("checked: an element that was never written is named") {
 
 TEST_CASE("memory of one unit's own is not zeroed for who overwrites it") {
   auto handles = zero::InProcess::group(1);
-  zero::ShardedOptimizer optimizer{
-      handles[0], std::vector<zero::Tensor>{{.name = "c", .shape = {700}}}, zero::stage::PosG{}};
+  contracts::Optimizer<zero::stage::PosG, zero::Fp32> optimizer{handles[0],
+                                                                {{.name = "c", .shape = {700}}}};
   optimizer.load_parameters([](zero::Tensor const&, std::size_t, std::span<float> out) {
     for (float& x : out) x = 1.f;
   });

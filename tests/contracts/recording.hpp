@@ -1,8 +1,8 @@
 /// @file
-/// A communicator that remembers what went through it.
+/// Communicators that can be asked what went through them.
 #pragma once
 
-#include "zero/concepts/communicator.hpp"
+#include "zero/zero.hpp"
 
 #include <cstddef>
 #include <vector>
@@ -40,5 +40,23 @@ class Recording {
   std::vector<zero::Collective> calls_;
   int under_way_ = 0;
 };
+
+/// All of the library's decorators over a rank's thread, and the recording: every contract test
+/// that asks a communicator something asks this one, so that one type of each optimizer serves them
+/// all.
+struct Watched {
+  explicit Watched(zero::InProcess& inner)
+      : checked(inner), traced(checked), counted(traced), comm(counted) {}
+  Watched(Watched const&) = delete;
+  Watched& operator=(Watched const&) = delete;
+
+  zero::Checked<zero::InProcess> checked;
+  zero::Traced<zero::Checked<zero::InProcess>> traced;
+  zero::Counting<zero::Traced<zero::Checked<zero::InProcess>>> counted;
+  Recording<zero::Counting<zero::Traced<zero::Checked<zero::InProcess>>>> comm;
+};
+
+template <class... Policies>
+using WatchedOptimizer = zero::ShardedOptimizer<decltype(Watched::comm), Policies...>;
 
 }  // namespace contracts

@@ -1,3 +1,4 @@
+#include "contracts/loop.hpp"
 #include "equivalence/lent_memory.hpp"
 #include "equivalence/toy_model.hpp"
 #include "trapped_space.hpp"
@@ -13,6 +14,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -74,11 +76,18 @@ void resume(Optimizer& optimizer, Saved const& saved) {
   optimizer.restore(saved.counters);
 }
 
-template <class S, class P, class R>
+template <class StageT, class PrecisionT, class RuleT = zero::AdamW>
 struct Setup {
-  using Stage = S;
-  P precision{};
-  R rule{};
+  /// The default rule is not named, as in other tests.
+  template <class C, class... Memory>
+  using Optimizer =
+      std::conditional_t<std::is_same_v<RuleT, zero::AdamW>,
+                         zero::ShardedOptimizer<C, StageT, PrecisionT, Memory...>,
+                         zero::ShardedOptimizer<C, StageT, PrecisionT, RuleT, Memory...>>;
+  using Stage = StageT;
+  using Precision = PrecisionT;
+  Precision precision{};
+  RuleT rule{};
 };
 
 /// Steps [first, last) on so many ranks, in the space and memory that `attach` gives an optimizer.
@@ -107,10 +116,8 @@ void train(Optimizer& optimizer, Space const& space, toy::Run const& run, long f
 enum class Where : int { host, lent, device };
 
 /// Trains steps [first, first + run.steps), from the saved run if there is one.
-template <class S>
-Saved run_steps(S const& setup, toy::Run const& run, Where where, long first, Saved const* from) {
-  using Stage = typename S::Stage;
-  using Precision = decltype(setup.precision);
+template <Where where, class S>
+Saved run_steps(S const& setup, toy::Run const& run, long first, Saved const* from) {
   Saved saved;
   std::mutex mutex;
   zero::run_ranks(run.ranks, [&](zero::InProcess& inner) {
@@ -127,34 +134,25 @@ Saved run_steps(S const& setup, toy::Run const& run, Where where, long first, Sa
       save(optimizer, saved, mutex, inner.rank());
     };
     zero::Bucket const bucket{run.bucket_bytes};
-    if (where == Where::device) {
+    if constexpr (where == Where::device) {
+      using Owned = zero::Owned<trapped::Allocator>;
       trapped::Device device;
       trapped::Communicator comm(inner, device, trapped::Collectives::late);
-      zero::ShardedOptimizer optimizer{comm,
-                                       toy::model(run.tied),
-                                       Stage{},
-                                       setup.precision,
-                                       setup.rule,
-                                       zero::Owned<trapped::Allocator>{{&device}},
-                                       bucket};
+      typename S::template Optimizer<trapped::Communicator, Owned> optimizer{
+          comm, toy::model(run.tied), setup.precision, setup.rule, Owned{{&device}}, bucket};
       go(optimizer, comm.space(), [] {});
       device.synchronize();
-    } else if (where == Where::host) {
-      zero::ShardedOptimizer optimizer{
-          inner, toy::model(run.tied), Stage{}, setup.precision, setup.rule, bucket};
+    } else if constexpr (where == Where::host) {
+      typename S::template Optimizer<zero::InProcess> optimizer{
+          inner, toy::model(run.tied), setup.precision, setup.rule, bucket};
       go(optimizer, zero::space::Host{}, [] {});
-    } else if constexpr (!Stage::sharding.parameters) {
-      using Lent = toy::LentMemory<typename Precision::Parameter,
-                                   typename Precision::Wire,
+    } else {
+      using Lent = toy::LentMemory<typename S::Precision::Parameter,
+                                   typename S::Precision::Wire,
                                    zero::space::Host,
                                    zero::HostAllocator>;
-      zero::ShardedOptimizer optimizer{inner,
-                                       toy::model(run.tied),
-                                       Stage{},
-                                       setup.precision,
-                                       setup.rule,
-                                       zero::Borrowed<>{},
-                                       bucket};
+      typename S::template Optimizer<zero::InProcess, zero::Borrowed<>> optimizer{
+          inner, toy::model(run.tied), setup.precision, setup.rule, bucket};
       Lent lent({}, {}, optimizer.tensors(), false);
       // Lent gradients are the trainer's to clear: none are given, only parameters are looked at.
       go(optimizer, zero::space::Host{}, [&] { lent.bind_to(optimizer); });
@@ -164,18 +162,18 @@ Saved run_steps(S const& setup, toy::Run const& run, Where where, long first, Sa
   return saved;
 }
 
-template <class From, class To>
-void check(From const& before, To const& after, toy::Run run, Where where, int other_ranks) {
+template <Where where = Where::host, class From, class To>
+void check(From const& before, To const& after, toy::Run run, int other_ranks) {
   INFO("from " << std::string(From::Stage::name) << " to " << std::string(To::Stage::name)
-               << ", precision " << std::string(decltype(before.precision)::name) << ", ranks "
-               << run.ranks << " to " << other_ranks << ", where " << static_cast<int>(where));
+               << ", precision " << std::string(From::Precision::name) << ", ranks " << run.ranks
+               << " to " << other_ranks << ", where " << static_cast<int>(where));
   run.steps = 40;
-  Saved const whole = run_steps(before, run, where, 0, nullptr);
+  Saved const whole = run_steps<where>(before, run, 0, nullptr);
   run.steps = 20;
-  Saved const half = run_steps(before, run, where, 0, nullptr);
+  Saved const half = run_steps<where>(before, run, 0, nullptr);
   REQUIRE(half.counters.steps.size() == toy::model(run.tied).size());
   CHECK(half.counters.steps.front() > 15);
-  Saved const resumed = run_steps(after, run, where, 20, &half);
+  Saved const resumed = run_steps<where>(after, run, 20, &half);
   CHECK(resumed.counters == whole.counters);
   CHECK(resumed.tensors == whole.tensors);
   if (where == Where::host) CHECK(resumed.parameters == whole.parameters);
@@ -184,12 +182,12 @@ void check(From const& before, To const& after, toy::Run run, Where where, int o
   other.ranks = other_ranks;
   other.bucket_bytes = 4096;
   other.steps = 0;
-  Saved const restored = run_steps(after, other, where, 20, &half);
+  Saved const restored = run_steps<where>(after, other, 20, &half);
   CHECK(restored.counters == half.counters);
   CHECK(restored.tensors == half.tensors);
   if (where == Where::host) CHECK(restored.parameters == half.parameters);
   if constexpr (!To::Stage::sharding.parameters) {
-    Saved const lent = run_steps(after, other, Where::lent, 20, &half);
+    Saved const lent = run_steps<Where::lent>(after, other, 20, &half);
     CHECK(lent.counters == half.counters);
     CHECK(lent.tensors == half.tensors);
     if (where == Where::host) CHECK(lent.parameters == half.parameters);
@@ -207,44 +205,31 @@ TEST_CASE("20 steps, a resume under any stage and 20 more are 40, in bits") {
   toy::Run const run{.ranks = 3, .max_norm = 8.};
   zero::AdamW const rule{.lr = 0.01f, .weight_decay = 0.1f};
   using Fp32 = zero::Fp32;
-  using Adam = zero::AdamW;
-  check(Setup<Replicated, Fp32, Adam>{{}, rule}, Setup<PosGP, Fp32, Adam>{{}, rule}, run, {}, 2);
-  check(Setup<PosGP, Fp32, Adam>{{}, rule}, Setup<Pos, Fp32, Adam>{{}, rule}, run, {}, 5);
+  check(Setup<Replicated, Fp32>{{}, rule}, Setup<PosGP, Fp32>{{}, rule}, run, 2);
+  check(Setup<PosGP, Fp32>{{}, rule}, Setup<Pos, Fp32>{{}, rule}, run, 5);
   using Bf16 = zero::Mixed<zero::bf16>;
-  check(Setup<Pos, Bf16, Adam>{{}, rule}, Setup<Replicated, Bf16, Adam>{{}, rule}, run, {}, 4);
-  check(Setup<PosG, Bf16, zero::Lion>{}, Setup<PosGP, Bf16, zero::Lion>{}, run, {}, 1);
+  check(Setup<Pos, Bf16>{{}, rule}, Setup<Replicated, Bf16>{{}, rule}, run, 4);
+  check(Setup<PosG, Bf16, zero::Lion>{}, Setup<PosGP, Bf16, zero::Lion>{}, run, 1);
 }
 
 TEST_CASE("a dynamic loss scale goes on where it was") {
   toy::Run const run{.ranks = 2, .fault = {.step = 13}};
   using Fp16 = zero::Mixed<zero::fp16>;
   Fp16 const precision{.loss_scale = {.initial = 64.f, .growth_interval = 9}};
-  zero::Sgd const rule{.lr = 0.01f};
-  check(Setup<PosG, Fp16, zero::Sgd>{precision, rule},
-        Setup<Pos, Fp16, zero::Sgd>{precision, rule},
-        run,
-        Where::host,
-        3);
+  zero::AdamW const rule{.lr = 0.01f};
+  check(Setup<PosG, Fp16>{precision, rule}, Setup<Pos, Fp16>{precision, rule}, run, 3);
 }
 
 TEST_CASE("a resume goes through a device's own functions where the host cannot reach it") {
   toy::Run const run{.ranks = 2};
   using Bf16 = zero::Mixed<zero::bf16>;
-  check(Setup<Replicated, Bf16, zero::AdamW>{},
-        Setup<PosGP, Bf16, zero::AdamW>{},
-        run,
-        Where::device,
-        3);
-  check(Setup<PosG, zero::Fp32, zero::AdamW>{},
-        Setup<PosG, zero::Fp32, zero::AdamW>{},
-        run,
-        Where::device,
-        1);
+  check<Where::device>(Setup<Pos, Bf16>{}, Setup<PosGP, Bf16>{}, run, 3);
+  check<Where::device>(Setup<PosG, zero::Fp32>{}, Setup<PosG, zero::Fp32>{}, run, 1);
 }
 
 TEST_CASE("counters that make no sense are refused, and so are those that differ between ranks") {
-  zero::Self self;
-  zero::ShardedOptimizer optimizer{self, toy::model(false)};
+  auto alone = zero::InProcess::group(1);
+  contracts::Optimizer<PosG, zero::Fp32> optimizer{alone[0], toy::model(false)};
   std::size_t const count = optimizer.tensors().size();
   auto const refused = [&](zero::Counters const& counters) {
     return refusal([&] { optimizer.restore(counters); });
@@ -271,8 +256,9 @@ TEST_CASE("counters that make no sense are refused, and so are those that differ
   CHECK(refused({.steps = std::vector<long>(count, 4)}) ==
         "restore() in the middle of a step; call step() or discard_gradients() first");
 
-  zero::ShardedOptimizer scaled{
-      self, toy::model(false), zero::Mixed<zero::fp16>{.loss_scale = {.initial = 8.f}}};
+  using Fp16 = zero::Mixed<zero::fp16>;
+  contracts::Optimizer<PosG, Fp16> scaled{
+      alone[0], toy::model(false), Fp16{.loss_scale = {.initial = 8.f}}};
   for (float const scale : {0.f, -1.f, std::numeric_limits<float>::infinity()}) {
     CHECK(refusal([&] {
             scaled.restore({.steps = std::vector<long>(count, 4), .loss_scale = scale});
@@ -281,7 +267,7 @@ TEST_CASE("counters that make no sense are refused, and so are those that differ
 
   std::vector<std::string> said(3);
   zero::run_ranks(3, [&](zero::InProcess& comm) {
-    zero::ShardedOptimizer each{comm, toy::model(false)};
+    contracts::Optimizer<PosG, zero::Fp32> each{comm, toy::model(false)};
     said[static_cast<std::size_t>(comm.rank())] = refusal(
         [&] { each.restore({.steps = std::vector<long>(count, comm.rank() == 1 ? 7 : 4)}); });
   });

@@ -21,8 +21,7 @@ using Bits = std::vector<std::byte>;
 constexpr int ranks = 3;
 constexpr zero::Bucket small_bucket{6144};
 
-template <class... Policies>
-using Optimizer = zero::ShardedOptimizer<zero::InProcess, Policies...>;
+using contracts::Optimizer;
 
 /// What ranks found wrong.
 class Complaints {
@@ -178,7 +177,7 @@ TEST_CASE(
 TEST_CASE("by default the tenth overflow in a row at the minimum is an error") {
   on_ranks([](zero::InProcess& comm, auto const& expect) {
     Fp16 const precision{.loss_scale = {.initial = 1.f}};
-    Optimizer<Fp16> optimizer{comm, {{.name = "w", .shape = {1}}}, precision};
+    Optimizer<zero::stage::PosG, Fp16> optimizer{comm, {{.name = "w", .shape = {1}}}, precision};
     optimizer.adopt_parameters();
     for (int i = 1; i <= 20; ++i) {
       optimizer.gradients(0)[0][0] = zero::fp16(std::numeric_limits<float>::infinity());
@@ -334,14 +333,15 @@ TEST_CASE("a tensor whose learning-rate scale is 0 keeps its bits; the others mo
   });
 }
 
+using PlainSgd = Optimizer<zero::stage::PosG, zero::Fp32, zero::PlainSgd, zero::AccumulateFull>;
+
 TEST_CASE("a tensor whose weight-decay scale is 0 does not decay") {
   on_ranks([](zero::InProcess& comm, auto const& expect) {
     std::vector<zero::Tensor> const tensors = {
         {.name = "still", .shape = {700}, .weight_decay = 0.f},
         {.name = "half", .shape = {700}, .weight_decay = 0.5f},
         {.name = "full", .shape = {700}}};
-    zero::ShardedOptimizer optimizer{
-        comm, tensors, zero::PlainSgd{.lr = 0.5f, .weight_decay = 0.5f}};
+    PlainSgd optimizer{comm, tensors, zero::PlainSgd{.lr = 0.5f, .weight_decay = 0.5f}};
     optimizer.load_parameters([](zero::Tensor const&, std::size_t, std::span<float> out) {
       for (float& value : out) value = 8.f;
     });
@@ -357,8 +357,7 @@ TEST_CASE("a tensor whose weight-decay scale is 0 does not decay") {
 template <class Weight, class Gradient>
 void check_mean(Weight const& weight_of, Gradient const& gradient_of, float mean, double weight) {
   on_ranks([&](zero::InProcess& comm, auto const& expect) {
-    zero::ShardedOptimizer optimizer{
-        comm, {{.name = "w", .shape = {600}}}, zero::PlainSgd{.lr = 1.f}, zero::AccumulateFull{}};
+    PlainSgd optimizer{comm, {{.name = "w", .shape = {600}}}, zero::PlainSgd{.lr = 1.f}};
     optimizer.adopt_parameters();
     // The first pass is thrown away, and must not count in the steps that follow.
     for (int step = 0; step < 3; ++step) {

@@ -1,5 +1,6 @@
 /// Ranks that start from different values hear of it before anything is updated.
 #include "contracts/loop.hpp"
+#include "contracts/recording.hpp"
 #include "trapped_space.hpp"
 #include "zero/zero.hpp"
 
@@ -51,7 +52,7 @@ std::vector<std::string> everywhere(std::string const& tensor, std::string const
 /// Loads ones, but something else into one element on one rank.
 template <class... Policies>
 void load(zero::InProcess& comm, std::string const& tensor, std::size_t element) {
-  zero::ShardedOptimizer<zero::InProcess, Policies...> optimizer{comm, model(), zero::Bucket{4096}};
+  contracts::Optimizer<Policies...> optimizer{comm, model(), zero::Bucket{4096}};
   optimizer.load_parameters([&](zero::Tensor const& asked, std::size_t first, auto values) {
     for (std::size_t i = 0; i < values.size(); ++i) {
       bool const odd = comm.rank() == 1 && asked.name == tensor && first + i == element;
@@ -106,7 +107,7 @@ void check_lent() {
   for (auto const& [element, tensor] : {std::pair{6999, "w"}, {7000, "b"}, {7068, "cold"}}) {
     auto const messages = on_ranks([&, odd = element](zero::InProcess& comm) {
       Lent<Stage, Precision> lent(comm, static_cast<std::size_t>(odd));
-      zero::ShardedOptimizer optimizer{comm, model(), Stage{}, Precision{}, zero::Borrowed<>{}};
+      contracts::Optimizer<Stage, Precision, zero::Borrowed<>> optimizer{comm, model()};
       auto const before = lent.memory;
       optimizer.bind(std::span(lent.memory), std::span(lent.gradients));
       optimizer.adopt_parameters();
@@ -133,7 +134,7 @@ TEST_CASE("ranks that lend different values are told of the tensor, and keep the
 
 TEST_CASE("what a trainer writes into the library's parameters is compared as well") {
   auto const messages = on_ranks([](zero::InProcess& comm) {
-    zero::ShardedOptimizer optimizer{comm, model(), zero::stage::Pos{}};
+    contracts::Optimizer<zero::stage::Pos, zero::Fp32> optimizer{comm, model()};
     optimizer.parameter(1)[8] = comm.rank() == 0 ? 1.f : 2.f;
     optimizer.adopt_parameters();
     optimizer.step();
@@ -143,7 +144,7 @@ TEST_CASE("what a trainer writes into the library's parameters is compared as we
 
 TEST_CASE("masters that every rank has are compared as well") {
   auto const messages = on_ranks([](zero::InProcess& comm) {
-    zero::ShardedOptimizer optimizer{comm, model(), zero::stage::Replicated{}, Bf16{}};
+    contracts::Optimizer<zero::stage::Replicated, Bf16> optimizer{comm, model()};
     // Parameters round to the same.
     float const value = comm.rank() == 1 ? 1.0000001f : 1.f;
     optimizer.adopt_parameters();
@@ -160,9 +161,11 @@ TEST_CASE("masters that every rank has are compared as well") {
 
 TEST_CASE("a first step compares once; a later binding and later steps do not, a call does") {
   auto const messages = on_ranks([](zero::InProcess& inner) {
-    zero::Counting<zero::InProcess> comm{inner};
+    contracts::Watched watched{inner};
+    auto& comm = watched.counted;
     Lent<zero::stage::PosG, zero::Fp32> lent(comm, 9999);
-    zero::ShardedOptimizer optimizer{comm, model(), zero::Borrowed<>{}};
+    contracts::WatchedOptimizer<zero::stage::PosG, zero::Fp32, zero::Borrowed<>> optimizer{
+        watched.comm, model()};
     std::vector<std::uint64_t> elements;
     for (int step = 0; step < 3; ++step) {
       optimizer.bind(std::span(lent.memory), std::span(lent.gradients));
@@ -183,7 +186,7 @@ TEST_CASE("over memory that the host cannot reach hashes are compared, and no va
     auto const messages = on_ranks([&](zero::InProcess& inner) {
       trapped::Device device{};
       trapped::Communicator comm(inner, device, trapped::Collectives::late);
-      zero::ShardedOptimizer<trapped::Communicator, Memory, Bf16> optimizer{
+      zero::ShardedOptimizer<trapped::Communicator, zero::stage::Pos, Bf16, Memory> optimizer{
           comm, model(), Memory{{&device}}};
       if (differ && inner.rank() == 1) {
         zero::bf16 const value(3.f);
@@ -209,7 +212,7 @@ TEST_CASE("over memory that the host cannot reach hashes are compared, and no va
 /// Every rank refuses to step from values that nobody set, and goes on once they are.
 template <class Stage, class Precision>
 void check_unset() {
-  using Optimizer = zero::ShardedOptimizer<zero::InProcess, Stage, Precision>;
+  using Optimizer = contracts::Optimizer<Stage, Precision>;
   std::string const how =
       " ranks: before the first step call load_parameters(), broadcast_parameters() or "
       "fill_owned(), which leaves out frozen tensors; or adopt_parameters(), to start from what "

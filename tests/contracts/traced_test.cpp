@@ -1,5 +1,6 @@
 /// Training over Traced: the same bits, and an error that says where each rank was.
 #include "contracts/loop.hpp"
+#include "contracts/recording.hpp"
 #include "zero/zero.hpp"
 
 #include <doctest/doctest.h>
@@ -14,12 +15,13 @@ namespace traced_test {
 namespace {
 
 using Bf16 = zero::Mixed<zero::bf16>;
-using Traced = zero::Traced<zero::InProcess>;
+template <class Stage>
+using Watched = contracts::WatchedOptimizer<Stage, Bf16>;
 
 /// Bits of everything after three steps.
-template <class Stage, class Comm>
-std::vector<std::byte> train(Comm& comm) {
-  zero::ShardedOptimizer optimizer{comm, toy::model(), Stage{}, Bf16{}, zero::Bucket{6144}};
+template <class Optimizer>
+std::vector<std::byte> train(typename Optimizer::Communicator& comm) {
+  Optimizer optimizer{comm, toy::model(), zero::Bucket{6144}};
   contracts::load(optimizer);
   for (long step = 0; step < 3; ++step) {
     contracts::pass(optimizer, {}, step, comm.rank());
@@ -32,9 +34,9 @@ template <class Stage>
 void check_bits() {
   INFO("stage " << Stage::name);
   zero::run_ranks(3, [](zero::InProcess& inner) {
-    Traced traced{inner};
-    CHECK(train<Stage>(traced) == train<Stage>(inner));
-    CHECK(traced.calls().size() > 10);
+    contracts::Watched watched{inner};
+    CHECK(train<Watched<Stage>>(watched.comm) == train<contracts::Optimizer<Stage, Bf16>>(inner));
+    CHECK(watched.traced.calls().size() > 10);
   });
 }
 
@@ -47,8 +49,9 @@ TEST_CASE("training over Traced gives the bits of training without") {
 
 TEST_CASE("exposed communication of a step is a part of its time, and begins anew when told") {
   zero::run_ranks(2, [](zero::InProcess& inner) {
-    Traced comm{inner};
-    zero::ShardedOptimizer optimizer{comm, toy::model(), zero::stage::PosGP{}};
+    contracts::Watched watched{inner};
+    auto& comm = watched.traced;
+    Watched<zero::stage::PosGP> optimizer{watched.comm, toy::model()};
     contracts::load(optimizer);
     for (long step = 0; step < 3; ++step) {
       comm.reset_seconds();
@@ -66,8 +69,9 @@ TEST_CASE("a rank that fails while training: every other rank says where it was"
   std::vector<std::string> told(3);
   try {
     zero::run_ranks(3, [&](zero::InProcess& inner) {
-      Traced comm{inner};
-      zero::ShardedOptimizer optimizer{comm, toy::model(), zero::stage::PosGP{}};
+      contracts::Watched watched{inner};
+      auto& comm = watched.traced;
+      Watched<zero::stage::PosGP> optimizer{watched.comm, toy::model()};
       contracts::load(optimizer);
       try {
         for (long step = 0; step < 4; ++step) {

@@ -18,11 +18,9 @@ namespace {
 
 using Bf16 = zero::Mixed<zero::bf16>;
 using zero::Op;
-using Counted = zero::Counting<zero::InProcess>;
-using Comm = contracts::Recording<Counted>;
 
 template <class... Policies>
-using Optimizer = zero::ShardedOptimizer<Comm, Policies...>;
+using Optimizer = contracts::WatchedOptimizer<Policies...>;
 
 /// One collective without its addresses.
 using Call = std::tuple<Op, zero::DType, std::size_t, int>;
@@ -56,8 +54,9 @@ Step measure(std::vector<zero::Tensor> const& tensors, Case const& test) {
               .skipped = false};
   toy::Run const run{.fault = test.fault};
   zero::run_ranks(test.ranks, [&](zero::InProcess& inner) {
-    Counted counted{inner};
-    Comm comm{counted};
+    contracts::Watched watched{inner};
+    auto& counted = watched.counted;
+    auto& comm = watched.comm;
     O optimizer{comm, tensors, zero::Bucket{test.bucket_bytes}};
     contracts::load(optimizer);
     for (long const step : {1000L, test.data}) {

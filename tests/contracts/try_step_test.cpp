@@ -22,8 +22,7 @@ using zero::InProcess;
 using zero::StepReport;
 using Bits = std::vector<std::byte>;
 
-template <class... Policies>
-using Optimizer = zero::ShardedOptimizer<InProcess, Policies...>;
+using contracts::Optimizer;
 using Plain = Optimizer<zero::stage::PosG, zero::Fp32>;
 
 static_assert(noexcept(std::declval<Plain&>().try_step()));
@@ -238,8 +237,9 @@ TEST_CASE("over a space with a queue the host cannot look into, in one call or i
   zero::run_ranks(2, [](InProcess& inner) {
     trapped::Device device;
     trapped::Communicator comm(inner, device, trapped::Collectives::late);
-    zero::ShardedOptimizer optimizer{
-        comm, contracts::even_model(), zero::Owned<trapped::Allocator>{{&device}}};
+    using Owned = zero::Owned<trapped::Allocator>;
+    zero::ShardedOptimizer<trapped::Communicator, zero::stage::PosG, zero::Fp32, Owned> optimizer{
+        comm, contracts::even_model(), Owned{{&device}}};
     contracts::load(optimizer);
     auto const backward = [&](float value) {
       auto gradients = optimizer.gradients(0);
