@@ -17,7 +17,8 @@ enum Question : std::uint64_t {
   of_forward,
   of_pass,
   of_gradient,
-  of_value
+  of_value,
+  of_root
 };
 
 constexpr char const* stage_names[] = {"replicated", "pos", "pos+g", "pos+g+p"};
@@ -38,7 +39,13 @@ constexpr char const* feature_names[] = {"micro-steps",
                                          "discards",
                                          "directly",
                                          "overwrites"};
-constexpr char const* load_names[] = {"", "load(callback)", "load(spans)", "adopt", "write, adopt"};
+constexpr char const* load_names[] = {"",
+                                      "load(callback)",
+                                      "load(spans)",
+                                      "broadcast(callback)",
+                                      "write, broadcast",
+                                      "adopt",
+                                      "write, adopt"};
 constexpr char const* move_names[] = {"", "bind_gradients", "bind"};
 constexpr char const* call_names[] = {
     "step", "try_step", "step(lr, scale)", "try_step(lr, scale)", "enqueue_step", "discard"};
@@ -221,10 +228,16 @@ StepPlan plan_step(Case const& test, int step) {
 
   Move const move = dice.chance(50) ? Move::gradients : Move::everything;
   if (dice.chance(40) && test.has(moves) && policies.borrowed && step > 0) plan.move = move;
-  Load const load =
-      dice.pick({Load::streamed, Load::whole, Load::adopted, Load::written_and_adopted});
+  Load const load = dice.pick({Load::streamed,
+                               Load::whole,
+                               Load::broadcast,
+                               Load::broadcast_held,
+                               Load::adopted,
+                               Load::written_and_adopted});
   if ((dice.chance(20) && test.has(reloads)) || step == 0) plan.load = load;
   if (!policies.borrowed && plan.load >= Load::adopted) plan.load = Load::streamed;
+  if (policies.gathers() && plan.load == Load::broadcast_held) plan.load = Load::broadcast;
+  plan.root = Dice(test.seed, of_root, step).to(test.ranks - 1);
 
   int const most = policies.accumulation == Accumulation::none ? 1 : 3;
   plan.micro_steps = test.has(micro_steps) ? dice.to(most) : dice.to(0);
@@ -374,7 +387,11 @@ std::string describe(Case const& test) {
   for (int step = 0; step < test.steps; ++step) {
     StepPlan const plan = plan_step(test, step);
     text << "step " << step << ": " << move_names[index(plan.move)] << ' '
-         << load_names[index(plan.load)] << ' ' << call_names[index(plan.call)];
+         << load_names[index(plan.load)] << ' ';
+    if (plan.load == Load::broadcast || plan.load == Load::broadcast_held) {
+      text << "from rank " << plan.root << ' ';
+    }
+    text << call_names[index(plan.call)];
     if (plan.call == Call::enqueue && plan.reports) text << ", report";
     text << ", micro-steps " << plan.micro_steps << (plan.says_last ? " (last is told)" : "")
          << (plan.reduces_all ? ", reduce_all" : "") << (plan.asks_norm ? ", grad_norm" : "");

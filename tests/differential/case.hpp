@@ -144,7 +144,7 @@ std::string describe(Case const& test);
 /// The same case with something left out, from the coarse to the fine.
 std::vector<Case> simpler(Case const& test);
 
-enum class Load { none, streamed, whole, adopted, written_and_adopted };
+enum class Load { none, streamed, whole, broadcast, broadcast_held, adopted, written_and_adopted };
 enum class Move { none, gradients, everything };
 enum class Call { step, try_step, step_scaled, try_step_scaled, enqueue, discard };
 enum class FaultKind { none, nan, infinity, huge };
@@ -163,6 +163,7 @@ struct StepPlan {
   int number = 0;
   Move move = Move::none;
   Load load = Load::none;
+  int root = 0;         ///< whose values are broadcast
   int micro_steps = 0;  ///< calls of micro_step(); none is one micro-batch, too
   bool weightless = false;
   bool says_last = false;

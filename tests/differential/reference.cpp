@@ -243,7 +243,7 @@ class Reference {
         float const loaded = value(test_, plan.number, t, i);
         bool const keeps = plan.load == Load::adopted && plan.number > 0;
         if (!keeps) parameters[i] = rounded(number(), loaded);
-        bool const exact = plan.load == Load::streamed || plan.load == Load::whole;
+        bool const exact = plan.load <= Load::broadcast;
         if (!model_.masters[t].empty()) {
           model_.masters[t][i] = exact ? loaded : parameters[i];
         }

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -184,18 +185,37 @@ class Trainer : Rank {
       }
       optimizer_.load_parameters(std::vector<std::span<float const>>(whole.begin(), whole.end()));
     }
+    if (plan_.load == Load::broadcast) {
+      optimizer_.broadcast_parameters(
+          [&](zero::Tensor const& tensor, std::size_t first, std::span<float> out) {
+            require(comm_.rank() == plan_.root, "is asked, but is not the root");
+            stream(tensor, first, out);
+          },
+          plan_.root);
+    }
+    if constexpr (!P.gathers()) {
+      if (plan_.load == Load::broadcast_held) {
+        write(comm_.rank() == plan_.root);
+        optimizer_.broadcast_parameters(plan_.root);
+      }
+    }
     if (plan_.load != Load::none) compares_ = plan_.load >= Load::adopted;
     if constexpr (P.borrowed) {
       if (plan_.load < Load::adopted) return;
-      optimizer_.settle();
-      bool const writes = plan_.load == Load::written_and_adopted || step_ == 0;
-      for (std::size_t t = 0; writes && t < tensors_.size(); ++t) {
-        if (test_.storage(t) != t) continue;
-        std::span<Parameter> const to = (*parameters_)[t];
-        auto const written = values(t, 0, to.size());
-        for (std::size_t i = 0; i < to.size(); ++i) to[i] = Parameter(written[i]);
-      }
+      if (plan_.load == Load::written_and_adopted || step_ == 0) write(true);
       optimizer_.adopt_parameters();
+    }
+  }
+  /// Writes parameters where they lie: the case's values, or what nobody may see.
+  void write(bool known) requires(!P.gathers()) {
+    optimizer_.settle();
+    for (std::size_t t = 0; t < tensors_.size(); ++t) {
+      if (test_.storage(t) != t) continue;
+      std::span<Parameter> const to = optimizer_.parameter(t);
+      auto const written = values(t, 0, to.size());
+      for (std::size_t i = 0; i < to.size(); ++i) {
+        to[i] = Parameter(known ? written[i] : std::numeric_limits<float>::quiet_NaN());
+      }
     }
   }
 
