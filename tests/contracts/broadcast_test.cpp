@@ -207,6 +207,37 @@ TEST_CASE("a broadcast sends every element once") {
   check_traffic<zero::stage::PosGP>();
 }
 
+template <class Stage>
+void check_pieces() {
+  static constexpr std::size_t count = 600'001;
+  // The second begins where no share does: some of what is asked for lies in two pieces.
+  std::vector<zero::Tensor> const model{{.name = "b", .shape = {40}},
+                                        {.name = "w", .shape = {count}}};
+  zero::run_ranks(2, [&](InProcess& inner) {
+    zero::Counting<InProcess> comm{inner};
+    zero::ShardedOptimizer optimizer{comm, model, Stage{}};
+    comm.reset();
+    std::size_t largest = 0;
+    optimizer.broadcast_parameters(
+        [&](zero::Tensor const&, std::size_t first, std::span<float> out) {
+          largest = out.size() > largest ? out.size() : largest;
+          for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(first + i);
+        },
+        1);
+    CHECK(largest * sizeof(float) <= 1 << 20);
+    CHECK(comm.counts().control_total().elements == 40 + count);
+    auto const weights = optimizer.parameters(0);
+    std::size_t right = 0;
+    while (right < count && weights[1][right] == static_cast<float>(right)) ++right;
+    CHECK(right == count);
+  });
+}
+
+TEST_CASE("a tensor of more than two megabytes passes one megabyte at a time") {
+  check_pieces<zero::stage::Replicated>();
+  check_pieces<zero::stage::PosGP>();
+}
+
 /// Masters, states and parameters after a broadcast over memory that the host cannot reach.
 template <class Stage>
 void check_on_devices(trapped::Collectives when) {
