@@ -4,6 +4,10 @@
 #include <cstdio>
 #include <vector>
 
+#if defined(TAKES_COMPILED) && !ZERO_TAKES_COMPILED
+#error "what zero::compiled contains is compiled once more"
+#endif
+
 // Names that zero's functions have too.
 constexpr int bucket = 1;
 constexpr int own = bucket + 1;
