@@ -290,7 +290,7 @@ class ShardedOptimizer {
   /// @throws Error (invalid_argument) if the unit was reduced in this micro-step already
   [[nodiscard]] UnitGradients<ShardedOptimizer> gradients(int unit) {
     steps_.open_gradients(unit, false);
-    return {*this, unit_view(unit), parts_.reduction.epoch()};
+    return {*this, unit_view(unit), parts_.reduction.order().epoch()};
   }
   /// The same for a trainer that writes every element before it reads any: what the buffers hold is
   /// not specified, since memory that only this unit uses is not zeroed. Tied tensors are added to
@@ -302,7 +302,7 @@ class ShardedOptimizer {
       !Slots::Accumulation::full_gradients) {
     steps_.open_gradients(unit, true);
     UnitGradients<ShardedOptimizer> guard(
-        *this, unit_view(unit), parts_.reduction.epoch(), how.checked);
+        *this, unit_view(unit), parts_.reduction.order().epoch(), how.checked);
     for (std::size_t i = 0; how.checked && i < guard.size(); ++i) {
       if (!is_tied(guard.tensors_.index(i))) detail::mark_unwritten(parts_.space(), guard[i]);
     }
@@ -491,7 +491,7 @@ class ShardedOptimizer {
     return steps_.parameter_view(unit, t);
   }
   [[nodiscard]] std::span<Wire> gradient_view(int unit, std::uint64_t epoch, std::size_t t) {
-    parts_.reduction.require_live(unit, epoch);
+    parts_.reduction.order().require_live(unit, epoch);
     return parts_.gradients.tensor(t);
   }
   /// Do several units add to the tensor's gradients?

@@ -173,24 +173,19 @@ class Partition {
   /// between tensors are skipped.
   template <class Visit>
   void for_each_segment(Range range, Visit&& visit) const {
-    std::uint64_t const begin = range.first();
-    std::uint64_t const end = begin + range.count();
-    auto const& order = placement_.by_offset();
-    auto const& places = placement_.places();
-    auto at = std::partition_point(order.begin(), order.end(), [&](std::size_t tensor) {
-      return places[tensor].offset + places[tensor].count <= begin;
-    });
-    for (; at != order.end() && places[*at].offset < end; ++at) {
-      TensorPlace const& place = places[*at];
-      std::uint64_t const first = (std::max)(begin, place.offset);
-      std::uint64_t const last = (std::min)(end, place.offset + place.count);
-      if (first < last) {
-        visit(Segment{*at, Place(first - place.offset), Place(first - begin), last - first});
-      }
-    }
+    Segment piece{};
+    for (std::size_t at = first_within(range); next_within(range, at, piece);) visit(piece);
   }
 
  private:
+  /// The first tensor that ends behind the beginning of a range: an index into `by_offset()`.
+  ZERO_APART [[nodiscard]] std::size_t first_within(Range range) const noexcept;
+  /// What of a range lies in the tensor at `at` or in the next one that has elements of it.
+  /// @returns false if none is left
+  ZERO_APART [[nodiscard]] bool next_within(Range range,
+                                            std::size_t& at,
+                                            Segment& piece) const noexcept;
+
   ZERO_APART [[nodiscard]] std::uint64_t merge_limit() const;
 
   ZERO_APART ZERO_COLD void form_groups();
@@ -249,6 +244,32 @@ ZERO_BODY BucketSpan Partition::bucket(std::size_t index) const noexcept {
   bucket.in_full_ = Place(group.in_full.offset() + before);
   bucket.in_shards_ = Place(group.in_shards.offset() + before / ranks);
   return bucket;
+}
+
+ZERO_BODY std::size_t Partition::first_within(Range range) const noexcept {
+  auto const& order = placement_.by_offset();
+  auto const& places = placement_.places();
+  auto const at = std::partition_point(order.begin(), order.end(), [&](std::size_t tensor) {
+    return places[tensor].offset + places[tensor].count <= range.first();
+  });
+  return static_cast<std::size_t>(at - order.begin());
+}
+
+ZERO_BODY bool Partition::next_within(Range range, std::size_t& at, Segment& piece) const noexcept {
+  std::uint64_t const begin = range.first();
+  std::uint64_t const end = begin + range.count();
+  auto const& order = placement_.by_offset();
+  while (at != order.size()) {
+    TensorPlace const& place = placement_.places()[order[at]];
+    if (place.offset >= end) return false;
+    std::uint64_t const first = (std::max)(begin, place.offset);
+    std::uint64_t const last = (std::min)(end, place.offset + place.count);
+    std::size_t const tensor = order[at++];
+    if (first >= last) continue;
+    piece = {tensor, Place(first - place.offset), Place(first - begin), last - first};
+    return true;
+  }
+  return false;
 }
 
 ZERO_BODY std::uint64_t Partition::largest_bucket() const noexcept {

@@ -43,7 +43,7 @@ class Stepper {
   }
 
   void prepare_to_bind() {
-    if (parts_->reduction.opened()) {
+    if (parts_->reduction.order().opened()) {
       fail(ErrorKind::invalid_argument,
            "bind() while gradients are being reduced: from the first gradients(unit) until "
            "reduce_all(), step() or discard_gradients()");
@@ -80,7 +80,7 @@ class Stepper {
             .loss_scale_streak = now.loss_scale.streak()};
   }
   void restore(Counters const& counters) {
-    if (parts_->reduction.begun()) {
+    if (parts_->reduction.order().begun()) {
       fail(ErrorKind::invalid_argument,
            "restore() in the middle of a step; call step() or discard_gradients() first");
     }
@@ -149,7 +149,7 @@ class Stepper {
     exchange_terms(*parts_->comm,
                    parts_->space(),
                    parts_->control,
-                   parts_->reduction.micro_steps() == 0 ? 1. : weight_,
+                   parts_->reduction.order().micro_steps() == 0 ? 1. : weight_,
                    told);
     concluded_ = true;
   }

@@ -21,6 +21,15 @@
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
+/// Memory for one unit, and the gathers that fill it.
+template <class Ticket>
+struct GatherSlot {
+  int unit = -1;
+  int users = 0;
+  std::size_t under_way = 0;
+  std::vector<Ticket> tickets;
+};
+
 /// Gathers units into `prefetch + 1` slots of the size of the largest unit.
 ///
 /// The next unit is requested before the current one is given out, following the direction of the
@@ -107,13 +116,7 @@ class GatherPool {
 
  private:
   static constexpr int no_unit = -1;
-
-  struct Slot {
-    int unit = no_unit;
-    int users = 0;
-    std::size_t under_way = 0;
-    std::vector<typename Communicator::Ticket> tickets;
-  };
+  using Slot = GatherSlot<typename Communicator::Ticket>;
 
   [[nodiscard]] Parameter* memory(Slot const& slot) const noexcept {
     return pool_.data() + static_cast<std::uint64_t>(&slot - slots_.data()) * slot_elements_;

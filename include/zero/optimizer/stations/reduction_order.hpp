@@ -1,0 +1,235 @@
+/// @file
+/// In which order buckets travel, and what a trainer may do at which point of a step.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
+#include "zero/layout/partition.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE::detail {
+
+/// How far the gradients of each group are, and which group travels next. Moves no data.
+///
+/// Groups travel in one order fixed at construction (the order of a backward pass), never in the
+/// order in which they happen to be complete: ranks that finish units in different orders, or give
+/// no gradients for some, still agree (as long as no gathers run in between).
+class ReductionOrder {
+ public:
+  /// There is no such group.
+  static constexpr std::size_t none = SIZE_MAX;
+
+  /// @param in_full  micro-steps add up in full gradients, which travel after the last one
+  /// @param in_sums  micro-steps add up in sums of this rank's share
+  ZERO_APART ZERO_COLD ReductionOrder(Partition const& partition, bool in_full, bool in_sums);
+
+  /// Does memory of gradients have to stay where it is? Whether a bucket travels already must not
+  /// matter to the trainer.
+  [[nodiscard]] bool opened() const noexcept { return opened_ && !finished_; }
+  /// Has this step seen gradients, or a micro-step?
+  [[nodiscard]] bool begun() const noexcept { return opened_ || micro_steps_ > 0 || finished_; }
+  /// Is everything reduced?
+  [[nodiscard]] bool finished() const noexcept { return finished_; }
+  [[nodiscard]] int micro_steps() const noexcept { return micro_steps_; }
+  /// Changes whenever full gradients lose their memory, or may: guards remember it.
+  [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
+  /// @throws Error (invalid_argument) unless a guard of that epoch may still reach the unit
+  ZERO_APART void require_live(int unit, std::uint64_t epoch) const;
+
+  /// The trainer asks for a unit's gradients.
+  ZERO_APART void open(int unit);
+  /// A group has got memory to add to.
+  void fill(std::size_t g) noexcept { phase_[g] = Phase::filling; }
+  [[nodiscard]] bool empty(std::size_t g) const noexcept { return phase_[g] == Phase::empty; }
+  /// Says whom a unit waits for that finds no memory.
+  ZERO_APART [[noreturn]] void refuse_full_pool(int unit) const;
+
+  /// The unit's gradients of this micro-step are complete, says a guard of that epoch.
+  ZERO_APART void close(int unit, std::uint64_t epoch);
+  /// Nothing more is added to a group.
+  void complete(std::size_t g) noexcept { phase_[g] = Phase::complete; }
+  /// With full gradients kept, nothing travels before the last micro-step.
+  [[nodiscard]] bool travels_now() const noexcept {
+    return !in_full_ || last_ || micro_steps_ == 0;
+  }
+
+  /// The group that travels next, whether or not it is complete.
+  [[nodiscard]] std::size_t next() const noexcept {
+    auto const& order = partition_->reduction_order();
+    return next_ < order.size() ? order[next_] : none;
+  }
+  /// The same, if it is complete.
+  [[nodiscard]] std::size_t next_complete() const noexcept {
+    std::size_t const g = next();
+    return g != none && phase_[g] == Phase::complete ? g : none;
+  }
+  /// A group begins to travel.
+  ZERO_APART void launch(std::size_t g) noexcept;
+  /// The group that travels next has left.
+  void advance() noexcept { ++next_; }
+  /// One bucket of a group has arrived.
+  /// @returns whether it was the last one
+  ZERO_APART bool arrive(std::size_t g) noexcept;
+
+  /// May another micro-step begin, and does it end one?
+  /// @throws Error (invalid_argument) if none may
+  ZERO_APART [[nodiscard]] bool follows_another() const;
+  /// Begins a micro-step; `last` says that no other follows in this step.
+  void begin_micro_step(bool last) noexcept {
+    ++micro_steps_;
+    last_ = last;
+  }
+  /// Ends a micro-step whose gradients stay where they are, or have travelled.
+  ZERO_APART void end_micro_step() noexcept;
+  /// From now on everything travels.
+  void let_travel() noexcept { last_ = true; }
+  /// Everything has travelled.
+  void finish() noexcept {
+    finished_ = true;
+    ++epoch_;
+  }
+  /// A step begins.
+  ZERO_APART void reset() noexcept;
+
+ private:
+  enum class Phase : std::uint8_t { empty, filling, complete, travelling, reduced };
+
+  ZERO_APART [[noreturn]] static void refuse(int unit, Message const& why);
+  ZERO_APART void forget_units() noexcept;
+
+  Partition const* partition_;
+  bool in_full_;
+  bool in_sums_;
+  std::vector<Phase> phase_;
+  std::vector<std::size_t> units_done_;
+  std::vector<std::size_t> buckets_left_;
+  std::vector<std::uint8_t> unit_reduced_;
+  std::size_t next_ = 0;
+  std::uint64_t epoch_ = 0;
+  int micro_steps_ = 0;
+  bool opened_ = false;
+  bool last_ = false;
+  bool finished_ = false;
+};
+
+#if ZERO_BODIES
+
+ZERO_BODY ReductionOrder::ReductionOrder(Partition const& partition, bool in_full, bool in_sums)
+    : partition_(&partition),
+      in_full_(in_full),
+      in_sums_(in_sums),
+      phase_(partition.groups().size(), Phase::empty),
+      units_done_(partition.groups().size(), 0),
+      buckets_left_(partition.groups().size(), 0),
+      unit_reduced_(static_cast<std::size_t>(partition.placement().unit_count()), 0) {}
+
+ZERO_BODY void ReductionOrder::refuse(int unit, Message const& why) {
+  fail(ErrorKind::invalid_argument, {"unit ", unit, " ", why});
+}
+
+ZERO_BODY void ReductionOrder::require_live(int unit, std::uint64_t epoch) const {
+  if (epoch != epoch_) {
+    refuse(unit,
+           "is used through gradients that ended with their step or micro-step, or in "
+           "reduce_all() or grad_norm(); ask for them again");
+  }
+  if (unit_reduced_[static_cast<std::size_t>(unit)]) {
+    refuse(unit,
+           "was already reduced in this micro-step; call micro_step() before the next "
+           "micro-batch");
+  }
+}
+
+ZERO_BODY void ReductionOrder::open(int unit) {
+  require_live(unit, epoch_);
+  if (finished_) {
+    refuse(unit,
+           "is asked for after the gradients of this step were reduced; call step() or "
+           "discard_gradients() first");
+  }
+  opened_ = true;
+}
+
+ZERO_BODY void ReductionOrder::refuse_full_pool(int unit) const {
+  refuse(unit,
+         {"finds the gradient pool full of units that wait for unit ",
+          next() == none ? -1 : partition_->groups()[next()].units.front(),
+          "; buckets travel in the fixed order of a backward pass, so a unit that "
+          "gives no gradients must be passed to reduce() all the same"});
+}
+
+ZERO_BODY void ReductionOrder::close(int unit, std::uint64_t epoch) {
+  require_live(unit, epoch);
+  unit_reduced_[static_cast<std::size_t>(unit)] = 1;
+  for (std::size_t const g : partition_->groups_of(unit)) {
+    if (++units_done_[g] == partition_->groups()[g].units.size()) complete(g);
+  }
+}
+
+ZERO_BODY void ReductionOrder::launch(std::size_t g) noexcept {
+  buckets_left_[g] = partition_->groups()[g].bucket_count;
+  phase_[g] = buckets_left_[g] > 0 ? Phase::travelling : Phase::reduced;
+}
+
+ZERO_BODY bool ReductionOrder::arrive(std::size_t g) noexcept {
+  if (--buckets_left_[g] > 0) return false;
+  phase_[g] = Phase::reduced;
+  return true;
+}
+
+ZERO_BODY bool ReductionOrder::follows_another() const {
+  if (finished_) {
+    fail(ErrorKind::invalid_argument,
+         "micro_step() after the gradients of this step were reduced; call step() first");
+  }
+  if (micro_steps_ == 0) {
+    if (opened_) {
+      fail(ErrorKind::invalid_argument,
+           "the first micro_step() of a step must come before its first gradients");
+    }
+    return false;
+  }
+  if (!in_full_ && !in_sums_) {
+    fail(ErrorKind::invalid_argument,
+         "a second micro_step() in one step needs AccumulateFull or AccumulateShard");
+  }
+  if (last_) {
+    fail(ErrorKind::invalid_argument, "micro_step() after the one that was said to be last");
+  }
+  return true;
+}
+
+ZERO_BODY void ReductionOrder::end_micro_step() noexcept {
+  for (Phase& phase : phase_) {
+    if (!in_full_) {
+      phase = Phase::empty;
+    } else if (phase == Phase::complete) {
+      phase = Phase::filling;
+    }
+  }
+  opened_ = opened_ && in_full_;
+  forget_units();
+}
+
+ZERO_BODY void ReductionOrder::reset() noexcept {
+  for (Phase& phase : phase_) phase = Phase::empty;
+  forget_units();
+  micro_steps_ = 0;
+  opened_ = false;
+  last_ = false;
+  finished_ = false;
+}
+
+ZERO_BODY void ReductionOrder::forget_units() noexcept {
+  ++epoch_;
+  for (std::uint8_t& reduced : unit_reduced_) reduced = 0;
+  for (std::size_t& done : units_done_) done = 0;
+  next_ = 0;
+}
+
+#endif
+
+}  // namespace zero::inline ZERO_NAMESPACE::detail
