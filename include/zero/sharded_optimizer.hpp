@@ -198,7 +198,10 @@ class ShardedOptimizer {
   void load_parameters(Values&& values) {
     parts_.require_bound();
     settle();
-    detail::load(parts_, values);
+    auto const ask = [&](Tensor const& tensor, std::size_t first, std::span<float> out) {
+      values(tensor, first, out);
+    };
+    detail::load(parts_, detail::ValueSource(ask));
     steps_.values_are_set(true);
   }
   /// Sets parameters and master weights from whole tensors in registration order; spans of tied
@@ -233,7 +236,10 @@ class ShardedOptimizer {
   void broadcast_parameters(Values&& values, int root = 0) {
     parts_.require_bound();
     settle();
-    detail::broadcast_values(parts_, values, root);
+    auto const ask = [&](Tensor const& tensor, std::size_t first, std::span<float> out) {
+      values(tensor, first, out);
+    };
+    detail::broadcast_values(parts_, detail::ValueSource(ask), root);
     steps_.values_are_set(true);
   }
   /// Takes the parameters' present values as they are, those that the trainer lends or has written
@@ -304,7 +310,8 @@ class ShardedOptimizer {
     UnitGradients<ShardedOptimizer> guard(
         *this, unit_view(unit), parts_.reduction.order().epoch(), how.checked);
     for (std::size_t i = 0; how.checked && i < guard.size(); ++i) {
-      if (!is_tied(guard.tensors_.index(i))) detail::mark_unwritten(parts_.space(), guard[i]);
+      if (!parts_.is_tied(guard.tensors_.index(i)))
+        detail::mark_unwritten(parts_.space(), guard[i]);
     }
     return guard;
   }
@@ -494,23 +501,10 @@ class ShardedOptimizer {
     parts_.reduction.order().require_live(unit, epoch);
     return parts_.gradients.tensor(t);
   }
-  /// Do several units add to the tensor's gradients?
-  [[nodiscard]] bool is_tied(std::size_t t) const {
-    if (partition().placement().places()[t].frozen) return false;
-    return partition().groups()[partition().group_of(t)].tied;
-  }
   void require_written(int unit, std::size_t t, std::span<Wire> gradients) const {
-    if (is_tied(t)) return;
+    if (parts_.is_tied(t)) return;
     std::size_t const first = detail::first_unwritten(parts_.space(), gradients);
-    if (first == gradients.size()) return;
-    fail(ErrorKind::invalid_argument,
-         {"unit ",
-          unit,
-          " is reduced, but element ",
-          first,
-          " of tensor '",
-          tensors()[t].name,
-          "' was not overwritten"});
+    if (first != gradients.size()) parts_.refuse_unwritten(unit, t, first);
   }
   void release_parameters(int unit) noexcept { steps_.release_parameters(unit); }
 

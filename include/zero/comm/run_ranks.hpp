@@ -3,6 +3,7 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/function_ref.hpp"
 #include "zero/comm/in_process.hpp"
 
 #include <exception>
@@ -13,15 +14,10 @@
 
 namespace zero::inline ZERO_NAMESPACE {
 
-/// Calls `body(handle)` on one thread per handle of a group and returns when all have ended.
-///
-/// If a rank throws, its peers are released with Error (communication) that carries the exception's
-/// text, and the exception that came first, not one of those that followed from it, is rethrown on
-/// the calling thread.
-/// @tparam C  a communicator of threads, with `report_failure`, such as InProcess
-/// @par Cost  starts and joins a thread per rank
-template <class C, class Body>
-void run_ranks(std::vector<C> handles, Body body) {
+namespace detail {
+
+template <class C>
+ZERO_COLD void run_on_threads(std::vector<C> handles, FunctionRef<void(C&)> body) {
   std::vector<std::thread> threads;
   threads.reserve(handles.size());
 #if defined(__cpp_exceptions)
@@ -57,6 +53,20 @@ void run_ranks(std::vector<C> handles, Body body) {
   for (C& handle : handles) threads.emplace_back(run_rank, std::move(handle));
   for (std::thread& thread : threads) thread.join();
 #endif
+}
+
+}  // namespace detail
+
+/// Calls `body(handle)` on one thread per handle of a group and returns when all have ended.
+///
+/// If a rank throws, its peers are released with Error (communication) that carries the exception's
+/// text, and the exception that came first, not one of those that followed from it, is rethrown on
+/// the calling thread.
+/// @tparam C  a communicator of threads, with `report_failure`, such as InProcess
+/// @par Cost  starts and joins a thread per rank
+template <class C, class Body>
+void run_ranks(std::vector<C> handles, Body body) {
+  detail::run_on_threads(std::move(handles), detail::FunctionRef<void(C&)>(body));
 }
 
 /// Calls `body(InProcess&)` on `ranks` threads, one per rank of a new group: see above.

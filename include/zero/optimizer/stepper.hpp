@@ -7,6 +7,7 @@
 #include "zero/base/number.hpp"
 #include "zero/optimizer/api/step.hpp"
 #include "zero/optimizer/assembly.hpp"
+#include "zero/optimizer/model.hpp"
 #include "zero/optimizer/outcome.hpp"
 #include "zero/optimizer/setup/same_values.hpp"
 #include "zero/optimizer/stations/control.hpp"
@@ -21,6 +22,28 @@
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
+/// What a step was told to do, as far as it was.
+/// @param rate    the rule's, where the options have none
+/// @param scaled  whether there is a loss scale
+/// @throws Error (invalid_argument) for numbers that make no sense
+ZERO_APART [[nodiscard]] Decide decision(StepOptions const& options,
+                                         double scale,
+                                         float rate,
+                                         bool scaled);
+
+/// The options of two steps, to compare with other ranks'.
+/// @param rate_before  the learning rate of the step before
+ZERO_APART [[nodiscard]] ZERO_COLD Fingerprint print_of(Decide const& before,
+                                                        float rate_before,
+                                                        Decide const& last,
+                                                        float rate);
+
+/// The count that all tensors have.
+/// @throws Error (invalid_argument) unless all have the same, for a model that has them
+ZERO_APART [[nodiscard]] ZERO_COLD long steps_in(Counters const& counters,
+                                                 std::vector<Tensor> const& tensors,
+                                                 bool scaled);
+
 /// One rank's steps. What a step decides (norm, clipping, loss scale, whether to skip) is decided
 /// in the space; the host reads the outcome when somebody asks for it. `ShardedOptimizer` documents
 /// what the functions do.
@@ -33,7 +56,7 @@ class Stepper {
   explicit Stepper(Assembly<Slots>& parts)
       : parts_(&parts),
         outcome_(*parts.comm, parts.control, parts.space()),
-        unit_users_(parts.units.size(), 0) {}
+        readers_(parts.units.size()) {}
   Stepper(Stepper const&) = delete;
   Stepper& operator=(Stepper const&) = delete;
 
@@ -58,7 +81,7 @@ class Stepper {
     values_confirmed_ = confirmed;
   }
   /// Do all ranks have the same values? Collective.
-  void confirm_values() {
+  ZERO_COLD void confirm_values() {
     parts_->require_bound();
     if constexpr (RecordingSpace<Space>) {
       if (parts_->space().capturing()) {
@@ -72,20 +95,20 @@ class Stepper {
     values_confirmed_ = true;
   }
 
-  [[nodiscard]] Counters counters() const {
+  [[nodiscard]] ZERO_COLD Counters counters() const {
     StepControl now;
     parts_->space().download(&now, parts_->control, sizeof(now));
     return {.steps = std::vector<long>(parts_->tensors.size(), now.outcome.terms.step),
             .loss_scale = now.loss_scale.value(),
             .loss_scale_streak = now.loss_scale.streak()};
   }
-  void restore(Counters const& counters) {
+  ZERO_COLD void restore(Counters const& counters) {
     if (parts_->reduction.order().begun()) {
       fail(ErrorKind::invalid_argument,
            "restore() in the middle of a step; call step() or discard_gradients() first");
     }
     parts_->refresh.settle();
-    long const steps = require_valid(counters);
+    long const steps = steps_in(counters, parts_->tensors, Slots::Precision::loss_scaled);
     Hash hash;
     hash.add(static_cast<std::uint64_t>(steps));
     hash.add(std::bit_cast<std::uint32_t>(counters.loss_scale));
@@ -109,10 +132,10 @@ class Stepper {
     parts_->require_unit(unit);
     parts_->require_bound();
     parts_->refresh.before_read(unit);
-    ++unit_users_[static_cast<std::size_t>(unit)];
+    readers_.enter(unit);
   }
   void release_parameters(int unit) noexcept {
-    --unit_users_[static_cast<std::size_t>(unit)];
+    readers_.leave(unit);
     parts_->refresh.after_read(unit);
   }
   /// A tensor of an acquired unit.
@@ -159,8 +182,11 @@ class Stepper {
   /// @param scale  what to multiply the mean gradient by where `max_norm` does not
   void step(StepOptions const& options, double scale) {
     require_masters();
-    require_no_readers();
-    Decide const decide = decision(options, scale);
+    readers_.require_none();
+    Decide decide = decision(options, scale, parts_->rule.lr, Slots::Precision::loss_scaled);
+    decide.control = parts_->control;
+    decide.ended = ended();
+    decide.concluded_before = concluded_;
     // Ranks may have reduced more or less by now; from here on all do the same.
     reduce_all();
     if (!values_confirmed_) confirm_values();
@@ -198,15 +224,9 @@ class Stepper {
     parts_->space().download(
         &failed_before, parts_->control->words + StepControl::failed_word, sizeof(failed_before));
     if (failure != StepFailure::options_differ || failed_before != 0) return error_of(failure);
-    Fingerprint print;
-    auto const add = [&](std::string_view owner, Decide const& decide, float heard) {
-      print.add(owner, "learning_rate", double{decide.told.known ? heard : 0.f});
-      print.add(owner, "max_norm", decide.max_norm);
-      print.add(owner, "scale", decide.scale);
-      print.add(owner, "non_finite", std::string_view(decide.skip_non_finite ? "skip" : "fail"));
-    };
-    add("the step before's ", compared_[0], outcome_.get().rate_before);
-    add({}, compared_[1], outcome_.get().terms.learning_rate);
+    StepOutcome const& now = outcome_.get();
+    Fingerprint const print =
+        print_of(compared_[0], now.rate_before, compared_[1], now.terms.learning_rate);
     return error_of(failure, print.difference(gather_words(*parts_->comm, parts_->arena)));
   }
 
@@ -217,39 +237,6 @@ class Stepper {
   }
 
  private:
-  /// The count that all tensors have.
-  [[nodiscard]] long require_valid(Counters const& counters) const {
-    auto const refuse = [](Message const& why) {
-      fail(ErrorKind::invalid_argument, {"restore(): ", why});
-    };
-    if (counters.steps.size() != parts_->tensors.size()) {
-      refuse({parts_->tensors.size(),
-              " tensors are described but the steps of ",
-              counters.steps.size(),
-              " are given"});
-    }
-    long const steps = counters.steps.empty() ? 0 : counters.steps.front();
-    for (std::size_t t = 0; t < counters.steps.size(); ++t) {
-      if (counters.steps[t] == steps && steps >= 0) continue;
-      refuse({"tensor '",
-              parts_->tensors[t].name,
-              "' has ",
-              counters.steps[t],
-              " steps and tensor '",
-              parts_->tensors.front().name,
-              "' has ",
-              steps,
-              "; all tensors have the same number, at least 0"});
-    }
-    if constexpr (Slots::Precision::loss_scaled) {
-      if (!is_finite(counters.loss_scale) || counters.loss_scale <= 0.f) {
-        refuse("the loss scale must be finite and greater than 0");
-      }
-    } else if (counters.loss_scale != 1.f || counters.loss_scale_streak != 0) {
-      refuse("there is a loss scale, but this precision has none");
-    }
-    return steps;
-  }
   /// Lent parameters have values of their own, which masters that were never set would replace.
   void require_masters() const {
     parts_->require_bound();
@@ -257,36 +244,6 @@ class Stepper {
     fail(ErrorKind::invalid_argument,
          "step() before adopt_parameters() or load_parameters(): the master weights would replace "
          "the lent parameters, and have no values yet");
-  }
-  void require_no_readers() const {
-    for (std::size_t unit = 0; unit < unit_users_.size(); ++unit) {
-      if (unit_users_[unit] == 0) continue;
-      fail(ErrorKind::invalid_argument,
-           {"step() while the parameters of unit ", unit, " are in use"});
-    }
-  }
-  [[nodiscard]] Decide decision(StepOptions const& options, double scale) const {
-    constexpr bool scaled = Slots::Precision::loss_scaled;
-    Decide decide{.control = parts_->control,
-                  .ended = ended(),
-                  .max_norm = options.max_norm.value_or(Decide::no_limit),
-                  .scale = scale,
-                  .loss_scaled = scaled,
-                  .skip_non_finite = scaled || options.non_finite == NonFinite::skip};
-    decide.told = {.known = true,
-                   .options = hash(decide),
-                   .learning_rate = options.learning_rate.value_or(parts_->rule.lr),
-                   .address = options.learning_rate_address};
-    require_number({"the learning rate of a step"}, decide.told.learning_rate, 0.);
-    require_number({"the scale of a step"}, scale, 0.);
-    if (is_nan(decide.max_norm) || !(decide.max_norm > 0.)) {
-      fail(ErrorKind::invalid_argument,
-           {"max_norm is ",
-            decide.max_norm,
-            ", but must be greater than 0; a learning rate of 0 freezes the model"});
-    }
-    decide.concluded_before = concluded_;
-    return decide;
   }
   [[nodiscard]] std::int64_t const* ended() const {
     if constexpr (ConfirmingCommunicator<typename Slots::Communicator> && !Space::host_accessible)
@@ -296,7 +253,7 @@ class Stepper {
 
   Assembly<Slots>* parts_;
   Outcome<typename Slots::Communicator> outcome_;
-  std::vector<int> unit_users_;
+  UnitReaders readers_;
   double weight_ = 0.;
   bool values_set_ = Slots::Memory::borrowed && !Slots::has_master;
   bool values_confirmed_ = false;
@@ -304,5 +261,77 @@ class Stepper {
   Decide compared_[2]{};  ///< the step before, where it was not compared then; the last step
   Decide unchecked_{};    ///< the last step, where it is yet to be compared
 };
+
+#if ZERO_BODIES
+
+ZERO_BODY Decide decision(StepOptions const& options, double scale, float rate, bool scaled) {
+  Decide decide{.max_norm = options.max_norm.value_or(Decide::no_limit),
+                .scale = scale,
+                .loss_scaled = scaled,
+                .skip_non_finite = scaled || options.non_finite == NonFinite::skip};
+  decide.told = {.known = true,
+                 .options = hash(decide),
+                 .learning_rate = options.learning_rate.value_or(rate),
+                 .address = options.learning_rate_address};
+  require_number({"the learning rate of a step"}, decide.told.learning_rate, 0.);
+  require_number({"the scale of a step"}, scale, 0.);
+  if (is_nan(decide.max_norm) || !(decide.max_norm > 0.)) {
+    fail(ErrorKind::invalid_argument,
+         {"max_norm is ",
+          decide.max_norm,
+          ", but must be greater than 0; a learning rate of 0 freezes the model"});
+  }
+  return decide;
+}
+
+ZERO_BODY Fingerprint print_of(Decide const& before,
+                               float rate_before,
+                               Decide const& last,
+                               float rate) {
+  Fingerprint print;
+  auto const add = [&](std::string_view owner, Decide const& decide, float heard) {
+    print.add(owner, "learning_rate", double{decide.told.known ? heard : 0.f});
+    print.add(owner, "max_norm", decide.max_norm);
+    print.add(owner, "scale", decide.scale);
+    print.add(owner, "non_finite", std::string_view(decide.skip_non_finite ? "skip" : "fail"));
+  };
+  add("the step before's ", before, rate_before);
+  add({}, last, rate);
+  return print;
+}
+
+ZERO_BODY long steps_in(Counters const& counters, std::vector<Tensor> const& tensors, bool scaled) {
+  auto const refuse = [](Message const& why) {
+    fail(ErrorKind::invalid_argument, {"restore(): ", why});
+  };
+  if (counters.steps.size() != tensors.size()) {
+    refuse({tensors.size(),
+            " tensors are described but the steps of ",
+            counters.steps.size(),
+            " are given"});
+  }
+  long const steps = counters.steps.empty() ? 0 : counters.steps.front();
+  for (std::size_t t = 0; t < counters.steps.size(); ++t) {
+    if (counters.steps[t] == steps && steps >= 0) continue;
+    refuse({"tensor '",
+            tensors[t].name,
+            "' has ",
+            counters.steps[t],
+            " steps and tensor '",
+            tensors.front().name,
+            "' has ",
+            steps,
+            "; all tensors have the same number, at least 0"});
+  }
+  if (!scaled && (counters.loss_scale != 1.f || counters.loss_scale_streak != 0)) {
+    refuse("there is a loss scale, but this precision has none");
+  }
+  if (!is_finite(counters.loss_scale) || counters.loss_scale <= 0.f) {
+    refuse("the loss scale must be finite and greater than 0");
+  }
+  return steps;
+}
+
+#endif
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -17,6 +17,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -137,57 +138,27 @@ ZERO_COLD void require_same(C& comm,
   print.compare(comm.rank(), tensors, gather_words(comm, arena));
 }
 
+/// What must be the same on all ranks beside the model.
+struct PolicyFacts {
+  int world_size = 1;
+  std::string_view stage{};
+  std::string_view precision{};
+  std::string_view rule{};
+  std::span<StateArray const> states{};
+  double learning_rate = 0.;
+  std::vector<RuleField> fields{};  ///< of the rule; its learning rate alone where it has none
+  std::string_view accumulation{};
+  bool borrowed = false;
+  Bucket bucket{};
+  Prefetch prefetch{};
+  LossScaleOptions const* loss_scale = nullptr;  ///< null where nothing is scaled
+};
+
 /// Everything that must be the same on all ranks, by name.
-template <class Slots>
-ZERO_COLD Fingerprint fingerprint(int world_size,
-                                  std::vector<Tensor> const& tensors,
-                                  Partition const& partition,
-                                  PolicyValues<Slots> const& values) {
-  Fingerprint print;
-  print.add(
-      "library version",
-      std::int64_t{version.major} * 1000000 + std::int64_t{version.minor} * 1000 + version.patch);
-  print.add("world size", std::int64_t{world_size});
-  print.add("stage", std::string_view(Slots::Stage::name));
-  print.add("precision", std::string_view(Slots::Precision::name));
-  print.add("rule", std::string_view(Slots::Rule::name));
-  std::string states;
-  for (StateArray const& state : Slots::Rule::states) {
-    states += Message({states.empty() ? "" : ", ", state.name}).text();
-  }
-  print.add("the rule's states", states);
-  print.add("accumulation", std::string_view(Slots::Accumulation::name));
-  print.add("memory", std::string_view(Slots::Memory::borrowed ? "borrowed" : "owned"));
-  // Ranks whose kernels fuse multiplications differently would drift apart in the last bit.
-  print.add("the compiler's flags", std::string_view(ZERO_TEXT(ZERO_NAMESPACE)));
-  print.add("bucket bytes", static_cast<std::int64_t>(values.bucket.bytes));
-  print.add("prefetch depth", std::int64_t{values.prefetch.depth});
-  if constexpr (Slots::Precision::loss_scaled) {
-    print.add({}, "initial loss scale", double{values.precision.loss_scale.initial});
-    print.add({}, "loss scale growth", double{values.precision.loss_scale.growth});
-    print.add("loss scale growth interval",
-              std::int64_t{values.precision.loss_scale.growth_interval});
-    print.add({}, "loss scale backoff", double{values.precision.loss_scale.backoff});
-    print.add({}, "minimum loss scale", double{values.precision.loss_scale.minimum});
-    print.add("loss scale patience", std::int64_t{values.precision.loss_scale.patience});
-  }
-  print.add("number of tensors", static_cast<std::int64_t>(tensors.size()));
-  print.add("trained elements",
-            static_cast<std::int64_t>(partition.placement().trainable_elements()));
-  Hash model;
-  for (Tensor const& tensor : tensors) model.add(hash_of(tensor));
-  print.add_hash("the model", model.value());
-  require_number({"rule.lr"}, values.rule.lr, 0.);
-  if constexpr (DescribedRule<typename Slots::Rule>) {
-    for (RuleField const& field : values.rule.fields()) {
-      require_number({"rule.", field.name}, field.value, field.low, field.below);
-      print.add("rule.", field.name, field.value);
-    }
-  } else {
-    print.add("rule.", "lr", double{values.rule.lr});
-  }
-  return print;
-}
+/// @throws Error (invalid_argument) for values that make no sense
+ZERO_APART ZERO_COLD Fingerprint fingerprint(PolicyFacts const& facts,
+                                             std::vector<Tensor> const& tensors,
+                                             Partition const& partition);
 
 /// Agrees with all ranks on what an optimizer is made of.
 /// @par Collective  yes; blocks
@@ -200,12 +171,75 @@ ZERO_COLD Agreed<Slots> agree(typename Slots::Communicator& comm,
                               std::vector<Tensor> tensors,
                               PolicyValues<Slots> values,
                               PartitionOptions const& options) {
-  if constexpr (Slots::Precision::loss_scaled) require_valid(values.precision.loss_scale);
+  PolicyFacts facts{.world_size = comm.size(),
+                    .stage = Slots::Stage::name,
+                    .precision = Slots::Precision::name,
+                    .rule = Slots::Rule::name,
+                    .states = Slots::Rule::states,
+                    .learning_rate = values.rule.lr,
+                    .accumulation = Slots::Accumulation::name,
+                    .borrowed = Slots::Memory::borrowed,
+                    .bucket = values.bucket,
+                    .prefetch = values.prefetch};
+  if constexpr (Slots::Precision::loss_scaled) facts.loss_scale = &values.precision.loss_scale;
+  if constexpr (DescribedRule<typename Slots::Rule>) {
+    for (RuleField const& field : values.rule.fields()) facts.fields.push_back(field);
+  }
+  if (facts.loss_scale != nullptr) require_valid(*facts.loss_scale);
   Partition partition(tensors, options);
   Arena<decltype(Slots::Memory::allocator), typename Slots::Space> scratch(values.memory.allocator,
                                                                            space_of(comm));
-  require_same(comm, scratch, fingerprint<Slots>(comm.size(), tensors, partition, values), tensors);
+  require_same(comm, scratch, fingerprint(facts, tensors, partition), tensors);
   return {&comm, std::move(tensors), std::move(values), std::move(partition)};
 }
+
+#if ZERO_BODIES
+
+ZERO_BODY Fingerprint fingerprint(PolicyFacts const& facts,
+                                  std::vector<Tensor> const& tensors,
+                                  Partition const& partition) {
+  Fingerprint print;
+  print.add(
+      "library version",
+      std::int64_t{version.major} * 1000000 + std::int64_t{version.minor} * 1000 + version.patch);
+  print.add("world size", std::int64_t{facts.world_size});
+  print.add("stage", facts.stage);
+  print.add("precision", facts.precision);
+  print.add("rule", facts.rule);
+  std::string states;
+  for (StateArray const& state : facts.states) {
+    states += Message({states.empty() ? "" : ", ", state.name}).text();
+  }
+  print.add("the rule's states", states);
+  print.add("accumulation", facts.accumulation);
+  print.add("memory", std::string_view(facts.borrowed ? "borrowed" : "owned"));
+  // Ranks whose kernels fuse multiplications differently would drift apart in the last bit.
+  print.add("the compiler's flags", std::string_view(ZERO_TEXT(ZERO_NAMESPACE)));
+  print.add("bucket bytes", static_cast<std::int64_t>(facts.bucket.bytes));
+  print.add("prefetch depth", std::int64_t{facts.prefetch.depth});
+  if (facts.loss_scale != nullptr) {
+    print.add({}, "initial loss scale", double{facts.loss_scale->initial});
+    print.add({}, "loss scale growth", double{facts.loss_scale->growth});
+    print.add("loss scale growth interval", std::int64_t{facts.loss_scale->growth_interval});
+    print.add({}, "loss scale backoff", double{facts.loss_scale->backoff});
+    print.add({}, "minimum loss scale", double{facts.loss_scale->minimum});
+    print.add("loss scale patience", std::int64_t{facts.loss_scale->patience});
+  }
+  print.add("number of tensors", static_cast<std::int64_t>(tensors.size()));
+  print.add("trained elements",
+            static_cast<std::int64_t>(partition.placement().trainable_elements()));
+  Hash model;
+  for (Tensor const& tensor : tensors) model.add(hash_of(tensor));
+  print.add_hash("the model", model.value());
+  require_number({"rule.lr"}, facts.learning_rate, 0.);
+  if (facts.fields.empty()) print.add("rule.", "lr", facts.learning_rate);
+  for (RuleField const& field : facts.fields) {
+    require_number({"rule.", field.name}, field.value, field.low, field.below);
+    print.add("rule.", field.name, field.value);
+  }
+  return print;
+}
+
+#endif
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -19,18 +19,17 @@
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
-template <class Slots>
-void require_root(Assembly<Slots> const& parts, int root) {
-  if (root >= 0 && root < parts.comm->size()) return;
+inline void require_root(int ranks, int root) {
+  if (root >= 0 && root < ranks) return;
   fail(ErrorKind::invalid_argument,
-       {"there is no rank ", root, " to broadcast from; ranks are [0, ", parts.comm->size(), ")"});
+       {"there is no rank ", root, " to broadcast from; ranks are [0, ", ranks, ")"});
 }
 
 /// Whole parameters as they lie in the root's memory, tensor by tensor. Collective; blocks.
 template <class Slots>
-void broadcast_held(Assembly<Slots>& parts, int root) {
+ZERO_COLD void broadcast_held(Assembly<Slots>& parts, int root) {
   using Parameter = typename Slots::Parameter;
-  require_root(parts, root);
+  require_root(parts.comm->size(), root);
   for (std::size_t t = 0; t < parts.tensors.size(); ++t) {
     TensorPlace const& place = parts.partition.placement().places()[t];
     if (place.storage != t || place.count == 0) continue;
@@ -49,12 +48,12 @@ void broadcast_held(Assembly<Slots>& parts, int root) {
 /// What the root is asked for, for every rank that asks. The first element that is not at hand
 /// arrives with those that follow it in its tensor, so that each travels once where all ranks ask
 /// in the order of elements.
-template <class Slots, class Values>
+template <class Slots>
 class FromRoot {
  public:
-  FromRoot(Assembly<Slots>& parts, Values& values, int root)
+  FromRoot(Assembly<Slots>& parts, ValueSource values, int root)
       : parts_(&parts),
-        values_(&values),
+        values_(values),
         root_(root),
         memory_(capacity),
         scratch_(parts.arena, capacity * sizeof(float)) {}
@@ -81,14 +80,14 @@ class FromRoot {
     Nothing(ArenaT& /*arena*/, std::size_t /*bytes*/) noexcept {}
   };
 
-  void fetch(Tensor const& tensor, std::size_t first) {
+  ZERO_COLD void fetch(Tensor const& tensor, std::size_t first) {
     auto const t = static_cast<std::size_t>(&tensor - parts_->tensors.data());
     auto const count = static_cast<std::size_t>(parts_->partition.placement().places()[t].count);
     tensor_ = &tensor;
     first_ = first;
     piece_ = std::span(memory_).first((std::min)(capacity, count - first));
     bool const gives = parts_->comm->rank() == root_;
-    if (gives) (*values_)(tensor, first, piece_);
+    if (gives) values_(tensor, first, piece_);
     Collective broadcast{.op = Op::broadcast,
                          .count = piece_.size(),
                          .send = piece_.data(),
@@ -106,7 +105,7 @@ class FromRoot {
   }
 
   Assembly<Slots>* parts_;
-  Values* values_;
+  ValueSource values_;
   int root_;
   std::vector<float> memory_;
   [[no_unique_address]] std::conditional_t<on_host, Nothing, typename ArenaT::Scratch> scratch_;
@@ -117,15 +116,15 @@ class FromRoot {
 
 /// Parameters, master weights and frozen tensors from values that the root alone is asked for.
 /// Every rank keeps what it holds of what passes. Collective; blocks.
-template <class Slots, class Values>
-void broadcast_values(Assembly<Slots>& parts, Values& values, int root) {
+template <class Slots>
+ZERO_COLD void broadcast_values(Assembly<Slots>& parts, ValueSource values, int root) {
   using Parameter = typename Slots::Parameter;
   using Master = typename Slots::Master;
-  require_root(parts, root);
+  require_root(parts.comm->size(), root);
   constexpr bool shares = Slots::form.update == StorageForm::Update::share;
   constexpr bool whole = Slots::form.parameters != StorageForm::Parameters::share;
-  FromRoot<Slots, Values> source(parts, values, root);
-  Loader<typename Slots::Space, decltype(source)> loader(parts.tensors, parts.space(), source);
+  FromRoot<Slots> source(parts, values, root);
+  Loader<typename Slots::Space> loader(parts.tensors, parts.space(), ValueSource(source));
   parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
     for (int rank = 0; rank < (shares ? parts.comm->size() : 1); ++rank) {
       bool const updates = !shares || rank == parts.comm->rank();

@@ -4,6 +4,7 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
+#include "zero/base/function_ref.hpp"
 #include "zero/kernel/hash.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/layout/tensor.hpp"
@@ -20,22 +21,25 @@
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
+/// What fills elements [first, first + size) of a tensor.
+using ValueSource = FunctionRef<void(Tensor const&, std::size_t first, std::span<float>)>;
+
 /// Brings values to a space, chunk by chunk, rounded on the host.
-template <class Space, class Values>
+template <class Space>
 class Loader {
  public:
-  Loader(std::vector<Tensor> const& tensors, Space const& space, Values& values)
-      : tensors_(&tensors), space_(&space), values_(&values) {}
+  Loader(std::vector<Tensor> const& tensors, Space const& space, ValueSource values)
+      : tensors_(&tensors), space_(&space), values_(values) {}
 
   /// Asks for elements [first, first + count) of tensor t.
   /// @param hash  to which theirs are added, or null
   /// @param to    where they go, once for each that is not null
   template <class... T>
-  void load(
+  ZERO_COLD void load(
       std::size_t t, std::uint64_t first, std::uint64_t count, std::uint64_t* hash, T*... to) {
     for (std::uint64_t done = 0; done < count;) {
       std::span<float> const chunk = chunk_.first(count - done);
-      (*values_)((*tensors_)[t], static_cast<std::size_t>(first + done), chunk);
+      values_((*tensors_)[t], static_cast<std::size_t>(first + done), chunk);
       if (hash != nullptr) {
         kernel::add_hash(hash, chunk.data(), chunk.size(), hash_place(t, first + done));
       }
@@ -59,7 +63,7 @@ class Loader {
 
   std::vector<Tensor> const* tensors_;
   Space const* space_;
-  Values* values_;
+  ValueSource values_;
   HostChunk<float, Space> chunk_;
 };
 
@@ -67,14 +71,14 @@ class Loader {
 /// Where it holds its share alone it also asks for that of the next rank, so that every value that
 /// is stored somewhere was given by two ranks. Where they differ, all is asked for again, tensor by
 /// tensor, to say where. Collective.
-template <class Slots, class Values>
-void load(Assembly<Slots>& parts, Values& values) {
+template <class Slots>
+ZERO_COLD void load(Assembly<Slots>& parts, ValueSource values) {
   constexpr bool share = Slots::form.parameters == StorageForm::Parameters::share;
   using Parameter = typename Slots::Parameter;
   Partition const& partition = parts.partition;
   int const rank = parts.comm->rank();
   int const ranks = parts.comm->size();
-  Loader<typename Slots::Space, Values> loader(parts.tensors, parts.space(), values);
+  Loader<typename Slots::Space> loader(parts.tensors, parts.space(), values);
   auto const ask = [&](bool stores, auto const& own, auto const& next) {
     auto const range = [&](Range asked, auto const& address, auto const& hash) {
       partition.for_each_segment(asked, [&](Segment const& piece) {
@@ -114,17 +118,18 @@ void load(Assembly<Slots>& parts, Values& values) {
   std::uint64_t next = 0;
   ask(
       true, [&](std::size_t) { return &own; }, [&](std::size_t) { return &next; });
-  if (ranks == 1 || same_around(parts, own, share ? next : own)) return;
+  if (ranks == 1 || same_around(*parts.comm, parts.space(), parts.control, own, share ? next : own))
+    return;
   TensorHashes owns(parts.tensors.size());
   TensorHashes nexts(owns);
   ask(
       false, [&](std::size_t t) { return &owns[t]; }, [&](std::size_t t) { return &nexts[t]; });
-  refuse_values(parts, owns, share ? nexts : owns);
+  refuse_values(*parts.comm, parts.arena, parts.tensors, owns, share ? nexts : owns);
 }
 
 /// Master weights from the parameters as they are.
 template <class Slots>
-void adopt(Assembly<Slots> const& parts) {
+ZERO_COLD void adopt(Assembly<Slots> const& parts) {
   if constexpr (Slots::has_master) {
     parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
       parts.partition.for_each_segment(parts.states.updated(bucket), [&](Segment const& piece) {

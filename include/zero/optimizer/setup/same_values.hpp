@@ -46,8 +46,10 @@ using TensorHashes = std::vector<std::uint64_t>;
 /// @par Collective  yes; blocks
 /// @par Cost        one all-reduce of 24 bytes
 /// @throws Error (invalid_argument), on every rank, if on some rank nobody has set any values
-template <class Slots>
-ZERO_COLD bool same_around(Assembly<Slots>& parts,
+template <Communicator C>
+ZERO_COLD bool same_around(C& comm,
+                           typename C::Space const& space,
+                           StepControl* control,
                            std::uint64_t own,
                            std::uint64_t next,
                            bool set = true) {
@@ -58,22 +60,22 @@ ZERO_COLD bool same_around(Assembly<Slots>& parts,
     return hash.value();
   };
   // Added up around the ring, what is the same cancels out. In halves, which do not overflow.
-  int const rank = parts.comm->rank();
-  std::uint64_t const rest = digest(own, rank) - digest(next, (rank + 1) % parts.comm->size());
+  int const rank = comm.rank();
+  std::uint64_t const rest = digest(own, rank) - digest(next, (rank + 1) % comm.size());
   std::int64_t words[] = {static_cast<std::int64_t>(rest & 0xffffffffu),
                           static_cast<std::int64_t>(rest >> 32),
                           set ? 0 : 1};
-  parts.space().upload(parts.control->words, words, sizeof(words));
-  run(*parts.comm,
+  space.upload(control->words, words, sizeof(words));
+  run(comm,
       {.op = Op::all_reduce,
        .dtype = DType::i64,
        .accumulate = DType::i64,
        .count = std::size(words),
-       .send = parts.control->words,
-       .recv = parts.control->words});
-  parts.space().download(words, parts.control->words, sizeof(words));
-  zero::confirm(*parts.comm);
-  if (words[2] != 0) refuse_unset(words[2], parts.comm->size());
+       .send = control->words,
+       .recv = control->words});
+  space.download(words, control->words, sizeof(words));
+  zero::confirm(comm);
+  if (words[2] != 0) refuse_unset(words[2], comm.size());
   return static_cast<std::uint64_t>(words[0]) + (static_cast<std::uint64_t>(words[1]) << 32) == 0;
 }
 
@@ -81,33 +83,35 @@ ZERO_COLD bool same_around(Assembly<Slots>& parts,
 /// @par Collective  yes; blocks
 /// @par Cost        a gather of 16 bytes per tensor
 /// @throws Error (communication), on every rank, naming the first tensor that differs, and where
-template <class Slots>
-[[noreturn]] ZERO_COLD void refuse_values(Assembly<Slots>& parts,
+template <Communicator C, class ArenaT>
+[[noreturn]] ZERO_COLD void refuse_values(C& comm,
+                                          ArenaT& arena,
+                                          std::vector<Tensor> const& tensors,
                                           TensorHashes const& own,
                                           TensorHashes const& next) {
-  auto const ranks = static_cast<std::size_t>(parts.comm->size());
+  auto const ranks = static_cast<std::size_t>(comm.size());
   std::vector<std::int64_t> mine;
   for (std::uint64_t const hash : own) mine.push_back(static_cast<std::int64_t>(hash));
   for (std::uint64_t const hash : next) mine.push_back(static_cast<std::int64_t>(hash));
-  auto const all = gather_words(*parts.comm, parts.arena)(mine.data(), mine.size());
+  auto const all = gather_words(comm, arena)(mine.data(), mine.size());
   std::string pairs;
   for (std::size_t t = 0; t < own.size() && pairs.empty(); ++t) {
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       std::size_t const after = (rank + 1) % ranks;
       if (all[rank * mine.size() + own.size() + t] == all[after * mine.size() + t]) continue;
-      pairs += pairs.empty() ? " of tensor '" + parts.tensors[t].name + "': " : ", ";
+      pairs += pairs.empty() ? " of tensor '" + tensors[t].name + "': " : ", ";
       pairs += Message({rank, " and ", after}).text();
     }
   }
   fail(ErrorKind::communication,
        {"ranks start from different values", pairs},
-       {.rank = parts.comm->rank(), .operation = "check of parameters"});
+       {.rank = comm.rank(), .operation = "check of parameters"});
 }
 
 /// Adds the hashes of what every rank holds all of: parameters, masters, frozen tensors.
 /// @param to  `to(t)` is where those of tensor t belong, in the space
 template <class Slots, class To>
-void hash_held(Assembly<Slots>& parts, To const& to) {
+ZERO_COLD void hash_held(Assembly<Slots>& parts, To const& to) {
   constexpr std::uint64_t masters = std::uint64_t{1} << 63;
   for (std::size_t t = 0; t < parts.tensors.size(); ++t) {
     TensorPlace const& place = parts.partition.placement().places()[t];
@@ -145,7 +149,7 @@ ZERO_COLD void compare_held(Assembly<Slots>& parts, bool set) {
   space.zero(word, sizeof(all));
   hash_held(parts, [&](std::size_t) { return word; });
   space.download(&all, word, sizeof(all));
-  if (same_around(parts, all, all, set)) return;
+  if (same_around(*parts.comm, space, parts.control, all, all, set)) return;
   TensorHashes own(parts.tensors.size());
   std::size_t const bytes = own.size() * sizeof(own[0]);
   typename decltype(parts.arena)::Scratch const scratch(parts.arena, bytes);
@@ -153,7 +157,7 @@ ZERO_COLD void compare_held(Assembly<Slots>& parts, bool set) {
   space.zero(words, bytes);
   hash_held(parts, [&](std::size_t t) { return words + t; });
   space.download(own.data(), words, bytes);
-  refuse_values(parts, own, own);
+  refuse_values(*parts.comm, parts.arena, parts.tensors, own, own);
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

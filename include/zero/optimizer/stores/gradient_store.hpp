@@ -6,6 +6,7 @@
 #include "zero/layout/memory_plan.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/optimizer/stores/arena.hpp"
+#include "zero/optimizer/stores/gradient_slots.hpp"
 #include "zero/optimizer/stores/lent.hpp"
 
 #include <cstddef>
@@ -44,41 +45,18 @@ class GradientStore {
         pool_(arena.template take<Wire>(Role::gradient_pool,
                                         elements.gradient_slot * elements.gradient_slots)),
         tied_(arena.template take<Wire>(Role::gradient_pool, elements.tied_gradients)),
-        slot_elements_(elements.gradient_slot),
-        slot_taken_(static_cast<std::size_t>(elements.gradient_slots), 0),
-        slot_of_(partition.groups().size(), no_slot),
-        tied_offset_(partition.groups().size(), 0) {
-    std::uint64_t offset = 0;
-    for (std::size_t g = 0; g < partition.groups().size(); ++g) {
-      tied_offset_[g] = offset;
-      if (partition.groups()[g].tied) offset += partition.groups()[g].padded;
-    }
-  }
+        slots_(partition, elements) {}
 
   [[nodiscard]] LentTensors<Wire>& lent() noexcept { return lent_; }
   [[nodiscard]] LentTensors<Wire> const& lent() const noexcept { return lent_; }
 
   /// True if the group's full gradients have memory right now, or never need a slot.
   [[nodiscard]] bool placed(std::size_t g) const noexcept {
-    Group const& group = partition_->groups()[g];
-    return form != Form::Gradients::pooled || group.tied || group.padded == 0 ||
-           slot_of_[g] != no_slot;
+    return form != Form::Gradients::pooled || slots_.placed(g);
   }
   /// Gives the group a slot of the pool; false if all are taken.
-  [[nodiscard]] bool place(std::size_t g) noexcept {
-    for (std::size_t s = 0; s < slot_taken_.size(); ++s) {
-      if (slot_taken_[s]) continue;
-      slot_taken_[s] = 1;
-      slot_of_[g] = static_cast<int>(s);
-      return true;
-    }
-    return false;
-  }
-  void release(std::size_t g) noexcept {
-    if (slot_of_[g] == no_slot) return;
-    slot_taken_[static_cast<std::size_t>(slot_of_[g])] = 0;
-    slot_of_[g] = no_slot;
-  }
+  [[nodiscard]] bool place(std::size_t g) noexcept { return slots_.place(g); }
+  void release(std::size_t g) noexcept { slots_.release(g); }
 
   /// Full gradients of a placed group in the library's memory: [group.padded].
   [[nodiscard]] std::span<Wire> full(std::size_t g) const noexcept {
@@ -123,14 +101,11 @@ class GradientStore {
   }
 
  private:
-  static constexpr int no_slot = -1;
-
   /// Where the padded memory of a placed group begins.
   [[nodiscard]] Wire* memory(std::size_t g) const noexcept {
     Group const& group = partition_->groups()[g];
     if constexpr (form == Form::Gradients::whole) return group.in_full.in(full_);
-    if (group.tied) return tied_.data() + tied_offset_[g];
-    return pool_.data() + static_cast<std::uint64_t>(slot_of_[g]) * slot_elements_;
+    return (group.tied ? tied_ : pool_).data() + slots_.offset(g);
   }
 
   Partition const* partition_;
@@ -141,10 +116,7 @@ class GradientStore {
   std::span<Accumulate> sums_;
   std::span<Wire> pool_;
   std::span<Wire> tied_;
-  std::uint64_t slot_elements_;
-  std::vector<std::uint8_t> slot_taken_;
-  std::vector<int> slot_of_;
-  std::vector<std::uint64_t> tied_offset_;
+  GradientSlots slots_;
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -1,0 +1,107 @@
+/// @file
+/// What a trainer described: its tensors, and the units that it works on one after the other.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
+#include "zero/layout/partition.hpp"
+#include "zero/layout/tensor.hpp"
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE::detail {
+
+/// The tensors of a model, how they are shared out, and the order of their units. All of what an
+/// optimizer has that depends on no policy.
+struct Model {
+  ZERO_APART ZERO_COLD Model(std::vector<Tensor> described, Partition shared_out);
+
+  ZERO_APART void require_unit(int unit) const;
+  ZERO_APART void require_tensor(std::size_t tensor) const;
+  /// Do several units add to the tensor's gradients?
+  ZERO_APART [[nodiscard]] bool is_tied(std::size_t tensor) const;
+  /// A unit was given to overwrite, and this element was not.
+  ZERO_APART [[noreturn]] ZERO_COLD void refuse_unwritten(int unit,
+                                                          std::size_t tensor,
+                                                          std::size_t element) const;
+
+  std::vector<Tensor> tensors;
+  Partition partition;
+  std::vector<int> units;
+  std::vector<int> units_backward;
+  std::vector<std::vector<std::size_t>> unit_tensors;
+};
+
+/// Who reads the parameters of a unit at the moment.
+class UnitReaders {
+ public:
+  ZERO_APART explicit UnitReaders(std::size_t units);
+
+  void enter(int unit) noexcept { ++readers_[static_cast<std::size_t>(unit)]; }
+  void leave(int unit) noexcept { --readers_[static_cast<std::size_t>(unit)]; }
+  /// @throws Error (invalid_argument) if somebody reads
+  ZERO_APART void require_none() const;
+
+ private:
+  std::vector<int> readers_;
+};
+
+#if ZERO_BODIES
+
+ZERO_BODY Model::Model(std::vector<Tensor> described, Partition shared_out)
+    : tensors(std::move(described)), partition(std::move(shared_out)) {
+  int const count = partition.placement().unit_count();
+  unit_tensors.resize(static_cast<std::size_t>(count));
+  for (int unit = 0; unit < count; ++unit) {
+    units.push_back(unit);
+    units_backward.push_back(count - 1 - unit);
+  }
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    unit_tensors[static_cast<std::size_t>(tensors[t].unit)].push_back(t);
+  }
+}
+
+ZERO_BODY void Model::require_unit(int unit) const {
+  if (unit >= 0 && static_cast<std::size_t>(unit) < units.size()) return;
+  fail(ErrorKind::invalid_argument,
+       {"there is no unit ", unit, "; units are [0, ", units.size(), ")"});
+}
+
+ZERO_BODY void Model::require_tensor(std::size_t tensor) const {
+  if (tensor < tensors.size()) return;
+  fail(ErrorKind::invalid_argument,
+       {"there is no tensor ", tensor, "; ", tensors.size(), " are described"});
+}
+
+ZERO_BODY bool Model::is_tied(std::size_t tensor) const {
+  if (partition.placement().places()[tensor].frozen) return false;
+  return partition.groups()[partition.group_of(tensor)].tied;
+}
+
+ZERO_BODY void Model::refuse_unwritten(int unit, std::size_t tensor, std::size_t element) const {
+  fail(ErrorKind::invalid_argument,
+       {"unit ",
+        unit,
+        " is reduced, but element ",
+        element,
+        " of tensor '",
+        tensors[tensor].name,
+        "' was not overwritten"});
+}
+
+ZERO_BODY UnitReaders::UnitReaders(std::size_t units) : readers_(units, 0) {}
+
+ZERO_BODY void UnitReaders::require_none() const {
+  for (std::size_t unit = 0; unit < readers_.size(); ++unit) {
+    if (readers_[unit] == 0) continue;
+    fail(ErrorKind::invalid_argument,
+         {"step() while the parameters of unit ", unit, " are in use"});
+  }
+}
+
+#endif
+
+}  // namespace zero::inline ZERO_NAMESPACE::detail
