@@ -20,13 +20,18 @@ struct FakeWorld {
   }
 };
 
-// Precisions in turn: that each equals the reference under each stage is shown over threads.
+template <class Stage>
+void all_precisions() {
+  toy::check_ranks<FakeWorld, Stage, zero::Fp32>({1, 2, 3, 4});
+  toy::check_ranks<FakeWorld, Stage, zero::Mixed<zero::bf16>>({2, 3});
+  toy::check_ranks<FakeWorld, Stage, zero::Mixed<zero::fp16>>({1, 4});
+}
+
 TEST_CASE("DeviceGroup trains to the reference's bits under every stage") {
-  using toy::check_ranks;
-  check_ranks<FakeWorld, zero::stage::Replicated, zero::Fp32>({1, 2, 3, 4});
-  check_ranks<FakeWorld, zero::stage::Pos, zero::Mixed<zero::bf16>>({1, 2, 3, 4});
-  check_ranks<FakeWorld, zero::stage::PosG, zero::Mixed<zero::fp16>>({1, 2, 3, 4});
-  check_ranks<FakeWorld, zero::stage::PosGP, zero::Mixed<zero::bf16>>({1, 2, 3, 4});
+  all_precisions<zero::stage::Replicated>();
+  all_precisions<zero::stage::Pos>();
+  all_precisions<zero::stage::PosG>();
+  all_precisions<zero::stage::PosGP>();
 }
 
 }  // namespace
