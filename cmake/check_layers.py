@@ -20,8 +20,9 @@ LAYER_OF_DIRECTORY = {
     "device": 3,
     "kernel": 3,
     "optimizer": 4,
+    "checkpoint": 5,
 }
-LAYER_OF_FILE = {"sharded_optimizer.hpp": 4, "compiled.hpp": 5, "zero.hpp": 5}
+LAYER_OF_FILE = {"sharded_optimizer.hpp": 4, "compiled.hpp": 5, "zero.hpp": 6}
 
 # Models do not know each other: a rule that includes a communicator could not be exchanged alone.
 # Kernels are their shared floor, and a communicator says in which memory it works.
@@ -58,6 +59,7 @@ BACKENDS = {
     # Launching is a template of the larger header.
     "device": CUDA | {"cuda_runtime.h"},
     "space/cuda": CUDA,
+    "checkpoint": {"nlohmann/json.hpp"},
 }
 
 # They cost every translation unit seconds: only headers that launch have them.

@@ -49,7 +49,7 @@ class Layers(unittest.TestCase):
 
     def test_upward(self):
         floors = ("base/a.hpp", "layout/a.hpp", "concepts/a.hpp", "space/a.hpp",
-                  "sharded_optimizer.hpp", "zero.hpp")
+                  "sharded_optimizer.hpp", "checkpoint/a.hpp", "zero.hpp")
         for lower, upper in zip(floors, floors[1:]):
             self.rejected("includes point downward", f"include/zero/{lower}",
                           f'#pragma once\n#include "zero/{upper}"\n',

@@ -1,0 +1,386 @@
+/// @file
+/// The header of a safetensors file: which tensor lies where. Read from files that nobody trusts.
+#pragma once
+
+#include "zero/base/bytes.hpp"
+#include "zero/base/config.hpp"
+#include "zero/base/dtype.hpp"
+#include "zero/base/error.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE::safetensors {
+
+/// One tensor of a file.
+struct Entry {
+  std::string name{};                  ///< unique in its file
+  std::string dtype{};                 ///< as the format spells it: "F32", "BF16", ...
+  std::vector<std::uint64_t> shape{};  ///< extents, row-major; empty for a single element
+  std::uint64_t begin = 0;             ///< first byte, counted from the end of the header
+  std::uint64_t end = 0;               ///< one behind the last byte
+
+  friend bool operator==(Entry const&, Entry const&) = default;
+};
+
+/// What stands before the data of a file.
+struct Header {
+  std::vector<Entry> entries{};                   ///< in the order of their bytes
+  std::map<std::string, std::string> metadata{};  ///< texts by name, as the format allows
+
+  friend bool operator==(Header const&, Header const&) = default;
+};
+
+/// Bytes before the text of a header: its length.
+inline constexpr std::size_t length_bytes = 8;
+/// No reader of the format takes a longer text, this one included.
+inline constexpr std::uint64_t longest_text = 100'000'000;
+/// Data begin at a multiple of so many bytes, so that who maps a file can use it in place.
+inline constexpr std::size_t alignment = 64;
+
+/// How the format spells an element type; empty for one that it does not have.
+[[nodiscard]] constexpr std::string_view spelled(DType type) noexcept {
+  switch (type) {
+    case DType::f32: return "F32";
+    case DType::f64: return "F64";
+    case DType::bf16: return "BF16";
+    case DType::f16: return "F16";
+    case DType::i32: return "I32";
+    case DType::i64: return "I64";
+    case DType::u8: return "U8";
+  }
+  return {};
+}
+
+/// The element type of that spelling, if the library has it.
+[[nodiscard]] constexpr std::optional<DType> dtype_named(std::string_view spelling) noexcept {
+  for (DType const type :
+       {DType::f32, DType::f64, DType::bf16, DType::f16, DType::i32, DType::i64, DType::u8}) {
+    if (spelled(type) == spelling) return type;
+  }
+  return std::nullopt;
+}
+
+/// Bytes of an element of that spelling, also of types that the library cannot use; 0 for a type
+/// that the format does not have.
+[[nodiscard]] constexpr std::size_t element_bytes(std::string_view spelling) noexcept {
+  if (auto const type = dtype_named(spelling)) return size_of(*type);
+  for (std::string_view const one : {"I8", "BOOL", "F8_E4M3", "F8_E5M2"}) {
+    if (spelling == one) return 1;
+  }
+  if (spelling == "I16" || spelling == "U16") return 2;
+  if (spelling == "U32") return 4;
+  return spelling == "U64" ? 8 : 0;
+}
+
+/// The text's length, as the first `length_bytes` bytes of a file say.
+[[nodiscard]] constexpr std::uint64_t text_length(
+    std::span<unsigned char const, length_bytes> bytes) noexcept {
+  std::uint64_t length = 0;
+  for (std::size_t i = length_bytes; i-- > 0;) length = length << 8 | bytes[i];
+  return length;
+}
+
+namespace detail {
+
+/// Elements of a shape; nothing if 64 bits cannot count them.
+[[nodiscard]] inline std::optional<std::uint64_t> count_of(
+    std::vector<std::uint64_t> const& shape) noexcept {
+  if (std::find(shape.begin(), shape.end(), 0u) != shape.end()) return 0;
+  std::uint64_t count = 1;
+  for (std::uint64_t const extent : shape) {
+    if (count > (std::numeric_limits<std::uint64_t>::max)() / extent) return std::nullopt;
+    count *= extent;
+  }
+  return count;
+}
+
+/// Takes a header's text piece by piece. Holds what it has read and nothing else, so that a file
+/// cannot claim more memory than it is long; refuses whatever the format does not have.
+class TextReader : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  [[nodiscard]] Header& header() noexcept { return header_; }
+  /// What was wrong; empty if nothing was.
+  [[nodiscard]] std::string const& problem() const noexcept { return problem_; }
+
+  bool null() override { return unexpected("null"); }
+  bool boolean(bool /*value*/) override { return unexpected("a truth value"); }
+  bool number_integer(number_integer_t /*value*/) override {
+    return unexpected("a negative number");
+  }
+  bool number_float(number_float_t /*value*/, string_t const& text) override {
+    return unexpected("the number " + text.substr(0, most_letters));
+  }
+  bool binary(binary_t& /*value*/) override { return unexpected("binary data"); }
+
+  bool number_unsigned(number_unsigned_t value) override {
+    if (place_ == Place::shape) {
+      header_.entries.back().shape.push_back(value);
+      return true;
+    }
+    if (place_ == Place::offsets && offsets_ < 2) {
+      (offsets_ == 0 ? header_.entries.back().begin : header_.entries.back().end) = value;
+      ++offsets_;
+      return true;
+    }
+    return unexpected("a number");
+  }
+  bool string(string_t& value) override {
+    if (place_ == Place::dtype) {
+      header_.entries.back().dtype = std::move(value);
+      place_ = Place::tensor;
+      return true;
+    }
+    if (place_ == Place::metadata) {
+      *text_ = std::move(value);
+      return true;
+    }
+    return unexpected("a text");
+  }
+
+  bool start_object(std::size_t /*count*/) override {
+    if (place_ == Place::before) {
+      place_ = Place::top;
+    } else if (place_ == Place::metadata_value) {
+      place_ = Place::metadata;
+    } else if (place_ == Place::tensor_value) {
+      place_ = Place::tensor;
+    } else {
+      return unexpected("an object");
+    }
+    return true;
+  }
+  bool key(string_t& name) override {
+    if (place_ == Place::top) return begin_value(name);
+    if (place_ == Place::metadata) {
+      auto const [at, added] = header_.metadata.try_emplace(name);
+      text_ = &at->second;
+      return added || refuse("the metadata have '" + shown(name) + "' twice");
+    }
+    // Within a tensor, as nothing else has keys.
+    static constexpr std::array<std::string_view, 3> fields{"dtype", "shape", "data_offsets"};
+    auto const field = static_cast<std::size_t>(
+        std::find(fields.begin(), fields.end(), std::string_view(name)) - fields.begin());
+    if (field == fields.size()) return refuse(subject() + "has a field '" + shown(name) + "'");
+    if (has_[field]) return refuse(subject() + "has '" + name + "' twice");
+    has_[field] = true;
+    place_ = field == 0 ? Place::dtype : field == 1 ? Place::shape_value : Place::offsets_value;
+    return true;
+  }
+  bool end_object() override {
+    if (place_ == Place::top) {
+      place_ = Place::after;
+      return true;
+    }
+    if (place_ == Place::tensor && !(has_[0] && has_[1] && has_[2])) {
+      return refuse(subject() + "lacks dtype, shape or data_offsets");
+    }
+    place_ = Place::top;
+    return true;
+  }
+  bool start_array(std::size_t /*count*/) override {
+    if (place_ == Place::shape_value) {
+      place_ = Place::shape;
+    } else if (place_ == Place::offsets_value) {
+      place_ = Place::offsets;
+      offsets_ = 0;
+    } else {
+      return unexpected("a list");
+    }
+    return true;
+  }
+  bool end_array() override {
+    if (place_ == Place::offsets && offsets_ != 2) {
+      return refuse(subject() + "has data_offsets that are not two numbers");
+    }
+    place_ = Place::tensor;
+    return true;
+  }
+  bool parse_error(std::size_t position,
+                   std::string const& /*token*/,
+                   nlohmann::detail::exception const& /*error*/) override {
+    return refuse("it is no JSON from byte " + std::to_string(position) + " on");
+  }
+
+ private:
+  /// What comes next, or what is being read.
+  enum class Place : std::uint8_t {
+    before,
+    top,
+    metadata_value,
+    metadata,
+    tensor_value,
+    tensor,
+    dtype,
+    shape_value,
+    shape,
+    offsets_value,
+    offsets,
+    after,
+  };
+  static constexpr std::size_t most_letters = 64;
+
+  [[nodiscard]] static std::string shown(std::string const& name) {
+    return name.size() <= most_letters ? name : name.substr(0, most_letters) + "...";
+  }
+  [[nodiscard]] std::string subject() const {
+    return "tensor '" + shown(header_.entries.back().name) + "' ";
+  }
+  bool refuse(std::string why) {
+    if (problem_.empty()) problem_ = std::move(why);
+    return false;
+  }
+  bool unexpected(std::string const& what) {
+    bool const within = place_ >= Place::tensor_value && place_ < Place::after;
+    return refuse((within ? subject() : std::string()) + "has " + what +
+                  " where the format has none");
+  }
+  bool begin_value(std::string& name) {
+    if (name == "__metadata__") {
+      if (std::exchange(has_metadata_, true)) return refuse("it has '__metadata__' twice");
+      place_ = Place::metadata_value;
+      return true;
+    }
+    header_.entries.emplace_back().name = std::move(name);
+    has_ = {};
+    place_ = Place::tensor_value;
+    return true;
+  }
+
+  Header header_{};
+  std::string problem_{};
+  std::string* text_ = nullptr;
+  Place place_ = Place::before;
+  bool has_metadata_ = false;
+  std::array<bool, 3> has_{};
+  int offsets_ = 0;
+};
+
+/// Is it UTF-8, as JSON has to be?
+[[nodiscard]] inline bool is_text(std::string const& name) {
+  auto const ignore = nlohmann::json::error_handler_t::ignore;
+  return nlohmann::json::parse(nlohmann::json(name).dump(-1, ' ', false, ignore)) == name;
+}
+
+/// What is wrong with a tensor by itself; empty if nothing is.
+[[nodiscard]] inline std::string problem_of(Entry const& entry) {
+  std::size_t const bytes = element_bytes(entry.dtype);
+  if (bytes == 0) return "has the unknown dtype '" + entry.dtype.substr(0, 16) + "'";
+  auto const count = count_of(entry.shape);
+  if (!count || *count > (std::numeric_limits<std::uint64_t>::max)() / bytes) {
+    return "has more elements than can be counted";
+  }
+  if (entry.begin > entry.end) return "ends before it begins";
+  if (entry.end - entry.begin == *count * bytes) return {};
+  return "has " + std::to_string(entry.end - entry.begin) + " bytes and a shape of " +
+         std::to_string(*count * bytes);
+}
+
+}  // namespace detail
+
+/// Reads a header.
+/// @param file        what messages call the file
+/// @param text        what follows the length
+/// @param data_bytes  bytes of the file behind the text
+/// @throws Error (data), naming file and tensor, for anything that the format does not have: text
+///   that is no such JSON, names given twice, dtypes nobody knows, shapes that overflow or do not
+///   fit their bytes, bytes that overlap, are missing or belong to no tensor
+/// @par Cost  memory of a few times the text's length
+/// @par Source  the format's description in the safetensors project
+[[nodiscard]] inline Header parse(std::string_view file,
+                                  std::string_view text,
+                                  std::uint64_t data_bytes) {
+  auto const refuse = [&](Message const& why) {
+    zero::fail(ErrorKind::data, {"'", file, "' is no safetensors file: ", why});
+  };
+  if (text.size() > longest_text) refuse({"its header has ", text.size(), " bytes"});
+  if (text.empty() || text.front() != '{') refuse("its header does not begin with '{'");
+  detail::TextReader reader;
+  bool const read = nlohmann::json::sax_parse(text.begin(), text.end(), &reader);
+  if (!read || !reader.problem().empty()) refuse(reader.problem());
+  Header header = std::move(reader.header());
+  auto& entries = header.entries;
+  for (Entry const& entry : entries) {
+    if (std::string const problem = detail::problem_of(entry); !problem.empty()) {
+      refuse({"tensor '", entry.name, "' ", problem});
+    }
+  }
+
+  std::sort(entries.begin(), entries.end(), [](Entry const& a, Entry const& b) {
+    return a.name < b.name;
+  });
+  auto const twice =
+      std::adjacent_find(entries.begin(), entries.end(), [](Entry const& a, Entry const& b) {
+        return a.name == b.name;
+      });
+  if (twice != entries.end()) refuse({"it has tensor '", twice->name, "' twice"});
+
+  // Tensors without bytes may lie anywhere between others.
+  std::stable_sort(entries.begin(), entries.end(), [](Entry const& a, Entry const& b) {
+    return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
+  });
+  std::uint64_t end = 0;
+  for (Entry const& entry : entries) {
+    if (entry.begin != end) {
+      refuse({"tensor '",
+              entry.name,
+              entry.begin < end ? "' overlaps the one before it" : "' lies behind bytes of none"});
+    }
+    end = entry.end;
+  }
+  if (end != data_bytes) {
+    refuse({"its tensors have ", end, " bytes, and ", data_bytes, " follow its header"});
+  }
+  return header;
+}
+
+/// Lays tensors out one after the other, in the order of the entries, and says so.
+/// @param header  `begin` and `end` of its entries are set here
+/// @returns length and text: the first bytes of the file, up to where data begin
+/// @throws Error (invalid_argument) for entries that the format cannot hold
+[[nodiscard]] inline std::string format(Header& header) {
+  nlohmann::json json = nlohmann::json::object();
+  for (auto const& [name, text] : header.metadata) {
+    if (!detail::is_text(name) || !detail::is_text(text)) {
+      zero::fail(ErrorKind::invalid_argument, {"metadata '", name, "' are no UTF-8"});
+    }
+  }
+  if (!header.metadata.empty()) json["__metadata__"] = header.metadata;
+  std::uint64_t end = 0;
+  for (Entry& entry : header.entries) {
+    auto const count = detail::count_of(entry.shape);
+    std::size_t const bytes = element_bytes(entry.dtype);
+    if (!count || bytes == 0 || json.contains(entry.name) || entry.name == "__metadata__" ||
+        !detail::is_text(entry.name)) {
+      zero::fail(ErrorKind::invalid_argument,
+                 {"a safetensors file cannot hold tensor '", entry.name, "' as described"});
+    }
+    entry.begin = end;
+    entry.end = end = checked_add(end, checked_mul(*count, bytes));
+    json[entry.name] = {
+        {"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {entry.begin, entry.end}}};
+  }
+  std::string text = json.dump();
+  text.resize(
+      static_cast<std::size_t>(round_up(text.size() + length_bytes, alignment)) - length_bytes,
+      ' ');
+  std::string bytes(length_bytes, '\0');
+  for (std::size_t i = 0; i < length_bytes; ++i) {
+    bytes[i] = static_cast<char>(static_cast<std::uint64_t>(text.size()) >> (8 * i) & 0xffu);
+  }
+  return bytes + text;
+}
+
+}  // namespace zero::inline ZERO_NAMESPACE::safetensors
