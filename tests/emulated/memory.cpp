@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <iterator>
@@ -14,6 +15,8 @@ namespace {
 
 // What the runtime promises; blocks end as close to the closed page as that allows.
 constexpr std::size_t alignment = 256;
+// Large blocks lie in large pages: opening and closing costs time for each page.
+constexpr std::size_t large_page = std::size_t{2} << 20;
 constexpr std::byte untouched{0xa5};
 
 std::size_t up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -22,17 +25,24 @@ std::size_t up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) 
 
 void* Memory::allocate(int device, std::size_t bytes, bool pooled) {
   if (bytes > device_bytes || used_[device] + bytes > device_bytes) return nullptr;
-  auto const page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  auto const small_page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  std::size_t const page = bytes < large_page ? small_page : large_page;
   std::size_t const page_bytes = up(std::max<std::size_t>(bytes, 1), page);
-  void* const mapping = ::mmap(
-      nullptr, page_bytes + page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  // Begins at a large page, and has a closed page behind it.
+  std::size_t const mapped = page_bytes + page;
+  void* const mapping =
+      ::mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping == MAP_FAILED) return nullptr;
-  auto* const pages = static_cast<std::byte*>(mapping);
+  auto const begins = reinterpret_cast<std::uintptr_t>(mapping);
+  auto* const pages = static_cast<std::byte*>(mapping) + (up(begins, page) - begins);
+  if (page == large_page) static_cast<void>(::madvise(pages, page_bytes, MADV_HUGEPAGE));
   std::byte* const begin = pages + (page_bytes - up(bytes, alignment));
   auto const place = blocks_.emplace(begin,
                                      Block{.device = device,
                                            .pooled = pooled,
                                            .bytes = bytes,
+                                           .mapping = mapping,
+                                           .mapped = mapped,
                                            .pages = pages,
                                            .page_bytes = page_bytes});
   Block& block = place.first->second;
@@ -58,8 +68,7 @@ bool Memory::free(void* memory) {
   }
   protect(block, false);
   used_[block.device] -= block.bytes;
-  auto const page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  ::munmap(block.pages, block.page_bytes + page);
+  ::munmap(block.mapping, block.mapped);
   blocks_.erase(found);
   return true;
 }

@@ -38,9 +38,11 @@ class Memory {
   struct Block {
     int device;
     bool pooled;
-    std::size_t bytes;       ///< asked for
-    std::byte* pages;        ///< where the mapping begins
-    std::size_t page_bytes;  ///< without the page behind, which stays closed
+    std::size_t bytes;   ///< asked for
+    void* mapping;       ///< around the pages; what is behind them stays closed
+    std::size_t mapped;  ///< bytes of the mapping
+    std::byte* pages;    ///< those that are opened
+    std::size_t page_bytes;
     bool open = false;
   };
   void protect(Block& block, bool open);
