@@ -110,15 +110,15 @@ void check(Case const& test) {
 
 TEST_CASE("no step allocates under any stage, overflow and clipping included") {
   check<Optimizer<zero::stage::Replicated, Bf16>>({});
-  check<Optimizer<zero::stage::Pos, Bf16>>({});
-  check<Optimizer<zero::stage::Pos, Bf16>>({.overlap = true});
-  check<Optimizer<zero::stage::PosG, Bf16>>({});
+  check<Optimizer<zero::stage::Pos, Fp16>>({});
+  check<Optimizer<zero::stage::Pos, Fp16>>({.overlap = true});
+  check<Optimizer<zero::stage::PosG, zero::Fp32>>({});
   check<Optimizer<zero::stage::PosGP, Fp16>>({});
 }
 
 TEST_CASE("no step allocates while micro-batches add up, in either place") {
-  check<Optimizer<zero::stage::PosG, Bf16, zero::AccumulateFull>>({.micro_steps = 3});
-  check<Optimizer<zero::stage::PosG, Bf16, zero::AccumulateShard>>({.micro_steps = 3});
+  check<Optimizer<zero::stage::PosG, Fp16, zero::AccumulateFull>>({.micro_steps = 3});
+  check<Optimizer<zero::stage::PosGP, Bf16, zero::AccumulateShard>>({.micro_steps = 3});
 }
 
 TEST_CASE("no step allocates with borrowed memory that is lent anew at other addresses") {
