@@ -22,7 +22,9 @@ LAYER_OF_DIRECTORY = {
     "optimizer": 4,
     "checkpoint": 5,
 }
-LAYER_OF_FILE = {"sharded_optimizer.hpp": 4, "compiled.hpp": 5, "zero.hpp": 6}
+LAYER_OF_FILE = {
+    "sharded_optimizer.hpp": 4, "compiled.hpp": 5, "checkpoint.hpp": 5, "zero.hpp": 6,
+}
 
 # Models do not know each other: a rule that includes a communicator could not be exchanged alone.
 # Kernels are their shared floor, and a communicator says in which memory it works.
@@ -59,14 +61,18 @@ BACKENDS = {
     # Launching is a template of the larger header.
     "device": CUDA | {"cuda_runtime.h"},
     "space/cuda": CUDA,
-    "checkpoint": {"nlohmann/json.hpp"},
+    "checkpoint/files.hpp": {"dirent.h", "fcntl.h", "sys/stat.h", "unistd.h"},
+    "checkpoint": {"nlohmann/json.hpp", "xxhash.h"},
 }
 
 # They cost every translation unit seconds: only headers that launch have them.
 DEVICE_LIBRARIES = ("cub/", "thrust/")
 
 # Macros that a backend's library asks for by name.
-FOREIGN_MACROS = {"comm/mpi/library.hpp": {"OMPI_SKIP_MPICXX", "MPICH_SKIP_MPICXX"}}
+FOREIGN_MACROS = {
+    "comm/mpi/library.hpp": {"OMPI_SKIP_MPICXX", "MPICH_SKIP_MPICXX"},
+    "checkpoint/checksum.hpp": {"XXH_INLINE_ALL"},
+}
 
 # What works with every backend includes none: of its own directory, it knows these rooms.
 ROOMS = {"comm/decorators/": ("comm/decorators/", "comm/shared/")}

@@ -4,21 +4,21 @@
 set -eu
 
 packages="g++ cmake ninja-build python3 doctest-dev libbenchmark-dev libeigen3-dev libcli11-dev
-nlohmann-json3-dev libopenmpi-dev openmpi-bin libmpich-dev mpich doxygen clang clang-format
-clang-tidy g++-aarch64-linux-gnu qemu-user ccache git"
+nlohmann-json3-dev libxxhash-dev libopenmpi-dev openmpi-bin libmpich-dev mpich doxygen clang
+clang-format clang-tidy g++-aarch64-linux-gnu qemu-user ccache git"
 
 if ! command -v apt-get >/dev/null 2>&1; then
   cat >&2 <<'TEXT'
 zero: this script knows apt-get only. Please install: a C++20 compiler (GCC 12 is the one
 tested), CMake 3.25 or newer, Ninja, Python 3, doctest, Google Benchmark, Eigen 3, CLI11,
-nlohmann-json; for processes Open MPI or MPICH; and for the checks doxygen, clang-format 14,
+nlohmann-json, xxHash; for processes Open MPI or MPICH; and for the checks doxygen, clang-format 14,
 clang-tidy, ccache, git.
   Fedora:  dnf install gcc-c++ cmake ninja-build python3 doctest-devel google-benchmark-devel \
-             eigen3-devel cli11-devel json-devel openmpi-devel doxygen clang-tools-extra ccache git
+             eigen3-devel cli11-devel json-devel xxhash-devel openmpi-devel doxygen clang-tools-extra ccache git
   Arch:    pacman -S --needed gcc cmake ninja python doctest benchmark eigen cli11 nlohmann-json \
-             openmpi doxygen clang ccache git
+             xxhash openmpi doxygen clang ccache git
   macOS:   brew install cmake ninja python doctest google-benchmark eigen cli11 nlohmann-json \
-             open-mpi doxygen clang-format ccache git
+             xxhash open-mpi doxygen clang-format ccache git
 TEXT
   exit 1
 fi

@@ -1,0 +1,33 @@
+/// @file
+/// Checksums of what lies in files.
+#pragma once
+
+#include "zero/base/config.hpp"
+
+// The header alone: no library to link, and no symbol that somebody else's copy could have.
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace zero::inline ZERO_NAMESPACE {
+
+/// XXH3 of so many bytes, 64 bits: the same on every processor.
+[[nodiscard]] inline std::uint64_t checksum(void const* bytes, std::size_t count) noexcept {
+  return XXH3_64bits(bytes, count);
+}
+
+/// Digits of a checksum as text.
+inline constexpr std::size_t checksum_digits = 16;
+
+/// A checksum as text, highest digit first.
+[[nodiscard]] inline std::string checksum_text(std::uint64_t sum) {
+  std::string text(checksum_digits, '0');
+  for (std::size_t i = checksum_digits; i-- > 0; sum >>= 4) text[i] = "0123456789abcdef"[sum & 15];
+  return text;
+}
+
+}  // namespace zero::inline ZERO_NAMESPACE

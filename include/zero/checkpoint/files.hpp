@@ -1,0 +1,176 @@
+/// @file
+/// What checkpoints ask of a file system, and the one that a program has.
+#pragma once
+
+#include "zero/base/config.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE {
+
+/// What a file is opened for.
+enum class FileMode : std::uint8_t {
+  read,    ///< there is one
+  create,  ///< written from its beginning; what was there is gone
+  write,   ///< there is one, which others may be writing to as well
+};
+
+/// What an operation on files answers: a handle or a number, or, below 0, an `errno` with its sign
+/// turned.
+using FileAnswer = std::int64_t;
+
+/// The operations on files that a checkpoint is made of, so that tests can have them fail, or lose
+/// what was not synced. They may be called by several threads at once, and may not throw.
+///
+///     struct MyFiles {
+///       FileAnswer open(std::string const& path, FileMode mode);  // a handle
+///       // Bytes read: fewer than wanted, 0 at the end.
+///       FileAnswer read(FileAnswer file, void* to, std::size_t bytes, std::uint64_t offset);
+///       // Bytes written: perhaps fewer than wanted.
+///       FileAnswer write(FileAnswer file, void const* from, std::size_t bytes,
+///                        std::uint64_t offset);
+///       FileAnswer size(FileAnswer file);
+///       FileAnswer sync(FileAnswer file);   // its bytes are durable
+///       FileAnswer close(FileAnswer file);  // the handle is gone, whatever it answers
+///       FileAnswer rename(std::string const& from, std::string const& to);
+///       FileAnswer remove(std::string const& path);  // a file, or a directory that is empty
+///       FileAnswer make_directory(std::string const& path);
+///       FileAnswer sync_directory(std::string const& path);  // the names in it are durable
+///       FileAnswer list(std::string const& path, std::vector<std::string>& names);
+///       // A handle to a file that nobody else can lock until it is closed or the process ends;
+///       // -EAGAIN if somebody has it, -ENOLCK where the file system has no locks.
+///       FileAnswer lock(std::string const& path);
+///     };
+template <class F>
+concept FileOperations = requires(F& files,
+                                  std::string const& path,
+                                  void* to,
+                                  void const* from,
+                                  std::size_t bytes,
+                                  std::uint64_t offset,
+                                  FileAnswer file,
+                                  std::vector<std::string>& names) {
+  { files.open(path, FileMode::read) } -> std::same_as<FileAnswer>;
+  { files.read(file, to, bytes, offset) } -> std::same_as<FileAnswer>;
+  { files.write(file, from, bytes, offset) } -> std::same_as<FileAnswer>;
+  { files.size(file) } -> std::same_as<FileAnswer>;
+  { files.sync(file) } -> std::same_as<FileAnswer>;
+  { files.close(file) } -> std::same_as<FileAnswer>;
+  { files.rename(path, path) } -> std::same_as<FileAnswer>;
+  { files.remove(path) } -> std::same_as<FileAnswer>;
+  { files.make_directory(path) } -> std::same_as<FileAnswer>;
+  { files.sync_directory(path) } -> std::same_as<FileAnswer>;
+  { files.list(path, names) } -> std::same_as<FileAnswer>;
+  { files.lock(path) } -> std::same_as<FileAnswer>;
+};
+
+/// The file system of the operating system (POSIX). Holds nothing: copies are the same.
+struct DiskFiles {
+  /// A handle.
+  FileAnswer open(std::string const& path, FileMode mode) const noexcept {
+    int const flags = mode == FileMode::read    ? O_RDONLY
+                      : mode == FileMode::write ? O_WRONLY
+                                                : O_WRONLY | O_CREAT | O_TRUNC;
+    return answer(::open(path.c_str(), flags | O_CLOEXEC, 0666));
+  }
+  /// Bytes read; 0 at the end.
+  FileAnswer read(FileAnswer file,
+                  void* to,
+                  std::size_t bytes,
+                  std::uint64_t offset) const noexcept {
+    return answer(::pread(handle(file), to, bytes, static_cast<off_t>(offset)));
+  }
+  /// Bytes written.
+  FileAnswer write(FileAnswer file,
+                   void const* from,
+                   std::size_t bytes,
+                   std::uint64_t offset) const noexcept {
+    return answer(::pwrite(handle(file), from, bytes, static_cast<off_t>(offset)));
+  }
+  /// Bytes of a file.
+  FileAnswer size(FileAnswer file) const noexcept {
+    struct stat about {};
+    FileAnswer const told = answer(::fstat(handle(file), &about));
+    return told < 0 ? told : static_cast<FileAnswer>(about.st_size);
+  }
+  /// Blocks until what was written is durable.
+  FileAnswer sync(FileAnswer file) const noexcept { return answer(::fsync(handle(file))); }
+  /// The handle is gone, whatever the answer.
+  FileAnswer close(FileAnswer file) const noexcept { return answer(::close(handle(file))); }
+  /// Within one file system; replaces what is there.
+  FileAnswer rename(std::string const& from, std::string const& to) const noexcept {
+    return answer(::rename(from.c_str(), to.c_str()));
+  }
+  /// A file, or a directory that is empty.
+  FileAnswer remove(std::string const& path) const noexcept {
+    return answer(std::remove(path.c_str()));
+  }
+  /// One level.
+  FileAnswer make_directory(std::string const& path) const noexcept {
+    return answer(::mkdir(path.c_str(), 0777));
+  }
+  /// Blocks until the names in a directory are durable.
+  FileAnswer sync_directory(std::string const& path) const noexcept {
+    FileAnswer const directory = answer(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (directory < 0) return directory;
+    FileAnswer const synced = sync(directory);
+    close(directory);
+    return synced;
+  }
+  /// Names in a directory, sorted; those of the directory itself and of the one above left out.
+  FileAnswer list(std::string const& path, std::vector<std::string>& names) const {
+    struct Close {
+      void operator()(DIR* open) const noexcept { ::closedir(open); }
+    };
+    std::unique_ptr<DIR, Close> const directory(::opendir(path.c_str()));
+    if (directory == nullptr) return -errno;
+    names.clear();
+    errno = 0;
+    while (dirent const* const entry = ::readdir(directory.get())) {
+      std::string name = entry->d_name;
+      if (name != "." && name != "..") names.push_back(std::move(name));
+    }
+    if (errno != 0) return -errno;
+    std::sort(names.begin(), names.end());
+    return static_cast<FileAnswer>(names.size());
+  }
+  /// A handle. The kernel gives the lock back with the last handle, or with the process. It is one
+  /// of an open file: two opens within a process exclude each other, too.
+  FileAnswer lock(std::string const& path) const noexcept {
+    FileAnswer const file = answer(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+    if (file < 0) return file;
+#if defined(F_OFD_SETLK)
+    struct flock whole {};
+    whole.l_type = F_WRLCK;
+    whole.l_whence = SEEK_SET;
+    FileAnswer told = answer(::fcntl(handle(file), F_OFD_SETLK, &whole));
+    if (told == -EACCES) told = -EAGAIN;
+    if (told == -EINVAL || told == -EOPNOTSUPP || told == -ENOSYS) told = -ENOLCK;
+#else
+    FileAnswer const told = -ENOLCK;
+#endif
+    if (told == 0) return file;
+    close(file);
+    return told;
+  }
+
+ private:
+  static FileAnswer answer(FileAnswer told) noexcept { return told < 0 ? -errno : told; }
+  static int handle(FileAnswer file) noexcept { return static_cast<int>(file); }
+};
+static_assert(FileOperations<DiskFiles>);
+
+}  // namespace zero::inline ZERO_NAMESPACE
