@@ -8,6 +8,7 @@
 #include "zero/optimizer/api/step.hpp"
 #include "zero/optimizer/api/step_result.hpp"
 #include "zero/optimizer/assembly.hpp"
+#include "zero/optimizer/inside.hpp"
 #include "zero/optimizer/setup/agreement.hpp"
 #include "zero/optimizer/setup/broadcast.hpp"
 #include "zero/optimizer/setup/choice.hpp"
@@ -484,6 +485,7 @@ class ShardedOptimizer {
  private:
   friend class UnitParameters<ShardedOptimizer>;
   friend class UnitGradients<ShardedOptimizer>;
+  friend struct detail::Inside;
 
   [[nodiscard]] StepResult tried(StepOptions const& options, double scale) noexcept {
     return detail::attempt([&] {

@@ -173,16 +173,23 @@ class Partition {
   /// between tensors are skipped.
   template <class Visit>
   void for_each_segment(Range range, Visit&& visit) const {
+    for_each_segment(range, range, visit);
+  }
+  /// The same for a part of a range: places are counted from the beginning of `whole`.
+  template <class Visit>
+  void for_each_segment(Range part, Range whole, Visit&& visit) const {
     Segment piece{};
-    for (std::size_t at = first_within(range); next_within(range, at, piece);) visit(piece);
+    for (std::size_t at = first_within(part); next_within(part, whole, at, piece);) visit(piece);
   }
 
  private:
   /// The first tensor that ends behind the beginning of a range: an index into `by_offset()`.
   ZERO_APART [[nodiscard]] std::size_t first_within(Range range) const noexcept;
   /// What of a range lies in the tensor at `at` or in the next one that has elements of it.
+  /// @param whole  where places in the range are counted from
   /// @returns false if none is left
   ZERO_APART [[nodiscard]] bool next_within(Range range,
+                                            Range whole,
                                             std::size_t& at,
                                             Segment& piece) const noexcept;
 
@@ -255,7 +262,10 @@ ZERO_BODY std::size_t Partition::first_within(Range range) const noexcept {
   return static_cast<std::size_t>(at - order.begin());
 }
 
-ZERO_BODY bool Partition::next_within(Range range, std::size_t& at, Segment& piece) const noexcept {
+ZERO_BODY bool Partition::next_within(Range range,
+                                      Range whole,
+                                      std::size_t& at,
+                                      Segment& piece) const noexcept {
   std::uint64_t const begin = range.first();
   std::uint64_t const end = begin + range.count();
   auto const& order = placement_.by_offset();
@@ -266,7 +276,7 @@ ZERO_BODY bool Partition::next_within(Range range, std::size_t& at, Segment& pie
     std::uint64_t const last = (std::min)(end, place.offset + place.count);
     std::size_t const tensor = order[at++];
     if (first >= last) continue;
-    piece = {tensor, Place(first - place.offset), Place(first - begin), last - first};
+    piece = {tensor, Place(first - place.offset), Place(first - whole.first()), last - first};
     return true;
   }
   return false;

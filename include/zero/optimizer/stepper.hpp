@@ -80,6 +80,18 @@ class Stepper {
     values_set_ = values_set_ || all || parts_->elements.frozen == 0;
     values_confirmed_ = confirmed;
   }
+  /// What a load replaces has been replaced in part only, until one succeeds that replaces as much.
+  /// @param all  states, too
+  void begin_load(bool all) noexcept { lost_ = all || lost_ == Lost::all ? Lost::all : Lost::some; }
+  void end_load(bool all) noexcept {
+    if (all || lost_ == Lost::some) lost_ = Lost::none;
+  }
+  /// @param call  what a trainer called
+  void require_between_steps(std::string_view call) const {
+    if (!parts_->reduction.order().begun()) return;
+    fail(ErrorKind::invalid_argument,
+         {call, "() in the middle of a step; call step() or discard_gradients() first"});
+  }
   /// Do all ranks have the same values? Collective.
   ZERO_COLD void confirm_values() {
     parts_->require_bound();
@@ -103,10 +115,7 @@ class Stepper {
             .loss_scale_streak = now.loss_scale.streak()};
   }
   ZERO_COLD void restore(Counters const& counters) {
-    if (parts_->reduction.order().begun()) {
-      fail(ErrorKind::invalid_argument,
-           "restore() in the middle of a step; call step() or discard_gradients() first");
-    }
+    require_between_steps("restore");
     parts_->refresh.settle();
     long const steps = steps_in(counters, parts_->tensors, Slots::Precision::loss_scaled);
     Hash hash;
@@ -240,6 +249,11 @@ class Stepper {
   /// Lent parameters have values of their own, which masters that were never set would replace.
   void require_masters() const {
     parts_->require_bound();
+    if (lost_ != Lost::none) {
+      fail(ErrorKind::invalid_argument,
+           "step() after a load that failed halfway: what this optimizer holds is neither the old "
+           "nor the new; load a checkpoint");
+    }
     if (values_set_ || !Slots::Memory::borrowed) return;
     fail(ErrorKind::invalid_argument,
          "step() before adopt_parameters() or load_parameters(): the master weights would replace "
@@ -258,6 +272,7 @@ class Stepper {
   bool values_set_ = Slots::Memory::borrowed && !Slots::has_master;
   bool values_confirmed_ = false;
   bool concluded_ = false;
+  enum class Lost : std::uint8_t { none, some, all } lost_ = Lost::none;  ///< by a load that failed
   Decide compared_[2]{};  ///< the step before, where it was not compared then; the last step
   Decide unchecked_{};    ///< the last step, where it is yet to be compared
 };

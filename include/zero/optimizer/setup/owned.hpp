@@ -71,13 +71,15 @@ void visit_owned(Assembly<Slots> const& parts, Visit& visit) {
   });
 }
 
-/// Has all that this rank updates filled in; parameters follow on every rank. Collective.
-template <class Slots, class Fill>
-void fill_owned(Assembly<Slots>& parts, Fill& fill) {
+/// Parameters follow their master weights, bucket by bucket, on every rank. Collective.
+/// @param before  called with each piece that this rank updates, before its parameters follow;
+///   where it returns false, they do not
+template <class Slots, class Before>
+void follow_masters(Assembly<Slots>& parts, Before&& before) {
   parts.refresh.settle();
   parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
     parts.partition.for_each_segment(parts.states.updated(bucket), [&](Segment const& piece) {
-      visit_run<true>(parts, bucket, piece, fill);
+      if (!before(bucket, piece)) return;
       if constexpr (Slots::has_master) {
         parts.space().convert(parts.parameters.segment(bucket, piece),
                               parts.states.master(bucket, piece, parts.parameters),
@@ -87,6 +89,15 @@ void fill_owned(Assembly<Slots>& parts, Fill& fill) {
     parts.refresh.after_update(bucket);
   });
   parts.refresh.settle();
+}
+
+/// Has all that this rank updates filled in; parameters follow on every rank. Collective.
+template <class Slots, class Fill>
+void fill_owned(Assembly<Slots>& parts, Fill& fill) {
+  follow_masters(parts, [&](BucketSpan const& bucket, Segment const& piece) {
+    visit_run<true>(parts, bucket, piece, fill);
+    return true;
+  });
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail
