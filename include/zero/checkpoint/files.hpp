@@ -33,7 +33,8 @@ enum class FileMode : std::uint8_t {
 using FileAnswer = std::int64_t;
 
 /// The operations on files that a checkpoint is made of, so that tests can have them fail, or lose
-/// what was not synced. They may be called by several threads at once, and may not throw.
+/// what was not synced. They may be called by several threads at once, and may not throw. Copies
+/// stand for the same files.
 ///
 ///     struct MyFiles {
 ///       FileAnswer open(std::string const& path, FileMode mode);  // a handle

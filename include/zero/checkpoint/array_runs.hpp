@@ -1,0 +1,121 @@
+/// @file
+/// Where the elements that a checkpoint holds lie in an optimizer's memory.
+#pragma once
+
+#include "zero/base/bytes.hpp"
+#include "zero/base/config.hpp"
+#include "zero/base/dtype.hpp"
+#include "zero/checkpoint/description.hpp"
+#include "zero/layout/partition.hpp"
+#include "zero/optimizer/assembly.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE::detail {
+
+/// Elements [first, first + count) of one array of a tensor, and where they lie in the space.
+struct ArrayRun {
+  std::size_t tensor = 0;
+  std::string_view array{};
+  std::uint64_t first = 0;
+  std::uint64_t count = 0;
+  DType dtype = DType::f32;
+  std::byte* memory = nullptr;
+
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return count * size_of(dtype); }
+};
+
+/// Appends a run, or lengthens the last one where it goes on there.
+inline void append_run(std::vector<ArrayRun>& runs, ArrayRun const& run) {
+  if (!runs.empty()) {
+    ArrayRun& last = runs.back();
+    if (last.tensor == run.tensor && last.array == run.array &&
+        last.first + last.count == run.first && last.memory + last.bytes() == run.memory) {
+      last.count += run.count;
+      return;
+    }
+  }
+  runs.push_back(run);
+}
+
+/// Master weights, states and frozen parameters, array by array, wider types first, so that every
+/// run of a file is aligned to its elements.
+/// @param own  what this rank is to save: each element is one rank's, under every stage. Otherwise
+///   all that it holds
+template <class Slots>
+[[nodiscard]] std::vector<ArrayRun> array_runs(Assembly<Slots>& parts, bool own) {
+  constexpr std::size_t arrays = 1 + Slots::state_arrays;
+  int const rank = parts.comm->rank();
+  std::vector<ArrayRun> runs;
+  auto const trained = [&](std::size_t array) {
+    parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
+      Range const held = parts.states.updated(bucket);
+      Range const wanted = own ? bucket.share(rank) : held;
+      parts.partition.for_each_segment(wanted, held, [&](Segment const& piece) {
+        ArrayRun run{
+            .tensor = piece.tensor, .first = piece.in_tensor.offset(), .count = piece.count};
+        if (array == 0) {
+          run.array = master_array;
+          run.dtype = dtype_of<typename Slots::Master>;
+          run.memory =
+              reinterpret_cast<std::byte*>(parts.states.master(bucket, piece, parts.parameters));
+        } else {
+          if constexpr (Slots::state_arrays > 0) {
+            run.array = Slots::Rule::states[array - 1].name;
+            run.memory =
+                reinterpret_cast<std::byte*>(parts.states.states(bucket, piece)[array - 1]);
+          }
+          run.dtype = dtype_of<typename Slots::State>;
+        }
+        append_run(runs, run);
+      });
+    });
+  };
+  auto const frozen = [&] {
+    auto const ranks = static_cast<std::uint64_t>(parts.comm->size());
+    auto const& places = parts.partition.placement().places();
+    for (std::size_t t = 0; t < places.size(); ++t) {
+      if (!places[t].frozen || places[t].storage != t || places[t].count == 0) continue;
+      std::uint64_t const share = own ? ceil_div(places[t].count, ranks) : places[t].count;
+      std::uint64_t const first =
+          own ? (std::min)(places[t].count, share * static_cast<std::uint64_t>(rank)) : 0;
+      std::uint64_t const count = (std::min)(share, places[t].count - first);
+      if (count == 0) continue;
+      append_run(runs,
+                 {.tensor = t,
+                  .array = parameter_array,
+                  .first = first,
+                  .count = count,
+                  .dtype = dtype_of<typename Slots::Parameter>,
+                  .memory = reinterpret_cast<std::byte*>(parts.parameters.tensor(t) + first)});
+    }
+  };
+  // Not more than a handful: the arrays, and the frozen parameters behind them.
+  std::array<std::size_t, arrays + 1> order{};
+  std::array<std::size_t, arrays + 1> width{};
+  for (std::size_t a = 0; a <= arrays; ++a) {
+    order[a] = a;
+    width[a] = a == 0        ? sizeof(typename Slots::Master)
+               : a == arrays ? sizeof(typename Slots::Parameter)
+                             : sizeof(typename Slots::State);
+  }
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return width[a] > width[b];
+  });
+  for (std::size_t const a : order) {
+    if (a == arrays) {
+      frozen();
+    } else {
+      trained(a);
+    }
+  }
+  return runs;
+}
+
+}  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -1,0 +1,259 @@
+/// @file
+/// What lies where in a checkpoint: its manifest and the headers of all files, checked.
+#pragma once
+
+#include "zero/base/bytes.hpp"
+#include "zero/base/config.hpp"
+#include "zero/base/dtype.hpp"
+#include "zero/base/error.hpp"
+#include "zero/checkpoint/boxes.hpp"
+#include "zero/checkpoint/checksum.hpp"
+#include "zero/checkpoint/description.hpp"
+#include "zero/checkpoint/file.hpp"
+#include "zero/checkpoint/files.hpp"
+#include "zero/checkpoint/manifest.hpp"
+#include "zero/checkpoint/rank_file.hpp"
+#include "zero/checkpoint/safetensors.hpp"
+#include "zero/checkpoint/text.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE {
+
+/// Elements of a whole tensor that lie one after the other in a file.
+struct SavedRun {
+  std::uint64_t first = 0;   ///< in the whole tensor
+  std::uint64_t count = 0;   ///< elements
+  std::size_t file = 0;      ///< index into `Manifest::files`
+  std::uint64_t offset = 0;  ///< bytes before them in the file's data
+};
+
+/// One array of a tensor: master weights, a state, or a frozen tensor's parameters.
+struct SavedArray {
+  DType dtype = DType::f32;
+  std::vector<SavedRun> runs{};  ///< ascending; they do not overlap
+};
+
+/// A tensor and its arrays by name.
+struct CatalogTensor {
+  SavedTensor about{};                         ///< as the optimizer described it that has it first
+  std::map<std::string, SavedArray> arrays{};  ///< "master", states, or "parameter"
+};
+
+/// One file of a checkpoint, as its header describes it.
+struct CatalogFile {
+  std::uint64_t piece_bytes = 1;              ///< data between two checksums
+  std::string sums{};                         ///< their texts, one after the other
+  std::vector<safetensors::Entry> entries{};  ///< in the order of their bytes
+};
+
+/// All that a checkpoint says before its data are read.
+struct Catalog {
+  std::string path{};                              ///< the checkpoint's directory
+  Manifest manifest{};                             ///< which files there are
+  std::vector<CatalogFile> files{};                ///< as the manifest has them
+  std::vector<SavedOptimizer> optimizers{};        ///< that were saved together
+  std::map<std::string, CatalogTensor> tensors{};  ///< by name; tied ones have no arrays
+};
+
+namespace detail {
+
+/// Reads and checks the header of one file.
+template <FileOperations Files>
+[[nodiscard]] safetensors::Header read_header(Files& files,
+                                              std::string const& path,
+                                              SavedFile const& saved) {
+  File<Files> const file(files, path, FileMode::read);
+  if (file.size() != saved.bytes) {
+    fail(ErrorKind::data,
+         {"'",
+          path,
+          "' of rank ",
+          saved.rank,
+          " has ",
+          file.size(),
+          " bytes instead of ",
+          saved.bytes});
+  }
+  if (saved.header_bytes < safetensors::length_bytes ||
+      saved.header_bytes - safetensors::length_bytes > safetensors::longest_text) {
+    fail(ErrorKind::data, {"'", path, "' cannot have a header of ", saved.header_bytes, " bytes"});
+  }
+  std::string text(static_cast<std::size_t>(saved.header_bytes), '\0');
+  file.read(text.data(), text.size(), 0);
+  if (checksum(text.data(), text.size()) != saved.header_sum) {
+    fail(ErrorKind::data,
+         {"the header of '", path, "' of rank ", saved.rank, " is not the one that was saved"});
+  }
+  unsigned char length[safetensors::length_bytes];
+  std::memcpy(length, text.data(), sizeof(length));
+  if (safetensors::text_length(length) != text.size() - sizeof(length)) {
+    fail(ErrorKind::data, {"'", path, "' has a header of another length than it says"});
+  }
+  return safetensors::parse(
+      path, std::string_view(text).substr(sizeof(length)), saved.bytes - saved.header_bytes);
+}
+
+/// What is added to a catalog file by file.
+class CatalogBuilder {
+ public:
+  explicit CatalogBuilder(Catalog& catalog) : catalog_(&catalog) {}
+
+  /// @param file  index of the file that `header` is of
+  void add(std::size_t file, safetensors::Header header) {
+    std::string const path = catalog_->path + "/" + catalog_->manifest.files[file].name;
+    auto const text = [&](char const* key) -> std::string const& {
+      auto const found = header.metadata.find(key);
+      if (found == header.metadata.end()) {
+        fail(ErrorKind::data, {"'", path, "' is no file of a checkpoint: it has no '", key, "'"});
+      }
+      return found->second;
+    };
+    nlohmann::json const about = parse_text(path, text(about_key));
+    Fields const fields(path, about);
+    CatalogFile described{.piece_bytes = fields.count("piece_bytes"), .sums = text(sums_key)};
+    std::uint64_t const bytes = header.entries.empty() ? 0 : header.entries.back().end;
+    if (described.piece_bytes == 0 || described.piece_bytes > most_piece_bytes ||
+        described.sums.size() != ceil_div(bytes, described.piece_bytes) * checksum_digits) {
+      fail(ErrorKind::data, {"'", path, "' does not have a checksum for each piece"});
+    }
+    if (fields.has("optimizer")) {
+      leaders_.emplace_back(file, catalog_->optimizers.size());
+      catalog_->optimizers.push_back(parse_optimizer(path, fields.at("optimizer")));
+    }
+    described.entries = std::move(header.entries);
+    catalog_->files.push_back(std::move(described));
+  }
+
+  /// All files were added: puts them together.
+  /// @throws Error (data) for elements that are saved twice, or of no tensor
+  void finish() {
+    for (auto const& [file, optimizer] : leaders_) describe(file, catalog_->optimizers[optimizer]);
+    for (std::size_t file = 0; file < catalog_->files.size(); ++file) place(file);
+    for (auto& [name, tensor] : catalog_->tensors) {
+      for (auto& [array, saved] : tensor.arrays) sort(name, array, saved);
+    }
+  }
+
+ private:
+  // More would have readers hold more than they say.
+  static constexpr std::uint64_t most_piece_bytes = std::uint64_t{1} << 26;
+
+  void describe(std::size_t file, SavedOptimizer const& optimizer) {
+    std::string const& name = catalog_->manifest.files[file].name;
+    for (SavedTensor const& tensor : optimizer.tensors) {
+      std::string problem = problem_of_boxes(tensor.shape, tensor.boxes);
+      auto const [at, added] = catalog_->tensors.try_emplace(tensor.name);
+      if (added) {
+        at->second.about = tensor;
+      } else if (at->second.about.shape != tensor.shape ||
+                 at->second.about.frozen != tensor.frozen) {
+        problem = "is another one than in a file before";
+      }
+      if (!problem.empty()) {
+        fail(ErrorKind::data, {"'", name, "': tensor '", tensor.name, "' ", problem});
+      }
+      boxes_[{file, tensor.name}] = &tensor.boxes;
+    }
+  }
+  void place(std::size_t file) {
+    SavedFile const& saved = catalog_->manifest.files[file];
+    for (safetensors::Entry const& entry : catalog_->files[file].entries) {
+      if (entry.name == blob_entry) continue;
+      auto const refuse = [&](Message const& why) {
+        fail(ErrorKind::data,
+             {"'", saved.name, "' of rank ", saved.rank, ": '", entry.name, "' ", why});
+      };
+      auto const second = entry.name.rfind(':');
+      auto const first = second == std::string::npos || second == 0
+                             ? std::string::npos
+                             : entry.name.rfind(':', second - 1);
+      std::uint64_t begin = 0;
+      char const* const end = entry.name.data() + entry.name.size();
+      if (first == std::string::npos ||
+          std::from_chars(entry.name.data() + second + 1, end, begin).ptr != end) {
+        refuse("is no run of a tensor");
+      }
+      std::string const tensor = entry.name.substr(0, first);
+      auto const dtype = safetensors::dtype_named(entry.dtype);
+      auto const boxes = boxes_.find({static_cast<std::size_t>(saved.leader), tensor});
+      if (boxes == boxes_.end()) refuse("is of a tensor that is not described");
+      if (!dtype || entry.shape.size() != 1) refuse("has a dtype or shape that runs do not have");
+      CatalogTensor& described = catalog_->tensors.at(tensor);
+      std::uint64_t elements = 0;
+      for (Box const& box : *boxes->second) {
+        elements = checked_add(elements, volume(box.extent));
+      }
+      if (begin > elements || entry.shape[0] > elements - begin)
+        refuse("reaches out of its tensor");
+      if (entry.begin % size_of(*dtype) != 0) refuse("is not aligned");
+      std::string const array = entry.name.substr(first + 1, second - first - 1);
+      auto const [at, added] = described.arrays.try_emplace(array, SavedArray{.dtype = *dtype});
+      if (!added && at->second.dtype != *dtype) refuse("has another dtype than the runs before");
+      std::uint64_t offset = entry.begin;
+      for_each_run(described.about.shape,
+                   *boxes->second,
+                   begin,
+                   entry.shape[0],
+                   [&](std::uint64_t place, std::uint64_t count) {
+                     at->second.runs.push_back(
+                         {.first = place, .count = count, .file = file, .offset = offset});
+                     offset += count * size_of(*dtype);
+                   });
+    }
+  }
+  static void sort(std::string const& tensor, std::string const& array, SavedArray& saved) {
+    auto& runs = saved.runs;
+    std::sort(runs.begin(), runs.end(), [](SavedRun const& a, SavedRun const& b) {
+      return a.first < b.first;
+    });
+    for (std::size_t i = 1; i < runs.size(); ++i) {
+      if (runs[i - 1].first + runs[i - 1].count <= runs[i].first) continue;
+      fail(
+          ErrorKind::data,
+          {"element ", runs[i].first, " of '", array, "' of tensor '", tensor, "' is saved twice"});
+    }
+  }
+
+  Catalog* catalog_;
+  std::vector<std::pair<std::size_t, std::size_t>> leaders_;  ///< file, index of its optimizer
+  std::map<std::pair<std::size_t, std::string>, std::vector<Box> const*> boxes_;
+};
+
+}  // namespace detail
+
+/// Reads the manifest of a checkpoint and the headers of its files; no data.
+/// @param files  through which
+/// @param path   the checkpoint's directory
+/// @par Cost     memory and time for the headers of all ranks' files: some 100 bytes for each run
+/// of
+///   elements of a tensor on a rank, and 16 for each 256 KiB of data
+/// @throws Error (data), naming file and tensor, for anything that is not as it was written;
+///   (resource) for files that cannot be read
+template <FileOperations Files>
+[[nodiscard]] Catalog read_catalog(Files& files, std::string const& path) {
+  Catalog catalog{.path = path};
+  std::string const manifest = path + "/" + std::string(detail::manifest_name);
+  catalog.manifest = detail::parse_manifest(
+      manifest, detail::read_file(files, manifest, detail::longest_manifest));
+  detail::CatalogBuilder builder(catalog);
+  for (std::size_t file = 0; file < catalog.manifest.files.size(); ++file) {
+    SavedFile const& saved = catalog.manifest.files[file];
+    builder.add(file, detail::read_header(files, path + "/" + saved.name, saved));
+  }
+  builder.finish();
+  return catalog;
+}
+
+}  // namespace zero::inline ZERO_NAMESPACE

@@ -1,0 +1,193 @@
+/// @file
+/// What a checkpoint says of the optimizer that it is of: tensors, policies, counters.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/base/dtype.hpp"
+#include "zero/base/error.hpp"
+#include "zero/checkpoint/boxes.hpp"
+#include "zero/checkpoint/safetensors.hpp"
+#include "zero/checkpoint/text.hpp"
+#include "zero/concepts/rule.hpp"
+#include "zero/layout/tensor.hpp"
+#include "zero/optimizer/api/step.hpp"
+#include "zero/optimizer/assembly.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE {
+
+/// One tensor of a saved optimizer.
+struct SavedTensor {
+  std::string name{};                  ///< as the optimizer called it
+  std::vector<std::uint64_t> shape{};  ///< of the whole tensor
+  std::vector<Box> boxes{};            ///< which part of it the optimizer trained: all, unless said
+  int unit = 0;                        ///< as the trainer described it
+  float weight_decay = 1.f;            ///< its scale
+  float learning_rate = 1.f;           ///< its scale
+  bool frozen = false;                 ///< held as parameters alone
+  std::string tied_to{};               ///< the tensor that has its elements; empty for its own
+  long steps = 0;                      ///< updates
+};
+
+/// What one optimizer was, and how far it had come.
+struct SavedOptimizer {
+  std::vector<SavedTensor> tensors{};                  ///< in registration order
+  nlohmann::json policies = nlohmann::json::object();  ///< by slot: names, dtypes, values
+  float loss_scale = 1.f;                              ///< that the next step's gradients carry
+  int loss_scale_streak = 0;                           ///< as in `Counters`
+};
+
+namespace detail {
+
+/// Arrays of a rank's file by name: master weights, then states as the rule calls them.
+inline constexpr std::string_view master_array = "master";
+/// The only array of a frozen tensor.
+inline constexpr std::string_view parameter_array = "parameter";
+
+[[nodiscard]] inline nlohmann::json json_of(SavedOptimizer const& saved) {
+  nlohmann::json tensors = nlohmann::json::array();
+  for (SavedTensor const& tensor : saved.tensors) {
+    nlohmann::json boxes = nlohmann::json::array();
+    for (Box const& box : tensor.boxes) {
+      boxes.push_back({{"offset", box.offset}, {"extent", box.extent}});
+    }
+    tensors.push_back({{"name", tensor.name},
+                       {"shape", tensor.shape},
+                       {"boxes", std::move(boxes)},
+                       {"unit", tensor.unit},
+                       {"weight_decay", tensor.weight_decay},
+                       {"learning_rate", tensor.learning_rate},
+                       {"frozen", tensor.frozen},
+                       {"tied_to", tensor.tied_to},
+                       {"steps", tensor.steps}});
+  }
+  return {{"tensors", std::move(tensors)},
+          {"policies", saved.policies},
+          {"loss_scale", saved.loss_scale},
+          {"loss_scale_streak", saved.loss_scale_streak}};
+}
+
+/// @param file  what messages call the file
+/// @throws Error (data) for a description that makes no sense
+[[nodiscard]] inline SavedOptimizer parse_optimizer(std::string const& file,
+                                                    nlohmann::json const& json) {
+  Fields const fields(file, json);
+  SavedOptimizer saved{.policies = fields.at("policies"),
+                       .loss_scale = static_cast<float>(fields.real("loss_scale")),
+                       .loss_scale_streak = fields.integer("loss_scale_streak")};
+  for (nlohmann::json const& each : fields.list("tensors")) {
+    Fields const entry(file, each);
+    SavedTensor tensor{.name = entry.text("name"),
+                       .shape = entry.counts("shape"),
+                       .unit = entry.integer("unit"),
+                       .weight_decay = static_cast<float>(entry.real("weight_decay")),
+                       .learning_rate = static_cast<float>(entry.real("learning_rate")),
+                       .frozen = entry.flag("frozen"),
+                       .tied_to = entry.text("tied_to"),
+                       .steps = entry.steps("steps")};
+    for (nlohmann::json const& part : entry.list("boxes")) {
+      Fields const box(file, part);
+      tensor.boxes.push_back({.offset = box.counts("offset"), .extent = box.counts("extent")});
+    }
+    saved.tensors.push_back(std::move(tensor));
+  }
+  return saved;
+}
+
+/// What is wrong with boxes of a shape; empty if nothing is. Boxes may still overlap.
+[[nodiscard]] inline std::string problem_of_boxes(std::vector<std::uint64_t> const& shape,
+                                                  std::vector<Box> const& boxes) {
+  if (!safetensors::detail::count_of(shape)) return "has more elements than can be counted";
+  for (Box const& box : boxes) {
+    if (box.offset.size() != shape.size() || box.extent.size() != shape.size()) {
+      return "has a box of another number of axes";
+    }
+    for (std::size_t a = 0; a < shape.size(); ++a) {
+      if (box.extent[a] <= shape[a] && box.offset[a] <= shape[a] - box.extent[a]) continue;
+      return "has a box that reaches out of its shape";
+    }
+  }
+  return {};
+}
+
+/// Policies by slot, for people and for those who compare.
+template <class Slots>
+[[nodiscard]] nlohmann::json policies_of(Assembly<Slots> const& parts) {
+  using Precision = typename Slots::Precision;
+  auto const dtype = []<class T>(T const*) { return std::string(name(dtype_of<T>)); };
+  nlohmann::json states = nlohmann::json::array();
+  for (StateArray const& state : Slots::Rule::states) states.push_back(std::string(state.name));
+  nlohmann::json values = nlohmann::json::object();
+  if constexpr (DescribedRule<typename Slots::Rule>) {
+    for (RuleField const& field : parts.rule.fields()) {
+      values[std::string(field.name)] = field.value;
+    }
+  }
+  return {
+      {"stage", std::string(Slots::Stage::name)},
+      {"world_size", parts.comm->size()},
+      {"precision",
+       {{"name", std::string(Precision::name)},
+        {"parameter", dtype(static_cast<typename Slots::Parameter*>(nullptr))},
+        {"wire", dtype(static_cast<typename Slots::Wire*>(nullptr))},
+        {"accumulate", dtype(static_cast<typename Slots::Accumulate*>(nullptr))},
+        {"master", dtype(static_cast<typename Slots::Master*>(nullptr))},
+        {"state", dtype(static_cast<typename Slots::State*>(nullptr))}}},
+      {"rule", {{"name", std::string(Slots::Rule::name)}, {"states", states}, {"fields", values}}},
+      {"accumulation", std::string(Slots::Accumulation::name)},
+      {"memory", Slots::Memory::borrowed ? "borrowed" : "owned"},
+      {"bucket_bytes", parts.partition.bucket_elements() * sizeof(typename Slots::Wire)}};
+}
+
+/// The part of each tensor that an optimizer has: all of it, or what the trainer says.
+/// @throws Error (invalid_argument) for parts that do not fit
+[[nodiscard]] inline std::vector<SavedTensor> described(std::vector<Tensor> const& tensors,
+                                                        std::vector<TensorPart> const& parts,
+                                                        Counters const& counters) {
+  std::vector<SavedTensor> saved;
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    Tensor const& tensor = tensors[t];
+    SavedTensor entry{.name = tensor.name,
+                      .shape = {tensor.shape.begin(), tensor.shape.end()},
+                      .unit = tensor.unit,
+                      .weight_decay = tensor.weight_decay,
+                      .learning_rate = tensor.learning_rate,
+                      .frozen = tensor.frozen,
+                      .tied_to = tensor.tied_to,
+                      .steps = counters.steps[t]};
+    entry.boxes = {
+        {.offset = std::vector<std::uint64_t>(entry.shape.size(), 0), .extent = entry.shape}};
+    saved.push_back(std::move(entry));
+  }
+  for (TensorPart const& part : parts) {
+    auto const found = std::find_if(
+        saved.begin(), saved.end(), [&](SavedTensor const& s) { return s.name == part.tensor; });
+    auto const refuse = [&](Message const& why) {
+      fail(ErrorKind::invalid_argument, {"the part of tensor '", part.tensor, "' ", why});
+    };
+    if (found == saved.end()) refuse("is of no tensor of this optimizer");
+    std::string const problem = problem_of_boxes(part.shape, part.boxes);
+    if (!problem.empty()) refuse(problem);
+    std::uint64_t elements = 0;
+    for (Box const& box : part.boxes) elements += volume(box.extent);
+    if (elements != volume(found->shape)) {
+      refuse({"has ", elements, " elements, and the tensor ", volume(found->shape)});
+    }
+    found->shape = part.shape;
+    found->boxes = part.boxes;
+  }
+  return saved;
+}
+
+}  // namespace detail
+
+}  // namespace zero::inline ZERO_NAMESPACE

@@ -1,0 +1,146 @@
+/// @file
+/// The file that makes a directory a checkpoint: which files belong to it, and what they must be.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
+#include "zero/base/version.hpp"
+#include "zero/checkpoint/checksum.hpp"
+#include "zero/checkpoint/text.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE {
+
+/// What a checkpoint's manifest says of one rank's file.
+struct SavedFile {
+  std::string name{};              ///< in the checkpoint's directory
+  std::uint64_t bytes = 0;         ///< of the whole file
+  std::uint64_t header_bytes = 0;  ///< before the data
+  std::uint64_t header_sum = 0;    ///< checksum of these; the header has those of the data
+  int leader = 0;                  ///< the file that describes this rank's optimizer
+  int rank = 0;                    ///< of the optimizer's communicator
+  int world_size = 1;              ///< of the optimizer's communicator
+
+  friend bool operator==(SavedFile const&, SavedFile const&) = default;
+};
+
+/// What a checkpoint consists of.
+struct Manifest {
+  long step = 0;                                   ///< updates applied when it was saved
+  nlohmann::json user = nlohmann::json::object();  ///< the trainer's own, of the first rank
+  std::vector<SavedFile> files{};                  ///< by rank of those that saved together
+};
+
+namespace detail {
+
+inline constexpr std::string_view manifest_name = "manifest.json";
+/// A manifest has some 150 bytes for each rank, and the trainer's own text.
+inline constexpr std::uint64_t longest_manifest = std::uint64_t{1} << 30;
+/// Raised when older readers would misunderstand what is written.
+inline constexpr std::uint64_t checkpoint_format = 1;
+
+// A manifest is one line of JSON that begins with a checksum of the rest.
+inline constexpr std::string_view seal_begin = R"({"xxh3":")";
+inline constexpr std::string_view seal_middle = R"(","checkpoint":)";
+inline constexpr std::string_view seal_end = "}\n";
+
+/// @throws Error (invalid_argument) if the trainer's JSON has text that is no UTF-8
+[[nodiscard]] inline std::string manifest_text(Manifest const& manifest) {
+  nlohmann::json files = nlohmann::json::array();
+  for (SavedFile const& file : manifest.files) {
+    files.push_back({{"name", file.name},
+                     {"bytes", file.bytes},
+                     {"header_bytes", file.header_bytes},
+                     {"header_xxh3", checksum_text(file.header_sum)},
+                     {"leader", file.leader},
+                     {"rank", file.rank},
+                     {"world_size", file.world_size}});
+  }
+  nlohmann::json const body = {
+      {"format", checkpoint_format},
+      {"zero", Message({version.major, ".", version.minor, ".", version.patch}).text()},
+      {"step", manifest.step},
+      {"user", manifest.user},
+      {"files", std::move(files)}};
+  std::string text;
+  try {
+    text = body.dump();
+  } catch (nlohmann::json::exception const& error) {
+    fail(ErrorKind::invalid_argument, {"the user's JSON cannot be written: ", error.what()});
+  }
+  std::string sealed(seal_begin);
+  sealed += checksum_text(checksum(text.data(), text.size()));
+  sealed += seal_middle;
+  sealed += text;
+  return sealed += seal_end;
+}
+
+/// A checksum's text as a number.
+/// @throws Error (data) for a text that is none
+[[nodiscard]] inline std::uint64_t parse_checksum(std::string const& file, std::string_view text) {
+  std::uint64_t sum = 0;
+  bool sound = text.size() == checksum_digits;
+  for (char const digit : text) {
+    std::size_t const value = std::string_view("0123456789abcdef").find(digit);
+    sound = sound && value != std::string_view::npos;
+    sum = sum << 4 | value;
+  }
+  if (!sound) fail(ErrorKind::data, {"'", file, "' has a checksum that is none"});
+  return sum;
+}
+
+/// @param file  what messages call it
+/// @throws Error (data) for anything that `manifest_text` does not write
+[[nodiscard]] inline Manifest parse_manifest(std::string const& file, std::string_view text) {
+  std::size_t const before = seal_begin.size() + checksum_digits + seal_middle.size();
+  bool const framed = text.size() >= before + seal_end.size() && text.starts_with(seal_begin) &&
+                      text.substr(before - seal_middle.size()).starts_with(seal_middle) &&
+                      text.ends_with(seal_end);
+  if (!framed) fail(ErrorKind::data, {"'", file, "' is no manifest of a checkpoint"});
+  std::string_view const body = text.substr(before, text.size() - before - seal_end.size());
+  if (checksum_text(checksum(body.data(), body.size())) !=
+      text.substr(seal_begin.size(), checksum_digits)) {
+    fail(ErrorKind::data, {"'", file, "' does not have the checksum that it says it has"});
+  }
+  nlohmann::json const json = parse_text(file, body);
+  Fields const fields(file, json);
+  if (fields.count("format") != checkpoint_format) {
+    fail(ErrorKind::data,
+         {"'", file, "' has format ", fields.count("format"), ", which this version cannot read"});
+  }
+  Manifest manifest{.step = fields.steps("step"), .user = fields.at("user")};
+  for (nlohmann::json const& each : fields.list("files")) {
+    Fields const entry(file, each);
+    SavedFile saved{.name = entry.text("name"),
+                    .bytes = entry.count("bytes"),
+                    .header_bytes = entry.count("header_bytes"),
+                    .header_sum = parse_checksum(file, entry.text("header_xxh3")),
+                    .leader = entry.integer("leader"),
+                    .rank = entry.integer("rank"),
+                    .world_size = entry.integer("world_size")};
+    bool const sound = !saved.name.empty() && saved.name.find('/') == std::string::npos &&
+                       saved.header_bytes <= saved.bytes && saved.leader >= 0 && saved.rank >= 0 &&
+                       saved.rank < saved.world_size;
+    if (!sound) fail(ErrorKind::data, {"'", file, "' names a file that cannot be"});
+    manifest.files.push_back(std::move(saved));
+  }
+  auto const count = manifest.files.size();
+  for (SavedFile const& saved : manifest.files) {
+    if (static_cast<std::size_t>(saved.leader) < count) continue;
+    fail(ErrorKind::data, {"'", file, "' names a file that is not there"});
+  }
+  if (count == 0) fail(ErrorKind::data, {"'", file, "' names no files"});
+  return manifest;
+}
+
+}  // namespace detail
+
+}  // namespace zero::inline ZERO_NAMESPACE

@@ -1,0 +1,112 @@
+/// @file
+/// JSON from files that nobody trusts: what is not there, or is of another kind, is an error.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE::detail {
+
+/// Levels of lists and objects that a file may have.
+inline constexpr int deepest_text = 64;
+
+/// Parses a text, whose memory bounds that of the result.
+/// @param file  what messages call it
+/// @throws Error (data) for what is no JSON, or is nested deeper than anybody needs
+[[nodiscard]] inline nlohmann::json parse_text(std::string const& file, std::string_view text) {
+  bool too_deep = false;
+  auto const look = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+    too_deep = too_deep || depth > deepest_text;
+    return !too_deep;
+  };
+  nlohmann::json json = nlohmann::json::parse(text.begin(), text.end(), look, false);
+  if (too_deep) {
+    fail(ErrorKind::data, {"'", file, "' is nested deeper than ", deepest_text, " levels"});
+  }
+  if (json.is_discarded()) fail(ErrorKind::data, {"'", file, "' is no JSON"});
+  return json;
+}
+
+/// An object of a file, and what it must have.
+class Fields {
+ public:
+  /// @param file  what messages call the file; `json` and it must outlive this
+  Fields(std::string const& file, nlohmann::json const& json) : file_(&file), json_(&json) {
+    if (!json.is_object()) refuse("has something else where it should have an object");
+  }
+
+  [[nodiscard]] bool has(char const* name) const { return json_->contains(name); }
+  [[nodiscard]] nlohmann::json const& at(char const* name) const {
+    auto const found = json_->find(name);
+    if (found == json_->end()) refuse({"has no '", name, "'"});
+    return *found;
+  }
+  [[nodiscard]] std::uint64_t count(char const* name) const { return count(name, at(name)); }
+  [[nodiscard]] long steps(char const* name) const {
+    std::uint64_t const value = count(name);
+    if (value > static_cast<std::uint64_t>((std::numeric_limits<long>::max)())) unlike(name);
+    return static_cast<long>(value);
+  }
+  [[nodiscard]] int integer(char const* name) const {
+    nlohmann::json const& value = at(name);
+    if (!value.is_number_integer()) unlike(name);
+    auto const number = value.get<std::int64_t>();
+    if (number < (std::numeric_limits<int>::min)() || number > (std::numeric_limits<int>::max)() ||
+        (value.is_number_unsigned() && number < 0)) {
+      unlike(name);
+    }
+    return static_cast<int>(number);
+  }
+  [[nodiscard]] double real(char const* name) const {
+    nlohmann::json const& value = at(name);
+    if (!value.is_number()) unlike(name);
+    return value.get<double>();
+  }
+  [[nodiscard]] bool flag(char const* name) const {
+    nlohmann::json const& value = at(name);
+    if (!value.is_boolean()) unlike(name);
+    return value.get<bool>();
+  }
+  [[nodiscard]] std::string const& text(char const* name) const {
+    nlohmann::json const& value = at(name);
+    if (!value.is_string()) unlike(name);
+    return value.get_ref<std::string const&>();
+  }
+  [[nodiscard]] nlohmann::json const& list(char const* name) const {
+    nlohmann::json const& value = at(name);
+    if (!value.is_array()) unlike(name);
+    return value;
+  }
+  [[nodiscard]] std::vector<std::uint64_t> counts(char const* name) const {
+    std::vector<std::uint64_t> values;
+    for (nlohmann::json const& value : list(name)) values.push_back(count(name, value));
+    return values;
+  }
+
+ private:
+  [[nodiscard]] std::uint64_t count(char const* name, nlohmann::json const& value) const {
+    if (!value.is_number_unsigned()) unlike(name);
+    return value.get<std::uint64_t>();
+  }
+  [[noreturn]] ZERO_COLD void unlike(char const* name) const {
+    refuse({"has a '", name, "' of another kind"});
+  }
+  [[noreturn]] ZERO_COLD void refuse(Message const& why) const {
+    fail(ErrorKind::data, {"'", *file_, "' ", why});
+  }
+
+  std::string const* file_;
+  nlohmann::json const* json_;
+};
+
+}  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -1,0 +1,110 @@
+/// @file
+/// Ranks that do something each for itself, and all succeed or all fail.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
+#include "zero/concepts/communicator.hpp"
+#include "zero/optimizer/setup/agreement.hpp"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#if !defined(__cpp_exceptions)
+#error "zero/checkpoint.hpp needs exceptions: one rank's failure becomes an error on all of them"
+#endif
+
+namespace zero::inline ZERO_NAMESPACE::detail {
+
+/// Control words of one communicator, whatever its type. The communicator must outlive it.
+struct ControlWords {
+  int rank = 0;
+  int size = 1;
+  std::function<void(Op, std::int64_t const*, std::int64_t*, std::size_t)> exchange{};
+
+  /// Each word is the sum over all ranks then. Collective; blocks.
+  void sum(std::span<std::int64_t> words) const {
+    exchange(Op::all_reduce, words.data(), words.data(), words.size());
+  }
+  /// All ranks' words, in the order of ranks. Collective; blocks.
+  [[nodiscard]] std::vector<std::int64_t> gather(std::span<std::int64_t const> words) const {
+    std::vector<std::int64_t> all(words.size() * static_cast<std::size_t>(size));
+    exchange(Op::all_gather, words.data(), all.data(), words.size());
+    return all;
+  }
+};
+
+/// @param arena  of the optimizer whose memory words pass through, where the host cannot reach
+///   the space; outlives what is returned
+template <Communicator C, class ArenaT>
+[[nodiscard]] ControlWords control_words(C& comm, ArenaT& arena) {
+  return {comm.rank(),
+          comm.size(),
+          [&comm, &arena](Op op, std::int64_t const* send, std::int64_t* recv, std::size_t count) {
+            exchange_words(comm, arena, op, send, recv, count);
+          }};
+}
+
+/// Why a rank failed, or that it did not.
+struct RankFailure {
+  bool failed = false;
+  ErrorKind kind = ErrorKind::resource;
+  std::string text{};
+};
+
+/// What became of work that a rank does alone: `work()` must not communicate.
+template <class Work>
+[[nodiscard]] RankFailure attempt_alone(Work&& work) {
+  try {
+    work();
+    return {};
+  } catch (Error const& error) {
+    return {true, error.kind(), error.message()};
+  } catch (std::exception const& error) {
+    return {true, ErrorKind::resource, error.what()};
+  }
+}
+
+/// One error on all ranks if one failed: that of the first, by rank.
+/// @par Collective  yes; blocks
+/// @par Cost        an all-reduce of 8 bytes; where a rank failed a gather of half a kilobyte
+/// @throws Error of that rank's kind, with its number and text
+inline void agree(ControlWords const& control, RankFailure const& own, std::string_view operation) {
+  std::int64_t failed = own.failed ? 1 : 0;
+  control.sum({&failed, 1});
+  if (failed == 0) return;
+  constexpr std::size_t letters = 504;
+  constexpr std::size_t words = 1 + letters / sizeof(std::int64_t);
+  std::array<std::int64_t, words> mine{};
+  if (own.failed) {
+    mine[0] = 1 + static_cast<std::int64_t>(own.kind);
+    std::memcpy(&mine[1], own.text.data(), own.text.size() < letters ? own.text.size() : letters);
+  }
+  std::vector<std::int64_t> const all = control.gather(mine);
+  for (std::size_t rank = 0; rank < static_cast<std::size_t>(control.size); ++rank) {
+    std::int64_t const* const told = &all[rank * words];
+    if (told[0] == 0) continue;
+    char text[letters + 1] = {};
+    std::memcpy(text, told + 1, letters);
+    bool const here = static_cast<std::size_t>(control.rank) == rank;
+    fail(static_cast<ErrorKind>(told[0] - 1),
+         {"on rank ", rank, ": ", here ? std::string_view(own.text) : std::string_view(text)},
+         {.rank = control.rank, .operation = std::string(operation)});
+  }
+}
+
+/// Work that each rank does alone, after which all go on or none does. Collective; blocks.
+template <class Work>
+void together(ControlWords const& control, std::string_view operation, Work&& work) {
+  agree(control, attempt_alone(work), operation);
+}
+
+}  // namespace zero::inline ZERO_NAMESPACE::detail
