@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -26,8 +27,8 @@ struct OnHost {
   explicit OnHost(zero::InProcess& comm) : optimizer{comm, contracts::even_model()} {
     contracts::load(optimizer);
   }
-  void fill(std::span<float> gradients) {
-    for (float& g : gradients) g = 0.5f;
+  void fill(std::span<float> gradients, float value) {
+    for (float& g : gradients) g = value;
   }
   void write_rate(float value) { rate[0] = value; }
   std::vector<float> rate{0.f};
@@ -42,8 +43,8 @@ struct OnDevice {
         optimizer{comm, contracts::even_model(), Owned{{&device}}} {
     contracts::load(optimizer);
   }
-  void fill(std::span<float> gradients) {
-    std::vector<float> const host(gradients.size(), 0.5f);
+  void fill(std::span<float> gradients, float value) {
+    std::vector<float> const host(gradients.size(), value);
     comm.space().upload(gradients.data(), host.data(), gradients.size_bytes());
   }
   void write_rate(float value) { comm.space().upload(rate.data(), &value, sizeof(value)); }
@@ -54,10 +55,10 @@ struct OnDevice {
 };
 
 template <class Trainer>
-void backward(Trainer& trainer) {
+void backward(Trainer& trainer, float value = 0.5f) {
   for (int const unit : trainer.optimizer.units_backward()) {
     auto gradients = trainer.optimizer.gradients(unit);
-    for (std::size_t i = 0; i < gradients.size(); ++i) trainer.fill(gradients[i]);
+    for (std::size_t i = 0; i < gradients.size(); ++i) trainer.fill(gradients[i], value);
     trainer.optimizer.reduce(std::move(gradients));
   }
 }
@@ -148,7 +149,7 @@ void check_all_options() {
       {{.max_norm = 1.},
        {.max_norm = 1. + 0x1p-52},
        "max_norm: 1 on rank 0 2; 1.0000000000000002 on rank 1"},
-      {{.max_norm = 1.}, {}, "max_norm: 1 on rank 0 2; inf on rank 1"},
+      {{.max_norm = 1.}, {.stop = true}, "max_norm: 1 on rank 0 2; inf on rank 1"},
       {{},
        {.non_finite = zero::NonFinite::skip},
        "non_finite: 'fail' on rank 0 2; 'skip' on rank 1"},
@@ -440,6 +441,95 @@ TEST_CASE("learning rates at equal distances are refused on the rank in the midd
 TEST_CASE("ranks with different learning rates behind their addresses are refused") {
   check_address<OnHost>();
   check_address<OnDevice>();
+}
+
+/// Steps in which ranks ask for the end of the run, and what all of them are told.
+template <class Optimizer, class Pass>
+void check_stop(Optimizer& optimizer, int rank, Pass const& pass, auto const& expect) {
+  constexpr int nobody = -1, everybody = ranks;
+  struct {
+    int asks;
+    bool norm, finite, told;
+  } const steps[]{
+      {nobody, false, true, false},
+      {1, false, true, true},
+      {nobody, false, true, false},
+      {everybody, false, true, true},
+      {2, false, false, true},
+      {nobody, false, false, false},
+      // What ranks tell each other was exchanged before they asked.
+      {0, true, true, false},
+      {nobody, false, true, true},
+      {nobody, false, true, false},
+      {2, true, true, false},
+      {1, true, true, true},
+      {nobody, true, true, true},
+      {nobody, true, true, false},
+  };
+  enum class Way { step, tried, enqueued };
+  for (Way const way : {Way::step, Way::tried, Way::enqueued}) {
+    for (auto const& now : steps) {
+      pass(now.finite);
+      if (now.norm) static_cast<void>(optimizer.grad_norm());
+      StepOptions const options{.non_finite = zero::NonFinite::skip,
+                                .stop = now.asks == rank || now.asks == everybody};
+      zero::StepReport report;
+      if (way == Way::step) report = optimizer.step(options);
+      if (way == Way::tried) report = optimizer.try_step(options).report();
+      if (way == Way::enqueued) {
+        optimizer.enqueue_step(options);
+        report = optimizer.report();
+      }
+      std::string const which = "way " + std::to_string(static_cast<int>(way)) + ", entry " +
+                                std::to_string(&now - steps);
+      expect(report.stop == now.told, which + ": stop");
+      expect(report.skipped != now.finite, which + ": skipped");
+    }
+  }
+}
+
+template <class Trainer>
+void check_stop() {
+  on_ranks([](zero::InProcess& comm, auto const& expect) {
+    Trainer trainer(comm);
+    auto const pass = [&](bool finite) { backward(trainer, finite ? 0.5f : INFINITY); };
+    check_stop(trainer.optimizer, comm.rank(), pass, expect);
+    // An error to report does not hide it, nor is hidden by it.
+    backward(trainer);
+    bool const odd = comm.rank() == 1;
+    trainer.optimizer.enqueue_step({.max_norm = odd ? 1. : 2., .stop = odd});
+    backward(trainer);
+    trainer.optimizer.enqueue_step({.stop = odd});
+    expect(refusal([&] { static_cast<void>(trainer.optimizer.report()); }) == without_values,
+           "the error");
+    expect(trainer.optimizer.report().stop, "beside an error");
+  });
+}
+
+/// Under a stage, with two micro-batches where it accumulates.
+template <class... Policies>
+void check_stop_under(int micro_steps) {
+  on_ranks([&](zero::InProcess& comm, auto const& expect) {
+    contracts::Optimizer<Policies...> optimizer{comm, toy::model()};
+    contracts::load(optimizer);
+    auto const pass = [&](bool finite) {
+      toy::Run const run{.fault = {.step = finite ? -1 : 7, .micro_batch = 1}};
+      for (int micro = 0; micro < micro_steps; ++micro) {
+        optimizer.micro_step();
+        contracts::pass(optimizer, run, 7, comm.rank());
+      }
+    };
+    check_stop(optimizer, comm.rank(), pass, expect);
+  });
+}
+
+TEST_CASE("what one rank asks for, all are told: the end of the run") {
+  check_stop<OnHost>();
+  check_stop<OnDevice>();
+  check_stop_under<zero::stage::Replicated, zero::Fp32>(1);
+  check_stop_under<zero::stage::Pos, zero::Fp32>(1);
+  check_stop_under<zero::stage::PosGP, zero::Fp32>(1);
+  check_stop_under<zero::stage::PosG, zero::Fp32, zero::AccumulateShard>(2);
 }
 
 }  // namespace

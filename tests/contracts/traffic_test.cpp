@@ -72,7 +72,10 @@ Step measure(std::vector<zero::Tensor> const& tensors, Case const& test) {
         }
         contracts::pass(optimizer, run, step, inner.rank());
       }
-      auto const report = optimizer.step({.non_finite = zero::NonFinite::skip});
+      // Whoever asks for the end sends nothing besides.
+      auto const report =
+          optimizer.step({.non_finite = zero::NonFinite::skip, .stop = inner.rank() == 0});
+      CHECK(report.stop);
       if (inner.rank() == 0) result.skipped = report.skipped;
     }
     auto const rank = static_cast<std::size_t>(inner.rank());

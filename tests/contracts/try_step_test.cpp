@@ -41,7 +41,7 @@ std::string failure(Result const& result, ErrorKind kind) {
 bool same(StepReport const& a, StepReport const& b) {
   return a.step == b.step && a.skipped == b.skipped && a.grad_norm == b.grad_norm &&
          a.clip_coefficient == b.clip_coefficient && a.loss_scale == b.loss_scale &&
-         a.weight == b.weight;
+         a.weight == b.weight && a.stop == b.stop;
 }
 
 TEST_CASE("StepResult: one or the other, and it moves without throwing") {

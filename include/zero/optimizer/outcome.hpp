@@ -76,7 +76,8 @@ class Outcome {
             .grad_norm = terms.grad_norm,
             .clip_coefficient = terms.clip_coefficient,
             .loss_scale = terms.loss_scale,
-            .weight = terms.weight};
+            .weight = terms.weight,
+            .stop = outcome_.stop != 0};
   }
 
  private:

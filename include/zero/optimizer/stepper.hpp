@@ -287,7 +287,8 @@ ZERO_BODY Decide decision(StepOptions const& options, double scale, float rate, 
   decide.told = {.known = true,
                  .options = hash(decide),
                  .learning_rate = options.learning_rate.value_or(rate),
-                 .address = options.learning_rate_address};
+                 .address = options.learning_rate_address,
+                 .stop = options.stop};
   require_number({"the learning rate of a step"}, decide.told.learning_rate, 0.);
   require_number({"the scale of a step"}, scale, 0.);
   if (is_nan(decide.max_norm) || !(decide.max_norm > 0.)) {

@@ -28,7 +28,8 @@ struct MicroStep {
   bool last = false;
 };
 
-/// Options of one step; the same on every rank, or the step fails on all of them.
+/// Options of one step; the same on every rank, or the step fails on all of them, but for the last
+/// two.
 ///
 /// A step that is captured in a CUDA graph keeps them: learning rate and norm are arguments of its
 /// kernels, as the weights of its micro-batches are, and every launch uses those of the capture.
@@ -47,6 +48,10 @@ struct StepOptions {
   /// Return while the refresh of replicated parameters is under way; `parameters(unit)` waits for
   /// just that unit. For trainers that read parameters through that call only.
   bool overlap_publish = false;
+  /// This rank asks for the run to end: a signal has reached its process, its time is up. It
+  /// changes nothing of the step, and costs no exchange of its own: `StepReport::stop` tells all
+  /// ranks.
+  bool stop = false;
 };
 
 /// What a run counts: beside master weights and states all that it goes on from. The same on every
@@ -69,6 +74,9 @@ struct StepReport {
   double clip_coefficient = 1.;  ///< what clipping multiplied the mean gradient by
   float loss_scale = 1.f;        ///< that the gradients of this step carried
   double weight = 0.;            ///< of all micro-batches on all ranks
+  /// Some rank passed `StepOptions::stop` to this step; after `grad_norm()`, which exchanges what
+  /// ranks tell each other, to the step before.
+  bool stop = false;
 };
 
 }  // namespace zero::inline ZERO_SHARED_NAMESPACE

@@ -33,14 +33,17 @@ struct StepOutcome {
   StepTerms terms{};
   StepFailure failure = StepFailure::none;  ///< of the first step that failed and was not reported
   float rate_before = 0.f;                  ///< the learning rate of the step before
+  std::int32_t stop = 0;                    ///< not 0 if some rank asked for the run to end
 };
 
 /// The few words of one rank's steps that lie in the memory of its space.
 struct StepControl {
   /// What ranks add up: squares, weights, ...
   static constexpr std::size_t word_count = 2 * ExactSum::word_count + 2;
-  /// ... ranks with a failure that was not reported, ...
+  /// ... ranks with a failure that was not reported (and, above `stop_shift`, ranks that ask for
+  /// the run to end; after the exchange no more), ...
   static constexpr std::size_t failed_word = 2 * ExactSum::word_count;
+  static constexpr int stop_shift = 32;
   /// ... and digests of options; after the exchange, whether they differ.
   static constexpr std::size_t options_word = failed_word + 1;
 
@@ -48,6 +51,7 @@ struct StepControl {
   std::int64_t words[word_count] = {};
   std::int64_t brought = 0;    ///< what this rank added to the word of options
   std::int64_t unchecked = 0;  ///< digest of the last step's, where ranks agreed before it
+  std::int64_t stop = 0;       ///< what this rank asked for in the last step, where they did
   LossScale loss_scale{};
   StepOutcome outcome{};
 };
@@ -59,6 +63,7 @@ struct Told {
   std::uint64_t options = 0;       ///< hash of all but the learning rate
   float learning_rate = 0.f;       ///< of the step ...
   float const* address = nullptr;  ///< ... unless it lies here, in the memory of the space
+  bool stop = false;               ///< this rank asks for the run to end; others may not
 
   /// Takes the learning rate, once for all that follows, into the terms of the step. Returns a
   /// digest of 40 bits: a few of these add up over a million ranks without overflow, so that one
@@ -97,16 +102,17 @@ struct Seal {
     weights[parts.first] = parts.low;
     weights[parts.first + 1] = parts.middle;
     weights[parts.first + 2] = parts.high;
-    bool const failed = control->outcome.failure != StepFailure::none;
-    control->words[StepControl::failed_word] = failed ? 1 : 0;
+    std::int64_t const failed = control->outcome.failure != StepFailure::none ? 1 : 0;
+    std::int64_t const stop = told.stop || control->stop != 0 ? 1 : 0;
+    control->words[StepControl::failed_word] = failed + (stop << StepControl::stop_shift);
     // A difference in the step before must not be balanced by one in this step.
     control->brought = (told.known ? told.hear(control) : 0) + 3 * control->unchecked;
     control->words[StepControl::options_word] = control->brought;
   }
 };
 
-/// Reads the sums of the exchange: norm, overflow, weight and whether options differ, the same on
-/// every rank.
+/// Reads the sums of the exchange: norm, overflow, weight, whether options differ and whether
+/// somebody asks for the run to end, the same on every rank.
 struct Conclude {
   StepControl* control = nullptr;
   std::int64_t ranks = 1;  ///< in the group
@@ -116,6 +122,9 @@ struct Conclude {
     std::int64_t const* const weights = squares + ExactSum::word_count;
     std::int64_t& options = control->words[StepControl::options_word];
     options = options == control->brought * ranks ? 0 : 1;
+    std::int64_t& failed = control->words[StepControl::failed_word];
+    control->outcome.stop = failed >> StepControl::stop_shift != 0 ? 1 : 0;
+    failed &= (std::int64_t{1} << StepControl::stop_shift) - 1;
     StepTerms& terms = control->outcome.terms;
     bool const finite = ExactSum::finite(squares);
     terms.overflow = finite ? 0 : 1;
@@ -148,6 +157,7 @@ struct Decide {
 
   ZERO_HOST_DEVICE void operator()() const noexcept {
     control->unchecked = concluded_before ? told.hear(control) : 0;
+    control->stop = concluded_before && told.stop ? 1 : 0;
     StepTerms& terms = control->outcome.terms;
     terms.clip_coefficient = terms.grad_norm > max_norm ? max_norm / terms.grad_norm : scale;
     bool const failed = control->words[StepControl::failed_word] != 0;
@@ -201,7 +211,8 @@ struct Forgive {
   }
 };
 
-/// Adds up all ranks' squares, overflows, weights and digests, as integers: exact in any order.
+/// Adds up all ranks' squares, overflows, weights, digests and wishes to stop, as integers: exact
+/// in any order.
 /// @par Collective  yes
 /// @par Cost        one all-reduce of `StepControl::word_count` 64-bit integers, about 1 KB
 template <Communicator C>
