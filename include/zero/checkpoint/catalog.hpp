@@ -23,9 +23,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -161,10 +163,20 @@ class CatalogBuilder {
                  at->second.about.frozen != tensor.frozen) {
         problem = "is another one than in a file before";
       }
+      std::uint64_t elements = 0;
+      for (Box const& box : tensor.boxes) {
+        if (!problem.empty()) break;
+        if (volume(box.extent) > (std::numeric_limits<std::uint64_t>::max)() - elements) {
+          problem = "has boxes of more elements than can be counted";
+        }
+        elements += volume(box.extent);
+      }
+      if (!boxes_.try_emplace({file, tensor.name}, &tensor.boxes).second) {
+        problem = "is described twice";
+      }
       if (!problem.empty()) {
         fail(ErrorKind::data, {"'", name, "': tensor '", tensor.name, "' ", problem});
       }
-      boxes_[{file, tensor.name}] = &tensor.boxes;
     }
   }
   void place(std::size_t file) {
@@ -181,10 +193,12 @@ class CatalogBuilder {
                              : entry.name.rfind(':', second - 1);
       std::uint64_t begin = 0;
       char const* const end = entry.name.data() + entry.name.size();
-      if (first == std::string::npos ||
-          std::from_chars(entry.name.data() + second + 1, end, begin).ptr != end) {
-        refuse("is no run of a tensor");
+      bool sound = first != std::string::npos;
+      if (sound) {
+        auto const number = std::from_chars(entry.name.data() + second + 1, end, begin);
+        sound = number.ec == std::errc() && number.ptr == end;
       }
+      if (!sound) refuse("is no run of a tensor");
       std::string const tensor = entry.name.substr(0, first);
       auto const dtype = safetensors::dtype_named(entry.dtype);
       auto const boxes = boxes_.find({static_cast<std::size_t>(saved.leader), tensor});
@@ -192,9 +206,7 @@ class CatalogBuilder {
       if (!dtype || entry.shape.size() != 1) refuse("has a dtype or shape that runs do not have");
       CatalogTensor& described = catalog_->tensors.at(tensor);
       std::uint64_t elements = 0;
-      for (Box const& box : *boxes->second) {
-        elements = checked_add(elements, volume(box.extent));
-      }
+      for (Box const& box : *boxes->second) elements += volume(box.extent);
       if (begin > elements || entry.shape[0] > elements - begin)
         refuse("reaches out of its tensor");
       if (entry.begin % size_of(*dtype) != 0) refuse("is not aligned");
