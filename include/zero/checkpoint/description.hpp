@@ -132,7 +132,7 @@ template <class Slots>
       values[std::string(field.name)] = field.value;
     }
   }
-  return {
+  nlohmann::json policies = {
       {"stage", std::string(Slots::Stage::name)},
       {"world_size", parts.comm->size()},
       {"precision",
@@ -146,6 +146,18 @@ template <class Slots>
       {"accumulation", std::string(Slots::Accumulation::name)},
       {"memory", Slots::Memory::borrowed ? "borrowed" : "owned"},
       {"bucket_bytes", parts.partition.bucket_elements() * sizeof(typename Slots::Wire)}};
+  if constexpr (Precision::loss_scaled) {
+    StepControl control;
+    parts.space().download(&control, parts.control, sizeof(control));
+    LossScaleOptions const& options = control.loss_scale.options();
+    policies["loss_scale"] = {{"initial", options.initial},
+                              {"growth", options.growth},
+                              {"growth_interval", options.growth_interval},
+                              {"backoff", options.backoff},
+                              {"minimum", options.minimum},
+                              {"patience", options.patience}};
+  }
+  return policies;
 }
 
 /// The part of each tensor that an optimizer has: all of it, or what the trainer says.

@@ -86,6 +86,14 @@ class Stepper {
   void end_load(bool all) noexcept {
     if (all || lost_ == Lost::some) lost_ = Lost::none;
   }
+  /// Is there anything to save?
+  void require_values() const {
+    require_found();
+    if (values_set_ || Slots::Memory::borrowed) return;
+    fail(ErrorKind::invalid_argument,
+         "the optimizer has no values yet: call load_parameters(), broadcast_parameters() or "
+         "adopt_parameters() first");
+  }
   /// @param call  what a trainer called
   void require_between_steps(std::string_view call) const {
     if (!parts_->reduction.order().begun()) return;
@@ -246,14 +254,16 @@ class Stepper {
   }
 
  private:
+  void require_found() const {
+    if (lost_ == Lost::none) return;
+    fail(ErrorKind::invalid_argument,
+         "a load failed halfway: what this optimizer holds is neither the old nor the new; load a "
+         "checkpoint");
+  }
   /// Lent parameters have values of their own, which masters that were never set would replace.
   void require_masters() const {
     parts_->require_bound();
-    if (lost_ != Lost::none) {
-      fail(ErrorKind::invalid_argument,
-           "step() after a load that failed halfway: what this optimizer holds is neither the old "
-           "nor the new; load a checkpoint");
-    }
+    require_found();
     if (values_set_ || !Slots::Memory::borrowed) return;
     fail(ErrorKind::invalid_argument,
          "step() before adopt_parameters() or load_parameters(): the master weights would replace "

@@ -1,0 +1,235 @@
+/// @file
+/// Save and resume: checkpoints that survive crashes and load on any number of ranks.
+#pragma once
+
+#include "zero/base/bytes.hpp"
+#include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
+#include "zero/checkpoint/array_runs.hpp"
+#include "zero/checkpoint/directory.hpp"
+#include "zero/checkpoint/files.hpp"
+#include "zero/checkpoint/long_work.hpp"
+#include "zero/checkpoint/pipe.hpp"
+#include "zero/checkpoint/restoring.hpp"
+#include "zero/checkpoint/saving.hpp"
+#include "zero/checkpoint/together.hpp"
+#include "zero/checkpoint/verify.hpp"
+#include "zero/concepts/communicator.hpp"
+#include "zero/optimizer/inside.hpp"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE {
+
+/// A directory that holds the checkpoints of a run. Each rank makes one, of the same path.
+///
+///     zero::Checkpoints run{"run", {.keep = 3}};
+///     if (auto found = run.latest(opt)) run.load(opt, *found);
+///     ...
+///     run.save(opt, {.user = my_json, .rank_blob = random_state});
+///
+/// A checkpoint is one directory with a safetensors file for each rank and a manifest, which is
+/// written last. What was saved loads on any number of ranks, under any stage, bucket, memory and
+/// communicator, with the same bits. The directory has to be seen by all ranks.
+///
+/// Files are synced and renamed, then their directory is synced; a machine that dies at any time
+/// leaves the checkpoint before or the new one. One process writes to a directory at a time.
+///
+/// An optimizer, and its communicator, must outlive a save of it that is under way. All calls come
+/// from the thread that calls the optimizer.
+/// @tparam Files  how files are written and read
+template <FileOperations Files = DiskFiles>
+class BasicCheckpoints {
+  using Saving = detail::Saving<Files>;
+
+ public:
+  /// Touches no file. Allocates memory for `save_async`, if the options have any.
+  /// @throws Error (invalid_argument) for options that make no sense
+  explicit BasicCheckpoints(std::string directory,
+                            CheckpointOptions const& options = {},
+                            Files files = Files{})
+      : options_(options), directory_(std::move(files), std::move(directory)) {
+    if (directory_.path().empty()) {
+      fail(ErrorKind::invalid_argument, "checkpoints need the name of a directory");
+    }
+    if (options.keep < 0) {
+      fail(ErrorKind::invalid_argument,
+           {"CheckpointOptions::keep is ", options.keep, ", but must be at least 0 (all)"});
+    }
+    // Written now, or the first snapshot would pay for its pages.
+    snapshot_.resize(static_cast<std::size_t>(
+        round_up(options.snapshot_bytes, std::uint64_t{detail::Pipe::piece})));
+  }
+  BasicCheckpoints(BasicCheckpoints const&) = delete;
+  BasicCheckpoints& operator=(BasicCheckpoints const&) = delete;
+  /// Gives up a save that is under way: its directory stays without a manifest, and the next save
+  /// removes it. Waits for an operation of the file system, and for no other rank.
+  ~BasicCheckpoints() = default;
+
+  /// Bytes of memory that `save_async` needs on this rank.
+  /// @param blob_bytes  of the trainer's own bytes of a rank
+  template <class Optimizer>
+  [[nodiscard]] static std::uint64_t plan(Optimizer& optimizer, std::uint64_t blob_bytes = 0) {
+    std::uint64_t bytes = blob_bytes;
+    for (detail::ArrayRun const& run : detail::array_runs(detail::Inside::parts(optimizer), true)) {
+      bytes += run.bytes();
+    }
+    return round_up(bytes, std::uint64_t{detail::Pipe::piece});
+  }
+  /// Bytes of memory that this object holds for `save_async`.
+  [[nodiscard]] std::uint64_t held() const noexcept { return snapshot_.size(); }
+
+  /// Saves master weights, states, frozen parameters and counters.
+  ///
+  /// The same directory, step and kind of save on all ranks. A save that is under way is finished
+  /// first.
+  /// @par Collective  yes, over the optimizer's communicator; blocks until the checkpoint is
+  /// durable
+  /// @par Cost  no tensor travels; a rank writes each element that it owns once, through 1 MiB of
+  ///   memory of the host beside the plan. How long it takes does not count towards deadlines
+  /// @throws Error, on every rank the same: (invalid_argument) in the middle of a step, before
+  /// there
+  ///   are values, or for parts that do not fit; (resource), naming rank, file and reason, if the
+  ///   file system refuses. The checkpoints before stay as they are
+  template <class Optimizer>
+  SaveReport save(Optimizer& optimizer, SaveOptions const& options = {}) {
+    return save(optimizer, options, *detail::Inside::parts(optimizer).comm);
+  }
+  /// The same for several optimizers, each over ranks of its own, that are saved as one checkpoint.
+  /// @param comm  of all ranks that save together
+  template <class Optimizer, Communicator C>
+  SaveReport save(Optimizer& optimizer, SaveOptions const& options, C& comm) {
+    bool const waited = finish().has_value();
+    Saving saving(directory_, options_, optimizer, options, comm, nullptr);
+    saving.fill(optimizer, options);
+    saving.commit();
+    SaveReport report = saving.report();
+    report.waited = waited;
+    return report;
+  }
+
+  /// Copies what `save` would write to memory, and writes it while training goes on. `poll`, once a
+  /// step, or `finish` makes it a checkpoint.
+  /// @par Collective  yes, as `save`; blocks for the copy, and for a save that is under way
+  /// @par Cost  one copy of what this rank owns, into memory that the constructor allocated
+  /// @throws Error, on every rank, as `save`; (invalid_argument) if the memory is too small
+  /// @returns true if a save before was still under way, and was finished first
+  template <class Optimizer>
+  bool save_async(Optimizer& optimizer, SaveOptions const& options = {}) {
+    return save_async(optimizer, options, *detail::Inside::parts(optimizer).comm);
+  }
+  /// @overload
+  template <class Optimizer, Communicator C>
+  bool save_async(Optimizer& optimizer, SaveOptions const& options, C& comm) {
+    bool const waited = finish().has_value();
+    auto saving =
+        std::make_unique<Saving>(directory_, options_, optimizer, options, comm, &snapshot_);
+    saving->fill(optimizer, options);
+    pending_ = std::move(saving);
+    return waited;
+  }
+  /// Is a save under way?
+  [[nodiscard]] bool pending() const noexcept { return pending_ != nullptr; }
+  /// Has the save under way been written by all ranks? Then it becomes a checkpoint.
+  /// @par Collective  yes, while a save is under way; blocks for an exchange of 16 bytes
+  /// @returns what the save did, once; nothing while it is under way, or if there is none
+  /// @throws Error, on every rank, as `save`
+  std::optional<SaveReport> poll() {
+    if (pending_ == nullptr) return std::nullopt;
+    bool const finished = pending_->finished();
+    std::array<std::int64_t, 2> words{finished ? 0 : 1, finished && pending_->failed() ? 1 : 0};
+    pending_->control().sum(words);
+    if (words[0] != 0 && words[1] == 0) return std::nullopt;
+    return finish();
+  }
+  /// Waits for the save under way, if there is one.
+  /// @par Collective  yes; blocks
+  /// @throws Error, on every rank, as `save`
+  std::optional<SaveReport> finish() {
+    if (pending_ == nullptr) return std::nullopt;
+    // After an error no save is under way.
+    std::unique_ptr<Saving> const saving = std::move(pending_);
+    saving->commit();
+    return saving->report();
+  }
+
+  /// Complete checkpoints, oldest first: those with a sound manifest whose files are there. Local.
+  [[nodiscard]] std::vector<FoundCheckpoint> list() { return directory_.list(); }
+  /// The newest of them, and which newer ones are damaged. Local.
+  [[nodiscard]] std::optional<FoundCheckpoint> latest() {
+    std::vector<FoundCheckpoint> damaged;
+    std::vector<FoundCheckpoint> complete = directory_.list(&damaged);
+    if (complete.empty()) return std::nullopt;
+    FoundCheckpoint newest = std::move(complete.back());
+    for (FoundCheckpoint const& each : damaged) {
+      if (each.number > newest.number) {
+        newest.skipped.insert(newest.skipped.end(), each.skipped.begin(), each.skipped.end());
+      }
+    }
+    return newest;
+  }
+  /// The same, as the first rank sees it: others may see names of a shared file system late.
+  /// @par Collective  yes, over the optimizer's communicator; blocks
+  template <class Optimizer>
+  [[nodiscard]] std::optional<FoundCheckpoint> latest(Optimizer& optimizer) {
+    auto& parts = detail::Inside::parts(optimizer);
+    detail::ControlWords const control = detail::control_words(*parts.comm, parts.arena);
+    std::optional<FoundCheckpoint> found;
+    detail::LongWork work(control, "latest");
+    work.run([&] {
+      if (control.rank == 0) work.aside([&] { found = latest(); });
+    });
+    std::array<std::int64_t, 3> words{};
+    if (found) words = {1, static_cast<std::int64_t>(found->number), found->step};
+    control.sum(words);
+    if (words[0] == 0) return std::nullopt;
+    if (!found) {
+      auto const number = static_cast<std::uint64_t>(words[1]);
+      found = FoundCheckpoint{.path = directory_.path_of(number, static_cast<long>(words[2])),
+                              .number = number,
+                              .step = static_cast<long>(words[2])};
+    }
+    return found;
+  }
+
+  /// Loads a checkpoint, whatever ranks, stage, bucket, memory policy, communicator or precision it
+  /// was saved with. Master weights of another type are converted.
+  ///
+  /// What the files say is checked, and agreed on by all ranks, before anything is changed: an
+  /// error until then leaves the optimizer as it was. Then data are read once, checked piece by
+  /// piece; an error from there on leaves an optimizer that refuses every step until a load
+  /// succeeds.
+  /// @param found    the same on all ranks
+  /// @param options  the same on all ranks
+  /// @par Collective  yes, over the optimizer's communicator; blocks
+  /// @par Cost  a rank reads the pieces of files that have what it holds, and one refresh of all
+  ///   parameters. How long reading takes does not count towards deadlines
+  /// @throws Error, on every rank the same: (invalid_argument) in the middle of a step; (data) for
+  /// a
+  ///   checkpoint that does not fit, naming all tensors, or is damaged, naming file, tensor and
+  ///   rank; (resource) if the file system refuses
+  template <class Optimizer>
+  LoadReport load(Optimizer& optimizer,
+                  FoundCheckpoint const& found,
+                  LoadOptions const& options = {}) {
+    return detail::load_checkpoint(directory_.files(), optimizer, found.path, options);
+  }
+
+ private:
+  CheckpointOptions options_;
+  detail::CheckpointDirectory<Files> directory_;
+  std::vector<std::byte> snapshot_;
+  std::unique_ptr<Saving> pending_;
+};
+
+/// Checkpoints in the file system of the operating system.
+using Checkpoints = BasicCheckpoints<>;
+
+}  // namespace zero::inline ZERO_NAMESPACE

@@ -1,0 +1,307 @@
+/// @file
+/// From the files of a checkpoint into the arrays of an optimizer.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/base/dtype.hpp"
+#include "zero/base/error.hpp"
+#include "zero/base/float16.hpp"
+#include "zero/checkpoint/array_runs.hpp"
+#include "zero/checkpoint/boxes.hpp"
+#include "zero/checkpoint/catalog.hpp"
+#include "zero/checkpoint/files.hpp"
+#include "zero/checkpoint/verify.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE {
+
+/// What a load takes, and what it does about what does not fit.
+struct LoadOptions {
+  /// Tensors that are missing, unexpected or of another shape are errors. Otherwise what fits is
+  /// loaded, and the rest reported.
+  bool strict = true;
+  /// Leave states and counters as they are: for another rule, or fine-tuning.
+  bool parameters_only = false;
+  /// Read everything twice: nothing is changed unless all of it is as it was saved.
+  bool verify_first = false;
+  std::map<std::string, std::string> names{};  ///< of tensors: in the checkpoint, and here
+  std::vector<TensorPart> parts{};             ///< which tensors here are parts of larger ones
+};
+
+namespace detail {
+
+/// Elements of a file, and where they belong.
+struct Wanted {
+  std::size_t file = 0;
+  std::uint64_t offset = 0;  ///< bytes before them in the file's data
+  std::uint64_t count = 0;
+  DType from = DType::f32;
+  DType to = DType::f32;
+  std::byte* memory = nullptr;  ///< of the space
+};
+
+/// What is to be read, and what does not fit.
+struct LoadPlan {
+  std::vector<Wanted> wanted{};           ///< in the order of the files
+  std::vector<bool> loaded{};             ///< which tensors here
+  std::vector<std::string> missing{};     ///< tensors here that are not, or not whole, in the files
+  std::vector<std::string> unexpected{};  ///< tensors in the files that are not here
+  std::vector<std::string> unfit{};       ///< with another shape, or without a state: in words
+};
+
+[[nodiscard]] inline std::string shape_text(std::vector<std::uint64_t> const& shape) {
+  std::string text = "[";
+  for (std::uint64_t const extent : shape) {
+    text += (text.size() > 1 ? ", " : "") + std::to_string(extent);
+  }
+  return text + "]";
+}
+
+/// Finds what a checkpoint has for an optimizer.
+class LoadPlanner {
+ public:
+  /// @param here  tensors as this optimizer has them, with their parts of the whole
+  LoadPlanner(Catalog const& catalog,
+              std::vector<SavedTensor> const& here,
+              LoadOptions const& options)
+      : catalog_(&catalog), here_(&here), options_(&options) {
+    for (auto const& [saved, own] : options.names) renamed_[own] = saved;
+  }
+
+  /// @param runs    all that this rank holds
+  /// @param states  which the rule has, by name
+  [[nodiscard]] LoadPlan plan(std::vector<ArrayRun> const& runs,
+                              std::vector<std::string> const& states) {
+    LoadPlan plan;
+    plan.loaded.resize(here_->size());
+    for (std::size_t t = 0; t < here_->size(); ++t) plan.loaded[t] = fits(t, states, plan);
+    for (auto const& [name, tensor] : catalog_->tensors) {
+      if (used_.count(name) == 0) plan.unexpected.push_back(name);
+    }
+    for (ArrayRun const& run : runs) {
+      if (!plan.loaded[run.tensor]) continue;
+      if (options_->parameters_only && is_state(run)) continue;
+      find(run, plan);
+    }
+    std::sort(plan.wanted.begin(), plan.wanted.end(), [](Wanted const& a, Wanted const& b) {
+      return a.file != b.file ? a.file < b.file : a.offset < b.offset;
+    });
+    return plan;
+  }
+
+ private:
+  [[nodiscard]] static bool is_state(ArrayRun const& run) noexcept {
+    return run.array != master_array && run.array != parameter_array;
+  }
+
+  /// The tensor of the checkpoint that has the elements of one here; null if there is none.
+  [[nodiscard]] CatalogTensor const* source(std::size_t t) const {
+    auto const renamed = renamed_.find((*here_)[t].name);
+    auto at =
+        catalog_->tensors.find(renamed == renamed_.end() ? (*here_)[t].name : renamed->second);
+    // Not longer than there are tensors: a file may tie in a circle.
+    for (std::size_t left = catalog_->tensors.size(); left > 0; --left) {
+      if (at == catalog_->tensors.end()) return nullptr;
+      if (at->second.about.tied_to.empty()) return &at->second;
+      at = catalog_->tensors.find(at->second.about.tied_to);
+    }
+    return nullptr;
+  }
+
+  [[nodiscard]] bool fits(std::size_t t, std::vector<std::string> const& states, LoadPlan& plan) {
+    SavedTensor const& own = (*here_)[t];
+    auto const renamed = renamed_.find(own.name);
+    used_[renamed == renamed_.end() ? own.name : renamed->second] = true;
+    CatalogTensor const* const saved = source(t);
+    if (saved == nullptr) {
+      plan.missing.push_back(own.name);
+      return false;
+    }
+    if (saved->about.shape != own.shape) {
+      plan.unfit.push_back("'" + own.name + "' has shape " + shape_text(own.shape) + " here and " +
+                           shape_text(saved->about.shape) + " in the checkpoint");
+      return false;
+    }
+    std::vector<std::string> arrays{std::string(values_of(*saved))};
+    if (!own.frozen && !options_->parameters_only) {
+      arrays.insert(arrays.end(), states.begin(), states.end());
+    }
+    for (std::string const& array : arrays) {
+      if (covers(*saved, array, own)) continue;
+      if (array == arrays.front() || saved->arrays.count(array) != 0) {
+        plan.missing.push_back(own.name + " (elements of " + array + ")");
+      } else {
+        plan.unfit.push_back("'" + own.name + "' has no state '" + array +
+                             "' in the checkpoint; parameters alone can be loaded");
+      }
+      return false;
+    }
+    return true;
+  }
+
+  /// Which array has a tensor's values.
+  [[nodiscard]] static std::string_view values_of(CatalogTensor const& saved) noexcept {
+    return saved.about.frozen ? parameter_array : master_array;
+  }
+
+  /// Does the checkpoint have all elements that this optimizer has of a tensor?
+  [[nodiscard]] static bool covers(CatalogTensor const& saved,
+                                   std::string const& array,
+                                   SavedTensor const& own) {
+    std::uint64_t elements = 0;
+    for (Box const& box : own.boxes) elements += volume(box.extent);
+    if (elements == 0) return true;
+    auto const found = saved.arrays.find(array);
+    bool whole = found != saved.arrays.end();
+    if (!whole) return false;
+    for_each_run(own.shape, own.boxes, 0, elements, [&](std::uint64_t first, std::uint64_t count) {
+      for_each_piece(found->second, first, count, [&](SavedRun const& run, std::uint64_t before) {
+        static_cast<void>(before);
+        count -= run.count;
+      });
+      whole = whole && count == 0;
+    });
+    return whole;
+  }
+
+  /// Calls `visit(run, before)` for the saved runs of elements [first, first + count), cut to them;
+  /// `before` of these elements lie before the run.
+  template <class Visit>
+  static void for_each_piece(SavedArray const& saved,
+                             std::uint64_t first,
+                             std::uint64_t count,
+                             Visit&& visit) {
+    std::uint64_t const end = first + count;
+    auto at = std::partition_point(saved.runs.begin(), saved.runs.end(), [&](SavedRun const& run) {
+      return run.first + run.count <= first;
+    });
+    for (; at != saved.runs.end() && at->first < end; ++at) {
+      std::uint64_t const begin = (std::max)(at->first, first);
+      std::uint64_t const last = (std::min)(at->first + at->count, end);
+      SavedRun piece = *at;
+      piece.offset += (begin - at->first) * size_of(saved.dtype);
+      piece.first = begin;
+      piece.count = last - begin;
+      visit(piece, begin - first);
+    }
+  }
+
+  void find(ArrayRun const& run, LoadPlan& plan) const {
+    CatalogTensor const& saved = *source(run.tensor);
+    std::string const array(is_state(run) ? run.array : values_of(saved));
+    SavedArray const& from = saved.arrays.at(array);
+    SavedTensor const& own = (*here_)[run.tensor];
+    std::uint64_t done = 0;
+    for_each_run(
+        own.shape, own.boxes, run.first, run.count, [&](std::uint64_t first, std::uint64_t count) {
+          for_each_piece(from, first, count, [&](SavedRun const& piece, std::uint64_t before) {
+            plan.wanted.push_back({.file = piece.file,
+                                   .offset = piece.offset,
+                                   .count = piece.count,
+                                   .from = from.dtype,
+                                   .to = run.dtype,
+                                   .memory = run.memory + (done + before) * size_of(run.dtype)});
+          });
+          done += count;
+        });
+  }
+
+  Catalog const* catalog_;
+  std::vector<SavedTensor> const* here_;
+  LoadOptions const* options_;
+  std::map<std::string, std::string> renamed_;  ///< name here, name in the checkpoint
+  std::map<std::string, bool> used_;
+};
+
+/// Calls `f(static_cast<T*>(nullptr))` with the floating-point type that a dtype stands for.
+template <class F>
+void with_real_type(DType type, F&& f) {
+  switch (type) {
+    case DType::f32: return f(static_cast<float*>(nullptr));
+    case DType::f64: return f(static_cast<double*>(nullptr));
+    case DType::bf16: return f(static_cast<bf16*>(nullptr));
+    case DType::f16: return f(static_cast<fp16*>(nullptr));
+    case DType::i32:
+    case DType::i64:
+    case DType::u8: break;
+  }
+  fail(ErrorKind::data, {"values of type ", name(type), " cannot be loaded"});
+}
+
+/// Rounds elements to another type, which may be the same.
+inline void convert_elements(
+    DType to, std::byte* out, DType from, std::byte const* in, std::size_t count) {
+  with_real_type(from, [&]<class From>(From const*) {
+    with_real_type(to, [&]<class To>(To const*) {
+      for (std::size_t i = 0; i < count; ++i) {
+        From value;
+        std::memcpy(&value, in + i * sizeof(From), sizeof(From));
+        To rounded;
+        if constexpr (std::is_same_v<To, From>) {
+          rounded = value;
+        } else if constexpr (std::is_same_v<To, double>) {
+          rounded = static_cast<double>(static_cast<float>(value));
+        } else {
+          rounded = To(static_cast<float>(value));
+        }
+        std::memcpy(out + i * sizeof(To), &rounded, sizeof(To));
+      }
+    });
+  });
+}
+
+/// Reads what is wanted once, in the order of the files, and checks every piece before it is used.
+/// @param place  `place(to, from, bytes)` brings bytes of the host to the space; empty to check
+///   alone
+/// @param alive  called between pieces
+/// @throws Error (data), naming file, tensor and rank; (resource)
+template <FileOperations Files>
+void stream(Files& files,
+            Catalog const& catalog,
+            std::vector<Wanted> const& wanted,
+            std::function<void(void*, void const*, std::size_t)> const& place,
+            std::function<void()> const& alive) {
+  std::vector<std::byte> converted;
+  for (std::size_t i = 0; i < wanted.size();) {
+    std::size_t const file = wanted[i].file;
+    PieceReader<Files> pieces(files, catalog, file);
+    for (; i < wanted.size() && wanted[i].file == file; ++i) {
+      Wanted const& each = wanted[i];
+      std::size_t const width = size_of(each.from);
+      for (std::uint64_t done = 0; done < each.count;) {
+        std::span<std::byte const> const piece = pieces.at(each.offset + done * width);
+        auto const count = static_cast<std::size_t>(
+            (std::min)(each.count - done, std::uint64_t{piece.size() / width}));
+        if (count == 0) fail(ErrorKind::data, "a checkpoint has pieces that cut its elements");
+        if (place) {
+          std::byte* const to = each.memory + done * size_of(each.to);
+          if (each.from == each.to) {
+            place(to, piece.data(), count * width);
+          } else {
+            converted.resize(count * size_of(each.to));
+            convert_elements(each.to, converted.data(), each.from, piece.data(), count);
+            place(to, converted.data(), converted.size());
+          }
+        }
+        done += count;
+        alive();
+      }
+    }
+  }
+}
+
+}  // namespace detail
+
+}  // namespace zero::inline ZERO_NAMESPACE

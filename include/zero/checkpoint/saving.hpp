@@ -1,0 +1,285 @@
+/// @file
+/// One save: from an optimizer's arrays to files of all ranks, and to the manifest that makes them
+/// a checkpoint.
+#pragma once
+
+#include "zero/base/bytes.hpp"
+#include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
+#include "zero/checkpoint/array_runs.hpp"
+#include "zero/checkpoint/description.hpp"
+#include "zero/checkpoint/directory.hpp"
+#include "zero/checkpoint/file.hpp"
+#include "zero/checkpoint/files.hpp"
+#include "zero/checkpoint/long_work.hpp"
+#include "zero/checkpoint/manifest.hpp"
+#include "zero/checkpoint/pipe.hpp"
+#include "zero/checkpoint/rank_file.hpp"
+#include "zero/checkpoint/together.hpp"
+#include "zero/concepts/communicator.hpp"
+#include "zero/optimizer/inside.hpp"
+#include "zero/optimizer/setup/agreement.hpp"
+#include "zero/optimizer/setup/hash.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE {
+
+/// How a directory of checkpoints is kept.
+struct CheckpointOptions {
+  /// So many of the newest stay when another one is saved, at least 1; 0: all.
+  int keep = 0;
+  /// Memory for `save_async`, allocated at construction: `Checkpoints::plan(opt)` says how much.
+  std::uint64_t snapshot_bytes = 0;
+  /// Make sure that nobody else writes to the directory.
+  bool lock = true;
+};
+
+/// What a trainer adds to a checkpoint.
+struct SaveOptions {
+  nlohmann::json user = nlohmann::json::object();  ///< anything; that of the first rank is saved
+  std::span<std::byte const> rank_blob{};  ///< this rank's own: random state, place in the data
+  std::vector<TensorPart> parts{};         ///< which tensors are parts of larger ones
+};
+
+/// What a save did.
+struct SaveReport {
+  std::string path{};       ///< the checkpoint's directory
+  long step = 0;            ///< updates applied
+  std::uint64_t bytes = 0;  ///< of all ranks' files
+  bool waited = false;      ///< a save before was still under way, and was finished first
+};
+
+namespace detail {
+
+/// One save, until it is a checkpoint or is given up. Its functions are collective over the ranks
+/// that save together, but for those marked local.
+template <FileOperations Files>
+class Saving {
+ public:
+  static constexpr auto patience = std::chrono::milliseconds(20);
+  /// Memory of a save that is waited for.
+  static constexpr std::size_t pipe_bytes = 4 * Pipe::piece;
+
+  /// Agrees on what is saved where, and begins this rank's file.
+  /// @param comm       of all ranks that save together
+  /// @param snapshot   memory for all of this rank's data; null to write while it is filled
+  template <class Optimizer, Communicator C>
+  Saving(CheckpointDirectory<Files>& directory,
+         CheckpointOptions const& kept,
+         Optimizer& optimizer,
+         SaveOptions const& options,
+         C& comm,
+         std::vector<std::byte>* snapshot)
+      : directory_(&directory),
+        kept_(kept),
+        operation_(snapshot == nullptr ? "save" : "save_async"),
+        control_(control_words(comm, Inside::parts(optimizer).arena)) {
+    auto& parts = Inside::parts(optimizer);
+    ControlWords const own = control_words(*parts.comm, parts.arena);
+    SavedOptimizer saved;
+    safetensors::Header header;
+    std::uint64_t number = 0;
+    LongWork work(control_, operation_);
+    work.run([&] {
+      parts.require_bound();
+      Inside::steps(optimizer).require_between_steps(operation_);
+      Inside::steps(optimizer).require_values();
+      Counters const counters = optimizer.counters();
+      report_.step = optimizer.steps();
+      saved = {.tensors = described(parts.tensors, options.parts, counters),
+               .policies = policies_of(parts),
+               .loss_scale = counters.loss_scale,
+               .loss_scale_streak = counters.loss_scale_streak};
+      runs_ = array_runs(parts, true);
+      nlohmann::json about = {
+          {"rank", own.rank}, {"world_size", own.size}, {"piece_bytes", Pipe::piece}};
+      if (own.rank == 0) about["optimizer"] = json_of(saved);
+      header = header_of(runs_, parts.tensors, options.rank_blob.size(), about);
+      require_text(header);
+      if (snapshot != nullptr && snapshot->size() < data_bytes(header)) {
+        fail(ErrorKind::invalid_argument,
+             {"save_async() needs ",
+              data_bytes(header),
+              " bytes on this rank, and CheckpointOptions::snapshot_bytes gave ",
+              snapshot->size()});
+      }
+      if (control_.rank != 0) return;
+      user_ = options.user;
+      work.aside([&] { number = directory.begin(kept.lock, report_.step); });
+    });
+    place(number, own);
+    if (snapshot == nullptr) memory_.resize(pipe_bytes);
+    std::span<std::byte> const memory(snapshot == nullptr ? memory_ : *snapshot);
+    writer_ = std::make_unique<RankFileWriter<Files>>(directory.files(),
+                                                      report_.path,
+                                                      file_name(),
+                                                      std::move(header),
+                                                      memory,
+                                                      snapshot == nullptr);
+  }
+
+  [[nodiscard]] ControlWords const& control() const noexcept { return control_; }
+  [[nodiscard]] SaveReport const& report() const noexcept { return report_; }
+
+  /// Puts this rank's data into the pipe, all of it.
+  template <class Optimizer>
+  void fill(Optimizer& optimizer, SaveOptions const& options) {
+    auto& parts = Inside::parts(optimizer);
+    using Space = typename std::remove_reference_t<decltype(parts)>::Space;
+    auto const fetch = [&](void* to, void const* from, std::size_t bytes) {
+      if constexpr (Space::host_accessible) {
+        std::memcpy(to, from, bytes);
+      } else {
+        parts.space().download(to, from, bytes);
+      }
+    };
+    LongWork work(control_, operation_);
+    work.run([&] {
+      for (ArrayRun const& run : runs_) put(run.memory, run.bytes(), fetch, work);
+      auto const copy = [](void* to, void const* from, std::size_t bytes) {
+        std::memcpy(to, from, bytes);
+      };
+      put(options.rank_blob.data(), options.rank_blob.size(), copy, work);
+      writer_->pipe().end();
+    });
+  }
+  /// Has this rank's file been written, or failed? Local.
+  [[nodiscard]] bool finished() { return writer_->finished(std::chrono::milliseconds(0)); }
+  /// Did it fail? Local; once finished.
+  [[nodiscard]] bool failed() const noexcept { return writer_->failure().failed; }
+
+  /// Waits for all ranks' files, and writes the manifest.
+  void commit() {
+    LongWork work(control_, operation_);
+    work.run([&] {
+      while (!writer_->finished(patience)) work.alive();
+      if (failed()) fail(writer_->failure().kind, writer_->failure().text);
+    });
+    SavedFile const& own = writer_->saved();
+    std::array<std::int64_t, 6> const words{static_cast<std::int64_t>(own.bytes),
+                                            static_cast<std::int64_t>(own.header_bytes),
+                                            std::bit_cast<std::int64_t>(own.header_sum),
+                                            leader_,
+                                            rank_,
+                                            world_size_};
+    std::vector<std::int64_t> const all = control_.gather(words);
+    Manifest manifest{.step = report_.step, .user = user_};
+    for (std::size_t at = 0; at < all.size(); at += words.size()) {
+      int const saver = static_cast<int>(at / words.size());
+      manifest.files.push_back({.name = file_name(saver),
+                                .bytes = static_cast<std::uint64_t>(all[at]),
+                                .header_bytes = static_cast<std::uint64_t>(all[at + 1]),
+                                .header_sum = std::bit_cast<std::uint64_t>(all[at + 2]),
+                                .leader = static_cast<int>(all[at + 3]),
+                                .rank = static_cast<int>(all[at + 4]),
+                                .world_size = static_cast<int>(all[at + 5])});
+      report_.bytes += manifest.files.back().bytes;
+    }
+    LongWork last(control_, operation_);
+    last.run([&] {
+      if (control_.rank != 0) return;
+      last.aside([&] {
+        write_file(
+            directory_->files(), report_.path, std::string(manifest_name), manifest_text(manifest));
+        if (kept_.keep > 0) directory_->keep_newest(kept_.keep);
+      });
+    });
+  }
+
+ private:
+  /// Names that JSON cannot hold are found before anything is written.
+  static void require_text(safetensors::Header const& header) {
+    safetensors::Header copy = header;
+    static_cast<void>(safetensors::format(copy));
+  }
+  [[nodiscard]] static std::string file_name(int saver) {
+    std::string digits = std::to_string(saver);
+    if (digits.size() < 5) digits.insert(0, 5 - digits.size(), '0');
+    return "rank-" + digits + ".safetensors";
+  }
+  [[nodiscard]] std::string file_name() const { return file_name(control_.rank); }
+
+  /// Where the checkpoint lies, and who describes this rank's optimizer.
+  /// @param number  as the first rank has it
+  /// @param own     of the optimizer's communicator
+  void place(std::uint64_t number, ControlWords const& own) {
+    Hash hash;
+    hash.add(directory_->path());
+    hash.add(static_cast<std::uint64_t>(report_.step));
+    hash.add(operation_);
+    Unanimity::Words const same = Unanimity::words(hash.value());
+    std::array<std::int64_t, 1 + std::tuple_size_v<Unanimity::Words>> words{};
+    if (control_.rank == 0) words[0] = static_cast<std::int64_t>(number);
+    std::copy(same.begin(), same.end(), words.begin() + 1);
+    control_.sum(words);
+    Unanimity::Words sums{};
+    std::copy(words.begin() + 1, words.end(), sums.begin());
+    if (!Unanimity::holds(sums, control_.size)) {
+      fail(ErrorKind::invalid_argument,
+           {"ranks save to different directories, at different steps or in different ways; here '",
+            directory_->path(),
+            "' at step ",
+            report_.step},
+           {.rank = control_.rank, .operation = std::string(operation_)});
+    }
+    report_.path = directory_->path_of(static_cast<std::uint64_t>(words[0]), report_.step);
+    std::int64_t leader = own.rank == 0 ? control_.rank : 0;
+    own.sum({&leader, 1});
+    leader_ = static_cast<int>(leader);
+    rank_ = own.rank;
+    world_size_ = own.size;
+  }
+
+  /// @param fetch  `fetch(to, from, bytes)` brings bytes to memory of the host
+  template <class Fetch>
+  void put(std::byte const* from, std::uint64_t bytes, Fetch const& fetch, LongWork& work) {
+    Pipe& pipe = writer_->pipe();
+    for (std::uint64_t done = 0; done < bytes;) {
+      std::span<std::byte> const room = pipe.room(patience);
+      work.alive();
+      // A file that failed takes no more: why is told when it is waited for.
+      if (room.empty() && pipe.stopped()) return;
+      // In pieces, so that what is copied is written while it lies in the cache.
+      auto const count = static_cast<std::size_t>((std::min)(
+          bytes - done, std::uint64_t{(std::min)(room.size(), std::size_t{Pipe::piece})}));
+      if (count == 0) continue;
+      fetch(room.data(), from + done, count);
+      pipe.put(count);
+      done += count;
+    }
+  }
+
+  CheckpointDirectory<Files>* directory_;
+  CheckpointOptions kept_;
+  std::string_view operation_;
+  ControlWords control_;
+  int leader_ = 0;
+  int rank_ = 0;
+  int world_size_ = 1;
+  nlohmann::json user_ = nlohmann::json::object();
+  SaveReport report_{};
+  std::vector<ArrayRun> runs_;
+  std::vector<std::byte> memory_;
+  std::unique_ptr<RankFileWriter<Files>> writer_;  ///< stops before the rest goes
+};
+
+}  // namespace detail
+
+}  // namespace zero::inline ZERO_NAMESPACE

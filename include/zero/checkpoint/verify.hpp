@@ -1,0 +1,136 @@
+/// @file
+/// Reading a checkpoint's data piece by piece, and holding them against their checksums.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
+#include "zero/checkpoint/catalog.hpp"
+#include "zero/checkpoint/checksum.hpp"
+#include "zero/checkpoint/file.hpp"
+#include "zero/checkpoint/files.hpp"
+#include "zero/checkpoint/manifest.hpp"
+#include "zero/checkpoint/safetensors.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE {
+
+namespace detail {
+
+/// The pieces of one file's data, one at a time. What it hands out has its checksum.
+template <FileOperations Files>
+class PieceReader {
+ public:
+  /// @param file  index into the catalog's files
+  PieceReader(Files& files, Catalog const& catalog, std::size_t file)
+      : catalog_(&catalog),
+        index_(file),
+        file_(files, catalog.path + "/" + catalog.manifest.files[file].name, FileMode::read) {}
+
+  [[nodiscard]] std::uint64_t data_bytes() const noexcept {
+    SavedFile const& saved = catalog_->manifest.files[index_];
+    return saved.bytes - saved.header_bytes;
+  }
+  /// The data from `offset` on, to the end of the piece that it lies in.
+  /// @throws Error (data), naming file, tensor and rank, if the piece is not what was saved
+  [[nodiscard]] std::span<std::byte const> at(std::uint64_t offset) {
+    std::uint64_t const piece = offset / described().piece_bytes;
+    if (bytes_.empty() || piece != piece_) load(piece);
+    return std::span<std::byte const>(bytes_).subspan(
+        static_cast<std::size_t>(offset - piece * described().piece_bytes));
+  }
+
+ private:
+  [[nodiscard]] CatalogFile const& described() const noexcept { return catalog_->files[index_]; }
+
+  void load(std::uint64_t piece) {
+    SavedFile const& saved = catalog_->manifest.files[index_];
+    std::uint64_t const first = piece * described().piece_bytes;
+    bytes_.resize(
+        static_cast<std::size_t>((std::min)(described().piece_bytes, data_bytes() - first)));
+    file_.read(bytes_.data(), bytes_.size(), saved.header_bytes + first);
+    std::string_view const sum =
+        std::string_view(described().sums)
+            .substr(static_cast<std::size_t>(piece) * checksum_digits, checksum_digits);
+    if (checksum_text(checksum(bytes_.data(), bytes_.size())) != sum) {
+      fail(ErrorKind::data,
+           {"'",
+            file_.path(),
+            "' of rank ",
+            saved.rank,
+            " is damaged between bytes ",
+            saved.header_bytes + first,
+            " and ",
+            saved.header_bytes + first + bytes_.size(),
+            ", ",
+            concerned(first, first + bytes_.size())});
+    }
+    piece_ = piece;
+  }
+  /// Whose bytes these are.
+  [[nodiscard]] std::string concerned(std::uint64_t first, std::uint64_t last) const {
+    auto const& entries = described().entries;
+    auto const begin = std::partition_point(
+        entries.begin(), entries.end(), [&](auto const& entry) { return entry.end <= first; });
+    std::string text =
+        begin + 1 < entries.end() && begin[1].begin < last ? "which tensors from '" : "which '";
+    text += begin->name;
+    return text + (text.starts_with("which t") ? "' on have there" : "' has there");
+  }
+
+  Catalog const* catalog_;
+  std::size_t index_;
+  File<Files> file_;
+  std::vector<std::byte> bytes_;
+  std::uint64_t piece_ = 0;
+};
+
+}  // namespace detail
+
+/// Reads a whole checkpoint.
+/// @param path   its directory
+/// @param files  through which
+/// @returns what is wrong, a sentence for each file at most; empty if all is as it was saved
+/// @par Cost  every byte is read once, on this rank
+template <FileOperations Files = DiskFiles>
+[[nodiscard]] std::vector<std::string> verify_checkpoint(std::string const& path,
+                                                         Files files = Files{}) {
+  std::vector<std::string> problems;
+  auto const look = [&](auto const& work) {
+    detail::RankFailure const failure = detail::attempt_alone(work);
+    if (failure.failed) problems.push_back(failure.text);
+    return !failure.failed;
+  };
+  Catalog catalog{.path = path};
+  std::string const manifest = path + "/" + std::string(detail::manifest_name);
+  bool const listed = look([&] {
+    catalog.manifest = detail::parse_manifest(
+        manifest, detail::read_file(files, manifest, detail::longest_manifest));
+  });
+  if (!listed) return problems;
+  // Each file by itself, so that all that are damaged are named.
+  detail::CatalogBuilder builder(catalog);
+  for (std::size_t file = 0; file < catalog.manifest.files.size(); ++file) {
+    SavedFile const& saved = catalog.manifest.files[file];
+    std::size_t const before = catalog.files.size();
+    look([&] { builder.add(file, detail::read_header(files, path + "/" + saved.name, saved)); });
+    if (catalog.files.size() == before) catalog.files.emplace_back();
+  }
+  if (!problems.empty()) return problems;
+  if (!look([&] { builder.finish(); })) return problems;
+  for (std::size_t file = 0; file < catalog.files.size(); ++file) {
+    look([&] {
+      detail::PieceReader<Files> pieces(files, catalog, file);
+      for (std::uint64_t at = 0; at < pieces.data_bytes();) at += pieces.at(at).size();
+    });
+  }
+  return problems;
+}
+
+}  // namespace zero::inline ZERO_NAMESPACE
