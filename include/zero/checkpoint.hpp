@@ -9,6 +9,7 @@
 #include "zero/checkpoint/directory.hpp"
 #include "zero/checkpoint/files.hpp"
 #include "zero/checkpoint/long_work.hpp"
+#include "zero/checkpoint/optimizer_view.hpp"
 #include "zero/checkpoint/pipe.hpp"
 #include "zero/checkpoint/restoring.hpp"
 #include "zero/checkpoint/saving.hpp"
@@ -107,8 +108,12 @@ class BasicCheckpoints {
   template <class Optimizer, Communicator C>
   SaveReport save(Optimizer& optimizer, SaveOptions const& options, C& comm) {
     bool const waited = finish().has_value();
-    Saving saving(directory_, options_, optimizer, options, comm, nullptr);
-    saving.fill(optimizer, options);
+    Saving saving(directory_,
+                  options_,
+                  detail::view_of(optimizer),
+                  options,
+                  detail::control_words(comm, detail::Inside::parts(optimizer).arena),
+                  nullptr);
     saving.commit();
     SaveReport report = saving.report();
     report.waited = waited;
@@ -129,10 +134,13 @@ class BasicCheckpoints {
   template <class Optimizer, Communicator C>
   bool save_async(Optimizer& optimizer, SaveOptions const& options, C& comm) {
     bool const waited = finish().has_value();
-    auto saving =
-        std::make_unique<Saving>(directory_, options_, optimizer, options, comm, &snapshot_);
-    saving->fill(optimizer, options);
-    pending_ = std::move(saving);
+    pending_ = std::make_unique<Saving>(
+        directory_,
+        options_,
+        detail::view_of(optimizer),
+        options,
+        detail::control_words(comm, detail::Inside::parts(optimizer).arena),
+        &snapshot_);
     return waited;
   }
   /// Is a save under way?
@@ -219,7 +227,8 @@ class BasicCheckpoints {
   LoadReport load(Optimizer& optimizer,
                   FoundCheckpoint const& found,
                   LoadOptions const& options = {}) {
-    return detail::load_checkpoint(directory_.files(), optimizer, found.path, options);
+    return detail::load_checkpoint(
+        directory_.files(), detail::view_of(optimizer), found.path, options);
   }
 
  private:

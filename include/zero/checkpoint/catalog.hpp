@@ -203,7 +203,9 @@ class CatalogBuilder {
       auto const dtype = safetensors::dtype_named(entry.dtype);
       auto const boxes = boxes_.find({static_cast<std::size_t>(saved.leader), tensor});
       if (boxes == boxes_.end()) refuse("is of a tensor that is not described");
-      if (!dtype || entry.shape.size() != 1) refuse("has a dtype or shape that runs do not have");
+      if (!dtype || !is_real(*dtype) || entry.shape.size() != 1) {
+        refuse("has a dtype or shape that runs do not have");
+      }
       CatalogTensor& described = catalog_->tensors.at(tensor);
       std::uint64_t elements = 0;
       for (Box const& box : *boxes->second) elements += volume(box.extent);
@@ -224,6 +226,9 @@ class CatalogBuilder {
                      offset += count * size_of(*dtype);
                    });
     }
+  }
+  [[nodiscard]] static bool is_real(DType type) noexcept {
+    return type == DType::f32 || type == DType::f64 || type == DType::bf16 || type == DType::f16;
   }
   static void sort(std::string const& tensor, std::string const& array, SavedArray& saved) {
     auto& runs = saved.runs;

@@ -11,13 +11,14 @@
 #include "zero/concepts/rule.hpp"
 #include "zero/layout/tensor.hpp"
 #include "zero/optimizer/api/step.hpp"
-#include "zero/optimizer/assembly.hpp"
+#include "zero/precision/loss_scale.hpp"
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -119,43 +120,51 @@ inline constexpr std::string_view parameter_array = "parameter";
   return {};
 }
 
+/// An optimizer's policies, as values.
+struct OptimizerFacts {
+  std::string_view stage{};
+  int world_size = 1;
+  std::string_view precision{};
+  DType parameter = DType::f32;
+  DType wire = DType::f32;
+  DType accumulate = DType::f32;
+  DType master = DType::f32;
+  DType state = DType::f32;
+  std::string_view rule{};
+  std::vector<std::string> states{};
+  std::vector<RuleField> fields{};
+  std::string_view accumulation{};
+  bool borrowed = false;
+  std::uint64_t bucket_bytes = 0;
+  std::optional<LossScaleOptions> loss_scale{};
+};
+
 /// Policies by slot, for people and for those who compare.
-template <class Slots>
-[[nodiscard]] nlohmann::json policies_of(Assembly<Slots> const& parts) {
-  using Precision = typename Slots::Precision;
-  auto const dtype = []<class T>(T const*) { return std::string(name(dtype_of<T>)); };
-  nlohmann::json states = nlohmann::json::array();
-  for (StateArray const& state : Slots::Rule::states) states.push_back(std::string(state.name));
-  nlohmann::json values = nlohmann::json::object();
-  if constexpr (DescribedRule<typename Slots::Rule>) {
-    for (RuleField const& field : parts.rule.fields()) {
-      values[std::string(field.name)] = field.value;
-    }
-  }
+[[nodiscard]] inline nlohmann::json json_of(OptimizerFacts const& facts) {
+  auto const dtype = [](DType type) { return std::string(name(type)); };
+  nlohmann::json fields = nlohmann::json::object();
+  for (RuleField const& field : facts.fields) fields[std::string(field.name)] = field.value;
   nlohmann::json policies = {
-      {"stage", std::string(Slots::Stage::name)},
-      {"world_size", parts.comm->size()},
+      {"stage", std::string(facts.stage)},
+      {"world_size", facts.world_size},
       {"precision",
-       {{"name", std::string(Precision::name)},
-        {"parameter", dtype(static_cast<typename Slots::Parameter*>(nullptr))},
-        {"wire", dtype(static_cast<typename Slots::Wire*>(nullptr))},
-        {"accumulate", dtype(static_cast<typename Slots::Accumulate*>(nullptr))},
-        {"master", dtype(static_cast<typename Slots::Master*>(nullptr))},
-        {"state", dtype(static_cast<typename Slots::State*>(nullptr))}}},
-      {"rule", {{"name", std::string(Slots::Rule::name)}, {"states", states}, {"fields", values}}},
-      {"accumulation", std::string(Slots::Accumulation::name)},
-      {"memory", Slots::Memory::borrowed ? "borrowed" : "owned"},
-      {"bucket_bytes", parts.partition.bucket_elements() * sizeof(typename Slots::Wire)}};
-  if constexpr (Precision::loss_scaled) {
-    StepControl control;
-    parts.space().download(&control, parts.control, sizeof(control));
-    LossScaleOptions const& options = control.loss_scale.options();
-    policies["loss_scale"] = {{"initial", options.initial},
-                              {"growth", options.growth},
-                              {"growth_interval", options.growth_interval},
-                              {"backoff", options.backoff},
-                              {"minimum", options.minimum},
-                              {"patience", options.patience}};
+       {{"name", std::string(facts.precision)},
+        {"parameter", dtype(facts.parameter)},
+        {"wire", dtype(facts.wire)},
+        {"accumulate", dtype(facts.accumulate)},
+        {"master", dtype(facts.master)},
+        {"state", dtype(facts.state)}}},
+      {"rule", {{"name", std::string(facts.rule)}, {"states", facts.states}, {"fields", fields}}},
+      {"accumulation", std::string(facts.accumulation)},
+      {"memory", facts.borrowed ? "borrowed" : "owned"},
+      {"bucket_bytes", facts.bucket_bytes}};
+  if (facts.loss_scale) {
+    policies["loss_scale"] = {{"initial", facts.loss_scale->initial},
+                              {"growth", facts.loss_scale->growth},
+                              {"growth_interval", facts.loss_scale->growth_interval},
+                              {"backoff", facts.loss_scale->backoff},
+                              {"minimum", facts.loss_scale->minimum},
+                              {"patience", facts.loss_scale->patience}};
   }
   return policies;
 }

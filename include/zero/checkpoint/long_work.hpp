@@ -42,10 +42,11 @@ class LongWork {
     }
     if (!over_) end();
   }
-  /// To be called in the work, between pieces of it. Ends the work if that of another rank failed.
+  /// To be called in the work, between pieces of it. Ends the work if that of another rank failed;
+  /// once this rank's has ended it does nothing.
   void alive() {
     auto const now = std::chrono::steady_clock::now();
-    if (now - last_ < between_words) return;
+    if (over_ || now - last_ < between_words) return;
     last_ = now;
     exchange(true);
     if (failed_) throw Abandoned{};

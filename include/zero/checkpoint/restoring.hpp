@@ -4,27 +4,22 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
-#include "zero/checkpoint/array_runs.hpp"
 #include "zero/checkpoint/catalog.hpp"
 #include "zero/checkpoint/description.hpp"
 #include "zero/checkpoint/files.hpp"
 #include "zero/checkpoint/loading.hpp"
 #include "zero/checkpoint/long_work.hpp"
+#include "zero/checkpoint/optimizer_view.hpp"
 #include "zero/checkpoint/together.hpp"
 #include "zero/checkpoint/verify.hpp"
-#include "zero/optimizer/inside.hpp"
-#include "zero/optimizer/setup/agreement.hpp"
 #include "zero/optimizer/setup/hash.hpp"
-#include "zero/optimizer/setup/owned.hpp"
 
 #include <nlohmann/json.hpp>
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -112,13 +107,10 @@ template <FileOperations Files>
 }
 
 /// Counters to go on from.
-/// @param now  those of the optimizer
+/// @param scaled  whether the optimizer has a loss scale
+/// @param now     those of the optimizer
 /// @throws Error (data) if the checkpoint's optimizers were not at the same place
-[[nodiscard]] inline Counters counters_of(Catalog const& catalog,
-                                          LoadPlan const& plan,
-                                          std::vector<SavedTensor> const& here,
-                                          bool scaled,
-                                          Counters now) {
+[[nodiscard]] inline Counters counters_of(Catalog const& catalog, bool scaled, Counters now) {
   if (catalog.optimizers.empty()) fail(ErrorKind::data, {"'", catalog.path, "' has no optimizer"});
   SavedOptimizer const& first = catalog.optimizers.front();
   for (SavedOptimizer const& other : catalog.optimizers) {
@@ -130,68 +122,69 @@ template <FileOperations Files>
     if (same) continue;
     fail(ErrorKind::data, {"'", catalog.path, "' has tensors at different steps or loss scales"});
   }
-  static_cast<void>(plan);
-  now.steps.assign(here.size(), catalog.manifest.step);
-  bool const was_scaled = first.policies.contains("loss_scale");
-  if (scaled && was_scaled) {
+  now.steps.assign(now.steps.size(), catalog.manifest.step);
+  if (scaled && first.policies.contains("loss_scale")) {
     now.loss_scale = first.loss_scale;
     now.loss_scale_streak = first.loss_scale_streak;
   }
   return now;
 }
 
+/// Options that differ from the saved ones, in words.
+[[nodiscard]] inline std::vector<std::string> differences(Catalog const& catalog,
+                                                          std::vector<SavedTensor> const& here,
+                                                          OptimizerFacts const& facts) {
+  std::vector<std::string> differing;
+  nlohmann::json const own = json_of(facts);
+  for (char const* const slot : {"rule", "precision", "loss_scale"}) {
+    if (!own.contains(slot)) continue;
+    nlohmann::json const& saved = catalog.optimizers.front().policies;
+    compare_values(
+        slot, saved.contains(slot) ? saved[slot] : nlohmann::json(), own[slot], differing);
+  }
+  for (SavedTensor const& tensor : here) {
+    auto const saved = catalog.tensors.find(tensor.name);
+    if (saved == catalog.tensors.end()) continue;
+    auto const scales = [](SavedTensor const& of) {
+      return nlohmann::json{{"weight_decay", of.weight_decay}, {"learning_rate", of.learning_rate}};
+    };
+    compare_values("'" + tensor.name + "'", scales(saved->second.about), scales(tensor), differing);
+  }
+  return differing;
+}
+
 /// Loads a checkpoint, as `Checkpoints::load` says.
-template <FileOperations Files, class Optimizer>
+template <FileOperations Files>
 [[nodiscard]] LoadReport load_checkpoint(Files& files,
-                                         Optimizer& optimizer,
+                                         OptimizerView const& optimizer,
                                          std::string const& path,
                                          LoadOptions const& options) {
-  auto& parts = Inside::parts(optimizer);
-  auto& steps = Inside::steps(optimizer);
-  using Parts = std::remove_reference_t<decltype(parts)>;
-  using Precision = typename Optimizer::Precision;
-  ControlWords const control = control_words(*parts.comm, parts.arena);
+  ControlWords const& control = optimizer.control;
   Catalog catalog;
   LoadPlan plan;
   LoadReport report;
   Counters counters;
   LongWork look(control, "load");
   look.run([&] {
-    parts.require_bound();
-    steps.require_between_steps("load");
+    optimizer.require_ready("load");
     look.aside([&] {
       catalog = read_catalog(files, path);
       report.blobs = read_blobs(files, catalog);
     });
     counters = optimizer.counters();
-    std::vector<SavedTensor> const here = described(parts.tensors, options.parts, counters);
-    std::vector<std::string> states;
-    for (StateArray const& state : Optimizer::Rule::states) states.emplace_back(state.name);
-    plan = LoadPlanner(catalog, here, options).plan(array_runs(parts, false), states);
+    std::vector<SavedTensor> const here = described(*optimizer.tensors, options.parts, counters);
+    plan = LoadPlanner(catalog, here, options).plan(optimizer.runs(false), optimizer.facts.states);
     std::string const misfit = misfits(plan);
     if (options.strict && !misfit.empty()) {
       fail(ErrorKind::data, {"'", path, "' does not fit this optimizer: ", misfit});
     }
-    counters = counters_of(catalog, plan, here, Precision::loss_scaled, std::move(counters));
-    compare_values("rule",
-                   catalog.optimizers.front().policies.value("rule", nlohmann::json()),
-                   policies_of(parts)["rule"],
-                   report.differing);
-    for (SavedTensor const& tensor : here) {
-      auto const saved = catalog.tensors.find(tensor.name);
-      if (saved == catalog.tensors.end()) continue;
-      compare_values(
-          "'" + tensor.name + "'",
-          {{"weight_decay", saved->second.about.weight_decay},
-           {"learning_rate", saved->second.about.learning_rate}},
-          {{"weight_decay", tensor.weight_decay}, {"learning_rate", tensor.learning_rate}},
-          report.differing);
-    }
+    counters = counters_of(catalog, optimizer.facts.loss_scale.has_value(), std::move(counters));
+    report.differing = differences(catalog, here, optimizer.facts);
   });
   Hash hash;
   for (SavedFile const& file : catalog.manifest.files) hash.add(file.header_sum);
   hash.add(catalog.manifest.user.dump());
-  if (!unanimous(*parts.comm, parts.arena, hash.value())) {
+  if (!unanimous(control, hash.value())) {
     fail(ErrorKind::invalid_argument,
          {"ranks load different checkpoints; here '", path, "'"},
          {.rank = control.rank, .operation = "load"});
@@ -201,25 +194,13 @@ template <FileOperations Files, class Optimizer>
     verify.run([&] { stream(files, catalog, plan.wanted, {}, [&] { verify.alive(); }); });
   }
   bool const all = !options.parameters_only;
-  parts.refresh.settle();
-  steps.begin_load(all);
+  optimizer.begin_load(all);
   LongWork change(control, "load");
-  change.run([&] {
-    auto const place = [&](void* to, void const* from, std::size_t bytes) {
-      if constexpr (Parts::Space::host_accessible) {
-        std::memcpy(to, from, bytes);
-      } else {
-        parts.space().upload(to, from, bytes);
-      }
-    };
-    stream(files, catalog, plan.wanted, place, [&] { change.alive(); });
-  });
-  follow_masters(parts, [&](BucketSpan const&, Segment const& piece) {
-    return bool{plan.loaded[piece.tensor]};
-  });
+  change.run(
+      [&] { stream(files, catalog, plan.wanted, optimizer.upload, [&] { change.alive(); }); });
+  optimizer.follow(plan.loaded);
   if (all) optimizer.restore(counters);
-  steps.end_load(all);
-  if (plan.missing.empty() && plan.unfit.empty()) steps.values_are_set(false);
+  optimizer.end_load(all, plan.missing.empty() && plan.unfit.empty());
   report.step = catalog.manifest.step;
   report.user = std::move(catalog.manifest.user);
   report.missing = std::move(plan.missing);

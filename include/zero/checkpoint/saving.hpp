@@ -13,11 +13,10 @@
 #include "zero/checkpoint/files.hpp"
 #include "zero/checkpoint/long_work.hpp"
 #include "zero/checkpoint/manifest.hpp"
+#include "zero/checkpoint/optimizer_view.hpp"
 #include "zero/checkpoint/pipe.hpp"
 #include "zero/checkpoint/rank_file.hpp"
 #include "zero/checkpoint/together.hpp"
-#include "zero/concepts/communicator.hpp"
-#include "zero/optimizer/inside.hpp"
 #include "zero/optimizer/setup/agreement.hpp"
 #include "zero/optimizer/setup/hash.hpp"
 
@@ -78,41 +77,25 @@ class Saving {
   static constexpr std::size_t pipe_bytes = 4 * Pipe::piece;
 
   /// Agrees on what is saved where, and begins this rank's file.
-  /// @param comm       of all ranks that save together
-  /// @param snapshot   memory for all of this rank's data; null to write while it is filled
-  template <class Optimizer, Communicator C>
+  /// @param control   of all ranks that save together
+  /// @param snapshot  memory for all of this rank's data; null to write while it is filled
   Saving(CheckpointDirectory<Files>& directory,
          CheckpointOptions const& kept,
-         Optimizer& optimizer,
+         OptimizerView const& optimizer,
          SaveOptions const& options,
-         C& comm,
+         ControlWords control,
          std::vector<std::byte>* snapshot)
       : directory_(&directory),
         kept_(kept),
         operation_(snapshot == nullptr ? "save" : "save_async"),
-        control_(control_words(comm, Inside::parts(optimizer).arena)) {
-    auto& parts = Inside::parts(optimizer);
-    ControlWords const own = control_words(*parts.comm, parts.arena);
-    SavedOptimizer saved;
+        control_(std::move(control)) {
     safetensors::Header header;
     std::uint64_t number = 0;
     LongWork work(control_, operation_);
     work.run([&] {
-      parts.require_bound();
-      Inside::steps(optimizer).require_between_steps(operation_);
-      Inside::steps(optimizer).require_values();
-      Counters const counters = optimizer.counters();
-      report_.step = optimizer.steps();
-      saved = {.tensors = described(parts.tensors, options.parts, counters),
-               .policies = policies_of(parts),
-               .loss_scale = counters.loss_scale,
-               .loss_scale_streak = counters.loss_scale_streak};
-      runs_ = array_runs(parts, true);
-      nlohmann::json about = {
-          {"rank", own.rank}, {"world_size", own.size}, {"piece_bytes", Pipe::piece}};
-      if (own.rank == 0) about["optimizer"] = json_of(saved);
-      header = header_of(runs_, parts.tensors, options.rank_blob.size(), about);
-      require_text(header);
+      optimizer.require_ready(operation_);
+      optimizer.require_values();
+      header = describe(optimizer, options);
       if (snapshot != nullptr && snapshot->size() < data_bytes(header)) {
         fail(ErrorKind::invalid_argument,
              {"save_async() needs ",
@@ -124,42 +107,21 @@ class Saving {
       user_ = options.user;
       work.aside([&] { number = directory.begin(kept.lock, report_.step); });
     });
-    place(number, own);
+    place(number, optimizer.control);
     if (snapshot == nullptr) memory_.resize(pipe_bytes);
     std::span<std::byte> const memory(snapshot == nullptr ? memory_ : *snapshot);
     writer_ = std::make_unique<RankFileWriter<Files>>(directory.files(),
                                                       report_.path,
-                                                      file_name(),
+                                                      file_name(control_.rank),
                                                       std::move(header),
                                                       memory,
                                                       snapshot == nullptr);
+    fill(optimizer, options);
   }
 
   [[nodiscard]] ControlWords const& control() const noexcept { return control_; }
   [[nodiscard]] SaveReport const& report() const noexcept { return report_; }
 
-  /// Puts this rank's data into the pipe, all of it.
-  template <class Optimizer>
-  void fill(Optimizer& optimizer, SaveOptions const& options) {
-    auto& parts = Inside::parts(optimizer);
-    using Space = typename std::remove_reference_t<decltype(parts)>::Space;
-    auto const fetch = [&](void* to, void const* from, std::size_t bytes) {
-      if constexpr (Space::host_accessible) {
-        std::memcpy(to, from, bytes);
-      } else {
-        parts.space().download(to, from, bytes);
-      }
-    };
-    LongWork work(control_, operation_);
-    work.run([&] {
-      for (ArrayRun const& run : runs_) put(run.memory, run.bytes(), fetch, work);
-      auto const copy = [](void* to, void const* from, std::size_t bytes) {
-        std::memcpy(to, from, bytes);
-      };
-      put(options.rank_blob.data(), options.rank_blob.size(), copy, work);
-      writer_->pipe().end();
-    });
-  }
   /// Has this rank's file been written, or failed? Local.
   [[nodiscard]] bool finished() { return writer_->finished(std::chrono::milliseconds(0)); }
   /// Did it fail? Local; once finished.
@@ -204,17 +166,47 @@ class Saving {
   }
 
  private:
-  /// Names that JSON cannot hold are found before anything is written.
-  static void require_text(safetensors::Header const& header) {
+  /// What this rank has to save, and the header of its file.
+  [[nodiscard]] safetensors::Header describe(OptimizerView const& optimizer,
+                                             SaveOptions const& options) {
+    Counters const counters = optimizer.counters();
+    report_.step = counters.steps.empty() ? 0 : counters.steps.front();
+    runs_ = optimizer.runs(true);
+    nlohmann::json about = {{"rank", optimizer.control.rank},
+                            {"world_size", optimizer.control.size},
+                            {"piece_bytes", Pipe::piece}};
+    if (optimizer.control.rank == 0) {
+      about["optimizer"] =
+          json_of(SavedOptimizer{.tensors = described(*optimizer.tensors, options.parts, counters),
+                                 .policies = json_of(optimizer.facts),
+                                 .loss_scale = counters.loss_scale,
+                                 .loss_scale_streak = counters.loss_scale_streak});
+    }
+    safetensors::Header header =
+        header_of(runs_, *optimizer.tensors, options.rank_blob.size(), about);
+    // Names that it cannot hold are found before anything is written.
     safetensors::Header copy = header;
     static_cast<void>(safetensors::format(copy));
+    return header;
+  }
+  /// Puts this rank's data into the pipe, all of it.
+  void fill(OptimizerView const& optimizer, SaveOptions const& options) {
+    LongWork work(control_, operation_);
+    work.run([&] {
+      for (ArrayRun const& run : runs_) put(run.memory, run.bytes(), optimizer.download, work);
+      put(
+          options.rank_blob.data(),
+          options.rank_blob.size(),
+          [](void* to, void const* from, std::size_t bytes) { std::memcpy(to, from, bytes); },
+          work);
+      writer_->pipe().end();
+    });
   }
   [[nodiscard]] static std::string file_name(int saver) {
     std::string digits = std::to_string(saver);
     if (digits.size() < 5) digits.insert(0, 5 - digits.size(), '0');
     return "rank-" + digits + ".safetensors";
   }
-  [[nodiscard]] std::string file_name() const { return file_name(control_.rank); }
 
   /// Where the checkpoint lies, and who describes this rank's optimizer.
   /// @param number  as the first rank has it

@@ -53,6 +53,15 @@ template <Communicator C, class ArenaT>
           }};
 }
 
+/// Do all ranks bring the same 64 bits?
+/// @par Collective  yes; blocks
+/// @par Cost        one all-reduce of 64 bytes
+[[nodiscard]] inline bool unanimous(ControlWords const& control, std::uint64_t value) {
+  Unanimity::Words words = Unanimity::words(value);
+  control.sum(words);
+  return Unanimity::holds(words, control.size);
+}
+
 /// Why a rank failed, or that it did not.
 struct RankFailure {
   bool failed = false;
