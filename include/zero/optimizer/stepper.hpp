@@ -86,10 +86,10 @@ class Stepper {
   void end_load(bool all) noexcept {
     if (all || lost_ == Lost::some) lost_ = Lost::none;
   }
-  /// Is there anything to save?
+  /// Is there anything to save? Lent parameters have values, but their masters may have none.
   void require_values() const {
     require_found();
-    if (values_set_ || Slots::Memory::borrowed) return;
+    if (values_set_) return;
     fail(ErrorKind::invalid_argument,
          "the optimizer has no values yet: call load_parameters(), broadcast_parameters() or "
          "adopt_parameters() first");

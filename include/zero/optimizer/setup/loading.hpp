@@ -71,8 +71,13 @@ class Loader {
 /// Where it holds its share alone it also asks for that of the next rank, so that every value that
 /// is stored somewhere was given by two ranks. Where they differ, all is asked for again, tensor by
 /// tensor, to say where. Collective.
+/// @param kept       tensors that stay as they are; null for none
+/// @param all_asked  called once this rank has asked for all, before ranks compare
 template <class Slots>
-ZERO_COLD void load(Assembly<Slots>& parts, ValueSource values) {
+ZERO_COLD void load(Assembly<Slots>& parts,
+                    ValueSource values,
+                    std::vector<bool> const* kept,
+                    FunctionRef<void()> all_asked) {
   constexpr bool share = Slots::form.parameters == StorageForm::Parameters::share;
   using Parameter = typename Slots::Parameter;
   Partition const& partition = parts.partition;
@@ -82,6 +87,7 @@ ZERO_COLD void load(Assembly<Slots>& parts, ValueSource values) {
   auto const ask = [&](bool stores, auto const& own, auto const& next) {
     auto const range = [&](Range asked, auto const& address, auto const& hash) {
       partition.for_each_segment(asked, [&](Segment const& piece) {
+        if (kept != nullptr && (*kept)[piece.tensor]) return;
         loader.load(piece.tensor,
                     piece.in_tensor.offset(),
                     piece.count,
@@ -107,7 +113,7 @@ ZERO_COLD void load(Assembly<Slots>& parts, ValueSource values) {
     });
     for (std::size_t t = 0; t < parts.tensors.size(); ++t) {
       TensorPlace const& place = partition.placement().places()[t];
-      if (!place.frozen || place.storage != t) continue;
+      if (!place.frozen || place.storage != t || (kept != nullptr && (*kept)[t])) continue;
       std::uint64_t hash = 0;
       loader.load(t, 0, place.count, &hash, stores ? parts.parameters.tensor(t) : nullptr);
       *own(t) += hash;
@@ -118,6 +124,7 @@ ZERO_COLD void load(Assembly<Slots>& parts, ValueSource values) {
   std::uint64_t next = 0;
   ask(
       true, [&](std::size_t) { return &own; }, [&](std::size_t) { return &next; });
+  all_asked();
   if (ranks == 1 || same_around(*parts.comm, parts.space(), parts.control, own, share ? next : own))
     return;
   TensorHashes owns(parts.tensors.size());
@@ -125,6 +132,13 @@ ZERO_COLD void load(Assembly<Slots>& parts, ValueSource values) {
   ask(
       false, [&](std::size_t t) { return &owns[t]; }, [&](std::size_t t) { return &nexts[t]; });
   refuse_values(*parts.comm, parts.arena, parts.tensors, owns, share ? nexts : owns);
+}
+
+/// All tensors, from values that no rank waits for.
+template <class Slots>
+ZERO_COLD void load(Assembly<Slots>& parts, ValueSource values) {
+  auto const go_on = [] {};
+  load(parts, values, nullptr, FunctionRef<void()>(go_on));
 }
 
 /// Master weights from the parameters as they are.

@@ -1,0 +1,249 @@
+/// @file
+/// An optimizer's parameters as a model file that other tools read.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/base/dtype.hpp"
+#include "zero/base/error.hpp"
+#include "zero/checkpoint/array_runs.hpp"
+#include "zero/checkpoint/files.hpp"
+#include "zero/checkpoint/long_work.hpp"
+#include "zero/checkpoint/model_file.hpp"
+#include "zero/checkpoint/safetensors.hpp"
+#include "zero/checkpoint/together.hpp"
+#include "zero/optimizer/inside.hpp"
+#include "zero/optimizer/setup/agreement.hpp"
+#include "zero/optimizer/setup/hash.hpp"
+#include "zero/sharded_optimizer.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE {
+
+/// Which of an optimizer's two copies of the weights a model file has.
+enum class ExportDType : std::uint8_t {
+  parameter,  ///< what forward and backward read: fp16 or bf16 in mixed precision
+  master,     ///< what the update works on; frozen tensors are widened to its type
+};
+
+/// How a model is written.
+struct ExportOptions {
+  ExportDType dtype = ExportDType::parameter;  ///< type of all tensors
+  /// Bytes of tensors in one file; more go into several, with an index. A tensor is never divided.
+  std::uint64_t max_file_bytes = 5'000'000'000;
+  /// Texts for the header. "format" is "pt" unless it is given: other tools ask for it.
+  std::map<std::string, std::string> metadata{};
+};
+
+/// What was written.
+struct ExportReport {
+  std::string path{};       ///< what to give to a reader: the file, or the index of several
+  std::uint64_t bytes = 0;  ///< of all files together
+};
+
+namespace detail {
+
+/// The model's entries for a file: every tensor that has memory of its own.
+/// @param order  receives which tensors these are
+[[nodiscard]] inline std::vector<safetensors::Entry> model_entries(
+    std::vector<Tensor> const& tensors,
+    Placement const& placement,
+    DType dtype,
+    std::vector<std::size_t>& order) {
+  std::vector<safetensors::Entry> entries;
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    if (placement.places()[t].storage != t) continue;
+    order.push_back(t);
+    entries.push_back({.name = tensors[t].name,
+                       .dtype = std::string(safetensors::spelled(dtype)),
+                       .shape = {tensors[t].shape.begin(), tensors[t].shape.end()}});
+  }
+  return entries;
+}
+
+/// What a header says beside the tensors: the trainer's texts, and for each tied tensor under which
+/// name its elements are, as the format's own Python package does.
+[[nodiscard]] inline std::map<std::string, std::string> model_metadata(
+    std::vector<Tensor> const& tensors,
+    Placement const& placement,
+    std::map<std::string, std::string> metadata) {
+  metadata.try_emplace("format", "pt");
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    std::size_t const storage = placement.places()[t].storage;
+    if (storage == t) continue;
+    if (metadata.try_emplace(tensors[t].name, tensors[storage].name).second) continue;
+    fail(ErrorKind::invalid_argument,
+         {"metadata '", tensors[t].name, "' are those of the tied tensor of that name"});
+  }
+  return metadata;
+}
+
+/// The runs of the model that this rank is to write: each element is one rank's.
+template <class Slots>
+[[nodiscard]] std::vector<ArrayRun> export_runs(Assembly<Slots>& parts, ExportDType dtype) {
+  // Without masters of another type the parameters are what is updated.
+  bool const masters = dtype == ExportDType::master || !Slots::has_master;
+  std::vector<ArrayRun> runs = array_runs(parts, true);
+  std::erase_if(runs, [&](ArrayRun const& run) {
+    return run.array != parameter_array && !(masters && run.array == master_array);
+  });
+  if constexpr (Slots::has_master) {
+    int const rank = parts.comm->rank();
+    if (!masters) {
+      parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
+        parts.partition.for_each_segment(
+            bucket.share(rank), parts.parameters.held(bucket, rank), [&](Segment const& piece) {
+              append_run(runs,
+                         {.tensor = piece.tensor,
+                          .array = parameter_array,
+                          .first = piece.in_tensor.offset(),
+                          .count = piece.count,
+                          .dtype = dtype_of<typename Slots::Parameter>,
+                          .memory = reinterpret_cast<std::byte*>(
+                              parts.parameters.segment(bucket, piece))});
+            });
+      });
+    }
+  }
+  return runs;
+}
+
+/// Writes runs piece by piece, on the host in the type that the file has.
+/// @tparam T      the file's type
+/// @param alive   called between pieces
+template <class T, class Slots, class Writer, class Alive>
+void write_runs(Assembly<Slots> const& parts,
+                std::vector<ArrayRun> const& runs,
+                std::vector<std::size_t> const& entry_of,
+                Writer& writer,
+                Alive const& alive) {
+  using Parameter = typename Slots::Parameter;
+  constexpr std::uint64_t elements = std::uint64_t{1} << 18;
+  std::vector<std::byte> fetched;
+  std::vector<T> widened;
+  for (ArrayRun const& run : runs) {
+    for (std::uint64_t done = 0; done < run.count;) {
+      auto const count = static_cast<std::size_t>((std::min)(run.count - done, elements));
+      std::size_t const bytes = count * size_of(run.dtype);
+      std::byte const* from = run.memory + done * size_of(run.dtype);
+      if constexpr (!Slots::Space::host_accessible) {
+        fetched.resize(bytes);
+        parts.space().download(fetched.data(), from, bytes);
+        from = fetched.data();
+      }
+      if constexpr (!std::is_same_v<T, Parameter>) {
+        if (run.dtype != dtype_of<T>) {
+          widened.resize(count);
+          auto const* const narrow = reinterpret_cast<Parameter const*>(from);
+          for (std::size_t i = 0; i < count; ++i) {
+            widened[i] = static_cast<T>(static_cast<float>(narrow[i]));
+          }
+          from = reinterpret_cast<std::byte const*>(widened.data());
+        }
+      }
+      writer.write(entry_of[run.tensor], (run.first + done) * sizeof(T), from, count * sizeof(T));
+      done += count;
+      alive();
+    }
+  }
+}
+
+}  // namespace detail
+
+/// Writes the whole model, with its names and shapes, as a safetensors file, or as several with an
+/// index. Ranks write what they own, each element by one of them, into files that all of them see;
+/// no tensor travels. A tied tensor appears once, with its other names in the header's metadata.
+/// Files get their names when all is durable: a failure, or a machine that dies, leaves the old
+/// model of that name, the new one or none, never a part of one.
+/// @param optimizer  its parameters have values
+/// @param path       of the file; of several, `model.safetensors` becomes
+///   `model-00001-of-00003.safetensors` and so on, with `model.safetensors.index.json`. The
+///   directory is there, on a file system that all ranks share
+/// @param options    the same on every rank
+/// @param files      the operations on files
+/// @par Collective  yes; blocks. However long a rank writes, no deadline of the communicator ends
+/// it
+/// @par Cost        the model's bytes once over all ranks; control words; at most two transient
+///   megabytes of the host beside the plan
+/// @throws Error of the first rank that failed, on every rank: (resource) for what could not be
+///   written; (invalid_argument) for parameters without values, names that a file cannot hold, or
+///   ranks that were told different things
+template <FileOperations Files = DiskFiles, class... Policies>
+ExportReport export_model(ShardedOptimizer<Policies...>& optimizer,
+                          std::string const& path,
+                          ExportOptions const& options = {},
+                          Files files = {}) {
+  using Slots = typename ShardedOptimizer<Policies...>::Slots;
+  constexpr std::string_view operation = "export_model";
+  auto& parts = detail::Inside::parts(optimizer);
+  parts.require_bound();
+  optimizer.settle();
+  detail::ControlWords const control = detail::control_words(*parts.comm, parts.arena);
+  bool const masters = options.dtype == ExportDType::master;
+  DType const dtype =
+      masters ? dtype_of<typename Slots::Master> : dtype_of<typename Slots::Parameter>;
+
+  detail::ModelLayout layout;
+  std::vector<std::size_t> order;
+  detail::together(control, operation, [&] {
+    detail::Inside::steps(optimizer).require_values();
+    Placement const& placement = parts.partition.placement();
+    auto entries = detail::model_entries(parts.tensors, placement, dtype, order);
+    auto const metadata = detail::model_metadata(parts.tensors, placement, options.metadata);
+    layout = detail::lay_out_model(path, std::move(entries), metadata, options.max_file_bytes);
+  });
+  detail::Hash hash;
+  for (detail::ModelLayout::Part const& part : layout.parts) {
+    hash.add(part.path);
+    hash.add(part.header);
+  }
+  if (!detail::unanimous(*parts.comm, parts.arena, hash.value())) {
+    fail(ErrorKind::invalid_argument,
+         {"ranks export to different paths or with different options; here to '", path, "'"},
+         {.rank = control.rank, .operation = std::string(operation)});
+  }
+
+  bool const leads = control.rank == 0;
+  try {
+    detail::together(control, operation, [&] {
+      if (leads) detail::begin_model(files, layout);
+    });
+    detail::LongWork work(control, operation);
+    work.run([&] {
+      std::vector<std::size_t> entry_of(parts.tensors.size());
+      for (std::size_t i = 0; i < order.size(); ++i) entry_of[order[i]] = i;
+      auto runs = detail::export_runs(parts, options.dtype);
+      std::sort(
+          runs.begin(), runs.end(), [&](detail::ArrayRun const& a, detail::ArrayRun const& b) {
+            std::size_t const x = entry_of[a.tensor];
+            std::size_t const y = entry_of[b.tensor];
+            return x != y ? x < y : a.first < b.first;
+          });
+      detail::ModelWriter<Files> writer(files, layout);
+      auto const alive = [&] { work.alive(); };
+      if (masters) {
+        detail::write_runs<typename Slots::Master>(parts, runs, entry_of, writer, alive);
+      } else {
+        detail::write_runs<typename Slots::Parameter>(parts, runs, entry_of, writer, alive);
+      }
+      writer.end();
+    });
+  } catch (...) {
+    if (leads) detail::abandon_model(files, layout);
+    throw;
+  }
+  detail::together(control, operation, [&] {
+    if (leads) detail::commit_model(files, layout);
+  });
+  return {layout.begin(), layout.bytes};
+}
+
+}  // namespace zero::inline ZERO_NAMESPACE

@@ -1,0 +1,259 @@
+/// @file
+/// An optimizer's parameters from a model file, whoever wrote it.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
+#include "zero/base/function_ref.hpp"
+#include "zero/checkpoint/files.hpp"
+#include "zero/checkpoint/long_work.hpp"
+#include "zero/checkpoint/model_file.hpp"
+#include "zero/checkpoint/together.hpp"
+#include "zero/optimizer/inside.hpp"
+#include "zero/optimizer/setup/agreement.hpp"
+#include "zero/optimizer/setup/hash.hpp"
+#include "zero/optimizer/setup/loading.hpp"
+#include "zero/sharded_optimizer.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE {
+
+/// How a model is read.
+struct ImportOptions {
+  /// Is it an error if the file and the optimizer do not have the same tensors?
+  bool strict = true;
+  /// What tensors of the file are called here; those that are not named keep their names.
+  std::map<std::string, std::string> names{};
+};
+
+/// Where a model file and an optimizer differ.
+struct ImportReport {
+  std::vector<std::string> missing{};     ///< tensors here that the file does not have
+  std::vector<std::string> unexpected{};  ///< tensors of the file, as it calls them, not used here
+  std::vector<std::string> misfits{};     ///< tensors of both that do not fit, each with the reason
+
+  /// One after the other, for a message; empty if there are none.
+  [[nodiscard]] std::string text() const {
+    std::string all;
+    auto const add = [&](std::string_view what, std::vector<std::string> const& names) {
+      std::string_view before = all.empty() ? "" : "; ";
+      for (std::string const& name : names) {
+        (all += before) += &name == names.data() ? Message({what, name}).text() : name;
+        before = ", ";
+      }
+    };
+    add("missing: ", missing);
+    add("unexpected: ", unexpected);
+    add("unfit: ", misfits);
+    return all;
+  }
+};
+
+namespace detail {
+
+/// Which of a model's tensors an optimizer's tensors are.
+struct ImportMatch {
+  /// By tensor; more than one where the file has several of those that are tied here. None for
+  /// tensors that share another's memory, and for those that stay as they are.
+  std::vector<std::vector<StoredTensor const*>> sources{};
+  ImportReport report{};
+};
+
+[[nodiscard]] inline std::string shape_text(std::vector<std::uint64_t> const& shape) {
+  std::string text = "[";
+  for (std::uint64_t const extent : shape) {
+    text += (text.size() > 1 ? ", " : "") + std::to_string(extent);
+  }
+  return text + "]";
+}
+
+/// Finds every tensor under its own name, under that of a tensor tied to it, or under the name that
+/// the file's metadata give for either.
+[[nodiscard]] inline ImportMatch match_model(StoredModel const& model,
+                                             std::vector<Tensor> const& tensors,
+                                             Placement const& placement,
+                                             std::map<std::string, std::string> const& names) {
+  auto const name_here = [&](std::string const& name) -> std::string const& {
+    auto const found = names.find(name);
+    return found == names.end() ? name : found->second;
+  };
+  std::map<std::string, StoredTensor const*> stored;
+  for (StoredTensor const& tensor : model.tensors) {
+    if (stored.emplace(name_here(tensor.entry.name), &tensor).second) continue;
+    fail(ErrorKind::invalid_argument,
+         {"two tensors of the file are called '", name_here(tensor.entry.name), "' here"});
+  }
+  // What the file has as a tensor is no alias: those come second.
+  for (auto const& [name, target] : model.metadata) {
+    if (StoredTensor const* const tensor = model.find(target)) {
+      stored.emplace(name_here(name), tensor);
+    }
+  }
+
+  ImportMatch match;
+  match.sources.resize(tensors.size());
+  std::vector<bool> used(model.tensors.size());
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    auto const found = stored.find(tensors[t].name);
+    if (found == stored.end()) continue;
+    StoredTensor const* const source = found->second;
+    used[static_cast<std::size_t>(source - model.tensors.data())] = true;
+    auto& sources = match.sources[placement.places()[t].storage];
+    if (std::find(sources.begin(), sources.end(), source) == sources.end()) {
+      sources.push_back(source);
+    }
+  }
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    if (placement.places()[t].storage != t) continue;
+    auto& sources = match.sources[t];
+    if (sources.empty()) match.report.missing.push_back(tensors[t].name);
+    std::vector<std::uint64_t> const shape(tensors[t].shape.begin(), tensors[t].shape.end());
+    std::string problem;
+    for (StoredTensor const* const source : sources) {
+      if (source->entry.shape != shape) {
+        problem = Message({tensors[t].name,
+                           " has shape ",
+                           shape_text(shape),
+                           ", '",
+                           source->entry.name,
+                           "' of the file ",
+                           shape_text(source->entry.shape)})
+                      .text();
+      } else if (!readable_as_float(source->entry.dtype)) {
+        problem = Message({tensors[t].name,
+                           " is ",
+                           source->entry.dtype,
+                           " in the file, which is none of F32, F16 and BF16"})
+                      .text();
+      }
+    }
+    if (problem.empty()) continue;
+    match.report.misfits.push_back(std::move(problem));
+    sources.clear();
+  }
+  for (std::size_t i = 0; i < used.size(); ++i) {
+    if (!used[i]) match.report.unexpected.push_back(model.tensors[i].entry.name);
+  }
+  return match;
+}
+
+/// Of all that ranks have to see alike in a file.
+[[nodiscard]] inline std::uint64_t digest_of(StoredModel const& model,
+                                             ImportOptions const& options) {
+  Hash hash;
+  for (StoredTensor const& tensor : model.tensors) {
+    hash.add(tensor.entry.name);
+    hash.add(tensor.entry.dtype);
+    for (std::uint64_t const extent : tensor.entry.shape) hash.add(extent);
+    hash.add(tensor.entry.begin);
+    hash.add(static_cast<std::uint64_t>(tensor.file));
+  }
+  for (auto const* const texts : {&model.metadata, &options.names}) {
+    hash.add(texts->size());
+    for (auto const& [name, text] : *texts) {
+      hash.add(name);
+      hash.add(text);
+    }
+  }
+  hash.add(static_cast<std::uint64_t>(options.strict));
+  return hash.value();
+}
+
+}  // namespace detail
+
+/// Sets parameters and master weights from safetensors files of fp32, fp16 or bf16, whoever wrote
+/// them. Ranks read the ranges that they hold, and under a stage that partitions parameters those
+/// of the next rank as well, as `load_parameters` does. A tied tensor may be there under any of its
+/// names, or under several if all have the same values. States and counters stay as they are.
+/// @param optimizer  whose parameters are set; between its steps
+/// @param path       a safetensors file, an index of several, or a directory with one of either
+/// @param options    the same on every rank
+/// @param files      the operations on files
+/// @returns what the file and the optimizer do not share: all empty if `strict`. Without it,
+/// tensors
+///   that are missing or do not fit keep their values
+/// @par Collective  yes; blocks. However long a rank reads, no deadline of the communicator ends it
+/// @par Cost        memory of a few times the files' headers; otherwise as `load_parameters`
+/// @throws Error on every rank: (data), naming all tensors that are missing, unexpected or do not
+///   fit, or for files that are not what they should be; (resource) for what cannot be read;
+///   (invalid_argument) for options that make no sense. Until all headers fit nothing is changed;
+///   if a read fails later, every step is refused until a load succeeds
+template <FileOperations Files = DiskFiles, class... Policies>
+ImportReport load_parameters_from(ShardedOptimizer<Policies...>& optimizer,
+                                  std::string const& path,
+                                  ImportOptions const& options = {},
+                                  Files files = {}) {
+  constexpr std::string_view operation = "load_parameters_from";
+  auto& parts = detail::Inside::parts(optimizer);
+  auto& steps = detail::Inside::steps(optimizer);
+  parts.require_bound();
+  optimizer.settle();
+  detail::ControlWords const control = detail::control_words(*parts.comm, parts.arena);
+  auto const refuse = [&](ErrorKind kind, Message const& why) {
+    fail(kind, {"'", path, "' ", why}, {.rank = control.rank, .operation = std::string(operation)});
+  };
+
+  StoredModel model;
+  detail::ImportMatch match;
+  detail::LongWork look(control, operation);
+  look.run([&] {
+    steps.require_between_steps(operation);
+    model = detail::open_model(files, path);
+    match = detail::match_model(model, parts.tensors, parts.partition.placement(), options.names);
+  });
+  if (!detail::unanimous(*parts.comm, parts.arena, detail::digest_of(model, options))) {
+    refuse(ErrorKind::invalid_argument,
+           "is not the same on all ranks, or ranks have other options");
+  }
+  if (options.strict) {
+    // The same on every rank, so each says it, however long it is.
+    if (std::string const text = match.report.text(); !text.empty()) {
+      refuse(ErrorKind::data, {"does not fit: ", text});
+    }
+  }
+
+  std::vector<bool> kept;
+  for (auto const& sources : match.sources) kept.push_back(sources.empty());
+  detail::ModelReader<Files> reader(files, model);
+  std::vector<float> other;
+  detail::LongWork work(control, operation);
+  auto const ask = [&](Tensor const& tensor, std::size_t first, std::span<float> out) {
+    auto const& sources = match.sources[static_cast<std::size_t>(&tensor - parts.tensors.data())];
+    reader.read(*sources[0], first, out);
+    other.resize(out.size());
+    for (std::size_t i = 1; i < sources.size(); ++i) {
+      reader.read(*sources[i], first, other);
+      if (std::memcmp(other.data(), out.data(), out.size_bytes()) == 0) continue;
+      fail(ErrorKind::data,
+           {"tensors '",
+            sources[0]->entry.name,
+            "' and '",
+            sources[i]->entry.name,
+            "' are tied here, but differ in '",
+            path,
+            "'"});
+    }
+    work.alive();
+  };
+  auto const all_asked = [&] { work.end(); };
+  steps.begin_load(false);
+  work.run([&] {
+    detail::load(parts, detail::ValueSource(ask), &kept, detail::FunctionRef<void()>(all_asked));
+  });
+  steps.end_load(false);
+  // What keeps its values may have none.
+  if (match.report.missing.empty() && match.report.misfits.empty()) steps.values_are_set(true);
+  return std::move(match.report);
+}
+
+}  // namespace zero::inline ZERO_NAMESPACE

@@ -1,0 +1,503 @@
+/// @file
+/// Whole models as files that other tools read and write: one safetensors file, or several with an
+/// index. Plain data and operations on files; no ranks.
+#pragma once
+
+#include "zero/base/bytes.hpp"
+#include "zero/base/config.hpp"
+#include "zero/base/dtype.hpp"
+#include "zero/base/error.hpp"
+#include "zero/checkpoint/file.hpp"
+#include "zero/checkpoint/files.hpp"
+#include "zero/checkpoint/safetensors.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE {
+
+static_assert(std::endian::native == std::endian::little,
+              "zero: checkpoints need a processor that stores the lowest byte first, as files do");
+
+/// One tensor of a model on disk.
+struct StoredTensor {
+  safetensors::Entry entry{};  ///< offsets are from the beginning of the file
+  std::size_t file = 0;        ///< which of `StoredModel::files`
+};
+
+/// What a model on disk consists of.
+struct StoredModel {
+  std::vector<std::string> files{};               ///< paths
+  std::vector<StoredTensor> tensors{};            ///< by name, ascending
+  std::map<std::string, std::string> metadata{};  ///< of all files
+
+  /// The tensor of that name, or null.
+  [[nodiscard]] StoredTensor const* find(std::string_view name) const noexcept {
+    auto const at = std::partition_point(tensors.begin(), tensors.end(), [&](auto const& tensor) {
+      return tensor.entry.name < name;
+    });
+    return at != tensors.end() && at->entry.name == name ? &*at : nullptr;
+  }
+};
+
+namespace detail {
+
+/// The directory that a path lies in.
+[[nodiscard]] inline std::string directory_of(std::string const& path) {
+  std::size_t const slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+inline constexpr std::string_view model_suffix = ".safetensors";
+inline constexpr std::string_view index_suffix = ".safetensors.index.json";
+
+/// The header of a file, its offsets counted from the file's beginning.
+template <FileOperations Files>
+[[nodiscard]] safetensors::Header read_model_header(File<Files> const& file) {
+  using namespace safetensors;
+  std::uint64_t const bytes = file.size();
+  auto const refuse = [&](Message const& why) {
+    fail(ErrorKind::data, {"'", file.path(), "' is no safetensors file: ", why});
+  };
+  if (bytes < length_bytes) refuse({"it has ", bytes, " bytes"});
+  unsigned char length[length_bytes];
+  file.read(length, length_bytes, 0);
+  std::uint64_t const claimed = text_length(length);
+  std::uint64_t const rest = bytes - length_bytes;
+  if (claimed > rest || claimed > longest_text) {
+    refuse({"its header would have ", claimed, " bytes, and ", rest, " follow"});
+  }
+  std::string text(static_cast<std::size_t>(claimed), '\0');
+  file.read(text.data(), text.size(), length_bytes);
+  Header header = parse(file.path(), text, rest - claimed);
+  for (Entry& entry : header.entries) {
+    entry.begin += length_bytes + claimed;
+    entry.end += length_bytes + claimed;
+  }
+  return header;
+}
+
+/// Takes the weight map of an index, and skips whatever else there is. Holds what it keeps alone.
+class IndexReader : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  /// Tensors in the order of the text, and the names of their files.
+  std::vector<std::pair<std::string, std::string>> map{};
+  bool found = false;
+
+  bool null() override { return value(); }
+  bool boolean(bool /*value*/) override { return value(); }
+  bool number_integer(number_integer_t /*value*/) override { return value(); }
+  bool number_unsigned(number_unsigned_t /*value*/) override { return value(); }
+  bool number_float(number_float_t /*value*/, string_t const& /*text*/) override { return value(); }
+  bool binary(binary_t& /*value*/) override { return value(); }
+  bool string(string_t& text) override {
+    if (!within()) return value();
+    map.back().second = std::move(text);
+    return true;
+  }
+  bool start_object(std::size_t /*count*/) override {
+    if (depth_ == 1 && next_ && std::exchange(found, true)) return false;
+    return open(depth_ == 1 && next_);
+  }
+  bool start_array(std::size_t /*count*/) override { return open(false); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool key(string_t& name) override {
+    next_ = depth_ == 1 && name == "weight_map";
+    if (within()) map.emplace_back(std::move(name), std::string());
+    return true;
+  }
+  bool parse_error(std::size_t /*position*/,
+                   std::string const& /*token*/,
+                   nlohmann::detail::exception const& /*error*/) override {
+    return false;
+  }
+
+ private:
+  [[nodiscard]] bool within() const noexcept { return in_map_ && depth_ == 2; }
+  /// Something that is no text, which the map may not have.
+  bool value() const noexcept { return !within() && !(depth_ == 1 && next_); }
+  bool open(bool is_map) {
+    if (within() || (depth_ == 1 && next_ && !is_map)) return false;
+    in_map_ = in_map_ || is_map;
+    ++depth_;
+    return true;
+  }
+  bool close() {
+    in_map_ = in_map_ && depth_ != 2;
+    --depth_;
+    return true;
+  }
+
+  std::size_t depth_ = 0;
+  bool next_ = false;
+  bool in_map_ = false;
+};
+
+/// A name of a file in the same directory, and of nothing else.
+[[nodiscard]] inline bool is_plain_name(std::string_view name) noexcept {
+  auto const never = [](char letter) {
+    return letter == '/' || letter == '\\' || static_cast<unsigned char>(letter) < 0x20;
+  };
+  return !name.empty() && name != "." && name != ".." &&
+         std::none_of(name.begin(), name.end(), never);
+}
+
+/// Tensors and their files, by name.
+/// @throws Error (data) for a text that is no index, or names a file elsewhere
+[[nodiscard]] inline std::vector<std::pair<std::string, std::string>> parse_index(
+    std::string const& path, std::string_view text) {
+  auto const refuse = [&](Message const& why) {
+    fail(ErrorKind::data, {"'", path, "' is no index of safetensors files: ", why});
+  };
+  IndexReader reader;
+  if (!nlohmann::json::sax_parse(text.begin(), text.end(), &reader) || !reader.found) {
+    refuse("it needs a weight_map, once, from names to names");
+  }
+  auto& map = reader.map;
+  std::sort(map.begin(), map.end());
+  for (std::size_t i = 0; i < map.size(); ++i) {
+    if (!is_plain_name(map[i].second)) {
+      refuse({"tensor '", map[i].first, "' would lie in '", map[i].second.substr(0, 64), "'"});
+    }
+    if (i > 0 && map[i].first == map[i - 1].first) {
+      refuse({"it has tensor '", map[i].first, "' twice"});
+    }
+  }
+  return std::move(map);
+}
+
+/// Reads a header and adds what it says.
+template <FileOperations Files>
+void add_file(Files& files, StoredModel& model, std::string path) {
+  safetensors::Header header = read_model_header(File<Files>(files, path, FileMode::read));
+  for (safetensors::Entry& entry : header.entries) {
+    model.tensors.push_back({std::move(entry), model.files.size()});
+  }
+  for (auto& [name, text] : header.metadata) model.metadata.insert_or_assign(name, text);
+  model.files.push_back(std::move(path));
+}
+
+/// The file of a directory that a model begins with.
+/// @throws Error (data) if there is none, or more than one
+[[nodiscard]] inline std::string model_in(std::string const& directory,
+                                          std::vector<std::string> const& names) {
+  for (std::string_view const suffix : {index_suffix, model_suffix}) {
+    auto const fits = [&](std::string const& name) { return name.ends_with(suffix); };
+    auto const count = std::count_if(names.begin(), names.end(), fits);
+    if (count == 0) continue;
+    if (count == 1) return directory + "/" + *std::find_if(names.begin(), names.end(), fits);
+    fail(ErrorKind::data,
+         {"'", directory, "' has ", count, " files that end in ", suffix, ": name one of them"});
+  }
+  fail(ErrorKind::data, {"'", directory, "' has no file that ends in ", model_suffix});
+}
+
+inline void sort_by_name(std::vector<StoredTensor>& tensors) {
+  std::sort(tensors.begin(), tensors.end(), [](StoredTensor const& a, StoredTensor const& b) {
+    return a.entry.name < b.entry.name;
+  });
+}
+
+/// What there is of a model: reads headers alone.
+/// @param path  a safetensors file, an index, or a directory with one of either
+/// @throws Error (resource) for what cannot be read; (data), naming file and tensor, for files that
+///   are not what they should be
+/// @par Cost  memory of a few times the headers
+template <FileOperations Files>
+[[nodiscard]] StoredModel open_model(Files& files, std::string const& path) {
+  std::vector<std::string> names;
+  std::string const begin = files.list(path, names) >= 0 ? model_in(path, names) : path;
+  StoredModel model;
+  if (!begin.ends_with(".json")) {
+    add_file(files, model, begin);
+    sort_by_name(model.tensors);
+  } else {
+    auto const map = parse_index(begin, read_file(files, begin, safetensors::longest_text));
+    std::vector<std::string> parts;
+    for (auto const& [name, file] : map) parts.push_back(file);
+    std::sort(parts.begin(), parts.end());
+    parts.erase(std::unique(parts.begin(), parts.end()), parts.end());
+    std::string const directory = directory_of(begin);
+    for (std::string const& part : parts) add_file(files, model, directory + "/" + part);
+    sort_by_name(model.tensors);
+    auto const twice = std::adjacent_find(
+        model.tensors.begin(), model.tensors.end(), [](auto const& a, auto const& b) {
+          return a.entry.name == b.entry.name;
+        });
+    if (twice != model.tensors.end()) {
+      fail(ErrorKind::data,
+           {"tensor '",
+            twice->entry.name,
+            "' lies in '",
+            model.files[twice->file],
+            "' and in '",
+            model.files[std::next(twice)->file],
+            "'"});
+    }
+    for (auto const& [name, file] : map) {
+      StoredTensor const* const tensor = model.find(name);
+      if (tensor != nullptr && model.files[tensor->file] == directory + "/" + file) continue;
+      fail(ErrorKind::data, {"'", begin, "' says that '", file, "' has tensor '", name, "'"});
+    }
+  }
+  return model;
+}
+
+/// Can elements of that type be read as floats, without rounding?
+[[nodiscard]] constexpr bool readable_as_float(std::string_view dtype) noexcept {
+  return dtype == "F32" || dtype == "F16" || dtype == "BF16";
+}
+
+/// Reads ranges of tensors, and nothing else. Keeps the file open that it read last.
+template <FileOperations Files>
+class ModelReader {
+ public:
+  /// @param files  both outlive this
+  /// @param model  what to read of
+  ModelReader(Files& files, StoredModel const& model) : files_(&files), model_(&model) {}
+
+  /// Elements [first, first + out.size()) of a tensor, whose type is `readable_as_float`.
+  /// @throws Error (resource) for what cannot be read; (data) if the file has become shorter
+  void read(StoredTensor const& tensor, std::uint64_t first, std::span<float> out) {
+    if (out.empty()) return;
+    if (!file_ || open_ != tensor.file) {
+      file_.reset();
+      file_.emplace(*files_, model_->files[tensor.file], FileMode::read);
+      open_ = tensor.file;
+    }
+    std::size_t const width = safetensors::element_bytes(tensor.entry.dtype);
+    std::uint64_t const at = tensor.entry.begin + first * width;
+    if (width == sizeof(float)) {
+      file_->read(out.data(), out.size_bytes(), at);
+      return;
+    }
+    narrow_.resize(out.size());
+    file_->read(narrow_.data(), narrow_.size() * width, at);
+    bool const brain = tensor.entry.dtype == "BF16";
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      out[i] = brain ? float_of_bf16(narrow_[i]) : float_of_fp16(narrow_[i]);
+    }
+  }
+
+ private:
+  Files* files_;
+  StoredModel const* model_;
+  std::optional<File<Files>> file_{};
+  std::size_t open_ = 0;
+  std::vector<std::uint16_t> narrow_{};
+};
+
+/// Where a model that is to be written will lie: a function of names, shapes and types alone, so
+/// that ranks which write parts of it need not tell each other.
+struct ModelLayout {
+  /// One file, which has its name only when all is done.
+  struct Part {
+    std::string path{};
+    std::string header{};  ///< its first bytes
+  };
+  /// Where a tensor begins.
+  struct Spot {
+    std::size_t part = 0;
+    std::uint64_t offset = 0;  ///< bytes from the file's beginning
+  };
+  std::string path{};  ///< what the model is called: its only file, or the one it would be
+  std::vector<Part> parts{};
+  std::vector<Spot> spots{};  ///< by tensor, as they were given
+  std::string index{};        ///< text of the index; empty for a single file
+  std::uint64_t bytes = 0;    ///< of all files, the index included
+
+  /// Where the index lies, if there is one.
+  [[nodiscard]] std::string index_path() const { return stem() + std::string(index_suffix); }
+  /// The file that a reader is to be given.
+  [[nodiscard]] std::string begin() const { return index.empty() ? path : index_path(); }
+
+  /// What the names of several files begin with.
+  [[nodiscard]] std::string stem() const {
+    bool const has = path.ends_with(model_suffix);
+    return path.substr(0, path.size() - (has ? model_suffix.size() : 0));
+  }
+};
+
+/// @param path            of the model, whose directory is there
+/// @param entries         names, types and shapes, in the order in which they are to lie
+/// @param metadata        for the header of every file
+/// @param max_file_bytes  of data in a file, but for a tensor that alone has more
+/// @throws Error (invalid_argument) for entries that the format cannot hold
+[[nodiscard]] inline ModelLayout lay_out_model(std::string path,
+                                               std::vector<safetensors::Entry> entries,
+                                               std::map<std::string, std::string> const& metadata,
+                                               std::uint64_t max_file_bytes) {
+  ModelLayout layout;
+  layout.path = std::move(path);
+  std::vector<safetensors::Header> headers(1);
+  headers[0].metadata = metadata;
+  std::uint64_t total = 0;
+  std::uint64_t here = 0;
+  for (safetensors::Entry& entry : entries) {
+    auto const count = safetensors::detail::count_of(entry.shape);
+    if (!count) {
+      fail(ErrorKind::invalid_argument, {"tensor '", entry.name, "' has too many elements"});
+    }
+    std::uint64_t const bytes = checked_mul(*count, safetensors::element_bytes(entry.dtype));
+    if (!headers.back().entries.empty() &&
+        bytes > max_file_bytes - (std::min)(max_file_bytes, here)) {
+      headers.push_back({.metadata = metadata});
+      here = 0;
+    }
+    total = checked_add(total, bytes);
+    here = checked_add(here, bytes);
+    layout.spots.push_back({headers.size() - 1, 0});
+    headers.back().entries.push_back(std::move(entry));
+  }
+  std::size_t tensor = 0;
+  nlohmann::json map = nlohmann::json::object();
+  for (std::size_t part = 0; part < headers.size(); ++part) {
+    char number[48] = "";
+    if (headers.size() > 1) {
+      std::snprintf(number, sizeof(number), "-%05zu-of-%05zu", part + 1, headers.size());
+    }
+    std::string const name =
+        headers.size() == 1 ? layout.path : layout.stem() + number + std::string(model_suffix);
+    layout.parts.push_back({name, safetensors::format(headers[part])});
+    std::uint64_t const data = layout.parts.back().header.size();
+    layout.bytes = checked_add(layout.bytes, data);
+    for (safetensors::Entry const& entry : headers[part].entries) {
+      layout.spots[tensor++].offset = data + entry.begin;
+      if (headers.size() > 1) map[entry.name] = name.substr(name.rfind('/') + 1);
+    }
+  }
+  if (headers.size() > 1) {
+    layout.index =
+        nlohmann::json{{"metadata", {{"total_size", total}}}, {"weight_map", map}}.dump(2) + "\n";
+  }
+  layout.bytes = checked_add(checked_add(layout.bytes, total), layout.index.size());
+  return layout;
+}
+
+/// Creates the files under temporary names, with their headers. One rank does this, before others
+/// write.
+template <FileOperations Files>
+void begin_model(Files& files, ModelLayout const& layout) {
+  for (ModelLayout::Part const& part : layout.parts) {
+    File<Files> file(files, temporary(part.path), FileMode::create);
+    file.write(part.header.data(), part.header.size(), 0);
+    file.sync();
+    file.close();
+  }
+}
+
+/// Writes ranges of tensors into the files that `begin_model` created, in ascending order of their
+/// files where possible: one is open at a time, and is synced when it is left.
+template <FileOperations Files>
+class ModelWriter {
+ public:
+  /// What is written before it is synced, so that no sync takes long.
+  static constexpr std::uint64_t between_syncs = std::uint64_t{64} << 20;
+
+  /// @param files  both outlive this
+  /// @param layout  of the model that is written
+  ModelWriter(Files& files, ModelLayout const& layout) : files_(&files), layout_(&layout) {}
+
+  /// Bytes [offset, offset + bytes) of a tensor.
+  void write(std::size_t tensor, std::uint64_t offset, void const* from, std::size_t bytes) {
+    if (bytes == 0) return;
+    ModelLayout::Spot const& spot = layout_->spots[tensor];
+    if (!file_ || open_ != spot.part) {
+      end();
+      file_.emplace(*files_, temporary(layout_->parts[spot.part].path), FileMode::write);
+      open_ = spot.part;
+    }
+    file_->write(from, bytes, spot.offset + offset);
+    written_ += bytes;
+    if (written_ < between_syncs) return;
+    file_->sync();
+    written_ = 0;
+  }
+  /// All that was written is durable.
+  void end() {
+    if (!file_) return;
+    File<Files> file = std::move(*file_);
+    file_.reset();
+    file.sync();
+    file.close();
+    written_ = 0;
+  }
+
+ private:
+  Files* files_;
+  ModelLayout const* layout_;
+  std::optional<File<Files>> file_{};
+  std::size_t open_ = 0;
+  std::uint64_t written_ = 0;
+};
+
+/// Takes back what `begin_model` created, as far as it can.
+template <FileOperations Files>
+void abandon_model(Files& files, ModelLayout const& layout) noexcept {
+  for (ModelLayout::Part const& part : layout.parts) {
+    static_cast<void>(files.remove(temporary(part.path)));
+  }
+}
+
+/// Removes a file that may not be there.
+template <FileOperations Files>
+void remove_if_there(Files& files, std::string const& path) {
+  FileAnswer const answer = files.remove(path);
+  if (answer != -ENOENT) require_answer(answer, "remove", path);
+}
+
+/// Gives all files their names, once everything in them is durable: at every moment there is the
+/// old model, or the new one, or neither. A model of the same name in the other form is removed.
+template <FileOperations Files>
+void commit_model(Files& files, ModelLayout const& layout) {
+  std::string const directory = directory_of(layout.path);
+  // An index must not lead to files that are being replaced.
+  if (!layout.index.empty()) {
+    remove_if_there(files, layout.index_path());
+    require_answer(files.sync_directory(directory), "sync", directory);
+  }
+  std::size_t named = 0;
+  try {
+    for (ModelLayout::Part const& part : layout.parts) {
+      require_answer(
+          files.rename(temporary(part.path), part.path), "rename what becomes", part.path);
+      ++named;
+    }
+    require_answer(files.sync_directory(directory), "sync", directory);
+    if (!layout.index.empty()) {
+      std::string const path = layout.index_path();
+      write_file(files, directory, path.substr(path.rfind('/') + 1), layout.index);
+    }
+  } catch (...) {
+    for (std::size_t i = 0; i < named; ++i) {
+      static_cast<void>(files.remove(layout.parts[i].path));
+    }
+    if (!layout.index.empty()) {
+      static_cast<void>(files.remove(layout.index_path()));
+      static_cast<void>(files.remove(temporary(layout.index_path())));
+    }
+    abandon_model(files, layout);
+    throw;
+  }
+  remove_if_there(files, layout.index.empty() ? layout.index_path() : layout.path);
+}
+
+}  // namespace detail
+
+}  // namespace zero::inline ZERO_NAMESPACE

@@ -1,0 +1,75 @@
+// Writes the toy model with export_model, or reads one with load_parameters_from, on two ranks: the
+// part that is C++ of a test in Python.
+//
+// usage: zero_model_program write fp32|bf16|fp16 parameter|master MAX_FILE_BYTES PATH
+//        zero_model_program read PATH      prints name, first and last element and sum per tensor
+#include "equivalence/toy_model.hpp"
+#include "zero/checkpoint/export.hpp"
+#include "zero/checkpoint/import.hpp"
+#include "zero/zero.hpp"
+
+#include <cstddef>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+namespace {
+
+template <class Precision>
+void write(std::vector<std::string> const& arguments) {
+  zero::run_ranks(2, [&](zero::InProcess& comm) {
+    zero::ShardedOptimizer<zero::InProcess, zero::stage::PosGP, Precision> optimizer{comm,
+                                                                                     toy::model()};
+    toy::load(optimizer);
+    zero::export_model(optimizer,
+                       arguments[4],
+                       {.dtype = arguments[2] == "master" ? zero::ExportDType::master
+                                                          : zero::ExportDType::parameter,
+                        .max_file_bytes = std::stoull(arguments[3])});
+  });
+}
+
+void read(std::string const& path) {
+  zero::run_ranks(2, [&](zero::InProcess& comm) {
+    zero::ShardedOptimizer<zero::InProcess, zero::stage::PosG, zero::Fp32> optimizer{comm,
+                                                                                     toy::model()};
+    zero::load_parameters_from(optimizer, path);
+    if (comm.rank() != 0) return;
+    for (std::size_t t = 0; t < optimizer.tensors().size(); ++t) {
+      auto const values = optimizer.parameter(t);
+      double sum = 0.;
+      for (float const value : values) sum += static_cast<double>(value);
+      std::printf("%s %.17g %.17g %.17g\n",
+                  optimizer.tensors()[t].name.c_str(),
+                  values.empty() ? 0. : static_cast<double>(values.front()),
+                  values.empty() ? 0. : static_cast<double>(values.back()),
+                  sum);
+    }
+  });
+}
+
+}  // namespace
+
+int main(int count, char** values) {
+  std::vector<std::string> const arguments(values + 1, values + count);
+  try {
+    if (arguments.size() == 5 && arguments[0] == "write") {
+      if (arguments[1] == "bf16") {
+        write<zero::Mixed<zero::bf16>>(arguments);
+      } else if (arguments[1] == "fp16") {
+        write<zero::Mixed<zero::fp16>>(arguments);
+      } else {
+        write<zero::Fp32>(arguments);
+      }
+      return 0;
+    }
+    if (arguments.size() == 2 && arguments[0] == "read") {
+      read(arguments[1]);
+      return 0;
+    }
+    std::fputs("see the head of model_program.cpp\n", stderr);
+  } catch (std::exception const& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+  }
+  return 1;
+}
