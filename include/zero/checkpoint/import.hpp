@@ -6,6 +6,7 @@
 #include "zero/base/error.hpp"
 #include "zero/base/function_ref.hpp"
 #include "zero/checkpoint/files.hpp"
+#include "zero/checkpoint/loading.hpp"
 #include "zero/checkpoint/long_work.hpp"
 #include "zero/checkpoint/model_file.hpp"
 #include "zero/checkpoint/together.hpp"
@@ -68,14 +69,6 @@ struct ImportMatch {
   std::vector<std::vector<StoredTensor const*>> sources{};
   ImportReport report{};
 };
-
-[[nodiscard]] inline std::string shape_text(std::vector<std::uint64_t> const& shape) {
-  std::string text = "[";
-  for (std::uint64_t const extent : shape) {
-    text += (text.size() > 1 ? ", " : "") + std::to_string(extent);
-  }
-  return text + "]";
-}
 
 /// Finds every tensor under its own name, under that of a tensor tied to it, or under the name that
 /// the file's metadata give for either.
