@@ -265,13 +265,15 @@ inline void convert_elements(
 /// Reads what is wanted once, in the order of the files, and checks every piece before it is used.
 /// @param place  `place(to, from, bytes)` brings bytes of the host to the space; empty to check
 ///   alone
-/// @param alive  called between pieces
+/// @param direct  whether the host may write to the space's memory itself
+/// @param alive   called between pieces
 /// @throws Error (data), naming file, tensor and rank; (resource)
 template <FileOperations Files>
 void stream(Files& files,
             Catalog const& catalog,
             std::vector<Wanted> const& wanted,
             std::function<void(void*, void const*, std::size_t)> const& place,
+            bool direct,
             std::function<void()> const& alive) {
   std::vector<std::byte> converted;
   for (std::size_t i = 0; i < wanted.size();) {
@@ -281,6 +283,13 @@ void stream(Files& files,
       Wanted const& each = wanted[i];
       std::size_t const width = size_of(each.from);
       for (std::uint64_t done = 0; done < each.count;) {
+        alive();
+        if (place && direct && each.from == each.to) {
+          std::size_t const bytes = pieces.read_to(
+              each.memory + done * width, each.offset + done * width, (each.count - done) * width);
+          done += bytes / width;
+          if (bytes > 0) continue;
+        }
         std::span<std::byte const> const piece = pieces.at(each.offset + done * width);
         auto const count = static_cast<std::size_t>(
             (std::min)(each.count - done, std::uint64_t{piece.size() / width}));
@@ -296,7 +305,6 @@ void stream(Files& files,
           }
         }
         done += count;
-        alive();
       }
     }
   }

@@ -33,6 +33,7 @@ struct OptimizerView {
   std::function<Counters()> counters{};
   /// As `array_runs`.
   std::function<std::vector<ArrayRun>(bool own)> runs{};
+  bool direct = false;  ///< whether the host may follow pointers to the arrays
   std::function<void(void* host, void const* from, std::size_t)> download{};
   std::function<void(void* to, void const* host, std::size_t)> upload{};
   /// Collective: what is under way is over, and steps are refused until `end_load`.
@@ -87,6 +88,7 @@ template <class Optimizer>
       .require_values = [&steps] { steps.require_values(); },
       .counters = [&steps] { return steps.counters(); },
       .runs = [&parts](bool own) { return array_runs(parts, own); },
+      .direct = Space::host_accessible,
       .download =
           [&parts](void* host, void const* from, std::size_t bytes) {
             if constexpr (Space::host_accessible) {

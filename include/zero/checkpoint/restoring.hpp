@@ -191,13 +191,15 @@ template <FileOperations Files>
   }
   if (options.verify_first) {
     LongWork verify(control, "load");
-    verify.run([&] { stream(files, catalog, plan.wanted, {}, [&] { verify.alive(); }); });
+    verify.run([&] { stream(files, catalog, plan.wanted, {}, false, [&] { verify.alive(); }); });
   }
   bool const all = !options.parameters_only;
   optimizer.begin_load(all);
   LongWork change(control, "load");
-  change.run(
-      [&] { stream(files, catalog, plan.wanted, optimizer.upload, [&] { change.alive(); }); });
+  change.run([&] {
+    stream(
+        files, catalog, plan.wanted, optimizer.upload, optimizer.direct, [&] { change.alive(); });
+  });
   optimizer.follow(plan.loaded);
   if (all) optimizer.restore(counters);
   optimizer.end_load(all, plan.missing.empty() && plan.unfit.empty());

@@ -41,37 +41,51 @@ class PieceReader {
   /// @throws Error (data), naming file, tensor and rank, if the piece is not what was saved
   [[nodiscard]] std::span<std::byte const> at(std::uint64_t offset) {
     std::uint64_t const piece = offset / described().piece_bytes;
-    if (bytes_.empty() || piece != piece_) load(piece);
+    if (bytes_.empty() || piece != piece_) {
+      bytes_.resize(static_cast<std::size_t>(bytes_of(piece)));
+      load(piece, bytes_);
+      piece_ = piece;
+    }
     return std::span<std::byte const>(bytes_).subspan(
         static_cast<std::size_t>(offset - piece * described().piece_bytes));
+  }
+
+  /// Reads the piece that begins at `offset` to where it belongs, if `room` holds all of it.
+  /// @returns its bytes; 0 if it does not begin there, or is larger
+  [[nodiscard]] std::size_t read_to(std::byte* to, std::uint64_t offset, std::uint64_t room) {
+    std::uint64_t const piece = offset / described().piece_bytes;
+    std::uint64_t const bytes = bytes_of(piece);
+    if (offset % described().piece_bytes != 0 || bytes > room) return 0;
+    load(piece, {to, static_cast<std::size_t>(bytes)});
+    return static_cast<std::size_t>(bytes);
   }
 
  private:
   [[nodiscard]] CatalogFile const& described() const noexcept { return catalog_->files[index_]; }
 
-  void load(std::uint64_t piece) {
+  [[nodiscard]] std::uint64_t bytes_of(std::uint64_t piece) const noexcept {
+    std::uint64_t const first = piece * described().piece_bytes;
+    return (std::min)(described().piece_bytes, data_bytes() - first);
+  }
+  void load(std::uint64_t piece, std::span<std::byte> to) {
     SavedFile const& saved = catalog_->manifest.files[index_];
     std::uint64_t const first = piece * described().piece_bytes;
-    bytes_.resize(
-        static_cast<std::size_t>((std::min)(described().piece_bytes, data_bytes() - first)));
-    file_.read(bytes_.data(), bytes_.size(), saved.header_bytes + first);
+    file_.read(to.data(), to.size(), saved.header_bytes + first);
     std::string_view const sum =
         std::string_view(described().sums)
             .substr(static_cast<std::size_t>(piece) * checksum_digits, checksum_digits);
-    if (checksum_text(checksum(bytes_.data(), bytes_.size())) != sum) {
-      fail(ErrorKind::data,
-           {"'",
-            file_.path(),
-            "' of rank ",
-            saved.rank,
-            " is damaged between bytes ",
-            saved.header_bytes + first,
-            " and ",
-            saved.header_bytes + first + bytes_.size(),
-            ", ",
-            concerned(first, first + bytes_.size())});
-    }
-    piece_ = piece;
+    if (checksum_text(checksum(to.data(), to.size())) == sum) return;
+    fail(ErrorKind::data,
+         {"'",
+          file_.path(),
+          "' of rank ",
+          saved.rank,
+          " is damaged between bytes ",
+          saved.header_bytes + first,
+          " and ",
+          saved.header_bytes + first + to.size(),
+          ", ",
+          concerned(first, first + to.size())});
   }
   /// Whose bytes these are.
   [[nodiscard]] std::string concerned(std::uint64_t first, std::uint64_t last) const {
