@@ -173,10 +173,19 @@ class BasicCheckpoints {
   /// Complete checkpoints, oldest first: those with a sound manifest whose files are there. Local.
   [[nodiscard]] std::vector<FoundCheckpoint> list() { return directory_.list(); }
   /// The newest of them, and which newer ones are damaged. Local.
+  /// @throws Error (data) if there are checkpoints, and all are damaged
   [[nodiscard]] std::optional<FoundCheckpoint> latest() {
     std::vector<FoundCheckpoint> damaged;
     std::vector<FoundCheckpoint> complete = directory_.list(&damaged);
-    if (complete.empty()) return std::nullopt;
+    if (complete.empty() && damaged.empty()) return std::nullopt;
+    if (complete.empty()) {
+      // A run that began anew here would in the end remove them.
+      fail(ErrorKind::data,
+           {"no checkpoint in '",
+            directory_.path(),
+            "' is complete; the newest: ",
+            damaged.back().skipped.front()});
+    }
     FoundCheckpoint newest = std::move(complete.back());
     for (FoundCheckpoint const& each : damaged) {
       if (each.number > newest.number) {

@@ -136,9 +136,9 @@ class CheckpointDirectory {
   }
   [[nodiscard]] bool has_manifest(std::string const& path) {
     FileAnswer const file = files_.open(path + "/" + std::string(manifest_name), FileMode::read);
-    if (file < 0) return false;
-    static_cast<void>(files_.close(file));
-    return true;
+    if (file >= 0) static_cast<void>(files_.close(file));
+    // What cannot be looked at may be there.
+    return file != -ENOENT;
   }
   /// The step of a checkpoint whose manifest is sound and whose files are there, with their sizes.
   [[nodiscard]] long complete_step(std::string const& path) {
@@ -158,14 +158,18 @@ class CheckpointDirectory {
       at = path_.find('/', at + 1);
       std::string const part = path_.substr(0, at);
       FileAnswer const made = files_.make_directory(part);
-      if (made == -EEXIST || (made < 0 && at != std::string::npos)) continue;
-      require_answer(made, "make directory", part);
+      bool const there = made == -EEXIST;
+      if ((there && rooted_) || (made < 0 && !there && at != std::string::npos)) continue;
+      if (!there) require_answer(made, "make directory", part);
       std::size_t const above = part.rfind('/');
       std::string const parent = above == std::string::npos ? "."
                                  : above == 0               ? "/"
                                                             : part.substr(0, above);
-      require_answer(files_.sync_directory(parent), "sync", parent);
+      FileAnswer const synced = files_.sync_directory(parent);
+      // Whoever made it may not have come to sync it. Not all that lies above can be opened.
+      if (!there || synced != -EACCES) require_answer(synced, "sync", parent);
     }
+    rooted_ = true;
   }
   void lock() {
     std::string const path = path_ + "/lock";
@@ -208,6 +212,7 @@ class CheckpointDirectory {
   Files files_;
   std::string path_;
   FileAnswer lock_ = -1;
+  bool rooted_ = false;  ///< the directory's own name is durable
 };
 
 }  // namespace detail

@@ -1,0 +1,186 @@
+#include "checkpoint/model_files.hpp"
+#include "checkpoint/runs.hpp"
+#include "checkpoint/trainer.hpp"
+#include "zero/checkpoint.hpp"
+#include "zero/comm/in_process.hpp"
+#include "zero/comm/run_ranks.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+// A machine that dies at any operation of a save, and what it finds afterwards.
+namespace crash_test {
+namespace {
+
+using checkpoint_tests::ModelCheckpoints;
+using checkpoint_tests::ModelFiles;
+using checkpoint_tests::Trainer;
+using zero::InProcess;
+
+using Contents = std::vector<std::vector<float>>;  ///< by rank
+
+/// What a run does: a letter for each step that it makes and what follows it, (s)ave, save_async
+/// and (f)inish, or save_async that is (a)bandoned.
+struct Script {
+  int ranks = 1;
+  int keep = 0;
+  std::string_view saves{};
+};
+
+/// A run that was recorded.
+struct Recorded {
+  ModelFiles files{};
+  std::vector<Contents> saved{};       ///< after each step, that before the first included
+  std::vector<std::size_t> durable{};  ///< changes after which a step's save had returned
+};
+
+Recorded record(Script const& script) {
+  Recorded run;
+  auto const ranks = static_cast<std::size_t>(script.ranks);
+  run.saved.resize(script.saves.size() + 1, Contents(ranks));
+  run.durable.resize(script.saves.size() + 1);
+  zero::run_ranks(script.ranks, [&](InProcess& comm) {
+    auto const rank = static_cast<std::size_t>(comm.rank());
+    Trainer<InProcess> trainer(comm);
+    zero::CheckpointOptions const options{
+        .keep = script.keep, .snapshot_bytes = ModelCheckpoints::plan(trainer.optimizer())};
+    std::optional<ModelCheckpoints> checkpoints;
+    for (std::size_t i = 1; i <= script.saves.size(); ++i) {
+      if (!checkpoints) checkpoints.emplace("run", options, run.files);
+      trainer.step();
+      run.saved[i][rank] = trainer.contents();
+      char const save = script.saves[i - 1];
+      if (save == 's') {
+        checkpoints->save(trainer.optimizer(), {.user = {{"step", i}}});
+      } else {
+        checkpoints->save_async(trainer.optimizer(), {.user = {{"step", i}}});
+        if (save == 'f') checkpoints->finish();
+      }
+      if (save == 'a') checkpoints.reset();
+      if (rank == 0) run.durable[i] = save == 'a' ? 0 : run.files.changes();
+    }
+  });
+  return run;
+}
+
+/// What is wrong after a crash; empty if nothing is. Collective.
+class Survivor {
+ public:
+  Survivor(Recorded const& run, InProcess& comm)
+      : run_(run), rank_(static_cast<std::size_t>(comm.rank())), trainer_(comm) {
+    trainer_.step();
+  }
+
+  std::string look(ModelFiles files, std::size_t changes) {
+    // The newest that was durable, and all that may have been on their way since.
+    std::size_t oldest = 0;
+    std::size_t newest = 0;
+    for (std::size_t i = 1; i < run_.durable.size(); ++i) {
+      newest = i;
+      if (run_.durable[i] == 0) continue;
+      if (run_.durable[i] > changes) break;
+      oldest = i;
+    }
+    files_ = std::move(files);
+    ModelCheckpoints checkpoints("run", {.keep = 1}, files_);
+    auto const found = checkpoints.latest(trainer_.optimizer());
+    if (!found) return oldest == 0 ? again(checkpoints, 1) : "no checkpoint is found";
+    auto const step = static_cast<std::size_t>(found->step);
+    std::string const name = "the checkpoint of step " + std::to_string(step);
+    if (step < oldest || step > newest || run_.durable[step] == 0) return name + " is found";
+    zero::LoadReport const report = checkpoints.load(trainer_.optimizer(), *found);
+    if (trainer_.contents() != run_.saved[step][rank_]) return name + " has other values";
+    if (report.user != nlohmann::json{{"step", step}}) return name + " has other JSON";
+    if (auto const problems = zero::verify_checkpoint(found->path, files_); !problems.empty()) {
+      return name + " does not verify: " + problems[0];
+    }
+    return again(checkpoints, found->number + 1);
+  }
+
+ private:
+  /// Training goes on, and so do saves: only the newest is left then, and is durable.
+  std::string again(ModelCheckpoints& checkpoints, std::uint64_t number) {
+    trainer_.step();
+    zero::SaveReport const report = checkpoints.save(trainer_.optimizer());
+    auto const list = checkpoints.list();
+    if (list.size() != 1 || list[0].path != report.path || list[0].number < number) {
+      return "after the next save there are " + std::to_string(list.size()) + " checkpoints";
+    }
+    if (rank_ != 0) return {};
+    ModelCheckpoints later("run", {}, files_.crashed(files_.changes(), 0));
+    auto const durable = later.latest();
+    return durable && durable->path == report.path ? "" : "the next save is not durable";
+  }
+
+  Recorded const& run_;
+  std::size_t rank_;
+  ModelFiles files_{};
+  Trainer<InProcess> trainer_;
+};
+
+TEST_CASE("after a crash anywhere, the old or the new checkpoint loads, and training goes on") {
+  std::size_t const wanted = checkpoint_tests::runs(1'000);
+  std::vector<Script> scripts;
+  for (int const ranks : {1, 2, 3}) {
+    scripts.push_back({.ranks = ranks, .keep = 0, .saves = "ss"});
+    scripts.push_back({.ranks = ranks, .keep = 1, .saves = "sfsa"});
+    scripts.push_back({.ranks = ranks, .keep = 2, .saves = "fasfss"});
+  }
+  std::vector<Recorded> runs;
+  std::size_t places = 0;
+  for (Script const& script : scripts) {
+    runs.push_back(record(script));
+    places += runs.back().files.changes() + 1;
+  }
+  std::size_t const seeds = std::max<std::size_t>(wanted / places, 1);
+  std::size_t states = 0;
+  std::mutex mutex;
+  for (std::size_t r = 0; r < runs.size(); ++r) {
+    Recorded const& run = runs[r];
+    std::size_t const last = run.files.changes();
+    // One state, made once for all ranks.
+    ModelFiles state;
+    zero::run_ranks(scripts[r].ranks, [&](InProcess& comm) {
+      Survivor survivor(run, comm);
+      for (std::size_t i = 0; i < (last + 1) * seeds; ++i) {
+        std::size_t const changes = i / seeds;
+        // With few seeds, places take turns with them.
+        std::uint64_t const seed = seeds < 8 ? i % 8 : i % seeds;
+        checkpoint_tests::meet(comm);
+        if (comm.rank() == 0) state = run.files.crashed(changes, seed);
+        checkpoint_tests::meet(comm);
+        ModelFiles const own = state;
+        std::string const problem = survivor.look(own, changes);
+        if (problem.empty()) continue;
+        std::lock_guard const lock(mutex);
+        FAIL_CHECK(scripts[r].ranks,
+                   " ranks, ",
+                   scripts[r].saves,
+                   ": crash behind change ",
+                   changes,
+                   " of ",
+                   last,
+                   " (",
+                   changes == 0 ? "none" : run.files.change(changes - 1),
+                   "), seed ",
+                   seed,
+                   ": ",
+                   problem);
+      }
+    });
+    states += (last + 1) * seeds;
+  }
+  MESSAGE(states, " states after crashes at ", places, " places");
+}
+
+}  // namespace
+}  // namespace crash_test
