@@ -1,15 +1,17 @@
-// Writes the toy model with export_model, or reads one with load_parameters_from, on two ranks: the
-// part that is C++ of a test in Python.
+// Saves the toy model, writes it with export_model, or reads one with load_parameters_from: the
+// part that is C++ of tests in Python.
 //
-// usage: zero_model_program write fp32|bf16|fp16 parameter|master MAX_FILE_BYTES PATH
+// usage: zero_model_program save DIR STEPS     a checkpoint of 3 ranks after each step, and what
+//          export_model makes of the last: DIR.parameter.safetensors, DIR.master.safetensors
+//        zero_model_program write fp32|bf16|fp16 parameter|master MAX_FILE_BYTES PATH
 //        zero_model_program read PATH      prints name, first and last element and sum per tensor
 #include "equivalence/toy_model.hpp"
-#include "zero/checkpoint/export.hpp"
-#include "zero/checkpoint/import.hpp"
+#include "zero/checkpoint.hpp"
 #include "zero/zero.hpp"
 
 #include <cstddef>
 #include <cstdio>
+#include <exception>
 #include <string>
 #include <vector>
 
@@ -26,6 +28,22 @@ void write(std::vector<std::string> const& arguments) {
                        {.dtype = arguments[2] == "master" ? zero::ExportDType::master
                                                           : zero::ExportDType::parameter,
                         .max_file_bytes = std::stoull(arguments[3])});
+  });
+}
+
+void save(std::string const& path, int steps) {
+  zero::run_ranks(3, [&](zero::InProcess& comm) {
+    zero::ShardedOptimizer<zero::InProcess, zero::stage::PosGP, zero::Mixed<zero::bf16>> optimizer{
+        comm, toy::model(), zero::Bucket{1}};
+    toy::load(optimizer);
+    zero::Checkpoints run{path};
+    for (int step = 0; step < steps; ++step) {
+      optimizer.step();
+      run.save(optimizer, {.user = {{"epoch", 3}}});
+    }
+    zero::export_model(optimizer, path + ".parameter.safetensors");
+    zero::export_model(
+        optimizer, path + ".master.safetensors", {.dtype = zero::ExportDType::master});
   });
 }
 
@@ -61,6 +79,10 @@ int main(int count, char** values) {
       } else {
         write<zero::Fp32>(arguments);
       }
+      return 0;
+    }
+    if (arguments.size() == 3 && arguments[0] == "save") {
+      save(arguments[1], std::stoi(arguments[2]));
       return 0;
     }
     if (arguments.size() == 2 && arguments[0] == "read") {

@@ -1,0 +1,160 @@
+"""Runs zero-checkpoint as a user would.
+
+usage: tool_test.py ZERO_CHECKPOINT MODEL_PROGRAM
+"""
+
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TOOL = str(pathlib.Path(sys.argv.pop(1)).resolve())
+PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
+TENSORS = ["wte", "wpe", "h0.w", "h0.frozen", "h0.b", "h1.none", "h1.c", "h2.w", "h3.frozen", "ln.g", "head"]
+
+
+class Tool(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.saved = tempfile.TemporaryDirectory()
+        subprocess.run([PROGRAM, "save", f"{cls.saved.name}/run", "3"], check=True, timeout=120)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.saved.cleanup()
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        shutil.copytree(self.saved.name, self.folder, dirs_exist_ok=True)
+        self.run_path = self.folder / "run"
+        self.last = self.run_path / "000003-step-3"
+
+    def tool(self, *arguments, status=0):
+        run = subprocess.run([TOOL, *map(str, arguments)], capture_output=True, text=True, timeout=60)
+        self.assertEqual(run.returncode, status, run.stdout + run.stderr)
+        if status == 2:
+            self.assertEqual(run.stdout, "")
+            self.assertRegex(run.stderr, r"\Azero-checkpoint: [^\n]+\n\Z")
+            return run.stderr
+        self.assertEqual(run.stderr, "")
+        return run.stdout
+
+    def json(self, *arguments, status=0):
+        return json.loads(self.tool(*arguments, "--json", status=status))
+
+    def flip(self, file, at):
+        data = bytearray(file.read_bytes())
+        data[at] ^= 4
+        file.write_bytes(data)
+
+    def test_list_has_complete_checkpoints_and_says_what_is_damaged(self):
+        found = self.json("list", self.run_path)
+        self.assertEqual([c["step"] for c in found["checkpoints"]], [1, 2, 3])
+        self.assertEqual(found["checkpoints"][2]["path"], str(self.last))
+        self.assertEqual(self.tool("list", self.run_path).splitlines()[0],
+                         f"{self.run_path}/000001-step-1  step 1")
+        (self.last / "rank-00001.safetensors").unlink()
+        found = self.json("list", self.run_path)
+        self.assertEqual([c["step"] for c in found["checkpoints"]], [1, 2])
+        self.assertEqual(len(found["damaged"]), 1)
+        self.assertIn("rank-00001.safetensors", found["damaged"][0])
+        self.assertIn("damaged: ", self.tool("list", self.run_path))
+
+    def test_show(self):
+        shown = self.json("show", self.last)
+        self.assertEqual(shown, self.json("show", self.run_path))  # the newest
+        self.assertEqual((shown["step"], shown["ranks"], shown["user"]), (3, 3, {"epoch": 3}))
+        self.assertEqual(shown["bytes"], sum(f.stat().st_size for f in self.last.glob("rank-*")))
+        policies = shown["optimizers"][0]["policies"]
+        self.assertEqual((policies["stage"], policies["world_size"]), ("Pos+g+p", 3))
+        self.assertEqual([t["name"] for t in shown["tensors"]], TENSORS)
+        for tensor in shown["tensors"]:
+            count = 1
+            for extent in tensor["shape"]:
+                count *= extent
+            names = ["parameter"] if tensor["frozen"] else ["exp_avg", "exp_avg_sq", "master"]
+            self.assertEqual(sorted(tensor["arrays"]), [] if not count or tensor["tied_to"] else names)
+            for name, array in tensor["arrays"].items():
+                self.assertEqual(array["dtype"], "bf16" if name == "parameter" else "fp32")
+                end = 0
+                for run in array["runs"]:
+                    self.assertEqual(run["first"], end)
+                    end += run["count"]
+                self.assertEqual(end, count)
+        self.assertEqual(shown["tensors"][-1]["tied_to"], "wte")
+        text = self.tool("show", self.last)
+        for line in ("stage: Pos+g+p", "head [37, 5] unit 6, tied to wte",
+                     "  master fp32  rank 0: 0-511, rank 1: 512-1023, rank 2: 1024-1030"):
+            self.assertIn(line, text.splitlines())
+
+    def test_verify(self):
+        self.assertEqual(self.tool("verify", self.last), f"{self.last} is as it was saved\n")
+        self.assertIs(self.json("verify", self.last)["sound"], True)
+        self.flip(self.last / "rank-00002.safetensors", -1)
+        for problem in (self.tool("verify", self.last, status=1),
+                        self.json("verify", self.last, status=1)["problems"][0]):
+            self.assertIn("rank-00002.safetensors' of rank 2 is damaged", problem)
+
+    def test_diff(self):
+        self.assertEqual(self.tool("diff", self.last, self.run_path), "the same\n")
+        self.assertEqual(self.json("diff", self.last, self.last)["differences"], [])
+        first = self.run_path / "000001-step-1"
+        found = self.json("diff", first, self.last, status=1)["differences"]
+        self.assertIn({"step": [1, 3]}, found)
+        arrays = {d["tensor"]: d for d in found if "tensor" in d}
+        # Without gradients there is weight decay alone, and not for all.
+        self.assertEqual(set(arrays), {"wte", "wpe", "h0.w", "h1.c", "h2.w"})
+        self.assertEqual(arrays["wpe"]["array"], "master")
+        self.assertEqual((arrays["wpe"]["elements"], arrays["wpe"]["differing"]), (1031, 1031))
+        self.assertTrue(1e-6 < arrays["wpe"]["largest"] < 1e-4)
+        self.assertIn("wpe, master: 1031 of 1031 differ, by at most ",
+                      self.tool("diff", first, self.last, status=1))
+        self.flip(self.last / "rank-00000.safetensors", -1)
+        self.assertIn("is damaged", self.tool("diff", first, self.last, status=2))
+
+    def test_export_writes_what_the_optimizer_would(self):
+        out = self.folder / "out.safetensors"
+        for dtype in ("parameter", "master"):
+            report = self.json("export", self.last, out, "--dtype", dtype)
+            self.assertEqual(report, {"path": str(out), "bytes": out.stat().st_size})
+            expected = self.folder / f"run.{dtype}.safetensors"
+            self.assertEqual(out.read_bytes(), expected.read_bytes())
+        report = self.json("export", self.last, out, "--max-file-bytes", "9000")
+        self.assertEqual(report["path"], str(out) + ".index.json")
+        self.assertEqual(len(list(self.folder.glob("out-0000?-of-00003.safetensors"))), 3)
+        # As good as the optimizer's own to whoever reads it.
+        again = [subprocess.run([PROGRAM, "read", path], capture_output=True, check=True).stdout
+                 for path in (report["path"], self.folder / "run.parameter.safetensors")]
+        self.assertEqual(again[0], again[1])
+
+    def test_export_of_a_damaged_checkpoint_leaves_nothing(self):
+        self.flip(self.last / "rank-00001.safetensors", -1)
+        out = self.folder / "out.safetensors"
+        self.assertIn("is damaged", self.tool("export", self.last, out, status=2))
+        self.assertEqual(list(self.folder.glob("out*")), [])
+
+    def test_bad_input_is_one_line_and_a_status(self):
+        none = self.folder / "none"
+        for command in (["list", none], ["show", none], ["verify", none], ["diff", none, self.last],
+                        ["export", none, self.folder / "x"]):
+            self.assertIn(f"there is no directory '{none}'", self.tool(*command, status=2))
+        none.mkdir()
+        self.assertIn("is no checkpoint", self.tool("show", none, status=2))
+        (none / "manifest.json").write_text("{}\n\x1b[31m")
+        self.assertIn("is no manifest of a checkpoint", self.tool("show", none, status=2))
+        self.assertIn("cannot create", self.tool("export", self.last, none / "a" / "b", status=2))
+        for arguments in ([], ["show"], ["frob"], ["diff", self.last], ["list", none, "--x"],
+                          ["export", self.last, "x", "--dtype", "F8"]):
+            self.tool(*arguments, status=2)
+        self.assertIn("export", self.tool("--help"))
+        for command in ("list", "show", "verify", "diff", "export"):
+            self.assertIn("--json", self.tool(command, "--help"))
+
+
+if __name__ == "__main__":
+    unittest.main()
