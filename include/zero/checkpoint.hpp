@@ -77,6 +77,7 @@ class BasicCheckpoints {
   ~BasicCheckpoints() = default;
 
   /// Bytes of memory that `save_async` needs on this rank.
+  /// @param optimizer   that is saved
   /// @param blob_bytes  of the trainer's own bytes of a rank
   template <class Optimizer>
   [[nodiscard]] static std::uint64_t plan(Optimizer& optimizer, std::uint64_t blob_bytes = 0) {
@@ -97,16 +98,17 @@ class BasicCheckpoints {
   /// durable
   /// @par Cost  no tensor travels; a rank writes each element that it owns once, through 1 MiB of
   ///   memory of the host beside the plan. How long it takes does not count towards deadlines
-  /// @throws Error, on every rank the same: (invalid_argument) in the middle of a step, before
-  /// there
-  ///   are values, or for parts that do not fit; (resource), naming rank, file and reason, if the
-  ///   file system refuses. The checkpoints before stay as they are
+  /// @throws Error, on every rank the same: (invalid_argument) in the middle of a step, without
+  ///   values to save, or for parts that do not fit; (resource), naming rank, file and reason, if
+  ///   the file system refuses. The checkpoints before stay as they are
   template <class Optimizer>
   SaveReport save(Optimizer& optimizer, SaveOptions const& options = {}) {
     return save(optimizer, options, *detail::Inside::parts(optimizer).comm);
   }
   /// The same for several optimizers, each over ranks of its own, that are saved as one checkpoint.
-  /// @param comm  of all ranks that save together
+  /// @param optimizer  that this rank is one of
+  /// @param options    as above
+  /// @param comm       of all ranks that save together
   template <class Optimizer, Communicator C>
   SaveReport save(Optimizer& optimizer, SaveOptions const& options, C& comm) {
     bool const waited = finish().has_value();
@@ -225,8 +227,9 @@ class BasicCheckpoints {
   /// error until then leaves the optimizer as it was. Then data are read once, checked piece by
   /// piece; an error from there on leaves an optimizer that refuses every step until a load
   /// succeeds.
-  /// @param found    the same on all ranks
-  /// @param options  the same on all ranks
+  /// @param optimizer  that is to go on from there
+  /// @param found      the same on all ranks
+  /// @param options    the same on all ranks
   /// @par Collective  yes, over the optimizer's communicator; blocks
   /// @par Cost  a rank reads the pieces of files that have what it holds, and one refresh of all
   ///   parameters. How long reading takes does not count towards deadlines

@@ -43,7 +43,7 @@ struct SavedRun {
 
 /// One array of a tensor: master weights, a state, or a frozen tensor's parameters.
 struct SavedArray {
-  DType dtype = DType::f32;
+  DType dtype = DType::f32;      ///< of its elements
   std::vector<SavedRun> runs{};  ///< ascending; they do not overlap
 };
 

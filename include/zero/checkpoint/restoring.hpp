@@ -27,9 +27,9 @@ namespace zero::inline ZERO_NAMESPACE {
 
 /// The trainer's own bytes of one rank.
 struct RankBlob {
-  int rank = 0;        ///< that saved them
-  int world_size = 1;  ///< that it was one of
-  std::vector<std::byte> bytes{};
+  int rank = 0;                    ///< that saved them
+  int world_size = 1;              ///< that it was one of
+  std::vector<std::byte> bytes{};  ///< as it gave them
 };
 
 /// What a load found.
