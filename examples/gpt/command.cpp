@@ -1,5 +1,6 @@
 #include "command.hpp"
 
+#include "available.hpp"
 #include "report.hpp"
 #include "zero/zero.hpp"
 
@@ -47,6 +48,10 @@ ShowProgress progress_line(std::string const& stage, int steps) {
   bool const terminal = isatty(STDERR_FILENO) == 1;
   int const every = terminal ? 1 : std::max(1, steps / 20);
   return [=](Progress const& at) {
+    if (!at.note.empty()) {
+      std::fprintf(stderr, "%s%s\n", terminal ? "\r\033[K" : "", at.note.c_str());
+      return;
+    }
     if (at.step % every != 0 && at.step != 1 && at.step != steps) return;
     std::fprintf(stderr,
                  "%s%-8s step %d/%d  loss %.4f  %.0f tokens/s  grad norm %.3f%s%s",
@@ -91,13 +96,45 @@ void add_options(CLI::App& app, Options& options) {
       ->check(CLI::PositiveNumber);
   app.add_option("--seed", options.seed, "Of initial weights, batches and samples");
   app.add_option("--json", options.json, "Write losses, bytes and traffic to this file");
-  app.add_flag("--compare", options.compare, "Train under all four stages and compare");
+  auto* const compare =
+      app.add_flag("--compare", options.compare, "Train under all four stages and compare");
   app.add_option("--sample", options.sample, "Bytes to generate after training")
       ->check(CLI::Range(0, 1000000));
+  auto* const save = app.add_option("--save",
+                                    options.save,
+                                    "Save a checkpoint in this directory at the end, and at SIGINT "
+                                    "or SIGTERM, which then end the program with status 0")
+                         ->excludes(compare);
+  app.add_option("--save-every", options.save_every, "Save after every so many steps, too")
+      ->check(CLI::Range(1, 100000000))
+      ->needs(save);
+  app.add_option("--keep", options.keep, "Checkpoints to keep, the newest (0: all)")
+      ->check(CLI::Range(0, 100000000))
+      ->needs(save);
+  app.add_flag("--async-save", options.async_save, "Train on while a checkpoint is written")
+      ->needs(save);
+  app.add_option("--export", options.export_file, "Write the trained model as a safetensors file")
+      ->excludes(compare);
+  app.add_option("--resume", options.resume, "Go on from the newest checkpoint in this directory");
 }
 
 Text prepare(Options const& options) {
   static_cast<void>(tensors(options.model));
+  bool const plain = options.save.empty() && options.resume.empty() && options.export_file.empty();
+  if (!has_checkpoints && !plain) {
+    throw std::runtime_error(
+        "built without checkpoints: --save, --resume and --export need libxxhash-dev and "
+        "-DZERO_WITH_CHECKPOINT=ON");
+  }
+  if (!options.save.empty()) std::filesystem::create_directories(options.save);
+  if (!options.save.empty() && access(options.save.c_str(), W_OK) != 0) {
+    throw std::runtime_error("cannot write to " + options.save);
+  }
+  auto const folder = std::filesystem::path(options.export_file).parent_path();
+  if (!folder.empty() && !std::filesystem::is_directory(folder)) {
+    throw std::runtime_error("cannot export to " + options.export_file + ": there is no " +
+                             folder.string());
+  }
   auto const names = options.text.empty() ? default_text() : options.text;
   for (auto const& name : names) {
     if (std::filesystem::file_size(name) == 0) throw std::runtime_error(name + " is empty");
@@ -127,7 +164,8 @@ int train(Options options, Text const& text, Run const& run, bool print) {
     if (!whole) break;
   }
   bool const same = bit_identical(results);
-  int const status = !whole ? exit_interrupted : options.compare && !same ? exit_failure : 0;
+  int const interrupted = options.save.empty() ? exit_interrupted : 0;
+  int const status = !whole ? interrupted : options.compare && !same ? exit_failure : 0;
   if (!print) return status;
   std::printf("%s", comparison_table(results).c_str());
   if (options.compare && whole) {

@@ -27,7 +27,13 @@ struct Options {
   std::uint64_t seed = 1;
   std::string json;
   bool compare = false;
-  int sample = 0;  ///< bytes to generate after training
+  int sample = 0;      ///< bytes to generate after training
+  std::string save;    ///< directory of checkpoints; empty: none are saved
+  int save_every = 0;  ///< steps; 0: at the end alone
+  int keep = 0;        ///< checkpoints; 0: all
+  bool async_save = false;
+  std::string resume;       ///< directory of checkpoints; empty: start anew
+  std::string export_file;  ///< of the trained model; empty: none
 
   /// Linear warm-up over a tenth of the steps, then half a cosine down to a tenth of the rate.
   [[nodiscard]] float scheduled_rate(int step) const;

@@ -87,6 +87,7 @@ std::string to_json(std::vector<StageResult> const& results) {
         {{"stage", result.stage},
          {"ranks", result.ranks},
          {"precision", result.precision},
+         {"first_step", result.first_step},
          {"losses", result.losses},
          {"bytes_per_rank", {{"planned", by_role(result.planned)}, {"held", by_role(result.held)}}},
          {"elements_per_step",

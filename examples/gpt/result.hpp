@@ -5,7 +5,6 @@
 #include "options.hpp"
 #include "zero/zero.hpp"
 
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -21,6 +20,7 @@ struct StageResult {
   std::string stage;
   std::string precision;
   int ranks = 0;
+  int first_step = 0;          ///< that this run took; greater than 0 if it was resumed
   std::vector<double> losses;  ///< mean over all micro-batches of each step, in nats
   std::vector<double> norms;
   zero::MemoryBytes planned{};
@@ -41,6 +41,7 @@ struct Progress {
   double grad_norm = 0.;
   double tokens_per_s = 0.;
   bool skipped = false;
+  std::string note;  ///< something else to tell the user; there is no step then
 };
 using ShowProgress = std::function<void(Progress const&)>;
 
@@ -66,38 +67,49 @@ class Recorder {
 
   void add_loss(double loss) { loss_ += loss; }
 
-  /// Agrees on the mean loss and on whether somebody asked to stop. Collective.
+  /// Agrees on the mean loss. Collective.
   void end_step(int step, zero::StepReport const& report) {
-    if (step == 0) start_ = Clock::now();
-    std::array<double, 2> sums{loss_, stop_requested_->load() ? 1. : 0.};
+    if (result_.losses.empty()) {
+      start_ = Clock::now();
+      result_.first_step = step;
+    }
+    double sum = loss_;
     zero::run(*world_,
               {.op = zero::Op::all_reduce,
                .dtype = zero::DType::f64,
                .accumulate = zero::DType::f64,
-               .count = sums.size(),
-               .send = sums.data(),
-               .recv = sums.data()});
+               .count = 1,
+               .send = &sum,
+               .recv = &sum});
     loss_ = 0.;
-    stopped_ = sums[1] > 0.;
-    result_.losses.push_back(sums[0] / (options_->ranks * options_->accumulate));
+    stopped_ = report.stop;
+    result_.losses.push_back(sum / (options_->ranks * options_->accumulate));
     result_.norms.push_back(report.grad_norm);
     if (!report.skipped) result_.counted_elements = counted_->counts().bucket_total().elements;
     counted_->reset();
     // The first step pays for page faults and caches; speed is measured from its end on.
     double const seconds = std::chrono::duration<double>(Clock::now() - start_).count();
-    if (step > 0) {
+    if (int const timed = step - result_.first_step; timed > 0) {
       result_.tokens_per_s =
-          static_cast<double>(options_->tokens_per_step()) * static_cast<double>(step) / seconds;
+          static_cast<double>(options_->tokens_per_step()) * static_cast<double>(timed) / seconds;
     }
     if (world_->rank() == 0 && show_) {
       show_({step + 1,
              result_.losses.back(),
              report.grad_norm,
              result_.tokens_per_s,
-             report.skipped});
+             report.skipped,
+             {}});
     }
   }
+  /// Tells the user something else, on rank 0.
+  void say(std::string const& note) const {
+    if (world_->rank() == 0 && show_) show_({.note = note});
+  }
 
+  /// Has somebody asked this rank to stop?
+  [[nodiscard]] bool stop_requested() const noexcept { return stop_requested_->load(); }
+  /// Have all ranks agreed to?
   [[nodiscard]] bool stopped() const noexcept { return stopped_; }
 
   /// Collective.

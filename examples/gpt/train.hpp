@@ -2,6 +2,7 @@
 /// The training loop: everything a trainer has to know of zero.
 #pragma once
 
+#include "keeper.hpp"
 #include "model.hpp"
 #include "options.hpp"
 #include "result.hpp"
@@ -10,6 +11,7 @@
 #include "zero/zero.hpp"
 
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -62,6 +64,9 @@ void train_rank(Communicator& comm,
         initial_values(options.model, options.seed, index, first, values);
       });
 
+  Keeper keeper(optimizer, options, text, [&](std::string const& note) { recorder.say(note); });
+  int const first = keeper.resume();
+
   Gpt<> model(options.model, options.batch);
   Batch batch;
   auto const forward = [&](auto& network) {
@@ -71,7 +76,7 @@ void train_rank(Communicator& comm,
     }
   };
 
-  for (int step = 0; step < options.steps && !recorder.stopped(); ++step) {
+  for (int step = first; step < options.steps && !recorder.stopped(); ++step) {
     for (int micro = 0; micro < options.accumulate; ++micro) {
       optimizer.micro_step({.last = micro + 1 == options.accumulate});
       int const number = comm.rank() * options.accumulate + micro;
@@ -92,13 +97,16 @@ void train_rank(Communicator& comm,
         optimizer.reduce(std::move(gradients));
       }
     }
-    recorder.end_step(
-        step,
-        optimizer.step({.learning_rate = options.scheduled_rate(step), .max_norm = options.clip}));
+    recorder.end_step(step,
+                      optimizer.step({.learning_rate = options.scheduled_rate(step),
+                                      .max_norm = options.clip,
+                                      .stop = recorder.stop_requested()}));
+    keeper.end_step(step, recorder.stopped());
   }
 
   recorder.end_training(optimizer);
-  if (options.sample > 0) {
+  keeper.end_training(recorder.stopped());
+  if (options.sample > 0 && !recorder.stopped()) {
     recorder.keep_sample(generate(model, forward, {.count = options.sample, .seed = options.seed}));
   }
 }

@@ -12,8 +12,9 @@ int main(int argc, char** argv) {
   gpt::Options options;
   CLI::App app{
       "Trains a byte-level GPT with its optimizer partitioned over ranks in one process.\n"
-      "--json writes {stages: [{stage, ranks, precision, losses, bytes_per_rank: {planned, held},\n"
-      "elements_per_step: {predicted, counted}, tokens_per_s}], bit_identical}."};
+      "--json writes {stages: [{stage, ranks, precision, first_step, losses,\n"
+      "bytes_per_rank: {planned, held}, elements_per_step: {predicted, counted}, tokens_per_s}],\n"
+      "bit_identical}."};
   app.option_defaults()->always_capture_default();
   app.add_option("--ranks", options.ranks, "Ranks, as threads of this process")
       ->check(CLI::Range(1, zero::InProcess::max_ranks));
@@ -28,6 +29,7 @@ int main(int argc, char** argv) {
   try {
     gpt::Text const text = gpt::prepare(options);
     gpt::stop_on(SIGINT);
+    gpt::stop_on(SIGTERM);
     return gpt::train(options, text, gpt::run);
   } catch (std::exception const& error) {
     std::fprintf(stderr, "train_gpt: %s\n", error.what());

@@ -6,6 +6,7 @@ usage: mpi_trainer_test.py TRAIN_GPT TRAIN_GPT_MPI MPIEXEC [FLAG...]
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -112,9 +113,10 @@ class MpiTrainer(unittest.TestCase):
                 found.append(int(entry.name))
         return found
 
-    def running(self, mark):
-        process = subprocess.Popen(self.command(2, "--steps", mark), stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, text=True, start_new_session=True)
+    def running(self, mark, *arguments):
+        process = subprocess.Popen(self.command(2, "--steps", mark, *arguments),
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   start_new_session=True)
         self.addCleanup(process.kill)
         for line in process.stderr:
             if " step 1/" in line:
@@ -132,6 +134,40 @@ class MpiTrainer(unittest.TestCase):
             time.sleep(0.05)
         self.assertEqual(self.processes_of(mark), [])
         return out + err
+
+    def require_checkpoints(self):
+        run = subprocess.run([TRAIN_GPT, "--resume", "nowhere", "--text", str(self.text)],
+                             capture_output=True, text=True, timeout=60)
+        if "built without checkpoints" in run.stderr:
+            self.skipTest(run.stderr.strip())
+
+    def test_a_run_of_threads_is_resumed(self):
+        self.require_checkpoints()
+        saved = self.folder / "run"
+        common = ("--steps", "6", "--precision", "bf16", "--resume", str(saved))
+        losses = self.threads("--ranks", "3", *common, "--save", str(saved), "--save-every", "3")
+        shutil.rmtree(max(saved.glob("*-step-*")))
+        run, found = self.processes(3, *common, "--stage", "pos+g+p")
+        self.assertIn("after step 3", run.stderr)
+        self.assertEqual(found["Pos+g+p"], losses["Pos+g"][3:])
+
+    def test_a_signal_to_one_rank_saves(self):
+        self.require_checkpoints()
+        common = ("--steps", "300", "--save", str(self.folder / "run"), "--resume",
+                  str(self.folder / "run"))
+        whole = self.threads("--ranks", "2", "--steps", "300")["Pos+g"]
+        for number in (signal.SIGTERM, signal.SIGINT):
+            path = self.folder / "interrupted.json"
+            process = self.running("300", *common[2:], "--async-save", "--json", str(path))
+            os.kill(max(self.processes_of("300")), number)
+            _, err = process.communicate(timeout=30)
+            self.assertEqual(process.returncode, 0, err)
+            self.assertIn("\ninterrupted\n", "\n" + err)
+            before = self.losses(path)["Pos+g"]
+            self.assertLess(len(before), 300)
+            after = self.threads("--ranks", "2", *common)["Pos+g"]
+            self.assertEqual(before + after, whole)
+            shutil.rmtree(self.folder / "run")
 
     def test_interrupt_ends_all(self):
         process = self.running("10000001")

@@ -4,7 +4,9 @@ usage: trainer_test.py TRAIN_GPT
 """
 
 import json
+import math
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,18 +19,19 @@ SMALL = ["--layers", "1", "--heads", "2", "--channels", "16", "--context", "16",
 TEXT = "".join(f"line {i}: the quick brown fox jumps over the lazy dog\n" for i in range(200))
 
 
-class Trainer(unittest.TestCase):
+class Program(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
         self.text = self.folder / "text"
         self.text.write_text(TEXT)
+        self.model = SMALL
 
     def run_trainer(self, *arguments):
         text = [] if "--text" in arguments else ["--text", str(self.text)]
         return subprocess.run(
-            [TRAIN_GPT, *SMALL, *text, *arguments],
+            [TRAIN_GPT, *self.model, *text, *arguments],
             capture_output=True,
             text=True,
             errors="replace",  # a young model does not write UTF-8
@@ -36,6 +39,16 @@ class Trainer(unittest.TestCase):
             cwd=self.folder,
         )
 
+    def refused(self, *arguments):
+        run = self.run_trainer(*arguments)
+        self.assertNotEqual(run.returncode, 0)
+        self.assertEqual(run.stdout, "")
+        self.assertEqual(len(run.stderr.splitlines()), 1, run.stderr)
+        self.assertTrue(run.stderr.startswith("train_gpt: "), run.stderr)
+        return run.stderr
+
+
+class Trainer(Program):
     def compare(self, *arguments):
         path = self.folder / "result.json"
         run = self.run_trainer("--compare", "--json", str(path), *arguments)
@@ -92,14 +105,6 @@ class Trainer(unittest.TestCase):
         self.assertEqual(losses[0], losses[1])
         self.assertNotEqual(losses[0], losses[2])
 
-    def refused(self, *arguments):
-        run = self.run_trainer(*arguments)
-        self.assertNotEqual(run.returncode, 0)
-        self.assertEqual(run.stdout, "")
-        self.assertEqual(len(run.stderr.splitlines()), 1, run.stderr)
-        self.assertTrue(run.stderr.startswith("train_gpt: "), run.stderr)
-        return run.stderr
-
     def test_bad_input_gets_one_line(self):
         self.assertIn("nowhere", self.refused("--text", "nowhere"))
         empty = self.folder / "empty"
@@ -132,7 +137,7 @@ class Trainer(unittest.TestCase):
         self.assertEqual(run.returncode, 0)
         self.assertIn("--accumulate", run.stdout)
 
-    def test_interrupt_ends_cleanly(self):
+    def test_interrupt_without_a_place_to_save(self):
         process = subprocess.Popen(
             [TRAIN_GPT, *SMALL, "--text", str(self.text), "--steps", "10000000", "--compare"],
             stdout=subprocess.PIPE,
@@ -145,6 +150,144 @@ class Trainer(unittest.TestCase):
         self.assertEqual(process.returncode, 130)
         self.assertIn("interrupted", err)
         self.assertIn("final loss", out)
+
+
+class Checkpoints(Program):
+    """What a run that goes on does is what one that never stopped does."""
+
+    @classmethod
+    def setUpClass(cls):
+        run = subprocess.run([TRAIN_GPT, "--resume", "nowhere", "--text", __file__],
+                             capture_output=True, text=True, timeout=60)
+        if "built without checkpoints" in run.stderr:
+            raise unittest.SkipTest(run.stderr.strip())
+
+    def stages(self, *arguments, status=0):
+        path = self.folder / "result.json"
+        run = self.run_trainer("--json", str(path), *arguments)
+        self.assertEqual(run.returncode, status, run.stderr)
+        return run, json.loads(path.read_text())["stages"]
+
+    def checkpoints(self):
+        return sorted((self.folder / "run").glob("*-step-*/manifest.json"))
+
+    def save_half(self, *arguments):
+        """Takes 10 steps, loses the checkpoint of the last and keeps that of the fifth."""
+        run, stages = self.stages("--save", "run", "--save-every", "5", "--steps", "10", *arguments)
+        self.assertEqual(run.stderr.count("saved run/"), 2)
+        self.assertEqual(len(self.checkpoints()), 2)
+        shutil.rmtree(self.checkpoints()[-1].parent)
+        return stages[0]["losses"]
+
+    def same_under_all_stages(self, *arguments):
+        losses = self.save_half("--stage", "pos+g", *arguments)
+        run, stages = self.stages("--resume", "run", "--steps", "10", "--compare", *arguments)
+        self.assertIn("after step 5", run.stderr)
+        self.assertIn("bit-identical under all stages", run.stdout)
+        self.assertEqual(len(stages), 4)
+        for stage in stages:
+            self.assertEqual(stage["first_step"], 5)
+            self.assertEqual(stage["losses"], losses[5:], stage["stage"])
+        # A run that saves nothing has the same losses.
+        _, alone = self.stages("--stage", "pos", "--steps", "10", *arguments)
+        self.assertEqual(alone[0]["losses"], losses)
+
+    def test_same_losses_in_fp32(self):
+        self.same_under_all_stages("--ranks", "3")
+
+    def test_same_losses_in_bf16_with_accumulation_saved_on_the_way(self):
+        common = ("--ranks", "2", "--precision", "bf16", "--accumulate", "2")
+        losses = self.save_half("--async-save", *common)
+        for stage in ("none", "pos+g+p"):
+            _, stages = self.stages("--resume", "run", "--steps", "10", "--stage", stage, *common)
+            self.assertEqual(stages[0]["losses"], losses[5:])
+
+    def test_same_losses_in_fp16_with_overflows(self):
+        # The first steps overflow: updates are fewer than steps, and the scale has a history.
+        self.same_under_all_stages("--ranks", "2", "--precision", "fp16")
+
+    def test_another_number_of_ranks(self):
+        losses = self.save_half("--ranks", "4")
+        for ranks, accumulate in (("2", "2"), ("1", "4")):
+            _, stages = self.stages("--resume", "run", "--steps", "10", "--ranks", ranks,
+                                    "--accumulate", accumulate)
+            found = stages[0]["losses"]
+            self.assertEqual(len(found), 5)
+            for expected, loss in zip(losses[5:], found):
+                # The same data, added in another order. 1e-6 is what examples/gpt/README.md says.
+                self.assertTrue(math.isclose(loss, expected, rel_tol=1e-6), (found, losses))
+
+    def test_keep(self):
+        run, _ = self.stages("--save", "run", "--save-every", "1", "--keep", "2", "--steps", "5")
+        self.assertEqual(run.stderr.count("saved run/"), 5)
+        self.assertEqual(len(self.checkpoints()), 2)
+
+    def test_export(self):
+        names = [str(self.folder / name) for name in ("trained", "resumed")]
+        self.stages("--save", "run", "--steps", "4", "--ranks", "3", "--export", names[0])
+        run, stages = self.stages("--resume", "run", "--steps", "4", "--ranks", "2", "--stage",
+                                  "pos+g+p", "--export", names[1])
+        self.assertEqual(stages[0]["losses"], [])
+        self.assertIn(f"exported {names[1]}", run.stderr)
+        trained, resumed = (pathlib.Path(name).read_bytes() for name in names)
+        self.assertEqual(trained, resumed)
+        size = int.from_bytes(trained[:8], "little")
+        header = json.loads(trained[8:8 + size])
+        self.assertEqual(header["wte"]["dtype"], "F32")
+        self.assertEqual(header["wte"]["shape"], [256, 16])
+        ends = [entry["data_offsets"][1] for name, entry in header.items() if name[0] != "_"]
+        self.assertEqual(8 + size + max(ends), len(trained))
+
+    def interrupted(self, number, *arguments):
+        common = ["--steps", "300", "--ranks", "2"]
+        whole = self.stages(*common)[1][0]["losses"]
+        path = self.folder / "interrupted.json"
+        process = subprocess.Popen(
+            [TRAIN_GPT, *SMALL, "--text", str(self.text), *common, "--save", "run", "--resume",
+             "run", "--json", str(path), *arguments],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.folder)
+        for line in process.stderr:
+            if " step 1/" in line:
+                break
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 0, err)
+        self.assertIn("saved run/", err)
+        self.assertIn("interrupted", err)
+        before = json.loads(path.read_text())["stages"][0]["losses"]
+        self.assertLess(len(before), 300)
+        _, after = self.stages("--save", "run", "--resume", "run", *common)
+        self.assertEqual(after[0]["first_step"], len(before))
+        self.assertEqual(before + after[0]["losses"], whole)
+
+    def test_sigterm_saves(self):
+        self.interrupted(signal.SIGTERM)
+
+    def test_sigint_saves_after_what_is_under_way(self):
+        self.interrupted(signal.SIGINT, "--async-save", "--save-every", "1", "--keep", "3")
+        self.assertLessEqual(len(self.checkpoints()), 4)
+
+    def test_what_changed_is_said(self):
+        self.save_half("--ranks", "2")
+        run, _ = self.stages("--resume", "run", "--ranks", "2", "--steps", "8", "--seed", "7")
+        self.assertIn("has changed: seed was 1, steps was 10\n", run.stderr)
+
+    def test_bad_input_gets_one_line(self):
+        self.assertIn("there is no checkpoint in nowhere", self.refused("--resume", "nowhere"))
+        self.assertIn("--save", self.refused("--save-every", "2"))
+        self.assertIn("--save", self.refused("--keep", "2"))
+        self.assertIn("--save", self.refused("--async-save"))
+        self.assertIn("--compare", self.refused("--save", "x", "--compare"))
+        self.assertIn("--compare", self.refused("--export", "x", "--compare"))
+        self.assertIn("no/such", self.refused("--export", "no/such/x"))
+        self.save_half("--ranks", "2")
+        file = self.folder / "file"
+        file.touch()
+        self.assertIn(str(file), self.refused("--save", str(file)))
+        for option, said in (("--channels", "'wte'"), ("--heads", "2 heads")):
+            self.model = SMALL.copy()
+            self.model[SMALL.index(option) + 1] = "4"
+            self.assertIn(said, self.refused("--resume", "run"))
 
 
 if __name__ == "__main__":

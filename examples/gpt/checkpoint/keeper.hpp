@@ -1,0 +1,87 @@
+/// @file
+/// When a trainer saves and what it goes on from: everything it has to know of zero's checkpoints.
+#pragma once
+
+#include "options.hpp"
+#include "position.hpp"
+#include "text.hpp"
+#include "zero/checkpoint.hpp"
+
+#include <functional>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace gpt {
+
+/// Saves and resumes one rank's optimizer as the options say; without any does nothing. Every
+/// function is collective.
+template <class Optimizer>
+class Keeper {
+ public:
+  using Say = std::function<void(std::string const&)>;
+
+  /// @param say  what the user should know
+  Keeper(Optimizer& optimizer, Options const& options, Text const& text, Say say)
+      : optimizer_(&optimizer), options_(&options), text_(&text), say_(std::move(say)) {
+    if (options.save.empty()) return;
+    zero::CheckpointOptions how{.keep = options.keep};
+    if (options.async_save) how.snapshot_bytes = zero::Checkpoints::plan(optimizer);
+    saves_.emplace(options.save, how);
+  }
+
+  /// The number of the step to go on with: 0 without anything to resume from.
+  int resume() {
+    if (options_->resume.empty()) return 0;
+    zero::Checkpoints from{options_->resume, {.lock = false}};
+    auto const found = from.latest(*optimizer_);
+    if (!found && options_->resume == options_->save) {
+      say_("nothing to resume in " + options_->resume + ": starting anew");
+      return 0;
+    }
+    if (!found) throw std::runtime_error("there is no checkpoint in " + options_->resume);
+    for (auto const& skipped : found->skipped) say_("passed over " + skipped);
+    auto const loaded = from.load(*optimizer_, *found);
+    Resumption const on = resumption(loaded.user, *options_, *text_);
+    say_("resumed " + found->path + " after step " + std::to_string(on.next_step));
+    if (!on.changed.empty()) say_("since it was saved, this has changed: " + on.changed);
+    return on.next_step;
+  }
+
+  /// Saves if it is time to.
+  /// @param stopped  is this the last step, sooner than the options say?
+  void end_step(int step, bool stopped) {
+    if (!saves_) return;
+    bool const last = stopped || step + 1 == options_->steps;
+    bool const due = last || (options_->save_every > 0 && (step + 1) % options_->save_every == 0);
+    say_saved(due ? saves_->finish() : saves_->poll());
+    if (!due) return;
+    zero::SaveOptions const what{.user = position(*options_, *text_, step + 1)};
+    if (options_->async_save) {
+      saves_->save_async(*optimizer_, what);
+      if (last) say_saved(saves_->finish());
+    } else {
+      say_saved(saves_->save(*optimizer_, what));
+    }
+  }
+
+  /// Exports a model that was trained to its end.
+  void end_training(bool stopped) {
+    if (stopped || options_->export_file.empty()) return;
+    say_("exported " + zero::export_model(*optimizer_, options_->export_file).path);
+  }
+
+ private:
+  void say_saved(std::optional<zero::SaveReport> const& report) const {
+    if (report) say_("saved " + report->path);
+  }
+
+  Optimizer* optimizer_;
+  Options const* options_;
+  Text const* text_;
+  Say say_;
+  std::optional<zero::Checkpoints> saves_;
+};
+
+}  // namespace gpt

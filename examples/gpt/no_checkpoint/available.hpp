@@ -1,0 +1,6 @@
+#pragma once
+
+namespace gpt {
+/// Can this build save, resume and export?
+inline constexpr bool has_checkpoints = false;
+}  // namespace gpt

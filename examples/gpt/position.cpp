@@ -1,0 +1,48 @@
+#include "position.hpp"
+
+#include <cstdint>
+#include <stdexcept>
+
+namespace gpt {
+
+namespace {
+
+nlohmann::json settings(Options const& options, Text const& text) {
+  std::uint64_t hash = 0;
+  for (std::uint8_t const byte : text.training) hash = random_bits(hash, byte);
+  return {{"heads", options.model.heads},
+          {"context", options.model.context},
+          {"batch", options.batch},
+          {"micro_batches", options.ranks * options.accumulate},
+          {"steps", options.steps},
+          {"lr", options.learning_rate},
+          {"clip", options.clip},
+          {"seed", options.seed},
+          {"text", hash}};
+}
+
+}  // namespace
+
+nlohmann::json position(Options const& options, Text const& text, int next_step) {
+  return {{"trainer", "gpt"}, {"next_step", next_step}, {"settings", settings(options, text)}};
+}
+
+Resumption resumption(nlohmann::json const& saved, Options const& options, Text const& text) try {
+  if (saved.at("trainer") != "gpt") throw std::runtime_error("another trainer's");
+  Resumption result{.next_step = saved.at("next_step").get<int>(), .changed = {}};
+  nlohmann::json const& before = saved.at("settings");
+  nlohmann::json const here = settings(options, text);
+  for (auto const& [name, now] : here.items()) {
+    if (before.at(name) == now) continue;
+    if (name == "heads") {
+      throw std::runtime_error("of a model of " + before.at(name).dump() + " heads");
+    }
+    result.changed += (result.changed.empty() ? "" : ", ") + name;
+    if (name != "text") result.changed += " was " + before.at(name).dump();
+  }
+  return result;
+} catch (std::exception const& error) {
+  throw std::runtime_error(std::string("cannot resume, for the checkpoint is ") + error.what());
+}
+
+}  // namespace gpt
