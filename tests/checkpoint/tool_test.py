@@ -143,6 +143,7 @@ class Tool(unittest.TestCase):
         for command in (["list", none], ["show", none], ["verify", none], ["diff", none, self.last],
                         ["export", none, self.folder / "x"]):
             self.assertIn(f"there is no directory '{none}'", self.tool(*command, status=2))
+        self.assertIn("none?[31m?x'", self.tool("show", f"{none}\n[31m\x1bx", status=2))
         none.mkdir()
         self.assertIn("is no checkpoint", self.tool("show", none, status=2))
         (none / "manifest.json").write_text("{}\n\x1b[31m")

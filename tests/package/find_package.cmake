@@ -68,6 +68,32 @@ if(result EQUAL 0 OR NOT text MATCHES "zero's component 'mpi' needs MPI")
   message(FATAL_ERROR "a component without its package was not refused by name:\n${text}")
 endif()
 
+if(HAS_CHECKPOINT)
+  configure(checkpoint result text "COMPONENTS checkpoint")
+  if(NOT result EQUAL 0)
+    message(FATAL_ERROR "${text}")
+  endif()
+  execute_process(COMMAND "${CMAKE_COMMAND}" --build "${SCRATCH}/checkpoint" --target
+                          consumer_checkpoint COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(
+    COMMAND "${SCRATCH}/checkpoint/consumer_checkpoint"
+    WORKING_DIRECTORY "${SCRATCH}/checkpoint"
+    OUTPUT_VARIABLE text
+    COMMAND_ERROR_IS_FATAL ANY)
+  if(NOT text STREQUAL "loaded step 1\n")
+    message(FATAL_ERROR "the consumer of checkpoints printed '${text}'")
+  endif()
+endif()
+configure(
+  no_checkpoint
+  result
+  text
+  "COMPONENTS checkpoint"
+  -DCMAKE_DISABLE_FIND_PACKAGE_xxHash=ON)
+if(result EQUAL 0 OR NOT text MATCHES "zero's component 'checkpoint' needs xxHash")
+  message(FATAL_ERROR "a component without its package was not refused by name:\n${text}")
+endif()
+
 configure(newer result text "1000.0")
 if(result EQUAL 0 OR NOT text MATCHES "requested version \"1000.0\"")
   message(FATAL_ERROR "a version that is not there was not refused:\n${text}")

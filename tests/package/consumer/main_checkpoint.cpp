@@ -1,0 +1,20 @@
+#include <zero/checkpoint.hpp>
+#include <zero/zero.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdio>
+#include <span>
+
+int main() {
+  zero::Self comm;
+  zero::ShardedOptimizer opt{comm, {{.name = "w", .shape = {3}}}};
+  opt.load_parameters([](zero::Tensor const&, std::size_t, std::span<float> out) {
+    std::fill(out.begin(), out.end(), 1.f);
+  });
+  opt.step();
+  zero::Checkpoints run{"run"};
+  run.save(opt);
+  zero::ShardedOptimizer again{comm, {{.name = "w", .shape = {3}}}};
+  std::printf("loaded step %ld\n", run.load(again, *run.latest()).step);
+}
