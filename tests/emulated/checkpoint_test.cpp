@@ -1,0 +1,66 @@
+// Checkpoints of what lies in the memory of devices: saved and loaded in pieces, by their streams.
+#include "zero/checkpoint.hpp"
+
+#include "checkpoint/exact_trainer.hpp"
+#include "checkpoint/temporary_directory.hpp"
+#include "cuda/streams.hpp"
+#include "zero/comm/in_process_cuda.hpp"
+#include "zero/comm/run_ranks.hpp"
+#include "zero/device/allocators.hpp"
+
+#include <doctest/doctest.h>
+
+#include <mutex>
+
+namespace checkpoint_test {
+namespace {
+
+using checkpoint_tests::Held;
+using zero::device::MallocAllocator;
+using Bf16 = zero::Mixed<zero::bf16>;
+
+template <class Stage, class Body>
+void on_devices(int ranks, Body const& body) {
+  Streams const streams(ranks);
+  zero::run_ranks(zero::InProcessCuda::group(streams.spaces), [&](zero::InProcessCuda& comm) {
+    zero::ShardedOptimizer optimizer{
+        comm, toy::model(), Stage{}, Bf16{}, zero::Owned{MallocAllocator(comm.space().device())}};
+    body(optimizer, comm.rank());
+  });
+}
+
+TEST_CASE("emulated: what devices save, other devices load, and the host") {
+  checkpoint_tests::TemporaryDirectory const directory;
+  std::mutex mutex;
+  Held then;
+  Held devices;
+  Held host;
+  on_devices<zero::stage::PosGP>(3, [&](auto& optimizer, int) {
+    toy::load(optimizer);
+    for (int step = 0; step < 2; ++step) optimizer.step();
+    zero::Checkpoints run{directory.path(), {.snapshot_bytes = zero::Checkpoints::plan(optimizer)}};
+    run.save_async(optimizer);
+    optimizer.step();
+    run.finish();
+    run.save(optimizer);
+    checkpoint_tests::collect(optimizer, then, mutex);
+  });
+  on_devices<zero::stage::Replicated>(2, [&](auto& optimizer, int) {
+    zero::Checkpoints run{directory.path()};
+    run.load(optimizer, *run.latest(optimizer));
+    checkpoint_tests::collect(optimizer, devices, mutex);
+  });
+  CHECK(devices == then);
+  CHECK(then.counters.steps.front() == 3);
+  zero::run_ranks(2, [&](zero::InProcess& comm) {
+    zero::ShardedOptimizer optimizer{comm, toy::model(), zero::stage::Pos{}, Bf16{}};
+    zero::Checkpoints run{directory.path()};
+    run.load(optimizer, run.list().back());
+    checkpoint_tests::collect(optimizer, host, mutex);
+  });
+  CHECK(host.arrays == then.arrays);
+  CHECK(host.counters == then.counters);
+}
+
+}  // namespace
+}  // namespace checkpoint_test
