@@ -215,16 +215,18 @@ class CatalogBuilder {
       std::string const array = entry.name.substr(first + 1, second - first - 1);
       auto const [at, added] = described.arrays.try_emplace(array, SavedArray{.dtype = *dtype});
       if (!added && at->second.dtype != *dtype) refuse("has another dtype than the runs before");
+      // clang 14 captures no structured binding.
+      std::vector<SavedRun>& runs = at->second.runs;
       std::uint64_t offset = entry.begin;
-      for_each_run(described.about.shape,
-                   *boxes->second,
-                   begin,
-                   entry.shape[0],
-                   [&](std::uint64_t place, std::uint64_t count) {
-                     at->second.runs.push_back(
-                         {.first = place, .count = count, .file = file, .offset = offset});
-                     offset += count * size_of(*dtype);
-                   });
+      for_each_run(
+          described.about.shape,
+          *boxes->second,
+          begin,
+          entry.shape[0],
+          [&](std::uint64_t place, std::uint64_t count) {
+            runs.push_back({.first = place, .count = count, .file = file, .offset = offset});
+            offset += count * size_of(*dtype);
+          });
     }
   }
   [[nodiscard]] static bool is_real(DType type) noexcept {
