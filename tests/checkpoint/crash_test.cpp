@@ -179,6 +179,7 @@ TEST_CASE("after a crash anywhere, the old or the new checkpoint loads, and trai
     });
     states += (last + 1) * seeds;
   }
+  CHECK(states >= places);
   MESSAGE(states, " states after crashes at ", places, " places");
 }
 

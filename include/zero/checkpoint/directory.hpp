@@ -91,14 +91,14 @@ class CheckpointDirectory {
     return path_ + "/" + digits + "-step-" + std::to_string(step);
   }
 
+  /// Are there more complete checkpoints than these?
+  [[nodiscard]] bool exceeds(int keep) { return list().size() > static_cast<std::size_t>(keep); }
   /// Removes all but the newest `keep` complete checkpoints, and damaged ones older than these.
-  /// Removes none unless the newest one can be read, its data aside.
   void keep_newest(int keep) {
     std::vector<FoundCheckpoint> damaged;
     std::vector<FoundCheckpoint> complete = list(&damaged);
     auto const most = static_cast<std::size_t>(keep);
     if (complete.size() <= most) return;
-    static_cast<void>(read_catalog(files_, complete.back().path));
     std::uint64_t const oldest = complete[complete.size() - most].number;
     complete.insert(complete.end(), damaged.begin(), damaged.end());
     for (FoundCheckpoint const& each : complete) {

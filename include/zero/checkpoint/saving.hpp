@@ -17,6 +17,7 @@
 #include "zero/checkpoint/pipe.hpp"
 #include "zero/checkpoint/rank_file.hpp"
 #include "zero/checkpoint/together.hpp"
+#include "zero/checkpoint/verify.hpp"
 #include "zero/optimizer/setup/agreement.hpp"
 #include "zero/optimizer/setup/hash.hpp"
 
@@ -42,7 +43,8 @@ namespace zero::inline ZERO_NAMESPACE {
 
 /// How a directory of checkpoints is kept.
 struct CheckpointOptions {
-  /// So many of the newest stay when another one is saved, at least 1; 0: all.
+  /// So many of the newest stay when another one is saved; 0: all. Before older ones are removed,
+  /// each rank reads back what it has just written.
   int keep = 0;
   /// Memory for `save_async`, allocated at construction: `Checkpoints::plan(opt)` says how much.
   std::uint64_t snapshot_bytes = 0;
@@ -154,14 +156,28 @@ class Saving {
                                 .world_size = static_cast<int>(all[at + 5])});
       report_.bytes += manifest.files.back().bytes;
     }
-    LongWork last(control_, operation_);
-    last.run([&] {
+    std::int64_t removes = 0;
+    LongWork seal(control_, operation_);
+    seal.run([&] {
       if (control_.rank != 0) return;
-      last.aside([&] {
+      seal.aside([&] {
         write_file(
             directory_->files(), report_.path, std::string(manifest_name), manifest_text(manifest));
-        if (kept_.keep > 0) directory_->keep_newest(kept_.keep);
+        removes = kept_.keep > 0 && directory_->exceeds(kept_.keep) ? 1 : 0;
       });
+    });
+    if (kept_.keep == 0) return;
+    control_.sum({&removes, 1});
+    if (removes == 0) return;
+    // What is removed may be the last that can be read: this one is, before.
+    LongWork last(control_, operation_);
+    last.run([&] {
+      SavedFile const& file = manifest.files[static_cast<std::size_t>(control_.rank)];
+      verify_file(directory_->files(), report_.path, file, [&] { last.alive(); });
+    });
+    LongWork removal(control_, operation_);
+    removal.run([&] {
+      if (control_.rank == 0) removal.aside([&] { directory_->keep_newest(kept_.keep); });
     });
   }
 

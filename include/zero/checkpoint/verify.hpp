@@ -105,6 +105,22 @@ class PieceReader {
   std::uint64_t piece_ = 0;
 };
 
+/// Reads one file of a checkpoint, header and data.
+/// @param path   the checkpoint's directory
+/// @param alive  called between pieces
+/// @throws Error (data) if it is not as it was saved
+template <FileOperations Files, class Alive>
+void verify_file(Files& files,
+                 std::string const& path,
+                 SavedFile const& saved,
+                 Alive const& alive) {
+  Catalog alone{.path = path};
+  alone.manifest.files = {saved};
+  CatalogBuilder(alone).add(0, read_header(files, path + "/" + saved.name, saved));
+  PieceReader<Files> pieces(files, alone, 0);
+  for (std::uint64_t at = 0; at < pieces.data_bytes(); alive()) at += pieces.at(at).size();
+}
+
 }  // namespace detail
 
 /// Reads a whole checkpoint.
