@@ -47,6 +47,9 @@ GOALS = [
     ("step_bench", "gathers/fp32/ranks:2", "vs_pos+g", "max", 1.15),
     ("step_bench", "step/bf16/pos+g", "vs_replicated", "max", 0.60),
     ("step_bench", "step/bf16/pos+g+p", "vs_replicated", "max", 0.80),
+    ("checkpoint/checkpoint_bench", "checkpoint/fp32/ranks:1", "save_vs_raw", "min", 0.85),
+    ("checkpoint/checkpoint_bench", "checkpoint/fp32/ranks:1", "load_vs_raw", "min", 0.85),
+    ("checkpoint/checkpoint_bench", "checkpoint/fp32/ranks:1", "stall_over_copy", "max", 1.25),
 ]
 
 
