@@ -248,6 +248,7 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
   void drain(Lock& lock, NcclActivity const& activity) override {
     while (Flight* const flight = progress_.oldest()) progress_.finish(lock, *flight, activity);
     line_.family().throw_if_failed(activity);
+    progress_.expect_departures();
   }
 
   /// Waits for everything, then finalizes and destroys what is owned. Collective; blocks.

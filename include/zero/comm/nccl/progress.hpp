@@ -118,6 +118,10 @@ class NcclProgress {
     return landed;
   }
 
+  /// The trainer is through: a peer that leaves is an error only of who still has something under
+  /// way.
+  void expect_departures() noexcept { departures_ = true; }
+
   /// Looks at everything under way once. What has failed or takes too long ends the family; the
   /// caller finds that out from it.
   void look() {
@@ -127,11 +131,15 @@ class NcclProgress {
       line_.family().end(line_.sentence(typename A::Comm{}, landed, suspect.activity));
       return;
     }
+    // What peers waited for before they left may have come while NCCL was asked.
+    auto const through = [this] { return departures_ && !busy(); };
+    if (through()) return;
     for (NcclLane<A> const& lane : lanes_) {
       auto state = nccl::Result::success;
       nccl::Status status = A::async_error(lane.comm, &state);
       if (status.ok()) status.result = state;
       if (!status.failed()) continue;
+      if (departures_ && update().ok() && through()) return;
       line_.family().end(line_.sentence(lane.comm, status, suspect.activity));
       return;
     }
@@ -212,6 +220,7 @@ class NcclProgress {
   NcclReplays<A> replays_;
   std::array<typename A::Event, 2> captured_{};  ///< behind the last captured, by lane
   std::size_t events_ = 0;
+  bool departures_ = false;  ///< peers may leave
   Clock::time_point moved_{};
 };
 
