@@ -44,9 +44,9 @@ void write(ModelFiles& files, std::string const& path, std::string const& bytes)
 class Trainer {
  public:
   using Optimizer = zero::ShardedOptimizer<InProcess, zero::stage::Pos>;
-  explicit Trainer(InProcess& comm)
+  explicit Trainer(InProcess& comm, std::size_t rows = 300)
       : optimizer_(comm,
-                   {{.name = "w", .shape = {300, 300}},
+                   {{.name = "w", .shape = {rows, 300}},
                     {.name = "b", .shape = {1000}},
                     {.name = "fixed", .shape = {500}, .frozen = true}}) {
     toy::load(optimizer_);
@@ -216,6 +216,53 @@ TEST_CASE(
     CHECK(trainer.masters() == saved);
   });
   MESSAGE(count, " damages");
+}
+
+TEST_CASE("two threads that read a large file find what one would") {
+  static constexpr std::size_t rows = 3001;
+  ModelFiles files;
+  zero::run_ranks(1, [&](InProcess& comm) {
+    Trainer trainer(comm, rows);
+    ModelCheckpoints checkpoints("run", {}, files);
+    std::string const path = checkpoints.save(trainer.optimizer()).path;
+    std::string const name = path + "/rank-00000.safetensors";
+    zero::FoundCheckpoint const found{.path = path};
+    std::vector<float> const saved = trainer.masters();
+    REQUIRE(saved.size() * sizeof(float) * 3 > 2 * zero::detail::bytes_for_two_threads);
+    trainer.optimizer().fill_owned([](zero::Tensor const&, std::size_t, auto masters, auto const&) {
+      std::fill(masters.begin(), masters.end(), 0.f);
+    });
+    checkpoints.load(trainer.optimizer(), found);
+    CHECK(trainer.masters() == saved);
+    std::string const bytes = read(files, name);
+    std::uint64_t const data = Layout(bytes).header_bytes;
+    // The first and the last byte, and the pieces about the middle, where one hands over.
+    std::uint64_t const middle = data + (bytes.size() - data) / 2;
+    std::uint64_t const piece = zero::detail::Pipe::piece;
+    for (std::uint64_t const at :
+         {data, middle - piece, middle, middle + piece, std::uint64_t{bytes.size()} - 1}) {
+      CAPTURE(at);
+      std::string wrong = bytes;
+      wrong[static_cast<std::size_t>(at)] ^= 1;
+      write(files, name, wrong);
+      auto const problems = zero::verify_checkpoint(path, files);
+      REQUIRE(problems.size() == 1);
+      CHECK(problems[0].find("of rank 0 is damaged between bytes") != std::string::npos);
+      for (bool const before : {true, false}) {
+        std::string refused;
+        try {
+          checkpoints.load(trainer.optimizer(), found, {.verify_first = before});
+        } catch (zero::Error const& error) {
+          refused = error.message();
+        }
+        CHECK(refused.ends_with(problems[0]));
+        if (before) CHECK(trainer.masters() == saved);
+      }
+      write(files, name, bytes);
+      checkpoints.load(trainer.optimizer(), found);
+      CHECK(trainer.masters() == saved);
+    }
+  });
 }
 
 }  // namespace

@@ -161,10 +161,7 @@ class CheckpointDirectory {
       bool const there = made == -EEXIST;
       if ((there && rooted_) || (made < 0 && !there && at != std::string::npos)) continue;
       if (!there) require_answer(made, "make directory", part);
-      std::size_t const above = part.rfind('/');
-      std::string const parent = above == std::string::npos ? "."
-                                 : above == 0               ? "/"
-                                                            : part.substr(0, above);
+      std::string const parent = directory_of(part);
       FileAnswer const synced = files_.sync_directory(parent);
       // Whoever made it may not have come to sync it. Not all that lies above can be opened.
       if (!there || synced != -EACCES) require_answer(synced, "sync", parent);

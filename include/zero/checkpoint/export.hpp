@@ -8,7 +8,7 @@
 #include "zero/checkpoint/array_runs.hpp"
 #include "zero/checkpoint/files.hpp"
 #include "zero/checkpoint/long_work.hpp"
-#include "zero/checkpoint/model_file.hpp"
+#include "zero/checkpoint/model_layout.hpp"
 #include "zero/checkpoint/safetensors.hpp"
 #include "zero/checkpoint/together.hpp"
 #include "zero/optimizer/inside.hpp"

@@ -96,6 +96,13 @@ class File {
   FileAnswer handle_;
 };
 
+/// The directory that a path lies in.
+[[nodiscard]] inline std::string directory_of(std::string const& path) {
+  std::size_t const slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
 /// What a file is called until it is complete.
 [[nodiscard]] inline std::string temporary(std::string const& name) { return name + ".tmp"; }
 

@@ -10,6 +10,7 @@
 #include "zero/checkpoint/boxes.hpp"
 #include "zero/checkpoint/catalog.hpp"
 #include "zero/checkpoint/files.hpp"
+#include "zero/checkpoint/side_by_side.hpp"
 #include "zero/checkpoint/verify.hpp"
 
 #include <algorithm>
@@ -262,19 +263,20 @@ inline void convert_elements(
   });
 }
 
-/// Reads what is wanted once, in the order of the files, and checks every piece before it is used.
+/// Reads what is wanted once, in the order of the files, and checks every piece.
 /// @param place  `place(to, from, bytes)` brings bytes of the host to the space; empty to check
 ///   alone
-/// @param direct  whether the host may write to the space's memory itself
+/// @param direct  whether the host may write to the space's memory itself; a piece is then checked
+///   where it belongs
 /// @param alive   called between pieces
 /// @throws Error (data), naming file, tensor and rank; (resource)
 template <FileOperations Files>
-void stream(Files& files,
-            Catalog const& catalog,
-            std::vector<Wanted> const& wanted,
-            std::function<void(void*, void const*, std::size_t)> const& place,
-            bool direct,
-            std::function<void()> const& alive) {
+void stream_in_order(Files& files,
+                     Catalog const& catalog,
+                     std::span<Wanted const> wanted,
+                     std::function<void(void*, void const*, std::size_t)> const& place,
+                     bool direct,
+                     std::function<void()> const& alive) {
   std::vector<std::byte> converted;
   for (std::size_t i = 0; i < wanted.size();) {
     std::size_t const file = wanted[i].file;
@@ -308,6 +310,51 @@ void stream(Files& files,
       }
     }
   }
+}
+
+/// Takes the second half of what is to be read, by bytes. A run may be cut, between two pieces.
+[[nodiscard]] inline std::vector<Wanted> second_half(std::vector<Wanted>& wanted,
+                                                     Catalog const& catalog) {
+  auto const bytes = [](Wanted const& each) { return each.count * size_of(each.from); };
+  std::uint64_t left = 0;
+  for (Wanted const& each : wanted) left += bytes(each);
+  if (left < bytes_for_two_threads) return {};
+  left /= 2;
+  auto at = wanted.begin();
+  for (; bytes(*at) <= left; ++at) left -= bytes(*at);
+  std::uint64_t const piece = catalog.files[at->file].piece_bytes;
+  std::uint64_t const cut = (at->offset + left) / piece * piece;
+  std::vector<Wanted> second;
+  if (cut > at->offset) {
+    std::uint64_t const count = (cut - at->offset) / size_of(at->from);
+    second.push_back(*at);
+    second.front().offset += count * size_of(at->from);
+    second.front().count -= count;
+    second.front().memory += count * size_of(at->to);
+    (at++)->count = count;
+  }
+  second.insert(second.end(), at, wanted.end());
+  wanted.erase(at, wanted.end());
+  return second;
+}
+
+/// `stream_in_order`, in two threads if there is much to read and the host reaches the space.
+template <FileOperations Files>
+void stream(Files& files,
+            Catalog const& catalog,
+            std::vector<Wanted> wanted,
+            std::function<void(void*, void const*, std::size_t)> const& place,
+            bool direct,
+            std::function<void()> const& alive) {
+  auto const read = [&](std::vector<Wanted> const& list) {
+    return [&](std::function<void()> const& between) {
+      stream_in_order(files, catalog, list, place, direct, between);
+    };
+  };
+  std::vector<Wanted> second;
+  if (direct || !place) second = second_half(wanted, catalog);
+  if (second.empty()) return read(wanted)(alive);
+  side_by_side(read(wanted), read(second), alive);
 }
 
 }  // namespace detail

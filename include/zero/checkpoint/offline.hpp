@@ -10,7 +10,7 @@
 #include "zero/checkpoint/export.hpp"
 #include "zero/checkpoint/files.hpp"
 #include "zero/checkpoint/loading.hpp"
-#include "zero/checkpoint/model_file.hpp"
+#include "zero/checkpoint/model_layout.hpp"
 #include "zero/checkpoint/safetensors.hpp"
 #include "zero/checkpoint/verify.hpp"
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/checkpoint/checksum.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -11,6 +12,7 @@
 #include <cstdint>
 #include <mutex>
 #include <span>
+#include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
@@ -18,12 +20,20 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 /// holds everything is a snapshot; a small one bounds the memory of a save that is waited for.
 class Pipe {
  public:
-  /// What is taken out at once, but for the last bytes.
+  /// Bytes that are taken out at once, but for the last ones.
   static constexpr std::size_t piece = std::size_t{1} << 18;
 
+  /// What is taken out.
+  struct Piece {
+    std::span<std::byte const> bytes{};
+    std::uint64_t sum = 0;  ///< their checksum
+  };
+
   /// @param memory  a multiple of `piece`
-  /// @param starts  whether bytes may be taken before all are there
-  Pipe(std::span<std::byte> memory, bool starts) : memory_(memory), starts_(starts) {}
+  /// @param starts  whether bytes may be taken before all are there. The thread that puts them in
+  ///   then makes the checksums, as it waits for the other one anyway
+  Pipe(std::span<std::byte> memory, bool starts)
+      : memory_(memory), sums_(starts ? memory.size() / piece : 0), starts_(starts) {}
 
   /// Where the next bytes go; empty if there was no room within `patience`.
   [[nodiscard]] std::span<std::byte> room(std::chrono::milliseconds patience) {
@@ -34,18 +44,19 @@ class Pipe {
     auto const held = static_cast<std::size_t>(put_ - taken_);
     return memory_.subspan(at, (std::min)(memory_.size() - at, memory_.size() - held));
   }
-  /// So many bytes were put there.
+  /// So many bytes were put there; not more than a piece.
   void put(std::size_t bytes) {
+    bool const complete = put_ % piece + bytes >= piece;
+    if (complete) sum(piece);
     {
       std::lock_guard const lock(mutex_);
-      std::uint64_t const pieces = put_ / piece;
       put_ += bytes;
-      if (!starts_ || put_ / piece == pieces) return;
     }
-    changed_.notify_all();
+    if (complete && starts_) changed_.notify_all();
   }
   /// No more will come.
   void end() {
+    if (put_ % piece != 0) sum(put_ % piece);
     {
       std::lock_guard const lock(mutex_);
       ended_ = starts_ = true;
@@ -66,13 +77,16 @@ class Pipe {
   }
 
   /// The next piece, as soon as all of it is there; the last one is shorter, and none empty.
-  [[nodiscard]] std::span<std::byte const> next() {
+  [[nodiscard]] Piece next() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock,
                   [this] { return stopped_ || (starts_ && (ended_ || put_ - taken_ >= piece)); });
     if (stopped_) return {};
     auto const bytes = (std::min)(piece, static_cast<std::size_t>(put_ - taken_));
-    return memory_.subspan(static_cast<std::size_t>(taken_ % memory_.size()), bytes);
+    auto const at = static_cast<std::size_t>(taken_ % memory_.size());
+    lock.unlock();
+    std::span<std::byte const> const taken = memory_.subspan(at, bytes);
+    return {taken, sums_.empty() ? checksum(taken.data(), bytes) : sums_[at / piece]};
   }
   /// It is not needed any more.
   void took(std::size_t bytes) {
@@ -84,7 +98,15 @@ class Pipe {
   }
 
  private:
+  /// Makes the checksum of the piece that is being put in, all of whose bytes are there.
+  void sum(std::uint64_t bytes) noexcept {
+    if (sums_.empty()) return;
+    auto const slot = static_cast<std::size_t>(put_ / piece % sums_.size());
+    sums_[slot] = checksum(memory_.data() + slot * piece, static_cast<std::size_t>(bytes));
+  }
+
   std::span<std::byte> memory_;
+  std::vector<std::uint64_t> sums_;  ///< of the pieces in memory; none if the taker makes them
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::uint64_t put_ = 0;

@@ -128,12 +128,12 @@ class RankFileWriter {
     std::uint64_t const before = safetensors::format(header_).size();
     std::uint64_t done = 0;
     std::size_t digit = 0;
-    for (auto piece = pipe_.next(); !piece.empty(); piece = pipe_.next()) {
-      sums.replace(digit, checksum_digits, checksum_text(checksum(piece.data(), piece.size())));
-      file.write(piece.data(), piece.size(), before + done);
-      done += piece.size();
+    for (auto piece = pipe_.next(); !piece.bytes.empty(); piece = pipe_.next()) {
+      sums.replace(digit, checksum_digits, checksum_text(piece.sum));
+      file.write(piece.bytes.data(), piece.bytes.size(), before + done);
+      done += piece.bytes.size();
       digit += checksum_digits;
-      pipe_.took(piece.size());
+      pipe_.took(piece.bytes.size());
     }
     if (pipe_.stopped()) fail(ErrorKind::resource, {"'", file.path(), "' was given up"});
     header_.metadata[sums_key] = std::move(sums);

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -42,6 +43,13 @@ struct Header {
 
   friend bool operator==(Header const&, Header const&) = default;
 };
+
+static_assert(std::endian::native == std::endian::little,
+              "zero: checkpoints need a processor that stores the lowest byte first, as files do");
+
+/// What names of files end in, and names of indices of several files.
+inline constexpr std::string_view file_suffix = ".safetensors";
+inline constexpr std::string_view index_suffix = ".safetensors.index.json";
 
 /// Bytes before the text of a header: its length.
 inline constexpr std::size_t length_bytes = 8;
