@@ -231,8 +231,10 @@ class BasicCheckpoints {
   /// @param found      the same on all ranks
   /// @param options    the same on all ranks
   /// @par Collective  yes, over the optimizer's communicator; blocks
-  /// @par Cost  a rank reads the pieces of files that have what it holds, and one refresh of all
-  ///   parameters. How long reading takes does not count towards deadlines
+  /// @par Cost  a rank reads the pieces of files that have what it holds, in two threads if these
+  ///   are 4 MiB or more, and one refresh of all parameters. Memory of the host beside the plan:
+  ///   the headers of all files, and a piece of 256 KiB for each thread, twice where types are
+  ///   converted. How long reading takes does not count towards deadlines
   /// @throws Error, on every rank the same: (invalid_argument) in the middle of a step; (data) for
   /// a
   ///   checkpoint that does not fit, naming all tensors, or is damaged, naming file, tensor and
