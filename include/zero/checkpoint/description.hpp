@@ -104,10 +104,14 @@ inline constexpr std::string_view parameter_array = "parameter";
   return saved;
 }
 
+/// Boxes that a tensor may have: readers look at all of them for each entry of a file.
+inline constexpr std::size_t most_boxes = 4096;
+
 /// What is wrong with boxes of a shape; empty if nothing is. Boxes may still overlap.
 [[nodiscard]] inline std::string problem_of_boxes(std::vector<std::uint64_t> const& shape,
                                                   std::vector<Box> const& boxes) {
   if (!safetensors::detail::count_of(shape)) return "has more elements than can be counted";
+  if (boxes.size() > most_boxes) return "has more than " + std::to_string(most_boxes) + " boxes";
   for (Box const& box : boxes) {
     if (box.offset.size() != shape.size() || box.extent.size() != shape.size()) {
       return "has a box of another number of axes";
