@@ -3,6 +3,7 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/concepts/grid.hpp"
 #include "zero/layout/plan.hpp"
 #include "zero/optimizer/api/guards.hpp"
 #include "zero/optimizer/api/step.hpp"
@@ -105,16 +106,22 @@ class ShardedOptimizer {
   explicit ShardedOptimizer(Communicator& comm,
                             std::vector<Tensor> tensors,
                             Values const&... values)
-      : parts_(detail::agree<Slots>(
-            comm,
-            std::move(tensors),
-            {.precision = Choice::template pick<Precision>(values...),
-             .rule = Choice::template pick<Rule>(values...),
-             .memory = Choice::template pick<Memory>(values...),
-             .bucket = Choice::template pick<Bucket>(values...),
-             .prefetch = Choice::template pick<Prefetch>(values...)},
-            Choice::partition_options(comm.size(), Choice::template pick<Bucket>(values...)))),
-        steps_(parts_) {}
+      : ShardedOptimizer(
+            detail::Groups<Communicator>{&comm, &comm}, std::move(tensors), values...) {}
+  /// The same over the data axis of a grid, where all ranks decide together what a step does: norm,
+  /// overflow, clipping, loss scale, options. Tensors are described as this rank's part of them,
+  /// with `Tensor::partitioned`; ranks of a model axis describe the same shapes.
+  ///
+  /// Ranks of a model axis compare the tensors that are not partitioned before the first step. A
+  /// step's weight is that of the first rank of each model axis.
+  /// @param grid  must outlive the optimizer
+  /// @par Cost  on a rank that is not the first of its model axis: a pass over its share of the
+  ///   reduced gradients in each step
+  template <ProcessGrid G, class... Values>
+  explicit ShardedOptimizer(G& grid, std::vector<Tensor> tensors, Values const&... values)
+      : ShardedOptimizer(detail::Groups<Communicator>{&grid.data(), &grid.world(), &grid.model()},
+                         std::move(tensors),
+                         values...) {}
 
   ShardedOptimizer(ShardedOptimizer const&) = delete;
   ShardedOptimizer& operator=(ShardedOptimizer const&) = delete;
@@ -483,6 +490,22 @@ class ShardedOptimizer {
   }
 
  private:
+  template <class... Values>
+  ShardedOptimizer(detail::Groups<Communicator> const& groups,
+                   std::vector<Tensor> tensors,
+                   Values const&... values)
+      : parts_(detail::agree<Slots>(
+            groups,
+            std::move(tensors),
+            {.precision = Choice::template pick<Precision>(values...),
+             .rule = Choice::template pick<Rule>(values...),
+             .memory = Choice::template pick<Memory>(values...),
+             .bucket = Choice::template pick<Bucket>(values...),
+             .prefetch = Choice::template pick<Prefetch>(values...)},
+            Choice::partition_options(groups.comm->size(),
+                                      Choice::template pick<Bucket>(values...)))),
+        steps_(parts_) {}
+
   friend class UnitParameters<ShardedOptimizer>;
   friend class UnitGradients<ShardedOptimizer>;
   friend struct detail::Inside;
@@ -517,5 +540,9 @@ class ShardedOptimizer {
 /// Policies from the constructor's arguments.
 template <Communicator C, class... Values>
 ShardedOptimizer(C&, std::vector<Tensor>, Values...) -> ShardedOptimizer<C, Values...>;
+/// @overload
+template <ProcessGrid G, class... Values>
+ShardedOptimizer(G&, std::vector<Tensor>, Values...)
+    -> ShardedOptimizer<typename G::Communicator, Values...>;
 
 }  // namespace zero::inline ZERO_NAMESPACE

@@ -29,6 +29,10 @@ struct Tensor {
   /// embedding that is used again as the output head. Its gradients add up there; its scales must
   /// be the same.
   std::string tied_to{};
+  /// Over a grid: each rank of a model axis has another part of a larger tensor, of the same shape.
+  /// Otherwise all have the same tensor: they start from the same values, bring the same gradients,
+  /// and the norm counts it once.
+  bool partitioned = false;
 };
 
 }  // namespace zero::inline ZERO_SHARED_NAMESPACE

@@ -37,7 +37,8 @@ struct Assembly : Model {
   /// Allocates what the plan says. Local: whoever assembles has agreed with all ranks before.
   ZERO_COLD Assembly(Agreed<Slots> agreed)
       : Model(std::move(agreed.tensors), std::move(agreed.partition)),
-        comm(agreed.comm),
+        comm(agreed.groups.comm),
+        groups(agreed.groups),
         rule(agreed.values.rule),
         prefetch(agreed.values.prefetch),
         arena(agreed.values.memory.allocator, space_of(*comm)),
@@ -47,7 +48,12 @@ struct Assembly : Model {
         control(arena.template take<StepControl>(Role::control, 1).data()),
         states(comm->rank(), elements, arena),
         staging(partition, elements, arena),
-        norm(comm->rank(), gradients, &control->squares, space()),
+        norm(comm->rank(),
+             partition,
+             gradients,
+             &control->squares,
+             space(),
+             counts() ? nullptr : &tensors),
         reduction(*comm, partition, gradients, norm, staging, space()),
         update(tensors, partition, parameters, states, &control->outcome.terms, space()),
         refresh(*comm, partition, parameters, staging, elements, prefetch, arena) {
@@ -65,6 +71,10 @@ struct Assembly : Model {
   Assembly& operator=(Assembly const&) = delete;
 
   [[nodiscard]] Space const& space() const noexcept { return arena.space(); }
+  /// Does this rank count what all ranks of its model axis have alike?
+  [[nodiscard]] bool counts() const noexcept {
+    return groups.model == nullptr || groups.model->rank() == 0;
+  }
 
   void require_bound() const {
     if constexpr (Slots::Memory::borrowed) {
@@ -74,6 +84,7 @@ struct Assembly : Model {
   }
 
   Communicator* comm;
+  Groups<Communicator> groups;
   typename Slots::Rule rule;
   Prefetch prefetch;
   Arena<decltype(Slots::Memory::allocator), Space> arena;

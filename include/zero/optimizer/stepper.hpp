@@ -55,7 +55,7 @@ class Stepper {
 
   explicit Stepper(Assembly<Slots>& parts)
       : parts_(&parts),
-        outcome_(*parts.comm, parts.control, parts.space()),
+        outcome_(*parts.groups.world, parts.control, parts.space()),
         readers_(parts.units.size()) {}
   Stepper(Stepper const&) = delete;
   Stepper& operator=(Stepper const&) = delete;
@@ -78,7 +78,8 @@ class Stepper {
   /// @param all        frozen tensors, too
   void values_are_set(bool confirmed, bool all = true) noexcept {
     values_set_ = values_set_ || all || parts_->elements.frozen == 0;
-    values_confirmed_ = confirmed;
+    // Ranks of a data axis know nothing of those of a model axis.
+    values_confirmed_ = confirmed && parts_->groups.model == nullptr;
   }
   /// What a load replaces has been replaced in part only, until one succeeds that replaces as much.
   /// @param all  states, too
@@ -112,6 +113,7 @@ class Stepper {
     }
     parts_->refresh.settle();
     compare_held(*parts_, values_set_ || Slots::Memory::borrowed);
+    if (parts_->groups.model != nullptr) compare_replicated(*parts_);
     values_confirmed_ = true;
   }
 
@@ -130,10 +132,10 @@ class Stepper {
     hash.add(static_cast<std::uint64_t>(steps));
     hash.add(std::bit_cast<std::uint32_t>(counters.loss_scale));
     hash.add(static_cast<std::uint64_t>(counters.loss_scale_streak));
-    if (!unanimous(*parts_->comm, parts_->arena, hash.value())) {
+    if (!unanimous(*parts_->groups.world, parts_->arena, hash.value())) {
       fail(ErrorKind::invalid_argument,
            {"ranks restore different counters; here ", steps, " steps"},
-           {.rank = parts_->comm->rank(), .operation = "restore"});
+           {.rank = parts_->groups.world->rank(), .operation = "restore"});
     }
     StepControl now;
     parts_->space().download(&now, parts_->control, sizeof(now));
@@ -186,10 +188,12 @@ class Stepper {
     if (concluded_) return;
     reduce_all();
     outcome_.expect();
-    exchange_terms(*parts_->comm,
+    double const weight = parts_->reduction.order().micro_steps() == 0 ? 1. : weight_;
+    // Ranks of a model axis have the same micro-batches.
+    exchange_terms(*parts_->groups.world,
                    parts_->space(),
                    parts_->control,
-                   parts_->reduction.order().micro_steps() == 0 ? 1. : weight_,
+                   parts_->counts() ? weight : 0.,
                    told);
     concluded_ = true;
   }
@@ -244,7 +248,7 @@ class Stepper {
     StepOutcome const& now = outcome_.get();
     Fingerprint const print =
         print_of(compared_[0], now.rate_before, compared_[1], now.terms.learning_rate);
-    return error_of(failure, print.difference(gather_words(*parts_->comm, parts_->arena)));
+    return error_of(failure, print.difference(gather_words(*parts_->groups.world, parts_->arena)));
   }
 
   void discard_gradients() {
@@ -271,7 +275,7 @@ class Stepper {
   }
   [[nodiscard]] std::int64_t const* ended() const {
     if constexpr (ConfirmingCommunicator<typename Slots::Communicator> && !Space::host_accessible)
-      return parts_->comm->ended();
+      return parts_->groups.world->ended();
     return nullptr;
   }
 

@@ -108,10 +108,18 @@ struct PolicyValues {
   Prefetch prefetch;
 };
 
+/// The groups that an optimizer is over.
+template <Communicator C>
+struct Groups {
+  C* comm;             ///< that model states are partitioned over: the data axis of a grid
+  C* world;            ///< that decides what a step does: all ranks of a grid, else as `comm`
+  C* model = nullptr;  ///< the model axis of a grid; null without one
+};
+
 /// What all ranks have agreed on, and what an optimizer is then assembled from.
 template <class Slots>
 struct Agreed {
-  typename Slots::Communicator* comm;
+  Groups<typename Slots::Communicator> groups;
   std::vector<Tensor> tensors;
   PolicyValues<Slots> values;
   Partition partition;
@@ -167,11 +175,11 @@ ZERO_APART ZERO_COLD Fingerprint fingerprint(PolicyFacts const& facts,
 /// @throws Error (communication) on every rank, naming the field, the values and the ranks;
 ///   (invalid_argument) for a model or values that make no sense
 template <class Slots>
-ZERO_COLD Agreed<Slots> agree(typename Slots::Communicator& comm,
+ZERO_COLD Agreed<Slots> agree(Groups<typename Slots::Communicator> const& groups,
                               std::vector<Tensor> tensors,
                               PolicyValues<Slots> values,
                               PartitionOptions const& options) {
-  PolicyFacts facts{.world_size = comm.size(),
+  PolicyFacts facts{.world_size = groups.comm->size(),
                     .stage = Slots::Stage::name,
                     .precision = Slots::Precision::name,
                     .rule = Slots::Rule::name,
@@ -188,9 +196,9 @@ ZERO_COLD Agreed<Slots> agree(typename Slots::Communicator& comm,
   if (facts.loss_scale != nullptr) require_valid(*facts.loss_scale);
   Partition partition(tensors, options);
   Arena<decltype(Slots::Memory::allocator), typename Slots::Space> scratch(values.memory.allocator,
-                                                                           space_of(comm));
-  require_same(comm, scratch, fingerprint(facts, tensors, partition), tensors);
-  return {&comm, std::move(tensors), std::move(values), std::move(partition)};
+                                                                           space_of(*groups.comm));
+  require_same(*groups.world, scratch, fingerprint(facts, tensors, partition), tensors);
+  return {groups, std::move(tensors), std::move(values), std::move(partition)};
 }
 
 #if ZERO_BODIES

@@ -122,6 +122,7 @@ class Fingerprint {
     print.add({}, "weight decay", double{tensor.weight_decay});
     print.add({}, "learning rate", double{tensor.learning_rate});
     print.add("frozen flag", std::int64_t{tensor.frozen});
+    print.add("partitioned flag", std::int64_t{tensor.partitioned});
     print.add("tie", tensor.tied_to);
     print.compare(rank, {}, gather);
   }
@@ -149,7 +150,7 @@ ZERO_BODY std::uint64_t hash_of(Tensor const& tensor) {
   hash.add(static_cast<std::uint64_t>(tensor.unit));
   hash.add(std::bit_cast<std::uint32_t>(tensor.weight_decay));
   hash.add(std::bit_cast<std::uint32_t>(tensor.learning_rate));
-  hash.add(tensor.frozen ? 1u : 0u);
+  hash.add((tensor.frozen ? 1u : 0u) + (tensor.partitioned ? 2u : 0u));
   hash.add(tensor.tied_to);
   return hash.value();
 }

@@ -82,13 +82,15 @@ ZERO_COLD bool same_around(C& comm,
 /// Says what `same_around` found.
 /// @par Collective  yes; blocks
 /// @par Cost        a gather of 16 bytes per tensor
+/// @param of  which ranks these are
 /// @throws Error (communication), on every rank, naming the first tensor that differs, and where
 template <Communicator C, class ArenaT>
 [[noreturn]] ZERO_COLD void refuse_values(C& comm,
                                           ArenaT& arena,
                                           std::vector<Tensor> const& tensors,
                                           TensorHashes const& own,
-                                          TensorHashes const& next) {
+                                          TensorHashes const& next,
+                                          std::string_view of = {}) {
   auto const ranks = static_cast<std::size_t>(comm.size());
   std::vector<std::int64_t> mine;
   for (std::uint64_t const hash : own) mine.push_back(static_cast<std::int64_t>(hash));
@@ -104,7 +106,7 @@ template <Communicator C, class ArenaT>
     }
   }
   fail(ErrorKind::communication,
-       {"ranks start from different values", pairs},
+       {"ranks", of, " start from different values", pairs},
        {.rank = comm.rank(), .operation = "check of parameters"});
 }
 
@@ -158,6 +160,49 @@ ZERO_COLD void compare_held(Assembly<Slots>& parts, bool set) {
   hash_held(parts, [&](std::size_t t) { return words + t; });
   space.download(own.data(), words, bytes);
   refuse_values(*parts.comm, parts.arena, parts.tensors, own, own);
+}
+
+/// Compares what ranks of a model axis have alike: parameters and masters of tensors that are not
+/// partitioned over it, as far as this rank updates them, and frozen ones.
+/// @par Collective  yes, over the model axis; blocks
+/// @par Cost        one pass over it, and a copy of a word for each tensor
+/// @throws Error (communication), on every rank of the axis, as `refuse_values`
+template <class Slots>
+ZERO_COLD void compare_replicated(Assembly<Slots>& parts) {
+  auto& model = *parts.groups.model;
+  auto const& space = parts.space();
+  TensorHashes hashes(parts.tensors.size());
+  std::size_t const bytes = hashes.size() * sizeof(hashes[0]);
+  if (bytes == 0) return;
+  typename decltype(parts.arena)::Scratch const scratch(parts.arena, bytes);
+  auto* const words = static_cast<std::uint64_t*>(scratch.data());
+  space.zero(words, bytes);
+  auto const add =
+      [&](std::size_t t, auto const* values, std::uint64_t first, std::uint64_t count) {
+        if (parts.tensors[t].partitioned) return;
+        space.add_hash(words + t, values, static_cast<std::size_t>(count), hash_place(t, first));
+      };
+  parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
+    parts.partition.for_each_segment(parts.states.updated(bucket), [&](Segment const& piece) {
+      std::uint64_t const first = piece.in_tensor.offset();
+      add(piece.tensor, parts.parameters.segment(bucket, piece), first, piece.count);
+      if constexpr (Slots::has_master) {
+        add(piece.tensor,
+            parts.states.master(bucket, piece, parts.parameters),
+            (std::uint64_t{1} << 63) + first,
+            piece.count);
+      }
+    });
+  });
+  for (std::size_t t = 0; t < parts.tensors.size(); ++t) {
+    TensorPlace const& place = parts.partition.placement().places()[t];
+    if (place.frozen && place.storage == t) add(t, parts.parameters.tensor(t), 0, place.count);
+  }
+  space.download(hashes.data(), words, bytes);
+  Hash all;
+  for (std::uint64_t const hash : hashes) all.add(hash);
+  if (unanimous(model, parts.arena, all.value())) return;
+  refuse_values(model, parts.arena, parts.tensors, hashes, hashes, " of a model axis");
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

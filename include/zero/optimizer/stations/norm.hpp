@@ -6,10 +6,14 @@
 #include "zero/concepts/communicator.hpp"
 #include "zero/layout/exact_sum.hpp"
 #include "zero/layout/partition.hpp"
+#include "zero/layout/range.hpp"
+#include "zero/layout/tensor.hpp"
 #include "zero/optimizer/stores/gradient_store.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
+#include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
@@ -24,6 +28,8 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 /// run; the gaps between tensors lie within it and add nothing, being zero on every rank: memory of
 /// the library is zeroed and no tensor's span reaches into a gap, buckets are packed with zeros,
 /// and lent memory is read in place only where it has no gaps.
+/// Over a grid the first rank of a model axis counts all tensors, and the others those that are
+/// partitioned over it.
 /// @par Cost  none where the reduction takes them, else one pass over the reduced share
 template <class Slots>
 class GradientNorm {
@@ -31,13 +37,27 @@ class GradientNorm {
   using Space = typename Slots::Space;
 
   /// @param squares  in the memory of the space
-  GradientNorm(int rank, GradientStore<Slots> const& store, ExactSum* squares, Space space)
-      : rank_(rank), store_(&store), squares_(squares), space_(std::move(space)) {}
+  /// @param divided  where another rank of the model axis counts the tensors that are not
+  ///   partitioned over it: the model; null to count all
+  GradientNorm(int rank,
+               Partition const& partition,
+               GradientStore<Slots> const& store,
+               ExactSum* squares,
+               Space space,
+               std::vector<Tensor> const* divided)
+      : rank_(rank),
+        partition_(&partition),
+        store_(&store),
+        squares_(squares),
+        space_(std::move(space)),
+        divided_(divided) {}
 
   /// Whether a bucket's reduction takes in the bucket on its way. `add` has to do it elsewhere, and
   /// where a step has several reductions.
-  static constexpr bool on_the_way = SquaringCommunicator<typename Slots::Communicator> &&
-                                     Slots::form.reduced != StorageForm::Reduced::sums;
+  [[nodiscard]] bool on_the_way() const noexcept {
+    return SquaringCommunicator<typename Slots::Communicator> &&
+           Slots::form.reduced != StorageForm::Reduced::sums && divided_ == nullptr;
+  }
 
   /// Has a bucket's reduction take it in. Once per bucket and step.
   void add_by(Collective& reduction, BucketSpan const& bucket) const {
@@ -46,17 +66,35 @@ class GradientNorm {
   }
   /// Takes in one bucket whose reduction is done. Once per bucket and step.
   void add(BucketSpan const& bucket) const {
-    auto const count = static_cast<std::size_t>(bucket.share(rank_).count());
+    Range const share = bucket.share(rank_);
+    if (divided_ != nullptr) return add_partitioned(bucket, share);
+    auto const count = static_cast<std::size_t>(share.count());
     if (count > 0) space_.add_squares(squares_, store_->reduced(bucket), count);
   }
 
   void reset() const { space_.zero(squares_, sizeof(ExactSum)); }
 
  private:
+  /// Takes in the partitioned tensors of a share. Blocks end where tensors do, and begin again
+  /// where those of the logical space do.
+  void add_partitioned(BucketSpan const& bucket, Range share) const {
+    auto const* const first = store_->reduced(bucket);
+    partition_->for_each_segment(share, [&](Segment const& piece) {
+      if (!(*divided_)[piece.tensor].partitioned) return;
+      auto const begin = static_cast<std::size_t>(piece.in_range.offset());
+      auto const count = static_cast<std::size_t>(piece.count);
+      std::size_t const head = (std::min)(count, (block - begin % block) % block);
+      if (head > 0) space_.add_squares(squares_, first + begin, head);
+      if (count > head) space_.add_squares(squares_, first + begin + head, count - head);
+    });
+  }
+
   int rank_;
+  Partition const* partition_;
   GradientStore<Slots> const* store_;
   ExactSum* squares_;
   [[no_unique_address]] Space space_;
+  std::vector<Tensor> const* divided_;
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -194,7 +194,7 @@ class Reduction {
                          .send = send,
                          .recv = recv,
                          .bucket = static_cast<int>(bucket.index())};
-    if constexpr (GradientNorm<Slots>::on_the_way) norm_->add_by(reduction, bucket);
+    if (norm_->on_the_way()) norm_->add_by(reduction, bucket);
     flight.ticket = comm_->start(reduction);
     ++flying_;
     ++launched_;
@@ -244,7 +244,7 @@ class Reduction {
       } else {
         space_.convert(store_->sums(bucket), received, bucket.shard());
       }
-    } else if constexpr (!GradientNorm<Slots>::on_the_way) {
+    } else if (!norm_->on_the_way()) {
       norm_->add(bucket);
     }
     if (order_.arrive(bucket.group())) store_->release(bucket.group());

@@ -1,0 +1,81 @@
+/// @file
+/// Ranks on a grid of a data axis and a model axis.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
+#include "zero/concepts/communicator.hpp"
+#include "zero/concepts/grid.hpp"
+
+#include <string>
+
+namespace zero::inline ZERO_NAMESPACE {
+
+/// `data` × `model` ranks of one group. Ranks that follow each other are on one model axis, so that
+/// tensor parallelism, which sends most, stays within a node: rank r is number r / model on its
+/// data axis and r % model on its model axis. An optimizer over the grid takes it in the place of a
+/// communicator:
+///
+///     zero::Grid grid{world, 2, 4};
+///     zero::ShardedOptimizer opt{grid, tensors, zero::stage::PosG{}};
+///     zero::run(grid.model(), {...});  // the trainer's own all-reduces
+///
+/// All three groups share one fate: a rank that fails on either axis ends all of them, with one
+/// sentence that numbers ranks as in `world()`.
+template <SplittableCommunicator C>
+class Grid {
+ public:
+  using Communicator = C;  ///< of all three groups
+
+  /// @param world  all ranks of the grid; must outlive it
+  /// @param data   ranks of a data axis, which share optimizer states
+  /// @param model  ranks of a model axis, which divide tensors
+  /// @par Collective  yes; blocks, as two calls of `split`
+  /// @throws Error (invalid_argument) unless `data` × `model` is the number of ranks;
+  ///   (communication) as `split`
+  Grid(C& world, int data, int model)
+      : world_(&world),
+        data_(checked(world, data, model).split(world.rank() % model, world.rank())),
+        model_(world.split(world.rank() / model, world.rank())) {}
+
+  [[nodiscard]] C& world() noexcept { return *world_; }  ///< all ranks
+  [[nodiscard]] C& data() noexcept { return data_; }     ///< of this part of the model
+  [[nodiscard]] C& model() noexcept { return model_; }   ///< that have the same data
+
+  /// This rank's place in words, for messages: "rank 5 (data 2 of 4, model 1 of 2)".
+  [[nodiscard]] std::string where() const {
+    return Message({"rank ",
+                    world_->rank(),
+                    " (data ",
+                    data_.rank(),
+                    " of ",
+                    data_.size(),
+                    ", model ",
+                    model_.rank(),
+                    " of ",
+                    model_.size(),
+                    ")"})
+        .text();
+  }
+
+ private:
+  static C& checked(C& world, int data, int model) {
+    bool const fits =
+        data >= 1 && model >= 1 && world.size() % model == 0 && world.size() / model == data;
+    if (fits) return world;
+    fail(ErrorKind::invalid_argument,
+         {"a grid of ",
+          data,
+          " x ",
+          model,
+          " ranks (data axis x model axis) over a communicator of ",
+          world.size()},
+         {.rank = world.rank(), .operation = "grid"});
+  }
+
+  C* world_;
+  C data_;
+  C model_;
+};
+
+}  // namespace zero::inline ZERO_NAMESPACE
