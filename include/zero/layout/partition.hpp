@@ -112,6 +112,10 @@ class Partition {
   [[nodiscard]] int world_size() const noexcept { return options_.world_size; }
   /// Elements of a full bucket over all ranks: a multiple of N * `block`.
   [[nodiscard]] std::uint64_t bucket_elements() const noexcept { return bucket_elements_; }
+  /// What was asked for, of which N * `block` may be more.
+  [[nodiscard]] std::uint64_t asked_bucket_elements() const noexcept {
+    return options_.bucket_elements;
+  }
   /// Groups in the order of the logical space.
   [[nodiscard]] std::vector<Group> const& groups() const noexcept { return groups_; }
   /// A bucket by its number in [0, `bucket_count()`), in the order of the logical space.

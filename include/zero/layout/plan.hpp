@@ -66,13 +66,17 @@ struct TrafficBytes {
 /// Apart from pools, staging and control, `memory` is the paper's formula (`model_state_bytes`) for
 /// `trained_elements + padding_elements` parameters, plus the frozen ones.
 struct Plan {
-  int world_size = 1;                  ///< the paper's N_d
-  std::uint64_t trained_elements = 0;  ///< the paper's Ψ
-  std::uint64_t padding_elements = 0;  ///< of one full-size array, all ranks together
-  std::uint64_t frozen_elements = 0;   ///< alignment included
-  std::uint64_t micro_steps = 1;       ///< forward and backward passes that `traffic` counts
-  StorageChoice storage{};             ///< what `memory` follows from
-  MemoryBytes memory{};                ///< held from construction on
+  int world_size = 1;                    ///< the paper's N_d
+  std::uint64_t trained_elements = 0;    ///< the paper's Ψ
+  std::uint64_t padding_elements = 0;    ///< of one full-size array, all ranks together
+  std::uint64_t frozen_elements = 0;     ///< alignment included
+  std::uint64_t asked_bucket_bytes = 0;  ///< of a bucket, in the wire's dtype
+  /// Of the largest bucket: more than was asked for where even the smallest is, 512 elements for
+  /// each rank; less for a model that is smaller.
+  std::uint64_t bucket_bytes = 0;
+  std::uint64_t micro_steps = 1;  ///< forward and backward passes that `traffic` counts
+  StorageChoice storage{};        ///< what `memory` follows from
+  MemoryBytes memory{};           ///< held from construction on
   std::vector<StateArrayBytes> state_arrays{};  ///< one by one; their sum is `Role::state`
   TrafficElements traffic{};                    ///< elements sent, padding included
   TrafficBytes sent{};                          ///< the same in bytes
@@ -107,6 +111,8 @@ ZERO_BODY Plan make_plan(Partition const& partition,
   plan.trained_elements = partition.placement().trainable_elements();
   plan.padding_elements = partition.padded_elements() - plan.trained_elements;
   plan.frozen_elements = partition.placement().frozen_elements();
+  plan.asked_bucket_bytes = checked_mul(partition.asked_bucket_elements(), width.wire);
+  plan.bucket_bytes = checked_mul(partition.largest_bucket(), width.wire);
   plan.micro_steps = micro_steps;
   plan.storage = storage;
   plan.memory = memory_bytes(elements, width);
@@ -325,6 +331,11 @@ ZERO_BODY std::string to_string(Plan const& plan) {
           detail::percentage(plan.padding_elements, padded) + ")";
   if (plan.frozen_elements > 0) {
     text += "; " + detail::with_commas(plan.frozen_elements) + " more are frozen";
+  }
+  if (plan.bucket_bytes > plan.asked_bucket_bytes) {
+    text += "\nbuckets of " + detail::in_binary_units(plan.bucket_bytes) + " instead of " +
+            detail::in_binary_units(plan.asked_bucket_bytes) +
+            ": the smallest has 512 elements for each rank";
   }
   return text + "\n\n" + detail::held_table(plan) + "\n" + detail::sent_table(plan);
 }

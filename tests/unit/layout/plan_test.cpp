@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -191,6 +192,35 @@ TEST_CASE("the table says so where tied tensors are gathered again") {
   Plan const plan =
       make_plan(partition_of(model, 2), {.sharding = pos_gp, .bytes = mixed_adam}, names);
   CHECK(contains(to_string(plan), "2Ψ(N-1)/N, and tied tensors again\n"));
+}
+
+TEST_CASE(
+    "a bucket has the bytes that were asked for, whatever the model, or the plan says why not") {
+  constexpr std::uint64_t asked = 25 * zero::MiB;
+  for (int const ranks : {1, 64, 1024, 100000}) {
+    auto const smallest = static_cast<std::uint64_t>(ranks) * zero::block * 2;
+    for (std::uint64_t psi = 1'000'000; psi <= 10'000'000'000'000; psi *= 10) {
+      CAPTURE(ranks);
+      CAPTURE(psi);
+      std::vector<Tensor> layers;
+      for (int unit = 0; unit < 50; ++unit) {
+        layers.push_back({.name = std::to_string(unit), .shape = {psi / 50}, .unit = unit});
+      }
+      Partition const partition(
+          layers, {.world_size = ranks, .bucket_elements = asked / 2, .merge = zero::Merge::never});
+      Plan const plan = make_plan(partition, {pos_gp, mixed_adam, false, false, false, 1}, names);
+      // A layer alone may be smaller.
+      std::uint64_t const most = (std::max)(asked, smallest);
+      CHECK(plan.bucket_bytes <= most);
+      if (psi / 50 * 2 > 2 * most) CHECK(plan.bucket_bytes > most - smallest);
+      std::uint64_t const layer = zero::round_up(psi / 50 * 2, smallest);
+      CHECK(plan.bucket_bytes ==
+            (std::min)(layer, asked < smallest ? smallest : asked / smallest * smallest));
+      bool const said = contains(to_string(plan), "instead of 25.0 MiB: the smallest has 512");
+      CHECK(said == (plan.bucket_bytes > asked));
+      CHECK(said == (ranks == 100000));
+    }
+  }
 }
 
 TEST_CASE("the plan of an empty model can be printed") {
