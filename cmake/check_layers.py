@@ -19,11 +19,13 @@ LAYER_OF_DIRECTORY = {
     "space": 3,
     "device": 3,
     "kernel": 3,
+    "memory": 3,
     "optimizer": 4,
     "checkpoint": 5,
 }
 LAYER_OF_FILE = {
-    "sharded_optimizer.hpp": 4, "compiled.hpp": 5, "checkpoint.hpp": 5, "zero.hpp": 6,
+    "sharded_optimizer.hpp": 4, "compiled.hpp": 5, "checkpoint.hpp": 5, "memory.hpp": 5,
+    "zero.hpp": 6,
 }
 
 # Models do not know each other: a rule that includes a communicator could not be exchanged alone.

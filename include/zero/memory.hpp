@@ -1,0 +1,10 @@
+/// @file
+/// Memory without fragmentation: one reservation with an end for what lives long, and one for what
+/// does not. Needs the standard library only; zero.hpp does not include it.
+#pragma once
+
+#include "zero/memory/block.hpp"
+#include "zero/memory/contiguous.hpp"
+#include "zero/memory/lifetime.hpp"
+#include "zero/memory/source.hpp"
+#include "zero/memory/statistics.hpp"

@@ -1,0 +1,32 @@
+/// @file
+/// Tells the address sanitizer, where a program has it, which bytes nobody may touch.
+#pragma once
+
+#include "zero/base/config.hpp"
+
+#include <cstddef>
+
+// Weak: null in a program without the sanitizer. A macro would ask how one translation unit was
+// compiled, but memory is handed from one to another.
+// NOLINTBEGIN(bugprone-reserved-identifier): the sanitizer's names.
+extern "C" {
+__attribute__((weak)) void __asan_poison_memory_region(void const volatile* memory,
+                                                       std::size_t bytes);
+__attribute__((weak)) void __asan_unpoison_memory_region(void const volatile* memory,
+                                                         std::size_t bytes);
+}
+
+namespace zero::inline ZERO_NAMESPACE::detail {
+
+/// From now on an access is an error that the sanitizer reports.
+inline void poison(void const* memory, std::size_t bytes) noexcept {
+  if (__asan_poison_memory_region != nullptr) __asan_poison_memory_region(memory, bytes);
+}
+
+/// The bytes may be touched again.
+inline void unpoison(void const* memory, std::size_t bytes) noexcept {
+  if (__asan_unpoison_memory_region != nullptr) __asan_unpoison_memory_region(memory, bytes);
+}
+
+}  // namespace zero::inline ZERO_NAMESPACE::detail
+// NOLINTEND(bugprone-reserved-identifier)

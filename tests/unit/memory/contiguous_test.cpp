@@ -1,0 +1,400 @@
+/// What a trainer and the library see of a reservation with two ends.
+#include <zero/memory.hpp>
+
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace contiguous_test {
+namespace {
+
+using zero::ContiguousMemory;
+using zero::ErrorKind;
+using zero::KiB;
+using zero::MemoryBlock;
+using zero::Role;
+
+/// The sentence of the error that `body` ends with, or an empty one.
+template <class Body>
+std::string refusal(ErrorKind kind, Body const& body) {
+  try {
+    body();
+  } catch (zero::Error const& error) {
+    CHECK(error.kind() == kind);
+    return error.message();
+  }
+  return {};
+}
+template <class Body>
+std::string misuse(Body const& body) {
+  return refusal(ErrorKind::invalid_argument, body);
+}
+
+bool has(std::string const& text, char const* part) {
+  INFO(text << "\nhas no: " << part);
+  CHECK(text.find(part) != std::string::npos);
+  return true;
+}
+
+std::byte* bytes_of(MemoryBlock const& block) { return static_cast<std::byte*>(block.data()); }
+
+/// Counts what is taken from it and given back.
+struct Ledger {
+  int taken = 0;
+  int returned = 0;
+  bool full = false;
+};
+struct Counting {
+  Ledger* ledger;
+  void* allocate(std::size_t bytes, std::size_t alignment) {
+    if (ledger->full) throw std::bad_alloc();
+    ++ledger->taken;
+    return zero::HostAllocator{}.allocate(bytes, alignment);
+  }
+  void deallocate(void* memory, std::size_t bytes, std::size_t alignment) {
+    ++ledger->returned;
+    zero::HostAllocator{}.deallocate(memory, bytes, alignment);
+  }
+};
+
+/// Memory that no code here may follow a pointer to: 1 TiB of addresses.
+struct Elsewhere {
+  void* allocate(std::size_t, std::size_t) {
+    return reinterpret_cast<void*>(std::uintptr_t{1} << 46);
+  }
+  void deallocate(void*, std::size_t, std::size_t) {}
+};
+
+/// What a child process prints to its standard error before it ends, and how it ends.
+template <class Body>
+std::string last_words(Body const& body, int& status) {
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  pid_t const child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    ::dup2(ends[1], STDERR_FILENO);
+    // doctest's own handlers would call it a failed test.
+    std::signal(SIGABRT, SIG_DFL);
+    body();
+    ::_exit(0);
+  }
+  ::close(ends[1]);
+  std::string text;
+  char letters[256];
+  for (ssize_t n = 0; (n = ::read(ends[0], letters, sizeof(letters))) > 0;) {
+    text.append(letters, static_cast<std::size_t>(n));
+  }
+  ::close(ends[0]);
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("contiguous memory: what lives long lies at the bottom, what does not at the top") {
+  ContiguousMemory memory{64 * KiB};
+  auto const checkpoint = memory.long_lived(1000);
+  auto const activation = memory.short_lived(2000);
+  auto const gradient = memory.long_lived(3000);
+  auto const scratch = memory.short_lived(4000);
+  CHECK(bytes_of(checkpoint) + 1024 == bytes_of(gradient));
+  CHECK(bytes_of(scratch) + 4096 == bytes_of(activation));
+  CHECK(bytes_of(activation) + 2048 == bytes_of(checkpoint) + 64 * KiB);
+  auto const now = memory.statistics();
+  CHECK(now.live_bytes == 10000);
+  CHECK(now.long_lived.live_bytes == 4000);
+  CHECK(now.long_lived.extent_bytes == 1024 + 3072);
+  CHECK(now.short_lived.extent_bytes == 2048 + 4096);
+  CHECK(now.short_lived.blocks == 2);
+  CHECK(now.free_bytes == 64 * KiB - 10240);
+  CHECK(now.largest_free_block == now.free_bytes);
+  CHECK(now.fragmentation() == 0.);
+}
+
+TEST_CASE("contiguous memory: roles decide the end") {
+  ContiguousMemory memory{64 * KiB};
+  std::vector<std::pair<void*, Role>> blocks;
+  for (int r = 0; r < zero::role_count; ++r) {
+    auto const role = static_cast<Role>(r);
+    void* const block = memory.allocate(1024, 1024, role);
+    auto const now = memory.statistics();
+    bool const passing =
+        role == Role::gradient_pool || role == Role::gather_pool || role == Role::staging;
+    CHECK(now.short_lived.live_bytes == (passing ? 1024 : 0));
+    CHECK(now.long_lived.live_bytes == (passing ? 0 : 1024));
+    memory.deallocate(block, 1024, 1024);
+  }
+  void* const unsaid = memory.allocate(1, 1);
+  CHECK(memory.statistics().long_lived.live_bytes == 1);
+  memory.deallocate(unsaid, 1, 1);
+}
+
+TEST_CASE("contiguous memory: the border between the ends is where they need it") {
+  ContiguousMemory memory{64 * KiB};
+  for (int i = 0; i < 3; ++i) {
+    CHECK(memory.long_lived(64 * KiB).bytes() == 64 * KiB);
+    CHECK(memory.short_lived(64 * KiB).bytes() == 64 * KiB);
+  }
+  auto const low = memory.long_lived(40 * KiB);
+  auto const high = memory.short_lived(24 * KiB);
+  CHECK(memory.statistics().free_bytes == 0);
+  CHECK(memory.statistics().fragmentation() == 0.);
+  CHECK(bytes_of(low) + 40 * KiB == bytes_of(high));
+}
+
+TEST_CASE("contiguous memory: the smallest free block that fits is taken, and neighbours unite") {
+  ContiguousMemory memory{64 * KiB};
+  std::vector<MemoryBlock> blocks;
+  for (std::size_t const kib : {4u, 1u, 3u, 1u, 2u, 1u, 5u, 1u}) {
+    blocks.push_back(memory.long_lived(kib * KiB));
+  }
+  auto* const first = bytes_of(blocks[0]);
+  auto* const second = bytes_of(blocks[2]);
+  auto* const third = bytes_of(blocks[4]);
+  for (std::size_t const i : {0u, 2u, 4u, 6u}) blocks[i] = {};
+  CHECK(memory.statistics().long_lived.largest_free_block == 46 * KiB);
+  CHECK(memory.statistics().free_bytes == 60 * KiB);
+  CHECK(memory.statistics().fragmentation() == doctest::Approx(14. / 60.));
+  {
+    auto const two = memory.long_lived(2 * KiB);
+    auto const also_two = memory.long_lived(2 * KiB);
+    auto const four = memory.long_lived(4 * KiB);
+    CHECK(two.data() == third);
+    CHECK(also_two.data() == second);
+    CHECK(four.data() == first);
+    CHECK(memory.short_lived(1 * KiB).data() > blocks[7].data());
+  }
+  blocks[1] = {};  // between 4 and 3 KiB that are free
+  auto const eight = memory.long_lived(8 * KiB);
+  CHECK(eight.data() == first);
+}
+
+TEST_CASE("contiguous memory: alignment is kept, and what it leaves is used") {
+  for (std::size_t const alignment : {1u, 64u, 512u, 4096u, 16384u}) {
+    ContiguousMemory memory{128 * KiB};
+    for (auto const lifetime : {zero::Lifetime::long_lived, zero::Lifetime::short_lived}) {
+      auto const odd = memory.take(lifetime, 300);
+      auto const aligned = memory.take(lifetime, 1000, alignment);
+      CHECK(reinterpret_cast<std::uintptr_t>(aligned.data()) % alignment == 0);
+      auto const before = memory.statistics();
+      auto const filler = memory.take(lifetime, 256);
+      auto const after = memory.statistics();
+      // The filler lies beside the aligned block, or in what that has left free.
+      std::uint64_t const grown = after.long_lived.extent_bytes + after.short_lived.extent_bytes -
+                                  before.long_lived.extent_bytes - before.short_lived.extent_bytes;
+      CHECK(grown == (alignment > 512 ? 0 : 256));
+    }
+  }
+  ContiguousMemory memory{4 * KiB};
+  CHECK(has(misuse([&] { static_cast<void>(memory.long_lived(1, 3)); }), "power of two, not 3"));
+  CHECK(has(misuse([&] { static_cast<void>(memory.long_lived(1, 0)); }), "power of two, not 0"));
+  CHECK(has(refusal(ErrorKind::resource,
+                    [&] { static_cast<void>(memory.long_lived(1, std::size_t{1} << 63)); }),
+            "no room for 1 long-lived bytes"));
+}
+
+TEST_CASE("contiguous memory: where there is no room, the error says what there is") {
+  ContiguousMemory memory{64 * KiB};
+  auto const low = memory.long_lived(30 * KiB);
+  auto const high = memory.short_lived(1 * KiB);
+  auto hole = memory.short_lived(20 * KiB);
+  auto const last = memory.short_lived(5 * KiB);
+  hole = {};
+  std::string const said = refusal(ErrorKind::resource, [&] {
+    static_cast<void>(memory.allocate(21 * KiB, 4096, Role::gather_pool));
+  });
+  CHECK(
+      said ==
+      "no room for 21504 short-lived bytes for gather_pool at a multiple of 4096: the largest free "
+      "block for them has 20480 bytes, of 28672 that are free; 30720 long-lived and 6144 "
+      "short-lived bytes are in use, of 65536 reserved");
+  CHECK(
+      has(refusal(ErrorKind::resource, [&] { static_cast<void>(memory.long_lived(9 * KiB)); }),
+          "no room for 9216 long-lived bytes at a multiple of 256: the largest free block for them "
+          "has 8192 bytes"));
+  CHECK(has(
+      refusal(ErrorKind::resource, [&] { static_cast<void>(memory.short_lived(~std::size_t{0})); }),
+      "18446744073709551615"));
+  CHECK(memory.short_lived(20 * KiB).bytes() == 20 * KiB);
+  CHECK(memory.long_lived(8 * KiB).bytes() == 8 * KiB);
+}
+
+TEST_CASE("contiguous memory: the reservation is taken once, and goes back with its last user") {
+  Ledger ledger;
+  {
+    MemoryBlock block;
+    {
+      ContiguousMemory memory{5000, Counting{&ledger}};
+      CHECK(memory.statistics().reserved_bytes == 8192);
+      ContiguousMemory const copy = memory;
+      block = memory.long_lived(100);
+      CHECK(copy.statistics().live_bytes == 100);
+      auto moved = std::move(block);
+      block = std::move(moved);
+      CHECK(copy.statistics() == memory.statistics());
+    }
+    CHECK(ledger.returned == 0);
+    CHECK(block.as<float>().size() == 25);
+    std::ranges::fill(block.as<float>(), 1.f);
+  }
+  CHECK(ledger.taken == 1);
+  CHECK(ledger.returned == 1);
+  ledger.full = true;
+  CHECK(refusal(ErrorKind::resource, [&] {
+          ContiguousMemory const none(5000, Counting{&ledger});
+        }) == "cannot reserve 8192 bytes of memory");
+  CHECK(misuse([] { ContiguousMemory const none(0); }) == "a reservation of 0 bytes");
+}
+
+TEST_CASE("contiguous memory: 0 bytes are no block") {
+  ContiguousMemory memory{4 * KiB};
+  CHECK(memory.allocate(0, 64) == nullptr);
+  memory.deallocate(nullptr, 0, 64);
+  auto const nothing = memory.short_lived(0);
+  CHECK(nothing.data() == nullptr);
+  CHECK(nothing.as<float>().empty());
+  CHECK(memory.statistics().short_lived.blocks == 0);
+}
+
+TEST_CASE("contiguous memory: nothing is kept in what is reserved") {
+  ContiguousMemory memory{std::size_t{1} << 40, Elsewhere{}};
+  std::vector<MemoryBlock> blocks;
+  for (std::size_t i = 0; i < 100; ++i) {
+    blocks.push_back(memory.take(static_cast<zero::Lifetime>(i % 2), i * zero::GiB / 10));
+    if (i % 3 == 0) blocks[i / 2] = {};
+  }
+  memory.check();
+  CHECK(memory.statistics().live_bytes > 200 * zero::GiB);
+}
+
+TEST_CASE("contiguous memory: what is given back wrongly is refused, and changes nothing") {
+  ContiguousMemory memory{64 * KiB};
+  void* const twice = memory.allocate(1000, 64);
+  void* const kept = memory.allocate(1000, 64);
+  memory.deallocate(twice, 1000, 64);
+  auto const before = memory.statistics();
+  auto const refused = [&](void* block, std::size_t bytes) {
+    std::string const said = misuse([&] { memory.deallocate(block, bytes, 64); });
+    CHECK(memory.statistics() == before);
+    return said;
+  };
+  CHECK(refused(twice, 1000) ==
+        "a block of 1000 bytes was given back that is not in use: has it been given back before?");
+  CHECK(refused(static_cast<std::byte*>(kept) + 8, 992) ==
+        "a block of 992 bytes was given back that is no block, but lies within one of 1000 bytes");
+  CHECK(refused(kept, 999) ==
+        "a block of 999 bytes was given back that was asked for as 1000 bytes");
+  CHECK(refused(static_cast<std::byte*>(twice) + 30 * KiB, 8) ==
+        "a block of 8 bytes was given back that is not in use: has it been given back before?");
+  int foreign = 0;
+  for (void* const other : {static_cast<void*>(&foreign),
+                            static_cast<void*>(static_cast<std::byte*>(twice) + 64 * KiB),
+                            static_cast<void*>(static_cast<std::byte*>(twice) - 1),
+                            static_cast<void*>(nullptr)}) {
+    CHECK(refused(other, 4) == "a block of 4 bytes was given back that is not of this reservation");
+  }
+  memory.deallocate(kept, 1000, 64);
+}
+
+TEST_CASE("contiguous memory: guards find who writes outside of a block") {
+  for (std::size_t const bytes : {1u, 255u, 256u, 1000u}) {
+    for (std::ptrdiff_t const at : {-256, -1, 0, 255}) {
+      ContiguousMemory memory{64 * KiB, zero::Guarded{}};
+      auto const before = memory.long_lived(3000);
+      void* const block = memory.allocate(bytes, 4096, Role::staging);
+      auto const after = memory.short_lived(3000);
+      CHECK(reinterpret_cast<std::uintptr_t>(block) % 4096 == 0);
+      for (auto const* one : {&before, &after}) std::memset(one->data(), 0, one->bytes());
+      std::memset(block, 0xff, bytes);
+      memory.check();
+      std::ptrdiff_t const outside = at < 0 ? at : at + static_cast<std::ptrdiff_t>(bytes);
+      static_cast<std::byte*>(block)[outside] = std::byte{1};
+      std::string const expected = "memory was written to outside of a short-lived block of " +
+                                   std::to_string(bytes) +
+                                   " bytes: 1 bytes of its guards are changed, the first of them " +
+                                   (at < 0 ? std::to_string(-at) + " bytes before its first"
+                                           : std::to_string(at + 1) + " bytes behind its last");
+      CHECK(misuse([&] { memory.check(); }) == expected);
+      CHECK(misuse([&] { memory.deallocate(block, bytes, 4096); }) == expected);
+      // It is given back nevertheless: once is enough to be told.
+      memory.check();
+      CHECK(memory.statistics().short_lived.blocks == 1);
+    }
+  }
+  ContiguousMemory memory{64 * KiB, zero::HostAllocator{}, zero::Guarded{zero::HostBytes{}}};
+  auto const block = memory.long_lived(1);
+  CHECK(memory.statistics().long_lived.extent_bytes == 768);
+}
+
+TEST_CASE("contiguous memory: misuse in a destructor ends the program with the sentence") {
+  int status = 0;
+  std::string const said = last_words(
+      [] {
+        ContiguousMemory memory{64 * KiB, zero::Guarded{}};
+        auto const block = memory.short_lived(10);
+        std::memset(block.data(), 0, 11);
+      },
+      status);
+  CHECK(WIFSIGNALED(status));
+  CHECK(WTERMSIG(status) == SIGABRT);
+  CHECK(has(said, "outside of a short-lived block of 10 bytes: 1 bytes of its guards are changed"));
+}
+
+TEST_CASE("contiguous memory: the address sanitizer is told what is not in use") {
+  int status = 0;
+  std::string const said = last_words(
+      [] {
+        ContiguousMemory memory{64 * KiB};
+        void* const block = memory.allocate(100, 64);
+        memory.deallocate(block, 100, 64);
+        static_cast<char volatile*>(block)[99] = 1;
+      },
+      status);
+#if defined(__SANITIZE_ADDRESS__)
+  CHECK(status != 0);
+  CHECK(has(said, "use-after-poison"));
+#else
+  CHECK(status == 0);
+#endif
+}
+
+TEST_CASE("contiguous memory: statistics are text and JSON") {
+  ContiguousMemory memory{1 * zero::MiB};
+  auto const low = memory.long_lived(300 * KiB);
+  auto hole = memory.short_lived(100 * KiB);
+  auto const high = memory.short_lived(1000);
+  hole = {};
+  CHECK(to_string(memory.statistics()) ==
+        "memory: 301.0 KiB live (peak 401.0 KiB) of 1.0 MiB, 723.0 KiB free, largest block 623.0 "
+        "KiB, fragmentation 13.8%, needed 404.0 KiB\n"
+        "  long-lived 300.0 KiB in 1 blocks (peak 300.0 KiB, extent 300.0 KiB), short-lived 1000 B "
+        "in 1 blocks (peak 101.0 KiB, extent 101.0 KiB)\n");
+  CHECK(to_json(memory.statistics()) ==
+        "{\"reserved_bytes\": 1048576, \"live_bytes\": 308200, \"peak_bytes\": 410600, "
+        "\"free_bytes\": 740352, \"largest_free_block\": 637952, \"needed_bytes\": 413696, "
+        "\"fragmentation\": 0.138313, "
+        "\"long_lived\": {\"blocks\": 1, \"live_bytes\": 307200, \"peak_bytes\": 307200, "
+        "\"extent_bytes\": 307200, \"largest_free_block\": 637952}, "
+        "\"short_lived\": {\"blocks\": 1, \"live_bytes\": 1000, \"peak_bytes\": 103400, "
+        "\"extent_bytes\": 103424, \"largest_free_block\": 637952}}");
+  zero::MemoryStatistics statistics{};
+  CHECK(statistics.fragmentation() == 0.);
+  statistics.free_bytes = 10;
+  CHECK(statistics.fragmentation() == 1.);
+  CHECK(has(to_json(statistics), "\"fragmentation\": 1.000000,"));
+  statistics.largest_free_block = 10;
+  CHECK(has(to_string(statistics), "fragmentation 0.0%"));
+}
+
+}  // namespace contiguous_test
