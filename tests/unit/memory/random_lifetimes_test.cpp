@@ -1,0 +1,310 @@
+/// Random lifetimes against a model that looks at every block in every operation.
+#include <zero/memory.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace random_lifetimes_test {
+namespace {
+
+using zero::ContiguousMemory;
+using zero::Lifetime;
+
+/// As many as the environment says in ZERO_MEMORY_OPERATIONS, for a proof in full; otherwise what a
+/// test has time for.
+std::size_t operations(std::size_t usual) {
+  char const* const all = std::getenv("ZERO_MEMORY_OPERATIONS");
+  return all == nullptr ? usual : std::strtoull(all, nullptr, 10);
+}
+
+std::uint64_t address_of(void const* memory) { return reinterpret_cast<std::uintptr_t>(memory); }
+
+struct Block {
+  std::uint64_t first;  ///< of all that it occupies, guards included
+  std::uint64_t last;   ///< behind it
+  void* memory;
+  std::size_t bytes;
+  std::size_t alignment;
+  Lifetime lifetime;
+  unsigned char content;
+};
+
+/// What the manager promises, by looking at all blocks: nothing is remembered but the peaks.
+class Model {
+ public:
+  Model(std::uint64_t begin, std::uint64_t end, std::uint64_t margin)
+      : begin_(begin), end_(end), margin_(margin) {}
+
+  std::vector<Block> blocks;  ///< in the order of their addresses
+
+  /// Where a block is to begin.
+  [[nodiscard]] std::optional<std::uint64_t> place(Lifetime lifetime,
+                                                   std::size_t bytes,
+                                                   std::size_t alignment) const {
+    std::optional<std::uint64_t> best;
+    std::uint64_t best_size = ~std::uint64_t{0};
+    for (auto const& [from, to] : holes(lifetime)) {
+      auto const at = place_in(from, to, lifetime, bytes, alignment);
+      if (!at || to - from >= best_size) continue;
+      best = at;
+      best_size = to - from;
+    }
+    auto const [low, high] = border();
+    return best ? best : place_in(low, high, lifetime, bytes, alignment);
+  }
+
+  void add(Block const& block) {
+    auto const behind =
+        std::ranges::find_if(blocks, [&](Block const& other) { return other.first > block.first; });
+    blocks.insert(behind, block);
+    zero::MemoryStatistics const now = statistics();
+    peak_ = std::max(peak_, now.live_bytes);
+    long_peak_ = std::max(long_peak_, now.long_lived.live_bytes);
+    short_peak_ = std::max(short_peak_, now.short_lived.live_bytes);
+    needed_ = std::max(needed_, now.long_lived.extent_bytes + now.short_lived.extent_bytes);
+  }
+
+  [[nodiscard]] zero::MemoryStatistics statistics() const {
+    zero::MemoryStatistics now;
+    auto const [low, high] = border();
+    now.reserved_bytes = end_ - begin_;
+    now.free_bytes = end_ - begin_;
+    for (Block const& block : blocks) {
+      auto& own = block.lifetime == Lifetime::long_lived ? now.long_lived : now.short_lived;
+      ++own.blocks;
+      own.live_bytes += block.bytes;
+      now.live_bytes += block.bytes;
+      now.free_bytes -= block.last - block.first;
+    }
+    now.long_lived.extent_bytes = low - begin_;
+    now.short_lived.extent_bytes = end_ - high;
+    for (Lifetime const lifetime : {Lifetime::long_lived, Lifetime::short_lived}) {
+      auto& own = lifetime == Lifetime::long_lived ? now.long_lived : now.short_lived;
+      own.largest_free_block = high - low;
+      for (auto const& [from, to] : holes(lifetime)) {
+        own.largest_free_block = std::max(own.largest_free_block, to - from);
+      }
+      now.largest_free_block = std::max(now.largest_free_block, own.largest_free_block);
+    }
+    now.peak_bytes = peak_;
+    now.long_lived.peak_bytes = long_peak_;
+    now.short_lived.peak_bytes = short_peak_;
+    now.needed_bytes = (needed_ + 4095) / 4096 * 4096;
+    return now;
+  }
+
+ private:
+  using Range = std::pair<std::uint64_t, std::uint64_t>;
+
+  /// Where the long-lived region ends, and the short-lived one begins.
+  [[nodiscard]] Range border() const {
+    Range border{begin_, end_};
+    for (Block const& block : blocks) {
+      if (block.lifetime == Lifetime::long_lived) {
+        border.first = std::max(border.first, block.last);
+      } else {
+        border.second = std::min(border.second, block.first);
+      }
+    }
+    return border;
+  }
+
+  /// What is free within a region.
+  [[nodiscard]] std::vector<Range> holes(Lifetime lifetime) const {
+    auto const [low, high] = border();
+    bool const is_long = lifetime == Lifetime::long_lived;
+    std::uint64_t at = is_long ? begin_ : high;
+    std::uint64_t const end = is_long ? low : end_;
+    std::vector<Range> holes;
+    for (Block const& block : blocks) {
+      if (block.lifetime != lifetime) continue;
+      if (block.first > at) holes.emplace_back(at, block.first);
+      at = block.last;
+    }
+    if (end > at) holes.emplace_back(at, end);
+    return holes;
+  }
+
+  [[nodiscard]] std::optional<std::uint64_t> place_in(std::uint64_t from,
+                                                      std::uint64_t to,
+                                                      Lifetime lifetime,
+                                                      std::size_t bytes,
+                                                      std::size_t alignment) const {
+    std::uint64_t const whole = (bytes + 255) / 256 * 256;
+    bool const is_long = lifetime == Lifetime::long_lived;
+    // From the wall on, one place after the other.
+    for (std::uint64_t moved = 0; from + moved + margin_ + whole + margin_ <= to; moved += 256) {
+      std::uint64_t const at = is_long ? from + moved + margin_ : to - moved - margin_ - whole;
+      if (at % alignment == 0) return at;
+    }
+    return std::nullopt;
+  }
+
+  std::uint64_t begin_;
+  std::uint64_t end_;
+  std::uint64_t margin_;
+  std::uint64_t peak_ = 0;
+  std::uint64_t long_peak_ = 0;
+  std::uint64_t short_peak_ = 0;
+  std::uint64_t needed_ = 0;
+};
+
+struct Count {
+  std::size_t taken = 0;
+  std::size_t full = 0;
+  std::size_t misuse = 0;
+};
+
+/// `count` operations on ordinary memory, each held against the model.
+void run(std::uint64_t seed, std::size_t count, bool guarded) {
+  constexpr std::size_t reserved = 1 << 20;
+  std::uint64_t const margin = guarded ? 256 : 0;
+  ContiguousMemory memory =
+      guarded ? ContiguousMemory{reserved, zero::Guarded{}} : ContiguousMemory{reserved};
+  void* const first = memory.allocate(1, 1);
+  memory.deallocate(first, 1, 1);
+  std::uint64_t const begin = address_of(first) - margin;
+  Model model(begin, begin + reserved, margin);
+  std::mt19937_64 random(seed);
+  Count counted;
+  std::size_t wrong = 0;
+  auto const expect = [&wrong](bool holds) { wrong += holds ? 0 : 1; };
+
+  // For the peaks.
+  model.add({begin, begin + 256 + 2 * margin, first, 1, 1, Lifetime::long_lived, 0});
+  model.blocks.clear();
+  // Fills and empties in turn, so that all is met: nothing free, nothing in use, and pieces.
+  std::size_t taking = 12;
+  for (std::size_t i = 0; i < count && wrong == 0; ++i) {
+    if (random() % 500 == 0) taking = random() % 17;
+    auto const action = random() % 20;
+    if (action < 16 ? action < taking : model.blocks.empty()) {
+      std::size_t const largest = random() % 32 == 0 ? 200'000 : 9000;
+      std::size_t const bytes = 1 + random() % largest;
+      std::size_t const alignment = std::size_t{1} << random() % 14;
+      auto const lifetime = static_cast<Lifetime>(random() % 2);
+      auto const place = model.place(lifetime, bytes, alignment);
+      void* block = nullptr;
+      try {
+        block = lifetime == Lifetime::long_lived
+                    ? memory.allocate(bytes, alignment)
+                    : memory.allocate(bytes, alignment, zero::Role::staging);
+        ++counted.taken;
+      } catch (zero::Error const& error) {
+        expect(error.kind() == zero::ErrorKind::resource);
+        ++counted.full;
+      }
+      expect(place.value_or(0) == address_of(block));
+      if (block != nullptr) {
+        expect(address_of(block) % alignment == 0);
+        auto const content = static_cast<unsigned char>(random());
+        std::memset(block, content, bytes);
+        std::uint64_t const at = address_of(block) - margin;
+        std::uint64_t const size = (bytes + 255) / 256 * 256 + 2 * margin;
+        model.add({at, at + size, block, bytes, alignment, lifetime, content});
+      }
+    } else if (action < 16 || model.blocks.empty()) {
+      if (model.blocks.empty()) continue;
+      auto const chosen =
+          model.blocks.begin() + static_cast<std::ptrdiff_t>(random() % model.blocks.size());
+      auto const* const content = static_cast<unsigned char const*>(chosen->memory);
+      expect(content[0] == chosen->content &&
+             std::memcmp(content, content + 1, chosen->bytes - 1) == 0);
+      memory.deallocate(chosen->memory, chosen->bytes, chosen->alignment);
+      model.blocks.erase(chosen);
+    } else if (action == 16) {
+      // Any address but that of a block, or any other size.
+      Block const& near = model.blocks[random() % model.blocks.size()];
+      bool const other_size = random() % 2 == 0;
+      auto* const at = static_cast<std::byte*>(near.memory) +
+                       (other_size ? 0 : static_cast<std::ptrdiff_t>(random() % 5000) - 2500);
+      bool const is_block = std::ranges::any_of(
+          model.blocks, [&](Block const& block) { return block.memory == at && !other_size; });
+      if (is_block) continue;
+      ++counted.misuse;
+      try {
+        memory.deallocate(at, other_size ? near.bytes + 1 : 8, 1);
+        expect(false);
+      } catch (zero::Error const& error) {
+        expect(error.kind() == zero::ErrorKind::invalid_argument);
+      }
+    } else if (action == 17 && i % 64 == 0) {
+      memory.check();
+    }
+    expect(memory.statistics() == model.statistics());
+  }
+  INFO("seed " << seed << ", after " << counted.taken << " blocks");
+  CHECK(wrong == 0);
+  CHECK(counted.full > 0);
+  CHECK(counted.misuse > 0);
+  memory.check();
+  for (Block const& block : model.blocks) {
+    memory.deallocate(block.memory, block.bytes, block.alignment);
+  }
+  CHECK(memory.statistics().free_bytes == reserved);
+  std::string const kind = guarded ? "guarded " : "";
+  MESSAGE(count << " " << kind << "operations: " << counted.taken << " blocks, " << counted.full
+                << " times no room, " << counted.misuse << " misuses refused");
+}
+
+}  // namespace
+
+TEST_CASE("random lifetimes: every block is where the model says, and so are the statistics") {
+  std::size_t const count = operations(40'000);
+  run(1, count - count / 4, false);
+  run(2, count / 4, true);
+}
+
+namespace {
+
+/// Addresses that nobody follows.
+struct Elsewhere {
+  void* allocate(std::size_t, std::size_t) {
+    return reinterpret_cast<void*>(std::uintptr_t{1} << 46);
+  }
+  void deallocate(void*, std::size_t, std::size_t) {}
+};
+
+/// Plays the same calls in a reservation; how many of them before one finds no room?
+std::size_t successes(std::uint64_t seed, ContiguousMemory memory, std::size_t calls) {
+  std::mt19937_64 random(seed);
+  std::vector<zero::MemoryBlock> blocks(40);
+  for (std::size_t i = 0; i < calls; ++i) {
+    auto const lifetime = static_cast<Lifetime>(random() % 2);
+    std::size_t const bytes = random() % 10'000;
+    std::size_t const alignment = std::size_t{1} << random() % 13;
+    auto& block = blocks[random() % blocks.size()];
+    block = {};
+    try {
+      block = memory.take(lifetime, bytes, alignment);
+    } catch (zero::Error const&) {
+      return i;
+    }
+  }
+  return calls;
+}
+
+}  // namespace
+
+TEST_CASE("random lifetimes: what was needed is enough, and a page less is not") {
+  constexpr std::size_t calls = 500;
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    ContiguousMemory const large{zero::GiB, Elsewhere{}};
+    REQUIRE(successes(seed, large, calls) == calls);
+    std::size_t const needed = large.statistics().needed_bytes;
+    CHECK(successes(seed, ContiguousMemory{needed, Elsewhere{}}, calls) == calls);
+    CHECK(successes(seed, ContiguousMemory{needed - 4096, Elsewhere{}}, calls) < calls);
+  }
+}
+
+}  // namespace random_lifetimes_test
