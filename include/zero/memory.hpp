@@ -6,5 +6,6 @@
 #include "zero/memory/block.hpp"
 #include "zero/memory/contiguous.hpp"
 #include "zero/memory/lifetime.hpp"
+#include "zero/memory/sizing.hpp"
 #include "zero/memory/source.hpp"
 #include "zero/memory/statistics.hpp"
