@@ -17,8 +17,7 @@
 #include <vector>
 
 constexpr int layers = 6;
-constexpr std::size_t width = 10000;
-constexpr std::size_t vector_bytes = width * sizeof(float);
+constexpr std::size_t width = 10000, vector_bytes = width * sizeof(float);
 
 /// t = tanh(w x), which is needed for this layer only.
 zero::MemoryBlock inner(zero::ContiguousMemory& memory, auto w, zero::MemoryBlock const& input) {

@@ -39,7 +39,9 @@ namespace zero::inline ZERO_NAMESPACE {
 /// A small value: copies stand for the same reservation, which goes back to its allocator with the
 /// last of them, of the blocks, and of the optimizers that have one.
 ///
-/// The memory may be of a device: nothing is kept in it, and only guards ever touch it.
+/// The memory may be of a device: nothing is kept in it, and only guards ever touch it. A block
+/// that is given back may be handed out again at once: the work on it has to be done, or be in the
+/// stream in which the next owner works.
 ///
 /// @par Threads  One rank has one reservation: a reservation, all its copies and blocks are used by
 ///   one thread at a time. Another rank's is another reservation.
