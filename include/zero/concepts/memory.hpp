@@ -47,11 +47,14 @@ struct HostAllocator {
 
 static_assert(Allocator<HostAllocator>);
 
+// Neither says what its allocator is by default: an allocator may have to be made of something, and
+// compilers ask the default even where a value is given.
+
 /// The library owns parameters and gradients; the trainer points its tensors into them.
 template <Allocator A = HostAllocator>
 struct Owned {
   static constexpr bool borrowed = false;  ///< the library allocates parameters and gradients
-  [[no_unique_address]] A allocator{};     ///< where all memory is from
+  [[no_unique_address]] A allocator;       ///< where all memory is from
 };
 
 /// Deduces the allocator; compilers before Clang 17 do so for an aggregate only when told.
@@ -62,7 +65,7 @@ Owned(A) -> Owned<A>;
 template <Allocator A = HostAllocator>
 struct Borrowed {
   static constexpr bool borrowed = true;  ///< parameters and gradients are lent with bind()
-  [[no_unique_address]] A allocator{};    ///< where the rest of the memory is from
+  [[no_unique_address]] A allocator;      ///< where the rest of the memory is from
 };
 
 /// As for `Owned`.

@@ -25,6 +25,12 @@ struct WithoutAlignment {
   void deallocate(void*, std::size_t) {}
 };
 
+struct OfSomething {
+  explicit OfSomething(int) {}
+  void* allocate(std::size_t, std::size_t) { return nullptr; }
+  void deallocate(void*, std::size_t, std::size_t) {}
+};
+
 struct Undecided {
   zero::HostAllocator allocator{};
 };
@@ -48,6 +54,11 @@ TEST_CASE("memory says who owns it and where the library's own is from") {
   static_assert(Memory<archetype::Memory> && Memory<archetype::Lent>);
   static_assert(Memory<zero::Owned<>> && Memory<zero::Borrowed<>>);
   static_assert(Memory<zero::Owned<archetype::Allocator>>);
+  static_assert(Memory<zero::Owned<OfSomething>> && Memory<zero::Borrowed<OfSomething>>);
+  static_assert(!std::is_default_constructible_v<zero::Owned<OfSomething>>);
+  static_assert(!std::is_default_constructible_v<zero::Borrowed<OfSomething>>);
+  static_assert(std::is_default_constructible_v<zero::Owned<archetype::Allocator>> ==
+                std::is_default_constructible_v<archetype::Allocator>);
   static_assert(!Memory<Undecided>);
   static_assert(!Memory<WithoutAllocator>);
   static_assert(!zero::Owned<>::borrowed && zero::Borrowed<>::borrowed);
