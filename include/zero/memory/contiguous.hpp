@@ -69,6 +69,7 @@ class ContiguousMemory {
   /// @param guards  Guarded{space} to find what writes outside of its block
   /// @throws Error (resource) if the allocator refuses; (invalid_argument) for 0 bytes
   template <Allocator A = HostAllocator, class Guards = Unguarded>
+    requires detail::is_guards<Guards>
   explicit ContiguousMemory(std::size_t bytes, A allocator = {}, Guards guards = {}) {
     if (bytes == 0) fail(ErrorKind::invalid_argument, "a reservation of 0 bytes");
     auto const whole = static_cast<std::size_t>(round_up(bytes, page));
@@ -80,6 +81,12 @@ class ContiguousMemory {
   /// @throws Error (resource) if there is not that much; (invalid_argument) for 0 bytes
   ContiguousMemory(std::size_t bytes, Guarded<> guards)
       : ContiguousMemory(bytes, HostAllocator{}, guards) {}
+  // Moves copy: no value is ever without a reservation.
+  /// The same reservation.
+  ContiguousMemory(ContiguousMemory const&) = default;
+  /// The other's reservation from now on.
+  ContiguousMemory& operator=(ContiguousMemory const&) = default;
+  ~ContiguousMemory() = default;
 
   /// Memory of a lifetime, not initialised: for checkpoints, say, or a unit's activations.
   /// @param alignment  a power of two

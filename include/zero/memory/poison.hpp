@@ -8,7 +8,7 @@
 
 // Weak: null in a program without the sanitizer. A macro would ask how one translation unit was
 // compiled, but memory is handed from one to another.
-// NOLINTBEGIN(bugprone-reserved-identifier): the sanitizer's names.
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming): the sanitizer's names.
 extern "C" {
 __attribute__((weak)) void __asan_poison_memory_region(void const volatile* memory,
                                                        std::size_t bytes);
@@ -29,4 +29,4 @@ inline void unpoison(void const* memory, std::size_t bytes) noexcept {
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail
-// NOLINTEND(bugprone-reserved-identifier)
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)

@@ -40,10 +40,10 @@ struct HostBytes {
 /// Asks for guards: bytes before and behind each block that nobody may write to, compared when the
 /// block is given back and by `check()`. For debugging: they cost 512 bytes a block, and on a
 /// device every block waits for its stream.
-/// @tparam Space  that of the memory, such as space::Cuda
+/// @tparam Space  that of the memory, such as space::Cuda: the default is for memory of the host
 template <GuardSpace Space = HostBytes>
 struct Guarded {
-  [[no_unique_address]] Space space{};  ///< what writes and reads the guards
+  [[no_unique_address]] Space space;  ///< what writes and reads the guards
 };
 
 /// Deduces the space; compilers before Clang 17 do so for an aggregate only when told.
@@ -54,6 +54,11 @@ Guarded(Space) -> Guarded<Space>;
 struct Unguarded {};
 
 namespace detail {
+
+template <class G>
+inline constexpr bool is_guards = std::same_as<G, Unguarded>;
+template <class Space>
+inline constexpr bool is_guards<Guarded<Space>> = true;
 
 /// Memory that is given back by the destructor.
 class MemorySource {

@@ -70,6 +70,7 @@ struct Counting {
 /// Memory that no code here may follow a pointer to: 1 TiB of addresses.
 struct Elsewhere {
   void* allocate(std::size_t, std::size_t) {
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): it is never followed.
     return reinterpret_cast<void*>(std::uintptr_t{1} << 46);
   }
   void deallocate(void*, std::size_t, std::size_t) {}
@@ -237,7 +238,8 @@ TEST_CASE("contiguous memory: the reservation is taken once, and goes back with 
     {
       ContiguousMemory memory{5000, Counting{&ledger}};
       CHECK(memory.statistics().reserved_bytes == 8192);
-      ContiguousMemory const copy = memory;
+      ContiguousMemory const copy = static_cast<ContiguousMemory&&>(memory);
+      // Nobody is left without a reservation.
       block = memory.long_lived(100);
       CHECK(copy.statistics().live_bytes == 100);
       auto moved = std::move(block);
@@ -285,14 +287,19 @@ TEST_CASE("contiguous memory: what is given back wrongly is refused, and changes
   memory.deallocate(twice, 1000, 64);
   auto const before = memory.statistics();
   auto const refused = [&](void* block, std::size_t bytes) {
-    std::string const said = misuse([&] { memory.deallocate(block, bytes, 64); });
+    std::string said = misuse([&] { memory.deallocate(block, bytes, 64); });
     CHECK(memory.statistics() == before);
     return said;
   };
   CHECK(refused(twice, 1000) ==
         "a block of 1000 bytes was given back that is not in use: has it been given back before?");
-  CHECK(refused(static_cast<std::byte*>(kept) + 8, 992) ==
-        "a block of 992 bytes was given back that is no block, but lies within one of 1000 bytes");
+  CHECK(refused(twice, 0) ==
+        "a block of 0 bytes was given back that is not in use: has it been given back before?");
+  for (std::size_t const bytes : {992u, 1000u}) {
+    CHECK(refused(static_cast<std::byte*>(kept) + 8, bytes) ==
+          "a block of " + std::to_string(bytes) +
+              " bytes was given back that is no block, but lies within one of 1000 bytes");
+  }
   CHECK(refused(kept, 999) ==
         "a block of 999 bytes was given back that was asked for as 1000 bytes");
   CHECK(refused(static_cast<std::byte*>(twice) + 30 * KiB, 8) ==
