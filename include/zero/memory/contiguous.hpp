@@ -65,7 +65,8 @@ class ContiguousMemory {
   static constexpr std::size_t granule = detail::Regions::granule;
 
   /// Takes the reservation, from the host's memory unless an allocator is named.
-  /// @param allocator  where it is from: asked once, and given it back with the last copy
+  /// @param bytes  of all that it is to hold at once
+  /// @param allocator  where it is from: asked once, it has the memory back from the last copy
   /// @param guards  Guarded{space} to find what writes outside of its block
   /// @throws Error (resource) if the allocator refuses; (invalid_argument) for 0 bytes
   template <Allocator A = HostAllocator, class Guards = Unguarded>
@@ -88,8 +89,8 @@ class ContiguousMemory {
   ContiguousMemory& operator=(ContiguousMemory const&) = default;
   ~ContiguousMemory() = default;
 
-  /// Memory of a lifetime, not initialised: for checkpoints, say, or a unit's activations.
-  /// @param alignment  a power of two
+  /// Memory of a lifetime, not initialised: for checkpoints, say, or a unit's activations. It
+  /// begins at a multiple of `alignment`, a power of two.
   /// @throws Error (resource) if there is no room
   [[nodiscard]] MemoryBlock take(Lifetime lifetime,
                                  std::size_t bytes,

@@ -10,8 +10,10 @@
 // compiled, but memory is handed from one to another.
 // NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming): the sanitizer's names.
 extern "C" {
+/// The sanitizer's: an access is an error from now on.
 __attribute__((weak)) void __asan_poison_memory_region(void const volatile* memory,
                                                        std::size_t bytes);
+/// The sanitizer's: an access is none.
 __attribute__((weak)) void __asan_unpoison_memory_region(void const volatile* memory,
                                                          std::size_t bytes);
 }
