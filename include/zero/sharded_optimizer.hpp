@@ -114,7 +114,10 @@ class ShardedOptimizer {
   ///
   /// Ranks of a model axis compare the tensors that are not partitioned before the first step. A
   /// step's weight is that of the first rank of each model axis.
-  /// @param grid  must outlive the optimizer
+  /// @param grid     must outlive the optimizer
+  /// @param tensors  this rank's part of the model; copied
+  /// @param values   as above
+  /// @par Collective  yes, over all ranks of the grid; blocks
   /// @par Cost  on a rank that is not the first of its model axis: a pass over its share of the
   ///   reduced gradients in each step
   template <ProcessGrid G, class... Values>

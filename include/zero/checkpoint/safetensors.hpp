@@ -47,8 +47,9 @@ struct Header {
 static_assert(std::endian::native == std::endian::little,
               "zero: checkpoints need a processor that stores the lowest byte first, as files do");
 
-/// What names of files end in, and names of indices of several files.
+/// What names of files end in.
 inline constexpr std::string_view file_suffix = ".safetensors";
+/// What names of indices of several files end in.
 inline constexpr std::string_view index_suffix = ".safetensors.index.json";
 
 /// Bytes before the text of a header: its length.
