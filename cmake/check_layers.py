@@ -20,11 +20,14 @@ LAYER_OF_DIRECTORY = {
     "device": 3,
     "kernel": 3,
     "memory": 3,
+    "transfer": 3,
     "optimizer": 4,
+    "activations": 5,
     "checkpoint": 5,
 }
 LAYER_OF_FILE = {
     "sharded_optimizer.hpp": 4, "compiled.hpp": 5, "checkpoint.hpp": 5, "memory.hpp": 5,
+    "activations.hpp": 5,
     "zero.hpp": 6,
 }
 
@@ -34,6 +37,8 @@ ALLOWED_BETWEEN_SIBLINGS = {
     ("comm", "kernel"), ("comm", "space"), ("space", "kernel"),
     # A device runs the kernels' element functions; what works on device memory launches them.
     ("device", "kernel"), ("space", "device"), ("comm", "device"),
+    # A transfer is between a space and slower memory.
+    ("transfer", "space"), ("transfer", "device"), ("transfer", "kernel"),
 }
 MODEL_LAYER = 3
 
@@ -63,6 +68,8 @@ BACKENDS = {
     # Launching is a template of the larger header.
     "device": CUDA | {"cuda_runtime.h"},
     "space/cuda": CUDA,
+    "transfer/cuda": CUDA,
+    "transfer/file": {"fcntl.h", "unistd.h"},
     "checkpoint/files.hpp": {"dirent.h", "fcntl.h", "sys/stat.h", "unistd.h"},
     "checkpoint": {"nlohmann/json.hpp", "xxhash.h"},
 }

@@ -30,7 +30,7 @@ std::string cell(std::string const& text, std::size_t width) {
 
 nlohmann::json by_role(zero::MemoryBytes const& bytes) {
   nlohmann::json object = nlohmann::json::object();
-  for (int r = 0; r < zero::role_count; ++r) {
+  for (int r = 0; r < zero::optimizer_role_count; ++r) {
     auto const role = static_cast<zero::Role>(r);
     object[std::string(zero::name(role))] = bytes[role];
   }
@@ -64,7 +64,7 @@ std::string comparison_table(std::vector<StageResult> const& results) {
   row("tokens/s", [](StageResult const& r) { return with_commas(std::uint64_t(r.tokens_per_s)); });
   table += "bytes per rank, planned\n";
   auto const role_rows = [&](zero::MemoryBytes StageResult::*bytes) {
-    for (int i = 0; i < zero::role_count; ++i) {
+    for (int i = 0; i < zero::optimizer_role_count; ++i) {
       auto const role = static_cast<zero::Role>(i);
       row("  " + std::string(zero::name(role)),
           [&](StageResult const& r) { return with_commas((r.*bytes)[role]); });

@@ -17,19 +17,24 @@ namespace zero::inline ZERO_NAMESPACE {
 
 /// What a piece of memory is for.
 enum class Role : std::uint8_t {
-  parameters,     ///< what forward and backward read: all of it, or this rank's share
-  gradients,      ///< full gradients, or the reduced share
-  master,         ///< the wider parameters the update works on
-  state,          ///< optimizer states, all arrays
-  gradient_pool,  ///< full gradients of the units under way, where a rank keeps only its share
-  gather_pool,    ///< gathered parameters of the units in use
-  staging,        ///< buckets on their way to or from lent or widened memory
-  control,        ///< norm, loss scale and step count, where updates read them
-  communicator,   ///< staging and windows that the communicator holds, for all optimizers over it
+  parameters,       ///< what forward and backward read: all of it, or this rank's share
+  gradients,        ///< full gradients, or the reduced share
+  master,           ///< the wider parameters the update works on
+  state,            ///< optimizer states, all arrays
+  gradient_pool,    ///< full gradients of the units under way, where a rank keeps only its share
+  gather_pool,      ///< gathered parameters of the units in use
+  staging,          ///< buckets on their way to or from lent or widened memory
+  control,          ///< norm, loss scale and step count, where updates read them
+  communicator,     ///< staging and windows that the communicator holds, for all optimizers over it
+  activations,      ///< activation checkpoints: whole, or this rank's share of them
+  activation_pool,  ///< gathered activation checkpoints of the layers in use
+  activation_staging,  ///< shares of them on their way to and from the slower memory
 };
 
 /// Number of roles: the values of Role are [0, role_count).
-inline constexpr int role_count = 9;
+inline constexpr int role_count = 12;
+/// Those of an optimizer come first: [0, optimizer_role_count). Its plan says 0 for all others.
+inline constexpr int optimizer_role_count = 9;
 
 /// What plans and JSON call the role.
 [[nodiscard]] constexpr std::string_view name(Role role) noexcept {
@@ -43,6 +48,9 @@ inline constexpr int role_count = 9;
     case Role::staging: return "staging";
     case Role::control: return "control";
     case Role::communicator: return "communicator";
+    case Role::activations: return "activations";
+    case Role::activation_pool: return "activation_pool";
+    case Role::activation_staging: return "activation_staging";
   }
   return "unknown";
 }

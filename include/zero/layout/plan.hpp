@@ -261,6 +261,9 @@ ZERO_APART [[nodiscard]] std::string role_formula(Plan const& plan, Role role) {
     case Role::staging: return "buckets";
     case Role::control: return "norm, loss scale, step count";
     case Role::communicator: return "shared by all optimizers over it";
+    case Role::activations:
+    case Role::activation_pool:
+    case Role::activation_staging: break;
   }
   return "";
 }
@@ -274,7 +277,7 @@ ZERO_APART [[nodiscard]] std::string held_table(Plan const& plan) {
               bytes == 0 ? "" : std::move(remark));
   };
   table.add("held per rank", {"bytes", "", "%"}, "formula");
-  for (int r = 0; r < role_count; ++r) {
+  for (int r = 0; r < optimizer_role_count; ++r) {
     auto const role = static_cast<Role>(r);
     add(std::string(name(role)), plan.memory[role], role_formula(plan, role));
     if (role != Role::state) continue;

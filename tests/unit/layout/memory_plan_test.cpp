@@ -303,7 +303,10 @@ TEST_CASE("every role has a name of its own") {
                                           "gather_pool",
                                           "staging",
                                           "control",
-                                          "communicator"});
+                                          "communicator",
+                                          "activations",
+                                          "activation_pool",
+                                          "activation_staging"});
 }
 
 }  // namespace memory_plan_test
