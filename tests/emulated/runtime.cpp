@@ -207,12 +207,15 @@ cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned /*flags*/) 
   return call([&] {
     if (emulated::forbidden()) return cudaErrorStreamCaptureUnsupported;
     *memory = std::malloc(bytes);
-    return *memory != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
+    if (*memory == nullptr) return cudaErrorMemoryAllocation;
+    state().pinned.emplace(*memory, bytes);
+    return cudaSuccess;
   });
 }
 
 cudaError_t cudaFreeHost(void* memory) {
   emulated::Turn const turn;
+  state().pinned.erase(memory);
   std::free(memory);
   return cudaSuccess;
 }
@@ -273,7 +276,9 @@ cudaError_t cudaMemcpyAsync(
       state().memory.show(source);
       std::memcpy(to, source, bytes);
     };
-    if (stream->capture != nullptr || (to_device && from_device)) {
+    bool const waits =
+        !(to_device && from_device) && !emulated::pinned(to_device ? from : to, bytes);
+    if (stream->capture != nullptr || !waits) {
       emulated::enqueue(stream, [=] { copy(from); });
       return cudaSuccess;
     }

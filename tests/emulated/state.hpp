@@ -36,6 +36,7 @@ struct State {
   unsigned long long captures = 0;
   std::map<int, CUstream_st> default_streams;  ///< by device; made when they are first used
   std::size_t spinning_copies = 0;
+  std::map<void*, std::size_t> pinned;         ///< memory of the host that copies need not wait for
   std::set<int> contexts;                      ///< the devices that the program has initialized
   std::vector<std::weak_ptr<Replay>> replays;  ///< under way
   /// ZERO_EMULATED_ORDER is "late", or the seed of a random order.
@@ -88,6 +89,16 @@ cudaError_t blocking_call(Body const& body) {
   return unfailing_call([&] {
     return std::exchange(first, false) && !state().machine.call() ? cudaErrorUnknown : body();
   });
+}
+
+/// Whether all of some memory of the host is pinned.
+inline bool pinned(void const* memory, std::size_t bytes) {
+  auto const* const first = static_cast<std::byte const*>(memory);
+  for (auto const& [block, size] : state().pinned) {
+    auto const* const begin = static_cast<std::byte const*>(block);
+    if (first >= begin && first + bytes <= begin + size) return true;
+  }
+  return false;
 }
 
 /// True for a call that must not be made while something is captured, in this thread's mode.
