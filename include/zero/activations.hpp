@@ -187,8 +187,12 @@ class Activations {
   }
 
   /// Says that a step is over. Local; never blocks.
-  /// @throws Error (invalid_argument), naming the layer, if something is stored or in use
-  void end_step() const { ledger_.require_empty(); }
+  /// @throws Error (invalid_argument), naming the layer, if something is stored or in use;
+  ///   (communication) if the group has ended while work was queued: what was fetched may be wrong
+  void end_step() {
+    ledger_.require_empty();
+    confirm(*comm_);
+  }
 
   /// Forgets all that is stored, for a step that is not finished.
   /// @par Collective  yes; blocks for what is under way

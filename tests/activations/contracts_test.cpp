@@ -10,6 +10,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -187,6 +188,101 @@ TEST_CASE("planned is held, and counted is planned") {
       count<activation::Pa>(ranks, depth);
       count<activation::PaCpu>(ranks, depth);
     }
+  }
+}
+
+/// Layer `l` of a micro-batch, as it must come back.
+std::vector<float> values(int l, int batch) {
+  std::vector<float> x(1001);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    x[i] = static_cast<float>(i) + 10000.f * static_cast<float>(l * 7 + batch);
+  }
+  return x;
+}
+
+TEST_CASE("what is next is on its way: gathered ahead, and brought in one layer earlier") {
+  for (int const depth : {0, 1, 2}) {
+    CAPTURE(depth);
+    std::atomic<int> right{0};
+    zero::run_ranks(2, [&](zero::InProcess& inner) {
+      zero::Counting comm{inner};
+      zero::HostTransfer plain;
+      zero::CountingTransfer transfer{plain};
+      zero::Activations store{
+          comm, blocks(6, 1001, zero::DType::f32), activation::PaCpu{}, transfer, Prefetch{depth}};
+      for (int l = 0; l < 6; ++l) store.store(l, std::span<float const>(values(l, 0)));
+      comm.reset();
+      transfer.reset();
+      bool good = true;
+      for (int l = 6; l-- > 0;) {
+        auto const layer = store.fetch(l);
+        auto const fetched = static_cast<std::uint64_t>(6 - l);
+        auto const ahead = static_cast<std::uint64_t>(depth);
+        good = good &&
+               comm.counts().bucket_total().calls == std::min<std::uint64_t>(6, fetched + ahead);
+        good = good && transfer.counts().calls == std::min<std::uint64_t>(6, fetched + ahead + 1);
+      }
+      store.end_step();
+      right += good ? 1 : 0;
+    });
+    CHECK(right == 2);
+  }
+}
+
+/// Several layers in use at once, of two micro-batches: what was fetched ahead gives way, and is
+/// fetched again.
+template <class Placement>
+void use_several_at_once(int depth) {
+  CAPTURE(depth);
+  std::atomic<int> right{0};
+  zero::run_ranks(3, [&](zero::InProcess& comm) {
+    activations::LateTransfer transfer;
+    zero::Activations store{comm,
+                            blocks(4, 1001, zero::DType::f32),
+                            Placement{},
+                            transfer,
+                            MicroBatches{3},
+                            Prefetch{depth}};
+    bool good = true;
+    auto const is = [](auto const& layer, int batch) {
+      auto const found = layer.template get<float>();
+      auto const expected = values(layer.layer(), batch);
+      return std::equal(found.begin(), found.end(), expected.begin(), expected.end());
+    };
+    for (int step = 0; step < 2; ++step) {
+      for (int batch = 0; batch < 3; ++batch) {
+        for (int l = 0; l < 4; ++l) {
+          store.store(l, std::span<float const>(values(l, batch)), {.micro_batch = batch});
+        }
+      }
+      for (int l = 4; l-- > 0;) {
+        // Asks for what is below it, of each micro-batch in turn.
+        auto const first = store.fetch(l, 0);
+        {
+          auto const second = store.fetch(l, 1);
+          good = good && is(second, 1);
+        }
+        auto const third = store.fetch(l, 2);
+        good = good && is(first, 0) && is(third, 2);
+      }
+      store.end_step();
+      // A step that is given up while some is on its way.
+      for (int l = 0; l < 4; ++l) store.store(l, std::span<float const>(values(l, 1)));
+      {
+        auto const top = store.fetch(3);
+        good = good && is(top, 1);
+      }
+      store.discard();
+    }
+    right += good ? 1 : 0;
+  });
+  CHECK(right == 3);
+}
+
+TEST_CASE("guesses give way to what is asked for") {
+  for (int const depth : {1, 2, 5}) {
+    use_several_at_once<activation::Pa>(depth);
+    use_several_at_once<activation::PaCpu>(depth);
   }
 }
 

@@ -6,11 +6,12 @@
 #include "zero/comm/decorators/checked.hpp"
 #include "zero/comm/run_ranks.hpp"
 #include "zero/comm/self.hpp"
+#include "zero/space/host.hpp"
 #include "zero/transfer/host.hpp"
 
 #include <doctest/doctest.h>
 
-#include <mutex>
+#include <cstdint>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -117,7 +118,7 @@ TEST_CASE("stored too late, too often, or as something else") {
           "layer 0, micro-batch 8 is stored while 2 other micro-batches are in flight: raise "
           "MicroBatches.in_flight");
     CHECK(refused([&] { store(acts, 0, -1); }) ==
-          "layer 0, micro-batch -1 micro-batches are counted from 0");
+          "layer 0, micro-batch -1 is stored, and micro-batches are counted from 0");
     std::vector<float> const few(3);
     CHECK(refused([&] { acts.store(1, std::span(few), {.micro_batch = 7}); }) ==
           "layer 1, checkpoint 'input', micro-batch 7 is stored as 3 fp32, described as 393 fp32");
@@ -258,6 +259,29 @@ TEST_CASE("a rank that fetches something else, or fails: an error on all, no han
     (void)acts.fetch(2).layer();
   });
   CHECK(failed[0].find("the loss is not finite") != std::string::npos);
+}
+
+/// Memory that stands for a device's, of a group that ends while work is queued.
+struct FarSpace : zero::space::Host {
+  static constexpr bool host_accessible = false;
+};
+struct EndedGroup : zero::Self {
+  using Space = FarSpace;
+  bool over = false;
+  std::int64_t word = 0;
+  void confirm() const {
+    if (over) zero::fail(ErrorKind::communication, "the group has ended");
+  }
+  [[nodiscard]] std::int64_t const* ended() const { return &word; }
+};
+static_assert(zero::ConfirmingCommunicator<EndedGroup>);
+
+TEST_CASE("a group that has ended while work was queued: the end of the step says so") {
+  EndedGroup comm;
+  zero::Activations acts{comm, checkpoints(), zero::Owned{zero::HostAllocator{}}};
+  acts.end_step();
+  comm.over = true;
+  CHECK(refused([&] { acts.end_step(); }, ErrorKind::communication) == "the group has ended");
 }
 
 }  // namespace

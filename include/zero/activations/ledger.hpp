@@ -36,7 +36,8 @@ class ActivationLedger {
   /// @throws Error (invalid_argument) if it may not be stored now
   [[nodiscard]] LayerKey to_store(std::size_t c, int micro_batch) const {
     std::size_t const layer = layout_->placed(c).layer;
-    if (micro_batch < 0) refuse(layer, micro_batch, "micro-batches are counted from 0");
+    if (micro_batch < 0)
+      refuse(layer, micro_batch, "is stored, and micro-batches are counted from 0");
     std::size_t const batch = find(micro_batch);
     if (batch == batches_.size()) return {vacant(layer, micro_batch), layer};
     if (is_stored(batch, c)) {
