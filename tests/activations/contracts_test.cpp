@@ -229,6 +229,60 @@ TEST_CASE("what is next is on its way: gathered ahead, and brought in one layer 
   }
 }
 
+template <class T>
+std::vector<T> numbers(std::size_t count) {
+  std::vector<T> x(count);
+  for (std::size_t i = 0; i < count; ++i) x[i] = static_cast<T>(1 + (i * 7 + count) % 251);
+  return x;
+}
+
+/// Two layers of many checkpoints each, with sizes around whole shares.
+template <class T, class Placement>
+void any_size() {
+  std::vector<std::size_t> sizes{0, 1, 2, 5};
+  for (std::size_t const around : {16u, 32u, 48u, 64u, 128u, 192u, 256u}) {
+    for (std::size_t const off : {0u, 1u, 2u, 3u}) sizes.push_back(around - 1 + off);
+  }
+  std::vector<ActivationCheckpoint> described;
+  for (int const layer : {3, 8}) {
+    for (std::size_t const size : sizes) {
+      described.push_back({std::to_string(size), layer, size, zero::dtype_of<T>});
+    }
+  }
+  for (int const ranks : {1, 2, 3, 4, 5}) {
+    CAPTURE(ranks);
+    std::atomic<int> right{0};
+    zero::run_ranks(ranks, [&](zero::InProcess& comm) {
+      activations::LateTransfer transfer;
+      zero::Activations store{comm, described, Placement{}, transfer};
+      for (int const layer : {3, 8}) {
+        for (std::size_t c = 0; c < sizes.size(); ++c) {
+          store.store(layer, std::span<T const>(numbers<T>(sizes[c])), {.checkpoint = c});
+        }
+      }
+      bool good = true;
+      for (int const layer : {8, 3}) {
+        auto const fetched = store.fetch(layer);
+        for (std::size_t c = 0; c < sizes.size(); ++c) {
+          auto const found = fetched.template get<T>(std::to_string(sizes[c]));
+          auto const expected = numbers<T>(sizes[c]);
+          good = good && std::equal(found.begin(), found.end(), expected.begin(), expected.end());
+        }
+      }
+      right += good ? 1 : 0;
+    });
+    CHECK(right == ranks);
+  }
+}
+
+TEST_CASE("any size of any type on any number of ranks") {
+  any_size<std::uint8_t, activation::Whole>();
+  any_size<std::uint8_t, activation::Pa>();
+  any_size<std::uint8_t, activation::PaCpu>();
+  any_size<float, activation::Pa>();
+  any_size<double, activation::PaCpu>();
+}
+
 /// Several layers in use at once, of two micro-batches: what was fetched ahead gives way, and is
 /// fetched again.
 template <class Placement>

@@ -1,0 +1,21 @@
+// What activations on devices make the host wait for: nothing, between construction and a download.
+#include "zero/activations.hpp"
+
+#include "cuda/placements.cuh"
+#include "emulated/runtime.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+
+namespace activation_waits_test {
+namespace {
+
+TEST_CASE("emulated: no copy of activations waits for a device") {
+  std::size_t const before = emulated::spinning_copies();
+  placements::check(2);
+  CHECK(emulated::spinning_copies() == before);
+}
+
+}  // namespace
+}  // namespace activation_waits_test
