@@ -44,6 +44,10 @@ void check_round_trips() {
       Bytes const sent = pattern(bytes, bytes);
       std::byte* const out = fast.make(bytes);
       std::byte* const in = fast.make(bytes);
+      // What lies before it is left alone.
+      std::byte* const edge = fast.make(before);
+      fast.write(edge, pattern(before, 98));
+      transfer.wait(transfer.send_out(slow, edge, before));
       fast.write(out, sent);
       auto const left = transfer.send_out(slow + before, out, bytes);
       transfer.wait(left);
@@ -51,6 +55,8 @@ void check_round_trips() {
       auto const came = transfer.bring_in(in, slow + before, bytes);
       transfer.wait(came);
       CHECK(fast.read(in, bytes) == sent);
+      transfer.wait(transfer.bring_in(edge, slow, before));
+      CHECK(fast.read(edge, before) == pattern(before, 98));
       transfer.wait(came);  // any number of times
       transfer.wait(left);
       transfer.settle();
