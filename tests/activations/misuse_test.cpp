@@ -104,6 +104,8 @@ TEST_CASE("out of order") {
     // All of it has changed nothing: the step goes on.
     { auto const layer = acts.fetch(0); }
     acts.end_step();
+    CHECK(refused([&] { (void)acts.fetch(0); }) ==
+          "layer 0, micro-batch 0 is fetched, and nothing of this micro-batch is stored");
   });
 }
 

@@ -23,7 +23,7 @@ TEST_CASE("CudaTransfer: out and back") { conformance::check_round_trips<CudaWor
 TEST_CASE("CudaTransfer: in the order of their start") { conformance::check_order<CudaWorld>(); }
 TEST_CASE("CudaTransfer: after the work before them") { conformance::check_queue<CudaWorld>(); }
 TEST_CASE("activations of devices, whole, as shares, and in pinned memory") {
-  for (int const ranks : {1, 2, 3}) placements::check(ranks);
+  for (int const ranks : {1, 2, 3}) placements::check(ranks, [] { return 0u; });
 }
 
 }  // namespace

@@ -72,8 +72,8 @@ inline constexpr std::size_t elements = 1003;
 
 /// Stores and fetches two micro-batches for some steps; what comes back is copied to `out`, where
 /// it is compared in the end: until then no call but construction waits for a device.
-template <class Placement>
-void round_trips(int ranks) {
+template <class Placement, class Waits>
+void round_trips(int ranks, Waits const& waits) {
   Streams const streams(ranks);
   std::atomic<int> right{0};
   zero::run_ranks(zero::InProcessCuda::group(streams.spaces), [&](zero::InProcessCuda& comm) {
@@ -98,6 +98,7 @@ void round_trips(int ranks) {
     auto const at = [](int batch, int l) {
       return static_cast<std::size_t>(batch * layers + l) * bytes;
     };
+    std::size_t const before = waits();
     for (int step = 0; step < steps; ++step) {
       for (int batch = 0; batch < 2; ++batch) {
         for (int l = 0; l < layers; ++l) {
@@ -115,6 +116,7 @@ void round_trips(int ranks) {
       }
       store.end_step();
     }
+    good = good && waits() == before;
     for (int step = 0; step < steps; ++step) {
       good = good && memory.read(out + static_cast<std::size_t>(step) * values.size(),
                                  values.size()) == values;
@@ -128,11 +130,12 @@ void round_trips(int ranks) {
 }
 
 /// Every placement.
-inline void check(int ranks) {
+template <class Waits>
+void check(int ranks, Waits const& waits) {
   CAPTURE(ranks);
-  round_trips<zero::activation::Whole>(ranks);
-  round_trips<zero::activation::Pa>(ranks);
-  round_trips<zero::activation::PaCpu>(ranks);
+  round_trips<zero::activation::Whole>(ranks, waits);
+  round_trips<zero::activation::Pa>(ranks, waits);
+  round_trips<zero::activation::PaCpu>(ranks, waits);
 }
 
 }  // namespace placements

@@ -1,8 +1,7 @@
 // What activations on devices make the host wait for: nothing, between construction and a download.
-#include "zero/activations.hpp"
-
 #include "cuda/placements.cuh"
 #include "emulated/runtime.hpp"
+#include "zero/activations.hpp"
 
 #include <doctest/doctest.h>
 
@@ -11,9 +10,9 @@
 namespace activation_waits_test {
 namespace {
 
-TEST_CASE("emulated: no copy of activations waits for a device") {
+TEST_CASE("emulated: neither copies nor calls of activations wait for a device") {
   std::size_t const before = emulated::spinning_copies();
-  placements::check(2);
+  placements::check(2, emulated::host_waits);
   CHECK(emulated::spinning_copies() == before);
 }
 

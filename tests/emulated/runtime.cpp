@@ -56,6 +56,8 @@ std::size_t spinning_copies() {
   return state().spinning_copies;
 }
 
+std::size_t host_waits() { return waits_of_thread; }
+
 cudaError_t launch(cudaLaunchConfig_t const& config, std::function<void()> thread) {
   return call([&] {
     cudaStream_t stream = config.stream;
@@ -335,6 +337,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  ++emulated::waits_of_thread;
   return blocking_call([&] {
     if (!find(stream)) return cudaErrorInvalidResourceHandle;
     if (emulated::forbidden() || stream->capture != nullptr) {
@@ -431,6 +434,7 @@ cudaError_t ask(cudaEvent_t event, std::size_t most) {
 }  // namespace
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  ++emulated::waits_of_thread;
   return blocking_call([&] { return ask(event, ~std::size_t{0}); });
 }
 

@@ -27,5 +27,7 @@ void forget_initializations();
 /// How many copies from or to memory of the host have been asked for while there was work in their
 /// stream: the calling thread spins until that is done.
 std::size_t spinning_copies();
+/// How often the calling thread has waited for a stream or an event.
+std::size_t host_waits();
 
 }  // namespace emulated

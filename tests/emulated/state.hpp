@@ -26,6 +26,7 @@ namespace emulated {
 
 inline thread_local int current_device = 0;
 inline thread_local cudaError_t last_error = cudaSuccess;
+inline thread_local std::size_t waits_of_thread = 0;
 
 /// Everything there is, behind one lock.
 struct State {
