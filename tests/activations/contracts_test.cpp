@@ -327,9 +327,9 @@ void use_several_at_once(int depth) {
         good = good && is(top, 1);
       }
       store.discard();
-      // Nothing of it comes back.
-      for (int l = 0; l < 4; ++l) store.store(l, std::span<float const>(values(l, 2)));
-      for (int l = 4; l-- > 0;) {
+      // Nothing of it comes back, even where the next step begins with what was next.
+      for (int l = 0; l < 2; ++l) store.store(l, std::span<float const>(values(l, 2)));
+      for (int l = 2; l-- > 0;) {
         auto const layer = store.fetch(l);
         good = good && is(layer, 2);
       }
