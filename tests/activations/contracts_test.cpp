@@ -403,7 +403,8 @@ TEST_CASE("the plan as text") {
       Planned<activation::PaCpu>::plan(16, blocks(125, 32 * 1024 * 8192, zero::DType::f16)));
   CAPTURE(text);
   for (char const* const words :
-       {"placement Pa+cpu, N_m = 16, 1 micro-batches at once, each 33,554,432,000 elements",
+       {"placement Pa+cpu, N_m = 16, 33,554,432,000 elements a micro-batch, micro-batches at once: "
+        "1",
         "activation_pool       1,073,741,824    1.0 GiB    the largest layer, times 2",
         "in the slower memory  4,194,304,000    3.9 GiB    host, 1/N_m of each",
         "one all-gather of each checkpoint",

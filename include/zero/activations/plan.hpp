@@ -110,10 +110,11 @@ struct ActivationSizes {
 
 /// The plan as a table for people. UTF-8; ends with a newline.
 [[nodiscard]] inline std::string to_string(ActivationPlan const& plan) {
-  std::string text = "activation checkpoints: placement " + plan.placement +
-                     ", N_m = " + std::to_string(plan.group_size) + ", " +
-                     std::to_string(plan.micro_batches) + " micro-batches at once, each " +
-                     detail::with_commas(plan.elements) + " elements\n\n";
+  std::string text =
+      "activation checkpoints: placement " + plan.placement +
+      ", N_m = " + std::to_string(plan.group_size) + ", " + detail::with_commas(plan.elements) +
+      " elements a micro-batch, micro-batches at once: " + std::to_string(plan.micro_batches) +
+      "\n\n";
   detail::TextTable held;
   held.add("held per rank", {"bytes", "", ""}, "");
   auto const add = [&held](std::string row, std::uint64_t bytes, std::string remark) {
