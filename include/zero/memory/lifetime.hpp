@@ -28,9 +28,21 @@ inline constexpr int lifetime_count = 2;
 /// The lifetime of what a role holds: pools and staging are filled and emptied bucket by bucket,
 /// unit by unit, beside the trainer's activations; all else stays.
 [[nodiscard]] constexpr Lifetime lifetime_of(Role role) noexcept {
-  bool const passing =
-      role == Role::gradient_pool || role == Role::gather_pool || role == Role::staging;
-  return passing ? Lifetime::short_lived : Lifetime::long_lived;
+  switch (role) {
+    case Role::gradient_pool:
+    case Role::gather_pool:
+    case Role::staging:
+    case Role::activation_pool:
+    case Role::activation_staging: return Lifetime::short_lived;
+    case Role::parameters:
+    case Role::gradients:
+    case Role::master:
+    case Role::state:
+    case Role::control:
+    case Role::communicator:
+    case Role::activations: return Lifetime::long_lived;
+  }
+  return Lifetime::long_lived;
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE

@@ -19,7 +19,7 @@ namespace zero::inline ZERO_NAMESPACE {
 /// @throws Error (invalid_argument) if the size does not fit in 64 bits
 [[nodiscard]] inline std::uint64_t reservation_bytes(Plan const& plan) {
   // At most three arrays of a role; pools are one array each, states one for each of the rule's.
-  std::uint64_t const blocks = 3 * role_count + plan.state_arrays.size();
+  std::uint64_t const blocks = 3 * optimizer_role_count + plan.state_arrays.size();
   MemoryBytes own = plan.memory;
   own[Role::communicator] = 0;
   return checked_add(own.total(), checked_mul(blocks, detail::Regions::page));
