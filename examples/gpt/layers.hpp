@@ -35,7 +35,9 @@ Vector<Real> vector(Buffer<Real>& buffer) {
   return {buffer.data(), static_cast<Index>(buffer.size())};
 }
 
-// out = x weightᵀ + bias, one row per token.
+// out = x weightᵀ + bias, one row per token. Where a rank has some rows of the weight and of the
+// bias, it gets as many columns of `out` from the whole of x (column-parallel, for Megatron-LM
+// writes matrices the other way round).
 template <class Real>
 void linear_forward(
     Index tokens, Buffer<Real>& x, Buffer<Real>& weight, Buffer<Real>& bias, Buffer<Real>& out) {
@@ -46,6 +48,25 @@ void linear_forward(
   y.rowwise() += b;
 }
 
+// The same where each rank has some columns of the weight and of x, and all of the bias
+// (row-parallel): the bias is added once, to the sum of the products.
+template <class Real>
+void row_parallel_forward(Index tokens,
+                          Buffer<Real>& x,
+                          Buffer<Real>& weight,
+                          Buffer<Real>& bias,
+                          Buffer<Real>& out,
+                          ModelGroup const& group) {
+  auto const b = vector(bias);
+  auto const w = matrix(weight, b.size(), vector(weight).size() / b.size());
+  auto y = matrix(out, tokens, w.rows());
+  y.noalias() = matrix(x, tokens, w.cols()) * w.transpose();
+  group.all_reduce(std::span(out).first(static_cast<std::size_t>(y.size())));
+  y.rowwise() += b;
+}
+
+// Of either. After a column-parallel layer, d_x is this rank's part of a sum over the group; after
+// a row-parallel one it is complete, and so is d_bias.
 template <class Real>
 void linear_backward(Index tokens,
                      Buffer<Real>& d_out,
@@ -143,8 +164,11 @@ struct AttentionShape {
   Index batch, length, heads, head_size;
 };
 
-inline AttentionShape attention_shape(int batch, int length, Config const& config) {
-  return {batch, length, config.heads, config.channels / config.heads};
+inline AttentionShape attention_shape(int batch,
+                                      int length,
+                                      Config const& config,
+                                      ModelRank const& of) {
+  return {batch, length, config.heads / of.size, config.channels / config.heads};
 }
 
 // The columns of one head in the rows of one sequence, [length, head_size]. Of a matrix that holds

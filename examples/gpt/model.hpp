@@ -1,15 +1,16 @@
 #pragma once
 
+#include "block_inputs.hpp"
+#include "model_group.hpp"
+#include "tensors.hpp"
+
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <new>
-#include <numbers>
 #include <ranges>
 #include <span>
 #include <stdexcept>
-#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -19,127 +20,11 @@
 /// The model owns activations only. Weights and gradients belong to whoever trains it: they are
 /// handed in unit by unit, so the caller may gather a unit just before it is needed and drop it
 /// afterwards. Nothing here knows how they are stored, sharded or updated.
-namespace gpt {
-
-/// The size of a model. `channels` must be a multiple of `heads`.
-struct Config {
-  int layers = 4;
-  int heads = 4;
-  int channels = 128;
-  int context = 64;                    ///< longest sequence, in bytes
-  static constexpr int vocab = 256;    ///< every byte is a token
-  static constexpr int mlp_ratio = 4;  ///< width of the hidden MLP layer over `channels`
-
-  /// Embedding, one unit per block, final layernorm with the head.
-  [[nodiscard]] constexpr int units() const noexcept { return layers + 2; }
-  [[nodiscard]] constexpr int head_unit() const noexcept { return layers + 1; }
-
-  friend bool operator==(Config const&, Config const&) = default;
-};
-
-/// Describes one trainable tensor; matrices are [out, in], row-major.
-struct TensorInfo {
-  std::string name;
-  std::vector<std::size_t> shape;
-  int unit = 0;       ///< 0 embedding, 1..layers blocks, layers + 1 final layernorm and head
-  bool decay = true;  ///< weight decay applies: matrices and embeddings
-  int tied_to = -1;   ///< index of the tensor whose storage this one shares, or -1
-
-  [[nodiscard]] std::size_t numel() const noexcept {
-    std::size_t product = 1;
-    for (std::size_t const extent : shape) product *= extent;
-    return product;
-  }
-};
-
-/// All tensors in registration order, units ascending.
-/// The last one is the head's weight, tied to the token embedding.
-/// @throws std::invalid_argument  the configuration is impossible
-[[nodiscard]] inline std::vector<TensorInfo> tensors(Config const& config) {
-  if (config.layers < 0 || config.heads < 1 || config.channels < 1 || config.context < 1 ||
-      config.channels % config.heads != 0) {
-    throw std::invalid_argument("gpt: sizes must be positive and heads must divide channels");
-  }
-  auto const channels = static_cast<std::size_t>(config.channels);
-  auto const context = static_cast<std::size_t>(config.context);
-  auto const vocab = static_cast<std::size_t>(Config::vocab);
-  auto const wide = channels * static_cast<std::size_t>(Config::mlp_ratio);
-  std::vector<TensorInfo> all;
-  auto const add =
-      [&all](std::string name, std::vector<std::size_t> shape, int unit, int tied_to = -1) {
-        bool const decay = shape.size() > 1;
-        all.push_back({std::move(name), std::move(shape), unit, decay, tied_to});
-      };
-  add("wte", {vocab, channels}, 0);
-  add("wpe", {context, channels}, 0);
-  for (int layer = 0; layer < config.layers; ++layer) {
-    std::string block{'h'};
-    block.append(std::to_string(layer)).push_back('.');
-    int const unit = layer + 1;
-    add(block + "ln1.g", {channels}, unit);
-    add(block + "ln1.b", {channels}, unit);
-    add(block + "qkv.w", {3 * channels, channels}, unit);
-    add(block + "qkv.b", {3 * channels}, unit);
-    add(block + "proj.w", {channels, channels}, unit);
-    add(block + "proj.b", {channels}, unit);
-    add(block + "ln2.g", {channels}, unit);
-    add(block + "ln2.b", {channels}, unit);
-    add(block + "fc.w", {wide, channels}, unit);
-    add(block + "fc.b", {wide}, unit);
-    add(block + "fc_proj.w", {channels, wide}, unit);
-    add(block + "fc_proj.b", {channels}, unit);
-  }
-  add("lnf.g", {channels}, config.head_unit());
-  add("lnf.b", {channels}, config.head_unit());
-  add("head.w", {vocab, channels}, config.head_unit(), 0);
-  return all;
-}
-
-/// 64 random bits that are a pure function of the keys: a counter-based generator has no state to
-/// keep in step between ranks.
-template <class... Keys>
-[[nodiscard]] constexpr std::uint64_t random_bits(std::uint64_t seed, Keys... keys) noexcept {
-  auto const mix = [](std::uint64_t bits) {  // the finaliser of SplitMix64
-    bits = (bits ^ (bits >> 30U)) * 0xbf58476d1ce4e5b9U;
-    bits = (bits ^ (bits >> 27U)) * 0x94d049bb133111ebU;
-    return bits ^ (bits >> 31U);
-  };
-  std::uint64_t bits = mix(seed + 0x9e3779b97f4a7c15U);
-  ((bits = mix(bits + 0x9e3779b97f4a7c15U * (static_cast<std::uint64_t>(keys) + 1))), ...);
-  return bits;
-}
-
-/// Writes elements [first, first + out.size()) of the GPT-2 initialisation of one tensor.
 ///
-/// Each value depends on (seed, tensor, element index) alone, so any range can be produced by
-/// itself, in any order, on any rank. A tied tensor yields the values of the tensor it is tied to.
-/// @throws std::out_of_range  the tensor or the range does not exist
-inline void initial_values(
-    Config const& config, std::uint64_t seed, int tensor, std::size_t first, std::span<float> out) {
-  auto const all = tensors(config);
-  auto index = static_cast<std::size_t>(tensor);
-  if (tensor < 0 || index >= all.size() || first > all[index].numel() ||
-      out.size() > all[index].numel() - first) {
-    throw std::out_of_range("gpt: initial_values beyond the tensors");
-  }
-  if (all[index].tied_to >= 0) index = static_cast<std::size_t>(all[index].tied_to);
-  std::string const& name = all[index].name;
-  if (all[index].shape.size() == 1) {  // biases, and the gains of layernorms
-    std::ranges::fill(out, name.ends_with(".g") ? 1.F : 0.F);
-    return;
-  }
-  // Each block adds twice to the residual stream; the factor keeps its variance in check.
-  bool const into_residual = name.ends_with("proj.w");
-  double const deviation = into_residual ? 0.02 / std::sqrt(2.0 * config.layers) : 0.02;
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    std::uint64_t const bits = random_bits(seed, index, first + i);
-    double const above_zero = (static_cast<double>(bits >> 32U) + 1) * 0x1p-32;
-    double const turn = static_cast<double>(bits & 0xffffffffU) * 0x1p-32;
-    double const normal =  // Box-Muller
-        std::sqrt(-2 * std::log(above_zero)) * std::cos(2 * std::numbers::pi * turn);
-    out[i] = static_cast<float>(deviation * normal);
-  }
-}
+/// The ranks of a `ModelGroup` divide the model as Megatron-LM does (Shoeybi et al., 2019): each
+/// has some of the heads, of the hidden channels and of the vocabulary, and what flows along the
+/// residual stream is the same on all of them, bit for bit.
+namespace gpt {
 
 /// The tensors of one unit in registration order: a range of spans (a vector or array of them).
 /// Elements are float, double, or a 16-bit type constructible from and convertible to float.
@@ -188,6 +73,13 @@ struct LayerNorm {
 /// begin_backward and then backward for units layers + 1, …, 1, 0. The result depends on the values
 /// handed in alone, never on where they lie in memory. Single-threaded; distinct objects may be
 /// used by distinct threads.
+///
+/// Where a model group has several ranks, all of them make the same calls with the same batch, each
+/// with its own part of the weights; `forward`, `backward` and `next_scores` exchange data and
+/// block, and throw zero::Error if a rank fails. Every rank gets the same loss.
+/// @par Traffic  all-reduces of [tokens, channels]: two per block forward and two backward, two
+///   more where blocks are computed again, one in the embedding forward, one in the head backward;
+///   of the loss, an all-gather of [3, tokens]
 /// @tparam Real  the scalar of all arithmetic: float to train, double to check gradients
 template <class Real = float>
 class Gpt {
@@ -195,8 +87,14 @@ class Gpt {
 
  public:
   /// Allocates everything for micro-batches of up to `max_batch` sequences.
-  /// @throws std::invalid_argument  the configuration is impossible
-  Gpt(Config const& config, int max_batch);
+  /// @param group  with whom this rank holds the model; the communicator must outlive the object
+  /// @param inputs  if given, the activations of one block at a time are held: the backward pass
+  ///   computes them again from the block's input, which waits there. Must outlive the object
+  /// @throws std::invalid_argument  the configuration is impossible, or not for so many ranks
+  Gpt(Config const& config,
+      int max_batch,
+      ModelGroup group = {},
+      BlockInputs<Real>* inputs = nullptr);
 
   [[nodiscard]] Config const& config() const noexcept { return config_; }
 
@@ -227,11 +125,21 @@ class Gpt {
     return loss_;
   }
 
-  /// Scores of the next byte after each input byte, [tokens, vocab].
+  /// Scores of the next byte after each input byte, [tokens, this rank's part of the vocabulary].
   /// @throws std::logic_error  the forward pass is unfinished
   [[nodiscard]] std::span<Real const> logits() const {
     expect(next_forward_ == config_.units(), "gpt: there are no logits yet");
-    return {logits_.data(), inputs_.size() * static_cast<std::size_t>(Config::vocab)};
+    return {logits_.data(), inputs_.size() * vocab_.count};
+  }
+
+  /// Scores of the byte after the last input byte, [vocab], on all ranks.
+  /// @throws std::logic_error  the forward pass is unfinished
+  [[nodiscard]] std::span<Real const> next_scores() {
+    auto const own = logits().last(vocab_.count);
+    std::ranges::fill(next_scores_, Real{});
+    std::ranges::copy(own, next_scores_.begin() + static_cast<std::ptrdiff_t>(vocab_.begin));
+    group_.all_reduce(std::span(next_scores_));
+    return next_scores_;
   }
 
   /// Starts the backward pass of scale · loss(). The scale carries fp16 loss scaling and the
@@ -262,11 +170,11 @@ class Gpt {
  private:
   struct Block {
     LayerNorm<Real> ln1, ln2;
-    Buffer<Real> qkv;       // [tokens, 3 · channels]
-    Buffer<Real> scores;    // [batch, heads, length, length], after the softmax
-    Buffer<Real> attended;  // [tokens, channels]
+    Buffer<Real> qkv;       // [tokens, 3 · own channels]
+    Buffer<Real> scores;    // [batch, own heads, length, length], after the softmax
+    Buffer<Real> attended;  // [tokens, own channels]
     Buffer<Real> middle;    // [tokens, channels], residual stream between attention and MLP
-    Buffer<Real> hidden;    // [tokens, mlp_ratio · channels], before the GELU
+    Buffer<Real> hidden;    // [tokens, mlp_ratio · own channels], before the GELU
     Buffer<Real> active;    // the same after the GELU
   };
 
@@ -331,6 +239,31 @@ class Gpt {
     return static_cast<Real>(widened(value));
   }
 
+  // The model-parallel part of the model's width that this rank has.
+  [[nodiscard]] std::ptrdiff_t own_channels() const noexcept {
+    return config_.channels / group_.place().size;
+  }
+  // Row of a byte in this rank's part of the vocabulary, or -1.
+  [[nodiscard]] std::ptrdiff_t own_row(std::uint8_t byte) const noexcept {
+    bool const here = byte >= vocab_.begin && byte - vocab_.begin < vocab_.count;
+    return here ? static_cast<std::ptrdiff_t>(byte - vocab_.begin) : -1;
+  }
+  // What block `layer` reads; block `layer - 1` and the embedding write it.
+  [[nodiscard]] Buffer<Real>& residual(std::size_t layer) {
+    return residual_[layer % residual_.size()];
+  }
+  [[nodiscard]] Buffer<Real>& final_residual() {
+    return residual(static_cast<std::size_t>(config_.layers));
+  }
+  [[nodiscard]] Block& block(std::size_t layer) { return blocks_[layer % blocks_.size()]; }
+  // Elements of [tokens, channels].
+  [[nodiscard]] std::size_t residual_size() const noexcept {
+    return inputs_.size() * static_cast<std::size_t>(config_.channels);
+  }
+  void all_reduce(Buffer<Real>& buffer) const {
+    group_.all_reduce(std::span(buffer).first(residual_size()));
+  }
+
   void compute_forward(int unit);
   void compute_backward(int unit);
   void embedding_forward();
@@ -342,6 +275,9 @@ class Gpt {
 
   Config config_;
   int max_batch_;
+  ModelGroup group_;
+  BlockInputs<Real>* inputs_of_blocks_;  // null: all activations of all blocks are kept
+  Slice vocab_;                          // this rank's
   int batch_ = 0;
   int length_ = 0;
   int next_forward_ = none;
@@ -353,13 +289,17 @@ class Gpt {
   std::vector<std::uint8_t> inputs_, targets_;
   std::vector<Buffer<Real>> weights_, gradients_;  // of the unit at work, by tensor
 
-  std::vector<Buffer<Real>> residual_;  // layers + 1 of [tokens, channels]: what each block reads
+  // layers + 1 of [tokens, channels] and layers, or input and output of the block at work, and it.
+  std::vector<Buffer<Real>> residual_;
   std::vector<Block> blocks_;
   LayerNorm<Real> final_ln_;
-  Buffer<Real> logits_;                 // [tokens, vocab]
+  Buffer<Real> logits_;                 // [tokens, own vocab]
   Buffer<Real> d_logits_;               // the same
+  Buffer<Real> softmax_terms_;          // [ranks, 3, tokens]
+  Buffer<Real> top_, sum_;              // [tokens]: the softmax is exp(logit - top) / sum
+  Buffer<Real> next_scores_;            // [vocab]
   Buffer<Real> d_residual_, d_narrow_;  // [tokens, channels]
-  Buffer<Real> d_wide_;                 // [tokens, mlp_ratio · channels]
+  Buffer<Real> d_wide_;                 // [tokens, mlp_ratio · own channels]
   Buffer<Real> d_scores_;               // [length, length]
 };
 

@@ -52,7 +52,8 @@ struct SampleOptions {
 /// Continues the prompt byte by byte and returns the new bytes only.
 ///
 /// `forward(model)` must run all units forward. Where its weights are sharded it is collective, and
-/// so is this function: every rank calls it with the same options and gets the same bytes.
+/// so is this function, as it is over the model's group: every rank calls it with the same options
+/// and gets the same bytes.
 /// @par Cost  `count` forward passes over up to `context` bytes; nothing is cached between them
 template <class Real, std::invocable<Gpt<Real>&> Forward>
 [[nodiscard]] std::string generate(Gpt<Real>& model,
@@ -66,7 +67,7 @@ template <class Real, std::invocable<Gpt<Real>&> Forward>
     std::size_t const seen = std::min(bytes.size(), context);
     model.set_batch(std::span(bytes).last(seen), {}, static_cast<int>(seen));
     std::invoke(forward, model);
-    auto const last = model.logits().last(static_cast<std::size_t>(Config::vocab));
+    auto const last = model.next_scores();
     double const chance = static_cast<double>(random_bits(options.seed, i) >> 11U) * 0x1p-53;
     auto const next = static_cast<std::uint8_t>(choose(last, options.temperature, chance));
     bytes.push_back(next);

@@ -1,0 +1,45 @@
+/// @file
+/// Activation checkpoints: what stays of a block between its forward and its backward pass where
+/// the latter computes everything else again.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+namespace gpt {
+
+/// Where the inputs of blocks wait for the backward pass. All model-parallel ranks have the same
+/// inputs and call in the same order, so that they may share the work of holding them.
+template <class Real>
+class BlockInputs {
+ public:
+  virtual ~BlockInputs() = default;
+
+  /// Copies the input of one block: layer by layer from 0 in each forward pass.
+  virtual void store(int layer, std::span<Real const> input) = 0;
+
+  /// What was stored last for that layer, valid until the next call: once for each, from the last
+  /// layer down to 0.
+  [[nodiscard]] virtual std::span<Real const> fetch(int layer) = 0;
+};
+
+/// Every rank keeps all of them.
+template <class Real>
+class WholeInputs final : public BlockInputs<Real> {
+ public:
+  void store(int layer, std::span<Real const> input) override {
+    auto const place = static_cast<std::size_t>(layer);
+    if (inputs_.size() <= place) inputs_.resize(place + 1);
+    inputs_[place].assign(input.begin(), input.end());
+  }
+
+  [[nodiscard]] std::span<Real const> fetch(int layer) override {
+    return inputs_.at(static_cast<std::size_t>(layer));
+  }
+
+ private:
+  std::vector<std::vector<Real>> inputs_;
+};
+
+}  // namespace gpt
