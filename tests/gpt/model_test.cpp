@@ -1,6 +1,7 @@
 #include "model.hpp"
 
 #include "sample.hpp"
+#include "store.hpp"
 #include "text.hpp"
 
 #include <doctest/doctest.h>
@@ -23,6 +24,10 @@
 
 namespace {
 
+using gpt_test::backward;
+using gpt_test::forward;
+using gpt_test::Store;
+
 // The least that the model asks of a 16-bit type; truncating bfloat16.
 struct Half {
   std::uint16_t bits = 0;
@@ -37,74 +42,8 @@ struct Half {
 constexpr gpt::Config tiny{.layers = 2, .heads = 2, .channels = 6, .context = 5};
 constexpr int sequences = 3;
 
-// All tensors of a model, each in memory of its own, `shift` elements off its natural alignment.
-template <class T>
-class Store {
- public:
-  explicit Store(gpt::Config const& config, std::size_t shift = 0)
-      : config_(config), tensors_(gpt::tensors(config)), shift_(shift) {
-    for (auto const& tensor : tensors_) memory_.emplace_back(tensor.numel() + shift);
-  }
-
-  [[nodiscard]] std::span<T> at(std::size_t tensor) {
-    int const tied = tensors_[tensor].tied_to;
-    return std::span(memory_[tied < 0 ? tensor : static_cast<std::size_t>(tied)]).subspan(shift_);
-  }
-  [[nodiscard]] std::vector<std::span<T>> unit(int unit) {
-    std::vector<std::span<T>> spans;
-    for (std::size_t i = 0; i < tensors_.size(); ++i) {
-      if (tensors_[i].unit == unit) spans.push_back(at(i));
-    }
-    return spans;
-  }
-  [[nodiscard]] std::size_t size() const { return tensors_.size(); }
-  [[nodiscard]] gpt::TensorInfo const& info(std::size_t tensor) const { return tensors_[tensor]; }
-
-  // The initialisation, blown up and with every gain and bias moved, so that no gradient vanishes.
-  void fill(std::uint64_t seed, float stretch, float spread) {
-    std::vector<float> values;
-    for (std::size_t i = 0; i < size(); ++i) {
-      values.resize(at(i).size());
-      gpt::initial_values(config_, seed, static_cast<int>(i), 0, values);
-      for (std::size_t j = 0; j < values.size(); ++j) {
-        auto const noise = static_cast<float>(gpt::random_bits(seed + 1, i, j) >> 40U) * 0x1p-24F;
-        bool const row = info(i).shape.size() == 1;
-        at(i)[j] = T(row ? values[j] + spread * (noise - 0.5F) : values[j] * stretch);
-      }
-    }
-  }
-
- private:
-  gpt::Config config_;
-  std::vector<gpt::TensorInfo> tensors_;
-  std::size_t shift_;
-  std::vector<std::vector<T>> memory_;
-};
-
-template <class Real, class T>
-void forward(gpt::Gpt<Real>& model, Store<T>& weights) {
-  for (int unit = 0; unit < model.config().units(); ++unit) {
-    model.forward(unit, weights.unit(unit));
-  }
-}
-
-template <class Real, class T>
-void backward(gpt::Gpt<Real>& model, Store<T>& weights, Store<T>& gradients, Real scale = 1) {
-  model.begin_backward(scale);
-  for (int unit = model.config().units(); unit-- > 0;) {
-    model.backward(unit, weights.unit(unit), gradients.unit(unit));
-  }
-}
-
 gpt::Batch some_batch(gpt::Config const& config, std::uint64_t micro_batch = 0) {
-  std::vector<std::uint8_t> text(400);
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    text[i] = static_cast<std::uint8_t>(gpt::random_bits(3, i));
-  }
-  gpt::Batch batch;
-  gpt::sample_batch(
-      text, {.seed = 5, .step = 1, .micro_batch = micro_batch}, sequences, config.context, batch);
-  return batch;
+  return gpt_test::some_batch(sequences, config.context, micro_batch);
 }
 
 // One forward and backward pass; returns the loss.
