@@ -43,6 +43,19 @@ std::vector<std::string> default_text() {
   return files;
 }
 
+/// What a grid of ranks cannot do: each optimizer knows of its own part of the model alone.
+void check_grid(Options const& options, bool plain) {
+  auto const refuse = [&](std::string const& why) {
+    throw std::runtime_error("--model-parallel " + std::to_string(options.model_parallel) + why);
+  };
+  if (options.ranks % options.model_parallel != 0) {
+    refuse(" does not divide " + std::to_string(options.ranks) + " ranks");
+  }
+  if (options.clip > 0) refuse(" cannot clip by the norm of all parts: use --clip 0");
+  if (options.precision == "fp16") refuse(" cannot scale the loss of all parts: use bf16 or fp32");
+  if (!plain) refuse(" cannot be combined with --save, --resume and --export");
+}
+
 /// A line that rewrites itself on a terminal, and one in twenty steps elsewhere.
 ShowProgress progress_line(std::string const& stage, int steps) {
   bool const terminal = isatty(STDERR_FILENO) == 1;
@@ -86,14 +99,18 @@ void add_options(CLI::App& app, Options& options) {
       ->check(CLI::Range(1, 65536));
   app.add_option("--context", options.model.context, "Longest sequence, in bytes")
       ->check(CLI::Range(1, 65536));
-  app.add_option("--batch", options.batch, "Sequences per rank and micro-batch")
+  app.add_option("--batch", options.batch, "Sequences per model and micro-batch")
       ->check(CLI::Range(1, 65536));
-  app.add_option("--accumulate", options.accumulate, "Micro-batches per rank and step")
+  app.add_option("--accumulate", options.accumulate, "Micro-batches per model and step")
       ->check(CLI::Range(1, 65536));
+  app.add_option("--activations",
+                 options.activations,
+                 "Of blocks, until the backward pass: keep all, or the inputs alone and recompute")
+      ->check(CLI::IsMember({"keep", "recompute"}));
   app.add_option("--steps", options.steps, "Optimizer steps")->check(CLI::Range(1, 100000000));
   app.add_option("--lr", options.learning_rate, "Peak learning rate")->check(CLI::PositiveNumber);
-  app.add_option("--clip", options.clip, "Clip the gradient to this norm")
-      ->check(CLI::PositiveNumber);
+  app.add_option("--clip", options.clip, "Clip the gradient to this norm (0: do not)")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--seed", options.seed, "Of initial weights, batches and samples");
   app.add_option("--json", options.json, "Write losses, bytes and traffic to this file");
   auto* const compare =
@@ -119,13 +136,14 @@ void add_options(CLI::App& app, Options& options) {
 }
 
 Text prepare(Options const& options) {
-  static_cast<void>(tensors(options.model));
+  static_cast<void>(tensors(options.model, {.rank = 0, .size = options.model_parallel}));
   bool const plain = options.save.empty() && options.resume.empty() && options.export_file.empty();
   if (!has_checkpoints && !plain) {
     throw std::runtime_error(
         "built without checkpoints: --save, --resume and --export need libxxhash-dev and "
         "-DZERO_WITH_CHECKPOINT=ON");
   }
+  if (options.model_parallel > 1) check_grid(options, plain);
   if (!options.save.empty()) std::filesystem::create_directories(options.save);
   if (!options.save.empty() && access(options.save.c_str(), W_OK) != 0) {
     throw std::runtime_error("cannot write to " + options.save);

@@ -16,14 +16,16 @@ namespace gpt {
 struct Options {
   std::vector<std::string> text;  ///< files; empty: the repository's own headers and README
   int ranks = 4;
+  int model_parallel = 1;  ///< ranks that hold a model together; divides `ranks`
   std::string stage = "pos+g";
   std::string precision = "fp32";
   Config model{};
-  int batch = 4;       ///< sequences per rank and micro-batch
-  int accumulate = 1;  ///< micro-batches per rank and step
+  int batch = 4;       ///< sequences per model and micro-batch
+  int accumulate = 1;  ///< micro-batches per model and step
+  std::string activations = "keep";
   int steps = 240;
   float learning_rate = 3e-3f;
-  double clip = 1.;
+  double clip = 1.;  ///< norm of the gradient; 0: any
   std::uint64_t seed = 1;
   std::string json;
   bool compare = false;
@@ -37,8 +39,10 @@ struct Options {
 
   /// Linear warm-up over a tenth of the steps, then half a cosine down to a tenth of the rate.
   [[nodiscard]] float scheduled_rate(int step) const;
+  /// How many models are trained on data of their own.
+  [[nodiscard]] int models() const { return ranks / model_parallel; }
   [[nodiscard]] std::uint64_t tokens_per_step() const {
-    return static_cast<std::uint64_t>(ranks) * static_cast<std::uint64_t>(batch) *
+    return static_cast<std::uint64_t>(models()) * static_cast<std::uint64_t>(batch) *
            static_cast<std::uint64_t>(accumulate) * static_cast<std::uint64_t>(model.context);
   }
 };

@@ -13,7 +13,7 @@ nlohmann::json settings(Options const& options, Text const& text) {
   return {{"heads", options.model.heads},
           {"context", options.model.context},
           {"batch", options.batch},
-          {"micro_batches", options.ranks * options.accumulate},
+          {"micro_batches", options.models() * options.accumulate},
           {"steps", options.steps},
           {"lr", options.learning_rate},
           {"clip", options.clip},

@@ -5,6 +5,7 @@
 #include "options.hpp"
 #include "zero/zero.hpp"
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -73,17 +74,18 @@ class Recorder {
       start_ = Clock::now();
       result_.first_step = step;
     }
-    double sum = loss_;
+    // An optimizer's ranks have agreed to stop, but they are not all where models have several.
+    std::array<double, 2> sums{loss_, report.stop ? 1. : 0.};
     zero::run(*world_,
               {.op = zero::Op::all_reduce,
                .dtype = zero::DType::f64,
                .accumulate = zero::DType::f64,
-               .count = 1,
-               .send = &sum,
-               .recv = &sum});
+               .count = sums.size(),
+               .send = sums.data(),
+               .recv = sums.data()});
     loss_ = 0.;
-    stopped_ = report.stop;
-    result_.losses.push_back(sum / (options_->ranks * options_->accumulate));
+    stopped_ = sums[1] > 0.;
+    result_.losses.push_back(sums[0] / (options_->ranks * options_->accumulate));
     result_.norms.push_back(report.grad_norm);
     if (!report.skipped) result_.counted_elements = counted_->counts().bucket_total().elements;
     counted_->reset();
@@ -143,7 +145,7 @@ class Recorder {
     optimizer.visit_owned(
         [&](zero::Tensor const& tensor, std::size_t first, auto master, auto const& states) {
           // Where every rank holds everything, one of them speaks for all.
-          if (!Optimizer::sharding.optimizer && world_->rank() > 0) return;
+          if (!Optimizer::sharding.optimizer && counted_->rank() > 0) return;
           auto const t = static_cast<std::size_t>(&tensor - optimizer.tensors().data());
           add(t, 0, first, master);
           for (std::size_t k = 0; k < states.size(); ++k) add(t, k + 1, first, states[k]);

@@ -5,6 +5,7 @@
 #include "run.hpp"
 #include "train.hpp"
 
+#include <optional>
 #include <stdexcept>
 
 namespace gpt {
@@ -16,12 +17,22 @@ StageResult run_stage(World& world,
                       Text const& text,
                       std::atomic<bool> const& stop_requested,
                       ShowProgress const& show) {
-  zero::Counting<World> comm{world};
+  // Ranks are a grid: those that hold a model together follow each other.
+  std::optional<World> model;
+  std::optional<World> peers;
+  if (options.model_parallel > 1) {
+    model.emplace(world.split(world.rank() / options.model_parallel, world.rank()));
+    peers.emplace(world.split(world.rank() % options.model_parallel, world.rank()));
+  }
+  ModelGroup const group = model ? ModelGroup(*model) : ModelGroup();
+  zero::Counting<World> comm{peers ? *peers : world};
   Recorder<World> recorder(world, comm, options, stop_requested, show);
   if (options.accumulate == 1) {
-    train_rank<Stage, Precision, zero::AccumulateNone>(comm, options, text, recorder, memory);
+    train_rank<Stage, Precision, zero::AccumulateNone>(
+        comm, group, options, text, recorder, memory);
   } else {
-    train_rank<Stage, Precision, zero::AccumulateShard>(comm, options, text, recorder, memory);
+    train_rank<Stage, Precision, zero::AccumulateShard>(
+        comm, group, options, text, recorder, memory);
   }
   return recorder.result();
 }

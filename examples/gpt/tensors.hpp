@@ -4,6 +4,7 @@
 #pragma once
 
 #include "zero/checkpoint/boxes.hpp"
+#include "zero/layout/tensor.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -147,6 +148,22 @@ inline void check(Config const& config, ModelRank const& of) {
     extent = tensor.sections * slice_of(extent / tensor.sections, of).count;
   }
   return all;
+}
+
+/// The same as the library wants it described.
+/// @throws std::invalid_argument  the configuration is impossible, or not for so many ranks
+[[nodiscard]] inline std::vector<zero::Tensor> describe(Config const& config, ModelRank const& of) {
+  std::vector<zero::Tensor> described;
+  auto const all = tensors(config, of);
+  for (TensorInfo const& tensor : all) {
+    described.push_back(
+        {.name = tensor.name,
+         .shape = tensor.shape,
+         .unit = tensor.unit,
+         .weight_decay = tensor.decay ? 1.f : 0.f,
+         .tied_to = tensor.tied_to < 0 ? "" : all[static_cast<std::size_t>(tensor.tied_to)].name});
+  }
+  return described;
 }
 
 /// Where this rank's tensors lie in the whole ones, as zero's checkpoints want to know it: an entry

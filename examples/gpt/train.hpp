@@ -10,27 +10,12 @@
 #include "text.hpp"
 #include "zero/zero.hpp"
 
+#include <optional>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
 namespace gpt {
-
-/// The model as the library wants it described.
-inline std::vector<zero::Tensor> describe(Config const& config) {
-  std::vector<zero::Tensor> described;
-  auto const all = tensors(config);
-  for (TensorInfo const& tensor : all) {
-    described.push_back(
-        {.name = tensor.name,
-         .shape = tensor.shape,
-         .unit = tensor.unit,
-         .weight_decay = tensor.decay ? 1.f : 0.f,
-         .tied_to = tensor.tied_to < 0 ? "" : all[static_cast<std::size_t>(tensor.tied_to)].name});
-  }
-  return described;
-}
 
 /// A unit's tensors as the model wants them: a list of spans.
 template <class Unit>
@@ -45,6 +30,8 @@ inline zero::AdamW adamw(Options const& options) {
 }
 
 /// Trains on one rank. The loop is the same for every stage, precision, communicator and memory.
+/// @param comm  the ranks that have the same part of a model, each with data of its own
+/// @param group  the ranks that hold this rank's model together, on the same data
 template <class Stage,
           class Precision,
           class Accumulation,
@@ -52,22 +39,30 @@ template <class Stage,
           class World,
           class Memory>
 void train_rank(Communicator& comm,
+                ModelGroup const& group,
                 Options const& options,
                 Text const& text,
                 Recorder<World>& recorder,
                 Memory memory) {
-  zero::ShardedOptimizer optimizer{
-      comm, describe(options.model), Stage{}, Precision{}, Accumulation{}, memory, adamw(options)};
+  zero::ShardedOptimizer optimizer{comm,
+                                   describe(options.model, group.place()),
+                                   Stage{},
+                                   Precision{},
+                                   Accumulation{},
+                                   memory,
+                                   adamw(options)};
   optimizer.load_parameters(
       [&](zero::Tensor const& tensor, std::size_t first, std::span<float> values) {
         auto const index = static_cast<int>(&tensor - optimizer.tensors().data());
-        initial_values(options.model, options.seed, index, first, values);
+        initial_values(options.model, options.seed, index, first, values, group.place());
       });
 
   Keeper keeper(optimizer, options, text, [&](std::string const& note) { recorder.say(note); });
   int const first = keeper.resume();
 
-  Gpt<> model(options.model, options.batch);
+  WholeInputs<float> inputs;
+  bool const again = options.activations == "recompute";
+  Gpt<> model(options.model, options.batch, group, again ? &inputs : nullptr);
   Batch batch;
   auto const forward = [&](auto& network) {
     for (int const unit : optimizer.units()) {
@@ -76,6 +71,7 @@ void train_rank(Communicator& comm,
     }
   };
 
+  auto const max_norm = options.clip > 0. ? std::optional(options.clip) : std::nullopt;
   for (int step = first; step < options.steps && !recorder.stopped(); ++step) {
     for (int micro = 0; micro < options.accumulate; ++micro) {
       optimizer.micro_step({.last = micro + 1 == options.accumulate});
@@ -99,7 +95,7 @@ void train_rank(Communicator& comm,
     }
     recorder.end_step(step,
                       optimizer.step({.learning_rate = options.scheduled_rate(step),
-                                      .max_norm = options.clip,
+                                      .max_norm = max_norm,
                                       .stop = recorder.stop_requested()}));
     keeper.end_step(step, recorder.stopped());
   }

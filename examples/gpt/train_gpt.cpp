@@ -18,6 +18,10 @@ int main(int argc, char** argv) {
   app.option_defaults()->always_capture_default();
   app.add_option("--ranks", options.ranks, "Ranks, as threads of this process")
       ->check(CLI::Range(1, zero::InProcess::max_ranks));
+  app.add_option("--model-parallel",
+                 options.model_parallel,
+                 "Ranks that hold a model together, each some heads and part of the vocabulary")
+      ->check(CLI::Range(1, zero::InProcess::max_ranks));
   gpt::add_options(app, options);
   try {
     app.parse(argc, argv);

@@ -156,11 +156,16 @@ TEST_CASE("gpt: model-parallel parts tile the whole tensors") {
     for (auto const& tensor : whole) holders.emplace_back(tensor.numel());
     for (int rank = 0; rank < size; ++rank) {
       auto const part = gpt::tensors(config, {rank, size});
+      auto const described = gpt::describe(config, {rank, size});
       REQUIRE(part.size() == whole.size());
+      REQUIRE(described.size() == whole.size());
+      CHECK(described.back().tied_to == "wte");
       for (std::size_t t = 0; t < part.size(); ++t) {
         auto const place = places(config, {rank, size}, whole[t]);
         CHECK(part[t].numel() == place.size());
         CHECK(part[t].name == whole[t].name);
+        CHECK(described[t].name == whole[t].name);
+        CHECK(described[t].shape == part[t].shape);
         CHECK(is_divided(part[t]) == (std::ranges::count(divided, part[t].name) == 1));
         for (std::size_t const i : place) ++holders[t][i];
       }

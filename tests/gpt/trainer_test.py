@@ -88,6 +88,45 @@ class Trainer(Program):
         self.check_comparison(result, 8)
         self.assertEqual(result["stages"][0]["precision"], "fp16")
 
+    def losses(self, *arguments):
+        path = self.folder / "result.json"
+        run = self.run_trainer("--json", str(path), "--clip", "0", "--steps", "8", *arguments)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        return json.loads(path.read_text())["stages"][0]["losses"]
+
+    def test_model_parallel_ranks(self):
+        common = ("--steps", "8", "--clip", "0", "--accumulate", "2")
+        _, result = self.compare("--ranks", "4", "--model-parallel", "2", *common)
+        self.check_comparison(result, 8)
+        several = result["stages"][0]["losses"]
+        for expected, loss in zip(self.losses("--ranks", "2", "--accumulate", "2"), several):
+            # The same two models' batches, added in another order. 1e-5 is what README.md says.
+            self.assertTrue(math.isclose(loss, expected, rel_tol=1e-5), (expected, loss))
+        grid = ("--ranks", "4", "--model-parallel", "2", "--accumulate", "2")
+        for stage in ("pos", "pos+g+p"):
+            again = self.losses(*grid, "--stage", stage, "--activations", "recompute")
+            self.assertEqual(again, several)
+
+    def test_activations_computed_again_on_one_rank(self):
+        self.model = [*SMALL[2:], "--layers", "3"]
+        kept = self.losses("--ranks", "1")
+        self.assertEqual(self.losses("--ranks", "1", "--activations", "recompute"), kept)
+
+    def test_sample_of_model_parallel_ranks(self):
+        common = ("--ranks", "2", "--model-parallel", "2", "--clip", "0", "--steps", "3")
+        run = self.run_trainer(*common, "--stage", "pos+g+p", "--sample", "20")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertIn("--- sample (Pos+g+p)", run.stdout)
+
+    def test_grids_that_cannot_be_are_refused(self):
+        two = ("--model-parallel", "2")
+        self.assertIn("2 heads", self.refused("--model-parallel", "3", "--clip", "0"))
+        self.assertIn("3 ranks", self.refused(*two, "--ranks", "3", "--clip", "0"))
+        self.assertIn("--clip 0", self.refused(*two))
+        self.assertIn("bf16", self.refused(*two, "--clip", "0", "--precision", "fp16"))
+        self.assertIn("--save", self.refused(*two, "--clip", "0", "--save", "x"))
+        self.assertIn("--activations", self.refused("--activations", "none"))
+
     def test_one_stage_on_one_rank_with_a_sample(self):
         run = self.run_trainer("--ranks", "1", "--stage", "pos+g+p", "--steps", "3", "--sample", "20")
         self.assertEqual(run.returncode, 0, run.stderr)
