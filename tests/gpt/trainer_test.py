@@ -5,6 +5,7 @@ usage: trainer_test.py TRAIN_GPT
 
 import json
 import math
+import os
 import pathlib
 import shutil
 import signal
@@ -95,6 +96,8 @@ class Trainer(Program):
         return json.loads(path.read_text())["stages"][0]["losses"]
 
     def test_model_parallel_ranks(self):
+        # Of ASCII, the second rank's part of the vocabulary has none.
+        self.text.write_bytes(bytes(i * i // 7 % 256 for i in range(9000)))
         common = ("--steps", "8", "--clip", "0", "--accumulate", "2")
         _, result = self.compare("--ranks", "4", "--model-parallel", "2", *common)
         self.check_comparison(result, 8)
@@ -111,6 +114,33 @@ class Trainer(Program):
         self.model = [*SMALL[2:], "--layers", "3"]
         kept = self.losses("--ranks", "1")
         self.assertEqual(self.losses("--ranks", "1", "--activations", "recompute"), kept)
+
+    def peak_mib(self, *arguments):
+        model = ["--layers", "8", "--channels", "32", "--context", "128", "--batch", "16"]
+        process = subprocess.Popen(
+            [TRAIN_GPT, *model, "--text", str(self.text), "--ranks", "1", "--steps", "1", *arguments],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        _, process.returncode, usage = os.wait4(process.pid, 0)
+        self.assertEqual(process.returncode, 0)
+        return usage.ru_maxrss / 1024
+
+    def test_activations_computed_again_need_not_be_held(self):
+        # Of 8 blocks, 2048 tokens and 4 heads: scores alone are 4 MiB a block.
+        self.assertGreater(self.peak_mib() - self.peak_mib("--activations", "recompute"), 28)
+
+    def test_interrupted_model_parallel_ranks_stop_together(self):
+        # Several times: whether a signal comes between two ranks' questions is left to chance.
+        for attempt in range(5):
+            process = subprocess.Popen(
+                [TRAIN_GPT, *SMALL, "--text", str(self.text), "--steps", "10000000",
+                 "--ranks", "4", "--model-parallel", "2", "--clip", "0"],
+                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            time.sleep(0.4 + 0.03 * attempt)
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 130, err)
 
     def test_sample_of_model_parallel_ranks(self):
         common = ("--ranks", "2", "--model-parallel", "2", "--clip", "0", "--steps", "3")
