@@ -43,7 +43,7 @@ std::vector<std::string> default_text() {
   return files;
 }
 
-/// What a grid of ranks cannot do: each optimizer knows of its own part of the model alone.
+/// What a grid of ranks cannot do.
 void check_grid(Options const& options, bool plain) {
   auto const refuse = [&](std::string const& why) {
     throw std::runtime_error("--model-parallel " + std::to_string(options.model_parallel) + why);
@@ -51,8 +51,9 @@ void check_grid(Options const& options, bool plain) {
   if (options.ranks % options.model_parallel != 0) {
     refuse(" does not divide " + std::to_string(options.ranks) + " ranks");
   }
-  if (options.clip > 0) refuse(" cannot clip by the norm of all parts: use --clip 0");
-  if (options.precision == "fp16") refuse(" cannot scale the loss of all parts: use bf16 or fp32");
+  if (Config::vocab % options.model_parallel != 0) {
+    refuse(" does not divide the vocabulary, and an optimizer wants parts of one shape");
+  }
   if (!plain) refuse(" cannot be combined with --save, --resume and --export");
 }
 
@@ -109,8 +110,8 @@ void add_options(CLI::App& app, Options& options) {
       ->check(CLI::IsMember({"keep", "recompute"}));
   app.add_option("--steps", options.steps, "Optimizer steps")->check(CLI::Range(1, 100000000));
   app.add_option("--lr", options.learning_rate, "Peak learning rate")->check(CLI::PositiveNumber);
-  app.add_option("--clip", options.clip, "Clip the gradient to this norm (0: do not)")
-      ->check(CLI::NonNegativeNumber);
+  app.add_option("--clip", options.clip, "Clip the gradient to this norm")
+      ->check(CLI::PositiveNumber);
   app.add_option("--seed", options.seed, "Of initial weights, batches and samples");
   app.add_option("--json", options.json, "Write losses, bytes and traffic to this file");
   auto* const compare =

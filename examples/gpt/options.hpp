@@ -25,7 +25,7 @@ struct Options {
   std::string activations = "keep";
   int steps = 240;
   float learning_rate = 3e-3f;
-  double clip = 1.;  ///< norm of the gradient; 0: any
+  double clip = 1.;
   std::uint64_t seed = 1;
   std::string json;
   bool compare = false;

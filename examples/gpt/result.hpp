@@ -5,7 +5,6 @@
 #include "options.hpp"
 #include "zero/zero.hpp"
 
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -74,18 +73,17 @@ class Recorder {
       start_ = Clock::now();
       result_.first_step = step;
     }
-    // An optimizer's ranks have agreed to stop, but they are not all where models have several.
-    std::array<double, 2> sums{loss_, report.stop ? 1. : 0.};
+    double sum = loss_;
     zero::run(*world_,
               {.op = zero::Op::all_reduce,
                .dtype = zero::DType::f64,
                .accumulate = zero::DType::f64,
-               .count = sums.size(),
-               .send = sums.data(),
-               .recv = sums.data()});
+               .count = 1,
+               .send = &sum,
+               .recv = &sum});
     loss_ = 0.;
-    stopped_ = sums[1] > 0.;
-    result_.losses.push_back(sums[0] / (options_->ranks * options_->accumulate));
+    stopped_ = report.stop;
+    result_.losses.push_back(sum / (options_->ranks * options_->accumulate));
     result_.norms.push_back(report.grad_norm);
     if (!report.skipped) result_.counted_elements = counted_->counts().bucket_total().elements;
     counted_->reset();

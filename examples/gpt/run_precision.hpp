@@ -4,11 +4,28 @@
 
 #include "run.hpp"
 #include "train.hpp"
+#include "zero/comm/grid.hpp"
 
-#include <optional>
 #include <stdexcept>
 
 namespace gpt {
+
+template <class Stage, class Precision, class Ranks, class Communicator, class World, class Memory>
+void train_on(Ranks& ranks,
+              Communicator const& data,
+              ModelGroup const& group,
+              Options const& options,
+              Text const& text,
+              Recorder<World>& recorder,
+              Memory const& memory) {
+  if (options.accumulate == 1) {
+    train_rank<Stage, Precision, zero::AccumulateNone>(
+        ranks, data, group, options, text, recorder, memory);
+  } else {
+    train_rank<Stage, Precision, zero::AccumulateShard>(
+        ranks, data, group, options, text, recorder, memory);
+  }
+}
 
 template <class Stage, class Precision, class World, class Memory>
 StageResult run_stage(World& world,
@@ -17,23 +34,16 @@ StageResult run_stage(World& world,
                       Text const& text,
                       std::atomic<bool> const& stop_requested,
                       ShowProgress const& show) {
-  // Ranks are a grid: those that hold a model together follow each other.
-  std::optional<World> model;
-  std::optional<World> peers;
-  if (options.model_parallel > 1) {
-    model.emplace(world.split(world.rank() / options.model_parallel, world.rank()));
-    peers.emplace(world.split(world.rank() % options.model_parallel, world.rank()));
+  zero::Counting<World> comm{world};
+  if (options.model_parallel == 1) {
+    Recorder<World> recorder(world, comm, options, stop_requested, show);
+    train_on<Stage, Precision>(comm, comm, ModelGroup(), options, text, recorder, memory);
+    return recorder.result();
   }
-  ModelGroup const group = model ? ModelGroup(*model) : ModelGroup();
-  zero::Counting<World> comm{peers ? *peers : world};
-  Recorder<World> recorder(world, comm, options, stop_requested, show);
-  if (options.accumulate == 1) {
-    train_rank<Stage, Precision, zero::AccumulateNone>(
-        comm, group, options, text, recorder, memory);
-  } else {
-    train_rank<Stage, Precision, zero::AccumulateShard>(
-        comm, group, options, text, recorder, memory);
-  }
+  zero::Grid grid{comm, options.models(), options.model_parallel};
+  Recorder<World> recorder(world, grid.data(), options, stop_requested, show);
+  ModelGroup const group(grid.model());
+  train_on<Stage, Precision>(grid, grid.data(), group, options, text, recorder, memory);
   return recorder.result();
 }
 

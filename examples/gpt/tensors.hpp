@@ -161,7 +161,8 @@ inline void check(Config const& config, ModelRank const& of) {
          .shape = tensor.shape,
          .unit = tensor.unit,
          .weight_decay = tensor.decay ? 1.f : 0.f,
-         .tied_to = tensor.tied_to < 0 ? "" : all[static_cast<std::size_t>(tensor.tied_to)].name});
+         .tied_to = tensor.tied_to < 0 ? "" : all[static_cast<std::size_t>(tensor.tied_to)].name,
+         .partitioned = of.size > 1 && tensor.axis >= 0});
   }
   return described;
 }

@@ -10,7 +10,6 @@
 #include "text.hpp"
 #include "zero/zero.hpp"
 
-#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -30,21 +29,24 @@ inline zero::AdamW adamw(Options const& options) {
 }
 
 /// Trains on one rank. The loop is the same for every stage, precision, communicator and memory.
-/// @param comm  the ranks that have the same part of a model, each with data of its own
+/// @param ranks  a communicator, or a grid where several ranks hold a model together
+/// @param data   the ranks that have the same part of a model, each with data of its own
 /// @param group  the ranks that hold this rank's model together, on the same data
 template <class Stage,
           class Precision,
           class Accumulation,
+          class Ranks,
           class Communicator,
           class World,
           class Memory>
-void train_rank(Communicator& comm,
+void train_rank(Ranks& ranks,
+                Communicator const& data,
                 ModelGroup const& group,
                 Options const& options,
                 Text const& text,
                 Recorder<World>& recorder,
                 Memory memory) {
-  zero::ShardedOptimizer optimizer{comm,
+  zero::ShardedOptimizer optimizer{ranks,
                                    describe(options.model, group.place()),
                                    Stage{},
                                    Precision{},
@@ -71,11 +73,10 @@ void train_rank(Communicator& comm,
     }
   };
 
-  auto const max_norm = options.clip > 0. ? std::optional(options.clip) : std::nullopt;
   for (int step = first; step < options.steps && !recorder.stopped(); ++step) {
     for (int micro = 0; micro < options.accumulate; ++micro) {
       optimizer.micro_step({.last = micro + 1 == options.accumulate});
-      int const number = comm.rank() * options.accumulate + micro;
+      int const number = data.rank() * options.accumulate + micro;
       sample_batch(
           text.training,
           {options.seed, static_cast<std::uint64_t>(step), static_cast<std::uint64_t>(number)},
@@ -95,7 +96,7 @@ void train_rank(Communicator& comm,
     }
     recorder.end_step(step,
                       optimizer.step({.learning_rate = options.scheduled_rate(step),
-                                      .max_norm = max_norm,
+                                      .max_norm = options.clip,
                                       .stop = recorder.stop_requested()}));
     keeper.end_step(step, recorder.stopped());
   }

@@ -166,6 +166,7 @@ TEST_CASE("gpt: model-parallel parts tile the whole tensors") {
         CHECK(part[t].name == whole[t].name);
         CHECK(described[t].name == whole[t].name);
         CHECK(described[t].shape == part[t].shape);
+        CHECK(described[t].partitioned == (size > 1 && is_divided(part[t])));
         CHECK(is_divided(part[t]) == (std::ranges::count(divided, part[t].name) == 1));
         for (std::size_t const i : place) ++holders[t][i];
       }

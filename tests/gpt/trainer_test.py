@@ -91,24 +91,31 @@ class Trainer(Program):
 
     def losses(self, *arguments):
         path = self.folder / "result.json"
-        run = self.run_trainer("--json", str(path), "--clip", "0", "--steps", "8", *arguments)
+        run = self.run_trainer("--json", str(path), "--steps", "8", *arguments)
         self.assertEqual(run.returncode, 0, run.stderr)
         return json.loads(path.read_text())["stages"][0]["losses"]
 
     def test_model_parallel_ranks(self):
         # Of ASCII, the second rank's part of the vocabulary has none.
         self.text.write_bytes(bytes(i * i // 7 % 256 for i in range(9000)))
-        common = ("--steps", "8", "--clip", "0", "--accumulate", "2")
-        _, result = self.compare("--ranks", "4", "--model-parallel", "2", *common)
+        # A norm that is always clipped to, and that has to be of all parts.
+        common = ("--clip", "0.1", "--accumulate", "2")
+        grid = ("--ranks", "4", "--model-parallel", "2", *common)
+        _, result = self.compare("--steps", "8", *grid)
         self.check_comparison(result, 8)
         several = result["stages"][0]["losses"]
-        for expected, loss in zip(self.losses("--ranks", "2", "--accumulate", "2"), several):
+        for expected, loss in zip(self.losses("--ranks", "2", *common), several):
             # The same two models' batches, added in another order. 1e-5 is what README.md says.
             self.assertTrue(math.isclose(loss, expected, rel_tol=1e-5), (expected, loss))
-        grid = ("--ranks", "4", "--model-parallel", "2", "--accumulate", "2")
         for stage in ("pos", "pos+g+p"):
             again = self.losses(*grid, "--stage", stage, "--activations", "recompute")
             self.assertEqual(again, several)
+
+    def test_model_parallel_ranks_in_fp16_with_overflows(self):
+        _, result = self.compare(
+            "--ranks", "4", "--model-parallel", "2", "--steps", "8", "--precision", "fp16"
+        )
+        self.check_comparison(result, 8)
 
     def test_activations_computed_again_on_one_rank(self):
         self.model = [*SMALL[2:], "--layers", "3"]
@@ -135,7 +142,7 @@ class Trainer(Program):
         for attempt in range(5):
             process = subprocess.Popen(
                 [TRAIN_GPT, *SMALL, "--text", str(self.text), "--steps", "10000000",
-                 "--ranks", "4", "--model-parallel", "2", "--clip", "0"],
+                 "--ranks", "4", "--model-parallel", "2"],
                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
             time.sleep(0.4 + 0.03 * attempt)
             process.send_signal(signal.SIGINT)
@@ -143,18 +150,18 @@ class Trainer(Program):
             self.assertEqual(process.returncode, 130, err)
 
     def test_sample_of_model_parallel_ranks(self):
-        common = ("--ranks", "2", "--model-parallel", "2", "--clip", "0", "--steps", "3")
+        common = ("--ranks", "2", "--model-parallel", "2", "--steps", "3")
         run = self.run_trainer(*common, "--stage", "pos+g+p", "--sample", "20")
         self.assertEqual(run.returncode, 0, run.stderr)
         self.assertIn("--- sample (Pos+g+p)", run.stdout)
 
     def test_grids_that_cannot_be_are_refused(self):
         two = ("--model-parallel", "2")
-        self.assertIn("2 heads", self.refused("--model-parallel", "3", "--clip", "0"))
-        self.assertIn("3 ranks", self.refused(*two, "--ranks", "3", "--clip", "0"))
-        self.assertIn("--clip 0", self.refused(*two))
-        self.assertIn("bf16", self.refused(*two, "--clip", "0", "--precision", "fp16"))
-        self.assertIn("--save", self.refused(*two, "--clip", "0", "--save", "x"))
+        self.assertIn("2 heads", self.refused("--model-parallel", "3"))
+        self.assertIn("3 ranks", self.refused(*two, "--ranks", "3"))
+        self.assertIn("--save", self.refused(*two, "--save", "x"))
+        self.model = ["--heads", "3", "--channels", "6"]
+        self.assertIn("vocabulary", self.refused("--ranks", "3", "--model-parallel", "3"))
         self.assertIn("--activations", self.refused("--activations", "none"))
 
     def test_one_stage_on_one_rank_with_a_sample(self):
