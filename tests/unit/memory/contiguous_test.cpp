@@ -130,8 +130,9 @@ TEST_CASE("contiguous memory: roles decide the end") {
     auto const role = static_cast<Role>(r);
     void* const block = memory.allocate(1024, 1024, role);
     auto const now = memory.statistics();
-    bool const passing =
-        role == Role::gradient_pool || role == Role::gather_pool || role == Role::staging;
+    bool const passing = role == Role::gradient_pool || role == Role::gather_pool ||
+                         role == Role::staging || role == Role::activation_pool ||
+                         role == Role::activation_staging;
     CHECK(now.short_lived.live_bytes == (passing ? 1024 : 0));
     CHECK(now.long_lived.live_bytes == (passing ? 0 : 1024));
     memory.deallocate(block, 1024, 1024);
