@@ -42,7 +42,9 @@ struct ActivationKey {
 ///
 /// Tensors that all ranks of a model-parallel group hold alike, as the inputs of blocks under
 /// tensor parallelism, are kept once by the group instead of once by each rank. Policies are given
-/// in any order: | slot          | default |
+/// in any order:
+///
+/// | slot          | default                                                                  |
 /// |---------------|--------------------------------------------------------------------------|
 /// | communicator  | none: required; the model-parallel group, as from `split`                |
 /// | placement     | `activation::Pa`                                                         |
@@ -90,9 +92,8 @@ class Activations {
   /// @param checkpoints  what will be stored for one micro-batch, in the order of layers; copied
   /// @param values       placement, transfer, micro-batches, prefetch, memory, in any order
   /// @par Collective  yes; blocks
-  /// @throws Error (invalid_argument) for descriptions that make no sense; (communication), on
-  /// every
-  ///   rank, if the ranks differ in them; (resource) if memory is refused
+  /// @throws Error (invalid_argument) for descriptions that make no sense; (communication),
+  ///   on every rank, if the ranks differ in them; (resource) if memory is refused
   template <class... Values>
   explicit Activations(Communicator& comm,
                        std::vector<ActivationCheckpoint> checkpoints,
@@ -131,8 +132,7 @@ class Activations {
   /// @param tensor  the whole tensor, the same on all ranks: [elements, as described]
   /// @param key     which of the layer's, and of which micro-batch
   /// @throws Error (invalid_argument), naming the layer, if the tensor is not as described, is
-  /// stored
-  ///   already, or is stored out of order; (resource) if the transfer fails
+  ///   stored already, or is stored out of order; (resource) if the transfer fails
   template <Element T>
   void store(int layer, std::span<T const> tensor, ActivationKey key = {}) {
     std::size_t const index = layout_.layer_index(layer);

@@ -94,8 +94,7 @@ class BasicCheckpoints {
   ///
   /// The same directory, step and kind of save on all ranks. A save that is under way is finished
   /// first.
-  /// @par Collective  yes, over the optimizer's communicator; blocks until the checkpoint is
-  /// durable
+  /// @par Collective  yes, over the optimizer's communicator; blocks until it is durable
   /// @par Cost  no tensor travels; a rank writes each element that it owns once, through 1 MiB of
   ///   memory of the host beside the plan. How long it takes does not count towards deadlines
   /// @throws Error, on every rank the same: (invalid_argument) in the middle of a step, without
@@ -235,10 +234,9 @@ class BasicCheckpoints {
   ///   are 4 MiB or more, and one refresh of all parameters. Memory of the host beside the plan:
   ///   the headers of all files, and a piece of 256 KiB for each thread, twice where types are
   ///   converted. How long reading takes does not count towards deadlines
-  /// @throws Error, on every rank the same: (invalid_argument) in the middle of a step; (data) for
-  /// a
-  ///   checkpoint that does not fit, naming all tensors, or is damaged, naming file, tensor and
-  ///   rank; (resource) if the file system refuses
+  /// @throws Error, on every rank the same: (invalid_argument) in the middle of a step; (data)
+  ///   for a checkpoint that does not fit, naming all tensors, or is damaged, naming file, tensor
+  ///   and rank; (resource) if the file system refuses
   template <class Optimizer>
   LoadReport load(Optimizer& optimizer,
                   FoundCheckpoint const& found,

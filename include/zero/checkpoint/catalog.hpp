@@ -256,8 +256,7 @@ class CatalogBuilder {
 /// @param files  through which
 /// @param path   the checkpoint's directory
 /// @par Cost     memory and time for the headers of all ranks' files: some 100 bytes for each run
-/// of
-///   elements of a tensor on a rank, and 16 for each 256 KiB of data
+///   of elements of a tensor on a rank, and 16 for each 256 KiB of data
 /// @throws Error (data), naming file and tensor, for anything that is not as it was written;
 ///   (resource) for files that cannot be read
 template <FileOperations Files>

@@ -169,8 +169,7 @@ void write_runs(Assembly<Slots> const& parts,
 ///   directory is there, on a file system that all ranks share
 /// @param options    the same on every rank
 /// @param files      the operations on files
-/// @par Collective  yes; blocks. However long a rank writes, no deadline of the communicator ends
-/// it
+/// @par Collective  yes; blocks. However long a rank writes, no deadline ends it
 /// @par Cost        the model's bytes once over all ranks; control words; at most two transient
 ///   megabytes of the host beside the plan
 /// @throws Error of the first rank that failed, on every rank: (resource) for what could not be

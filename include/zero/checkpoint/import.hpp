@@ -173,8 +173,7 @@ struct ImportMatch {
 /// @param options    the same on every rank
 /// @param files      the operations on files
 /// @returns what the file and the optimizer do not share: all empty if `strict`. Without it,
-/// tensors
-///   that are missing or do not fit keep their values
+///   tensors that are missing or do not fit keep their values
 /// @par Collective  yes; blocks. However long a rank reads, no deadline of the communicator ends it
 /// @par Cost        memory of a few times the files' headers; otherwise as `load_parameters`
 /// @throws Error on every rank: (data), naming all tensors that are missing, unexpected or do not
