@@ -3,9 +3,7 @@
 /// the latter computes everything else again.
 #pragma once
 
-#include <cstddef>
 #include <span>
-#include <vector>
 
 namespace gpt {
 
@@ -22,24 +20,6 @@ class BlockInputs {
   /// What was stored last for that layer, valid until the next call: once for each, from the last
   /// layer down to 0.
   [[nodiscard]] virtual std::span<Real const> fetch(int layer) = 0;
-};
-
-/// Every rank keeps all of them.
-template <class Real>
-class WholeInputs final : public BlockInputs<Real> {
- public:
-  void store(int layer, std::span<Real const> input) override {
-    auto const place = static_cast<std::size_t>(layer);
-    if (inputs_.size() <= place) inputs_.resize(place + 1);
-    inputs_[place].assign(input.begin(), input.end());
-  }
-
-  [[nodiscard]] std::span<Real const> fetch(int layer) override {
-    return inputs_.at(static_cast<std::size_t>(layer));
-  }
-
- private:
-  std::vector<std::vector<Real>> inputs_;
 };
 
 }  // namespace gpt

@@ -106,8 +106,10 @@ void add_options(CLI::App& app, Options& options) {
       ->check(CLI::Range(1, 65536));
   app.add_option("--activations",
                  options.activations,
-                 "Of blocks, until the backward pass: keep all, or the inputs alone and recompute")
-      ->check(CLI::IsMember({"keep", "recompute"}));
+                 "Of blocks, until the backward pass: keep all, or the inputs alone and recompute; "
+                 "partitioned: each model-parallel rank has its share of the inputs; +host: in the "
+                 "slower memory")
+      ->check(CLI::IsMember({"keep", "recompute", "partitioned", "partitioned+host"}));
   app.add_option("--steps", options.steps, "Optimizer steps")->check(CLI::Range(1, 100000000));
   app.add_option("--lr", options.learning_rate, "Peak learning rate")->check(CLI::PositiveNumber);
   app.add_option("--clip", options.clip, "Clip the gradient to this norm")
@@ -145,6 +147,10 @@ Text prepare(Options const& options) {
         "-DZERO_WITH_CHECKPOINT=ON");
   }
   if (options.model_parallel > 1) check_grid(options, plain);
+  if (options.model_parallel == 1 && options.activations == "partitioned") {
+    throw std::runtime_error(
+        "--activations partitioned shares them out over --model-parallel ranks");
+  }
   if (!options.save.empty()) std::filesystem::create_directories(options.save);
   if (!options.save.empty() && access(options.save.c_str(), W_OK) != 0) {
     throw std::runtime_error("cannot write to " + options.save);

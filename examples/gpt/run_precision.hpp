@@ -2,9 +2,11 @@
 /// The four stages of one precision; included by one source file per precision.
 #pragma once
 
+#include "placed_inputs.hpp"
 #include "run.hpp"
 #include "train.hpp"
 #include "zero/comm/grid.hpp"
+#include "zero/comm/self.hpp"
 
 #include <stdexcept>
 
@@ -14,16 +16,17 @@ template <class Stage, class Precision, class Ranks, class Communicator, class W
 void train_on(Ranks& ranks,
               Communicator const& data,
               ModelGroup const& group,
+              BlockInputs<float>* inputs,
               Options const& options,
               Text const& text,
               Recorder<World>& recorder,
               Memory const& memory) {
   if (options.accumulate == 1) {
     train_rank<Stage, Precision, zero::AccumulateNone>(
-        ranks, data, group, options, text, recorder, memory);
+        ranks, data, group, inputs, options, text, recorder, memory);
   } else {
     train_rank<Stage, Precision, zero::AccumulateShard>(
-        ranks, data, group, options, text, recorder, memory);
+        ranks, data, group, inputs, options, text, recorder, memory);
   }
 }
 
@@ -37,13 +40,18 @@ StageResult run_stage(World& world,
   zero::Counting<World> comm{world};
   if (options.model_parallel == 1) {
     Recorder<World> recorder(world, comm, options, stop_requested, show);
-    train_on<Stage, Precision>(comm, comm, ModelGroup(), options, text, recorder, memory);
+    zero::Self alone;
+    auto const inputs = block_inputs(alone, options, recorder);
+    train_on<Stage, Precision>(
+        comm, comm, ModelGroup(), inputs.get(), options, text, recorder, memory);
     return recorder.result();
   }
   zero::Grid grid{comm, options.models(), options.model_parallel};
   Recorder<World> recorder(world, grid.data(), options, stop_requested, show);
   ModelGroup const group(grid.model());
-  train_on<Stage, Precision>(grid, grid.data(), group, options, text, recorder, memory);
+  auto const inputs = block_inputs(grid.model(), options, recorder);
+  train_on<Stage, Precision>(
+      grid, grid.data(), group, inputs.get(), options, text, recorder, memory);
   return recorder.result();
 }
 

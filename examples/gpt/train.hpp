@@ -32,6 +32,7 @@ inline zero::AdamW adamw(Options const& options) {
 /// @param ranks  a communicator, or a grid where several ranks hold a model together
 /// @param data   the ranks that have the same part of a model, each with data of its own
 /// @param group  the ranks that hold this rank's model together, on the same data
+/// @param inputs  of blocks, where they are all that is kept of them; else null
 template <class Stage,
           class Precision,
           class Accumulation,
@@ -42,6 +43,7 @@ template <class Stage,
 void train_rank(Ranks& ranks,
                 Communicator const& data,
                 ModelGroup const& group,
+                BlockInputs<float>* inputs,
                 Options const& options,
                 Text const& text,
                 Recorder<World>& recorder,
@@ -62,9 +64,7 @@ void train_rank(Ranks& ranks,
   Keeper keeper(optimizer, options, text, [&](std::string const& note) { recorder.say(note); });
   int const first = keeper.resume();
 
-  WholeInputs<float> inputs;
-  bool const again = options.activations == "recompute";
-  Gpt<> model(options.model, options.batch, group, again ? &inputs : nullptr);
+  Gpt<> model(options.model, options.batch, group, inputs);
   Batch batch;
   auto const forward = [&](auto& network) {
     for (int const unit : optimizer.units()) {

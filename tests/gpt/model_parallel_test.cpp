@@ -1,3 +1,4 @@
+#include "block_inputs.hpp"
 #include "model.hpp"
 #include "sample.hpp"
 #include "store.hpp"
@@ -30,6 +31,24 @@ using gpt_test::Store;
 constexpr gpt::Config small{.layers = 3, .heads = 12, .channels = 24, .context = 7};
 constexpr gpt::Config tiny{.layers = 2, .heads = 2, .channels = 6, .context = 5};
 constexpr int sequences = 3;
+
+// The inputs of blocks, kept by each rank.
+template <class Real>
+class WholeInputs final : public gpt::BlockInputs<Real> {
+ public:
+  void store(int layer, std::span<Real const> input) override {
+    auto const place = static_cast<std::size_t>(layer);
+    if (inputs_.size() <= place) inputs_.resize(place + 1);
+    inputs_[place].assign(input.begin(), input.end());
+  }
+
+  [[nodiscard]] std::span<Real const> fetch(int layer) override {
+    return inputs_.at(static_cast<std::size_t>(layer));
+  }
+
+ private:
+  std::vector<std::vector<Real>> inputs_;
+};
 
 bool is_divided(gpt::TensorInfo const& tensor) { return tensor.axis >= 0; }
 
@@ -81,7 +100,7 @@ Outcome<Real> train(int ranks, Case const& what) {
   zero::run_ranks(ranks, [&](zero::InProcess& comm) {
     auto const r = static_cast<std::size_t>(comm.rank());
     gpt::ModelGroup const group(comm);
-    gpt::WholeInputs<Real> inputs;
+    WholeInputs<Real> inputs;
     gpt::Gpt<Real> model(what.config, sequences, group, what.recompute ? &inputs : nullptr);
     Store<Real> weights(what.config, 0, group.place());
     weights.fill(11, 10, 0.5F);
@@ -287,7 +306,7 @@ TEST_CASE("gpt: gradients of two model-parallel ranks agree with central differe
   auto const whole = gpt::tensors(tiny);
   zero::run_ranks(2, [&](zero::InProcess& comm) {
     gpt::ModelGroup const group(comm);
-    gpt::WholeInputs<double> inputs;
+    WholeInputs<double> inputs;
     gpt::Gpt<double> model(tiny, sequences, group, &inputs);
     Store<double> weights(tiny, 0, group.place()), gradients(tiny, 0, group.place());
     weights.fill(11, 20, 0.5F);
@@ -340,7 +359,7 @@ TEST_CASE("gpt: a block costs four all-reduces, and six where it is computed aga
         zero::run_ranks(ranks, [&](zero::InProcess& comm) {
           zero::Counting<zero::InProcess> counted(comm);
           gpt::ModelGroup const group(counted);
-          gpt::WholeInputs<float> inputs;
+          WholeInputs<float> inputs;
           gpt::Gpt<float> model(config, sequences, group, recompute ? &inputs : nullptr);
           Store<float> weights(config, 0, group.place()), gradients(config, 0, group.place());
           weights.fill(3, 10, 0.5F);
@@ -391,7 +410,7 @@ class OneAtATime final : public gpt::BlockInputs<float> {
  private:
   void spoil() { std::ranges::fill(lent_, std::numeric_limits<float>::quiet_NaN()); }
 
-  gpt::WholeInputs<float> whole_;
+  WholeInputs<float> whole_;
   std::vector<float> lent_ = std::vector<float>(1000);
 };
 

@@ -98,6 +98,7 @@ class Trainer(Program):
     def test_model_parallel_ranks(self):
         # Of ASCII, the second rank's part of the vocabulary has none.
         self.text.write_bytes(bytes(i * i // 7 % 256 for i in range(9000)))
+        self.model = [*SMALL[2:], "--layers", "3"]
         # A norm that is always clipped to, and that has to be of all parts.
         common = ("--clip", "0.1", "--accumulate", "2")
         grid = ("--ranks", "4", "--model-parallel", "2", *common)
@@ -108,8 +109,9 @@ class Trainer(Program):
             # The same two models' batches, added in another order. 1e-5 is what README.md says.
             self.assertTrue(math.isclose(loss, expected, rel_tol=1e-5), (expected, loss))
         for stage in ("pos", "pos+g+p"):
-            again = self.losses(*grid, "--stage", stage, "--activations", "recompute")
-            self.assertEqual(again, several)
+            for kept in ("recompute", "partitioned", "partitioned+host"):
+                again = self.losses(*grid, "--stage", stage, "--activations", kept)
+                self.assertEqual(again, several, kept)
 
     def test_model_parallel_ranks_in_fp16_with_overflows(self):
         _, result = self.compare(
@@ -117,10 +119,21 @@ class Trainer(Program):
         )
         self.check_comparison(result, 8)
 
+    def test_what_is_held_of_inputs_of_blocks(self):
+        # Of 3 blocks, 2 sequences of 16 tokens and 16 channels.
+        self.model = [*SMALL[2:], "--layers", "3"]
+        whole = 3 * 2 * 16 * 16 * 4
+        for kept, here, slower in (("recompute", whole, 0), ("partitioned", whole // 2, 0),
+                                   ("partitioned+host", 0, whole // 2)):
+            run = self.run_trainer("--ranks", "2", "--model-parallel", "2", "--steps", "1",
+                                   "--activations", kept)
+            self.assertIn(f"activations: {here} bytes a rank, {slower} in slower memory", run.stderr)
+
     def test_activations_computed_again_on_one_rank(self):
         self.model = [*SMALL[2:], "--layers", "3"]
         kept = self.losses("--ranks", "1")
-        self.assertEqual(self.losses("--ranks", "1", "--activations", "recompute"), kept)
+        for again in ("recompute", "partitioned+host"):
+            self.assertEqual(self.losses("--ranks", "1", "--activations", again), kept)
 
     def peak_mib(self, *arguments):
         model = ["--layers", "8", "--channels", "32", "--context", "128", "--batch", "16"]
@@ -163,6 +176,8 @@ class Trainer(Program):
         self.model = ["--heads", "3", "--channels", "6"]
         self.assertIn("vocabulary", self.refused("--ranks", "3", "--model-parallel", "3"))
         self.assertIn("--activations", self.refused("--activations", "none"))
+        self.model = SMALL[2:]
+        self.assertIn("--model-parallel", self.refused("--activations", "partitioned"))
 
     def test_one_stage_on_one_rank_with_a_sample(self):
         run = self.run_trainer("--ranks", "1", "--stage", "pos+g+p", "--steps", "3", "--sample", "20")
