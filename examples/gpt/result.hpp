@@ -129,15 +129,17 @@ class Recorder {
   [[nodiscard]] StageResult const& result() const noexcept { return result_; }
 
  private:
-  /// A sum over elements of a hash of place and bits: the same however elements are shared out.
+  /// A sum over elements, modulo 2^48, of a hash of place and bits: the same however elements are
+  /// shared out. Ranks' sums are added as signed numbers, which must not overflow.
   template <class Optimizer>
   std::uint64_t checksum(Optimizer const& optimizer) const {
-    std::int64_t sum = 0;
+    constexpr std::uint64_t modulus = std::uint64_t{1} << 48;
+    std::uint64_t hashes = 0;
     auto const add = [&](std::size_t tensor, std::size_t array, std::size_t first, auto values) {
       for (std::size_t i = 0; i < values.size(); ++i) {
         std::uint64_t bits = 0;
         std::memcpy(&bits, &values[i], sizeof(values[i]));
-        sum += static_cast<std::int64_t>(random_bits(bits, tensor, array, first + i) >> 16);
+        hashes += random_bits(bits, tensor, array, first + i);
       }
     };
     optimizer.visit_owned(
@@ -148,6 +150,7 @@ class Recorder {
           add(t, 0, first, master);
           for (std::size_t k = 0; k < states.size(); ++k) add(t, k + 1, first, states[k]);
         });
+    auto sum = static_cast<std::int64_t>(hashes % modulus);
     zero::run(*world_,
               {.op = zero::Op::all_reduce,
                .dtype = zero::DType::i64,
@@ -155,7 +158,7 @@ class Recorder {
                .count = 1,
                .send = &sum,
                .recv = &sum});
-    return static_cast<std::uint64_t>(sum);
+    return static_cast<std::uint64_t>(sum) % modulus;
   }
 
   World* world_;
