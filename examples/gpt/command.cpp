@@ -1,6 +1,8 @@
 #include "command.hpp"
 
 #include "available.hpp"
+#include "capacity.hpp"
+#include "configurations.hpp"
 #include "report.hpp"
 #include "zero/zero.hpp"
 
@@ -117,7 +119,16 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--seed", options.seed, "Of initial weights, batches and samples");
   app.add_option("--json", options.json, "Write losses, bytes and traffic to this file");
   auto* const compare =
-      app.add_flag("--compare", options.compare, "Train under all four stages and compare");
+      app.add_flag("--compare{stages}",
+                   options.compare,
+                   "Train under all four stages and compare; --compare=configurations: under C1 to "
+                   "C5 of the paper, each of which is a stage and a place for activations")
+          ->check(CLI::IsMember({"stages", "configurations"}));
+  app.add_option("--budget",
+                 options.budget,
+                 "Bytes a rank may hold, such as 8MiB: more is an error. Counts all but the slower "
+                 "memory and what the communicator holds; 0: no limit, or with C1 to C5 32MiB")
+      ->transform(CLI::AsSizeValue(false));
   app.add_option("--sample", options.sample, "Bytes to generate after training")
       ->check(CLI::Range(0, 1000000));
   auto* const save = app.add_option("--save",
@@ -139,6 +150,10 @@ void add_options(CLI::App& app, Options& options) {
 }
 
 Text prepare(Options const& options) {
+  bool const configurations = options.capacity || options.compare == "configurations";
+  if (configurations && options.model_parallel == 1) {
+    throw std::runtime_error("C1 to C5 differ in what ranks of a model share: --model-parallel 2");
+  }
   static_cast<void>(tensors(options.model, {.rank = 0, .size = options.model_parallel}));
   bool const plain = options.save.empty() && options.resume.empty() && options.export_file.empty();
   if (!has_checkpoints && !plain) {
@@ -175,38 +190,76 @@ Text prepare(Options const& options) {
   return text;
 }
 
-int train(Options options, Text const& text, Run const& run, bool print) {
-  std::vector<std::string> stages{options.stage};
-  if (options.compare) stages = {"none", "pos", "pos+g", "pos+g+p"};
+namespace {
+
+/// The runs to compare, or the one that is asked for.
+std::vector<Options> runs(Options const& options) {
+  std::vector<Options> all;
+  if (options.compare == "configurations") {
+    for (auto const& configuration : configurations()) {
+      all.push_back(configured(options, configuration));
+      if (options.budget == 0) all.back().budget = 32 * zero::MiB;
+    }
+  } else {
+    all.push_back(options);
+    if (options.compare == "stages") {
+      all.resize(4, options);
+      all[0].stage = "none", all[1].stage = "pos", all[2].stage = "pos+g", all[3].stage = "pos+g+p";
+    }
+  }
+  return all;
+}
+
+void write_json(Options const& options, std::string const& json) {
+  if (options.json.empty()) return;
+  std::ofstream file(options.json);
+  file << json << std::flush;
+  if (!file) throw std::runtime_error("cannot write " + options.json);
+}
+
+int show_capacity(Options options, Text const& text, Run const& run) {
+  options.steps = 2;
+  auto const found = find_capacity(
+      options, [&](Options const& trial) { return run(trial, text, stopped, ShowProgress()); });
+  if (!found) {
+    std::fprintf(stderr, "interrupted\n");
+    return exit_interrupted;
+  }
+  std::printf("%s", capacity_table(*found).c_str());
+  write_json(options, to_json(*found));
+  return 0;
+}
+
+}  // namespace
+
+int train(Options const& options, Text const& text, Run const& run, bool print) {
+  if (options.capacity) return show_capacity(options, text, run);
   std::vector<StageResult> results;
   bool whole = true;
-  for (auto const& stage : stages) {
-    options.stage = stage;
+  for (Options const& one : runs(options)) {
+    auto const& title = one.configuration.empty() ? one.stage : one.configuration;
     results.push_back(
-        run(options, text, stopped, print ? progress_line(stage, options.steps) : ShowProgress()));
+        run(one, text, stopped, print ? progress_line(title, one.steps) : ShowProgress()));
     // The ranks have agreed on it; a signal may have reached one of them only.
     whole = !results.back().interrupted;
     if (!whole) break;
   }
   bool const same = bit_identical(results);
   int const interrupted = options.save.empty() ? exit_interrupted : 0;
-  int const status = !whole ? interrupted : options.compare && !same ? exit_failure : 0;
+  int const status = !whole ? interrupted : !options.compare.empty() && !same ? exit_failure : 0;
   if (!print) return status;
   std::printf("%s", comparison_table(results).c_str());
-  if (options.compare && whole) {
-    std::printf("losses and parameters are %s under all stages\n",
-                same ? "bit-identical" : "NOT bit-identical");
+  if (!options.compare.empty() && whole) {
+    std::printf("losses and parameters are %s under all %s\n",
+                same ? "bit-identical" : "NOT bit-identical",
+                options.compare.c_str());
   }
   for (auto const& result : results) {
     if (!result.sample.empty()) {
       std::printf("--- sample (%s)\n%s\n", result.stage.c_str(), result.sample.c_str());
     }
   }
-  if (!options.json.empty()) {
-    std::ofstream file(options.json);
-    file << to_json(results) << std::flush;
-    if (!file) throw std::runtime_error("cannot write " + options.json);
-  }
+  write_json(options, to_json(results));
   if (!whole) std::fprintf(stderr, "interrupted\n");
   return status;
 }

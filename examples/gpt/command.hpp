@@ -33,9 +33,10 @@ void stop_on(int signal);
 using Run = std::function<StageResult(
     Options const&, Text const&, std::atomic<bool> const&, ShowProgress const&)>;
 
-/// Trains under the stage that `options` names, or all, and prints the comparison.
+/// Trains under the stage that `options` names, or several, and prints the comparison; or searches
+/// for the largest model that fits.
 /// @param print  does this process speak? Of several one does
 /// @return the program's exit status
-int train(Options options, Text const& text, Run const& run, bool print = true);
+int train(Options const& options, Text const& text, Run const& run, bool print = true);
 
 }  // namespace gpt

@@ -32,22 +32,34 @@ enum HeadTensor : std::size_t { lnf_gain, lnf_bias, head_weight };
 }  // namespace
 
 template <class Real>
-Gpt<Real>::Gpt(Config const& config, int max_batch, ModelGroup group, BlockInputs<Real>* inputs)
+Gpt<Real>::Gpt(Config const& config,
+               int max_batch,
+               ModelGroup group,
+               BlockInputs<Real>* inputs,
+               std::pmr::memory_resource* memory)
     : config_(config),
       max_batch_(max_batch),
       group_(std::move(group)),
       inputs_of_blocks_(inputs),
       vocab_(slice_of(std::size_t{Config::vocab}, group_.place())) {
   if (max_batch < 1) throw std::invalid_argument("gpt: max_batch must be positive");
+  auto const buffer = [memory](std::size_t count) {
+    return Buffer<Real>(count, AlignedAllocator<Real>(memory));
+  };
   auto const all = tensors(config, group_.place());
   sizes_.resize(static_cast<std::size_t>(config.units()));
   for (auto const& tensor : all) {
     sizes_[static_cast<std::size_t>(tensor.unit)].push_back(tensor.numel());
   }
-  std::size_t slots = 0;
-  for (auto const& unit : sizes_) slots = std::max(slots, unit.size());
-  weights_.resize(slots);
-  gradients_.resize(slots);
+  std::vector<std::size_t> largest;  // of the tensors that have the same place in their units
+  for (auto const& unit : sizes_) {
+    largest.resize(std::max(largest.size(), unit.size()));
+    for (std::size_t i = 0; i < unit.size(); ++i) largest[i] = std::max(largest[i], unit[i]);
+  }
+  for (std::size_t const count : largest) {
+    weights_.push_back(buffer(count));
+    gradients_.push_back(buffer(count));
+  }
   auto const length = static_cast<std::size_t>(config.context);
   auto const tokens = static_cast<std::size_t>(max_batch) * length;
   auto const narrow = tokens * static_cast<std::size_t>(config.channels);
@@ -56,32 +68,32 @@ Gpt<Real>::Gpt(Config const& config, int max_batch, ModelGroup group, BlockInput
   auto const wide = own * static_cast<std::size_t>(Config::mlp_ratio);
   auto const scores = tokens * length * static_cast<std::size_t>(config.heads) / ranks;
   auto const layernorm = [&] {
-    return LayerNorm<Real>{Buffer<Real>(tokens), Buffer<Real>(tokens), Buffer<Real>(narrow)};
+    return LayerNorm<Real>{buffer(tokens), buffer(tokens), buffer(narrow)};
   };
   auto const layers = static_cast<std::size_t>(config.layers);
   std::size_t const held = inputs == nullptr ? layers : std::min(layers, std::size_t{1});
-  residual_.assign(held + 1, Buffer<Real>(narrow));
+  for (std::size_t layer = 0; layer <= held; ++layer) residual_.push_back(buffer(narrow));
   for (std::size_t layer = 0; layer < held; ++layer) {
     blocks_.push_back({layernorm(),
                        layernorm(),
-                       Buffer<Real>(3 * own),
-                       Buffer<Real>(scores),
-                       Buffer<Real>(own),
-                       Buffer<Real>(narrow),
-                       Buffer<Real>(wide),
-                       Buffer<Real>(wide)});
+                       buffer(3 * own),
+                       buffer(scores),
+                       buffer(own),
+                       buffer(narrow),
+                       buffer(wide),
+                       buffer(wide)});
   }
   final_ln_ = layernorm();
-  logits_.resize(tokens * vocab_.count);
-  d_logits_.resize(logits_.size());
-  softmax_terms_.resize(ranks * 3 * tokens);
-  top_.resize(tokens);
-  sum_.resize(tokens);
-  next_scores_.resize(static_cast<std::size_t>(Config::vocab));
-  d_residual_.resize(narrow);
-  d_narrow_.resize(narrow);
-  d_wide_.resize(wide);
-  d_scores_.resize(length * length);
+  logits_ = buffer(tokens * vocab_.count);
+  d_logits_ = buffer(logits_.size());
+  softmax_terms_ = buffer(ranks * 3 * tokens);
+  top_ = buffer(tokens);
+  sum_ = buffer(tokens);
+  next_scores_ = buffer(static_cast<std::size_t>(Config::vocab));
+  d_residual_ = buffer(narrow);
+  d_narrow_ = buffer(narrow);
+  d_wide_ = buffer(wide);
+  d_scores_ = buffer(length * length);
 }
 
 template <class Real>

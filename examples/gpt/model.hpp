@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory_resource>
 #include <new>
 #include <ranges>
 #include <span>
@@ -32,29 +33,37 @@ template <class Range>
 concept TensorSpans = std::ranges::random_access_range<Range const> &&
     std::ranges::contiguous_range<std::ranges::range_reference_t<Range const>>;
 
-/// Allocates on cache lines. Eigen peels its loops by address, so equal results in every instance
-/// need equal alignment in every instance. Leaves new elements unset: they are always written
-/// first.
+/// Allocates on cache lines, from any resource. Eigen peels its loops by address, so equal results
+/// in every instance need equal alignment in every instance. Leaves new elements unset: they are
+/// always written first.
 template <class Real>
-struct AlignedAllocator {
+class AlignedAllocator {
+ public:
   using value_type = Real;
-  static constexpr std::align_val_t alignment{64};
+  using propagate_on_container_move_assignment = std::true_type;
+  static constexpr std::size_t alignment = 64;
 
-  AlignedAllocator() = default;
+  /// @param memory  must outlive what is allocated
+  explicit AlignedAllocator(std::pmr::memory_resource* memory = std::pmr::new_delete_resource())
+      : memory_(memory) {}
   template <class Other>
-  AlignedAllocator(AlignedAllocator<Other> const& /*other*/) noexcept {}
+  AlignedAllocator(AlignedAllocator<Other> const& other) noexcept : memory_(other.memory()) {}
 
   [[nodiscard]] Real* allocate(std::size_t count) {
-    return static_cast<Real*>(::operator new(count * sizeof(Real), alignment));
+    return static_cast<Real*>(memory_->allocate(count * sizeof(Real), alignment));
   }
-  void deallocate(Real* pointer, std::size_t /*count*/) noexcept {
-    ::operator delete(pointer, alignment);
+  void deallocate(Real* pointer, std::size_t count) noexcept {
+    memory_->deallocate(pointer, count * sizeof(Real), alignment);
   }
   template <class Element>
   void construct(Element* place) noexcept {
     ::new (static_cast<void*>(place)) Element;
   }
+  [[nodiscard]] std::pmr::memory_resource* memory() const noexcept { return memory_; }
   friend bool operator==(AlignedAllocator const&, AlignedAllocator const&) = default;
+
+ private:
+  std::pmr::memory_resource* memory_;
 };
 
 template <class Real>
@@ -90,11 +99,14 @@ class Gpt {
   /// @param group  with whom this rank holds the model; the communicator must outlive the object
   /// @param inputs  if given, the activations of one block at a time are held: the backward pass
   ///   computes them again from the block's input, which waits there. Must outlive the object
+  /// @param memory  where activations and copies of a unit's tensors are from; must outlive the
+  ///   object
   /// @throws std::invalid_argument  the configuration is impossible, or not for so many ranks
   Gpt(Config const& config,
       int max_batch,
       ModelGroup group = {},
-      BlockInputs<Real>* inputs = nullptr);
+      BlockInputs<Real>* inputs = nullptr,
+      std::pmr::memory_resource* memory = std::pmr::new_delete_resource());
 
   [[nodiscard]] Config const& config() const noexcept { return config_; }
 

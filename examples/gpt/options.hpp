@@ -23,16 +23,19 @@ struct Options {
   int batch = 4;       ///< sequences per model and micro-batch
   int accumulate = 1;  ///< micro-batches per model and step
   std::string activations = "keep";
+  std::string configuration;  ///< that stage and activations are of; empty: they are the user's
+  std::uint64_t budget = 0;   ///< bytes a rank may hold of all but the slower memory; 0: any
   int steps = 240;
   float learning_rate = 3e-3f;
   double clip = 1.;
   std::uint64_t seed = 1;
   std::string json;
-  bool compare = false;
-  int sample = 0;      ///< bytes to generate after training
-  std::string save;    ///< directory of checkpoints; empty: none are saved
-  int save_every = 0;  ///< steps; 0: at the end alone
-  int keep = 0;        ///< checkpoints; 0: all
+  std::string compare;    ///< "stages" or "configurations"; empty: train once
+  bool capacity = false;  ///< search for the largest model that trains in `budget` bytes
+  int sample = 0;         ///< bytes to generate after training
+  std::string save;       ///< directory of checkpoints; empty: none are saved
+  int save_every = 0;     ///< steps; 0: at the end alone
+  int keep = 0;           ///< checkpoints; 0: all
   bool async_save = false;
   std::string resume;       ///< directory of checkpoints; empty: start anew
   std::string export_file;  ///< of the trained model; empty: none

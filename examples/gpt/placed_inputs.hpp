@@ -14,18 +14,20 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace gpt {
 
 /// The inputs of blocks as a placement holds them. On a host the slower memory is the same memory:
 /// what would leave a device is copied there and back.
-template <class Placement, zero::Communicator C>
+template <class Placement, zero::Communicator C, class Memory>
 class PlacedInputs final : public BlockInputs<float> {
  public:
-  /// @param group  the model-parallel ranks; must outlive this
-  PlacedInputs(C& group, Options const& options)
-      : held_(group, described(options), Placement{}, slower_) {}
+  /// @param group   the model-parallel ranks; must outlive this
+  /// @param memory  where the memory is from that is not the slower
+  PlacedInputs(C& group, Options const& options, Memory memory)
+      : held_(group, described(options), Placement{}, slower_, std::move(memory)) {}
 
   void store(int layer, std::span<float const> input) override {
     in_use_.reset();
@@ -43,7 +45,7 @@ class PlacedInputs final : public BlockInputs<float> {
   [[nodiscard]] auto const& held() const noexcept { return held_; }
 
  private:
-  using Held = zero::Activations<C, Placement, zero::HostTransfer>;
+  using Held = zero::Activations<C, Placement, zero::HostTransfer, Memory>;
 
   static std::vector<zero::ActivationCheckpoint> described(Options const& options) {
     std::vector<zero::ActivationCheckpoint> inputs;
@@ -62,26 +64,18 @@ class PlacedInputs final : public BlockInputs<float> {
   std::optional<typename Held::Fetched> in_use_;
 };
 
-/// What a rank holds for it, in words.
-template <class Held>
-std::string held_text(Held const& held) {
-  using zero::Role;
-  zero::MemoryBytes const here = held.held();
-  return "activations: " + std::to_string(here[Role::activations]) + " bytes a rank, " +
-         std::to_string(held.held_slower()[Role::activations]) + " in slower memory, " +
-         std::to_string(here[Role::activation_pool] + here[Role::activation_staging]) + " in pools";
-}
-
 /// What `--activations` names; null to keep all activations of all blocks.
-/// @param group  the model-parallel ranks; must outlive what is returned
-/// @param recorder  tells the user how much is held
-template <zero::Communicator C, class Recorder>
+/// @param group     the model-parallel ranks; must outlive what is returned
+/// @param memory    where the memory is from that is not the slower
+/// @param recorder  is told how much is planned and held
+template <zero::Communicator C, class Memory, class Recorder>
 std::unique_ptr<BlockInputs<float>> block_inputs(C& group,
                                                  Options const& options,
-                                                 Recorder const& recorder) {
+                                                 Memory const& memory,
+                                                 Recorder& recorder) {
   auto const placed = [&]<class Placement>(Placement) -> std::unique_ptr<BlockInputs<float>> {
-    auto inputs = std::make_unique<PlacedInputs<Placement, C>>(group, options);
-    recorder.say(held_text(inputs->held()));
+    auto inputs = std::make_unique<PlacedInputs<Placement, C, Memory>>(group, options, memory);
+    recorder.hold_activations(inputs->held());
     return inputs;
   };
   if (options.activations == "recompute") return placed(zero::activation::Whole{});

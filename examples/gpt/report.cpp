@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <functional>
 
@@ -30,7 +31,7 @@ std::string cell(std::string const& text, std::size_t width) {
 
 nlohmann::json by_role(zero::MemoryBytes const& bytes) {
   nlohmann::json object = nlohmann::json::object();
-  for (int r = 0; r < zero::optimizer_role_count; ++r) {
+  for (int r = 0; r < zero::role_count; ++r) {
     auto const role = static_cast<zero::Role>(r);
     object[std::string(zero::name(role))] = bytes[role];
   }
@@ -49,23 +50,30 @@ bool bit_identical(std::vector<StageResult> const& results) {
 }
 
 std::string comparison_table(std::vector<StageResult> const& results) {
+  bool const named = !results.empty() && !results.front().configuration.empty();
+  std::size_t const width = named ? 18 : 14;
   std::string table;
   auto const row = [&](std::string const& title,
                        std::function<std::string(StageResult const&)> const& figure) {
     std::string line = title;
     line.resize(34, ' ');
-    for (StageResult const& result : results) line += cell(figure(result), 14);
+    for (StageResult const& result : results) line += cell(figure(result), width);
     table += line + "\n";
   };
+  if (named) row("configuration", [](StageResult const& r) { return r.configuration; });
   row("stage", [](StageResult const& r) { return r.stage; });
+  if (named) row("activations", [](StageResult const& r) { return r.activations; });
   row("final loss (nats)", [](StageResult const& r) {
     return r.losses.empty() ? std::string("-") : fixed(r.losses.back(), 4);
   });
   row("tokens/s", [](StageResult const& r) { return with_commas(std::uint64_t(r.tokens_per_s)); });
   table += "bytes per rank, planned\n";
   auto const role_rows = [&](zero::MemoryBytes StageResult::*bytes) {
-    for (int i = 0; i < zero::optimizer_role_count; ++i) {
+    for (int i = 0; i < zero::role_count; ++i) {
       auto const role = static_cast<zero::Role>(i);
+      bool const used = std::ranges::any_of(
+          results, [&](StageResult const& r) { return r.planned[role] + r.held[role] > 0; });
+      if (i >= zero::optimizer_role_count && !used) continue;
       row("  " + std::string(zero::name(role)),
           [&](StageResult const& r) { return with_commas((r.*bytes)[role]); });
     }
@@ -74,7 +82,14 @@ std::string comparison_table(std::vector<StageResult> const& results) {
   role_rows(&StageResult::planned);
   table += "bytes per rank, held\n";
   role_rows(&StageResult::held);
-  table += "elements sent per rank and step\n";
+  if (named) {
+    row("  beside it, to compute with",
+        [](StageResult const& r) { return with_commas(r.working); });
+    row("  smallest budget for all of it",
+        [](StageResult const& r) { return with_commas(r.needed); });
+    row("in slower memory", [](StageResult const& r) { return with_commas(r.held_slower); });
+  }
+  table += "elements sent per rank and step, by the optimizer\n";
   row("  predicted", [](StageResult const& r) { return with_commas(r.predicted_elements); });
   row("  counted", [](StageResult const& r) { return with_commas(r.counted_elements); });
   return table;
@@ -84,18 +99,60 @@ std::string to_json(std::vector<StageResult> const& results) {
   nlohmann::json stages = nlohmann::json::array();
   for (StageResult const& result : results) {
     stages.push_back(
-        {{"stage", result.stage},
+        {{"configuration", result.configuration},
+         {"stage", result.stage},
+         {"activations", result.activations},
          {"ranks", result.ranks},
          {"precision", result.precision},
          {"first_step", result.first_step},
          {"losses", result.losses},
          {"bytes_per_rank", {{"planned", by_role(result.planned)}, {"held", by_role(result.held)}}},
+         {"slower_bytes_per_rank", result.held_slower},
+         {"working_bytes_per_rank", result.working},
+         {"needed_bytes_per_rank", result.needed},
          {"elements_per_step",
           {{"predicted", result.predicted_elements}, {"counted", result.counted_elements}}},
          {"tokens_per_s", result.tokens_per_s}});
   }
   return nlohmann::json{{"stages", stages}, {"bit_identical", bit_identical(results)}}.dump(2) +
          "\n";
+}
+
+std::string capacity_table(std::vector<Capacity> const& all) {
+  std::string table =
+      "configuration  stage   activations       blocks  parameters  bytes per rank  runs\n";
+  for (Capacity const& found : all) {
+    auto const left = [](std::string text, std::size_t width) {
+      text.resize(std::max(width, text.size()), ' ');
+      return text;
+    };
+    table += left(found.configuration, 15) + left(found.result.stage, 8) +
+             left(found.result.activations, 18) + cell(std::to_string(found.blocks), 6) +
+             cell(with_commas(found.parameters), 12) + cell(with_commas(found.result.needed), 16) +
+             cell(std::to_string(found.runs), 6) + "\n";
+  }
+  auto sorted = all;
+  std::ranges::stable_sort(sorted, {}, &Capacity::blocks);
+  for (std::size_t i = 0; i < sorted.size(); ++i) {
+    bool const equal = i > 0 && sorted[i].blocks == sorted[i - 1].blocks;
+    table += i == 0 ? "largest model: " : equal ? " = " : " < ";
+    table += sorted[i].configuration;
+  }
+  return table + "\n";
+}
+
+std::string to_json(std::vector<Capacity> const& all) {
+  nlohmann::json list = nlohmann::json::array();
+  for (Capacity const& found : all) {
+    list.push_back({{"configuration", found.configuration},
+                    {"stage", found.result.stage},
+                    {"activations", found.result.activations},
+                    {"blocks", found.blocks},
+                    {"parameters", found.parameters},
+                    {"bytes_per_rank", found.result.needed},
+                    {"runs", found.runs}});
+  }
+  return list.dump(2) + "\n";
 }
 
 }  // namespace gpt

@@ -23,8 +23,13 @@ struct StageResult {
   int first_step = 0;          ///< that this run took; greater than 0 if it was resumed
   std::vector<double> losses;  ///< mean over all micro-batches of each step, in nats
   std::vector<double> norms;
-  zero::MemoryBytes planned{};
-  zero::MemoryBytes held{};
+  std::string configuration;      ///< by which the policies were named, or empty
+  std::string activations;        ///< as `--activations` names them
+  zero::MemoryBytes planned{};    ///< by optimizer and activation checkpoints
+  zero::MemoryBytes held{};       ///< by them
+  std::uint64_t held_slower = 0;  ///< of activation checkpoints, in the slower memory
+  std::uint64_t working = 0;      ///< that the model computes with
+  std::uint64_t needed = 0;  ///< the smallest budget that would have been enough, if there was one
   std::uint64_t predicted_elements = 0;  ///< sent per rank and step
   std::uint64_t counted_elements = 0;
   double tokens_per_s = 0.;
@@ -63,6 +68,8 @@ class Recorder {
         stop_requested_(&stop_requested),
         show_(std::move(show)) {
     result_.ranks = world.size();
+    result_.configuration = options.configuration;
+    result_.activations = options.activations;
   }
 
   void add_loss(double loss) { loss_ += loss; }
@@ -112,14 +119,29 @@ class Recorder {
   /// Have all ranks agreed to?
   [[nodiscard]] bool stopped() const noexcept { return stopped_; }
 
+  /// Writes down what a rank holds of the inputs of blocks, and tells the user.
+  template <class Activations>
+  void hold_activations(Activations const& inputs) {
+    using zero::Role;
+    zero::MemoryBytes const& here = inputs.held();
+    add(inputs.plan().memory, result_.planned);
+    add(here, result_.held);
+    result_.held_slower = inputs.held_slower()[Role::activations];
+    say("activations: " + std::to_string(here[Role::activations]) + " bytes a rank, " +
+        std::to_string(result_.held_slower) + " in slower memory, " +
+        std::to_string(here[Role::activation_pool] + here[Role::activation_staging]) + " in pools");
+  }
+
   /// Collective.
-  template <class Optimizer>
-  void end_training(Optimizer const& optimizer) {
+  template <class Optimizer, class Workspace>
+  void end_training(Optimizer const& optimizer, Workspace const& workspace) {
     result_.stage = std::string(Optimizer::Stage::name);
     result_.precision = std::string(Optimizer::Precision::name);
     auto const plan = optimizer.plan(static_cast<std::uint64_t>(options_->accumulate));
-    result_.planned = plan.memory;
-    result_.held = optimizer.held();
+    add(plan.memory, result_.planned);
+    add(optimizer.held(), result_.held);
+    result_.working = workspace.held();
+    result_.needed = workspace.allocator().needed();
     result_.predicted_elements = plan.traffic.total();
     result_.interrupted = stopped_;
     result_.checksum = checksum(optimizer);
@@ -129,6 +151,12 @@ class Recorder {
   [[nodiscard]] StageResult const& result() const noexcept { return result_; }
 
  private:
+  static void add(zero::MemoryBytes const& bytes, zero::MemoryBytes& sum) {
+    for (int r = 0; r < zero::role_count; ++r) {
+      sum[static_cast<zero::Role>(r)] += bytes[static_cast<zero::Role>(r)];
+    }
+  }
+
   /// A sum over elements, modulo 2^48, of a hash of place and bits: the same however elements are
   /// shared out. Ranks' sums are added as signed numbers, which must not overflow.
   template <class Optimizer>

@@ -10,7 +10,8 @@ StageResult run(Options const& options,
                 ShowProgress const& show) {
   StageResult result;
   zero::run_ranks(options.ranks, [&](zero::InProcess& world) {
-    StageResult own = run_rank(world, zero::Owned<>{}, options, text, stop_requested, show);
+    ThreadMemory const memory{RankMemory<>(options.budget)};
+    StageResult own = run_rank(world, memory, options, text, stop_requested, show);
     if (world.rank() == 0) result = std::move(own);
   });
   return result;

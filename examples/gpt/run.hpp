@@ -3,12 +3,16 @@
 #pragma once
 
 #include "options.hpp"
+#include "rank_memory.hpp"
 #include "result.hpp"
 #include "text.hpp"
 
 #include <atomic>
 
 namespace gpt {
+
+/// What the ranks of threads have.
+using ThreadMemory = zero::Owned<RankMemory<>>;
 
 /// Trains on `options.ranks` threads under the stage and with the precision that `options` names.
 /// @throws std::invalid_argument  a name is unknown

@@ -1,7 +1,7 @@
 #include "run_precision.hpp"
 
 template gpt::StageResult gpt::run_precision<zero::Mixed<zero::fp16>>(zero::InProcess&,
-                                                                      zero::Owned<> const&,
+                                                                      gpt::ThreadMemory const&,
                                                                       gpt::Options const&,
                                                                       gpt::Text const&,
                                                                       std::atomic<bool> const&,

@@ -41,7 +41,7 @@ StageResult run_stage(World& world,
   if (options.model_parallel == 1) {
     Recorder<World> recorder(world, comm, options, stop_requested, show);
     zero::Self alone;
-    auto const inputs = block_inputs(alone, options, recorder);
+    auto const inputs = block_inputs(alone, options, memory, recorder);
     train_on<Stage, Precision>(
         comm, comm, ModelGroup(), inputs.get(), options, text, recorder, memory);
     return recorder.result();
@@ -49,7 +49,7 @@ StageResult run_stage(World& world,
   zero::Grid grid{comm, options.models(), options.model_parallel};
   Recorder<World> recorder(world, grid.data(), options, stop_requested, show);
   ModelGroup const group(grid.model());
-  auto const inputs = block_inputs(grid.model(), options, recorder);
+  auto const inputs = block_inputs(grid.model(), options, memory, recorder);
   train_on<Stage, Precision>(
       grid, grid.data(), group, inputs.get(), options, text, recorder, memory);
   return recorder.result();

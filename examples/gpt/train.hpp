@@ -5,6 +5,7 @@
 #include "keeper.hpp"
 #include "model.hpp"
 #include "options.hpp"
+#include "rank_memory.hpp"
 #include "result.hpp"
 #include "sample.hpp"
 #include "text.hpp"
@@ -33,6 +34,7 @@ inline zero::AdamW adamw(Options const& options) {
 /// @param data   the ranks that have the same part of a model, each with data of its own
 /// @param group  the ranks that hold this rank's model together, on the same data
 /// @param inputs  of blocks, where they are all that is kept of them; else null
+/// @param memory  Owned, with an allocator for all that the rank holds
 template <class Stage,
           class Precision,
           class Accumulation,
@@ -64,7 +66,8 @@ void train_rank(Ranks& ranks,
   Keeper keeper(optimizer, options, text, [&](std::string const& note) { recorder.say(note); });
   int const first = keeper.resume();
 
-  Gpt<> model(options.model, options.batch, group, inputs);
+  Workspace workspace(memory.allocator);
+  Gpt<> model(options.model, options.batch, group, inputs, &workspace);
   Batch batch;
   auto const forward = [&](auto& network) {
     for (int const unit : optimizer.units()) {
@@ -101,7 +104,7 @@ void train_rank(Ranks& ranks,
     keeper.end_step(step, recorder.stopped());
   }
 
-  recorder.end_training(optimizer);
+  recorder.end_training(optimizer, workspace);
   keeper.end_training(recorder.stopped());
   if (options.sample > 0 && !recorder.stopped()) {
     recorder.keep_sample(generate(model, forward, {.count = options.sample, .seed = options.seed}));

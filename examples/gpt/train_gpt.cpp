@@ -13,8 +13,8 @@ int main(int argc, char** argv) {
   CLI::App app{
       "Trains a byte-level GPT with its optimizer partitioned over ranks in one process.\n"
       "--json writes {stages: [{stage, ranks, precision, first_step, losses,\n"
-      "bytes_per_rank: {planned, held}, elements_per_step: {predicted, counted}, tokens_per_s}],\n"
-      "bit_identical}."};
+      "bytes_per_rank: {planned, held}, elements_per_step: {predicted, counted}, tokens_per_s, \n"
+      "...}], bit_identical}; with --capacity [{configuration, blocks, parameters, ...}]."};
   app.option_defaults()->always_capture_default();
   app.add_option("--ranks", options.ranks, "Ranks, as threads of this process")
       ->check(CLI::Range(1, zero::InProcess::max_ranks));
@@ -23,6 +23,12 @@ int main(int argc, char** argv) {
                  "Ranks that hold a model together, each some heads and part of the vocabulary")
       ->check(CLI::Range(1, zero::InProcess::max_ranks));
   gpt::add_options(app, options);
+  app.add_flag(
+         "--capacity",
+         options.capacity,
+         "Find the most blocks that train within --budget under C1 to C5, by runs of two steps")
+      ->needs("--budget")
+      ->excludes("--compare", "--save", "--resume", "--export");
   try {
     app.parse(argc, argv);
   } catch (CLI::ParseError const& error) {

@@ -135,6 +135,68 @@ class Trainer(Program):
         for again in ("recompute", "partitioned+host"):
             self.assertEqual(self.losses("--ranks", "1", "--activations", again), kept)
 
+    def test_comparison_of_the_papers_configurations(self):
+        self.model = [*SMALL[2:], "--layers", "3"]
+        grid = ("--ranks", "4", "--model-parallel", "2", "--steps", "8")
+        path = self.folder / "result.json"
+        run = self.run_trainer("--compare=configurations", "--json", str(path), *grid)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertIn("bit-identical under all configurations", run.stdout)
+        result = json.loads(path.read_text())
+        self.assertIs(result["bit_identical"], True)
+        found = result["stages"]
+        inputs = 3 * 2 * 16 * 16 * 4  # of blocks, in bytes
+        table = [("C1", "Pos", inputs, 0), ("C2", "Pos", inputs // 2, 0), ("C3", "Pos+g", inputs, 0),
+                 ("C4", "Pos+g", inputs // 2, 0), ("C5", "Pos+g", 0, inputs // 2)]
+        for one, (name, stage, here, slower) in zip(found, table, strict=True):
+            self.assertEqual((one["configuration"], one["stage"]), (name, stage))
+            held = one["bytes_per_rank"]["held"]
+            self.assertEqual(one["bytes_per_rank"]["planned"], held)
+            self.assertEqual(held["activations"], here)
+            self.assertEqual(one["slower_bytes_per_rank"], slower)
+            self.assertGreater(one["tokens_per_s"], 0)
+            # All of it is in one reservation, which begins every array at a page.
+            own = sum(held.values()) + one["working_bytes_per_rank"]
+            self.assertGreaterEqual(one["needed_bytes_per_rank"], own)
+            self.assertLess(one["needed_bytes_per_rank"], own + 100 * 4096)
+        self.assertEqual(found[0]["losses"], self.losses(*grid[:4], "--stage", "none"))
+        # That much is enough, a page less is not.
+        need = found[4]["needed_bytes_per_rank"]
+        c5 = (*grid, "--stage", "pos+g", "--activations", "partitioned+host", "--budget")
+        self.assertEqual(self.run_trainer(*c5, str(need)).returncode, 0)
+        self.assertIn("no room for", self.refused_late(*c5, str(need - 4096)))
+
+    def test_largest_model_in_a_budget(self):
+        self.model = ["--heads", "2", "--channels", "16", "--context", "32", "--batch", "12"]
+        path = self.folder / "result.json"
+        grid = ("--ranks", "4", "--model-parallel", "2", "--budget", "2MiB")
+        run = self.run_trainer("--capacity", "--json", str(path), *grid)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        # Section 10.5 of the paper.
+        self.assertIn("largest model: C1 < C3 < C2 < C4 < C5\n", run.stdout)
+        found = json.loads(path.read_text())
+        self.assertEqual([one["configuration"] for one in found], ["C1", "C2", "C3", "C4", "C5"])
+        for one in found:
+            self.assertLessEqual(one["bytes_per_rank"], 2 << 20)
+            blocks = 12 * 16 * 16 + 13 * 16  # elements of one
+            self.assertEqual(one["parameters"], (256 + 32 + 2) * 16 + one["blocks"] * blocks)
+        again = (*grid, "--steps", "1", "--stage", "pos+g", "--activations", "partitioned",
+                 "--layers")
+        self.assertEqual(self.run_trainer(*again, str(found[3]["blocks"])).returncode, 0)
+        self.assertIn("no room for", self.refused_late(*again, str(found[3]["blocks"] + 1)))
+
+    def test_configurations_that_cannot_be_are_refused(self):
+        two = ("--model-parallel", "2")
+        self.assertIn("--model-parallel", self.refused("--compare=configurations"))
+        self.assertIn("--model-parallel", self.refused("--capacity", "--budget", "1MiB"))
+        self.assertIn("--budget", self.refused("--capacity", *two))
+        self.assertIn("--compare", self.refused("--compare=all", *two))
+        self.assertIn("--budget", self.refused("--budget", "much"))
+        # Not even one block fits.
+        run = self.run_trainer("--capacity", "--budget", "64KiB", *two)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertIn("largest model: C1 = C2 = C3 = C4 = C5\n", run.stdout)
+
     def peak_mib(self, *arguments):
         model = ["--layers", "8", "--channels", "32", "--context", "128", "--batch", "16"]
         process = subprocess.Popen(

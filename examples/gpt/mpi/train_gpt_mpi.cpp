@@ -83,8 +83,9 @@ int train(Settings& settings, gpt::Text const& text) {
     int const status = gpt::train(
         settings.training,
         text,
-        [&](auto const&... arguments) {
-          return gpt::run_rank(world, gpt::MpiMemory{world.allocator()}, arguments...);
+        [&](gpt::Options const& options, auto const&... arguments) {
+          gpt::MpiMemory const memory{gpt::RankMemory(options.budget, world.allocator())};
+          return gpt::run_rank(world, memory, options, arguments...);
         },
         world.rank() == 0);
     world.close();

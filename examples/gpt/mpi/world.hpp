@@ -2,6 +2,7 @@
 /// What a rank is under mpirun.
 #pragma once
 
+#include "rank_memory.hpp"
 #include "zero/comm/mpi.hpp"
 #include "zero/zero.hpp"
 
@@ -11,6 +12,6 @@ namespace gpt {
 using MpiWorld = zero::Mpi<zero::mpi::Ordered>;
 
 /// Memory that ranks of the same node read directly.
-using MpiMemory = zero::Owned<zero::mpi::SharedAllocator>;
+using MpiMemory = zero::Owned<RankMemory<zero::mpi::SharedAllocator>>;
 
 }  // namespace gpt
