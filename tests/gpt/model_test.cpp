@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <fstream>
 #include <ios>
+#include <memory_resource>
 #include <numeric>
 #include <random>
 #include <span>
@@ -58,6 +59,27 @@ Real pass(gpt::Gpt<Real>& model,
   backward(model, weights, gradients, scale);
   return model.loss();
 }
+
+// Counts what a model asks for.
+class CountingMemory final : public std::pmr::memory_resource {
+ public:
+  std::size_t calls = 0;
+  std::size_t held = 0;
+
+ private:
+  void* do_allocate(std::size_t bytes, std::size_t alignment) override {
+    ++calls;
+    held += bytes;
+    return std::pmr::new_delete_resource()->allocate(bytes, alignment);
+  }
+  void do_deallocate(void* memory, std::size_t bytes, std::size_t alignment) override {
+    held -= bytes;
+    std::pmr::new_delete_resource()->deallocate(memory, bytes, alignment);
+  }
+  [[nodiscard]] bool do_is_equal(memory_resource const& other) const noexcept override {
+    return this == &other;
+  }
+};
 
 template <class T>
 bool same_bits(Store<T>& left, Store<T>& right) {
@@ -208,6 +230,30 @@ TEST_CASE("gpt: results do not depend on where the caller's memory lies") {
     CHECK(pass(fresh, weights, again, batch) == loss);
     CHECK(same_bits(gradients, again));
   }
+}
+
+TEST_CASE("gpt: all memory is taken at construction, once, from where the caller says") {
+  CountingMemory memory;
+  {
+    gpt::Gpt<float> model(tiny, sequences, {}, nullptr, &memory);
+    // Each buffer, and nothing beside them to copy from: two blocks with two layernorms each, the
+    // last one, three residuals, copies of a block's 12 tensors and their gradients, ten more.
+    std::size_t const calls = memory.calls;
+    std::size_t const held = memory.held;
+    CHECK(calls == 2 * (2 * 3 + 6) + 3 + 3 + 2 * 12 + 10);
+    Store<float> weights(tiny), gradients(tiny);
+    weights.fill(4, 10, 0.5);
+    auto const batch = some_batch(tiny);
+    CHECK(std::isfinite(pass(model, weights, gradients, batch)));
+    CHECK(std::isfinite(pass(model, weights, gradients, batch)));
+    CHECK(memory.calls == calls);
+    CHECK(memory.held == held);
+    // Three residuals, and of two blocks, per token: two layernorms, middle, attended, qkv, two
+    // MLP.
+    std::size_t const narrow = sequences * 5 * 6 * sizeof(float);
+    CHECK(held > narrow * (3 + 2 * (2 + 1 + 1 + 3 + 8)));
+  }
+  CHECK(memory.held == 0);
 }
 
 TEST_CASE("gpt: gradients are added to, and scaled") {
