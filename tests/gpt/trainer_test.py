@@ -155,6 +155,7 @@ class Trainer(Program):
             self.assertEqual(held["activations"], here)
             self.assertEqual(one["slower_bytes_per_rank"], slower)
             self.assertGreater(one["tokens_per_s"], 0)
+            self.assertGreater(one["working_bytes_per_rank"], 2 * 32 * 128 * 4)  # scores, gradients
             # All of it is in one reservation, which begins every array at a page.
             own = sum(held.values()) + one["working_bytes_per_rank"]
             self.assertGreaterEqual(one["needed_bytes_per_rank"], own)
