@@ -36,4 +36,11 @@ if(ZERO_INSTALL AND ZERO_COMPILED)
 set(zero_compiled_FOUND TRUE)
 " ESCAPE_QUOTES @ONLY)
   install(FILES "${PROJECT_BINARY_DIR}/zero_compiled.cmake" DESTINATION "${zero_package_dir}")
+  zero_add_pkg_config(
+    zero-compiled
+    DESCRIPTION "zero with a library of its usual instantiations"
+    DIRECTORY "${CMAKE_INSTALL_LIBDIR}"
+    REQUIRES zero
+    CFLAGS "-DZERO_COMPILED_${zero_flags_name}=1"
+    LIBS "-L\${libdir}" -lzero_compiled)
 endif()

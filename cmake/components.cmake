@@ -3,13 +3,15 @@
 # the package. The headers are always installed; they include nothing unless they are included.
 #
 # zero_add_component(<name> PACKAGE <package> [PACKAGE_COMPONENTS <component>...] LINK <target>...
-#                    [NEEDS <zero component>...] [MODULE <find module, relative to the source>])
+#                    [NEEDS <zero component>...] [MODULE <find module, relative to the source>]
+#                    [PC_REQUIRES <pkg-config package>...] [PC_LIBS <flag>...])
 #
 # The package must say <package>_FOUND. ZERO_WITH_<NAME> is AUTO (look for it if tests are built),
 # ON (it must be there) or OFF; afterwards zero_has_<name> says whether it is there.
 
 macro(zero_add_component name)
-  cmake_parse_arguments(component "" "PACKAGE;MODULE" "PACKAGE_COMPONENTS;LINK;NEEDS" ${ARGN})
+  cmake_parse_arguments(component "" "PACKAGE;MODULE"
+                        "PACKAGE_COMPONENTS;LINK;NEEDS;PC_REQUIRES;PC_LIBS" ${ARGN})
   string(TOUPPER "${name}" component_option)
   set(component_option "ZERO_WITH_${component_option}")
   set(${component_option}
@@ -68,6 +70,17 @@ macro(zero_add_component name)
     configure_file("${PROJECT_SOURCE_DIR}/cmake/zeroComponent.cmake.in"
                    "${PROJECT_BINARY_DIR}/zero_${name}.cmake" @ONLY)
     install(FILES "${PROJECT_BINARY_DIR}/zero_${name}.cmake" DESTINATION "${zero_package_dir}")
+    list(TRANSFORM component_NEEDS PREPEND "zero-")
+    zero_add_pkg_config(
+      zero-${name}
+      DESCRIPTION
+      "zero with ${component_PACKAGE}"
+      REQUIRES
+      zero
+      ${component_NEEDS}
+      ${component_PC_REQUIRES}
+      LIBS
+      ${component_PC_LIBS})
     if(component_MODULE)
       install(FILES "${PROJECT_SOURCE_DIR}/${component_MODULE}" DESTINATION "${zero_package_dir}")
     endif()

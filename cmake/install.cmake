@@ -24,3 +24,10 @@ write_basic_package_version_file(
 install(FILES "${PROJECT_BINARY_DIR}/zeroConfig.cmake"
               "${PROJECT_BINARY_DIR}/zeroConfigVersion.cmake"
         DESTINATION "${zero_package_dir}")
+
+include("${CMAKE_CURRENT_LIST_DIR}/pkg_config.cmake")
+zero_add_pkg_config(
+  zero
+  DESCRIPTION "${PROJECT_DESCRIPTION}"
+  CFLAGS "-I\${includedir}" -pthread
+  LIBS -pthread)

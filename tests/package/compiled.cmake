@@ -19,3 +19,17 @@ if(NOT result EQUAL 0)
   message(FATAL_ERROR "${text}")
 endif()
 build_and_run_consumer("${SCRATCH}/build")
+
+# A Makefile's trainer takes from it what is in there, too.
+find_program(make make)
+find_program(pkg_config pkg-config)
+if(make AND pkg_config)
+  file(GLOB_RECURSE package "${SCRATCH}/moved/*/zero-compiled.pc")
+  cmake_path(GET package PARENT_PATH directory)
+  set(ENV{PKG_CONFIG_PATH} "${directory}:${SCRATCH}/moved/share/pkgconfig:$ENV{PKG_CONFIG_PATH}")
+  execute_process(
+    COMMAND make -s -C "${CMAKE_CURRENT_LIST_DIR}/make_consumer" consumer "CXX=${COMPILER}"
+            "PACKAGES=zero-compiled" "OUT=${SCRATCH}/made" "CPPFLAGS=-DTAKES_COMPILED"
+            COMMAND_ERROR_IS_FATAL ANY)
+  run_consumer("${SCRATCH}/made")
+endif()

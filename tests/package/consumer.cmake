@@ -1,4 +1,4 @@
-# What both package tests share: configuring the consumer, and building and running it.
+# What the package tests share: configuring the consumer, and building and running it.
 cmake_minimum_required(VERSION 3.25)
 
 # Leaves the exit status in ${out_result} and everything printed in ${out_text}.
@@ -23,8 +23,12 @@ endfunction()
 
 function(build_and_run_consumer build)
   execute_process(COMMAND "${CMAKE_COMMAND}" --build "${build}" COMMAND_ERROR_IS_FATAL ANY)
+  run_consumer("${build}/consumer")
+endfunction()
+
+function(run_consumer program)
   execute_process(
-    COMMAND "${build}/consumer"
+    COMMAND "${program}"
     OUTPUT_VARIABLE text
     COMMAND_ERROR_IS_FATAL ANY)
   if(NOT text STREQUAL "zero ${ZERO_VERSION}\n")

@@ -1,0 +1,50 @@
+include("${CMAKE_CURRENT_LIST_DIR}/consumer.cmake")
+
+# Installed to one place and used from another, by a trainer with a Makefile.
+file(REMOVE_RECURSE "${SCRATCH}")
+execute_process(COMMAND "${CMAKE_COMMAND}" --install "${ZERO_BINARY}" --prefix "${SCRATCH}/staged"
+                        COMMAND_ERROR_IS_FATAL ANY OUTPUT_QUIET)
+file(RENAME "${SCRATCH}/staged" "${SCRATCH}/moved")
+set(ENV{PKG_CONFIG_PATH} "${SCRATCH}/moved/share/pkgconfig:$ENV{PKG_CONFIG_PATH}")
+
+function(make target packages)
+  execute_process(
+    COMMAND make -s -C "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/make_consumer" ${target} "CXX=${COMPILER}"
+            "PACKAGES=${packages}" "OUT=${SCRATCH}/${target}" COMMAND_ERROR_IS_FATAL ANY)
+endfunction()
+
+execute_process(
+  COMMAND pkg-config --modversion zero
+  OUTPUT_VARIABLE version
+  COMMAND_ERROR_IS_FATAL ANY)
+if(NOT version STREQUAL "${ZERO_VERSION}\n")
+  message(FATAL_ERROR "pkg-config says version '${version}' of zero ${ZERO_VERSION}")
+endif()
+make(consumer zero)
+run_consumer("${SCRATCH}/consumer")
+if(HAS_CHECKPOINT)
+  make(consumer_checkpoint zero-checkpoint)
+endif()
+find_program(mpicxx mpicxx)
+if(HAS_MPI AND mpicxx)
+  make(consumer_mpi zero-mpi)
+endif()
+
+function(expect_libraries package)
+  execute_process(
+    COMMAND pkg-config --libs ${package}
+    OUTPUT_VARIABLE text
+    COMMAND_ERROR_IS_FATAL ANY)
+  foreach(library IN LISTS ARGN)
+    if(NOT text MATCHES "${library} ")
+      message(FATAL_ERROR "pkg-config --libs ${package} does not say ${library}: ${text}")
+    endif()
+  endforeach()
+endfunction()
+
+expect_libraries(zero -pthread)
+expect_libraries(zero-cuda -lcudart -pthread)
+expect_libraries(zero-nccl -lnccl -lcudart -pthread)
+if(HAS_CHECKPOINT)
+  expect_libraries(zero-checkpoint -lxxhash -pthread)
+endif()
