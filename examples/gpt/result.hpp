@@ -80,14 +80,7 @@ class Recorder {
       start_ = Clock::now();
       result_.first_step = step;
     }
-    double sum = loss_;
-    zero::run(*world_,
-              {.op = zero::Op::all_reduce,
-               .dtype = zero::DType::f64,
-               .accumulate = zero::DType::f64,
-               .count = 1,
-               .send = &sum,
-               .recv = &sum});
+    double const sum = zero::sum(*world_, loss_);
     loss_ = 0.;
     stopped_ = report.stop;
     result_.losses.push_back(sum / (options_->ranks * options_->accumulate));
@@ -178,15 +171,7 @@ class Recorder {
           add(t, 0, first, master);
           for (std::size_t k = 0; k < states.size(); ++k) add(t, k + 1, first, states[k]);
         });
-    auto sum = static_cast<std::int64_t>(hashes % modulus);
-    zero::run(*world_,
-              {.op = zero::Op::all_reduce,
-               .dtype = zero::DType::i64,
-               .accumulate = zero::DType::i64,
-               .count = 1,
-               .send = &sum,
-               .recv = &sum});
-    return static_cast<std::uint64_t>(sum) % modulus;
+    return static_cast<std::uint64_t>(zero::sum(*world_, hashes % modulus)) % modulus;
   }
 
   World* world_;

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 namespace zero::inline ZERO_SHARED_NAMESPACE {
@@ -198,6 +199,30 @@ template <Communicator C>
 void run(C& comm, Collective const& op) {
   typename C::Ticket ticket = comm.start(op);
   comm.wait(ticket);
+}
+
+/// The sum of a value that every rank has, such as a loss or a number of tokens: the same on all of
+/// them. Collective; blocks. Takes one all-reduce of 8 bytes.
+/// @param comm   over memory that the host can reach
+/// @param value  of this rank; a floating-point number is added in double, an integer in 64 bits,
+///   which the sum has to fit into
+/// @throws Error (communication) as the communicator
+template <Communicator C, class T>
+  requires std::is_arithmetic_v<T>
+[[nodiscard]] auto sum(C& comm, T value) {
+  static_assert(C::Space::host_accessible,
+                "zero: sum() is for values in memory of the host; reduce in the space's own");
+  using Sum = std::conditional_t<std::is_integral_v<T>, std::int64_t, double>;
+  constexpr DType dtype = std::is_integral_v<T> ? DType::i64 : DType::f64;
+  auto total = static_cast<Sum>(value);
+  run(comm,
+      {.op = Op::all_reduce,
+       .dtype = dtype,
+       .accumulate = dtype,
+       .count = 1,
+       .send = &total,
+       .recv = &total});
+  return total;
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE

@@ -1,9 +1,14 @@
 #include "archetypes.hpp"
+#include <zero/comm/decorators/counting.hpp>
+#include <zero/comm/run_ranks.hpp>
 #include <zero/concepts/communicator.hpp>
 
 #include <doctest/doctest.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
+#include <vector>
 
 namespace {
 
@@ -128,4 +133,32 @@ TEST_CASE("run() starts a collective and waits for it") {
   float to = 0.f;
   zero::run(comm, {.count = 1, .send = &from, .recv = &to});
   CHECK(to == 3.f);
+}
+
+TEST_CASE("sum: a value of every rank in one line, wide enough and the same on all of them") {
+  struct Seen {
+    double tenths = 0., wide = 0.;
+    std::int64_t large = 0, negative = 0, votes = 0;
+    std::uint64_t calls = 0;
+    bool operator==(Seen const&) const = default;
+  };
+  std::vector<Seen> seen(3);
+  zero::run_ranks(3, [&](zero::InProcess& ranks) {
+    zero::Counting comm{ranks};
+    int const rank = comm.rank();
+    Seen& own = seen[static_cast<std::size_t>(rank)];
+    own.tenths = zero::sum(comm, 0.1 + rank);
+    own.wide = zero::sum(comm, rank == 0 ? 16777216.f : 1.f);  // in float, the first one's
+    own.large = zero::sum(comm, std::uint32_t{4000000000U});
+    own.negative = zero::sum(comm, -rank);
+    own.votes = zero::sum(comm, rank == 1);
+    own.calls = comm.counts().control_total().calls;
+  });
+  Seen const expected{.tenths = 0.1 + 1.1 + 2.1,
+                      .wide = 16777218.,
+                      .large = 12000000000,
+                      .negative = -3,
+                      .votes = 1,
+                      .calls = 5};
+  for (Seen const& rank : seen) CHECK(rank == expected);
 }

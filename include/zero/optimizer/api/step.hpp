@@ -42,7 +42,9 @@ struct StepOptions {
   /// the value; if that is not the same bits on all of them, the step fails as with any other
   /// difference. A value that is not finite or less than 0 makes the step fail.
   float const* learning_rate_address = nullptr;
-  /// Clip the mean gradient to this L2 norm; greater than 0. Infinity clips nothing.
+  /// Clip the mean gradient to this L2 norm; greater than 0. Infinity clips nothing. A larger
+  /// gradient is multiplied by `max_norm / grad_norm`: torch's `clip_grad_norm_` adds 1e-6 to the
+  /// norm, which is not done here.
   std::optional<double> max_norm{};
   NonFinite non_finite = NonFinite::fail;  ///< read only where no loss scale is in use
   /// Return while the refresh of replicated parameters is under way; `parameters(unit)` waits for
