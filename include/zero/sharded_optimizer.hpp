@@ -5,6 +5,7 @@
 #include "zero/base/config.hpp"
 #include "zero/concepts/grid.hpp"
 #include "zero/layout/plan.hpp"
+#include "zero/optimizer/api/full_parameters.hpp"
 #include "zero/optimizer/api/guards.hpp"
 #include "zero/optimizer/api/step.hpp"
 #include "zero/optimizer/api/step_result.hpp"
@@ -302,6 +303,16 @@ class ShardedOptimizer {
     return {*this, unit_view(unit)};
   }
 
+  /// The parameters of all units at once, on every rank and under every stage: to evaluate the
+  /// model, to sample from it, to export it. Between guards of single units, which may need the
+  /// whole pool.
+  /// @par Collective  where parameters are partitioned: gathers unit after unit, and blocks.
+  ///   Elsewhere local, but for a refresh that is still under way
+  /// @par Cost        where partitioned, memory for all parameters beside the plan, in their own
+  ///   dtype, as long as the guard lives, and one gather of every unit
+  /// @throws Error (resource) if the allocator refuses
+  [[nodiscard]] FullParameters<ShardedOptimizer> full_parameters() { return {parts_, steps_}; }
+
   /// Full-size gradient buffers of a unit, to add to; zeroed by the library where it owns them.
   /// Local, but may wait for an earlier unit's reduction.
   /// @throws Error (invalid_argument) if the unit was reduced in this micro-step already
@@ -511,6 +522,7 @@ class ShardedOptimizer {
 
   friend class UnitParameters<ShardedOptimizer>;
   friend class UnitGradients<ShardedOptimizer>;
+  friend class FullParameters<ShardedOptimizer>;
   friend struct detail::Inside;
 
   [[nodiscard]] StepResult tried(StepOptions const& options, double scale) noexcept {
@@ -536,8 +548,12 @@ class ShardedOptimizer {
   }
   void release_parameters(int unit) noexcept { steps_.release_parameters(unit); }
 
-  detail::Assembly<Slots> parts_;
-  detail::Stepper<Slots> steps_;
+  using Parts = detail::Assembly<Slots>;
+  using Steps = detail::Stepper<Slots>;
+  using Arena = decltype(Parts::arena);
+
+  Parts parts_;
+  Steps steps_;
 };
 
 /// Policies from the constructor's arguments.

@@ -157,6 +157,13 @@ class Stepper {
     readers_.leave(unit);
     parts_->refresh.after_read(unit);
   }
+  /// Says that somebody reads parameters of all units, which `full_parameters` has brought.
+  void acquire_all() noexcept {
+    for (int const unit : parts_->units) readers_.enter(unit);
+  }
+  void release_all() noexcept {
+    for (int const unit : parts_->units) readers_.leave(unit);
+  }
   /// A tensor of an acquired unit.
   [[nodiscard]] std::span<Parameter const> parameter_view(int unit, std::size_t t) {
     TensorPlace const& place = parts_->partition.placement().places()[t];

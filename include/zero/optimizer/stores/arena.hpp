@@ -26,11 +26,11 @@ class Arena {
   /// Cache lines, vector loads and NCCL windows are all content with pages.
   static constexpr std::size_t alignment = 4096;
 
-  /// Memory that is given back at the end of a scope, and is not accounted: for construction.
+  /// Memory that is given back at the end of a scope, and is not accounted: not part of the plan.
   class Scratch {
    public:
-    Scratch(Arena& arena, std::size_t bytes)
-        : arena_(&arena), memory_(arena.obtain(Role::control, bytes)), bytes_(bytes) {}
+    Scratch(Arena& arena, std::size_t bytes, Role role = Role::control)
+        : arena_(&arena), memory_(arena.obtain(role, bytes)), bytes_(bytes) {}
     Scratch(Scratch const&) = delete;
     Scratch& operator=(Scratch const&) = delete;
     ~Scratch() { arena_->allocator_.deallocate(memory_, bytes_, alignment); }
