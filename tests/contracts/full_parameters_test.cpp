@@ -121,6 +121,20 @@ TEST_CASE("full_parameters: the whole model on every rank, with the bits of ever
   same_under_every_stage<zero::Mixed<zero::bf16>>();
 }
 
+TEST_CASE("full_parameters: a tied tensor is where the one is that it is tied to") {
+  zero::Self comm;
+  zero::ShardedOptimizer optimizer{comm,
+                                   {{.name = "first", .shape = {700}},
+                                    {.name = "wte", .shape = {30}},
+                                    {.name = "head", .shape = {30}, .unit = 2, .tied_to = "wte"}},
+                                   zero::stage::PosGP{}};
+  contracts::load(optimizer);
+  auto const all = optimizer.full_parameters();
+  CHECK(all["head"].data() == all["wte"].data());
+  CHECK(all["head"].size() == 30);
+  CHECK(all["wte"].data() != all["first"].data());
+}
+
 TEST_CASE("full_parameters: what the model does not have is refused by name") {
   zero::Self comm;
   zero::ShardedOptimizer optimizer{comm, toy::model(), zero::stage::PosGP{}};
