@@ -45,8 +45,8 @@ std::vector<std::string> default_text() {
   return files;
 }
 
-/// What a grid of ranks cannot do.
-void check_grid(Options const& options, bool plain) {
+/// What a grid of ranks cannot be.
+void check_grid(Options const& options) {
   auto const refuse = [&](std::string const& why) {
     throw std::runtime_error("--model-parallel " + std::to_string(options.model_parallel) + why);
   };
@@ -56,7 +56,6 @@ void check_grid(Options const& options, bool plain) {
   if (Config::vocab % options.model_parallel != 0) {
     refuse(" does not divide the vocabulary, and an optimizer wants parts of one shape");
   }
-  if (!plain) refuse(" cannot be combined with --save, --resume and --export");
 }
 
 /// A line that rewrites itself on a terminal, and one in twenty steps elsewhere.
@@ -91,6 +90,10 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option(
          "--text", options.text, "Files to learn from (default: include/zero and README.md)")
       ->check(CLI::ExistingFile);
+  app.add_option("--model-parallel",
+                 options.model_parallel,
+                 "Ranks that hold a model together, each some heads and part of the vocabulary")
+      ->check(CLI::Range(1, 1024));
   app.add_option("--stage", options.stage, "What is partitioned")
       ->check(CLI::IsMember({"none", "pos", "pos+g", "pos+g+p"}));
   app.add_option("--precision", options.precision, "Parameters and gradients")
@@ -161,7 +164,7 @@ Text prepare(Options const& options) {
         "built without checkpoints: --save, --resume and --export need libxxhash-dev and "
         "-DZERO_WITH_CHECKPOINT=ON");
   }
-  if (options.model_parallel > 1) check_grid(options, plain);
+  check_grid(options);
   if (options.model_parallel == 1 && options.activations == "partitioned") {
     throw std::runtime_error(
         "--activations partitioned shares them out over --model-parallel ranks");

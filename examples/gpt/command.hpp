@@ -21,7 +21,8 @@ inline constexpr int exit_interrupted = 130;
 /// Every option but those that say what a rank is.
 void add_options(CLI::App& app, Options& options);
 
-/// Checks the model and reads the text to learn from.
+/// Checks the model and the grid of ranks, whose number is known by now, and reads the text to
+/// learn from.
 /// @throws std::invalid_argument  there is no such model
 /// @throws std::runtime_error  a file is missing or empty, or all are too short for the context
 [[nodiscard]] Text prepare(Options const& options);

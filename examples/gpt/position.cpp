@@ -13,6 +13,7 @@ nlohmann::json settings(Options const& options, Text const& text) {
   return {{"heads", options.model.heads},
           {"context", options.model.context},
           {"batch", options.batch},
+          {"model_parallel", options.model_parallel},
           {"micro_batches", options.models() * options.accumulate},
           {"steps", options.steps},
           {"lr", options.learning_rate},
@@ -30,7 +31,9 @@ nlohmann::json position(Options const& options, Text const& text, int next_step)
 Resumption resumption(nlohmann::json const& saved, Options const& options, Text const& text) try {
   if (saved.at("trainer") != "gpt") throw std::runtime_error("another trainer's");
   Resumption result{.next_step = saved.at("next_step").get<int>(), .changed = {}};
-  nlohmann::json const& before = saved.at("settings");
+  nlohmann::json before = saved.at("settings");
+  // Older checkpoints are of runs that did not have the option.
+  before.emplace("model_parallel", 1);
   nlohmann::json const here = settings(options, text);
   for (auto const& [name, now] : here.items()) {
     if (before.at(name) == now) continue;

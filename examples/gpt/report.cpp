@@ -106,6 +106,8 @@ std::string to_json(std::vector<StageResult> const& results) {
          {"precision", result.precision},
          {"first_step", result.first_step},
          {"losses", result.losses},
+         {"grad_norms", result.norms},
+         {"checksum", result.checksum},
          {"bytes_per_rank", {{"planned", by_role(result.planned)}, {"held", by_role(result.held)}}},
          {"slower_bytes_per_rank", result.held_slower},
          {"working_bytes_per_rank", result.working},

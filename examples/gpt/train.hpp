@@ -63,7 +63,9 @@ void train_rank(Ranks& ranks,
         initial_values(options.model, options.seed, index, first, values, group.place());
       });
 
-  Keeper keeper(optimizer, options, text, [&](std::string const& note) { recorder.say(note); });
+  Keeper keeper(optimizer, options, text, group.place(), [&](std::string const& note) {
+    recorder.say(note);
+  });
   int const first = keeper.resume();
 
   Workspace workspace(memory.allocator);

@@ -13,14 +13,11 @@ int main(int argc, char** argv) {
   CLI::App app{
       "Trains a byte-level GPT with its optimizer partitioned over ranks in one process.\n"
       "--json writes {stages: [{stage, ranks, precision, first_step, losses,\n"
-      "bytes_per_rank: {planned, held}, elements_per_step: {predicted, counted}, tokens_per_s, \n"
-      "...}], bit_identical}; with --capacity [{configuration, blocks, parameters, ...}]."};
+      "grad_norms, checksum, bytes_per_rank: {planned, held}, tokens_per_s,\n"
+      "elements_per_step: {predicted, counted}, ...}], bit_identical};\n"
+      "with --capacity [{configuration, blocks, parameters, ...}]."};
   app.option_defaults()->always_capture_default();
   app.add_option("--ranks", options.ranks, "Ranks, as threads of this process")
-      ->check(CLI::Range(1, zero::InProcess::max_ranks));
-  app.add_option("--model-parallel",
-                 options.model_parallel,
-                 "Ranks that hold a model together, each some heads and part of the vocabulary")
       ->check(CLI::Range(1, zero::InProcess::max_ranks));
   gpt::add_options(app, options);
   app.add_flag(

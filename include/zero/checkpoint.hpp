@@ -40,7 +40,7 @@ namespace zero::inline ZERO_NAMESPACE {
 ///
 /// A checkpoint is one directory with a safetensors file for each rank and a manifest, which is
 /// written last. What was saved loads on any number of ranks, under any stage, bucket, memory and
-/// communicator, with the same bits. The directory has to be seen by all ranks.
+/// communicator, over any grid, with the same bits. The directory has to be seen by all ranks.
 ///
 /// Files are synced and renamed, then their directory is synced; a machine that dies at any time
 /// leaves the checkpoint before or the new one. One process writes to a directory at a time.
@@ -93,8 +93,10 @@ class BasicCheckpoints {
   /// Saves master weights, states, frozen parameters and counters.
   ///
   /// The same directory, step and kind of save on all ranks. A save that is under way is finished
-  /// first.
-  /// @par Collective  yes, over the optimizer's communicator; blocks until it is durable
+  /// first. Over a grid, `options.parts` says which part of a whole tensor this rank has; the whole
+  /// is saved, and what a model axis has alike once.
+  /// @par Collective  yes, over the optimizer's communicator or all ranks of its grid; blocks until
+  ///   it is durable
   /// @par Cost  no tensor travels; a rank writes each element that it owns once, through 1 MiB of
   ///   memory of the host beside the plan. How long it takes does not count towards deadlines
   /// @throws Error, on every rank the same: (invalid_argument) in the middle of a step, without
@@ -102,7 +104,7 @@ class BasicCheckpoints {
   ///   the file system refuses. The checkpoints before stay as they are
   template <class Optimizer>
   SaveReport save(Optimizer& optimizer, SaveOptions const& options = {}) {
-    return save(optimizer, options, *detail::Inside::parts(optimizer).comm);
+    return save(optimizer, options, *detail::Inside::parts(optimizer).groups.world);
   }
   /// The same for several optimizers, each over ranks of its own, that are saved as one checkpoint.
   /// @param optimizer  that this rank is one of
@@ -131,7 +133,7 @@ class BasicCheckpoints {
   /// @returns true if a save before was still under way, and was finished first
   template <class Optimizer>
   bool save_async(Optimizer& optimizer, SaveOptions const& options = {}) {
-    return save_async(optimizer, options, *detail::Inside::parts(optimizer).comm);
+    return save_async(optimizer, options, *detail::Inside::parts(optimizer).groups.world);
   }
   /// @overload
   template <class Optimizer, Communicator C>
@@ -196,11 +198,11 @@ class BasicCheckpoints {
     return newest;
   }
   /// The same, as the first rank sees it: others may see names of a shared file system late.
-  /// @par Collective  yes, over the optimizer's communicator; blocks
+  /// @par Collective  yes, over the optimizer's communicator or all ranks of its grid; blocks
   template <class Optimizer>
   [[nodiscard]] std::optional<FoundCheckpoint> latest(Optimizer& optimizer) {
     auto& parts = detail::Inside::parts(optimizer);
-    detail::ControlWords const control = detail::control_words(*parts.comm, parts.arena);
+    detail::ControlWords const control = detail::control_words(*parts.groups.world, parts.arena);
     std::optional<FoundCheckpoint> found;
     detail::LongWork work(control, "latest");
     work.run([&] {
@@ -219,8 +221,8 @@ class BasicCheckpoints {
     return found;
   }
 
-  /// Loads a checkpoint, whatever ranks, stage, bucket, memory policy, communicator or precision it
-  /// was saved with. Master weights of another type are converted.
+  /// Loads a checkpoint, whatever ranks, grid, stage, bucket, memory policy, communicator or
+  /// precision it was saved with. Master weights of another type are converted.
   ///
   /// What the files say is checked, and agreed on by all ranks, before anything is changed: an
   /// error until then leaves the optimizer as it was. Then data are read once, checked piece by
@@ -228,8 +230,8 @@ class BasicCheckpoints {
   /// succeeds.
   /// @param optimizer  that is to go on from there
   /// @param found      the same on all ranks
-  /// @param options    the same on all ranks
-  /// @par Collective  yes, over the optimizer's communicator; blocks
+  /// @param options    the same on all ranks, but for `parts`
+  /// @par Collective  yes, over the optimizer's communicator or all ranks of its grid; blocks
   /// @par Cost  a rank reads the pieces of files that have what it holds, in two threads if these
   ///   are 4 MiB or more, and one refresh of all parameters. Memory of the host beside the plan:
   ///   the headers of all files, and a piece of 256 KiB for each thread, twice where types are

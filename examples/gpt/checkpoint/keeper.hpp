@@ -4,6 +4,7 @@
 
 #include "options.hpp"
 #include "position.hpp"
+#include "tensors.hpp"
 #include "text.hpp"
 #include "zero/checkpoint.hpp"
 
@@ -12,6 +13,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace gpt {
 
@@ -22,9 +24,18 @@ class Keeper {
  public:
   using Say = std::function<void(std::string const&)>;
 
-  /// @param say  what the user should know
-  Keeper(Optimizer& optimizer, Options const& options, Text const& text, Say say)
-      : optimizer_(&optimizer), options_(&options), text_(&text), say_(std::move(say)) {
+  /// @param place  of this rank among those that hold a model together
+  /// @param say    what the user should know
+  Keeper(Optimizer& optimizer,
+         Options const& options,
+         Text const& text,
+         ModelRank const& place,
+         Say say)
+      : optimizer_(&optimizer),
+        options_(&options),
+        text_(&text),
+        parts_(parts(options.model, place)),
+        say_(std::move(say)) {
     if (options.save.empty()) return;
     zero::CheckpointOptions how{.keep = options.keep};
     if (options.async_save) how.snapshot_bytes = zero::Checkpoints::plan(optimizer);
@@ -42,7 +53,7 @@ class Keeper {
     }
     if (!found) throw std::runtime_error("there is no checkpoint in " + options_->resume);
     for (auto const& skipped : found->skipped) say_("passed over " + skipped);
-    auto const loaded = from.load(*optimizer_, *found);
+    auto const loaded = from.load(*optimizer_, *found, {.parts = parts_});
     Resumption const on = resumption(loaded.user, *options_, *text_);
     say_("resumed " + found->path + " after step " + std::to_string(on.next_step));
     if (!on.changed.empty()) say_("since it was saved, this has changed: " + on.changed);
@@ -57,7 +68,7 @@ class Keeper {
     bool const due = last || (options_->save_every > 0 && (step + 1) % options_->save_every == 0);
     say_saved(due ? saves_->finish() : saves_->poll());
     if (!due) return;
-    zero::SaveOptions const what{.user = position(*options_, *text_, step + 1)};
+    zero::SaveOptions const what{.user = position(*options_, *text_, step + 1), .parts = parts_};
     if (options_->async_save) {
       saves_->save_async(*optimizer_, what);
       if (last) say_saved(saves_->finish());
@@ -69,7 +80,8 @@ class Keeper {
   /// Exports a model that was trained to its end.
   void end_training(bool stopped) {
     if (stopped || options_->export_file.empty()) return;
-    say_("exported " + zero::export_model(*optimizer_, options_->export_file).path);
+    auto const& file = options_->export_file;
+    say_("exported " + zero::export_model(*optimizer_, file, {.parts = parts_}).path);
   }
 
  private:
@@ -80,6 +92,7 @@ class Keeper {
   Optimizer* optimizer_;
   Options const* options_;
   Text const* text_;
+  std::vector<zero::TensorPart> parts_;
   Say say_;
   std::optional<zero::Checkpoints> saves_;
 };

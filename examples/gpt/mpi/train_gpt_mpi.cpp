@@ -28,7 +28,8 @@ struct Start {
   gpt::Text text;
 };
 
-Start start(int argc, char** argv, Settings& settings) {
+Start start(int argc, char** argv, int ranks, Settings& settings) {
+  settings.training.ranks = ranks;
   CLI::App app{
       "Trains a byte-level GPT with its optimizer partitioned over the processes of mpirun.\n"
       "--json writes what train_gpt --json writes, with the same losses."};
@@ -78,7 +79,6 @@ int train(Settings& settings, gpt::Text const& text) {
       MPI_COMM_WORLD,
       {.deadline_s = settings.deadline_s, .shared_bytes = settings.shared_mib * zero::MiB});
   try {
-    settings.training.ranks = world.size();
     if (world.rank() == 0) print_transport(world.transport(), world.size());
     int const status = gpt::train(
         settings.training,
@@ -109,7 +109,7 @@ int main(int argc, char** argv) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   Settings settings;
-  Start const ready = start(argc, argv, settings);
+  Start const ready = start(argc, argv, size, settings);
   std::optional<int> status = agree(ready, rank, size);
   if (!status) {
     // mpirun sends SIGTERM, and soon after SIGKILL, when it is told to stop.

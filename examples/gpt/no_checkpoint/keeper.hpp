@@ -3,6 +3,7 @@
 #pragma once
 
 #include "options.hpp"
+#include "tensors.hpp"
 #include "text.hpp"
 
 #include <functional>
@@ -13,7 +14,11 @@ namespace gpt {
 template <class Optimizer>
 class Keeper {
  public:
-  Keeper(Optimizer&, Options const&, Text const&, std::function<void(std::string const&)> const&) {}
+  Keeper(Optimizer&,
+         Options const&,
+         Text const&,
+         ModelRank const&,
+         std::function<void(std::string const&)> const&) {}
   int resume() { return 0; }
   void end_step(int, bool) {}
   void end_training(bool) {}

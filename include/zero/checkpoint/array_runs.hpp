@@ -46,18 +46,20 @@ inline void append_run(std::vector<ArrayRun>& runs, ArrayRun const& run) {
 
 /// Master weights, states and frozen parameters, array by array, wider types first, so that every
 /// run of a file is aligned to its elements.
-/// @param own  what this rank is to save: each element is one rank's, under every stage. Otherwise
-///   all that it holds
+/// @param own  what this rank is to save: each element is one rank's, under every stage and over
+///   every grid. Otherwise all that it holds
 template <class Slots>
 [[nodiscard]] std::vector<ArrayRun> array_runs(Assembly<Slots>& parts, bool own) {
   constexpr std::size_t arrays = 1 + Slots::state_arrays;
   int const rank = parts.comm->rank();
   std::vector<ArrayRun> runs;
+  auto const left_out = [&](std::size_t tensor) { return own && !parts.counts(tensor); };
   auto const trained = [&](std::size_t array) {
     parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
       Range const held = parts.states.updated(bucket);
       Range const wanted = own ? bucket.share(rank) : held;
       parts.partition.for_each_segment(wanted, held, [&](Segment const& piece) {
+        if (left_out(piece.tensor)) return;
         ArrayRun run{
             .tensor = piece.tensor, .first = piece.in_tensor.offset(), .count = piece.count};
         if (array == 0) {
@@ -82,6 +84,7 @@ template <class Slots>
     auto const& places = parts.partition.placement().places();
     for (std::size_t t = 0; t < places.size(); ++t) {
       if (!places[t].frozen || places[t].storage != t || places[t].count == 0) continue;
+      if (left_out(t)) continue;
       std::uint64_t const share = own ? ceil_div(places[t].count, ranks) : places[t].count;
       std::uint64_t const first =
           own ? (std::min)(places[t].count, share * static_cast<std::uint64_t>(rank)) : 0;

@@ -174,10 +174,12 @@ struct OptimizerFacts {
 }
 
 /// The part of each tensor that an optimizer has: all of it, or what the trainer says.
+/// @param divided  whether a part must be told of what is partitioned over a grid's model axis
 /// @throws Error (invalid_argument) for parts that do not fit
 [[nodiscard]] inline std::vector<SavedTensor> described(std::vector<Tensor> const& tensors,
                                                         std::vector<TensorPart> const& parts,
-                                                        Counters const& counters) {
+                                                        Counters const& counters,
+                                                        bool divided) {
   std::vector<SavedTensor> saved;
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     Tensor const& tensor = tensors[t];
@@ -209,6 +211,14 @@ struct OptimizerFacts {
     }
     found->shape = part.shape;
     found->boxes = part.boxes;
+  }
+  for (std::size_t t = 0; divided && t < tensors.size(); ++t) {
+    auto const told = [&](TensorPart const& part) { return part.tensor == tensors[t].name; };
+    if (!tensors[t].partitioned || std::any_of(parts.begin(), parts.end(), told)) continue;
+    fail(ErrorKind::invalid_argument,
+         {"tensor '",
+          tensors[t].name,
+          "' is partitioned over the model axis, and no TensorPart says which part this rank has"});
   }
   return saved;
 }

@@ -6,6 +6,8 @@
 #include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
 #include "zero/checkpoint/array_runs.hpp"
+#include "zero/checkpoint/boxes.hpp"
+#include "zero/checkpoint/description.hpp"
 #include "zero/checkpoint/files.hpp"
 #include "zero/checkpoint/long_work.hpp"
 #include "zero/checkpoint/model_layout.hpp"
@@ -41,6 +43,8 @@ struct ExportOptions {
   std::uint64_t max_file_bytes = 5'000'000'000;
   /// Texts for the header. "format" is "pt" unless it is given: other tools ask for it.
   std::map<std::string, std::string> metadata{};
+  /// Which tensors of the optimizer are parts of larger ones. A checkpoint knows that of its own.
+  std::vector<TensorPart> parts{};
 };
 
 /// What was written.
@@ -52,9 +56,10 @@ struct ExportReport {
 namespace detail {
 
 /// The model's entries for a file: every tensor that has memory of its own.
-/// @param order  receives which tensors these are
+/// @param tensors  as `described` says which part of them this rank has
+/// @param order    receives which tensors these are
 [[nodiscard]] inline std::vector<safetensors::Entry> model_entries(
-    std::vector<Tensor> const& tensors,
+    std::vector<SavedTensor> const& tensors,
     Placement const& placement,
     DType dtype,
     std::vector<std::size_t>& order) {
@@ -64,7 +69,7 @@ namespace detail {
     order.push_back(t);
     entries.push_back({.name = tensors[t].name,
                        .dtype = std::string(safetensors::spelled(dtype)),
-                       .shape = {tensors[t].shape.begin(), tensors[t].shape.end()}});
+                       .shape = tensors[t].shape});
   }
   return entries;
 }
@@ -101,6 +106,7 @@ template <class Slots>
       parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
         parts.partition.for_each_segment(
             bucket.share(rank), parts.parameters.held(bucket, rank), [&](Segment const& piece) {
+              if (!parts.counts(piece.tensor)) return;
               append_run(runs,
                          {.tensor = piece.tensor,
                           .array = parameter_array,
@@ -118,10 +124,12 @@ template <class Slots>
 
 /// Writes runs piece by piece, on the host in the type that the file has.
 /// @tparam T      the file's type
+/// @param whole   tensors, and which part of them this rank has
 /// @param alive   called between pieces
 template <class T, class Slots, class Writer, class Alive>
 void write_runs(Assembly<Slots> const& parts,
                 std::vector<ArrayRun> const& runs,
+                std::vector<SavedTensor> const& whole,
                 std::vector<std::size_t> const& entry_of,
                 Writer& writer,
                 Alive const& alive) {
@@ -130,6 +138,7 @@ void write_runs(Assembly<Slots> const& parts,
   std::vector<std::byte> fetched;
   std::vector<T> widened;
   for (ArrayRun const& run : runs) {
+    SavedTensor const& tensor = whole[run.tensor];
     for (std::uint64_t done = 0; done < run.count;) {
       auto const count = static_cast<std::size_t>((std::min)(run.count - done, elements));
       std::size_t const bytes = count * size_of(run.dtype);
@@ -149,7 +158,15 @@ void write_runs(Assembly<Slots> const& parts,
           from = reinterpret_cast<std::byte const*>(widened.data());
         }
       }
-      writer.write(entry_of[run.tensor], (run.first + done) * sizeof(T), from, count * sizeof(T));
+      for_each_run(tensor.shape,
+                   tensor.boxes,
+                   run.first + done,
+                   count,
+                   [&](std::uint64_t first, std::uint64_t elements_there) {
+                     auto const length = static_cast<std::size_t>(elements_there) * sizeof(T);
+                     writer.write(entry_of[run.tensor], first * sizeof(T), from, length);
+                     from += length;
+                   });
       done += count;
       alive();
     }
@@ -167,9 +184,9 @@ void write_runs(Assembly<Slots> const& parts,
 /// @param path       of the file; of several, `model.safetensors` becomes
 ///   `model-00001-of-00003.safetensors` and so on, with `model.safetensors.index.json`. The
 ///   directory is there, on a file system that all ranks share
-/// @param options    the same on every rank
+/// @param options    the same on every rank, but for `parts`
 /// @param files      the operations on files
-/// @par Collective  yes; blocks. However long a rank writes, no deadline ends it
+/// @par Collective  yes, over a grid too; blocks. However long a rank writes, no deadline ends it
 /// @par Cost        the model's bytes once over all ranks; control words; at most two transient
 ///   megabytes of the host beside the plan
 /// @throws Error of the first rank that failed, on every rank: (resource) for what could not be
@@ -185,17 +202,20 @@ ExportReport export_model(ShardedOptimizer<Policies...>& optimizer,
   auto& parts = detail::Inside::parts(optimizer);
   parts.require_bound();
   optimizer.settle();
-  detail::ControlWords const control = detail::control_words(*parts.comm, parts.arena);
+  detail::ControlWords const control = detail::control_words(*parts.groups.world, parts.arena);
   bool const masters = options.dtype == ExportDType::master;
   DType const dtype =
       masters ? dtype_of<typename Slots::Master> : dtype_of<typename Slots::Parameter>;
 
   detail::ModelLayout layout;
+  std::vector<SavedTensor> whole;
   std::vector<std::size_t> order;
   detail::together(control, operation, [&] {
     detail::Inside::steps(optimizer).require_values();
     Placement const& placement = parts.partition.placement();
-    auto entries = detail::model_entries(parts.tensors, placement, dtype, order);
+    whole = detail::described(
+        parts.tensors, options.parts, detail::Inside::steps(optimizer).counters(), parts.divided());
+    auto entries = detail::model_entries(whole, placement, dtype, order);
     auto const metadata = detail::model_metadata(parts.tensors, placement, options.metadata);
     layout = detail::lay_out_model(path, std::move(entries), metadata, options.max_file_bytes);
   });
@@ -204,7 +224,7 @@ ExportReport export_model(ShardedOptimizer<Policies...>& optimizer,
     hash.add(part.path);
     hash.add(part.header);
   }
-  if (!detail::unanimous(*parts.comm, parts.arena, hash.value())) {
+  if (!detail::unanimous(control, hash.value())) {
     fail(ErrorKind::invalid_argument,
          {"ranks export to different paths or with different options; here to '", path, "'"},
          {.rank = control.rank, .operation = std::string(operation)});
@@ -229,9 +249,9 @@ ExportReport export_model(ShardedOptimizer<Policies...>& optimizer,
       detail::ModelWriter<Files> writer(files, layout);
       auto const alive = [&] { work.alive(); };
       if (masters) {
-        detail::write_runs<typename Slots::Master>(parts, runs, entry_of, writer, alive);
+        detail::write_runs<typename Slots::Master>(parts, runs, whole, entry_of, writer, alive);
       } else {
-        detail::write_runs<typename Slots::Parameter>(parts, runs, entry_of, writer, alive);
+        detail::write_runs<typename Slots::Parameter>(parts, runs, whole, entry_of, writer, alive);
       }
       writer.end();
     });

@@ -38,7 +38,8 @@ struct LoadOptions {
   /// Read everything twice: nothing is changed unless all of it is as it was saved.
   bool verify_first = false;
   std::map<std::string, std::string> names{};  ///< of tensors: in the checkpoint, and here
-  std::vector<TensorPart> parts{};             ///< which tensors here are parts of larger ones
+  /// Which tensors here are parts of larger ones: over a grid, all that are partitioned.
+  std::vector<TensorPart> parts{};
 };
 
 namespace detail {

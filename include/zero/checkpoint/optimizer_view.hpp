@@ -24,7 +24,9 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// What a save or a load asks of an optimizer, which must outlive it.
 struct OptimizerView {
-  ControlWords control{};  ///< of the optimizer's communicator
+  ControlWords control{};  ///< of the optimizer's communicator, or of all ranks of its grid
+  ControlWords data{};     ///< of the ranks that have the same part of the model
+  bool divided = false;    ///< do others have other parts?
   std::vector<Tensor> const* tensors = nullptr;
   OptimizerFacts facts{};
   /// Local; throw unless the optimizer is between steps, and has values.
@@ -77,7 +79,9 @@ template <class Optimizer>
   auto& steps = Inside::steps(optimizer);
   using Space = typename Optimizer::Slots::Space;
   return {
-      .control = control_words(*parts.comm, parts.arena),
+      .control = control_words(*parts.groups.world, parts.arena),
+      .data = control_words(*parts.comm, parts.arena),
+      .divided = parts.divided(),
       .tensors = &parts.tensors,
       .facts = facts_of(parts),
       .require_ready =

@@ -172,7 +172,8 @@ template <FileOperations Files>
       report.blobs = read_blobs(files, catalog);
     });
     counters = optimizer.counters();
-    std::vector<SavedTensor> const here = described(*optimizer.tensors, options.parts, counters);
+    std::vector<SavedTensor> const here =
+        described(*optimizer.tensors, options.parts, counters, optimizer.divided);
     plan = LoadPlanner(catalog, here, options).plan(optimizer.runs(false), optimizer.facts.states);
     std::string const misfit = misfits(plan);
     if (options.strict && !misfit.empty()) {

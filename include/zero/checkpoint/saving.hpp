@@ -56,7 +56,8 @@ struct CheckpointOptions {
 struct SaveOptions {
   nlohmann::json user = nlohmann::json::object();  ///< anything; that of the first rank is saved
   std::span<std::byte const> rank_blob{};  ///< this rank's own: random state, place in the data
-  std::vector<TensorPart> parts{};         ///< which tensors are parts of larger ones
+  /// Which tensors are parts of larger ones: over a grid, all that are partitioned.
+  std::vector<TensorPart> parts{};
 };
 
 /// What a save did.
@@ -109,7 +110,7 @@ class Saving {
       user_ = options.user;
       work.aside([&] { number = directory.begin(kept.lock, report_.step); });
     });
-    place(number, optimizer.control);
+    place(number, optimizer.data);
     if (snapshot == nullptr) memory_.resize(pipe_bytes);
     std::span<std::byte> const memory(snapshot == nullptr ? memory_ : *snapshot);
     writer_ = std::make_unique<RankFileWriter<Files>>(directory.files(),
@@ -188,15 +189,15 @@ class Saving {
     Counters const counters = optimizer.counters();
     report_.step = counters.steps.empty() ? 0 : counters.steps.front();
     runs_ = optimizer.runs(true);
-    nlohmann::json about = {{"rank", optimizer.control.rank},
-                            {"world_size", optimizer.control.size},
+    nlohmann::json about = {{"rank", optimizer.data.rank},
+                            {"world_size", optimizer.data.size},
                             {"piece_bytes", Pipe::piece}};
-    if (optimizer.control.rank == 0) {
-      about["optimizer"] =
-          json_of(SavedOptimizer{.tensors = described(*optimizer.tensors, options.parts, counters),
-                                 .policies = json_of(optimizer.facts),
-                                 .loss_scale = counters.loss_scale,
-                                 .loss_scale_streak = counters.loss_scale_streak});
+    if (optimizer.data.rank == 0) {
+      about["optimizer"] = json_of(SavedOptimizer{
+          .tensors = described(*optimizer.tensors, options.parts, counters, optimizer.divided),
+          .policies = json_of(optimizer.facts),
+          .loss_scale = counters.loss_scale,
+          .loss_scale_streak = counters.loss_scale_streak});
     }
     safetensors::Header header =
         header_of(runs_, *optimizer.tensors, options.rank_blob.size(), about);
@@ -226,7 +227,7 @@ class Saving {
 
   /// Where the checkpoint lies, and who describes this rank's optimizer.
   /// @param number  as the first rank has it
-  /// @param own     of the optimizer's communicator
+  /// @param own     of the ranks that have the same part of the model
   void place(std::uint64_t number, ControlWords const& own) {
     Hash hash;
     hash.add(directory_->path());

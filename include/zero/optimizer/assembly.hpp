@@ -75,6 +75,14 @@ struct Assembly : Model {
   [[nodiscard]] bool counts() const noexcept {
     return groups.model == nullptr || groups.model->rank() == 0;
   }
+  /// Do other ranks of the grid have other parts of the model?
+  [[nodiscard]] bool divided() const noexcept {
+    return groups.model != nullptr && groups.model->size() > 1;
+  }
+  /// Does it answer for what it holds of a tensor? For what a model axis has alike the first does.
+  [[nodiscard]] bool counts(std::size_t tensor) const noexcept {
+    return counts() || tensors[tensor].partitioned;
+  }
 
   void require_bound() const {
     if constexpr (Slots::Memory::borrowed) {

@@ -35,7 +35,7 @@ TEST_CASE("a tensor is described as the part that the trainer says it is") {
                                           {.name = "b", .shape = {3}, .weight_decay = 0.f}};
   zero::Counters const counters{.steps = {7, 7}};
   TensorPart const half{.tensor = "w", .shape = {4, 6}, .boxes = {{{0, 3}, {4, 3}}}};
-  auto const saved = zero::detail::described(tensors, {half}, counters);
+  auto const saved = zero::detail::described(tensors, {half}, counters, false);
   CHECK(saved[0].shape == half.shape);
   CHECK(saved[0].boxes == half.boxes);
   CHECK(saved[0].steps == 7);
@@ -49,7 +49,8 @@ TEST_CASE("a tensor is described as the part that the trainer says it is") {
   CHECK(again.tensors[0].boxes == half.boxes);
 
   auto const refused = [&](TensorPart const& part) {
-    return refusal([&] { static_cast<void>(zero::detail::described(tensors, {part}, counters)); });
+    return refusal(
+        [&] { static_cast<void>(zero::detail::described(tensors, {part}, counters, false)); });
   };
   CHECK(refused({.tensor = "x", .shape = {1}, .boxes = {{{0}, {1}}}}) ==
         "the part of tensor 'x' is of no tensor of this optimizer");
