@@ -257,6 +257,26 @@ TEST_CASE("a checkpoint is of the whole model, and goes on over any other grid")
   }
 }
 
+TEST_CASE("a rank may have nothing to save") {
+  TemporaryDirectory const directory;
+  zero::run_ranks(2, [&](InProcess& world) {
+    Grid grid{world, 1, 2};
+    Optimizer<PosGP> optimizer{grid, {{.name = "all have", .shape = {5}}}};
+    optimizer.load_parameters([](zero::Tensor const&, std::size_t, std::span<float> values) {
+      for (float& each : values) each = 3.f;
+    });
+    std::uint64_t const bytes = zero::Checkpoints::plan(optimizer);
+    CHECK((bytes == 0) == (world.rank() == 1));
+    zero::Checkpoints run{directory.path(), {.snapshot_bytes = bytes}};
+    run.save_async(optimizer);
+    run.finish();
+    run.save(optimizer);
+    CHECK(run.load(optimizer, *run.latest(optimizer)).missing.empty());
+  });
+  CHECK(zero::verify_checkpoint(directory.path() + "/000001-step-0").empty());
+  CHECK(zero::verify_checkpoint(directory.path() + "/000002-step-0").empty());
+}
+
 /// Do all ranks of a 2 x 2 grid get an error that says this?
 template <class Call>
 bool all_say(std::string const& said, Call&& call) {

@@ -81,7 +81,8 @@ class Pipe {
     std::unique_lock lock(mutex_);
     changed_.wait(lock,
                   [this] { return stopped_ || (starts_ && (ended_ || put_ - taken_ >= piece)); });
-    if (stopped_) return {};
+    // A rank that has nothing to save may have no memory, either.
+    if (stopped_ || put_ == taken_) return {};
     auto const bytes = (std::min)(piece, static_cast<std::size_t>(put_ - taken_));
     auto const at = static_cast<std::size_t>(taken_ % memory_.size());
     lock.unlock();
