@@ -19,6 +19,7 @@ TRAIN_GPT_MPI = str(pathlib.Path(sys.argv[2]).resolve())
 MPIRUN = sys.argv[3:]
 SMALL = ["--layers", "1", "--heads", "2", "--channels", "16", "--context", "16", "--batch", "2"]
 TEXT = "".join(f"line {i}: the quick brown fox jumps over the lazy dog\n" for i in range(200))
+DIVIDED = ["--layers", "1", "--heads", "4", *SMALL[4:]]
 STAGES = ("none", "pos", "pos+g", "pos+g+p")
 
 
@@ -29,10 +30,11 @@ class MpiTrainer(unittest.TestCase):
         self.folder = pathlib.Path(folder.name)
         self.text = self.folder / "text"
         self.text.write_text(TEXT)
+        self.model = SMALL
 
     def command(self, ranks, *arguments):
         text = [] if "--text" in arguments else ["--text", str(self.text)]
-        return [*MPIRUN, "-n", str(ranks), TRAIN_GPT_MPI, *SMALL, *text, *arguments]
+        return [*MPIRUN, "-n", str(ranks), TRAIN_GPT_MPI, *self.model, *text, *arguments]
 
     def job(self, ranks, *arguments):
         return subprocess.run(self.command(ranks, *arguments), capture_output=True, text=True,
@@ -48,7 +50,7 @@ class MpiTrainer(unittest.TestCase):
 
     def threads(self, *arguments):
         path = self.folder / "threads.json"
-        subprocess.run([TRAIN_GPT, *SMALL, "--text", str(self.text), "--json", str(path),
+        subprocess.run([TRAIN_GPT, *self.model, "--text", str(self.text), "--json", str(path),
                         *arguments], check=True, capture_output=True, timeout=120)
         return self.losses(path)
 
@@ -81,8 +83,33 @@ class MpiTrainer(unittest.TestCase):
         self.assertEqual(run.stdout.count("final loss"), 1)
         self.assertIn("3 ranks on 1 nodes; shared window: yes", run.stderr)
 
-    def refused(self, *arguments):
-        run = self.job(2, *arguments)
+    def ends(self, name):
+        stages = json.loads((self.folder / name).read_text())["stages"]
+        return [(stage["grad_norms"], stage["checksum"]) for stage in stages]
+
+    def test_model_parallel_ranks(self):
+        self.model = DIVIDED
+        for ranks, stages, more in (
+                (2, 4, ("--compare", "--accumulate", "2", "--activations", "partitioned")),
+                (2, 1, ("--stage", "pos")),
+                (4, 1, ("--stage", "pos+g+p", "--activations", "partitioned+host",
+                        "--precision", "bf16"))):
+            common = ("--model-parallel", str(ranks), "--steps", "3", *more)
+            run, found = self.processes(4, *common)
+            self.assertEqual(found, self.threads("--ranks", "4", *common))
+            self.assertEqual(self.ends("processes.json"), self.ends("threads.json"))
+            self.assertEqual(len(found), stages)
+            self.assertIn("shared window: yes", run.stderr)
+
+    def test_grids_that_cannot_be_are_refused(self):
+        self.assertIn("2 heads", self.refused("--model-parallel", "3"))
+        self.model = DIVIDED
+        self.assertIn("does not divide 2 ranks", self.refused("--model-parallel", "4"))
+        self.model = ["--heads", "3", "--channels", "6"]
+        self.assertIn("vocabulary", self.refused("--model-parallel", "3", ranks=3))
+
+    def refused(self, *arguments, ranks=2):
+        run = self.job(ranks, *arguments)
         self.assertNotEqual(run.returncode, 0)
         said = [line for line in run.stderr.splitlines() if line.startswith("train_gpt_mpi: ")]
         self.assertEqual(len(said), 1, run.stderr)
@@ -113,8 +140,8 @@ class MpiTrainer(unittest.TestCase):
                 found.append(int(entry.name))
         return found
 
-    def running(self, mark, *arguments):
-        process = subprocess.Popen(self.command(2, "--steps", mark, *arguments),
+    def running(self, mark, *arguments, ranks=2):
+        process = subprocess.Popen(self.command(ranks, "--steps", mark, *arguments),
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                    start_new_session=True)
         self.addCleanup(process.kill)
@@ -151,6 +178,29 @@ class MpiTrainer(unittest.TestCase):
         self.assertIn("after step 3", run.stderr)
         self.assertEqual(found["Pos+g+p"], losses["Pos+g"][3:])
 
+    def test_a_run_of_model_parallel_threads_is_resumed(self):
+        self.require_checkpoints()
+        self.model = DIVIDED
+        saved = self.folder / "run"
+        common = ("--steps", "6", "--resume", str(saved))
+        four = ("--ranks", "4", "--model-parallel", "2")
+        losses = self.threads(*four, *common, "--save", str(saved), "--save-every", "3")
+        shutil.rmtree(max(saved.glob("*-step-*")))
+        models = [self.folder / name for name in ("threads", "processes", "other")]
+        self.threads(*four, *common, "--export", str(models[0]))
+        again = self.folder / "again"
+        run, found = self.processes(4, *four[2:], *common, "--stage", "pos+g+p", "--export",
+                                    str(models[1]), "--save", str(again), "--async-save")
+        self.assertIn("after step 3", run.stderr)
+        self.assertEqual(found["Pos+g+p"], losses["Pos+g"][3:])
+        # What processes saved, on another number of them.
+        run, _ = self.processes(4, "--model-parallel", "4", "--accumulate", "2", "--steps", "6",
+                                "--resume", str(again), "--export", str(models[2]))
+        self.assertIn("has changed: model_parallel was 2\n", run.stderr)
+        trained, resumed, other = (model.read_bytes() for model in models)
+        self.assertEqual(resumed, trained)
+        self.assertEqual(other, trained)
+
     def test_a_signal_to_one_rank_saves(self):
         self.require_checkpoints()
         common = ("--steps", "1000", "--save", str(self.folder / "run"), "--resume",
@@ -184,6 +234,11 @@ class MpiTrainer(unittest.TestCase):
         process = self.running("10000003")
         os.kill(max(self.processes_of("10000003")), signal.SIGKILL)
         self.ended(process, "10000003")
+
+    def test_a_killed_rank_of_a_model_ends_all(self):
+        process = self.running("10000004", "--model-parallel", "2", ranks=4)
+        os.kill(max(self.processes_of("10000004")), signal.SIGKILL)
+        self.ended(process, "10000004")
 
 
 if __name__ == "__main__":

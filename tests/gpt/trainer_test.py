@@ -17,6 +17,7 @@ import unittest
 
 TRAIN_GPT = str(pathlib.Path(sys.argv.pop(1)).resolve())
 SMALL = ["--layers", "1", "--heads", "2", "--channels", "16", "--context", "16", "--batch", "2"]
+DIVIDED = ["--layers", "3", "--heads", "4", *SMALL[4:]]
 TEXT = "".join(f"line {i}: the quick brown fox jumps over the lazy dog\n" for i in range(200))
 
 
@@ -89,29 +90,37 @@ class Trainer(Program):
         self.check_comparison(result, 8)
         self.assertEqual(result["stages"][0]["precision"], "fp16")
 
-    def losses(self, *arguments):
+    def stage(self, *arguments):
         path = self.folder / "result.json"
         run = self.run_trainer("--json", str(path), "--steps", "8", *arguments)
         self.assertEqual(run.returncode, 0, run.stderr)
-        return json.loads(path.read_text())["stages"][0]["losses"]
+        return json.loads(path.read_text())["stages"][0]
+
+    def losses(self, *arguments):
+        return self.stage(*arguments)["losses"]
 
     def test_model_parallel_ranks(self):
-        # Of ASCII, the second rank's part of the vocabulary has none.
+        # Of ASCII, the last ranks' parts of the vocabulary have none.
         self.text.write_bytes(bytes(i * i // 7 % 256 for i in range(9000)))
-        self.model = [*SMALL[2:], "--layers", "3"]
+        self.model = DIVIDED
         # A norm that is always clipped to, and that has to be of all parts.
         common = ("--clip", "0.1", "--accumulate", "2")
-        grid = ("--ranks", "4", "--model-parallel", "2", *common)
-        _, result = self.compare("--steps", "8", *grid)
-        self.check_comparison(result, 8)
-        several = result["stages"][0]["losses"]
-        for expected, loss in zip(self.losses("--ranks", "2", *common), several):
-            # The same two models' batches, added in another order. 1e-5 is what README.md says.
-            self.assertTrue(math.isclose(loss, expected, rel_tol=1e-5), (expected, loss))
-        for stage in ("pos", "pos+g+p"):
-            for kept in ("recompute", "partitioned", "partitioned+host"):
-                again = self.losses(*grid, "--stage", stage, "--activations", kept)
-                self.assertEqual(again, several, kept)
+        whole = self.stage("--ranks", "2", *common)
+        for ranks in (2, 4):
+            grid = ("--ranks", str(2 * ranks), "--model-parallel", str(ranks), *common)
+            _, result = self.compare("--steps", "8", *grid)
+            self.check_comparison(result, 8)
+            several = result["stages"][0]
+            for kind in ("losses", "grad_norms"):
+                self.assertEqual(len(several[kind]), 8)
+                for expected, found in zip(whole[kind], several[kind]):
+                    # The same two models' batches, added in another order. 1e-5 is what
+                    # examples/gpt/README.md says.
+                    self.assertTrue(math.isclose(found, expected, rel_tol=1e-5), (expected, found))
+            for stage in ("pos", "pos+g+p"):
+                for kept in ("recompute", "partitioned", "partitioned+host"):
+                    again = self.losses(*grid, "--stage", stage, "--activations", kept)
+                    self.assertEqual(again, several["losses"], kept)
 
     def test_model_parallel_ranks_in_fp16_with_overflows(self):
         _, result = self.compare(
@@ -235,7 +244,6 @@ class Trainer(Program):
         two = ("--model-parallel", "2")
         self.assertIn("2 heads", self.refused("--model-parallel", "3"))
         self.assertIn("3 ranks", self.refused(*two, "--ranks", "3"))
-        self.assertIn("--save", self.refused(*two, "--save", "x"))
         self.model = ["--heads", "3", "--channels", "6"]
         self.assertIn("vocabulary", self.refused("--ranks", "3", "--model-parallel", "3"))
         self.assertIn("--activations", self.refused("--activations", "none"))
@@ -392,8 +400,43 @@ class Checkpoints(Program):
         ends = [entry["data_offsets"][1] for name, entry in header.items() if name[0] != "_"]
         self.assertEqual(8 + size + max(ends), len(trained))
 
-    def interrupted(self, number, *arguments):
-        common = ["--steps", "300", "--ranks", "2"]
+    def test_same_losses_of_model_parallel_ranks(self):
+        self.model = DIVIDED
+        self.same_under_all_stages("--ranks", "4", "--model-parallel", "2")
+        self.assertEqual(len(list(self.checkpoints()[0].parent.glob("rank-*"))), 4)
+
+    def test_same_losses_of_model_parallel_ranks_in_fp16(self):
+        self.model = DIVIDED
+        self.same_under_all_stages("--ranks", "4", "--model-parallel", "4", "--precision", "fp16")
+
+    def test_another_number_of_model_parallel_ranks(self):
+        self.model = DIVIDED
+        model = {ranks: ("--ranks", str(2 * ranks), "--model-parallel", str(ranks), "--stage", stage)
+                 for ranks, stage in ((1, "pos+g+p"), (2, "pos+g"), (4, "pos"))}
+        for saved in model:
+            shutil.rmtree(self.folder / "run", ignore_errors=True)
+            losses = self.save_half(*model[saved])
+            exported = []
+            for ranks in model:
+                run, stages = self.stages("--resume", "run", "--steps", "10", *model[ranks])
+                found = stages[0]["losses"]
+                self.assertEqual(len(found), 5)
+                for expected, loss in zip(losses[5:], found):
+                    # As in one run: 1e-5 is what examples/gpt/README.md says.
+                    self.assertTrue(math.isclose(loss, expected, rel_tol=1e-5), (found, losses))
+                said = f"has changed: model_parallel was {saved}\n"
+                self.assertEqual(said in run.stderr, ranks != saved, run.stderr)
+                if ranks == saved:
+                    self.assertEqual(found, losses[5:])
+                # Not a step more: the model that was saved, from ranks of other numbers, too.
+                name = self.folder / f"model-{ranks}"
+                self.stages("--resume", "run", "--steps", "5", "--ranks", str(ranks),
+                            *model[ranks][2:], "--export", str(name))
+                exported.append(name.read_bytes())
+            self.assertEqual(exported, exported[:1] * 3)
+
+    def interrupted(self, number, *arguments, common=("--ranks", "2")):
+        common = ["--steps", "300", *common]
         whole = self.stages(*common)[1][0]["losses"]
         path = self.folder / "interrupted.json"
         process = subprocess.Popen(
@@ -416,6 +459,9 @@ class Checkpoints(Program):
 
     def test_sigterm_saves(self):
         self.interrupted(signal.SIGTERM)
+
+    def test_sigterm_saves_a_model_of_several_ranks(self):
+        self.interrupted(signal.SIGTERM, common=("--ranks", "4", "--model-parallel", "2"))
 
     def test_sigint_saves_after_what_is_under_way(self):
         self.interrupted(signal.SIGINT, "--async-save", "--save-every", "1", "--keep", "3")
