@@ -228,7 +228,9 @@ TEST_CASE("a checkpoint is of the whole model, and goes on over any other grid")
   CHECK(model.size() != masters.size());
 
   std::vector<std::pair<int, int>> const grids = {{2, 1}, {1, 2}, {2, 2}, {1, 4}};
-  for (auto const& [data, ranks] : grids) {
+  for (auto const& axes : grids) {
+    int const data = axes.first;
+    int const ranks = axes.second;
     CAPTURE(data);
     CAPTURE(ranks);
     std::string const at = directory.path() + "/" + std::to_string(data) + std::to_string(ranks);
@@ -241,11 +243,10 @@ TEST_CASE("a checkpoint is of the whole model, and goes on over any other grid")
     zero::export_checkpoint(at + first_name, at + "/offline");
     CHECK(slurp(at + "/offline") == model);
     int number = 0;
-    for (auto const& [other_data, other_ranks] : grids) {
-      CAPTURE(other_data);
-      CAPTURE(other_ranks);
+    for (auto const& other : grids) {
+      CAPTURE(number);
       std::string const there = at + "/" + std::to_string(++number);
-      load_and_save<PosGP>(other_data, other_ranks, at, there);
+      load_and_save<PosGP>(other.first, other.second, at, there);
       CHECK(arrays_in(there + first_name) == then);
       CHECK(arrays_in(there + second_name) == later);
       CHECK(slurp(there + "/model") == model);
