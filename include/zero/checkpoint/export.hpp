@@ -190,8 +190,8 @@ void write_runs(Assembly<Slots> const& parts,
 /// @par Cost        the model's bytes once over all ranks; control words; at most two transient
 ///   megabytes of the host beside the plan
 /// @throws Error of the first rank that failed, on every rank: (resource) for what could not be
-///   written; (invalid_argument) for parameters without values, names that a file cannot hold, or
-///   ranks that were told different things
+///   written; (invalid_argument) for parameters without values, parts that do not fit, names that a
+///   file cannot hold, or ranks that were told different things
 template <FileOperations Files = DiskFiles, class... Policies>
 ExportReport export_model(ShardedOptimizer<Policies...>& optimizer,
                           std::string const& path,
