@@ -235,6 +235,11 @@ TEST_CASE("cuda: updates have the bits of a host that fuses, and a skipped one c
   check_update<zero::bf16, zero::bf16>(space, zero::AdamW{});
   check_update<zero::fp16, zero::fp16>(space, zero::Lion{});
   check_update<float, float>(space, zero::PlainSgd{});
+  check_update<float, float>(space, zero::Sgd{.nesterov = true, .dampening = 0.25f});
+  check_update<float, float>(space, zero::Adagrad{.initial_accumulator_value = 0.5f});
+  check_update<float, float>(space, zero::AmsGrad{});
+  check_update<float, float>(space, zero::NAdam{.weight_decay = 0.1f});
+  check_update<float, float>(space, zero::RmsProp<true, true>{.momentum = 0.5f});
 }
 
 TEST_CASE("cuda: ordered sums have the host's bits, scattered and in blocks") {

@@ -33,6 +33,11 @@ TEST_CASE("every rule equals the reference under every stage") {
     toy::check_equal(toy::Setup<zero::stage::PosG, zero::Fp32, zero::Adagrad>{rule}, free);
     toy::check_equal(toy::Setup<zero::stage::PosGP, Bf16, zero::Adagrad>{rule}, clipped);
   }
+  SUBCASE("RMSProp") {
+    zero::RmsProp<true, true> const rule{.lr = 0.01f, .momentum = 0.5f};
+    toy::check_equal(toy::Setup<zero::stage::PosGP, Bf16, zero::RmsProp<true, true>>{rule},
+                     clipped);
+  }
   SUBCASE("Lion") {
     zero::Lion const rule{.lr = 0.001f, .weight_decay = 0.1f};
     toy::check_equal(toy::Setup<zero::stage::Pos, Bf16, zero::Lion>{rule}, clipped);

@@ -13,11 +13,12 @@ namespace zero::inline ZERO_NAMESPACE {
 
 /// Adagrad: steps that shrink with the sum of all squared gradients so far.
 ///
-///     g += weight_decay · p
+///     g = (maximize ? −g : g) + weight_decay · p
 ///     s += g²
-///     p −= lr / (1 + (t − 1) · lr_decay) · g / (√s + eps)
+///     p −= lr / (1 + (t − 1) · lr_decay) · g / (√(initial_accumulator_value + s) + eps)
 ///
-/// Formula and defaults are those of torch.optim.Adagrad; the sum starts at zero.
+/// Formula and defaults are those of torch.optim.Adagrad, whose sum starts at the initial value
+/// instead of meeting it where it is read.
 /// @par Cost    1 state array
 /// @par Source  Duchi, Hazan & Singer, JMLR 12 (2011), with a diagonal matrix
 struct Adagrad {
@@ -29,34 +30,42 @@ struct Adagrad {
   float lr_decay = 0.f;      ///< the rate is divided by 1 + (t − 1) · lr_decay; 0 keeps it
   float weight_decay = 0.f;  ///< added to the gradient as weight_decay · p
   float eps = 1e-10f;        ///< added to the root, against division by zero
+  float initial_accumulator_value = 0.f;  ///< added to the sum of squares
+  bool maximize = false;                  ///< climbs instead
 
   /// What one tensor needs in update number `step`, from 1: the rate `lr_now` (in place of `lr`)
-  /// and the decay, times its scales of both; the rate is already divided as `lr_decay` says.
+  /// and the decay, times its scales of both, and the gradient's sign; the rate is already divided
+  /// as `lr_decay` says.
   [[nodiscard]] ZERO_HOST_DEVICE StepScalars scalars(long step,
                                                      float lr_now,
                                                      float lr_scale,
                                                      float wd_scale) const noexcept {
     double const slowdown =
         math::sum(1., static_cast<double>(step - 1) * static_cast<double>(lr_decay));
-    return {.learning_rate = static_cast<float>(static_cast<double>(lr_now * lr_scale) / slowdown),
-            .weight_decay = weight_decay * wd_scale};
+    StepScalars s{
+        .learning_rate = static_cast<float>(static_cast<double>(lr_now * lr_scale) / slowdown),
+        .weight_decay = weight_decay * wd_scale};
+    s.extra[0] = maximize ? -1.f : 1.f;
+    return s;
   }
 
   /// Updates an element or a pack of them; state[0] is s of the formula.
   template <class V>
   ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V* state) const noexcept {
-    V const decayed = math::mul_add(s.weight_decay, p, g);
+    V const decayed = math::mul_add(s.weight_decay, p, s.extra[0] * g);
     state[0] = math::mul_add(decayed, decayed, state[0]);
-    V const step = decayed / (math::sqrt(state[0]) + eps);
+    V const step = decayed / (math::sqrt(state[0] + initial_accumulator_value) + eps);
     p = math::mul_add(-s.learning_rate, step, p);
   }
 
   /// Every hyper-parameter by name; ranks compare them.
-  [[nodiscard]] constexpr std::array<RuleField, 4> fields() const noexcept {
+  [[nodiscard]] constexpr std::array<RuleField, 6> fields() const noexcept {
     return {{{"lr", lr, 0.},
              {"lr_decay", lr_decay, 0.},
              {"weight_decay", weight_decay, 0.},
-             {"eps", eps, 0.}}};
+             {"eps", eps, 0.},
+             {"initial_accumulator_value", initial_accumulator_value, 0.},
+             {"maximize", maximize ? 1. : 0.}}};
   }
 
   friend constexpr bool operator==(Adagrad const&, Adagrad const&) = default;

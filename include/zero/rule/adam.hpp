@@ -24,7 +24,7 @@ namespace detail {
 
 /// What Adam and AdamW share: two moments and their bias corrections.
 struct AdamMoments {
-  enum Index : std::size_t { beta1, rest1, beta2, rest2, step_size, floor };
+  enum Index : std::size_t { beta1, rest1, beta2, rest2, step_size, floor, sign };
 
   template <class R>
   [[nodiscard]] ZERO_HOST_DEVICE static StepScalars scalars(
@@ -41,19 +41,37 @@ struct AdamMoments {
     double const lr = static_cast<double>(s.learning_rate);
     s.extra[step_size] = static_cast<float>(lr * root / math::sum(1., -power(rule.beta1, step)));
     s.extra[floor] = static_cast<float>(static_cast<double>(rule.eps) * root);
+    s.extra[sign] = rule.maximize ? -1.f : 1.f;
     return s;
   }
 
-  /// Moves the moments towards g and g², then p by the corrected step.
+  /// Moves the moments towards g and g².
+  template <class V>
+  ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static void move(StepScalars const& s,
+                                                       V const& g,
+                                                       V* state) noexcept {
+    state[0] = math::mul_add(s.extra[beta1], state[0], s.extra[rest1] * g);
+    state[1] = math::mul_add(s.extra[beta2], state[1], (s.extra[rest2] * g) * g);
+  }
+
+  /// Moves p by the corrected step.
+  template <class V>
+  ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static void step(StepScalars const& s,
+                                                       V& p,
+                                                       V const& mean,
+                                                       V const& squares) noexcept {
+    V const denominator = math::sqrt(squares) + s.extra[floor];
+    p = math::mul_add(-s.extra[step_size], mean / denominator, p);
+  }
+
+  /// Both.
   template <class V>
   ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static void update(StepScalars const& s,
                                                          V& p,
                                                          V const& g,
                                                          V* state) noexcept {
-    state[0] = math::mul_add(s.extra[beta1], state[0], s.extra[rest1] * g);
-    state[1] = math::mul_add(s.extra[beta2], state[1], (s.extra[rest2] * g) * g);
-    V const denominator = math::sqrt(state[1]) + s.extra[floor];
-    p = math::mul_add(-s.extra[step_size], state[0] / denominator, p);
+    move(s, g, state);
+    step(s, p, state[0], state[1]);
   }
 };
 
@@ -61,7 +79,7 @@ struct AdamMoments {
 
 /// Adam: steps of the size of `lr`, from running means of the gradient and of its square.
 ///
-///     g += weight_decay · p
+///     g = (maximize ? −g : g) + weight_decay · p
 ///     m = β₁ m + (1 − β₁) g;  v = β₂ v + (1 − β₂) g²
 ///     p −= lr · m̂ / (√v̂ + eps),  m̂ = m / (1 − β₁ᵗ),  v̂ = v / (1 − β₂ᵗ)
 ///
@@ -78,6 +96,7 @@ struct Adam {
   double beta2 = 0.999;      ///< share of itself the mean of its square keeps per step
   float eps = 1e-8f;         ///< added to the root, against division by zero
   float weight_decay = 0.f;  ///< added to the gradient as weight_decay · p
+  bool maximize = false;     ///< climbs instead
 
   /// What one tensor needs in update number `step`, from 1: the rate `lr_now` (in place of `lr`)
   /// and the decay, times its scales of both, and the coefficients of the moments with their bias
@@ -92,17 +111,19 @@ struct Adam {
   /// Updates an element or a pack of them; state[0] is m and state[1] is v of the formula.
   template <class V>
   ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V* state) const noexcept {
-    V const decayed = math::mul_add(s.weight_decay, p, g);
+    V const towards = s.extra[detail::AdamMoments::sign] * g;
+    V const decayed = math::mul_add(s.weight_decay, p, towards);
     detail::AdamMoments::update(s, p, decayed, state);
   }
 
   /// Every hyper-parameter by name; ranks compare them.
-  [[nodiscard]] constexpr std::array<RuleField, 5> fields() const noexcept {
+  [[nodiscard]] constexpr std::array<RuleField, 6> fields() const noexcept {
     return {{{"lr", lr, 0.},
              {"beta1", beta1, 0., 1.},
              {"beta2", beta2, 0., 1.},
              {"eps", eps, 0.},
-             {"weight_decay", weight_decay, 0.}}};
+             {"weight_decay", weight_decay, 0.},
+             {"maximize", maximize ? 1. : 0.}}};
   }
 
   friend constexpr bool operator==(Adam const&, Adam const&) = default;

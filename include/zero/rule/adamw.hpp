@@ -15,7 +15,7 @@ namespace zero::inline ZERO_NAMESPACE {
 /// AdamW: Adam whose weight decay shrinks the parameter itself and does not pass through the
 /// moments.
 ///
-///     p −= lr · weight_decay · p
+///     p −= lr · weight_decay · p;  g = maximize ? −g : g
 ///     m = β₁ m + (1 − β₁) g;  v = β₂ v + (1 − β₂) g²
 ///     p −= lr · m̂ / (√v̂ + eps),  m̂ = m / (1 − β₁ᵗ),  v̂ = v / (1 − β₂ᵗ)
 ///
@@ -32,6 +32,7 @@ struct AdamW {
   double beta2 = 0.999;        ///< share of itself the mean of its square keeps per step
   float eps = 1e-8f;           ///< added to the root, against division by zero
   float weight_decay = 1e-2f;  ///< share of p taken off per step, times lr
+  bool maximize = false;       ///< climbs instead
 
   /// What one tensor needs in update number `step`, from 1: the rate `lr_now` (in place of `lr`)
   /// and the decay, times its scales of both, and the coefficients of the moments with their bias
@@ -48,16 +49,18 @@ struct AdamW {
   ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V* state) const noexcept {
     // p − (lr·wd)·p and not p·(1 − lr·wd): that factor has few digits left of a small decay.
     p = math::mul_add(-(s.learning_rate * s.weight_decay), p, p);
-    detail::AdamMoments::update(s, p, g, state);
+    V const towards = s.extra[detail::AdamMoments::sign] * g;
+    detail::AdamMoments::update(s, p, towards, state);
   }
 
   /// Every hyper-parameter by name; ranks compare them.
-  [[nodiscard]] constexpr std::array<RuleField, 5> fields() const noexcept {
+  [[nodiscard]] constexpr std::array<RuleField, 6> fields() const noexcept {
     return {{{"lr", lr, 0.},
              {"beta1", beta1, 0., 1.},
              {"beta2", beta2, 0., 1.},
              {"eps", eps, 0.},
-             {"weight_decay", weight_decay, 0.}}};
+             {"weight_decay", weight_decay, 0.},
+             {"maximize", maximize ? 1. : 0.}}};
   }
 
   friend constexpr bool operator==(AdamW const&, AdamW const&) = default;

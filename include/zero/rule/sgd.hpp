@@ -11,14 +11,14 @@
 
 namespace zero::inline ZERO_NAMESPACE {
 
-/// Gradient descent with momentum (no dampening) and coupled (L2) weight decay.
+/// Gradient descent with momentum and coupled (L2) weight decay.
 ///
-///     g += weight_decay · p
-///     m = momentum · m + g
+///     g = (maximize ? −g : g) + weight_decay · p
+///     m = momentum · m + (1 − dampening) · g, but m = g in a tensor's first update
 ///     p −= lr · (nesterov ? g + momentum · m : m)
 ///
-/// The formula is that of torch.optim.SGD. It holds one state array; without momentum use
-/// `PlainSgd`, which holds none.
+/// The formula is that of torch.optim.SGD, which refuses dampening with nesterov. It holds one
+/// state array; without momentum use `PlainSgd`, which holds none.
 /// @par Cost    1 state array
 /// @par Source  Sutskever et al., "On the importance of initialization and momentum", ICML 2013
 struct Sgd {
@@ -30,37 +30,45 @@ struct Sgd {
   float momentum = 0.9f;     ///< share of itself the momentum keeps per step
   float weight_decay = 0.f;  ///< added to the gradient as weight_decay · p
   bool nesterov = false;     ///< steps along g + momentum · m in place of m
+  float dampening = 0.f;     ///< share of the gradient that the momentum leaves out
+  bool maximize = false;     ///< climbs instead
 
-  /// What one tensor needs in a step: the rate `lr_now` (in place of `lr`) and the decay, times its
-  /// scales of both.
-  [[nodiscard]] ZERO_HOST_DEVICE StepScalars scalars(long,
+  /// What one tensor needs in update number `step`, from 1: the rate `lr_now` (in place of `lr`)
+  /// and the decay, times its scales of both, the gradient's sign and its share in the momentum.
+  [[nodiscard]] ZERO_HOST_DEVICE StepScalars scalars(long step,
                                                      float lr_now,
                                                      float lr_scale,
                                                      float wd_scale) const noexcept {
-    return {.learning_rate = lr_now * lr_scale, .weight_decay = weight_decay * wd_scale};
+    StepScalars s{.learning_rate = lr_now * lr_scale, .weight_decay = weight_decay * wd_scale};
+    s.extra[0] = maximize ? -1.f : 1.f;
+    s.extra[1] = step == 1 ? 1.f : 1.f - dampening;
+    return s;
   }
 
   /// Updates an element or a pack of them; state[0] is m of the formula.
   template <class V>
   ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V* state) const noexcept {
-    V const decayed = math::mul_add(s.weight_decay, p, g);
-    state[0] = math::mul_add(momentum, state[0], decayed);
+    V const decayed = math::mul_add(s.weight_decay, p, s.extra[0] * g);
+    state[0] = math::mul_add(momentum, state[0], s.extra[1] * decayed);
     V const direction = nesterov ? math::mul_add(momentum, state[0], decayed) : state[0];
     p = math::mul_add(-s.learning_rate, direction, p);
   }
 
   /// Every hyper-parameter by name; ranks compare them.
-  [[nodiscard]] constexpr std::array<RuleField, 4> fields() const noexcept {
+  [[nodiscard]] constexpr std::array<RuleField, 6> fields() const noexcept {
     return {{{"lr", lr, 0.},
              {"momentum", momentum, 0., 1.},
              {"weight_decay", weight_decay, 0.},
-             {"nesterov", nesterov ? 1. : 0.}}};
+             {"nesterov", nesterov ? 1. : 0.},
+             {"dampening", dampening, 0., 1.},
+             {"maximize", maximize ? 1. : 0.}}};
   }
 
   friend constexpr bool operator==(Sgd const&, Sgd const&) = default;
 };
 
-/// Gradient descent without momentum, hence without state: p −= lr · (g + weight_decay · p).
+/// Gradient descent without momentum, hence without state: p −= lr · (g + weight_decay · p), with
+/// −g where `maximize`.
 /// @par Cost  no state array
 struct PlainSgd {
   static constexpr std::string_view name = "plain SGD";  ///< in fingerprints and reports
@@ -68,25 +76,28 @@ struct PlainSgd {
 
   float lr = 1e-3f;          ///< learning rate, unless a step brings its own
   float weight_decay = 0.f;  ///< added to the gradient as weight_decay · p
+  bool maximize = false;     ///< climbs instead
 
   /// What one tensor needs in a step: the rate `lr_now` (in place of `lr`) and the decay, times its
-  /// scales of both.
+  /// scales of both, and the gradient's sign.
   [[nodiscard]] ZERO_HOST_DEVICE StepScalars scalars(long,
                                                      float lr_now,
                                                      float lr_scale,
                                                      float wd_scale) const noexcept {
-    return {.learning_rate = lr_now * lr_scale, .weight_decay = weight_decay * wd_scale};
+    StepScalars s{.learning_rate = lr_now * lr_scale, .weight_decay = weight_decay * wd_scale};
+    s.extra[0] = maximize ? -1.f : 1.f;
+    return s;
   }
 
   /// Updates an element or a pack of them.
   template <class V>
   ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V*) const noexcept {
-    p = math::mul_add(-s.learning_rate, math::mul_add(s.weight_decay, p, g), p);
+    p = math::mul_add(-s.learning_rate, math::mul_add(s.weight_decay, p, s.extra[0] * g), p);
   }
 
   /// Every hyper-parameter by name; ranks compare them.
-  [[nodiscard]] constexpr std::array<RuleField, 2> fields() const noexcept {
-    return {{{"lr", lr, 0.}, {"weight_decay", weight_decay, 0.}}};
+  [[nodiscard]] constexpr std::array<RuleField, 3> fields() const noexcept {
+    return {{{"lr", lr, 0.}, {"weight_decay", weight_decay, 0.}, {"maximize", maximize ? 1. : 0.}}};
   }
 
   friend constexpr bool operator==(PlainSgd const&, PlainSgd const&) = default;

@@ -11,11 +11,12 @@ namespace {
 /// torch.optim.Adagrad's formula in fp64.
 auto reference(zero::Adagrad const& rule, double lr_scale = 1., double wd_scale = 1.) {
   return [=](long t, double& p, double g, double* state) {
-    g += static_cast<double>(rule.weight_decay) * wd_scale * p;
+    g = (rule.maximize ? -g : g) + static_cast<double>(rule.weight_decay) * wd_scale * p;
     double const slowdown = 1. + static_cast<double>(t - 1) * static_cast<double>(rule.lr_decay);
     state[0] += g * g;
     p -= static_cast<double>(rule.lr) * lr_scale / slowdown * g /
-         (std::sqrt(state[0]) + static_cast<double>(rule.eps));
+         (std::sqrt(static_cast<double>(rule.initial_accumulator_value) + state[0]) +
+          static_cast<double>(rule.eps));
   };
 }
 
@@ -28,6 +29,17 @@ TEST_CASE("Adagrad follows its formula in fp64") {
   zero::Adagrad const decayed{.lr = 2e-2f, .lr_decay = 0.1f, .weight_decay = 0.3f, .eps = 1e-6f};
   CHECK(worst_ulps(decayed, reference(decayed), problem) <= 20.);
   CHECK(worst_ulps(decayed, reference(decayed, 0.5, 2.), problem, 0.5f, 2.f) <= 20.);
+}
+
+TEST_CASE("Adagrad climbs, and starts from an accumulator that is not empty") {
+  Problem const problem;
+  zero::Adagrad const rule{.initial_accumulator_value = 0.25f, .maximize = true};
+  CHECK(worst_ulps(rule, reference(rule), problem) <= 20.);
+  float state[1] = {};
+  zero::Adagrad const full{.lr = 0.5f, .eps = 0.f, .initial_accumulator_value = 16.f};
+  CHECK(after_step(full, 1, 1.f, 3.f, state) == doctest::Approx(0.7f));  // 1 - 0.5 · 3 / 5
+  CHECK(field(full, "initial_accumulator_value") == 16.);
+  CHECK(field(rule, "maximize") == 1.);
 }
 
 TEST_CASE("steps computed by hand") {

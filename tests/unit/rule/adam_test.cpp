@@ -87,6 +87,7 @@ TEST_CASE("Adam leaves zeros alone and names its hyper-parameters") {
   CHECK(field(rule, "beta1") == 0.25);
   CHECK(field(rule, "beta2") == 0.75);
   CHECK(field(rule, "eps") == 0.125);
+  CHECK(field(zero::Adam{.maximize = true}, "maximize") == 1.);
   CHECK(field(rule, "weight_decay") == 2.);
 }
 

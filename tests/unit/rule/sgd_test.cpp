@@ -6,12 +6,13 @@
 namespace sgd_test {
 namespace {
 
-/// torch.optim.SGD's formula in fp64, dampening 0.
+/// torch.optim.SGD's formula in fp64.
 auto reference(zero::Sgd const& rule, double lr_scale = 1., double wd_scale = 1.) {
   return [=](long t, double& p, double g, double* state) {
     double const momentum = static_cast<double>(rule.momentum);
-    g += static_cast<double>(rule.weight_decay) * wd_scale * p;
-    state[0] = t == 1 ? g : momentum * state[0] + g;
+    g = (rule.maximize ? -g : g) + static_cast<double>(rule.weight_decay) * wd_scale * p;
+    double const share = t == 1 ? 1. : 1. - static_cast<double>(rule.dampening);
+    state[0] = momentum * state[0] + share * g;
     g = rule.nesterov ? g + momentum * state[0] : state[0];
     p -= static_cast<double>(rule.lr) * lr_scale * g;
   };
@@ -29,6 +30,21 @@ TEST_CASE("Sgd follows its formula in fp64") {
     CHECK(worst_ulps(decayed, reference(decayed), problem) <= 20.);
     CHECK(worst_ulps(decayed, reference(decayed, 0.5, 3.), problem, 0.5f, 3.f) <= 20.);
   }
+}
+
+TEST_CASE("Sgd climbs, and damps what is not the first gradient") {
+  Problem const problem;
+  zero::Sgd const rule{
+      .lr = 2e-2f, .momentum = 0.75f, .weight_decay = 0.2f, .dampening = 0.5f, .maximize = true};
+  CHECK(worst_ulps(rule, reference(rule), problem) <= 20.);
+  float state[1] = {};
+  zero::Sgd const damped{.lr = 0.5f, .momentum = 0.5f, .dampening = 0.25f};
+  CHECK(after_step(damped, 1, 1.f, 1.f, state) == 0.5f);
+  CHECK(after_step(damped, 2, 0.5f, 1.f, state) == -0.125f);  // m = 0.5 + 0.75
+  CHECK(after_step(zero::PlainSgd{.lr = 0.5f, .maximize = true}, 1, 2.f, 1.f, nullptr) == 2.5f);
+  CHECK(field(damped, "dampening") == 0.25);
+  CHECK(field(rule, "maximize") == 1.);
+  CHECK(field(zero::PlainSgd{.maximize = true}, "maximize") == 1.);
 }
 
 TEST_CASE("PlainSgd is Sgd without momentum") {
