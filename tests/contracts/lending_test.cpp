@@ -266,6 +266,34 @@ TEST_CASE("the parameters a trainer has already can be adopted as they are") {
   }
 }
 
+TEST_CASE("micro-batches that a trainer has added up count as many") {
+  auto const sum_of_three = [](auto const& reduce) {
+    Lender lender;
+    lender.optimizer.bind(lender.p, lender.g);
+    lender.optimizer.adopt_parameters();
+    for (auto const& gradient : lender.g) {
+      for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] = zero::bf16(3.f);
+    }
+    reduce(lender.optimizer);
+    double const norm = lender.optimizer.grad_norm();
+    CHECK(lender.optimizer.step().grad_norm == norm);
+    return norm * norm;  // of 90 elements that are trained
+  };
+  CHECK(sum_of_three([](auto& optimizer) { optimizer.reduce_all(); }) == doctest::Approx(810.));
+  CHECK(sum_of_three([](auto& optimizer) { optimizer.reduce_all(3.); }) == doctest::Approx(90.));
+  CHECK(sum_of_three([](auto& optimizer) { optimizer.reduce_all(6.); }) == doctest::Approx(22.5));
+
+  Lender lender;
+  lender.optimizer.bind(lender.p, lender.g);
+  lender.optimizer.adopt_parameters();
+  CHECK(Lender::refusal([&] { lender.optimizer.reduce_all(-1.); }).find("weight") !=
+        std::string::npos);
+  lender.optimizer.micro_step();
+  CHECK(Lender::refusal([&] {
+          lender.optimizer.reduce_all(2.);
+        }).find("reduce_all() in the middle of a step") == 0);
+}
+
 TEST_CASE("no step replaces lent parameters by master weights that were never set") {
   for (bool const adopts : {true, false}) {
     Lender lender;

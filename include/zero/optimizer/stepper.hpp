@@ -188,6 +188,12 @@ class Stepper {
     parts_->require_bound();
     parts_->reduction.finish();
   }
+  void reduce_all(double weight) {
+    parts_->require_bound();
+    require_between_steps("reduce_all");
+    micro_step({.weight = weight, .last = true});
+    reduce_all();
+  }
 
   /// Reduces what is left, then brings ranks' squares, overflows, weights and what they were told
   /// together. Collective.
