@@ -11,6 +11,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -72,7 +73,7 @@ ZERO_COLD void agree(C& comm, ArenaT& arena, ActivationTerms const& mine) {
             all[rank].values[term],
             " on rank ",
             rank},
-           {.rank = comm.rank()});
+           {.rank = comm.rank(), .group = std::string(group_name(comm))});
     }
   }
 }

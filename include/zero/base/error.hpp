@@ -41,6 +41,7 @@ struct ErrorContext {
   int rank = -1;            ///< as the communicator numbers it
   std::string operation{};  ///< such as "reduce_scatter"
   int bucket = -1;          ///< index into the partition's buckets
+  std::string group{};      ///< that was called, such as an axis of a grid
 };
 
 }  // namespace zero::inline ZERO_SHARED_NAMESPACE
@@ -133,6 +134,7 @@ namespace detail {
   Message const rank{", rank ", context.rank};
   Message const operation{", in ", context.operation};
   Message const bucket{", bucket ", context.bucket};
+  Message const group{", on the ", context.group};
   return Message(
              {"zero: ",
               name(kind),
@@ -140,7 +142,8 @@ namespace detail {
               message,
               context.rank >= 0 ? std::string_view(rank.text()) : std::string_view(),
               context.operation.empty() ? std::string_view() : std::string_view(operation.text()),
-              context.bucket >= 0 ? std::string_view(bucket.text()) : std::string_view()})
+              context.bucket >= 0 ? std::string_view(bucket.text()) : std::string_view(),
+              context.group.empty() ? std::string_view() : std::string_view(group.text())})
       .text();
 }
 
@@ -150,7 +153,8 @@ namespace detail {
 
 namespace zero::inline ZERO_SHARED_NAMESPACE {
 
-/// The library's only exception. `what()` is one line that names kind, rank, operation and bucket.
+/// The library's only exception. `what()` is one line that names kind, rank, operation, bucket
+/// and group.
 class Error : public std::exception {
  public:
   /// Composes `what()`; use `fail`, which also serves builds without exceptions.
@@ -178,6 +182,10 @@ class Error : public std::exception {
   }
   /// Bucket that was under way, or -1.
   [[nodiscard]] ZERO_ALWAYS_INLINE int bucket() const noexcept { return context_.bucket; }
+  /// Name of the group that was called, such as "model axis (data 1 of 2)", or empty.
+  [[nodiscard]] ZERO_ALWAYS_INLINE std::string const& group() const noexcept {
+    return context_.group;
+  }
   /// Where the library found it.
   [[nodiscard]] ZERO_ALWAYS_INLINE SourceLocation where() const noexcept { return where_; }
 
@@ -231,7 +239,10 @@ ZERO_APART [[noreturn]] __attribute__((noinline, cold)) void fail_again(Error co
 ZERO_BODY void detail::fail_again(Error const& error, std::string_view more) {
   fail(error.kind(),
        {error.message(), more},
-       {.rank = error.rank(), .operation = error.operation(), .bucket = error.bucket()},
+       {.rank = error.rank(),
+        .operation = error.operation(),
+        .bucket = error.bucket(),
+        .group = error.group()},
        error.where());
 }
 

@@ -93,9 +93,15 @@ class InProcess {
   /// Divides the group: ranks of one color form a new group, ordered by key, then by rank.
   ///
   /// The new group shares the fate of this one: an error in either ends both.
+  /// @param color  of the group that this rank will be in
+  /// @param key    its place among the ranks of that color
+  /// @param name   of the group, for messages: "model axis"
   /// @par Collective  yes; blocks; allocates
   /// @throws Error (communication) as `wait` does
-  ZERO_APART [[nodiscard]] InProcess split(int color, int key);
+  ZERO_APART [[nodiscard]] InProcess split(int color, int key, std::string_view name = {});
+
+  /// What the group was called when it was split off; empty for the first.
+  [[nodiscard]] std::string_view group_name() const noexcept { return handle_->name(); }
 
   /// Ends the whole family of groups because this rank cannot go on: every peer's present or next
   /// call throws Error (communication) with this reason in it. For a thread that catches an
@@ -110,7 +116,7 @@ class InProcess {
   detail::Handle<detail::Rendezvous> handle_;
 };
 
-static_assert(SplittableCommunicator<InProcess>);
+static_assert(NamingCommunicator<InProcess>);
 
 #if ZERO_BODIES
 
@@ -136,13 +142,13 @@ ZERO_BODY std::vector<InProcess> InProcess::group(int ranks, Options options) {
 }
 
 ZERO_BODY InProcess::Ticket InProcess::start(Collective const& op) {
-  detail::check_arguments(op, rank(), size());
+  detail::check_arguments(op, rank(), size(), group_name());
   return Ticket(handle_.group(), handle_->post(rank(), op), rank());
 }
 
 ZERO_BODY void InProcess::wait(Ticket& ticket) { ticket.wait(); }
 
-ZERO_BODY InProcess InProcess::split(int color, int key) {
+ZERO_BODY InProcess InProcess::split(int color, int key, std::string_view name) {
   detail::SplitChoice const mine{color, key};
   std::vector<detail::SplitChoice> all(static_cast<std::size_t>(size()));
   Collective const exchange{.op = Op::all_gather,
@@ -157,7 +163,8 @@ ZERO_BODY InProcess InProcess::split(int color, int key) {
   if (members.front() == rank()) {
     std::vector<int> numbers;
     for (int const member : members) numbers.push_back(handle_->world_rank(member));
-    auto const child = std::make_shared<detail::Rendezvous>(handle_->family(), std::move(numbers));
+    auto const child =
+        std::make_shared<detail::Rendezvous>(handle_->family(), std::move(numbers), name);
     for (int const member : members) handle_->place(member, child);
   }
   // Only after everybody has come here again are all new groups in their places.

@@ -96,7 +96,7 @@ struct CudaApi {
 /// pool that they have access to.
 using InProcessCuda = DeviceGroup<detail::CudaApi>;
 
-static_assert(SplittableCommunicator<InProcessCuda>);
+static_assert(NamingCommunicator<InProcessCuda>);
 
 }  // namespace zero::inline ZERO_NAMESPACE
 

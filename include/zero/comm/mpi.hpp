@@ -96,8 +96,9 @@ class Mpi {
   /// @throws Error (invalid_argument) for a call no peer could match, such as a null buffer
   /// @throws Error (communication) if the ranks disagree or one of them has failed
   Ticket start(Collective const& op) {
-    zero::detail::check_arguments(op, rank(), size());
-    return Ticket(handle_.group(), open().post(op), rank());
+    Group& group = open();
+    zero::detail::check_arguments(op, rank(), size(), group.name());
+    return Ticket(handle_.group(), group.post(op), rank());
   }
 
   /// Blocks until the collective is done on every rank, working on all under way meanwhile. In any
@@ -115,9 +116,12 @@ class Mpi {
 
   /// Divides the group: ranks of one color form a new group, ordered by key, then by rank. It
   /// shares this group's pool and its fate: an error in either ends both.
+  /// @param color  of the group that this rank will be in
+  /// @param key    its place among the ranks of that color
+  /// @param name   of the group, for messages: "model axis"
   /// @par Collective  yes; blocks; allocates
   /// @throws Error (communication) as `wait` does; (resource) as construction does
-  [[nodiscard]] Mpi split(int color, int key) {
+  [[nodiscard]] Mpi split(int color, int key, std::string_view name = {}) {
     zero::detail::SplitChoice const mine{color, key};
     std::vector<zero::detail::SplitChoice> all(static_cast<std::size_t>(size()));
     run(*this,
@@ -142,10 +146,13 @@ class Mpi {
       MPI_Comm const node = family->blocking.divide(part, family->node_of(family->rank()), place);
       window = family->make_window(part, static_cast<int>(members.size()), node, 0);
     }
-    return Mpi(
-        {std::make_shared<Group>(family, part, world, place, std::move(window), Reduction::native),
-         place});
+    return Mpi({std::make_shared<Group>(
+                    family, part, world, place, std::move(window), Reduction::native, name),
+                place});
   }
+
+  /// What the group was called when it was split off; empty for the first.
+  [[nodiscard]] std::string_view group_name() const { return open().name(); }
 
   /// Memory that peers on this node read directly, for the whole family. Whatever was allocated
   /// from it must be given back before `close`.
@@ -223,7 +230,7 @@ class Mpi {
   zero::detail::Handle<Group> handle_;
 };
 
-static_assert(SplittableCommunicator<Mpi<mpi::Ordered>>);
-static_assert(SplittableCommunicator<Mpi<mpi::Native>>);
+static_assert(NamingCommunicator<Mpi<mpi::Ordered>>);
+static_assert(NamingCommunicator<Mpi<mpi::Native>>);
 
 }  // namespace zero::inline ZERO_NAMESPACE

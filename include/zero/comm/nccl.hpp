@@ -321,7 +321,7 @@ static_assert(Api<Library>);
 template <class R = nccl::Ordered>
 using Nccl = BasicNccl<nccl::Library, R>;
 
-static_assert(SplittableCommunicator<Nccl<>>);
+static_assert(NamingCommunicator<Nccl<>>);
 
 }  // namespace zero::inline ZERO_NAMESPACE
 

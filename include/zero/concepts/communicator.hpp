@@ -129,7 +129,34 @@ concept SplittableCommunicator = Communicator<C> && requires(C& comm, int color,
   { comm.split(color, key) } -> std::same_as<C>;
 };
 
+/// A communicator that gives names to the groups it is divided into, which their errors carry.
+///
+/// A name is words for people, such as "model axis (data 1 of 2)"; the first group has none.
+template <class C>
+concept NamingCommunicator = SplittableCommunicator<C> &&
+    requires(C& comm, C const& asked, int color, std::string_view name) {
+  { comm.split(color, color, name) } -> std::same_as<C>;
+  { asked.group_name() } -> std::convertible_to<std::string_view>;
+};
+
 namespace detail {
+
+/// Divides a group, whose parts have this name if their communicator is one that gives names.
+template <SplittableCommunicator C>
+[[nodiscard]] C split(C& comm, int color, int key, std::string_view name) {
+  if constexpr (NamingCommunicator<C>) {
+    return comm.split(color, key, name);
+  } else {
+    return comm.split(color, key);
+  }
+}
+
+/// What a group is called; empty if it has no name.
+template <Communicator C>
+[[nodiscard]] std::string_view group_name(C const& comm) {
+  if constexpr (NamingCommunicator<C>) return comm.group_name();
+  return {};
+}
 
 /// The space a communicator's buffers are in.
 template <Communicator C>

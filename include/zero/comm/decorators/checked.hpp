@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -217,18 +218,24 @@ class Checked {
   }
 
   /// A sub-group that is checked as well; the split itself is left to the inner communicator.
-  [[nodiscard]] Checked split(int color, int key) requires SplittableCommunicator<C> {
-    return Checked(comm_.get().split(color, key), board_.allocator());
+  /// @param color  of the group that this rank will be in
+  /// @param key    its place among the ranks of that color
+  /// @param name   of the group, for messages
+  [[nodiscard]] Checked split(int color,
+                              int key,
+                              std::string_view name = {}) requires SplittableCommunicator<C> {
+    return Checked(detail::split(comm_.get(), color, key, name), board_.allocator());
   }
+
+  /// The inner communicator's.
+  [[nodiscard]] std::string_view group_name() const { return detail::group_name(comm_.get()); }
 
  private:
   /// The inner communicator has failed since it said that the exchange would take place: its own
   /// words for that are better than any.
   [[noreturn]] void lose(Collective const& op) {
     run(comm_.get(), Collective{});
-    fail(ErrorKind::communication,
-         "the calls of some ranks have not arrived",
-         {.rank = rank(), .operation = std::string(name(op.op)), .bucket = op.bucket});
+    fail(ErrorKind::communication, "the calls of some ranks have not arrived", context(op));
   }
 
   [[noreturn]] void refuse(Collective const& op) const {
@@ -239,17 +246,24 @@ class Checked {
       message = "rank " + std::to_string(differing_) + " makes call " +
                 std::to_string(theirs.sequence) + " [" + detail::describe(theirs.collective()) +
                 "] where rank 0 makes call " + std::to_string(calls[0].sequence) + " [" +
-                detail::describe(calls[0].collective()) + "]: they differ in earlier calls";
+                detail::describe(calls[0].collective()) + "]: they differ in earlier calls" +
+                detail::on_group(group_name());
     } else {
       message = detail::describe(detail::Failure{.cause = detail::Failure::Cause::mismatch,
                                                  .rank = static_cast<int>(differing_),
                                                  .other = 0,
                                                  .call = theirs.collective(),
-                                                 .other_call = calls[0].collective()});
+                                                 .other_call = calls[0].collective(),
+                                                 .group = std::string(group_name())});
     }
-    fail(ErrorKind::communication,
-         std::move(message),
-         {.rank = rank(), .operation = std::string(name(op.op)), .bucket = op.bucket});
+    fail(ErrorKind::communication, std::move(message), context(op));
+  }
+
+  [[nodiscard]] ErrorContext context(Collective const& op) const {
+    return {.rank = rank(),
+            .operation = std::string(name(op.op)),
+            .bucket = op.bucket,
+            .group = std::string(group_name())};
   }
 
   detail::Wrapped<C> comm_;

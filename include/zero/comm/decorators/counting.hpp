@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <utility>
 
 namespace zero::inline ZERO_NAMESPACE {
@@ -110,9 +111,17 @@ class Counting {
   }
 
   /// A sub-group with counters of its own, from zero; what the split itself sends is not counted.
-  [[nodiscard]] Counting split(int color, int key) requires SplittableCommunicator<C> {
-    return Counting(comm_.get().split(color, key));
+  /// @param color  of the group that this rank will be in
+  /// @param key    its place among the ranks of that color
+  /// @param name   of the group, for messages
+  [[nodiscard]] Counting split(int color,
+                               int key,
+                               std::string_view name = {}) requires SplittableCommunicator<C> {
+    return Counting(detail::split(comm_.get(), color, key, name));
   }
+
+  /// The inner communicator's.
+  [[nodiscard]] std::string_view group_name() const { return detail::group_name(comm_.get()); }
 
   /// What this rank has sent since construction or the last `reset`.
   [[nodiscard]] TrafficCounts const& counts() const noexcept { return counts_; }

@@ -244,11 +244,19 @@ class Traced {
   /// A sub-group that remembers as many calls of its own, with a clock of its own; the split itself
   /// is neither remembered nor timed.
   /// @throws Error as the inner communicator does, and where this rank was
-  [[nodiscard]] Traced split(int color, int key) requires SplittableCommunicator<C> {
+  /// @param color  of the group that this rank will be in
+  /// @param key    its place among the ranks of that color
+  /// @param name   of the group, for messages
+  [[nodiscard]] Traced split(int color,
+                             int key,
+                             std::string_view name = {}) requires SplittableCommunicator<C> {
     return told("splitting after ", trace_.last(), [&] {
-      return Traced(comm_.get().split(color, key), trace_.capacity());
+      return Traced(detail::split(comm_.get(), color, key, name), trace_.capacity());
     });
   }
+
+  /// The inner communicator's.
+  [[nodiscard]] std::string_view group_name() const { return detail::group_name(comm_.get()); }
 
   /// The calls that are remembered, oldest first: a copy.
   [[nodiscard]] std::vector<TracedCall> calls() const { return trace_.calls(); }

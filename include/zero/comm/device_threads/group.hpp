@@ -135,7 +135,7 @@ class DeviceGroup {
   /// @throws Error (invalid_argument) for a call no peer could match, such as a null buffer
   /// @throws Error (communication) if the ranks disagree or one of them has failed
   Ticket start(Collective const& op) {
-    detail::check_arguments(op, rank(), size());
+    detail::check_arguments(op, rank(), size(), group_name());
     return Ticket(handle_.group(), handle_->post(rank(), op), rank());
   }
 
@@ -147,17 +147,23 @@ class DeviceGroup {
   /// Divides the group: ranks of one color form a new group, ordered by key, then by rank.
   ///
   /// The new group shares the fate of this one: an error in either ends both.
+  /// @param color  of the group that this rank will be in
+  /// @param key    its place among the ranks of that color
+  /// @param name   of the group, for messages: "model axis"
   /// @par Collective  yes; blocks; allocates
   /// @throws Error (communication) as `wait` does
-  [[nodiscard]] DeviceGroup split(int color, int key) {
+  [[nodiscard]] DeviceGroup split(int color, int key, std::string_view name = {}) {
     detail::SplitChoice const mine{color, key};
     std::vector<int> const members = detail::split_members(handle_->exchange(rank(), mine), color);
-    if (members.front() == rank()) found(members);
+    if (members.front() == rank()) found(members, name);
     // Only after everybody has come here again are all new groups in their places.
     static_cast<void>(handle_->exchange(rank(), mine));
     auto const found = std::find(members.begin(), members.end(), rank());
     return DeviceGroup({handle_->take(rank()), static_cast<int>(found - members.begin())});
   }
+
+  /// What the group was called when it was split off; empty for the first.
+  [[nodiscard]] std::string_view group_name() const noexcept { return handle_->name(); }
 
   /// Ends the whole family of groups because this rank cannot go on: every peer's present or next
   /// call throws Error (communication) with this reason in it.
@@ -168,7 +174,7 @@ class DeviceGroup {
   explicit DeviceGroup(detail::Handle<Meeting> handle) noexcept : handle_(std::move(handle)) {}
 
   /// Makes the group of `members`, or ends the family because the runtime refuses.
-  void found(std::vector<int> const& members) {
+  void found(std::vector<int> const& members, std::string_view name) {
     std::vector<int> numbers;
     std::vector<Space> spaces;
     for (int const member : members) {
@@ -181,7 +187,7 @@ class DeviceGroup {
       return;
     }
     auto const child =
-        std::make_shared<Meeting>(handle_->family(), std::move(numbers), std::move(engine));
+        std::make_shared<Meeting>(handle_->family(), std::move(numbers), std::move(engine), name);
     for (int const member : members) handle_->place(member, child);
   }
 

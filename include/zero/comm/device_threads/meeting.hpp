@@ -32,8 +32,12 @@ class DeviceMeeting : public Meeting<DeviceMeeting<Engine>, MeetingSlot> {
   using Family = MeetingFamily<DeviceMeeting>;
 
   /// @param world_ranks  of each rank, its number in the whole family, for messages
-  DeviceMeeting(std::shared_ptr<Family> family, std::vector<int> world_ranks, Engine engine)
-      : Base(std::move(family), std::move(world_ranks)),
+  /// @param name         of the group, for messages; may be empty
+  DeviceMeeting(std::shared_ptr<Family> family,
+                std::vector<int> world_ranks,
+                Engine engine,
+                std::string_view name = {})
+      : Base(std::move(family), std::move(world_ranks), name),
         engine_(std::move(engine)),
         choices_(ranks()),
         send_(ring_slots * ranks(), nullptr),

@@ -43,9 +43,11 @@ class Group final : public Member {
         std::vector<int> const& world,
         int rank,
         std::shared_ptr<Window> window,
-        bool native)
+        bool native,
+        std::string_view name = {})
       : family_(std::move(family)),
         comm_(comm),
+        name_(name),
         window_(std::move(window)),
         peers_(peers(*family_, *window_, world, rank)),
         channels_(std::make_unique<Channels>(comm, peers_, *window_, family_->options)),
@@ -73,6 +75,7 @@ class Group final : public Member {
   [[nodiscard]] int world_rank(int rank) const noexcept { return peers_.world_rank(rank); }
   [[nodiscard]] std::shared_ptr<Family> const& family() const noexcept { return family_; }
   [[nodiscard]] MPI_Comm comm() const noexcept { return comm_; }
+  [[nodiscard]] std::string const& name() const noexcept { return name_; }
   /// True for the group that the family was constructed with.
   [[nodiscard]] bool is_first() const noexcept { return window_ == family_->window; }
 
@@ -128,7 +131,7 @@ class Group final : public Member {
     }
     flights_.retire();
     if (error != MPI_SUCCESS) {
-      family_->record_error(error, describe_oldest());
+      family_->record_error(error, describe_oldest() + on_group());
       return true;
     }
     if (moved) ++events_;
@@ -147,7 +150,8 @@ class Group final : public Member {
         zero::detail::Failure{.cause = zero::detail::Failure::Cause::abandoned,
                               .rank = own_number(),
                               .calls = flights_.posted(),
-                              .call = flight.op});
+                              .call = flight.op,
+                              .group = name_});
     if (unwinding) {
       family_->withdrawn = std::move(text);
     } else if (is_running()) {
@@ -174,6 +178,7 @@ class Group final : public Member {
                                   .calls = flights_.posted()};
     if (failure.calls > 0) failure.call = flights_.at(failure.calls - 1).op;
     failure.reason = reason;
+    failure.group = name_;
     family_->withdrawn.clear();
     return family_->record(failure);
   }
@@ -268,14 +273,14 @@ class Group final : public Member {
     flight.send = call.send_at == inlined ? slot.copy : static_cast<std::byte const*>(op.send);
     kernel::publish_streaming_stores();
     if (int const error = roll_.announce(call); error != MPI_SUCCESS) {
-      family_->record_error(error, zero::detail::describe_call(op));
+      family_->record_error(error, zero::detail::describe_call(op) + on_group());
     }
   }
 
   /// True once all ranks have started the collective and agree on it.
   bool match(Flight& flight) {
     Roll::Verdict const verdict = roll_.compare(flight);
-    if (verdict.failure) family_->record(*verdict.failure);
+    if (verdict.failure) family_->record(zero::detail::describe(*verdict.failure) + on_group());
     if (!verdict.agreed) return false;
     flight.matched = true;
     flight.route = sources_.route(flight);
@@ -322,7 +327,7 @@ class Group final : public Member {
           Clock::now() - last - std::chrono::duration<double>(family_->options.deadline_s);
       if (beyond.count() > 0) {
         std::string text = blame_.find(family_->options.deadline_s, beyond > grace);
-        if (!text.empty()) family_->record(std::move(text));
+        if (!text.empty()) family_->record(std::move(text) + on_group());
         throw_if_failed(lock, op);
       }
       lock.unlock();
@@ -348,6 +353,7 @@ class Group final : public Member {
     return result;
   }
   [[nodiscard]] int own_number() const noexcept { return peers_.world_rank(peers_.rank()); }
+  [[nodiscard]] std::string on_group() const { return zero::detail::on_group(name_); }
   [[nodiscard]] ZERO_COLD std::string describe_oldest() {
     return flights_.none() ? "a group"
                            : zero::detail::describe_call(flights_.at(flights_.oldest()).op);
@@ -358,14 +364,17 @@ class Group final : public Member {
     if (!family_->failed()) return;
     std::string message = family_->failure();
     lock.unlock();
-    fail(
-        ErrorKind::communication,
-        std::move(message),
-        {.rank = own_number(), .operation = zero::detail::operation_name(op), .bucket = op.bucket});
+    fail(ErrorKind::communication,
+         std::move(message),
+         {.rank = own_number(),
+          .operation = zero::detail::operation_name(op),
+          .bucket = op.bucket,
+          .group = name_});
   }
 
   std::shared_ptr<Family> family_;
   MPI_Comm comm_;
+  std::string name_;
   std::shared_ptr<Window> window_;
   Peers peers_;
   std::unique_ptr<Channels> channels_;

@@ -142,7 +142,7 @@ class BasicNccl {
   /// @throws Error (invalid_argument) for a call this rank can tell is wrong; nothing has happened
   /// @throws Error (communication) if NCCL or CUDA fails, or the group has failed
   Ticket start(Collective const& op) {
-    detail::check_arguments(op, rank(), size());
+    detail::check_arguments(op, rank(), size(), group_name());
     check_sum(op);
     detail::NcclDeparture departure;
     if (!handle_->template start<R::ordered>(op, departure)) return {};
@@ -158,10 +158,17 @@ class BasicNccl {
   /// shares this one's fate and compute stream and has staging memory of its own. Destroying it
   /// disturbs nobody: unless it is closed first, NCCL's part is kept until this group ends.
   /// @par Collective  yes; blocks; allocates
+  /// @param color  of the group that this rank will be in
+  /// @param key    its place among the ranks of that color
+  /// @param name   of the group, for messages: "model axis"
   /// @throws Error (invalid_argument) for a negative color
-  [[nodiscard]] BasicNccl split(int color, int key) {
-    return BasicNccl(detail::NcclConstruction<A>::split(*handle_.group(), color, key, R::ordered));
+  [[nodiscard]] BasicNccl split(int color, int key, std::string_view name = {}) {
+    return BasicNccl(
+        detail::NcclConstruction<A>::split(*handle_.group(), color, key, R::ordered, name));
   }
+
+  /// What the group was called when it was split off; empty for the first.
+  [[nodiscard]] std::string_view group_name() const noexcept { return handle_->line().group(); }
 
   /// Looks after what is under way without blocking; true if nothing is left.
   /// @throws Error (communication) as `wait` does

@@ -14,6 +14,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
@@ -90,11 +91,13 @@ class NcclConstruction {
     return enter(core, lock);
   }
 
-  [[nodiscard]] static Handle<Core> split(Core& parent, int color, int key, bool ordered) {
+  [[nodiscard]] static Handle<Core> split(
+      Core& parent, int color, int key, bool ordered, std::string_view name) {
     if (color < 0) fail(ErrorKind::invalid_argument, {"NCCL has no color ", color});
     NcclActivity const activity{.operation = "split"};
     nccl::Report const report = parent.report();
-    auto const core = std::make_shared<Core>(parent.line(), parent.options(), ordered, true);
+    auto const core =
+        std::make_shared<Core>(parent.line().named(name), parent.options(), ordered, true);
     // Before the lock, which it takes when what follows fails.
     Handle<Core> unfinished(core, 0);
     auto lock = parent.lock();

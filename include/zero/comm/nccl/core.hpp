@@ -215,8 +215,10 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
     if (closed_ || line_.family().failed() || flight == nullptr || flight->done) return;
     progress_.look();
     if (flight->done) return;
-    line_.family().end(
-        Failure{.cause = Failure::Cause::abandoned, .rank = rank_, .call = flight->op});
+    line_.family().end(Failure{.cause = Failure::Cause::abandoned,
+                               .rank = rank_,
+                               .call = flight->op,
+                               .group = line_.group()});
   }
 
   void confirm() {

@@ -58,8 +58,16 @@ class NcclLine {
   using Lock = typename NcclFamily<A>::Lock;
   using Clock = std::chrono::steady_clock;
 
-  NcclLine(std::shared_ptr<NcclFamily<A>> family, double deadline_s) noexcept
-      : family_(std::move(family)), deadline_s_(deadline_s) {}
+  /// @param group  its name, for messages
+  NcclLine(std::shared_ptr<NcclFamily<A>> family,
+           double deadline_s,
+           std::string group = {}) noexcept
+      : family_(std::move(family)), deadline_s_(deadline_s), group_(std::move(group)) {}
+  /// The line of a group that is split off.
+  [[nodiscard]] NcclLine named(std::string_view group) const {
+    return NcclLine(family_, deadline_s_, std::string(group));
+  }
+  [[nodiscard]] std::string const& group() const noexcept { return group_; }
 
   [[nodiscard]] NcclFamily<A>& family() const noexcept { return *family_; }
   [[nodiscard]] Clock::duration deadline() const {
@@ -131,7 +139,7 @@ class NcclLine {
                            .text();
     if (*status.text != '\0') text += Message({" (", status.text, ")"}).text();
     if (!last.empty()) text += Message({": ", last}).text();
-    return text;
+    return text + on_group(group_);
   }
 
   [[nodiscard]] std::string late(NcclActivity const& activity) const {
@@ -141,7 +149,8 @@ class NcclLine {
                     std::to_string(deadline_s_),
                     " s at [",
                     activity.text(),
-                    "] without progress: a rank is late, gone or calls something else"})
+                    "] without progress: a rank is late, gone or calls something else",
+                    on_group(group_)})
         .text();
   }
 
@@ -162,11 +171,13 @@ class NcclLine {
          sentence(Comm{}, status, activity),
          {.rank = family_->rank(),
           .operation = std::string(activity.operation),
-          .bucket = activity.bucket()});
+          .bucket = activity.bucket(),
+          .group = group_});
   }
 
   std::shared_ptr<NcclFamily<A>> family_;
   double deadline_s_;
+  std::string group_;
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
@@ -56,8 +57,12 @@ ZERO_APART [[nodiscard]] char const* difference(Collective const& a, Collective 
 /// True if the two buffers share memory in a way the operation's in-place rule does not allow.
 ZERO_APART [[nodiscard]] bool overlaps_badly(Collective const& op, int rank, int size) noexcept;
 
+/// @param group  what the group is called
 /// @throws Error (invalid_argument) if this rank alone can tell that the call is wrong
-ZERO_APART void check_arguments(Collective const& op, int rank, int size);
+ZERO_APART void check_arguments(Collective const& op,
+                                int rank,
+                                int size,
+                                std::string_view group = {});
 
 #if ZERO_BODIES
 
@@ -94,7 +99,7 @@ ZERO_BODY bool overlaps_badly(Collective const& op, int rank, int size) noexcept
   return true;
 }
 
-ZERO_BODY void check_arguments(Collective const& op, int rank, int size) {
+ZERO_BODY void check_arguments(Collective const& op, int rank, int size, std::string_view group) {
   char const* problem = nullptr;
   bool const sends = op.op != Op::broadcast || rank == op.root;
   if (static_cast<int>(op.op) >= op_count) {
@@ -124,7 +129,10 @@ ZERO_BODY void check_arguments(Collective const& op, int rank, int size) {
   if (problem == nullptr) return;
   fail(ErrorKind::invalid_argument,
        {problem, " (", describe(op), ")"},
-       {.rank = rank, .operation = std::string(name(op.op)), .bucket = op.bucket});
+       {.rank = rank,
+        .operation = std::string(name(op.op)),
+        .bucket = op.bucket,
+        .group = std::string(group)});
 }
 
 ZERO_BODY char const* difference(Collective const& a, Collective const& b) {

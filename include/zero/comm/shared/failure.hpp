@@ -33,6 +33,7 @@ struct Failure {
   double seconds = 0;       ///< late: the deadline
   int more = 0;             ///< late: how many further ranks are missing
   std::string reason{};     ///< thrown: the text of the exception
+  std::string group{};      ///< in which it was found; empty for one without a name
 };
 
 /// Groups are split and closed by internal exchanges that have names of their own.
@@ -50,7 +51,12 @@ ZERO_APART [[nodiscard]] std::string describe_call(Collective const& op);
 
 ZERO_APART [[nodiscard]] std::string operation_name(Collective const& op);
 
-/// The failure as one sentence that names the ranks, the operation and the bucket.
+/// The end of a sentence about a group; empty for one without a name.
+[[nodiscard]] ZERO_COLD inline std::string on_group(std::string_view name) {
+  return name.empty() ? std::string() : Message({", on the ", name}).text();
+}
+
+/// The failure as one sentence that names the ranks, the operation, the bucket and the group.
 ZERO_APART [[nodiscard]] ZERO_COLD std::string describe(Failure const& failure);
 
 #if ZERO_BODIES
@@ -67,6 +73,7 @@ ZERO_BODY std::string operation_name(Collective const& op) {
 
 ZERO_BODY std::string describe(Failure const& failure) {
   std::string const call = describe_call(failure.call);
+  std::string const group = on_group(failure.group);
   switch (failure.cause) {
     case Failure::Cause::mismatch:
       return Message({"rank ",
@@ -78,12 +85,13 @@ ZERO_BODY std::string describe(Failure const& failure) {
                       " called [",
                       describe_call(failure.other_call),
                       "]: they differ in ",
-                      difference(failure.call, failure.other_call)})
+                      difference(failure.call, failure.other_call),
+                      group})
           .text();
     case Failure::Cause::thrown: {
       Message const failed{"rank ", failure.rank, " failed: ", failure.reason};
-      if (failure.calls == 0) return failed.text();
-      return Message({failed, " (its last call: [", call, "])"}).text();
+      if (failure.calls == 0) return failed.text() + group;
+      return Message({failed, " (its last call: [", call, "])", group}).text();
     }
     case Failure::Cause::left:
       return Message({"rank ",
@@ -92,7 +100,8 @@ ZERO_BODY std::string describe(Failure const& failure) {
                       failure.calls,
                       " collectives, without [",
                       call,
-                      "]"})
+                      "]",
+                      group})
           .text();
     case Failure::Cause::late: {
       Message const others{" and ", failure.more, " more"};
@@ -103,11 +112,13 @@ ZERO_BODY std::string describe(Failure const& failure) {
                       std::to_string(failure.seconds),
                       " s at [",
                       call,
-                      "]"})
+                      "]",
+                      group})
           .text();
     }
     case Failure::Cause::abandoned:
-      return Message({"rank ", failure.rank, " abandoned [", call, "] without waiting for it"})
+      return Message(
+                 {"rank ", failure.rank, " abandoned [", call, "] without waiting for it", group})
           .text();
     case Failure::Cause::none: break;
   }

@@ -100,6 +100,7 @@ class Meeting {
   [[nodiscard]] int size() const noexcept { return static_cast<int>(world_ranks_.size()); }
   [[nodiscard]] int world_rank(int rank) const noexcept { return world_ranks_[index(rank)]; }
   [[nodiscard]] std::shared_ptr<Family> const& family() const noexcept { return family_; }
+  [[nodiscard]] std::string const& name() const noexcept { return name_; }
 
   /// Leaves a new group where a member of it will look for it.
   void place(int rank, std::shared_ptr<Group> group) {
@@ -113,9 +114,11 @@ class Meeting {
 
  protected:
   /// @param world_ranks  of each rank, its number in the whole family, for messages
-  Meeting(std::shared_ptr<Family> family, std::vector<int> world_ranks)
+  /// @param name         of the group, for messages; may be empty
+  Meeting(std::shared_ptr<Family> family, std::vector<int> world_ranks, std::string_view name)
       : family_(std::move(family)),
         world_ranks_(std::move(world_ranks)),
+        name_(name),
         posted_(world_ranks_.size(), 0),
         last_(world_ranks_.size()),
         nursery_(world_ranks_.size()),
@@ -244,7 +247,10 @@ class Meeting {
     lock.unlock();
     fail(ErrorKind::communication,
          std::move(message),
-         {.rank = world_rank(rank), .operation = operation_name(op), .bucket = op.bucket});
+         {.rank = world_rank(rank),
+          .operation = operation_name(op),
+          .bucket = op.bucket,
+          .group = name_});
   }
 
  public:
@@ -303,11 +309,13 @@ class Meeting {
   bool record(Failure const& failure) {
     if (family_->failed()) return false;
     family_->failure = failure;
+    family_->failure.group = name_;
     notify_family();
     return true;
   }
 
   std::vector<int> world_ranks_;
+  std::string name_;
   std::vector<std::uint64_t> posted_;           ///< collectives started, by rank
   std::vector<Collective> last_;                ///< the newest of them, by rank
   std::uint64_t left_at_ = MeetingSlot::never;  ///< collectives started by who left first

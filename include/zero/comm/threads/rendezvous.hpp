@@ -56,7 +56,10 @@ struct ThreadSlot : MeetingSlot {
 class Rendezvous : public Meeting<Rendezvous, ThreadSlot, ThreadFamily> {
  public:
   /// @param world_ranks  of each rank, its number in the whole family, for messages
-  ZERO_APART Rendezvous(std::shared_ptr<ThreadFamily> family, std::vector<int> world_ranks);
+  /// @param name  of the group, for messages
+  ZERO_APART Rendezvous(std::shared_ptr<ThreadFamily> family,
+                        std::vector<int> world_ranks,
+                        std::string_view name = {});
 
   /// Posts this rank's part of its next collective and returns the collective's number.
   ZERO_APART std::uint64_t post(int rank, Collective const& op);
@@ -106,8 +109,10 @@ class Rendezvous : public Meeting<Rendezvous, ThreadSlot, ThreadFamily> {
 
 #if ZERO_BODIES
 
-ZERO_BODY Rendezvous::Rendezvous(std::shared_ptr<ThreadFamily> family, std::vector<int> world_ranks)
-    : Meeting(std::move(family), std::move(world_ranks)),
+ZERO_BODY Rendezvous::Rendezvous(std::shared_ptr<ThreadFamily> family,
+                                 std::vector<int> world_ranks,
+                                 std::string_view name)
+    : Meeting(std::move(family), std::move(world_ranks), name),
       send_(ring_slots * index(size()), nullptr),
       recv_(ring_slots * index(size()), nullptr),
       squares_(ring_slots * index(size())),

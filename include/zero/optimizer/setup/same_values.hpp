@@ -107,7 +107,9 @@ template <Communicator C, class ArenaT>
   }
   fail(ErrorKind::communication,
        {"ranks", of, " start from different values", pairs},
-       {.rank = comm.rank(), .operation = "check of parameters"});
+       {.rank = comm.rank(),
+        .operation = "check of parameters",
+        .group = std::string(group_name(comm))});
 }
 
 /// Adds the hashes of what every rank holds all of: parameters, masters, frozen tensors.
