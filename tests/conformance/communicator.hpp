@@ -373,6 +373,17 @@ void sub_groups(C& comm, Findings& findings) {
     if (members[i] != last - 2 * static_cast<std::int32_t>(i)) findings.add("keys do not order");
   }
   if (members[static_cast<std::size_t>(half.rank())] != mine) findings.add("a rank is misplaced");
+  if constexpr (zero::NamingCommunicator<C>) {
+    C named = comm.split(comm.rank() % 2, 0, "parity");
+    if (named.group_name() != "parity" || !half.group_name().empty()) findings.add("a wrong name");
+    // A mistake of the call alone, which ends nothing.
+    try {
+      run(named, {.op = zero::Op::broadcast, .root = named.size()});
+      findings.add("a root that is no rank was not refused");
+    } catch (zero::Error const& error) {
+      if (error.group() != "parity") findings.add("an error without the group's name");
+    }
+  }
 }
 
 template <class World>

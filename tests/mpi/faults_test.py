@@ -28,6 +28,10 @@ INSIDE = {"MPI_Comm_idup": 2, "MPI_Comm_split_type": 1, "MPI_Comm_split": 2,
 LOUD += [f"hang@{name}" for name in INSIDE]
 GONE += [f"kill@{name}" for name in INSIDE]
 SILENT = ["hang", "stop", "kill", "exit"]
+# On a grid of 2 x 2, and what goes wrong on the axis that survivors have to name: a rank that is
+# silent may be missed in another group first.
+ON_GRID = ["throw", "kill", "bucket", "count", "hang"]
+ON_AXIS = ["bucket", "count"]
 DEADLINE = 2.0
 START_AND_END = 12.0  # seconds for mpirun itself and for the survivors' farewell, generously
 # Said about the culprit: calls that differ name two ranks, one of which it is.
@@ -38,11 +42,18 @@ NAMES_CULPRIT = {
 }
 
 
-def run(arguments, kind, rank, call, route, recovery):
+def own_axis(group, rank):
+    """What the rank's axis of a grid of two model axes is called."""
+    return {"model": f"model axis (data {rank // 2} of 2)",
+            "data": f"data axis (model {rank % 2} of 2)"}.get(group, "")
+
+
+def run(arguments, kind, rank, call, route, recovery, group):
     """One job; the findings, empty if all is well."""
+    ranks = 4 if group else arguments.ranks
     command = [arguments.mpiexec, *arguments.flags, *(arguments.recovery if recovery else []),
-               arguments.np_flag, str(arguments.ranks), arguments.job,
-               kind, str(rank), str(call), str(DEADLINE), route]
+               arguments.np_flag, str(ranks), arguments.job,
+               kind, str(rank), str(call), str(DEADLINE), route, *([group] if group else [])]
     environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     began = time.monotonic()
     job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -67,7 +78,7 @@ def run(arguments, kind, rank, call, route, recovery):
         (int(m[1]), (float(m[2]), m[3]))
         for m in re.finditer(r"rank (\d+) at ([\d.]+)(?: \(origin\))?: (.*)", text)
     )
-    survivors = [r for r in range(arguments.ranks) if r != rank]
+    survivors = [r for r in range(ranks) if r != rank]
     must_speak = kind in LOUD or recovery
     for survivor in survivors:
         if survivor not in said:
@@ -92,6 +103,13 @@ def run(arguments, kind, rank, call, route, recovery):
         if not re.search(r"bucket", words) or not re.search(
                 r"reduce_scatter|all_gather|all_reduce", words):
             problems.append(f"rank {survivor} names no operation or bucket: {words}")
+        axis = own_axis(group, rank)
+        if kind in ON_AXIS and axis and f", on the {axis}" not in words:
+            problems.append(f"rank {survivor} does not name the {axis}: {words}")
+    stories = {re.sub(r", rank \d+, in .*", "", words).removeprefix("zero: communication: ")
+               for survivor, (_, words) in said.items() if survivor != rank}
+    if group and kind in ["throw", "bucket", "count"] and len(stories) > 1:
+        problems.append(f"{len(stories)} stories: {stories}")
     return problems, text
 
 
@@ -111,6 +129,8 @@ def main():
     parser.add_argument("--kinds", nargs="*", default=LOUD + GONE)
     parser.add_argument("--inside", type=int, default=len(LOUD + GONE),
                         help="at most so many of the kinds that happen inside of MPI's calls")
+    parser.add_argument("--grid", action=argparse.BooleanOptionalAction, default=True,
+                        help="also goes wrong on every group of a grid")
     arguments = parser.parse_args()
 
     rng = random.Random(arguments.seed)
@@ -127,10 +147,15 @@ def main():
                 if "@" in kind:
                     call %= INSIDE[kind.partition("@")[2]]
                     route = "window"
-                plans.append((kind, rank, call, route, recovery))
+                plans.append((kind, rank, call, route, recovery, ""))
     if "hang" in arguments.kinds:
         # What nobody but MPI waits for, whatever chance has chosen above.
-        plans.append(("hang", rng.randrange(arguments.ranks), rng.randrange(1, 80), "native", False))
+        plans.append(("hang", rng.randrange(arguments.ranks), rng.randrange(1, 80), "native", False, ""))
+    for group in ["world", "data", "model"] if arguments.grid else []:
+        for kind in ON_GRID:
+            for _ in range(arguments.runs):
+                plans.append((kind, rng.randrange(4), rng.randrange(3, 30),
+                              rng.choice(["window", "messages", "nodes"]), False, group))
     failures = 0
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         for plan, (problems, text) in zip(
@@ -138,8 +163,9 @@ def main():
             if not problems:
                 continue
             failures += 1
-            kind, rank, call, route, recovery = plan
-            print(f"{kind} on rank {rank} at call {call} by {route}, recovery {recovery}: "
+            kind, rank, call, route, recovery, group = plan
+            print(f"{kind} on rank {rank} at call {call} {'of ' + group if group else ''} by {route}, "
+                  f"recovery {recovery}: "
                   + "; ".join(problems))
             print("\n".join("  | " + line for line in text.splitlines()[-15:]))
     print(f"{len(plans)} runs, {failures} failures")

@@ -1,5 +1,8 @@
 /// A training job in which one rank misbehaves; what the others print is judged by faults_test.py.
 #include "equivalence/toy_model.hpp"
+#include "zero/activations.hpp"
+#include "zero/comm/decorators/wrapped.hpp"
+#include "zero/comm/grid.hpp"
 #include "zero/comm/mpi.hpp"
 #include "zero/zero.hpp"
 
@@ -10,10 +13,13 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace {
 
@@ -27,6 +33,7 @@ struct Fault {
   std::string kind;
   int rank = 0;
   int call = 0;
+  std::string group{};  ///< whose collectives are counted; empty for the group of all ranks
 };
 
 void announce_fault() { std::fprintf(stderr, "fault at %.3f\n", now()); }
@@ -51,17 +58,26 @@ class Faulty {
   using Space = zero::space::Host;
   using Ticket = typename Comm::Ticket;
 
-  Faulty(Comm& comm, Fault fault) : comm_(&comm), fault_(std::move(fault)) {}
-  [[nodiscard]] int rank() const noexcept { return comm_->rank(); }
-  [[nodiscard]] int size() const noexcept { return comm_->size(); }
+  Faulty(Comm& comm, Fault fault)
+      : comm_(comm), fault_(std::move(fault)), guilty_(comm.rank() == fault_.rank) {}
+  [[nodiscard]] int rank() const noexcept { return comm_.get().rank(); }
+  [[nodiscard]] int size() const noexcept { return comm_.get().size(); }
   Ticket start(zero::Collective op) {
-    if (rank() == fault_.rank && calls_++ == fault_.call) misbehave(op);
-    return comm_->start(op);
+    bool const counted = guilty_ && group_name().substr(0, group_name().find(' ')) == fault_.group;
+    if (counted && calls_++ == fault_.call) misbehave(op);
+    return comm_.get().start(op);
   }
-  void wait(Ticket& ticket) { comm_->wait(ticket); }
-  void progress() noexcept { comm_->progress(); }
+  void wait(Ticket& ticket) { comm_.get().wait(ticket); }
+  void progress() noexcept { comm_.get().progress(); }
+  [[nodiscard]] Faulty split(int color, int key, std::string_view name = {}) {
+    return Faulty(comm_.get().split(color, key, name), *this);
+  }
+  [[nodiscard]] std::string_view group_name() const { return comm_.get().group_name(); }
 
  private:
+  Faulty(Comm&& comm, Faulty const& parent)
+      : comm_(std::move(comm)), fault_(parent.fault_), guilty_(parent.guilty_) {}
+
   void misbehave(zero::Collective& op) {
     announce_fault();
     if (fault_.kind == "throw") throw std::runtime_error("the disk is full");
@@ -88,8 +104,9 @@ class Faulty {
     }
   }
 
-  Comm* comm_;
+  zero::detail::Wrapped<Comm> comm_;
   Fault fault_;
+  bool guilty_;
   int calls_ = 0;
   float scratch_[128] = {};
 };
@@ -102,6 +119,40 @@ void train(Comm& inner, Fault const& fault) {
       comm, toy::model(), zero::stage::PosG{}, Memory{inner.allocator()}, zero::Bucket{4096}};
   optimizer.adopt_parameters();
   for (long step = 0; step < 1000; ++step) {
+    for (int const unit : optimizer.units_backward()) {
+      optimizer.reduce(optimizer.gradients(unit));
+    }
+    optimizer.step();
+  }
+}
+
+/// The same on a grid of two model axes, with activation checkpoints and all-reduces on those.
+template <class Comm>
+void train_on_grid(Comm& inner, Fault const& fault) {
+  Faulty world{inner, fault};
+  zero::Grid grid{world, inner.size() / 2, 2};
+  zero::Owned const memory{inner.allocator()};
+  auto model = toy::model();
+  zero::ShardedOptimizer optimizer{grid, model, zero::stage::PosG{}, memory, zero::Bucket{4096}};
+  optimizer.adopt_parameters();
+  std::vector<float> x(3000, 1.f);
+  zero::Activations acts{
+      grid.model(),
+      {{"x", 0, x.size(), zero::DType::f32}, {"x", 1, x.size(), zero::DType::f32}},
+      memory};
+  for (long step = 0; step < 1000; ++step) {
+    for (int const layer : {0, 1}) acts.store(layer, std::span<float const>(x));
+    for (int const layer : {1, 0}) {
+      auto const kept = acts.fetch(layer);
+      zero::run(grid.model(),
+                {.op = zero::Op::all_reduce,
+                 .count = x.size(),
+                 .send = kept.template get<float>().data(),
+                 .recv = x.data(),
+                 .bucket = 0});
+      for (float& value : x) value = 1.f;
+    }
+    acts.end_step();
     for (int const unit : optimizer.units_backward()) {
       optimizer.reduce(optimizer.gradients(unit));
     }
@@ -126,10 +177,14 @@ void say(char const* what, bool first) {
 
 /// Trains until the fault ends it.
 template <class Reduction>
-void run(zero::mpi::Options const& options, Fault const& fault) {
+void run(zero::mpi::Options const& options, Fault const& fault, bool on_grid) {
   zero::Mpi<Reduction> comm(MPI_COMM_WORLD, options);
   try {
-    train(comm, fault);
+    if (on_grid) {
+      train_on_grid(comm, fault);
+    } else {
+      train(comm, fault);
+    }
   } catch (std::exception const& error) {
     say(error.what(), comm.report_failure(error.what()));
   }
@@ -166,12 +221,15 @@ int MPI_Ibarrier(MPI_Comm comm, MPI_Request* request) {
 }
 }
 
-/// Arguments: kind, rank, call, deadline in seconds, window|messages|nodes|native.
+/// Arguments: kind, rank, call, deadline in seconds, window|messages|nodes|native; and, on a grid,
+/// which of its groups goes wrong: world|data|model.
 int main(int argc, char** argv) {
-  if (argc != 6) return 64;
+  if (argc != 6 && argc != 7) return 64;
   int provided = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
-  Fault const fault{argv[1], std::atoi(argv[2]), std::atoi(argv[3])};
+  Fault fault{argv[1], std::atoi(argv[2]), std::atoi(argv[3])};
+  bool const on_grid = argc == 7;
+  if (on_grid && std::string(argv[6]) != "world") fault.group = argv[6];
   zero::mpi::Options options{.deadline_s = std::atof(argv[4])};
   std::string const route = argv[5];
   int rank = 0;
@@ -183,9 +241,9 @@ int main(int argc, char** argv) {
       if (rank == fault.rank) inside = &fault;
       live(options);
     } else if (route == "native") {
-      run<zero::mpi::Native>(options, fault);
+      run<zero::mpi::Native>(options, fault, on_grid);
     } else {
-      run<zero::mpi::Ordered>(options, fault);
+      run<zero::mpi::Ordered>(options, fault, on_grid);
     }
   } catch (std::exception const& error) {
     say(error.what(), false);

@@ -45,6 +45,9 @@ TEST_CASE("what does not apply is not printed") {
         "zero: data: NaN, rank 0");
   CHECK(std::string(caught([] { zero::fail(ErrorKind::data, "NaN", {.bucket = 0}); }).what()) ==
         "zero: data: NaN, bucket 0");
+  auto const error = caught([] { zero::fail(ErrorKind::data, "NaN", {.group = "model axis"}); });
+  CHECK(std::string(error.what()) == "zero: data: NaN, on the model axis");
+  CHECK(error.group() == "model axis");
 }
 
 TEST_CASE("the place is the caller's") {

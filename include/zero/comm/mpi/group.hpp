@@ -163,7 +163,8 @@ class Group final : public Member {
   void leave(int /*rank*/, bool unwinding) noexcept {
     Lock const lock(family_->mutex);
     if (!is_running()) return;
-    if (!family_->withdrawn.empty()) {
+    // Where a group that was split off is unwound, its rank can still say why in the first one.
+    if (!family_->withdrawn.empty() && (is_first() || !unwinding)) {
       family_->record(std::move(family_->withdrawn));
       return;
     }
