@@ -12,6 +12,7 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <cstddef>
 #include <exception>
 #include <memory>
@@ -20,6 +21,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -35,7 +37,7 @@ using zero::InProcess;
 using zero::Op;
 
 /// What the culprit does before one of its calls, or in a collective of one of its groups.
-enum class Kind { throws, leaves, differs };
+enum class Kind { throws, leaves, differs, hangs };
 /// Which call that is, and which group its collectives are of.
 enum class Place { fetch, all_reduce, reduce, step };
 constexpr Place places[] = {Place::fetch, Place::all_reduce, Place::reduce, Place::step};
@@ -48,6 +50,8 @@ struct Plan {
   Kind kind = Kind::throws;
   bool inside = false;  ///< in a collective, not between two calls
   int at = 0;           ///< that of its step, or the so many-eth collective of its step
+  double deadline_s = 30;
+  std::atomic<int>* told = nullptr;  ///< ranks that have failed: who hangs waits for all others
 };
 
 std::string model_axis(Plan const& plan, int rank) {
@@ -131,6 +135,10 @@ void train(C& inner, Plan const& plan) {
       armed = culprit && place == plan.place;
       bool const here = armed && !plan.inside && step == plan.at;
       if (here && plan.kind == Kind::throws) throw std::runtime_error(faults::reason);
+      if (here && plan.kind == Kind::hangs) {
+        while (*plan.told < plan.data * plan.model - 1) std::this_thread::yield();
+        return false;
+      }
       return here;
     };
     acts.store(0, std::span<float const>(x));
@@ -169,11 +177,12 @@ std::pair<std::vector<Told>, std::string> run_plan(Plan const& plan, Wrap const&
     } catch (Error const& error) {
       told[static_cast<std::size_t>(comm.rank())] = {
           true, error.kind(), error.message(), error.group()};
+      if (plan.told != nullptr) ++*plan.told;
       throw;
     }
   };
   try {
-    zero::run_ranks(plan.data * plan.model, body, {.deadline_s = 30});
+    zero::run_ranks(plan.data * plan.model, body, {.deadline_s = plan.deadline_s});
   } catch (std::exception const& error) {
     thrown = error.what();
   }
@@ -282,6 +291,48 @@ TEST_CASE("grid: a rank that calls something else is told so with all others, on
     std::string const end = "they differ in bucket" + (group.empty() ? "" : ", on the " + group);
     CHECK_MESSAGE(story.ends_with(end), story);
   });
+}
+
+TEST_CASE("grid: a rank that hangs is named, not one that waits for it on another axis") {
+  struct Run {
+    Plan plan{};
+    std::atomic<int> failed{0};
+    std::vector<Told> told{};
+  };
+  std::vector<std::unique_ptr<Run>> runs;
+  std::vector<std::thread> threads;
+  for (int culprit = 0; culprit < 4; ++culprit) {
+    for (Place const place : {Place::all_reduce, Place::reduce}) {
+      runs.push_back(std::make_unique<Run>());
+      Run& run = *runs.back();
+      run.plan = {.data = 2, .model = 2, .culprit = culprit, .place = place, .kind = Kind::hangs};
+      run.plan.at = 1;
+      run.plan.deadline_s = 0.5;
+      run.plan.told = &run.failed;
+      // All at once: each is nothing but a wait.
+      threads.emplace_back([&run] { run.told = run_plan(run.plan, plain).first; });
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (auto const& run : runs) {
+    INFO(text(run->plan));
+    std::string const story = one_story(run->plan, run->told);
+    CHECK(run->told[static_cast<std::size_t>(run->plan.culprit)].message == story);
+    std::string const expected =
+        "rank " + std::to_string(run->plan.culprit) + " did not arrive within 0.5";
+    CHECK_MESSAGE(story.starts_with(expected), story);
+    CHECK_MESSAGE(names_own_axis(run->plan, story), story);
+  }
+}
+
+TEST_CASE("grid: ranks that wait for each other on two axes are told so all the same") {
+  auto const body = [](InProcess& world) {
+    Grid grid{world, 2, 2};
+    // Along a ring: 0 for 1, 1 for 3, 3 for 2, 2 for 0.
+    bool const model_first = world.rank() == 0 || world.rank() == 3;
+    run(model_first ? grid.model() : grid.data(), {.op = Op::all_gather});
+  };
+  CHECK_THROWS_AS(zero::run_ranks(4, body, {.deadline_s = 0.2}), Error);
 }
 
 TEST_CASE("grid: what Checked finds on an axis reaches all ranks, with the axis") {

@@ -130,7 +130,7 @@ class DeviceMeeting : public Meeting<DeviceMeeting<Engine>, MeetingSlot> {
     auto const limit = this->deadline();
     while (slot.sequence == sequence && !slot.done) {
       this->throw_if_failed(lock, rank, op);
-      this->sleep(lock, slot, sequence, limit);
+      this->sleep(lock, rank, slot, sequence, limit);
     }
   }
 

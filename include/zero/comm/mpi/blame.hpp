@@ -28,13 +28,13 @@ class Blame {
   /// @return empty if this rank cannot tell yet; something has to be under way
   [[nodiscard]] ZERO_COLD std::string find(double seconds, bool anyhow) const {
     Flight const& flight = flights_->at(flights_->oldest());
-    if (least_posted() <= flight.sequence) return not_arrived(flight.sequence, seconds);
+    if (least_posted() <= flight.sequence) return not_arrived(flight.sequence, seconds, anyhow);
     std::string const what = " fell silent for " + std::to_string(seconds) + " s in [" +
                              zero::detail::describe_call(flight.op) + "]";
     if (flight.route.by_library && !flight.received) {
       // Who is behind this rank is not where this rank waits, whatever MPI does.
       std::uint64_t const least = least_posted();
-      if (least < flights_->posted()) return not_arrived(least, seconds);
+      if (least < flights_->posted()) return not_arrived(least, seconds, anyhow);
       return "some rank" + what + ", which MPI reduces: MPI does not tell which rank";
     }
     std::string silent =
@@ -57,16 +57,17 @@ class Blame {
     }
     return least;
   }
-  [[nodiscard]] std::string not_arrived(std::uint64_t sequence, double seconds) const {
+  [[nodiscard]] std::string not_arrived(std::uint64_t sequence, double seconds, bool anyhow) const {
     zero::detail::Failure failure{.cause = zero::detail::Failure::Cause::late,
                                   .call = flights_->at(sequence).op,
                                   .seconds = seconds};
     for (int peer = peers_->size() - 1; peer >= 0; --peer) {
       if (roll_->posted_by(peer) > sequence) continue;
+      if (!anyhow && peers_->is_waiting(peer)) continue;
       failure.more += failure.rank >= 0 ? 1 : 0;
       failure.rank = peers_->world_rank(peer);
     }
-    return zero::detail::describe(failure);
+    return failure.rank < 0 ? std::string() : zero::detail::describe(failure);
   }
   template <class Condition>
   [[nodiscard]] ZERO_COLD std::string ranks_that(Condition const& condition) const {

@@ -92,6 +92,7 @@ struct alignas(64) Control {
   std::atomic<std::uint64_t> magic{present};
   std::atomic<std::uint64_t> left_at{never};  ///< calls made by a rank that will make no more
   std::atomic<std::uint32_t> left_unwinding{0};
+  std::atomic<std::uint32_t> waiting{0};  ///< for others, in any group; of the family's window
   alignas(64) std::atomic<std::uint64_t> posted{0};  ///< calls made
   alignas(64) Board board{};
   Slot slots[ring_slots];

@@ -307,6 +307,18 @@ class Group final : public Member {
     return true;
   }
 
+  /// This rank waits until the end of this object's scope, which others see.
+  class Waiting {
+   public:
+    explicit Waiting(Peers const& peers) noexcept : peers_(&peers) { peers.tell_waiting(true); }
+    Waiting(Waiting const&) = delete;
+    Waiting& operator=(Waiting const&) = delete;
+    ~Waiting() { peers_->tell_waiting(false); }
+
+   private:
+    Peers const* peers_;
+  };
+
   /// Works on everything until `ready()`; gives up when nothing of this group moves for the
   /// deadline, whatever other groups do meanwhile. Something is under way.
   template <class Ready>
@@ -314,6 +326,7 @@ class Group final : public Member {
     Backoff backoff;
     std::uint64_t events = events_;
     auto last = Clock::now();
+    Waiting const waiting(peers_);
     while (!ready()) {
       family_->advance();
       throw_if_failed(lock, op);
@@ -345,11 +358,13 @@ class Group final : public Member {
     for (int const number : world) labels.push_back(family.node_of(number));
     Peers result(rank, world, Topology(labels));
     int place = 0;
+    bool const shared = family.window->shared();
     for (int const peer : result.topology().ranks(result.topology().node(rank))) {
-      std::byte* const pool = family.window->shared()
-                                  ? family.window->pool(family.node_rank(result.world_rank(peer)))
-                                  : nullptr;
-      result.see(peer, window.control(place++), pool);
+      int const in_family = shared ? family.node_rank(result.world_rank(peer)) : 0;
+      result.see(peer,
+                 window.control(place++),
+                 family.window->control(in_family),
+                 shared ? family.window->pool(in_family) : nullptr);
     }
     return result;
   }

@@ -23,12 +23,15 @@ class Peers {
         world_(std::move(world)),
         topology_(std::move(topology)),
         controls_(world_.size(), nullptr),
+        firsts_(world_.size(), nullptr),
         pools_(world_.size(), nullptr) {}
 
   /// Makes a rank's memory known.
-  /// @param pool  null if it has none
-  void see(int rank, Control* control, std::byte* pool) noexcept {
+  /// @param first  its control block in the family's first group
+  /// @param pool   null if it has none
+  void see(int rank, Control* control, Control* first, std::byte* pool) noexcept {
     controls_[index(rank)] = control;
+    firsts_[index(rank)] = first;
     pools_[index(rank)] = pool;
   }
 
@@ -42,6 +45,14 @@ class Peers {
   /// Of a rank that is near.
   [[nodiscard]] Control& control(int rank) const noexcept { return *controls_[index(rank)]; }
   [[nodiscard]] Control& own() const noexcept { return control(rank_); }
+  /// True if a rank is seen to wait for others, in whatever group.
+  [[nodiscard]] bool is_waiting(int rank) const noexcept {
+    return is_near(rank) && firsts_[index(rank)]->waiting.load(std::memory_order_acquire) != 0;
+  }
+  /// Lets others see whether this rank waits.
+  void tell_waiting(bool waits) const noexcept {
+    firsts_[index(rank_)]->waiting.store(waits ? 1 : 0, std::memory_order_release);
+  }
   /// True while a rank may still read this one's memory for a collective.
   [[nodiscard]] bool reads_on(int rank, std::uint64_t sequence) const noexcept {
     return is_near(rank) &&
@@ -59,6 +70,7 @@ class Peers {
   std::vector<int> world_;
   Topology topology_;
   std::vector<Control*> controls_;
+  std::vector<Control*> firsts_;
   std::vector<std::byte*> pools_;
 };
 

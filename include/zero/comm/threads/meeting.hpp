@@ -59,7 +59,8 @@ struct MeetingFamily {
   Failure failure;
   std::vector<Group*> groups;
   std::chrono::duration<double> deadline{};
-  bool looks = false;  ///< ranks do not outnumber the processors
+  bool looks = false;         ///< ranks do not outnumber the processors
+  std::vector<char> waiting;  ///< ranks of the family that wait for others, in any group
 
   [[nodiscard]] bool failed() const noexcept { return failure.cause != Failure::Cause::none; }
 };
@@ -125,6 +126,8 @@ class Meeting {
         slots_(ring_slots) {
     Lock const lock(family_->mutex);
     family_->groups.push_back(static_cast<Group*>(this));
+    auto const last = *std::max_element(world_ranks_.begin(), world_ranks_.end());
+    if (family_->waiting.size() <= index(last)) family_->waiting.resize(index(last) + 1);
   }
   ~Meeting() {
     Lock const lock(family_->mutex);
@@ -200,10 +203,14 @@ class Meeting {
   [[nodiscard]] Clock::time_point deadline() const {
     return Clock::now() + std::chrono::duration_cast<Clock::duration>(family_->deadline);
   }
-  /// Sleeps until something changes; blames the rank that keeps a slot waiting when its time is up.
-  void sleep(Lock& lock, Slot& slot, std::uint64_t sequence, Clock::time_point deadline) {
+  /// Sleeps until something changes; blames the rank that keeps a slot waiting when its time is up,
+  /// and a little later even one that is waiting in another group itself: who waits for the culprit
+  /// should speak first.
+  void sleep(Lock& lock, int rank, Slot& slot, std::uint64_t sequence, Clock::time_point deadline) {
+    Waiting const waiting(family_->waiting[index(world_rank(rank))]);
     if (look_for_news(lock)) return;
-    Clock::time_point limit = deadline;
+    bool const anyhow = Clock::now() >= deadline;
+    Clock::time_point limit = anyhow ? deadline + unwinding_grace : deadline;
     bool const gone = left_unwinding_ && sequence >= left_at_;
     if (slot.withdrawn) limit = (std::min)(limit, slot.withdrawn_at + unwinding_grace);
     if (gone) limit = (std::min)(limit, left_time_ + unwinding_grace);
@@ -214,7 +221,7 @@ class Meeting {
     } else if (gone) {
       record_left();
     } else if (slot.posted != size()) {
-      record_late(slot);
+      record_late(slot, anyhow);
     }
   }
 
@@ -281,6 +288,18 @@ class Meeting {
   std::condition_variable changed_;
 
  private:
+  /// A rank waits for others until the end of this object's scope. The family's lock is held.
+  class Waiting {
+   public:
+    explicit Waiting(char& flag) noexcept : flag_(&flag) { flag = 1; }
+    Waiting(Waiting const&) = delete;
+    Waiting& operator=(Waiting const&) = delete;
+    ~Waiting() { *flag_ = 0; }
+
+   private:
+    char* flag_;
+  };
+
   /// Some rank has posted the collective that the rank which left did not.
   ZERO_COLD void record_left() {
     record({.cause = Failure::Cause::left,
@@ -294,16 +313,17 @@ class Meeting {
             .calls = posted_[index(slot.withdrawn_by)],
             .call = slot.op});
   }
-  ZERO_COLD void record_late(Slot const& slot) {
+  ZERO_COLD void record_late(Slot const& slot, bool anyhow) {
     Failure failure{.cause = Failure::Cause::late, .call = slot.op};
     failure.seconds = family_->deadline.count();
     for (int rank = size() - 1; rank >= 0; --rank) {
       if (posted_[index(rank)] > slot.sequence) continue;
+      if (!anyhow && family_->waiting[index(world_rank(rank))] != 0) continue;
       failure.more += failure.rank >= 0 ? 1 : 0;
       failure.rank = world_rank(rank);
       failure.calls = posted_[index(rank)];
     }
-    record(failure);
+    if (failure.rank >= 0) record(failure);
   }
   /// Keeps the first failure and wakes every rank of the family; true if this was the first.
   bool record(Failure const& failure) {

@@ -231,7 +231,7 @@ ZERO_BODY void Rendezvous::finish(Lock& lock,
     throw_if_failed(lock, rank, op);
     bool const ready = slot.posted == size() && !slot.withdrawn;
     if (!ready) {
-      if (!work_elsewhere(lock, rank)) sleep(lock, slot, sequence, limit);
+      if (!work_elsewhere(lock, rank)) sleep(lock, rank, slot, sequence, limit);
       continue;
     }
     work(lock, slot, rank);
