@@ -313,7 +313,7 @@ class Caller {
 
 int calls() {
   char const* const wanted = std::getenv("ZERO_ACTIVATION_CALLS");
-  return wanted == nullptr ? 60000 : std::atoi(wanted);
+  return wanted == nullptr ? 40000 : std::atoi(wanted);
 }
 
 /// Ranks that make the same calls, and now and then a wrong one of their own.
