@@ -206,9 +206,9 @@ TEST_CASE_TEMPLATE("a divided model has the norm and the steps of the whole one"
   }
 }
 
-/// Two steps on a grid of 2 x 2, with something wrong on rank 3.
+/// Two steps on a grid of 2 x 2, with something wrong on rank 3: what all are told, and where.
 template <class Wrong>
-std::vector<std::string> refused(Wrong const& wrong) {
+std::vector<std::string> refused(Wrong const& wrong, std::vector<std::string>* places = nullptr) {
   std::vector<std::string> said(4);
   zero::run_ranks(4, [&](InProcess& world) {
     Grid grid{world, 2, 2};
@@ -221,7 +221,10 @@ std::vector<std::string> refused(Wrong const& wrong) {
         optimizer.step(options);
       });
     } catch (zero::Error const& error) {
-      said[static_cast<std::size_t>(world.rank())] = error.message();
+      auto const rank = static_cast<std::size_t>(world.rank());
+      said[rank] = error.message();
+      if (places != nullptr) (*places)[rank] = error.group();
+      CHECK(error.rank() == world.rank());
     }
   });
   return said;
@@ -229,37 +232,116 @@ std::vector<std::string> refused(Wrong const& wrong) {
 
 using Optimizer = contracts::Optimizer<PosG, zero::Fp32>;
 
+std::vector<std::string> const grid_places{"grid (data 0 of 2, model 0 of 2)",
+                                           "grid (data 0 of 2, model 1 of 2)",
+                                           "grid (data 1 of 2, model 0 of 2)",
+                                           "grid (data 1 of 2, model 1 of 2)"};
+
 TEST_CASE("ranks that have described another model, on either axis, are named") {
-  auto const said = refused([](auto& grid, auto tensors, auto const&) {
-    if (grid.world().rank() == 3) tensors[1].partitioned = false;
-    Optimizer optimizer{grid, tensors};
-  });
-  for (std::string const& text : said) {
-    CHECK_MESSAGE(
-        text.find("tensor 1, here 'w', partitioned flag: 1 on rank 0") != std::string::npos, text);
-  }
+  // Rank 3 alone, both ranks of a model axis, both of a data axis.
+  auto const check = [](auto const& is_wrong, auto const& wrong, std::string const& expected) {
+    std::vector<std::string> places(4);
+    auto const said = refused(
+        [&](auto& grid, auto tensors, auto const&) {
+          if (is_wrong(grid)) wrong(tensors);
+          Optimizer optimizer{grid, tensors};
+        },
+        &places);
+    for (std::string const& text : said)
+      CHECK_MESSAGE(text.find(expected) != std::string::npos, text);
+    CHECK(places == grid_places);
+  };
+  auto const rank_3 = [](auto& grid) { return grid.world().rank() == 3; };
+  auto const model_1 = [](auto& grid) { return grid.model().rank() == 1; };
+  auto const data_1 = [](auto& grid) { return grid.data().rank() == 1; };
+  auto const whole = [](auto& tensors) { tensors[1].partitioned = false; };
+  auto const wide = [](auto& tensors) { tensors[1].shape = {rows * columns / 2}; };
+  std::string const w = "tensor 1, here 'w', ";
+  check(rank_3, whole, w + "partitioned flag: 1 on rank 0 1 2; 0 on rank 3");
+  check(model_1, whole, w + "partitioned flag: 1 on rank 0 2; 0 on rank 1 3");
+  check(data_1, wide, w + "shape: '[37, 44]' on rank 0 1; '[1628]' on rank 2 3");
 }
 
 TEST_CASE("tensors that all ranks of a model axis should have alike are compared") {
-  auto const said = refused([](auto& grid, auto tensors, auto const& step) {
+  std::vector<std::string> places(4);
+  zero::run_ranks(4, [&](InProcess& world) {
+    Grid grid{world, 2, 2};
+    auto tensors = part_of_model(2);
     tensors[1].partitioned = false;
     Optimizer optimizer{grid, tensors};
-    step(optimizer, {});
+    auto const rank = static_cast<std::size_t>(world.rank());
+    load(optimizer, 2, rank % 2);
+    try {
+      backward(optimizer, 2, rank % 2, 0, 1);
+      optimizer.step();
+    } catch (zero::Error const& error) {
+      CHECK(error.message() ==
+            "ranks of a model axis start from different values of tensor 'w': 0 and 1, 1 and 0");
+      places[rank] = error.group();
+    }
   });
-  for (std::string const& text : said) {
-    CHECK(text ==
-          "ranks of a model axis start from different values of tensor 'w': 0 and 1, 1 and "
-          "0");
-  }
+  CHECK(places == std::vector<std::string>{"model axis (data 0 of 2)",
+                                           "model axis (data 0 of 2)",
+                                           "model axis (data 1 of 2)",
+                                           "model axis (data 1 of 2)"});
 }
 
 TEST_CASE("options that differ on a model axis are named with the ranks of the world") {
-  auto const said = refused([](auto& grid, auto tensors, auto const& step) {
-    Optimizer optimizer{grid, tensors};
-    step(optimizer, {.max_norm = grid.world().rank() == 3 ? 2. : 1.});
-  });
+  std::vector<std::string> places(4);
+  auto const said = refused(
+      [](auto& grid, auto tensors, auto const& step) {
+        Optimizer optimizer{grid, tensors};
+        step(optimizer, {.max_norm = grid.world().rank() == 3 ? 2. : 1.});
+      },
+      &places);
   for (std::string const& text : said) {
     CHECK_MESSAGE(text.find("max_norm: 1 on rank 0 1 2; 2 on rank 3") != std::string::npos, text);
+  }
+  CHECK(places == grid_places);
+}
+
+TEST_CASE("grids that are mixed up end all ranks with one story") {
+  // One rank trains over the other grid, whose axes have the same sizes and other ranks.
+  std::vector<std::string> said(4);
+  auto const body = [&](InProcess& world) {
+    InProcess turned = world.split(0, world.rank() < 2 ? world.rank() : 5 - world.rank());
+    Grid grid{world, 2, 2};
+    Grid other{turned, 2, 2};
+    try {
+      Optimizer optimizer{world.rank() == 3 ? other : grid, part_of_model(2)};
+      load(optimizer, 2, 0);
+      zero::run(grid.model(), {.op = zero::Op::all_gather});
+    } catch (zero::Error const& error) {
+      said[static_cast<std::size_t>(world.rank())] = error.message();
+      throw;
+    }
+  };
+  CHECK_THROWS_AS(zero::run_ranks(4, body, {.deadline_s = 0.3}), zero::Error);
+  for (std::string const& text : said) {
+    CHECK_MESSAGE(text.find(" did not arrive within 0.3") != std::string::npos, text);
+    CHECK(text == said[0]);
+  }
+}
+
+TEST_CASE("a grid that a rank gives up before the others are through is an error that names it") {
+  std::vector<std::string> said(4);
+  auto const body = [&](InProcess& world) {
+    try {
+      {
+        Grid grid{world, 2, 2};
+        if (world.rank() != 2) zero::run(grid.model(), {.op = zero::Op::all_gather});
+      }
+      zero::run(world, {.op = zero::Op::all_gather});
+    } catch (zero::Error const& error) {
+      said[static_cast<std::size_t>(world.rank())] = error.message();
+      throw;
+    }
+  };
+  CHECK_THROWS_AS(zero::run_ranks(4, body), zero::Error);
+  for (std::string const& text : said) {
+    CHECK(text ==
+          "rank 2 left after 0 collectives, without [all_gather of 0 fp32, no bucket], on the "
+          "model axis (data 1 of 2)");
   }
 }
 

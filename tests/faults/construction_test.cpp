@@ -229,7 +229,8 @@ void compare_field(InProcess& comm, std::string_view field, Value value) {
   zero::detail::Arena<zero::HostAllocator, zero::space::Host> arena({}, {});
   zero::detail::Fingerprint print;
   print.add(field, value);
-  zero::detail::require_same(comm, arena, print, {});
+  zero::detail::Groups<InProcess> const groups{&comm, &comm};
+  zero::detail::require_same(groups, arena, print, {});
 }
 
 // These two are the same on all ranks of one program.

@@ -36,8 +36,8 @@ class Grid {
   /// @throws Error (invalid_argument) unless `data` × `model` is the number of ranks;
   ///   (communication) as `split`
   Grid(C& world, int data, int model)
-      : world_(&world),
-        data_(axis(checked(world, data, model), world.rank() % model, "data axis (model ", model)),
+      : world_(&checked(world, data, model)),
+        data_(axis(world, world.rank() % model, "data axis (model ", model)),
         model_(axis(world, world.rank() / model, "model axis (data ", data)) {}
 
   [[nodiscard]] C& world() noexcept { return *world_; }  ///< all ranks

@@ -135,7 +135,7 @@ class Stepper {
     if (!unanimous(*parts_->groups.world, parts_->arena, hash.value())) {
       fail(ErrorKind::invalid_argument,
            {"ranks restore different counters; here ", steps, " steps"},
-           {.rank = parts_->groups.world->rank(), .operation = "restore"});
+           parts_->groups.here("restore"));
     }
     StepControl now;
     parts_->space().download(&now, parts_->control, sizeof(now));
@@ -261,7 +261,10 @@ class Stepper {
     StepOutcome const& now = outcome_.get();
     Fingerprint const print =
         print_of(compared_[0], now.rate_before, compared_[1], now.terms.learning_rate);
-    return error_of(failure, print.difference(gather_words(*parts_->groups.world, parts_->arena)));
+    auto const& groups = parts_->groups;
+    return error_of(failure,
+                    print.difference(gather_words(*groups.world, parts_->arena)),
+                    groups.model == nullptr ? ErrorContext{} : groups.here("step"));
   }
 
   void discard_gradients() {

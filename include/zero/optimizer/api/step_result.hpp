@@ -50,14 +50,17 @@ namespace detail {
 
 /// Why a step failed whose numbers, or options, cannot be used; on every rank alike.
 /// @param values  which options differ, on which ranks; empty where ranks have not told each other
-[[nodiscard]] ZERO_COLD inline Error error_of(StepFailure failure, std::string const& values = {}) {
+/// @param here    which rank this is
+[[nodiscard]] ZERO_COLD inline Error error_of(StepFailure failure,
+                                              std::string const& values = {},
+                                              ErrorContext const& here = {}) {
   if (failure == StepFailure::options_differ) {
     return {ErrorKind::invalid_argument,
             "ranks passed different options to step(): " +
                 (values.empty() ? "learning rate, max_norm, scale or non_finite; where grad_norm() "
                                   "came first, to the step before"
                                 : values),
-            {},
+            here,
             SourceLocation::current()};
   }
   if (failure == StepFailure::learning_rate) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
 #include "zero/base/number.hpp"
 #include "zero/base/version.hpp"
 #include "zero/concepts/bucket.hpp"
@@ -114,6 +115,26 @@ struct Groups {
   C* comm;             ///< that model states are partitioned over: the data axis of a grid
   C* world;            ///< that decides what a step does: all ranks of a grid, else as `comm`
   C* model = nullptr;  ///< the model axis of a grid; null without one
+
+  /// Which rank this is, for errors; on a grid with its place on the axes.
+  [[nodiscard]] ZERO_COLD ErrorContext here(std::string_view operation) const {
+    ErrorContext here{.rank = world->rank(), .operation = std::string(operation)};
+    if (model == nullptr) {
+      here.group = group_name(*world);
+    } else {
+      here.group = Message({"grid (data ",
+                            comm->rank(),
+                            " of ",
+                            comm->size(),
+                            ", model ",
+                            model->rank(),
+                            " of ",
+                            model->size(),
+                            ")"})
+                       .text();
+    }
+    return here;
+  }
 };
 
 /// What all ranks have agreed on, and what an optimizer is then assembled from.
@@ -138,12 +159,12 @@ ZERO_COLD bool unanimous(C& comm, ArenaT& arena, std::uint64_t value) {
 /// @par Collective  yes; blocks
 /// @throws Error (communication) on every rank, naming the field, the values and the ranks
 template <Communicator C, class ArenaT>
-ZERO_COLD void require_same(C& comm,
+ZERO_COLD void require_same(Groups<C> const& groups,
                             ArenaT& arena,
                             Fingerprint const& print,
                             std::vector<Tensor> const& tensors) {
-  if (unanimous(comm, arena, print.digest())) return;
-  print.compare(comm.rank(), tensors, gather_words(comm, arena));
+  if (unanimous(*groups.world, arena, print.digest())) return;
+  print.compare(groups.here("construction"), tensors, gather_words(*groups.world, arena));
 }
 
 /// What must be the same on all ranks beside the model.
@@ -197,7 +218,7 @@ ZERO_COLD Agreed<Slots> agree(Groups<typename Slots::Communicator> const& groups
   Partition partition(tensors, options);
   Arena<decltype(Slots::Memory::allocator), typename Slots::Space> scratch(values.memory.allocator,
                                                                            space_of(*groups.comm));
-  require_same(*groups.world, scratch, fingerprint(facts, tensors, partition), tensors);
+  require_same(groups, scratch, fingerprint(facts, tensors, partition), tensors);
   return {groups, std::move(tensors), std::move(values), std::move(partition)};
 }
 

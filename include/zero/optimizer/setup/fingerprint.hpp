@@ -49,9 +49,12 @@ class Fingerprint {
 
   /// Exchanges the record and compares. Collective; blocks.
   /// @param gather  `gather(words, count)` returns the words of all ranks, in the order of ranks
+  /// @param here    which rank this is, for errors
   /// @throws Error (communication), on every rank, naming the field, the values and the ranks
   template <class Gather>
-  void compare(int rank, std::vector<Tensor> const& tensors, Gather const& gather) const {
+  void compare(ErrorContext const& here,
+               std::vector<Tensor> const& tensors,
+               Gather const& gather) const {
     auto const all = gather(words_.data(), words_.size());
     std::size_t const field = first_difference(all, words_.size(), field_words);
     if (field >= count_) return;
@@ -59,11 +62,9 @@ class Fingerprint {
       // The models have as many tensors, so the first one that differs can be named.
       auto const own = tensor_hashes(tensors);
       std::size_t const t = first_difference(gather(own.data(), own.size()), own.size(), 1);
-      if (t < own.size()) compare_tensor(rank, t, tensors[t], gather);
+      if (t < own.size()) compare_tensor(here, t, tensors[t], gather);
     }
-    fail(ErrorKind::communication,
-         {"ranks disagree on ", values(field, all)},
-         {.rank = rank, .operation = "construction"});
+    fail(ErrorKind::communication, {"ranks disagree on ", values(field, all)}, here);
   }
   /// Exchanges the record: the first field in which ranks differ, its values and the ranks; empty
   /// if there is none. Collective; blocks.
@@ -105,7 +106,7 @@ class Fingerprint {
 
   /// A record of its own for the tensor whose hashes differ.
   template <class Gather>
-  ZERO_COLD static void compare_tensor(int rank,
+  ZERO_COLD static void compare_tensor(ErrorContext const& here,
                                        std::size_t t,
                                        Tensor const& tensor,
                                        Gather const& gather) {
@@ -124,7 +125,7 @@ class Fingerprint {
     print.add("frozen flag", std::int64_t{tensor.frozen});
     print.add("partitioned flag", std::int64_t{tensor.partitioned});
     print.add("tie", tensor.tied_to);
-    print.compare(rank, {}, gather);
+    print.compare(here, {}, gather);
   }
 
   /// A field, and which ranks have which value.
