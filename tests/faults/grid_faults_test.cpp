@@ -372,6 +372,29 @@ TEST_CASE("grid: what Checked finds on an axis reaches all ranks, with the axis"
   }
 }
 
+TEST_CASE("grid: ranks of a model axis that describe other activations are told on which") {
+  std::vector<Told> told(4);
+  auto const body = [&](InProcess& world) {
+    Grid grid{world, 2, 2};
+    try {
+      std::size_t const elements = world.rank() == 3 ? 71 : 70;
+      zero::Activations acts{grid.model(), {{"x", 0, elements, zero::DType::f32}}};
+      run(world, {.op = Op::all_gather});
+    } catch (Error const& error) {
+      told[static_cast<std::size_t>(world.rank())] = {
+          true, error.kind(), error.what(), error.group()};
+      throw;
+    }
+  };
+  CHECK_THROWS_AS(zero::run_ranks(4, body), Error);
+  for (Told const& one : told) {
+    CHECK_MESSAGE(contains(one.message, "ranks differ in the descriptions of checkpoints"),
+                  one.message);
+    CHECK_MESSAGE(contains(one.message, "on the model axis (data 1 of 2)"), one.message);
+  }
+  CHECK(told[3].group == "model axis (data 1 of 2)");
+}
+
 /// Groups over devices, and decorators: what comes out of an axis has its name.
 template <class C>
 void check_names(C& comm, std::vector<std::string>& what) {

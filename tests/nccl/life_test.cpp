@@ -241,6 +241,33 @@ TEST_CASE("Nccl: a sub-group may be closed before its parent, and destroyed afte
   }
 }
 
+TEST_CASE("Nccl: what goes wrong in a sub-group names it") {
+  for (bool const late : {false, true}) {
+    fake::World world(2, 1);
+    std::atomic<bool> gone{false};
+    auto const what = errors_of(world, 2, [&](fake::Process& process, auto* compute) {
+      Options options = fake::quick_options();
+      if (late) options.deadline_s = 0.3;
+      Comm comm({{1}, process.rank, 2, compute}, options);
+      Comm child = comm.split(0, process.rank, "model axis");
+      if (process.rank == 0 && !late) {
+        float x = 1;
+        static_cast<void>(child.start({.op = Op::all_reduce, .count = 1, .send = &x, .recv = &x}));
+        gone = true;
+      }
+      while (process.rank == 1 && !gone) std::this_thread::yield();
+      try {
+        all_reduce(child, 1);
+      } catch (Error const&) {
+        gone = true;
+        throw;
+      }
+    });
+    for (std::string const& text : what) CHECK_MESSAGE(contains(text, ", on the model axis"), text);
+    CHECK_MESSAGE(contains(what[0], late ? "or calls something else" : "without waiting"), what[0]);
+  }
+}
+
 TEST_CASE("Nccl: a negative color is refused") {
   fake::World world(1, 1);
   auto const what = errors_of(world, 1, [&](auto&, auto* compute) {
