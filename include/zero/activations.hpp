@@ -196,7 +196,8 @@ class Activations {
 
   /// Forgets all that is stored, for a step that is not finished.
   /// @par Collective  yes; blocks for what is under way
-  /// @throws Error (invalid_argument), naming the layer, if one is in use
+  /// @throws Error (invalid_argument), naming the layer, if one is in use; (resource) if the
+  ///   transfer has failed
   void discard() {
     ledger_.clear();
     pool_.forget();
