@@ -154,6 +154,11 @@ def main():
     if "hang" in arguments.kinds:
         # What nobody but MPI waits for, whatever chance has chosen above.
         plans.append(("hang", rng.randrange(arguments.ranks), rng.randrange(1, 80), "native", False, ""))
+    if arguments.grid:
+        # A rank whose reason must not be lost behind what it leaves unfinished; one that must not be
+        # taken for those that wait for it elsewhere.
+        plans.append(("throw", 0, 27, "window", False, "model"))
+        plans.append(("hang", 0, 17, "window", False, "data"))
     for group in ["world", "data", "model"] if arguments.grid else []:
         for kind in ON_GRID:
             for _ in range(arguments.runs):
