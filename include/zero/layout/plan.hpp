@@ -97,6 +97,34 @@ ZERO_APART [[nodiscard]] std::string to_string(Plan const& plan);
 /// The plan in one line, without a newline: roles and purposes that cost nothing are left out.
 ZERO_APART [[nodiscard]] std::string to_line(Plan const& plan);
 
+namespace detail {
+
+/// Decimal digits with a comma before every third one from the right.
+ZERO_APART [[nodiscard]] std::string with_commas(std::uint64_t value);
+
+/// Bytes in the largest binary unit of which there is at least one.
+ZERO_APART [[nodiscard]] std::string in_binary_units(std::uint64_t bytes);
+
+/// Rows of a table: a name, right-aligned columns of ASCII, and a remark that may be UTF-8.
+class TextTable {
+ public:
+  static constexpr std::size_t columns = 3;
+
+  ZERO_APART void add(std::string name, std::array<std::string, columns> cells, std::string remark);
+
+  ZERO_APART [[nodiscard]] std::string text() const;
+
+ private:
+  struct Row {
+    std::string name;
+    std::array<std::string, columns> cells;
+    std::string remark;
+  };
+  std::vector<Row> rows_;
+};
+
+}  // namespace detail
+
 #if ZERO_BODIES
 
 ZERO_BODY Plan make_plan(Partition const& partition,
@@ -141,8 +169,7 @@ ZERO_BODY Plan make_plan(Partition const& partition,
 
 namespace detail {
 
-/// Decimal digits with a comma before every third one from the right.
-ZERO_APART [[nodiscard]] std::string with_commas(std::uint64_t value) {
+ZERO_BODY std::string with_commas(std::uint64_t value) {
   std::string text = std::to_string(value);
   for (std::size_t at = text.size(); at > 3;) {
     at -= 3;
@@ -163,8 +190,7 @@ ZERO_APART [[nodiscard]] std::string percentage(std::uint64_t part, std::uint64_
   return with_one_decimal(100. * static_cast<double>(part) / static_cast<double>(whole)) + "%";
 }
 
-/// Bytes in the largest binary unit of which there is at least one.
-ZERO_APART [[nodiscard]] std::string in_binary_units(std::uint64_t bytes) {
+ZERO_BODY std::string in_binary_units(std::uint64_t bytes) {
   constexpr std::array<std::string_view, 7> units{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   if (bytes < KiB) return std::to_string(bytes) + " B";
   auto value = static_cast<double>(bytes);
@@ -177,48 +203,34 @@ ZERO_APART [[nodiscard]] std::string in_binary_units(std::uint64_t bytes) {
   return with_one_decimal(value) + " " + std::string(units[unit]);
 }
 
-/// Rows of a table: a name, right-aligned columns of ASCII, and a remark that may be UTF-8.
-class TextTable {
- public:
-  static constexpr std::size_t columns = 3;
+ZERO_BODY void TextTable::add(std::string name,
+                              std::array<std::string, columns> cells,
+                              std::string remark) {
+  rows_.push_back({std::move(name), std::move(cells), std::move(remark)});
+}
 
-  ZERO_APART void add(std::string name,
-                      std::array<std::string, columns> cells,
-                      std::string remark) {
-    rows_.push_back({std::move(name), std::move(cells), std::move(remark)});
-  }
-
-  ZERO_APART [[nodiscard]] std::string text() const {
-    std::size_t name_width = 0;
-    std::array<std::size_t, columns> widths{};
-    for (Row const& row : rows_) {
-      name_width = (std::max)(name_width, row.name.size());
-      for (std::size_t c = 0; c < columns; ++c) {
-        widths[c] = (std::max)(widths[c], row.cells[c].size());
-      }
+ZERO_BODY std::string TextTable::text() const {
+  std::size_t name_width = 0;
+  std::array<std::size_t, columns> widths{};
+  for (Row const& row : rows_) {
+    name_width = (std::max)(name_width, row.name.size());
+    for (std::size_t c = 0; c < columns; ++c) {
+      widths[c] = (std::max)(widths[c], row.cells[c].size());
     }
-    std::string result;
-    for (Row const& row : rows_) {
-      std::string line = row.name + std::string(name_width - row.name.size(), ' ');
-      for (std::size_t c = 0; c < columns; ++c) {
-        line.append(2 + widths[c] - row.cells[c].size(), ' ');
-        line += row.cells[c];
-      }
-      if (!row.remark.empty()) line += "  " + row.remark;
-      line.erase(line.find_last_not_of(' ') + 1);
-      result += line + "\n";
-    }
-    return result;
   }
-
- private:
-  struct Row {
-    std::string name;
-    std::array<std::string, columns> cells;
-    std::string remark;
-  };
-  std::vector<Row> rows_;
-};
+  std::string result;
+  for (Row const& row : rows_) {
+    std::string line = row.name + std::string(name_width - row.name.size(), ' ');
+    for (std::size_t c = 0; c < columns; ++c) {
+      line.append(2 + widths[c] - row.cells[c].size(), ' ');
+      line += row.cells[c];
+    }
+    if (!row.remark.empty()) line += "  " + row.remark;
+    line.erase(line.find_last_not_of(' ') + 1);
+    result += line + "\n";
+  }
+  return result;
+}
 
 /// "2Ψ" or "2Ψ/N": an array of that many bytes an element, whole or shared.
 ZERO_APART [[nodiscard]] std::string array_formula(std::uint64_t width, bool sharded) {
