@@ -116,6 +116,16 @@ def run(arguments, kind, rank, call, route, recovery, group):
     return problems, text
 
 
+def attempt(arguments, plan):
+    """As `run`, again where a busy machine did not construct four ranks' groups in time."""
+    for _ in range(3):
+        problems, text = run(arguments, *plan)
+        too_slow = "fault at" not in text and "in construction" in text
+        if not (plan[-1] and too_slow):
+            break
+    return problems, text
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--job", required=True)
@@ -167,7 +177,7 @@ def main():
     failures = 0
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         for plan, (problems, text) in zip(
-                plans, pool.map(lambda plan: run(arguments, *plan), plans)):
+                plans, pool.map(lambda plan: attempt(arguments, plan), plans)):
             if not problems:
                 continue
             failures += 1
