@@ -479,5 +479,27 @@ TEST_CASE("ranks that walk through units in different orders are told, not mixed
   CHECK(first.find("bucket 2") != std::string::npos);
 }
 
+TEST_CASE("a rank that evaluates alone is told what it was at, and so are the others") {
+  std::vector<std::string> told(3);
+  auto const evaluate = [&](zero::InProcess& comm) {
+    PosGP optimizer{comm, small_model(), zero::Prefetch{0}};
+    contracts::load(optimizer);
+    try {
+      if (comm.rank() == 1) static_cast<void>(optimizer.parameters(2).size());
+      optimizer.step();
+    } catch (zero::Error const& error) {
+      told[static_cast<std::size_t>(comm.rank())] = error.message();
+      throw;
+    }
+  };
+  CHECK_THROWS_AS(zero::run_ranks(3, evaluate), zero::Error);
+  std::string const at = "; this rank was in parameters(), for unit 2 with tensor 'w2'";
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    INFO(told[rank]);
+    CHECK(told[rank].find("all_gather") != std::string::npos);
+    CHECK((told[rank].find(at) != std::string::npos) == (rank == 1));
+  }
+}
+
 }  // namespace
 }  // namespace misuse_test

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -27,6 +28,9 @@ struct Model {
   ZERO_APART [[noreturn]] ZERO_COLD void refuse_unwritten(int unit,
                                                           std::size_t tensor,
                                                           std::size_t element) const;
+
+  /// A unit was to be read, and the ranks did not come together: says what this rank was at.
+  ZERO_APART [[noreturn]] ZERO_COLD void refuse_read(int unit, Error const& error) const;
 
   std::vector<Tensor> tensors;
   Partition partition;
@@ -90,6 +94,14 @@ ZERO_BODY void Model::refuse_unwritten(int unit, std::size_t tensor, std::size_t
         " of tensor '",
         tensors[tensor].name,
         "' was not overwritten"});
+}
+
+ZERO_BODY void Model::refuse_read(int unit, Error const& error) const {
+  auto const& own = unit_tensors[static_cast<std::size_t>(unit)];
+  std::string_view const first = own.empty() ? "" : std::string_view(tensors[own.front()].name);
+  Message const more{
+      "; this rank was in parameters(), for unit ", unit, " with tensor '", first, "'"};
+  fail_again(error, more.text());
 }
 
 ZERO_BODY UnitReaders::UnitReaders(std::size_t units) : readers_(units, 0) {}

@@ -150,7 +150,16 @@ class Stepper {
   void acquire_parameters(int unit) {
     parts_->require_unit(unit);
     parts_->require_bound();
+#if defined(__cpp_exceptions)
+    try {
+      parts_->refresh.before_read(unit);
+    } catch (Error const& error) {
+      if (error.kind() != ErrorKind::communication) throw;
+      parts_->refuse_read(unit, error);
+    }
+#else
     parts_->refresh.before_read(unit);
+#endif
     readers_.enter(unit);
   }
   void release_parameters(int unit) noexcept {
