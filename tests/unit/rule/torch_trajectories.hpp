@@ -1,7 +1,8 @@
-/// Written by torch_trajectories.py.
-/// Parameters after 200 steps of torch's in fp64, and how far its fp32 is from them.
+// Written by torch_trajectories.py.
+// Parameters after 200 steps of torch's in fp64, and how far its fp32 is from them.
 #pragma once
 
+// clang-format off
 namespace torch_trajectories {
 
 struct Trajectory {

@@ -105,10 +105,11 @@ def final(kind, options, dtype):
 
 def trajectories():
     lines = [
-        "/// Written by torch_trajectories.py.",
-        f"/// Parameters after {STEPS} steps of torch's in fp64, and how far its fp32 is from them.",
+        "// Written by torch_trajectories.py.",
+        f"// Parameters after {STEPS} steps of torch's in fp64, and how far its fp32 is from them.",
         "#pragma once",
         "",
+        "// clang-format off",
         "namespace torch_trajectories {",
         "",
         "struct Trajectory {",
