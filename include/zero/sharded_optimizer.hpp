@@ -370,9 +370,8 @@ class ShardedOptimizer {
   /// Reduces what is left; units without gradients count as zeros. Collective; blocks.
   void reduce_all() { steps_.reduce_all(); }
   /// The same for a trainer that has added up several micro-batches in its own buffers.
-  /// @param weight  of all of them together, as in `MicroStep`: their number if each brought a
-  /// mean.
-  ///   Without it they would count as one micro-batch with a gradient so many times as large
+  /// Otherwise they would count as one, with a gradient so many times as large.
+  /// @param weight  of all of them together, as in `MicroStep`: their number if each is a mean
   /// @throws Error (invalid_argument) if a micro-step has begun, or a unit was reduced
   void reduce_all(double weight) { steps_.reduce_all(weight); }
 
