@@ -291,10 +291,9 @@ ZERO_BODY void detail::size_gather_pool(Partition const& partition,
                                         int prefetch,
                                         StorageElements& elements) {
   std::uint64_t used = 0;
-  for (int unit = 0; unit < partition.placement().unit_count(); ++unit) {
-    std::uint64_t const size = partition.unit_elements(unit);
-    if (size > 0) ++used;
-    elements.gather_slot = (std::max)(elements.gather_slot, size);
+  for (GatherGroup const& gathered : partition.gather_groups()) {
+    if (gathered.padded > 0) ++used;
+    elements.gather_slot = (std::max)(elements.gather_slot, gathered.padded);
   }
   elements.gather_slots = (std::min)(static_cast<std::uint64_t>(prefetch) + 1, used);
 }

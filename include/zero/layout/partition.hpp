@@ -5,6 +5,7 @@
 
 #include "zero/base/bytes.hpp"
 #include "zero/base/config.hpp"
+#include "zero/layout/grouping.hpp"
 #include "zero/layout/placement.hpp"
 #include "zero/layout/range.hpp"
 #include "zero/layout/tensor.hpp"
@@ -14,6 +15,7 @@
 #include <cstdint>
 #include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE {
@@ -78,11 +80,13 @@ struct Group {
   bool tied = false;                ///< tensors of one unit that other units use as well
 };
 
-/// May small neighbouring units share a bucket?
-enum class Merge : std::uint8_t {
-  never,                ///< where parameters are gathered unit by unit
-  within_largest_unit,  ///< as long as no bucket's memory outgrows the largest unit's
-  freely,               ///< up to the bucket's bytes
+/// Neighbouring units whose parameters are gathered together, and stay as long as one of them is in
+/// use: most often a single one. Several are those that share buckets, and what lies between them.
+struct GatherGroup {
+  int first_unit = 0;                 ///< the first of its units
+  int last_unit = 0;                  ///< the last of its units
+  std::vector<std::size_t> groups{};  ///< groups that its units use, tied ones included, ascending
+  std::uint64_t padded = 0;           ///< elements of these groups, with padding
 };
 
 /// Numbers that shape a partition.
@@ -135,6 +139,14 @@ class Partition {
   [[nodiscard]] std::vector<std::size_t> const& groups_of(int unit) const {
     return unit_groups_[static_cast<std::size_t>(unit)];
   }
+  /// Units that are gathered together, in the order of the forward pass; each unit is in one.
+  [[nodiscard]] std::vector<GatherGroup> const& gather_groups() const noexcept {
+    return gather_groups_;
+  }
+  /// Index of the gather group that a unit is in.
+  [[nodiscard]] std::size_t gather_group_of(int unit) const {
+    return gather_group_of_unit_[static_cast<std::size_t>(unit)];
+  }
 
   /// Elements one rank owns, padding included.
   [[nodiscard]] std::uint64_t shard_elements() const noexcept { return shard_elements_; }
@@ -143,8 +155,6 @@ class Partition {
 
   /// Elements of the largest bucket, padding included; 0 if there is none.
   ZERO_APART [[nodiscard]] std::uint64_t largest_bucket() const noexcept;
-  /// Elements of all groups that a unit uses, padding included.
-  ZERO_APART [[nodiscard]] std::uint64_t unit_elements(int unit) const;
 
   /// Where a trainable tensor begins in the padded memory of its group.
   [[nodiscard]] Place in_group(std::size_t tensor) const noexcept {
@@ -154,14 +164,15 @@ class Partition {
   [[nodiscard]] Place in_full(std::size_t tensor) const noexcept {
     return Place(groups_[group_of(tensor)].in_full.offset() + in_group(tensor).offset());
   }
-  /// Where a trainable tensor of a unit begins where the unit's groups lie one after the other.
-  ZERO_APART [[nodiscard]] Place in_unit(int unit, std::size_t tensor) const;
-  /// Calls `visit(BucketSpan const&, Place)` for all buckets of a unit, with the place in memory in
-  /// which the unit's groups lie one after the other.
+  /// Where a trainable tensor begins in memory in which the groups of a gather group lie one after
+  /// the other.
+  ZERO_APART [[nodiscard]] Place in_gathered(GatherGroup const& gathered, std::size_t tensor) const;
+  /// Calls `visit(BucketSpan const&, Place)` for all buckets of a gather group, with the place in
+  /// such memory.
   template <class Visit>
-  void for_each_bucket_of(int unit, Visit&& visit) const {
-    for (std::size_t const g : groups_of(unit)) {
-      std::uint64_t const before = group_in_unit(unit, g);
+  void for_each_bucket_of(GatherGroup const& gathered, Visit&& visit) const {
+    for (std::size_t const g : gathered.groups) {
+      std::uint64_t const before = group_in_gathered(gathered, g);
       for (std::size_t i = 0; i < groups_[g].bucket_count; ++i) {
         BucketSpan const at = bucket(groups_[g].first_bucket + i);
         visit(at, Place(before + at.in_group().offset()));
@@ -197,17 +208,17 @@ class Partition {
                                             std::size_t& at,
                                             Segment& piece) const noexcept;
 
-  ZERO_APART [[nodiscard]] std::uint64_t merge_limit() const;
-
   ZERO_APART ZERO_COLD void form_groups();
+  ZERO_APART ZERO_COLD void form_gather_groups();
 
   /// Elements of one rank's share of so many.
   ZERO_APART [[nodiscard]] std::uint64_t shard_of(std::uint64_t count) const;
 
   ZERO_APART void cut_into_buckets(Group& group);
 
-  /// Where a group begins where the unit's groups lie one after the other.
-  ZERO_APART [[nodiscard]] std::uint64_t group_in_unit(int unit, std::size_t group) const;
+  /// Where a group begins where those of a gather group lie one after the other.
+  ZERO_APART [[nodiscard]] std::uint64_t group_in_gathered(GatherGroup const& gathered,
+                                                           std::size_t group) const;
 
   ZERO_APART void order_reductions();
 
@@ -221,6 +232,8 @@ class Partition {
   std::vector<std::size_t> reduction_order_;
   std::vector<std::size_t> group_of_cluster_;
   std::vector<std::vector<std::size_t>> unit_groups_;
+  std::vector<GatherGroup> gather_groups_;
+  std::vector<std::size_t> gather_group_of_unit_;
 };
 
 #if ZERO_BODIES
@@ -233,8 +246,10 @@ ZERO_BODY Partition::Partition(std::vector<Tensor> const& tensors, PartitionOpti
   auto const ranks = static_cast<std::uint64_t>(options.world_size);
   std::uint64_t const quantum = checked_mul(block, ranks);
   bucket_elements_ = (std::max)(quantum, options.bucket_elements / quantum * quantum);
+  group_of_cluster_ = detail::group_clusters(placement_, options.merge, bucket_elements_, quantum);
   form_groups();
   for (Group& group : groups_) cut_into_buckets(group);
+  form_gather_groups();
   order_reductions();
 }
 
@@ -292,37 +307,41 @@ ZERO_BODY std::uint64_t Partition::largest_bucket() const noexcept {
   return largest * static_cast<std::uint64_t>(options_.world_size);
 }
 
-ZERO_BODY std::uint64_t Partition::merge_limit() const {
-  if (options_.merge == Merge::freely) return bucket_elements_;
-  std::uint64_t largest = 0;
-  for (Cluster const& cluster : placement_.clusters()) {
-    if (!cluster.tied) largest = (std::max)(largest, cluster.count);
-  }
-  return (std::min)(bucket_elements_, largest);
-}
-
 ZERO_BODY void Partition::form_groups() {
   auto const& clusters = placement_.clusters();
-  group_of_cluster_.resize(clusters.size());
   unit_groups_.resize(static_cast<std::size_t>(placement_.unit_count()));
-  std::uint64_t const limit = merge_limit();
   for (std::size_t c = 0; c < clusters.size(); ++c) {
     Cluster const& cluster = clusters[c];
-    bool const joins = options_.merge != Merge::never && !groups_.empty() && !cluster.tied &&
-                       !groups_.back().tied &&
-                       cluster.begin + cluster.count - groups_.back().range.first() <= limit;
-    if (!joins) {
+    if (group_of_cluster_[c] == groups_.size()) {
       groups_.emplace_back();
       groups_.back().range = {cluster.begin, 0};
       groups_.back().tied = cluster.tied;
     }
     Group& group = groups_.back();
     group.range = {group.range.first(), cluster.begin + cluster.count - group.range.first()};
-    group_of_cluster_[c] = groups_.size() - 1;
     for (int const unit : cluster.units) {
       group.units.push_back(unit);
       unit_groups_[static_cast<std::size_t>(unit)].push_back(groups_.size() - 1);
     }
+  }
+}
+
+ZERO_BODY void Partition::form_gather_groups() {
+  for (int unit = 0; unit < placement_.unit_count(); ++unit) {
+    GatherGroup gathered{.first_unit = unit, .last_unit = unit};
+    for (; unit <= gathered.last_unit; ++unit) {
+      for (std::size_t const g : groups_of(unit)) {
+        if (!groups_[g].tied) gathered.last_unit = groups_[g].units.back();
+        gathered.groups.push_back(g);
+      }
+      gather_group_of_unit_.push_back(gather_groups_.size());
+    }
+    unit = gathered.last_unit;
+    auto& groups = gathered.groups;
+    std::sort(groups.begin(), groups.end());
+    groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
+    for (std::size_t const g : groups) gathered.padded += groups_[g].padded;
+    gather_groups_.push_back(std::move(gathered));
   }
 }
 
@@ -346,9 +365,10 @@ ZERO_BODY void Partition::cut_into_buckets(Group& group) {
   padded_elements_ = checked_add(padded_elements_, group.padded);
 }
 
-ZERO_BODY std::uint64_t Partition::group_in_unit(int unit, std::size_t group) const {
+ZERO_BODY std::uint64_t Partition::group_in_gathered(GatherGroup const& gathered,
+                                                     std::size_t group) const {
   std::uint64_t before = 0;
-  for (std::size_t const g : groups_of(unit)) {
+  for (std::size_t const g : gathered.groups) {
     if (g == group) break;
     before += groups_[g].padded;
   }
@@ -366,14 +386,8 @@ ZERO_BODY void Partition::order_reductions() {
   });
 }
 
-ZERO_BODY std::uint64_t Partition::unit_elements(int unit) const {
-  std::uint64_t total = 0;
-  for (std::size_t const g : groups_of(unit)) total += groups_[g].padded;
-  return total;
-}
-
-ZERO_BODY Place Partition::in_unit(int unit, std::size_t tensor) const {
-  return Place(group_in_unit(unit, group_of(tensor)) + in_group(tensor).offset());
+ZERO_BODY Place Partition::in_gathered(GatherGroup const& gathered, std::size_t tensor) const {
+  return Place(group_in_gathered(gathered, group_of(tensor)) + in_group(tensor).offset());
 }
 
 #endif  // ZERO_BODIES

@@ -74,9 +74,13 @@ struct Plan {
   /// Of the largest bucket: more than was asked for where even the smallest is, 512 elements for
   /// each rank; less for a model that is smaller.
   std::uint64_t bucket_bytes = 0;
-  std::uint64_t micro_steps = 1;  ///< forward and backward passes that `traffic` counts
-  StorageChoice storage{};        ///< what `memory` follows from
-  MemoryBytes memory{};           ///< held from construction on
+  /// Small units that share a gather group with others, where parameters are gathered: beside a
+  /// neighbour they cost nothing, alone each would cost a bucket.
+  std::uint64_t joined_units = 0;
+  std::uint64_t joined_groups = 0;  ///< gather groups that they share
+  std::uint64_t micro_steps = 1;    ///< forward and backward passes that `traffic` counts
+  StorageChoice storage{};          ///< what `memory` follows from
+  MemoryBytes memory{};             ///< held from construction on
   std::vector<StateArrayBytes> state_arrays{};  ///< one by one; their sum is `Role::state`
   TrafficElements traffic{};                    ///< elements sent, padding included
   TrafficBytes sent{};                          ///< the same in bytes
@@ -150,9 +154,16 @@ ZERO_BODY Plan make_plan(Partition const& partition,
   }
   plan.traffic = traffic_elements(partition, storage, micro_steps);
 
+  StorageForm const form = storage_form(storage);
+  if (form.refresh == StorageForm::Refresh::gather) {
+    for (Group const& group : partition.groups()) {
+      if (group.tied || group.units.size() == 1) continue;
+      ++plan.joined_groups;
+      plan.joined_units += group.units.size();
+    }
+  }
   // Where every rank updates everything, it is the reduced gradients that are published, in the
   // dtype in which they were kept.
-  StorageForm const form = storage_form(storage);
   std::uint64_t const kept =
       form.reduced == StorageForm::Reduced::sums ? width.accumulate : width.wire;
   plan.sent.reduce = checked_mul(plan.traffic.reduce, width.wire);
@@ -351,6 +362,11 @@ ZERO_BODY std::string to_string(Plan const& plan) {
     text += "\nbuckets of " + detail::in_binary_units(plan.bucket_bytes) + " instead of " +
             detail::in_binary_units(plan.asked_bucket_bytes) +
             ": the smallest has 512 elements for each rank";
+  }
+  if (plan.joined_units > 0) {
+    text += "\n" + detail::with_commas(plan.joined_units) + " units share " +
+            detail::with_commas(plan.joined_groups) +
+            " gather groups: a small one lies in what would be a neighbour's padding";
   }
   return text + "\n\n" + detail::held_table(plan) + "\n" + detail::sent_table(plan);
 }

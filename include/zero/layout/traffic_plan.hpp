@@ -48,9 +48,9 @@ ZERO_BODY TrafficElements traffic_elements(Partition const& partition,
     return traffic;
   }
   std::uint64_t const passes = checked_mul(2, micro_steps);
-  for (int unit = 0; unit < partition.placement().unit_count(); ++unit) {
+  for (GatherGroup const& gathered : partition.gather_groups()) {
     std::uint64_t const share =
-        partition.unit_elements(unit) / static_cast<std::uint64_t>(partition.world_size());
+        gathered.padded / static_cast<std::uint64_t>(partition.world_size());
     traffic.gather = checked_add(traffic.gather, checked_mul(passes, share * peers));
   }
   return traffic;

@@ -54,8 +54,8 @@ Model odd_model() {
 }
 
 Partition partition_of(Model const& model, int ranks, std::uint64_t bucket = 1 << 20) {
-  return Partition(model,
-                   {.world_size = ranks, .bucket_elements = bucket, .merge = zero::Merge::never});
+  return Partition(
+      model, {.world_size = ranks, .bucket_elements = bucket, .merge = zero::Merge::into_padding});
 }
 
 MemoryBytes bytes_of(Partition const& partition, StorageChoice const& choice) {

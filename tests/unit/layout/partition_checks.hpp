@@ -125,9 +125,9 @@ inline void check_buckets(Partition const& partition) {
   expect(padded == ranks * shards);
 }
 
-/// A unit's groups lie one after the other, in the order in which its buckets are visited, and its
-/// tensors lie where its buckets bring them.
-inline void check_unit_memory(Partition const& partition, Model const& model) {
+/// Every unit is in one gather group, which brings all that its units use: the groups lie one after
+/// the other in the order in which their buckets are visited, and tensors where buckets bring them.
+inline void check_gathered_memory(Partition const& partition, Model const& model) {
   Placement const& placement = partition.placement();
   std::vector<std::vector<std::size_t>> tensors(static_cast<std::size_t>(placement.unit_count()));
   for (std::size_t t = 0; t < model.size(); ++t) {
@@ -135,18 +135,78 @@ inline void check_unit_memory(Partition const& partition, Model const& model) {
     if (trained) tensors[static_cast<std::size_t>(model[t].unit)].push_back(t);
   }
   std::vector<std::uint64_t> begins(partition.groups().size(), 0);
-  for (int unit = 0; unit < placement.unit_count(); ++unit) {
+  int unit = 0;
+  for (std::size_t i = 0; i < partition.gather_groups().size(); ++i) {
+    zero::GatherGroup const& gathered = partition.gather_groups()[i];
+    expect(gathered.first_unit == unit);
+    expect(gathered.last_unit >= unit);
     std::uint64_t end = 0;
-    partition.for_each_bucket_of(unit, [&](BucketSpan const& bucket, zero::Place place) {
+    std::vector<std::size_t> brought;
+    partition.for_each_bucket_of(gathered, [&](BucketSpan const& bucket, zero::Place place) {
       expect(place.offset() == end);
       if (bucket.in_group().offset() == 0) begins[bucket.group()] = end;
+      if (bucket.in_group().offset() == 0) brought.push_back(bucket.group());
       end += bucket.padded();
     });
-    expect(end == partition.unit_elements(unit));
-    for (std::size_t const t : tensors[static_cast<std::size_t>(unit)]) {
-      expect(partition.in_unit(unit, t).offset() ==
-             begins[partition.group_of(t)] + partition.in_group(t).offset());
+    expect(end == gathered.padded);
+    for (; unit <= gathered.last_unit; ++unit) {
+      expect(partition.gather_group_of(unit) == i);
+      for (std::size_t const t : tensors[static_cast<std::size_t>(unit)]) {
+        expect(std::find(brought.begin(), brought.end(), partition.group_of(t)) != brought.end());
+        expect(partition.in_gathered(gathered, t).offset() ==
+               begins[partition.group_of(t)] + partition.in_group(t).offset());
+      }
     }
+  }
+  expect(unit == placement.unit_count());
+}
+
+/// Units that join where parameters are gathered never cost more than they do alone: neither
+/// padding, nor memory of what is gathered at once.
+inline void check_joined(Partition const& partition, Model const& model) {
+  auto const smallest = static_cast<std::uint64_t>(partition.world_size()) * block;
+  Placement const placement(model);
+  std::vector<std::uint64_t> tied(static_cast<std::size_t>(placement.unit_count()), 0);
+  auto own = tied;
+  std::uint64_t alone = 0;
+  for (zero::Cluster const& cluster : placement.clusters()) {
+    std::uint64_t const padded = zero::round_up(cluster.count, smallest);
+    alone += padded;
+    for (int const unit : cluster.units) {
+      (cluster.tied ? tied : own)[static_cast<std::size_t>(unit)] += padded;
+    }
+  }
+  expect(partition.padded_elements() <= alone);
+  for (zero::GatherGroup const& gathered : partition.gather_groups()) {
+    std::uint64_t most = 0;
+    std::uint64_t most_own = 0;
+    std::uint64_t each = 0;
+    for (auto u = static_cast<std::size_t>(gathered.first_unit);
+         u <= static_cast<std::size_t>(gathered.last_unit);
+         ++u) {
+      most = std::max(most, tied[u] + own[u]);
+      most_own = std::max(most_own, own[u]);
+      each += own[u];
+    }
+    expect(gathered.padded == most);
+    if (gathered.first_unit == gathered.last_unit) continue;
+    expect(most_own < each);
+    for (std::size_t const g : gathered.groups) {
+      if (!partition.groups()[g].tied) expect(partition.groups()[g].padded == most_own);
+    }
+  }
+  // Nor is anything missed: two neighbours that could have joined.
+  for (std::size_t g = 1; g < partition.groups().size(); ++g) {
+    Group const& left = partition.groups()[g - 1];
+    Group const& right = partition.groups()[g];
+    if (left.tied || right.tied || left.padded == 0 || right.padded == 0) continue;
+    std::uint64_t const together =
+        zero::round_up(right.range.first() + right.range.count() - left.range.first(), smallest);
+    bool ties = false;
+    for (int unit = left.units.front(); unit <= right.units.back(); ++unit) {
+      ties = ties || tied[static_cast<std::size_t>(unit)] > 0;
+    }
+    expect(ties || together > std::max(left.padded, right.padded));
   }
 }
 
@@ -180,9 +240,10 @@ inline void check_units(Partition const& partition, Model const& model, zero::Me
   for (std::size_t g = 0; g < units_of.size(); ++g) {
     Group const& group = partition.groups()[g];
     expect(group.units == unique(units_of[g]));
-    if (merge == zero::Merge::never && !group.tied) expect(group.units.size() == 1);
     // What is merged fits into one bucket; what does not fit stays on its own.
-    if (!group.tied && group.units.size() > 1) expect(group.bucket_count <= 1);
+    if (!group.tied && group.units.size() > 1 && merge != zero::Merge::into_padding) {
+      expect(group.bucket_count <= 1);
+    }
   }
 }
 
@@ -231,7 +292,8 @@ inline void check(Model const& model, std::uint64_t bucket_elements, int ranks, 
   check_ownership(partition);
   check_buckets(partition);
   check_units(partition, model, merge);
-  check_unit_memory(partition, model);
+  check_gathered_memory(partition, model);
+  if (merge == zero::Merge::into_padding) check_joined(partition, model);
   check_reduction_order(partition);
   check_placement(partition, Placement(model));
 }

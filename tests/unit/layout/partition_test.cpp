@@ -32,7 +32,7 @@ void check_all_options(Model const& model) {
   for (int const ranks : world_sizes) {
     for (std::uint64_t const bucket_elements : bucket_sizes) {
       for (zero::Merge const merge :
-           {zero::Merge::never, zero::Merge::within_largest_unit, zero::Merge::freely})
+           {zero::Merge::into_padding, zero::Merge::within_largest_unit, zero::Merge::freely})
         check(model, bucket_elements, ranks, merge);
     }
   }
@@ -72,7 +72,7 @@ TEST_CASE("every property of a partition holds for random models") {
       CAPTURE(round);
       Model const model = random_model(random, static_cast<std::size_t>(ranks));
       for (std::uint64_t const bucket_elements : bucket_sizes) {
-        check(model, bucket_elements, ranks, zero::Merge::never);
+        check(model, bucket_elements, ranks, zero::Merge::into_padding);
         check(model, bucket_elements, ranks, zero::Merge::freely);
       }
     }
@@ -93,7 +93,7 @@ TEST_CASE("every property of a partition holds for all models of two small tenso
         }
         for (int const ranks : {1, 3, 4}) {
           for (zero::Merge const merge :
-               {zero::Merge::never, zero::Merge::within_largest_unit, zero::Merge::freely})
+               {zero::Merge::into_padding, zero::Merge::within_largest_unit, zero::Merge::freely})
             check(model, 0, ranks, merge);
         }
       }
@@ -119,7 +119,7 @@ TEST_CASE("units may be skipped, empty, or frozen only, among others") {
   model[2].frozen = true;
   model[4].frozen = true;
   check_all_options(model);
-  Partition const partition(model, {.world_size = 2, .merge = zero::Merge::never});
+  Partition const partition(model, {.world_size = 2, .merge = zero::Merge::into_padding});
   CHECK(partition.placement().unit_count() == 10);
   CHECK(partition.groups_of(0).empty());
   CHECK(partition.groups_of(1).size() == 1);
@@ -166,7 +166,7 @@ TEST_CASE("small neighbours share a bucket only where they may, and only if they
   CHECK(merged.groups()[0].units == std::vector<int>{0, 1, 2});
   CHECK(merged.groups()[0].range.count() == 1024 + 100);
   CHECK(merged.groups()[1].units == std::vector<int>{3});
-  options.merge = zero::Merge::never;
+  options.merge = zero::Merge::into_padding;
   CHECK(Partition(model, options).groups().size() == 4);
 }
 
@@ -175,7 +175,7 @@ TEST_CASE("a tied group is reduced after the first unit that uses it, the last t
   Tensor head = tensor(4, 100, 3);
   head.tied_to = "t1";
   model.push_back(head);
-  Partition const partition(model, {.world_size = 2, .merge = zero::Merge::never});
+  Partition const partition(model, {.world_size = 2, .merge = zero::Merge::into_padding});
   REQUIRE(partition.groups().size() == 4);
   CHECK(partition.groups()[1].tied);
   CHECK(partition.groups()[1].units == std::vector<int>{1, 3});
@@ -189,7 +189,7 @@ TEST_CASE("a tie described in the last unit first is complete with the first uni
   Tensor early = tensor(2, 100, 0);
   early.tied_to = "t0";
   model.push_back(early);
-  Partition const partition(model, {.world_size = 2, .merge = zero::Merge::never});
+  Partition const partition(model, {.world_size = 2, .merge = zero::Merge::into_padding});
   REQUIRE(partition.groups().size() == 2);
   CHECK(partition.groups()[1].tied);
   CHECK(partition.reduction_order() == std::vector<std::size_t>{0, 1});
@@ -234,7 +234,7 @@ TEST_CASE("a hundred thousand tensors are partitioned in no time") {
     few_units.push_back(tensor(t, 1 + t % 8, static_cast<int>(t / 1000)));
     many_units.push_back(tensor(t, 1 + t % 8, static_cast<int>(t)));
   }
-  for (zero::Merge const merge : {zero::Merge::freely, zero::Merge::never}) {
+  for (zero::Merge const merge : {zero::Merge::freely, zero::Merge::into_padding}) {
     Model const& model = merge == zero::Merge::freely ? few_units : many_units;
     std::clock_t const start = std::clock();
     Partition const partition(model, {.world_size = 8, .bucket_elements = 25 << 18});
@@ -252,7 +252,7 @@ TEST_CASE("element counts beyond 2^32 and up to 2^62 are exact") {
       std::uint64_t const bucket_elements = std::uint64_t{1} << (exponent - 6);
       Model const model{tensor(0, size, 0), tensor(1, 7, 1)};
       for (zero::Merge const merge :
-           {zero::Merge::never, zero::Merge::within_largest_unit, zero::Merge::freely})
+           {zero::Merge::into_padding, zero::Merge::within_largest_unit, zero::Merge::freely})
         check(model, bucket_elements, ranks, merge);
       Partition const partition(model, {.world_size = ranks, .bucket_elements = bucket_elements});
       CHECK(partition.placement().trainable_elements() == size + 7);
@@ -300,7 +300,7 @@ TEST_CASE("small units are merged for a pool only as far as its slots stay as la
   zero::Partition const partition(model, options);
   REQUIRE(partition.groups().size() == 3);
   CHECK(partition.groups()[0].units == std::vector<int>{0, 1});
-  options.merge = zero::Merge::never;
+  options.merge = zero::Merge::into_padding;
   CHECK(zero::Partition(model, options).groups().size() == 4);
 }
 

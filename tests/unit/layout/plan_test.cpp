@@ -40,8 +40,8 @@ PlanNames const names{.stage = "Pos+g",
                       .states = {"exp_avg", "exp_avg_sq"}};
 
 Partition partition_of(std::vector<Tensor> const& model, int ranks) {
-  return Partition(model,
-                   {.world_size = ranks, .bucket_elements = 1 << 20, .merge = zero::Merge::never});
+  return Partition(
+      model, {.world_size = ranks, .bucket_elements = 1 << 20, .merge = zero::Merge::into_padding});
 }
 
 std::vector<Tensor> small_model() {
@@ -207,7 +207,8 @@ TEST_CASE(
         layers.push_back({.name = std::to_string(unit), .shape = {psi / 50}, .unit = unit});
       }
       Partition const partition(
-          layers, {.world_size = ranks, .bucket_elements = asked / 2, .merge = zero::Merge::never});
+          layers,
+          {.world_size = ranks, .bucket_elements = asked / 2, .merge = zero::Merge::into_padding});
       Plan const plan = make_plan(partition, {pos_gp, mixed_adam, false, false, false, 1}, names);
       // A layer alone may be smaller.
       std::uint64_t const most = (std::max)(asked, smallest);

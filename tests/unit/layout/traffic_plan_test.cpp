@@ -28,7 +28,8 @@ constexpr std::size_t even = 512 * 840;
 
 Partition partition_of(std::vector<Tensor> const& model, int ranks) {
   return Partition(
-      model, {.world_size = ranks, .bucket_elements = 512 * 840, .merge = zero::Merge::never});
+      model,
+      {.world_size = ranks, .bucket_elements = 512 * 840, .merge = zero::Merge::into_padding});
 }
 
 std::vector<Tensor> even_model() {

@@ -71,10 +71,10 @@ struct Choice {
   }
 
   static PartitionOptions partition_options(int world_size, Bucket const& bucket) {
-    constexpr Merge merge = Slots::form.refresh == StorageForm::Refresh::gather ? Merge::never
-                            : Slots::form.gradients == StorageForm::Gradients::pooled
-                                ? Merge::within_largest_unit
-                                : Merge::freely;
+    constexpr Merge merge =
+        Slots::form.refresh == StorageForm::Refresh::gather       ? Merge::into_padding
+        : Slots::form.gradients == StorageForm::Gradients::pooled ? Merge::within_largest_unit
+                                                                  : Merge::freely;
     return {.world_size = world_size,
             .bucket_elements = bucket.bytes / sizeof(typename Precision::Wire),
             .merge = merge};

@@ -21,20 +21,22 @@
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
-/// Memory for one unit, and the gathers that fill it.
+/// Memory for one gather group, and the gathers that fill it.
 template <class Ticket>
 struct GatherSlot {
-  int unit = -1;
+  int group = -1;
   int users = 0;
+  bool read = false;  ///< once it was not only a guess
   std::size_t under_way = 0;
   std::vector<Ticket> tickets;
 };
 
-/// Gathers units into `prefetch + 1` slots of the size of the largest unit.
+/// Gathers units into `prefetch + 1` slots of the size of the largest gather group.
 ///
-/// The next unit is requested before the current one is given out, following the direction of the
-/// last two acquisitions. Which gathers are started depends only on the sequence of acquisitions,
-/// so ranks that run the same loop start the same collectives.
+/// The next group is requested before the current one is given out, following the direction of the
+/// last two acquisitions. A group stays until nobody uses it and the walk has passed its last unit,
+/// or comes to another group first. Which gathers are started depends only on the sequence of
+/// acquisitions and releases, so ranks that run the same loop start the same collectives.
 template <class Slots>
 class GatherPool {
  public:
@@ -58,23 +60,25 @@ class GatherPool {
                                              elements.gather_slot * elements.gather_slots)),
         slots_(static_cast<std::size_t>(elements.gather_slots)) {
     std::size_t most = 0;
-    for (int unit = 0; unit < partition.placement().unit_count(); ++unit) {
+    for (GatherGroup const& gathered : partition.gather_groups()) {
       std::size_t buckets = 0;
-      for (std::size_t const g : partition.groups_of(unit)) {
-        buckets += partition.groups()[g].bucket_count;
-      }
+      for (std::size_t const g : gathered.groups) buckets += partition.groups()[g].bucket_count;
       most = buckets > most ? buckets : most;
     }
     for (Slot& slot : slots_) slot.tickets.resize(most);
   }
 
   /// Gathers a unit and keeps it until the matching `after_read`. Collective; blocks for this unit,
-  /// and starts gathering the next.
+  /// and starts gathering the next group.
   void before_read(int unit) {
     progress(*comm_);
     follow(unit);
-    if (partition_->unit_elements(unit) == 0) return;
-    Slot* slot = find(unit);
+    int const group = group_of(unit);
+    if (gathered(group).padded == 0) return;
+    for (Slot& slot : slots_) {
+      if (slot.read && slot.users == 0 && slot.group != group) slot.group = no_group;
+    }
+    Slot* slot = find(group);
     if (slot == nullptr) {
       slot = vacant(true);
       if (slot == nullptr) {
@@ -86,18 +90,22 @@ class GatherPool {
               " slots of the gather pool are in use; release a unit's parameters before asking ",
               "for the next, or raise Prefetch.depth"});
       }
-      start(*slot, unit);
+      start(*slot, group);
     }
     ++slot->users;
-    prefetch(unit);
+    slot->read = true;
+    prefetch(group);
     complete(*slot);
   }
 
   /// Gives the unit's memory back. Local, never blocks, never throws.
   void after_read(int unit) noexcept {
-    Slot* const slot = find(unit);
-    if (slot == nullptr) return;
-    if (--slot->users == 0) slot->unit = no_unit;
+    int const group = group_of(unit);
+    Slot* const slot = find(group);
+    if (slot == nullptr || --slot->users > 0) return;
+    bool const ahead = direction_ > 0 ? last_unit_ < gathered(group).last_unit
+                                      : last_unit_ > gathered(group).first_unit;
+    if (!ahead) slot->group = no_group;
   }
 
   /// The next gathers read the shares themselves.
@@ -105,7 +113,8 @@ class GatherPool {
 
   /// A tensor of an acquired unit.
   [[nodiscard]] Parameter* tensor(int unit, std::size_t t) noexcept {
-    return partition_->in_unit(unit, t).in(memory(*find(unit)));
+    int const group = group_of(unit);
+    return partition_->in_gathered(gathered(group), t).in(memory(*find(group)));
   }
 
   /// Throws away what was gathered ahead: parameters are about to change. Blocks for gathers that
@@ -116,15 +125,22 @@ class GatherPool {
 
  private:
   static constexpr int no_unit = -1;
+  static constexpr int no_group = -1;
   using Slot = GatherSlot<typename Communicator::Ticket>;
 
+  [[nodiscard]] int group_of(int unit) const noexcept {
+    return static_cast<int>(partition_->gather_group_of(unit));
+  }
+  [[nodiscard]] GatherGroup const& gathered(int group) const noexcept {
+    return partition_->gather_groups()[static_cast<std::size_t>(group)];
+  }
   [[nodiscard]] Parameter* memory(Slot const& slot) const noexcept {
     return pool_.data() + static_cast<std::uint64_t>(&slot - slots_.data()) * slot_elements_;
   }
 
-  [[nodiscard]] Slot* find(int unit) noexcept {
+  [[nodiscard]] Slot* find(int group) noexcept {
     for (Slot& slot : slots_) {
-      if (slot.unit == unit) return &slot;
+      if (slot.group == group) return &slot;
     }
     return nullptr;
   }
@@ -132,7 +148,7 @@ class GatherPool {
   /// A slot nobody uses; with `evict_guesses` also one that was filled ahead in vain.
   [[nodiscard]] Slot* vacant(bool evict_guesses) {
     for (Slot& slot : slots_) {
-      if (slot.unit == no_unit) return &slot;
+      if (slot.group == no_group) return &slot;
     }
     if (!evict_guesses) return nullptr;
     for (Slot& slot : slots_) {
@@ -145,7 +161,7 @@ class GatherPool {
 
   void evict(Slot& slot) {
     complete(slot);
-    if (slot.users == 0) slot.unit = no_unit;
+    if (slot.users == 0) slot.group = no_group;
   }
 
   /// Learns the direction in which the trainer walks through the units.
@@ -160,12 +176,12 @@ class GatherPool {
     last_unit_ = unit;
   }
 
-  void prefetch(int unit) {
-    int const units = partition_->placement().unit_count();
+  void prefetch(int group) {
+    auto const groups = static_cast<int>(partition_->gather_groups().size());
     int ahead = 0;
-    for (int next = unit + direction_; ahead < prefetch_ && next >= 0 && next < units;
+    for (int next = group + direction_; ahead < prefetch_ && next >= 0 && next < groups;
          next += direction_) {
-      if (partition_->unit_elements(next) == 0) continue;
+      if (gathered(next).padded == 0) continue;
       ++ahead;
       if (find(next) != nullptr) continue;
       Slot* const slot = vacant(false);
@@ -174,15 +190,16 @@ class GatherPool {
     }
   }
 
-  void start(Slot& slot, int unit) {
-    slot.unit = unit;
-    partition_->for_each_bucket_of(unit, [&](BucketSpan const& bucket, Place in_unit) {
+  void start(Slot& slot, int group) {
+    slot.group = group;
+    slot.read = false;
+    partition_->for_each_bucket_of(gathered(group), [&](BucketSpan const& bucket, Place place) {
       slot.tickets[slot.under_way++] = comm_->start({.op = Op::all_gather,
                                                      .dtype = dtype_of<Parameter>,
                                                      .accumulate = dtype_of<Parameter>,
                                                      .count = bucket.shard(),
                                                      .send = parameters_->share(bucket),
-                                                     .recv = in_unit.in(memory(slot)),
+                                                     .recv = place.in(memory(slot)),
                                                      .bucket = static_cast<int>(bucket.index())});
     });
   }
