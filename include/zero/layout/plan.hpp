@@ -366,7 +366,8 @@ ZERO_BODY std::string to_string(Plan const& plan) {
   if (plan.joined_units > 0) {
     text += "\n" + detail::with_commas(plan.joined_units) + " units share " +
             detail::with_commas(plan.joined_groups) +
-            " gather groups: a small one lies in what would be a neighbour's padding";
+            (plan.joined_groups == 1 ? " gather group" : " gather groups") +
+            ": a small one lies in what would be a neighbour's padding";
   }
   return text + "\n\n" + detail::held_table(plan) + "\n" + detail::sent_table(plan);
 }

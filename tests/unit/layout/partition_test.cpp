@@ -166,8 +166,16 @@ TEST_CASE("small neighbours share a bucket only where they may, and only if they
   CHECK(merged.groups()[0].units == std::vector<int>{0, 1, 2});
   CHECK(merged.groups()[0].range.count() == 1024 + 100);
   CHECK(merged.groups()[1].units == std::vector<int>{3});
+  // Behind units 0 and 1, unit 2 would begin where the smallest bucket ends, at 1024.
   options.merge = zero::Merge::into_padding;
-  CHECK(Partition(model, options).groups().size() == 4);
+  Partition const gathered(model, options);
+  REQUIRE(gathered.groups().size() == 3);
+  CHECK(gathered.groups()[0].units == std::vector<int>{0, 1});
+  REQUIRE(gathered.gather_groups().size() == 3);
+  CHECK(gathered.gather_groups()[0].last_unit == 1);
+  CHECK(gathered.gather_groups()[0].padded == 1024);
+  CHECK(gathered.gather_group_of(1) == 0);
+  CHECK(gathered.gather_group_of(2) == 1);
 }
 
 TEST_CASE("a tied group is reduced after the first unit that uses it, the last to be complete") {
@@ -176,12 +184,15 @@ TEST_CASE("a tied group is reduced after the first unit that uses it, the last t
   head.tied_to = "t1";
   model.push_back(head);
   Partition const partition(model, {.world_size = 2, .merge = zero::Merge::into_padding});
-  REQUIRE(partition.groups().size() == 4);
+  REQUIRE(partition.groups().size() == 3);
   CHECK(partition.groups()[1].tied);
   CHECK(partition.groups()[1].units == std::vector<int>{1, 3});
   CHECK(partition.groups_of(1) == std::vector<std::size_t>{1});
-  CHECK(partition.groups_of(3).size() == 2);
-  CHECK(partition.reduction_order() == std::vector<std::size_t>{3, 2, 1, 0});
+  CHECK(partition.groups_of(3) == std::vector<std::size_t>{1, 2});
+  // Units 2 and 3 are gathered together, and what is tied with them.
+  CHECK(partition.groups()[2].units == std::vector<int>{2, 3});
+  CHECK(partition.gather_groups()[2].groups == std::vector<std::size_t>{1, 2});
+  CHECK(partition.reduction_order() == std::vector<std::size_t>{2, 1, 0});
 }
 
 TEST_CASE("a tie described in the last unit first is complete with the first unit all the same") {

@@ -13,6 +13,7 @@
 #include "zero/optimizer/stores/parameter_store.hpp"
 #include "zero/optimizer/stores/staging.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -26,7 +27,8 @@ template <class Ticket>
 struct GatherSlot {
   int group = -1;
   int users = 0;
-  bool read = false;  ///< once it was not only a guess
+  int first_read = 0;  ///< the first and the last of its units that were read since it was gathered
+  int last_read = -1;
   std::size_t under_way = 0;
   std::vector<Ticket> tickets;
 };
@@ -34,9 +36,10 @@ struct GatherSlot {
 /// Gathers units into `prefetch + 1` slots of the size of the largest gather group.
 ///
 /// The next group is requested before the current one is given out, following the direction of the
-/// last two acquisitions. A group stays until nobody uses it and the walk has passed its last unit,
-/// or comes to another group first. Which gathers are started depends only on the sequence of
-/// acquisitions and releases, so ranks that run the same loop start the same collectives.
+/// last two acquisitions. A group that nobody uses stays until all of its units were read, by the
+/// first and the last one, or another group is. Which gathers are started depends only on the
+/// sequence of acquisitions and releases, so ranks that run the same loop start the same
+/// collectives.
 template <class Slots>
 class GatherPool {
  public:
@@ -76,7 +79,8 @@ class GatherPool {
     int const group = group_of(unit);
     if (gathered(group).padded == 0) return;
     for (Slot& slot : slots_) {
-      if (slot.read && slot.users == 0 && slot.group != group) slot.group = no_group;
+      bool const read = slot.first_read <= slot.last_read;
+      if (read && slot.users == 0 && slot.group != group) slot.group = no_group;
     }
     Slot* slot = find(group);
     if (slot == nullptr) {
@@ -93,7 +97,8 @@ class GatherPool {
       start(*slot, group);
     }
     ++slot->users;
-    slot->read = true;
+    slot->first_read = (std::min)(slot->first_read, unit);
+    slot->last_read = (std::max)(slot->last_read, unit);
     prefetch(group);
     complete(*slot);
   }
@@ -103,9 +108,9 @@ class GatherPool {
     int const group = group_of(unit);
     Slot* const slot = find(group);
     if (slot == nullptr || --slot->users > 0) return;
-    bool const ahead = direction_ > 0 ? last_unit_ < gathered(group).last_unit
-                                      : last_unit_ > gathered(group).first_unit;
-    if (!ahead) slot->group = no_group;
+    bool const all = slot->first_read == gathered(group).first_unit &&
+                     slot->last_read == gathered(group).last_unit;
+    if (all) slot->group = no_group;
   }
 
   /// The next gathers read the shares themselves.
@@ -192,7 +197,8 @@ class GatherPool {
 
   void start(Slot& slot, int group) {
     slot.group = group;
-    slot.read = false;
+    slot.first_read = gathered(group).last_unit + 1;
+    slot.last_read = gathered(group).first_unit - 1;
     partition_->for_each_bucket_of(gathered(group), [&](BucketSpan const& bucket, Place place) {
       slot.tickets[slot.under_way++] = comm_->start({.op = Op::all_gather,
                                                      .dtype = dtype_of<Parameter>,

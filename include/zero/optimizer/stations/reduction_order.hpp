@@ -154,9 +154,15 @@ ZERO_BODY void ReductionOrder::open(int unit) {
 }
 
 ZERO_BODY void ReductionOrder::refuse_full_pool(int unit) const {
+  int missing = -1;
+  if (next() != none) {
+    for (int const each : partition_->groups()[next()].units) {
+      if (!unit_reduced_[static_cast<std::size_t>(each)]) missing = each;
+    }
+  }
   refuse(unit,
          {"finds the gradient pool full of units that wait for unit ",
-          next() == none ? -1 : partition_->groups()[next()].units.front(),
+          missing,
           "; buckets travel in the fixed order of a backward pass, so a unit that "
           "gives no gradients must be passed to reduce() all the same"});
 }
