@@ -177,10 +177,19 @@ void check_pair(From const& from, int ranks, To const& to, int others) {
 }  // namespace
 
 TEST_CASE("any stage loads what any stage saved, on as many ranks or others") {
+  // Units share gather groups in some of these worlds, and in one they do not.
+  auto const joined = [](int ranks) {
+    return Way<PosGP, zero::Fp32>::Optimizer::plan({.world_size = ranks}, toy::model())
+        .joined_units;
+  };
+  CHECK(joined(1) == 0);
+  CHECK(joined(2) == 2);
+  CHECK(joined(8) == 4);
   check_stages<Replicated, Replicated, PosGP>({3}, {2});
   check_stages<Pos, Replicated, PosG>({1}, {5});
   check_stages<PosG, Pos, PosG>({8}, {3});
   check_stages<PosGP, Replicated, Pos, PosG, PosGP>({2}, {1, 2, 8});
+  check_stages<PosGP, PosGP>({1}, {8});
 }
 
 TEST_CASE("[full] stages x stages x ranks x ranks") {

@@ -88,6 +88,10 @@ TEST_CASE("the model's small units share gather groups, and the plan says so") {
     // Two slots of the largest one, which is no larger than unit 2 alone.
     CHECK(plan.memory[zero::Role::gather_pool] == 2 * 8192 * 2);
   });
+  // No gather group needs two.
+  run(100, [](auto& optimizer, auto&) {
+    CHECK(optimizer.held()[zero::Role::gather_pool] == groups * 8192 * 2);
+  });
 }
 
 TEST_CASE("a gather group is gathered by its first reader, and given back by its last one") {
@@ -195,6 +199,23 @@ TEST_CASE("units in any order, some of them held: the right values, and never a 
       CHECK(comm.under_way() == 0);
     });
   }
+}
+
+TEST_CASE("a gather group whose gradients are not complete is named by the unit that is missing") {
+  run(1, [](auto& optimizer, auto&) {
+    for (int const unit : {6, 5, 4, 3, 2}) optimizer.reduce(optimizer.gradients(unit));
+    std::string message;
+    try {
+      static_cast<void>(optimizer.gradients(1));
+    } catch (zero::Error const& error) {
+      message = error.message();
+    }
+    CHECK(
+        message.starts_with("unit 1 finds the gradient pool full of units that wait for unit 7; "));
+    optimizer.reduce(optimizer.gradients(7));
+    for (int const unit : {1, 0}) optimizer.reduce(optimizer.gradients(unit));
+    CHECK(optimizer.step().step == 1);
+  });
 }
 
 /// Trains, some units giving no gradients, or overwriting them; the bits of all parameters.

@@ -141,6 +141,10 @@ TEST_CASE("what is tied stays alone, and nobody gathers tied tensors for a neigh
   // ...but the smallest bucket is what either of them takes anyway.
   grows[2].shape = {700};
   CHECK(joined(grows, 4) == Groups{0, 1, 1, 1});
+  // Nor with one of several that joined before it.
+  Model chain{tensor(3000, 0), tensor(100, 0), tensor(100, 1), tensor(7000, 2), tensor(1, 9)};
+  chain.push_back(tensor(3000, 9, chain[0].name));
+  CHECK(joined(chain, 4) == Groups{0, 1, 1, 2, 3});
   // Two small ones that use different tied tensors.
   Model differs{tensor(100, 0), tensor(100, 0), tensor(100, 1), tensor(100, 2), tensor(100, 3)};
   differs.push_back(tensor(100, 2, differs[0].name));
