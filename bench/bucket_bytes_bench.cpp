@@ -38,7 +38,7 @@ std::vector<zero::Tensor> model() {
   add(0, {vocabulary, hidden});
   add(0, {1024, hidden});
   for (int layer = 1; layer <= layers; ++layer) {
-    for (std::size_t const wide : {3, 1, 4}) {
+    for (std::size_t const wide : {3u, 1u, 4u}) {
       add(layer, {hidden, wide * hidden});
       add(layer, {wide * hidden});
     }
@@ -193,9 +193,9 @@ template <class Stage>
 void add(std::string const& name) {
   auto* const family =
       benchmark::RegisterBenchmark(("bucket/" + name).c_str(), bucket_bytes<Stage>);
-  family->ArgName("KiB")->UseManualTime()->Iterations(21)->Unit(benchmark::kMillisecond);
-  for (std::size_t const kib : {64, 256, 1024, 4096, 16384, 25600, 65536, 262144}) {
-    family->Arg(static_cast<long>(kib));
+  family->ArgName("KiB")->UseManualTime()->Iterations(15)->Unit(benchmark::kMillisecond);
+  for (long const kib : {64L, 256L, 1024L, 4096L, 16384L, 25600L, 65536L, 262144L}) {
+    family->Arg(kib);
   }
 }
 

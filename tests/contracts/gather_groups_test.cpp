@@ -184,12 +184,13 @@ TEST_CASE("units in any order, some of them held: the right values, and never a 
       for (int i = 0; i < 300; ++i) {
         // As many units as there are slots never need more gather groups than there are slots.
         int const unit = static_cast<int>(random() % 8);
-        if (held.size() > static_cast<std::size_t>(prefetch) || random() % 3 == 0) {
-          if (!held.empty())
-            held.erase(std::next(held.begin(), static_cast<long>(random() % held.size())));
+        bool const lets_go = held.size() > static_cast<std::size_t>(prefetch) || random() % 3 == 0;
+        if (lets_go && !held.empty()) {
+          auto const which = static_cast<std::ptrdiff_t>(random() % held.size());
+          held.erase(std::next(held.begin(), which));
         }
         held.emplace_back(unit, optimizer.parameters(unit));
-        for (auto const& [number, view] : held) wrong += right(view, number) ? 0 : 1;
+        for (auto const& [number, view] : held) wrong += right(view, number) ? 0u : 1u;
       }
       held.clear();
       CHECK(wrong == 0);
