@@ -57,7 +57,8 @@ ZERO_BODY std::vector<std::size_t> detail::group_clusters(Placement const& place
   std::vector<std::vector<std::size_t>> tied(static_cast<std::size_t>(placement.unit_count()));
   for (std::size_t c = 0; c < clusters.size(); ++c) {
     if (!clusters[c].tied) largest = (std::max)(largest, clusters[c].count);
-    if (!clusters[c].tied || merge != Merge::into_padding) continue;
+    // What is tied and empty is not gathered.
+    if (!clusters[c].tied || clusters[c].count == 0 || merge != Merge::into_padding) continue;
     for (int const unit : clusters[c].units) tied[static_cast<std::size_t>(unit)].push_back(c);
   }
   std::uint64_t const limit = merge == Merge::within_largest_unit

@@ -169,6 +169,14 @@ TEST_CASE("a unit that is gathered for tied tensors alone keeps its neighbours a
   CHECK(partition.gather_groups()[0].padded == 2048);
 }
 
+TEST_CASE("nothing is gathered for a tied tensor without elements") {
+  // The second unit fits the padding of the first, and shares nothing with the third.
+  Model model{tensor(40000, 0), tensor(50, 1), tensor(0, 2)};
+  model.push_back(tensor(0, 1, model[2].name));
+  Groups const groups = joined(model, 64);
+  CHECK(groups[0] == groups[1]);
+}
+
 TEST_CASE("a unit without elements neither joins nor keeps others from their own memory") {
   Model const model{tensor(100, 0), tensor(0, 1), tensor(100, 2)};
   CHECK(joined(model, 4) == Groups{0, 1, 2});

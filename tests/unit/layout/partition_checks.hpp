@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <string>
 #include <vector>
 
 /// What must hold for every partition of every model.
@@ -25,7 +26,7 @@ using zero::TensorPlace;
 
 /// REQUIRE for the inside of long loops, where counting millions of assertions takes the time.
 inline void expect(bool holds, zero::SourceLocation where = zero::SourceLocation::current()) {
-  if (!holds) FAIL("at ", where.file, ":", where.line);
+  if (!holds) FAIL("at ", std::string(where.file), ":", where.line);
 }
 
 using Model = std::vector<Tensor>;

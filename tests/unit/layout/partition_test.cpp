@@ -52,7 +52,8 @@ Model random_model(Random& random, std::size_t ranks) {
   std::size_t const units = 1 + below(6);
   Model model(below(12));
   for (std::size_t t = 0; t < model.size(); ++t) {
-    model[t] = tensor(t, sizes[below(sizes.size())], static_cast<int>(below(units) * 2));
+    std::size_t const size = sizes[below(sizes.size())];  // in this order with every compiler
+    model[t] = tensor(t, size, static_cast<int>(below(units) * 2));
     model[t].frozen = below(6) == 0;
     if (t == 0 || below(4) != 0) continue;
     Tensor const& target = model[below(t)];
