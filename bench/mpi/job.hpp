@@ -13,9 +13,9 @@
 #include <cstdlib>
 #include <exception>
 #include <initializer_list>
-#include <limits>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 namespace bench {
@@ -89,18 +89,24 @@ class Floats {
 }
 
 /// Initialises MPI and calls `body(job)` on every process; an error on one ends all.
+/// @return what the body returns, or 0
 template <class Body>
 int run_job(int argc, char** argv, Body const& body) {
   int provided = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+  int status = 0;
   try {
-    body(Job());
+    if constexpr (std::is_void_v<decltype(body(Job()))>) {
+      body(Job());
+    } else {
+      status = body(Job());
+    }
   } catch (std::exception const& error) {
     std::fprintf(stderr, "%s\n", error.what());
     MPI_Abort(MPI_COMM_WORLD, 1);
   }
   MPI_Finalize();
-  return 0;
+  return status;
 }
 
 }  // namespace bench
