@@ -9,9 +9,9 @@
 ///     vs_triad         bytes per second over STREAM triad's
 ///     vs_plain_loop    speed over that of the obvious loop, compiled with this file's flags
 ///     cost_of_tensors  time as small tensors over time as one array (goal at most 1.10)
-#include "adamw_model.hpp"
 #include "stream.hpp"
 #include <zero/base/dtype.hpp>
+#include <zero/bench/rule.hpp>
 #include <zero/kernel/update.hpp>
 #include <zero/rule/adamw.hpp>
 
@@ -20,52 +20,25 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <cstdint>
-#include <cstring>
 #include <vector>
 
 namespace {
 
-using bench::AdamWArrays;
-using bench::AdamWModel;
+template <class P>
+using AdamWArrays = bench::RuleArrays<zero::AdamW, P>;
+template <class P>
+using AdamWModel = bench::RuleModel<zero::AdamW, P>;
 using zero::bf16;
 using zero::fp16;
 
 constexpr std::size_t parameters = std::size_t{64} << 20;
 
-/// Reads and writes what the update reads and writes.
-template <class P, class G>
-void same_traffic(AdamWArrays<P, G> const& a) {
-  float* __restrict const p = a.master;
-  P* __restrict const out = a.parameter;
-  G const* __restrict const g = a.gradient;
-  float* __restrict const m = a.state[0];
-  float* __restrict const v = a.state[1];
-  for (std::size_t i = 0; i < a.count; ++i) {
-    float gradient;
-    if constexpr (sizeof(G) == 2) {
-      std::uint32_t const bits = std::uint32_t{g[i].bits} << 16;
-      std::memcpy(&gradient, &bits, 4);
-    } else {
-      gradient = g[i];
-    }
-    p[i] = p[i] * 0.5f + gradient;
-    m[i] = m[i] * 0.5f + gradient;
-    v[i] = v[i] * 0.5f + gradient;
-    if constexpr (sizeof(P) == 2) {
-      std::uint32_t bits;
-      std::memcpy(&bits, p + i, 4);
-      out[i].bits = static_cast<std::uint16_t>(bits >> 16);
-    }
-  }
-}
-
 /// AdamW as one would write it down.
-template <class P, class G>
-void plain_loop(zero::AdamW const& rule, long step, AdamWArrays<P, G> const& a) {
+template <class P>
+void plain_loop(zero::AdamW const& rule, long step, AdamWArrays<P> const& a) {
   float* __restrict const p = a.master;
   P* __restrict const out = a.parameter;
-  G const* __restrict const g = a.gradient;
+  P const* __restrict const g = a.gradient;
   float* __restrict const m = a.state[0];
   float* __restrict const v = a.state[1];
   auto const beta1 = static_cast<float>(rule.beta1);
@@ -82,9 +55,19 @@ void plain_loop(zero::AdamW const& rule, long step, AdamWArrays<P, G> const& a) 
   }
 }
 
-template <class P, class G>
+/// The elements [first, first + count) of `all`.
+template <class P>
+AdamWArrays<P> piece(AdamWArrays<P> const& all, std::size_t first, std::size_t count) {
+  return {.master = all.master + first,
+          .parameter = all.parameter == nullptr ? nullptr : all.parameter + first,
+          .gradient = all.gradient + first,
+          .state = {all.state[0] + first, all.state[1] + first},
+          .count = count};
+}
+
+template <class P>
 void update(benchmark::State& state) {
-  AdamWModel<P, G> model(parameters);
+  AdamWModel<P> model(parameters);
   bench::Triad triad;
   zero::AdamW const rule{};
   std::vector<double> updates, traffics, loops, triads;
@@ -92,13 +75,12 @@ void update(benchmark::State& state) {
   for (auto _ : state) {
     ++step;
     triads.push_back(model.bytes() / triad.round());  // as long as the triad would take for them
-    traffics.push_back(model.timed(same_traffic<P, G>));
+    traffics.push_back(model.timed([](auto const& arrays) { bench::same_traffic(arrays); }));
     auto const scalars = rule.scalars(step, rule.lr, 1.f, 1.f);
-    updates.push_back(model.timed([&](AdamWArrays<P, G> const& arrays) {
-      zero::kernel::update(rule, scalars, 0.5f, arrays);
-    }));
+    updates.push_back(model.timed(
+        [&](AdamWArrays<P> const& arrays) { zero::kernel::update(rule, scalars, 0.5f, arrays); }));
     loops.push_back(
-        model.timed([&](AdamWArrays<P, G> const& arrays) { plain_loop(rule, step, arrays); }));
+        model.timed([&](AdamWArrays<P> const& arrays) { plain_loop(rule, step, arrays); }));
     state.SetIterationTime(updates.back());
   }
   state.counters["vs_same_traffic"] = bench::median_ratio(traffics, updates);
@@ -109,27 +91,27 @@ void update(benchmark::State& state) {
   state.counters["triad_GB/s"] = triad.best() * 1e-9;
 }
 
-template <class P, class G>
+template <class P>
 void small_tensors(benchmark::State& state) {
   auto const elements = static_cast<std::size_t>(state.range(0));
-  AdamWModel<P, G> model(parameters / 4);
+  AdamWModel<P> model(parameters / 4);
   zero::AdamW const rule{};
   std::vector<double> flats, tensors;
   long step = 0;
   for (auto _ : state) {
     ++step;
     auto const flat = [&] {
-      flats.push_back(model.timed([&](AdamWArrays<P, G> const& arrays) {
+      flats.push_back(model.timed([&](AdamWArrays<P> const& arrays) {
         zero::kernel::update(rule, rule.scalars(step, rule.lr, 1.f, 1.f), 0.5f, arrays);
       }));
     };
     auto const pieces = [&] {
-      tensors.push_back(model.timed([&](AdamWArrays<P, G> const& arrays) {
+      tensors.push_back(model.timed([&](AdamWArrays<P> const& arrays) {
         for (std::size_t i = 0; i < arrays.count; i += elements) {
           // Every tensor has scalars of its own.
           auto const scalars = rule.scalars(step, rule.lr, 1.f, static_cast<float>(i % 2));
           std::size_t const count = std::min(elements, arrays.count - i);
-          zero::kernel::update(rule, scalars, 0.5f, bench::piece(arrays, i, count));
+          zero::kernel::update(rule, scalars, 0.5f, piece(arrays, i, count));
         }
       }));
     };
@@ -147,22 +129,22 @@ void small_tensors(benchmark::State& state) {
   state.counters["best_cost_of_tensors"] = bench::best_ratio(tensors, flats);
 }
 
-BENCHMARK(update<float, float>)
+BENCHMARK(update<float>)
     ->Name("update/adamw/fp32")
     ->UseManualTime()
     ->Iterations(15)
     ->Unit(benchmark::kMillisecond);
-BENCHMARK(update<bf16, bf16>)
+BENCHMARK(update<bf16>)
     ->Name("update/adamw/bf16")
     ->UseManualTime()
     ->Iterations(15)
     ->Unit(benchmark::kMillisecond);
-BENCHMARK(update<fp16, fp16>)
+BENCHMARK(update<fp16>)
     ->Name("update/adamw/fp16")
     ->UseManualTime()
     ->Iterations(15)
     ->Unit(benchmark::kMillisecond);
-BENCHMARK(small_tensors<float, float>)
+BENCHMARK(small_tensors<float>)
     ->Name("small_tensors/adamw/fp32")
     ->ArgName("elements")
     ->Arg(1000)
@@ -170,7 +152,7 @@ BENCHMARK(small_tensors<float, float>)
     ->UseManualTime()
     ->Iterations(31)
     ->Unit(benchmark::kMillisecond);
-BENCHMARK(small_tensors<bf16, bf16>)
+BENCHMARK(small_tensors<bf16>)
     ->Name("small_tensors/adamw/bf16")
     ->ArgName("elements")
     ->Arg(1000)

@@ -23,11 +23,12 @@ LAYER_OF_DIRECTORY = {
     "transfer": 3,
     "optimizer": 4,
     "activations": 5,
+    "bench": 5,
     "checkpoint": 5,
 }
 LAYER_OF_FILE = {
     "sharded_optimizer.hpp": 4, "compiled.hpp": 5, "checkpoint.hpp": 5, "memory.hpp": 5,
-    "activations.hpp": 5,
+    "activations.hpp": 5, "bench.hpp": 5,
     "zero.hpp": 6,
 }
 
@@ -70,6 +71,7 @@ BACKENDS = {
     "space/cuda": CUDA,
     "transfer/cuda": CUDA,
     "transfer/file": {"fcntl.h", "unistd.h"},
+    "bench/program.hpp": {"benchmark/benchmark.h"},
     "checkpoint/files.hpp": {"dirent.h", "fcntl.h", "sys/stat.h", "unistd.h"},
     "checkpoint": {"nlohmann/json.hpp", "xxhash.h"},
 }

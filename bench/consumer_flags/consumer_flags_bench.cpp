@@ -3,8 +3,9 @@
 ///     vs_tuned       speed of the plain build over that of the tuned one, the median over rounds
 ///                    that run both in turn (goal 0.80)
 ///     best_vs_tuned  the same of the fastest rounds
-#include "../adamw_model.hpp"
+#include "../stream.hpp"
 #include "builds.hpp"
+#include "zero/bench/rule.hpp"
 
 #include <benchmark/benchmark.h>
 
@@ -19,13 +20,13 @@ template <class P>
 void consumer_flags(benchmark::State& state,
                     bench::Build::Update<P> plain,
                     bench::Build::Update<P> tuned) {
-  bench::AdamWModel<P, P> model(parameters);
+  bench::RuleModel<zero::AdamW, P> model(parameters);
   std::vector<double> plains, tuneds;
   long step = 0;
   for (auto _ : state) {
     ++step;
     auto const run = [&](bench::Build::Update<P> update) {
-      return model.timed([&](bench::AdamWArrays<P, P> const& a) {
+      return model.timed([&](bench::RuleArrays<zero::AdamW, P> const& a) {
         update(step, a.master, a.parameter, a.gradient, a.state.data(), a.count);
       });
     };

@@ -29,12 +29,12 @@ inline int devices_or_excuse() {
   int devices = 0;
   cudaError_t const status = cudaGetDeviceCount(&devices);
   if (status != cudaSuccess || devices == 0) {
-    std::printf("no GPU to measure on (%s)\n", cudaGetErrorString(status));
+    std::fprintf(stderr, "no GPU to measure on (%s)\n", cudaGetErrorString(status));
     return 0;
   }
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
-  std::printf("%d x %s\n", devices, properties.name);
+  std::fprintf(stderr, "%d x %s\n", devices, properties.name);
   return devices;
 }
 

@@ -15,12 +15,13 @@ template <class Comm>
 void print_setting(Comm const& comm) {
   auto const report = comm.report();
   char const* const ctas = std::getenv("NCCL_MAX_CTAS");
-  std::printf("NCCL %d, %.*s sums, %d communicators, NCCL_MAX_CTAS %s\n",
-              report.library_version,
-              static_cast<int>(report.reduction.size()),
-              report.reduction.data(),
-              report.communicators,
-              ctas != nullptr ? ctas : "not set");
+  std::fprintf(stderr,
+               "NCCL %d, %.*s sums, %d communicators, NCCL_MAX_CTAS %s\n",
+               report.library_version,
+               static_cast<int>(report.reduction.size()),
+               report.reduction.data(),
+               report.communicators,
+               ctas != nullptr ? ctas : "not set");
 }
 
 /// Calls `body(comm, meeting)` on every rank of a group with one rank on each device.

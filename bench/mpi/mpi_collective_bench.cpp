@@ -48,12 +48,8 @@ struct Library {
       case Op::reduce_scatter:
         MPI_Reduce_scatter_block(op.send, op.recv, count, type, sum, world);
         break;
-      case Op::all_gather:
-        MPI_Allgather(op.send, count, type, op.recv, count, type, world);
-        break;
-      case Op::all_to_all:
-        MPI_Alltoall(op.send, count, type, op.recv, count, type, world);
-        break;
+      case Op::all_gather: MPI_Allgather(op.send, count, type, op.recv, count, type, world); break;
+      case Op::all_to_all: MPI_Alltoall(op.send, count, type, op.recv, count, type, world); break;
       case Op::all_reduce: MPI_Allreduce(op.send, op.recv, count, type, sum, world); break;
       case Op::broadcast: MPI_Bcast(op.recv, count, type, op.root, world); break;
     }

@@ -29,6 +29,7 @@ struct Case {
   std::size_t bytes = 0;     ///< of the larger buffer of one rank
   int rounds = 10;           ///< of which each times everything in turn
   int iterations = 0;        ///< collectives in a row in each; 0: as many as 8 MB take, at most 200
+  double late = 0;           ///< seconds that the last rank begins each round after the others
   bool check = true;         ///< look at every element of one result
   bool triad = false;        ///< run a STREAM triad on all ranks in each round, too
   bool ordinary = false;     ///< memory as any, where the communicator has an allocator of its own
@@ -181,11 +182,13 @@ class Measurement {
     return all;
   }
 
-  /// Seconds of one call of `work`, made again and again on all ranks at once: the slowest rank's.
+  /// Seconds of one call of `work`, made again and again on all ranks at once: the slowest rank's,
+  /// from when the last one began.
   template <class Work>
   double timed(int repeat, Work const& work) {
     tell(0);
-    double const start = seconds_now();
+    double const start = seconds_now() + work_.late;
+    while (comm_.rank() + 1 == comm_.size() && seconds_now() < start) continue;
     for (int i = 0; i < repeat; ++i) work();
     if constexpr (!C::Space::host_accessible) {
       float last;  // a space that queues its work is done when this has come

@@ -180,13 +180,13 @@ inline void print_row(Row const& row) {
 inline void print_fits(std::vector<Fit> const& fits) {
   std::printf("# time = latency + bytes / bandwidth; error: root mean square, relative\n");
   for (Fit const& fit : fits) {
-    std::printf("# %-13s %-5s %5d ranks, in place: %-3s %9.2f us + bytes / %.3f GB/s, error %.2f\n",
+    std::printf("# %-13s %-5s %5d ranks, in place: %-3s %9.2f us + bytes / %s GB/s, error %.2f\n",
                 std::string(name(fit.op)).c_str(),
                 std::string(name(fit.dtype)).c_str(),
                 fit.ranks,
                 fit.in_place ? "yes" : "no",
                 fit.latency * 1e6,
-                fit.gbs(),
+                std::isfinite(fit.gbs()) ? number_text(fit.gbs()).c_str() : "-",
                 fit.error);
   }
 }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/kernel/copy.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -17,10 +18,6 @@
 #include <mutex>
 #include <thread>
 #include <vector>
-
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
 
 /// Microbenchmarks of a user's own communicators and rules; see bench/README.md.
 namespace zero::inline ZERO_NAMESPACE::bench {
@@ -132,11 +129,9 @@ class TriadPart {
       // The constant trip count lets plain -O2 vectorise.
       float sums[width];
       for (std::size_t j = 0; j < width; ++j) sums[j] = b_[i + j] + 3.0f * c_[i + j];
-      store(a_.get() + i, sums);
+      kernel::detail::stream_lines<0>(a_.get() + i, sums, 1);
     }
-#if defined(__SSE2__)
-    _mm_sfence();
-#endif
+    kernel::publish_streaming_stores();
   }
 
   /// What one run moves.
@@ -144,15 +139,6 @@ class TriadPart {
 
  private:
   static constexpr std::size_t width = 16;
-
-  /// One cache line.
-  static void store(float* to, float const (&sums)[width]) {
-#if defined(__SSE2__)
-    for (std::size_t j = 0; j < width; j += 4) _mm_stream_ps(to + j, _mm_loadu_ps(sums + j));
-#else
-    std::copy_n(sums, width, to);
-#endif
-  }
 
   struct Free {
     void operator()(float* memory) const { std::free(memory); }
