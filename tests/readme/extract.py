@@ -16,6 +16,8 @@ A comment directly above a block says what becomes of it, '<!-- test: KIND ARGUM
 | cpp      | body    | what every rank does with its communicator `comm`; run on two ranks        |
 | cpp      | types   | declarations at namespace scope                                            |
 | cpp      | doctest | test cases                                                                 |
+| cpp      | bench   | a program over zero/bench.hpp; it is run briefly, and has the code of the    |
+|          |         | example that the argument names before it                                  |
 | cpp      | cuda    | a translation unit for nvcc that is compiled where it and the component    |
 |          |         | that the argument names are there                                          |
 | sh       | ci      | every command is one of .ci/run, or a workflow of CMakePresets.json        |
@@ -35,7 +37,7 @@ import re
 import sys
 
 KINDS = {
-    "cpp": ("program", "body", "types", "doctest", "cuda"),
+    "cpp": ("program", "body", "types", "doctest", "bench", "cuda"),
     "sh": ("ci", "run"),
     "cmake": ("package",),
     "text": ("output",),
@@ -74,14 +76,18 @@ class Block:
         self.kind, self.argument = marker
         if self.kind not in KINDS[language]:
             raise Problem(f"{self.where}: '{self.kind}' is no test of a block in '{language}'")
-        if (self.kind in NEEDS_ARGUMENT) != bool(self.argument):
+        if self.kind != "bench" and (self.kind in NEEDS_ARGUMENT) != bool(self.argument):
             raise Problem(f"{self.where}: '{self.kind}' and its argument do not fit")
 
     def text(self):
         """What is compiled or run; errors point at the document."""
         body = "\n".join(self.lines) + "\n"
         here = f'#line {self.line} "{self.document}"\n'
-        if self.kind in ("program", "doctest", "cuda"):
+        if self.kind == "bench" and self.argument:
+            return ('#pragma GCC diagnostic ignored "-Wreturn-type"  // of a main that is none\n'
+                    f'#define main example_main\n#include "examples/{self.argument}.cpp"\n'
+                    f"#undef main\n{here}{body}")
+        if self.kind in ("program", "bench", "doctest", "bench", "cuda"):
             return here + body
         if self.kind == "types":
             return PROLOGUE + here + body + "\nint main() {}\n"

@@ -44,11 +44,14 @@ class Extract(unittest.TestCase):
             "<!-- test: run -->\n```sh\ntrue\n```\n"
             "<!-- test: package p -->\n```cmake\nadd_executable(p main.cpp)\n```\n"
             "<!-- test: output p -->\n```text\nhello\n```\n"
-            "<!-- test: cuda nccl -->\n```cpp\nint f();\n```\n")
+            "<!-- test: cuda nccl -->\n```cpp\nint f();\n```\n"
+            "<!-- test: bench -->\n```cpp\nint main() {}\n```\n"
+            "<!-- test: bench 04_own_rule -->\n```cpp\nint main() {}\n```\n")
         self.assertEqual(status, 0, errors)
         calls = files["blocks.cmake"].splitlines()
         self.assertEqual([call.split()[1] for call in calls],
-                         ["program", "body", "types", "ci", "run", "package", "output", "cuda"])
+                         ["program", "body", "types", "ci", "run", "package", "output", "cuda",
+                          "bench", "bench"])
         self.assertRegex(files["doc_page_1.cpp"], r'#line 4 ".*page.md"\nint main')
         self.assertRegex(files["doc_page_2.cpp"], r"(?s)^#include <map>.*main\(\).*comm.rank\(\);")
         self.assertIn("int main() {}", files["doc_page_3.cpp"])
@@ -56,6 +59,8 @@ class Extract(unittest.TestCase):
         self.assertTrue(calls[5].endswith('"p")'))
         self.assertRegex(files["doc_page_8.cu"], r'#line \d+ ".*page.md"\nint f')
         self.assertTrue(calls[7].endswith('"nccl")'))
+        self.assertRegex(files["doc_page_9.cpp"], r"^#line \d+ .*\nint main")
+        self.assertIn('#include "examples/04_own_rule.cpp"\n#undef main', files["doc_page_10.cpp"])
 
     def test_refusals(self):
         self.refused("page.md:1: the block has no line", "```cpp\nint x;\n```\n")
