@@ -94,6 +94,26 @@ if(result EQUAL 0 OR NOT text MATCHES "zero's component 'checkpoint' needs xxHas
   message(FATAL_ERROR "a component without its package was not refused by name:\n${text}")
 endif()
 
+if(HAS_BENCH)
+  configure(bench result text "COMPONENTS bench")
+  if(NOT result EQUAL 0)
+    message(FATAL_ERROR "${text}")
+  endif()
+  execute_process(COMMAND "${CMAKE_COMMAND}" --build "${SCRATCH}/bench" --target consumer_bench
+                          COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND "${SCRATCH}/bench/consumer_bench" --max 1K --rounds 1
+                          COMMAND_ERROR_IS_FATAL ANY)
+endif()
+configure(
+  no_bench
+  result
+  text
+  "COMPONENTS bench"
+  -DCMAKE_DISABLE_FIND_PACKAGE_benchmark=ON)
+if(result EQUAL 0 OR NOT text MATCHES "zero's component 'bench' needs benchmark")
+  message(FATAL_ERROR "a component without its package was not refused by name:\n${text}")
+endif()
+
 configure(newer result text "1000.0")
 if(result EQUAL 0 OR NOT text MATCHES "requested version \"1000.0\"")
   message(FATAL_ERROR "a version that is not there was not refused:\n${text}")

@@ -55,7 +55,7 @@ class Crew {
     error_ = nullptr;
     thread_ = std::thread([this, ranks] {
       try {
-        launch_(ranks, [this](auto& comm, auto&&... raw) { serve(comm, raw...); });
+        launch_(ranks, [this](auto& comm, auto&&... raw) { this->serve(comm, raw...); });
       } catch (...) {
         error_ = std::current_exception();
       }

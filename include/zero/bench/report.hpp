@@ -160,7 +160,7 @@ inline void print_head(std::string_view raw) {
 
 /// One line of the table.
 inline void print_row(Row const& row) {
-  std::printf("%-15s %-5s %5d %10zu %10zu %-3s %11.2f %8.3f %8.3f %8.3f %7.2f %7s\n",
+  std::printf("%-15s %-5s %5d %10zu %10zu %-3s %11.2f %8.3f %8.3f %8.3f %7.3g %7s\n",
               std::string(name(row.op)).c_str(),
               std::string(name(row.dtype)).c_str(),
               row.ranks,

@@ -1,0 +1,8 @@
+#include <zero/bench.hpp>
+#include <zero/zero.hpp>
+
+int main(int argc, char** argv) {
+  return zero::bench::collectives(argc, argv, [](int ranks, auto body) {
+    zero::run_ranks(ranks, [&](zero::InProcess& comm) { body(comm); });
+  });
+}
