@@ -59,66 +59,47 @@ struct Request {
   to.dtypes = {DType::f32};
   to.ranks = {2};
   using Text = std::string_view;
+  auto const size = [](std::size_t& into) { return [&into](Text text) { into = parse_size(text); }; };
+  auto const count = [](int& into) { return [&into](Text text) { into = parse_count(text); }; };
+  auto const path = [](std::string& into) { return [&into](Text text) { into = text; }; };
+  auto const flag = [](bool& into, bool value) { return [&into, value](Text) { into = value; }; };
+  auto const place = [&to](Text text) {
+    if (text != "out" && text != "in" && text != "both") {
+      fail(ErrorKind::invalid_argument, {"--place is out, in or both, not ", text});
+    }
+    to.places.clear();
+    if (text != "in") to.places.push_back(false);
+    if (text != "out") to.places.push_back(true);
+  };
+  Case& common = to.common;
   std::vector<Option> options{
-      {"--op",
-       "which, with commas: reduce_scatter, ... [all]",
-       [&](Text list) { to.ops = choose(list, ops); }},
-      {"--dtype",
-       "which, with commas: fp32, bf16, fp16, all [fp32]",
-       [&](Text list) { to.dtypes = choose(list, dtypes); }},
-      {"--place",
-       "send and receive in two buffers or one: out, in, both [out]",
-       [&](Text text) {
-         if (text != "out" && text != "in" && text != "both") {
-           fail(ErrorKind::invalid_argument, {"--place is out, in or both, not ", text});
-         }
-         to.places.clear();
-         if (text != "in") to.places.push_back(false);
-         if (text != "out") to.places.push_back(true);
-       }},
-      {"--min",
-       "smallest size: bytes of a rank's larger buffer [1K]",
-       [&](Text text) { to.smallest = parse_size(text); }},
-      {"--max", "largest size [256M]", [&](Text text) { to.largest = parse_size(text); }},
-      {"--factor",
-       "from one size to the next [4]",
-       [&](Text text) { to.factor = parse_size(text); }},
-      {"--rounds",
-       "times that everything is measured in turn [10]",
-       [&](Text text) { to.common.rounds = parse_count(text); }},
-      {"--iters",
-       "collectives in a row in each round [what 8 MB take, at most 200]",
-       [&](Text text) { to.common.iterations = parse_count(text); }},
+      {"--op", "which, with commas [all]", [&](Text list) { to.ops = choose(list, ops); }},
+      {"--dtype", "fp32, bf16, fp16, all [fp32]", [&](Text l) { to.dtypes = choose(l, dtypes); }},
+      {"--place", "send and receive in two buffers or one: out, in, both [out]", place},
+      {"--min", "smallest size: bytes of a rank's larger buffer [1K]", size(to.smallest)},
+      {"--max", "largest size [256M]", size(to.largest)},
+      {"--factor", "from one size to the next [4]", size(to.factor)},
+      {"--rounds", "in each of which all is measured in turn [10]", count(common.rounds)},
+      {"--iters", "collectives in a row [what 8 MB take, at most 200]", count(common.iterations)},
       {"--late",
        "microseconds that the last rank begins after the others, as in a trainer [0]",
-       [&](Text text) { to.common.late = 1e-6 * parse_count(text); }},
-      {"--no-check",
-       "do not look whether results are right",
-       [&](Text) { to.common.check = false; },
-       true},
-      {"--triad",
-       "a STREAM triad in each round, too, in JSON and CSV",
-       [&](Text) { to.common.triad = true; },
-       true},
+       [&](Text text) { common.late = 1e-6 * parse_count(text); }},
+      {"--no-check", "do not look whether results are right", flag(common.check, false), true},
+      {"--triad", "a STREAM triad in each round; in JSON and CSV", flag(common.triad, true), true},
       {"--ordinary",
-       "ordinary memory, also where the communicator has its own",
-       [&](Text) { to.common.ordinary = true; },
+       "ordinary memory instead of the communicator's",
+       flag(common.ordinary, true),
        true},
-      {"--json",
-       "write rows and fits to a file, or - instead of the table",
-       [&](Text path) { to.json = path; }},
-      {"--csv",
-       "write rows to a file, or - instead of the table",
-       [&](Text path) { to.csv = path; }},
+      {"--json", "write rows and fits to a file, or - instead of the table", path(to.json)},
+      {"--csv", "write rows to a file, or - instead of the table", path(to.csv)},
       {"--plot",
        "draw busbw over bytes into a .svg or .png file, by gnuplot",
-       [&](Text path) { static_cast<void>(plot_script({}, to.plot = path)); }},
-      {"--help", "this, and nothing else", [&](Text) { to.help = true; }, true}};
+       [&](Text text) { static_cast<void>(plot_script({}, to.plot = text)); }},
+      {"--help", "this, and nothing else", flag(to.help, true), true}};
   if (asks_ranks) {
     options.push_back({"--ranks", "sizes of groups, with commas [2]", [&](Text list) {
                          to.ranks.clear();
-                         for (Text const text : split_list(list))
-                           to.ranks.push_back(parse_count(text));
+                         for (Text const t : split_list(list)) to.ranks.push_back(parse_count(t));
                        }});
   }
   return options;
