@@ -17,8 +17,10 @@ import sys
 
 RS = "collective/reduce_scatter/fp32/out_of_place/bytes:"
 AG = "collective/all_gather/fp32/out_of_place/bytes:"
-# program and its options, benchmark, counter, goal; "min": at least, "max": at most. Ranks that start
-# in lockstep, as those of a trainer do not, are what a spinning barrier likes: hence --late.
+STREAM = "collective_bench --triad --rounds 20"
+# Ranks that start in lockstep, as those of a trainer do not, are what a spinning barrier likes.
+SMALL = "collective_bench --late 50 --rounds 50"
+# program and its options, benchmark, counter, goal; "min": at least, "max": at most
 GOALS = [
     ("update_bench", "update/adamw/fp32", "vs_same_traffic", "min", 0.93),
     ("update_bench", "update/adamw/bf16", "vs_same_traffic", "min", 0.93),
@@ -27,12 +29,12 @@ GOALS = [
     ("consumer_flags/consumer_flags_bench", "consumer_flags/adamw/fp32", "vs_tuned", "min", 0.80),
     ("consumer_flags/consumer_flags_bench", "consumer_flags/adamw/bf16", "vs_tuned", "min", 0.80),
     ("consumer_flags/consumer_flags_bench", "consumer_flags/adamw/fp16", "vs_tuned", "min", 0.80),
-    ("collective_bench --triad --rounds 20", f"{RS}67108864/ranks:2", "traffic_over_triad", "min", 1.1),
-    ("collective_bench --triad --rounds 20", f"{AG}67108864/ranks:2", "traffic_over_triad", "min", 1.35),
-    ("collective_bench --late 50 --rounds 50", f"{RS}1024/ranks:2", "us", "max", 3.0),
-    ("collective_bench --late 50 --rounds 50", f"{AG}1024/ranks:2", "us", "max", 3.0),
-    ("collective_bench --late 50 --rounds 50", f"{RS}65536/ranks:2", "vs_raw", "min", 1.0),
-    ("collective_bench --late 50 --rounds 50", f"{AG}65536/ranks:2", "vs_raw", "min", 1.0),
+    (STREAM, f"{RS}67108864/ranks:2", "traffic_over_triad", "min", 1.1),
+    (STREAM, f"{AG}67108864/ranks:2", "traffic_over_triad", "min", 1.35),
+    (SMALL, f"{RS}1024/ranks:2", "us", "max", 3.0),
+    (SMALL, f"{AG}1024/ranks:2", "us", "max", 3.0),
+    (SMALL, f"{RS}65536/ranks:2", "vs_raw", "min", 1.0),
+    (SMALL, f"{AG}65536/ranks:2", "vs_raw", "min", 1.0),
     ("step_bench", "step/fp32/pos+g", "vs_replicated", "max", 0.55),
     ("step_bench", "step/fp32/pos+g+p", "vs_replicated", "max", 0.70),
     ("step_bench", "gathers/fp32/ranks:2", "vs_pos+g", "max", 1.15),
@@ -49,7 +51,12 @@ def measure(folder, program, benchmark, counter):
     pattern = "^" + benchmark.replace("+", "[+]") + "(/|$)"
     name, *options = program.split()
     output = subprocess.run(
-        [folder / "bench" / name, *options, "--benchmark_format=json", f"--benchmark_filter={pattern}"],
+        [
+            folder / "bench" / name,
+            *options,
+            "--benchmark_format=json",
+            f"--benchmark_filter={pattern}",
+        ],
         check=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

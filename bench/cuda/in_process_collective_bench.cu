@@ -7,8 +7,7 @@ int main(int argc, char** argv) {
   if (bench::devices_or_excuse() == 0) return 77;
   return zero::bench::collectives(argc, argv, [](int ranks, auto body) {
     bench::in_process_ranks(ranks, [&](zero::InProcessCuda& comm, bench::Meeting&) {
-      zero::bench::CopyOfBuffer copy;
-      body(comm, copy, zero::device::MallocAllocator(comm.space().device()));
+      body(comm, zero::bench::copy_of_buffer, zero::device::MallocAllocator(comm.space().device()));
     });
   });
 }

@@ -52,7 +52,7 @@ class Launcher:
         ).stdout
         if google:
             rows = json.loads(output)["benchmarks"]
-            kept = ("us", "algbw", "busbw", "raw_algbw", "vs_raw", "best_vs_raw", "traffic_over_triad")
+            kept = "us algbw busbw raw_algbw vs_raw best_vs_raw traffic_over_triad".split()
             return {
                 row["name"].split("/iterations")[0]: {key: row[key] for key in kept if key in row}
                 for row in rows

@@ -45,7 +45,7 @@ struct Row {
   std::size_t bytes = 0;          ///< of the larger buffer of one rank, nccl-tests' size
   double seconds = 0;             ///< of one collective
   double best_seconds = 0;        ///< in the fastest round
-  std::string_view raw{};           ///< what the baseline is called
+  std::string_view raw{};         ///< what the baseline is called
   double raw_seconds = 0;         ///< of the baseline
   double vs_raw = 0;              ///< speed over the baseline's: median of ratios inside a round
   double best_vs_raw = 0;         ///< the same of the fastest rounds

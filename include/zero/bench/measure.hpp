@@ -11,6 +11,7 @@
 #include "zero/concepts/memory.hpp"
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -45,6 +46,9 @@ struct CopyOfBuffer {
         op.recv, op.send, zero::detail::larger_bytes(op, comm.size()));
   }
 };
+
+/// Its only value.
+inline constexpr CopyOfBuffer copy_of_buffer{};
 
 namespace detail {
 
@@ -240,52 +244,45 @@ concept AllocatingCommunicator = Communicator<C> && requires(C const& comm) {
 
 }  // namespace detail
 
-/// Measures on this rank, in the memory of an allocator. Collective; blocks.
+/// Stands for the communicator's own allocator, or ordinary memory where it has none.
+struct CommunicatorMemory {};
+
+/// Measures on this rank. Collective; blocks.
 /// @param comm       of a group of any size
 /// @param work       the same on all ranks
-/// @param raw        called as raw(comm, op) on all ranks, with buffers of the larger one's size:
-/// what
-///   one would do without the library, out of place
+/// @param raw        what one would do without the library: called as raw(comm, op) on all ranks,
+/// out
+///   of place, with buffers of the larger one's size. Its `name` is a static member. If it has
+///   prepare(comm, op), that is called before, and no rank goes on until all have done so
 /// @param allocator  of memory in the communicator's space
-/// @return what rank 0 reports; the same on all ranks but for what each adds up by itself
+/// @return the same on all ranks
 /// @throws Error as the communicator, or (resource) if there is no memory
-template <Communicator C, class Raw, Allocator A>
-[[nodiscard]] Row measure(C& comm, Case const& work, Raw& raw, A const& allocator) {
-  switch (work.dtype) {
-    case DType::f32: return detail::Measurement<float, C, Raw, A>(comm, work, raw, allocator).run();
-    case DType::bf16: return detail::Measurement<bf16, C, Raw, A>(comm, work, raw, allocator).run();
-    case DType::f16: return detail::Measurement<fp16, C, Raw, A>(comm, work, raw, allocator).run();
-    default: fail(ErrorKind::invalid_argument, {"no benchmark has elements of ", name(work.dtype)});
-  }
-}
-
-/// The same in the communicator's own memory, or ordinary memory where it has none.
-/// @param comm  of a group of any size
-/// @param work  the same on all ranks
-/// @param raw   as above
-/// @return as above
-template <Communicator C, class Raw>
-[[nodiscard]] Row measure(C& comm, Case const& work, Raw& raw) {
-  if constexpr (detail::AllocatingCommunicator<C>) {
-    if (!work.ordinary) return measure(comm, work, raw, comm.allocator());
-  }
-  if constexpr (C::Space::host_accessible) {
-    return measure(comm, work, raw, HostAllocator());
-  } else {
-    static_assert(detail::AllocatingCommunicator<C>,
+template <Communicator C, class Raw = CopyOfBuffer const, class A = CommunicatorMemory>
+[[nodiscard]] Row measure(C& comm,
+                          Case const& work,
+                          Raw& raw = copy_of_buffer,
+                          A const& allocator = {}) {
+  if constexpr (std::same_as<A, CommunicatorMemory>) {
+    constexpr bool makes_memory = detail::AllocatingCommunicator<C>;
+    static_assert(makes_memory || C::Space::host_accessible,
                   "zero: hand an allocator of the space's memory to the body, after the baseline");
+    if constexpr (makes_memory) {
+      if (!work.ordinary) return measure(comm, work, raw, comm.allocator());
+    }
+    if constexpr (C::Space::host_accessible) return measure(comm, work, raw, HostAllocator());
     fail(ErrorKind::invalid_argument, "--ordinary is for memory of the host");
+  } else {
+    switch (work.dtype) {
+      case DType::f32:
+        return detail::Measurement<float, C, Raw, A>(comm, work, raw, allocator).run();
+      case DType::bf16:
+        return detail::Measurement<bf16, C, Raw, A>(comm, work, raw, allocator).run();
+      case DType::f16:
+        return detail::Measurement<fp16, C, Raw, A>(comm, work, raw, allocator).run();
+      default:
+        fail(ErrorKind::invalid_argument, {"no benchmark has elements of ", name(work.dtype)});
+    }
   }
-}
-
-/// The same beside a copy.
-/// @param comm  of a group of any size
-/// @param work  the same on all ranks
-/// @return as above
-template <Communicator C>
-[[nodiscard]] Row measure(C& comm, Case const& work) {
-  CopyOfBuffer raw;
-  return measure(comm, work, raw);
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE::bench

@@ -59,7 +59,9 @@ struct Request {
   to.dtypes = {DType::f32};
   to.ranks = {2};
   using Text = std::string_view;
-  auto const size = [](std::size_t& into) { return [&into](Text text) { into = parse_size(text); }; };
+  auto const size = [](std::size_t& into) {
+    return [&into](Text text) { into = parse_size(text); };
+  };
   auto const count = [](int& into) { return [&into](Text text) { into = parse_count(text); }; };
   auto const path = [](std::string& into) { return [&into](Text text) { into = text; }; };
   auto const flag = [](bool& into, bool value) { return [&into, value](Text) { into = value; }; };

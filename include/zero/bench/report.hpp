@@ -229,7 +229,8 @@ inline void print_fits(std::vector<Fit> const& fits) {
   }
   return "set terminal " + std::string(end == ".svg" ? "svg" : "pngcairo") +
          " size 900,600\nset output '" + path +
-         "'\nset termoption noenhanced\nset logscale x 2\nset format x '%.0b%B'\nset xlabel 'bytes'\n"
+         "'\nset termoption noenhanced\nset logscale x 2\nset format x '%.0b%B'\nset xlabel "
+         "'bytes'\n"
          "set ylabel 'busbw, GB/s'\nset key below\nset grid\n" +
          data + plots + "\n";
 }

@@ -100,6 +100,26 @@ TEST_CASE("rounds take what they are told to, beside the baseline") {
   CHECK(raw.in_place == 0);
 }
 
+struct ColdStart {
+  static constexpr std::string_view name = "slow at first";
+  void operator()(InProcess&, Collective const&) {
+    double const start = zero::bench::seconds_now();
+    while (cold && zero::bench::seconds_now() < start + 0.1) continue;
+    cold = false;
+  }
+  bool cold = true;
+};
+
+TEST_CASE("the round that warms up does not count") {
+  zero::run_ranks(1, [](InProcess& comm) {
+    ColdStart raw;
+    Row const row = zero::bench::measure(
+        comm, {.bytes = 64, .rounds = 1, .iterations = 1, .check = false}, raw);
+    CHECK(!raw.cold);
+    CHECK(row.raw_seconds < 0.05);
+  });
+}
+
 TEST_CASE("a round of late ranks counts from when the last one begins") {
   zero::run_ranks(2, [](InProcess& comm) {
     double const start = zero::bench::seconds_now();
