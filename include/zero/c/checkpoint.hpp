@@ -1,0 +1,173 @@
+/// @file
+/// Defines zero/c_checkpoint.h. To be included where zero/c/define.hpp is, whose list has
+/// zero::c::Checkpoints.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
+#include "zero/c/handles.hpp"
+#include "zero/c/optimizer.hpp"
+#include "zero/c/structs.hpp"
+#include "zero/c_checkpoint.h"
+#include "zero/checkpoint.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE::c {
+
+/// Saves and loads one optimizer, whatever its choice.
+class Saver {
+ public:
+  Saver() = default;
+  Saver(Saver const&) = delete;
+  Saver& operator=(Saver const&) = delete;
+  virtual ~Saver() = default;
+  /// As `zero::Checkpoints::save`.
+  virtual void save(zero::Checkpoints& run, SaveOptions const& options) = 0;
+  /// As `zero::Checkpoints::latest`.
+  [[nodiscard]] virtual std::optional<FoundCheckpoint> latest(zero::Checkpoints& run) = 0;
+  /// As `zero::Checkpoints::load`.
+  virtual LoadReport load(zero::Checkpoints& run, FoundCheckpoint const& found) = 0;
+};
+
+/// In the list of ZERO_C_DEFINE: its optimizers can be saved.
+struct Checkpoints {
+  /// Says that this is no policy.
+  using IsExtension = void;
+  /// For one optimizer.
+  template <class O>
+  class Of final : public Saver {
+   public:
+    /// Which lives as long.
+    explicit Of(O& optimizer) : optimizer_(&optimizer) {}
+    /// As the type that callers know it by.
+    void* address() noexcept { return static_cast<Saver*>(this); }
+    void save(zero::Checkpoints& run, SaveOptions const& options) override {
+      run.save(*optimizer_, options);
+    }
+    std::optional<FoundCheckpoint> latest(zero::Checkpoints& run) override {
+      return run.latest(*optimizer_);
+    }
+    LoadReport load(zero::Checkpoints& run, FoundCheckpoint const& found) override {
+      return run.load(*optimizer_, found);
+    }
+
+   private:
+    O* optimizer_;
+  };
+};
+
+}  // namespace zero::inline ZERO_NAMESPACE::c
+
+/// A directory, over its rank.
+struct zero_checkpoints {
+  zero_comm* comm;                ///< whose
+  zero::Checkpoints run;          ///< that saves and loads
+  std::vector<std::byte> blob{};  ///< of this rank, as it was loaded
+};
+
+namespace zero::inline ZERO_NAMESPACE::c {
+
+/// Does the work with an optimizer that can be saved.
+template <class Work>
+std::int32_t with(zero_checkpoints* checkpoints,
+                  zero_optimizer* optimizer,
+                  Work const& work) noexcept {
+  if (checkpoints == nullptr) return ZERO_INVALID_ARGUMENT;
+  return with(checkpoints->comm, [&] {
+    require(optimizer, "optimizer");
+    if (optimizer->comm != checkpoints->comm) {
+      fail(ErrorKind::invalid_argument, "the optimizer is one of another communicator");
+    }
+    void* const saver = optimizer->inner->extension();
+    if (saver == nullptr) {
+      fail_with(ZERO_NOT_DEFINED,
+                "zero: not defined: checkpoints; add zero::c::Checkpoints to ZERO_C_DEFINE");
+    }
+    work(*static_cast<Saver*>(saver));
+  });
+}
+
+}  // namespace zero::inline ZERO_NAMESPACE::c
+
+extern "C" {
+
+int32_t zero_checkpoints_open(zero_comm* comm,
+                              char const* directory,
+                              int32_t keep,
+                              zero_checkpoints** checkpoints) {
+  return zero::c::with(comm, [&] {
+    zero::c::require(directory, "directory");
+    zero::c::require(checkpoints, "checkpoints");
+    std::shared_ptr<zero_checkpoints> const made(
+        new zero_checkpoints{comm, zero::Checkpoints(directory, {.keep = keep})});
+    comm->owned.push_back(made);
+    *checkpoints = made.get();
+  });
+}
+void zero_checkpoints_close(zero_checkpoints* checkpoints) {
+  if (checkpoints != nullptr) checkpoints->comm->forget(checkpoints);
+}
+int32_t zero_checkpoint_save(zero_checkpoints* checkpoints,
+                             zero_optimizer* optimizer,
+                             void const* blob,
+                             int64_t blob_bytes) {
+  return zero::c::with(checkpoints, optimizer, [&](zero::c::Saver& saver) {
+    std::size_t const bytes = zero::c::unsigned_of(blob_bytes, "blob_bytes");
+    if (bytes > 0) zero::c::require(blob, "blob");
+    zero::SaveOptions options;
+    options.rank_blob = {static_cast<std::byte const*>(blob), bytes};
+    saver.save(checkpoints->run, options);
+  });
+}
+int32_t zero_checkpoint_latest(zero_checkpoints* checkpoints,
+                               zero_optimizer* optimizer,
+                               int64_t* step) {
+  return zero::c::with(checkpoints, optimizer, [&](zero::c::Saver& saver) {
+    zero::c::require(step, "step");
+    auto const found = saver.latest(checkpoints->run);
+    *step = found ? found->step : -1;
+  });
+}
+int32_t zero_checkpoint_load(zero_checkpoints* checkpoints,
+                             zero_optimizer* optimizer,
+                             int64_t* step) {
+  return zero::c::with(checkpoints, optimizer, [&](zero::c::Saver& saver) {
+    zero::c::require(step, "step");
+    auto const found = saver.latest(checkpoints->run);
+    *step = -1;
+    if (!found) return;
+    zero::LoadReport const report = saver.load(checkpoints->run, *found);
+    zero_comm const& comm = *checkpoints->comm;
+    auto const* const blob = report.own_blob(comm.rank->number(), comm.rank->ranks());
+    checkpoints->blob.clear();
+    if (blob != nullptr) checkpoints->blob = blob->bytes;
+    *step = report.step;
+  });
+}
+int32_t zero_checkpoint_blob(zero_checkpoints* checkpoints,
+                             void* blob,
+                             int64_t capacity,
+                             int64_t* bytes) {
+  if (checkpoints == nullptr) return ZERO_INVALID_ARGUMENT;
+  return zero::c::with(checkpoints->comm, [&] {
+    zero::c::require(bytes, "bytes");
+    std::size_t const room = zero::c::unsigned_of(capacity, "capacity");
+    std::size_t const copied = (std::min)(room, checkpoints->blob.size());
+    if (copied > 0) {
+      zero::c::require(blob, "blob");
+      std::memcpy(blob, checkpoints->blob.data(), copied);
+    }
+    *bytes = static_cast<int64_t>(checkpoints->blob.size());
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,357 @@
+/// @file
+/// The functions of zero/c.h: each is a frame around what the library has.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
+#include "zero/c.h"
+#include "zero/c/communicator.hpp"
+#include "zero/c/definition.hpp"
+#include "zero/c/handles.hpp"
+#include "zero/c/optimizer.hpp"
+#include "zero/c/structs.hpp"
+#include "zero/comm/in_process.hpp"
+#include "zero/comm/run_ranks.hpp"
+#include "zero/comm/self.hpp"
+#include "zero/concepts/communicator.hpp"
+#include "zero/layout/plan.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE::c {
+
+/// A function of the trainer's as C++ has them.
+class Filling {
+ public:
+  /// @throws Error (invalid_argument) if there is none
+  Filling(zero_fill fill, void* user, std::vector<Tensor> const& model)
+      : fill_(fill), user_(user), model_(&model) {
+    if (fill == nullptr) fail(ErrorKind::invalid_argument, "fill is null");
+  }
+  /// Calls it.
+  void operator()(Tensor const& tensor, std::size_t first, std::span<float> values) const {
+    std::int32_t const code = fill_(static_cast<std::int32_t>(&tensor - model_->data()),
+                                    static_cast<std::int64_t>(first),
+                                    static_cast<std::int64_t>(values.size()),
+                                    values.data(),
+                                    user_);
+    if (code == 0) return;
+    fail_with(ZERO_CALLBACK, {"zero: callback: fill returned ", code, " for '", tensor.name, "'"});
+  }
+
+ private:
+  zero_fill fill_;
+  void* user_;
+  std::vector<Tensor> const* model_;
+};
+
+}  // namespace zero::inline ZERO_NAMESPACE::c
+
+extern "C" {
+
+int32_t zero_run_ranks(
+    int32_t ranks, zero_rank_function body, void* user, char* message, int64_t size) {
+  using namespace zero;
+  return c::attempt({message, size}, [&] {
+    if (body == nullptr) fail(ErrorKind::invalid_argument, "the function of the ranks is null");
+    run_ranks(ranks, [&](InProcess& inner) {
+      zero_comm comm{.rank = std::make_unique<c::RankOf<InProcess&>>(inner), .closable = false};
+      std::int32_t const code = body(&comm, user);
+      if (code == 0) return;
+      // What was under way is withdrawn while this is thrown, so that it is the reason peers hear.
+      if (code == comm.code) c::fail_with(code, comm.message);
+      c::fail_with(code,
+                   {"zero: callback: the function of rank ", inner.rank(), " returned ", code});
+    });
+  });
+}
+int32_t zero_self(zero_comm** comm, char* message, int64_t size) {
+  using namespace zero;
+  return c::attempt({message, size}, [&] {
+    c::require(comm, "comm");
+    c::hand_out(comm, std::make_unique<c::RankOf<Self>>(Self{}));
+  });
+}
+int32_t zero_comm_close(zero_comm* comm, char* message, int64_t size) {
+  using namespace zero;
+  return c::attempt({message, size}, [&] {
+    c::require(comm, "comm");
+    if (!comm->closable) {
+      fail(ErrorKind::invalid_argument, "the communicator of zero_run_ranks ends by itself");
+    }
+    std::unique_ptr<zero_comm> const gone(comm);
+    gone->owned.clear();
+    gone->rank->close();
+  });
+}
+int32_t zero_comm_rank(zero_comm const* comm) {
+  return comm == nullptr ? -1 : comm->rank->number();
+}
+int32_t zero_comm_size(zero_comm const* comm) { return comm == nullptr ? -1 : comm->rank->ranks(); }
+int32_t zero_comm_sum(zero_comm* comm, double* value) {
+  return zero::c::with(comm, [&] {
+    zero::c::require(value, "value");
+    zero::c::AnyCommunicator any(*comm->rank);
+    *value = zero::sum(any, *value);
+  });
+}
+int32_t zero_comm_fail(zero_comm* comm, char const* reason) {
+  return zero::c::with(
+      comm, [&] { comm->rank->fail_group(reason != nullptr ? reason : "no reason given"); });
+}
+void zero_comm_progress(zero_comm* comm) {
+  if (comm != nullptr) comm->rank->progress();
+}
+char const* zero_message(zero_comm const* comm) { return comm == nullptr ? "" : comm->message; }
+
+int32_t zero_create(zero_comm* comm,
+                    zero_options const* options,
+                    zero_tensor const* tensors,
+                    int32_t count,
+                    zero_optimizer** optimizer) {
+  using namespace zero;
+  return c::with(comm, [&] {
+    c::require(optimizer, "optimizer");
+    *optimizer = nullptr;
+    c::require_struct(options, "zero_options");
+    c::Entry const entry = c::entry_of(c::choice_of(*options));
+    auto made = std::make_shared<zero_optimizer>(
+        zero_optimizer{.comm = comm, .any = c::AnyCommunicator(*comm->rank)});
+    made->inner = entry.create(made->any, *comm->rank, c::tensors_of(tensors, count), *options);
+    comm->owned.push_back(made);
+    *optimizer = made.get();
+  });
+}
+void zero_destroy(zero_optimizer* optimizer) {
+  if (optimizer != nullptr) optimizer->comm->forget(optimizer);
+}
+int32_t zero_plan_ahead(zero_options const* options,
+                        zero_tensor const* tensors,
+                        int32_t count,
+                        int32_t ranks,
+                        int64_t micro_steps,
+                        zero_plan* plan,
+                        char* message,
+                        int64_t size) {
+  using namespace zero;
+  return c::attempt({message, size}, [&] {
+    c::require_struct(options, "zero_options");
+    c::require_struct(plan, "zero_plan");
+    PlanOptions const asked{.world_size = ranks,
+                            .micro_steps = c::unsigned_of(micro_steps, "micro_steps")};
+    c::write(
+        *plan,
+        c::entry_of(c::choice_of(*options)).plan(asked, c::tensors_of(tensors, count), *options));
+  });
+}
+int32_t zero_get_plan(zero_optimizer* optimizer, int64_t micro_steps, zero_plan* plan) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+    zero::c::require_struct(plan, "zero_plan");
+    zero::c::write(*plan, inner.plan(zero::c::unsigned_of(micro_steps, "micro_steps")));
+  });
+}
+int32_t zero_plan_text(zero_optimizer* optimizer, char* text, int64_t size) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+    zero::c::require(text, "text");
+    zero::c::Words{text, size}.write(zero::to_string(inner.plan(1)).c_str());
+  });
+}
+int32_t zero_held(zero_optimizer* optimizer, int64_t held[ZERO_ROLES]) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+    zero::c::require(held, "held");
+    zero::c::write(held, inner.held());
+  });
+}
+int32_t zero_units(zero_optimizer* optimizer, int32_t const** units, int32_t* count) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+    zero::c::require(units, "units");
+    zero::c::require(count, "count");
+    *units = inner.units().data();
+    *count = static_cast<int32_t>(inner.units().size());
+  });
+}
+
+int32_t zero_bind_flat(zero_optimizer* optimizer,
+                       void* parameters,
+                       void* gradients,
+                       int64_t count) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+    inner.bind(parameters, gradients, zero::c::unsigned_of(count, "count"));
+  });
+}
+int32_t zero_bind(zero_optimizer* optimizer,
+                  void* const* parameters,
+                  void* const* gradients,
+                  int32_t count) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+    inner.bind({parameters, count}, {gradients, count});
+  });
+}
+int32_t zero_bind_gradients(zero_optimizer* optimizer, void* const* gradients, int32_t count) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+    inner.bind_gradients({gradients, count});
+  });
+}
+int32_t zero_bind_gradients_flat(zero_optimizer* optimizer, void* gradients, int64_t count) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+    inner.bind_gradients(gradients, zero::c::unsigned_of(count, "count"));
+  });
+}
+
+int32_t zero_load(zero_optimizer* optimizer, zero_fill fill, void* user) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+    zero::c::Filling const filling(fill, user, inner.tensors());
+    inner.load(zero::c::Fill(filling));
+  });
+}
+int32_t zero_broadcast_from(zero_optimizer* optimizer, zero_fill fill, void* user, int32_t root) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+    zero::c::Filling const filling(fill, user, inner.tensors());
+    inner.broadcast(zero::c::Fill(filling), root);
+  });
+}
+int32_t zero_broadcast(zero_optimizer* optimizer, int32_t root) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) { inner.broadcast(root); });
+}
+int32_t zero_adopt(zero_optimizer* optimizer) {
+  return zero::c::with(optimizer, [](zero::c::Optimizer& inner) { inner.adopt(); });
+}
+int32_t zero_parameter(zero_optimizer* optimizer, int32_t tensor, void** data) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+    zero::c::require(data, "data");
+    *data = inner.parameter(zero::c::unsigned_of(tensor, "tensor"));
+  });
+}
+int32_t zero_gradient(zero_optimizer* optimizer, int32_t tensor, void** data) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+    zero::c::require(data, "data");
+    *data = inner.gradient(zero::c::unsigned_of(tensor, "tensor"));
+  });
+}
+
+int32_t zero_parameters(zero_optimizer* optimizer, int32_t unit, void const** data, int32_t count) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+    inner.parameters(unit, {data, count});
+  });
+}
+int32_t zero_release(zero_optimizer* optimizer, int32_t unit) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) { inner.release(unit); });
+}
+int32_t zero_gradients(
+    zero_optimizer* optimizer, int32_t unit, int32_t mode, void** data, int32_t count) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+    inner.gradients(unit, mode, {data, count});
+  });
+}
+int32_t zero_reduce(zero_optimizer* optimizer, int32_t unit) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) { inner.reduce(unit); });
+}
+int32_t zero_without_gradient(zero_optimizer* optimizer, int32_t unit) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) { inner.without_gradient(unit); });
+}
+int32_t zero_without_tensor_gradient(zero_optimizer* optimizer, int32_t tensor) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+    inner.without_tensor_gradient(zero::c::unsigned_of(tensor, "tensor"));
+  });
+}
+int32_t zero_micro_step(zero_optimizer* optimizer, double weight, int32_t last) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+    inner.micro_step({.weight = weight, .last = last != 0});
+  });
+}
+int32_t zero_reduce_all(zero_optimizer* optimizer) {
+  return zero::c::with(optimizer,
+                       [](zero::c::Optimizer& inner) { inner.reduce_all(std::nullopt); });
+}
+int32_t zero_reduce_all_of(zero_optimizer* optimizer, double weight) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) { inner.reduce_all(weight); });
+}
+int32_t zero_grad_norm(zero_optimizer* optimizer, double* norm) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+    zero::c::require(norm, "norm");
+    *norm = inner.grad_norm();
+  });
+}
+int32_t zero_step(zero_optimizer* optimizer,
+                  zero_step_options const* options,
+                  zero_report* report) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+    zero_step_options given = zero_step_options_of();
+    if (options != nullptr) {
+      zero::c::require_struct(options, "zero_step_options");
+      given = *options;
+    }
+    if (report != nullptr) zero::c::require_struct(report, "zero_report");
+    zero::StepReport const done = inner.step(zero::c::step_options_of(given), given.scale);
+    if (report != nullptr) zero::c::write(*report, done);
+  });
+}
+int32_t zero_discard(zero_optimizer* optimizer) {
+  return zero::c::with(optimizer, [](zero::c::Optimizer& inner) { inner.discard(); });
+}
+int32_t zero_settle(zero_optimizer* optimizer) {
+  return zero::c::with(optimizer, [](zero::c::Optimizer& inner) { inner.settle(); });
+}
+int32_t zero_get_report(zero_optimizer* optimizer, zero_report* report) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+    zero::c::require_struct(report, "zero_report");
+    zero::c::write(*report, inner.report());
+  });
+}
+int32_t zero_loss_scale(zero_optimizer* optimizer, float* scale) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+    zero::c::require(scale, "scale");
+    *scale = inner.loss_scale();
+  });
+}
+
+int32_t zero_set_lr(zero_optimizer* optimizer, char const* name, float lr) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) { inner.set_lr(name, lr); });
+}
+int32_t zero_set_rule(zero_optimizer* optimizer, char const* name, zero_rule const* rule) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+    zero::c::require_struct(rule, "zero_rule");
+    inner.set_rule(name, *rule);
+  });
+}
+int32_t zero_full_parameters(zero_optimizer* optimizer, void const** data, int32_t count) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+    inner.full_parameters({data, count});
+  });
+}
+int32_t zero_release_full(zero_optimizer* optimizer) {
+  return zero::c::with(optimizer, [](zero::c::Optimizer& inner) { inner.release_full(); });
+}
+int32_t zero_get_counters(
+    zero_optimizer* optimizer, int64_t* steps, int32_t count, float* loss_scale, int32_t* streak) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+    zero::c::require(loss_scale, "loss_scale");
+    zero::c::require(streak, "streak");
+    zero::Counters const counters = inner.counters();
+    zero::c::require_all(counters.steps.size(), count, steps, "steps");
+    for (std::size_t t = 0; t < counters.steps.size(); ++t) steps[t] = counters.steps[t];
+    *loss_scale = counters.loss_scale;
+    *streak = counters.loss_scale_streak;
+  });
+}
+int32_t zero_set_counters(zero_optimizer* optimizer,
+                          int64_t const* steps,
+                          int32_t count,
+                          float loss_scale,
+                          int32_t streak) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+    zero::c::require_all(inner.tensors().size(), count, steps, "steps");
+    zero::Counters counters{.loss_scale = loss_scale, .loss_scale_streak = streak};
+    for (std::int32_t t = 0; t < count; ++t) counters.steps.push_back(static_cast<long>(steps[t]));
+    inner.restore(counters);
+  });
+}
+
+}  // extern "C"

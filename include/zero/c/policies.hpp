@@ -1,0 +1,212 @@
+/// @file
+/// Policies by number: what a trainer in C asks for, and what ZERO_C_DEFINE has instantiated.
+#pragma once
+
+#include "zero/base/bytes.hpp"
+#include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
+#include "zero/c.h"
+#include "zero/c/structs.hpp"
+#include "zero/concepts/accumulation.hpp"
+#include "zero/concepts/bucket.hpp"
+#include "zero/concepts/memory.hpp"
+#include "zero/concepts/policies.hpp"
+#include "zero/concepts/stage.hpp"
+#include "zero/precision/fp32.hpp"
+#include "zero/precision/mixed.hpp"
+#include "zero/rule/adagrad.hpp"
+#include "zero/rule/adam.hpp"
+#include "zero/rule/adamw.hpp"
+#include "zero/rule/amsgrad.hpp"
+#include "zero/rule/lion.hpp"
+#include "zero/rule/nadam.hpp"
+#include "zero/rule/rmsprop.hpp"
+#include "zero/rule/sgd.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace zero::inline ZERO_NAMESPACE::c {
+
+/// The number by which the C interface asks for a policy. One of the trainer's own gets one in the
+/// file that has ZERO_C_DEFINE, before it:
+///
+///     template <>
+///     inline constexpr std::int32_t zero::c::number<MyRule> = 1000;
+template <class Policy>
+inline constexpr std::int32_t number = -1;
+// @cond
+template <>
+inline constexpr std::int32_t number<stage::Replicated> = ZERO_REPLICATED;
+template <>
+inline constexpr std::int32_t number<stage::Pos> = ZERO_POS;
+template <>
+inline constexpr std::int32_t number<stage::PosG> = ZERO_POS_G;
+template <>
+inline constexpr std::int32_t number<stage::PosGP> = ZERO_POS_G_P;
+template <>
+inline constexpr std::int32_t number<Fp32> = ZERO_FP32;
+template <>
+inline constexpr std::int32_t number<Mixed<bf16>> = ZERO_BF16;
+template <>
+inline constexpr std::int32_t number<Mixed<fp16>> = ZERO_FP16;
+template <>
+inline constexpr std::int32_t number<AdamW> = ZERO_ADAMW;
+template <>
+inline constexpr std::int32_t number<Adam> = ZERO_ADAM;
+template <>
+inline constexpr std::int32_t number<Sgd> = ZERO_SGD;
+template <>
+inline constexpr std::int32_t number<PlainSgd> = ZERO_PLAIN_SGD;
+template <>
+inline constexpr std::int32_t number<AmsGrad> = ZERO_AMSGRAD;
+template <>
+inline constexpr std::int32_t number<NAdam> = ZERO_NADAM;
+template <>
+inline constexpr std::int32_t number<Adagrad> = ZERO_ADAGRAD;
+template <>
+inline constexpr std::int32_t number<RmsProp<>> = ZERO_RMSPROP;
+template <>
+inline constexpr std::int32_t number<Lion> = ZERO_LION;
+template <>
+inline constexpr std::int32_t number<AccumulateNone> = ZERO_ACCUMULATE_NONE;
+template <>
+inline constexpr std::int32_t number<AccumulateFull> = ZERO_ACCUMULATE_FULL;
+template <>
+inline constexpr std::int32_t number<AccumulateShard> = ZERO_ACCUMULATE_SHARD;
+template <>
+inline constexpr std::int32_t number<Owned<>> = ZERO_OWNED;
+template <>
+inline constexpr std::int32_t number<Borrowed<>> = ZERO_BORROWED;
+// @endcond
+
+/// Every slot that the C interface chooses in.
+enum class Slot : std::uint8_t {
+  stage,         ///< what is partitioned
+  precision,     ///< types
+  rule,          ///< of the update
+  accumulation,  ///< of micro-batches
+  memory         ///< whose
+};
+/// How many these are.
+inline constexpr int slots = 5;
+
+/// What messages call the slot.
+[[nodiscard]] constexpr std::string_view name(Slot slot) noexcept {
+  constexpr std::string_view names[slots] = {
+      "stage", "precision", "rule", "accumulation", "memory"};
+  return names[static_cast<int>(slot)];
+}
+
+/// How C++ spells the policy of that number; a description of it for the trainer's own.
+[[nodiscard]] inline std::string spelling(Slot slot, std::int32_t number) {
+  constexpr std::string_view names[slots][9] = {
+      {"stage::Replicated", "stage::Pos", "stage::PosG", "stage::PosGP"},
+      {"Fp32", "Mixed<zero::bf16>", "Mixed<zero::fp16>"},
+      {"AdamW", "Adam", "Sgd", "PlainSgd", "AmsGrad", "NAdam", "Adagrad", "RmsProp<>", "Lion"},
+      {"AccumulateNone", "AccumulateFull", "AccumulateShard"},
+      {"Owned<>", "Borrowed<>"}};
+  auto const& known = names[static_cast<int>(slot)];
+  if (number >= 0 && number < 9 && !known[number].empty()) {
+    return "zero::" + std::string(known[number]);
+  }
+  return "the " + std::string(name(slot)) + " of number " + std::to_string(number);
+}
+
+/// One choice, by its numbers.
+struct Choice {
+  std::int32_t numbers[slots];  ///< by slot
+  friend bool operator==(Choice const&, Choice const&) = default;
+};
+/// What options ask for.
+[[nodiscard]] inline Choice choice_of(zero_options const& options) noexcept {
+  return {{options.stage,
+           options.precision,
+           options.rule.number,
+           options.accumulation,
+           options.memory}};
+}
+
+/// The rule with the hyper-parameters that are given, on top of others.
+/// @throws Error (invalid_argument) for one that the rule does not have
+template <class R>
+[[nodiscard]] R rule_of(zero_rule const& given, R rule = {}) {
+  require_struct(&given, "zero_rule");
+  if (given.number != number<R>) {
+    fail(ErrorKind::invalid_argument,
+         {"a rule of number ",
+          given.number,
+          " is given to an optimizer whose rule is ",
+          R::name,
+          ": another rule has other states; make another optimizer"});
+  }
+#define ZERO_C_HYPER(field)                                                         \
+  if (given.field != ZERO_DEFAULT) {                                                \
+    if constexpr (requires { rule.field; }) {                                       \
+      rule.field = static_cast<decltype(rule.field)>(given.field);                  \
+    } else {                                                                        \
+      fail(ErrorKind::invalid_argument, {"the rule ", R::name, " has no " #field}); \
+    }                                                                               \
+  }
+  ZERO_C_HYPER(lr)
+  ZERO_C_HYPER(weight_decay)
+  ZERO_C_HYPER(beta1)
+  ZERO_C_HYPER(beta2)
+  ZERO_C_HYPER(eps)
+  ZERO_C_HYPER(momentum)
+  ZERO_C_HYPER(dampening)
+  ZERO_C_HYPER(nesterov)
+  ZERO_C_HYPER(alpha)
+  ZERO_C_HYPER(lr_decay)
+  ZERO_C_HYPER(initial_accumulator_value)
+  ZERO_C_HYPER(momentum_decay)
+  ZERO_C_HYPER(decoupled)
+  ZERO_C_HYPER(maximize)
+#undef ZERO_C_HYPER
+  return rule;
+}
+
+/// The precision, with the loss scale that is asked for.
+template <class P>
+[[nodiscard]] P precision_of(zero_options const& options) {
+  P precision{};
+  if constexpr (requires { precision.loss_scale; }) {
+    LossScaleOptions& scale = precision.loss_scale;
+    if (options.loss_scale != 0.) scale.initial = static_cast<float>(options.loss_scale);
+    if (options.loss_scale_interval != 0) scale.growth_interval = options.loss_scale_interval;
+    if (options.loss_scale_patience != 0) scale.patience = options.loss_scale_patience;
+  }
+  return precision;
+}
+
+/// How many bytes travel together.
+[[nodiscard]] inline Bucket bucket_of(zero_options const& options) {
+  if (options.bucket_bytes == 0) return {};
+  return {unsigned_of(options.bucket_bytes, "zero_options::bucket_bytes")};
+}
+
+/// Some types.
+template <class... T>
+struct Types {};
+
+/// Those that fit a slot, or its default.
+template <template <class> class Fits, class Found, class Default, class... Policies>
+struct Fitting {
+  using Result = Found;  ///< a Types
+};
+// @cond
+template <template <class> class Fits, class Default>
+struct Fitting<Fits, Types<>, Default> {
+  using Result = Types<Default>;
+};
+template <template <class> class Fits, class... Found, class Default, class First, class... Rest>
+struct Fitting<Fits, Types<Found...>, Default, First, Rest...>
+    : Fitting<Fits,
+              std::conditional_t<Fits<First>::value, Types<Found..., First>, Types<Found...>>,
+              Default,
+              Rest...> {};
+// @endcond
+
+}  // namespace zero::inline ZERO_NAMESPACE::c

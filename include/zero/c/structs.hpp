@@ -1,0 +1,176 @@
+/// @file
+/// From the structs of the C interface to what the library takes, with a sentence for each mistake.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
+#include "zero/c.h"
+#include "zero/layout/plan.hpp"
+#include "zero/layout/tensor.hpp"
+#include "zero/optimizer/api/step.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE::c {
+
+/// An error with a code of its own.
+class Failure : public std::exception {
+ public:
+  /// @param code   of `zero_code`, or of a function of the trainer's
+  /// @param words  for it
+  Failure(std::int32_t code, std::string words) : code_(code), words_(std::move(words)) {}
+  /// The code.
+  [[nodiscard]] std::int32_t code() const noexcept { return code_; }
+  [[nodiscard]] char const* what() const noexcept override { return words_.c_str(); }
+
+ private:
+  std::int32_t code_;
+  std::string words_;
+};
+
+/// @throws Failure always; with exceptions disabled as `fail`
+[[noreturn]] ZERO_COLD inline void fail_with(std::int32_t code, Message const& words) {
+#if defined(__cpp_exceptions)
+  throw Failure(code, words.text());
+#else
+  static_cast<void>(code);
+  fail(ErrorKind::invalid_argument, words);
+#endif
+}
+
+/// @throws Error (invalid_argument) if that argument of a call is null
+inline void require(void const* argument, std::string_view name) {
+  if (argument == nullptr) fail(ErrorKind::invalid_argument, {name, " is null"});
+}
+/// @throws Error (invalid_argument) if the struct is null or says another size than this library's
+template <class Struct>
+void require_struct(Struct const* given, std::string_view name) {
+  require(given, name);
+  if (given->size == static_cast<std::int64_t>(sizeof(Struct))) return;
+  fail(ErrorKind::invalid_argument,
+       {"a ",
+        name,
+        " says it has ",
+        given->size,
+        " bytes, but it has ",
+        sizeof(Struct),
+        " here: make it with ",
+        name,
+        "_of, and compile both sides with the same zero/c.h"});
+}
+/// A count or size that is not negative.
+/// @throws Error (invalid_argument) if it is
+[[nodiscard]] inline std::size_t unsigned_of(std::int64_t value, std::string_view name) {
+  if (value < 0) fail(ErrorKind::invalid_argument, {name, " is ", value});
+  return static_cast<std::size_t>(value);
+}
+
+/// @throws Error (invalid_argument) unless an array has an element for each of `wanted` tensors
+inline void require_all(std::size_t wanted,
+                        std::int32_t count,
+                        void const* array,
+                        std::string_view name) {
+  if (count < 0 || static_cast<std::size_t>(count) != wanted) {
+    fail(ErrorKind::invalid_argument,
+         {name, " has ", count, " elements, but the model has ", wanted, " tensors"});
+  }
+  if (count > 0) require(array, name);
+}
+
+/// The group and the stack of a tensor, where the library has them.
+template <class T>
+void describe_further(T& tensor, zero_tensor const& given) {
+  if constexpr (requires { tensor.group; }) {
+    if (given.group != nullptr) tensor.group = given.group;
+  }
+  if constexpr (requires { tensor.stacked; }) {
+    tensor.stacked = (given.flags & ZERO_STACKED) != 0;
+  } else if ((given.flags & ZERO_STACKED) != 0) {
+    fail(ErrorKind::invalid_argument, "no stacks");
+  }
+}
+
+/// The model; without groups and stacks where the library has none.
+[[nodiscard]] inline std::vector<Tensor> tensors_of(zero_tensor const* tensors,
+                                                    std::int32_t count) {
+  if (count > 0) require(tensors, "tensors");
+  std::vector<Tensor> model;
+  model.reserve(unsigned_of(count, "the number of tensors"));
+  for (std::int32_t t = 0; t < count; ++t) {
+    zero_tensor const& given = tensors[t];
+    require_struct(&given, "zero_tensor");
+    if (given.name == nullptr) fail(ErrorKind::invalid_argument, {"tensor ", t, " has no name"});
+    if (given.dims < 0 || given.dims > ZERO_MAX_DIMS) {
+      fail(ErrorKind::invalid_argument,
+           {"tensor '", given.name, "' has ", given.dims, " dimensions; at most ", ZERO_MAX_DIMS});
+    }
+    constexpr std::int32_t flags = ZERO_FROZEN | ZERO_STACKED | ZERO_PARTITIONED;
+    if ((given.flags & ~flags) != 0) {
+      fail(ErrorKind::invalid_argument, {"tensor '", given.name, "' has unknown flags"});
+    }
+    Tensor tensor{.name = given.name,
+                  .shape = {},
+                  .unit = given.unit,
+                  .weight_decay = given.weight_decay,
+                  .learning_rate = given.learning_rate,
+                  .frozen = (given.flags & ZERO_FROZEN) != 0,
+                  .tied_to = given.tied_to != nullptr ? given.tied_to : "",
+                  .partitioned = (given.flags & ZERO_PARTITIONED) != 0};
+    for (std::int32_t i = 0; i < given.dims; ++i) {
+      tensor.shape.push_back(unsigned_of(given.shape[i], "an extent of a shape"));
+    }
+    describe_further(tensor, given);
+    model.push_back(std::move(tensor));
+  }
+  return model;
+}
+
+/// Options of a step; nothing given stands for those by default.
+[[nodiscard]] inline StepOptions step_options_of(zero_step_options const& given) {
+  StepOptions options;
+  if (given.learning_rate != ZERO_DEFAULT) {
+    options.learning_rate = static_cast<float>(given.learning_rate);
+  }
+  if (given.max_norm != ZERO_DEFAULT) options.max_norm = given.max_norm;
+  if (given.skip_non_finite != 0) options.non_finite = NonFinite::skip;
+  options.overlap_publish = given.overlap_publish != 0;
+  options.stop = given.stop != 0;
+  return options;
+}
+
+/// What a step did.
+inline void write(zero_report& report, StepReport const& from) noexcept {
+  report.step = from.step;
+  report.grad_norm = from.grad_norm;
+  report.clip_coefficient = from.clip_coefficient;
+  report.weight = from.weight;
+  report.loss_scale = static_cast<double>(from.loss_scale);
+  report.skipped = from.skipped ? 1 : 0;
+  report.stop = from.stop ? 1 : 0;
+}
+
+/// Bytes by role, those of an optimizer.
+inline void write(std::int64_t* held, MemoryBytes const& from) noexcept {
+  static_assert(optimizer_role_count == ZERO_ROLES);
+  for (int role = 0; role < ZERO_ROLES; ++role) {
+    held[role] = static_cast<std::int64_t>(from[static_cast<Role>(role)]);
+  }
+}
+
+/// What a plan says.
+inline void write(zero_plan& plan, Plan const& from) {
+  write(plan.held, from.memory);
+  plan.total = static_cast<std::int64_t>(from.memory.total());
+  plan.trained_elements = static_cast<std::int64_t>(from.trained_elements);
+  plan.padding_elements = static_cast<std::int64_t>(from.padding_elements);
+  plan.sent_elements = static_cast<std::int64_t>(from.traffic.total());
+  plan.sent_bytes = static_cast<std::int64_t>(from.sent.total());
+}
+
+}  // namespace zero::inline ZERO_NAMESPACE::c

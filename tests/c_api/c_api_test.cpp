@@ -1,0 +1,140 @@
+/// Trainers in C and C++17 through zero/c.h: the bits of the one in C++.
+#include "c_api/trainer.h"
+#include "zero/zero.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace c_api_test {
+namespace {
+
+using Bytes = std::vector<unsigned char>;
+
+/// The model of the trainers.
+std::vector<zero::Tensor> model() {
+  return {{.name = "a.w", .shape = {12, 8}, .unit = 0},
+          {.name = "a.b", .shape = {33}, .unit = 0, .weight_decay = 0.f},
+          {.name = "empty", .shape = {4, 0}, .unit = 1},
+          {.name = "b.w", .shape = {5, 8}, .unit = 1, .learning_rate = 0.5f},
+          {.name = "c.b", .shape = {7}, .unit = 2}};
+}
+
+/// Unit by unit in C++, whatever the mode of the trainer: it never decides a result.
+template <class Stage, class Precision, class Accumulation>
+Bytes reference(int ranks, trainer_run const& run) {
+  Bytes result(trainer_elements * 4);
+  zero::run_ranks(ranks, [&](zero::InProcess& comm) {
+    zero::ShardedOptimizer opt{comm,
+                               model(),
+                               Stage{},
+                               Precision{},
+                               Accumulation{},
+                               zero::Bucket{256},
+                               zero::AdamW{.lr = 0.0625f, .weight_decay = 0.125f}};
+    opt.load_parameters([&](auto const& tensor, std::size_t first, std::span<float> values) {
+      auto const t = static_cast<std::int32_t>(&tensor - opt.tensors().data());
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        values[i] = trainer_value(t, static_cast<std::int64_t>(first + i));
+      }
+    });
+    auto const backward = [&](int seed) {
+      for (int const unit : opt.units_backward()) {
+        auto g = opt.gradients(unit);
+        for (std::size_t k = 0; k < g.size(); ++k) {
+          auto const t = 2 * unit + static_cast<std::int32_t>(k);
+          for (std::int64_t i = 0; i < trainer_count(t); ++i) {
+            auto const value = trainer_gradient(t, i, comm.rank(), seed);
+            trainer_put(g[k].data(), i, value, run.precision);
+          }
+        }
+        opt.reduce(std::move(g));
+      }
+    };
+    for (int step = 0; step < run.steps; ++step) {
+      if (run.mode == trainer_micro_steps) {
+        opt.micro_step({.weight = 1. + comm.rank()});
+        backward(step);
+        opt.micro_step({.weight = 2., .last = true});
+        backward(step + 1);
+      } else {
+        backward(step);
+      }
+      opt.step({.max_norm = 2.});
+    }
+    auto const all = opt.full_parameters();
+    std::size_t place = 0;
+    for (std::size_t t = 0; t < all.size(); ++t) {
+      std::span const bytes = std::as_bytes(all[t]);
+      if (comm.rank() == 0 && !bytes.empty()) {
+        std::memcpy(result.data() + place, bytes.data(), bytes.size());
+      }
+      place += bytes.size();
+    }
+  });
+  return result;
+}
+template <class Precision>
+Bytes reference(int ranks, trainer_run const& run) {
+  // A stage is no choice of numerics: this one stands for all.
+  using zero::stage::Pos;
+  return run.mode == trainer_micro_steps
+             ? reference<Pos, Precision, zero::AccumulateShard>(ranks, run)
+             : reference<Pos, Precision, zero::AccumulateNone>(ranks, run);
+}
+
+Bytes train(zero_rank_function trainer, int ranks, trainer_run run) {
+  Bytes result(trainer_elements * 4);
+  run.result = result.data();
+  std::string message(500, '\0');
+  auto const code = zero_run_ranks(ranks, trainer, &run, message.data(), 500);
+  CAPTURE(message);
+  REQUIRE(code == ZERO_OK);
+  return result;
+}
+
+TEST_CASE("C API: trainers in C and C++17 have the bits of the one in C++, under every stage") {
+  for (int const ranks : {1, 3}) {
+    for (int const mode :
+         {trainer_unit_by_unit, trainer_micro_steps, trainer_flat, trainer_separate}) {
+      for (int const precision : {ZERO_FP32, ZERO_BF16}) {
+        trainer_run run{ZERO_POS, precision, ZERO_ADAMW, mode, 4, nullptr};
+        Bytes const wanted = precision == ZERO_FP32
+                                 ? reference<zero::Fp32>(ranks, run)
+                                 : reference<zero::Mixed<zero::bf16>>(ranks, run);
+        bool const lent = mode == trainer_flat || mode == trainer_separate;
+        for (int stage = ZERO_REPLICATED; stage <= (lent ? ZERO_POS_G : ZERO_POS_G_P); ++stage) {
+          CAPTURE(ranks);
+          CAPTURE(mode);
+          CAPTURE(precision);
+          CAPTURE(stage);
+          run.stage = stage;
+          CHECK(train(trainer_c, ranks, run) == wanted);
+          CHECK(train(trainer_17, ranks, run) == wanted);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("C API: what is trained differs from what it began with, and with the steps") {
+  trainer_run run{ZERO_POS_G, ZERO_FP32, ZERO_ADAMW, trainer_unit_by_unit, 0, nullptr};
+  Bytes const begin = train(trainer_c, 2, run);
+  run.steps = 1;
+  Bytes const one = train(trainer_c, 2, run);
+  run.steps = 2;
+  CHECK(begin != one);
+  CHECK(one != train(trainer_c, 2, run));
+  float first = 0.f;
+  std::memcpy(&first, begin.data(), sizeof(first));
+  CHECK(first == trainer_value(0, 0));
+}
+
+}  // namespace
+}  // namespace c_api_test

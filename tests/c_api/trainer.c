@@ -1,0 +1,124 @@
+/// A trainer in C11: what a C++ one does, through zero/c.h.
+#include "c_api/trainer.h"
+
+#include <stdlib.h>
+
+#define TRY(call)                     \
+  do {                                \
+    int32_t const code = (call);      \
+    if (code != ZERO_OK) return code; \
+  } while (0)
+
+static int32_t fill(int32_t tensor, int64_t first, int64_t count, float* values, void* user) {
+  (void)user;
+  for (int64_t i = 0; i < count; ++i) values[i] = trainer_value(tensor, first + i);
+  return 0;
+}
+
+/// One pass over all units, in the backward order.
+static int32_t backward(zero_optimizer* opt, trainer_run const* run, int32_t rank, int32_t seed) {
+  int32_t const* units = NULL;
+  int32_t count = 0;
+  TRY(zero_units(opt, &units, &count));
+  for (int32_t u = count; u-- > 0;) {
+    void* g[2] = {NULL, NULL};
+    int32_t const tensors = units[u] == 2 ? 1 : 2;
+    int32_t const first = 2 * units[u];
+    TRY(zero_gradients(opt, units[u], seed % 2 ? ZERO_ADD : ZERO_OVERWRITE, g, tensors));
+    for (int32_t t = 0; t < tensors; ++t) {
+      for (int64_t i = 0; i < trainer_count(first + t); ++i) {
+        trainer_put(g[t], i, trainer_gradient(first + t, i, rank, seed), run->precision);
+      }
+    }
+    TRY(zero_reduce(opt, units[u]));
+  }
+  return ZERO_OK;
+}
+
+static int32_t train(zero_comm* comm, trainer_run const* run, char* parameters, char* gradients) {
+  int64_t const width = run->precision == ZERO_FP32 ? 4 : 2;
+  zero_tensor model[trainer_tensors] = {ZERO_TENSOR("a.w", 0, 12, 8),
+                                        ZERO_TENSOR("a.b", 0, 33),
+                                        ZERO_TENSOR("empty", 1, 4, 0),
+                                        ZERO_TENSOR("b.w", 1, 5, 8),
+                                        ZERO_TENSOR("c.b", 2, 7)};
+  model[1].weight_decay = 0;
+  model[3].learning_rate = 0.5f;
+  zero_options options = zero_options_of(run->stage, run->precision, run->rule);
+  options.rule.lr = 0.0625;
+  options.rule.weight_decay = 0.125;
+  options.bucket_bytes = 256;
+  int const lent = run->mode == trainer_flat || run->mode == trainer_separate;
+  if (lent) options.memory = ZERO_BORROWED;
+  if (run->mode == trainer_micro_steps) options.accumulation = ZERO_ACCUMULATE_SHARD;
+
+  zero_optimizer* opt = NULL;
+  TRY(zero_create(comm, &options, model, trainer_tensors, &opt));
+  void *lent_parameters[trainer_tensors], *lent_gradients[trainer_tensors];
+  int64_t place = 0;
+  for (int32_t t = 0; t < trainer_tensors; ++t) {
+    lent_parameters[t] = parameters + place * width;
+    lent_gradients[t] = gradients + place * width;
+    place += trainer_count(t);
+  }
+  if (run->mode == trainer_flat) {
+    TRY(zero_bind_flat(opt, parameters, gradients, trainer_elements));
+  } else if (lent) {
+    TRY(zero_bind(opt, lent_parameters, lent_gradients, trainer_tensors));
+  }
+  TRY(zero_load(opt, fill, NULL));
+
+  int32_t const rank = zero_comm_rank(comm);
+  zero_report report = zero_report_of();
+  zero_step_options step_options = zero_step_options_of();
+  for (int32_t step = 0; step < run->steps; ++step) {
+    if (lent) {
+      for (int32_t t = 0; t < trainer_tensors; ++t) {
+        for (int64_t i = 0; i < trainer_count(t); ++i) {
+          float const value = trainer_gradient(t, i, rank, step);
+          trainer_put(lent_gradients[t], i, value, run->precision);
+        }
+      }
+      if (run->mode == trainer_separate) {
+        TRY(zero_bind_gradients(opt, lent_gradients, trainer_tensors));
+      }
+      TRY(zero_reduce_all(opt));
+      double norm = 0;
+      TRY(zero_grad_norm(opt, &norm));
+      step_options.learning_rate = 0.0625;
+      step_options.scale = norm > 2 ? 2 / norm : 1;
+    } else if (run->mode == trainer_micro_steps) {
+      TRY(zero_micro_step(opt, 1 + rank, 0));
+      TRY(backward(opt, run, rank, step));
+      TRY(zero_micro_step(opt, 2, 1));
+      TRY(backward(opt, run, rank, step + 1));
+      step_options.max_norm = 2;
+    } else {
+      TRY(backward(opt, run, rank, step));
+      step_options.max_norm = 2;
+    }
+    TRY(zero_step(opt, &step_options, &report));
+    if (report.step != step + 1) return ZERO_UNKNOWN;
+  }
+
+  void const* all[trainer_tensors];
+  TRY(zero_full_parameters(opt, all, trainer_tensors));
+  place = 0;
+  for (int32_t t = 0; t < trainer_tensors; ++t) {
+    size_t const bytes = (size_t)(trainer_count(t) * width);
+    if (rank == 0 && run->result != NULL && bytes > 0) memcpy(run->result + place, all[t], bytes);
+    place += (int64_t)bytes;
+  }
+  TRY(zero_release_full(opt));
+  zero_destroy(opt);
+  return ZERO_OK;
+}
+
+int32_t trainer_c(zero_comm* comm, void* user) {
+  char* const parameters = calloc(trainer_elements, 4);
+  char* const gradients = calloc(trainer_elements, 4);
+  int32_t const code = train(comm, (trainer_run const*)user, parameters, gradients);
+  free(parameters);
+  free(gradients);
+  return code;
+}
