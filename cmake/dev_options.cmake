@@ -31,3 +31,12 @@ if(ZERO_SANITIZE)
   endif()
   target_link_options(zero_dev_options INTERFACE ${zero_sanitizer_flags})
 endif()
+
+# Ours in C, and in C++17: the same bits as in C++20, where a compiler may fuse multiply-adds.
+add_library(zero_c_options INTERFACE)
+target_compile_options(zero_c_options INTERFACE -Wall -Wextra -Wpedantic -ffp-contract=off
+                                                ${zero_sanitizer_flags})
+if(ZERO_WERROR)
+  target_compile_options(zero_c_options INTERFACE -Werror)
+endif()
+target_link_options(zero_c_options INTERFACE ${zero_sanitizer_flags})

@@ -156,8 +156,8 @@ class OptimizerOf final : public Optimizer {
 
   void bind(Pointers<void* const> parameters, Pointers<void* const> gradients) override {
     if constexpr (O::borrowed) {
-      optimizer_.bind(list(lent_parameters_, parameters, "parameters"),
-                      list(lent_gradients_, gradients, "gradients"));
+      auto const lent = list(lent_parameters_, parameters, "parameters");
+      optimizer_.bind(lent, list(lent_gradients_, gradients, "gradients"));
     } else {
       refuse_to_bind();
     }

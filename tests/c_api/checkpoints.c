@@ -1,0 +1,94 @@
+/// Checkpoints through zero/c_checkpoint.h: a run that was cut in two has the bits of one that was
+/// not, on another number of ranks and under another stage. Takes a directory that is not there.
+#include "zero/c_checkpoint.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef void (*function)(void);
+function every_function(int i);
+
+#define REQUIRE(condition)                               \
+  do {                                                   \
+    if (!(condition)) {                                  \
+      fprintf(stderr, "%d: %s\n", __LINE__, #condition); \
+      fprintf(stderr, "%s\n", zero_message(comm));       \
+      return ZERO_UNKNOWN;                               \
+    }                                                    \
+  } while (0)
+
+enum { elements = 50 };
+
+typedef struct run {
+  char const* directory;  ///< null: no checkpoints
+  int32_t stage;
+  int32_t until;    ///< step
+  int32_t resumed;  ///< at which step it is to go on
+  float result[elements];
+} run;
+
+static int32_t fill(int32_t tensor, int64_t first, int64_t count, float* values, void* user) {
+  (void)tensor, (void)user;
+  for (int64_t i = 0; i < count; ++i) values[i] = (float)(first + i) / 64;
+  return 0;
+}
+
+static int32_t train(zero_comm* comm, void* user) {
+  run* const r = user;
+  zero_tensor const model[1] = {ZERO_TENSOR("w", 0, 5, elements / 5)};
+  zero_options const options = zero_options_of(r->stage, ZERO_FP32, ZERO_ADAMW);
+  zero_optimizer* opt = NULL;
+  REQUIRE(zero_create(comm, &options, model, 1, &opt) == ZERO_OK);
+  zero_checkpoints* saved = NULL;
+  int64_t step = -1, bytes = -1;
+  int32_t blob[2] = {0, 0};
+  if (r->directory != NULL) {
+    REQUIRE(zero_checkpoints_open(comm, "", 2, &saved) == ZERO_INVALID_ARGUMENT);
+    REQUIRE(zero_checkpoints_open(comm, r->directory, 2, &saved) == ZERO_OK);
+    REQUIRE(zero_checkpoint_latest(saved, opt, &step) == ZERO_OK);
+    REQUIRE(step == (r->resumed > 0 ? r->resumed : -1));
+    REQUIRE(zero_checkpoint_load(saved, opt, &step) == ZERO_OK);
+    REQUIRE(zero_checkpoint_blob(saved, blob, sizeof(blob), &bytes) == ZERO_OK);
+    // As many ranks have saved, or this is not theirs.
+    REQUIRE(bytes == (r->resumed > 0 && zero_comm_size(comm) == 2 ? 8 : 0));
+    REQUIRE(bytes == 0 || (blob[0] == zero_comm_rank(comm) && blob[1] == step));
+  }
+  if (step < 0) REQUIRE(zero_load(opt, fill, NULL) == ZERO_OK);
+  for (int32_t i = step < 0 ? 0 : (int32_t)step; i < r->until; ++i) {
+    void* g = NULL;
+    REQUIRE(zero_gradients(opt, 0, ZERO_OVERWRITE, &g, 1) == ZERO_OK);
+    // The sum over all ranks does not depend on how many there are.
+    for (int k = 0; k < elements; ++k) ((float*)g)[k] = (float)((k + i) % 7 - 3) / 4;
+    REQUIRE(zero_reduce(opt, 0) == ZERO_OK);
+    REQUIRE(zero_step(opt, NULL, NULL) == ZERO_OK);
+  }
+  if (saved != NULL) {
+    blob[0] = zero_comm_rank(comm), blob[1] = r->until;
+    REQUIRE(zero_checkpoint_save(saved, opt, NULL, 8) == ZERO_INVALID_ARGUMENT);
+    REQUIRE(zero_checkpoint_save(saved, NULL, NULL, 0) == ZERO_INVALID_ARGUMENT);
+    REQUIRE(zero_checkpoint_save(saved, opt, blob, sizeof(blob)) == ZERO_OK);
+    zero_checkpoints_close(saved);
+  }
+  void const* all = NULL;
+  REQUIRE(zero_full_parameters(opt, &all, 1) == ZERO_OK);
+  if (zero_comm_rank(comm) == 0) memcpy(r->result, all, sizeof(r->result));
+  return ZERO_OK;
+}
+
+int main(int argc, char** argv) {
+  char message[500] = "";
+  if (argc != 2 || every_function(0) == NULL) return 1;
+  run whole = {NULL, ZERO_POS, 9, 0, {0}};
+  run parts[3] = {{argv[1], ZERO_POS, 3, 0, {0}},
+                  {argv[1], ZERO_POS_G_P, 5, 3, {0}},
+                  {argv[1], ZERO_POS_G_P, 9, 5, {0}}};
+  int32_t const ranks[3] = {2, 2, 4};
+  int32_t failed = zero_run_ranks(2, train, &whole, message, sizeof(message));
+  for (int i = 0; i < 3 && failed == ZERO_OK; ++i) {
+    failed = zero_run_ranks(ranks[i], train, &parts[i], message, sizeof(message));
+  }
+  if (failed != ZERO_OK) fprintf(stderr, "%s\n", message);
+  if (failed != ZERO_OK) return 1;
+  if (memcmp(whole.result, parts[1].result, sizeof(whole.result)) == 0) return 1;
+  return memcmp(whole.result, parts[2].result, sizeof(whole.result)) == 0 ? 0 : 1;
+}
