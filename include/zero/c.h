@@ -212,6 +212,15 @@ static inline zero_tensor zero_tensor_of(char const* name,
   tensor.weight_decay = 1;
   return tensor;
 }
+/// A stack of layers: the first dimension is the layer, and slice i belongs to unit `unit + i`.
+static inline zero_tensor zero_stack_of(char const* name,
+                                        int32_t unit,
+                                        int32_t dims,
+                                        int64_t const* shape) {
+  zero_tensor tensor = zero_tensor_of(name, unit, dims, shape);
+  tensor.flags = ZERO_STACKED;
+  return tensor;
+}
 #if !defined(__cplusplus)
 /// In C: ZERO_TENSOR("layer.w", unit, 32, 64).
 #define ZERO_TENSOR(name, unit, ...)                                            \
@@ -329,6 +338,15 @@ int32_t zero_units(zero_optimizer* optimizer, int32_t const** units, int32_t* co
 /// Lends two flat buffers in which tensors lie one after the other in registration order, without
 /// gaps and without tied ones, `count` elements each. Call again when they move. Local.
 int32_t zero_bind_flat(zero_optimizer* optimizer, void* parameters, void* gradients, int64_t count);
+/// `zero_create` of ZERO_BORROWED, `zero_bind_flat` and `zero_adopt` in one. Collective.
+int32_t zero_create_flat(zero_comm* comm,
+                         zero_options const* options,
+                         zero_tensor const* tensors,
+                         int32_t count,
+                         void* parameters,
+                         void* gradients,
+                         int64_t elements,
+                         zero_optimizer** optimizer);
 /// Lends separate tensors: `count` pointers each, one per tensor in registration order, null for
 /// tied ones and for gradients of frozen ones. Gradients are only read. Local.
 int32_t zero_bind(zero_optimizer* optimizer,

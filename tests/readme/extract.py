@@ -20,6 +20,8 @@ A comment directly above a block says what becomes of it, '<!-- test: KIND ARGUM
 |          |         | example that the argument names before it                                  |
 | cpp      | cuda    | a translation unit for nvcc that is compiled where it and the component    |
 |          |         | that the argument names are there                                          |
+| cpp, c   | quote   | lines of the file that the argument names, found from the document; blank  |
+|          |         | lines and '...' stand for what lies between them                           |
 | sh       | ci      | every command is one of .ci/run, or a workflow of CMakePresets.json        |
 | sh       | run     | run in a directory that has the root's include and examples                |
 | cmake    | package | the end of a project that uses the installed package; its argument is the  |
@@ -37,13 +39,14 @@ import re
 import sys
 
 KINDS = {
-    "cpp": ("program", "body", "types", "doctest", "bench", "cuda"),
+    "cpp": ("program", "body", "types", "doctest", "bench", "cuda", "quote"),
+    "c": ("quote",),
     "sh": ("ci", "run"),
     "cmake": ("package",),
     "text": ("output",),
 }
-SUFFIX = {"cpp": ".cpp", "sh": ".sh", "cmake": ".cmake", "text": ".txt"}
-NEEDS_ARGUMENT = ("package", "output", "cuda")
+SUFFIX = {"cpp": ".cpp", "c": ".c", "sh": ".sh", "cmake": ".cmake", "text": ".txt"}
+NEEDS_ARGUMENT = ("package", "output", "cuda", "quote")
 MARKER = re.compile(r"<!-- test: (\w+) ?(.*?) -->$")
 FENCE = re.compile(r"\s*(```+|~~~+)\s*(\w*)\s*$")
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
@@ -101,6 +104,16 @@ class Block:
                 "int main() {\n"
                 f"zero::run_ranks(2, []([[maybe_unused]] zero::InProcess& comm) {{\n"
                 f"{here}{inside}\n}});\n}}\n")
+
+    def check_quotes(self, root):
+        """Every line is one of the file's, in its order."""
+        path = root / self.document.parent / self.argument
+        if not path.is_file():
+            raise Problem(f"{self.where}: there is no {self.argument}")
+        source = iter(line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+        for line in (line.strip() for line in self.lines):
+            if line not in ("", "...") and line not in source:
+                raise Problem(f"{self.where}: {self.argument} has no line '{line}' there")
 
     def check_commands(self, ci, workflows):
         """Every command is one that continuous integration runs, or at least exists."""
@@ -170,6 +183,8 @@ def main():
         for block in blocks_of(arguments.root, document):
             if block.kind == "ci":
                 block.check_commands(ci, workflows)
+            if block.kind == "quote":
+                block.check_quotes(arguments.root)
             suffix = ".cu" if block.kind == "cuda" else SUFFIX[block.language]
             path = arguments.out / (block.name + suffix)
             write_if_changed(path, block.text())

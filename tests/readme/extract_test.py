@@ -20,6 +20,7 @@ def run(text):
         (root / "CMakePresets.json").write_text(PRESETS, encoding="utf-8")
         (root / "doc").mkdir()
         (root / "doc/page.md").write_text(text, encoding="utf-8")
+        (root / "doc/other.c").write_text("int a;\n  int b;\n", encoding="utf-8")
         result = subprocess.run(
             [sys.executable, SCRIPT, "--root", root, "--out", root / "out", "doc/page.md"],
             capture_output=True, text=True, check=False)
@@ -83,6 +84,14 @@ class Extract(unittest.TestCase):
         self.refused("nobody runs 'rm -r x'", block.format("make check && rm -r x"))
         self.refused("nobody runs", block.format("cmake --workflow --preset gone"))
         self.refused("nobody runs", block.format("cmake --workflow --preset demo --fresh"))
+
+    def test_quotes(self):
+        block = "<!-- test: quote other.c -->\n```c\n{}\n```\n"
+        self.assertEqual(run(block.format("int a;\n\n...\nint b;"))[0], 0)
+        self.refused("there is no gone.c", "<!-- test: quote gone.c -->\n```c\nint x;\n```\n")
+        self.refused("do not fit", "<!-- test: quote -->\n```c\nint x;\n```\n")
+        self.refused("has no line 'int z;' there", block.format("int z;"))
+        self.refused("has no line 'int a;' there", block.format("int b;\nint a;"))
 
 
 if __name__ == "__main__":

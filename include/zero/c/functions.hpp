@@ -68,7 +68,12 @@ int32_t zero_run_ranks(
       // What was under way is withdrawn while this is thrown, so that it is the reason peers hear.
       if (code == comm.code) c::fail_with(code, comm.message);
       c::fail_with(code,
-                   {"zero: callback: the function of rank ", inner.rank(), " returned ", code});
+                   {"zero: callback: the function of rank ",
+                    inner.rank(),
+                    " returned ",
+                    code,
+                    comm.code != ZERO_OK ? "; its last error was " : "",
+                    comm.message});
     });
   });
 }
@@ -128,6 +133,28 @@ int32_t zero_create(zero_comm* comm,
     comm->owned.push_back(made);
     *optimizer = made.get();
   });
+}
+int32_t zero_create_flat(zero_comm* comm,
+                         zero_options const* options,
+                         zero_tensor const* tensors,
+                         int32_t count,
+                         void* parameters,
+                         void* gradients,
+                         int64_t elements,
+                         zero_optimizer** optimizer) {
+  zero_options lent = zero_options_of(ZERO_POS_G, ZERO_FP32, ZERO_ADAMW);
+  if (options != nullptr && options->size == lent.size) {
+    lent = *options;
+    lent.memory = ZERO_BORROWED;
+    options = &lent;
+  }
+  std::int32_t code = zero_create(comm, options, tensors, count, optimizer);
+  if (code == ZERO_OK) code = zero_bind_flat(*optimizer, parameters, gradients, elements);
+  if (code == ZERO_OK) code = zero_adopt(*optimizer);
+  if (code == ZERO_OK || comm == nullptr || optimizer == nullptr) return code;
+  zero_destroy(*optimizer);
+  *optimizer = nullptr;
+  return code;
 }
 void zero_destroy(zero_optimizer* optimizer) {
   if (optimizer != nullptr) optimizer->comm->forget(optimizer);

@@ -91,8 +91,6 @@ void describe_further(T& tensor, zero_tensor const& given) {
   }
   if constexpr (requires { tensor.stacked; }) {
     tensor.stacked = (given.flags & ZERO_STACKED) != 0;
-  } else if ((given.flags & ZERO_STACKED) != 0) {
-    fail(ErrorKind::invalid_argument, "no stacks");
   }
 }
 
