@@ -71,7 +71,7 @@ class Optimizer {
   virtual ~Optimizer() = default;
 
   // Their comments are in zero/c.h.
-  // @cond
+  /// @cond
   [[nodiscard]] virtual std::vector<Tensor> const& tensors() const = 0;
   [[nodiscard]] virtual std::span<int const> units() const = 0;
   [[nodiscard]] virtual Plan plan(std::uint64_t micro_steps) const = 0;
@@ -108,7 +108,7 @@ class Optimizer {
   virtual void restore(Counters const& counters) = 0;
   /// What ZERO_C_DEFINE was given beside policies; null without.
   [[nodiscard]] virtual void* extension() noexcept = 0;
-  // @endcond
+  /// @endcond
 };
 
 /// Nothing beside policies.
@@ -148,7 +148,7 @@ class OptimizerOf final : public Optimizer {
         uses_(static_cast<std::size_t>(last_unit() + 1)),
         extension_(optimizer_) {}
 
-  // @cond
+  /// @cond
   std::vector<Tensor> const& tensors() const override { return optimizer_.tensors(); }
   std::span<int const> units() const override { return optimizer_.units(); }
   Plan plan(std::uint64_t micro_steps) const override { return optimizer_.plan(micro_steps); }
@@ -311,7 +311,7 @@ class OptimizerOf final : public Optimizer {
   Counters counters() const override { return optimizer_.counters(); }
   void restore(Counters const& counters) override { optimizer_.restore(counters); }
   void* extension() noexcept override { return extension_.address(); }
-  // @endcond
+  /// @endcond
 
  private:
   /// What the trainer holds of a unit.

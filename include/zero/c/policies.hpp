@@ -37,7 +37,7 @@ namespace zero::inline ZERO_NAMESPACE::c {
 ///     inline constexpr std::int32_t zero::c::number<MyRule> = 1000;
 template <class Policy>
 inline constexpr std::int32_t number = -1;
-// @cond
+/// @cond
 template <>
 inline constexpr std::int32_t number<stage::Replicated> = ZERO_REPLICATED;
 template <>
@@ -80,7 +80,7 @@ template <>
 inline constexpr std::int32_t number<Owned<>> = ZERO_OWNED;
 template <>
 inline constexpr std::int32_t number<Borrowed<>> = ZERO_BORROWED;
-// @endcond
+/// @endcond
 
 /// Every slot that the C interface chooses in.
 enum class Slot : std::uint8_t {
@@ -196,7 +196,7 @@ template <template <class> class Fits, class Found, class Default, class... Poli
 struct Fitting {
   using Result = Found;  ///< a Types
 };
-// @cond
+/// @cond
 template <template <class> class Fits, class Default>
 struct Fitting<Fits, Types<>, Default> {
   using Result = Types<Default>;
@@ -207,6 +207,6 @@ struct Fitting<Fits, Types<Found...>, Default, First, Rest...>
               std::conditional_t<Fits<First>::value, Types<Found..., First>, Types<Found...>>,
               Default,
               Rest...> {};
-// @endcond
+/// @endcond
 
 }  // namespace zero::inline ZERO_NAMESPACE::c
