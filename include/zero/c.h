@@ -380,8 +380,7 @@ int32_t zero_parameters(zero_optimizer* optimizer, int32_t unit, void const** da
 /// Ends this use of a unit's parameters. Before the step. Local.
 int32_t zero_release(zero_optimizer* optimizer, int32_t unit);
 /// Full-size buffers for a unit's gradients, valid until `zero_reduce`: as above, null for frozen
-/// tensors. Local.
-/// @param mode  of `zero_gradients_mode`
+/// tensors. `mode` is one of `zero_gradients_mode`. Local.
 int32_t zero_gradients(
     zero_optimizer* optimizer, int32_t unit, int32_t mode, void** data, int32_t count);
 /// The unit's gradients are complete and may travel. Those of lent memory need not be asked for
@@ -416,7 +415,7 @@ int32_t zero_loss_scale(zero_optimizer* optimizer, float* scale);
 /// The learning rate of all tensors without one of their own, or of those of a group, or of a
 /// tensor of that name. Local; ranks compare at the next step.
 int32_t zero_set_lr(zero_optimizer* optimizer, char const* name, float lr);
-/// The same for a rule. What is ZERO_DEFAULT stays as the optimizer has it.
+/// The same for a rule. What is ZERO_DEFAULT is as the optimizer was made with.
 int32_t zero_set_rule(zero_optimizer* optimizer, char const* name, zero_rule const* rule);
 /// All parameters at once: `count` pointers, one per tensor, until `zero_release_full`. Collective
 /// where partitioned.

@@ -12,9 +12,8 @@ extern "C" {
 /// A directory that holds the checkpoints of a run, as one rank has it.
 typedef struct zero_checkpoints zero_checkpoints;
 
-/// Names the directory, which all ranks see; touches no file. Ends with the communicator at the
-/// latest. Local.
-/// @param keep  so many of the newest stay; 0: all
+/// Names the directory, which all ranks see; touches no file. `keep` of the newest checkpoints stay,
+/// all of them for 0. Ends with the communicator at the latest. Local.
 int32_t zero_checkpoints_open(zero_comm* comm,
                               char const* directory,
                               int32_t keep,

@@ -1,5 +1,6 @@
 /// Mistakes through zero/c.h: a code and words, on every rank, and nothing thrown across.
 #include "c_api/trainer.h"
+#include "zero/layout/tensor.hpp"
 
 #include <doctest/doctest.h>
 
@@ -331,6 +332,58 @@ TEST_CASE("C API misuse: gradients that are not finite are data, and the run goe
   CHECK(zero_step(one.opt, &step, &report) == ZERO_OK);
   CHECK(report.step == 1);
   CHECK(report.grad_norm == 1.);
+}
+
+/// What the library has of `Has`; the trainer is told where it has nothing.
+template <class Has>
+void check_groups() {
+  if constexpr (requires(Has tensor) { tensor.group; }) {
+    Alone one(ZERO_POS, ZERO_BORROWED);
+    one.model[1].group = "still";
+    zero_destroy(one.opt);
+    REQUIRE(zero_create(one.comm, &one.options, one.model, 2, &one.opt) == ZERO_OK);
+    float parameters[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+    float gradients[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+    REQUIRE(zero_bind_flat(one.opt, parameters, gradients, 8) == ZERO_OK);
+    REQUIRE(zero_set_lr(one.opt, nullptr, 0.5f) == ZERO_OK);
+    REQUIRE(zero_set_lr(one.opt, "still", 0.f) == ZERO_OK);
+    REQUIRE(zero_step(one.opt, nullptr, nullptr) == ZERO_OK);
+    CHECK(parameters[0] < 0.75f);
+    CHECK(parameters[4] == 1.f);
+    CHECK(one.says(zero_set_lr(one.opt, "gone", 0.f), invalid, "gone"));
+    zero_rule rule = zero_rule_of(ZERO_ADAMW);
+    rule.lr = 0.;
+    REQUIRE(zero_set_rule(one.opt, nullptr, &rule) == ZERO_OK);
+    float const before = parameters[0];
+    REQUIRE(zero_without_tensor_gradient(one.opt, 1) == ZERO_OK);
+    REQUIRE(zero_step(one.opt, nullptr, nullptr) == ZERO_OK);
+    CHECK(parameters[0] == before);
+    std::int64_t steps[2] = {};
+    float scale = 0.f;
+    std::int32_t streak = 0;
+    REQUIRE(zero_get_counters(one.opt, steps, 2, &scale, &streak) == ZERO_OK);
+    CHECK(steps[0] == 2);
+    CHECK(steps[1] == 1);
+  } else {
+    Alone one;
+    CHECK(one.says(zero_set_lr(one.opt, "a", 0.f), invalid, "no learning rates by group"));
+    zero_rule const rule = zero_rule_of(ZERO_ADAMW);
+    CHECK(one.says(zero_set_rule(one.opt, nullptr, &rule), invalid, "no rules by group"));
+    CHECK(one.says(zero_without_gradient(one.opt, 0), invalid, "no absent gradients"));
+    CHECK(one.says(zero_without_tensor_gradient(one.opt, 2), invalid, "no tensor number 2"));
+    one.model[1].group = "g";
+    CHECK(one.says(zero_create(one.comm, &one.options, one.model, 2, &one.opt),
+                   invalid,
+                   "no groups of tensors"));
+  }
+}
+TEST_CASE("C API: groups and absent gradients, or words that there are none") {
+  check_groups<zero::Tensor>();
+  Alone one;
+  zero_rule const rule = zero_rule_of(ZERO_SGD);
+  CHECK(one.says(zero_set_rule(one.opt, nullptr, &rule),
+                 invalid,
+                 "a rule of number 2 is given to an optimizer whose rule is AdamW"));
 }
 
 TEST_CASE("C API: words are cut off where their memory ends") {

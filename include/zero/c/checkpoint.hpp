@@ -50,6 +50,7 @@ struct Checkpoints {
     explicit Of(O& optimizer) : optimizer_(&optimizer) {}
     /// As the type that callers know it by.
     void* address() noexcept { return static_cast<Saver*>(this); }
+    /// @cond
     void save(zero::Checkpoints& run, SaveOptions const& options) override {
       run.save(*optimizer_, options);
     }
@@ -59,6 +60,7 @@ struct Checkpoints {
     LoadReport load(zero::Checkpoints& run, FoundCheckpoint const& found) override {
       return run.load(*optimizer_, found);
     }
+    /// @endcond
 
    private:
     O* optimizer_;

@@ -72,6 +72,7 @@ class RankOf : public Rank {
   /// Keeps it, or the reference.
   explicit RankOf(C comm) : Rank(comm.rank(), comm.size()), comm_(std::forward<C>(comm)) { grow(); }
 
+  /// @cond
   std::size_t start(Collective const& op) override {
     if (free_.empty()) grow();
     std::size_t const place = free_.back();
@@ -92,6 +93,7 @@ class RankOf : public Rank {
   void close() override {
     if constexpr (requires { comm_.close(); }) comm_.close();
   }
+  /// @endcond
 
  protected:
   /// The communicator.

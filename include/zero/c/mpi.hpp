@@ -25,12 +25,14 @@ class MpiRank final : public RankOf<Mpi<>> {
       : RankOf<Mpi<>>(std::move(comm)),
         allocator_(window ? inner().allocator() : mpi::SharedAllocator()) {}
 
+  /// @cond
   void* allocate(std::size_t bytes, std::size_t alignment) override {
     return allocator_.allocate(bytes, alignment);
   }
   void deallocate(void* memory, std::size_t bytes, std::size_t alignment) noexcept override {
     allocator_.deallocate(memory, bytes, alignment);
   }
+  /// @endcond
 
  private:
   mpi::SharedAllocator allocator_;

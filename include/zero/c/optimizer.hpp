@@ -7,6 +7,7 @@
 #include "zero/base/function_ref.hpp"
 #include "zero/c.h"
 #include "zero/c/communicator.hpp"
+#include "zero/c/further.hpp"
 #include "zero/c/policies.hpp"
 #include "zero/c/structs.hpp"
 #include "zero/layout/plan.hpp"
@@ -32,32 +33,6 @@ struct Pointers {
   T* first = nullptr;      ///< null for none
   std::int32_t count = 0;  ///< of them
 };
-
-// What a library has that knows of absent gradients and groups.
-template <class O, class What>
-void absent(O& optimizer, What const& what) {
-  if constexpr (requires { optimizer.without_gradient(what); }) {
-    optimizer.without_gradient(what);
-  } else {
-    fail(ErrorKind::invalid_argument, "none");
-  }
-}
-template <class O>
-void change_lr(O& optimizer, char const* name, float lr) {
-  if constexpr (requires { optimizer.set_lr(lr); }) {
-    name != nullptr ? optimizer.set_lr(name, lr) : optimizer.set_lr(lr);
-  } else {
-    fail(ErrorKind::invalid_argument, "none");
-  }
-}
-template <class O, class R>
-void change_rule(O& optimizer, char const* name, R const& rule) {
-  if constexpr (requires { optimizer.set_rule(rule); }) {
-    name != nullptr ? optimizer.set_rule(name, rule) : optimizer.set_rule(rule);
-  } else {
-    fail(ErrorKind::invalid_argument, "none");
-  }
-}
 
 /// Fills elements [first, first + size) of a tensor.
 using Fill = zero::detail::FunctionRef<void(Tensor const&, std::size_t, std::span<float>)>;
@@ -116,6 +91,7 @@ struct NoExtension {
   /// For an optimizer.
   template <class O>
   struct Of {
+    /// Which is not asked.
     explicit Of(O&) {}
     /// None.
     static void* address() noexcept { return nullptr; }

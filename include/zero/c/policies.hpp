@@ -129,6 +129,16 @@ struct Choice {
            options.memory}};
 }
 
+/// Takes over one hyper-parameter, if it is given.
+#define ZERO_C_HYPER(field)                                                         \
+  if (given.field != ZERO_DEFAULT) {                                                \
+    if constexpr (requires { rule.field; }) {                                       \
+      rule.field = static_cast<decltype(rule.field)>(given.field);                  \
+    } else {                                                                        \
+      fail(ErrorKind::invalid_argument, {"the rule ", R::name, " has no " #field}); \
+    }                                                                               \
+  }
+
 /// The rule with the hyper-parameters that are given, on top of others.
 /// @throws Error (invalid_argument) for one that the rule does not have
 template <class R>
@@ -141,14 +151,6 @@ template <class R>
           " is given to an optimizer whose rule is ",
           R::name,
           ": another rule has other states; make another optimizer"});
-  }
-#define ZERO_C_HYPER(field)                                                         \
-  if (given.field != ZERO_DEFAULT) {                                                \
-    if constexpr (requires { rule.field; }) {                                       \
-      rule.field = static_cast<decltype(rule.field)>(given.field);                  \
-    } else {                                                                        \
-      fail(ErrorKind::invalid_argument, {"the rule ", R::name, " has no " #field}); \
-    }                                                                               \
   }
   ZERO_C_HYPER(lr)
   ZERO_C_HYPER(weight_decay)
@@ -164,9 +166,9 @@ template <class R>
   ZERO_C_HYPER(momentum_decay)
   ZERO_C_HYPER(decoupled)
   ZERO_C_HYPER(maximize)
-#undef ZERO_C_HYPER
   return rule;
 }
+#undef ZERO_C_HYPER
 
 /// The precision, with the loss scale that is asked for.
 template <class P>

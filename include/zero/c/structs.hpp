@@ -5,6 +5,7 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/c.h"
+#include "zero/c/further.hpp"
 #include "zero/layout/plan.hpp"
 #include "zero/layout/tensor.hpp"
 #include "zero/optimizer/api/step.hpp"
@@ -27,6 +28,7 @@ class Failure : public std::exception {
   Failure(std::int32_t code, std::string words) : code_(code), words_(std::move(words)) {}
   /// The code.
   [[nodiscard]] std::int32_t code() const noexcept { return code_; }
+  /// The words.
   [[nodiscard]] char const* what() const noexcept override { return words_.c_str(); }
 
  private:
@@ -83,18 +85,8 @@ inline void require_all(std::size_t wanted,
   if (count > 0) require(array, name);
 }
 
-/// The group and the stack of a tensor, where the library has them.
-template <class T>
-void describe_further(T& tensor, zero_tensor const& given) {
-  if constexpr (requires { tensor.group; }) {
-    if (given.group != nullptr) tensor.group = given.group;
-  }
-  if constexpr (requires { tensor.stacked; }) {
-    tensor.stacked = (given.flags & ZERO_STACKED) != 0;
-  }
-}
-
-/// The model; without groups and stacks where the library has none.
+/// The model.
+/// @throws Error (invalid_argument) for structs that make no sense
 [[nodiscard]] inline std::vector<Tensor> tensors_of(zero_tensor const* tensors,
                                                     std::int32_t count) {
   if (count > 0) require(tensors, "tensors");
@@ -139,6 +131,7 @@ void describe_further(T& tensor, zero_tensor const& given) {
   if (given.skip_non_finite != 0) options.non_finite = NonFinite::skip;
   options.overlap_publish = given.overlap_publish != 0;
   options.stop = given.stop != 0;
+  count_further(options, given);
   return options;
 }
 
