@@ -1,0 +1,121 @@
+/// Policies by number: rules, a trainer's own among them, with hyper-parameters; fp16 and its loss
+/// scale; micro-batches that add up.
+#include "zero/c.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef void (*function)(void);
+function every_function(int i);
+
+#define REQUIRE(condition)                                                       \
+  do {                                                                           \
+    if (!(condition)) {                                                          \
+      fprintf(stderr, "%d: %s: %s\n", __LINE__, #condition, zero_message(comm)); \
+      return 1;                                                                  \
+    }                                                                            \
+  } while (0)
+
+static int32_t ones(int32_t tensor, int64_t first, int64_t count, float* values, void* user) {
+  (void)tensor, (void)first, (void)user;
+  for (int64_t i = 0; i < count; ++i) values[i] = 1;
+  return 0;
+}
+
+/// The only element after two steps whose gradient is 1.
+static int two_steps(zero_comm* comm, zero_options const* options, float* value) {
+  zero_tensor const model[1] = {ZERO_TENSOR("w", 0, 1)};
+  zero_optimizer* opt = NULL;
+  REQUIRE(zero_create(comm, options, model, 1, &opt) == ZERO_OK);
+  REQUIRE(zero_broadcast_from(opt, ones, NULL, 0) == ZERO_OK);
+  void *w = NULL, *g = NULL;
+  for (int step = 0; step < 2; ++step) {
+    REQUIRE(zero_gradients(opt, 0, ZERO_ADD, &g, 1) == ZERO_OK);
+    *(float*)g = 1;
+    REQUIRE(zero_reduce(opt, 0) == ZERO_OK);
+    REQUIRE(zero_step(opt, NULL, NULL) == ZERO_OK);
+  }
+  REQUIRE(zero_parameter(opt, 0, &w) == ZERO_OK);
+  memcpy(value, w, sizeof(*value));
+  zero_destroy(opt);
+  return 0;
+}
+
+static int rules(zero_comm* comm) {
+  float value = 0;
+  zero_options options = zero_options_of(ZERO_POS, ZERO_FP32, 1000);
+  options.rule.lr = 0.25;
+  REQUIRE(two_steps(comm, &options, &value) == 0 && value == 0.5f);
+  options.rule.beta1 = 0.5;
+  REQUIRE(two_steps(comm, &options, &value) == 1);
+  REQUIRE(strstr(zero_message(comm), "the rule plain has no beta1") != NULL);
+  options.rule = zero_rule_of(ZERO_SGD);
+  options.rule.lr = 0.25;
+  options.rule.momentum = 0.5;
+  REQUIRE(two_steps(comm, &options, &value) == 0 && value == 1 - 0.25f - 0.25f * 1.5f);
+  options.rule.nesterov = 1;
+  REQUIRE(two_steps(comm, &options, &value) == 0 && value == 1 - 0.25f * 1.5f - 0.25f * 1.75f);
+  options.rule = zero_rule_of(1001);
+  REQUIRE(two_steps(comm, &options, &value) == 1);
+  REQUIRE(strstr(zero_message(comm), "the rule of number 1001; add") != NULL);
+  return 0;
+}
+
+static int loss_scale(zero_comm* comm) {
+  zero_tensor const model[1] = {ZERO_TENSOR("w", 0, 1)};
+  zero_options options = zero_options_of(ZERO_POS, ZERO_FP16, ZERO_SGD);
+  options.loss_scale = 1024;
+  options.loss_scale_interval = 1;
+  zero_optimizer* opt = NULL;
+  REQUIRE(zero_create(comm, &options, model, 1, &opt) == ZERO_OK);
+  REQUIRE(zero_load(opt, ones, NULL) == ZERO_OK);
+  uint16_t const values[2] = {0x7c00, 0x3c00};  // infinity, 1
+  float const scales[3] = {1024, 512, 1024};
+  zero_report report = zero_report_of();
+  for (int step = 0; step < 2; ++step) {
+    float scale = 0;
+    void* g = NULL;
+    REQUIRE(zero_loss_scale(opt, &scale) == ZERO_OK && scale == scales[step]);
+    REQUIRE(zero_gradients(opt, 0, ZERO_OVERWRITE, &g, 1) == ZERO_OK);
+    memcpy(g, &values[step], sizeof(values[step]));
+    REQUIRE(zero_reduce(opt, 0) == ZERO_OK);
+    REQUIRE(zero_step(opt, NULL, &report) == ZERO_OK);
+    REQUIRE(report.skipped == 1 - step && report.step == step);
+    REQUIRE(report.loss_scale == scales[step]);
+    REQUIRE(zero_loss_scale(opt, &scale) == ZERO_OK && scale == scales[step + 1]);
+  }
+  return 0;
+}
+
+static int micro_batches(zero_comm* comm) {
+  zero_tensor const model[1] = {ZERO_TENSOR("w", 0, 1)};
+  zero_options options = zero_options_of(ZERO_POS, ZERO_FP32, 1000);
+  options.accumulation = ZERO_ACCUMULATE_FULL;
+  zero_optimizer* opt = NULL;
+  REQUIRE(zero_create(comm, &options, model, 1, &opt) == ZERO_OK);
+  void *w = NULL, *g = NULL;
+  REQUIRE(zero_parameter(opt, 0, &w) == ZERO_OK);
+  *(float*)w = 2;
+  REQUIRE(zero_adopt(opt) == ZERO_OK);
+  REQUIRE(zero_gradients(opt, 0, ZERO_OVERWRITE, &g, 1) == ZERO_INVALID_ARGUMENT);
+  REQUIRE(strstr(zero_message(comm), "ask for ZERO_ADD") != NULL);
+  for (int micro = 0; micro < 2; ++micro) {
+    REQUIRE(zero_micro_step(opt, 2, micro) == ZERO_OK);
+    REQUIRE(zero_gradients(opt, 0, ZERO_ADD, &g, 1) == ZERO_OK);
+    *(float*)g += 1;
+    REQUIRE(zero_reduce(opt, 0) == ZERO_OK);
+  }
+  zero_report report = zero_report_of();
+  REQUIRE(zero_step(opt, NULL, &report) == ZERO_OK);
+  REQUIRE(report.weight == 4 && report.grad_norm == 0.5);
+  REQUIRE(*(float*)w == 1.5f);
+  return 0;
+}
+
+int main(void) {
+  zero_comm* comm = NULL;
+  if (every_function(0) == NULL || zero_self(&comm, NULL, 0) != ZERO_OK) return 1;
+  int const failed = rules(comm) + loss_scale(comm) + micro_batches(comm);
+  // Ends the optimizers that are left.
+  return failed + (zero_comm_close(comm, NULL, 0) == ZERO_OK ? 0 : 1);
+}
