@@ -1,9 +1,11 @@
 /// Trainers in C and C++17 through zero/c.h: the bits of the one in C++.
 #include "c_api/trainer.h"
+#include "contracts/heap.hpp"
 #include "zero/zero.hpp"
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -120,6 +122,53 @@ TEST_CASE("C API: trainers in C and C++17 have the bits of the one in C++, under
         }
       }
     }
+  }
+}
+
+/// A step of each kind, on a rank of two.
+std::int32_t count_allocations(zero_comm* comm, void* user) {
+  bool const lent = *static_cast<bool const*>(user);
+  std::int64_t const shapes[] = {300, 40};
+  zero_tensor const tensors[] = {zero_tensor_of("a", 0, 1, shapes),
+                                 zero_tensor_of("b", 1, 1, shapes + 1)};
+  zero_options options = zero_options_of(lent ? ZERO_POS_G : ZERO_POS_G_P, ZERO_FP32, ZERO_ADAMW);
+  options.memory = lent ? ZERO_BORROWED : ZERO_OWNED;
+  options.bucket_bytes = 512;
+  zero_optimizer* opt = nullptr;
+  std::int32_t code = zero_create(comm, &options, tensors, 2, &opt);
+  std::vector<float> parameters(340), gradients(340);
+  void* p[] = {parameters.data(), parameters.data() + 300};
+  void* g[] = {gradients.data(), gradients.data() + 300};
+  if (lent) code |= zero_bind(opt, p, g, 2) | zero_adopt(opt);
+  if (!lent) {
+    auto const fill = [](std::int32_t, std::int64_t, std::int64_t n, float* values, void*) {
+      std::fill_n(values, n, 1.f);
+      return std::int32_t{0};
+    };
+    code |= zero_load(opt, fill, nullptr);
+  }
+  std::uint64_t before = 0;
+  for (int step = 0; step < 4; ++step) {
+    if (step == 1) before = heap::mine().allocations;
+    double norm = 0.;
+    if (lent) code |= zero_bind_gradients(opt, g, 2);
+    for (int unit = 1; !lent && unit >= 0; --unit) {
+      void const* w = nullptr;
+      void* slope = nullptr;
+      code |= zero_parameters(opt, unit, &w, 1) | zero_gradients(opt, unit, ZERO_ADD, &slope, 1);
+      code |= zero_reduce(opt, unit) | zero_release(opt, unit);
+    }
+    code |= zero_grad_norm(opt, &norm) | zero_step(opt, nullptr, nullptr);
+  }
+  return code != 0 ? code : heap::mine().allocations == before ? 0 : 77;
+}
+
+TEST_CASE("C API: no step after the first allocates anything") {
+  for (bool lent : {true, false}) {
+    CAPTURE(lent);
+    char message[300] = "";
+    CHECK(zero_run_ranks(2, count_allocations, &lent, message, sizeof(message)) == ZERO_OK);
+    CHECK(std::string(message).empty());
   }
 }
 
