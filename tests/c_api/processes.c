@@ -60,6 +60,11 @@ int main(int argc, char** argv) {
         REQUIRE(threads[0] != 0 || threads[3] != 0);
       }
     }
+    // Left to the communicator, whose window it is in.
+    zero_tensor const one[1] = {ZERO_TENSOR("left", 0, 1000)};
+    zero_options const choice = zero_options_of(ZERO_POS, ZERO_FP32, ZERO_ADAMW);
+    zero_optimizer* left = NULL;
+    REQUIRE(zero_create(comm, &choice, one, 1, &left) == ZERO_OK);
     REQUIRE(zero_comm_close(comm, message, sizeof(message)) == ZERO_OK);
     comm = NULL;
   }
