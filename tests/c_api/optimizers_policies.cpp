@@ -4,7 +4,7 @@
 #include <array>
 #include <string_view>
 
-namespace {
+namespace trainer {
 
 /// Takes lr times the gradient off, and the decay's share of nothing.
 struct Plain {
@@ -23,15 +23,15 @@ struct Plain {
   friend constexpr bool operator==(Plain const&, Plain const&) = default;
 };
 
-}  // namespace
+}  // namespace trainer
 
 template <>
-inline constexpr std::int32_t zero::c::number<Plain> = 1000;
+inline constexpr std::int32_t zero::c::number<trainer::Plain> = 1000;
 
 ZERO_C_DEFINE(zero::stage::Pos,
               zero::Fp32,
               zero::Mixed<zero::fp16>,
               zero::Sgd,
-              Plain,
+              trainer::Plain,
               zero::AccumulateNone,
               zero::AccumulateFull)
