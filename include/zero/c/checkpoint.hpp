@@ -100,6 +100,7 @@ std::int32_t with(zero_checkpoints* checkpoints,
 
 }  // namespace zero::inline ZERO_NAMESPACE::c
 
+// NOLINTBEGIN(misc-definitions-in-headers): one file of a program includes this, and defines them.
 extern "C" {
 
 int32_t zero_checkpoints_open(zero_comm* comm,
@@ -173,3 +174,4 @@ int32_t zero_checkpoint_blob(zero_checkpoints* checkpoints,
 }
 
 }  // extern "C"
+// NOLINTEND(misc-definitions-in-headers)
