@@ -155,11 +155,12 @@ class ShardedOptimizer {
   }
 
   /// Lends the trainer's memory: one span per tensor in registration order. A tied tensor's span
-  /// may be empty; so may a frozen tensor's gradient. Call again when pointers change; allocates
-  /// nothing. Gradients are read, never written; parameters are written where a tensor is, nowhere
-  /// else. With a master of another type, `adopt_parameters` or `load_parameters` comes before the
-  /// first step, and only then. Local, but waits for a refresh that is under way in the memory lent
-  /// before.
+  /// may be empty; so may a frozen tensor's gradient. Any other gradient that is an empty span is
+  /// absent, as `without_gradient` says, until others are lent. Call again when pointers change;
+  /// allocates nothing. Gradients are read, never written; parameters are written where a tensor
+  /// is, nowhere else. With a master of another type, `adopt_parameters` or `load_parameters` comes
+  /// before the first step, and only then. Local, but waits for a refresh that is under way in the
+  /// memory lent before.
   /// @throws Error (invalid_argument) for wrong sizes, null pointers, overlaps, or while gradients
   ///   are being reduced: from the first `gradients(unit)` of a step, or of a micro-step that is
   ///   reduced at once, until `reduce_all`, `step` or `discard_gradients`
@@ -352,6 +353,22 @@ class ShardedOptimizer {
     parts_.reduction.close(gradients.unit(), gradients.epoch_);
   }
 
+  /// Says that this rank has no gradient for a unit in this step, or micro-step: it was frozen for
+  /// a while, a branch was not taken, no token went to an expert.
+  ///
+  /// What is absent on all ranks rests: parameter, master weight and states stay as they are, decay
+  /// included, and its own count of updates does (`steps(tensor)`). What is absent on some ranks
+  /// counts as zeros there. A unit that nobody reduces and nobody declares absent is one of zeros.
+  /// If some ranks reduce or declare it, and others do neither, `step()` fails on every rank and
+  /// names them. Local; it may start reductions, as `reduce` does.
+  /// @param unit  not reduced in this micro-step; one that was asked for is passed to `reduce`
+  /// @throws Error (invalid_argument) after the unit, or the step's gradients, were reduced
+  void without_gradient(int unit) { steps_.declare_absent(unit); }
+  /// The same for one tensor of a unit; others of the unit are reduced as ever. Before the unit is
+  /// passed to `reduce`.
+  /// @param tensor  one of `tensors()`, or one of the same name
+  void without_gradient(Tensor const& tensor) { steps_.declare_absent(tensor); }
+
   /// Begins the next micro-batch of a step; not needed where a step has one of weight 1.
   /// @par Collective  yes: it finishes the reductions of the micro-step before
   void micro_step(MicroStep const& micro = {}) { steps_.micro_step(micro); }
@@ -461,10 +478,10 @@ class ShardedOptimizer {
   /// Updates applied so far; skipped steps do not count. Where the host cannot reach the space's
   /// memory, blocks for the last step.
   [[nodiscard]] long steps() const noexcept(on_host) { return steps_.outcome().get().terms.step; }
-  /// Updates of one tensor.
+  /// Updates of one tensor: those of all steps in which it did not rest.
   [[nodiscard]] long steps(std::size_t tensor) const {
     parts_.require_tensor(tensor);
-    return steps();
+    return steps() - steps_.missed(tensor);
   }
   /// The rule and its hyper-parameters.
   [[nodiscard]] Rule const& rule() const noexcept { return parts_.rule; }

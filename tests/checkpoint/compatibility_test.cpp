@@ -26,7 +26,7 @@ std::vector<zero::Tensor> model() {
 }
 
 zero::Counters const counters{
-    .steps = std::vector<long>(6, 12), .loss_scale = 512.f, .loss_scale_streak = 3};
+    .steps = std::vector<long>(6, 12), .loss_scale = 512.f, .loss_scale_streak = 3, .step = 12};
 
 float value(std::string const& tensor, std::size_t array, std::size_t element) {
   return toy::uniform(tensor.size(), element, array + 2);

@@ -306,17 +306,16 @@ TEST_CASE("a loss scale out of range is refused before a word is said to other r
   });
 }
 
-TEST_CASE("a gradient pool that waits for a unit which was left out says for which") {
+TEST_CASE("a gradient pool full of units that nobody reduces says which is to come") {
   zero::run_ranks(2, [](zero::InProcess& comm) {
     PosG optimizer{comm, small_model(5), tiny};
     contracts::load(optimizer);
-    // Unit 4 is the first to travel; units 3 and 2 fill the pool behind it.
-    optimizer.reduce(optimizer.gradients(3));
-    optimizer.reduce(optimizer.gradients(2));
+    auto const third = optimizer.gradients(3);
+    auto const second = optimizer.gradients(2);
     CHECK(refusal([&] { static_cast<void>(optimizer.gradients(1)); }) ==
-          "unit 1 finds the gradient pool full of units that wait for unit 4; buckets travel in "
-          "the fixed order of a backward pass, so a unit that gives no gradients must be passed "
-          "to reduce() all the same");
+          "unit 1 finds the gradient pool full of units that are yet to be reduced; unit 4 is the "
+          "next one in the order of a backward pass. Pass a unit's gradients to reduce() before "
+          "asking for those of further units");
     optimizer.discard_gradients();
     for (int unit = 4; unit >= 0; --unit) optimizer.reduce(optimizer.gradients(unit));
     CHECK(optimizer.step().step == 1);

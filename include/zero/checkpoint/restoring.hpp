@@ -18,8 +18,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -108,21 +110,32 @@ template <FileOperations Files>
 
 /// Counters to go on from.
 /// @param scaled  whether the optimizer has a loss scale
-/// @param now     those of the optimizer
+/// @param here    the tensors of the optimizer; those that were not saved go on from the run's
+/// count
+/// @param now     its counters
 /// @throws Error (data) if the checkpoint's optimizers were not at the same place
-[[nodiscard]] inline Counters counters_of(Catalog const& catalog, bool scaled, Counters now) {
+[[nodiscard]] inline Counters counters_of(Catalog const& catalog,
+                                          bool scaled,
+                                          std::vector<SavedTensor> const& here,
+                                          Counters now) {
   if (catalog.optimizers.empty()) fail(ErrorKind::data, {"'", catalog.path, "' has no optimizer"});
   SavedOptimizer const& first = catalog.optimizers.front();
+  std::map<std::string_view, long> steps;
   for (SavedOptimizer const& other : catalog.optimizers) {
     bool same =
         other.loss_scale == first.loss_scale && other.loss_scale_streak == first.loss_scale_streak;
     for (SavedTensor const& tensor : other.tensors) {
-      same = same && tensor.steps == catalog.manifest.step;
+      long const known = steps.emplace(tensor.name, tensor.steps).first->second;
+      same = same && tensor.steps == known && known <= catalog.manifest.step;
     }
     if (same) continue;
     fail(ErrorKind::data, {"'", catalog.path, "' has tensors at different steps or loss scales"});
   }
-  now.steps.assign(now.steps.size(), catalog.manifest.step);
+  now.step = catalog.manifest.step;
+  for (std::size_t t = 0; t < here.size(); ++t) {
+    auto const found = steps.find(here[t].name);
+    now.steps[t] = found == steps.end() ? now.step : found->second;
+  }
   if (scaled && first.policies.contains("loss_scale")) {
     now.loss_scale = first.loss_scale;
     now.loss_scale_streak = first.loss_scale_streak;
@@ -179,7 +192,8 @@ template <FileOperations Files>
     if (options.strict && !misfit.empty()) {
       fail(ErrorKind::data, {"'", path, "' does not fit this optimizer: ", misfit});
     }
-    counters = counters_of(catalog, optimizer.facts.loss_scale.has_value(), std::move(counters));
+    counters =
+        counters_of(catalog, optimizer.facts.loss_scale.has_value(), here, std::move(counters));
     report.differing = differences(catalog, here, optimizer.facts);
   });
   Hash hash;

@@ -187,7 +187,7 @@ class Saving {
   [[nodiscard]] safetensors::Header describe(OptimizerView const& optimizer,
                                              SaveOptions const& options) {
     Counters const counters = optimizer.counters();
-    report_.step = counters.steps.empty() ? 0 : counters.steps.front();
+    report_.step = counters.step;
     runs_ = optimizer.runs(true);
     nlohmann::json about = {{"rank", optimizer.data.rank},
                             {"world_size", optimizer.data.size},

@@ -75,7 +75,8 @@ struct StorageChoice {
   bool borrowed = false;            ///< the trainer lends parameters and gradients
   int prefetch = 1;                 ///< units gathered ahead
   std::uint64_t control_bytes = 0;  ///< of what a rank's steps keep beside arrays
-  std::uint64_t communicator_bytes = 0;  ///< that the communicator holds on a rank
+  std::uint64_t control_bytes_of_three = 0;  ///< likewise for every three tensors
+  std::uint64_t communicator_bytes = 0;      ///< that the communicator holds on a rank
 };
 
 /// How a rank holds each model state. Derived once from the choices, and read by plan, stations and
@@ -155,8 +156,8 @@ struct StorageElements {
   std::uint64_t gather_slot = 0;         ///< of one slot of the gather pool
   std::uint64_t gather_slots = 0;        ///< slots of the gather pool
   std::uint64_t staging_bytes = 0;       ///< of the largest use
-  std::uint64_t control_bytes = 0;       ///< whatever the model
-  std::uint64_t communicator_bytes = 0;  ///< likewise
+  std::uint64_t control_bytes = 0;       ///< of a step's decisions
+  std::uint64_t communicator_bytes = 0;  ///< whatever the model
 };
 
 namespace detail {
@@ -217,7 +218,9 @@ ZERO_BODY StorageElements storage_elements(Partition const& partition,
   std::uint64_t const full = partition.padded_elements();
   std::uint64_t const shard = partition.shard_elements();
   StorageElements elements;
-  elements.control_bytes = choice.control_bytes;
+  std::uint64_t const tensors = partition.placement().places().size();
+  elements.control_bytes = checked_add(
+      choice.control_bytes, checked_mul((tensors + 2) / 3, choice.control_bytes_of_three));
   elements.communicator_bytes = choice.communicator_bytes;
   if (form.parameters != Form::Parameters::lent) {
     elements.parameters = form.parameters == Form::Parameters::share ? shard : full;

@@ -11,6 +11,7 @@
 #include "zero/optimizer/setup/agreement.hpp"
 #include "zero/optimizer/stations/control.hpp"
 #include "zero/optimizer/stations/norm.hpp"
+#include "zero/optimizer/stations/presence.hpp"
 #include "zero/optimizer/stations/reduction.hpp"
 #include "zero/optimizer/stations/refresh.hpp"
 #include "zero/optimizer/stations/update.hpp"
@@ -21,6 +22,7 @@
 #include "zero/optimizer/stores/state_store.hpp"
 #include "zero/precision/loss_scale.hpp"
 
+#include <cstddef>
 #include <utility>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
@@ -45,7 +47,9 @@ struct Assembly : Model {
         elements(storage_elements(partition, Slots::storage_choice(prefetch.depth, 0))),
         parameters(tensors, partition, elements, arena),
         gradients(tensors, partition, comm->rank(), elements, arena),
-        control(arena.template take<StepControl>(Role::control, 1).data()),
+        control(reinterpret_cast<StepControl*>(
+            arena.template take<std::byte>(Role::control, elements.control_bytes).data())),
+        tensor_counts(control, tensors.size()),
         states(comm->rank(), elements, arena),
         staging(partition, elements, arena),
         norm(comm->rank(),
@@ -54,8 +58,9 @@ struct Assembly : Model {
              &control->squares,
              space(),
              counts() ? nullptr : &tensors),
-        reduction(*comm, partition, gradients, norm, staging, space()),
-        update(tensors, partition, parameters, states, &control->outcome.terms, space()),
+        presence(*this),
+        reduction(*comm, partition, gradients, norm, staging, presence, space()),
+        update(tensors, partition, parameters, states, presence, control, tensor_counts, space()),
         refresh(*comm, partition, parameters, staging, elements, prefetch, arena) {
     StepControl initial;
     if constexpr (Slots::Precision::loss_scaled) {
@@ -100,9 +105,11 @@ struct Assembly : Model {
   ParameterStore<Slots> parameters;
   GradientStore<Slots> gradients;
   StepControl* control;
+  TensorCounts tensor_counts;
   StateStore<Slots> states;
   Staging<Slots> staging;
   GradientNorm<Slots> norm;
+  Presence presence;
   Reduction<Slots> reduction;
   Update<Slots> update;
   RefreshOf<Slots> refresh;

@@ -22,6 +22,8 @@ struct Model {
 
   ZERO_APART void require_unit(int unit) const;
   ZERO_APART void require_tensor(std::size_t tensor) const;
+  /// Which of `tensors` this is, or has the name of.
+  ZERO_APART [[nodiscard]] std::size_t index_of(Tensor const& tensor) const;
   /// Do several units add to the tensor's gradients?
   ZERO_APART [[nodiscard]] bool is_tied(std::size_t tensor) const;
   /// A unit was given to overwrite, and this element was not.
@@ -78,6 +80,16 @@ ZERO_BODY void Model::require_tensor(std::size_t tensor) const {
   if (tensor < tensors.size()) return;
   fail(ErrorKind::invalid_argument,
        {"there is no tensor ", tensor, "; ", tensors.size(), " are described"});
+}
+
+ZERO_BODY std::size_t Model::index_of(Tensor const& tensor) const {
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    if (&tensors[t] == &tensor) return t;
+  }
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    if (tensors[t].name == tensor.name) return t;
+  }
+  fail(ErrorKind::invalid_argument, {"there is no tensor '", tensor.name, "'"});
 }
 
 ZERO_BODY bool Model::is_tied(std::size_t tensor) const {

@@ -38,11 +38,16 @@ ZERO_APART [[nodiscard]] ZERO_COLD Fingerprint print_of(Decide const& before,
                                                         Decide const& last,
                                                         float rate);
 
-/// The count that all tensors have.
-/// @throws Error (invalid_argument) unless all have the same, for a model that has them
+/// The count of the run.
+/// @throws Error (invalid_argument) unless each tensor has one from 0 to there
 ZERO_APART [[nodiscard]] ZERO_COLD long steps_in(Counters const& counters,
                                                  std::vector<Tensor> const& tensors,
                                                  bool scaled);
+
+/// Which gradients some ranks gave, and about which others were told nothing: the first tensor.
+/// @param all  what each rank said of each tensor
+ZERO_APART [[nodiscard]] ZERO_COLD std::string forgotten(std::vector<std::int64_t> const& all,
+                                                         std::vector<Tensor> const& tensors);
 
 /// One rank's steps. What a step decides (norm, clipping, loss scale, whether to skip) is decided
 /// in the space; the host reads the outcome when somebody asks for it. `ShardedOptimizer` documents
@@ -120,9 +125,20 @@ class Stepper {
   [[nodiscard]] ZERO_COLD Counters counters() const {
     StepControl now;
     parts_->space().download(&now, parts_->control, sizeof(now));
-    return {.steps = std::vector<long>(parts_->tensors.size(), now.outcome.terms.step),
-            .loss_scale = now.loss_scale.value(),
-            .loss_scale_streak = now.loss_scale.streak()};
+    Counters counters{.steps = std::vector<long>(parts_->tensors.size(), now.outcome.terms.step),
+                      .loss_scale = now.loss_scale.value(),
+                      .loss_scale_streak = now.loss_scale.streak(),
+                      .step = now.outcome.terms.step};
+    for (std::size_t t = 0; t < counters.steps.size(); ++t) counters.steps[t] -= missed(t);
+    return counters;
+  }
+  /// Updates that a tensor has missed.
+  [[nodiscard]] ZERO_COLD long missed(std::size_t tensor) const {
+    std::size_t const storage = parts_->partition.placement().places()[tensor].storage;
+    if (!parts_->presence.may_have_rested(storage)) return 0;
+    std::int64_t missed = 0;
+    parts_->space().download(&missed, parts_->tensor_counts.missed + storage, sizeof(missed));
+    return static_cast<long>(missed);
   }
   ZERO_COLD void restore(Counters const& counters) {
     require_between_steps("restore");
@@ -130,6 +146,11 @@ class Stepper {
     long const steps = steps_in(counters, parts_->tensors, Slots::Precision::loss_scaled);
     Hash hash;
     hash.add(static_cast<std::uint64_t>(steps));
+    std::vector<std::int64_t> missed;
+    for (long const own : counters.steps) {
+      hash.add(static_cast<std::uint64_t>(own));
+      missed.push_back(steps - own);
+    }
     hash.add(std::bit_cast<std::uint32_t>(counters.loss_scale));
     hash.add(static_cast<std::uint64_t>(counters.loss_scale_streak));
     if (!unanimous(*parts_->groups.world, parts_->arena, hash.value())) {
@@ -144,6 +165,11 @@ class Stepper {
     now.outcome.terms.step = steps;
     now.outcome.terms.next_loss_scale = counters.loss_scale;
     parts_->space().upload(parts_->control, &now, sizeof(now));
+    parts_->space().upload(
+        parts_->tensor_counts.missed, missed.data(), missed.size() * sizeof(missed[0]));
+    for (std::size_t t = 0; t < missed.size(); ++t) {
+      parts_->presence.set_rested(t, missed[t] != 0);
+    }
     outcome_.expect();
   }
 
@@ -186,6 +212,16 @@ class Stepper {
     parts_->require_bound();
     parts_->reduction.open(unit, overwritten);
   }
+  void declare_absent(int unit) {
+    parts_->require_unit(unit);
+    parts_->require_bound();
+    parts_->reduction.declare(unit);
+  }
+  void declare_absent(Tensor const& tensor) {
+    parts_->require_bound();
+    std::size_t const t = parts_->index_of(tensor);
+    parts_->reduction.declare(parts_->tensors[t].unit, t);
+  }
   void micro_step(MicroStep const& micro) {
     if (!is_finite(micro.weight) || micro.weight < 0. || micro.weight > 0x1p60) {
       fail(ErrorKind::invalid_argument, "a micro-step's weight must be in [0, 2^60]");
@@ -211,12 +247,22 @@ class Stepper {
     reduce_all();
     outcome_.expect();
     double const weight = parts_->reduction.order().micro_steps() == 0 ? 1. : weight_;
+    auto& presence = parts_->presence;
+    presence.conclude(weight == 0.);
+    for_tensor_bits(
+        parts_->tensors.size(),
+        [&](std::size_t t) { return presence.gives(t); },
+        [&](TensorBits const& given) {
+          parts_->space().call(BringTensors{parts_->tensor_counts, given});
+        });
     // Ranks of a model axis have the same micro-batches.
     exchange_terms(*parts_->groups.world,
                    parts_->space(),
                    parts_->control,
+                   parts_->tensors.size(),
                    parts_->counts() ? weight : 0.,
-                   told);
+                   told,
+                   presence.unsaid());
     concluded_ = true;
   }
 
@@ -248,6 +294,14 @@ class Stepper {
       }
     }
     parts_->refresh.settle();
+    if (parts_->presence.any_may_rest()) {
+      for_tensor_bits(
+          parts_->tensors.size(),
+          [&](std::size_t t) { return parts_->presence.may_rest(t); },
+          [&](TensorBits const& may_rest) {
+            parts_->space().call(CountMissed{parts_->control, parts_->tensor_counts, may_rest});
+          });
+    }
     parts_->partition.for_each_bucket([&](BucketSpan const& bucket) {
       parts_->update.apply(parts_->rule, bucket, parts_->reduction.reduced(bucket));
       parts_->refresh.after_update(bucket);
@@ -266,14 +320,21 @@ class Stepper {
     std::int64_t failed_before = 0;
     parts_->space().download(
         &failed_before, parts_->control->words + StepControl::failed_word, sizeof(failed_before));
+    auto const& groups = parts_->groups;
+    ErrorContext const here = groups.model == nullptr ? ErrorContext{} : groups.here("step");
+    if (failure == StepFailure::units_differ && failed_before == 0) {
+      std::vector<std::int64_t> said;
+      for (std::size_t t = 0; t < parts_->tensors.size(); ++t) {
+        said.push_back(static_cast<std::int64_t>(parts_->presence.said_before(t)));
+      }
+      auto const all = gather_words(*groups.world, parts_->arena)(said.data(), said.size());
+      return error_of(failure, forgotten(all, parts_->tensors), here);
+    }
     if (failure != StepFailure::options_differ || failed_before != 0) return error_of(failure);
     StepOutcome const& now = outcome_.get();
     Fingerprint const print =
         print_of(compared_[0], now.rate_before, compared_[1], now.terms.learning_rate);
-    auto const& groups = parts_->groups;
-    return error_of(failure,
-                    print.difference(gather_words(*groups.world, parts_->arena)),
-                    groups.model == nullptr ? ErrorContext{} : groups.here("step"));
+    return error_of(failure, print.difference(gather_words(*groups.world, parts_->arena)), here);
   }
 
   void discard_gradients() {
@@ -355,6 +416,34 @@ ZERO_BODY Fingerprint print_of(Decide const& before,
   return print;
 }
 
+ZERO_BODY std::string forgotten(std::vector<std::int64_t> const& all,
+                                std::vector<Tensor> const& tensors) {
+  std::size_t const ranks = all.size() / tensors.size();
+  auto const list = [&](std::size_t t, bool nothing) {
+    std::string text;
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      bool const silent = all[rank * tensors.size() + t] == 0;
+      if (silent == nothing) text += Message({text.empty() ? "" : ", ", rank}).text();
+    }
+    return text;
+  };
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    std::string const silent = list(t, true);
+    std::string const others = list(t, false);
+    if (silent.empty() || others.empty()) continue;
+    return Message({"unit ",
+                    tensors[t].unit,
+                    ", tensor '",
+                    tensors[t].name,
+                    "': nothing was said on rank ",
+                    silent,
+                    ", but on rank ",
+                    others})
+        .text();
+  }
+  return {};
+}
+
 ZERO_BODY long steps_in(Counters const& counters, std::vector<Tensor> const& tensors, bool scaled) {
   auto const refuse = [](Message const& why) {
     fail(ErrorKind::invalid_argument, {"restore(): ", why});
@@ -365,18 +454,19 @@ ZERO_BODY long steps_in(Counters const& counters, std::vector<Tensor> const& ten
             counters.steps.size(),
             " are given"});
   }
-  long const steps = counters.steps.empty() ? 0 : counters.steps.front();
+  long steps = counters.step < 0 ? 0 : counters.step;
+  for (long const own : counters.steps) {
+    if (counters.step < 0 && own > steps) steps = own;
+  }
   for (std::size_t t = 0; t < counters.steps.size(); ++t) {
-    if (counters.steps[t] == steps && steps >= 0) continue;
+    if (counters.steps[t] >= 0 && counters.steps[t] <= steps) continue;
     refuse({"tensor '",
             tensors[t].name,
             "' has ",
             counters.steps[t],
-            " steps and tensor '",
-            tensors.front().name,
-            "' has ",
+            " steps, but must have at least 0 and at most the ",
             steps,
-            "; all tensors have the same number, at least 0"});
+            " of the run"});
   }
   if (!scaled && (counters.loss_scale != 1.f || counters.loss_scale_streak != 0)) {
     refuse("there is a loss scale, but this precision has none");

@@ -285,6 +285,15 @@ TEST_CASE("control bytes are what the choice says, under every stage and for no 
     CHECK(bytes[Role::control] == 1744);
     CHECK(bytes.total() == 1744);
   }
+  // And those of every three tensors, begun ones too.
+  StorageChoice const choice{.control_bytes = 100, .control_bytes_of_three = 32};
+  for (std::size_t const count : {1u, 3u, 4u}) {
+    std::vector<Tensor> tensors;
+    for (std::size_t t = 0; t < count; ++t) tensors.push_back({"t" + std::to_string(t), {2}});
+    Partition const partition(tensors, {.world_size = 4, .bucket_elements = 4096});
+    auto const bytes = memory_bytes(storage_elements(partition, choice), choice.bytes);
+    CHECK(bytes[Role::control] == (count < 4 ? 132 : 164));
+  }
 }
 
 TEST_CASE("what a communicator holds is counted as it is told") {

@@ -21,7 +21,8 @@ enum class NonFinite : std::uint8_t {
 struct MicroStep {
   /// How much this rank's micro-batch counts: 1 if its gradient is a mean, the number of tokens if
   /// it is a sum over tokens, 0 if this rank has no data. The update uses the sum of all gradients
-  /// divided by the sum of all weights.
+  /// divided by the sum of all weights. On a rank whose weights of a step are all 0, units that it
+  /// does not reduce are absent.
   double weight = 1.;
   /// Says that no other micro-batch follows, so that reductions can start during its backward pass.
   /// The same on every rank, since it decides when collectives start.
@@ -59,12 +60,13 @@ struct StepOptions {
 /// What a run counts: beside master weights and states all that it goes on from. The same on every
 /// rank.
 struct Counters {
-  /// Updates of each tensor, in registration order. All tensors have as many today.
+  /// Updates of each tensor, in registration order: fewer than `step` if it has rested.
   std::vector<long> steps{};
   float loss_scale = 1.f;  ///< that the gradients of the next step are to carry
   /// Clean steps in a row, counted towards the growth of the scale; below 0, steps in a row that
   /// overflowed at the smallest scale.
   int loss_scale_streak = 0;
+  long step = -1;  ///< updates of the run; below 0, as many as the tensor that has most
   friend bool operator==(Counters const&, Counters const&) = default;
 };
 

@@ -63,6 +63,14 @@ namespace detail {
             here,
             SourceLocation::current()};
   }
+  if (failure == StepFailure::units_differ) {
+    return {ErrorKind::invalid_argument,
+            "some ranks reduced gradients that others neither reduced nor declared absent with "
+            "without_gradient()" +
+                (values.empty() ? "" : ": " + values),
+            here,
+            SourceLocation::current()};
+  }
   if (failure == StepFailure::learning_rate) {
     return {ErrorKind::invalid_argument,
             "what lies at learning_rate_address is not finite, or less than 0",

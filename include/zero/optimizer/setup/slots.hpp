@@ -68,6 +68,7 @@ struct Slots {
             .borrowed = Memory::borrowed,
             .prefetch = prefetch,
             .control_bytes = sizeof(StepControl),
+            .control_bytes_of_three = TensorCounts::bytes_of_three,
             .communicator_bytes = communicator_bytes};
   }
 

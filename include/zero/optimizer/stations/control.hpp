@@ -11,6 +11,7 @@
 #include "zero/optimizer/setup/hash.hpp"
 #include "zero/precision/loss_scale.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -24,6 +25,7 @@ enum class StepFailure : std::int32_t {
   not_finite,
   no_weight,
   options_differ,
+  units_differ,
   scale_exhausted,
   learning_rate,
 };
@@ -39,23 +41,123 @@ struct StepOutcome {
 /// The few words of one rank's steps that lie in the memory of its space.
 struct StepControl {
   /// What ranks add up: squares, weights, ...
-  static constexpr std::size_t word_count = 2 * ExactSum::word_count + 2;
+  static constexpr std::size_t word_count = 2 * ExactSum::word_count + 3;
   /// ... ranks with a failure that was not reported (and, above `stop_shift`, ranks that ask for
   /// the run to end; after the exchange no more), ...
   static constexpr std::size_t failed_word = 2 * ExactSum::word_count;
   static constexpr int stop_shift = 32;
-  /// ... and digests of options; after the exchange, whether they differ.
+  /// ... digests of options; after the exchange, whether they differ, ...
   static constexpr std::size_t options_word = failed_word + 1;
+  /// ... and of the tensors about whose gradients nothing was said; likewise. Behind these words
+  /// lie those of `TensorCounts`, which travel with them.
+  static constexpr std::size_t unsaid_word = options_word + 1;
 
-  ExactSum squares{};  ///< of this rank's reduced gradients; all bits zero before the first
-  std::int64_t words[word_count] = {};
+  ExactSum squares{};          ///< of this rank's reduced gradients; all bits zero before the first
   std::int64_t brought = 0;    ///< what this rank added to the word of options
+  std::int64_t unsaid = 0;     ///< and to that of tensors
   std::int64_t unchecked = 0;  ///< digest of the last step's, where ranks agreed before it
   std::int64_t stop = 0;       ///< what this rank asked for in the last step, where they did
   LossScale loss_scale{};
   StepOutcome outcome{};
+  StepTerms own{};  ///< those of a tensor that has rested, for its update
+  std::int64_t words[word_count] = {};
 };
 static_assert(std::is_trivially_copyable_v<StepControl>);
+static_assert(offsetof(StepControl, words) + sizeof(StepControl::words) == sizeof(StepControl));
+
+/// What lies behind a `StepControl` for each tensor: on how many ranks it has a gradient in this
+/// step, and how many of the run's updates it has missed. The first travels with a step's words.
+struct TensorCounts {
+  static constexpr int bits = 21;  ///< of a count of ranks, up to two million of them
+  static constexpr std::size_t per_word = 3;
+  static constexpr std::uint64_t bytes_of_three = (1 + per_word) * sizeof(std::int64_t);
+
+  std::int64_t* words = nullptr;   ///< in the memory of the space
+  std::int64_t* missed = nullptr;  ///< likewise; one of each tensor
+  std::size_t tensors = 0;
+
+  TensorCounts() = default;
+  TensorCounts(StepControl* control, std::size_t count)
+      : words(reinterpret_cast<std::int64_t*>(control + 1)),
+        missed(words + word_count(count)),
+        tensors(count) {}
+
+  [[nodiscard]] static constexpr std::size_t word_count(std::size_t tensors) noexcept {
+    return (tensors + per_word - 1) / per_word;
+  }
+  [[nodiscard]] ZERO_HOST_DEVICE std::int64_t ranks(std::size_t tensor) const noexcept {
+    return words[tensor / per_word] >> (bits * static_cast<int>(tensor % per_word)) &
+           ((std::int64_t{1} << bits) - 1);
+  }
+};
+
+/// A bit for each of some tensors, as an argument of what runs in a space.
+struct TensorBits {
+  static constexpr std::size_t capacity = 510;  ///< whole words of `TensorCounts`
+
+  std::size_t first = 0;
+  std::size_t end = 0;
+  std::uint64_t bits[(capacity + 63) / 64] = {};
+
+  [[nodiscard]] ZERO_HOST_DEVICE bool of(std::size_t tensor) const noexcept {
+    return (bits[(tensor - first) / 64] >> ((tensor - first) % 64) & 1) != 0;
+  }
+};
+
+/// Calls `work(TensorBits)` until all tensors had their turn.
+template <class Bit, class Work>
+void for_tensor_bits(std::size_t tensors, Bit const& bit, Work const& work) {
+  for (std::size_t first = 0; first < tensors; first += TensorBits::capacity) {
+    TensorBits chunk{.first = first, .end = (std::min)(tensors, first + TensorBits::capacity)};
+    for (std::size_t t = first; t < chunk.end; ++t) {
+      chunk.bits[(t - first) / 64] |= std::uint64_t{bit(t) ? 1u : 0u} << ((t - first) % 64);
+    }
+    work(chunk);
+  }
+}
+
+/// Writes which tensors have a gradient on this rank to the words that travel.
+struct BringTensors {
+  TensorCounts counts{};
+  TensorBits given{};
+
+  ZERO_HOST_DEVICE void operator()() const noexcept {
+    for (std::size_t t = given.first; t < given.end; ++t) {
+      std::int64_t& word = counts.words[t / TensorCounts::per_word];
+      auto const place = static_cast<int>(t % TensorCounts::per_word);
+      if (place == 0) word = 0;
+      word |= std::int64_t{given.of(t) ? 1 : 0} << (TensorCounts::bits * place);
+    }
+  }
+};
+
+/// Counts the update that is now decided for tensors that rest in it.
+struct CountMissed {
+  StepControl const* control = nullptr;
+  TensorCounts counts{};
+  TensorBits may_rest{};
+
+  ZERO_HOST_DEVICE void operator()() const noexcept {
+    if (control->outcome.terms.skipped != 0) return;
+    for (std::size_t t = may_rest.first; t < may_rest.end; ++t) {
+      if (may_rest.of(t) && counts.ranks(t) == 0) ++counts.missed[t];
+    }
+  }
+};
+
+/// Prepares the terms of one tensor that rests, or has rested.
+struct OwnTerms {
+  StepControl* control = nullptr;
+  TensorCounts counts{};
+  std::size_t tensor = 0;
+  bool may_rest = false;
+
+  ZERO_HOST_DEVICE void operator()() const noexcept {
+    control->own = control->outcome.terms;
+    control->own.step -= static_cast<long>(counts.missed[tensor]);
+    if (may_rest && counts.ranks(tensor) == 0) control->own.skipped = 1;
+  }
+};
 
 /// What a rank was told about a step, as far as numbers depend on it.
 struct Told {
@@ -89,6 +191,7 @@ struct Seal {
   StepControl* control = nullptr;
   double weight = 0.;  ///< of this rank's micro-batches
   Told told{};
+  std::int64_t unsaid = 0;  ///< digest of the tensors about which this rank was told nothing
 
   ZERO_HOST_DEVICE void operator()() const noexcept {
     auto const& squares = control->squares.words();
@@ -108,6 +211,7 @@ struct Seal {
     // A difference in the step before must not be balanced by one in this step.
     control->brought = (told.known ? told.hear(control) : 0) + 3 * control->unchecked;
     control->words[StepControl::options_word] = control->brought;
+    control->words[StepControl::unsaid_word] = control->unsaid = unsaid;
   }
 };
 
@@ -122,6 +226,8 @@ struct Conclude {
     std::int64_t const* const weights = squares + ExactSum::word_count;
     std::int64_t& options = control->words[StepControl::options_word];
     options = options == control->brought * ranks ? 0 : 1;
+    std::int64_t& unsaid = control->words[StepControl::unsaid_word];
+    unsaid = unsaid == control->unsaid * ranks ? 0 : 1;
     std::int64_t& failed = control->words[StepControl::failed_word];
     control->outcome.stop = failed >> StepControl::stop_shift != 0 ? 1 : 0;
     failed &= (std::int64_t{1} << StepControl::stop_shift) - 1;
@@ -162,13 +268,14 @@ struct Decide {
     terms.clip_coefficient = terms.grad_norm > max_norm ? max_norm / terms.grad_norm : scale;
     bool const failed = control->words[StepControl::failed_word] != 0;
     bool const differ = control->words[StepControl::options_word] != 0;
+    bool const units = control->words[StepControl::unsaid_word] != 0;
     bool const rate = is_finite(terms.learning_rate) && terms.learning_rate >= 0.f;
     // The host writes it while this may be running.
     if (ended != nullptr && *static_cast<std::int64_t const volatile*>(ended) != 0) {
       terms.skipped = 1;
       return;
     }
-    terms.skipped = failed || differ || terms.overflow != 0 || terms.weight == 0. ? 1 : 0;
+    terms.skipped = failed || differ || units || terms.overflow != 0 || terms.weight == 0. ? 1 : 0;
     // Where ranks are yet to learn what they were told, this may be news to the others.
     if (terms.skipped == 0 && !rate) terms.skipped = StepTerms::skipped_alone;
     if (terms.skipped == 0) {
@@ -178,6 +285,8 @@ struct Decide {
       if (loss_scaled) control->loss_scale.learn(false);
     } else if (!failed && differ) {
       control->outcome.failure = StepFailure::options_differ;
+    } else if (!failed && units) {
+      control->outcome.failure = StepFailure::units_differ;
     } else if (terms.skipped == StepTerms::skipped_alone) {
       control->outcome.failure = StepFailure::learning_rate;
     } else if (!failed && terms.overflow == 0) {
@@ -211,22 +320,26 @@ struct Forgive {
   }
 };
 
-/// Adds up all ranks' squares, overflows, weights, digests and wishes to stop, as integers: exact
-/// in any order.
+/// Adds up all ranks' squares, overflows, weights, digests and wishes to stop, and the gradients of
+/// each tensor, as integers: exact in any order.
 /// @par Collective  yes
-/// @par Cost        one all-reduce of `StepControl::word_count` 64-bit integers, about 1 KB
+/// @par Cost        one all-reduce of `StepControl::word_count` 64-bit integers, about 1 KB, and
+/// one
+///   for every three tensors
 template <Communicator C>
 void exchange_terms(C& comm,
                     typename C::Space const& space,
                     StepControl* control,
+                    std::size_t tensors,
                     double own_weight,
-                    Told const& told) {
-  space.call(Seal{control, own_weight, told});
+                    Told const& told,
+                    std::int64_t unsaid) {
+  space.call(Seal{control, own_weight, told, unsaid});
   run(comm,
       {.op = Op::all_reduce,
        .dtype = DType::i64,
        .accumulate = DType::i64,
-       .count = StepControl::word_count,
+       .count = StepControl::word_count + TensorCounts::word_count(tensors),
        .send = control->words,
        .recv = control->words});
   space.call(Conclude{control, comm.size()});

@@ -6,6 +6,7 @@
 #include "zero/concepts/communicator.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/optimizer/stations/norm.hpp"
+#include "zero/optimizer/stations/presence.hpp"
 #include "zero/optimizer/stations/reduction_order.hpp"
 #include "zero/optimizer/stores/gradient_store.hpp"
 #include "zero/optimizer/stores/staging.hpp"
@@ -43,12 +44,14 @@ class Reduction {
                       GradientStore<Slots>& store,
                       GradientNorm<Slots>& norm,
                       Staging<Slots> staging,
+                      Presence& presence,
                       Space space)
       : comm_(&comm),
         partition_(&partition),
         store_(&store),
         norm_(&norm),
         staging_(std::move(staging)),
+        presence_(&presence),
         space_(std::move(space)),
         order_(partition, accumulates, form.reduced == Form::Reduced::sums) {}
 
@@ -61,6 +64,12 @@ class Reduction {
   void open(int unit, bool overwritten = false) {
     progress(*comm_);
     order_.open(unit);
+    presence_->give(unit);
+    if constexpr (form.gradients == Form::Gradients::lent) {
+      for (std::size_t const t : presence_->tensors(unit)) {
+        if (store_->lent().missing(t)) presence_->declare(t);
+      }
+    }
     for (std::size_t const g : partition_->groups_of(unit)) fill(g, unit, overwritten);
   }
 
@@ -68,7 +77,19 @@ class Reduction {
   void close(int unit, std::uint64_t epoch) {
     progress(*comm_);
     order_.close(unit, epoch);
+    zero_absent(unit);
     if (order_.travels_now()) launch_complete();
+  }
+  /// The unit has no gradients in this micro-step.
+  void declare(int unit) {
+    order_.declare(unit);
+    presence_->declare_unit(unit);
+    if (order_.travels_now()) launch_complete();
+  }
+  /// Nor has a tensor of a unit that is yet to be closed.
+  void declare(int unit, std::size_t tensor) {
+    order_.declare_tensor(unit);
+    presence_->declare(tensor);
   }
 
   /// Begins a micro-step; `last` says that no other follows in this step.
@@ -82,6 +103,7 @@ class Reduction {
   void finish() {
     if (order_.finished()) return;
     order_.let_travel();
+    complete_presence();
     flush();
     if constexpr (form.reduced == Form::Reduced::sums) {
       partition_->for_each_bucket([&](BucketSpan const& bucket) {
@@ -125,6 +147,7 @@ class Reduction {
     for (std::size_t g = 0; g < partition_->groups().size(); ++g) store_->release(g);
     zero_kept();
     order_.reset();
+    presence_->reset();
     norm_->reset();
     sums_begun_ = false;
   }
@@ -137,7 +160,11 @@ class Reduction {
   void fill(std::size_t g, int unit, bool overwritten) {
     if (!order_.empty(g)) return;
     while (!store_->placed(g) && !store_->place(g)) {
-      if (flying_ == 0) order_.refuse_full_pool(unit);
+      if (flying_ == 0) {
+        std::size_t const early = order_.first_complete();
+        if (early == ReductionOrder::none) order_.refuse_full_pool(unit);
+        launch(early);
+      }
       finish_oldest();
     }
     if constexpr (form.gradients == Form::Gradients::pooled) {
@@ -167,8 +194,31 @@ class Reduction {
 
   void launch_complete() {
     for (std::size_t g = 0; (g = order_.next_complete()) != ReductionOrder::none;) {
+      if (order_.empty(g) && !fill_with_zeros(g)) return;
       launch(g);
       order_.advance();
+    }
+  }
+
+  /// What is absent travels as zeros, once there is memory that nobody works in.
+  bool fill_with_zeros(std::size_t g) {
+    while (!store_->placed(g) && !store_->place(g)) {
+      if (flying_ == 0) return false;
+      finish_oldest();
+    }
+    fill(g, partition_->groups()[g].units.front(), false);
+    order_.complete(g);
+    return true;
+  }
+
+  /// What a trainer was to write, and has said that there is none of, may hold anything.
+  void zero_absent(int unit) const {
+    if constexpr (form.gradients != Form::Gradients::lent && !accumulates) {
+      for (std::size_t const t : presence_->tensors(unit)) {
+        std::span<Wire> const full = store_->tensor(t);
+        if (full.empty() || !presence_->absent_now(t) || presence_->tied(t)) continue;
+        space_.zero(full.data(), full.size_bytes());
+      }
     }
   }
 
@@ -204,9 +254,16 @@ class Reduction {
   Wire const* source(BucketSpan const& bucket) {
     if constexpr (form.gradients == Form::Gradients::lent) {
       Wire const* const lent = store_->lent().in_place(bucket.index());
-      if (lent != nullptr) return lent;
+      bool some_empty = false;
+      auto const empty = [&](std::size_t t) { return presence_->empty(t, accumulates); };
+      if (lent != nullptr) {
+        partition_->for_each_segment(bucket.whole(), [&](Segment const& piece) {
+          some_empty = some_empty || empty(piece.tensor);
+        });
+        if (!some_empty) return lent;
+      }
       Wire* const packed = staging_buffer();
-      staging_.pack(bucket, store_->lent(), packed);
+      staging_.pack(bucket, store_->lent(), packed, empty);
       return packed;
     } else {
       return store_->full(bucket);
@@ -250,16 +307,28 @@ class Reduction {
     if (order_.arrive(bucket.group())) store_->release(bucket.group());
   }
 
+  /// Lent gradients that nobody has asked for are as they lie there.
+  void complete_presence() {
+    if constexpr (form.gradients == Form::Gradients::lent) {
+      presence_->complete([&](std::size_t t) {
+        return store_->lent().missing(t) ? Presence::Said::absent : Presence::Said::given;
+      });
+    }
+  }
+
   void end_micro_step() {
+    complete_presence();
     if constexpr (!accumulates) {
       flush();
       zero_kept();
       sums_begun_ = true;
     }
+    presence_->fold();
     order_.end_micro_step();
   }
 
   void flush() {
+    order_.complete_filling();
     for (std::size_t g = 0; (g = order_.next()) != ReductionOrder::none;) {
       if (order_.empty(g)) fill(g, partition_->groups()[g].units.front(), false);
       order_.complete(g);
@@ -279,6 +348,7 @@ class Reduction {
   GradientStore<Slots>* store_;
   GradientNorm<Slots>* norm_;
   Staging<Slots> staging_;
+  Presence* presence_;
   [[no_unique_address]] Space space_;
   ReductionOrder order_;
   std::array<Flight<typename Communicator::Ticket>, reductions_in_flight> flights_{};

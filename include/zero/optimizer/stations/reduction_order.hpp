@@ -14,9 +14,11 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// How far the gradients of each group are, and which group travels next. Moves no data.
 ///
-/// Groups travel in one order fixed at construction (the order of a backward pass), never in the
+/// Groups travel in one order fixed at construction (the order of a backward pass), not in the
 /// order in which they happen to be complete: ranks that finish units in different orders, or give
-/// no gradients for some, still agree (as long as no gathers run in between).
+/// no gradients for some, still agree (as long as no gathers run in between). Only where all memory
+/// of a pool is taken by groups that are complete does one leave before its turn: who works in
+/// another order does so on every rank.
 class ReductionOrder {
  public:
   /// There is no such group.
@@ -30,7 +32,9 @@ class ReductionOrder {
   /// matter to the trainer.
   [[nodiscard]] bool opened() const noexcept { return opened_ && !finished_; }
   /// Has this step seen gradients, or a micro-step?
-  [[nodiscard]] bool begun() const noexcept { return opened_ || micro_steps_ > 0 || finished_; }
+  [[nodiscard]] bool begun() const noexcept {
+    return opened_ || declared_ || micro_steps_ > 0 || finished_;
+  }
   /// Is everything reduced?
   [[nodiscard]] bool finished() const noexcept { return finished_; }
   [[nodiscard]] int micro_steps() const noexcept { return micro_steps_; }
@@ -43,18 +47,34 @@ class ReductionOrder {
   ZERO_APART void open(int unit);
   /// A group has got memory to add to.
   void fill(std::size_t g) noexcept { phase_[g] = Phase::filling; }
-  [[nodiscard]] bool empty(std::size_t g) const noexcept { return phase_[g] == Phase::empty; }
+  [[nodiscard]] bool empty(std::size_t g) const noexcept {
+    return phase_[g] == Phase::empty || phase_[g] == Phase::absent;
+  }
   /// Says whom a unit waits for that finds no memory.
   ZERO_APART [[noreturn]] void refuse_full_pool(int unit) const;
 
   /// The unit's gradients of this micro-step are complete, says a guard of that epoch.
   ZERO_APART void close(int unit, std::uint64_t epoch);
+  /// The unit has no gradients in this micro-step.
+  ZERO_APART void declare(int unit);
+  /// A tensor of the unit has none.
+  ZERO_APART void declare_tensor(int unit);
+  /// Has the unit been asked for, in this micro-step, and not been closed?
+  [[nodiscard]] bool unit_open(int unit) const noexcept {
+    return unit_reduced_[static_cast<std::size_t>(unit)] == 0 &&
+           unit_opened_[static_cast<std::size_t>(unit)] != 0;
+  }
   /// Nothing more is added to a group.
-  void complete(std::size_t g) noexcept { phase_[g] = Phase::complete; }
+  void complete(std::size_t g) noexcept {
+    phase_[g] = phase_[g] == Phase::empty ? Phase::absent : Phase::complete;
+  }
   /// With full gradients kept, nothing travels before the last micro-step.
   [[nodiscard]] bool travels_now() const noexcept {
     return !in_full_ || last_ || micro_steps_ == 0;
   }
+
+  /// Nothing more is added to any group.
+  ZERO_APART void complete_filling() noexcept;
 
   /// The group that travels next, whether or not it is complete.
   [[nodiscard]] std::size_t next() const noexcept {
@@ -64,12 +84,18 @@ class ReductionOrder {
   /// The same, if it is complete.
   [[nodiscard]] std::size_t next_complete() const noexcept {
     std::size_t const g = next();
-    return g != none && phase_[g] == Phase::complete ? g : none;
+    return g != none && (phase_[g] == Phase::complete || phase_[g] == Phase::absent) ? g : none;
   }
+  /// The first group that is complete and has memory.
+  ZERO_APART [[nodiscard]] std::size_t first_complete() const noexcept;
   /// A group begins to travel.
   ZERO_APART void launch(std::size_t g) noexcept;
   /// The group that travels next has left.
-  void advance() noexcept { ++next_; }
+  void advance() noexcept {
+    do {
+      ++next_;
+    } while (next() != none && phase_[next()] >= Phase::travelling);
+  }
   /// One bucket of a group has arrived.
   /// @returns whether it was the last one
   ZERO_APART bool arrive(std::size_t g) noexcept;
@@ -95,10 +121,12 @@ class ReductionOrder {
   ZERO_APART void reset() noexcept;
 
  private:
-  enum class Phase : std::uint8_t { empty, filling, complete, travelling, reduced };
+  /// Of a group that is absent nothing more is said, and no memory was asked for.
+  enum class Phase : std::uint8_t { empty, absent, filling, complete, travelling, reduced };
 
   ZERO_APART [[noreturn]] static void refuse(int unit, Message const& why);
   ZERO_APART void forget_units() noexcept;
+  ZERO_APART void end(int unit);
 
   Partition const* partition_;
   bool in_full_;
@@ -107,10 +135,12 @@ class ReductionOrder {
   std::vector<std::size_t> units_done_;
   std::vector<std::size_t> buckets_left_;
   std::vector<std::uint8_t> unit_reduced_;
+  std::vector<std::uint8_t> unit_opened_;
   std::size_t next_ = 0;
   std::uint64_t epoch_ = 0;
   int micro_steps_ = 0;
   bool opened_ = false;
+  bool declared_ = false;
   bool last_ = false;
   bool finished_ = false;
 };
@@ -124,7 +154,8 @@ ZERO_BODY ReductionOrder::ReductionOrder(Partition const& partition, bool in_ful
       phase_(partition.groups().size(), Phase::empty),
       units_done_(partition.groups().size(), 0),
       buckets_left_(partition.groups().size(), 0),
-      unit_reduced_(static_cast<std::size_t>(partition.placement().unit_count()), 0) {}
+      unit_reduced_(static_cast<std::size_t>(partition.placement().unit_count()), 0),
+      unit_opened_(unit_reduced_) {}
 
 ZERO_BODY void ReductionOrder::refuse(int unit, Message const& why) {
   fail(ErrorKind::invalid_argument, {"unit ", unit, " ", why});
@@ -138,8 +169,9 @@ ZERO_BODY void ReductionOrder::require_live(int unit, std::uint64_t epoch) const
   }
   if (unit_reduced_[static_cast<std::size_t>(unit)]) {
     refuse(unit,
-           "was already reduced in this micro-step; call micro_step() before the next "
-           "micro-batch");
+           {"was already ",
+            unit_reduced_[static_cast<std::size_t>(unit)] == 1 ? "reduced" : "declared absent",
+            " in this micro-step; call micro_step() before the next micro-batch"});
   }
 }
 
@@ -151,6 +183,7 @@ ZERO_BODY void ReductionOrder::open(int unit) {
            "discard_gradients() first");
   }
   opened_ = true;
+  unit_opened_[static_cast<std::size_t>(unit)] = 1;
 }
 
 ZERO_BODY void ReductionOrder::refuse_full_pool(int unit) const {
@@ -161,14 +194,47 @@ ZERO_BODY void ReductionOrder::refuse_full_pool(int unit) const {
     }
   }
   refuse(unit,
-         {"finds the gradient pool full of units that wait for unit ",
+         {"finds the gradient pool full of units that are yet to be reduced; unit ",
           missing,
-          "; buckets travel in the fixed order of a backward pass, so a unit that "
-          "gives no gradients must be passed to reduce() all the same"});
+          " is the next one in the order of a backward pass. Pass a unit's gradients to reduce() "
+          "before asking for those of further units"});
+}
+
+ZERO_BODY std::size_t ReductionOrder::first_complete() const noexcept {
+  for (std::size_t const g : partition_->reduction_order()) {
+    if (phase_[g] == Phase::complete) return g;
+  }
+  return none;
+}
+
+ZERO_BODY void ReductionOrder::complete_filling() noexcept {
+  for (Phase& phase : phase_) {
+    if (phase == Phase::filling) phase = Phase::complete;
+  }
+}
+
+ZERO_BODY void ReductionOrder::declare_tensor(int unit) {
+  if (finished_) {
+    refuse(unit, "is declared absent after the gradients of this step were reduced");
+  }
+  require_live(unit, epoch_);
+  declared_ = true;
+}
+
+ZERO_BODY void ReductionOrder::declare(int unit) {
+  declare_tensor(unit);
+  // Who has asked for it passes it to reduce().
+  if (unit_open(unit)) return;
+  end(unit);
+  unit_reduced_[static_cast<std::size_t>(unit)] = 2;
 }
 
 ZERO_BODY void ReductionOrder::close(int unit, std::uint64_t epoch) {
   require_live(unit, epoch);
+  end(unit);
+}
+
+ZERO_BODY void ReductionOrder::end(int unit) {
   unit_reduced_[static_cast<std::size_t>(unit)] = 1;
   for (std::size_t const g : partition_->groups_of(unit)) {
     if (++units_done_[g] == partition_->groups()[g].units.size()) complete(g);
@@ -192,7 +258,7 @@ ZERO_BODY bool ReductionOrder::follows_another() const {
          "micro_step() after the gradients of this step were reduced; call step() first");
   }
   if (micro_steps_ == 0) {
-    if (opened_) {
+    if (opened_ || declared_) {
       fail(ErrorKind::invalid_argument,
            "the first micro_step() of a step must come before its first gradients");
     }
@@ -214,6 +280,8 @@ ZERO_BODY void ReductionOrder::end_micro_step() noexcept {
       phase = Phase::empty;
     } else if (phase == Phase::complete) {
       phase = Phase::filling;
+    } else if (phase == Phase::absent) {
+      phase = Phase::empty;
     }
   }
   opened_ = opened_ && in_full_;
@@ -225,6 +293,7 @@ ZERO_BODY void ReductionOrder::reset() noexcept {
   forget_units();
   micro_steps_ = 0;
   opened_ = false;
+  declared_ = false;
   last_ = false;
   finished_ = false;
 }
@@ -232,6 +301,7 @@ ZERO_BODY void ReductionOrder::reset() noexcept {
 ZERO_BODY void ReductionOrder::forget_units() noexcept {
   ++epoch_;
   for (std::uint8_t& reduced : unit_reduced_) reduced = 0;
+  for (std::uint8_t& opened : unit_opened_) opened = 0;
   for (std::size_t& done : units_done_) done = 0;
   next_ = 0;
 }

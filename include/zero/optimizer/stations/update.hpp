@@ -6,6 +6,8 @@
 #include "zero/concepts/space.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/layout/tensor.hpp"
+#include "zero/optimizer/stations/control.hpp"
+#include "zero/optimizer/stations/presence.hpp"
 #include "zero/optimizer/stores/parameter_store.hpp"
 #include "zero/optimizer/stores/state_store.hpp"
 
@@ -23,18 +25,22 @@ class Update {
   using Rule = typename Slots::Rule;
   using Gradient = typename Slots::Gradient;
 
-  /// @param terms  in the memory of the space
+  /// @param control  in the memory of the space, as what `counts` points to
   Update(std::vector<Tensor> const& tensors,
          Partition const& partition,
          ParameterStore<Slots> const& parameters,
          StateStore<Slots> const& states,
-         StepTerms const* terms,
+         Presence const& presence,
+         StepControl* control,
+         TensorCounts const& counts,
          Space space)
       : tensors_(&tensors),
         partition_(&partition),
         parameters_(&parameters),
         states_(&states),
-        terms_(terms),
+        presence_(&presence),
+        control_(control),
+        counts_(counts),
         space_(std::move(space)) {}
 
   /// Updates this rank's range of one bucket, unless the terms in the space's memory say to skip.
@@ -49,9 +55,10 @@ class Update {
                   .state = states_->states(bucket, piece),
                   .count = static_cast<std::size_t>(piece.count)};
       if constexpr (Slots::has_master) next.parameter = parameters_->segment(bucket, piece);
-      if (run.extend(next, tensor)) return;
+      bool const own = presence_->may_have_rested(piece.tensor);
+      if (!own && run.extend(next, tensor)) return;
       update(rule, run);
-      run = {next, {tensor.learning_rate, tensor.weight_decay}};
+      run = {next, {tensor.learning_rate, tensor.weight_decay}, piece.tensor, own};
     });
     update(rule, run);
   }
@@ -67,13 +74,15 @@ class Update {
   struct Run {
     Arrays current{};
     UpdateRates rates{};
+    std::size_t tensor = 0;  ///< the first
+    bool own = false;        ///< it may have missed updates, and is alone
 
-    [[nodiscard]] bool extend(Arrays const& next, Tensor const& tensor) {
-      if (current.count == 0 || next.master != current.master + current.count ||
+    [[nodiscard]] bool extend(Arrays const& next, Tensor const& described) {
+      if (own || current.count == 0 || next.master != current.master + current.count ||
           next.gradient != current.gradient + current.count ||
           (Slots::has_master && next.parameter != current.parameter + current.count) ||
-          tensor.learning_rate != rates.learning_rate_scale ||
-          tensor.weight_decay != rates.weight_decay_scale) {
+          described.learning_rate != rates.learning_rate_scale ||
+          described.weight_decay != rates.weight_decay_scale) {
         return false;
       }
       current.count += next.count;
@@ -82,14 +91,21 @@ class Update {
   };
 
   void update(Rule const& rule, Run const& run) const {
-    if (run.current.count > 0) space_.update(rule, terms_, run.rates, run.current);
+    if (run.current.count == 0) return;
+    if (run.own) {
+      space_.call(OwnTerms{control_, counts_, run.tensor, presence_->may_rest(run.tensor)});
+    }
+    space_.update(
+        rule, run.own ? &control_->own : &control_->outcome.terms, run.rates, run.current);
   }
 
   std::vector<Tensor> const* tensors_;
   Partition const* partition_;
   ParameterStore<Slots> const* parameters_;
   StateStore<Slots> const* states_;
-  StepTerms const* terms_;
+  Presence const* presence_;
+  StepControl* control_;
+  TensorCounts counts_;
   [[no_unique_address]] Space space_;
 };
 

@@ -73,7 +73,9 @@ class GradientStore {
     TensorPlace const& place = partition_->placement().places()[t];
     if (place.frozen || place.count == 0) return {};
     auto const count = static_cast<std::size_t>(place.count);
-    if constexpr (form == Form::Gradients::lent) return {lent_[t], count};
+    if constexpr (form == Form::Gradients::lent) {
+      return {lent_[t], lent_[t] == nullptr ? 0 : count};
+    }
     return {partition_->in_group(t).in(memory(partition_->group_of(t))), count};
   }
 

@@ -41,6 +41,11 @@ class LentTensors {
   [[nodiscard]] bool bound() const noexcept { return bound_; }
   [[nodiscard]] T* operator[](std::size_t tensor) const noexcept { return address_[tensor]; }
 
+  /// Is a tensor's memory not lent, which a gradient's need not be?
+  [[nodiscard]] bool missing(std::size_t tensor) const noexcept {
+    return address_[tensor] == nullptr;
+  }
+
   /// The bucket's elements if they lie in one run of lent memory that needs no padding, or null.
   [[nodiscard]] T* in_place(std::size_t bucket) const noexcept { return in_place_[bucket]; }
 
@@ -123,7 +128,8 @@ class LentTensors {
       TensorPlace const& place = places[t];
       std::span<T> const lent = lent_span(t);
       bool const tied = place.storage != t;
-      if ((place.frozen && !need_frozen) || (tied && lent.empty())) {
+      if ((place.frozen && !need_frozen) || (tied && lent.empty()) ||
+          (!need_frozen && lent.data() == nullptr && lent.empty())) {
         address_[t] = tied ? address_[place.storage] : nullptr;
         continue;
       }
@@ -173,6 +179,8 @@ class LentTensors {
       T* end = nullptr;
       bool one_run = bucket.whole().count() == bucket.padded();
       partition_->for_each_segment(bucket.whole(), [&](Segment const& piece) {
+        if (missing(piece.tensor)) one_run = false;
+        if (!one_run) return;
         T* const here = piece.in_tensor.in(address_[piece.tensor]);
         if (base == nullptr) base = end = here;
         one_run = one_run && here == end && here == piece.in_range.in(base);

@@ -32,11 +32,13 @@ class Staging {
     return reinterpret_cast<T*>(memory_.data()) + i * bucket_;
   }
 
-  /// Copies a bucket's tensors from lent memory to one run; gaps and padding become zero.
-  template <class T>
-  void pack(BucketSpan const& bucket, LentTensors<T> const& lent, T* to) const {
+  /// Copies a bucket's tensors from lent memory to one run; gaps and padding become zero, and so do
+  /// tensors of which `empty(tensor)` says that nothing is there.
+  template <class T, class Empty>
+  void pack(BucketSpan const& bucket, LentTensors<T> const& lent, T* to, Empty const& empty) const {
     T* done = to;
     partition_->for_each_segment(bucket.whole(), [&](Segment const& piece) {
+      if (empty(piece.tensor)) return;
       T* const here = piece.in_range.in(to);
       clear(done, here);
       space_.copy(here,

@@ -1,0 +1,179 @@
+/// @file
+/// Which tensors have a gradient in a step, as far as this rank was told.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/layout/partition.hpp"
+#include "zero/optimizer/model.hpp"
+#include "zero/optimizer/setup/hash.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE::detail {
+
+/// What this rank says about each tensor's gradient of a step: that it gives one, that there is
+/// none, or nothing. Moves no data.
+///
+/// A tensor that no rank gives and all declare absent rests. What was told of several micro-steps
+/// adds up: one gradient is enough. Tied tensors have one gradient, which rests where all of them
+/// are absent.
+class Presence {
+ public:
+  /// What a rank says of a tensor.
+  enum class Said : std::int8_t { nothing, absent, given };
+
+  ZERO_APART ZERO_COLD explicit Presence(Model const& model);
+
+  /// The unit's gradients are added to in this micro-step, but for what was declared absent.
+  ZERO_APART void give(int unit) noexcept;
+  /// There is no gradient in this micro-step.
+  void declare(std::size_t tensor) noexcept {
+    now_[tensor] = Said::absent;
+    declared_ = true;
+  }
+  ZERO_APART void declare_unit(int unit) noexcept;
+  /// What nothing was said about in this micro-step is as `what(t)` says.
+  template <class What>
+  void complete(What const& what) noexcept {
+    for (std::size_t t = 0; t < now_.size(); ++t) {
+      if (now_[t] != Said::nothing) continue;
+      now_[t] = what(t);
+      declared_ = declared_ || now_[t] == Said::absent;
+    }
+  }
+  /// The tensors of a unit.
+  [[nodiscard]] std::vector<std::size_t> const& tensors(int unit) const noexcept {
+    return model_->unit_tensors[static_cast<std::size_t>(unit)];
+  }
+  /// Do several units add to a tensor's gradients?
+  [[nodiscard]] bool tied(std::size_t tensor) const { return model_->is_tied(tensor); }
+  /// Was a tensor declared absent in this micro-step?
+  [[nodiscard]] bool absent_now(std::size_t tensor) const noexcept {
+    return now_[tensor] == Said::absent;
+  }
+  /// Is there nothing in a storage's gradients, whatever its memory holds?
+  /// @param step  of the whole step until now, or of this micro-step alone
+  ZERO_APART [[nodiscard]] bool empty(std::size_t storage, bool step) const noexcept;
+  /// Ends a micro-step.
+  ZERO_APART void fold() noexcept;
+
+  /// All is said. What nothing was said about is absent on a rank without data.
+  ZERO_APART void conclude(bool without_data) noexcept;
+  /// Does this rank give a gradient, in a step that is concluded?
+  [[nodiscard]] bool gives(std::size_t storage) const noexcept { return gives_[storage] != 0; }
+  /// Does the storage rest, if no rank gives a gradient?
+  [[nodiscard]] bool may_rest(std::size_t storage) const noexcept {
+    return may_rest_[storage] != 0;
+  }
+  [[nodiscard]] bool any_may_rest() const noexcept { return any_may_rest_; }
+  /// A digest of 40 bits of the tensors about which nothing was said: the same on all ranks, or
+  /// some have forgotten what others give.
+  [[nodiscard]] std::int64_t unsaid() const noexcept { return unsaid_; }
+  /// What was said in the step before this one.
+  [[nodiscard]] Said said_before(std::size_t tensor) const noexcept { return before_[tensor]; }
+  /// A step begins.
+  ZERO_APART void reset() noexcept;
+
+  /// May the storage have missed an update? If not, it has as many as the run.
+  [[nodiscard]] bool may_have_rested(std::size_t storage) const noexcept {
+    return rested_[storage] != 0;
+  }
+  void set_rested(std::size_t storage, bool rested) noexcept { rested_[storage] = rested ? 1 : 0; }
+
+ private:
+  [[nodiscard]] Said said(std::size_t tensor, bool step) const noexcept {
+    return step && said_[tensor] > now_[tensor] ? said_[tensor] : now_[tensor];
+  }
+  [[nodiscard]] std::size_t storage_of(std::size_t tensor) const noexcept {
+    return model_->partition.placement().places()[tensor].storage;
+  }
+  [[nodiscard]] bool trained(std::size_t tensor) const noexcept {
+    TensorPlace const& place = model_->partition.placement().places()[tensor];
+    return !place.frozen && place.count > 0;
+  }
+
+  Model const* model_;
+  std::vector<Said> now_;
+  std::vector<Said> said_;
+  std::vector<Said> before_;
+  std::vector<std::uint8_t> gives_;
+  std::vector<std::uint8_t> may_rest_;
+  std::vector<std::uint8_t> rested_;
+  std::int64_t unsaid_ = 0;
+  bool declared_ = false;
+  bool any_may_rest_ = false;
+};
+
+#if ZERO_BODIES
+
+ZERO_BODY Presence::Presence(Model const& model)
+    : model_(&model),
+      now_(model.tensors.size(), Said::nothing),
+      said_(now_),
+      before_(now_),
+      gives_(now_.size(), 0),
+      may_rest_(now_.size(), 0),
+      rested_(now_.size(), 0) {}
+
+ZERO_BODY void Presence::give(int unit) noexcept {
+  for (std::size_t const t : tensors(unit)) {
+    if (now_[t] != Said::absent) now_[t] = Said::given;
+  }
+}
+
+ZERO_BODY void Presence::declare_unit(int unit) noexcept {
+  for (std::size_t const t : tensors(unit)) declare(t);
+}
+
+ZERO_BODY bool Presence::empty(std::size_t storage, bool step) const noexcept {
+  if (!declared_) return false;
+  for (std::size_t t = storage; t < now_.size(); ++t) {
+    if (storage_of(t) == storage && said(t, step) != Said::absent) return false;
+  }
+  return true;
+}
+
+ZERO_BODY void Presence::fold() noexcept {
+  for (std::size_t t = 0; t < now_.size(); ++t) {
+    said_[t] = said(t, true);
+    now_[t] = Said::nothing;
+  }
+}
+
+ZERO_BODY void Presence::conclude(bool without_data) noexcept {
+  fold();
+  unsaid_ = 0;
+  any_may_rest_ = false;
+  Hash hash;
+  for (std::size_t t = 0; t < said_.size(); ++t) {
+    gives_[t] = 0;
+    may_rest_[t] = trained(t) && storage_of(t) == t ? 1 : 0;
+    if (!trained(t)) continue;
+    if (said_[t] == Said::nothing && without_data) said_[t] = Said::absent;
+    std::size_t const storage = storage_of(t);
+    if (said_[t] == Said::given) gives_[storage] = 1;
+    if (said_[t] != Said::absent) may_rest_[storage] = 0;
+    if (said_[t] != Said::nothing) continue;
+    hash.add(static_cast<std::uint64_t>(t));
+    unsaid_ = static_cast<std::int64_t>(hash.value() >> 24);
+  }
+  for (std::size_t t = 0; t < said_.size(); ++t) {
+    if (may_rest_[t] == 0) continue;
+    any_may_rest_ = true;
+    rested_[t] = 1;
+  }
+}
+
+ZERO_BODY void Presence::reset() noexcept {
+  before_.swap(said_);
+  for (Said& said : said_) said = Said::nothing;
+  for (Said& now : now_) now = Said::nothing;
+  declared_ = false;
+}
+
+#endif
+
+}  // namespace zero::inline ZERO_NAMESPACE::detail
