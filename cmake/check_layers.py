@@ -23,6 +23,7 @@ LAYER_OF_DIRECTORY = {
     "transfer": 3,
     "optimizer": 4,
     "activations": 5,
+    "adapt": 5,
     "bench": 5,
     "checkpoint": 5,
     # What a C++ trainer never includes: facades for others, above everything.
@@ -78,6 +79,7 @@ BACKENDS = {
     "c_mpi.h": {"mpi.h"},
     "transfer/file": {"fcntl.h", "unistd.h"},
     "bench/program.hpp": {"benchmark/benchmark.h"},
+    "adapt/libtorch": {"torch/torch.h"},
     "checkpoint/files.hpp": {"dirent.h", "fcntl.h", "sys/stat.h", "unistd.h"},
     "checkpoint": {"nlohmann/json.hpp", "xxhash.h"},
 }

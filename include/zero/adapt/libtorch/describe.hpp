@@ -1,0 +1,188 @@
+/// @file
+/// A LibTorch model as the library describes models.
+#pragma once
+
+#include "zero/base/bytes.hpp"
+#include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
+#include "zero/base/float16.hpp"
+#include "zero/layout/tensor.hpp"
+
+#include <torch/torch.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE::libtorch {
+
+/// A model: what the library is told of it, and the tensors themselves. `tensors` may be edited
+/// (groups, scales) before an optimizer is made of it.
+struct Description {
+  std::vector<Tensor> tensors{};            ///< in the order of `parameters`
+  std::vector<torch::Tensor> parameters{};  ///< the module's own, not copies
+};
+
+namespace detail {
+
+/// LibTorch's name of a type of this library.
+template <class T>
+inline constexpr torch::ScalarType scalar_type = torch::ScalarType::Undefined;
+template <>
+inline constexpr torch::ScalarType scalar_type<float> = torch::kFloat;
+template <>
+inline constexpr torch::ScalarType scalar_type<double> = torch::kDouble;
+template <>
+inline constexpr torch::ScalarType scalar_type<bf16> = torch::kBFloat16;
+template <>
+inline constexpr torch::ScalarType scalar_type<fp16> = torch::kHalf;
+
+[[noreturn]] inline void refuse(std::string const& what,
+                                std::string const& name,
+                                std::string const& why) {
+  fail(ErrorKind::invalid_argument, {"libtorch: ", what, " '", name, "' ", why});
+}
+
+/// What any tensor that is lent or moved has to be.
+inline void require_plain(std::string const& what,
+                          std::string const& name,
+                          torch::Tensor const& tensor) {
+  if (tensor.layout() != torch::kStrided) {
+    refuse(what, name, "is sparse; only dense ones are reduced: build its module without sparse()");
+  }
+  if (!tensor.device().is_cpu()) {
+    refuse(what,
+           name,
+           "lies on " + tensor.device().str() + "; this adapter works in the host's memory");
+  }
+  if (!tensor.is_contiguous()) {
+    refuse(what,
+           name,
+           "is a view whose elements do not lie one after the other; make it contiguous() before "
+           "it is registered");
+  }
+}
+
+/// Is this module asked to make sparse gradients? The gradient itself would say so too late.
+inline void refuse_sparse(std::string const& name, torch::nn::Module& module) {
+  auto const* const embedding = module.as<torch::nn::EmbeddingImpl>();
+  auto const* const bag = module.as<torch::nn::EmbeddingBagImpl>();
+  if ((embedding == nullptr || !embedding->options.sparse()) &&
+      (bag == nullptr || !bag->options.sparse())) {
+    return;
+  }
+  refuse(
+      "module", name, "makes sparse gradients, which are not reduced: build it without sparse()");
+}
+
+[[nodiscard]] inline std::uintptr_t begin_of(torch::Tensor const& tensor) {
+  return reinterpret_cast<std::uintptr_t>(tensor.data_ptr());
+}
+
+[[nodiscard]] inline std::string joined(std::string const& prefix, std::string const& name) {
+  return prefix.empty() ? name : prefix + "." + name;
+}
+
+/// Adds one parameter: described, and tied to the one before that has its memory.
+inline void add(Description& model, std::string name, torch::Tensor const& parameter, int unit) {
+  require_plain("parameter", name, parameter);
+  Tensor tensor;
+  tensor.name = std::move(name);
+  tensor.unit = unit;
+  tensor.frozen = !parameter.requires_grad();
+  for (auto const extent : parameter.sizes()) {
+    tensor.shape.push_back(static_cast<std::size_t>(extent));
+  }
+  for (std::size_t t = 0; t < model.parameters.size(); ++t) {
+    torch::Tensor const& other = model.parameters[t];
+    Tensor const& described = model.tensors[t];
+    if (other.scalar_type() != parameter.scalar_type()) {
+      refuse("parameter",
+             tensor.name,
+             std::string("has the type ") + c10::toString(parameter.scalar_type()) + ", but '" +
+                 described.name + "' " + c10::toString(other.scalar_type()) +
+                 "; all have one type: convert the module with to()");
+    }
+    if (!described.tied_to.empty() || parameter.nbytes() == 0 || other.nbytes() == 0) continue;
+    if (begin_of(parameter) >= begin_of(other) + other.nbytes() ||
+        begin_of(other) >= begin_of(parameter) + parameter.nbytes()) {
+      continue;
+    }
+    if (begin_of(parameter) != begin_of(other) || described.shape != tensor.shape) {
+      refuse("parameter",
+             tensor.name,
+             "shares a part of its memory with '" + described.name +
+                 "'; tied parameters have the same elements in the same shape");
+    }
+    if (described.frozen != tensor.frozen) {
+      refuse("parameter",
+             tensor.name,
+             "is tied to '" + described.name + "', and one of them is frozen, the other not");
+    }
+    tensor.tied_to = described.name;
+  }
+  model.tensors.push_back(std::move(tensor));
+  model.parameters.push_back(parameter);
+}
+
+/// The same, as memory of the library's type.
+template <class T>
+[[nodiscard]] std::span<T> elements(torch::Tensor const& tensor) {
+  return {static_cast<T*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.numel())};
+}
+
+/// Is the tensor of the type that the precision says?
+template <class T>
+void require_type(std::string const& what, std::string const& name, torch::Tensor const& tensor) {
+  static_assert(scalar_type<T> != torch::ScalarType::Undefined,
+                "zero: LibTorch has no tensors of this precision's type");
+  if (tensor.scalar_type() == scalar_type<T>) return;
+  refuse(what,
+         name,
+         std::string("has the type ") + c10::toString(tensor.scalar_type()) +
+             ", but the precision says " + c10::toString(scalar_type<T>) +
+             ": convert the module with to(), or choose another precision");
+}
+
+/// The description, if the precision fits it and there is anything to train.
+template <class Parameter>
+[[nodiscard]] Description checked(Description model) {
+  if (model.tensors.size() != model.parameters.size()) {
+    fail(ErrorKind::invalid_argument,
+         {"libtorch: ",
+          model.tensors.size(),
+          " tensors are described, but there are ",
+          model.parameters.size(),
+          " parameters"});
+  }
+  for (std::size_t t = 0; t < model.parameters.size(); ++t) {
+    require_type<Parameter>("parameter", model.tensors[t].name, model.parameters[t]);
+  }
+  return model;
+}
+
+}  // namespace detail
+
+/// Describes all parameters of a module, with the names and in the order of `named_parameters()`:
+/// shapes; ties, where two are one tensor or have one memory; frozen where they require no
+/// gradient. All are of unit 0. Buffers are not parameters, and stay the rank's own. Local.
+/// @param module  defined on the host, in one type, without sparse gradients
+/// @throws Error (invalid_argument), naming the parameter: on a device, sparse, of another type
+///   than those before, a view with gaps, or with a part of another's memory
+[[nodiscard]] inline Description describe(torch::nn::Module& module) {
+  // Without itself, which a module that is no shared pointer's cannot list.
+  detail::refuse_sparse(module.name(), module);
+  for (auto const& each : module.named_modules("", false)) {
+    detail::refuse_sparse(each.key(), *each.value());
+  }
+  Description model;
+  for (auto const& each : module.named_parameters())
+    detail::add(model, each.key(), each.value(), 0);
+  return model;
+}
+
+}  // namespace zero::inline ZERO_NAMESPACE::libtorch

@@ -1,0 +1,227 @@
+/// @file
+/// The optimizer of a LibTorch trainer that keeps its whole model: every stage up to Pos+g.
+#pragma once
+
+#include "zero/adapt/libtorch/describe.hpp"
+#include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
+#include "zero/concepts/memory.hpp"
+#include "zero/concepts/policies.hpp"
+#include "zero/sharded_optimizer.hpp"
+
+#include <torch/torch.h>
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE::libtorch {
+
+namespace detail {
+
+/// The library's optimizer over the adapter's memory policy, unless the trainer names one.
+template <class Default, class... Policies>
+using Core = std::conditional_t<(zero::detail::FitsMemory<Policies>::value || ...),
+                                std::type_identity<ShardedOptimizer<Policies...>>,
+                                std::type_identity<ShardedOptimizer<Policies..., Default>>>;
+
+}  // namespace detail
+
+/// Takes the place of a `torch::optim` optimizer and of the averaging of gradients.
+///
+///     zero::libtorch::Optimizer opt{comm, *model, zero::stage::PosG{}, zero::AdamW{.lr = 3e-4f}};
+///     ...
+///     loss.backward();
+///     opt.step({.max_norm = 1.});
+///     opt.zero_grad();
+///
+/// Parameters and gradients stay in the module, where they are lent from. After a step every rank
+/// has the new parameters; `grad()` has what this rank's backward pass left there: it is neither
+/// averaged nor clipped. An undefined gradient counts as zeros.
+/// @tparam Policies  as of `ShardedOptimizer`; stages up to `PosG`
+/// @par Collective  construction and every call marked so: all ranks, in the same order
+template <class... Policies>
+class Optimizer {
+ public:
+  /// The library's own optimizer, over lent memory.
+  using Core = typename detail::Core<Borrowed<>, Policies...>::type;
+  /// How ranks move data.
+  // Not through Core: deduction tries the constructor with no policies at all, and must fail
+  // softly.
+  using Communicator = zero::detail::Selected<zero::detail::FitsCommunicator, void, Policies...>;
+  using Parameter = typename Core::Parameter;  ///< type of a parameter
+  using Wire = typename Core::Wire;            ///< type of a gradient
+
+  static_assert(Core::borrowed, "zero: a module's parameters are lent: Borrowed<>, not Owned<>");
+  static_assert(Core::on_host, "zero: the LibTorch adapter works in the host's memory");
+
+  /// Gives every rank the first one's parameters and lends them.
+  /// @param comm    must outlive the optimizer
+  /// @param module  as for `describe`; its parameters are kept alive
+  /// @param values  policies with values, as for `ShardedOptimizer`
+  /// @par Collective  yes; blocks
+  /// @par Cost  as `ShardedOptimizer` with `Borrowed<>`; the parameters are sent once
+  /// @throws Error (invalid_argument) as `describe`, and for parameters of another type than the
+  ///   precision's; as the constructor of `ShardedOptimizer`
+  template <class... Values>
+  explicit Optimizer(Communicator& comm, torch::nn::Module& module, Values const&... values)
+      : Optimizer(comm, describe(module), values...) {}
+  /// The same of a description, whose tensors may have been edited.
+  template <class... Values>
+  explicit Optimizer(Communicator& comm, Description model, Values const&... values)
+      : parameters_(detail::checked<Parameter>(model).parameters),
+        core_(comm, std::move(model.tensors), values...),
+        lent_(parameters_.size()),
+        gradients_(parameters_.size()),
+        zeros_(parameters_.size()) {
+    bind();
+    core_.broadcast_parameters();
+  }
+  Optimizer(Optimizer const&) = delete;
+  Optimizer& operator=(Optimizer const&) = delete;
+
+  /// The library's own optimizer, for all that is not here: what `Checkpoints` saves and loads, the
+  /// plan, counters. Its gradients are those that the last call here has lent.
+  [[nodiscard]] Core& core() noexcept { return core_; }
+
+  /// Sums this step's gradients over all ranks, for a trainer that has added up several
+  /// micro-batches in `grad()`; `step` does it otherwise.
+  /// @param weight  of all of them together: their number if each is a mean
+  /// @par Collective  yes; blocks
+  /// @throws Error (invalid_argument), naming the parameter, for a gradient that is sparse or a
+  ///   view with gaps; as `ShardedOptimizer::reduce_all`
+  void reduce_all(double weight = 1.) {
+    bind();
+    core_.reduce_all(weight);
+    reduced_ = true;
+  }
+  /// L2 norm of the mean gradient over all ranks; sums them first.
+  /// @par Collective  yes; blocks
+  [[nodiscard]] double grad_norm() {
+    bind();
+    reduced_ = true;
+    return core_.grad_norm();
+  }
+  /// Has the next step clip the mean gradient to this norm. What lies in `grad()` is not changed:
+  /// it is not what the update reads.
+  /// @param max_norm  as `StepOptions::max_norm`
+  /// @returns the norm before
+  /// @par Collective  yes; blocks
+  double clip_grad_norm(double max_norm) {
+    double const norm = grad_norm();
+    max_norm_ = max_norm;
+    return norm;
+  }
+
+  /// Updates the parameters, in place.
+  /// @param options  the same on every rank
+  /// @par Collective  yes; blocks
+  /// @throws Error as `ShardedOptimizer::step` and `reduce_all`
+  StepReport step(StepOptions options = {}) {
+    bind();
+    std::optional<double> const max_norm = std::exchange(max_norm_, std::nullopt);
+    if (!options.max_norm) options.max_norm = max_norm;
+    if (!options.learning_rate) options.learning_rate = lr_;
+    reduced_ = false;
+    StepReport const report = core_.step(options);
+    if (!report.skipped) bump_versions();
+    return report;
+  }
+  /// Forgets the gradients of the module. Local.
+  /// @param set_to_none  undefined ones, which the next step takes as absent, instead of zeros
+  void zero_grad(bool set_to_none = true) {
+    for (torch::Tensor& parameter : parameters_) {
+      torch::Tensor& gradient = parameter.mutable_grad();
+      if (set_to_none) {
+        gradient = torch::Tensor();
+      } else if (gradient.defined()) {
+        gradient.detach_();
+        gradient.zero_();
+      }
+    }
+  }
+
+  /// The rule's learning rate. Local.
+  [[nodiscard]] float lr() const noexcept { return lr_.value_or(core_.rule().lr); }
+  /// Another learning rate from the next step on, where its options name none; the same on every
+  /// rank. Local.
+  void set_lr(float lr) noexcept { lr_ = lr; }
+  /// What to multiply the loss by; 1 without a loss scale.
+  [[nodiscard]] float loss_scale() const noexcept { return core_.loss_scale(); }
+
+ private:
+  /// A step changes values under graphs that autograd may still hold: their backward pass has to
+  /// find out.
+  void bump_versions() {
+    for (torch::Tensor const& parameter : parameters_) {
+      parameter.unsafeGetTensorImpl()->bump_version();
+    }
+  }
+
+  /// Lends parameters and gradients where they lie now.
+  void bind() {
+    if (reduced_) return;
+    auto const& places = core_.partition().placement().places();
+    bool moved = false;
+    for (std::size_t t = 0; t < parameters_.size(); ++t) {
+      torch::Tensor& parameter = parameters_[t];
+      std::string const& name = core_.tensors()[t].name;
+      detail::require_plain("parameter", name, parameter);
+      detail::require_type<Parameter>("parameter", name, parameter);
+      moved = moved || lent_[t].data() != parameter.data_ptr();
+      lent_[t] = detail::elements<Parameter>(parameter);
+      if (places[t].storage != t) join_gradients(parameters_[places[t].storage], parameter);
+    }
+    for (std::size_t t = 0; t < parameters_.size(); ++t) {
+      gradients_[t] = {};
+      if (places[t].frozen || places[t].storage != t) continue;
+      torch::Tensor const& gradient = gradient_of(t);
+      std::string const& name = core_.tensors()[t].name;
+      detail::require_plain("gradient of parameter", name, gradient);
+      detail::require_type<Wire>("gradient of parameter", name, gradient);
+      gradients_[t] = detail::elements<Wire>(gradient);
+    }
+    if (moved) {
+      core_.bind(lent_, gradients_);
+    } else {
+      core_.bind_gradients(gradients_);
+    }
+  }
+  /// What autograd left, or zeros that are kept for a gradient that was undefined once.
+  [[nodiscard]] torch::Tensor const& gradient_of(std::size_t t) {
+    torch::Tensor const& gradient = parameters_[t].grad();
+    if (gradient.defined()) return gradient;
+    if (!zeros_[t].defined()) zeros_[t] = torch::zeros_like(parameters_[t]).detach();
+    return zeros_[t];
+  }
+  /// Two tensors of one memory have gradients of their own. From now on these are one, too: what
+  /// autograd adds to either is added to their sum.
+  static void join_gradients(torch::Tensor& first, torch::Tensor& tied) {
+    torch::Tensor& sum = first.mutable_grad();
+    torch::Tensor& other = tied.mutable_grad();
+    if (!other.defined() || (sum.defined() && sum.data_ptr() == other.data_ptr())) return;
+    sum = sum.defined() ? torch::Tensor(sum.detach() + other.detach()) : other;
+    other = sum;
+  }
+
+  std::vector<torch::Tensor> parameters_;
+  Core core_;
+  std::vector<std::span<Parameter>> lent_;
+  std::vector<std::span<Wire>> gradients_;
+  std::vector<torch::Tensor> zeros_;
+  std::optional<double> max_norm_{};
+  std::optional<float> lr_{};
+  bool reduced_ = false;
+};
+
+/// Policies from the constructor's arguments.
+template <zero::Communicator C, class... Values>
+Optimizer(C&, torch::nn::Module&, Values...) -> Optimizer<C, Values...>;
+/// @overload
+template <zero::Communicator C, class... Values>
+Optimizer(C&, Description, Values...) -> Optimizer<C, Values...>;
+
+}  // namespace zero::inline ZERO_NAMESPACE::libtorch
