@@ -188,6 +188,71 @@ TEST_CASE("an undefined gradient counts as zeros, beside ranks that have one") {
     opt.step();
     CHECK(layer->bias.item<float>() == 0.5f);
     CHECK(layer->weight.sum().item<float>() == 2.f);
+    CHECK(opt.core().steps(0) == 0);
+    CHECK(opt.core().steps(1) == 1);
+  });
+}
+
+/// Whether a rank's backward pass reaches a parameter; in some steps no rank's does.
+bool reached(int step, std::size_t p, int rank) {
+  unsigned const mixed =
+      (static_cast<unsigned>(step) * 7919u + static_cast<unsigned>(p) * 104729u) >> 2;
+  return mixed % 3 != 0 && (rank == 0 || mixed % 5 != 0);
+}
+torch::Tensor some_gradient(torch::Tensor const& like, int step, int rank) {
+  return torch::sin(torch::arange(like.numel(), torch::kDouble) + step + 10. * rank)
+      .to(torch::kFloat)
+      .view_as(like);
+}
+
+TEST_CASE("what the backward pass of no rank reaches rests, as with LibTorch's own AdamW") {
+  constexpr int steps = 30;
+  torch::nn::Sequential theirs(torch::nn::Linear(5, 7), torch::nn::Linear(7, 3));
+  torch::nn::Sequential start(torch::nn::Linear(5, 7), torch::nn::Linear(7, 3));
+  auto const copy = [](torch::nn::Sequential& to, torch::nn::Sequential& from) {
+    torch::NoGradGuard const off;
+    auto const values = from->parameters();
+    auto all = to->parameters();
+    for (std::size_t p = 0; p < all.size(); ++p) all[p].copy_(values[p]);
+  };
+  copy(theirs, start);
+  auto parameters = theirs->parameters();
+  torch::optim::AdamW opt(parameters, torch::optim::AdamWOptions(rate).weight_decay(1e-2));
+  std::vector<long> updates(parameters.size(), 0);
+  for (int step = 0; step < steps; ++step) {
+    for (std::size_t p = 0; p < parameters.size(); ++p) {
+      torch::Tensor sum;
+      for (int const rank : {0, 1}) {
+        if (!reached(step, p, rank)) continue;
+        auto const part = some_gradient(parameters[p], step, rank) / 2;
+        sum = sum.defined() ? sum + part : part;
+      }
+      parameters[p].mutable_grad() = sum;
+      if (sum.defined()) ++updates[p];
+    }
+    opt.step();
+  }
+  CHECK(updates[0] < steps);
+  CHECK(updates[0] > steps / 3);
+  zero::run_ranks(2, [&](zero::InProcess& comm) {
+    torch::nn::Sequential ours(torch::nn::Linear(5, 7), torch::nn::Linear(7, 3));
+    copy(ours, start);
+    Optimizer own{comm, *ours, zero::AdamW{.lr = rate}};
+    auto mine = ours->parameters();
+    for (int step = 0; step < steps; ++step) {
+      for (std::size_t p = 0; p < mine.size(); ++p) {
+        mine[p].mutable_grad() = reached(step, p, comm.rank())
+                                     ? some_gradient(mine[p], step, comm.rank())
+                                     : torch::Tensor();
+      }
+      own.step();
+    }
+    for (std::size_t p = 0; p < mine.size(); ++p) {
+      CHECK(own.core().steps(p) == updates[p]);
+      double const distance =
+          ((mine[p] - parameters[p]).norm() / parameters[p].norm()).item<double>();
+      CHECK(distance < 1e-5);
+    }
   });
 }
 

@@ -40,7 +40,8 @@ using Core = std::conditional_t<(zero::detail::FitsMemory<Policies>::value || ..
 ///
 /// Parameters and gradients stay in the module, where they are lent from. After a step every rank
 /// has the new parameters; `grad()` has what this rank's backward pass left there: it is neither
-/// averaged nor clipped. An undefined gradient counts as zeros.
+/// averaged nor clipped. A parameter whose gradient is undefined on all ranks rests, as in torch;
+/// one that is undefined on some counts as zeros there.
 /// @tparam Policies  as of `ShardedOptimizer`; stages up to `PosG`
 /// @par Collective  construction and every call marked so: all ranks, in the same order
 template <class... Policies>
@@ -75,8 +76,7 @@ class Optimizer {
       : parameters_(detail::checked<Parameter>(model).parameters),
         core_(comm, std::move(model.tensors), values...),
         lent_(parameters_.size()),
-        gradients_(parameters_.size()),
-        zeros_(parameters_.size()) {
+        gradients_(parameters_.size()) {
     bind();
     core_.broadcast_parameters();
   }
@@ -178,7 +178,8 @@ class Optimizer {
     for (std::size_t t = 0; t < parameters_.size(); ++t) {
       gradients_[t] = {};
       if (places[t].frozen || places[t].storage != t) continue;
-      torch::Tensor const& gradient = gradient_of(t);
+      torch::Tensor const& gradient = parameters_[t].grad();
+      if (!gradient.defined()) continue;
       std::string const& name = core_.tensors()[t].name;
       detail::require_plain("gradient of parameter", name, gradient);
       detail::require_type<Wire>("gradient of parameter", name, gradient);
@@ -189,13 +190,6 @@ class Optimizer {
     } else {
       core_.bind_gradients(gradients_);
     }
-  }
-  /// What autograd left, or zeros that are kept for a gradient that was undefined once.
-  [[nodiscard]] torch::Tensor const& gradient_of(std::size_t t) {
-    torch::Tensor const& gradient = parameters_[t].grad();
-    if (gradient.defined()) return gradient;
-    if (!zeros_[t].defined()) zeros_[t] = torch::zeros_like(parameters_[t]).detach();
-    return zeros_[t];
   }
   /// Two tensors of one memory have gradients of their own. From now on these are one, too: what
   /// autograd adds to either is added to their sum.
@@ -211,7 +205,6 @@ class Optimizer {
   Core core_;
   std::vector<std::span<Parameter>> lent_;
   std::vector<std::span<Wire>> gradients_;
-  std::vector<torch::Tensor> zeros_;
   std::optional<double> max_norm_{};
   std::optional<float> lr_{};
   bool reduced_ = false;
