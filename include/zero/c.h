@@ -386,7 +386,8 @@ int32_t zero_gradients(
 /// The unit's gradients are complete and may travel. Those of lent memory need not be asked for
 /// before.
 int32_t zero_reduce(zero_optimizer* optimizer, int32_t unit);
-/// This rank has no gradient for the unit in this step. Absent on all ranks it rests.
+/// This rank has no gradient for the unit in this step. Absent on all ranks it rests: nothing of it
+/// changes. Absent on some it counts as zeros there.
 int32_t zero_without_gradient(zero_optimizer* optimizer, int32_t unit);
 /// The same for a tensor.
 int32_t zero_without_tensor_gradient(zero_optimizer* optimizer, int32_t tensor);

@@ -369,7 +369,6 @@ void check_groups() {
     CHECK(one.says(zero_set_lr(one.opt, "a", 0.f), invalid, "no learning rates by group"));
     zero_rule const rule = zero_rule_of(ZERO_ADAMW);
     CHECK(one.says(zero_set_rule(one.opt, nullptr, &rule), invalid, "no rules by group"));
-    CHECK(one.says(zero_without_gradient(one.opt, 0), invalid, "no absent gradients"));
     CHECK(one.says(zero_without_tensor_gradient(one.opt, 2), invalid, "no tensor number 2"));
     one.model[1].group = "g";
     CHECK(one.says(zero_create(one.comm, &one.options, one.model, 2, &one.opt),
@@ -377,7 +376,24 @@ void check_groups() {
                    "no groups of tensors"));
   }
 }
-TEST_CASE("C API: groups and absent gradients, or words that there are none") {
+TEST_CASE("C API: what has no gradient rests") {
+  Alone one(ZERO_POS, ZERO_BORROWED);
+  float parameters[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+  float gradients[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+  REQUIRE(zero_bind_flat(one.opt, parameters, gradients, 8) == ZERO_OK);
+  REQUIRE(zero_without_tensor_gradient(one.opt, 1) == ZERO_OK);
+  REQUIRE(zero_step(one.opt, nullptr, nullptr) == ZERO_OK);
+  CHECK(parameters[0] < 1.f);
+  CHECK(parameters[4] == 1.f);
+  float const before = parameters[0];
+  REQUIRE(zero_without_gradient(one.opt, 0) == ZERO_OK);
+  REQUIRE(zero_step(one.opt, nullptr, nullptr) == ZERO_OK);
+  CHECK(parameters[0] == before);
+  CHECK(parameters[4] < 1.f);
+  CHECK(one.says(zero_without_gradient(one.opt, 77), invalid, "no unit 77"));
+}
+
+TEST_CASE("C API: groups, or words that there are none") {
   check_groups<zero::Tensor>();
   Alone one;
   zero_rule const rule = zero_rule_of(ZERO_SGD);
