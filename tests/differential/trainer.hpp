@@ -128,6 +128,7 @@ class Trainer : Rank {
     load();
     counted_.reset();
     for (int micro = 0; micro < plan_.passes(); ++micro) play_pass(micro, expected);
+    if constexpr (!P.borrowed) declare_left_out();
     if (plan_.reduces_all) optimizer_.reduce_all();
     if (plan_.asks_norm) {
       require_same(optimizer_.grad_norm(), expected.report.grad_norm, "grad_norm()");
@@ -257,6 +258,28 @@ class Trainer : Rank {
         if (visit.closes && use == visit.adds) optimizer_.reduce(std::move(gradients));
       }
       if (visit.closes && visit.adds == 0) optimizer_.reduce(optimizer_.gradients(visit.unit));
+    }
+  }
+
+  /// Units that this rank has left out in the whole step, and another rank has not, have to be
+  /// declared: they are zeros here, as the reference has them.
+  void declare_left_out() {
+    auto const asked_for = [&](int rank) {
+      std::vector<bool> units(optimizer_.units().size(), false);
+      for (int micro = 0; micro < plan_.passes(); ++micro) {
+        for (Visit const& visit : plan_pass(test_, plan_, micro, rank).backward) {
+          if (visit.adds > 0 || visit.closes) units[static_cast<std::size_t>(visit.unit)] = true;
+        }
+      }
+      return units;
+    };
+    auto said = asked_for(comm_.rank());
+    for (int rank = 0; rank < test_.ranks; ++rank) {
+      auto const others = asked_for(rank);
+      for (std::size_t unit = 0; unit < said.size(); ++unit) {
+        if (others[unit] && !said[unit]) optimizer_.without_gradient(static_cast<int>(unit));
+        said[unit] = said[unit] || others[unit];
+      }
     }
   }
 

@@ -248,7 +248,7 @@ class Stepper {
     outcome_.expect();
     double const weight = parts_->reduction.order().micro_steps() == 0 ? 1. : weight_;
     auto& presence = parts_->presence;
-    presence.conclude(weight == 0.);
+    presence.conclude();
     for_tensor_bits(
         parts_->tensors.size(),
         [&](std::size_t t) { return presence.gives(t); },

@@ -21,8 +21,8 @@ enum class NonFinite : std::uint8_t {
 struct MicroStep {
   /// How much this rank's micro-batch counts: 1 if its gradient is a mean, the number of tokens if
   /// it is a sum over tokens, 0 if this rank has no data. The update uses the sum of all gradients
-  /// divided by the sum of all weights. On a rank whose weights of a step are all 0, units that it
-  /// does not reduce are absent.
+  /// divided by the sum of all weights. A rank without data says for each unit that other ranks
+  /// reduce that it has no gradient (`without_gradient`), or reduces zeros.
   double weight = 1.;
   /// Says that no other micro-batch follows, so that reductions can start during its backward pass.
   /// The same on every rank, since it decides when collectives start.

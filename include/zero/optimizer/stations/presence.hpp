@@ -60,8 +60,8 @@ class Presence {
   /// Ends a micro-step.
   ZERO_APART void fold() noexcept;
 
-  /// All is said. What nothing was said about is absent on a rank without data.
-  ZERO_APART void conclude(bool without_data) noexcept;
+  /// All is said.
+  ZERO_APART void conclude() noexcept;
   /// Does this rank give a gradient, in a step that is concluded?
   [[nodiscard]] bool gives(std::size_t storage) const noexcept { return gives_[storage] != 0; }
   /// Does the storage rest, if no rank gives a gradient?
@@ -143,7 +143,7 @@ ZERO_BODY void Presence::fold() noexcept {
   }
 }
 
-ZERO_BODY void Presence::conclude(bool without_data) noexcept {
+ZERO_BODY void Presence::conclude() noexcept {
   fold();
   unsaid_ = 0;
   any_may_rest_ = false;
@@ -152,7 +152,6 @@ ZERO_BODY void Presence::conclude(bool without_data) noexcept {
     gives_[t] = 0;
     may_rest_[t] = trained(t) && storage_of(t) == t ? 1 : 0;
     if (!trained(t)) continue;
-    if (said_[t] == Said::nothing && without_data) said_[t] = Said::absent;
     std::size_t const storage = storage_of(t);
     if (said_[t] == Said::given) gives_[storage] = 1;
     if (said_[t] != Said::absent) may_rest_[storage] = 0;
