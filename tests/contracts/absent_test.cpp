@@ -185,9 +185,9 @@ void check_rests(int ranks, End const& expected) {
   });
   for (End const& end : ends) {
     CHECK(end.counts == expected.counts);
-    for (auto const& [name, bits] : expected.bits) {
-      INFO(name);
-      CHECK(end.bits.at(name) == bits);
+    for (auto const& tensor : expected.bits) {
+      INFO(tensor.first);
+      CHECK(end.bits.at(tensor.first) == tensor.second);
     }
   }
 }
@@ -256,9 +256,9 @@ void check_lent(int ranks, End const& expected, bool empty_spans) {
     read(optimizer, end);
     end.counts["none"] = 0;
     CHECK(end.counts == expected.counts);
-    for (auto const& [name, bits] : expected.bits) {
-      INFO(name);
-      CHECK(end.bits.at(name) == bits);
+    for (auto const& tensor : expected.bits) {
+      INFO(tensor.first);
+      CHECK(end.bits.at(tensor.first) == tensor.second);
     }
   });
 }
