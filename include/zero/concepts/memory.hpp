@@ -62,6 +62,11 @@ template <Allocator A>
 Owned(A) -> Owned<A>;
 
 /// The trainer lends its own parameter and gradient memory (`bind`); stages up to Pos+g.
+///
+/// A large tensor travels from where it lies, but for its ragged ends; these and small tensors
+/// travel through staging. Buckets are at most a 32nd of the model, two of them in staging. Lent
+/// gradients are never written, so every stage holds a share of the reduced ones; full gradients
+/// are the trainer's, who saves them under Pos+g by freeing them (`gradients_free`).
 template <Allocator A = HostAllocator>
 struct Borrowed {
   static constexpr bool borrowed = true;  ///< parameters and gradients are lent with bind()

@@ -6,6 +6,7 @@
 #include "zero/base/bytes.hpp"
 #include "zero/base/config.hpp"
 #include "zero/layout/grouping.hpp"
+#include "zero/layout/groups.hpp"
 #include "zero/layout/placement.hpp"
 #include "zero/layout/range.hpp"
 #include "zero/layout/tensor.hpp"
@@ -20,80 +21,15 @@
 
 namespace zero::inline ZERO_NAMESPACE {
 
-/// What is partitioned together and travels together: one share of equal size for every rank, of
-/// which the last ones may be padding.
-class BucketSpan {
- public:
-  /// Number of the bucket: an index into `Partition::buckets()`.
-  [[nodiscard]] std::size_t index() const noexcept { return index_; }
-  /// Index into `Partition::groups()`.
-  [[nodiscard]] std::size_t group() const noexcept { return group_; }
-  /// Elements of one rank's share, padding included: a multiple of `block`.
-  [[nodiscard]] std::size_t shard() const noexcept { return static_cast<std::size_t>(shard_); }
-  /// Elements of all shares, padding included.
-  [[nodiscard]] std::uint64_t padded() const noexcept { return shard_ * ranks_; }
-  /// Its elements, without padding.
-  [[nodiscard]] Range whole() const noexcept { return whole_; }
-  /// The elements that a rank owns, without padding; the last ranks may own none.
-  [[nodiscard]] Range share(int rank) const noexcept {
-    std::uint64_t const before = (std::min)(whole_.count(), offset_of(rank));
-    return {whole_.first() + before, (std::min)(shard_, whole_.count() - before)};
-  }
-
-  /// Where it begins in a padded full-size array.
-  [[nodiscard]] Place in_full() const noexcept { return in_full_; }
-  /// Where its share begins in an array of one rank's shares.
-  [[nodiscard]] Place in_shards() const noexcept { return in_shards_; }
-  /// Where it begins in the padded memory of its group.
-  [[nodiscard]] Place in_group() const noexcept { return in_group_; }
-  /// Where a rank's share begins within the bucket.
-  [[nodiscard]] Place part(int rank) const noexcept { return Place(offset_of(rank)); }
-
- private:
-  friend Partition;
-  BucketSpan() = default;
-  [[nodiscard]] std::uint64_t offset_of(int rank) const noexcept {
-    return static_cast<std::uint64_t>(rank) * shard_;
-  }
-
-  std::size_t index_ = 0;
-  std::size_t group_ = 0;
-  std::uint64_t ranks_ = 1;
-  std::uint64_t shard_ = 0;
-  Range whole_{};
-  Place in_full_{};
-  Place in_shards_{};
-  Place in_group_{};
-};
-
-/// Tensors whose gradients are complete at the same time: one unit, several small neighbouring
-/// units, or the tensors that one set of units shares.
-struct Group {
-  Range range{};                    ///< its elements, without padding
-  Place in_full{};                  ///< where it begins in a padded full-size array
-  Place in_shards{};                ///< where its shares begin in an array of one rank's shares
-  std::uint64_t padded = 0;         ///< elements with padding: the sum of its buckets'
-  std::uint64_t largest_shard = 0;  ///< elements of one rank's share of its largest bucket
-  std::size_t first_bucket = 0;     ///< index into `buckets()`
-  std::size_t bucket_count = 0;     ///< buckets that follow each other
-  std::vector<int> units{};         ///< units that use it, ascending
-  bool tied = false;                ///< tensors of one unit that other units use as well
-};
-
-/// Neighbouring units whose parameters are gathered together, and stay as long as one of them is in
-/// use: most often a single one. Several are those that share buckets, and what lies between them.
-struct GatherGroup {
-  int first_unit = 0;                 ///< the first of its units
-  int last_unit = 0;                  ///< the last of its units
-  std::vector<std::size_t> groups{};  ///< groups that its units use, tied ones included, ascending
-  std::uint64_t padded = 0;           ///< elements of these groups, with padding
-};
-
 /// Numbers that shape a partition.
 struct PartitionOptions {
   int world_size = 1;                 ///< ranks, at least 1
   std::uint64_t bucket_elements = 0;  ///< elements that travel together, before rounding
   Merge merge = Merge::freely;        ///< whether buckets may span units
+  /// Tensors lie in a trainer's memory. Large ones are then buckets of their own, which travel from
+  /// where they lie, and a bucket is a small part of the model, since others travel through
+  /// staging.
+  bool lent = false;
 };
 
 /// The one partition of a model over N ranks.
@@ -156,7 +92,7 @@ class Partition {
   /// Elements of the largest bucket, padding included; 0 if there is none.
   ZERO_APART [[nodiscard]] std::uint64_t largest_bucket() const noexcept;
 
-  /// Where a trainable tensor begins in the padded memory of its group.
+  /// Where a trainable tensor begins in the padded memory of its group; not where memory is lent.
   [[nodiscard]] Place in_group(std::size_t tensor) const noexcept {
     return Place(placement_.places()[tensor].offset - groups_[group_of(tensor)].range.first());
   }
@@ -179,7 +115,8 @@ class Partition {
       }
     }
   }
-  /// Index of the group that holds a trainable tensor.
+  /// Index of the group that holds a trainable tensor; of several, where memory is lent, one that
+  /// the same units use.
   [[nodiscard]] std::size_t group_of(std::size_t tensor) const noexcept {
     return group_of_cluster_[placement_.places()[tensor].cluster];
   }
@@ -209,6 +146,7 @@ class Partition {
                                             Segment& piece) const noexcept;
 
   ZERO_APART ZERO_COLD void form_groups();
+  ZERO_APART ZERO_COLD void cut_at_tensors(std::uint64_t quantum);
   ZERO_APART ZERO_COLD void form_gather_groups();
 
   /// Elements of one rank's share of so many.
@@ -221,6 +159,11 @@ class Partition {
                                                            std::size_t group) const;
 
   ZERO_APART void order_reductions();
+
+  /// Lent memory is at least so many buckets: two in staging are then a sixteenth of it.
+  static constexpr std::uint64_t lent_buckets = 32;
+  /// A tensor of as many smallest buckets has its own: what is beside it is padded to one of them.
+  static constexpr std::uint64_t own_quanta = 16;
 
   Placement placement_;
   PartitionOptions options_;
@@ -245,9 +188,12 @@ ZERO_BODY Partition::Partition(std::vector<Tensor> const& tensors, PartitionOpti
   }
   auto const ranks = static_cast<std::uint64_t>(options.world_size);
   std::uint64_t const quantum = checked_mul(block, ranks);
-  bucket_elements_ = (std::max)(quantum, options.bucket_elements / quantum * quantum);
+  std::uint64_t asked = options.bucket_elements;
+  if (options.lent) asked = (std::min)(asked, placement_.trainable_elements() / lent_buckets);
+  bucket_elements_ = (std::max)(quantum, asked / quantum * quantum);
   group_of_cluster_ = detail::group_clusters(placement_, options.merge, bucket_elements_, quantum);
   form_groups();
+  if (options.lent) cut_at_tensors(quantum);
   for (Group& group : groups_) cut_into_buckets(group);
   form_gather_groups();
   order_reductions();
@@ -322,6 +268,50 @@ ZERO_BODY void Partition::form_groups() {
     for (int const unit : cluster.units) {
       group.units.push_back(unit);
       unit_groups_[static_cast<std::size_t>(unit)].push_back(groups_.size() - 1);
+    }
+  }
+}
+
+ZERO_BODY void Partition::cut_at_tensors(std::uint64_t quantum) {
+  auto const& places = placement_.places();
+  std::vector<Group> pieces;
+  std::vector<std::size_t> first_piece;
+  auto const& order = placement_.by_offset();
+  std::size_t next = 0;
+  for (Group& whole : groups_) {
+    first_piece.push_back(pieces.size());
+    std::uint64_t const end = whole.range.first() + whole.range.count();
+    std::uint64_t begin = whole.range.first();
+    bool used = false;
+    auto const cut = [&](std::uint64_t to) {
+      pieces.push_back(whole);
+      pieces.back().range = {begin, to - begin};
+      begin = to;
+      used = false;
+    };
+    for (; next < order.size() && places[order[next]].offset < end; ++next) {
+      TensorPlace const& place = places[order[next]];
+      std::uint64_t const first = round_up(place.offset, block);
+      std::uint64_t const last = place.offset + place.count;
+      std::uint64_t const run = first < last ? (last - first) / quantum * quantum : 0;
+      if (run < own_quanta * quantum) {
+        used = true;
+        continue;
+      }
+      // Between tensors there may be nothing but a gap, which nobody needs to send.
+      if (used || first > place.offset) cut(first);
+      begin = first;
+      cut(first + run);
+      used = begin < last;
+    }
+    if (used || first_piece.back() == pieces.size()) cut(end);
+  }
+  groups_ = std::move(pieces);
+  for (std::size_t& group : group_of_cluster_) group = first_piece[group];
+  for (auto& used_groups : unit_groups_) used_groups.clear();
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    for (int const unit : groups_[g].units) {
+      unit_groups_[static_cast<std::size_t>(unit)].push_back(g);
     }
   }
 }

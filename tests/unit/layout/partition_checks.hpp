@@ -299,4 +299,47 @@ inline void check(Model const& model, std::uint64_t bucket_elements, int ranks, 
   check_placement(partition, Placement(model));
 }
 
+/// Where memory is lent, large tensors have buckets of their own, which need no padding.
+inline void check_lent(Model const& model, std::uint64_t bucket_elements, int ranks) {
+  CAPTURE(ranks);
+  CAPTURE(bucket_elements);
+  Partition const partition(
+      model, {.world_size = ranks, .bucket_elements = bucket_elements, .lent = true});
+  check_ownership(partition);
+  check_buckets(partition);
+  check_reduction_order(partition);
+  check_placement(partition, Placement(model));
+  Partition const owned(model, {.world_size = ranks, .bucket_elements = bucket_elements});
+  for (int unit = 0; unit < partition.placement().unit_count(); ++unit) {
+    expect(partition.groups_of(unit).size() >= owned.groups_of(unit).size());
+  }
+  std::uint64_t const smallest = block * static_cast<std::uint64_t>(ranks);
+  std::uint64_t const trained = partition.placement().trainable_elements();
+  expect(partition.bucket_elements() <= std::max(smallest, trained / 32));
+  std::vector<std::uint64_t> own(model.size(), 0);
+  partition.for_each_bucket([&](BucketSpan const& bucket) {
+    std::size_t pieces = 0;
+    std::size_t last = 0;
+    std::uint64_t count = 0;
+    partition.for_each_segment(bucket.whole(), [&](Segment const& piece) {
+      ++pieces;
+      last = piece.tensor;
+      count = piece.count;
+    });
+    expect(pieces > 0);
+    if (count == bucket.padded()) own[last] += count;
+    Group const& group = partition.groups()[bucket.group()];
+    for (std::size_t t = 0; t < model.size(); ++t) {
+      if (t != last || model[t].frozen) continue;
+      expect(std::find(group.units.begin(), group.units.end(), model[t].unit) != group.units.end());
+    }
+  });
+  for (std::size_t t = 0; t < model.size(); ++t) {
+    if (!owns_memory(partition.placement(), t)) continue;
+    // A beginning before the next block and an end that fills no bucket are all that is not.
+    std::uint64_t const size = partition.placement().places()[t].count;
+    if (size >= 17 * smallest) expect(own[t] + smallest + block > size);
+  }
+}
+
 }  // namespace partition_checks

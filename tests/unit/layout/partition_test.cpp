@@ -16,6 +16,7 @@ namespace partition_test {
 namespace {
 
 using partition_checks::check;
+using partition_checks::check_lent;
 using partition_checks::Model;
 using zero::block;
 using zero::Partition;
@@ -78,6 +79,31 @@ TEST_CASE("every property of a partition holds for random models") {
       }
     }
   }
+}
+
+TEST_CASE("where memory is lent large tensors travel in buckets of their own") {
+  std::mt19937_64 random(1910);
+  for (int round = 0; round < 60; ++round) {
+    for (int const ranks : world_sizes) {
+      CAPTURE(round);
+      Model model = random_model(random, static_cast<std::size_t>(ranks));
+      for (Tensor& tensor : model) {
+        bool const grows = random() % 3 == 0;
+        if (grows && tensor.tied_to.empty()) {
+          tensor.shape = {random() % (64 * block * static_cast<std::size_t>(ranks))};
+        }
+      }
+      for (Tensor& tensor : model) {
+        for (Tensor const& target : model) {
+          if (target.name == tensor.tied_to) tensor.shape = target.shape;
+        }
+      }
+      for (std::uint64_t const bucket_elements : bucket_sizes) {
+        check_lent(model, bucket_elements, ranks);
+      }
+    }
+  }
+  check_lent({}, 1, 3);
 }
 
 TEST_CASE("every property of a partition holds for all models of two small tensors") {

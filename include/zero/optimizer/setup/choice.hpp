@@ -77,7 +77,8 @@ struct Choice {
                                                                   : Merge::freely;
     return {.world_size = world_size,
             .bucket_elements = bucket.bytes / sizeof(typename Precision::Wire),
-            .merge = merge};
+            .merge = merge,
+            .lent = Memory::borrowed};
   }
 
   static std::vector<std::string> state_names() {
