@@ -24,6 +24,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -169,7 +170,7 @@ class ShardedOptimizer {
     steps_.prepare_to_bind();
     parts_.parameters.lent().bind(parameters, true);
     parts_.gradients.lent().bind(gradients, false);
-    parts_.parameters.lent().refuse_overlap_with(parts_.gradients.lent());
+    steps_.end_bind();
   }
 
   /// Lends two flat buffers in which the tensors lie one after the other, in registration order and
@@ -180,7 +181,20 @@ class ShardedOptimizer {
     steps_.prepare_to_bind();
     parts_.parameters.lent().bind_flat(parameters, true);
     parts_.gradients.lent().bind_flat(gradients, false);
-    parts_.parameters.lent().refuse_overlap_with(parts_.gradients.lent());
+    steps_.end_bind();
+  }
+
+  /// Lends parameters alone: gradients are lent unit by unit, in every step. Otherwise as `bind`.
+  void bind_parameters(std::span<std::span<Parameter> const> parameters) requires borrowed {
+    steps_.prepare_to_bind();
+    parts_.parameters.lent().bind(parameters, true);
+    steps_.end_bind(false);
+  }
+  /// The same for one flat buffer.
+  void bind_parameters(std::span<Parameter> parameters) requires borrowed {
+    steps_.prepare_to_bind();
+    parts_.parameters.lent().bind_flat(parameters, true);
+    steps_.end_bind(false);
   }
 
   /// Lends other gradients and keeps the parameters that are lent: for trainers whose gradients
@@ -188,14 +202,51 @@ class ShardedOptimizer {
   void bind_gradients(std::span<std::span<Wire> const> gradients) requires borrowed {
     steps_.prepare_to_bind();
     parts_.gradients.lent().bind(gradients, false);
-    parts_.parameters.lent().refuse_overlap_with(parts_.gradients.lent());
+    steps_.end_bind();
   }
   /// The same for one flat buffer.
   void bind_gradients(std::span<Wire> gradients) requires borrowed {
     steps_.prepare_to_bind();
     parts_.gradients.lent().bind_flat(gradients, false);
-    parts_.parameters.lent().refuse_overlap_with(parts_.gradients.lent());
+    steps_.end_bind();
   }
+  /// Lends one unit's gradients, complete or about to be, until they are free: the short way for
+  /// frameworks that allocate gradients in every backward pass. Then they are forgotten, and the
+  /// unit is not asked for again before others are lent. A unit that is not lent in a step is
+  /// absent, as `without_gradient` says. Local; allocates nothing.
+  /// @param unit       whose, before it is passed to `reduce`
+  /// @param gradients  one span per tensor of the unit, in the order of its guard; empty where the
+  ///   gradient is absent. A tied tensor that another unit has lent in this step before has the
+  ///   same memory, or an empty span; so has any tensor in later micro-steps of AccumulateFull
+  /// @throws Error (invalid_argument) as `bind`, and if the unit was reduced in this micro-step
+  void bind_gradients(int unit, std::span<std::span<Wire> const> gradients) requires borrowed {
+    steps_.bind_unit(unit, gradients);
+  }
+  /// Are a unit's lent gradients no longer read? Their memory may then be freed, or used for
+  /// something else; over a space that queues its work, by what is queued from now on. To do so
+  /// earlier is an error that nothing finds: what travels is then whatever lies there.
+  ///
+  /// True once all of the unit has been reduced, until it is asked for or lent again; at the latest
+  /// after `reduce_all` and `step`. A unit that is tied to others is free when all of them are.
+  /// Under Pos+g `reduce(unit)` returns when the units reduced before are free, so that no more
+  /// than two are in use while trainers lend unit by unit; small neighbours that share a bucket
+  /// count as one. Memory that stays lent, as by `bind`, is read again in the next step.
+  /// @par Collective  no; never blocks
+  [[nodiscard]] bool gradients_free(int unit) const requires borrowed {
+    parts_.require_unit(unit);
+    return !parts_.reduction.lent_units().in_use(unit);
+  }
+  /// Calls `told(unit)` whenever a unit's lent gradients become free, from within the call of the
+  /// trainer that finds it: `reduce`, `reduce_all`, `micro_step`, `step`, `discard_gradients`, ...
+  /// It must not call this optimizer. Local.
+  /// @param told  referred to, not copied: must outlive the optimizer
+  template <class F>
+  void on_gradients_free(F& told) requires(borrowed&& std::is_nothrow_invocable_v<F&, int>) {
+    parts_.reduction.lent_units().tell(detail::LentUnits::Told(told));
+  }
+  /// A temporary would be gone when it is called.
+  template <class F>
+  void on_gradients_free(F const&&) = delete;
 
   /// Sets parameters and master weights from `values(Tensor const&, first, std::span<float>)`,
   /// which fills elements [first, first + size) of a tensor. It is asked, chunk by chunk, for what

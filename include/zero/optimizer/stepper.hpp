@@ -78,6 +78,23 @@ class Stepper {
     }
     parts_->refresh.settle();
   }
+  /// Parameters were lent, or gradients, or both.
+  void end_bind(bool all_gradients = true) {
+    auto& gradients = parts_->gradients.lent();
+    if (!gradients.bound()) gradients.bind_none();
+    parts_->parameters.lent().refuse_overlap_with(gradients);
+    if (all_gradients) parts_->reduction.lent_units().use_all();
+  }
+  /// Lends a unit's gradients for this step, or micro-step.
+  void bind_unit(int unit, std::span<std::span<typename Slots::Wire> const> gradients) {
+    parts_->require_unit(unit);
+    parts_->require_bound();
+    parts_->reduction.lend(unit);
+    parts_->gradients.lent().bind_unit(parts_->unit_tensors[static_cast<std::size_t>(unit)],
+                                       gradients,
+                                       Slots::Accumulation::full_gradients,
+                                       parts_->parameters.lent());
+  }
   /// Parameters, and master weights with them, have got values.
   /// @param confirmed  whether all ranks are known to have got the same
   /// @param all        frozen tensors, too
@@ -210,6 +227,11 @@ class Stepper {
   void open_gradients(int unit, bool overwritten) {
     parts_->require_unit(unit);
     parts_->require_bound();
+    if constexpr (Slots::Memory::borrowed) {
+      for (std::size_t const t : parts_->unit_tensors[static_cast<std::size_t>(unit)]) {
+        parts_->gradients.lent().require_lent(t);
+      }
+    }
     parts_->reduction.open(unit, overwritten);
   }
   void declare_absent(int unit) {

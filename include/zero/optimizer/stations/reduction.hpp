@@ -5,6 +5,7 @@
 #include "zero/base/config.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/layout/partition.hpp"
+#include "zero/optimizer/stations/lent_units.hpp"
 #include "zero/optimizer/stations/norm.hpp"
 #include "zero/optimizer/stations/presence.hpp"
 #include "zero/optimizer/stations/reduction_order.hpp"
@@ -53,10 +54,14 @@ class Reduction {
         staging_(std::move(staging)),
         presence_(&presence),
         space_(std::move(space)),
-        order_(partition, accumulates, form.reduced == Form::Reduced::sums) {}
+        order_(partition, accumulates, form.reduced == Form::Reduced::sums),
+        lent_units_(lends ? static_cast<std::size_t>(partition.placement().unit_count()) : 0) {}
 
   /// How far gradients are.
   [[nodiscard]] ReductionOrder const& order() const noexcept { return order_; }
+  /// Of which units lent gradients are yet to be read.
+  [[nodiscard]] LentUnits& lent_units() noexcept { return lent_units_; }
+  [[nodiscard]] LentUnits const& lent_units() const noexcept { return lent_units_; }
 
   /// Makes the unit's full gradients writable: zero if nothing was added to them yet, unless they
   /// are to be overwritten.
@@ -65,7 +70,8 @@ class Reduction {
     progress(*comm_);
     order_.open(unit);
     presence_->give(unit);
-    if constexpr (form.gradients == Form::Gradients::lent) {
+    if constexpr (lends) {
+      lent_units_.use(unit);
       for (std::size_t const t : presence_->tensors(unit)) {
         if (store_->lent().missing(t)) presence_->declare(t);
       }
@@ -73,18 +79,24 @@ class Reduction {
     for (std::size_t const g : partition_->groups_of(unit)) fill(g, unit, overwritten);
   }
 
+  /// The unit's gradients are lent for this step or micro-step.
+  void lend(int unit) {
+    order_.open(unit);
+    lent_units_.use(unit);
+  }
+
   /// The unit's gradients of this micro-step are complete, says a guard of that epoch.
   void close(int unit, std::uint64_t epoch) {
     progress(*comm_);
     order_.close(unit, epoch);
     zero_absent(unit);
-    if (order_.travels_now()) launch_complete();
+    if (order_.travels_now()) launch_next();
   }
   /// The unit has no gradients in this micro-step.
   void declare(int unit) {
     order_.declare(unit);
     presence_->declare_unit(unit);
-    if (order_.travels_now()) launch_complete();
+    if (order_.travels_now()) launch_next();
   }
   /// Nor has a tensor of a unit that is yet to be closed.
   void declare(int unit, std::size_t tensor) {
@@ -112,6 +124,7 @@ class Reduction {
       });
     }
     order_.finish();
+    free_lent();
   }
 
   /// The reduced gradients of what this rank updates of a bucket, from its first element on. Where
@@ -145,6 +158,7 @@ class Reduction {
   void reset() {
     while (flying_ > 0) finish_oldest();
     for (std::size_t g = 0; g < partition_->groups().size(); ++g) store_->release(g);
+    free_lent();
     zero_kept();
     order_.reset();
     presence_->reset();
@@ -156,6 +170,7 @@ class Reduction {
   static constexpr Form form = Slots::form;
   /// Do micro-steps add up in full gradients, which travel after the last one?
   static constexpr bool accumulates = Slots::Accumulation::full_gradients;
+  static constexpr bool lends = form.gradients == Form::Gradients::lent;
 
   void fill(std::size_t g, int unit, bool overwritten) {
     if (!order_.empty(g)) return;
@@ -192,6 +207,15 @@ class Reduction {
     zero_to(full.data() + full.size());
   }
 
+  /// Of lent gradients that a trainer frees, no more than two units' are then in use at once.
+  void launch_next() {
+    std::size_t const before = launched_;
+    launch_complete();
+    if constexpr (lends && Slots::Stage::sharding.gradients) {
+      while (launched_ > before && flying_ > launched_ - before) finish_oldest();
+    }
+  }
+
   void launch_complete() {
     for (std::size_t g = 0; (g = order_.next_complete()) != ReductionOrder::none;) {
       if (order_.empty(g) && !fill_with_zeros(g)) return;
@@ -225,6 +249,9 @@ class Reduction {
   void launch(std::size_t g) {
     Group const& group = partition_->groups()[g];
     order_.launch(g);
+    if constexpr (lends) {
+      for (int const unit : group.units) lent_units_.use(unit);
+    }
     for (std::size_t i = 0; i < group.bucket_count; ++i) {
       launch(partition_->bucket(group.first_bucket + i));
     }
@@ -304,7 +331,23 @@ class Reduction {
     } else if (!norm_->on_the_way()) {
       norm_->add(bucket);
     }
-    if (order_.arrive(bucket.group())) store_->release(bucket.group());
+    if (!order_.arrive(bucket.group())) return;
+    store_->release(bucket.group());
+    if constexpr (lends) {
+      for (int const unit : partition_->groups()[bucket.group()].units) {
+        bool all = true;
+        for (std::size_t const g : partition_->groups_of(unit)) all = all && order_.reduced(g);
+        if (all) lent_units_.free(unit, forget_unit());
+      }
+    }
+  }
+
+  /// What was lent for one step is forgotten with it.
+  [[nodiscard]] auto forget_unit() const noexcept {
+    return [this](int unit) { store_->lent().forget(presence_->tensors(unit)); };
+  }
+  void free_lent() {
+    if constexpr (lends) lent_units_.free_all(forget_unit());
   }
 
   /// Lent gradients that nobody has asked for are as they lie there.
@@ -320,6 +363,7 @@ class Reduction {
     complete_presence();
     if constexpr (!accumulates) {
       flush();
+      free_lent();
       zero_kept();
       sums_begun_ = true;
     }
@@ -351,6 +395,7 @@ class Reduction {
   Presence* presence_;
   [[no_unique_address]] Space space_;
   ReductionOrder order_;
+  LentUnits lent_units_;
   std::array<Flight<typename Communicator::Ticket>, reductions_in_flight> flights_{};
   std::size_t oldest_ = 0;
   std::size_t flying_ = 0;

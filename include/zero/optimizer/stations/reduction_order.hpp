@@ -50,6 +50,8 @@ class ReductionOrder {
   [[nodiscard]] bool empty(std::size_t g) const noexcept {
     return phase_[g] == Phase::empty || phase_[g] == Phase::absent;
   }
+  /// Has the whole of a group arrived?
+  [[nodiscard]] bool reduced(std::size_t g) const noexcept { return phase_[g] == Phase::reduced; }
   /// Says whom a unit waits for that finds no memory.
   ZERO_APART [[noreturn]] void refuse_full_pool(int unit) const;
 

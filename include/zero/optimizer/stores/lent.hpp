@@ -34,16 +34,20 @@ class LentTensors {
         partition_(&partition),
         what_(what),
         address_(lends ? tensors.size() : 0, nullptr),
+        lent_(lends ? tensors.size() : 0, Lent::always),
         in_place_(lends ? partition.bucket_count() : 0, nullptr) {
     if (lends) by_address_.reserve(tensors.size());
   }
 
   [[nodiscard]] bool bound() const noexcept { return bound_; }
-  [[nodiscard]] T* operator[](std::size_t tensor) const noexcept { return address_[tensor]; }
+  /// Null where nothing is lent.
+  [[nodiscard]] T* operator[](std::size_t tensor) const noexcept {
+    return address_[partition_->placement().places()[tensor].storage];
+  }
 
   /// Is a tensor's memory not lent, which a gradient's need not be?
   [[nodiscard]] bool missing(std::size_t tensor) const noexcept {
-    return address_[tensor] == nullptr;
+    return (*this)[tensor] == nullptr;
   }
 
   /// The bucket's elements if they lie in one run of lent memory that needs no padding, or null.
@@ -86,16 +90,80 @@ class LentTensors {
     bind_each(next, need_frozen);
   }
 
+  /// Nothing is lent yet: all will be, unit by unit.
+  void bind_none() noexcept {
+    for (std::size_t t = 0; t < address_.size(); ++t) forget(t);
+    bound_ = true;
+  }
+
+  /// Lends what one unit has until it is forgotten.
+  /// @param own    the unit's tensors
+  /// @param lent   one span for each, empty for what is absent, or lent already and shared
+  /// @param kept   whether what is lent already stays in use, not tied tensors alone
+  /// @param other  what must lie elsewhere
+  template <class U>
+  void bind_unit(std::span<std::size_t const> own,
+                 std::span<std::span<T> const> lent,
+                 bool kept,
+                 LentTensors<U> const& other) {
+    auto const& places = partition_->placement().places();
+    if (lent.size() != own.size()) {
+      fail(ErrorKind::invalid_argument,
+           {"the unit has ", own.size(), " tensors but ", lent.size(), " ", what_, " are lent"});
+    }
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      std::size_t const t = own[i];
+      if (places[t].frozen || is_absent(lent[i])) continue;
+      if (!stays(t, kept)) {
+        require_memory(t, lent[i]);
+      } else if (lent[i].data() != address_[places[t].storage]) {
+        refuse(t, "stays where it was lent in this step before, but is lent at another address");
+      }
+    }
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      std::size_t const storage = places[own[i]].storage;
+      if (places[own[i]].frozen || stays(own[i], kept)) continue;
+      forget(storage);
+      lent_[storage] = Lent::once;
+      if (is_absent(lent[i])) continue;
+      address_[storage] = lent[i].data();
+      refuse_overlap(storage, *this);
+      refuse_overlap(storage, other);
+      by_address_.insert(
+          by_address_.begin() + static_cast<std::ptrdiff_t>(behind(begin_of(storage))), storage);
+    }
+    find_in_place(own);
+  }
+
+  /// What was lent for one use is not used again.
+  void forget(std::size_t tensor) noexcept {
+    address_[tensor] = nullptr;
+    lent_[tensor] = Lent::forgotten;
+    by_address_.erase(std::remove(by_address_.begin(), by_address_.end(), tensor),
+                      by_address_.end());
+  }
+  void forget(std::vector<std::size_t> const& own) noexcept {
+    for (std::size_t const t : own) {
+      std::size_t const storage = partition_->placement().places()[t].storage;
+      if (lent_[storage] == Lent::once) forget(storage);
+    }
+  }
+  /// @throws Error (invalid_argument) if the tensor was lent for one use, which is over
+  void require_lent(std::size_t tensor) const {
+    TensorPlace const& place = partition_->placement().places()[tensor];
+    if (place.frozen || place.count == 0 || lent_[place.storage] != Lent::forgotten) return;
+    refuse(tensor, "is used, but not lent in this step; call bind_gradients(unit, ...) before");
+  }
+
   /// To be called when both are bound.
   /// @throws Error (invalid_argument) if a tensor lent here shares memory with one lent there
   template <class U>
   void refuse_overlap_with(LentTensors<U> const& other) {
     auto const begin = [](auto const& lent, std::size_t i) {
-      return reinterpret_cast<std::uintptr_t>(lent.address_[lent.by_address_[i]]);
+      return lent.begin_of(lent.by_address_[i]);
     };
-    auto const end = [&](auto const& lent, std::size_t i) {
-      auto const count = partition_->placement().places()[lent.by_address_[i]].count;
-      return begin(lent, i) + static_cast<std::size_t>(count) * sizeof(*lent.address_[0]);
+    auto const end = [](auto const& lent, std::size_t i) {
+      return lent.end_of(lent.by_address_[i]);
     };
     for (std::size_t i = 0, k = 0; i < by_address_.size() && k < other.by_address_.size();) {
       if (end(*this, i) <= begin(other, k)) {
@@ -128,18 +196,13 @@ class LentTensors {
       TensorPlace const& place = places[t];
       std::span<T> const lent = lent_span(t);
       bool const tied = place.storage != t;
+      lent_[t] = Lent::always;
       if ((place.frozen && !need_frozen) || (tied && lent.empty()) ||
-          (!need_frozen && lent.data() == nullptr && lent.empty())) {
+          (!need_frozen && is_absent(lent))) {
         address_[t] = tied ? address_[place.storage] : nullptr;
         continue;
       }
-      if (lent.size() != place.count) {
-        refuse(t, {"has ", place.count, " elements, but ", lent.size(), " are lent"});
-      }
-      if (place.count > 0 && lent.data() == nullptr) refuse(t, "is lent as a null pointer");
-      if (lent.size() > (UINTPTR_MAX - reinterpret_cast<std::uintptr_t>(lent.data())) / sizeof(T)) {
-        refuse(t, "is lent beyond the end of the address space");
-      }
+      require_memory(t, lent);
       if (tied && lent.data() != address_[place.storage]) {
         refuse(t, "is tied, but lent at another address than the tensor it is tied to");
       }
@@ -151,6 +214,54 @@ class LentTensors {
     bound_ = true;
   }
 
+  /// How long memory stays lent.
+  enum class Lent : std::uint8_t { always, once, forgotten };
+
+  /// A gradient that is not there.
+  [[nodiscard]] static bool is_absent(std::span<T> lent) noexcept {
+    return lent.data() == nullptr && lent.empty();
+  }
+  /// Is a tensor's memory lent in this step already, and others have added to it?
+  [[nodiscard]] bool stays(std::size_t tensor, bool kept) const noexcept {
+    return lent_[partition_->placement().places()[tensor].storage] == Lent::once &&
+           !missing(tensor) && (kept || partition_->groups()[partition_->group_of(tensor)].tied);
+  }
+
+  void require_memory(std::size_t t, std::span<T> lent) const {
+    std::uint64_t const count = partition_->placement().places()[t].count;
+    if (lent.size() != count) {
+      refuse(t, {"has ", count, " elements, but ", lent.size(), " are lent"});
+    }
+    if (count > 0 && lent.data() == nullptr) refuse(t, "is lent as a null pointer");
+    if (lent.size() > (UINTPTR_MAX - reinterpret_cast<std::uintptr_t>(lent.data())) / sizeof(T)) {
+      refuse(t, "is lent beyond the end of the address space");
+    }
+  }
+
+  /// The first tensor, by address, that ends behind one: an index into `by_address_`.
+  [[nodiscard]] std::size_t behind(std::uintptr_t begin) const {
+    auto const at = std::partition_point(
+        by_address_.begin(), by_address_.end(), [&](auto t) { return end_of(t) <= begin; });
+    return static_cast<std::size_t>(at - by_address_.begin());
+  }
+  /// Takes back what is lent where others are.
+  template <class U>
+  void refuse_overlap(std::size_t tensor, LentTensors<U> const& other) {
+    std::size_t const at = other.behind(begin_of(tensor));
+    if (at == other.by_address_.size() || end_of(tensor) <= other.begin_of(other.by_address_[at])) {
+      return;
+    }
+    forget(tensor);
+    bool const same = static_cast<void const*>(&other) == this;
+    refuse(tensor,
+           {"overlaps ",
+            same ? "" : "the ",
+            same ? "" : other.what_,
+            same ? "tensor '" : " of tensor '",
+            (*tensors_)[other.by_address_[at]].name,
+            "'"});
+  }
+
   [[noreturn]] void refuse(std::size_t tensor, Message const& why) const {
     fail(ErrorKind::invalid_argument, {what_, ": tensor '", (*tensors_)[tensor].name, "' ", why});
   }
@@ -159,42 +270,56 @@ class LentTensors {
   [[nodiscard]] std::uintptr_t begin_of(std::size_t tensor) const noexcept {
     return reinterpret_cast<std::uintptr_t>(address_[tensor]);
   }
+  [[nodiscard]] std::uintptr_t end_of(std::size_t tensor) const noexcept {
+    auto const count = partition_->placement().places()[tensor].count;
+    return begin_of(tensor) + static_cast<std::size_t>(count) * sizeof(T);
+  }
 
   void refuse_overlaps() {
-    auto const& places = partition_->placement().places();
     sort_indices(by_address_,
                  [&](std::size_t a, std::size_t b) { return begin_of(a) < begin_of(b); });
     for (std::size_t i = 1; i < by_address_.size(); ++i) {
       std::size_t const before = by_address_[i - 1];
-      auto const size = static_cast<std::size_t>(places[before].count) * sizeof(T);
-      if (begin_of(by_address_[i]) < begin_of(before) + size) {
+      if (begin_of(by_address_[i]) < end_of(before)) {
         refuse(by_address_[i], {"overlaps tensor '", (*tensors_)[before].name, "'"});
       }
     }
   }
 
   void find_in_place() {
-    partition_->for_each_bucket([&](BucketSpan const& bucket) {
-      T* base = nullptr;
-      T* end = nullptr;
-      bool one_run = bucket.whole().count() == bucket.padded();
-      partition_->for_each_segment(bucket.whole(), [&](Segment const& piece) {
-        if (missing(piece.tensor)) one_run = false;
-        if (!one_run) return;
-        T* const here = piece.in_tensor.in(address_[piece.tensor]);
-        if (base == nullptr) base = end = here;
-        one_run = one_run && here == end && here == piece.in_range.in(base);
-        end = here + piece.count;
-      });
-      one_run = one_run && base != nullptr && end == base + bucket.whole().count();
-      in_place_[bucket.index()] = one_run ? base : nullptr;
+    partition_->for_each_bucket([&](BucketSpan const& bucket) { find_in_place(bucket); });
+  }
+  /// For some tensors of one unit, and what lies between them.
+  void find_in_place(std::span<std::size_t const> own) {
+    if (own.empty()) return;
+    for (std::size_t const g : partition_->groups_of((*tensors_)[own.front()].unit)) {
+      Group const& group = partition_->groups()[g];
+      for (std::size_t i = 0; i < group.bucket_count; ++i) {
+        find_in_place(partition_->bucket(group.first_bucket + i));
+      }
+    }
+  }
+  void find_in_place(BucketSpan const& bucket) {
+    T* base = nullptr;
+    T* end = nullptr;
+    bool one_run = bucket.whole().count() == bucket.padded();
+    partition_->for_each_segment(bucket.whole(), [&](Segment const& piece) {
+      one_run = one_run && !missing(piece.tensor);
+      if (!one_run) return;
+      T* const here = piece.in_tensor.in(address_[piece.tensor]);
+      if (base == nullptr) base = end = here;
+      one_run = one_run && here == end && here == piece.in_range.in(base);
+      end = here + piece.count;
     });
+    one_run = one_run && base != nullptr && end == base + bucket.whole().count();
+    in_place_[bucket.index()] = one_run ? base : nullptr;
   }
 
   std::vector<Tensor> const* tensors_;
   Partition const* partition_;
   char const* what_;
   std::vector<T*> address_;
+  std::vector<Lent> lent_;
   std::vector<T*> in_place_;
   std::vector<std::size_t> by_address_;
   bool bound_ = false;
