@@ -34,17 +34,22 @@ struct Lent {
       std::size_t used = 0;
       for (auto const& tensor : tensors) {
         list[turn].push_back(std::span(flat[turn]).subspan(used, count_of(tensor)));
+        auto const unit = static_cast<std::size_t>(tensor.unit);
+        if (units[turn].size() <= unit) units[turn].resize(unit + 1);
+        units[turn][unit].push_back(list[turn].back());
         used += count_of(tensor);
       }
     }
   }
   std::array<std::vector<T>, 2> flat;
   std::array<std::vector<std::span<T>>, 2> list;
+  std::array<std::vector<std::vector<std::span<T>>>, 2> units;  ///< the same, unit by unit
 };
 
 struct Case {
   int micro_steps = 1;
   bool flat = false;
+  bool by_unit = false;
   bool overlap = false;
 };
 
@@ -73,7 +78,9 @@ Result five_steps(Case const& test) {
                   parameters.flat[1 - turn].end(),
                   parameters.flat[turn].begin());
         std::fill(gradients.flat[turn].begin(), gradients.flat[turn].end(), Wire(0.f));
-        if (test.flat) {
+        if (test.by_unit) {
+          optimizer.bind_parameters(std::span(parameters.flat[turn]));
+        } else if (test.flat) {
           optimizer.bind(std::span(parameters.flat[turn]), std::span(gradients.flat[turn]));
         } else {
           optimizer.bind(std::span<std::span<Parameter> const>(parameters.list[turn]),
@@ -81,6 +88,11 @@ Result five_steps(Case const& test) {
         }
       }
       if (step == 0) contracts::load(optimizer);
+      if constexpr (Optimizer::borrowed) {
+        for (int unit = 0; test.by_unit && unit < 7; ++unit) {
+          optimizer.bind_gradients(unit, gradients.units[turn][static_cast<std::size_t>(unit)]);
+        }
+      }
       for (int micro = 0; micro < test.micro_steps; ++micro) {
         if (test.micro_steps > 1) optimizer.micro_step({.last = micro + 1 == test.micro_steps});
         contracts::pass(optimizer, run, step, inner.rank() * test.micro_steps + micro);
@@ -125,6 +137,7 @@ TEST_CASE("no step allocates with borrowed memory that is lent anew at other add
   for (bool const flat : {false, true}) {
     check<Optimizer<zero::stage::Replicated, zero::Fp32, zero::Borrowed<>>>({.flat = flat});
     check<Optimizer<zero::stage::PosG, Bf16, zero::Borrowed<>>>({.flat = flat});
+    check<Optimizer<zero::stage::PosG, Bf16, zero::Borrowed<>>>({.flat = flat, .by_unit = true});
   }
 }
 

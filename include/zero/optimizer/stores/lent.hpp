@@ -116,7 +116,7 @@ class LentTensors {
       if (places[t].frozen || is_absent(lent[i])) continue;
       if (!stays(t, kept)) {
         require_memory(t, lent[i]);
-      } else if (lent[i].data() != address_[places[t].storage]) {
+      } else if (!lent[i].empty() && lent[i].data() != address_[places[t].storage]) {
         refuse(t, "stays where it was lent in this step before, but is lent at another address");
       }
     }
