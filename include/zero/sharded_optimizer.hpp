@@ -20,6 +20,7 @@
 #include "zero/optimizer/stations/unwritten.hpp"
 #include "zero/optimizer/stepper.hpp"
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -89,7 +90,8 @@ class ShardedOptimizer {
                                  Values const&... values) {
     Bucket const bucket = Choice::template pick<Bucket>(values...);
     Prefetch const prefetch = Choice::template pick<Prefetch>(values...);
-    return make_plan(Partition(tensors, Choice::partition_options(options.world_size, bucket)),
+    return make_plan(Partition(take_apart(tensors).tensors,
+                               Choice::partition_options(options.world_size, bucket)),
                      Slots::storage_choice(prefetch.depth, options.communicator_bytes),
                      Choice::names(),
                      options.micro_steps);
@@ -138,8 +140,8 @@ class ShardedOptimizer {
     return parts_.units_backward;
   }
   /// The model as it was described.
-  [[nodiscard]] std::vector<Tensor> const& tensors() const noexcept { return parts_.tensors; }
-  /// Who owns which element.
+  [[nodiscard]] std::vector<Tensor> const& tensors() const noexcept { return parts_.described; }
+  /// Who owns which element. A stacked tensor is as many tensors there as it has layers.
   [[nodiscard]] Partition const& partition() const noexcept { return parts_.partition; }
   /// What this rank holds and sends in a step of so many micro-steps.
   [[nodiscard]] Plan plan(std::uint64_t micro_steps = 1) const {
@@ -168,8 +170,8 @@ class ShardedOptimizer {
   void bind(std::span<std::span<Parameter> const> parameters,
             std::span<std::span<Wire> const> gradients) requires borrowed {
     steps_.prepare_to_bind();
-    parts_.parameters.lent().bind(parameters, true);
-    parts_.gradients.lent().bind(gradients, false);
+    parts_.parameters.lent().bind(parameters, parts_, true);
+    parts_.gradients.lent().bind(gradients, parts_, false);
     steps_.end_bind();
   }
 
@@ -187,7 +189,7 @@ class ShardedOptimizer {
   /// Lends parameters alone: gradients are lent unit by unit, in every step. Otherwise as `bind`.
   void bind_parameters(std::span<std::span<Parameter> const> parameters) requires borrowed {
     steps_.prepare_to_bind();
-    parts_.parameters.lent().bind(parameters, true);
+    parts_.parameters.lent().bind(parameters, parts_, true);
     steps_.end_bind(false);
   }
   /// The same for one flat buffer.
@@ -201,7 +203,7 @@ class ShardedOptimizer {
   /// move from step to step. Otherwise as `bind`.
   void bind_gradients(std::span<std::span<Wire> const> gradients) requires borrowed {
     steps_.prepare_to_bind();
-    parts_.gradients.lent().bind(gradients, false);
+    parts_.gradients.lent().bind(gradients, parts_, false);
     steps_.end_bind();
   }
   /// The same for one flat buffer.
@@ -271,7 +273,7 @@ class ShardedOptimizer {
   /// Sets parameters and master weights from whole tensors in registration order; spans of tied
   /// tensors are not read. Otherwise as above.
   void load_parameters(std::span<std::span<float const> const> values) {
-    detail::check_value_sizes(tensors(), partition().placement(), values);
+    detail::check_value_sizes(tensors(), values);
     load_parameters([&](Tensor const& tensor, std::size_t first, std::span<float> out) {
       auto const t = static_cast<std::size_t>(&tensor - tensors().data());
       for (std::size_t i = 0; i < out.size(); ++i) out[i] = values[t][first + i];
@@ -331,19 +333,22 @@ class ShardedOptimizer {
   /// point the trainer's own tensors at. Initial values that are written here are adopted with
   /// `adopt_parameters`; later, with a master of another type, an update replaces what is written.
   /// [element count]
+  /// @throws Error (invalid_argument) for a stacked tensor that the library owns: its slices lie
+  ///   with their units
   [[nodiscard]] std::span<Parameter> parameter(std::size_t tensor) requires(
       form.refresh != StorageForm::Refresh::gather) {
-    parts_.require_tensor(tensor);
     parts_.require_bound();
-    auto const count = static_cast<std::size_t>(partition().placement().places()[tensor].count);
-    return {count > 0 ? parts_.parameters.tensor(tensor) : nullptr, count};
+    return parts_.whole(tensor, [&](std::size_t t) -> std::span<Parameter> {
+      auto const count = static_cast<std::size_t>(partition().placement().places()[t].count);
+      return {count > 0 ? parts_.parameters.tensor(t) : nullptr, count};
+    });
   }
   /// A tensor's full gradients where the library holds all of them, to add to between steps: zero
   /// after construction and after every step. [element count], empty for frozen tensors
+  /// @throws Error (invalid_argument) for a stacked tensor, as `parameter`
   [[nodiscard]] std::span<Wire> gradient(std::size_t tensor) requires(
       form.gradients == StorageForm::Gradients::whole) {
-    parts_.require_tensor(tensor);
-    return parts_.gradients.tensor(tensor);
+    return parts_.whole(tensor, [&](std::size_t t) { return parts_.gradients.tensor(t); });
   }
 
   /// Full parameters of a unit.
@@ -529,10 +534,16 @@ class ShardedOptimizer {
   /// Updates applied so far; skipped steps do not count. Where the host cannot reach the space's
   /// memory, blocks for the last step.
   [[nodiscard]] long steps() const noexcept(on_host) { return steps_.outcome().get().terms.step; }
-  /// Updates of one tensor: those of all steps in which it did not rest.
+  /// Updates of one tensor: those of all steps in which it did not rest. Of a stacked one those of
+  /// the slice that has most.
   [[nodiscard]] long steps(std::size_t tensor) const {
     parts_.require_tensor(tensor);
-    return steps() - steps_.missed(tensor);
+    auto const slices = parts_.slices_of(tensor);
+    long missed = steps_.missed(slices.first);
+    for (std::size_t t = slices.first; ++t < slices.second;) {
+      missed = (std::min)(missed, steps_.missed(t));
+    }
+    return steps() - missed;
   }
   /// The rule and its hyper-parameters.
   [[nodiscard]] Rule const& rule() const noexcept { return parts_.rule; }
@@ -604,9 +615,7 @@ class ShardedOptimizer {
       return steps_.taken();
     });
   }
-  [[nodiscard]] detail::UnitTensors unit_view(int unit) const {
-    return {tensors(), parts_.unit_tensors[static_cast<std::size_t>(unit)], unit};
-  }
+  [[nodiscard]] detail::UnitTensors unit_view(int unit) const { return {parts_, unit}; }
   [[nodiscard]] auto parameter_view(int unit, std::size_t t) {
     return steps_.parameter_view(unit, t);
   }

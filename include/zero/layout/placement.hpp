@@ -113,6 +113,7 @@ ZERO_BODY void Placement::resolve_ties(std::vector<Tensor> const& tensors) {
   users_.resize(tensors.size());
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     Tensor const& tensor = tensors[t];
+    if (tensor.stacked) refuse(tensor, "is stacked: take_apart() comes before");
     if (tensor.name.empty()) {
       fail(ErrorKind::invalid_argument, {"tensor ", t, " has no name"});
     }

@@ -33,6 +33,10 @@ struct Tensor {
   /// Otherwise all have the same tensor: they start from the same values, bring the same gradients,
   /// and the norm counts it once.
   bool partitioned = false;
+  /// The first dimension is the layer: slice i belongs to unit `unit + i`, whose guards call it by
+  /// the name of the whole. One description, and one span of lent memory, serves all layers. Tied
+  /// to another stacked tensor, slice by slice.
+  bool stacked = false;
 };
 
 }  // namespace zero::inline ZERO_SHARED_NAMESPACE

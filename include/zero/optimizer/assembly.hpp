@@ -38,7 +38,7 @@ struct Assembly : Model {
 
   /// Allocates what the plan says. Local: whoever assembles has agreed with all ranks before.
   ZERO_COLD Assembly(Agreed<Slots> agreed)
-      : Model(std::move(agreed.tensors), std::move(agreed.partition)),
+      : Model(std::move(agreed.described), std::move(agreed.slices), std::move(agreed.partition)),
         comm(agreed.groups.comm),
         groups(agreed.groups),
         rule(agreed.values.rule),

@@ -5,8 +5,10 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/layout/partition.hpp"
+#include "zero/layout/stacked.hpp"
 #include "zero/layout/tensor.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -18,12 +20,30 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 /// The tensors of a model, how they are shared out, and the order of their units. All of what an
 /// optimizer has that depends on no policy.
 struct Model {
-  ZERO_APART ZERO_COLD Model(std::vector<Tensor> described, Partition shared_out);
+  ZERO_APART ZERO_COLD Model(std::vector<Tensor> as_described,
+                             Slices taken_apart,
+                             Partition shared_out);
 
   ZERO_APART void require_unit(int unit) const;
   ZERO_APART void require_tensor(std::size_t tensor) const;
-  /// Which of `tensors` this is, or has the name of.
+  /// Which of the described tensors this is, or has the name of.
   ZERO_APART [[nodiscard]] std::size_t index_of(Tensor const& tensor) const;
+  /// What a described tensor was taken apart into: [first, last) of `tensors`.
+  ZERO_APART [[nodiscard]] std::pair<std::size_t, std::size_t> slices_of(std::size_t tensor) const;
+  /// What `span_of(t)` is of all slices of a described tensor, as one.
+  /// @throws Error (invalid_argument) if there is no such tensor, or they do not lie in one run
+  template <class SpanOf>
+  [[nodiscard]] auto whole(std::size_t tensor, SpanOf const& span_of) const {
+    require_tensor(tensor);
+    auto const range = slices_of(tensor);
+    auto all = span_of(range.first);
+    for (std::size_t t = range.first + 1; t < range.second; ++t) {
+      auto const next = span_of(t);
+      if (next.data() != all.data() + all.size()) refuse_apart(tensor);
+      all = {all.data(), all.size() + next.size()};
+    }
+    return all;
+  }
   /// Do several units add to the tensor's gradients?
   ZERO_APART [[nodiscard]] bool is_tied(std::size_t tensor) const;
   /// A unit was given to overwrite, and this element was not.
@@ -31,10 +51,15 @@ struct Model {
                                                           std::size_t tensor,
                                                           std::size_t element) const;
 
+  /// The slices of a stacked tensor were to be one.
+  ZERO_APART [[noreturn]] ZERO_COLD void refuse_apart(std::size_t tensor) const;
+
   /// A unit was to be read, and the ranks did not come together: says what this rank was at.
   ZERO_APART [[noreturn]] ZERO_COLD void refuse_read(int unit, Error const& error) const;
 
-  std::vector<Tensor> tensors;
+  std::vector<Tensor> described;
+  std::vector<Tensor> tensors;  ///< what units have: slices of those that are stacked
+  std::vector<Slice> slices;    ///< where each of `tensors` is from
   Partition partition;
   std::vector<int> units;
   std::vector<int> units_backward;
@@ -57,8 +82,11 @@ class UnitReaders {
 
 #if ZERO_BODIES
 
-ZERO_BODY Model::Model(std::vector<Tensor> described, Partition shared_out)
-    : tensors(std::move(described)), partition(std::move(shared_out)) {
+ZERO_BODY Model::Model(std::vector<Tensor> as_described, Slices taken_apart, Partition shared_out)
+    : described(std::move(as_described)),
+      tensors(std::move(taken_apart.tensors)),
+      slices(std::move(taken_apart.of)),
+      partition(std::move(shared_out)) {
   int const count = partition.placement().unit_count();
   unit_tensors.resize(static_cast<std::size_t>(count));
   for (int unit = 0; unit < count; ++unit) {
@@ -77,17 +105,26 @@ ZERO_BODY void Model::require_unit(int unit) const {
 }
 
 ZERO_BODY void Model::require_tensor(std::size_t tensor) const {
-  if (tensor < tensors.size()) return;
+  if (tensor < described.size()) return;
   fail(ErrorKind::invalid_argument,
-       {"there is no tensor ", tensor, "; ", tensors.size(), " are described"});
+       {"there is no tensor ", tensor, "; ", described.size(), " are described"});
+}
+
+ZERO_BODY std::pair<std::size_t, std::size_t> Model::slices_of(std::size_t tensor) const {
+  auto const begin = std::partition_point(
+      slices.begin(), slices.end(), [&](Slice const& slice) { return slice.described < tensor; });
+  auto const end = std::partition_point(
+      begin, slices.end(), [&](Slice const& slice) { return slice.described == tensor; });
+  return {static_cast<std::size_t>(begin - slices.begin()),
+          static_cast<std::size_t>(end - slices.begin())};
 }
 
 ZERO_BODY std::size_t Model::index_of(Tensor const& tensor) const {
-  for (std::size_t t = 0; t < tensors.size(); ++t) {
-    if (&tensors[t] == &tensor) return t;
+  for (std::size_t t = 0; t < described.size(); ++t) {
+    if (&described[t] == &tensor) return t;
   }
-  for (std::size_t t = 0; t < tensors.size(); ++t) {
-    if (tensors[t].name == tensor.name) return t;
+  for (std::size_t t = 0; t < described.size(); ++t) {
+    if (described[t].name == tensor.name) return t;
   }
   fail(ErrorKind::invalid_argument, {"there is no tensor '", tensor.name, "'"});
 }
@@ -106,6 +143,13 @@ ZERO_BODY void Model::refuse_unwritten(int unit, std::size_t tensor, std::size_t
         " of tensor '",
         tensors[tensor].name,
         "' was not overwritten"});
+}
+
+ZERO_BODY void Model::refuse_apart(std::size_t tensor) const {
+  fail(ErrorKind::invalid_argument,
+       {"tensor '",
+        described[tensor].name,
+        "' is stacked, and its slices lie apart; ask for those of each unit"});
 }
 
 ZERO_BODY void Model::refuse_read(int unit, Error const& error) const {

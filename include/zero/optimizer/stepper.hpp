@@ -241,8 +241,10 @@ class Stepper {
   }
   void declare_absent(Tensor const& tensor) {
     parts_->require_bound();
-    std::size_t const t = parts_->index_of(tensor);
-    parts_->reduction.declare(parts_->tensors[t].unit, t);
+    auto const slices = parts_->slices_of(parts_->index_of(tensor));
+    for (std::size_t t = slices.first; t < slices.second; ++t) {
+      parts_->reduction.declare(parts_->tensors[t].unit, t);
+    }
   }
   void micro_step(MicroStep const& micro) {
     if (!is_finite(micro.weight) || micro.weight < 0. || micro.weight > 0x1p60) {

@@ -17,7 +17,8 @@
 namespace zero::inline ZERO_NAMESPACE {
 
 /// All parameters of a model on every rank, from `full_parameters()`: views where each rank holds
-/// all of them, copies in memory of their own where they are partitioned.
+/// all of them, copies in memory of their own where they are partitioned, and of stacked tensors
+/// that the library owns.
 ///
 /// Its destructor gives that memory back, to which nothing that a space has queued may refer any
 /// more; spans taken from it are valid until then. Local and never blocks. `step()` refuses to
@@ -46,7 +47,7 @@ class FullParameters {
   /// @throws Error (invalid_argument) if there is none
   [[nodiscard]] std::span<Parameter const> operator[](std::string_view name) const& {
     for (std::size_t t = 0; t < views_.size(); ++t) {
-      if (parts_->tensors[t].name == name) return views_[t];
+      if (parts_->described[t].name == name) return views_[t];
     }
     fail(ErrorKind::invalid_argument, {"the model has no tensor '", name, "'"});
   }
@@ -65,30 +66,44 @@ class FullParameters {
     auto const& places = parts.partition.placement().places();
     std::vector<std::uint64_t> offsets(places.size());
     std::uint64_t end = 0;
-    for (std::size_t t = 0; copied && t < places.size(); ++t) {
-      if (places[t].frozen || places[t].storage != t) continue;
+    std::size_t described = parts.described.size();
+    for (std::size_t t = 0; t < places.size(); ++t) {
+      if (!copies(t) || places[t].storage != t) continue;
+      // Slices of one tensor lie one after the other.
+      if (parts.slices[t].described != described) end = round_up(end, line);
+      described = parts.slices[t].described;
       offsets[t] = end;
-      end += round_up(places[t].count, line);
+      end = checked_add(end, places[t].count);
     }
     if (end > 0) {
       auto const bytes = static_cast<std::size_t>(checked_mul(end, sizeof(Parameter)));
       memory_.emplace(parts.arena, bytes, Role::gather_pool);
     }
-    views_.resize(places.size());
+    std::vector<std::span<Parameter const>> slices(places.size());
     for (int const unit : parts.units) {
       steps.acquire_parameters(unit);
       for (std::size_t const t : parts.unit_tensors[static_cast<std::size_t>(unit)]) {
-        views_[t] = steps.parameter_view(unit, t);
-        if (!copied || places[t].frozen) continue;
+        slices[t] = steps.parameter_view(unit, t);
+        if (!copies(t)) continue;
         auto* const copy = static_cast<Parameter*>(memory_->data()) + offsets[places[t].storage];
         if (places[t].storage == t) {
-          parts.space().copy(copy, views_[t].data(), views_[t].size_bytes());
+          parts.space().copy(copy, slices[t].data(), slices[t].size_bytes());
         }
-        views_[t] = {copy, views_[t].size()};
+        slices[t] = {copy, slices[t].size()};
       }
       steps.release_parameters(unit);
     }
+    for (std::size_t d = 0; d < parts.described.size(); ++d) {
+      views_.push_back(parts.whole(d, [&](std::size_t t) { return slices[t]; }));
+    }
     steps.acquire_all();
+  }
+
+  /// Is there no memory in which all of the tensor lies?
+  [[nodiscard]] bool copies(std::size_t t) const {
+    bool const apart =
+        !Optimizer::borrowed && parts_->described[parts_->slices[t].described].stacked;
+    return apart || (copied && !parts_->partition.placement().places()[t].frozen);
   }
 
   Parts* parts_;

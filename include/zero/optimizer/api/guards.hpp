@@ -4,7 +4,7 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
-#include "zero/layout/tensor.hpp"
+#include "zero/optimizer/model.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -21,8 +21,8 @@ namespace detail {
 /// The tensors of one unit, in registration order, found by number or name.
 class UnitTensors {
  public:
-  UnitTensors(std::vector<Tensor> const& all, std::vector<std::size_t> const& own, int unit)
-      : all_(&all), own_(&own), unit_(unit) {}
+  UnitTensors(Model const& model, int unit)
+      : model_(&model), own_(&model.unit_tensors[static_cast<std::size_t>(unit)]), unit_(unit) {}
 
   [[nodiscard]] int unit() const noexcept { return unit_; }
   [[nodiscard]] std::size_t size() const noexcept { return own_->size(); }
@@ -33,13 +33,13 @@ class UnitTensors {
   }
   [[nodiscard]] std::size_t index(std::string_view name) const {
     for (std::size_t const t : *own_) {
-      if ((*all_)[t].name == name) return t;
+      if (model_->described[model_->slices[t].described].name == name) return t;
     }
     fail(ErrorKind::invalid_argument, {"unit ", unit_, " has no tensor '", name, "'"});
   }
 
  private:
-  std::vector<Tensor> const* all_;
+  Model const* model_;
   std::vector<std::size_t> const* own_;
   int unit_;
 };

@@ -60,7 +60,8 @@ struct StepOptions {
 /// What a run counts: beside master weights and states all that it goes on from. The same on every
 /// rank.
 struct Counters {
-  /// Updates of each tensor, in registration order: fewer than `step` if it has rested.
+  /// Updates of each tensor, in registration order, and of each slice of a stacked one: fewer than
+  /// `step` if it has rested.
   std::vector<long> steps{};
   float loss_scale = 1.f;  ///< that the gradients of the next step are to carry
   /// Clean steps in a row, counted towards the growth of the scale; below 0, steps in a row that

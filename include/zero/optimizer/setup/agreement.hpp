@@ -11,6 +11,7 @@
 #include "zero/concepts/prefetch.hpp"
 #include "zero/concepts/rule.hpp"
 #include "zero/layout/partition.hpp"
+#include "zero/layout/stacked.hpp"
 #include "zero/optimizer/setup/fingerprint.hpp"
 #include "zero/optimizer/stores/arena.hpp"
 #include "zero/precision/loss_scale.hpp"
@@ -141,7 +142,8 @@ struct Groups {
 template <class Slots>
 struct Agreed {
   Groups<typename Slots::Communicator> groups;
-  std::vector<Tensor> tensors;
+  std::vector<Tensor> described;
+  Slices slices;
   PolicyValues<Slots> values;
   Partition partition;
 };
@@ -197,7 +199,7 @@ ZERO_APART ZERO_COLD Fingerprint fingerprint(PolicyFacts const& facts,
 ///   (invalid_argument) for a model or values that make no sense
 template <class Slots>
 ZERO_COLD Agreed<Slots> agree(Groups<typename Slots::Communicator> const& groups,
-                              std::vector<Tensor> tensors,
+                              std::vector<Tensor> described,
                               PolicyValues<Slots> values,
                               PartitionOptions const& options) {
   PolicyFacts facts{.world_size = groups.comm->size(),
@@ -215,11 +217,13 @@ ZERO_COLD Agreed<Slots> agree(Groups<typename Slots::Communicator> const& groups
     for (RuleField const& field : values.rule.fields()) facts.fields.push_back(field);
   }
   if (facts.loss_scale != nullptr) require_valid(*facts.loss_scale);
+  Slices slices = take_apart(described);
+  std::vector<Tensor> const& tensors = slices.tensors;
   Partition partition(tensors, options);
   Arena<decltype(Slots::Memory::allocator), typename Slots::Space> scratch(values.memory.allocator,
                                                                            space_of(*groups.comm));
   require_same(groups, scratch, fingerprint(facts, tensors, partition), tensors);
-  return {groups, std::move(tensors), std::move(values), std::move(partition)};
+  return {groups, std::move(described), std::move(slices), std::move(values), std::move(partition)};
 }
 
 #if ZERO_BODIES

@@ -81,8 +81,10 @@ class FromRoot {
   };
 
   ZERO_COLD void fetch(Tensor const& tensor, std::size_t first) {
-    auto const t = static_cast<std::size_t>(&tensor - parts_->tensors.data());
-    auto const count = static_cast<std::size_t>(parts_->partition.placement().places()[t].count);
+    // Slices of one tensor are not asked for one after the other.
+    auto const elements = static_cast<std::size_t>(element_count(tensor));
+    std::size_t const slice = tensor.stacked ? elements / tensor.shape.front() : elements;
+    std::size_t const count = (first / slice + 1) * slice;
     tensor_ = &tensor;
     first_ = first;
     piece_ = std::span(memory_).first((std::min)(capacity, count - first));
@@ -124,7 +126,7 @@ ZERO_COLD void broadcast_values(Assembly<Slots>& parts, ValueSource values, int 
   constexpr bool shares = Slots::form.update == StorageForm::Update::share;
   constexpr bool whole = Slots::form.parameters != StorageForm::Parameters::share;
   FromRoot<Slots> source(parts, values, root);
-  Loader<typename Slots::Space> loader(parts.tensors, parts.space(), ValueSource(source));
+  Loader<typename Slots::Space> loader(parts, parts.space(), ValueSource(source));
   parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
     for (int rank = 0; rank < (shares ? parts.comm->size() : 1); ++rank) {
       bool const updates = !shares || rank == parts.comm->rank();

@@ -28,8 +28,8 @@ using ValueSource = FunctionRef<void(Tensor const&, std::size_t first, std::span
 template <class Space>
 class Loader {
  public:
-  Loader(std::vector<Tensor> const& tensors, Space const& space, ValueSource values)
-      : tensors_(&tensors), space_(&space), values_(values) {}
+  Loader(Model const& model, Space const& space, ValueSource values)
+      : model_(&model), space_(&space), values_(values) {}
 
   /// Asks for elements [first, first + count) of tensor t.
   /// @param hash  to which theirs are added, or null
@@ -37,9 +37,12 @@ class Loader {
   template <class... T>
   ZERO_COLD void load(
       std::size_t t, std::uint64_t first, std::uint64_t count, std::uint64_t* hash, T*... to) {
+    Slice const& slice = model_->slices[t];
     for (std::uint64_t done = 0; done < count;) {
       std::span<float> const chunk = chunk_.first(count - done);
-      values_((*tensors_)[t], static_cast<std::size_t>(first + done), chunk);
+      values_(model_->described[slice.described],
+              static_cast<std::size_t>(slice.first + first + done),
+              chunk);
       if (hash != nullptr) {
         kernel::add_hash(hash, chunk.data(), chunk.size(), hash_place(t, first + done));
       }
@@ -61,7 +64,7 @@ class Loader {
     }
   }
 
-  std::vector<Tensor> const* tensors_;
+  Model const* model_;
   Space const* space_;
   ValueSource values_;
   HostChunk<float, Space> chunk_;
@@ -83,7 +86,7 @@ ZERO_COLD void load(Assembly<Slots>& parts,
   Partition const& partition = parts.partition;
   int const rank = parts.comm->rank();
   int const ranks = parts.comm->size();
-  Loader<typename Slots::Space> loader(parts.tensors, parts.space(), values);
+  Loader<typename Slots::Space> loader(parts, parts.space(), values);
   auto const ask = [&](bool stores, auto const& own, auto const& next) {
     auto const range = [&](Range asked, auto const& address, auto const& hash) {
       partition.for_each_segment(asked, [&](Segment const& piece) {
@@ -156,20 +159,19 @@ ZERO_COLD void adopt(Assembly<Slots> const& parts) {
 }
 
 inline void check_value_sizes(std::vector<Tensor> const& tensors,
-                              Placement const& placement,
                               std::span<std::span<float const> const> values) {
   if (tensors.size() != values.size()) {
     fail(ErrorKind::invalid_argument,
          {tensors.size(), " tensors are described but values of ", values.size(), " are given"});
   }
   for (std::size_t t = 0; t < tensors.size(); ++t) {
-    TensorPlace const& place = placement.places()[t];
-    if (place.storage != t || values[t].size() == place.count) continue;
+    std::uint64_t const count = element_count(tensors[t]);
+    if (!tensors[t].tied_to.empty() || values[t].size() == count) continue;
     fail(ErrorKind::invalid_argument,
          {"tensor '",
           tensors[t].name,
           "' has ",
-          place.count,
+          count,
           " elements, but values for ",
           values[t].size(),
           " are given"});

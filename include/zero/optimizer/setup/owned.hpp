@@ -28,8 +28,9 @@ void visit_run(Assembly<Slots> const& parts,
   constexpr std::size_t arrays = Slots::state_arrays;
   using Master = std::conditional_t<fills, typename Slots::Master, typename Slots::Master const>;
   using State = std::conditional_t<fills, typename Slots::State, typename Slots::State const>;
-  Tensor const& tensor = parts.tensors[piece.tensor];
-  auto const first = static_cast<std::size_t>(piece.in_tensor.offset());
+  Slice const& slice = parts.slices[piece.tensor];
+  Tensor const& tensor = parts.described[slice.described];
+  auto const first = static_cast<std::size_t>(slice.first + piece.in_tensor.offset());
   auto const count = static_cast<std::size_t>(piece.count);
   auto* const master = parts.states.master(bucket, piece, parts.parameters);
   auto const states = parts.states.states(bucket, piece);

@@ -8,6 +8,7 @@
 #include "zero/layout/partition.hpp"
 #include "zero/layout/sort_indices.hpp"
 #include "zero/layout/tensor.hpp"
+#include "zero/optimizer/model.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -54,14 +55,26 @@ class LentTensors {
   [[nodiscard]] T* in_place(std::size_t bucket) const noexcept { return in_place_[bucket]; }
 
   /// @param lent       one span per described tensor; a tied tensor's may be empty
+  /// @param model      says which slices they have
   /// @param need_frozen whether frozen tensors must be lent too
   /// @throws Error (invalid_argument) for wrong sizes, null pointers or overlaps
-  void bind(std::span<std::span<T> const> lent, bool need_frozen) {
-    if (lent.size() != tensors_->size()) {
+  void bind(std::span<std::span<T> const> lent, Model const& model, bool need_frozen) {
+    std::vector<Tensor> const& described = model.described;
+    if (lent.size() != described.size()) {
       fail(ErrorKind::invalid_argument,
-           {tensors_->size(), " tensors are described but ", lent.size(), " ", what_, " are lent"});
+           {described.size(), " tensors are described but ", lent.size(), " ", what_, " are lent"});
     }
-    bind_each([&](std::size_t t) { return lent[t]; }, need_frozen);
+    auto const slice = [&](std::size_t t) -> std::span<T> {
+      Tensor const& tensor = described[model.slices[t].described];
+      std::span<T> const whole = lent[model.slices[t].described];
+      if (!tensor.stacked || whole.empty()) return whole;
+      if (std::uint64_t const count = element_count(tensor); whole.size() != count) {
+        refuse(tensor.name, {"has ", count, " elements, but ", whole.size(), " are lent"});
+      }
+      return whole.subspan(static_cast<std::size_t>(model.slices[t].first),
+                           static_cast<std::size_t>(partition_->placement().places()[t].count));
+    };
+    bind_each(slice, need_frozen);
   }
 
   /// Tensors that lie one after the other in one buffer; tied tensors do not lie there again.
@@ -263,7 +276,10 @@ class LentTensors {
   }
 
   [[noreturn]] void refuse(std::size_t tensor, Message const& why) const {
-    fail(ErrorKind::invalid_argument, {what_, ": tensor '", (*tensors_)[tensor].name, "' ", why});
+    refuse((*tensors_)[tensor].name, why);
+  }
+  [[noreturn]] void refuse(std::string const& name, Message const& why) const {
+    fail(ErrorKind::invalid_argument, {what_, ": tensor '", name, "' ", why});
   }
 
   /// Addresses of different objects compare as integers only.

@@ -1,0 +1,363 @@
+/// Tensors whose first dimension is the layer: one description, a unit per layer, and the bits of a
+/// model that describes every layer.
+#include "contracts/lent_memory.hpp"
+#include "contracts/loop.hpp"
+#include "zero/zero.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace stacked_test {
+namespace {
+
+using zero::stage::Pos;
+using zero::stage::PosG;
+using zero::stage::PosGP;
+using zero::stage::Replicated;
+using Bf16 = zero::Mixed<zero::bf16>;
+
+constexpr int layers = 3;
+
+/// A GPT of three layers, and a stack that is tied to another one, and a frozen one.
+std::vector<zero::Tensor> stacked() {
+  return {
+      {.name = "wte", .shape = {37, 5}},
+      {.name = "ln1w", .shape = {layers, 33}, .unit = 1, .stacked = true},
+      {.name = "qkvw", .shape = {layers, 90, 77}, .unit = 1, .stacked = true},
+      {.name = "mask", .shape = {layers, 9}, .unit = 1, .frozen = true, .stacked = true},
+      {.name = "none", .shape = {layers, 0}, .unit = 1, .stacked = true},
+      {.name = "scale", .shape = {layers}, .unit = 1, .learning_rate = 0.5f, .stacked = true},
+      {.name = "later", .shape = {layers, 33}, .unit = 2, .tied_to = "ln1w", .stacked = true},
+      {.name = "lnf", .shape = {511}, .unit = 4},
+      {.name = "head", .shape = {37, 5}, .unit = 4, .tied_to = "wte"},
+  };
+}
+
+/// The same, layer by layer.
+std::vector<zero::Tensor> layered() {
+  std::vector<zero::Tensor> tensors;
+  for (zero::Tensor tensor : stacked()) {
+    if (!tensor.stacked) {
+      tensors.push_back(tensor);
+      continue;
+    }
+    auto const name = tensor.name;
+    auto const tied_to = tensor.tied_to;
+    tensor.stacked = false;
+    tensor.shape.erase(tensor.shape.begin());
+    for (int layer = 0; layer < layers; ++layer, ++tensor.unit) {
+      tensor.name = name + "[" + std::to_string(layer) + "]";
+      if (!tied_to.empty()) tensor.tied_to = tied_to + "[" + std::to_string(layer) + "]";
+      tensors.push_back(tensor);
+    }
+  }
+  return tensors;
+}
+
+/// Tells an element of the model, however it is described: the name of the stack, and the number in
+/// all of it.
+float value(zero::Tensor const& tensor, std::size_t element) {
+  auto const bracket = tensor.name.find('[');
+  std::string const name = tensor.name.substr(0, bracket);
+  if (bracket != std::string::npos) {
+    element += std::stoul(tensor.name.substr(bracket + 1)) * zero::element_count(tensor);
+  }
+  return toy::initial_value(name.size() * 31 + static_cast<unsigned char>(name[0]), element);
+}
+void fill(zero::Tensor const& tensor, std::size_t first, std::span<float> out) {
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = value(tensor, first + i);
+}
+
+enum class Loads { values, broadcast, spans };
+
+struct Result {
+  std::vector<std::byte> bits;      ///< of all parameters
+  std::vector<std::byte> by_units;  ///< the same, guard by guard
+  std::uint64_t bytes = 0;          ///< that are held beside what depends on the number of tensors
+};
+
+template <class O>
+Result train(std::vector<zero::Tensor> const& tensors, Loads loads, bool flat = true) {
+  Result result;
+  zero::run_ranks(3, [&](zero::InProcess& inner) {
+    contracts::Watched watched{inner};
+    O optimizer{watched.comm, tensors, zero::Bucket{8000}};
+    contracts::LentMemory<typename O::Parameter> const parameters(tensors, flat, true);
+    contracts::LentMemory<typename O::Wire> gradients(tensors, flat, true);
+    if constexpr (O::borrowed) contracts::lend(optimizer, flat, parameters, gradients);
+    if (loads == Loads::values) optimizer.load_parameters(fill);
+    if (loads == Loads::broadcast) optimizer.broadcast_parameters(fill, 1);
+    if (loads == Loads::spans) {
+      std::vector<std::vector<float>> whole;
+      for (auto const& tensor : tensors) {
+        whole.emplace_back(zero::element_count(tensor));
+        fill(tensor, 0, whole.back());
+      }
+      std::vector<std::span<float const>> spans(whole.begin(), whole.end());
+      optimizer.load_parameters(spans);
+    }
+    for (long step = 0; step < 3; ++step) {
+      gradients.clear();
+      for (int const unit : optimizer.units_backward()) {
+        auto const w = optimizer.parameters(unit);
+        auto g = optimizer.gradients(unit);
+        for (std::size_t i = 0; i < w.size(); ++i) {
+          auto const use = static_cast<std::size_t>(unit) * 10 + i;
+          toy::backward({}, use, step, inner.rank(), optimizer.loss_scale(), w[i], g[i]);
+        }
+        optimizer.reduce(std::move(g));
+      }
+      optimizer.step({.max_norm = 1.});
+    }
+    CHECK(optimizer.held() == optimizer.plan().memory);
+    auto const memory = optimizer.plan().memory;
+    std::vector<std::byte> units;
+    for (int const unit : optimizer.units()) {
+      auto const w = optimizer.parameters(unit);
+      for (std::size_t i = 0; i < w.size(); ++i) contracts::append(units, w[i]);
+    }
+    auto const all = optimizer.full_parameters();
+    CHECK(all.size() == tensors.size());
+    if (inner.rank() != 0) return;
+    result.bytes = memory.total() - memory[zero::Role::control];
+    result.by_units = units;
+    for (std::size_t t = 0; t < all.size(); ++t) contracts::append(result.bits, all[t]);
+  });
+  return result;
+}
+
+template <class O>
+void check() {
+  INFO("stage " << O::Stage::name << ", borrowed " << O::borrowed);
+  Result const expected = train<O>(layered(), Loads::values);
+  CHECK(expected.bits.size() > 20'000 * sizeof(typename O::Parameter));
+  for (Loads const loads : {Loads::values, Loads::broadcast, Loads::spans}) {
+    for (bool const flat : {true, false}) {
+      if (!flat && !O::borrowed) continue;
+      Result const found = train<O>(stacked(), loads, flat);
+      CHECK(found.bits == expected.bits);
+      CHECK(found.by_units == expected.by_units);
+      CHECK(found.bytes == expected.bytes);
+    }
+  }
+}
+
+template <class... Policies>
+using Own = contracts::WatchedOptimizer<Policies..., zero::Owned<>>;
+template <class... Policies>
+using Lent = contracts::WatchedOptimizer<Policies..., zero::Borrowed<>>;
+
+TEST_CASE("a stacked model has the bits and the memory of one that describes every layer") {
+  check<Own<Replicated, zero::Fp32>>();
+  check<Own<Pos, Bf16>>();
+  check<Own<PosG, zero::Fp32>>();
+  check<Own<PosGP, zero::Fp32>>();
+  check<Own<PosGP, Bf16>>();
+  check<Lent<Replicated, zero::Fp32>>();
+  check<Lent<PosG, Bf16>>();
+}
+
+/// One rank and a stacked model.
+template <class Stage, class Memory>
+struct One {
+  using O = contracts::WatchedOptimizer<Stage, zero::Fp32, Memory>;
+
+  std::vector<zero::InProcess> handles = zero::InProcess::group(1);
+  contracts::Watched watched{handles[0]};
+  O optimizer{watched.comm, stacked()};
+};
+
+TEST_CASE("16 descriptions serve a GPT-2 of 12 layers, a unit for each") {
+  constexpr std::size_t c = 32;
+  std::vector<zero::Tensor> tensors{{.name = "wte", .shape = {100, c}},
+                                    {.name = "wpe", .shape = {50, c}}};
+  auto const stack = [&](char const* name, std::size_t rows, std::size_t columns) {
+    tensors.push_back({.name = name, .shape = {12, rows, columns}, .unit = 1, .stacked = true});
+  };
+  for (char const* name : {"ln1w", "ln1b", "ln2w", "ln2b", "attprojb", "fcprojb"})
+    stack(name, 1, c);
+  stack("qkvw", 3 * c, c);
+  stack("qkvb", 3, c);
+  stack("attprojw", c, c);
+  stack("fcw", 4 * c, c);
+  stack("fcb", 4, c);
+  stack("fcprojw", c, 4 * c);
+  for (char const* name : {"lnfw", "lnfb"}) {
+    tensors.push_back({.name = name, .shape = {c}, .unit = 13});
+  }
+  REQUIRE(tensors.size() == 16);
+  zero::Self comm;
+  zero::ShardedOptimizer<zero::Self, PosGP> optimizer{comm, tensors};
+  CHECK(optimizer.tensors().size() == 16);
+  CHECK(optimizer.units().size() == 14);
+  optimizer.load_parameters(fill);
+  for (int unit = 1; unit <= 12; ++unit) {
+    auto const w = optimizer.parameters(unit);
+    CHECK(w.size() == 12);
+    REQUIRE(w["qkvw"].size() == 3 * c * c);
+    auto const layer = static_cast<std::size_t>(unit) - 1;
+    CHECK(w["qkvw"][5] == value(tensors[8], layer * 3 * c * c + 5));
+  }
+}
+
+template <class Work>
+std::string refusal(Work const& work) {
+  try {
+    work();
+  } catch (zero::Error const& error) {
+    CHECK(error.kind() == zero::ErrorKind::invalid_argument);
+    return error.message();
+  }
+  return "";
+}
+
+TEST_CASE("whoever is shown elements is shown those of the tensor that was described") {
+  One<PosG, zero::Owned<>> one;
+  one.optimizer.load_parameters(fill);
+  std::vector<std::vector<int>> seen;
+  for (auto const& tensor : stacked()) seen.emplace_back(zero::element_count(tensor));
+  auto const number = [&](zero::Tensor const& tensor) {
+    auto const t = static_cast<std::size_t>(&tensor - one.optimizer.tensors().data());
+    REQUIRE(t < seen.size());
+    return t;
+  };
+  one.optimizer.visit_owned(
+      [&](zero::Tensor const& tensor, std::size_t first, auto const& master, auto const&) {
+        for (std::size_t i = 0; i < master.size(); ++i) {
+          ++seen[number(tensor)][first + i];
+          CHECK(master[i] == value(tensor, first + i));
+        }
+      });
+  for (std::size_t t = 0; t < seen.size(); ++t) {
+    auto const tensor = stacked()[t];
+    int const times = tensor.frozen || !tensor.tied_to.empty() ? 0 : 1;
+    CHECK(std::count(seen[t].begin(), seen[t].end(), times) ==
+          static_cast<std::ptrdiff_t>(seen[t].size()));
+  }
+  auto const all = one.optimizer.full_parameters();
+  REQUIRE(all["qkvw"].size() == std::size_t{layers} * 90 * 77);
+  CHECK(all["qkvw"][2 * 90 * 77 + 3] == value(stacked()[2], 2 * 90 * 77 + 3));
+  CHECK(all["later"].data() == all["ln1w"].data());
+}
+
+TEST_CASE("a broadcast asks the root for every element of a stack once") {
+  std::size_t elements = 0;
+  for (auto const& tensor : stacked()) {
+    if (tensor.tied_to.empty()) elements += zero::element_count(tensor);
+  }
+  std::size_t asked = 0;
+  zero::run_ranks(2, [&](zero::InProcess& comm) {
+    zero::ShardedOptimizer optimizer{comm, stacked(), PosG{}};
+    optimizer.broadcast_parameters(
+        [&](zero::Tensor const& tensor, std::size_t first, std::span<float> out) {
+          asked += out.size();
+          fill(tensor, first, out);
+        });
+  });
+  CHECK(asked == elements);
+}
+
+TEST_CASE("a stack is one run of memory where it is lent, and none where the library owns it") {
+  One<Pos, zero::Owned<>> own;
+  CHECK(refusal([&] { static_cast<void>(own.optimizer.parameter(2)); }) ==
+        "tensor 'qkvw' is stacked, and its slices lie apart; ask for those of each unit");
+  CHECK(own.optimizer.parameter(7).size() == 511);
+  CHECK(refusal([&] { static_cast<void>(own.optimizer.parameter(9)); }) ==
+        "there is no tensor 9; 9 are described");
+  One<Pos, zero::Borrowed<>> lent;
+  contracts::LentMemory<float> const parameters(stacked(), false, true);
+  contracts::LentMemory<float> const gradients(stacked(), false, true);
+  contracts::lend(lent.optimizer, false, parameters, gradients);
+  CHECK(lent.optimizer.parameter(2).data() == parameters.list()[2].data());
+  CHECK(lent.optimizer.parameter(2).size() == std::size_t{layers} * 90 * 77);
+  CHECK(lent.optimizer.gradients(3)["qkvw"].data() == gradients.list()[2].data() + 2 * 90 * 77);
+  CHECK(refusal([&] { static_cast<void>(lent.optimizer.gradients(0)["qkvw"]); }) ==
+        "unit 0 has no tensor 'qkvw'");
+  lent.optimizer.discard_gradients();
+  auto spans = gradients.list();
+  spans[2] = spans[2].first(90 * 77);
+  CHECK(refusal([&] { lent.optimizer.bind_gradients(spans); }) ==
+        "gradients: tensor 'qkvw' has 20790 elements, but 6930 are lent");
+  spans.pop_back();
+  CHECK(refusal([&] { lent.optimizer.bind_gradients(spans); }) ==
+        "9 tensors are described but 8 gradients are lent");
+}
+
+TEST_CASE("a stack without a gradient rests in all layers, one layer in its own") {
+  One<PosG, zero::Owned<>> one;
+  auto& optimizer = one.optimizer;
+  optimizer.load_parameters(fill);
+  optimizer.without_gradient(optimizer.tensors()[2]);
+  optimizer.step();
+  CHECK(optimizer.steps(2) == 0);
+  CHECK(optimizer.steps(7) == 1);
+  optimizer.without_gradient(2);
+  optimizer.step();
+  CHECK(optimizer.steps(2) == 1);
+  CHECK(optimizer.counters().steps.size() == layered().size());
+  CHECK(refusal([&] { static_cast<void>(optimizer.steps(9)); }) ==
+        "there is no tensor 9; 9 are described");
+}
+
+TEST_CASE("stacks that make no sense are refused in words") {
+  auto const described = [](std::vector<zero::Tensor> const& tensors) {
+    return refusal([&] {
+      static_cast<void>(zero::ShardedOptimizer<zero::Self>::plan({.world_size = 1}, tensors));
+    });
+  };
+  CHECK(described(stacked()) == "");
+  auto const bad = [&](auto const& change) {
+    auto tensors = stacked();
+    change(tensors);
+    return described(tensors);
+  };
+  std::string const no_layers =
+      "tensor 'ln1w' is stacked, so its first dimension is the number of layers, at least 1";
+  CHECK(bad([](auto& t) { t[1].shape = {}; }) == no_layers);
+  CHECK(bad([](auto& t) { t[1].shape = {0, 7}; }) == no_layers);
+  CHECK(bad([](auto& t) { t[6].stacked = false; }) ==
+        "tensor 'later' is tied to 'ln1w', but only one of them is stacked");
+  CHECK(bad([](auto& t) { t[1].stacked = false; }) ==
+        "tensor 'later' is tied to 'ln1w', but only one of them is stacked");
+  CHECK(bad([](auto& t) {
+          t[6].shape = {4, 33};
+        }) == "tensor 'later' is tied to 'ln1w', which has another shape");
+  CHECK(bad([](auto& t) { t[6].frozen = true; }) ==
+        "tensor 'later[0]' is tied to 'ln1w[0]', but only one of them is frozen");
+  CHECK(bad([](auto& t) { t[7].name = "qkvw"; }) == "tensor 'qkvw' is described twice");
+  CHECK(bad([](auto& t) { t[2].name = ""; }) == "tensor 2 has no name");
+  CHECK(bad([](auto& t) { t[2].unit = -1; }) == "tensor 'qkvw[0]' has unit -1, outside [0, 2^20)");
+  CHECK(bad([](auto& t) {
+          t[2].shape = {std::size_t{1} << 40, 0};
+        }) == "tensor 'qkvw' is stacked over 1099511627776 layers, over 2^20");
+  CHECK(refusal([] { static_cast<void>(zero::Placement(stacked())); }) ==
+        "tensor 'ln1w' is stacked: take_apart() comes before");
+}
+
+TEST_CASE("ranks that stack different tensors are told which") {
+  std::vector<std::string> messages(2);
+  zero::run_ranks(2, [&](zero::InProcess& comm) {
+    auto tensors = stacked();
+    if (comm.rank() == 1) tensors[2].shape = {layers, 77, 90};
+    try {
+      zero::ShardedOptimizer<zero::InProcess> const optimizer{comm, tensors};
+    } catch (zero::Error const& error) {
+      messages[static_cast<std::size_t>(comm.rank())] = error.message();
+    }
+  });
+  for (auto const& message : messages) {
+    CHECK(message ==
+          "ranks disagree on tensor 4, here 'qkvw[0]', shape: '[90, 77]' on rank 0; '[77, 90]' on "
+          "rank 1");
+  }
+}
+
+}  // namespace
+}  // namespace stacked_test
