@@ -208,6 +208,29 @@ TEST_CASE("a guard of parameters that was moved from holds nothing") {
   CHECK(second["w1"].size() == 700);
 }
 
+/// As C has it: reads its weights, and forgets to say so.
+float sum_of(float* weights, int count) {
+  float sum = 0.f;
+  for (int i = 0; i < count; ++i) sum += weights[i];
+  return sum;
+}
+
+using Whole = Optimizer<zero::stage::PosGP, zero::Fp32>;
+
+TEST_CASE_TEMPLATE("a C kernel reads parameters through the pointer that it takes", O, Pos, Whole) {
+  zero::run_ranks(2, [](zero::InProcess& comm) {
+    O optimizer{comm, {{.name = "a", .shape = {3}}, {.name = "b", .shape = {700}}}};
+    optimizer.load_parameters([](zero::Tensor const& tensor, std::size_t, std::span<float> out) {
+      std::fill(out.begin(), out.end(), tensor.name == "a" ? 0.5f : 2.f);
+    });
+    auto const w = optimizer.parameters(0);
+    CHECK(w.data("b") == w["b"].data());
+    CHECK(sum_of(w.data(0), 3) == 1.5f);
+    CHECK(sum_of(w.data("b"), 700) == 1400.f);
+    CHECK(refusal([&] { static_cast<void>(w.data("c")); }) == "unit 0 has no tensor 'c'");
+  });
+}
+
 TEST_CASE("a guard that is dropped leaves what was added where it is") {
   Alone<PosG> alone(small_model());
   auto& optimizer = alone.optimizer;

@@ -80,6 +80,18 @@ class UnitParameters {
   /// A view must not outlive its guard: give the guard a name.
   std::span<Parameter const> operator[](std::size_t) && = delete;
   std::span<Parameter const> operator[](std::string_view) && = delete;
+  /// The same memory for a C kernel that reads it and takes `float*`. To write there is an error
+  /// that nothing finds: ranks no longer have the same model.
+  [[nodiscard]] Parameter* data(std::size_t i) const& {
+    return const_cast<Parameter*>((*this)[i].data());
+  }
+  /// @overload
+  [[nodiscard]] Parameter* data(std::string_view name) const& {
+    return const_cast<Parameter*>((*this)[name].data());
+  }
+  /// As for views.
+  Parameter* data(std::size_t) && = delete;
+  Parameter* data(std::string_view) && = delete;
 
  private:
   friend Optimizer;
