@@ -104,5 +104,31 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("a model file has a stacked tensor layer by layer, and gives it back") {
+  checkpoint_tests::TemporaryDirectory const directory;
+  std::string const file = directory.path() + "/model.safetensors";
+  std::vector<std::uint32_t> expected;
+  zero::run_ranks(3, [&](zero::InProcess& comm) {
+    zero::ShardedOptimizer optimizer{comm, stacked(), zero::stage::PosG{}};
+    load(optimizer, 0.01f);
+    zero::export_model(optimizer, file);
+    auto const bits = bits_of(optimizer);
+    if (comm.rank() == 0) expected = bits;
+  });
+  auto const takes = [&](auto& optimizer) {
+    auto const report = zero::load_parameters_from(optimizer, file);
+    CHECK(report.missing.empty());
+    CHECK(bits_of(optimizer) == expected);
+  };
+  for (int const ranks : {1, 2, 3}) {
+    zero::run_ranks(ranks, [&](zero::InProcess& comm) {
+      zero::ShardedOptimizer stack{comm, stacked(), zero::stage::PosGP{}};
+      takes(stack);
+      zero::ShardedOptimizer layers{comm, layered(), zero::stage::Pos{}};
+      takes(layers);
+    });
+  }
+}
+
 }  // namespace
 }  // namespace stacked_test

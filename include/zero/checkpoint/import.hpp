@@ -220,7 +220,10 @@ ImportReport load_parameters_from(ShardedOptimizer<Policies...>& optimizer,
   std::vector<float> other;
   detail::LongWork work(control, operation);
   auto const ask = [&](Tensor const& tensor, std::size_t first, std::span<float> out) {
-    auto const& sources = match.sources[static_cast<std::size_t>(&tensor - parts.tensors.data())];
+    auto const described = static_cast<std::size_t>(&tensor - parts.described.data());
+    std::size_t const t = parts.slice_at(described, first);
+    first -= static_cast<std::size_t>(parts.slices[t].first);
+    auto const& sources = match.sources[t];
     reader.read(*sources[0], first, out);
     other.resize(out.size());
     for (std::size_t i = 1; i < sources.size(); ++i) {

@@ -30,6 +30,8 @@ struct Model {
   ZERO_APART [[nodiscard]] std::size_t index_of(Tensor const& tensor) const;
   /// What a described tensor was taken apart into: [first, last) of `tensors`.
   ZERO_APART [[nodiscard]] std::pair<std::size_t, std::size_t> slices_of(std::size_t tensor) const;
+  /// Which of them has an element.
+  ZERO_APART [[nodiscard]] std::size_t slice_at(std::size_t tensor, std::uint64_t element) const;
   /// What `span_of(t)` is of all slices of a described tensor, as one.
   /// @throws Error (invalid_argument) if there is no such tensor, or they do not lie in one run
   template <class SpanOf>
@@ -117,6 +119,13 @@ ZERO_BODY std::pair<std::size_t, std::size_t> Model::slices_of(std::size_t tenso
       begin, slices.end(), [&](Slice const& slice) { return slice.described == tensor; });
   return {static_cast<std::size_t>(begin - slices.begin()),
           static_cast<std::size_t>(end - slices.begin())};
+}
+
+ZERO_BODY std::size_t Model::slice_at(std::size_t tensor, std::uint64_t element) const {
+  auto const [begin, end] = slices_of(tensor);
+  std::size_t t = begin;
+  while (t + 1 < end && slices[t + 1].first <= element) ++t;
+  return t;
 }
 
 ZERO_BODY std::size_t Model::index_of(Tensor const& tensor) const {
