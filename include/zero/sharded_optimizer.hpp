@@ -25,6 +25,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -545,13 +546,34 @@ class ShardedOptimizer {
     }
     return steps() - missed;
   }
-  /// The rule and its hyper-parameters.
-  [[nodiscard]] Rule const& rule() const noexcept { return parts_.rule; }
+  /// The rule and its hyper-parameters, of tensors that have no rule of their own.
+  [[nodiscard]] Rule const& rule() const noexcept { return parts_.rules.common(); }
   /// Those that update one tensor; its own scales of learning rate and weight decay aside.
   [[nodiscard]] Rule const& rule(std::size_t tensor) const {
     parts_.require_tensor(tensor);
-    return rule();
+    std::size_t const first = parts_.slices_of(tensor).first;
+    return parts_.rules.of(partition().placement().places()[first].storage);
   }
+  /// Other hyper-parameters from the next step on, also in the middle of its micro-batches, for all
+  /// tensors that have no rule of their own. Local; ranks compare what they were told in the next
+  /// step, which fails on all of them where it differs.
+  /// @throws Error (invalid_argument) for values that make no sense
+  void set_rule(Rule const& rule) { parts_.rules.set({}, rule); }
+  /// The same for a group of tensors, or for one tensor, which from now on has a rule of its own:
+  /// `StepOptions::learning_rate`, `set_rule(rule)` and `set_lr(lr)` are not for it any more. A
+  /// tensor's own goes before its group's. Scales of tensors count as ever.
+  ///
+  /// What a group was told is no part of a checkpoint: a trainer that resumes says it again.
+  /// @param name  `Tensor::group` of some, or `Tensor::name` of one; if empty, as without a name
+  /// @param rule  its hyper-parameters
+  /// @throws Error (invalid_argument) also if there is no such group or tensor
+  /// @par Cost    allocates when the name is new
+  void set_rule(std::string_view name, Rule const& rule) { parts_.rules.set(name, rule); }
+  /// `set_rule` of another learning rate alone.
+  void set_lr(float lr) { parts_.rules.set_rate({}, lr); }
+  /// The same for a group or a tensor. What has no rule of its own gets one that is otherwise as it
+  /// was: a tensor's of its group, a group's of all.
+  void set_lr(std::string_view name, float lr) { parts_.rules.set_rate(name, lr); }
 
   /// What counts steps and scales; with master weights and states all that a run goes on from.
   /// Where the host cannot reach the space's memory, blocks for the last step.

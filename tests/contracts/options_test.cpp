@@ -87,10 +87,10 @@ std::string refusal(Work const& work) {
 
 std::string const differ = "ranks passed different options to step(): ";
 /// What ranks say that do not tell each other.
-std::string const without_values =
-    differ +
-    "learning rate, max_norm, scale or non_finite; where grad_norm() came first, to the step "
-    "before";
+std::string const without_values = differ +
+                                   "learning rate, max_norm, scale, non_finite, count, or rules of "
+                                   "tensors; where grad_norm() came "
+                                   "first, to the step before";
 
 /// Runs `body(comm, expect)` on every rank and reports what it did not find.
 template <class Body>
@@ -153,6 +153,7 @@ void check_all_options() {
       {{},
        {.non_finite = zero::NonFinite::skip},
        "non_finite: 'fail' on rank 0 2; 'skip' on rank 1"},
+      {{}, {.count = 2}, "count: 0 on rank 0 2; 2 on rank 1"},
   };
   for (auto const& row : rows) check_refused<Trainer>(row.others, row.odd, row.values);
 }

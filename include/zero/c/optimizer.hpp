@@ -7,7 +7,6 @@
 #include "zero/base/function_ref.hpp"
 #include "zero/c.h"
 #include "zero/c/communicator.hpp"
-#include "zero/c/further.hpp"
 #include "zero/c/policies.hpp"
 #include "zero/c/structs.hpp"
 #include "zero/layout/plan.hpp"
@@ -251,12 +250,12 @@ class OptimizerOf final : public Optimizer {
     use.gradients.reset();
     optimizer_.reduce(std::move(guard));
   }
-  void without_gradient(int unit) override { absent(optimizer_, unit); }
+  void without_gradient(int unit) override { optimizer_.without_gradient(unit); }
   void without_tensor_gradient(std::size_t tensor) override {
     if (tensor >= tensors().size()) {
       fail(ErrorKind::invalid_argument, {"the model has no tensor number ", tensor});
     }
-    absent(optimizer_, tensors()[tensor]);
+    optimizer_.without_gradient(tensors()[tensor]);
   }
   void micro_step(MicroStep const& micro) override { optimizer_.micro_step(micro); }
   void reduce_all(std::optional<double> weight) override {
@@ -273,9 +272,11 @@ class OptimizerOf final : public Optimizer {
   void settle() override { optimizer_.settle(); }
   float loss_scale() const override { return optimizer_.loss_scale(); }
 
-  void set_lr(char const* name, float lr) override { change_lr(optimizer_, name, lr); }
+  void set_lr(char const* name, float lr) override {
+    optimizer_.set_lr(name != nullptr ? name : "", lr);
+  }
   void set_rule(char const* name, zero_rule const& rule) override {
-    change_rule(optimizer_, name, rule_of<typename O::Rule>(rule, rule_));
+    optimizer_.set_rule(name != nullptr ? name : "", rule_of<typename O::Rule>(rule, rule_));
   }
   void full_parameters(Pointers<void const*> data) override {
     require_all(tensors().size(), data.count, data.first, "data");

@@ -5,7 +5,6 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/c.h"
-#include "zero/c/further.hpp"
 #include "zero/layout/plan.hpp"
 #include "zero/layout/tensor.hpp"
 #include "zero/optimizer/api/step.hpp"
@@ -111,11 +110,12 @@ inline void require_all(std::size_t wanted,
                   .learning_rate = given.learning_rate,
                   .frozen = (given.flags & ZERO_FROZEN) != 0,
                   .tied_to = given.tied_to != nullptr ? given.tied_to : "",
-                  .partitioned = (given.flags & ZERO_PARTITIONED) != 0};
+                  .partitioned = (given.flags & ZERO_PARTITIONED) != 0,
+                  .stacked = (given.flags & ZERO_STACKED) != 0,
+                  .group = given.group != nullptr ? given.group : ""};
     for (std::int32_t i = 0; i < given.dims; ++i) {
       tensor.shape.push_back(unsigned_of(given.shape[i], "an extent of a shape"));
     }
-    describe_further(tensor, given);
     model.push_back(std::move(tensor));
   }
   return model;
@@ -131,7 +131,7 @@ inline void require_all(std::size_t wanted,
   if (given.skip_non_finite != 0) options.non_finite = NonFinite::skip;
   options.overlap_publish = given.overlap_publish != 0;
   options.stop = given.stop != 0;
-  count_further(options, given);
+  if (given.count != 0) options.count = static_cast<long>(given.count);
   return options;
 }
 

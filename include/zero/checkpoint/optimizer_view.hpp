@@ -63,7 +63,7 @@ template <class Slots>
       .bucket_bytes = parts.partition.bucket_elements() * sizeof(typename Slots::Wire)};
   for (StateArray const& state : Slots::Rule::states) facts.states.emplace_back(state.name);
   if constexpr (DescribedRule<typename Slots::Rule>) {
-    for (RuleField const& field : parts.rule.fields()) facts.fields.push_back(field);
+    for (RuleField const& field : parts.rules.common().fields()) facts.fields.push_back(field);
   }
   if constexpr (Slots::Precision::loss_scaled) {
     StepControl control;

@@ -21,7 +21,7 @@ struct StepTerms {
   double grad_norm = 0.;         ///< L2 norm of the mean gradient before clipping
   double weight = 0.;            ///< of all micro-batches on all ranks
   double clip_coefficient = 1.;  ///< what clipping multiplies the mean gradient by
-  float learning_rate = 0.f;     ///< of the step, before tensors' scales
+  float learning_rate = 0.f;     ///< of the step, before tensors' scales, where they have none
   float gradient_scale = 1.f;    ///< from summed, scaled gradients to the clipped mean
   float loss_scale = 1.f;        ///< that the gradients of this step carried
   float next_loss_scale = 1.f;   ///< that the gradients of the next step are to carry
@@ -46,6 +46,12 @@ struct UpdateArrays {
 struct UpdateRates {
   float learning_rate_scale = 1.f;  ///< of the tensor
   float weight_decay_scale = 1.f;   ///< of the tensor
+  float learning_rate = -1.f;       ///< of the tensor, before its scale; below 0, the step's
+
+  /// The learning rate before its scale.
+  [[nodiscard]] ZERO_HOST_DEVICE float rate(StepTerms const& terms) const noexcept {
+    return learning_rate < 0.f ? terms.learning_rate : learning_rate;
+  }
 };
 
 namespace detail {
@@ -123,7 +129,7 @@ struct AnyRule {
 /// `call` runs a trivially copyable function object that reads and writes a few words of the space.
 ///
 /// `update` does nothing at all where `terms->skipped`. Elsewhere it updates every element by
-/// `rule.scalars(terms->step, terms->learning_rate, rates.learning_rate_scale,
+/// `rule.scalars(terms->step, rates.rate(*terms), rates.learning_rate_scale,
 /// rates.weight_decay_scale)` and `rule.update`, with gradients times `terms->gradient_scale`, in
 /// one pass, as kernel::update says. `arrays` is an `UpdateArrays`.
 template <class S>

@@ -89,7 +89,7 @@ ZERO_KERNEL update(R const rule,
   __shared__ float shared[words];
   if (threadIdx.x == 0) {
     StepScalars const computed = rule.scalars(
-        terms->step, terms->learning_rate, rates.learning_rate_scale, rates.weight_decay_scale);
+        terms->step, rates.rate(*terms), rates.learning_rate_scale, rates.weight_decay_scale);
     memcpy(shared, &computed, sizeof(computed));
   }
   __syncthreads();

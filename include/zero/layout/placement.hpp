@@ -148,6 +148,9 @@ ZERO_BODY void Placement::resolve_ties(std::vector<Tensor> const& tensors) {
                 tensor.tied_to,
                 "', which has another weight decay or learning rate; they share one memory"});
       }
+      if (target.group != tensor.group) {
+        refuse(tensor, {"is tied to '", tensor.tied_to, "', which is of another group"});
+      }
       place.storage = places_[found].storage;
     }
     std::vector<int>& units = users_[place.storage];

@@ -37,6 +37,9 @@ struct Tensor {
   /// the name of the whole. One description, and one span of lent memory, serves all layers. Tied
   /// to another stacked tensor, slice by slice.
   bool stacked = false;
+  /// Tensors of one group have one rule once `set_rule` or `set_lr` has given the group its own;
+  /// until then, and without a name, the optimizer's. Tied tensors are of the same group.
+  std::string group{};
 };
 
 }  // namespace zero::inline ZERO_SHARED_NAMESPACE

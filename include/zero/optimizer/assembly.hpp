@@ -14,6 +14,7 @@
 #include "zero/optimizer/stations/presence.hpp"
 #include "zero/optimizer/stations/reduction.hpp"
 #include "zero/optimizer/stations/refresh.hpp"
+#include "zero/optimizer/stations/rules.hpp"
 #include "zero/optimizer/stations/update.hpp"
 #include "zero/optimizer/stores/arena.hpp"
 #include "zero/optimizer/stores/gradient_store.hpp"
@@ -41,7 +42,7 @@ struct Assembly : Model {
       : Model(std::move(agreed.described), std::move(agreed.slices), std::move(agreed.partition)),
         comm(agreed.groups.comm),
         groups(agreed.groups),
-        rule(agreed.values.rule),
+        rules(*this, agreed.values.rule),
         prefetch(agreed.values.prefetch),
         arena(agreed.values.memory.allocator, space_of(*comm)),
         elements(storage_elements(partition, Slots::storage_choice(prefetch.depth, 0))),
@@ -60,7 +61,15 @@ struct Assembly : Model {
              counts() ? nullptr : &tensors),
         presence(*this),
         reduction(*comm, partition, gradients, norm, staging, presence, space()),
-        update(tensors, partition, parameters, states, presence, control, tensor_counts, space()),
+        update(tensors,
+               partition,
+               parameters,
+               states,
+               rules,
+               presence,
+               control,
+               tensor_counts,
+               space()),
         refresh(*comm, partition, parameters, staging, elements, prefetch, arena) {
     StepControl initial;
     if constexpr (Slots::Precision::loss_scaled) {
@@ -98,7 +107,7 @@ struct Assembly : Model {
 
   Communicator* comm;
   Groups<Communicator> groups;
-  typename Slots::Rule rule;
+  Rules<typename Slots::Rule> rules;
   Prefetch prefetch;
   Arena<decltype(Slots::Memory::allocator), Space> arena;
   StorageElements elements;

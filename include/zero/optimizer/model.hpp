@@ -28,6 +28,15 @@ struct Model {
   ZERO_APART void require_tensor(std::size_t tensor) const;
   /// Which of the described tensors this is, or has the name of.
   ZERO_APART [[nodiscard]] std::size_t index_of(Tensor const& tensor) const;
+  /// Whose rule is meant by a name.
+  struct Named {
+    bool group = false;
+    std::vector<std::size_t> storages{};  ///< never empty
+  };
+  /// A group, or else a tensor.
+  /// @throws Error (invalid_argument) if there is neither, with the groups that there are, and if a
+  ///   tensor has the name of a group that it is not of
+  ZERO_APART ZERO_COLD [[nodiscard]] Named named(std::string_view name) const;
   /// What a described tensor was taken apart into: [first, last) of `tensors`.
   ZERO_APART [[nodiscard]] std::pair<std::size_t, std::size_t> slices_of(std::size_t tensor) const;
   /// Which of them has an element.
@@ -136,6 +145,38 @@ ZERO_BODY std::size_t Model::index_of(Tensor const& tensor) const {
     if (described[t].name == tensor.name) return t;
   }
   fail(ErrorKind::invalid_argument, {"there is no tensor '", tensor.name, "'"});
+}
+
+ZERO_BODY Model::Named Model::named(std::string_view name) const {
+  Named found;
+  std::size_t single = described.size();
+  std::vector<std::string_view> groups;
+  for (std::size_t t = 0; t < described.size(); ++t) {
+    if (described[t].name == name) single = t;
+    std::string_view const group = described[t].group;
+    found.group = found.group || group == name;
+    if (group.empty() || std::find(groups.begin(), groups.end(), group) != groups.end()) continue;
+    groups.push_back(group);
+  }
+  bool const tensor = single < described.size();
+  if (found.group && tensor && described[single].group != name) {
+    fail(
+        ErrorKind::invalid_argument,
+        {"'", name, "' is a group, and a tensor that is not of it: give one of them another name"});
+  }
+  if (!found.group && !tensor) {
+    std::string known;
+    for (std::string_view const group : groups) {
+      known += Message({known.empty() ? "the groups are '" : ", '", group, "'"}).text();
+    }
+    if (known.empty()) known = "no tensor has a Tensor::group";
+    fail(ErrorKind::invalid_argument, {"there is no group or tensor '", name, "'; ", known});
+  }
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    if (found.group ? tensors[t].group != name : slices[t].described != single) continue;
+    found.storages.push_back(partition.placement().places()[t].storage);
+  }
+  return found;
 }
 
 ZERO_BODY bool Model::is_tied(std::size_t tensor) const {

@@ -24,12 +24,11 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// What a step was told to do, as far as it was.
 /// @param rate    the rule's, where the options have none
+/// @param rules   digest of what updates each tensor
 /// @param scaled  whether there is a loss scale
 /// @throws Error (invalid_argument) for numbers that make no sense
-ZERO_APART [[nodiscard]] Decide decision(StepOptions const& options,
-                                         double scale,
-                                         float rate,
-                                         bool scaled);
+ZERO_APART [[nodiscard]] Decide decision(
+    StepOptions const& options, double scale, float rate, std::uint64_t rules, bool scaled);
 
 /// The options of two steps, to compare with other ranks'.
 /// @param rate_before  the learning rate of the step before
@@ -296,7 +295,12 @@ class Stepper {
   void step(StepOptions const& options, double scale) {
     require_masters();
     readers_.require_none();
-    Decide decide = decision(options, scale, parts_->rule.lr, Slots::Precision::loss_scaled);
+    auto& rules = parts_->rules;
+    Decide decide = decision(options,
+                             scale,
+                             static_cast<float>(rules.common().lr),
+                             rules.digest(),
+                             Slots::Precision::loss_scaled);
     decide.control = parts_->control;
     decide.ended = ended();
     decide.concluded_before = concluded_;
@@ -318,16 +322,17 @@ class Stepper {
       }
     }
     parts_->refresh.settle();
-    if (parts_->presence.any_may_rest()) {
+    if (parts_->presence.any_may_rest() || options.count) {
       for_tensor_bits(
           parts_->tensors.size(),
           [&](std::size_t t) { return parts_->presence.may_rest(t); },
           [&](TensorBits const& may_rest) {
-            parts_->space().call(CountMissed{parts_->control, parts_->tensor_counts, may_rest});
+            parts_->space().call(CountMissed{
+                parts_->control, parts_->tensor_counts, may_rest, options.count.has_value()});
           });
     }
     parts_->partition.for_each_bucket([&](BucketSpan const& bucket) {
-      parts_->update.apply(parts_->rule, bucket, parts_->reduction.reduced(bucket));
+      parts_->update.apply(bucket, parts_->reduction.reduced(bucket));
       parts_->refresh.after_update(bucket);
       progress(*parts_->comm);
     });
@@ -358,7 +363,9 @@ class Stepper {
     StepOutcome const& now = outcome_.get();
     Fingerprint const print =
         print_of(compared_[0], now.rate_before, compared_[1], now.terms.learning_rate);
-    return error_of(failure, print.difference(gather_words(*groups.world, parts_->arena)), here);
+    auto const gather = gather_words(*groups.world, parts_->arena);
+    auto const more = [&] { return parts_->rules.difference(gather); };
+    return error_of(failure, print.difference(gather, more), here);
   }
 
   void discard_gradients() {
@@ -403,11 +410,14 @@ class Stepper {
 
 #if ZERO_BODIES
 
-ZERO_BODY Decide decision(StepOptions const& options, double scale, float rate, bool scaled) {
+ZERO_BODY Decide
+decision(StepOptions const& options, double scale, float rate, std::uint64_t rules, bool scaled) {
   Decide decide{.max_norm = options.max_norm.value_or(Decide::no_limit),
                 .scale = scale,
                 .loss_scaled = scaled,
-                .skip_non_finite = scaled || options.non_finite == NonFinite::skip};
+                .skip_non_finite = scaled || options.non_finite == NonFinite::skip,
+                .count = options.count.value_or(0),
+                .rules = rules};
   decide.told = {.known = true,
                  .options = hash(decide),
                  .learning_rate = options.learning_rate.value_or(rate),
@@ -415,6 +425,10 @@ ZERO_BODY Decide decision(StepOptions const& options, double scale, float rate, 
                  .stop = options.stop};
   require_number({"the learning rate of a step"}, decide.told.learning_rate, 0.);
   require_number({"the scale of a step"}, scale, 0.);
+  if (options.count && *options.count < 1) {
+    fail(ErrorKind::invalid_argument,
+         {"the count of a step is ", *options.count, ", but updates count from 1"});
+  }
   if (is_nan(decide.max_norm) || !(decide.max_norm > 0.)) {
     fail(ErrorKind::invalid_argument,
          {"max_norm is ",
@@ -434,6 +448,8 @@ ZERO_BODY Fingerprint print_of(Decide const& before,
     print.add(owner, "max_norm", decide.max_norm);
     print.add(owner, "scale", decide.scale);
     print.add(owner, "non_finite", std::string_view(decide.skip_non_finite ? "skip" : "fail"));
+    print.add(owner, "count", static_cast<double>(decide.count));
+    print.add_hash(owner, "rules of tensors", decide.rules);
   };
   add("the step before's ", before, rate_before);
   add({}, last, rate);

@@ -75,7 +75,7 @@ struct Host {
     kernel::update(
         rule,
         rule.scalars(
-            terms->step, terms->learning_rate, rates.learning_rate_scale, rates.weight_decay_scale),
+            terms->step, rates.rate(*terms), rates.learning_rate_scale, rates.weight_decay_scale),
         terms->gradient_scale,
         arrays);
   }

@@ -124,7 +124,6 @@ class Optimizer {
     bind();
     std::optional<double> const max_norm = std::exchange(max_norm_, std::nullopt);
     if (!options.max_norm) options.max_norm = max_norm;
-    if (!options.learning_rate) options.learning_rate = lr_;
     reduced_ = false;
     StepReport const report = core_.step(options);
     if (!report.skipped) bump_versions();
@@ -145,10 +144,10 @@ class Optimizer {
   }
 
   /// The rule's learning rate. Local.
-  [[nodiscard]] float lr() const noexcept { return lr_.value_or(core_.rule().lr); }
+  [[nodiscard]] float lr() const noexcept { return core_.rule().lr; }
   /// Another learning rate from the next step on, where its options name none; the same on every
-  /// rank. Local.
-  void set_lr(float lr) noexcept { lr_ = lr; }
+  /// rank. Groups of parameters have theirs through `core()`. Local.
+  void set_lr(float lr) { core_.set_lr(lr); }
   /// What to multiply the loss by; 1 without a loss scale.
   [[nodiscard]] float loss_scale() const noexcept { return core_.loss_scale(); }
 
@@ -206,7 +205,6 @@ class Optimizer {
   std::vector<std::span<Parameter>> lent_;
   std::vector<std::span<Wire>> gradients_;
   std::optional<double> max_norm_{};
-  std::optional<float> lr_{};
   bool reduced_ = false;
 };
 

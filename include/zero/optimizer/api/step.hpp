@@ -32,11 +32,13 @@ struct MicroStep {
 /// Options of one step; the same on every rank, or the step fails on all of them, but for the last
 /// two.
 ///
-/// A step that is captured in a CUDA graph keeps them: learning rate and norm are arguments of its
-/// kernels, as the weights of its micro-batches are, and every launch uses those of the capture.
-/// The address of a learning rate is kept, too, but not what lies there.
+/// A step that is captured in a CUDA graph keeps them: learning rate, norm and count are arguments
+/// of its kernels, as the tensors' rules and the weights of its micro-batches are, and every launch
+/// uses those of the capture. The address of a learning rate is kept, too, but not what lies there.
 struct StepOptions {
-  std::optional<float> learning_rate{};  ///< finite and at least 0; the rule's own if not given
+  /// Of all tensors without a rule of their own, as `set_lr(lr)` for this step alone; finite and at
+  /// least 0. The rule's if not given.
+  std::optional<float> learning_rate{};
   /// Where the learning rate lies in the memory of the communicator's space; overrides
   /// `learning_rate` unless null. It is read there, once, when the step's turn comes, so that
   /// whoever writes it does so in the order of the space's queue. Ranks may name an address or give
@@ -48,6 +50,10 @@ struct StepOptions {
   /// norm, which is not done here.
   std::optional<double> max_norm{};
   NonFinite non_finite = NonFinite::fail;  ///< read only where no loss scale is in use
+  /// Number of this update, at least 1, for trainers that count on their own. Every tensor that is
+  /// updated has had so many then; one that rests keeps its count, or takes a smaller one along. If
+  /// not given, one more than the run has had.
+  std::optional<long> count{};
   /// Return while the refresh of replicated parameters is under way; `parameters(unit)` waits for
   /// just that unit. For trainers that read parameters through that call only.
   bool overlap_publish = false;
@@ -73,7 +79,7 @@ struct Counters {
 
 /// What a step did. The same on every rank.
 struct StepReport {
-  long step = 0;                 ///< updates applied so far, this one included
+  long step = 0;                 ///< updates applied so far, this one included, or its `count`
   bool skipped = false;          ///< gradients overflowed; nothing was changed but the loss scale
   double grad_norm = 0.;         ///< L2 norm of the mean gradient before clipping
   double clip_coefficient = 1.;  ///< what clipping multiplied the mean gradient by

@@ -57,8 +57,8 @@ namespace detail {
   if (failure == StepFailure::options_differ) {
     return {ErrorKind::invalid_argument,
             "ranks passed different options to step(): " +
-                (values.empty() ? "learning rate, max_norm, scale or non_finite; where grad_norm() "
-                                  "came first, to the step before"
+                (values.empty() ? "learning rate, max_norm, scale, non_finite, count, or rules of "
+                                  "tensors; where grad_norm() came first, to the step before"
                                 : values),
             here,
             SourceLocation::current()};

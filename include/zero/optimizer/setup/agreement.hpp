@@ -263,7 +263,7 @@ ZERO_BODY Fingerprint fingerprint(PolicyFacts const& facts,
             static_cast<std::int64_t>(partition.placement().trainable_elements()));
   Hash model;
   for (Tensor const& tensor : tensors) model.add(hash_of(tensor));
-  print.add_hash("the model", model.value());
+  print.add_hash({}, "the model", model.value());
   require_number({"rule.lr"}, facts.learning_rate, 0.);
   if (facts.fields.empty()) print.add("rule.", "lr", facts.learning_rate);
   for (RuleField const& field : facts.fields) {

@@ -36,8 +36,8 @@ class Fingerprint {
   /// Shown up to its first 16 bytes; the rest is compared by its hash.
   void add(std::string_view field, std::string_view text) { add({}, field, text); }
   ZERO_APART void add(std::string_view owner, std::string_view field, std::string_view text);
-  void add_hash(std::string_view field, std::uint64_t hash) {
-    put({}, field, Kind::hash, std::bit_cast<std::int64_t>(hash), 0);
+  void add_hash(std::string_view owner, std::string_view field, std::uint64_t hash) {
+    put(owner, field, Kind::hash, std::bit_cast<std::int64_t>(hash), 0);
   }
 
   /// A hash of all of it.
@@ -68,16 +68,27 @@ class Fingerprint {
   }
   /// Exchanges the record: the first field in which ranks differ, its values and the ranks; empty
   /// if there is none. Collective; blocks.
-  template <class Gather>
-  [[nodiscard]] std::string difference(Gather const& gather) const {
+  /// @param more  `more()` says what is behind a hash that differs, as far as it can
+  template <class Gather, class More>
+  [[nodiscard]] std::string difference(Gather const& gather, More const& more) const {
     auto const all = gather(words_.data(), words_.size());
     std::size_t const field = first_difference(all, words_.size(), field_words);
-    return field < count_ ? values(field, all) : std::string();
+    if (field >= count_) return {};
+    std::string text;
+    if (kind_of(words_[field * field_words]) == Kind::hash) text = more();
+    return text.empty() ? values(field, all) : text;
   }
+
+  using Words = std::vector<std::int64_t>;
+
+  /// The first group of `width` words, of the `stride` that each rank gave, in which ranks differ;
+  /// `stride` / `width` if there is none.
+  ZERO_APART static std::size_t first_difference(Words const& all,
+                                                 std::size_t stride,
+                                                 std::size_t width);
 
  private:
   enum class Kind : std::int64_t { none, integer, real, text, hash };
-  using Words = std::vector<std::int64_t>;
 
   /// The first word of a field has its kind in the lowest bits.
   static constexpr int kind_bits = 8;
@@ -97,12 +108,6 @@ class Fingerprint {
                                 std::int64_t second);
 
   ZERO_APART static Words tensor_hashes(std::vector<Tensor> const& tensors);
-
-  /// The first group of `width` words, of the `stride` that each rank gave, in which ranks differ;
-  /// `stride` / `width` if there is none.
-  ZERO_APART static std::size_t first_difference(Words const& all,
-                                                 std::size_t stride,
-                                                 std::size_t width);
 
   /// A record of its own for the tensor whose hashes differ.
   template <class Gather>
@@ -125,6 +130,7 @@ class Fingerprint {
     print.add("frozen flag", std::int64_t{tensor.frozen});
     print.add("partitioned flag", std::int64_t{tensor.partitioned});
     print.add("tie", tensor.tied_to);
+    print.add("group", tensor.group);
     print.compare(here, {}, gather);
   }
 
@@ -153,6 +159,7 @@ ZERO_BODY std::uint64_t hash_of(Tensor const& tensor) {
   hash.add(std::bit_cast<std::uint32_t>(tensor.learning_rate));
   hash.add((tensor.frozen ? 1u : 0u) + (tensor.partitioned ? 2u : 0u));
   hash.add(tensor.tied_to);
+  hash.add(tensor.group);
   return hash.value();
 }
 

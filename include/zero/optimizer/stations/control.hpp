@@ -59,7 +59,8 @@ struct StepControl {
   std::int64_t stop = 0;       ///< what this rank asked for in the last step, where they did
   LossScale loss_scale{};
   StepOutcome outcome{};
-  StepTerms own{};  ///< those of a tensor that has rested, for its update
+  /// Terms of a tensor that has rested, for its update; before that, those of the step before.
+  StepTerms own{};
   std::int64_t words[word_count] = {};
 };
 static_assert(std::is_trivially_copyable_v<StepControl>);
@@ -136,11 +137,18 @@ struct CountMissed {
   StepControl const* control = nullptr;
   TensorCounts counts{};
   TensorBits may_rest{};
+  bool counted = false;  ///< from outside: all that do not rest have as many updates as the run
 
   ZERO_HOST_DEVICE void operator()() const noexcept {
     if (control->outcome.terms.skipped != 0) return;
+    std::int64_t const more = control->outcome.terms.step - control->own.step;
     for (std::size_t t = may_rest.first; t < may_rest.end; ++t) {
-      if (may_rest.of(t) && counts.ranks(t) == 0) ++counts.missed[t];
+      std::int64_t& missed = counts.missed[t];
+      if (may_rest.of(t) && counts.ranks(t) == 0) {
+        missed = missed + more > 0 ? missed + more : 0;
+      } else if (counted) {
+        missed = 0;
+      }
     }
   }
 };
@@ -162,7 +170,7 @@ struct OwnTerms {
 /// What a rank was told about a step, as far as numbers depend on it.
 struct Told {
   bool known = false;              ///< there has been a call of step()
-  std::uint64_t options = 0;       ///< hash of all but the learning rate
+  std::uint64_t options = 0;       ///< hash of all but the learning rate of the step
   float learning_rate = 0.f;       ///< of the step ...
   float const* address = nullptr;  ///< ... unless it lies here, in the memory of the space
   bool stop = false;               ///< this rank asks for the run to end; others may not
@@ -258,6 +266,8 @@ struct Decide {
   double scale = 1.;                    ///< ... or, below it, multiply it by this
   bool loss_scaled = false;
   bool skip_non_finite = false;  ///< gradients that are not finite are no failure
+  long count = 0;                ///< of this update, from outside; 0: one more than of the last
+  std::uint64_t rules = 0;       ///< digest of what updates each tensor
   Told told{};
   bool concluded_before = false;  ///< before the ranks knew what they are told
 
@@ -265,6 +275,7 @@ struct Decide {
     control->unchecked = concluded_before ? told.hear(control) : 0;
     control->stop = concluded_before && told.stop ? 1 : 0;
     StepTerms& terms = control->outcome.terms;
+    control->own = terms;
     terms.clip_coefficient = terms.grad_norm > max_norm ? max_norm / terms.grad_norm : scale;
     bool const failed = control->words[StepControl::failed_word] != 0;
     bool const differ = control->words[StepControl::options_word] != 0;
@@ -279,7 +290,7 @@ struct Decide {
     // Where ranks are yet to learn what they were told, this may be news to the others.
     if (terms.skipped == 0 && !rate) terms.skipped = StepTerms::skipped_alone;
     if (terms.skipped == 0) {
-      ++terms.step;
+      terms.step = count > 0 ? count : terms.step + 1;
       terms.gradient_scale = static_cast<float>(
           terms.clip_coefficient / (terms.weight * static_cast<double>(terms.loss_scale)));
       if (loss_scaled) control->loss_scale.learn(false);
@@ -309,6 +320,8 @@ struct Decide {
   hash.add(std::bit_cast<std::uint64_t>(decide.max_norm));
   hash.add(std::bit_cast<std::uint64_t>(decide.scale));
   hash.add(decide.skip_non_finite ? 1u : 0u);
+  hash.add(static_cast<std::uint64_t>(decide.count));
+  hash.add(decide.rules);
   return hash.value();
 }
 

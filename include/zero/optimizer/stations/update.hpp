@@ -8,6 +8,7 @@
 #include "zero/layout/tensor.hpp"
 #include "zero/optimizer/stations/control.hpp"
 #include "zero/optimizer/stations/presence.hpp"
+#include "zero/optimizer/stations/rules.hpp"
 #include "zero/optimizer/stores/parameter_store.hpp"
 #include "zero/optimizer/stores/state_store.hpp"
 
@@ -30,6 +31,7 @@ class Update {
          Partition const& partition,
          ParameterStore<Slots> const& parameters,
          StateStore<Slots> const& states,
+         Rules<Rule> const& rules,
          Presence const& presence,
          StepControl* control,
          TensorCounts const& counts,
@@ -38,6 +40,7 @@ class Update {
         partition_(&partition),
         parameters_(&parameters),
         states_(&states),
+        rules_(&rules),
         presence_(&presence),
         control_(control),
         counts_(counts),
@@ -45,7 +48,7 @@ class Update {
 
   /// Updates this rank's range of one bucket, unless the terms in the space's memory say to skip.
   /// @param gradients  of that range, from its first element on
-  void apply(Rule const& rule, BucketSpan const& bucket, Gradient const* gradients) const {
+  void apply(BucketSpan const& bucket, Gradient const* gradients) const {
     Run run;
     partition_->for_each_segment(states_->updated(bucket), [&](Segment const& piece) {
       Tensor const& tensor = (*tensors_)[piece.tensor];
@@ -55,12 +58,14 @@ class Update {
                   .state = states_->states(bucket, piece),
                   .count = static_cast<std::size_t>(piece.count)};
       if constexpr (Slots::has_master) next.parameter = parameters_->segment(bucket, piece);
+      Rule const& rule = rules_->of(piece.tensor);
       bool const own = presence_->may_have_rested(piece.tensor);
-      if (!own && run.extend(next, tensor)) return;
-      update(rule, run);
-      run = {next, {tensor.learning_rate, tensor.weight_decay}, piece.tensor, own};
+      if (!own && run.extend(next, tensor, rule)) return;
+      update(run);
+      run = {next, {tensor.learning_rate, tensor.weight_decay}, &rule, piece.tensor, own};
+      if (rules_->owned(piece.tensor)) run.rates.learning_rate = static_cast<float>(rule.lr);
     });
-    update(rule, run);
+    update(run);
   }
 
  private:
@@ -74,11 +79,13 @@ class Update {
   struct Run {
     Arrays current{};
     UpdateRates rates{};
+    Rule const* rule = nullptr;
     std::size_t tensor = 0;  ///< the first
     bool own = false;        ///< it may have missed updates, and is alone
 
-    [[nodiscard]] bool extend(Arrays const& next, Tensor const& described) {
-      if (own || current.count == 0 || next.master != current.master + current.count ||
+    [[nodiscard]] bool extend(Arrays const& next, Tensor const& described, Rule const& by) {
+      if (own || current.count == 0 || rule != &by ||
+          next.master != current.master + current.count ||
           next.gradient != current.gradient + current.count ||
           (Slots::has_master && next.parameter != current.parameter + current.count) ||
           described.learning_rate != rates.learning_rate_scale ||
@@ -90,19 +97,20 @@ class Update {
     }
   };
 
-  void update(Rule const& rule, Run const& run) const {
+  void update(Run const& run) const {
     if (run.current.count == 0) return;
     if (run.own) {
       space_.call(OwnTerms{control_, counts_, run.tensor, presence_->may_rest(run.tensor)});
     }
     space_.update(
-        rule, run.own ? &control_->own : &control_->outcome.terms, run.rates, run.current);
+        *run.rule, run.own ? &control_->own : &control_->outcome.terms, run.rates, run.current);
   }
 
   std::vector<Tensor> const* tensors_;
   Partition const* partition_;
   ParameterStore<Slots> const* parameters_;
   StateStore<Slots> const* states_;
+  Rules<Rule> const* rules_;
   Presence const* presence_;
   StepControl* control_;
   TensorCounts counts_;

@@ -1,0 +1,163 @@
+/// @file
+/// Which rule updates which tensor, and how ranks find out that theirs differ.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
+#include "zero/base/number.hpp"
+#include "zero/concepts/rule.hpp"
+#include "zero/optimizer/model.hpp"
+#include "zero/optimizer/setup/fingerprint.hpp"
+#include "zero/optimizer/setup/hash.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE::detail {
+
+/// One rule, whose numbers differ from tensor to tensor: all have the common one but those of
+/// groups, and single tensors, that were given their own. A tensor's goes before its group's.
+template <Rule R>
+class Rules {
+ public:
+  Rules(Model const& model, R common)
+      : model_(&model), common_(std::move(common)), own_of_(model.tensors.size(), none) {}
+
+  /// That of tensors without one of their own.
+  [[nodiscard]] R const& common() const noexcept { return common_; }
+  /// Has a storage, or the group that it is of, a rule of its own?
+  [[nodiscard]] bool owned(std::size_t storage) const noexcept { return own_of_[storage] != none; }
+  /// The rule that updates a storage; the same object for all that it updates.
+  [[nodiscard]] R const& of(std::size_t storage) const noexcept {
+    return owned(storage) ? owned_[own_of_[storage]].rule : common_;
+  }
+
+  /// Gives a group or a tensor a rule of its own; without a name, all that have none.
+  /// @throws Error (invalid_argument) if there is no such group or tensor, or for values that make
+  ///   no sense
+  void set(std::string_view name, R const& rule) {
+    require_valid(name, rule);
+    (name.empty() ? common_ : own(name)) = rule;
+    stale_ = true;
+  }
+  /// The same of a learning rate alone: what has no rule of its own gets the one that it had.
+  void set_rate(std::string_view name, float rate) {
+    require_number({"rule.lr", of_whom(name)}, double{rate}, 0.);
+    (name.empty() ? common_ : own(name)).lr = rate;
+    stale_ = true;
+  }
+
+  /// The same on all ranks, or some update a tensor as others do not. Without the common learning
+  /// rate, which steps are told and compare.
+  [[nodiscard]] std::uint64_t digest() noexcept {
+    if (!std::exchange(stale_, false)) return digest_;
+    Hash all;
+    all.add(hash_of(common_, false));
+    for (Own& own : owned_) own.hash = hash_of(own.rule, true);
+    for (std::size_t const own : own_of_) all.add(own == none ? 0 : owned_[own].hash);
+    return digest_ = all.value();
+  }
+  /// What ranks whose digests differ have set: the first tensor, its field, the values and ranks;
+  /// empty if they are the same by now.
+  /// @param gather  as for a `Fingerprint`
+  /// @par Collective  yes; blocks
+  template <class Gather>
+  [[nodiscard]] ZERO_COLD std::string difference(Gather const& gather) const {
+    Fingerprint::Words hashes;
+    for (std::size_t t = 0; t < own_of_.size(); ++t) {
+      hashes.push_back(owned(t) ? std::bit_cast<std::int64_t>(hash_of(of(t), true)) : 0);
+    }
+    hashes.push_back(std::bit_cast<std::int64_t>(hash_of(common_, false)));
+    std::size_t const t =
+        Fingerprint::first_difference(gather(hashes.data(), hashes.size()), hashes.size(), 1);
+    if (t == hashes.size()) return {};
+    bool const single = t < own_of_.size();
+    bool const own = single && owned(t);
+    std::string owner;
+    if (single) {
+      Tensor const& tensor = model_->tensors[t];
+      owner = Message({"tensor '", tensor.name, "'"}).text();
+      if (!tensor.group.empty()) owner += Message({" of group '", tensor.group, "'"}).text();
+      owner += ", ";
+    }
+    std::string const field = owner + "rule.";
+    Fingerprint print;
+    print.add(owner, "a rule of its own", std::string_view(own ? "yes" : "no"));
+    for_fields(single ? of(t) : common_, [&](RuleField const& each) {
+      print.add(field, each.name, own || each.name != "lr" ? each.value : 0.);
+    });
+    return print.difference(gather, [] { return std::string(); });
+  }
+
+ private:
+  static constexpr std::size_t none = ~std::size_t{0};
+
+  /// What was given to a group, or to a tensor.
+  struct Own {
+    std::string name{};
+    bool group = false;
+    R rule{};
+    std::uint64_t hash = 0;
+  };
+
+  static void for_fields(R const& rule, auto const& visit) {
+    if constexpr (DescribedRule<R>) {
+      for (RuleField const& field : rule.fields()) visit(field);
+    } else {
+      visit(RuleField{"lr", static_cast<double>(rule.lr), 0.});
+    }
+  }
+  [[nodiscard]] static std::uint64_t hash_of(R const& rule, bool with_rate) {
+    Hash hash;
+    for_fields(rule, [&](RuleField const& field) {
+      if (with_rate || field.name != "lr") hash.add(std::bit_cast<std::uint64_t>(field.value));
+    });
+    return hash.value();
+  }
+  [[nodiscard]] static Message of_whom(std::string_view name) {
+    return name.empty() ? Message("") : Message{" of '", name, "'"};
+  }
+  static void require_valid(std::string_view name, R const& rule) {
+    Message const whose = of_whom(name);
+    require_number({"rule.lr", whose}, static_cast<double>(rule.lr), 0.);
+    for_fields(rule, [&](RuleField const& field) {
+      require_number({"rule.", field.name, whose}, field.value, field.low, field.below);
+    });
+  }
+
+  /// The rule of a group or tensor, which begins as the one that it had. Allocates when it is the
+  /// first.
+  R& own(std::string_view name) {
+    for (Own& known : owned_) {
+      if (known.name == name) return known.rule;
+    }
+    Model::Named const named = model_->named(name);
+    auto const single = [&](std::size_t storage) {
+      return owned(storage) && !owned_[own_of_[storage]].group;
+    };
+    std::size_t const first = named.storages.front();
+    // By the name of another that is tied to it.
+    if (!named.group && single(first)) return owned_[own_of_[first]].rule;
+    R const begins = named.group ? common_ : of(first);
+    owned_.push_back({.name = std::string(name), .group = named.group, .rule = begins});
+    for (std::size_t const storage : named.storages) {
+      if (!single(storage)) own_of_[storage] = owned_.size() - 1;
+    }
+    return owned_.back().rule;
+  }
+
+  Model const* model_;
+  R common_;
+  std::vector<Own> owned_;
+  std::vector<std::size_t> own_of_;  ///< of each storage: index into `owned_`, or none
+  std::uint64_t digest_ = 0;
+  bool stale_ = true;
+};
+
+}  // namespace zero::inline ZERO_NAMESPACE::detail
