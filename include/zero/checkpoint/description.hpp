@@ -137,6 +137,8 @@ struct OptimizerFacts {
   std::string_view rule{};
   std::vector<std::string> states{};
   std::vector<RuleField> fields{};
+  /// Those of groups and tensors that were given rules of their own.
+  std::vector<std::pair<std::string, std::vector<RuleField>>> own_fields{};
   std::string_view accumulation{};
   bool borrowed = false;
   std::uint64_t bucket_bytes = 0;
@@ -146,22 +148,29 @@ struct OptimizerFacts {
 /// Policies by slot, for people and for those who compare.
 [[nodiscard]] inline nlohmann::json json_of(OptimizerFacts const& facts) {
   auto const dtype = [](DType type) { return std::string(name(type)); };
-  nlohmann::json fields = nlohmann::json::object();
-  for (RuleField const& field : facts.fields) fields[std::string(field.name)] = field.value;
-  nlohmann::json policies = {
-      {"stage", std::string(facts.stage)},
-      {"world_size", facts.world_size},
-      {"precision",
-       {{"name", std::string(facts.precision)},
-        {"parameter", dtype(facts.parameter)},
-        {"wire", dtype(facts.wire)},
-        {"accumulate", dtype(facts.accumulate)},
-        {"master", dtype(facts.master)},
-        {"state", dtype(facts.state)}}},
-      {"rule", {{"name", std::string(facts.rule)}, {"states", facts.states}, {"fields", fields}}},
-      {"accumulation", std::string(facts.accumulation)},
-      {"memory", facts.borrowed ? "borrowed" : "owned"},
-      {"bucket_bytes", facts.bucket_bytes}};
+  auto const json_of_fields = [](std::vector<RuleField> const& of) {
+    nlohmann::json fields = nlohmann::json::object();
+    for (RuleField const& field : of) fields[std::string(field.name)] = field.value;
+    return fields;
+  };
+  nlohmann::json policies = {{"stage", std::string(facts.stage)},
+                             {"world_size", facts.world_size},
+                             {"precision",
+                              {{"name", std::string(facts.precision)},
+                               {"parameter", dtype(facts.parameter)},
+                               {"wire", dtype(facts.wire)},
+                               {"accumulate", dtype(facts.accumulate)},
+                               {"master", dtype(facts.master)},
+                               {"state", dtype(facts.state)}}},
+                             {"rule",
+                              {{"name", std::string(facts.rule)},
+                               {"states", facts.states},
+                               {"fields", json_of_fields(facts.fields)}}},
+                             {"accumulation", std::string(facts.accumulation)},
+                             {"memory", facts.borrowed ? "borrowed" : "owned"},
+                             {"bucket_bytes", facts.bucket_bytes}};
+  for (auto const& [name, own] : facts.own_fields)
+    policies["own_rules"][name] = json_of_fields(own);
   if (facts.loss_scale) {
     policies["loss_scale"] = {{"initial", facts.loss_scale->initial},
                               {"growth", facts.loss_scale->growth},

@@ -64,6 +64,10 @@ template <class Slots>
   for (StateArray const& state : Slots::Rule::states) facts.states.emplace_back(state.name);
   if constexpr (DescribedRule<typename Slots::Rule>) {
     for (RuleField const& field : parts.rules.common().fields()) facts.fields.push_back(field);
+    parts.rules.for_owned([&](std::string const& name, typename Slots::Rule const& rule) {
+      auto& fields = facts.own_fields.emplace_back(name, std::vector<RuleField>()).second;
+      for (RuleField const& field : rule.fields()) fields.push_back(field);
+    });
   }
   if constexpr (Slots::Precision::loss_scaled) {
     StepControl control;

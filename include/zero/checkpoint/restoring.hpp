@@ -148,20 +148,25 @@ template <FileOperations Files>
                                                           std::vector<SavedTensor> const& here,
                                                           OptimizerFacts const& facts) {
   std::vector<std::string> differing;
-  nlohmann::json const own = json_of(facts);
-  for (char const* const slot : {"rule", "precision", "loss_scale"}) {
+  nlohmann::json const& saved = catalog.optimizers.front().policies;
+  nlohmann::json own = json_of(facts);
+  // What was saved of a group that has said nothing here, or not yet, differs as well.
+  if (saved.contains("own_rules")) {
+    for (auto const& group : saved["own_rules"].items())
+      own["own_rules"].emplace(group.key(), nullptr);
+  }
+  for (char const* const slot : {"rule", "own_rules", "precision", "loss_scale"}) {
     if (!own.contains(slot)) continue;
-    nlohmann::json const& saved = catalog.optimizers.front().policies;
     compare_values(
         slot, saved.contains(slot) ? saved[slot] : nlohmann::json(), own[slot], differing);
   }
   for (SavedTensor const& tensor : here) {
-    auto const saved = catalog.tensors.find(tensor.name);
-    if (saved == catalog.tensors.end()) continue;
+    auto const found = catalog.tensors.find(tensor.name);
+    if (found == catalog.tensors.end()) continue;
     auto const scales = [](SavedTensor const& of) {
       return nlohmann::json{{"weight_decay", of.weight_decay}, {"learning_rate", of.learning_rate}};
     };
-    compare_values("'" + tensor.name + "'", scales(saved->second.about), scales(tensor), differing);
+    compare_values("'" + tensor.name + "'", scales(found->second.about), scales(tensor), differing);
   }
   return differing;
 }

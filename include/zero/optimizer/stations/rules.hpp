@@ -38,6 +38,11 @@ class Rules {
     return owned(storage) ? owned_[own_of_[storage]].rule : common_;
   }
 
+  /// Calls `visit(name, rule)` for each group and tensor that was given a rule of its own.
+  void for_owned(auto const& visit) const {
+    for (Own const& own : owned_) visit(own.name, own.rule);
+  }
+
   /// Gives a group or a tensor a rule of its own; without a name, all that have none.
   /// @throws Error (invalid_argument) if there is no such group or tensor, or for values that make
   ///   no sense
