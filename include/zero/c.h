@@ -155,7 +155,7 @@ typedef struct zero_options {
 /// Options of one step, the same on every rank but for the last.
 typedef struct zero_step_options {
   int64_t size;             ///< of this struct
-  double learning_rate;     ///< or ZERO_DEFAULT: the rule's
+  double learning_rate;     ///< of what has no rule of its own, or ZERO_DEFAULT: the rule's
   double max_norm;          ///< clip the mean gradient to this norm, or ZERO_DEFAULT: do not
   double scale;             ///< multiplies the mean gradient, by those who clip on their own
   int64_t count;            ///< number of this update from outside, from 1; 0: counted here
@@ -413,8 +413,9 @@ int32_t zero_loss_scale(zero_optimizer* optimizer, float* scale);
 
 // Between steps.
 
-/// The learning rate of all tensors without one of their own, or of those of a group, or of a
-/// tensor of that name. Local; ranks compare at the next step.
+/// The learning rate of a group of tensors, or else of a tensor of that name, which from then on
+/// has a rule of its own; for null, of all that have none. A tensor's goes before its group's.
+/// Local; ranks compare at the next step.
 int32_t zero_set_lr(zero_optimizer* optimizer, char const* name, float lr);
 /// The same for a rule. What is ZERO_DEFAULT is as the optimizer was made with.
 int32_t zero_set_rule(zero_optimizer* optimizer, char const* name, zero_rule const* rule);

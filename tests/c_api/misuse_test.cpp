@@ -1,6 +1,5 @@
 /// Mistakes through zero/c.h: a code and words, on every rank, and nothing thrown across.
 #include "c_api/trainer.h"
-#include "zero/layout/tensor.hpp"
 
 #include <doctest/doctest.h>
 
@@ -334,48 +333,6 @@ TEST_CASE("C API misuse: gradients that are not finite are data, and the run goe
   CHECK(report.grad_norm == 1.);
 }
 
-/// What the library has of `Has`; the trainer is told where it has nothing.
-template <class Has>
-void check_groups() {
-  if constexpr (requires(Has tensor) { tensor.group; }) {
-    Alone one(ZERO_POS, ZERO_BORROWED);
-    one.model[1].group = "still";
-    zero_destroy(one.opt);
-    REQUIRE(zero_create(one.comm, &one.options, one.model, 2, &one.opt) == ZERO_OK);
-    float parameters[8] = {1, 1, 1, 1, 1, 1, 1, 1};
-    float gradients[8] = {1, 1, 1, 1, 1, 1, 1, 1};
-    REQUIRE(zero_bind_flat(one.opt, parameters, gradients, 8) == ZERO_OK);
-    REQUIRE(zero_set_lr(one.opt, nullptr, 0.5f) == ZERO_OK);
-    REQUIRE(zero_set_lr(one.opt, "still", 0.f) == ZERO_OK);
-    REQUIRE(zero_step(one.opt, nullptr, nullptr) == ZERO_OK);
-    CHECK(parameters[0] < 0.75f);
-    CHECK(parameters[4] == 1.f);
-    CHECK(one.says(zero_set_lr(one.opt, "gone", 0.f), invalid, "gone"));
-    zero_rule rule = zero_rule_of(ZERO_ADAMW);
-    rule.lr = 0.;
-    REQUIRE(zero_set_rule(one.opt, nullptr, &rule) == ZERO_OK);
-    float const before = parameters[0];
-    REQUIRE(zero_without_tensor_gradient(one.opt, 1) == ZERO_OK);
-    REQUIRE(zero_step(one.opt, nullptr, nullptr) == ZERO_OK);
-    CHECK(parameters[0] == before);
-    std::int64_t steps[2] = {};
-    float scale = 0.f;
-    std::int32_t streak = 0;
-    REQUIRE(zero_get_counters(one.opt, steps, 2, &scale, &streak) == ZERO_OK);
-    CHECK(steps[0] == 2);
-    CHECK(steps[1] == 1);
-  } else {
-    Alone one;
-    CHECK(one.says(zero_set_lr(one.opt, "a", 0.f), invalid, "no learning rates by group"));
-    zero_rule const rule = zero_rule_of(ZERO_ADAMW);
-    CHECK(one.says(zero_set_rule(one.opt, nullptr, &rule), invalid, "no rules by group"));
-    CHECK(one.says(zero_without_tensor_gradient(one.opt, 2), invalid, "no tensor number 2"));
-    one.model[1].group = "g";
-    CHECK(one.says(zero_create(one.comm, &one.options, one.model, 2, &one.opt),
-                   invalid,
-                   "no groups of tensors"));
-  }
-}
 TEST_CASE("C API: what has no gradient rests") {
   Alone one(ZERO_POS, ZERO_BORROWED);
   float parameters[8] = {1, 1, 1, 1, 1, 1, 1, 1};
@@ -393,13 +350,63 @@ TEST_CASE("C API: what has no gradient rests") {
   CHECK(one.says(zero_without_gradient(one.opt, 77), invalid, "no unit 77"));
 }
 
-TEST_CASE("C API: groups, or words that there are none") {
-  check_groups<zero::Tensor>();
-  Alone one;
-  zero_rule const rule = zero_rule_of(ZERO_SGD);
+TEST_CASE("C API: groups, and steps that are counted outside") {
+  Alone one(ZERO_POS, ZERO_BORROWED);
+  one.model[1].group = "still";
+  zero_destroy(one.opt);
+  REQUIRE(zero_create(one.comm, &one.options, one.model, 2, &one.opt) == ZERO_OK);
+  float parameters[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+  float gradients[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+  REQUIRE(zero_bind_flat(one.opt, parameters, gradients, 8) == ZERO_OK);
+  REQUIRE(zero_set_lr(one.opt, nullptr, 0.5f) == ZERO_OK);
+  REQUIRE(zero_set_lr(one.opt, "still", 0.f) == ZERO_OK);
+  REQUIRE(zero_step(one.opt, nullptr, nullptr) == ZERO_OK);
+  CHECK(parameters[0] < 0.75f);
+  CHECK(parameters[4] == 1.f);
+  CHECK(one.says(zero_set_lr(one.opt, "gone", 0.f), invalid, "no group or tensor 'gone'"));
+  zero_rule rule = zero_rule_of(ZERO_ADAMW);
+  rule.lr = 0.;
+  REQUIRE(zero_set_rule(one.opt, nullptr, &rule) == ZERO_OK);
+  rule.lr = 0.5;
+  REQUIRE(zero_set_rule(one.opt, "still", &rule) == ZERO_OK);
+  float const before = parameters[0];
+  zero_step_options step = zero_step_options_of();
+  step.count = 7;
+  zero_report report = zero_report_of();
+  REQUIRE(zero_step(one.opt, &step, &report) == ZERO_OK);
+  CHECK(report.step == 7);
+  CHECK(parameters[0] == before);
+  CHECK(parameters[4] < 0.75f);
+  REQUIRE(zero_without_tensor_gradient(one.opt, 1) == ZERO_OK);
+  REQUIRE(zero_step(one.opt, nullptr, nullptr) == ZERO_OK);
+  std::int64_t steps[2] = {};
+  float scale = 0.f;
+  std::int32_t streak = 0;
+  REQUIRE(zero_get_counters(one.opt, steps, 2, &scale, &streak) == ZERO_OK);
+  CHECK(steps[0] == 8);
+  CHECK(steps[1] == 7);
+  step.count = -1;
+  CHECK(one.says(zero_step(one.opt, &step, nullptr), invalid, "count of a step is -1"));
+  rule = zero_rule_of(ZERO_SGD);
   CHECK(one.says(zero_set_rule(one.opt, nullptr, &rule),
                  invalid,
                  "a rule of number 2 is given to an optimizer whose rule is AdamW"));
+  CHECK(one.says(zero_without_tensor_gradient(one.opt, 2), invalid, "no tensor number 2"));
+}
+
+TEST_CASE("C API: a stacked tensor has a unit for each layer") {
+  Alone one;
+  std::int64_t const shape[] = {3, 4};
+  one.model[1] = zero_stack_of("b", 1, 2, shape);
+  zero_destroy(one.opt);
+  REQUIRE(zero_create(one.comm, &one.options, one.model, 2, &one.opt) == ZERO_OK);
+  std::int32_t const* units = nullptr;
+  std::int32_t count = 0;
+  REQUIRE(zero_units(one.opt, &units, &count) == ZERO_OK);
+  CHECK(count == 4);
+  void const* data[1] = {};
+  CHECK(zero_parameters(one.opt, 3, data, 1) == ZERO_OK);
+  CHECK(zero_release(one.opt, 3) == ZERO_OK);
 }
 
 TEST_CASE("C API: words are cut off where their memory ends") {
