@@ -56,7 +56,8 @@ struct Feed {
 template <class Precision>
 class Fed {
  public:
-  explicit Fed(Precision const& precision, bool replay)
+  /// @param own  a learning rate of the tensor's own, unless below 0
+  explicit Fed(Precision const& precision, bool replay, float own = -1.f)
       : streams_(1),
         group_(InProcessCuda::group(streams_.spaces)),
         allocator_(space().device()),
@@ -70,6 +71,7 @@ class Fed {
     optimizer_.load_parameters([](zero::Tensor const&, std::size_t, std::span<float> out) {
       std::fill(out.begin(), out.end(), 0.5f);
     });
+    if (own >= 0.f) optimizer_.set_lr("w", own);
     train(1.f);
     if (!replay) return;
     cudaGraph_t graph = nullptr;
@@ -212,6 +214,22 @@ TEST_CASE("cuda: a captured step reads the learning rate of each launch") {
   CHECK(results[0] == results[1]);
   CHECK(results[0][1] == results[0][2]);
   CHECK(results[0][2] != results[0][3]);
+}
+
+TEST_CASE("cuda: a captured step keeps a learning rate of a tensor's own") {
+  std::vector<float> results[2];
+  for (bool const replay : {false, true}) {
+    Fed<zero::Fp32> fed(zero::Fp32{}, replay, 0.25f);
+    // What is said after the capture is for steps that are enqueued or captured from then on.
+    if (replay) fed.optimizer().set_lr("w", 0.75f);
+    for (float const rate : {0.1f, 0.f}) {
+      float const before = fed.master();
+      fed.train(1.f, rate);
+      results[replay ? 1 : 0].push_back(fed.master());
+      CHECK(fed.master() != before);
+    }
+  }
+  CHECK(results[0] == results[1]);
 }
 
 TEST_CASE("cuda: a first step is not captured before ranks have compared what they start from") {

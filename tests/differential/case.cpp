@@ -18,7 +18,9 @@ enum Question : std::uint64_t {
   of_pass,
   of_gradient,
   of_value,
-  of_root
+  of_root,
+  of_group,
+  of_change
 };
 
 constexpr char const* stage_names[] = {"replicated", "pos", "pos+g", "pos+g+p"};
@@ -38,7 +40,9 @@ constexpr char const* feature_names[] = {"micro-steps",
                                          "moves",
                                          "discards",
                                          "directly",
-                                         "overwrites"};
+                                         "overwrites",
+                                         "groups",
+                                         "counts"};
 constexpr char const* load_names[] = {"",
                                       "load(callback)",
                                       "load(spans)",
@@ -105,6 +109,7 @@ std::vector<TensorCase> draw_tensors(std::uint64_t seed, int ranks) {
       tensor.frozen = dice.chance(frozen);
       tensor.learning_rate = dice.pick({1.f, 1.f, 1.f, 0.5f, 0.f, 1.7f});
       tensor.weight_decay = dice.pick({1.f, 1.f, 0.f, 0.1f});
+      tensor.group = Dice(seed, of_group, id).to(most_groups);
     }
     tensor.unit = unit;
     tensor.magnitude = static_cast<float>(1 << dice.to(8));
@@ -113,6 +118,36 @@ std::vector<TensorCase> draw_tensors(std::uint64_t seed, int ranks) {
     tensors.push_back(std::move(tensor));
   }
   return tensors;
+}
+
+Hyper draw_hyper(Dice& dice) {
+  return {.lr = dice.pick({1e-3f, 0.1f, 3e-2f}),
+          .weight_decay = dice.pick({0.f, 1e-2f, 0.3f}),
+          .momentum = dice.pick({0.f, 0.9f, 0.5f}),
+          .lr_decay = dice.pick({0.f, 0.1f}),
+          .eps = dice.pick({1e-8f, 1e-5f, 1e-2f}),
+          .beta1 = dice.pick({0.9, 0.95, 0.}),
+          .beta2 = dice.pick({0.999, 0.99, 0.5}),
+          .nesterov = dice.chance(50)};
+}
+
+/// What is said about rules before a step: of all, of groups that there are, of a tensor.
+std::vector<Change> draw_changes(Case const& test, int step) {
+  Dice dice(test.seed, of_change, step);
+  std::vector<Change> changes;
+  for (int group = 0; group <= most_groups; ++group) {
+    Change change{.group = group, .hyper = draw_hyper(dice), .rate_only = dice.chance(50)};
+    bool const any = std::any_of(test.tensors.begin(), test.tensors.end(), [&](auto const& tensor) {
+      return tensor.group == group;
+    });
+    if (dice.chance(30) && (any || group == 0)) changes.push_back(change);
+  }
+  Change single{.hyper = draw_hyper(dice), .rate_only = dice.chance(50)};
+  std::size_t const tensor = static_cast<std::size_t>(dice.next() >> 1);
+  if (!dice.chance(30) || test.tensors.empty()) return changes;
+  single.tensor = tensor % test.tensors.size();
+  changes.push_back(single);
+  return changes;
 }
 
 /// Leaves a tensor out; what was tied to it is tied to what it was tied to, or lies on its own.
@@ -172,14 +207,7 @@ Case draw(std::uint64_t seed, Policies const& policies, int most_ranks) {
           .bucket_bytes = dice.pick<std::size_t>(
               {1, 4096, 12345, 1 + dice.below(65536), std::size_t{1} << 20, std::size_t{25} << 20}),
           .prefetch = dice.to(3),
-          .hyper = {.lr = dice.pick({1e-3f, 0.1f, 3e-2f}),
-                    .weight_decay = dice.pick({0.f, 1e-2f, 0.3f}),
-                    .momentum = dice.pick({0.f, 0.9f, 0.5f}),
-                    .lr_decay = dice.pick({0.f, 0.1f}),
-                    .eps = dice.pick({1e-8f, 1e-5f, 1e-2f}),
-                    .beta1 = dice.pick({0.9, 0.95, 0.}),
-                    .beta2 = dice.pick({0.999, 0.99, 0.5}),
-                    .nesterov = dice.chance(50)},
+          .hyper = draw_hyper(dice),
           .scale = {.initial = dice.pick({1.f, 8.f, 1024.f, 65536.f, 16777216.f}),
                     .growth = dice.pick({2.f, 1.f, 4.f}),
                     .backoff = dice.pick({0.5f, 0.25f, 0.01f}),
@@ -278,6 +306,9 @@ StepPlan plan_step(Case const& test, int step) {
     fault.element = element % std::max(test.tensors[fault.tensor].count, std::size_t{1});
     plan.fault = fault;
   }
+  if (test.has(groups)) plan.changes = draw_changes(test, step);
+  long const count = 1 + dice.to(3000);
+  if (dice.chance(60) && test.has(counts) && !takes_scale) plan.count = count;
   return plan;
 }
 
@@ -364,10 +395,13 @@ std::string describe(Case const& test) {
   for (unsigned i = 0; i < std::size(feature_names); ++i) {
     if ((test.features >> i & 1u) != 0) text << ' ' << feature_names[i];
   }
-  Hyper const& h = test.hyper;
-  text << "\nrule: lr " << h.lr << ", weight decay " << h.weight_decay << ", momentum "
-       << h.momentum << (h.nesterov ? " (Nesterov)" : "") << ", lr decay " << h.lr_decay << ", eps "
-       << h.eps << ", betas " << h.beta1 << ' ' << h.beta2 << '\n';
+  auto const write = [&](Hyper const& h) {
+    text << "rule: lr " << h.lr << ", weight decay " << h.weight_decay << ", momentum "
+         << h.momentum << (h.nesterov ? " (Nesterov)" : "") << ", lr decay " << h.lr_decay
+         << ", eps " << h.eps << ", betas " << h.beta1 << ' ' << h.beta2 << '\n';
+  };
+  text << '\n';
+  write(test.hyper);
   if (test.policies.number == Number::fp16) {
     ScaleCase const& s = test.scale;
     text << "loss scale: " << s.initial << ", growth " << s.growth << " after " << s.growth_interval
@@ -382,6 +416,7 @@ std::string describe(Case const& test) {
          << tensor.magnitude;
     if (tensor.frozen) text << ", frozen";
     if (tensor.tied) text << ", tied to " << *tensor.tied;
+    if (tensor.group > 0) text << ", group " << tensor.group;
     text << '\n';
   }
   for (int step = 0; step < test.steps; ++step) {
@@ -399,6 +434,7 @@ std::string describe(Case const& test) {
       text << ", lr " << *plan.learning_rate << (plan.rate_by_address ? " by address" : "");
     }
     if (plan.max_norm) text << ", max norm " << *plan.max_norm;
+    if (plan.count) text << ", count " << *plan.count;
     text << ", scale " << plan.scale << (plan.skips ? ", skips" : "")
          << (plan.overlaps ? ", overlaps" : "") << (plan.weightless ? ", weightless" : "");
     if (Fault const& f = plan.fault; f.kind != FaultKind::none) {
@@ -406,6 +442,13 @@ std::string describe(Case const& test) {
            << f.micro << ", tensor " << f.tensor << ", element " << f.element;
     }
     text << '\n';
+    for (Change const& change : plan.changes) {
+      text << "  from here on, ";
+      if (change.group > 0) text << "group " << change.group << ", ";
+      if (change.tensor) text << "tensor " << *change.tensor << ", ";
+      if (change.rate_only) text << "the rate alone of ";
+      write(change.hyper);
+    }
     for (int micro = 0; micro < plan.passes(); ++micro) {
       for (int rank = 0; rank < test.ranks; ++rank) {
         Pass const pass = plan_pass(test, plan, micro, rank);

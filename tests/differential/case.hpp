@@ -80,8 +80,13 @@ enum Feature : unsigned {
   discards = 1u << 11,    ///< gradients that are thrown away
   directly = 1u << 12,    ///< gradients written where they lie, without asking for the unit
   overwrites = 1u << 13,  ///< gradients that are written instead of added to zeros
-  all_features = (1u << 14) - 1
+  groups = 1u << 14,      ///< rules of groups and tensors that change between steps
+  counts = 1u << 15,      ///< steps that the trainer counts
+  all_features = (1u << 16) - 1
 };
+
+/// Groups that tensors may be of.
+inline constexpr int most_groups = 3;
 
 /// One tensor; `tied` is the index of an earlier one.
 struct TensorCase {
@@ -94,6 +99,7 @@ struct TensorCase {
   float magnitude = 1.f;  ///< of its gradients
   bool frozen = false;
   std::optional<std::size_t> tied{};
+  int group = 0;  ///< from 1, or none
 };
 
 /// Hyper-parameters of all rules; each takes what it has.
@@ -158,6 +164,14 @@ struct Fault {
   std::size_t element = 0;
 };
 
+/// Other hyper-parameters from a step on.
+struct Change {
+  int group = 0;  ///< whose; or a tensor's, or those of all that have none of their own
+  std::optional<std::size_t> tensor{};
+  Hyper hyper{};
+  bool rate_only = false;
+};
+
 /// What all ranks do alike in one step.
 struct StepPlan {
   int number = 0;
@@ -181,6 +195,8 @@ struct StepPlan {
   bool views = false;   ///< looks at all parameters afterwards
   bool visits = false;  ///< looks at all masters and states afterwards
   Fault fault{};
+  std::vector<Change> changes{};
+  std::optional<long> count{};
 
   [[nodiscard]] int passes() const { return micro_steps > 0 ? micro_steps : 1; }
 };

@@ -41,7 +41,8 @@ inline std::vector<zero::Tensor> described(Case const& test) {
                        .weight_decay = tensor.weight_decay,
                        .learning_rate = tensor.learning_rate,
                        .frozen = tensor.frozen,
-                       .tied_to = tensor.tied ? name_of(*tensor.tied) : ""});
+                       .tied_to = tensor.tied ? name_of(*tensor.tied) : "",
+                       .group = tensor.group > 0 ? "g" + std::to_string(tensor.group) : ""});
   }
   return tensors;
 }
@@ -127,6 +128,7 @@ class Rank {
     if (plan_.learning_rate && plan_.rate_by_address) result.learning_rate_address = &rate;
     if (plan_.learning_rate && !plan_.rate_by_address) result.learning_rate = rate;
     result.max_norm = plan_.max_norm;
+    result.count = plan_.count;
     return result;
   }
 

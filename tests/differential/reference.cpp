@@ -191,7 +191,12 @@ std::vector<std::size_t> places(Case const& test) {
 class Reference {
  public:
   explicit Reference(Case const& test)
-      : test_(test), places_(places(test)), loss_scale_(scaled() ? test.scale.initial : 1.f) {
+      : test_(test),
+        places_(places(test)),
+        hyper_(test.hyper),
+        of_groups_(most_groups + 1),
+        of_tensors_(test.tensors.size()),
+        loss_scale_(scaled() ? test.scale.initial : 1.f) {
     std::size_t const count = test.tensors.size();
     model_.parameters.resize(count);
     model_.masters.resize(count);
@@ -208,6 +213,7 @@ class Reference {
   ExpectedStep step(int number) {
     StepPlan const plan = plan_step(test_, number);
     if (plan.load != Load::none) load(plan);
+    for (Change const& change : plan.changes) apply(change);
     ExpectedStep expected{.before = model_, .after = {}, .report = {}};
     Tensors const sums = reduce_step(plan);
     Report& report = expected.report;
@@ -234,6 +240,31 @@ class Reference {
   [[nodiscard]] bool scaled() const { return number() == Number::fp16; }
   [[nodiscard]] bool owns_gradients(std::size_t t) const {
     return test_.storage(t) == t && test_.trained(t);
+  }
+
+  /// The hyper-parameters of its own that a tensor has, or its group.
+  [[nodiscard]] std::optional<Hyper> own(std::size_t t) const {
+    if (auto const& single = of_tensors_[test_.storage(t)]) return single;
+    int const group = test_.tensors[t].group;
+    return group > 0 ? of_groups_[static_cast<std::size_t>(group)] : std::nullopt;
+  }
+  void apply(Change const& change) {
+    auto const set = [&](Hyper const& before) {
+      Hyper now = change.hyper;
+      if (change.rate_only) {
+        now = before;
+        now.lr = change.hyper.lr;
+      }
+      return now;
+    };
+    if (change.tensor) {
+      of_tensors_[test_.storage(*change.tensor)] = set(own(*change.tensor).value_or(hyper_));
+    } else if (change.group > 0) {
+      auto& group = of_groups_[static_cast<std::size_t>(change.group)];
+      group = set(group.value_or(hyper_));
+    } else {
+      hyper_ = set(hyper_);
+    }
   }
 
   void load(StepPlan const& plan) {
@@ -358,7 +389,7 @@ class Reference {
     report.skipped = waits || !finite || report.weight == 0.;
     if (waits) return;
     if (!report.skipped) {
-      ++steps_;
+      steps_ = plan.count.value_or(steps_ + 1);
       if (scaled()) keep_scale();
     } else if (finite) {
       failed_ = true;
@@ -394,10 +425,11 @@ class Reference {
         report.clip_coefficient / (report.weight * static_cast<double>(report.loss_scale)));
     for (std::size_t t = 0; t < sums.size(); ++t) {
       if (!owns_gradients(t)) continue;
+      auto const single = own(t);
       Updater const updater(test_.policies.rule,
-                            test_.hyper,
+                            single.value_or(hyper_),
                             steps_,
-                            plan.learning_rate.value_or(test_.hyper.lr),
+                            single ? single->lr : plan.learning_rate.value_or(hyper_.lr),
                             test_.tensors[t]);
       for (std::size_t i = 0; i < sums[t].size(); ++i) {
         float states[2] = {};
@@ -412,6 +444,9 @@ class Reference {
 
   Case const& test_;
   std::vector<std::size_t> places_;
+  Hyper hyper_;  ///< of tensors that have none of their own
+  std::vector<std::optional<Hyper>> of_groups_;
+  std::vector<std::optional<Hyper>> of_tensors_;
   Model model_;
   float loss_scale_;
   int clean_ = 0;

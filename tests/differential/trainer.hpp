@@ -124,6 +124,13 @@ class Trainer : Rank {
  private:
   void play_step(ExpectedStep const& expected) {
     plan_ = plan_step(test_, step_);
+    for (Change const& change : plan_.changes) {
+      std::string const name = change.tensor      ? tensors_[*change.tensor].name
+                               : change.group > 0 ? "g" + std::to_string(change.group)
+                                                  : "";
+      if (change.rate_only) optimizer_.set_lr(name, change.hyper.lr);
+      if (!change.rate_only) optimizer_.set_rule(name, rule_of<typename T::Rule>(change.hyper));
+    }
     if constexpr (P.borrowed) lend();
     load();
     counted_.reset();
