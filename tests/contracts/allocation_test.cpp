@@ -70,8 +70,12 @@ Result five_steps(Case const& test) {
     toy::Run const run{.ranks = 3, .fault = {.step = 3}};
     Lent<Parameter> parameters(optimizer.tensors());
     Lent<Wire> gradients(optimizer.tensors());
+    optimizer.set_lr("h2.w", 0.01f);
     auto const before = heap::mine().allocations;
     for (long step = 0; step < 5; ++step) {
+      // What has a rule of its own gets other ones.
+      optimizer.set_lr("h2.w", 0.01f / static_cast<float>(step + 1));
+      optimizer.set_lr(0.02f / static_cast<float>(step + 1));
       auto const turn = static_cast<std::size_t>(step % 2);
       if constexpr (Optimizer::borrowed) {
         std::copy(parameters.flat[1 - turn].begin(),

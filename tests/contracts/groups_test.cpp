@@ -483,7 +483,6 @@ TEST_CASE("rules on a device have the host's bits") {
     std::array<std::map<std::string, Bits>, 2> ends;
     std::array<std::vector<long>, 2> counts;
     auto const train = [&](auto& optimizer, std::size_t end, int rank) {
-      std::mutex mutex;
       for (int step = 0; step < steps; ++step) {
         tell<zero::AdamW>(optimizer, step);
         for (std::size_t t = 0; t < optimizer.tensors().size(); ++t) {

@@ -36,7 +36,7 @@ struct Model {
   /// A group, or else a tensor.
   /// @throws Error (invalid_argument) if there is neither, with the groups that there are, and if a
   ///   tensor has the name of a group that it is not of
-  ZERO_APART ZERO_COLD [[nodiscard]] Named named(std::string_view name) const;
+  ZERO_APART [[nodiscard]] ZERO_COLD Named named(std::string_view name) const;
   /// What a described tensor was taken apart into: [first, last) of `tensors`.
   ZERO_APART [[nodiscard]] std::pair<std::size_t, std::size_t> slices_of(std::size_t tensor) const;
   /// Which of them has an element.
