@@ -160,7 +160,6 @@ struct End {
   std::map<std::string, std::vector<Bits>> arrays{};
   std::map<std::string, Bits> parameters{};
   std::map<std::string, long> counts{};
-  friend bool operator==(End const&, End const&) = default;
 };
 
 /// Each tensor by itself, element by element: no group, no bucket, no kernel.
@@ -607,7 +606,7 @@ struct Bare {
   void update(zero::StepScalars const& s, V& p, V const& g, V*) const noexcept {
     p = p - s.learning_rate * g;
   }
-  friend bool operator==(Bare const&, Bare const&) = default;
+  friend constexpr bool operator==(Bare const&, Bare const&) = default;
 };
 
 TEST_CASE("a rule that lists no fields has groups, too") {

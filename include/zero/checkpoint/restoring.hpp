@@ -49,7 +49,7 @@ struct LoadReport {
   std::vector<std::string> missing{};     ///< tensors here that were not loaded
   std::vector<std::string> unexpected{};  ///< tensors of the checkpoint that are not here
   std::vector<std::string> unfit{};       ///< tensors that do not fit, and why
-  std::vector<std::string> differing{};   ///< options that differ: those of the constructor hold
+  std::vector<std::string> differing{};   ///< options that differ: those here hold
 };
 
 namespace detail {
