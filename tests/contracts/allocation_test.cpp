@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 namespace allocation_test {
@@ -58,6 +59,8 @@ struct Result {
   int skipped = 0;                ///< steps, over all ranks
 };
 
+constexpr std::string_view group = "a name that no string has room for in itself";
+
 template <class Optimizer>
 Result five_steps(Case const& test) {
   using Parameter = typename Optimizer::Parameter;
@@ -66,15 +69,18 @@ Result five_steps(Case const& test) {
   std::atomic<int> skipped{0};
   zero::run_ranks(3, [&](zero::InProcess& inner) {
     contracts::Watched watched{inner};
-    Optimizer optimizer{watched.comm, toy::model(), zero::Bucket{12345}};
+    auto model = toy::model();
+    model[1].group = group;
+    Optimizer optimizer{watched.comm, model, zero::Bucket{12345}};
     toy::Run const run{.ranks = 3, .fault = {.step = 3}};
     Lent<Parameter> parameters(optimizer.tensors());
     Lent<Wire> gradients(optimizer.tensors());
-    optimizer.set_lr("h2.w", 0.01f);
+    optimizer.set_lr(group, 0.01f);
     auto const before = heap::mine().allocations;
     for (long step = 0; step < 5; ++step) {
       // What has a rule of its own gets other ones.
-      optimizer.set_lr("h2.w", 0.01f / static_cast<float>(step + 1));
+      optimizer.set_lr(group, 0.01f / static_cast<float>(step + 1));
+      optimizer.set_rule(group, optimizer.rule());
       optimizer.set_lr(0.02f / static_cast<float>(step + 1));
       auto const turn = static_cast<std::size_t>(step % 2);
       if constexpr (Optimizer::borrowed) {

@@ -53,7 +53,7 @@ class Rules {
   }
   /// The same of a learning rate alone: what has no rule of its own gets the one that it had.
   void set_rate(std::string_view name, float rate) {
-    require_number({"rule.lr", of_whom(name)}, double{rate}, 0.);
+    require_valid(name, RuleField{"lr", double{rate}, 0.});
     (name.empty() ? common_ : own(name)).lr = rate;
     stale_ = true;
   }
@@ -125,15 +125,14 @@ class Rules {
     });
     return hash.value();
   }
-  [[nodiscard]] static Message of_whom(std::string_view name) {
-    return name.empty() ? Message("") : Message{" of '", name, "'"};
+  static void require_valid(std::string_view name, RuleField const& field) {
+    char const* const of = name.empty() ? "" : " of '";
+    char const* const end = name.empty() ? "" : "'";
+    require_number({"rule.", field.name, of, name, end}, field.value, field.low, field.below);
   }
   static void require_valid(std::string_view name, R const& rule) {
-    Message const whose = of_whom(name);
-    require_number({"rule.lr", whose}, static_cast<double>(rule.lr), 0.);
-    for_fields(rule, [&](RuleField const& field) {
-      require_number({"rule.", field.name, whose}, field.value, field.low, field.below);
-    });
+    require_valid(name, RuleField{"lr", static_cast<double>(rule.lr), 0.});
+    for_fields(rule, [&](RuleField const& field) { require_valid(name, field); });
   }
 
   /// The rule of a group or tensor, which begins as the one that it had. Allocates when it is the
