@@ -89,13 +89,7 @@ class ShardedOptimizer {
   [[nodiscard]] static Plan plan(PlanOptions const& options,
                                  std::vector<Tensor> const& tensors,
                                  Values const&... values) {
-    Bucket const bucket = Choice::template pick<Bucket>(values...);
-    Prefetch const prefetch = Choice::template pick<Prefetch>(values...);
-    return make_plan(Partition(take_apart(tensors).tensors,
-                               Choice::partition_options(options.world_size, bucket)),
-                     Slots::storage_choice(prefetch.depth, options.communicator_bytes),
-                     Choice::names(),
-                     options.micro_steps);
+    return Choice::plan(options, tensors, values...);
   }
 
   /// Agrees with all ranks on model and policies, then allocates what `plan()` says.

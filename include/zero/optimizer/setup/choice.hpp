@@ -6,6 +6,7 @@
 #include "zero/concepts/policies.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/layout/plan.hpp"
+#include "zero/layout/stacked.hpp"
 #include "zero/optimizer/setup/slots.hpp"
 #include "zero/precision/fp32.hpp"
 #include "zero/rule/adamw.hpp"
@@ -94,6 +95,19 @@ struct Choice {
             .accumulation = std::string(Accumulation::name),
             .states = state_names(),
             .state_dtype = dtype_of<typename Precision::State>};
+  }
+
+  /// What `ShardedOptimizer::plan` says.
+  template <class... Values>
+  static Plan plan(PlanOptions const& options,
+                   std::vector<Tensor> const& tensors,
+                   Values const&... values) {
+    return make_plan(
+        Partition(take_apart(tensors).tensors,
+                  partition_options(options.world_size, pick<Bucket>(values...))),
+        Slots::storage_choice(pick<Prefetch>(values...).depth, options.communicator_bytes),
+        names(),
+        options.micro_steps);
   }
 
  private:
