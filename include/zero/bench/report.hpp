@@ -6,10 +6,10 @@
 #include "zero/base/error.hpp"
 #include "zero/base/version.hpp"
 #include "zero/bench/figures.hpp"
+#include "zero/bench/plot.hpp"
 
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,14 +21,6 @@ struct Field {
   std::string_view name;  ///< key in JSON, head of a column in CSV
   std::string text;       ///< its value: a number, null, true, false, or a string in quotes
 };
-
-/// A number as JSON has it; null if it is not finite.
-[[nodiscard]] inline std::string number_text(double value) {
-  if (!std::isfinite(value)) return "null";
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.7g", value);
-  return text;
-}
 
 /// A string as JSON has it, of text without control characters.
 [[nodiscard]] inline std::string quoted(std::string_view text) {
@@ -127,15 +119,6 @@ template <class Figures>
   return text;
 }
 
-/// Writes a file; "-" is the standard output.
-/// @throws Error (resource) if it cannot be written
-inline void write_text(std::string const& path, std::string const& text) {
-  std::FILE* const file = path == "-" ? stdout : std::fopen(path.c_str(), "w");
-  bool written = file != nullptr && std::fputs(text.c_str(), file) >= 0;
-  if (file != nullptr && file != stdout) written = std::fclose(file) == 0 && written;
-  if (!written) fail(ErrorKind::resource, {"cannot write ", path});
-}
-
 /// The head of the table. @param raw  what the baseline is called
 inline void print_head(std::string_view raw) {
   std::printf(
@@ -197,11 +180,7 @@ inline void print_fits(std::vector<Fit> const& fits) {
 /// @throws Error (invalid_argument) if `path` ends otherwise, or has a quote
 [[nodiscard]] inline std::string plot_script(std::vector<Row> const& rows,
                                              std::string const& path) {
-  std::string const end = path.size() < 4 ? "" : path.substr(path.size() - 4);
-  if ((end != ".svg" && end != ".png") || path.find('\'') != std::string::npos) {
-    fail(ErrorKind::invalid_argument,
-         {"--plot takes a file that ends in .svg or .png and has no quote, not ", path});
-  }
+  std::string const head = plot_head(path);
   std::string data, plots;
   int blocks = 0;
   for (Fit const& kind : fit_all(rows)) {
@@ -227,10 +206,8 @@ inline void print_fits(std::vector<Fit> const& fits) {
     }
     ++blocks;
   }
-  return "set terminal " + std::string(end == ".svg" ? "svg" : "pngcairo") +
-         " size 900,600\nset output '" + path +
-         "'\nset termoption noenhanced\nset logscale x 2\nset format x '%.0b%B'\nset xlabel "
-         "'bytes'\n"
+  return head +
+         "set logscale x 2\nset format x '%.0b%B'\nset xlabel 'bytes'\n"
          "set ylabel 'busbw, GB/s'\nset key below\nset grid\n" +
          data + plots + "\n";
 }
@@ -240,13 +217,7 @@ inline void print_fits(std::vector<Fit> const& fits) {
 /// @param path  as above
 /// @throws Error as above, or (resource) if the script cannot be written
 inline void plot(std::vector<Row> const& rows, std::string const& path) {
-  std::string const script = path + ".gnuplot";
-  write_text(script, plot_script(rows, path));
-  if (std::system(("gnuplot '" + script + "' 2>/dev/null").c_str()) == 0) return;
-  std::fprintf(stderr,
-               "%s is not drawn: gnuplot is not installed, or failed; 'gnuplot %s' draws it\n",
-               path.c_str(),
-               script.c_str());
+  draw(plot_script(rows, path), path);
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE::bench

@@ -1,0 +1,156 @@
+#include "report.hpp"
+
+#include "zero/base/version.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+namespace plan {
+
+namespace {
+
+/// Columns of a terminal that UTF-8 takes.
+std::size_t width_of(std::string const& text) {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0U) != 0x80U; }));
+}
+
+std::string text_of(Table const& table) {
+  std::vector<std::size_t> widths;
+  for (std::string const& column : table.columns) widths.push_back(width_of(column));
+  for (auto const& row : table.rows) {
+    for (std::size_t c = 0; c < row.size(); ++c) {
+      widths[c] = std::max(widths[c], width_of(row[c].text));
+    }
+  }
+  auto const line = [&](auto const& text, auto const& left) {
+    std::string result;
+    for (std::size_t c = 0; c < widths.size(); ++c) {
+      std::string const fill(widths[c] - width_of(text(c)), ' ');
+      result += (c > 0 ? "  " : "") + (left(c) ? text(c) + fill : fill + text(c));
+    }
+    result.erase(result.find_last_not_of(' ') + 1);
+    return result + "\n";
+  };
+  std::string result = table.title + "\n";
+  result += line([&](std::size_t c) { return table.columns[c]; },
+                 [&](std::size_t c) { return table.rows.empty() || table.rows[0][c].left; });
+  for (auto const& row : table.rows) {
+    result += line([&](std::size_t c) { return row[c].text; },
+                   [&](std::size_t c) { return row[c].left; });
+  }
+  return result;
+}
+
+std::string text_of(Report const& report) {
+  std::string result;
+  for (std::string const& sentence : report.head) result += sentence + "\n";
+  for (Table const& table : report.tables) result += "\n" + text_of(table);
+  if (!report.notes.empty()) result += "\n";
+  for (std::string const& sentence : report.notes) result += sentence + "\n";
+  return result.substr(result.front() == '\n' ? 1 : 0);
+}
+
+std::string json_of(Report const& report, std::string const& command) {
+  nlohmann::ordered_json document{
+      {"schema", "zero.plan/1"},
+      {"zero", std::to_string(zero::version.major) + "." + std::to_string(zero::version.minor)},
+      {"command", command},
+      {"head", report.head}};
+  for (Table const& table : report.tables) {
+    auto rows = nlohmann::ordered_json::array();
+    for (auto const& row : table.rows) {
+      nlohmann::ordered_json object;
+      for (std::size_t c = 0; c < row.size(); ++c) object[table.columns[c]] = row[c].value;
+      rows.push_back(std::move(object));
+    }
+    document[table.name] = std::move(rows);
+  }
+  document["notes"] = report.notes;
+  return document.dump(1) + "\n";
+}
+
+std::string quoted(nlohmann::ordered_json const& value, std::string const& text) {
+  std::string plain = value.is_string()   ? value.get<std::string>()
+                      : value.is_object() ? text
+                                          : value.dump();
+  if (plain.find_first_of(",\"\n") == std::string::npos) return plain;
+  for (std::size_t at = 0; (at = plain.find('"', at)) != std::string::npos; at += 2) {
+    plain.insert(at, 1, '"');
+  }
+  return '"' + plain + '"';
+}
+
+/// One line for each cell, so that all tables are one.
+std::string csv_of(Report const& report) {
+  std::string result = "table,row,column,value\n";
+  for (Table const& table : report.tables) {
+    for (auto const& row : table.rows) {
+      for (std::size_t c = 1; c < row.size(); ++c) {
+        result += table.name + "," + quoted(row[0].value, row[0].text) + "," +
+                  quoted(table.columns[c], "") + "," + quoted(row[c].value, row[c].text) + "\n";
+      }
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+CLI::App* add_command(CLI::App& app,
+                      Command& command,
+                      std::string const& name,
+                      std::string const& help,
+                      bool draws,
+                      std::function<Report()> make) {
+  CLI::App* const sub = app.add_subcommand(name, help);
+  sub->option_defaults()->always_capture_default();
+  sub->add_option("--json", command.output.json, "Write JSON to a file, or - instead of the text");
+  sub->add_option("--csv",
+                  command.output.csv,
+                  "Write CSV to a file, or - instead of the text: a line for each cell");
+  if (draws) {
+    sub->add_option("--plot", command.output.plot, "Draw into a .svg or .png file, by gnuplot")
+        ->check([](std::string const& path) {
+          try {
+            static_cast<void>(zero::bench::plot_head(path));
+          } catch (zero::Error const& error) {
+            return error.message();
+          }
+          return std::string();
+        });
+  }
+  sub->callback([&command, name, make = std::move(make)] {
+    command.name = name;
+    command.make = make;
+  });
+  return sub;
+}
+
+void show(Command const& command) {
+  Report const report = command.make();
+  Output const& to = command.output;
+  if (to.json != "-" && to.csv != "-") zero::bench::write_text("-", text_of(report));
+  if (!to.json.empty()) zero::bench::write_text(to.json, json_of(report, command.name));
+  if (!to.csv.empty()) zero::bench::write_text(to.csv, csv_of(report));
+  if (to.plot.empty()) return;
+  zero::bench::draw(zero::bench::chart_script(report.charts, to.plot), to.plot);
+}
+
+std::string fixed(double value, int decimals) {
+  char text[64];
+  std::snprintf(text, sizeof(text), "%.*f", decimals, value);
+  return text;
+}
+
+Cell gigabytes(std::uint64_t bytes, int decimals) {
+  return {fixed(static_cast<double>(bytes) / 1e9, decimals), bytes};
+}
+
+std::string billions(std::uint64_t parameters) {
+  auto const number = static_cast<double>(parameters);
+  return number < 1e12 ? fixed(number / 1e9, 2) + " B" : fixed(number / 1e12, 2) + " T";
+}
+
+}  // namespace plan

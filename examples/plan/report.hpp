@@ -1,0 +1,80 @@
+/// @file
+/// What a subcommand has found, and the ways to show it: text, JSON, CSV, pictures.
+#pragma once
+
+#include "zero/bench/plot.hpp"
+#include "zero/layout/plan.hpp"
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace plan {
+
+/// One cell of a table: as people read it, and as programs do.
+struct Cell {
+  std::string text;
+  nlohmann::ordered_json value;
+  bool left = false;  ///< words; numbers end below each other
+
+  Cell(std::string words) : text(words), value(std::move(words)), left(true) {}
+  Cell(char const* words) : Cell(std::string(words)) {}
+  Cell(std::uint64_t number) : text(zero::detail::with_commas(number)), value(number) {}
+  Cell(std::string shown, nlohmann::ordered_json of)
+      : text(std::move(shown)), value(std::move(of)) {}
+};
+
+struct Table {
+  std::string name;                  ///< key in JSON, first column in CSV
+  std::string title;                 ///< above it
+  std::vector<std::string> columns;  ///< keys of a row in JSON
+  std::vector<std::vector<Cell>> rows;
+};
+
+struct Report {
+  std::vector<std::string> head;  ///< sentences before the tables
+  std::vector<Table> tables;
+  std::vector<std::string> notes;  ///< sentences behind them
+  std::vector<zero::bench::Chart> charts;
+};
+
+/// Where a report goes; "-" is the standard output, instead of the text.
+struct Output {
+  std::string json;
+  std::string csv;
+  std::string plot;
+};
+
+/// What a subcommand does once its options are read.
+struct Command {
+  std::string name;
+  Output output;
+  std::function<Report()> make;
+};
+
+/// A subcommand with the options of `Output`. `command.make` is set when it is the one chosen.
+/// @param draws  has it charts?
+CLI::App* add_command(CLI::App& app,
+                      Command& command,
+                      std::string const& name,
+                      std::string const& help,
+                      bool draws,
+                      std::function<Report()> make);
+
+/// Makes the report and writes it.
+void show(Command const& command);
+
+/// Bytes as gigabytes (10^9) with that many decimals.
+[[nodiscard]] Cell gigabytes(std::uint64_t bytes, int decimals = 2);
+
+/// A number with that many decimals.
+[[nodiscard]] std::string fixed(double value, int decimals);
+
+/// Parameters in billions or trillions: 7.52 B.
+[[nodiscard]] std::string billions(std::uint64_t parameters);
+
+}  // namespace plan

@@ -1,0 +1,183 @@
+/// zero-plan traffic: what a rank sends in a step, by operation, under all stages.
+#include "commands.hpp"
+#include "setup_options.hpp"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace plan {
+
+namespace {
+
+using namespace zero::planner;
+
+/// One operation: what it is called, and what it sends.
+struct Operation {
+  std::string name;
+  std::uint64_t (*elements)(DevicePlan const&);
+  std::uint64_t (*bytes)(DevicePlan const&);
+};
+
+std::vector<Operation> operations() {
+  return {{"reduce gradients",
+           [](DevicePlan const& p) { return p.optimizer.traffic.reduce; },
+           [](DevicePlan const& p) { return p.optimizer.sent.reduce; }},
+          {"publish parameters",
+           [](DevicePlan const& p) { return p.optimizer.traffic.publish; },
+           [](DevicePlan const& p) { return p.optimizer.sent.publish; }},
+          {"gather parameters",
+           [](DevicePlan const& p) { return p.optimizer.traffic.gather; },
+           [](DevicePlan const& p) { return p.optimizer.sent.gather; }},
+          {"all-reduce activations (formula)",
+           [](DevicePlan const& p) { return p.model_elements; },
+           [](DevicePlan const& p) { return p.model_bytes; }},
+          {"gather checkpoints",
+           [](DevicePlan const& p) { return p.checkpoint_elements; },
+           [](DevicePlan const& p) { return p.checkpoint_bytes; }}};
+}
+
+std::vector<std::string> columns(std::string first) {
+  std::vector<std::string> names = stage_names();
+  names.insert(names.begin(), std::move(first));
+  return names;
+}
+
+std::vector<DevicePlan> plans_of(Setup setup) {
+  std::vector<DevicePlan> plans;
+  for (std::string const& stage : stage_names()) {
+    setup.policies.stage = stage;
+    plans.push_back(plan_device(setup));
+  }
+  return plans;
+}
+
+/// Bytes under each stage, for each value of another policy.
+template <class Choose>
+Table compare(std::string const& name,
+              std::string const& title,
+              Setup setup,
+              std::vector<std::string> const& values,
+              Choose const& choose) {
+  Table table{.name = name, .title = title, .columns = columns(name), .rows = {}};
+  for (std::string const& value : values) {
+    choose(setup, value);
+    std::vector<Cell> row{value};
+    for (DevicePlan const& plan : plans_of(setup)) row.emplace_back(plan.sent_bytes());
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
+std::vector<zero::bench::Chart> charts(Setup setup, std::vector<DevicePlan> const& plans) {
+  zero::bench::Chart bars{.title = "sent by a rank in a step",
+                          .x_label = "stage",
+                          .y_label = "GB",
+                          .bars = stage_names()};
+  for (Operation const& operation : operations()) {
+    zero::bench::Series layer{.title = operation.name, .points = {}};
+    for (DevicePlan const& plan : plans) {
+      layer.points.emplace_back(0, static_cast<double>(operation.bytes(plan)) / 1e9);
+    }
+    bars.series.push_back(std::move(layer));
+  }
+  zero::bench::Chart curves{.title = "sent by a rank in a step",
+                            .x_label = "data-parallel degree N_d",
+                            .y_label = "GB",
+                            .log_x = true};
+  for (std::string const& stage : stage_names()) {
+    zero::bench::Series curve{.title = stage, .points = {}};
+    int const most = std::max(1024, setup.models());
+    Setup at = setup;
+    at.policies.stage = stage;
+    for (int models = 1; models <= most; models *= 2) {
+      at.ranks = models * setup.model_parallel;
+      curve.points.emplace_back(models, static_cast<double>(plan_device(at).sent_bytes()) / 1e9);
+    }
+    curves.series.push_back(std::move(curve));
+  }
+  return {bars, curves};
+}
+
+Report make(SetupOptions const& options, bool draws) {
+  Setup const setup = options.complete();
+  auto const plans = plans_of(setup);
+  Report report;
+  report.head = {sentence(setup.model), sentence(setup)};
+  auto const operations = plan::operations();
+  for (bool const in_bytes : {false, true}) {
+    Table table{.name = in_bytes ? "bytes" : "elements",
+                .title = std::string(in_bytes ? "bytes" : "elements") + " sent per rank and step",
+                .columns = columns("operation"),
+                .rows = {}};
+    std::vector<Cell> total{"total"};
+    for (DevicePlan const& plan : plans) {
+      total.emplace_back(in_bytes ? plan.sent_bytes()
+                                  : plan.optimizer.traffic.total() + plan.model_elements +
+                                        plan.checkpoint_elements);
+    }
+    for (Operation const& operation : operations) {
+      std::vector<Cell> row{operation.name};
+      for (DevicePlan const& plan : plans) {
+        row.emplace_back((in_bytes ? operation.bytes : operation.elements)(plan));
+      }
+      table.rows.push_back(std::move(row));
+    }
+    table.rows.push_back(std::move(total));
+    if (in_bytes && plans.front().slower_bytes > 0) {
+      std::vector<Cell> row{"to and from the host"};
+      for (DevicePlan const& plan : plans) row.emplace_back(plan.slower_bytes);
+      table.rows.push_back(std::move(row));
+    }
+    report.tables.push_back(std::move(table));
+  }
+  std::vector<Cell> ratio{"optimizer's elements over parameters"};
+  for (DevicePlan const& plan : plans) {
+    double const times = static_cast<double>(plan.optimizer.traffic.total()) /
+                         static_cast<double>(plan.optimizer.trained_elements);
+    ratio.push_back({fixed(times, 3), times});
+  }
+  report.tables.front().rows.push_back(std::move(ratio));
+  if (setup.micro_steps > 1) {
+    report.tables.push_back(
+        compare("accumulation",
+                "bytes by where micro-steps add up",
+                setup,
+                {"full", "shard"},
+                [](Setup& of, std::string const& value) { of.policies.accumulation = value; }));
+  }
+  if (setup.model_parallel > 1) {
+    report.tables.push_back(
+        compare("checkpoint",
+                "bytes by what is kept of activations",
+                setup,
+                activation_names(),
+                [](Setup& of, std::string const& value) { of.activations = value; }));
+  }
+  report.notes = {
+      "Padding is included. N ranks send (N-1)/N of what the paper counts: 2 of the parameters' "
+      "number a step,\n3 where parameters are partitioned (7.2).",
+      "The all-reduces are the model's own, by the paper's formula (8): 6 of b s h elements a "
+      "block, 4 without\nrecomputation, each sent twice."};
+  if (draws) report.charts = charts(setup, plans);
+  return report;
+}
+
+}  // namespace
+
+void add_traffic(CLI::App& app, Command& command) {
+  auto const options = std::make_shared<SetupOptions>();
+  CLI::App* const sub =
+      add_command(app,
+                  command,
+                  "traffic",
+                  "Elements and bytes that a rank sends in a step, by operation, under all stages",
+                  true,
+                  [options, &command] { return make(*options, !command.output.plot.empty()); });
+  add_model(*sub, *options);
+  add_run(*sub, *options);
+  add_policies(*sub, *options);
+}
+
+}  // namespace plan
