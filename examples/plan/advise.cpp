@@ -133,8 +133,8 @@ Report make(AdviseOptions const& options) {
   }
   if (!rejected.rows.empty()) report.tables.push_back(std::move(rejected));
   report.notes = {"Least " + std::string(question.by_time ? "time on the links" : "traffic") +
-                      " first; s on the links is what is sent over the data sheet's bandwidth, one "
-                      "transfer after the\nother: not a step's time.",
+                      " first. Seconds on the links are what is sent over the data sheet's "
+                      "bandwidth,\none transfer after the other: not a step's time.",
                   estimate_note};
   zero::bench::Chart chart{.title = "memory of a device", .y_label = "GB"};
   zero::bench::Series layers[] = {

@@ -111,17 +111,12 @@ CLI::App* add_command(CLI::App& app,
                   command.output.csv,
                   "Write CSV to a file, or - instead of the text: a line for each cell");
   if (draws) {
-    sub->add_option("--plot", command.output.plot, "Draw into a .svg or .png file, by gnuplot")
-        ->check([](std::string const& path) {
-          try {
-            static_cast<void>(zero::bench::plot_head(path));
-          } catch (zero::Error const& error) {
-            return error.message();
-          }
-          return std::string();
-        });
+    sub->add_option("--plot", command.output.plot, "Draw into a .svg or .png file, by gnuplot");
   }
   sub->callback([&command, name, make = std::move(make)] {
+    if (!command.output.plot.empty()) {
+      static_cast<void>(zero::bench::plot_head(command.output.plot));
+    }
     command.name = name;
     command.make = make;
   });
@@ -135,6 +130,10 @@ void show(Command const& command) {
   if (!to.json.empty()) zero::bench::write_text(to.json, json_of(report, command.name));
   if (!to.csv.empty()) zero::bench::write_text(to.csv, csv_of(report));
   if (to.plot.empty()) return;
+  if (report.charts.empty()) {
+    std::fprintf(stderr, "zero-plan: nothing fits, so there is nothing to draw\n");
+    return;
+  }
   zero::bench::draw(zero::bench::chart_script(report.charts, to.plot), to.plot);
 }
 

@@ -17,6 +17,11 @@ int main(int argc, char** argv) {
   plan::add_advise(app, command);
   plan::add_paper(app, command);
   try {
+    auto const is_asked = [&](CLI::App* sub) { return sub->get_name() == argv[1]; };
+    if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(is_asked).empty()) {
+      zero::fail(zero::ErrorKind::invalid_argument,
+                 {"there is no subcommand '", argv[1], "'; see --help"});
+    }
     app.parse(argc, argv);
     plan::show(command);
     return 0;

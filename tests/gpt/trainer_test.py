@@ -72,6 +72,26 @@ class Trainer(Program):
         self.assertGreater(states[0], states[1])
         self.assertGreater(states[0], states[3])
 
+    def test_a_comparison_is_drawn(self):
+        picture = self.folder / "stages.svg"
+        _, result = self.compare("--ranks", "2", "--steps", "3", "--plot", str(picture))
+        script = pathlib.Path(f"{picture}.gnuplot").read_text()
+        self.assertEqual(script.count("with linespoints"), 4)
+        for stage in result["stages"]:
+            for step, loss in enumerate(stage["losses"], 1):
+                self.assertIn(f"\n{step} {loss:.7g}\n", script)
+            bars = [line.split() for line in script.splitlines()
+                    if line.startswith(f'"{stage["stage"]}" ')]
+            held = stage["bytes_per_rank"]["held"].values()
+            self.assertEqual(bars[0][1:], [f"{value / 1e6:.7g}" for value, any_stage in zip(
+                held, zip(*(other["bytes_per_rank"]["held"].values()
+                            for other in result["stages"]))) if any(any_stage)])
+            self.assertEqual(bars[1][1:], [f"{stage['tokens_per_s']:.7g}"])
+        if shutil.which("gnuplot"):
+            self.assertIn("</svg>", picture.read_text())
+        self.assertIn("--compare", self.refused("--plot", str(picture)))
+        self.assertIn(".svg or .png", self.refused("--compare", "--plot", "x.pdf"))
+
     def test_comparison_of_all_stages_in_fp32(self):
         run, result = self.compare("--ranks", "3", "--steps", "12", "--lr", "0.01")
         self.check_comparison(result, 12)

@@ -27,6 +27,8 @@ A comment directly above a block says what becomes of it, '<!-- test: KIND ARGUM
 | cmake    | package | the end of a project that uses the installed package; its argument is the  |
 |          |         | name of the program                                                        |
 | text     | output  | appears in the output of the program that the argument names               |
+| text     | session | lines that begin with '$ ' run the program that the argument names; all    |
+|          |         | other lines are what it prints, '...' any of them                          |
 
 A block without such a line, a line without a block and a relative link that leads nowhere are
 errors: 'document:line: what is wrong'.
@@ -43,10 +45,10 @@ KINDS = {
     "c": ("quote",),
     "sh": ("ci", "run"),
     "cmake": ("package",),
-    "text": ("output",),
+    "text": ("output", "session"),
 }
 SUFFIX = {"cpp": ".cpp", "c": ".c", "sh": ".sh", "cmake": ".cmake", "text": ".txt"}
-NEEDS_ARGUMENT = ("package", "output", "cuda", "quote")
+NEEDS_ARGUMENT = ("package", "output", "session", "cuda", "quote")
 MARKER = re.compile(r"<!-- test: (\w+) ?(.*?) -->$")
 FENCE = re.compile(r"\s*(```+|~~~+)\s*(\w*)\s*$")
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)")

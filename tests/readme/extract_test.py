@@ -47,12 +47,13 @@ class Extract(unittest.TestCase):
             "<!-- test: output p -->\n```text\nhello\n```\n"
             "<!-- test: cuda nccl -->\n```cpp\nint f();\n```\n"
             "<!-- test: bench -->\n```cpp\nint main() {}\n```\n"
-            "<!-- test: bench 04_own_rule -->\n```cpp\nint main() {}\n```\n")
+            "<!-- test: bench 04_own_rule -->\n```cpp\nint main() {}\n```\n"
+            "<!-- test: session p -->\n```text\n$ p --x\nhello\n```\n")
         self.assertEqual(status, 0, errors)
         calls = files["blocks.cmake"].splitlines()
         self.assertEqual([call.split()[1] for call in calls],
                          ["program", "body", "types", "ci", "run", "package", "output", "cuda",
-                          "bench", "bench"])
+                          "bench", "bench", "session"])
         self.assertRegex(files["doc_page_1.cpp"], r'#line 4 ".*page.md"\nint main')
         self.assertRegex(files["doc_page_2.cpp"], r"(?s)^#include <map>.*main\(\).*comm.rank\(\);")
         self.assertIn("int main() {}", files["doc_page_3.cpp"])

@@ -88,7 +88,10 @@ namespace detail {
     plots += std::string(plots.empty() ? "plot " : ", \\\n  ") + block + " using " +
              std::to_string(layer + 2) + ":xtic(1) title " + plot_text(chart.series[layer].title);
   }
-  return "set style data histograms\nset style histogram rowstacked\nset boxwidth 0.6\n"
+  // Many names would lie over each other.
+  std::string const turned = chart.bars.size() > 5 ? "set xtics rotate by -30\n" : "";
+  return turned +
+         "set style data histograms\nset style histogram rowstacked\nset boxwidth 0.6\n"
          "set style fill solid 0.8\nset yrange [0:*]\n" +
          data + "EOD\n" + plots + "\n";
 }
@@ -122,7 +125,7 @@ namespace detail {
     Chart const& chart = charts[c];
     script += "set title " + detail::plot_text(chart.title) + "\nset xlabel " +
               detail::plot_text(chart.x_label) + "\nset ylabel " +
-              detail::plot_text(chart.y_label) + "\nunset logscale\nset xtics autofreq\n";
+              detail::plot_text(chart.y_label) + "\nunset logscale\nset xtics autofreq norotate\n";
     if (chart.log_x) script += "set logscale x 2\n";
     if (chart.log_y) script += "set logscale y 10\n";
     std::string const block = "$c" + std::to_string(c);

@@ -1,0 +1,358 @@
+#!/usr/bin/env python3
+"""Runs zero-plan as a user does: what the paper printed, options, formats, pictures.
+
+    program_test.py PROGRAM SCRATCH_FOLDER
+"""
+
+import csv
+import io
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+import unittest
+
+PROGRAM, SCRATCH = None, None
+STAGES = ["replicated", "pos", "pos+g", "pos+g+p"]
+COMMANDS = ["memory", "traffic", "advise", "table1", "table2", "fig1", "pa"]
+# As published: arXiv 1910.02054v3, Tables 1 and 2, Figure 1.
+TABLE_1 = {
+    1: "120 120 120 2048 2048 2048 16000 16000 16000",
+    4: "52.5 41.3 30 896 704 512 7000 5500 4000",
+    16: "35.6 21.6 7.5 608 368 128 4750 2875 1000",
+    64: "31.4 16.6 1.88 536 284 32 4187 2218 250",
+    256: "30.4 15.4 0.47 518 263 8 4046 2054 62.5",
+    1024: "30.1 15.1 0.12 513 257 2 4011 2013 15.6",
+}
+# Row and column, from 1 on, of the cells in bold.
+TABLE_1_BOLD = [(4, 3), (16, 2), (64, 1), (64, 6), (1024, 9)]
+TABLE_2 = {
+    1: "2B 7.6B 14.4B 128B",
+    2: "4B 15.2B 28.8B 256B",
+    4: "8B 30.4B 57.6B 0.5T",
+    8: "16B 60.8B 115.2B 1T",
+    16: "32B 121.6B 230.4B 2T",
+}
+FIGURE_1 = ["120", "31.4", "16.6", "1.9"]
+
+
+def small(*more):
+    """Options of a small model, with others in their place or beside them."""
+    options = {"--layers": "3", "--hidden": "128", "--vocab": "100", "--sequence": "32",
+               "--ranks": "4"}
+    options.update(zip(more[::2], more[1::2]))
+    return [word for option in options.items() for word in option]
+
+
+def run(*arguments, path=None):
+    environment = dict(os.environ) if path is None else dict(os.environ, PATH=path)
+    return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True,
+                          env=environment, check=False)
+
+
+def answer(*arguments):
+    done = run(*arguments, "--json", "-")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+class Paper(unittest.TestCase):
+    def test_table_1_cell_by_cell(self):
+        rows = answer("table1")["table1"]
+        self.assertEqual([row["DP"] for row in rows], list(TABLE_1))
+        errata, bold = [], []
+        for row in rows:
+            cells = list(row.values())[1:]
+            self.assertEqual(" ".join(cell["printed"] for cell in cells), TABLE_1[row["DP"]])
+            for column, cell in enumerate(cells, 1):
+                # What is printed is the bytes, rounded or truncated in its last digit.
+                digits = len(cell["printed"].partition(".")[2])
+                unit = 10 ** (9 - digits)
+                off = float(cell["printed"]) * 1e9 - cell["bytes"]
+                self.assertLessEqual(off, unit / 2, cell)
+                self.assertGreater(off, -unit if cell["erratum"] else -unit / 2 - 1, cell)
+                self.assertEqual(cell["erratum"], off < -unit / 2 - 0.5 or
+                                 (cell["rounded"] != cell["printed"]), cell)
+                if cell["erratum"]:
+                    self.assertEqual(int(cell["rounded"]), int(cell["printed"]) + 1)
+                    errata.append((row["DP"], column))
+                if cell["bold"]:
+                    bold.append((row["DP"], column))
+        self.assertEqual(errata, [(64, 7), (64, 8), (256, 7), (256, 8), (1024, 4), (1024, 5),
+                                  (1024, 7), (1024, 8)])
+        self.assertEqual(sorted(bold), sorted(TABLE_1_BOLD))
+        self.assertIn("8 of 54 cells", run("table1").stdout)
+        self.assertEqual(run("table1").stdout.count("*"), 9)
+
+    def test_table_2_cell_by_cell(self):
+        rows = answer("table2")["table2"]
+        errata = 0
+        for row in rows:
+            cells = [row[stage] for stage in ("baseline", "Pos", "Pos+g", "Pos+g+p")]
+            self.assertEqual(row["GPUs"], 64 * row["MP"])
+            self.assertEqual(" ".join(cell["printed"] for cell in cells), TABLE_2[row["MP"]])
+            for cell, state in zip(cells, (16, 4 + 12 / 64, 2 + 14 / 64, 16 / 64)):
+                exact = row["MP"] * 32e9 / state
+                self.assertAlmostEqual(cell["parameters"], exact, delta=row["MP"])
+                errata += cell["erratum"]
+                self.assertEqual(cell["erratum"], cell["printed"] != cell["truncated"])
+        self.assertEqual(errata, 5)
+        self.assertEqual([row["MP"] for row in rows], list(TABLE_2))
+
+    def test_figure_1(self):
+        rows = answer("fig1")["fig1"]
+        self.assertEqual([row["printed"] for row in rows], FIGURE_1)
+        for row in rows:
+            self.assertEqual(row["parameters"] + row["gradients"] + row["states"], row["bytes"])
+
+    def test_statements_about_activations(self):
+        rows = answer("pa")["pa"]
+        here = [row["here"] for row in rows]
+        elements = 32 * 1024 * 8192 * 125
+        self.assertEqual(here[0], 2 * 12 * 32 * 1024 * 1600 * 48)
+        self.assertEqual(here[1], here[0] // 12 + here[0] // 48)
+        self.assertEqual(here[2:7], [2 * elements, 2 * elements, elements // 8, 16, 0])
+        self.assertAlmostEqual(here[8], 1 / 12)
+        self.assertEqual(here[9], 2)
+        self.assertEqual(["erratum" in row["verdict"] for row in rows],
+                         [False] * 3 + [True] * 2 + [False] * 5)
+        self.assertNotIn("DIFFERS", run("pa").stdout)
+
+
+class Plans(unittest.TestCase):
+    def test_memory_is_complete_and_near_the_paper(self):
+        # Figure 1, with a described model: its own number of parameters, and padding.
+        document = answer("memory", "--params", "7.5e9", "--ranks", "64")
+        rows = {row["role"]: row for row in document["bytes"]}
+        for stage, formula in zip(STAGES, (16, 4 + 12 / 64, 2 + 14 / 64, 16 / 64)):
+            parts = sum(row[stage] for role, row in rows.items()
+                        if not role.startswith(("total", "model states")))
+            self.assertEqual(parts, rows["total"][stage])
+            states = rows["model states"][stage]
+            self.assertAlmostEqual(states / (7524037632 * formula), 1, delta=1e-3)
+            self.assertEqual(rows["model states, the paper's formula"][stage],
+                             int(7524037632 * formula))
+        self.assertIn("7,524,037,632 parameters", document["head"][0])
+
+    def test_options_reach_the_plan(self):
+        def total(*more, role="total", stage="pos+g+p"):
+            rows = answer("memory", *small(*more))["bytes"]
+            return {row["role"]: row for row in rows}.get(role, {}).get(stage, 0)
+
+        base = total()
+        for more in (["--precision", "fp32"], ["--rule", "lion"], ["--batch", "2"],
+                     ["--prefetch", "3"], ["--communicator", "1MiB"],
+                     ["--model-parallel", "2"], ["--checkpoint", "whole"],
+                     ["--micro-steps", "2"], ["--ranks", "8"], ["--layers", "4"],
+                     ["--vocab", "200"], ["--sequence", "64"], ["--hidden", "256"]):
+            self.assertNotEqual(total(*more), base, more)
+        # Units that share a bucket share its padding.
+        self.assertLess(total("--ranks", "16", stage="pos"),
+                        total("--ranks", "16", "--bucket", "64KiB", stage="pos"))
+        self.assertEqual(total("--communicator", "1MiB") - base, 2**20)
+        self.assertEqual(total("--communicator", "1MB", role="communicator"), 10**6)
+        self.assertNotEqual(total("--micro-steps", "2", "--accumulate", "full"),
+                            total("--micro-steps", "2", "--accumulate", "shard"))
+        whole = total("--checkpoint", "whole", "--model-parallel", "2", role="activations")
+        pa = total("--checkpoint", "pa", "--model-parallel", "2", role="activations")
+        self.assertEqual((whole, 2 * pa), (2 * 3 * 128 * 32, whole))
+        host = answer("memory", *small("--checkpoint", "pa+cpu", "--model-parallel", "2"))["bytes"]
+        self.assertEqual({row["role"]: row for row in host}["in the host's memory"]["pos"], pa)
+        one = answer("memory", *small("--stage", "pos"))["bytes"][0]
+        self.assertEqual(list(one), ["role", "pos"])
+
+    def test_what_fits_is_the_last_that_does(self):
+        asked = ["--checkpoint", "whole"]
+        fits = {row["stage"]: row
+                for row in answer("memory", *small(*asked, "--budget", "20MB"))["fits"]}
+        for stage in STAGES:
+            def total(*more):
+                rows = answer("memory", *small(*asked, *more))["bytes"]
+                return {row["role"]: row for row in rows}["total"][stage]
+
+            batch = fits[stage]["largest batch"]
+            layers = fits[stage]["blocks"]
+            self.assertIs(fits[stage]["this run"], total() <= 20e6)
+            self.assertLessEqual(total("--batch", str(batch)), 20e6)
+            self.assertGreater(total("--batch", str(batch + 1)), 20e6)
+            self.assertLessEqual(total("--layers", str(layers)), 20e6)
+            self.assertGreater(total("--layers", str(layers + 1)), 20e6)
+
+    def test_traffic_follows_the_paper(self):
+        ranks = 16
+        document = answer("traffic", "--ranks", str(ranks), "--params", "1.5e9")
+        last = document["elements"][-1]
+        for stage, times in zip(STAGES, (2, 2, 2, 3)):
+            exact = times * (ranks - 1) / ranks
+            # The embedding is used by two units, and gathered for both.
+            self.assertAlmostEqual(last[stage], exact, delta=0.15 if times == 3 else 2e-3)
+            parts = sum(row[stage] for row in document["elements"][:-2])
+            self.assertEqual(document["elements"][-2][stage], parts)
+        # Reduced once a step, or in each micro-step.
+        full, shard = answer("traffic", *small("--micro-steps", "4"))["accumulation"]
+        self.assertEqual((full["accumulation"], shard["accumulation"]), ("full", "shard"))
+        self.assertLess(full["pos+g"], shard["pos+g"])
+        by = {row["operation"]: row for row in answer(
+            "traffic", *small("--model-parallel", "2", "--checkpoint", "pa"))["elements"]}
+        wide = 128 * 32
+        self.assertEqual(by["all-reduce activations (formula)"]["pos"], 12 * wide * 3 // 2)
+        self.assertEqual(by["gather checkpoints"]["pos"], wide * 3 // 2)
+
+    def test_a_trillion_parameters_on_100_000_devices_take_no_time(self):
+        start = time.monotonic()
+        asked = ["--params", "1e12", "--checkpoint", "pa", "--model-parallel", "8"]
+        rows = answer("memory", *asked, "--ranks", "100000", "--budget", "80GB")["fits"]
+        self.assertEqual([row["this run"] for row in rows], [False, False, False, True])
+        document = answer("advise", "--params", "1e12", "--devices", "100000")
+        self.assertEqual(document["fitting"][0]["stage"], "pos+g+p")
+        self.assertLess(time.monotonic() - start, 20)
+
+    def test_advice_names_the_first_and_why_others_are_none(self):
+        asked = ["advise", "--params", "70e9", "--devices", "64", "--device-memory", "80GB",
+                 "--cluster", "dgx-a100"]
+        document = answer(*asked)
+        first = document["fitting"][0]
+        self.assertIn("Take pos+g+p on", document["head"][2])
+        sent = [row["GB sent"] for row in document["fitting"]]
+        self.assertEqual(sent, sorted(sent))
+        self.assertEqual(document["bytes"][-1]["bytes"], first["GB a device"])
+        self.assertLessEqual(first["GB a device"], 80e9)
+        self.assertEqual(first["batch"] * first["micro-steps"] * 64 // first["N_m"], 512)
+        # The memory command says the same of it.
+        again = answer("memory", "--params", "70e9", "--ranks", "64", "--model-parallel",
+                       str(first["N_m"]), "--batch", str(first["batch"]), "--checkpoint",
+                       first["checkpoint"], "--stage", first["stage"])
+        self.assertEqual({row["role"]: row for row in again["bytes"]}["total"][first["stage"]],
+                         first["GB a device"])
+        for row in document["rejected"]:
+            self.assertRegex(row["why"], r"^needs [\d,.]+ GB of 80.0 GB .*\.$")
+        times = [row["s on the links"] for row in answer(*asked, "--by", "time")["fitting"]]
+        self.assertEqual(times, sorted(times))
+        self.assertEqual(len(answer(*asked, "--show", "3")["fitting"]), 3)
+        nothing = answer("advise", "--params", "1e12", "--devices", "8")
+        self.assertNotIn("fitting", nothing)
+        self.assertIn("Nothing fits", nothing["head"][2])
+        self.assertEqual(len(nothing["rejected"]), 16)
+        reserved = answer(*asked, "--reserve", "50GB")
+        self.assertLessEqual(reserved["fitting"][0]["GB a device"], 30e9)
+
+
+class Formats(unittest.TestCase):
+    def test_text_json_and_csv_say_the_same(self):
+        for command in COMMANDS:
+            files = [str(SCRATCH / f"{command}.json"), str(SCRATCH / f"{command}.csv")]
+            done = run(command, "--json", files[0], "--csv", files[1])
+            self.assertEqual((done.returncode, done.stderr), (0, ""), command)
+            document = json.loads(pathlib.Path(files[0]).read_text(encoding="utf-8"))
+            self.assertEqual((document["schema"], document["command"]), ("zero.plan/1", command))
+            lines = list(csv.DictReader(io.StringIO(pathlib.Path(files[1]).read_text())))
+            cells = 0
+            for name, rows in document.items():
+                if not isinstance(rows, list) or name in ("head", "notes"):
+                    continue
+                for row in rows:
+                    cells += len(row) - 1
+                    for value in row.values():
+                        if isinstance(value, int) and not isinstance(value, bool) and value < 10**6:
+                            continue  # may be in another unit
+                        if isinstance(value, str):
+                            self.assertIn(value, done.stdout)
+            self.assertEqual(len(lines), cells, command)
+            for line in done.stdout.splitlines():
+                self.assertEqual(line, line.rstrip())
+            self.assertEqual(run(command, "--csv", "-").stdout,
+                             pathlib.Path(files[1]).read_text())
+
+    def test_pictures(self):
+        for command in COMMANDS:
+            picture = SCRATCH / f"{command}.svg"
+            done = run(command, "--plot", str(picture), path=str(SCRATCH))
+            if command == "pa":
+                self.assertEqual(done.returncode, 2)
+                continue
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("gnuplot is not installed", done.stderr)
+            script = pathlib.Path(f"{picture}.gnuplot").read_text(encoding="utf-8")
+            self.assertIn(f"set output '{picture}'", script)
+            self.assertNotIn("null", script)
+            if shutil.which("gnuplot") is None:
+                continue
+            self.assertEqual(run(command, "--plot", str(picture)).stderr, "")
+            drawn = picture.read_text(encoding="utf-8")
+            self.assertIn("</svg>", drawn)
+            self.assertIn({"memory": "gather_pool", "traffic": "publish parameters",
+                           "advise": "model states"}.get(command, "Pos+g"), drawn)
+
+        nothing = run("advise", "--params", "1e12", "--devices", "8", "--plot",
+                      str(SCRATCH / "nothing.svg"))
+        self.assertEqual(nothing.returncode, 0)
+        self.assertIn("nothing to draw", nothing.stderr)
+
+    def test_memory_is_drawn_as_bars_and_curves(self):
+        picture = SCRATCH / "curves.png"
+        run("memory", "--budget", "32GB", "--plot", str(picture), path=str(SCRATCH))
+        script = pathlib.Path(f"{picture}.gnuplot").read_text(encoding="utf-8")
+        rows = answer("memory")["bytes"]
+        held = [row for row in rows if row["role"] == "state"][0]
+        for stage in STAGES:
+            bar = [line for line in script.splitlines() if line.startswith(f'"{stage}" ')]
+            self.assertEqual(len(bar), 1)
+            self.assertIn(f"{held[stage] / 1e9:.7g}", bar[0].split())
+        self.assertEqual(script.count("with linespoints"), 8)
+        total = [row for row in rows if row["role"] == "total"][0]
+        for stage in STAGES:
+            self.assertIn(f"\n64 {total[stage] / 1e9:.7g}\n", script)
+
+
+class Mistakes(unittest.TestCase):
+    def test_mistakes_have_one_line(self):
+        for arguments, words in (
+            ([], "subcommand"),
+            (["frob"], "no subcommand 'frob'"),
+            (["memory", "--frob"], "--frob"),
+            (["memory", "--layers", "3"], "--hidden"),
+            (["memory", "--params", "1e9", "--layers", "3", "--hidden", "64"], "--params"),
+            (["memory", "--params", "12"], "so few parameters"),
+            (["memory", "--params", "many"], "--params"),
+            (["memory", "--params", "1e30"], "10^18"),
+            (["memory", "--stage", "zero3"], "zero3"),
+            (["memory", "--precision", "fp8"], "fp8"),
+            (["memory", "--rule", "adamax"], "adamax"),
+            (["memory", "--checkpoint", "all"], "all"),
+            (["memory", "--ranks", "3", "--model-parallel", "2"], "do not divide 3 ranks"),
+            (["memory", "--ranks", "16", "--model-parallel", "16"], "24 heads"),
+            (["memory", "--budget", "3XB"], "xb"),
+            (["memory", "--micro-steps", "2", "--accumulate", "none"], "full or shard"),
+            (["memory", "--batch", "0"], "--batch"),
+            (["traffic", "--plot", "x.pdf"], ".svg or .png"),
+            (["advise", "--cluster", "dgx"], "dgx2-v100"),
+            (["advise", "--reserve", "90GB"], "--reserve"),
+            (["table1", "--json"], "--json"),
+        ):
+            done = run(*arguments)
+            self.assertEqual((done.returncode, done.stdout), (2, ""), arguments)
+            self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+            self.assertTrue(done.stderr.startswith("zero-plan: "), done.stderr)
+            self.assertIn(words, done.stderr)
+        unwritable = run("fig1", "--json", "/no/such/folder/x.json")
+        self.assertEqual(unwritable.returncode, 1)
+        self.assertIn("cannot write /no/such/folder/x.json", unwritable.stderr)
+
+    def test_help_is_everywhere(self):
+        done = run("--help")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        for command in COMMANDS:
+            self.assertIn(f"\n  {command} ", done.stdout)
+            of_command = run(command, "--help")
+            self.assertEqual((of_command.returncode, of_command.stderr), (0, ""))
+            self.assertIn("--json", of_command.stdout)
+        self.assertIn("ZeRO 6.1", run("memory", "--help").stdout)
+
+
+if __name__ == "__main__":
+    PROGRAM, SCRATCH = sys.argv[1], pathlib.Path(sys.argv[2])
+    SCRATCH.mkdir(parents=True, exist_ok=True)
+    unittest.main(argv=sys.argv[:1])
