@@ -81,7 +81,7 @@ class Finder {
     for (std::string const& accumulation : accumulation_names()) {
       bool const once = accumulation == "none";
       // One micro-step is a sum of nothing.
-      if (!once && best.fits) break;
+      if (best.fits && best.setup.micro_steps == 1) break;
       try_accumulation(accumulation, once ? batches_.size() - 1 : 0, best);
     }
     return best;

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -72,32 +73,46 @@ TEST_CASE("the micro-batch is the largest that fits, of those that divide the mo
   }
 }
 
-TEST_CASE("nothing that was left out sends less") {
-  Question asked = seventy_billion();
+TEST_CASE("nothing that was left out sends less, alike in stage, degree and activations") {
+  Question const asked = seventy_billion();
   Advice const advice = advise(asked);
-  std::uint64_t least = ~std::uint64_t{0};
   Setup setup = asked.setup;
+  std::size_t found = 0;
   for (int const degree : {1, 2, 4, 8}) {
     for (std::string const& stage : stage_names()) {
       for (std::string const& activations : activation_names()) {
+        if (degree == 1 && activations == "pa") continue;
+        std::uint64_t least = ~std::uint64_t{0};
+        setup.model_parallel = degree;
+        setup.policies.stage = stage;
+        setup.activations = activations;
+        std::uint64_t const share = 512 / (64 / static_cast<unsigned>(degree));
         for (std::string const& accumulation : accumulation_names()) {
-          std::uint64_t const share = 512 / (64 / static_cast<unsigned>(degree));
           for (std::uint64_t batch = 1; batch <= share; batch *= 2) {
             if (accumulation == "none" && batch != share) continue;
-            setup.model_parallel = degree;
-            setup.policies.stage = stage;
             setup.policies.accumulation = accumulation;
-            setup.activations = activations;
             setup.batch = batch;
             setup.micro_steps = share / batch;
             DevicePlan const plan = plan_device(setup);
             if (plan.total_bytes() <= asked.budget) least = std::min(least, plan.sent_bytes());
           }
         }
+        auto const is_alike = [&](Candidate const& one) {
+          return one.setup.model_parallel == degree && one.setup.policies.stage == stage &&
+                 one.setup.activations == activations;
+        };
+        auto const alike = std::ranges::find_if(advice.fitting, is_alike);
+        CAPTURE(degree);
+        CAPTURE(stage);
+        CAPTURE(activations);
+        REQUIRE((alike == advice.fitting.end()) == (least == ~std::uint64_t{0}));
+        if (alike == advice.fitting.end()) continue;
+        CHECK(alike->plan.sent_bytes() == least);
+        ++found;
       }
     }
   }
-  CHECK(advice.fitting.front().plan.sent_bytes() == least);
+  CHECK(found == advice.fitting.size());
 }
 
 TEST_CASE("what is sent takes its bytes over the bandwidth of the link it uses") {
