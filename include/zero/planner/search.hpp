@@ -33,6 +33,7 @@ template <class Fits>
 }  // namespace detail
 
 /// The most sequences in a micro-batch with which a setup fits; 0 if not even one does.
+/// @param setup   what is planned; its batch is not read
 /// @param budget  bytes of a device
 /// @par Cost  some twenty plans of activations, and one of the optimizer
 [[nodiscard]] inline std::uint64_t largest_batch(Setup setup, std::uint64_t budget) {
@@ -46,6 +47,7 @@ template <class Fits>
 }
 
 /// The same model with as many blocks as fit, of at most 16384; `layers` is 0 if not even one does.
+/// @param setup   what is planned; its number of blocks is not read
 /// @param budget  bytes of a device
 /// @par Cost  some twenty plans
 [[nodiscard]] inline Transformer largest_depth(Setup setup, std::uint64_t budget) {
@@ -61,6 +63,7 @@ template <class Fits>
 /// 0.1 % from 0.1 billion parameters (more for more than 30,000 words) up to 10 million times that;
 /// `layers` is 0 if none does. Sizes whose heads the model-parallel ranks cannot share are passed
 /// over.
+/// @param setup   what is planned; of its model, vocab and sequence are read
 /// @param budget  bytes of a device
 /// @par Cost  some thirty plans
 [[nodiscard]] inline Transformer largest_size(Setup setup, std::uint64_t budget) {
