@@ -318,7 +318,7 @@ class ShardedOptimizer {
   /// `load_parameters` compares. Before a first step that is captured in a CUDA graph it has to be
   /// called.
   /// @par Collective  yes; blocks
-  /// @par Cost        one pass over the parameters, in their memory, and an exchange of 24 bytes
+  /// @par Cost        one pass over the parameters, in their memory, and an exchange of 72 bytes
   /// @throws Error (communication), on every rank, naming the first tensor that differs and ranks;
   ///   (invalid_argument), on every rank, if on one of them parameters that the library owns have
   ///   no values yet

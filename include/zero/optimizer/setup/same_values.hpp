@@ -10,10 +10,12 @@
 #include "zero/optimizer/setup/agreement.hpp"
 #include "zero/optimizer/setup/hash.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
@@ -38,21 +40,38 @@ using TensorHashes = std::vector<std::uint64_t>;
         "lies there, zeros where nothing was written"});
 }
 
-/// Does each rank have what the rank before it would have put there? In words of the control that
-/// nobody reads between two exchanges.
-/// @param own   of what this rank has
-/// @param next  of what the next rank should have: `own`, where all have the same
-/// @param set   whether what this rank has is meant
+/// Adds up a few words of all ranks, in words of the control that nobody reads between two
+/// exchanges.
 /// @par Collective  yes; blocks
-/// @par Cost        one all-reduce of 24 bytes
-/// @throws Error (invalid_argument), on every rank, if on some rank nobody has set any values
+template <Communicator C, std::size_t Count>
+ZERO_COLD void add_up(C& comm,
+                      typename C::Space const& space,
+                      StepControl* control,
+                      std::array<std::int64_t, Count>& words) {
+  static_assert(Count <= StepControl::word_count);
+  space.upload(control->words, words.data(), sizeof(words));
+  run(comm,
+      {.op = Op::all_reduce,
+       .dtype = DType::i64,
+       .accumulate = DType::i64,
+       .count = Count,
+       .send = control->words,
+       .recv = control->words});
+  space.download(words.data(), control->words, sizeof(words));
+  zero::confirm(comm);
+}
+
+/// Does each rank have what the rank before it would have put there?
+/// @param own   of what this rank has
+/// @param next  of what the next rank should have
+/// @par Collective  yes; blocks
+/// @par Cost        one all-reduce of 16 bytes
 template <Communicator C>
 ZERO_COLD bool same_around(C& comm,
                            typename C::Space const& space,
                            StepControl* control,
                            std::uint64_t own,
-                           std::uint64_t next,
-                           bool set = true) {
+                           std::uint64_t next) {
   auto const digest = [](std::uint64_t value, int rank) {
     Hash hash;
     hash.add(static_cast<std::uint64_t>(rank));
@@ -62,20 +81,9 @@ ZERO_COLD bool same_around(C& comm,
   // Added up around the ring, what is the same cancels out. In halves, which do not overflow.
   int const rank = comm.rank();
   std::uint64_t const rest = digest(own, rank) - digest(next, (rank + 1) % comm.size());
-  std::int64_t words[] = {static_cast<std::int64_t>(rest & 0xffffffffu),
-                          static_cast<std::int64_t>(rest >> 32),
-                          set ? 0 : 1};
-  space.upload(control->words, words, sizeof(words));
-  run(comm,
-      {.op = Op::all_reduce,
-       .dtype = DType::i64,
-       .accumulate = DType::i64,
-       .count = std::size(words),
-       .send = control->words,
-       .recv = control->words});
-  space.download(words, control->words, sizeof(words));
-  zero::confirm(comm);
-  if (words[2] != 0) refuse_unset(words[2], comm.size());
+  std::array<std::int64_t, 2> words{static_cast<std::int64_t>(rest & 0xffffffffu),
+                                    static_cast<std::int64_t>(rest >> 32)};
+  add_up(comm, space, control, words);
   return static_cast<std::uint64_t>(words[0]) + (static_cast<std::uint64_t>(words[1]) << 32) == 0;
 }
 
@@ -139,7 +147,8 @@ ZERO_COLD void hash_held(Assembly<Slots>& parts, To const& to) {
 /// Compares what every rank holds all of, hashed in the space.
 /// @param set  whether what this rank has is meant
 /// @par Collective  yes; blocks
-/// @par Cost        one pass over it; allocates nothing unless ranks differ
+/// @par Cost        one pass over it, and an all-reduce of 72 bytes; allocates nothing unless ranks
+///   differ
 /// @throws Error (communication) as `refuse_values`; (invalid_argument) as `refuse_unset`
 template <class Slots>
 ZERO_COLD void compare_held(Assembly<Slots>& parts, bool set) {
@@ -153,14 +162,20 @@ ZERO_COLD void compare_held(Assembly<Slots>& parts, bool set) {
   space.zero(word, sizeof(all));
   hash_held(parts, [&](std::size_t) { return word; });
   space.download(&all, word, sizeof(all));
-  if (same_around(*parts.comm, space, parts.control, all, all, set)) return;
+  Unanimity::Words sums = Unanimity::words(all);
+  std::array<std::int64_t, 1 + std::tuple_size_v<Unanimity::Words>> words{set ? 0 : 1};
+  std::copy(sums.begin(), sums.end(), words.begin() + 1);
+  add_up(*parts.comm, space, parts.control, words);
+  if (words[0] != 0) refuse_unset(words[0], parts.comm->size());
+  std::copy(words.begin() + 1, words.end(), sums.begin());
+  if (Unanimity::holds(sums, parts.comm->size())) return;
   TensorHashes own(parts.tensors.size());
   std::size_t const bytes = own.size() * sizeof(own[0]);
   typename decltype(parts.arena)::Scratch const scratch(parts.arena, bytes);
-  auto* const words = static_cast<std::uint64_t*>(scratch.data());
-  space.zero(words, bytes);
-  hash_held(parts, [&](std::size_t t) { return words + t; });
-  space.download(own.data(), words, bytes);
+  auto* const hashes = static_cast<std::uint64_t*>(scratch.data());
+  space.zero(hashes, bytes);
+  hash_held(parts, [&](std::size_t t) { return hashes + t; });
+  space.download(own.data(), hashes, bytes);
   refuse_values(*parts.comm, parts.arena, parts.tensors, own, own);
 }
 

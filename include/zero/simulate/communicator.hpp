@@ -1,0 +1,155 @@
+/// @file
+/// One rank of a group that does not exist: collectives take virtual time and move nothing.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/base/dtype.hpp"
+#include "zero/base/error.hpp"
+#include "zero/comm/shared/call_checks.hpp"
+#include "zero/concepts/communicator.hpp"
+#include "zero/simulate/collectives.hpp"
+#include "zero/simulate/space.hpp"
+#include "zero/simulate/timeline.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace zero::inline ZERO_NAMESPACE::simulate {
+
+/// A communicator of one rank, on which a whole optimizer runs: its own partition, buckets,
+/// prefetcher and step, in virtual time and without the model's memory.
+///
+///     zero::simulate::World world{zero::simulate::dgx_h100()};
+///     zero::simulate::Communicator comm{world, {.size = 1024, .per_node = 8}};
+///     zero::ShardedOptimizer opt{comm, tensors, zero::stage::PosGP{}, world.memory_policy()};
+///     opt.adopt_parameters();
+///
+/// All ranks are taken to be in the same state at the same time, with gradients of zeros: sums of
+/// the words of control are this rank's times the number of ranks. Ranks that are late, and links
+/// that several collectives of one rank share, are not simulated.
+class World {
+ public:
+  /// @throws Error (invalid_argument) as `Cluster::validate`
+  explicit World(Cluster cluster) : cluster_(std::move(cluster)) { cluster_.validate(); }
+  World(World const&) = delete;
+  World& operator=(World const&) = delete;
+
+  /// What is simulated.
+  [[nodiscard]] Cluster const& cluster() const noexcept { return cluster_; }
+  /// Virtual time of the rank.
+  [[nodiscard]] Timeline& timeline() noexcept { return timeline_; }
+  /// Memory of the rank's device.
+  [[nodiscard]] Space space() noexcept { return {cluster_.device, timeline_}; }
+  /// The memory slot of its optimizers.
+  [[nodiscard]] Owned<Allocator> memory() noexcept { return {Allocator(memory_)}; }
+
+ private:
+  Cluster cluster_;
+  Timeline timeline_;
+  Memory memory_;
+};
+
+/// See `World`.
+class Communicator {
+ public:
+  using Space = simulate::Space;  ///< buffers are simulated memory, or real words of control
+
+  /// When a collective ends.
+  struct Ticket {
+    Op op = Op::all_gather;  ///< which
+    double end = 0.;         ///< seconds
+  };
+
+  /// @param world      outlives the communicator
+  /// @param placement  of the group
+  /// @param rank       in the group; the first one holds most
+  /// @throws Error (invalid_argument) for a group without ranks, or a rank outside of it
+  Communicator(World& world, Placement const& placement, int rank = 0)
+      : world_(&world), placement_(placement), rank_(rank) {
+    if (placement.size < 1 || placement.per_node < 1 || placement.sharing < 1) {
+      fail(ErrorKind::invalid_argument,
+           {"a simulated group of ",
+            placement.size,
+            " ranks, ",
+            placement.per_node,
+            " on each node, ",
+            placement.sharing,
+            " groups at once: each is at least 1"});
+    }
+    if (rank < 0 || rank >= placement.size) {
+      fail(ErrorKind::invalid_argument,
+           {"rank ", rank, " of a simulated group of ", placement.size, " ranks"});
+    }
+  }
+
+  /// Rank within the group.
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  /// Ranks of the group.
+  [[nodiscard]] int size() const noexcept { return placement_.size; }
+  /// Memory of the rank's device.
+  [[nodiscard]] Space space() const noexcept { return world_->space(); }
+
+  /// Puts the collective on the queue of communication.
+  /// @throws Error (invalid_argument) for a call that no group could carry out, or of floating
+  ///   point in real memory, whose sums nobody knows
+  ZERO_APART Ticket start(Collective const& op);
+  /// Has computation wait for it.
+  void wait(Ticket& ticket) { world_->timeline().await(ticket.op, ticket.end); }
+
+ private:
+  World* world_;
+  Placement placement_;
+  int rank_;
+};
+
+static_assert(zero::Communicator<Communicator>);
+
+#if ZERO_BODIES
+
+ZERO_BODY Communicator::Ticket Communicator::start(Collective const& op) {
+  zero::detail::check_arguments(op, rank_, placement_.size);
+  CollectiveCost const taken =
+      cost(world_->cluster(), placement_, op.op, static_cast<double>(op.block_bytes()));
+  Ticket const ticket{op.op, world_->timeline().communicate(op.op, taken.seconds(), op.bucket)};
+  if (op.count == 0 || Memory::simulated(op.recv)) return ticket;
+  // Words of control: every rank brings the same.
+  std::size_t const bytes = op.block_bytes();
+  auto* const recv = static_cast<std::byte*>(op.recv);
+  auto const* const send = static_cast<std::byte const*>(op.send);
+  bool const sums = op.op == Op::reduce_scatter || op.op == Op::all_reduce;
+  if (sums && op.dtype != DType::i64) {
+    fail(ErrorKind::invalid_argument,
+         {"a simulated ", zero::name(op.op), " of floating point in the host's memory"});
+  }
+  auto const own = static_cast<std::size_t>(rank_);
+  switch (op.op) {
+    case Op::all_gather:
+      for (std::size_t r = 0; r < static_cast<std::size_t>(placement_.size); ++r) {
+        if (recv + r * bytes != send) std::memcpy(recv + r * bytes, send, bytes);
+      }
+      break;
+    case Op::all_to_all:
+      for (std::size_t r = 0; r < static_cast<std::size_t>(placement_.size); ++r) {
+        std::memcpy(recv + r * bytes, send + own * bytes, bytes);
+      }
+      break;
+    case Op::broadcast:
+      if (recv != send) std::memcpy(recv, send, bytes);
+      break;
+    case Op::reduce_scatter:
+    case Op::all_reduce:
+      for (std::size_t i = 0; i < op.count; ++i) {
+        std::size_t const block = op.op == Op::reduce_scatter ? own * op.count : 0;
+        std::int64_t const word = static_cast<std::int64_t const*>(op.send)[block + i];
+        static_cast<std::int64_t*>(op.recv)[i] = static_cast<std::int64_t>(
+            static_cast<std::uint64_t>(word) * static_cast<std::uint64_t>(placement_.size));
+      }
+      break;
+  }
+  return ticket;
+}
+
+#endif  // ZERO_BODIES
+
+}  // namespace zero::inline ZERO_NAMESPACE::simulate

@@ -1,0 +1,99 @@
+/// @file
+/// Virtual time: a queue of computation and one of communication, as a device's streams.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/concepts/communicator.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE::simulate {
+
+/// What was done, on which queue, from when to when.
+struct Event {
+  /// Of what kind the work is; each has its own queue in a trace.
+  enum class Queue : std::uint8_t { compute, communication };
+
+  std::string_view name{};       ///< outlives the timeline
+  Queue queue = Queue::compute;  ///< that did it
+  double begin = 0.;             ///< seconds
+  double end = 0.;               ///< seconds
+  int number = -1;               ///< of the bucket or unit; negative if it has none
+};
+
+/// What one kind of collective has cost.
+struct OpTime {
+  std::uint64_t calls = 0;  ///< collectives
+  double busy = 0.;         ///< seconds that the queue of communication worked on them
+  double exposed = 0.;      ///< seconds that computation waited for them
+};
+
+/// Virtual time of one rank. Work is put on a queue and done in order there; the host that puts it
+/// takes no time.
+class Timeline {
+ public:
+  /// Computation, after all that was put there before.
+  /// @param seconds  that it takes
+  /// @param name     outlives the timeline
+  /// @param number   of its unit, for traces
+  void compute(double seconds, std::string_view name, int number = -1) {
+    record({name, Event::Queue::compute, now_, now_ + seconds, number});
+    now_ += seconds;
+    computed_ += seconds;
+  }
+  /// A collective, after those before it and all computation that was put on its queue until now.
+  /// @returns when it ends
+  double communicate(Op op, double seconds, int number) {
+    double const begin = (std::max)(now_, links_);
+    links_ = begin + seconds;
+    record({name(op), Event::Queue::communication, begin, links_, number});
+    OpTime& time = ops_[static_cast<std::size_t>(op)];
+    ++time.calls;
+    time.busy += seconds;
+    return links_;
+  }
+  /// Has computation that is put on its queue from now on wait for a collective.
+  void await(Op op, double end) {
+    if (end <= now_) return;
+    ops_[static_cast<std::size_t>(op)].exposed += end - now_;
+    now_ = end;
+  }
+
+  /// When all computation so far has ended, in seconds from the beginning.
+  [[nodiscard]] double now() const noexcept { return now_; }
+  /// Seconds of computation.
+  [[nodiscard]] double computed() const noexcept { return computed_; }
+  /// What collectives of one kind have cost.
+  [[nodiscard]] OpTime const& of(Op op) const noexcept {
+    return ops_[static_cast<std::size_t>(op)];
+  }
+  /// Seconds that computation waited for collectives.
+  [[nodiscard]] double exposed() const noexcept {
+    double sum = 0.;
+    for (OpTime const& time : ops_) sum += time.exposed;
+    return sum;
+  }
+
+  /// Keeps events from now on, for a trace; they take memory.
+  void keep_events() noexcept { keeps_ = true; }
+  /// Those that were kept, in the order in which they were put on queues.
+  [[nodiscard]] std::vector<Event> const& events() const noexcept { return events_; }
+
+ private:
+  void record(Event const& event) {
+    if (keeps_ && event.end > event.begin) events_.push_back(event);
+  }
+
+  double now_ = 0.;
+  double links_ = 0.;
+  double computed_ = 0.;
+  std::array<OpTime, op_count> ops_{};
+  bool keeps_ = false;
+  std::vector<Event> events_;
+};
+
+}  // namespace zero::inline ZERO_NAMESPACE::simulate
