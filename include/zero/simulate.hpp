@@ -7,3 +7,4 @@
 #include "zero/simulate/communicator.hpp"
 #include "zero/simulate/space.hpp"
 #include "zero/simulate/timeline.hpp"
+#include "zero/simulate/transformer.hpp"

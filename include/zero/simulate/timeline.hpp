@@ -50,11 +50,21 @@ class Timeline {
   double communicate(Op op, double seconds, int number) {
     double const begin = (std::max)(now_, links_);
     links_ = begin + seconds;
-    record({name(op), Event::Queue::communication, begin, links_, number});
+    record({zero::name(op), Event::Queue::communication, begin, links_, number});
     OpTime& time = ops_[static_cast<std::size_t>(op)];
     ++time.calls;
     time.busy += seconds;
     return links_;
+  }
+  /// A collective of another group whose result is needed at once: over links of its own, so that
+  /// those under way go on.
+  void block(Op op, double seconds) {
+    record({zero::name(op), Event::Queue::compute, now_, now_ + seconds, -1});
+    now_ += seconds;
+    OpTime& time = ops_[static_cast<std::size_t>(op)];
+    ++time.calls;
+    time.busy += seconds;
+    time.exposed += seconds;
   }
   /// Has computation that is put on its queue from now on wait for a collective.
   void await(Op op, double end) {
