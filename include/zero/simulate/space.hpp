@@ -143,8 +143,8 @@ class Space {
   }
 
  private:
-  void take(std::size_t bytes, std::string_view name) const {
-    timeline_->compute(device_->pass(static_cast<double>(bytes)), name);
+  void take(std::size_t bytes, std::string_view what) const {
+    timeline_->compute(device_->pass(static_cast<double>(bytes)), what);
   }
 
   Device const* device_;
