@@ -30,16 +30,16 @@ Question question_of(AdviseOptions const& options) {
   question.setup = options.complete();
   question.setup.ranks = options.devices;
   question.cluster = cluster_of(options.cluster);
-  if (options.device_memory > 0) question.cluster.device_memory = options.device_memory;
-  if (options.reserve >= question.cluster.device_memory) {
+  if (options.device_memory > 0) question.cluster.device.memory = options.device_memory;
+  if (options.reserve >= question.cluster.device.memory) {
     zero::fail(zero::ErrorKind::invalid_argument,
                {"--reserve ",
                 options.reserve,
                 " leaves nothing of a device's ",
-                question.cluster.device_memory,
+                question.cluster.device.memory,
                 " bytes"});
   }
-  question.budget = question.cluster.device_memory - options.reserve;
+  question.budget = question.cluster.device.memory - options.reserve;
   question.sequences =
       options.sequences > 0 ? options.sequences : 8 * static_cast<std::uint64_t>(options.devices);
   question.by_time = options.by == "time";

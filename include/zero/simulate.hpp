@@ -2,7 +2,6 @@
 /// Training in virtual time: the library's own schedule on a cluster that is only described.
 #pragma once
 
-#include "zero/simulate/cluster.hpp"
 #include "zero/simulate/collectives.hpp"
 #include "zero/simulate/communicator.hpp"
 #include "zero/simulate/space.hpp"

@@ -55,14 +55,14 @@ namespace detail {
 /// Seconds that all traffic of a step takes at full bandwidth, one transfer after the other.
 [[nodiscard]] inline double seconds_of(Candidate const& of, Cluster const& cluster) {
   // Ranks of a model are neighbours; those of a data axis are on one node only if all ranks are.
-  double const data = of.setup.ranks > cluster.devices_per_node ? cluster.network_bandwidth
-                                                                : cluster.node_bandwidth;
+  double const data =
+      of.setup.ranks > cluster.devices_per_node ? cluster.network_rate() : cluster.inside.rate;
   auto const at = [](std::uint64_t bytes, double bandwidth) {
     return bytes == 0 ? 0. : static_cast<double>(bytes) / bandwidth;
   };
   return at(of.plan.optimizer.sent.total(), data) +
-         at(of.plan.model_bytes + of.plan.checkpoint_bytes, cluster.node_bandwidth) +
-         at(of.plan.slower_bytes, cluster.host_bandwidth);
+         at(of.plan.model_bytes + of.plan.checkpoint_bytes, cluster.inside.rate) +
+         at(of.plan.slower_bytes, cluster.host.rate);
 }
 
 /// The searches for one stage, one model-parallel degree and one place for activations.

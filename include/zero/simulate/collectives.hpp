@@ -4,7 +4,7 @@
 
 #include "zero/base/config.hpp"
 #include "zero/concepts/communicator.hpp"
-#include "zero/simulate/cluster.hpp"
+#include "zero/planner/cluster.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -67,20 +67,20 @@ struct CollectiveCost {
 /// log2(m)·A and the longer one of both transfers, which are pipelined. An all-reduce is two of
 /// them, a broadcast one. An all-to-all sends to each rank directly by any of them.
 /// @par Source  Thakur, Rabenseifner and Gropp 2005; NCCL's rings and trees
-ZERO_APART [[nodiscard]] CollectiveCost cost(Cluster const& cluster,
+ZERO_APART [[nodiscard]] CollectiveCost cost(planner::Cluster const& cluster,
                                              Placement const& placement,
                                              Op op,
                                              double block_bytes,
                                              Algorithm algorithm);
 /// By the fastest one, as communication libraries choose.
-ZERO_APART [[nodiscard]] CollectiveCost cost(Cluster const& cluster,
+ZERO_APART [[nodiscard]] CollectiveCost cost(planner::Cluster const& cluster,
                                              Placement const& placement,
                                              Op op,
                                              double block_bytes);
 
 #if ZERO_BODIES
 
-ZERO_BODY CollectiveCost cost(Cluster const& cluster,
+ZERO_BODY CollectiveCost cost(planner::Cluster const& cluster,
                               Placement const& placement,
                               Op op,
                               double block_bytes,
@@ -135,7 +135,7 @@ ZERO_BODY CollectiveCost cost(Cluster const& cluster,
   return total;
 }
 
-ZERO_BODY CollectiveCost cost(Cluster const& cluster,
+ZERO_BODY CollectiveCost cost(planner::Cluster const& cluster,
                               Placement const& placement,
                               Op op,
                               double block_bytes) {

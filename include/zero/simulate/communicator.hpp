@@ -20,9 +20,9 @@ namespace zero::inline ZERO_NAMESPACE::simulate {
 /// A communicator of one rank, on which a whole optimizer runs: its own partition, buckets,
 /// prefetcher and step, in virtual time and without the model's memory.
 ///
-///     zero::simulate::World world{zero::simulate::dgx_h100()};
+///     zero::simulate::World world{zero::planner::cluster_of("dgx-h100")};
 ///     zero::simulate::Communicator comm{world, {.size = 1024, .per_node = 8}};
-///     zero::ShardedOptimizer opt{comm, tensors, zero::stage::PosGP{}, world.memory_policy()};
+///     zero::ShardedOptimizer opt{comm, tensors, zero::stage::PosGP{}, world.memory()};
 ///     opt.adopt_parameters();
 ///
 /// All ranks are taken to be in the same state at the same time, with gradients of zeros: sums of
@@ -31,12 +31,12 @@ namespace zero::inline ZERO_NAMESPACE::simulate {
 class World {
  public:
   /// @throws Error (invalid_argument) as `Cluster::validate`
-  explicit World(Cluster cluster) : cluster_(std::move(cluster)) { cluster_.validate(); }
+  explicit World(planner::Cluster cluster) : cluster_(std::move(cluster)) { cluster_.validate(); }
   World(World const&) = delete;
   World& operator=(World const&) = delete;
 
   /// What is simulated.
-  [[nodiscard]] Cluster const& cluster() const noexcept { return cluster_; }
+  [[nodiscard]] planner::Cluster const& cluster() const noexcept { return cluster_; }
   /// Virtual time of the rank.
   [[nodiscard]] Timeline& timeline() noexcept { return timeline_; }
   /// Memory of the rank's device.
@@ -45,7 +45,7 @@ class World {
   [[nodiscard]] Owned<Allocator> memory() noexcept { return {Allocator(memory_)}; }
 
  private:
-  Cluster cluster_;
+  planner::Cluster cluster_;
   Timeline timeline_;
   Memory memory_;
 };

@@ -6,7 +6,7 @@
 #include "zero/concepts/memory.hpp"
 #include "zero/concepts/space.hpp"
 #include "zero/layout/memory_plan.hpp"
-#include "zero/simulate/cluster.hpp"
+#include "zero/planner/cluster.hpp"
 #include "zero/simulate/timeline.hpp"
 
 #include <array>
@@ -77,7 +77,7 @@ class Space {
 
   /// @param device    whose memory; outlives the space and its copies, as the timeline does
   /// @param timeline  which its work advances
-  Space(Device const& device, Timeline& timeline) noexcept
+  Space(planner::Device const& device, Timeline& timeline) noexcept
       : device_(&device), timeline_(&timeline) {}
 
   /// Takes no time on what is allocated once.
@@ -147,7 +147,7 @@ class Space {
     timeline_->compute(device_->pass(static_cast<double>(bytes)), what);
   }
 
-  Device const* device_;
+  planner::Device const* device_;
   Timeline* timeline_;
 };
 

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::simulate {
@@ -88,8 +89,9 @@ class Timeline {
     return sum;
   }
 
-  /// Keeps events from now on, for a trace; they take memory.
-  void keep_events() noexcept { keeps_ = true; }
+  /// Keeps events from now on, for a trace, or not; they take memory.
+  /// @returns whether it did before
+  bool keep_events(bool keeps = true) noexcept { return std::exchange(keeps_, keeps); }
   /// Those that were kept, in the order in which they were put on queues.
   [[nodiscard]] std::vector<Event> const& events() const noexcept { return events_; }
 

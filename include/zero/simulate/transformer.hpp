@@ -4,230 +4,213 @@
 #pragma once
 
 #include "zero/base/config.hpp"
-#include "zero/base/error.hpp"
 #include "zero/concepts/communicator.hpp"
-#include "zero/layout/tensor.hpp"
 #include "zero/optimizer/api/guards.hpp"
-#include "zero/simulate/cluster.hpp"
+#include "zero/optimizer/api/step.hpp"
+#include "zero/planner/cluster.hpp"
+#include "zero/planner/device.hpp"
+#include "zero/planner/transformer.hpp"
+#include "zero/sharded_optimizer.hpp"
 #include "zero/simulate/collectives.hpp"
 #include "zero/simulate/communicator.hpp"
 #include "zero/simulate/timeline.hpp"
 
+#include <algorithm>
 #include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <string>
+#include <string_view>
 #include <utility>
-#include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::simulate {
 
-/// GPT-2's shape, divided over a model axis as Megatron does (arXiv 1909.08053 §3).
-struct Transformer {
-  int layers = 1;          ///< L
-  int hidden = 1;          ///< h
-  int heads = 1;           ///< of attention
-  int vocabulary = 51200;  ///< V
-  int sequence = 1024;     ///< s, tokens
-  int model_ranks = 1;     ///< ranks of the model axis
+/// Where the data axis of a run lies on a cluster: ranks of one model are neighbours.
+[[nodiscard]] inline Placement data_axis(planner::Setup const& setup,
+                                         planner::Cluster const& cluster) {
+  int const per_node = (std::max)(1, cluster.devices_per_node / setup.model_parallel);
+  int const groups = (std::min)(setup.model_parallel, cluster.devices_per_node);
+  return {.size = setup.models(), .per_node = per_node, .sharing = groups};
+}
+/// Where its model axis lies.
+[[nodiscard]] inline Placement model_axis(planner::Setup const& setup,
+                                          planner::Cluster const& cluster) {
+  int const size = setup.model_parallel;
+  return {.size = size, .per_node = (std::min)(size, cluster.devices_per_node)};
+}
 
-  /// Parameters of the whole model: 12·L·h² and what is beside it.
-  [[nodiscard]] double parameters() const {
-    double const h = hidden;
-    return layers * (12. * h * h + 13. * h) + (vocabulary + sequence + 2.) * h;
-  }
-  /// Operations of a step on so many sequences, for the figures that papers print: 96·b·s·L·h²·(1 +
-  /// s/6h + V/16Lh), one of the four passes being recomputation (arXiv 2104.04473 §5.1).
-  [[nodiscard]] double operations(double sequences) const {
-    double const h = hidden;
-    double const s = sequence;
-    double const L = layers;
-    return 96. * sequences * s * L * h * h * (1. + s / (6. * h) + vocabulary / (16. * L * h));
-  }
-};
+/// Operations of a step of one model, for the figures that papers print: 72·b·s·L·h²·(1 + s/6h +
+/// V/12Lh), and a third of the layers' once more where they are computed twice.
+/// @par Source  arXiv 2104.04473, §5.1
+ZERO_APART [[nodiscard]] double operations(planner::Setup const& setup);
 
-/// What one rank of the model axis has: unit 0 the embeddings, then the layers, then the last norm
-/// and the output, which is tied to the embedding.
-ZERO_APART [[nodiscard]] std::vector<Tensor> tensors(Transformer const& model);
-
-/// How a trainer steps.
-struct Training {
-  int batch = 1;          ///< sequences of a micro-batch, of each rank of the data axis
-  int micro_batches = 1;  ///< that a step has; more than one with AccumulateFull or -Shard
-  bool recompute = true;  ///< layers keep their inputs alone, and are done again in backward passes
-  bool partitioned = false;  ///< these inputs are divided over the model axis (Pa, §6.1)
-  double slower_rate = 0.;   ///< bytes a second to the host, if they lie there (Pa+cpu); else 0
-};
-
-/// The pieces of a step, each put on the queue of the world.
+/// The pieces of a GPT's step, divided over a model axis as Megatron does (arXiv 1909.08053 §3):
+/// matrix products, passes through memory, and the collectives of the model axis, whose results are
+/// needed at once.
 class Pass {
  public:
-  /// @param world  of which time passes; outlives the pass
-  /// @param model  that is trained
-  /// @param training  how
-  Pass(World& world, Transformer const& model, Training const& training)
-      : world_(&world), model_(model), training_(training) {}
+  /// @param world  whose time passes; outlives the pass
+  /// @param setup  what is trained, and how
+  Pass(World& world, planner::Setup const& setup) : world_(&world), setup_(setup) {}
 
   /// The forward pass of a unit.
   ZERO_APART void forward(int unit) const;
-  /// Its backward pass, after what is done again.
+  /// Its backward pass, after what is computed again.
   ZERO_APART void backward(int unit) const;
 
  private:
-  ZERO_APART void layer(double times, char const* what, int unit) const;
-  ZERO_APART void head(double times, char const* what, int unit) const;
+  ZERO_APART void layer(double times, std::string_view what, int unit) const;
+  ZERO_APART void head(double times, std::string_view what, int unit) const;
   ZERO_APART void checkpoint(bool stores, int unit) const;
   void exchange(Op op, double block_bytes) const {
-    Placement const axis{.size = model_.model_ranks,
-                         .per_node = world_->cluster().devices_per_node};
+    if (setup_.model_parallel == 1) return;
+    Placement const axis = model_axis(setup_, world_->cluster());
     world_->timeline().block(op, cost(world_->cluster(), axis, op, block_bytes).seconds());
   }
   [[nodiscard]] double tokens() const {
-    return static_cast<double>(training_.batch) * model_.sequence;
+    return static_cast<double>(setup_.batch) * static_cast<double>(setup_.model.sequence);
   }
+  [[nodiscard]] double share(double of) const { return std::ceil(of / setup_.model_parallel); }
 
   World* world_;
-  Transformer model_;
-  Training training_;
+  planner::Setup setup_;
+};
+
+/// What one step took.
+struct StepTime {
+  double seconds = 0.;     ///< of virtual time, refresh included
+  double computed = 0.;    ///< of it, in kernels
+  double exposed = 0.;     ///< of it, in which computation waited for collectives
+  double operations = 0.;  ///< as `operations` says, of one device
+
+  /// Operations a second, of one device.
+  [[nodiscard]] double rate() const { return operations / seconds; }
 };
 
 /// One step of an optimizer over a simulated communicator: forward and backward passes of all
 /// micro-batches in the order of the units, and the update.
-/// @returns seconds of virtual time, refresh included
-template <class Optimizer, class Options>
-double step(Optimizer& optimizer,
-            World& world,
-            Transformer const& model,
-            Training const& training,
-            Options const& options) {
-  Pass const pass(world, model, training);
-  double const begin = world.timeline().now();
-  for (int micro = 0; micro < training.micro_batches; ++micro) {
-    if (training.micro_batches > 1) optimizer.micro_step();
+template <class... Policies>
+StepTime step(ShardedOptimizer<Policies...>& optimizer,
+              World& world,
+              planner::Setup const& setup,
+              StepOptions const& options = {.max_norm = 1.}) {
+  Pass const pass(world, setup);
+  Timeline const& time = world.timeline();
+  StepTime taken{.seconds = -time.now(),
+                 .computed = -time.computed(),
+                 .exposed = -time.exposed(),
+                 .operations = operations(setup) / setup.model_parallel};
+  for (std::uint64_t micro = 0; micro < setup.micro_steps; ++micro) {
+    if (setup.micro_steps > 1) optimizer.micro_step();
     for (int const unit : optimizer.units()) {
       auto const parameters = optimizer.parameters(unit);
       pass.forward(unit);
     }
     for (int const unit : optimizer.units_backward()) {
       auto const parameters = optimizer.parameters(unit);
-      auto gradients = optimizer.gradients(unit, Overwrite{});
+      auto gradients = optimizer.gradients(unit);
       pass.backward(unit);
       optimizer.reduce(std::move(gradients));
     }
   }
   optimizer.step(options);
   optimizer.settle();
-  return world.timeline().now() - begin;
+  taken.seconds += time.now();
+  taken.computed += time.computed();
+  taken.exposed += time.exposed();
+  return taken;
+}
+
+/// The second step of a run: the first one gathers what others have in advance.
+/// @tparam Policies  stage, precision, accumulation, rule
+/// @param world  a fresh one; its timeline keeps events of that step alone, if of any
+/// @throws Error (invalid_argument) as `planner::plan_device` for a setup that makes no sense
+template <class... Policies>
+StepTime steady_step(World& world, planner::Setup const& setup) {
+  Communicator comm(world, data_axis(setup, world.cluster()));
+  ShardedOptimizer<Communicator, Owned<Allocator>, Policies...> optimizer(
+      comm,
+      planner::describe(setup.model, setup.model_parallel),
+      world.memory(),
+      setup.bucket,
+      setup.prefetch);
+  optimizer.adopt_parameters();
+  optimizer.check_parameters();
+  bool const keeps = world.timeline().keep_events(false);
+  step(optimizer, world, setup);
+  world.timeline().keep_events(keeps);
+  return step(optimizer, world, setup);
 }
 
 #if ZERO_BODIES
 
-ZERO_BODY std::vector<Tensor> tensors(Transformer const& model) {
-  auto const h = static_cast<std::size_t>(model.hidden);
-  auto const parts = static_cast<std::size_t>(model.model_ranks);
-  auto const s = static_cast<std::size_t>(model.sequence);
-  if (model.layers < 1 || h < 1 || parts < 1 || s < 1 || model.vocabulary < 1 || model.heads < 1) {
-    fail(ErrorKind::invalid_argument,
-         {"a transformer without layers, width, heads, tokens or ranks"});
-  }
-  // As Megatron pads what its ranks do not divide.
-  auto const part = [&](std::size_t count) { return (count + parts - 1) / parts; };
-  std::size_t const vocabulary = part(static_cast<std::size_t>(model.vocabulary));
-  bool const divided = parts > 1;
-  std::vector<Tensor> all{
-      {.name = "wte", .shape = {vocabulary, h}, .unit = 0, .partitioned = divided},
-      {.name = "wpe", .shape = {s, h}, .unit = 0}};
-  for (int l = 0; l < model.layers; ++l) {
-    std::string const name = "h" + std::to_string(l) + ".";
-    auto const add = [&](char const* which, std::vector<std::size_t> shape, bool partitioned) {
-      all.push_back({.name = name + which,
-                     .shape = std::move(shape),
-                     .unit = l + 1,
-                     .partitioned = partitioned});
-    };
-    add("ln_1.weight", {h}, false);
-    add("ln_1.bias", {h}, false);
-    add("attn.weight", {part(3 * h), h}, divided);
-    add("attn.bias", {part(3 * h)}, divided);
-    add("attn.proj.weight", {h, part(h)}, divided);
-    add("attn.proj.bias", {h}, false);
-    add("ln_2.weight", {h}, false);
-    add("ln_2.bias", {h}, false);
-    add("mlp.weight", {part(4 * h), h}, divided);
-    add("mlp.bias", {part(4 * h)}, divided);
-    add("mlp.proj.weight", {h, part(4 * h)}, divided);
-    add("mlp.proj.bias", {h}, false);
-  }
-  int const last = model.layers + 1;
-  all.push_back({.name = "ln_f.weight", .shape = {h}, .unit = last});
-  all.push_back({.name = "ln_f.bias", .shape = {h}, .unit = last});
-  all.push_back({.name = "lm_head",
-                 .shape = {vocabulary, h},
-                 .unit = last,
-                 .tied_to = "wte",
-                 .partitioned = divided});
-  return all;
+ZERO_BODY double operations(planner::Setup const& setup) {
+  auto const h = static_cast<double>(setup.model.hidden);
+  auto const s = static_cast<double>(setup.model.sequence);
+  double const L = setup.model.layers;
+  double const tokens = static_cast<double>(setup.batch * setup.micro_steps) * s;
+  double const layers = 24. * tokens * L * h * h * (1. + s / (6. * h));
+  double const passes = setup.activations == "keep" ? 3. : 4.;
+  return passes * layers + 6. * tokens * h * static_cast<double>(setup.model.vocab);
 }
 
 ZERO_BODY void Pass::forward(int unit) const {
   if (unit == 0) return;
-  if (unit > model_.layers) return head(1., "forward", unit);
+  if (unit > setup_.model.layers) return head(1., "forward", unit);
   checkpoint(true, unit);
   layer(1., "forward", unit);
 }
 
 ZERO_BODY void Pass::backward(int unit) const {
   if (unit == 0) return;
-  if (unit > model_.layers) return head(2., "backward", unit);
-  if (training_.recompute) {
+  if (unit > setup_.model.layers) return head(2., "backward", unit);
+  if (setup_.activations != "keep") {
     checkpoint(false, unit);
     layer(1., "recompute", unit);
   }
   layer(2., "backward", unit);
 }
 
-ZERO_BODY void Pass::layer(double times, char const* what, int unit) const {
-  Device const& device = world_->cluster().device;
+ZERO_BODY void Pass::layer(double times, std::string_view what, int unit) const {
+  planner::Device const& device = world_->cluster().device;
   double const T = tokens();
-  double const h = model_.hidden;
-  double const s = model_.sequence;
-  double const m = model_.model_ranks;
-  double const heads = std::ceil(model_.heads / m) * training_.batch;
-  double const width = h / model_.heads;
-  double seconds = device.product(T, std::ceil(3. * h / m), h);
-  seconds += device.product(s, s, width, heads) + device.product(s, width, s, heads);
-  seconds += device.product(T, h, std::ceil(h / m));
-  seconds += device.product(T, std::ceil(4. * h / m), h);
-  seconds += device.product(T, h, std::ceil(4. * h / m));
-  // Norms, dropout and sums of T·h, in 16 bits: read and written; softmax and its dropout; GELU.
-  constexpr double passes = 2. * 2.;
-  seconds += 6. * device.pass(passes * T * h);
-  seconds += 3. * device.pass(passes * heads * s * s);
-  seconds += 2. * device.pass(passes * T * 4. * h / m);
+  auto const h = static_cast<double>(setup_.model.hidden);
+  auto const s = static_cast<double>(setup_.model.sequence);
+  auto const heads = static_cast<double>(setup_.model.heads);
+  double const pieces = share(heads) * static_cast<double>(setup_.batch);
+  double const width = h / heads;
+  double seconds = device.product(T, share(3. * h), h) + device.product(T, h, share(h));
+  seconds += device.product(s, s, width, pieces) + device.product(s, width, s, pieces);
+  seconds += device.product(T, share(4. * h), h) + device.product(T, h, share(4. * h));
+  // Kernels that read and write elements of 16 bits: norms, dropout and sums on whole rows; softmax
+  // and what is around it on scores; the activation on the wide rows.
+  constexpr double read_and_written = 4.;
+  seconds += 6. * device.pass(read_and_written * T * h);
+  seconds += 3. * device.pass(read_and_written * pieces * s * s);
+  seconds += 2. * device.pass(read_and_written * T * share(4. * h));
   world_->timeline().compute(times * seconds, what, unit);
-  if (model_.model_ranks > 1) {
-    // Of the results of both halves; in backward passes of the gradients of their inputs.
-    for (int i = 0; i < 2; ++i) exchange(Op::all_reduce, 2. * T * h);
-  }
+  // Of the results of attention and of the wide rows; in backward passes of gradients.
+  for (int i = 0; i < 2; ++i) exchange(Op::all_reduce, 2. * T * h);
 }
 
-ZERO_BODY void Pass::head(double times, char const* what, int unit) const {
-  Device const& device = world_->cluster().device;
+ZERO_BODY void Pass::head(double times, std::string_view what, int unit) const {
+  planner::Device const& device = world_->cluster().device;
   double const T = tokens();
-  double const columns = std::ceil(model_.vocabulary / static_cast<double>(model_.model_ranks));
-  double const seconds =
-      device.product(T, columns, model_.hidden) + 3. * device.pass(2. * 4. * T * columns);
+  auto const h = static_cast<double>(setup_.model.hidden);
+  double const words = share(static_cast<double>(setup_.model.vocab));
+  // The loss reads and writes scores in fp32.
+  double const seconds = device.product(T, words, h) + 3. * device.pass(8. * T * words);
   world_->timeline().compute(times * seconds, what, unit);
-  if (model_.model_ranks > 1) exchange(Op::all_reduce, 2. * T * model_.hidden);
+  exchange(Op::all_reduce, 2. * T * h);
 }
 
 ZERO_BODY void Pass::checkpoint(bool stores, int unit) const {
-  if (!training_.recompute || !training_.partitioned) return;
-  double const share = 2. * tokens() * model_.hidden / model_.model_ranks;
-  if (training_.slower_rate > 0.) {
-    world_->timeline().compute(share / training_.slower_rate, stores ? "store" : "fetch", unit);
+  bool const slower = setup_.activations == "pa+cpu";
+  if (!slower && setup_.activations != "pa") return;
+  double const bytes = 2. * tokens() * share(static_cast<double>(setup_.model.hidden));
+  planner::Link const& host = world_->cluster().host;
+  if (slower) {
+    double const seconds = host.latency + bytes / host.rate_of(bytes);
+    world_->timeline().compute(seconds, stores ? "store checkpoint" : "fetch checkpoint", unit);
   }
-  if (!stores && model_.model_ranks > 1) exchange(Op::all_gather, share);
+  if (!stores) exchange(Op::all_gather, bytes);
 }
 
 #endif  // ZERO_BODIES

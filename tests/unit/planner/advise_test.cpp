@@ -20,7 +20,7 @@ Question seventy_billion() {
   asked.setup.model = {.layers = 9, .hidden = 25600, .heads = 160, .sequence = 2048};
   asked.setup.ranks = 64;
   asked.cluster = cluster_of("dgx-a100");
-  asked.budget = asked.cluster.device_memory;
+  asked.budget = asked.cluster.device.memory;
   asked.sequences = 512;
   return asked;
 }

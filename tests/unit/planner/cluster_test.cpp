@@ -12,16 +12,15 @@ TEST_CASE("clusters are found by name, and complete") {
     CAPTURE(cluster.name);
     CHECK(cluster_of(cluster.name) == cluster);
     CHECK(cluster.devices_per_node >= 1);
-    CHECK(cluster.device_memory > 0);
-    CHECK(cluster.host_memory > cluster.device_memory);
-    CHECK(cluster.node_bandwidth >= cluster.network_bandwidth);
-    CHECK(cluster.network_bandwidth > 0);
-    CHECK(cluster.host_bandwidth > 0);
+    CHECK_NOTHROW(cluster.validate());
+    CHECK(cluster.device.memory > 0);
+    CHECK(cluster.host_memory > cluster.device.memory);
+    CHECK(cluster.inside.rate >= cluster.network_rate());
   }
   // The paper's: 800 Gb/s out of a node of 16.
   Cluster const dgx2 = cluster_of("dgx2-v100");
-  CHECK(dgx2.network_bandwidth * 16 * 8 == 800e9);
-  CHECK(dgx2.device_memory == 32'000'000'000);
+  CHECK(dgx2.network_rate() * 16 * 8 == 800e9);
+  CHECK(dgx2.device.memory == 32'000'000'000);
   CHECK(refusal([] { static_cast<void>(cluster_of("dgx")); }) ==
         "there is no cluster 'dgx': it is one of dgx2-v100, dgx-a100, dgx-h100, cpu2");
 }

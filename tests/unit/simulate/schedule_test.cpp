@@ -15,6 +15,7 @@
 namespace schedule_test {
 namespace {
 
+namespace planner = zero::planner;
 namespace simulate = zero::simulate;
 
 /// What a rank's optimizer asks of its communicator, in order: starts, and what it waits for.
@@ -98,7 +99,7 @@ void same_schedule(int ranks) {
   });
   for (int rank = 0; rank < ranks; ++rank) {
     std::vector<Asked> log;
-    simulate::World world{simulate::dgx_a100()};
+    simulate::World world{planner::cluster_of("dgx-a100")};
     simulate::Communicator comm{world, {.size = ranks, .per_node = 2}, rank};
     Recording recording(comm, log);
     zero::ShardedOptimizer optimizer{
@@ -126,12 +127,12 @@ TEST_CASE_TEMPLATE("a simulated rank asks for what a real one asks for, in the s
 
 /// GPT-3-like layers: a trillion parameters.
 std::vector<zero::Tensor> trillion() {
-  return simulate::tensors({.layers = 128, .hidden = 25600, .heads = 160});
+  return planner::describe({.layers = 128, .hidden = 25600, .heads = 160});
 }
 
 TEST_CASE("a trillion parameters on a hundred thousand ranks take moments, and no memory") {
   auto const begin = std::chrono::steady_clock::now();
-  simulate::World world{simulate::dgx_h100()};
+  simulate::World world{planner::cluster_of("dgx-h100")};
   simulate::Communicator comm{world, {.size = 100'000, .per_node = 8}};
   zero::Counting counted{comm};
   zero::ShardedOptimizer optimizer{
@@ -160,7 +161,7 @@ TEST_CASE("a trillion parameters on a hundred thousand ranks take moments, and n
 }
 
 TEST_CASE("ranks that overflow or differ are told by words of control as ever") {
-  simulate::World world{simulate::dgx_h100()};
+  simulate::World world{planner::cluster_of("dgx-h100")};
   simulate::Communicator comm{world, {.size = 1000, .per_node = 8}, 7};
   zero::ShardedOptimizer optimizer{comm, model(), zero::stage::PosG{}, world.memory()};
   CHECK_THROWS_AS(optimizer.step(), zero::Error);  // no values were set
