@@ -6,9 +6,11 @@
 
 namespace plan {
 
-void add_paper(CLI::App& app, Command& command);    ///< table1, table2, fig1, pa
-void add_memory(CLI::App& app, Command& command);   ///< memory
-void add_traffic(CLI::App& app, Command& command);  ///< traffic
-void add_advise(CLI::App& app, Command& command);   ///< advise
+void add_paper(CLI::App& app, Command& command);     ///< table1, table2, fig1, pa
+void add_memory(CLI::App& app, Command& command);    ///< memory
+void add_traffic(CLI::App& app, Command& command);   ///< traffic
+void add_advise(CLI::App& app, Command& command);    ///< advise
+void add_simulate(CLI::App& app, Command& command);  ///< simulate
+void add_validate(CLI::App& app, Command& command);  ///< validate
 
 }  // namespace plan

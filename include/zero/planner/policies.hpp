@@ -61,17 +61,21 @@ template <class... T>
 }
 
 /// `visit` of the type that a name means.
-template <class... T, class Visit>
-[[nodiscard]] Plan visit_named(Types<T...> all,
+template <class First, class... T, class Visit>
+[[nodiscard]] auto visit_named(Types<First, T...> /*all*/,
                                std::string_view slot,
                                std::string_view name,
                                Visit const& visit) {
-  Plan plan;
-  bool const found =
-      ((typed(T::name) == name && (plan = visit(std::type_identity<T>{}), true)) || ...);
-  if (found) return plan;
+  std::invoke_result_t<Visit const&, std::type_identity<First>> result{};
+  auto const is = [&]<class U>(std::type_identity<U> type) {
+    if (typed(U::name) != name) return false;
+    result = visit(type);
+    return true;
+  };
+  if (is(std::type_identity<First>{}) || (is(std::type_identity<T>{}) || ...)) return result;
   std::string known;
-  for (std::string const& one : names_of(all)) known += (known.empty() ? "" : ", ") + one;
+  for (std::string const& one : names_of(Types<First, T...>{}))
+    known += (known.empty() ? "" : ", ") + one;
   fail(ErrorKind::invalid_argument, {"there is no ", slot, " '", name, "': it is one of ", known});
 }
 

@@ -111,7 +111,7 @@ ZERO_BODY Communicator::Ticket Communicator::start(Collective const& op) {
   zero::detail::check_arguments(op, rank_, placement_.size);
   CollectiveCost const taken =
       cost(world_->cluster(), placement_, op.op, static_cast<double>(op.block_bytes()));
-  Ticket const ticket{op.op, world_->timeline().communicate(op.op, taken.seconds(), op.bucket)};
+  Ticket const ticket{op.op, world_->timeline().communicate(op.op, taken, op.bucket)};
   if (op.count == 0 || Memory::simulated(op.recv)) return ticket;
   // Words of control: every rank brings the same.
   std::size_t const bytes = op.block_bytes();

@@ -4,6 +4,7 @@
 
 #include "zero/base/config.hpp"
 #include "zero/concepts/communicator.hpp"
+#include "zero/simulate/collectives.hpp"
 
 #include <algorithm>
 #include <array>
@@ -29,7 +30,8 @@ struct Event {
 /// What one kind of collective has cost.
 struct OpTime {
   std::uint64_t calls = 0;  ///< collectives
-  double busy = 0.;         ///< seconds that the queue of communication worked on them
+  double busy = 0.;         ///< seconds that links worked on them
+  double latency = 0.;      ///< of these, what would be left of them without a byte
   double exposed = 0.;      ///< seconds that computation waited for them
 };
 
@@ -48,23 +50,26 @@ class Timeline {
   }
   /// A collective, after those before it and all computation that was put on its queue until now.
   /// @returns when it ends
-  double communicate(Op op, double seconds, int number) {
+  double communicate(Op op, CollectiveCost const& cost, int number) {
     double const begin = (std::max)(now_, links_);
-    links_ = begin + seconds;
+    links_ = begin + cost.seconds();
     record({zero::name(op), Event::Queue::communication, begin, links_, number});
     OpTime& time = ops_[static_cast<std::size_t>(op)];
     ++time.calls;
-    time.busy += seconds;
+    time.busy += cost.seconds();
+    time.latency += cost.latency;
     return links_;
   }
   /// A collective of another group whose result is needed at once: over links of its own, so that
   /// those under way go on.
-  void block(Op op, double seconds) {
+  void block(Op op, CollectiveCost const& cost) {
+    double const seconds = cost.seconds();
     record({zero::name(op), Event::Queue::compute, now_, now_ + seconds, -1});
     now_ += seconds;
     OpTime& time = ops_[static_cast<std::size_t>(op)];
     ++time.calls;
     time.busy += seconds;
+    time.latency += cost.latency;
     time.exposed += seconds;
   }
   /// Has computation that is put on its queue from now on wait for a collective.

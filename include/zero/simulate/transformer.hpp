@@ -62,7 +62,7 @@ class Pass {
   void exchange(Op op, double block_bytes) const {
     if (setup_.model_parallel == 1) return;
     Placement const axis = model_axis(setup_, world_->cluster());
-    world_->timeline().block(op, cost(world_->cluster(), axis, op, block_bytes).seconds());
+    world_->timeline().block(op, cost(world_->cluster(), axis, op, block_bytes));
   }
   [[nodiscard]] double tokens() const {
     return static_cast<double>(setup_.batch) * static_cast<double>(setup_.model.sequence);

@@ -109,19 +109,21 @@ TEST_CASE("computation waits for what it needs, and for nothing else") {
   simulate::Timeline time;
   time.keep_events();
   time.compute(2., "forward", 1);
-  double const first = time.communicate(Op::all_gather, 3., 7);       // 2 to 5
-  double const second = time.communicate(Op::reduce_scatter, 1., 8);  // 5 to 6
-  time.compute(1., "forward", 2);                                     // 2 to 3
+  double const first =
+      time.communicate(Op::all_gather, {.latency = 0.5, .transfer = 2.5}, 7);       // 2 to 5
+  double const second = time.communicate(Op::reduce_scatter, {.transfer = 1.}, 8);  // 5 to 6
+  time.compute(1., "forward", 2);                                                   // 2 to 3
   CHECK(first == 5.);
   CHECK(second == 6.);
   time.await(Op::all_gather, first);
   CHECK(time.now() == 5.);
   CHECK(time.of(Op::all_gather).exposed == 2.);
   CHECK(time.of(Op::all_gather).busy == 3.);
+  CHECK(time.of(Op::all_gather).latency == 0.5);
   time.compute(4., "backward");
   time.await(Op::reduce_scatter, second);
   CHECK(time.of(Op::reduce_scatter).exposed == 0.);
-  time.block(Op::all_reduce, 0.5);
+  time.block(Op::all_reduce, {.transfer = 0.5});
   CHECK(time.now() == 9.5);
   CHECK(time.exposed() == 2.5);
   CHECK(time.computed() == 7.);

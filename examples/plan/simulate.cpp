@@ -1,0 +1,172 @@
+/// zero-plan simulate: the time of a step on a cluster that is only described.
+#include "zero/simulate.hpp"
+
+#include "commands.hpp"
+#include "setup_options.hpp"
+
+#include <algorithm>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace plan {
+
+namespace {
+
+using namespace zero::planner;
+using zero::Op;
+namespace simulate = zero::simulate;
+
+struct SimulateOptions {
+  SetupOptions setup;
+  std::string cluster = "dgx-h100";
+  std::vector<int> ranks{1024, 8192, 100'000};
+  std::vector<std::string> stages = stage_names();
+  std::string trace;
+};
+
+/// Seconds in the unit that reads best.
+Cell duration(double seconds) {
+  bool const small = seconds < 0.1;
+  return {fixed(small ? seconds * 1e3 : seconds, 2) + (small ? " ms" : " s"), seconds};
+}
+
+Cell percent(double part) { return {fixed(100. * part, 1) + " %", part}; }
+
+/// Of all collectives.
+double sum(simulate::Timeline const& time, double simulate::OpTime::*of) {
+  double total = 0.;
+  for (int op = 0; op < zero::op_count; ++op) total += time.of(static_cast<Op>(op)).*of;
+  return total;
+}
+
+/// What one bucket costs, by each algorithm: where latency takes over.
+Table algorithms(std::vector<Setup> const& setups, Cluster const& cluster) {
+  Table table{.name = "bucket",
+              .title = "A reduce-scatter of one bucket of the data axis, by algorithm",
+              .columns = {"ranks", "bytes of a rank"},
+              .rows = {}};
+  for (int i = 0; i < simulate::algorithm_count; ++i) {
+    table.columns.emplace_back(simulate::name(static_cast<simulate::Algorithm>(i)));
+  }
+  table.columns.emplace_back("latency of the best");
+  for (Setup const& setup : setups) {
+    simulate::Placement const axis = simulate::data_axis(setup, cluster);
+    auto const ranks = static_cast<std::uint64_t>(axis.size);
+    std::uint64_t const quantum = 512 * ranks * 2;
+    std::uint64_t const bytes = std::max(quantum, setup.bucket.bytes / quantum * quantum) / ranks;
+    auto const of = static_cast<double>(bytes);
+    std::vector<Cell> row{ranks, bytes};
+    for (int i = 0; i < simulate::algorithm_count; ++i) {
+      auto const algorithm = static_cast<simulate::Algorithm>(i);
+      row.push_back(
+          duration(simulate::cost(cluster, axis, Op::reduce_scatter, of, algorithm).seconds()));
+    }
+    auto const best = simulate::cost(cluster, axis, Op::reduce_scatter, of);
+    row.push_back(percent(best.seconds() > 0. ? best.latency / best.seconds() : 0.));
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
+void write(simulate::Timeline const& time, std::string const& path) {
+  std::ofstream file(path);
+  simulate::write_trace(file, time);
+  if (!file.flush()) zero::fail(zero::ErrorKind::resource, {"cannot write '", path, "'"});
+}
+
+Report make(SimulateOptions const& options) {
+  Cluster const cluster = cluster_of(options.cluster);
+  Setup setup = options.setup.complete();
+  Report report;
+  report.head = {sentence(setup.model)};
+  Table table{.name = "steps",
+              .title = "A step on " + cluster.name + ", by ranks and stage",
+              .columns = {"ranks",
+                          "stage",
+                          "GB of a device",
+                          "fits",
+                          "step",
+                          "TFLOP/s of a device",
+                          "of its peak",
+                          "computing",
+                          "waiting for others",
+                          "latency on links"},
+              .rows = {}};
+  zero::bench::Chart chart{
+      .title = "operations of a device", .x_label = "ranks", .y_label = "TFLOP/s", .log_x = true};
+  for (std::string const& stage : options.stages) chart.series.push_back({stage, {}});
+  std::vector<Setup> setups;
+  bool traced = options.trace.empty();
+  for (int const ranks : options.ranks) {
+    setup.ranks = ranks;
+    setups.push_back(setup);
+    for (std::size_t s = 0; s < options.stages.size(); ++s) {
+      setup.policies.stage = options.stages[s];
+      std::uint64_t const bytes = plan_device(setup).total_bytes();
+      simulate::World world(cluster);
+      world.timeline().keep_events(!traced);
+      simulate::StepTime const step = simulate::steady_step(world, setup);
+      if (!std::exchange(traced, true)) write(world.timeline(), options.trace);
+      // Of two steps, of which the first one has the same collectives.
+      double const latency = sum(world.timeline(), &simulate::OpTime::latency) / 2.;
+      table.rows.push_back({static_cast<std::uint64_t>(ranks),
+                            options.stages[s],
+                            gigabytes(bytes, 1),
+                            bytes <= cluster.device.memory ? "yes" : "no",
+                            duration(step.seconds),
+                            {fixed(step.rate() / 1e12, 1), step.rate()},
+                            percent(step.rate() / cluster.device.flops),
+                            duration(step.computed),
+                            duration(step.exposed),
+                            duration(latency)});
+      chart.series[s].points.emplace_back(ranks, step.rate() / 1e12);
+    }
+  }
+  report.head.push_back(sentence(setups.front()).substr(sentence(setups.front()).find(", ") + 2));
+  report.tables = {std::move(table), algorithms(setups, cluster)};
+  report.charts = {std::move(chart)};
+  report.notes = {
+      "Partition, buckets, prefetches and order are those of the library, which ran on this "
+      "description.",
+      "How long each piece takes is a model: tiles of products, passes through memory, " +
+          cluster.name + "'s links",
+      "with the fractions that it assumes. 'zero-plan validate' holds such a model against the "
+      "paper's figures.",
+      "Ranks that are late are not simulated, nor collectives of two groups that meet on one "
+      "link."};
+  return report;
+}
+
+}  // namespace
+
+void add_simulate(CLI::App& app, Command& command) {
+  auto const options = std::make_shared<SimulateOptions>();
+  CLI::App* const sub = add_command(app,
+                                    command,
+                                    "simulate",
+                                    "The time of a step, by the library's own schedule",
+                                    true,
+                                    [options] { return make(*options); });
+  add_model(*sub, options->setup);
+  add_policies(*sub, options->setup);
+  add_run(*sub, options->setup);
+  sub->remove_option(sub->get_option("--ranks"));
+  std::vector<std::string> names;
+  for (Cluster const& cluster : known_clusters()) names.push_back(cluster.name);
+  sub->add_option("--cluster", options->cluster, "Devices, memories and links")
+      ->check(CLI::IsMember(names));
+  sub->add_option("--ranks", options->ranks, "Devices, such as 1024,8192")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 10'000'000));
+  sub->add_option("--stage", options->stages, "Such as pos+g,pos+g+p")
+      ->delimiter(',')
+      ->check(CLI::IsMember(stage_names()));
+  sub->add_option("--trace",
+                  options->trace,
+                  "Write the first of these steps as JSON for chrome://tracing or ui.perfetto.dev");
+}
+
+}  // namespace plan
