@@ -124,6 +124,7 @@ StepTime step(ShardedOptimizer<Policies...>& optimizer,
 /// @throws Error (invalid_argument) as `planner::plan_device` for a setup that makes no sense
 template <class... Policies>
 StepTime steady_step(World& world, planner::Setup const& setup) {
+  bool const keeps = world.timeline().keep_events(false);
   Communicator comm(world, data_axis(setup, world.cluster()));
   ShardedOptimizer<Communicator, Owned<Allocator>, Policies...> optimizer(
       comm,
@@ -133,7 +134,6 @@ StepTime steady_step(World& world, planner::Setup const& setup) {
       setup.prefetch);
   optimizer.adopt_parameters();
   optimizer.check_parameters();
-  bool const keeps = world.timeline().keep_events(false);
   step(optimizer, world, setup);
   world.timeline().keep_events(keeps);
   return step(optimizer, world, setup);

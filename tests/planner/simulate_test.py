@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""Runs zero-plan simulate and validate: the paper's figures, a trillion parameters, traces.
+
+    simulate_test.py PROGRAM SCRATCH_FOLDER
+"""
+
+import json
+import pathlib
+import resource
+import subprocess
+import sys
+import time
+import unittest
+
+PROGRAM, SCRATCH = None, None
+
+
+def run(*arguments):
+    return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, check=False)
+
+
+def answer(*arguments):
+    done = run(*arguments, "--json", "-")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+class Paper(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.found = answer("validate")
+        cls.points = {(row["figure"], row["model"]): row for row in cls.found["points"]}
+
+    def predicted(self, figure, model):
+        return self.points[figure, model]["predicted"]
+
+    def test_figure_3_is_predicted_from_its_first_point_and_three_of_other_figures(self):
+        used = [key for key, row in self.points.items() if row["use"] == "calibrates"]
+        self.assertEqual(len(used), 4)
+        self.assertEqual([key for key in used if key[0] == "3"], [("3", "60B, 64 GPUs")])
+        errors = [abs(row["predicted"] / row["published"] - 1.) for key, row in self.points.items()
+                  if key[0] == "3" and row["use"] == "held out"]
+        self.assertEqual(len(errors), 3)
+        self.assertLessEqual(sum(errors) / 3, 0.05)
+        self.assertLessEqual(max(errors), 0.15)
+        told = {row["figure"]: row for row in self.found["held_out"]}
+        self.assertAlmostEqual(told["3"]["on average"], sum(errors) / 3)
+        self.assertAlmostEqual(told["3"]["at most"], max(errors))
+
+    def test_figure_3_grows_faster_than_its_devices(self):
+        rates = [gpus * self.predicted("3", f"60B, {gpus} GPUs") for gpus in (64, 128, 256, 400)]
+        self.assertGreater(rates[1], 2 * rates[0])
+        self.assertGreater(rates[2], 4 * rates[0])
+        self.assertGreater(rates[3], 400 / 64 * rates[0])
+
+    def test_figure_2_has_its_shape(self):
+        models = [model for figure, model in self.points if figure == "2, ZeRO"]
+        self.assertEqual(len(models), 9)
+        gains = {model: self.predicted("2, ZeRO", model) / self.predicted("2, baseline", model)
+                 for model in models}
+        self.assertTrue(all(gain > 1. for gain in gains.values()), gains)
+        # Megatron leaves the node between 8 and 40 billion, where it breaks in.
+        self.assertLess(gains["8B"], 2.)
+        self.assertTrue(all(gains[model] > 3.5 for model in models[2:]), gains)
+
+    def test_no_fraction_exceeds_a_data_sheet(self):
+        self.assertEqual(len(self.found["fractions"]), 4)
+        for row in self.found["fractions"]:
+            self.assertGreater(row["fraction"], 0.1)
+            self.assertLessEqual(row["fraction"], 1.)
+
+
+class Steps(unittest.TestCase):
+    def test_a_trillion_parameters_on_a_hundred_thousand_devices(self):
+        begin = time.monotonic()
+        found = answer("simulate", "--params", "1e12", "--ranks", "100000", "--checkpoint", "whole")
+        self.assertLess(time.monotonic() - begin, 10)
+        used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+        self.assertLess(used, 1 << 20)  # KiB
+        self.assertEqual([row["stage"] for row in found["steps"]],
+                         ["replicated", "pos", "pos+g", "pos+g+p"])
+        self.assertEqual([row["fits"] for row in found["steps"]], ["no", "no", "no", "yes"])
+        bucket = found["bucket"][0]
+        # A hundred thousand latencies of 8 us.
+        self.assertAlmostEqual(bucket["ring"], 0.8, delta=0.05)
+        self.assertLess(bucket["tree"], 0.001)
+
+    def test_time_is_computing_and_waiting(self):
+        found = answer("simulate", "--layers", "8", "--hidden", "1024", "--ranks", "1,16",
+                       "--batch", "4", "--cluster", "dgx-a100")
+        self.assertEqual(len(found["steps"]), 8)
+        for row in found["steps"]:
+            self.assertAlmostEqual(row["step"], row["computing"] + row["waiting for others"])
+            if row["ranks"] == 1:
+                self.assertEqual(row["waiting for others"], 0)
+        alone, together = found["steps"][0], found["steps"][4]
+        self.assertGreater(together["step"], alone["step"])
+
+    def test_accumulation_and_model_ranks(self):
+        def step(*more):
+            found = answer("simulate", "--layers", "8", "--hidden", "4096", "--heads", "32",
+                           "--ranks", "64", "--stage", "pos+g", *more)
+            return found["steps"][0]
+
+        once = step("--batch", "4")
+        self.assertGreater(step("--batch", "4", "--micro-steps", "4")["computing"],
+                           3.5 * once["computing"])
+        self.assertLess(step("--batch", "4", "--model-parallel", "8")["computing"],
+                        once["computing"] / 2)
+        self.assertGreater(step("--batch", "4", "--checkpoint", "whole")["computing"],
+                           1.2 * once["computing"])
+
+    def test_a_trace_has_one_step_of_two_queues(self):
+        path = pathlib.Path(SCRATCH) / "trace.json"
+        found = answer("simulate", "--layers", "4", "--hidden", "512", "--ranks", "16",
+                       "--stage", "pos+g+p", "--trace", str(path))
+        events = json.loads(path.read_text())["traceEvents"]
+        for queue in (0, 1):
+            spans = [(e["ts"], e["dur"]) for e in events if e["ph"] == "X" and e["tid"] == queue]
+            self.assertGreater(len(spans), 10)
+            for (begin, length), (after, _) in zip(spans, spans[1:]):
+                self.assertLessEqual(begin + length, after + 1e-6)
+        computed = sum(e["dur"] for e in events if e["ph"] == "X" and e["tid"] == 0) / 1e6
+        self.assertAlmostEqual(computed, found["steps"][0]["computing"], places=6)
+        self.assertIn("reduce_scatter", {e["name"] for e in events})
+
+    def test_what_makes_no_sense_is_one_line(self):
+        for wrong in (["--cluster", "moon"], ["--ranks", "0"], ["--stage", "most"],
+                      ["--model-parallel", "3", "--ranks", "64"],
+                      ["--trace", str(pathlib.Path(SCRATCH) / "none" / "trace.json")]):
+            done = run("simulate", "--layers", "2", "--hidden", "64", *wrong)
+            self.assertNotEqual(done.returncode, 0, wrong)
+            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+            self.assertEqual(done.stdout, "")
+
+
+if __name__ == "__main__":
+    PROGRAM, SCRATCH = sys.argv[1:3]
+    pathlib.Path(SCRATCH).mkdir(parents=True, exist_ok=True)
+    unittest.main(argv=sys.argv[:1])
