@@ -72,8 +72,8 @@ static_assert(RoleAllocator<Allocator>);
 /// over the rate of that memory. Values of tensors are nothing; gradients count as zeros.
 class Space {
  public:
-  static constexpr std::string_view name = "simulated";
-  static constexpr bool host_accessible = false;  ///< nobody may follow its pointers
+  static constexpr std::string_view name = "simulated";  ///< of the space, for people
+  static constexpr bool host_accessible = false;         ///< nobody may follow its pointers
 
   /// @param device    whose memory; outlives the space and its copies, as the timeline does
   /// @param timeline  which its work advances

@@ -121,6 +121,7 @@ StepTime step(ShardedOptimizer<Policies...>& optimizer,
 /// The second step of a run: the first one gathers what others have in advance.
 /// @tparam Policies  stage, precision, accumulation, rule
 /// @param world  a fresh one; its timeline keeps events of that step alone, if of any
+/// @param setup  what is trained, and how; its names of policies are not read
 /// @throws Error (invalid_argument) as `planner::plan_device` for a setup that makes no sense
 template <class... Policies>
 StepTime steady_step(World& world, planner::Setup const& setup) {
