@@ -22,8 +22,9 @@ namespace zero::inline ZERO_NAMESPACE::simulate {
 /// follows one faults. What a step decides by is a few words, which are real memory.
 class Memory {
  public:
-  /// All addresses from here on are simulated: beyond what 64-bit processors can address.
-  static constexpr std::uintptr_t first_address = std::uintptr_t{1} << 60;
+  /// All addresses from here on are simulated: beyond what 64-bit processors can address, with the
+  /// highest byte (x86-64) and without it (aarch64 ignores it).
+  static constexpr std::uintptr_t first_address = std::uintptr_t{0x4040} << 48;
 
   /// Is the address one of these?
   [[nodiscard]] static bool simulated(void const* address) noexcept {
