@@ -3,6 +3,7 @@
 #pragma once
 
 #include "zero/adapt/libtorch/describe.hpp"
+#include "zero/adapt/libtorch/settings.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/concepts/memory.hpp"
@@ -12,7 +13,6 @@
 #include <torch/torch.h>
 
 #include <cstddef>
-#include <optional>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -112,7 +112,7 @@ class Optimizer {
   /// @par Collective  yes; blocks
   double clip_grad_norm(double max_norm) {
     double const norm = grad_norm();
-    max_norm_ = max_norm;
+    settings_.clip_next(max_norm);
     return norm;
   }
 
@@ -122,11 +122,10 @@ class Optimizer {
   /// @throws Error as `ShardedOptimizer::step` and `reduce_all`
   StepReport step(StepOptions options = {}) {
     bind();
-    std::optional<double> const max_norm = std::exchange(max_norm_, std::nullopt);
-    if (!options.max_norm) options.max_norm = max_norm;
+    options = settings_.complete(options);
     reduced_ = false;
     StepReport const report = core_.step(options);
-    if (!report.skipped) bump_versions();
+    if (!report.skipped) detail::bump_versions(parameters_);
     return report;
   }
   /// Forgets the gradients of the module. Local.
@@ -152,14 +151,6 @@ class Optimizer {
   [[nodiscard]] float loss_scale() const noexcept { return core_.loss_scale(); }
 
  private:
-  /// A step changes values under graphs that autograd may still hold: their backward pass has to
-  /// find out.
-  void bump_versions() {
-    for (torch::Tensor const& parameter : parameters_) {
-      parameter.unsafeGetTensorImpl()->bump_version();
-    }
-  }
-
   /// Lends parameters and gradients where they lie now.
   void bind() {
     if (reduced_) return;
@@ -204,7 +195,7 @@ class Optimizer {
   Core core_;
   std::vector<std::span<Parameter>> lent_;
   std::vector<std::span<Wire>> gradients_;
-  std::optional<double> max_norm_{};
+  detail::Settings settings_;
   bool reduced_ = false;
 };
 

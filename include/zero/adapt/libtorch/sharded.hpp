@@ -1,0 +1,492 @@
+/// @file
+/// A LibTorch trainer under every stage: units are gathered for their passes, and released.
+#pragma once
+
+#include "zero/adapt/libtorch/describe.hpp"
+#include "zero/adapt/libtorch/exchanged_memory.hpp"
+#include "zero/adapt/libtorch/optimizer.hpp"
+#include "zero/adapt/libtorch/settings.hpp"
+#include "zero/adapt/libtorch/unit_call.hpp"
+#include "zero/adapt/libtorch/units.hpp"
+#include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
+#include "zero/concepts/memory.hpp"
+#include "zero/concepts/policies.hpp"
+#include "zero/sharded_optimizer.hpp"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE::libtorch {
+
+/// Takes the place of a `torch::optim` optimizer and of the averaging of gradients, under every
+/// stage; units are called through it.
+///
+///     zero::libtorch::Sharded sharded{comm, {net->in, net->out}, zero::stage::PosGP{}};
+///     ...
+///     auto x = torch::relu(sharded.forward(net->in, batch));
+///     loss_of(sharded.forward(net->out, x)).backward();
+///     sharded.step({.max_norm = 1.});
+///
+/// Under Pos+g+p a unit has its parameters while its forward pass runs, and from when the backward
+/// pass reaches its outputs until it has been through the call; anywhere else their pointers fault.
+/// Its gradients are reduced and freed when the backward pass has been through all of its calls, at
+/// the latest in `step`: until then `grad()` has this rank's own, afterwards none. Under other
+/// stages parameters stay in the module.
+///
+/// Units may lie in each other, share parameters, be called several times, and be computed again
+/// within the backward pass. A unit that some ranks call and others do not is skipped by `skip`
+/// there. Graphs are made and gone through by the thread that calls this.
+/// @tparam Policies  as of `ShardedOptimizer`, but for a precision whose parameters are fp64
+/// @par Collective  construction and every call marked so: all ranks, in the same order; so are the
+///   backward passes
+template <class... Policies>
+class Sharded {
+  template <class... Each>
+  using Default = std::conditional_t<
+      zero::detail::Selected<zero::detail::FitsStage, stage::PosG, Each...>::sharding.parameters,
+      Owned<>,
+      Borrowed<>>;
+
+ public:
+  /// The library's own optimizer: over lent memory, but for Pos+g+p.
+  using Core = typename detail::Core<Default<Policies...>, Policies...>::type;
+  /// How ranks move data.
+  // Not through Core: deduction tries the constructor with no policies at all, and must fail
+  // softly.
+  using Communicator = zero::detail::Selected<zero::detail::FitsCommunicator, void, Policies...>;
+  using Parameter = typename Core::Parameter;  ///< type of a parameter
+  using Wire = typename Core::Wire;            ///< type of a gradient
+
+  static_assert(Core::on_host, "zero: the LibTorch adapter works in the host's memory");
+  static_assert(Core::borrowed || sizeof(Parameter) <= sizeof(float),
+                "zero: parameters that the library owns take their first values in fp32; use a "
+                "stage up to Pos+g for a model in fp64");
+
+  /// Gives every rank the first one's parameters. Under Pos+g+p the module's own memory is freed,
+  /// parameter by parameter, and on other ranks before.
+  /// @param comm    must outlive this
+  /// @param units   the model's modules in the order of the forward pass; they, too
+  /// @param values  policies with values, as for `ShardedOptimizer`
+  /// @par Collective  yes; blocks
+  /// @par Cost  as of `ShardedOptimizer`; the parameters are sent once. Beside the module, a rank
+  ///   holds what `plan()` says: no second whole model, unless it is the only rank
+  /// @throws Error (invalid_argument) as `describe`, and for a parameter of another type than the
+  ///   precision's, or that is a part of a larger storage; as the constructor of `ShardedOptimizer`
+  template <class... Values>
+  explicit Sharded(Communicator& comm, std::vector<Unit> const& units, Values const&... values)
+      : Sharded(comm, units, describe(units), values...) {}
+  /// The same with a description of these units, whose tensors may have been edited.
+  template <class... Values>
+  explicit Sharded(Communicator& comm,
+                   std::vector<Unit> const& units,
+                   Description model,
+                   Values const&... values)
+      : parameters_(detail::checked<Parameter>(model).parameters),
+        free_gradients_{this},
+        core_(comm, std::move(model.tensors), values...),
+        kept_(parameters_.size()),
+        owner_(std::make_shared<Sharded*>(this)) {
+    for (Unit const& unit : units) units_.emplace_back().module = &unit.module();
+    for (std::size_t t = 0; t < parameters_.size(); ++t) {
+      auto const u = static_cast<std::size_t>(core_.tensors()[t].unit);
+      if (u >= units_.size()) {
+        detail::refuse("parameter", core_.tensors()[t].name, "is of a unit that is not there");
+      }
+      units_[u].tensors.push_back(t);
+    }
+    take_values(comm.rank());
+  }
+  Sharded(Sharded const&) = delete;
+  Sharded& operator=(Sharded const&) = delete;
+  /// Under Pos+g+p the module has no parameters afterwards: save them, or take them out of
+  /// `full_parameters()`.
+  ~Sharded() { *owner_ = nullptr; }
+
+  /// Calls a unit's `forward`, with its parameters at hand, and has autograd gather them again.
+  /// @param unit       a module of the units
+  /// @param arguments  what its `forward` takes
+  /// @returns what it returns: tensors, or tuples, ranges or optionals of them
+  /// @par Collective  yes; blocks for the unit's parameters. So does its backward pass
+  /// @throws Error (invalid_argument) for a module that is no unit; as `ShardedOptimizer`
+  template <detail::HasModule M, class... Arguments>
+  [[nodiscard]] auto forward(M&& unit, Arguments&&... arguments) {
+    auto& module = detail::module_of(unit);
+    int const u = number_of(module);
+    std::shared_ptr<detail::CallBegin<Sharded>> begin;
+    if (torch::GradMode::is_enabled()) begin = detail::make_node<detail::CallBegin<Sharded>>();
+    Window const window(*this, u);
+    auto outputs = module.forward(std::forward<Arguments>(arguments)...);
+    if (begin != nullptr) detail::record_call(owner_, u, begin, outputs);
+    return outputs;
+  }
+  /// Takes part where other ranks call a unit and this one does not, in both passes: no token went
+  /// to an expert. What it returns is the input, and has to lead to the loss; its gradients count
+  /// as zeros.
+  /// @param unit   a module of the units, without others within it
+  /// @param input  what would be the unit's input, or whatever else goes on from here
+  /// @par Collective  yes; blocks for the unit's parameters. So does its backward pass
+  /// @throws Error (invalid_argument) for integers, which no gradient passes
+  template <detail::HasModule M>
+  [[nodiscard]] torch::Tensor skip(M&& unit, torch::Tensor input) {
+    int const u = number_of(detail::module_of(unit));
+    if (!input.is_floating_point()) {
+      fail(ErrorKind::invalid_argument,
+           {"libtorch: unit ", u, " is skipped with integers: no backward pass goes through them"});
+    }
+    std::shared_ptr<detail::CallBegin<Sharded>> begin;
+    if (torch::GradMode::is_enabled()) begin = detail::make_node<detail::CallBegin<Sharded>>();
+    Window const window(*this, u);
+    bool const passes = input.requires_grad() || trains(units_[static_cast<std::size_t>(u)]);
+    if (begin != nullptr && passes) detail::record_call(owner_, u, begin, input, true);
+    return input;
+  }
+
+  /// The whole model, in the module, on every rank: to evaluate it, to save it. Units need not be
+  /// called through this meanwhile. Between passes; `step()` refuses to change it.
+  class FullModel {
+   public:
+    FullModel(FullModel const&) = delete;
+    FullModel& operator=(FullModel const&) = delete;
+    ~FullModel() {
+      sharded_->full_ = nullptr;
+      sharded_->place_all();
+    }
+
+   private:
+    friend Sharded;
+    explicit FullModel(Sharded& sharded)
+        : sharded_(&sharded), parameters_(sharded.core_.full_parameters()) {
+      sharded.full_ = &parameters_;
+      sharded.place_all();
+    }
+    Sharded* sharded_;
+    FullParameters<Core> parameters_;
+  };
+  /// Gathers the whole model; it stays until the guard ends.
+  /// @par Collective  under Pos+g+p; blocks
+  /// @par Cost  there, memory for all parameters beside the plan, and one gather of each unit
+  [[nodiscard]] FullModel full_parameters() { return FullModel(*this); }
+
+  /// Begins the next micro-batch of a step; not needed where a step has one of weight 1.
+  /// @param micro  as for `ShardedOptimizer::micro_step`
+  /// @par Collective  yes: it finishes the reductions of the micro-batch before
+  void micro_step(MicroStep const& micro = {}) {
+    if (begun_) finish_pass();
+    core_.micro_step(micro);
+    for (auto& unit : units_) unit.reduced = false;
+    begun_ = true;
+  }
+  /// L2 norm of the mean gradient over all ranks; reduces what is left first.
+  /// @par Collective  yes; blocks
+  [[nodiscard]] double grad_norm() {
+    finish_pass();
+    return core_.grad_norm();
+  }
+  /// Has the next step clip the mean gradient to this norm.
+  /// @param max_norm  as `StepOptions::max_norm`
+  /// @returns the norm before
+  /// @par Collective  yes; blocks
+  double clip_grad_norm(double max_norm) {
+    double const norm = grad_norm();
+    settings_.clip_next(max_norm);
+    return norm;
+  }
+  /// Reduces what is left and updates. A parameter that no backward pass has reached, on any rank,
+  /// rests, as in torch; one that was reached on some ranks counts as zeros on the others.
+  /// @param options  the same on every rank
+  /// @par Collective  yes; blocks
+  /// @throws Error as `ShardedOptimizer::step`; (invalid_argument), naming the parameter, for
+  ///   gradients that are sparse or of another type
+  StepReport step(StepOptions options = {}) {
+    finish_pass();
+    options = settings_.complete(options);
+    begin_step();
+    StepReport const report = core_.step(options);
+    if (!report.skipped) detail::bump_versions(parameters_);
+    return report;
+  }
+  /// Forgets the gradients of this step, here and where they are reduced; after a step there are
+  /// none.
+  /// @par Collective  if a backward pass has begun since the last step
+  void zero_grad() {
+    for (torch::Tensor& parameter : parameters_) parameter.mutable_grad() = torch::Tensor();
+    if (!begun_) return;
+    core_.discard_gradients();
+    begin_step();
+  }
+
+  /// The library's own optimizer, for all that is not here: what `Checkpoints` saves and loads, the
+  /// plan, counters.
+  [[nodiscard]] Core& core() noexcept { return core_; }
+  /// The rule's learning rate. Local.
+  [[nodiscard]] float lr() const noexcept { return core_.rule().lr; }
+  /// Another learning rate from the next step on, where its options name none; the same on every
+  /// rank. Groups of parameters have theirs through `core()`. Local.
+  void set_lr(float lr) { core_.set_lr(lr); }
+  /// What to multiply the loss by; 1 without a loss scale.
+  [[nodiscard]] float loss_scale() const noexcept { return core_.loss_scale(); }
+
+ private:
+  friend class detail::UnitCall<Sharded>;
+
+  struct Record {
+    torch::nn::Module const* module = nullptr;
+    std::vector<std::size_t> tensors{};  ///< in the order of the unit's guards
+    std::optional<UnitParameters<Core>> parameters{};
+    int windows = 0;       ///< that are open
+    int calls = 0;         ///< whose backward pass is expected
+    bool reduced = false;  ///< in this micro-batch
+  };
+  /// Told by the core when lent gradients are no longer read.
+  struct FreeGradients {
+    Sharded* sharded;
+    void operator()(int unit) noexcept {
+      for (std::size_t const t : sharded->record(unit).tensors) {
+        sharded->kept_[sharded->storage_of(t)] = torch::Tensor();
+      }
+    }
+  };
+  /// A unit's parameters, for the time of a scope.
+  class Window {
+   public:
+    Window(Sharded& sharded, int unit) : sharded_(&sharded), unit_(unit) { sharded.open(unit); }
+    Window(Window const&) = delete;
+    Window& operator=(Window const&) = delete;
+    ~Window() { sharded_->close(unit_); }
+
+   private:
+    Sharded* sharded_;
+    int unit_;
+  };
+
+  /// Do parameters move between the module and the library?
+  static constexpr bool exchanged() noexcept { return !Core::borrowed; }
+  static constexpr bool accumulates_in_full = Core::Accumulation::full_gradients;
+
+  [[nodiscard]] Record& record(int unit) noexcept { return units_[static_cast<std::size_t>(unit)]; }
+  [[nodiscard]] int number_of(torch::nn::Module const& module) const {
+    for (std::size_t u = 0; u < units_.size(); ++u) {
+      if (units_[u].module == &module) return static_cast<int>(u);
+    }
+    detail::refuse("module", module.name(), "is no unit of this model");
+  }
+  [[nodiscard]] std::size_t storage_of(std::size_t t) const noexcept {
+    return core_.partition().placement().places()[t].storage;
+  }
+  [[nodiscard]] bool trained(std::size_t t) const noexcept {
+    TensorPlace const& place = core_.partition().placement().places()[t];
+    return !place.frozen && place.count > 0;
+  }
+  [[nodiscard]] bool trains(Record const& unit) const noexcept {
+    return std::any_of(
+        unit.tensors.begin(), unit.tensors.end(), [&](std::size_t t) { return trained(t); });
+  }
+
+  void take_values(int rank) {
+    if constexpr (!exchanged()) {
+      std::vector<std::span<Parameter>> lent;
+      for (torch::Tensor const& each : parameters_) {
+        lent.push_back(detail::elements<Parameter>(each));
+      }
+      core_.bind_parameters(lent);
+      core_.on_gradients_free(free_gradients_);
+      core_.broadcast_parameters();
+    } else {
+      memory_.emplace(parameters_, core_.tensors());
+      constexpr int root = 0;
+      for (std::size_t t = 0; t < parameters_.size(); ++t) {
+        if (rank != root) memory_->give_up(t);
+      }
+      core_.broadcast_parameters(
+          [&](Tensor const& tensor, std::size_t first, std::span<float> out) {
+            auto const t = static_cast<std::size_t>(&tensor - core_.tensors().data());
+            auto const values = detail::elements<Parameter>(parameters_[t]);
+            for (std::size_t i = 0; i < out.size(); ++i)
+              out[i] = static_cast<float>(values[first + i]);
+            // Asked for once, in order.
+            if (first + out.size() == values.size()) memory_->give_up(t);
+          },
+          root);
+      for (std::size_t t = 0; t < parameters_.size(); ++t) memory_->give_up(t);
+    }
+  }
+
+  /// Gives a unit its parameters. Collective under Pos+g+p.
+  void open(int u) {
+    Record& unit = record(u);
+    if constexpr (exchanged()) {
+      for (std::size_t const t : unit.tensors) memory_->require_kept(t);
+    }
+    if (!unit.parameters) unit.parameters.emplace(core_.parameters(u));
+    ++unit.windows;
+    place(unit);
+  }
+  void close(int u) noexcept {
+    Record& unit = record(u);
+    if (--unit.windows > 0) return;
+    unit.parameters.reset();
+    place(unit);
+  }
+  /// Points a unit's tensors, and what is tied to them, to where they can be read now.
+  void place(Record const& unit) noexcept {
+    if constexpr (exchanged()) {
+      for (std::size_t const t : unit.tensors) {
+        void const* const memory = place_of(storage_of(t));
+        for (std::size_t other = storage_of(t); other < parameters_.size(); ++other) {
+          if (storage_of(other) == storage_of(t)) memory_->lend(other, memory);
+        }
+      }
+    }
+  }
+  void place_all() noexcept {
+    for (Record const& unit : units_) place(unit);
+  }
+  /// Where a storage can be read: in a unit that is open, or in the whole model.
+  [[nodiscard]] void const* place_of(std::size_t storage) const noexcept {
+    for (Record const& unit : units_) {
+      for (std::size_t i = 0; unit.parameters && i < unit.tensors.size(); ++i) {
+        if (storage_of(unit.tensors[i]) == storage) return (*unit.parameters)[i].data();
+      }
+    }
+    return full_ != nullptr ? (*full_)[storage].data() : nullptr;
+  }
+
+  // What UnitCall tells.
+  void expect(int u) noexcept { ++record(u).calls; }
+  void forget(int u) noexcept { --record(u).calls; }
+  void enter(int u) {
+    if (record(u).reduced) {
+      fail(ErrorKind::invalid_argument,
+           {"libtorch: a backward pass comes to unit ",
+            u,
+            " ('",
+            core_.tensors()[record(u).tensors.front()].name,
+            "') after its gradients were reduced: call micro_step() before the next micro-batch, "
+            "and compute a unit again once at most in a backward pass"});
+    }
+    open(u);
+  }
+  void leave(int u) {
+    close(u);
+    if (--record(u).calls == 0) reduce(u);
+  }
+
+  /// What the backward pass has left of a tensor: nothing, if it did not come there.
+  [[nodiscard]] torch::Tensor take_gradient(std::size_t t) {
+    torch::Tensor gradient = std::exchange(parameters_[t].mutable_grad(), torch::Tensor());
+    if (!gradient.defined()) return gradient;
+    std::string const& name = core_.tensors()[t].name;
+    detail::require_plain("gradient of parameter", name, gradient);
+    detail::require_type<Wire>("gradient of parameter", name, gradient);
+    return gradient.detach();
+  }
+  /// Reduces a unit's gradients, or says that there are none.
+  void reduce(int u) {
+    Record& unit = record(u);
+    unit.reduced = begun_ = true;
+    std::vector<torch::Tensor> gradients;
+    bool any = false;
+    for (std::size_t const t : unit.tensors) {
+      gradients.push_back(trained(t) ? take_gradient(t) : torch::Tensor());
+      any = any || gradients.back().defined();
+    }
+    if (!any) {
+      core_.without_gradient(u);
+    } else if constexpr (exchanged()) {
+      copy_gradients(u, gradients);
+    } else {
+      lend_gradients(u, gradients);
+    }
+  }
+  void copy_gradients(int u, std::vector<torch::Tensor> const& gradients) {
+    torch::NoGradGuard const off;
+    Record const& unit = record(u);
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      std::size_t const t = unit.tensors[i];
+      if (trained(t) && !gradients[i].defined()) core_.without_gradient(core_.tensors()[t]);
+    }
+    auto buffers = [&] {
+      if constexpr (accumulates_in_full) {
+        return core_.gradients(u);
+      } else {
+        return core_.gradients(u, overwrite);
+      }
+    }();
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      if (!gradients[i].defined()) continue;
+      torch::Tensor buffer = torch::from_blob(
+          buffers[i].data(), gradients[i].sizes(), gradients[i].options().requires_grad(false));
+      if (accumulates_in_full || tied(unit.tensors[i])) {
+        buffer.add_(gradients[i]);
+      } else {
+        buffer.copy_(gradients[i]);
+      }
+    }
+    core_.reduce(std::move(buffers));
+  }
+  /// Lends them until they are free. What is tied, or adds up over micro-batches, stays where it
+  /// was lent first.
+  void lend_gradients(int u, std::vector<torch::Tensor>& gradients) {
+    torch::NoGradGuard const off;
+    std::vector<std::span<Wire>> lent;
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      torch::Tensor& kept = kept_[storage_of(record(u).tensors[i])];
+      if (gradients[i].defined() && kept.defined()) {
+        kept.add_(gradients[i]);
+      } else if (gradients[i].defined()) {
+        kept = std::move(gradients[i]);
+      }
+      lent.push_back(kept.defined() ? detail::elements<Wire>(kept) : std::span<Wire>());
+    }
+    core_.bind_gradients(u, lent);
+    core_.reduce(core_.gradients(u));
+  }
+  [[nodiscard]] bool tied(std::size_t t) const noexcept {
+    for (std::size_t other = 0; other < parameters_.size(); ++other) {
+      if (other != t && storage_of(other) == storage_of(t)) return true;
+    }
+    return false;
+  }
+
+  /// Reduces what no backward pass has ended.
+  void finish_pass() {
+    for (int const u : core_.units_backward()) {
+      if (!record(u).reduced) reduce(u);
+    }
+  }
+  void begin_step() noexcept {
+    for (Record& unit : units_) unit.reduced = false;
+    begun_ = false;
+  }
+
+  std::vector<torch::Tensor> parameters_;
+  FreeGradients free_gradients_;
+  Core core_;
+  std::optional<detail::ExchangedMemory> memory_{};  ///< where it is exchanged
+  std::vector<torch::Tensor> kept_;                  ///< lent gradients, by storage
+  std::shared_ptr<Sharded*> owner_;
+  std::vector<Record> units_{};
+  FullParameters<Core> const* full_ = nullptr;
+  detail::Settings settings_;
+  bool begun_ = false;  ///< since the last step, gradients were reduced, or a micro-batch begun
+};
+
+/// Policies from the constructor's arguments.
+template <zero::Communicator C, class... Values>
+Sharded(C&, std::vector<Unit>, Values...) -> Sharded<C, Values...>;
+/// @overload
+template <zero::Communicator C, class... Values>
+Sharded(C&, std::vector<Unit>, Description, Values...) -> Sharded<C, Values...>;
+
+}  // namespace zero::inline ZERO_NAMESPACE::libtorch
