@@ -81,6 +81,7 @@ BACKENDS = {
     "c_mpi.h": {"mpi.h"},
     "transfer/file": {"fcntl.h", "unistd.h"},
     "bench/program.hpp": {"benchmark/benchmark.h"},
+    "adapt/libtorch/exchanged_memory.hpp": {"sys/mman.h", "torch/torch.h"},
     "adapt/libtorch": {"torch/torch.h"},
     "checkpoint/files.hpp": {"dirent.h", "fcntl.h", "sys/stat.h", "unistd.h"},
     "checkpoint": {"nlohmann/json.hpp", "xxhash.h"},

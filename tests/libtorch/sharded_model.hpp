@@ -148,4 +148,39 @@ inline torch::Tensor floats(std::vector<std::uint8_t> bytes) {
       .to(torch::kDouble);
 }
 
+constexpr int steps = 6;
+
+inline int batch_of(int ranks, int rank, int step, int micro, int micro_batches) {
+  return (step * micro_batches + micro) * ranks + rank;
+}
+
+/// What a rank has after a few steps.
+template <class Stage, class Accumulation, class Precision, class Comm>
+std::vector<std::uint8_t> trained_on(Comm& comm, int micro_batches, torch::ScalarType type) {
+  Net net;
+  net->to(type);
+  zero::libtorch::Sharded sharded{
+      comm, net->units(), Stage{}, Accumulation{}, Precision{}, zero::AdamW{.lr = rate}};
+  for (int step = 0; step < steps; ++step) {
+    for (int micro = 0; micro < micro_batches; ++micro) {
+      if (micro_batches > 1) sharded.micro_step({.last = micro + 1 == micro_batches});
+      net->loss(batch_of(comm.size(), comm.rank(), step, micro, micro_batches), through(sharded))
+          .backward();
+    }
+    sharded.step();
+    sharded.zero_grad();
+  }
+  auto const all = sharded.full_parameters();
+  return bytes_of(*net);
+}
+
+/// The same by LibTorch alone.
+inline torch::Tensor reference(int ranks, int micro_batches) {
+  Net net;
+  return averaged_by_libtorch(
+      net, ranks, steps, micro_batches, [&](Net& model, int rank, int step, int micro) {
+        return model->loss(batch_of(ranks, rank, step, micro, micro_batches), plainly);
+      });
+}
+
 }  // namespace libtorch_tests

@@ -12,31 +12,11 @@ namespace sharded_test {
 using namespace libtorch_tests;
 using zero::libtorch::Sharded;
 
-constexpr int steps = 6;
-
-int batch_of(int ranks, int rank, int step, int micro, int micro_batches) {
-  return (step * micro_batches + micro) * ranks + rank;
-}
-
 /// What all ranks have after a few steps; empty if they differ.
 template <class Stage, class Accumulation = zero::AccumulateNone, class Precision = zero::Fp32>
 std::vector<std::uint8_t> trained(int ranks, int micro_batches, torch::ScalarType type) {
   return on_ranks(ranks, [&](zero::InProcess& comm) {
-    Net net;
-    net->to(type);
-    Sharded sharded{
-        comm, net->units(), Stage{}, Accumulation{}, Precision{}, zero::AdamW{.lr = rate}};
-    for (int step = 0; step < steps; ++step) {
-      for (int micro = 0; micro < micro_batches; ++micro) {
-        if (micro_batches > 1) sharded.micro_step({.last = micro + 1 == micro_batches});
-        net->loss(batch_of(ranks, comm.rank(), step, micro, micro_batches), through(sharded))
-            .backward();
-      }
-      sharded.step();
-      sharded.zero_grad();
-    }
-    auto const all = sharded.full_parameters();
-    return bytes_of(*net);
+    return trained_on<Stage, Accumulation, Precision>(comm, micro_batches, type);
   });
 }
 
@@ -52,14 +32,6 @@ std::vector<std::uint8_t> trained_by_optimizer(int ranks) {
     }
     return bytes_of(*net);
   });
-}
-
-torch::Tensor reference(int ranks, int micro_batches) {
-  Net net;
-  return averaged_by_libtorch(
-      net, ranks, steps, micro_batches, [&](Net& model, int rank, int step, int micro) {
-        return model->loss(batch_of(ranks, rank, step, micro, micro_batches), plainly);
-      });
 }
 
 void check(std::vector<std::uint8_t> const& bytes, int ranks, int micro_batches) {
