@@ -1,4 +1,5 @@
 #include "checkpoint/temporary_directory.hpp"
+#include "libtorch/sharded_model.hpp"
 #include <zero/adapt/libtorch.hpp>
 #include <zero/checkpoint.hpp>
 #include <zero/zero.hpp>
@@ -58,6 +59,51 @@ TEST_CASE("a checkpoint of three ranks under Pos+g goes on with the same bits on
   for (std::size_t p = 0; p < resumed->parameters().size(); ++p) {
     CHECK(resumed->parameters()[p].equal(never_stopped->parameters()[p]));
   }
+}
+
+using libtorch_tests::bytes_of, libtorch_tests::Net, libtorch_tests::on_ranks;
+using libtorch_tests::plainly, libtorch_tests::through;
+
+template <class Opt, class Call>
+void train(Net& net, Opt& opt, Call const& call, int first, int steps) {
+  for (int step = first; step < first + steps; ++step) {
+    net->loss(step, call).backward();  // the same batch on every rank
+    opt.step();
+    opt.zero_grad();
+  }
+}
+
+TEST_CASE("a checkpoint of three ranks under Pos+g+p goes on under Pos+g, with the same bits") {
+  at::set_num_threads(1);
+  checkpoint_tests::TemporaryDirectory const directory;
+  auto const never_stopped = on_ranks(3, [&](zero::InProcess& comm) {
+    Net net;
+    zero::libtorch::Sharded sharded{comm, net->units(), zero::stage::PosGP{}};
+    train(net, sharded, through(sharded), 0, 3);
+    zero::Checkpoints run{directory.path()};
+    run.save(sharded.core());
+    train(net, sharded, through(sharded), 3, 3);
+    auto const all = sharded.full_parameters();
+    return bytes_of(*net);
+  });
+  REQUIRE(!never_stopped.empty());
+  CHECK(on_ranks(3, [&](zero::InProcess& comm) {
+          Net net;
+          zero::libtorch::Optimizer opt{comm, *net, zero::stage::PosG{}};
+          zero::Checkpoints run{directory.path()};
+          run.load(opt.core(), run.latest().value());
+          train(net, opt, plainly, 3, 3);
+          return bytes_of(*net);
+        }) == never_stopped);
+  CHECK(on_ranks(3, [&](zero::InProcess& comm) {
+          Net net;
+          zero::libtorch::Sharded sharded{comm, net->units(), zero::stage::PosGP{}};
+          zero::Checkpoints run{directory.path()};
+          run.load(sharded.core(), run.latest().value());
+          train(net, sharded, through(sharded), 3, 3);
+          auto const all = sharded.full_parameters();
+          return bytes_of(*net);
+        }) == never_stopped);
 }
 
 }  // namespace libtorch_checkpoint_test

@@ -218,6 +218,39 @@ TEST_CASE("units are computed again within the backward pass") {
   check_against_libtorch<Recomputed>();
 }
 
+/// A parameter of one unit, in whose memory another unit has one of its own.
+struct ShareImpl : torch::nn::Module {
+  explicit ShareImpl(torch::Tensor const& memory) {
+    weight = register_parameter("weight", memory.detach(), true);
+  }
+  torch::Tensor forward(torch::Tensor const& x) { return (x * weight).sum(); }
+  torch::Tensor weight;
+};
+TORCH_MODULE(Share);
+
+TEST_CASE("two tensors of one memory, in two units, are tied, and their gradients add up") {
+  auto const check = [](auto stage) {
+    zero::run_ranks(2, [&](zero::InProcess& comm) {
+      auto const memory = torch::ones({3});
+      Share a(memory), b(memory);
+      Sharded sharded{comm, {a, b}, stage, zero::PlainSgd{.lr = 1.f}};
+      for (int step = 0; step < 2; ++step) {
+        auto const x = torch::full({3}, 1. + comm.rank());
+        (sharded.forward(a, x) + 3 * sharded.forward(b, x)).backward();
+        sharded.step();
+      }
+      sharded.forward(b, torch::ones({3})).backward();
+      sharded.step();
+      auto const all = sharded.full_parameters();
+      CHECK(a->weight[1].template item<float>() == 1.f - 2 * 4 * 1.5f - 1.f);
+      CHECK(b->weight.equal(a->weight));
+      CHECK(a->weight.data_ptr() == b->weight.data_ptr());
+    });
+  };
+  check(zero::stage::PosGP{});
+  check(zero::stage::PosG{});
+}
+
 template <class F>
 std::string refusal(F const& act) {
   try {

@@ -117,17 +117,20 @@ struct BranchImpl : torch::nn::Module {
 };
 TORCH_MODULE(Branch);
 
-template <class Stage>
-std::vector<std::uint8_t> branched(int ranks, std::vector<long>& updates) {
+constexpr int branch_steps = 9;
+
+template <class Stage, class Accumulation>
+std::vector<std::uint8_t> branched(int ranks, int micro_batches, std::vector<long>& updates) {
   return on_ranks(ranks, [&](zero::InProcess& comm) {
     Branch net;
-    Sharded sharded{comm, {net->in, net->middle, net->out}, Stage{}, zero::AdamW{.lr = rate}};
-    for (int step = 0; step < 9; ++step) {
-      net->loss(step,
-                comm.rank(),
-                through(sharded),
-                [&](auto& unit, auto const& x) { return sharded.skip(unit, x); })
-          .backward();
+    Sharded sharded{
+        comm, {net->in, net->middle, net->out}, Stage{}, Accumulation{}, zero::AdamW{.lr = rate}};
+    auto const skip = [&](auto& unit, auto const& x) { return sharded.skip(unit, x); };
+    for (int step = 0; step < branch_steps; ++step) {
+      for (int micro = 0; micro < micro_batches; ++micro) {
+        if (micro_batches > 1) sharded.micro_step({.last = micro + 1 == micro_batches});
+        net->loss(step + micro, comm.rank(), through(sharded), skip).backward();
+      }
       sharded.step();
     }
     if (comm.rank() == 0) {
@@ -139,23 +142,33 @@ std::vector<std::uint8_t> branched(int ranks, std::vector<long>& updates) {
   });
 }
 
-TEST_CASE("what no rank calls rests; what some ranks skip has zeros there: as in LibTorch") {
+template <class Accumulation>
+void check_branches(int micro_batches, std::vector<long> const& expected_updates) {
   at::set_num_threads(1);
   constexpr int ranks = 3;
   Branch theirs;
-  auto const expected =
-      averaged_by_libtorch(theirs, ranks, 9, 1, [](Branch& net, int rank, int step, int) {
-        return net->loss(step, rank, plainly, [](auto&, auto const& x) { return x; });
+  auto const expected = averaged_by_libtorch(
+      theirs, ranks, branch_steps, micro_batches, [](Branch& net, int rank, int step, int micro) {
+        return net->loss(step + micro, rank, plainly, [](auto&, auto const& x) { return x; });
       });
   std::vector<long> updates;
-  auto const bytes = branched<zero::stage::PosGP>(ranks, updates);
+  auto const bytes = branched<zero::stage::PosGP, Accumulation>(ranks, micro_batches, updates);
   REQUIRE(!bytes.empty());
-  CHECK(updates == std::vector<long>{9, 9, 6, 6, 9, 9});
-  CHECK(branched<zero::stage::PosG>(ranks, updates) == bytes);
-  CHECK(updates == std::vector<long>{9, 9, 6, 6, 9, 9});
+  CHECK(updates == expected_updates);
+  CHECK(branched<zero::stage::PosG, Accumulation>(ranks, micro_batches, updates) == bytes);
+  CHECK(updates == expected_updates);
   double const away = distance(floats(bytes), expected);
   CAPTURE(away);
   CHECK(away < 1e-5);
+}
+
+TEST_CASE("what no rank calls rests; what some ranks skip has zeros there: as in LibTorch") {
+  check_branches<zero::AccumulateNone>(1, {9, 9, 6, 6, 9, 9});
+}
+
+TEST_CASE("what is called in some micro-batches only has the others' zeros") {
+  check_branches<zero::AccumulateShard>(2, {9, 9, 9, 9, 9, 9});
+  check_branches<zero::AccumulateFull>(2, {9, 9, 9, 9, 9, 9});
 }
 
 /// One step of plain SGD, with a learning rate and a norm, on the same batch on every rank.
