@@ -114,6 +114,25 @@ if(result EQUAL 0 OR NOT text MATCHES "zero's component 'bench' needs benchmark"
   message(FATAL_ERROR "a component without its package was not refused by name:\n${text}")
 endif()
 
+if(HAS_LIBTORCH)
+  configure(libtorch result text "COMPONENTS libtorch")
+  if(NOT result EQUAL 0)
+    message(FATAL_ERROR "${text}")
+  endif()
+  execute_process(COMMAND "${CMAKE_COMMAND}" --build "${SCRATCH}/libtorch" --target consumer_libtorch
+                          COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND "${SCRATCH}/libtorch/consumer_libtorch" COMMAND_ERROR_IS_FATAL ANY)
+endif()
+configure(
+  no_libtorch
+  result
+  text
+  "COMPONENTS libtorch"
+  -DCMAKE_DISABLE_FIND_PACKAGE_LibTorch=ON)
+if(result EQUAL 0 OR NOT text MATCHES "zero's component 'libtorch' needs LibTorch")
+  message(FATAL_ERROR "a component without its package was not refused by name:\n${text}")
+endif()
+
 configure(newer result text "1000.0")
 if(result EQUAL 0 OR NOT text MATCHES "requested version \"1000.0\"")
   message(FATAL_ERROR "a version that is not there was not refused:\n${text}")
