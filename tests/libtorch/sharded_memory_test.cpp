@@ -86,9 +86,9 @@ TORCH_MODULE(Watched);
 
 TEST_CASE("what autograd saved as a view is read where the unit lies in the backward pass") {
   at::set_num_threads(1);
-  constexpr int layers = 4;
-  auto const values = [](int layer) {
-    return torch::sin(torch::arange(90000, torch::kDouble) + layer)
+  constexpr std::size_t layers = 4;
+  auto const values = [](std::size_t layer) {
+    return torch::sin(torch::arange(90000, torch::kDouble) + static_cast<double>(layer))
         .to(torch::kFloat)
         .view({300, 300});
   };
@@ -96,7 +96,7 @@ TEST_CASE("what autograd saved as a view is read where the unit lies in the back
   std::vector<Watched> plain;
   torch::Tensor expected = batch();
   torch::Tensor x = expected;
-  for (int i = 0; i < layers; ++i) {
+  for (std::size_t i = 0; i < layers; ++i) {
     plain.emplace_back();
     torch::NoGradGuard const off;
     plain.back()->weight.copy_(values(i));
@@ -106,7 +106,7 @@ TEST_CASE("what autograd saved as a view is read where the unit lies in the back
   zero::run_ranks(2, [&](zero::InProcess& comm) {
     std::vector<Watched> net(layers);
     std::vector<zero::libtorch::Unit> units;
-    for (int i = 0; i < layers; ++i) {
+    for (std::size_t i = 0; i < layers; ++i) {
       net[i] = Watched();
       torch::NoGradGuard const off;
       net[i]->weight.copy_(values(i));
@@ -150,8 +150,9 @@ struct WatchedAllocator {
 
 TEST_CASE("the model is never whole twice at the start") {
   zero::run_ranks(4, [](zero::InProcess& comm) {
-    constexpr int layers = 16;
-    static constexpr std::int64_t elements = 20000;
+    constexpr std::size_t layers = 16;
+    static constexpr std::size_t elements = 20000;
+    constexpr auto extent = static_cast<std::int64_t>(elements);
     constexpr std::size_t model = layers * elements * sizeof(float);
     Watch watch;
     auto const fresh = [&] {
@@ -160,7 +161,7 @@ TEST_CASE("the model is never whole twice at the start") {
       watch.module += elements * sizeof(float);
       return torch::from_blob(
           memory,
-          {elements},
+          {extent},
           [&watch](void* freed) {
             delete[] static_cast<float*>(freed);
             watch.now -= elements * sizeof(float);
@@ -170,7 +171,7 @@ TEST_CASE("the model is never whole twice at the start") {
     };
     std::vector<torch::nn::PReLU> net;
     std::vector<zero::libtorch::Unit> units;
-    for (int i = 0; i < layers; ++i) {
+    for (std::size_t i = 0; i < layers; ++i) {
       net.emplace_back();
       net.back()->weight.set_data(fresh());
       units.emplace_back(net.back());
@@ -185,7 +186,7 @@ TEST_CASE("the model is never whole twice at the start") {
                              sharded.core().held()[zero::Role::gather_pool]);
     }
     // Up to Pos+g it stays where it is.
-    net[0] = torch::nn::PReLU(torch::nn::PReLUOptions().num_parameters(elements));
+    net[0] = torch::nn::PReLU(torch::nn::PReLUOptions().num_parameters(extent));
     void* const place = net[0]->weight.data_ptr();
     Sharded lent{comm, {net[0]}, zero::stage::PosG{}};
     CHECK(net[0]->weight.data_ptr() == place);
