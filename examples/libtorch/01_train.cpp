@@ -2,7 +2,7 @@
 //
 // Five lines of `train` are the library's, the rest is a LibTorch trainer. Units are called through
 // `sharded`, which gathers their parameters for both passes and reduces gradients as they come.
-// prints: 4 ranks, loss [01]\.\d+ to 0\.0\d+, 9 of 9 right
+// prints: 4 ranks, loss [01][.][0-9]+ to 0[.]0[0-9]+, 9 of 9 right
 #include <zero/adapt/libtorch.hpp>
 #include <zero/zero.hpp>
 

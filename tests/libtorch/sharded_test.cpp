@@ -84,24 +84,30 @@ TEST_CASE("all stages have the same bits in bf16, on three ranks") {
   CHECK(bytes != bytes_of(*untouched));
 }
 
-TEST_CASE("every rank starts from the first one's parameters, frozen ones too") {
-  Net first;
-  auto const bytes = on_ranks(3, [](zero::InProcess& comm) {
+template <class Stage>
+std::vector<std::uint8_t> started() {
+  return on_ranks(3, [](zero::InProcess& comm) {
     Net net;
     fill(*net, comm.rank());
-    Sharded sharded{comm, net->units(), zero::stage::PosGP{}};
+    Sharded sharded{comm, net->units(), Stage{}};
     auto const all = sharded.full_parameters();
     return bytes_of(*net);
   });
-  CHECK(bytes == bytes_of(*first));
+}
+
+TEST_CASE("every rank starts from the first one's parameters, frozen ones too") {
+  Net first;
+  CHECK(started<zero::stage::PosGP>() == bytes_of(*first));
+  CHECK(started<zero::stage::PosG>() == bytes_of(*first));
 }
 
 /// Three layers, the middle one of which is left out in some steps, on all ranks or on some.
 struct BranchImpl : torch::nn::Module {
+  static constexpr int width = 40;  // none of them fits into another one's padding
   BranchImpl() {
-    in = register_module("in", torch::nn::Linear(5, 4));
-    middle = register_module("middle", torch::nn::Linear(4, 4));
-    out = register_module("out", torch::nn::Linear(4, 3));
+    in = register_module("in", torch::nn::Linear(5, width));
+    middle = register_module("middle", torch::nn::Linear(width, width));
+    out = register_module("out", torch::nn::Linear(width, 3));
     fill(*this, 0.);
   }
   /// @param skip  what to do instead of calling the middle layer
@@ -120,11 +126,18 @@ TORCH_MODULE(Branch);
 constexpr int branch_steps = 9;
 
 template <class Stage, class Accumulation>
-std::vector<std::uint8_t> branched(int ranks, int micro_batches, std::vector<long>& updates) {
+std::vector<std::uint8_t> branched(int ranks,
+                                   int micro_batches,
+                                   int prefetch,
+                                   std::vector<long>& updates) {
   return on_ranks(ranks, [&](zero::InProcess& comm) {
     Branch net;
-    Sharded sharded{
-        comm, {net->in, net->middle, net->out}, Stage{}, Accumulation{}, zero::AdamW{.lr = rate}};
+    Sharded sharded{comm,
+                    {net->in, net->middle, net->out},
+                    Stage{},
+                    Accumulation{},
+                    zero::Prefetch{prefetch},
+                    zero::AdamW{.lr = rate}};
     auto const skip = [&](auto& unit, auto const& x) { return sharded.skip(unit, x); };
     for (int step = 0; step < branch_steps; ++step) {
       for (int micro = 0; micro < micro_batches; ++micro) {
@@ -152,10 +165,12 @@ void check_branches(int micro_batches, std::vector<long> const& expected_updates
         return net->loss(step + micro, rank, plainly, [](auto&, auto const& x) { return x; });
       });
   std::vector<long> updates;
-  auto const bytes = branched<zero::stage::PosGP, Accumulation>(ranks, micro_batches, updates);
+  // Without a prefetch, ranks that do not gather together are found.
+  auto const bytes = branched<zero::stage::PosGP, Accumulation>(ranks, micro_batches, 0, updates);
   REQUIRE(!bytes.empty());
   CHECK(updates == expected_updates);
-  CHECK(branched<zero::stage::PosG, Accumulation>(ranks, micro_batches, updates) == bytes);
+  CHECK(branched<zero::stage::PosGP, Accumulation>(ranks, micro_batches, 1, updates) == bytes);
+  CHECK(branched<zero::stage::PosG, Accumulation>(ranks, micro_batches, 1, updates) == bytes);
   CHECK(updates == expected_updates);
   double const away = distance(floats(bytes), expected);
   CAPTURE(away);

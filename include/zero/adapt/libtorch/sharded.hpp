@@ -182,7 +182,6 @@ class Sharded {
   /// @param micro  as for `ShardedOptimizer::micro_step`
   /// @par Collective  yes: it finishes the reductions of the micro-batch before
   void micro_step(MicroStep const& micro = {}) {
-    if (begun_) finish_pass();
     core_.micro_step(micro);
     for (auto& unit : units_) unit.reduced = false;
     begun_ = true;

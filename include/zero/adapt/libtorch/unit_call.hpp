@@ -3,10 +3,10 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
 
 #include <torch/torch.h>
 
-#include <cstddef>
 #include <memory>
 #include <ranges>
 #include <tuple>
