@@ -103,17 +103,17 @@ TEST_CASE("every rank starts from the first one's parameters, frozen ones too") 
 
 /// Three layers, the middle one of which is left out in some steps, on all ranks or on some.
 struct BranchImpl : torch::nn::Module {
-  static constexpr int width = 40;  // none of them fits into another one's padding
+  static constexpr int width = 40;  // no unit is gathered with another
   BranchImpl() {
-    in = register_module("in", torch::nn::Linear(5, width));
+    in = register_module("in", torch::nn::Linear(width, width));
     middle = register_module("middle", torch::nn::Linear(width, width));
-    out = register_module("out", torch::nn::Linear(width, 3));
+    out = register_module("out", torch::nn::Linear(width, width));
     fill(*this, 0.);
   }
   /// @param skip  what to do instead of calling the middle layer
   template <class Call, class Skip>
   torch::Tensor loss(int step, int rank, Call const& call, Skip const& skip) {
-    auto x = torch::cos(torch::arange(10, torch::kFloat) + step * 4 + rank).view({2, 5});
+    auto x = torch::cos(torch::arange(2 * width, torch::kFloat) + step * 4 + rank).view({2, width});
     x = torch::tanh(call(in, x));
     if (step % 3 != 0) x = taken(step, rank) ? torch::tanh(call(middle, x)) : skip(middle, x);
     return call(out, x).square().mean();
