@@ -150,6 +150,7 @@ struct BranchesImpl : torch::nn::Module {
   template <class Call>
   torch::Tensor loss(torch::Tensor const& x, Call const& call) {
     auto outputs = call(many, x);
+    CHECK(!std::get<2>(outputs).requires_grad());
     torch::Tensor y = std::get<0>(outputs);
     y.mul_(2);  // outputs may be changed in place
     y.relu_();
