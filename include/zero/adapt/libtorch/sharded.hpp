@@ -123,7 +123,7 @@ class Sharded {
   [[nodiscard]] auto forward(M&& unit, Arguments&&... arguments) {
     auto& module = detail::module_of(unit);
     int const u = number_of(module);
-    std::shared_ptr<detail::CallBegin<Sharded>> begin;
+    detail::NodePointer<detail::CallBegin<Sharded>> begin;
     if (torch::GradMode::is_enabled()) begin = detail::make_node<detail::CallBegin<Sharded>>();
     Window const window(*this, u);
     auto outputs = module.forward(std::forward<Arguments>(arguments)...);
@@ -144,7 +144,7 @@ class Sharded {
       fail(ErrorKind::invalid_argument,
            {"libtorch: unit ", u, " is skipped with integers: no backward pass goes through them"});
     }
-    std::shared_ptr<detail::CallBegin<Sharded>> begin;
+    detail::NodePointer<detail::CallBegin<Sharded>> begin;
     if (torch::GradMode::is_enabled()) begin = detail::make_node<detail::CallBegin<Sharded>>();
     Window const window(*this, u);
     bool const passes = input.requires_grad() || trains(units_[static_cast<std::size_t>(u)]);

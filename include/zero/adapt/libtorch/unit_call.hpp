@@ -82,9 +82,21 @@ struct CallEnd final : torch::autograd::Node {
   std::shared_ptr<UnitCall<Owner>> call;
 };
 
+/// Graphs of newer releases count references within the node.
+inline constexpr bool shares_nodes = std::is_same_v<decltype(torch::autograd::Edge::function),
+                                                    std::shared_ptr<torch::autograd::Node>>;
 template <class NodeT>
-[[nodiscard]] std::shared_ptr<NodeT> make_node() {
-  return {new NodeT, torch::autograd::deleteNode};
+using NodePointer =
+    std::conditional_t<shares_nodes, std::shared_ptr<NodeT>, c10::intrusive_ptr<NodeT>>;
+
+template <class NodeT>
+[[nodiscard]] NodePointer<NodeT> make_node() {
+  if constexpr (shares_nodes) {
+    // Found with the node: newer releases have none.
+    return {new NodeT, [](NodeT* node) { deleteNode(node); }};
+  } else {
+    return c10::make_intrusive<NodeT>();
+  }
 }
 
 template <class T>
@@ -122,7 +134,7 @@ void for_each_tensor(T& value, Visit const& visit) {
 template <class Owner, class T>
 void record_call(std::shared_ptr<Owner*> const& owner,
                  int unit,
-                 std::shared_ptr<CallBegin<Owner>> const& begin,
+                 NodePointer<CallBegin<Owner>> const& begin,
                  T& outputs,
                  bool all = false) {
   std::vector<torch::Tensor*> wanted;
@@ -134,7 +146,7 @@ void record_call(std::shared_ptr<Owner*> const& owner,
   for (torch::Tensor* const output : wanted) {
     end->add_next_edge(torch::autograd::impl::gradient_edge(*output));
   }
-  end->add_next_edge({begin, 0});
+  end->add_next_edge(torch::autograd::Edge(begin, 0));
   for (torch::Tensor* const output : wanted) {
     torch::Tensor recorded = output->detach();
     torch::autograd::create_gradient_edge(recorded, end);
