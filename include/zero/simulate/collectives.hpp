@@ -67,24 +67,22 @@ struct CollectiveCost {
 /// log2(m)·A and the longer one of both transfers, which are pipelined. An all-reduce is two of
 /// them, a broadcast one. An all-to-all sends to each rank directly by any of them.
 /// @par Source  Thakur, Rabenseifner and Gropp 2005; NCCL's rings and trees
-ZERO_APART [[nodiscard]] CollectiveCost cost(planner::Cluster const& cluster,
-                                             Placement const& placement,
-                                             Op op,
-                                             double block_bytes,
-                                             Algorithm algorithm);
+[[nodiscard]] CollectiveCost cost(planner::Cluster const& cluster,
+                                  Placement const& placement,
+                                  Op op,
+                                  double block_bytes,
+                                  Algorithm algorithm);
 /// By the fastest one, as communication libraries choose.
-ZERO_APART [[nodiscard]] CollectiveCost cost(planner::Cluster const& cluster,
-                                             Placement const& placement,
-                                             Op op,
-                                             double block_bytes);
+[[nodiscard]] CollectiveCost cost(planner::Cluster const& cluster,
+                                  Placement const& placement,
+                                  Op op,
+                                  double block_bytes);
 
-#if ZERO_BODIES
-
-ZERO_BODY CollectiveCost cost(planner::Cluster const& cluster,
-                              Placement const& placement,
-                              Op op,
-                              double block_bytes,
-                              Algorithm algorithm) {
+inline CollectiveCost cost(planner::Cluster const& cluster,
+                           Placement const& placement,
+                           Op op,
+                           double block_bytes,
+                           Algorithm algorithm) {
   double const n = placement.size;
   double const g = (std::min)(placement.size, placement.per_node);
   double const m = placement.nodes();
@@ -135,10 +133,10 @@ ZERO_BODY CollectiveCost cost(planner::Cluster const& cluster,
   return total;
 }
 
-ZERO_BODY CollectiveCost cost(planner::Cluster const& cluster,
-                              Placement const& placement,
-                              Op op,
-                              double block_bytes) {
+inline CollectiveCost cost(planner::Cluster const& cluster,
+                           Placement const& placement,
+                           Op op,
+                           double block_bytes) {
   CollectiveCost best = cost(cluster, placement, op, block_bytes, Algorithm::ring);
   for (int i = 1; i < algorithm_count; ++i) {
     CollectiveCost const other =
@@ -147,7 +145,5 @@ ZERO_BODY CollectiveCost cost(planner::Cluster const& cluster,
   }
   return best;
 }
-
-#endif  // ZERO_BODIES
 
 }  // namespace zero::inline ZERO_NAMESPACE::simulate

@@ -93,7 +93,7 @@ class Communicator {
   /// Puts the collective on the queue of communication.
   /// @throws Error (invalid_argument) for a call that no group could carry out, or of floating
   ///   point in real memory, whose sums nobody knows
-  ZERO_APART Ticket start(Collective const& op);
+  Ticket start(Collective const& op);
   /// Has computation wait for it.
   void wait(Ticket& ticket) { world_->timeline().await(ticket.op, ticket.end); }
 
@@ -105,9 +105,7 @@ class Communicator {
 
 static_assert(zero::Communicator<Communicator>);
 
-#if ZERO_BODIES
-
-ZERO_BODY Communicator::Ticket Communicator::start(Collective const& op) {
+inline Communicator::Ticket Communicator::start(Collective const& op) {
   zero::detail::check_arguments(op, rank_, placement_.size);
   CollectiveCost const taken =
       cost(world_->cluster(), placement_, op.op, static_cast<double>(op.block_bytes()));
@@ -149,7 +147,5 @@ ZERO_BODY Communicator::Ticket Communicator::start(Collective const& op) {
   }
   return ticket;
 }
-
-#endif  // ZERO_BODIES
 
 }  // namespace zero::inline ZERO_NAMESPACE::simulate

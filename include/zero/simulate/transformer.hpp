@@ -39,7 +39,7 @@ namespace zero::inline ZERO_NAMESPACE::simulate {
 /// Operations of a step of one model, for the figures that papers print: 72·b·s·L·h²·(1 + s/6h +
 /// V/12Lh), and a third of the layers' once more where they are computed twice.
 /// @par Source  arXiv 2104.04473, §5.1
-ZERO_APART [[nodiscard]] double operations(planner::Setup const& setup);
+[[nodiscard]] double operations(planner::Setup const& setup);
 
 /// The pieces of a GPT's step, divided over a model axis as Megatron does (arXiv 1909.08053 §3):
 /// matrix products, passes through memory, and the collectives of the model axis, whose results are
@@ -51,14 +51,14 @@ class Pass {
   Pass(World& world, planner::Setup const& setup) : world_(&world), setup_(setup) {}
 
   /// The forward pass of a unit.
-  ZERO_APART void forward(int unit) const;
+  void forward(int unit) const;
   /// Its backward pass, after what is computed again.
-  ZERO_APART void backward(int unit) const;
+  void backward(int unit) const;
 
  private:
-  ZERO_APART void layer(double times, std::string_view what, int unit) const;
-  ZERO_APART void head(double times, std::string_view what, int unit) const;
-  ZERO_APART void checkpoint(bool stores, int unit) const;
+  void layer(double times, std::string_view what, int unit) const;
+  void head(double times, std::string_view what, int unit) const;
+  void checkpoint(bool stores, int unit) const;
   void exchange(Op op, double block_bytes) const {
     if (setup_.model_parallel == 1) return;
     Placement const axis = model_axis(setup_, world_->cluster());
@@ -140,9 +140,7 @@ StepTime steady_step(World& world, planner::Setup const& setup) {
   return step(optimizer, world, setup);
 }
 
-#if ZERO_BODIES
-
-ZERO_BODY double operations(planner::Setup const& setup) {
+inline double operations(planner::Setup const& setup) {
   auto const h = static_cast<double>(setup.model.hidden);
   auto const s = static_cast<double>(setup.model.sequence);
   double const L = setup.model.layers;
@@ -152,14 +150,14 @@ ZERO_BODY double operations(planner::Setup const& setup) {
   return passes * layers + 6. * tokens * h * static_cast<double>(setup.model.vocab);
 }
 
-ZERO_BODY void Pass::forward(int unit) const {
+inline void Pass::forward(int unit) const {
   if (unit == 0) return;
   if (unit > setup_.model.layers) return head(1., "forward", unit);
   checkpoint(true, unit);
   layer(1., "forward", unit);
 }
 
-ZERO_BODY void Pass::backward(int unit) const {
+inline void Pass::backward(int unit) const {
   if (unit == 0) return;
   if (unit > setup_.model.layers) return head(2., "backward", unit);
   if (setup_.activations != "keep") {
@@ -169,7 +167,7 @@ ZERO_BODY void Pass::backward(int unit) const {
   layer(2., "backward", unit);
 }
 
-ZERO_BODY void Pass::layer(double times, std::string_view what, int unit) const {
+inline void Pass::layer(double times, std::string_view what, int unit) const {
   planner::Device const& device = world_->cluster().device;
   double const T = tokens();
   auto const h = static_cast<double>(setup_.model.hidden);
@@ -191,7 +189,7 @@ ZERO_BODY void Pass::layer(double times, std::string_view what, int unit) const 
   for (int i = 0; i < 2; ++i) exchange(Op::all_reduce, 2. * T * h);
 }
 
-ZERO_BODY void Pass::head(double times, std::string_view what, int unit) const {
+inline void Pass::head(double times, std::string_view what, int unit) const {
   planner::Device const& device = world_->cluster().device;
   double const T = tokens();
   auto const h = static_cast<double>(setup_.model.hidden);
@@ -202,7 +200,7 @@ ZERO_BODY void Pass::head(double times, std::string_view what, int unit) const {
   exchange(Op::all_reduce, 2. * T * h);
 }
 
-ZERO_BODY void Pass::checkpoint(bool stores, int unit) const {
+inline void Pass::checkpoint(bool stores, int unit) const {
   bool const slower = setup_.activations == "pa+cpu";
   if (!slower && setup_.activations != "pa") return;
   double const bytes = 2. * tokens() * share(static_cast<double>(setup_.model.hidden));
@@ -213,7 +211,5 @@ ZERO_BODY void Pass::checkpoint(bool stores, int unit) const {
   }
   if (!stores) exchange(Op::all_gather, bytes);
 }
-
-#endif  // ZERO_BODIES
 
 }  // namespace zero::inline ZERO_NAMESPACE::simulate
