@@ -1,0 +1,97 @@
+// What a rank keeps and does does not grow with the number of ranks: tables are of tensors and
+// buckets, of which many ranks have no more than few ones.
+#include "contracts/heap.hpp"
+#include "zero/simulate.hpp"
+#include "zero/zero.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace growth_test {
+namespace {
+
+/// Of one rank of many.
+struct Cost {
+  std::uint64_t tensors = 0;
+  std::uint64_t buckets = 0;
+  std::uint64_t plan = 0;     ///< bytes of the host at most, for a plan
+  std::uint64_t built = 0;    ///< at most, while it is built
+  std::uint64_t kept = 0;     ///< when it is built
+  std::uint64_t in_step = 0;  ///< allocations of the second step
+  std::uint64_t starts = 0;   ///< collectives of it
+};
+
+template <class Stage>
+Cost cost_on(int ranks) {
+  std::vector<zero::Tensor> const model =
+      zero::planner::describe({.layers = 128, .hidden = 25600, .heads = 160});
+  zero::simulate::World world{zero::planner::cluster_of("dgx-h100")};
+  zero::simulate::Communicator comm{world, {.size = ranks, .per_node = 8}};
+  zero::Counting counted{comm};
+  using Optimizer = zero::ShardedOptimizer<decltype(counted),
+                                           Stage,
+                                           zero::Mixed<zero::bf16>,
+                                           zero::Owned<zero::simulate::Allocator>>;
+  Cost cost{.tensors = model.size()};
+  auto const peak = [](auto const& work) {
+    heap::reset_peak();
+    std::int64_t const before = heap::mine().live_bytes;
+    work();
+    return static_cast<std::uint64_t>(heap::mine().peak_bytes - before);
+  };
+  cost.plan = peak([&] {
+    auto const plan = Optimizer::plan({.world_size = ranks}, model);
+    CHECK(plan.memory.total() > 0);
+  });
+  heap::reset_peak();
+  std::int64_t const before = heap::mine().live_bytes;
+  Optimizer optimizer(counted, model, world.memory());
+  cost.built = static_cast<std::uint64_t>(heap::mine().peak_bytes - before);
+  cost.kept = static_cast<std::uint64_t>(heap::mine().live_bytes - before);
+  cost.buckets = optimizer.partition().bucket_count();
+  optimizer.adopt_parameters();
+  for (int step = 0; step < 2; ++step) {
+    counted.reset();
+    std::uint64_t const allocations = heap::mine().allocations;
+    for (int const unit : optimizer.units()) static_cast<void>(optimizer.parameters(unit));
+    for (int const unit : optimizer.units_backward()) {
+      auto const parameters = optimizer.parameters(unit);
+      optimizer.reduce(optimizer.gradients(unit));
+    }
+    optimizer.step({.max_norm = 1.});
+    cost.in_step = heap::mine().allocations - allocations;
+    auto const counts = counted.counts();
+    cost.starts = counts.bucket_total().calls + counts.control_total().calls;
+  }
+  return cost;
+}
+
+TEST_CASE_TEMPLATE("a rank's tables and collectives do not grow with the number of ranks",
+                   Stage,
+                   zero::stage::Replicated,
+                   zero::stage::Pos,
+                   zero::stage::PosG,
+                   zero::stage::PosGP) {
+  CAPTURE(Stage::name);
+  for (int const ranks : {100, 1'000, 10'000, 100'000, 1'000'000}) {
+    CAPTURE(ranks);
+    Cost const cost = cost_on<Stage>(ranks);
+    // 25 MiB of two bytes an element, or 512 elements for each rank where that is more.
+    auto const elements = std::uint64_t{1'001'000'000'000};
+    CHECK(cost.buckets <=
+          2 * elements / static_cast<std::uint64_t>((std::max)(13'107'200, 512 * ranks)));
+    CHECK(cost.starts <= 3 * cost.buckets + 500);
+    CHECK(cost.in_step == 0);
+    CHECK(cost.plan <= 400 * cost.tensors);
+    CHECK(cost.built <= 600 * cost.tensors + 24 * cost.buckets);
+    CHECK(cost.kept <= cost.built);
+  }
+}
+
+}  // namespace
+}  // namespace growth_test
