@@ -11,6 +11,7 @@ void add_memory(CLI::App& app, Command& command);    ///< memory
 void add_traffic(CLI::App& app, Command& command);   ///< traffic
 void add_advise(CLI::App& app, Command& command);    ///< advise
 void add_simulate(CLI::App& app, Command& command);  ///< simulate
+void add_claims(CLI::App& app, Command& command);    ///< claims
 void add_validate(CLI::App& app, Command& command);  ///< validate
 
 }  // namespace plan

@@ -18,6 +18,7 @@ int main(int argc, char** argv) {
   plan::add_simulate(app, command);
   plan::add_paper(app, command);
   plan::add_validate(app, command);
+  plan::add_claims(app, command);
   try {
     auto const is_asked = [&](CLI::App* sub) { return sub->get_name() == argv[1]; };
     if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(is_asked).empty()) {

@@ -63,6 +63,13 @@ class Paper(unittest.TestCase):
         self.assertLess(gains["8B"], 2.)
         self.assertTrue(all(gains[model] > 3.5 for model in models[2:]), gains)
 
+    def test_other_points_may_set_it(self):
+        found = answer("validate", "--calibrate", "6,15,19")
+        used = [row["model"] for row in found["points"] if row["use"] == "calibrates"]
+        self.assertEqual(used, ["100B", "100B", "60B, 64 GPUs"])
+        self.assertNotEqual(found["fractions"], self.found["fractions"])
+        self.assertNotEqual(run("validate", "--calibrate", "34").returncode, 0)
+
     def test_no_fraction_exceeds_a_data_sheet(self):
         self.assertEqual(len(self.found["fractions"]), 4)
         for row in self.found["fractions"]:
