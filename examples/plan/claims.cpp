@@ -18,7 +18,12 @@ constexpr std::uint64_t v100 = 32'000'000'000;
 
 std::string gb(std::uint64_t bytes) { return fixed(static_cast<double>(bytes) / 1e9, 1) + " GB"; }
 
-/// A trillion parameters on 1024 devices: 160 blocks in the end, of which each is a unit.
+/// With whether that fits.
+std::string judged(std::uint64_t bytes) {
+  return gb(bytes) + (bytes <= v100 ? ": fits 32 GB" : ": does not fit 32 GB");
+}
+
+/// A trillion parameters on 1024 devices; each block is a unit.
 Setup trillion(int model_parallel) {
   return {.model = transformer_of(1e12),
           .ranks = 1024,
@@ -55,14 +60,14 @@ Table claims(std::vector<Point> const& all, Fractions const& fractions) {
   };
   DevicePlan const whole = plan_device(trillion(1));
   add("1 T fits on 1024 devices, Pos+g+p", "15.6 GB of states", gb(whole.state_bytes()));
-  add("... with pools and buckets", "-", gb(whole.total_bytes()) + ": not on 32 GB");
-  add("... of models of 16 ranks, Pa", "-", gb(plan_device(trillion(16)).total_bytes()));
+  add("... with pools and buckets", "-", judged(whole.total_bytes()));
+  add("... of models of 16 ranks, Pa", "-", judged(plan_device(trillion(16)).total_bytes()));
 
   Setup const thirteen = point(all, "4, ZeRO", 8).setup();
   Setup alone = thirteen;
   alone.policies.stage = "replicated";
   alone.model = largest_depth(alone, v100);
-  add("13 B without model parallelism", "fits 32 GB", gb(plan_device(thirteen).total_bytes()));
+  add("13 B without model parallelism", "fits 32 GB", judged(plan_device(thirteen).total_bytes()));
   add("... data parallelism alone",
       "1.4 B at most",
       billions(parameters(alone.model)) + " of that width at most");

@@ -6,6 +6,7 @@
 
 import json
 import pathlib
+import re
 import resource
 import subprocess
 import sys
@@ -69,6 +70,20 @@ class Paper(unittest.TestCase):
         self.assertEqual(used, ["100B", "100B", "60B, 64 GPUs"])
         self.assertNotEqual(found["fractions"], self.found["fractions"])
         self.assertNotEqual(run("validate", "--calibrate", "34").returncode, 0)
+
+    def test_the_report_says_what_other_points_give(self):
+        report = pathlib.Path(__file__).parents[2] / "examples" / "plan" / "REPORT.md"
+        rows = [[cell.strip() for cell in line.split("|")[2:-1]]
+                for line in report.read_text(encoding="utf-8").splitlines()
+                if re.match(r"\|.*\| `[0-9,]+` \|", line)]
+        self.assertEqual(len(rows), 6)
+        for points, *told in rows:
+            found = answer("validate", "--calibrate", points.strip("`"))
+            of = {row["figure"]: row for row in found["held_out"]}
+            self.assertEqual(told, [f"{100 * of['3']['on average']:.1f} %",
+                                    f"{100 * of['3']['at most']:.1f} %",
+                                    f"{100 * of['2, ZeRO']['on average']:.0f} %",
+                                    f"{100 * of['4, ZeRO']['on average']:.0f} %"], points)
 
     def test_no_fraction_exceeds_a_data_sheet(self):
         self.assertEqual(len(self.found["fractions"]), 4)

@@ -81,7 +81,7 @@ class Space {
   Space(planner::Device const& device, Timeline& timeline) noexcept
       : device_(&device), timeline_(&timeline) {}
 
-  /// Takes no time on what is allocated once.
+  /// Clears words of control; of tensors it takes the time of a write.
   void zero(void* memory, std::size_t bytes) const {
     if (Memory::simulated(memory)) return take(bytes, "zero");
     std::memset(memory, 0, bytes);
