@@ -16,7 +16,7 @@ using namespace zero::planner;
 
 constexpr std::uint64_t v100 = 32'000'000'000;
 
-std::string gb(std::uint64_t bytes) { return fixed(static_cast<double>(bytes) / 1e9, 1) + " GB"; }
+std::string gb(std::uint64_t bytes) { return gigabytes(bytes, 1).text + " GB"; }
 
 /// With whether that fits.
 std::string judged(std::uint64_t bytes) {

@@ -147,6 +147,10 @@ Cell gigabytes(std::uint64_t bytes, int decimals) {
   return {fixed(static_cast<double>(bytes) / 1e9, decimals), bytes};
 }
 
+Cell percent(double part, bool sign) {
+  return {(sign && part >= 0. ? "+" : "") + fixed(100. * part, 1) + " %", part};
+}
+
 std::string billions(std::uint64_t parameters) {
   auto const number = static_cast<double>(parameters);
   return number < 1e12 ? fixed(number / 1e9, 2) + " B" : fixed(number / 1e12, 2) + " T";

@@ -71,6 +71,10 @@ void show(Command const& command);
 /// Bytes as gigabytes (10^9) with that many decimals.
 [[nodiscard]] Cell gigabytes(std::uint64_t bytes, int decimals = 2);
 
+/// A part of 1 in percent.
+/// @param sign  shows a plus, too
+[[nodiscard]] Cell percent(double part, bool sign = false);
+
 /// A number with that many decimals.
 [[nodiscard]] std::string fixed(double value, int decimals);
 

@@ -33,8 +33,6 @@ Cell duration(double seconds) {
   return {fixed(small ? seconds * 1e3 : seconds, 2) + (small ? " ms" : " s"), seconds};
 }
 
-Cell percent(double part) { return {fixed(100. * part, 1) + " %", part}; }
-
 /// Of all collectives.
 double sum(simulate::Timeline const& time, double simulate::OpTime::*of) {
   double total = 0.;

@@ -21,12 +21,6 @@ struct Errors {
   std::uint64_t count = 0;
 };
 
-Cell percent(double part, char const* format = "%+.1f %%") {
-  char text[32];
-  std::snprintf(text, sizeof(text), format, 100. * part);
-  return {text, part};
-}
-
 Report make(std::vector<std::size_t> const& calibrating) {
   std::vector<Point> all = points();
   for (std::size_t i = 0; !calibrating.empty() && i < all.size(); ++i) {
@@ -47,7 +41,7 @@ Report make(std::vector<std::size_t> const& calibrating) {
                           point.model,
                           {fixed(point.published, 1), point.published},
                           {fixed(predicted, 1), predicted},
-                          percent(error),
+                          percent(error, true),
                           point.calibrates ? "calibrates" : "held out"});
     if (errors.empty() || errors.back().first != point.figure) errors.push_back({point.figure, {}});
     if (point.calibrates) continue;
@@ -61,10 +55,8 @@ Report make(std::vector<std::size_t> const& calibrating) {
                 .columns = {"figure", "points", "on average", "at most"},
                 .rows = {}};
   for (auto const& [figure, of] : errors) {
-    summary.rows.push_back({figure,
-                            of.count,
-                            percent(of.sum / static_cast<double>(of.count), "%.1f %%"),
-                            percent(of.most, "%.1f %%")});
+    summary.rows.push_back(
+        {figure, of.count, percent(of.sum / static_cast<double>(of.count)), percent(of.most)});
   }
   Table set{.name = "fractions",
             .title = "Set by the points that calibrate: of the data sheets' rates",

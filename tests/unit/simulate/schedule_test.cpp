@@ -108,7 +108,7 @@ void same_schedule(int ranks) {
     optimizer.adopt_parameters();
     train(optimizer, 3);
     CHECK(log == real[static_cast<std::size_t>(rank)]);
-    CHECK(ranks == (log.empty() ? 1 : ranks));
+    CHECK(!log.empty());
     CHECK(optimizer.steps() == 3);
   }
 }
