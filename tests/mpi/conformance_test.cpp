@@ -48,6 +48,7 @@ void check_everything() {
 TEST_CASE("Mpi: everything within one window") { check_everything<Route::window>(); }
 TEST_CASE("Mpi: everything by messages") { check_everything<Route::exchange>(); }
 TEST_CASE("Mpi: everything over two nodes") { check_everything<Route::two_nodes>(); }
+TEST_CASE("Mpi: everything in chains of ranks") { check_everything<Route::chain_of_ranks>(); }
 TEST_CASE("Mpi: everything in messages of at most 1000 bytes") {
   check_everything<Route::small_chunks>();
 }

@@ -50,6 +50,8 @@ TEST_CASE("ranks with different options are told so, all of them, at once, and w
                  differ + "shared_bytes is 1048576 and 4096"));
   CHECK(contains(construction_error([](Options& o) { o.exchange_bytes += 4096; }),
                  differ + "exchange_bytes"));
+  CHECK(contains(construction_error([](Options& o) { o.sums = zero::mpi::Sums::chained; }),
+                 differ + "sums is 0 and 2"));
   CHECK(contains(construction_error([](Options& o) { o.message_bytes = 1000; }),
                  differ + "message_bytes is 1073741824 and 1000"));
   CHECK(contains(construction_error([](Options& o) { o.node = 3; }),

@@ -13,6 +13,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <thread>
 #include <vector>
@@ -31,29 +32,30 @@ Topology two_nodes() {
   return Topology(labels);
 }
 
-/// Floats in a piece of the window, which is given back.
+/// Elements in a piece of the window, which is given back.
+template <class T = float>
 class Pooled {
  public:
   template <class Comm>
   Pooled(Comm& comm, std::size_t count)
       : allocator_(comm.allocator()),
         count_(count),
-        data_(static_cast<float*>(allocator_.allocate(count * sizeof(float), 64))) {}
+        data_(static_cast<T*>(allocator_.allocate(count * sizeof(T), 64))) {}
   Pooled(Pooled const&) = delete;
   Pooled& operator=(Pooled const&) = delete;
-  ~Pooled() { allocator_.deallocate(data_, count_ * sizeof(float), 64); }
-  [[nodiscard]] float* data() const { return data_; }
-  [[nodiscard]] float& operator[](std::size_t i) const { return data_[i]; }
+  ~Pooled() { allocator_.deallocate(data_, count_ * sizeof(T), 64); }
+  [[nodiscard]] T* data() const { return data_; }
+  [[nodiscard]] T& operator[](std::size_t i) const { return data_[i]; }
 
   /// What `rank` brings to a collective.
   void fill(int rank) const {
-    for (std::size_t i = 0; i < count_; ++i) data_[i] = conformance::element<float>(rank, i);
+    for (std::size_t i = 0; i < count_; ++i) data_[i] = conformance::element<T>(rank, i);
   }
 
  private:
   zero::mpi::SharedAllocator allocator_;
   std::size_t count_;
-  float* data_;
+  T* data_;
 };
 
 /// The result of a collective over memory of the windows, and the bytes that went each way for it.
@@ -69,8 +71,8 @@ template <class Comm>
 Moved moved_by(Comm& comm, Op op, std::size_t count) {
   std::size_t const all = count * static_cast<std::size_t>(comm.size());
   std::size_t const received = op == Op::all_gather ? all : count;
-  Pooled const send(comm, op == Op::all_gather ? count : all);
-  Pooled const recv(comm, received);
+  Pooled<> const send(comm, op == Op::all_gather ? count : all);
+  Pooled<> const recv(comm, received);
   send.fill(comm.rank());
   auto const before = comm.transport();
   zero::run(comm, {.op = op, .count = count, .send = send.data(), .recv = recv.data()});
@@ -92,9 +94,12 @@ std::size_t far_ranks_of(Topology const& topology, int rank) {
   return result;
 }
 
-TEST_CASE("two nodes: memory of the windows is read where it is, not too early, not too late") {
-  mpi_tests::with_group<zero::mpi::Ordered>(
-      mpi_tests::world_size(), Route::two_nodes, [](auto& comm) { mpi_tests::check_pooled(comm); });
+TEST_CASE("nodes: memory of the windows is read where it is, not too early, not too late") {
+  for (Route const route : {Route::two_nodes, Route::chain_of_nodes}) {
+    CAPTURE(mpi_tests::name(route));
+    mpi_tests::with_group<zero::mpi::Ordered>(
+        mpi_tests::world_size(), route, [](auto& comm) { mpi_tests::check_pooled(comm); });
+  }
 }
 
 TEST_CASE("an all-gather brings a block to a node once, and to nobody else") {
@@ -173,7 +178,7 @@ TEST_CASE("Native: an all-reduce over nodes is the same on every rank, bit for b
   mpi_tests::with_group<zero::mpi::Native>(
       mpi_tests::world_size(), Route::two_nodes, [&](auto& comm) {
         constexpr std::size_t count = 100'003;
-        Pooled const values(comm, count);
+        Pooled<> const values(comm, count);
         double largest = 0;
         for (int round = 0; round < 3; ++round) {
           values.fill(comm.rank());
@@ -209,14 +214,198 @@ TEST_CASE("Native: an all-reduce over nodes is the same on every rank, bit for b
       });
 }
 
+/// The nodes that `Route::chain_of_nodes` makes of this job.
+Topology chain_of_nodes() {
+  std::vector<int> labels;
+  for (int rank = 0; rank < mpi_tests::world_size(); ++rank) labels.push_back(rank / 2);
+  return Topology(labels);
+}
+
+/// A reduce-scatter along the nodes: the bits of a sum in rank order, and one block per node and
+/// target on the wire.
+template <class T, class Acc>
+void check_chain(zero::Mpi<>& comm, std::size_t count) {
+  Topology const topology = chain_of_nodes();
+  auto const ranks = static_cast<std::size_t>(comm.size());
+  int const rank = comm.rank();
+  Pooled<T> const send(comm, count * ranks);
+  Pooled<T> const recv(comm, count);
+  send.fill(rank);
+  zero::Collective op{.op = Op::reduce_scatter,
+                      .dtype = zero::dtype_of<T>,
+                      .accumulate = zero::dtype_of<Acc>,
+                      .count = count,
+                      .send = send.data(),
+                      .recv = recv.data()};
+  conformance::Squares<T> squares(comm, op);
+  auto const before = comm.transport();
+  zero::run(comm, op);
+  auto const after = comm.transport();
+  CHECK(squares.verdict(op) == "");
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    std::size_t const at = static_cast<std::size_t>(rank) * count + i;
+    T const expected = conformance::naive_sum<T, Acc>(comm.size(), at);
+    if (std::memcmp(&recv[i], &expected, sizeof(T)) != 0) ++wrong;
+  }
+  CHECK(wrong == 0);
+  std::size_t const near = topology.ranks(topology.node(rank)).size();
+  std::size_t const targets = far_ranks_of(topology, rank) + 1;
+  bool const first = topology.node(rank) == 0;
+  bool const last = topology.node(rank) + 1 == topology.nodes();
+  std::size_t const partial = first ? 0 : targets * count * sizeof(Acc);
+  CHECK(after.exchanged_bytes - before.exchanged_bytes == partial + (last ? 0 : count * sizeof(T)));
+  CHECK(after.direct_bytes - before.direct_bytes == targets * (near - 1) * count * sizeof(T));
+  CHECK(after.node_sum_bytes - before.node_sum_bytes ==
+        (last ? (targets - 1) * count * sizeof(T) : targets * count * sizeof(Acc)));
+  CHECK(after.flat_because == "");
+}
+
+TEST_CASE("a chain: the sum in rank order, one block per node and target, piece by piece") {
+  if (mpi_tests::world_size() < 3) return;
+  for (Route const route : {Route::chain_of_nodes, Route::sole_chain}) {
+    mpi_tests::with_group<zero::mpi::Ordered>(mpi_tests::world_size(), route, [](auto& comm) {
+      CHECK(comm.transport().flat_because == "there was no sum yet");
+      for (std::size_t const count : {1025u, 30001u, 100'003u}) {
+        CAPTURE(count);
+        check_chain<float, float>(comm, count);
+        check_chain<zero::bf16, float>(comm, count);
+        check_chain<zero::fp16, float>(comm, count);
+        check_chain<float, double>(comm, count);
+        check_chain<std::int64_t, std::int64_t>(comm, count);
+      }
+    });
+  }
+}
+
+TEST_CASE("chains under way together, among copies and small sums") {
+  if (mpi_tests::world_size() < 3) return;
+  mpi_tests::with_group<zero::mpi::Ordered>(
+      mpi_tests::world_size(), Route::chain_of_nodes, [](auto& comm) {
+        constexpr std::size_t count = 20'011;
+        auto const ranks = static_cast<std::size_t>(comm.size());
+        Pooled<> const values(comm, count * ranks);
+        Pooled<> const scattered(comm, 2 * count);
+        Pooled<> const gathered(comm, count * ranks);
+        Pooled<> const reduced(comm, count);
+        values.fill(comm.rank());
+        float const mine = 1.f;
+        float sum = 0.f;
+        auto const start = [&](Op op, std::size_t size, float* recv, float const* send) {
+          return comm.start({.op = op, .count = size, .send = send, .recv = recv});
+        };
+        for (int round = 0; round < 20; ++round) {
+          auto a = start(Op::reduce_scatter, count, scattered.data(), values.data());
+          auto b = start(Op::all_gather, count, gathered.data(), values.data());
+          auto c = start(Op::all_reduce, count, reduced.data(), values.data());
+          auto d = start(Op::all_reduce, 1, &sum, &mine);
+          auto e = start(Op::reduce_scatter, count, scattered.data() + count, values.data());
+          if (round % 3 == 0) comm.wait(e);
+          comm.wait(d);
+          comm.wait(b);
+          comm.wait(c);
+          comm.wait(a);
+          if (round % 3 != 0) comm.wait(e);
+          std::size_t wrong = sum == static_cast<float>(ranks) ? 0 : 1;
+          for (std::size_t i = 0; i < count; ++i) {
+            std::size_t const at = static_cast<std::size_t>(comm.rank()) * count + i;
+            float const expected = conformance::naive_sum<float, float>(comm.size(), at);
+            wrong += scattered[i] == expected && scattered[count + i] == expected ? 0 : 1;
+            wrong += reduced[i] == conformance::naive_sum<float, float>(comm.size(), i) ? 0 : 1;
+          }
+          for (std::size_t i = 0; i < count * ranks; ++i) {
+            auto const source = static_cast<int>(i / count);
+            wrong += gathered[i] == conformance::element<float>(source, i % count) ? 0 : 1;
+          }
+          CHECK(wrong == 0);
+        }
+      });
+}
+
+/// Why a sum of pooled floats went the way it did.
+std::string flat_because(zero::mpi::Options const& options, bool pooled = true) {
+  zero::Mpi<> comm(MPI_COMM_WORLD, options);
+  constexpr std::size_t count = 5000;
+  auto const ranks = static_cast<std::size_t>(comm.size());
+  {
+    Pooled<> const inside(comm, count * ranks);
+    std::vector<float> outside(count * ranks, 1.f);
+    std::vector<float> result(count);
+    zero::run(comm,
+              {.op = Op::reduce_scatter,
+               .count = count,
+               .send = pooled ? inside.data() : outside.data(),
+               .recv = result.data()});
+    // Sums that would not be chained anyway change nothing.
+    zero::run(comm,
+              {.op = Op::all_reduce, .count = 4, .send = outside.data(), .recv = result.data()});
+  }
+  std::string const reason = comm.transport().flat_because;
+  comm.close();
+  return reason;
+}
+
+TEST_CASE("sums are chained where the busiest node sends less, and it is told why not elsewhere") {
+  int const ranks = mpi_tests::world_size();
+  if (ranks < 3) return;
+  auto options = mpi_tests::options(Route::chain_of_nodes);
+  CHECK(flat_because(options) == "");
+  CHECK(flat_because(options, false) ==
+        "a send buffer of the last sum was not in its node's window");
+  options.sums = zero::mpi::Sums::flat;
+  CHECK(flat_because(options) == "Options::sums is flat");
+  options.sums = zero::mpi::Sums::automatic;
+  // Of 3 ranks on 2 nodes a node sends 2 blocks flat and 3 in a chain, of 4 ranks 4 and 4, of 5
+  // ranks on 3 nodes 6 and 5.
+  CHECK(flat_because(options) == (ranks < 5 ? "no node would have sent less of the last sum" : ""));
+  options.sums = zero::mpi::Sums::chained;
+  options.node = mpi_tests::world_rank() % 2;
+  CHECK(flat_because(options) == "ranks of a node are not consecutive in the group");
+  options.node.reset();
+  CHECK(flat_because(options) == "the group is on one node");
+  mpi_tests::with_group<zero::mpi::Native>(ranks, Route::chain_of_nodes, [](auto& comm) {
+    CHECK(comm.transport().flat_because == "mpi::Native adds in an order of its own");
+  });
+}
+
+TEST_CASE("who hangs in a chain is named, not who waits for what it passes on") {
+  if (mpi_tests::world_size() < 5) return;
+  auto options = mpi_tests::options(Route::chain_of_nodes);
+  options.deadline_s = 0.5;
+  for (int const culprit : {0, 2, 4}) {
+    CAPTURE(culprit);
+    zero::Mpi<> comm(MPI_COMM_WORLD, options);
+    constexpr std::size_t count = 300'000;
+    Pooled<> const send(comm, count * static_cast<std::size_t>(comm.size()));
+    Pooled<> const recv(comm, count);
+    zero::Collective const sum{
+        .op = Op::reduce_scatter, .count = count, .send = send.data(), .recv = recv.data()};
+    zero::run(comm, sum);
+    std::string message;
+    try {
+      bool const hangs = comm.rank() == culprit;
+      if (!hangs) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      auto ticket = comm.start(sum);
+      if (hangs) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+      comm.wait(ticket);
+    } catch (zero::Error const& error) {
+      message = error.what();
+    }
+    CHECK_MESSAGE(
+        message.find("rank " + std::to_string(culprit) + " fell silent") != std::string::npos,
+        message);
+    MPI_Barrier(MPI_COMM_WORLD);
+  }
+}
+
 TEST_CASE("who hangs is named, not who waits to pass its block on") {
   if (mpi_tests::world_size() < 3) return;
   auto options = mpi_tests::options(Route::two_nodes);
   options.deadline_s = 0.5;
   zero::Mpi<> comm(MPI_COMM_WORLD, options);
   constexpr std::size_t count = 5000;
-  Pooled const send(comm, count);
-  Pooled const recv(comm, count * static_cast<std::size_t>(comm.size()));
+  Pooled<> const send(comm, count);
+  Pooled<> const recv(comm, count * static_cast<std::size_t>(comm.size()));
   zero::Collective const gather{
       .op = Op::all_gather, .count = count, .send = send.data(), .recv = recv.data()};
   zero::run(comm, gather);

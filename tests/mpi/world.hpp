@@ -13,18 +13,36 @@
 namespace mpi_tests {
 
 /// How the ranks of a job reach each other.
-enum class Route { window, exchange, two_nodes, small_chunks, thread, sole_thread };
+enum class Route {
+  window,
+  exchange,
+  two_nodes,
+  chain_of_ranks,  ///< every rank is a node
+  chain_of_nodes,  ///< of two ranks, the last perhaps of one
+  small_chunks,
+  thread,
+  sole_thread,
+  sole_chain  ///< of nodes of two ranks, the last perhaps of one, with such a thread
+};
 
-inline constexpr Route routes[] = {
-    Route::window, Route::exchange, Route::two_nodes, Route::small_chunks, Route::thread};
+inline constexpr Route routes[] = {Route::window,
+                                   Route::exchange,
+                                   Route::two_nodes,
+                                   Route::chain_of_ranks,
+                                   Route::chain_of_nodes,
+                                   Route::small_chunks,
+                                   Route::thread};
 
 inline char const* name(Route route) {
   switch (route) {
     case Route::window: return "window";
     case Route::exchange: return "exchange";
     case Route::two_nodes: return "two nodes";
+    case Route::chain_of_ranks: return "chain of ranks";
+    case Route::chain_of_nodes: return "chain of nodes";
     case Route::small_chunks: return "small chunks";
     case Route::thread: return "progress thread";
+    case Route::sole_chain: return "chain of nodes, and the only thread that calls MPI";
     case Route::sole_thread: return "the only thread that calls MPI";
   }
   return "?";
@@ -45,6 +63,12 @@ inline zero::mpi::Options options(Route route) {
   zero::mpi::Options result{.deadline_s = 60, .shared_bytes = 16 * zero::MiB};
   if (route == Route::exchange) result.shared_memory = false;
   if (route == Route::two_nodes) result.node = world_rank() % 2;
+  bool const of_nodes = route == Route::chain_of_nodes || route == Route::sole_chain;
+  if (of_nodes) result.node = world_rank() / 2;
+  if (of_nodes || route == Route::chain_of_ranks) {
+    result.shared_memory = of_nodes;
+    result.sums = zero::mpi::Sums::chained;
+  }
   if (route == Route::small_chunks) {
     result.shared_memory = false;
     result.message_bytes = 1000;
@@ -55,6 +79,7 @@ inline zero::mpi::Options options(Route route) {
     result.progress_thread = zero::mpi::ProgressThread::sole;
     result.node = world_rank() % 2;
   }
+  if (route == Route::sole_chain) result.progress_thread = zero::mpi::ProgressThread::sole;
   return result;
 }
 

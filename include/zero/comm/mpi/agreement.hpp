@@ -23,21 +23,23 @@ inline void agree_on_options(
     Blocking& blocking, MPI_Comm comm, int rank, int size, Options const& options, bool native) {
   struct Facts {
     std::int64_t node;
-    std::int64_t same[6];
+    std::int64_t same[7];
   };
   constexpr char const* names[] = {"mpi::Native",
                                    "shared_memory",
                                    "shared_bytes",
                                    "exchange_bytes",
                                    "message_bytes",
-                                   "node.has_value()"};
+                                   "node.has_value()",
+                                   "sums"};
   Facts const mine{options.node.value_or(0),
                    {native ? 1 : 0,
                     options.shared_memory ? 1 : 0,
                     static_cast<std::int64_t>(options.shared_bytes),
                     static_cast<std::int64_t>(options.exchange_bytes),
                     static_cast<std::int64_t>(options.message_bytes),
-                    options.node.has_value() ? 1 : 0}};
+                    options.node.has_value() ? 1 : 0,
+                    static_cast<std::int64_t>(options.sums)}};
   zero::ErrorContext const context{.rank = rank, .operation = "construction"};
   std::vector<Facts> const all = blocking.gather(comm, size, mine);
   for (int peer = 0; peer < size; ++peer) {

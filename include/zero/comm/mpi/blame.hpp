@@ -23,10 +23,11 @@ class Blame {
 
   /// Names who did not arrive at the oldest collective, or arrived and then fell silent.
   /// @param seconds  for which nothing has moved
-  /// @param anyhow   also blames ranks that may be waiting for others themselves: who waits for the
-  ///   culprit itself should speak first
+  /// @param patience  how many ranks may stand between: beyond 0 it also blames ranks that may be
+  ///   waiting for others themselves, since who waits for the culprit itself should speak first
   /// @return empty if this rank cannot tell yet; something has to be under way
-  [[nodiscard]] ZERO_COLD std::string find(double seconds, bool anyhow) const {
+  [[nodiscard]] ZERO_COLD std::string find(double seconds, int patience) const {
+    bool const anyhow = patience > 0;
     Flight const& flight = flights_->at(flights_->oldest());
     if (least_posted() <= flight.sequence) return not_arrived(flight.sequence, seconds, anyhow);
     std::string const what = " fell silent for " + std::to_string(seconds) + " s in [" +
@@ -37,15 +38,12 @@ class Blame {
       if (least < flights_->posted()) return not_arrived(least, seconds, anyhow);
       return "some rank" + what + ", which MPI reduces: MPI does not tell which rank";
     }
-    std::string silent =
-        ranks_that([&](int peer) { return exchange_->waits_directly(flight, peer); });
-    if (silent.empty()) {
-      if (!anyhow) return {};
-      silent = ranks_that([&](int peer) {
-        return peers_->reads_on(peer, flight.sequence) || exchange_->waits_for(flight, peer);
-      });
+    for (int distance = 0; distance <= patience; ++distance) {
+      std::string const silent =
+          ranks_that([&](int peer) { return exchange_->distance(flight, peer) == distance; });
+      if (!silent.empty()) return silent + what;
     }
-    return (silent.empty() ? "every rank" : silent) + what;
+    return patience < exchange_->longest_distance(flight) ? std::string() : "every rank" + what;
   }
 
  private:

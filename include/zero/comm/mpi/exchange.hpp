@@ -4,6 +4,7 @@
 
 #include "zero/base/bytes.hpp"
 #include "zero/base/config.hpp"
+#include "zero/comm/mpi/chain.hpp"
 #include "zero/comm/mpi/channels.hpp"
 #include "zero/comm/mpi/control.hpp"
 #include "zero/comm/mpi/flight.hpp"
@@ -24,14 +25,6 @@
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::mpi::detail {
-
-/// Bytes that went one way or another on this rank.
-struct Moved {
-  std::uint64_t direct = 0;     ///< read from peers' memory
-  std::uint64_t exchanged = 0;  ///< received in chunks
-  std::uint64_t node_sums = 0;  ///< sent as sums of this node
-  std::uint64_t native = 0;     ///< reduced by MPI
-};
 
 /// Every rank writes its own results: it reads what lies in a peer's memory where it is, and
 /// receives the rest chunk by chunk.
@@ -54,8 +47,8 @@ class Exchange {
         flights_(&flights),
         board_(&board),
         native_(std::move(native)),
-        in_turn_(index(peers.size()), 0),
-        out_turn_(index(peers.size()), 0) {
+        turns_(peers.size()),
+        chain_(peers, sources, channels, board, turns_, moved_) {
     inputs_.reserve(index(peers.size()));
   }
 
@@ -72,15 +65,20 @@ class Exchange {
   bool receive(Flight& flight, int& error) {
     if (flight.received) return false;
     if (flight.route.by_library) return reduce_by_library(flight, error);
+    if (is_chained(flight, flight.pass)) {
+      bool const moved = chain_.advance(flight, error);
+      return chain_.is_done(flight) ? end_pass(flight) : moved;
+    }
     return is_sum(flight.op, flight.pass) ? add(flight, error) : copy(flight, error);
   }
 
   /// Sends chunks to a peer while there is room, in the order of the calls.
   bool send(int peer, int& error) {
     bool moved = false;
-    for (; out_turn_[index(peer)] < flights_->posted(); ++out_turn_[index(peer)]) {
-      Flight& flight = flights_->at(out_turn_[index(peer)]);
+    for (; turns_.out[index(peer)] < flights_->posted(); ++turns_.out[index(peer)]) {
+      Flight& flight = flights_->at(turns_.out[index(peer)]);
       if (!flight.matched || flight.withdrawn) return moved;
+      if (flight.route.chained && !chain_.is_through(flight)) return moved;
       Flight::Pair& pair = flight.pairs[index(peer)];
       for (; pair.out_pass < passes(flight); ++pair.out_pass, pair.out = 0) {
         Hop const hop = sources_->hop(flight, pair.out_pass, peers_->rank(), peer);
@@ -109,7 +107,7 @@ class Exchange {
 
   /// Moves on to the next collective of which a peer sends chunks.
   void skip_received(int peer) {
-    for (std::uint64_t& turn = in_turn_[index(peer)]; turn < flights_->posted(); ++turn) {
+    for (std::uint64_t& turn = turns_.in [index(peer)]; turn < flights_->posted(); ++turn) {
       Flight const& flight = flights_->at(turn);
       if (flight.received) continue;
       if (!flight.matched || expects(flight, peer)) return;
@@ -118,22 +116,24 @@ class Exchange {
 
   /// True once nothing of a collective is to be sent any more, to anybody; MPI may hold some of it.
   [[nodiscard]] bool has_sent(Flight const& flight) const noexcept {
-    return std::all_of(out_turn_.begin(), out_turn_.end(), [&](std::uint64_t turn) {
+    return std::all_of(turns_.out.begin(), turns_.out.end(), [&](std::uint64_t turn) {
       return turn > flight.sequence;
     });
   }
-  /// True if this rank waits for what a peer sends without waiting for anybody itself: its own data
-  /// or its node's.
-  [[nodiscard]] bool waits_directly(Flight const& flight, int peer) const {
-    return !flight.received &&
-           !sources_->hop(flight, flight.pass, peer, peers_->rank()).part.result &&
-           expects(flight, flight.pass, peer);
+  /// How many ranks may stand between this one and who keeps a collective waiting, if it waits for
+  /// a peer: 0 for what the peer gives without waiting itself; -1 if it does not wait for it.
+  [[nodiscard]] int distance(Flight const& flight, int peer) const {
+    if (is_chained(flight, flight.pass)) return chain_.distance(flight, peer);
+    bool const expected = !flight.received && expects(flight, flight.pass, peer);
+    if (expected && !sources_->hop(flight, flight.pass, peer, peers_->rank()).part.result) return 0;
+    bool const waits = expected || turns_.out[index(peer)] <= flight.sequence ||
+                       channels_->delivers(peer, flight.sequence) ||
+                       peers_->reads_on(peer, flight.sequence);
+    return waits ? 1 : -1;
   }
-  /// True if this rank waits for a chunk of a peer, or for a peer to take one.
-  [[nodiscard]] bool waits_for(Flight const& flight, int peer) const {
-    return out_turn_[index(peer)] <= flight.sequence ||
-           channels_->delivers(peer, flight.sequence) ||
-           (!flight.received && expects(flight, flight.pass, peer));
+  /// The longest distance.
+  [[nodiscard]] int longest_distance(Flight const& flight) const noexcept {
+    return is_chained(flight, flight.pass) ? chain_.longest_distance() : 1;
   }
 
  private:
@@ -146,6 +146,9 @@ class Exchange {
   }
   [[nodiscard]] static int passes(Flight const& flight) noexcept {
     return detail::passes(flight.op, flight.route);
+  }
+  [[nodiscard]] static bool is_chained(Flight const& flight, int pass) noexcept {
+    return flight.route.chained && is_sum(flight.op, pass);
   }
   [[nodiscard]] bool is_sent(Flight const& flight, Hop const& hop, int source, int target) const {
     return !flight.route.by_library && sources_->is_sent(flight, hop, source, target);
@@ -181,7 +184,7 @@ class Exchange {
     std::size_t now = (std::min)(part_bytes / element, own.count - flight.at);
     for (int source = 0; source < peers_->size(); ++source) {
       if (!is_sent(flight, sources_->hop(flight, 0, source, rank), source, rank)) continue;
-      if (in_turn_[index(source)] != flight.sequence) return false;
+      if (turns_.in[index(source)] != flight.sequence) return false;
       std::size_t bytes = 0;
       if (channels_->chunk_from(source, bytes) == nullptr) return false;
       now = bytes / element;
@@ -226,7 +229,8 @@ class Exchange {
       std::byte const* from = nullptr;
       if (is_sent(flight, hop, source, rank)) {
         std::size_t bytes = 0;
-        if (in_turn_[index(source)] == flight.sequence) from = channels_->chunk_from(source, bytes);
+        if (turns_.in[index(source)] == flight.sequence)
+          from = channels_->chunk_from(source, bytes);
         if (from == nullptr) {
           finished = false;
           continue;
@@ -310,6 +314,7 @@ class Exchange {
 
   /// True if more chunks come from a source in one pass, the present one or a later one.
   [[nodiscard]] bool expects(Flight const& flight, int pass, int source) const {
+    if (is_chained(flight, pass)) return chain_.expects(flight, source);
     Hop const hop = sources_->hop(flight, pass, source, peers_->rank());
     std::size_t const got = pass == flight.pass ? flight.pairs[index(source)].in : 0;
     return got < hop.part.count && is_sent(flight, hop, source, peers_->rank());
@@ -327,11 +332,11 @@ class Exchange {
   Flights* flights_;
   Board const* board_;
   std::unique_ptr<NativeReduction> native_;
-  std::vector<std::uint64_t> in_turn_;   ///< of whose chunks are next, by source
-  std::vector<std::uint64_t> out_turn_;  ///< of whose chunks are next, by target
+  Turns turns_;
+  Moved moved_{};
+  Chain chain_;
   std::vector<void const*> inputs_;
   std::uint64_t native_turn_ = 0;
-  Moved moved_{};
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

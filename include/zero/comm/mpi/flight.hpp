@@ -18,6 +18,21 @@ namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 /// Bytes of one source that are worked on between two looks at everything else under way.
 inline constexpr std::size_t part_bytes = 256 * KiB;
 
+/// Bytes that went one way or another on this rank.
+struct Moved {
+  std::uint64_t direct = 0;     ///< read from peers' memory
+  std::uint64_t exchanged = 0;  ///< received in chunks
+  std::uint64_t node_sums = 0;  ///< sent as sums of this node, or up to it
+  std::uint64_t native = 0;     ///< reduced by MPI
+};
+
+/// Chunks between two ranks travel in the order of the calls: of which collective the next are.
+struct Turns {
+  explicit Turns(int size) : in(static_cast<std::size_t>(size)), out(in) {}
+  std::vector<std::uint64_t> in;   ///< by source
+  std::vector<std::uint64_t> out;  ///< by target
+};
+
 /// How far this rank has come with one collective.
 struct Flight {
   /// How far it has come with one peer, in elements of the present pass.
@@ -27,11 +42,18 @@ struct Flight {
     int out_pass = 0;
   };
 
+  /// A place in what a rank adds for others.
+  struct Place {
+    int target = 0;      ///< whose result it is
+    std::size_t at = 0;  ///< elements of it that are passed on
+  };
+
   std::uint64_t sequence = never;
   Collective op{};
   Route route{};
   std::byte const* send = nullptr;  ///< the send buffer, or its copy
   std::size_t at = 0;               ///< elements of a sum that are done
+  Place chain{};                    ///< what this rank adds to next in a chain
   kernel::SquaredSum squared{};     ///< if squares are asked for
   int pass = 0;
   bool matched = false;    ///< all ranks have started it and agree
@@ -47,6 +69,7 @@ struct Flight {
     route = {};
     squared = {.squares = what.squares, .left = what.squares_count};
     at = 0;
+    chain = {};
     pass = 0;
     matched = received = told = complete = withdrawn = false;
     for (Pair& pair : pairs) pair = {};

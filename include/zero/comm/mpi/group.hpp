@@ -19,6 +19,7 @@
 #include "zero/comm/shared/failure.hpp"
 #include "zero/kernel/copy.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -52,7 +53,7 @@ class Group final : public Member {
         peers_(peers(*family_, *window_, world, rank)),
         channels_(std::make_unique<Channels>(comm, peers_, *window_, family_->options)),
         roll_(peers_, *channels_),
-        sources_(peers_, roll_, native),
+        sources_(peers_, roll_, native, family_->options.sums),
         flights_(peers_.size()),
         exchange_(peers_,
                   sources_,
@@ -240,6 +241,7 @@ class Group final : public Member {
     result.exchanged_bytes = exchange_.moved().exchanged;
     result.node_sum_bytes = exchange_.moved().node_sums;
     result.native_bytes = exchange_.moved().native;
+    result.flat_because = sources_.flat_because();
     return result;
   }
 
@@ -340,7 +342,8 @@ class Group final : public Member {
       std::chrono::duration<double> const beyond =
           Clock::now() - last - std::chrono::duration<double>(family_->options.deadline_s);
       if (beyond.count() > 0) {
-        std::string text = blame_.find(family_->options.deadline_s, beyond > grace);
+        auto const patience = static_cast<int>((std::min)(beyond / grace, 1000.));
+        std::string text = blame_.find(family_->options.deadline_s, patience);
         if (!text.empty()) family_->record(std::move(text) + on_group());
         throw_if_failed(lock, op);
       }

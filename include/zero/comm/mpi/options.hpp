@@ -14,8 +14,8 @@
 namespace zero::inline ZERO_NAMESPACE::mpi {
 
 /// Sums are added in rank order in the accumulate dtype and rounded once: the bits of `InProcess`
-/// for the same ranks, whatever the transport. Between nodes every rank receives the others'
-/// blocks, N-1 blocks in all, and adds them itself.
+/// for the same ranks, whatever the transport. Between nodes a rank either receives the others'
+/// blocks, N-1 blocks in all, and adds them itself, or the nodes add one after another (`Sums`).
 struct Ordered {
   static constexpr bool native = false;  ///< the library adds
 };
@@ -30,6 +30,17 @@ struct Ordered {
 /// sums are exact.
 struct Native {
   static constexpr bool native = true;  ///< nodes add first, MPI adds the rest
+};
+
+/// Which way the sums of `Ordered` go between nodes. The bits are the same.
+enum class Sums : std::uint8_t {
+  automatic,  ///< the way on which the busiest node sends fewer bytes
+  flat,       ///< every rank sends its block to the rank that adds: a node of R ranks sends R of N
+  /// Every node adds its ranks' blocks to what the node before has sent it, in the accumulate
+  /// dtype, and sends that on: one block per target, piece by piece. The last node sends the
+  /// results. Needs nodes of consecutive ranks, blocks above 2 KiB, and the send buffers of every
+  /// node of several ranks in its window; `Transport::flat_because` says what is missing.
+  chained,
 };
 
 /// Who advances transfers while the trainer computes.
@@ -59,6 +70,8 @@ struct Options {
   std::size_t message_bytes = detail::largest_message;
   /// Who advances transfers meanwhile.
   ProgressThread progress_thread = ProgressThread::off;
+  /// How ordered sums go between nodes.
+  Sums sums = Sums::automatic;
 };
 
 /// What a group really uses, and what has gone which way on this rank.
@@ -74,8 +87,10 @@ struct Transport {
   std::size_t chunk_bytes = 0;   ///< the largest message of an exchange
   std::uint64_t direct_bytes = 0;     ///< read from peers' memory
   std::uint64_t exchanged_bytes = 0;  ///< received in chunks
-  std::uint64_t node_sum_bytes = 0;   ///< sent to other nodes as sums of this one
+  std::uint64_t node_sum_bytes = 0;   ///< sent to other nodes as sums of this one, or up to it
   std::uint64_t native_bytes = 0;     ///< handed to MPI's own reductions
+  std::string
+      flat_because;  ///< why the last sum was not chained from node to node; empty if it was
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::mpi

@@ -3,9 +3,14 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/dtype.hpp"
 #include "zero/comm/mpi/topology.hpp"
 #include "zero/comm/mpi/transfer.hpp"
 #include "zero/concepts/communicator.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 
 namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
@@ -15,6 +20,8 @@ struct Route {
   /// A sum: on every node one rank adds what all of its node give, and sends that. A target is sent
   /// as many blocks as there are other nodes, not ranks.
   bool by_node = false;
+  /// A sum in rank order: the nodes add one after another, see Chain.
+  bool chained = false;
   /// Copies: on every node one rank is sent a block, and in a pass of its own the others read it
   /// there.
   bool relayed = false;
@@ -29,6 +36,26 @@ struct Route {
 [[nodiscard]] constexpr bool is_relayable(Collective const& op) noexcept {
   return op.op == Op::all_gather || op.op == Op::broadcast ||
          (op.op == Op::all_reduce && !is_small_sum(op));
+}
+
+/// Bytes that the busiest node sends for one element of every rank's result, flat and chained.
+struct SumTraffic {
+  std::uint64_t flat = 0;
+  std::uint64_t chained = 0;
+};
+[[nodiscard]] inline SumTraffic sum_traffic(Topology const& topology,
+                                            DType dtype,
+                                            DType accumulate) {
+  auto const size = static_cast<std::uint64_t>(topology.size());
+  SumTraffic result;
+  for (std::size_t node = 0; node < topology.nodes(); ++node) {
+    std::uint64_t const ranks = topology.ranks(node).size();
+    bool const last = node + 1 == topology.nodes();
+    result.flat = (std::max)(result.flat, ranks * (size - ranks) * size_of(dtype));
+    result.chained = (std::max)(
+        result.chained, last ? (size - ranks) * size_of(dtype) : size * size_of(accumulate));
+  }
+  return result;
 }
 
 /// What one rank gets of another's, and whose memory it is in.
@@ -53,7 +80,8 @@ struct Hop {
   if (near) return result;
   bool const elsewhere =
       is_sum(op, pass)
-          ? route.by_node && topology.delegate(topology.node(source), target) != source
+          ? route.chained ||
+                (route.by_node && topology.delegate(topology.node(source), target) != source)
           : route.relayed && topology.delegate(topology.node(target), source) != target;
   if (elsewhere) result.part.count = 0;
   return result;

@@ -4,6 +4,7 @@
 
 #include "zero/base/config.hpp"
 #include "zero/comm/mpi/flight.hpp"
+#include "zero/comm/mpi/options.hpp"
 #include "zero/comm/mpi/peers.hpp"
 #include "zero/comm/mpi/roll.hpp"
 #include "zero/comm/mpi/route.hpp"
@@ -11,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
@@ -18,11 +20,13 @@ namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 class Sources {
  public:
   /// @param native  MPI reduces what the ranks of a node cannot
-  Sources(Peers const& peers, Roll const& roll, bool native)
-      : peers_(&peers), roll_(&roll), native_(native) {}
+  Sources(Peers const& peers, Roll const& roll, bool native, Sums sums)
+      : peers_(&peers), roll_(&roll), native_(native), sums_(sums), flat_because_(never_chained()) {
+    if (flat_because_.empty()) flat_because_ = "there was no sum yet";
+  }
 
   /// The way of a collective on which all ranks agree.
-  [[nodiscard]] Route route(Flight const& flight) const {
+  [[nodiscard]] Route route(Flight const& flight) {
     Topology const& topology = peers_->topology();
     bool const spread = topology.nodes() > 1;
     Collective const& op = flight.op;
@@ -32,11 +36,17 @@ class Sources {
       bool const seen = all_see(flight.sequence, &Call::send_at);
       route.by_node = by_node && seen;
       route.by_library = !route.by_node && (spread || !seen);
+    } else if (zero::detail::is_reduction(op.op) && !is_small_sum(op)) {
+      flat_because_ = not_chained(flight);
+      route.chained = flat_because_.empty();
     }
     route.relayed = spread && topology.has_neighbours() && !route.by_library && is_relayable(op) &&
                     all_see(flight.sequence, &Call::recv_at);
     return route;
   }
+
+  /// Why the last sum of more than 2 KiB was not chained; empty if it was.
+  [[nodiscard]] std::string_view flat_because() const noexcept { return flat_because_; }
 
   [[nodiscard]] Hop hop(Flight const& flight, int pass, int source, int target) const {
     return detail::hop(flight.op, flight.route, peers_->topology(), pass, source, target);
@@ -82,9 +92,37 @@ class Sources {
     return true;
   }
 
+  /// What keeps this group's sums from being chained, whatever their size.
+  [[nodiscard]] std::string_view never_chained() const noexcept {
+    Topology const& topology = peers_->topology();
+    if (topology.nodes() == 1) return "the group is on one node";
+    if (native_) return "mpi::Native adds in an order of its own";
+    if (sums_ == Sums::flat) return "Options::sums is flat";
+    if (!topology.is_consecutive()) return "ranks of a node are not consecutive in the group";
+    return {};
+  }
+  [[nodiscard]] std::string_view not_chained(Flight const& flight) const {
+    if (std::string_view const always = never_chained(); !always.empty()) return always;
+    Collective const& op = flight.op;
+    Transfer const block = transfer(op, 0, 0, 0, peers_->size());
+    if (block.count * size_of(op.dtype) <= inline_bytes) {
+      return "the blocks of the last sum were at most 2 KiB";
+    }
+    SumTraffic const traffic = sum_traffic(peers_->topology(), op.dtype, op.accumulate);
+    if (sums_ == Sums::automatic && traffic.chained >= traffic.flat) {
+      return "no node would have sent less of the last sum";
+    }
+    if (!all_see(flight.sequence, &Call::send_at)) {
+      return "a send buffer of the last sum was not in its node's window";
+    }
+    return {};
+  }
+
   Peers const* peers_;
   Roll const* roll_;
   bool native_;
+  Sums sums_;
+  std::string_view flat_because_;
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

@@ -42,6 +42,10 @@ class Topology {
   [[nodiscard]] bool share_node(int a, int b) const noexcept { return node(a) == node(b); }
   /// True if some node has more than one rank.
   [[nodiscard]] bool has_neighbours() const noexcept { return nodes() < node_.size(); }
+  /// True if no rank stands between two of another node.
+  [[nodiscard]] bool is_consecutive() const noexcept {
+    return std::is_sorted(node_.begin(), node_.end());
+  }
 
   /// The rank of a node that stands for all of its ranks towards `rank`, which is on another. The
   /// ranks of a node take turns, so that all of them carry a share of the traffic.

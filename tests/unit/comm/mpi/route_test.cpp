@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <set>
 #include <string>
@@ -143,6 +144,43 @@ TEST_CASE("between nodes as many blocks travel as there are other nodes, not ran
       CHECK(flat == (ranks == 4 ? 8u : 24u));
     }
   }
+}
+
+TEST_CASE("what the busiest node sends for a sum, flat and in a chain") {
+  using zero::DType;
+  for (auto const& labels : layouts) {
+    Topology const topology(labels);
+    Collective const call{.op = Op::reduce_scatter, .dtype = DType::bf16, .count = 1};
+    std::vector<std::size_t> flat(topology.nodes());
+    std::vector<std::size_t> chained(topology.nodes());
+    for (int target = 0; target < topology.size(); ++target) {
+      for (int source = 0; source < topology.size(); ++source) {
+        if (topology.share_node(source, target)) continue;
+        flat[topology.node(source)] += hop(call, {}, topology, 0, source, target).part.count * 2;
+        CHECK(hop(call, {.chained = true}, topology, 0, source, target).part.count == 0);
+      }
+      // A partial sum in fp32 from each node to the next, then the result in bf16.
+      for (std::size_t node = 0; node + 1 < topology.nodes(); ++node) chained[node] += 4;
+      if (topology.node(target) + 1 != topology.nodes()) chained.back() += 2;
+    }
+    zero::mpi::detail::SumTraffic const traffic = sum_traffic(topology, DType::bf16, DType::f32);
+    CHECK(traffic.flat == *std::max_element(flat.begin(), flat.end()));
+    CHECK(traffic.chained == *std::max_element(chained.begin(), chained.end()));
+  }
+  // 8 nodes of 8 ranks: an eighth, in the same type.
+  std::vector<int> labels;
+  for (int rank = 0; rank < 64; ++rank) labels.push_back(rank / 8);
+  auto const [flat, chained] = sum_traffic(Topology(labels), DType::f32, DType::f32);
+  CHECK(flat == 7 * 64 * 4);
+  CHECK(chained == 64 * 4);
+}
+
+TEST_CASE("nodes are consecutive where no rank stands between two of another") {
+  CHECK(Topology({7}).is_consecutive());
+  CHECK(Topology({4, 4, 4}).is_consecutive());
+  CHECK(Topology({3, 1, 1, 2}).is_consecutive());
+  CHECK_FALSE(Topology({0, 1, 0}).is_consecutive());
+  CHECK_FALSE(Topology({3, 2, 1, 1, 2, 3, 3}).is_consecutive());
 }
 
 TEST_CASE("the ranks of a node take turns in standing for it") {
