@@ -2,6 +2,7 @@
 /// Sums in rank order that travel from node to node.
 #pragma once
 
+#include "zero/base/bytes.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
 #include "zero/comm/mpi/channels.hpp"
@@ -111,8 +112,8 @@ class Chain {
     Flight::Place& place = flight.chain;
     Transfer const whole = block(flight, place.target);
     DType const sent = is_last() ? op.dtype : op.accumulate;
-    std::size_t const piece = (std::min)(part_bytes, channels_->chunk_bytes());
-    std::size_t now = (std::min)(piece / size_of(op.accumulate), whole.count - place.at);
+    std::size_t now =
+        (std::min)(piece_bytes(flight) / size_of(op.accumulate), whole.count - place.at);
     int const from = awaits(flight);
     inputs_.assign(1, nullptr);
     if (!is_first()) {
@@ -165,6 +166,13 @@ class Chain {
     return true;
   }
 
+  /// Bytes that travel at a time: on an even layout all nodes but the first idle for a 16th of the
+  /// time until the first piece has come to the last.
+  [[nodiscard]] std::size_t piece_bytes(Flight const& flight) const noexcept {
+    constexpr std::size_t least = 32 * KiB;
+    std::size_t const whole = block(flight, 0).count * size_of(flight.op.accumulate);
+    return (std::min)(std::clamp(whole / 16, least, part_bytes), channels_->chunk_bytes());
+  }
   /// Goes on to the next target of which something is to be added here.
   void find_target(Flight& flight) const noexcept {
     Flight::Place& place = flight.chain;
