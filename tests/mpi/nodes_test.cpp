@@ -323,9 +323,10 @@ TEST_CASE("chains under way together, among copies and small sums") {
 }
 
 /// Why a sum of pooled floats went the way it did.
-std::string flat_because(zero::mpi::Options const& options, bool pooled = true) {
+std::string flat_because(zero::mpi::Options const& options,
+                         bool pooled = true,
+                         std::size_t count = 5000) {
   zero::Mpi<> comm(MPI_COMM_WORLD, options);
-  constexpr std::size_t count = 5000;
   auto const ranks = static_cast<std::size_t>(comm.size());
   {
     Pooled<> const inside(comm, count * ranks);
@@ -350,6 +351,8 @@ TEST_CASE("sums are chained where the busiest node sends less, and it is told wh
   if (ranks < 3) return;
   auto options = mpi_tests::options(Route::chain_of_nodes);
   CHECK(flat_because(options) == "");
+  CHECK(flat_because(options, true, 513) == "");
+  CHECK(flat_because(options, true, 512) == "the blocks of the last sum were at most 2 KiB");
   CHECK(flat_because(options, false) ==
         "a send buffer of the last sum was not in its node's window");
   options.sums = zero::mpi::Sums::flat;
