@@ -137,6 +137,11 @@ void show(Command const& command) {
   zero::bench::draw(zero::bench::chart_script(report.charts, to.plot), to.plot);
 }
 
+Cell duration(double seconds) {
+  bool const small = seconds < 0.1;
+  return {fixed(small ? seconds * 1e3 : seconds, 2) + (small ? " ms" : " s"), seconds};
+}
+
 std::string fixed(double value, int decimals) {
   char text[64];
   std::snprintf(text, sizeof(text), "%.*f", decimals, value);

@@ -75,6 +75,9 @@ void show(Command const& command);
 /// @param sign  shows a plus, too
 [[nodiscard]] Cell percent(double part, bool sign = false);
 
+/// Seconds in the unit that reads best.
+[[nodiscard]] Cell duration(double seconds);
+
 /// A number with that many decimals.
 [[nodiscard]] std::string fixed(double value, int decimals);
 

@@ -27,12 +27,6 @@ struct SimulateOptions {
   std::string trace;
 };
 
-/// Seconds in the unit that reads best.
-Cell duration(double seconds) {
-  bool const small = seconds < 0.1;
-  return {fixed(small ? seconds * 1e3 : seconds, 2) + (small ? " ms" : " s"), seconds};
-}
-
 /// Of all collectives.
 double sum(simulate::Timeline const& time, double simulate::OpTime::*of) {
   double total = 0.;

@@ -16,6 +16,7 @@ int main(int argc, char** argv) {
   plan::add_traffic(app, command);
   plan::add_advise(app, command);
   plan::add_simulate(app, command);
+  plan::add_sums(app, command);
   plan::add_paper(app, command);
   plan::add_validate(app, command);
   plan::add_claims(app, command);

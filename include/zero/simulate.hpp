@@ -5,6 +5,7 @@
 #include "zero/simulate/collectives.hpp"
 #include "zero/simulate/communicator.hpp"
 #include "zero/simulate/named.hpp"
+#include "zero/simulate/over_mpi.hpp"
 #include "zero/simulate/space.hpp"
 #include "zero/simulate/timeline.hpp"
 #include "zero/simulate/trace.hpp"

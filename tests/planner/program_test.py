@@ -17,7 +17,7 @@ import unittest
 
 PROGRAM, SCRATCH = None, None
 STAGES = ["replicated", "pos", "pos+g", "pos+g+p"]
-COMMANDS = ["memory", "traffic", "advise", "table1", "table2", "fig1", "pa"]
+COMMANDS = ["memory", "traffic", "advise", "sums", "table1", "table2", "fig1", "pa"]
 # As published: arXiv 1910.02054v3, Tables 1 and 2, Figure 1.
 TABLE_1 = {
     1: "120 120 120 2048 2048 2048 16000 16000 16000",
@@ -284,7 +284,7 @@ class Formats(unittest.TestCase):
             drawn = picture.read_text(encoding="utf-8")
             self.assertIn("</svg>", drawn)
             self.assertIn({"memory": "gather_pool", "traffic": "publish parameters",
-                           "advise": "model states"}.get(command, "Pos+g"), drawn)
+                           "advise": "model states", "sums": "chained"}.get(command, "Pos+g"), drawn)
 
         nothing = run("advise", "--params", "1e12", "--devices", "8", "--plot",
                       str(SCRATCH / "nothing.svg"))

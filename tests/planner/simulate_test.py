@@ -156,6 +156,39 @@ class Steps(unittest.TestCase):
             self.assertEqual(done.stdout, "")
 
 
+class Sums(unittest.TestCase):
+    def test_bytes_of_a_node_are_those_of_every_pair_and_of_one_partial_sum(self):
+        found = answer("sums", "--ranks-per-node", "4", "--nodes", "2,3,1024", "--dtype", "bf16",
+                       "--elements", "6000000")
+        for row, nodes in zip(found["bytes"], (2, 3, 1024), strict=True):
+            ranks = 4 * nodes
+            block = -(-6000000 // (512 * ranks)) * 512
+            self.assertEqual([row[key] for key in ("nodes", "ranks", "elements of a block")],
+                             [nodes, ranks, block])
+            # Every rank here sends every rank there 2 bytes of each element of its block.
+            self.assertEqual(row["flat"], 4 * (ranks - 4) * block * 2)
+            self.assertEqual(row["chained"], ranks * block * 4)
+            self.assertEqual(row["chained, the last node"], (ranks - 4) * block * 2)
+            self.assertEqual(row["native"], (ranks - 4) * block * 2)
+            self.assertEqual(row["automatic"],
+                             "chained" if row["chained"] < row["flat"] else "flat")
+        self.assertEqual([row["automatic"] for row in found["bytes"]],
+                         ["flat", "chained", "chained"])
+
+    def test_hops_take_over_from_bytes(self):
+        found = answer("sums", "--cluster", "dgx-h100")
+        times = found["times"]
+        self.assertEqual(times[0]["fastest in rank order"], "chained")
+        self.assertEqual(times[-1]["fastest in rank order"], "flat")
+        shares = [row["of it, latency"] for row in times]
+        self.assertEqual(shares, sorted(shares))
+        at = next(row["nodes"] for row in times if row["chained"] > row["flat"])
+        self.assertIn(f"On {at} nodes the hops", found["notes"][-1])
+        slow = answer("sums", "--elements", "1000000000", "--nodes", "2,64")
+        self.assertTrue(all(row["chained"] < row["flat"] for row in slow["times"]))
+        self.assertIn("On none", slow["notes"][-1])
+
+
 if __name__ == "__main__":
     PROGRAM, SCRATCH = sys.argv[1:3]
     pathlib.Path(SCRATCH).mkdir(parents=True, exist_ok=True)

@@ -96,6 +96,11 @@ struct Cluster {
 
   /// Bytes a second that each device of a node sends to other nodes when all do.
   [[nodiscard]] double network_rate() const { return between.rate * adapters / devices_per_node; }
+  /// Adapters for one of so many groups that use a node's at once.
+  [[nodiscard]] double adapters_of(int sharing) const {
+    return (std::min)(static_cast<double>(adapters_per_group),
+                      static_cast<double>(adapters) / sharing);
+  }
   /// @throws Error (invalid_argument) naming what makes no sense
   void validate() const {
     auto const require = [&](double value, std::string_view what) {

@@ -9,9 +9,18 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 namespace zero::inline ZERO_NAMESPACE::simulate {
+
+/// Which way `zero::Mpi` adds over nodes.
+enum class Sums : std::uint8_t {
+  automatic,  ///< flat or chained, what sends less
+  flat,       ///< in rank order; each rank sends every rank elsewhere its block
+  chained,    ///< in rank order; partial sums go from node to node
+  native,     ///< each node first, as `mpi::Native`: other bits
+};
 
 /// Where the ranks of a group are: the same number on each of its nodes.
 struct Placement {
@@ -20,6 +29,8 @@ struct Placement {
   /// Groups that do the same at the same time and share the node's adapters: with a model axis
   /// inside the node, as many as it has ranks.
   int sharing = 1;
+  /// How `zero::Mpi` adds, if it carries the group; else one that chooses among rings and trees.
+  std::optional<Sums> mpi{};
 
   /// Nodes that the group is on.
   [[nodiscard]] int nodes() const noexcept { return (size + per_node - 1) / per_node; }
@@ -34,9 +45,13 @@ enum class Algorithm : std::uint8_t {
   tree,
   /// Rings inside the nodes, and between ranks of the same place on different nodes.
   hierarchical,
+  flat,     ///< of `zero::Mpi`, as the others below: see `Sums`
+  chained,  ///< likewise
+  native,   ///< likewise
+  relayed,  ///< blocks reach every node once, where the others read them
 };
 
-/// Number of algorithms: their values are [0, algorithm_count).
+/// Number of algorithms that NCCL and its like choose from: their values are [0, algorithm_count).
 inline constexpr int algorithm_count = 3;
 
 /// What reports call it.
@@ -45,6 +60,10 @@ inline constexpr int algorithm_count = 3;
     case Algorithm::ring: return "ring";
     case Algorithm::tree: return "tree";
     case Algorithm::hierarchical: return "hierarchical";
+    case Algorithm::flat: return "flat";
+    case Algorithm::chained: return "chained";
+    case Algorithm::native: return "native";
+    case Algorithm::relayed: return "relayed";
   }
   return "unknown";
 }
@@ -59,7 +78,8 @@ struct CollectiveCost {
   [[nodiscard]] double seconds() const noexcept { return latency + transfer; }
 };
 
-/// What a collective costs by one algorithm. Ranks are taken to start together.
+/// What a collective costs by a ring, a tree or rings within rings. Ranks are taken to start
+/// together.
 ///
 /// With S bytes of all blocks, n ranks, g of them on each of m nodes, links inside (a, B) and, for
 /// each of the groups that share it, between nodes (A, C): a ring takes (n-1)·A + (n-1)/n·S/min(B,
@@ -91,9 +111,7 @@ inline CollectiveCost cost(planner::Cluster const& cluster,
   bool const many = op == Op::reduce_scatter || op == Op::all_gather || op == Op::all_to_all;
   double const all = many ? n * block_bytes : block_bytes;
   auto const inside = [&](double payload) { return cluster.inside.rate_of(payload); };
-  // All groups on a node share its adapters, and one group cannot use them all.
-  double const adapters = (std::min)(static_cast<double>(cluster.adapters_per_group),
-                                     static_cast<double>(cluster.adapters) / placement.sharing);
+  double const adapters = cluster.adapters_of(placement.sharing);
   auto const between = [&](double payload) { return cluster.between.rate_of(payload) * adapters; };
   double const a = cluster.inside.latency;
   double const A = cluster.between.latency;

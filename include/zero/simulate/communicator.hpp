@@ -8,6 +8,7 @@
 #include "zero/comm/shared/call_checks.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/simulate/collectives.hpp"
+#include "zero/simulate/over_mpi.hpp"
 #include "zero/simulate/space.hpp"
 #include "zero/simulate/timeline.hpp"
 
@@ -108,7 +109,15 @@ static_assert(zero::Communicator<Communicator>);
 inline Communicator::Ticket Communicator::start(Collective const& op) {
   zero::detail::check_arguments(op, rank_, placement_.size);
   CollectiveCost const taken =
-      cost(world_->cluster(), placement_, op.op, static_cast<double>(op.block_bytes()));
+      placement_.mpi
+          ? cost_over_mpi(world_->cluster(),
+                          placement_,
+                          op.op,
+                          op.count,
+                          size_of(op.dtype),
+                          size_of(op.accumulate),
+                          *placement_.mpi)
+          : cost(world_->cluster(), placement_, op.op, static_cast<double>(op.block_bytes()));
   Ticket const ticket{op.op, world_->timeline().communicate(op.op, taken, op.bucket)};
   if (op.count == 0 || Memory::simulated(op.recv)) return ticket;
   // Words of control: every rank brings the same.

@@ -1,0 +1,122 @@
+/// Bytes between nodes of consecutive ranks: what the formulas say that planner and simulator have.
+#include "zero/comm/shared/node_bytes.hpp"
+
+#include "mpi/world.hpp"
+#include "zero/concepts/communicator.hpp"
+
+#include <doctest/doctest.h>
+#include <mpi.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+namespace node_bytes_test {
+namespace {
+
+using zero::Op;
+using zero::detail::NodeBlocks;
+
+constexpr std::size_t count = 30'001;
+
+/// The job's nodes, each with so many ranks but for the last one, and their blocks of bf16.
+std::vector<NodeBlocks> nodes_of(int per_node) {
+  int const size = mpi_tests::world_size();
+  int const nodes = (size + per_node - 1) / per_node;
+  std::vector<NodeBlocks> all;
+  for (int node = 0; node < nodes; ++node) {
+    int const here = std::min(per_node, size - node * per_node);
+    all.push_back({.ranks = static_cast<std::uint64_t>(size),
+                   .here = static_cast<std::uint64_t>(here),
+                   .nodes = static_cast<std::uint64_t>(nodes),
+                   .count = count,
+                   .element = 2,
+                   .accumulate = 4});
+  }
+  return all;
+}
+
+/// Bytes of a collective over memory of the windows that all ranks together got in chunks.
+template <class Reduction>
+std::uint64_t exchanged(zero::mpi::Options options, Op op, int per_node) {
+  options.node = mpi_tests::world_rank() / per_node;
+  zero::Mpi<Reduction> comm(MPI_COMM_WORLD, options);
+  std::size_t const all = count * static_cast<std::size_t>(comm.size());
+  auto allocator = comm.allocator();
+  void* const send = allocator.allocate(all * 2, 64);
+  void* const recv = allocator.allocate(all * 2, 64);
+  std::memset(send, 0, all * 2);
+  zero::run(comm,
+            {.op = op, .dtype = zero::DType::bf16, .count = count, .send = send, .recv = recv});
+  CHECK(comm.transport().native_bytes == 0);
+  std::uint64_t const own = comm.transport().exchanged_bytes;
+  allocator.deallocate(recv, all * 2, 64);
+  allocator.deallocate(send, all * 2, 64);
+  comm.close();
+  std::uint64_t sum = 0;
+  MPI_Allreduce(&own, &sum, 1, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
+  return sum;
+}
+
+/// Sums this way only, where the communicator knows more than one.
+template <class Options>
+Options flat(Options options) {
+  if constexpr (requires { options.sums; }) options.sums = decltype(options.sums)::flat;
+  return options;
+}
+zero::mpi::Options plain() {
+  return flat(zero::mpi::Options{.deadline_s = 60, .shared_bytes = 16 * zero::MiB});
+}
+
+/// What `bytes(node, last)` says of all nodes.
+template <class Bytes>
+std::uint64_t total(int per_node, Bytes const& bytes) {
+  auto const nodes = nodes_of(per_node);
+  std::uint64_t sum = 0;
+  for (NodeBlocks const& node : nodes) sum += bytes(node, &node == &nodes.back());
+  return sum;
+}
+
+TEST_CASE("a flat sum, a node's own sum and a gather send what the formulas say") {
+  for (int const per_node : {1, 2, 3}) {
+    CAPTURE(per_node);
+    CHECK(exchanged<zero::mpi::Ordered>(plain(), Op::reduce_scatter, per_node) ==
+          total(per_node, [](NodeBlocks const& node, bool) { return node.flat(); }));
+    CHECK(exchanged<zero::mpi::Ordered>(plain(), Op::all_gather, per_node) ==
+          total(per_node, [](NodeBlocks const& node, bool) { return node.relayed(); }));
+    // Ranks that are alone on their nodes leave sums to MPI.
+    if (per_node == 1 || mpi_tests::world_size() <= per_node) continue;
+    CHECK(exchanged<zero::mpi::Native>(plain(), Op::reduce_scatter, per_node) ==
+          total(per_node, [](NodeBlocks const& node, bool) { return node.by_node(); }));
+  }
+}
+
+/// Holds a chain, and what is chosen, to the formulas, where the communicator has chains.
+template <class Options>
+void check_chains(Options options) {
+  if constexpr (requires { options.sums; }) {
+    using Sums = decltype(options.sums);
+    for (int const per_node : {1, 2, 3}) {
+      CAPTURE(per_node);
+      auto const chained =
+          total(per_node, [](NodeBlocks const& node, bool last) { return node.chained(last); });
+      auto const flat = total(per_node, [](NodeBlocks const& node, bool) { return node.flat(); });
+      options.sums = Sums::chained;
+      CHECK(exchanged<zero::mpi::Ordered>(options, Op::reduce_scatter, per_node) == chained);
+      options.sums = Sums::automatic;
+      auto const nodes = nodes_of(per_node);
+      std::uint64_t most = 0;
+      for (NodeBlocks const& node : nodes) most = std::max(most, node.flat());
+      CHECK(exchanged<zero::mpi::Ordered>(options, Op::reduce_scatter, per_node) ==
+            (nodes.front().chain_pays(most) ? chained : flat));
+    }
+  }
+}
+
+TEST_CASE("a chain sends partial sums in fp32 and results in bf16") { check_chains(plain()); }
+
+}  // namespace
+}  // namespace node_bytes_test
