@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,7 +26,53 @@ struct SimulateOptions {
   std::vector<int> ranks{1024, 8192, 100'000};
   std::vector<std::string> stages = stage_names();
   std::string trace;
+  std::string sums;
+  int per_node = 0;
+  std::uint64_t network = 0;
+  double computing = 0.;
 };
+
+simulate::Sums named(std::string const& sums) {
+  return sums == "flat"      ? simulate::Sums::flat
+         : sums == "chained" ? simulate::Sums::chained
+         : sums == "native"  ? simulate::Sums::native
+                             : simulate::Sums::automatic;
+}
+
+/// The cluster that is meant.
+Cluster described(SimulateOptions const& options) {
+  Cluster cluster = cluster_of(options.cluster);
+  if (options.per_node > 0) cluster.devices_per_node = options.per_node;
+  if (options.network > 0) {
+    cluster.between.rate = static_cast<double>(options.network);
+    cluster.between.fraction = 1.;
+    cluster.adapters = cluster.adapters_per_group = 1;
+  }
+  return cluster;
+}
+
+/// A step, whose trace is left in `world`. All computation is as much slower or faster than the
+/// cluster's as a measured one was.
+simulate::StepTime step_of(std::unique_ptr<simulate::World>& world,
+                           Cluster cluster,
+                           Setup const& setup,
+                           SimulateOptions const& options,
+                           bool traced) {
+  std::optional<simulate::Sums> mpi;
+  if (!options.sums.empty()) mpi = named(options.sums);
+  auto const step = [&] {
+    world = std::make_unique<simulate::World>(cluster, mpi);
+    world->timeline().keep_events(traced);
+    return simulate::steady_step(*world, setup);
+  };
+  simulate::StepTime const taken = step();
+  if (options.computing == 0.) return taken;
+  double const slower = options.computing / taken.computed;
+  cluster.device.flops /= slower;
+  cluster.device.memory_rate /= slower;
+  cluster.device.launch *= slower;
+  return step();
+}
 
 /// Of all collectives.
 double sum(simulate::Timeline const& time, double simulate::OpTime::*of) {
@@ -70,7 +117,7 @@ void write(simulate::Timeline const& time, std::string const& path) {
 }
 
 Report make(SimulateOptions const& options) {
-  Cluster const cluster = cluster_of(options.cluster);
+  Cluster const cluster = described(options);
   Setup setup = options.setup.complete();
   Report report;
   report.head = {sentence(setup.model)};
@@ -98,12 +145,11 @@ Report make(SimulateOptions const& options) {
     for (std::size_t s = 0; s < options.stages.size(); ++s) {
       setup.policies.stage = options.stages[s];
       std::uint64_t const bytes = plan_device(setup).total_bytes();
-      simulate::World world(cluster);
-      world.timeline().keep_events(!traced);
-      simulate::StepTime const step = simulate::steady_step(world, setup);
-      if (!std::exchange(traced, true)) write(world.timeline(), options.trace);
+      std::unique_ptr<simulate::World> world;
+      simulate::StepTime const step = step_of(world, cluster, setup, options, !traced);
+      if (!std::exchange(traced, true)) write(world->timeline(), options.trace);
       // Of two steps, of which the first one has the same collectives.
-      double const latency = sum(world.timeline(), &simulate::OpTime::latency) / 2.;
+      double const latency = sum(world->timeline(), &simulate::OpTime::latency) / 2.;
       table.rows.push_back({static_cast<std::uint64_t>(ranks),
                             options.stages[s],
                             gigabytes(bytes, 1),
@@ -156,6 +202,13 @@ void add_simulate(CLI::App& app, Command& command) {
   sub->add_option("--stage", options->stages, "Such as pos+g,pos+g+p")
       ->delimiter(',')
       ->check(CLI::IsMember(stage_names()));
+  sub->add_option("--sums", options->sums, "Over zero::Mpi, which adds in this way")
+      ->check(CLI::IsMember({"automatic", "flat", "chained", "native"}));
+  sub->add_option("--ranks-per-node", options->per_node, "Instead of the cluster's")
+      ->check(CLI::Range(1, 1024));
+  add_size(*sub, "--network", options->network, "Bytes a second between nodes, such as 125MB");
+  sub->add_option("--computing", options->computing, "Seconds of it in a step, as measured")
+      ->check(CLI::PositiveNumber);
   sub->add_option("--trace",
                   options->trace,
                   "Write the first of these steps as JSON for chrome://tracing or ui.perfetto.dev");

@@ -1,6 +1,7 @@
 /// zero-plan traffic: what a rank sends in a step, by operation, under all stages.
 #include "commands.hpp"
 #include "setup_options.hpp"
+#include "zero/comm/shared/node_bytes.hpp"
 
 #include <memory>
 #include <string>
@@ -100,7 +101,56 @@ std::vector<zero::bench::Chart> charts(Setup setup, std::vector<DevicePlan> cons
   return {bars, curves};
 }
 
-Report make(SetupOptions const& options, bool draws) {
+/// What a node sends to others over zero::Mpi, whose gathers go to every node once. Bytes are
+/// proportional to the elements of blocks, so that all buckets count as one.
+Table nodes(Setup const& setup, std::vector<DevicePlan> const& plans, int per_node) {
+  int const groups = setup.model_parallel;
+  if (per_node % groups != 0 || setup.ranks % per_node != 0) {
+    zero::fail(zero::ErrorKind::invalid_argument,
+               {"nodes of ",
+                per_node,
+                " ranks do not divide ",
+                setup.ranks,
+                " ranks of models of ",
+                groups});
+  }
+  Table table{.name = "nodes",
+              .title = "bytes that a node of " + std::to_string(per_node) +
+                       " ranks sends to others in a step over zero::Mpi",
+              .columns = columns("operation"),
+              .rows = {{"sums, flat"},
+                       {"sums, chained (not the last node)"},
+                       {"sums, native (chained: the last node)"},
+                       {"sums, automatic"},
+                       {"gathers"}}};
+  auto const N = static_cast<std::uint64_t>(setup.models());
+  for (DevicePlan const& plan : plans) {
+    auto const& sent_each = plan.optimizer.sent;
+    auto const& bytes = plan.optimizer.storage.bytes;
+    auto const blocks = [&](std::uint64_t sent) {
+      auto const here = static_cast<std::uint64_t>(per_node / groups);
+      return zero::detail::NodeBlocks{.ranks = N,
+                                      .here = here,
+                                      .nodes = N / here,
+                                      .count = N > 1 ? sent / (N - 1) / bytes.wire : 0,
+                                      .element = bytes.wire};
+    };
+    auto const sums = blocks(sent_each.reduce);
+    auto const gathers = blocks(sent_each.publish + sent_each.gather);
+    auto const times = static_cast<std::uint64_t>(groups);
+    std::uint64_t const sent[] = {sums.flat(),
+                                  sums.chained(),
+                                  sums.by_node(),
+                                  sums.chain_pays(sums.flat()) ? sums.chained() : sums.flat(),
+                                  gathers.relayed()};
+    for (std::size_t i = 0; i < table.rows.size(); ++i) {
+      table.rows[i].emplace_back(zero::checked_mul(sent[i], times));
+    }
+  }
+  return table;
+}
+
+Report make(SetupOptions const& options, int per_node, bool draws) {
   Setup const setup = options.complete();
   auto const plans = plans_of(setup);
   Report report;
@@ -132,6 +182,7 @@ Report make(SetupOptions const& options, bool draws) {
     }
     report.tables.push_back(std::move(table));
   }
+  if (per_node > 0) report.tables.push_back(nodes(setup, plans, per_node));
   std::vector<Cell> ratio{"optimizer's elements over parameters"};
   for (DevicePlan const& plan : plans) {
     double const times = static_cast<double>(plan.optimizer.traffic.total()) /
@@ -168,16 +219,21 @@ Report make(SetupOptions const& options, bool draws) {
 
 void add_traffic(CLI::App& app, Command& command) {
   auto const options = std::make_shared<SetupOptions>();
+  auto const per_node = std::make_shared<int>(0);
   CLI::App* const sub =
       add_command(app,
                   command,
                   "traffic",
                   "Elements and bytes that a rank sends in a step, by operation, under all stages",
                   true,
-                  [options, &command] { return make(*options, !command.output.plot.empty()); });
+                  [options, per_node, &command] {
+                    return make(*options, *per_node, !command.output.plot.empty());
+                  });
   add_model(*sub, *options);
   add_run(*sub, *options);
   add_policies(*sub, *options);
+  sub->add_option("--ranks-per-node", *per_node, "What a node sends, too, over zero::Mpi")
+      ->check(CLI::Range(1, 1024));
 }
 
 }  // namespace plan

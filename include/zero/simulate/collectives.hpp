@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <optional>
 #include <string_view>
 
 namespace zero::inline ZERO_NAMESPACE::simulate {
@@ -29,8 +28,6 @@ struct Placement {
   /// Groups that do the same at the same time and share the node's adapters: with a model axis
   /// inside the node, as many as it has ranks.
   int sharing = 1;
-  /// How `zero::Mpi` adds, if it carries the group; else one that chooses among rings and trees.
-  std::optional<Sums> mpi{};
 
   /// Nodes that the group is on.
   [[nodiscard]] int nodes() const noexcept { return (size + per_node - 1) / per_node; }

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 
 namespace zero::inline ZERO_NAMESPACE::simulate {
 
@@ -31,13 +32,29 @@ namespace zero::inline ZERO_NAMESPACE::simulate {
 /// that several collectives of one rank share, are not simulated.
 class World {
  public:
+  /// @param cluster  where the rank is
+  /// @param mpi      how `zero::Mpi` adds, if it carries collectives; else a library that chooses
+  ///   among rings and trees
   /// @throws Error (invalid_argument) as `Cluster::validate`
-  explicit World(planner::Cluster cluster) : cluster_(std::move(cluster)) { cluster_.validate(); }
+  explicit World(planner::Cluster cluster, std::optional<Sums> mpi = {})
+      : cluster_(std::move(cluster)), mpi_(mpi) {
+    cluster_.validate();
+  }
   World(World const&) = delete;
   World& operator=(World const&) = delete;
 
   /// What is simulated.
   [[nodiscard]] planner::Cluster const& cluster() const noexcept { return cluster_; }
+  /// What a collective of `count` elements costs; bytes are those of an element as it travels, and
+  /// as partial sums do.
+  [[nodiscard]] CollectiveCost cost(Placement const& placement,
+                                    Op op,
+                                    std::uint64_t count,
+                                    std::uint64_t element,
+                                    std::uint64_t accumulate) const {
+    if (mpi_) return cost_over_mpi(cluster_, placement, op, count, element, accumulate, *mpi_);
+    return simulate::cost(cluster_, placement, op, static_cast<double>(count * element));
+  }
   /// Virtual time of the rank.
   [[nodiscard]] Timeline& timeline() noexcept { return timeline_; }
   /// Memory of the rank's device.
@@ -47,6 +64,7 @@ class World {
 
  private:
   planner::Cluster cluster_;
+  std::optional<Sums> mpi_;
   Timeline timeline_;
   Memory memory_;
 };
@@ -109,15 +127,7 @@ static_assert(zero::Communicator<Communicator>);
 inline Communicator::Ticket Communicator::start(Collective const& op) {
   zero::detail::check_arguments(op, rank_, placement_.size);
   CollectiveCost const taken =
-      placement_.mpi
-          ? cost_over_mpi(world_->cluster(),
-                          placement_,
-                          op.op,
-                          op.count,
-                          size_of(op.dtype),
-                          size_of(op.accumulate),
-                          *placement_.mpi)
-          : cost(world_->cluster(), placement_, op.op, static_cast<double>(op.block_bytes()));
+      world_->cost(placement_, op.op, op.count, size_of(op.dtype), size_of(op.accumulate));
   Ticket const ticket{op.op, world_->timeline().communicate(op.op, taken, op.bucket)};
   if (op.count == 0 || Memory::simulated(op.recv)) return ticket;
   // Words of control: every rank brings the same.

@@ -17,6 +17,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <string_view>
 #include <utility>
 
@@ -59,10 +60,12 @@ class Pass {
   void layer(double times, std::string_view what, int unit) const;
   void head(double times, std::string_view what, int unit) const;
   void checkpoint(bool stores, int unit) const;
+  /// Of elements of 16 bits.
   void exchange(Op op, double block_bytes) const {
     if (setup_.model_parallel == 1) return;
     Placement const axis = model_axis(setup_, world_->cluster());
-    world_->timeline().block(op, cost(world_->cluster(), axis, op, block_bytes));
+    auto const count = static_cast<std::uint64_t>(block_bytes / 2.);
+    world_->timeline().block(op, world_->cost(axis, op, count, 2, 4));
   }
   [[nodiscard]] double tokens() const {
     return static_cast<double>(setup_.batch) * static_cast<double>(setup_.model.sequence);
