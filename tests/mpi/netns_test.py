@@ -140,7 +140,7 @@ def main():
     for name in ("--train-gpt", "--train-gpt-mpi", "--zero-plan", "--mpiexec"):
         parser.add_argument(name, required=True)
     parser.add_argument("--flags", default="", type=lambda text: [f for f in text.split(";") if f])
-    parser.add_argument("--sums", default="flat", help="how the communicator adds over nodes")
+    parser.add_argument("--sums", default="automatic", help="how the communicator adds over nodes")
     parser.add_argument("--all", action="store_true")
     programs = parser.parse_args()
     reason = netns_cluster.lacking()

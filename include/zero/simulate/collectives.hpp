@@ -70,6 +70,8 @@ struct CollectiveCost {
   Algorithm algorithm = Algorithm::ring;  ///< by which
   double latency = 0.;                    ///< seconds that do not depend on bytes
   double transfer = 0.;                   ///< seconds that do
+  /// Of both: at the end of it, in which links are free for other collectives.
+  double free = 0.;
 
   /// Both.
   [[nodiscard]] double seconds() const noexcept { return latency + transfer; }

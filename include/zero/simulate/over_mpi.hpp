@@ -38,8 +38,8 @@ inline constexpr double chain_piece_bytes = 256. * 1024.;
 /// A node then sends as many bytes as `NodeBlocks` says, through adapters that send and receive at
 /// once; what its ranks read of each other goes on beside that. A chain of m nodes has m-1
 /// latencies more, and as many pieces of each rank until the first result is there, and sends that
-/// with another. An all-reduce is a sum of shares and a gather. Neither adding nor what a message
-/// costs a processor is counted.
+/// with another. Other collectives go on meanwhile. An all-reduce is a sum of shares and a gather.
+/// Neither adding nor what a message costs a processor is counted.
 /// @param op          of which
 /// @param count       elements, as `Collective::count`
 /// @param element     bytes, as they travel
@@ -79,6 +79,7 @@ inline CollectiveCost cost_over_mpi(planner::Cluster const& cluster,
     total.transfer = (std::max)(m > 1. ? sent / rate : 0., read / cluster.inside.rate_of(block));
   };
   total.latency = announced + (m > 1. ? A : a);
+  total.free = total.latency;
   bool const small = op == Op::all_reduce && blocks.block() <= zero::detail::unchained_bytes;
   if (op == Op::all_reduce && !small) {
     std::uint64_t const share = (count + blocks.ranks - 1) / blocks.ranks;
@@ -90,7 +91,8 @@ inline CollectiveCost cost_over_mpi(planner::Cluster const& cluster,
     return {sum.algorithm,
             // Both are announced at once.
             sum.latency + gather.latency - announced,
-            sum.transfer + gather.transfer};
+            sum.transfer + gather.transfer,
+            sum.free + gather.free - announced};
   }
   if (op == Op::all_to_all || small) {
     moves(static_cast<double>(blocks.flat()), (g - 1.) * block);
@@ -101,6 +103,7 @@ inline CollectiveCost cost_over_mpi(planner::Cluster const& cluster,
     double const sent = op == Op::broadcast ? (m - 1.) * block : double(blocks.relayed());
     // Who reads what another of its node was sent waits for that.
     if (m > 1. && g > 1.) total.latency += a;
+    total.free = total.latency;
     moves(sent, op == Op::broadcast ? block : (n - 1.) * block);
     return total;
   }
@@ -120,7 +123,9 @@ inline CollectiveCost cost_over_mpi(planner::Cluster const& cluster,
     total.latency += (m - 1.) * A;
     // Each rank of a node has a piece of a block at the front.
     double const first = (std::min)(piece, static_cast<double>(count * accumulate));
-    total.transfer += (m - 1.) * g * first / rate;
+    double const fill = (m - 1.) * g * first / rate;
+    total.transfer += fill;
+    total.free = total.latency + fill;
   }
   return total;
 }

@@ -48,22 +48,31 @@ class Timeline {
     now_ += seconds;
     computed_ += seconds;
   }
-  /// A collective, after those before it and all computation that was put on its queue until now.
-  /// @returns when it ends
+  /// A collective, once links are free of those before it, and after all computation that was put
+  /// on its queue until now. Links are one queue, whoever's group it is: what goes over them at
+  /// once takes as long as one after another.
+  /// @returns when it ends, for `await`
   double communicate(Op op, CollectiveCost const& cost, int number) {
     double const begin = (std::max)(now_, links_);
-    links_ = begin + cost.seconds();
+    double const end = begin + cost.seconds();
+    links_ = end - cost.free;
     record({zero::name(op), Event::Queue::communication, begin, links_, number});
     OpTime& time = ops_[static_cast<std::size_t>(op)];
     ++time.calls;
     time.busy += cost.seconds();
     time.latency += cost.latency;
-    return links_;
+    return end - delayed_;
   }
-  /// A collective of another group whose result is needed at once: over links of its own, so that
-  /// those under way go on.
-  void block(Op op, CollectiveCost const& cost) {
-    double const seconds = cost.seconds();
+  /// A collective of another group whose result is needed at once. Over links of its own those
+  /// under way go on; on the same links both have half of them while both have bytes.
+  /// @param same_links  as `communicate`
+  void block(Op op, CollectiveCost const& cost, bool same_links = false) {
+    double const under_way = same_links ? (std::max)(0., links_ - now_) : 0.;
+    double const delay = (std::min)(cost.transfer, under_way);
+    double const seconds = cost.seconds() + delay;
+    links_ += delay;
+    // Of all under way; whatever had ended by now has still ended when this one does.
+    delayed_ += delay;
     record({zero::name(op), Event::Queue::compute, now_, now_ + seconds, -1});
     now_ += seconds;
     OpTime& time = ops_[static_cast<std::size_t>(op)];
@@ -74,6 +83,7 @@ class Timeline {
   }
   /// Has computation that is put on its queue from now on wait for a collective.
   void await(Op op, double end) {
+    end += delayed_;
     if (end <= now_) return;
     ops_[static_cast<std::size_t>(op)].exposed += end - now_;
     now_ = end;
@@ -106,7 +116,8 @@ class Timeline {
   }
 
   double now_ = 0.;
-  double links_ = 0.;
+  double links_ = 0.;    ///< when they are free
+  double delayed_ = 0.;  ///< by which ends that `communicate` has told have moved
   double computed_ = 0.;
   std::array<OpTime, op_count> ops_{};
   bool keeps_ = false;

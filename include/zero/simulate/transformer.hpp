@@ -65,7 +65,7 @@ class Pass {
     if (setup_.model_parallel == 1) return;
     Placement const axis = model_axis(setup_, world_->cluster());
     auto const count = static_cast<std::uint64_t>(block_bytes / 2.);
-    world_->timeline().block(op, world_->cost(axis, op, count, 2, 4));
+    world_->timeline().block(op, world_->cost(axis, op, count, 2, 4), axis.nodes() > 1);
   }
   [[nodiscard]] double tokens() const {
     return static_cast<double>(setup_.batch) * static_cast<double>(setup_.model.sequence);

@@ -133,6 +133,81 @@ TEST_CASE("computation waits for what it needs, and for nothing else") {
   CHECK(time.events()[1].end == 5.);
 }
 
+TEST_CASE("what goes over the same links at once shares them") {
+  simulate::Timeline time;
+  double const first = time.communicate(Op::all_gather, {.transfer = 2.}, 0);       // 0 to 2
+  double const second = time.communicate(Op::reduce_scatter, {.transfer = 4.}, 1);  // 2 to 6
+  // One second over links of its own, beside them.
+  time.block(Op::all_reduce, {.latency = 0.25, .transfer = 0.75});
+  CHECK(time.now() == 1.);
+  // One second of bytes over theirs takes two, and they end a second later.
+  time.block(Op::all_reduce, {.latency = 0.5, .transfer = 1.}, true);
+  CHECK(time.now() == 3.5);
+  time.await(Op::all_gather, first);
+  CHECK(time.now() == 3.5);
+  CHECK(time.of(Op::all_gather).exposed == 0.);
+  time.await(Op::reduce_scatter, second);
+  CHECK(time.now() == 7.);
+  // Nothing is under way: it has the links for itself.
+  time.block(Op::all_reduce, {.transfer = 1.}, true);
+  CHECK(time.now() == 8.);
+  // More than what is under way: that ends at half the speed, and delays it by as much.
+  double const third = time.communicate(Op::all_gather, {.transfer = 1.}, 2);  // 8 to 9
+  time.block(Op::all_reduce, {.transfer = 5.}, true);
+  CHECK(time.now() == 14.);
+  time.await(Op::all_gather, third);
+  CHECK(time.now() == 14.);
+}
+
+TEST_CASE("links that are free at the end of a collective serve the next one") {
+  simulate::Timeline time;
+  double const first =
+      time.communicate(Op::reduce_scatter, {.latency = 1., .transfer = 3., .free = 2.}, 0);
+  double const second =
+      time.communicate(Op::reduce_scatter, {.latency = 1., .transfer = 3., .free = 2.}, 1);
+  CHECK(first == 4.);
+  CHECK(second == 6.);
+}
+
+TEST_CASE("groups of one rank share its links: two at once take as long as one after another") {
+  simulate::World world{plain()};
+  simulate::Communicator data{world, {.size = 16, .per_node = 4}};
+  simulate::Communicator other{world, {.size = 8, .per_node = 4}};
+  auto memory = world.memory();
+  void* const bytes = memory.allocator.allocate(64 << 20, 64, zero::Role::gradients);
+  zero::Collective const gather{
+      .op = Op::all_gather, .count = 1'000'000, .send = bytes, .recv = bytes};
+  auto of_data = data.start(gather);
+  auto of_other = other.start(gather);
+  data.wait(of_data);
+  double const alone = world.timeline().now();
+  CHECK(
+      alone ==
+      Approx(simulate::cost(plain(), {.size = 16, .per_node = 4}, Op::all_gather, 4e6).seconds()));
+  other.wait(of_other);
+  CHECK(world.timeline().now() - alone ==
+        Approx(simulate::cost(plain(), {.size = 8, .per_node = 4}, Op::all_gather, 4e6).seconds()));
+  memory.allocator.deallocate(bytes, 64 << 20, 64);
+}
+
+TEST_CASE("a model over two nodes shares links with its data axis, one in a node does not") {
+  for (int const model_parallel : {4, 8}) {
+    planner::Setup const setup{.model = {.layers = 4, .hidden = 256, .heads = 16, .sequence = 256},
+                               .ranks = 64,
+                               .model_parallel = model_parallel};
+    simulate::World world{plain()};
+    double const gathered = world.timeline().communicate(Op::all_gather, {.transfer = 1.}, 0);
+    simulate::Pass(world, setup).forward(1);
+    auto const once =
+        world.cost(simulate::model_axis(setup, world.cluster()), Op::all_reduce, 256 * 256, 2, 4);
+    bool const shares = model_parallel == 8;
+    double const waited = 2. * (once.seconds() + (shares ? once.transfer : 0.));
+    CHECK(world.timeline().exposed() == Approx(waited));
+    world.timeline().await(Op::all_gather, gathered);
+    CHECK(world.timeline().now() == Approx(1. + (shares ? 2. * once.transfer : 0.)));
+  }
+}
+
 TEST_CASE("tensors have addresses and no memory; words of control have both") {
   simulate::World world{plain()};
   auto memory = world.memory();
