@@ -122,11 +122,63 @@ Table growth(std::vector<Point> const& all, Fractions const& fractions) {
   return table;
 }
 
+/// What a trillion parameters need beside their states where a bucket has 512 elements for each
+/// rank: by the number of ranks, and with units of several blocks.
+Table scale() {
+  Table table{.name = "scale",
+              .title = "1 T, Pos+g+p, by ranks: what buckets of 512 elements for each force",
+              .columns = {"ranks",
+                          "GB of states",
+                          "MB of the smallest bucket",
+                          "padding",
+                          "GB of pools",
+                          "padding, 4 blocks a unit",
+                          "GB of pools, likewise",
+                          "padding in groups of 1,000",
+                          "GB of states, likewise"},
+              .rows = {}};
+  zero::planner::PolicyNames const policies{.stage = "pos+g+p", .precision = "fp16"};
+  auto const planned = [&](int ranks, int blocks) {
+    auto tensors = describe(transformer_of(1e12));
+    // The first unit is the embedding.
+    for (zero::Tensor& tensor : tensors) tensor.unit = (tensor.unit + blocks - 1) / blocks;
+    return plan_of(policies, {.world_size = ranks}, tensors);
+  };
+  auto const padding = [](zero::Plan const& plan) {
+    double const part =
+        static_cast<double>(plan.padding_elements) / static_cast<double>(plan.trained_elements);
+    return Cell{fixed(100. * part, 2) + " %", part};
+  };
+  auto const states = [](zero::Plan const& plan) {
+    return gigabytes(DevicePlan{.optimizer = plan}.state_bytes(), 3);
+  };
+  auto const pools = [](zero::Plan const& plan) {
+    return gigabytes(plan.memory[zero::Role::gather_pool] + plan.memory[zero::Role::gradient_pool],
+                     1);
+  };
+  for (int const ranks : {100, 1'000, 10'000, 100'000, 1'000'000}) {
+    zero::Plan const one = planned(ranks, 1);
+    zero::Plan const four = planned(ranks, 4);
+    zero::Plan const group = planned(std::min(ranks, 1'000), 1);
+    std::uint64_t const smallest = 512 * static_cast<std::uint64_t>(ranks) * 2;
+    table.rows.push_back({static_cast<std::uint64_t>(ranks),
+                          states(one),
+                          {fixed(static_cast<double>(smallest) / 1e6, 1), smallest},
+                          padding(one),
+                          pools(one),
+                          padding(four),
+                          pools(four),
+                          padding(group),
+                          states(group)});
+  }
+  return table;
+}
+
 Report make() {
   std::vector<Point> const all = points();
   Fractions const fractions = calibrate(all);
   Report report;
-  report.tables = {claims(all, fractions), growth(all, fractions)};
+  report.tables = {claims(all, fractions), growth(all, fractions), scale()};
   return report;
 }
 

@@ -173,8 +173,7 @@ Report make(SimulateOptions const& options) {
           cluster.name + "'s links",
       "with the fractions that it assumes. 'zero-plan validate' holds such a model against the "
       "paper's figures.",
-      "Ranks that are late are not simulated, nor collectives of two groups that meet on one "
-      "link."};
+      "Ranks that are late are not simulated. Collectives on the same links share them."};
   return report;
 }
 

@@ -28,8 +28,9 @@ namespace zero::inline ZERO_NAMESPACE::simulate {
 ///     opt.adopt_parameters();
 ///
 /// All ranks are taken to be in the same state at the same time, with gradients of zeros: sums of
-/// the words of control are this rank's times the number of ranks. Ranks that are late, and links
-/// that several collectives of one rank share, are not simulated.
+/// the words of control are this rank's times the number of ranks. Ranks that are late are not
+/// simulated. All communicators of a world are one rank's, and share its links: collectives that
+/// are under way at once take as long as one after another, in the order of their starts.
 class World {
  public:
   /// @param cluster  where the rank is

@@ -14,9 +14,6 @@
 
 namespace zero::inline ZERO_NAMESPACE::simulate {
 
-/// Bytes of a block that go along a chain at a time.
-inline constexpr double chain_piece_bytes = 256. * 1024.;
-
 /// The blocks of a group with `count` elements for each rank, as its fullest node sees them.
 [[nodiscard]] inline zero::detail::NodeBlocks node_blocks(Placement const& placement,
                                                           std::uint64_t count,
@@ -45,15 +42,13 @@ inline constexpr double chain_piece_bytes = 256. * 1024.;
 /// @param element     bytes, as they travel
 /// @param accumulate  bytes, as partial sums travel
 /// @param sums        which way; `automatic` as `zero::Mpi` chooses
-/// @param piece       bytes of a block that go along a chain at a time
 [[nodiscard]] CollectiveCost cost_over_mpi(planner::Cluster const& cluster,
                                            Placement const& placement,
                                            Op op,
                                            std::uint64_t count,
                                            std::uint64_t element,
                                            std::uint64_t accumulate,
-                                           Sums sums,
-                                           double piece = chain_piece_bytes);
+                                           Sums sums);
 
 inline CollectiveCost cost_over_mpi(planner::Cluster const& cluster,
                                     Placement const& placement,
@@ -61,8 +56,7 @@ inline CollectiveCost cost_over_mpi(planner::Cluster const& cluster,
                                     std::uint64_t count,
                                     std::uint64_t element,
                                     std::uint64_t accumulate,
-                                    Sums sums,
-                                    double piece) {
+                                    Sums sums) {
   auto const blocks = node_blocks(placement, count, element, accumulate);
   auto const n = static_cast<double>(blocks.ranks);
   auto const g = static_cast<double>(blocks.here);
@@ -84,7 +78,7 @@ inline CollectiveCost cost_over_mpi(planner::Cluster const& cluster,
   if (op == Op::all_reduce && !small) {
     std::uint64_t const share = (count + blocks.ranks - 1) / blocks.ranks;
     auto const of = [&](Op half) {
-      return cost_over_mpi(cluster, placement, half, share, element, accumulate, sums, piece);
+      return cost_over_mpi(cluster, placement, half, share, element, accumulate, sums);
     };
     CollectiveCost const sum = of(Op::reduce_scatter);
     CollectiveCost const gather = of(Op::all_gather);
@@ -122,7 +116,8 @@ inline CollectiveCost cost_over_mpi(planner::Cluster const& cluster,
   if (chained) {
     total.latency += (m - 1.) * A;
     // Each rank of a node has a piece of a block at the front.
-    double const first = (std::min)(piece, static_cast<double>(count * accumulate));
+    std::uint64_t const whole = count * accumulate;
+    auto const first = static_cast<double>((std::min)(zero::detail::chain_piece(whole), whole));
     double const fill = (m - 1.) * g * first / rate;
     total.transfer += fill;
     total.free = total.latency + fill;

@@ -32,9 +32,8 @@ planner::Cluster plain() {
 simulate::CollectiveCost cost(simulate::Placement const& at,
                               Op op,
                               std::uint64_t count,
-                              Sums sums,
-                              double piece = simulate::chain_piece_bytes) {
-  return simulate::cost_over_mpi(plain(), at, op, count, 2, 4, sums, piece);
+                              Sums sums) {
+  return simulate::cost_over_mpi(plain(), at, op, count, 2, 4, sums);
 }
 
 TEST_CASE("bytes of a node: every pair, one partial sum, one sum of the node, one copy a node") {
@@ -57,6 +56,9 @@ TEST_CASE("bytes of a node: every pair, one partial sum, one sum of the node, on
   CHECK(alone.chained() == 0);
   CHECK(alone.relayed() == 0);
   CHECK_FALSE(alone.chain_pays(1));
+  CHECK(zero::detail::chain_piece(100) == 32 * 1024);
+  CHECK(zero::detail::chain_piece(1 << 20) == 64 * 1024);
+  CHECK(zero::detail::chain_piece(1 << 30) == 256 * 1024);
   // With one rank a node sends N-1 blocks as it is.
   NodeBlocks const single{.ranks = 8, .here = 1, .nodes = 8, .count = 5000};
   CHECK_FALSE(single.chain_pays(single.flat()));
@@ -74,10 +76,10 @@ TEST_CASE("sums over nodes: announced, then as long as the adapters have bytes")
   CHECK(native.algorithm == Algorithm::native);
   CHECK(native.latency == Approx(flat.latency));
   CHECK(native.transfer == Approx(12. * 1e6 / 20e9));
-  auto const chained = cost(nodes, Op::reduce_scatter, count, Sums::chained, 1e5);
+  auto const chained = cost(nodes, Op::reduce_scatter, count, Sums::chained);
   CHECK(chained.algorithm == Algorithm::chained);
   CHECK(chained.latency == Approx(announced + 10e-6 + 3. * 10e-6));
-  CHECK(chained.transfer == Approx((16. * 2e6 + 3. * 4. * 1e5) / 20e9));
+  CHECK(chained.transfer == Approx((16. * 2e6 + 3. * 4. * 2e6 / 16.) / 20e9));
   // A block is a piece if it is smaller.
   CHECK(cost(nodes, Op::reduce_scatter, 100, Sums::chained).transfer ==
         Approx((16. * 400. + 3. * 4. * 400.) / 20e9));

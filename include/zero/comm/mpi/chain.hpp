@@ -11,6 +11,7 @@
 #include "zero/comm/mpi/library.hpp"
 #include "zero/comm/mpi/peers.hpp"
 #include "zero/comm/mpi/sources.hpp"
+#include "zero/comm/shared/node_bytes.hpp"
 #include "zero/kernel/copy.hpp"
 #include "zero/kernel/partial_sum.hpp"
 
@@ -169,9 +170,8 @@ class Chain {
   /// Bytes that travel at a time: on an even layout all nodes but the first idle for a 16th of the
   /// time until the first piece has come to the last.
   [[nodiscard]] std::size_t piece_bytes(Flight const& flight) const noexcept {
-    constexpr std::size_t least = 32 * KiB;
     std::size_t const whole = block(flight, 0).count * size_of(flight.op.accumulate);
-    return (std::min)(std::clamp(whole / 16, least, part_bytes), channels_->chunk_bytes());
+    return (std::min)(zero::detail::chain_piece(whole), channels_->chunk_bytes());
   }
   /// Goes on to the next target of which something is to be added here.
   void find_target(Flight& flight) const noexcept {

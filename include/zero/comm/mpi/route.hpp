@@ -6,6 +6,7 @@
 #include "zero/base/dtype.hpp"
 #include "zero/comm/mpi/topology.hpp"
 #include "zero/comm/mpi/transfer.hpp"
+#include "zero/comm/shared/node_bytes.hpp"
 #include "zero/concepts/communicator.hpp"
 
 #include <algorithm>
@@ -46,14 +47,17 @@ struct SumTraffic {
 [[nodiscard]] inline SumTraffic sum_traffic(Topology const& topology,
                                             DType dtype,
                                             DType accumulate) {
-  auto const size = static_cast<std::uint64_t>(topology.size());
   SumTraffic result;
   for (std::size_t node = 0; node < topology.nodes(); ++node) {
-    std::uint64_t const ranks = topology.ranks(node).size();
+    zero::detail::NodeBlocks const blocks{.ranks = static_cast<std::uint64_t>(topology.size()),
+                                          .here = topology.ranks(node).size(),
+                                          .nodes = topology.nodes(),
+                                          .count = 1,
+                                          .element = size_of(dtype),
+                                          .accumulate = size_of(accumulate)};
     bool const last = node + 1 == topology.nodes();
-    result.flat = (std::max)(result.flat, ranks * (size - ranks) * size_of(dtype));
-    result.chained = (std::max)(
-        result.chained, last ? (size - ranks) * size_of(dtype) : size * size_of(accumulate));
+    result.flat = (std::max)(result.flat, blocks.flat());
+    result.chained = (std::max)(result.chained, blocks.chained(last));
   }
   return result;
 }

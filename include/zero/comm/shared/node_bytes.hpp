@@ -6,12 +6,19 @@
 #include "zero/base/bytes.hpp"
 #include "zero/base/config.hpp"
 
+#include <algorithm>
 #include <cstdint>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// Blocks up to so many bytes never go along a chain: there latency is all.
 inline constexpr std::uint64_t unchained_bytes = 2048;
+
+/// Bytes of a partial sum that go along a chain at a time, so that its nodes start early and a
+/// piece is worth a message.
+[[nodiscard]] constexpr std::uint64_t chain_piece(std::uint64_t block) noexcept {
+  return std::clamp<std::uint64_t>(block / 16, 32 * KiB, 256 * KiB);
+}
 
 /// One block for each rank of a group, as a node with some of the ranks sees it. Payload alone:
 /// nothing of headers, or of what announces a collective.
