@@ -19,6 +19,7 @@ PREFIX = "ZERO_NETNS"  # the environment variable that tells remote shells which
 # Ethernet 14, IP 20, TCP 32 with its time stamps: what a packet has beside its payload. The counters
 # of an interface count packets as they are handed to it, so that this holds for long ones, too.
 HEADERS = 66
+SEGMENT = 1514 - HEADERS
 
 
 def ip(*arguments, check=True):
@@ -111,21 +112,26 @@ class Cluster:
                            capture_output=True, check=True)
 
     def payloads(self):
-        """Bytes that each node's interface has sent, less those of headers."""
+        """Bytes that each node's interface has sent, less headers and what TCP had to send again."""
         found = []
         for node in range(1, self.nodes + 1):
-            text = ip("-n", f"{self.prefix}-n{node}", "-s", "-j", "link", "show", "eth0")
-            sent = json.loads(text)[0]["stats64"]["tx"]
-            found.append(sent["bytes"] - HEADERS * sent["packets"])
+            name = f"{self.prefix}-n{node}"
+            sent = json.loads(ip("-n", name, "-s", "-j", "link", "show", "eth0"))[0]["stats64"]["tx"]
+            names, values = [line.split() for line in ip("netns", "exec", name, "cat",
+                             "/proc/net/snmp").splitlines() if line.startswith("Tcp:")]
+            again = int(values[names.index("RetransSegs")])
+            found.append(sent["bytes"] - HEADERS * sent["packets"] - SEGMENT * again)
         return found
 
     def run(self, mpirun, flags, per_node, command, timeout):
-        """A job of Open MPI with so many ranks on each node, numbered node by node."""
+        """A job of Open MPI with so many ranks on each node, numbered node by node. Over one connection
+        of two ranks its handshakes stand behind data that is to go the other way, so that links are
+        busy one way at a time."""
         hosts = ",".join(f"{NETWORK}.{node}:{per_node}" for node in range(1, self.nodes + 1))
         words = [*on_node(self.prefix, 1), mpirun, *flags, "--allow-run-as-root", "--mca",
                  "plm_rsh_agent", f"{sys.executable} {pathlib.Path(__file__).resolve()}", "--mca",
                  "plm_rsh_no_tree_spawn", "1", "--mca", "btl", "tcp,self,vader", "--mca",
-                 "btl_tcp_if_include", "eth0", "--mca", "oob_tcp_if_include", "eth0", "--mca", "pml",
+                 "btl_tcp_if_include", "eth0", "--mca", "btl_tcp_links", "2", "--mca", "oob_tcp_if_include", "eth0", "--mca", "pml",
                  "ob1", "--host", hosts, "--map-by", "slot", "--bind-to", "none", "-n",
                  str(per_node * self.nodes), *command]
         environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_ALLOW_RUN_AS_ROOT="1")

@@ -22,7 +22,7 @@ SKIPPED = 77
 MODEL = {"layers": 4, "heads": 4, "channels": 128, "context": 16, "batch": 1}
 FEW, MANY = 2, 10
 # Of a packet of 1514 bytes.
-PAYLOAD_OF_A_PACKET = (1514 - netns_cluster.HEADERS) / 1514
+PAYLOAD_OF_A_PACKET = netns_cluster.SEGMENT / (netns_cluster.SEGMENT + netns_cluster.HEADERS)
 RATES = {"100mbit": 100e6, "1gbit": 1e9}
 CASES = [(3, 2, "pos+g"), (2, 1, "pos+g+p")]
 ALL = [(nodes, per_node, stage) for nodes in (2, 3) for per_node in (1, 2)

@@ -188,6 +188,55 @@ class Sums(unittest.TestCase):
         self.assertTrue(all(row["chained"] < row["flat"] for row in slow["times"]))
         self.assertIn("On none", slow["notes"][-1])
 
+    def test_a_node_sends_what_its_ranks_plan(self):
+        model = ("--layers", "3", "--hidden", "128", "--ranks", "12", "--precision", "bf16")
+        found = answer("traffic", *model, "--ranks-per-node", "4")
+        sent = {row["operation"]: row for row in found["bytes"]}
+        node = {row["operation"].split(" (")[0]: row for row in found["nodes"]}
+        for stage in ("replicated", "pos", "pos+g", "pos+g+p"):
+            block = sent["reduce gradients"][stage] // 11
+            self.assertEqual(node["sums, flat"][stage], 4 * 8 * block)
+            self.assertEqual(node["sums, chained"][stage], 12 * 2 * block)
+            self.assertEqual(node["sums, native"][stage], 8 * block)
+            self.assertEqual(node["sums, automatic"][stage], 12 * 2 * block)
+            gathered = sent["publish parameters"][stage] + sent["gather parameters"][stage]
+            self.assertEqual(node["gathers"][stage], 4 * 2 * gathered // 11)
+        # Two models' ranks to a node of four: two groups, each of two ranks there.
+        halves = answer("traffic", *model, "--model-parallel", "2", "--ranks-per-node", "4")
+        node = {row["operation"]: row["pos"] for row in halves["nodes"]}
+        block = {row["operation"]: row["pos"] for row in halves["bytes"]}["reduce gradients"] // 5
+        self.assertEqual(node["sums, flat"], 2 * 2 * 4 * block)
+        wrong = run("traffic", *model, "--ranks-per-node", "5")
+        self.assertEqual((wrong.returncode, wrong.stderr.count("\n")), (2, 1))
+        self.assertIn("nodes of 5 ranks do not divide 12 ranks", wrong.stderr)
+
+    def test_steps_over_mpi_on_other_links(self):
+        def step(*more):
+            found = answer("simulate", "--layers", "4", "--hidden", "256", "--heads", "4",
+                           "--sequence", "64", "--ranks", "6", "--stage", "pos+g", "--precision",
+                           "fp32", "--cluster", "cpu2", "--ranks-per-node", "2", *more)
+            return found["steps"][0]
+
+        flat = step("--sums", "flat", "--network", "1000000", "--computing", "0.5")
+        self.assertAlmostEqual(flat["computing"], 0.5)
+        # Where links are all: the bytes of a node over their rate.
+        rows = answer("traffic", "--layers", "4", "--hidden", "256", "--heads", "4", "--sequence",
+                      "64", "--ranks", "6", "--precision", "fp32", "--ranks-per-node", "2")["nodes"]
+        node = {row["operation"].split(" (")[0]: row["pos+g"] for row in rows}
+        links = (node["sums, flat"] + node["gathers"]) / 1e6
+        self.assertGreater(flat["step"], links)
+        self.assertLess(flat["step"], links + 0.5)
+        self.assertGreater(step("--sums", "flat", "--network", "500000")["step"], 2 * links)
+        # Three quarters of the sums' bytes, and later: the first piece has hops to go.
+        chained = step("--sums", "chained", "--network", "1000000", "--computing", "0.5")["step"]
+        self.assertEqual(step("--sums", "automatic", "--network", "1000000", "--computing",
+                              "0.5")["step"], chained)
+        saved = (node["sums, flat"] - node["sums, chained"]) / 1e6
+        self.assertLess(chained, flat["step"] - 0.5 * saved)
+        self.assertGreater(chained, flat["step"] - 1.01 * saved)
+        native = step("--sums", "native", "--network", "1000000", "--computing", "0.5")["step"]
+        self.assertLess(native, chained)
+
 
 if __name__ == "__main__":
     PROGRAM, SCRATCH = sys.argv[1:3]
