@@ -1,7 +1,9 @@
-"""A cluster of network namespaces on one machine: real TCP between "nodes", links that can be shaped,
-and counters of what each node's interface has sent. Needs root and iproute2; nothing leaves it.
+"""A cluster of network namespaces on one machine: real TCP between "nodes", links that can be
+shaped, and counters of what each node's interface has sent. Needs root and iproute2; nothing leaves
+it.
 
-As a program it is a remote shell for Open MPI's launcher: netns_cluster.py [OPTION...] HOST COMMAND...
+As a program it is a remote shell for Open MPI's launcher:
+netns_cluster.py [OPTION...] HOST COMMAND...
 """
 
 import atexit
@@ -16,8 +18,8 @@ import sys
 
 NETWORK = "10.77.0"
 PREFIX = "ZERO_NETNS"  # the environment variable that tells remote shells which cluster is meant
-# Ethernet 14, IP 20, TCP 32 with its time stamps: what a packet has beside its payload. The counters
-# of an interface count packets as they are handed to it, so that this holds for long ones, too.
+# Ethernet 14, IP 20, TCP 32 with its time stamps: what a packet has beside its payload. An interface
+# counts bytes and packets as they are handed to it, so that this holds for long ones, too.
 HEADERS = 66
 SEGMENT = 1514 - HEADERS
 
@@ -37,10 +39,10 @@ def lacking():
     try:
         ip("netns", "add", name)
         ip("-n", name, "link", "add", "v0", "type", "veth", "peer", "name", "v1")
-        subprocess.run(["tc", "-n", name, "qdisc", "add", "dev", "v0", "root", "tbf", "rate", "1gbit",
-                        "burst", "256kb", "latency", "50ms"], capture_output=True, check=True)
-        subprocess.run(["ip", "netns", "exec", name, "unshare", "--uts", "--ipc", "--mount", "true"],
-                       capture_output=True, check=True)
+        subprocess.run(["tc", "-n", name, "qdisc", "add", "dev", "v0", "root", "tbf", "rate",
+                        "1gbit", "burst", "256kb", "limit", "1mb"], capture_output=True, check=True)
+        subprocess.run(["ip", "netns", "exec", name, "unshare", "--uts", "--ipc", "--mount",
+                        "true"], capture_output=True, check=True)
     except subprocess.CalledProcessError as error:
         return f"network namespaces cannot be made here: {error.stderr or error}".strip()
     finally:
@@ -64,8 +66,8 @@ def remove(prefix):
 def on_node(prefix, node):
     """Words before a command that runs on a node: with a name and shared memory of its own, so that
     ranks of two nodes do not meet there."""
-    return ["ip", "netns", "exec", f"{prefix}-n{node}", "unshare", "--uts", "--ipc", "--mount", "sh",
-            "-c", 'hostname "$0" && mount -t tmpfs -o size=2g tmpfs /dev/shm && exec "$@"',
+    return ["ip", "netns", "exec", f"{prefix}-n{node}", "unshare", "--uts", "--ipc", "--mount",
+            "sh", "-c", 'hostname "$0" && mount -t tmpfs -o size=2g tmpfs /dev/shm && exec "$@"',
             f"zero-node{node}"]
 
 
@@ -116,7 +118,8 @@ class Cluster:
         found = []
         for node in range(1, self.nodes + 1):
             name = f"{self.prefix}-n{node}"
-            sent = json.loads(ip("-n", name, "-s", "-j", "link", "show", "eth0"))[0]["stats64"]["tx"]
+            text = ip("-n", name, "-s", "-j", "link", "show", "eth0")
+            sent = json.loads(text)[0]["stats64"]["tx"]
             names, values = [line.split() for line in ip("netns", "exec", name, "cat",
                              "/proc/net/snmp").splitlines() if line.startswith("Tcp:")]
             again = int(values[names.index("RetransSegs")])
@@ -124,18 +127,18 @@ class Cluster:
         return found
 
     def run(self, mpirun, flags, per_node, command, timeout):
-        """A job of Open MPI with so many ranks on each node, numbered node by node. Over one connection
-        of two ranks its handshakes stand behind data that is to go the other way, so that links are
-        busy one way at a time."""
+        """A job of Open MPI with so many ranks on each node, numbered node by node. Over a single
+        connection of two ranks a handshake for data stands behind data that goes the other way, so
+        that links are busy one way at a time."""
         hosts = ",".join(f"{NETWORK}.{node}:{per_node}" for node in range(1, self.nodes + 1))
         words = [*on_node(self.prefix, 1), mpirun, *flags, "--allow-run-as-root", "--mca",
                  "plm_rsh_agent", f"{sys.executable} {pathlib.Path(__file__).resolve()}", "--mca",
                  "plm_rsh_no_tree_spawn", "1", "--mca", "btl", "tcp,self,vader", "--mca",
-                 "btl_tcp_if_include", "eth0", "--mca", "btl_tcp_links", "2", "--mca", "oob_tcp_if_include", "eth0", "--mca", "pml",
-                 "ob1", "--host", hosts, "--map-by", "slot", "--bind-to", "none", "-n",
+                 "btl_tcp_if_include", "eth0", "--mca", "btl_tcp_links", "2", "--mca",
+                 "oob_tcp_if_include", "eth0", "--mca", "pml", "ob1", "--host", hosts, "--map-by", "slot", "--bind-to", "none", "-n",
                  str(per_node * self.nodes), *command]
-        environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_ALLOW_RUN_AS_ROOT="1")
-        environment[PREFIX] = self.prefix
+        environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+                           OMPI_ALLOW_RUN_AS_ROOT="1", **{PREFIX: self.prefix})
         process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                    env=environment, start_new_session=True)
         try:
