@@ -18,8 +18,8 @@ import sys
 
 NETWORK = "10.77.0"
 PREFIX = "ZERO_NETNS"  # the environment variable that tells remote shells which cluster is meant
-# Ethernet 14, IP 20, TCP 32 with its time stamps: what a packet has beside its payload. An interface
-# counts bytes and packets as they are handed to it, so that this holds for long ones, too.
+# Ethernet 14, IP 20, TCP 32 with its time stamps: what a packet has beside its payload. Interfaces
+# count bytes and packets as they are handed to them, so that this holds for long ones, too.
 HEADERS = 66
 SEGMENT = 1514 - HEADERS
 
@@ -114,7 +114,7 @@ class Cluster:
                            capture_output=True, check=True)
 
     def payloads(self):
-        """Bytes that each node's interface has sent, less headers and what TCP had to send again."""
+        """Bytes that each node's interface has sent, less headers and what TCP sent again."""
         found = []
         for node in range(1, self.nodes + 1):
             name = f"{self.prefix}-n{node}"
@@ -135,8 +135,8 @@ class Cluster:
                  "plm_rsh_agent", f"{sys.executable} {pathlib.Path(__file__).resolve()}", "--mca",
                  "plm_rsh_no_tree_spawn", "1", "--mca", "btl", "tcp,self,vader", "--mca",
                  "btl_tcp_if_include", "eth0", "--mca", "btl_tcp_links", "2", "--mca",
-                 "oob_tcp_if_include", "eth0", "--mca", "pml", "ob1", "--host", hosts, "--map-by", "slot", "--bind-to", "none", "-n",
-                 str(per_node * self.nodes), *command]
+                 "oob_tcp_if_include", "eth0", "--mca", "pml", "ob1", "--host", hosts, "--map-by",
+                 "slot", "--bind-to", "none", "-n", str(per_node * self.nodes), *command]
         environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
                            OMPI_ALLOW_RUN_AS_ROOT="1", **{PREFIX: self.prefix})
         process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

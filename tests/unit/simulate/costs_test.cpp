@@ -143,20 +143,23 @@ TEST_CASE("what goes over the same links at once shares them") {
   // One second of bytes over theirs takes two, and they end a second later.
   time.block(Op::all_reduce, {.latency = 0.5, .transfer = 1.}, true);
   CHECK(time.now() == 3.5);
+  double const last = time.communicate(Op::broadcast, {.transfer = 1.}, 2);  // 7 to 8
   time.await(Op::all_gather, first);
   CHECK(time.now() == 3.5);
   CHECK(time.of(Op::all_gather).exposed == 0.);
   time.await(Op::reduce_scatter, second);
   CHECK(time.now() == 7.);
+  time.await(Op::broadcast, last);
+  CHECK(time.now() == 8.);
   // Nothing is under way: it has the links for itself.
   time.block(Op::all_reduce, {.transfer = 1.}, true);
-  CHECK(time.now() == 8.);
+  CHECK(time.now() == 9.);
   // More than what is under way: that ends at half the speed, and delays it by as much.
-  double const third = time.communicate(Op::all_gather, {.transfer = 1.}, 2);  // 8 to 9
+  double const third = time.communicate(Op::all_gather, {.transfer = 1.}, 2);  // 9 to 10
   time.block(Op::all_reduce, {.transfer = 5.}, true);
-  CHECK(time.now() == 14.);
+  CHECK(time.now() == 15.);
   time.await(Op::all_gather, third);
-  CHECK(time.now() == 14.);
+  CHECK(time.now() == 15.);
 }
 
 TEST_CASE("links that are free at the end of a collective serve the next one") {

@@ -80,6 +80,9 @@ TEST_CASE("sums over nodes: announced, then as long as the adapters have bytes")
   CHECK(chained.algorithm == Algorithm::chained);
   CHECK(chained.latency == Approx(announced + 10e-6 + 3. * 10e-6));
   CHECK(chained.transfer == Approx((16. * 2e6 + 3. * 4. * 2e6 / 16.) / 20e9));
+  // Links have nothing to do but to send a node's bytes.
+  CHECK(chained.seconds() - chained.free == Approx(16. * 2e6 / 20e9));
+  CHECK(flat.seconds() - flat.free == Approx(flat.transfer));
   // A block is a piece if it is smaller.
   CHECK(cost(nodes, Op::reduce_scatter, 100, Sums::chained).transfer ==
         Approx((16. * 400. + 3. * 4. * 400.) / 20e9));
