@@ -37,6 +37,8 @@ namespace zero::inline ZERO_NAMESPACE::simulate {
 /// latencies more, and as many pieces of each rank until the first result is there, and sends that
 /// with another. Other collectives go on meanwhile. An all-reduce is a sum of shares and a gather.
 /// Neither adding nor what a message costs a processor is counted.
+/// @param cluster     whose links
+/// @param placement   of the group
 /// @param op          of which
 /// @param count       elements, as `Collective::count`
 /// @param element     bytes, as they travel

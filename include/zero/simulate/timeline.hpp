@@ -65,7 +65,9 @@ class Timeline {
   }
   /// A collective of another group whose result is needed at once. Over links of its own those
   /// under way go on; on the same links both have half of them while both have bytes.
-  /// @param same_links  as `communicate`
+  /// @param op          which
+  /// @param cost        what it takes where nothing else is under way
+  /// @param same_links  does it share those of `communicate`?
   void block(Op op, CollectiveCost const& cost, bool same_links = false) {
     double const under_way = same_links ? (std::max)(0., links_ - now_) : 0.;
     double const delay = (std::min)(cost.transfer, under_way);
