@@ -146,7 +146,8 @@ std::string turning(SumsOptions const& options, Cluster const& cluster) {
       continue;
     }
     return "On " + std::to_string(nodes) + " nodes the hops of a chain take longer than what it " +
-           "saves: there 'automatic' sends less and\nwaits longer, unless other buckets are " +
+           "saves: there 'automatic' still sends less\nand waits longer, unless other buckets "
+           "are " +
            "under way meanwhile.";
   }
   return "On none of these does a chain that 'automatic' takes last longer than a flat sum.";
@@ -165,9 +166,9 @@ Report make(SumsOptions const& options) {
       "the same bits:\nthose of rank order. Native ones add on each node first. Partial sums "
       "travel in " +
           options.accumulate + ", all else in " + options.dtype + ".",
-      "Automatic takes the chain where it sends less than a flat sum, in blocks above 2 KiB; "
-      "Options::sums of\nthe communicator takes another. What a message costs a processor is not "
-      "counted.",
+      "Automatic takes the chain for blocks above 2 KiB where that saves more bytes than a fast "
+      "network carries\nduring its hops; Options::sums of the communicator takes another. What a "
+      "message costs a processor is not\ncounted.",
       turning(options, cluster)};
   return report;
 }

@@ -44,13 +44,15 @@ TEST_CASE("bytes of a node: every pair, one partial sum, one sum of the node, on
   CHECK(node.chained(true) == 7 * 10'000);
   CHECK(node.by_node() == 7 * 10'000);
   CHECK(node.relayed() == 4 * 2 * 10'000);
-  CHECK(node.chain_pays(node.flat()));
-  CHECK_FALSE(node.chain_pays(node.chained()));
+  // Two hops, with a piece of each of four ranks: a whole partial sum of 20,000 bytes.
+  std::uint64_t const hops = 2 * (256 * 1024 + 4 * 20'000);
+  CHECK_FALSE(node.chain_pays(node.chained() + hops));
+  CHECK(node.chain_pays(node.chained() + hops + 1));
   NodeBlocks small = node;
   small.count = 1024;
-  CHECK_FALSE(small.chain_pays(small.flat()));
+  CHECK_FALSE(small.chain_pays(1 << 30));
   small.count = 1025;
-  CHECK(small.chain_pays(small.flat()));
+  CHECK(small.chain_pays(1 << 30));
   NodeBlocks const alone{.ranks = 4, .here = 4, .count = 5000};
   CHECK(alone.flat() == 0);
   CHECK(alone.chained() == 0);

@@ -34,8 +34,10 @@ struct Native {
 
 /// Which way the sums of `Ordered` go between nodes. The bits are the same.
 enum class Sums : std::uint8_t {
-  automatic,  ///< the way on which the busiest node sends fewer bytes
-  flat,       ///< every rank sends its block to the rank that adds: a node of R ranks sends R of N
+  /// Chained where it is possible and saves the busiest node more bytes than its links carry until
+  /// a piece has come to the last node, on a fast network.
+  automatic,
+  flat,  ///< every rank sends its block to the rank that adds: a node of R ranks sends R of N
   /// Every node adds its ranks' blocks to what the node before has sent it, in the accumulate
   /// dtype, and sends that on: one block per target, piece by piece. The last node sends the
   /// results. Needs nodes of consecutive ranks, blocks above 2 KiB, and the send buffers of every

@@ -39,27 +39,22 @@ struct Route {
          (op.op == Op::all_reduce && !is_small_sum(op));
 }
 
-/// Bytes that the busiest node sends for one element of every rank's result, flat and chained.
-struct SumTraffic {
+/// True if the sum of a collective ends earlier along the nodes than flat.
+[[nodiscard]] inline bool chain_pays(Topology const& topology, Collective const& op) {
+  zero::detail::NodeBlocks blocks{.ranks = static_cast<std::uint64_t>(topology.size()),
+                                  .nodes = topology.nodes(),
+                                  .count = transfer(op, 0, 0, 0, topology.size()).count,
+                                  .element = size_of(op.dtype),
+                                  .accumulate = size_of(op.accumulate)};
   std::uint64_t flat = 0;
-  std::uint64_t chained = 0;
-};
-[[nodiscard]] inline SumTraffic sum_traffic(Topology const& topology,
-                                            DType dtype,
-                                            DType accumulate) {
-  SumTraffic result;
+  std::uint64_t most = 1;
   for (std::size_t node = 0; node < topology.nodes(); ++node) {
-    zero::detail::NodeBlocks const blocks{.ranks = static_cast<std::uint64_t>(topology.size()),
-                                          .here = topology.ranks(node).size(),
-                                          .nodes = topology.nodes(),
-                                          .count = 1,
-                                          .element = size_of(dtype),
-                                          .accumulate = size_of(accumulate)};
-    bool const last = node + 1 == topology.nodes();
-    result.flat = (std::max)(result.flat, blocks.flat());
-    result.chained = (std::max)(result.chained, blocks.chained(last));
+    blocks.here = topology.ranks(node).size();
+    flat = (std::max)(flat, blocks.flat());
+    most = (std::max)(most, blocks.here);
   }
-  return result;
+  blocks.here = most;
+  return blocks.chain_pays(flat);
 }
 
 /// What one rank gets of another's, and whose memory it is in.

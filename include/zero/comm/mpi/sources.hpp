@@ -108,9 +108,8 @@ class Sources {
     if (block.count * size_of(op.dtype) <= inline_bytes) {
       return "the blocks of the last sum were at most 2 KiB";
     }
-    SumTraffic const traffic = sum_traffic(peers_->topology(), op.dtype, op.accumulate);
-    if (sums_ == Sums::automatic && traffic.chained >= traffic.flat) {
-      return "no node would have sent less of the last sum";
+    if (sums_ == Sums::automatic && !chain_pays(peers_->topology(), op)) {
+      return "a chain would not have paid for the last sum";
     }
     if (!all_see(flight.sequence, &Call::send_at)) {
       return "a send buffer of the last sum was not in its node's window";
