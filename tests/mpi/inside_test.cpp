@@ -89,7 +89,8 @@ TEST_CASE("a rank whose wait is over has nothing left to send: it may compute wi
         return *request != MPI_REQUEST_NULL;
       });
       sends = nullptr;
-      CHECK(requests.size() >= static_cast<std::size_t>(comm.size()) - 1);
+      // What the root sends, and what it takes to compare the calls.
+      CHECK(requests.size() >= (comm.rank() == 0 ? static_cast<std::size_t>(comm.size()) : 1));
       CHECK(held == 0);
       CHECK(values.back() == 0);
     });

@@ -40,7 +40,13 @@ namespace zero::inline ZERO_NAMESPACE {
 /// rank throws the same sentence as Error (communication), except waiting for what is done already.
 ///
 /// Transfers advance inside `start`, `wait` and `progress`, or in a thread (Options). `start` and
-/// `wait` allocate nothing themselves; MPI does for the requests of messages.
+/// `wait` allocate for the first data to or from a rank on another node, and for more collectives
+/// under way than ever before; else only MPI does, for the requests of messages.
+///
+/// On every node one rank compares calls with other nodes, in rounds: others learn through it, and
+/// through other nodes', that all have started a collective. A rank that computes without calling
+/// `progress` therefore holds others up. They help themselves after an eighth of the deadline: then
+/// every waiting rank asks all others what they know.
 ///
 /// Construction, `split` and `close` make calls of MPI's that only block, in a thread so that they,
 /// too, end by the deadline. That takes MPI_THREAD_SERIALIZED; with less they have no deadline once
@@ -70,7 +76,8 @@ class Mpi {
   /// process.
   /// @par Collective  yes, over `comm`; blocks
   /// @par Cost        a window of `options.shared_bytes` per rank, of which only what is allocated
-  ///   takes memory; about 140 KB per rank; `options.exchange_bytes` of staging
+  ///   takes memory; about 160 KB per rank; up to `options.exchange_bytes` of staging, which ranks
+  ///   on other nodes get with the first data that goes one way
   /// @throws Error (invalid_argument) if MPI is not running or its thread level does not suffice,
   ///   for MPI_COMM_NULL, a deadline that is none, a negative node or a second family beside
   ///   `ProgressThread::sole`; (communication) if a rank does not come within the deadline or has
@@ -92,7 +99,8 @@ class Mpi {
 
   /// Starts a collective. Returns at once unless 64 are under way, then helps to finish the oldest.
   /// @par Collective  yes: all ranks, the same calls in the same order
-  /// @par Cost        one small message to every rank on another node; copies up to 2 KiB
+  /// @par Cost        over M nodes, at most ceil(log2 M) small messages from one rank of each node
+  ///   and none from its others; copies up to 2 KiB
   /// @throws Error (invalid_argument) for a call no peer could match, such as a null buffer
   /// @throws Error (communication) if the ranks disagree or one of them has failed
   Ticket start(Collective const& op) {
@@ -160,8 +168,9 @@ class Mpi {
     return mpi::SharedAllocator(open().family()->pool);
   }
 
-  /// Bytes that this group holds on this rank: control blocks, chunks and headers, and what MPI's
-  /// reductions work on. What `allocator()` has handed out is whose it is, and does not count.
+  /// Bytes that this group holds on this rank by now: control blocks, what is known of calls under
+  /// way, chunks for peers that data was exchanged with, and what MPI's reductions work on. What
+  /// `allocator()` has handed out is whose it is, and does not count.
   [[nodiscard]] std::uint64_t held() const { return open().held(); }
   /// At most what `held()` of such a group will be; for `PlanOptions::communicator_bytes`.
   /// @param options  that the group is made with
@@ -173,9 +182,11 @@ class Mpi {
     bool const near = options.shared_memory && nodes == 1;
     std::size_t const native =
         Reduction::native ? NativeReduction::planned_bytes(options, ranks) : 0;
+    std::size_t const rounds =
+        near || ranks == 1 ? 0 : Dissemination::planned_bytes(static_cast<std::size_t>(ranks));
     return Window::planned_bytes(near ? ranks : 1, chunk) +
-           Channels::planned_bytes(near ? 1 : ranks, chunk) +
-           static_cast<std::size_t>(ranks) * (sizeof(Lane) + sizeof(Call)) + native;
+           Channels::planned_bytes(near ? 1 : ranks, chunk) + rounds +
+           static_cast<std::size_t>(ranks) * sizeof(Lane) + native;
   }
 
   /// What is really in use, and what has gone which way on this rank. Local.

@@ -29,9 +29,17 @@ class Blame {
   [[nodiscard]] ZERO_COLD std::string find(double seconds, int patience) const {
     bool const anyhow = patience > 0;
     Flight const& flight = flights_->at(flights_->oldest());
-    if (least_posted() <= flight.sequence) return not_arrived(flight.sequence, seconds, anyhow);
     std::string const what = " fell silent for " + std::to_string(seconds) + " s in [" +
                              zero::detail::describe_call(flight.op) + "]";
+    if (!flight.matched) {
+      if (least_posted() <= flight.sequence) return not_arrived(flight.sequence, seconds, anyhow);
+      if (!anyhow) return {};
+      // All have started it, and somebody who passes calls on does not.
+      std::string const silent = ranks_that([&](int peer) {
+        return peers_->is_leader(peer) && !roll_->is_attentive(peer, flight.sequence);
+      });
+      return (silent.empty() ? "every rank" : silent) + what;
+    }
     if (flight.route.by_library && !flight.received) {
       // Who is behind this rank is not where this rank waits, whatever MPI does.
       std::uint64_t const least = least_posted();

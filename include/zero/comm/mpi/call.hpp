@@ -21,13 +21,6 @@ inline constexpr std::int64_t outside = -1;
 /// A send buffer that was copied into the control block.
 inline constexpr std::int64_t inlined = -2;
 
-/// What a message of the header channel says.
-enum class Notice : std::int32_t {
-  call,            ///< the sender has started this collective
-  left,            ///< the sender will start nothing more
-  left_unwinding,  ///< the same, while an exception was on its way out
-};
-
 /// One rank's part of a collective as its peers see it: compared before data moves.
 struct Call {
   std::uint64_t sequence = 0;
@@ -37,7 +30,6 @@ struct Call {
   std::int32_t accumulate = 0;
   std::int32_t root = 0;
   std::int32_t bucket = 0;
-  Notice notice = Notice::call;
   std::int64_t send_at = outside;  ///< offset in the sender's pool
   std::int64_t recv_at = outside;
 

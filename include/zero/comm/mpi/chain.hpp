@@ -61,7 +61,7 @@ class Chain {
   }
 
   /// See Exchange. A node waits for those before it while nothing comes, then for those behind it.
-  [[nodiscard]] int distance(Flight const& flight, int peer) const noexcept {
+  [[nodiscard]] int distance(Flight const& flight, int peer) const {
     std::size_t bytes = 0;
     auto const there = static_cast<int>(topology().node(peer));
     if (awaits(flight) == peer && chunk_from(flight, peer, bytes) == nullptr) {
@@ -185,11 +185,11 @@ class Chain {
   }
   [[nodiscard]] std::byte const* chunk_from(Flight const& flight,
                                             int source,
-                                            std::size_t& bytes) const noexcept {
+                                            std::size_t& bytes) const {
     if (turns_->in[index(source)] != flight.sequence) return nullptr;
     return channels_->chunk_from(source, bytes);
   }
-  [[nodiscard]] std::byte* room_for(Flight const& flight, int target) const noexcept {
+  [[nodiscard]] std::byte* room_for(Flight const& flight, int target) const {
     if (turns_->out[index(target)] != flight.sequence) return nullptr;
     return channels_->room_for(target);
   }

@@ -1,5 +1,5 @@
 /// @file
-/// Messages between the ranks of a group: headers that announce calls, and chunks of data.
+/// Chunks of data between the ranks of a group.
 #pragma once
 
 #include "zero/base/config.hpp"
@@ -9,167 +9,79 @@
 #include "zero/comm/mpi/library.hpp"
 #include "zero/comm/mpi/message.hpp"
 #include "zero/comm/mpi/peers.hpp"
+#include "zero/comm/mpi/requests.hpp"
 #include "zero/comm/mpi/window.hpp"
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <new>
+#include <utility>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
-/// Two chunks to and two from every peer, and one header from each. Chunks between ranks of a node
-/// lie in their window; MPI carries all others. All memory that MPI works on is the library's and
-/// of constant size: what MPI does not give back after a failure is kept on purpose, and the
-/// trainer's buffers are never part of a message.
+/// Two chunks to and two from every peer that data is exchanged with. Chunks between ranks of a
+/// node lie in their window; MPI carries all others, in memory that is taken when the first chunk
+/// goes one way. All memory that MPI works on is the library's and of constant size; the trainer's
+/// buffers are never part of a message.
 class Channels {
  public:
   Channels(MPI_Comm comm, Peers const& peers, Window const& window, Options const& options)
-      : comm_(comm),
-        peers_(&peers),
+      : peers_(&peers),
         window_(&window),
         limit_(options.message_bytes),
         chunk_(detail::chunk_bytes(options.exchange_bytes, options.message_bytes, peers.size())),
-        memory_(std::make_unique<Memory>()),
-        first_chunk_(ranks(), 0),
-        requests_(ranks() * per_peer, MPI_REQUEST_NULL),
-        headers_out_(ranks() * ring_slots, MPI_REQUEST_NULL),
-        indices_(requests_.size()),
-        statuses_(requests_.size()),
-        arrived_(ranks() * 2, 0),
-        leaving_for_(ranks() * 2, 0),
-        head_in_(ranks(), 0),
-        head_out_(ranks(), 0),
-        header_here_(ranks(), 0) {
-    std::size_t chunks = 0;
-    for (int peer = 0; peer < peers.size(); ++peer) {
-      if (peers.is_near(peer)) continue;
-      first_chunk_[index(peer)] = chunks;
-      chunks += 4;
-    }
-    by_messages_ = chunks > 0;
-    memory_->staging.reset(new std::byte[chunks * chunk_]);
-    memory_->headers_in.resize(ranks());
-    memory_->headers_out.resize(ring_slots);
-    held_ = chunks * chunk_ + (ranks() + ring_slots) * sizeof(Call);
-    for (int peer = 0; peer < peers.size(); ++peer) {
-      if (peers.is_near(peer)) continue;
-      receive_header(peer);
-      for (int slot = 0; slot < 2; ++slot) receive(peer, slot);
-    }
-  }
-  Channels(Channels const&) = delete;
-  Channels& operator=(Channels const&) = delete;
-  ~Channels() {
-    if (forsaken_ || !is_running()) {
-      static_cast<void>(memory_.release());
-      return;
-    }
-    cancel();
-    if (!settled()) static_cast<void>(memory_.release());
-  }
-  /// Bytes that `size` ranks without shared memory hold, each; fewer where some share memory.
+        requests_(comm, per_link * (ranks() - peers.near().size())),
+        numbers_(peers.near().size() < ranks() ? ranks() : 0, none) {}
+
+  /// Bytes that `size` ranks without shared memory hold at most, each; fewer where some share
+  /// memory.
   [[nodiscard]] static constexpr std::size_t planned_bytes(int size, std::size_t chunk) noexcept {
-    auto const ranks = static_cast<std::size_t>(size);
-    return (ranks - 1) * 4 * chunk + (ranks + ring_slots) * sizeof(Call);
+    return (index(size) - 1) * per_link * chunk;
   }
   [[nodiscard]] std::size_t held() const noexcept { return held_; }
-  /// MPI must not be called any more: whatever it holds stays its own.
-  void forsake() noexcept { forsaken_ = true; }
+  /// Messages that this rank has sent.
+  [[nodiscard]] std::uint64_t sent() const noexcept { return sent_; }
+  void forsake() noexcept { requests_.forsake(); }
 
   [[nodiscard]] std::size_t chunk_bytes() const noexcept { return chunk_; }
 
   /// Lets MPI work and notes what has arrived or left; true if anything did.
   /// @param error  MPI's code if something went wrong
   bool poll(int& error) {
-    if (!by_messages_) return false;
-    int count = 0;
-    error = MPI_Testsome(static_cast<int>(requests_.size()),
-                         requests_.data(),
-                         &count,
-                         indices_.data(),
-                         statuses_.data());
-    if (error != MPI_SUCCESS) return false;
-    if (count == MPI_UNDEFINED) return false;
-    for (int i = 0; i < count; ++i) {
-      auto const at = static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)]);
-      std::size_t const peer = at / per_peer;
-      std::size_t const what = at % per_peer;
-      if (what == header) header_here_[peer] = 1;
-      if (what == in || what == in + 1) {
+    if (error_ != MPI_SUCCESS) error = error_;
+    return requests_.poll(error, [&](std::size_t number, MPI_Status const& status) {
+      Link& link = links_[number / per_link];
+      std::size_t const what = number % per_link;
+      if (what < out) {
         int bytes = 0;
-        MPI_Get_count(&statuses_[static_cast<std::size_t>(i)], MPI_BYTE, &bytes);
-        arrived_[peer * 2 + (what - in)] = static_cast<std::size_t>(bytes) + 1;
+        MPI_Get_count(&status, MPI_BYTE, &bytes);
+        link.arrived[what] = index(bytes) + 1;
+      } else {
+        --leaving_[ring_slot(link.leaving_for[what - out])];
       }
-      if (what >= out) --leaving_[ring_slot(leaving_for_[peer * 2 + (what - out)])];
-    }
-    return count > 0;
+    });
   }
 
-  /// The next header of a peer, or null.
-  [[nodiscard]] Call const* header_from(int peer) const noexcept {
-    return header_here_[index(peer)] != 0 ? &memory_->headers_in[index(peer)] : nullptr;
-  }
-  int take_header(int peer) {
-    header_here_[index(peer)] = 0;
-    return receive_header(peer);
-  }
   /// True once MPI holds nothing that this rank has sent for a collective. Until then somebody has
   /// to call MPI: it may move data only while it is called.
-  /// @param error  MPI's code if something went wrong
-  [[nodiscard]] bool has_delivered(std::uint64_t sequence, int& error) {
-    if (!by_messages_) return true;
-    if (leaving_[ring_slot(sequence)] > 0) return false;
-    int done = 0;
-    int const code = MPI_Testall(
-        peers_->size(), &headers_out_[ring_slot(sequence) * ranks()], &done, MPI_STATUSES_IGNORE);
-    if (code != MPI_SUCCESS) error = code;
-    return code == MPI_SUCCESS && done != 0;
+  [[nodiscard]] bool has_delivered(std::uint64_t sequence) const noexcept {
+    return leaving_[ring_slot(sequence)] == 0;
   }
   /// True while MPI holds something that this rank has sent a peer for a collective.
   [[nodiscard]] bool delivers(int peer, std::uint64_t sequence) const noexcept {
-    int gone = 1;
-    if (by_messages_) {
-      MPI_Request_get_status(
-          headers_out_[ring_slot(sequence) * ranks() + index(peer)], &gone, MPI_STATUS_IGNORE);
-    }
-    if (gone == 0) return true;
+    if (peers_->is_near(peer) || numbers_[index(peer)] == none) return false;
+    std::size_t const number = numbers_[index(peer)];
     for (std::size_t slot = 0; slot < 2; ++slot) {
-      bool const held = request(peer, out + slot) != MPI_REQUEST_NULL;
-      if (held && leaving_for_[index(peer) * 2 + slot] == sequence) return true;
+      bool const held = requests_.under_way(number * per_link + out + slot);
+      if (held && links_[number].leaving_for[slot] == sequence) return true;
     }
     return false;
   }
-  int send_header(int peer, Call const& call) {
-    std::size_t const slot = ring_slot(call.sequence);
-    memory_->headers_out[slot] = call;
-    return MPI_Isend(&memory_->headers_out[slot],
-                     sizeof(Call),
-                     MPI_BYTE,
-                     peer,
-                     header_tag,
-                     comm_,
-                     &headers_out_[slot * ranks() + index(peer)]);
-  }
-
-  /// A last header, from a destructor: nobody waits for it any more.
-  void send_farewell(int peer, Call const& call) noexcept {
-    auto* const words = new (std::nothrow) Call(call);
-    if (words == nullptr) return;
-    MPI_Request request = MPI_REQUEST_NULL;
-    if (MPI_Isend(words, sizeof(Call), MPI_BYTE, peer, header_tag, comm_, &request) !=
-        MPI_SUCCESS) {
-      return;
-    }
-    int done = 0;
-    MPI_Test(&request, &done, MPI_STATUS_IGNORE);
-    if (done != 0) delete words;
-  }
 
   /// The oldest chunk of a peer that was not taken, or null; `bytes` is its size.
-  [[nodiscard]] std::byte const* chunk_from(int peer, std::size_t& bytes) const noexcept {
+  [[nodiscard]] std::byte const* chunk_from(int peer, std::size_t& bytes) {
     if (peers_->is_near(peer)) {
       Lane const& lane = lane_from(peer);
       int const slot = lane.arrived();
@@ -177,31 +89,40 @@ class Channels {
       bytes = lane.bytes[slot];
       return window_->chunk(place(peer), place(peers_->rank()), slot);
     }
-    std::size_t const arrived = arrived_[index(peer) * 2 + head_in_[index(peer)]];
+    std::size_t const number = number_of(peer);
+    Link& link = links_[number];
+    if (open(link.in)) {
+      for (std::size_t slot = 0; slot < 2; ++slot) keep(receive(peer, slot));
+    }
+    std::size_t const arrived = link.arrived[link.head_in];
     if (arrived == 0) return nullptr;
     bytes = arrived - 1;
-    return staging(peer, head_in_[index(peer)]);
+    return link.in.get() + link.head_in * chunk_;
   }
+  /// A chunk that `chunk_from` has given is used no more.
   int take_chunk(int peer) {
     if (peers_->is_near(peer)) {
       lane_from(peer).take();
       return MPI_SUCCESS;
     }
-    std::uint8_t& head = head_in_[index(peer)];
-    arrived_[index(peer) * 2 + head] = 0;
-    int const slot = head;
-    head ^= 1u;
+    Link& link = links_[number_of(peer)];
+    std::size_t const slot = link.head_in;
+    link.arrived[slot] = 0;
+    link.head_in ^= 1u;
     return receive(peer, slot);
   }
 
   /// Memory for the next chunk to a peer, or null while both are on their way.
-  [[nodiscard]] std::byte* room_for(int peer) const noexcept {
+  [[nodiscard]] std::byte* room_for(int peer) {
     if (peers_->is_near(peer)) {
       int const slot = lane_to(peer).room();
       return slot < 0 ? nullptr : window_->chunk(place(peers_->rank()), place(peer), slot);
     }
-    std::uint8_t const head = head_out_[index(peer)];
-    return request(peer, out + head) == MPI_REQUEST_NULL ? staging(peer, 2 + head) : nullptr;
+    std::size_t const number = number_of(peer);
+    Link& link = links_[number];
+    open(link.out);
+    bool const full = requests_.under_way(number * per_link + out + link.head_out);
+    return full ? nullptr : link.out.get() + link.head_out * chunk_;
   }
   /// Sends what was put into the room, a part of collective `sequence`.
   int send_chunk(int peer, std::uint64_t sequence, std::size_t bytes) {
@@ -209,38 +130,38 @@ class Channels {
       lane_to(peer).send(bytes);
       return MPI_SUCCESS;
     }
-    std::uint8_t const head = head_out_[index(peer)];
-    head_out_[index(peer)] ^= 1u;
-    leaving_for_[index(peer) * 2 + head] = sequence;
+    std::size_t const number = number_of(peer);
+    Link& link = links_[number];
+    std::size_t const slot = link.head_out;
+    link.head_out ^= 1u;
+    link.leaving_for[slot] = sequence;
     ++leaving_[ring_slot(sequence)];
-    return MPI_Isend(staging(peer, 2 + head),
-                     narrow_count(bytes, 1, limit_),
-                     MPI_BYTE,
-                     peer,
-                     data_tag,
-                     comm_,
-                     &requests_[index(peer) * per_peer + out + head]);
+    ++sent_;
+    return requests_.send(number * per_link + out + slot,
+                          link.out.get() + slot * chunk_,
+                          narrow_count(bytes, 1, limit_),
+                          peer,
+                          data_tag);
   }
 
   /// Ends the receives that wait for nothing.
-  void cancel() noexcept {
-    for (std::size_t at = 0; at < requests_.size(); ++at) {
-      if (at % per_peer < out && requests_[at] != MPI_REQUEST_NULL) MPI_Cancel(&requests_[at]);
-    }
-  }
+  void cancel() noexcept { requests_.cancel(); }
   /// True if MPI holds no memory any more.
-  [[nodiscard]] bool settled() noexcept { return all_done(requests_) && all_done(headers_out_); }
+  [[nodiscard]] bool settled() noexcept { return requests_.settled(); }
 
  private:
-  static constexpr std::size_t header = 0;
-  static constexpr std::size_t in = 1;
-  static constexpr std::size_t out = 3;
-  static constexpr std::size_t per_peer = 5;
+  static constexpr std::size_t out = 2;
+  static constexpr std::size_t per_link = 4;
+  static constexpr std::uint32_t none = ~std::uint32_t{0};
 
-  struct Memory {
-    std::unique_ptr<std::byte[]> staging;
-    std::vector<Call> headers_in;
-    std::vector<Call> headers_out;
+  /// What goes on between this rank and a peer on another node.
+  struct Link {
+    std::unique_ptr<std::byte[]> in{};   ///< two chunks, once one is expected
+    std::unique_ptr<std::byte[]> out{};  ///< two chunks, once one is to go
+    std::size_t arrived[2] = {};         ///< bytes + 1
+    std::uint64_t leaving_for[2] = {};   ///< the collective of the chunk sent last
+    std::size_t head_in = 0;
+    std::size_t head_out = 0;
   };
 
   [[nodiscard]] static constexpr std::size_t index(int peer) noexcept {
@@ -257,61 +178,47 @@ class Channels {
   [[nodiscard]] Lane& lane_from(int peer) const noexcept {
     return window_->lane(place(peer), place(peers_->rank()));
   }
-  [[nodiscard]] MPI_Request request(int peer, std::size_t what) const noexcept {
-    return requests_[index(peer) * per_peer + what];
+
+  /// The link to a peer on another node, which there is from now on.
+  [[nodiscard]] std::size_t number_of(int peer) {
+    std::uint32_t& number = numbers_[index(peer)];
+    if (number == none) {
+      number = static_cast<std::uint32_t>(links_.size());
+      links_.emplace_back();
+      requests_.add(out, per_link - out);
+    }
+    return number;
   }
-  /// Chunks 0 and 1 come from the peer, 2 and 3 go there.
-  [[nodiscard]] std::byte* staging(int peer, int slot) const noexcept {
-    return memory_->staging.get() + (first_chunk_[index(peer)] + index(slot)) * chunk_;
+  /// True if the memory of two chunks was not there before.
+  bool open(std::unique_ptr<std::byte[]>& chunks) {
+    if (chunks != nullptr) return false;
+    chunks.reset(new std::byte[2 * chunk_]);
+    held_ += 2 * chunk_;
+    return true;
+  }
+  int receive(int peer, std::size_t slot) {
+    std::size_t const number = number_of(peer);
+    return requests_.receive(number * per_link + slot,
+                             links_[number].in.get() + slot * chunk_,
+                             narrow_count(chunk_, 1, limit_),
+                             peer,
+                             data_tag);
+  }
+  void keep(int code) noexcept {
+    if (code != MPI_SUCCESS) error_ = code;
   }
 
-  [[nodiscard]] static bool all_done(std::vector<MPI_Request>& requests) noexcept {
-    int done = 0;
-    return MPI_Testall(
-               static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE) ==
-               MPI_SUCCESS &&
-           done != 0;
-  }
-
-  int receive_header(int peer) {
-    return MPI_Irecv(&memory_->headers_in[index(peer)],
-                     sizeof(Call),
-                     MPI_BYTE,
-                     peer,
-                     header_tag,
-                     comm_,
-                     &requests_[index(peer) * per_peer + header]);
-  }
-  int receive(int peer, int slot) {
-    return MPI_Irecv(staging(peer, slot),
-                     narrow_count(chunk_, 1, limit_),
-                     MPI_BYTE,
-                     peer,
-                     data_tag,
-                     comm_,
-                     &requests_[index(peer) * per_peer + in + index(slot)]);
-  }
-
-  MPI_Comm comm_;
   Peers const* peers_;
   Window const* window_;
   std::size_t limit_;
   std::size_t chunk_;
-  std::unique_ptr<Memory> memory_;
-  std::vector<std::size_t> first_chunk_;  ///< in staging, by peer
-  std::size_t held_ = 0;
-  bool by_messages_ = false;  ///< is any peer on another node?
-  bool forsaken_ = false;
-  std::vector<MPI_Request> requests_;
-  std::vector<MPI_Request> headers_out_;
-  std::vector<int> indices_;
-  std::vector<MPI_Status> statuses_;
-  std::vector<std::size_t> arrived_;        ///< by slot: bytes + 1
-  std::vector<std::uint64_t> leaving_for_;  ///< by slot: the collective of the chunk sent last
+  Requests<std::vector<Link>> requests_;
+  std::vector<Link>& links_ = requests_.memory();    ///< in the order of their first chunks
+  std::vector<std::uint32_t> numbers_;               ///< of links, by peer
   std::array<std::uint32_t, ring_slots> leaving_{};  ///< chunks that MPI holds, by collective
-  std::vector<std::uint8_t> head_in_;
-  std::vector<std::uint8_t> head_out_;
-  std::vector<std::uint8_t> header_here_;
+  std::size_t held_ = 0;
+  std::uint64_t sent_ = 0;
+  int error_ = MPI_SUCCESS;  ///< of a receive that could not begin
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

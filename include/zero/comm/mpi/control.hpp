@@ -4,6 +4,7 @@
 
 #include "zero/base/config.hpp"
 #include "zero/comm/mpi/call.hpp"
+#include "zero/comm/mpi/summary.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -29,6 +30,8 @@ struct Slot {
   Call call{};
   std::atomic<std::uint64_t> passed{0};  ///< passes whose results peers may read here
   std::atomic<std::uint64_t> done{0};  ///< sequence + 1: this rank reads no peer's memory any more
+  std::atomic<std::uint64_t> summed{0};  ///< sequence + 1 once `summary` is there
+  Summary summary{};                     ///< of all ranks' calls; a leader's, over several nodes
   alignas(64) std::byte copy[inline_bytes];
 
   /// Lets peers read what the first `passes` passes of a collective have left in the result.

@@ -8,6 +8,7 @@
 #include "zero/comm/mpi/blocking.hpp"
 #include "zero/comm/mpi/census.hpp"
 #include "zero/comm/mpi/library.hpp"
+#include "zero/comm/mpi/patience.hpp"
 #include "zero/comm/mpi/pool.hpp"
 #include "zero/comm/mpi/window.hpp"
 #include "zero/comm/shared/failure.hpp"
@@ -27,13 +28,10 @@
 namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 /// Tags on the library's own communicators.
-inline constexpr int header_tag = 1;
+inline constexpr int round_tag = 1;
 inline constexpr int data_tag = 2;
 inline constexpr int failure_tag = 3;
-
-/// How long a failing rank stays to get its reason out, and others wait for the words of an
-/// exception that is on its way.
-inline constexpr std::chrono::milliseconds grace{100};
+inline constexpr int notice_tag = 4;
 
 /// A group as its family sees it.
 class Member {

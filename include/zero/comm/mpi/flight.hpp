@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::mpi::detail {
@@ -72,7 +73,6 @@ struct Flight {
     chain = {};
     pass = 0;
     matched = received = told = complete = withdrawn = false;
-    for (Pair& pair : pairs) pair = {};
   }
   void receive_last() {
     received = true;
@@ -83,9 +83,7 @@ struct Flight {
 /// The last `ring_slots` collectives that this rank has started.
 class Flights {
  public:
-  explicit Flights(int size) {
-    for (Flight& flight : flights_) flight.pairs.resize(static_cast<std::size_t>(size));
-  }
+  explicit Flights(int size) : size_(static_cast<std::size_t>(size)) { spare_.reserve(ring_slots); }
 
   /// How many were started.
   [[nodiscard]] std::uint64_t posted() const noexcept { return posted_; }
@@ -100,18 +98,28 @@ class Flights {
     return flight.sequence != sequence || flight.complete;
   }
 
+  /// Allocates if there were never as many under way.
   Flight& begin(Collective const& op) {
     Flight& flight = at(posted_);
     flight.begin(op, posted_++);
+    if (!spare_.empty()) {
+      flight.pairs = std::move(spare_.back());
+      spare_.pop_back();
+    }
+    flight.pairs.assign(size_, {});
     return flight;
   }
   /// Forgets what is done.
   void retire() noexcept {
-    while (oldest_ < posted_ && at(oldest_).complete) ++oldest_;
+    for (; oldest_ < posted_ && at(oldest_).complete; ++oldest_) {
+      spare_.push_back(std::move(at(oldest_).pairs));
+    }
   }
 
  private:
+  std::size_t size_;
   Flight flights_[ring_slots];
+  std::vector<std::vector<Flight::Pair>> spare_;  ///< of collectives that are done
   std::uint64_t posted_ = 0;
   std::uint64_t oldest_ = 0;
 };

@@ -12,6 +12,7 @@
 #include "zero/comm/mpi/flight.hpp"
 #include "zero/comm/mpi/library.hpp"
 #include "zero/comm/mpi/native.hpp"
+#include "zero/comm/mpi/patience.hpp"
 #include "zero/comm/mpi/peers.hpp"
 #include "zero/comm/mpi/roll.hpp"
 #include "zero/comm/mpi/sources.hpp"
@@ -19,7 +20,6 @@
 #include "zero/comm/shared/failure.hpp"
 #include "zero/kernel/copy.hpp"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -52,7 +52,7 @@ class Group final : public Member {
         window_(std::move(window)),
         peers_(peers(*family_, *window_, world, rank)),
         channels_(std::make_unique<Channels>(comm, peers_, *window_, family_->options)),
-        roll_(peers_, *channels_),
+        roll_(comm, peers_),
         sources_(peers_, roll_, native, family_->options.sums),
         flights_(peers_.size()),
         exchange_(peers_,
@@ -68,8 +68,10 @@ class Group final : public Member {
   ~Group() override {
     Lock const lock(family_->mutex);
     family_->leave(this);
-    if (family_->blocking.lost()) channels_->forsake();
+    bool const lost = family_->blocking.lost();
+    if (lost) channels_->forsake();
     channels_.reset();
+    roll_.end(lost);
   }
 
   [[nodiscard]] int size() const noexcept { return peers_.size(); }
@@ -213,9 +215,12 @@ class Group final : public Member {
   void close() {
     Lock const lock(family_->mutex);
     family_->blocking.begin("close");
+    roll_.hear_last(family_->blocking, flights_.oldest());
     family_->blocking.meet(comm_);
     channels_->cancel();
-    family_->blocking.wait("the last messages", [&] { return channels_->settled(); });
+    roll_.cancel();
+    family_->blocking.wait("the last messages",
+                           [&] { return channels_->settled() && roll_.settled(); });
     family_->leave(this);
     exchange_.close();
     if (window_ != family_->window) window_->close(family_->blocking);
@@ -242,11 +247,13 @@ class Group final : public Member {
     result.node_sum_bytes = exchange_.moved().node_sums;
     result.native_bytes = exchange_.moved().native;
     result.flat_because = sources_.flat_because();
+    result.control_messages = roll_.sent();
+    result.data_messages = channels_->sent();
     return result;
   }
 
   [[nodiscard]] std::uint64_t held() const noexcept {
-    return window_->held() + channels_->held() + exchange_.held();
+    return window_->held() + channels_->held() + roll_.held() + exchange_.held();
   }
 
  private:
@@ -275,9 +282,7 @@ class Group final : public Member {
     call.recv_at = place_of(op.recv, zero::detail::receive_count(op, size()) * element);
     flight.send = call.send_at == inlined ? slot.copy : static_cast<std::byte const*>(op.send);
     kernel::publish_streaming_stores();
-    if (int const error = roll_.announce(call); error != MPI_SUCCESS) {
-      family_->record_error(error, zero::detail::describe_call(op) + on_group());
-    }
+    roll_.announce(call);
   }
 
   /// True once all ranks have started the collective and agree on it.
@@ -300,7 +305,8 @@ class Group final : public Member {
       peers_.own().slot(flight.sequence).done.store(flight.sequence + 1, std::memory_order_release);
       flight.told = moved = true;
     }
-    if (!channels_->has_delivered(flight.sequence, error)) return moved;
+    if (!channels_->has_delivered(flight.sequence)) return moved;
+    if (!roll_.has_delivered(flight.sequence, error)) return moved;
     for (int peer = 0; peer < size(); ++peer) {
       if (peers_.reads_on(peer, flight.sequence)) return moved;
     }
@@ -309,41 +315,31 @@ class Group final : public Member {
     return true;
   }
 
-  /// This rank waits until the end of this object's scope, which others see.
-  class Waiting {
-   public:
-    explicit Waiting(Peers const& peers) noexcept : peers_(&peers) { peers.tell_waiting(true); }
-    Waiting(Waiting const&) = delete;
-    Waiting& operator=(Waiting const&) = delete;
-    ~Waiting() { peers_->tell_waiting(false); }
-
-   private:
-    Peers const* peers_;
-  };
-
   /// Works on everything until `ready()`; gives up when nothing of this group moves for the
   /// deadline, whatever other groups do meanwhile. Something is under way.
   template <class Ready>
   void finish(Lock& lock, Collective const& op, Ready ready) {
     Backoff backoff;
     std::uint64_t events = events_;
-    auto last = Clock::now();
-    Waiting const waiting(peers_);
+    Patience patience(family_->options.deadline_s, Clock::now());
+    Peers::Waiting const waiting(peers_);
     while (!ready()) {
       family_->advance();
       throw_if_failed(lock, op);
       if (ready()) return;
       if (events_ != events) {
         events = events_;
-        last = Clock::now();
+        patience.reset(Clock::now());
         backoff.reset();
         continue;
       }
-      std::chrono::duration<double> const beyond =
-          Clock::now() - last - std::chrono::duration<double>(family_->options.deadline_s);
-      if (beyond.count() > 0) {
-        auto const patience = static_cast<int>((std::min)(beyond / grace, 1000.));
-        std::string text = blame_.find(family_->options.deadline_s, patience);
+      Patience::Step const step = patience.look(Clock::now());
+      if (step == Patience::Step::ask) {
+        if (int const error = roll_.ask(); error != MPI_SUCCESS) {
+          family_->record_error(error, describe_oldest() + on_group());
+        }
+      } else if (step != Patience::Step::wait) {
+        std::string text = blame_.find(family_->options.deadline_s, patience.graces(Clock::now()));
         if (!text.empty()) family_->record(std::move(text) + on_group());
         throw_if_failed(lock, op);
       }

@@ -87,10 +87,12 @@ struct Transport {
   std::size_t shared_bytes = 0;  ///< of the window's pool on this rank
   std::size_t shared_left = 0;   ///< of them not handed out
   std::size_t chunk_bytes = 0;   ///< the largest message of an exchange
-  std::uint64_t direct_bytes = 0;     ///< read from peers' memory
-  std::uint64_t exchanged_bytes = 0;  ///< received in chunks
-  std::uint64_t node_sum_bytes = 0;   ///< sent to other nodes as sums of this one, or up to it
-  std::uint64_t native_bytes = 0;     ///< handed to MPI's own reductions
+  std::uint64_t direct_bytes = 0;      ///< read from peers' memory
+  std::uint64_t exchanged_bytes = 0;   ///< received in chunks
+  std::uint64_t node_sum_bytes = 0;    ///< sent to other nodes as sums of this one, or up to it
+  std::uint64_t native_bytes = 0;      ///< handed to MPI's own reductions
+  std::uint64_t control_messages = 0;  ///< sent to other nodes to compare calls
+  std::uint64_t data_messages = 0;     ///< sent to other nodes in exchanges
   std::string
       flat_because;  ///< why the last sum was not chained from node to node; empty if it was
 };

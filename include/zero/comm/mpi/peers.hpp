@@ -4,8 +4,10 @@
 
 #include "zero/base/config.hpp"
 #include "zero/comm/mpi/control.hpp"
+#include "zero/comm/mpi/summary.hpp"
 #include "zero/comm/mpi/topology.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -42,17 +44,50 @@ class Peers {
   [[nodiscard]] Topology const& topology() const noexcept { return topology_; }
   /// True for ranks whose memory this one sees, itself too.
   [[nodiscard]] bool is_near(int rank) const noexcept { return controls_[index(rank)] != nullptr; }
+  /// The ranks that are near, in order.
+  [[nodiscard]] std::vector<int> const& near() const noexcept {
+    return topology_.ranks(topology_.node(rank_));
+  }
+  /// The rank that speaks for this node.
+  [[nodiscard]] int leader() const noexcept { return near().front(); }
+  [[nodiscard]] bool is_leader(int rank) const noexcept { return topology_.place(rank) == 0; }
   /// Of a rank that is near.
   [[nodiscard]] Control& control(int rank) const noexcept { return *controls_[index(rank)]; }
   [[nodiscard]] Control& own() const noexcept { return control(rank_); }
+  /// Calls that a rank has made which is near.
+  [[nodiscard]] std::uint64_t posted_by(int rank) const noexcept {
+    return control(rank).posted.load(std::memory_order_acquire);
+  }
+  /// Calls that all ranks have made which are near.
+  [[nodiscard]] std::uint64_t posted_near() const noexcept {
+    std::uint64_t least = never;
+    for (int const peer : near()) least = (std::min)(least, posted_by(peer));
+    return least;
+  }
+  /// What the ranks that are near called; once they have.
+  [[nodiscard]] Summary calls_near(std::uint64_t sequence) const noexcept {
+    Summary result;
+    bool const alone = near().size() == 1;
+    for (int const peer : near()) {
+      result.add(Summary::of(peer, control(peer).slot(sequence).call, alone));
+    }
+    return result;
+  }
   /// True if a rank is seen to wait for others, in whatever group.
   [[nodiscard]] bool is_waiting(int rank) const noexcept {
     return is_near(rank) && firsts_[index(rank)]->waiting.load(std::memory_order_acquire) != 0;
   }
-  /// Lets others see whether this rank waits.
-  void tell_waiting(bool waits) const noexcept {
-    firsts_[index(rank_)]->waiting.store(waits ? 1 : 0, std::memory_order_release);
-  }
+  /// This rank waits until the end of this object's scope, which others see.
+  class Waiting {
+   public:
+    explicit Waiting(Peers const& peers) noexcept : peers_(&peers) { peers.tell_waiting(true); }
+    Waiting(Waiting const&) = delete;
+    Waiting& operator=(Waiting const&) = delete;
+    ~Waiting() { peers_->tell_waiting(false); }
+
+   private:
+    Peers const* peers_;
+  };
   /// True while a rank may still read this one's memory for a collective.
   [[nodiscard]] bool reads_on(int rank, std::uint64_t sequence) const noexcept {
     return is_near(rank) &&
@@ -62,6 +97,10 @@ class Peers {
   [[nodiscard]] std::byte* pool(int rank) const noexcept { return pools_[index(rank)]; }
 
  private:
+  /// Lets others see whether this rank waits.
+  void tell_waiting(bool waits) const noexcept {
+    firsts_[index(rank_)]->waiting.store(waits ? 1 : 0, std::memory_order_release);
+  }
   [[nodiscard]] static constexpr std::size_t index(int rank) noexcept {
     return static_cast<std::size_t>(rank);
   }

@@ -33,7 +33,7 @@ class Sources {
     Route route;
     if (native_ && zero::detail::is_reduction(op.op)) {
       bool const by_node = spread && topology.has_neighbours() && !is_small_sum(op);
-      bool const seen = all_see(flight.sequence, &Call::send_at);
+      bool const seen = all_see(&Call::send_at);
       route.by_node = by_node && seen;
       route.by_library = !route.by_node && (spread || !seen);
     } else if (zero::detail::is_reduction(op.op) && !is_small_sum(op)) {
@@ -41,7 +41,7 @@ class Sources {
       route.chained = flat_because_.empty();
     }
     route.relayed = spread && topology.has_neighbours() && !route.by_library && is_relayable(op) &&
-                    all_see(flight.sequence, &Call::recv_at);
+                    all_see(&Call::recv_at);
     return route;
   }
 
@@ -83,13 +83,9 @@ class Sources {
 
  private:
   /// True if on every node of several ranks these see each other's buffers.
-  [[nodiscard]] bool all_see(std::uint64_t sequence, std::int64_t Call::*place) const {
-    Topology const& topology = peers_->topology();
-    for (int rank = 0; rank < peers_->size(); ++rank) {
-      bool const alone = topology.ranks(topology.node(rank)).size() == 1;
-      if (!alone && roll_->call_of(sequence, rank).*place == outside) return false;
-    }
-    return true;
+  [[nodiscard]] bool all_see(std::int64_t Call::*place) const noexcept {
+    Summary const& all = roll_->agreed();
+    return (place == &Call::send_at ? all.sends_seen : all.receives_seen) != 0;
   }
 
   /// What keeps this group's sums from being chained, whatever their size.
@@ -111,7 +107,7 @@ class Sources {
     if (sums_ == Sums::automatic && !chain_pays(peers_->topology(), op)) {
       return "a chain would not have paid for the last sum";
     }
-    if (!all_see(flight.sequence, &Call::send_at)) {
+    if (!all_see(&Call::send_at)) {
       return "a send buffer of the last sum was not in its node's window";
     }
     return {};

@@ -1,0 +1,62 @@
+/// @file
+/// How long a wait may see nothing move. Pure logic.
+#pragma once
+
+#include "zero/base/clock.hpp"
+#include "zero/base/config.hpp"
+
+#include <algorithm>
+#include <cstdint>
+
+namespace zero::inline ZERO_NAMESPACE::mpi::detail {
+
+/// How long a failing rank stays to get its reason out, and others wait for the words of an
+/// exception that is on its way, or for answers.
+inline constexpr std::chrono::milliseconds grace{100};
+
+/// One wait's patience with other ranks.
+class Patience {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  /// What to do about it that nothing has moved.
+  enum class Step : std::uint8_t {
+    wait,
+    ask,    ///< once: others may know more
+    blame,  ///< the deadline is over
+  };
+
+  Patience(double deadline_s, Time now) noexcept : deadline_(deadline_s), moved_(now) {}
+
+  /// Something has moved.
+  void reset(Time now) noexcept {
+    moved_ = now;
+    asked_ = false;
+  }
+  [[nodiscard]] Step look(Time now) noexcept {
+    std::chrono::duration<double> const still = now - moved_;
+    if (!asked_) {
+      if (still <= deadline_ * ask_after) return Step::wait;
+      asked_ = true;
+      asked_at_ = now;
+      return Step::ask;
+    }
+    if (still <= deadline_ || now - asked_at_ <= grace) return Step::wait;
+    return Step::blame;
+  }
+  /// For how many times the grace it is over, rounded down: who knows less speaks later.
+  [[nodiscard]] int graces(Time now) const noexcept {
+    return static_cast<int>((std::min)((now - moved_ - deadline_) / grace, 1000.));
+  }
+
+ private:
+  /// Part of the deadline: early enough for data that then moves, and for a deadline after that.
+  static constexpr double ask_after = 0.125;
+
+  std::chrono::duration<double> deadline_;
+  Time moved_;
+  Time asked_at_{};
+  bool asked_ = false;
+};
+
+}  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

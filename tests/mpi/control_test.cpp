@@ -1,0 +1,190 @@
+/// What ranks tell each other to compare their calls: how much, to whom, and that it suffices.
+#include "mpi/world.hpp"
+#include "zero/comm/mpi/summary.hpp"
+#include "zero/concepts/communicator.hpp"
+
+#include <doctest/doctest.h>
+#include <mpi.h>
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace control_test {
+namespace {
+
+using mpi_tests::contains;
+using mpi_tests::error_of;
+using zero::Op;
+using Comm = zero::Mpi<>;
+using Clock = std::chrono::steady_clock;
+
+enum class Layout { alone, pairs, one_and_all, thirds };
+constexpr Layout layouts[] = {Layout::alone, Layout::pairs, Layout::one_and_all, Layout::thirds};
+
+int node_of(Layout layout, int rank) {
+  switch (layout) {
+    case Layout::alone: return rank;
+    case Layout::pairs: return rank / 2;
+    case Layout::one_and_all: return rank == 0 ? 1 : 0;
+    case Layout::thirds: return rank % 3;
+  }
+  return 0;
+}
+
+zero::mpi::Options options(Layout layout, double deadline_s = 60) {
+  return {.deadline_s = deadline_s,
+          .node = node_of(layout, mpi_tests::world_rank()),
+          .shared_bytes = zero::MiB};
+}
+
+/// Nodes, and whether this rank is the first of its own.
+std::pair<std::size_t, bool> nodes(Layout layout) {
+  std::vector<int> seen;
+  bool first = false;
+  for (int rank = 0; rank < mpi_tests::world_size(); ++rank) {
+    int const node = node_of(layout, rank);
+    bool const known = std::find(seen.begin(), seen.end(), node) != seen.end();
+    if (rank == mpi_tests::world_rank()) first = !known;
+    if (!known) seen.push_back(node);
+  }
+  return {seen.size(), first};
+}
+
+/// A collective of any operation.
+struct Work {
+  explicit Work(int ranks, std::size_t most) : send(most * index(ranks), 1.f), recv(send.size()) {}
+  [[nodiscard]] static std::size_t index(int ranks) { return static_cast<std::size_t>(ranks); }
+  [[nodiscard]] zero::Collective op(Op what, std::size_t count) {
+    return {.op = what, .count = count, .send = send.data(), .recv = recv.data()};
+  }
+  std::vector<float> send;
+  std::vector<float> recv;
+};
+
+TEST_CASE("control messages: ceil(log2 nodes) from the first rank of a node, none from others") {
+  for (Layout const layout : layouts) {
+    Comm comm(MPI_COMM_WORLD, options(layout));
+    auto const [count, first] = nodes(layout);
+    auto const each = static_cast<std::uint64_t>(first ? std::bit_width(count - 1) : 0);
+    CHECK(each <= std::bit_width(static_cast<unsigned>(comm.size() - 1)));
+    CHECK(comm.transport().control_messages == 0);
+    Work work(comm.size(), 4000);
+    std::uint64_t calls = 0;
+    for (std::size_t const elements : {0u, 16u, 4000u}) {
+      for (Op const op :
+           {Op::all_reduce, Op::all_gather, Op::reduce_scatter, Op::broadcast, Op::all_to_all}) {
+        zero::run(comm, work.op(op, elements));
+        CHECK(comm.transport().control_messages == ++calls * each);
+      }
+    }
+    // Many under way, more than there are slots.
+    std::vector<Work> others(100, Work(comm.size(), 10));
+    std::vector<Comm::Ticket> tickets;
+    for (Work& other : others) tickets.push_back(comm.start(other.op(Op::all_reduce, 10)));
+    for (Comm::Ticket& ticket : tickets) comm.wait(ticket);
+    calls += others.size();
+    CHECK(comm.transport().control_messages == calls * each);
+    CHECK(others.back().recv.front() == static_cast<float>(comm.size()));
+    comm.close();
+  }
+}
+
+TEST_CASE("chunks are held for the peers that data was exchanged with, each way") {
+  int const ranks = mpi_tests::world_size();
+  if (ranks < 2) return;
+  auto const settings = options(Layout::alone);
+  Comm comm(MPI_COMM_WORLD, settings);
+  std::uint64_t const bare = comm.held();
+  std::uint64_t const two = 2 * comm.transport().chunk_bytes;
+  std::uint64_t const planned = Comm::planned_bytes(settings, ranks, ranks);
+  auto const others = static_cast<std::uint64_t>(ranks - 1);
+  CHECK(bare + others * 2 * two <= planned);
+  Work work(ranks, 4000);
+  zero::run(comm, work.op(Op::broadcast, 4000));
+  CHECK(comm.held() == bare + (comm.rank() == 0 ? others : 1) * two);
+  CHECK(comm.transport().data_messages == (comm.rank() == 0 ? others : 0));
+  zero::run(comm, work.op(Op::all_gather, 4000));
+  CHECK(comm.held() == bare + others * 2 * two);
+  zero::run(comm, work.op(Op::all_to_all, 4000));
+  CHECK(comm.held() == bare + others * 2 * two);
+  comm.close();
+}
+
+TEST_CASE("who differs is named on every rank: the lowest that differs from rank 0") {
+  int const ranks = mpi_tests::world_size();
+  if (ranks < 2) return;
+  for (Layout const layout : layouts) {
+    for (int const guilty : {0, 1, ranks / 2, ranks - 1}) {
+      Comm comm(MPI_COMM_WORLD, options(layout));
+      Work work(ranks, 20);
+      zero::run(comm, work.op(Op::all_gather, 20));
+      // The last differs, too, in another way.
+      bool const last = comm.rank() == ranks - 1;
+      std::size_t const count = comm.rank() == guilty ? 7 : last ? 8 : 9;
+      std::string const text = error_of([&] { zero::run(comm, work.op(Op::all_gather, count)); });
+      int const named = guilty == 0 ? 1 : guilty;
+      INFO(text);
+      CHECK(contains(text, "rank " + std::to_string(named) + " called [all_gather of "));
+      CHECK(contains(text, "where rank 0 called [all_gather of "));
+      CHECK(contains(text, "they differ in count"));
+      MPI_Barrier(MPI_COMM_WORLD);
+    }
+  }
+}
+
+TEST_CASE("a rank that leaves is named at once, wherever it is") {
+  int const ranks = mpi_tests::world_size();
+  if (ranks < 2) return;
+  for (Layout const layout : layouts) {
+    for (int const leaver : {0, ranks - 1}) {
+      auto const began = Clock::now();
+      std::string text;
+      {
+        Comm comm(MPI_COMM_WORLD, options(layout));
+        Work work(ranks, 20);
+        for (int i = 0; i < 3; ++i) zero::run(comm, work.op(Op::all_gather, 20));
+        if (comm.rank() != leaver) {
+          text = error_of([&] { zero::run(comm, work.op(Op::all_reduce, 20)); });
+        }
+      }
+      INFO(text);
+      std::string const wanted =
+          "rank " + std::to_string(leaver) + " left after 3 collectives, without [all_reduce of 20";
+      if (mpi_tests::world_rank() != leaver) CHECK(contains(text, wanted));
+      CHECK(Clock::now() - began < std::chrono::seconds(30));
+      MPI_Barrier(MPI_COMM_WORLD);
+    }
+  }
+}
+
+TEST_CASE(
+    "a rank that computes right after it has started does not hold up what needs no more of it") {
+  if (mpi_tests::world_size() < 3) return;
+  Comm comm(MPI_COMM_WORLD, options(Layout::alone, 4));
+  Work first(comm.size(), 20);
+  Work second(comm.size(), 20);
+  // Rank 1 is first, so that others' calls come when it does not look.
+  bool const computes = comm.rank() == 1;
+  if (!computes) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  first.send.assign(first.send.size(), static_cast<float>(comm.rank() + 1));
+  auto const began = Clock::now();
+  auto one = comm.start(first.op(Op::broadcast, 20));
+  auto other = comm.start(second.op(Op::broadcast, 20));
+  if (computes) std::this_thread::sleep_for(std::chrono::milliseconds(3000));
+  comm.wait(one);
+  comm.wait(other);
+  if (!computes) CHECK(Clock::now() - began < std::chrono::milliseconds(2500));
+  CHECK(first.recv.front() == 1.f);
+  CHECK(second.recv.front() == 1.f);
+  comm.close();
+}
+
+}  // namespace
+}  // namespace control_test
