@@ -33,7 +33,7 @@ class Sources {
     Route route;
     if (native_ && zero::detail::is_reduction(op.op)) {
       bool const by_node = spread && topology.has_neighbours() && !is_small_sum(op);
-      bool const seen = all_see(&Call::send_at);
+      bool const seen = roll_->agreed().sends_seen;
       route.by_node = by_node && seen;
       route.by_library = !route.by_node && (spread || !seen);
     } else if (zero::detail::is_reduction(op.op) && !is_small_sum(op)) {
@@ -41,7 +41,7 @@ class Sources {
       route.chained = flat_because_.empty();
     }
     route.relayed = spread && topology.has_neighbours() && !route.by_library && is_relayable(op) &&
-                    all_see(&Call::recv_at);
+                    roll_->agreed().receives_seen;
     return route;
   }
 
@@ -82,12 +82,6 @@ class Sources {
   }
 
  private:
-  /// True if on every node of several ranks these see each other's buffers.
-  [[nodiscard]] bool all_see(std::int64_t Call::*place) const noexcept {
-    Summary const& all = roll_->agreed();
-    return (place == &Call::send_at ? all.sends_seen : all.receives_seen) != 0;
-  }
-
   /// What keeps this group's sums from being chained, whatever their size.
   [[nodiscard]] std::string_view never_chained() const noexcept {
     Topology const& topology = peers_->topology();
@@ -107,7 +101,7 @@ class Sources {
     if (sums_ == Sums::automatic && !chain_pays(peers_->topology(), op)) {
       return "a chain would not have paid for the last sum";
     }
-    if (!all_see(&Call::send_at)) {
+    if (!roll_->agreed().sends_seen) {
       return "a send buffer of the last sum was not in its node's window";
     }
     return {};

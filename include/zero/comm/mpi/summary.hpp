@@ -7,6 +7,7 @@
 #include "zero/comm/shared/call_checks.hpp"
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 
 namespace zero::inline ZERO_NAMESPACE::mpi::detail {
@@ -18,14 +19,14 @@ struct Summary {
   Call other{};                  ///< of the lowest rank whose call differs from that
   std::int32_t rank = -1;        ///< the lowest; -1 for no ranks at all
   std::int32_t other_rank = -1;  ///< -1 if all agree
-  std::int32_t sends_seen = 1;   ///< do all nodes of several ranks see their send buffers?
-  std::int32_t receives_seen = 1;
+  bool sends_seen = true;        ///< on nodes of several ranks, do these see the send buffers?
+  bool receives_seen = true;
 
   /// @param alone  the rank has its node for itself
   [[nodiscard]] static Summary of(int rank, Call const& call, bool alone) noexcept {
     Summary result{.call = call, .rank = rank};
-    result.sends_seen = alone || call.send_at != outside ? 1 : 0;
-    result.receives_seen = alone || call.recv_at != outside ? 1 : 0;
+    result.sends_seen = alone || call.send_at != outside;
+    result.receives_seen = alone || call.recv_at != outside;
     return result;
   }
 
@@ -43,8 +44,8 @@ struct Summary {
       low.other = same ? high.other : high.call;
       low.other_rank = differs;
     }
-    low.sends_seen &= high.sends_seen;
-    low.receives_seen &= high.receives_seen;
+    low.sends_seen = low.sends_seen && high.sends_seen;
+    low.receives_seen = low.receives_seen && high.receives_seen;
     *this = low;
   }
 };

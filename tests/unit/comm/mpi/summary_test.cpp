@@ -52,8 +52,8 @@ bool is_right(Summary const& summary,
   auto const count = [&](int rank) { return calls[static_cast<std::size_t>(rank)].count; };
   return summary.rank == low && summary.other_rank == differs &&
          (low < 0 || summary.call.count == count(low)) &&
-         (differs < 0 || summary.other.count == count(differs)) &&
-         (summary.sends_seen != 0) == sends && (summary.receives_seen != 0) == receives;
+         (differs < 0 || summary.other.count == count(differs)) && summary.sends_seen == sends &&
+         summary.receives_seen == receives;
 }
 
 TEST_CASE("summaries of any two ranges around the circle, however they overlap") {
