@@ -188,5 +188,18 @@ TEST_CASE(
   comm.close();
 }
 
+TEST_CASE("who comes late, but before the deadline, is not blamed with the rank that does not") {
+  if (mpi_tests::world_size() < 4) return;
+  Comm comm(MPI_COMM_WORLD, options(Layout::alone, 2));
+  Work work(comm.size(), 20);
+  zero::run(comm, work.op(Op::all_gather, 20));
+  if (comm.rank() == 2) std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+  if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(4000));
+  std::string const text = error_of([&] { zero::run(comm, work.op(Op::all_reduce, 20)); });
+  INFO(text);
+  CHECK(contains(text, "rank 1 did not arrive within 2"));
+  MPI_Barrier(MPI_COMM_WORLD);
+}
+
 }  // namespace
 }  // namespace control_test
