@@ -45,8 +45,8 @@ namespace zero::inline ZERO_NAMESPACE {
 ///
 /// On every node one rank compares calls with other nodes, in rounds: others learn through it, and
 /// through other nodes', that all have started a collective. A rank that computes without calling
-/// `progress` therefore holds others up. They help themselves after an eighth of the deadline: then
-/// every waiting rank asks all others what they know.
+/// `progress` therefore holds others up. They help themselves after every eighth of the deadline:
+/// then each rank that waits asks all others what they know.
 ///
 /// Construction, `split` and `close` make calls of MPI's that only block, in a thread so that they,
 /// too, end by the deadline. That takes MPI_THREAD_SERIALIZED; with less they have no deadline once

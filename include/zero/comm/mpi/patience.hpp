@@ -22,7 +22,7 @@ class Patience {
   /// What to do about it that nothing has moved.
   enum class Step : std::uint8_t {
     wait,
-    ask,    ///< once: others may know more
+    ask,    ///< others may know more by now
     blame,  ///< the deadline is over
   };
 
@@ -31,16 +31,17 @@ class Patience {
   /// Something has moved.
   void reset(Time now) noexcept {
     moved_ = now;
-    asked_ = false;
+    asked_ = 0;
   }
   [[nodiscard]] Step look(Time now) noexcept {
     std::chrono::duration<double> const still = now - moved_;
-    if (!asked_) {
-      if (still <= deadline_ * ask_after) return Step::wait;
-      asked_ = true;
+    bool const again = still > deadline_ * ask_after * (asked_ + 1);
+    if (again && (asked_ == 0 || still <= deadline_)) {
+      ++asked_;
       asked_at_ = now;
       return Step::ask;
     }
+    if (asked_ == 0) return Step::wait;
     if (still <= deadline_ || now - asked_at_ <= grace) return Step::wait;
     return Step::blame;
   }
@@ -50,13 +51,14 @@ class Patience {
   }
 
  private:
-  /// Part of the deadline: early enough for data that then moves, and for a deadline after that.
+  /// Part of the deadline, again and again: early enough for data that then moves, and for a
+  /// deadline after that.
   static constexpr double ask_after = 0.125;
 
   std::chrono::duration<double> deadline_;
   Time moved_;
   Time asked_at_{};
-  bool asked_ = false;
+  int asked_ = 0;
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

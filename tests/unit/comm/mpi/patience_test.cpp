@@ -11,13 +11,17 @@ using zero::mpi::detail::Patience;
 using Step = Patience::Step;
 using std::chrono::milliseconds;
 
-TEST_CASE("a wait asks once after an eighth of the deadline, and blames after all of it") {
+TEST_CASE("a wait asks after every eighth of the deadline, and blames after all of it") {
   Patience::Time const start{milliseconds(5000)};
   Patience patience(2, start);
   CHECK(patience.look(start) == Step::wait);
   CHECK(patience.look(start + milliseconds(249)) == Step::wait);
   CHECK(patience.look(start + milliseconds(251)) == Step::ask);
   CHECK(patience.look(start + milliseconds(252)) == Step::wait);
+  for (int eighths = 2; eighths < 8; ++eighths) {
+    CHECK(patience.look(start + milliseconds(250 * eighths - 1)) == Step::wait);
+    CHECK(patience.look(start + milliseconds(250 * eighths + 1)) == Step::ask);
+  }
   CHECK(patience.look(start + milliseconds(1999)) == Step::wait);
   CHECK(patience.look(start + milliseconds(2001)) == Step::blame);
   CHECK(patience.look(start + milliseconds(2099)) == Step::blame);
@@ -36,7 +40,8 @@ TEST_CASE("what moves starts all of it again") {
   patience.reset(start + milliseconds(1000));
   CHECK(patience.look(start + milliseconds(1249)) == Step::wait);
   CHECK(patience.look(start + milliseconds(1251)) == Step::ask);
-  CHECK(patience.look(start + milliseconds(2999)) == Step::wait);
+  CHECK(patience.look(start + milliseconds(2700)) == Step::ask);
+  CHECK(patience.look(start + milliseconds(2850)) == Step::ask);
   CHECK(patience.look(start + milliseconds(3001)) == Step::blame);
 }
 
