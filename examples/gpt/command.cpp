@@ -109,6 +109,8 @@ void add_options(CLI::App& app, Options& options) {
       ->check(CLI::Range(1, 65536));
   app.add_option("--accumulate", options.accumulate, "Micro-batches per model and step")
       ->check(CLI::Range(1, 65536));
+  app.add_option("--bucket", options.bucket, "Bytes that travel together, such as 64KiB")
+      ->transform(CLI::AsSizeValue(false));
   app.add_option("--activations",
                  options.activations,
                  "Of blocks, until the backward pass: keep all, or the inputs alone and recompute; "

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "model.hpp"
+#include "zero/concepts/bucket.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -20,8 +21,9 @@ struct Options {
   std::string stage = "pos+g";
   std::string precision = "fp32";
   Config model{};
-  int batch = 4;       ///< sequences per model and micro-batch
-  int accumulate = 1;  ///< micro-batches per model and step
+  int batch = 4;                                ///< sequences per model and micro-batch
+  int accumulate = 1;                           ///< micro-batches per model and step
+  std::uint64_t bucket = zero::Bucket{}.bytes;  ///< bytes that travel together
   std::string activations = "keep";
   std::string configuration;  ///< that stage and activations are of; empty: they are the user's
   std::uint64_t budget = 0;   ///< bytes a rank may hold of all but the slower memory; 0: any

@@ -115,7 +115,8 @@ std::string to_json(std::vector<StageResult> const& results) {
          {"needed_bytes_per_rank", result.needed},
          {"elements_per_step",
           {{"predicted", result.predicted_elements}, {"counted", result.counted_elements}}},
-         {"tokens_per_s", result.tokens_per_s}});
+         {"tokens_per_s", result.tokens_per_s},
+         {"step_seconds", result.step_seconds}});
   }
   return nlohmann::json{{"stages", stages}, {"bit_identical", bit_identical(results)}}.dump(2) +
          "\n";

@@ -33,6 +33,7 @@ struct StageResult {
   std::uint64_t predicted_elements = 0;  ///< sent per rank and step
   std::uint64_t counted_elements = 0;
   double tokens_per_s = 0.;
+  std::vector<double> step_seconds;  ///< of all steps but the first, on rank 0
   /// Of every bit of parameters, master weights and optimizer states at the end.
   std::uint64_t checksum = 0;
   bool interrupted = false;
@@ -78,6 +79,7 @@ class Recorder {
   void end_step(int step, zero::StepReport const& report) {
     if (result_.losses.empty()) {
       start_ = Clock::now();
+      last_ = start_;
       result_.first_step = step;
     }
     double const sum = zero::sum(*world_, loss_);
@@ -88,8 +90,11 @@ class Recorder {
     if (!report.skipped) result_.counted_elements = counted_->counts().bucket_total().elements;
     counted_->reset();
     // The first step pays for page faults and caches; speed is measured from its end on.
-    double const seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+    auto const now = Clock::now();
+    double const seconds = std::chrono::duration<double>(now - start_).count();
     if (int const timed = step - result_.first_step; timed > 0) {
+      result_.step_seconds.push_back(std::chrono::duration<double>(now - last_).count());
+      last_ = now;
       result_.tokens_per_s =
           static_cast<double>(options_->tokens_per_step()) * static_cast<double>(timed) / seconds;
     }
@@ -181,6 +186,7 @@ class Recorder {
   ShowProgress show_;
   StageResult result_;
   Clock::time_point start_{};
+  Clock::time_point last_{};
   double loss_ = 0.;
   bool stopped_ = false;
 };

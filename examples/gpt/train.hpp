@@ -56,7 +56,8 @@ void train_rank(Ranks& ranks,
                                    Precision{},
                                    Accumulation{},
                                    memory,
-                                   adamw(options)};
+                                   adamw(options),
+                                   zero::Bucket{options.bucket}};
   optimizer.load_parameters(
       [&](zero::Tensor const& tensor, std::size_t first, std::span<float> values) {
         auto const index = static_cast<int>(&tensor - optimizer.tensors().data());

@@ -13,7 +13,7 @@ int main(int argc, char** argv) {
   CLI::App app{
       "Trains a byte-level GPT with its optimizer partitioned over ranks in one process.\n"
       "--json writes {stages: [{stage, ranks, precision, first_step, losses,\n"
-      "grad_norms, checksum, bytes_per_rank: {planned, held}, tokens_per_s,\n"
+      "grad_norms, checksum, bytes_per_rank: {planned, held}, tokens_per_s, step_seconds,\n"
       "elements_per_step: {predicted, counted}, ...}], bit_identical};\n"
       "with --capacity [{configuration, blocks, parameters, ...}]."};
   app.option_defaults()->always_capture_default();

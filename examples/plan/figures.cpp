@@ -1,6 +1,6 @@
 #include "figures.hpp"
 
-#include "zero/simulate.hpp"
+#include "steps.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -72,7 +72,7 @@ std::vector<Point> points() {
 
 double predict(Point const& point, Fractions const& fractions) {
   simulate::World world(cluster_with(fractions));
-  return simulate::steady_step(world, point.setup()).rate() / 1e12;
+  return steady_step(world, point.setup()).rate() / 1e12;
 }
 
 // Walks along one fraction at a time, in ever smaller steps, as long as that is better.

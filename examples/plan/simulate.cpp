@@ -1,8 +1,9 @@
 /// zero-plan simulate: the time of a step on a cluster that is only described.
-#include "zero/simulate.hpp"
-
 #include "commands.hpp"
+#include "machine.hpp"
 #include "setup_options.hpp"
+#include "steps.hpp"
+#include "zero/simulate/trace.hpp"
 
 #include <algorithm>
 #include <fstream>
@@ -30,6 +31,8 @@ struct SimulateOptions {
   int per_node = 0;
   std::uint64_t network = 0;
   double computing = 0.;
+  std::string calibration = default_calibration;  ///< of the cluster `this`
+  CLI::App* sub = nullptr;                        ///< says what was named
 };
 
 simulate::Sums named(std::string const& sums) {
@@ -63,7 +66,7 @@ simulate::StepTime step_of(std::unique_ptr<simulate::World>& world,
   auto const step = [&] {
     world = std::make_unique<simulate::World>(cluster, mpi);
     world->timeline().keep_events(traced);
-    return simulate::steady_step(*world, setup);
+    return steady_step(*world, setup);
   };
   simulate::StepTime const taken = step();
   if (options.computing == 0.) return taken;
@@ -116,7 +119,75 @@ void write(simulate::Timeline const& time, std::string const& path) {
   if (!file.flush()) zero::fail(zero::ErrorKind::resource, {"cannot write '", path, "'"});
 }
 
+/// What train_gpt takes for what was not named.
+Setup trainer_setup(SimulateOptions const& options) {
+  SetupOptions setup = options.setup;
+  auto const named = [&](char const* option) { return options.sub->count(option) > 0; };
+  if (named("--params") || named("--vocab")) {
+    zero::fail(zero::ErrorKind::invalid_argument,
+               "on 'this' train_gpt runs, by --layers and --hidden, of 256 words");
+  }
+  if (!setup.exact()) setup.layers = 4, setup.hidden = 128;
+  if (setup.heads == 0) setup.heads = 4;
+  setup.setup.model.vocab = 256;
+  if (!named("--sequence")) setup.setup.model.sequence = 64;
+  if (!named("--batch")) setup.setup.batch = 4;
+  return setup.complete();
+}
+
+/// A step of train_gpt on the machine that was measured.
+Report make_here(SimulateOptions const& options) {
+  Machine const machine = read_machine(options.calibration);
+  Setup setup = trainer_setup(options);
+  if (!options.sub->count("--precision")) setup.policies.precision = machine.precision;
+  std::vector<int> ranks = options.ranks;
+  if (!options.sub->count("--ranks")) {
+    ranks.clear();
+    for (auto const& [number, timings] : machine.timings) ranks.push_back(number);
+  }
+  Table table{.name = "steps",
+              .title = "A step of train_gpt, by ranks and stage",
+              .columns = {"ranks", "stage", "step", "tokens/s", "model", "library", "collectives"},
+              .rows = {}};
+  bool traced = options.trace.empty();
+  for (int const number : ranks) {
+    setup.ranks = number;
+    for (std::string const& stage : options.stages) {
+      setup.policies.stage = stage;
+      simulate::World world(machine.cluster(number));
+      world.timeline().keep_events(true);
+      simulate::StepTime const step = trainer_step(world, machine, setup);
+      if (!std::exchange(traced, true)) write(world.timeline(), options.trace);
+      double model = 0.;
+      for (simulate::Event const& event : world.timeline().events()) {
+        bool const computes = event.queue == simulate::Event::Queue::compute;
+        if (computes && event.number >= 0) model += event.end - event.begin;
+      }
+      double const tokens = static_cast<double>(setup.batch * setup.micro_steps) *
+                            static_cast<double>(setup.model.sequence) * number;
+      table.rows.push_back({static_cast<std::uint64_t>(number),
+                            stage,
+                            duration(step.seconds),
+                            {fixed(tokens / step.seconds, 0), tokens / step.seconds},
+                            duration(model),
+                            duration(step.computed - model),
+                            duration(step.exposed)});
+    }
+  }
+  Report report;
+  report.head = {sentence(setup.model),
+                 sentence(setup).substr(sentence(setup).find(", ") + 2),
+                 "This machine, as " + options.calibration + " has it."};
+  report.tables = {std::move(table)};
+  report.notes = {
+      "Ranks are threads, which carry out collectives themselves while they wait: nothing "
+      "overlaps.",
+      "'zero-plan validate --here' holds such predictions against runs of train_gpt."};
+  return report;
+}
+
 Report make(SimulateOptions const& options) {
+  if (options.cluster == "this") return make_here(options);
   Cluster const cluster = described(options);
   Setup setup = options.setup.complete();
   Report report;
@@ -193,6 +264,11 @@ void add_simulate(CLI::App& app, Command& command) {
   sub->remove_option(sub->get_option("--ranks"));
   std::vector<std::string> names;
   for (Cluster const& cluster : known_clusters()) names.push_back(cluster.name);
+  names.emplace_back("this");
+  options->sub = sub;
+  sub->add_option("--calibration",
+                  options->calibration,
+                  "What zero-plan calibrate has written, for the cluster 'this': train_gpt there");
   sub->add_option("--cluster", options->cluster, "Devices, memories and links")
       ->check(CLI::IsMember(names));
   sub->add_option("--ranks", options->ranks, "Devices, such as 1024,8192")

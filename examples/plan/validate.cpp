@@ -1,6 +1,7 @@
 /// zero-plan validate: the paper's figures, predicted by a model that a few of their points set.
 #include "commands.hpp"
 #include "figures.hpp"
+#include "here.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -74,17 +75,43 @@ Report make(std::vector<std::size_t> const& calibrating) {
 }  // namespace
 
 void add_validate(CLI::App& app, Command& command) {
-  auto const calibrating = std::make_shared<std::vector<std::size_t>>();
-  CLI::App* const sub =
-      add_command(app,
-                  command,
-                  "validate",
-                  "The paper's Figures 2, 3 and 4: four points set the model, the others test it",
-                  false,
-                  [calibrating] { return make(*calibrating); });
-  sub->add_option("--calibrate", *calibrating, "Numbers of other points that set the model")
-      ->delimiter(',')
-      ->check(CLI::Range(std::size_t{1}, points().size()));
+  struct Options {
+    std::vector<std::size_t> calibrating;
+    bool here = false;
+    HereOptions rounds;
+  };
+  auto const options = std::make_shared<Options>();
+  CLI::App* const sub = add_command(
+      app,
+      command,
+      "validate",
+      "The paper's Figures 2, 3 and 4, of which four points set the model; or this "
+      "machine and train_gpt",
+      false,
+      [options] {
+        return options->here ? validate_here(options->rounds) : make(options->calibrating);
+      });
+  auto* const calibrate =
+      sub->add_option("--calibrate",
+                      options->calibrating,
+                      "Numbers of other points of the figures that set the model")
+          ->delimiter(',')
+          ->check(CLI::Range(std::size_t{1}, points().size()));
+  auto* const here =
+      sub->add_flag("--here", options->here, "Calibrate this machine and run train_gpt, in turn")
+          ->excludes(calibrate);
+  auto const add = [&](char const* name, auto& into, char const* help) {
+    return sub->add_option(name, into, help)->needs(here);
+  };
+  HereOptions& rounds = options->rounds;
+  add("--rounds", rounds.rounds, "Rounds to keep (20)")->check(CLI::Range(1, 1000));
+  add("--seconds", rounds.seconds, "Of a calibration (12)")->check(CLI::Range(0.1, 3600.));
+  add("--run-seconds", rounds.run, "Of training in a run (1)")->check(CLI::Range(0.01, 3600.));
+  add("--train-gpt", rounds.train_gpt, "The program (default: as built beside this one)");
+  auto* const save = add("--save", rounds.save, "File for all that was measured");
+  add("--recorded", rounds.recorded, "Predict what such a file has, and measure nothing")
+      ->check(CLI::ExistingFile)
+      ->excludes(save);
 }
 
 }  // namespace plan

@@ -19,6 +19,7 @@ int main(int argc, char** argv) {
   plan::add_sums(app, command);
   plan::add_paper(app, command);
   plan::add_validate(app, command);
+  plan::add_calibrate(app, command);
   plan::add_claims(app, command);
   try {
     auto const is_asked = [&](CLI::App* sub) { return sub->get_name() == argv[1]; };

@@ -8,4 +8,5 @@
 #include "zero/planner/device.hpp"
 #include "zero/planner/policies.hpp"
 #include "zero/planner/search.hpp"
+#include "zero/planner/timing.hpp"
 #include "zero/planner/transformer.hpp"

@@ -5,11 +5,13 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/base/number.hpp"
+#include "zero/planner/timing.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -60,10 +62,34 @@ struct Device {
   double matrix_fraction = 1.;  ///< of them, what large products reach
   int processors = 1;           ///< multiprocessors, which share a product in tiles
   double launch = 0.;           ///< seconds from the end of one kernel to the next one's beginning
+  /// By name, where it was measured how long kinds of work take: these count before any rate.
+  std::vector<Timing> measured{};
 
+  /// What was measured under that name; null where nothing was.
+  [[nodiscard]] Timing const* timing(std::string_view what) const {
+    for (Timing const& one : measured) {
+      if (one.name == what) return &one;
+    }
+    return nullptr;
+  }
+  /// Seconds of work that has to have been measured.
+  /// @param what  its name
+  /// @param of    its sizes
+  /// @throws Error (invalid_argument) if it was not, or with other sizes
+  [[nodiscard]] double timed(std::string_view what, std::initializer_list<double> of) const {
+    Timing const* const known = timing(what);
+    if (known != nullptr) return known->at(of);
+    fail(ErrorKind::invalid_argument,
+         {"of '", name, "' it was not measured how long '", what, "' takes: zero-plan calibrate"});
+  }
   /// Seconds of a kernel that moves so many bytes through memory.
   [[nodiscard]] double pass(double bytes) const {
     return launch + bytes / (memory_rate * memory_fraction);
+  }
+  /// The same of a kind that may have been measured, by bytes.
+  [[nodiscard]] double pass(double bytes, std::string_view what) const {
+    Timing const* const known = bytes > 0. ? timing(what) : nullptr;
+    return known != nullptr ? known->at({bytes}) : pass(bytes);
   }
   /// Seconds of `batch` products [m, k] x [k, n] of 16-bit elements.
   ///
@@ -93,6 +119,9 @@ struct Cluster {
   int adapters = 1;               ///< of a node, shared by all groups that have ranks on it
   int adapters_per_group = 1;     ///< that the ranks of one group use at once, at most
   Link host{};                    ///< of a device to and from its host's memory
+  /// Do the ranks' own processors carry out collectives, while the ranks wait for them, as threads
+  /// of one process do? Then nothing is under way beside a rank's computation.
+  bool by_ranks = false;
 
   /// Bytes a second that each device of a node sends to other nodes when all do.
   [[nodiscard]] double network_rate() const { return between.rate * adapters / devices_per_node; }
@@ -116,6 +145,7 @@ struct Cluster {
     require(device.memory_rate, "a device's memory rate");
     require(device.matrix_fraction, "the fraction of a device's flops");
     require(device.memory_fraction, "the fraction of a device's memory rate");
+    for (Timing const& timing : device.measured) timing.validate();
     for (auto const& [link, which] :
          {std::pair{&inside, "inside a node"}, {&between, "between nodes"}, {&host, "to hosts"}}) {
       require(link->rate, std::string("the rate ") + which);

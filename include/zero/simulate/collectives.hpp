@@ -3,6 +3,7 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/planner/cluster.hpp"
 
@@ -91,7 +92,30 @@ struct CollectiveCost {
                                   Op op,
                                   double block_bytes,
                                   Algorithm algorithm);
-/// By the fastest one, as communication libraries choose.
+/// What it was measured to take by the larger buffer's bytes, on the ranks of one node.
+/// @throws Error (invalid_argument) for another number of ranks than was measured
+[[nodiscard]] inline CollectiveCost measured_cost(planner::Cluster const& cluster,
+                                                  Placement const& placement,
+                                                  Op op,
+                                                  double block_bytes) {
+  if (placement.size != cluster.devices_per_node) {
+    fail(ErrorKind::invalid_argument,
+         {"collectives of '",
+          cluster.name,
+          "' were measured on ",
+          cluster.devices_per_node,
+          " ranks, not on ",
+          placement.size});
+  }
+  planner::Timing const& known = *cluster.device.timing(zero::name(op));
+  bool const many = op == Op::reduce_scatter || op == Op::all_gather || op == Op::all_to_all;
+  double const all = many ? placement.size * block_bytes : block_bytes;
+  double const least = known.at({known.sizes.front().front()});
+  double const total = all > 0. ? known.at({all}) : 0.;
+  double const latency = (std::min)(least, total);
+  return {.latency = latency, .transfer = total - latency};
+}
+/// What was measured, or by the fastest one, as communication libraries choose.
 [[nodiscard]] CollectiveCost cost(planner::Cluster const& cluster,
                                   Placement const& placement,
                                   Op op,
@@ -154,6 +178,9 @@ inline CollectiveCost cost(planner::Cluster const& cluster,
                            Placement const& placement,
                            Op op,
                            double block_bytes) {
+  if (cluster.device.timing(zero::name(op)) != nullptr) {
+    return measured_cost(cluster, placement, op, block_bytes);
+  }
   CollectiveCost best = cost(cluster, placement, op, block_bytes, Algorithm::ring);
   for (int i = 1; i < algorithm_count; ++i) {
     CollectiveCost const other =

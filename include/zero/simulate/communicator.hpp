@@ -38,7 +38,7 @@ class World {
   ///   among rings and trees
   /// @throws Error (invalid_argument) as `Cluster::validate`
   explicit World(planner::Cluster cluster, std::optional<Sums> mpi = {})
-      : cluster_(std::move(cluster)), mpi_(mpi) {
+      : cluster_(std::move(cluster)), mpi_(mpi), timeline_(cluster_.by_ranks) {
     cluster_.validate();
   }
   World(World const&) = delete;

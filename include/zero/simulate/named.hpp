@@ -17,7 +17,10 @@ namespace zero::inline ZERO_NAMESPACE::simulate {
 /// @param setup  what is trained, and how
 /// @throws Error (invalid_argument) for a name that no policy has, and for ranks, batches and sizes
 ///   that make no sense
-[[nodiscard]] inline StepTime steady_step(World& world, planner::Setup const& setup) {
+/// @param pass   computes: see `step`
+[[nodiscard]] inline StepTime steady_step(World& world,
+                                          planner::Setup const& setup,
+                                          Computation const& pass) {
   using namespace planner::detail;
   using Widths = Types<Fp32, Mixed<bf16>>;
   auto const& names = setup.policies;
@@ -32,10 +35,18 @@ namespace zero::inline ZERO_NAMESPACE::simulate {
                 return steady_step<typename decltype(stage)::type,
                                    typename decltype(type)::type,
                                    typename decltype(accumulation)::type,
-                                   AdamW>(world, setup);
+                                   AdamW>(world, setup, pass);
               });
         });
   });
+}
+/// The same with the products of a GPT on a device that data sheets describe: `Pass`.
+[[nodiscard]] inline StepTime steady_step(World& world, planner::Setup const& setup) {
+  Pass const pass(world, setup);
+  return steady_step(world,
+                     setup,
+                     {.forward = [&](int unit) { pass.forward(unit); },
+                      .backward = [&](int unit) { pass.backward(unit); }});
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE::simulate

@@ -145,7 +145,7 @@ class Space {
 
  private:
   void take(std::size_t bytes, std::string_view what) const {
-    timeline_->compute(device_->pass(static_cast<double>(bytes)), what);
+    timeline_->compute(device_->pass(static_cast<double>(bytes), what), what);
   }
 
   planner::Device const* device_;

@@ -39,6 +39,10 @@ struct OpTime {
 /// takes no time.
 class Timeline {
  public:
+  /// @param by_ranks  collectives are carried out by those who wait, and take the time of that:
+  ///   `planner::Cluster::by_ranks`
+  explicit Timeline(bool by_ranks = false) : by_ranks_(by_ranks) {}
+
   /// Computation, after all that was put there before.
   /// @param seconds  that it takes
   /// @param name     outlives the timeline
@@ -53,10 +57,11 @@ class Timeline {
   /// once takes as long as one after another.
   /// @returns when it ends, for `await`
   double communicate(Op op, CollectiveCost const& cost, int number) {
-    double const begin = (std::max)(now_, links_);
+    // By ranks, `links_` is all work so far instead of a time, and `done_` what is done of it.
+    double const begin = by_ranks_ ? links_ : (std::max)(now_, links_);
     double const end = begin + cost.seconds();
-    links_ = end - cost.free;
-    record({zero::name(op), Event::Queue::communication, begin, links_, number});
+    links_ = by_ranks_ ? end : end - cost.free;
+    if (!by_ranks_) record({zero::name(op), Event::Queue::communication, begin, links_, number});
     OpTime& time = ops_[static_cast<std::size_t>(op)];
     ++time.calls;
     time.busy += cost.seconds();
@@ -86,9 +91,14 @@ class Timeline {
   /// Has computation that is put on its queue from now on wait for a collective.
   void await(Op op, double end) {
     end += delayed_;
-    if (end <= now_) return;
-    ops_[static_cast<std::size_t>(op)].exposed += end - now_;
-    now_ = end;
+    double const waits = end - (by_ranks_ ? done_ : now_);
+    if (waits <= 0.) return;
+    ops_[static_cast<std::size_t>(op)].exposed += waits;
+    if (by_ranks_) {
+      record({zero::name(op), Event::Queue::communication, now_, now_ + waits, -1});
+      done_ = end;
+    }
+    now_ += waits;
   }
 
   /// When all computation so far has ended, in seconds from the beginning.
@@ -117,9 +127,11 @@ class Timeline {
     if (keeps_ && event.end > event.begin) events_.push_back(event);
   }
 
+  bool by_ranks_;
   double now_ = 0.;
   double links_ = 0.;    ///< when they are free
   double delayed_ = 0.;  ///< by which ends that `communicate` has told have moved
+  double done_ = 0.;
   double computed_ = 0.;
   std::array<OpTime, op_count> ops_{};
   bool keeps_ = false;

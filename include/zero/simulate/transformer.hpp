@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <string_view>
 #include <utility>
 
@@ -76,6 +77,12 @@ class Pass {
   planner::Setup setup_;
 };
 
+/// Any model's computation: puts the passes of a unit on the timeline, as `Pass` does a GPT's.
+struct Computation {
+  std::function<void(int unit)> forward;   ///< computes one unit
+  std::function<void(int unit)> backward;  ///< its gradients
+};
+
 /// What one step took.
 struct StepTime {
   double seconds = 0.;     ///< of virtual time, refresh included
@@ -89,12 +96,17 @@ struct StepTime {
 
 /// One step of an optimizer over a simulated communicator: forward and backward passes of all
 /// micro-batches in the order of the units, and the update.
-template <class... Policies>
+/// @param optimizer  on that communicator
+/// @param world      its
+/// @param setup      what is trained, and how
+/// @param pass       puts computation on the timeline by `forward(unit)` and `backward(unit)`
+/// @param options    of the update
+template <class P, class... Policies>
 StepTime step(ShardedOptimizer<Policies...>& optimizer,
               World& world,
               planner::Setup const& setup,
+              P const& pass,
               StepOptions const& options = {.max_norm = 1.}) {
-  Pass const pass(world, setup);
   Timeline const& time = world.timeline();
   StepTime taken{.seconds = -time.now(),
                  .computed = -time.computed(),
@@ -122,15 +134,17 @@ StepTime step(ShardedOptimizer<Policies...>& optimizer,
 }
 
 /// The second step of a run: the first one gathers what others have in advance.
-/// @tparam Policies  stage, precision, accumulation, rule
+/// @tparam First     one policy
+/// @tparam Policies  the others: stage, precision, accumulation, rule
 /// @param world  a fresh one; its timeline keeps events of that step alone, if of any
 /// @param setup  what is trained, and how; its names of policies are not read
 /// @throws Error (invalid_argument) as `planner::plan_device` for a setup that makes no sense
-template <class... Policies>
-StepTime steady_step(World& world, planner::Setup const& setup) {
+/// @param pass   computes: see `step`
+template <class First, class... Policies, class P>
+StepTime steady_step(World& world, planner::Setup const& setup, P const& pass) {
   bool const keeps = world.timeline().keep_events(false);
   Communicator comm(world, data_axis(setup, world.cluster()));
-  ShardedOptimizer<Communicator, Owned<Allocator>, Policies...> optimizer(
+  ShardedOptimizer<Communicator, Owned<Allocator>, First, Policies...> optimizer(
       comm,
       planner::describe(setup.model, setup.model_parallel),
       world.memory(),
@@ -138,9 +152,9 @@ StepTime steady_step(World& world, planner::Setup const& setup) {
       setup.prefetch);
   optimizer.adopt_parameters();
   optimizer.check_parameters();
-  step(optimizer, world, setup);
+  step(optimizer, world, setup, pass);
   world.timeline().keep_events(keeps);
-  return step(optimizer, world, setup);
+  return step(optimizer, world, setup, pass);
 }
 
 inline double operations(planner::Setup const& setup) {
