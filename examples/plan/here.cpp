@@ -279,7 +279,8 @@ std::vector<Round> read_rounds(std::string const& path) {
   std::ifstream file(path);
   try {
     std::vector<Round> rounds;
-    for (ordered_json const& one : ordered_json::parse(file).at("rounds")) {
+    ordered_json const all = ordered_json::parse(file);
+    for (ordered_json const& one : all.at("rounds")) {
       rounds.push_back(round_of(one));
     }
     return rounds;

@@ -89,7 +89,7 @@ std::vector<Work> work() {
   using Host = zero::space::Host;
   constexpr std::size_t size = sizeof(T);
   std::vector<Work> all;
-  all.push_back(pass("zero", size, pair<float, T>, [](auto& set, std::size_t count) {
+  all.push_back(pass("zero", size, pair<T, T>, [](auto& set, std::size_t count) {
     Host::zero(set.to, count * size);
   }));
   all.push_back(pass("copy", 2 * size, pair<T, T>, [](auto& set, std::size_t count) {
@@ -101,9 +101,12 @@ std::vector<Work> work() {
   all.push_back(pass("add", size + 8, pair<T, float>, [](auto& set, std::size_t count) {
     Host::add(set.to, set.from, count);
   }));
-  all.push_back(pass("norm", size, pair<T, float>, [](auto& set, std::size_t count) {
-    zero::ExactSum sum;
-    Host::add_squares(&sum, set.from, count);
+  // Somebody has to want the sum, or nothing is added.
+  auto const sum = std::make_shared<zero::ExactSum>();
+  all.push_back(pass("norm", size, pair<T, T>, [sum](auto& set, std::size_t count) {
+    zero::ExactSum own;
+    Host::add_squares(&own, set.from, count);
+    if (own.value() < 0.) *sum = own;
   }));
   all.push_back(pass("update", 28, states<T>, [](auto& set, std::size_t /*count*/) {
     zero::AdamW const rule{.weight_decay = 0.1F};

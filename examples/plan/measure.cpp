@@ -98,7 +98,6 @@ std::vector<Timing> measure(std::vector<Work> const& work,
                             int ranks,
                             double seconds,
                             ShowPart const& show) {
-  constexpr int least_rounds = 3;
   constexpr double long_enough = 1e-3;
   std::vector<Spot> all = spots(work);
   std::vector<double> taken(static_cast<std::size_t>(ranks));
@@ -131,7 +130,7 @@ std::vector<Timing> measure(std::vector<Work> const& work,
       }
       double const part = (seconds_now() - start) / seconds;
       if (first && show) show(std::min(part, 1.));
-      bool const more = first && (part < 1. || round + 1 < least_rounds);
+      bool const more = first && (part < 1. || round < 0);
       if (zero::sum(comm, std::int64_t{more}) == 0) break;
     }
   });

@@ -68,6 +68,9 @@ inline constexpr std::size_t model_window = std::size_t{8} << 20;
 /// The same of the library's passes: model states.
 inline constexpr std::size_t state_window = std::size_t{32} << 20;
 
+/// Of the smallest operands, so many sets are enough.
+inline constexpr std::size_t most_sets = 512;
+
 /// Repeats `run(set)` on as many sets of operands as lie in a window, one after the other.
 /// @param bytes  of one set
 /// @param make   makes a set
@@ -79,7 +82,7 @@ template <class Make, class Run>
   using Set = std::invoke_result_t<Make const&>;
   auto const sets = std::make_shared<std::vector<Set>>();
   std::size_t const most = window / bytes;
-  for (std::size_t i = 0; i == 0 || (i < most && i < 64); ++i) sets->push_back(make());
+  for (std::size_t i = 0; i == 0 || (i < most && i < most_sets); ++i) sets->push_back(make());
   return [sets, run = run, at = std::size_t{0}]() mutable {
     run((*sets)[at]);
     at = (at + 1) % sets->size();
@@ -99,9 +102,9 @@ template <class Make, class Run>
 /// Called with the part of the work that is done, in [0, 1].
 using ShowPart = std::function<void(double)>;
 
-/// Measures all of the work in rounds, again and again until the time is over: at least three
-/// times. What counts is the median over the rounds of the mean over the ranks, all of which do the
-/// same at once.
+/// Measures all of the work in rounds until the time is over: at least once, after two rounds that
+/// warm up. What counts is the median over the rounds of the mean over the ranks, all of which do
+/// the same at once.
 [[nodiscard]] std::vector<zero::planner::Timing> measure(std::vector<Work> const& work,
                                                          int ranks,
                                                          double seconds,

@@ -53,7 +53,7 @@ Body layer(Place& place,
 
 std::vector<double> const tokens{16., 64., 256., 1024.};
 std::vector<double> const widths{32., 128., 512.};
-std::vector<double> const wide{64., 256., 1024.};
+std::vector<double> const wide{64., 128., 256., 512., 1024.};
 std::vector<double> const counts{1024., 16384., 262144., 4194304.};
 
 Body linear_forward(Place& place, Sizes of) {
@@ -119,7 +119,7 @@ Body gelu_backward(Place& place, Sizes of) {
   // Where it is steepest it multiplies by 1; else gradients would shrink until they are slow.
   std::size_t const sets = std::max<std::size_t>(1, model_window / (3 * n * sizeof(float)));
   auto const x = std::make_shared<std::vector<Floats>>();
-  for (std::size_t i = 0; i < std::min<std::size_t>(sets, 64); ++i) x->push_back(filled(n, 10.F));
+  for (std::size_t i = 0; i < std::min(sets, most_sets); ++i) x->push_back(filled(n, 10.F));
   return layer(place, {n}, {n}, [n, x, at = std::size_t{0}](Operands& o) mutable {
     gpt::gelu_backward(index(n), (*x)[at], o.out[0], o.in[0]);
     at = (at + 1) % x->size();

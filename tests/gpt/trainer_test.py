@@ -69,6 +69,8 @@ class Trainer(Program):
             traffic = stage["elements_per_step"]
             self.assertEqual(traffic["predicted"], traffic["counted"])
             self.assertGreater(stage["tokens_per_s"], 0)
+            self.assertEqual(len(stage["step_seconds"]), steps - 1)
+            self.assertTrue(all(seconds > 0 for seconds in stage["step_seconds"]))
         states = [s["bytes_per_rank"]["held"]["state"] for s in result["stages"]]
         self.assertGreater(states[0], states[1])
         self.assertGreater(states[0], states[3])
