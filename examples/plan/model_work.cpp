@@ -51,7 +51,7 @@ Body layer(Place& place,
   return walk(model_window, bytes, make, run);
 }
 
-std::vector<double> const tokens{16., 64., 256., 1024.};
+std::vector<double> const tokens{16., 64., 256.};
 std::vector<double> const widths{32., 128., 512.};
 std::vector<double> const wide{64., 128., 256., 512., 1024.};
 std::vector<double> const counts{1024., 16384., 262144., 4194304.};

@@ -2,7 +2,7 @@
 """Runs zero-plan calibrate, simulate --cluster this and validate --here: the mechanism by numbers
 that are known, and a few seconds of the machine itself, which may be as slow as it likes.
 
-    here_test.py PROGRAM SCRATCH_FOLDER TRAIN_GPT
+    here_test.py [CLASS...] PROGRAM SCRATCH_FOLDER TRAIN_GPT
 """
 
 import copy
