@@ -63,8 +63,8 @@ struct Work {
   std::function<std::function<void()>(Place&, Sizes)> prepare;
 };
 
-/// Bytes that a rank's repetitions of a kernel of the model walk through: most of what one reads was
-/// written by the one before.
+/// Bytes that a rank's repetitions of a kernel of the model walk through: most of what one reads
+/// was written by the one before.
 inline constexpr std::size_t model_window = std::size_t{1} << 20;
 /// The same of the library's passes: model states.
 inline constexpr std::size_t state_window = std::size_t{32} << 20;

@@ -15,9 +15,9 @@ namespace zero::inline ZERO_NAMESPACE::simulate {
 /// that of AdamW, which differs in the update alone.
 /// @param world  a fresh one
 /// @param setup  what is trained, and how
+/// @param pass   computes: see `step`
 /// @throws Error (invalid_argument) for a name that no policy has, and for ranks, batches and sizes
 ///   that make no sense
-/// @param pass   computes: see `step`
 [[nodiscard]] inline StepTime steady_step(World& world,
                                           planner::Setup const& setup,
                                           Computation const& pass) {

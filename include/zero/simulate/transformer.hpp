@@ -138,8 +138,8 @@ StepTime step(ShardedOptimizer<Policies...>& optimizer,
 /// @tparam Policies  the others: stage, precision, accumulation, rule
 /// @param world  a fresh one; its timeline keeps events of that step alone, if of any
 /// @param setup  what is trained, and how; its names of policies are not read
-/// @throws Error (invalid_argument) as `planner::plan_device` for a setup that makes no sense
 /// @param pass   computes: see `step`
+/// @throws Error (invalid_argument) as `planner::plan_device` for a setup that makes no sense
 template <class First, class... Policies, class P>
 StepTime steady_step(World& world, planner::Setup const& setup, P const& pass) {
   bool const keeps = world.timeline().keep_events(false);
