@@ -307,16 +307,21 @@ TEST_CASE("chains under way together, among copies and small sums") {
           comm.wait(c);
           comm.wait(a);
           if (round % 3 != 0) comm.wait(e);
-          std::size_t wrong = sum == static_cast<float>(ranks) ? 0 : 1;
+          std::size_t wrong = 0;
+          auto const expect = [&](float got, float expected) {
+            if (got != expected) ++wrong;
+          };
+          expect(sum, static_cast<float>(ranks));
           for (std::size_t i = 0; i < count; ++i) {
             std::size_t const at = static_cast<std::size_t>(comm.rank()) * count + i;
             float const expected = conformance::naive_sum<float, float>(comm.size(), at);
-            wrong += scattered[i] == expected && scattered[count + i] == expected ? 0 : 1;
-            wrong += reduced[i] == conformance::naive_sum<float, float>(comm.size(), i) ? 0 : 1;
+            expect(scattered[i], expected);
+            expect(scattered[count + i], expected);
+            expect(reduced[i], conformance::naive_sum<float, float>(comm.size(), i));
           }
           for (std::size_t i = 0; i < count * ranks; ++i) {
             auto const source = static_cast<int>(i / count);
-            wrong += gathered[i] == conformance::element<float>(source, i % count) ? 0 : 1;
+            expect(gathered[i], conformance::element<float>(source, i % count));
           }
           CHECK(wrong == 0);
         }
