@@ -121,7 +121,6 @@ Table nodes(Setup const& setup, std::vector<DevicePlan> const& plans, int per_no
               .rows = {{"sums, flat"},
                        {"sums, chained (not the last node)"},
                        {"sums, native (chained: the last node)"},
-                       {"sums, automatic"},
                        {"gathers"}}};
   auto const N = static_cast<std::uint64_t>(setup.models());
   for (DevicePlan const& plan : plans) {
@@ -138,11 +137,7 @@ Table nodes(Setup const& setup, std::vector<DevicePlan> const& plans, int per_no
     auto const sums = blocks(sent_each.reduce);
     auto const gathers = blocks(sent_each.publish + sent_each.gather);
     auto const times = static_cast<std::uint64_t>(groups);
-    std::uint64_t const sent[] = {sums.flat(),
-                                  sums.chained(),
-                                  sums.by_node(),
-                                  sums.chain_pays(sums.flat()) ? sums.chained() : sums.flat(),
-                                  gathers.relayed()};
+    std::uint64_t const sent[] = {sums.flat(), sums.chained(), sums.by_node(), gathers.relayed()};
     for (std::size_t i = 0; i < table.rows.size(); ++i) {
       table.rows[i].emplace_back(zero::checked_mul(sent[i], times));
     }

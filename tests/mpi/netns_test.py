@@ -41,6 +41,8 @@ class Case:
         self.programs, self.folder = programs, folder
         self.nodes, self.per_node, self.stage = nodes, per_node, stage
         self.ranks = nodes * per_node
+        # What automatic takes depends on a bucket's size.
+        self.sums = "chained" if per_node > 1 else "flat"
         self.most_off = LATE.get((nodes, per_node, stage), MOST_TIME_OFF)
         self.wrong = []
 
@@ -63,7 +65,8 @@ class Case:
         """Losses, seconds of a step, payload that each node sent."""
         before = cluster.payloads()
         status, out, err = cluster.run(self.programs.mpiexec, self.programs.flags, self.per_node,
-                                       self.training(self.programs.train_gpt_mpi, steps), 300)
+                                       [*self.training(self.programs.train_gpt_mpi, steps),
+                                        "--sums", self.sums], 300)
         if status != 0:
             raise RuntimeError(f"status {status}\n{out}\n{err}")
         if f"{self.ranks} ranks on {self.nodes} nodes; shared window: yes" not in err:
@@ -87,9 +90,9 @@ class Case:
         stage = {"none": "replicated"}.get(self.stage, self.stage)
         table = self.plan("traffic")["nodes"]
         rows = {row["operation"].split(" (")[0]: row[stage] for row in table}
-        sums = [rows[f"sums, {self.programs.sums}"]] * self.nodes
+        sums = [rows[f"sums, {self.sums}"]] * self.nodes
         # The end of a chain sends results instead of partial sums.
-        if sums[-1] == rows["sums, chained"] != rows["sums, flat"]:
+        if self.sums == "chained":
             sums[-1] = rows["sums, native"]
         return [of + rows["gathers"] for of in sums]
 
@@ -97,7 +100,7 @@ class Case:
         stage = {"none": "replicated"}.get(self.stage, self.stage)
         network = str(int(rate / 8 * PAYLOAD_OF_A_PACKET))
         found = self.plan("simulate", "--cluster", "cpu2", "--stage", stage, "--sums",
-                          self.programs.sums, "--computing", f"{computing:.6f}", "--network",
+                          self.sums, "--computing", f"{computing:.6f}", "--network",
                           network)
         return found["steps"][0]["step"]
 
@@ -146,7 +149,6 @@ def main():
     for name in ("--train-gpt", "--train-gpt-mpi", "--zero-plan", "--mpiexec"):
         parser.add_argument(name, required=True)
     parser.add_argument("--flags", default="", type=lambda text: [f for f in text.split(";") if f])
-    parser.add_argument("--sums", default="automatic", help="how the communicator adds over nodes")
     parser.add_argument("--all", action="store_true")
     programs = parser.parse_args()
     reason = netns_cluster.lacking()

@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <map>
 #include <optional>
 #include <string>
 #include <thread>
@@ -19,6 +20,7 @@ struct Settings {
   gpt::Options training;
   std::size_t shared_mib = 256;
   double deadline_s = 600;
+  zero::mpi::Sums sums = zero::mpi::Sums::automatic;
 };
 
 /// What came of reading arguments and text: a status to end with, or a text to train on.
@@ -38,6 +40,12 @@ Start start(int argc, char** argv, int ranks, Settings& settings) {
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--deadline", settings.deadline_s, "Seconds until a silent rank is given up on")
       ->check(CLI::PositiveNumber);
+  std::map<std::string, zero::mpi::Sums> const sums{{"automatic", zero::mpi::Sums::automatic},
+                                                    {"flat", zero::mpi::Sums::flat},
+                                                    {"chained", zero::mpi::Sums::chained}};
+  app.add_option("--sums", settings.sums, "How sums go between nodes; losses are the same")
+      ->transform(CLI::CheckedTransformer(sums))
+      ->default_str("automatic");
   gpt::add_options(app, settings.training);
   try {
     app.parse(argc, argv);
@@ -75,9 +83,10 @@ void print_transport(zero::mpi::Transport const& in_use, int ranks) {
 }
 
 int train(Settings& settings, gpt::Text const& text) {
-  gpt::MpiWorld world(
-      MPI_COMM_WORLD,
-      {.deadline_s = settings.deadline_s, .shared_bytes = settings.shared_mib * zero::MiB});
+  gpt::MpiWorld world(MPI_COMM_WORLD,
+                      {.deadline_s = settings.deadline_s,
+                       .shared_bytes = settings.shared_mib * zero::MiB,
+                       .sums = settings.sums});
   try {
     if (world.rank() == 0) print_transport(world.transport(), world.size());
     int const status = gpt::train(
