@@ -16,7 +16,7 @@ namespace zero::inline ZERO_NAMESPACE::simulate {
 
 /// Which way `zero::Mpi` adds over nodes.
 enum class Sums : std::uint8_t {
-  automatic,  ///< flat or chained, what sends less
+  automatic,  ///< flat or chained, as `zero::Mpi` chooses
   flat,       ///< in rank order; each rank sends every rank elsewhere its block
   chained,    ///< in rank order; partial sums go from node to node
   native,     ///< each node first, as `mpi::Native`: other bits

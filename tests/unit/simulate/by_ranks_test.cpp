@@ -1,4 +1,5 @@
 // Ranks that carry out collectives themselves: threads of one process, as they were measured.
+#include "unit/simulate/approx.hpp"
 #include "zero/simulate/collectives.hpp"
 #include "zero/simulate/communicator.hpp"
 #include "zero/simulate/timeline.hpp"
@@ -12,8 +13,7 @@
 namespace by_ranks_test {
 namespace {
 
-/// Relative, since microseconds are nothing beside the absolute term of doctest's.
-doctest::Approx Approx(double value) { return doctest::Approx(value).scale(0.); }
+using tests::Approx;
 
 namespace planner = zero::planner;
 namespace simulate = zero::simulate;

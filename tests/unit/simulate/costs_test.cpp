@@ -1,4 +1,5 @@
 // Costs of collectives and products, held against hand calculations; virtual time and memory.
+#include "unit/simulate/approx.hpp"
 #include "zero/simulate.hpp"
 #include "zero/zero.hpp"
 
@@ -12,8 +13,7 @@
 namespace costs_test {
 namespace {
 
-/// Relative, since microseconds are nothing beside the absolute term of doctest's.
-doctest::Approx Approx(double value) { return doctest::Approx(value).scale(0.); }
+using tests::Approx;
 
 namespace planner = zero::planner;
 namespace simulate = zero::simulate;

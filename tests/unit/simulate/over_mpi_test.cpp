@@ -1,4 +1,5 @@
 // Collectives of zero::Mpi over nodes that do not exist, held against hand calculations.
+#include "unit/simulate/approx.hpp"
 #include "zero/simulate.hpp"
 #include "zero/zero.hpp"
 
@@ -9,8 +10,7 @@
 namespace over_mpi_test {
 namespace {
 
-/// Relative, since microseconds are nothing beside the absolute term of doctest's.
-doctest::Approx Approx(double value) { return doctest::Approx(value).scale(0.); }
+using tests::Approx;
 
 namespace planner = zero::planner;
 namespace simulate = zero::simulate;

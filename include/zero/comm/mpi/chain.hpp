@@ -186,11 +186,11 @@ class Chain {
   [[nodiscard]] std::byte const* chunk_from(Flight const& flight,
                                             int source,
                                             std::size_t& bytes) const {
-    if (turns_->in[index(source)] != flight.sequence) return nullptr;
+    if (turns_->next_in[index(source)] != flight.sequence) return nullptr;
     return channels_->chunk_from(source, bytes);
   }
   [[nodiscard]] std::byte* room_for(Flight const& flight, int target) const {
-    if (turns_->out[index(target)] != flight.sequence) return nullptr;
+    if (turns_->next_out[index(target)] != flight.sequence) return nullptr;
     return channels_->room_for(target);
   }
   static void note(int code, int& error) noexcept {

@@ -75,8 +75,8 @@ class Exchange {
   /// Sends chunks to a peer while there is room, in the order of the calls.
   bool send(int peer, int& error) {
     bool moved = false;
-    for (; turns_.out[index(peer)] < flights_->posted(); ++turns_.out[index(peer)]) {
-      Flight& flight = flights_->at(turns_.out[index(peer)]);
+    for (; turns_.next_out[index(peer)] < flights_->posted(); ++turns_.next_out[index(peer)]) {
+      Flight& flight = flights_->at(turns_.next_out[index(peer)]);
       if (!flight.matched || flight.withdrawn) return moved;
       if (flight.route.chained && !chain_.is_through(flight)) return moved;
       Flight::Pair& pair = flight.pairs[index(peer)];
@@ -107,7 +107,7 @@ class Exchange {
 
   /// Moves on to the next collective of which a peer sends chunks.
   void skip_received(int peer) {
-    for (std::uint64_t& turn = turns_.in [index(peer)]; turn < flights_->posted(); ++turn) {
+    for (std::uint64_t& turn = turns_.next_in[index(peer)]; turn < flights_->posted(); ++turn) {
       Flight const& flight = flights_->at(turn);
       if (flight.received) continue;
       if (!flight.matched || expects(flight, peer)) return;
@@ -116,7 +116,7 @@ class Exchange {
 
   /// True once nothing of a collective is to be sent any more, to anybody; MPI may hold some of it.
   [[nodiscard]] bool has_sent(Flight const& flight) const noexcept {
-    return std::all_of(turns_.out.begin(), turns_.out.end(), [&](std::uint64_t turn) {
+    return std::all_of(turns_.next_out.begin(), turns_.next_out.end(), [&](std::uint64_t turn) {
       return turn > flight.sequence;
     });
   }
@@ -126,7 +126,7 @@ class Exchange {
     if (is_chained(flight, flight.pass)) return chain_.distance(flight, peer);
     bool const expected = !flight.received && expects(flight, flight.pass, peer);
     if (expected && !sources_->hop(flight, flight.pass, peer, peers_->rank()).part.result) return 0;
-    bool const waits = expected || turns_.out[index(peer)] <= flight.sequence ||
+    bool const waits = expected || turns_.next_out[index(peer)] <= flight.sequence ||
                        channels_->delivers(peer, flight.sequence) ||
                        peers_->reads_on(peer, flight.sequence);
     return waits ? 1 : -1;
@@ -184,7 +184,7 @@ class Exchange {
     std::size_t now = (std::min)(part_bytes / element, own.count - flight.at);
     for (int source = 0; source < peers_->size(); ++source) {
       if (!is_sent(flight, sources_->hop(flight, 0, source, rank), source, rank)) continue;
-      if (turns_.in[index(source)] != flight.sequence) return false;
+      if (turns_.next_in[index(source)] != flight.sequence) return false;
       std::size_t bytes = 0;
       if (channels_->chunk_from(source, bytes) == nullptr) return false;
       now = bytes / element;
@@ -229,8 +229,9 @@ class Exchange {
       std::byte const* from = nullptr;
       if (is_sent(flight, hop, source, rank)) {
         std::size_t bytes = 0;
-        if (turns_.in[index(source)] == flight.sequence)
+        if (turns_.next_in[index(source)] == flight.sequence) {
           from = channels_->chunk_from(source, bytes);
+        }
         if (from == nullptr) {
           finished = false;
           continue;

@@ -29,9 +29,9 @@ struct Moved {
 
 /// Chunks between two ranks travel in the order of the calls: of which collective the next are.
 struct Turns {
-  explicit Turns(int size) : in(static_cast<std::size_t>(size)), out(in) {}
-  std::vector<std::uint64_t> in;   ///< by source
-  std::vector<std::uint64_t> out;  ///< by target
+  explicit Turns(int size) : next_in(static_cast<std::size_t>(size)), next_out(next_in) {}
+  std::vector<std::uint64_t> next_in;   ///< by source
+  std::vector<std::uint64_t> next_out;  ///< by target
 };
 
 /// How far this rank has come with one collective.

@@ -8,6 +8,7 @@
 #include "zero/comm/mpi/peers.hpp"
 #include "zero/comm/mpi/roll.hpp"
 #include "zero/comm/mpi/route.hpp"
+#include "zero/comm/shared/node_bytes.hpp"
 #include "zero/concepts/communicator.hpp"
 
 #include <cstddef>
@@ -95,7 +96,7 @@ class Sources {
     if (std::string_view const always = never_chained(); !always.empty()) return always;
     Collective const& op = flight.op;
     Transfer const block = transfer(op, 0, 0, 0, peers_->size());
-    if (block.count * size_of(op.dtype) <= inline_bytes) {
+    if (block.count * size_of(op.dtype) <= zero::detail::unchained_bytes) {
       return "the blocks of the last sum were at most 2 KiB";
     }
     if (sums_ == Sums::automatic && !chain_pays(peers_->topology(), op)) {
