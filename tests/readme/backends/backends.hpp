@@ -74,7 +74,9 @@ inline constexpr Row mpi{.name = "Mpi<Reduction>",
                          .overlap = "in `progress`, or in a thread",
                          .named = "the rank, and its words",
                          .memory = "the node's shared window",
-                         .tested = "Open MPI 4.1, MPICH 4.0; 1 to 5 processes on one machine",
+                         .tested =
+                             "Open MPI 4.1, MPICH 4.0; 1 to 16 processes on one machine, "
+                             "and over network namespaces",
                          .abilities = {.host_memory = true,
                                        .split = true,
                                        .progress = true,
