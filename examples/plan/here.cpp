@@ -160,7 +160,7 @@ Round sit(HereOptions const& options, Scratch const& scratch) {
   for (Run& run : round.runs) {
     run.seconds = train(options, scratch, run.setup, predict(round.machine, run.setup));
   }
-  auto const again = measure(witnesses(), 2, 0.5, {});
+  auto const again = witnesses(2);
   round.triad = seconds_of(again, "triad");
   round.ping_pong = seconds_of(again, "ping-pong");
   return round;

@@ -90,9 +90,6 @@ template <class Make, class Run>
   };
 }
 
-/// STREAM's triad by bytes, and a ping-pong between the first two ranks: what tells one sitting of
-/// a shared machine from another.
-[[nodiscard]] std::vector<Work> witnesses();
 /// The library's own kernels and collectives.
 /// @param precision  of parameters and gradients: fp32, bf16 or fp16
 [[nodiscard]] std::vector<Work> library_work(std::string const& precision);
@@ -110,5 +107,9 @@ using ShowPart = std::function<void(double)>;
                                                          int ranks,
                                                          double seconds,
                                                          ShowPart const& show);
+
+/// STREAM's triad by bytes, and a ping-pong between the first two ranks: what tells one state of a
+/// shared machine from another. Takes half a second.
+[[nodiscard]] std::vector<zero::planner::Timing> witnesses(int ranks);
 
 }  // namespace plan
