@@ -240,8 +240,9 @@ class Roll {
       if (int const code = notices_->send(asked.rank, known); code != MPI_SUCCESS) error = code;
       return true;
     });
-    inquiry_.forget(agreed_);
-    if (peers_->leader() != peers_->rank()) return;
+    if (peers_->leader() != peers_->rank()) return inquiry_.forget(agreed_);
+    // A leader may agree to more than it has published, which others wait for.
+    inquiry_.forget((std::min)(agreed_, rounds_->complete()));
     Summary const* const all = inquiry_.all(rounds_->complete());
     if (all != nullptr) rounds_->learn(*all);
   }
