@@ -53,11 +53,14 @@ inline constexpr Conversions conversions_between{convert_untyped<Acc, T>, conver
 /// One place's part of a sum over ranks: adds inputs in this order in `accumulate`. Places that
 /// pass `out` on as the next one's first input get the bits that `sum_and_square` gets from all
 /// inputs.
-/// @param rounded  `out` is in `dtype`, the sum is complete; otherwise in `accumulate`
-/// @param inputs   the first is what the place before has passed on, in `accumulate`, or null in
-/// the
-///   first place; the others, at least one, are in `dtype`
-/// @param squared  adds the squares of a complete sum
+/// @param dtype       of the elements
+/// @param accumulate  dtype that adds up
+/// @param out         `count` elements in `dtype` if rounded, otherwise in `accumulate`
+/// @param rounded     the sum is complete
+/// @param inputs      the first is what the place before has passed on, in `accumulate`, or null in
+///                    the first place; the others, at least one, are in `dtype`
+/// @param count       elements
+/// @param squared     adds the squares of a complete sum
 /// @par Shapes  out and each input [count]; none overlaps `out`
 /// @par Cost    reads each input once and writes `out` once; what has to be converted passes the
 ///   nearest cache once more; allocates nothing
