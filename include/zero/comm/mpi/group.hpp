@@ -88,7 +88,7 @@ class Group final : public Member {
     throw_if_failed(lock, op);
     std::uint64_t const sequence = flights_.posted();
     if (sequence >= ring_slots) {
-      finish(lock, op, [&] { return flights_.done(sequence - ring_slots); });
+      finish(lock, op, sequence - ring_slots);
     }
     begin(op);
     family_->advance();
@@ -102,7 +102,7 @@ class Group final : public Member {
     if (flights_.done(sequence)) return;
     Collective const op = flights_.at(sequence).op;
     throw_if_failed(lock, op);
-    finish(lock, op, [&] { return flights_.done(sequence); });
+    finish(lock, op, sequence);
   }
 
   /// Never blocks, never throws: what goes wrong is told by the next call that can.
@@ -315,18 +315,17 @@ class Group final : public Member {
     return true;
   }
 
-  /// Works on everything until `ready()`; gives up when nothing of this group moves for the
-  /// deadline, whatever other groups do meanwhile. Something is under way.
-  template <class Ready>
-  void finish(Lock& lock, Collective const& op, Ready ready) {
+  /// Works on everything until a collective is done; gives up when nothing of this group moves for
+  /// the deadline, whatever other groups do meanwhile. Something is under way.
+  void finish(Lock& lock, Collective const& op, std::uint64_t sequence) {
     Backoff backoff;
     std::uint64_t events = events_;
     Patience patience(family_->options.deadline_s, Clock::now());
     Peers::Waiting const waiting(peers_);
-    while (!ready()) {
+    while (!flights_.done(sequence)) {
       family_->advance();
       throw_if_failed(lock, op);
-      if (ready()) return;
+      if (flights_.done(sequence)) return;
       if (events_ != events) {
         events = events_;
         patience.reset(Clock::now());
