@@ -75,8 +75,8 @@ inline constexpr Row mpi{.name = "Mpi<Reduction>",
                          .named = "the rank, and its words",
                          .memory = "the node's shared window",
                          .tested =
-                             "Open MPI 4.1, MPICH 4.0; 1 to 16 processes on one machine, "
-                             "and over network namespaces",
+                             "Open MPI 4.1, MPICH 4.0; 1 to 16 processes on one machine; "
+                             "Open MPI also over network namespaces",
                          .abilities = {.host_memory = true,
                                        .split = true,
                                        .progress = true,
