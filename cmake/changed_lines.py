@@ -6,7 +6,8 @@ are left out. What counts is what the later version has and the earlier one has 
 lines that are gone are shown, and do not count. Prints a table, and fails if one has more than its
 limit, or if nothing has changed.
 
-To add one, give it a line in TRAINERS.
+Two paths compare two files of your own; nothing fails then, whatever changed. To add a trainer of the
+project's, give it a line in TRAINERS.
 """
 
 import argparse
@@ -56,23 +57,32 @@ def main():
                         help="the repository; the default is the one this script lies in")
     parser.add_argument("--clang-format", default=None, help="the default is what is on the path")
     parser.add_argument("--lines", action="store_true", help="show the lines that count")
-    parser.add_argument("trainers", nargs="*", metavar="before:after:limit",
-                        help="instead of the project's")
+    parser.add_argument("trainers", nargs="*", metavar="before after | before:after:limit",
+                        help="instead of the project's: two files, or, from the repository's root, any "
+                             "number of pairs with the most lines that each may add or change")
     args = parser.parse_args()
+    if len(args.trainers) == 2 and not any(":" in path for path in args.trainers):
+        # Relative to where the user is, not to the repository.
+        trainers = [tuple(str(pathlib.Path(path).absolute()) for path in args.trainers) + (None,)]
+        if missing := [path for path in args.trainers if not pathlib.Path(path).is_file()]:
+            parser.error(f"no such file: {missing[0]}")
+    elif wrong := [t for t in args.trainers if not re.fullmatch(r"[^:]+:[^:]+:\d+", t)]:
+        parser.error(f"'{wrong[0]}' is neither one of two files nor before:after:limit")
+    else:
+        trainers = [(b, a, int(limit)) for b, a, limit in (t.split(":") for t in args.trainers)]
     clang_format = args.clang_format or shutil.which("clang-format-14") or shutil.which("clang-format")
     if clang_format is None:
         print("no clang-format: skipped")
         return 77
-    trainers = [(b, a, int(limit)) for b, a, limit in (t.split(":") for t in args.trainers)] or TRAINERS
 
     wrong = False
     print(f"{'trainer':40} {'added or changed':>16} {'at most':>8} {'gone':>6}")
-    for before, after, limit in trainers:
+    for before, after, limit in trainers or TRAINERS:
         code = [code_lines((args.root / path).read_text(encoding="utf-8"), clang_format)
                 for path in (before, after)]
         added, gone = difference(*code)
-        wrong |= not 0 < len(added) <= limit
-        print(f"{after:40} {len(added):16} {limit:8} {len(gone):6}")
+        wrong |= limit is not None and not 0 < len(added) <= limit
+        print(f"{after:40} {len(added):16} {'-' if limit is None else limit:>8} {len(gone):6}")
         if args.lines:
             print("".join(f"  {line}\n" for line in added), end="")
     return 1 if wrong else 0

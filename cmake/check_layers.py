@@ -93,7 +93,7 @@ DEVICE_LIBRARIES = ("cub/", "thrust/")
 # Macros that a backend's library asks for by name.
 FOREIGN_MACROS = {
     "comm/mpi/library.hpp": {"OMPI_SKIP_MPICXX", "MPICH_SKIP_MPICXX"},
-    "checkpoint/checksum.hpp": {"XXH_INLINE_ALL"},
+    "checkpoint/checksum.hpp": {"XXH_INLINE_ALL", "XXH_NO_INLINE_HINTS"},
 }
 
 # What works with every backend includes none: of its own directory, it knows these rooms.

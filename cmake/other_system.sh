@@ -49,6 +49,8 @@ if [ ! -e "$system/etc/debian_version" ]; then
     tail "$logs/debootstrap" >&2
     exit 1
   }
+  # A mirror may keep a release longer than the release says that it is valid.
+  echo 'Acquire::Check-Valid-Until "false";' >"$system/etc/apt/apt.conf.d/99zero"
 fi
 # What was built of an earlier commit stays, and only what changed is compiled again.
 rm -rf "$system/root/clone"

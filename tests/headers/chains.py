@@ -5,15 +5,42 @@ What a header includes anyway may come before it without lending it anything. So
 each of which includes the one before, directly or not, is one translation unit. Only includes above
 all code and outside of conditions count: those are there whatever the flags.
 
-Writes one file for each chain, named after its last header, and prints the files' names.
+A header that needs a library, because it or one below it includes that library's header, is left out
+where the library is not there. Which it is, the includes say, in conditions or not: there is no list
+of headers to keep.
+
+Writes one file for each chain, named after its last header. Prints a line "header <name>" for each
+that is not left out, "needs <library>" for each library that these need, and "source <file>" for
+each file.
 """
 
 import argparse
 import functools
 import pathlib
 import re
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "cmake"))
+import check_layers  # noqa: E402  # knows the standard library's headers
 
 INCLUDE = re.compile(r'#include [<"](zero/[^>"]+)[>"]')
+ANY_INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
+
+# Whose header it is, by the components that CMakeLists.txt looks for.
+LIBRARY_OF = {
+    "benchmark/benchmark.h": "bench",
+    "cuda_runtime.h": "cuda",
+    "cuda_runtime_api.h": "cuda",
+    "mpi.h": "mpi",
+    "nccl.h": "nccl",
+    "nccl_device/core.h": "nccl",
+    "nlohmann/json.hpp": "checkpoint",
+    "torch/torch.h": "libtorch",
+    "xxhash.h": "checkpoint",
+}
+# Comes with the system or its compiler.
+SYSTEM = {"dirent.h", "fcntl.h", "stdint.h", "string.h", "sys/mman.h", "sys/stat.h", "unistd.h"}.union(
+    *check_layers.INTRINSICS.values())
 
 
 def includes(text):
@@ -28,6 +55,26 @@ def includes(text):
             depth -= 1
         elif depth == 0 and (found := INCLUDE.match(line)):
             yield found[1]
+
+
+def libraries(headers, text_of):
+    """The libraries that each header needs, itself or through what it includes."""
+
+    @functools.cache
+    def needs(header):
+        found = set()
+        for name in ANY_INCLUDE.findall(text_of(header)):
+            if name.endswith(".cuh"):
+                continue  # nvcc alone reads it
+            if name.startswith("zero/"):
+                found |= needs(name)
+            elif name in LIBRARY_OF:
+                found.add(LIBRARY_OF[name])
+            elif name not in check_layers.STANDARD_HEADERS | SYSTEM:
+                sys.exit(f"{header} includes <{name}>; name its library in {__file__}")
+        return found
+
+    return {header: needs(header) for header in headers}
 
 
 def chains(headers, text_of):
@@ -53,16 +100,29 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--include", type=pathlib.Path, required=True, help="where headers are found")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="where files are written")
+    parser.add_argument("--have", action="append", default=[], metavar="LIBRARY",
+                        help="a library that is there; may be given several times")
     parser.add_argument("headers", nargs="+")
     args = parser.parse_args()
-    for chain in chains(args.headers, lambda header: (args.include / header).read_text()):
+
+    @functools.cache
+    def text_of(header):
+        return (args.include / header).read_text(encoding="utf-8")
+
+    needs = libraries(args.headers, text_of)
+    headers = [header for header in args.headers if needs[header] <= set(args.have)]
+    for header in headers:
+        print("header", header)
+    for library in sorted(set().union(*(needs[header] for header in headers))):
+        print("needs", library)
+    for chain in chains(headers, text_of):
         # Twice: a header may be included again.
         text = "".join(f"#include <{header}>\n" * 2 for header in chain)
         path = (args.out / chain[-1]).with_suffix(".cpp")
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or path.read_text() != text:
             path.write_text(text)
-        print(path)
+        print("source", path)
 
 
 if __name__ == "__main__":

@@ -171,8 +171,11 @@ void live(zero::mpi::Options const& options) {
 void say(char const* what, bool first) {
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  std::fprintf(stderr, "rank %d at %.3f%s: %s\n", rank, now(), first ? " (origin)" : "", what);
-  std::fflush(stderr);
+  char head[64];
+  std::snprintf(head, sizeof head, "rank %d at %.3f%s: ", rank, now(), first ? " (origin)" : "");
+  // In one write, so that lines of ranks do not mix: a format may be printed piece by piece.
+  std::string const line = std::string(head) + what + '\n';
+  std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
 /// Trains until the fault ends it.

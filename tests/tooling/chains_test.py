@@ -16,6 +16,12 @@ HEADERS = {
     "zero/sometimes.hpp": "#if X\n#if Y\n#endif\n#include <zero/beside.hpp>\n#endif\n",
     "zero/x/below.hpp": "namespace zero {}\n#include <zero/beside.hpp>\n",
 }
+LIBRARIES = {
+    "zero/processes.hpp": "#include <vector>\n#include <mpi.h>\n",
+    "zero/device.hpp": "#if X\n#  include <cuda_runtime_api.h>\n#endif\n",
+    "zero/both.hpp": '#include "zero/processes.hpp"\n#include "zero/device.hpp"\n',
+    "zero/none.hpp": "#include <fcntl.h>\n",
+}
 
 
 class Chains(unittest.TestCase):
@@ -23,20 +29,31 @@ class Chains(unittest.TestCase):
         scratch = tempfile.TemporaryDirectory()
         self.addCleanup(scratch.cleanup)
         self.root = pathlib.Path(scratch.name)
-        for header, text in HEADERS.items():
+        for header, text in (HEADERS | LIBRARIES).items():
             path = self.root / "include" / header
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
 
+    def run_script(self, *arguments):
+        """Everything that is printed: (what it is, its value)."""
+        done = subprocess.run(
+            [sys.executable, SCRIPT, "--include", self.root / "include", "--out", self.root / "out",
+             *arguments], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return [tuple(line.split(" ", 1)) for line in done.stdout.splitlines()]
+
     def files(self, *headers):
         """What each file that is printed includes, in order."""
-        out = self.root / "out"
-        printed = subprocess.run(
-            [sys.executable, SCRIPT, "--include", self.root / "include", "--out", out, *headers],
-            capture_output=True, text=True, check=True).stdout.split()
-        return {pathlib.Path(name).relative_to(out).as_posix():
-                    pathlib.Path(name).read_text(encoding="utf-8").splitlines()
-                for name in printed}
+        return {pathlib.Path(path).relative_to(self.root / "out").as_posix():
+                    pathlib.Path(path).read_text(encoding="utf-8").splitlines()
+                for what, path in self.run_script(*headers) if what == "source"}
+
+    def kept(self, *have):
+        """Which headers are not left out, and the libraries that these need."""
+        arguments = [argument for library in have for argument in ("--have", library)]
+        printed = self.run_script(*arguments, *LIBRARIES)
+        return [{value.removeprefix("zero/") for what, value in printed if what == wanted}
+                for wanted in ("header", "needs")]
 
     @staticmethod
     def twice(*headers):
@@ -61,6 +78,21 @@ class Chains(unittest.TestCase):
         self.assertEqual(written.stat().st_mtime, 1)
         self.assertEqual(self.files("zero/a.hpp", "zero/b.hpp"),
                          {"zero/b.cpp": self.twice("zero/a.hpp", "zero/b.hpp")})
+
+    def test_a_header_needs_what_is_included_below_it(self):
+        self.assertEqual(self.kept(), [{"none.hpp"}, set()])
+        self.assertEqual(self.kept("cuda"), [{"none.hpp", "device.hpp"}, {"cuda"}])
+        self.assertEqual(self.kept("mpi", "nccl"), [{"none.hpp", "processes.hpp"}, {"mpi"}])
+        self.assertEqual(self.kept("mpi", "cuda"),
+                         [{"none.hpp", "processes.hpp", "device.hpp", "both.hpp"}, {"mpi", "cuda"}])
+
+    def test_a_library_that_nobody_knows_is_an_error(self):
+        (self.root / "include/zero/a.hpp").write_text("#include <other/library.h>\n")
+        done = subprocess.run(
+            [sys.executable, SCRIPT, "--include", self.root / "include", "--out", self.root / "out",
+             "zero/b.hpp"], capture_output=True, text=True)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("zero/a.hpp includes <other/library.h>", done.stderr)
 
 
 if __name__ == "__main__":

@@ -55,6 +55,26 @@ class ChangedLines(unittest.TestCase):
         after = BEFORE.replace("not a comment", "other words")
         self.assertEqual(self.run_on(after, 1), (0, ["1", "1", "1"]))
 
+    def test_two_files_of_a_users_own(self):
+        with tempfile.TemporaryDirectory() as root:
+            pathlib.Path(root, "a.cpp").write_text(BEFORE, encoding="utf-8")
+            pathlib.Path(root, "b.cpp").write_text(BEFORE.replace("a = 1", "a = 2"), encoding="utf-8")
+            result = subprocess.run([sys.executable, SCRIPT, "a.cpp", "b.cpp"], cwd=root,
+                                    capture_output=True, text=True, check=False)
+        if result.returncode == 77:
+            self.skipTest("no clang-format")
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertEqual(result.stdout.splitlines()[-1].split()[1:], ["1", "-", "1"])
+
+    def test_what_is_neither_is_refused_in_words(self):
+        for arguments in (["a.cpp"], ["a.cpp", "b.cpp", "c.cpp"], ["a.cpp:b.cpp:many"],
+                          ["a.cpp:b.cpp"], ["no_such_file", "nor_this"]):
+            result = subprocess.run([sys.executable, SCRIPT, *arguments], capture_output=True,
+                                    text=True, check=False)
+            self.assertEqual(result.returncode, 2, arguments)
+            self.assertRegex(result.stderr, "neither one of two files nor|no such file")
+            self.assertNotIn("Traceback", result.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -220,7 +220,9 @@ namespace zero::inline ZERO_NAMESPACE {
 #else
   Error const error(kind, message.text(), std::move(context), where);
   if (on_error != nullptr) on_error(error);
-  std::fprintf(stderr, "%s\n", error.what());
+  // In one write: C libraries may print a format piece by piece, and lines of ranks would mix.
+  std::string const line = std::string(error.what()) + '\n';
+  std::fwrite(line.data(), 1, line.size(), stderr);
   std::abort();
 #endif
 }

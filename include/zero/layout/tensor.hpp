@@ -16,8 +16,8 @@ namespace zero::inline ZERO_SHARED_NAMESPACE {
 /// One tensor of the model. In the flat element space units follow each other, and within a unit
 /// its tensors in registration order, those tied to other units first.
 struct Tensor {
-  std::string name;                ///< unique in the model; messages and guards use it
-  std::vector<std::size_t> shape;  ///< row-major; an empty shape is a scalar
+  std::string name{};                ///< unique in the model; messages and guards use it
+  std::vector<std::size_t> shape{};  ///< row-major; an empty shape is a scalar
   /// What is gathered, and whose gradients are complete, together: usually a layer. Units are
   /// numbered from 0 in the order of the forward pass; numbers may be skipped.
   int unit = 0;

@@ -27,6 +27,12 @@ TEST_CASE("a tensor has the product of its shape as elements") {
   CHECK(count_of({1, 1}) == 1);
 }
 
+TEST_CASE("a scalar needs no shape, and no warning asks for one") {
+  zero::Tensor const scalar{.name = "temperature", .unit = 1};
+  CHECK(zero::element_count(scalar) == 1);
+  CHECK(scalar.unit == 1);
+}
+
 TEST_CASE("a tensor may be empty") {
   CHECK(count_of({0}) == 0);
   CHECK(count_of({5, 0, 3}) == 0);
