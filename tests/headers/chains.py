@@ -102,6 +102,8 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, required=True, help="where files are written")
     parser.add_argument("--have", action="append", default=[], metavar="LIBRARY",
                         help="a library that is there; may be given several times")
+    parser.add_argument("--only", action="append", default=[], metavar="LIBRARY",
+                        help="leave out what needs none of these; may be given several times")
     parser.add_argument("headers", nargs="+")
     args = parser.parse_args()
 
@@ -110,7 +112,8 @@ def main():
         return (args.include / header).read_text(encoding="utf-8")
 
     needs = libraries(args.headers, text_of)
-    headers = [header for header in args.headers if needs[header] <= set(args.have)]
+    headers = [header for header in args.headers if needs[header] <= set(args.have)
+               and (not args.only or needs[header] & set(args.only))]
     for header in headers:
         print("header", header)
     for library in sorted(set().union(*(needs[header] for header in headers))):

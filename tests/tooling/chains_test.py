@@ -49,8 +49,8 @@ class Chains(unittest.TestCase):
                 for what, path in self.run_script(*headers) if what == "source"}
 
     def kept(self, *have):
-        """Which headers are not left out, and the libraries that these need."""
-        arguments = [argument for library in have for argument in ("--have", library)]
+        """Which headers are kept with these libraries and options, and the libraries they need."""
+        arguments = [name if name.startswith("--") else f"--have={name}" for name in have]
         printed = self.run_script(*arguments, *LIBRARIES)
         return [{value.removeprefix("zero/") for what, value in printed if what == wanted}
                 for wanted in ("header", "needs")]
@@ -85,6 +85,10 @@ class Chains(unittest.TestCase):
         self.assertEqual(self.kept("mpi", "nccl"), [{"none.hpp", "processes.hpp"}, {"mpi"}])
         self.assertEqual(self.kept("mpi", "cuda"),
                          [{"none.hpp", "processes.hpp", "device.hpp", "both.hpp"}, {"mpi", "cuda"}])
+
+    def test_only_what_needs_a_library(self):
+        self.assertEqual(self.kept("cuda", "mpi", "--only=cuda"),
+                         [{"device.hpp", "both.hpp"}, {"mpi", "cuda"}])
 
     def test_a_library_that_nobody_knows_is_an_error(self):
         (self.root / "include/zero/a.hpp").write_text("#include <other/library.h>\n")
