@@ -83,7 +83,8 @@ class GradientNorm {
       if (!(*divided_)[piece.tensor].partitioned) return;
       auto const begin = static_cast<std::size_t>(piece.in_range.offset());
       auto const count = static_cast<std::size_t>(piece.count);
-      std::size_t const head = (std::min)(count, (block - begin % block) % block);
+      std::size_t const head =
+          (std::min)(count, static_cast<std::size_t>((block - begin % block) % block));
       if (head > 0) space_.add_squares(squares_, first + begin, head);
       if (count > head) space_.add_squares(squares_, first + begin + head, count - head);
     });
