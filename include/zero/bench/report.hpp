@@ -37,8 +37,8 @@ namespace detail {
 /// What rows and fits have in common.
 template <class Figures>
 [[nodiscard]] std::vector<Field> kind_fields(Figures const& of) {
-  return {{"op", quoted(name(of.op))},
-          {"dtype", quoted(name(of.dtype))},
+  return {{"op", bench::quoted(name(of.op))},
+          {"dtype", bench::quoted(name(of.dtype))},
           {"ranks", std::to_string(of.ranks)},
           {"in_place", of.in_place ? "true" : "false"}};
 }
@@ -84,16 +84,17 @@ template <class Figures>
 
 /// {"schema": ..., "zero": ..., "raw": ..., "rows": [...], "fits": [...]}, an object per line.
 [[nodiscard]] inline std::string json_text(std::vector<Row> const& rows) {
-  std::string text = "{\"schema\": \"zero.bench.collectives/1\", \"zero\": " +
-                     quoted(std::to_string(version.major) + "." + std::to_string(version.minor)) +
-                     ", \"raw\": " + (rows.empty() ? "null" : quoted(rows.front().raw));
+  std::string text =
+      "{\"schema\": \"zero.bench.collectives/1\", \"zero\": " +
+      bench::quoted(std::to_string(version.major) + "." + std::to_string(version.minor)) +
+      ", \"raw\": " + (rows.empty() ? "null" : bench::quoted(rows.front().raw));
   auto const add = [&](std::string_view key, auto const& items) {
     text += ",\n\"" + std::string(key) + "\": [";
     for (bool first = true; auto const& item : items) {
       text += first ? "\n{" : ",\n{";
       first = true;
       for (Field const& field : fields(item)) {
-        text += (first ? "" : ", ") + quoted(field.name) + ": " + field.text;
+        text += (first ? "" : ", ") + bench::quoted(field.name) + ": " + field.text;
         first = false;
       }
       text += "}";
