@@ -164,7 +164,7 @@ class Triad {
     double const start = seconds_now();
     team_.run([this](int rank) { part(rank)->run(); });
     double const rate = 2. * part(0)->bytes() / (seconds_now() - start);
-    best_ = std::max(best_, rate);
+    best_ = (std::max)(best_, rate);
     return rate;
   }
 
