@@ -79,7 +79,8 @@ BACKENDS = {
     # In C; what defines them is in c/.
     "c.h": {"stdint.h", "string.h"},
     "c_mpi.h": {"mpi.h"},
-    "transfer/file": {"fcntl.h", "unistd.h"},
+    "transfer/file": {"fcntl.h", "io.h", "unistd.h"},
+    "memory/poison.hpp": {"dlfcn.h"},
     "bench/program.hpp": {"benchmark/benchmark.h"},
     "adapt/libtorch/exchanged_memory.hpp": {"sys/mman.h", "torch/torch.h"},
     "adapt/libtorch": {"torch/torch.h"},

@@ -4,10 +4,37 @@
 
 #include "zero/base/config.hpp"
 
+#if defined(__APPLE__)
+#include <dlfcn.h>
+#endif
+
 #include <cstddef>
 
-// Weak: null in a program without the sanitizer. A macro would ask how one translation unit was
-// compiled, but memory is handed from one to another.
+// A macro would ask how one translation unit was compiled, but memory is handed from one to
+// another.
+#if defined(__APPLE__)
+namespace zero::inline ZERO_NAMESPACE::detail {
+
+/// The sanitizer's function of this name, or null: its linker wants weak names to be defined.
+[[nodiscard]] inline auto sanitizer(char const* name) noexcept {
+  return reinterpret_cast<void (*)(void const volatile*, std::size_t)>(::dlsym(RTLD_DEFAULT, name));
+}
+
+/// From now on an access is an error that the sanitizer reports.
+inline void poison(void const* memory, std::size_t bytes) noexcept {
+  static auto const call = sanitizer("__asan_poison_memory_region");
+  if (call != nullptr) call(memory, bytes);
+}
+
+/// The bytes may be touched again.
+inline void unpoison(void const* memory, std::size_t bytes) noexcept {
+  static auto const call = sanitizer("__asan_unpoison_memory_region");
+  if (call != nullptr) call(memory, bytes);
+}
+
+}  // namespace zero::inline ZERO_NAMESPACE::detail
+#else
+// Weak: null in a program without the sanitizer.
 // NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming): the sanitizer's names.
 extern "C" {
 /// The sanitizer's: an access is an error from now on.
@@ -31,4 +58,5 @@ inline void unpoison(void const* memory, std::size_t bytes) noexcept {
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail
-// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
+   // NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
+#endif

@@ -1,13 +1,13 @@
 /// @file
-/// A file that stands for a slower memory, read and written by a thread of its own (POSIX).
+/// A file that stands for a slower memory, read and written by a thread of its own.
 #pragma once
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/concepts/transfer.hpp"
 #include "zero/space/host.hpp"
+#include "zero/transfer/file/system.hpp"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <array>
@@ -15,7 +15,6 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <string>
@@ -67,11 +66,9 @@ class FileTransfer {
   /// A new file of so many bytes.
   /// @throws Error (resource) if there is no such directory, or not so much room
   [[nodiscard]] Slow allocate(std::size_t bytes) {
-    std::string path = directory_ + "/zero-XXXXXX";
-    int const file = ::mkstemp(path.data());
+    int const file = detail::open_temporary(directory_);
     if (file < 0) refuse("cannot make a file in '" + directory_ + "'", errno);
-    ::unlink(path.c_str());
-    int const answer = bytes == 0 ? 0 : ::posix_fallocate(file, 0, static_cast<off_t>(bytes));
+    int const answer = detail::take_room(file, bytes);
     if (answer != 0) {
       ::close(file);
       refuse("'" + directory_ + "' has no room for " + std::to_string(bytes) + " bytes", answer);
@@ -151,17 +148,7 @@ class FileTransfer {
 
   /// 0, or an errno.
   [[nodiscard]] static int carry_out(Job const& job) noexcept {
-    for (std::size_t done = 0; done < job.bytes;) {
-      std::byte* const at = static_cast<std::byte*>(job.fast) + done;
-      auto const offset = static_cast<off_t>(job.slow.offset + done);
-      ssize_t const moved = job.out ? ::pwrite(job.slow.file, at, job.bytes - done, offset)
-                                    : ::pread(job.slow.file, at, job.bytes - done, offset);
-      if (moved < 0 && errno == EINTR) continue;
-      if (moved < 0) return errno;
-      if (moved == 0) return EIO;
-      done += static_cast<std::size_t>(moved);
-    }
-    return 0;
+    return detail::move_bytes(job.slow.file, job.slow.offset, job.fast, job.bytes, job.out);
   }
 
   std::string directory_;
