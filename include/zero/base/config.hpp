@@ -2,12 +2,12 @@
 /// The only header that asks which compiler it is compiled by. Nothing here changes a layout.
 #pragma once
 
+/// A file that does not exist: compilers go on after #error, for thousands of lines, but not here.
+#define ZERO_STOP <zero stops here>
+
 #if __cplusplus <= 201703L && !(defined(_MSVC_LANG) && _MSVC_LANG > 201703L)
 #error "zero: needs C++20; compile with -std=c++20"
-// Compilers go on after that line, for thousands of others. They do not without a file.
-/// A file that does not exist.
-#define ZERO_OLDER_STANDARD <zero needs C++20>
-#include ZERO_OLDER_STANDARD
+#include ZERO_STOP
 #endif
 
 #include "zero/base/flags.hpp"

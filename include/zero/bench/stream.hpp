@@ -12,10 +12,10 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -118,7 +118,7 @@ class TriadPart {
   explicit TriadPart(std::size_t elements) : elements_(elements / width * width) {
     float value = 0.f;
     for (auto* const array : {&a_, &b_, &c_}) {
-      array->reset(static_cast<float*>(std::aligned_alloc(64, elements_ * sizeof(float))));
+      array->reset(static_cast<float*>(::operator new(elements_ * sizeof(float), line)));
       std::fill_n(array->get(), elements_, value++);
     }
   }
@@ -139,9 +139,10 @@ class TriadPart {
 
  private:
   static constexpr std::size_t width = 16;
+  static constexpr std::align_val_t line{64};
 
   struct Free {
-    void operator()(float* memory) const { std::free(memory); }
+    void operator()(float* memory) const { ::operator delete(memory, line); }
   };
 
   std::size_t elements_;

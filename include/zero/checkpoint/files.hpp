@@ -4,6 +4,11 @@
 
 #include "zero/base/config.hpp"
 
+#if defined(_WIN32)
+#error "zero: checkpoints need the files of POSIX, which Windows does not have"
+#include ZERO_STOP
+#endif
+
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -6,6 +6,11 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 
+#if defined(_WIN32)
+#error "zero: the adapter of LibTorch needs the memory maps of POSIX, which Windows does not have"
+#include ZERO_STOP
+#endif
+
 #include <sys/mman.h>
 #include <torch/torch.h>
 

@@ -171,7 +171,8 @@ class Chain {
   /// time until the first piece has come to the last.
   [[nodiscard]] std::size_t piece_bytes(Flight const& flight) const noexcept {
     std::size_t const whole = block(flight, 0).count * size_of(flight.op.accumulate);
-    return (std::min)(zero::detail::chain_piece(whole), channels_->chunk_bytes());
+    return (std::min)(static_cast<std::size_t>(zero::detail::chain_piece(whole)),
+                      channels_->chunk_bytes());
   }
   /// Goes on to the next target of which something is to be added here.
   void find_target(Flight& flight) const noexcept {

@@ -9,6 +9,11 @@
 #include "zero/comm/mpi/options.hpp"
 #include "zero/comm/shared/backoff.hpp"
 
+#if defined(_WIN32)
+#error "zero: processes need Open MPI or MPICH, which Windows does not have"
+#include ZERO_STOP
+#endif
+
 // Or mpi.h includes C++ bindings that the standard dropped, a second of the compiler's and a
 // library.
 #if !defined(OMPI_SKIP_MPICXX)
