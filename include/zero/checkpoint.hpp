@@ -23,6 +23,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -101,7 +102,9 @@ class BasicCheckpoints {
   ///   memory of the host beside the plan. How long it takes does not count towards deadlines
   /// @throws Error, on every rank the same: (invalid_argument) in the middle of a step, without
   ///   values to save, or for parts that do not fit; (resource), naming rank, file and reason, if
-  ///   the file system refuses. The checkpoints before stay as they are
+  ///   the file system refuses; (data) where a link or a pipe has the name of a file to be written,
+  ///   or the directory has the largest number that there is. The checkpoints before stay as they
+  ///   are
   template <class Optimizer>
   SaveReport save(Optimizer& optimizer, SaveOptions const& options = {}) {
     return save(optimizer, options, *detail::Inside::parts(optimizer).groups.world);
@@ -208,14 +211,25 @@ class BasicCheckpoints {
     work.run([&] {
       if (control.rank == 0) work.aside([&] { found = latest(); });
     });
+    // Its name may be another one than a save gives: it is told, not made anew.
+    std::string name;
+    if (found) name = found->path.substr(directory_.path().size());
     std::array<std::int64_t, 3> words{};
-    if (found) words = {1, static_cast<std::int64_t>(found->number), found->step};
+    if (found) {
+      words = {static_cast<std::int64_t>(name.size()),
+               static_cast<std::int64_t>(found->number),
+               found->step};
+    }
     control.sum(words);
     if (words[0] == 0) return std::nullopt;
+    name.resize(static_cast<std::size_t>(words[0]));
+    std::vector<std::int64_t> letters(ceil_div(name.size(), sizeof(std::int64_t)));
+    if (found) std::memcpy(letters.data(), name.data(), name.size());
+    control.sum(letters);
     if (!found) {
-      auto const number = static_cast<std::uint64_t>(words[1]);
-      found = FoundCheckpoint{.path = directory_.path_of(number, static_cast<long>(words[2])),
-                              .number = number,
+      std::memcpy(name.data(), letters.data(), name.size());
+      found = FoundCheckpoint{.path = directory_.path() + name,
+                              .number = static_cast<std::uint64_t>(words[1]),
                               .step = static_cast<long>(words[2])};
     }
     return found;

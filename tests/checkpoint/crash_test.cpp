@@ -28,8 +28,8 @@ using zero::InProcess;
 
 using Contents = std::vector<std::vector<float>>;  ///< by rank
 
-/// What a run does: a letter for each step that it makes and what follows it, (s)ave, save_async
-/// and (f)inish, or save_async that is (a)bandoned.
+/// What a run does: a letter for each step that it makes and what follows it, (s)ave, save as an
+/// (o)lder version did, without a mark, save_async and (f)inish, or save_async that is (a)bandoned.
 struct Script {
   int ranks = 1;
   int keep = 0;
@@ -59,8 +59,12 @@ Recorded record(Script const& script) {
       trainer.step();
       run.saved[i][rank] = trainer.contents();
       char const save = script.saves[i - 1];
-      if (save == 's') {
-        checkpoints->save(trainer.optimizer(), {.user = {{"step", i}}});
+      if (save == 's' || save == 'o') {
+        auto const saved = checkpoints->save(trainer.optimizer(), {.user = {{"step", i}}});
+        if (save == 'o' && rank == 0) {
+          CHECK(run.files.remove(saved.path + "/files.json") == 0);
+          CHECK(run.files.sync_directory(saved.path) == 0);
+        }
       } else {
         checkpoints->save_async(trainer.optimizer(), {.user = {{"step", i}}});
         if (save == 'f') checkpoints->finish();
@@ -116,9 +120,28 @@ class Survivor {
       return "after the next save there are " + std::to_string(list.size()) + " checkpoints";
     }
     if (rank_ != 0) return {};
+    if (std::string const left = files_left(list[0].path); !left.empty()) {
+      return "after the next save there is still " + left;
+    }
     ModelCheckpoints later("run", {}, files_.crashed(files_.changes(), 0));
     auto const durable = later.latest();
     return durable && durable->path == report.path ? "" : "the next save is not durable";
+  }
+
+  /// A file that belongs to no checkpoint, if there is one. Directories may be left, and marks that
+  /// were not written to their end.
+  std::string files_left(std::string const& checkpoint) {
+    std::vector<std::string> names;
+    files_.list("run", names);
+    for (std::string const& name : names) {
+      std::string const path = "run/" + name;
+      std::vector<std::string> files;
+      if (path == checkpoint || files_.list(path, files) < 0) continue;
+      for (std::string const& file : files) {
+        if (!file.starts_with("files.json")) return path + "/" + file;
+      }
+    }
+    return {};
   }
 
   Recorded const& run_;
@@ -134,6 +157,7 @@ TEST_CASE("after a crash anywhere, the old or the new checkpoint loads, and trai
     scripts.push_back({.ranks = ranks, .keep = 0, .saves = "ss"});
     scripts.push_back({.ranks = ranks, .keep = 1, .saves = "sfsa"});
     scripts.push_back({.ranks = ranks, .keep = 2, .saves = "fasfss"});
+    scripts.push_back({.ranks = ranks, .keep = 1, .saves = "oos"});
   }
   std::vector<Recorded> runs;
   std::size_t places = 0;

@@ -103,6 +103,9 @@ class FaultyFiles {
   Answer list(std::string const& path, std::vector<std::string>& names) {
     return failing(FileCall::list, [&] { return inner_.list(path, names); });
   }
+  Answer kind(std::string const& path) {
+    return failing(FileCall::kind, [&] { return inner_.kind(path); });
+  }
   Answer lock(std::string const& path) {
     return failing(FileCall::lock, [&] { return inner_.lock(path); });
   }

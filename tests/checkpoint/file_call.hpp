@@ -22,9 +22,10 @@ enum class FileCall : std::uint8_t {
   make_directory,
   sync_directory,
   list,
+  kind,
   lock,
 };
-inline constexpr std::array<std::string_view, 12> file_calls{"open",
+inline constexpr std::array<std::string_view, 13> file_calls{"open",
                                                              "read",
                                                              "write",
                                                              "size",
@@ -35,6 +36,7 @@ inline constexpr std::array<std::string_view, 12> file_calls{"open",
                                                              "make_directory",
                                                              "sync_directory",
                                                              "list",
+                                                             "kind",
                                                              "lock"};
 
 [[nodiscard]] constexpr std::string_view name(FileCall call) noexcept {

@@ -99,6 +99,7 @@ class ModelDisk {
       case FileCall::size:
       case FileCall::close:
       case FileCall::list:
+      case FileCall::kind:
       case FileCall::lock: break;
     }
     return -ENOSYS;
@@ -416,6 +417,13 @@ class ModelFiles {
     names.clear();
     for (auto const& [name, other] : state_->disk.names(node)) names.push_back(name);
     return static_cast<FileAnswer>(names.size());
+  }
+  FileAnswer kind(std::string const& path) {
+    std::lock_guard const lock(state_->mutex);
+    FileAnswer const node = state_->disk.find(path);
+    if (node < 0) return node;
+    return static_cast<FileAnswer>(state_->disk.is_directory(node) ? zero::FileKind::directory
+                                                                   : zero::FileKind::file);
   }
   FileAnswer lock(std::string const& path) {
     std::lock_guard const guard(state_->mutex);

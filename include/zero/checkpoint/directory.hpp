@@ -15,6 +15,7 @@
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -34,8 +35,15 @@ struct FoundCheckpoint {
 
 namespace detail {
 
+/// The largest number that a save gives.
+inline constexpr std::uint64_t most_number = 999'999'999'999'999;
+/// A manifest that a save writes before anything else, and that says nothing of its files but their
+/// names. It marks the directory as a save's whatever becomes of the save, and goes last.
+inline constexpr std::string_view mark_name = "files.json";
+
 /// Checkpoints in one directory, as one rank sees them. A checkpoint is a directory of its own that
-/// has a manifest; one without is what a save left that never ended.
+/// has a manifest; one with a mark alone is what a save left that never ended. Whatever has neither
+/// is somebody else's, and so is all that is not named in them.
 template <FileOperations Files>
 class CheckpointDirectory {
  public:
@@ -57,10 +65,19 @@ class CheckpointDirectory {
     for (Name const& name : names()) {
       FoundCheckpoint found{.path = path_ + "/" + name.text, .number = name.number};
       if (!has_manifest(found.path)) continue;
-      RankFailure const failure = attempt_alone([&] { found.step = complete_step(found.path); });
+      RankFailure const failure = attempt_alone([&] {
+        if (name.number > most_number) {
+          fail(ErrorKind::data,
+               {"'", found.path, "' has a number above ", most_number, ", which no save gives"});
+        }
+        found.step = complete_step(found.path);
+      });
+      // Another program's manifest is no damage, unless the name says that it is a save's.
+      bool const ours = !failure.failed || name.exact || failure.kind != ErrorKind::data ||
+                        list_in(found.path, manifest_name);
       if (!failure.failed) {
         complete.push_back(std::move(found));
-      } else if (damaged != nullptr) {
+      } else if (ours && damaged != nullptr) {
         found.skipped = {failure.text};
         damaged->push_back(std::move(found));
       }
@@ -69,31 +86,59 @@ class CheckpointDirectory {
   }
 
   /// Takes the lock, removes what saves left that never ended, and makes a directory for the next
-  /// checkpoint.
+  /// checkpoint, with a mark.
+  /// @param files  those that it is going to have, and the step
   /// @returns its number
-  [[nodiscard]] std::uint64_t begin(bool locks, long step) {
+  /// @throws Error (data) if there is no larger number
+  [[nodiscard]] std::uint64_t begin(bool locks, Manifest const& files) {
     make_root();
     if (locks && lock_ < 0) lock();
     std::uint64_t last = 0;
     for (Name const& name : names()) {
-      last = (std::max)(last, name.number);
       std::string const path = path_ + "/" + name.text;
-      if (!has_manifest(path)) remove(path);
+      bool const ended = has_manifest(path);
+      bool const ours = (ended && name.exact) || list_in(path, ended ? manifest_name : mark_name);
+      if (!ours || name.number > most_number) continue;
+      if (name.number == most_number) {
+        fail(ErrorKind::data,
+             {"'",
+              path,
+              "' has the largest number that there is: give it a smaller one, and save "
+              "again"});
+      }
+      last = name.number;
+      if (!ended) remove(path);
     }
-    std::string const path = path_of(last + 1, step);
-    require_answer(files_.make_directory(path), "make directory", path);
-    require_answer(files_.sync_directory(path_), "sync", path_);
-    return last + 1;
+    std::string path;
+    FileAnswer made = -EEXIST;
+    // What has the name and is no checkpoint is passed over.
+    while (made == -EEXIST && last < most_number) {
+      path = path_of(++last, files.step);
+      made = files_.make_directory(path);
+    }
+    require_answer(made, "make directory", path);
+    try {
+      require_answer(files_.sync_directory(path_), "sync", path_);
+      write_file(files_, path, std::string(mark_name), manifest_text(files));
+    } catch (Error const&) {
+      // Without a mark nobody else could.
+      static_cast<void>(files_.remove(path + "/" + temporary(std::string(mark_name))));
+      static_cast<void>(files_.remove(path + "/" + std::string(mark_name)));
+      static_cast<void>(files_.remove(path));
+      throw;
+    }
+    return last;
   }
   [[nodiscard]] std::string path_of(std::uint64_t number, long step) const {
     std::string digits = std::to_string(number);
-    if (digits.size() < 6) digits.insert(0, 6 - digits.size(), '0');
+    if (digits.size() < least_digits) digits.insert(0, least_digits - digits.size(), '0');
     return path_ + "/" + digits + "-step-" + std::to_string(step);
   }
 
   /// Are there more complete checkpoints than these?
   [[nodiscard]] bool exceeds(int keep) { return list().size() > static_cast<std::size_t>(keep); }
-  /// Removes all but the newest `keep` complete checkpoints, and damaged ones older than these.
+  /// Removes all but the newest `keep` complete checkpoints, and damaged ones older than these that
+  /// have a sound manifest or mark.
   void keep_newest(int keep) {
     std::vector<FoundCheckpoint> damaged;
     std::vector<FoundCheckpoint> complete = list(&damaged);
@@ -107,12 +152,15 @@ class CheckpointDirectory {
   }
 
  private:
+  static constexpr std::ptrdiff_t least_digits = 6;  ///< of a number in a name
+
   struct Name {
-    std::uint64_t number = 0;
+    std::uint64_t number = 0;  ///< at most the largest that there is, also where it says more
+    bool exact = false;        ///< as saves give it; otherwise it was renamed, or is a user's
     std::string text{};
   };
 
-  /// Names that checkpoints have, by number.
+  /// Directories with names such as checkpoints have, by number. A link to one is none.
   [[nodiscard]] std::vector<Name> names() {
     std::vector<std::string> all;
     FileAnswer const listed = files_.list(path_, all);
@@ -123,9 +171,20 @@ class CheckpointDirectory {
       char const* const end = text.data() + text.size();
       Name name;
       auto const number = std::from_chars(text.data(), end, name.number);
+      if (number.ec == std::errc::result_out_of_range) {
+        name.number = (std::numeric_limits<std::uint64_t>::max)();
+      } else if (number.ec != std::errc()) {
+        continue;
+      }
       constexpr std::string_view middle = "-step-";
-      std::string_view const rest(number.ptr, static_cast<std::size_t>(end - number.ptr));
-      if (number.ec != std::errc() || !rest.starts_with(middle)) continue;
+      std::string_view rest(number.ptr, static_cast<std::size_t>(end - number.ptr));
+      if (!rest.starts_with(middle)) continue;
+      rest.remove_prefix(middle.size());
+      FileAnswer const kind = files_.kind(path_ + "/" + text);
+      // What cannot be looked at may be one.
+      if (kind == -ENOENT || (kind >= 0 && !is(kind, FileKind::directory))) continue;
+      name.exact = number.ptr - text.data() >= least_digits && !rest.empty() &&
+                   rest.find_first_not_of("0123456789") == std::string_view::npos;
       name.text = std::move(text);
       found.push_back(std::move(name));
     }
@@ -134,11 +193,23 @@ class CheckpointDirectory {
     });
     return found;
   }
+  [[nodiscard]] static bool is(FileAnswer answer, FileKind kind) noexcept {
+    return answer == static_cast<FileAnswer>(kind);
+  }
   [[nodiscard]] bool has_manifest(std::string const& path) {
     FileAnswer const file = files_.open(path + "/" + std::string(manifest_name), FileMode::read);
     if (file >= 0) static_cast<void>(files_.close(file));
     // What cannot be looked at may be there.
     return file != -ENOENT;
+  }
+  /// The sound manifest of that name in a directory. Nothing if there is none, or it is a link.
+  [[nodiscard]] std::optional<Manifest> list_in(std::string const& path, std::string_view name) {
+    std::string const file = path + "/" + std::string(name);
+    std::optional<Manifest> found;
+    if (!is(files_.kind(file), FileKind::file)) return found;
+    static_cast<void>(attempt_alone(
+        [&] { found = parse_manifest(file, read_file(files_, file, longest_manifest)); }));
+    return found;
   }
   /// The step of a checkpoint whose manifest is sound and whose files are there, with their sizes.
   [[nodiscard]] long complete_step(std::string const& path) {
@@ -181,24 +252,44 @@ class CheckpointDirectory {
             "' has no locks, so that a second writer would not be "
             "noticed; with CheckpointOptions::lock = false nobody asks"});
     }
-    lock_ = require_answer(told, "lock", path);
+    lock_ = require_file(told, "lock", path, FileMode::write);
   }
-  /// A directory and the files in it that checkpoints have; the manifest goes first, so that what
-  /// is left of it is no checkpoint. One with files of somebody else's stays.
+  /// Removes the files that a checkpoint's mark or manifest names, and the directory if nothing
+  /// else is in it. First it stops to be a checkpoint; last goes what says that it was one, so that
+  /// after a crash the next save goes on. Without a sound mark or manifest, nothing is touched.
   void remove(std::string const& path) {
-    std::vector<std::string> all;
-    if (files_.list(path, all) < 0) return;
-    auto const drop = [&](std::string const& name) {
-      FileAnswer const told = files_.remove(path + "/" + name);
-      if (told != -ENOENT) require_answer(told, "remove", path + "/" + name);
+    auto const in = [&](std::string_view name) { return path + "/" + std::string(name); };
+    // Saves make files alone.
+    auto const drop = [&](std::string const& file) {
+      FileAnswer const kind = files_.kind(file);
+      if (kind == -ENOENT) return;
+      if (!is(require_answer(kind, "look at", file), FileKind::file)) return;
+      FileAnswer const told = files_.remove(file);
+      if (told != -ENOENT) require_answer(told, "remove", file);
     };
-    if (has_manifest(path)) {
-      drop(std::string(manifest_name));
-      require_answer(files_.sync_directory(path), "sync", path);
+    std::string const manifest = in(manifest_name);
+    std::string const mark = in(mark_name);
+    for (std::string const& file : {manifest, mark}) {
+      FileAnswer const kind = files_.kind(file);
+      if (kind != -ENOENT && !is(kind, FileKind::file)) return;
     }
-    for (std::string const& name : all) {
-      if (name.starts_with("rank-") || name == temporary(std::string(manifest_name))) drop(name);
+    std::optional<Manifest> own = list_in(path, mark_name);
+    if (own) {
+      drop(manifest);
+    } else {
+      own = list_in(path, manifest_name);
+      if (!own) return;
+      require_answer(files_.rename(manifest, mark), "rename what becomes", mark);
     }
+    require_answer(files_.sync_directory(path), "sync", path);
+    for (SavedFile const& file : own->files) {
+      drop(in(file.name));
+      drop(temporary(in(file.name)));
+    }
+    drop(temporary(manifest));
+    drop(temporary(mark));
+    require_answer(files_.sync_directory(path), "sync", path);
+    drop(mark);
     FileAnswer const told = files_.remove(path);
     if (told != -ENOTEMPTY && told != -EEXIST && told != -ENOENT) {
       require_answer(told, "remove", path);

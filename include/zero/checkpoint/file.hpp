@@ -36,15 +36,33 @@ inline FileAnswer require_answer(FileAnswer answer, std::string_view did, std::s
   return answer;
 }
 
+/// A handle to a regular file.
+/// @param answer  of the operation that was to open or lock it
+/// @throws Error (data) where something else has its name; (resource) if there is another reason
+inline FileAnswer require_file(FileAnswer answer,
+                               std::string_view did,
+                               std::string const& path,
+                               FileMode mode) {
+  bool const reads = mode == FileMode::read;
+  if (answer == -ENXIO || (answer == -EISDIR && reads)) {
+    fail(ErrorKind::data, {"'", path, "' is no regular file"});
+  }
+  if (answer == -ELOOP && !reads) {
+    fail(ErrorKind::data, {"'", path, "' is a link, which no save makes"});
+  }
+  return require_answer(answer, did, path);
+}
+
 /// An open file; its destructor closes it. All functions throw Error (resource) that names the
 /// file.
 template <FileOperations Files>
 class File {
  public:
+  /// @throws Error (data) where something else than a regular file has its name
   File(Files& files, std::string path, FileMode mode)
       : files_(&files),
         path_(std::move(path)),
-        handle_(require_answer(files.open(path_, mode), verb(mode), path_)) {}
+        handle_(require_file(files.open(path_, mode), verb(mode), path_, mode)) {}
   File(File&& other) noexcept
       : files_(other.files_),
         path_(std::move(other.path_)),

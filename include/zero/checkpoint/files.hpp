@@ -33,6 +33,13 @@ enum class FileMode : std::uint8_t {
   write,   ///< there is one, which others may be writing to as well
 };
 
+/// What a name stands for.
+enum class FileKind : std::uint8_t {
+  file,       ///< a regular one
+  directory,  ///< itself, not a link to one
+  other,      ///< a symbolic link, whatever it names; a pipe, a socket, a device
+};
+
 /// What an operation on files answers: a handle or a number, or, below 0, an `errno` with its sign
 /// turned.
 using FileAnswer = std::int64_t;
@@ -42,7 +49,9 @@ using FileAnswer = std::int64_t;
 /// stand for the same files.
 ///
 ///     struct MyFiles {
-///       FileAnswer open(std::string const& path, FileMode mode);  // a handle
+///       // A handle to a regular file: -EISDIR for a directory, -ENXIO for what is neither, at
+///       // once. A link is followed to be read, and refused with -ELOOP to be written.
+///       FileAnswer open(std::string const& path, FileMode mode);
 ///       // Bytes read: fewer than wanted, 0 at the end.
 ///       FileAnswer read(FileAnswer file, void* to, std::size_t bytes, std::uint64_t offset);
 ///       // Bytes written: perhaps fewer than wanted.
@@ -56,8 +65,10 @@ using FileAnswer = std::int64_t;
 ///       FileAnswer make_directory(std::string const& path);
 ///       FileAnswer sync_directory(std::string const& path);  // the names in it are durable
 ///       FileAnswer list(std::string const& path, std::vector<std::string>& names);
+///       FileAnswer kind(std::string const& path);  // a FileKind; links are not followed
 ///       // A handle to a file that nobody else can lock until it is closed or the process ends;
-///       // -EAGAIN if somebody has it, -ENOLCK where the file system has no locks.
+///       // -EAGAIN if somebody has it, -ENOLCK where the file system has no locks. What is no
+///       // regular file is refused as by `open` for writing.
 ///       FileAnswer lock(std::string const& path);
 ///     };
 template <class F>
@@ -80,17 +91,18 @@ concept FileOperations = requires(F& files,
   { files.make_directory(path) } -> std::same_as<FileAnswer>;
   { files.sync_directory(path) } -> std::same_as<FileAnswer>;
   { files.list(path, names) } -> std::same_as<FileAnswer>;
+  { files.kind(path) } -> std::same_as<FileAnswer>;
   { files.lock(path) } -> std::same_as<FileAnswer>;
 };
 
 /// The file system of the operating system (POSIX). Holds nothing: copies are the same.
 struct DiskFiles {
-  /// A handle.
+  /// A handle to a regular file. Never waits for another process, as opening a pipe would.
   FileAnswer open(std::string const& path, FileMode mode) const noexcept {
-    int const flags = mode == FileMode::read    ? O_RDONLY
-                      : mode == FileMode::write ? O_WRONLY
-                                                : O_WRONLY | O_CREAT | O_TRUNC;
-    return answer(::open(path.c_str(), flags | O_CLOEXEC, 0666));
+    return open_regular(path,
+                        mode == FileMode::read    ? O_RDONLY
+                        : mode == FileMode::write ? O_WRONLY | O_NOFOLLOW
+                                                  : O_WRONLY | O_NOFOLLOW | O_CREAT | O_TRUNC);
   }
   /// Bytes read; 0 at the end.
   FileAnswer read(FileAnswer file,
@@ -153,10 +165,19 @@ struct DiskFiles {
     std::sort(names.begin(), names.end());
     return static_cast<FileAnswer>(names.size());
   }
+  /// A `FileKind`; links are not followed.
+  FileAnswer kind(std::string const& path) const noexcept {
+    struct stat about {};
+    FileAnswer const told = answer(::lstat(path.c_str(), &about));
+    if (told < 0) return told;
+    return static_cast<FileAnswer>(S_ISREG(about.st_mode)   ? FileKind::file
+                                   : S_ISDIR(about.st_mode) ? FileKind::directory
+                                                            : FileKind::other);
+  }
   /// A handle. The kernel gives the lock back with the last handle, or with the process. It is one
   /// of an open file: two opens within a process exclude each other, too.
   FileAnswer lock(std::string const& path) const noexcept {
-    FileAnswer const file = answer(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+    FileAnswer const file = open_regular(path, O_RDWR | O_CREAT | O_NOFOLLOW);
     if (file < 0) return file;
 #if defined(F_OFD_SETLK)
     struct flock whole {};
@@ -174,6 +195,19 @@ struct DiskFiles {
   }
 
  private:
+  static FileAnswer open_regular(std::string const& path, int flags) noexcept {
+    flags |= O_CLOEXEC | O_NOCTTY;
+    FileAnswer file = answer(::open(path.c_str(), flags | O_NONBLOCK, 0666));
+    // A lease on the file has to be given back first. Only regular files have any.
+    if (file == -EAGAIN) file = answer(::open(path.c_str(), flags, 0666));
+    if (file < 0) return file;
+    struct stat about {};
+    FileAnswer told = answer(::fstat(handle(file), &about));
+    if (told == 0 && !S_ISREG(about.st_mode)) told = S_ISDIR(about.st_mode) ? -EISDIR : -ENXIO;
+    if (told == 0) return file;
+    ::close(handle(file));
+    return told;
+  }
   static FileAnswer answer(FileAnswer told) noexcept { return told < 0 ? -errno : told; }
   static int handle(FileAnswer file) noexcept { return static_cast<int>(file); }
 };

@@ -108,7 +108,7 @@ class Saving {
       }
       if (control_.rank != 0) return;
       user_ = options.user;
-      work.aside([&] { number = directory.begin(kept.lock, report_.step); });
+      work.aside([&] { number = directory.begin(kept.lock, promised()); });
     });
     place(number, optimizer.data);
     if (snapshot == nullptr) memory_.resize(pipe_bytes);
@@ -218,6 +218,14 @@ class Saving {
           work);
       writer_->pipe().end();
     });
+  }
+  /// The files that this save is going to write.
+  [[nodiscard]] Manifest promised() const {
+    Manifest files{.step = report_.step};
+    for (int saver = 0; saver < control_.size; ++saver) {
+      files.files.push_back({.name = file_name(saver)});
+    }
+    return files;
   }
   [[nodiscard]] static std::string file_name(int saver) {
     std::string digits = std::to_string(saver);

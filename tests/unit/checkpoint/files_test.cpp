@@ -5,6 +5,7 @@
 #include "checkpoint/temporary_directory.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,6 +24,7 @@ using checkpoint_tests::FaultyFiles;
 using checkpoint_tests::ModelFiles;
 using zero::DiskFiles;
 using zero::FileAnswer;
+using zero::FileKind;
 using zero::FileMode;
 
 using Names = std::vector<std::string>;
@@ -152,6 +154,11 @@ TEST_CASE_TEMPLATE("what cannot be done is answered by an errno", Files, ZERO_TE
   CHECK(at.files.sync_directory(at / "a") == -ENOTDIR);
   CHECK(at.files.list(at / "none", names) == -ENOENT);
   CHECK(at.files.list(at / "a", names) == -ENOTDIR);
+  CHECK(at.files.open(at.run, FileMode::read) == -EISDIR);
+  CHECK(at.files.kind(at / "none") == -ENOENT);
+  CHECK(at.files.kind(at / "a/b") == -ENOTDIR);
+  CHECK(at.files.kind(at / "a") == static_cast<FileAnswer>(FileKind::file));
+  CHECK(at.files.kind(at.run) == static_cast<FileAnswer>(FileKind::directory));
   CHECK(at.files.lock(at / "none/lock") == -ENOENT);
   CHECK(at.files.lock(at.run) == -EISDIR);
   CHECK(at.files.sync(1'000'000) == -EBADF);
@@ -176,6 +183,33 @@ TEST_CASE_TEMPLATE("a lock is one holder's until the handle is closed", Files, Z
   CHECK(names_in(at.files, at.run) == Names{"another", "lock"});
   CHECK(others.close(next) == 0);
   CHECK(at.files.close(another) == 0);
+}
+
+TEST_CASE("what is no regular file is refused at once, and a link is read and nothing else") {
+  Place<DiskFiles> at;
+  auto const other = static_cast<FileAnswer>(FileKind::other);
+  REQUIRE(::mkfifo((at / "pipe").c_str(), 0600) == 0);
+  CHECK(at.files.kind(at / "pipe") == other);
+  for (FileMode const mode : {FileMode::read, FileMode::write, FileMode::create}) {
+    CHECK(at.files.open(at / "pipe", mode) == -ENXIO);
+  }
+  CHECK(at.files.lock(at / "pipe") == -ENXIO);
+  CHECK(at.files.open("/dev/null", FileMode::read) == -ENXIO);
+
+  CHECK(write(at.files, at / "a", "a", FileMode::create) == 1);
+  REQUIRE(::symlink((at / "a").c_str(), (at / "link").c_str()) == 0);
+  REQUIRE(::symlink((at / "none").c_str(), (at / "dangling").c_str()) == 0);
+  REQUIRE(::symlink(at.run.c_str(), (at / "up").c_str()) == 0);
+  CHECK(contents(at.files, at / "link") == "a");
+  for (char const* const name : {"link", "dangling", "up"}) {
+    CAPTURE(name);
+    CHECK(at.files.kind(at / name) == other);
+    CHECK(at.files.open(at / name, FileMode::write) == -ELOOP);
+    CHECK(at.files.open(at / name, FileMode::create) == -ELOOP);
+    CHECK(at.files.lock(at / name) == -ELOOP);
+  }
+  CHECK(contents(at.files, at / "a") == "a");
+  CHECK(at.files.kind(at / "none") == -ENOENT);
 }
 
 TEST_CASE("a lock excludes other processes, and is gone with the one that held it") {
