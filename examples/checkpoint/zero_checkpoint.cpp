@@ -1,4 +1,5 @@
 // Looks at checkpoints, compares them and hands their models on, without a trainer.
+#include "printable.hpp"
 #include <zero/checkpoint.hpp>
 #include <zero/checkpoint/offline.hpp>
 
@@ -24,15 +25,12 @@ using nlohmann::json;
 constexpr int exit_found = 1;  ///< damage, or a difference
 constexpr int exit_trouble = 2;
 
-/// What a program prints of a file that anybody may have written stays on its line.
-std::string printable(std::string text) {
-  for (char& letter : text) {
-    if (static_cast<unsigned char>(letter) < 0x20 || letter == 0x7f) letter = '?';
-  }
-  return text;
-}
+/// Files may have been written by anybody: what is printed of them stays on its line.
 void print(std::string const& text) { std::printf("%s\n", printable(text).c_str()); }
-void print(json const& value) { std::printf("%s\n", value.dump(2).c_str()); }
+/// In ASCII; bytes that are no UTF-8, as a directory's name may have, become U+FFFD.
+void print(json const& value) {
+  std::printf("%s\n", value.dump(2, ' ', true, json::error_handler_t::replace).c_str());
+}
 
 std::string text_of(std::vector<std::uint64_t> const& shape) {
   std::string text;

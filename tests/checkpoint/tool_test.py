@@ -4,6 +4,7 @@ usage: tool_test.py ZERO_CHECKPOINT MODEL_PROGRAM
 """
 
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -137,6 +138,57 @@ class Tool(unittest.TestCase):
         out = self.folder / "out.safetensors"
         self.assertIn("is damaged", self.tool("export", self.last, out, status=2))
         self.assertEqual(list(self.folder.glob("out*")), [])
+
+    def raw(self, *arguments):
+        run = subprocess.run([TOOL, *arguments], capture_output=True, timeout=60)
+        return run.returncode, run.stdout, run.stderr
+
+    def test_a_name_that_is_no_text_is_shown_in_json_all_the_same(self):
+        odd = os.fsencode(self.folder) + b"/r\xff\xc2n"
+        os.rename(self.run_path, odd)
+        for command in (b"list", b"show", b"verify"):
+            status, out, err = self.raw(command, odd, b"--json")
+            self.assertEqual((status, err), (0, b""))
+            told = json.loads(out)
+            paths = [c["path"] for c in told["checkpoints"]] if command == b"list" else [told["path"]]
+            for path in paths:
+                self.assertRegex(path, "/r\ufffd\ufffdn/00000.-step-.\\Z")
+        os.unlink(odd + b"/000003-step-3/rank-00001.safetensors")
+        self.assertIn("r\ufffd\ufffdn", json.loads(self.raw(b"list", odd, b"--json")[1])["damaged"][0])
+        self.assertIn(b"/r??n/000001-step-1  step 1\n", self.raw(b"list", odd)[1])
+        status, out, err = self.raw(b"diff", odd + b"/000001-step-1", odd + b"/000002-step-2", b"--json")
+        self.assertEqual((status, err), (1, b""))
+        self.assertIn("r\ufffd\ufffdn", json.loads(out)["a"])
+
+    def test_nothing_that_a_terminal_obeys_is_printed(self):
+        harmless = "caf\u00e9 \u6a21\u578b \U0001f600"
+        harmful = ["\x1b[31m", "\x07", "\x7f", "\x80", "\x85", "\x9b31m", "\x9f", "\xad", "\u061c",
+                   "\u200b", "\u200f", "\u2028", "\u202e", "\u2066", "\ufeff", "\ufff9", "\ue000",
+                   "\U000e0041", "\U0010ffff"]
+        # As UTF-8 too long, half a pair, beyond the last, and a letter cut short.
+        broken = [b"\xc0\x9b", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82", b"\x9b"]
+        odd = self.folder / ("run" + harmless + "".join(harmful))
+        path = os.fsencode(odd) + b"".join(broken)
+        os.rename(self.run_path, path)
+        first, last = path + b"/000001-step-1", path + b"/000003-step-3"
+        with open(last + b"/rank-00002.safetensors", "r+b") as file:
+            file.write(b"?")
+        commands = [[b"list", path], [b"show", path], [b"verify", first], [b"verify", last],
+                    [b"diff", first, last], [b"export", first, path + b".out"],
+                    [b"show", path + b"/none"], [b"show", path, path]]
+        said = b""
+        for command in commands + [[*command, b"--json"] for command in commands]:
+            _, out, err = self.raw(*command)
+            said += out + err
+            for text in (out, err):
+                shown = text.decode()
+                for letters in harmful:
+                    self.assertNotIn(letters[0], shown, command)
+                self.assertNotIn("\ufffd", shown)
+            if b"--json" in command:
+                self.assertTrue(out.isascii())
+        self.assertIn(harmless, said.decode())
+        self.assertIn(harmless + "?[31m???", said.decode())
 
     def test_bad_input_is_one_line_and_a_status(self):
         none = self.folder / "none"
