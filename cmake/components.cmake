@@ -4,14 +4,15 @@
 #
 # zero_add_component(<name> PACKAGE <package> [PACKAGE_COMPONENTS <component>...] LINK <target>...
 #                    [NEEDS <zero component>...] [MODULE <find module, relative to the source>]
-#                    [PC_REQUIRES <pkg-config package>...] [PC_LIBS <flag>...])
+#                    [NOT_ON <system>...] [PC_REQUIRES <pkg-config package>...] [PC_LIBS <flag>...])
 #
+# Where CMAKE_SYSTEM_NAME is one of NOT_ON, its headers do not compile, and asking for it is an error.
 # The package must say <package>_FOUND. ZERO_WITH_<NAME> is AUTO (look for it if tests are built),
 # ON (it must be there) or OFF; afterwards zero_has_<name> says whether it is there.
 
 macro(zero_add_component name)
   cmake_parse_arguments(component "" "PACKAGE;MODULE"
-                        "PACKAGE_COMPONENTS;LINK;NEEDS;PC_REQUIRES;PC_LIBS" ${ARGN})
+                        "PACKAGE_COMPONENTS;LINK;NEEDS;NOT_ON;PC_REQUIRES;PC_LIBS" ${ARGN})
   string(TOUPPER "${name}" component_option)
   set(component_option "ZERO_WITH_${component_option}")
   set(${component_option}
@@ -26,6 +27,15 @@ macro(zero_add_component name)
   list(JOIN component_find_arguments " " component_find_text)
 
   set(zero_has_${name} FALSE)
+  set(component_missing "no ${component_PACKAGE}")
+  if(CMAKE_SYSTEM_NAME IN_LIST component_NOT_ON)
+    set(component_missing "zero::${name} does not support ${CMAKE_SYSTEM_NAME}")
+    if("${${component_option}}" STREQUAL "AUTO")
+      set(${component_option} OFF)
+    elseif(${component_option})
+      message(FATAL_ERROR "zero: ${component_missing}: set ${component_option} to OFF")
+    endif()
+  endif()
   if(NOT "${${component_option}}" STREQUAL "AUTO" OR ZERO_BUILD_TESTS)
     if(${component_option})
       if(component_MODULE)
@@ -51,8 +61,8 @@ macro(zero_add_component name)
       endif()
     endif()
   endif()
-  if(NOT zero_has_${name} AND "${${component_option}}" STREQUAL "AUTO" AND PROJECT_IS_TOP_LEVEL)
-    message(STATUS "zero: no ${component_PACKAGE}, so nothing that needs zero::${name} is built")
+  if(NOT zero_has_${name} AND "$CACHE{${component_option}}" STREQUAL "AUTO" AND PROJECT_IS_TOP_LEVEL)
+    message(STATUS "zero: ${component_missing}, so nothing that needs zero::${name} is built")
   endif()
 
   add_library(zero_${name} INTERFACE)
@@ -72,6 +82,7 @@ macro(zero_add_component name)
       DESTINATION "${zero_package_dir}")
     set(component_name ${name})
     string(REPLACE ";" " " component_needs_text "${component_NEEDS}")
+    list(JOIN component_NOT_ON "|" component_not_on_text)
     configure_file("${PROJECT_SOURCE_DIR}/cmake/zeroComponent.cmake.in"
                    "${PROJECT_BINARY_DIR}/zero_${name}.cmake" @ONLY)
     install(FILES "${PROJECT_BINARY_DIR}/zero_${name}.cmake" DESTINATION "${zero_package_dir}")

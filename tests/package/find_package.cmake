@@ -133,6 +133,21 @@ if(result EQUAL 0 OR NOT text MATCHES "zero's component 'libtorch' needs LibTorc
   message(FATAL_ERROR "a component without its package was not refused by name:\n${text}")
 endif()
 
+# What a system cannot have is said when it is asked for, not by a compiler later.
+file(WRITE "${SCRATCH}/windows.cmake"
+     "set(CMAKE_SYSTEM_NAME Windows)\nset(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)\n")
+foreach(component IN ITEMS mpi checkpoint libtorch)
+  configure(
+    ${component}_on_windows
+    result
+    text
+    "COMPONENTS ${component}"
+    "-DCMAKE_TOOLCHAIN_FILE=${SCRATCH}/windows.cmake")
+  if(result EQUAL 0 OR NOT text MATCHES "zero's component '${component}' does not support Windows")
+    message(FATAL_ERROR "a component was not refused on a system that it does not support:\n${text}")
+  endif()
+endforeach()
+
 configure(newer result text "1000.0")
 if(result EQUAL 0 OR NOT text MATCHES "requested version \"1000.0\"")
   message(FATAL_ERROR "a version that is not there was not refused:\n${text}")
