@@ -377,9 +377,14 @@ class ShardedOptimizer {
   /// as ever.
   /// @param unit  whose gradients
   /// @param how   `zero::overwrite`, or `zero::Overwrite{.checked = true}` to have `reduce` throw
-  ///   Error (invalid_argument) with the first element that was not written; then all are NaN
+  ///   Error (invalid_argument) with the first element that was not written; then all are NaN.
+  ///   Not for gradients that are lent
   [[nodiscard]] UnitGradients<ShardedOptimizer> gradients(int unit, Overwrite how) requires(
       !Slots::Accumulation::full_gradients) {
+    if (Slots::Memory::borrowed && how.checked) {
+      fail(ErrorKind::invalid_argument,
+           "gradients that are lent are only read, so that none can be marked as not written");
+    }
     steps_.open_gradients(unit, true);
     UnitGradients<ShardedOptimizer> guard(
         *this, unit_view(unit), parts_.reduction.order().epoch(), how.checked);
@@ -640,7 +645,7 @@ class ShardedOptimizer {
     return parts_.gradients.tensor(t);
   }
   void require_written(int unit, std::size_t t, std::span<Wire> gradients) const {
-    if (parts_.is_tied(t)) return;
+    if (parts_.is_tied(t) || parts_.presence.absent_now(t)) return;
     std::size_t const first = detail::first_unwritten(parts_.space(), gradients);
     if (first != gradients.size()) parts_.refuse_unwritten(unit, t, first);
   }

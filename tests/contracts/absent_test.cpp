@@ -263,6 +263,90 @@ void check_lent(int ranks, End const& expected, bool empty_spans) {
   });
 }
 
+/// What two steps of a model end with; `write(optimizer, unit, gradients, rank)` says what a rank
+/// adds and declares.
+template <class Stage>
+End train_tied(int ranks, std::vector<zero::Tensor> const& tensors, auto const& write) {
+  std::vector<End> ends(static_cast<std::size_t>(ranks));
+  zero::run_ranks(ranks, [&](zero::InProcess& comm) {
+    // Adam would take any constant gradient for the same.
+    zero::ShardedOptimizer<zero::InProcess, Stage, zero::PlainSgd> optimizer{comm, tensors};
+    load(optimizer);
+    for (int step = 0; step < 2; ++step) {
+      for (int const unit : optimizer.units_backward()) {
+        auto gradients = optimizer.gradients(unit);
+        write(optimizer, unit, gradients, comm.rank());
+        optimizer.reduce(std::move(gradients));
+      }
+      optimizer.step();
+    }
+    read(optimizer, ends[static_cast<std::size_t>(comm.rank())]);
+  });
+  for (End const& end : ends) CHECK(end == ends[0]);
+  return ends[0];
+}
+
+void for_each_stage(auto const& check) {
+  check(zero::stage::Replicated{});
+  check(zero::stage::Pos{});
+  check(zero::stage::PosG{});
+  check(zero::stage::PosGP{});
+}
+
+TEST_CASE("one of two tied tensors of a unit is absent: what is added through the other counts") {
+  std::vector<zero::Tensor> const alone = {{.name = "wte", .shape = {600}},
+                                           {.name = "b", .shape = {7}}};
+  auto tied = alone;
+  tied.push_back({.name = "head", .shape = {600}, .tied_to = "wte"});
+  auto const add = [](auto& gradients, std::size_t i, int rank) {
+    for (std::size_t k = 0; k < gradients[i].size(); ++k) {
+      gradients[i][k] += gradient_of(i, 0, rank, k);
+    }
+  };
+  for_each_stage([&]<class Stage>(Stage) {
+    for (int const ranks : {1, 3}) {
+      auto const expected = train_tied<Stage>(
+          ranks, alone, [&](auto&, int, auto& gradients, int rank) { add(gradients, 0, rank); });
+      CHECK(expected.counts.at("wte") == 2);
+      for (std::size_t const given : {std::size_t{0}, std::size_t{2}}) {
+        auto const end =
+            train_tied<Stage>(ranks, tied, [&](auto& optimizer, int, auto& gradients, int rank) {
+              optimizer.without_gradient(tied[2 - given]);
+              for (std::size_t k = 0; k < 600; ++k) {
+                gradients[given][k] += gradient_of(0, 0, rank, k);
+              }
+            });
+        CHECK(end.bits.at("wte") == expected.bits.at("wte"));
+        CHECK(end.counts.at("wte") == 2);
+      }
+    }
+  });
+}
+
+TEST_CASE("what was written where all tied tensors are absent does not count, in any unit") {
+  for (int const unit_of_head : {0, 1}) {
+    std::vector<zero::Tensor> const tensors = {
+        {.name = "wte", .shape = {600}},
+        {.name = "head", .shape = {600}, .unit = unit_of_head, .tied_to = "wte"},
+        {.name = "b", .shape = {7}, .unit = 1}};
+    for_each_stage([&]<class Stage>(Stage) {
+      auto const run = [&](float junk) {
+        return train_tied<Stage>(
+            2, tensors, [&](auto& optimizer, int unit, auto& gradients, int rank) {
+              for (std::size_t i = 0; i < gradients.size(); ++i) {
+                for (float& out : gradients[i]) out += rank == 0 ? junk : 0.5f;
+              }
+              if (rank != 0) return;
+              for (auto const& tensor : tensors) {
+                if (tensor.unit == unit) optimizer.without_gradient(tensor);
+              }
+            });
+      };
+      CHECK(run(1000.f) == run(0.f));
+    });
+  }
+}
+
 TEST_CASE("lent gradients that are absent are not read: empty spans, or declared") {
   End const expected = reference(3);
   for (bool const empty_spans : {true, false}) {

@@ -99,6 +99,58 @@ std::string found(Stage /*stage*/, std::size_t missed) {
   return "";
 }
 
+TEST_CASE("tensors of one unit that share memory are added to, from zero in each step") {
+  auto const check = [](auto stage) {
+    zero::run_ranks(2, [&](zero::InProcess& comm) {
+      zero::ShardedOptimizer optimizer{comm,
+                                       {{.name = "wte", .shape = {4}},
+                                        {.name = "b", .shape = {3}},
+                                        {.name = "head", .shape = {4}, .tied_to = "wte"}},
+                                       stage};
+      contracts::load(optimizer);
+      for (bool const checked : {false, true, false, true}) {
+        auto gradients = optimizer.gradients(0, zero::Overwrite{.checked = checked});
+        for (float& x : gradients[1]) x = 0.f;
+        for (std::size_t const alias : {std::size_t{0}, std::size_t{2}}) {
+          for (float& x : gradients[alias]) x += 1.f;
+        }
+        optimizer.reduce(std::move(gradients));
+        CHECK(optimizer.step().grad_norm == 4.);
+      }
+    });
+  };
+  check(zero::stage::Replicated{});
+  check(zero::stage::Pos{});
+  check(zero::stage::PosG{});
+  check(zero::stage::PosGP{});
+}
+
+TEST_CASE("checked: a tensor that is absent need not be written, and lent memory is not marked") {
+  zero::Self comm;
+  zero::ShardedOptimizer optimizer{
+      comm, {{.name = "a", .shape = {5}}, {.name = "b", .shape = {3}}}, zero::stage::PosG{}};
+  contracts::load(optimizer);
+  auto gradients = optimizer.gradients(0, zero::Overwrite{.checked = true});
+  for (float& x : gradients[0]) x = 1.f;
+  optimizer.without_gradient(optimizer.tensors()[1]);
+  optimizer.reduce(std::move(gradients));
+  CHECK(optimizer.step().grad_norm == doctest::Approx(std::sqrt(5.)));
+  CHECK(optimizer.steps(1) == 0);
+
+  std::vector<float> parameters(5), lent(5, 2.f);
+  zero::ShardedOptimizer lending{
+      comm, {{.name = "a", .shape = {5}}}, zero::stage::PosG{}, zero::Borrowed<>{}};
+  lending.bind(std::span(parameters), std::span(lent));
+  lending.adopt_parameters();
+  try {
+    static_cast<void>(lending.gradients(0, zero::Overwrite{.checked = true}));
+    CHECK(false);
+  } catch (zero::Error const& error) {
+    CHECK(error.message().find("lent are only read") != std::string::npos);
+  }
+  CHECK(lent == std::vector<float>(5, 2.f));
+}
+
 TEST_CASE("checked: an element that was never written is named") {
   std::string const first = "unit 1 is reduced, but element ";
   std::string const last = " of tensor 'c' was not overwritten";

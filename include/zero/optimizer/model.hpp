@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -55,8 +56,10 @@ struct Model {
     }
     return all;
   }
-  /// Do several units add to the tensor's gradients?
-  ZERO_APART [[nodiscard]] bool is_tied(std::size_t tensor) const;
+  /// Do other tensors, of this unit or of another, add to the same gradients?
+  [[nodiscard]] bool is_tied(std::size_t tensor) const noexcept {
+    return !partition.placement().places()[tensor].frozen && tied[tensor] != 0;
+  }
   /// A unit was given to overwrite, and this element was not.
   ZERO_APART [[noreturn]] ZERO_COLD void refuse_unwritten(int unit,
                                                           std::size_t tensor,
@@ -75,6 +78,7 @@ struct Model {
   std::vector<int> units;
   std::vector<int> units_backward;
   std::vector<std::vector<std::size_t>> unit_tensors;
+  std::vector<std::uint8_t> tied;  ///< which of `tensors` share memory with another one
 };
 
 /// Who reads the parameters of a unit at the moment.
@@ -104,8 +108,11 @@ ZERO_BODY Model::Model(std::vector<Tensor> as_described, Slices taken_apart, Par
     units.push_back(unit);
     units_backward.push_back(count - 1 - unit);
   }
+  tied.resize(tensors.size(), 0);
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     unit_tensors[static_cast<std::size_t>(tensors[t].unit)].push_back(t);
+    std::size_t const storage = partition.placement().places()[t].storage;
+    if (storage != t) tied[t] = tied[storage] = 1;
   }
 }
 
@@ -177,11 +184,6 @@ ZERO_BODY Model::Named Model::named(std::string_view name) const {
     found.storages.push_back(partition.placement().places()[t].storage);
   }
   return found;
-}
-
-ZERO_BODY bool Model::is_tied(std::size_t tensor) const {
-  if (partition.placement().places()[tensor].frozen) return false;
-  return partition.groups()[partition.group_of(tensor)].tied;
 }
 
 ZERO_BODY void Model::refuse_unwritten(int unit, std::size_t tensor, std::size_t element) const {

@@ -48,11 +48,15 @@ class Presence {
   [[nodiscard]] std::vector<std::size_t> const& tensors(int unit) const noexcept {
     return model_->unit_tensors[static_cast<std::size_t>(unit)];
   }
-  /// Do several units add to a tensor's gradients?
-  [[nodiscard]] bool tied(std::size_t tensor) const { return model_->is_tied(tensor); }
+  /// Do other tensors add to the same gradients?
+  [[nodiscard]] bool tied(std::size_t tensor) const noexcept { return model_->is_tied(tensor); }
   /// Was a tensor declared absent in this micro-step?
   [[nodiscard]] bool absent_now(std::size_t tensor) const noexcept {
     return now_[tensor] == Said::absent;
+  }
+  /// Was each tensor that adds to the same gradients, whatever its unit?
+  [[nodiscard]] bool all_absent_now(std::size_t tensor) const noexcept {
+    return absent_now(tensor) && (!tied(tensor) || empty(storage_of(tensor), false));
   }
   /// Is there nothing in a storage's gradients, whatever its memory holds?
   /// @param step  of the whole step until now, or of this micro-step alone

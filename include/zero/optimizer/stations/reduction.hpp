@@ -96,6 +96,7 @@ class Reduction {
   void declare(int unit) {
     order_.declare(unit);
     presence_->declare_unit(unit);
+    zero_absent(unit);
     if (order_.travels_now()) launch_next();
   }
   /// Nor has a tensor of a unit that is yet to be closed.
@@ -199,6 +200,7 @@ class Reduction {
     if (overwritten != ReductionOrder::none) {
       Range const range = partition_->groups()[overwritten].range;
       partition_->for_each_segment(range, [&](Segment const& piece) {
+        if (presence_->tied(piece.tensor)) return;  // is added to, and so begins at zero
         std::span<Wire> const tensor = store_->tensor(piece.tensor);
         zero_to(tensor.data());
         done = tensor.data() + tensor.size();
@@ -235,12 +237,15 @@ class Reduction {
     return true;
   }
 
-  /// What a trainer was to write, and has said that there is none of, may hold anything.
+  /// What a trainer was to write, and has said that there is none of, may hold anything. Memory
+  /// that tensors share is left alone as long as one of them may have a gradient.
   void zero_absent(int unit) const {
     if constexpr (form.gradients != Form::Gradients::lent && !accumulates) {
       for (std::size_t const t : presence_->tensors(unit)) {
+        TensorPlace const& place = partition_->placement().places()[t];
+        if (place.frozen || place.count == 0 || !presence_->all_absent_now(t)) continue;
+        if (order_.empty(partition_->group_of(t))) continue;  // nobody was to write
         std::span<Wire> const full = store_->tensor(t);
-        if (full.empty() || !presence_->absent_now(t) || presence_->tied(t)) continue;
         space_.zero(full.data(), full.size_bytes());
       }
     }
