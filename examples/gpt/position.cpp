@@ -1,6 +1,9 @@
 #include "position.hpp"
 
+#include "../whole_number.hpp"
+
 #include <cstdint>
+#include <limits>
 #include <stdexcept>
 
 namespace gpt {
@@ -29,8 +32,9 @@ nlohmann::json position(Options const& options, Text const& text, int next_step)
 }
 
 Resumption resumption(nlohmann::json const& saved, Options const& options, Text const& text) try {
-  if (saved.at("trainer") != "gpt") throw std::runtime_error("another trainer's");
-  Resumption result{.next_step = saved.at("next_step").get<int>(), .changed = {}};
+  if (saved.at("trainer") != "gpt") throw std::runtime_error("it is another trainer's");
+  int const most = (std::numeric_limits<int>::max)();
+  Resumption result{.next_step = example::whole_number(saved, "next_step", 0, most), .changed = {}};
   nlohmann::json before = saved.at("settings");
   // Older checkpoints are of runs that did not have the option.
   before.emplace("model_parallel", 1);
@@ -38,14 +42,14 @@ Resumption resumption(nlohmann::json const& saved, Options const& options, Text 
   for (auto const& [name, now] : here.items()) {
     if (before.at(name) == now) continue;
     if (name == "heads") {
-      throw std::runtime_error("of a model of " + before.at(name).dump() + " heads");
+      throw std::runtime_error("it is of a model of " + before.at(name).dump() + " heads");
     }
     result.changed += (result.changed.empty() ? "" : ", ") + name;
     if (name != "text") result.changed += " was " + before.at(name).dump();
   }
   return result;
 } catch (std::exception const& error) {
-  throw std::runtime_error(std::string("cannot resume, for the checkpoint is ") + error.what());
+  throw std::runtime_error(std::string("cannot resume from the checkpoint: ") + error.what());
 }
 
 }  // namespace gpt

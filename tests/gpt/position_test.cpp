@@ -2,7 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <limits>
+#include <stdexcept>
 #include <string>
+#include <utility>
 
 // What a trainer says of a checkpoint that other options saved.
 namespace position_test {
@@ -30,6 +33,40 @@ TEST_CASE("what has changed is said, and older checkpoints are of one rank for e
   options.model_parallel = 2;
   options.accumulate = 2;
   CHECK(changed(saved, options) == "model_parallel was 1");
+}
+
+TEST_CASE("a step that is no number of steps is refused in words") {
+  gpt::Options const options;
+  nlohmann::json const sound = gpt::position(options, {}, 7);
+  for (char const* const step : {"1e300",
+                                 "-1e300",
+                                 "1.5",
+                                 "7.0",
+                                 "-1",
+                                 "2147483648",
+                                 "18446744073709551615",
+                                 "null",
+                                 "true",
+                                 "\"7\""}) {
+    nlohmann::json saved = sound;
+    saved["next_step"] = nlohmann::json::parse(step);
+    std::string const why = "cannot resume from the checkpoint: 'next_step' is " +
+                            saved["next_step"].dump() + ", not a whole number from 0 to 2147483647";
+    CHECK_THROWS_WITH_AS(gpt::resumption(saved, options, {}), why.c_str(), std::runtime_error);
+  }
+  nlohmann::json saved = sound;
+  for (int const step : {0, (std::numeric_limits<int>::max)()}) {
+    saved["next_step"] = step;
+    CHECK(gpt::resumption(saved, options, {}).next_step == step);
+  }
+  // Deeper than what writes it could go.
+  nlohmann::json deep = 7;
+  for (int i = 0; i < 100'000; ++i) deep = nlohmann::json::array({std::move(deep)});
+  saved["next_step"] = std::move(deep);
+  CHECK_THROWS_WITH_AS(gpt::resumption(saved, options, {}),
+                       "cannot resume from the checkpoint: 'next_step' is array, not a whole "
+                       "number from 0 to 2147483647",
+                       std::runtime_error);
 }
 
 }  // namespace position_test
