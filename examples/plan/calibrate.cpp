@@ -94,7 +94,7 @@ void add_calibrate(CLI::App& app, Command& command) {
   sub->add_option("--out", options->out, "File for the calibration")->capture_default_str();
   sub->add_option("--ranks", options->ranks, "In-process ranks, such as 1,2")
       ->delimiter(',')
-      ->check(CLI::Range(1, 64));
+      ->check(CLI::Range(1, most_ranks));
   sub->add_option("--precision", options->precision, "Parameters and gradients")
       ->check(CLI::IsMember(zero::planner::precision_names()));
   sub->add_option("--seconds", options->seconds, "About how long, of all together")

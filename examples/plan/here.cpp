@@ -1,5 +1,6 @@
 #include "here.hpp"
 
+#include "../whole_number.hpp"
 #include "zero/bench/stream.hpp"
 
 #include <fcntl.h>
@@ -187,22 +188,33 @@ ordered_json json_of(Round const& round) {
           {"ping-pong", round.ping_pong}};
 }
 
-Round round_of(ordered_json const& json) {
+Round round_of(nlohmann::json const& json) {
+  using example::whole_number;
   Round round{.machine = machine_of(json.at("calibration")),
               .runs = {},
               .triad = json.at("triad"),
               .ping_pong = json.at("ping-pong")};
-  for (ordered_json const& run : json.at("runs")) {
-    Setup setup{.model = {.layers = run.at("layers"),
-                          .hidden = run.at("hidden"),
-                          .heads = run.at("heads"),
+  if (!round.machine.timings.contains(2)) {
+    zero::fail(zero::ErrorKind::invalid_argument, "a round is measured with 2 ranks");
+  }
+  constexpr std::size_t one = 1;
+  constexpr std::size_t most = one << 30;
+  for (nlohmann::json const& run : json.at("runs")) {
+    Setup setup{.model = {.layers = whole_number(run, "layers", 1, 100'000),
+                          .hidden = whole_number(run, "hidden", one, most),
+                          .heads = whole_number(run, "heads", one, most),
                           .vocab = 256,
-                          .sequence = run.at("sequence")},
-                .ranks = run.at("ranks"),
+                          .sequence = whole_number(run, "sequence", one, most)},
+                .ranks = whole_number(run, "ranks", 1, most_ranks),
                 .policies = {.stage = run.at("stage"), .precision = round.machine.precision},
-                .batch = run.at("batch"),
-                .bucket = {run.at("bucket").get<std::size_t>()}};
-    round.runs.push_back({run.at("name"), setup, run.at("seconds")});
+                .batch = whole_number(run, "batch", one, most),
+                .bucket = {whole_number(run, "bucket", one, one << 40)}};
+    double const seconds = run.at("seconds");
+    if (!(seconds > 0.)) {
+      zero::fail(zero::ErrorKind::invalid_argument,
+                 {"a step takes above 0 seconds, not ", seconds});
+    }
+    round.runs.push_back({run.at("name"), setup, seconds});
   }
   return round;
 }
@@ -276,18 +288,11 @@ Report report_of(std::vector<Round> const& rounds) {
 }
 
 std::vector<Round> read_rounds(std::string const& path) {
-  std::ifstream file(path);
-  try {
+  return read_json(path, "validate --here --save", [](nlohmann::json const& all) {
     std::vector<Round> rounds;
-    ordered_json const all = ordered_json::parse(file);
-    for (ordered_json const& one : all.at("rounds")) {
-      rounds.push_back(round_of(one));
-    }
+    for (nlohmann::json const& one : all.at("rounds")) rounds.push_back(round_of(one));
     return rounds;
-  } catch (nlohmann::json::exception const& error) {
-    zero::fail(zero::ErrorKind::invalid_argument,
-               {"'", path, "' is not what validate --here --save writes: ", error.what()});
-  }
+  });
 }
 
 }  // namespace

@@ -1,12 +1,12 @@
 #include "machine.hpp"
 
+#include "../whole_number.hpp"
 #include "steps.hpp"
 
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <thread>
 #include <utility>
 
@@ -24,6 +24,17 @@ Timing const* find(std::vector<Timing> const& timings, std::string const& name) 
   auto const found =
       std::ranges::find_if(timings, [&](Timing const& one) { return one.name == name; });
   return found == timings.end() ? nullptr : &*found;
+}
+
+/// What a cluster's own rates are taken from has as many sizes as they are asked for.
+void require_sizes(Timing const& timing) {
+  std::size_t const sizes = timing.name == "triad"            ? 1
+                            : timing.name == "linear forward" ? 3
+                                                              : timing.sizes.size();
+  if (timing.sizes.size() == sizes) return;
+  zero::fail(
+      zero::ErrorKind::invalid_argument,
+      {"'", timing.name, "' is measured by ", sizes, " sizes, not by ", timing.sizes.size()});
 }
 
 /// The computation of the example GPT, as examples/gpt/model.cpp has it, unit by unit.
@@ -171,37 +182,30 @@ ordered_json json_of(Machine const& machine) {
   return all;
 }
 
-Machine machine_of(ordered_json const& json) {
-  if (json.at("format") != format) {
+Machine machine_of(nlohmann::json const& json) {
+  nlohmann::json const& found = json.at("format");
+  if (found != format) {
     zero::fail(zero::ErrorKind::invalid_argument,
-               {"a calibration is '", format, "', not ", json.at("format").dump()});
+               {"a calibration is '", format, "', not ", example::shown(found)});
   }
-  Machine machine{
-      .precision = json.at("precision"), .processors = json.at("processors"), .timings = {}};
-  for (ordered_json const& one : json.at("measured")) {
-    auto& list = machine.timings[one.at("ranks").get<int>()];
-    for (ordered_json const& timing : one.at("timings")) {
+  Machine machine{.precision = json.at("precision"),
+                  .processors = example::whole_number(json, "processors", 0, 1 << 20),
+                  .timings = {}};
+  for (nlohmann::json const& one : json.at("measured")) {
+    auto& list = machine.timings[example::whole_number(one, "ranks", 1, most_ranks)];
+    for (nlohmann::json const& timing : one.at("timings")) {
       list.push_back({.name = timing.at("name"),
                       .sizes = timing.at("sizes"),
                       .seconds = timing.at("seconds")});
       list.back().validate();
+      require_sizes(list.back());
     }
   }
   return machine;
 }
 
 Machine read_machine(std::string const& path) {
-  std::ifstream file(path);
-  if (!file) {
-    zero::fail(zero::ErrorKind::invalid_argument,
-               {"cannot read '", path, "': zero-plan calibrate writes it"});
-  }
-  try {
-    return machine_of(ordered_json::parse(file));
-  } catch (nlohmann::json::exception const& error) {
-    zero::fail(zero::ErrorKind::invalid_argument,
-               {"'", path, "' is not what zero-plan calibrate writes: ", error.what()});
-  }
+  return read_json(path, "zero-plan calibrate", machine_of);
 }
 
 simulate::StepTime trainer_step(simulate::World& world,

@@ -9,11 +9,16 @@
 
 #include <nlohmann/json.hpp>
 
+#include <exception>
+#include <fstream>
 #include <map>
 #include <string>
 #include <vector>
 
 namespace plan {
+
+/// Ranks at once that are measured at most.
+inline constexpr int most_ranks = 64;
 
 /// What a calibration leaves behind.
 struct Machine {
@@ -37,8 +42,31 @@ inline constexpr char const* default_calibration = "zero-calibration.json";
                                 double seconds);
 
 [[nodiscard]] nlohmann::ordered_json json_of(Machine const& machine);
-/// @throws nlohmann::json::exception, zero::Error (invalid_argument) if that is no calibration
-[[nodiscard]] Machine machine_of(nlohmann::ordered_json const& json);
+/// @throws std::exception if that is no calibration
+[[nodiscard]] Machine machine_of(nlohmann::json const& json);
+
+/// What `read(json)` makes of a file.
+/// @param writer  what writes such files
+/// @throws zero::Error (invalid_argument), naming the file, for whatever `read` throws
+template <class Read>
+[[nodiscard]] auto read_json(std::string const& path, char const* writer, Read const& read) {
+  std::ifstream file(path);
+  if (!file) {
+    zero::fail(zero::ErrorKind::invalid_argument,
+               {"cannot read '", path, "': ", writer, " writes it"});
+  }
+  std::string why;
+  try {
+    // Objects that keep their order copy what they have while they are read, by recursion.
+    return read(nlohmann::json::parse(file));
+  } catch (zero::Error const& error) {
+    why = error.message();
+  } catch (std::exception const& error) {
+    why = error.what();
+  }
+  zero::fail(zero::ErrorKind::invalid_argument,
+             {"'", path, "' is not what ", writer, " writes: ", why});
+}
 /// @throws zero::Error (invalid_argument) if the file is no calibration
 [[nodiscard]] Machine read_machine(std::string const& path);
 

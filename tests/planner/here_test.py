@@ -133,6 +133,46 @@ class Known(unittest.TestCase):
         done = run(*here, written("lacking.json", lacking), "--ranks", 2)
         self.assertIn("not measured how long 'accumulate' takes", done.stderr)
 
+    def refused(self, path, words):
+        done = run("simulate", "--cluster", "this", "--calibration", path, "--ranks", 2)
+        self.assertEqual((done.returncode, done.stdout), (2, ""), words)
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        self.assertIn(f"'{path}' is not what zero-plan calibrate writes: ", done.stderr)
+        self.assertIn(words, done.stderr)
+
+    def test_a_grid_of_other_sizes_than_the_work_has_is_refused(self):
+        for name, sizes in (("linear forward", [[16]]), ("linear forward", [[16], [16]]),
+                            ("linear forward", [[1]] * 4), ("triad", [[1], [1]])):
+            known = machine({})
+            for one in known["measured"]:
+                for entry in one["timings"]:
+                    if entry["name"] == name:
+                        entry["sizes"] = sizes
+            self.refused(written("grid.json", known), f"'{name}'")
+        # Its points are 98 * 2**64 + 2747, which 64 bits count as 2747.
+        sizes = (5, 23, 103, 181, 181, 227, 239, 281, 431, 709)
+        self.assertEqual(math.prod(sizes) % 2 ** 64, 2747)
+        known = machine({})
+        known["measured"][0]["timings"].append({
+            "name": "much", "sizes": [[*range(1, 1 + size)] for size in sizes],
+            "seconds": [1.] * 2747})
+        self.refused(written("points.json", known), "no grid")
+
+    def test_numbers_that_are_none_are_refused_with_their_name(self):
+        path = SCRATCH / "numbers.json"
+        sound = json.dumps(machine({}))
+        for name, before in (("ranks", '"ranks": 2'), ("processors", '"processors": 2')):
+            self.assertIn(before, sound)
+            for number in ("1e300", "-1e300", "2.5", "-1", "4294967298", "18446744073709551615",
+                           "null", "true", '"2"', "[" * 100000 + "]" * 100000):
+                path.write_text(sound.replace(before, f'"{name}": {number}'), encoding="utf-8")
+                self.refused(path, f"'{name}' is ")
+        path.write_text(sound.replace('"triad"', '"triad"', 1).replace("[0.001]", "[1e999]", 1),
+                        encoding="utf-8")
+        self.refused(path, "1e999")
+        path.write_text('{"format": ' + "[" * 100000 + "]" * 100000 + "}", encoding="utf-8")
+        self.refused(path, "not array")
+
 
 class Recorded(unittest.TestCase):
     """Rounds whose numbers are known."""
@@ -172,6 +212,33 @@ class Recorded(unittest.TestCase):
         self.assertEqual(found["counts"], [{"kept": 1, "discarded": 0}])
         found = self.found(self.a_round(8e-3, triad=2e-3))
         self.assertEqual((found["counts"], found["errors"]), ([{"kept": 0, "discarded": 1}], []))
+
+    def test_numbers_that_are_none_are_refused_with_their_name(self):
+        path = SCRATCH / "rounds.json"
+        names = ["ranks", "layers", "hidden", "heads", "sequence", "batch", "bucket"]
+        for name in names:
+            for number in ("1e300", "-1e300", "2.5", "0", "-1", "null"):
+                a_round = self.a_round(8e-3)
+                a_round["runs"][0][name] = "HERE"
+                path.write_text(json.dumps({"rounds": [a_round]}).replace('"HERE"', number),
+                                encoding="utf-8")
+                self.refused(path, f"'{name}' is ")
+        for name in ("seconds",):
+            a_round = self.a_round(0.)
+            path.write_text(json.dumps({"rounds": [a_round]}), encoding="utf-8")
+            self.refused(path, "above 0")
+        for number in (1, 64):
+            a_round = self.a_round(8e-3)
+            a_round["calibration"]["measured"][1]["ranks"] = number
+            path.write_text(json.dumps({"rounds": [a_round]}), encoding="utf-8")
+            self.refused(path, "2 ranks")
+
+    def refused(self, path, words):
+        done = run("validate", "--here", "--recorded", path)
+        self.assertEqual((done.returncode, done.stdout), (2, ""), words)
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        self.assertIn(f"'{path}' is not what validate --here --save writes: ", done.stderr)
+        self.assertIn(words, done.stderr)
 
 
 class Machine(unittest.TestCase):

@@ -38,6 +38,8 @@ struct Timing {
     std::size_t points = 1;
     bool sound = !sizes.empty();
     for (auto const& dimension : sizes) {
+      // Not a product beyond 64 bits, which may come out as anything.
+      sound = sound && (dimension.empty() || points <= seconds.size() / dimension.size());
       points *= dimension.size();
       double before = 0.;
       for (double const size : dimension) {
