@@ -100,6 +100,7 @@ std::string subject(Candidate const& of) {
 }
 
 Report make(AdviseOptions const& options) {
+  Progress const progress("comparing configurations");
   Question const question = question_of(options);
   Advice const advice = zero::planner::advise(question);
   Report report;

@@ -163,6 +163,7 @@ std::vector<zero::bench::Chart> curves(MemoryOptions const& options,
 }
 
 Report make(MemoryOptions const& options, bool draws) {
+  Progress const progress("planning memory");
   auto const all = plans_of(options);
   Report report;
   report.head = {sentence(all.front().setup.model), sentence(all.front().setup)};

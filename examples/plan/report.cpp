@@ -2,7 +2,10 @@
 
 #include "zero/base/version.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <utility>
 
@@ -97,6 +100,37 @@ std::string csv_of(Report const& report) {
 }
 
 }  // namespace
+
+Progress::Progress(std::string what) : what_(std::move(what)), watcher_([this] { watch(); }) {}
+
+Progress::~Progress() {
+  {
+    std::lock_guard const lock(mutex_);
+    ends_ = true;
+  }
+  ended_.notify_one();
+  watcher_.join();
+}
+
+void Progress::watch() {
+  bool const terminal = isatty(STDERR_FILENO) == 1;
+  auto const begun = std::chrono::steady_clock::now();
+  std::unique_lock lock(mutex_);
+  int shown = 0;
+  for (int second = 1;; second = terminal ? second + 1 : 2 * second) {
+    if (ended_.wait_until(lock, begun + std::chrono::seconds(second), [this] { return ends_; })) {
+      break;
+    }
+    std::fprintf(stderr,
+                 "%s%s, %d s so far%s",
+                 terminal ? "\r\033[K" : "",
+                 what_.c_str(),
+                 second,
+                 terminal ? "" : "\n");
+    shown = second;
+  }
+  if (terminal && shown > 0) std::fprintf(stderr, "\r\033[K");
+}
 
 CLI::App* add_command(CLI::App& app,
                       Command& command,

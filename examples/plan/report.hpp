@@ -8,9 +8,12 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace plan {
@@ -47,6 +50,26 @@ struct Output {
   std::string json;
   std::string csv;
   std::string plot;
+};
+
+/// Says on the error stream that work goes on, from its first second until the object ends: a line
+/// that rewrites itself on a terminal, and elsewhere one after 1, 2, 4, 8, ... seconds.
+class Progress {
+ public:
+  /// @param what  is being done
+  explicit Progress(std::string what);
+  Progress(Progress const&) = delete;
+  Progress& operator=(Progress const&) = delete;
+  ~Progress();
+
+ private:
+  void watch();
+
+  std::string what_;
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool ends_ = false;
+  std::thread watcher_;
 };
 
 /// What a subcommand does once its options are read.

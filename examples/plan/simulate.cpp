@@ -187,6 +187,7 @@ Report make_here(SimulateOptions const& options) {
 }
 
 Report make(SimulateOptions const& options) {
+  Progress const progress("simulating steps");
   if (options.cluster == "this") return make_here(options);
   Cluster const cluster = described(options);
   Setup setup = options.setup.complete();

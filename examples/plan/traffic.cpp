@@ -146,6 +146,7 @@ Table nodes(Setup const& setup, std::vector<DevicePlan> const& plans, int per_no
 }
 
 Report make(SetupOptions const& options, int per_node, bool draws) {
+  Progress const progress("planning traffic");
   Setup const setup = options.complete();
   auto const plans = plans_of(setup);
   Report report;

@@ -210,6 +210,16 @@ class Plans(unittest.TestCase):
         self.assertEqual(document["fitting"][0]["stage"], "pos+g+p")
         self.assertLess(time.monotonic() - start, 20)
 
+    def test_what_takes_long_says_so_on_the_error_stream_alone(self):
+        quick = run("memory", *small(), "--json", "-")
+        self.assertEqual((quick.returncode, quick.stderr), (0, ""))
+        long = run("memory", *small("--layers", "50000"), "--json", "-")
+        self.assertEqual(long.returncode, 0)
+        lines = long.stderr.splitlines()
+        self.assertEqual(lines, [f"planning memory, {2 ** i} s so far" for i in range(len(lines))])
+        self.assertGreater(len(lines), 0)
+        self.assertEqual(list(json.loads(long.stdout)), list(json.loads(quick.stdout)))
+
     def test_advice_names_the_first_and_why_others_are_none(self):
         asked = ["advise", "--params", "70e9", "--devices", "64", "--device-memory", "80GB",
                  "--cluster", "dgx-a100"]
