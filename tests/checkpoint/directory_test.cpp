@@ -52,6 +52,11 @@ std::string save(std::string const& run, int keep = 0) {
   return fs::path(path).filename().string();
 }
 
+/// A path in a directory.
+std::string in(std::string const& directory, std::string const& name) {
+  return (fs::path(directory) / name).string();
+}
+
 void write(fs::path const& path, std::string const& text = "mine") {
   fs::create_directories(path.parent_path());
   std::ofstream(path) << text;
@@ -142,7 +147,7 @@ TEST_CASE("what is a user's stays, does not count, and hides no checkpoint") {
   write(run + "/3-step-notes");
   write(run + "/000005-step-7");
   write(run + "/18446744073709551615-step-0");
-  write(run + "/6-step-site/manifest.json", "{\"name\": \"an app\"}");
+  write(run + "/6-step-site/manifest.json", R"({"name": "an app"})");
   write(run + "/6-step-site/rank-1.html");
   // As a version before marks left it, or as anybody made it.
   write(run + "/000007-step-9/rank-00000.safetensors");
@@ -157,10 +162,10 @@ TEST_CASE("what is a user's stays, does not count, and hides no checkpoint") {
   CHECK(found->skipped.empty());
   CHECK(zero::Checkpoints{run}.list().size() == 1);
   auto const after = tree(run);
-  for (auto const& [path, text] : users) {
-    CAPTURE(path);
-    CHECK(after.count(path) == 1);
-    if (after.count(path) == 1) CHECK(after.at(path) == text);
+  for (auto const& entry : users) {
+    CAPTURE(entry.first);
+    REQUIRE(after.count(entry.first) == 1);
+    CHECK(after.at(entry.first) == entry.second);
   }
   // A name that is taken is passed over.
   fs::create_directories(run + "/000005-step-0");
@@ -235,7 +240,7 @@ TEST_CASE("a number beyond those that saves give is told of, and counts for noth
                                    "99999999999999999999999999"}) {
     CAPTURE(number);
     std::string const run = directory.path() + "/" + number;
-    std::string const odd = run + "/" + number + "-step-0";
+    std::string const odd = in(run, number + "-step-0");
     fs::rename(run + "/" + save(run), odd);
     auto const before = tree(odd);
     std::string const said =
@@ -291,14 +296,14 @@ TEST_CASE("a checkpoint that was renamed is found and loaded on any number of ra
        {"1-step-0", "000001-step-7", "000001-step-0-before-the-change", "0000000000000001-step-"}) {
     CAPTURE(renamed);
     std::string const run = directory.path() + "/" + renamed;
-    fs::rename(run + "/" + save(run), run + "/" + renamed);
+    fs::rename(in(run, save(run)), in(run, renamed));
     for (int const ranks : {1, 3}) {
       zero::run_ranks(ranks, [&](zero::InProcess& comm) {
         Trainer trainer(comm);
         zero::Checkpoints checkpoints{run};
         auto const found = checkpoints.latest(trainer.optimizer());
         REQUIRE(found.has_value());
-        CHECK(found->path == run + "/" + renamed);
+        CHECK(found->path == in(run, renamed));
         CHECK(found->number == 1);
         CHECK(found->step == 0);
         CHECK(message_of([&] { checkpoints.load(trainer.optimizer(), *found); }).empty());
@@ -318,7 +323,8 @@ TEST_CASE("where a file should be and something else is, that is said, and nobod
     for (bool const pipe : {true, false}) {
       CAPTURE(name);
       CAPTURE(pipe);
-      std::string const path = newest + "/" + name;
+      std::string const path = in(newest, name);
+      std::string const refused = std::string("'").append(path).append("' is no regular file");
       fs::rename(path, directory.path() + "/aside");
       if (pipe) {
         REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
@@ -331,14 +337,14 @@ TEST_CASE("where a file should be and something else is, that is said, and nobod
         CHECK(found->path == newest);
       } else {
         REQUIRE(found->skipped.size() == 1);
-        CHECK(found->skipped[0] == "'" + path + words);
-        CHECK(zero::verify_checkpoint(newest) == std::vector<std::string>{"'" + path + words});
+        CHECK(found->skipped[0] == refused);
+        CHECK(zero::verify_checkpoint(newest) == std::vector<std::string>{refused});
         alone([&](auto& optimizer) {
           std::string const said = message_of(
               [&] { zero::Checkpoints{run}.load(optimizer, {.path = newest, .number = 2}); });
-          CHECK(said == "data: on rank 0: '" + path + words);
+          CHECK(said == "data: on rank 0: " + refused);
         });
-        std::string const next = run + "/" + save(run);
+        std::string const next = in(run, save(run));
         CHECK(zero::Checkpoints{run}.latest()->path == next);
         CHECK(zero::Checkpoints{run}.latest()->skipped.empty());
         fs::remove_all(next);
