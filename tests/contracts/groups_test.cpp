@@ -567,8 +567,11 @@ TEST_CASE("names, and what rule a tensor has") {
         "rule.beta1 of 'late' is 1, but must be at least 0 and less than 1");
   CHECK(refusal([&] { opt.set_rule({.lr = INFINITY}); }) ==
         "rule.lr is inf, but must be finite and at least 0");
-  CHECK(refusal([&] { opt.step({.count = 0}); }) ==
-        "the count of a step is 0, but updates count from 1");
+  for (long const count : {0l, zero::most_steps + 1}) {
+    CHECK(refusal([&] { opt.step({.count = count}); }) ==
+          "the count of a step is " + std::to_string(count) + ", but updates count from 1 to " +
+              std::to_string(zero::most_steps));
+  }
   // Nothing of that has changed anything.
   CHECK(rates() == Rates{16.f, .25f, .25f, .25f, 4.f, 4.f, 7.f, 2.f, 4.f, 3.f, .25f, 16.f, .25f});
 

@@ -148,7 +148,7 @@ TEST_CASE("a loss scale that makes no sense is not constructed") {
   std::string const initial = of + "initial value must be finite and at least its minimum";
   std::string const growth = of + "growth must be finite and at least 1";
   std::string const backoff = of + "backoff must be greater than 0 and less than 1";
-  std::string const minimum = of + "minimum must be finite and greater than 0";
+  std::string const minimum = of + "minimum must be finite and at least 2^-126";
   check({
       {construct_with({.initial = inf}), initial},
       {construct_with({.initial = nan}), initial},

@@ -263,11 +263,22 @@ TEST_CASE("counters that make no sense are refused, and so are those that differ
   using Fp16 = zero::Mixed<zero::fp16>;
   contracts::Optimizer<PosG, Fp16> scaled{
       alone[0], toy::model(false), Fp16{.loss_scale = {.initial = 8.f}}};
-  for (float const scale : {0.f, -1.f, std::numeric_limits<float>::infinity()}) {
+  for (float const scale : {0.f, -1.f, 0x1p-127f, std::numeric_limits<float>::infinity()}) {
     CHECK(refusal([&] {
             scaled.restore({.steps = std::vector<long>(count, 4), .loss_scale = scale});
-          }) == "restore(): the loss scale must be finite and greater than 0");
+          }) == "restore(): the loss scale must be finite and at least 2^-126");
   }
+  // One more of either would not be counted.
+  using Streak = std::numeric_limits<int>;
+  for (int const streak : {(Streak::max)(), (Streak::min)()}) {
+    CHECK(refusal([&] {
+            scaled.restore({.steps = std::vector<long>(count, 4), .loss_scale_streak = streak});
+          }) == "restore(): no step can go on from a streak of " + std::to_string(streak));
+  }
+  CHECK(refusal([&] {
+          scaled.restore({.steps = std::vector<long>(count, 4), .step = zero::most_steps + 1});
+        }) == "restore(): " + std::to_string(zero::most_steps + 1) +
+                  " steps are more than a run can have");
 
   std::vector<std::string> said(3);
   zero::run_ranks(3, [&](zero::InProcess& comm) {

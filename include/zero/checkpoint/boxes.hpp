@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,7 +42,7 @@ namespace detail {
 /// [first, first + count) of the boxes are, in their order.
 template <class Visit>
 void for_each_run(std::vector<std::uint64_t> const& shape,
-                  std::vector<Box> const& boxes,
+                  std::span<Box const> boxes,
                   std::uint64_t first,
                   std::uint64_t count,
                   Visit&& visit) {

@@ -25,6 +25,7 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -134,13 +135,26 @@ class CatalogBuilder {
       leaders_.emplace_back(file, catalog_->optimizers.size());
       catalog_->optimizers.push_back(parse_optimizer(path, fields.at("optimizer")));
     }
+    for (safetensors::Entry const& entry : header.entries) {
+      if (described.piece_bytes % safetensors::element_bytes(entry.dtype) == 0) continue;
+      fail(ErrorKind::data,
+           {"'",
+            path,
+            "' has pieces of ",
+            described.piece_bytes,
+            " bytes, which cut elements of '",
+            entry.name,
+            "'"});
+    }
     described.entries = std::move(header.entries);
     catalog_->files.push_back(std::move(described));
   }
 
   /// All files were added: puts them together.
-  /// @throws Error (data) for elements that are saved twice, or of no tensor
+  /// @throws Error (data) for elements that are saved twice, or of no tensor; for optimizers that
+  ///   were not at the same place
   void finish() {
+    if (leaders_.empty()) fail(ErrorKind::data, {"'", catalog_->path, "' has no optimizer"});
     for (auto const& [file, optimizer] : leaders_) describe(file, catalog_->optimizers[optimizer]);
     for (std::size_t file = 0; file < catalog_->files.size(); ++file) place(file);
     for (auto& [name, tensor] : catalog_->tensors) {
@@ -152,8 +166,20 @@ class CatalogBuilder {
   // More would have readers hold more than they say.
   static constexpr std::uint64_t most_piece_bytes = std::uint64_t{1} << 26;
 
+  /// What an optimizer has of a tensor.
+  struct Part {
+    CatalogTensor* tensor = nullptr;
+    std::vector<Box> boxes{};           ///< those that have elements
+    std::vector<std::uint64_t> ends{};  ///< elements up to the end of each
+  };
+
   void describe(std::size_t file, SavedOptimizer const& optimizer) {
     std::string const& name = catalog_->manifest.files[file].name;
+    SavedOptimizer const& first = catalog_->optimizers.front();
+    if (optimizer.loss_scale != first.loss_scale ||
+        optimizer.loss_scale_streak != first.loss_scale_streak) {
+      fail(ErrorKind::data, {"'", name, "' has another loss scale than a file before"});
+    }
     for (SavedTensor const& tensor : optimizer.tensors) {
       std::string problem = problem_of_boxes(tensor.shape, tensor.boxes);
       auto const [at, added] = catalog_->tensors.try_emplace(tensor.name);
@@ -162,16 +188,30 @@ class CatalogBuilder {
       } else if (at->second.about.shape != tensor.shape ||
                  at->second.about.frozen != tensor.frozen) {
         problem = "is another one than in a file before";
+      } else if (at->second.about.steps != tensor.steps) {
+        problem = "has another number of steps than in a file before";
       }
+      if (tensor.steps > catalog_->manifest.step) {
+        problem = "has " + std::to_string(tensor.steps) + " steps of a run of " +
+                  std::to_string(catalog_->manifest.step);
+      }
+      if (!tensor.tied_to.empty() && parts_.count({file, tensor.tied_to}) == 0) {
+        // Ties to tensors before cannot make a circle.
+        problem = "is tied to '" + tensor.tied_to + "', which is not described before it";
+      }
+      Part part{.tensor = &at->second};
       std::uint64_t elements = 0;
       for (Box const& box : tensor.boxes) {
         if (!problem.empty()) break;
-        if (volume(box.extent) > (std::numeric_limits<std::uint64_t>::max)() - elements) {
+        std::uint64_t const more = volume(box.extent);
+        if (more == 0) continue;
+        if (more > (std::numeric_limits<std::uint64_t>::max)() - elements) {
           problem = "has boxes of more elements than can be counted";
         }
-        elements += volume(box.extent);
+        part.boxes.push_back(box);
+        part.ends.push_back(elements += more);
       }
-      if (!boxes_.try_emplace({file, tensor.name}, &tensor.boxes).second) {
+      if (!parts_.try_emplace({file, tensor.name}, std::move(part)).second) {
         problem = "is described twice";
       }
       if (!problem.empty()) {
@@ -201,27 +241,29 @@ class CatalogBuilder {
       if (!sound) refuse("is no run of a tensor");
       std::string const tensor = entry.name.substr(0, first);
       auto const dtype = safetensors::dtype_named(entry.dtype);
-      auto const boxes = boxes_.find({static_cast<std::size_t>(saved.leader), tensor});
-      if (boxes == boxes_.end()) refuse("is of a tensor that is not described");
+      auto const found = parts_.find({static_cast<std::size_t>(saved.leader), tensor});
+      if (found == parts_.end()) refuse("is of a tensor that is not described");
+      auto const& [described, boxes, ends] = found->second;
       if (!dtype || !is_real(*dtype) || entry.shape.size() != 1) {
         refuse("has a dtype or shape that runs do not have");
       }
-      CatalogTensor& described = catalog_->tensors.at(tensor);
-      std::uint64_t elements = 0;
-      for (Box const& box : *boxes->second) elements += volume(box.extent);
+      std::uint64_t const elements = ends.empty() ? 0 : ends.back();
       if (begin > elements || entry.shape[0] > elements - begin)
         refuse("reaches out of its tensor");
       if (entry.begin % size_of(*dtype) != 0) refuse("is not aligned");
       std::string const array = entry.name.substr(first + 1, second - first - 1);
-      auto const [at, added] = described.arrays.try_emplace(array, SavedArray{.dtype = *dtype});
+      auto const [at, added] = described->arrays.try_emplace(array, SavedArray{.dtype = *dtype});
       if (!added && at->second.dtype != *dtype) refuse("has another dtype than the runs before");
       // clang 14 captures no structured binding.
       std::vector<SavedRun>& runs = at->second.runs;
       std::uint64_t offset = entry.begin;
+      // From the box on that it begins in: files may have as many entries as boxes.
+      auto const box = static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), begin) -
+                                                ends.begin());
       for_each_run(
-          described.about.shape,
-          *boxes->second,
-          begin,
+          described->about.shape,
+          std::span(boxes).subspan(box),
+          begin - (box > 0 ? ends[box - 1] : 0),
           entry.shape[0],
           [&](std::uint64_t place, std::uint64_t count) {
             runs.push_back({.first = place, .count = count, .file = file, .offset = offset});
@@ -246,9 +288,23 @@ class CatalogBuilder {
   }
 
   Catalog* catalog_;
-  std::vector<std::pair<std::size_t, std::size_t>> leaders_;  ///< file, index of its optimizer
-  std::map<std::pair<std::size_t, std::string>, std::vector<Box> const*> boxes_;
+  std::vector<std::pair<std::size_t, std::size_t>> leaders_;   ///< file, index of its optimizer
+  std::map<std::pair<std::size_t, std::string>, Part> parts_;  ///< by leading file and name
 };
+
+/// For each tensor, by its name, the one that has its elements: itself, or what it is tied to.
+[[nodiscard]] inline std::map<std::string_view, CatalogTensor const*> sources_of(
+    Catalog const& catalog) {
+  std::map<std::string_view, CatalogTensor const*> sources;
+  for (SavedOptimizer const& optimizer : catalog.optimizers) {
+    for (SavedTensor const& tensor : optimizer.tensors) {
+      sources.emplace(
+          tensor.name,
+          tensor.tied_to.empty() ? &catalog.tensors.at(tensor.name) : sources.at(tensor.tied_to));
+    }
+  }
+  return sources;
+}
 
 }  // namespace detail
 

@@ -83,15 +83,25 @@ inline constexpr std::string_view parameter_array = "parameter";
                                                     nlohmann::json const& json) {
   Fields const fields(file, json);
   SavedOptimizer saved{.policies = fields.at("policies"),
-                       .loss_scale = static_cast<float>(fields.real("loss_scale")),
+                       .loss_scale = fields.real("loss_scale"),
                        .loss_scale_streak = fields.integer("loss_scale_streak")};
+  if (!usable_scale(saved.loss_scale) || !usable_streak(saved.loss_scale_streak)) {
+    fail(ErrorKind::data,
+         {"'",
+          file,
+          "' has a loss scale of ",
+          saved.loss_scale,
+          " with a streak of ",
+          saved.loss_scale_streak,
+          ", from which no step can go on"});
+  }
   for (nlohmann::json const& each : fields.list("tensors")) {
     Fields const entry(file, each);
     SavedTensor tensor{.name = entry.text("name"),
                        .shape = entry.counts("shape"),
                        .unit = entry.integer("unit"),
-                       .weight_decay = static_cast<float>(entry.real("weight_decay")),
-                       .learning_rate = static_cast<float>(entry.real("learning_rate")),
+                       .weight_decay = entry.real("weight_decay"),
+                       .learning_rate = entry.real("learning_rate"),
                        .frozen = entry.flag("frozen"),
                        .tied_to = entry.text("tied_to"),
                        .steps = entry.steps("steps")};
@@ -104,13 +114,16 @@ inline constexpr std::string_view parameter_array = "parameter";
   return saved;
 }
 
-/// Boxes that a tensor may have: readers look at all of them for each entry of a file.
+/// Boxes that a tensor may have: a load looks at all of them for each run that it holds.
 inline constexpr std::size_t most_boxes = 4096;
+/// Axes that a tensor may have: readers look at all of them for each run of elements.
+inline constexpr std::size_t most_axes = 64;
 
 /// What is wrong with boxes of a shape; empty if nothing is. Boxes may still overlap.
 [[nodiscard]] inline std::string problem_of_boxes(std::vector<std::uint64_t> const& shape,
                                                   std::vector<Box> const& boxes) {
   if (!safetensors::detail::count_of(shape)) return "has more elements than can be counted";
+  if (shape.size() > most_axes) return "has more than " + std::to_string(most_axes) + " axes";
   if (boxes.size() > most_boxes) return "has more than " + std::to_string(most_boxes) + " boxes";
   for (Box const& box : boxes) {
     if (box.offset.size() != shape.size() || box.extent.size() != shape.size()) {

@@ -78,7 +78,7 @@ class LoadPlanner {
   LoadPlanner(Catalog const& catalog,
               std::vector<SavedTensor> const& here,
               LoadOptions const& options)
-      : catalog_(&catalog), here_(&here), options_(&options) {
+      : catalog_(&catalog), here_(&here), options_(&options), sources_(sources_of(catalog)) {
     for (auto const& [saved, own] : options.names) renamed_[own] = saved;
   }
 
@@ -110,16 +110,10 @@ class LoadPlanner {
 
   /// The tensor of the checkpoint that has the elements of one here; null if there is none.
   [[nodiscard]] CatalogTensor const* source(std::size_t t) const {
-    auto const renamed = renamed_.find((*here_)[t].name);
-    auto at =
-        catalog_->tensors.find(renamed == renamed_.end() ? (*here_)[t].name : renamed->second);
-    // Not longer than there are tensors: a file may tie in a circle.
-    for (std::size_t left = catalog_->tensors.size(); left > 0; --left) {
-      if (at == catalog_->tensors.end()) return nullptr;
-      if (at->second.about.tied_to.empty()) return &at->second;
-      at = catalog_->tensors.find(at->second.about.tied_to);
-    }
-    return nullptr;
+    std::string const& name = (*here_)[t].name;
+    auto const renamed = renamed_.find(name);
+    auto const found = sources_.find(renamed == renamed_.end() ? name : renamed->second);
+    return found == sources_.end() ? nullptr : found->second;
   }
 
   [[nodiscard]] bool fits(std::size_t t, std::vector<std::string> const& states, LoadPlan& plan) {
@@ -223,6 +217,7 @@ class LoadPlanner {
   Catalog const* catalog_;
   std::vector<SavedTensor> const* here_;
   LoadOptions const* options_;
+  std::map<std::string_view, CatalogTensor const*> sources_;
   std::map<std::string, std::string> renamed_;  ///< name here, name in the checkpoint
   std::map<std::string, bool> used_;
 };

@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -126,13 +127,17 @@ inline constexpr std::string_view seal_end = "}\n";
                     .leader = entry.integer("leader"),
                     .rank = entry.integer("rank"),
                     .world_size = entry.integer("world_size")};
-    bool const sound = !saved.name.empty() && saved.name.find('/') == std::string::npos &&
-                       saved.header_bytes <= saved.bytes && saved.leader >= 0 && saved.rank >= 0 &&
-                       saved.rank < saved.world_size;
+    bool const sound = is_plain_name(saved.name) && saved.header_bytes <= saved.bytes &&
+                       saved.leader >= 0 && saved.rank >= 0 && saved.rank < saved.world_size;
     if (!sound) fail(ErrorKind::data, {"'", file, "' names a file that cannot be"});
     manifest.files.push_back(std::move(saved));
   }
   auto const count = manifest.files.size();
+  std::set<std::string_view> names;
+  for (SavedFile const& saved : manifest.files) {
+    if (names.insert(saved.name).second) continue;
+    fail(ErrorKind::data, {"'", file, "' names '", saved.name, "' twice"});
+  }
   for (SavedFile const& saved : manifest.files) {
     if (static_cast<std::size_t>(saved.leader) < count) continue;
     fail(ErrorKind::data, {"'", file, "' names a file that is not there"});

@@ -10,6 +10,7 @@
 #include "zero/checkpoint/file.hpp"
 #include "zero/checkpoint/files.hpp"
 #include "zero/checkpoint/safetensors.hpp"
+#include "zero/checkpoint/text.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -132,15 +133,6 @@ class IndexReader : public nlohmann::json_sax<nlohmann::json> {
   bool next_ = false;
   bool in_map_ = false;
 };
-
-/// A name of a file in the same directory, and of nothing else.
-[[nodiscard]] inline bool is_plain_name(std::string_view name) noexcept {
-  auto const never = [](char letter) {
-    return letter == '/' || letter == '\\' || static_cast<unsigned char>(letter) < 0x20;
-  };
-  return !name.empty() && name != "." && name != ".." &&
-         std::none_of(name.begin(), name.end(), never);
-}
 
 /// Tensors and their files, by name.
 /// @throws Error (data) for a text that is no index, or names a file elsewhere

@@ -119,7 +119,9 @@ ExportReport export_checkpoint(std::string const& path,
   metadata.try_emplace("format", "pt");
   std::vector<safetensors::Entry> entries;
   std::vector<SavedArray const*> arrays;
-  std::set<std::string> seen;
+  std::set<std::string_view> seen;
+  auto const sources = detail::sources_of(catalog);
+  std::uint64_t tied_bytes = 0;
   // The type of all tensors, frozen ones included: that of the optimizer.
   std::optional<DType> type;
   for (SavedOptimizer const& optimizer : catalog.optimizers) {
@@ -127,14 +129,12 @@ ExportReport export_checkpoint(std::string const& path,
     for (SavedTensor const& tensor : optimizer.tensors) {
       if (!seen.insert(tensor.name).second) continue;
       if (!tensor.tied_to.empty()) {
-        SavedTensor const* target = &tensor;
-        // Ties lead to tensors before: no longer than there are tensors.
-        for (std::size_t i = 0; i < optimizer.tensors.size() && !target->tied_to.empty(); ++i) {
-          auto const found = catalog.tensors.find(target->tied_to);
-          if (found == catalog.tensors.end()) break;
-          target = &found->second.about;
+        std::string const& target = sources.at(tensor.name)->about.name;
+        // A long name that many are tied to would be written as often.
+        if ((tied_bytes += target.size()) > safetensors::longest_text) {
+          fail(ErrorKind::data, {"'", path, "' has more ties than the header of a file can hold"});
         }
-        metadata.insert_or_assign(tensor.name, target->name);
+        metadata.insert_or_assign(tensor.name, target);
         continue;
       }
       auto const& saved = catalog.tensors.at(tensor.name);

@@ -113,28 +113,15 @@ template <FileOperations Files>
 /// @param here    the tensors of the optimizer; those that were not saved go on from the run's
 /// count
 /// @param now     its counters
-/// @throws Error (data) if the checkpoint's optimizers were not at the same place
 [[nodiscard]] inline Counters counters_of(Catalog const& catalog,
                                           bool scaled,
                                           std::vector<SavedTensor> const& here,
                                           Counters now) {
-  if (catalog.optimizers.empty()) fail(ErrorKind::data, {"'", catalog.path, "' has no optimizer"});
   SavedOptimizer const& first = catalog.optimizers.front();
-  std::map<std::string_view, long> steps;
-  for (SavedOptimizer const& other : catalog.optimizers) {
-    bool same =
-        other.loss_scale == first.loss_scale && other.loss_scale_streak == first.loss_scale_streak;
-    for (SavedTensor const& tensor : other.tensors) {
-      long const known = steps.emplace(tensor.name, tensor.steps).first->second;
-      same = same && tensor.steps == known && known <= catalog.manifest.step;
-    }
-    if (same) continue;
-    fail(ErrorKind::data, {"'", catalog.path, "' has tensors at different steps or loss scales"});
-  }
   now.step = catalog.manifest.step;
   for (std::size_t t = 0; t < here.size(); ++t) {
-    auto const found = steps.find(here[t].name);
-    now.steps[t] = found == steps.end() ? now.step : found->second;
+    auto const found = catalog.tensors.find(here[t].name);
+    now.steps[t] = found == catalog.tensors.end() ? now.step : found->second.about.steps;
   }
   if (scaled && first.policies.contains("loss_scale")) {
     now.loss_scale = first.loss_scale;
@@ -202,6 +189,7 @@ template <FileOperations Files>
     report.differing = differences(catalog, here, optimizer.facts);
   });
   Hash hash;
+  hash.add(static_cast<std::uint64_t>(catalog.manifest.step));
   for (SavedFile const& file : catalog.manifest.files) hash.add(file.header_sum);
   hash.add(catalog.manifest.user.dump());
   if (!unanimous(control, hash.value())) {

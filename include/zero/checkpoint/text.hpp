@@ -4,6 +4,7 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
+#include "zero/optimizer/api/step.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -54,6 +55,15 @@ inline constexpr int deepest_text = 64;
   return json;
 }
 
+/// A name of a file in the same directory, and of nothing else.
+[[nodiscard]] inline bool is_plain_name(std::string_view name) noexcept {
+  auto const never = [](char letter) {
+    return letter == '/' || letter == '\\' || static_cast<unsigned char>(letter) < 0x20;
+  };
+  return !name.empty() && name != "." && name != ".." &&
+         std::none_of(name.begin(), name.end(), never);
+}
+
 /// An object of a file, and what it must have.
 class Fields {
  public:
@@ -71,7 +81,9 @@ class Fields {
   [[nodiscard]] std::uint64_t count(char const* name) const { return count(name, at(name)); }
   [[nodiscard]] long steps(char const* name) const {
     std::uint64_t const value = count(name);
-    if (value > static_cast<std::uint64_t>((std::numeric_limits<long>::max)())) unlike(name);
+    if (value > static_cast<std::uint64_t>(most_steps)) {
+      refuse({"has a '", name, "' of ", value, ", more updates than a run can have"});
+    }
     return static_cast<long>(value);
   }
   [[nodiscard]] int integer(char const* name) const {
@@ -84,10 +96,15 @@ class Fields {
     }
     return static_cast<int>(number);
   }
-  [[nodiscard]] double real(char const* name) const {
+  [[nodiscard]] float real(char const* name) const {
     nlohmann::json const& value = at(name);
     if (!value.is_number()) unlike(name);
-    return value.get<double>();
+    auto const number = value.get<double>();
+    constexpr double most = (std::numeric_limits<float>::max)();
+    if (!(number >= -most && number <= most)) {
+      refuse({"has a '", name, "' of ", number, ", more than a float holds"});
+    }
+    return static_cast<float>(number);
   }
   [[nodiscard]] bool flag(char const* name) const {
     nlohmann::json const& value = at(name);

@@ -425,9 +425,9 @@ decision(StepOptions const& options, double scale, float rate, std::uint64_t rul
                  .stop = options.stop};
   require_number({"the learning rate of a step"}, decide.told.learning_rate, 0.);
   require_number({"the scale of a step"}, scale, 0.);
-  if (options.count && *options.count < 1) {
+  if (options.count && (*options.count < 1 || *options.count > most_steps)) {
     fail(ErrorKind::invalid_argument,
-         {"the count of a step is ", *options.count, ", but updates count from 1"});
+         {"the count of a step is ", *options.count, ", but updates count from 1 to ", most_steps});
   }
   if (is_nan(decide.max_norm) || !(decide.max_norm > 0.)) {
     fail(ErrorKind::invalid_argument,
@@ -498,6 +498,7 @@ ZERO_BODY long steps_in(Counters const& counters, std::vector<Tensor> const& ten
   for (long const own : counters.steps) {
     if (counters.step < 0 && own > steps) steps = own;
   }
+  if (steps > most_steps) refuse({steps, " steps are more than a run can have"});
   for (std::size_t t = 0; t < counters.steps.size(); ++t) {
     if (counters.steps[t] >= 0 && counters.steps[t] <= steps) continue;
     refuse({"tensor '",
@@ -511,8 +512,11 @@ ZERO_BODY long steps_in(Counters const& counters, std::vector<Tensor> const& ten
   if (!scaled && (counters.loss_scale != 1.f || counters.loss_scale_streak != 0)) {
     refuse("there is a loss scale, but this precision has none");
   }
-  if (!is_finite(counters.loss_scale) || counters.loss_scale <= 0.f) {
-    refuse("the loss scale must be finite and greater than 0");
+  if (!usable_scale(counters.loss_scale)) {
+    refuse("the loss scale must be finite and at least 2^-126");
+  }
+  if (!usable_streak(counters.loss_scale_streak)) {
+    refuse({"no step can go on from a streak of ", counters.loss_scale_streak});
   }
   return steps;
 }

@@ -6,6 +6,8 @@
 #include "zero/base/error.hpp"
 #include "zero/base/number.hpp"
 
+#include <limits>
+
 namespace zero::inline ZERO_NAMESPACE {
 
 /// Parameters of the dynamic loss scale. Construction of an optimizer refuses values out of range.
@@ -15,7 +17,7 @@ struct LossScaleOptions {
   float growth = 2.f;          ///< factor after `growth_interval` clean steps; at least 1
   int growth_interval = 2000;  ///< clean steps in a row before the scale grows; at least 1
   float backoff = 0.5f;        ///< factor after a step that overflowed; in (0, 1)
-  float minimum = 1.f;         ///< `backoff` takes the scale no lower; greater than 0
+  float minimum = 1.f;         ///< `backoff` takes the scale no lower; at least 2^-126
   /// Steps in a row that overflow at `minimum`, the last of which is an error and not just skipped:
   /// no lower scale will help. At least 1.
   int patience = 10;
@@ -78,13 +80,21 @@ class LossScale {
 
 namespace detail {
 
+/// Can gradients be multiplied by it, and divided again, in float?
+[[nodiscard]] constexpr bool usable_scale(float value) noexcept {
+  return is_finite(value) && value >= 0x1p-126f;
+}
+/// Can one more step be counted, whether it is clean or not?
+[[nodiscard]] constexpr bool usable_streak(int streak) noexcept {
+  return streak > (std::numeric_limits<int>::min)() && streak < (std::numeric_limits<int>::max)();
+}
+
 /// @throws Error (invalid_argument) for the first option out of range
 ZERO_COLD inline void require_valid(LossScaleOptions const& options) {
   auto const require = [](bool valid, char const* text) {
     if (!valid) fail(ErrorKind::invalid_argument, {"the loss scale's ", text});
   };
-  require(options.minimum > 0.f && is_finite(options.minimum),
-          "minimum must be finite and greater than 0");
+  require(usable_scale(options.minimum), "minimum must be finite and at least 2^-126");
   require(options.initial >= options.minimum && is_finite(options.initial),
           "initial value must be finite and at least its minimum");
   require(options.growth >= 1.f && is_finite(options.growth),

@@ -68,12 +68,15 @@ TEST_CASE("runs of boxes are their elements in order, wherever one begins and en
 
 TEST_CASE("a box of whole rows is one run") {
   int runs = 0;
-  zero::detail::for_each_run(
-      {8, 3, 5}, {{{2, 0, 0}, {4, 3, 5}}}, 0, 60, [&](std::uint64_t at, std::uint64_t count) {
-        ++runs;
-        CHECK(at == 30);
-        CHECK(count == 60);
-      });
+  zero::detail::for_each_run({8, 3, 5},
+                             std::vector{Box{{2, 0, 0}, {4, 3, 5}}},
+                             0,
+                             60,
+                             [&](std::uint64_t at, std::uint64_t count) {
+                               ++runs;
+                               CHECK(at == 30);
+                               CHECK(count == 60);
+                             });
   CHECK(runs == 1);
 }
 

@@ -113,10 +113,11 @@ TEST_CASE("every option out of its range is refused by name") {
   CHECK(refusal({}) == "");
   CHECK(refusal({.initial = 1.f}) == "");
   CHECK(refusal({.growth = 1.f, .growth_interval = 1, .backoff = denormal, .patience = 1}) == "");
-  CHECK(refusal({.backoff = 1.f - 0x1p-24f, .minimum = denormal}) == "");
-  for (float const minimum : {0.f, -0.f, -1.f, nan, infinity, -infinity}) {
+  CHECK(refusal({.backoff = 1.f - 0x1p-24f, .minimum = 0x1p-126f}) == "");
+  // Gradients cannot be divided by less.
+  for (float const minimum : {0.f, -0.f, -1.f, 0x1p-127f, denormal, nan, infinity, -infinity}) {
     CHECK(refusal({.initial = infinity, .minimum = minimum}) ==
-          "the loss scale's minimum must be finite and greater than 0");
+          "the loss scale's minimum must be finite and at least 2^-126");
   }
   for (float const initial : {0.f, 0.99f, -2.f, nan, infinity, -infinity}) {
     CHECK(refusal({.initial = initial}) ==

@@ -5,6 +5,7 @@
 #include "zero/base/config.hpp"
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -29,6 +30,9 @@ struct MicroStep {
   bool last = false;
 };
 
+/// Updates that a run can count: far from where one more would be a number below 0.
+inline constexpr long most_steps = (std::numeric_limits<long>::max)() / 2;
+
 /// Options of one step; the same on every rank, or the step fails on all of them, but for the last
 /// two.
 ///
@@ -50,9 +54,9 @@ struct StepOptions {
   /// norm, which is not done here.
   std::optional<double> max_norm{};
   NonFinite non_finite = NonFinite::fail;  ///< read only where no loss scale is in use
-  /// Number of this update, at least 1, for trainers that count on their own. Every tensor that is
-  /// updated has had so many then; one that rests keeps its count, or takes a smaller one along. If
-  /// not given, one more than the run has had.
+  /// Number of this update, from 1 to `most_steps`, for trainers that count on their own. Every
+  /// tensor that is updated has had so many then; one that rests keeps its count, or takes a
+  /// smaller one along. If not given, one more than the run has had.
   std::optional<long> count{};
   /// Return while the refresh of replicated parameters is under way; `parameters(unit)` waits for
   /// just that unit. For trainers that read parameters through that call only.
