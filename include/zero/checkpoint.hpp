@@ -240,8 +240,8 @@ class BasicCheckpoints {
   ///
   /// What the files say is checked, and agreed on by all ranks, before anything is changed: an
   /// error until then leaves the optimizer as it was. Then data are read once, checked piece by
-  /// piece; an error from there on leaves an optimizer that refuses every step until a load
-  /// succeeds.
+  /// piece; an error from there on leaves an optimizer that refuses every step until loads have
+  /// replaced all that this one was to.
   /// @param optimizer  that is to go on from there
   /// @param found      the same on all ranks
   /// @param options    the same on all ranks, but for `parts`

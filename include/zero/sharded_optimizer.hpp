@@ -263,6 +263,7 @@ class ShardedOptimizer {
       values(tensor, first, out);
     };
     detail::load(parts_, detail::ValueSource(ask));
+    steps_.end_load({}, false);
     steps_.values_are_set(true);
   }
   /// Sets parameters and master weights from whole tensors in registration order; spans of tied
@@ -284,6 +285,7 @@ class ShardedOptimizer {
     settle();
     detail::broadcast_held(parts_, root);
     detail::adopt(parts_);
+    steps_.end_load({}, false);
     steps_.values_are_set(true);
   }
   /// `load_parameters` from values that one rank alone has: only the root's are asked for, unit
@@ -301,6 +303,7 @@ class ShardedOptimizer {
       values(tensor, first, out);
     };
     detail::broadcast_values(parts_, detail::ValueSource(ask), root);
+    steps_.end_load({}, false);
     steps_.values_are_set(true);
   }
   /// Takes the parameters' present values as they are, those that the trainer lends or has written
@@ -605,6 +608,7 @@ class ShardedOptimizer {
   void fill_owned(Fill&& fill) {
     parts_.require_bound();
     detail::fill_owned(parts_, fill);
+    steps_.end_load({}, true, false);
     steps_.values_are_set(false, false);
   }
 

@@ -27,6 +27,8 @@ namespace {
 
 namespace st = zero::safetensors;
 using checkpoint_tests::failure;
+using checkpoint_tests::FileCall;
+using checkpoint_tests::FileFault;
 using checkpoint_tests::model_file;
 using checkpoint_tests::spill;
 using checkpoint_tests::toy_file;
@@ -193,6 +195,59 @@ TEST_CASE("whatever operation fails on whatever rank of an import, all say so") 
       CHECK(text.starts_with("on rank " + std::to_string(failing) + ": cannot "));
     }
     CHECK(refused_steps);
+  }
+}
+
+TEST_CASE("what a failed import has lost stays lost until that tensor is loaded") {
+  std::string const file = changed_file([](auto&) {});
+  for (int const ranks : {1, 2, 3}) {
+    for (std::size_t const lacking : {1u, 2u, 7u, 9u}) {
+      std::string const name = toy::model()[lacking].name;
+      std::string const others =
+          changed_file([&](auto& tensors) { tensors[lacking].name = "another"; });
+      std::string const alone = changed_file([&](auto& tensors) {
+        for (zero::Tensor& tensor : tensors) {
+          if (tensor.name != name) tensor.name += " of another";
+        }
+      });
+      CAPTURE(ranks);
+      CAPTURE(name);
+      auto const run = [&](bool from_file) {
+        return failure(ranks, [&](auto& optimizer, std::string const& at, int rank) {
+          toy::load(optimizer);
+          if (rank == 0) {
+            spill(at + "m.safetensors", file);
+            spill(at + "others.safetensors", others);
+            spill(at + "alone.safetensors", alone);
+          }
+          optimizer.check_parameters();
+          // Behind the header, which is read in two.
+          Files const faulty({}, FileFault{.only = FileCall::read, .at = 4});
+          std::string const lost = "a load failed halfway: the values of tensor '";
+          auto const refused = [&](std::string const& text) {
+            CHECK(refusal([&] { optimizer.step(); }).starts_with(lost + text));
+            CHECK(refusal([&] {
+                    zero::export_model(optimizer, at + "out.safetensors");
+                  }).find(lost + text) != std::string::npos);
+          };
+          CHECK(refusal([&] {
+                  zero::load_parameters_from(
+                      optimizer, at + "m.safetensors", {}, rank == ranks - 1 ? faulty : Files{});
+                }) == "of another kind");
+          refused("");
+          zero::load_parameters_from(optimizer, at + "others.safetensors", {.strict = false});
+          refused(name + "' are neither the old nor the new");
+          if (from_file) {
+            zero::load_parameters_from(optimizer, at + "alone.safetensors", {.strict = false});
+          } else {
+            toy::load(optimizer);
+          }
+          optimizer.step();
+        });
+      };
+      CHECK(run(true) == "");
+      CHECK(run(false) == "");
+    }
   }
 }
 

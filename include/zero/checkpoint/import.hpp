@@ -179,7 +179,8 @@ struct ImportMatch {
 /// @throws Error on every rank: (data), naming all tensors that are missing, unexpected or do not
 ///   fit, or for files that are not what they should be; (resource) for what cannot be read;
 ///   (invalid_argument) for options that make no sense. Until all headers fit nothing is changed;
-///   if a read fails later, every step is refused until a load succeeds
+///   if a read fails later, every step is refused until loads have replaced all that this one was
+///   to
 template <FileOperations Files = DiskFiles, class... Policies>
 ImportReport load_parameters_from(ShardedOptimizer<Policies...>& optimizer,
                                   std::string const& path,
@@ -215,7 +216,11 @@ ImportReport load_parameters_from(ShardedOptimizer<Policies...>& optimizer,
   }
 
   std::vector<bool> kept;
-  for (auto const& sources : match.sources) kept.push_back(sources.empty());
+  std::vector<bool> loaded;
+  for (auto const& sources : match.sources) {
+    kept.push_back(sources.empty());
+    loaded.push_back(!sources.empty());
+  }
   detail::ModelReader<Files> reader(files, model);
   std::vector<float> other;
   detail::LongWork work(control, operation);
@@ -241,11 +246,11 @@ ImportReport load_parameters_from(ShardedOptimizer<Policies...>& optimizer,
     work.alive();
   };
   auto const all_asked = [&] { work.end(); };
-  steps.begin_load(false);
+  steps.begin_load(loaded, false);
   work.run([&] {
     detail::load(parts, detail::ValueSource(ask), &kept, detail::FunctionRef<void()>(all_asked));
   });
-  steps.end_load(false);
+  steps.end_load(loaded, false);
   // What keeps its values may have none.
   if (match.report.missing.empty() && match.report.misfits.empty()) steps.values_are_set(true);
   return std::move(match.report);

@@ -38,12 +38,13 @@ struct OptimizerView {
   bool direct = false;  ///< whether the host may follow pointers to the arrays
   std::function<void(void* host, void const* from, std::size_t)> download{};
   std::function<void(void* to, void const* host, std::size_t)> upload{};
-  /// Collective: what is under way is over, and steps are refused until `end_load`.
-  std::function<void(bool all)> begin_load{};
+  /// What is under way is over; of these tensors values, and states if all is loaded, are lost
+  /// until `end_load`.
+  std::function<void(std::vector<bool> const& tensors, bool all)> begin_load{};
   /// Collective: parameters of these tensors follow their master weights.
   std::function<void(std::vector<bool> const& loaded)> follow{};
   std::function<void(Counters const&)> restore{};
-  std::function<void(bool all, bool every_tensor)> end_load{};
+  std::function<void(std::vector<bool> const& tensors, bool all, bool every_tensor)> end_load{};
 };
 
 template <class Slots>
@@ -114,9 +115,9 @@ template <class Optimizer>
             }
           },
       .begin_load =
-          [&parts, &steps](bool all) {
+          [&parts, &steps](std::vector<bool> const& tensors, bool all) {
             parts.refresh.settle();
-            steps.begin_load(all);
+            steps.begin_load(tensors, all);
           },
       .follow =
           [&parts](std::vector<bool> const& loaded) {
@@ -126,8 +127,8 @@ template <class Optimizer>
           },
       .restore = [&steps](Counters const& counters) { steps.restore(counters); },
       .end_load =
-          [&steps](bool all, bool every_tensor) {
-            steps.end_load(all);
+          [&steps](std::vector<bool> const& tensors, bool all, bool every_tensor) {
+            steps.end_load(tensors, all);
             if (every_tensor) steps.values_are_set(false);
           },
   };

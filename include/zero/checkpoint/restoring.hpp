@@ -202,7 +202,18 @@ template <FileOperations Files>
     verify.run([&] { stream(files, catalog, plan.wanted, {}, false, [&] { verify.alive(); }); });
   }
   bool const all = !options.parameters_only;
-  optimizer.begin_load(all);
+  std::vector<bool> changed = plan.loaded;
+  std::vector<bool> replaced = plan.loaded;
+  if (!options.strict) {
+    // Of a tensor that is partitioned over a grid, some ranks may have found their part alone.
+    std::vector<std::int64_t> ranks(plan.loaded.begin(), plan.loaded.end());
+    control.sum(ranks);
+    for (std::size_t t = 0; t < ranks.size(); ++t) {
+      changed[t] = ranks[t] > 0;
+      replaced[t] = ranks[t] == control.size;
+    }
+  }
+  optimizer.begin_load(changed, all);
   LongWork change(control, "load");
   change.run([&] {
     stream(
@@ -210,7 +221,7 @@ template <FileOperations Files>
   });
   optimizer.follow(plan.loaded);
   if (all) optimizer.restore(counters);
-  optimizer.end_load(all, plan.missing.empty() && plan.unfit.empty());
+  optimizer.end_load(replaced, all, plan.missing.empty() && plan.unfit.empty());
   report.step = catalog.manifest.step;
   report.user = std::move(catalog.manifest.user);
   report.missing = std::move(plan.missing);

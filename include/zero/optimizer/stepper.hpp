@@ -12,6 +12,7 @@
 #include "zero/optimizer/setup/same_values.hpp"
 #include "zero/optimizer/stations/control.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -102,11 +103,31 @@ class Stepper {
     // Ranks of a data axis know nothing of those of a model axis.
     values_confirmed_ = confirmed && parts_->groups.model == nullptr;
   }
-  /// What a load replaces has been replaced in part only, until one succeeds that replaces as much.
-  /// @param all  states, too
-  void begin_load(bool all) noexcept { lost_ = all || lost_ == Lost::all ? Lost::all : Lost::some; }
-  void end_load(bool all) noexcept {
-    if (all || lost_ == Lost::some) lost_ = Lost::none;
+  /// Of these tensors, values and perhaps states are about to be replaced. They are lost, and
+  /// nothing steps or saves, until a load has replaced as much of each of them.
+  /// @param tensors  the same on all ranks
+  ZERO_COLD void begin_load(std::vector<bool> const& tensors, bool states) {
+    lost_.resize(tensors.size());
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      TensorPlace const& place = parts_->partition.placement().places()[t];
+      if (!tensors[t] || place.storage != t || place.count == 0) continue;
+      lost_[t] |= lost_values;
+      if (states && Slots::state_arrays > 0 && !place.frozen) lost_[t] |= lost_states;
+    }
+  }
+  /// They have been replaced.
+  /// @param tensors  as above; empty: all
+  /// @param frozen   whether tensors that are frozen are among them
+  ZERO_COLD void end_load(std::vector<bool> const& tensors, bool states, bool frozen = true) {
+    bool any = false;
+    for (std::size_t t = 0; t < lost_.size(); ++t) {
+      bool const replaced = tensors.empty() || tensors[t];
+      if (replaced && (frozen || !parts_->tensors[t].frozen)) {
+        lost_[t] &= states ? 0 : lost_states;
+      }
+      any = any || lost_[t] != 0;
+    }
+    if (!any) lost_.clear();
   }
   /// Is there anything to save? Lent parameters have values, but their masters may have none.
   void require_values() const {
@@ -376,10 +397,19 @@ class Stepper {
 
  private:
   void require_found() const {
-    if (lost_ == Lost::none) return;
+    if (!lost_.empty()) refuse_lost();
+  }
+  [[noreturn]] ZERO_COLD void refuse_lost() const {
+    auto const lost = [](unsigned char what) { return what != 0; };
+    auto const first = std::find_if(lost_.begin(), lost_.end(), lost);
+    auto const others = std::count_if(first, lost_.end(), lost) - 1;
     fail(ErrorKind::invalid_argument,
-         "a load failed halfway: what this optimizer holds is neither the old nor the new; load a "
-         "checkpoint");
+         {"a load failed halfway: ",
+          (*first & lost_values) != 0 ? "the values" : "the states",
+          " of tensor '",
+          parts_->tensors[static_cast<std::size_t>(first - lost_.begin())].name,
+          others > 0 ? Message({"' and of ", others, " more"}) : Message("'"),
+          " are neither the old nor the new; load a checkpoint or a model that has them"});
   }
   /// Lent parameters have values of their own, which masters that were never set would replace.
   void require_masters() const {
@@ -403,7 +433,9 @@ class Stepper {
   bool values_set_ = Slots::Memory::borrowed && !Slots::has_master;
   bool values_confirmed_ = false;
   bool concluded_ = false;
-  enum class Lost : std::uint8_t { none, some, all } lost_ = Lost::none;  ///< by a load that failed
+  static constexpr unsigned char lost_values = 1;
+  static constexpr unsigned char lost_states = 2;
+  std::vector<unsigned char> lost_;  ///< of each tensor, by loads that failed; empty if nothing is
   Decide compared_[2]{};  ///< the step before, where it was not compared then; the last step
   Decide unchecked_{};    ///< the last step, where it is yet to be compared
 };
