@@ -75,6 +75,70 @@ static int32_t train(zero_comm* comm, void* user) {
   return ZERO_OK;
 }
 
+/// A load of damaged files, and what becomes of the optimizer.
+typedef struct damage {
+  char const* directory;
+  int32_t in_data;  ///< which are read when all else has been found to be sound
+} damage;
+
+/// Without bytes of the ranks, which a load reads before it changes anything.
+static int32_t save_alone(zero_comm* comm, void* user) {
+  zero_tensor const model[1] = {ZERO_TENSOR("w", 0, 5, elements / 5)};
+  zero_options const options = zero_options_of(ZERO_POS, ZERO_FP32, ZERO_ADAMW);
+  zero_optimizer* opt = NULL;
+  zero_checkpoints* saved = NULL;
+  REQUIRE(zero_create(comm, &options, model, 1, &opt) == ZERO_OK);
+  REQUIRE(zero_load(opt, fill, NULL) == ZERO_OK);
+  REQUIRE(zero_checkpoints_open(comm, user, 2, &saved) == ZERO_OK);
+  REQUIRE(zero_checkpoint_save(saved, opt, NULL, 0) == ZERO_OK);
+  zero_checkpoints_close(saved);
+  return ZERO_OK;
+}
+
+static int32_t load_damaged(zero_comm* comm, void* user) {
+  damage const* const d = user;
+  zero_tensor const model[1] = {ZERO_TENSOR("w", 0, 5, elements / 5)};
+  zero_options const options = zero_options_of(ZERO_POS, ZERO_FP32, ZERO_ADAMW);
+  zero_optimizer* opt = NULL;
+  zero_checkpoints* saved = NULL;
+  int64_t step = -1;
+  REQUIRE(zero_create(comm, &options, model, 1, &opt) == ZERO_OK);
+  REQUIRE(zero_load(opt, fill, NULL) == ZERO_OK);
+  REQUIRE(zero_checkpoints_open(comm, d->directory, 2, &saved) == ZERO_OK);
+  REQUIRE(zero_checkpoint_load(saved, opt, &step) == ZERO_DATA);
+  int32_t const expected = d->in_data ? ZERO_INVALID_ARGUMENT : ZERO_OK;
+  void const* all = NULL;
+  REQUIRE(zero_full_parameters(opt, &all, 1) == ZERO_OK);
+  for (int k = 0; k < elements && !d->in_data; ++k) {
+    REQUIRE(((float const*)all)[k] == (float)k / 64);
+  }
+  REQUIRE(zero_release_full(opt) == ZERO_OK);
+  if (d->in_data) {
+    REQUIRE(zero_checkpoint_save(saved, opt, NULL, 0) == expected);
+    REQUIRE(strstr(zero_message(comm), "of tensor 'w' are neither the old nor the new") != NULL);
+  }
+  if (!d->in_data) {
+    void* g = NULL;
+    REQUIRE(zero_gradients(opt, 0, ZERO_OVERWRITE, &g, 1) == ZERO_OK);
+    for (int k = 0; k < elements; ++k) ((float*)g)[k] = 1;
+    REQUIRE(zero_reduce(opt, 0) == ZERO_OK);
+  }
+  REQUIRE(zero_step(opt, NULL, NULL) == expected);
+  zero_checkpoints_close(saved);
+  return ZERO_OK;
+}
+
+/// Flips a bit of a file. Returns 0 if it could not.
+static int flip(char const* path, long at, int from) {
+  FILE* const file = fopen(path, "r+b");
+  if (file == NULL) return 0;
+  fseek(file, at, from);
+  int const byte = fgetc(file);
+  fseek(file, -1, SEEK_CUR);
+  fputc(byte ^ 1, file);
+  return byte != EOF && fclose(file) == 0;
+}
+
 int main(int argc, char** argv) {
   char message[500] = "";
   if (argc != 2 || every_function(0) == NULL) return 1;
@@ -90,5 +154,21 @@ int main(int argc, char** argv) {
   if (failed != ZERO_OK) fprintf(stderr, "%s\n", message);
   if (failed != ZERO_OK) return 1;
   if (memcmp(whole.result, parts[1].result, sizeof(whole.result)) == 0) return 1;
-  return memcmp(whole.result, parts[2].result, sizeof(whole.result)) == 0 ? 0 : 1;
+  if (memcmp(whole.result, parts[2].result, sizeof(whole.result)) != 0) return 1;
+
+  for (int i = 0; i < 6 && failed == ZERO_OK; ++i) {
+    damage d = {argv[1], i / 3};
+    if (i == 3) failed = zero_run_ranks(2, save_alone, argv[1], message, sizeof(message));
+    char path[1000];
+    char const* const name = d.in_data ? "000004-step-0" : "000003-step-9";
+    snprintf(path, sizeof(path), "%s/%s/rank-00000.safetensors", argv[1], name);
+    long const at = d.in_data ? -1 : 40;
+    int const from = d.in_data ? SEEK_END : SEEK_SET;
+    if (failed != ZERO_OK) break;
+    if (!flip(path, at, from)) return 1;
+    failed = zero_run_ranks(1 + i % 3, load_damaged, &d, message, sizeof(message));
+    if (!flip(path, at, from)) return 1;
+  }
+  if (failed != ZERO_OK) fprintf(stderr, "%s\n", message);
+  return failed == ZERO_OK ? 0 : 1;
 }
