@@ -5,7 +5,7 @@ set -eu
 
 packages="g++ cmake ninja-build python3 python3-pip doctest-dev libbenchmark-dev libeigen3-dev
 libcli11-dev nlohmann-json3-dev libxxhash-dev libtorch-dev libopenmpi-dev openmpi-bin libmpich-dev mpich doxygen
-clang clang-format clang-tidy g++-aarch64-linux-gnu qemu-user ccache git make pkg-config iproute2"
+clang libclang-rt-dev clang-format clang-tidy g++-aarch64-linux-gnu qemu-user ccache git make pkg-config iproute2"
 
 if ! command -v apt-get >/dev/null 2>&1; then
   cat >&2 <<'TEXT'
