@@ -5,6 +5,8 @@
 #include "fuzz/input.hpp"
 #include "fuzz/place.hpp"
 
+#include <sstream>
+
 namespace plan {
 
 // What measures, and a simulation of all optimizers at once, are no readers.
@@ -35,26 +37,18 @@ zero::simulate::StepTime steady_step(zero::simulate::World& /*world*/,
 
 namespace {
 
-/// A calibration in which each kind of work has so many sizes.
+/// A calibration in which each kind of work has as many sizes as its first letter says.
 plan::Machine sample() {
   plan::Machine machine;
-  for (auto const& [name, dimensions] : {std::pair{"triad", 1},
-                                         {"ping-pong", 1},
-                                         {"linear forward", 3},
-                                         {"linear backward", 3},
-                                         {"attention forward", 3},
-                                         {"attention backward", 3},
-                                         {"layer norm forward", 2},
-                                         {"layer norm backward", 2},
-                                         {"gelu forward", 1},
-                                         {"gelu backward", 1},
-                                         {"sum", 1},
-                                         {"embedding and head", 2},
-                                         {"unpack", 1},
-                                         {"accumulate", 1}}) {
-    std::size_t const points = std::size_t{1} << dimensions;
-    machine.timings[2].push_back({name, {}, std::vector<double>(points, 1e-3)});
-    machine.timings[2].back().sizes.assign(static_cast<std::size_t>(dimensions), {8., 512.});
+  std::istringstream names(
+      "1triad,1ping-pong,3linear forward,3linear backward,3attention forward,3attention backward,"
+      "2layer norm forward,2layer norm backward,1gelu forward,1gelu backward,1sum,"
+      "2embedding and head,1unpack,1accumulate");
+  for (std::string name; std::getline(names, name, ',');) {
+    auto const sizes = static_cast<std::size_t>(name[0] - '0');
+    machine.timings[2].push_back({.name = name.substr(1),
+                                  .sizes = std::vector(sizes, std::vector{8., 512.}),
+                                  .seconds = std::vector(std::size_t{1} << sizes, 1e-3)});
   }
   return machine;
 }
@@ -66,21 +60,11 @@ extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size
   bool const recorded = input.flag();
   fuzz::json json = fuzz::json::parse(plan::json_of(sample()).dump());
   if (recorded) {
-    json = {{"rounds",
-             {{{"calibration", json},
-               {"triad", 1e-3},
-               {"ping-pong", 1e-3},
-               {"runs",
-                {{{"name", "small"},
-                  {"ranks", 2},
-                  {"stage", "pos"},
-                  {"layers", 2},
-                  {"hidden", 64},
-                  {"heads", 4},
-                  {"sequence", 32},
-                  {"batch", 1},
-                  {"bucket", 65536},
-                  {"seconds", 1.}}}}}}}};
+    auto rounds = fuzz::json::parse(
+        R"([{"triad":1e-3,"ping-pong":1e-3,"runs":[{"name":"x","ranks":2,"stage":"pos","layers":2,)"
+        R"("hidden":64,"heads":4,"sequence":32,"batch":1,"bucket":65536,"seconds":1}]}])");
+    rounds[0]["calibration"] = std::move(json);
+    json = {{"rounds", std::move(rounds)}};
   }
   fuzz::Place const place("");
   std::string const path = place.path + "/file";
