@@ -66,8 +66,9 @@ inline void write(Saved saved, std::string const& directory, Input& input) {
   for (std::size_t i = 0; i < saved.files.size(); ++i) {
     auto& [name, header, about, data] = saved.files[i];
     std::uint64_t piece = 0;
-    if (about.is_object() && about["piece_bytes"].is_number_unsigned())
-      piece = about["piece_bytes"];
+    if (about.is_object() && about["piece_bytes"].is_number_integer()) {
+      piece = about["piece_bytes"].get<std::uint64_t>();
+    }
     if (header.is_object() && header["__metadata__"].is_object()) {
       header["__metadata__"]["zero"] = text_of(about);
       std::string sums;

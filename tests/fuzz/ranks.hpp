@@ -52,9 +52,9 @@ struct Piece {
 inline std::vector<zero::Tensor> model(Group const& group) {
   std::size_t const rows = group.grid ? 3 : 6;
   std::vector<zero::Tensor> tensors{
-      {.name = "w", .shape = {rows, 5}, .unit = 0, .partitioned = group.grid},
+      {.name = "b", .shape = {}, .unit = 0},
       {.name = "fixed", .shape = {7}, .unit = 0, .frozen = true},
-      {.name = "b", .shape = {}, .unit = 1},
+      {.name = "w", .shape = {rows, 5}, .unit = 1, .partitioned = group.grid},
       {.name = "v", .shape = {11}, .unit = 1},
       {.name = "head", .shape = {rows, 5}, .unit = 2, .tied_to = "w", .partitioned = group.grid}};
   if (group.large) tensors.push_back({.name = "big", .shape = {400, 1000}, .unit = 2});
