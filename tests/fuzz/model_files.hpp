@@ -12,12 +12,14 @@ namespace fuzz {
 inline constexpr float values_of_files[] = {2.f, -2.f, 0.f};
 
 /// Writes a model with an index or without, changed.
-inline void write_model(Input& input,
+/// @returns whether tensors that are tied here differ in it
+inline bool write_model(Input& input,
                         Group const& group,
                         std::size_t number,
                         std::string const& to) {
   zero::safetensors::Header header;
   std::string data;
+  bool differs = false;
   json index{{"weight_map", json::object()}};
   char const* const dtypes[] = {"F32", "F16", "BF16"};
   std::string const dtype = dtypes[input.below(3)];
@@ -30,8 +32,9 @@ inline void write_model(Input& input,
     }
     header.entries.push_back({tensor.name, dtype, {tensor.shape.begin(), tensor.shape.end()}});
     index["weight_map"][tensor.name] = "a.safetensors";
-    // One of those that are tied may differ.
-    float const value = values_of_files[(number + (tied && input.below(3) == 1 ? 1 : 0)) % 3];
+    bool const other = tied && input.below(3) == 1;
+    differs = differs || other;
+    float const value = values_of_files[(number + (other ? 1 : 0)) % 3];
     for (std::size_t i = zero::element_count(tensor); i > 0; --i) {
       data.append(reinterpret_cast<char const*>(&value) + (dtype == "F32" ? 0 : 2),
                   dtype == "F32" ? 4 : 2);
@@ -44,9 +47,10 @@ inline void write_model(Input& input,
   if (input.below(16) == 1) data.resize(input.below(data.size() + 9));
   std::filesystem::create_directory(to);
   spill(to + "/a.safetensors", framed(text) + data);
-  if (input.below(4) != 1) return;
+  if (input.below(4) != 1) return differs;
   if (input.flag()) change(index, input);
   spill(to + "/a.safetensors.index.json", text_of(index));
+  return differs;
 }
 
 /// Imports up to three times, then takes a step.
@@ -55,10 +59,11 @@ inline void load_model_file(Input& input) {
                     .large = much(input.below(64) == 63)};
   std::size_t const stage = input.below(3);
   std::vector<zero::ImportOptions> imports(1 + input.below(3));
+  std::vector<bool> differs;
   Place const place("");
   for (std::size_t i = 0; i < imports.size(); ++i) {
     imports[i].strict = input.flag();
-    write_model(input, group, i, place.path + "/" + std::to_string(i));
+    differs.push_back(write_model(input, group, i, place.path + "/" + std::to_string(i)));
   }
   with_ranks(stage, group, [&](auto& rank, int /*number*/) {
     std::vector<Piece> expected = rank.held();
@@ -71,9 +76,14 @@ inline void load_model_file(Input& input) {
       });
       failed = failed || !why.empty();
       if (!why.empty()) continue;
-      for (Piece& piece : expected) {
-        if (piece.array <= 0 && !named(report.missing, piece.tensor) &&
-            !named(report.misfits, piece.tensor)) {
+      std::vector<Piece> const now = rank.held();
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        Piece& piece = expected[i];
+        // Which of the two is read, a changed header says.
+        if (differs[n] && (piece.tensor == "w" || piece.tensor == "head")) {
+          piece = now[i];
+        } else if (piece.array <= 0 && !named(report.missing, piece.tensor) &&
+                   !named(report.misfits, piece.tensor)) {
           for (float& value : piece.values) value = values_of_files[n];
         }
       }
