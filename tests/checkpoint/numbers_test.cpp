@@ -98,7 +98,7 @@ TEST_CASE("pieces that cut elements are refused where they are read") {
     auto loaders = everyone;
     for (Ranks& ranks : loaders) ranks.rows = rows;
     CHECK(load(files, path, loaders[2], false).empty());
-    for (std::uint64_t const piece : {1, 2, 3, 6, 262146}) {
+    for (std::uint64_t const piece : {1u, 2u, 3u, 6u, 262146u}) {
       // Checksums of small pieces of a large file are longer than a header may be.
       if (rows == many_rows && piece < 262146) continue;
       check_refused(files,
