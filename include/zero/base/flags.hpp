@@ -12,6 +12,13 @@
 #define ZERO_SECOND(...) ZERO_SECOND_OF(__VA_ARGS__)
 #define ZERO_SECOND_OF(first, second, ...) second
 
+/// `name` with the value of `macro` behind it where that is 1, 2 or 3, nothing elsewhere.
+#define ZERO_LEVEL(macro, name) ZERO_LEVEL_VALUE(macro, name)
+#define ZERO_LEVEL_VALUE(value, name) ZERO_SECOND(ZERO_LEVEL_##value name##value, , )
+#define ZERO_LEVEL_1 ,
+#define ZERO_LEVEL_2 ,
+#define ZERO_LEVEL_3 ,
+
 /// One name of eight parts, any of which may be empty.
 #define ZERO_JOIN(a, b, c, d, e, f, g, h) ZERO_JOIN_PARTS(a, b, c, d, e, f, g, h)
 #define ZERO_JOIN_PARTS(a, b, c, d, e, f, g, h) a##b##c##d##e##f##g##h
@@ -41,8 +48,27 @@
   ZERO_IF(__MOVBE__, _movbe, ), \
   ZERO_JOIN(ZERO_IF(__FMA4__, _fma4, ), ZERO_IF(__XOP__, _xop, ), ZERO_IF(__TBM__, _tbm, ), \
     ZERO_IF(__GFNI__, _gfni, ), ZERO_IF(__ADX__, _adx, ), ZERO_IF(__CRC32__, _crc32, ), \
-    ZERO_IF(__PCLMUL__, _pclmul, ), ZERO_IF(__AVXIFMA__, _avxifma, )))
-#define ZERO_FLAGS_ARM ZERO_JOIN( \
+    ZERO_IF(__PCLMUL__, _pclmul, ), \
+    ZERO_JOIN(ZERO_IF(__AVXIFMA__, _avxifma, ), ZERO_IF(__AVXVNNIINT8__, _avxvnniint8, ), \
+      ZERO_IF(__AVXVNNIINT16__, _avxvnniint16, ), ZERO_IF(__AVXNECONVERT__, _avxneconvert, ), \
+      ZERO_IF(__CMPCCXADD__, _cmpccxadd, ), ZERO_IF(__RAOINT__, _raoint, ), \
+      ZERO_IF(__SSE4A__, _sse4a, ), ZERO_IF(__APX_F__, _apxf, ZERO_FLAGS_APX))))
+// Where a unit has some of it only.
+#define ZERO_FLAGS_APX ZERO_JOIN( \
+  ZERO_IF(__EGPR__, _egpr, ), ZERO_IF(__PUSH2POP2__, _push2pop2, ), ZERO_IF(__PPX__, _ppx, ), \
+  ZERO_IF(__NDD__, _ndd, ), ZERO_IF(__CCMP__, _ccmp, ), ZERO_IF(__NF__, _nf, ), \
+  ZERO_IF(__CF__, _cf, ), ZERO_IF(__ZU__, _zu, ))
+#define ZERO_FLAGS_ARM ZERO_JOIN(ZERO_FLAGS_ARM_VECTORS, ZERO_FLAGS_ARM_MORE, \
+  ZERO_LEVEL(__ARM_FEATURE_RCPC, _rcpc), ZERO_IF(__ARM_FEATURE_CSSC, _cssc, ), \
+  ZERO_IF(__ARM_FEATURE_LSE128, _lse128, ), ZERO_IF(__ARM_FEATURE_CRC32, _crc32, ), \
+  ZERO_IF(__ARM_FEATURE_AES, _aes, ), ZERO_IF(__ARM_FEATURE_SHA3, _sha3, ))
+#define ZERO_FLAGS_ARM_MORE ZERO_JOIN( \
+  ZERO_IF(__ARM_FEATURE_SVE2p2, _sve2p2, ZERO_IF(__ARM_FEATURE_SVE2p1, _sve2p1, )), \
+  ZERO_IF(__ARM_FEATURE_FRINT, _frint, ), \
+  ZERO_IF(__ARM_FEATURE_COMPLEX, _complex, ), ZERO_IF(__ARM_FEATURE_QRDMX, _qrdmx, ), \
+  ZERO_IF(__ARM_FEATURE_FAMINMAX, _faminmax, ), ZERO_IF(__ARM_FEATURE_CMPBR, _cmpbr, ), \
+  ZERO_IF(__ARM_FEATURE_LSFE, _lsfe, ), ZERO_IF(__ARM_FEATURE_FPRCVT, _fprcvt, ))
+#define ZERO_FLAGS_ARM_VECTORS ZERO_JOIN( \
   ZERO_IF(__ARM_FEATURE_SVE2, _sve2, ZERO_IF(__ARM_FEATURE_SVE, _sve, )), \
   ZERO_IF(__ARM_FEATURE_DOTPROD, _dotprod, ), ZERO_IF(__ARM_FEATURE_ATOMICS, _lse, ), \
   ZERO_IF(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC, _fp16, ), \

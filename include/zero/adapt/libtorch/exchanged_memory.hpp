@@ -2,14 +2,15 @@
 /// Where a module's parameters lie while the module is not the one that holds them.
 #pragma once
 
-#include "zero/adapt/libtorch/describe.hpp"
 #include "zero/base/config.hpp"
-#include "zero/base/error.hpp"
 
 #if defined(_WIN32)
 #error "zero: the adapter of LibTorch needs the memory maps of POSIX, which Windows does not have"
 #include ZERO_STOP
 #endif
+
+#include "zero/adapt/libtorch/describe.hpp"
+#include "zero/base/error.hpp"
 
 #include <sys/mman.h>
 #include <torch/torch.h>
