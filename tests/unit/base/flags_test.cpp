@@ -8,12 +8,17 @@ namespace flags_test {
 
 #define FLAGS_TEST_ON 1
 #define FLAGS_TEST_OFF 0
+#define FLAGS_TEST_LEVEL 3
 #define FLAGS_TEST_PART _b
 
 TEST_CASE("names are put together from what macros are") {
   static_assert(ZERO_IF(FLAGS_TEST_ON, 1, 2) == 1);
   static_assert(ZERO_IF(FLAGS_TEST_OFF, 1, 2) == 2);
   static_assert(ZERO_IF(FLAGS_TEST_NOT_DEFINED, 1, 2) == 2);
+  constexpr std::string_view level = ZERO_TEXT(ZERO_LEVEL(FLAGS_TEST_LEVEL, _l));
+  CHECK(level == "_l3");
+  constexpr std::string_view none = ZERO_TEXT(ZERO_LEVEL(FLAGS_TEST_NOT_DEFINED, _l));
+  CHECK(none.empty());
   constexpr std::string_view name = ZERO_TEXT(ZERO_JOIN(a, FLAGS_TEST_PART, , _d, , , , _h));
   CHECK(name == "a_b_d_h");
 }
