@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -45,7 +46,7 @@ std::uint64_t largest(std::string const& stage, std::string const& activations) 
   return parameters(largest_depth(setup, v100));
 }
 
-Point const& point(std::vector<Point> const& all, std::string const& figure, int which) {
+Point const& point(std::vector<Point> const& all, std::string_view figure, int which) {
   auto const first = std::ranges::find(all, figure, &Point::figure);
   return *(first + which);
 }
