@@ -258,6 +258,7 @@ class ShardedOptimizer {
   template <std::invocable<Tensor const&, std::size_t, std::span<float>> Values>
   void load_parameters(Values&& values) {
     parts_.require_bound();
+    steps_.require_no_readers("load_parameters");
     settle();
     auto const ask = [&](Tensor const& tensor, std::size_t first, std::span<float> out) {
       values(tensor, first, out);
@@ -282,6 +283,7 @@ class ShardedOptimizer {
   /// @par Cost  every element of every tensor is sent once, from where it lies to where it belongs
   void broadcast_parameters(int root = 0) requires(form.refresh != StorageForm::Refresh::gather) {
     parts_.require_bound();
+    steps_.require_no_readers("broadcast_parameters");
     settle();
     detail::broadcast_held(parts_, root);
     detail::adopt(parts_);
@@ -298,6 +300,7 @@ class ShardedOptimizer {
   template <std::invocable<Tensor const&, std::size_t, std::span<float>> Values>
   void broadcast_parameters(Values&& values, int root = 0) {
     parts_.require_bound();
+    steps_.require_no_readers("broadcast_parameters");
     settle();
     auto const ask = [&](Tensor const& tensor, std::size_t first, std::span<float> out) {
       values(tensor, first, out);
@@ -311,6 +314,7 @@ class ShardedOptimizer {
   /// weights start from them. Local; the next step is the one that compares them with other ranks'.
   void adopt_parameters() {
     parts_.require_bound();
+    steps_.require_no_readers("adopt_parameters");
     settle();
     detail::adopt(parts_);
     steps_.values_are_set(false);
@@ -607,6 +611,7 @@ class ShardedOptimizer {
   template <class Fill>
   void fill_owned(Fill&& fill) {
     parts_.require_bound();
+    steps_.require_no_readers("fill_owned");
     detail::fill_owned(parts_, fill);
     steps_.end_load({}, true, false);
     steps_.values_are_set(false, false);

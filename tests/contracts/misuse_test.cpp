@@ -12,6 +12,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -196,6 +197,60 @@ TEST_CASE("gradients of another optimizer are refused, and stay what they are") 
   // NOLINTNEXTLINE(bugprone-use-after-move): a refused guard was not moved from.
   b.optimizer.reduce(std::move(gradients));
   CHECK(b.optimizer.step().step == 1);
+}
+
+TEST_CASE_TEMPLATE(
+    "what replaces parameters is refused while somebody reads them", O, Pos, PosG, PosGP) {
+  Alone<O> alone(small_model());
+  auto& optimizer = alone.optimizer;
+  auto const values = [](zero::Tensor const&, std::size_t, std::span<float> out) {
+    std::fill(out.begin(), out.end(), 5.f);
+  };
+  auto const fill = [](auto const&... /*what is owned*/) {};
+  auto const before = contracts::snapshot(optimizer);
+  {
+    auto const guard = optimizer.parameters(1);
+    float const first = static_cast<float>(guard[0][0]);
+    auto const in_use = [](std::string const& call) {
+      return call + "() while the parameters of unit 1 are in use";
+    };
+    CHECK(refusal([&] { optimizer.load_parameters(values); }) == in_use("load_parameters"));
+    CHECK(refusal([&] { optimizer.broadcast_parameters(values); }) ==
+          in_use("broadcast_parameters"));
+    if constexpr (requires { optimizer.broadcast_parameters(); }) {
+      CHECK(refusal([&] { optimizer.broadcast_parameters(); }) == in_use("broadcast_parameters"));
+    }
+    CHECK(refusal([&] { optimizer.adopt_parameters(); }) == in_use("adopt_parameters"));
+    CHECK(refusal([&] { optimizer.fill_owned(fill); }) == in_use("fill_owned"));
+    CHECK(static_cast<float>(guard[0][0]) == first);
+  }
+  CHECK(contracts::snapshot(optimizer) == before);
+  optimizer.load_parameters(values);
+  auto const guard = optimizer.parameters(1);
+  CHECK(static_cast<float>(guard[0][0]) == 5.f);
+}
+
+TEST_CASE("one rank that reads while parameters are replaced ends the call on all") {
+  std::vector<std::string> said(2);
+  zero::run_ranks(2, [&](zero::InProcess& comm) {
+    PosGP optimizer{comm, small_model()};
+    contracts::load(optimizer);
+    std::optional<decltype(optimizer.parameters(0))> guard;
+    // Gathering is collective; the guard of rank 0 alone lives on.
+    guard.emplace(optimizer.parameters(0));
+    if (comm.rank() == 1) guard.reset();
+    try {
+      contracts::load(optimizer);
+    } catch (zero::Error const& error) {
+      said[static_cast<std::size_t>(comm.rank())] = error.what();
+      guard.reset();
+      if (comm.rank() == 0) comm.report_failure(error.what());
+    }
+  });
+  for (std::string const& words : said) {
+    CHECK(words.find("load_parameters() while the parameters of unit 0 are in use") !=
+          std::string::npos);
+  }
 }
 
 TEST_CASE("a guard of parameters that was moved from holds nothing") {

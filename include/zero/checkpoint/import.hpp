@@ -201,6 +201,7 @@ ImportReport load_parameters_from(ShardedOptimizer<Policies...>& optimizer,
   detail::LongWork look(control, operation);
   look.run([&] {
     steps.require_between_steps(operation);
+    steps.require_no_readers(operation);
     model = detail::open_model(files, path);
     match = detail::match_model(model, parts.tensors, parts.partition.placement(), options.names);
   });

@@ -30,7 +30,7 @@ struct OptimizerView {
   std::vector<Tensor> const* tensors = nullptr;
   OptimizerFacts facts{};
   /// Local; throw unless the optimizer is between steps, and has values.
-  std::function<void(std::string_view call)> require_ready{};
+  std::function<void(std::string_view call, bool replaces)> require_ready{};
   std::function<void()> require_values{};
   std::function<Counters()> counters{};
   /// As `array_runs`.
@@ -90,9 +90,10 @@ template <class Optimizer>
       .tensors = &parts.tensors,
       .facts = facts_of(parts),
       .require_ready =
-          [&parts, &steps](std::string_view call) {
+          [&parts, &steps](std::string_view call, bool replaces) {
             parts.require_bound();
             steps.require_between_steps(call);
+            if (replaces) steps.require_no_readers(call);
           },
       .require_values = [&steps] { steps.require_values(); },
       .counters = [&steps] { return steps.counters(); },

@@ -171,7 +171,7 @@ template <FileOperations Files>
   Counters counters;
   LongWork look(control, "load");
   look.run([&] {
-    optimizer.require_ready("load");
+    optimizer.require_ready("load", true);
     look.aside([&] {
       catalog = read_catalog(files, path);
       report.blobs = read_blobs(files, catalog);

@@ -96,7 +96,7 @@ class Saving {
     std::uint64_t number = 0;
     LongWork work(control_, operation_);
     work.run([&] {
-      optimizer.require_ready(operation_);
+      optimizer.require_ready(operation_, false);
       optimizer.require_values();
       header = describe(optimizer, options);
       if (snapshot != nullptr && snapshot->size() < data_bytes(header)) {

@@ -88,8 +88,9 @@ class UnitReaders {
 
   void enter(int unit) noexcept { ++readers_[static_cast<std::size_t>(unit)]; }
   void leave(int unit) noexcept { --readers_[static_cast<std::size_t>(unit)]; }
-  /// @throws Error (invalid_argument) if somebody reads
-  ZERO_APART void require_none() const;
+  /// @param call  what a trainer called, and must not while somebody reads
+  /// @throws Error (invalid_argument) if somebody does
+  ZERO_APART void require_none(std::string_view call) const;
 
  private:
   std::vector<int> readers_;
@@ -214,11 +215,11 @@ ZERO_BODY void Model::refuse_read(int unit, Error const& error) const {
 
 ZERO_BODY UnitReaders::UnitReaders(std::size_t units) : readers_(units, 0) {}
 
-ZERO_BODY void UnitReaders::require_none() const {
+ZERO_BODY void UnitReaders::require_none(std::string_view call) const {
   for (std::size_t unit = 0; unit < readers_.size(); ++unit) {
     if (readers_[unit] == 0) continue;
     fail(ErrorKind::invalid_argument,
-         {"step() while the parameters of unit ", unit, " are in use"});
+         {call, "() while the parameters of unit ", unit, " are in use"});
   }
 }
 

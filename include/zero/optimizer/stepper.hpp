@@ -143,6 +143,9 @@ class Stepper {
     fail(ErrorKind::invalid_argument,
          {call, "() in the middle of a step; call step() or discard_gradients() first"});
   }
+  /// A guard would go on to show what was there before.
+  /// @param call  what a trainer called, which replaces parameters
+  void require_no_readers(std::string_view call) const { readers_.require_none(call); }
   /// Do all ranks have the same values? Collective.
   ZERO_COLD void confirm_values() {
     parts_->require_bound();
@@ -315,7 +318,7 @@ class Stepper {
   /// @param scale  what to multiply the mean gradient by where `max_norm` does not
   void step(StepOptions const& options, double scale) {
     require_masters();
-    readers_.require_none();
+    require_no_readers("step");
     auto& rules = parts_->rules;
     Decide decide = decision(options,
                              scale,
