@@ -575,6 +575,18 @@ TEST_CASE("names, and what rule a tensor has") {
   // Nothing of that has changed anything.
   CHECK(rates() == Rates{16.f, .25f, .25f, .25f, 4.f, 4.f, 7.f, 2.f, 4.f, 3.f, .25f, 16.f, .25f});
 
+  zero::ShardedOptimizer part{comm,
+                              {{.name = "a", .shape = {3}, .frozen = true, .group = "backbone"},
+                               {.name = "b", .shape = {3}, .frozen = true, .group = "backbone"},
+                               {.name = "c", .shape = {3}, .frozen = true, .group = "head"},
+                               {.name = "d", .shape = {3}, .group = "head"}}};
+  CHECK(refusal([&] { part.set_lr("backbone", 1.f); }) ==
+        "all tensors of the group 'backbone' are frozen: no rule and no learning rate is ever used "
+        "for what is never updated");
+  CHECK(refusal([&] { part.set_rule("a", {}); }).starts_with("the tensor 'a' is frozen: no rule"));
+  part.set_lr("head", 1.f);
+  CHECK(part.rule(3).lr == 1.f);
+
   zero::ShardedOptimizer plain{comm, {{.name = "w", .shape = {3}}}};
   CHECK(refusal([&] { plain.set_lr("v", 1.f); }) ==
         "there is no group or tensor 'v'; no tensor has a Tensor::group");

@@ -35,8 +35,8 @@ struct Model {
     std::vector<std::size_t> storages{};  ///< never empty
   };
   /// A group, or else a tensor.
-  /// @throws Error (invalid_argument) if there is neither, with the groups that there are, and if a
-  ///   tensor has the name of a group that it is not of
+  /// @throws Error (invalid_argument) if there is neither, with the groups that there are, if a
+  ///   tensor has the name of a group that it is not of, and if nothing of it is ever updated
   ZERO_APART [[nodiscard]] ZERO_COLD Named named(std::string_view name) const;
   /// What a described tensor was taken apart into: [first, last) of `tensors`.
   ZERO_APART [[nodiscard]] std::pair<std::size_t, std::size_t> slices_of(std::size_t tensor) const;
@@ -180,9 +180,18 @@ ZERO_BODY Model::Named Model::named(std::string_view name) const {
     if (known.empty()) known = "no tensor has a Tensor::group";
     fail(ErrorKind::invalid_argument, {"there is no group or tensor '", name, "'; ", known});
   }
+  bool updated = false;
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     if (found.group ? tensors[t].group != name : slices[t].described != single) continue;
     found.storages.push_back(partition.placement().places()[t].storage);
+    updated = updated || !tensors[t].frozen;
+  }
+  if (!updated) {
+    fail(ErrorKind::invalid_argument,
+         {found.group ? "all tensors of the group '" : "the tensor '",
+          name,
+          found.group ? "' are frozen" : "' is frozen",
+          ": no rule and no learning rate is ever used for what is never updated"});
   }
   return found;
 }
