@@ -323,6 +323,27 @@ TEST_CASE("grids that are mixed up end all ranks with one story") {
   }
 }
 
+TEST_CASE("ranks that make grids of different sizes are told so") {
+  // Wherever the one rank is: of its axes, or of those that lack it, all others are told by it.
+  for (int odd = 0; odd < 6; ++odd) {
+    std::vector<std::string> said(6);
+    auto const body = [&](InProcess& world) {
+      try {
+        bool const other = world.rank() == odd;
+        Grid grid{world, other ? 2 : 3, other ? 3 : 2};
+        zero::run(world, {.op = zero::Op::all_gather});
+      } catch (zero::Error const& error) {
+        said[static_cast<std::size_t>(world.rank())] = error.message();
+        throw;
+      }
+    };
+    CHECK_THROWS_AS(zero::run_ranks(6, body), zero::Error);
+    for (std::string const& text : said) {
+      CHECK_MESSAGE(text.find("ranks make grids of different sizes, ") != std::string::npos, text);
+    }
+  }
+}
+
 TEST_CASE("a grid that a rank gives up before the others are through is an error that names it") {
   std::vector<std::string> said(4);
   auto const body = [&](InProcess& world) {

@@ -33,12 +33,17 @@ class Grid {
   /// @param data   ranks of a data axis, which share optimizer states
   /// @param model  ranks of a model axis, which divide tensors
   /// @par Collective  yes; blocks, as two calls of `split`
-  /// @throws Error (invalid_argument) unless `data` × `model` is the number of ranks;
-  ///   (communication) as `split`
+  /// @throws Error (invalid_argument) unless `data` × `model` is the number of ranks, the same on
+  ///   all of them; (communication) as `split`
   Grid(C& world, int data, int model)
       : world_(&checked(world, data, model)),
-        data_(axis(world, world.rank() % model, "data axis (model ", model)),
-        model_(axis(world, world.rank() / model, "model axis (data ", data)) {}
+        data_(axis(world, model, world.rank() % model, "data axis (model ", model)),
+        model_(axis(world, model, world.rank() / model, "model axis (data ", data)) {
+    if (data_.size() == data && model_.size() == model) return;
+    fail(ErrorKind::invalid_argument,
+         {"ranks make grids of different sizes, ", data, " x ", model, " here"},
+         {.rank = world.rank(), .operation = "grid"});
+  }
 
   [[nodiscard]] C& world() noexcept { return *world_; }  ///< all ranks
   [[nodiscard]] C& data() noexcept { return data_; }     ///< of this part of the model
@@ -75,10 +80,15 @@ class Grid {
          {.rank = world.rank(), .operation = "grid"});
   }
 
-  /// An axis, which is named after its place on the other one, of so many.
-  static C axis(C& world, int place, char const* name, int others) {
-    return detail::split(
-        world, place, world.rank(), Message({name, place, " of ", others, ")"}).text());
+  /// An axis, which is named after its place on the other one, of so many. Ranks that make another
+  /// grid come into other groups, which then lack somebody.
+  static C axis(C& world, int model, int place, char const* name, int others) {
+    int grid = 0;
+    for (int smaller = 1; smaller < model; ++smaller) grid += world.size() % smaller == 0 ? 1 : 0;
+    return detail::split(world,
+                         grid * world.size() + place,
+                         world.rank(),
+                         Message({name, place, " of ", others, ")"}).text());
   }
 
   C* world_;
