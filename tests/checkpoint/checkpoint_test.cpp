@@ -223,6 +223,13 @@ TEST_CASE("saves that make no sense are refused on every rank, and leave nothing
                            optimizer);
                      }),
       "ranks save to different directories"));
+  CHECK(all_say(
+      refusals<Fp32>(
+          3,
+          [&](Fp32& optimizer, zero::InProcess& comm) {
+            zero::Checkpoints{directory.path(), {.keep = comm.rank() / 2}}.save(optimizer);
+          }),
+      "or with different CheckpointOptions::keep; here '" + directory.path() + "' at step "));
   CHECK(all_say(refusals<Fp32>(2,
                                [&](Fp32& optimizer, zero::InProcess&) {
                                  zero::Checkpoints{directory.path()}.save(optimizer, broken);
@@ -516,6 +523,12 @@ TEST_CASE("ranks that load different checkpoints, or none, are told so") {
             run.load(optimizer, none);
           }).find("resource: on rank 1: cannot open '" + all[0].path + "x/manifest.json'") !=
           std::string::npos);
+    {
+      auto const guard = optimizer.parameters(0);
+      CHECK(message_of([&] {
+              run.load(optimizer, all[1]);
+            }).find("load() while the parameters of unit 0 are in use") != std::string::npos);
+    }
     checkpoint_tests::train(optimizer, comm.rank(), 2, 2, 3);
   });
 }

@@ -241,6 +241,7 @@ class Saving {
     hash.add(directory_->path());
     hash.add(static_cast<std::uint64_t>(report_.step));
     hash.add(operation_);
+    hash.add(static_cast<std::uint64_t>(kept_.keep));
     Unanimity::Words const same = Unanimity::words(hash.value());
     std::array<std::int64_t, 1 + std::tuple_size_v<Unanimity::Words>> words{};
     if (control_.rank == 0) words[0] = static_cast<std::int64_t>(number);
@@ -250,10 +251,13 @@ class Saving {
     std::copy(words.begin() + 1, words.end(), sums.begin());
     if (!Unanimity::holds(sums, control_.size)) {
       fail(ErrorKind::invalid_argument,
-           {"ranks save to different directories, at different steps or in different ways; here '",
+           {"ranks save to different directories, at different steps, in different ways or with "
+            "different CheckpointOptions::keep; here '",
             directory_->path(),
             "' at step ",
-            report_.step},
+            report_.step,
+            ", keep = ",
+            kept_.keep},
            {.rank = control_.rank, .operation = std::string(operation_)});
     }
     report_.path = directory_->path_of(static_cast<std::uint64_t>(words[0]), report_.step);
