@@ -1,14 +1,19 @@
 /// @file
-/// A fuzzer's bytes as choices, and changes of JSON that choices make.
+/// A fuzzer's bytes as choices, changes of JSON that choices make, and files.
 #pragma once
 
+#include "zero/checkpoint/manifest.hpp"
+
 #include <nlohmann/json.hpp>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <string>
 #include <vector>
@@ -53,38 +58,10 @@ class Input {
 
 /// A value that readers may not expect.
 inline json odd_value(Input& input) {
-  static std::vector<json> const values{nullptr,
-                                        true,
-                                        "",
-                                        "w",
-                                        "head",
-                                        "..",
-                                        "a/b",
-                                        0,
-                                        1,
-                                        2,
-                                        3,
-                                        4,
-                                        6,
-                                        -1,
-                                        0.5,
-                                        1e39,
-                                        1e300,
-                                        -1e300,
-                                        16,
-                                        2147483647,
-                                        2147483648u,
-                                        4294967296u,
-                                        (1LL << 62),
-                                        9223372036854775807,
-                                        1ULL << 63,
-                                        ~0ULL,
-                                        json::array(),
-                                        json::object(),
-                                        "F64",
-                                        "w:master:0",
-                                        json::array({16}),
-                                        json::array({4294967296u, 4294967296u})};
+  static json const values = json::parse(R"([null, true, "", "w", "head", "..", "a/b", 0, 1, 2, 3,
+    4, 6, -1, 0.5, 1e39, 1e300, -1e300, 16, 2147483647, 2147483648, 4294967296, 4611686018427387904,
+    9223372036854775807, 9223372036854775808, 18446744073709551615, [], {}, "F64", "w:master:0",
+    [16], [4294967296, 4294967296]])");
   std::size_t const which = input.below(values.size() + 3);
   if (which < values.size()) return values[which];
   if (which == values.size()) return input.number(1 + input.below(8));
@@ -92,46 +69,37 @@ inline json odd_value(Input& input) {
   return input.text(16);
 }
 
+/// One of the values in an array or object that is not empty.
+inline json::iterator member(json& value, Input& input) {
+  return std::next(value.begin(), static_cast<std::ptrdiff_t>(input.below(value.size())));
+}
+
 /// Some value within `value`; those near the top are as likely as the many below.
 inline json& place_in(json& value, Input& input) {
   json* at = &value;
-  while (at->is_structured() && !at->empty() && input.below(4) != 0) {
-    at = &*std::next(at->begin(), static_cast<std::ptrdiff_t>(input.below(at->size())));
-  }
+  while (at->is_structured() && !at->empty() && input.below(4) != 0) at = &*member(*at, input);
   return *at;
 }
 
 /// Changes one place.
 inline void change(json& value, Input& input) {
   json& at = place_in(value, input);
-  switch (input.below(8)) {
-    case 0: at = json(place_in(value, input)); break;
-    case 1:
-      if (at.is_array() && !at.empty()) at.push_back(json(at[input.below(at.size())]));
-      break;
-    case 2:
-      for (std::size_t depth = input.below(100); depth > 0; --depth) at = json::array({at});
-      break;
-    case 3:
-      if (at.is_object()) at[input.text(8)] = json(place_in(value, input));
-      break;
-    case 4:
-      if (at.is_structured() && !at.empty()) {
-        at.erase(std::next(at.begin(), static_cast<std::ptrdiff_t>(input.below(at.size()))));
-      }
-      break;
-    case 5:
-      if (at.is_number_integer()) at = at.get<std::uint64_t>() + (input.flag() ? 1 : ~0ULL);
-      break;
-    default: at = odd_value(input);
+  std::size_t const what = input.below(8);
+  if (what == 0) {
+    at = json(place_in(value, input));
+  } else if (what == 1 && at.is_array() && !at.empty()) {
+    at.push_back(json(*member(at, input)));
+  } else if (what == 2) {
+    for (std::size_t depth = input.below(100); depth > 0; --depth) at = json::array({at});
+  } else if (what == 3 && at.is_object()) {
+    at[input.text(8)] = json(place_in(value, input));
+  } else if (what == 4 && at.is_structured() && !at.empty()) {
+    at.erase(member(at, input));
+  } else if (what == 5 && at.is_number_integer()) {
+    at = at.get<std::uint64_t>() + (input.flag() ? 1 : ~0ULL);
+  } else {
+    at = odd_value(input);
   }
-}
-
-/// The text of a file's header, with its length before it.
-inline std::string framed(std::string const& text) {
-  std::string bytes;
-  for (std::size_t i = 0; i < 8; ++i) bytes += static_cast<char>(text.size() >> (8 * i));
-  return bytes + text;
 }
 
 /// As text; what is no UTF-8 is replaced.
@@ -145,6 +113,38 @@ inline std::string changed_text(json value, Input& input) {
   std::string text = text_of(value);
   if (input.below(8) == 1) text.replace(input.below(text.size()), input.below(4), input.text(16));
   return text;
+}
+
+inline std::string slurp(std::string const& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+inline void spill(std::string const& path, std::string const& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+/// A directory of this process that goes with the object; in memory where the system has that.
+struct Place {
+  std::string path;
+
+  explicit Place(std::string const& name) {
+    std::filesystem::path const memory = "/dev/shm";
+    static bool const has_memory = std::filesystem::is_directory(memory);
+    path = has_memory ? memory : std::filesystem::temp_directory_path();
+    path += "/zero-fuzz-" + std::to_string(::getpid()) + name;
+    std::filesystem::create_directories(path);
+  }
+  Place(Place const&) = delete;
+  Place& operator=(Place const&) = delete;
+  ~Place() { std::filesystem::remove_all(path); }
+};
+
+/// A manifest whose checksum fits, whatever stands in it.
+inline std::string sealed(std::string_view body) {
+  std::string text(zero::detail::seal_begin);
+  text += zero::checksum_text(zero::checksum(body.data(), body.size()));
+  (text += zero::detail::seal_middle) += body;
+  return text += zero::detail::seal_end;
 }
 
 }  // namespace fuzz

@@ -1,15 +1,450 @@
 /// Checkpoints and model files that were changed, with checksums that fit: a load either changes
 /// nothing, or has replaced all that it says, or leaves an optimizer that refuses to step; and
 /// nothing outside the directory is touched. The first byte says which of the two is read.
-#include "fuzz/checkpoint_files.hpp"
-#include "fuzz/model_files.hpp"
+#include "equivalence/toy_model.hpp"
+#include "fuzz/input.hpp"
+#include "zero/checkpoint.hpp"
+#include "zero/checkpoint/import.hpp"
+#include "zero/checkpoint/offline.hpp"
+#include "zero/comm/grid.hpp"
+#include "zero/zero.hpp"
+
+#include <sys/stat.h>
+
+#include <memory>
+#include <optional>
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace fuzz;
+using zero::ErrorKind;
+
+/// Who takes part: ranks of one data axis, or of a model axis; and whether they hold more than the
+/// 4 MiB from where on two threads read.
+struct Group {
+  int ranks = 1;
+  bool grid = false;
+  bool large = false;
+};
+constexpr Group groups[] = {{}, {2}, {3}, {2, true}, {1, false, true}};
+
+/// One of the groups. Most inputs get the first: the others take ten to a hundred times as long, so
+/// that only the first input that asks for one gets it, and then one in so many.
+std::size_t chosen_group(Input& input) {
+  static std::size_t turns[std::size(groups)]{};
+  std::size_t const choice = input.below(64);
+  if (choice < 60) return 0;
+  std::size_t const group = choice - 59;
+  return turns[group]++ % (groups[group].large ? 1000 : 50) == 0 ? group : 0;
+}
+
+/// "w" is divided over a model axis, and "head" is tied to it.
+std::vector<zero::Tensor> model(Group const& group) {
+  std::size_t const rows = group.grid ? 3 : 6;
+  std::vector<zero::Tensor> tensors{
+      {.name = "b", .shape = {}, .unit = 0},
+      {.name = "fixed", .shape = {7}, .unit = 0, .frozen = true},
+      {.name = "w", .shape = {rows, 5}, .unit = 1, .partitioned = group.grid},
+      {.name = "v", .shape = {11}, .unit = 1},
+      {.name = "head", .shape = {rows, 5}, .unit = 2, .tied_to = "w", .partitioned = group.grid}};
+  if (group.large) tensors.push_back({.name = "big", .shape = {400, 1000}, .unit = 2});
+  return tensors;
+}
+
+/// Elements that lie one after the other.
+struct Piece {
+  std::string tensor{};
+  int array = 0;                    ///< -1: parameters; 0: master weights; then states
+  std::uint64_t first = 0;          ///< in the whole tensor
+  std::vector<std::uint32_t> bits;  ///< of floats, as they are held
+
+  Piece(std::string name, int of, std::uint64_t from, std::size_t size)
+      : tensor(std::move(name)), array(of), first(from), bits(size) {}
+  bool operator==(Piece const&) const = default;
+  void set(std::size_t element, float value) {
+    if (array < 0) value = static_cast<float>(zero::fp16(value));
+    bits[element] = std::bit_cast<std::uint32_t>(value);
+  }
+};
+
+/// Which part of the whole model a rank has whose "w" begins at a row.
+std::vector<zero::TensorPart> parts(Group const& group, std::uint64_t row) {
+  if (!group.grid) return {};
+  return {{"w", {6, 5}, {{{row, 0}, {3, 5}}}}, {"head", {6, 5}, {{{row, 0}, {3, 5}}}}};
+}
+
+/// All that a rank can see. Collective.
+template <class Optimizer>
+std::vector<Piece> held(Optimizer& optimizer, std::uint64_t row) {
+  std::vector<Piece> all;
+  auto const add = [&](zero::Tensor const& tensor, int array, std::size_t first, auto values) {
+    if (tensor.partitioned) first += row * 5;
+    Piece& piece = all.emplace_back(tensor.name, array, first, values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) piece.set(i, static_cast<float>(values[i]));
+  };
+  optimizer.visit_owned([&](auto const& tensor, auto first, auto masters, auto const& states) {
+    add(tensor, 0, first, masters);
+    int array = 0;
+    for (auto const& state : states) add(tensor, ++array, first, state);
+  });
+  for (int const unit : optimizer.units()) {
+    auto const weights = optimizer.parameters(unit);
+    std::size_t i = 0;
+    for (zero::Tensor const& tensor : optimizer.tensors())
+      if (tensor.unit == unit) add(tensor, -1, 0, weights[i++]);
+  }
+  optimizer.settle();
+  return all;
+}
+
+/// Calls `work(optimizer, rank, row)` on each rank of a group, under one of two stages.
+template <class Work>
+void with_ranks(bool stage, Group const& group, Work const& work) {
+  auto const run = [&]<class Comm, class Stage>(Comm& comm, Stage /*stage*/) {
+    zero::Grid<Comm> grid(comm, group.grid ? 1 : group.ranks, group.grid ? 2 : 1);
+    zero::ShardedOptimizer<Comm, Stage, zero::Mixed<zero::fp16>> optimizer(
+        grid, model(group), zero::Bucket{group.large ? zero::Bucket{}.bytes : 64});
+    toy::load(optimizer);
+    work(optimizer, comm.rank(), group.grid ? 3u * static_cast<unsigned>(comm.rank()) : 0u);
+  };
+  if (group.ranks > 1) {
+    return zero::run_ranks(group.ranks, [&](zero::InProcess& comm) {
+      return stage ? run(comm, zero::stage::PosGP{}) : run(comm, zero::stage::PosG{});
+    });
+  }
+  zero::Self alone;
+  return stage ? run(alone, zero::stage::PosGP{}) : run(alone, zero::stage::Pos{});
+}
+
+/// Why `work` throws, if it does; it may be of these kinds alone.
+template <class Work>
+std::string failure(std::vector<ErrorKind> const& kinds, Work const& work) {
+  try {
+    work();
+  } catch (zero::Error const& error) {
+    require(std::ranges::count(kinds, error.kind()) > 0, error.what());
+    return error.what();
+  }
+  return {};
+}
+
+/// Takes a step, unless values of a tensor are lost. Collective.
+/// @returns whether it was taken
+template <class Optimizer>
+bool steps(Optimizer& optimizer) {
+  for (int const unit : optimizer.units_backward()) {
+    auto gradients = optimizer.gradients(unit);
+    for (std::size_t i = 0; i < gradients.size(); ++i)
+      std::ranges::fill(gradients[i], zero::fp16(0.001f * optimizer.loss_scale()));
+    optimizer.reduce(std::move(gradients));
+  }
+  auto const why = failure({ErrorKind::invalid_argument}, [&] { optimizer.step(); });
+  require(why.empty() || why.find(" of tensor '") != why.npos, "no tensor is named: " + why);
+  if (!why.empty()) optimizer.discard_gradients();
+  return why.empty();
+}
+
+/// Is a tensor among those that a report names, with a reason or without?
+bool named(std::vector<std::string> const& texts, std::string const& tensor) {
+  std::string const name = tensor == "head" ? "w" : tensor;
+  return std::ranges::any_of(texts, [&](std::string const& text) {
+    return text == name || text.starts_with(name + " ") || text.find("'" + name + "'") == 0;
+  });
+}
+
+/// The text of a file's header, with its length before it.
+std::string framed(std::string const& text) {
+  std::uint64_t const size = text.size();
+  return std::string(reinterpret_cast<char const*>(&size), sizeof(size)) + text;
+}
+
+/// What all elements of file number `i` are: the same bits in fp16 and bf16, so that what is read
+/// is known wherever a changed header says that it lies.
+constexpr float values_of_files[] = {2.f, -2.f, 0.f};
+
+/// Writes a model with an index or without, changed.
+/// @returns whether tensors that are tied here differ in it
+bool write_model(Input& input, Group const& group, std::size_t number, std::string const& to) {
+  zero::safetensors::Header header;
+  std::string data;
+  bool differs = false;
+  json index{{"weight_map", json::object()}};
+  char const* const dtypes[] = {"F32", "F16", "BF16"};
+  std::string const dtype = dtypes[input.below(3)];
+  for (zero::Tensor const& tensor : model(group)) {
+    std::size_t const how = input.below(8);
+    if (how == 1) continue;
+    bool const tied = !tensor.tied_to.empty();
+    if (tied && how > 4) {
+      header.metadata[tensor.name] = tensor.tied_to;
+      continue;
+    }
+    header.entries.push_back({tensor.name, dtype, {tensor.shape.begin(), tensor.shape.end()}});
+    index["weight_map"][tensor.name] = "a.safetensors";
+    differs = differs || (tied && how == 2);
+    float const value = values_of_files[(number + (tied && how == 2 ? 1 : 0)) % 3];
+    std::size_t const width = dtype == "F32" ? 4 : 2;
+    for (std::size_t i = zero::element_count(tensor); i > 0; --i)
+      data.append(reinterpret_cast<char const*>(&value) + 4 - width, width);
+  }
+  json const sound = json::parse(zero::safetensors::format(header).substr(8));
+  std::string const text = changed_text(sound, input);
+  if (input.below(16) == 1) data.resize(input.below(data.size() + 9));
+  fs::create_directory(to);
+  spill(to + "/a.safetensors", framed(text) + data);
+  if (input.below(4) == 1)
+    spill(to + "/a.safetensors.index.json", changed_text(std::move(index), input));
+  return differs;
+}
+
+/// Imports up to three times, then takes a step: none, unless all is what was read.
+void load_model_file(Input& input) {
+  std::size_t const chosen = chosen_group(input);
+  Group const group = groups[groups[chosen].grid ? 1 : chosen];
+  bool const stage = input.flag();
+  std::vector<zero::ImportOptions> imports(1 + input.below(3));
+  std::vector<bool> differs;
+  Place const place("");
+  for (std::size_t i = 0; i < imports.size(); ++i) {
+    imports[i].strict = input.flag();
+    differs.push_back(write_model(input, group, i, place.path + "/" + std::to_string(i)));
+  }
+  with_ranks(stage, group, [&](auto& optimizer, int /*rank*/, std::uint64_t row) {
+    std::vector<Piece> expected = held(optimizer, row);
+    bool failed = false;
+    for (std::size_t n = 0; n < imports.size(); ++n) {
+      zero::ImportReport report;
+      std::string const path = place.path + "/" + std::to_string(n);
+      std::string const why = failure({ErrorKind::data, ErrorKind::resource}, [&] {
+        report = zero::load_parameters_from(optimizer, path, imports[n]);
+      });
+      failed = failed || !why.empty();
+      if (!why.empty()) continue;
+      std::vector<Piece> const now = differs[n] ? held(optimizer, row) : expected;
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        Piece& piece = expected[i];
+        // Which of the two is read, a changed header says.
+        if (differs[n] && (piece.tensor == "w" || piece.tensor == "head")) {
+          piece = now[i];
+        } else if (piece.array <= 0 && !named(report.missing, piece.tensor) &&
+                   !named(report.misfits, piece.tensor)) {
+          for (std::size_t e = 0; e < piece.bits.size(); ++e) piece.set(e, values_of_files[n]);
+        }
+      }
+    }
+    bool const right = held(optimizer, row) == expected;
+    bool const stepped = steps(optimizer);
+    require(stepped || failed, "all was imported, and no step is possible");
+    require(!stepped || right, "a step is taken from values that were not imported");
+  });
+}
+
+/// The disk, without waiting for it.
+struct QuickFiles : zero::DiskFiles {
+  zero::FileAnswer sync(zero::FileAnswer /*file*/) const noexcept { return 0; }
+  zero::FileAnswer sync_directory(std::string const& /*path*/) const noexcept { return 0; }
+};
+using Checkpoints = zero::BasicCheckpoints<QuickFiles>;
+
+/// A checkpoint in its parts.
+struct Saved {
+  struct File {
+    std::string name{};
+    json header{};
+    json about{};
+    std::string data{};
+  };
+  json manifest{};
+  std::vector<File> files{};
+};
+
+constexpr char const* first_name = "/000001-step-2";
+
+/// A sound checkpoint of a group, made once.
+Saved const& sound(std::size_t group) {
+  static Saved all[std::size(groups)];
+  Saved& saved = all[group];
+  if (!saved.files.empty()) return saved;
+  Place const place("-sound");
+  with_ranks(true, groups[group], [&](auto& optimizer, int /*rank*/, std::uint64_t row) {
+    require(steps(optimizer) && steps(optimizer), "no step is possible");
+    std::byte const blob[5]{};
+    Checkpoints(place.path)
+        .save(optimizer, {.rank_blob = blob, .parts = parts(groups[group], row)});
+  });
+  std::string const path = place.path + first_name + "/";
+  saved.manifest = json::parse(slurp(path + "manifest.json"))["checkpoint"];
+  for (json const& each : saved.manifest["files"]) {
+    std::string const bytes = slurp(path + each["name"].get<std::string>());
+    std::size_t const header = each["header_bytes"];
+    Saved::File& file = saved.files.emplace_back();
+    file.name = each["name"];
+    file.header = json::parse(bytes.substr(8, header - 8));
+    file.about = json::parse(file.header["__metadata__"]["zero"].get<std::string>());
+    file.data = bytes.substr(header);
+  }
+  return saved;
+}
+
+/// Writes it with checksums that fit, and changes its manifest.
+/// @param damaged  whether one bit of each file changes after that
+void write(Saved saved, std::string const& directory, bool damaged, Input& input) {
+  for (std::size_t i = 0; i < saved.files.size(); ++i) {
+    auto& [name, header, about, data] = saved.files[i];
+    std::uint64_t piece = 0;
+    if (about.is_object() && about["piece_bytes"].is_number_integer())
+      piece = about["piece_bytes"].get<std::uint64_t>();
+    if (header.is_object() && header["__metadata__"].is_object()) {
+      header["__metadata__"]["zero"] = text_of(about);
+      std::string sums;
+      for (std::size_t at = 0; piece > data.size() / 1000 && at < data.size(); at += piece) {
+        std::size_t const size = std::min<std::size_t>(piece, data.size() - at);
+        sums += zero::checksum_text(zero::checksum(data.data() + at, size));
+      }
+      if (!sums.empty()) header["__metadata__"]["zero.checksums"] = sums;
+    }
+    if (damaged && !data.empty()) data[input.below(data.size())] ^= 1;
+    std::string const text = framed(text_of(header));
+    json& listed = saved.manifest["files"][i];
+    listed["header_bytes"] = text.size();
+    listed["header_xxh3"] = zero::checksum_text(zero::checksum(text.data(), text.size()));
+    listed["bytes"] = text.size() + data.size();
+    spill(directory + "/" + name, text + data);
+  }
+  for (std::size_t times = input.below(3); times > 0; --times) change(saved.manifest, input);
+  spill(directory + "/manifest.json", sealed(text_of(saved.manifest)));
+}
+
+/// Puts something into the run's directory that may look like a checkpoint.
+/// @returns whether it is a lock that cannot be taken, or the largest number, which refuse a save
+bool put_beside(std::string const& run, std::string const& outside, Input& input) {
+  char const* const numbers[] = {"1", "2", "000000", "18446744073709551615", "9223372036854775807"};
+  char const* const ends[] = {"0", "3", "notes", "-1"};
+  std::size_t const number = input.below(5);
+  std::string path = run + "/" + numbers[number] + "-step-" + ends[input.below(4)];
+  bool const lock = input.below(16) == 1;
+  if (lock) path = run + "/lock";
+  std::size_t const what = input.below(8);
+  std::error_code none;
+  if (what == 0) spill(path, "");
+  if (what == 1) fs::create_directory_symlink(outside + first_name, path, none);
+  if (what == 2) fs::create_symlink(outside + "/new", path, none);
+  if (what == 3) fs::copy(run + first_name, path, fs::copy_options::recursive, none);
+  if (what >= 4) fs::create_directory(path, none);
+  if (what == 5) static_cast<void>(::mkfifo((path + "/manifest.json").c_str(), 0666));
+  if (what == 6) fs::create_symlink(outside + "/new", path + "/rank-00000.safetensors", none);
+  if (what == 7) fs::create_directories(path + "/rank-00000/x", none);
+  return lock ? what > 0 : number > 2;
+}
+
+/// All names and bytes in a directory.
+std::string contents(std::string const& directory) {
+  std::string all;
+  for (auto const& entry : fs::recursive_directory_iterator(directory)) {
+    all += entry.path().string() + "\n";
+    if (entry.is_regular_file()) all += slurp(entry.path().string());
+  }
+  return all;
+}
+
+/// Sets a piece to what a checkpoint has for it, read without an optimizer.
+void read_piece(QuickFiles& files, zero::Catalog const& catalog, Piece& piece) {
+  zero::CatalogTensor const* tensor = &catalog.tensors.at(piece.tensor);
+  while (!tensor->about.tied_to.empty())
+    tensor = &catalog.tensors.at(std::string(tensor->about.tied_to));
+  char const* const arrays[] = {"master", "exp_avg", "exp_avg_sq"};
+  char const* const array = tensor->about.frozen ? "parameter" : arrays[std::max(piece.array, 0)];
+  std::vector<float> values(piece.bits.size());
+  zero::CheckpointReader<QuickFiles>(files, catalog)
+      .read(tensor->arrays.at(array),
+            piece.first,
+            values.size(),
+            zero::DType::f32,
+            reinterpret_cast<std::byte*>(values.data()));
+  for (std::size_t i = 0; i < values.size(); ++i) piece.set(i, values[i]);
+}
+
+/// Looks at a changed checkpoint, loads it, takes a step, and now and then saves.
+void load_checkpoint(Input& input) {
+  std::size_t const chosen = chosen_group(input);
+  Group const group = groups[chosen];
+  bool const stage = input.flag();
+  Saved saved = sound(group.large ? chosen : input.below(4));
+  std::uint64_t const bits = input.number(2);
+  auto const is = [&](std::uint64_t mask) { return (bits & mask) == mask; };
+  zero::LoadOptions const options{
+      .strict = !is(1), .parameters_only = is(6), .verify_first = is(24)};
+  bool const crowded = is(0xe0);
+  bool const saves = crowded || is(0x700);
+  for (std::size_t times = input.below(4); times > 0; --times) {
+    Saved::File& file = saved.files[input.below(saved.files.size())];
+    std::size_t const what = input.below(4);
+    if (what == 0) file.data[input.below(file.data.size())] = static_cast<char>(input.number(1));
+    if (what > 0) change(what == 1 ? file.header : file.about, input);
+  }
+  Place const place("");
+  std::string const run = place.path + "/run";
+  std::string const outside = place.path + "/outside";
+  std::string const path = run + first_name;
+  fs::create_directories(path);
+  fs::create_directory(outside);
+  write(std::move(saved), path, is(0x7800), input);
+  bool refuses = false;
+  if (crowded) {
+    fs::copy(path, outside + first_name);
+    for (std::size_t i = 1 + input.below(2); i > 0; --i)
+      refuses = put_beside(run, outside, input) || refuses;
+  }
+  std::string const before = contents(outside);
+
+  bool clean = false;
+  if (crowded || is(0x8000)) {
+    clean = zero::verify_checkpoint(path, QuickFiles{}).empty();
+    failure({ErrorKind::data}, [&] { static_cast<void>(Checkpoints(run).latest()); });
+  }
+  with_ranks(stage, group, [&](auto& optimizer, int rank, std::uint64_t row) {
+    zero::LoadOptions own = options;
+    own.parts = parts(group, row);
+    std::vector<Piece> expected = held(optimizer, row);
+    long const step = optimizer.counters().step;
+    Checkpoints checkpoints(run, {.keep = 1});
+    zero::LoadReport report;
+    std::string const why = failure({ErrorKind::data, ErrorKind::resource}, [&] {
+      report = checkpoints.load(optimizer, {.path = path}, own);
+    });
+    QuickFiles files;
+    zero::Catalog catalog;
+    if (why.empty()) catalog = zero::read_catalog(files, path);
+    for (Piece& piece : expected) {
+      if (why.empty() && !named(report.missing, piece.tensor) &&
+          !named(report.unfit, piece.tensor) && !(options.parameters_only && piece.array > 0))
+        read_piece(files, catalog, piece);
+    }
+    bool const loads = why.empty() && !options.parameters_only;
+    bool const exact = held(optimizer, row) == expected &&
+                       optimizer.counters().step == (loads ? report.step : step);
+    require(exact || !why.empty(), "what was loaded is not what the checkpoint says");
+    bool const stepped = steps(optimizer);
+    require(exact || !stepped, "a step is taken from values of which some were lost");
+    require((exact && stepped) || !(why.empty() || clean || options.verify_first),
+            "something is lost without damage in the data: " + why);
+    if (!saves) return;
+    std::string const unsaved =
+        failure({ErrorKind::invalid_argument, ErrorKind::data, ErrorKind::resource}, [&] {
+          std::string const made = checkpoints.save(optimizer, {.parts = own.parts}).path;
+          auto const list = checkpoints.list();
+          require(rank != 0 || (!list.empty() && list.back().path == made), "a save is lost");
+        });
+    require(refuses || !stepped || unsaved.empty(), "no save is possible: " + unsaved);
+  });
+  require(contents(outside) == before, "something outside was changed");
+}
+
+}  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
-  fuzz::Input input(data, size);
-  if (input.flag()) {
-    fuzz::load_model_file(input);
-  } else {
-    fuzz::load_checkpoint(input);
-  }
+  Input input(data, size);
+  input.flag() ? load_model_file(input) : load_checkpoint(input);
   return 0;
 }

@@ -1,9 +1,7 @@
-/// Files that zero-plan reads: a calibration, and recorded rounds. What is taken can be simulated,
-/// and reads the same when it is written again.
-#include "../../examples/plan/here.hpp"
+/// Calibrations that zero-plan reads: what is taken can be simulated, and reads the same when it is
+/// written again.
 #include "../../examples/plan/machine.hpp"
 #include "fuzz/input.hpp"
-#include "fuzz/place.hpp"
 
 #include <sstream>
 
@@ -19,9 +17,6 @@ std::vector<zero::planner::Timing> measure(std::vector<Work> const& /*work*/,
   return {};
 }
 std::vector<zero::planner::Timing> witnesses(int /*ranks*/) { return {}; }
-Cell percent(double part, bool /*sign*/) { return {"", part}; }
-std::string fixed(double /*value*/, int /*decimals*/) { return {}; }
-
 /// Each kind of work once, as units of the model ask for it.
 zero::simulate::StepTime steady_step(zero::simulate::World& /*world*/,
                                      zero::planner::Setup const& setup,
@@ -35,45 +30,24 @@ zero::simulate::StepTime steady_step(zero::simulate::World& /*world*/,
 
 }  // namespace plan
 
-namespace {
-
-/// A calibration in which each kind of work has as many sizes as its first letter says.
-plan::Machine sample() {
-  plan::Machine machine;
+extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
+  // Each kind of work has as many sizes as its first letter says.
   std::istringstream names(
       "1triad,1ping-pong,3linear forward,3linear backward,3attention forward,3attention backward,"
       "2layer norm forward,2layer norm backward,1gelu forward,1gelu backward,1sum,"
       "2embedding and head,1unpack,1accumulate");
+  plan::Machine sample;
   for (std::string name; std::getline(names, name, ',');) {
     auto const sizes = static_cast<std::size_t>(name[0] - '0');
-    machine.timings[2].push_back({.name = name.substr(1),
-                                  .sizes = std::vector(sizes, std::vector{8., 512.}),
-                                  .seconds = std::vector(std::size_t{1} << sizes, 1e-3)});
+    sample.timings[2].push_back({.name = name.substr(1),
+                                 .sizes = std::vector(sizes, std::vector{8., 512.}),
+                                 .seconds = std::vector(std::size_t{1} << sizes, 1e-3)});
   }
-  return machine;
-}
-
-}  // namespace
-
-extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
   fuzz::Input input(data, size);
-  bool const recorded = input.flag();
-  fuzz::json json = fuzz::json::parse(plan::json_of(sample()).dump());
-  if (recorded) {
-    auto rounds = fuzz::json::parse(
-        R"([{"triad":1e-3,"ping-pong":1e-3,"runs":[{"name":"x","ranks":2,"stage":"pos","layers":2,)"
-        R"("hidden":64,"heads":4,"sequence":32,"batch":1,"bucket":65536,"seconds":1}]}])");
-    rounds[0]["calibration"] = std::move(json);
-    json = {{"rounds", std::move(rounds)}};
-  }
   fuzz::Place const place("");
   std::string const path = place.path + "/file";
-  fuzz::spill(path, fuzz::changed_text(json, input));
+  fuzz::spill(path, fuzz::changed_text(fuzz::json::parse(plan::json_of(sample).dump()), input));
   try {
-    if (recorded) {
-      static_cast<void>(plan::validate_here({.recorded = path}));
-      return 0;
-    }
     plan::Machine const machine = plan::read_machine(path);
     fuzz::require(plan::machine_of(plan::json_of(machine)).timings == machine.timings,
                   "a calibration is another one when it is written");
