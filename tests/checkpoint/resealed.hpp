@@ -72,7 +72,8 @@ void reseal_header(ModelFiles& files,
   header.metadata[zero::detail::about_key] = about.dump();
   std::size_t piece = data.size();
   if (about["piece_bytes"].is_number_unsigned()) {
-    piece = std::clamp(about["piece_bytes"].get<std::size_t>(), std::size_t{1}, data.size());
+    piece = (std::max)(std::size_t{1},
+                       (std::min)(about["piece_bytes"].get<std::size_t>(), data.size()));
   }
   std::string& sums = header.metadata[zero::detail::sums_key];
   sums.clear();
