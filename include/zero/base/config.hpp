@@ -2,8 +2,7 @@
 /// The only header that asks which compiler it is compiled by. Nothing here changes a layout.
 #pragma once
 
-/// A file that does not exist. Compilers go on behind an error directive, for thousands of lines, but
-/// not without a file.
+/// A file that does not exist. Compilers go on behind an error directive, but not without a file.
 #define ZERO_STOP <zero stops here>
 
 #if __cplusplus <= 201703L && !(defined(_MSVC_LANG) && _MSVC_LANG > 201703L)
