@@ -7,8 +7,8 @@
 /// The header alone: no library to link, and no symbol that somebody else's copy could have.
 #define XXH_INLINE_ALL
 #if !defined(XXH_NO_INLINE_HINTS)
-/// GCC refuses at -Og to inline by force what xxHash 0.8.3 asks for. Leaving it to the compiler costs
-/// nothing where it optimises: 20 GB/s either way at -O2, 57 at -O3 with AVX2.
+/// GCC refuses at -Og to inline by force what xxHash 0.8.3 asks for. Leaving it to the compiler
+/// costs nothing where it optimises: 20 GB/s either way at -O2, 57 at -O3 with AVX2.
 #define XXH_NO_INLINE_HINTS 1
 #endif
 #include <xxhash.h>
