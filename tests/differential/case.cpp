@@ -353,7 +353,8 @@ Pass plan_pass(Case const& test, StepPlan const& plan, int micro, int rank) {
       test.has(overwrites) && !pass.directly && policies.accumulation != Accumulation::full;
   for (Visit& visit : pass.backward) {
     visit.overwrites = dice.chance(40) && may_overwrite && visit.adds > 0;
-    visit.checked = dice.chance(50);
+    // Lent gradients are only read.
+    visit.checked = dice.chance(50) && !policies.borrowed;
   }
 
   Dice own(test.seed, of_pass, plan.number, micro, rank, 'w');
