@@ -58,7 +58,7 @@ void in_turn(benchmark::State& state) {
   std::mt19937_64 random(1);
   auto const blocks = filled(source, static_cast<std::size_t>(state.range(0)), random);
   for (auto _ : state) {
-    void* const block = source.take(10000, true);
+    void* block = source.take(10000, true);
     benchmark::DoNotOptimize(block);
     source.give_back(block, 10000);
   }
@@ -75,7 +75,7 @@ void at_random(benchmark::State& state) {
     Block& block = blocks[number % blocks.size()];
     source.give_back(block.memory, block.bytes);
     block.bytes = 1024 + (number >> 32) % 65536;
-    void* const taken = source.take(block.bytes, (number & 1) == 0);
+    void* taken = source.take(block.bytes, (number & 1) == 0);
     benchmark::DoNotOptimize(taken);
     block.memory = taken;
   }

@@ -131,14 +131,15 @@ Hyper draw_hyper(Dice& dice) {
           .nesterov = dice.chance(50)};
 }
 
-/// What is said about rules before a step: of all, of groups that there are, of a tensor.
+/// What is said about rules before a step: of all, of groups of which something is trained, of a
+/// tensor that is.
 std::vector<Change> draw_changes(Case const& test, int step) {
   Dice dice(test.seed, of_change, step);
   std::vector<Change> changes;
   for (int group = 0; group <= most_groups; ++group) {
     Change change{.group = group, .hyper = draw_hyper(dice), .rate_only = dice.chance(50)};
     bool const any = std::any_of(test.tensors.begin(), test.tensors.end(), [&](auto const& tensor) {
-      return tensor.group == group;
+      return tensor.group == group && !tensor.frozen;
     });
     if (dice.chance(30) && (any || group == 0)) changes.push_back(change);
   }
@@ -146,7 +147,7 @@ std::vector<Change> draw_changes(Case const& test, int step) {
   std::size_t const tensor = static_cast<std::size_t>(dice.next() >> 1);
   if (!dice.chance(30) || test.tensors.empty()) return changes;
   single.tensor = tensor % test.tensors.size();
-  changes.push_back(single);
+  if (!test.tensors[*single.tensor].frozen) changes.push_back(single);
   return changes;
 }
 

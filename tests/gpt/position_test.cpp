@@ -52,7 +52,8 @@ TEST_CASE("a step that is no number of steps is refused in words") {
     saved["next_step"] = nlohmann::json::parse(step);
     std::string const why = "cannot resume from the checkpoint: 'next_step' is " +
                             saved["next_step"].dump() + ", not a whole number from 0 to 2147483647";
-    CHECK_THROWS_WITH_AS(gpt::resumption(saved, options, {}), why.c_str(), std::runtime_error);
+    CHECK_THROWS_WITH_AS(
+        static_cast<void>(gpt::resumption(saved, options, {})), why.c_str(), std::runtime_error);
   }
   nlohmann::json saved = sound;
   for (int const step : {0, (std::numeric_limits<int>::max)()}) {
@@ -63,7 +64,7 @@ TEST_CASE("a step that is no number of steps is refused in words") {
   nlohmann::json deep = 7;
   for (int i = 0; i < 100'000; ++i) deep = nlohmann::json::array({std::move(deep)});
   saved["next_step"] = std::move(deep);
-  CHECK_THROWS_WITH_AS(gpt::resumption(saved, options, {}),
+  CHECK_THROWS_WITH_AS(static_cast<void>(gpt::resumption(saved, options, {})),
                        "cannot resume from the checkpoint: 'next_step' is array, not a whole "
                        "number from 0 to 2147483647",
                        std::runtime_error);
