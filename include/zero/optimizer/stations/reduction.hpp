@@ -96,7 +96,6 @@ class Reduction {
   void declare(int unit) {
     order_.declare(unit);
     presence_->declare_unit(unit);
-    zero_absent(unit);
     if (order_.travels_now()) launch_next();
   }
   /// Nor has a tensor of a unit that is yet to be closed.
@@ -244,7 +243,6 @@ class Reduction {
       for (std::size_t const t : presence_->tensors(unit)) {
         TensorPlace const& place = partition_->placement().places()[t];
         if (place.frozen || place.count == 0 || !presence_->all_absent_now(t)) continue;
-        if (order_.empty(partition_->group_of(t))) continue;  // nobody was to write
         std::span<Wire> const full = store_->tensor(t);
         space_.zero(full.data(), full.size_bytes());
       }
