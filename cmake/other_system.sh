@@ -1,7 +1,7 @@
 #!/bin/sh
-# Runs this page's commands in a bare system of another Debian release, as a stranger would: what the
-# last commit has is cloned there, its packages are installed, both commands of the README run, then
-# what needs MPI. Nothing of this machine is visible there, CUDA least of all. Prints a table.
+# Runs the README's commands in a bare system of another Debian release, as a stranger would. What the
+# last commit has is put there. Its packages are installed, both commands of the README run, then what
+# needs MPI. Nothing of this machine is visible there, CUDA least of all. Prints a table.
 #
 #   sh cmake/other_system.sh trixie            # or sid, or bookworm
 #   sh cmake/other_system.sh trixie STEP...    # some of: packages demo test openmpi mpich clang macros
@@ -12,7 +12,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-usage() { sed -n '2,/^set -eu/s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,/^set -eu/s/^#$//p; 2,/^set -eu/s/^# //p' "$0"; }
 case ${1:-} in
 -h | --help)
   usage
@@ -52,12 +52,10 @@ if [ ! -e "$system/etc/debian_version" ]; then
   # A mirror may keep a release longer than the release says that it is valid.
   echo 'Acquire::Check-Valid-Until "false";' >"$system/etc/apt/apt.conf.d/99zero"
 fi
-# What was built of an earlier commit stays, and only what changed is compiled again.
-rm -rf "$system/root/clone"
-git -c safe.directory='*' clone --quiet --no-hardlinks . "$system/root/clone"
+# Anew each time, as a stranger has it; nothing of an earlier commit stays.
+rm -rf "$system/root/zero"
 mkdir -p "$system/root/zero"
-(cd "$system/root/clone" && git archive HEAD) | tar -x -C "$system/root/zero"
-rm -rf "$system/root/clone"
+git -c safe.directory='*' archive HEAD | tar -x -C "$system/root/zero"
 cp /etc/resolv.conf "$system/etc/resolv.conf"
 
 # One command in the system, with a process table and mounts of its own.
