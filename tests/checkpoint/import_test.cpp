@@ -107,6 +107,20 @@ std::string load_file(std::string const& file, ImportOptions const& options = {}
   });
 }
 
+TEST_CASE("a model is not imported while somebody reads what it would replace") {
+  std::string const file = changed_file([](auto&) {});
+  std::string const why = failure(2, [&](auto& optimizer, std::string const& at, int rank) {
+    optimizer.load_parameters([](auto const&, std::size_t, std::span<float> out) {
+      std::fill(out.begin(), out.end(), 7.f);
+    });
+    if (rank == 0) spill(at + "m.safetensors", file);
+    optimizer.check_parameters();
+    auto const guard = optimizer.parameters(0);
+    zero::load_parameters_from(optimizer, at + "m.safetensors");
+  });
+  CHECK(why.find("() while the parameters of unit 0 are in use") != std::string::npos);
+}
+
 TEST_CASE("names are mapped, and tied tensors found under any of their names") {
   CHECK(load_file(changed_file([](auto&) {})) == "");
   CHECK(load_file(changed_file([](auto& tensors) { tensors[0].name = "head"; })) == "");
