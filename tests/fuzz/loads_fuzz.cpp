@@ -1,12 +1,13 @@
 /// Checkpoints and model files that were changed, with checksums that fit: a load either changes
 /// nothing, or has replaced all that it says, or leaves an optimizer that refuses to step; and
 /// nothing outside the directory is touched. The first byte says which of the two is read.
-#include "equivalence/toy_model.hpp"
 #include "fuzz/input.hpp"
+#include "fuzz/optimizers.hpp"
+#include "zero/c/checkpoint.hpp"
+#include "zero/c/define.hpp"
 #include "zero/checkpoint.hpp"
 #include "zero/checkpoint/import.hpp"
 #include "zero/checkpoint/offline.hpp"
-#include "zero/comm/grid.hpp"
 #include "zero/zero.hpp"
 
 #include <sys/stat.h>
@@ -14,136 +15,13 @@
 #include <memory>
 #include <optional>
 
+ZERO_C_DEFINE(zero::stage::Pos, zero::Mixed<zero::fp16>, zero::AdamW, zero::c::Checkpoints)
+
 namespace {
 
 namespace fs = std::filesystem;
 using namespace fuzz;
 using zero::ErrorKind;
-
-/// Who takes part: ranks of one data axis, or of a model axis; and whether they hold more than the
-/// 4 MiB from where on two threads read.
-struct Group {
-  int ranks = 1;
-  bool grid = false;
-  bool large = false;
-};
-constexpr Group groups[] = {{}, {2}, {3}, {2, true}, {1, false, true}};
-
-/// One of the groups. Most inputs get the first: the others take ten to a hundred times as long, so
-/// that only the first input that asks for one gets it, and then one in so many.
-std::size_t chosen_group(Input& input) {
-  static std::size_t turns[std::size(groups)]{};
-  std::size_t const choice = input.below(64);
-  if (choice < 60) return 0;
-  std::size_t const group = choice - 59;
-  return turns[group]++ % (groups[group].large ? 1000 : 50) == 0 ? group : 0;
-}
-
-/// "w" is divided over a model axis, and "head" is tied to it.
-std::vector<zero::Tensor> model(Group const& group) {
-  std::size_t const rows = group.grid ? 3 : 6;
-  std::vector<zero::Tensor> tensors{
-      {.name = "b", .shape = {}, .unit = 0},
-      {.name = "fixed", .shape = {7}, .unit = 0, .frozen = true},
-      {.name = "w", .shape = {rows, 5}, .unit = 1, .partitioned = group.grid},
-      {.name = "v", .shape = {11}, .unit = 1},
-      {.name = "head", .shape = {rows, 5}, .unit = 2, .tied_to = "w", .partitioned = group.grid}};
-  if (group.large) tensors.push_back({.name = "big", .shape = {400, 1000}, .unit = 2});
-  return tensors;
-}
-
-/// Elements that lie one after the other.
-struct Piece {
-  std::string tensor{};
-  int array = 0;                    ///< -1: parameters; 0: master weights; then states
-  std::uint64_t first = 0;          ///< in the whole tensor
-  std::vector<std::uint32_t> bits;  ///< of floats, as they are held
-
-  Piece(std::string name, int of, std::uint64_t from, std::size_t size)
-      : tensor(std::move(name)), array(of), first(from), bits(size) {}
-  bool operator==(Piece const&) const = default;
-  void set(std::size_t element, float value) {
-    if (array < 0) value = static_cast<float>(zero::fp16(value));
-    bits[element] = std::bit_cast<std::uint32_t>(value);
-  }
-};
-
-/// Which part of the whole model a rank has whose "w" begins at a row.
-std::vector<zero::TensorPart> parts(Group const& group, std::uint64_t row) {
-  if (!group.grid) return {};
-  return {{"w", {6, 5}, {{{row, 0}, {3, 5}}}}, {"head", {6, 5}, {{{row, 0}, {3, 5}}}}};
-}
-
-/// All that a rank can see. Collective.
-template <class Optimizer>
-std::vector<Piece> held(Optimizer& optimizer, std::uint64_t row) {
-  std::vector<Piece> all;
-  auto const add = [&](zero::Tensor const& tensor, int array, std::size_t first, auto values) {
-    if (tensor.partitioned) first += row * 5;
-    Piece& piece = all.emplace_back(tensor.name, array, first, values.size());
-    for (std::size_t i = 0; i < values.size(); ++i) piece.set(i, static_cast<float>(values[i]));
-  };
-  optimizer.visit_owned([&](auto const& tensor, auto first, auto masters, auto const& states) {
-    add(tensor, 0, first, masters);
-    int array = 0;
-    for (auto const& state : states) add(tensor, ++array, first, state);
-  });
-  for (int const unit : optimizer.units()) {
-    auto const weights = optimizer.parameters(unit);
-    std::size_t i = 0;
-    for (zero::Tensor const& tensor : optimizer.tensors())
-      if (tensor.unit == unit) add(tensor, -1, 0, weights[i++]);
-  }
-  optimizer.settle();
-  return all;
-}
-
-/// Calls `work(optimizer, rank, row)` on each rank of a group, under one of two stages.
-template <class Work>
-void with_ranks(bool stage, Group const& group, Work const& work) {
-  auto const run = [&]<class Comm, class Stage>(Comm& comm, Stage /*stage*/) {
-    zero::Grid<Comm> grid(comm, group.grid ? 1 : group.ranks, group.grid ? 2 : 1);
-    zero::ShardedOptimizer<Comm, Stage, zero::Mixed<zero::fp16>> optimizer(
-        grid, model(group), zero::Bucket{group.large ? zero::Bucket{}.bytes : 64});
-    toy::load(optimizer);
-    work(optimizer, comm.rank(), group.grid ? 3u * static_cast<unsigned>(comm.rank()) : 0u);
-  };
-  if (group.ranks > 1) {
-    return zero::run_ranks(group.ranks, [&](zero::InProcess& comm) {
-      return stage ? run(comm, zero::stage::PosGP{}) : run(comm, zero::stage::PosG{});
-    });
-  }
-  zero::Self alone;
-  return stage ? run(alone, zero::stage::PosGP{}) : run(alone, zero::stage::Pos{});
-}
-
-/// Why `work` throws, if it does; it may be of these kinds alone.
-template <class Work>
-std::string failure(std::vector<ErrorKind> const& kinds, Work const& work) {
-  try {
-    work();
-  } catch (zero::Error const& error) {
-    require(std::ranges::count(kinds, error.kind()) > 0, error.what());
-    return error.what();
-  }
-  return {};
-}
-
-/// Takes a step, unless values of a tensor are lost. Collective.
-/// @returns whether it was taken
-template <class Optimizer>
-bool steps(Optimizer& optimizer) {
-  for (int const unit : optimizer.units_backward()) {
-    auto gradients = optimizer.gradients(unit);
-    for (std::size_t i = 0; i < gradients.size(); ++i)
-      std::ranges::fill(gradients[i], zero::fp16(0.001f * optimizer.loss_scale()));
-    optimizer.reduce(std::move(gradients));
-  }
-  auto const why = failure({ErrorKind::invalid_argument}, [&] { optimizer.step(); });
-  require(why.empty() || why.find(" of tensor '") != why.npos, "no tensor is named: " + why);
-  if (!why.empty()) optimizer.discard_gradients();
-  return why.empty();
-}
 
 /// Is a tensor among those that a report names, with a reason or without?
 bool named(std::vector<std::string> const& texts, std::string const& tensor) {
@@ -365,6 +243,47 @@ void read_piece(QuickFiles& files, zero::Catalog const& catalog, Piece& piece) {
   for (std::size_t i = 0; i < values.size(); ++i) piece.set(i, values[i]);
 }
 
+/// A load through the C interface: what it leaves on rank 0.
+struct LoadInC {
+  std::vector<zero::Tensor> tensors;
+  std::string run;
+  bool loaded = false;
+  std::vector<Piece> parameters{};
+
+  static std::int32_t on_rank(zero_comm* comm, void* user) {
+    auto& self = *static_cast<LoadInC*>(user);
+    std::vector<zero_tensor> tensors;
+    for (zero::Tensor const& tensor : self.tensors) {
+      std::vector<std::int64_t> const shape(tensor.shape.begin(), tensor.shape.end());
+      tensors.push_back(zero_tensor_of(
+          tensor.name.c_str(), tensor.unit, static_cast<int>(shape.size()), shape.data()));
+      if (!tensor.tied_to.empty()) tensors.back().tied_to = tensor.tied_to.c_str();
+      tensors.back().flags = tensor.frozen ? ZERO_FROZEN : 0;
+    }
+    auto const count = static_cast<std::int32_t>(tensors.size());
+    zero_options const options = zero_options_of(ZERO_POS, ZERO_FP16, ZERO_ADAMW);
+    zero_optimizer* optimizer = nullptr;
+    zero_checkpoints* run = nullptr;
+    std::vector<void const*> values(tensors.size());
+    bool const made = zero_create(comm, &options, tensors.data(), count, &optimizer) == ZERO_OK &&
+                      zero_checkpoints_open(comm, self.run.c_str(), 0, &run) == ZERO_OK;
+    std::int64_t step = -1;
+    std::int32_t const code = made ? zero_checkpoint_load(run, optimizer, &step) : ZERO_UNKNOWN;
+    require(code == ZERO_OK || code == ZERO_DATA || code == ZERO_RESOURCE, zero_message(comm));
+    if (code != ZERO_OK || step < 0) return ZERO_OK;
+    require(zero_full_parameters(optimizer, values.data(), count) == ZERO_OK, zero_message(comm));
+    if (zero_comm_rank(comm) > 0) return ZERO_OK;
+    self.loaded = true;
+    for (std::size_t t = 0; t < values.size(); ++t) {
+      Piece& piece =
+          self.parameters.emplace_back(self.tensors[t].name, -1, 0, element_count(self.tensors[t]));
+      for (std::size_t i = 0; i < piece.bits.size(); ++i)
+        piece.set(i, static_cast<float>(static_cast<zero::fp16 const*>(values[t])[i]));
+    }
+    return ZERO_OK;
+  }
+};
+
 /// Looks at a changed checkpoint, loads it, takes a step, and now and then saves.
 void load_checkpoint(Input& input) {
   std::size_t const chosen = chosen_group(input);
@@ -403,6 +322,13 @@ void load_checkpoint(Input& input) {
     clean = zero::verify_checkpoint(path, QuickFiles{}).empty();
     failure({ErrorKind::data}, [&] { static_cast<void>(Checkpoints(run).latest()); });
   }
+  LoadInC in_c{model(group), run};
+  bool const also_in_c = options.strict && !options.parameters_only && !crowded && !group.grid;
+  if (also_in_c) {
+    char why[500] = "";
+    int const code = zero_run_ranks(group.ranks, LoadInC::on_rank, &in_c, why, sizeof(why));
+    require(code == ZERO_OK, why);
+  }
   with_ranks(stage, group, [&](auto& optimizer, int rank, std::uint64_t row) {
     zero::LoadOptions own = options;
     own.parts = parts(group, row);
@@ -422,9 +348,14 @@ void load_checkpoint(Input& input) {
         read_piece(files, catalog, piece);
     }
     bool const loads = why.empty() && !options.parameters_only;
-    bool const exact = held(optimizer, row) == expected &&
-                       optimizer.counters().step == (loads ? report.step : step);
+    std::vector<Piece> now = held(optimizer, row);
+    bool const exact = now == expected && optimizer.counters().step == (loads ? report.step : step);
     require(exact || !why.empty(), "what was loaded is not what the checkpoint says");
+    if (also_in_c && rank == 0) {
+      std::erase_if(now, [](Piece const& piece) { return piece.array >= 0; });
+      require(in_c.loaded == why.empty(), "C comes to another end: " + why);
+      require(!in_c.loaded || in_c.parameters == now, "C has loaded something else");
+    }
     bool const stepped = steps(optimizer);
     require(exact || !stepped, "a step is taken from values of which some were lost");
     require((exact && stepped) || !(why.empty() || clean || options.verify_first),
