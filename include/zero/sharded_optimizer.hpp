@@ -457,11 +457,11 @@ class ShardedOptimizer {
 
   /// L2 norm of the mean gradient, the same bits on every rank and under every stage; infinity if
   /// it is not finite. If all weights are 0, a sum that is not zero is infinity, too, and one that
-  /// is zero not a number. Reduces what is left first. Collective; blocks.
-  [[nodiscard]] double grad_norm() {
-    steps_.conclude();
-    return steps_.outcome().confirmed().terms.grad_norm;
-  }
+  /// is zero not a number. Reduces what is left first. The step that follows exchanges two words
+  /// more, since ranks have not told each other its options yet.
+  /// @par Collective  yes; blocks
+  /// @throws Error (invalid_argument), on every rank, if others are in `step()`
+  [[nodiscard]] double grad_norm() { return steps_.grad_norm(); }
 
   /// Unscales, agrees on overflow and norm, clips, updates, casts and publishes.
   ///
@@ -469,14 +469,13 @@ class ShardedOptimizer {
   /// words of the report. `enqueue_step` does not.
   /// @par Collective  yes; blocks
   /// @throws Error (data), on every rank, if gradients are not finite, no loss scale watches for
-  ///   that and the options do not say to skip; if one does, but they were not finite at its
-  ///   minimum for as many steps in a row as its `patience` says, after which it counts anew; or if
-  ///   all weights are 0. Nothing is changed.
+  ///   that and the options do not say to skip, naming the first such tensor of each rank's share;
+  ///   if one does, but they were not finite at its minimum for as many steps in a row as its
+  ///   `patience` says, after which it counts anew; or if all weights are 0. Nothing is changed.
   ///   (invalid_argument) for options that make no sense; if lent parameters have masters of
   ///   another type that were never set; on every rank, if parameters that the library owns have
   ///   no values on one of them; on every rank, if they were told different options, naming
-  ///   one, its values and the ranks; this changes nothing either; after `grad_norm()`, which
-  ///   exchanges what ranks agree on, it is found one step late
+  ///   one, its values and the ranks; this changes nothing either
   StepReport step(StepOptions const& options = {}) {
     steps_.step(options, 1.);
     return detail::report_of(steps_.taken());
@@ -517,7 +516,10 @@ class ShardedOptimizer {
   /// decided anew, and a learning rate that `learning_rate_address` points to is read anew. From
   /// then on whoever asks for an outcome waits for what was launched until then.
   /// @par Collective  yes; blocks only where the communicator does
-  void enqueue_step(StepOptions const& options = {}) { steps_.step(options, 1.); }
+  void enqueue_step(StepOptions const& options = {}) {
+    steps_.step(options, 1.);
+    steps_.discard_gradients();
+  }
 
   /// What the last step did: all zeros before the first. Local; blocks for a step that was queued.
   /// @throws Error (data, invalid_argument), once, for the first step since the last report that

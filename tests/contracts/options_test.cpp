@@ -89,8 +89,7 @@ std::string const differ = "ranks passed different options to step(): ";
 /// What ranks say that do not tell each other.
 std::string const without_values = differ +
                                    "learning rate, max_norm, scale, non_finite, count, or rules of "
-                                   "tensors; where grad_norm() came "
-                                   "first, to the step before";
+                                   "tensors";
 
 /// Runs `body(comm, expect)` on every rank and reports what it did not find.
 template <class Body>
@@ -116,9 +115,11 @@ void check_refused(StepOptions const& others, StepOptions const& odd, std::strin
     backward(trainer);
     optimizer.step(others);
     auto const before = owned_bits(optimizer);
-    for (bool const enqueued : {false, true}) {
+    for (int const way : {0, 1, 2, 3}) {
+      bool const enqueued = way % 2 == 1;
       auto const& told = comm.rank() == 1 ? odd : others;
       backward(trainer);
+      if (way >= 2) static_cast<void>(optimizer.grad_norm());
       std::string message;
       if (enqueued) {
         expect(refusal([&] { optimizer.enqueue_step(told); }) == "", "an enqueued step threw");
@@ -191,19 +192,15 @@ void check_scale() {
     std::string const values = "scale: 1 on rank 0 1; 0.5 on rank 2";
     expect(refusal([&] { optimizer.step(1e-3f, own); }) == differ + values, "the scale");
     expect(owned_bits(optimizer) == before, "something changed");
-    // What ranks agree on was exchanged before they were told anything.
+    // What was to be agreed on was exchanged before ranks were told anything.
     backward(trainer);
     static_cast<void>(optimizer.grad_norm());
-    expect(refusal([&] { optimizer.step(1e-3f, own); }) == "", "known too early");
+    expect(refusal([&] { optimizer.step(1e-3f, own); }) == differ + values, "after grad_norm()");
+    expect(owned_bits(optimizer) == before, "something changed");
     backward(trainer);
     static_cast<void>(optimizer.grad_norm());
     optimizer.discard_gradients();
-    backward(trainer);
-    auto const after = owned_bits(optimizer);
-    expect(refusal([&] { optimizer.step(1e-3f, 1.); }) == differ + "the step before's " + values,
-           "one step late");
-    expect(owned_bits(optimizer) == after, "something changed");
-    for (long step = 2; step <= 4; ++step) {
+    for (long step = 1; step <= 3; ++step) {
       backward(trainer);
       static_cast<void>(optimizer.grad_norm());
       expect(
@@ -214,9 +211,53 @@ void check_scale() {
   });
 }
 
-TEST_CASE("after grad_norm() different options are found in the next step") {
+TEST_CASE("different options are found in the step itself, also after grad_norm()") {
   check_scale<OnHost>();
   check_scale<OnDevice>();
+}
+
+TEST_CASE("a rank in grad_norm() while others are in step() is told so, and they go on") {
+  on_ranks([](zero::InProcess& comm, auto const& expect) {
+    OnHost trainer(comm);
+    auto& optimizer = trainer.optimizer;
+    backward(trainer);
+    optimizer.step();
+    auto const before = owned_bits(optimizer);
+    for (int i = 0; i < 2; ++i) {
+      backward(trainer);
+      std::string const message = refusal([&] {
+        comm.rank() == 1 ? static_cast<void>(optimizer.grad_norm())
+                         : static_cast<void>(optimizer.step());
+      });
+      expect(message == differ + "the call: 'step' on rank 0 2; 'grad_norm' on rank 1", message);
+    }
+    expect(owned_bits(optimizer) == before, "something changed");
+    backward(trainer);
+    expect(optimizer.grad_norm() > 0., "the norm");
+    expect(optimizer.step().step == 2, "all go on together");
+  });
+}
+
+TEST_CASE("a rank in grad_norm() while others are in step() ends the group on a device") {
+  std::vector<std::string> said(ranks);
+  CHECK_THROWS_AS(zero::run_ranks(ranks,
+                                  [&](zero::InProcess& comm) {
+                                    OnDevice trainer(comm);
+                                    backward(trainer);
+                                    trainer.optimizer.step();
+                                    backward(trainer);
+                                    try {
+                                      if (comm.rank() != 1) trainer.optimizer.step();
+                                      if (comm.rank() == 1)
+                                        static_cast<void>(trainer.optimizer.grad_norm());
+                                    } catch (zero::Error const& error) {
+                                      said[static_cast<std::size_t>(comm.rank())] = error.what();
+                                      throw;
+                                    }
+                                  }),
+                  zero::Error);
+  for (std::string const& text : said)
+    CHECK(text.find("the call: 'grad_norm' here, 'step' elsewhere") != std::string::npos);
 }
 
 /// One rank's step is refused while it holds parameters, and corrected; its peers know nothing of
@@ -365,22 +406,14 @@ void check_address() {
       // Neighbours.
       trainer.write_rate(odd ? 0x1.000002p-7f : 0x1p-7f);
       std::string message = step(read, norm);
-      if (norm) {
-        expect(message == "", "known too early");
-      } else {
-        expect(message == without_values, "message: " + message);
-        expect(owned_bits(optimizer) == before, "something changed");
-      }
+      expect(message == without_values, "message: " + message);
+      expect(owned_bits(optimizer) == before, "something changed");
       // Values and addresses that say the same.
       trainer.write_rate(0x1p-7f);
-      message = step(odd ? StepOptions{.learning_rate = 0x1p-7f} : read, false);
-      expect(message == (norm ? without_values : ""), "of the step before: " + message);
+      message = step(odd ? StepOptions{.learning_rate = 0x1p-7f} : read, norm);
+      expect(message == "", "the same: " + message);
     }
-    trainer.write_rate(0x1p-7f);
-    expect(step(read, true) == "", "the same");
-    trainer.write_rate(0x1p-7f);
-    expect(step(odd ? StepOptions{.learning_rate = 0x1p-7f} : read, true) == "", "the same");
-    expect(optimizer.report().step == 4, "step count");
+    expect(optimizer.report().step == 2, "step count");
     // Trainers that wait are told what lay there.
     std::string const values = "learning_rate: 0.25 on rank 0 2; 0.5 on rank 1";
     auto const wait = [&](float value, bool norm) {
@@ -389,11 +422,10 @@ void check_address() {
       if (norm) static_cast<void>(optimizer.grad_norm());
       return refusal([&] { optimizer.step(read); });
     };
-    std::string message = wait(odd ? 0.5f : 0.25f, false);
-    expect(message == differ + values, "message: " + message);
-    expect(wait(odd ? 0.5f : 0.25f, true) == "", "known too early");
-    message = wait(0.25f, false);
-    expect(message == differ + "the step before's " + values, "message: " + message);
+    for (bool const norm : {false, true}) {
+      std::string const message = wait(odd ? 0.5f : 0.25f, norm);
+      expect(message == differ + values, "message: " + message);
+    }
   });
 }
 
@@ -458,13 +490,11 @@ void check_stop(Optimizer& optimizer, int rank, Pass const& pass, auto const& ex
       {everybody, false, true, true},
       {2, false, false, true},
       {nobody, false, false, false},
-      // What ranks tell each other was exchanged before they asked.
-      {0, true, true, false},
-      {nobody, false, true, true},
+      // What ranks tell each other was exchanged before they asked, and is once more.
+      {0, true, true, true},
       {nobody, false, true, false},
-      {2, true, true, false},
+      {2, true, false, true},
       {1, true, true, true},
-      {nobody, true, true, true},
       {nobody, true, true, false},
   };
   enum class Way { step, tried, enqueued };

@@ -187,6 +187,50 @@ TEST_CASE("by default the tenth overflow in a row at the minimum is an error") {
   });
 }
 
+/// Gradients that are not finite in three tensors of two units: each rank names the first that its
+/// share of their sum has.
+template <class O>
+void check_named() {
+  INFO("stage " << O::Stage::name);
+  on_ranks([](zero::InProcess& comm, auto const& expect) {
+    std::vector<zero::Tensor> const tensors{
+        {.name = "a", .shape = {1024}},
+        {.name = "b", .shape = {2048}},
+        {.name = "c", .shape = {40}, .unit = 1, .frozen = true},
+        {.name = "d", .shape = {1500}, .unit = 1},
+    };
+    // Shares are of 512 elements of a bucket of 1,536: "a" lies on ranks 0 and 1.
+    O optimizer{comm, tensors, zero::Bucket{1536 * sizeof(typename O::Wire)}};
+    contracts::load(optimizer);
+    for (bool const bad : {true, false}) {
+      for (int const unit : {1, 0}) {
+        auto gradients = optimizer.gradients(unit);
+        if (bad && unit == 0 && comm.rank() == 2) {
+          gradients["a"][700] = typename O::Wire(INFINITY);
+          gradients["b"][2] = typename O::Wire(NAN);
+        }
+        if (bad && unit == 1 && comm.rank() == 0) gradients["d"][3] = typename O::Wire(NAN);
+        optimizer.reduce(std::move(gradients));
+      }
+      auto const result = optimizer.try_step();
+      std::string const message = result ? "" : result.error()->message();
+      expect(message == (bad ? "gradients are not finite: first 'a' in the share of rank 1, 'b' in "
+                               "the share of rank 2, 'd' in the share of rank 0"
+                             : ""),
+             message);
+    }
+    expect(optimizer.steps() == 1, "training goes on");
+  });
+}
+
+TEST_CASE("a gradient that is not finite is named, as each rank has it in its share") {
+  check_named<Optimizer<zero::stage::Replicated, zero::Fp32>>();
+  check_named<Optimizer<zero::stage::Pos, zero::Fp32>>();
+  check_named<Optimizer<zero::stage::PosG, zero::Mixed<zero::bf16>>>();
+  check_named<Optimizer<zero::stage::PosG, zero::Fp32, zero::AccumulateShard>>();
+  check_named<Optimizer<zero::stage::PosGP, zero::Fp32, zero::AccumulateFull>>();
+}
+
 TEST_CASE("without a loss scale NaN is an error on every rank, and changes no bit") {
   on_ranks([](zero::InProcess& comm, auto const& expect) {
     Plain optimizer{comm, toy::model(), small_bucket};
@@ -205,7 +249,8 @@ TEST_CASE("without a loss scale NaN is an error on every rank, and changes no bi
           expect(error.kind() == zero::ErrorKind::data, "kind");
           message = error.message();
         }
-        expect(message == "gradients are not finite", "message: " + message);
+        expect(message == "gradients are not finite: first 'h0.w' in the share of rank 1",
+               "message: " + message);
         expect(contracts::snapshot(optimizer) == before, "something changed");
         expect(optimizer.steps() == 1, "step count");
         continue;

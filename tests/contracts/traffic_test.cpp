@@ -41,6 +41,7 @@ struct Case {
   long data = 0;  ///< which step of the toy model
   toy::Fault fault{};
   bool any_order = false;  ///< odd ranks finish units in another order
+  bool norm = false;       ///< asks for it before the step
 };
 
 /// Measures the second step: the first one learns nothing that the others do not know.
@@ -72,6 +73,7 @@ Step measure(std::vector<zero::Tensor> const& tensors, Case const& test) {
         }
         contracts::pass(optimizer, run, step, inner.rank());
       }
+      if (test.norm) static_cast<void>(optimizer.grad_norm());
       // Whoever asks for the end sends nothing besides.
       auto const report =
           optimizer.step({.non_finite = zero::NonFinite::skip, .stop = inner.rank() == 0});
@@ -191,6 +193,13 @@ TEST_CASE(
         CHECK(counts.control_of(Op::all_reduce).elements ==
               zero::elements_sent(Op::all_reduce, words, ranks));
         CHECK(counts.control_total().bytes < 4096);
+      }
+      // After grad_norm() ranks have yet to tell each other the step's options.
+      for (auto const& counts : measure<O>(tensors, {.ranks = ranks, .norm = true}).counts) {
+        CHECK(counts.control_total().calls == 2);
+        CHECK(counts.control_of(Op::all_reduce).elements ==
+              zero::elements_sent(Op::all_reduce, words, ranks) +
+                  zero::elements_sent(Op::all_reduce, 2, ranks));
       }
     }
   }

@@ -100,7 +100,8 @@ TEST_CASE("numbers that cannot be used are a value on every rank; training goes 
     REQUIRE(optimizer.try_step());
     Bits const before = contracts::snapshot(optimizer);
     contracts::pass(optimizer, run, 1, comm.rank());
-    CHECK(failure(optimizer.try_step(), ErrorKind::data) == "gradients are not finite");
+    CHECK(failure(optimizer.try_step(), ErrorKind::data) ==
+          "gradients are not finite: first 'h0.w' in the share of rank 1");
     optimizer.micro_step({.weight = 0.});
     contracts::pass(optimizer, run, 0, comm.rank());
     CHECK(failure(optimizer.try_step(), ErrorKind::data) ==
@@ -162,7 +163,7 @@ TEST_CASE("what step() still throws is what try_step() returns") {
         if (!result) error = *result.error();
       }
       REQUIRE(error.has_value());
-      CHECK(std::string(error->what()) == "zero: data: gradients are not finite");
+      CHECK(std::string(error->what()).starts_with("zero: data: gradients are not finite: "));
       CHECK(std::string(error->where().file).find("step_result.hpp") != std::string::npos);
     }
   });
@@ -255,7 +256,7 @@ TEST_CASE("over a space with a queue the host cannot look into, in one call or i
         return optimizer.try_report();
       };
       backward(inner.rank() == 1 ? nan : 1.f);
-      CHECK(failure(step(), ErrorKind::data) == "gradients are not finite");
+      CHECK(failure(step(), ErrorKind::data).starts_with("gradients are not finite"));
       // Told once.
       CHECK(optimizer.try_report());
       backward(1.f);

@@ -27,6 +27,8 @@ template void zero::device::update(Queue const&,
                                    zero::UpdateArrays<float, bf16, bf16, float, 2> const&);
 template void zero::device::call(Queue const&, zero::detail::Seal const&);
 template void zero::device::call(Queue const&, zero::detail::Conclude const&);
+template void zero::device::call(Queue const&, zero::detail::SealOptions const&);
+template void zero::device::call(Queue const&, zero::detail::ConcludeOptions const&);
 template void zero::device::call(Queue const&, zero::detail::Decide const&);
 template void zero::device::convert(Queue const&, bf16*, float const*, std::size_t);
 template void zero::device::convert(Queue const&, float*, bf16 const*, std::size_t);

@@ -27,8 +27,6 @@ struct StepTerms {
   float next_loss_scale = 1.f;   ///< that the gradients of the next step are to carry
   std::int32_t overflow = 0;     ///< 1 if some element of the summed gradients is not finite
   std::int32_t skipped = 0;      ///< not 0 if the update must change nothing
-  /// A value of `skipped`: other ranks may not skip this step, and wait for what it publishes.
-  static constexpr std::int32_t skipped_alone = 2;
 };
 
 /// The arrays of one update. All hold `count` elements, need no alignment beyond their element's

@@ -31,12 +31,14 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 ZERO_APART [[nodiscard]] Decide decision(
     StepOptions const& options, double scale, float rate, std::uint64_t rules, bool scaled);
 
-/// The options of two steps, to compare with other ranks'.
-/// @param rate_before  the learning rate of the step before
-ZERO_APART [[nodiscard]] ZERO_COLD Fingerprint print_of(Decide const& before,
-                                                        float rate_before,
-                                                        Decide const& last,
-                                                        float rate);
+/// The options of a step, to compare with other ranks'.
+/// @param rate  the learning rate, wherever it lay
+ZERO_APART [[nodiscard]] ZERO_COLD Fingerprint print_of(Decide const& decide, float rate);
+
+/// Which tensors have gradients that are not finite, and on which ranks.
+/// @param all  the first that each rank has found, below 0 if there is none
+ZERO_APART [[nodiscard]] ZERO_COLD std::string not_finite(std::vector<std::int64_t> const& all,
+                                                          std::vector<Tensor> const& tensors);
 
 /// The count of the run.
 /// @throws Error (invalid_argument) unless each tensor has one from 0 to there
@@ -313,8 +315,17 @@ class Stepper {
     concluded_ = true;
   }
 
-  /// One step: exchange, decision, update, refresh. Where the host can read the space it sees a
-  /// step that is skipped and leaves; elsewhere all is queued, and the space skips what it must.
+  /// The norm of the mean gradient. Collective.
+  [[nodiscard]] double grad_norm() {
+    conclude();
+    StepOutcome const& now = outcome_.confirmed();
+    if (now.differ != 0) refuse_other_call();
+    return now.terms.grad_norm;
+  }
+
+  /// One step: exchange, decision, update, refresh. `taken()` or `discard_gradients()` ends it.
+  /// Where the host can read the space it sees a step that is skipped and leaves; elsewhere all is
+  /// queued, and the space skips what it must.
   /// @param scale  what to multiply the mean gradient by where `max_norm` does not
   void step(StepOptions const& options, double scale) {
     require_masters();
@@ -327,23 +338,19 @@ class Stepper {
                              Slots::Precision::loss_scaled);
     decide.control = parts_->control;
     decide.ended = ended();
-    decide.concluded_before = concluded_;
     // Ranks may have reduced more or less by now; from here on all do the same.
     reduce_all();
     if (!values_confirmed_) confirm_values();
-    conclude(decide.told);
+    if (concluded_) {
+      exchange_options(*parts_->groups.world, parts_->space(), parts_->control, decide.told);
+    } else {
+      conclude(decide.told);
+    }
     parts_->space().call(decide);
     outcome_.expect();
-    // Of what the control holds: what this exchange compared, and what the next one will.
-    compared_[0] = unchecked_;
-    compared_[1] = decide.concluded_before ? Decide{} : decide;
-    unchecked_ = decide.concluded_before ? decide : Decide{};
+    told_ = decide;
     if constexpr (Space::host_accessible) {
-      if (auto const skipped = outcome_.get().terms.skipped;
-          skipped != 0 && skipped != StepTerms::skipped_alone) {
-        discard_gradients();
-        return;
-      }
+      if (outcome_.get().terms.skipped != 0) return;
     }
     parts_->refresh.settle();
     if (parts_->presence.any_may_rest() || options.count) {
@@ -361,35 +368,15 @@ class Stepper {
       progress(*parts_->comm);
     });
     if (!options.overlap_publish) parts_->refresh.settle();
-    discard_gradients();
   }
 
-  /// What the step just taken did, for a trainer that waits for it. Where ranks were told different
-  /// options, all have found that in the same exchange, and tell each other what they were told.
-  /// @par Collective  where they were; blocks
+  /// What the step just taken did, for a trainer that waits for it. Where it failed, all ranks have
+  /// found that in the same exchange, and tell each other what they were told, or have found.
+  /// @par Collective  where it failed; blocks
   [[nodiscard]] StepResult taken() {
-    StepFailure const failure = outcome_.take_failure();
-    if (failure == StepFailure::none) return outcome_.last();
-    std::int64_t failed_before = 0;
-    parts_->space().download(
-        &failed_before, parts_->control->words + StepControl::failed_word, sizeof(failed_before));
-    auto const& groups = parts_->groups;
-    ErrorContext const here = groups.model == nullptr ? ErrorContext{} : groups.here("step");
-    if (failure == StepFailure::units_differ && failed_before == 0) {
-      std::vector<std::int64_t> said;
-      for (std::size_t t = 0; t < parts_->tensors.size(); ++t) {
-        said.push_back(static_cast<std::int64_t>(parts_->presence.said_before(t)));
-      }
-      auto const all = gather_words(*groups.world, parts_->arena)(said.data(), said.size());
-      return error_of(failure, forgotten(all, parts_->tensors), here);
-    }
-    if (failure != StepFailure::options_differ || failed_before != 0) return error_of(failure);
-    StepOutcome const& now = outcome_.get();
-    Fingerprint const print =
-        print_of(compared_[0], now.rate_before, compared_[1], now.terms.learning_rate);
-    auto const gather = gather_words(*groups.world, parts_->arena);
-    auto const more = [&] { return parts_->rules.difference(gather); };
-    return error_of(failure, print.difference(gather, more), here);
+    StepResult const result = verdict();
+    discard_gradients();
+    return result;
   }
 
   void discard_gradients() {
@@ -399,6 +386,69 @@ class Stepper {
   }
 
  private:
+  [[nodiscard]] StepResult verdict() {
+    StepFailure const failure = outcome_.take_failure();
+    if (failure == StepFailure::none) return outcome_.last();
+    return explained(failure, told_);
+  }
+  /// Others are in `step()`. Where the host can read the space they have seen it as well, and tell
+  /// this rank; elsewhere they have queued all of the step, which this rank will never join.
+  [[noreturn]] ZERO_COLD void refuse_other_call() {
+    constexpr StepFailure failure = StepFailure::options_differ;
+    Error const error = Space::host_accessible
+                            ? explained(failure, {})
+                            : error_of(failure, "the call: 'grad_norm' here, 'step' elsewhere");
+    discard_gradients();
+    fail_again(error);
+  }
+  /// Why a step failed, in words of all ranks; of this rank alone if some have reported an earlier
+  /// failure, and know nothing of this one.
+  /// @par Collective  yes; blocks
+  [[nodiscard]] ZERO_COLD Error explained(StepFailure failure, Decide const& told) {
+    std::int64_t failed_before = 0;
+    parts_->space().download(
+        &failed_before, parts_->control->words + StepControl::failed_word, sizeof(failed_before));
+    if (failed_before != 0) return error_of(failure);
+    auto const& groups = parts_->groups;
+    ErrorContext const here = groups.model == nullptr ? ErrorContext{} : groups.here("step");
+    auto const gather = gather_words(*groups.world, parts_->arena);
+    if (failure == StepFailure::not_finite) {
+      std::int64_t const first = first_not_finite();
+      return error_of(failure, not_finite(gather(&first, 1), parts_->tensors), here);
+    }
+    if (failure == StepFailure::units_differ) {
+      std::vector<std::int64_t> said;
+      for (std::size_t t = 0; t < parts_->tensors.size(); ++t) {
+        said.push_back(static_cast<std::int64_t>(parts_->presence.said(t)));
+      }
+      return error_of(failure, forgotten(gather(said.data(), said.size()), parts_->tensors), here);
+    }
+    if (failure != StepFailure::options_differ) return error_of(failure);
+    Fingerprint const print = print_of(told, outcome_.get().terms.learning_rate);
+    auto const more = [&] { return parts_->rules.difference(gather); };
+    return error_of(failure, print.difference(gather, more), here);
+  }
+  /// The first tensor whose summed gradient is not finite in this rank's share; below 0 if none is.
+  [[nodiscard]] ZERO_COLD std::int64_t first_not_finite() {
+    std::int64_t first = -1;
+    auto const& space = parts_->space();
+    ExactSum* const squares = &parts_->control->squares;
+    parts_->partition.for_each_bucket([&](BucketSpan const& bucket) {
+      auto const* const share = parts_->gradients.reduced(bucket);
+      Range const range = bucket.share(parts_->comm->rank());
+      parts_->partition.for_each_segment(range, [&](Segment const& piece) {
+        if (first >= 0 && static_cast<std::size_t>(first) <= piece.tensor) return;
+        ExactSum sum;
+        space.zero(squares, sizeof(sum));
+        space.add_squares(
+            squares, share + piece.in_range.offset(), static_cast<std::size_t>(piece.count));
+        space.download(&sum, squares, sizeof(sum));
+        if (!ExactSum::finite(sum.words())) first = static_cast<std::int64_t>(piece.tensor);
+      });
+    });
+    return first;
+  }
+
   void require_found() const {
     if (!lost_.empty()) refuse_lost();
   }
@@ -439,8 +489,7 @@ class Stepper {
   static constexpr unsigned char lost_values = 1;
   static constexpr unsigned char lost_states = 2;
   std::vector<unsigned char> lost_;  ///< of each tensor, by loads that failed; empty if nothing is
-  Decide compared_[2]{};  ///< the step before, where it was not compared then; the last step
-  Decide unchecked_{};    ///< the last step, where it is yet to be compared
+  Decide told_{};                    ///< what the last step was told
 };
 
 #if ZERO_BODIES
@@ -473,22 +522,31 @@ decision(StepOptions const& options, double scale, float rate, std::uint64_t rul
   return decide;
 }
 
-ZERO_BODY Fingerprint print_of(Decide const& before,
-                               float rate_before,
-                               Decide const& last,
-                               float rate) {
+ZERO_BODY Fingerprint print_of(Decide const& decide, float rate) {
   Fingerprint print;
-  auto const add = [&](std::string_view owner, Decide const& decide, float heard) {
-    print.add(owner, "learning_rate", double{decide.told.known ? heard : 0.f});
-    print.add(owner, "max_norm", decide.max_norm);
-    print.add(owner, "scale", decide.scale);
-    print.add(owner, "non_finite", std::string_view(decide.skip_non_finite ? "skip" : "fail"));
-    print.add(owner, "count", static_cast<double>(decide.count));
-    print.add_hash(owner, "rules of tensors", decide.rules);
-  };
-  add("the step before's ", before, rate_before);
-  add({}, last, rate);
+  print.add("the call", std::string_view(decide.told.known ? "step" : "grad_norm"));
+  print.add({}, "learning_rate", double{decide.told.known ? rate : 0.f});
+  print.add({}, "max_norm", decide.max_norm);
+  print.add({}, "scale", decide.scale);
+  print.add({}, "non_finite", std::string_view(decide.skip_non_finite ? "skip" : "fail"));
+  print.add({}, "count", static_cast<double>(decide.count));
+  print.add_hash({}, "rules of tensors", decide.rules);
   return print;
+}
+
+ZERO_BODY std::string not_finite(std::vector<std::int64_t> const& all,
+                                 std::vector<Tensor> const& tensors) {
+  std::string text;
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    std::string ranks;
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      if (all[rank] == static_cast<std::int64_t>(t)) ranks += Message({" ", rank}).text();
+    }
+    if (ranks.empty()) continue;
+    text +=
+        (text.empty() ? ": first '" : ", '") + tensors[t].name + "' in the share of rank" + ranks;
+  }
+  return text;
 }
 
 ZERO_BODY std::string forgotten(std::vector<std::int64_t> const& all,

@@ -89,8 +89,7 @@ struct StepReport {
   double clip_coefficient = 1.;  ///< what clipping multiplied the mean gradient by
   float loss_scale = 1.f;        ///< that the gradients of this step carried
   double weight = 0.;            ///< of all micro-batches on all ranks
-  /// Some rank passed `StepOptions::stop` to this step; after `grad_norm()`, which exchanges what
-  /// ranks tell each other, to the step before.
+  /// Some rank passed `StepOptions::stop` to this step.
   bool stop = false;
 };
 

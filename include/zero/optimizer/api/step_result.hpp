@@ -49,7 +49,8 @@ namespace zero::inline ZERO_NAMESPACE {
 namespace detail {
 
 /// Why a step failed whose numbers, or options, cannot be used; on every rank alike.
-/// @param values  which options differ, on which ranks; empty where ranks have not told each other
+/// @param values  which options or tensors, on which ranks; empty where ranks have not told each
+/// other
 /// @param here    which rank this is
 [[nodiscard]] ZERO_COLD inline Error error_of(StepFailure failure,
                                               std::string const& values = {},
@@ -58,7 +59,7 @@ namespace detail {
     return {ErrorKind::invalid_argument,
             "ranks passed different options to step(): " +
                 (values.empty() ? "learning rate, max_norm, scale, non_finite, count, or rules of "
-                                  "tensors; where grad_norm() came first, to the step before"
+                                  "tensors"
                                 : values),
             here,
             SourceLocation::current()};
@@ -87,8 +88,8 @@ namespace detail {
   }
   return {ErrorKind::data,
           failure == StepFailure::no_weight ? "all micro-batches of this step have weight 0"
-                                            : "gradients are not finite",
-          {},
+                                            : "gradients are not finite" + values,
+          here,
           SourceLocation::current()};
 }
 

@@ -34,7 +34,7 @@ enum class StepFailure : std::int32_t {
 struct StepOutcome {
   StepTerms terms{};
   StepFailure failure = StepFailure::none;  ///< of the first step that failed and was not reported
-  float rate_before = 0.f;                  ///< the learning rate of the step before
+  std::int32_t differ = 0;                  ///< not 0 if ranks were told different options
   std::int32_t stop = 0;                    ///< not 0 if some rank asked for the run to end
 };
 
@@ -46,17 +46,15 @@ struct StepControl {
   /// the run to end; after the exchange no more), ...
   static constexpr std::size_t failed_word = 2 * ExactSum::word_count;
   static constexpr int stop_shift = 32;
-  /// ... digests of options; after the exchange, whether they differ, ...
+  /// ... digests of options, ...
   static constexpr std::size_t options_word = failed_word + 1;
-  /// ... and of the tensors about whose gradients nothing was said; likewise. Behind these words
-  /// lie those of `TensorCounts`, which travel with them.
+  /// ... and of the tensors about whose gradients nothing was said; after the exchange, whether
+  /// they differ. Behind these words lie those of `TensorCounts`, which travel with them.
   static constexpr std::size_t unsaid_word = options_word + 1;
 
-  ExactSum squares{};          ///< of this rank's reduced gradients; all bits zero before the first
-  std::int64_t brought = 0;    ///< what this rank added to the word of options
-  std::int64_t unsaid = 0;     ///< and to that of tensors
-  std::int64_t unchecked = 0;  ///< digest of the last step's, where ranks agreed before it
-  std::int64_t stop = 0;       ///< what this rank asked for in the last step, where they did
+  ExactSum squares{};        ///< of this rank's reduced gradients; all bits zero before the first
+  std::int64_t brought = 0;  ///< what this rank added to the word of options
+  std::int64_t unsaid = 0;   ///< and to that of tensors
   LossScale loss_scale{};
   StepOutcome outcome{};
   /// Terms of a tensor that has rested, for its update; before that, those of the step before.
@@ -169,18 +167,18 @@ struct OwnTerms {
 
 /// What a rank was told about a step, as far as numbers depend on it.
 struct Told {
-  bool known = false;              ///< there has been a call of step()
+  bool known = false;              ///< in step(), and not in grad_norm() before it
   std::uint64_t options = 0;       ///< hash of all but the learning rate of the step
   float learning_rate = 0.f;       ///< of the step ...
   float const* address = nullptr;  ///< ... unless it lies here, in the memory of the space
   bool stop = false;               ///< this rank asks for the run to end; others may not
 
   /// Takes the learning rate, once for all that follows, into the terms of the step. Returns a
-  /// digest of 40 bits: a few of these add up over a million ranks without overflow, so that one
-  /// rank that differs from all others is always found.
+  /// digest of 41 bits, 0 before step(): these add up over a million ranks without overflow, so
+  /// that one rank that differs from all others is always found.
   ZERO_HOST_DEVICE std::int64_t hear(StepControl* control) const noexcept {
+    if (!known) return 0;
     float const rate = address != nullptr ? *address : learning_rate;
-    control->outcome.rate_before = control->outcome.terms.learning_rate;
     control->outcome.terms.learning_rate = rate;
     // Stirred, one to one: of three rates at equal distances the digests must not be so, too, or
     // the one in the middle would take the sum for its own times three.
@@ -190,18 +188,48 @@ struct Told {
     bits ^= bits >> 16;
     // The factor is 2^64 over the golden ratio. Its multiples by less than 2^32 stay 2^25 away from
     // those of 2^64, so that two rates never have one digest.
-    return static_cast<std::int64_t>((options ^ bits) * 0x9e3779b97f4a7c15u >> 24);
+    return (std::int64_t{1} << 40) +
+           static_cast<std::int64_t>((options ^ bits) * 0x9e3779b97f4a7c15u >> 24);
+  }
+};
+
+/// Writes what this rank brings of what it was told: two words that lie side by side.
+struct SealOptions {
+  StepControl* control = nullptr;
+  Told told{};
+
+  ZERO_HOST_DEVICE void operator()() const noexcept {
+    std::int64_t const failed = control->outcome.failure != StepFailure::none ? 1 : 0;
+    control->words[StepControl::failed_word] =
+        failed + (std::int64_t{told.stop} << StepControl::stop_shift);
+    control->words[StepControl::options_word] = control->brought = told.hear(control);
+  }
+};
+
+/// Reads their sums: whether options differ and whether somebody asks for the run to end, the same
+/// on every rank.
+struct ConcludeOptions {
+  StepControl* control = nullptr;
+  std::int64_t ranks = 1;  ///< in the group
+
+  ZERO_HOST_DEVICE void operator()() const noexcept {
+    std::int64_t const digests = control->words[StepControl::options_word];
+    control->outcome.differ = digests == control->brought * ranks ? 0 : 1;
+    std::int64_t& failed = control->words[StepControl::failed_word];
+    control->outcome.stop = failed >> StepControl::stop_shift != 0 ? 1 : 0;
+    failed &= (std::int64_t{1} << StepControl::stop_shift) - 1;
   }
 };
 
 /// Writes what this rank brings to the exchange.
 struct Seal {
-  StepControl* control = nullptr;
-  double weight = 0.;  ///< of this rank's micro-batches
-  Told told{};
+  SealOptions options{};
+  double weight = 0.;       ///< of this rank's micro-batches
   std::int64_t unsaid = 0;  ///< digest of the tensors about which this rank was told nothing
 
   ZERO_HOST_DEVICE void operator()() const noexcept {
+    options();
+    StepControl* const control = options.control;
     auto const& squares = control->squares.words();
     std::int64_t* const weights = control->words + ExactSum::word_count;
     for (std::size_t i = 0; i < ExactSum::word_count; ++i) {
@@ -213,32 +241,21 @@ struct Seal {
     weights[parts.first] = parts.low;
     weights[parts.first + 1] = parts.middle;
     weights[parts.first + 2] = parts.high;
-    std::int64_t const failed = control->outcome.failure != StepFailure::none ? 1 : 0;
-    std::int64_t const stop = told.stop || control->stop != 0 ? 1 : 0;
-    control->words[StepControl::failed_word] = failed + (stop << StepControl::stop_shift);
-    // A difference in the step before must not be balanced by one in this step.
-    control->brought = (told.known ? told.hear(control) : 0) + 3 * control->unchecked;
-    control->words[StepControl::options_word] = control->brought;
     control->words[StepControl::unsaid_word] = control->unsaid = unsaid;
   }
 };
 
-/// Reads the sums of the exchange: norm, overflow, weight, whether options differ and whether
-/// somebody asks for the run to end, the same on every rank.
+/// Reads the sums of the exchange: norm, overflow and weight as well, the same on every rank.
 struct Conclude {
-  StepControl* control = nullptr;
-  std::int64_t ranks = 1;  ///< in the group
+  ConcludeOptions options{};
 
   ZERO_HOST_DEVICE void operator()() const noexcept {
+    options();
+    StepControl* const control = options.control;
     std::int64_t const* const squares = control->words;
     std::int64_t const* const weights = squares + ExactSum::word_count;
-    std::int64_t& options = control->words[StepControl::options_word];
-    options = options == control->brought * ranks ? 0 : 1;
     std::int64_t& unsaid = control->words[StepControl::unsaid_word];
-    unsaid = unsaid == control->unsaid * ranks ? 0 : 1;
-    std::int64_t& failed = control->words[StepControl::failed_word];
-    control->outcome.stop = failed >> StepControl::stop_shift != 0 ? 1 : 0;
-    failed &= (std::int64_t{1} << StepControl::stop_shift) - 1;
+    unsaid = unsaid == control->unsaid * options.ranks ? 0 : 1;
     StepTerms& terms = control->outcome.terms;
     bool const finite = ExactSum::finite(squares);
     terms.overflow = finite ? 0 : 1;
@@ -269,16 +286,13 @@ struct Decide {
   long count = 0;                ///< of this update, from outside; 0: one more than of the last
   std::uint64_t rules = 0;       ///< digest of what updates each tensor
   Told told{};
-  bool concluded_before = false;  ///< before the ranks knew what they are told
 
   ZERO_HOST_DEVICE void operator()() const noexcept {
-    control->unchecked = concluded_before ? told.hear(control) : 0;
-    control->stop = concluded_before && told.stop ? 1 : 0;
     StepTerms& terms = control->outcome.terms;
     control->own = terms;
     terms.clip_coefficient = terms.grad_norm > max_norm ? max_norm / terms.grad_norm : scale;
     bool const failed = control->words[StepControl::failed_word] != 0;
-    bool const differ = control->words[StepControl::options_word] != 0;
+    bool const differ = control->outcome.differ != 0;
     bool const units = control->words[StepControl::unsaid_word] != 0;
     bool const rate = is_finite(terms.learning_rate) && terms.learning_rate >= 0.f;
     // The host writes it while this may be running.
@@ -286,9 +300,8 @@ struct Decide {
       terms.skipped = 1;
       return;
     }
-    terms.skipped = failed || differ || units || terms.overflow != 0 || terms.weight == 0. ? 1 : 0;
-    // Where ranks are yet to learn what they were told, this may be news to the others.
-    if (terms.skipped == 0 && !rate) terms.skipped = StepTerms::skipped_alone;
+    bool const usable = terms.overflow == 0 && terms.weight != 0. && rate;
+    terms.skipped = failed || differ || units || !usable ? 1 : 0;
     if (terms.skipped == 0) {
       terms.step = count > 0 ? count : terms.step + 1;
       terms.gradient_scale = static_cast<float>(
@@ -298,10 +311,9 @@ struct Decide {
       control->outcome.failure = StepFailure::options_differ;
     } else if (!failed && units) {
       control->outcome.failure = StepFailure::units_differ;
-    } else if (terms.skipped == StepTerms::skipped_alone) {
-      control->outcome.failure = StepFailure::learning_rate;
     } else if (!failed && terms.overflow == 0) {
-      control->outcome.failure = StepFailure::no_weight;
+      control->outcome.failure =
+          terms.weight == 0. ? StepFailure::no_weight : StepFailure::learning_rate;
     } else if (!failed && !skip_non_finite) {
       control->outcome.failure = StepFailure::not_finite;
     } else if (!failed && loss_scaled) {
@@ -337,8 +349,7 @@ struct Forgive {
 /// each tensor, as integers: exact in any order.
 /// @par Collective  yes
 /// @par Cost        one all-reduce of `StepControl::word_count` 64-bit integers, about 1 KB, and
-/// one
-///   for every three tensors
+///   one for every three tensors
 template <Communicator C>
 void exchange_terms(C& comm,
                     typename C::Space const& space,
@@ -347,7 +358,7 @@ void exchange_terms(C& comm,
                     double own_weight,
                     Told const& told,
                     std::int64_t unsaid) {
-  space.call(Seal{control, own_weight, told, unsaid});
+  space.call(Seal{{control, told}, own_weight, unsaid});
   run(comm,
       {.op = Op::all_reduce,
        .dtype = DType::i64,
@@ -355,7 +366,27 @@ void exchange_terms(C& comm,
        .count = StepControl::word_count + TensorCounts::word_count(tensors),
        .send = control->words,
        .recv = control->words});
-  space.call(Conclude{control, comm.size()});
+  space.call(Conclude{{control, comm.size()}});
+}
+
+/// The same of what ranks are told, where all else was exchanged before they were.
+/// @par Collective  yes
+/// @par Cost        one all-reduce of two 64-bit integers
+template <Communicator C>
+void exchange_options(C& comm,
+                      typename C::Space const& space,
+                      StepControl* control,
+                      Told const& told) {
+  space.call(SealOptions{control, told});
+  std::int64_t* const words = control->words + StepControl::failed_word;
+  run(comm,
+      {.op = Op::all_reduce,
+       .dtype = DType::i64,
+       .accumulate = DType::i64,
+       .count = 2,
+       .send = words,
+       .recv = words});
+  space.call(ConcludeOptions{control, comm.size()});
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

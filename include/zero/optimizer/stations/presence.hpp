@@ -76,8 +76,8 @@ class Presence {
   /// A digest of 40 bits of the tensors about which nothing was said: the same on all ranks, or
   /// some have forgotten what others give.
   [[nodiscard]] std::int64_t unsaid() const noexcept { return unsaid_; }
-  /// What was said in the step before this one.
-  [[nodiscard]] Said said_before(std::size_t tensor) const noexcept { return before_[tensor]; }
+  /// What was said in the step.
+  [[nodiscard]] Said said(std::size_t tensor) const noexcept { return said(tensor, true); }
   /// A step begins.
   ZERO_APART void reset() noexcept;
 
@@ -102,7 +102,6 @@ class Presence {
   Model const* model_;
   std::vector<Said> now_;
   std::vector<Said> said_;
-  std::vector<Said> before_;
   std::vector<std::uint8_t> gives_;
   std::vector<std::uint8_t> may_rest_;
   std::vector<std::uint8_t> rested_;
@@ -117,7 +116,6 @@ ZERO_BODY Presence::Presence(Model const& model)
     : model_(&model),
       now_(model.tensors.size(), Said::nothing),
       said_(now_),
-      before_(now_),
       gives_(now_.size(), 0),
       may_rest_(now_.size(), 0),
       rested_(now_.size(), 0) {}
@@ -171,7 +169,6 @@ ZERO_BODY void Presence::conclude() noexcept {
 }
 
 ZERO_BODY void Presence::reset() noexcept {
-  before_.swap(said_);
   for (Said& said : said_) said = Said::nothing;
   for (Said& now : now_) now = Said::nothing;
   declared_ = false;
