@@ -151,6 +151,28 @@ TEST_CASE("checked: a tensor that is absent need not be written, and lent memory
   CHECK(lent == std::vector<float>(5, 2.f));
 }
 
+TEST_CASE("what was not written and is absent does not count, though its guard was dropped") {
+  auto const check = [](auto stage) {
+    zero::Self comm;
+    zero::ShardedOptimizer optimizer{
+        comm, {{.name = "a", .shape = {600}}, {.name = "b", .shape = {600}}}, stage};
+    contracts::load(optimizer);
+    for (bool const absent : {false, true}) {
+      auto gradients = optimizer.gradients(0, zero::overwrite);
+      for (float& x : gradients["a"]) x = 1.f;
+      if (absent) optimizer.without_gradient(optimizer.tensors()[1]);
+      if (absent) continue;
+      for (float& x : gradients["b"]) x = 1.f;
+      optimizer.reduce(std::move(gradients));
+      CHECK(optimizer.step().grad_norm == std::sqrt(1200.));
+    }
+    CHECK(optimizer.step().grad_norm == std::sqrt(600.));
+    CHECK(optimizer.steps(1) == 1);
+  };
+  check(zero::stage::PosG{});
+  check(zero::stage::PosGP{});
+}
+
 TEST_CASE("checked: an element that was never written is named") {
   std::string const first = "unit 1 is reduced, but element ";
   std::string const last = " of tensor 'c' was not overwritten";

@@ -42,7 +42,8 @@ constexpr char const* feature_names[] = {"micro-steps",
                                          "directly",
                                          "overwrites",
                                          "groups",
-                                         "counts"};
+                                         "counts",
+                                         "absences"};
 constexpr char const* load_names[] = {"",
                                       "load(callback)",
                                       "load(spans)",
@@ -174,9 +175,9 @@ std::string name(Policies const& p) {
          (p.borrowed ? "borrowed" : "owned");
 }
 
-bool Case::shared(std::size_t t) const {
+bool Case::tied(std::size_t t) const {
   for (std::size_t other = 0; other < tensors.size(); ++other) {
-    if (storage(other) == storage(t) && tensors[other].unit != tensors[t].unit) return true;
+    if (other != t && storage(other) == storage(t)) return true;
   }
   return false;
 }
@@ -358,10 +359,46 @@ Pass plan_pass(Case const& test, StepPlan const& plan, int micro, int rank) {
     visit.checked = dice.chance(50) && !policies.borrowed;
   }
 
+  // What is written without asking for it may stand where nobody says anything.
+  std::size_t const absent = dice.pick<std::size_t>({0, 20, 70});
+  for (Visit& visit : pass.backward) {
+    for (std::size_t t = 0; t < test.tensors.size(); ++t) {
+      bool const here = test.tensors[t].unit == visit.unit && test.trained(t);
+      if (!here || test.tensors[t].count == 0 || !dice.chance(absent)) continue;
+      if (test.has(absences) && !test.has(directly)) visit.absent.push_back(t);
+    }
+  }
+
   Dice own(test.seed, of_pass, plan.number, micro, rank, 'w');
   double const weight = own.pick({1., 3., 17., 0.1, 1000.5, 0.});
   if (plan.micro_steps > 0) pass.weight = plan.weightless ? 0. : weight;
   return pass;
+}
+
+bool rests(Case const& test, StepPlan const& plan, std::size_t storage) {
+  if (!test.has(absences) || test.has(directly)) return false;
+  // What a rank says of a tensor in the whole step.
+  enum Said { nothing, absent, given };
+  auto const said = [&](int rank, std::size_t t) {
+    Said all = nothing;
+    for (int micro = 0; micro < plan.passes(); ++micro) {
+      Said now = test.policies.borrowed ? given : nothing;
+      for (Visit const& visit : plan_pass(test, plan, micro, rank).backward) {
+        if (visit.unit != test.tensors[t].unit || (visit.adds == 0 && !visit.closes)) continue;
+        now = std::ranges::count(visit.absent, t) > 0 ? absent : given;
+      }
+      all = std::max(all, now);
+    }
+    return all;
+  };
+  for (std::size_t t = storage; t < test.tensors.size(); ++t) {
+    if (test.storage(t) != storage) continue;
+    Said most = nothing;
+    for (int rank = 0; rank < test.ranks; ++rank) most = std::max(most, said(rank, t));
+    // Ranks that have left the unit out declare it where others did not.
+    if (most != absent) return false;
+  }
+  return true;
 }
 
 bool regular(Case const& test) { return !test.has(disorder) && !test.has(holds); }
@@ -465,6 +502,7 @@ std::string describe(Case const& test) {
           if (visit.overwrites)
             text << (visit.checked ? "(overwritten, checked)" : "(overwritten)");
           if (!visit.closes) text << "(dropped)";
+          for (std::size_t const t : visit.absent) text << "(without " << t << ")";
         }
         text << '\n';
       }

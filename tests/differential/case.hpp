@@ -82,7 +82,8 @@ enum Feature : unsigned {
   overwrites = 1u << 13,  ///< gradients that are written instead of added to zeros
   groups = 1u << 14,      ///< rules of groups and tensors that change between steps
   counts = 1u << 15,      ///< steps that the trainer counts
-  all_features = (1u << 16) - 1
+  absences = 1u << 16,    ///< tensors of a unit that are declared to have no gradient
+  all_features = (1u << 17) - 1
 };
 
 /// Groups that tensors may be of.
@@ -135,8 +136,8 @@ struct Case {
     return t;
   }
   [[nodiscard]] bool trained(std::size_t t) const { return !tensors[t].frozen; }
-  /// Do several units add to it?
-  [[nodiscard]] bool shared(std::size_t t) const;
+  /// Does another tensor lie in its memory?
+  [[nodiscard]] bool tied(std::size_t t) const;
   /// Units, empty ones included.
   [[nodiscard]] int units() const;
   /// Units of which anything would have to be gathered.
@@ -208,8 +209,9 @@ struct Visit {
   int adds;  ///< how often the unit is asked for and added to
   bool closes;
   bool by_name;
-  bool overwrites = false;  ///< is written first, not added to zeros
-  bool checked = false;     ///< and has that checked
+  bool overwrites = false;            ///< is written first, not added to zeros
+  bool checked = false;               ///< and has that checked
+  std::vector<std::size_t> absent{};  ///< tensors that are declared to have no gradient
 };
 
 /// One rank's forward and backward pass.
@@ -221,6 +223,8 @@ struct Pass {
   std::vector<Visit> backward;
 };
 Pass plan_pass(Case const& test, StepPlan const& plan, int micro, int rank);
+/// Is every tensor that lies in this one's memory declared absent by every rank?
+bool rests(Case const& test, StepPlan const& plan, std::size_t storage);
 /// Does every unit's turn come once, in the order that traffic is planned for?
 bool regular(Case const& test);
 

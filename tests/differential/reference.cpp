@@ -196,7 +196,8 @@ class Reference {
         hyper_(test.hyper),
         of_groups_(most_groups + 1),
         of_tensors_(test.tensors.size()),
-        loss_scale_(scaled() ? test.scale.initial : 1.f) {
+        loss_scale_(scaled() ? test.scale.initial : 1.f),
+        missed_(test.tensors.size(), 0) {
     std::size_t const count = test.tensors.size();
     model_.parameters.resize(count);
     model_.masters.resize(count);
@@ -223,7 +224,10 @@ class Reference {
     double const divisor = report.weight * static_cast<double>(loss_scale_);
     report.grad_norm = finite ? norm_of(sums) / divisor : std::numeric_limits<double>::infinity();
     if (plan.call != Call::discard) {
+      bool const failed_before = failed_;
       decide(plan, finite, report);
+      expected.blames =
+          failed_ && !failed_before && !finite && !scaled() && plan.call != Call::enqueue;
       expected.updates = !report.skipped;
       if (expected.updates) update(plan, sums, report);
       if (plan.call != Call::enqueue || plan.reports)
@@ -232,6 +236,7 @@ class Reference {
     report.step = steps_;
     expected.next_loss_scale = loss_scale_;
     expected.after = model_;
+    for (long const missed : missed_) expected.steps.push_back(steps_ - missed);
     return expected;
   }
 
@@ -303,7 +308,8 @@ class Reference {
       for (Visit const& visit : pass.backward) {
         for (int use = 1; use <= visit.adds; ++use) {
           for (std::size_t t = sums.size(); t-- > 0;) {
-            if (test_.tensors[t].unit == visit.unit) add(t, use);
+            bool const absent = std::ranges::count(visit.absent, t) > 0;
+            if (test_.tensors[t].unit == visit.unit && !absent) add(t, use);
           }
         }
       }
@@ -389,7 +395,7 @@ class Reference {
     report.skipped = waits || !finite || report.weight == 0.;
     if (waits) return;
     if (!report.skipped) {
-      steps_ = plan.count.value_or(steps_ + 1);
+      steps_before_ = std::exchange(steps_, plan.count.value_or(steps_ + 1));
       if (scaled()) keep_scale();
     } else if (finite) {
       failed_ = true;
@@ -425,10 +431,16 @@ class Reference {
         report.clip_coefficient / (report.weight * static_cast<double>(report.loss_scale)));
     for (std::size_t t = 0; t < sums.size(); ++t) {
       if (!owns_gradients(t)) continue;
+      long& missed = missed_[t];
+      if (rests(test_, plan, t)) {
+        missed = std::max(0L, missed + steps_ - steps_before_);
+        continue;
+      }
+      if (plan.count) missed = 0;
       auto const single = own(t);
       Updater const updater(test_.policies.rule,
                             single.value_or(hyper_),
-                            steps_,
+                            steps_ - missed,
                             single ? single->lr : plan.learning_rate.value_or(hyper_.lr),
                             test_.tensors[t]);
       for (std::size_t i = 0; i < sums[t].size(); ++i) {
@@ -452,6 +464,8 @@ class Reference {
   int clean_ = 0;
   int at_minimum_ = 0;
   long steps_ = 0;
+  long steps_before_ = 0;
+  std::vector<long> missed_;  ///< updates, by tensor
   bool failed_ = false;
 };
 

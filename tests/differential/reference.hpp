@@ -32,9 +32,11 @@ struct ExpectedStep {
   Model before;  ///< after its loads
   Model after;
   Report report;
-  bool fails = false;  ///< it, or its report, is an Error (data)
+  bool fails = false;   ///< it, or its report, is an Error (data)
+  bool blames = false;  ///< ranks tell each other which gradients are not finite
   bool updates = false;
   float next_loss_scale = 1.f;
+  std::vector<long> steps{};  ///< updates of each tensor
 };
 
 /// All steps of a case.

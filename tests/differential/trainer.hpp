@@ -147,6 +147,8 @@ class Trainer : Rank {
     }
     require_same(optimizer_.loss_scale(), expected.next_loss_scale, "the next loss scale");
     require(optimizer_.steps() == expected.report.step, "steps()");
+    for (std::size_t t = 0; t < tensors_.size(); ++t)
+      require(optimizer_.steps(t) == expected.steps[test_.storage(t)], "steps(tensor)");
     check_memory(optimizer_.held(), optimizer_.plan().memory);
     if (plan_.views) look_at_parameters(expected.after);
     if (plan_.visits) look_at_owned(expected.after);
@@ -251,20 +253,23 @@ class Trainer : Rank {
       for (int use = 1; use <= visit.adds; ++use) {
         bool const writes = visit.overwrites && use == 1;
         auto gradients = writes ? written(visit) : optimizer_.gradients(visit.unit);
-        std::vector<bool> begun(tensors_.size(), false);
         std::size_t i = gradients.size();
         for (std::size_t t = tensors_.size(); t-- > 0;) {
           if (test_.tensors[t].unit != visit.unit) continue;
           --i;
           std::span<Wire> const sums = visit.by_name ? gradients[tensors_[t].name] : gradients[i];
-          bool const first = writes && !test_.shared(t) && !begun[test_.storage(t)];
-          if (first) std::fill(sums.begin(), sums.end(), Wire(0.f));
-          begun[test_.storage(t)] = true;
+          if (std::ranges::count(visit.absent, t) > 0) continue;
+          // What is tied begins at zero all the same.
+          if (writes && !test_.tied(t)) std::fill(sums.begin(), sums.end(), Wire(0.f));
           add(sums, micro, t, use, loss_scale);
         }
+        for (std::size_t const t : visit.absent) optimizer_.without_gradient(tensors_[t]);
         if (visit.closes && use == visit.adds) optimizer_.reduce(std::move(gradients));
       }
-      if (visit.closes && visit.adds == 0) optimizer_.reduce(optimizer_.gradients(visit.unit));
+      if (!visit.closes || visit.adds > 0) continue;
+      auto gradients = optimizer_.gradients(visit.unit);
+      for (std::size_t const t : visit.absent) optimizer_.without_gradient(tensors_[t]);
+      optimizer_.reduce(std::move(gradients));
     }
   }
 

@@ -375,6 +375,9 @@ class Reduction {
   }
 
   void flush() {
+    for (int unit = 0; unit < partition_->placement().unit_count(); ++unit) {
+      if (order_.unit_open(unit)) zero_absent(unit);
+    }
     order_.complete_filling();
     for (std::size_t g = 0; (g = order_.next()) != ReductionOrder::none;) {
       if (order_.empty(g)) fill(g, partition_->groups()[g].units.front(), false);
