@@ -375,6 +375,52 @@ Pass plan_pass(Case const& test, StepPlan const& plan, int micro, int rank) {
   return pass;
 }
 
+void count_calls(Case const& test, Calls& calls) {
+  auto const add = [&](char const* what, std::uint64_t times) {
+    if (*what != '\0') calls[what] += times;
+  };
+  auto const ranks = static_cast<std::uint64_t>(test.ranks);
+  auto const tied_within = [&](std::size_t t) {
+    for (std::size_t other = 0; other < test.tensors.size(); ++other) {
+      bool const pair = other != t && test.storage(other) == test.storage(t);
+      if (pair && test.tensors[other].unit == test.tensors[t].unit) return true;
+    }
+    return false;
+  };
+  for (int step = 0; step < test.steps; ++step) {
+    StepPlan const plan = plan_step(test, step);
+    add(move_names[index(plan.move)], ranks);
+    add(load_names[index(plan.load)], ranks);
+    add(call_names[index(plan.call)], ranks);
+    if (plan.call == Call::enqueue && plan.reports)
+      add(plan.tries_report ? "try_report" : "report", ranks);
+    add("micro_step", plan.micro_steps > 0 ? ranks * static_cast<unsigned>(plan.micro_steps) : 0);
+    add("reduce_all", plan.reduces_all ? ranks : 0);
+    add("grad_norm", plan.asks_norm ? ranks : 0);
+    for (Change const& change : plan.changes) add(change.rate_only ? "set_lr" : "set_rule", ranks);
+    for (std::size_t t = 0; t < test.tensors.size(); ++t)
+      if (test.storage(t) == t && test.trained(t)) add("(a tensor rests)", rests(test, plan, t));
+    for (int micro = 0; micro < plan.passes(); ++micro) {
+      for (int rank = 0; rank < test.ranks; ++rank) {
+        for (Visit const& visit : plan_pass(test, plan, micro, rank).backward) {
+          bool ties = false;
+          for (std::size_t t = 0; t < test.tensors.size(); ++t)
+            ties = ties || (test.tensors[t].unit == visit.unit && tied_within(t));
+          add("gradients", visit.overwrites ? 0 : 1);
+          add("gradients(overwrite)", visit.overwrites && !visit.checked ? 1 : 0);
+          add("gradients(overwrite, checked)", visit.overwrites && visit.checked ? 1 : 0);
+          add("gradients(overwrite) of a unit with a tie", visit.overwrites && ties ? 1 : 0);
+          add("(dropped)", visit.closes ? 0 : 1);
+          for (std::size_t const t : visit.absent) {
+            add("without_gradient(tensor)", 1);
+            add("without_gradient(tensor) of one tied in its unit", tied_within(t) ? 1 : 0);
+          }
+        }
+      }
+    }
+  }
+}
+
 bool rests(Case const& test, StepPlan const& plan, std::size_t storage) {
   if (!test.has(absences) || test.has(directly)) return false;
   // What a rank says of a tensor in the whole step.

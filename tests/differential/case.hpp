@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -225,6 +226,10 @@ struct Pass {
 Pass plan_pass(Case const& test, StepPlan const& plan, int micro, int rank);
 /// Is every tensor that lies in this one's memory declared absent by every rank?
 bool rests(Case const& test, StepPlan const& plan, std::size_t storage);
+/// How often each kind of call is made.
+using Calls = std::map<std::string, std::uint64_t>;
+/// Adds what all ranks call in a case.
+void count_calls(Case const& test, Calls& calls);
 /// Does every unit's turn come once, in the order that traffic is planned for?
 bool regular(Case const& test);
 
