@@ -538,6 +538,24 @@ TEST_CASE("a refresh that goes on behind the step's back gives the same bits") {
   CHECK(train<PosG>({.max_norm = 1., .overlap_publish = true}, 1, true) == expected);
 }
 
+TEST_CASE("what a rank alone asks for that is for all is told with its usual cause") {
+  std::string first;
+  try {
+    zero::run_ranks(2, [](zero::InProcess& comm) {
+      PosGP optimizer{comm, small_model()};
+      contracts::load(optimizer);
+      if (comm.rank() == 0) static_cast<void>(optimizer.full_parameters());
+      static_cast<void>(optimizer.step());
+    });
+  } catch (zero::Error const& error) {
+    first = error.message();
+  }
+  CHECK_MESSAGE(
+      first.find("a rank alone makes a call that is for all, such as full_parameters()") !=
+          std::string::npos,
+      first);
+}
+
 TEST_CASE("ranks that walk through units in different orders are told, not mixed up") {
   std::string first;
   try {

@@ -86,7 +86,9 @@ ZERO_BODY std::string describe(Failure const& failure) {
                       describe_call(failure.other_call),
                       "]: they differ in ",
                       difference(failure.call, failure.other_call),
-                      group})
+                      group,
+                      " (usually because a rank alone makes a call that is for all, such as "
+                      "full_parameters(), or evaluates alone)"})
           .text();
     case Failure::Cause::thrown: {
       Message const failed{"rank ", failure.rank, " failed: ", failure.reason};
