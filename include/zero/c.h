@@ -9,8 +9,10 @@
 ///
 /// Functions return 0, or a code of `zero_code`; nothing is thrown across. What went wrong, in
 /// words, is `zero_message(comm)` of the communicator that the handle belongs to; functions without
-/// a handle take memory for these words, which may be null. A null handle is an error without
-/// words. A handle belongs to one thread at a time. Nothing here is global.
+/// a handle take memory for these words, which may be null. A handle belongs to one thread at a
+/// time. It is a number, and no address: one that has ended, or is of another kind, is an error,
+/// with words where its communicator is still open. A null handle is an error without words. The
+/// table of handles is the one thing that is global.
 ///
 /// Structs begin with their size, as the functions that make them write it. What calls mean, cost
 /// and refuse is said in full where C++ has them: zero/sharded_optimizer.hpp. "Collective" means
@@ -315,7 +317,7 @@ int32_t zero_create(zero_comm* comm,
                     int32_t count,
                     zero_optimizer** optimizer);
 /// Ends it, between steps; nothing for null. Local.
-void zero_destroy(zero_optimizer* optimizer);
+int32_t zero_destroy(zero_optimizer* optimizer);
 /// What a rank of so many will hold, and send in a step of so many micro-steps, before anything is
 /// allocated. Local.
 int32_t zero_plan_ahead(zero_options const* options,

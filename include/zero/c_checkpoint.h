@@ -19,7 +19,7 @@ int32_t zero_checkpoints_open(zero_comm* comm,
                               int32_t keep,
                               zero_checkpoints** checkpoints);
 /// Ends it; nothing for null. Local.
-void zero_checkpoints_close(zero_checkpoints* checkpoints);
+int32_t zero_checkpoints_close(zero_checkpoints* checkpoints);
 /// Saves masters, states and counters, durably, and this rank's own bytes, such as a random state.
 /// Loads on any number of ranks, under any stage, with the same bits. Collective.
 int32_t zero_checkpoint_save(zero_checkpoints* checkpoints,

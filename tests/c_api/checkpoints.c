@@ -67,7 +67,11 @@ static int32_t train(zero_comm* comm, void* user) {
     REQUIRE(zero_checkpoint_save(saved, opt, NULL, 8) == ZERO_INVALID_ARGUMENT);
     REQUIRE(zero_checkpoint_save(saved, NULL, NULL, 0) == ZERO_INVALID_ARGUMENT);
     REQUIRE(zero_checkpoint_save(saved, opt, blob, sizeof(blob)) == ZERO_OK);
-    zero_checkpoints_close(saved);
+    REQUIRE(zero_checkpoint_save((zero_checkpoints*)opt, opt, NULL, 0) == ZERO_INVALID_ARGUMENT);
+    REQUIRE(zero_checkpoint_save(saved, (zero_optimizer*)saved, NULL, 0) == ZERO_INVALID_ARGUMENT);
+    REQUIRE(zero_checkpoints_close(saved) == ZERO_OK);
+    REQUIRE(zero_checkpoints_close(saved) == ZERO_INVALID_ARGUMENT);
+    REQUIRE(zero_checkpoint_blob(saved, blob, 8, &bytes) == ZERO_INVALID_ARGUMENT);
   }
   void const* all = NULL;
   REQUIRE(zero_full_parameters(opt, &all, 1) == ZERO_OK);

@@ -72,6 +72,84 @@ TEST_CASE("C API misuse: null handles are an error, and nothing to end") {
   CHECK(std::string(message).find("function of the ranks is null") != std::string::npos);
 }
 
+TEST_CASE("C API misuse: handles that have ended, of another kind, or made up") {
+  Alone one;
+  auto* const comm_as_optimizer = reinterpret_cast<zero_optimizer*>(one.comm);
+  CHECK(one.says(zero_discard(comm_as_optimizer),
+                 invalid,
+                 "the handle is of a zero_comm, but a zero_optimizer was expected"));
+  double sum = 1.;
+  CHECK(one.says(zero_comm_sum(reinterpret_cast<zero_comm*>(one.opt), &sum),
+                 invalid,
+                 "the handle is of a zero_optimizer, but a zero_comm was expected"));
+  std::array<char, 64> const junk{};
+  for (void const* const made_up : {static_cast<void const*>(junk.data()),
+                                    static_cast<void const*>(junk.data() + 1),
+                                    reinterpret_cast<void const*>(~std::uintptr_t{0})}) {
+    auto* const optimizer = static_cast<zero_optimizer*>(const_cast<void*>(made_up));
+    auto* const comm = static_cast<zero_comm*>(const_cast<void*>(made_up));
+    CHECK(zero_step(optimizer, nullptr, nullptr) == invalid);
+    CHECK(zero_destroy(optimizer) == invalid);
+    CHECK(zero_comm_size(comm) == -1);
+    CHECK(std::string(zero_message(comm)) == "zero: invalid argument: no open communicator");
+  }
+
+  zero_optimizer* const gone = one.opt;
+  CHECK(zero_destroy(gone) == ZERO_OK);
+  CHECK(
+      one.says(zero_destroy(gone), invalid, "the handle is of a zero_optimizer, which has ended"));
+  CHECK(one.says(zero_reduce_all(gone), invalid, "which has ended"));
+  // What takes its place has another handle.
+  REQUIRE(zero_create(one.comm, &one.options, one.model, 2, &one.opt) == ZERO_OK);
+  CHECK(one.opt != gone);
+  CHECK(zero_reduce_all(gone) == invalid);
+  CHECK(zero_reduce_all(one.opt) == ZERO_OK);
+
+  zero_comm* other = nullptr;
+  zero_optimizer* of_other = nullptr;
+  REQUIRE(zero_self(&other, nullptr, 0) == ZERO_OK);
+  REQUIRE(zero_create(other, &one.options, one.model, 2, &of_other) == ZERO_OK);
+  REQUIRE(zero_comm_close(other, nullptr, 0) == ZERO_OK);
+  CHECK(zero_discard(of_other) == invalid);
+  CHECK(zero_comm_rank(other) == -1);
+  char message[100] = "";
+  CHECK(zero_comm_close(other, message, sizeof(message)) == invalid);
+  CHECK(std::string(message).find("comm is closed") != std::string::npos);
+  zero_comm_progress(other);
+}
+
+TEST_CASE("C API misuse: numbers that are no flag, or reserved, or no loss scale") {
+  Alone one;
+  auto const create = [&] { return zero_create(one.comm, &one.options, one.model, 2, &one.opt); };
+  one.options.reserved = 7;
+  CHECK(one.says(create(), invalid, "reserved of a zero_options is 7, but must be 0"));
+  one.options.reserved = 0;
+  one.options.rule.reserved = 7;
+  CHECK(one.says(create(), invalid, "reserved of a zero_rule is 7"));
+  one.options.rule.reserved = 0;
+  one.model[1].reserved = 7;
+  CHECK(one.says(create(), invalid, "reserved of a zero_tensor is 7"));
+  one.model[1].reserved = 0;
+  one.options.loss_scale = -1.;  // of fp32, which has none
+  CHECK(one.says(create(), invalid, "a loss scale of -1"));
+  one.options.loss_scale = 0.;
+  REQUIRE(create() == ZERO_OK);
+  REQUIRE(zero_load(one.opt, fill, nullptr) == ZERO_OK);
+  std::int32_t zero_step_options::*const flags[] = {&zero_step_options::stop,
+                                                    &zero_step_options::skip_non_finite,
+                                                    &zero_step_options::overlap_publish,
+                                                    &zero_step_options::reserved};
+  for (auto const flag : flags) {
+    zero_step_options step = zero_step_options_of();
+    step.*flag = 7;
+    CHECK(one.says(zero_step(one.opt, &step, nullptr), invalid, " is 7, but "));
+  }
+  CHECK(one.says(zero_release_full(one.opt), invalid, "were not asked for"));
+  // What a refused call took, it has given back.
+  CHECK(one.says(zero_parameters(one.opt, 0, nullptr, 1), invalid, "data is null"));
+  CHECK(zero_step(one.opt, nullptr, nullptr) == ZERO_OK);
+}
+
 TEST_CASE("C API misuse: null arguments are named") {
   Alone one;
   CHECK(one.says(

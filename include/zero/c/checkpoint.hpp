@@ -67,34 +67,35 @@ struct Checkpoints {
   };
 };
 
-}  // namespace zero::inline ZERO_NAMESPACE::c
-
-/// A directory, over its rank.
-struct zero_checkpoints {
-  zero_comm* comm;                ///< whose
+/// What the trainer knows as a `zero_checkpoints`: a directory, over its rank.
+struct CheckpointsObject {
+  /// What its handles are.
+  static constexpr HandleKind kind = HandleKind::checkpoints;
+  Comm* comm;                     ///< whose
   zero::Checkpoints run;          ///< that saves and loads
   std::vector<std::byte> blob{};  ///< of this rank, as it was loaded
 };
 
-namespace zero::inline ZERO_NAMESPACE::c {
-
-/// Does the work with an optimizer that can be saved.
+/// Does the work with a directory, and an optimizer that can be saved.
 template <class Work>
-std::int32_t with(zero_checkpoints* checkpoints,
-                  zero_optimizer* optimizer,
-                  Work const& work) noexcept {
+std::int32_t with(zero_checkpoints* handle, zero_optimizer* optimizer, Work const& work) noexcept {
+  auto* const checkpoints = object_of<CheckpointsObject>(handle);
   if (checkpoints == nullptr) return ZERO_INVALID_ARGUMENT;
-  return with(checkpoints->comm, [&] {
+  return checkpoints->comm->attempt([&] {
     require(optimizer, "optimizer");
-    if (optimizer->comm != checkpoints->comm) {
+    auto* const object = object_of<OptimizerObject>(optimizer);
+    if (object == nullptr) {
+      fail(ErrorKind::invalid_argument, "the optimizer has ended, or was never one");
+    }
+    if (object->comm != checkpoints->comm) {
       fail(ErrorKind::invalid_argument, "the optimizer is one of another communicator");
     }
-    void* const saver = optimizer->inner->extension();
+    void* const saver = object->inner->extension();
     if (saver == nullptr) {
       fail_with(ZERO_NOT_DEFINED,
                 "zero: not defined: checkpoints; add zero::c::Checkpoints to ZERO_C_DEFINE");
     }
-    work(*static_cast<Saver*>(saver));
+    work(*checkpoints, *static_cast<Saver*>(saver));
   });
 }
 
@@ -107,69 +108,72 @@ int32_t zero_checkpoints_open(zero_comm* comm,
                               char const* directory,
                               int32_t keep,
                               zero_checkpoints** checkpoints) {
-  return zero::c::with(comm, [&] {
+  return zero::c::with(comm, [&](zero::c::Comm& open) {
     zero::c::require(directory, "directory");
     zero::c::require(checkpoints, "checkpoints");
-    std::shared_ptr<zero_checkpoints> const made(
-        new zero_checkpoints{comm, zero::Checkpoints(directory, {.keep = keep})});
-    comm->owned.push_back(made);
-    *checkpoints = made.get();
+    std::shared_ptr<zero::c::CheckpointsObject> made(
+        new zero::c::CheckpointsObject{&open, zero::Checkpoints(directory, {.keep = keep})});
+    *checkpoints = static_cast<zero_checkpoints*>(open.own(std::move(made)));
   });
 }
-void zero_checkpoints_close(zero_checkpoints* checkpoints) {
-  if (checkpoints != nullptr) checkpoints->comm->forget(checkpoints);
+int32_t zero_checkpoints_close(zero_checkpoints* checkpoints) {
+  return zero::c::end<zero::c::CheckpointsObject>(checkpoints);
 }
 int32_t zero_checkpoint_save(zero_checkpoints* checkpoints,
                              zero_optimizer* optimizer,
                              void const* blob,
                              int64_t blob_bytes) {
-  return zero::c::with(checkpoints, optimizer, [&](zero::c::Saver& saver) {
-    std::size_t const bytes = zero::c::unsigned_of(blob_bytes, "blob_bytes");
-    if (bytes > 0) zero::c::require(blob, "blob");
-    zero::SaveOptions options;
-    options.rank_blob = {static_cast<std::byte const*>(blob), bytes};
-    saver.save(checkpoints->run, options);
-  });
+  return zero::c::with(
+      checkpoints, optimizer, [&](zero::c::CheckpointsObject& open, zero::c::Saver& saver) {
+        std::size_t const bytes = zero::c::unsigned_of(blob_bytes, "blob_bytes");
+        if (bytes > 0) zero::c::require(blob, "blob");
+        zero::SaveOptions options;
+        options.rank_blob = {static_cast<std::byte const*>(blob), bytes};
+        saver.save(open.run, options);
+      });
 }
 int32_t zero_checkpoint_latest(zero_checkpoints* checkpoints,
                                zero_optimizer* optimizer,
                                int64_t* step) {
-  return zero::c::with(checkpoints, optimizer, [&](zero::c::Saver& saver) {
-    zero::c::require(step, "step");
-    auto const found = saver.latest(checkpoints->run);
-    *step = found ? found->step : -1;
-  });
+  return zero::c::with(
+      checkpoints, optimizer, [&](zero::c::CheckpointsObject& open, zero::c::Saver& saver) {
+        zero::c::require(step, "step");
+        auto const found = saver.latest(open.run);
+        *step = found ? found->step : -1;
+      });
 }
 int32_t zero_checkpoint_load(zero_checkpoints* checkpoints,
                              zero_optimizer* optimizer,
                              int64_t* step) {
-  return zero::c::with(checkpoints, optimizer, [&](zero::c::Saver& saver) {
-    zero::c::require(step, "step");
-    auto const found = saver.latest(checkpoints->run);
-    *step = -1;
-    if (!found) return;
-    zero::LoadReport const report = saver.load(checkpoints->run, *found);
-    zero_comm const& comm = *checkpoints->comm;
-    auto const* const blob = report.own_blob(comm.rank->number(), comm.rank->ranks());
-    checkpoints->blob.clear();
-    if (blob != nullptr) checkpoints->blob = blob->bytes;
-    *step = report.step;
-  });
+  return zero::c::with(
+      checkpoints, optimizer, [&](zero::c::CheckpointsObject& open, zero::c::Saver& saver) {
+        zero::c::require(step, "step");
+        auto const found = saver.latest(open.run);
+        *step = -1;
+        if (!found) return;
+        zero::LoadReport const report = saver.load(open.run, *found);
+        zero::c::Rank const& rank = *open.comm->rank;
+        auto const* const blob = report.own_blob(rank.number(), rank.ranks());
+        open.blob.clear();
+        if (blob != nullptr) open.blob = blob->bytes;
+        *step = report.step;
+      });
 }
 int32_t zero_checkpoint_blob(zero_checkpoints* checkpoints,
                              void* blob,
                              int64_t capacity,
                              int64_t* bytes) {
-  if (checkpoints == nullptr) return ZERO_INVALID_ARGUMENT;
-  return zero::c::with(checkpoints->comm, [&] {
+  auto* const open = zero::c::object_of<zero::c::CheckpointsObject>(checkpoints);
+  if (open == nullptr) return ZERO_INVALID_ARGUMENT;
+  return open->comm->attempt([&] {
     zero::c::require(bytes, "bytes");
     std::size_t const room = zero::c::unsigned_of(capacity, "capacity");
-    std::size_t const copied = (std::min)(room, checkpoints->blob.size());
+    std::size_t const copied = (std::min)(room, open->blob.size());
     if (copied > 0) {
       zero::c::require(blob, "blob");
-      std::memcpy(blob, checkpoints->blob.data(), copied);
+      std::memcpy(blob, open->blob.data(), copied);
     }
-    *bytes = static_cast<int64_t>(checkpoints->blob.size());
+    *bytes = static_cast<int64_t>(open->blob.size());
   });
 }
 

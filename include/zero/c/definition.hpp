@@ -110,6 +110,11 @@ class Definition {
 /// The entry for a choice.
 /// @throws Failure (ZERO_NOT_DEFINED), saying what to add
 [[nodiscard]] inline Entry entry_of(Choice const& wanted) {
+  if (wanted.numbers[static_cast<int>(Slot::stage)] == ZERO_POS_G_P &&
+      wanted.numbers[static_cast<int>(Slot::memory)] == ZERO_BORROWED) {
+    fail(ErrorKind::invalid_argument,
+         "lent memory cannot be partitioned: ZERO_BORROWED goes up to the stage ZERO_POS_G");
+  }
   std::vector<Entry> const all = entries();
   for (Entry const& entry : all) {
     if (entry.choice == wanted) return entry;
@@ -121,10 +126,6 @@ class Definition {
     for (Entry const& entry : all) listed |= entry.choice.numbers[i] == wanted.numbers[i];
     if (listed) continue;
     missing += (missing.empty() ? "" : ", ") + spelling(slot, wanted.numbers[i]);
-  }
-  if (missing.empty()) {
-    fail(ErrorKind::invalid_argument,
-         "lent memory cannot be partitioned: ZERO_BORROWED goes up to the stage ZERO_POS_G");
   }
   std::string has;
   for (int i = 0; i < slots; ++i) {

@@ -63,8 +63,8 @@ int32_t zero_run_ranks(
   return c::attempt({message, size}, [&] {
     if (body == nullptr) fail(ErrorKind::invalid_argument, "the function of the ranks is null");
     run_ranks(ranks, [&](InProcess& inner) {
-      zero_comm comm{.rank = std::make_unique<c::RankOf<InProcess&>>(inner), .closable = false};
-      std::int32_t const code = body(&comm, user);
+      c::Comm comm(std::make_unique<c::RankOf<InProcess&>>(inner), false);
+      std::int32_t const code = body(comm.handle(), user);
       if (code == 0) return;
       // What was under way is withdrawn while this is thrown, so that it is the reason peers hear.
       if (code == comm.code) c::fail_with(code, comm.message);
@@ -89,33 +89,44 @@ int32_t zero_comm_close(zero_comm* comm, char* message, int64_t size) {
   using namespace zero;
   return c::attempt({message, size}, [&] {
     c::require(comm, "comm");
-    if (!comm->closable) {
+    auto* const open = c::object_of<c::Comm>(comm);
+    if (open == nullptr) fail(ErrorKind::invalid_argument, "comm is closed, or was never one");
+    if (!open->closable) {
       fail(ErrorKind::invalid_argument, "the communicator of zero_run_ranks ends by itself");
     }
-    std::unique_ptr<zero_comm> const gone(comm);
-    gone->owned.clear();
+    std::unique_ptr<c::Comm> const gone(open);
+    gone->end_owned();
     gone->rank->close();
   });
 }
 int32_t zero_comm_rank(zero_comm const* comm) {
-  return comm == nullptr ? -1 : comm->rank->number();
+  auto* const open = zero::c::object_of<zero::c::Comm>(comm);
+  return open == nullptr ? -1 : open->rank->number();
 }
-int32_t zero_comm_size(zero_comm const* comm) { return comm == nullptr ? -1 : comm->rank->ranks(); }
+int32_t zero_comm_size(zero_comm const* comm) {
+  auto* const open = zero::c::object_of<zero::c::Comm>(comm);
+  return open == nullptr ? -1 : open->rank->ranks();
+}
 int32_t zero_comm_sum(zero_comm* comm, double* value) {
-  return zero::c::with(comm, [&] {
+  return zero::c::with(comm, [&](zero::c::Comm& open) {
     zero::c::require(value, "value");
-    zero::c::AnyCommunicator any(*comm->rank);
+    zero::c::AnyCommunicator any(*open.rank);
     *value = zero::sum(any, *value);
   });
 }
 int32_t zero_comm_fail(zero_comm* comm, char const* reason) {
-  return zero::c::with(
-      comm, [&] { comm->rank->fail_group(reason != nullptr ? reason : "no reason given"); });
+  return zero::c::with(comm, [&](zero::c::Comm& open) {
+    open.rank->fail_group(reason != nullptr ? reason : "no reason given");
+  });
 }
 void zero_comm_progress(zero_comm* comm) {
-  if (comm != nullptr) comm->rank->progress();
+  if (auto* const open = zero::c::object_of<zero::c::Comm>(comm)) open->rank->progress();
 }
-char const* zero_message(zero_comm const* comm) { return comm == nullptr ? "" : comm->message; }
+char const* zero_message(zero_comm const* comm) {
+  if (comm == nullptr) return "";
+  auto* const open = zero::c::object_of<zero::c::Comm>(comm);
+  return open != nullptr ? open->message : "zero: invalid argument: no open communicator";
+}
 
 int32_t zero_create(zero_comm* comm,
                     zero_options const* options,
@@ -123,16 +134,15 @@ int32_t zero_create(zero_comm* comm,
                     int32_t count,
                     zero_optimizer** optimizer) {
   using namespace zero;
-  return c::with(comm, [&] {
+  return c::with(comm, [&](c::Comm& open) {
     c::require(optimizer, "optimizer");
     *optimizer = nullptr;
-    c::require_struct(options, "zero_options");
+    c::require_options(options);
     c::Entry const entry = c::entry_of(c::choice_of(*options));
-    auto made = std::make_shared<zero_optimizer>(
-        zero_optimizer{.comm = comm, .any = c::AnyCommunicator(*comm->rank)});
-    made->inner = entry.create(made->any, *comm->rank, c::tensors_of(tensors, count), *options);
-    comm->owned.push_back(made);
-    *optimizer = made.get();
+    auto made = std::make_shared<c::OptimizerObject>(
+        c::OptimizerObject{.comm = &open, .any = c::AnyCommunicator(*open.rank)});
+    made->inner = entry.create(made->any, *open.rank, c::tensors_of(tensors, count), *options);
+    *optimizer = static_cast<zero_optimizer*>(open.own(std::move(made)));
   });
 }
 int32_t zero_create_flat(zero_comm* comm,
@@ -153,12 +163,12 @@ int32_t zero_create_flat(zero_comm* comm,
   if (code == ZERO_OK) code = zero_bind_flat(*optimizer, parameters, gradients, elements);
   if (code == ZERO_OK) code = zero_adopt(*optimizer);
   if (code == ZERO_OK || comm == nullptr || optimizer == nullptr) return code;
-  zero_destroy(*optimizer);
+  static_cast<void>(zero_destroy(*optimizer));
   *optimizer = nullptr;
   return code;
 }
-void zero_destroy(zero_optimizer* optimizer) {
-  if (optimizer != nullptr) optimizer->comm->forget(optimizer);
+int32_t zero_destroy(zero_optimizer* optimizer) {
+  return zero::c::end<zero::c::OptimizerObject>(optimizer);
 }
 int32_t zero_plan_ahead(zero_options const* options,
                         zero_tensor const* tensors,
@@ -170,7 +180,7 @@ int32_t zero_plan_ahead(zero_options const* options,
                         int64_t size) {
   using namespace zero;
   return c::attempt({message, size}, [&] {
-    c::require_struct(options, "zero_options");
+    c::require_options(options);
     c::require_struct(plan, "zero_plan");
     PlanOptions const asked{.world_size = ranks,
                             .micro_steps = c::unsigned_of(micro_steps, "micro_steps")};

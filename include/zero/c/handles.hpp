@@ -6,6 +6,7 @@
 #include "zero/base/error.hpp"
 #include "zero/c.h"
 #include "zero/c/communicator.hpp"
+#include "zero/c/handle_table.hpp"
 #include "zero/c/optimizer.hpp"
 
 #include <cstddef>
@@ -85,51 +86,122 @@ std::int32_t attempt(Words const& words, Work const& work) noexcept {
 #endif
 }
 
-}  // namespace zero::inline ZERO_NAMESPACE::c
+/// What the trainer knows as a `zero_comm`: a rank, and what it owns.
+class Comm {
+ public:
+  /// What its handles are.
+  static constexpr HandleKind kind = HandleKind::comm;
 
-/// A rank, and what it owns.
-struct zero_comm {
-  std::unique_ptr<zero::c::Rank> rank;         ///< what moves data
-  std::int32_t code = ZERO_OK;                 ///< of the last error
-  bool closable = true;                        ///< is it the trainer's to close?
-  std::vector<std::shared_ptr<void>> owned{};  ///< handles that end with it
-  char message[2048] = "";                     ///< of the last error
-
-  /// Where its errors are told.
-  [[nodiscard]] zero::c::Words words() noexcept { return {message, sizeof(message)}; }
-  /// Ends one of its handles.
-  void forget(void const* handle) noexcept {
-    std::erase_if(owned, [&](std::shared_ptr<void> const& each) { return each.get() == handle; });
+  /// Takes over the rank.
+  /// @param may_close  is it the trainer's to close?
+  Comm(std::unique_ptr<Rank> moves, bool may_close)
+      : rank(std::move(moves)), closable(may_close), handle_(handles().add(kind, this, nullptr)) {}
+  Comm(Comm const&) = delete;
+  Comm& operator=(Comm const&) = delete;
+  ~Comm() {
+    end_owned();
+    handles().end(handle_);
   }
+  /// Ends all that it owns, the last first.
+  void end_owned() noexcept {
+    while (!owned_.empty()) forget(owned_.back().handle);
+  }
+
+  /// What the trainer gets.
+  [[nodiscard]] zero_comm* handle() const noexcept { return static_cast<zero_comm*>(handle_); }
+  /// Takes over an object.
+  /// @returns a handle for it
+  template <class Object>
+  [[nodiscard]] void* own(std::shared_ptr<Object> object) {
+    owned_.reserve(owned_.size() + 1);
+    void* const added = handles().add(Object::kind, object.get(), handle_);
+    owned_.push_back({added, std::move(object)});
+    return added;
+  }
+  /// Ends one of its handles, and what it leads to.
+  void forget(void const* one) noexcept {
+    handles().end(one);
+    std::erase_if(owned_, [&](Owned const& each) { return each.handle == one; });
+  }
+  /// Does the work; what it throws becomes a code, and words of this communicator.
+  template <class Work>
+  std::int32_t attempt(Work const& work) noexcept {
+    std::int32_t const done = c::attempt({message, sizeof(message)}, work);
+    if (done != ZERO_OK) code = done;
+    return done;
+  }
+
+  std::unique_ptr<Rank> rank;   ///< what moves data
+  bool closable;                ///< is it the trainer's to close?
+  std::int32_t code = ZERO_OK;  ///< of the last error
+  char message[2048] = "";      ///< of the last error
+
+ private:
+  struct Owned {
+    void const* handle;
+    std::shared_ptr<void> object;
+  };
+  void* handle_;
+  std::vector<Owned> owned_;
 };
 
-/// An optimizer, over its rank.
-struct zero_optimizer {
-  zero_comm* comm;                              ///< whose
-  zero::c::AnyCommunicator any;                 ///< that the optimizer refers to
-  std::unique_ptr<zero::c::Optimizer> inner{};  ///< after them: it ends first
+/// What the trainer knows as a `zero_optimizer`: an optimizer, over its rank.
+struct OptimizerObject {
+  /// What its handles are.
+  static constexpr HandleKind kind = HandleKind::optimizer;
+  Comm* comm;                          ///< whose
+  AnyCommunicator any;                 ///< that the optimizer refers to
+  std::unique_ptr<Optimizer> inner{};  ///< after them: it ends first
 };
 
-namespace zero::inline ZERO_NAMESPACE::c {
-
-/// Does the work with a rank; null is an error without words.
-template <class Work>
-std::int32_t with(zero_comm* comm, Work const& work) noexcept {
-  if (comm == nullptr) return ZERO_INVALID_ARGUMENT;
-  std::int32_t const code = attempt(comm->words(), work);
-  if (code != ZERO_OK) comm->code = code;
-  return code;
+/// What a handle leads to; null, with words where its communicator is still there, for one that has
+/// ended or is of another kind.
+template <class Object>
+[[nodiscard]] Object* object_of(void const* handle) noexcept {
+  HandleTable::Entry const entry = handles().find(handle);
+  if (entry.kind == Object::kind && entry.object != nullptr)
+    return static_cast<Object*>(entry.object);
+  constexpr char const* names[] = {"none", "zero_comm", "zero_optimizer", "zero_checkpoints"};
+  void const* const owner = entry.kind == HandleKind::comm ? handle : entry.comm;
+  if (HandleTable::Entry const comm = handles().find(owner); comm.object != nullptr) {
+    static_cast<void>(static_cast<Comm*>(comm.object)->attempt([&] {
+      fail(ErrorKind::invalid_argument,
+           {"the handle is of a ",
+            names[static_cast<int>(entry.kind)],
+            entry.object != nullptr ? ", but a " : ", which has ended",
+            entry.object != nullptr ? names[static_cast<int>(Object::kind)] : "",
+            entry.object != nullptr ? " was expected" : ""});
+    }));
+  }
+  return nullptr;
 }
-/// Does the work with an optimizer; null is an error without words.
+
+/// Does the work with a communicator; null, or what is none, is an error.
 template <class Work>
-std::int32_t with(zero_optimizer* optimizer, Work const& work) noexcept {
+std::int32_t with(zero_comm* handle, Work const& work) noexcept {
+  Comm* const comm = object_of<Comm>(handle);
+  return comm == nullptr ? ZERO_INVALID_ARGUMENT : comm->attempt([&] { work(*comm); });
+}
+/// Does the work with an optimizer; null, or what is none, is an error.
+template <class Work>
+std::int32_t with(zero_optimizer* handle, Work const& work) noexcept {
+  auto* const optimizer = object_of<OptimizerObject>(handle);
   if (optimizer == nullptr) return ZERO_INVALID_ARGUMENT;
-  return with(optimizer->comm, [&] { work(*optimizer->inner); });
+  return optimizer->comm->attempt([&] { work(*optimizer->inner); });
+}
+/// Ends what a handle leads to; nothing for null.
+template <class Object>
+std::int32_t end(void const* handle) noexcept {
+  if (handle == nullptr) return ZERO_OK;
+  auto* const object = object_of<Object>(handle);
+  if (object == nullptr) return ZERO_INVALID_ARGUMENT;
+  object->comm->forget(handle);
+  return ZERO_OK;
 }
 
-/// A new rank for the trainer.
+/// A new communicator for the trainer, who closes it.
 inline void hand_out(zero_comm** comm, std::unique_ptr<Rank> rank) {
-  *comm = new zero_comm{.rank = std::move(rank)};
+  *comm = (new Comm(std::move(rank), true))->handle();
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE::c

@@ -198,12 +198,12 @@ class OptimizerOf final : public Optimizer {
     ++use.held;
     // A wrong count gives back what this call took.
     if (data.first == nullptr && data.count == 0) return;
-    if (static_cast<std::size_t>(data.count) != use.parameters->size()) {
-      std::size_t const size = use.parameters->size();
+    std::size_t const size = use.parameters->size();
+    if (data.first == nullptr || static_cast<std::size_t>(data.count) != size) {
       release(unit);
-      refuse_count(unit, data.count, size);
+      if (static_cast<std::size_t>(data.count) != size) refuse_count(unit, data.count, size);
+      require(data.first, "data");
     }
-    require(data.first, "data");
     for (std::size_t i = 0; i < use.parameters->size(); ++i) {
       data.first[i] = (*use.parameters)[i].data();
     }
@@ -284,7 +284,12 @@ class OptimizerOf final : public Optimizer {
     full_.reset(new FullParameters<O>(optimizer_.full_parameters()));
     for (std::size_t t = 0; t < full_->size(); ++t) data.first[t] = (*full_)[t].data();
   }
-  void release_full() override { full_.reset(); }
+  void release_full() override {
+    if (!full_) {
+      fail(ErrorKind::invalid_argument, "all parameters are released, but were not asked for");
+    }
+    full_.reset();
+  }
   Counters counters() const override { return optimizer_.counters(); }
   void restore(Counters const& counters) override { optimizer_.restore(counters); }
   void* extension() noexcept override { return extension_.address(); }

@@ -144,6 +144,7 @@ struct Choice {
 template <class R>
 [[nodiscard]] R rule_of(zero_rule const& given, R rule = {}) {
   require_struct(&given, "zero_rule");
+  require_reserved(given.reserved, "zero_rule");
   if (given.number != number<R>) {
     fail(ErrorKind::invalid_argument,
          {"a rule of number ",

@@ -65,6 +65,33 @@ void require_struct(Struct const* given, std::string_view name) {
         name,
         "_of, and compile both sides with the same zero/c.h"});
 }
+/// @throws Error (invalid_argument) unless it is 0, or 1
+inline void require_flag(std::int32_t given, std::string_view name) {
+  if (given != 0 && given != 1)
+    fail(ErrorKind::invalid_argument, {name, " is ", given, ", but a flag is 0 or 1"});
+}
+/// @throws Error (invalid_argument) unless it is 0
+inline void require_reserved(std::int32_t given, std::string_view name) {
+  if (given != 0)
+    fail(ErrorKind::invalid_argument, {"reserved of a ", name, " is ", given, ", but must be 0"});
+}
+/// Options that are sound as far as every choice reads them.
+/// @throws Error (invalid_argument) for structs that make no sense
+inline void require_options(zero_options const* given) {
+  require_struct(given, "zero_options");
+  require_reserved(given->reserved, "zero_options");
+  bool const scale =
+      given->loss_scale >= 0. && given->loss_scale_interval >= 0 && given->loss_scale_patience >= 0;
+  if (scale) return;
+  fail(ErrorKind::invalid_argument,
+       {"a loss scale of ",
+        given->loss_scale,
+        ", an interval of ",
+        given->loss_scale_interval,
+        ", a patience of ",
+        given->loss_scale_patience,
+        ": none of them can be below 0"});
+}
 /// A count or size that is not negative.
 /// @throws Error (invalid_argument) if it is
 [[nodiscard]] inline std::size_t unsigned_of(std::int64_t value, std::string_view name) {
@@ -99,6 +126,7 @@ inline void require_all(std::size_t wanted,
       fail(ErrorKind::invalid_argument,
            {"tensor '", given.name, "' has ", given.dims, " dimensions; at most ", ZERO_MAX_DIMS});
     }
+    require_reserved(given.reserved, "zero_tensor");
     constexpr std::int32_t flags = ZERO_FROZEN | ZERO_STACKED | ZERO_PARTITIONED;
     if ((given.flags & ~flags) != 0) {
       fail(ErrorKind::invalid_argument, {"tensor '", given.name, "' has unknown flags"});
@@ -123,6 +151,10 @@ inline void require_all(std::size_t wanted,
 
 /// Options of a step; nothing given stands for those by default.
 [[nodiscard]] inline StepOptions step_options_of(zero_step_options const& given) {
+  require_reserved(given.reserved, "zero_step_options");
+  require_flag(given.skip_non_finite, "skip_non_finite");
+  require_flag(given.overlap_publish, "overlap_publish");
+  require_flag(given.stop, "stop");
   StepOptions options;
   if (given.learning_rate != ZERO_DEFAULT) {
     options.learning_rate = static_cast<float>(given.learning_rate);

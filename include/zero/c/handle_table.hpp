@@ -1,0 +1,91 @@
+/// @file
+/// What handles of the C interface lead to. A handle is a number, and no address: one that has
+/// ended, is of another kind or was never handed out is found out without following it.
+#pragma once
+
+#include "zero/base/config.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE::c {
+
+/// What a handle is of.
+enum class HandleKind : std::uint8_t { none, comm, optimizer, checkpoints };
+
+/// All handles of the program, the one thing that is global in the C interface. Any thread may use
+/// it at any time.
+class HandleTable {
+ public:
+  /// One handle.
+  struct Entry {
+    HandleKind kind = HandleKind::none;  ///< what it was made for; none if it never was
+    void* object = nullptr;              ///< null once it has ended
+    void const* comm = nullptr;          ///< the handle of its communicator
+  };
+
+  /// A handle for an object.
+  [[nodiscard]] void* add(HandleKind kind, void* object, void const* comm) {
+    std::lock_guard const lock(mutex_);
+    std::size_t index = slots_.size();
+    if (free_.empty()) {
+      slots_.emplace_back();
+    } else {
+      index = free_.back();
+      free_.pop_back();
+    }
+    Slot& slot = slots_[index];
+    ++slot.generation;
+    slot.entry = {kind, object, comm};
+    // Odd, as no address of an object is.
+    return reinterpret_cast<void*>(slot.generation << generation_shift | index << 1 | 1);
+  }
+  /// What a handle leads to.
+  [[nodiscard]] Entry find(void const* handle) noexcept {
+    std::lock_guard const lock(mutex_);
+    Slot const* const slot = slot_of(handle);
+    return slot != nullptr ? slot->entry : Entry{};
+  }
+  /// The handle leads nowhere from now on.
+  void end(void const* handle) noexcept {
+    std::lock_guard const lock(mutex_);
+    Slot* const slot = slot_of(handle);
+    if (slot == nullptr || slot->entry.object == nullptr) return;
+    slot->entry.object = nullptr;
+    if (slot->generation < last_generation) free_.push_back(slot_index(handle));
+  }
+
+ private:
+  struct Slot {
+    std::uintptr_t generation = 0;
+    Entry entry{};
+  };
+  static constexpr int generation_shift = 21;
+  static constexpr std::uintptr_t last_generation = ~std::uintptr_t{0} >> generation_shift;
+
+  [[nodiscard]] static std::size_t slot_index(void const* handle) noexcept {
+    auto const number = reinterpret_cast<std::uintptr_t>(handle);
+    return (number >> 1) & ((std::uintptr_t{1} << (generation_shift - 1)) - 1);
+  }
+  [[nodiscard]] Slot* slot_of(void const* handle) noexcept {
+    auto const number = reinterpret_cast<std::uintptr_t>(handle);
+    std::size_t const index = slot_index(handle);
+    if ((number & 1) == 0 || index >= slots_.size()) return nullptr;
+    Slot& slot = slots_[index];
+    return slot.generation == number >> generation_shift ? &slot : nullptr;
+  }
+
+  std::mutex mutex_;
+  std::vector<Slot> slots_;
+  std::vector<std::size_t> free_;
+};
+
+/// The program's.
+[[nodiscard]] inline HandleTable& handles() {
+  static HandleTable table;
+  return table;
+}
+
+}  // namespace zero::inline ZERO_NAMESPACE::c
