@@ -16,6 +16,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -40,7 +41,9 @@ std::string text_of(std::vector<std::uint64_t> const& shape) {
 }
 
 /// A checkpoint, or the newest one of a directory that holds some.
-std::string checkpoint_at(std::string const& path) {
+/// @param passed_over  newer ones that are damaged are added; if null, they are named on stderr
+std::string checkpoint_at(std::string const& path,
+                          std::vector<std::string>* passed_over = nullptr) {
   zero::DiskFiles files;
   std::vector<std::string> names;
   if (files.list(path, names) < 0) {
@@ -50,7 +53,12 @@ std::string checkpoint_at(std::string const& path) {
   auto const newest = zero::Checkpoints(path).latest();
   if (!newest) {
     zero::fail(zero::ErrorKind::invalid_argument,
-               {"'", path, "' is no checkpoint, and has no complete one in it"});
+               {"'", path, "' has no manifest.json, and no complete checkpoint in it"});
+  }
+  for (std::string const& each : newest->skipped) {
+    if (passed_over != nullptr) passed_over->push_back(each);
+    if (passed_over == nullptr)
+      std::fprintf(stderr, "%s\n", printable("passed over: " + each).c_str());
   }
   return newest->path;
 }
@@ -60,11 +68,14 @@ zero::Catalog catalog_at(std::string const& path) {
 }
 
 int list(std::string const& path, bool as_json) {
-  checkpoint_at(path);
+  std::vector<std::string> told_below;
+  checkpoint_at(path, &told_below);
   zero::Checkpoints run(path);
   auto const newest = run.latest();
   json all = {{"checkpoints", json::array()}, {"damaged", json::array()}};
   for (zero::FoundCheckpoint const& found : run.list()) {
+    // A newer one has damage that its manifest does not show.
+    if (newest && found.number > newest->number) continue;
     all["checkpoints"].push_back(
         {{"path", found.path}, {"number", found.number}, {"step", found.step}});
     if (!as_json) print(found.path + "  step " + std::to_string(found.step));
@@ -161,8 +172,9 @@ int show(std::string const& path, bool as_json) {
 }
 
 int verify(std::string const& path, bool as_json) {
-  std::string const at = checkpoint_at(path);
-  auto const problems = zero::verify_checkpoint(at);
+  std::vector<std::string> problems;
+  std::string const at = checkpoint_at(path, &problems);
+  for (std::string& problem : zero::verify_checkpoint(at)) problems.push_back(std::move(problem));
   if (as_json) {
     print(json{{"path", at}, {"sound", problems.empty()}, {"problems", problems}});
   } else {

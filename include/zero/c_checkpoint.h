@@ -30,7 +30,8 @@ int32_t zero_checkpoint_save(zero_checkpoints* checkpoints,
 int32_t zero_checkpoint_latest(zero_checkpoints* checkpoints,
                                zero_optimizer* optimizer,
                                int64_t* step);
-/// Loads it; `step` is -1 if there is none, and nothing has changed. Collective.
+/// Loads it, or if it is damaged the newest that is not, which `zero_message` then says; `step` is
+/// -1 if there is none, and nothing has changed. Collective.
 int32_t zero_checkpoint_load(zero_checkpoints* checkpoints,
                              zero_optimizer* optimizer,
                              int64_t* step);

@@ -20,10 +20,12 @@
 #include "zero/concepts/communicator.hpp"
 #include "zero/optimizer/inside.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,7 +37,7 @@ namespace zero::inline ZERO_NAMESPACE {
 /// A directory that holds the checkpoints of a run. Each rank makes one, of the same path.
 ///
 ///     zero::Checkpoints run{"run", {.keep = 3}};
-///     if (auto found = run.latest(opt)) run.load(opt, *found);
+///     run.resume(opt);
 ///     ...
 ///     run.save(opt, {.user = my_json, .rank_blob = random_state});
 ///
@@ -178,61 +180,45 @@ class BasicCheckpoints {
 
   /// Complete checkpoints, oldest first: those with a sound manifest whose files are there. Local.
   [[nodiscard]] std::vector<FoundCheckpoint> list() { return directory_.list(); }
-  /// The newest of them, and which newer ones are damaged. Local.
+  /// The newest of them whose headers are sound, and which newer ones are damaged. Local.
   /// @throws Error (data) if there are checkpoints, and all are damaged
-  [[nodiscard]] std::optional<FoundCheckpoint> latest() {
-    std::vector<FoundCheckpoint> damaged;
-    std::vector<FoundCheckpoint> complete = directory_.list(&damaged);
-    if (complete.empty() && damaged.empty()) return std::nullopt;
-    if (complete.empty()) {
-      // A run that began anew here would in the end remove them.
-      fail(ErrorKind::data,
-           {"no checkpoint in '",
-            directory_.path(),
-            "' is complete; the newest: ",
-            damaged.back().skipped.front()});
-    }
-    FoundCheckpoint newest = std::move(complete.back());
-    for (FoundCheckpoint const& each : damaged) {
-      if (each.number > newest.number) {
-        newest.skipped.insert(newest.skipped.end(), each.skipped.begin(), each.skipped.end());
-      }
-    }
-    return newest;
-  }
+  [[nodiscard]] std::optional<FoundCheckpoint> latest() { return newest(any_number); }
   /// The same, as the first rank sees it: others may see names of a shared file system late.
   /// @par Collective  yes, over the optimizer's communicator or all ranks of its grid; blocks
   template <class Optimizer>
   [[nodiscard]] std::optional<FoundCheckpoint> latest(Optimizer& optimizer) {
     auto& parts = detail::Inside::parts(optimizer);
-    detail::ControlWords const control = detail::control_words(*parts.groups.world, parts.arena);
-    std::optional<FoundCheckpoint> found;
-    detail::LongWork work(control, "latest");
-    work.run([&] {
-      if (control.rank == 0) work.aside([&] { found = latest(); });
-    });
-    // Its name may be another one than a save gives: it is told, not made anew.
-    std::string name;
-    if (found) name = found->path.substr(directory_.path().size());
-    std::array<std::int64_t, 3> words{};
-    if (found) {
-      words = {static_cast<std::int64_t>(name.size()),
-               static_cast<std::int64_t>(found->number),
-               found->step};
+    return newest(detail::control_words(*parts.groups.world, parts.arena), any_number);
+  }
+
+  /// Goes on from the newest checkpoint that is not damaged: `latest` and `load` in one, and if the
+  /// load finds damage, the one before. What does not fit this optimizer is an error, as in `load`.
+  /// @par Collective  yes, over the optimizer's communicator or all ranks of its grid; blocks
+  /// @returns what `load` reports, with those that were passed over; nothing if there is none
+  /// @throws Error as `load`; (data) if there are checkpoints, and all are damaged
+  template <class Optimizer>
+  std::optional<LoadReport> resume(Optimizer& optimizer, LoadOptions const& options = {}) {
+    detail::OptimizerView const view = detail::view_of(optimizer);
+    std::vector<std::string> skipped;
+    std::uint64_t below = any_number;
+    while (auto const found = newest(view.control, below)) {
+      below = found->number;
+      skipped.insert(skipped.end(), found->skipped.begin(), found->skipped.end());
+      detail::Restore<Files> restore(directory_.files(), view, options);
+      LoadReport report;
+      std::string damage = detail::damage_found([&] { restore.read(found->path); });
+      if (damage.empty()) {
+        restore.fit();
+        damage = detail::damage_found([&] { report = restore.apply(); });
+      }
+      if (damage.empty()) {
+        report.skipped = std::move(skipped);
+        return report;
+      }
+      skipped.push_back(std::move(damage));
     }
-    control.sum(words);
-    if (words[0] == 0) return std::nullopt;
-    name.resize(static_cast<std::size_t>(words[0]));
-    std::vector<std::int64_t> letters(ceil_div(name.size(), sizeof(std::int64_t)));
-    if (found) std::memcpy(letters.data(), name.data(), name.size());
-    control.sum(letters);
-    if (!found) {
-      std::memcpy(name.data(), letters.data(), name.size());
-      found = FoundCheckpoint{.path = directory_.path() + name,
-                              .number = static_cast<std::uint64_t>(words[1]),
-                              .step = static_cast<long>(words[2])};
-    }
-    return found;
+    if (skipped.empty()) return std::nullopt;
+    refuse_all(skipped.front());
   }
 
   /// Loads a checkpoint, whatever ranks, grid, stage, bucket, memory policy, communicator or
@@ -257,11 +243,78 @@ class BasicCheckpoints {
   LoadReport load(Optimizer& optimizer,
                   FoundCheckpoint const& found,
                   LoadOptions const& options = {}) {
-    return detail::load_checkpoint(
-        directory_.files(), detail::view_of(optimizer), found.path, options);
+    detail::OptimizerView const view = detail::view_of(optimizer);
+    detail::Restore<Files> restore(directory_.files(), view, options);
+    restore.read(found.path);
+    restore.fit();
+    return restore.apply();
   }
 
  private:
+  /// A run that began anew would in the end remove them.
+  [[noreturn]] void refuse_all(std::string const& newest) const {
+    fail(ErrorKind::data,
+         {"no checkpoint in '", directory_.path(), "' is complete; the newest: ", newest});
+  }
+  static constexpr std::uint64_t any_number = (std::numeric_limits<std::uint64_t>::max)();
+  /// The newest with a number below that. Local.
+  /// @throws Error (data) if there are some of any number, and all are damaged
+  std::optional<FoundCheckpoint> newest(std::uint64_t below) {
+    std::vector<FoundCheckpoint> damaged;
+    std::vector<FoundCheckpoint> complete = directory_.list(&damaged);
+    auto const other = [&](FoundCheckpoint const& each) {
+      return below != any_number && each.number >= below;
+    };
+    std::erase_if(complete, other);
+    std::erase_if(damaged, other);
+    while (!complete.empty()) {
+      std::string reason = detail::damage_found(
+          [&] { static_cast<void>(read_catalog(directory_.files(), complete.back().path)); });
+      if (reason.empty()) break;
+      complete.back().skipped = {std::move(reason)};
+      damaged.push_back(std::move(complete.back()));
+      complete.pop_back();
+    }
+    std::ranges::sort(damaged, std::ranges::greater{}, &FoundCheckpoint::number);
+    if (complete.empty() && !damaged.empty() && below == any_number) {
+      refuse_all(damaged.front().skipped.front());
+    }
+    if (complete.empty()) return std::nullopt;
+    FoundCheckpoint found = std::move(complete.back());
+    for (FoundCheckpoint const& each : damaged) {
+      if (each.number > found.number) {
+        found.skipped.insert(found.skipped.end(), each.skipped.begin(), each.skipped.end());
+      }
+    }
+    return found;
+  }
+  /// The same, as the first rank sees it. Collective; blocks.
+  std::optional<FoundCheckpoint> newest(detail::ControlWords const& control, std::uint64_t below) {
+    std::optional<FoundCheckpoint> found;
+    detail::LongWork work(control, "latest");
+    work.run([&] {
+      if (control.rank == 0) work.aside([&] { found = newest(below); });
+    });
+    // Its name may be another one than a save gives: it is told, not made anew.
+    std::array<std::int64_t, 3> words{};
+    if (found) {
+      words = {static_cast<std::int64_t>(found->number),
+               found->step,
+               1 + static_cast<std::int64_t>(found->skipped.size())};
+    }
+    control.sum(words);
+    if (words[2] == 0) return std::nullopt;
+    if (!found) found.emplace();
+    found->number = static_cast<std::uint64_t>(words[0]);
+    found->step = static_cast<long>(words[1]);
+    std::string const name =
+        control.rank == 0 ? found->path.substr(directory_.path().size()) : std::string();
+    found->path = directory_.path() + detail::told_by(0, control, name);
+    found->skipped.resize(static_cast<std::size_t>(words[2] - 1));
+    for (std::string& each : found->skipped) each = detail::told_by(0, control, std::move(each));
+    return found;
+  }
+
   CheckpointOptions options_;
   detail::CheckpointDirectory<Files> directory_;
   std::vector<std::byte> snapshot_;

@@ -2,6 +2,7 @@
 /// not, on another number of ranks and under another stage. Takes a directory that is not there.
 #include "zero/c_checkpoint.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -132,6 +133,23 @@ static int32_t load_damaged(zero_comm* comm, void* user) {
   return ZERO_OK;
 }
 
+/// A damaged checkpoint with a sound one before it, of step 5: that is loaded.
+static int32_t fall_back(zero_comm* comm, void* user) {
+  zero_tensor const model[1] = {ZERO_TENSOR("w", 0, 5, elements / 5)};
+  zero_options const options = zero_options_of(ZERO_POS_G_P, ZERO_FP32, ZERO_ADAMW);
+  zero_optimizer* opt = NULL;
+  zero_checkpoints* saved = NULL;
+  int64_t step = -1;
+  REQUIRE(zero_create(comm, &options, model, 1, &opt) == ZERO_OK);
+  REQUIRE(zero_checkpoints_open(comm, user, 2, &saved) == ZERO_OK);
+  REQUIRE(zero_checkpoint_load(saved, opt, &step) == ZERO_OK);
+  REQUIRE(step == 5);
+  REQUIRE(strstr(zero_message(comm), "zero: passed over: ") != NULL);
+  REQUIRE(strstr(zero_message(comm), "000003-step-9") != NULL);
+  REQUIRE(zero_step(opt, NULL, NULL) == ZERO_OK);
+  return zero_checkpoints_close(saved);
+}
+
 /// Flips a bit of a file. Returns 0 if it could not.
 static int flip(char const* path, long at, int from) {
   FILE* const file = fopen(path, "r+b");
@@ -160,18 +178,24 @@ int main(int argc, char** argv) {
   if (memcmp(whole.result, parts[1].result, sizeof(whole.result)) == 0) return 1;
   if (memcmp(whole.result, parts[2].result, sizeof(whole.result)) != 0) return 1;
 
-  for (int i = 0; i < 6 && failed == ZERO_OK; ++i) {
-    damage d = {argv[1], i / 3};
-    if (i == 3) failed = zero_run_ranks(2, save_alone, argv[1], message, sizeof(message));
-    char path[1000];
-    char const* const name = d.in_data ? "000004-step-0" : "000003-step-9";
-    snprintf(path, sizeof(path), "%s/%s/rank-00000.safetensors", argv[1], name);
+  char alone[900], path[1000];
+  snprintf(alone, sizeof(alone), "%s/alone", argv[1]);
+  failed = zero_run_ranks(2, save_alone, alone, message, sizeof(message));
+  for (int i = 0; i < 8 && failed == ZERO_OK; ++i) {
+    damage d = {alone, i % 2};
+    bool const falls = i >= 6;
+    snprintf(path,
+             sizeof(path),
+             "%s/rank-00000.safetensors",
+             falls ? "000003-step-9" : "alone/000001-step-0");
     long const at = d.in_data ? -1 : 40;
     int const from = d.in_data ? SEEK_END : SEEK_SET;
-    if (failed != ZERO_OK) break;
-    if (!flip(path, at, from)) return 1;
-    failed = zero_run_ranks(1 + i % 3, load_damaged, &d, message, sizeof(message));
-    if (!flip(path, at, from)) return 1;
+    char file[2000];
+    snprintf(file, sizeof(file), "%s/%s", argv[1], path);
+    if (!flip(file, at, from)) return 1;
+    failed = falls ? zero_run_ranks(2, fall_back, argv[1], message, sizeof(message))
+                   : zero_run_ranks(1 + i / 2, load_damaged, &d, message, sizeof(message));
+    if (!flip(file, at, from)) return 1;
   }
   if (failed != ZERO_OK) fprintf(stderr, "%s\n", message);
   return failed == ZERO_OK ? 0 : 1;

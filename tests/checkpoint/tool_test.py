@@ -96,10 +96,22 @@ class Tool(unittest.TestCase):
     def test_verify(self):
         self.assertEqual(self.tool("verify", self.last), f"{self.last} is as it was saved\n")
         self.assertIs(self.json("verify", self.last)["sound"], True)
+        self.flip(self.last / "rank-00001.safetensors", 40)
+        for path in (self.last, self.run_path):  # the newest that is whole is another one
+            self.assertIn("header of", self.tool("verify", path, status=1))
+            self.assertIn(str(self.last), self.json("verify", path, status=1)["problems"][0])
+        self.assertEqual([c["step"] for c in self.json("list", self.run_path)["checkpoints"]], [1, 2])
+        self.flip(self.last / "rank-00001.safetensors", 40)
         self.flip(self.last / "rank-00002.safetensors", -1)
         for problem in (self.tool("verify", self.last, status=1),
                         self.json("verify", self.last, status=1)["problems"][0]):
             self.assertIn("rank-00002.safetensors' of rank 2 is damaged", problem)
+
+    def test_without_a_manifest(self):
+        for path in self.run_path.glob("0*"):
+            (path / "manifest.json").unlink()
+        for path in (self.last, self.run_path):
+            self.assertIn("has no manifest.json", self.tool("verify", path, status=2))
 
     def test_diff(self):
         self.assertEqual(self.tool("diff", self.last, self.run_path), "the same\n")
@@ -197,7 +209,7 @@ class Tool(unittest.TestCase):
             self.assertIn(f"there is no directory '{none}'", self.tool(*command, status=2))
         self.assertIn("none?[31m?x'", self.tool("show", f"{none}\n[31m\x1bx", status=2))
         none.mkdir()
-        self.assertIn("is no checkpoint", self.tool("show", none, status=2))
+        self.assertIn("has no manifest.json", self.tool("show", none, status=2))
         (none / "manifest.json").write_text("{}\n\x1b[31m")
         self.assertIn("is no manifest of a checkpoint", self.tool("show", none, status=2))
         self.assertIn("cannot create", self.tool("export", self.last, none / "a" / "b", status=2))

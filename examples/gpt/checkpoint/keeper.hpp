@@ -46,16 +46,15 @@ class Keeper {
   int resume() {
     if (options_->resume.empty()) return 0;
     zero::Checkpoints from{options_->resume, {.lock = false}};
-    auto const found = from.latest(*optimizer_);
-    if (!found && options_->resume == options_->save) {
+    auto const loaded = from.resume(*optimizer_, {.parts = parts_});
+    if (!loaded && options_->resume == options_->save) {
       say_("nothing to resume in " + options_->resume + ": starting anew");
       return 0;
     }
-    if (!found) throw std::runtime_error("there is no checkpoint in " + options_->resume);
-    for (auto const& skipped : found->skipped) say_("passed over " + skipped);
-    auto const loaded = from.load(*optimizer_, *found, {.parts = parts_});
-    Resumption const on = resumption(loaded.user, *options_, *text_);
-    say_("resumed " + found->path + " after step " + std::to_string(on.next_step));
+    if (!loaded) throw std::runtime_error("there is no checkpoint in " + options_->resume);
+    for (auto const& skipped : loaded->skipped) say_("passed over " + skipped);
+    Resumption const on = resumption(loaded->user, *options_, *text_);
+    say_("resumed " + loaded->path + " after step " + std::to_string(on.next_step));
     if (!on.changed.empty()) say_("since it was saved, this has changed: " + on.changed);
     return on.next_step;
   }

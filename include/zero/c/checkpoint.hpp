@@ -18,6 +18,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -34,8 +35,8 @@ class Saver {
   virtual void save(zero::Checkpoints& run, SaveOptions const& options) = 0;
   /// As `zero::Checkpoints::latest`.
   [[nodiscard]] virtual std::optional<FoundCheckpoint> latest(zero::Checkpoints& run) = 0;
-  /// As `zero::Checkpoints::load`.
-  virtual LoadReport load(zero::Checkpoints& run, FoundCheckpoint const& found) = 0;
+  /// As `zero::Checkpoints::resume`.
+  virtual std::optional<LoadReport> resume(zero::Checkpoints& run) = 0;
 };
 
 /// In the list of ZERO_C_DEFINE: its optimizers can be saved.
@@ -57,8 +58,8 @@ struct Checkpoints {
     std::optional<FoundCheckpoint> latest(zero::Checkpoints& run) override {
       return run.latest(*optimizer_);
     }
-    LoadReport load(zero::Checkpoints& run, FoundCheckpoint const& found) override {
-      return run.load(*optimizer_, found);
+    std::optional<LoadReport> resume(zero::Checkpoints& run) override {
+      return run.resume(*optimizer_);
     }
     /// @endcond
 
@@ -148,15 +149,18 @@ int32_t zero_checkpoint_load(zero_checkpoints* checkpoints,
   return zero::c::with(
       checkpoints, optimizer, [&](zero::c::CheckpointsObject& open, zero::c::Saver& saver) {
         zero::c::require(step, "step");
-        auto const found = saver.latest(open.run);
         *step = -1;
-        if (!found) return;
-        zero::LoadReport const report = saver.load(open.run, *found);
+        auto const report = saver.resume(open.run);
+        if (!report) return;
         zero::c::Rank const& rank = *open.comm->rank;
-        auto const* const blob = report.own_blob(rank.number(), rank.ranks());
+        auto const* const blob = report->own_blob(rank.number(), rank.ranks());
         open.blob.clear();
         if (blob != nullptr) open.blob = blob->bytes;
-        *step = report.step;
+        std::string words;
+        for (std::string const& each : report->skipped)
+          words += "zero: passed over: " + each + "\n";
+        if (!words.empty()) open.comm->say(words.c_str());
+        *step = report->step;
       });
 }
 int32_t zero_checkpoint_blob(zero_checkpoints* checkpoints,

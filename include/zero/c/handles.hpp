@@ -131,6 +131,9 @@ class Comm {
     return done;
   }
 
+  /// Words that are no error's.
+  void say(char const* words) noexcept { Words{message, sizeof(message)}.write(words); }
+
   std::unique_ptr<Rank> rank;   ///< what moves data
   bool closable;                ///< is it the trainer's to close?
   std::int32_t code = ZERO_OK;  ///< of the last error

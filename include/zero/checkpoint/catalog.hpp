@@ -51,6 +51,7 @@ struct SavedArray {
 /// A tensor and its arrays by name.
 struct CatalogTensor {
   SavedTensor about{};                         ///< as the optimizer described it that has it first
+  std::string rule{};                          ///< of that optimizer, by name; empty if unknown
   std::map<std::string, SavedArray> arrays{};  ///< "master", states, or "parameter"
 };
 
@@ -180,11 +181,13 @@ class CatalogBuilder {
         optimizer.loss_scale_streak != first.loss_scale_streak) {
       fail(ErrorKind::data, {"'", name, "' has another loss scale than a file before"});
     }
+    std::string const rule = name_of_rule(optimizer.policies);
     for (SavedTensor const& tensor : optimizer.tensors) {
       std::string problem = problem_of_boxes(tensor.shape, tensor.boxes);
       auto const [at, added] = catalog_->tensors.try_emplace(tensor.name);
       if (added) {
         at->second.about = tensor;
+        at->second.rule = rule;
       } else if (at->second.about.shape != tensor.shape ||
                  at->second.about.frozen != tensor.frozen) {
         problem = "is another one than in a file before";
@@ -218,6 +221,14 @@ class CatalogBuilder {
         fail(ErrorKind::data, {"'", name, "': tensor '", tensor.name, "' ", problem});
       }
     }
+  }
+  [[nodiscard]] static std::string name_of_rule(nlohmann::json const& policies) {
+    nlohmann::json const* name = &policies;
+    for (char const* const key : {"rule", "name"}) {
+      if (!name->is_object() || !name->contains(key)) return {};
+      name = &name->at(key);
+    }
+    return name->is_string() ? name->get<std::string>() : std::string();
   }
   void place(std::size_t file) {
     SavedFile const& saved = catalog_->manifest.files[file];

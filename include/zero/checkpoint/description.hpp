@@ -148,6 +148,7 @@ struct OptimizerFacts {
   DType master = DType::f32;
   DType state = DType::f32;
   std::string_view rule{};
+  std::vector<std::string_view> states_of{};  ///< rules whose states mean the same, by their names
   std::vector<std::string> states{};
   std::vector<RuleField> fields{};
   /// Those of groups and tensors that were given rules of their own.

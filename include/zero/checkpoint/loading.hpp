@@ -61,6 +61,7 @@ struct LoadPlan {
   std::vector<std::string> missing{};     ///< tensors here that are not, or not whole, in the files
   std::vector<std::string> unexpected{};  ///< tensors in the files that are not here
   std::vector<std::string> unfit{};       ///< with another shape, or without a state: in words
+  bool lacks_states = false;              ///< some are without a state
 };
 
 [[nodiscard]] inline std::string shape_text(std::vector<std::uint64_t> const& shape) {
@@ -80,6 +81,25 @@ class LoadPlanner {
               LoadOptions const& options)
       : catalog_(&catalog), here_(&here), options_(&options), sources_(sources_of(catalog)) {
     for (auto const& [saved, own] : options.names) renamed_[own] = saved;
+  }
+
+  /// The first tensor whose states another rule has left, in words; empty if there is none.
+  /// @param rule   the rule here
+  /// @param alike  rules whose states mean the same
+  [[nodiscard]] std::string other_rule(std::string_view rule,
+                                       std::vector<std::string_view> const& alike) const {
+    if (options_->parameters_only) return {};
+    for (std::size_t t = 0; t < here_->size(); ++t) {
+      CatalogTensor const* const saved = (*here_)[t].frozen ? nullptr : source(t);
+      if (saved == nullptr || saved->about.frozen || saved->rule.empty() || saved->rule == rule ||
+          std::find(alike.begin(), alike.end(), saved->rule) != alike.end()) {
+        continue;
+      }
+      return "states of '" + (*here_)[t].name + "' are of the rule " + saved->rule +
+             ", and would mean something else to " + std::string(rule) +
+             "; load parameters alone (LoadOptions::parameters_only)";
+    }
+    return {};
   }
 
   /// @param runs    all that this rank holds
@@ -139,8 +159,8 @@ class LoadPlanner {
       if (array == arrays.front() || saved->arrays.count(array) != 0) {
         plan.missing.push_back(own.name + " (elements of " + array + ")");
       } else {
-        plan.unfit.push_back("'" + own.name + "' has no state '" + array +
-                             "' in the checkpoint; parameters alone can be loaded");
+        plan.unfit.push_back("'" + own.name + "' has no state '" + array + "' in the checkpoint");
+        plan.lacks_states = true;
       }
       return false;
     }

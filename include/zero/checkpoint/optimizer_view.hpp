@@ -62,6 +62,9 @@ template <class Slots>
       .accumulation = Slots::Accumulation::name,
       .borrowed = Slots::Memory::borrowed,
       .bucket_bytes = parts.partition.bucket_elements() * sizeof(typename Slots::Wire)};
+  if constexpr (requires { Slots::Rule::states_of; }) {
+    facts.states_of.assign(std::begin(Slots::Rule::states_of), std::end(Slots::Rule::states_of));
+  }
   for (StateArray const& state : Slots::Rule::states) facts.states.emplace_back(state.name);
   if constexpr (DescribedRule<typename Slots::Rule>) {
     for (RuleField const& field : parts.rules.common().fields()) facts.fields.push_back(field);

@@ -36,6 +36,7 @@ struct RankBlob {
 
 /// What a load found.
 struct LoadReport {
+  std::string path{};                              ///< of the checkpoint
   long step = 0;                                   ///< updates applied
   nlohmann::json user = nlohmann::json::object();  ///< as it was saved
   std::vector<RankBlob> blobs{};  ///< of all ranks, in their order; empty ones left out
@@ -50,6 +51,8 @@ struct LoadReport {
   std::vector<std::string> unexpected{};  ///< tensors of the checkpoint that are not here
   std::vector<std::string> unfit{};       ///< tensors that do not fit, and why
   std::vector<std::string> differing{};   ///< options that differ: those here hold
+  /// Newer checkpoints that `resume` has passed over, and why, the newest first.
+  std::vector<std::string> skipped{};
 };
 
 namespace detail {
@@ -67,7 +70,8 @@ namespace detail {
   };
   add("missing:", plan.missing, "'");
   add("unexpected:", plan.unexpected, "'");
-  add("does not fit:", plan.unfit, "");
+  add("different:", plan.unfit, "");
+  if (plan.lacks_states) text += "; parameters alone can be loaded (LoadOptions::parameters_only)";
   return text;
 }
 
@@ -158,76 +162,117 @@ template <FileOperations Files>
   return differing;
 }
 
-/// Loads a checkpoint, as `Checkpoints::load` says.
+/// One load, as `Checkpoints::load` says, in three parts that each end alike on all ranks. Who
+/// falls back to another checkpoint knows by the part that failed whether this one is damaged, or
+/// does not fit. All three are collective and block.
 template <FileOperations Files>
-[[nodiscard]] LoadReport load_checkpoint(Files& files,
-                                         OptimizerView const& optimizer,
-                                         std::string const& path,
-                                         LoadOptions const& options) {
-  ControlWords const& control = optimizer.control;
-  Catalog catalog;
-  LoadPlan plan;
-  LoadReport report;
-  Counters counters;
-  LongWork look(control, "load");
-  look.run([&] {
-    optimizer.require_ready("load", true);
-    look.aside([&] {
-      catalog = read_catalog(files, path);
-      report.blobs = read_blobs(files, catalog);
+class Restore {
+ public:
+  /// @param files, optimizer, options  outlive this
+  Restore(Files& files, OptimizerView const& optimizer, LoadOptions const& options)
+      : files_(&files), optimizer_(&optimizer), options_(&options) {}
+
+  /// Reads what the files say of themselves.
+  /// @throws Error (data) if it is damaged; (invalid_argument) in the middle of a step
+  void read(std::string const& path) {
+    LongWork look(optimizer_->control, "load");
+    look.run([&] {
+      optimizer_->require_ready("load", true);
+      look.aside([&] {
+        catalog_ = read_catalog(*files_, path);
+        report_.blobs = read_blobs(*files_, catalog_);
+      });
     });
-    counters = optimizer.counters();
-    std::vector<SavedTensor> const here =
-        described(*optimizer.tensors, options.parts, counters, optimizer.divided);
-    plan = LoadPlanner(catalog, here, options).plan(optimizer.runs(false), optimizer.facts.states);
-    std::string const misfit = misfits(plan);
-    if (options.strict && !misfit.empty()) {
-      fail(ErrorKind::data, {"'", path, "' does not fit this optimizer: ", misfit});
-    }
-    counters =
-        counters_of(catalog, optimizer.facts.loss_scale.has_value(), here, std::move(counters));
-    report.differing = differences(catalog, here, optimizer.facts);
-  });
-  Hash hash;
-  hash.add(static_cast<std::uint64_t>(catalog.manifest.step));
-  for (SavedFile const& file : catalog.manifest.files) hash.add(file.header_sum);
-  hash.add(catalog.manifest.user.dump());
-  if (!unanimous(control, hash.value())) {
-    fail(ErrorKind::invalid_argument,
-         {"ranks load different checkpoints; here '", path, "'"},
-         {.rank = control.rank, .operation = "load"});
   }
-  if (options.verify_first) {
-    LongWork verify(control, "load");
-    verify.run([&] { stream(files, catalog, plan.wanted, {}, false, [&] { verify.alive(); }); });
-  }
-  bool const all = !options.parameters_only;
-  std::vector<bool> changed = plan.loaded;
-  std::vector<bool> replaced = plan.loaded;
-  if (!options.strict) {
-    // Of a tensor that is partitioned over a grid, some ranks may have found their part alone.
-    std::vector<std::int64_t> ranks(plan.loaded.begin(), plan.loaded.end());
-    control.sum(ranks);
-    for (std::size_t t = 0; t < ranks.size(); ++t) {
-      changed[t] = ranks[t] > 0;
-      replaced[t] = ranks[t] == control.size;
+  /// Finds what of it this optimizer takes.
+  /// @throws Error (data) if it does not fit; (invalid_argument) if ranks have read something else
+  void fit() {
+    ControlWords const& control = optimizer_->control;
+    together(control, "load", [&] {
+      counters_ = optimizer_->counters();
+      std::vector<SavedTensor> const here =
+          described(*optimizer_->tensors, options_->parts, counters_, optimizer_->divided);
+      OptimizerFacts const& facts = optimizer_->facts;
+      LoadPlanner planner(catalog_, here, *options_);
+      plan_ = planner.plan(optimizer_->runs(false), facts.states);
+      std::string misfit = planner.other_rule(facts.rule, facts.states_of);
+      if (misfit.empty() && options_->strict) misfit = misfits(plan_);
+      if (!misfit.empty()) {
+        fail(ErrorKind::data, {"'", catalog_.path, "' does not fit this optimizer: ", misfit});
+      }
+      counters_ = counters_of(catalog_, facts.loss_scale.has_value(), here, std::move(counters_));
+      report_.differing = differences(catalog_, here, facts);
+    });
+    Hash hash;
+    hash.add(static_cast<std::uint64_t>(catalog_.manifest.step));
+    for (SavedFile const& file : catalog_.manifest.files) hash.add(file.header_sum);
+    hash.add(catalog_.manifest.user.dump());
+    if (!unanimous(control, hash.value())) {
+      fail(ErrorKind::invalid_argument,
+           {"ranks load different checkpoints; here '", catalog_.path, "'"},
+           {.rank = control.rank, .operation = "load"});
     }
   }
-  optimizer.begin_load(changed, all);
-  LongWork change(control, "load");
-  change.run([&] {
-    stream(
-        files, catalog, plan.wanted, optimizer.upload, optimizer.direct, [&] { change.alive(); });
-  });
-  optimizer.follow(plan.loaded);
-  if (all) optimizer.restore(counters);
-  optimizer.end_load(replaced, all, plan.missing.empty() && plan.unfit.empty());
-  report.step = catalog.manifest.step;
-  report.user = std::move(catalog.manifest.user);
-  report.missing = std::move(plan.missing);
-  report.unexpected = std::move(plan.unexpected);
-  report.unfit = std::move(plan.unfit);
-  return report;
+  /// Reads the data.
+  /// @throws Error (data) if they are damaged; values are lost then, unless they were verified
+  [[nodiscard]] LoadReport apply() {
+    ControlWords const& control = optimizer_->control;
+    if (options_->verify_first) {
+      LongWork verify(control, "load");
+      verify.run(
+          [&] { stream(*files_, catalog_, plan_.wanted, {}, false, [&] { verify.alive(); }); });
+    }
+    bool const all = !options_->parameters_only;
+    std::vector<bool> changed = plan_.loaded;
+    std::vector<bool> replaced = plan_.loaded;
+    if (!options_->strict) {
+      // Of a tensor that is partitioned over a grid, some ranks may have found their part alone.
+      std::vector<std::int64_t> ranks(plan_.loaded.begin(), plan_.loaded.end());
+      control.sum(ranks);
+      for (std::size_t t = 0; t < ranks.size(); ++t) {
+        changed[t] = ranks[t] > 0;
+        replaced[t] = ranks[t] == control.size;
+      }
+    }
+    optimizer_->begin_load(changed, all);
+    LongWork change(control, "load");
+    change.run([&] {
+      stream(*files_, catalog_, plan_.wanted, optimizer_->upload, optimizer_->direct, [&] {
+        change.alive();
+      });
+    });
+    optimizer_->follow(plan_.loaded);
+    if (all) optimizer_->restore(counters_);
+    optimizer_->end_load(replaced, all, plan_.missing.empty() && plan_.unfit.empty());
+    report_.path = std::move(catalog_.path);
+    report_.step = catalog_.manifest.step;
+    report_.user = std::move(catalog_.manifest.user);
+    report_.missing = std::move(plan_.missing);
+    report_.unexpected = std::move(plan_.unexpected);
+    report_.unfit = std::move(plan_.unfit);
+    return std::move(report_);
+  }
+
+ private:
+  Files* files_;
+  OptimizerView const* optimizer_;
+  LoadOptions const* options_;
+  Catalog catalog_{};
+  LoadPlan plan_{};
+  LoadReport report_{};
+  Counters counters_{};
+};
+
+/// What damage some work has found, in words, the same on all ranks; empty without any.
+template <class Work>
+[[nodiscard]] std::string damage_found(Work&& work) {
+  try {
+    work();
+  } catch (Error const& error) {
+    if (error.kind() != ErrorKind::data) throw;
+    return error.message();
+  }
+  return {};
 }
 
 }  // namespace detail

@@ -7,7 +7,6 @@
 #include "zero/concepts/communicator.hpp"
 #include "zero/optimizer/setup/agreement.hpp"
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -62,6 +61,22 @@ template <Communicator C, class ArenaT>
   return Unanimity::holds(words, control.size);
 }
 
+/// One rank's text.
+/// @param rank  whose; the same on all ranks
+/// @par Collective  yes; blocks
+/// @par Cost        an all-reduce of 8 bytes, and one of the text
+[[nodiscard]] inline std::string told_by(int rank, ControlWords const& control, std::string text) {
+  if (control.rank != rank) text.clear();
+  auto size = static_cast<std::int64_t>(text.size());
+  control.sum({&size, 1});
+  text.resize(static_cast<std::size_t>(size));
+  std::vector<std::int64_t> letters((text.size() + sizeof(size) - 1) / sizeof(size));
+  if (control.rank == rank) std::memcpy(letters.data(), text.data(), text.size());
+  control.sum(letters);
+  std::memcpy(text.data(), letters.data(), text.size());
+  return text;
+}
+
 /// Why a rank failed, or that it did not.
 struct RankFailure {
   bool failed = false;
@@ -84,30 +99,20 @@ template <class Work>
 
 /// One error on all ranks if one failed: that of the first, by rank.
 /// @par Collective  yes; blocks
-/// @par Cost        an all-reduce of 8 bytes; where a rank failed a gather of half a kilobyte
+/// @par Cost        an all-reduce of 8 bytes; where a rank failed a gather of as many, and its text
 /// @throws Error of that rank's kind, with its number and text
 inline void agree(ControlWords const& control, RankFailure const& own, std::string_view operation) {
   std::int64_t failed = own.failed ? 1 : 0;
   control.sum({&failed, 1});
   if (failed == 0) return;
-  constexpr std::size_t letters = 504;
-  constexpr std::size_t words = 1 + letters / sizeof(std::int64_t);
-  std::array<std::int64_t, words> mine{};
-  if (own.failed) {
-    mine[0] = 1 + static_cast<std::int64_t>(own.kind);
-    std::memcpy(&mine[1], own.text.data(), own.text.size() < letters ? own.text.size() : letters);
-  }
-  std::vector<std::int64_t> const all = control.gather(mine);
-  for (std::size_t rank = 0; rank < static_cast<std::size_t>(control.size); ++rank) {
-    std::int64_t const* const told = &all[rank * words];
-    if (told[0] == 0) continue;
-    char text[letters + 1] = {};
-    std::memcpy(text, told + 1, letters);
-    bool const here = static_cast<std::size_t>(control.rank) == rank;
-    fail(static_cast<ErrorKind>(told[0] - 1),
-         {"on rank ", rank, ": ", here ? std::string_view(own.text) : std::string_view(text)},
-         {.rank = control.rank, .operation = std::string(operation)});
-  }
+  std::int64_t const kind = own.failed ? 1 + static_cast<std::int64_t>(own.kind) : 0;
+  std::vector<std::int64_t> const kinds = control.gather({&kind, 1});
+  int rank = 0;
+  while (kinds[static_cast<std::size_t>(rank)] == 0) ++rank;
+  std::string const text = told_by(rank, control, own.text);
+  fail(static_cast<ErrorKind>(kinds[static_cast<std::size_t>(rank)] - 1),
+       {"on rank ", rank, ": ", text},
+       {.rank = control.rank, .operation = std::string(operation)});
 }
 
 /// Work that each rank does alone, after which all go on or none does. Collective; blocks.

@@ -87,7 +87,10 @@ concept RuleThatMayThrow = std::regular<R> && requires(R const& rule,
 /// each of `states`, in their order, and starts at zero; a rule without state has a
 /// `std::array<zero::StateArray, 0>`.
 ///
-/// A rule should also list its hyper-parameters, as all shipped ones do (see `DescribedRule`).
+/// A rule should also list its hyper-parameters, as all shipped ones do (see `DescribedRule`). One
+/// that goes on from another rule's states in a checkpoint names it:
+/// `static constexpr std::array<std::string_view, 1> states_of{"AdamW"};`. Only who knows both can
+/// say that states of one name mean the same; without that, the load is refused.
 template <class R>
 concept Rule = detail::RuleThatMayThrow<R> && requires(R const& rule, float value, float* state) {
   requires noexcept(rule.scalars(1, value, value, value));
