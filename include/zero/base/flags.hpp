@@ -92,6 +92,7 @@
 
 /// The inline namespace of everything whose code or meaning depends on a unit's flags.
 #define ZERO_NAMESPACE ZERO_JOIN(ZERO_SHARED_NAMESPACE, ZERO_FLAGS_VECTORS, ZERO_FLAGS_AVX512, \
-  ZERO_FLAGS_X86, ZERO_FLAGS_ARM, ZERO_FLAGS_MATH, ZERO_FLAGS_LANGUAGE, )
+  ZERO_IF(__AVX512BMM__, _bmm, ), ZERO_FLAGS_X86, ZERO_FLAGS_ARM, ZERO_FLAGS_MATH, \
+  ZERO_FLAGS_LANGUAGE)
 
 // clang-format on
