@@ -1,0 +1,92 @@
+"""The reader in Python that the guide has finds in checkpoints what export_model says.
+
+usage: reader_test.py READER_DIRECTORY MODEL_PROGRAM STORED_CHECKPOINTS
+"""
+
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+try:
+    import numpy
+except ImportError as error:
+    print(f"zero: skipped, since Python cannot import what it takes: {error}")
+    sys.exit(77)
+
+sys.path.insert(0, sys.argv.pop(1))
+import read_checkpoint  # noqa: E402
+
+PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
+STORED = pathlib.Path(sys.argv.pop(1))
+
+
+def exported(path):
+    """The tensors of a model file."""
+    raw = path.read_bytes()
+    length = 8 + int.from_bytes(raw[:8], "little")
+    entries = json.loads(raw[8:length])
+    entries.pop("__metadata__", None)
+    return {name: read_checkpoint.values(entry, raw[length:]).reshape(entry["shape"])
+            for name, entry in entries.items()}
+
+
+class Reader(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.run_path = pathlib.Path(cls.folder.name) / "run"
+        subprocess.run([PROGRAM, "save", str(cls.run_path), "3"], check=True, timeout=120)
+        cls.last = cls.run_path / "000003-step-3"
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def test_all_elements_are_those_of_the_exported_model(self):
+        manifest, tensors = read_checkpoint.read(self.last)
+        self.assertEqual((manifest["step"], len(manifest["files"])), (3, 3))
+        masters = exported(self.run_path.parent / "run.master.safetensors")
+        self.assertGreater(len(masters), 8)
+        compared = 0
+        for name, values in masters.items():
+            about, arrays = tensors[name]
+            self.assertEqual(tuple(about["shape"]), values.shape)
+            if values.size == 0:
+                continue
+            read = arrays["parameter" if about["frozen"] else "master"]
+            self.assertTrue(numpy.array_equal(read, values.astype(read.dtype)), name)
+            compared += read.size
+        self.assertGreater(compared, 5000)
+        self.assertTrue(numpy.array_equal(tensors["head"][1]["exp_avg_sq"], tensors["wte"][1]["exp_avg_sq"]))
+
+    def test_a_checkpoint_of_another_build_reads(self):
+        found = [each.parent for each in STORED.rglob("manifest.json")]
+        self.assertTrue(found)
+        for checkpoint in found:
+            _, tensors = read_checkpoint.read(checkpoint)
+            for about, arrays in tensors.values():
+                for values in arrays.values():
+                    self.assertEqual(list(values.shape), about["shape"])
+                    self.assertTrue(numpy.isfinite(values).all())
+
+    @unittest.skipUnless(read_checkpoint.checksum, "Python has no xxhash")
+    def test_every_flipped_byte_is_found(self):
+        for name in ("manifest.json", "rank-00001.safetensors"):
+            size = (self.last / name).stat().st_size
+            for at in [*range(0, size, max(1, size // 50)), size - 1]:
+                with tempfile.TemporaryDirectory() as folder:
+                    copy = pathlib.Path(folder) / "copy"
+                    shutil.copytree(self.last, copy)
+                    raw = bytearray((copy / name).read_bytes())
+                    raw[at] ^= 1
+                    (copy / name).write_bytes(raw)
+                    with self.assertRaises((ValueError, KeyError), msg=f"{name} {at}"):
+                        read_checkpoint.read(copy)
+
+
+if __name__ == "__main__":
+    unittest.main()
