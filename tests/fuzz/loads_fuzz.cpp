@@ -228,7 +228,9 @@ std::string contents(std::string const& directory) {
 
 /// Sets a piece to what a checkpoint has for it, read without an optimizer.
 void read_piece(QuickFiles& files, zero::Catalog const& catalog, Piece& piece) {
-  zero::CatalogTensor const* tensor = &catalog.tensors.at(piece.tensor);
+  // Here "head" lies where "w" does, whatever the checkpoint has of it.
+  zero::CatalogTensor const* tensor =
+      &catalog.tensors.at(piece.tensor == "head" ? "w" : piece.tensor);
   while (!tensor->about.tied_to.empty())
     tensor = &catalog.tensors.at(std::string(tensor->about.tied_to));
   char const* const arrays[] = {"master", "exp_avg", "exp_avg_sq"};
