@@ -69,6 +69,12 @@ class BasicCheckpoints {
       fail(ErrorKind::invalid_argument,
            {"CheckpointOptions::keep is ", options.keep, ", but must be at least 0 (all)"});
     }
+    if (!(options.file_deadline_s > 0.)) {
+      fail(ErrorKind::invalid_argument,
+           {"CheckpointOptions::file_deadline_s is ",
+            options.file_deadline_s,
+            ", but must be greater than 0"});
+    }
     // Written now, or the first snapshot would pay for its pages.
     snapshot_.resize(static_cast<std::size_t>(
         round_up(options.snapshot_bytes, std::uint64_t{detail::Pipe::piece})));
@@ -101,7 +107,8 @@ class BasicCheckpoints {
   /// @par Collective  yes, over the optimizer's communicator or all ranks of its grid; blocks until
   ///   it is durable
   /// @par Cost  no tensor travels; a rank writes each element that it owns once, through 1 MiB of
-  ///   memory of the host beside the plan. How long it takes does not count towards deadlines
+  ///   memory of the host beside the plan. How long it takes does not count towards deadlines of
+  ///   the communicator; each operation of the file system has one of its own (`file_deadline_s`)
   /// @throws Error, on every rank the same: (invalid_argument) in the middle of a step, without
   ///   values to save, or for parts that do not fit; (resource), naming rank, file and reason, if
   ///   the file system refuses; (data) where a link or a pipe has the name of a file to be written,
@@ -204,7 +211,7 @@ class BasicCheckpoints {
     while (auto const found = newest(view.control, below)) {
       below = found->number;
       skipped.insert(skipped.end(), found->skipped.begin(), found->skipped.end());
-      detail::Restore<Files> restore(directory_.files(), view, options);
+      detail::Restore<Files> restore(directory_.files(), view, options, options_.file_deadline_s);
       LoadReport report;
       std::string damage = detail::damage_found([&] { restore.read(found->path); });
       if (damage.empty()) {
@@ -244,7 +251,7 @@ class BasicCheckpoints {
                   FoundCheckpoint const& found,
                   LoadOptions const& options = {}) {
     detail::OptimizerView const view = detail::view_of(optimizer);
-    detail::Restore<Files> restore(directory_.files(), view, options);
+    detail::Restore<Files> restore(directory_.files(), view, options, options_.file_deadline_s);
     restore.read(found.path);
     restore.fit();
     return restore.apply();
@@ -291,7 +298,7 @@ class BasicCheckpoints {
   /// The same, as the first rank sees it. Collective; blocks.
   std::optional<FoundCheckpoint> newest(detail::ControlWords const& control, std::uint64_t below) {
     std::optional<FoundCheckpoint> found;
-    detail::LongWork work(control, "latest");
+    detail::LongWork work(control, "latest", &directory_.files().watch(), options_.file_deadline_s);
     work.run([&] {
       if (control.rank == 0) work.aside([&] { found = newest(below); });
     });

@@ -9,6 +9,7 @@
 #include "zero/checkpoint/files.hpp"
 #include "zero/checkpoint/manifest.hpp"
 #include "zero/checkpoint/together.hpp"
+#include "zero/checkpoint/watched_files.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -55,7 +56,7 @@ class CheckpointDirectory {
     if (lock_ >= 0) static_cast<void>(files_.close(lock_));
   }
 
-  [[nodiscard]] Files& files() noexcept { return files_; }
+  [[nodiscard]] WatchedFiles<Files>& files() noexcept { return files_; }
   [[nodiscard]] std::string const& path() const noexcept { return path_; }
 
   /// Complete checkpoints, oldest first.
@@ -216,7 +217,7 @@ class CheckpointDirectory {
     std::string const name = path + "/" + std::string(manifest_name);
     Manifest const manifest = parse_manifest(name, read_file(files_, name, longest_manifest));
     for (SavedFile const& saved : manifest.files) {
-      File<Files> const file(files_, path + "/" + saved.name, FileMode::read);
+      File<WatchedFiles<Files>> const file(files_, path + "/" + saved.name, FileMode::read);
       if (file.size() == saved.bytes) continue;
       fail(ErrorKind::data,
            {"'", file.path(), "' has ", file.size(), " bytes instead of ", saved.bytes});
@@ -297,7 +298,7 @@ class CheckpointDirectory {
     require_answer(files_.sync_directory(path_), "sync", path_);
   }
 
-  Files files_;
+  WatchedFiles<Files> files_;
   std::string path_;
   FileAnswer lock_ = -1;
   bool rooted_ = false;  ///< the directory's own name is durable

@@ -5,25 +5,37 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/checkpoint/together.hpp"
+#include "zero/checkpoint/watched_files.hpp"
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <exception>
 #include <future>
+#include <string>
 #include <string_view>
 #include <utility>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// `together` for work that may take longer than a communicator waits, such as writing to a disk:
-/// ranks that are done exchange words with those that work on, so that none meets a deadline.
+/// ranks that are done exchange words with those that work on, so that none meets a deadline. An
+/// operation on a file that takes longer than one of its own ends the work on all ranks; the rank
+/// itself has to wait for it before it can tell.
 class LongWork {
  public:
+  /// Of operations on files, unless it is said otherwise.
+  static constexpr double default_deadline_s = 600.;
+
   /// @param control    outlives this
   /// @param operation  what errors say was being done
-  LongWork(ControlWords const& control, std::string_view operation)
-      : control_(&control), operation_(operation) {}
+  /// @param watch      of files that the work reads or writes aside; null for none
+  LongWork(ControlWords const& control,
+           std::string_view operation,
+           FileWatch const* watch = nullptr,
+           double deadline_s = default_deadline_s)
+      : control_(&control), operation_(operation), watch_(watch), deadline_s_(deadline_s) {}
 
   /// Calls `work()`, once for each object, and returns when all ranks have done theirs.
   /// @par Collective  yes; blocks
@@ -48,16 +60,30 @@ class LongWork {
     auto const now = std::chrono::steady_clock::now();
     if (over_ || now - last_ < between_words) return;
     last_ = now;
+    std::string stalled = watch_ == nullptr ? std::string() : watch_->stalled(deadline_s_);
+    if (!stalled.empty()) {
+      failure_ = {true, ErrorKind::resource, std::move(stalled)};
+      end();
+    }
     exchange(true);
     if (failed_) throw Abandoned{};
   }
-  /// Does a part of the work that cannot be interrupted, such as a sync, in a thread of its own. It
-  /// must not communicate.
+  /// Does a part of the work that waits for files in a thread of its own. It must not communicate.
   template <class Work>
   void aside(Work&& work) {
     std::future<void> done = std::async(std::launch::async, std::forward<Work>(work));
+    // Before the future's destructor, which waits.
+    struct Stop {
+      ~Stop() { flag = true; }
+      std::atomic<bool>& flag;
+    } const stop{stopped_};
     while (done.wait_for(between_words) != std::future_status::ready) alive();
     done.get();
+  }
+  /// To be called in a part of the work that is done aside, between pieces of it. Ends it if the
+  /// work has ended.
+  void piece() const {
+    if (stopped_) throw Abandoned{};
   }
   /// This rank's work is done; waits for the others'. To be called in the work where it goes on
   /// with collectives of its own.
@@ -81,6 +107,9 @@ class LongWork {
 
   ControlWords const* control_;
   std::string_view operation_;
+  FileWatch const* watch_;
+  double deadline_s_;
+  std::atomic<bool> stopped_{false};
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
   RankFailure failure_{};
   bool failed_ = false;

@@ -12,6 +12,7 @@
 #include "zero/checkpoint/optimizer_view.hpp"
 #include "zero/checkpoint/together.hpp"
 #include "zero/checkpoint/verify.hpp"
+#include "zero/checkpoint/watched_files.hpp"
 #include "zero/optimizer/setup/hash.hpp"
 
 #include <nlohmann/json.hpp>
@@ -169,13 +170,16 @@ template <FileOperations Files>
 class Restore {
  public:
   /// @param files, optimizer, options  outlive this
-  Restore(Files& files, OptimizerView const& optimizer, LoadOptions const& options)
-      : files_(&files), optimizer_(&optimizer), options_(&options) {}
+  Restore(WatchedFiles<Files>& files,
+          OptimizerView const& optimizer,
+          LoadOptions const& options,
+          double deadline_s)
+      : files_(&files), optimizer_(&optimizer), options_(&options), deadline_s_(deadline_s) {}
 
   /// Reads what the files say of themselves.
   /// @throws Error (data) if it is damaged; (invalid_argument) in the middle of a step
   void read(std::string const& path) {
-    LongWork look(optimizer_->control, "load");
+    LongWork look(optimizer_->control, "load", &files_->watch(), deadline_s_);
     look.run([&] {
       optimizer_->require_ready("load", true);
       look.aside([&] {
@@ -218,9 +222,11 @@ class Restore {
   [[nodiscard]] LoadReport apply() {
     ControlWords const& control = optimizer_->control;
     if (options_->verify_first) {
-      LongWork verify(control, "load");
-      verify.run(
-          [&] { stream(*files_, catalog_, plan_.wanted, {}, false, [&] { verify.alive(); }); });
+      LongWork verify(control, "load", &files_->watch(), deadline_s_);
+      verify.run([&] {
+        verify.aside(
+            [&] { stream(*files_, catalog_, plan_.wanted, {}, false, [&] { verify.piece(); }); });
+      });
     }
     bool const all = !options_->parameters_only;
     std::vector<bool> changed = plan_.loaded;
@@ -235,10 +241,12 @@ class Restore {
       }
     }
     optimizer_->begin_load(changed, all);
-    LongWork change(control, "load");
+    LongWork change(control, "load", &files_->watch(), deadline_s_);
     change.run([&] {
-      stream(*files_, catalog_, plan_.wanted, optimizer_->upload, optimizer_->direct, [&] {
-        change.alive();
+      change.aside([&] {
+        stream(*files_, catalog_, plan_.wanted, optimizer_->upload, optimizer_->direct, [&] {
+          change.piece();
+        });
       });
     });
     optimizer_->follow(plan_.loaded);
@@ -254,9 +262,10 @@ class Restore {
   }
 
  private:
-  Files* files_;
+  WatchedFiles<Files>* files_;
   OptimizerView const* optimizer_;
   LoadOptions const* options_;
+  double deadline_s_;
   Catalog catalog_{};
   LoadPlan plan_{};
   LoadReport report_{};

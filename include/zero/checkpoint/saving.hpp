@@ -50,6 +50,10 @@ struct CheckpointOptions {
   std::uint64_t snapshot_bytes = 0;
   /// Make sure that nobody else writes to the directory.
   bool lock = true;
+  /// Seconds that one operation of the file system may take, such as a sync of all that a rank has
+  /// written. Then a save or load ends with an error (resource) on every rank that names rank and
+  /// file; the rank itself tells it as soon as the operation has ended.
+  double file_deadline_s = detail::LongWork::default_deadline_s;
 };
 
 /// What a trainer adds to a checkpoint.
@@ -94,7 +98,7 @@ class Saving {
         control_(std::move(control)) {
     safetensors::Header header;
     std::uint64_t number = 0;
-    LongWork work(control_, operation_);
+    LongWork work(control_, operation_, &directory_->files().watch(), kept_.file_deadline_s);
     work.run([&] {
       optimizer.require_ready(operation_, false);
       optimizer.require_values();
@@ -113,12 +117,12 @@ class Saving {
     place(number, optimizer.data);
     if (snapshot == nullptr) memory_.resize(pipe_bytes);
     std::span<std::byte> const memory(snapshot == nullptr ? memory_ : *snapshot);
-    writer_ = std::make_unique<RankFileWriter<Files>>(directory.files(),
-                                                      report_.path,
-                                                      file_name(control_.rank),
-                                                      std::move(header),
-                                                      memory,
-                                                      snapshot == nullptr);
+    writer_ = std::make_unique<RankFileWriter<WatchedFiles<Files>>>(directory.files(),
+                                                                    report_.path,
+                                                                    file_name(control_.rank),
+                                                                    std::move(header),
+                                                                    memory,
+                                                                    snapshot == nullptr);
     fill(optimizer, options);
   }
 
@@ -132,7 +136,7 @@ class Saving {
 
   /// Waits for all ranks' files, and writes the manifest.
   void commit() {
-    LongWork work(control_, operation_);
+    LongWork work(control_, operation_, &directory_->files().watch(), kept_.file_deadline_s);
     work.run([&] {
       while (!writer_->finished(patience)) work.alive();
       if (failed()) fail(writer_->failure().kind, writer_->failure().text);
@@ -158,7 +162,7 @@ class Saving {
       report_.bytes += manifest.files.back().bytes;
     }
     std::int64_t removes = 0;
-    LongWork seal(control_, operation_);
+    LongWork seal(control_, operation_, &directory_->files().watch(), kept_.file_deadline_s);
     seal.run([&] {
       if (control_.rank != 0) return;
       seal.aside([&] {
@@ -171,12 +175,13 @@ class Saving {
     control_.sum({&removes, 1});
     if (removes == 0) return;
     // What is removed may be the last that can be read: this one is, before.
-    LongWork last(control_, operation_);
+    LongWork last(control_, operation_, &directory_->files().watch(), kept_.file_deadline_s);
     last.run([&] {
       SavedFile const& file = manifest.files[static_cast<std::size_t>(control_.rank)];
-      verify_file(directory_->files(), report_.path, file, [&] { last.alive(); });
+      last.aside(
+          [&] { verify_file(directory_->files(), report_.path, file, [&] { last.piece(); }); });
     });
-    LongWork removal(control_, operation_);
+    LongWork removal(control_, operation_, &directory_->files().watch(), kept_.file_deadline_s);
     removal.run([&] {
       if (control_.rank == 0) removal.aside([&] { directory_->keep_newest(kept_.keep); });
     });
@@ -208,7 +213,7 @@ class Saving {
   }
   /// Puts this rank's data into the pipe, all of it.
   void fill(OptimizerView const& optimizer, SaveOptions const& options) {
-    LongWork work(control_, operation_);
+    LongWork work(control_, operation_, &directory_->files().watch(), kept_.file_deadline_s);
     work.run([&] {
       for (ArrayRun const& run : runs_) put(run.memory, run.bytes(), optimizer.download, work);
       put(
@@ -298,7 +303,7 @@ class Saving {
   SaveReport report_{};
   std::vector<ArrayRun> runs_;
   std::vector<std::byte> memory_;
-  std::unique_ptr<RankFileWriter<Files>> writer_;  ///< stops before the rest goes
+  std::unique_ptr<RankFileWriter<WatchedFiles<Files>>> writer_;  ///< stops before the rest goes
 };
 
 }  // namespace detail
