@@ -92,7 +92,7 @@ class Comm {
   /// What its handles are.
   static constexpr HandleKind kind = HandleKind::comm;
 
-  /// Takes over the rank.
+  /// @param moves      the rank, which it takes over
   /// @param may_close  is it the trainer's to close?
   Comm(std::unique_ptr<Rank> moves, bool may_close)
       : rank(std::move(moves)), closable(may_close), handle_(handles().add(kind, this, nullptr)) {}
