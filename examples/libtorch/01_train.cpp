@@ -28,7 +28,8 @@ torch::Tensor next_word(torch::Tensor const& words) { return (-words.sum(1)).rem
 void train(zero::InProcess& comm) {
   torch::set_num_threads(1);  // of each rank
   Net net;
-  zero::libtorch::Sharded sharded{comm, {net->in, net->hidden, net->out}, zero::stage::PosGP{}};
+  zero::libtorch::Sharded sharded{
+      comm, *net, {net->in, net->hidden, net->out}, zero::stage::PosGP{}};
   auto const forward = [&](torch::Tensor const& words) {
     auto const x = sharded.forward(net->in, words).flatten(1);
     return sharded.forward(net->out, torch::relu(sharded.forward(net->hidden, x)));

@@ -31,7 +31,7 @@ TEST_CASE("outside its window a parameter faults, and so does whatever shares it
     auto const expected = bytes_of(*net);
     torch::Tensor const alias = net->out->weight.detach();
     torch::Tensor saved;  // a view from within the window, as autograd saves them
-    Sharded sharded{comm, net->units(), zero::stage::PosGP{}};
+    Sharded sharded{comm, *net, net->units(), zero::stage::PosGP{}};
     auto const all_fault = [&] {
       for (auto const& p : net->parameters()) CHECK(!readable(p));
       CHECK(!readable(alias));
@@ -105,15 +105,17 @@ TEST_CASE("what autograd saved as a view is read where the unit lies in the back
   x.sum().backward();
   zero::run_ranks(2, [&](zero::InProcess& comm) {
     std::vector<Watched> net(layers);
+    torch::nn::ModuleList whole;
     std::vector<zero::libtorch::Unit> units;
     for (std::size_t i = 0; i < layers; ++i) {
       net[i] = Watched();
+      whole->push_back(net[i]);
       torch::NoGradGuard const off;
       net[i]->weight.copy_(values(i));
       units.emplace_back(net[i]);
     }
     // One slot, in which every unit lies in turn.
-    Sharded sharded{comm, units, zero::stage::PosGP{}, zero::Prefetch{0}};
+    Sharded sharded{comm, *whole, units, zero::stage::PosGP{}, zero::Prefetch{0}};
     auto const in = batch();
     auto y = in;
     for (auto& layer : net) y = torch::tanh(sharded.forward(layer, y) / 100);
@@ -170,15 +172,18 @@ TEST_CASE("the model is never whole twice at the start") {
           torch::kFloat);
     };
     std::vector<torch::nn::PReLU> net;
+    torch::nn::ModuleList whole;
     std::vector<zero::libtorch::Unit> units;
     for (std::size_t i = 0; i < layers; ++i) {
       net.emplace_back();
       net.back()->weight.set_data(fresh());
+      whole->push_back(net.back());
       units.emplace_back(net.back());
     }
     CHECK(watch.now == model);
     {
-      Sharded sharded{comm, units, zero::stage::PosGP{}, zero::Owned<WatchedAllocator>{{&watch}}};
+      Sharded sharded{
+          comm, *whole, units, zero::stage::PosGP{}, zero::Owned<WatchedAllocator>{{&watch}}};
       CHECK(watch.module == 0);
       CHECK(watch.now > model / 4);
       CHECK(watch.most < model + model / 2);
@@ -188,7 +193,7 @@ TEST_CASE("the model is never whole twice at the start") {
     // Up to Pos+g it stays where it is.
     net[0] = torch::nn::PReLU(torch::nn::PReLUOptions().num_parameters(extent));
     void* const place = net[0]->weight.data_ptr();
-    Sharded lent{comm, {net[0]}, zero::stage::PosG{}};
+    Sharded lent{comm, *net[0], {net[0]}, zero::stage::PosG{}};
     CHECK(net[0]->weight.data_ptr() == place);
     CHECK(lent.core().held()[zero::Role::parameters] == 0);
   });
@@ -198,7 +203,7 @@ TEST_CASE("a unit's gradients are gone when the backward pass comes to the next 
   at::set_num_threads(1);
   zero::run_ranks(2, [](zero::InProcess& comm) {
     Net net;
-    Sharded sharded{comm, net->units(), zero::stage::PosGP{}};
+    Sharded sharded{comm, *net, net->units(), zero::stage::PosGP{}};
     int seen = 0;
     auto const defined = [&] {
       int count = 0;
@@ -226,7 +231,7 @@ TEST_CASE("a unit's gradients are gone when the backward pass comes to the next 
 TEST_CASE("a parameter that was given other memory is refused") {
   zero::Self comm;
   torch::nn::Linear layer(3, 3);
-  Sharded sharded{comm, {layer}, zero::stage::PosGP{}};
+  Sharded sharded{comm, *layer, {layer}, zero::stage::PosGP{}};
   layer->weight.set_data(torch::ones({3, 3}));
   std::string text;
   try {
@@ -234,7 +239,7 @@ TEST_CASE("a parameter that was given other memory is refused") {
   } catch (zero::Error const& error) {
     text = error.what();
   }
-  CHECK(text.find("parameter '0.weight' was given other memory") != std::string::npos);
+  CHECK(text.find("parameter 'weight' was given other memory") != std::string::npos);
 }
 
 }  // namespace sharded_memory_test

@@ -23,8 +23,9 @@ namespace zero::inline ZERO_NAMESPACE::libtorch {
 /// A model: what the library is told of it, and the tensors themselves. `tensors` may be edited
 /// (groups, scales) before an optimizer is made of it.
 struct Description {
-  std::vector<Tensor> tensors{};            ///< in the order of `parameters`
-  std::vector<torch::Tensor> parameters{};  ///< the module's own, not copies
+  std::vector<Tensor> tensors{};                  ///< in the order of `parameters`
+  std::vector<torch::Tensor> parameters{};        ///< the module's own, not copies
+  std::vector<torch::nn::Module const*> units{};  ///< by number: what `Sharded` calls
 };
 
 namespace detail {
@@ -169,7 +170,8 @@ template <class Parameter>
 
 /// Describes all parameters of a module, with the names and in the order of `named_parameters()`:
 /// shapes; ties, where two are one tensor or have one memory; frozen where they require no
-/// gradient. All are of unit 0. Buffers are not parameters, and stay the rank's own. Local.
+/// gradient. All are of unit 0, the module itself. Buffers are not parameters, and stay the rank's
+/// own. Local.
 /// @param module  defined on the host, in one type, without sparse gradients
 /// @throws Error (invalid_argument), naming the parameter: on a device, sparse, of another type
 ///   than those before, a view with gaps, or with a part of another's memory
@@ -180,6 +182,7 @@ template <class Parameter>
     detail::refuse_sparse(each.key(), *each.value());
   }
   Description model;
+  model.units.push_back(&module);
   for (auto const& each : module.named_parameters())
     detail::add(model, each.key(), each.value(), 0);
   return model;

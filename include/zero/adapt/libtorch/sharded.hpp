@@ -32,7 +32,7 @@ namespace zero::inline ZERO_NAMESPACE::libtorch {
 /// Takes the place of a `torch::optim` optimizer and of the averaging of gradients, under every
 /// stage; units are called through it.
 ///
-///     zero::libtorch::Sharded sharded{comm, {net->in, net->out}, zero::stage::PosGP{}};
+///     zero::libtorch::Sharded sharded{comm, *net, {net->in, net->out}, zero::stage::PosGP{}};
 ///     ...
 ///     auto x = torch::relu(sharded.forward(net->in, batch));
 ///     loss_of(sharded.forward(net->out, x)).backward();
@@ -76,7 +76,8 @@ class Sharded {
   /// Gives every rank the first one's parameters. Under Pos+g+p the module's own memory is freed,
   /// parameter by parameter, and on other ranks before.
   /// @param comm    must outlive this
-  /// @param units   the model's modules in the order of the forward pass; they, too
+  /// @param module  the whole model; it, too
+  /// @param units   modules within it in the order of the forward pass, which have all parameters
   /// @param values  policies with values, as for `ShardedOptimizer`
   /// @par Collective  yes; blocks
   /// @par Cost  as of `ShardedOptimizer`; the parameters are sent once. Beside the module, a rank
@@ -84,20 +85,20 @@ class Sharded {
   /// @throws Error (invalid_argument) as `describe`, and for a parameter of another type than the
   ///   precision's, or that is a part of a larger storage; as the constructor of `ShardedOptimizer`
   template <class... Values>
-  explicit Sharded(Communicator& comm, std::vector<Unit> const& units, Values const&... values)
-      : Sharded(comm, units, describe(units), values...) {}
-  /// The same with a description of these units, whose tensors may have been edited.
-  template <class... Values>
   explicit Sharded(Communicator& comm,
+                   torch::nn::Module& module,
                    std::vector<Unit> const& units,
-                   Description model,
                    Values const&... values)
+      : Sharded(comm, describe(module, units), values...) {}
+  /// The same of a description, whose tensors may have been edited.
+  template <class... Values>
+  explicit Sharded(Communicator& comm, Description model, Values const&... values)
       : parameters_(detail::checked<Parameter>(model).parameters),
         free_gradients_{this},
         core_(comm, std::move(model.tensors), values...),
         kept_(parameters_.size()),
         owner_(std::make_shared<Sharded*>(this)) {
-    for (Unit const& unit : units) units_.emplace_back().module = &unit.module();
+    for (torch::nn::Module const* const unit : model.units) units_.emplace_back().module = unit;
     for (std::size_t t = 0; t < parameters_.size(); ++t) {
       auto const u = static_cast<std::size_t>(core_.tensors()[t].unit);
       if (u >= units_.size()) {
@@ -483,9 +484,9 @@ class Sharded {
 
 /// Policies from the constructor's arguments.
 template <zero::Communicator C, class... Values>
-Sharded(C&, std::vector<Unit>, Values...) -> Sharded<C, Values...>;
+Sharded(C&, torch::nn::Module&, std::vector<Unit>, Values...) -> Sharded<C, Values...>;
 /// @overload
 template <zero::Communicator C, class... Values>
-Sharded(C&, std::vector<Unit>, Description, Values...) -> Sharded<C, Values...>;
+Sharded(C&, Description, Values...) -> Sharded<C, Values...>;
 
 }  // namespace zero::inline ZERO_NAMESPACE::libtorch
