@@ -54,4 +54,109 @@ TEST_CASE(
   CHECK(distance(flat(*untouched), expected) > 1e-2);
 }
 
+/// Four steps of which the first two have no gradient for `layer`; `step(loss of this rank)`.
+template <class Step>
+void thaw(Rooted& net, int rank, Step const& step) {
+  auto const requires_grad = [&](bool yes) {
+    for (auto& p : net->layer->parameters()) p.set_requires_grad(yes);
+  };
+  for (int i = 0; i < 4; ++i) {
+    requires_grad(i >= 2);
+    step(i * ranks + rank);
+  }
+}
+
+torch::Tensor thawed_by_libtorch() {
+  Rooted net;
+  torch::optim::AdamW opt(trainable(*net), torch::optim::AdamWOptions(rate).weight_decay(1e-2));
+  thaw(net, 0, [&](int batch) {
+    for (auto& p : net->parameters()) p.mutable_grad() = torch::Tensor();
+    for (int rank = 0; rank < ranks; ++rank) (net->loss(batch + rank, plainly) / ranks).backward();
+    opt.step();
+  });
+  return flat(*net);
+}
+
+template <class Stage>
+std::vector<std::uint8_t> thawed_by_sharded() {
+  return on_ranks(ranks, [](zero::InProcess& comm) {
+    Rooted net;
+    for (auto& p : net->layer->parameters()) p.set_requires_grad(false);
+    Sharded opt{comm,
+                zero::libtorch::describe(*net, net->units(), zero::libtorch::Frozen::may_thaw),
+                Stage{},
+                zero::AdamW{.lr = rate}};
+    thaw(net, comm.rank(), [&](int batch) {
+      net->loss(batch, through(opt)).backward();
+      opt.step();
+    });
+    CHECK(opt.core().steps(0) == 4);  // scale
+    CHECK(opt.core().steps(1) == 2);  // layer.weight
+    auto const all = opt.full_parameters();
+    return bytes_of(*net);
+  });
+}
+
+TEST_CASE(
+    "what is frozen at first and may thaw trains from then on, as with LibTorch's own AdamW") {
+  at::set_num_threads(1);
+  auto const bytes = on_ranks(ranks, [](zero::InProcess& comm) {
+    Rooted net;
+    for (auto& p : net->layer->parameters()) p.set_requires_grad(false);
+    Optimizer opt{comm,
+                  zero::libtorch::describe(*net, zero::libtorch::Frozen::may_thaw),
+                  zero::AdamW{.lr = rate}};
+    thaw(net, comm.rank(), [&](int batch) {
+      net->loss(batch, plainly).backward();
+      opt.step();
+      opt.zero_grad();
+    });
+    return bytes_of(*net);
+  });
+  REQUIRE(!bytes.empty());
+  CHECK(distance(floats(bytes), thawed_by_libtorch()) < 1e-5);
+  CHECK(thawed_by_sharded<zero::stage::PosG>() == bytes);
+  CHECK(thawed_by_sharded<zero::stage::PosGP>() == bytes);
+}
+
+template <class Act>
+std::string refusal(Act const& act) {
+  try {
+    act();
+  } catch (zero::Error const& error) {
+    return error.what();
+  }
+  return "nothing was refused";
+}
+
+TEST_CASE("a gradient of what was described as frozen is an error") {
+  std::string const expected = "parameter 'layer.weight' has a gradient, but required none when";
+  auto const contains = [&](std::string const& text) {
+    INFO(text);
+    CHECK(text.find(expected) != std::string::npos);
+  };
+  zero::Self comm;
+  auto const frozen = [] {
+    Rooted net;
+    net->layer->weight.set_requires_grad(false);
+    return net;
+  };
+  auto net = frozen();
+  Optimizer opt{comm, *net};
+  net->layer->weight.set_requires_grad(true);
+  net->loss(0, plainly).backward();
+  contains(refusal([&] { opt.step(); }));
+  opt.zero_grad();
+  opt.step();
+  auto const sharded = [&](auto stage) {
+    auto other = frozen();
+    Sharded own{comm, *other, other->units(), stage};
+    other->layer->weight.set_requires_grad(true);
+    contains(refusal([&] { other->loss(0, through(own)).backward(); }));
+    contains(refusal([&] { own.step(); }));
+  };
+  sharded(zero::stage::PosG{});
+  sharded(zero::stage::PosGP{});
+}
+
 }  // namespace whole_test

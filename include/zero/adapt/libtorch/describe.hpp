@@ -28,6 +28,12 @@ struct Description {
   std::vector<torch::nn::Module const*> units{};  ///< by number: what `Sharded` calls
 };
 
+/// What becomes of a parameter that requires no gradient when it is described.
+enum class Frozen {
+  stays,     ///< it has no states, and a gradient that it gets nevertheless is an error
+  may_thaw,  ///< it is described as trained: it has states, and rests while it has no gradient
+};
+
 namespace detail {
 
 /// LibTorch's name of a type of this library.
@@ -88,13 +94,23 @@ inline void refuse_sparse(std::string const& name, torch::nn::Module& module) {
   return prefix.empty() ? name : prefix + "." + name;
 }
 
+/// What a parameter has to be rid of that is described as frozen.
+inline void refuse_gradient_of_frozen(std::string const& name, torch::Tensor const& parameter) {
+  if (!parameter.grad().defined()) return;
+  refuse("parameter",
+         name,
+         "has a gradient, but required none when it was described, and is not trained: describe "
+         "the model with Frozen::may_thaw if it is to train later, or else clear the gradient");
+}
+
 /// Adds one parameter: described, and tied to the one before that has its memory.
-inline void add(Description& model, std::string name, torch::Tensor const& parameter, int unit) {
+inline void add(
+    Description& model, std::string name, torch::Tensor const& parameter, int unit, Frozen frozen) {
   require_plain("parameter", name, parameter);
   Tensor tensor;
   tensor.name = std::move(name);
   tensor.unit = unit;
-  tensor.frozen = !parameter.requires_grad();
+  tensor.frozen = frozen == Frozen::stays && !parameter.requires_grad();
   for (auto const extent : parameter.sizes()) {
     tensor.shape.push_back(static_cast<std::size_t>(extent));
   }
@@ -173,9 +189,11 @@ template <class Parameter>
 /// gradient. All are of unit 0, the module itself. Buffers are not parameters, and stay the rank's
 /// own. Local.
 /// @param module  defined on the host, in one type, without sparse gradients
+/// @param frozen  whether what requires no gradient now may do so later
 /// @throws Error (invalid_argument), naming the parameter: on a device, sparse, of another type
 ///   than those before, a view with gaps, or with a part of another's memory
-[[nodiscard]] inline Description describe(torch::nn::Module& module) {
+[[nodiscard]] inline Description describe(torch::nn::Module& module,
+                                          Frozen frozen = Frozen::stays) {
   // Without itself, which a module that is no shared pointer's cannot list.
   detail::refuse_sparse(module.name(), module);
   for (auto const& each : module.named_modules("", false)) {
@@ -184,7 +202,7 @@ template <class Parameter>
   Description model;
   model.units.push_back(&module);
   for (auto const& each : module.named_parameters())
-    detail::add(model, each.key(), each.value(), 0);
+    detail::add(model, each.key(), each.value(), 0, frozen);
   return model;
 }
 

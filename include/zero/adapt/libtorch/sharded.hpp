@@ -384,6 +384,7 @@ class Sharded {
 
   /// What the backward pass has left of a tensor: nothing, if it did not come there.
   [[nodiscard]] torch::Tensor take_gradient(std::size_t t) {
+    if (!trained(t)) return {};
     torch::Tensor gradient = std::exchange(parameters_[t].mutable_grad(), torch::Tensor());
     if (!gradient.defined()) return gradient;
     std::string const& name = core_.tensors()[t].name;
@@ -394,11 +395,15 @@ class Sharded {
   /// Reduces a unit's gradients, or says that there are none.
   void reduce(int u) {
     Record& unit = record(u);
+    for (std::size_t const t : unit.tensors) {
+      Tensor const& tensor = core_.tensors()[t];
+      if (tensor.frozen) detail::refuse_gradient_of_frozen(tensor.name, parameters_[t]);
+    }
     unit.reduced = begun_ = true;
     std::vector<torch::Tensor> gradients;
     bool any = false;
     for (std::size_t const t : unit.tensors) {
-      gradients.push_back(trained(t) ? take_gradient(t) : torch::Tensor());
+      gradients.push_back(take_gradient(t));
       any = any || gradients.back().defined();
     }
     if (!any) {

@@ -69,7 +69,8 @@ inline void add_units(Description& model,
                       std::vector<Unit> const& units,
                       int unit,
                       std::string const& prefix,
-                      torch::nn::Module& module) {
+                      torch::nn::Module& module,
+                      Frozen frozen) {
   std::size_t const own = unit_of(units, module);
   if (own < units.size()) {
     unit = static_cast<int>(own);
@@ -84,10 +85,10 @@ inline void add_units(Description& model,
              "is in no unit, and would not be trained: make the module that has it a unit, too, "
              "if need be the whole model, and call that through forward()");
     }
-    add(model, std::move(name), each.value(), unit);
+    add(model, std::move(name), each.value(), unit, frozen);
   }
   for (auto const& child : module.named_children()) {
-    add_units(model, units, unit, joined(prefix, child.key()), *child.value());
+    add_units(model, units, unit, joined(prefix, child.key()), *child.value(), frozen);
   }
 }
 
@@ -97,13 +98,15 @@ inline void add_units(Description& model,
 /// of `describe(module)`, and so of `named_parameters()`. Local.
 /// @param module  the whole model, as for `describe(module)`
 /// @param units   modules within it, or itself, each once, in the order of the forward pass
+/// @param frozen  as for the module alone
 /// @throws Error (invalid_argument) as for the module alone; naming the parameter, for one that is
 ///   in no unit; for a unit that is there twice, is not within the module, or has no parameters
 [[nodiscard]] inline Description describe(torch::nn::Module& module,
-                                          std::vector<Unit> const& units) {
+                                          std::vector<Unit> const& units,
+                                          Frozen frozen = Frozen::stays) {
   Description model;
   model.units.resize(units.size());
-  detail::add_units(model, units, -1, {}, module);
+  detail::add_units(model, units, -1, {}, module, frozen);
   for (std::size_t u = 0; u < units.size(); ++u) {
     std::string const name = std::to_string(u);
     if (detail::unit_of(units, units[u].module()) != u) {
