@@ -7,12 +7,14 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <sstream>
 #include <string>
 #include <vector>
 
 namespace sharded_memory_test {
 
 using namespace libtorch_tests;
+using zero::libtorch::Optimizer;
 using zero::libtorch::Sharded;
 
 /// Can the first byte be read? The system says so without a signal.
@@ -228,18 +230,141 @@ TEST_CASE("a unit's gradients are gone when the backward pass comes to the next 
   });
 }
 
+template <class Act>
+std::string refusal(Act const& act) {
+  try {
+    act();
+  } catch (zero::Error const& error) {
+    return error.what();
+  }
+  return "nothing was refused";
+}
+
 TEST_CASE("a parameter that was given other memory is refused") {
+  std::string const expected = "parameter 'weight' was given other memory";
+  auto const refused = [&](auto const& act) {
+    std::string const text = refusal(act);
+    INFO(text);
+    CHECK(text.find(expected) != std::string::npos);
+  };
   zero::Self comm;
   torch::nn::Linear layer(3, 3);
-  Sharded sharded{comm, *layer, {layer}, zero::stage::PosGP{}};
-  layer->weight.set_data(torch::ones({3, 3}));
-  std::string text;
-  try {
-    static_cast<void>(sharded.forward(layer, torch::ones({1, 3})));
-  } catch (zero::Error const& error) {
-    text = error.what();
+  {
+    Sharded sharded{comm, *layer, {layer}, zero::stage::PosG{}};
+    layer->weight.set_data(torch::ones({3, 3}));
+    refused([&] { static_cast<void>(sharded.forward(layer, torch::ones({1, 3}))); });
+    refused([&] { sharded.step(); });
+    refused([&] { static_cast<void>(sharded.full_parameters()); });
   }
-  CHECK(text.find("parameter 'weight' was given other memory") != std::string::npos);
+  Sharded sharded{comm, *layer, {layer}, zero::stage::PosGP{}};
+  {
+    auto const all = sharded.full_parameters();
+    layer->weight.set_data(torch::ones({3, 3}));
+  }
+  refused([&] { static_cast<void>(sharded.forward(layer, torch::ones({1, 3}))); });
+  refused([&] { sharded.step(); });
+  refused([&] { static_cast<void>(sharded.full_parameters()); });
+}
+
+TEST_CASE("a parameter without values is one on which LibTorch refuses to work") {
+  zero::Self comm;
+  torch::nn::Linear net(3, 3);
+  torch::Tensor const p = net->weight;
+  auto const plain = [] { return torch::ones({3, 3}); };
+  auto const refused = [&](char const* what, auto const& act) {
+    CAPTURE(what);
+    torch::NoGradGuard const off;  // as code has it that changes parameters
+    CHECK_THROWS_AS(static_cast<void>(act()), c10::Error);
+    torch::AutoGradMode const on(true);
+    CHECK_THROWS_AS(static_cast<void>(act()), c10::Error);
+  };
+  auto const nothing_works = [&] {
+    refused("its layer", [&] { return net->forward(plain()); });
+    refused("F::linear", [&] { return torch::nn::functional::linear(plain(), p); });
+    refused("embedding", [&] { return torch::embedding(p, torch::arange(2)); });
+    refused("matmul", [&] { return torch::matmul(plain(), p); });
+    refused("to(type)", [&] { net->to(torch::kDouble); });
+    refused("to(device)", [&] { net->to(torch::kCPU); });
+    refused("set_data", [&] { p.set_data(plain()); });
+    refused("clone", [&] { return p.clone(); });
+    refused("Module::clone", [&] { return net->clone(); });
+    refused("detach", [&] { return p.detach(); });
+    refused("view", [&] { return p.view({-1}); });
+    refused("[0]", [&] { return p[0]; });
+    refused("a sum", [&] { return p + 1; });
+    refused("another's sum", [&] { return plain().add_(p); });
+    refused("copy from it", [&] { return plain().copy_(p); });
+    refused("copy to it", [&] { return p.copy_(plain()); });
+    refused("fill", [&] { return p.fill_(1); });
+    refused("init", [&] { return torch::nn::init::xavier_uniform_(p); });
+    refused("data() in place", [&] { return p.data().clamp_(-1, 1); });
+    refused("norm", [&] { return p.norm(); });
+    refused("equal", [&] { return p.equal(plain()); });
+    refused("data_ptr<T>", [&] { return p.data_ptr<float>(); });
+    refused("accessor", [&] { return p.accessor<float, 2>()[0][0]; });
+    refused("parameters_to_vector",
+            [&] { return torch::nn::utils::parameters_to_vector(net->parameters()); });
+    refused("print", [&] { std::ostringstream() << p; });
+    refused("save", [&] {
+      std::ostringstream out;
+      torch::save(net, out);
+    });
+    refused("load", [&] {
+      std::stringstream file;
+      torch::save(torch::nn::Linear(3, 3), file);
+      torch::load(net, file);
+    });
+    refused("torch::optim", [&] {
+      p.mutable_grad() = plain();
+      torch::optim::SGD opt(net->parameters(), 0.1);
+      try {
+        opt.step();
+      } catch (...) {
+        p.mutable_grad() = torch::Tensor();
+        throw;
+      }
+    });
+    CHECK(!readable(p));
+    CHECK(p.sizes() == torch::IntArrayRef({3, 3}));
+    CHECK(p.requires_grad());
+  };
+  std::string const held = "parameter 'weight' has no values: its module is, or was, of a Sharded";
+  auto const nothing_is_made = [&] {
+    std::string text = refusal([&] { Optimizer opt(comm, *net); });
+    CHECK(text.find(held) != std::string::npos);
+    text = refusal([&] { Sharded again(comm, *net, {net}, zero::stage::PosG{}); });
+    CHECK(text.find(held) != std::string::npos);
+  };
+  {
+    Sharded sharded{comm, *net, {net}, zero::stage::PosGP{}};
+    nothing_works();
+    nothing_is_made();
+    sharded.forward(net, plain()).sum().backward();
+    nothing_works();
+    sharded.step();
+    nothing_works();
+  }
+  nothing_works();
+  nothing_is_made();
+}
+
+struct EmptyImpl : torch::nn::Module {
+  EmptyImpl() {
+    none = register_parameter("none", torch::ones({0, 3}));
+    weight = register_parameter("weight", torch::ones({3}));
+  }
+  torch::Tensor forward(torch::Tensor const& x) { return torch::cat({x, none}) * weight; }
+  torch::Tensor none, weight;
+};
+TORCH_MODULE(Empty);
+
+TEST_CASE("a parameter without elements is in use as it is") {
+  zero::Self comm;
+  Empty net;
+  Sharded sharded{comm, *net, {net}, zero::stage::PosGP{}, zero::PlainSgd{.lr = 1.f}};
+  sharded.forward(net, torch::ones({2, 3})).sum().backward();
+  sharded.step();
+  CHECK(sharded.forward(net, torch::ones({2, 3})).equal(torch::full({2, 3}, -1.)));
 }
 
 }  // namespace sharded_memory_test

@@ -54,10 +54,20 @@ inline constexpr torch::ScalarType scalar_type<fp16> = torch::kHalf;
   fail(ErrorKind::invalid_argument, {"libtorch: ", what, " '", name, "' ", why});
 }
 
+/// What a parameter without values has among its dispatch keys. No release has an operation for it:
+/// it is reserved for modules that are initialised later.
+inline constexpr c10::DispatchKey valueless = c10::DispatchKey::DeferredInit;
+
 /// What any tensor that is lent or moved has to be.
 inline void require_plain(std::string const& what,
                           std::string const& name,
                           torch::Tensor const& tensor) {
+  if (tensor.key_set().has(valueless)) {
+    refuse(what,
+           name,
+           "has no values: its module is, or was, of a Sharded under Pos+g+p, which holds them as "
+           "long as it lives; save them before, and give a new module to what comes after");
+  }
   if (tensor.layout() != torch::kStrided) {
     refuse(what, name, "is sparse; only dense ones are reduced: build its module without sparse()");
   }
@@ -72,6 +82,20 @@ inline void require_plain(std::string const& what,
            "is a view whose elements do not lie one after the other; make it contiguous() before "
            "it is registered");
   }
+}
+
+/// Was a tensor given another storage than the one that is used here?
+[[nodiscard]] inline bool has_storage_of(torch::Tensor const& tensor,
+                                         torch::Tensor const& other) noexcept {
+  return tensor.storage().unsafeGetStorageImpl() == other.storage().unsafeGetStorageImpl() &&
+         tensor.scalar_type() == other.scalar_type() &&
+         tensor.storage_offset() == other.storage_offset();
+}
+[[noreturn]] inline void refuse_other_memory(std::string const& name) {
+  refuse("parameter",
+         name,
+         "was given other memory, as set_data(), to() and torch::load() do: do so before; core() "
+         "has load_parameters() for later");
 }
 
 /// Is this module asked to make sparse gradients? The gradient itself would say so too late.

@@ -39,10 +39,10 @@ namespace zero::inline ZERO_NAMESPACE::libtorch {
 ///     sharded.step({.max_norm = 1.});
 ///
 /// Under Pos+g+p a unit has its parameters while its forward pass runs, and from when the backward
-/// pass reaches its outputs until it has been through the call; anywhere else their pointers fault.
-/// Its gradients are reduced and freed when the backward pass has been through all of its calls, at
-/// the latest in `step`: until then `grad()` has this rank's own, afterwards none. Under other
-/// stages parameters stay in the module.
+/// pass reaches its outputs until it has been through the call; anywhere else LibTorch refuses to
+/// work on them, and pointers into them fault. Its gradients are reduced and freed when the
+/// backward pass has been through all of its calls, at the latest in `step`: until then `grad()`
+/// has this rank's own, afterwards none. Under other stages parameters stay in the module.
 ///
 /// Units may lie in each other, share parameters, be called several times, and be computed again
 /// within the backward pass. A unit that some ranks call and others do not is skipped by `skip`
@@ -167,9 +167,13 @@ class Sharded {
    private:
     friend Sharded;
     explicit FullModel(Sharded& sharded)
-        : sharded_(&sharded), parameters_(sharded.core_.full_parameters()) {
+        : sharded_(&kept(sharded)), parameters_(sharded.core_.full_parameters()) {
       sharded.full_ = &parameters_;
       sharded.place_all();
+    }
+    [[nodiscard]] static Sharded& kept(Sharded& sharded) {
+      sharded.require_kept();
+      return sharded;
     }
     Sharded* sharded_;
     FullParameters<Core> parameters_;
@@ -298,6 +302,7 @@ class Sharded {
       std::vector<std::span<Parameter>> lent;
       for (torch::Tensor const& each : parameters_) {
         lent.push_back(detail::elements<Parameter>(each));
+        lent_.push_back(each.variable_data());
       }
       core_.bind_parameters(lent);
       core_.on_gradients_free(free_gradients_);
@@ -322,12 +327,22 @@ class Sharded {
     }
   }
 
+  /// Does a parameter lie where the library reads and writes it?
+  void require_kept(std::size_t t) const {
+    if constexpr (exchanged()) {
+      memory_->require_kept(t);
+    } else if (!detail::has_storage_of(parameters_[t], lent_[t])) {
+      detail::refuse_other_memory(core_.tensors()[t].name);
+    }
+  }
+  void require_kept() const {
+    for (std::size_t t = 0; t < parameters_.size(); ++t) require_kept(t);
+  }
+
   /// Gives a unit its parameters. Collective under Pos+g+p.
   void open(int u) {
     Record& unit = record(u);
-    if constexpr (exchanged()) {
-      for (std::size_t const t : unit.tensors) memory_->require_kept(t);
-    }
+    for (std::size_t const t : unit.tensors) require_kept(t);
     if (!unit.parameters) unit.parameters.emplace(core_.parameters(u));
     ++unit.windows;
     place(unit);
@@ -466,6 +481,7 @@ class Sharded {
 
   /// Reduces what no backward pass has ended.
   void finish_pass() {
+    require_kept();
     for (int const u : core_.units_backward()) {
       if (!record(u).reduced) reduce(u);
     }
@@ -479,6 +495,7 @@ class Sharded {
   FreeGradients free_gradients_;
   Core core_;
   std::optional<detail::ExchangedMemory> memory_{};  ///< where it is exchanged
+  std::vector<torch::Tensor> lent_{};                ///< else, what is lent, as it was then
   std::vector<torch::Tensor> kept_;                  ///< lent gradients, by storage
   std::shared_ptr<Sharded*> owner_;
   std::vector<Record> units_{};
