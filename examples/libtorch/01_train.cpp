@@ -4,7 +4,6 @@
 // `sharded`, which gathers their parameters for both passes and reduces gradients as they come.
 // prints: 4 ranks, loss [01][.][0-9]+ to 0[.]0[0-9]+, 9 of 9 right
 #include <zero/adapt/libtorch.hpp>
-#include <zero/zero.hpp>
 
 #include <torch/torch.h>
 
