@@ -42,18 +42,21 @@ class Trap {
   void* data_;
 };
 
-/// A storage that has `bytes` bytes, but no data. Did it say 0, what saves it would save nothing.
-[[nodiscard]] inline c10::Storage no_data(std::size_t bytes) {
-  return {c10::Storage::use_byte_size_t(), bytes, at::DataPtr(nullptr, at::kCPU), nullptr, false};
-}
-
 /// A tensor of the same type and shape without values. No operation of LibTorch works on it: a key
 /// that stands before all others, and for which nothing is registered, has them end in a
-/// `c10::Error`, and so does `data_ptr<T>()`, which finds no data.
+/// `c10::Error`; so do `data_ptr<T>()`, which finds no data, and saving, which takes a storage to
+/// the host that lies elsewhere.
+/// @param storage  without data
 [[nodiscard]] inline torch::Tensor without_values(torch::Tensor const& parameter,
-                                                  c10::Storage storage) {
-  auto tensor = c10::make_intrusive<c10::TensorImpl>(
-      std::move(storage), parameter.key_set() | c10::DispatchKeySet(valueless), parameter.dtype());
+                                                  c10::Storage const& storage) {
+  constexpr auto elsewhere = c10::DeviceType::FPGA;
+  c10::StorageImpl& memory = *storage.unsafeGetStorageImpl();
+  memory.set_data_ptr_noswap(at::DataPtr(nullptr, at::kCPU));
+  auto tensor =
+      c10::make_intrusive<c10::TensorImpl>(c10::Storage(storage),
+                                           parameter.key_set() | c10::DispatchKeySet(valueless),
+                                           parameter.dtype());
+  memory.set_data_ptr_noswap(at::DataPtr(nullptr, elsewhere));
   tensor->set_sizes_contiguous(parameter.sizes());
   return torch::Tensor(std::move(tensor));
 }
@@ -68,7 +71,11 @@ class ExchangedMemory {
   /// @throws Error (invalid_argument), naming the parameter, for one that is a part of a storage
   ExchangedMemory(std::vector<torch::Tensor> const& parameters, std::vector<Tensor> const& tensors)
       : tensors_(&tensors), trap_(largest(parameters)) {
-    c10::Storage const none = no_data(largest(parameters));
+    c10::Storage const none(c10::Storage::use_byte_size_t(),
+                            largest(parameters),
+                            at::DataPtr(nullptr, at::kCPU),
+                            nullptr,
+                            false);
     for (std::size_t t = 0; t < parameters.size(); ++t) {
       torch::Tensor const& parameter = parameters[t];
       if (parameter.storage_offset() != 0 || parameter.storage().nbytes() != parameter.nbytes()) {
