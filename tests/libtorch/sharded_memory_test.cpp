@@ -266,6 +266,36 @@ TEST_CASE("a parameter that was given other memory is refused") {
   refused([&] { static_cast<void>(sharded.full_parameters()); });
 }
 
+TEST_CASE("values that are written into a window, and would be lost, are refused") {
+  zero::Self comm;
+  torch::nn::Linear layer(3, 3);
+  auto const check = [&](bool expected, auto stage, auto const& write) {
+    Sharded sharded{comm, *layer, {layer}, stage};
+    write(sharded);
+    std::string const text = refusal([&] { sharded.step(); });
+    INFO(text);
+    CHECK(expected ==
+          (text.find("parameter 'weight' was written to in its window") != std::string::npos));
+  };
+  auto const clamp = [&](auto& sharded) {
+    auto const all = sharded.full_parameters();
+    torch::NoGradGuard const off;
+    layer->weight.clamp_(-1, 1);
+  };
+  auto const read = [&](auto& sharded) {
+    sharded.forward(layer, torch::ones({1, 3})).sum().backward();
+    sharded.step();
+    auto const all = sharded.full_parameters();
+    CHECK(layer->weight.sum().template item<float>() < 9.f);
+  };
+  check(false, zero::stage::PosG{}, clamp);  // where it stays
+  check(false, zero::stage::PosG{}, read);
+  layer = torch::nn::Linear(3, 3);
+  check(false, zero::stage::PosGP{}, read);
+  layer = torch::nn::Linear(3, 3);
+  check(true, zero::stage::PosGP{}, clamp);
+}
+
 TEST_CASE("a parameter without values is one on which LibTorch refuses to work") {
   zero::Self comm;
   torch::nn::Linear net(3, 3);
@@ -339,7 +369,10 @@ TEST_CASE("a parameter without values is one on which LibTorch refuses to work")
     Sharded sharded{comm, *net, {net}, zero::stage::PosGP{}};
     nothing_works();
     nothing_is_made();
+    int called = 0;
+    net->weight.register_hook([&](torch::Tensor const&) { ++called; });
     sharded.forward(net, plain()).sum().backward();
+    CHECK(called == 1);
     nothing_works();
     sharded.step();
     nothing_works();

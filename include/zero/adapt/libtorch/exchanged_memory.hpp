@@ -17,6 +17,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -84,8 +85,10 @@ class ExchangedMemory {
                "is a part of a larger storage; give it one of its own, with clone()");
       }
       torch::Tensor const with = parameter.variable_data();
-      places_.push_back(
-          {parameter, with, parameter.numel() > 0 ? without_values(with, none) : with});
+      places_.push_back({.parameter = parameter,
+                         .with = with,
+                         .without = parameter.numel() > 0 ? without_values(with, none) : with,
+                         .version = version_of(parameter)});
     }
   }
   ExchangedMemory(ExchangedMemory const&) = delete;
@@ -99,16 +102,26 @@ class ExchangedMemory {
   void give_up(std::size_t t) noexcept { lend(t, nullptr); }
   /// Gives a parameter memory, or with null none.
   void lend(std::size_t t, void const* memory) noexcept {
-    Place const& place = places_[t];
+    Place& place = places_[t];
     point(place, memory != nullptr ? const_cast<void*>(memory) : trap_.data());
+    bool const was_lent = std::exchange(place.lent, memory != nullptr);
+    if (was_lent && !place.lent) {
+      place.written = place.written || version_of(place.parameter) != place.version;
+    }
+    if (place.lent && !was_lent) place.version = version_of(place.parameter);
     if (!kept(place)) return;  // so that `require_kept` finds it
     place.parameter.unsafeGetTensorImpl()->shallow_copy_from(
         (memory != nullptr ? place.with : place.without).getIntrusivePtr());
   }
-  /// Is a parameter still the one whose memory is exchanged?
+  /// Is a parameter still the one whose memory is exchanged, and has it what the library has?
   /// @throws Error (invalid_argument), naming the parameter
   void require_kept(std::size_t t) const {
     if (!kept(places_[t])) refuse_other_memory((*tensors_)[t].name);
+    if (!places_[t].written) return;
+    refuse("parameter",
+           (*tensors_)[t].name,
+           "was written to in its window, and what was written is lost with it: core() has "
+           "load_parameters() for other values");
   }
 
  private:
@@ -116,7 +129,13 @@ class ExchangedMemory {
     torch::Tensor parameter;
     torch::Tensor with;     ///< what it is while it has memory
     torch::Tensor without;  ///< what it is without
+    std::uint32_t version;  ///< autograd's, when it was lent memory
+    bool lent = true;
+    bool written = false;
   };
+  [[nodiscard]] static std::uint32_t version_of(torch::Tensor const& parameter) {
+    return parameter.unsafeGetTensorImpl()->version_counter().current_version();
+  }
   [[nodiscard]] static bool kept(Place const& place) noexcept {
     return has_storage_of(place.parameter, place.with) ||
            has_storage_of(place.parameter, place.without);
