@@ -158,4 +158,44 @@ TEST_CASE("a gradient of what was described as frozen is an error") {
   sharded(zero::stage::PosGP{});
 }
 
+TEST_CASE(
+    "a gradient that comes after its unit was reduced is an error, not a part of the next step") {
+  zero::Self comm;
+  std::string const expected = "parameter 'weight' got a gradient after those of its unit were";
+  auto const check = [&](auto const& use) {
+    torch::nn::Linear layer(3, 3);
+    Sharded opt{comm, *layer, {layer}, zero::stage::PosG{}, zero::AccumulateShard{}};
+    auto const loss = [&] { return opt.forward(layer, torch::ones({1, 3})).sum(); };
+    std::string const text = refusal([&] { use(opt, layer, loss); });
+    INFO(text);
+    CHECK(text.find(expected) != std::string::npos);
+    opt.zero_grad();
+    loss().backward();
+    opt.step();
+  };
+  check([](auto& opt, auto& layer, auto const& loss) {
+    loss().backward();
+    layer->weight.square().sum().backward();
+    opt.step();
+  });
+  check([](auto& opt, auto& layer, auto const& loss) {
+    auto const penalty = layer->weight.square().sum();
+    (loss() + penalty).backward();
+    opt.step();
+  });
+  check([](auto& opt, auto& layer, auto const& loss) {
+    opt.micro_step({.last = false});
+    loss().backward();
+    layer->weight.square().sum().backward();
+    opt.micro_step({.last = true});
+  });
+  torch::nn::Linear layer(3, 3);
+  auto const before = layer->weight.detach().clone();
+  Sharded opt{comm, *layer, {layer}, zero::stage::PosG{}, zero::PlainSgd{.lr = 0.25f}};
+  auto const y = opt.forward(layer, torch::ones({1, 3})).sum();
+  (y + layer->weight.square().sum()).backward();
+  opt.step();
+  CHECK(layer->weight.allclose(before / 2 - 0.25));
+}
+
 }  // namespace whole_test

@@ -187,6 +187,7 @@ class Sharded {
   /// @param micro  as for `ShardedOptimizer::micro_step`
   /// @par Collective  yes: it finishes the reductions of the micro-batch before
   void micro_step(MicroStep const& micro = {}) {
+    require_all_reduced();
     core_.micro_step(micro);
     for (auto& unit : units_) unit.reduced = false;
     begun_ = true;
@@ -211,7 +212,8 @@ class Sharded {
   /// @param options  the same on every rank
   /// @par Collective  yes; blocks
   /// @throws Error as `ShardedOptimizer::step`; (invalid_argument), naming the parameter, for
-  ///   gradients that are sparse or of another type
+  ///   gradients that are sparse, of another type, of what was described as frozen, or that came
+  ///   after those of their unit were reduced; for parameters that were given other memory
   StepReport step(StepOptions options = {}) {
     finish_pass();
     options = settings_.complete(options);
@@ -484,6 +486,20 @@ class Sharded {
     require_kept();
     for (int const u : core_.units_backward()) {
       if (!record(u).reduced) reduce(u);
+    }
+    require_all_reduced();
+  }
+  /// A gradient that came later would be a part of the next step's.
+  void require_all_reduced() const {
+    for (std::size_t t = 0; t < parameters_.size(); ++t) {
+      int const u = core_.tensors()[t].unit;
+      if (!units_[static_cast<std::size_t>(u)].reduced || !trained(t)) continue;
+      if (!parameters_[t].grad().defined()) continue;
+      detail::refuse(
+          "parameter",
+          core_.tensors()[t].name,
+          "got a gradient after those of its unit were reduced: whatever uses it outside "
+          "of its unit comes after the unit's calls, and shares their backward pass");
     }
   }
   void begin_step() noexcept {
