@@ -7,6 +7,7 @@
 #include "zero/adapt/libtorch/optimizer.hpp"
 #include "zero/adapt/libtorch/settings.hpp"
 #include "zero/adapt/libtorch/unit_call.hpp"
+#include "zero/adapt/libtorch/unit_gradients.hpp"
 #include "zero/adapt/libtorch/units.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
@@ -94,9 +95,8 @@ class Sharded {
   template <class... Values>
   explicit Sharded(Communicator& comm, Description model, Values const&... values)
       : parameters_(detail::checked<Parameter>(model).parameters),
-        free_gradients_{this},
+        gradients_(core_, parameters_),
         core_(comm, std::move(model.tensors), values...),
-        kept_(parameters_.size()),
         owner_(std::make_shared<Sharded*>(this)) {
     for (torch::nn::Module const* const unit : model.units) units_.emplace_back().module = unit;
     for (std::size_t t = 0; t < parameters_.size(); ++t) {
@@ -254,15 +254,6 @@ class Sharded {
     int calls = 0;         ///< whose backward pass is expected
     bool reduced = false;  ///< in this micro-batch
   };
-  /// Told by the core when lent gradients are no longer read.
-  struct FreeGradients {
-    Sharded* sharded;
-    void operator()(int unit) noexcept {
-      for (std::size_t const t : sharded->record(unit).tensors) {
-        sharded->kept_[sharded->storage_of(t)] = torch::Tensor();
-      }
-    }
-  };
   /// A unit's parameters, for the time of a scope.
   class Window {
    public:
@@ -278,7 +269,6 @@ class Sharded {
 
   /// Do parameters move between the module and the library?
   static constexpr bool exchanged() noexcept { return !Core::borrowed; }
-  static constexpr bool accumulates_in_full = Core::Accumulation::full_gradients;
 
   [[nodiscard]] Record& record(int unit) noexcept { return units_[static_cast<std::size_t>(unit)]; }
   [[nodiscard]] int number_of(torch::nn::Module const& module) const {
@@ -288,15 +278,12 @@ class Sharded {
     detail::refuse("module", module.name(), "is no unit of this model");
   }
   [[nodiscard]] std::size_t storage_of(std::size_t t) const noexcept {
-    return core_.partition().placement().places()[t].storage;
-  }
-  [[nodiscard]] bool trained(std::size_t t) const noexcept {
-    TensorPlace const& place = core_.partition().placement().places()[t];
-    return !place.frozen && place.count > 0;
+    return gradients_.storage_of(t);
   }
   [[nodiscard]] bool trains(Record const& unit) const noexcept {
-    return std::any_of(
-        unit.tensors.begin(), unit.tensors.end(), [&](std::size_t t) { return trained(t); });
+    return std::any_of(unit.tensors.begin(), unit.tensors.end(), [&](std::size_t t) {
+      return gradients_.trained(t);
+    });
   }
 
   void take_values(int rank) {
@@ -307,7 +294,7 @@ class Sharded {
         lent_.push_back(each.variable_data());
       }
       core_.bind_parameters(lent);
-      core_.on_gradients_free(free_gradients_);
+      core_.on_gradients_free(gradients_);
       core_.broadcast_parameters();
     } else {
       memory_.emplace(parameters_, core_.tensors());
@@ -399,86 +386,11 @@ class Sharded {
     if (--record(u).calls == 0) reduce(u);
   }
 
-  /// What the backward pass has left of a tensor: nothing, if it did not come there.
-  [[nodiscard]] torch::Tensor take_gradient(std::size_t t) {
-    if (!trained(t)) return {};
-    torch::Tensor gradient = std::exchange(parameters_[t].mutable_grad(), torch::Tensor());
-    if (!gradient.defined()) return gradient;
-    std::string const& name = core_.tensors()[t].name;
-    detail::require_plain("gradient of parameter", name, gradient);
-    detail::require_type<Wire>("gradient of parameter", name, gradient);
-    return gradient.detach();
-  }
-  /// Reduces a unit's gradients, or says that there are none.
   void reduce(int u) {
     Record& unit = record(u);
-    for (std::size_t const t : unit.tensors) {
-      Tensor const& tensor = core_.tensors()[t];
-      if (tensor.frozen) detail::refuse_gradient_of_frozen(tensor.name, parameters_[t]);
-    }
+    for (std::size_t const t : unit.tensors) gradients_.require_described(t);
     unit.reduced = begun_ = true;
-    std::vector<torch::Tensor> gradients;
-    bool any = false;
-    for (std::size_t const t : unit.tensors) {
-      gradients.push_back(take_gradient(t));
-      any = any || gradients.back().defined();
-    }
-    if (!any) {
-      core_.without_gradient(u);
-    } else if constexpr (exchanged()) {
-      copy_gradients(u, gradients);
-    } else {
-      lend_gradients(u, gradients);
-    }
-  }
-  void copy_gradients(int u, std::vector<torch::Tensor> const& gradients) {
-    torch::NoGradGuard const off;
-    Record const& unit = record(u);
-    for (std::size_t i = 0; i < gradients.size(); ++i) {
-      std::size_t const t = unit.tensors[i];
-      if (trained(t) && !gradients[i].defined()) core_.without_gradient(core_.tensors()[t]);
-    }
-    auto buffers = [&] {
-      if constexpr (accumulates_in_full) {
-        return core_.gradients(u);
-      } else {
-        return core_.gradients(u, overwrite);
-      }
-    }();
-    for (std::size_t i = 0; i < gradients.size(); ++i) {
-      if (!gradients[i].defined()) continue;
-      torch::Tensor buffer = torch::from_blob(
-          buffers[i].data(), gradients[i].sizes(), gradients[i].options().requires_grad(false));
-      if (accumulates_in_full || tied(unit.tensors[i])) {
-        buffer.add_(gradients[i]);
-      } else {
-        buffer.copy_(gradients[i]);
-      }
-    }
-    core_.reduce(std::move(buffers));
-  }
-  /// Lends them until they are free. What is tied, or adds up over micro-batches, stays where it
-  /// was lent first.
-  void lend_gradients(int u, std::vector<torch::Tensor>& gradients) {
-    torch::NoGradGuard const off;
-    std::vector<std::span<Wire>> lent;
-    for (std::size_t i = 0; i < gradients.size(); ++i) {
-      torch::Tensor& kept = kept_[storage_of(record(u).tensors[i])];
-      if (gradients[i].defined() && kept.defined()) {
-        kept.add_(gradients[i]);
-      } else if (gradients[i].defined()) {
-        kept = std::move(gradients[i]);
-      }
-      lent.push_back(kept.defined() ? detail::elements<Wire>(kept) : std::span<Wire>());
-    }
-    core_.bind_gradients(u, lent);
-    core_.reduce(core_.gradients(u));
-  }
-  [[nodiscard]] bool tied(std::size_t t) const noexcept {
-    for (std::size_t other = 0; other < parameters_.size(); ++other) {
-      if (other != t && storage_of(other) == storage_of(t)) return true;
-    }
-    return false;
+    gradients_.reduce(u, unit.tensors);
   }
 
   /// Reduces what no backward pass has ended.
@@ -493,7 +405,7 @@ class Sharded {
   void require_all_reduced() const {
     for (std::size_t t = 0; t < parameters_.size(); ++t) {
       int const u = core_.tensors()[t].unit;
-      if (!units_[static_cast<std::size_t>(u)].reduced || !trained(t)) continue;
+      if (!units_[static_cast<std::size_t>(u)].reduced || !gradients_.trained(t)) continue;
       if (!parameters_[t].grad().defined()) continue;
       detail::refuse(
           "parameter",
@@ -508,11 +420,10 @@ class Sharded {
   }
 
   std::vector<torch::Tensor> parameters_;
-  FreeGradients free_gradients_;
+  detail::UnitGradients<Core> gradients_;
   Core core_;
   std::optional<detail::ExchangedMemory> memory_{};  ///< where it is exchanged
   std::vector<torch::Tensor> lent_{};                ///< else, what is lent, as it was then
-  std::vector<torch::Tensor> kept_;                  ///< lent gradients, by storage
   std::shared_ptr<Sharded*> owner_;
   std::vector<Record> units_{};
   FullParameters<Core> const* full_ = nullptr;
