@@ -4,7 +4,6 @@
 // `sharded`, which gathers their parameters for both passes and reduces gradients as they come.
 // prints: 4 ranks, loss [01][.][0-9]+ to 0[.]0[0-9]+, 9 of 9 right
 #include <zero/adapt/libtorch.hpp>
-#include <zero/zero.hpp>
 
 #include <torch/torch.h>
 
@@ -28,7 +27,8 @@ torch::Tensor next_word(torch::Tensor const& words) { return (-words.sum(1)).rem
 void train(zero::InProcess& comm) {
   torch::set_num_threads(1);  // of each rank
   Net net;
-  zero::libtorch::Sharded sharded{comm, {net->in, net->hidden, net->out}, zero::stage::PosGP{}};
+  zero::libtorch::Sharded sharded{
+      comm, *net, {net->in, net->hidden, net->out}, zero::stage::PosGP{}};
   auto const forward = [&](torch::Tensor const& words) {
     auto const x = sharded.forward(net->in, words).flatten(1);
     return sharded.forward(net->out, torch::relu(sharded.forward(net->hidden, x)));

@@ -34,7 +34,7 @@ void check_against_libtorch(int prefetch = 1) {
     return on_ranks(ranks, [&](zero::InProcess& comm) {
       Model model;
       Sharded sharded{
-          comm, model->units(), stage, zero::AdamW{.lr = rate}, zero::Prefetch{prefetch}};
+          comm, *model, model->units(), stage, zero::AdamW{.lr = rate}, zero::Prefetch{prefetch}};
       for (int step = 0; step < steps; ++step) {
         model->loss(input(step, comm.rank()), through(sharded)).backward();
         sharded.step();
@@ -97,7 +97,7 @@ struct NestedImpl : torch::nn::Module {
     fill(*this, 0.);
   }
   [[nodiscard]] std::vector<zero::libtorch::Unit> units() const {
-    return {{"outer", outer}, {"inner", outer->inner}, {"last", last}};
+    return {outer, outer->inner, last};
   }
   template <class Call>
   torch::Tensor loss(torch::Tensor const& x, Call const& call) {
@@ -113,14 +113,15 @@ TORCH_MODULE(Nested);
 TEST_CASE("a unit within a unit is gathered while the other one is in use") {
   check_against_libtorch<Nested>(1);
   check_against_libtorch<Nested>(2);
-  auto const model = zero::libtorch::describe(Nested()->units());
+  Nested net;
+  auto const model = zero::libtorch::describe(*net, net->units());
   std::vector<std::string> names;
   for (auto const& each : model.tensors) names.push_back(each.name);
   CHECK(names == std::vector<std::string>{"outer.bias",
+                                          "outer.inner.weight",
+                                          "outer.inner.bias",
                                           "outer.first.weight",
                                           "outer.first.bias",
-                                          "inner.weight",
-                                          "inner.bias",
                                           "last.weight",
                                           "last.bias"});
 }
@@ -234,7 +235,8 @@ TEST_CASE("two tensors of one memory, in two units, are tied, and their gradient
     zero::run_ranks(2, [&](zero::InProcess& comm) {
       auto const memory = torch::ones({3});
       Share a(memory), b(memory);
-      Sharded sharded{comm, {a, b}, stage, zero::PlainSgd{.lr = 1.f}};
+      torch::nn::ModuleList both(a, b);
+      Sharded sharded{comm, *both, {a, b}, stage, zero::PlainSgd{.lr = 1.f}};
       for (int step = 0; step < 2; ++step) {
         auto const x = torch::full({3}, 1. + comm.rank());
         (sharded.forward(a, x) + 3 * sharded.forward(b, x)).backward();
@@ -272,7 +274,7 @@ TEST_CASE("a unit that is computed again twice in one backward pass is refused")
     zero::run_ranks(2, [&](zero::InProcess& comm) {
       torch::nn::Linear layer(4, 4);
       auto const run = [&](auto stage) {
-        Sharded sharded{comm, {layer}, stage};
+        Sharded sharded{comm, *layer, {layer}, stage};
         Again::Part const part = [&](torch::Tensor const& x) {
           return torch::tanh(sharded.forward(layer, x));
         };
@@ -299,7 +301,7 @@ TEST_CASE("two losses of one step, each of which comes through a unit, add up") 
     return on_ranks(2, [&](zero::InProcess& comm) {
       torch::nn::Linear layer(4, 4);
       fill(*layer, 0.);
-      Sharded sharded{comm, {layer}, zero::stage::PosGP{}, zero::PlainSgd{.lr = 0.5f}};
+      Sharded sharded{comm, *layer, {layer}, zero::stage::PosGP{}, zero::PlainSgd{.lr = 0.5f}};
       auto const a = sharded.forward(layer, input(0, comm.rank())).square().mean();
       auto const b = sharded.forward(layer, input(1, comm.rank())).square().mean();
       if (together) {
@@ -323,7 +325,8 @@ TEST_CASE("two losses of one step, each of which comes through a unit, add up") 
 TEST_CASE("a graph that ends without a backward pass is waited for no longer") {
   zero::run_ranks(2, [](zero::InProcess& comm) {
     torch::nn::Linear layer(4, 4), never(4, 4);
-    Sharded sharded{comm, {layer, never}, zero::stage::PosGP{}};
+    torch::nn::ModuleList both(layer, never);
+    Sharded sharded{comm, *both, {layer, never}, zero::stage::PosGP{}};
     {
       auto const dropped = sharded.forward(layer, input(0, comm.rank()));
       auto const fails = sharded.forward(never, dropped);
@@ -342,9 +345,10 @@ TEST_CASE("a graph that ends without a backward pass is waited for no longer") {
 TEST_CASE("the backward pass of a graph that is older than a step or a Sharded is refused") {
   zero::Self comm;
   torch::nn::Linear layer(4, 4), other(4, 4);
+  torch::nn::ModuleList both(layer, other);
   torch::Tensor loss;
   {
-    Sharded sharded{comm, {layer, other}, zero::stage::PosGP{}};
+    Sharded sharded{comm, *both, {layer, other}, zero::stage::PosGP{}};
     auto const old = sharded.forward(other, torch::tanh(sharded.forward(layer, input(0, 0))));
     sharded.forward(other, input(0, 0)).sum().backward();
     sharded.step();
@@ -360,23 +364,20 @@ TEST_CASE("what cannot be sharded is refused by name") {
   torch::nn::Linear a(2, 2), b(2, 2);
   torch::nn::Sequential within(a, b);
   torch::nn::Tanh nothing;
-  CHECK(says(refusal([&] {
-               static_cast<void>(describe({{"x", a}, {"y", a}}));
-             }),
-             "unit 'y' is a module that is a unit before"));
-  CHECK(says(refusal([&] {
-               static_cast<void>(describe({{"x", a}, {"y", nothing}}));
-             }),
-             "unit 'y' has no parameters of its own"));
-  CHECK(says(refusal([&] {
-               static_cast<void>(describe({{"x", within}, a, b}));
-             }),
-             "unit 'x' has no parameters of its own"));
-  CHECK(describe({within, b}).tensors[2].name == "1.weight");
+  torch::nn::ModuleList whole(within, nothing);
+  auto const of = [&](std::vector<zero::libtorch::Unit> const& units) {
+    return refusal([&] { static_cast<void>(describe(*whole, units)); });
+  };
+  CHECK(says(of({within, within}), "unit '1' is a module that is a unit before"));
+  CHECK(says(of({within, nothing}), "unit '1' has no parameters of its own"));
+  CHECK(says(of({within, a, b}), "unit '0' has no parameters of its own"));
+  CHECK(says(of({within, torch::nn::Linear(2, 2)}), "unit '1' is not within the module"));
+  CHECK(says(of({a}), "parameter '0.1.weight' is in no unit, and would not be trained"));
+  CHECK(of({within, b}) == "nothing was refused");
 
   zero::Self comm;
   {
-    Sharded sharded{comm, {a}, zero::stage::PosGP{}};
+    Sharded sharded{comm, *a, {a}, zero::stage::PosGP{}};
     CHECK(says(refusal([&] {
                  static_cast<void>(sharded.forward(b, torch::ones({1, 2})));
                }),
@@ -385,9 +386,9 @@ TEST_CASE("what cannot be sharded is refused by name") {
   auto const row = torch::ones({8});
   b->weight.set_data(row.narrow(0, 0, 4).view({2, 2}));
   CHECK(says(refusal([&] {
-               Sharded sharded{comm, {b}, zero::stage::PosGP{}};
+               Sharded sharded{comm, *b, {b}, zero::stage::PosGP{}};
              }),
-             "parameter '0.weight' is a part of a larger storage"));
+             "parameter 'weight' is a part of a larger storage"));
 }
 
 }  // namespace sharded_graph_test

@@ -7,12 +7,14 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <sstream>
 #include <string>
 #include <vector>
 
 namespace sharded_memory_test {
 
 using namespace libtorch_tests;
+using zero::libtorch::Optimizer;
 using zero::libtorch::Sharded;
 
 /// Can the first byte be read? The system says so without a signal.
@@ -31,7 +33,7 @@ TEST_CASE("outside its window a parameter faults, and so does whatever shares it
     auto const expected = bytes_of(*net);
     torch::Tensor const alias = net->out->weight.detach();
     torch::Tensor saved;  // a view from within the window, as autograd saves them
-    Sharded sharded{comm, net->units(), zero::stage::PosGP{}};
+    Sharded sharded{comm, *net, net->units(), zero::stage::PosGP{}};
     auto const all_fault = [&] {
       for (auto const& p : net->parameters()) CHECK(!readable(p));
       CHECK(!readable(alias));
@@ -105,15 +107,17 @@ TEST_CASE("what autograd saved as a view is read where the unit lies in the back
   x.sum().backward();
   zero::run_ranks(2, [&](zero::InProcess& comm) {
     std::vector<Watched> net(layers);
+    torch::nn::ModuleList whole;
     std::vector<zero::libtorch::Unit> units;
     for (std::size_t i = 0; i < layers; ++i) {
       net[i] = Watched();
+      whole->push_back(net[i]);
       torch::NoGradGuard const off;
       net[i]->weight.copy_(values(i));
       units.emplace_back(net[i]);
     }
     // One slot, in which every unit lies in turn.
-    Sharded sharded{comm, units, zero::stage::PosGP{}, zero::Prefetch{0}};
+    Sharded sharded{comm, *whole, units, zero::stage::PosGP{}, zero::Prefetch{0}};
     auto const in = batch();
     auto y = in;
     for (auto& layer : net) y = torch::tanh(sharded.forward(layer, y) / 100);
@@ -170,15 +174,18 @@ TEST_CASE("the model is never whole twice at the start") {
           torch::kFloat);
     };
     std::vector<torch::nn::PReLU> net;
+    torch::nn::ModuleList whole;
     std::vector<zero::libtorch::Unit> units;
     for (std::size_t i = 0; i < layers; ++i) {
       net.emplace_back();
       net.back()->weight.set_data(fresh());
+      whole->push_back(net.back());
       units.emplace_back(net.back());
     }
     CHECK(watch.now == model);
     {
-      Sharded sharded{comm, units, zero::stage::PosGP{}, zero::Owned<WatchedAllocator>{{&watch}}};
+      Sharded sharded{
+          comm, *whole, units, zero::stage::PosGP{}, zero::Owned<WatchedAllocator>{{&watch}}};
       CHECK(watch.module == 0);
       CHECK(watch.now > model / 4);
       CHECK(watch.most < model + model / 2);
@@ -188,7 +195,7 @@ TEST_CASE("the model is never whole twice at the start") {
     // Up to Pos+g it stays where it is.
     net[0] = torch::nn::PReLU(torch::nn::PReLUOptions().num_parameters(extent));
     void* const place = net[0]->weight.data_ptr();
-    Sharded lent{comm, {net[0]}, zero::stage::PosG{}};
+    Sharded lent{comm, *net[0], {net[0]}, zero::stage::PosG{}};
     CHECK(net[0]->weight.data_ptr() == place);
     CHECK(lent.core().held()[zero::Role::parameters] == 0);
   });
@@ -198,7 +205,7 @@ TEST_CASE("a unit's gradients are gone when the backward pass comes to the next 
   at::set_num_threads(1);
   zero::run_ranks(2, [](zero::InProcess& comm) {
     Net net;
-    Sharded sharded{comm, net->units(), zero::stage::PosGP{}};
+    Sharded sharded{comm, *net, net->units(), zero::stage::PosGP{}};
     int seen = 0;
     auto const defined = [&] {
       int count = 0;
@@ -223,18 +230,174 @@ TEST_CASE("a unit's gradients are gone when the backward pass comes to the next 
   });
 }
 
+template <class Act>
+std::string refusal(Act const& act) {
+  try {
+    act();
+  } catch (zero::Error const& error) {
+    return error.what();
+  }
+  return "nothing was refused";
+}
+
 TEST_CASE("a parameter that was given other memory is refused") {
+  std::string const expected = "parameter 'weight' was given other memory";
+  auto const refused = [&](auto const& act) {
+    std::string const text = refusal(act);
+    INFO(text);
+    CHECK(text.find(expected) != std::string::npos);
+  };
   zero::Self comm;
   torch::nn::Linear layer(3, 3);
-  Sharded sharded{comm, {layer}, zero::stage::PosGP{}};
-  layer->weight.set_data(torch::ones({3, 3}));
-  std::string text;
-  try {
-    static_cast<void>(sharded.forward(layer, torch::ones({1, 3})));
-  } catch (zero::Error const& error) {
-    text = error.what();
+  {
+    Sharded sharded{comm, *layer, {layer}, zero::stage::PosG{}};
+    layer->weight.set_data(torch::ones({3, 3}));
+    refused([&] { static_cast<void>(sharded.forward(layer, torch::ones({1, 3}))); });
+    refused([&] { sharded.step(); });
+    refused([&] { static_cast<void>(sharded.full_parameters()); });
   }
-  CHECK(text.find("parameter '0.weight' was given other memory") != std::string::npos);
+  Sharded sharded{comm, *layer, {layer}, zero::stage::PosGP{}};
+  {
+    auto const all = sharded.full_parameters();
+    layer->weight.set_data(torch::ones({3, 3}));
+  }
+  refused([&] { static_cast<void>(sharded.forward(layer, torch::ones({1, 3}))); });
+  refused([&] { sharded.step(); });
+  refused([&] { static_cast<void>(sharded.full_parameters()); });
+}
+
+TEST_CASE("values that are written into a window, and would be lost, are refused") {
+  zero::Self comm;
+  torch::nn::Linear layer(3, 3);
+  auto const check = [&](bool expected, auto stage, auto const& write) {
+    Sharded sharded{comm, *layer, {layer}, stage};
+    write(sharded);
+    std::string const text = refusal([&] { sharded.step(); });
+    INFO(text);
+    CHECK(expected ==
+          (text.find("parameter 'weight' was written to in its window") != std::string::npos));
+  };
+  auto const clamp = [&](auto& sharded) {
+    auto const all = sharded.full_parameters();
+    torch::NoGradGuard const off;
+    layer->weight.clamp_(-1, 1);
+  };
+  auto const read = [&](auto& sharded) {
+    sharded.forward(layer, torch::ones({1, 3})).sum().backward();
+    sharded.step();
+    auto const all = sharded.full_parameters();
+    CHECK(layer->weight.sum().template item<float>() < 9.f);
+  };
+  check(false, zero::stage::PosG{}, clamp);  // where it stays
+  check(false, zero::stage::PosG{}, read);
+  layer = torch::nn::Linear(3, 3);
+  check(false, zero::stage::PosGP{}, read);
+  layer = torch::nn::Linear(3, 3);
+  check(true, zero::stage::PosGP{}, clamp);
+}
+
+TEST_CASE("a parameter without values is one on which LibTorch refuses to work") {
+  zero::Self comm;
+  torch::nn::Linear net(3, 3);
+  torch::Tensor const p = net->weight;
+  auto const plain = [] { return torch::ones({3, 3}); };
+  auto const refused = [&](char const* what, auto const& act) {
+    CAPTURE(what);
+    torch::NoGradGuard const off;  // as code has it that changes parameters
+    CHECK_THROWS_AS(static_cast<void>(act()), c10::Error);
+    torch::AutoGradMode const on(true);
+    CHECK_THROWS_AS(static_cast<void>(act()), c10::Error);
+  };
+  auto const nothing_works = [&] {
+    refused("its layer", [&] { return net->forward(plain()); });
+    refused("F::linear", [&] { return torch::nn::functional::linear(plain(), p); });
+    refused("embedding", [&] { return torch::embedding(p, torch::arange(2)); });
+    refused("matmul", [&] { return torch::matmul(plain(), p); });
+    refused("to(type)", [&] { net->to(torch::kDouble); });
+    refused("to(device)", [&] { net->to(torch::kCPU); });
+    refused("set_data", [&] { p.set_data(plain()); });
+    refused("clone", [&] { return p.clone(); });
+    refused("Module::clone", [&] { return net->clone(); });
+    refused("detach", [&] { return p.detach(); });
+    refused("view", [&] { return p.view({-1}); });
+    refused("[0]", [&] { return p[0]; });
+    refused("a sum", [&] { return p + 1; });
+    refused("another's sum", [&] { return plain().add_(p); });
+    refused("copy from it", [&] { return plain().copy_(p); });
+    refused("copy to it", [&] { return p.copy_(plain()); });
+    refused("fill", [&] { return p.fill_(1); });
+    refused("init", [&] { return torch::nn::init::xavier_uniform_(p); });
+    refused("data() in place", [&] { return p.data().clamp_(-1, 1); });
+    refused("norm", [&] { return p.norm(); });
+    refused("equal", [&] { return p.equal(plain()); });
+    refused("data_ptr<T>", [&] { return p.data_ptr<float>(); });
+    refused("accessor", [&] { return p.accessor<float, 2>()[0][0]; });
+    refused("parameters_to_vector",
+            [&] { return torch::nn::utils::parameters_to_vector(net->parameters()); });
+    refused("print", [&] { std::ostringstream() << p; });
+    refused("save", [&] {
+      std::ostringstream out;
+      torch::save(net, out);
+    });
+    refused("load", [&] {
+      std::stringstream file;
+      torch::save(torch::nn::Linear(3, 3), file);
+      torch::load(net, file);
+    });
+    refused("torch::optim", [&] {
+      p.mutable_grad() = plain();
+      torch::optim::SGD opt(net->parameters(), 0.1);
+      try {
+        opt.step();
+      } catch (...) {
+        p.mutable_grad() = torch::Tensor();
+        throw;
+      }
+    });
+    CHECK(!readable(p));
+    CHECK(p.sizes() == torch::IntArrayRef({3, 3}));
+    CHECK(p.requires_grad());
+  };
+  std::string const held = "parameter 'weight' has no values: its module is, or was, of a Sharded";
+  auto const nothing_is_made = [&] {
+    std::string text = refusal([&] { Optimizer opt(comm, *net); });
+    CHECK(text.find(held) != std::string::npos);
+    text = refusal([&] { Sharded again(comm, *net, {net}, zero::stage::PosG{}); });
+    CHECK(text.find(held) != std::string::npos);
+  };
+  {
+    Sharded sharded{comm, *net, {net}, zero::stage::PosGP{}};
+    nothing_works();
+    nothing_is_made();
+    int called = 0;
+    net->weight.register_hook([&](torch::Tensor const&) { ++called; });
+    sharded.forward(net, plain()).sum().backward();
+    CHECK(called == 1);
+    nothing_works();
+    sharded.step();
+    nothing_works();
+  }
+  nothing_works();
+  nothing_is_made();
+}
+
+struct EmptyImpl : torch::nn::Module {
+  EmptyImpl() {
+    none = register_parameter("none", torch::ones({0, 3}));
+    weight = register_parameter("weight", torch::ones({3}));
+  }
+  torch::Tensor forward(torch::Tensor const& x) { return torch::cat({x, none}) * weight; }
+  torch::Tensor none, weight;
+};
+TORCH_MODULE(Empty);
+
+TEST_CASE("a parameter without elements is in use as it is") {
+  zero::Self comm;
+  Empty net;
+  Sharded sharded{comm, *net, {net}, zero::stage::PosGP{}, zero::PlainSgd{.lr = 1.f}};
+  sharded.forward(net, torch::ones({2, 3})).sum().backward();
+  sharded.step();
+  CHECK(sharded.forward(net, torch::ones({2, 3})).equal(torch::full({2, 3}, -1.)));
 }
 
 }  // namespace sharded_memory_test

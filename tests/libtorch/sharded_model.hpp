@@ -48,11 +48,7 @@ struct NetImpl : torch::nn::Module {
     fill(*this, 0.);
   }
   [[nodiscard]] std::vector<zero::libtorch::Unit> units() const {
-    return {{"embedding", embedding},
-            {"frozen", frozen},
-            {"hidden", hidden},
-            {"out", out},
-            {"head", head}};
+    return {embedding, frozen, hidden, out, head};
   }
   /// @param call  `call(unit, input)` is the unit's output
   template <class Call>
@@ -69,6 +65,32 @@ struct NetImpl : torch::nn::Module {
   Head head{nullptr};
 };
 TORCH_MODULE(Net);
+
+/// A model with a parameter of its own, and one layer under two names.
+struct RootedImpl : torch::nn::Module {
+  RootedImpl() {
+    scale = register_parameter("scale", torch::ones({4}));
+    layer = register_module("layer", torch::nn::Linear(4, 4));
+    register_module("again", layer);
+    out = register_module("out", torch::nn::Linear(4, 2));
+    fill(*this, 0.);
+  }
+  /// The model itself is a unit, around the others.
+  [[nodiscard]] std::vector<zero::libtorch::Unit> units() const { return {*this, layer, out}; }
+  template <class Call>
+  torch::Tensor forward(Call const& call, torch::Tensor x) {
+    for (int i = 0; i < 2; ++i) x = torch::tanh(call(layer, x * scale));
+    return call(out, x).square().mean();
+  }
+  template <class Call>
+  torch::Tensor loss(int batch, Call const& call) {
+    RootedImpl* const self = this;
+    return call(self, call, torch::cos(torch::arange(12, torch::kFloat) + 7 * batch).view({3, 4}));
+  }
+  torch::Tensor scale;
+  torch::nn::Linear layer{nullptr}, out{nullptr};
+};
+TORCH_MODULE(Rooted);
 
 /// LibTorch's own way to call a unit, and the library's.
 inline constexpr auto plainly = [](auto& unit, auto const&... x) { return unit->forward(x...); };
@@ -160,7 +182,7 @@ std::vector<std::uint8_t> trained_on(Comm& comm, int micro_batches, torch::Scala
   Net net;
   net->to(type);
   zero::libtorch::Sharded sharded{
-      comm, net->units(), Stage{}, Accumulation{}, Precision{}, zero::AdamW{.lr = rate}};
+      comm, *net, net->units(), Stage{}, Accumulation{}, Precision{}, zero::AdamW{.lr = rate}};
   for (int step = 0; step < steps; ++step) {
     for (int micro = 0; micro < micro_batches; ++micro) {
       if (micro_batches > 1) sharded.micro_step({.last = micro + 1 == micro_batches});

@@ -93,7 +93,7 @@ std::vector<std::uint8_t> started() {
   return on_ranks(3, [](zero::InProcess& comm) {
     Net net;
     fill(*net, comm.rank());
-    Sharded sharded{comm, net->units(), Stage{}};
+    Sharded sharded{comm, *net, net->units(), Stage{}};
     auto const all = sharded.full_parameters();
     return bytes_of(*net);
   });
@@ -137,6 +137,7 @@ std::vector<std::uint8_t> branched(int ranks,
   return on_ranks(ranks, [&](zero::InProcess& comm) {
     Branch net;
     Sharded sharded{comm,
+                    *net,
                     {net->in, net->middle, net->out},
                     Stage{},
                     Accumulation{},
@@ -195,7 +196,7 @@ template <class Use>
 std::vector<std::uint8_t> stepped(Use const& use) {
   return on_ranks(2, [&](zero::InProcess& comm) {
     Net net;
-    Sharded sharded{comm, net->units(), zero::stage::PosGP{}, zero::PlainSgd{.lr = 1.f}};
+    Sharded sharded{comm, *net, net->units(), zero::stage::PosGP{}, zero::PlainSgd{.lr = 1.f}};
     net->loss(0, through(sharded)).backward();
     use(sharded);
     auto const all = sharded.full_parameters();

@@ -57,7 +57,8 @@ void train(int rank, int ranks) {
   torch::manual_seed(1);  // the same parameters on every process
   Net net;
   zero::Mpi<> comm(MPI_COMM_WORLD);
-  zero::libtorch::Sharded opt{comm, net->units(), zero::stage::PosGP{}, zero::AdamW{.lr = 2e-3f}};
+  zero::libtorch::Sharded opt{
+      comm, *net, net->units(), zero::stage::PosGP{}, zero::AdamW{.lr = 2e-3f}};
   double sum = 0.;
   for (int step = 0; step < 60; ++step) {
     auto const ids = (torch::arange(16) * 5 + step * ranks + rank).remainder(words);

@@ -1,9 +1,11 @@
 /// @file
 /// LibTorch: a module's parameters described, lent, partitioned and updated. Needs the target
-/// `zero::libtorch`.
+/// `zero::libtorch`. With it come the policies, and the communicators that need no other library.
 #pragma once
 
 #include "zero/adapt/libtorch/describe.hpp"
 #include "zero/adapt/libtorch/optimizer.hpp"
 #include "zero/adapt/libtorch/sharded.hpp"
 #include "zero/adapt/libtorch/units.hpp"
+#include "zero/comm/run_ranks.hpp"
+#include "zero/comm/self.hpp"

@@ -23,8 +23,15 @@ namespace zero::inline ZERO_NAMESPACE::libtorch {
 /// A model: what the library is told of it, and the tensors themselves. `tensors` may be edited
 /// (groups, scales) before an optimizer is made of it.
 struct Description {
-  std::vector<Tensor> tensors{};            ///< in the order of `parameters`
-  std::vector<torch::Tensor> parameters{};  ///< the module's own, not copies
+  std::vector<Tensor> tensors{};                  ///< in the order of `parameters`
+  std::vector<torch::Tensor> parameters{};        ///< the module's own, not copies
+  std::vector<torch::nn::Module const*> units{};  ///< by number: what `Sharded` calls
+};
+
+/// What becomes of a parameter that requires no gradient when it is described.
+enum class Frozen {
+  stays,     ///< it has no states, and a gradient that it gets nevertheless is an error
+  may_thaw,  ///< it is described as trained: it has states, and rests while it has no gradient
 };
 
 namespace detail {
@@ -47,10 +54,20 @@ inline constexpr torch::ScalarType scalar_type<fp16> = torch::kHalf;
   fail(ErrorKind::invalid_argument, {"libtorch: ", what, " '", name, "' ", why});
 }
 
+/// What a parameter without values has among its dispatch keys. No release has an operation for it:
+/// it is reserved for modules that are initialised later.
+inline constexpr c10::DispatchKey valueless = c10::DispatchKey::DeferredInit;
+
 /// What any tensor that is lent or moved has to be.
 inline void require_plain(std::string const& what,
                           std::string const& name,
                           torch::Tensor const& tensor) {
+  if (tensor.key_set().has(valueless)) {
+    refuse(what,
+           name,
+           "has no values: its module is, or was, of a Sharded under Pos+g+p, which holds them as "
+           "long as it lives; save them before, and give a new module to what comes after");
+  }
   if (tensor.layout() != torch::kStrided) {
     refuse(what, name, "is sparse; only dense ones are reduced: build its module without sparse()");
   }
@@ -65,6 +82,20 @@ inline void require_plain(std::string const& what,
            "is a view whose elements do not lie one after the other; make it contiguous() before "
            "it is registered");
   }
+}
+
+/// Was a tensor given another storage than the one that is used here?
+[[nodiscard]] inline bool has_storage_of(torch::Tensor const& tensor,
+                                         torch::Tensor const& other) noexcept {
+  return tensor.storage().unsafeGetStorageImpl() == other.storage().unsafeGetStorageImpl() &&
+         tensor.scalar_type() == other.scalar_type() &&
+         tensor.storage_offset() == other.storage_offset();
+}
+[[noreturn]] inline void refuse_other_memory(std::string const& name) {
+  refuse("parameter",
+         name,
+         "was given other memory, as set_data(), to() and torch::load() do: do so before; core() "
+         "has load_parameters() for later");
 }
 
 /// Is this module asked to make sparse gradients? The gradient itself would say so too late.
@@ -87,13 +118,23 @@ inline void refuse_sparse(std::string const& name, torch::nn::Module& module) {
   return prefix.empty() ? name : prefix + "." + name;
 }
 
+/// What a parameter has to be rid of that is described as frozen.
+inline void refuse_gradient_of_frozen(std::string const& name, torch::Tensor const& parameter) {
+  if (!parameter.grad().defined()) return;
+  refuse("parameter",
+         name,
+         "has a gradient, but required none when it was described, and is not trained: describe "
+         "the model with Frozen::may_thaw if it is to train later, or else clear the gradient");
+}
+
 /// Adds one parameter: described, and tied to the one before that has its memory.
-inline void add(Description& model, std::string name, torch::Tensor const& parameter, int unit) {
+inline void add(
+    Description& model, std::string name, torch::Tensor const& parameter, int unit, Frozen frozen) {
   require_plain("parameter", name, parameter);
   Tensor tensor;
   tensor.name = std::move(name);
   tensor.unit = unit;
-  tensor.frozen = !parameter.requires_grad();
+  tensor.frozen = frozen == Frozen::stays && !parameter.requires_grad();
   for (auto const extent : parameter.sizes()) {
     tensor.shape.push_back(static_cast<std::size_t>(extent));
   }
@@ -169,19 +210,23 @@ template <class Parameter>
 
 /// Describes all parameters of a module, with the names and in the order of `named_parameters()`:
 /// shapes; ties, where two are one tensor or have one memory; frozen where they require no
-/// gradient. All are of unit 0. Buffers are not parameters, and stay the rank's own. Local.
+/// gradient. All are of unit 0, the module itself. Buffers are not parameters, and stay the rank's
+/// own. Local.
 /// @param module  defined on the host, in one type, without sparse gradients
+/// @param frozen  whether what requires no gradient now may do so later
 /// @throws Error (invalid_argument), naming the parameter: on a device, sparse, of another type
 ///   than those before, a view with gaps, or with a part of another's memory
-[[nodiscard]] inline Description describe(torch::nn::Module& module) {
+[[nodiscard]] inline Description describe(torch::nn::Module& module,
+                                          Frozen frozen = Frozen::stays) {
   // Without itself, which a module that is no shared pointer's cannot list.
   detail::refuse_sparse(module.name(), module);
   for (auto const& each : module.named_modules("", false)) {
     detail::refuse_sparse(each.key(), *each.value());
   }
   Description model;
+  model.units.push_back(&module);
   for (auto const& each : module.named_parameters())
-    detail::add(model, each.key(), each.value(), 0);
+    detail::add(model, each.key(), each.value(), 0, frozen);
   return model;
 }
 

@@ -17,6 +17,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,15 +43,40 @@ class Trap {
   void* data_;
 };
 
-/// The memory of a module's parameters, which it has only while somebody lends it some; without,
-/// their pointers fault. What is exchanged is the memory in a storage, never the storage: views
-/// that autograd has saved see the exchange as well.
+/// A tensor of the same type and shape without values. No operation of LibTorch works on it: a key
+/// that stands before all others, and for which nothing is registered, has them end in a
+/// `c10::Error`; so do `data_ptr<T>()`, which finds no data, and saving, which takes a storage to
+/// the host that lies elsewhere.
+/// @param storage  without data
+[[nodiscard]] inline torch::Tensor without_values(torch::Tensor const& parameter,
+                                                  c10::Storage const& storage) {
+  constexpr auto elsewhere = c10::DeviceType::FPGA;
+  c10::StorageImpl& memory = *storage.unsafeGetStorageImpl();
+  memory.set_data_ptr_noswap(at::DataPtr(nullptr, at::kCPU));
+  auto tensor =
+      c10::make_intrusive<c10::TensorImpl>(c10::Storage(storage),
+                                           parameter.key_set() | c10::DispatchKeySet(valueless),
+                                           parameter.dtype());
+  memory.set_data_ptr_noswap(at::DataPtr(nullptr, elsewhere));
+  tensor->set_sizes_contiguous(parameter.sizes());
+  return torch::Tensor(std::move(tensor));
+}
+
+/// The memory of a module's parameters, which they have only while somebody lends it some; without,
+/// they are tensors on which LibTorch refuses to work. What is exchanged is the memory in a
+/// storage, never the storage: views that autograd has saved see the exchange as well, and fault
+/// where there is none.
 class ExchangedMemory {
  public:
   /// The parameters keep their memory until `give_up`.
   /// @throws Error (invalid_argument), naming the parameter, for one that is a part of a storage
   ExchangedMemory(std::vector<torch::Tensor> const& parameters, std::vector<Tensor> const& tensors)
-      : parameters_(&parameters), tensors_(&tensors), trap_(largest(parameters)) {
+      : tensors_(&tensors), trap_(largest(parameters)) {
+    c10::Storage const none(c10::Storage::use_byte_size_t(),
+                            largest(parameters),
+                            at::DataPtr(nullptr, at::kCPU),
+                            nullptr,
+                            false);
     for (std::size_t t = 0; t < parameters.size(); ++t) {
       torch::Tensor const& parameter = parameters[t];
       if (parameter.storage_offset() != 0 || parameter.storage().nbytes() != parameter.nbytes()) {
@@ -58,36 +84,64 @@ class ExchangedMemory {
                tensors[t].name,
                "is a part of a larger storage; give it one of its own, with clone()");
       }
-      storages_.push_back(parameter.storage());
+      torch::Tensor const with = parameter.variable_data();
+      places_.push_back({.parameter = parameter,
+                         .with = with,
+                         .without = parameter.numel() > 0 ? without_values(with, none) : with,
+                         .version = version_of(parameter)});
     }
   }
   ExchangedMemory(ExchangedMemory const&) = delete;
   ExchangedMemory& operator=(ExchangedMemory const&) = delete;
   /// Whoever still has a parameter finds no memory in it.
   ~ExchangedMemory() {
-    for (c10::Storage const& storage : storages_) point(storage, nullptr);
+    for (Place const& place : places_) point(place, nullptr);
   }
 
   /// Frees a parameter's memory, unless others have it, too.
-  void give_up(std::size_t t) noexcept { point(storages_[t], trap_.data()); }
+  void give_up(std::size_t t) noexcept { lend(t, nullptr); }
   /// Gives a parameter memory, or with null none.
   void lend(std::size_t t, void const* memory) noexcept {
-    point(storages_[t], memory != nullptr ? const_cast<void*>(memory) : trap_.data());
+    Place& place = places_[t];
+    point(place, memory != nullptr ? const_cast<void*>(memory) : trap_.data());
+    bool const was_lent = std::exchange(place.lent, memory != nullptr);
+    if (was_lent && !place.lent) {
+      place.written = place.written || version_of(place.parameter) != place.version;
+    }
+    if (place.lent && !was_lent) place.version = version_of(place.parameter);
+    if (!kept(place)) return;  // so that `require_kept` finds it
+    place.parameter.unsafeGetTensorImpl()->shallow_copy_from(
+        (memory != nullptr ? place.with : place.without).getIntrusivePtr());
   }
-  /// Is a parameter's storage still the one whose memory is exchanged?
+  /// Is a parameter still the one whose memory is exchanged, and has it what the library has?
   /// @throws Error (invalid_argument), naming the parameter
   void require_kept(std::size_t t) const {
-    if ((*parameters_)[t].storage().unsafeGetStorageImpl() == storages_[t].unsafeGetStorageImpl()) {
-      return;
-    }
+    if (!kept(places_[t])) refuse_other_memory((*tensors_)[t].name);
+    if (!places_[t].written) return;
     refuse("parameter",
            (*tensors_)[t].name,
-           "was given other memory, as set_data() and to() do; convert the module before");
+           "was written to in its window, and what was written is lost with it: core() has "
+           "load_parameters() for other values");
   }
 
  private:
-  static void point(c10::Storage const& storage, void* memory) noexcept {
-    storage.unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(memory, at::kCPU));
+  struct Place {
+    torch::Tensor parameter;
+    torch::Tensor with;     ///< what it is while it has memory
+    torch::Tensor without;  ///< what it is without
+    std::uint32_t version;  ///< autograd's, when it was lent memory
+    bool lent = true;
+    bool written = false;
+  };
+  [[nodiscard]] static std::uint32_t version_of(torch::Tensor const& parameter) {
+    return parameter.unsafeGetTensorImpl()->version_counter().current_version();
+  }
+  [[nodiscard]] static bool kept(Place const& place) noexcept {
+    return has_storage_of(place.parameter, place.with) ||
+           has_storage_of(place.parameter, place.without);
+  }
+  static void point(Place const& place, void* memory) noexcept {
+    place.with.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(memory, at::kCPU));
   }
   [[nodiscard]] static std::size_t largest(std::vector<torch::Tensor> const& parameters) {
     std::size_t most = 0;
@@ -95,10 +149,9 @@ class ExchangedMemory {
     return most;
   }
 
-  std::vector<torch::Tensor> const* parameters_;
   std::vector<Tensor> const* tensors_;
   Trap trap_;
-  std::vector<c10::Storage> storages_;
+  std::vector<Place> places_;
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::libtorch::detail

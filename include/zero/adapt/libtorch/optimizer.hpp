@@ -167,10 +167,10 @@ class Optimizer {
     }
     for (std::size_t t = 0; t < parameters_.size(); ++t) {
       gradients_[t] = {};
-      if (places[t].frozen || places[t].storage != t) continue;
-      torch::Tensor const& gradient = parameters_[t].grad();
-      if (!gradient.defined()) continue;
       std::string const& name = core_.tensors()[t].name;
+      if (places[t].frozen) detail::refuse_gradient_of_frozen(name, parameters_[t]);
+      torch::Tensor const& gradient = parameters_[t].grad();
+      if (places[t].storage != t || !gradient.defined()) continue;
       detail::require_plain("gradient of parameter", name, gradient);
       detail::require_type<Wire>("gradient of parameter", name, gradient);
       gradients_[t] = detail::elements<Wire>(gradient);

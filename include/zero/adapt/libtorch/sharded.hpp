@@ -7,6 +7,7 @@
 #include "zero/adapt/libtorch/optimizer.hpp"
 #include "zero/adapt/libtorch/settings.hpp"
 #include "zero/adapt/libtorch/unit_call.hpp"
+#include "zero/adapt/libtorch/unit_gradients.hpp"
 #include "zero/adapt/libtorch/units.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
@@ -32,17 +33,17 @@ namespace zero::inline ZERO_NAMESPACE::libtorch {
 /// Takes the place of a `torch::optim` optimizer and of the averaging of gradients, under every
 /// stage; units are called through it.
 ///
-///     zero::libtorch::Sharded sharded{comm, {net->in, net->out}, zero::stage::PosGP{}};
+///     zero::libtorch::Sharded sharded{comm, *net, {net->in, net->out}, zero::stage::PosGP{}};
 ///     ...
 ///     auto x = torch::relu(sharded.forward(net->in, batch));
 ///     loss_of(sharded.forward(net->out, x)).backward();
 ///     sharded.step({.max_norm = 1.});
 ///
 /// Under Pos+g+p a unit has its parameters while its forward pass runs, and from when the backward
-/// pass reaches its outputs until it has been through the call; anywhere else their pointers fault.
-/// Its gradients are reduced and freed when the backward pass has been through all of its calls, at
-/// the latest in `step`: until then `grad()` has this rank's own, afterwards none. Under other
-/// stages parameters stay in the module.
+/// pass reaches its outputs until it has been through the call; anywhere else LibTorch refuses to
+/// work on them, and pointers into them fault. Its gradients are reduced and freed when the
+/// backward pass has been through all of its calls, at the latest in `step`: until then `grad()`
+/// has this rank's own, afterwards none. Under other stages parameters stay in the module.
 ///
 /// Units may lie in each other, share parameters, be called several times, and be computed again
 /// within the backward pass. A unit that some ranks call and others do not is skipped by `skip`
@@ -76,7 +77,8 @@ class Sharded {
   /// Gives every rank the first one's parameters. Under Pos+g+p the module's own memory is freed,
   /// parameter by parameter, and on other ranks before.
   /// @param comm    must outlive this
-  /// @param units   the model's modules in the order of the forward pass; they, too
+  /// @param module  the whole model; it, too
+  /// @param units   modules within it in the order of the forward pass, which have all parameters
   /// @param values  policies with values, as for `ShardedOptimizer`
   /// @par Collective  yes; blocks
   /// @par Cost  as of `ShardedOptimizer`; the parameters are sent once. Beside the module, a rank
@@ -84,20 +86,19 @@ class Sharded {
   /// @throws Error (invalid_argument) as `describe`, and for a parameter of another type than the
   ///   precision's, or that is a part of a larger storage; as the constructor of `ShardedOptimizer`
   template <class... Values>
-  explicit Sharded(Communicator& comm, std::vector<Unit> const& units, Values const&... values)
-      : Sharded(comm, units, describe(units), values...) {}
-  /// The same with a description of these units, whose tensors may have been edited.
-  template <class... Values>
   explicit Sharded(Communicator& comm,
+                   torch::nn::Module& module,
                    std::vector<Unit> const& units,
-                   Description model,
                    Values const&... values)
+      : Sharded(comm, describe(module, units), values...) {}
+  /// The same of a description, whose tensors may have been edited.
+  template <class... Values>
+  explicit Sharded(Communicator& comm, Description model, Values const&... values)
       : parameters_(detail::checked<Parameter>(model).parameters),
-        free_gradients_{this},
+        gradients_(core_, parameters_),
         core_(comm, std::move(model.tensors), values...),
-        kept_(parameters_.size()),
         owner_(std::make_shared<Sharded*>(this)) {
-    for (Unit const& unit : units) units_.emplace_back().module = &unit.module();
+    for (torch::nn::Module const* const unit : model.units) units_.emplace_back().module = unit;
     for (std::size_t t = 0; t < parameters_.size(); ++t) {
       auto const u = static_cast<std::size_t>(core_.tensors()[t].unit);
       if (u >= units_.size()) {
@@ -166,9 +167,13 @@ class Sharded {
    private:
     friend Sharded;
     explicit FullModel(Sharded& sharded)
-        : sharded_(&sharded), parameters_(sharded.core_.full_parameters()) {
+        : sharded_(&kept(sharded)), parameters_(sharded.core_.full_parameters()) {
       sharded.full_ = &parameters_;
       sharded.place_all();
+    }
+    [[nodiscard]] static Sharded& kept(Sharded& sharded) {
+      sharded.require_kept();
+      return sharded;
     }
     Sharded* sharded_;
     FullParameters<Core> parameters_;
@@ -182,6 +187,7 @@ class Sharded {
   /// @param micro  as for `ShardedOptimizer::micro_step`
   /// @par Collective  yes: it finishes the reductions of the micro-batch before
   void micro_step(MicroStep const& micro = {}) {
+    require_all_reduced();
     core_.micro_step(micro);
     for (auto& unit : units_) unit.reduced = false;
     begun_ = true;
@@ -206,7 +212,8 @@ class Sharded {
   /// @param options  the same on every rank
   /// @par Collective  yes; blocks
   /// @throws Error as `ShardedOptimizer::step`; (invalid_argument), naming the parameter, for
-  ///   gradients that are sparse or of another type
+  ///   gradients that are sparse, of another type, of what was described as frozen, or that came
+  ///   after those of their unit were reduced; for parameters that were given other memory
   StepReport step(StepOptions options = {}) {
     finish_pass();
     options = settings_.complete(options);
@@ -247,15 +254,6 @@ class Sharded {
     int calls = 0;         ///< whose backward pass is expected
     bool reduced = false;  ///< in this micro-batch
   };
-  /// Told by the core when lent gradients are no longer read.
-  struct FreeGradients {
-    Sharded* sharded;
-    void operator()(int unit) noexcept {
-      for (std::size_t const t : sharded->record(unit).tensors) {
-        sharded->kept_[sharded->storage_of(t)] = torch::Tensor();
-      }
-    }
-  };
   /// A unit's parameters, for the time of a scope.
   class Window {
    public:
@@ -271,7 +269,6 @@ class Sharded {
 
   /// Do parameters move between the module and the library?
   static constexpr bool exchanged() noexcept { return !Core::borrowed; }
-  static constexpr bool accumulates_in_full = Core::Accumulation::full_gradients;
 
   [[nodiscard]] Record& record(int unit) noexcept { return units_[static_cast<std::size_t>(unit)]; }
   [[nodiscard]] int number_of(torch::nn::Module const& module) const {
@@ -281,15 +278,12 @@ class Sharded {
     detail::refuse("module", module.name(), "is no unit of this model");
   }
   [[nodiscard]] std::size_t storage_of(std::size_t t) const noexcept {
-    return core_.partition().placement().places()[t].storage;
-  }
-  [[nodiscard]] bool trained(std::size_t t) const noexcept {
-    TensorPlace const& place = core_.partition().placement().places()[t];
-    return !place.frozen && place.count > 0;
+    return gradients_.storage_of(t);
   }
   [[nodiscard]] bool trains(Record const& unit) const noexcept {
-    return std::any_of(
-        unit.tensors.begin(), unit.tensors.end(), [&](std::size_t t) { return trained(t); });
+    return std::any_of(unit.tensors.begin(), unit.tensors.end(), [&](std::size_t t) {
+      return gradients_.trained(t);
+    });
   }
 
   void take_values(int rank) {
@@ -297,9 +291,10 @@ class Sharded {
       std::vector<std::span<Parameter>> lent;
       for (torch::Tensor const& each : parameters_) {
         lent.push_back(detail::elements<Parameter>(each));
+        lent_.push_back(each.variable_data());
       }
       core_.bind_parameters(lent);
-      core_.on_gradients_free(free_gradients_);
+      core_.on_gradients_free(gradients_);
       core_.broadcast_parameters();
     } else {
       memory_.emplace(parameters_, core_.tensors());
@@ -321,12 +316,22 @@ class Sharded {
     }
   }
 
+  /// Does a parameter lie where the library reads and writes it?
+  void require_kept(std::size_t t) const {
+    if constexpr (exchanged()) {
+      memory_->require_kept(t);
+    } else if (!detail::has_storage_of(parameters_[t], lent_[t])) {
+      detail::refuse_other_memory(core_.tensors()[t].name);
+    }
+  }
+  void require_kept() const {
+    for (std::size_t t = 0; t < parameters_.size(); ++t) require_kept(t);
+  }
+
   /// Gives a unit its parameters. Collective under Pos+g+p.
   void open(int u) {
     Record& unit = record(u);
-    if constexpr (exchanged()) {
-      for (std::size_t const t : unit.tensors) memory_->require_kept(t);
-    }
+    for (std::size_t const t : unit.tensors) require_kept(t);
     if (!unit.parameters) unit.parameters.emplace(core_.parameters(u));
     ++unit.windows;
     place(unit);
@@ -381,87 +386,32 @@ class Sharded {
     if (--record(u).calls == 0) reduce(u);
   }
 
-  /// What the backward pass has left of a tensor: nothing, if it did not come there.
-  [[nodiscard]] torch::Tensor take_gradient(std::size_t t) {
-    torch::Tensor gradient = std::exchange(parameters_[t].mutable_grad(), torch::Tensor());
-    if (!gradient.defined()) return gradient;
-    std::string const& name = core_.tensors()[t].name;
-    detail::require_plain("gradient of parameter", name, gradient);
-    detail::require_type<Wire>("gradient of parameter", name, gradient);
-    return gradient.detach();
-  }
-  /// Reduces a unit's gradients, or says that there are none.
   void reduce(int u) {
     Record& unit = record(u);
+    for (std::size_t const t : unit.tensors) gradients_.require_described(t);
     unit.reduced = begun_ = true;
-    std::vector<torch::Tensor> gradients;
-    bool any = false;
-    for (std::size_t const t : unit.tensors) {
-      gradients.push_back(trained(t) ? take_gradient(t) : torch::Tensor());
-      any = any || gradients.back().defined();
-    }
-    if (!any) {
-      core_.without_gradient(u);
-    } else if constexpr (exchanged()) {
-      copy_gradients(u, gradients);
-    } else {
-      lend_gradients(u, gradients);
-    }
-  }
-  void copy_gradients(int u, std::vector<torch::Tensor> const& gradients) {
-    torch::NoGradGuard const off;
-    Record const& unit = record(u);
-    for (std::size_t i = 0; i < gradients.size(); ++i) {
-      std::size_t const t = unit.tensors[i];
-      if (trained(t) && !gradients[i].defined()) core_.without_gradient(core_.tensors()[t]);
-    }
-    auto buffers = [&] {
-      if constexpr (accumulates_in_full) {
-        return core_.gradients(u);
-      } else {
-        return core_.gradients(u, overwrite);
-      }
-    }();
-    for (std::size_t i = 0; i < gradients.size(); ++i) {
-      if (!gradients[i].defined()) continue;
-      torch::Tensor buffer = torch::from_blob(
-          buffers[i].data(), gradients[i].sizes(), gradients[i].options().requires_grad(false));
-      if (accumulates_in_full || tied(unit.tensors[i])) {
-        buffer.add_(gradients[i]);
-      } else {
-        buffer.copy_(gradients[i]);
-      }
-    }
-    core_.reduce(std::move(buffers));
-  }
-  /// Lends them until they are free. What is tied, or adds up over micro-batches, stays where it
-  /// was lent first.
-  void lend_gradients(int u, std::vector<torch::Tensor>& gradients) {
-    torch::NoGradGuard const off;
-    std::vector<std::span<Wire>> lent;
-    for (std::size_t i = 0; i < gradients.size(); ++i) {
-      torch::Tensor& kept = kept_[storage_of(record(u).tensors[i])];
-      if (gradients[i].defined() && kept.defined()) {
-        kept.add_(gradients[i]);
-      } else if (gradients[i].defined()) {
-        kept = std::move(gradients[i]);
-      }
-      lent.push_back(kept.defined() ? detail::elements<Wire>(kept) : std::span<Wire>());
-    }
-    core_.bind_gradients(u, lent);
-    core_.reduce(core_.gradients(u));
-  }
-  [[nodiscard]] bool tied(std::size_t t) const noexcept {
-    for (std::size_t other = 0; other < parameters_.size(); ++other) {
-      if (other != t && storage_of(other) == storage_of(t)) return true;
-    }
-    return false;
+    gradients_.reduce(u, unit.tensors);
   }
 
   /// Reduces what no backward pass has ended.
   void finish_pass() {
+    require_kept();
     for (int const u : core_.units_backward()) {
       if (!record(u).reduced) reduce(u);
+    }
+    require_all_reduced();
+  }
+  /// A gradient that came later would be a part of the next step's.
+  void require_all_reduced() const {
+    for (std::size_t t = 0; t < parameters_.size(); ++t) {
+      int const u = core_.tensors()[t].unit;
+      if (!units_[static_cast<std::size_t>(u)].reduced || !gradients_.trained(t)) continue;
+      if (!parameters_[t].grad().defined()) continue;
+      detail::refuse(
+          "parameter",
+          core_.tensors()[t].name,
+          "got a gradient after those of its unit were reduced: whatever uses it outside "
+          "of its unit comes after the unit's calls, and shares their backward pass");
     }
   }
   void begin_step() noexcept {
@@ -470,10 +420,10 @@ class Sharded {
   }
 
   std::vector<torch::Tensor> parameters_;
-  FreeGradients free_gradients_;
+  detail::UnitGradients<Core> gradients_;
   Core core_;
   std::optional<detail::ExchangedMemory> memory_{};  ///< where it is exchanged
-  std::vector<torch::Tensor> kept_;                  ///< lent gradients, by storage
+  std::vector<torch::Tensor> lent_{};                ///< else, what is lent, as it was then
   std::shared_ptr<Sharded*> owner_;
   std::vector<Record> units_{};
   FullParameters<Core> const* full_ = nullptr;
@@ -483,9 +433,9 @@ class Sharded {
 
 /// Policies from the constructor's arguments.
 template <zero::Communicator C, class... Values>
-Sharded(C&, std::vector<Unit>, Values...) -> Sharded<C, Values...>;
+Sharded(C&, torch::nn::Module&, std::vector<Unit>, Values...) -> Sharded<C, Values...>;
 /// @overload
 template <zero::Communicator C, class... Values>
-Sharded(C&, std::vector<Unit>, Description, Values...) -> Sharded<C, Values...>;
+Sharded(C&, Description, Values...) -> Sharded<C, Values...>;
 
 }  // namespace zero::inline ZERO_NAMESPACE::libtorch

@@ -1,0 +1,192 @@
+/// A trainer as users have them: a TransformerEncoder with a classifier's head is fine-tuned.
+#include "checkpoint/temporary_directory.hpp"
+#include "libtorch/sharded_model.hpp"
+#include <zero/adapt/libtorch.hpp>
+#include <zero/checkpoint.hpp>
+
+#include <doctest/doctest.h>
+#include <torch/torch.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace classifier_test {
+
+using namespace libtorch_tests;
+using zero::libtorch::describe;
+using zero::libtorch::Frozen;
+
+constexpr int words = 17, length = 6, width = 16, classes = 3;
+constexpr int samples = 12;  // of a step, by all ranks
+constexpr int thaws_at = 4, saved_at = 6, all_steps = 12;
+
+struct ClassifierImpl : torch::nn::Module {
+  explicit ClassifierImpl(double phase = 0.)
+      : encoder(torch::nn::TransformerEncoderOptions(
+            torch::nn::TransformerEncoderLayer(
+                torch::nn::TransformerEncoderLayerOptions(width, 2).dim_feedforward(24).dropout(
+                    0.)),
+            2)) {
+    pos = register_parameter("pos", torch::zeros({length, width}));
+    register_module("embedding", embedding);
+    register_module("encoder", encoder);
+    register_module("head", head);
+    fill(*this, phase);
+    torch::NoGradGuard const off;
+    for (auto& each : named_parameters()) {
+      if (is_norm(each.key())) each.value().add_(1.);
+    }
+  }
+  static bool is_norm(std::string const& name) {
+    return name.find("norm") != std::string::npos && name.ends_with("weight");
+  }
+  static bool decays(std::string const& name) {
+    return name != "pos" && !is_norm(name) && !name.ends_with("bias");
+  }
+  /// The embedding and the encoder are what was trained before.
+  void train_backbone(bool yes) {
+    for (auto& p : embedding->parameters()) p.set_requires_grad(yes);
+    for (auto& p : encoder->parameters()) p.set_requires_grad(yes);
+  }
+  [[nodiscard]] std::vector<zero::libtorch::Unit> units() const {
+    return {*this, embedding, layer(0), layer(1), head};
+  }
+  [[nodiscard]] std::shared_ptr<torch::nn::TransformerEncoderLayerImpl> layer(std::size_t i) const {
+    return encoder->layers->ptr<torch::nn::TransformerEncoderLayerImpl>(i);
+  }
+  template <class Call>
+  torch::Tensor forward(Call const& call, torch::Tensor const& ids) {
+    auto x = call(embedding, ids).transpose(0, 1) + pos.unsqueeze(1);
+    for (std::size_t i = 0; i < 2; ++i) {
+      auto const block = layer(i);
+      x = call(block, x);
+    }
+    return call(head, x.mean(0));
+  }
+  /// Of `count` samples of a step, from `first` on.
+  template <class Call>
+  torch::Tensor loss(int step, int first, int count, Call const& call) {
+    auto const n = torch::arange(first, first + count).add(step * samples);
+    auto const ids = (n.unsqueeze(1) * 7 + torch::arange(length) * (n.unsqueeze(1) + 3)) % words;
+    ClassifierImpl* const self = this;
+    return torch::nn::functional::cross_entropy(call(self, call, ids), ids.sum(1) % classes);
+  }
+
+  torch::Tensor pos;
+  torch::nn::Embedding embedding{words, width};
+  torch::nn::TransformerEncoder encoder;
+  torch::nn::Linear head{width, classes};
+};
+TORCH_MODULE(Classifier);
+
+/// Warms up, then falls.
+float rate_at(int step) {
+  return 0.01f * static_cast<float>(step < 3 ? step + 1 : all_steps - step) / 12.f;
+}
+
+/// Where LibTorch and the library may differ: the bias of the keys shifts all scores of a query
+/// alike, its gradient is zero but for rounding, and Adam makes steps of rounding.
+torch::Tensor without_key_bias(torch::Tensor const& values) {
+  torch::NoGradGuard const off;
+  Classifier net;
+  std::int64_t at = 0;
+  auto result = values.clone();
+  for (auto const& each : net->named_parameters()) {
+    if (each.key().ends_with("in_proj_bias")) result.narrow(0, at + width, width).zero_();
+    at += each.value().numel();
+  }
+  return result;
+}
+
+torch::Tensor by_libtorch() {
+  Classifier net;
+  std::vector<torch::Tensor> decayed, plain;
+  for (auto const& each : net->named_parameters()) {
+    (ClassifierImpl::decays(each.key()) ? decayed : plain).push_back(each.value());
+  }
+  auto options = torch::optim::AdamWOptions(1e-3);
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(decayed,
+                      std::make_unique<torch::optim::AdamWOptions>(options.weight_decay(0.1)));
+  groups.emplace_back(plain,
+                      std::make_unique<torch::optim::AdamWOptions>(options.weight_decay(0.)));
+  torch::optim::AdamW opt(groups, options);
+  for (int step = 0; step < all_steps; ++step) {
+    net->train_backbone(step >= thaws_at);
+    for (auto& group : opt.param_groups()) group.options().set_lr(double{rate_at(step)});
+    for (auto& p : net->parameters()) p.mutable_grad() = torch::Tensor();
+    net->loss(step, 0, samples, plainly).backward();
+    torch::nn::utils::clip_grad_norm_(net->parameters(), 1.);
+    opt.step();
+  }
+  return flat(*net);
+}
+
+zero::libtorch::Description described(Classifier& net) {
+  auto model = describe(*net, net->units(), Frozen::may_thaw);
+  for (zero::Tensor& tensor : model.tensors) {
+    if (!ClassifierImpl::decays(tensor.name)) tensor.weight_decay = 0.f;
+  }
+  return model;
+}
+
+/// Steps of one rank.
+template <class Opt, class Call>
+void train(Classifier& net, Opt& opt, zero::InProcess& comm, Call const& call, int from, int to) {
+  int const count = samples / comm.size();
+  for (int step = from; step < to; ++step) {
+    net->train_backbone(step >= thaws_at);
+    opt.zero_grad();
+    net->loss(step, comm.rank() * count, count, call).backward();
+    opt.step({.learning_rate = rate_at(step), .max_norm = 1.});
+  }
+}
+
+/// Steps `from` to `to` by either class; goes on from a checkpoint, and leaves one.
+std::vector<std::uint8_t> trained(
+    bool sharded, int ranks, std::string const& directory, int from, int to) {
+  return on_ranks(ranks, [&](zero::InProcess& comm) {
+    Classifier net(from);  // other values than those that were saved
+    net->train_backbone(from >= thaws_at);
+    zero::Checkpoints run{directory};
+    zero::AdamW const rule{.weight_decay = 0.1f};
+    auto const go = [&](auto& opt, auto const& call) {
+      if (from > 0) run.load(opt.core(), run.latest().value());
+      train(net, opt, comm, call, from, to);
+      run.save(opt.core());
+    };
+    if (!sharded) {
+      zero::libtorch::Optimizer opt{comm, described(net), zero::stage::PosG{}, rule};
+      go(opt, plainly);
+      return bytes_of(*net);
+    }
+    zero::libtorch::Sharded opt{comm, described(net), zero::stage::PosGP{}, rule};
+    go(opt, through(opt));
+    auto const all = opt.full_parameters();
+    return bytes_of(*net);
+  });
+}
+
+TEST_CASE("a TransformerEncoder thaws, stops and goes on elsewhere as with LibTorch alone") {
+  at::set_num_threads(1);
+  auto const expected = without_key_bias(by_libtorch());
+  auto const check = [&](std::vector<std::uint8_t> const& bytes) {
+    REQUIRE(!bytes.empty());
+    double const away = distance(without_key_bias(floats(bytes)), expected);
+    CAPTURE(away);
+    CHECK(away < 1e-5);
+  };
+  checkpoint_tests::TemporaryDirectory const sharded, whole, unbroken;
+  check(trained(true, 3, unbroken.path(), 0, all_steps));
+  CHECK(!trained(true, 3, sharded.path(), 0, saved_at).empty());
+  check(trained(false, 2, sharded.path(), saved_at, all_steps));
+  CHECK(!trained(false, 2, whole.path(), 0, saved_at).empty());
+  check(trained(true, 4, whole.path(), saved_at, all_steps));
+  Classifier untouched;
+  CHECK(distance(without_key_bias(flat(*untouched)), expected) > 1e-2);
+}
+
+}  // namespace classifier_test
