@@ -71,6 +71,7 @@ template <Communicator C, class ArenaT>
   control.sum({&size, 1});
   text.resize(static_cast<std::size_t>(size));
   std::vector<std::int64_t> letters((text.size() + sizeof(size) - 1) / sizeof(size));
+  if (letters.empty()) return text;
   if (control.rank == rank) std::memcpy(letters.data(), text.data(), text.size());
   control.sum(letters);
   std::memcpy(text.data(), letters.data(), text.size());
