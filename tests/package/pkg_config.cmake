@@ -39,7 +39,8 @@ function(expect_libraries package)
     OUTPUT_VARIABLE text
     COMMAND_ERROR_IS_FATAL ANY)
   foreach(library IN LISTS ARGN)
-    if(NOT text MATCHES "${library} ")
+    # A newer pkg-config leaves no space at the end.
+    if(NOT text MATCHES "${library}[ \n]")
       message(FATAL_ERROR "pkg-config --libs ${package} does not say ${library}: ${text}")
     endif()
   endforeach()
