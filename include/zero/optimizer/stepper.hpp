@@ -7,6 +7,7 @@
 #include "zero/base/number.hpp"
 #include "zero/optimizer/api/step.hpp"
 #include "zero/optimizer/assembly.hpp"
+#include "zero/optimizer/failure_text.hpp"
 #include "zero/optimizer/model.hpp"
 #include "zero/optimizer/outcome.hpp"
 #include "zero/optimizer/setup/same_values.hpp"
@@ -31,25 +32,11 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 ZERO_APART [[nodiscard]] Decide decision(
     StepOptions const& options, double scale, float rate, std::uint64_t rules, bool scaled);
 
-/// The options of a step, to compare with other ranks'.
-/// @param rate  the learning rate, wherever it lay
-ZERO_APART [[nodiscard]] ZERO_COLD Fingerprint print_of(Decide const& decide, float rate);
-
-/// Which tensors have gradients that are not finite, and on which ranks.
-/// @param all  the first that each rank has found, below 0 if there is none
-ZERO_APART [[nodiscard]] ZERO_COLD std::string not_finite(std::vector<std::int64_t> const& all,
-                                                          std::vector<Tensor> const& tensors);
-
 /// The count of the run.
 /// @throws Error (invalid_argument) unless each tensor has one from 0 to there
 ZERO_APART [[nodiscard]] ZERO_COLD long steps_in(Counters const& counters,
                                                  std::vector<Tensor> const& tensors,
                                                  bool scaled);
-
-/// Which gradients some ranks gave, and about which others were told nothing: the first tensor.
-/// @param all  what each rank said of each tensor
-ZERO_APART [[nodiscard]] ZERO_COLD std::string forgotten(std::vector<std::int64_t> const& all,
-                                                         std::vector<Tensor> const& tensors);
 
 /// One rank's steps. What a step decides (norm, clipping, loss scale, whether to skip) is decided
 /// in the space; the host reads the outcome when somebody asks for it. `ShardedOptimizer` documents
@@ -374,7 +361,7 @@ class Stepper {
   /// found that in the same exchange, and tell each other what they were told, or have found.
   /// @par Collective  where it failed; blocks
   [[nodiscard]] StepResult taken() {
-    StepResult const result = verdict();
+    StepResult result = verdict();
     discard_gradients();
     return result;
   }
@@ -389,66 +376,18 @@ class Stepper {
   [[nodiscard]] StepResult verdict() {
     StepFailure const failure = outcome_.take_failure();
     if (failure == StepFailure::none) return outcome_.last();
-    return explained(failure, told_);
+    return explain_failure(*parts_, failure, told_, outcome_.get().terms.learning_rate);
   }
   /// Others are in `step()`. Where the host can read the space they have seen it as well, and tell
   /// this rank; elsewhere they have queued all of the step, which this rank will never join.
   [[noreturn]] ZERO_COLD void refuse_other_call() {
     constexpr StepFailure failure = StepFailure::options_differ;
     Error const error = Space::host_accessible
-                            ? explained(failure, {})
+                            ? explain_failure(*parts_, failure, {}, 0.f)
                             : error_of(failure, "the call: 'grad_norm' here, 'step' elsewhere");
     discard_gradients();
     fail_again(error);
   }
-  /// Why a step failed, in words of all ranks; of this rank alone if some have reported an earlier
-  /// failure, and know nothing of this one.
-  /// @par Collective  yes; blocks
-  [[nodiscard]] ZERO_COLD Error explained(StepFailure failure, Decide const& told) {
-    std::int64_t failed_before = 0;
-    parts_->space().download(
-        &failed_before, parts_->control->words + StepControl::failed_word, sizeof(failed_before));
-    if (failed_before != 0) return error_of(failure);
-    auto const& groups = parts_->groups;
-    ErrorContext const here = groups.model == nullptr ? ErrorContext{} : groups.here("step");
-    auto const gather = gather_words(*groups.world, parts_->arena);
-    if (failure == StepFailure::not_finite) {
-      std::int64_t const first = first_not_finite();
-      return error_of(failure, not_finite(gather(&first, 1), parts_->tensors), here);
-    }
-    if (failure == StepFailure::units_differ) {
-      std::vector<std::int64_t> said;
-      for (std::size_t t = 0; t < parts_->tensors.size(); ++t) {
-        said.push_back(static_cast<std::int64_t>(parts_->presence.said(t)));
-      }
-      return error_of(failure, forgotten(gather(said.data(), said.size()), parts_->tensors), here);
-    }
-    if (failure != StepFailure::options_differ) return error_of(failure);
-    Fingerprint const print = print_of(told, outcome_.get().terms.learning_rate);
-    auto const more = [&] { return parts_->rules.difference(gather); };
-    return error_of(failure, print.difference(gather, more), here);
-  }
-  /// The first tensor whose summed gradient is not finite in this rank's share; below 0 if none is.
-  [[nodiscard]] ZERO_COLD std::int64_t first_not_finite() {
-    std::int64_t first = -1;
-    auto const& space = parts_->space();
-    ExactSum* const squares = &parts_->control->squares;
-    parts_->partition.for_each_bucket([&](BucketSpan const& bucket) {
-      auto const* const share = parts_->gradients.reduced(bucket);
-      Range const range = bucket.share(parts_->comm->rank());
-      parts_->partition.for_each_segment(range, [&](Segment const& piece) {
-        if (first >= 0 && static_cast<std::size_t>(first) <= piece.tensor) return;
-        ExactSum sum;
-        space.zero(squares, sizeof(sum));
-        space.add_squares(
-            squares, share + piece.in_range.offset(), static_cast<std::size_t>(piece.count));
-        space.download(&sum, squares, sizeof(sum));
-        if (!ExactSum::finite(sum.words())) first = static_cast<std::int64_t>(piece.tensor);
-      });
-    });
-    return first;
-  }
-
   void require_found() const {
     if (!lost_.empty()) refuse_lost();
   }
@@ -520,61 +459,6 @@ decision(StepOptions const& options, double scale, float rate, std::uint64_t rul
           ", but must be greater than 0; a learning rate of 0 freezes the model"});
   }
   return decide;
-}
-
-ZERO_BODY Fingerprint print_of(Decide const& decide, float rate) {
-  Fingerprint print;
-  print.add("the call", std::string_view(decide.told.known ? "step" : "grad_norm"));
-  print.add({}, "learning_rate", double{decide.told.known ? rate : 0.f});
-  print.add({}, "max_norm", decide.max_norm);
-  print.add({}, "scale", decide.scale);
-  print.add({}, "non_finite", std::string_view(decide.skip_non_finite ? "skip" : "fail"));
-  print.add({}, "count", static_cast<double>(decide.count));
-  print.add_hash({}, "rules of tensors", decide.rules);
-  return print;
-}
-
-ZERO_BODY std::string not_finite(std::vector<std::int64_t> const& all,
-                                 std::vector<Tensor> const& tensors) {
-  std::string text;
-  for (std::size_t t = 0; t < tensors.size(); ++t) {
-    std::string ranks;
-    for (std::size_t rank = 0; rank < all.size(); ++rank) {
-      if (all[rank] == static_cast<std::int64_t>(t)) ranks += Message({" ", rank}).text();
-    }
-    if (ranks.empty()) continue;
-    text +=
-        (text.empty() ? ": first '" : ", '") + tensors[t].name + "' in the share of rank" + ranks;
-  }
-  return text;
-}
-
-ZERO_BODY std::string forgotten(std::vector<std::int64_t> const& all,
-                                std::vector<Tensor> const& tensors) {
-  std::size_t const ranks = all.size() / tensors.size();
-  auto const list = [&](std::size_t t, bool nothing) {
-    std::string text;
-    for (std::size_t rank = 0; rank < ranks; ++rank) {
-      bool const silent = all[rank * tensors.size() + t] == 0;
-      if (silent == nothing) text += Message({text.empty() ? "" : ", ", rank}).text();
-    }
-    return text;
-  };
-  for (std::size_t t = 0; t < tensors.size(); ++t) {
-    std::string const silent = list(t, true);
-    std::string const others = list(t, false);
-    if (silent.empty() || others.empty()) continue;
-    return Message({"unit ",
-                    tensors[t].unit,
-                    ", tensor '",
-                    tensors[t].name,
-                    "': nothing was said on rank ",
-                    silent,
-                    ", but on rank ",
-                    others})
-        .text();
-  }
-  return {};
 }
 
 ZERO_BODY long steps_in(Counters const& counters, std::vector<Tensor> const& tensors, bool scaled) {

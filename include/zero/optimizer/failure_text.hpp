@@ -1,0 +1,153 @@
+/// @file
+/// Why a step failed, in words of all ranks: found after the fact, as no step that succeeds pays
+/// for it.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
+#include "zero/layout/exact_sum.hpp"
+#include "zero/layout/partition.hpp"
+#include "zero/layout/range.hpp"
+#include "zero/layout/tensor.hpp"
+#include "zero/optimizer/api/step_result.hpp"
+#include "zero/optimizer/assembly.hpp"
+#include "zero/optimizer/setup/agreement.hpp"
+#include "zero/optimizer/setup/fingerprint.hpp"
+#include "zero/optimizer/stations/control.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE::detail {
+
+/// The options of a step, to compare with other ranks'.
+/// @param rate  the learning rate, wherever it lay
+ZERO_APART [[nodiscard]] ZERO_COLD Fingerprint print_of(Decide const& decide, float rate);
+
+/// Which tensors have gradients that are not finite, and on which ranks.
+/// @param all  the first that each rank has found, below 0 if there is none
+ZERO_APART [[nodiscard]] ZERO_COLD std::string not_finite(std::vector<std::int64_t> const& all,
+                                                          std::vector<Tensor> const& tensors);
+
+/// Which gradients some ranks gave, and about which others were told nothing: the first tensor.
+/// @param all  what each rank said of each tensor
+ZERO_APART [[nodiscard]] ZERO_COLD std::string forgotten(std::vector<std::int64_t> const& all,
+                                                         std::vector<Tensor> const& tensors);
+
+/// The first tensor whose summed gradient is not finite in this rank's share; below 0 if none is.
+template <class Slots>
+[[nodiscard]] ZERO_COLD std::int64_t first_not_finite(Assembly<Slots>& parts) {
+  std::int64_t first = -1;
+  auto const& space = parts.space();
+  ExactSum* const squares = &parts.control->squares;
+  parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
+    auto const* const share = parts.gradients.reduced(bucket);
+    Range const range = bucket.share(parts.comm->rank());
+    parts.partition.for_each_segment(range, [&](Segment const& piece) {
+      if (first >= 0 && static_cast<std::size_t>(first) <= piece.tensor) return;
+      ExactSum sum;
+      space.zero(squares, sizeof(sum));
+      space.add_squares(
+          squares, share + piece.in_range.offset(), static_cast<std::size_t>(piece.count));
+      space.download(&sum, squares, sizeof(sum));
+      if (!ExactSum::finite(sum.words())) first = static_cast<std::int64_t>(piece.tensor);
+    });
+  });
+  return first;
+}
+
+/// Why a step failed, in words of all ranks; of this rank alone if some have reported an earlier
+/// failure, and know nothing of this one.
+/// @param told  what this rank was told; nothing in `grad_norm()`
+/// @param rate  its learning rate, wherever it lay
+/// @par Collective  yes; blocks
+template <class Slots>
+[[nodiscard]] ZERO_COLD Error
+explain_failure(Assembly<Slots>& parts, StepFailure failure, Decide const& told, float rate) {
+  std::int64_t failed_before = 0;
+  parts.space().download(
+      &failed_before, parts.control->words + StepControl::failed_word, sizeof(failed_before));
+  if (failed_before != 0) return error_of(failure);
+  auto const& groups = parts.groups;
+  ErrorContext const here = groups.model == nullptr ? ErrorContext{} : groups.here("step");
+  auto const gather = gather_words(*groups.world, parts.arena);
+  if (failure == StepFailure::not_finite) {
+    std::int64_t const first = first_not_finite(parts);
+    return error_of(failure, not_finite(gather(&first, 1), parts.tensors), here);
+  }
+  if (failure == StepFailure::units_differ) {
+    std::vector<std::int64_t> said;
+    for (std::size_t t = 0; t < parts.tensors.size(); ++t) {
+      said.push_back(static_cast<std::int64_t>(parts.presence.said(t)));
+    }
+    return error_of(failure, forgotten(gather(said.data(), said.size()), parts.tensors), here);
+  }
+  if (failure != StepFailure::options_differ) return error_of(failure);
+  Fingerprint const print = print_of(told, rate);
+  auto const more = [&] { return parts.rules.difference(gather); };
+  return error_of(failure, print.difference(gather, more), here);
+}
+
+#if ZERO_BODIES
+
+ZERO_BODY Fingerprint print_of(Decide const& decide, float rate) {
+  Fingerprint print;
+  print.add("the call", std::string_view(decide.told.known ? "step" : "grad_norm"));
+  print.add({}, "learning_rate", double{decide.told.known ? rate : 0.f});
+  print.add({}, "max_norm", decide.max_norm);
+  print.add({}, "scale", decide.scale);
+  print.add({}, "non_finite", std::string_view(decide.skip_non_finite ? "skip" : "fail"));
+  print.add({}, "count", static_cast<double>(decide.count));
+  print.add_hash({}, "rules of tensors", decide.rules);
+  return print;
+}
+
+ZERO_BODY std::string not_finite(std::vector<std::int64_t> const& all,
+                                 std::vector<Tensor> const& tensors) {
+  std::string text;
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    std::string ranks;
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      if (all[rank] == static_cast<std::int64_t>(t)) ranks += Message({" ", rank}).text();
+    }
+    if (ranks.empty()) continue;
+    text +=
+        (text.empty() ? ": first '" : ", '") + tensors[t].name + "' in the share of rank" + ranks;
+  }
+  return text;
+}
+
+ZERO_BODY std::string forgotten(std::vector<std::int64_t> const& all,
+                                std::vector<Tensor> const& tensors) {
+  std::size_t const ranks = all.size() / tensors.size();
+  auto const list = [&](std::size_t t, bool nothing) {
+    std::string text;
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      bool const silent = all[rank * tensors.size() + t] == 0;
+      if (silent == nothing) text += Message({text.empty() ? "" : ", ", rank}).text();
+    }
+    return text;
+  };
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    std::string const silent = list(t, true);
+    std::string const others = list(t, false);
+    if (silent.empty() || others.empty()) continue;
+    return Message({"unit ",
+                    tensors[t].unit,
+                    ", tensor '",
+                    tensors[t].name,
+                    "': nothing was said on rank ",
+                    silent,
+                    ", but on rank ",
+                    others})
+        .text();
+  }
+  return {};
+}
+
+#endif
+
+}  // namespace zero::inline ZERO_NAMESPACE::detail
