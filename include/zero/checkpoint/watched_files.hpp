@@ -75,9 +75,12 @@ class FileWatch {
     std::lock_guard const lock(mutex_);
     paths_[file] = path;
   }
-  void closed(FileAnswer file) noexcept {
+  /// That handle is about to be closed, and from then on may be of another file.
+  /// @returns the path of the one that it is of
+  [[nodiscard]] std::string forget(FileAnswer file) noexcept {
     std::lock_guard const lock(mutex_);
-    paths_.erase(file);
+    auto node = paths_.extract(file);
+    return node.empty() ? std::string() : std::move(node.mapped());
   }
   /// The oldest operation, in words, if it has been under way for longer; else empty.
   [[nodiscard]] std::string stalled(double seconds) const {
@@ -111,12 +114,10 @@ class WatchedFiles {
   [[nodiscard]] FileWatch const& watch() const noexcept { return *watch_; }
 
   FileAnswer open(std::string const& path, FileMode mode) {
-    FileAnswer const file = on("open", path, [&] { return files_.open(path, mode); });
-    if (file >= 0) watch_->opened(file, path);
-    return file;
+    return opened(path, on("open", path, [&] { return files_.open(path, mode); }));
   }
   FileAnswer lock(std::string const& path) {
-    return on("lock", path, [&] { return files_.lock(path); });
+    return opened(path, on("lock", path, [&] { return files_.lock(path); }));
   }
   FileAnswer read(FileAnswer file, void* to, std::size_t bytes, std::uint64_t offset) {
     return on("read", file, [&] { return files_.read(file, to, bytes, offset); });
@@ -131,9 +132,8 @@ class WatchedFiles {
     return on("sync", file, [&] { return files_.sync(file); });
   }
   FileAnswer close(FileAnswer file) {
-    FileAnswer const told = on("close", file, [&] { return files_.close(file); });
-    watch_->closed(file);
-    return told;
+    std::string const path = watch_->forget(file);
+    return on("close", path, [&] { return files_.close(file); });
   }
   FileAnswer rename(std::string const& from, std::string const& to) {
     return on("rename", from, [&] { return files_.rename(from, to); });
@@ -159,6 +159,10 @@ class WatchedFiles {
   FileAnswer on(char const* verb, Of const& of, Work const& work) {
     FileWatch::Operation const operation(*watch_, verb, of);
     return work();
+  }
+  FileAnswer opened(std::string const& path, FileAnswer file) {
+    if (file >= 0) watch_->opened(file, path);
+    return file;
   }
 
   Files files_;
