@@ -4,6 +4,7 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -27,11 +28,14 @@ class HandleTable {
   };
 
   /// A handle for an object.
+  /// @throws Error (resource) for more of them at once than there are numbers, a million
   [[nodiscard]] void* add(HandleKind kind, void* object, void const* comm) {
     std::lock_guard const lock(mutex_);
     std::size_t index = slots_.size();
     if (free_.empty()) {
+      if (index > most_index) fail(ErrorKind::resource, "there are too many handles");
       slots_.emplace_back();
+      free_.reserve(slots_.capacity());  // so that `end` need not allocate
     } else {
       index = free_.back();
       free_.pop_back();
@@ -63,11 +67,12 @@ class HandleTable {
     Entry entry{};
   };
   static constexpr int generation_shift = 21;
+  static constexpr std::uintptr_t most_index = (std::uintptr_t{1} << (generation_shift - 1)) - 1;
   static constexpr std::uintptr_t last_generation = ~std::uintptr_t{0} >> generation_shift;
 
   [[nodiscard]] static std::size_t slot_index(void const* handle) noexcept {
     auto const number = reinterpret_cast<std::uintptr_t>(handle);
-    return (number >> 1) & ((std::uintptr_t{1} << (generation_shift - 1)) - 1);
+    return (number >> 1) & most_index;
   }
   [[nodiscard]] Slot* slot_of(void const* handle) noexcept {
     auto const number = reinterpret_cast<std::uintptr_t>(handle);
