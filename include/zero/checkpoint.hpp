@@ -244,8 +244,9 @@ class BasicCheckpoints {
   ///   the headers of all files, and a piece of 256 KiB for each thread, twice where types are
   ///   converted. How long reading takes does not count towards deadlines
   /// @throws Error, on every rank the same: (invalid_argument) in the middle of a step; (data)
-  ///   for a checkpoint that does not fit, naming all tensors, or is damaged, naming file, tensor
-  ///   and rank; (resource) if the file system refuses
+  ///   for a checkpoint that does not fit, naming all tensors; whose states another rule has left,
+  ///   naming it; or that is damaged, naming file, tensor and rank; (resource) if the file system
+  ///   refuses, or an operation of it meets its deadline
   template <class Optimizer>
   LoadReport load(Optimizer& optimizer,
                   FoundCheckpoint const& found,

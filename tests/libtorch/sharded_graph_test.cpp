@@ -254,15 +254,6 @@ TEST_CASE("two tensors of one memory, in two units, are tied, and their gradient
   check(zero::stage::PosG{});
 }
 
-template <class F>
-std::string refusal(F const& act) {
-  try {
-    act();
-  } catch (zero::Error const& error) {
-    return error.what();
-  }
-  return "nothing was refused";
-}
 bool says(std::string const& text, std::string const& part) {
   INFO(text);
   CHECK(text.find(part) != std::string::npos);

@@ -230,16 +230,6 @@ TEST_CASE("a unit's gradients are gone when the backward pass comes to the next 
   });
 }
 
-template <class Act>
-std::string refusal(Act const& act) {
-  try {
-    act();
-  } catch (zero::Error const& error) {
-    return error.what();
-  }
-  return "nothing was refused";
-}
-
 TEST_CASE("a parameter that was given other memory is refused") {
   std::string const expected = "parameter 'weight' was given other memory";
   auto const refused = [&](auto const& act) {

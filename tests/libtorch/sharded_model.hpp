@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -203,6 +204,17 @@ inline torch::Tensor reference(int ranks, int micro_batches) {
       net, ranks, steps, micro_batches, [&](Net& model, int rank, int step, int micro) {
         return model->loss(batch_of(ranks, rank, step, micro, micro_batches), plainly);
       });
+}
+
+/// What an error says; or that there was none.
+template <class Act>
+std::string refusal(Act const& act) {
+  try {
+    act();
+  } catch (zero::Error const& error) {
+    return error.what();
+  }
+  return "nothing was refused";
 }
 
 }  // namespace libtorch_tests

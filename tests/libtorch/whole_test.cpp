@@ -118,16 +118,6 @@ TEST_CASE("what is frozen at first and may thaw trains and rests as with LibTorc
   CHECK(thawed_by_sharded<zero::stage::PosGP>() == bytes);
 }
 
-template <class Act>
-std::string refusal(Act const& act) {
-  try {
-    act();
-  } catch (zero::Error const& error) {
-    return error.what();
-  }
-  return "nothing was refused";
-}
-
 TEST_CASE("a gradient of what was described as frozen is an error") {
   std::string const expected = "parameter 'layer.weight' has a gradient, but required none when";
   auto const contains = [&](std::string const& text) {
