@@ -236,10 +236,11 @@ TEST_CASE("one rank that reads while parameters are replaced ends the call on al
     PosGP optimizer{comm, small_model()};
     contracts::load(optimizer);
     std::optional<decltype(optimizer.parameters(0))> guard;
-    // Gathering is collective; the guard of rank 0 alone lives on.
-    guard.emplace(optimizer.parameters(0));
-    if (comm.rank() == 1) guard.reset();
     try {
+      // Gathering is collective; the guard of rank 0 alone lives on. Rank 0 may have ended the group
+      // before rank 1 has seen that it gathered.
+      guard.emplace(optimizer.parameters(0));
+      if (comm.rank() == 1) guard.reset();
       contracts::load(optimizer);
     } catch (zero::Error const& error) {
       said[static_cast<std::size_t>(comm.rank())] = error.what();

@@ -194,6 +194,10 @@ class CatalogBuilder {
       } else if (at->second.about.steps != tensor.steps) {
         problem = "has another number of steps than in a file before";
       }
+      auto const layer = layer_name(tensor.name);
+      if (tensor.layers > 0 && (!layer || layer->layer >= tensor.layers)) {
+        problem = "is no layer of " + std::to_string(tensor.layers);
+      }
       if (tensor.steps > catalog_->manifest.step) {
         problem = "has " + std::to_string(tensor.steps) + " steps of a run of " +
                   std::to_string(catalog_->manifest.step);

@@ -9,18 +9,22 @@
 #include "zero/checkpoint/safetensors.hpp"
 #include "zero/checkpoint/text.hpp"
 #include "zero/concepts/rule.hpp"
+#include "zero/layout/stacked.hpp"
 #include "zero/layout/tensor.hpp"
 #include "zero/optimizer/api/step.hpp"
+#include "zero/optimizer/model.hpp"
 #include "zero/precision/loss_scale.hpp"
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -29,6 +33,7 @@ namespace zero::inline ZERO_NAMESPACE {
 /// One tensor of a saved optimizer.
 struct SavedTensor {
   std::string name{};                  ///< as the optimizer called it
+  std::uint64_t layers = 0;            ///< of the stacked tensor that it is a layer of, or 0
   std::vector<std::uint64_t> shape{};  ///< of the whole tensor
   std::vector<Box> boxes{};            ///< which part of it the optimizer trained: all, unless said
   int unit = 0;                        ///< as the trainer described it
@@ -49,6 +54,23 @@ struct SavedOptimizer {
 
 namespace detail {
 
+/// Of a stacked tensor "whole", layer i is called "whole[i]".
+struct LayerName {
+  std::string_view whole{};
+  std::uint64_t layer = 0;
+};
+
+/// Which layer a name is of; none if it is no such name.
+[[nodiscard]] inline std::optional<LayerName> layer_name(std::string_view name) {
+  auto const open = name.rfind('[');
+  if (open == std::string_view::npos || open == 0) return std::nullopt;
+  LayerName of{.whole = name.substr(0, open)};
+  char const* const end = name.data() + name.size();
+  auto const number = std::from_chars(name.data() + open + 1, end, of.layer);
+  bool const sound = number.ec == std::errc() && end - number.ptr == 1 && *number.ptr == ']';
+  return sound && name == name_of_layer(of.whole, of.layer) ? std::optional(of) : std::nullopt;
+}
+
 /// Arrays of a rank's file by name: master weights, then states as the rule calls them.
 inline constexpr std::string_view master_array = "master";
 /// The only array of a frozen tensor.
@@ -62,6 +84,7 @@ inline constexpr std::string_view parameter_array = "parameter";
       boxes.push_back({{"offset", box.offset}, {"extent", box.extent}});
     }
     tensors.push_back({{"name", tensor.name},
+                       {"layers", tensor.layers},
                        {"shape", tensor.shape},
                        {"boxes", std::move(boxes)},
                        {"unit", tensor.unit},
@@ -98,6 +121,8 @@ inline constexpr std::string_view parameter_array = "parameter";
   for (nlohmann::json const& each : fields.list("tensors")) {
     Fields const entry(file, each);
     SavedTensor tensor{.name = entry.text("name"),
+                       // Version 0.1 did not say it.
+                       .layers = entry.has("layers") ? entry.count("layers") : 0,
                        .shape = entry.counts("shape"),
                        .unit = entry.integer("unit"),
                        .weight_decay = entry.real("weight_decay"),
@@ -199,14 +224,17 @@ struct OptimizerFacts {
 /// The part of each tensor that an optimizer has: all of it, or what the trainer says.
 /// @param divided  whether a part must be told of what is partitioned over a grid's model axis
 /// @throws Error (invalid_argument) for parts that do not fit
-[[nodiscard]] inline std::vector<SavedTensor> described(std::vector<Tensor> const& tensors,
+[[nodiscard]] inline std::vector<SavedTensor> described(Model const& model,
                                                         std::vector<TensorPart> const& parts,
                                                         Counters const& counters,
                                                         bool divided) {
+  std::vector<Tensor> const& tensors = model.tensors;
   std::vector<SavedTensor> saved;
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     Tensor const& tensor = tensors[t];
+    Tensor const& whole = model.described[model.slices[t].described];
     SavedTensor entry{.name = tensor.name,
+                      .layers = whole.stacked ? whole.shape.front() : 0,
                       .shape = {tensor.shape.begin(), tensor.shape.end()},
                       .unit = tensor.unit,
                       .weight_decay = tensor.weight_decay,

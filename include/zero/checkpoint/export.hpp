@@ -55,21 +55,38 @@ struct ExportReport {
 
 namespace detail {
 
-/// The model's entries for a file: every tensor that has memory of its own.
-/// @param tensors  as `described` says which part of them this rank has
-/// @param order    receives which tensors these are
+/// Where a tensor of a unit lies in a model file: a stacked one is there as it was described.
+struct ModelPlace {
+  std::size_t entry = 0;
+  std::uint64_t first = 0;  ///< elements before it
+};
+
+/// The model's entries for a file: every described tensor that has memory of its own.
+/// @param saved    says which part of them this rank has
+/// @param place    receives for each of the model's tensors where it is; nothing for tied ones
+/// @throws Error (invalid_argument) if layers of a stacked tensor are parts of different shapes
 [[nodiscard]] inline std::vector<safetensors::Entry> model_entries(
-    std::vector<SavedTensor> const& tensors,
-    Placement const& placement,
+    Model const& model,
+    std::vector<SavedTensor> const& saved,
     DType dtype,
-    std::vector<std::size_t>& order) {
+    std::vector<ModelPlace>& place) {
   std::vector<safetensors::Entry> entries;
-  for (std::size_t t = 0; t < tensors.size(); ++t) {
-    if (placement.places()[t].storage != t) continue;
-    order.push_back(t);
-    entries.push_back({.name = tensors[t].name,
-                       .dtype = std::string(safetensors::spelled(dtype)),
-                       .shape = tensors[t].shape});
+  place.resize(saved.size());
+  for (std::size_t d = 0; d < model.described.size(); ++d) {
+    auto const [begin, end] = model.slices_of(d);
+    if (model.partition.placement().places()[begin].storage != begin) continue;
+    Tensor const& tensor = model.described[d];
+    safetensors::Entry entry{.name = tensor.name,
+                             .dtype = std::string(safetensors::spelled(dtype)),
+                             .shape = saved[begin].shape};
+    for (std::size_t t = begin; t < end; ++t) {
+      place[t] = {entries.size(), (t - begin) * volume(saved[begin].shape)};
+      if (saved[t].shape == saved[begin].shape) continue;
+      fail(ErrorKind::invalid_argument,
+           {"layers of '", tensor.name, "' are parts of tensors of different shapes"});
+    }
+    if (tensor.stacked) entry.shape.insert(entry.shape.begin(), end - begin);
+    entries.push_back(std::move(entry));
   }
   return entries;
 }
@@ -77,16 +94,17 @@ namespace detail {
 /// What a header says beside the tensors: the trainer's texts, and for each tied tensor under which
 /// name its elements are, as the format's own Python package does.
 [[nodiscard]] inline std::map<std::string, std::string> model_metadata(
-    std::vector<Tensor> const& tensors,
-    Placement const& placement,
-    std::map<std::string, std::string> metadata) {
+    Model const& model, std::map<std::string, std::string> metadata) {
   metadata.try_emplace("format", "pt");
-  for (std::size_t t = 0; t < tensors.size(); ++t) {
-    std::size_t const storage = placement.places()[t].storage;
+  for (std::size_t d = 0; d < model.described.size(); ++d) {
+    std::size_t const t = model.slices_of(d).first;
+    std::size_t const storage = model.partition.placement().places()[t].storage;
     if (storage == t) continue;
-    if (metadata.try_emplace(tensors[t].name, tensors[storage].name).second) continue;
+    std::string const& name = model.described[d].name;
+    std::string const& target = model.described[model.slices[storage].described].name;
+    if (metadata.try_emplace(name, target).second) continue;
     fail(ErrorKind::invalid_argument,
-         {"metadata '", tensors[t].name, "' are those of the tied tensor of that name"});
+         {"metadata '", name, "' are those of the tied tensor of that name"});
   }
   return metadata;
 }
@@ -130,7 +148,7 @@ template <class T, class Slots, class Writer, class Alive>
 void write_runs(Assembly<Slots> const& parts,
                 std::vector<ArrayRun> const& runs,
                 std::vector<SavedTensor> const& whole,
-                std::vector<std::size_t> const& entry_of,
+                std::vector<ModelPlace> const& places,
                 Writer& writer,
                 Alive const& alive) {
   using Parameter = typename Slots::Parameter;
@@ -139,6 +157,7 @@ void write_runs(Assembly<Slots> const& parts,
   std::vector<T> widened;
   for (ArrayRun const& run : runs) {
     SavedTensor const& tensor = whole[run.tensor];
+    ModelPlace const& place = places[run.tensor];
     for (std::uint64_t done = 0; done < run.count;) {
       auto const count = static_cast<std::size_t>((std::min)(run.count - done, elements));
       std::size_t const bytes = count * size_of(run.dtype);
@@ -164,7 +183,7 @@ void write_runs(Assembly<Slots> const& parts,
                    count,
                    [&](std::uint64_t first, std::uint64_t elements_there) {
                      auto const length = static_cast<std::size_t>(elements_there) * sizeof(T);
-                     writer.write(entry_of[run.tensor], first * sizeof(T), from, length);
+                     writer.write(place.entry, (place.first + first) * sizeof(T), from, length);
                      from += length;
                    });
       done += count;
@@ -175,11 +194,11 @@ void write_runs(Assembly<Slots> const& parts,
 
 }  // namespace detail
 
-/// Writes the whole model, with its names and shapes, as a safetensors file, or as several with an
-/// index. Ranks write what they own, each element by one of them, into files that all of them see;
-/// no tensor travels. A tied tensor appears once, with its other names in the header's metadata.
-/// Files get their names when all is durable: a failure, or a machine that dies, leaves the old
-/// model of that name, the new one or none, never a part of one.
+/// Writes the whole model, with the names and shapes that were described, as a safetensors file, or
+/// as several with an index. Ranks write what they own, each element by one of them, into files
+/// that all of them see; no tensor travels. A tied tensor appears once, with its other names in the
+/// header's metadata. Files get their names when all is durable: a failure, or a machine that dies,
+/// leaves the old model of that name, the new one or none, never a part of one.
 /// @param optimizer  its parameters have values
 /// @param path       of the file; of several, `model.safetensors` becomes
 ///   `model-00001-of-00003.safetensors` and so on, with `model.safetensors.index.json`. The
@@ -209,14 +228,13 @@ ExportReport export_model(ShardedOptimizer<Policies...>& optimizer,
 
   detail::ModelLayout layout;
   std::vector<SavedTensor> whole;
-  std::vector<std::size_t> order;
+  std::vector<detail::ModelPlace> places;
   detail::together(control, operation, [&] {
     detail::Inside::steps(optimizer).require_values();
-    Placement const& placement = parts.partition.placement();
     whole = detail::described(
-        parts.tensors, options.parts, detail::Inside::steps(optimizer).counters(), parts.divided());
-    auto entries = detail::model_entries(whole, placement, dtype, order);
-    auto const metadata = detail::model_metadata(parts.tensors, placement, options.metadata);
+        parts, options.parts, detail::Inside::steps(optimizer).counters(), parts.divided());
+    auto entries = detail::model_entries(parts, whole, dtype, places);
+    auto const metadata = detail::model_metadata(parts, options.metadata);
     layout = detail::lay_out_model(path, std::move(entries), metadata, options.max_file_bytes);
   });
   detail::Hash hash;
@@ -237,21 +255,17 @@ ExportReport export_model(ShardedOptimizer<Policies...>& optimizer,
     });
     detail::LongWork work(control, operation);
     work.run([&] {
-      std::vector<std::size_t> entry_of(parts.tensors.size());
-      for (std::size_t i = 0; i < order.size(); ++i) entry_of[order[i]] = i;
       auto runs = detail::export_runs(parts, options.dtype);
       std::sort(
           runs.begin(), runs.end(), [&](detail::ArrayRun const& a, detail::ArrayRun const& b) {
-            std::size_t const x = entry_of[a.tensor];
-            std::size_t const y = entry_of[b.tensor];
-            return x != y ? x < y : a.first < b.first;
+            return a.tensor != b.tensor ? a.tensor < b.tensor : a.first < b.first;
           });
       detail::ModelWriter<Files> writer(files, layout);
       auto const alive = [&] { work.alive(); };
       if (masters) {
-        detail::write_runs<typename Slots::Master>(parts, runs, whole, entry_of, writer, alive);
+        detail::write_runs<typename Slots::Master>(parts, runs, whole, places, writer, alive);
       } else {
-        detail::write_runs<typename Slots::Parameter>(parts, runs, whole, entry_of, writer, alive);
+        detail::write_runs<typename Slots::Parameter>(parts, runs, whole, places, writer, alive);
       }
       writer.end();
     });

@@ -62,80 +62,113 @@ struct ImportReport {
 
 namespace detail {
 
+/// Where a model has the elements of a tensor.
+struct ImportSource {
+  StoredTensor const* tensor = nullptr;
+  std::uint64_t first = 0;  ///< elements before them: those of layers before
+  bool stack = false;       ///< are all layers of a stacked tensor there?
+
+  friend bool operator==(ImportSource const&, ImportSource const&) = default;
+};
+
 /// Which of a model's tensors an optimizer's tensors are.
 struct ImportMatch {
   /// By tensor; more than one where the file has several of those that are tied here. None for
   /// tensors that share another's memory, and for those that stay as they are.
-  std::vector<std::vector<StoredTensor const*>> sources{};
+  std::vector<std::vector<ImportSource>> sources{};
   ImportReport report{};
 };
 
+/// Why a tensor of a file cannot be one here, in words; empty if it can.
+[[nodiscard]] inline std::string import_problem(StoredTensor const& source, Tensor const& here) {
+  std::vector<std::uint64_t> const shape(here.shape.begin(), here.shape.end());
+  safetensors::Entry const& entry = source.entry;
+  if (entry.shape != shape) {
+    return Message({here.name,
+                    " has shape ",
+                    shape_text(shape),
+                    ", '",
+                    entry.name,
+                    "' of the file ",
+                    shape_text(entry.shape)})
+        .text();
+  }
+  if (readable_as_float(entry.dtype)) return {};
+  return Message(
+             {here.name, " is ", entry.dtype, " in the file, which is none of F32, F16 and BF16"})
+      .text();
+}
+
 /// Finds every tensor under its own name, under that of a tensor tied to it, or under the name that
-/// the file's metadata give for either.
-[[nodiscard]] inline ImportMatch match_model(StoredModel const& model,
-                                             std::vector<Tensor> const& tensors,
-                                             Placement const& placement,
+/// the file's metadata give for either. A stacked tensor is there whole, or layer by layer.
+[[nodiscard]] inline ImportMatch match_model(StoredModel const& stored_model,
+                                             Model const& model,
                                              std::map<std::string, std::string> const& names) {
   auto const name_here = [&](std::string const& name) -> std::string const& {
     auto const found = names.find(name);
     return found == names.end() ? name : found->second;
   };
   std::map<std::string, StoredTensor const*> stored;
-  for (StoredTensor const& tensor : model.tensors) {
+  for (StoredTensor const& tensor : stored_model.tensors) {
     if (stored.emplace(name_here(tensor.entry.name), &tensor).second) continue;
     fail(ErrorKind::invalid_argument,
          {"two tensors of the file are called '", name_here(tensor.entry.name), "' here"});
   }
   // What the file has as a tensor is no alias: those come second.
-  for (auto const& [name, target] : model.metadata) {
-    if (StoredTensor const* const tensor = model.find(target)) {
+  for (auto const& [name, target] : stored_model.metadata) {
+    if (StoredTensor const* const tensor = stored_model.find(target)) {
       stored.emplace(name_here(name), tensor);
     }
   }
 
   ImportMatch match;
-  match.sources.resize(tensors.size());
-  std::vector<bool> used(model.tensors.size());
-  for (std::size_t t = 0; t < tensors.size(); ++t) {
-    auto const found = stored.find(tensors[t].name);
+  ImportReport& report = match.report;
+  auto const storage_of = [&](std::size_t t) {
+    return model.partition.placement().places()[t].storage;
+  };
+  match.sources.resize(model.tensors.size());
+  std::vector<bool> used(stored_model.tensors.size());
+  for (std::size_t t = 0; t < model.tensors.size(); ++t) {
+    Tensor const& whole = model.described[model.slices[t].described];
+    ImportSource source{.first = model.slices[t].first, .stack = whole.stacked};
+    auto found = stored.find(whole.name);
+    if (whole.stacked && found == stored.end()) {
+      found = stored.find(model.tensors[t].name);
+      source = {};
+    }
     if (found == stored.end()) continue;
-    StoredTensor const* const source = found->second;
-    used[static_cast<std::size_t>(source - model.tensors.data())] = true;
-    auto& sources = match.sources[placement.places()[t].storage];
+    source.tensor = found->second;
+    used[static_cast<std::size_t>(source.tensor - stored_model.tensors.data())] = true;
+    auto& sources = match.sources[storage_of(t)];
     if (std::find(sources.begin(), sources.end(), source) == sources.end()) {
       sources.push_back(source);
     }
   }
-  for (std::size_t t = 0; t < tensors.size(); ++t) {
-    if (placement.places()[t].storage != t) continue;
-    auto& sources = match.sources[t];
-    if (sources.empty()) match.report.missing.push_back(tensors[t].name);
-    std::vector<std::uint64_t> const shape(tensors[t].shape.begin(), tensors[t].shape.end());
-    std::string problem;
-    for (StoredTensor const* const source : sources) {
-      if (source->entry.shape != shape) {
-        problem = Message({tensors[t].name,
-                           " has shape ",
-                           shape_text(shape),
-                           ", '",
-                           source->entry.name,
-                           "' of the file ",
-                           shape_text(source->entry.shape)})
-                      .text();
-      } else if (!readable_as_float(source->entry.dtype)) {
-        problem = Message({tensors[t].name,
-                           " is ",
-                           source->entry.dtype,
-                           " in the file, which is none of F32, F16 and BF16"})
-                      .text();
+  for (std::size_t d = 0; d < model.described.size(); ++d) {
+    auto const [begin, end] = model.slices_of(d);
+    if (storage_of(begin) != begin) continue;
+    std::vector<std::string> missing;
+    for (std::size_t t = begin; t < end; ++t) {
+      auto& sources = match.sources[t];
+      if (sources.empty()) missing.push_back(model.tensors[t].name);
+      std::string problem;
+      for (ImportSource const& source : sources) {
+        Tensor const& here = source.stack ? model.described[d] : model.tensors[t];
+        std::string found = import_problem(*source.tensor, here);
+        if (!found.empty()) problem = std::move(found);
+      }
+      if (problem.empty()) continue;
+      sources.clear();
+      // That of a whole stack is the same for all of its layers.
+      if (report.misfits.empty() || report.misfits.back() != problem) {
+        report.misfits.push_back(std::move(problem));
       }
     }
-    if (problem.empty()) continue;
-    match.report.misfits.push_back(std::move(problem));
-    sources.clear();
+    if (missing.size() == end - begin) missing = {model.described[d].name};
+    report.missing.insert(report.missing.end(), missing.begin(), missing.end());
   }
   for (std::size_t i = 0; i < used.size(); ++i) {
-    if (!used[i]) match.report.unexpected.push_back(model.tensors[i].entry.name);
+    if (!used[i]) report.unexpected.push_back(stored_model.tensors[i].entry.name);
   }
   return match;
 }
@@ -167,7 +200,8 @@ struct ImportMatch {
 /// Sets parameters and master weights from safetensors files of fp32, fp16 or bf16, whoever wrote
 /// them. Ranks read the ranges that they hold, and under a stage that partitions parameters those
 /// of the next rank as well, as `load_parameters` does. A tied tensor may be there under any of its
-/// names, or under several if all have the same values. States and counters stay as they are.
+/// names, or under several if all have the same values; a stacked one as it was described, or layer
+/// by layer ("name[0]", ...). States and counters stay as they are.
 /// @param optimizer  whose parameters are set; between its steps
 /// @param path       a safetensors file, an index of several, or a directory with one of either
 /// @param options    the same on every rank
@@ -203,7 +237,7 @@ ImportReport load_parameters_from(ShardedOptimizer<Policies...>& optimizer,
     steps.require_between_steps(operation);
     steps.require_no_readers(operation);
     model = detail::open_model(files, path);
-    match = detail::match_model(model, parts.tensors, parts.partition.placement(), options.names);
+    match = detail::match_model(model, parts, options.names);
   });
   if (!detail::unanimous(*parts.comm, parts.arena, detail::digest_of(model, options))) {
     refuse(ErrorKind::invalid_argument,
@@ -230,16 +264,19 @@ ImportReport load_parameters_from(ShardedOptimizer<Policies...>& optimizer,
     std::size_t const t = parts.slice_at(described, first);
     first -= static_cast<std::size_t>(parts.slices[t].first);
     auto const& sources = match.sources[t];
-    reader.read(*sources[0], first, out);
+    auto const read = [&](detail::ImportSource const& source, std::span<float> to) {
+      reader.read(*source.tensor, source.first + first, to);
+    };
+    read(sources[0], out);
     other.resize(out.size());
     for (std::size_t i = 1; i < sources.size(); ++i) {
-      reader.read(*sources[i], first, other);
+      read(sources[i], other);
       if (std::memcmp(other.data(), out.data(), out.size_bytes()) == 0) continue;
       fail(ErrorKind::data,
            {"tensors '",
-            sources[0]->entry.name,
+            sources[0].tensor->entry.name,
             "' and '",
-            sources[i]->entry.name,
+            sources[i].tensor->entry.name,
             "' are tied here, but differ in '",
             path,
             "'"});

@@ -10,6 +10,7 @@
 #include "zero/checkpoint/boxes.hpp"
 #include "zero/checkpoint/catalog.hpp"
 #include "zero/checkpoint/files.hpp"
+#include "zero/checkpoint/layers.hpp"
 #include "zero/checkpoint/side_by_side.hpp"
 #include "zero/checkpoint/verify.hpp"
 
@@ -17,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <map>
 #include <span>
@@ -72,7 +74,8 @@ struct LoadPlan {
   return text + "]";
 }
 
-/// Finds what a checkpoint has for an optimizer.
+/// Finds what a checkpoint has for an optimizer: every tensor under its name, or as a layer of one
+/// that was saved whole, or in as many layers as it has.
 class LoadPlanner {
  public:
   /// @param here  tensors as this optimizer has them, with their parts of the whole
@@ -81,6 +84,13 @@ class LoadPlanner {
               LoadOptions const& options)
       : catalog_(&catalog), here_(&here), options_(&options), sources_(sources_of(catalog)) {
     for (auto const& [saved, own] : options.names) renamed_[own] = saved;
+    problems_.resize(here.size());
+    for (std::size_t t = 0; t < here.size(); ++t) found_.push_back(look_for(t));
+  }
+
+  /// What the checkpoint says of a tensor here; null if it does not have it.
+  [[nodiscard]] SavedTensor const* about(std::size_t t) const noexcept {
+    return found_[t] == nullptr ? nullptr : &found_[t]->about;
   }
 
   /// The first tensor whose states another rule has left, in words; empty if there is none.
@@ -90,7 +100,7 @@ class LoadPlanner {
                                        std::vector<std::string_view> const& alike) const {
     if (options_->parameters_only) return {};
     for (std::size_t t = 0; t < here_->size(); ++t) {
-      CatalogTensor const* const saved = (*here_)[t].frozen ? nullptr : source(t);
+      CatalogTensor const* const saved = (*here_)[t].frozen ? nullptr : found_[t];
       if (saved == nullptr || saved->about.frozen || saved->rule.empty() || saved->rule == rule ||
           std::find(alike.begin(), alike.end(), saved->rule) != alike.end()) {
         continue;
@@ -110,7 +120,14 @@ class LoadPlanner {
     plan.loaded.resize(here_->size());
     for (std::size_t t = 0; t < here_->size(); ++t) plan.loaded[t] = fits(t, states, plan);
     for (auto const& [name, tensor] : catalog_->tensors) {
-      if (used_.count(name) == 0) plan.unexpected.push_back(name);
+      auto const used = used_.find(name);
+      if (used == used_.end()) {
+        plan.unexpected.push_back(name);
+        continue;
+      }
+      for (std::size_t layer = 0; layer < used->second.size(); ++layer) {
+        if (!used->second[layer]) plan.unexpected.push_back(name_of_layer(name, layer));
+      }
     }
     for (ArrayRun const& run : runs) {
       if (!plan.loaded[run.tensor]) continue;
@@ -128,19 +145,55 @@ class LoadPlanner {
     return run.array != master_array && run.array != parameter_array;
   }
 
-  /// The tensor of the checkpoint that has the elements of one here; null if there is none.
-  [[nodiscard]] CatalogTensor const* source(std::size_t t) const {
-    std::string const& name = (*here_)[t].name;
+  /// What the checkpoint calls a tensor here.
+  [[nodiscard]] std::string name_there(std::string_view name) const {
     auto const renamed = renamed_.find(name);
-    auto const found = sources_.find(renamed == renamed_.end() ? name : renamed->second);
+    return renamed == renamed_.end() ? std::string(name) : renamed->second;
+  }
+  /// The tensor of the checkpoint that has the elements of that name; null if there is none.
+  [[nodiscard]] CatalogTensor const* source(std::string const& name) const {
+    auto const found = sources_.find(name);
     return found == sources_.end() ? nullptr : found->second;
+  }
+
+  /// The tensor of the checkpoint that has the elements of one here; null if there is none.
+  [[nodiscard]] CatalogTensor const* look_for(std::size_t t) {
+    SavedTensor const& own = (*here_)[t];
+    std::string const name = name_there(own.name);
+    if (CatalogTensor const* const found = source(name)) {
+      used_[name];
+      return found;
+    }
+    if (auto const layer = layer_name(own.name)) {
+      std::string const whole = name_there(layer->whole);
+      CatalogTensor const* const found = source(whole);
+      if (found == nullptr || found->about.shape.empty()) return nullptr;
+      std::uint64_t const layers = found->about.shape.front();
+      if (layer->layer >= layers || layers > most_layers) return nullptr;
+      used_[whole].resize(static_cast<std::size_t>(layers));
+      used_[whole][static_cast<std::size_t>(layer->layer)] = true;
+      return &derived_.emplace_back(layer_of(*found, layer->layer));
+    }
+    std::vector<CatalogTensor const*> layers;
+    for (std::uint64_t i = 0; !own.shape.empty() && i < own.shape.front(); ++i) {
+      layers.push_back(source(name_of_layer(name, i)));
+      if (layers.back() == nullptr) return nullptr;
+    }
+    if (layers.empty()) return nullptr;
+    for (std::uint64_t i = 0; i < layers.size(); ++i) used_[name_of_layer(name, i)];
+    problems_[t] = problem_of_layers(layers, !options_->parameters_only);
+    if (!problems_[t].empty()) return layers.front();
+    return &derived_.emplace_back(whole_of(layers));
   }
 
   [[nodiscard]] bool fits(std::size_t t, std::vector<std::string> const& states, LoadPlan& plan) {
     SavedTensor const& own = (*here_)[t];
-    auto const renamed = renamed_.find(own.name);
-    used_[renamed == renamed_.end() ? own.name : renamed->second] = true;
-    CatalogTensor const* const saved = source(t);
+    CatalogTensor const* const saved = found_[t];
+    if (!problems_[t].empty()) {
+      plan.unfit.push_back("layers of '" + own.name + "' " + std::string(problems_[t]) +
+                           " in the checkpoint");
+      return false;
+    }
     if (saved == nullptr) {
       plan.missing.push_back(own.name);
       return false;
@@ -192,30 +245,8 @@ class LoadPlanner {
     return whole;
   }
 
-  /// Calls `visit(run, before)` for the saved runs of elements [first, first + count), cut to them;
-  /// `before` of these elements lie before the run.
-  template <class Visit>
-  static void for_each_piece(SavedArray const& saved,
-                             std::uint64_t first,
-                             std::uint64_t count,
-                             Visit&& visit) {
-    std::uint64_t const end = first + count;
-    auto at = std::partition_point(saved.runs.begin(), saved.runs.end(), [&](SavedRun const& run) {
-      return run.first + run.count <= first;
-    });
-    for (; at != saved.runs.end() && at->first < end; ++at) {
-      std::uint64_t const begin = (std::max)(at->first, first);
-      std::uint64_t const last = (std::min)(at->first + at->count, end);
-      SavedRun piece = *at;
-      piece.offset += (begin - at->first) * size_of(saved.dtype);
-      piece.first = begin;
-      piece.count = last - begin;
-      visit(piece, begin - first);
-    }
-  }
-
   void find(ArrayRun const& run, LoadPlan& plan) const {
-    CatalogTensor const& saved = *source(run.tensor);
+    CatalogTensor const& saved = *found_[run.tensor];
     std::string const array(is_state(run) ? run.array : values_of(saved));
     SavedArray const& from = saved.arrays.at(array);
     SavedTensor const& own = (*here_)[run.tensor];
@@ -237,9 +268,15 @@ class LoadPlanner {
   Catalog const* catalog_;
   std::vector<SavedTensor> const* here_;
   LoadOptions const* options_;
+  static constexpr std::uint64_t most_layers = std::uint64_t{1} << 20;
+
   std::map<std::string_view, CatalogTensor const*> sources_;
-  std::map<std::string, std::string> renamed_;  ///< name here, name in the checkpoint
-  std::map<std::string, bool> used_;
+  std::map<std::string, std::string, std::less<>> renamed_;  ///< name here, name in the checkpoint
+  std::deque<CatalogTensor> derived_;                        ///< layers, and what has layers
+  std::vector<CatalogTensor const*> found_;                  ///< by tensor here
+  std::vector<std::string_view> problems_;                   ///< likewise
+  /// Names of the checkpoint that are for tensors here, and which layers if not the whole.
+  std::map<std::string, std::vector<bool>> used_;
 };
 
 /// Calls `f(static_cast<T*>(nullptr))` with the floating-point type that a dtype stands for.

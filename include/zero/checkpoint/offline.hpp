@@ -118,9 +118,16 @@ ExportReport export_checkpoint(std::string const& path,
   auto metadata = options.metadata;
   metadata.try_emplace("format", "pt");
   std::vector<safetensors::Entry> entries;
-  std::vector<SavedArray const*> arrays;
+  // By entry: of a stacked tensor one array for each layer, null without elements.
+  std::vector<std::vector<SavedArray const*>> arrays;
   std::set<std::string_view> seen;
+  std::map<std::string_view, std::size_t> stacks;  // entries of stacked tensors
   auto const sources = detail::sources_of(catalog);
+  // What a model file calls a tensor.
+  auto const whole_name = [](SavedTensor const& tensor) {
+    return tensor.layers > 0 ? detail::layer_name(tensor.name)->whole
+                             : std::string_view(tensor.name);
+  };
   std::uint64_t tied_bytes = 0;
   // The type of all tensors, frozen ones included: that of the optimizer.
   std::optional<DType> type;
@@ -129,12 +136,12 @@ ExportReport export_checkpoint(std::string const& path,
     for (SavedTensor const& tensor : optimizer.tensors) {
       if (!seen.insert(tensor.name).second) continue;
       if (!tensor.tied_to.empty()) {
-        std::string const& target = sources.at(tensor.name)->about.name;
+        std::string_view const target = whole_name(sources.at(tensor.name)->about);
         // A long name that many are tied to would be written as often.
         if ((tied_bytes += target.size()) > safetensors::longest_text) {
           fail(ErrorKind::data, {"'", path, "' has more ties than the header of a file can hold"});
         }
-        metadata.insert_or_assign(tensor.name, target);
+        metadata.insert_or_assign(std::string(whole_name(tensor)), std::string(target));
         continue;
       }
       auto const& saved = catalog.tensors.at(tensor.name);
@@ -145,9 +152,30 @@ ExportReport export_checkpoint(std::string const& path,
         fail(ErrorKind::data, {"'", path, "' does not have the values of '", tensor.name, "'"});
       }
       if (!type && array != saved.arrays.end() && !tensor.frozen) type = array->second.dtype;
-      arrays.push_back(empty ? nullptr : &array->second);
-      entries.push_back({.name = tensor.name, .shape = tensor.shape});
+      SavedArray const* const values = empty ? nullptr : &array->second;
+      if (tensor.layers == 0) {
+        arrays.push_back({values});
+        entries.push_back({.name = tensor.name, .shape = tensor.shape});
+        continue;
+      }
+      auto const [stack, first] = stacks.emplace(whole_name(tensor), entries.size());
+      if (first) {
+        arrays.emplace_back();
+        entries.push_back({.name = std::string(stack->first), .shape = tensor.shape});
+        entries.back().shape.insert(entries.back().shape.begin(), tensor.layers);
+      }
+      auto const& shape = entries[stack->second].shape;
+      auto& layers = arrays[stack->second];
+      if (detail::layer_name(tensor.name)->layer != layers.size() || tensor.layers != shape[0] ||
+          !std::equal(shape.begin() + 1, shape.end(), tensor.shape.begin(), tensor.shape.end())) {
+        fail(ErrorKind::data, {"'", path, "' has '", tensor.name, "' where it does not belong"});
+      }
+      layers.push_back(values);
     }
+  }
+  for (auto const& [name, entry] : stacks) {
+    if (arrays[entry].size() == entries[entry].shape[0]) continue;
+    fail(ErrorKind::data, {"'", path, "' does not have all layers of '", name, "'"});
   }
   DType const to = type.value_or(DType::f32);
   for (safetensors::Entry& entry : entries) entry.dtype = std::string(safetensors::spelled(to));
@@ -160,10 +188,11 @@ ExportReport export_checkpoint(std::string const& path,
     constexpr std::uint64_t most = std::uint64_t{1} << 18;
     std::vector<std::byte> elements(static_cast<std::size_t>(most) * size_of(to));
     for (std::size_t t = 0; t < entries.size(); ++t) {
-      std::uint64_t const count = detail::volume(entries[t].shape);
-      for (std::uint64_t done = 0; done < count;) {
-        std::uint64_t const here = (std::min)(most, count - done);
-        reader.read(*arrays[t], done, here, to, elements.data());
+      std::uint64_t const count = detail::volume(entries[t].shape) / arrays[t].size();
+      for (std::uint64_t done = 0; done < count * arrays[t].size();) {
+        std::uint64_t const first = done % count;
+        std::uint64_t const here = (std::min)(most, count - first);
+        reader.read(*arrays[t][done / count], first, here, to, elements.data());
         writer.write(
             t, done * size_of(to), elements.data(), static_cast<std::size_t>(here) * size_of(to));
         done += here;

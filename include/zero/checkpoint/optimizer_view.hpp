@@ -27,7 +27,7 @@ struct OptimizerView {
   ControlWords control{};  ///< of the optimizer's communicator, or of all ranks of its grid
   ControlWords data{};     ///< of the ranks that have the same part of the model
   bool divided = false;    ///< do others have other parts?
-  std::vector<Tensor> const* tensors = nullptr;
+  Model const* model = nullptr;
   OptimizerFacts facts{};
   /// Local; throw unless the optimizer is between steps, and has values.
   std::function<void(std::string_view call, bool replaces)> require_ready{};
@@ -90,7 +90,7 @@ template <class Optimizer>
       .control = control_words(*parts.groups.world, parts.arena),
       .data = control_words(*parts.comm, parts.arena),
       .divided = parts.divided(),
-      .tensors = &parts.tensors,
+      .model = &parts,
       .facts = facts_of(parts),
       .require_ready =
           [&parts, &steps](std::string_view call, bool replaces) {

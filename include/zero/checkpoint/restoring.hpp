@@ -114,19 +114,18 @@ template <FileOperations Files>
 }
 
 /// Counters to go on from.
-/// @param scaled  whether the optimizer has a loss scale
-/// @param here    the tensors of the optimizer; those that were not saved go on from the run's
-/// count
-/// @param now     its counters
+/// @param scaled   whether the optimizer has a loss scale
+/// @param planner  knows what was saved of each tensor; what was not goes on from the run's count
+/// @param now      of the optimizer
 [[nodiscard]] inline Counters counters_of(Catalog const& catalog,
                                           bool scaled,
-                                          std::vector<SavedTensor> const& here,
+                                          LoadPlanner const& planner,
                                           Counters now) {
   SavedOptimizer const& first = catalog.optimizers.front();
   now.step = catalog.manifest.step;
-  for (std::size_t t = 0; t < here.size(); ++t) {
-    auto const found = catalog.tensors.find(here[t].name);
-    now.steps[t] = found == catalog.tensors.end() ? now.step : found->second.about.steps;
+  for (std::size_t t = 0; t < now.steps.size(); ++t) {
+    SavedTensor const* const saved = planner.about(t);
+    now.steps[t] = saved == nullptr ? now.step : saved->steps;
   }
   if (scaled && first.policies.contains("loss_scale")) {
     now.loss_scale = first.loss_scale;
@@ -137,6 +136,7 @@ template <FileOperations Files>
 
 /// Options that differ from the saved ones, in words.
 [[nodiscard]] inline std::vector<std::string> differences(Catalog const& catalog,
+                                                          LoadPlanner const& planner,
                                                           std::vector<SavedTensor> const& here,
                                                           OptimizerFacts const& facts) {
   std::vector<std::string> differing;
@@ -152,13 +152,13 @@ template <FileOperations Files>
     compare_values(
         slot, saved.contains(slot) ? saved[slot] : nlohmann::json(), own[slot], differing);
   }
-  for (SavedTensor const& tensor : here) {
-    auto const found = catalog.tensors.find(tensor.name);
-    if (found == catalog.tensors.end()) continue;
+  for (std::size_t t = 0; t < here.size(); ++t) {
+    SavedTensor const* const about = planner.about(t);
+    if (about == nullptr) continue;
     auto const scales = [](SavedTensor const& of) {
       return nlohmann::json{{"weight_decay", of.weight_decay}, {"learning_rate", of.learning_rate}};
     };
-    compare_values("'" + tensor.name + "'", scales(found->second.about), scales(tensor), differing);
+    compare_values("'" + here[t].name + "'", scales(*about), scales(here[t]), differing);
   }
   return differing;
 }
@@ -195,7 +195,7 @@ class Restore {
     together(control, "load", [&] {
       counters_ = optimizer_->counters();
       std::vector<SavedTensor> const here =
-          described(*optimizer_->tensors, options_->parts, counters_, optimizer_->divided);
+          described(*optimizer_->model, options_->parts, counters_, optimizer_->divided);
       OptimizerFacts const& facts = optimizer_->facts;
       LoadPlanner planner(catalog_, here, *options_);
       plan_ = planner.plan(optimizer_->runs(false), facts.states);
@@ -204,8 +204,9 @@ class Restore {
       if (!misfit.empty()) {
         fail(ErrorKind::data, {"'", catalog_.path, "' does not fit this optimizer: ", misfit});
       }
-      counters_ = counters_of(catalog_, facts.loss_scale.has_value(), here, std::move(counters_));
-      report_.differing = differences(catalog_, here, facts);
+      counters_ =
+          counters_of(catalog_, facts.loss_scale.has_value(), planner, std::move(counters_));
+      report_.differing = differences(catalog_, planner, here, facts);
     });
     Hash hash;
     hash.add(static_cast<std::uint64_t>(catalog_.manifest.step));

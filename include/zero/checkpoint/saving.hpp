@@ -199,13 +199,13 @@ class Saving {
                             {"piece_bytes", Pipe::piece}};
     if (optimizer.data.rank == 0) {
       about["optimizer"] = json_of(SavedOptimizer{
-          .tensors = described(*optimizer.tensors, options.parts, counters, optimizer.divided),
+          .tensors = described(*optimizer.model, options.parts, counters, optimizer.divided),
           .policies = json_of(optimizer.facts),
           .loss_scale = counters.loss_scale,
           .loss_scale_streak = counters.loss_scale_streak});
     }
     safetensors::Header header =
-        header_of(runs_, *optimizer.tensors, options.rank_blob.size(), about);
+        header_of(runs_, optimizer.model->tensors, options.rank_blob.size(), about);
     // Names that it cannot hold are found before anything is written.
     safetensors::Header copy = header;
     static_cast<void>(safetensors::format(copy));

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,10 +25,15 @@ struct Slice {
 
 /// The tensors that units have, in the order of the descriptions.
 struct Slices {
-  /// Slice i of a stacked tensor "name" is a tensor "name[i]" of unit `unit + i`.
+  /// Slice i of a stacked tensor is a tensor of unit `unit + i`, with the name of that layer.
   std::vector<Tensor> tensors{};
   std::vector<Slice> of{};  ///< where each of them is from
 };
+
+/// What layer i of a stacked tensor is called: "name[i]".
+[[nodiscard]] inline std::string name_of_layer(std::string_view name, std::uint64_t layer) {
+  return Message({name, "[", layer, "]"}).text();
+}
 
 /// Takes stacked tensors apart; others are as they are described.
 /// @throws Error (invalid_argument) for stacked tensors without a first dimension, names that are
@@ -72,9 +78,8 @@ ZERO_BODY Slices take_apart(std::vector<Tensor> const& described) {
     slice.shape.erase(slice.shape.begin());
     std::uint64_t const count = element_count(slice);
     for (std::size_t i = 0; i < layers; ++i) {
-      std::string const number = "[" + std::to_string(i) + "]";
-      slice.name = whole.name + number;
-      if (!whole.tied_to.empty()) slice.tied_to = whole.tied_to + number;
+      slice.name = name_of_layer(whole.name, i);
+      if (!whole.tied_to.empty()) slice.tied_to = name_of_layer(whole.tied_to, i);
       slice.unit = whole.unit + static_cast<int>(i);
       slices.tensors.push_back(slice);
       slices.of.push_back({d, i * count});
