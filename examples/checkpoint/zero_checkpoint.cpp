@@ -279,9 +279,11 @@ int diff(std::string const& path_a, std::string const& path_b, bool as_json) {
       }
       if (each.contains("only"))
         text += " is in " + (each["only"] == "a" ? a.path : b.path) + " alone";
-      if (each.contains("step")) text += "step" + each["step"].dump();
-      if (each.contains("shape")) text += " shape" + each["shape"].dump();
-      if (each.contains("dtype")) text += " dtype" + each["dtype"].dump();
+      for (std::string const what : {"step", "shape", "dtype"}) {
+        if (!each.contains(what)) continue;
+        json const& of = each[what];
+        text += (text.empty() ? "" : ", ") + what + " " + of[0].dump() + " and " + of[1].dump();
+      }
       if (each.contains("differing")) {
         text += ": " + each["differing"].dump() + " of " + each["elements"].dump() +
                 " differ, by at most " + each["largest"].dump();

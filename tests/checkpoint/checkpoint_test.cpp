@@ -339,8 +339,14 @@ TEST_CASE("what does not fit is named, all of it, or left out and reported") {
     std::string const said = message_of([&] { run.load(optimizer, found); });
     INFO(said);
     CHECK(said.starts_with("data: on rank 0: "));
-    CHECK(said.find("missing: 'new', 'd'; unexpected: 'c', 'old'; different: 'b' has shape "
-                    "[3, 5] here and [5, 3] in the checkpoint") != std::string::npos);
+    CHECK(said.find("not in the checkpoint: 'new', 'd'; not in the optimizer: 'c', 'old'; "
+                    "different: 'b' has shape [3, 5] here and [5, 3] in the checkpoint") !=
+          std::string::npos);
+    std::string const renamed = message_of([&] {
+      run.load(optimizer, found, {.names = {{"older", "new"}}});
+    });
+    CHECK(renamed.find("not in the checkpoint: 'new' (there 'older'), 'd'; not in the optimizer: "
+                       "'c', 'old'; ") != std::string::npos);
     CHECK(optimizer.parameter(0)[3] == -1.f);
     zero::LoadReport const report =
         run.load(optimizer, found, {.strict = false, .names = {{"old", "new"}}});

@@ -106,8 +106,7 @@ struct Layout {
     for (auto const& entry : entries) {
       if (entry.end > first && entry.begin < first + piece) within.push_back(entry.name);
     }
-    return within.size() == 1 ? "which '" + within[0] + "' has there"
-                              : "which tensors from '" + within[0] + "' on have there";
+    return within.size() == 1 ? "in '" + within[0] + "'" : "in entries from '" + within[0] + "' on";
   }
 };
 

@@ -78,8 +78,9 @@ TEST_CASE("all that a file lacks, has too much of or has in another shape is sai
   };
   ImportReport report;
   CHECK(load(true, report) ==
-        "'@m.safetensors' does not fit: missing: wpe, ln.g; unexpected: more, wpf; unfit: h0.w has "
-        "shape [23, 89], 'h0.w' of the file [89, 23], h0.b has shape [], 'h0.b' of the file [1]");
+        "'@m.safetensors' does not fit this optimizer: not in the file: 'wpe', 'ln.g'; not in the "
+        "optimizer: 'more', 'wpf'; different: 'h0.w' has shape [23, 89] here and [89, 23] in the "
+        "file, 'h0.b' has shape [] here and [1] in the file");
   CHECK(load(false, report) == "");
   CHECK(report.missing == std::vector<std::string>{"wpe", "ln.g"});
   CHECK(report.unexpected == std::vector<std::string>{"more", "wpf"});
@@ -142,7 +143,9 @@ TEST_CASE("names are mapped, and tied tensors found under any of their names") {
   header.metadata["lm"] = "emb";
   std::string const aliased = st::format(header) + whole.substr(end);
   CHECK(load_file(aliased, {.names = {{"lm", "head"}}}) == "");
-  CHECK(load_file(aliased) == "'@m.safetensors' does not fit: missing: wte; unexpected: emb");
+  CHECK(load_file(aliased) ==
+        "'@m.safetensors' does not fit this optimizer: not in the file: 'wte'; not in the "
+        "optimizer: 'emb'");
 }
 
 TEST_CASE("tensors that are tied here may be there twice if they are the same") {
@@ -162,9 +165,8 @@ TEST_CASE("tensors that are tied here may be there twice if they are the same") 
 TEST_CASE("types that floats do not hold are refused") {
   auto const of = []<class T>(T) { return model_file<T>(toy::model(), toy::initial_value); };
   CHECK(load_file(of(double{}))
-            .starts_with("'@m.safetensors' does not fit: unfit: wte is F64 in the file, which is "
-                         "none of F32, F16 and "
-                         "BF16, wpe is F64"));
+            .starts_with("'@m.safetensors' does not fit this optimizer: different: 'wte' is F64 in "
+                         "the file, and none of F32, F16 and BF16, 'wpe' is F64"));
   CHECK(load_file(of(zero::bf16{}), {}, [](auto& optimizer) {
           CHECK(optimizer.parameter(7)[9] ==
                 static_cast<float>(zero::bf16(toy::initial_value(7, 9))));

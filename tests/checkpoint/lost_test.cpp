@@ -139,7 +139,7 @@ TEST_CASE("a tensor of which one part alone was found stays lost on all ranks of
   REQUIRE(second.size() == 2);
   ModelFiles half = renamed(sound, path, "w", second);
   std::mutex mutex;
-  std::size_t missing = 0;
+  std::size_t unfit = 0;
   zero::run_ranks(ranks.all(), [&](InProcess& world) {
     Worker worker(world, ranks);
     auto const load = [&](ModelFiles& files, bool strict) {
@@ -151,13 +151,13 @@ TEST_CASE("a tensor of which one part alone was found stays lost on all ranks of
     auto const report = load(half, false);
     {
       std::lock_guard const lock(mutex);
-      missing += report.missing.size();
+      unfit += report.unfit.size();
     }
     CHECK(said(worker, sound).starts_with("a load failed halfway: the values of tensor 'w' are"));
     load(sound, true);
     worker.step();
   });
-  CHECK(missing == 2);
+  CHECK(unfit == 2);
 }
 
 }  // namespace

@@ -296,14 +296,15 @@ TEST_CASE("what a model file lacks of a stacked tensor, or has otherwise, is sai
   CHECK(difference(layered()) == "");
   auto other = stacked();
   other[1].shape = other[4].shape = {3, 30, 50};
-  CHECK(difference(other) == "unfit: w has shape [2, 30, 50], 'w' of the file [3, 30, 50]");
+  CHECK(difference(other) ==
+        "different: 'w' has shape [2, 30, 50] here and [3, 30, 50] in the file");
   other = layered();
   other.erase(other.begin() + 6);                     // b[1]
   other.erase(other.begin() + 3, other.begin() + 5);  // mask[0], mask[1]
-  CHECK(difference(other) == "missing: mask, b[1]");
+  CHECK(difference(other) == "not in the file: 'mask', 'b[1]'");
   other = stacked();
   other.push_back({.name = "b[0]", .shape = {5}});
-  CHECK(difference(other) == "unexpected: b[0]");
+  CHECK(difference(other) == "not in the optimizer: 'b[0]'");
 }
 
 }  // namespace

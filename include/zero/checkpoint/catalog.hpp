@@ -130,7 +130,7 @@ class CatalogBuilder {
     std::uint64_t const bytes = header.entries.empty() ? 0 : header.entries.back().end;
     if (described.piece_bytes == 0 || described.piece_bytes > most_piece_bytes ||
         described.sums.size() != ceil_div(bytes, described.piece_bytes) * checksum_digits) {
-      fail(ErrorKind::data, {"'", path, "' does not have a checksum for each piece"});
+      fail(ErrorKind::data, {"'", path, "' does not have one checksum for each piece of its data"});
     }
     if (fields.has("optimizer")) {
       leaders_.emplace_back(file, catalog_->optimizers.size());
@@ -190,7 +190,7 @@ class CatalogBuilder {
         at->second.rule = rule;
       } else if (at->second.about.shape != tensor.shape ||
                  at->second.about.frozen != tensor.frozen) {
-        problem = "is another one than in a file before";
+        problem = "has another shape than in a file before, or is frozen in one of them";
       } else if (at->second.about.steps != tensor.steps) {
         problem = "has another number of steps than in a file before";
       }

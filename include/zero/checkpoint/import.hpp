@@ -45,18 +45,7 @@ struct ImportReport {
 
   /// One after the other, for a message; empty if there are none.
   [[nodiscard]] std::string text() const {
-    std::string all;
-    auto const add = [&](std::string_view what, std::vector<std::string> const& names) {
-      std::string_view before = all.empty() ? "" : "; ";
-      for (std::string const& name : names) {
-        (all += before) += &name == names.data() ? Message({what, name}).text() : name;
-        before = ", ";
-      }
-    };
-    add("missing: ", missing);
-    add("unexpected: ", unexpected);
-    add("unfit: ", misfits);
-    return all;
+    return detail::misfits("file", missing, unexpected, misfits, {});
   }
 };
 
@@ -83,20 +72,21 @@ struct ImportMatch {
 [[nodiscard]] inline std::string import_problem(StoredTensor const& source, Tensor const& here) {
   std::vector<std::uint64_t> const shape(here.shape.begin(), here.shape.end());
   safetensors::Entry const& entry = source.entry;
+  std::string const there = entry.name == here.name ? "" : " (there '" + entry.name + "')";
   if (entry.shape != shape) {
-    return Message({here.name,
-                    " has shape ",
+    return Message({"'",
+                    here.name,
+                    "' has shape ",
                     shape_text(shape),
-                    ", '",
-                    entry.name,
-                    "' of the file ",
-                    shape_text(entry.shape)})
+                    " here and ",
+                    shape_text(entry.shape),
+                    " in the file",
+                    there})
         .text();
   }
   if (readable_as_float(entry.dtype)) return {};
-  return Message(
-             {here.name, " is ", entry.dtype, " in the file, which is none of F32, F16 and BF16"})
-      .text();
+  Message const why{" in the file", there, ", and none of F32, F16 and BF16"};
+  return Message({"'", here.name, "' is ", entry.dtype, why}).text();
 }
 
 /// Finds every tensor under its own name, under that of a tensor tied to it, or under the name that
@@ -245,9 +235,10 @@ ImportReport load_parameters_from(ShardedOptimizer<Policies...>& optimizer,
   }
   if (options.strict) {
     // The same on every rank, so each says it, however long it is.
-    if (std::string const text = match.report.text(); !text.empty()) {
-      refuse(ErrorKind::data, {"does not fit: ", text});
-    }
+    ImportReport const& found = match.report;
+    std::string const text =
+        detail::misfits("file", found.missing, found.unexpected, found.misfits, options.names);
+    if (!text.empty()) refuse(ErrorKind::data, {"does not fit this optimizer: ", text});
   }
 
   std::vector<bool> kept;

@@ -60,9 +60,9 @@ struct Wanted {
 struct LoadPlan {
   std::vector<Wanted> wanted{};           ///< in the order of the files
   std::vector<bool> loaded{};             ///< which tensors here
-  std::vector<std::string> missing{};     ///< tensors here that are not, or not whole, in the files
+  std::vector<std::string> missing{};     ///< tensors here that are not in the files
   std::vector<std::string> unexpected{};  ///< tensors in the files that are not here
-  std::vector<std::string> unfit{};       ///< with another shape, or without a state: in words
+  std::vector<std::string> unfit{};       ///< of another shape, or not whole: in words
   bool lacks_states = false;              ///< some are without a state
 };
 
@@ -72,6 +72,36 @@ struct LoadPlan {
     text += (text.size() > 1 ? ", " : "") + std::to_string(extent);
   }
   return text + "]";
+}
+
+/// All that does not fit, in one sentence; empty if everything does.
+/// @param there    what has the other tensors
+/// @param renamed  what tensors are called there, and here
+[[nodiscard]] inline std::string misfits(std::string_view there,
+                                         std::vector<std::string> const& missing,
+                                         std::vector<std::string> const& unexpected,
+                                         std::vector<std::string> const& reasons,
+                                         std::map<std::string, std::string> const& renamed) {
+  std::string text;
+  auto const add =
+      [&](Message const& what, std::vector<std::string> const& all, char const* quote) {
+        for (std::string const& each : all) {
+          if (&each != all.data()) {
+            text += ", ";
+          } else {
+            text += (text.empty() ? "" : "; ") + what.text() + ": ";
+          }
+          text += (quote + each) + quote;
+          if (&all != &missing) continue;
+          for (auto const& [name, here] : renamed) {
+            if (here == each) text += Message({" (there '", name, "')"}).text();
+          }
+        }
+      };
+  add({"not in the ", there}, missing, "'");
+  add("not in the optimizer", unexpected, "'");
+  add("different", reasons, "");
+  return text;
 }
 
 /// Finds what a checkpoint has for an optimizer: every tensor under its name, or as a layer of one
@@ -210,7 +240,8 @@ class LoadPlanner {
     for (std::string const& array : arrays) {
       if (covers(*saved, array, own)) continue;
       if (array == arrays.front() || saved->arrays.count(array) != 0) {
-        plan.missing.push_back(own.name + " (elements of " + array + ")");
+        plan.unfit.push_back("'" + own.name + "' does not have all elements of '" + array +
+                             "' in the checkpoint");
       } else {
         plan.unfit.push_back("'" + own.name + "' has no state '" + array + "' in the checkpoint");
         plan.lacks_states = true;

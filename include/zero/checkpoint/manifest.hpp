@@ -94,7 +94,8 @@ inline constexpr std::string_view seal_end = "}\n";
     sound = sound && value != std::string_view::npos;
     sum = sum << 4 | value;
   }
-  if (!sound) fail(ErrorKind::data, {"'", file, "' has a checksum that is none"});
+  if (!sound)
+    fail(ErrorKind::data, {"'", file, "' has a checksum that is not 16 hexadecimal digits"});
   return sum;
 }
 
@@ -129,7 +130,7 @@ inline constexpr std::string_view seal_end = "}\n";
                     .world_size = entry.integer("world_size")};
     bool const sound = is_plain_name(saved.name) && saved.header_bytes <= saved.bytes &&
                        saved.leader >= 0 && saved.rank >= 0 && saved.rank < saved.world_size;
-    if (!sound) fail(ErrorKind::data, {"'", file, "' names a file that cannot be"});
+    if (!sound) fail(ErrorKind::data, {"'", file, "' has an entry of a file that no save writes"});
     manifest.files.push_back(std::move(saved));
   }
   auto const count = manifest.files.size();
@@ -140,7 +141,7 @@ inline constexpr std::string_view seal_end = "}\n";
   }
   for (SavedFile const& saved : manifest.files) {
     if (static_cast<std::size_t>(saved.leader) < count) continue;
-    fail(ErrorKind::data, {"'", file, "' names a file that is not there"});
+    fail(ErrorKind::data, {"'", file, "' has a leader that is none of its files"});
   }
   if (count == 0) fail(ErrorKind::data, {"'", file, "' names no files"});
   return manifest;

@@ -48,7 +48,7 @@ struct LoadReport {
     }
     return nullptr;
   }
-  std::vector<std::string> missing{};     ///< tensors here that were not loaded
+  std::vector<std::string> missing{};     ///< tensors here that the checkpoint does not have
   std::vector<std::string> unexpected{};  ///< tensors of the checkpoint that are not here
   std::vector<std::string> unfit{};       ///< tensors that do not fit, and why
   std::vector<std::string> differing{};   ///< options that differ: those here hold
@@ -57,24 +57,6 @@ struct LoadReport {
 };
 
 namespace detail {
-
-/// All that does not fit, in one sentence; empty if everything does.
-[[nodiscard]] inline std::string misfits(LoadPlan const& plan) {
-  std::string text;
-  auto const add = [&](char const* what, std::vector<std::string> const& names, char const* quote) {
-    if (names.empty()) return;
-    text += text.empty() ? "" : "; ";
-    text += what;
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      text += (i == 0 ? " " : ", ") + (quote + names[i]) + quote;
-    }
-  };
-  add("missing:", plan.missing, "'");
-  add("unexpected:", plan.unexpected, "'");
-  add("different:", plan.unfit, "");
-  if (plan.lacks_states) text += "; parameters alone can be loaded (LoadOptions::parameters_only)";
-  return text;
-}
 
 /// Appends "`name`: `saved` saved, `here` here" for each value of an object that differs.
 inline void compare_values(std::string const& name,
@@ -200,7 +182,13 @@ class Restore {
       LoadPlanner planner(catalog_, here, *options_);
       plan_ = planner.plan(optimizer_->runs(false), facts.states);
       std::string misfit = planner.other_rule(facts.rule, facts.states_of);
-      if (misfit.empty() && options_->strict) misfit = misfits(plan_);
+      if (misfit.empty() && options_->strict) {
+        misfit =
+            misfits("checkpoint", plan_.missing, plan_.unexpected, plan_.unfit, options_->names);
+        if (plan_.lacks_states) {
+          misfit += "; parameters alone can be loaded (LoadOptions::parameters_only)";
+        }
+      }
       if (!misfit.empty()) {
         fail(ErrorKind::data, {"'", catalog_.path, "' does not fit this optimizer: ", misfit});
       }

@@ -133,7 +133,7 @@ class Fields {
     return value.get<std::uint64_t>();
   }
   [[noreturn]] ZERO_COLD void unlike(char const* name) const {
-    refuse({"has a '", name, "' of another kind"});
+    refuse({"has a '", name, "' of another type"});
   }
   [[noreturn]] ZERO_COLD void refuse(Message const& why) const {
     fail(ErrorKind::data, {"'", *file_, "' ", why});

@@ -93,10 +93,8 @@ class PieceReader {
     auto const& entries = described().entries;
     auto const begin = std::partition_point(
         entries.begin(), entries.end(), [&](auto const& entry) { return entry.end <= first; });
-    std::string text =
-        begin + 1 < entries.end() && begin[1].begin < last ? "which tensors from '" : "which '";
-    text += begin->name;
-    return text + (text.starts_with("which t") ? "' on have there" : "' has there");
+    bool const several = begin + 1 < entries.end() && begin[1].begin < last;
+    return several ? "in entries from '" + begin->name + "' on" : "in '" + begin->name + "'";
   }
 
   Catalog const* catalog_;
