@@ -115,6 +115,8 @@ class Survivor {
   std::string again(ModelCheckpoints& checkpoints, std::uint64_t number) {
     trainer_.step();
     zero::SaveReport const report = checkpoints.save(trainer_.optimizer());
+    // The first rank removes, and waits for that before it looks; then others look.
+    static_cast<void>(checkpoints.latest(trainer_.optimizer()));
     auto const list = checkpoints.list();
     if (list.size() != 1 || list[0].path != report.path || list[0].number < number) {
       return "after the next save there are " + std::to_string(list.size()) + " checkpoints";

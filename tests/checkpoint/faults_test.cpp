@@ -117,6 +117,11 @@ void play(Case const& the, InProcess& comm, ModelFiles const& disk, Told& told) 
     error = caught.message();
     kind = caught.kind();
   }
+  try {
+    // What is removed after the save is a part of it.
+    static_cast<void>(checkpoints.list());
+  } catch (zero::Error const&) {
+  }
   for (std::size_t i = 0; i < checkpoint_tests::file_calls.size(); ++i) {
     told.calls[rank][i] = files.calls(static_cast<FileCall>(i));
   }
@@ -148,9 +153,20 @@ void play(Case const& the, InProcess& comm, ModelFiles const& disk, Told& told) 
     told.complain("the older checkpoint does not verify");
   }
 
-  // And the next save is one, even if the machine dies right then.
+  // And the next save is one, even if the machine dies right then. It tells what could not be
+  // removed before.
   trainer.step();
-  zero::SaveReport const last = checkpoints.save(optimizer);
+  zero::SaveReport last;
+  try {
+    last = checkpoints.save(optimizer);
+  } catch (zero::Error const& caught) {
+    if (caught.kind() != zero::ErrorKind::resource || !error.empty()) {
+      told.complain("the next save fails: " + std::string(caught.what()));
+    }
+    last.path = checkpoints.latest(optimizer)->path;
+    if (last.path == (found ? found->path : "")) told.complain("the next save is none");
+  }
+  if (rank == 0) static_cast<void>(checkpoints.list());
   if (comm.rank() == 0) {
     zero::BasicCheckpoints<ModelFiles> later("run", {}, disk.crashed(disk.changes(), 0));
     auto const durable = later.latest();
@@ -231,6 +247,39 @@ TEST_CASE("a fault at any operation of any rank is one error on all, or none, an
   }
   MESSAGE(played, " of ", cases.size(), " cases, ", struck, " faults");
   CHECK(struck * 10 > played * 9);
+}
+
+TEST_CASE("what could not be removed costs no checkpoint, and all ranks hear of it with the next") {
+  ModelFiles disk;
+  zero::run_ranks(2, [&](InProcess& comm) {
+    Trainer<InProcess> trainer(comm);
+    Files files(disk);
+    Checkpoints run("run", {.keep = 1}, files);
+    trainer.step();
+    auto const first = run.save(trainer.optimizer()).path;
+    if (comm.rank() == 0) {
+      files.set(FileFault{.only = FileCall::remove, .at = 0, .error = EIO, .for_good = true});
+    }
+    trainer.step();
+    auto const second = run.save(trainer.optimizer()).path;
+    CHECK(run.latest(trainer.optimizer())->path == second);
+    files.set({});
+    trainer.step();
+    std::string said;
+    try {
+      run.save(trainer.optimizer());
+    } catch (zero::Error const& error) {
+      said = error.message();
+    }
+    INFO(said);
+    CHECK(said.starts_with("on rank 0: cannot remove '" + first + "/manifest.json'"));
+    auto const third = run.latest(trainer.optimizer());
+    CHECK(third->step == 3);
+    if (comm.rank() == 0) CHECK(run.list().size() == 1);
+    checkpoint_tests::meet(comm);
+    trainer.step();
+    CHECK(run.save(trainer.optimizer()).step == 4);
+  });
 }
 
 }  // namespace

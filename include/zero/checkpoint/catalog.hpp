@@ -12,7 +12,6 @@
 #include "zero/checkpoint/file.hpp"
 #include "zero/checkpoint/files.hpp"
 #include "zero/checkpoint/manifest.hpp"
-#include "zero/checkpoint/rank_file.hpp"
 #include "zero/checkpoint/safetensors.hpp"
 #include "zero/checkpoint/text.hpp"
 

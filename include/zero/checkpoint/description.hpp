@@ -71,6 +71,12 @@ struct LayerName {
   return sound && name == name_of_layer(of.whole, of.layer) ? std::optional(of) : std::nullopt;
 }
 
+// What a rank's file says of itself, in the metadata of its header.
+inline constexpr char const* about_key = "zero";           ///< JSON
+inline constexpr char const* sums_key = "zero.checksums";  ///< of the data's pieces, in order
+/// The trainer's own bytes of a rank.
+inline constexpr std::string_view blob_entry = "rank_blob";
+
 /// Arrays of a rank's file by name: master weights, then states as the rule calls them.
 inline constexpr std::string_view master_array = "master";
 /// The only array of a frozen tensor.

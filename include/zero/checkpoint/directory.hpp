@@ -16,6 +16,7 @@
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
+#include <future>
 #include <limits>
 #include <optional>
 #include <string>
@@ -53,6 +54,7 @@ class CheckpointDirectory {
   CheckpointDirectory(CheckpointDirectory const&) = delete;
   CheckpointDirectory& operator=(CheckpointDirectory const&) = delete;
   ~CheckpointDirectory() {
+    settle();
     if (lock_ >= 0) static_cast<void>(files_.close(lock_));
   }
 
@@ -62,28 +64,8 @@ class CheckpointDirectory {
   /// Complete checkpoints, oldest first.
   /// @param damaged  those that have a manifest and are not complete, with reasons; unless null
   [[nodiscard]] std::vector<FoundCheckpoint> list(std::vector<FoundCheckpoint>* damaged = nullptr) {
-    std::vector<FoundCheckpoint> complete;
-    for (Name const& name : names()) {
-      FoundCheckpoint found{.path = path_ + "/" + name.text, .number = name.number};
-      if (!has_manifest(found.path)) continue;
-      RankFailure const failure = attempt_alone([&] {
-        if (name.number > most_number) {
-          fail(ErrorKind::data,
-               {"'", found.path, "' has a number above ", most_number, ", which no save gives"});
-        }
-        found.step = complete_step(found.path);
-      });
-      // Another program's manifest is no damage, unless the name says that it is a save's.
-      bool const ours = !failure.failed || name.exact || failure.kind != ErrorKind::data ||
-                        list_in(found.path, manifest_name);
-      if (!failure.failed) {
-        complete.push_back(std::move(found));
-      } else if (ours && damaged != nullptr) {
-        found.skipped = {failure.text};
-        damaged->push_back(std::move(found));
-      }
-    }
-    return complete;
+    settle();
+    return find(damaged);
   }
 
   /// Takes the lock, removes what saves left that never ended, and makes a directory for the next
@@ -92,6 +74,7 @@ class CheckpointDirectory {
   /// @returns its number
   /// @throws Error (data) if there is no larger number
   [[nodiscard]] std::uint64_t begin(bool locks, Manifest const& files) {
+    settle();
     make_root();
     if (locks && lock_ < 0) lock();
     std::uint64_t last = 0;
@@ -138,12 +121,50 @@ class CheckpointDirectory {
 
   /// Are there more complete checkpoints than these?
   [[nodiscard]] bool exceeds(int keep) { return list().size() > static_cast<std::size_t>(keep); }
-  /// Removes all but the newest `keep` complete checkpoints, and damaged ones older than these that
-  /// have a sound manifest or mark.
+  /// Begins to remove all but the newest `keep` complete checkpoints, and damaged ones older than
+  /// these that have a sound manifest or mark. Whatever looks at the directory next waits for it.
+  /// @throws Error for what could not be removed the last time
   void keep_newest(int keep) {
+    settle();
+    RankFailure const before = std::exchange(removed_, {});
+    removal_ = std::async(std::launch::async, [this, keep] {
+      return attempt_alone([&] { remove_but(static_cast<std::size_t>(keep)); });
+    });
+    if (before.failed) fail(before.kind, before.text);
+  }
+
+ private:
+  std::vector<FoundCheckpoint> find(std::vector<FoundCheckpoint>* damaged) {
+    std::vector<FoundCheckpoint> complete;
+    for (Name const& name : names()) {
+      FoundCheckpoint found{.path = path_ + "/" + name.text, .number = name.number};
+      if (!has_manifest(found.path)) continue;
+      RankFailure const failure = attempt_alone([&] {
+        if (name.number > most_number) {
+          fail(ErrorKind::data,
+               {"'", found.path, "' has a number above ", most_number, ", which no save gives"});
+        }
+        found.step = complete_step(found.path);
+      });
+      // Another program's manifest is no damage, unless the name says that it is a save's.
+      bool const ours = !failure.failed || name.exact || failure.kind != ErrorKind::data ||
+                        list_in(found.path, manifest_name);
+      if (!failure.failed) {
+        complete.push_back(std::move(found));
+      } else if (ours && damaged != nullptr) {
+        found.skipped = {failure.text};
+        damaged->push_back(std::move(found));
+      }
+    }
+    return complete;
+  }
+  /// Waits for what is being removed.
+  void settle() {
+    if (removal_.valid()) removed_ = removal_.get();
+  }
+  void remove_but(std::size_t most) {
     std::vector<FoundCheckpoint> damaged;
-    std::vector<FoundCheckpoint> complete = list(&damaged);
-    auto const most = static_cast<std::size_t>(keep);
+    std::vector<FoundCheckpoint> complete = find(&damaged);
     if (complete.size() <= most) return;
     std::uint64_t const oldest = complete[complete.size() - most].number;
     complete.insert(complete.end(), damaged.begin(), damaged.end());
@@ -151,8 +172,6 @@ class CheckpointDirectory {
       if (each.number < oldest) remove(each.path);
     }
   }
-
- private:
   static constexpr std::ptrdiff_t least_digits = 6;  ///< of a number in a name
 
   struct Name {
@@ -302,6 +321,8 @@ class CheckpointDirectory {
   std::string path_;
   FileAnswer lock_ = -1;
   bool rooted_ = false;  ///< the directory's own name is durable
+  std::future<RankFailure> removal_;
+  RankFailure removed_{};  ///< what became of the last one
 };
 
 }  // namespace detail

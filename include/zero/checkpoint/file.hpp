@@ -124,14 +124,13 @@ class File {
 /// What a file is called until it is complete.
 [[nodiscard]] inline std::string temporary(std::string const& name) { return name + ".tmp"; }
 
-/// Makes what was written durable, and only then gives it its name.
-/// @param file  a file of the directory, with the temporary name
+/// Gives a file its name, durably, once what was written to it is.
+/// @param file  of the directory, with the temporary name
 template <FileOperations Files>
-void publish_file(Files& files,
-                  File<Files>& file,
-                  std::string const& directory,
-                  std::string const& name) {
-  file.sync();
+void name_file(Files& files,
+               File<Files>& file,
+               std::string const& directory,
+               std::string const& name) {
   file.close();
   std::string const path = directory + "/" + name;
   require_answer(files.rename(temporary(path), path), "rename what becomes", path);
@@ -146,7 +145,8 @@ void write_file(Files& files,
                 std::string_view text) {
   File<Files> file(files, temporary(directory + "/" + name), FileMode::create);
   file.write(text.data(), text.size(), 0);
-  publish_file(files, file, directory, name);
+  file.sync();
+  name_file(files, file, directory, name);
 }
 
 /// A small file at once.

@@ -69,14 +69,17 @@ class LongWork {
     if (failed_) throw Abandoned{};
   }
   /// Does a part of the work that waits for files in a thread of its own. It must not communicate.
-  template <class Work>
-  void aside(Work&& work) {
+  /// @param meanwhile  what this thread does first; it calls `alive` if that takes long
+  template <class Work, class Meanwhile = void (*)()>
+  void aside(
+      Work&& work, Meanwhile&& meanwhile = [] {}) {
     std::future<void> done = std::async(std::launch::async, std::forward<Work>(work));
     // Before the future's destructor, which waits.
     struct Stop {
       ~Stop() { flag = true; }
       std::atomic<bool>& flag;
     } const stop{stopped_};
+    meanwhile();
     while (done.wait_for(between_words) != std::future_status::ready) alive();
     done.get();
   }

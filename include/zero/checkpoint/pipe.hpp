@@ -16,8 +16,9 @@
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
-/// A ring of memory between one thread that puts bytes in and one that takes them out. One that
-/// holds everything is a snapshot; a small one bounds the memory of a save that is waited for.
+/// A ring of memory between one thread that puts bytes in and one that takes them out, which bounds
+/// the memory of a save that is waited for. A snapshot is one in which all bytes are from the
+/// start.
 class Pipe {
  public:
   /// Bytes that are taken out at once, but for the last ones.
@@ -29,11 +30,14 @@ class Pipe {
     std::uint64_t sum = 0;  ///< their checksum
   };
 
+  /// Empty. The thread that puts bytes in makes the checksums, as it waits for the other one
+  /// anyway.
   /// @param memory  a multiple of `piece`
-  /// @param starts  whether bytes may be taken before all are there. The thread that puts them in
-  ///   then makes the checksums, as it waits for the other one anyway
-  Pipe(std::span<std::byte> memory, bool starts)
-      : memory_(memory), sums_(starts ? memory.size() / piece : 0), starts_(starts) {}
+  explicit Pipe(std::span<std::byte> memory) : memory_(memory), sums_(memory.size() / piece) {}
+  /// Nothing is put into it any more.
+  /// @param there  bytes from the beginning of the memory on
+  Pipe(std::span<std::byte> memory, std::uint64_t there)
+      : memory_(memory), put_(there), ended_(true) {}
 
   /// Where the next bytes go; empty if there was no room within `patience`.
   [[nodiscard]] std::span<std::byte> room(std::chrono::milliseconds patience) {
@@ -52,14 +56,14 @@ class Pipe {
       std::lock_guard const lock(mutex_);
       put_ += bytes;
     }
-    if (complete && starts_) changed_.notify_all();
+    if (complete) changed_.notify_all();
   }
   /// No more will come.
   void end() {
     if (put_ % piece != 0) sum(put_ % piece);
     {
       std::lock_guard const lock(mutex_);
-      ended_ = starts_ = true;
+      ended_ = true;
     }
     changed_.notify_all();
   }
@@ -79,8 +83,7 @@ class Pipe {
   /// The next piece, as soon as all of it is there; the last one is shorter, and none empty.
   [[nodiscard]] Piece next() {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock,
-                  [this] { return stopped_ || (starts_ && (ended_ || put_ - taken_ >= piece)); });
+    changed_.wait(lock, [this] { return stopped_ || ended_ || put_ - taken_ >= piece; });
     // A rank that has nothing to save may have no memory, either.
     if (stopped_ || put_ == taken_) return {};
     auto const bytes = (std::min)(piece, static_cast<std::size_t>(put_ - taken_));
@@ -101,7 +104,6 @@ class Pipe {
  private:
   /// Makes the checksum of the piece that is being put in, all of whose bytes are there.
   void sum(std::uint64_t bytes) noexcept {
-    if (sums_.empty()) return;
     auto const slot = static_cast<std::size_t>(put_ / piece % sums_.size());
     sums_[slot] = checksum(memory_.data() + slot * piece, static_cast<std::size_t>(bytes));
   }
@@ -112,7 +114,6 @@ class Pipe {
   std::condition_variable changed_;
   std::uint64_t put_ = 0;
   std::uint64_t taken_ = 0;
-  bool starts_;
   bool ended_ = false;
   bool stopped_ = false;
 };

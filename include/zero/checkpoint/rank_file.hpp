@@ -13,6 +13,7 @@
 #include "zero/checkpoint/pipe.hpp"
 #include "zero/checkpoint/safetensors.hpp"
 #include "zero/checkpoint/together.hpp"
+#include "zero/checkpoint/verify.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -20,6 +21,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <future>
 #include <mutex>
 #include <span>
 #include <string>
@@ -29,12 +31,6 @@
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
-
-// What a rank's file says of itself, in the metadata of its header.
-inline constexpr char const* about_key = "zero";           ///< JSON
-inline constexpr char const* sums_key = "zero.checksums";  ///< of the data's pieces, in order
-/// The trainer's own bytes of a rank.
-inline constexpr std::string_view blob_entry = "rank_blob";
 
 /// What a run of elements is called in a rank's file.
 [[nodiscard]] inline std::string entry_name(std::string const& tensor, ArrayRun const& run) {
@@ -75,19 +71,22 @@ inline constexpr std::string_view blob_entry = "rank_blob";
 template <FileOperations Files>
 class RankFileWriter {
  public:
-  /// @param memory  of the pipe
-  /// @param starts  whether to write before all is there
+  /// @param saved       its name, and whose it is
+  /// @param reads_back  whether to make sure that the file can be read, before it has its name
+  /// @param pipe        arguments of the pipe
+  template <class... Arguments>
   RankFileWriter(Files& files,
                  std::string directory,
-                 std::string name,
+                 SavedFile saved,
                  safetensors::Header header,
-                 std::span<std::byte> memory,
-                 bool starts)
+                 bool reads_back,
+                 Arguments... pipe)
       : files_(&files),
         directory_(std::move(directory)),
-        name_(std::move(name)),
+        saved_(std::move(saved)),
         header_(std::move(header)),
-        pipe_(memory, starts),
+        reads_back_(reads_back),
+        pipe_(pipe...),
         thread_([this] { work(); }) {}
   RankFileWriter(RankFileWriter const&) = delete;
   RankFileWriter& operator=(RankFileWriter const&) = delete;
@@ -118,7 +117,9 @@ class RankFileWriter {
     changed_.notify_all();
   }
   void write() {
-    File<Files> file(*files_, temporary(directory_ + "/" + name_), FileMode::create);
+    std::string const name = saved_.name;
+    saved_.name = temporary(name);
+    File<Files> file(*files_, directory_ + "/" + saved_.name, FileMode::create);
     std::uint64_t const bytes = data_bytes(header_);
     std::string sums(
         static_cast<std::size_t>(ceil_div(bytes, std::uint64_t{Pipe::piece})) * checksum_digits,
@@ -135,27 +136,40 @@ class RankFileWriter {
       digit += checksum_digits;
       pipe_.took(piece.bytes.size());
     }
-    if (pipe_.stopped()) fail(ErrorKind::resource, {"'", file.path(), "' was given up"});
+    require_going_on();
     header_.metadata[sums_key] = std::move(sums);
     std::string const text = safetensors::format(header_);
     file.write(text.data(), text.size(), 0);
-    publish_file(*files_, file, directory_, name_);
-    saved_ = {.name = name_,
-              .bytes = before + done,
-              .header_bytes = before,
-              .header_sum = checksum(text.data(), text.size())};
+    saved_.bytes = before + done;
+    saved_.header_bytes = before;
+    saved_.header_sum = checksum(text.data(), text.size());
+    std::future<void> read;
+    if (reads_back_) {
+      // While the disk is waited for.
+      read = std::async(std::launch::async, [this] {
+        verify_file(*files_, directory_, saved_, [this] { require_going_on(); });
+      });
+    }
+    file.sync();
+    if (reads_back_) read.get();
+    name_file(*files_, file, directory_, name);
+    saved_.name = name;
+  }
+  void require_going_on() const {
+    if (!pipe_.stopped()) return;
+    fail(ErrorKind::resource, {"'", directory_, "/", saved_.name, "' was given up"});
   }
 
   Files* files_;
   std::string directory_;
-  std::string name_;
+  SavedFile saved_;
   safetensors::Header header_;
+  bool reads_back_;
   Pipe pipe_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool finished_ = false;
   RankFailure failure_{};
-  SavedFile saved_{};
   std::thread thread_;
 };
 

@@ -17,7 +17,6 @@
 #include "zero/checkpoint/pipe.hpp"
 #include "zero/checkpoint/rank_file.hpp"
 #include "zero/checkpoint/together.hpp"
-#include "zero/checkpoint/verify.hpp"
 #include "zero/optimizer/setup/agreement.hpp"
 #include "zero/optimizer/setup/hash.hpp"
 
@@ -43,8 +42,10 @@ namespace zero::inline ZERO_NAMESPACE {
 
 /// How a directory of checkpoints is kept.
 struct CheckpointOptions {
-  /// So many of the newest stay when another one is saved; 0: all. Before older ones are removed,
-  /// each rank reads back what it has just written.
+  /// So many of the newest stay when another one is saved; 0: all. Before that one counts, each
+  /// rank reads back what it has written. Then older ones are removed while training goes on; what
+  /// is asked of the object next waits for that. What could not be removed the next save tells, as
+  /// soon as its own checkpoint is there.
   int keep = 0;
   /// Memory for `save_async`, allocated at construction: `Checkpoints::plan(opt)` says how much.
   std::uint64_t snapshot_bytes = 0;
@@ -80,6 +81,8 @@ template <FileOperations Files>
 class Saving {
  public:
   static constexpr auto patience = std::chrono::milliseconds(20);
+  /// What is copied to a snapshot at once: more than caches hold, and not for long.
+  static constexpr std::uint64_t stretch = std::uint64_t{32} << 20;
   /// Memory of a save that is waited for.
   static constexpr std::size_t pipe_bytes = 4 * Pipe::piece;
 
@@ -110,20 +113,43 @@ class Saving {
               " bytes on this rank, and CheckpointOptions::snapshot_bytes gave ",
               snapshot->size()});
       }
-      if (control_.rank != 0) return;
+      // What is to be copied is, while the disk is waited for.
+      auto const copy = [&] {
+        if (snapshot != nullptr) fill(*snapshot, optimizer, options, work);
+      };
+      if (control_.rank != 0) return copy();
       user_ = options.user;
-      work.aside([&] { number = directory.begin(kept.lock, promised()); });
+      work.aside(
+          [&] {
+            number = directory.begin(kept.lock, promised());
+            removes_ = kept.keep > 0 && directory.exceeds(kept.keep - 1);
+          },
+          copy);
     });
     place(number, optimizer.data);
-    if (snapshot == nullptr) memory_.resize(pipe_bytes);
-    std::span<std::byte> const memory(snapshot == nullptr ? memory_ : *snapshot);
-    writer_ = std::make_unique<RankFileWriter<WatchedFiles<Files>>>(directory.files(),
-                                                                    report_.path,
-                                                                    file_name(control_.rank),
-                                                                    std::move(header),
-                                                                    memory,
-                                                                    snapshot == nullptr);
-    fill(optimizer, options);
+    SavedFile saved{.name = file_name(control_.rank),
+                    .leader = leader_,
+                    .rank = optimizer.data.rank,
+                    .world_size = optimizer.data.size};
+    std::uint64_t const bytes = data_bytes(header);
+    if (snapshot != nullptr) {
+      writer_ = std::make_unique<Writer>(directory.files(),
+                                         report_.path,
+                                         std::move(saved),
+                                         std::move(header),
+                                         removes_,
+                                         std::span<std::byte>(*snapshot),
+                                         bytes);
+      return;
+    }
+    memory_.resize(pipe_bytes);
+    writer_ = std::make_unique<Writer>(directory.files(),
+                                       report_.path,
+                                       std::move(saved),
+                                       std::move(header),
+                                       removes_,
+                                       std::span<std::byte>(memory_));
+    pour(optimizer, options);
   }
 
   [[nodiscard]] ControlWords const& control() const noexcept { return control_; }
@@ -145,9 +171,9 @@ class Saving {
     std::array<std::int64_t, 6> const words{static_cast<std::int64_t>(own.bytes),
                                             static_cast<std::int64_t>(own.header_bytes),
                                             std::bit_cast<std::int64_t>(own.header_sum),
-                                            leader_,
-                                            rank_,
-                                            world_size_};
+                                            own.leader,
+                                            own.rank,
+                                            own.world_size};
     std::vector<std::int64_t> const all = control_.gather(words);
     Manifest manifest{.step = report_.step, .user = user_};
     for (std::size_t at = 0; at < all.size(); at += words.size()) {
@@ -161,33 +187,21 @@ class Saving {
                                 .world_size = static_cast<int>(all[at + 5])});
       report_.bytes += manifest.files.back().bytes;
     }
-    std::int64_t removes = 0;
     LongWork seal(control_, operation_, &directory_->files().watch(), kept_.file_deadline_s);
     seal.run([&] {
       if (control_.rank != 0) return;
       seal.aside([&] {
         write_file(
             directory_->files(), report_.path, std::string(manifest_name), manifest_text(manifest));
-        removes = kept_.keep > 0 && directory_->exceeds(kept_.keep) ? 1 : 0;
       });
-    });
-    if (kept_.keep == 0) return;
-    control_.sum({&removes, 1});
-    if (removes == 0) return;
-    // What is removed may be the last that can be read: this one is, before.
-    LongWork last(control_, operation_, &directory_->files().watch(), kept_.file_deadline_s);
-    last.run([&] {
-      SavedFile const& file = manifest.files[static_cast<std::size_t>(control_.rank)];
-      last.aside(
-          [&] { verify_file(directory_->files(), report_.path, file, [&] { last.piece(); }); });
-    });
-    LongWork removal(control_, operation_, &directory_->files().watch(), kept_.file_deadline_s);
-    removal.run([&] {
-      if (control_.rank == 0) removal.aside([&] { directory_->keep_newest(kept_.keep); });
+      // All ranks have read back what they wrote.
+      if (removes_) directory_->keep_newest(kept_.keep);
     });
   }
 
  private:
+  using Writer = RankFileWriter<WatchedFiles<Files>>;
+
   /// What this rank has to save, and the header of its file.
   [[nodiscard]] safetensors::Header describe(OptimizerView const& optimizer,
                                              SaveOptions const& options) {
@@ -211,8 +225,28 @@ class Saving {
     static_cast<void>(safetensors::format(copy));
     return header;
   }
+  /// Copies this rank's data to memory, all of it.
+  void fill(std::span<std::byte> memory,
+            OptimizerView const& optimizer,
+            SaveOptions const& options,
+            LongWork& work) {
+    std::byte* to = memory.data();
+    for (std::size_t i = 0; i < runs_.size();) {
+      std::byte const* from = runs_[i].memory;
+      std::uint64_t bytes = 0;
+      // Most runs lie one behind the other.
+      for (; i < runs_.size() && runs_[i].memory == from + bytes; ++i) bytes += runs_[i].bytes();
+      for (std::uint64_t done = 0; done < bytes; work.alive()) {
+        auto const count = static_cast<std::size_t>((std::min)(bytes - done, stretch));
+        optimizer.download(to, from + done, count);
+        to += count;
+        done += count;
+      }
+    }
+    std::copy(options.rank_blob.begin(), options.rank_blob.end(), to);
+  }
   /// Puts this rank's data into the pipe, all of it.
-  void fill(OptimizerView const& optimizer, SaveOptions const& options) {
+  void pour(OptimizerView const& optimizer, SaveOptions const& options) {
     LongWork work(control_, operation_, &directory_->files().watch(), kept_.file_deadline_s);
     work.run([&] {
       for (ArrayRun const& run : runs_) put(run.memory, run.bytes(), optimizer.download, work);
@@ -238,7 +272,8 @@ class Saving {
     return "rank-" + digits + ".safetensors";
   }
 
-  /// Where the checkpoint lies, and who describes this rank's optimizer.
+  /// Where the checkpoint lies, who describes this rank's optimizer, and whether others are removed
+  /// when it is there.
   /// @param number  as the first rank has it
   /// @param own     of the ranks that have the same part of the model
   void place(std::uint64_t number, ControlWords const& own) {
@@ -248,12 +283,13 @@ class Saving {
     hash.add(operation_);
     hash.add(static_cast<std::uint64_t>(kept_.keep));
     Unanimity::Words const same = Unanimity::words(hash.value());
-    std::array<std::int64_t, 1 + std::tuple_size_v<Unanimity::Words>> words{};
-    if (control_.rank == 0) words[0] = static_cast<std::int64_t>(number);
-    std::copy(same.begin(), same.end(), words.begin() + 1);
+    std::array<std::int64_t, 2 + std::tuple_size_v<Unanimity::Words>> words{};
+    if (control_.rank == 0) words = {static_cast<std::int64_t>(number), removes_ ? 1 : 0};
+    std::copy(same.begin(), same.end(), words.begin() + 2);
     control_.sum(words);
+    removes_ = words[1] != 0;
     Unanimity::Words sums{};
-    std::copy(words.begin() + 1, words.end(), sums.begin());
+    std::copy(words.begin() + 2, words.end(), sums.begin());
     if (!Unanimity::holds(sums, control_.size)) {
       fail(ErrorKind::invalid_argument,
            {"ranks save to different directories, at different steps, in different ways or with "
@@ -269,8 +305,6 @@ class Saving {
     std::int64_t leader = own.rank == 0 ? control_.rank : 0;
     own.sum({&leader, 1});
     leader_ = static_cast<int>(leader);
-    rank_ = own.rank;
-    world_size_ = own.size;
   }
 
   /// @param fetch  `fetch(to, from, bytes)` brings bytes to memory of the host
@@ -297,13 +331,12 @@ class Saving {
   std::string_view operation_;
   ControlWords control_;
   int leader_ = 0;
-  int rank_ = 0;
-  int world_size_ = 1;
+  bool removes_ = false;
   nlohmann::json user_ = nlohmann::json::object();
   SaveReport report_{};
   std::vector<ArrayRun> runs_;
   std::vector<std::byte> memory_;
-  std::unique_ptr<RankFileWriter<WatchedFiles<Files>>> writer_;  ///< stops before the rest goes
+  std::unique_ptr<Writer> writer_;  ///< stops before the rest goes
 };
 
 }  // namespace detail
