@@ -1,6 +1,7 @@
 """Runs the benchmarks that have a goal and flags every ratio that misses it.
 
-Ratios only: machines are shared, and an absolute figure means nothing. A ratio that misses its goal
+Ratios only: machines are shared, and an absolute figure means nothing. Only those are here whose
+goal is one on any machine (README.md says which were left out, and why). A ratio that misses its goal
 is measured again up to --tries times and its best value counts, because another tenant can only
 make it worse. With --compare FILE the ratios are held against an earlier run as well; --save FILE
 keeps this one. Exits with 1 if a goal is missed or a ratio fell by more than --tolerance.
@@ -17,32 +18,25 @@ import sys
 
 RS = "collective/reduce_scatter/fp32/out_of_place/bytes:"
 AG = "collective/all_gather/fp32/out_of_place/bytes:"
-STREAM = "collective_bench --triad --rounds 20"
-# Ranks that start in lockstep, as those of a trainer do not, are what a spinning barrier likes.
-SMALL = "collective_bench --late 50 --rounds 50"
+LARGE = "collective_bench --rounds 20"
 # program and its options, benchmark, counter, goal; "min": at least, "max": at most
 GOALS = [
     ("update_bench", "update/adamw/fp32", "vs_same_traffic", "min", 0.93),
     ("update_bench", "update/adamw/bf16", "vs_same_traffic", "min", 0.93),
     ("update_bench", "small_tensors/adamw/fp32/elements:1024", "cost_of_tensors", "max", 1.10),
     ("update_bench", "small_tensors/adamw/bf16/elements:1024", "cost_of_tensors", "max", 1.10),
-    ("consumer_flags/consumer_flags_bench", "consumer_flags/adamw/fp32", "vs_tuned", "min", 0.80),
-    ("consumer_flags/consumer_flags_bench", "consumer_flags/adamw/bf16", "vs_tuned", "min", 0.80),
-    ("consumer_flags/consumer_flags_bench", "consumer_flags/adamw/fp16", "vs_tuned", "min", 0.80),
-    (STREAM, f"{RS}67108864/ranks:2", "traffic_over_triad", "min", 1.1),
-    (STREAM, f"{AG}67108864/ranks:2", "traffic_over_triad", "min", 1.35),
-    (SMALL, f"{RS}1024/ranks:2", "us", "max", 3.0),
-    (SMALL, f"{AG}1024/ranks:2", "us", "max", 3.0),
-    (SMALL, f"{RS}65536/ranks:2", "vs_raw", "min", 1.0),
-    (SMALL, f"{AG}65536/ranks:2", "vs_raw", "min", 1.0),
-    ("step_bench", "step/fp32/pos+g", "vs_replicated", "max", 0.55),
-    ("step_bench", "step/fp32/pos+g+p", "vs_replicated", "max", 0.70),
-    ("step_bench", "gathers/fp32/ranks:2", "vs_pos+g", "max", 1.15),
-    ("step_bench", "step/bf16/pos+g", "vs_replicated", "max", 0.60),
-    ("step_bench", "step/bf16/pos+g+p", "vs_replicated", "max", 0.80),
+    ("update_bench", "placement/adamw/fp32", "worst_over_best", "max", 1.05),
+    (LARGE, f"{RS}67108864/ranks:2", "vs_raw", "min", 1.0),
+    (LARGE, f"{AG}67108864/ranks:2", "vs_raw", "min", 1.0),
+    ("step_bench", "step/fp32/pos+g", "vs_replicated", "max", 0.65),
+    ("step_bench", "step/fp32/pos+g+p", "vs_replicated", "max", 0.85),
+    ("step_bench", "gathers/fp32/ranks:2", "vs_pos+g", "max", 1.45),
+    ("step_bench", "step/bf16/pos+g", "vs_replicated", "max", 0.65),
+    ("step_bench", "step/bf16/pos+g+p", "vs_replicated", "max", 0.85),
     ("checkpoint/checkpoint_bench", "checkpoint/fp32/ranks:1", "save_vs_raw", "min", 0.85),
     ("checkpoint/checkpoint_bench", "checkpoint/fp32/ranks:1", "load_vs_raw", "min", 0.85),
-    ("checkpoint/checkpoint_bench", "checkpoint/fp32/ranks:1", "stall_over_copy", "max", 1.25),
+    ("checkpoint/checkpoint_bench", "checkpoint/fp32/ranks:1", "stall_over_copy", "max", 1.2),
+    ("checkpoint/checkpoint_bench", "checkpoint/fp32/ranks:1", "keep_over_all", "max", 1.1),
 ]
 
 

@@ -9,6 +9,8 @@
 ///     vs_triad         bytes per second over STREAM triad's
 ///     vs_plain_loop    speed over that of the obvious loop, compiled with this file's flags
 ///     cost_of_tensors  time as small tensors over time as one array (goal at most 1.10)
+///     worst_over_best  time where the arrays lie worst over that where they lie best, of places
+///                      that caches and memory may take for one (goal at most 1.05; one thread)
 #include "stream.hpp"
 #include <zero/base/dtype.hpp>
 #include <zero/bench/rule.hpp>
@@ -18,8 +20,12 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
 #include <vector>
 
 namespace {
@@ -129,6 +135,60 @@ void small_tensors(benchmark::State& state) {
   state.counters["best_cost_of_tensors"] = bench::best_ratio(tensors, flats);
 }
 
+/// The arrays in one piece of memory, so many bytes apart beyond their size, which is 2^26: then
+/// their elements of the same index are congruent modulo 4 KiB, 64 KiB or 2 MiB, or next to it.
+void placement(benchmark::State& state) {
+  constexpr std::size_t count = std::size_t{1} << 24;
+  constexpr std::size_t page = 4096;
+  constexpr std::array<std::size_t, 9> gaps{0,
+                                            64,
+                                            1024,
+                                            page + 256,
+                                            2 * page,
+                                            std::size_t{1} << 16,
+                                            70144 * sizeof(float),
+                                            std::size_t{1} << 20,
+                                            std::size_t{1} << 21};
+  std::size_t const bytes = 4 * (count * sizeof(float) + gaps.back());
+  // Aligned to the largest distance, and to pages that large where the system has them.
+  std::unique_ptr<std::byte, void (*)(void*)> const memory(
+      static_cast<std::byte*>(std::aligned_alloc(std::size_t{1} << 21, bytes)), std::free);
+  std::memset(memory.get(), 0, bytes);
+  zero::AdamW const rule{};
+  std::array<std::vector<double>, gaps.size()> times;
+  long step = 0;
+  for (auto _ : state) {
+    ++step;
+    double all = 0.;
+    for (std::size_t g = 0; g < gaps.size(); ++g) {
+      auto const array = [&](std::size_t k) {
+        return reinterpret_cast<float*>(memory.get() + k * (count * sizeof(float) + gaps[g]));
+      };
+      AdamWArrays<float> const arrays{.master = array(0),
+                                      .parameter = nullptr,
+                                      .gradient = array(1),
+                                      .state = {array(2), array(3)},
+                                      .count = count};
+      double const start = bench::seconds_now();
+      zero::kernel::update(rule, rule.scalars(step, rule.lr, 1.f, 1.f), 0.5f, arrays);
+      times[g].push_back(bench::seconds_now() - start);
+      all += times[g].back();
+    }
+    state.SetIterationTime(all);
+  }
+  // The least of each: whatever else the machine does only adds.
+  std::vector<double> least;
+  for (auto const& of : times) least.push_back(*std::min_element(of.begin(), of.end()));
+  auto const [best, worst] = std::minmax_element(least.begin(), least.end());
+  state.counters["worst_over_best"] = *worst / *best;
+  state.counters["best_ns_per_element"] = *best / count * 1e9;
+}
+
+BENCHMARK(placement)
+    ->Name("placement/adamw/fp32")
+    ->UseManualTime()
+    ->Iterations(15)
+    ->Unit(benchmark::kMillisecond);
 BENCHMARK(update<float>)
     ->Name("update/adamw/fp32")
     ->UseManualTime()

@@ -71,9 +71,7 @@ class RuleModel {
                           .gradient = gradient_.get() + first,
                           .state = {},
                           .count = count};
-    for (std::size_t k = 0; k < part.state.size(); ++k) {
-      part.state[k] = states_.get() + k * parameters_ + first;
-    }
+    for (std::size_t k = 0; k < part.state.size(); ++k) part.state[k] = states_[k].get() + first;
     return part;
   }
 
@@ -87,7 +85,14 @@ class RuleModel {
   std::unique_ptr<float[]> master_ = untouched<float>(parameters_);
   std::unique_ptr<P[]> parameter_ = untouched<P>(mixed ? parameters_ : 1);
   std::unique_ptr<P[]> gradient_ = untouched<P>(parameters_);
-  std::unique_ptr<float[]> states_ = untouched<float>(R::states.size() * parameters_);
+  std::vector<std::unique_ptr<float[]>> states_ = [this] {
+    // Each by itself, as an optimizer takes them.
+    std::vector<std::unique_ptr<float[]>> states;
+    for (std::size_t k = 0; k < R::states.size(); ++k) {
+      states.push_back(untouched<float>(parameters_));
+    }
+    return states;
+  }();
   Team team_{threads};
 };
 
