@@ -171,9 +171,10 @@ TEST_CASE("a file that is named twice is refused before it is read") {
   check_refused(files, path, everyone, "names 'rank-00000.safetensors' twice", repeat);
   std::string const cut("rank-00000.safetensors\0x", 24);
   for (std::string const& name : {std::string(".."), std::string("."), cut}) {
-    check_refused(files, path, {{1}}, "has an entry of a file that no save writes", [&](ModelFiles& changed) {
-      reseal_manifest(changed, path, [&](json& body) { body["files"][0]["name"] = name; });
-    });
+    check_refused(
+        files, path, {{1}}, "has an entry of a file that no save writes", [&](ModelFiles& changed) {
+          reseal_manifest(changed, path, [&](json& body) { body["files"][0]["name"] = name; });
+        });
   }
 
   ModelFiles changed = files.crashed(0, 0);

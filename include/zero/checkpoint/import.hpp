@@ -6,7 +6,7 @@
 #include "zero/base/error.hpp"
 #include "zero/base/function_ref.hpp"
 #include "zero/checkpoint/files.hpp"
-#include "zero/checkpoint/loading.hpp"
+#include "zero/checkpoint/load_plan.hpp"
 #include "zero/checkpoint/long_work.hpp"
 #include "zero/checkpoint/model_file.hpp"
 #include "zero/checkpoint/together.hpp"

@@ -7,6 +7,7 @@
 #include "zero/checkpoint/catalog.hpp"
 #include "zero/checkpoint/description.hpp"
 #include "zero/checkpoint/files.hpp"
+#include "zero/checkpoint/load_plan.hpp"
 #include "zero/checkpoint/loading.hpp"
 #include "zero/checkpoint/long_work.hpp"
 #include "zero/checkpoint/optimizer_view.hpp"

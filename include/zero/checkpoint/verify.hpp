@@ -11,6 +11,7 @@
 #include "zero/checkpoint/manifest.hpp"
 #include "zero/checkpoint/safetensors.hpp"
 #include "zero/checkpoint/side_by_side.hpp"
+#include "zero/checkpoint/together.hpp"
 
 #include <algorithm>
 #include <cstddef>
