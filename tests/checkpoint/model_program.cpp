@@ -3,10 +3,14 @@
 //
 // usage: zero_model_program save DIR STEPS     a checkpoint of 3 ranks after each step, and what
 //          export_model makes of the last: DIR.parameter.safetensors, DIR.master.safetensors
+//        zero_model_program grid DIR       the same of a grid of 2 x 2 ranks, whose model axis
+//        divides
+//          the columns of "a", and which has a stacked tensor "w"
 //        zero_model_program write fp32|bf16|fp16 parameter|master MAX_FILE_BYTES PATH
 //        zero_model_program read PATH      prints name, first and last element and sum per tensor
 #include "equivalence/toy_model.hpp"
 #include "zero/checkpoint.hpp"
+#include "zero/comm/grid.hpp"
 #include "zero/zero.hpp"
 
 #include <cstddef>
@@ -47,6 +51,27 @@ void save(std::string const& path, int steps) {
   });
 }
 
+void grid(std::string const& path) {
+  zero::run_ranks(4, [&](zero::InProcess& world) {
+    zero::Grid grid(world, 2, 2);
+    auto const column = static_cast<std::size_t>(grid.model().rank()) * 4;
+    std::vector<zero::Tensor> const tensors{{.name = "a", .shape = {6, 4}, .partitioned = true},
+                                            {.name = "w", .shape = {3, 4, 5}, .stacked = true}};
+    std::vector<zero::TensorPart> const parts{
+        {.tensor = "a", .shape = {6, 8}, .boxes = {{.offset = {0, column}, .extent = {6, 4}}}}};
+    zero::ShardedOptimizer optimizer{grid, tensors, zero::stage::PosG{}};
+    optimizer.load_parameters([&](zero::Tensor const& tensor, std::size_t first, auto out) {
+      for (std::size_t i = first; i < first + out.size(); ++i) {
+        std::size_t const place = tensor.name == "a" ? i / 4 * 8 + column + i % 4 : i;
+        out[i - first] = static_cast<float>(place) + 0.25f;
+      }
+    });
+    zero::Checkpoints run{path};
+    run.save(optimizer, {.parts = parts});
+    zero::export_model(optimizer, path + ".master.safetensors", {.parts = parts});
+  });
+}
+
 void read(std::string const& path) {
   zero::run_ranks(2, [&](zero::InProcess& comm) {
     zero::ShardedOptimizer<zero::InProcess, zero::stage::PosG, zero::Fp32> optimizer{comm,
@@ -83,6 +108,10 @@ int main(int count, char** values) {
     }
     if (arguments.size() == 3 && arguments[0] == "save") {
       save(arguments[1], std::stoi(arguments[2]));
+      return 0;
+    }
+    if (arguments.size() == 2 && arguments[0] == "grid") {
+      grid(arguments[1]);
       return 0;
     }
     if (arguments.size() == 2 && arguments[0] == "read") {

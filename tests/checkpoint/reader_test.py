@@ -63,6 +63,20 @@ class Reader(unittest.TestCase):
         self.assertGreater(compared, 5000)
         self.assertTrue(numpy.array_equal(tensors["head"][1]["exp_avg_sq"], tensors["wte"][1]["exp_avg_sq"]))
 
+    def test_parts_of_a_grid_and_layers_of_a_stack_are_put_together(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "run"
+            subprocess.run([PROGRAM, "grid", str(path)], check=True, timeout=120)
+            _, tensors = read_checkpoint.read(path / "000001-step-0")
+            masters = exported(path.parent / "run.master.safetensors")
+            self.assertEqual(sorted(masters), ["a", "w"])
+            self.assertEqual(masters["a"].shape, (6, 8))
+            self.assertEqual(masters["a"][5, 7], 47.25)
+            self.assertTrue(numpy.array_equal(tensors["a"][1]["master"], masters["a"]))
+            layers = [tensors[f"w[{layer}]"] for layer in range(3)]
+            self.assertEqual([about["layers"] for about, _ in layers], [3] * 3)
+            self.assertTrue(numpy.array_equal(numpy.stack([arrays["master"] for _, arrays in layers]), masters["w"]))
+
     def test_a_checkpoint_of_another_build_reads(self):
         found = [each.parent for each in STORED.rglob("manifest.json")]
         self.assertTrue(found)

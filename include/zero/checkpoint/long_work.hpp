@@ -4,6 +4,7 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
+#include "zero/checkpoint/side_by_side.hpp"
 #include "zero/checkpoint/together.hpp"
 #include "zero/checkpoint/watched_files.hpp"
 
@@ -74,11 +75,7 @@ class LongWork {
   void aside(
       Work&& work, Meanwhile&& meanwhile = [] {}) {
     std::future<void> done = std::async(std::launch::async, std::forward<Work>(work));
-    // Before the future's destructor, which waits.
-    struct Stop {
-      ~Stop() { flag = true; }
-      std::atomic<bool>& flag;
-    } const stop{stopped_};
+    Raise const stop(stopped_);
     meanwhile();
     while (done.wait_for(between_words) != std::future_status::ready) alive();
     done.get();

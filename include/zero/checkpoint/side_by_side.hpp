@@ -15,6 +15,18 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 /// a disk's cache.
 inline constexpr std::uint64_t bytes_for_two_threads = std::uint64_t{4} << 20;
 
+/// Raises a flag at the end of a scope: before the destructor of a future that stands above it,
+/// which waits for who looks at the flag.
+struct Raise {
+  explicit Raise(std::atomic<bool>& flag) : flag_(&flag) {}
+  Raise(Raise const&) = delete;
+  Raise& operator=(Raise const&) = delete;
+  ~Raise() { *flag_ = true; }
+
+ private:
+  std::atomic<bool>* flag_;
+};
+
 /// Calls `first(alive)` here and `second(alive_there)` in another thread, and returns when both
 /// have ended. What either throws is thrown here; the other one then ends at its next call of its
 /// argument.
@@ -34,11 +46,7 @@ void side_by_side(First&& first, Second&& second, Alive&& alive) {
       throw;
     }
   });
-  // Before the future's destructor, which waits.
-  struct Stop {
-    ~Stop() { flag = true; }
-    std::atomic<bool>& flag;
-  } const stop{stopped};
+  Raise const stop(stopped);
   first([&] {
     if (stopped) other.get();
     alive();
