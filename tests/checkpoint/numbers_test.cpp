@@ -137,6 +137,8 @@ TEST_CASE("counters from which no step can go on are refused where they are read
           [&](json& optimizer) { optimizer["tensors"][0]["steps"] = most; });
   refused("tensor 'v' has 3 steps of a run of 2",
           [&](json& optimizer) { optimizer["tensors"][3]["steps"] = 3; });
+  refused("tensor 'v' is no layer of 2",
+          [&](json& optimizer) { optimizer["tensors"][3]["layers"] = 2; });
   refused("has a 'weight_decay' of 1e+39, more than a float holds",
           [](json& optimizer) { optimizer["tensors"][0]["weight_decay"] = 1e39; });
   check_refused(files,

@@ -1,5 +1,7 @@
 // Stacked tensors are saved layer by layer, and exported whole: on other ranks and stages, and by
 // whoever describes every layer, or all of them as one tensor, a run goes on to the same bits.
+#include "checkpoint/model_files.hpp"
+#include "checkpoint/resealed.hpp"
 #include "checkpoint/stored_model.hpp"
 #include "checkpoint/temporary_directory.hpp"
 #include "zero/checkpoint.hpp"
@@ -7,6 +9,7 @@
 #include "zero/zero.hpp"
 
 #include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
 
 #include <bit>
 #include <cstddef>
@@ -279,6 +282,37 @@ TEST_CASE("a model file has tensors as they were described, and gives them back"
       });
     }
   }
+}
+
+TEST_CASE("a checkpoint whose layers are not those of a stack is not exported") {
+  checkpoint_tests::ModelFiles sound;
+  std::string path;
+  zero::run_ranks(1, [&](zero::InProcess& comm) {
+    zero::ShardedOptimizer optimizer{comm, stacked(), zero::stage::PosG{}};
+    load(optimizer, 0.01f);
+    path =
+        zero::BasicCheckpoints<checkpoint_tests::ModelFiles>{"run", {}, sound}.save(optimizer).path;
+  });
+  auto const refusal = [&](auto const& change) {
+    checkpoint_tests::ModelFiles files = sound.crashed(sound.changes(), 0);
+    checkpoint_tests::reseal_header(files, path, 0, [&](nlohmann::json& about, auto&) {
+      for (auto& tensor : about["optimizer"]["tensors"]) change(tensor);
+    });
+    try {
+      zero::export_checkpoint(path, "run/model.safetensors", {}, files);
+    } catch (zero::Error const& error) {
+      CHECK(error.kind() == zero::ErrorKind::data);
+      return error.message();
+    }
+    return std::string();
+  };
+  CHECK(refusal([](auto&) {}) == "");
+  CHECK(refusal([](auto& tensor) {
+          if (tensor["name"] == "b[1]") tensor["layers"] = 3;
+        }) == "'" + path + "' has 'b[1]' where it does not belong");
+  CHECK(refusal([](auto& tensor) {
+          if (tensor["name"] == "b[0]" || tensor["name"] == "b[1]") tensor["layers"] = 3;
+        }) == "'" + path + "' does not have all layers of 'b'");
 }
 
 TEST_CASE("what a model file lacks of a stacked tensor, or has otherwise, is said once") {
