@@ -237,8 +237,8 @@ TEST_CASE("one rank that reads while parameters are replaced ends the call on al
     contracts::load(optimizer);
     std::optional<decltype(optimizer.parameters(0))> guard;
     try {
-      // Gathering is collective; the guard of rank 0 alone lives on. Rank 0 may have ended the group
-      // before rank 1 has seen that it gathered.
+      // Gathering is collective; the guard of rank 0 alone lives on. Rank 0 may have ended the
+      // group before rank 1 has seen that it gathered.
       guard.emplace(optimizer.parameters(0));
       if (comm.rank() == 1) guard.reset();
       contracts::load(optimizer);
