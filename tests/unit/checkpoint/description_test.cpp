@@ -1,13 +1,17 @@
 #include "zero/checkpoint/description.hpp"
 
 #include "unit/layout/refusal.hpp"
+#include "zero/layout/partition.hpp"
+#include "zero/layout/stacked.hpp"
 #include "zero/layout/tensor.hpp"
+#include "zero/optimizer/model.hpp"
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace description_test {
@@ -32,15 +36,24 @@ TEST_CASE("boxes that no tensor can have are said to be wrong") {
 
 TEST_CASE("a tensor is described as the part that the trainer says it is") {
   std::vector<zero::Tensor> const tensors{{.name = "w", .shape = {4, 3}},
-                                          {.name = "b", .shape = {3}, .weight_decay = 0.f}};
-  zero::Counters const counters{.steps = {7, 7}};
+                                          {.name = "b", .shape = {3}, .weight_decay = 0.f},
+                                          {.name = "s", .shape = {2, 5}, .stacked = true}};
+  zero::Slices slices = zero::take_apart(tensors);
+  zero::Partition const partition(slices.tensors, {.world_size = 1});
+  zero::detail::Model const model(tensors, std::move(slices), partition);
+  zero::Counters const counters{.steps = {7, 7, 7, 6}};
   TensorPart const half{.tensor = "w", .shape = {4, 6}, .boxes = {{{0, 3}, {4, 3}}}};
-  auto const saved = zero::detail::described(tensors, {half}, counters, false);
+  auto const saved = zero::detail::described(model, {half}, counters, false);
   CHECK(saved[0].shape == half.shape);
   CHECK(saved[0].boxes == half.boxes);
   CHECK(saved[0].steps == 7);
   CHECK(saved[1].boxes == std::vector<Box>{{{0}, {3}}});
   CHECK(saved[1].weight_decay == 0.f);
+  CHECK(saved[1].layers == 0);
+  CHECK(saved[3].name == "s[1]");
+  CHECK(saved[3].shape == std::vector<std::uint64_t>{5});
+  CHECK(saved[3].layers == 2);
+  CHECK(saved[3].steps == 6);
   // What is written is what is read.
   zero::SavedOptimizer const all{.tensors = saved, .loss_scale = 8.f, .loss_scale_streak = 3};
   auto const again =
@@ -50,12 +63,33 @@ TEST_CASE("a tensor is described as the part that the trainer says it is") {
 
   auto const refused = [&](TensorPart const& part) {
     return refusal(
-        [&] { static_cast<void>(zero::detail::described(tensors, {part}, counters, false)); });
+        [&] { static_cast<void>(zero::detail::described(model, {part}, counters, false)); });
   };
   CHECK(refused({.tensor = "x", .shape = {1}, .boxes = {{{0}, {1}}}}) ==
         "the part of tensor 'x' is of no tensor of this optimizer");
   CHECK(refused({.tensor = "w", .shape = {4, 6}, .boxes = {{{0, 3}, {4, 2}}}}) ==
         "the part of tensor 'w' has 8 elements, and the tensor 12");
+}
+
+TEST_CASE("layers have one name each") {
+  using zero::detail::layer_name;
+  REQUIRE(layer_name("h[1].w[12]"));
+  CHECK(layer_name("h[1].w[12]")->whole == "h[1].w");
+  CHECK(layer_name("h[1].w[12]")->layer == 12);
+  for (char const* const name : {"",
+                                 "w",
+                                 "[1]",
+                                 "w[]",
+                                 "w[1",
+                                 "w[1]x",
+                                 "w[01]",
+                                 "w[-1]",
+                                 "w[+1]",
+                                 "w[1 ]",
+                                 "w[18446744073709551616]"}) {
+    CAPTURE(name);
+    CHECK(!layer_name(name));
+  }
 }
 
 }  // namespace
