@@ -1,7 +1,7 @@
 """Runs the benchmarks that have a goal and flags every ratio that misses it.
 
-Ratios only: machines are shared, and an absolute figure means nothing. Only those are here whose
-goal is one on any machine (README.md says which were left out, and why). A ratio that misses its goal
+Ratios only: machines are shared, and an absolute figure means nothing. README.md says which ratios
+have no goal, because what they are held against depends on the machine. A ratio that misses its goal
 is measured again up to --tries times and its best value counts, because another tenant can only
 make it worse. With --compare FILE the ratios are held against an earlier run as well; --save FILE
 keeps this one. Exits with 1 if a goal is missed or a ratio fell by more than --tolerance.
@@ -28,11 +28,11 @@ GOALS = [
     ("update_bench", "placement/adamw/fp32", "worst_over_best", "max", 1.05),
     (LARGE, f"{RS}67108864/ranks:2", "vs_raw", "min", 1.0),
     (LARGE, f"{AG}67108864/ranks:2", "vs_raw", "min", 1.0),
-    ("step_bench", "step/fp32/pos+g", "vs_replicated", "max", 0.65),
-    ("step_bench", "step/fp32/pos+g+p", "vs_replicated", "max", 0.85),
-    ("step_bench", "gathers/fp32/ranks:2", "vs_pos+g", "max", 1.45),
-    ("step_bench", "step/bf16/pos+g", "vs_replicated", "max", 0.65),
-    ("step_bench", "step/bf16/pos+g+p", "vs_replicated", "max", 0.85),
+    ("step_bench", "step/fp32/pos+g", "vs_replicated", "max", 0.55),
+    ("step_bench", "step/fp32/pos+g+p", "vs_replicated", "max", 0.70),
+    ("step_bench", "gathers/fp32/ranks:2", "vs_pos+g", "max", 1.15),
+    ("step_bench", "step/bf16/pos+g", "vs_replicated", "max", 0.60),
+    ("step_bench", "step/bf16/pos+g+p", "vs_replicated", "max", 0.80),
     ("checkpoint/checkpoint_bench", "checkpoint/fp32/ranks:1", "save_vs_raw", "min", 0.85),
     ("checkpoint/checkpoint_bench", "checkpoint/fp32/ranks:1", "load_vs_raw", "min", 0.85),
     ("checkpoint/checkpoint_bench", "checkpoint/fp32/ranks:1", "stall_over_copy", "max", 1.2),

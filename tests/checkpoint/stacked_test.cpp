@@ -208,6 +208,25 @@ TEST_CASE("layers that differ are no one tensor, and all that were saved are to 
   CHECK(report.unfit == Names{});
 }
 
+TEST_CASE("what has a name of its own here is not taken for a layer, nor for a whole") {
+  TemporaryDirectory const directory;
+  std::string const whole_path = directory.path() + "/whole";
+  saved_run(whole_path, whole(), false);
+  auto both = whole();
+  both.push_back({.name = "b[1]", .shape = {5}, .unit = 4});
+  auto report = loaded(whole_path, both, {.strict = false});
+  CHECK(report.missing == Names{"b[1]"});
+  CHECK(report.unexpected == Names{});
+
+  std::string const layered_path = directory.path() + "/layered";
+  saved_run(layered_path, layered(), false);
+  both = layered();
+  both.push_back({.name = "b", .shape = {2, 5}, .unit = 4});
+  report = loaded(layered_path, both, {.strict = false});
+  CHECK(report.missing == Names{"b"});
+  CHECK(report.unexpected == Names{});
+}
+
 TEST_CASE("what is called otherwise in a checkpoint has its steps here, and so have its layers") {
   TemporaryDirectory const directory;
   saved_run(directory.path(), stacked(), true);

@@ -34,6 +34,7 @@ class RuleModel {
  public:
   /// Allocates and fills the arrays; the thread that will work on a page touches it first.
   explicit RuleModel(std::size_t parameters) : parameters_(parameters) {
+    for (auto& state : states_) state = untouched<float>(parameters);
     timed([this](RuleArrays<R, P> const& part) {
       auto* const gradient = gradient_.get() + (part.gradient - gradient_.get());
       for (std::size_t i = 0; i < part.count; ++i) {
@@ -85,14 +86,7 @@ class RuleModel {
   std::unique_ptr<float[]> master_ = untouched<float>(parameters_);
   std::unique_ptr<P[]> parameter_ = untouched<P>(mixed ? parameters_ : 1);
   std::unique_ptr<P[]> gradient_ = untouched<P>(parameters_);
-  std::vector<std::unique_ptr<float[]>> states_ = [this] {
-    // Each by itself, as an optimizer takes them.
-    std::vector<std::unique_ptr<float[]>> states;
-    for (std::size_t k = 0; k < R::states.size(); ++k) {
-      states.push_back(untouched<float>(parameters_));
-    }
-    return states;
-  }();
+  std::array<std::unique_ptr<float[]>, R::states.size()> states_{};  ///< as an optimizer takes them
   Team team_{threads};
 };
 

@@ -119,8 +119,6 @@ class CheckpointDirectory {
     return path_ + "/" + digits + "-step-" + std::to_string(step);
   }
 
-  /// Are there more complete checkpoints than these?
-  [[nodiscard]] bool exceeds(int keep) { return list().size() > static_cast<std::size_t>(keep); }
   /// Begins to remove all but the newest `keep` complete checkpoints, and damaged ones older than
   /// these that have a sound manifest or mark. Whatever looks at the directory next waits for it.
   /// @throws Error for what could not be removed the last time

@@ -16,6 +16,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -108,6 +109,7 @@ class LoadPlanner {
       : catalog_(&catalog), here_(&here), options_(&options), sources_(sources_of(catalog)) {
     for (auto const& [saved, own] : options.names) renamed_[own] = saved;
     problems_.resize(here.size());
+    for (SavedTensor const& tensor : here) named_.insert(name_there(tensor.name));
     for (std::size_t t = 0; t < here.size(); ++t) found_.push_back(look_for(t));
   }
 
@@ -189,7 +191,7 @@ class LoadPlanner {
     }
     if (auto const layer = layer_name(own.name)) {
       std::string const whole = name_there(layer->whole);
-      CatalogTensor const* const found = source(whole);
+      CatalogTensor const* const found = named_.count(whole) == 0 ? source(whole) : nullptr;
       if (found == nullptr || found->about.shape.empty()) return nullptr;
       std::uint64_t const layers = found->about.shape.front();
       if (layer->layer >= layers || layers > most_layers) return nullptr;
@@ -199,7 +201,8 @@ class LoadPlanner {
     }
     std::vector<CatalogTensor const*> layers;
     for (std::uint64_t i = 0; !own.shape.empty() && i < own.shape.front(); ++i) {
-      layers.push_back(source(name_of_layer(name, i)));
+      std::string const layer = name_of_layer(name, i);
+      layers.push_back(named_.count(layer) == 0 ? source(layer) : nullptr);
       if (layers.back() == nullptr) return nullptr;
     }
     if (layers.empty()) return nullptr;
@@ -296,9 +299,11 @@ class LoadPlanner {
   LoadOptions const* options_;
   std::map<std::string_view, CatalogTensor const*> sources_;
   std::map<std::string, std::string, std::less<>> renamed_;  ///< name here, name in the checkpoint
-  std::deque<CatalogTensor> derived_;                        ///< layers, and what has layers
-  std::vector<CatalogTensor const*> found_;                  ///< by tensor here
-  std::vector<std::string_view> problems_;                   ///< likewise
+  /// What tensors here are called there: these are nobody's layers, and have none.
+  std::set<std::string> named_;
+  std::deque<CatalogTensor> derived_;        ///< layers, and what has layers
+  std::vector<CatalogTensor const*> found_;  ///< by tensor here
+  std::vector<std::string_view> problems_;   ///< likewise
   /// Names of the checkpoint that are for tensors here, and which layers if not the whole.
   std::map<std::string, std::vector<bool>> used_;
 };

@@ -11,14 +11,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
-/// A ring of memory between one thread that puts bytes in and one that takes them out, which bounds
-/// the memory of a save that is waited for. A snapshot is one in which all bytes are from the
-/// start.
+/// A ring of memory between one thread that puts bytes in and one that takes them out. It bounds
+/// the memory of a save that is waited for. A snapshot is one that has all bytes from the start.
 class Pipe {
  public:
   /// Bytes that are taken out at once, but for the last ones.
@@ -30,14 +30,15 @@ class Pipe {
     std::uint64_t sum = 0;  ///< their checksum
   };
 
-  /// Empty. The thread that puts bytes in makes the checksums, as it waits for the other one
-  /// anyway.
   /// @param memory  a multiple of `piece`
-  explicit Pipe(std::span<std::byte> memory) : memory_(memory), sums_(memory.size() / piece) {}
-  /// Nothing is put into it any more.
-  /// @param there  bytes from the beginning of the memory on
-  Pipe(std::span<std::byte> memory, std::uint64_t there)
-      : memory_(memory), put_(there), ended_(true) {}
+  /// @param there   bytes that are in it, if no more will come. Otherwise it is empty, and the
+  /// thread
+  ///   that puts bytes in makes the checksums, as it waits for the other one anyway
+  Pipe(std::span<std::byte> memory, std::optional<std::uint64_t> there)
+      : memory_(memory),
+        sums_(there ? 0 : memory.size() / piece),
+        put_(there.value_or(0)),
+        ended_(there.has_value()) {}
 
   /// Where the next bytes go; empty if there was no room within `patience`.
   [[nodiscard]] std::span<std::byte> room(std::chrono::milliseconds patience) {
@@ -112,9 +113,9 @@ class Pipe {
   std::vector<std::uint64_t> sums_;  ///< of the pieces in memory; none if the taker makes them
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::uint64_t put_ = 0;
+  std::uint64_t put_;
   std::uint64_t taken_ = 0;
-  bool ended_ = false;
+  bool ended_;
   bool stopped_ = false;
 };
 

@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <future>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -73,20 +74,20 @@ class RankFileWriter {
  public:
   /// @param saved       its name, and whose it is
   /// @param reads_back  whether to make sure that the file can be read, before it has its name
-  /// @param pipe        arguments of the pipe
-  template <class... Arguments>
+  /// @param memory, there  of the pipe
   RankFileWriter(Files& files,
                  std::string directory,
                  SavedFile saved,
                  safetensors::Header header,
                  bool reads_back,
-                 Arguments... pipe)
+                 std::span<std::byte> memory,
+                 std::optional<std::uint64_t> there)
       : files_(&files),
         directory_(std::move(directory)),
         saved_(std::move(saved)),
         header_(std::move(header)),
         reads_back_(reads_back),
-        pipe_(pipe...),
+        pipe_(memory, there),
         thread_([this] { work(); }) {}
   RankFileWriter(RankFileWriter const&) = delete;
   RankFileWriter& operator=(RankFileWriter const&) = delete;

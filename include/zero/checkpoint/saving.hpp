@@ -29,7 +29,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -42,10 +44,10 @@ namespace zero::inline ZERO_NAMESPACE {
 
 /// How a directory of checkpoints is kept.
 struct CheckpointOptions {
-  /// So many of the newest stay when another one is saved; 0: all. Before that one counts, each
-  /// rank reads back what it has written. Then older ones are removed while training goes on; what
-  /// is asked of the object next waits for that. What could not be removed the next save tells, as
-  /// soon as its own checkpoint is there.
+  /// So many of the newest stay when another one is saved; 0: all. Each rank reads back what it has
+  /// written before it counts. Older ones are removed after that, while training goes on; what is
+  /// asked of the object next waits for it. If one cannot be removed, the next save is an error,
+  /// once its own checkpoint is there.
   int keep = 0;
   /// Memory for `save_async`, allocated at construction: `Checkpoints::plan(opt)` says how much.
   std::uint64_t snapshot_bytes = 0;
@@ -122,7 +124,7 @@ class Saving {
       work.aside(
           [&] {
             number = directory.begin(kept.lock, promised());
-            removes_ = kept.keep > 0 && directory.exceeds(kept.keep - 1);
+            removes_ = kept.keep > 0 && std::ssize(directory.list()) >= kept.keep;
           },
           copy);
     });
@@ -131,25 +133,21 @@ class Saving {
                     .leader = leader_,
                     .rank = optimizer.data.rank,
                     .world_size = optimizer.data.size};
-    std::uint64_t const bytes = data_bytes(header);
-    if (snapshot != nullptr) {
-      writer_ = std::make_unique<Writer>(directory.files(),
-                                         report_.path,
-                                         std::move(saved),
-                                         std::move(header),
-                                         removes_,
-                                         std::span<std::byte>(*snapshot),
-                                         bytes);
-      return;
+    std::optional<std::uint64_t> there;
+    if (snapshot == nullptr) {
+      memory_.resize(pipe_bytes);
+    } else {
+      there = data_bytes(header);
     }
-    memory_.resize(pipe_bytes);
-    writer_ = std::make_unique<Writer>(directory.files(),
-                                       report_.path,
-                                       std::move(saved),
-                                       std::move(header),
-                                       removes_,
-                                       std::span<std::byte>(memory_));
-    pour(optimizer, options);
+    writer_ = std::make_unique<RankFileWriter<WatchedFiles<Files>>>(
+        directory.files(),
+        report_.path,
+        std::move(saved),
+        std::move(header),
+        removes_,
+        std::span<std::byte>(snapshot == nullptr ? memory_ : *snapshot),
+        there);
+    if (snapshot == nullptr) pour(optimizer, options);
   }
 
   [[nodiscard]] ControlWords const& control() const noexcept { return control_; }
@@ -200,8 +198,6 @@ class Saving {
   }
 
  private:
-  using Writer = RankFileWriter<WatchedFiles<Files>>;
-
   /// What this rank has to save, and the header of its file.
   [[nodiscard]] safetensors::Header describe(OptimizerView const& optimizer,
                                              SaveOptions const& options) {
@@ -336,7 +332,7 @@ class Saving {
   SaveReport report_{};
   std::vector<ArrayRun> runs_;
   std::vector<std::byte> memory_;
-  std::unique_ptr<Writer> writer_;  ///< stops before the rest goes
+  std::unique_ptr<RankFileWriter<WatchedFiles<Files>>> writer_;  ///< stops before the rest goes
 };
 
 }  // namespace detail
