@@ -232,6 +232,7 @@ class Calls {
   static Status queue(Stream stream, char const* what, Make const& make) {
     Process& process = *stream->process;
     if (Status const status = gate(process); !status.ok()) return status;
+    if (process.script.before_enqueue) process.script.before_enqueue(what);
     std::unique_lock lock(process.world->mutex);
     while (stream->tasks.size() >= process.script.room) {
       lock.unlock();

@@ -22,6 +22,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -49,6 +50,7 @@ struct Script {
   std::size_t room = ~std::size_t{0};  ///< of a stream; who enqueues more blocks
   bool remembers = false;  ///< a refused collective, as a non-blocking communicator does
   bool revokes = true;     ///< as NCCL does since 2.28.7
+  std::function<void(std::string_view)> before_enqueue{};  ///< given what comes into a stream
 };
 
 /// One rank's process.
@@ -235,6 +237,18 @@ class World {
         stream->tasks.pop_front();
       }
     }
+  }
+
+  /// True if some stream of a rank has a kernel that is not a communicator's and has not run.
+  [[nodiscard]] bool has_kernels(Process const& process) {
+    std::lock_guard const lock(mutex);
+    for (auto const& stream : streams_) {
+      if (stream->process != &process) continue;
+      for (Task const& task : stream->tasks) {
+        if (task.type == Task::Type::work) return true;
+      }
+    }
+    return false;
   }
 
   /// The communicator's kernels end at once, wherever they are.

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -147,6 +148,38 @@ TEST_CASE("Nccl: a trainer blocked by a stream that is full is freed by the watc
     CHECK_MESSAGE(fake::contains(text, "waited 0.2"), text);
     CHECK_MESSAGE(fake::contains(text, "bucket 1"), text);
   }
+  fake::check_clean(world);
+}
+
+TEST_CASE("Nccl: nothing uses the buffers of a start that the end of the group has overtaken") {
+  fake::World world(2, 5);
+  world.errors_spread = false;
+  std::atomic<bool> ended{false};
+  auto const what = fake::errors_of(world, 2, [&](fake::Process& process, fake::Stream* compute) {
+    Options options = stream_options(false);
+    options.deadline_s = 0.2;
+    options.watch_s = 0.01;
+    if (process.rank == 0) options.on_end = [&](std::string const&, bool) { ended = true; };
+    Comm comm({{1}, process.rank, 2, compute}, options);
+    if (process.rank == 1) {
+      while (!ended) std::this_thread::yield();
+      comm.report_failure("came too late");
+      return;
+    }
+    std::vector<float> data(2, 1);
+    auto const late =
+        comm.start({.op = Op::all_gather, .count = 1, .send = data.data(), .recv = data.data()});
+    process.script.before_enqueue = [&](std::string_view call) {
+      while (call == "sum_ranks" && !ended) std::this_thread::yield();
+    };
+    CHECK_THROWS_AS(comm.start({.op = Op::reduce_scatter,
+                                .count = 1,
+                                .send = data.data(),
+                                .recv = data.data()}),
+                    Error);
+    CHECK_FALSE(world.has_kernels(process));
+  });
+  for (std::string const& text : what) CHECK_MESSAGE(text.empty(), text);
   fake::check_clean(world);
 }
 

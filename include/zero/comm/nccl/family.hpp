@@ -182,6 +182,10 @@ class NcclFamily {
 
   bool end(Failure const& failure) { return end(describe(failure)); }
 
+  /// Waits for what was enqueued while the family ended: the abort came too early to stop it, and
+  /// who is told of the end frees what it uses.
+  void drain() { keep_unless_dry(std::make_shared<Aborts>(), members_); }
+
   [[noreturn]] void raise(NcclActivity const& activity) const {
     fail(
         ErrorKind::communication,
@@ -309,8 +313,17 @@ class NcclFamily {
     if (refused) {
       sentence_ += "; this NCCL cannot stop the trainer's own communicator (2.28.7 can)";
     }
-    if (!done || !dry(streams_of(members), grace_s_)) late_.push_back({state, std::move(members)});
+    if (done) {
+      keep_unless_dry(state, std::move(members));
+    } else {
+      late_.push_back({state, std::move(members)});
+    }
     return done;
+  }
+  void keep_unless_dry(std::shared_ptr<Aborts> state, std::vector<Member> members) {
+    if (!dry(streams_of(members), grace_s_)) {
+      late_.push_back({std::move(state), std::move(members)});
+    }
   }
 
   /// Leaves some members out of what may still fail; returns those that are owned.

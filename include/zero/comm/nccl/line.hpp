@@ -111,6 +111,7 @@ class NcclLine {
     lock.unlock();
     nccl::Status const status = call();
     lock.lock();
+    if (family_->failed()) family_->drain();
     family_->throw_if_failed(activity);
     require(status, activity);
   }
