@@ -172,11 +172,10 @@ TEST_CASE("Nccl: nothing uses the buffers of a start that the end of the group h
     process.script.before_enqueue = [&](std::string_view call) {
       while (call == "sum_ranks" && !ended) std::this_thread::yield();
     };
-    CHECK_THROWS_AS(comm.start({.op = Op::reduce_scatter,
-                                .count = 1,
-                                .send = data.data(),
-                                .recv = data.data()}),
-                    Error);
+    CHECK_THROWS_AS(
+        comm.start(
+            {.op = Op::reduce_scatter, .count = 1, .send = data.data(), .recv = data.data()}),
+        Error);
     CHECK_FALSE(world.has_kernels(process));
   });
   for (std::string const& text : what) CHECK_MESSAGE(text.empty(), text);
