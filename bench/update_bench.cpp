@@ -10,12 +10,15 @@
 ///     vs_plain_loop    speed over that of the obvious loop, compiled with this file's flags
 ///     cost_of_tensors  time as small tensors over time as one array (goal at most 1.10)
 ///     worst_over_best  time where the arrays lie worst over that where they lie best, of places
-///                      that caches and memory may take for one (goal at most 1.05; one thread)
+///                      that caches and memory may take for one; or time per element of the tensor
+///                      of the worst size over that of the best, in an optimizer's step, which
+///                      lays its own arrays (goal at most 1.05; one thread)
 #include "stream.hpp"
 #include <zero/base/dtype.hpp>
 #include <zero/bench/rule.hpp>
 #include <zero/kernel/update.hpp>
 #include <zero/rule/adamw.hpp>
+#include <zero/zero.hpp>
 
 #include <benchmark/benchmark.h>
 
@@ -26,6 +29,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -135,6 +139,16 @@ void small_tensors(benchmark::State& state) {
   state.counters["best_cost_of_tensors"] = bench::best_ratio(tensors, flats);
 }
 
+/// From seconds per element of several cases, by round.
+void spread(benchmark::State& state, std::vector<std::vector<double>> const& times) {
+  // The least of each: whatever else the machine does only adds.
+  std::vector<double> least;
+  for (auto const& of : times) least.push_back(*std::min_element(of.begin(), of.end()));
+  auto const [best, worst] = std::minmax_element(least.begin(), least.end());
+  state.counters["worst_over_best"] = *worst / *best;
+  state.counters["best_ns_per_element"] = *best * 1e9;
+}
+
 /// The arrays in one piece of memory, so many bytes apart beyond their size, which is 2^26: then
 /// their elements of the same index are congruent modulo 4 KiB, 64 KiB or 2 MiB, or next to it.
 void placement(benchmark::State& state) {
@@ -155,7 +169,7 @@ void placement(benchmark::State& state) {
       static_cast<std::byte*>(std::aligned_alloc(std::size_t{1} << 21, bytes)), std::free);
   std::memset(memory.get(), 0, bytes);
   zero::AdamW const rule{};
-  std::array<std::vector<double>, gaps.size()> times;
+  std::vector<std::vector<double>> times(gaps.size());
   long step = 0;
   for (auto _ : state) {
     ++step;
@@ -171,23 +185,63 @@ void placement(benchmark::State& state) {
                                       .count = count};
       double const start = bench::seconds_now();
       zero::kernel::update(rule, rule.scalars(step, rule.lr, 1.f, 1.f), 0.5f, arrays);
-      times[g].push_back(bench::seconds_now() - start);
-      all += times[g].back();
+      double const took = bench::seconds_now() - start;
+      times[g].push_back(took / count);
+      all += took;
     }
     state.SetIterationTime(all);
   }
-  // The least of each: whatever else the machine does only adds.
-  std::vector<double> least;
-  for (auto const& of : times) least.push_back(*std::min_element(of.begin(), of.end()));
-  auto const [best, worst] = std::minmax_element(least.begin(), least.end());
-  state.counters["worst_over_best"] = *worst / *best;
-  state.counters["best_ns_per_element"] = *best / count * 1e9;
+  spread(state, times);
+}
+
+/// `step()` over one tensor of 2^24 elements, and of a power of two more.
+void sizes(benchmark::State& state) {
+  using Optimizer = zero::ShardedOptimizer<zero::Self, zero::AdamW>;
+  zero::Self comm;
+  std::vector<std::size_t> counts{std::size_t{1} << 24};
+  for (std::size_t more = 512; more <= std::size_t{1} << 20; more *= 2) {
+    counts.push_back(counts.front() + more);
+  }
+  std::vector<std::unique_ptr<Optimizer>> optimizers;
+  for (std::size_t const count : counts) {
+    std::vector<zero::Tensor> const model{{.name = "w", .shape = {count}}};
+    optimizers.push_back(std::make_unique<Optimizer>(comm, model, zero::AdamW{}));
+    optimizers.back()->adopt_parameters();
+  }
+  std::vector<std::vector<double>> times(counts.size());
+  std::size_t round = 0;
+  for (auto _ : state) {
+    // Who comes first finds other things in the caches: another one each time, and a neighbour
+    // another one too.
+    std::size_t const stride = round % 2 == 0 ? 1 : counts.size() - 1;
+    double all = 0.;
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      std::size_t const chosen = (round + i * stride) % counts.size();
+      Optimizer& optimizer = *optimizers[chosen];
+      auto gradients = optimizer.gradients(0);
+      std::fill(gradients[0].begin(), gradients[0].end(), 1e-3f);
+      optimizer.reduce(std::move(gradients));
+      double const start = bench::seconds_now();
+      optimizer.step();
+      double const took = bench::seconds_now() - start;
+      times[chosen].push_back(took / static_cast<double>(counts[chosen]));
+      all += took;
+    }
+    ++round;
+    state.SetIterationTime(all);
+  }
+  spread(state, times);
 }
 
 BENCHMARK(placement)
     ->Name("placement/adamw/fp32")
     ->UseManualTime()
     ->Iterations(15)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK(sizes)
+    ->Name("sizes/adamw/fp32")
+    ->UseManualTime()
+    ->Iterations(24)
     ->Unit(benchmark::kMillisecond);
 BENCHMARK(update<float>)
     ->Name("update/adamw/fp32")

@@ -3,9 +3,14 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <new>
+#include <set>
 #include <type_traits>
+#include <vector>
 
 namespace memory_test {
 namespace {
@@ -72,11 +77,37 @@ TEST_CASE("memory says who owns it and where the library's own is from") {
 
 TEST_CASE("the host allocator keeps to the alignment that is asked for") {
   zero::HostAllocator allocator;
-  for (std::size_t const alignment : {std::size_t{8}, std::size_t{64}, std::size_t{4096}}) {
-    void* const memory = allocator.allocate(100, alignment);
-    CHECK(reinterpret_cast<std::uintptr_t>(memory) % alignment == 0);
-    allocator.deallocate(memory, 100, alignment);
+  for (std::size_t const bytes : {std::size_t{100}, std::size_t{1} << 20}) {
+    for (std::size_t alignment = 8; alignment <= std::size_t{1} << 21; alignment *= 2) {
+      void* const memory = allocator.allocate(bytes, alignment);
+      CHECK(reinterpret_cast<std::uintptr_t>(memory) % alignment == 0);
+      std::memset(memory, 1, bytes);
+      allocator.deallocate(memory, bytes, alignment);
+    }
   }
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// The sanitizers end a program that asks for so much.
+TEST_CASE("the host allocator refuses what would wrap around") {
+  zero::HostAllocator allocator;
+  std::size_t const volatile bytes = SIZE_MAX - 4096;
+  CHECK_THROWS_AS(static_cast<void>(allocator.allocate(bytes, 64)), std::bad_alloc);
+}
+#endif
+
+TEST_CASE("large blocks of one size do not begin at equal distances") {
+  zero::HostAllocator allocator;
+  constexpr std::size_t bytes = std::size_t{1} << 26;
+  std::vector<char*> blocks;
+  for (int i = 0; i < 8; ++i) {
+    blocks.push_back(static_cast<char*>(allocator.allocate(bytes, 4096)));
+  }
+  std::sort(blocks.begin(), blocks.end());
+  std::set<std::ptrdiff_t> distances;
+  for (std::size_t i = 1; i < blocks.size(); ++i) distances.insert(blocks[i] - blocks[i - 1]);
+  CHECK(distances.size() > 2);
+  for (char* const block : blocks) allocator.deallocate(block, bytes, 4096);
 }
 
 }  // namespace memory_test
