@@ -27,13 +27,12 @@ LAYER_OF_DIRECTORY = {
     "bench": 5,
     "simulate": 5,
     "checkpoint": 5,
-    "planner": 5,
     # What a C++ trainer never includes: facades for others, above everything.
     "c": 6,
 }
 LAYER_OF_FILE = {
     "sharded_optimizer.hpp": 4, "compiled.hpp": 5, "checkpoint.hpp": 5, "memory.hpp": 5,
-    "activations.hpp": 5, "bench.hpp": 5, "planner.hpp": 5, "simulate.hpp": 5,
+    "activations.hpp": 5, "bench.hpp": 5, "simulate.hpp": 5,
     "zero.hpp": 6,
     "c.h": 0, "c_checkpoint.h": 0, "c_mpi.h": 0,
 }

@@ -13,7 +13,6 @@ namespace plan {
 namespace {
 
 using zero::Role;
-using namespace zero::planner;
 
 struct AdviseOptions : SetupOptions {
   std::string cluster = "dgx-a100";
@@ -102,7 +101,7 @@ std::string subject(Candidate const& of) {
 Report make(AdviseOptions const& options) {
   Progress const progress("comparing configurations");
   Question const question = question_of(options);
-  Advice const advice = zero::planner::advise(question);
+  Advice const advice = advise(question);
   Report report;
   report.head = {sentence(question.setup.model),
                  std::to_string(options.devices) + " devices of " + question.cluster.name +

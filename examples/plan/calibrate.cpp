@@ -13,8 +13,6 @@ namespace plan {
 
 namespace {
 
-using zero::planner::Timing;
-
 struct CalibrateOptions {
   std::string out = default_calibration;
   std::string precision = "fp32";
@@ -96,7 +94,7 @@ void add_calibrate(CLI::App& app, Command& command) {
       ->delimiter(',')
       ->check(CLI::Range(1, most_ranks));
   sub->add_option("--precision", options->precision, "Parameters and gradients")
-      ->check(CLI::IsMember(zero::planner::precision_names()));
+      ->check(CLI::IsMember(precision_names()));
   sub->add_option("--seconds", options->seconds, "About how long, of all together")
       ->check(CLI::Range(0.1, 3600.));
 }

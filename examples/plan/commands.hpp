@@ -12,8 +12,6 @@ void add_traffic(CLI::App& app, Command& command);    ///< traffic
 void add_advise(CLI::App& app, Command& command);     ///< advise
 void add_simulate(CLI::App& app, Command& command);   ///< simulate
 void add_calibrate(CLI::App& app, Command& command);  ///< calibrate
-void add_claims(CLI::App& app, Command& command);     ///< claims
 void add_sums(CLI::App& app, Command& command);       ///< sums
-void add_validate(CLI::App& app, Command& command);   ///< validate
 
 }  // namespace plan

@@ -14,8 +14,6 @@ namespace plan {
 
 namespace {
 
-using namespace zero::planner;
-namespace simulate = zero::simulate;
 using nlohmann::ordered_json;
 
 constexpr char const* format = "zero-plan calibration 1";
@@ -40,7 +38,7 @@ void require_sizes(Timing const& timing) {
 /// The computation of the example GPT, as examples/gpt/model.cpp has it, unit by unit.
 class TrainerPass {
  public:
-  TrainerPass(simulate::World& world, Setup const& setup)
+  TrainerPass(World& world, Setup const& setup)
       : world_(&world),
         model_(setup.model),
         T_(static_cast<double>(setup.batch * setup.model.sequence)),
@@ -89,7 +87,7 @@ class TrainerPass {
     take(what, {T_, h, 4. * h}, "linear", unit);
   }
 
-  simulate::World* world_;
+  World* world_;
   Transformer model_;
   double T_;
   double pieces_;
@@ -208,9 +206,7 @@ Machine read_machine(std::string const& path) {
   return read_json(path, "zero-plan calibrate", machine_of);
 }
 
-simulate::StepTime trainer_step(simulate::World& world,
-                                Machine const& machine,
-                                Setup const& setup) {
+StepTime trainer_step(World& world, Machine const& machine, Setup const& setup) {
   if (setup.policies.precision != machine.precision) {
     zero::fail(zero::ErrorKind::invalid_argument,
                {"'this' was measured in ",

@@ -3,9 +3,8 @@
 #pragma once
 
 #include "measure.hpp"
-#include "zero/planner.hpp"
-#include "zero/simulate/communicator.hpp"
-#include "zero/simulate/transformer.hpp"
+#include "model.hpp"
+#include "model/step.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -24,11 +23,11 @@ inline constexpr int most_ranks = 64;
 struct Machine {
   std::string precision = "fp32";  ///< of the parameters and gradients that were measured
   int processors = 0;              ///< threads that run at once
-  std::map<int, std::vector<zero::planner::Timing>> timings;  ///< by ranks, at work all at once
+  std::map<int, std::vector<Timing>> timings;  ///< by ranks, at work all at once
 
   /// As a cluster of one node with so many ranks, which carry out collectives themselves.
   /// @throws zero::Error (invalid_argument) if that number was not measured
-  [[nodiscard]] zero::planner::Cluster cluster(int ranks) const;
+  [[nodiscard]] Cluster cluster(int ranks) const;
 };
 
 /// Where a calibration is kept unless another file is named.
@@ -73,8 +72,6 @@ template <class Read>
 /// A step of train_gpt on it: a GPT of 256 words, none of whose ranks share a model.
 /// @param world  of a machine's `cluster`
 /// @throws zero::Error (invalid_argument) for what train_gpt does not do, or was not measured
-[[nodiscard]] zero::simulate::StepTime trainer_step(zero::simulate::World& world,
-                                                    Machine const& machine,
-                                                    zero::planner::Setup const& setup);
+[[nodiscard]] StepTime trainer_step(World& world, Machine const& machine, Setup const& setup);
 
 }  // namespace plan

@@ -14,7 +14,6 @@ namespace plan {
 
 using zero::bench::median;
 using zero::bench::seconds_now;
-using zero::planner::Timing;
 
 Window::Window(std::size_t bytes, float fill) : memory_(bytes / sizeof(float) + alignment) {
   for (std::size_t i = 0; i < memory_.size(); ++i) {

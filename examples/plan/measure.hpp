@@ -2,7 +2,7 @@
 /// How long kinds of work take on this machine, while all ranks do the same at once.
 #pragma once
 
-#include "zero/planner/cluster.hpp"
+#include "model/cluster.hpp"
 #include "zero/zero.hpp"
 
 #include <cstddef>
@@ -103,13 +103,13 @@ using ShowPart = std::function<void(double)>;
 /// Measures all of the work in rounds until the time is over: at least once, after two rounds that
 /// warm up. What counts is the median over the rounds of the mean over the ranks, all of which do
 /// the same at once.
-[[nodiscard]] std::vector<zero::planner::Timing> measure(std::vector<Work> const& work,
-                                                         int ranks,
-                                                         double seconds,
-                                                         ShowPart const& show);
+[[nodiscard]] std::vector<Timing> measure(std::vector<Work> const& work,
+                                          int ranks,
+                                          double seconds,
+                                          ShowPart const& show);
 
 /// STREAM's triad by bytes, and a ping-pong between the first two ranks: what tells one state of a
 /// shared machine from another. Takes half a second.
-[[nodiscard]] std::vector<zero::planner::Timing> witnesses(int ranks);
+[[nodiscard]] std::vector<Timing> witnesses(int ranks);
 
 }  // namespace plan

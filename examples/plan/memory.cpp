@@ -13,7 +13,6 @@ namespace plan {
 namespace {
 
 using zero::Role;
-using namespace zero::planner;
 
 struct MemoryOptions : SetupOptions {
   std::string stage;         ///< empty: all
@@ -96,7 +95,7 @@ Table fits_table(MemoryOptions const& options, std::vector<Planned> const& all) 
     Transformer const largest = options.exact() ? largest_depth(one.setup, options.budget)
                                                 : largest_size(one.setup, options.budget);
     std::uint64_t const parameters =
-        largest.layers > 0 ? zero::planner::parameters(largest) : std::uint64_t{0};
+        largest.layers > 0 ? plan::parameters(largest) : std::uint64_t{0};
     table.rows.push_back({one.setup.policies.stage,
                           {fits ? "fits" : "no", fits},
                           largest_batch(one.setup, options.budget),

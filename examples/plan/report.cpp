@@ -1,5 +1,6 @@
 #include "report.hpp"
 
+#include "zero/base/error.hpp"
 #include "zero/base/version.hpp"
 
 #include <unistd.h>
@@ -7,11 +8,17 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <exception>
 #include <utility>
 
 namespace plan {
 
 namespace {
+
+std::string version_text() {
+  return std::to_string(zero::version.major) + "." + std::to_string(zero::version.minor) + "." +
+         std::to_string(zero::version.patch);
+}
 
 /// Columns of a terminal that UTF-8 takes.
 std::size_t width_of(std::string const& text) {
@@ -56,11 +63,10 @@ std::string text_of(Report const& report) {
 }
 
 std::string json_of(Report const& report, std::string const& command) {
-  nlohmann::ordered_json document{
-      {"schema", "zero.plan/1"},
-      {"zero", std::to_string(zero::version.major) + "." + std::to_string(zero::version.minor)},
-      {"command", command},
-      {"head", report.head}};
+  nlohmann::ordered_json document{{"schema", "zero.plan/1"},
+                                  {"zero", version_text()},
+                                  {"command", command},
+                                  {"head", report.head}};
   for (Table const& table : report.tables) {
     auto rows = nlohmann::ordered_json::array();
     for (auto const& row : table.rows) {
@@ -97,6 +103,21 @@ std::string csv_of(Report const& report) {
     }
   }
   return result;
+}
+
+/// Makes the report and writes it.
+void show(Command const& command, std::string const& program) {
+  Report const report = command.make();
+  Output const& to = command.output;
+  if (to.json != "-" && to.csv != "-") zero::bench::write_text("-", text_of(report));
+  if (!to.json.empty()) zero::bench::write_text(to.json, json_of(report, command.name));
+  if (!to.csv.empty()) zero::bench::write_text(to.csv, csv_of(report));
+  if (to.plot.empty()) return;
+  if (report.charts.empty()) {
+    std::fprintf(stderr, "%s: nothing fits, so there is nothing to draw\n", program.c_str());
+    return;
+  }
+  zero::bench::draw(zero::bench::chart_script(report.charts, to.plot), to.plot);
 }
 
 }  // namespace
@@ -157,18 +178,36 @@ CLI::App* add_command(CLI::App& app,
   return sub;
 }
 
-void show(Command const& command) {
-  Report const report = command.make();
-  Output const& to = command.output;
-  if (to.json != "-" && to.csv != "-") zero::bench::write_text("-", text_of(report));
-  if (!to.json.empty()) zero::bench::write_text(to.json, json_of(report, command.name));
-  if (!to.csv.empty()) zero::bench::write_text(to.csv, csv_of(report));
-  if (to.plot.empty()) return;
-  if (report.charts.empty()) {
-    std::fprintf(stderr, "zero-plan: nothing fits, so there is nothing to draw\n");
-    return;
+int run_program(int argc,
+                char** argv,
+                std::string const& name,
+                std::string const& about,
+                std::initializer_list<void (*)(CLI::App&, Command&)> add) {
+  Command command;
+  CLI::App app{about};
+  app.require_subcommand(1);
+  app.set_version_flag("--version", name + " " + version_text());
+  for (auto* const one : add) one(app, command);
+  auto const refuse = [&](std::string const& why, int code) {
+    std::fprintf(stderr, "%s: %s\n", name.c_str(), why.c_str());
+    return code;
+  };
+  try {
+    auto const is_asked = [&](CLI::App* sub) { return sub->get_name() == argv[1]; };
+    if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(is_asked).empty()) {
+      zero::fail(zero::ErrorKind::invalid_argument,
+                 {"there is no subcommand '", argv[1], "'; see --help"});
+    }
+    app.parse(argc, argv);
+    show(command, name);
+    return 0;
+  } catch (CLI::ParseError const& error) {
+    return error.get_exit_code() == 0 ? app.exit(error) : refuse(error.what(), 2);
+  } catch (zero::Error const& error) {
+    return refuse(error.message(), error.kind() == zero::ErrorKind::invalid_argument ? 2 : 1);
+  } catch (std::exception const& error) {
+    return refuse(error.what(), 1);
   }
-  zero::bench::draw(zero::bench::chart_script(report.charts, to.plot), to.plot);
 }
 
 Cell duration(double seconds) {

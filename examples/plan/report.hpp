@@ -11,6 +11,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -88,8 +89,15 @@ CLI::App* add_command(CLI::App& app,
                       bool draws,
                       std::function<Report()> make);
 
-/// Makes the report and writes it.
-void show(Command const& command);
+/// The main function of a program with subcommands.
+/// @param name   of the program, for messages
+/// @param about  what it is for
+/// @param add    adds a subcommand each
+int run_program(int argc,
+                char** argv,
+                std::string const& name,
+                std::string const& about,
+                std::initializer_list<void (*)(CLI::App&, Command&)> add);
 
 /// Bytes as gigabytes (10^9) with that many decimals.
 [[nodiscard]] Cell gigabytes(std::uint64_t bytes, int decimals = 2);

@@ -4,9 +4,6 @@
 
 namespace plan {
 
-using zero::planner::Setup;
-using zero::planner::Transformer;
-
 Setup SetupOptions::complete() const {
   Setup result = setup;
   if (exact()) {
@@ -14,7 +11,7 @@ Setup SetupOptions::complete() const {
     result.model.hidden = hidden;
     result.model.heads = heads > 0 ? heads : hidden % 64 == 0 ? hidden / 64 : 1;
   } else {
-    result.model = zero::planner::transformer_of(parameters, setup.model);
+    result.model = transformer_of(parameters, setup.model);
   }
   if (result.policies.accumulation.empty()) {
     result.policies.accumulation = result.micro_steps > 1 ? "shard" : "none";
@@ -55,9 +52,9 @@ void add_policies(CLI::App& sub, SetupOptions& options) {
   Setup& setup = options.setup;
   setup.policies.accumulation.clear();
   sub.add_option("--precision", setup.policies.precision, "Parameters and gradients")
-      ->check(CLI::IsMember(zero::planner::precision_names()));
+      ->check(CLI::IsMember(precision_names()));
   sub.add_option("--rule", setup.policies.rule, "Of the update")
-      ->check(CLI::IsMember(zero::planner::rule_names()));
+      ->check(CLI::IsMember(rule_names()));
   add_size(sub, "--bucket", setup.bucket.bytes, "Bytes that travel together");
   sub.add_option("--prefetch", setup.prefetch.depth, "Units gathered ahead")
       ->check(CLI::Range(0, 1000));
@@ -80,12 +77,12 @@ void add_run(CLI::App& sub, SetupOptions& options) {
   sub.add_option("--accumulate",
                  setup.policies.accumulation,
                  "Where micro-steps add up (default: none, or shard with several)")
-      ->check(CLI::IsMember(zero::planner::accumulation_names()));
+      ->check(CLI::IsMember(accumulation_names()));
   sub.add_option("--checkpoint",
                  setup.activations,
                  "Of blocks, until the backward pass: keep all activations; inputs alone, whole, "
                  "partitioned over N_m (pa), or that on the host (pa+cpu): ZeRO 6.1")
-      ->check(CLI::IsMember(zero::planner::activation_names()));
+      ->check(CLI::IsMember(activation_names()));
 }
 
 std::string sentence(Transformer const& model) {
@@ -94,7 +91,7 @@ std::string sentence(Transformer const& model) {
   return "A GPT of " + std::to_string(model.layers) + " blocks x " + std::to_string(h) + ", " +
          std::to_string(model.heads) + " heads, " + std::to_string(model.vocab) + " words, " +
          std::to_string(model.sequence) +
-         " tokens: " + zero::detail::with_commas(zero::planner::parameters(model)) +
+         " tokens: " + zero::detail::with_commas(parameters(model)) +
          " parameters (12 L h^2 = " + zero::detail::with_commas(blocks) + ").";
 }
 

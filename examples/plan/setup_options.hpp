@@ -2,7 +2,7 @@
 /// The options that describe a model and a run.
 #pragma once
 
-#include "zero/planner.hpp"
+#include "model.hpp"
 
 #include <CLI/CLI.hpp>
 
@@ -14,13 +14,13 @@ namespace plan {
 /// What the user says of a model and a run.
 struct SetupOptions {
   double parameters = 7.5e9;
-  int layers = 0;                ///< 0: what `parameters` needs
-  std::uint64_t hidden = 0;      ///< 0: as above
-  std::uint64_t heads = 0;       ///< 0: 64 channels each
-  zero::planner::Setup setup{};  ///< all else
+  int layers = 0;            ///< 0: what `parameters` needs
+  std::uint64_t hidden = 0;  ///< 0: as above
+  std::uint64_t heads = 0;   ///< 0: 64 channels each
+  Setup setup{};             ///< all else
 
   /// With the model that is meant.
-  [[nodiscard]] zero::planner::Setup complete() const;
+  [[nodiscard]] Setup complete() const;
   /// Has the user named the width?
   [[nodiscard]] bool exact() const { return layers > 0; }
 };
@@ -39,9 +39,9 @@ CLI::Option* add_size(CLI::App& sub,
                       std::string const& help);
 
 /// A sentence that says which model is meant.
-[[nodiscard]] std::string sentence(zero::planner::Transformer const& model);
+[[nodiscard]] std::string sentence(Transformer const& model);
 /// A sentence that says how a model is trained.
-[[nodiscard]] std::string sentence(zero::planner::Setup const& setup);
+[[nodiscard]] std::string sentence(Setup const& setup);
 
 /// What is exact, and what is not.
 inline constexpr char const* estimate_note =

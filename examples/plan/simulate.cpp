@@ -1,9 +1,9 @@
 /// zero-plan simulate: the time of a step on a cluster that is only described.
 #include "commands.hpp"
 #include "machine.hpp"
+#include "model/trace.hpp"
 #include "setup_options.hpp"
 #include "steps.hpp"
-#include "zero/simulate/trace.hpp"
 
 #include <algorithm>
 #include <fstream>
@@ -17,7 +17,6 @@ namespace plan {
 
 namespace {
 
-using namespace zero::planner;
 using zero::Op;
 namespace simulate = zero::simulate;
 
@@ -35,11 +34,11 @@ struct SimulateOptions {
   CLI::App* sub = nullptr;                        ///< says what was named
 };
 
-simulate::Sums named(std::string const& sums) {
-  return sums == "flat"      ? simulate::Sums::flat
-         : sums == "chained" ? simulate::Sums::chained
-         : sums == "native"  ? simulate::Sums::native
-                             : simulate::Sums::automatic;
+Sums named(std::string const& sums) {
+  return sums == "flat"      ? Sums::flat
+         : sums == "chained" ? Sums::chained
+         : sums == "native"  ? Sums::native
+                             : Sums::automatic;
 }
 
 /// The cluster that is meant.
@@ -56,19 +55,19 @@ Cluster described(SimulateOptions const& options) {
 
 /// A step, whose trace is left in `world`. All computation is as much slower or faster than the
 /// cluster's as a measured one was.
-simulate::StepTime step_of(std::unique_ptr<simulate::World>& world,
-                           Cluster cluster,
-                           Setup const& setup,
-                           SimulateOptions const& options,
-                           bool traced) {
-  std::optional<simulate::Sums> mpi;
+StepTime step_of(std::unique_ptr<World>& world,
+                 Cluster cluster,
+                 Setup const& setup,
+                 SimulateOptions const& options,
+                 bool traced) {
+  std::optional<Sums> mpi;
   if (!options.sums.empty()) mpi = named(options.sums);
   auto const step = [&] {
-    world = std::make_unique<simulate::World>(cluster, mpi);
+    world = std::make_unique<World>(cluster, mpi);
     world->timeline().keep_events(traced);
     return steady_step(*world, setup);
   };
-  simulate::StepTime const taken = step();
+  StepTime const taken = step();
   if (options.computing == 0.) return taken;
   double const slower = options.computing / taken.computed;
   cluster.device.flops /= slower;
@@ -90,23 +89,22 @@ Table algorithms(std::vector<Setup> const& setups, Cluster const& cluster) {
               .title = "A reduce-scatter of one bucket of the data axis, by algorithm",
               .columns = {"ranks", "bytes of a rank"},
               .rows = {}};
-  for (int i = 0; i < simulate::algorithm_count; ++i) {
-    table.columns.emplace_back(simulate::name(static_cast<simulate::Algorithm>(i)));
+  for (int i = 0; i < algorithm_count; ++i) {
+    table.columns.emplace_back(name(static_cast<Algorithm>(i)));
   }
   table.columns.emplace_back("latency of the best");
   for (Setup const& setup : setups) {
-    simulate::Placement const axis = simulate::data_axis(setup, cluster);
+    simulate::Placement const axis = data_axis(setup, cluster);
     auto const ranks = static_cast<std::uint64_t>(axis.size);
     std::uint64_t const quantum = 512 * ranks * 2;
     std::uint64_t const bytes = std::max(quantum, setup.bucket.bytes / quantum * quantum) / ranks;
     auto const of = static_cast<double>(bytes);
     std::vector<Cell> row{ranks, bytes};
-    for (int i = 0; i < simulate::algorithm_count; ++i) {
-      auto const algorithm = static_cast<simulate::Algorithm>(i);
-      row.push_back(
-          duration(simulate::cost(cluster, axis, Op::reduce_scatter, of, algorithm).seconds()));
+    for (int i = 0; i < algorithm_count; ++i) {
+      auto const algorithm = static_cast<Algorithm>(i);
+      row.push_back(duration(cost(cluster, axis, Op::reduce_scatter, of, algorithm).seconds()));
     }
-    auto const best = simulate::cost(cluster, axis, Op::reduce_scatter, of);
+    auto const best = cost(cluster, axis, Op::reduce_scatter, of);
     row.push_back(percent(best.seconds() > 0. ? best.latency / best.seconds() : 0.));
     table.rows.push_back(std::move(row));
   }
@@ -115,7 +113,7 @@ Table algorithms(std::vector<Setup> const& setups, Cluster const& cluster) {
 
 void write(simulate::Timeline const& time, std::string const& path) {
   std::ofstream file(path);
-  simulate::write_trace(file, time);
+  write_trace(file, time);
   if (!file.flush()) zero::fail(zero::ErrorKind::resource, {"cannot write '", path, "'"});
 }
 
@@ -154,9 +152,9 @@ Report make_here(SimulateOptions const& options) {
     setup.ranks = number;
     for (std::string const& stage : options.stages) {
       setup.policies.stage = stage;
-      simulate::World world(machine.cluster(number));
+      World world(machine.cluster(number));
       world.timeline().keep_events(true);
-      simulate::StepTime const step = trainer_step(world, machine, setup);
+      StepTime const step = trainer_step(world, machine, setup);
       if (!std::exchange(traced, true)) write(world.timeline(), options.trace);
       double model = 0.;
       for (simulate::Event const& event : world.timeline().events()) {
@@ -182,7 +180,7 @@ Report make_here(SimulateOptions const& options) {
   report.notes = {
       "Ranks are threads, which carry out collectives themselves while they wait: nothing "
       "overlaps.",
-      "'zero-plan validate --here' holds such predictions against runs of train_gpt."};
+      "'validate-plan here' holds such predictions against runs of train_gpt."};
   return report;
 }
 
@@ -217,8 +215,8 @@ Report make(SimulateOptions const& options) {
     for (std::size_t s = 0; s < options.stages.size(); ++s) {
       setup.policies.stage = options.stages[s];
       std::uint64_t const bytes = plan_device(setup).total_bytes();
-      std::unique_ptr<simulate::World> world;
-      simulate::StepTime const step = step_of(world, cluster, setup, options, !traced);
+      std::unique_ptr<World> world;
+      StepTime const step = step_of(world, cluster, setup, options, !traced);
       if (!std::exchange(traced, true)) write(world->timeline(), options.trace);
       // Of two steps, of which the first one has the same collectives.
       double const latency = sum(world->timeline(), &simulate::OpTime::latency) / 2.;
@@ -243,7 +241,7 @@ Report make(SimulateOptions const& options) {
       "description.",
       "How long each piece takes is a model: tiles of products, passes through memory, " +
           cluster.name + "'s links",
-      "with the fractions that it assumes. 'zero-plan validate' holds such a model against the "
+      "with the fractions that it assumes. 'validate-plan figures' holds such a model against the "
       "paper's figures.",
       "Ranks that are late are not simulated. Collectives on the same links share them."};
   return report;

@@ -1,16 +1,36 @@
 #include "steps.hpp"
 
-#include "zero/simulate/named.hpp"
+#include "model/policies.hpp"
 
 namespace plan {
 
-using namespace zero::simulate;
-
-StepTime steady_step(World& world, zero::planner::Setup const& setup) {
-  return zero::simulate::steady_step(world, setup);
+StepTime steady_step(World& world, Setup const& setup, Computation const& pass) {
+  using namespace detail;
+  using Widths = Types<Fp32, Mixed<bf16>>;
+  auto const& names = setup.policies;
+  return visit_named(Stages{}, "stage", names.stage, [&](auto stage) {
+    return visit_named(
+        Widths{},
+        "precision",
+        names.precision == "fp16" ? "bf16" : names.precision,
+        [&](auto type) {
+          return visit_named(
+              Accumulations{}, "accumulation", names.accumulation, [&](auto accumulation) {
+                return steady_step<typename decltype(stage)::type,
+                                   typename decltype(type)::type,
+                                   typename decltype(accumulation)::type,
+                                   AdamW>(world, setup, pass);
+              });
+        });
+  });
 }
-StepTime steady_step(World& world, zero::planner::Setup const& setup, Computation const& pass) {
-  return zero::simulate::steady_step(world, setup, pass);
+
+StepTime steady_step(World& world, Setup const& setup) {
+  Pass const pass(world, setup);
+  return steady_step(world,
+                     setup,
+                     {.forward = [&](int unit) { pass.forward(unit); },
+                      .backward = [&](int unit) { pass.backward(unit); }});
 }
 
 }  // namespace plan

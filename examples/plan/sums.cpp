@@ -1,7 +1,7 @@
 /// zero-plan sums: what sums over nodes send and take, by the ways that zero::Mpi has for them.
 #include "commands.hpp"
+#include "model/over_mpi.hpp"
 #include "setup_options.hpp"
-#include "zero/simulate.hpp"
 
 #include <memory>
 #include <string>
@@ -13,7 +13,6 @@ namespace plan {
 namespace {
 
 using zero::Op;
-using zero::planner::Cluster;
 namespace simulate = zero::simulate;
 
 struct SumsOptions {
@@ -39,21 +38,21 @@ Sum sum_of(SumsOptions const& options, int nodes) {
   Sum sum{.placement = {.size = nodes * options.per_node, .per_node = options.per_node},
           .blocks = {}};
   auto const quantum = 512 * static_cast<std::uint64_t>(sum.placement.size);
-  sum.blocks = simulate::node_blocks(sum.placement,
-                                     512 * zero::ceil_div(options.elements, quantum),
-                                     size_of(options.dtype),
-                                     size_of(options.accumulate));
+  sum.blocks = node_blocks(sum.placement,
+                           512 * zero::ceil_div(options.elements, quantum),
+                           size_of(options.dtype),
+                           size_of(options.accumulate));
   return sum;
 }
 
-simulate::CollectiveCost cost(Cluster const& cluster, Sum const& sum, simulate::Sums way) {
-  return simulate::cost_over_mpi(cluster,
-                                 sum.placement,
-                                 Op::reduce_scatter,
-                                 sum.blocks.count,
-                                 sum.blocks.element,
-                                 sum.blocks.accumulate,
-                                 way);
+CollectiveCost cost(Cluster const& cluster, Sum const& sum, Sums way) {
+  return cost_over_mpi(cluster,
+                       sum.placement,
+                       Op::reduce_scatter,
+                       sum.blocks.count,
+                       sum.blocks.element,
+                       sum.blocks.accumulate,
+                       way);
 }
 
 char const* chosen(Sum const& sum) {
@@ -104,9 +103,9 @@ Table times(SumsOptions const& options, Cluster const& cluster) {
               .rows = {}};
   for (int const nodes : options.nodes) {
     Sum const sum = sum_of(options, nodes);
-    auto const flat = cost(cluster, sum, simulate::Sums::flat);
-    auto const chained = cost(cluster, sum, simulate::Sums::chained);
-    auto const native = cost(cluster, sum, simulate::Sums::native);
+    auto const flat = cost(cluster, sum, Sums::flat);
+    auto const chained = cost(cluster, sum, Sums::chained);
+    auto const native = cost(cluster, sum, Sums::native);
     table.rows.push_back({sum.blocks.nodes,
                           duration(flat.seconds()),
                           duration(chained.seconds()),
@@ -140,9 +139,9 @@ zero::bench::Chart chart(SumsOptions const& options) {
 std::string turning(SumsOptions const& options, Cluster const& cluster) {
   for (int const nodes : options.nodes) {
     Sum const sum = sum_of(options, nodes);
-    double const flat = cost(cluster, sum, simulate::Sums::flat).seconds();
+    double const flat = cost(cluster, sum, Sums::flat).seconds();
     if (!sum.blocks.chain_pays(sum.blocks.flat()) ||
-        cost(cluster, sum, simulate::Sums::chained).seconds() < flat) {
+        cost(cluster, sum, Sums::chained).seconds() < flat) {
       continue;
     }
     return "On " + std::to_string(nodes) + " nodes the hops of a chain take longer than what it " +
@@ -154,7 +153,7 @@ std::string turning(SumsOptions const& options, Cluster const& cluster) {
 }
 
 Report make(SumsOptions const& options) {
-  Cluster const cluster = zero::planner::cluster_of(options.cluster);
+  Cluster const cluster = cluster_of(options.cluster);
   Report report;
   report.head = {"A reduce-scatter of " + zero::detail::with_commas(options.elements) +
                  " elements in " + options.dtype + ", added in " + options.accumulate + ", with " +
@@ -182,7 +181,7 @@ void add_sums(CLI::App& app, Command& command) {
         return make(*options);
       });
   std::vector<std::string> names;
-  for (Cluster const& cluster : zero::planner::known_clusters()) names.push_back(cluster.name);
+  for (Cluster const& cluster : known_clusters()) names.push_back(cluster.name);
   sub->add_option("--cluster", options->cluster, "Nodes and links")->check(CLI::IsMember(names));
   sub->add_option("--ranks-per-node", options->per_node, "Ranks of the group on each node")
       ->check(CLI::Range(1, 1024));

@@ -12,8 +12,6 @@ namespace plan {
 
 namespace {
 
-using namespace zero::planner;
-
 /// One operation: what it is called, and what it sends.
 struct Operation {
   std::string name;

@@ -1,6 +1,9 @@
 // What a rank keeps and does does not grow with the number of ranks: tables are of tensors and
 // buckets, of which many ranks have no more than few ones.
 #include "contracts/heap.hpp"
+#include "plan/model/step.hpp"
+#include "plan/model/transformer.hpp"
+#include "plan/model/world.hpp"
 #include "zero/simulate.hpp"
 #include "zero/zero.hpp"
 
@@ -29,8 +32,8 @@ struct Cost {
 template <class Stage>
 Cost cost_on(int ranks) {
   std::vector<zero::Tensor> const model =
-      zero::planner::describe({.layers = 128, .hidden = 25600, .heads = 160});
-  zero::simulate::World world{zero::planner::cluster_of("dgx-h100")};
+      plan::describe({.layers = 128, .hidden = 25600, .heads = 160});
+  plan::World world{plan::cluster_of("dgx-h100")};
   zero::simulate::Communicator comm{world, {.size = ranks, .per_node = 8}};
   zero::Counting counted{comm};
   using Optimizer = zero::ShardedOptimizer<decltype(counted),

@@ -1,7 +1,7 @@
 /// Calibrations that zero-plan reads: what is taken can be simulated, and reads the same when it is
 /// written again.
-#include "../../examples/plan/machine.hpp"
 #include "fuzz/input.hpp"
+#include "plan/machine.hpp"
 
 #include <sstream>
 
@@ -10,17 +10,15 @@ namespace plan {
 // What measures, and a simulation of all optimizers at once, are no readers.
 std::vector<Work> library_work(std::string const& /*precision*/) { return {}; }
 std::vector<Work> model_work(std::string const& /*precision*/) { return {}; }
-std::vector<zero::planner::Timing> measure(std::vector<Work> const& /*work*/,
-                                           int /*ranks*/,
-                                           double /*seconds*/,
-                                           ShowPart const& /*show*/) {
+std::vector<Timing> measure(std::vector<Work> const& /*work*/,
+                            int /*ranks*/,
+                            double /*seconds*/,
+                            ShowPart const& /*show*/) {
   return {};
 }
-std::vector<zero::planner::Timing> witnesses(int /*ranks*/) { return {}; }
+std::vector<Timing> witnesses(int /*ranks*/) { return {}; }
 /// Each kind of work once, as units of the model ask for it.
-zero::simulate::StepTime steady_step(zero::simulate::World& /*world*/,
-                                     zero::planner::Setup const& setup,
-                                     zero::simulate::Computation const& pass) {
+StepTime steady_step(World& /*world*/, Setup const& setup, Computation const& pass) {
   for (int const unit : {0, 1, setup.model.layers + 1}) {
     pass.forward(unit);
     pass.backward(unit);
@@ -52,10 +50,10 @@ extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size
     fuzz::require(plan::machine_of(plan::json_of(machine)).timings == machine.timings,
                   "a calibration is another one when it is written");
     for (auto const& [ranks, timings] : machine.timings) {
-      zero::simulate::World world(machine.cluster(ranks));
-      zero::planner::Setup const setup{.model = {.layers = 2, .hidden = 64, .heads = 4},
-                                       .ranks = ranks,
-                                       .policies = {.precision = machine.precision}};
+      plan::World world(machine.cluster(ranks));
+      plan::Setup const setup{.model = {.layers = 2, .hidden = 64, .heads = 4},
+                              .ranks = ranks,
+                              .policies = {.precision = machine.precision}};
       static_cast<void>(plan::trainer_step(world, machine, setup));
     }
   } catch (zero::Error const& error) {

@@ -1,6 +1,6 @@
 /// The planner's GPT is the one that is trained: the same tensors.
+#include "plan/model/transformer.hpp"
 #include "tensors.hpp"
-#include "zero/planner/transformer.hpp"
 
 #include <doctest/doctest.h>
 
@@ -11,13 +11,13 @@ namespace planner_test {
 
 TEST_CASE("the planner describes the tensors that the trainer has") {
   gpt::Config const trained{.layers = 3, .heads = 8, .channels = 48, .context = 33};
-  zero::planner::Transformer const planned{
+  plan::Transformer const planned{
       .layers = 3, .hidden = 48, .heads = 8, .vocab = gpt::Config::vocab, .sequence = 33};
   for (int const ranks : {1, 2, 8}) {
     for (int rank = 0; rank < ranks; ++rank) {
       CAPTURE(ranks);
       auto const theirs = gpt::describe(trained, {.rank = rank, .size = ranks});
-      auto const ours = zero::planner::describe(planned, ranks);
+      auto const ours = plan::describe(planned, ranks);
       REQUIRE(ours.size() == theirs.size());
       for (std::size_t t = 0; t < ours.size(); ++t) {
         CAPTURE(theirs[t].name);

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Runs zero-plan calibrate, simulate --cluster this and validate --here: the mechanism by numbers
+"""Runs zero-plan calibrate, simulate --cluster this and validate-plan here: the mechanism by numbers
 that are known, and a few seconds of the machine itself, which may be as slow as it likes.
 
-    here_test.py [CLASS...] PROGRAM SCRATCH_FOLDER TRAIN_GPT
+    here_test.py [CLASS...] ZERO_PLAN VALIDATE_PLAN SCRATCH_FOLDER TRAIN_GPT
 """
 
 import copy
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import unittest
 
-PROGRAM, SCRATCH, TRAIN_GPT = None, None, None
+ZERO_PLAN, VALIDATE_PLAN, SCRATCH, TRAIN_GPT = None, None, None, None
 
 PASSES = ["zero", "copy", "convert", "add", "norm", "update"]
 COLLECTIVES = ["reduce_scatter", "all_gather", "all_reduce", "broadcast"]
@@ -29,7 +29,8 @@ IN_BLOCK = {"linear forward": 4, "linear backward": 4, "attention forward": 1,
 
 
 def run(*arguments):
-    return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True,
+    program = VALIDATE_PLAN if arguments[0] == "here" else ZERO_PLAN
+    return subprocess.run([program, *map(str, arguments)], capture_output=True, text=True,
                           check=False)
 
 
@@ -122,8 +123,7 @@ class Known(unittest.TestCase):
                 ([*here, path, "--checkpoint", "whole"], "keeps its activations"),
                 ([*here, SCRATCH / "none.json"], "zero-plan calibrate writes it"),
                 ([*here, written("bad.json", {"format": "x"})], "not \"x\""),
-                ([*here, written("odd.json", [1])], "is not what zero-plan calibrate writes"),
-                (["validate", "--rounds", "1"], "--here")):
+                ([*here, written("odd.json", [1])], "is not what zero-plan calibrate writes")):
             done = run(*arguments)
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn(why, done.stderr)
@@ -187,7 +187,7 @@ class Recorded(unittest.TestCase):
                           "seconds": measured}]}
 
     def found(self, *rounds):
-        return answer("validate", "--here", "--recorded",
+        return answer("here", "--recorded",
                       written("rounds.json", {"rounds": list(rounds)}))
 
     def test_errors_are_those_of_predictions(self):
@@ -234,10 +234,10 @@ class Recorded(unittest.TestCase):
             self.refused(path, "2 ranks")
 
     def refused(self, path, words):
-        done = run("validate", "--here", "--recorded", path)
+        done = run("here", "--recorded", path)
         self.assertEqual((done.returncode, done.stdout), (2, ""), words)
         self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
-        self.assertIn(f"'{path}' is not what validate --here --save writes: ", done.stderr)
+        self.assertIn(f"'{path}' is not what validate-plan here --save writes: ", done.stderr)
         self.assertIn(words, done.stderr)
 
 
@@ -267,8 +267,8 @@ class Machine(unittest.TestCase):
     def test_a_round_of_this_machine_is_recorded_as_it_is_printed(self):
         path = SCRATCH / "two.json"
         options = ["--rounds", 1, "--seconds", 0.2, "--run-seconds", 0.05, "--train-gpt", TRAIN_GPT]
-        found = answer("validate", "--here", *options, "--save", path)
-        again = answer("validate", "--here", "--recorded", path)
+        found = answer("here", *options, "--save", path)
+        again = answer("here", "--recorded", path)
         self.assertEqual(found, again)
         kept = json.loads(path.read_text(encoding="utf-8"))["rounds"]
         counts, = found["counts"]
@@ -284,7 +284,7 @@ class Machine(unittest.TestCase):
             self.assertTrue(0. < row["predicted"] < 60.)
 
     def test_a_trainer_that_is_not_there_is_named(self):
-        done = run("validate", "--here", "--rounds", 1, "--seconds", 0.1, "--train-gpt",
+        done = run("here", "--rounds", 1, "--seconds", 0.1, "--train-gpt",
                    SCRATCH / "none")
         self.assertEqual(done.returncode, 1)
         self.assertIn("name train_gpt by --train-gpt", done.stderr)
@@ -294,5 +294,6 @@ if __name__ == "__main__":
     TRAIN_GPT = pathlib.Path(sys.argv.pop())
     SCRATCH = pathlib.Path(sys.argv.pop())
     SCRATCH.mkdir(parents=True, exist_ok=True)
-    PROGRAM = sys.argv.pop()
+    VALIDATE_PLAN = sys.argv.pop()
+    ZERO_PLAN = sys.argv.pop()
     unittest.main()

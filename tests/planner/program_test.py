@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs zero-plan as a user does: what the paper printed, options, formats, pictures.
 
-    program_test.py PROGRAM SCRATCH_FOLDER
+    program_test.py ZERO_PLAN VALIDATE_PLAN SCRATCH_FOLDER
 """
 
 import csv
@@ -363,6 +363,6 @@ class Mistakes(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    PROGRAM, SCRATCH = sys.argv[1], pathlib.Path(sys.argv[2])
+    PROGRAM, SCRATCH = sys.argv[1], pathlib.Path(sys.argv[3])
     SCRATCH.mkdir(parents=True, exist_ok=True)
     unittest.main(argv=sys.argv[:1])

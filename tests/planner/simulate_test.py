@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Runs zero-plan simulate and validate: the paper's figures, a trillion parameters, traces.
+"""Runs zero-plan simulate and validate-plan figures: the paper's figures, a trillion parameters,
+traces.
 
-    simulate_test.py PROGRAM SCRATCH_FOLDER
+    simulate_test.py ZERO_PLAN VALIDATE_PLAN SCRATCH_FOLDER
 """
 
 import json
@@ -13,11 +14,12 @@ import sys
 import time
 import unittest
 
-PROGRAM, SCRATCH = None, None
+ZERO_PLAN, VALIDATE_PLAN, SCRATCH = None, None, None
 
 
 def run(*arguments):
-    return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, check=False)
+    program = VALIDATE_PLAN if arguments[0] in ("figures", "claims") else ZERO_PLAN
+    return subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
 
 
 def answer(*arguments):
@@ -29,7 +31,7 @@ def answer(*arguments):
 class Paper(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.found = answer("validate")
+        cls.found = answer("figures")
         cls.points = {(row["figure"], row["model"]): row for row in cls.found["points"]}
 
     def predicted(self, figure, model):
@@ -65,20 +67,20 @@ class Paper(unittest.TestCase):
         self.assertTrue(all(gains[model] > 3.5 for model in models[2:]), gains)
 
     def test_other_points_may_set_it(self):
-        found = answer("validate", "--calibrate", "6,15,19")
+        found = answer("figures", "--calibrate", "6,15,19")
         used = [row["model"] for row in found["points"] if row["use"] == "calibrates"]
         self.assertEqual(used, ["100B", "100B", "60B, 64 GPUs"])
         self.assertNotEqual(found["fractions"], self.found["fractions"])
-        self.assertNotEqual(run("validate", "--calibrate", "34").returncode, 0)
+        self.assertNotEqual(run("figures", "--calibrate", "34").returncode, 0)
 
     def test_the_report_says_what_other_points_give(self):
-        report = pathlib.Path(__file__).parents[2] / "examples" / "plan" / "REPORT.md"
+        report = pathlib.Path(__file__).parents[2] / "bench" / "plan" / "REPORT.md"
         rows = [[cell.strip() for cell in line.split("|")[2:-1]]
                 for line in report.read_text(encoding="utf-8").splitlines()
                 if re.match(r"\|.*\| `[0-9,]+` \|", line)]
         self.assertEqual(len(rows), 6)
         for points, *told in rows:
-            found = answer("validate", "--calibrate", points.strip("`"))
+            found = answer("figures", "--calibrate", points.strip("`"))
             of = {row["figure"]: row for row in found["held_out"]}
             self.assertEqual(told, [f"{100 * of['3']['on average']:.1f} %",
                                     f"{100 * of['3']['at most']:.1f} %",
@@ -240,6 +242,6 @@ class Sums(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    PROGRAM, SCRATCH = sys.argv[1:3]
+    ZERO_PLAN, VALIDATE_PLAN, SCRATCH = sys.argv[1:4]
     pathlib.Path(SCRATCH).mkdir(parents=True, exist_ok=True)
     unittest.main(argv=sys.argv[:1])

@@ -7,23 +7,94 @@
 #include "zero/base/error.hpp"
 #include "zero/comm/shared/call_checks.hpp"
 #include "zero/concepts/communicator.hpp"
-#include "zero/simulate/collectives.hpp"
-#include "zero/simulate/over_mpi.hpp"
 #include "zero/simulate/space.hpp"
 #include "zero/simulate/timeline.hpp"
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <optional>
+#include <functional>
+#include <utility>
 
 namespace zero::inline ZERO_NAMESPACE::simulate {
+
+/// Where the ranks of a group are: the same number on each of its nodes.
+struct Placement {
+  int size = 1;      ///< ranks of the group
+  int per_node = 1;  ///< of them on one node; the last node may have fewer
+  /// Groups that do the same at the same time and share the node's adapters: with a model axis
+  /// inside the node, as many as it has ranks.
+  int sharing = 1;
+
+  /// Nodes that the group is on.
+  [[nodiscard]] int nodes() const noexcept { return (size + per_node - 1) / per_node; }
+};
+
+/// A collective whose time is asked for.
+struct CollectiveSize {
+  Op op = Op::all_gather;        ///< which
+  std::uint64_t count = 0;       ///< elements, as `Collective::count`
+  std::uint64_t element = 1;     ///< bytes of one, as it travels
+  std::uint64_t accumulate = 1;  ///< bytes of one, as partial sums travel
+
+  /// Bytes of the larger buffer: of all ranks' blocks, or of the one there is.
+  [[nodiscard]] double bytes(int ranks) const noexcept {
+    bool const many = op == Op::reduce_scatter || op == Op::all_gather || op == Op::all_to_all;
+    return static_cast<double>(count * element) * (many ? ranks : 1);
+  }
+};
+
+/// How long a rank's work takes, in seconds.
+struct Machine {
+  /// Of a collective in a group.
+  std::function<CollectiveCost(Placement const&, CollectiveSize const&)> collective;
+  /// Of a kernel.
+  PassTime pass;
+  /// Are collectives carried out by the ranks' own processors while they wait? See `Timeline`.
+  bool by_ranks = false;
+};
+
+/// One rank's time and memory. See `Communicator`.
+class World {
+ public:
+  /// @throws Error (invalid_argument) if a function is missing
+  explicit World(Machine machine) : machine_(std::move(machine)), timeline_(machine_.by_ranks) {
+    if (!machine_.collective || !machine_.pass) {
+      fail(ErrorKind::invalid_argument,
+           {"a simulated machine says how long ",
+            machine_.collective ? "kernels" : "collectives",
+            " take"});
+    }
+  }
+  World(World const&) = delete;
+  World& operator=(World const&) = delete;
+
+  /// What a collective costs.
+  [[nodiscard]] CollectiveCost cost(Placement const& placement, CollectiveSize const& size) const {
+    return machine_.collective(placement, size);
+  }
+  /// Virtual time of the rank.
+  [[nodiscard]] Timeline& timeline() noexcept { return timeline_; }
+  /// Memory of the rank's device.
+  [[nodiscard]] Space space() noexcept { return {machine_.pass, timeline_}; }
+  /// The memory slot of its optimizers.
+  [[nodiscard]] Owned<Allocator> memory() noexcept { return {Allocator(memory_)}; }
+
+ private:
+  Machine machine_;
+  Timeline timeline_;
+  Memory memory_;
+};
 
 /// A communicator of one rank, on which a whole optimizer runs: its own partition, buckets,
 /// prefetcher and step, in virtual time and without the model's memory.
 ///
-///     zero::simulate::World world{zero::planner::cluster_of("dgx-h100")};
-///     zero::simulate::Communicator comm{world, {.size = 1024, .per_node = 8}};
+///     using namespace zero::simulate;
+///     World world{{.collective = [](Placement const& group, CollectiveSize const& one) {
+///                    return CollectiveCost{20e-6, one.bytes(group.size) / 50e9};
+///                  },
+///                  .pass = [](double bytes, std::string_view) { return 4e-6 + bytes / 2e12; }}};
+///     Communicator comm{world, {.size = 1024, .per_node = 8}};
 ///     zero::ShardedOptimizer opt{comm, tensors, zero::stage::PosGP{}, world.memory()};
 ///     opt.adopt_parameters();
 ///
@@ -31,46 +102,6 @@ namespace zero::inline ZERO_NAMESPACE::simulate {
 /// the words of control are this rank's times the number of ranks. Ranks that are late are not
 /// simulated. All communicators of a world are one rank's, and share its links: collectives that
 /// are under way at once take as long as one after another, in the order of their starts.
-class World {
- public:
-  /// @param cluster  where the rank is
-  /// @param mpi      how `zero::Mpi` adds, if it carries collectives; else a library that chooses
-  ///   among rings and trees
-  /// @throws Error (invalid_argument) as `Cluster::validate`
-  explicit World(planner::Cluster cluster, std::optional<Sums> mpi = {})
-      : cluster_(std::move(cluster)), mpi_(mpi), timeline_(cluster_.by_ranks) {
-    cluster_.validate();
-  }
-  World(World const&) = delete;
-  World& operator=(World const&) = delete;
-
-  /// What is simulated.
-  [[nodiscard]] planner::Cluster const& cluster() const noexcept { return cluster_; }
-  /// What a collective of `count` elements costs; bytes are those of an element as it travels, and
-  /// as partial sums do.
-  [[nodiscard]] CollectiveCost cost(Placement const& placement,
-                                    Op op,
-                                    std::uint64_t count,
-                                    std::uint64_t element,
-                                    std::uint64_t accumulate) const {
-    if (mpi_) return cost_over_mpi(cluster_, placement, op, count, element, accumulate, *mpi_);
-    return simulate::cost(cluster_, placement, op, static_cast<double>(count * element));
-  }
-  /// Virtual time of the rank.
-  [[nodiscard]] Timeline& timeline() noexcept { return timeline_; }
-  /// Memory of the rank's device.
-  [[nodiscard]] Space space() noexcept { return {cluster_.device, timeline_}; }
-  /// The memory slot of its optimizers.
-  [[nodiscard]] Owned<Allocator> memory() noexcept { return {Allocator(memory_)}; }
-
- private:
-  planner::Cluster cluster_;
-  std::optional<Sums> mpi_;
-  Timeline timeline_;
-  Memory memory_;
-};
-
-/// See `World`.
 class Communicator {
  public:
   using Space = simulate::Space;  ///< buffers are simulated memory, or real words of control
@@ -128,7 +159,7 @@ static_assert(zero::Communicator<Communicator>);
 inline Communicator::Ticket Communicator::start(Collective const& op) {
   zero::detail::check_arguments(op, rank_, placement_.size);
   CollectiveCost const taken =
-      world_->cost(placement_, op.op, op.count, size_of(op.dtype), size_of(op.accumulate));
+      world_->cost(placement_, {op.op, op.count, size_of(op.dtype), size_of(op.accumulate)});
   Ticket const ticket{op.op, world_->timeline().communicate(op.op, taken, op.bucket)};
   if (op.count == 0 || Memory::simulated(op.recv)) return ticket;
   // Words of control: every rank brings the same.

@@ -6,13 +6,13 @@
 #include "zero/concepts/memory.hpp"
 #include "zero/concepts/space.hpp"
 #include "zero/layout/memory_plan.hpp"
-#include "zero/planner/cluster.hpp"
 #include "zero/simulate/timeline.hpp"
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <string_view>
 #include <type_traits>
 
@@ -69,17 +69,21 @@ class Allocator {
 
 static_assert(RoleAllocator<Allocator>);
 
-/// A `MemorySpace` of a device whose work takes virtual time: what it would move through memory,
-/// over the rate of that memory. Values of tensors are nothing; gradients count as zeros.
+/// Seconds of a kernel that moves so many bytes through memory.
+/// @param bytes  read and written; 0 for work on a few words
+/// @param what   "zero", "copy", "convert", "add", "norm", "hash", "control" or "update"
+using PassTime = std::function<double(double bytes, std::string_view what)>;
+
+/// A `MemorySpace` of a device whose work takes virtual time. Values of tensors are nothing;
+/// gradients count as zeros.
 class Space {
  public:
   static constexpr std::string_view name = "simulated";  ///< of the space, for people
   static constexpr bool host_accessible = false;         ///< nobody may follow its pointers
 
-  /// @param device    whose memory; outlives the space and its copies, as the timeline does
-  /// @param timeline  which its work advances
-  Space(planner::Device const& device, Timeline& timeline) noexcept
-      : device_(&device), timeline_(&timeline) {}
+  /// @param pass      how long its work takes; outlives the space and its copies
+  /// @param timeline  which its work advances; likewise
+  Space(PassTime const& pass, Timeline& timeline) noexcept : pass_(&pass), timeline_(&timeline) {}
 
   /// Clears words of control; of tensors it takes the time of a write.
   void zero(void* memory, std::size_t bytes) const {
@@ -145,10 +149,10 @@ class Space {
 
  private:
   void take(std::size_t bytes, std::string_view what) const {
-    timeline_->compute(device_->pass(static_cast<double>(bytes), what), what);
+    timeline_->compute((*pass_)(static_cast<double>(bytes), what), what);
   }
 
-  planner::Device const* device_;
+  PassTime const* pass_;
   Timeline* timeline_;
 };
 

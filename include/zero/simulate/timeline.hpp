@@ -4,7 +4,6 @@
 
 #include "zero/base/config.hpp"
 #include "zero/concepts/communicator.hpp"
-#include "zero/simulate/collectives.hpp"
 
 #include <algorithm>
 #include <array>
@@ -14,6 +13,17 @@
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::simulate {
+
+/// Seconds of one collective, and where they go.
+struct CollectiveCost {
+  double latency = 0.;   ///< seconds that do not depend on bytes
+  double transfer = 0.;  ///< seconds that do
+  /// Of both: at the end of it, in which links are free for other collectives.
+  double free = 0.;
+
+  /// Both.
+  [[nodiscard]] double seconds() const noexcept { return latency + transfer; }
+};
 
 /// What was done, on which queue, from when to when.
 struct Event {
@@ -39,8 +49,8 @@ struct OpTime {
 /// takes no time.
 class Timeline {
  public:
-  /// @param by_ranks  collectives are carried out by those who wait, and take the time of that:
-  ///   `planner::Cluster::by_ranks`
+  /// @param by_ranks  collectives are carried out by the processors of those who wait for them, as
+  ///   among threads of one process: nothing is under way beside a rank's computation
   explicit Timeline(bool by_ranks = false) : by_ranks_(by_ranks) {}
 
   /// Computation, after all that was put there before.

@@ -1,4 +1,7 @@
 // What is simulated is what runs: the library's own schedule, bytes and traffic, in virtual time.
+#include "plan/model/step.hpp"
+#include "plan/model/transformer.hpp"
+#include "plan/model/world.hpp"
 #include "zero/simulate.hpp"
 #include "zero/zero.hpp"
 
@@ -15,7 +18,6 @@
 namespace schedule_test {
 namespace {
 
-namespace planner = zero::planner;
 namespace simulate = zero::simulate;
 
 /// What a rank's optimizer asks of its communicator, in order: starts, and what it waits for.
@@ -99,7 +101,7 @@ void same_schedule(int ranks) {
   });
   for (int rank = 0; rank < ranks; ++rank) {
     std::vector<Asked> log;
-    simulate::World world{planner::cluster_of("dgx-a100")};
+    plan::World world{plan::cluster_of("dgx-a100")};
     simulate::Communicator comm{world, {.size = ranks, .per_node = 2}, rank};
     Recording recording(comm, log);
     zero::ShardedOptimizer optimizer{
@@ -127,12 +129,12 @@ TEST_CASE_TEMPLATE("a simulated rank asks for what a real one asks for, in the s
 
 /// GPT-3-like layers: a trillion parameters.
 std::vector<zero::Tensor> trillion() {
-  return planner::describe({.layers = 128, .hidden = 25600, .heads = 160});
+  return plan::describe({.layers = 128, .hidden = 25600, .heads = 160});
 }
 
 TEST_CASE("a trillion parameters on a hundred thousand ranks take moments, and no memory") {
   auto const begin = std::chrono::steady_clock::now();
-  simulate::World world{planner::cluster_of("dgx-h100")};
+  plan::World world{plan::cluster_of("dgx-h100")};
   simulate::Communicator comm{world, {.size = 100'000, .per_node = 8}};
   zero::Counting counted{comm};
   zero::ShardedOptimizer optimizer{
@@ -161,7 +163,7 @@ TEST_CASE("a trillion parameters on a hundred thousand ranks take moments, and n
 }
 
 TEST_CASE("ranks that overflow or differ are told by words of control as ever") {
-  simulate::World world{planner::cluster_of("dgx-h100")};
+  plan::World world{plan::cluster_of("dgx-h100")};
   simulate::Communicator comm{world, {.size = 1000, .per_node = 8}, 7};
   zero::ShardedOptimizer optimizer{comm, model(), zero::stage::PosG{}, world.memory()};
   CHECK_THROWS_AS(optimizer.step(), zero::Error);  // no values were set
@@ -170,6 +172,18 @@ TEST_CASE("ranks that overflow or differ are told by words of control as ever") 
   CHECK_THROWS_AS(optimizer.step({.max_norm = -1.}), zero::Error);
   optimizer.micro_step({.weight = 0.});
   CHECK_THROWS_AS(optimizer.step(), zero::Error);
+}
+
+TEST_CASE("a machine says how long collectives and kernels take") {
+  auto const collective = [](simulate::Placement const&, simulate::CollectiveSize const&) {
+    return simulate::CollectiveCost{};
+  };
+  CHECK_THROWS_WITH_AS(simulate::World({.collective = collective, .pass = {}}),
+                       doctest::Contains("how long kernels take"),
+                       zero::Error);
+  CHECK_THROWS_WITH_AS(simulate::World({.collective = {}, .pass = {}}),
+                       doctest::Contains("how long collectives take"),
+                       zero::Error);
 }
 
 }  // namespace

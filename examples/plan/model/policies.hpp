@@ -1,0 +1,136 @@
+/// @file
+/// Policies by the names that people type: from a stage, a precision and a rule to their plan.
+#pragma once
+
+#include "zero/base/error.hpp"
+#include "zero/comm/self.hpp"
+#include "zero/concepts/accumulation.hpp"
+#include "zero/concepts/stage.hpp"
+#include "zero/layout/plan.hpp"
+#include "zero/layout/tensor.hpp"
+#include "zero/optimizer/setup/choice.hpp"
+#include "zero/precision/fp32.hpp"
+#include "zero/precision/mixed.hpp"
+#include "zero/rule/adagrad.hpp"
+#include "zero/rule/adam.hpp"
+#include "zero/rule/adamw.hpp"
+#include "zero/rule/amsgrad.hpp"
+#include "zero/rule/lion.hpp"
+#include "zero/rule/nadam.hpp"
+#include "zero/rule/rmsprop.hpp"
+#include "zero/rule/sgd.hpp"
+
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+namespace plan {
+
+using namespace zero;
+
+/// One policy per slot, by name: as plans call it, in lower case, with '-' for a space.
+struct PolicyNames {
+  std::string stage = "pos+g";        ///< replicated, pos, pos+g, pos+g+p
+  std::string precision = "bf16";     ///< fp32, bf16, fp16
+  std::string rule = "adamw";         ///< such as adamw or plain-sgd
+  std::string accumulation = "none";  ///< none, full, shard
+  friend bool operator==(PolicyNames const&, PolicyNames const&) = default;
+};
+
+namespace detail {
+
+template <class... T>
+struct Types {};
+using Stages = Types<stage::Replicated, stage::Pos, stage::PosG, stage::PosGP>;
+using Precisions = Types<Fp32, Mixed<bf16>, Mixed<fp16>>;
+using Rules = Types<AdamW, Adam, AmsGrad, NAdam, Adagrad, RmsProp<>, Lion, Sgd, PlainSgd>;
+using Accumulations = Types<AccumulateNone, AccumulateFull, AccumulateShard>;
+
+[[nodiscard]] inline std::string typed(std::string_view name) {
+  std::string result(name);
+  for (char& c : result) {
+    if (c == ' ') c = '-';
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return result;
+}
+
+template <class... T>
+[[nodiscard]] std::vector<std::string> names_of(Types<T...> /*all*/) {
+  return {typed(T::name)...};
+}
+
+/// `visit` of the type that a name means.
+template <class First, class... T, class Visit>
+[[nodiscard]] auto visit_named(Types<First, T...> /*all*/,
+                               std::string_view slot,
+                               std::string_view name,
+                               Visit const& visit) {
+  std::invoke_result_t<Visit const&, std::type_identity<First>> result{};
+  auto const is = [&]<class U>(std::type_identity<U> type) {
+    if (typed(U::name) != name) return false;
+    result = visit(type);
+    return true;
+  };
+  if (is(std::type_identity<First>{}) || (is(std::type_identity<T>{}) || ...)) return result;
+  std::string known;
+  for (std::string const& one : names_of(Types<First, T...>{}))
+    known += (known.empty() ? "" : ", ") + one;
+  fail(ErrorKind::invalid_argument, {"there is no ", slot, " '", name, "': it is one of ", known});
+}
+
+}  // namespace detail
+
+/// What `PolicyNames::stage` may be, from the least partitioned on.
+[[nodiscard]] inline std::vector<std::string> stage_names() {
+  return detail::names_of(detail::Stages{});
+}
+/// What `PolicyNames::precision` may be.
+[[nodiscard]] inline std::vector<std::string> precision_names() {
+  return detail::names_of(detail::Precisions{});
+}
+/// What `PolicyNames::rule` may be.
+[[nodiscard]] inline std::vector<std::string> rule_names() {
+  return detail::names_of(detail::Rules{});
+}
+/// What `PolicyNames::accumulation` may be.
+[[nodiscard]] inline std::vector<std::string> accumulation_names() {
+  return detail::names_of(detail::Accumulations{});
+}
+
+/// `ShardedOptimizer<...>::plan` of the policies that have these names, with memory that the
+/// library owns. Local; no communicator is needed, and no element is ever there.
+/// @param names     the policies
+/// @param options   ranks, and micro-steps in a step
+/// @param tensors   the model, or a rank's part of it
+/// @param bucket    bytes that travel together
+/// @param prefetch  units gathered ahead
+/// @throws Error (invalid_argument) for a name that no policy has, and as `plan`
+/// @par Cost  milliseconds for thousands of tensors, whatever their size and the number of ranks
+[[nodiscard]] inline Plan plan_of(PolicyNames const& names,
+                                  PlanOptions const& options,
+                                  std::vector<Tensor> const& tensors,
+                                  Bucket const& bucket = {},
+                                  Prefetch const& prefetch = {}) {
+  using namespace detail;
+  return visit_named(Stages{}, "stage", names.stage, [&](auto stage) {
+    return visit_named(Precisions{}, "precision", names.precision, [&](auto precision) {
+      return visit_named(Rules{}, "rule", names.rule, [&](auto rule) {
+        return visit_named(
+            Accumulations{}, "accumulation", names.accumulation, [&](auto accumulation) {
+              return zero::detail::Choice<Self,
+                                          typename decltype(stage)::type,
+                                          typename decltype(precision)::type,
+                                          typename decltype(rule)::type,
+                                          typename decltype(accumulation)::type>::plan(options,
+                                                                                       tensors,
+                                                                                       bucket,
+                                                                                       prefetch);
+            });
+      });
+    });
+  });
+}
+
+}  // namespace plan

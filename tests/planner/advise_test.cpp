@@ -1,0 +1,164 @@
+#include "plan/model/advise.hpp"
+
+#include "unit/layout/refusal.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace advise_test {
+namespace {
+
+using namespace plan;
+
+/// Few blocks, so that it does not take long.
+Question seventy_billion() {
+  Question asked;
+  asked.setup.model = {.layers = 9, .hidden = 25600, .heads = 160, .sequence = 2048};
+  asked.setup.ranks = 64;
+  asked.cluster = cluster_of("dgx-a100");
+  asked.budget = asked.cluster.device.memory;
+  asked.sequences = 512;
+  return asked;
+}
+
+}  // namespace
+
+TEST_CASE("what is advised fits, is complete, and is in order") {
+  Question asked = seventy_billion();
+  for (bool const by_time : {false, true}) {
+    asked.by_time = by_time;
+    Advice const advice = advise(asked);
+    REQUIRE(advice.fitting.size() > 10);
+    double before = 0;
+    for (Candidate const& one : advice.fitting) {
+      CAPTURE(one.setup.policies.stage);
+      CAPTURE(one.setup.model_parallel);
+      CAPTURE(one.setup.activations);
+      CHECK(one.plan.total_bytes() <= asked.budget);
+      CHECK(one.plan.checkpoints.slower.total() * 8 <= asked.cluster.host_memory);
+      CHECK(one.setup.batch * one.setup.micro_steps *
+                static_cast<std::uint64_t>(one.setup.models()) ==
+            512);
+      CHECK((one.setup.policies.accumulation == "none") == (one.setup.micro_steps == 1));
+      // Planned again from what it says, it is the same.
+      DevicePlan const again = plan_device(one.setup);
+      CHECK(again.total_bytes() == one.plan.total_bytes());
+      CHECK(again.sent_bytes() == one.plan.sent_bytes());
+      double const cost = by_time ? one.seconds : static_cast<double>(one.plan.sent_bytes());
+      CHECK(cost >= before);
+      before = cost;
+    }
+    for (Candidate const& one : advice.rejected) {
+      CHECK_FALSE(one.fits);
+      CHECK(one.plan.total_bytes() > asked.budget);
+    }
+  }
+}
+
+TEST_CASE("the micro-batch is the largest that fits, of those that divide the model's share") {
+  Question const asked = seventy_billion();
+  for (Candidate const& one : advise(asked).fitting) {
+    if (one.setup.micro_steps == 1) continue;
+    Setup larger = one.setup;
+    std::uint64_t const share = larger.batch * larger.micro_steps;
+    do {
+      ++larger.batch;
+    } while (share % larger.batch != 0);
+    larger.micro_steps = share / larger.batch;
+    CHECK(plan_device(larger).total_bytes() > asked.budget);
+  }
+}
+
+TEST_CASE("nothing that was left out sends less, alike in stage, degree and activations") {
+  Question const asked = seventy_billion();
+  Advice const advice = advise(asked);
+  Setup setup = asked.setup;
+  std::size_t found = 0;
+  for (int const degree : {1, 2, 4, 8}) {
+    for (std::string const& stage : stage_names()) {
+      for (std::string const& activations : activation_names()) {
+        if (degree == 1 && activations == "pa") continue;
+        std::uint64_t least = ~std::uint64_t{0};
+        setup.model_parallel = degree;
+        setup.policies.stage = stage;
+        setup.activations = activations;
+        std::uint64_t const share = 512 / (64 / static_cast<unsigned>(degree));
+        for (std::string const& accumulation : accumulation_names()) {
+          for (std::uint64_t batch = 1; batch <= share; batch *= 2) {
+            if (accumulation == "none" && batch != share) continue;
+            setup.policies.accumulation = accumulation;
+            setup.batch = batch;
+            setup.micro_steps = share / batch;
+            DevicePlan const plan = plan_device(setup);
+            if (plan.total_bytes() <= asked.budget) least = std::min(least, plan.sent_bytes());
+          }
+        }
+        auto const is_alike = [&](Candidate const& one) {
+          return one.setup.model_parallel == degree && one.setup.policies.stage == stage &&
+                 one.setup.activations == activations;
+        };
+        auto const alike = std::ranges::find_if(advice.fitting, is_alike);
+        CAPTURE(degree);
+        CAPTURE(stage);
+        CAPTURE(activations);
+        REQUIRE((alike == advice.fitting.end()) == (least == ~std::uint64_t{0}));
+        if (alike == advice.fitting.end()) continue;
+        CHECK(alike->plan.sent_bytes() == least);
+        ++found;
+      }
+    }
+  }
+  CHECK(found == advice.fitting.size());
+}
+
+TEST_CASE("what is sent takes its bytes over the bandwidth of the link it uses") {
+  Question asked = seventy_billion();
+  for (int const ranks : {8, 64}) {
+    asked.setup.ranks = ranks;
+    asked.budget = 1'000'000'000'000;
+    for (Candidate const& one : advise(asked).fitting) {
+      double const data = static_cast<double>(one.plan.optimizer.sent.total());
+      double const model = static_cast<double>(one.plan.model_bytes + one.plan.checkpoint_bytes);
+      CHECK(one.seconds == doctest::Approx(data / (ranks == 8 ? 300e9 : 25e9) + model / 300e9 +
+                                           static_cast<double>(one.plan.slower_bytes) / 32e9));
+    }
+  }
+}
+
+TEST_CASE("why something is none is said in a sentence") {
+  Question asked = seventy_billion();
+  Advice advice = advise(asked);
+  // One for each stage and degree of which nothing fits.
+  REQUIRE(!advice.rejected.empty());
+  CHECK(advice.rejected.front().why ==
+        "needs 1,156.4 GB of 80.0 GB with 1 sequence at a time: 1,154.3 GB of model states, 2.1 GB "
+        "of activations, 0.0 GB of pools and buckets");
+  asked.sequences = 48;
+  advice = advise(asked);
+  CHECK(advice.rejected.front().why == "makes 64 models, which cannot share 48 sequences evenly");
+  asked.sequences = 512;
+  asked.setup.model.heads = 2;
+  advice = advise(asked);
+  CHECK(advice.rejected.back().why == "cannot share 2 heads evenly");
+  CHECK(advice.rejected.back().setup.model_parallel == 8);
+
+  asked.setup.model.heads = 160;
+  asked.cluster.host_memory = 1;
+  asked.budget = 1'000'000'000'000;
+  for (Candidate const& one : advise(asked).fitting) CHECK(one.setup.activations != "pa+cpu");
+  asked.budget = 1;
+  advice = advise(asked);
+  CHECK(advice.fitting.empty());
+  CHECK(advice.rejected.size() == 16);
+  CHECK(refusal([&] {
+          asked.sequences = 0;
+          static_cast<void>(advise(asked));
+        }) == "a step has at least 1 sequence");
+}
+
+}  // namespace advise_test

@@ -1,0 +1,298 @@
+// Costs of collectives and products, held against hand calculations; virtual time and memory.
+#include "plan/model/step.hpp"
+#include "plan/model/transformer.hpp"
+#include "plan/model/world.hpp"
+#include "planner/approx.hpp"
+#include "zero/simulate.hpp"
+#include "zero/zero.hpp"
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace costs_test {
+namespace {
+
+using tests::Approx;
+
+namespace simulate = zero::simulate;
+using plan::Algorithm;
+using zero::Op;
+
+/// Numbers that can be followed: 1 µs and 100 GB/s inside a node, 10 µs and 10 GB/s an adapter.
+plan::Cluster plain() {
+  return {.name = "plain",
+          .devices_per_node = 4,
+          .device = {.memory_rate = 1e12, .flops = 1e14, .processors = 10, .launch = 1e-6},
+          .inside = {.latency = 1e-6, .rate = 100e9},
+          .between = {.latency = 10e-6, .rate = 10e9},
+          .adapters = 2,
+          .adapters_per_group = 2,
+          .host = {.rate = 1e9}};
+}
+
+double seconds(simulate::Placement const& at, Op op, double block, Algorithm algorithm) {
+  return plan::cost(plain(), at, op, block, algorithm).seconds();
+}
+
+TEST_CASE("one rank exchanges nothing") {
+  for (Op const op : {Op::all_gather, Op::all_reduce, Op::all_to_all, Op::broadcast}) {
+    CHECK(plan::cost(plain(), {.size = 1}, op, 1e9).seconds() == 0.);
+  }
+}
+
+TEST_CASE("inside a node a ring sends all blocks but one") {
+  simulate::Placement const node{.size = 4, .per_node = 4};
+  double const ring = 3e-6 + 3. * 1e6 / 100e9;
+  CHECK(seconds(node, Op::all_gather, 1e6, Algorithm::ring) == Approx(ring));
+  CHECK(seconds(node, Op::reduce_scatter, 1e6, Algorithm::ring) == Approx(ring));
+  CHECK(seconds(node, Op::all_reduce, 4e6, Algorithm::ring) == Approx(2. * ring));
+  CHECK(seconds(node, Op::broadcast, 4e6, Algorithm::ring) == Approx(ring));
+  CHECK(seconds(node, Op::all_gather, 1e6, Algorithm::tree) == Approx(2e-6 + 3. * 1e6 / 100e9));
+}
+
+TEST_CASE("between nodes the slower link counts, and adapters are shared") {
+  simulate::Placement const nodes{.size = 16, .per_node = 4};
+  double const all = 16e6;
+  CHECK(seconds(nodes, Op::all_gather, 1e6, Algorithm::ring) ==
+        Approx(15. * 10e-6 + 15. / 16. * all / 20e9));
+  CHECK(seconds(nodes, Op::all_gather, 1e6, Algorithm::hierarchical) ==
+        Approx(3e-6 + 0.75 * all / 100e9 + 3. * 10e-6 + 0.75 * all / 20e9));
+  CHECK(seconds(nodes, Op::all_gather, 1e6, Algorithm::tree) ==
+        Approx(2e-6 + 2. * 10e-6 + 0.75 * all / 20e9));
+  CHECK(seconds(nodes, Op::all_to_all, 1e6, Algorithm::ring) ==
+        Approx(3e-6 + 3e6 / 100e9 + 20e-6 + 4. * 12e6 / 20e9));
+  // Four groups with a rank on each node: two adapters for all of them.
+  simulate::Placement const axis{.size = 4, .per_node = 1, .sharing = 4};
+  CHECK(seconds(axis, Op::all_gather, 1e6, Algorithm::ring) == Approx(3. * 10e-6 + 3e6 / 5e9));
+}
+
+TEST_CASE("the fastest algorithm is chosen: latency takes over from bytes") {
+  simulate::Placement const many{.size = 65536, .per_node = 4};
+  CHECK(plan::cost(plain(), many, Op::all_gather, 16.).algorithm == Algorithm::tree);
+  // Of 65,535 latencies a flat ring has 0.66 s, however little it sends.
+  CHECK(plan::cost(plain(), many, Op::all_gather, 16., Algorithm::ring).latency == Approx(0.65535));
+  for (double const block : {16., 1e4, 1e7}) {
+    double const best = plan::cost(plain(), many, Op::reduce_scatter, block).seconds();
+    for (int i = 0; i < plan::algorithm_count; ++i) {
+      CHECK(best <= seconds(many, Op::reduce_scatter, block, static_cast<Algorithm>(i)));
+    }
+  }
+}
+
+TEST_CASE("a link reaches what its curve says of the payload") {
+  plan::Link const link{.rate = 8e9, .curve = {{1e3, 0.25}, {1e5, 0.75}, {1e6, 1.}}};
+  CHECK(link.rate_of(10.) == Approx(2e9));
+  CHECK(link.rate_of(1e3) == Approx(2e9));
+  CHECK(link.rate_of(1e4) == Approx(4e9));
+  CHECK(link.rate_of(1e5) == Approx(6e9));
+  CHECK(link.rate_of(1e9) == Approx(8e9));
+}
+
+TEST_CASE("products take whole tiles and whole rounds of them") {
+  plan::Device device = plain().device;
+  double const of_tile = 2. * 128. * 128. * 4096. / (1e14 / 10.);
+  CHECK(device.product(128. * 5., 256., 4096.) == Approx(1e-6 + of_tile));
+  CHECK(device.product(128. * 5. + 1., 256., 4096.) == Approx(1e-6 + 2. * of_tile));
+  CHECK(device.product(1., 1., 4096.) == Approx(1e-6 + of_tile));
+  CHECK(device.product(128., 128., 4096., 10.) ==
+        Approx(1e-6 + 10. * 2. * (2. * 128. * 4096. + 128. * 128.) / 1e12));
+  device.memory_rate = 1e14;
+  CHECK(device.product(128., 128., 4096., 20.) == Approx(1e-6 + 2. * of_tile));
+  device.memory_rate = 1e12;
+  // Nothing to compute, much to read.
+  CHECK(device.product(1e6, 128., 1.) ==
+        Approx(1e-6 + 2. * (1e6 + 128. + 128e6) / 1e12).epsilon(1e-3));
+}
+
+TEST_CASE("computation waits for what it needs, and for nothing else") {
+  simulate::Timeline time;
+  time.keep_events();
+  time.compute(2., "forward", 1);
+  double const first =
+      time.communicate(Op::all_gather, {.latency = 0.5, .transfer = 2.5}, 7);       // 2 to 5
+  double const second = time.communicate(Op::reduce_scatter, {.transfer = 1.}, 8);  // 5 to 6
+  time.compute(1., "forward", 2);                                                   // 2 to 3
+  CHECK(first == 5.);
+  CHECK(second == 6.);
+  time.await(Op::all_gather, first);
+  CHECK(time.now() == 5.);
+  CHECK(time.of(Op::all_gather).exposed == 2.);
+  CHECK(time.of(Op::all_gather).busy == 3.);
+  CHECK(time.of(Op::all_gather).latency == 0.5);
+  time.compute(4., "backward");
+  time.await(Op::reduce_scatter, second);
+  CHECK(time.of(Op::reduce_scatter).exposed == 0.);
+  time.block(Op::all_reduce, {.transfer = 0.5});
+  CHECK(time.now() == 9.5);
+  CHECK(time.exposed() == 2.5);
+  CHECK(time.computed() == 7.);
+  REQUIRE(time.events().size() == 6);
+  CHECK(time.events()[1].number == 7);
+  CHECK(time.events()[1].begin == 2.);
+  CHECK(time.events()[1].end == 5.);
+}
+
+TEST_CASE("what goes over the same links at once shares them") {
+  simulate::Timeline time;
+  double const first = time.communicate(Op::all_gather, {.transfer = 2.}, 0);       // 0 to 2
+  double const second = time.communicate(Op::reduce_scatter, {.transfer = 4.}, 1);  // 2 to 6
+  // One second over links of its own, beside them.
+  time.block(Op::all_reduce, {.latency = 0.25, .transfer = 0.75});
+  CHECK(time.now() == 1.);
+  // One second of bytes over theirs takes two, and they end a second later.
+  time.block(Op::all_reduce, {.latency = 0.5, .transfer = 1.}, true);
+  CHECK(time.now() == 3.5);
+  double const last = time.communicate(Op::broadcast, {.transfer = 1.}, 2);  // 7 to 8
+  time.await(Op::all_gather, first);
+  CHECK(time.now() == 3.5);
+  CHECK(time.of(Op::all_gather).exposed == 0.);
+  time.await(Op::reduce_scatter, second);
+  CHECK(time.now() == 7.);
+  time.await(Op::broadcast, last);
+  CHECK(time.now() == 8.);
+  // Nothing is under way: it has the links for itself.
+  time.block(Op::all_reduce, {.transfer = 1.}, true);
+  CHECK(time.now() == 9.);
+  // More than what is under way: that ends at half the speed, and delays it by as much.
+  double const third = time.communicate(Op::all_gather, {.transfer = 1.}, 2);  // 9 to 10
+  time.block(Op::all_reduce, {.transfer = 5.}, true);
+  CHECK(time.now() == 15.);
+  time.await(Op::all_gather, third);
+  CHECK(time.now() == 15.);
+}
+
+TEST_CASE("links that are free at the end of a collective serve the next one") {
+  simulate::Timeline time;
+  double const first =
+      time.communicate(Op::reduce_scatter, {.latency = 1., .transfer = 3., .free = 2.}, 0);
+  double const second =
+      time.communicate(Op::reduce_scatter, {.latency = 1., .transfer = 3., .free = 2.}, 1);
+  CHECK(first == 4.);
+  CHECK(second == 6.);
+}
+
+TEST_CASE("groups of one rank share its links: two at once take as long as one after another") {
+  plan::World world{plain()};
+  simulate::Communicator data{world, {.size = 16, .per_node = 4}};
+  simulate::Communicator other{world, {.size = 8, .per_node = 4}};
+  auto memory = world.memory();
+  void* const bytes = memory.allocator.allocate(64 << 20, 64, zero::Role::gradients);
+  zero::Collective const gather{
+      .op = Op::all_gather, .count = 1'000'000, .send = bytes, .recv = bytes};
+  auto of_data = data.start(gather);
+  auto of_other = other.start(gather);
+  data.wait(of_data);
+  double const alone = world.timeline().now();
+  CHECK(alone ==
+        Approx(plan::cost(plain(), {.size = 16, .per_node = 4}, Op::all_gather, 4e6).seconds()));
+  other.wait(of_other);
+  CHECK(world.timeline().now() - alone ==
+        Approx(plan::cost(plain(), {.size = 8, .per_node = 4}, Op::all_gather, 4e6).seconds()));
+  memory.allocator.deallocate(bytes, 64 << 20, 64);
+}
+
+TEST_CASE("a model over two nodes shares links with its data axis, one in a node does not") {
+  for (int const model_parallel : {4, 8}) {
+    plan::Setup const setup{.model = {.layers = 4, .hidden = 256, .heads = 16, .sequence = 256},
+                            .ranks = 64,
+                            .model_parallel = model_parallel};
+    plan::World world{plain()};
+    double const gathered = world.timeline().communicate(Op::all_gather, {.transfer = 1.}, 0);
+    plan::Pass(world, setup).forward(1);
+    auto const once =
+        world.cost(plan::model_axis(setup, world.cluster()), {Op::all_reduce, 256 * 256, 2, 4});
+    bool const shares = model_parallel == 8;
+    double const waited = 2. * (once.seconds() + (shares ? once.transfer : 0.));
+    CHECK(world.timeline().exposed() == Approx(waited));
+    world.timeline().await(Op::all_gather, gathered);
+    CHECK(world.timeline().now() == Approx(1. + (shares ? 2. * once.transfer : 0.)));
+  }
+}
+
+TEST_CASE("tensors have addresses and no memory; words of control have both") {
+  plan::World world{plain()};
+  auto memory = world.memory();
+  void* const a = memory.allocator.allocate(100, 4096, zero::Role::parameters);
+  void* const b = memory.allocator.allocate(std::size_t{1} << 50, 4096, zero::Role::state);
+  CHECK(simulate::Memory::simulated(a));
+  CHECK(simulate::Memory::simulated(b));
+  CHECK(reinterpret_cast<std::uintptr_t>(b) % 4096 == 0);
+  CHECK(reinterpret_cast<std::uintptr_t>(b) >= reinterpret_cast<std::uintptr_t>(a) + 100);
+  auto* const word = static_cast<std::int64_t*>(
+      memory.allocator.allocate(sizeof(std::int64_t), 4096, zero::Role::control));
+  CHECK(!simulate::Memory::simulated(word));
+  simulate::Space const space = world.space();
+  space.zero(word, sizeof(*word));
+  CHECK(*word == 0);
+  std::int64_t const seven = 7;
+  space.upload(word, &seven, sizeof(seven));
+  std::int64_t back = 0;
+  space.download(&back, word, sizeof(back));
+  CHECK(back == 7);
+  double const before = world.timeline().now();
+  space.copy(b, a, 1'000'000);
+  CHECK(world.timeline().now() - before == Approx(1e-6 + 2e6 / 1e12));
+  double const then = world.timeline().now();
+  space.convert(static_cast<float*>(b), static_cast<zero::bf16*>(a), 1'000'000);
+  CHECK(world.timeline().now() - then == Approx(1e-6 + 6e6 / 1e12));
+  memory.allocator.deallocate(word, sizeof(*word), 4096);
+  memory.allocator.deallocate(b, std::size_t{1} << 50, 4096);
+}
+
+TEST_CASE("words that all ranks bring add up; floating point of the host has no simulated sum") {
+  plan::World world{plain()};
+  simulate::Communicator comm{world, {.size = 3, .per_node = 2}, 1};
+  auto const run = [&](zero::Collective const& op) { zero::run(comm, op); };
+  std::array<std::int64_t, 2> words{5, -4};
+  zero::Collective sum{.op = Op::all_reduce,
+                       .dtype = zero::DType::i64,
+                       .accumulate = zero::DType::i64,
+                       .count = 2,
+                       .send = words.data(),
+                       .recv = words.data()};
+  run(sum);
+  CHECK(words == std::array<std::int64_t, 2>{15, -12});
+  std::array<std::int64_t, 6> all{};
+  run({.op = Op::all_gather,
+       .dtype = zero::DType::i64,
+       .count = 2,
+       .send = words.data(),
+       .recv = all.data()});
+  CHECK(all == std::array<std::int64_t, 6>{15, -12, 15, -12, 15, -12});
+  std::array<std::int64_t, 6> const each{1, 2, 3, 4, 5, 6};
+  run({.op = Op::all_to_all,
+       .dtype = zero::DType::i64,
+       .count = 2,
+       .send = each.data(),
+       .recv = all.data()});
+  CHECK(all == std::array<std::int64_t, 6>{3, 4, 3, 4, 3, 4});
+  run({.op = Op::reduce_scatter,
+       .dtype = zero::DType::i64,
+       .accumulate = zero::DType::i64,
+       .count = 2,
+       .send = each.data(),
+       .recv = words.data()});
+  CHECK(words == std::array<std::int64_t, 2>{9, 12});
+  sum.dtype = sum.accumulate = zero::DType::f64;
+  CHECK_THROWS_AS(run(sum), zero::Error);
+}
+
+TEST_CASE("clusters and groups that make no sense are refused, by name") {
+  plan::Cluster cluster = plain();
+  cluster.between.rate = 0.;
+  CHECK_THROWS_WITH_AS(
+      plan::World{cluster}, doctest::Contains("the rate between nodes is 0"), zero::Error);
+  cluster = plain();
+  cluster.inside.curve = {{1e3, 0.5}, {1e3, 1.}};
+  CHECK_THROWS_WITH_AS(plan::World{cluster}, doctest::Contains("payload"), zero::Error);
+  plan::World world{plain()};
+  CHECK_THROWS_AS((simulate::Communicator{world, {.size = 0}}), zero::Error);
+  CHECK_THROWS_AS((simulate::Communicator{world, {.size = 4}, 4}), zero::Error);
+}
+
+}  // namespace
+}  // namespace costs_test

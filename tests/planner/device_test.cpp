@@ -1,0 +1,152 @@
+#include "plan/model/device.hpp"
+
+#include "unit/layout/refusal.hpp"
+#include <zero/activations.hpp>
+#include <zero/comm/grid.hpp>
+#include <zero/transfer/host.hpp>
+#include <zero/zero.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace device_test {
+namespace {
+
+using namespace plan;
+using zero::Role;
+
+constexpr Transformer small{.layers = 3, .hidden = 20, .heads = 4, .vocab = 37, .sequence = 9};
+
+/// On a grid of 2 x 2 threads: held, by optimizer and checkpoints together, and moved for one
+/// micro-batch.
+template <class Placement>
+void hold(std::string const& activations) {
+  CAPTURE(activations);
+  Setup const setup{.model = small,
+                    .ranks = 4,
+                    .model_parallel = 2,
+                    .policies = {.stage = "pos+g", .precision = "fp32"},
+                    .activations = activations,
+                    .batch = 3,
+                    .bucket = {4000}};
+  DevicePlan const plan = plan_device(setup);
+  std::size_t const elements = 3 * 9 * 20;
+  zero::run_ranks(4, [&](zero::InProcess& world) {
+    zero::Counting<zero::InProcess> counted(world);
+    zero::Grid grid{counted, 2, 2};
+    zero::ShardedOptimizer opt{
+        grid, describe(small, 2), zero::stage::PosG{}, zero::AdamW{}, zero::Bucket{4000}};
+    std::vector<zero::ActivationCheckpoint> inputs;
+    for (int layer = 0; layer < 3; ++layer) {
+      inputs.push_back({"x", layer, elements, zero::DType::f32});
+    }
+    zero::HostTransfer host;
+    zero::Activations kept{grid.model(), inputs, Placement{}, host};
+    zero::MemoryBytes held = opt.held();
+    for (int r = 0; r < zero::role_count; ++r) {
+      held[static_cast<Role>(r)] += kept.held()[static_cast<Role>(r)];
+    }
+    grid.model().reset();
+    std::vector<float> const x(elements, 1.f);
+    for (int layer = 0; layer < 3; ++layer) kept.store(layer, std::span<float const>(x));
+    for (int layer = 2; layer >= 0; --layer) static_cast<void>(kept.fetch(layer));
+    std::uint64_t const sent = grid.model().counts().bucket_total().elements;
+    if (world.rank() != 0) return;
+    CHECK(held == plan.held());
+    CHECK(kept.held_slower() == plan.checkpoints.slower);
+    CHECK(sent == plan.checkpoint_elements);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("optimizer and checkpoints together: held as planned, and sent") {
+  hold<zero::activation::Whole>("whole");
+  hold<zero::activation::Pa>("pa");
+  hold<zero::activation::PaCpu>("pa+cpu");
+}
+
+TEST_CASE("the paper's example: 1.5 billion parameters, 1024 tokens, batch 32") {
+  Setup setup{.model = {.layers = 48, .hidden = 1600, .vocab = 1}, .batch = 32};
+  // §3.2: about 60 GB without checkpoints; fp16.
+  std::uint64_t const tokens = 32 * 1024;
+  CHECK(working_elements(setup) == 12 * tokens * 1600 * 48 + tokens);
+  DevicePlan const all = plan_device(setup);
+  CHECK(all.working_bytes == 2 * working_elements(setup));
+  CHECK(all.checkpoints.memory.total() == 0);
+  CHECK(all.model_elements == 0);
+  // One input a block, and one block at work.
+  setup.activations = "whole";
+  DevicePlan const checkpoints = plan_device(setup);
+  CHECK(checkpoints.checkpoints.memory[Role::activations] == 2 * tokens * 1600 * 48);
+  CHECK(checkpoints.working_bytes == 2 * (12 * tokens * 1600 + tokens));
+  CHECK(checkpoints.total_bytes() == checkpoints.held().total() + checkpoints.working_bytes);
+}
+
+TEST_CASE("what ranks of a model send: §8, 12 b s h with recomputation, a twelfth more with Pa") {
+  Setup setup{.model = {.layers = 5, .hidden = 512, .heads = 16, .vocab = 64, .sequence = 128},
+              .ranks = 64,
+              .model_parallel = 16,
+              .activations = "pa",
+              .batch = 7,
+              .micro_steps = 1};
+  std::uint64_t const wide = 7 * 128 * 512;
+  DevicePlan const pa = plan_device(setup);
+  CHECK(pa.model_elements == 12 * wide * 5 * 15 / 16);
+  CHECK(pa.model_bytes == 2 * pa.model_elements);
+  CHECK(pa.checkpoint_elements * 12 == pa.model_elements);
+  CHECK(pa.sent_bytes() == pa.optimizer.sent.total() + pa.model_bytes + pa.checkpoint_bytes);
+  // Of 12 elements 2 are whole on every rank.
+  CHECK(working_elements(setup) == 2 * wide + 10 * wide / 16 + 7 * 128 * 4);
+
+  setup.micro_steps = 3;
+  setup.policies.accumulation = "shard";
+  DevicePlan const thrice = plan_device(setup);
+  CHECK(thrice.model_elements == 3 * pa.model_elements);
+  CHECK(thrice.checkpoint_bytes == 3 * pa.checkpoint_bytes);
+  CHECK(thrice.optimizer.traffic.reduce == 3 * pa.optimizer.traffic.reduce);
+
+  setup.activations = "pa+cpu";
+  DevicePlan const host = plan_device(setup);
+  CHECK(host.checkpoint_bytes == thrice.checkpoint_bytes);
+  CHECK(host.slower_bytes == 3 * 2 * thrice.checkpoints.memory[Role::activations]);
+
+  setup.activations = "keep";
+  CHECK(plan_device(setup).model_elements == 3 * 8 * wide * 5 * 15 / 16);
+}
+
+TEST_CASE("a trillion parameters on 100,000 ranks") {
+  Setup const setup{.model = transformer_of(1e12),
+                    .ranks = 100'000,
+                    .model_parallel = 4,
+                    .policies = {.stage = "pos+g+p"},
+                    .activations = "pa"};
+  DevicePlan const plan = plan_device(setup);
+  CHECK(plan.optimizer.world_size == 25'000);
+  // 16 bytes for each of a quarter of the parameters, and for the padding, over 25,000 ranks.
+  std::uint64_t const padded = plan.optimizer.trained_elements + plan.optimizer.padding_elements;
+  CHECK(plan.state_bytes() == 16 * padded / 25'000);
+  CHECK(plan.optimizer.traffic.reduce == padded / 25'000 * 24'999);
+}
+
+TEST_CASE("setups that make no sense are refused") {
+  auto const refused = [](Setup const& setup) {
+    return refusal([&] { static_cast<void>(plan_device(setup)); });
+  };
+  CHECK(refused({.model = small, .ranks = 6, .model_parallel = 4}) ==
+        "4 model-parallel ranks do not divide 6 ranks");
+  CHECK(refused({.model = small, .ranks = 0}) != "");
+  CHECK(refused({.model = small, .batch = 0}) == "a batch has at least 1 sequence");
+  CHECK(refused({.model = small, .activations = "all"}).find("keep, whole, pa or pa+cpu") !=
+        std::string::npos);
+  CHECK(refused({.model = small, .micro_steps = 2}) ==
+        "2 micro-steps add up somewhere: the accumulation is full or shard");
+  CHECK(refused({.model = small, .micro_steps = 0}) != "");
+}
+
+}  // namespace device_test

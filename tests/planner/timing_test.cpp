@@ -1,0 +1,99 @@
+// Durations between and beyond the points at which they were measured.
+#include "plan/model/cluster.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+namespace timing_test {
+namespace {
+
+using doctest::Approx;
+using plan::Device;
+using plan::Timing;
+
+/// What a call refuses to do.
+template <class F>
+std::string refusal(F const& function) {
+  try {
+    function();
+  } catch (zero::Error const& error) {
+    CHECK(error.kind() == zero::ErrorKind::invalid_argument);
+    return error.message();
+  }
+  return "";
+}
+
+TEST_CASE("a timing is what was measured at its points, and a power between and beyond them") {
+  Timing const one{.name = "copy", .sizes = {{10., 1000., 4000.}}, .seconds = {1., 100., 200.}};
+  one.validate();
+  CHECK(one.at({10.}) == Approx(1.));
+  CHECK(one.at({1000.}) == Approx(100.));
+  CHECK(one.at({4000.}) == Approx(200.));
+  CHECK(one.at({100.}) == Approx(10.));         // in proportion to the size
+  CHECK(one.at({1.}) == Approx(0.1));           // and so before the first point
+  CHECK(one.at({2000.}) == Approx(141.42136));  // by its root
+  CHECK(one.at({16000.}) == Approx(400.));
+}
+
+TEST_CASE("of a product every size counts by itself") {
+  // 2e-9 m n^2 / k: any power of each comes out between points.
+  auto const seconds = [](double m, double n, double k) { return 2e-9 * m * n * n / k; };
+  Timing timing{
+      .name = "product", .sizes = {{16., 64., 256.}, {8., 32.}, {1., 10.}}, .seconds = {}};
+  for (double const m : timing.sizes[0]) {
+    for (double const n : timing.sizes[1]) {
+      for (double const k : timing.sizes[2]) timing.seconds.push_back(seconds(m, n, k));
+    }
+  }
+  timing.validate();
+  for (double const m : {5., 16., 100., 256., 999.}) {
+    for (double const n : {3., 8., 20., 32., 77.}) {
+      for (double const k : {0.5, 3., 10., 40.}) {
+        CHECK(timing.at({m, n, k}) == Approx(seconds(m, n, k)));
+      }
+    }
+  }
+  CHECK(refusal([&] {
+          static_cast<void>(timing.at({1., 2.}));
+        }).find("'product' was measured by 3 sizes, not by 2") != std::string::npos);
+}
+
+TEST_CASE("a dimension of one point does not count") {
+  Timing const one{.name = "ping-pong", .sizes = {{1.}}, .seconds = {7.}};
+  CHECK(one.at({1.}) == Approx(7.));
+  CHECK(one.at({5.}) == Approx(7.));
+}
+
+TEST_CASE("what is no grid, or takes no time, is refused") {
+  auto const why = [](std::vector<std::vector<double>> sizes, std::vector<double> seconds) {
+    Timing const timing{.name = "x", .sizes = std::move(sizes), .seconds = std::move(seconds)};
+    return refusal([&] { timing.validate(); });
+  };
+  CHECK(why({{1., 2.}}, {1., 1.}).empty());
+  CHECK(why({}, {1.}).find("'x' is no grid") != std::string::npos);
+  CHECK(why({{}}, {}).find("is no grid") != std::string::npos);
+  CHECK(why({{1., 2.}}, {1.}).find("is no grid") != std::string::npos);
+  CHECK(why({{2., 1.}}, {1., 1.}).find("is no grid") != std::string::npos);
+  CHECK(why({{0., 1.}}, {1., 1.}).find("is no grid") != std::string::npos);
+  CHECK(why({{1., 2.}}, {1., 0.}).find("not above 0") != std::string::npos);
+}
+
+TEST_CASE("what a device was measured to take counts before its rates") {
+  Device const device{.name = "d",
+                      .memory_rate = 1e9,
+                      .launch = 1.,
+                      .measured = {{.name = "copy", .sizes = {{10., 100.}}, .seconds = {1., 10.}}}};
+  CHECK(device.pass(1e9, "copy") == Approx(1e8));
+  CHECK(device.pass(1e9, "update") == Approx(2.));
+  CHECK(device.pass(0., "copy") == Approx(1.));
+  CHECK(device.timed("copy", {50.}) == Approx(5.));
+  CHECK(device.timing("update") == nullptr);
+  CHECK(refusal([&] {
+          static_cast<void>(device.timed("gelu", {1.}));
+        }).find("of 'd' it was not measured how long 'gelu' takes") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace timing_test
