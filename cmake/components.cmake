@@ -4,15 +4,24 @@
 #
 # zero_add_component(<name> PACKAGE <package> [PACKAGE_COMPONENTS <component>...] LINK <target>...
 #                    [NEEDS <zero component>...] [MODULE <find module, relative to the source>]
-#                    [NOT_ON <system>...] [PC_REQUIRES <pkg-config package>...] [PC_LIBS <flag>...])
+#                    [NOT_ON <system>...] [PC_REQUIRES <pkg-config package>...] [PC_LIBS <flag>...]
+#                    CALLED <where> <name>...)
 #
 # Where CMAKE_SYSTEM_NAME is one of NOT_ON, its headers do not compile, and asking for it is an error.
-# The package must say <package>_FOUND. ZERO_WITH_<NAME> is AUTO (look for it if tests are built),
-# ON (it must be there) or OFF; afterwards zero_has_<name> says whether it is there.
+# The package must say <package>_FOUND. CALLED are its names elsewhere, for who has to install it.
+#
+# A component is asked for by its name in ZERO_COMPONENTS, or by ZERO_WITH_<NAME>=ON: then the package
+# has to be there. OFF: it is not looked for. AUTO: it is used where it is, if tests, benchmarks or
+# programs are built that use it. Afterwards zero_has_<name> says whether it is there. A project that
+# links a component which it has not asked for is told what to write.
+
+set(ZERO_COMPONENTS
+    ""
+    CACHE STRING "Components that have to be there, such as mpi;checkpoint")
 
 macro(zero_add_component name)
   cmake_parse_arguments(component "" "PACKAGE;MODULE"
-                        "PACKAGE_COMPONENTS;LINK;NEEDS;NOT_ON;PC_REQUIRES;PC_LIBS" ${ARGN})
+                        "PACKAGE_COMPONENTS;LINK;NEEDS;NOT_ON;PC_REQUIRES;PC_LIBS;CALLED" ${ARGN})
   string(TOUPPER "${name}" component_option)
   set(component_option "ZERO_WITH_${component_option}")
   set(${component_option}
@@ -26,28 +35,39 @@ macro(zero_add_component name)
   endif()
   list(JOIN component_find_arguments " " component_find_text)
 
+  set(component_wanted "${${component_option}}")
+  if("${name}" IN_LIST ZERO_COMPONENTS)
+    set(component_wanted ON)
+  endif()
+  list(APPEND zero_known_components ${name})
+
   set(zero_has_${name} FALSE)
   set(component_missing "no ${component_PACKAGE}")
   if(CMAKE_SYSTEM_NAME IN_LIST component_NOT_ON)
     set(component_missing "zero::${name} does not support ${CMAKE_SYSTEM_NAME}")
-    if("${${component_option}}" STREQUAL "AUTO")
-      set(${component_option} OFF)
-    elseif(${component_option})
-      message(FATAL_ERROR "zero: ${component_missing}: set ${component_option} to OFF")
+    if(component_wanted STREQUAL "AUTO")
+      set(component_wanted OFF)
+    elseif(component_wanted)
+      message(FATAL_ERROR "zero: ${component_missing}: take '${name}' out of ZERO_COMPONENTS, and set "
+                          "${component_option} to OFF")
     endif()
   endif()
-  if(NOT "${${component_option}}" STREQUAL "AUTO" OR ZERO_BUILD_TESTS)
-    if(${component_option})
+  if(NOT component_wanted STREQUAL "AUTO"
+     OR ZERO_BUILD_TESTS
+     OR ZERO_BUILD_BENCH
+     OR (ZERO_BUILD_PROGRAMS AND "${name}" STREQUAL "checkpoint"))
+    if(component_wanted)
       if(component_MODULE)
         cmake_path(GET component_MODULE PARENT_PATH component_module_dir)
         list(APPEND CMAKE_MODULE_PATH "${PROJECT_SOURCE_DIR}/${component_module_dir}")
       endif()
       # The target is linked where a trainer's code is, which may be in a directory above.
       set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL TRUE)
-      if("${${component_option}}" STREQUAL "AUTO")
-        find_package(${component_find_arguments} QUIET)
-      else()
-        find_package(${component_find_arguments} REQUIRED)
+      find_package(${component_find_arguments} QUIET)
+      if(NOT component_wanted STREQUAL "AUTO" AND NOT ${component_PACKAGE}_FOUND)
+        list(JOIN component_CALLED " " component_called)
+        message(FATAL_ERROR "zero: zero::${name} needs ${component_PACKAGE}, which was not found. It is "
+                            "called ${component_called}.")
       endif()
       unset(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL)
       set(zero_has_${name} ${${component_PACKAGE}_FOUND})
@@ -68,7 +88,15 @@ macro(zero_add_component name)
   add_library(zero_${name} INTERFACE)
   add_library(zero::${name} ALIAS zero_${name})
   set_target_properties(zero_${name} PROPERTIES EXPORT_NAME ${name})
-  target_link_libraries(zero_${name} INTERFACE zero::zero ${component_LINK})
+  # A name with '::' that is no target ends the generation, and is printed.
+  set(component_unasked
+      "zero::${name} -- which is not asked for: write set(ZERO_COMPONENTS ${name}) before zero is added")
+  if(zero_has_${name} OR PROJECT_IS_TOP_LEVEL)
+    target_link_libraries(zero_${name} INTERFACE zero::zero ${component_LINK})
+  else()
+    target_link_libraries(zero_${name} INTERFACE zero::zero "$<BUILD_INTERFACE:${component_unasked}>"
+                                                 "$<INSTALL_INTERFACE:${component_LINK}>")
+  endif()
   foreach(component_need IN LISTS component_NEEDS)
     target_link_libraries(zero_${name} INTERFACE zero::${component_need})
   endforeach()

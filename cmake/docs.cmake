@@ -1,7 +1,7 @@
 find_program(ZERO_DOXYGEN doxygen)
 if(NOT ZERO_DOXYGEN)
   message(FATAL_ERROR "zero: doxygen was not found; it is the Debian package doxygen. "
-                      "Run 'sh cmake/install-deps.sh', or set ZERO_BUILD_DOCS to OFF.")
+                      "Install it, or set ZERO_BUILD_DOCS to OFF.")
 endif()
 
 configure_file(cmake/Doxyfile.in "${PROJECT_BINARY_DIR}/Doxyfile" @ONLY)

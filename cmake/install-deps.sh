@@ -1,24 +1,50 @@
 #!/bin/sh
-# Installs what zero's tests, examples, benchmarks and checks need, on Debian and Ubuntu. Running it
-# again costs nothing. The library itself needs a C++20 compiler only.
+# Installs what a command of the README needs, on Debian and Ubuntu, from the system's packages, as
+# root or by sudo. Running it again costs nothing. The library itself needs a C++20 compiler only.
 set -eu
 
-packages="g++ cmake ninja-build python3 python3-pip doctest-dev libbenchmark-dev libeigen3-dev
-libcli11-dev nlohmann-json3-dev libxxhash-dev libtorch-dev libopenmpi-dev openmpi-bin libmpich-dev mpich doxygen
-clang libclang-rt-dev clang-format clang-tidy g++-aarch64-linux-gnu qemu-user ccache git make pkg-config iproute2"
+usage() {
+  cat <<'TEXT'
+usage: sh cmake/install-deps.sh demo|test|ci [--print]
+
+  demo     what trains the GPT: a compiler, CMake, Ninja, Eigen, CLI11, nlohmann-json
+  test     and what the tests of the library need: doctest, Python, xxHash, Google Benchmark
+  ci       and two MPI libraries, LibTorch, other compilers, a cross compiler, an emulator
+  --print  prints the packages and installs nothing
+TEXT
+}
+
+demo="g++ cmake ninja-build libeigen3-dev libcli11-dev nlohmann-json3-dev"
+test="$demo doctest-dev python3 libxxhash-dev libbenchmark-dev make pkg-config"
+ci="$test python3-pip libtorch-dev libopenmpi-dev openmpi-bin libmpich-dev mpich doxygen clang
+libclang-rt-dev clang-format clang-tidy g++-aarch64-linux-gnu qemu-user ccache git iproute2"
+
+case "${1-}" in
+  demo) packages=$demo ;;
+  test) packages=$test ;;
+  ci) packages=$ci ;;
+  -h | --help) usage && exit 0 ;;
+  *) usage >&2 && exit 2 ;;
+esac
+case "${2-}" in
+  "") ;;
+  --print)
+    # shellcheck disable=SC2086  # the list is meant to be split
+    printf '%s\n' $packages
+    exit 0
+    ;;
+  *) usage >&2 && exit 2 ;;
+esac
 
 if ! command -v apt-get >/dev/null 2>&1; then
   cat >&2 <<'TEXT'
-zero: this script knows apt-get only. Please install: a C++20 compiler (GCC 12 is the one
-tested), CMake 3.25 or newer, Ninja, Python 3, doctest, Google Benchmark, Eigen 3, CLI11,
-nlohmann-json, xxHash; for processes Open MPI or MPICH; and for the checks doxygen, clang-format 14,
-clang-tidy, ccache, git.
-  Fedora:  dnf install gcc-c++ cmake ninja-build python3 doctest-devel google-benchmark-devel \
-             eigen3-devel cli11-devel json-devel xxhash-devel openmpi-devel doxygen clang-tools-extra ccache git
-  Arch:    pacman -S --needed gcc cmake ninja python doctest benchmark eigen cli11 nlohmann-json \
-             xxhash openmpi doxygen clang ccache git
-  macOS:   brew install cmake ninja python doctest google-benchmark eigen cli11 nlohmann-json \
-             xxhash open-mpi doxygen clang-format ccache git
+zero: this script knows apt-get only. Please install a C++20 compiler (GCC 12 is the one that CI
+has), CMake 3.25 or newer and Ninja, and for the demo Eigen 3, CLI11 and nlohmann-json; for the
+tests also doctest, Python 3, xxHash and Google Benchmark.
+  Fedora:  dnf install gcc-c++ cmake ninja-build eigen3-devel cli11-devel json-devel \
+             doctest-devel python3 xxhash-devel google-benchmark-devel
+  Arch:    pacman -S --needed gcc cmake ninja eigen cli11 nlohmann-json doctest python xxhash benchmark
+  macOS:   brew install cmake ninja eigen cli11 nlohmann-json doctest python xxhash google-benchmark
 TEXT
   exit 1
 fi

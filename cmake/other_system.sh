@@ -73,7 +73,7 @@ inside() {
 
 command_of() {
   case $1 in
-  packages) echo "sh cmake/install-deps.sh" ;;
+  packages) echo "sh cmake/install-deps.sh ci" ;;
   demo | test | clang) echo "cmake --workflow --preset $1" ;;
   openmpi | mpich) echo "cmake --workflow --preset mpi-$1" ;;
   macros) echo "python3 cmake/check_target_macros.py g++ && python3 cmake/check_target_macros.py clang++" ;;

@@ -1,12 +1,18 @@
-# Tests, examples and benchmarks use installed packages and download nothing, so that a configure
-# without a network succeeds and every dependency has one version: the distribution's.
-macro(zero_require name debian_package)
-  find_package(${name} QUIET)
-  if(NOT ${name}_FOUND)
-    message(
-      FATAL_ERROR
-        "zero: ${name} was not found; it is the Debian package ${debian_package}. "
-        "Run 'sh cmake/install-deps.sh', or set ZERO_BUILD_TESTS, ZERO_BUILD_EXAMPLES and "
-        "ZERO_BUILD_BENCH to OFF: the library itself needs none of it.")
+# Tests, examples, benchmarks and programs use installed packages and download nothing, so that a
+# configure without a network succeeds and every dependency has one version: the system's.
+#
+# zero_require(<package> <Debian's name> <what needs it>)
+#
+# Where the package is missing, what needs it is left out with a line: the calling file ends. Under
+# ZERO_REQUIRE_PACKAGES, which presets set, that is an error instead.
+macro(zero_require package debian what)
+  find_package(${package} QUIET)
+  if(NOT ${package}_FOUND)
+    if(ZERO_REQUIRE_PACKAGES)
+      message(FATAL_ERROR "zero: ${what}: no ${package}, which is the Debian package ${debian}. "
+                          "'sh cmake/install-deps.sh test' installs it.")
+    endif()
+    message(STATUS "zero: no ${package} (Debian: ${debian}), so these are left out: ${what}")
+    return()
   endif()
 endmacro()

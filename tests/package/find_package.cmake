@@ -6,7 +6,9 @@ execute_process(COMMAND "${CMAKE_COMMAND}" --install "${ZERO_BINARY}" --prefix "
                         COMMAND_ERROR_IS_FATAL ANY OUTPUT_QUIET)
 file(RENAME "${SCRATCH}/staged" "${SCRATCH}/moved")
 
-file(GLOB_RECURSE installed "${SCRATCH}/moved/*")
+# Programs name the files of their assertions.
+file(GLOB_RECURSE installed "${SCRATCH}/moved/include/*" "${SCRATCH}/moved/share/*"
+     "${SCRATCH}/moved/lib/*")
 foreach(file IN LISTS installed)
   file(READ "${file}" text)
   foreach(path IN ITEMS "${ZERO_SOURCE}" "${SCRATCH}")
