@@ -21,7 +21,7 @@ struct Reservation {
   /// Addresses that nobody follows: the bookkeeping is what is measured.
   struct Nowhere {
     void* allocate(std::size_t, std::size_t) {
-      // NOLINTNEXTLINE(performance-no-int-to-ptr): it is never followed.
+      // It is never followed.
       return reinterpret_cast<void*>(std::uintptr_t{1} << 46);
     }
     void deallocate(void*, std::size_t, std::size_t) {}

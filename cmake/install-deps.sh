@@ -17,7 +17,7 @@ TEXT
 demo="g++ cmake ninja-build libeigen3-dev libcli11-dev nlohmann-json3-dev"
 test="$demo doctest-dev python3 libxxhash-dev libbenchmark-dev make pkg-config"
 ci="$test python3-pip libtorch-dev libopenmpi-dev openmpi-bin libmpich-dev mpich doxygen clang
-libclang-rt-dev clang-format clang-tidy g++-aarch64-linux-gnu qemu-user ccache git iproute2"
+libclang-rt-dev clang-format g++-aarch64-linux-gnu qemu-user ccache git iproute2"
 
 case "${1-}" in
   demo) packages=$demo ;;

@@ -316,6 +316,10 @@ int main(int argc, char** argv) {
       "A PATH is a checkpoint's directory, or one that holds some: then the newest is meant.\n"
       "Ends with 0; with 1 where verify finds damage or diff a difference; with 2 otherwise."};
   app.require_subcommand(1);
+  app.set_version_flag("--version",
+                       "zero-checkpoint " + std::to_string(zero::version.major) + "." +
+                           std::to_string(zero::version.minor) + "." +
+                           std::to_string(zero::version.patch));
   bool as_json = false;
   std::string path;
   std::string other;

@@ -104,13 +104,12 @@ TEST_CASE("gradients that were reduced, given away or come too late") {
     auto first = optimizer.gradients(2);
     auto second = std::move(first);
     std::string const spent = "gradients are used after they were given to reduce()";
-    // NOLINTBEGIN(bugprone-use-after-move, clang-analyzer-cplusplus.Move): this is the misuse.
+    // This is the misuse.
     CHECK(refusal([&] { static_cast<void>(first[0]); }) == spent);
     CHECK(refusal([&] { optimizer.reduce(std::move(first)); }) == spent);
     optimizer.reduce(std::move(second));
     CHECK(refusal([&] { static_cast<void>(second["w2"]); }) == spent);
     CHECK(refusal([&] { optimizer.reduce(std::move(second)); }) == spent);
-    // NOLINTEND(bugprone-use-after-move, clang-analyzer-cplusplus.Move)
   }
   std::string const again =
       "unit 2 was already reduced in this micro-step; call micro_step() before the next "
@@ -194,7 +193,7 @@ TEST_CASE("gradients of another optimizer are refused, and stay what they are") 
   auto gradients = b.optimizer.gradients(7);
   CHECK(refusal([&] { a.optimizer.reduce(std::move(gradients)); }) ==
         "reduce() is given gradients of another optimizer");
-  // NOLINTNEXTLINE(bugprone-use-after-move): a refused guard was not moved from.
+  // A refused guard was not moved from.
   b.optimizer.reduce(std::move(gradients));
   CHECK(b.optimizer.step().step == 1);
 }
@@ -258,7 +257,7 @@ TEST_CASE("a guard of parameters that was moved from holds nothing") {
   Alone<PosGP> alone(small_model());
   auto first = alone.optimizer.parameters(1);
   auto const second = std::move(first);
-  // NOLINTNEXTLINE(bugprone-use-after-move, clang-analyzer-cplusplus.Move): this is the misuse.
+  // This is the misuse.
   CHECK(refusal([&] { static_cast<void>(first["w1"]); }) ==
         "parameters are used after they were moved elsewhere");
   CHECK(second["w1"].size() == 700);

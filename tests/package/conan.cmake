@@ -14,3 +14,30 @@ execute_process(
 if(NOT result EQUAL 0 OR NOT text MATCHES "zero/${ZERO_VERSION} .*\nzero ${ZERO_VERSION}\n")
   message(FATAL_ERROR "${text}")
 endif()
+
+# With a component. What it requires are stand-ins for the packages of Conan Center: the system has the
+# headers, and each names a library that is there.
+foreach(package IN ITEMS "xxhash 0.8.1 xxhash" "nlohmann_json 3.11.2 m")
+  string(REPLACE " " ";" package "${package}")
+  list(GET package 0 name)
+  list(GET package 1 version)
+  list(SUBLIST package 2 -1 libraries)
+  file(
+    WRITE "${SCRATCH}/${name}/conanfile.py"
+    "from conan import ConanFile\n\n\nclass Package(ConanFile):\n    name = \"${name}\"\n"
+    "    version = \"${version}\"\n\n    def package_info(self):\n"
+    "        self.cpp_info.includedirs = []\n        self.cpp_info.system_libs = \"${libraries}\".split()\n")
+  execute_process(COMMAND ${conan} create "${SCRATCH}/${name}" --no-remote COMMAND_ERROR_IS_FATAL ANY
+                          OUTPUT_QUIET ERROR_QUIET)
+endforeach()
+if(HAS_CHECKPOINT)
+  execute_process(
+    COMMAND ${conan} create "${ZERO_SOURCE}" --test-folder "${SCRATCH}/conan_consumer" --no-remote -o
+            "zero/*:checkpoint=True"
+    RESULT_VARIABLE result
+    OUTPUT_VARIABLE text
+    ERROR_VARIABLE text)
+  if(NOT result EQUAL 0 OR NOT text MATCHES "\nzero ${ZERO_VERSION}\n(.*\n)?loaded step 1\n")
+    message(FATAL_ERROR "${text}")
+  endif()
+endif()

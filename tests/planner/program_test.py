@@ -354,6 +354,7 @@ class Mistakes(unittest.TestCase):
     def test_help_is_everywhere(self):
         done = run("--help")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertRegex(run("--version").stdout, r"^zero-plan \d+\.\d+\.\d+\n$")
         for command in COMMANDS:
             self.assertIn(f"\n  {command} ", done.stdout)
             of_command = run(command, "--help")

@@ -24,6 +24,10 @@ A comment directly above a block says what becomes of it, '<!-- test: KIND ARGUM
 |          |         | lines and '...' stand for what lies between them                           |
 | sh       | ci      | every command is one of .ci/run, or a workflow of CMakePresets.json        |
 | sh       | run     | run in a directory that has the root's include and examples                |
+| cmake    | project | a consumer's CMakeLists.txt, of the next two; where it has a path to the   |
+|          |         | library, the tests have their own                                          |
+| cpp      | main    | its main.cpp; nothing else is there                                        |
+| text     | printed | all that the program prints                                                |
 | cmake    | package | the end of a project that uses the installed package; its argument is the  |
 |          |         | name of the program                                                        |
 | text     | output  | appears in the output of the program that the argument names               |
@@ -31,7 +35,7 @@ A comment directly above a block says what becomes of it, '<!-- test: KIND ARGUM
 |          |         | other lines are what it prints, '...' any of them                          |
 
 A block without such a line, a line without a block and a relative link that leads nowhere are
-errors: 'document:line: what is wrong'.
+errors: 'document:line: what is wrong'. Of what --links names only links are looked at.
 """
 
 import argparse
@@ -41,17 +45,18 @@ import re
 import sys
 
 KINDS = {
-    "cpp": ("program", "body", "types", "doctest", "bench", "cuda", "quote"),
+    "cpp": ("program", "body", "types", "doctest", "bench", "cuda", "quote", "main"),
     "c": ("quote",),
     "sh": ("ci", "run"),
-    "cmake": ("package",),
-    "text": ("output", "session"),
+    "cmake": ("package", "project"),
+    "text": ("output", "session", "printed"),
 }
 SUFFIX = {"cpp": ".cpp", "c": ".c", "sh": ".sh", "cmake": ".cmake", "text": ".txt"}
 NEEDS_ARGUMENT = ("package", "output", "session", "cuda", "quote")
 MARKER = re.compile(r"<!-- test: (\w+) ?(.*?) -->$")
 FENCE = re.compile(r"\s*(```+|~~~+)\s*(\w*)\s*$")
-LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 INCLUDE = re.compile(r"\s*#include ")
 
 PROLOGUE = """#include <zero/zero.hpp>
@@ -132,6 +137,24 @@ class Block:
                     raise Problem(f"{self.where}: nobody runs '{command}'")
 
 
+def anchors_of(page):
+    """What links to the headings of a page end with, as GitHub makes it of their words."""
+    headings = HEADING.findall(page.read_text(encoding="utf-8"))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def check_links(root, document, line, text):
+    """Relative links of one line lead to files, and to headings of pages."""
+    for target, part in LINK.findall(text):
+        page = root / (document.parent / target if target else document)
+        if "://" in target:
+            continue
+        if not page.exists():
+            raise Problem(f"{document}:{line}: the link to '{target}' leads nowhere")
+        if part and page.suffix == ".md" and part not in anchors_of(page):
+            raise Problem(f"{document}:{line}: '{target}' has no heading '#{part}'")
+
+
 def blocks_of(root, document):
     """The document's blocks; also checks its links."""
     marker, marker_line, fence = None, 0, None
@@ -156,9 +179,7 @@ def blocks_of(root, document):
             marker, marker_line = (found[1], found[2]), line
         elif "<!-- test" in text:
             raise Problem(f"{document}:{line}: this line is not '<!-- test: KIND ... -->'")
-        for target in LINK.findall(text):
-            if "://" not in target and not (root / document.parent / target).exists():
-                raise Problem(f"{document}:{line}: the link to '{target}' leads nowhere")
+        check_links(root, document, line, text)
     if fence is not None or marker is not None:
         raise Problem(f"{document}: the last block does not end")
 
@@ -173,6 +194,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--root", type=pathlib.Path, required=True)
     parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--links", type=pathlib.PurePosixPath, action="append", default=[],
+                        metavar="DOCUMENT", help="of which only the links are looked at")
     parser.add_argument("documents", type=pathlib.PurePosixPath, nargs="+")
     arguments = parser.parse_args()
 
@@ -181,6 +204,10 @@ def main():
     workflows = {preset["name"] for preset in presets.get("workflowPresets", [])}
     arguments.out.mkdir(parents=True, exist_ok=True)
     calls = []
+    for document in arguments.links:
+        text = (arguments.root / document).read_text(encoding="utf-8")
+        for line, words in enumerate(text.splitlines(), start=1):
+            check_links(arguments.root, document, line, words)
     for document in arguments.documents:
         for block in blocks_of(arguments.root, document):
             if block.kind == "ci":

@@ -102,7 +102,6 @@ std::int32_t with(zero_checkpoints* handle, zero_optimizer* optimizer, Work cons
 
 }  // namespace zero::inline ZERO_NAMESPACE::c
 
-// NOLINTBEGIN(misc-definitions-in-headers): one file of a program includes this, and defines them.
 extern "C" {
 
 int32_t zero_checkpoints_open(zero_comm* comm,
@@ -182,4 +181,3 @@ int32_t zero_checkpoint_blob(zero_checkpoints* checkpoints,
 }
 
 }  // extern "C"
-// NOLINTEND(misc-definitions-in-headers)

@@ -54,7 +54,6 @@ class Filling {
 
 }  // namespace zero::inline ZERO_NAMESPACE::c
 
-// NOLINTBEGIN(misc-definitions-in-headers): one file of a program includes this, and defines them.
 extern "C" {
 
 int32_t zero_run_ranks(
@@ -393,4 +392,3 @@ int32_t zero_set_counters(zero_optimizer* optimizer,
 }
 
 }  // extern "C"
-// NOLINTEND(misc-definitions-in-headers)

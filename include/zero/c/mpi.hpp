@@ -40,7 +40,6 @@ class MpiRank final : public RankOf<Mpi<>> {
 
 }  // namespace zero::inline ZERO_NAMESPACE::c
 
-// NOLINTBEGIN(misc-definitions-in-headers): one file of a program includes this, and defines them.
 extern "C" {
 
 int32_t zero_mpi(MPI_Comm world,
@@ -75,4 +74,3 @@ int32_t zero_mpi_f(MPI_Fint world,
 }
 
 }  // extern "C"
-// NOLINTEND(misc-definitions-in-headers)

@@ -14,7 +14,7 @@ namespace zero::inline ZERO_NAMESPACE::kernel::detail {
 template <std::size_t Bytes>
 ZERO_ALWAYS_INLINE void prefetch(void const* at) noexcept {
   std::uintptr_t const address = reinterpret_cast<std::uintptr_t>(at) + Bytes;
-  __builtin_prefetch(reinterpret_cast<void const*>(address));  // NOLINT(performance-no-int-to-ptr)
+  __builtin_prefetch(reinterpret_cast<void const*>(address));
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE::kernel::detail

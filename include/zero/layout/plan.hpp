@@ -191,7 +191,7 @@ ZERO_BODY std::string with_commas(std::uint64_t value) {
 
 /// A count of tenths as a decimal; independent of the locale, unlike printf.
 ZERO_APART [[nodiscard]] std::string with_one_decimal(double value) {
-  // NOLINTNEXTLINE(bugprone-incorrect-roundings): never negative, and <cmath> is slow to compile.
+  // Never negative, and <cmath> is slow to compile.
   auto const tenths = static_cast<std::uint64_t>(value * 10. + 0.5);
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10);
 }

@@ -35,7 +35,6 @@ inline void unpoison(void const* memory, std::size_t bytes) noexcept {
 }  // namespace zero::inline ZERO_NAMESPACE::detail
 #else
 // Weak: null in a program without the sanitizer.
-// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming): the sanitizer's names.
 extern "C" {
 /// The sanitizer's: an access is an error from now on.
 __attribute__((weak)) void __asan_poison_memory_region(void const volatile* memory,
@@ -58,5 +57,4 @@ inline void unpoison(void const* memory, std::size_t bytes) noexcept {
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail
-   // NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 #endif

@@ -87,7 +87,7 @@ struct MemoryStatistics {
   member("largest_free_block", statistics.largest_free_block);
   member("needed_bytes", statistics.needed_bytes);
   // Not by printf: a locale may have a comma where JSON has a point.
-  // NOLINTNEXTLINE(bugprone-incorrect-roundings): never negative.
+  // Never negative.
   auto const millionths = static_cast<std::uint64_t>(statistics.fragmentation() * 1e6 + 0.5);
   std::string const digits = std::to_string(1000000 + millionths % 1000000);
   text += ", \"fragmentation\": " + std::to_string(millionths / 1000000) + "." + digits.substr(1);

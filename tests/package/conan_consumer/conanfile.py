@@ -20,4 +20,7 @@ class Consumer(ConanFile):
         cmake.build()
 
     def test(self):
-        self.run(os.path.join(self.cpp.build.bindir, "consumer"), env="conanrun")
+        for name in ("consumer", "consumer_checkpoint"):
+            program = os.path.join(self.cpp.build.bindir, name)
+            if os.path.exists(program):
+                self.run(program, env="conanrun")

@@ -70,7 +70,7 @@ struct Counting {
 /// Memory that no code here may follow a pointer to: 1 TiB of addresses.
 struct Elsewhere {
   void* allocate(std::size_t, std::size_t) {
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): it is never followed.
+    // It is never followed.
     return reinterpret_cast<void*>(std::uintptr_t{1} << 46);
   }
   void deallocate(void*, std::size_t, std::size_t) {}

@@ -20,7 +20,7 @@ using zero::Lifetime;
 /// Addresses that nobody follows.
 struct Elsewhere {
   void* allocate(std::size_t, std::size_t) {
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): it is never followed.
+    // It is never followed.
     return reinterpret_cast<void*>(std::uintptr_t{1} << 46);
   }
   void deallocate(void*, std::size_t, std::size_t) {}

@@ -43,7 +43,7 @@ class Unit {
   /// @param module  a holder such as `torch::nn::Linear`, a pointer, or a module; outlives what is
   ///   made of the unit
   template <detail::HasModule M>
-  Unit(M const& module)  // NOLINT: so that a list of modules is one of units
+  Unit(M const& module)  // so that a list of modules is one of units
       : module_(&static_cast<torch::nn::Module const&>(detail::module_of(module))) {}
 
   /// The module.

@@ -66,7 +66,7 @@ TEST_CASE("Counting: refers to an lvalue, keeps an rvalue, and nests") {
   CHECK(outer.counts().bucket_of(Op::all_reduce) == Traffic{1, 0, 0});
   CHECK(counted.counts() == outer.counts());
   CHECK(kept.counts() == outer.counts());
-  // NOLINTNEXTLINE(performance-move-const-arg): moving is what is tested.
+  // Moving is what is tested.
   Counting moved = std::move(kept);
   zero::run(moved, op);
   CHECK(moved.counts().bucket_of(Op::all_reduce).calls == 2);

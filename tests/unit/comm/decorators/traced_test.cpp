@@ -149,7 +149,7 @@ TEST_CASE("Traced: tickets that have nothing to wait for leave the record alone"
   traced.wait(none);
   auto first = traced.start(calls[0]);
   auto second = std::move(first);
-  // NOLINTNEXTLINE(bugprone-use-after-move,clang-analyzer-cplusplus.Move): what is tested.
+  // What is tested.
   traced.wait(first);
   CHECK(traced.calls()[0].state == CallState::started);
   traced.wait(second);
@@ -423,7 +423,7 @@ TEST_CASE("Traced: refers to an lvalue, keeps an rvalue, and nests") {
   CHECK(traced.calls()[1].call.op == Op::all_reduce);
   CHECK(counted.counts().bucket_of(Op::all_reduce).calls == 1);
   zero::run(kept, call);
-  // NOLINTNEXTLINE(performance-move-const-arg): moving is what is tested.
+  // Moving is what is tested.
   Traced moved = std::move(kept);
   zero::run(moved, call);
   CHECK(moved.calls().size() == 2);
