@@ -4,7 +4,7 @@
 #include "checkpoint/temporary_directory.hpp"
 #include "contracts/loop.hpp"
 #include "equivalence/toy_model.hpp"
-#include "unit/layout/refusal.hpp"
+#include "support/refusal.hpp"
 #include "zero/checkpoint.hpp"
 #include "zero/checkpoint/offline.hpp"
 #include "zero/zero.hpp"

@@ -4,7 +4,7 @@
 #include "checkpoint/stored_model.hpp"
 #include "contracts/loop.hpp"
 #include "equivalence/toy_model.hpp"
-#include "unit/layout/refusal.hpp"
+#include "support/refusal.hpp"
 #include "zero/checkpoint/export.hpp"
 #include "zero/zero.hpp"
 

@@ -1,6 +1,6 @@
 #include "checkpoint/resealed.hpp"
 #include "checkpoint/worker.hpp"
-#include "unit/layout/refusal.hpp"
+#include "support/refusal.hpp"
 #include "zero/checkpoint.hpp"
 #include "zero/comm/in_process.hpp"
 #include "zero/comm/run_ranks.hpp"

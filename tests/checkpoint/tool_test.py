@@ -217,6 +217,7 @@ class Tool(unittest.TestCase):
                           ["export", self.last, "x", "--dtype", "F8"]):
             self.tool(*arguments, status=2)
         self.assertIn("export", self.tool("--help"))
+        self.assertRegex(self.tool("--version"), r"^zero-checkpoint \d+\.\d+\.\d+\n$")
         for command in ("list", "show", "verify", "diff", "export"):
             self.assertIn("--json", self.tool(command, "--help"))
 

@@ -1,3 +1,4 @@
+#include "support/refusal.hpp"
 #include "zero/zero.hpp"
 
 #include <doctest/doctest.h>
@@ -60,15 +61,6 @@ void load(auto& optimizer) {
           out[i] = static_cast<float>((first + i + tensor.shape[0]) % 97) / 50.f;
         }
       });
-}
-
-std::string refusal(auto const& call) {
-  try {
-    call();
-  } catch (zero::Error const& error) {
-    return error.message();
-  }
-  return "";
 }
 
 /// What a run ends with on one rank: bits of each tensor, and how many updates it has had.

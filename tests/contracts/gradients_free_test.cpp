@@ -2,6 +2,7 @@
 /// moment from which they are no longer read.
 #include "contracts/lent_memory.hpp"
 #include "contracts/loop.hpp"
+#include "support/refusal.hpp"
 #include "zero/zero.hpp"
 
 #include <doctest/doctest.h>
@@ -222,17 +223,7 @@ struct Waiting {
     optimizer.reduce(optimizer.gradients(1));
   }
   std::string refusal(int unit, std::vector<std::span<float>> const& spans) {
-    return refusal([&] { lend(unit, spans); });
-  }
-  template <class Work>
-  static std::string refusal(Work const& work) {
-    try {
-      work();
-    } catch (zero::Error const& error) {
-      CHECK(error.kind() == zero::ErrorKind::invalid_argument);
-      return error.message();
-    }
-    return "";
+    return ::refusal([&] { lend(unit, spans); });
   }
 };
 
@@ -280,12 +271,12 @@ TEST_CASE("gradients that were free are not used again before others are lent") 
   std::string const missing =
       " is used, but not lent in this step; call bind_gradients(unit, ...) before";
   auto const ask = [&] { static_cast<void>(optimizer.gradients(1)); };
-  CHECK(Waiting::refusal(ask) == "gradients: tensor 'b'" + missing);
+  CHECK(::refusal(ask) == "gradients: tensor 'b'" + missing);
   trainer.reduce_first();
   trainer.reduce_second();
   optimizer.step();
   auto const ask_first = [&] { static_cast<void>(optimizer.gradients(0)); };
-  CHECK(Waiting::refusal(ask_first) == "gradients: tensor 'a'" + missing);
+  CHECK(::refusal(ask_first) == "gradients: tensor 'a'" + missing);
   // What is not lent at all is absent, and rests.
   trainer.reduce_second();
   optimizer.step();
@@ -297,7 +288,7 @@ TEST_CASE("gradients that were free are not used again before others are lent") 
   optimizer.step();
   CHECK(optimizer.steps(1) == 3);
   CHECK(optimizer.steps(2) == 2);
-  CHECK(Waiting::refusal(ask) == "gradients: tensor 'b'" + missing);
+  CHECK(::refusal(ask) == "gradients: tensor 'b'" + missing);
   // What is lent for good stays.
   optimizer.bind_parameters(std::span(trainer.parameters));
   std::vector<float> kept(60'000);
@@ -328,7 +319,7 @@ TEST_CASE(
   optimizer.bind_gradients(0, std::vector{std::span(trainer.gradients)});
   optimizer.discard_gradients();
   CHECK(optimizer.gradients_free(0));
-  CHECK(Waiting::refusal([&] { static_cast<void>(optimizer.gradients(0)); }) != "");
+  CHECK(is_refused([&] { static_cast<void>(optimizer.gradients(0)); }));
 }
 
 TEST_CASE("wrong lists of a unit's gradients are refused in words, and right ones taken then") {
@@ -356,7 +347,7 @@ TEST_CASE("wrong lists of a unit's gradients are refused in words, and right one
             .starts_with("unit 0 is asked for after the gradients of this step were reduced"));
   trainer.optimizer.step();
   CHECK(trainer.refusal(0, {trainer.gradients}) == "");
-  CHECK(Waiting::refusal([&] { static_cast<void>(trainer.optimizer.gradients_free(2)); }) ==
+  CHECK(::refusal([&] { static_cast<void>(trainer.optimizer.gradients_free(2)); }) ==
         "there is no unit 2; units are [0, 2)");
 }
 
@@ -371,7 +362,7 @@ TEST_CASE("a tied tensor's gradients are one memory, whoever lends it") {
   optimizer.bind_parameters(all.first(40));
   contracts::load(optimizer);
   auto const lend = [&](int unit, std::span<float> span) {
-    return Waiting::refusal([&] { optimizer.bind_gradients(unit, std::vector{span}); });
+    return ::refusal([&] { optimizer.bind_gradients(unit, std::vector{span}); });
   };
   CHECK(lend(1, all.subspan(40, 40)) == "");
   CHECK(
@@ -400,7 +391,7 @@ TEST_CASE("gradients that add up over micro-steps stay where they were lent firs
   optimizer.bind_parameters(all.first(40));
   contracts::load(optimizer);
   auto const lend = [&](std::span<float> span) {
-    return Waiting::refusal([&] { optimizer.bind_gradients(0, std::vector{span}); });
+    return ::refusal([&] { optimizer.bind_gradients(0, std::vector{span}); });
   };
   for (bool const last : {false, true}) {
     optimizer.micro_step({.last = last});

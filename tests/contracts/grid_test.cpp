@@ -1,7 +1,7 @@
 #include "zero/comm/grid.hpp"
 
 #include "contracts/loop.hpp"
-#include "unit/layout/refusal.hpp"
+#include "support/refusal.hpp"
 #include "zero/zero.hpp"
 
 #include <doctest/doctest.h>

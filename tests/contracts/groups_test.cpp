@@ -1,5 +1,6 @@
 /// Groups of tensors with rules of their own, which trainers change between steps, and steps that
 /// they count.
+#include "support/refusal.hpp"
 #include "trapped_space.hpp"
 #include "zero/zero.hpp"
 
@@ -372,16 +373,6 @@ TEST_CASE("rules that are told in the middle of micro-batches are those of their
     check<PosG, zero::Fp32, zero::AdamW, zero::AccumulateShard>(told, expected);
     check<Pos, zero::Fp32, zero::AdamW, zero::AccumulateFull>(told, expected);
   }
-}
-
-std::string refusal(auto const& call) {
-  try {
-    call();
-  } catch (zero::Error const& error) {
-    CHECK(error.kind() == zero::ErrorKind::invalid_argument);
-    return error.message();
-  }
-  return "";
 }
 
 std::string const differ = "ranks passed different options to step(): ";

@@ -1,6 +1,7 @@
 /// What a trainer may lend and when: checked when it is lent, exchanged between the steps.
 #include "contracts/lent_memory.hpp"
 #include "contracts/loop.hpp"
+#include "support/refusal.hpp"
 #include "zero/zero.hpp"
 
 #include <doctest/doctest.h>
@@ -44,17 +45,7 @@ struct Lender {
 
   /// The message with which bind() refuses the lists, or nothing.
   std::string refusal() {
-    return refusal([&] { optimizer.bind(p, g); });
-  }
-  template <class Work>
-  static std::string refusal(Work const& work) {
-    try {
-      work();
-    } catch (zero::Error const& error) {
-      CHECK(error.kind() == zero::ErrorKind::invalid_argument);
-      return error.message();
-    }
-    return "";
+    return ::refusal([&] { optimizer.bind(p, g); });
   }
 };
 
@@ -139,7 +130,7 @@ TEST_CASE("wrong flat buffers are refused in words") {
   Lender lender;
   auto const all = std::span(lender.parameters);
   auto const bind = [&](std::size_t parameters, std::size_t gradients, std::size_t at) {
-    return Lender::refusal(
+    return ::refusal(
         [&] { lender.optimizer.bind(all.subspan(0, parameters), all.subspan(at, gradients)); });
   };
   CHECK(bind(149, 150, 500) ==
@@ -157,14 +148,14 @@ TEST_CASE("gradients alone can be lent anew, and are checked against the paramet
   REQUIRE(lender.refusal() == "");
   std::vector<zero::bf16> others(150);
   auto const lent = Lender::split(lender.gradients);
-  CHECK(Lender::refusal([&] { optimizer.bind_gradients(std::span(others)); }) == "");
+  CHECK(::refusal([&] { optimizer.bind_gradients(std::span(others)); }) == "");
   CHECK(optimizer.gradients(0).size() == 4);
   CHECK(optimizer.gradients(0)["a"].data() == others.data());
   optimizer.discard_gradients();
-  CHECK(Lender::refusal([&] { optimizer.bind_gradients(lent); }) == "");
+  CHECK(::refusal([&] { optimizer.bind_gradients(lent); }) == "");
   CHECK(optimizer.gradients(0)["a"].data() == lender.gradients.data());
   optimizer.discard_gradients();
-  CHECK(Lender::refusal([&] {
+  CHECK(::refusal([&] {
           optimizer.bind_gradients(std::span(lender.parameters).subspan(149, 150));
         }) == "parameters: tensor 'cold' overlaps the gradients of tensor 'a'");
 }
@@ -181,15 +172,15 @@ TEST_CASE("nothing works before memory is lent, nor after a binding that was ref
       lender.g[1] = good;
     }
     std::string const message = "Borrowed<> memory is used before bind()";
-    CHECK(Lender::refusal([&] { contracts::load(optimizer); }) == message);
-    CHECK(Lender::refusal([&] { optimizer.adopt_parameters(); }) == message);
-    CHECK(Lender::refusal([&] { static_cast<void>(optimizer.parameter(0)); }) == message);
-    CHECK(Lender::refusal([&] { static_cast<void>(optimizer.parameters(0)); }) == message);
-    CHECK(Lender::refusal([&] { static_cast<void>(optimizer.gradients(0)); }) == message);
-    CHECK(Lender::refusal([&] { optimizer.reduce_all(); }) == message);
-    CHECK(Lender::refusal([&] { static_cast<void>(optimizer.grad_norm()); }) == message);
-    CHECK(Lender::refusal([&] { optimizer.step(); }) == message);
-    CHECK(Lender::refusal([&] { static_cast<void>(contracts::snapshot(optimizer)); }) == message);
+    CHECK(::refusal([&] { contracts::load(optimizer); }) == message);
+    CHECK(::refusal([&] { optimizer.adopt_parameters(); }) == message);
+    CHECK(::refusal([&] { static_cast<void>(optimizer.parameter(0)); }) == message);
+    CHECK(::refusal([&] { static_cast<void>(optimizer.parameters(0)); }) == message);
+    CHECK(::refusal([&] { static_cast<void>(optimizer.gradients(0)); }) == message);
+    CHECK(::refusal([&] { optimizer.reduce_all(); }) == message);
+    CHECK(::refusal([&] { static_cast<void>(optimizer.grad_norm()); }) == message);
+    CHECK(::refusal([&] { optimizer.step(); }) == message);
+    CHECK(::refusal([&] { static_cast<void>(contracts::snapshot(optimizer)); }) == message);
   }
   CHECK(lender.refusal() == "");
   contracts::load(optimizer);
@@ -207,10 +198,10 @@ TEST_CASE("memory cannot be exchanged while gradients are being reduced") {
       LentMemory<float> const parameters(tensors, true, true);
       LentMemory<float> const gradients(tensors, true, true);
       auto const lend = [&] {
-        return Lender::refusal([&] { contracts::lend(optimizer, true, parameters, gradients); });
+        return ::refusal([&] { contracts::lend(optimizer, true, parameters, gradients); });
       };
       auto const lend_gradients = [&] {
-        return Lender::refusal([&] { optimizer.bind_gradients(gradients.flat()); });
+        return ::refusal([&] { optimizer.bind_gradients(gradients.flat()); });
       };
       std::string const message =
           "bind() while gradients are being reduced: from the first gradients(unit) until "
@@ -286,10 +277,9 @@ TEST_CASE("micro-batches that a trainer has added up count as many") {
   Lender lender;
   lender.optimizer.bind(lender.p, lender.g);
   lender.optimizer.adopt_parameters();
-  CHECK(Lender::refusal([&] { lender.optimizer.reduce_all(-1.); }).find("weight") !=
-        std::string::npos);
+  CHECK(::refusal([&] { lender.optimizer.reduce_all(-1.); }).find("weight") != std::string::npos);
   lender.optimizer.micro_step();
-  CHECK(Lender::refusal([&] {
+  CHECK(::refusal([&] {
           lender.optimizer.reduce_all(2.);
         }).find("reduce_all() in the middle of a step") == 0);
 }
@@ -301,11 +291,11 @@ TEST_CASE("no step replaces lent parameters by master weights that were never se
     REQUIRE(lender.refusal() == "");
     for (auto& value : lender.parameters) value = zero::bf16(1.5f);
     for (int attempt = 0; attempt < 2; ++attempt) {
-      CHECK(Lender::refusal([&] { optimizer.step(); }) ==
+      CHECK(::refusal([&] { optimizer.step(); }) ==
             "step() before adopt_parameters() or load_parameters(): the master weights would "
             "replace the lent parameters, and have no values yet");
-      CHECK(Lender::refusal([&] { optimizer.step(1.f, 1.); }) != "");
-      CHECK(Lender::refusal([&] { optimizer.enqueue_step(); }) != "");
+      CHECK(is_refused([&] { optimizer.step(1.f, 1.); }));
+      CHECK(is_refused([&] { optimizer.enqueue_step(); }));
     }
     for (auto const value : lender.parameters) CHECK(float(value) == 1.5f);
     if (adopts) {

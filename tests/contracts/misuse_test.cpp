@@ -1,6 +1,7 @@
 /// Wrong calls end in words; calls in an unusual order do not end at all.
 #include "contracts/loop.hpp"
 #include "contracts/recording.hpp"
+#include "support/refusal.hpp"
 #include "zero/zero.hpp"
 
 #include <doctest/doctest.h>
@@ -45,18 +46,6 @@ struct Alone {
     contracts::load(optimizer);
   }
 };
-
-/// The message with which the library refuses `work` as a caller's mistake, or nothing.
-template <class Work>
-std::string refusal(Work const& work) {
-  try {
-    work();
-  } catch (zero::Error const& error) {
-    CHECK(error.kind() == ErrorKind::invalid_argument);
-    return error.message();
-  }
-  return "";
-}
 
 /// Three units of two tensors: w<unit> and b<unit>.
 std::vector<zero::Tensor> small_model(int units = 3) {
@@ -328,7 +317,7 @@ TEST_CASE("a refused micro-step does not count") {
   Alone<Full> alone(small_model());
   auto& optimizer = alone.optimizer;
   optimizer.micro_step({.weight = 2., .last = true});
-  CHECK(refusal([&] { optimizer.micro_step({.weight = 5.}); }) != "");
+  CHECK(is_refused([&] { optimizer.micro_step({.weight = 5.}); }));
   CHECK(optimizer.step().weight == 2.);
 }
 

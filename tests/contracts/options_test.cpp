@@ -1,5 +1,6 @@
 /// Ranks that tell a step different things are refused before anything is changed.
 #include "contracts/loop.hpp"
+#include "support/refusal.hpp"
 #include "trapped_space.hpp"
 #include "zero/zero.hpp"
 
@@ -72,17 +73,6 @@ std::vector<std::byte> owned_bits(Optimizer& optimizer) {
         for (auto const& state : states) contracts::append(bits, state);
       });
   return bits;
-}
-
-/// What the report says: an error that is no caller's mistake is not what these tests expect.
-template <class Work>
-std::string refusal(Work const& work) {
-  try {
-    work();
-  } catch (zero::Error const& error) {
-    return error.kind() == zero::ErrorKind::invalid_argument ? error.message() : "another kind";
-  }
-  return "";
 }
 
 std::string const differ = "ranks passed different options to step(): ";

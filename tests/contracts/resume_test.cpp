@@ -1,8 +1,8 @@
 #include "contracts/loop.hpp"
 #include "equivalence/lent_memory.hpp"
 #include "equivalence/toy_model.hpp"
+#include "support/refusal.hpp"
 #include "trapped_space.hpp"
-#include "unit/layout/refusal.hpp"
 #include "zero/zero.hpp"
 
 #include <doctest/doctest.h>

@@ -2,6 +2,7 @@
 /// model that describes every layer.
 #include "contracts/lent_memory.hpp"
 #include "contracts/loop.hpp"
+#include "support/refusal.hpp"
 #include "zero/zero.hpp"
 
 #include <doctest/doctest.h>
@@ -205,17 +206,6 @@ TEST_CASE("16 descriptions serve a GPT-2 of 12 layers, a unit for each") {
     auto const layer = static_cast<std::size_t>(unit) - 1;
     CHECK(w["qkvw"][5] == value(tensors[8], layer * 3 * c * c + 5));
   }
-}
-
-template <class Work>
-std::string refusal(Work const& work) {
-  try {
-    work();
-  } catch (zero::Error const& error) {
-    CHECK(error.kind() == zero::ErrorKind::invalid_argument);
-    return error.message();
-  }
-  return "";
 }
 
 TEST_CASE("whoever is shown elements is shown those of the tensor that was described") {

@@ -1,6 +1,6 @@
 #include "plan/model/advise.hpp"
 
-#include "unit/layout/refusal.hpp"
+#include "support/refusal.hpp"
 
 #include <doctest/doctest.h>
 

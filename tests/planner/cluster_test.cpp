@@ -1,6 +1,6 @@
 #include "plan/model/cluster.hpp"
 
-#include "unit/layout/refusal.hpp"
+#include "support/refusal.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,6 +1,6 @@
 #include "plan/model/device.hpp"
 
-#include "unit/layout/refusal.hpp"
+#include "support/refusal.hpp"
 #include <zero/activations.hpp>
 #include <zero/comm/grid.hpp>
 #include <zero/transfer/host.hpp>

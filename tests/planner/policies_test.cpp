@@ -1,7 +1,7 @@
 #include "plan/model/policies.hpp"
 
 #include "plan/model/transformer.hpp"
-#include "unit/layout/refusal.hpp"
+#include "support/refusal.hpp"
 #include <zero/zero.hpp>
 
 #include <doctest/doctest.h>

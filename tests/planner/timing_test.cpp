@@ -1,5 +1,6 @@
 // Durations between and beyond the points at which they were measured.
 #include "plan/model/cluster.hpp"
+#include "support/refusal.hpp"
 
 #include <doctest/doctest.h>
 
@@ -12,18 +13,6 @@ namespace {
 using doctest::Approx;
 using plan::Device;
 using plan::Timing;
-
-/// What a call refuses to do.
-template <class F>
-std::string refusal(F const& function) {
-  try {
-    function();
-  } catch (zero::Error const& error) {
-    CHECK(error.kind() == zero::ErrorKind::invalid_argument);
-    return error.message();
-  }
-  return "";
-}
 
 TEST_CASE("a timing is what was measured at its points, and a power between and beyond them") {
   Timing const one{.name = "copy", .sizes = {{10., 1000., 4000.}}, .seconds = {1., 100., 200.}};

@@ -1,4 +1,4 @@
-#include "unit/layout/refusal.hpp"
+#include "support/refusal.hpp"
 #include <zero/bench/plot.hpp>
 
 #include <doctest/doctest.h>

@@ -1,6 +1,6 @@
 #include "zero/checkpoint/description.hpp"
 
-#include "unit/layout/refusal.hpp"
+#include "support/refusal.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/layout/stacked.hpp"
 #include "zero/layout/tensor.hpp"

@@ -1,5 +1,6 @@
 #include "zero/comm/in_process.hpp"
 
+#include "support/refusal.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/run_ranks.hpp"
 #include "zero/concepts/communicator.hpp"
@@ -32,15 +33,6 @@ Collective sum(std::vector<float>& x, int bucket = 0) {
           .send = x.data(),
           .recv = x.data(),
           .bucket = bucket};
-}
-
-std::string message_of(auto const& call) {
-  try {
-    call();
-  } catch (Error const& error) {
-    return error.what();
-  }
-  return {};
 }
 
 bool contains(std::string const& text, std::string const& part) {

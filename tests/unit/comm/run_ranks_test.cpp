@@ -1,5 +1,6 @@
 #include "zero/comm/run_ranks.hpp"
 
+#include "support/refusal.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/in_process.hpp"
 #include "zero/concepts/communicator.hpp"
@@ -19,15 +20,6 @@ using zero::Op;
 
 Collective sum(std::vector<float>& x) {
   return {.op = Op::all_reduce, .count = x.size(), .send = x.data(), .recv = x.data()};
-}
-
-std::string message_of(auto const& call) {
-  try {
-    call();
-  } catch (Error const& error) {
-    return error.what();
-  }
-  return {};
 }
 
 bool contains(std::string const& text, std::string const& part) {

@@ -1,4 +1,4 @@
-#include "unit/layout/refusal.hpp"
+#include "support/refusal.hpp"
 #include <zero/layout/memory_model.hpp>
 #include <zero/layout/memory_plan.hpp>
 

@@ -1,5 +1,5 @@
+#include "support/refusal.hpp"
 #include "unit/layout/partition_checks.hpp"
-#include "unit/layout/refusal.hpp"
 #include <zero/layout/partition.hpp>
 
 #include <doctest/doctest.h>

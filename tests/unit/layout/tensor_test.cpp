@@ -1,4 +1,4 @@
-#include "unit/layout/refusal.hpp"
+#include "support/refusal.hpp"
 #include <zero/layout/tensor.hpp>
 
 #include <doctest/doctest.h>

@@ -1,3 +1,4 @@
+#include "support/refusal.hpp"
 #include <zero/base/error.hpp>
 #include <zero/precision/loss_scale.hpp>
 
@@ -97,13 +98,7 @@ TEST_CASE("a scale that does not move stays what it is, and is exhausted like an
 
 /// What is wrong with the options; nothing if they are valid.
 std::string refusal(LossScaleOptions const& options) {
-  try {
-    zero::detail::require_valid(options);
-  } catch (zero::Error const& error) {
-    CHECK(error.kind() == zero::ErrorKind::invalid_argument);
-    return error.message();
-  }
-  return "";
+  return ::refusal([&] { zero::detail::require_valid(options); });
 }
 
 TEST_CASE("every option out of its range is refused by name") {
