@@ -8,15 +8,16 @@ usage() {
 usage: sh cmake/install-deps.sh demo|test|ci [--print]
 
   demo     what trains the GPT: a compiler, CMake, Ninja, Eigen, CLI11, nlohmann-json
-  test     and what the tests of the library need: doctest, Python, xxHash, Google Benchmark
-  ci       and two MPI libraries, LibTorch, other compilers, a cross compiler, an emulator
+  test     what the tests of the library need: those three, Python, doctest, xxHash, nlohmann-json
+  ci       what every test and check needs: all these, Google Benchmark, two MPI libraries, LibTorch,
+           other compilers, a cross compiler, an emulator
   --print  prints the packages and installs nothing
 TEXT
 }
 
 demo="g++ cmake ninja-build libeigen3-dev libcli11-dev nlohmann-json3-dev"
-test="$demo doctest-dev python3 libxxhash-dev libbenchmark-dev make pkg-config"
-ci="$test python3-pip libtorch-dev libopenmpi-dev openmpi-bin libmpich-dev mpich doxygen clang
+test="g++ cmake ninja-build python3 doctest-dev libxxhash-dev nlohmann-json3-dev"
+ci="$demo $test libbenchmark-dev make pkg-config python3-pip libtorch-dev libopenmpi-dev openmpi-bin libmpich-dev mpich doxygen clang
 libclang-rt-dev clang-format g++-aarch64-linux-gnu qemu-user ccache git iproute2"
 
 case "${1-}" in

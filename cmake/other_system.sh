@@ -4,7 +4,7 @@
 # needs MPI. Nothing of this machine is visible there, CUDA least of all. Prints a table.
 #
 #   sh cmake/other_system.sh trixie            # or sid, or bookworm
-#   sh cmake/other_system.sh trixie STEP...    # some of: packages demo test openmpi mpich clang macros
+#   sh cmake/other_system.sh trixie STEP...    # some of: packages demo test full openmpi mpich clang macros
 #
 # Needs root, debootstrap and git, about 12 GB, and an hour on two cores. The system stays in
 # build/systems (ZERO_SYSTEMS names another folder), so that a second run needs no packages; delete
@@ -25,7 +25,7 @@ case ${1:-} in
 esac
 suite=$1
 shift
-steps=${*:-packages demo test openmpi mpich clang macros}
+steps=${*:-packages demo test full openmpi mpich clang macros}
 
 for tool in debootstrap git unshare chroot; do
   command -v "$tool" >/dev/null 2>&1 || {
@@ -74,7 +74,7 @@ inside() {
 command_of() {
   case $1 in
   packages) echo "sh cmake/install-deps.sh ci" ;;
-  demo | test | clang) echo "cmake --workflow --preset $1" ;;
+  demo | test | full | clang) echo "cmake --workflow --preset $1" ;;
   openmpi | mpich) echo "cmake --workflow --preset mpi-$1" ;;
   macros) echo "python3 cmake/check_target_macros.py g++ && python3 cmake/check_target_macros.py clang++" ;;
   *)
