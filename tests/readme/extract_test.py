@@ -48,12 +48,16 @@ class Extract(unittest.TestCase):
             "<!-- test: cuda nccl -->\n```cpp\nint f();\n```\n"
             "<!-- test: bench -->\n```cpp\nint main() {}\n```\n"
             "<!-- test: bench 04_own_rule -->\n```cpp\nint main() {}\n```\n"
-            "<!-- test: session p -->\n```text\n$ p --x\nhello\n```\n")
+            "<!-- test: session p -->\n```text\n$ p --x\nhello\n```\n"
+            "<!-- test: project -->\n```cmake\nproject(p)\n```\n"
+            "<!-- test: main -->\n```cpp\nint main() {}\n```\n"
+            "<!-- test: printed -->\n```text\nhello\n```\n"
+            "## Part\n")
         self.assertEqual(status, 0, errors)
         calls = files["blocks.cmake"].splitlines()
         self.assertEqual([call.split()[1] for call in calls],
                          ["program", "body", "types", "ci", "run", "package", "output", "cuda",
-                          "bench", "bench", "session"])
+                          "bench", "bench", "session", "project", "main", "printed"])
         self.assertRegex(files["doc_page_1.cpp"], r'#line 4 ".*page.md"\nint main')
         self.assertRegex(files["doc_page_2.cpp"], r"(?s)^#include <map>.*main\(\).*comm.rank\(\);")
         self.assertIn("int main() {}", files["doc_page_3.cpp"])
@@ -78,6 +82,8 @@ class Extract(unittest.TestCase):
         self.refused("does not end", "<!-- test: types -->\n")
         self.refused("leads nowhere", "[gone](gone.md)\n")
         self.refused("no block at all", "nothing\n")
+        self.refused("has no heading '#gone'", "[there](page.md#gone)\n")
+        self.refused("has no heading '#gone'", "[here](#gone)\n")
 
     def test_commands(self):
         block = "<!-- test: ci -->\n```sh\n{}\n```\n"
