@@ -42,29 +42,29 @@ concept RoleAllocator = Allocator<A> &&
 struct HostAllocator {
   /// From operator new; throws std::bad_alloc.
   [[nodiscard]] void* allocate(std::size_t bytes, std::size_t alignment) {
-    // What would wrap around is refused there.
-    if (bytes < large || bytes > PTRDIFF_MAX)
-      return ::operator new (bytes, std::align_val_t{alignment});
-    std::size_t const unit = unit_of(alignment);
+    if (!moves(bytes, alignment)) return ::operator new (bytes, std::align_val_t{alignment});
     auto* const start =
-        static_cast<std::byte*>(::operator new (bytes + unit * pages, std::align_val_t{unit}));
+        static_cast<std::byte*>(::operator new (bytes + pages * page, std::align_val_t{page}));
     // The address decides how many, by the high bits of a product, which depend on all of it.
-    std::uint64_t const number = reinterpret_cast<std::uintptr_t>(start) / unit;
-    std::byte* const memory = start + unit * (1 + (number * 0x9e3779b97f4a7c15u >> 32) % pages);
+    std::uint64_t const number = reinterpret_cast<std::uintptr_t>(start) / page;
+    std::byte* const memory = start + page * (1 + (number * 0x9e3779b97f4a7c15u >> 32) % pages);
     std::construct_at(reinterpret_cast<void**>(memory) - 1, start);
     return memory;
   }
   /// Back to operator delete.
   void deallocate(void* memory, std::size_t bytes, std::size_t alignment) noexcept {
-    if (bytes < large) return ::operator delete (memory, std::align_val_t{alignment});
-    ::operator delete (static_cast<void**>(memory)[-1], std::align_val_t{unit_of(alignment)});
+    if (!moves(bytes, alignment)) {
+      return ::operator delete (memory, std::align_val_t{alignment});
+    }
+    ::operator delete (static_cast<void**>(memory)[-1], std::align_val_t{page});
   }
 
  private:
-  static constexpr std::size_t large = std::size_t{1} << 20;
+  static constexpr std::size_t page = 4096;
   static constexpr std::size_t pages = 16;
-  [[nodiscard]] static constexpr std::size_t unit_of(std::size_t alignment) noexcept {
-    return alignment < 4096 ? 4096 : alignment;
+  /// What would wrap around is left to operator new, which refuses it.
+  [[nodiscard]] static constexpr bool moves(std::size_t bytes, std::size_t alignment) noexcept {
+    return bytes >= std::size_t{1} << 20 && bytes <= PTRDIFF_MAX && alignment <= page;
   }
 };
 
