@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Measures a stranger's first day: the README's two commands on a bare system, from nothing.
 
-    python3 bench/first_day.py                  # Debian 12
-    python3 bench/first_day.py --command demo   # one of the commands
+    python3 bench/first_day.py                     # Debian 12
+    python3 bench/first_day.py --command demo      # one of the commands
+    python3 bench/first_day.py --command install   # the ways to get the library, each with the first program
     python3 bench/first_day.py --release trixie --json first_day.json
 
 Makes a bare system (debootstrap, minbase), puts the last commit there, asks apt what the packages of
@@ -31,6 +32,33 @@ mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"
 exec chroot "$root" /usr/bin/env -i HOME=/root LANG=C.UTF-8 TERM=dumb \
   PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin sh -euc "cd /root/zero && $2"
 """
+
+# The ways of the README to get the library, with what they need. The program is the front page's.
+WAYS_NEED = "g++ cmake make pkg-config python3 python3-venv"
+PROGRAM = "blocks=/tmp/blocks && python3 tests/readme/extract.py --root . --out $blocks README.md"
+WAYS = {
+    "fetched by CMake":
+        "mkdir /tmp/fetched && cp $blocks/README_1.cmake /tmp/fetched/CMakeLists.txt && "
+        "cp $blocks/README_2.cpp /tmp/fetched/main.cpp && cd /tmp/fetched && "
+        "cmake -S . -B b -DFETCHCONTENT_SOURCE_DIR_ZERO=/root/zero && cmake --build b && "
+        "./b/numbers | diff - $blocks/README_3.txt",
+    "installed by CMake":
+        "cmake -S . -B build && cmake --build build && cmake --install build && "
+        "mkdir /tmp/found && cp $blocks/README_2.cpp /tmp/found/main.cpp && "
+        "sed 's/^include.*//; s/^FetchContent_Declare.*/find_package(zero REQUIRED)/; "
+        "s/^FetchContent_Make.*//' $blocks/README_1.cmake >/tmp/found/CMakeLists.txt && "
+        "cd /tmp/found && cmake -S . -B b && cmake --build b && ./b/numbers | diff - $blocks/README_3.txt",
+    "pkg-config":
+        "g++ -std=c++20 $blocks/README_2.cpp -o /tmp/by_flags $(pkg-config --cflags --libs zero) && "
+        "/tmp/by_flags | diff - $blocks/README_3.txt",
+    "one header":
+        "mkdir -p /tmp/one/zero && python3 cmake/amalgamate.py -o /tmp/one/zero/zero.hpp && "
+        "g++ -std=c++20 -I/tmp/one $blocks/README_2.cpp -o /tmp/by_header -pthread && "
+        "/tmp/by_header | diff - $blocks/README_3.txt",
+    "Conan":
+        "python3 -m venv /tmp/venv && /tmp/venv/bin/pip install -q conan && "
+        "export PATH=/tmp/venv/bin:$PATH && conan profile detect && conan create .",
+}
 
 
 def fail(text):
@@ -84,8 +112,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--release", default="bookworm", help="of Debian (bookworm)")
-    parser.add_argument("--command", choices=["demo", "test"], action="append",
-                        help="that is run (both)")
+    parser.add_argument("--command", choices=["demo", "test", "install"], action="append",
+                        help="that is run (demo and test)")
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build" / "first_day",
                         help="for the system, which is removed afterwards")
     parser.add_argument("--json", type=pathlib.Path, help="file for the same numbers")
@@ -99,8 +127,15 @@ def main():
         system = System(pathlib.Path(folder), options.release)
         system.run("apt-get update -q")
         wanted = options.command or ["demo", "test"]
-        needs = {command: download(system, command) for command in wanted}
-        for command in wanted:
+        commands = [command for command in wanted if command != "install"]
+        needs = {command: download(system, command) for command in commands}
+        if "install" in wanted:
+            system.run(f"apt-get install -q -y --no-install-recommends {WAYS_NEED}")
+            for way, command in WAYS.items():
+                print(f"zero: {way}", file=sys.stderr)
+                _, wall, _ = system.run(f"{PROGRAM} && {command}")
+                print(f"| {way} | passed | {wall:.0f} s |", flush=True)
+        for command in commands:
             print(f"zero: {command}", file=sys.stderr)
             _, installing, _ = system.run(f"sh cmake/install-deps.sh {command}")
             said, wall, cpu = system.run(f"cmake --workflow --preset {command}")
@@ -109,6 +144,8 @@ def main():
                          "megabytes": needs[command][1] / 1e6, "install_seconds": installing,
                          "seconds": wall, "cpu_minutes": cpu / 60,
                          "said": tests[-1] if tests else said.strip().splitlines()[-1]})
+    if not rows:
+        return
     print(f"{options.release}, from a bare system; packages and download are each command's own\n")
     print("| command | packages | download | installing | then | processors' time | said |")
     print("|---|---|---|---|---|---|---|")
