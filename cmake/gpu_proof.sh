@@ -129,7 +129,7 @@ fi
 } >build/gpu_proof.txt
 awk -F'\t' -v machine="${machine:-no GPU}" '
   BEGIN { printf "{\"machine\": \"%s\", \"parts\": [", machine }
-  { printf "%s\n {\"name\": \"%s\", \"result\": \"%s\", \"seconds\": %d, \"said\": \"%s\"}", NR > 1 ? "," : "", $1, $2, $3, $4 }
+  { printf "%s\n {\"name\": \"%s\", \"result\": \"%s\", \"seconds\": %d, \"said\": \"%s\"}", (NR > 1 ? "," : ""), $1, $2, $3, $4 }
   END { print "\n]}" }' "$rows" >build/gpu_proof.json
 cat build/gpu_proof.txt
 ! grep -q "$(printf '\tfailed\t')" "$rows"
