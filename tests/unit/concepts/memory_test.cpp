@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <cstring>
 #include <new>
-#include <set>
 #include <type_traits>
 #include <vector>
 
@@ -96,7 +95,7 @@ TEST_CASE("the host allocator refuses what would wrap around") {
 }
 #endif
 
-TEST_CASE("large blocks of one size do not begin at equal distances") {
+TEST_CASE("large blocks of a power of two do not lie about multiples of it apart") {
   zero::HostAllocator allocator;
   constexpr std::size_t bytes = std::size_t{1} << 26;
   std::vector<char*> blocks;
@@ -104,9 +103,11 @@ TEST_CASE("large blocks of one size do not begin at equal distances") {
     blocks.push_back(static_cast<char*>(allocator.allocate(bytes, 4096)));
   }
   std::sort(blocks.begin(), blocks.end());
-  std::set<std::ptrdiff_t> distances;
-  for (std::size_t i = 1; i < blocks.size(); ++i) distances.insert(blocks[i] - blocks[i - 1]);
-  CHECK(distances.size() > 2);
+  int close = 0;  // what lay in between by chance may make one so
+  for (std::size_t i = 1; i < blocks.size(); ++i) {
+    if ((blocks[i] - blocks[i - 1]) % (2 << 20) <= 16 << 10) ++close;
+  }
+  CHECK(close <= 1);
   for (char* const block : blocks) allocator.deallocate(block, bytes, 4096);
 }
 
