@@ -9,7 +9,6 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <new>
 
 namespace zero::inline ZERO_NAMESPACE {
@@ -50,7 +49,7 @@ struct HostAllocator {
     // them.
     std::uint64_t const number = reinterpret_cast<std::uintptr_t>(start) / page;
     std::byte* const memory = start + page * (1 + (number * 0x9e3779b97f4a7c15u >> 32) % pages);
-    std::construct_at(reinterpret_cast<void**>(memory) - 1, start);
+    reinterpret_cast<void**>(memory)[-1] = start;
     return memory;
   }
   /// Back to operator delete.
