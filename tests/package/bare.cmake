@@ -1,28 +1,12 @@
 # Where only a compiler is: what needs packages is left out, each with a line, and the library installs.
-cmake_minimum_required(VERSION 3.25)
+include("${CMAKE_CURRENT_LIST_DIR}/consumer.cmake")
 
 file(REMOVE_RECURSE "${SCRATCH}")
 set(packages Eigen3 CLI11 nlohmann_json doctest benchmark xxHash MPI LibTorch CUDAToolkit NCCL)
 list(TRANSFORM packages PREPEND "-DCMAKE_DISABLE_FIND_PACKAGE_" OUTPUT_VARIABLE without)
 list(TRANSFORM without APPEND "=ON")
 
-function(configure out_result out_text)
-  execute_process(
-    COMMAND "${CMAKE_COMMAND}" -S "${ZERO_SOURCE}" -B "${SCRATCH}/build" -G "${GENERATOR}"
-            "-DCMAKE_MAKE_PROGRAM=${MAKE_PROGRAM}" "-DCMAKE_CXX_COMPILER=${COMPILER}" ${without} ${ARGN}
-    RESULT_VARIABLE result
-    OUTPUT_VARIABLE text
-    ERROR_VARIABLE text)
-  string(REGEX REPLACE "[ \n]+" " " text "${text}")
-  set(${out_result}
-      "${result}"
-      PARENT_SCOPE)
-  set(${out_text}
-      "${text}"
-      PARENT_SCOPE)
-endfunction()
-
-configure(result text)
+configure_project("${ZERO_SOURCE}" "${SCRATCH}/build" result text ${without})
 if(NOT result EQUAL 0)
   message(FATAL_ERROR "${text}")
 endif()
@@ -41,7 +25,7 @@ if(NOT EXISTS "${SCRATCH}/prefix/include/zero/zero.hpp")
 endif()
 
 # A preset that builds the tests does not leave them out.
-configure(result text -DZERO_REQUIRE_PACKAGES=ON)
+configure_project("${ZERO_SOURCE}" "${SCRATCH}/build" result text ${without} -DZERO_REQUIRE_PACKAGES=ON)
 if(result EQUAL 0 OR NOT text MATCHES "which is the Debian package libeigen3-dev")
   message(FATAL_ERROR "a missing package was not refused:\n${text}")
 endif()

@@ -2,12 +2,10 @@
 cmake_minimum_required(VERSION 3.25)
 
 # Leaves the exit status in ${out_result} and everything printed in ${out_text}.
-function(configure_consumer build out_result out_text)
+function(configure_project source build out_result out_text)
   execute_process(
-    COMMAND
-      "${CMAKE_COMMAND}" -S "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/consumer" -B "${build}" -G
-      "${GENERATOR}" "-DCMAKE_MAKE_PROGRAM=${MAKE_PROGRAM}" "-DCMAKE_CXX_COMPILER=${COMPILER}"
-      ${ARGN}
+    COMMAND "${CMAKE_COMMAND}" -S "${source}" -B "${build}" -G "${GENERATOR}"
+            "-DCMAKE_MAKE_PROGRAM=${MAKE_PROGRAM}" "-DCMAKE_CXX_COMPILER=${COMPILER}" ${ARGN}
     RESULT_VARIABLE result
     OUTPUT_VARIABLE text
     ERROR_VARIABLE text)
@@ -20,6 +18,11 @@ function(configure_consumer build out_result out_text)
       "${text}"
       PARENT_SCOPE)
 endfunction()
+
+# The same of the consumer.
+macro(configure_consumer)
+  configure_project("${CMAKE_CURRENT_LIST_DIR}/consumer" ${ARGN})
+endmacro()
 
 function(build_and_run_consumer build)
   execute_process(COMMAND "${CMAKE_COMMAND}" --build "${build}" COMMAND_ERROR_IS_FATAL ANY)

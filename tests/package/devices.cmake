@@ -1,23 +1,14 @@
 # A consumer that asks the installed package for the backends of GPUs, one by one: each finds what it
 # needs and nothing else, and one whose dependency is missing says so.
-cmake_minimum_required(VERSION 3.25)
+include("${CMAKE_CURRENT_LIST_DIR}/consumer.cmake")
 
 file(REMOVE_RECURSE "${SCRATCH}")
 execute_process(COMMAND "${CMAKE_COMMAND}" --install "${ZERO_BINARY}" --prefix "${SCRATCH}/zero"
                         COMMAND_ERROR_IS_FATAL ANY OUTPUT_QUIET)
 
 function(configure name request out_result out_text)
-  execute_process(
-    COMMAND
-      "${CMAKE_COMMAND}" -S "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/device_consumer" -B
-      "${SCRATCH}/${name}" -G "${GENERATOR}" "-DCMAKE_MAKE_PROGRAM=${MAKE_PROGRAM}"
-      "-DCMAKE_CXX_COMPILER=${COMPILER}" "-DCMAKE_PREFIX_PATH=${SCRATCH}/zero"
-      "-DZERO_REQUEST=${request}" ${ARGN}
-    RESULT_VARIABLE result
-    OUTPUT_VARIABLE text
-    ERROR_VARIABLE text)
-  # CMake wraps its messages.
-  string(REGEX REPLACE "[ \n]+" " " text "${text}")
+  configure_project("${CMAKE_CURRENT_FUNCTION_LIST_DIR}/device_consumer" "${SCRATCH}/${name}" result
+                    text "-DCMAKE_PREFIX_PATH=${SCRATCH}/zero" "-DZERO_REQUEST=${request}" ${ARGN})
   set(${out_result}
       "${result}"
       PARENT_SCOPE)
