@@ -1,5 +1,5 @@
 // What this version wrote, every later one reads.
-#include "equivalence/toy_model.hpp"
+#include "support/toy_model.hpp"
 #include "zero/checkpoint.hpp"
 #include "zero/zero.hpp"
 

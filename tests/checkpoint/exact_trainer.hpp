@@ -3,7 +3,7 @@
 /// the same bits; and what an optimizer holds, put together from all ranks.
 #pragma once
 
-#include "equivalence/toy_model.hpp"
+#include "support/toy_model.hpp"
 #include "zero/zero.hpp"
 
 #include <cstddef>

@@ -3,8 +3,8 @@
 #include "checkpoint/faulty_files.hpp"
 #include "checkpoint/stored_model.hpp"
 #include "contracts/loop.hpp"
-#include "equivalence/toy_model.hpp"
 #include "support/refusal.hpp"
+#include "support/toy_model.hpp"
 #include "zero/checkpoint/export.hpp"
 #include "zero/zero.hpp"
 

@@ -2,7 +2,7 @@
 // steps those of a run that never stopped.
 #include "checkpoint/exact_trainer.hpp"
 #include "checkpoint/temporary_directory.hpp"
-#include "equivalence/lent_memory.hpp"
+#include "support/lent_memory.hpp"
 #include "trapped_space.hpp"
 #include "zero/checkpoint.hpp"
 #include "zero/zero.hpp"

@@ -1,5 +1,5 @@
 #include "checkpoint/model_files.hpp"
-#include "equivalence/toy_model.hpp"
+#include "support/toy_model.hpp"
 #include "zero/checkpoint.hpp"
 #include "zero/comm/in_process.hpp"
 #include "zero/comm/run_ranks.hpp"

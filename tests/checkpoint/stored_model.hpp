@@ -5,7 +5,7 @@
 #include "checkpoint/faulty_files.hpp"
 #include "checkpoint/temporary_directory.hpp"
 #include "contracts/loop.hpp"
-#include "equivalence/toy_model.hpp"
+#include "support/toy_model.hpp"
 #include "zero/checkpoint/files.hpp"
 #include "zero/checkpoint/safetensors.hpp"
 #include "zero/zero.hpp"

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "checkpoint/model_files.hpp"
-#include "equivalence/toy_model.hpp"
+#include "support/toy_model.hpp"
 #include "zero/checkpoint.hpp"
 #include "zero/comm/grid.hpp"
 #include "zero/comm/in_process.hpp"

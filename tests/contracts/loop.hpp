@@ -2,7 +2,7 @@
 /// The smallest training loop over the toy model; it allocates nothing itself.
 #pragma once
 
-#include "equivalence/toy_model.hpp"
+#include "support/toy_model.hpp"
 #include "zero/zero.hpp"
 
 #include <cstddef>

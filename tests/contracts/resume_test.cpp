@@ -1,7 +1,7 @@
 #include "contracts/loop.hpp"
-#include "equivalence/lent_memory.hpp"
-#include "equivalence/toy_model.hpp"
+#include "support/lent_memory.hpp"
 #include "support/refusal.hpp"
+#include "support/toy_model.hpp"
 #include "trapped_space.hpp"
 #include "zero/zero.hpp"
 

@@ -1,6 +1,6 @@
 // One reservation of a device's memory: its bookkeeping is the host's, its guards the device's.
 #include "cuda/streams.hpp"
-#include "equivalence/toy_model.hpp"
+#include "support/toy_model.hpp"
 #include "zero/comm/in_process_cuda.hpp"
 #include "zero/comm/run_ranks.hpp"
 #include "zero/device/allocators.hpp"

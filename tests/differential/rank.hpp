@@ -4,9 +4,9 @@
 
 #include "any_communicator.hpp"
 #include "case.hpp"
-#include "equivalence/comparison.hpp"
 #include "memory.hpp"
 #include "reference.hpp"
+#include "support/comparison.hpp"
 #include "zero/comm/decorators/counting.hpp"
 #include "zero/zero.hpp"
 

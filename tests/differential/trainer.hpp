@@ -5,10 +5,10 @@
 
 #include "any_communicator.hpp"
 #include "case.hpp"
-#include "equivalence/comparison.hpp"
 #include "memory.hpp"
 #include "rank.hpp"
 #include "reference.hpp"
+#include "support/comparison.hpp"
 #include "zero/comm/decorators/counting.hpp"
 #include "zero/zero.hpp"
 

@@ -3,10 +3,10 @@
 /// on every rank of a world and compares with the reference, bit for bit.
 #pragma once
 
-#include "comparison.hpp"
 #include "rank.hpp"
 #include "reference.hpp"
-#include "toy_model.hpp"
+#include "support/comparison.hpp"
+#include "support/toy_model.hpp"
 #include "zero/zero.hpp"
 
 #include <doctest/doctest.h>

@@ -3,9 +3,9 @@
 /// reference.
 #pragma once
 
-#include "comparison.hpp"
-#include "lent_memory.hpp"
-#include "toy_model.hpp"
+#include "support/comparison.hpp"
+#include "support/lent_memory.hpp"
+#include "support/toy_model.hpp"
 #include "zero/comm/decorators/counting.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/sharded_optimizer.hpp"

@@ -2,7 +2,7 @@
 /// Plain data-parallel training in one thread: what every stage must reproduce bit for bit.
 #pragma once
 
-#include "toy_model.hpp"
+#include "support/toy_model.hpp"
 
 #include <cmath>
 #include <cstddef>

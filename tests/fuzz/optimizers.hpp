@@ -3,8 +3,8 @@
 /// rank can see of one.
 #pragma once
 
-#include "equivalence/toy_model.hpp"
 #include "fuzz/input.hpp"
+#include "support/toy_model.hpp"
 #include "zero/checkpoint.hpp"
 #include "zero/comm/grid.hpp"
 #include "zero/zero.hpp"

@@ -1,5 +1,5 @@
 /// A training job in which one rank misbehaves; what the others print is judged by faults_test.py.
-#include "equivalence/toy_model.hpp"
+#include "support/toy_model.hpp"
 #include "zero/activations.hpp"
 #include "zero/comm/decorators/wrapped.hpp"
 #include "zero/comm/grid.hpp"

@@ -2,8 +2,8 @@
 /// Compares what a rank has with the reference, bit for bit, in whatever memory it lies.
 #pragma once
 
-#include "lent_memory.hpp"
-#include "toy_model.hpp"
+#include "support/lent_memory.hpp"
+#include "support/toy_model.hpp"
 #include "zero/concepts/communicator.hpp"
 
 #include <algorithm>
