@@ -94,7 +94,7 @@ if [ "$mode" = emulated ]; then
   part build_nccl cmake --build --preset full --target zero_emulated_nccl_collective_bench
   part nccl env ZERO_EMULATED_ORDER=late $build/tests/emulated/zero_emulated_tests \
     '--source-file=*/nccl_test.cu'
-  part collectives $build/tests/emulated/zero_emulated_nccl_collective_bench --max 2K --rounds 1 --iters 2
+  part collectives $build/tests/emulated/zero_emulated_nccl_collective_bench --max 2K --benchmark_repetitions=1 --benchmark_min_time=0.001
   machine="emulated device"
 else
   command -v nvcc >/dev/null 2>&1 || {
@@ -118,7 +118,7 @@ else
     $tests/nccl_library/zero_nccl_two_processes
   part memcheck tests/cuda/sanitize.sh $tests/cuda/zero_cuda_tests memcheck
   part build_collectives cmake --build --preset cuda --target cuda_in_process_collective_bench
-  part collectives $build/bench/cuda/cuda_in_process_collective_bench --max 64M --rounds 3
+  part collectives $build/bench/cuda/cuda_in_process_collective_bench --max 64M --benchmark_repetitions=3
   machine=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -1)
 fi
 

@@ -80,7 +80,6 @@ void add_figures(CLI::App& app, Command& command) {
                   command,
                   "figures",
                   "The paper's Figures 2, 3 and 4, of which four points set the model",
-                  false,
                   [calibrating] { return make(*calibrating); });
   sub->add_option(
          "--calibrate", *calibrating, "Numbers of other points of the figures that set the model")

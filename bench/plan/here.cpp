@@ -1,7 +1,6 @@
 #include "plan/machine.hpp"
 #include "validation.hpp"
 #include "whole_number.hpp"
-#include "zero/bench/stream.hpp"
 
 #include <fcntl.h>
 #include <spawn.h>
@@ -50,7 +49,6 @@ struct HereOptions {
 
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
-using zero::bench::median;
 
 /// By how much triad and ping-pong may differ between the beginning and the end of a round.
 constexpr double tolerance = 0.15;
@@ -341,7 +339,7 @@ Report validate_here(HereOptions const& options) {
                  options.rounds);
     if (options.save.empty()) continue;
     saved.push_back(json_of(rounds.back()));
-    zero::bench::write_text(options.save, ordered_json{{"rounds", saved}}.dump() + "\n");
+    write_text(options.save, ordered_json{{"rounds", saved}}.dump() + "\n");
   }
   return report_of(rounds);
 }
@@ -350,12 +348,10 @@ Report validate_here(HereOptions const& options) {
 
 void add_here(CLI::App& app, Command& command) {
   auto const options = std::make_shared<HereOptions>();
-  CLI::App* const sub = add_command(app,
-                                    command,
-                                    "here",
-                                    "Calibrates this machine and runs train_gpt, in turn",
-                                    false,
-                                    [options] { return validate_here(*options); });
+  CLI::App* const sub = add_command(
+      app, command, "here", "Calibrates this machine and runs train_gpt, in turn", [options] {
+        return validate_here(*options);
+      });
   HereOptions& rounds = *options;
   sub->add_option("--rounds", rounds.rounds, "Rounds to keep (20)")->check(CLI::Range(1, 1000));
   sub->add_option("--seconds", rounds.seconds, "Of a calibration (12)")

@@ -129,10 +129,6 @@ void add_options(CLI::App& app, Options& options) {
                    "Train under all four stages and compare; --compare=configurations: under C1 to "
                    "C5 of the paper, each of which is a stage and a place for activations")
           ->check(CLI::IsMember({"stages", "configurations"}));
-  app.add_option("--plot",
-                 options.plot,
-                 "Draw losses, bytes and tokens per second into a .svg or .png file, by gnuplot")
-      ->needs(compare);
   app.add_option("--budget",
                  options.budget,
                  "Bytes a rank may hold, such as 8MiB: more is an error. Counts all but the slower "
@@ -171,7 +167,6 @@ Text prepare(Options const& options) {
         "-DZERO_WITH_CHECKPOINT=ON");
   }
   check_grid(options);
-  if (!options.plot.empty()) static_cast<void>(zero::bench::plot_head(options.plot));
   if (options.model_parallel == 1 && options.activations == "partitioned") {
     throw std::runtime_error(
         "--activations partitioned shares them out over --model-parallel ranks");
@@ -270,9 +265,6 @@ int train(Options const& options, Text const& text, Run const& run, bool print) 
     }
   }
   write_json(options, to_json(results));
-  if (!options.plot.empty()) {
-    zero::bench::draw(zero::bench::chart_script(charts(results), options.plot), options.plot);
-  }
   if (!whole) std::fprintf(stderr, "interrupted\n");
   return status;
 }

@@ -32,7 +32,6 @@ struct Options {
   double clip = 1.;
   std::uint64_t seed = 1;
   std::string json;
-  std::string plot;       ///< picture of a comparison; empty: none
   std::string compare;    ///< "stages" or "configurations"; empty: train once
   bool capacity = false;  ///< search for the largest model that trains in `budget` bytes
   int sample = 0;         ///< bytes to generate after training

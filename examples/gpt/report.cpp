@@ -122,36 +122,6 @@ std::string to_json(std::vector<StageResult> const& results) {
          "\n";
 }
 
-std::vector<zero::bench::Chart> charts(std::vector<StageResult> const& results) {
-  using zero::bench::Chart;
-  Chart losses{.title = "loss", .x_label = "step", .y_label = "nats"};
-  Chart bytes{.title = "held by a rank", .y_label = "MB"};
-  Chart speed{.title = "speed", .y_label = "tokens/s"};
-  speed.series.push_back({"tokens/s", {}});
-  for (StageResult const& result : results) {
-    std::string const& name = result.configuration.empty() ? result.stage : result.configuration;
-    bytes.bars.push_back(name);
-    speed.bars.push_back(name);
-    speed.series.front().points.emplace_back(0, result.tokens_per_s);
-    losses.series.push_back({name, {}});
-    for (double const loss : result.losses) {
-      auto const step = result.first_step + static_cast<int>(losses.series.back().points.size());
-      losses.series.back().points.emplace_back(step + 1, loss);
-    }
-  }
-  for (int i = 0; i < zero::role_count; ++i) {
-    auto const role = static_cast<zero::Role>(i);
-    zero::bench::Series layer{.title = std::string(zero::name(role)), .points = {}};
-    for (StageResult const& result : results) {
-      layer.points.emplace_back(0, static_cast<double>(result.held[role]) / 1e6);
-    }
-    if (std::ranges::any_of(layer.points, [](auto const& point) { return point.second > 0; })) {
-      bytes.series.push_back(std::move(layer));
-    }
-  }
-  return {losses, bytes, speed};
-}
-
 std::string capacity_table(std::vector<Capacity> const& all) {
   std::string table =
       "configuration  stage   activations       blocks  parameters  bytes per rank  runs\n";

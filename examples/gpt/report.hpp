@@ -4,7 +4,6 @@
 
 #include "capacity.hpp"
 #include "result.hpp"
-#include "zero/bench/plot.hpp"
 
 #include <string>
 #include <vector>
@@ -19,9 +18,6 @@ namespace gpt {
 
 /// The object described in `--help` under `--json`.
 [[nodiscard]] std::string to_json(std::vector<StageResult> const& results);
-
-/// Losses over steps, bytes that a rank holds by role, and tokens per second, of each run.
-[[nodiscard]] std::vector<zero::bench::Chart> charts(std::vector<StageResult> const& results);
 
 /// One row a configuration; then their order, from the smallest to the largest model.
 [[nodiscard]] std::string capacity_table(std::vector<Capacity> const& all);

@@ -136,9 +136,8 @@ Report make(AdviseOptions const& options) {
                       " first. Seconds on the links are what is sent over the data sheet's "
                       "bandwidth,\none transfer after the other: not a step's time.",
                   estimate_note};
-  zero::bench::Chart chart{.title = "memory of a device", .y_label = "GB"};
-  zero::bench::Series layers[] = {
-      {"model states", {}}, {"activations", {}}, {"pools, buckets", {}}};
+  Chart chart{.title = "memory of a device", .y_label = "GB"};
+  Series layers[] = {{"model states", {}}, {"activations", {}}, {"pools, buckets", {}}};
   for (std::size_t i = 0; i < std::min(options.show, advice.fitting.size()); ++i) {
     Candidate const& one = advice.fitting[i];
     chart.bars.push_back(one.setup.policies.stage + " " + std::to_string(one.setup.model_parallel) +
@@ -165,7 +164,6 @@ void add_advise(CLI::App& app, Command& command) {
                   command,
                   "advise",
                   "The cheapest configuration that fits on a cluster, and why the others do not",
-                  true,
                   [options] { return make(*options); });
   add_model(*sub, *options);
   sub->add_option("--devices", options->devices, "How many")->check(CLI::Range(1, 100'000'000));

@@ -58,7 +58,7 @@ Table table_of(int ranks, std::vector<Timing> const& timings) {
 
 Report make(CalibrateOptions const& options) {
   Machine const machine = calibrate(options.precision, options.ranks, options.seconds);
-  zero::bench::write_text(options.out, json_of(machine).dump(1) + "\n");
+  write_text(options.out, json_of(machine).dump(1) + "\n");
   Report report;
   report.head = {"This machine of " + std::to_string(machine.processors) +
                      " processors, with parameters and gradients in " + machine.precision + ":",
@@ -83,12 +83,10 @@ void add_calibrate(CLI::App& app, Command& command) {
   options->ranks = {1};
   int const processors = static_cast<int>(std::thread::hardware_concurrency());
   if (processors > 1) options->ranks.push_back(processors);
-  CLI::App* const sub = add_command(app,
-                                    command,
-                                    "calibrate",
-                                    "Measures this machine, for simulate --cluster this",
-                                    false,
-                                    [options] { return make(*options); });
+  CLI::App* const sub = add_command(
+      app, command, "calibrate", "Measures this machine, for simulate --cluster this", [options] {
+        return make(*options);
+      });
   sub->add_option("--out", options->out, "File for the calibration")->capture_default_str();
   sub->add_option("--ranks", options->ranks, "In-process ranks, such as 1,2")
       ->delimiter(',')

@@ -1,6 +1,7 @@
 #include "measure.hpp"
 
-#include "zero/bench/stream.hpp"
+#include "triad.hpp"
+#include "zero/bench/team.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -12,8 +13,14 @@
 
 namespace plan {
 
-using zero::bench::median;
 using zero::bench::seconds_now;
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  auto const middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
 
 Window::Window(std::size_t bytes, float fill) : memory_(bytes / sizeof(float) + alignment) {
   for (std::size_t i = 0; i < memory_.size(); ++i) {
@@ -44,7 +51,7 @@ struct PingPong {
 
 std::vector<Timing> witnesses(int ranks) {
   auto const triad = [](Place& place, Sizes sizes) -> std::function<void()> {
-    auto const part = std::make_shared<zero::bench::TriadPart>(sizes[0] / 12);
+    auto const part = std::make_shared<TriadPart>(sizes[0] / 12);
     static_cast<void>(place);
     return [part] { part->run(); };
   };

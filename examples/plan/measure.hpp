@@ -97,6 +97,9 @@ template <class Make, class Run>
 /// @throws zero::Error (invalid_argument) if the program was built without them
 [[nodiscard]] std::vector<Work> model_work(std::string const& precision);
 
+/// The middle one of the values; 0 if there are none.
+[[nodiscard]] double median(std::vector<double> values);
+
 /// Called with the part of the work that is done, in [0, 1].
 using ShowPart = std::function<void(double)>;
 

@@ -106,11 +106,11 @@ Table fits_table(MemoryOptions const& options, std::vector<Planned> const& all) 
   return table;
 }
 
-zero::bench::Chart bars(std::vector<Planned> const& all) {
-  zero::bench::Chart chart{.title = "memory of a device", .x_label = "stage", .y_label = "GB"};
+Chart bars(std::vector<Planned> const& all) {
+  Chart chart{.title = "memory of a device", .x_label = "stage", .y_label = "GB"};
   for (Planned const& one : all) chart.bars.push_back(one.setup.policies.stage);
   auto const add = [&](std::string const& title, auto const& figure) {
-    zero::bench::Series layer{.title = title, .points = {}};
+    Series layer{.title = title, .points = {}};
     double most = 0;
     for (Planned const& one : all) {
       double const value = static_cast<double>(figure(one)) / 1e9;
@@ -128,21 +128,20 @@ zero::bench::Chart bars(std::vector<Planned> const& all) {
 }
 
 /// Memory, and the largest model, from one model up to as many as there are, and beyond.
-std::vector<zero::bench::Chart> curves(MemoryOptions const& options,
-                                       std::vector<Planned> const& all) {
-  zero::bench::Chart memory{.title = "memory of a device",
-                            .x_label = "data-parallel degree N_d",
-                            .y_label = "GB",
-                            .log_x = true,
-                            .log_y = true};
-  zero::bench::Chart largest{.title = "the largest model that fits",
-                             .x_label = "data-parallel degree N_d",
-                             .y_label = "billion parameters",
-                             .log_x = true,
-                             .log_y = true};
+std::vector<Chart> curves(MemoryOptions const& options, std::vector<Planned> const& all) {
+  Chart memory{.title = "memory of a device",
+               .x_label = "data-parallel degree N_d",
+               .y_label = "GB",
+               .log_x = true,
+               .log_y = true};
+  Chart largest{.title = "the largest model that fits",
+                .x_label = "data-parallel degree N_d",
+                .y_label = "billion parameters",
+                .log_x = true,
+                .log_y = true};
   for (Planned const& one : all) {
-    zero::bench::Series held{.title = one.setup.policies.stage, .points = {}};
-    zero::bench::Series fitting = held;
+    Series held{.title = one.setup.policies.stage, .points = {}};
+    Series fitting = held;
     for (int models = 1; models <= std::max(1024, one.setup.models()); models *= 2) {
       Setup setup = one.setup;
       setup.ranks = models * setup.model_parallel;
@@ -156,7 +155,7 @@ std::vector<zero::bench::Chart> curves(MemoryOptions const& options,
     memory.series.push_back(std::move(held));
     if (!fitting.points.empty()) largest.series.push_back(std::move(fitting));
   }
-  std::vector<zero::bench::Chart> charts{std::move(memory)};
+  std::vector<Chart> charts{std::move(memory)};
   if (!largest.series.empty()) charts.push_back(std::move(largest));
   return charts;
 }
@@ -184,8 +183,7 @@ void add_memory(CLI::App& app, Command& command) {
       command,
       "memory",
       "Bytes of a device by role under all stages, and the largest model and batch that fit",
-      true,
-      [options, &command] { return make(*options, !command.output.plot.empty()); });
+      [options, &command] { return make(*options, !command.output.json.empty()); });
   add_model(*sub, *options);
   add_run(*sub, *options);
   add_policies(*sub, *options);

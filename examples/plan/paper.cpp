@@ -35,18 +35,18 @@ std::string rounded(ExactBytes const& bytes) {
   return integer ? zero::paper::detail::gigabytes(bytes.whole, 0) : zero::paper::table_1(bytes);
 }
 
-Report table1(bool draws) {
+Report table1() {
   std::vector<std::pair<std::string, std::uint64_t>> const models{
       {"7.5B", 7'500'000'000}, {"128B", 128 * billion}, {"1T", 1000 * billion}};
   Table table{.name = "table1",
               .title = "Table 1: GB per device, mixed-precision Adam (K = 12)",
               .columns = {"DP"},
               .rows = {}};
-  zero::bench::Chart chart{.title = "Table 1: model states of a device",
-                           .x_label = "data-parallel degree N_d",
-                           .y_label = "GB",
-                           .log_x = true,
-                           .log_y = true};
+  Chart chart{.title = "Table 1: model states of a device",
+              .x_label = "data-parallel degree N_d",
+              .y_label = "GB",
+              .log_x = true,
+              .log_y = true};
   for (auto const& [model, parameters] : models) {
     for (std::size_t s = 1; s < stages.size(); ++s) {
       table.columns.push_back(model + " " + stages[s].name);
@@ -73,10 +73,8 @@ Report table1(bool draws) {
                                     {"rounded", rounded(bytes)},
                                     {"erratum", erratum},
                                     {"bold", first}}});
-        if (draws) {
-          chart.series[row.size() - 2].points.emplace_back(static_cast<double>(ranks),
-                                                           static_cast<double>(bytes.whole) / 1e9);
-        }
+        chart.series[row.size() - 2].points.emplace_back(static_cast<double>(ranks),
+                                                         static_cast<double>(bytes.whole) / 1e9);
       }
     }
     table.rows.push_back(std::move(row));
@@ -88,20 +86,20 @@ Report table1(bool draws) {
       "integer.",
       "* truncated where rounding gives one more: " + std::to_string(truncated) +
           " of 54 cells.   + in bold: the first of its column that fits 32 GB."};
-  if (draws) report.charts.push_back(std::move(chart));
+  report.charts.push_back(std::move(chart));
   return report;
 }
 
-Report table2(bool draws) {
+Report table2() {
   Table table{.name = "table2",
               .title = "Table 2: largest model in 32 GB on 64 groups of MP devices, theory",
               .columns = {"MP", "GPUs"},
               .rows = {}};
-  zero::bench::Chart chart{.title = "Table 2: the largest model in 32 GB",
-                           .x_label = "devices",
-                           .y_label = "billion parameters",
-                           .log_x = true,
-                           .log_y = true};
+  Chart chart{.title = "Table 2: the largest model in 32 GB",
+              .x_label = "devices",
+              .y_label = "billion parameters",
+              .log_x = true,
+              .log_y = true};
   for (NamedSharding const& stage : stages) {
     table.columns.push_back(stage.name);
     chart.series.push_back({stage.name, {}});
@@ -122,10 +120,8 @@ Report table2(bool draws) {
                                   {"parameters", exact},
                                   {"truncated", direct},
                                   {"erratum", erratum}}});
-      if (draws) {
-        chart.series[s].points.emplace_back(static_cast<double>(64 * parallel),
-                                            static_cast<double>(exact) / 1e9);
-      }
+      chart.series[s].points.emplace_back(static_cast<double>(64 * parallel),
+                                          static_cast<double>(exact) / 1e9);
     }
     table.rows.push_back(std::move(row));
   }
@@ -137,16 +133,16 @@ Report table2(bool draws) {
       "* the unrounded number times MP is another: " + std::to_string(errata) +
           " of 20 cells. The paper's two measured columns are 0.63 to 0.65\nand 0.82 "
           "of its theory."};
-  if (draws) report.charts.push_back(std::move(chart));
+  report.charts.push_back(std::move(chart));
   return report;
 }
 
-Report fig1(bool draws) {
+Report fig1() {
   Table table{.name = "fig1",
               .title = "Figure 1: GB per device, 7.5 billion parameters on 64 devices",
               .columns = {"stage", "printed", "bytes", "parameters", "gradients", "states"},
               .rows = {}};
-  zero::bench::Chart chart{.title = "Figure 1", .x_label = "stage", .y_label = "GB"};
+  Chart chart{.title = "Figure 1", .x_label = "stage", .y_label = "GB"};
   chart.series = {{"parameters", {}}, {"gradients", {}}, {"optimizer states", {}}};
   for (NamedSharding const& stage : stages) {
     auto const of = [&](zero::ModelStates const& states) {
@@ -164,7 +160,7 @@ Report fig1(bool draws) {
   Report report;
   report.tables.push_back(std::move(table));
   report.notes = {"Rule: half rounded up to one decimal, \".0\" dropped."};
-  if (draws) report.charts.push_back(std::move(chart));
+  report.charts.push_back(std::move(chart));
   return report;
 }
 
@@ -265,27 +261,21 @@ Report pa() {
 }  // namespace
 
 void add_paper(CLI::App& app, Command& command) {
-  auto const draws = [&command] { return !command.output.plot.empty(); };
   add_command(app,
               command,
               "table1",
               "The paper's Table 1: memory of model states, and which cells are not rounded",
-              true,
-              [draws] { return table1(draws()); });
+              [] { return table1(); });
+  add_command(app, command, "table2", "The paper's Table 2: the largest model in theory", [] {
+    return table2();
+  });
   add_command(
-      app, command, "table2", "The paper's Table 2: the largest model in theory", true, [draws] {
-        return table2(draws());
+      app, command, "fig1", "The paper's Figure 1: memory of one model under all stages", [] {
+        return fig1();
       });
-  add_command(app,
-              command,
-              "fig1",
-              "The paper's Figure 1: memory of one model under all stages",
-              true,
-              [draws] { return fig1(draws()); });
-  add_command(
-      app, command, "pa", "The paper's statements about activations (3.2, 6.1, 8)", false, [] {
-        return pa();
-      });
+  add_command(app, command, "pa", "The paper's statements about activations (3.2, 6.1, 8)", [] {
+    return pa();
+  });
 }
 
 }  // namespace plan

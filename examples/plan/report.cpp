@@ -77,6 +77,7 @@ std::string json_of(Report const& report, std::string const& command) {
     document[table.name] = std::move(rows);
   }
   document["notes"] = report.notes;
+  if (!report.charts.empty()) document["charts"] = report.charts;
   return document.dump(1) + "\n";
 }
 
@@ -106,18 +107,12 @@ std::string csv_of(Report const& report) {
 }
 
 /// Makes the report and writes it.
-void show(Command const& command, std::string const& program) {
+void show(Command const& command) {
   Report const report = command.make();
   Output const& to = command.output;
-  if (to.json != "-" && to.csv != "-") zero::bench::write_text("-", text_of(report));
-  if (!to.json.empty()) zero::bench::write_text(to.json, json_of(report, command.name));
-  if (!to.csv.empty()) zero::bench::write_text(to.csv, csv_of(report));
-  if (to.plot.empty()) return;
-  if (report.charts.empty()) {
-    std::fprintf(stderr, "%s: nothing fits, so there is nothing to draw\n", program.c_str());
-    return;
-  }
-  zero::bench::draw(zero::bench::chart_script(report.charts, to.plot), to.plot);
+  if (to.json != "-" && to.csv != "-") write_text("-", text_of(report));
+  if (!to.json.empty()) write_text(to.json, json_of(report, command.name));
+  if (!to.csv.empty()) write_text(to.csv, csv_of(report));
 }
 
 }  // namespace
@@ -157,7 +152,6 @@ CLI::App* add_command(CLI::App& app,
                       Command& command,
                       std::string const& name,
                       std::string const& help,
-                      bool draws,
                       std::function<Report()> make) {
   CLI::App* const sub = app.add_subcommand(name, help);
   sub->option_defaults()->always_capture_default();
@@ -165,13 +159,7 @@ CLI::App* add_command(CLI::App& app,
   sub->add_option("--csv",
                   command.output.csv,
                   "Write CSV to a file, or - instead of the text: a line for each cell");
-  if (draws) {
-    sub->add_option("--plot", command.output.plot, "Draw into a .svg or .png file, by gnuplot");
-  }
   sub->callback([&command, name, make = std::move(make)] {
-    if (!command.output.plot.empty()) {
-      static_cast<void>(zero::bench::plot_head(command.output.plot));
-    }
     command.name = name;
     command.make = make;
   });
@@ -199,7 +187,7 @@ int run_program(int argc,
                  {"there is no subcommand '", argv[1], "'; see --help"});
     }
     app.parse(argc, argv);
-    show(command, name);
+    show(command);
     return 0;
   } catch (CLI::ParseError const& error) {
     return error.get_exit_code() == 0 ? app.exit(error) : refuse(error.what(), 2);
@@ -208,6 +196,13 @@ int run_program(int argc,
   } catch (std::exception const& error) {
     return refuse(error.what(), 1);
   }
+}
+
+void write_text(std::string const& path, std::string const& text) {
+  std::FILE* const file = path == "-" ? stdout : std::fopen(path.c_str(), "w");
+  bool written = file != nullptr && std::fputs(text.c_str(), file) >= 0;
+  if (file != nullptr && file != stdout) written = std::fclose(file) == 0 && written;
+  if (!written) zero::fail(zero::ErrorKind::resource, {"cannot write ", path});
 }
 
 Cell duration(double seconds) {

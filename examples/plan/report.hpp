@@ -2,7 +2,7 @@
 /// What a subcommand has found, and the ways to show it: text, JSON, CSV, pictures.
 #pragma once
 
-#include "zero/bench/plot.hpp"
+#include "chart.hpp"
 #include "zero/layout/plan.hpp"
 
 #include <CLI/CLI.hpp>
@@ -43,14 +43,13 @@ struct Report {
   std::vector<std::string> head;  ///< sentences before the tables
   std::vector<Table> tables;
   std::vector<std::string> notes;  ///< sentences behind them
-  std::vector<zero::bench::Chart> charts;
+  std::vector<Chart> charts;       ///< in JSON alone
 };
 
 /// Where a report goes; "-" is the standard output, instead of the text.
 struct Output {
   std::string json;
   std::string csv;
-  std::string plot;
 };
 
 /// Says on the error stream that work goes on, from its first second until the object ends: a line
@@ -81,12 +80,10 @@ struct Command {
 };
 
 /// A subcommand with the options of `Output`. `command.make` is set when it is the one chosen.
-/// @param draws  has it charts?
 CLI::App* add_command(CLI::App& app,
                       Command& command,
                       std::string const& name,
                       std::string const& help,
-                      bool draws,
                       std::function<Report()> make);
 
 /// The main function of a program with subcommands.
@@ -98,6 +95,10 @@ int run_program(int argc,
                 std::string const& name,
                 std::string const& about,
                 std::initializer_list<void (*)(CLI::App&, Command&)> add);
+
+/// Writes a file; "-" is the standard output.
+/// @throws zero::Error (resource) if it cannot be written
+void write_text(std::string const& path, std::string const& text);
 
 /// Bytes as gigabytes (10^9) with that many decimals.
 [[nodiscard]] Cell gigabytes(std::uint64_t bytes, int decimals = 2);

@@ -204,7 +204,7 @@ Report make(SimulateOptions const& options) {
                           "waiting for others",
                           "latency on links"},
               .rows = {}};
-  zero::bench::Chart chart{
+  Chart chart{
       .title = "operations of a device", .x_label = "ranks", .y_label = "TFLOP/s", .log_x = true};
   for (std::string const& stage : options.stages) chart.series.push_back({stage, {}});
   std::vector<Setup> setups;
@@ -251,12 +251,10 @@ Report make(SimulateOptions const& options) {
 
 void add_simulate(CLI::App& app, Command& command) {
   auto const options = std::make_shared<SimulateOptions>();
-  CLI::App* const sub = add_command(app,
-                                    command,
-                                    "simulate",
-                                    "The time of a step, by the library's own schedule",
-                                    true,
-                                    [options] { return make(*options); });
+  CLI::App* const sub = add_command(
+      app, command, "simulate", "The time of a step, by the library's own schedule", [options] {
+        return make(*options);
+      });
   add_model(*sub, options->setup);
   add_policies(*sub, options->setup);
   add_run(*sub, options->setup);

@@ -118,12 +118,12 @@ Table times(SumsOptions const& options, Cluster const& cluster) {
   return table;
 }
 
-zero::bench::Chart chart(SumsOptions const& options) {
-  zero::bench::Chart chart{.title = "sent by a node for a sum of " +
-                                    zero::detail::with_commas(options.elements) + " elements",
-                           .x_label = "nodes",
-                           .y_label = "MB",
-                           .log_x = true};
+Chart chart(SumsOptions const& options) {
+  Chart chart{.title = "sent by a node for a sum of " +
+                       zero::detail::with_commas(options.elements) + " elements",
+              .x_label = "nodes",
+              .y_label = "MB",
+              .log_x = true};
   chart.series = {{"flat", {}}, {"chained", {}}, {"native", {}}};
   for (int const nodes : options.nodes) {
     auto const of = sum_of(options, nodes).blocks;
@@ -177,7 +177,7 @@ Report make(SumsOptions const& options) {
 void add_sums(CLI::App& app, Command& command) {
   auto const options = std::make_shared<SumsOptions>();
   CLI::App* const sub = add_command(
-      app, command, "sums", "Sums over nodes by zero::Mpi: flat, chained, native", true, [options] {
+      app, command, "sums", "Sums over nodes by zero::Mpi: flat, chained, native", [options] {
         return make(*options);
       });
   std::vector<std::string> names;

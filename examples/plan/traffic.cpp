@@ -69,24 +69,24 @@ Table compare(std::string const& name,
   return table;
 }
 
-std::vector<zero::bench::Chart> charts(Setup setup, std::vector<DevicePlan> const& plans) {
-  zero::bench::Chart bars{.title = "sent by a rank in a step",
-                          .x_label = "stage",
-                          .y_label = "GB",
-                          .bars = stage_names()};
+std::vector<Chart> charts(Setup setup, std::vector<DevicePlan> const& plans) {
+  Chart bars{.title = "sent by a rank in a step",
+             .x_label = "stage",
+             .y_label = "GB",
+             .bars = stage_names()};
   for (Operation const& operation : operations()) {
-    zero::bench::Series layer{.title = operation.name, .points = {}};
+    Series layer{.title = operation.name, .points = {}};
     for (DevicePlan const& plan : plans) {
       layer.points.emplace_back(0, static_cast<double>(operation.bytes(plan)) / 1e9);
     }
     bars.series.push_back(std::move(layer));
   }
-  zero::bench::Chart curves{.title = "sent by a rank in a step",
-                            .x_label = "data-parallel degree N_d",
-                            .y_label = "GB",
-                            .log_x = true};
+  Chart curves{.title = "sent by a rank in a step",
+               .x_label = "data-parallel degree N_d",
+               .y_label = "GB",
+               .log_x = true};
   for (std::string const& stage : stage_names()) {
-    zero::bench::Series curve{.title = stage, .points = {}};
+    Series curve{.title = stage, .points = {}};
     int const most = std::max(1024, setup.models());
     Setup at = setup;
     at.policies.stage = stage;
@@ -219,9 +219,8 @@ void add_traffic(CLI::App& app, Command& command) {
                   command,
                   "traffic",
                   "Elements and bytes that a rank sends in a step, by operation, under all stages",
-                  true,
                   [options, per_node, &command] {
-                    return make(*options, *per_node, !command.output.plot.empty());
+                    return make(*options, *per_node, !command.output.json.empty());
                   });
   add_model(*sub, *options);
   add_run(*sub, *options);

@@ -42,6 +42,7 @@ int main(int argc, char** argv) {
     if (kind == "returns") return;
     zero::run_ranks(ranks, [&](zero::InProcess& comm) {
       if (kind == "throws" && comm.rank() == 1) throw std::runtime_error("rank 1 is out");
+      if (kind == "ends" && comm.rank() == 0) throw std::runtime_error("rank 0 is out");
       if (kind == "corrupts") {
         Corrupting wrong(comm);
         return body(wrong);

@@ -76,24 +76,18 @@ class Trainer(Program):
         self.assertGreater(states[0], states[3])
 
     def test_a_comparison_is_drawn(self):
-        picture = self.folder / "stages.svg"
-        _, result = self.compare("--ranks", "2", "--steps", "3", "--plot", str(picture))
-        script = pathlib.Path(f"{picture}.gnuplot").read_text()
-        self.assertEqual(script.count("with linespoints"), 4)
-        for stage in result["stages"]:
-            for step, loss in enumerate(stage["losses"], 1):
-                self.assertIn(f"\n{step} {loss:.7g}\n", script)
-            bars = [line.split() for line in script.splitlines()
-                    if line.startswith(f'"{stage["stage"]}" ')]
-            held = stage["bytes_per_rank"]["held"]
-            roles = re.findall(r"using \d+:xtic\(1\) title '(\w+)'", script)
-            self.assertEqual(bars[0][1:], [f"{held[role] / 1e6:.7g}" for role in roles])
-            self.assertEqual(sum(held[role] for role in roles), sum(held.values()))
-            self.assertEqual(bars[1][1:], [f"{stage['tokens_per_s']:.7g}"])
-        if shutil.which("gnuplot"):
-            self.assertIn("</svg>", picture.read_text())
-        self.assertIn("--compare", self.refused("--plot", str(picture)))
-        self.assertIn(".svg or .png", self.refused("--compare", "--plot", "x.pdf"))
+        try:
+            import matplotlib  # noqa: F401
+        except ImportError:
+            self.skipTest("no matplotlib")
+        files = [str(self.folder / name) for name in ("run.json", "run.svg")]
+        _, result = self.compare("--ranks", "2", "--steps", "3")
+        pathlib.Path(files[0]).write_text(json.dumps(result))
+        plot = pathlib.Path(__file__).parents[2] / "bench" / "plot.py"
+        subprocess.run([sys.executable, plot, *files], check=True)
+        drawn = pathlib.Path(files[1]).read_text()
+        for words in ("replicated", "Pos+g+p", "gradients", "tokens/s"):
+            self.assertIn(words, drawn)
 
     def test_comparison_of_all_stages_in_fp32(self):
         run, result = self.compare("--ranks", "3", "--steps", "12", "--lr", "0.01")

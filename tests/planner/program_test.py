@@ -276,45 +276,39 @@ class Formats(unittest.TestCase):
             self.assertEqual(run(command, "--csv", "-").stdout,
                              pathlib.Path(files[1]).read_text())
 
-    def test_pictures(self):
+    def test_charts(self):
         for command in COMMANDS:
-            picture = SCRATCH / f"{command}.svg"
-            done = run(command, "--plot", str(picture), path=str(SCRATCH))
-            if command == "pa":
-                self.assertEqual(done.returncode, 2)
-                continue
-            self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertIn("gnuplot is not installed", done.stderr)
-            script = pathlib.Path(f"{picture}.gnuplot").read_text(encoding="utf-8")
-            self.assertIn(f"set output '{picture}'", script)
-            self.assertNotIn("null", script)
-            if shutil.which("gnuplot") is None:
-                continue
-            self.assertEqual(run(command, "--plot", str(picture)).stderr, "")
-            drawn = picture.read_text(encoding="utf-8")
-            self.assertIn("</svg>", drawn)
-            self.assertIn({"memory": "gather_pool", "traffic": "publish parameters",
-                           "advise": "model states", "sums": "chained"}.get(command, "Pos+g"), drawn)
-
-        nothing = run("advise", "--params", "1e12", "--devices", "8", "--plot",
-                      str(SCRATCH / "nothing.svg"))
+            charts = json.loads(run(command, "--json", "-").stdout).get("charts", [])
+            self.assertEqual(bool(charts), command != "pa", command)
+            for chart in charts:
+                self.assertTrue(chart["title"] and chart["y_label"])
+                for series in chart["series"]:
+                    points = len(chart["bars"]) if chart["bars"] else len(series["points"])
+                    self.assertEqual(len(series["points"]), points)
+                    self.assertGreater(points, 0)
+                    for x, y in series["points"]:
+                        self.assertIsInstance(x + y, (int, float))
+            titles = {series["title"] for chart in charts for series in chart["series"]}
+            titles |= {bar for chart in charts for bar in chart["bars"]}
+            expected = {"pa": None, "memory": "gather_pool", "traffic": "publish parameters",
+                        "advise": "model states", "sums": "chained", "table1": "7.5B Pos+g"}
+            name = expected.get(command, "Pos+g")
+            self.assertTrue(name is None or name in titles, (command, titles))
+        nothing = run("advise", "--params", "1e12", "--devices", "8", "--json", "-")
         self.assertEqual(nothing.returncode, 0)
-        self.assertIn("nothing to draw", nothing.stderr)
+        self.assertNotIn("charts", json.loads(nothing.stdout))
 
     def test_memory_is_drawn_as_bars_and_curves(self):
-        picture = SCRATCH / "curves.png"
-        run("memory", "--budget", "32GB", "--plot", str(picture), path=str(SCRATCH))
-        script = pathlib.Path(f"{picture}.gnuplot").read_text(encoding="utf-8")
-        rows = answer("memory")["bytes"]
-        held = [row for row in rows if row["role"] == "state"][0]
+        found = json.loads(run("memory", "--budget", "32GB", "--json", "-").stdout)
+        bars, memory, largest = found["charts"]
+        held = [row for row in found["bytes"] if row["role"] == "state"][0]
+        total = [row for row in found["bytes"] if row["role"] == "total"][0]
+        layer = [series for series in bars["series"] if series["title"] == "state"][0]
         for stage in STAGES:
-            bar = [line for line in script.splitlines() if line.startswith(f'"{stage}" ')]
-            self.assertEqual(len(bar), 1)
-            self.assertIn(f"{held[stage] / 1e9:.7g}", bar[0].split())
-        self.assertEqual(script.count("with linespoints"), 8)
-        total = [row for row in rows if row["role"] == "total"][0]
-        for stage in STAGES:
-            self.assertIn(f"\n64 {total[stage] / 1e9:.7g}\n", script)
+            self.assertEqual(layer["points"][bars["bars"].index(stage)][1], held[stage] / 1e9)
+            curve = [series for series in memory["series"] if series["title"] == stage][0]
+            self.assertIn([64, total[stage] / 1e9], curve["points"])
+        self.assertEqual(len(largest["series"]), 4)
 
 
 class Mistakes(unittest.TestCase):
@@ -337,7 +331,6 @@ class Mistakes(unittest.TestCase):
             (["memory", "--budget", "3XB"], "xb"),
             (["memory", "--micro-steps", "2", "--accumulate", "none"], "full or shard"),
             (["memory", "--batch", "0"], "--batch"),
-            (["traffic", "--plot", "x.pdf"], ".svg or .png"),
             (["advise", "--cluster", "dgx"], "dgx2-v100"),
             (["advise", "--reserve", "90GB"], "--reserve"),
             (["table1", "--json"], "--json"),

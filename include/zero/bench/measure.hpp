@@ -1,20 +1,21 @@
 /// @file
-/// Measures one collective on one rank of a group, beside its raw baseline, and checks its result.
+/// One collective on one rank of a group, as the others do the same: in step, beside its raw
+/// baseline, with its result checked.
 #pragma once
 
 #include "zero/base/config.hpp"
 #include "zero/base/float16.hpp"
-#include "zero/bench/figures.hpp"
-#include "zero/bench/stream.hpp"
+#include "zero/bench/team.hpp"
 #include "zero/comm/shared/call_checks.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/concepts/memory.hpp"
 
 #include <algorithm>
+#include <array>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <functional>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -22,18 +23,50 @@
 
 namespace zero::inline ZERO_NAMESPACE::bench {
 
-/// What is to be measured, as all ranks are told.
+/// busbw over algbw: the part of the larger buffer that a rank's link has to carry.
+[[nodiscard]] constexpr double bus_factor(Op op, int ranks) noexcept {
+  double const peers = static_cast<double>(ranks - 1) / ranks;
+  if (op == Op::broadcast) return 1.;
+  return op == Op::all_reduce ? 2. * peers : peers;
+}
+
+/// Elements of a rank's block where its larger buffer has `bytes`, rounded down, but at least one.
+[[nodiscard]] constexpr std::size_t block_count(Op op,
+                                                DType dtype,
+                                                std::size_t bytes,
+                                                int ranks) noexcept {
+  bool const whole = op == Op::all_reduce || op == Op::broadcast;
+  std::size_t const blocks = whole ? 1 : static_cast<std::size_t>(ranks);
+  return (std::max)(bytes / size_of(dtype) / blocks, std::size_t{1});
+}
+
+/// What is to be measured, as rank 0 tells all ranks.
 struct Case {
-  Op op = Op::all_gather;    ///< operation
-  DType dtype = DType::f32;  ///< of the elements: fp32, bf16 or fp16
-  bool in_place = false;     ///< by the table of `Collective`
-  std::size_t bytes = 0;     ///< of the larger buffer of one rank
-  int rounds = 10;           ///< of which each times everything in turn
-  int iterations = 0;        ///< collectives in a row in each; 0: as many as 8 MB take, at most 200
-  double late = 0;           ///< seconds that the last rank begins each round after the others
-  bool check = true;         ///< look at every element of one result
-  bool triad = false;        ///< run a STREAM triad on all ranks in each round, too
-  bool ordinary = false;     ///< memory as any, where the communicator has an allocator of its own
+  Op op = Op::all_gather;       ///< operation
+  DType dtype = DType::f32;     ///< of the elements: fp32, bf16 or fp16
+  bool in_place = false;        ///< by the table of `Collective`
+  std::size_t bytes = 0;        ///< of the larger buffer of one rank
+  std::int64_t iterations = 1;  ///< collectives in a row in a round
+  std::int64_t late_us = 0;     ///< microseconds that the last rank begins after the others
+  bool check = true;            ///< look at every element of one result
+  bool ordinary = false;        ///< memory as any, where the communicator has its own allocator
+
+  /// Is it the same but for its iterations?
+  [[nodiscard]] bool is_like(Case other) const {
+    other.iterations = iterations;
+    return other == *this;
+  }
+  bool operator==(Case const&) const = default;
+};
+
+/// What one round has found. Times are of one collective, and of the slowest rank.
+struct Round {
+  std::size_t count = 0;      ///< elements of one rank's block
+  std::size_t bytes = 0;      ///< of the larger buffer of one rank, nccl-tests' size
+  double seconds = 0;         ///< from when the last rank began
+  double raw_seconds = 0;     ///< of the baseline
+  double wrong = 0;           ///< elements that differ, on all ranks; 0 if nobody looked
+  std::string_view raw = {};  ///< what the baseline is called
 };
 
 /// The baseline of a communicator that says nothing else: a copy of the larger buffer.
@@ -96,86 +129,18 @@ class Buffer {
   std::byte* data_;
 };
 
-/// One rank's side of a measurement in elements of `T`. All ranks do the same in the same order.
-template <class T, Communicator C, class Raw, class Allocator>
-class Measurement {
+/// What ranks tell each other between rounds, through the communicator that is measured.
+template <Communicator C, class A>
+class Talk {
  public:
-  Measurement(C& comm, Case const& work, Raw& raw, Allocator const& allocator)
+  Talk(C& comm, A const& allocator)
       : comm_(comm),
         space_(zero::detail::space_of(comm)),
-        work_(work),
-        raw_(raw),
-        op_{.op = work.op,
-            .dtype = dtype_of<T>,
-            .count = block_count(work.op, dtype_of<T>, work.bytes, comm.size()),
-            .bucket = 0},
-        bytes_(zero::detail::larger_bytes(op_, comm.size())),
-        send_(allocator, bytes_),
-        recv_(allocator, bytes_),
-        told_(allocator, (static_cast<std::size_t>(comm.size()) + 1) * sizeof(float)) {
-    space_.zero(send_.data(), bytes_);
-    space_.zero(recv_.data(), bytes_);
-    op_.send = send_.data();
-    op_.recv = recv_.data();
-    std::size_t const own = static_cast<std::size_t>(comm.rank()) * op_.block_bytes();
-    if (!work.in_place) return;
-    // Both are in `recv_`, of which the smaller one may be a block.
-    op_.send = recv_.data() + (work.op == Op::all_gather ? own : 0);
-    op_.recv = recv_.data() + (work.op == Op::reduce_scatter ? own : 0);
-  }
+        told_(allocator, (static_cast<std::size_t>(comm.size()) + 1) * sizeof(float)),
+        orders_(allocator, sizeof(Words)) {}
 
-  [[nodiscard]] Row run() {
-    Row row{.op = work_.op,
-            .dtype = op_.dtype,
-            .ranks = comm_.size(),
-            .in_place = work_.in_place,
-            .count = op_.count,
-            .bytes = bytes_,
-            .raw = Raw::name};
-    if (work_.check) row.wrong = wrong();
-    space_.zero(recv_.data(), bytes_);  // sums in place stay what they are
-    auto const fitting = static_cast<int>((std::min)(std::size_t{200}, (8u << 20) / bytes_ + 1));
-    int const repeat = work_.iterations > 0 ? work_.iterations : fitting;
-    Collective apart = op_;
-    apart.send = send_.data();
-    apart.recv = recv_.data();
-    if constexpr (requires { raw_.prepare(comm_, std::as_const(apart)); }) {
-      raw_.prepare(comm_, std::as_const(apart));
-    }
-    std::unique_ptr<TriadPart> triad;
-    if (work_.triad) {
-      triad = std::make_unique<TriadPart>((std::size_t{32} << 20) /
-                                          static_cast<std::size_t>(row.ranks));
-    }
-    // The first round warms up.
-    std::vector<double> own, raw, streams, over_triad;
-    for (int round = -1; round < work_.rounds; ++round) {
-      double const before = triad ? timed(1, [&] { triad->run(); }) : 0;
-      double const seconds = timed(repeat, [&] { zero::run(comm_, op_); });
-      double const after = triad ? timed(1, [&] { triad->run(); }) : 0;
-      double const baseline = timed(repeat, [&] { raw_(comm_, std::as_const(apart)); });
-      if (round < 0) continue;
-      own.push_back(seconds);
-      raw.push_back(baseline);
-      streams.push_back((std::min)(before, after));
-    }
-    row.seconds = median(own);
-    row.best_seconds = *std::min_element(own.begin(), own.end());
-    row.raw_seconds = median(raw);
-    row.vs_raw = median_ratio(raw, own);
-    row.best_vs_raw = best_ratio(raw, own);
-    if (triad) {
-      double const bytes = triad->bytes() * row.ranks;
-      row.triad_gbs = bytes / *std::min_element(streams.begin(), streams.end()) * 1e-9;
-      row.best_over_triad = row.traffic() / bytes * best_ratio(streams, own);
-      row.typical_over_triad = row.traffic() / bytes * median_ratio(streams, own);
-    }
-    return row;
-  }
-
- private:
   /// A number of every rank, on every rank: nobody has it before all have arrived.
-  std::vector<float> tell(double value) {
+  std::vector<float> all(double value) {
     auto const own = static_cast<float>(value);
     std::vector<float> all(static_cast<std::size_t>(comm_.size()));
     std::byte* const to = told_.data() + sizeof(float);
@@ -185,21 +150,118 @@ class Measurement {
     confirm(comm_);
     return all;
   }
+  double most(double value) {
+    auto const values = all(value);
+    return double{*std::max_element(values.begin(), values.end())};
+  }
+  /// Waits for what was queued.
+  void drain() {
+    if constexpr (!C::Space::host_accessible) {
+      float last;
+      space_.download(&last, told_.data(), sizeof(last));
+    }
+  }
 
+  /// Rank 0's case and status, on every rank. No iterations: there is nothing more to measure.
+  std::pair<Case, int> order(Case const& work, int status) {
+    Words words{};
+    if (comm_.rank() == 0) {
+      words = {static_cast<std::int64_t>(work.op),
+               static_cast<std::int64_t>(work.dtype),
+               work.in_place ? 1 : 0,
+               static_cast<std::int64_t>(work.bytes),
+               work.iterations,
+               work.late_us,
+               work.check ? 1 : 0,
+               work.ordinary ? 1 : 0,
+               status};
+    }
+    space_.upload(orders_.data(), words.data(), sizeof(Words));
+    zero::run(comm_,
+              {.op = Op::all_reduce,
+               .dtype = DType::i64,
+               .accumulate = DType::i64,
+               .count = words.size(),
+               .send = orders_.data(),
+               .recv = orders_.data()});
+    space_.download(words.data(), orders_.data(), sizeof(Words));
+    return {{.op = static_cast<Op>(words[0]),
+             .dtype = static_cast<DType>(words[1]),
+             .in_place = words[2] != 0,
+             .bytes = static_cast<std::size_t>(words[3]),
+             .iterations = words[4],
+             .late_us = words[5],
+             .check = words[6] != 0,
+             .ordinary = words[7] != 0},
+            static_cast<int>(words[8])};
+  }
+
+ private:
+  using Words = std::array<std::int64_t, 9>;
+
+  C& comm_;
+  typename C::Space space_;
+  Buffer<A> told_;
+  Buffer<A> orders_;
+};
+
+/// One rank's side of a case in elements of `T`. All ranks do the same in the same order.
+template <class T, Communicator C, class Raw, class A, class Talker>
+class Measurement {
+ public:
+  Measurement(C& comm, Case const& work, Raw& raw, A const& allocator, Talker& talk)
+      : comm_(comm),
+        space_(zero::detail::space_of(comm)),
+        work_(work),
+        raw_(raw),
+        talk_(talk),
+        op_{.op = work.op,
+            .dtype = dtype_of<T>,
+            .count = block_count(work.op, dtype_of<T>, work.bytes, comm.size()),
+            .bucket = 0},
+        bytes_(zero::detail::larger_bytes(op_, comm.size())),
+        send_(allocator, bytes_),
+        recv_(allocator, bytes_) {
+    space_.zero(send_.data(), bytes_);
+    op_.send = send_.data();
+    op_.recv = recv_.data();
+    apart_ = op_;
+    if (work.in_place) {
+      // Both are in `recv_`, of which the smaller one may be a block.
+      std::size_t const own = static_cast<std::size_t>(comm.rank()) * op_.block_bytes();
+      op_.send = recv_.data() + (work.op == Op::all_gather ? own : 0);
+      op_.recv = recv_.data() + (work.op == Op::reduce_scatter ? own : 0);
+    }
+    if (work.check) wrong_ = wrong();
+    space_.zero(recv_.data(), bytes_);  // sums in place stay what they are
+    if constexpr (requires { raw_.prepare(comm_, std::as_const(apart_)); }) {
+      raw_.prepare(comm_, std::as_const(apart_));
+    }
+    static_cast<void>(round(1));  // what is slow at first does not count
+  }
+
+  [[nodiscard]] Round round(std::int64_t iterations) {
+    double const own = timed(iterations, [&] { zero::run(comm_, op_); });
+    double const raw = timed(iterations, [&] { raw_(comm_, std::as_const(apart_)); });
+    return {.count = op_.count,
+            .bytes = bytes_,
+            .seconds = own,
+            .raw_seconds = raw,
+            .wrong = wrong_,
+            .raw = Raw::name};
+  }
+
+ private:
   /// Seconds of one call of `work`, made again and again on all ranks at once: the slowest rank's,
   /// from when the last one began.
   template <class Work>
-  double timed(int repeat, Work const& work) {
-    tell(0);
-    double const start = seconds_now() + work_.late;
+  double timed(std::int64_t iterations, Work const& work) {
+    talk_.all(0);
+    double const start = seconds_now() + 1e-6 * static_cast<double>(work_.late_us);
     while (comm_.rank() + 1 == comm_.size() && seconds_now() < start) continue;
-    for (int i = 0; i < repeat; ++i) work();
-    if constexpr (!C::Space::host_accessible) {
-      float last;  // a space that queues its work is done when this has come
-      space_.download(&last, told_.data(), sizeof(last));
-    }
-    auto const all = tell(seconds_now() - start);
-    return double{*std::max_element(all.begin(), all.end())} / repeat;
+    for (std::int64_t i = 0; i < iterations; ++i) work();
+    talk_.drain();
+    return talk_.most(seconds_now() - start) / static_cast<double>(iterations);
   }
 
   /// Elements that one collective leaves wrong, on all ranks together.
@@ -221,7 +283,7 @@ class Measurement {
       if (static_cast<float>(values[i]) != static_cast<float>(expected)) ++count;
     }
     double sum = 0;
-    for (float const rank : tell(static_cast<double>(count))) sum += double{rank};
+    for (float const rank : talk_.all(static_cast<double>(count))) sum += double{rank};
     return sum;
   }
 
@@ -229,11 +291,13 @@ class Measurement {
   typename C::Space space_;
   Case work_;
   Raw& raw_;
+  Talker& talk_;
   Collective op_;
+  Collective apart_;  ///< what the baseline gets: out of place
   std::size_t bytes_;
-  Buffer<Allocator> send_;
-  Buffer<Allocator> recv_;
-  Buffer<Allocator> told_;
+  Buffer<A> send_;
+  Buffer<A> recv_;
+  double wrong_ = 0;
 };
 
 /// A communicator that makes memory it moves faster, as those of processes and GPUs do.
@@ -242,47 +306,62 @@ concept AllocatingCommunicator = Communicator<C> && requires(C const& comm) {
   { comm.allocator() } -> Allocator;
 };
 
-}  // namespace detail
-
 /// Stands for the communicator's own allocator, or ordinary memory where it has none.
 struct CommunicatorMemory {};
 
-/// Measures on this rank. Collective; blocks.
-/// @param comm       of a group of any size
-/// @param work       the same on all ranks
-/// @param raw        what one would do without the library: called as raw(comm, op) on all ranks,
-/// out
-///   of place, with buffers of the larger one's size. Its `name` is a static member. If it has
-///   prepare(comm, op), that is called before, and no rank goes on until all have done so
-/// @param allocator  of memory in the communicator's space
-/// @return the same on all ranks
-/// @throws Error as the communicator, or (resource) if there is no memory
-template <Communicator C, class Raw = CopyOfBuffer const, class A = CommunicatorMemory>
-[[nodiscard]] Row measure(C& comm,
-                          Case const& work,
-                          Raw& raw = copy_of_buffer,
-                          A const& allocator = {}) {
+/// Does on this rank what rank 0 says, until there is nothing more. Collective; blocks.
+/// @param desk  rank 0's: says what is next (`next()`) and takes what came of it (`answer(round)`)
+/// @return rank 0's status
+template <class Desk, Communicator C, class Raw = CopyOfBuffer const, class A = CommunicatorMemory>
+int serve(C& comm, Desk& desk, Raw& raw = copy_of_buffer, A const& allocator = {}) {
   if constexpr (std::same_as<A, CommunicatorMemory>) {
-    constexpr bool makes_memory = detail::AllocatingCommunicator<C>;
-    static_assert(makes_memory || C::Space::host_accessible,
+    static_assert(AllocatingCommunicator<C> || C::Space::host_accessible,
                   "zero: hand an allocator of the space's memory to the body, after the baseline");
-    if constexpr (makes_memory) {
-      if (!work.ordinary) return measure(comm, work, raw, comm.allocator());
+    if constexpr (AllocatingCommunicator<C>) {
+      return serve(comm, desk, raw, comm.allocator());
+    } else {
+      return serve(comm, desk, raw, HostAllocator());
     }
-    if constexpr (C::Space::host_accessible) return measure(comm, work, raw, HostAllocator());
-    fail(ErrorKind::invalid_argument, "--ordinary is for memory of the host");
   } else {
-    switch (work.dtype) {
-      case DType::f32:
-        return detail::Measurement<float, C, Raw, A>(comm, work, raw, allocator).run();
-      case DType::bf16:
-        return detail::Measurement<bf16, C, Raw, A>(comm, work, raw, allocator).run();
-      case DType::f16:
-        return detail::Measurement<fp16, C, Raw, A>(comm, work, raw, allocator).run();
-      default:
-        fail(ErrorKind::invalid_argument, {"no benchmark has elements of ", name(work.dtype)});
+    using Talker = Talk<C, A>;
+    Talker talk(comm, allocator);
+    std::function<Round(std::int64_t)> round;
+    Case standing{.bytes = 0};
+    for (;;) {
+      std::pair<Case, int> order;
+      if (comm.rank() == 0) order = desk.next();
+      order = talk.order(order.first, order.second);
+      Case const& work = order.first;
+      if (work.iterations == 0) return order.second;
+      if (!round || !work.is_like(standing)) {
+        auto const make = [&]<class T, class Memory>(T, Memory const& memory) {
+          round = [one = std::make_shared<Measurement<T, C, Raw, Memory, Talker>>(
+                       comm, work, raw, memory, talk)](std::int64_t n) { return one->round(n); };
+        };
+        auto const make_in = [&](auto const& memory) {
+          if (work.dtype == DType::bf16) return make(bf16(), memory);
+          if (work.dtype == DType::f16) return make(fp16(), memory);
+          make(float(), memory);
+        };
+        round = nullptr;  // one case's memory at a time
+        if constexpr (C::Space::host_accessible) {
+          if (work.ordinary) {
+            make_in(HostAllocator());
+          } else {
+            make_in(allocator);
+          }
+        } else {
+          if (work.ordinary) fail(ErrorKind::invalid_argument, "--ordinary is for host memory");
+          make_in(allocator);
+        }
+        standing = work;
+      }
+      Round const found = round(work.iterations);
+      if (comm.rank() == 0) desk.answer(found);
     }
   }
 }
+
+}  // namespace detail
 
 }  // namespace zero::inline ZERO_NAMESPACE::bench

@@ -1,5 +1,5 @@
 /// @file
-/// Options of the benchmarks' programs, in the manner of nccl-tests.
+/// Options of the benchmarks' programs beside those of Google Benchmark.
 #pragma once
 
 #include "zero/base/bytes.hpp"
@@ -90,7 +90,7 @@ struct Option {
   bool flag = false;                          ///< takes no value
 };
 
-/// Prints one line per option.
+/// Prints one line per option, and those of Google Benchmark that matter most.
 inline void print_help(std::string_view program, std::vector<Option> const& options) {
   std::printf("usage: %.*s [OPTION]...\n", static_cast<int>(program.size()), program.data());
   for (Option const& option : options) {
@@ -100,17 +100,15 @@ inline void print_help(std::string_view program, std::vector<Option> const& opti
                 static_cast<int>(option.help.size()),
                 option.help.data());
   }
-}
-
-/// What Google Benchmark is left to do: choosing, listing and writing. Iterations and repetitions
-/// would not be the same on all processes of a job, and are the harness's own rounds.
-[[nodiscard]] inline bool is_for_google(std::string_view argument) {
-  for (std::string_view const flag :
-       {"filter", "format", "list_tests", "out", "out_format", "context", "counters_tabular"}) {
-    std::string const whole = "--benchmark_" + std::string(flag);
-    if (argument == whole || argument.substr(0, whole.size() + 1) == whole + "=") return true;
-  }
-  return false;
+  std::printf(
+      "and Google Benchmark's, such as\n"
+      "  --benchmark_filter=REGEX       which, by their names\n"
+      "  --benchmark_list_tests=true    the names, and nothing else\n"
+      "  --benchmark_repetitions=N      rounds, of which the table has the median\n"
+      "  --benchmark_format=json        or csv, instead of the table; all repetitions and "
+      "statistics\n"
+      "  --benchmark_out=FILE           the same into a file, with --benchmark_out_format=json or "
+      "csv\n");
 }
 
 /// Hands `--name value` and `--name=value` to the options.
@@ -122,7 +120,7 @@ inline void print_help(std::string_view program, std::vector<Option> const& opti
   std::vector<char*> rest{argv[0]};
   for (int i = 1; i < argc; ++i) {
     std::string_view const argument = argv[i];
-    if (is_for_google(argument)) {
+    if (argument.starts_with("--benchmark_") || argument.starts_with("--v=")) {
       rest.push_back(argv[i]);
       continue;
     }
@@ -132,13 +130,8 @@ inline void print_help(std::string_view program, std::vector<Option> const& opti
     for (Option const& option : options) {
       if (option.name == given) found = &option;
     }
-    bool const google = given.substr(0, 12) == "--benchmark_";
     if (found == nullptr) {
-      fail(ErrorKind::invalid_argument,
-           {"unknown option ",
-            given,
-            google ? ": of Google Benchmark's, use" : "; see --help",
-            google ? " _filter, _format, _list_tests, _out, _out_format, and --rounds" : ""});
+      fail(ErrorKind::invalid_argument, {"unknown option ", given, "; see --help"});
     }
     bool const attached = equal != std::string_view::npos;
     if (found->flag ? attached : !attached && i + 1 == argc) {

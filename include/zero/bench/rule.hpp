@@ -5,20 +5,23 @@
 #include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
 #include "zero/bench/options.hpp"
-#include "zero/bench/report.hpp"
-#include "zero/bench/stream.hpp"
+#include "zero/bench/reporter.hpp"
+#include "zero/bench/team.hpp"
 #include "zero/concepts/rule.hpp"
 #include "zero/concepts/space.hpp"
 #include "zero/kernel/update.hpp"
 
+#include <benchmark/benchmark.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::bench {
@@ -119,39 +122,44 @@ void same_traffic(kernel::UpdateArrays<float, P, P, float, K> const& a) {
   }
 }
 
-/// What came out for one type of elements.
-struct RuleRow {
-  DType dtype = DType::f32;  ///< of parameters and gradients
-  double bytes = 0;          ///< that an update moves
-  double seconds = 0;        ///< of an update: the median over rounds
-  double raw_seconds = 0;    ///< of the kernel of the same traffic
-  double vs_raw = 0;         ///< speed over that kernel's: the median of ratios inside a round
-  double best_vs_raw = 0;    ///< the same of the fastest rounds
-};
+namespace detail {
 
-/// Measures a rule's update and a kernel of the same traffic in turn, on two threads.
-/// @param rule      as a trainer would hand it over
-/// @param elements  parameters; their arrays have to be well beyond the cache
-/// @param rounds    of which each runs both once
 template <FloatElement P, Rule R>
-[[nodiscard]] RuleRow measure_rule(R const& rule, std::size_t elements, int rounds) {
-  RuleModel<R, P> model(elements);
-  std::vector<double> updates, traffics;
-  for (int step = 1; step <= rounds; ++step) {
-    traffics.push_back(model.timed([](auto const& arrays) { same_traffic(arrays); }));
-    auto const scalars = rule.scalars(step, rule.lr, 1.f, 1.f);
-    updates.push_back(
-        model.timed([&](auto const& arrays) { kernel::update(rule, scalars, 0.5f, arrays); }));
-  }
-  return {.dtype = dtype_of<P>,
-          .bytes = model.bytes(),
-          .seconds = median(updates),
-          .raw_seconds = median(traffics),
-          .vs_raw = median_ratio(traffics, updates),
-          .best_vs_raw = best_ratio(traffics, updates)};
+void add_rule(R const& rule, std::size_t const& elements, std::shared_ptr<void>& arrays) {
+  std::string const title = "rule/" + std::string(R::name) + "/" + std::string(name(dtype_of<P>));
+  long step = 0;
+  auto const measure =
+      [&, model = static_cast<RuleModel<R, P>*>(nullptr), step](benchmark::State& state) mutable {
+        if (step == 0) {
+          arrays.reset();  // of another type
+          auto made = std::make_shared<RuleModel<R, P>>(elements);
+          model = made.get();
+          arrays = std::move(made);
+        }
+        double updates = 0, traffics = 0;
+        for (auto _ : state) {
+          traffics += model->timed([](auto const& a) { same_traffic(a); });
+          auto const scalars = rule.scalars(++step, rule.lr, 1.f, 1.f);
+          double const update =
+              model->timed([&](auto const& a) { kernel::update(rule, scalars, 0.5f, a); });
+          state.SetIterationTime(update);
+          updates += update;
+        }
+        double const gigabytes = model->bytes() * static_cast<double>(state.iterations()) * 1e-9;
+        state.counters["GB/s"] = gigabytes / updates;
+        state.counters["raw GB/s"] = gigabytes / traffics;
+        state.counters["vs_raw"] = traffics / updates;
+      };
+  benchmark::RegisterBenchmark(title.c_str(), measure)
+      ->UseManualTime()
+      ->Iterations(1)
+      ->Unit(benchmark::kMillisecond);
 }
 
-/// A whole program: parses options, measures a rule, prints a table, or JSON.
+}  // namespace detail
+
+/// A whole program: parses options, measures a rule, prints a table, or JSON. A repetition is one
+/// update and, before it, one run of a kernel of the same traffic, on two threads.
 ///
 ///     int main(int argc, char** argv) { return zero::bench::rule(argc, argv, MyRule{}); }
 ///
@@ -161,64 +169,19 @@ template <FloatElement P, Rule R>
 /// @return main's: 0; 2 if the options are wrong
 template <Rule R>
 [[nodiscard]] int rule(int argc, char** argv, R const& rule) {
-  std::vector<DType> const known{DType::f32, DType::bf16, DType::f16};
-  std::vector<DType> dtypes = known;
   std::size_t elements = 64 * MiB;
-  std::size_t rounds = 15;
-  bool json = false, help = false;
-  using Text = std::string_view;
-  std::vector<Option> const options{
-      {"--dtype",
-       "of parameters and gradients, with commas: fp32, bf16, fp16 [all]",
-       [&](Text list) { dtypes = choose(list, known); }},
-      {"--elements", "parameters [64M]", [&](Text text) { elements = parse_size(text); }},
-      {"--rounds",
-       "times that both are measured in turn [15]",
-       [&](Text text) { rounds = parse_size(text); }},
-      {"--json", "an object per line instead of the table", [&](Text) { json = true; }, true},
-      {"--help", "this, and nothing else", [&](Text) { help = true; }, true}};
-  try {
-    if (parse_options(argc, argv, options).size() > 1) {
-      fail(ErrorKind::invalid_argument, "a rule has no use for Google Benchmark's options");
-    }
-  } catch (Error const& error) {
-    std::fprintf(stderr, "%s: %s\n", argv[0], error.message().c_str());
-    return 2;
-  }
-  if (help) return print_help(argv[0], options), 0;
-  std::string const title(R::name);
-  if (!json) {
-    std::printf(
-        "# %s, %zu parameters; raw: a kernel of the same traffic, in turn with it\n"
-        "%-8s %9s %9s %9s %9s\n",
-        title.c_str(),
-        elements,
-        "# dtype",
-        "ms",
-        "GB/s",
-        "raw",
-        "vs raw");
-  }
-  for (DType const dtype : dtypes) {
-    auto const count = static_cast<int>(rounds);
-    RuleRow const row = dtype == DType::f32    ? measure_rule<float>(rule, elements, count)
-                        : dtype == DType::bf16 ? measure_rule<bf16>(rule, elements, count)
-                                               : measure_rule<fp16>(rule, elements, count);
-    char const* const format =
-        json ? "{\"rule\": \"%s\", \"dtype\": \"%s\", \"ms\": %.6g, \"gbs\": %.6g, "
-               "\"raw_gbs\": %.6g, \"vs_raw\": %.6g, \"best_vs_raw\": %.6g}\n"
-             : "%.0s%-8s %9.2f %9.2f %9.2f %9.2f\n";
-    std::printf(format,
-                title.c_str(),
-                std::string(name(dtype)).c_str(),
-                row.seconds * 1e3,
-                row.bytes / row.seconds * 1e-9,
-                row.bytes / row.raw_seconds * 1e-9,
-                row.vs_raw,
-                row.best_vs_raw);
-    std::fflush(stdout);
-  }
-  return 0;
+  detail::Program program{argc, argv};
+  std::shared_ptr<void> arrays;
+  program.options = {
+      {"--elements",
+       "parameters; their arrays have to be well beyond the cache [64M]",
+       [&](std::string_view text) { elements = parse_size(text); }},
+      {"--help", "this, and nothing else", [&](std::string_view) { program.help = true; }, true}};
+  return program.run([&] {
+    detail::add_rule<float>(rule, elements, arrays);
+    detail::add_rule<bf16>(rule, elements, arrays);
+    detail::add_rule<fp16>(rule, elements, arrays);
+  });
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE::bench

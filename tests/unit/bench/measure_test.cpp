@@ -1,13 +1,14 @@
 #include "zero/bench/measure.hpp"
 
 #include "zero/comm/run_ranks.hpp"
-#include "zero/comm/self.hpp"
 
 #include <doctest/doctest.h>
 
 #include <atomic>
 #include <cstddef>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace measure_test {
 
@@ -16,7 +17,7 @@ using zero::DType;
 using zero::InProcess;
 using zero::Op;
 using zero::bench::Case;
-using zero::bench::Row;
+using zero::bench::Round;
 
 /// Flips a bit of one byte of what arrives on the last rank, and counts collectives of a bucket.
 class Flipping {
@@ -44,6 +45,18 @@ class Flipping {
   std::size_t byte_;
 };
 
+/// Has a list of cases measured, and keeps what came of them.
+struct List {
+  std::vector<Case> cases;
+  std::vector<Round> rounds{};
+
+  std::pair<Case, int> next() {
+    if (rounds.size() < cases.size()) return {cases[rounds.size()], 0};
+    return {Case{.iterations = 0}, 7};
+  }
+  void answer(Round const& round) { rounds.push_back(round); }
+};
+
 struct Counted {
   static constexpr std::string_view name = "counted";
   void prepare(Flipping&, Collective const&) { ++prepared; }
@@ -56,6 +69,16 @@ struct Counted {
   std::atomic<int> calls{0};
 };
 
+TEST_CASE("bandwidths are those of nccl-tests") {
+  CHECK(zero::bench::bus_factor(Op::all_reduce, 4) == 1.5);
+  CHECK(zero::bench::bus_factor(Op::reduce_scatter, 4) == 0.75);
+  CHECK(zero::bench::bus_factor(Op::all_to_all, 1) == 0);
+  CHECK(zero::bench::bus_factor(Op::broadcast, 4) == 1);
+  CHECK(zero::bench::block_count(Op::all_gather, DType::f32, 1024, 3) == 85);
+  CHECK(zero::bench::block_count(Op::all_reduce, DType::bf16, 1024, 3) == 512);
+  CHECK(zero::bench::block_count(Op::all_to_all, DType::f32, 1, 3) == 1);
+}
+
 TEST_CASE("one flipped bit is one wrong element, wherever it is") {
   for (Op const op :
        {Op::reduce_scatter, Op::all_gather, Op::all_to_all, Op::all_reduce, Op::broadcast}) {
@@ -66,38 +89,39 @@ TEST_CASE("one flipped bit is one wrong element, wherever it is") {
       for (std::size_t const byte : {std::size_t{1}, received / 2 + 1, received - 1}) {
         CAPTURE(name(op));
         CAPTURE(byte);
+        List list{{{.op = op, .dtype = dtype, .bytes = 600}}};
         zero::run_ranks(3, [&](InProcess& inner) {
           Flipping comm(inner, byte);
-          Row const row = zero::bench::measure(
-              comm, {.op = op, .dtype = dtype, .bytes = 600, .rounds = 1, .iterations = 1});
-          CHECK(row.wrong == 1);
+          CHECK(zero::bench::detail::serve(comm, list) == 7);
         });
+        CHECK(list.rounds.front().wrong == 1);
       }
     }
   }
 }
 
-TEST_CASE("rounds take what they are told to, beside the baseline") {
+TEST_CASE("a round takes what it is told to, beside the baseline, and a case is prepared once") {
   Counted raw;
+  Case const work{
+      .op = Op::all_reduce, .in_place = true, .bytes = 64, .iterations = 3, .check = false};
+  Case longer = work;
+  longer.iterations = 5;
+  List list{{work, longer, longer}};
   zero::run_ranks(2, [&](InProcess& inner) {
     Flipping comm(inner, 0);
-    Case const work{.op = Op::all_reduce,
-                    .in_place = true,
-                    .bytes = 64,
-                    .rounds = 4,
-                    .iterations = 3,
-                    .check = false};
-    Row const row = zero::bench::measure(comm, work, raw);
-    CHECK(comm.calls == (4 + 1) * 3);  // the first round warms up
-    CHECK(row.wrong == -1);
-    CHECK(row.raw == "counted");
-    CHECK(row.in_place);
-    CHECK(row.best_seconds <= row.seconds);
-    CHECK(row.seconds > 0);
+    CHECK(zero::bench::detail::serve(comm, list, raw) == 7);
+    CHECK(comm.calls == 1 + 3 + 5 + 5);  // one warms up
   });
-  CHECK(raw.calls == 2 * (4 + 1) * 3);
+  CHECK(raw.calls == 2 * (1 + 3 + 5 + 5));
   CHECK(raw.prepared == 2);
   CHECK(raw.in_place == 0);
+  for (Round const& round : list.rounds) {
+    CHECK(round.wrong == 0);
+    CHECK(round.raw == "counted");
+    CHECK(round.count == 16);
+    CHECK(round.bytes == 64);
+    CHECK(round.seconds > 0);
+  }
 }
 
 struct ColdStart {
@@ -110,32 +134,22 @@ struct ColdStart {
   bool cold = true;
 };
 
-TEST_CASE("the round that warms up does not count") {
-  zero::run_ranks(1, [](InProcess& comm) {
+TEST_CASE("what is slow at first does not count") {
+  List list{{{.bytes = 64, .check = false}}};
+  zero::run_ranks(1, [&](InProcess& comm) {
     ColdStart raw;
-    Row const row = zero::bench::measure(
-        comm, {.bytes = 64, .rounds = 1, .iterations = 1, .check = false}, raw);
+    zero::bench::detail::serve(comm, list, raw);
     CHECK(!raw.cold);
-    CHECK(row.raw_seconds < 0.05);
   });
+  CHECK(list.rounds.front().raw_seconds < 0.05);
 }
 
 TEST_CASE("a round of late ranks counts from when the last one begins") {
-  zero::run_ranks(2, [](InProcess& comm) {
-    double const start = zero::bench::seconds_now();
-    Row const row = zero::bench::measure(
-        comm, {.bytes = 64, .rounds = 2, .iterations = 1, .late = 0.1, .check = false});
-    CHECK(zero::bench::seconds_now() - start > 3 * 0.1);
-    CHECK(row.best_seconds < 0.1);
-  });
-}
-
-TEST_CASE("what has no benchmark is refused") {
-  zero::Self alone;
-  CHECK_THROWS_WITH_AS(
-      static_cast<void>(zero::bench::measure(alone, {.dtype = DType::i64, .bytes = 8})),
-      doctest::Contains("int64"),
-      zero::Error);
+  List list{{{.bytes = 64, .late_us = 100'000, .check = false}}};
+  double const start = zero::bench::seconds_now();
+  zero::run_ranks(2, [&](InProcess& comm) { zero::bench::detail::serve(comm, list); });
+  CHECK(zero::bench::seconds_now() - start > 4 * 0.1);
+  CHECK(list.rounds.front().seconds < 0.1);
 }
 
 }  // namespace measure_test

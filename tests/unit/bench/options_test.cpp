@@ -1,6 +1,6 @@
 #include "zero/bench/options.hpp"
 
-#include "zero/base/error.hpp"
+#include "support/refusal.hpp"
 #include "zero/concepts/communicator.hpp"
 
 #include <doctest/doctest.h>
@@ -15,19 +15,6 @@ namespace options_test {
 
 using zero::bench::Option;
 using zero::bench::parse_size;
-
-/// What is said of a mistake: one line.
-template <class Mistake>
-std::string refusal(Mistake const& mistake) {
-  try {
-    mistake();
-  } catch (zero::Error const& error) {
-    CHECK(error.kind() == zero::ErrorKind::invalid_argument);
-    CHECK(error.message().find('\n') == std::string::npos);
-    return error.message();
-  }
-  return "nothing was refused";
-}
 
 TEST_CASE("a size has a suffix or none") {
   CHECK(parse_size("1") == 1);
@@ -110,11 +97,6 @@ TEST_CASE("a wrong option is named") {
   CHECK(refusal([] { parse({"frob"}); }) == "unknown option frob; see --help");
   CHECK(refusal([] { parse({"--value"}); }) == "--value needs a value; see --help");
   CHECK(refusal([] { parse({"--flag=1"}); }) == "--flag takes no value");
-  for (char const* const google : {"--benchmark_repetitions=3",
-                                   "--benchmark_min_time=1",
-                                   "--benchmark_enable_random_interleaving=true"}) {
-    CHECK(refusal([&] { parse({google}); }).find("and --rounds") != std::string::npos);
-  }
 }
 
 }  // namespace options_test
