@@ -27,7 +27,20 @@ struct Chart {
   std::vector<Series> series{};     ///< curves; of bars, a point for each
 };
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Series, title, points)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Chart, title, x_label, y_label, log_x, log_y, bars, series)
+/// As JSON, key by key.
+template <class Json>
+void to_json(Json& json, Series const& of) {
+  json = Json{{"title", of.title}, {"points", of.points}};
+}
+template <class Json>
+void to_json(Json& json, Chart const& of) {
+  json = Json{{"title", of.title},
+              {"x_label", of.x_label},
+              {"y_label", of.y_label},
+              {"log_x", of.log_x},
+              {"log_y", of.log_y},
+              {"bars", of.bars},
+              {"series", of.series}};
+}
 
 }  // namespace plan

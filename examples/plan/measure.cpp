@@ -1,7 +1,7 @@
 #include "measure.hpp"
 
 #include "triad.hpp"
-#include "zero/bench/team.hpp"
+#include "zero/bench/clock.hpp"
 
 #include <algorithm>
 #include <atomic>

@@ -5,7 +5,7 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/float16.hpp"
-#include "zero/bench/team.hpp"
+#include "zero/bench/clock.hpp"
 #include "zero/comm/shared/call_checks.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/concepts/memory.hpp"
