@@ -188,7 +188,6 @@ void add_claims(CLI::App& app, Command& command) {
               command,
               "claims",
               "The paper's claims: sizes, speed, growth; and what comes out here",
-              false,
               make);
 }
 
