@@ -3,7 +3,7 @@
 
     collective_bench --ranks 2,4 --benchmark_out=rows.json && plot.py rows.json busbw.svg
     train_gpt --compare --json run.json && plot.py run.json run.svg
-    zero-plan memory --json memory.json && plot.py memory.json memory.svg
+    zero-plan memory --charts --json memory.json && plot.py memory.json memory.svg
 
 Of a benchmark of collectives busbw over bytes, the baseline dashed; with --fit it prints, instead of a
 picture, how time follows bytes: latency and bandwidth by least squares of the relative error, so that a

@@ -183,7 +183,7 @@ void add_memory(CLI::App& app, Command& command) {
       command,
       "memory",
       "Bytes of a device by role under all stages, and the largest model and batch that fit",
-      [options, &command] { return make(*options, !command.output.json.empty()); });
+      [options, &command] { return make(*options, command.output.charts); });
   add_model(*sub, *options);
   add_run(*sub, *options);
   add_policies(*sub, *options);

@@ -62,7 +62,7 @@ std::string text_of(Report const& report) {
   return result.substr(result.front() == '\n' ? 1 : 0);
 }
 
-std::string json_of(Report const& report, std::string const& command) {
+std::string json_of(Report const& report, std::string const& command, bool charts) {
   nlohmann::ordered_json document{{"schema", "zero.plan/1"},
                                   {"zero", version_text()},
                                   {"command", command},
@@ -77,7 +77,7 @@ std::string json_of(Report const& report, std::string const& command) {
     document[table.name] = std::move(rows);
   }
   document["notes"] = report.notes;
-  if (!report.charts.empty()) document["charts"] = report.charts;
+  if (charts && !report.charts.empty()) document["charts"] = report.charts;
   return document.dump(1) + "\n";
 }
 
@@ -111,7 +111,7 @@ void show(Command const& command) {
   Report const report = command.make();
   Output const& to = command.output;
   if (to.json != "-" && to.csv != "-") write_text("-", text_of(report));
-  if (!to.json.empty()) write_text(to.json, json_of(report, command.name));
+  if (!to.json.empty()) write_text(to.json, json_of(report, command.name, to.charts));
   if (!to.csv.empty()) write_text(to.csv, csv_of(report));
 }
 
@@ -156,6 +156,7 @@ CLI::App* add_command(CLI::App& app,
   CLI::App* const sub = app.add_subcommand(name, help);
   sub->option_defaults()->always_capture_default();
   sub->add_option("--json", command.output.json, "Write JSON to a file, or - instead of the text");
+  sub->add_flag("--charts", command.output.charts, "In JSON: what bench/plot.py draws");
   sub->add_option("--csv",
                   command.output.csv,
                   "Write CSV to a file, or - instead of the text: a line for each cell");

@@ -43,13 +43,14 @@ struct Report {
   std::vector<std::string> head;  ///< sentences before the tables
   std::vector<Table> tables;
   std::vector<std::string> notes;  ///< sentences behind them
-  std::vector<Chart> charts;       ///< in JSON alone
+  std::vector<Chart> charts;     
 };
 
 /// Where a report goes; "-" is the standard output, instead of the text.
 struct Output {
   std::string json;
   std::string csv;
+  bool charts = false;  ///< in JSON
 };
 
 /// Says on the error stream that work goes on, from its first second until the object ends: a line

@@ -214,14 +214,12 @@ Report make(SetupOptions const& options, int per_node, bool draws) {
 void add_traffic(CLI::App& app, Command& command) {
   auto const options = std::make_shared<SetupOptions>();
   auto const per_node = std::make_shared<int>(0);
-  CLI::App* const sub =
-      add_command(app,
-                  command,
-                  "traffic",
-                  "Elements and bytes that a rank sends in a step, by operation, under all stages",
-                  [options, per_node, &command] {
-                    return make(*options, *per_node, !command.output.json.empty());
-                  });
+  CLI::App* const sub = add_command(
+      app,
+      command,
+      "traffic",
+      "Elements and bytes that a rank sends in a step, by operation, under all stages",
+      [options, per_node, &command] { return make(*options, *per_node, command.output.charts); });
   add_model(*sub, *options);
   add_run(*sub, *options);
   add_policies(*sub, *options);

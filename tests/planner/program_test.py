@@ -278,7 +278,7 @@ class Formats(unittest.TestCase):
 
     def test_charts(self):
         for command in COMMANDS:
-            charts = json.loads(run(command, "--json", "-").stdout).get("charts", [])
+            charts = json.loads(run(command, "--charts", "--json", "-").stdout).get("charts", [])
             self.assertEqual(bool(charts), command != "pa", command)
             for chart in charts:
                 self.assertTrue(chart["title"] and chart["y_label"])
@@ -294,12 +294,13 @@ class Formats(unittest.TestCase):
                         "advise": "model states", "sums": "chained", "table1": "7.5B Pos+g"}
             name = expected.get(command, "Pos+g")
             self.assertTrue(name is None or name in titles, (command, titles))
-        nothing = run("advise", "--params", "1e12", "--devices", "8", "--json", "-")
+        nothing = run("advise", "--params", "1e12", "--devices", "8", "--charts",
+                      "--json", "-")
         self.assertEqual(nothing.returncode, 0)
         self.assertNotIn("charts", json.loads(nothing.stdout))
 
     def test_memory_is_drawn_as_bars_and_curves(self):
-        found = json.loads(run("memory", "--budget", "32GB", "--json", "-").stdout)
+        found = json.loads(run("memory", "--budget", "32GB", "--charts", "--json", "-").stdout)
         bars, memory, largest = found["charts"]
         held = [row for row in found["bytes"] if row["role"] == "state"][0]
         total = [row for row in found["bytes"] if row["role"] == "total"][0]
