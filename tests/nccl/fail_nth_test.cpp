@@ -16,7 +16,6 @@ namespace {
 
 using zero::Error;
 using zero::Op;
-using zero::nccl::Options;
 using zero::nccl::Registration;
 using zero::nccl::Result;
 using Comm = fake::Nccl<>;
@@ -82,16 +81,16 @@ Outcome run_once(long call, Result result, unsigned seed) {
   std::atomic<int> errors{0};
   std::atomic<int> wrong{0};
   std::atomic<int> strange{0};
-  fake::run_processes(world, ranks, [&](fake::Process& process) {
+  fake::run_processes(world, [&](fake::Process& process) {
     process.script.in_progress = static_cast<int>(seed % 3);
-    Options options = fake::quick_options();
-    options.deadline_s = 1;
-    options.grace_s = 1;
-    options.registration = seed % 2 == 0 ? Registration::windows : Registration::buffers;
-    options.separate_gathers = true;
+    auto const registration = seed % 2 == 0 ? Registration::windows : Registration::buffers;
     fake::Stream* const compute = fake::world_stream(world, process);
     try {
-      Comm comm({{1}, process.rank, ranks, compute}, options);
+      Comm comm({{1}, process.rank, ranks, compute},
+                fake::quick_options({.deadline_s = 1,
+                                     .grace_s = 1,
+                                     .separate_gathers = true,
+                                     .registration = registration}));
       try {
         use(comm, wrong);
         comm.close();
