@@ -317,7 +317,8 @@ TEST_CASE("Nccl: a sub-group may be closed before its parent, and destroyed afte
   }
 }
 
-/// Starts a sum, and drops its ticket. Of no use to a peer that comes so early that it is done.
+/// Starts a sum, and drops its ticket. What is done by then is no loss, so that peers must not come
+/// before.
 void abandon(Comm& comm, int bucket) {
   float x = 1;
   static_cast<void>(
