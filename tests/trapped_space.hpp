@@ -3,6 +3,7 @@
 /// functions, and a queue of work that is put off as long as it may be.
 #pragma once
 
+#include "queued_space.hpp"
 #include "zero/zero.hpp"
 
 #include <sys/mman.h>
@@ -13,7 +14,6 @@
 #include <functional>
 #include <new>
 #include <stdexcept>
-#include <vector>
 
 namespace trapped {
 
@@ -51,6 +51,13 @@ class Device {
 
   void enqueue(std::function<void()> work) { queue_.push_back(std::move(work)); }
 
+  /// For a download.
+  void finish(std::size_t bytes) {
+    ++downloads;
+    downloaded_bytes += bytes;
+    synchronize();
+  }
+
   /// Runs what was queued. The only time at which memory is open.
   void synchronize() {
     if (::mprotect(pool_, pool_bytes, PROT_READ | PROT_WRITE) != 0) std::abort();
@@ -68,80 +75,8 @@ class Device {
 };
 
 /// Models MemorySpace on a device, with the host's kernels.
-class Space {
- public:
-  static constexpr std::string_view name = "trapped";
-  static constexpr bool host_accessible = false;
-  using Host = zero::space::Host;
-
-  explicit Space(Device& device) : device_(&device) {}
-
-  void zero(void* memory, std::size_t bytes) const {
-    device_->require(memory, bytes);
-    device_->enqueue([=] { Host::zero(memory, bytes); });
-  }
-  void copy(void* to, void const* from, std::size_t bytes) const {
-    device_->require(to, bytes);
-    device_->require(from, bytes);
-    device_->enqueue([=] { Host::copy(to, from, bytes); });
-  }
-  void upload(void* to, void const* host, std::size_t bytes) const {
-    device_->require(to, bytes);
-    auto const* const from = static_cast<std::byte const*>(host);
-    device_->enqueue([to, bytes, kept = std::vector<std::byte>(from, from + bytes)] {
-      Host::upload(to, kept.data(), bytes);
-    });
-  }
-  void download(void* host, void const* from, std::size_t bytes) const {
-    device_->require(from, bytes);
-    ++device_->downloads;
-    device_->downloaded_bytes += bytes;
-    device_->enqueue([=] { Host::download(host, from, bytes); });
-    device_->synchronize();
-  }
-  template <class To, class From>
-  void convert(To* out, From const* in, std::size_t count) const {
-    device_->require(out, count * sizeof(To));
-    device_->require(in, count * sizeof(From));
-    device_->enqueue([=] { Host::convert(out, in, count); });
-  }
-  template <class Sum, class From>
-  void add(Sum* out, From const* in, std::size_t count) const {
-    device_->require(out, count * sizeof(Sum));
-    device_->require(in, count * sizeof(From));
-    device_->enqueue([=] { Host::add(out, in, count); });
-  }
-  template <class T>
-  void add_squares(zero::ExactSum* sum, T const* x, std::size_t count) const {
-    device_->require(sum, sizeof(*sum));
-    device_->require(x, count * sizeof(T));
-    device_->enqueue([=] { Host::add_squares(sum, x, count); });
-  }
-  template <class T>
-  void add_hash(std::uint64_t* hash, T const* x, std::size_t count, std::uint64_t first) const {
-    device_->require(hash, sizeof(*hash));
-    device_->require(x, count * sizeof(T));
-    device_->enqueue([=] { Host::add_hash(hash, x, count, first); });
-  }
-  template <class F>
-  void call(F const& function) const {
-    device_->enqueue(function);
-  }
-  template <class Rule, class M, class P, class G, class S, std::size_t K>
-  void update(Rule const& rule,
-              zero::StepTerms const* terms,
-              zero::UpdateRates const& rates,
-              zero::UpdateArrays<M, P, G, S, K> const& arrays) const {
-    device_->require(terms, sizeof(*terms));
-    device_->require(arrays.master, arrays.count * sizeof(M));
-    device_->require(arrays.gradient, arrays.count * sizeof(G));
-    if (arrays.parameter != nullptr) device_->require(arrays.parameter, arrays.count * sizeof(P));
-    for (S const* const state : arrays.state) device_->require(state, arrays.count * sizeof(S));
-    device_->enqueue([=] { Host::update(rule, terms, rates, arrays); });
-  }
-
- private:
-  Device* device_;
+struct Space : QueuedSpace<Device*> {
+  explicit Space(Device& device) : QueuedSpace(&device) {}
 };
 
 static_assert(zero::MemorySpace<Space>);

@@ -1,14 +1,13 @@
 // Whole steps over threads as ranks, captured in a CUDA graph and replayed.
 #include "cuda/captured_step.cuh"
 #include "cuda/streams.hpp"
+#include "support/refusal.hpp"
 #include "zero/comm/in_process.hpp"
-#include "zero/comm/in_process_cuda.hpp"
-#include "zero/comm/run_ranks.hpp"
 
 #include <algorithm>
 #include <cstddef>
 #include <limits>
-#include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -17,19 +16,26 @@
 namespace capture_test {
 namespace {
 
+using captured_step::Graph;
 using zero::InProcessCuda;
 using zero::device::check;
 
+/// What `train(replay)` gives is the same, whether steps are enqueued call by call or replayed.
+template <class Train>
+auto check_same(Train const& train) {
+  auto const enqueued = train(false);
+  CHECK(train(true) == enqueued);
+  return enqueued;
+}
+
 template <class Stage>
 void check_one_rank() {
-  std::vector<float> results[2];
-  for (bool const replay : {false, true}) {
+  auto const result = check_same([](bool replay) {
     Streams const streams(1);
     auto group = InProcessCuda::group(streams.spaces);
-    results[replay ? 1 : 0] = captured_step::train<Stage>(group[0], replay);
-  }
-  CHECK(results[0] == results[1]);
-  CHECK(results[0][0] != 0.f);
+    return captured_step::train<Stage>(group[0], replay);
+  });
+  CHECK(result[0] != 0.f);
 }
 
 TEST_CASE("cuda: a captured step trains as one that was enqueued call by call") {
@@ -60,9 +66,9 @@ class Fed {
   explicit Fed(Precision const& precision, bool replay, float own = -1.f)
       : streams_(1),
         group_(InProcessCuda::group(streams_.spaces)),
-        allocator_(space().device()),
-        word_(static_cast<float*>(allocator_.allocate(sizeof(float), 256))),
-        rate_(replay ? static_cast<float*>(allocator_.allocate(sizeof(float), 256)) : nullptr),
+        word_(space(), {0.f}),
+        rate_(space(), {0.f}),
+        rate_address_(replay ? rate_.data() : nullptr),
         optimizer_{group_[0],
                    std::vector<zero::Tensor>{{.name = "w", .shape = {fed_count}}},
                    precision,
@@ -74,30 +80,16 @@ class Fed {
     if (own >= 0.f) optimizer_.set_lr("w", own);
     train(1.f);
     if (!replay) return;
-    cudaGraph_t graph = nullptr;
-    check(cudaStreamBeginCapture(space().stream(), cudaStreamCaptureModeGlobal),
-          "cudaStreamBeginCapture");
-    enqueue();
-    check(cudaStreamEndCapture(space().stream(), &graph), "cudaStreamEndCapture");
-    check(cudaGraphInstantiate(&executable_, graph, 0), "cudaGraphInstantiate");
-    check(cudaGraphDestroy(graph), "cudaGraphDestroy");
+    graph_.emplace(space().stream(), cudaStreamCaptureModeGlobal, [this] { enqueue(); });
   }
-  Fed(Fed const&) = delete;
-  Fed& operator=(Fed const&) = delete;
-  ~Fed() {
-    if (executable_ != nullptr) cudaGraphExecDestroy(executable_);
-    allocator_.deallocate(word_, sizeof(float), 256);
-    if (rate_ != nullptr) allocator_.deallocate(rate_, sizeof(float), 256);
-  }
-
   void train(float gradient, float rate = 0.1f) {
-    space().upload(word_, &gradient, sizeof(float));
-    if (rate_ != nullptr) space().upload(rate_, &rate, sizeof(float));
-    options_ = {.learning_rate = rate, .learning_rate_address = rate_};
-    if (executable_ == nullptr) {
-      enqueue();
+    space().upload(word_.data(), &gradient, sizeof(float));
+    space().upload(rate_.data(), &rate, sizeof(float));
+    options_ = {.learning_rate = rate, .learning_rate_address = rate_address_};
+    if (graph_) {
+      graph_->launch();
     } else {
-      check(cudaGraphLaunch(executable_, space().stream()), "cudaGraphLaunch");
+      enqueue();
     }
   }
   [[nodiscard]] float master() {
@@ -121,19 +113,19 @@ class Fed {
   void enqueue() {
     auto gradients = optimizer_.gradients(0);
     space().call(Feed<typename Precision::Wire>{
-        gradients[0].data(), word_, optimizer_.loss_scale_address()});
+        gradients[0].data(), word_.data(), optimizer_.loss_scale_address()});
     optimizer_.reduce(std::move(gradients));
     optimizer_.enqueue_step(options_);
   }
 
   Streams streams_;
   std::vector<InProcessCuda> group_;
-  zero::device::MallocAllocator allocator_;
-  float* word_;
-  float* rate_;
+  Array<float> word_;
+  Array<float> rate_;
+  float* rate_address_;
   zero::StepOptions options_;
   Optimizer optimizer_;
-  cudaGraphExec_t executable_ = nullptr;
+  std::optional<Graph> graph_;
 };
 
 TEST_CASE("cuda: what is asked after a launch of a captured step is of that launch") {
@@ -162,13 +154,8 @@ TEST_CASE("cuda: a captured step that fails is reported, and steps count again f
     fed.train(std::numeric_limits<float>::quiet_NaN());
     fed.train(1.f);
     CHECK(fed.master() == before);
-    std::string message;
-    try {
-      static_cast<void>(optimizer.report());
-    } catch (zero::Error const& error) {
-      message = error.message();
-    }
-    CHECK(message == "gradients are not finite");
+    CHECK(refusal([&] { static_cast<void>(optimizer.report()); }, zero::ErrorKind::data) ==
+          "gradients are not finite");
     fed.train(1.f);
     CHECK(optimizer.report().step == 2);
     CHECK(fed.master() != before);
@@ -177,8 +164,7 @@ TEST_CASE("cuda: a captured step that fails is reported, and steps count again f
 
 TEST_CASE("cuda: a captured step that overflows is skipped and halves the loss scale") {
   using Fp16 = zero::Mixed<zero::fp16>;
-  float results[2] = {};
-  for (bool const replay : {false, true}) {
+  check_same([](bool replay) {
     CAPTURE(replay);
     Fed<Fp16> fed(Fp16{.loss_scale = {.initial = 1024.f}}, replay);
     auto& optimizer = fed.optimizer();
@@ -197,39 +183,28 @@ TEST_CASE("cuda: a captured step that overflows is skipped and halves the loss s
     CHECK_FALSE(report.skipped);
     CHECK(report.step == 3);
     CHECK(report.loss_scale == 512.f);
-    results[replay ? 1 : 0] = fed.master();
-  }
-  CHECK(results[0] == results[1]);
+    return fed.master();
+  });
 }
 
-TEST_CASE("cuda: a captured step reads the learning rate of each launch") {
-  std::vector<float> results[2];
-  for (bool const replay : {false, true}) {
-    Fed<zero::Fp32> fed(zero::Fp32{}, replay);
-    for (float const rate : {0.1f, 0.03f, 0.f, 0.7f}) {
-      fed.train(1.f, rate);
-      results[replay ? 1 : 0].push_back(fed.master());
-    }
+TEST_CASE("cuda: a captured step reads the learning rate of each launch, or keeps a tensor's own") {
+  for (float const own : {-1.f, 0.25f}) {
+    CAPTURE(own);
+    auto const masters = check_same([own](bool replay) {
+      Fed<zero::Fp32> fed(zero::Fp32{}, replay, own);
+      // What is said after the capture is for steps that are enqueued or captured from then on.
+      if (replay && own >= 0.f) fed.optimizer().set_lr("w", 0.75f);
+      std::vector<float> result;
+      for (float const rate : {0.1f, 0.03f, 0.f, 0.7f}) {
+        fed.train(1.f, rate);
+        result.push_back(fed.master());
+      }
+      return result;
+    });
+    CHECK(masters[0] != masters[1]);
+    CHECK((masters[1] == masters[2]) == (own < 0.f));
+    CHECK(masters[2] != masters[3]);
   }
-  CHECK(results[0] == results[1]);
-  CHECK(results[0][1] == results[0][2]);
-  CHECK(results[0][2] != results[0][3]);
-}
-
-TEST_CASE("cuda: a captured step keeps a learning rate of a tensor's own") {
-  std::vector<float> results[2];
-  for (bool const replay : {false, true}) {
-    Fed<zero::Fp32> fed(zero::Fp32{}, replay, 0.25f);
-    // What is said after the capture is for steps that are enqueued or captured from then on.
-    if (replay) fed.optimizer().set_lr("w", 0.75f);
-    for (float const rate : {0.1f, 0.f}) {
-      float const before = fed.master();
-      fed.train(1.f, rate);
-      results[replay ? 1 : 0].push_back(fed.master());
-      CHECK(fed.master() != before);
-    }
-  }
-  CHECK(results[0] == results[1]);
 }
 
 TEST_CASE("cuda: a first step is not captured before ranks have compared what they start from") {
@@ -242,18 +217,10 @@ TEST_CASE("cuda: a first step is not captured before ranks have compared what th
   optimizer.adopt_parameters();
   for (bool const compared : {false, true}) {
     if (compared) optimizer.check_parameters();
-    cudaGraph_t graph = nullptr;
-    check(cudaStreamBeginCapture(space.stream(), cudaStreamCaptureModeGlobal),
-          "cudaStreamBeginCapture");
     std::string message;
-    try {
-      optimizer.enqueue_step();
-    } catch (zero::Error const& error) {
-      CHECK(error.kind() == zero::ErrorKind::invalid_argument);
-      message = error.message();
-    }
-    check(cudaStreamEndCapture(space.stream(), &graph), "cudaStreamEndCapture");
-    check(cudaGraphDestroy(graph), "cudaGraphDestroy");
+    Graph const graph(space.stream(), cudaStreamCaptureModeGlobal, [&] {
+      message = refusal([&] { optimizer.enqueue_step(); });
+    });
     CHECK(message == std::string(compared ? ""
                                           : "ranks cannot compare what they start from while a "
                                             "step is captured; call check_parameters() before"));
@@ -273,6 +240,7 @@ void order(zero::space::Cuda const& first, zero::space::Cuda const& second) {
   check(cudaStreamWaitEvent(second.stream(), event, 0), "cudaStreamWaitEvent");
   check(cudaEventDestroy(event), "cudaEventDestroy");
 }
+/// The streams of other ranks come after rank 0's, or it after them.
 void fork(Spaces const& spaces) {
   for (std::size_t rank = 1; rank < spaces.size(); ++rank) order(spaces[0], spaces[rank]);
 }
@@ -283,46 +251,37 @@ void join(Spaces const& spaces) {
 /// Launches what `enqueue` enqueues to all streams twice, as one graph, on rank 0's stream.
 template <class Enqueue>
 void replay_twice(Spaces const& spaces, Enqueue const& enqueue) {
-  cudaStream_t const stream = spaces[0].stream();
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
   // The graph comes after what is in this stream, and no other.
   join(spaces);
-  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
+  Graph const graph(spaces[0].stream(), cudaStreamCaptureModeRelaxed, [&] {
+    fork(spaces);
+    enqueue();
+    join(spaces);
+  });
+  graph.launch();
+  graph.launch();
   fork(spaces);
-  enqueue();
-  join(spaces);
-  check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
-  check(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
-  check(cudaGraphLaunch(executable, stream), "cudaGraphLaunch");
-  check(cudaGraphLaunch(executable, stream), "cudaGraphLaunch");
-  fork(spaces);
-  check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
-  check(cudaGraphExecDestroy(executable), "cudaGraphExecDestroy");
-  check(cudaGraphDestroy(graph), "cudaGraphDestroy");
+  check(cudaStreamSynchronize(spaces[0].stream()), "cudaStreamSynchronize");
 }
 
 /// A thread for each rank: rank 0's stream is captured, the others join it, and one launch on it is
 /// a step of all ranks.
 /// @param decays  with a learning rate that is halved before each step, on the device if `replay`
 template <class Stage>
-std::vector<float> train_group(int ranks, bool replay, bool decays) {
+std::vector<std::vector<float>> train_group(int ranks, bool replay, bool decays) {
   Streams const streams(ranks);
   auto hosts = zero::InProcess::group(ranks);
-  std::mutex mutex;
-  constexpr std::size_t whole = captured_step::units * captured_step::count;
-  std::vector<float> result(static_cast<std::size_t>(ranks) * whole);
+  std::vector<std::vector<float>> results(static_cast<std::size_t>(ranks));
   zero::run_ranks(InProcessCuda::group(streams.spaces), [&](InProcessCuda& comm) {
     // This thread's own, so that one that throws leaves nobody waiting.
     zero::InProcess host = std::move(hosts[static_cast<std::size_t>(comm.rank())]);
     auto const meet = [&] {
       zero::run(host, {.op = zero::Op::all_gather, .dtype = zero::DType::i32, .count = 0});
     };
-    zero::device::MallocAllocator allocator(comm.space().device());
-    auto* const decay = static_cast<float*>(allocator.allocate(sizeof(float), 256));
     float rate = decays ? 0.8f : 0.1f;
-    comm.space().upload(decay, &rate, sizeof(float));
-    captured_step::Trainer<InProcessCuda, Stage> trainer(comm, replay && decays ? decay : nullptr);
+    Array<float> const decay(comm.space(), {rate});
+    captured_step::Trainer<InProcessCuda, Stage> trainer(comm,
+                                                         replay && decays ? decay.data() : nullptr);
     auto const step = [&] {
       if (decays) rate *= 0.5f;
       // Where the trainer reads its own, this value is not used.
@@ -348,21 +307,16 @@ std::vector<float> train_group(int ranks, bool replay, bool decays) {
       meet();
     }
     CHECK(trainer.steps() == 4);
-    std::vector<float> const own = trainer.parameters();
-    allocator.deallocate(decay, sizeof(float), 256);
-    std::lock_guard const lock(mutex);
-    auto const at = static_cast<std::size_t>(comm.rank()) * whole;
-    std::copy(own.begin(), own.end(), result.data() + at);
+    results[static_cast<std::size_t>(comm.rank())] = trainer.parameters();
   });
-  return result;
+  return results;
 }
 
 template <class Stage>
 void check_group(int ranks, bool decays) {
-  std::vector<float> const enqueued = train_group<Stage>(ranks, false, decays);
-  std::vector<float> const replayed = train_group<Stage>(ranks, true, decays);
-  CHECK(enqueued == replayed);
-  CHECK(enqueued[0] != 0.f);
+  auto const results =
+      check_same([&](bool replay) { return train_group<Stage>(ranks, replay, decays); });
+  CHECK(results[0][0] != 0.f);
 }
 
 TEST_CASE("cuda: a step of several ranks is captured in one graph") {

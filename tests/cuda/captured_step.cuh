@@ -30,6 +30,33 @@ inline std::vector<zero::Tensor> model() {
   return tensors;
 }
 
+/// What `body` enqueues to a stream, captured.
+class Graph {
+ public:
+  template <class Body>
+  Graph(cudaStream_t stream, cudaStreamCaptureMode mode, Body const& body) : stream_(stream) {
+    using zero::device::check;
+    cudaGraph_t graph = nullptr;
+    check(cudaStreamBeginCapture(stream, mode), "cudaStreamBeginCapture");
+    body();
+    check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+    check(cudaGraphInstantiate(&executable_, graph, 0), "cudaGraphInstantiate");
+    check(cudaGraphDestroy(graph), "cudaGraphDestroy");
+  }
+  Graph(Graph const&) = delete;
+  Graph& operator=(Graph const&) = delete;
+  /// What was launched goes on.
+  ~Graph() { cudaGraphExecDestroy(executable_); }
+
+  void launch() const {
+    zero::device::check(cudaGraphLaunch(executable_, stream_), "cudaGraphLaunch");
+  }
+
+ private:
+  cudaStream_t stream_;
+  cudaGraphExec_t executable_ = nullptr;
+};
+
 /// Gradients of the parameter itself, on the device.
 struct Gradient {
   float* to;
@@ -123,26 +150,17 @@ class Trainer {
 /// Trains four steps; with `replay`, steps 3 and 4 are replays of a graph. Returns the parameters.
 template <class Stage = zero::stage::PosG, class C>
 std::vector<float> train(C& comm, bool replay) {
-  using zero::device::check;
-  cudaStream_t const stream = comm.space().stream();
   Trainer<C, Stage> trainer(comm);
   trainer.step();
   trainer.step();
   if (replay) {
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t executable = nullptr;
     // The default, and the strictest; ranks that are threads may do more than a capture allows.
     auto const mode =
         comm.size() == 1 ? cudaStreamCaptureModeGlobal : cudaStreamCaptureModeThreadLocal;
-    check(cudaStreamBeginCapture(stream, mode), "cudaStreamBeginCapture");
-    trainer.step();
-    check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
-    check(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
-    check(cudaGraphLaunch(executable, stream), "cudaGraphLaunch");
-    check(cudaGraphLaunch(executable, stream), "cudaGraphLaunch");
+    Graph const graph(comm.space().stream(), mode, [&] { trainer.step(); });
+    graph.launch();
+    graph.launch();
     CHECK(trainer.steps() == 4);
-    check(cudaGraphExecDestroy(executable), "cudaGraphExecDestroy");
-    check(cudaGraphDestroy(graph), "cudaGraphDestroy");
   } else {
     trainer.step();
     trainer.step();

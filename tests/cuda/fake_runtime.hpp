@@ -4,83 +4,38 @@
 #pragma once
 
 #include "cuda/machine.hpp"
+#include "fake_collective.hpp"
+#include "queued_space.hpp"
 #include "zero/comm/device_threads/engine.hpp"
-#include "zero/concepts/space.hpp"
-#include "zero/kernel/reduce.hpp"
-#include "zero/space/host.hpp"
 
 #include <cstddef>
 #include <cstring>
 #include <functional>
 #include <memory>
-#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace fake {
 
-/// The space of one rank: its trainer's stream. Counts what makes a host wait.
-class Space {
- public:
-  static constexpr std::string_view name = "fake device";
-  static constexpr bool host_accessible = false;
+/// A trainer's stream.
+struct Trainer {
+  std::shared_ptr<Machine> machine;
+  Stream* stream = machine->open();
 
+  void enqueue(std::function<void()> work) const { machine->enqueue(stream, std::move(work)); }
+  /// Memory is the host's.
+  void require(void const*, std::size_t) const {}
+  void finish(std::size_t) const { machine->synchronize(stream); }
+};
+
+/// The space of one rank.
+struct Space : QueuedSpace<std::shared_ptr<Trainer const>> {
   explicit Space(std::shared_ptr<Machine> machine)
-      : machine_(std::move(machine)), stream_(machine_->open()) {}
+      : QueuedSpace(std::make_shared<Trainer const>(Trainer{std::move(machine)})) {}
 
-  [[nodiscard]] Stream* stream() const { return stream_; }
-  [[nodiscard]] Machine& machine() const { return *machine_; }
-  void synchronize() const { machine_->synchronize(stream_); }
-
-  void zero(void* memory, std::size_t bytes) const {
-    enqueue([=] { host::zero(memory, bytes); });
-  }
-  void copy(void* to, void const* from, std::size_t bytes) const {
-    enqueue([=] { host::copy(to, from, bytes); });
-  }
-  void upload(void* to, void const* from, std::size_t bytes) const {
-    auto const* const begin = static_cast<std::byte const*>(from);
-    std::vector<std::byte> kept(begin, begin + bytes);
-    enqueue([to, data = std::move(kept)] { host::copy(to, data.data(), data.size()); });
-  }
-  void download(void* to, void const* from, std::size_t bytes) const {
-    copy(to, from, bytes);
-    synchronize();
-  }
-  template <class To, class From>
-  void convert(To* out, From const* in, std::size_t count) const {
-    enqueue([=] { host::convert(out, in, count); });
-  }
-  template <class Sum, class From>
-  void add(Sum* out, From const* in, std::size_t count) const {
-    enqueue([=] { host::add(out, in, count); });
-  }
-  template <class T>
-  void add_squares(zero::ExactSum* sum, T const* x, std::size_t count) const {
-    enqueue([=] { host::add_squares(sum, x, count); });
-  }
-  template <class T>
-  void add_hash(std::uint64_t* hash, T const* x, std::size_t count, std::uint64_t first) const {
-    enqueue([=] { host::add_hash(hash, x, count, first); });
-  }
-  template <class F>
-  void call(F const& function) const {
-    enqueue([function] { function(); });
-  }
-  template <class Rule, class Arrays>
-  void update(Rule const& rule,
-              zero::StepTerms const* terms,
-              zero::UpdateRates const& rates,
-              Arrays const& arrays) const {
-    enqueue([=] { host::update(rule, terms, rates, arrays); });
-  }
-
- private:
-  using host = zero::space::Host;
-
-  void enqueue(std::function<void()> work) const { machine_->enqueue(stream_, std::move(work)); }
-
-  std::shared_ptr<Machine> machine_;
-  Stream* stream_;
+  [[nodiscard]] Stream* stream() const { return queue()->stream; }
+  [[nodiscard]] Machine& machine() const { return *queue()->machine; }
+  void synchronize() const { queue()->finish(0); }
 };
 
 /// The runtime as DeviceGroup asks for it.
@@ -121,24 +76,11 @@ struct Api {
     std::vector<void const*> sources(sum.sources, sum.sources + sum.source_count);
     space.machine().enqueue(
         stream, [=, targets = std::move(targets), sources = std::move(sources)] {
-          std::size_t const element = size_of(sum.dtype);
-          std::vector<std::byte> result(sum.count * element);
-          auto const function = zero::kernel::sum_function(sum.dtype, sum.accumulate);
-          function(result.data(),
-                   sources.data(),
-                   sum.first,
-                   sum.source_count,
-                   sum.count,
-                   zero::kernel::Store::cached);
+          Bytes const result =
+              fake::sum(sum.dtype, sum.accumulate, sources, sum.first, sum.count, sum.squares);
           for (void* const target : targets) {
-            std::memcpy(static_cast<std::byte*>(target) + sum.first * element,
-                        result.data(),
-                        result.size());
+            std::memcpy(at(target, sum.first * size_of(sum.dtype)), result.data(), result.size());
           }
-          if (sum.squares.sum == nullptr) return;
-          zero::kernel::SquaredSum squared{sum.squares.sum, sum.squares.count};
-          squared.add(sum.dtype, result.data(), sum.count);
-          squared.end();
         });
     return status(space);
   }

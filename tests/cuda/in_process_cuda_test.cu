@@ -3,9 +3,7 @@
 #include "cuda/staged.hpp"
 #include "cuda/streams.hpp"
 #include "equivalence/harness.hpp"
-#include "zero/comm/in_process_cuda.hpp"
-#include "zero/comm/run_ranks.hpp"
-#include "zero/device/allocators.hpp"
+#include "support/refusal.hpp"
 
 namespace in_process_cuda_test {
 namespace {
@@ -17,21 +15,9 @@ struct StagedWorld {
   static constexpr int ranks[] = {1, 2, 4};
   template <class Body>
   static void run(int ranks, Body const& body) {
-    Streams const streams(ranks);
-    zero::run_ranks(InProcessCuda::group(streams.spaces), [&](InProcessCuda& comm) {
-      MallocAllocator const allocator(comm.space().device());
+    DeviceWorld::run(ranks, [&](InProcessCuda& comm, MallocAllocator const& allocator) {
       Staged<InProcessCuda, MallocAllocator> staged(std::move(comm), allocator);
       body(staged);
-    });
-  }
-};
-
-struct TrainingWorld {
-  template <class Body>
-  static void run(int ranks, Body const& body) {
-    Streams const streams(ranks);
-    zero::run_ranks(InProcessCuda::group(streams.spaces), [&](InProcessCuda& comm) {
-      body(comm, MallocAllocator(comm.space().device()));
     });
   }
 };
@@ -42,27 +28,21 @@ TEST_CASE("InProcessCuda: sub-groups") { conformance::check_groups<StagedWorld>(
 
 TEST_CASE("InProcessCuda trains to the host's bits under every stage") {
   using toy::check_ranks;
-  check_ranks<TrainingWorld, zero::stage::Replicated, zero::Fp32>({1, 2});
-  check_ranks<TrainingWorld, zero::stage::Pos, zero::Mixed<zero::bf16>>({2, 4});
-  check_ranks<TrainingWorld, zero::stage::PosG, zero::Mixed<zero::fp16>>({1, 4});
-  check_ranks<TrainingWorld, zero::stage::PosGP, zero::Mixed<zero::bf16>>({1, 2, 4});
+  check_ranks<DeviceWorld, zero::stage::Replicated, zero::Fp32>({1, 2});
+  check_ranks<DeviceWorld, zero::stage::Pos, zero::Mixed<zero::bf16>>({2, 4});
+  check_ranks<DeviceWorld, zero::stage::PosG, zero::Mixed<zero::fp16>>({1, 4});
+  check_ranks<DeviceWorld, zero::stage::PosGP, zero::Mixed<zero::bf16>>({1, 2, 4});
 }
 
 TEST_CASE("InProcessCuda: a step that ranks were told differently is refused on the device") {
-  TrainingWorld::run(2, [](InProcessCuda& comm, MallocAllocator const& allocator) {
+  DeviceWorld::run(2, [](InProcessCuda& comm, MallocAllocator const& allocator) {
     zero::ShardedOptimizer optimizer{
         comm, {{.name = "w", .shape = {3000}}}, zero::stage::PosG{}, zero::Owned{allocator}};
     optimizer.adopt_parameters();
     for (bool const differ : {false, true, false}) {
       optimizer.reduce(optimizer.gradients(0));
       optimizer.enqueue_step({.max_norm = differ && comm.rank() == 1 ? 2. : 1.});
-      bool refused = false;
-      try {
-        static_cast<void>(optimizer.report());
-      } catch (zero::Error const& error) {
-        refused = error.kind() == zero::ErrorKind::invalid_argument;
-      }
-      CHECK(refused == differ);
+      CHECK(is_refused([&] { static_cast<void>(optimizer.report()); }) == differ);
     }
     CHECK(optimizer.steps() == 2);
   });

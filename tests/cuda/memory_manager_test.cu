@@ -1,16 +1,14 @@
 // One reservation of a device's memory: its bookkeeping is the host's, its guards the device's.
 #include "cuda/streams.hpp"
+#include "support/complaints.hpp"
+#include "support/refusal.hpp"
 #include "support/toy_model.hpp"
-#include "zero/comm/in_process_cuda.hpp"
-#include "zero/comm/run_ranks.hpp"
-#include "zero/device/allocators.hpp"
 #include "zero/memory.hpp"
 
 #include <doctest/doctest.h>
 
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <string>
 
 namespace memory_manager_test {
@@ -24,12 +22,7 @@ using zero::device::MallocAllocator;
 using zero::space::Cuda;
 
 std::string found_by(ContiguousMemory const& memory) {
-  try {
-    memory.check();
-  } catch (zero::Error const& error) {
-    return error.message();
-  }
-  return {};
+  return refusal([&] { memory.check(); });
 }
 
 template <class Allocator>
@@ -69,13 +62,9 @@ TEST_CASE("a memory manager reserves memory of a device, and guards it by a stre
 }
 
 TEST_CASE("a memory manager of a device holds an optimizer as it was planned") {
-  constexpr int ranks = 2;
-  Streams const streams(ranks);
-  std::mutex mutex;
-  std::string complaints;
-  zero::run_ranks(InProcessCuda::group(streams.spaces), [&](InProcessCuda& comm) {
-    Cuda const& space = comm.space();
-    ContiguousMemory memory{4 * zero::MiB, MallocAllocator(space.device()), zero::Guarded{space}};
+  Complaints complaints;
+  DeviceWorld::run(2, [&](InProcessCuda& comm, MallocAllocator const& allocator) {
+    ContiguousMemory memory{4 * zero::MiB, allocator, zero::Guarded{comm.space()}};
     zero::ShardedOptimizer optimizer{
         comm, toy::model(), zero::stage::PosGP{}, zero::Mixed<zero::bf16>{}, zero::Owned{memory}};
     toy::load(optimizer);
@@ -85,11 +74,10 @@ TEST_CASE("a memory manager of a device holds an optimizer as it was planned") {
     auto const now = memory.statistics();
     bool const enough =
         now.needed_bytes <= zero::reservation_bytes(optimizer.plan()) + 2 * zero::MiB;
-    if (now.live_bytes == planned && optimizer.held().total() == planned && enough) return;
-    std::lock_guard const lock(mutex);
-    complaints += to_string(now);
+    bool const as_planned = now.live_bytes == planned && optimizer.held().total() == planned;
+    complaints.require(as_planned && enough, comm.rank(), to_string(now));
   });
-  CHECK(complaints == "");
+  CHECK(complaints.text() == "");
 }
 
 }  // namespace

@@ -5,9 +5,6 @@
 #include "conformance/transfer.hpp"
 #include "cuda/streams.hpp"
 #include "zero/activations.hpp"
-#include "zero/comm/in_process_cuda.hpp"
-#include "zero/comm/run_ranks.hpp"
-#include "zero/device/allocators.hpp"
 #include "zero/transfer/counting.hpp"
 #include "zero/transfer/cuda.hpp"
 
@@ -74,19 +71,14 @@ inline constexpr std::size_t elements = 1003;
 /// it is compared in the end: until then no call but construction waits for a device.
 template <class Placement, class Waits>
 void round_trips(int ranks, Waits const& waits) {
-  Streams const streams(ranks);
   std::atomic<int> right{0};
-  zero::run_ranks(zero::InProcessCuda::group(streams.spaces), [&](zero::InProcessCuda& comm) {
+  DeviceWorld::run(ranks, [&](zero::InProcessCuda& comm, MallocAllocator const& allocator) {
     Cuda const space = comm.space();
     zero::CudaTransfer cuda(space);
     zero::CountingTransfer transfer(cuda);
     DeviceMemory memory(space);
-    zero::Activations store{comm,
-                            described(),
-                            Placement{},
-                            transfer,
-                            zero::MicroBatches{2},
-                            zero::Owned{MallocAllocator(space.device())}};
+    zero::Activations store{
+        comm, described(), Placement{}, transfer, zero::MicroBatches{2}, zero::Owned{allocator}};
     bool good = store.plan().memory == store.held() && store.plan().slower == store.held_slower();
     constexpr std::size_t bytes = elements * sizeof(float);
     constexpr int steps = 2;

@@ -1,6 +1,6 @@
 // Every function of the CUDA space against the host's, bit for bit, at sizes and offsets that the
 // kernels' vectors care about.
-#include "zero/device/allocators.hpp"
+#include "cuda/streams.hpp"
 #include "zero/device/call.cuh"
 #include "zero/device/elementwise.cuh"
 #include "zero/device/gather.cuh"
@@ -41,45 +41,17 @@ namespace {
 using zero::space::Cuda;
 using zero::space::Host;
 
-constexpr std::size_t sizes[] = {1, 3, 4, 511, 512, 513, 4099, 1000003};
+constexpr std::size_t sizes[] = {1, 3, 4, 9, 511, 512, 513, 4099, 1000003};
 constexpr std::size_t offsets[] = {0, 1, 3};
 
-/// A stream of the first device.
-struct Stream {
-  cudaStream_t handle = nullptr;
-  Stream() { zero::device::check(cudaStreamCreate(&handle), "cudaStreamCreate"); }
-  ~Stream() { cudaStreamDestroy(handle); }
-};
+using zero::device::AsyncAllocator;
 
-/// Elements in device memory, from and to the host.
+/// Elements at an offset, in the order of the space's stream.
 template <class T>
-class Array {
- public:
+struct Array : ::Array<T, AsyncAllocator> {
   Array(Cuda const& space, std::vector<T> const& values, std::size_t offset)
-      : space_(space),
-        allocator_(space.device(), space.stream()),
-        bytes_((values.size() + offset) * sizeof(T)),
-        memory_(static_cast<T*>(allocator_.allocate(bytes_, 256))),
-        offset_(offset),
-        count_(values.size()) {
-    space_.upload(data(), values.data(), count_ * sizeof(T));
-  }
-  ~Array() { allocator_.deallocate(memory_, bytes_, 256); }
-  Array(Array const&) = delete;
-  [[nodiscard]] T* data() const { return memory_ + offset_; }
-  [[nodiscard]] std::vector<T> values() const {
-    std::vector<T> result(count_);
-    space_.download(result.data(), data(), count_ * sizeof(T));
-    return result;
-  }
-
- private:
-  Cuda space_;
-  zero::device::AsyncAllocator allocator_;
-  std::size_t bytes_;
-  T* memory_;
-  std::size_t offset_;
-  std::size_t count_;
+      : ::Array<T, AsyncAllocator>(
+            space, values, offset, AsyncAllocator(space.device(), space.stream())) {}
 };
 
 template <class T>
@@ -116,18 +88,17 @@ void check_elementwise(Cuda const& space) {
   }
 }
 
-TEST_CASE("cuda: conversions and additions have the host's bits") {
-  Stream const stream;
-  Cuda const space(0, stream.handle);
+TEST_CASE_FIXTURE(OneStream, "cuda: conversions and additions have the host's bits") {
   check_elementwise<float, zero::bf16>(space);
   check_elementwise<zero::bf16, float>(space);
   check_elementwise<float, zero::fp16>(space);
   check_elementwise<zero::fp16, float>(space);
+  check_elementwise<float, float>(space);
 }
 
-TEST_CASE("cuda: an error that a trainer has left behind is not reported as one of a conversion") {
-  Stream const stream;
-  Cuda const space(0, stream.handle);
+TEST_CASE_FIXTURE(
+    OneStream,
+    "cuda: an error that a trainer has left behind is not reported as one of a conversion") {
   Array<float> const from(space, {0.5f}, 0);
   Array<zero::bf16> const to(space, std::vector<zero::bf16>(1), 0);
   CHECK(cudaSetDevice(-1) != cudaSuccess);
@@ -137,8 +108,9 @@ TEST_CASE("cuda: an error that a trainer has left behind is not reported as one 
 
 template <class T>
 void check_squares(Cuda const& space) {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
   for (std::size_t const count : sizes) {
-    for (float const special : {0.f, std::numeric_limits<float>::infinity()}) {
+    for (float const special : {0.f, infinity, std::numeric_limits<float>::quiet_NaN()}) {
       auto x = numbers<T>(count, 3);
       if (special != 0.f) x[count / 2] = static_cast<T>(special);
       zero::ExactSum expected;
@@ -159,9 +131,7 @@ void check_squares(Cuda const& space) {
   }
 }
 
-TEST_CASE("cuda: the norm's words are the host's, and overflow is counted") {
-  Stream const stream;
-  Cuda const space(0, stream.handle);
+TEST_CASE_FIXTURE(OneStream, "cuda: the norm's words are the host's, and overflow is counted") {
   check_squares<float>(space);
   check_squares<zero::bf16>(space);
   check_squares<zero::fp16>(space);
@@ -180,9 +150,7 @@ void check_hash(Cuda const& space) {
   }
 }
 
-TEST_CASE("cuda: hashes are the host's") {
-  Stream const stream;
-  Cuda const space(0, stream.handle);
+TEST_CASE_FIXTURE(OneStream, "cuda: hashes are the host's") {
   check_hash<float>(space);
   check_hash<zero::bf16>(space);
   check_hash<double>(space);
@@ -232,9 +200,8 @@ void check_update(Cuda const& space, R const& rule) {
   }
 }
 
-TEST_CASE("cuda: updates have the bits of a host that fuses, and a skipped one changes none") {
-  Stream const stream;
-  Cuda const space(0, stream.handle);
+TEST_CASE_FIXTURE(
+    OneStream, "cuda: updates have the bits of a host that fuses, and a skipped one changes none") {
   check_update<float, float>(space, zero::AdamW{});
   check_update<zero::bf16, zero::bf16>(space, zero::AdamW{});
   check_update<zero::fp16, zero::fp16>(space, zero::Lion{});
@@ -246,47 +213,53 @@ TEST_CASE("cuda: updates have the bits of a host that fuses, and a skipped one c
   check_update<float, float>(space, zero::RmsProp<true, true>{.momentum = 0.5f});
 }
 
-TEST_CASE("cuda: ordered sums have the host's bits, scattered and in blocks") {
-  Stream const stream;
-  Cuda const space(0, stream.handle);
-  for (int const ranks : {1, 2, 5}) {
+template <class T>
+void check_sums(Cuda const& space, zero::DType accumulate, std::size_t most) {
+  constexpr zero::DType dtype = zero::dtype_of<T>;
+  for (int const ranks : {1, 2, 5, 8}) {
     for (std::size_t const count : sizes) {
-      auto const all = numbers<zero::bf16>(count * static_cast<std::size_t>(ranks), 6);
+      if (count > most) continue;
+      auto const all = numbers<T>(count * static_cast<std::size_t>(ranks), 6);
+      Array<T> const device(space, all, 0);
       std::vector<void const*> inputs;
-      for (int rank = 0; rank < ranks; ++rank) {
-        inputs.push_back(all.data() + static_cast<std::size_t>(rank) * count);
-      }
-      std::vector<zero::bf16> expected(count);
-      auto const sum = zero::kernel::sum_function(zero::DType::bf16, zero::DType::f32);
-      sum(expected.data(), inputs.data(), 0, ranks, count, zero::kernel::Store::cached);
-      Array<zero::bf16> const device(space, all, 0);
-      Array<zero::bf16> const out(space, std::vector<zero::bf16>(count), 0);
-      Array<zero::bf16> const other(space, std::vector<zero::bf16>(count), 1);
       zero::device::BufferList list;
       for (int rank = 0; rank < ranks; ++rank) {
-        list.at[rank] = device.data() + static_cast<std::size_t>(rank) * count;
+        std::size_t const offset = static_cast<std::size_t>(rank) * count;
+        inputs.push_back(all.data() + offset);
+        list.at[rank] = device.data() + offset;
       }
-      zero::device::SumTargets const both{.at = {out.data(), other.data()}, .count = 2};
-      auto const dtype = zero::DType::bf16;
+      std::vector<T> expected(count);
+      auto const sum = zero::kernel::sum_function(dtype, accumulate);
+      sum(expected.data(), inputs.data(), 0, ranks, count, zero::kernel::Store::cached);
+      Array<T> const out(space, std::vector<T>(count), 0);
+      Array<T> const other(space, std::vector<T>(count), 1);
       auto const sum_on_device = [&](zero::device::SumTargets const& targets, auto const& sources) {
         return zero::device::try_sum_ranks(
-            space.queue(), dtype, zero::DType::f32, targets, sources, ranks, 0, count);
+            space.queue(), dtype, accumulate, targets, sources, ranks, 0, count);
       };
-      CHECK(sum_on_device(both, list) == cudaSuccess);
+      CHECK(sum_on_device({.at = {out.data(), other.data()}, .count = 2}, list) == cudaSuccess);
       CHECK(same(out.values(), expected));
       CHECK(same(other.values(), expected));
-      space.zero(out.data(), count * sizeof(zero::bf16));
+      space.zero(out.data(), count * sizeof(T));
       zero::device::BufferBlocks const blocks{.first = device.data(), .stride = count};
-      zero::device::SumTargets const one{.at = {out.data()}};
-      CHECK(sum_on_device(one, blocks) == cudaSuccess);
+      CHECK(sum_on_device({.at = {out.data()}}, blocks) == cudaSuccess);
       CHECK(same(out.values(), expected));
     }
   }
 }
 
-TEST_CASE("cuda: gathers bring every rank's bytes, aligned or not, and leave alone what is there") {
-  Stream const stream;
-  Cuda const space(0, stream.handle);
+TEST_CASE_FIXTURE(OneStream, "cuda: ordered sums have the host's bits, scattered and in blocks") {
+  using zero::DType;
+  check_sums<zero::bf16>(space, DType::f32, 1000003);
+  check_sums<zero::fp16>(space, DType::f32, 4099);
+  check_sums<float>(space, DType::f32, 4099);
+  check_sums<float>(space, DType::f64, 4099);
+  check_sums<double>(space, DType::f64, 4099);
+}
+
+TEST_CASE_FIXTURE(
+    OneStream,
+    "cuda: gathers bring every rank's bytes, aligned or not, and leave alone what is there") {
   for (int const ranks : {1, 2, 5}) {
     for (std::size_t const count : sizes) {
       for (std::size_t const offset : {0u, 1u, 4u}) {
@@ -317,9 +290,8 @@ struct Write {
   __host__ __device__ void operator()() const { *to = value; }
 };
 
-TEST_CASE("cuda: calls run once in order, and the current device stays what it was") {
-  Stream const stream;
-  Cuda const space(0, stream.handle);
+TEST_CASE_FIXTURE(OneStream,
+                  "cuda: calls run once in order, and the current device stays what it was") {
   int before = -1;
   int after = -2;
   cudaGetDevice(&before);

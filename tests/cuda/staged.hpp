@@ -10,6 +10,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <memory>
+#include <string_view>
 #include <utility>
 
 template <class C, zero::Allocator A>
@@ -21,29 +23,17 @@ class Staged {
   class Ticket {
    public:
     Ticket() = default;
-    Ticket(Ticket&& other) noexcept { *this = std::move(other); }
-    Ticket& operator=(Ticket&& other) noexcept {
-      std::swap(inner_, other.inner_);
-      std::swap(memory_, other.memory_);
-      std::swap(bytes_, other.bytes_);
-      std::swap(op_, other.op_);
-      std::swap(staged_, other.staged_);
-      std::swap(owner_, other.owner_);
-      return *this;
-    }
-    ~Ticket() {
-      inner_ = {};
-      if (memory_ != nullptr) owner_->allocator_.deallocate(memory_, bytes_, 256);
-    }
+    Ticket(Ticket&&) noexcept = default;
+    Ticket& operator=(Ticket&&) noexcept = default;
+    /// What is under way ends before its memory goes.
+    ~Ticket() { inner_ = {}; }
 
    private:
     friend class Staged;
-    Staged* owner_ = nullptr;
-    void* memory_ = nullptr;
-    std::size_t bytes_ = 0;
-    zero::Collective op_{};      ///< as the caller sees it
-    zero::Collective staged_{};  ///< on the device
     typename C::Ticket inner_{};
+    zero::Collective op_{};         ///< as the caller sees it
+    zero::Collective staged_{};     ///< on the device
+    std::shared_ptr<void> memory_;  ///< of the device
   };
 
   Staged(C inner, A allocator) : inner_(std::move(inner)), allocator_(std::move(allocator)) {}
@@ -54,7 +44,6 @@ class Staged {
   Ticket start(zero::Collective const& op) {
     zero::detail::check_arguments(op, rank(), size());
     Ticket ticket;
-    ticket.owner_ = this;
     ticket.op_ = op;
     ticket.staged_ = op;
     std::size_t const element = size_of(op.dtype);
@@ -70,9 +59,11 @@ class Staged {
     bool const in_place = send != nullptr && send < recv + recv_bytes && recv < send + send_bytes;
     std::size_t const gap = in_place ? 0 : (send_bytes + 255) / 256 * 256;
     std::size_t const squares_at = (gap + std::max(send_bytes, recv_bytes) + 255) / 256 * 256;
-    ticket.bytes_ = squares_at + sizeof(zero::ExactSum);
-    ticket.memory_ = allocator_.allocate(ticket.bytes_, 256);
-    auto* const device = static_cast<std::byte*>(ticket.memory_);
+    std::size_t const bytes = squares_at + sizeof(zero::ExactSum);
+    auto* const device = static_cast<std::byte*>(allocator_.allocate(bytes, 256));
+    ticket.memory_ = {device, [allocator = allocator_, bytes](void* memory) mutable {
+                        allocator.deallocate(memory, bytes, 256);
+                      }};
     std::byte const* const lower =
         in_place ? std::min(send, static_cast<std::byte const*>(recv)) : nullptr;
     std::byte* const device_send = in_place ? device + (send - lower) : device;
@@ -100,7 +91,7 @@ class Staged {
     if (ticket.op_.squares != nullptr) {
       space.download(ticket.op_.squares, ticket.staged_.squares, sizeof(zero::ExactSum));
     }
-    allocator_.deallocate(std::exchange(ticket.memory_, nullptr), ticket.bytes_, 256);
+    ticket.memory_.reset();
   }
 
   [[nodiscard]] Staged split(int color, int key) { return {inner_.split(color, key), allocator_}; }

@@ -4,9 +4,7 @@
 #include "checkpoint/exact_trainer.hpp"
 #include "checkpoint/temporary_directory.hpp"
 #include "cuda/streams.hpp"
-#include "zero/comm/in_process_cuda.hpp"
 #include "zero/comm/run_ranks.hpp"
-#include "zero/device/allocators.hpp"
 
 #include <doctest/doctest.h>
 
@@ -16,15 +14,12 @@ namespace checkpoint_test {
 namespace {
 
 using checkpoint_tests::Held;
-using zero::device::MallocAllocator;
 using Bf16 = zero::Mixed<zero::bf16>;
 
 template <class Stage, class Body>
 void on_devices(int ranks, Body const& body) {
-  Streams const streams(ranks);
-  zero::run_ranks(zero::InProcessCuda::group(streams.spaces), [&](zero::InProcessCuda& comm) {
-    zero::ShardedOptimizer optimizer{
-        comm, toy::model(), Stage{}, Bf16{}, zero::Owned{MallocAllocator(comm.space().device())}};
+  DeviceWorld::run(ranks, [&](zero::InProcessCuda& comm, auto const& allocator) {
+    zero::ShardedOptimizer optimizer{comm, toy::model(), Stage{}, Bf16{}, zero::Owned{allocator}};
     body(optimizer, comm.rank());
   });
 }

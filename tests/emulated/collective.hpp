@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/machine.hpp"
+#include "fake_collective.hpp"
 
 #include <nccl.h>
 
@@ -14,10 +15,7 @@ namespace emulated {
 /// Says what a program did wrong, and ends it.
 [[noreturn]] void give_up(char const* what);
 
-/// Bytes of an element.
-[[nodiscard]] std::size_t size_of(ncclDataType_t type);
-
-enum class Kind { reduce_scatter, all_gather, all_reduce, broadcast, exchange };
+[[nodiscard]] zero::DType dtype_of(ncclDataType_t type);
 
 /// One ncclSend or ncclRecv.
 struct Message {
@@ -27,15 +25,10 @@ struct Message {
   int peer;
 };
 
-/// What one rank has called.
+/// What one rank has called: a collective, or a group of messages.
 struct Part {
-  Kind kind = Kind::exchange;
-  void const* send = nullptr;
-  void* recv = nullptr;
-  std::size_t count = 0;
-  ncclDataType_t type = ncclNumTypes;
-  int root = 0;
-  std::vector<Message> messages;
+  fake::Collective call{};
+  std::vector<Message> messages{};
   fake::Stream* queue = nullptr;
   std::size_t position = 0;  ///< of this in the queue
 };

@@ -19,25 +19,10 @@ namespace {
 using zero::device::MallocAllocator;
 using zero::space::Cuda;
 
-/// Device memory for as long as a test runs.
-template <class T>
-struct Memory {
-  Memory(int device, std::size_t count) : allocator(device), bytes(count * sizeof(T)) {
-    data = static_cast<T*>(allocator.allocate(bytes, 256));
-    REQUIRE(data != nullptr);
-  }
-  ~Memory() { allocator.deallocate(data, bytes, 256); }
-  Memory(Memory const&) = delete;
-  Memory& operator=(Memory const&) = delete;
-
-  MallocAllocator allocator;
-  std::size_t bytes;
-  T* data = nullptr;
-};
-
-int fetched(Cuda const& space, int const* from) {
+/// By whichever space, from an array of whichever other.
+int fetched(Cuda const& space, Array<int> const& from) {
   int value = -1;
-  space.download(&value, from, sizeof(int));
+  space.download(&value, from.data(), sizeof(int));
   return value;
 }
 
@@ -51,20 +36,19 @@ TEST_CASE("emulated: without an event, another stream's work is not there yet") 
   Streams const streams(3);
   Cuda const& writer = streams.spaces[0];
   Cuda const& reader = streams.spaces[2];  // of the same device
-  Memory<int> const word(0, 1);
-  Memory<int> const copy(0, 1);
-  writer.zero(word.data, sizeof(int));
-  CHECK(fetched(writer, word.data) == 0);
-  writer.call(Store{word.data, 7});
-  reader.copy(copy.data, word.data, sizeof(int));
-  CHECK(fetched(reader, copy.data) == 0);
+  Array<int> const word(writer, {0});
+  Array<int> const copy(reader, {-1});
+  CHECK(fetched(writer, word) == 0);
+  writer.call(Store{word.data(), 7});
+  reader.copy(copy.data(), word.data(), sizeof(int));
+  CHECK(fetched(reader, copy) == 0);
 
   cudaEvent_t event = nullptr;
   CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming) == cudaSuccess);
   CHECK(cudaEventRecord(event, writer.stream()) == cudaSuccess);
   CHECK(cudaStreamWaitEvent(reader.stream(), event) == cudaSuccess);
-  reader.copy(copy.data, word.data, sizeof(int));
-  CHECK(fetched(reader, copy.data) == 7);
+  reader.copy(copy.data(), word.data(), sizeof(int));
+  CHECK(fetched(reader, copy) == 7);
   CHECK(cudaEventDestroy(event) == cudaSuccess);
 }
 
@@ -79,14 +63,13 @@ ZERO_KERNEL hand_over(int* out) {
 
 template <bool waits>
 int right_words() {
-  Streams const streams(1);
-  Cuda const& space = streams.spaces[0];
+  OneStream const device;
   constexpr unsigned blocks = 3;
   constexpr unsigned threads = 32;
-  Memory<int> const words(0, std::size_t{blocks} * threads);
-  zero::device::launch(space.queue(), "hand_over", blocks, threads, hand_over<waits>, words.data);
-  std::vector<int> values(std::size_t{blocks} * threads);
-  space.download(values.data(), words.data, words.bytes);
+  Array<int> const words(device.space, std::vector<int>(std::size_t{blocks} * threads));
+  zero::device::launch(
+      device.space.queue(), "hand_over", blocks, threads, hand_over<waits>, words.data());
+  auto const values = words.values();
   int right = 0;
   for (std::size_t i = 0; i < values.size(); ++i) {
     right += values[i] == static_cast<int>(i / threads) + 1 ? 1 : 0;
@@ -103,13 +86,12 @@ ZERO_KERNEL count_blocks(int* out) {
   if (zero::device::grid_thread() == 0) *out = static_cast<int>(gridDim.x);
 }
 
-TEST_CASE("emulated: kernels have as many blocks as they need, and no more than run at once") {
-  Streams const streams(1);
-  Cuda const& space = streams.spaces[0];
-  Memory<int> const word(0, 1);
+TEST_CASE_FIXTURE(OneStream,
+                  "emulated: kernels have no more blocks than they need, or run at once") {
+  Array<int> const word(space, {0});
   auto const blocks = [&](std::size_t items) {
-    zero::device::launch_over(space.queue(), "count_blocks", items, count_blocks, word.data);
-    return fetched(space, word.data);
+    zero::device::launch_over(space.queue(), "count_blocks", items, count_blocks, word.data());
+    return fetched(space, word);
   };
   CHECK(blocks(1) == 1);
   CHECK(blocks(zero::device::block_threads) == 1);
@@ -120,12 +102,12 @@ TEST_CASE("emulated: kernels have as many blocks as they need, and no more than 
 TEST_CASE("emulated: work goes to streams of the current device only") {
   Streams const streams(2);
   zero::device::Queue queue = streams.spaces[1].queue();
-  Memory<int> const words(1, 32);
+  Array<int> const words(streams.spaces[1], std::vector<int>(32));
   {
     zero::device::Scope const scope(1);
-    CHECK(zero::device::try_launch(queue, 1, 32, hand_over<true>, words.data) == cudaSuccess);
+    CHECK(zero::device::try_launch(queue, 1, 32, hand_over<true>, words.data()) == cudaSuccess);
   }
-  CHECK(zero::device::try_launch(queue, 1, 32, hand_over<true>, words.data) ==
+  CHECK(zero::device::try_launch(queue, 1, 32, hand_over<true>, words.data()) ==
         cudaErrorInvalidResourceHandle);
   cudaEvent_t event = nullptr;
   CHECK(cudaEventCreateWithFlags(&event, 0) == cudaSuccess);
@@ -137,13 +119,10 @@ TEST_CASE("emulated: work goes to streams of the current device only") {
 
 TEST_CASE("emulated: null is the default stream of the space's device, whichever is current") {
   Cuda const space(1, nullptr);
-  Memory<int> const word(1, 1);
-  space.zero(word.data, sizeof(int));
-  int const five = 5;
-  space.upload(word.data, &five, sizeof(int));
-  CHECK(fetched(space, word.data) == 5);
-  space.call(Store{word.data, 7});
-  CHECK(fetched(space, word.data) == 7);
+  Array<int> const word(space, {5});
+  CHECK(fetched(space, word) == 5);
+  space.call(Store{word.data(), 7});
+  CHECK(fetched(space, word) == 7);
   int current = -1;
   CHECK(cudaGetDevice(&current) == cudaSuccess);
   CHECK(current == 0);
@@ -152,7 +131,7 @@ TEST_CASE("emulated: null is the default stream of the space's device, whichever
 TEST_CASE("emulated: a thread that has chosen no device initializes none but the space's") {
   Streams const streams(2);
   Cuda const& space = streams.spaces[1];
-  Memory<int> const word(1, 1);
+  Array<int> const word(space, {0});
   auto const check = [](bool chosen, auto const& body) {
     emulated::forget_initializations();
     std::thread([&] {
@@ -167,8 +146,8 @@ TEST_CASE("emulated: a thread that has chosen no device initializes none but the
   };
   for (bool const chosen : {false, true}) {
     check(chosen, [&] {
-      space.call(Store{word.data, 7});
-      CHECK(fetched(space, word.data) == 7);
+      space.call(Store{word.data(), 7});
+      CHECK(fetched(space, word) == 7);
     });
     MallocAllocator allocator(1);
     void* memory = nullptr;
@@ -177,24 +156,22 @@ TEST_CASE("emulated: a thread that has chosen no device initializes none but the
   }
 }
 
-TEST_CASE("emulated: a host that copies sleeps until it is its turn") {
-  Streams const streams(1);
-  Cuda const& space = streams.spaces[0];
-  Memory<int> const word(0, 1);
+TEST_CASE_FIXTURE(OneStream, "emulated: a host that copies sleeps until it is its turn") {
   std::size_t const before = emulated::spinning_copies();
+  Array<int> const word(space, {0});
   int const five = 5;
-  space.zero(word.data, sizeof(int));
-  space.upload(word.data, &five, sizeof(int));
+  space.zero(word.data(), sizeof(int));
+  space.upload(word.data(), &five, sizeof(int));
   CHECK(emulated::spinning_copies() == before);
-  space.call(Store{word.data, 7});
-  CHECK(fetched(space, word.data) == 7);
+  space.call(Store{word.data(), 7});
+  CHECK(fetched(space, word) == 7);
   CHECK(emulated::spinning_copies() == before);
 
   int value = 0;
-  space.zero(word.data, sizeof(int));
-  CHECK(
-      cudaMemcpyAsync(&value, word.data, sizeof(int), cudaMemcpyDeviceToHost, streams.handles[0]) ==
-      cudaSuccess);
+  space.zero(word.data(), sizeof(int));
+  CHECK(cudaMemcpyAsync(
+            &value, word.data(), sizeof(int), cudaMemcpyDeviceToHost, streams.handles[0]) ==
+        cudaSuccess);
   CHECK(emulated::spinning_copies() == before + 1);
 }
 
@@ -234,15 +211,15 @@ TEST_CASE("emulated: capture refuses what a graph cannot hold") {
   cudaStream_t const first = streams.handles[0];
   cudaStream_t const other = streams.handles[2];
   Cuda const& space = streams.spaces[0];
-  Memory<int> const word(0, 1);
+  Array<int> const word(space, {0});
   cudaEvent_t event = nullptr;
   CHECK(cudaEventCreateWithFlags(&event, 0) == cudaSuccess);
 
-  CHECK(captured(streams, [&] { space.call(Store{word.data, 1}); }) == cudaSuccess);
+  CHECK(captured(streams, [&] { space.call(Store{word.data(), 1}); }) == cudaSuccess);
   CHECK(captured(streams, [&] {
-          CHECK_THROWS_AS(static_cast<void>(fetched(space, word.data)), zero::Error);
+          CHECK_THROWS_AS(static_cast<void>(fetched(space, word)), zero::Error);
         }) == cudaErrorStreamCaptureInvalidated);
-  CHECK(captured(streams, [&] { CHECK_THROWS_AS(Memory<int>(0, 1), zero::Error); }) ==
+  CHECK(captured(streams, [&] { CHECK_THROWS_AS(Array<int>(space, {0}), zero::Error); }) ==
         cudaErrorStreamCaptureInvalidated);
 
   CHECK(cudaEventRecord(event, other) == cudaSuccess);
@@ -253,7 +230,7 @@ TEST_CASE("emulated: capture refuses what a graph cannot hold") {
   auto const fork = [&] {
     CHECK(cudaEventRecord(event, first) == cudaSuccess);
     CHECK(cudaStreamWaitEvent(other, event) == cudaSuccess);
-    streams.spaces[2].call(Store{word.data, 2});
+    streams.spaces[2].call(Store{word.data(), 2});
   };
   CHECK(captured(streams, fork) == cudaErrorStreamCaptureUnjoined);
   CHECK(captured(streams, [&] {

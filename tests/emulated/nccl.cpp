@@ -19,20 +19,8 @@ namespace emulated {
 
 namespace {
 
-struct Nccl {
-  std::map<std::string, std::shared_ptr<Clique>> cliques;
-  unsigned ids = 0;
-};
-
-Nccl& nccl() {
-  static Nccl instance;
-  return instance;
-}
-
-ncclResult_t meet(ncclComm& comm) {
-  ++comm.clique->meetings[++comm.met];
-  return ncclInProgress;
-}
+std::map<std::string, std::shared_ptr<Clique>> cliques;
+unsigned ids = 0;
 
 }  // namespace
 
@@ -40,7 +28,6 @@ ncclResult_t meet(ncclComm& comm) {
 
 using emulated::Clique;
 using emulated::managed;
-using emulated::nccl;
 using emulated::Turn;
 
 char const* ncclGetErrorString(ncclResult_t result) {
@@ -56,7 +43,7 @@ ncclResult_t ncclGetVersion(int* version) {
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   Turn const turn;
   std::memset(id, 0, sizeof(*id));
-  std::snprintf(id->internal, sizeof(id->internal), "%u", ++nccl().ids);
+  std::snprintf(id->internal, sizeof(id->internal), "%u", ++emulated::ids);
   return ncclSuccess;
 }
 
@@ -64,7 +51,7 @@ ncclResult_t ncclCommInitRankConfig(
     ncclComm_t* comm, int size, ncclUniqueId id, int rank, ncclConfig_t* config) {
   Turn const turn;
   if (config->blocking != 0) emulated::give_up("a blocking communicator");
-  auto& clique = nccl().cliques[id.internal];
+  auto& clique = emulated::cliques[id.internal];
   if (clique == nullptr) clique = std::make_shared<Clique>(size);
   int const device = emulated::current_device;
   auto const& devices = clique->devices;
@@ -164,17 +151,11 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
 }
 
 ncclResult_t ncclCommCount(ncclComm_t comm, int* size) {
-  return managed(comm, [&] {
-    *size = comm->clique->size;
-    return ncclSuccess;
-  });
+  return managed(comm, [&] { return *size = comm->clique->size, ncclSuccess; });
 }
 
 ncclResult_t ncclCommUserRank(ncclComm_t comm, int* rank) {
-  return managed(comm, [&] {
-    *rank = comm->rank;
-    return ncclSuccess;
-  });
+  return managed(comm, [&] { return *rank = comm->rank, ncclSuccess; });
 }
 
 ncclResult_t ncclCommCuDevice(ncclComm_t comm, int* device) {
@@ -202,10 +183,7 @@ ncclResult_t ncclMemFree(void* memory) {
 }
 
 ncclResult_t ncclCommRegister(ncclComm_t comm, void* memory, std::size_t, void** handle) {
-  return managed(comm, [&] {
-    *handle = memory;
-    return ncclSuccess;
-  });
+  return managed(comm, [&] { return *handle = memory, ncclSuccess; });
 }
 
 ncclResult_t ncclCommDeregister(ncclComm_t comm, void*) {
@@ -220,7 +198,7 @@ ncclResult_t ncclCommWindowRegister(
     }
     *window = nullptr;
     comm->deliver = [window, memory] { *window = memory; };
-    static_cast<void>(emulated::meet(*comm));
+    ++comm->clique->meetings[++comm->met];
     // Says so as soon as it has begun, as the real one.
     return ncclSuccess;
   });

@@ -51,11 +51,13 @@ ncclResult_t post(ncclComm_t comm, cudaStream_t stream, Part part) {
   return ncclInProgress;
 }
 
-ncclResult_t collective(ncclComm_t comm, cudaStream_t stream, Part part) {
+ncclResult_t collective(ncclComm_t comm, cudaStream_t stream, fake::Collective const& call) {
   return managed(comm, [&] {
     if (group_depth != 0) give_up("a collective in a group of messages");
-    if (part.count == 0) give_up("a collective of nothing");
-    return post(comm, stream, std::move(part));
+    if (call.count == 0) give_up("a collective of nothing");
+    bool const legal = fake::places_are_legal(call, comm->rank, comm->clique->size);
+    if (!legal) give_up("buffers overlap");
+    return post(comm, stream, {.call = call});
   });
 }
 
@@ -76,8 +78,11 @@ ncclResult_t message(ncclComm_t comm, cudaStream_t stream, Message const& part) 
 
 }  // namespace emulated
 
-using emulated::Kind;
+using emulated::collective;
+using emulated::dtype_of;
 using emulated::managed;
+using emulated::message;
+using fake::Kind;
 
 ncclResult_t ncclGroupStart() {
   ++emulated::group_depth;
@@ -89,84 +94,39 @@ ncclResult_t ncclGroupEnd() {
   auto group = std::exchange(emulated::grouped, {});
   if (group.comm == nullptr) return ncclSuccess;
   return managed(group.comm, [&] {
-    emulated::Part part;
-    part.messages = std::move(group.messages);
-    return emulated::post(group.comm, group.stream, std::move(part));
+    return emulated::post(group.comm, group.stream, {.messages = std::move(group.messages)});
   });
 }
 
-namespace {
+using Type = ncclDataType_t;
+using Comm = ncclComm_t;
+using Stream = cudaStream_t;
 
-emulated::Part part_of(
-    Kind kind, void const* send, void* recv, std::size_t count, ncclDataType_t type, int root = 0) {
-  emulated::Part part;
-  part.kind = kind;
-  part.send = send;
-  part.recv = recv;
-  part.count = count;
-  part.type = type;
-  part.root = root;
-  return part;
+ncclResult_t ncclReduceScatter(
+    void const* from, void* to, std::size_t n, Type type, ncclRedOp_t, Comm comm, Stream stream) {
+  return collective(comm, stream, {Kind::reduce_scatter, from, to, n, dtype_of(type)});
 }
 
-}  // namespace
-
-ncclResult_t ncclReduceScatter(void const* send,
-                               void* recv,
-                               std::size_t count,
-                               ncclDataType_t type,
-                               ncclRedOp_t,
-                               ncclComm_t comm,
-                               cudaStream_t stream) {
-  return emulated::collective(comm, stream, part_of(Kind::reduce_scatter, send, recv, count, type));
+ncclResult_t ncclAllGather(
+    void const* from, void* to, std::size_t n, Type type, Comm comm, Stream stream) {
+  return collective(comm, stream, {Kind::all_gather, from, to, n, dtype_of(type)});
 }
 
-ncclResult_t ncclAllGather(void const* send,
-                           void* recv,
-                           std::size_t count,
-                           ncclDataType_t type,
-                           ncclComm_t comm,
-                           cudaStream_t stream) {
-  return emulated::collective(comm, stream, part_of(Kind::all_gather, send, recv, count, type));
+ncclResult_t ncclAllReduce(
+    void const* from, void* to, std::size_t n, Type type, ncclRedOp_t, Comm comm, Stream stream) {
+  return collective(comm, stream, {Kind::all_reduce, from, to, n, dtype_of(type)});
 }
 
-ncclResult_t ncclAllReduce(void const* send,
-                           void* recv,
-                           std::size_t count,
-                           ncclDataType_t type,
-                           ncclRedOp_t,
-                           ncclComm_t comm,
-                           cudaStream_t stream) {
-  return emulated::collective(comm, stream, part_of(Kind::all_reduce, send, recv, count, type));
+ncclResult_t ncclBroadcast(
+    void const* from, void* to, std::size_t n, Type type, int root, Comm comm, Stream stream) {
+  return collective(comm, stream, {Kind::broadcast, from, to, n, dtype_of(type), root});
 }
 
-ncclResult_t ncclBroadcast(void const* send,
-                           void* recv,
-                           std::size_t count,
-                           ncclDataType_t type,
-                           int root,
-                           ncclComm_t comm,
-                           cudaStream_t stream) {
-  return emulated::collective(
-      comm, stream, part_of(Kind::broadcast, send, recv, count, type, root));
+ncclResult_t ncclSend(
+    void const* data, std::size_t n, Type type, int peer, Comm comm, Stream stream) {
+  return message(comm, stream, {true, const_cast<void*>(data), n * size_of(dtype_of(type)), peer});
 }
 
-ncclResult_t ncclSend(void const* data,
-                      std::size_t count,
-                      ncclDataType_t type,
-                      int peer,
-                      ncclComm_t comm,
-                      cudaStream_t stream) {
-  std::size_t const bytes = count * emulated::size_of(type);
-  return emulated::message(comm, stream, {true, const_cast<void*>(data), bytes, peer});
-}
-
-ncclResult_t ncclRecv(void* data,
-                      std::size_t count,
-                      ncclDataType_t type,
-                      int peer,
-                      ncclComm_t comm,
-                      cudaStream_t stream) {
-  std::size_t const bytes = count * emulated::size_of(type);
-  return emulated::message(comm, stream, {false, data, bytes, peer});
+ncclResult_t ncclRecv(void* data, std::size_t n, Type type, int peer, Comm comm, Stream stream) {
+  return message(comm, stream, {false, data, n * size_of(dtype_of(type)), peer});
 }

@@ -12,7 +12,6 @@ namespace conformance_test {
 namespace {
 
 using zero::nccl::Native;
-using zero::nccl::Options;
 using zero::nccl::Ordered;
 
 /// One way of setting up a group; every call takes `Polls` polls.
@@ -23,9 +22,8 @@ struct NcclWorld {
   static void run(int ranks, Body const& body) {
     fake::World world(ranks, static_cast<unsigned>(ranks));
     for (int rank = 0; rank < ranks; ++rank) world.process(rank).script.in_progress = Polls;
-    Options options = fake::quick_options();
-    options.separate_gathers = Separate;
-    fake::run_group<Reduction>(world, ranks, options, body);
+    fake::run_group<Reduction>(
+        world, ranks, fake::quick_options({.separate_gathers = Separate}), body);
     fake::check_clean(world);
     for (int rank = 1; rank < ranks; ++rank) {
       CHECK(world.process(rank).launch_order == world.process(0).launch_order);
@@ -49,10 +47,10 @@ TEST_CASE("Nccl: sub-groups") {
   for (int const ranks : {1, 2, 3, 5}) {
     conformance::Findings findings;
     fake::World world(ranks, 7);
-    Options options = fake::quick_options();
-    options.separate_gathers = ranks == 3;
     fake::run_group<Ordered>(
-        world, ranks, options, [&](auto& comm) { conformance::sub_groups(comm, findings); });
+        world, ranks, fake::quick_options({.separate_gathers = ranks == 3}), [&](auto& comm) {
+          conformance::sub_groups(comm, findings);
+        });
     findings.check();
     fake::check_clean(world);
   }

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -16,7 +17,6 @@ namespace {
 
 using zero::Error;
 using zero::Op;
-using zero::nccl::Options;
 using zero::nccl::Registration;
 using zero::nccl::Result;
 using Comm = fake::Nccl<>;
@@ -34,30 +34,25 @@ struct Outcome {
 void use(Comm& comm, std::atomic<int>& wrong) {
   auto allocator = comm.allocator();
   constexpr std::size_t count = 4000;
-  // Owns what a trainer's arena would.
-  struct Memory {
-    Comm::Allocator& allocator;
-    float* data;
-    ~Memory() { allocator.deallocate(data, 2 * count * sizeof(float), 4096); }
-  };
-  Memory const memory{allocator,
-                      static_cast<float*>(allocator.allocate(2 * count * sizeof(float), 4096))};
+  constexpr std::size_t bytes = 2 * count * sizeof(float);
+  auto const give_back = [&](float* memory) { allocator.deallocate(memory, bytes, 4096); };
+  // As a trainer's arena would.
+  std::unique_ptr<float[], decltype(give_back)> const memory(
+      static_cast<float*>(allocator.allocate(bytes, 4096)), give_back);
+  float* const data = memory.get();
   Comm child = comm.split(0, comm.rank());
   for (int round = 0; round < 12; ++round) {
-    for (std::size_t i = 0; i < 2 * count; ++i) memory.data[i] = static_cast<float>(round);
+    for (std::size_t i = 0; i < 2 * count; ++i) data[i] = static_cast<float>(round);
     auto const mine = count * static_cast<std::size_t>(comm.rank());
     zero::run(comm,
               {.op = Op::reduce_scatter,
                .count = count,
-               .send = memory.data,
-               .recv = memory.data + mine,
+               .send = data,
+               .recv = data + mine,
                .bucket = round});
-    zero::run(comm,
-              {.op = Op::all_gather,
-               .count = count,
-               .send = memory.data + mine,
-               .recv = memory.data,
-               .bucket = round});
+    zero::run(
+        comm,
+        {.op = Op::all_gather, .count = count, .send = data + mine, .recv = data, .bucket = round});
     double x = comm.rank();
     zero::run(child,
               {.op = Op::all_reduce,
@@ -68,7 +63,7 @@ void use(Comm& comm, std::atomic<int>& wrong) {
                .recv = &x});
     if (x != 1.) ++wrong;
     for (std::size_t i = 0; i < 2 * count; ++i) {
-      if (memory.data[i] != static_cast<float>(ranks * round)) ++wrong;
+      if (data[i] != static_cast<float>(ranks * round)) ++wrong;
     }
   }
   child.close();
@@ -82,16 +77,16 @@ Outcome run_once(long call, Result result, unsigned seed) {
   std::atomic<int> errors{0};
   std::atomic<int> wrong{0};
   std::atomic<int> strange{0};
-  fake::run_processes(world, ranks, [&](fake::Process& process) {
+  fake::run_processes(world, [&](fake::Process& process) {
     process.script.in_progress = static_cast<int>(seed % 3);
-    Options options = fake::quick_options();
-    options.deadline_s = 1;
-    options.grace_s = 1;
-    options.registration = seed % 2 == 0 ? Registration::windows : Registration::buffers;
-    options.separate_gathers = true;
+    auto const registration = seed % 2 == 0 ? Registration::windows : Registration::buffers;
     fake::Stream* const compute = fake::world_stream(world, process);
     try {
-      Comm comm({{1}, process.rank, ranks, compute}, options);
+      Comm comm({{1}, process.rank, ranks, compute},
+                fake::quick_options({.deadline_s = 1,
+                                     .grace_s = 1,
+                                     .separate_gathers = true,
+                                     .registration = registration}));
       try {
         use(comm, wrong);
         comm.close();
@@ -128,15 +123,18 @@ TEST_CASE("Nccl: nothing fails and all is right") {
   }
 }
 
-struct Plan {
-  long call;
-  Result result;
-};
-
-/// Most of a run is waiting for deadlines, so many are under way at once.
-std::vector<Outcome> run_all(std::vector<Plan> const& plans) {
+void fail_every_call(std::vector<Result> const& results, long step) {
+  struct Plan {
+    long call;
+    Result result;
+  };
+  std::vector<Plan> plans;
+  for (long call = 0; call < 500; call += step) {
+    for (Result const result : results) plans.push_back({call, result});
+  }
   std::vector<Outcome> outcomes(plans.size());
   std::atomic<std::size_t> next{0};
+  // Most of a run is waiting for deadlines, so many are under way at once.
   std::vector<std::jthread> workers;
   for (int worker = 0; worker < 8; ++worker) {
     workers.emplace_back([&] {
@@ -148,15 +146,6 @@ std::vector<Outcome> run_all(std::vector<Plan> const& plans) {
     });
   }
   workers.clear();
-  return outcomes;
-}
-
-void fail_every_call(std::vector<Result> const& results, long step) {
-  std::vector<Plan> plans;
-  for (long call = 0; call < 500; call += step) {
-    for (Result const result : results) plans.push_back({call, result});
-  }
-  std::vector<Outcome> const outcomes = run_all(plans);
   int bad = 0;
   std::size_t told = 0;
   for (std::size_t i = 0; i < plans.size(); ++i) {

@@ -2,13 +2,10 @@
 /// What the calls of the fake have in common: who may call when, what is counted, what waits.
 #pragma once
 
-#include "nccl/fake_data.hpp"
 #include "nccl/fake_world.hpp"
 #include "zero/comm/nccl/api.hpp"
 
 #include <algorithm>
-#include <iterator>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -18,32 +15,6 @@
 #include <vector>
 
 namespace fake {
-
-/// Whose memory of the host a kernel writes to, for a thread that looks at it and is no rank's.
-class HostMemory {
- public:
-  void put(void const* begin, World* world) {
-    std::lock_guard const lock(mutex_);
-    worlds_[begin] = world;
-  }
-  void take(void const* begin) {
-    std::lock_guard const lock(mutex_);
-    worlds_.erase(begin);
-  }
-  [[nodiscard]] World& world_of(void const* inside) {
-    std::lock_guard const lock(mutex_);
-    return *std::prev(worlds_.upper_bound(inside))->second;
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<void const*, World*> worlds_;
-};
-
-inline HostMemory& host_memory() {
-  static HostMemory instance;
-  return instance;
-}
 
 /// The rules of NCCL that a call is checked by, and the mistakes a script makes in it.
 class Calls {

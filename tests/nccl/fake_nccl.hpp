@@ -3,10 +3,8 @@
 #pragma once
 
 #include "nccl/fake_calls.hpp"
-#include "nccl/fake_data.hpp"
 #include "nccl/fake_world.hpp"
 #include "zero/comm/nccl/api.hpp"
-#include "zero/kernel/reduce.hpp"
 #include "zero/space/host.hpp"
 
 #include <chrono>
@@ -90,37 +88,28 @@ struct Library : Calls {
   }
   static Status destroy(Comm comm) {
     if (comm->process->script.destroy_hangs) {
-      World& world = *comm->process->world;
-      ++world.hanging_aborts;
-      while (!world.release_aborts) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      --world.hanging_aborts;
+      comm->process->world->hang([] {});
       return {};
     }
-    return managed(
-        comm,
-        "destroy",
-        [&] {
-          if (!comm->finalized) fault(comm, "destroy without finalize");
-          comm->dead = true;
-          return Status{};
-        },
-        true);
+    auto const body = [&] {
+      if (!comm->finalized) fault(comm, "destroy without finalize");
+      comm->dead = true;
+      return Status{};
+    };
+    return managed(comm, "destroy", body, true);
   }
   static Status abort(Comm comm) {
     World& world = *comm->process->world;
     if (comm->process->script.abort_hangs) {
-      ++world.hanging_aborts;
-      {
-        Entry const entry(comm, "abort");
-        while (!world.release_aborts) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      auto entry = std::make_unique<Entry>(comm, "abort");
+      world.hang([&] {
         std::lock_guard const lock(world.mutex);
         // A leak that is meant to be, and is not to be reported.
         static auto& kept = *new std::vector<void**>;
         if (comm->output != nullptr) kept.push_back(comm->output);
         comm->deliver();
-      }
-      // The last that is done to the world, which may be gone from here on.
-      --world.hanging_aborts;
+        entry.reset();
+      });
       return {};
     }
     Entry const entry(comm, "abort");
@@ -233,11 +222,8 @@ struct Library : Calls {
         auto const index = static_cast<std::size_t>(rank);
         blocks.push_back(rank == s.rank ? s.own : at(s.staged, index * block));
       }
-      sum(s.dtype, s.accumulate, s.out, blocks, s.count);
-      if (s.squares.sum == nullptr) return;
-      zero::kernel::SquaredSum squared{s.squares.sum, s.squares.count};
-      squared.add(s.dtype, s.out, s.count);
-      squared.end();
+      Bytes const result = sum(s.dtype, s.accumulate, blocks, 0, s.count, s.squares);
+      std::memcpy(s.out, result.data(), result.size());
     });
   }
 

@@ -5,16 +5,19 @@
 /// random order of streams. Work that was not ordered by events runs too early or too late.
 #pragma once
 
+#include "fake_collective.hpp"
 #include "zero/base/dtype.hpp"
 #include "zero/comm/nccl/api.hpp"
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <list>
 #include <map>
 #include <memory>
@@ -23,12 +26,12 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
 namespace fake {
 
-using zero::DType;
 using zero::nccl::Result;
 using zero::nccl::Status;
 
@@ -82,17 +85,6 @@ struct Event {
   bool captured = false;
 };
 
-enum class Kind { reduce_scatter, all_gather, all_reduce, broadcast };
-
-struct Collective {
-  Kind kind = Kind::all_gather;
-  void const* send = nullptr;
-  void* recv = nullptr;
-  std::size_t count = 0;
-  DType dtype = DType::u8;
-  int root = 0;
-};
-
 struct Part {
   bool sends = false;
   void* memory = nullptr;
@@ -129,7 +121,7 @@ struct Clique {
   int arrived = 0;
   bool broken = false;  ///< a member aborted
   std::map<std::uint64_t, std::vector<Task*>> posted;
-  std::map<std::uint64_t, int> executed;  ///< ranks that have yet to notice
+  std::set<std::uint64_t> executed;
   std::map<int, std::vector<std::pair<Comm*, std::pair<int, int>>>> splitting;
   std::vector<int> arrivals;  ///< of collective management calls, by how many
 };
@@ -161,6 +153,32 @@ struct Comm {
   }
 };
 
+/// Whose memory of the host a kernel writes to, for a thread that looks at it and is no rank's.
+class HostMemory {
+ public:
+  void put(void const* begin, World* world) {
+    std::lock_guard const lock(mutex_);
+    worlds_[begin] = world;
+  }
+  void take(void const* begin) {
+    std::lock_guard const lock(mutex_);
+    worlds_.erase(begin);
+  }
+  [[nodiscard]] World& world_of(void const* inside) {
+    std::lock_guard const lock(mutex_);
+    return *std::prev(worlds_.upper_bound(inside))->second;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<void const*, World*> worlds_;
+};
+
+inline HostMemory& host_memory() {
+  static HostMemory instance;
+  return instance;
+}
+
 /// All ranks of one test.
 class World {
  public:
@@ -176,23 +194,39 @@ class World {
   World& operator=(World const&) = delete;
   /// Frees what a stuck abort has kept from being given back.
   ~World() {
-    for (auto const& [memory, bytes] : allocations) std::free(memory);
+    for (auto const& [memory, bytes] : allocations) {
+      host_memory().take(memory);
+      std::free(memory);
+    }
   }
 
   std::mutex mutex;
   std::map<void*, std::size_t> allocations;  ///< bytes that were asked for
   std::multiset<void const*> registered;     ///< what kernels on peers may read
   bool errors_spread = true;  ///< an abort is a remote error for peers, else only silence
-  std::atomic<bool> release_aborts{false};
-  std::atomic<int> hanging_aborts{0};
   long live_memory = 0;
   long live_events = 0;
   long live_streams = 0;
-  std::uint64_t unaligned = 0;
   std::map<std::uint64_t, std::shared_ptr<Clique>> meetings;
   std::uint64_t next_id = 1;
 
+  [[nodiscard]] int size() const { return static_cast<int>(processes_.size()); }
   [[nodiscard]] Process& process(int rank) { return *processes_[static_cast<std::size_t>(rank)]; }
+
+  /// A call that does not return before `release`.
+  template <class End>
+  void hang(End const& end) {
+    ++hanging_;
+    while (!released_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    end();
+    // The last that is done to this world, which may be gone from here on.
+    --hanging_;
+  }
+  /// Lets calls that hang return, and waits for them: they may use this world.
+  void release() {
+    released_ = true;
+    while (hanging_ != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 
   /// What NCCL or CUDA would have punished, perhaps.
   void violation(Process const* process, std::string text) {
@@ -233,7 +267,7 @@ class World {
     std::shuffle(order_.begin(), order_.end(), random_);
     for (Stream* const stream : order_) {
       for (auto left = random_() % most; left > 0 && !stream->tasks.empty(); --left) {
-        if (!advance(*stream, stream->tasks.front())) break;
+        if (!advance(stream->tasks.front())) break;
         stream->tasks.pop_front();
       }
     }
@@ -274,7 +308,7 @@ class World {
 
  private:
   /// True if the task at the head of a stream is over.
-  bool advance(Stream& stream, Task& task) {
+  bool advance(Task& task) {
     if (task.hangs) return false;
     switch (task.type) {
       case Task::Type::record:
@@ -285,13 +319,63 @@ class World {
       case Task::Type::collective: return advance_collective(task);
       case Task::Type::exchange: return advance_exchange(task);
     }
-    static_cast<void>(stream);
     return true;
   }
 
-  bool advance_collective(Task& task);
-  bool advance_exchange(Task& task);
+  bool advance_collective(Task& task) {
+    Comm& comm = *task.comm;
+    Clique& clique = *comm.clique;
+    auto const size = static_cast<std::size_t>(clique.size);
+    if (clique.executed.count(task.sequence) != 0) return true;
+    auto& posted = clique.posted[task.sequence];
+    posted.resize(size);
+    posted[static_cast<std::size_t>(comm.rank)] = &task;
+    if (std::count(posted.begin(), posted.end(), nullptr) != 0) return false;
+    std::vector<Collective> calls;
+    for (Task const* const other : posted) calls.push_back(other->call);
+    // What NCCL does not check and hangs or corrupts on.
+    for (Collective const& call : calls) {
+      if (!call.agrees(calls.front())) return false;
+    }
+    execute(calls);
+    clique.posted.erase(task.sequence);
+    clique.executed.insert(task.sequence);
+    return true;
+  }
 
+  bool advance_exchange(Task& task) {
+    Comm& comm = *task.comm;
+    if (!task.posted) {
+      task.posted = true;
+      comm.exchanges.push_back(&task);
+    }
+    bool done = true;
+    for (Part& part : task.parts) {
+      if (part.matched) continue;
+      Comm* const peer = comm.clique->members[static_cast<std::size_t>(part.peer)];
+      for (Task* const other : peer->exchanges) {
+        // First come, first served: the oldest open part between the two ranks is the one.
+        auto const found =
+            std::find_if(other->parts.begin(), other->parts.end(), [&](Part const& p) {
+              return !p.matched && p.peer == comm.rank && p.sends != part.sends && &p != &part;
+            });
+        if (found == other->parts.end()) continue;
+        if (found->count != part.count || found->dtype != part.dtype) break;
+        Part const& from = part.sends ? part : *found;
+        Part const& to = part.sends ? *found : part;
+        std::memmove(to.memory, from.memory, from.count * zero::size_of(from.dtype));
+        part.matched = true;
+        found->matched = true;
+        break;
+      }
+      done = done && part.matched;
+    }
+    if (done) std::erase(comm.exchanges, &task);
+    return done;
+  }
+
+  std::atomic<bool> released_{false};
+  std::atomic<int> hanging_{0};
   std::mt19937 random_;
   std::vector<std::unique_ptr<Process>> processes_;
   std::vector<std::unique_ptr<Comm>> comms_;

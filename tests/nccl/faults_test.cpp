@@ -20,7 +20,6 @@ namespace {
 using faults::contains;
 using faults::Fault;
 using zero::Error;
-using zero::nccl::Options;
 using Comm = fake::Nccl<>;
 
 #if defined(__SANITIZE_THREAD__)
@@ -88,10 +87,9 @@ faults::Report run_plan(Plan const& plan, unsigned seed, std::atomic<int>& built
   faults::Run run(plan);
   auto const body = [&](fake::Process& process) {
     process.script.in_progress = plan.in_progress;
-    Options options = fake::quick_options();
-    options.watch_s = plan.watched ? 0.003 : 0;
+    auto const options =
+        fake::quick_options({.deadline_s = deadline_s, .watch_s = plan.watched ? 0.003 : 0});
     fake::Stream* const compute = fake::world_stream(world, process);
-    options.deadline_s = deadline_s;
     std::optional<Comm> comm;
     try {
       comm.emplace(zero::nccl::NewGroup<fake::Library>{{1}, process.rank, plan.ranks, compute},
@@ -109,7 +107,7 @@ faults::Report run_plan(Plan const& plan, unsigned seed, std::atomic<int>& built
     }
   };
   try {
-    fake::run_processes(world, plan.ranks, body);
+    fake::run_processes(world, body);
   } catch (std::runtime_error const&) {
     // The culprit's own.
   }

@@ -19,8 +19,7 @@ zero::Collective bucket(int number) { return {.op = Op::all_reduce, .count = 4, 
 
 TEST_CASE("Nccl: counters of old captures are used again, but of none that runs [full]") {
   fake::World world(1, 1);
-  fake::run_processes(world, 1, [&](fake::Process& process) {
-    fake::Stream* const stream = fake::world_stream(world, process);
+  fake::run_clean(world, [&](fake::Process&, fake::Stream* stream) {
     Replays replays;
     REQUIRE(replays.create().ok());
     std::size_t const running = replays.number_of(bucket(0), 1);
@@ -47,13 +46,11 @@ TEST_CASE("Nccl: counters of old captures are used again, but of none that runs 
     CHECK(replays.oldest() == nullptr);
     replays.destroy();
   });
-  fake::check_clean(world);
 }
 
 TEST_CASE("Nccl: a capture of more collectives than there are counters shares none of them") {
   fake::World world(1, 1);
-  fake::run_processes(world, 1, [&](fake::Process& process) {
-    fake::Stream* const stream = fake::world_stream(world, process);
+  fake::run_clean(world, [&](fake::Process&, fake::Stream* stream) {
     Replays replays;
     REQUIRE(replays.create().ok());
     for (std::size_t i = 0; i < Replays::most; ++i) {
@@ -68,7 +65,6 @@ TEST_CASE("Nccl: a capture of more collectives than there are counters shares no
     CHECK_FALSE(replays.update());
     replays.destroy();
   });
-  fake::check_clean(world);
 }
 
 }  // namespace

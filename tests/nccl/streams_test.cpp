@@ -14,21 +14,19 @@
 namespace streams_test {
 namespace {
 
+using fake::all_reduce;
 using fake::Library;
+using fake::Process;
+using fake::quick_stream_options;
+using fake::Stream;
+using fake::World;
 using zero::Error;
 using zero::Op;
-using zero::nccl::Options;
 using Comm = fake::Nccl<>;
-
-Options stream_options(bool separate) {
-  Options options = fake::quick_stream_options();
-  options.separate_gathers = separate;
-  return options;
-}
 
 /// Writes, reduces, gathers and reads on the compute stream without ever waiting on the host;
 /// returns how many elements were wrong.
-int steps_without_waiting(Comm& comm, fake::Stream* compute, bool capturing) {
+int steps_without_waiting(Comm& comm, Stream* compute, bool capturing) {
   constexpr std::size_t count = 50;
   auto const ranks = static_cast<std::size_t>(comm.size());
   std::vector<float> data(count * ranks);
@@ -48,13 +46,12 @@ int steps_without_waiting(Comm& comm, fake::Stream* compute, bool capturing) {
       for (float const x : whole) wrong += x == expected ? 0 : 1;
     };
     REQUIRE(Library::enqueue(compute, "write", write).ok());
-    auto reduction = comm.start(
+    zero::run(
+        comm,
         {.op = Op::reduce_scatter, .count = count, .send = data.data(), .recv = shard.data()});
-    comm.wait(reduction);
     REQUIRE(Library::enqueue(compute, "update", update).ok());
-    auto gather = comm.start(
-        {.op = Op::all_gather, .count = count, .send = shard.data(), .recv = whole.data()});
-    comm.wait(gather);
+    zero::run(comm,
+              {.op = Op::all_gather, .count = count, .send = shard.data(), .recv = whole.data()});
     REQUIRE(Library::enqueue(compute, "read", read).ok());
   }
   compute->process->capturing = false;
@@ -64,129 +61,74 @@ int steps_without_waiting(Comm& comm, fake::Stream* compute, bool capturing) {
 
 TEST_CASE("Nccl: the compute stream and the communicator's wait for each other, never the host") {
   for (unsigned seed = 0; seed < 60; ++seed) {
-    fake::World world(3, seed);
-    std::atomic<int> wrong{0};
-    bool const capturing = seed % 3 == 2;
-    fake::run_processes(world, 3, [&](fake::Process& process) {
+    World world(3, seed);
+    fake::run_clean(world, [&](Process& process, Stream* compute) {
       process.script.in_progress = static_cast<int>(seed % 2);
-      fake::Stream* const compute = fake::world_stream(world, process);
-      Comm comm({{1}, process.rank, 3, compute}, stream_options(seed % 2 == 1));
-      wrong += steps_without_waiting(comm, compute, capturing);
+      Comm comm({{1}, process.rank, 3, compute},
+                quick_stream_options({.separate_gathers = seed % 2 == 1}));
+      CHECK(steps_without_waiting(comm, compute, seed % 3 == 2) == 0);
       comm.close();
     });
-    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("Nccl: a trainer blocked on its stream, or by a full one, is freed by who watches") {
+  enum class Blocked { on_stream, on_graph, by_full_stream };
+  for (Blocked const blocked : {Blocked::on_stream, Blocked::on_graph, Blocked::by_full_stream}) {
+    CAPTURE(static_cast<int>(blocked));
+    World world(2, 5);
+    world.errors_spread = false;
+    world.process(1).script.hang_at = 3;
+    auto const what = fake::errors_of(world, [&](Process& process, Stream* compute) {
+      float x = 1;
+      Comm comm({{1}, process.rank, 2, compute},
+                quick_stream_options({.deadline_s = 0.2, .watch_s = 0.01}));
+      bool const full = blocked == Blocked::by_full_stream;
+      if (full) process.script.room = 12;
+      process.capturing = blocked == Blocked::on_graph;
+      for (int bucket = 0; bucket < (full ? 100 : 6); ++bucket) all_reduce(comm, bucket, x);
+      process.capturing = false;
+      // Returns only because somebody else looks after the communicator.
+      Library::synchronize(compute);
+      static_cast<void>(comm.poll());
+    });
+    // Launch 0 is the constructor's, and an ordered all-reduce makes two.
+    char const* const number = blocked == Blocked::on_graph ? "replay 1]" : "call 2]";
+    std::string const call = "[all_reduce of 1 fp32 summed in fp32, bucket 1, ";
+    fake::check_told(what, {"waited 0.2", call + number});
     fake::check_clean(world);
   }
 }
 
-/// A trainer who waits for nothing but its stream, on which a peer's collective hangs.
-void check_freed(bool capturing) {
-  INFO("capturing " << capturing);
-  fake::World world(2, 5);
-  world.errors_spread = false;
-  world.process(1).script.hang_at = 3;
-  std::vector<std::string> what(2);
-  fake::run_processes(world, 2, [&](fake::Process& process) {
-    fake::Stream* const compute = fake::world_stream(world, process);
-    Options options = stream_options(false);
-    options.deadline_s = 0.2;
-    options.watch_s = 0.01;
-    Comm comm({{1}, process.rank, 2, compute}, options);
-    std::vector<float> x(4, 1);
-    process.capturing = capturing;
-    for (int bucket = 0; bucket < 6; ++bucket) {
-      auto ticket = comm.start({.op = Op::all_reduce,
-                                .count = x.size(),
-                                .send = x.data(),
-                                .recv = x.data(),
-                                .bucket = bucket});
-      comm.wait(ticket);
-    }
-    process.capturing = false;
-    // Returns only because somebody else looks after the communicator.
-    Library::synchronize(compute);
-    try {
-      static_cast<void>(comm.poll());
-    } catch (Error const& error) {
-      what[static_cast<std::size_t>(process.rank)] = error.what();
-    }
-  });
-  for (std::string const& text : what) {
-    CHECK_MESSAGE(text.find("waited 0.2") != std::string::npos, text);
-    // Launch 0 is the constructor's, and an ordered all-reduce makes two.
-    std::string const number = capturing ? "replay 1]" : "call 2]";
-    CHECK_MESSAGE(
-        text.find("[all_reduce of 4 fp32 summed in fp32, bucket 1, " + number) != std::string::npos,
-        text);
-  }
-  fake::check_clean(world);
-}
-
-TEST_CASE("Nccl: a trainer blocked on its stream is freed by the watching thread") {
-  check_freed(false);
-  check_freed(true);
-}
-
-TEST_CASE("Nccl: a trainer blocked by a stream that is full is freed by the watching thread") {
-  fake::World world(2, 5);
-  world.errors_spread = false;
-  world.process(1).script.hang_at = 3;
-  auto const what = fake::errors_of(world, 2, [&](fake::Process& process, fake::Stream* compute) {
-    Options options = stream_options(false);
-    options.deadline_s = 0.2;
-    options.watch_s = 0.01;
-    float x = 1;
-    Comm comm({{1}, process.rank, 2, compute}, options);
-    process.script.room = 12;
-    for (int bucket = 0; bucket < 100; ++bucket) {
-      auto ticket =
-          comm.start({.op = Op::all_reduce, .count = 1, .send = &x, .recv = &x, .bucket = bucket});
-      comm.wait(ticket);
-    }
-  });
-  for (std::string const& text : what) {
-    CHECK_MESSAGE(fake::contains(text, "waited 0.2"), text);
-    CHECK_MESSAGE(fake::contains(text, "bucket 1"), text);
-  }
-  fake::check_clean(world);
-}
-
 TEST_CASE("Nccl: nothing uses the buffers of a start that the end of the group has overtaken") {
-  fake::World world(2, 5);
+  World world(2, 5);
   world.errors_spread = false;
   std::atomic<bool> ended{false};
-  auto const what = fake::errors_of(world, 2, [&](fake::Process& process, fake::Stream* compute) {
-    Options options = stream_options(false);
-    options.deadline_s = 0.2;
-    options.watch_s = 0.01;
-    if (process.rank == 0) options.on_end = [&](std::string const&, bool) { ended = true; };
-    Comm comm({{1}, process.rank, 2, compute}, options);
+  fake::run_clean(world, [&](Process& process, Stream* compute) {
+    fake::Choice choice{.deadline_s = 0.2, .watch_s = 0.01};
+    if (process.rank == 0) choice.on_end = [&](std::string const&, bool) { ended = true; };
+    Comm comm({{1}, process.rank, 2, compute}, quick_stream_options(choice));
     if (process.rank == 1) {
       while (!ended) std::this_thread::yield();
       comm.report_failure("came too late");
       return;
     }
     std::vector<float> data(2, 1);
-    auto const late =
-        comm.start({.op = Op::all_gather, .count = 1, .send = data.data(), .recv = data.data()});
+    zero::Collective op{.op = Op::all_gather, .count = 1, .send = data.data(), .recv = data.data()};
+    auto const late = comm.start(op);
     process.script.before_enqueue = [&](std::string_view call) {
       while (call == "sum_ranks" && !ended) std::this_thread::yield();
     };
-    CHECK_THROWS_AS(
-        comm.start(
-            {.op = Op::reduce_scatter, .count = 1, .send = data.data(), .recv = data.data()}),
-        Error);
+    op.op = Op::reduce_scatter;
+    CHECK_THROWS_AS(comm.start(op), Error);
     CHECK_FALSE(world.has_kernels(process));
   });
-  for (std::string const& text : what) CHECK_MESSAGE(text.empty(), text);
-  fake::check_clean(world);
 }
 
 TEST_CASE("Nccl: a graph waits for each of its collectives, however many there are") {
-  fake::World world(1, 7);
-  fake::run_processes(world, 1, [&](fake::Process& process) {
-    fake::Stream* const compute = fake::world_stream(world, process);
-    Comm comm({{1}, 0, 1, compute}, stream_options(false));
+  World world(1, 7);
+  fake::run_clean(world, [&](Process& process, Stream* compute) {
+    Comm comm({{1}, 0, 1, compute}, quick_stream_options());
     constexpr std::size_t many = 300;
     std::vector<float> from(many, 1);
     std::vector<float> to(many, 0);
@@ -206,14 +148,12 @@ TEST_CASE("Nccl: a graph waits for each of its collectives, however many there a
     CHECK(wrong == 0);
     comm.close();
   });
-  fake::check_clean(world);
 }
 
 TEST_CASE("Nccl: a graph does not wait for what was started before it") {
-  fake::World world(1, 7);
-  fake::run_processes(world, 1, [&](fake::Process& process) {
-    fake::Stream* const compute = fake::world_stream(world, process);
-    Comm comm({{1}, 0, 1, compute}, stream_options(false));
+  World world(1, 7);
+  fake::run_clean(world, [&](Process& process, Stream* compute) {
+    Comm comm({{1}, 0, 1, compute}, quick_stream_options());
     for (int i = 0; i < 50; ++i) REQUIRE(Library::enqueue(compute, "compute", [] {}).ok());
     float x = 1;
     auto ticket = comm.start({.op = Op::all_reduce, .count = 1, .send = &x, .recv = &x});
@@ -223,23 +163,15 @@ TEST_CASE("Nccl: a graph does not wait for what was started before it") {
     CHECK(comm.poll());
     comm.close();
   });
-  fake::check_clean(world);
 }
 
 TEST_CASE("Nccl: what runs behind a long graph is not late while the graph gets on") {
-  fake::World world(1, 3);
-  fake::run_processes(world, 1, [&](fake::Process& process) {
-    fake::Stream* const compute = fake::world_stream(world, process);
-    Options options = stream_options(false);
-    options.deadline_s = 0.3;
-    options.watch_s = 0.01;
-    Comm comm({{1}, 0, 1, compute}, options);
+  World world(1, 3);
+  fake::run_clean(world, [&](Process& process, Stream* compute) {
+    constexpr double deadline_s = 0.3;
+    Comm comm({{1}, 0, 1, compute},
+              quick_stream_options({.deadline_s = deadline_s, .watch_s = 0.01}));
     float x = 1;
-    auto const reduce = [&](int bucket) {
-      auto ticket =
-          comm.start({.op = Op::all_reduce, .count = 1, .send = &x, .recv = &x, .bucket = bucket});
-      comm.wait(ticket);
-    };
     auto const start = std::chrono::steady_clock::now();
     process.capturing = true;
     for (int bucket = 0; bucket < 8; ++bucket) {
@@ -247,25 +179,23 @@ TEST_CASE("Nccl: what runs behind a long graph is not late while the graph gets 
         std::this_thread::sleep_for(std::chrono::milliseconds(80));
       };
       REQUIRE(Library::enqueue(compute, "backward pass", compute_for_long).ok());
-      reduce(bucket);
+      all_reduce(comm, bucket, x);
     }
     process.capturing = false;
-    reduce(8);
+    all_reduce(comm, 8, x);
     Library::synchronize(compute);
     std::chrono::duration<double> const took = std::chrono::steady_clock::now() - start;
-    CHECK(took.count() > 2 * options.deadline_s);
+    CHECK(took.count() > 2 * deadline_s);
     comm.close();
   });
-  fake::check_clean(world);
 }
 
 TEST_CASE("Nccl: a rank that has nothing under way says what it would have called next") {
-  fake::World world(2, 5);
-  auto const what = fake::errors_of(world, 2, [&](fake::Process& process, fake::Stream* compute) {
-    Comm comm({{1}, process.rank, 2, compute}, stream_options(false));
+  World world(2, 5);
+  auto const what = fake::errors_of(world, [&](Process& process, Stream* compute) {
+    Comm comm({{1}, process.rank, 2, compute}, quick_stream_options());
     float x = 1;
-    auto ticket = comm.start({.op = Op::all_reduce, .count = 1, .send = &x, .recv = &x});
-    comm.wait(ticket);
+    all_reduce(comm, 0, x);
     Library::synchronize(compute);
     if (process.rank == 1) comm.report_failure("the disk is on fire");
     while (process.rank == 0) static_cast<void>(comm.poll());
@@ -275,10 +205,9 @@ TEST_CASE("Nccl: a rank that has nothing under way says what it would have calle
 }
 
 TEST_CASE("Nccl: poll never blocks and says when all is done") {
-  fake::World world(1, 1);
-  fake::run_processes(world, 1, [&](fake::Process& process) {
-    fake::Stream* const compute = fake::world_stream(world, process);
-    Comm comm({{1}, 0, 1, compute}, stream_options(false));
+  World world(1, 1);
+  fake::run_clean(world, [&](Process&, Stream* compute) {
+    Comm comm({{1}, 0, 1, compute}, quick_stream_options());
     CHECK(comm.poll());
     bool open = false;
     REQUIRE(Library::enqueue(compute, "work", [&] { open = true; }).ok());
@@ -290,7 +219,6 @@ TEST_CASE("Nccl: poll never blocks and says when all is done") {
     comm.wait(ticket);
     comm.close();
   });
-  fake::check_clean(world);
 }
 
 }  // namespace

@@ -82,42 +82,13 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window);
 
 ncclResult_t ncclGroupStart();
 ncclResult_t ncclGroupEnd();
-ncclResult_t ncclReduceScatter(void const* send,
-                               void* recv,
-                               std::size_t count,
-                               ncclDataType_t type,
-                               ncclRedOp_t op,
-                               ncclComm_t comm,
-                               cudaStream_t stream);
-ncclResult_t ncclAllGather(void const* send,
-                           void* recv,
-                           std::size_t count,
-                           ncclDataType_t type,
-                           ncclComm_t comm,
-                           cudaStream_t stream);
-ncclResult_t ncclAllReduce(void const* send,
-                           void* recv,
-                           std::size_t count,
-                           ncclDataType_t type,
-                           ncclRedOp_t op,
-                           ncclComm_t comm,
-                           cudaStream_t stream);
-ncclResult_t ncclBroadcast(void const* send,
-                           void* recv,
-                           std::size_t count,
-                           ncclDataType_t type,
-                           int root,
-                           ncclComm_t comm,
-                           cudaStream_t stream);
-ncclResult_t ncclSend(void const* data,
-                      std::size_t count,
-                      ncclDataType_t type,
-                      int peer,
-                      ncclComm_t comm,
-                      cudaStream_t stream);
-ncclResult_t ncclRecv(void* data,
-                      std::size_t count,
-                      ncclDataType_t type,
-                      int peer,
-                      ncclComm_t comm,
-                      cudaStream_t stream);
+ncclResult_t ncclReduceScatter(
+    void const*, void*, std::size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t);
+ncclResult_t ncclAllGather(
+    void const*, void*, std::size_t, ncclDataType_t, ncclComm_t, cudaStream_t);
+ncclResult_t ncclAllReduce(
+    void const*, void*, std::size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t);
+ncclResult_t ncclBroadcast(
+    void const*, void*, std::size_t, ncclDataType_t, int root, ncclComm_t, cudaStream_t);
+ncclResult_t ncclSend(void const*, std::size_t, ncclDataType_t, int peer, ncclComm_t, cudaStream_t);
+ncclResult_t ncclRecv(void*, std::size_t, ncclDataType_t, int peer, ncclComm_t, cudaStream_t);

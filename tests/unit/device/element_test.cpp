@@ -4,11 +4,7 @@
 
 #include "zero/base/dtype.hpp"
 #include "zero/concepts/space.hpp"
-#include "zero/device/buffers.hpp"
 #include "zero/device/real.hpp"
-#include "zero/device/vector.hpp"
-#include "zero/kernel/convert.hpp"
-#include "zero/kernel/reduce.hpp"
 #include "zero/kernel/update.hpp"
 #include "zero/rule/adagrad.hpp"
 #include "zero/rule/adam.hpp"
@@ -37,17 +33,14 @@ using device::Real;
 
 constexpr std::size_t count = 4096 + 3;
 
-/// Numbers of all magnitudes, some of them special.
+/// Numbers of all magnitudes.
 template <class T>
-std::vector<T> numbers(unsigned seed, bool special = false) {
+std::vector<T> numbers(unsigned seed) {
   std::mt19937 random(seed);
   std::vector<T> result(count);
-  for (std::size_t i = 0; i < count; ++i) {
+  for (T& element : result) {
     float const mantissa = static_cast<float>(random() >> 8) / 16777216.f - 0.5f;
-    float value = std::ldexp(mantissa, static_cast<int>(random() % 24) - 16);
-    if (special && i % 101 == 0) value = std::numeric_limits<float>::infinity();
-    if (special && i % 103 == 0) value = std::numeric_limits<float>::quiet_NaN();
-    result[i] = static_cast<T>(value);
+    element = static_cast<T>(std::ldexp(mantissa, static_cast<int>(random() % 24) - 16));
   }
   return result;
 }
@@ -103,14 +96,11 @@ void check_rule(R const& rule, float master_tolerance) {
     }
   }
 #if defined(__FMA__)
-  // The host fuses as the device does: no bit differs.
+  // The host fuses as the device does: no bit differs. Else it rounds twice where that does once.
   CHECK(same(master, expected_master));
   for (std::size_t s = 0; s < k; ++s) CHECK(same(state[s], expected_state[s]));
-  CHECK(worst <= master_tolerance);
-#else
-  // Two roundings on this host where a device has one.
-  CHECK(worst <= master_tolerance);
 #endif
+  CHECK(worst <= master_tolerance);
 }
 
 TEST_CASE("a device updates an element as the host does, but for fused multiply-adds") {
@@ -142,73 +132,6 @@ TEST_CASE("a Real rounds every operation once, and a multiply-add once") {
   float const x = 1.f + 0x1p-12f;
   CHECK(static_cast<float>(Real(x) * x - (1.f + 0x1p-11f)) == 0.f);
   CHECK(static_cast<float>(Real::mul_add(x, x, -(1.f + 0x1p-11f))) == 0x1p-24f);
-}
-
-template <class To, class From>
-void check_conversion() {
-  auto const in = numbers<From>(5, true);
-  std::vector<To> out(count), expected(count);
-  for (std::size_t i = 0; i < count; ++i) out[i] = device::Convert<To, From>{}(in[i]);
-  zero::kernel::convert(expected.data(), in.data(), count);
-  CHECK(same(out, expected));
-  auto sums = numbers<To>(6);
-  auto expected_sums = sums;
-  for (std::size_t i = 0; i < count; ++i) sums[i] = device::Add<To, From>{}(sums[i], in[i]);
-  zero::kernel::add(expected_sums.data(), in.data(), count);
-  CHECK(same(sums, expected_sums));
-}
-
-TEST_CASE("a device converts and adds elements with the host's bits") {
-  check_conversion<float, zero::bf16>();
-  check_conversion<float, zero::fp16>();
-  check_conversion<zero::bf16, float>();
-  check_conversion<zero::fp16, float>();
-  check_conversion<float, float>();
-}
-
-template <class T, class Acc, std::size_t Width>
-void check_sum(int ranks) {
-  std::vector<std::vector<T>> inputs;
-  device::BufferList list;
-  std::vector<T const*> pointers;
-  for (int rank = 0; rank < ranks; ++rank) {
-    inputs.push_back(numbers<T>(20 + static_cast<unsigned>(rank)));
-    pointers.push_back(inputs.back().data());
-  }
-  for (int rank = 0; rank < ranks; ++rank) list.at[rank] = pointers[static_cast<std::size_t>(rank)];
-  std::vector<T> out(count), expected(count);
-  zero::kernel::detail::sum_range<T, Acc, zero::kernel::native>(
-      expected.data(), pointers.data(), 0, ranks, count, zero::kernel::Store::cached);
-  for (std::size_t i = 0; i < count / Width * Width; i += Width) {
-    auto const sums = device::sum_vectors<Acc, Width>(
-        [&](int rank) {
-          device::Vector<T, Width> elements;
-          std::memcpy(elements.values, list.of<T>(rank) + i, sizeof(elements));
-          return elements;
-        },
-        ranks);
-    std::memcpy(out.data() + i, sums.values, sizeof(sums));
-  }
-  for (std::size_t i = count / Width * Width; i < count; ++i) out[i] = expected[i];
-  CHECK(same(out, expected));
-}
-
-TEST_CASE("a device sums over ranks with the host's bits, whatever the vector") {
-  for (int const ranks : {1, 2, 3, 5, 8}) {
-    check_sum<float, float, 4>(ranks);
-    check_sum<float, float, 1>(ranks);
-    check_sum<float, double, 4>(ranks);
-    check_sum<double, double, 2>(ranks);
-    check_sum<zero::bf16, float, 8>(ranks);
-    check_sum<zero::fp16, float, 8>(ranks);
-  }
-}
-
-TEST_CASE("blocks of ranks are found one after the other") {
-  float const blocks[6] = {1, 2, 3, 4, 5, 6};
-  device::BufferBlocks const source{.first = blocks, .stride = 2};
-  CHECK(source.of<float>(0)[1] == 2.f);
-  CHECK(source.of<float>(2)[0] == 5.f);
 }
 
 }  // namespace
