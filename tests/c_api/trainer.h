@@ -4,6 +4,7 @@
 #include "zero/c.h"
 
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { trainer_tensors = 5, trainer_units = 3, trainer_elements = 96 + 33 + 0 + 40 + 7 };
@@ -24,6 +25,18 @@ typedef struct trainer_run {
 #ifdef __cplusplus
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wold-style-cast"
+#else
+/// For programs in C, which link a file that names every function of the headers.
+typedef void (*function)(void);
+function every_function(int i);
+
+#define REQUIRE(condition)                                                       \
+  do {                                                                           \
+    if (!(condition)) {                                                          \
+      fprintf(stderr, "%d: %s: %s\n", __LINE__, #condition, zero_message(comm)); \
+      return ZERO_UNKNOWN;                                                       \
+    }                                                                            \
+  } while (0)
 #endif
 
 /// Elements of a tensor.
@@ -56,9 +69,8 @@ static inline void trainer_put(void* to, int64_t i, float value, int32_t precisi
 #pragma GCC diagnostic pop
 extern "C" {
 #endif
-/// The trainer in C11. `user` is a trainer_run.
+/// The trainer in C11 and in C++17. `user` is a trainer_run.
 int32_t trainer_c(zero_comm* comm, void* user);
-/// The trainer in C++17.
 int32_t trainer_17(zero_comm* comm, void* user);
 #ifdef __cplusplus
 }
