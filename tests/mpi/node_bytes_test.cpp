@@ -1,8 +1,8 @@
 /// Bytes between nodes of consecutive ranks: what the formulas say that planner and simulator have.
 #include "zero/comm/shared/node_bytes.hpp"
 
+#include "mpi/pooled.hpp"
 #include "mpi/world.hpp"
-#include "zero/concepts/communicator.hpp"
 
 #include <doctest/doctest.h>
 #include <mpi.h>
@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
 namespace node_bytes_test {
@@ -40,29 +39,25 @@ std::vector<NodeBlocks> nodes_of(int per_node) {
 }
 
 /// Bytes of a collective over memory of the windows that all ranks together got in chunks.
-template <class Reduction>
-std::uint64_t exchanged(zero::mpi::Options options, Op op, int per_node) {
-  options.node = mpi_tests::world_rank() / per_node;
+template <class Reduction = zero::mpi::Ordered>
+std::uint64_t exchanged(Sums sums, Op op, int per_node) {
+  zero::mpi::Options const options{.deadline_s = 60,
+                                   .node = mpi_tests::world_rank() / per_node,
+                                   .shared_bytes = 16 * zero::MiB,
+                                   .sums = sums};
   zero::Mpi<Reduction> comm(MPI_COMM_WORLD, options);
-  std::size_t const all = count * static_cast<std::size_t>(comm.size());
-  auto allocator = comm.allocator();
-  void* const send = allocator.allocate(all * 2, 64);
-  void* const recv = allocator.allocate(all * 2, 64);
-  std::memset(send, 0, all * 2);
-  zero::run(comm,
-            {.op = op, .dtype = zero::DType::bf16, .count = count, .send = send, .recv = recv});
+  {
+    std::size_t const all = count * static_cast<std::size_t>(comm.size());
+    mpi_tests::Pooled<zero::bf16> const send(comm, all), recv(comm, all);
+    send.set(zero::bf16(0.f));
+    zero::run(comm, mpi_tests::collective(op, count, send.data(), recv.data()));
+  }
   CHECK(comm.transport().native_bytes == 0);
   std::uint64_t const own = comm.transport().exchanged_bytes;
-  allocator.deallocate(recv, all * 2, 64);
-  allocator.deallocate(send, all * 2, 64);
   comm.close();
   std::uint64_t sum = 0;
   MPI_Allreduce(&own, &sum, 1, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
   return sum;
-}
-
-zero::mpi::Options options(zero::mpi::Sums sums) {
-  return {.deadline_s = 60, .shared_bytes = 16 * zero::MiB, .sums = sums};
 }
 
 /// What `bytes(node, last)` says of all nodes.
@@ -74,16 +69,19 @@ std::uint64_t total(int per_node, Bytes const& bytes) {
   return sum;
 }
 
+std::uint64_t total_flat(int per_node) {
+  return total(per_node, [](NodeBlocks const& node, bool) { return node.flat(); });
+}
+
 TEST_CASE("a flat sum, a node's own sum and a gather send what the formulas say") {
   for (int const per_node : {1, 2, 3}) {
     CAPTURE(per_node);
-    CHECK(exchanged<zero::mpi::Ordered>(options(Sums::flat), Op::reduce_scatter, per_node) ==
-          total(per_node, [](NodeBlocks const& node, bool) { return node.flat(); }));
-    CHECK(exchanged<zero::mpi::Ordered>(options(Sums::flat), Op::all_gather, per_node) ==
+    CHECK(exchanged(Sums::flat, Op::reduce_scatter, per_node) == total_flat(per_node));
+    CHECK(exchanged(Sums::flat, Op::all_gather, per_node) ==
           total(per_node, [](NodeBlocks const& node, bool) { return node.relayed(); }));
     // Ranks that are alone on their nodes leave sums to MPI.
     if (per_node == 1 || mpi_tests::world_size() <= per_node) continue;
-    CHECK(exchanged<zero::mpi::Native>(options(Sums::flat), Op::reduce_scatter, per_node) ==
+    CHECK(exchanged<zero::mpi::Native>(Sums::flat, Op::reduce_scatter, per_node) ==
           total(per_node, [](NodeBlocks const& node, bool) { return node.by_node(); }));
   }
 }
@@ -93,14 +91,12 @@ TEST_CASE("a chain sends partial sums in fp32 and results in bf16, where that is
     CAPTURE(per_node);
     auto const chained =
         total(per_node, [](NodeBlocks const& node, bool last) { return node.chained(last); });
-    auto const flat = total(per_node, [](NodeBlocks const& node, bool) { return node.flat(); });
-    CHECK(exchanged<zero::mpi::Ordered>(options(Sums::chained), Op::reduce_scatter, per_node) ==
-          chained);
+    CHECK(exchanged(Sums::chained, Op::reduce_scatter, per_node) == chained);
     auto const nodes = nodes_of(per_node);
     std::uint64_t most = 0;
     for (NodeBlocks const& node : nodes) most = std::max(most, node.flat());
-    CHECK(exchanged<zero::mpi::Ordered>(options(Sums::automatic), Op::reduce_scatter, per_node) ==
-          (nodes.front().chain_pays(most) ? chained : flat));
+    CHECK(exchanged(Sums::automatic, Op::reduce_scatter, per_node) ==
+          (nodes.front().chain_pays(most) ? chained : total_flat(per_node)));
   }
 }
 
