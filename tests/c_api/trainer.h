@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { trainer_tensors = 5, trainer_units = 3, trainer_elements = 96 + 33 + 0 + 40 + 7 };
+enum { trainer_tensors = 5, trainer_elements = 96 + 33 + 0 + 40 + 7 };
 
 /// How the trainer's memory and gradients are.
 enum trainer_mode { trainer_unit_by_unit, trainer_micro_steps, trainer_flat, trainer_separate };
@@ -44,7 +44,6 @@ static inline int64_t trainer_count(int32_t tensor) {
   int64_t const counts[trainer_tensors] = {96, 33, 0, 40, 7};
   return counts[tensor];
 }
-static inline int32_t trainer_unit(int32_t tensor) { return tensor < 2 ? 0 : tensor < 4 ? 1 : 2; }
 
 static inline float trainer_value(int32_t tensor, int64_t i) {
   return (float)((i * 5 + tensor * 3) % 17) / 16.f - 0.5f;

@@ -53,7 +53,7 @@ struct Plan {
   Kind kind = Kind::throws;
   bool inside = false;  ///< in a collective, not between two calls
   unsigned stage = 2;   ///< replicated, Pos, Pos+g, Pos+g+p
-  int at = 0;           ///< that of its step, or the so many-eth collective of its step
+  int at = 0;           ///< the so many-eth call there, or collective
   double deadline_s = 30;
   std::atomic<int>* told = nullptr;  ///< ranks that have failed: who hangs waits for all others
 };
@@ -101,7 +101,7 @@ void train(C& inner, Plan const& plan) {
   for (int step = 0; step < 3; ++step) {
     auto const now = [&](Place place) {
       armed = culprit && place == plan.place;
-      bool const here = armed && !plan.inside && step == plan.at;
+      bool const here = armed && !plan.inside && calls++ == plan.at;
       if (here && plan.kind == Kind::throws) throw std::runtime_error(faults::reason);
       if (here && plan.kind == Kind::hangs) {
         while (*plan.told < plan.data * plan.model - 1) std::this_thread::yield();
@@ -175,6 +175,7 @@ void for_each_plan(Kind kind, bool inside, Visit const& visit) {
       for (Place const place : places) {
         for (unsigned const stage : {0u, 1u, 2u, 3u}) {
           if (inside && stage != 2) continue;
+          unsigned const calls = inside || place == Place::step ? 3 : 6;
           Plan plan{.data = data,
                     .model = model,
                     .culprit = rank,
@@ -182,7 +183,7 @@ void for_each_plan(Kind kind, bool inside, Visit const& visit) {
                     .kind = kind,
                     .inside = inside,
                     .stage = stage,
-                    .at = static_cast<int>(random() % 3)};
+                    .at = static_cast<int>(random() % calls)};
           INFO(text(plan));
           visit(plan);
         }
