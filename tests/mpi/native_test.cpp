@@ -1,13 +1,11 @@
 /// Reductions that MPI carries out, and those it need not.
-#include "conformance/communicator.hpp"
+#include "mpi/pooled.hpp"
 #include "mpi/world.hpp"
 
 #include <doctest/doctest.h>
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 #include <vector>
 
 namespace native_test {
@@ -17,23 +15,6 @@ using mpi_tests::collective;
 using mpi_tests::on_all;
 using mpi_tests::Route;
 using zero::Op;
-
-/// Is this the sum over all ranks of what they have there?
-template <class T>
-bool is_sum(T got, int ranks, std::size_t at, double tolerance) {
-  if constexpr (std::is_integral_v<T>) {
-    return got == conformance::naive_sum<T, T>(ranks, at);
-  } else {
-    double sum = 0;
-    double size = 0;
-    for (int rank = 0; rank < ranks; ++rank) {
-      auto const x = static_cast<double>(static_cast<float>(conformance::element<T>(rank, at)));
-      sum += x;
-      size += std::abs(x);
-    }
-    return std::abs(static_cast<double>(static_cast<float>(got)) - sum) <= tolerance * size;
-  }
-}
 
 /// Sums that MPI forms: integers exactly, the others within the rounding of every addition.
 template <class T>
@@ -49,8 +30,8 @@ void check_native(zero::Mpi<zero::mpi::Native>& comm, double tolerance) {
   zero::run(comm, collective(Op::all_reduce, count, send.data(), reduced.data()));
   auto const own = static_cast<std::size_t>(comm.rank()) * count;
   CHECK(mpi_tests::wrong_of(count, [&](std::size_t i) {
-          return is_sum(scattered[i], comm.size(), own + i, tolerance) &&
-                 is_sum(reduced[i], comm.size(), i, tolerance);
+          return mpi_tests::is_sum(scattered[i], comm.size(), own + i, tolerance) &&
+                 mpi_tests::is_sum(reduced[i], comm.size(), i, tolerance);
         }) == 0);
 }
 

@@ -2,11 +2,11 @@
 #include "mpi/pooled.hpp"
 #include "mpi/world.hpp"
 #include "zero/comm/mpi/topology.hpp"
+#include "zero/comm/shared/node_bytes.hpp"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -24,6 +24,8 @@ using mpi_tests::Pooled;
 using mpi_tests::Route;
 using mpi_tests::wrong_of;
 using zero::Op;
+using zero::detail::NodeBlocks;
+using zero::mpi::Sums;
 using zero::mpi::detail::Topology;
 
 /// The nodes that a route makes of this job.
@@ -129,21 +131,12 @@ TEST_CASE("Native: an all-reduce over nodes is the same on every rank, bit for b
   on_all<zero::mpi::Native>(Route::two_nodes, [&](auto& comm) {
     constexpr std::size_t count = 100'003;
     Pooled<> const values(comm, count);
-    double largest = 0;
     for (int round = 0; round < 3; ++round) {
       values.fill(comm.rank());
       zero::run(comm, collective(Op::all_reduce, count, values.data(), values.data()));
-      for (std::size_t i = 0; i < count; ++i) {
-        double sum = 0;
-        double size = 0;
-        for (int rank = 0; rank < comm.size(); ++rank) {
-          auto const x = static_cast<double>(element<float>(rank, i));
-          sum += x;
-          size += std::abs(x);
-        }
-        double const error = std::abs(static_cast<double>(values[i]) - sum);
-        largest = std::max(largest, size > 0 ? error / size : error);
-      }
+      CHECK(wrong_of(count, [&](std::size_t i) {
+              return mpi_tests::is_sum(values[i], comm.size(), i, comm.size() * 0x1p-24);
+            }) == 0);
       std::vector<float> all(count * static_cast<std::size_t>(comm.size()));
       zero::run(comm, collective(Op::all_gather, count, values.data(), all.data()));
       for (std::size_t rank = 0; rank < all.size() / count; ++rank) {
@@ -152,7 +145,6 @@ TEST_CASE("Native: an all-reduce over nodes is the same on every rank, bit for b
         CHECK(std::memcmp(values.data(), theirs, count * sizeof(float)) == 0);
       }
     }
-    CHECK(largest < comm.size() * 0x1p-24);
     CHECK(comm.transport().native_bytes == 0);
   });
 }
@@ -243,6 +235,87 @@ TEST_CASE("chains under way together, among copies and small sums") {
   });
 }
 
+constexpr std::size_t of_formulas = 30'001;
+
+/// The job's nodes, each with so many ranks but for the last one, and their blocks of bf16.
+std::vector<NodeBlocks> nodes_of(int per_node) {
+  int const size = mpi_tests::world_size();
+  int const nodes = (size + per_node - 1) / per_node;
+  std::vector<NodeBlocks> all;
+  for (int node = 0; node < nodes; ++node) {
+    int const here = std::min(per_node, size - node * per_node);
+    all.push_back({.ranks = static_cast<std::uint64_t>(size),
+                   .here = static_cast<std::uint64_t>(here),
+                   .nodes = static_cast<std::uint64_t>(nodes),
+                   .count = of_formulas,
+                   .element = 2,
+                   .accumulate = 4});
+  }
+  return all;
+}
+
+/// Bytes of a collective over memory of the windows that all ranks together got in chunks.
+template <class Reduction = zero::mpi::Ordered>
+std::uint64_t exchanged(Sums sums, Op op, int per_node) {
+  zero::mpi::Options const options{.deadline_s = 60,
+                                   .node = mpi_tests::world_rank() / per_node,
+                                   .shared_bytes = 16 * zero::MiB,
+                                   .sums = sums};
+  zero::Mpi<Reduction> comm(MPI_COMM_WORLD, options);
+  {
+    std::size_t const all = of_formulas * static_cast<std::size_t>(comm.size());
+    Pooled<zero::bf16> const send(comm, all), recv(comm, all);
+    send.set(zero::bf16(0.f));
+    zero::run(comm, collective(op, of_formulas, send.data(), recv.data()));
+  }
+  CHECK(comm.transport().native_bytes == 0);
+  std::uint64_t const own = comm.transport().exchanged_bytes;
+  comm.close();
+  std::uint64_t sum = 0;
+  MPI_Allreduce(&own, &sum, 1, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
+  return sum;
+}
+
+/// What `bytes(node, last)` says of all nodes.
+template <class Bytes>
+std::uint64_t total(int per_node, Bytes const& bytes) {
+  auto const nodes = nodes_of(per_node);
+  std::uint64_t sum = 0;
+  for (NodeBlocks const& node : nodes) sum += bytes(node, &node == &nodes.back());
+  return sum;
+}
+
+std::uint64_t total_flat(int per_node) {
+  return total(per_node, [](NodeBlocks const& node, bool) { return node.flat(); });
+}
+
+TEST_CASE("a flat sum, a node's own sum and a gather send what the formulas say") {
+  for (int const per_node : {1, 2, 3}) {
+    CAPTURE(per_node);
+    CHECK(exchanged(Sums::flat, Op::reduce_scatter, per_node) == total_flat(per_node));
+    CHECK(exchanged(Sums::flat, Op::all_gather, per_node) ==
+          total(per_node, [](NodeBlocks const& node, bool) { return node.relayed(); }));
+    // Ranks that are alone on their nodes leave sums to MPI.
+    if (per_node == 1 || mpi_tests::world_size() <= per_node) continue;
+    CHECK(exchanged<zero::mpi::Native>(Sums::flat, Op::reduce_scatter, per_node) ==
+          total(per_node, [](NodeBlocks const& node, bool) { return node.by_node(); }));
+  }
+}
+
+TEST_CASE("a chain sends partial sums in fp32 and results in bf16, where that is less") {
+  for (int const per_node : {1, 2, 3}) {
+    CAPTURE(per_node);
+    auto const chained =
+        total(per_node, [](NodeBlocks const& node, bool last) { return node.chained(last); });
+    CHECK(exchanged(Sums::chained, Op::reduce_scatter, per_node) == chained);
+    auto const nodes = nodes_of(per_node);
+    std::uint64_t most = 0;
+    for (NodeBlocks const& node : nodes) most = std::max(most, node.flat());
+    CHECK(exchanged(Sums::automatic, Op::reduce_scatter, per_node) ==
+          (nodes.front().chain_pays(most) ? chained : total_flat(per_node)));
+  }
+}
+
 /// Why a sum of pooled floats went the way it did.
 std::string flat_because(zero::mpi::Options const& options,
                          bool pooled = true,
@@ -272,15 +345,15 @@ TEST_CASE("sums are chained where that pays, and it is told why not elsewhere") 
   CHECK(flat_because(options, true, 512) == "the blocks of the last sum were at most 2 KiB");
   CHECK(flat_because(options, false) ==
         "a send buffer of the last sum was not in its node's window");
-  options.sums = zero::mpi::Sums::flat;
+  options.sums = Sums::flat;
   CHECK(flat_because(options) == "Options::sums is flat");
-  options.sums = zero::mpi::Sums::automatic;
+  options.sums = Sums::automatic;
   // Of 3 ranks on 2 nodes a node sends 2 blocks flat and 3 in a chain, of 4 ranks 4 and 4, of 5
   // ranks on 3 nodes 6 and 5, but has to wait for two hops.
   std::string const not_worth_it = "a chain would not have paid for the last sum";
   CHECK(flat_because(options) == not_worth_it);
   CHECK(flat_because(options, true, 400'000) == (ranks < 5 ? not_worth_it : ""));
-  options.sums = zero::mpi::Sums::chained;
+  options.sums = Sums::chained;
   options.node = mpi_tests::world_rank() % 2;
   CHECK(flat_because(options) == "ranks of a node are not consecutive in the group");
   options.node.reset();
