@@ -69,18 +69,10 @@ program binding
   integer :: step
 
   model(1) = tensor_t(c_sizeof(model(1)), c_loc(name), c_null_ptr, c_null_ptr, &
-                      [2_c_int64_t, 0_c_int64_t, 0_c_int64_t, 0_c_int64_t, 0_c_int64_t, &
-                       0_c_int64_t, 0_c_int64_t, 0_c_int64_t], 1, 0, 0, 1., 1., 0)
-  options%size = c_sizeof(options)
-  options%stage = 2        ! ZERO_POS_G
-  options%precision = 0    ! ZERO_FP32
-  options%accumulation = 0
-  options%prefetch = 1
-  options%loss_scale_interval = 0
-  options%bucket_bytes = 0
-  options%loss_scale = 0
-  options%loss_scale_patience = 0
-  options%rule = rule_t(c_sizeof(options%rule), 0, 0, 0.05d0, by_default)
+                      [2_c_int64_t, spread(0_c_int64_t, 1, 7)], 1, 0, 0, 1., 1., 0)
+  ! Of ZERO_POS_G (2) and ZERO_FP32 (0), with one unit ahead.
+  options = options_t(c_sizeof(options), 2, 0, 0, 0, 1, 0, 0_c_int64_t, 0d0, 0, 0, &
+                      rule_t(c_sizeof(options%rule), 0, 0, 0.05d0, by_default))
 
   if (zero_self(comm, message, 300_c_int64_t) /= 0) error stop 'zero_self'
   if (zero_create_flat(comm, options, model, 1, parameters, gradients, 2_c_int64_t, optimizer) /= 0) &

@@ -1,24 +1,44 @@
 /// Checkpoints through zero/c_checkpoint.h: a run that was cut in two has the bits of one that was
 /// not, on another number of ranks and under another stage. Takes a directory that is not there.
+#include "c_api/trainer.h"
 #include "zero/c_checkpoint.h"
 
-#include <stdbool.h>
-#include <stdio.h>
-#include <string.h>
-
-typedef void (*function)(void);
-function every_function(int i);
-
-#define REQUIRE(condition)                               \
-  do {                                                   \
-    if (!(condition)) {                                  \
-      fprintf(stderr, "%d: %s\n", __LINE__, #condition); \
-      fprintf(stderr, "%s\n", zero_message(comm));       \
-      return ZERO_UNKNOWN;                               \
-    }                                                    \
-  } while (0)
-
 enum { elements = 50 };
+
+/// What a rank works with.
+typedef struct worker {
+  zero_optimizer* opt;
+  zero_checkpoints* saved;
+  int64_t step;  ///< that a load has found
+} worker;
+
+static int32_t fill(int32_t tensor, int64_t first, int64_t count, float* values, void* user) {
+  (void)tensor, (void)user;
+  for (int64_t i = 0; i < count; ++i) values[i] = (float)(first + i) / 64;
+  return 0;
+}
+
+/// An optimizer, and the checkpoints of a directory if it is not null.
+static int32_t begin(zero_comm* comm, int32_t stage, char const* directory, worker* own) {
+  zero_tensor const model[1] = {ZERO_TENSOR("w", 0, 5, elements / 5)};
+  zero_options const options = zero_options_of(stage, ZERO_FP32, ZERO_ADAMW);
+  worker const none = {NULL, NULL, -1};
+  *own = none;
+  REQUIRE(zero_create(comm, &options, model, 1, &own->opt) == ZERO_OK);
+  if (directory == NULL) return ZERO_OK;
+  REQUIRE(zero_checkpoints_open(comm, "", 2, &own->saved) == ZERO_INVALID_ARGUMENT);
+  REQUIRE(zero_checkpoints_open(comm, directory, 2, &own->saved) == ZERO_OK);
+  return ZERO_OK;
+}
+
+/// A step, whose sum over all ranks does not depend on how many there are, and what it says.
+static int32_t step(zero_comm* comm, zero_optimizer* opt, int32_t number) {
+  void* g = NULL;
+  REQUIRE(zero_gradients(opt, 0, ZERO_OVERWRITE, &g, 1) == ZERO_OK);
+  for (int k = 0; k < elements; ++k) ((float*)g)[k] = (float)((k + number) % 7 - 3) / 4;
+  REQUIRE(zero_reduce(opt, 0) == ZERO_OK);
+  return zero_step(opt, NULL, NULL);
+}
 
 typedef struct run {
   char const* directory;  ///< null: no checkpoints
@@ -28,43 +48,29 @@ typedef struct run {
   float result[elements];
 } run;
 
-static int32_t fill(int32_t tensor, int64_t first, int64_t count, float* values, void* user) {
-  (void)tensor, (void)user;
-  for (int64_t i = 0; i < count; ++i) values[i] = (float)(first + i) / 64;
-  return 0;
-}
-
 static int32_t train(zero_comm* comm, void* user) {
   run* const r = user;
-  zero_tensor const model[1] = {ZERO_TENSOR("w", 0, 5, elements / 5)};
-  zero_options const options = zero_options_of(r->stage, ZERO_FP32, ZERO_ADAMW);
-  zero_optimizer* opt = NULL;
-  REQUIRE(zero_create(comm, &options, model, 1, &opt) == ZERO_OK);
-  zero_checkpoints* saved = NULL;
-  int64_t step = -1, bytes = -1;
+  worker own;
+  int64_t bytes = -1;
   int32_t blob[2] = {0, 0};
+  REQUIRE(begin(comm, r->stage, r->directory, &own) == ZERO_OK);
   if (r->directory != NULL) {
-    REQUIRE(zero_checkpoints_open(comm, "", 2, &saved) == ZERO_INVALID_ARGUMENT);
-    REQUIRE(zero_checkpoints_open(comm, r->directory, 2, &saved) == ZERO_OK);
-    REQUIRE(zero_checkpoint_latest(saved, opt, &step) == ZERO_OK);
-    REQUIRE(step == (r->resumed > 0 ? r->resumed : -1));
-    REQUIRE(zero_checkpoint_load(saved, opt, &step) == ZERO_OK);
-    REQUIRE(zero_checkpoint_blob(saved, blob, sizeof(blob), &bytes) == ZERO_OK);
+    REQUIRE(zero_checkpoint_latest(own.saved, own.opt, &own.step) == ZERO_OK);
+    REQUIRE(own.step == (r->resumed > 0 ? r->resumed : -1));
+    REQUIRE(zero_checkpoint_load(own.saved, own.opt, &own.step) == ZERO_OK);
+    REQUIRE(zero_checkpoint_blob(own.saved, blob, sizeof(blob), &bytes) == ZERO_OK);
     // As many ranks have saved, or this is not theirs.
     REQUIRE(bytes == (r->resumed > 0 && zero_comm_size(comm) == 2 ? 8 : 0));
-    REQUIRE(bytes == 0 || (blob[0] == zero_comm_rank(comm) && blob[1] == step));
+    REQUIRE(bytes == 0 || (blob[0] == zero_comm_rank(comm) && blob[1] == own.step));
   }
-  if (step < 0) REQUIRE(zero_load(opt, fill, NULL) == ZERO_OK);
-  for (int32_t i = step < 0 ? 0 : (int32_t)step; i < r->until; ++i) {
-    void* g = NULL;
-    REQUIRE(zero_gradients(opt, 0, ZERO_OVERWRITE, &g, 1) == ZERO_OK);
-    // The sum over all ranks does not depend on how many there are.
-    for (int k = 0; k < elements; ++k) ((float*)g)[k] = (float)((k + i) % 7 - 3) / 4;
-    REQUIRE(zero_reduce(opt, 0) == ZERO_OK);
-    REQUIRE(zero_step(opt, NULL, NULL) == ZERO_OK);
+  if (own.step < 0) REQUIRE(zero_load(own.opt, fill, NULL) == ZERO_OK);
+  for (int32_t i = own.step < 0 ? 0 : (int32_t)own.step; i < r->until; ++i) {
+    REQUIRE(step(comm, own.opt, i) == ZERO_OK);
   }
-  if (saved != NULL) {
+  if (own.saved != NULL) {
     blob[0] = zero_comm_rank(comm), blob[1] = r->until;
+    zero_checkpoints* const saved = own.saved;
+    zero_optimizer* const opt = own.opt;
     REQUIRE(zero_checkpoint_save(saved, opt, NULL, 8) == ZERO_INVALID_ARGUMENT);
     REQUIRE(zero_checkpoint_save(saved, NULL, NULL, 0) == ZERO_INVALID_ARGUMENT);
     REQUIRE(zero_checkpoint_save(saved, opt, blob, sizeof(blob)) == ZERO_OK);
@@ -75,9 +81,18 @@ static int32_t train(zero_comm* comm, void* user) {
     REQUIRE(zero_checkpoint_blob(saved, blob, 8, &bytes) == ZERO_INVALID_ARGUMENT);
   }
   void const* all = NULL;
-  REQUIRE(zero_full_parameters(opt, &all, 1) == ZERO_OK);
+  REQUIRE(zero_full_parameters(own.opt, &all, 1) == ZERO_OK);
   if (zero_comm_rank(comm) == 0) memcpy(r->result, all, sizeof(r->result));
   return ZERO_OK;
+}
+
+/// Without bytes of the ranks, which a load reads before it changes anything.
+static int32_t save_alone(zero_comm* comm, void* user) {
+  worker own;
+  REQUIRE(begin(comm, ZERO_POS, user, &own) == ZERO_OK);
+  REQUIRE(zero_load(own.opt, fill, NULL) == ZERO_OK);
+  REQUIRE(zero_checkpoint_save(own.saved, own.opt, NULL, 0) == ZERO_OK);
+  return zero_checkpoints_close(own.saved);
 }
 
 /// A load of damaged files, and what becomes of the optimizer.
@@ -86,68 +101,38 @@ typedef struct damage {
   int32_t in_data;  ///< which are read when all else has been found to be sound
 } damage;
 
-/// Without bytes of the ranks, which a load reads before it changes anything.
-static int32_t save_alone(zero_comm* comm, void* user) {
-  zero_tensor const model[1] = {ZERO_TENSOR("w", 0, 5, elements / 5)};
-  zero_options const options = zero_options_of(ZERO_POS, ZERO_FP32, ZERO_ADAMW);
-  zero_optimizer* opt = NULL;
-  zero_checkpoints* saved = NULL;
-  REQUIRE(zero_create(comm, &options, model, 1, &opt) == ZERO_OK);
-  REQUIRE(zero_load(opt, fill, NULL) == ZERO_OK);
-  REQUIRE(zero_checkpoints_open(comm, user, 2, &saved) == ZERO_OK);
-  REQUIRE(zero_checkpoint_save(saved, opt, NULL, 0) == ZERO_OK);
-  zero_checkpoints_close(saved);
-  return ZERO_OK;
-}
-
 static int32_t load_damaged(zero_comm* comm, void* user) {
   damage const* const d = user;
-  zero_tensor const model[1] = {ZERO_TENSOR("w", 0, 5, elements / 5)};
-  zero_options const options = zero_options_of(ZERO_POS, ZERO_FP32, ZERO_ADAMW);
-  zero_optimizer* opt = NULL;
-  zero_checkpoints* saved = NULL;
-  int64_t step = -1;
-  REQUIRE(zero_create(comm, &options, model, 1, &opt) == ZERO_OK);
-  REQUIRE(zero_load(opt, fill, NULL) == ZERO_OK);
-  REQUIRE(zero_checkpoints_open(comm, d->directory, 2, &saved) == ZERO_OK);
-  REQUIRE(zero_checkpoint_load(saved, opt, &step) == ZERO_DATA);
-  int32_t const expected = d->in_data ? ZERO_INVALID_ARGUMENT : ZERO_OK;
+  worker own;
+  REQUIRE(begin(comm, ZERO_POS, d->directory, &own) == ZERO_OK);
+  REQUIRE(zero_load(own.opt, fill, NULL) == ZERO_OK);
+  REQUIRE(zero_checkpoint_load(own.saved, own.opt, &own.step) == ZERO_DATA);
   void const* all = NULL;
-  REQUIRE(zero_full_parameters(opt, &all, 1) == ZERO_OK);
+  REQUIRE(zero_full_parameters(own.opt, &all, 1) == ZERO_OK);
   for (int k = 0; k < elements && !d->in_data; ++k) {
     REQUIRE(((float const*)all)[k] == (float)k / 64);
   }
-  REQUIRE(zero_release_full(opt) == ZERO_OK);
+  REQUIRE(zero_release_full(own.opt) == ZERO_OK);
   if (d->in_data) {
-    REQUIRE(zero_checkpoint_save(saved, opt, NULL, 0) == expected);
+    REQUIRE(zero_checkpoint_save(own.saved, own.opt, NULL, 0) == ZERO_INVALID_ARGUMENT);
     REQUIRE(strstr(zero_message(comm), "of tensor 'w' are neither the old nor the new") != NULL);
+    REQUIRE(zero_step(own.opt, NULL, NULL) == ZERO_INVALID_ARGUMENT);
+  } else {
+    REQUIRE(step(comm, own.opt, 0) == ZERO_OK);
   }
-  if (!d->in_data) {
-    void* g = NULL;
-    REQUIRE(zero_gradients(opt, 0, ZERO_OVERWRITE, &g, 1) == ZERO_OK);
-    for (int k = 0; k < elements; ++k) ((float*)g)[k] = 1;
-    REQUIRE(zero_reduce(opt, 0) == ZERO_OK);
-  }
-  REQUIRE(zero_step(opt, NULL, NULL) == expected);
-  zero_checkpoints_close(saved);
-  return ZERO_OK;
+  return zero_checkpoints_close(own.saved);
 }
 
 /// A damaged checkpoint with a sound one before it, of step 5: that is loaded.
 static int32_t fall_back(zero_comm* comm, void* user) {
-  zero_tensor const model[1] = {ZERO_TENSOR("w", 0, 5, elements / 5)};
-  zero_options const options = zero_options_of(ZERO_POS_G_P, ZERO_FP32, ZERO_ADAMW);
-  zero_optimizer* opt = NULL;
-  zero_checkpoints* saved = NULL;
-  int64_t step = -1;
-  REQUIRE(zero_create(comm, &options, model, 1, &opt) == ZERO_OK);
-  REQUIRE(zero_checkpoints_open(comm, user, 2, &saved) == ZERO_OK);
-  REQUIRE(zero_checkpoint_load(saved, opt, &step) == ZERO_OK);
-  REQUIRE(step == 5);
+  worker own;
+  REQUIRE(begin(comm, ZERO_POS_G_P, user, &own) == ZERO_OK);
+  REQUIRE(zero_checkpoint_load(own.saved, own.opt, &own.step) == ZERO_OK);
+  REQUIRE(own.step == 5);
   REQUIRE(strstr(zero_message(comm), "zero: passed over: ") != NULL);
   REQUIRE(strstr(zero_message(comm), "000003-step-9") != NULL);
-  REQUIRE(zero_step(opt, NULL, NULL) == ZERO_OK);
-  return zero_checkpoints_close(saved);
+  REQUIRE(zero_step(own.opt, NULL, NULL) == ZERO_OK);
+  return zero_checkpoints_close(own.saved);
 }
 
 /// Flips a bit of a file. Returns 0 if it could not.
@@ -178,20 +163,16 @@ int main(int argc, char** argv) {
   if (memcmp(whole.result, parts[1].result, sizeof(whole.result)) == 0) return 1;
   if (memcmp(whole.result, parts[2].result, sizeof(whole.result)) != 0) return 1;
 
-  char alone[900], path[1000];
+  char alone[900], file[2000];
   snprintf(alone, sizeof(alone), "%s/alone", argv[1]);
   failed = zero_run_ranks(2, save_alone, alone, message, sizeof(message));
   for (int i = 0; i < 8 && failed == ZERO_OK; ++i) {
     damage d = {alone, i % 2};
-    bool const falls = i >= 6;
-    snprintf(path,
-             sizeof(path),
-             "%s/rank-00000.safetensors",
-             falls ? "000003-step-9" : "alone/000001-step-0");
+    int const falls = i >= 6;
+    char const* const name = falls ? "000003-step-9" : "alone/000001-step-0";
+    snprintf(file, sizeof(file), "%s/%s/rank-00000.safetensors", argv[1], name);
     long const at = d.in_data ? -1 : 40;
     int const from = d.in_data ? SEEK_END : SEEK_SET;
-    char file[2000];
-    snprintf(file, sizeof(file), "%s/%s", argv[1], path);
     if (!flip(file, at, from)) return 1;
     failed = falls ? zero_run_ranks(2, fall_back, argv[1], message, sizeof(message))
                    : zero_run_ranks(1 + i / 2, load_damaged, &d, message, sizeof(message));

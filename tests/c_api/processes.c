@@ -2,39 +2,23 @@
 #include "c_api/trainer.h"
 #include "zero/c_mpi.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-
-typedef void (*function)(void);
-function every_function(int i);
-
-#define REQUIRE(condition)                                                                   \
-  do {                                                                                       \
-    if (!(condition)) {                                                                      \
-      fprintf(stderr, "%d: %s: %s %s\n", __LINE__, #condition, message, zero_message(comm)); \
-      MPI_Abort(MPI_COMM_WORLD, 1);                                                          \
-      exit(1);                                                                               \
-    }                                                                                        \
-  } while (0)
-
-int main(int argc, char** argv) {
-  char message[500] = "";
+static int32_t run(int* argc, char*** argv, char* message, int64_t size) {
   zero_comm* comm = NULL;
   // Before MPI runs.
-  REQUIRE(zero_mpi(MPI_COMM_WORLD, NULL, &comm, message, sizeof(message)) == ZERO_INVALID_ARGUMENT);
+  REQUIRE(zero_mpi(MPI_COMM_WORLD, NULL, &comm, message, size) == ZERO_INVALID_ARGUMENT);
   REQUIRE(strstr(message, "MPI is not running") != NULL);
   int provided = 0;
-  MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
+  MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided);
   REQUIRE(every_function(0) != NULL);
-  REQUIRE(zero_mpi(MPI_COMM_NULL, NULL, &comm, message, sizeof(message)) == ZERO_INVALID_ARGUMENT);
+  REQUIRE(zero_mpi(MPI_COMM_NULL, NULL, &comm, message, size) == ZERO_INVALID_ARGUMENT);
   zero_mpi_options options = zero_mpi_options_of();
   options.deadline_s = 60;
   for (options.window = 0; options.window < 2; ++options.window) {
     if (options.window) {
       MPI_Fint const world = MPI_Comm_c2f(MPI_COMM_WORLD);
-      REQUIRE(zero_mpi_f(world, &options, &comm, message, sizeof(message)) == ZERO_OK);
+      REQUIRE(zero_mpi_f(world, &options, &comm, message, size) == ZERO_OK);
     } else {
-      REQUIRE(zero_mpi(MPI_COMM_WORLD, &options, &comm, message, sizeof(message)) == ZERO_OK);
+      REQUIRE(zero_mpi(MPI_COMM_WORLD, &options, &comm, message, size) == ZERO_OK);
     }
     int const ranks = zero_comm_size(comm);
     int const rank = zero_comm_rank(comm);
@@ -55,7 +39,7 @@ int main(int argc, char** argv) {
         REQUIRE(trainer_c(comm, &run) == ZERO_OK);
         if (rank != 0) continue;
         run.result = threads;
-        REQUIRE(zero_run_ranks(ranks, trainer_c, &run, message, sizeof(message)) == ZERO_OK);
+        REQUIRE(zero_run_ranks(ranks, trainer_c, &run, message, size) == ZERO_OK);
         REQUIRE(memcmp(threads, processes, sizeof(threads)) == 0);
         REQUIRE(threads[0] != 0 || threads[3] != 0);
       }
@@ -65,8 +49,17 @@ int main(int argc, char** argv) {
     zero_options const choice = zero_options_of(ZERO_POS, ZERO_FP32, ZERO_ADAMW);
     zero_optimizer* left = NULL;
     REQUIRE(zero_create(comm, &choice, one, 1, &left) == ZERO_OK);
-    REQUIRE(zero_comm_close(comm, message, sizeof(message)) == ZERO_OK);
+    REQUIRE(zero_comm_close(comm, message, size) == ZERO_OK);
     comm = NULL;
+  }
+  return ZERO_OK;
+}
+
+int main(int argc, char** argv) {
+  char message[500] = "";
+  if (run(&argc, &argv, message, sizeof(message)) != ZERO_OK) {
+    fprintf(stderr, "%s\n", message);
+    MPI_Abort(MPI_COMM_WORLD, 1);
   }
   MPI_Finalize();
   return 0;

@@ -4,9 +4,10 @@
 #include "zero/c.h"
 
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
-enum { trainer_tensors = 5, trainer_units = 3, trainer_elements = 96 + 33 + 0 + 40 + 7 };
+enum { trainer_tensors = 5, trainer_elements = 96 + 33 + 0 + 40 + 7 };
 
 /// How the trainer's memory and gradients are.
 enum trainer_mode { trainer_unit_by_unit, trainer_micro_steps, trainer_flat, trainer_separate };
@@ -24,6 +25,18 @@ typedef struct trainer_run {
 #ifdef __cplusplus
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wold-style-cast"
+#else
+/// For programs in C, which link a file that names every function of the headers.
+typedef void (*function)(void);
+function every_function(int i);
+
+#define REQUIRE(condition)                                                       \
+  do {                                                                           \
+    if (!(condition)) {                                                          \
+      fprintf(stderr, "%d: %s: %s\n", __LINE__, #condition, zero_message(comm)); \
+      return ZERO_UNKNOWN;                                                       \
+    }                                                                            \
+  } while (0)
 #endif
 
 /// Elements of a tensor.
@@ -31,7 +44,6 @@ static inline int64_t trainer_count(int32_t tensor) {
   int64_t const counts[trainer_tensors] = {96, 33, 0, 40, 7};
   return counts[tensor];
 }
-static inline int32_t trainer_unit(int32_t tensor) { return tensor < 2 ? 0 : tensor < 4 ? 1 : 2; }
 
 static inline float trainer_value(int32_t tensor, int64_t i) {
   return (float)((i * 5 + tensor * 3) % 17) / 16.f - 0.5f;
@@ -56,9 +68,8 @@ static inline void trainer_put(void* to, int64_t i, float value, int32_t precisi
 #pragma GCC diagnostic pop
 extern "C" {
 #endif
-/// The trainer in C11. `user` is a trainer_run.
+/// The trainer in C11 and in C++17. `user` is a trainer_run.
 int32_t trainer_c(zero_comm* comm, void* user);
-/// The trainer in C++17.
 int32_t trainer_17(zero_comm* comm, void* user);
 #ifdef __cplusplus
 }

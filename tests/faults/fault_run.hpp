@@ -4,6 +4,7 @@
 #pragma once
 
 #include "zero/base/error.hpp"
+#include "zero/comm/run_ranks.hpp"
 #include "zero/concepts/communicator.hpp"
 
 #include <doctest/doctest.h>
@@ -11,11 +12,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <exception>
 #include <mutex>
 #include <random>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace faults {
@@ -115,15 +118,54 @@ struct Plan {
 
 /// What one rank was told.
 struct Outcome {
+  Outcome() = default;
+  explicit Outcome(zero::Error const& error)
+      : failed(true),
+        kind(error.kind()),
+        rank(error.rank()),
+        bucket(error.bucket()),
+        operation(error.operation()),
+        group(error.group()),
+        message(error.message()),
+        what(error.what()),
+        when(Clock::now()) {}
+
   bool failed = false;
   zero::ErrorKind kind = zero::ErrorKind::data;
   int rank = -1;
   int bucket = -1;
   std::string operation{};
+  std::string group{};
+  std::string message{};
   std::string what{};
   std::string again{};  ///< message of the next call; empty if that went through
   Clock::time_point when{};
 };
+
+/// What every rank of a group of threads was told, and what `run_ranks` threw in the end.
+struct Told {
+  std::vector<Outcome> ranks;
+  std::string thrown{};
+};
+
+/// Calls `body(comm)` on every rank of a group of threads.
+template <class C, class Body>
+[[nodiscard]] Told hear(std::vector<C> group, Body const& body) {
+  Told told{std::vector<Outcome>(group.size())};
+  try {
+    zero::run_ranks(std::move(group), [&](C& comm) {
+      try {
+        body(comm);
+      } catch (zero::Error const& error) {
+        told.ranks[static_cast<std::size_t>(comm.rank())] = Outcome(error);
+        throw;
+      }
+    });
+  } catch (std::exception const& error) {
+    told.thrown = error.what();
+  }
+  return told;
+}
 
 /// Empty, or what any error of a collective has to say and this one does not.
 [[nodiscard]] inline std::string gap(Outcome const& outcome) {
@@ -177,13 +219,7 @@ class Run {
       work(comm, end);
     } catch (zero::Error const& error) {
       Outcome& outcome = outcomes_[static_cast<std::size_t>(comm.rank())];
-      outcome = {.failed = true,
-                 .kind = error.kind(),
-                 .rank = error.rank(),
-                 .bucket = error.bucket(),
-                 .operation = error.operation(),
-                 .what = error.what(),
-                 .when = Clock::now()};
+      outcome = Outcome(error);
       // From now on nothing works any more.
       try {
         float x = 0;

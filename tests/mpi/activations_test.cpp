@@ -24,7 +24,7 @@ void check(Route route) {
   auto const passes = activations::one_forward_one_backward(5, 2);
   activations::KeepAll keep;
   std::vector<float> const expected = activations::gradients(keep, passes);
-  mpi_tests::with_group<zero::mpi::Ordered>(mpi_tests::world_size(), route, [&](auto& comm) {
+  mpi_tests::on_all(route, [&](auto& comm) {
     zero::Counting counting{comm};
     activations::LateTransfer transfer;
     zero::Activations store{counting,

@@ -4,6 +4,7 @@ Processes are killed all at once or one of them, at random moments and around th
 """
 
 import argparse
+import contextlib
 import os
 import random
 import re
@@ -60,25 +61,20 @@ class Job:
         """SIGKILL for what is left of it; returns when nothing is."""
         processes = self.numbers("process")
         for process in [*processes, self.process.pid]:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         self.process.wait()
         end = time.monotonic() + PATIENCE
-        while any(os.path.exists(f"/proc/{p}") and not is_zombie(p) for p in processes):
-            if time.monotonic() > end:
-                break
+        while any(map(lives, processes)) and time.monotonic() < end:
             time.sleep(0.001)
         self.reader.join()
 
 
-def is_zombie(process):
-    try:
+def lives(process):
+    with contextlib.suppress(OSError):
         with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return True
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    return False
 
 
 def main():

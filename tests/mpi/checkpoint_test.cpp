@@ -90,7 +90,7 @@ TEST_CASE("Mpi: what processes save, threads load") {
   for (Route const route : {Route::window, Route::two_nodes}) {
     CAPTURE(mpi_tests::name(route));
     with_directory([&](std::string const& path) {
-      mpi_tests::with_group<zero::mpi::Ordered>(mpi_tests::world_size(), route, [&](auto& comm) {
+      mpi_tests::on_all(route, [&](auto& comm) {
         using C = std::remove_reference_t<decltype(comm)>;
         Optimizer<zero::stage::PosGP, C> optimizer{comm, toy::model(), zero::Bucket{4096}};
         toy::load(optimizer);

@@ -64,34 +64,26 @@ def run(arguments, kind, rank, call, route, recovery, group):
                arguments.np_flag, str(ranks), arguments.job,
                kind, str(rank), str(call), str(DEADLINE), route, *([group] if group else [])]
     environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-    began = time.monotonic()
     job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                            errors="replace", env=environment, start_new_session=True)
+    problems = []
     try:
         text, _ = job.communicate(timeout=DEADLINE + START_AND_END)
-        hung = False
+        if job.returncode == 0 and not recovery and not (kind in GONE and hydra(arguments.mpiexec)):
+            problems.append("the job succeeded")
     except subprocess.TimeoutExpired:
         os.killpg(job.pid, signal.SIGKILL)
         text, _ = job.communicate()
-        hung = True
-    problems = []
-    if hung:
-        problems.append(f"hung for {time.monotonic() - began:.1f} s")
-    elif job.returncode == 0 and not recovery and not (kind in GONE and hydra(arguments.mpiexec)):
-        problems.append("the job succeeded")
+        problems.append(f"hung for {DEADLINE + START_AND_END} s")
     fault = re.search(r"fault at ([\d.]+)", text)
     if fault is None:
         problems.append("the fault never happened")
         return problems, text
-    said = dict(
-        (int(m[1]), (float(m[2]), m[3]))
-        for m in re.finditer(r"rank (\d+) at ([\d.]+)(?: \(origin\))?: (.*)", text)
-    )
-    survivors = [r for r in range(ranks) if r != rank]
-    must_speak = kind in LOUD or recovery
-    for survivor in survivors:
+    said = {int(m[1]): (float(m[2]), m[3])
+            for m in re.finditer(r"rank (\d+) at ([\d.]+)(?: \(origin\))?: (.*)", text)}
+    for survivor in set(range(ranks)) - {rank}:
         if survivor not in said:
-            if must_speak:
+            if kind in LOUD or recovery:
                 problems.append(f"rank {survivor} said nothing")
             continue
         when, words = said[survivor]
@@ -160,29 +152,23 @@ def main():
     left_out = set(inside) - set(rng.sample(inside, min(arguments.inside, len(inside))))
     arguments.kinds = [kind for kind in arguments.kinds if kind not in left_out]
     plans = []
-    for kind in arguments.kinds:
-        for number in range(arguments.runs):
-            for recovery in [False, True] if arguments.recovery else [False]:
-                rank = rng.randrange(arguments.ranks)
-                call = rng.randrange(1, 80)
-                route = rng.choice(["window", "messages", "nodes", "native"])
-                if "@" in kind:
-                    call %= INSIDE[kind.partition("@")[2]]
-                    route = "window"
-                plans.append((kind, rank, call, route, recovery, ""))
+    for kind in arguments.kinds * arguments.runs:
+        for recovery in [False, True] if arguments.recovery else [False]:
+            rank, call = rng.randrange(arguments.ranks), rng.randrange(1, 80)
+            route = rng.choice(["window", "messages", "nodes", "native"])
+            if "@" in kind:
+                call, route = call % INSIDE[kind.partition("@")[2]], "window"
+            plans.append((kind, rank, call, route, recovery, ""))
     if "hang" in arguments.kinds:
         # What nobody but MPI waits for, whatever chance has chosen above.
         plans.append(("hang", rng.randrange(arguments.ranks), rng.randrange(1, 80), "native", False, ""))
     if arguments.grid:
         # A rank whose reason must not be lost behind what it leaves unfinished; one that must not be
         # taken for those that wait for it elsewhere.
-        plans.append(("throw", 0, 27, "window", False, "model"))
-        plans.append(("hang", 0, 17, "window", False, "data"))
-    for group in ["world", "data", "model"] if arguments.grid else []:
-        for kind in ON_GRID:
-            for _ in range(arguments.runs):
-                plans.append((kind, rng.randrange(4), rng.randrange(3, 30),
-                              rng.choice(["window", "messages", "nodes"]), False, group))
+        plans += [("throw", 0, 27, "window", False, "model"), ("hang", 0, 17, "window", False, "data")]
+        plans += [(kind, rng.randrange(4), rng.randrange(3, 30),
+                   rng.choice(["window", "messages", "nodes"]), False, group)
+                  for group in ["world", "data", "model"] for kind in ON_GRID * arguments.runs]
     failures = 0
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         for plan, (problems, text) in zip(
@@ -192,9 +178,8 @@ def main():
             failures += 1
             kind, rank, call, route, recovery, group = plan
             print(f"{kind} on rank {rank} at call {call} {'of ' + group if group else ''} by {route}, "
-                  f"recovery {recovery}: "
-                  + "; ".join(problems))
-            print("\n".join("  | " + line for line in text.splitlines()[-15:]))
+                  f"recovery {recovery}: {'; '.join(problems)}",
+                  *("  | " + line for line in text.splitlines()[-15:]), sep="\n")
     print(f"{len(plans)} runs, {failures} failures")
     return 1 if failures or not plans else 0
 

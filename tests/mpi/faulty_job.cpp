@@ -1,7 +1,7 @@
 /// A training job in which one rank misbehaves; what the others print is judged by faults_test.py.
+#include "faults/faulty.hpp"
 #include "support/toy_model.hpp"
 #include "zero/activations.hpp"
-#include "zero/comm/decorators/wrapped.hpp"
 #include "zero/comm/grid.hpp"
 #include "zero/comm/mpi.hpp"
 #include "zero/zero.hpp"
@@ -18,7 +18,6 @@
 #include <string>
 #include <string_view>
 #include <thread>
-#include <utility>
 #include <vector>
 
 namespace {
@@ -51,96 +50,58 @@ void enter(char const* name) {
   hang();
 }
 
-/// Passes collectives on until it is time.
-template <class Comm>
-class Faulty {
- public:
-  using Space = zero::space::Host;
-  using Ticket = typename Comm::Ticket;
-
-  Faulty(Comm& comm, Fault fault)
-      : comm_(comm), fault_(std::move(fault)), guilty_(comm.rank() == fault_.rank) {}
-  [[nodiscard]] int rank() const noexcept { return comm_.get().rank(); }
-  [[nodiscard]] int size() const noexcept { return comm_.get().size(); }
-  Ticket start(zero::Collective op) {
-    bool const counted = guilty_ && group_name().substr(0, group_name().find(' ')) == fault_.group;
-    if (counted && calls_++ == fault_.call) misbehave(op);
-    return comm_.get().start(op);
+/// What goes wrong in a collective.
+void misbehave(std::string const& kind, zero::Collective& op) {
+  static float scratch[128] = {};
+  announce_fault();
+  if (kind == "throw") throw std::runtime_error("the disk is full");
+  if (kind == "kill") std::raise(SIGKILL);
+  if (kind == "stop") std::raise(SIGSTOP);
+  if (kind == "exit") ::_exit(7);
+  if (kind == "hang") hang();
+  if (kind == "bucket") op.bucket += 1000;
+  if (kind == "count") op.count = op.count > 1 ? op.count / 2 : 2;
+  if (kind != "op" && kind != "dtype") return;
+  if (kind == "op") {
+    bool const gathers = op.op == zero::Op::all_gather;
+    op.op = gathers ? zero::Op::reduce_scatter : zero::Op::all_gather;
+    op.dtype = zero::DType::f32;
+  } else {
+    op.dtype = op.dtype == zero::DType::i32 ? zero::DType::f32 : zero::DType::i32;
   }
-  void wait(Ticket& ticket) { comm_.get().wait(ticket); }
-  void progress() noexcept { comm_.get().progress(); }
-  [[nodiscard]] Faulty split(int color, int key, std::string_view name = {}) {
-    return Faulty(comm_.get().split(color, key, name), *this);
-  }
-  [[nodiscard]] std::string_view group_name() const { return comm_.get().group_name(); }
+  op.accumulate = op.dtype;
+  op.count = 4;
+  op.send = scratch;
+  op.recv = scratch + 64;
+}
 
- private:
-  Faulty(Comm&& comm, Faulty const& parent)
-      : comm_(std::move(comm)), fault_(parent.fault_), guilty_(parent.guilty_) {}
+template <class Optimizer>
+void step(Optimizer& optimizer) {
+  for (int const unit : optimizer.units_backward()) optimizer.reduce(optimizer.gradients(unit));
+  optimizer.step();
+}
 
-  void misbehave(zero::Collective& op) {
-    announce_fault();
-    if (fault_.kind == "throw") throw std::runtime_error("the disk is full");
-    if (fault_.kind == "kill") std::raise(SIGKILL);
-    if (fault_.kind == "stop") std::raise(SIGSTOP);
-    if (fault_.kind == "exit") ::_exit(7);
-    if (fault_.kind == "hang") hang();
-    if (fault_.kind == "bucket") op.bucket += 1000;
-    if (fault_.kind == "count") op.count = op.count > 1 ? op.count / 2 : 2;
-    if (fault_.kind == "op") {
-      bool const gathers = op.op == zero::Op::all_gather;
-      op.op = gathers ? zero::Op::reduce_scatter : zero::Op::all_gather;
-      op.dtype = op.accumulate = zero::DType::f32;
-      op.count = 4;
-      op.send = scratch_;
-      op.recv = scratch_ + 64;
-    }
-    if (fault_.kind == "dtype") {
-      op.dtype = op.dtype == zero::DType::i32 ? zero::DType::f32 : zero::DType::i32;
-      op.accumulate = op.dtype;
-      op.count = 4;
-      op.send = scratch_;
-      op.recv = scratch_ + 64;
-    }
-  }
-
-  zero::detail::Wrapped<Comm> comm_;
-  Fault fault_;
-  bool guilty_;
-  int calls_ = 0;
-  float scratch_[128] = {};
-};
-
-template <class Comm>
-void train(Comm& inner, Fault const& fault) {
-  Faulty comm{inner, fault};
-  using Memory = zero::Owned<zero::mpi::SharedAllocator>;
+template <class Comm, class Memory>
+void train(Comm& comm, Memory const& memory) {
   zero::ShardedOptimizer optimizer{
-      comm, toy::model(), zero::stage::PosG{}, Memory{inner.allocator()}, zero::Bucket{4096}};
+      comm, toy::model(), zero::stage::PosG{}, memory, zero::Bucket{4096}};
   optimizer.adopt_parameters();
-  for (long step = 0; step < 1000; ++step) {
-    for (int const unit : optimizer.units_backward()) {
-      optimizer.reduce(optimizer.gradients(unit));
-    }
-    optimizer.step();
-  }
+  for (long i = 0; i < 1000; ++i) step(optimizer);
 }
 
 /// The same on a grid of two model axes, with activation checkpoints and all-reduces on those.
-template <class Comm>
-void train_on_grid(Comm& inner, Fault const& fault) {
-  Faulty world{inner, fault};
-  zero::Grid grid{world, inner.size() / 2, 2};
-  zero::Owned const memory{inner.allocator()};
-  auto model = toy::model();
-  zero::ShardedOptimizer optimizer{grid, model, zero::stage::PosG{}, memory, zero::Bucket{4096}};
+template <class Comm, class Memory>
+void train_on_grid(Comm& world, Memory const& memory) {
+  zero::Grid grid{world, world.size() / 2, 2};
+  zero::ShardedOptimizer optimizer{
+      grid, toy::model(), zero::stage::PosG{}, memory, zero::Bucket{4096}};
   optimizer.adopt_parameters();
   std::vector<float> x(3000, 1.f);
   zero::Activations acts{
       grid.model(),
       {{"x", 0, x.size(), zero::DType::f32}, {"x", 1, x.size(), zero::DType::f32}},
       memory};
-  for (long step = 0; step < 1000; ++step) {
+  for (long i = 0; i < 1000; ++i) {
     for (int const layer : {0, 1}) acts.store(layer, std::span<float const>(x));
     for (int const layer : {1, 0}) {
       auto const kept = acts.fetch(layer);
@@ -150,13 +111,10 @@ void train_on_grid(Comm& inner, Fault const& fault) {
                  .send = kept.template get<float>().data(),
                  .recv = x.data(),
                  .bucket = 0});
-      for (float& value : x) value = 1.f;
+      x.assign(x.size(), 1.f);
     }
     acts.end_step();
-    for (int const unit : optimizer.units_backward()) {
-      optimizer.reduce(optimizer.gradients(unit));
-    }
-    optimizer.step();
+    step(optimizer);
   }
 }
 
@@ -182,11 +140,19 @@ void say(char const* what, bool first) {
 template <class Reduction>
 void run(zero::mpi::Options const& options, Fault const& fault, bool on_grid) {
   zero::Mpi<Reduction> comm(MPI_COMM_WORLD, options);
+  int calls = 0;
+  auto meet = [&](std::string_view group, zero::Collective& op) {
+    bool const counted =
+        comm.rank() == fault.rank && group.substr(0, group.find(' ')) == fault.group;
+    if (counted && calls++ == fault.call) misbehave(fault.kind, op);
+  };
+  faults::Faulty world{comm, meet};
+  zero::Owned const memory{comm.allocator()};
   try {
     if (on_grid) {
-      train_on_grid(comm, fault);
+      train_on_grid(world, memory);
     } else {
-      train(comm, fault);
+      train(world, memory);
     }
   } catch (std::exception const& error) {
     say(error.what(), comm.report_failure(error.what()));

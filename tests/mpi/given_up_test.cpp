@@ -1,22 +1,92 @@
-/// A buffer that its rank gives up while neighbours add what is in it.
+/// What is given up: ranks that do not come, by which name and when, and buffers that others read.
+#include "mpi/pooled.hpp"
 #include "mpi/world.hpp"
-#include "zero/comm/mpi.hpp"
 
 #include <doctest/doctest.h>
 #include <mpi.h>
 
-#include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace given_up_test {
 namespace {
 
+using mpi_tests::collective;
+using mpi_tests::contains;
 using mpi_tests::error_of;
 using mpi_tests::Route;
+using mpi_tests::sleep_ms;
+using mpi_tests::Stopwatch;
 using zero::Op;
+
+TEST_CASE("a group's deadline passes while another group of the family is busy") {
+  if (mpi_tests::world_size() < 2) return;
+  auto options = mpi_tests::options(Route::window);
+  options.deadline_s = 1.5;
+  zero::Mpi<> comm(MPI_COMM_WORLD, options);
+  zero::Mpi<> part = comm.split(0, comm.rank());
+  Stopwatch const watch;
+  // Until the family fails, or rank 0 has had enough of waiting for that.
+  std::string busy;
+  std::thread other([&] {
+    busy = error_of([&] {
+      for (int more = 1; more != 0; sleep_ms(5)) {
+        if (part.rank() == 0 && watch.seconds() > 10) more = 0;
+        zero::run(part, collective(Op::broadcast, 1, &more, &more));
+      }
+    });
+  });
+  if (comm.rank() != 1) {
+    std::string const text = error_of(
+        [&] { zero::run(comm, {.op = Op::all_gather, .dtype = zero::DType::u8, .bucket = 3}); });
+    CHECK(contains(text, "rank 1 did not arrive"));
+    CHECK(contains(text, "bucket 3"));
+    CHECK(watch.seconds() < 8);
+  }
+  other.join();
+  CHECK(contains(busy, "rank 1 did not arrive"));
+  MPI_Barrier(MPI_COMM_WORLD);
+}
+
+/// What the ranks that wait for a reduction of MPI's are told when rank 1 goes away after `calls`.
+std::string native_hang(int calls) {
+  auto options = mpi_tests::options(Route::exchange);
+  options.deadline_s = 1;
+  zero::Mpi<zero::mpi::Native> comm(MPI_COMM_WORLD, options);
+  // Several chunks: MPI cannot finish without rank 1.
+  std::vector<float> const send(5'000'000, 1.f);
+  std::vector<float> first(send.size()), second(send.size());
+  bool const hangs = comm.rank() == 1;
+  std::string const text = error_of([&] {
+    auto op = collective(Op::all_reduce, send.size(), send.data(), first.data());
+    op.bucket = 5;
+    auto a = comm.start(op);
+    if (hangs && calls == 1) sleep_ms(3000);
+    op.recv = second.data();
+    op.bucket = 6;
+    auto b = comm.start(op);
+    if (hangs && calls == 2) sleep_ms(3000);
+    comm.wait(a);
+    comm.wait(b);
+  });
+  MPI_Barrier(MPI_COMM_WORLD);
+  return text;
+}
+
+TEST_CASE("Native: a rank that MPI waits for is named if it is behind; else nobody is blamed") {
+  if (mpi_tests::world_size() < 2) return;
+  std::string const behind = native_hang(1);
+  INFO(behind);
+  CHECK(contains(behind, "rank 1 did not arrive"));
+  CHECK(contains(behind, "bucket 6"));
+  std::string const unknown = native_hang(2);
+  INFO(unknown);
+  CHECK(contains(unknown, "some rank fell silent"));
+  CHECK(contains(unknown, "MPI does not tell which rank"));
+  CHECK(contains(unknown, "bucket 5"));
+}
 
 /// Tells a process of the job to go on; waits for being told.
 void tell(int rank) {
@@ -30,56 +100,41 @@ void hear(int rank) {
 
 TEST_CASE("a node's sum is not sent if a buffer in it was given up meanwhile") {
   if (mpi_tests::world_size() < 3) return;
-  MPI_Comm three = MPI_COMM_NULL;
-  bool const inside = mpi_tests::world_rank() < 3;
-  MPI_Comm_split(MPI_COMM_WORLD, inside ? 0 : MPI_UNDEFINED, mpi_tests::world_rank(), &three);
-  if (inside) {
-    // Rank 0 adds what it and rank 2 give rank 1, which is elsewhere.
+  // Rank 0 adds what it and rank 2 give rank 1, which is elsewhere.
+  mpi_tests::with_first(3, [](MPI_Comm three) {
     zero::Mpi<zero::mpi::Native> comm(three, mpi_tests::options(Route::two_nodes));
     constexpr std::size_t count = 3000;
-    auto allocator = comm.allocator();
-    std::size_t const bytes = 3 * count * sizeof(float);
-    auto* const send = static_cast<float*>(allocator.allocate(bytes, 64));
-    std::fill_n(send, 3 * count, 1.f);
+    mpi_tests::Pooled<> const send(comm, 3 * count);
+    send.set(1.f);
     std::vector<float> recv(count, 0.f);
-    zero::Collective const op{
-        .op = Op::reduce_scatter, .count = count, .send = send, .recv = recv.data()};
+    auto const op = collective(Op::reduce_scatter, count, send.data(), recv.data());
     auto const work = [&] {
-      auto const end = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
-      while (std::chrono::steady_clock::now() < end) comm.progress();
+      for (Stopwatch const watch; watch.seconds() < 0.2;) comm.progress();
     };
     if (comm.rank() == 2) {
       try {
         auto const ticket = comm.start(op);
         throw 1;
       } catch (int) {
-        std::fill_n(send, 3 * count, -1.f);
+        send.set(-1.f);
       }
       tell(0);
       tell(1);
       hear(1);
       comm.report_failure("the disk is full");
-    } else {
-      // Rank 0 adds once all three have started, which is after the buffer was given up.
-      if (comm.rank() == 1) hear(2);
-      auto ticket = comm.start(op);
-      if (comm.rank() == 0) {
-        hear(2);
-        work();
-        tell(1);
-      } else {
-        hear(0);
-        work();
-        CHECK(std::count(recv.begin(), recv.end(), 0.f) == static_cast<std::ptrdiff_t>(count));
-        tell(2);
-      }
-      CHECK(error_of([&] { comm.wait(ticket); }).find("rank 2 failed: the disk is full") !=
-            std::string::npos);
+      return;
     }
-    allocator.deallocate(send, bytes, 64);
-  }
-  MPI_Barrier(MPI_COMM_WORLD);
-  if (inside) MPI_Comm_free(&three);
+    // Rank 0 adds once all three have started, which is after the buffer was given up.
+    if (comm.rank() == 1) hear(2);
+    auto ticket = comm.start(op);
+    hear(comm.rank() == 0 ? 2 : 0);
+    work();
+    if (comm.rank() == 1) {
+      CHECK(mpi_tests::wrong_of(count, [&](std::size_t i) { return recv[i] == 0.f; }) == 0);
+    }
+    tell(comm.rank() == 0 ? 1 : 2);
+    CHECK(contains(error_of([&] { comm.wait(ticket); }), "rank 2 failed: the disk is full"));
+  });
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 /// What the library does between two calls of MPI's, watched from inside of them.
+#include "mpi/pooled.hpp"
 #include "mpi/world.hpp"
-#include "zero/concepts/communicator.hpp"
 
 #include <doctest/doctest.h>
 #include <mpi.h>
@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -19,8 +18,12 @@
 namespace inside_test {
 namespace {
 
+using mpi_tests::collective;
+using mpi_tests::contains;
 using mpi_tests::error_of;
+using mpi_tests::on_all;
 using mpi_tests::Route;
+using mpi_tests::Stopwatch;
 using zero::Op;
 using Comm = zero::Mpi<>;
 
@@ -76,15 +79,11 @@ namespace {
 TEST_CASE("a rank whose wait is over has nothing left to send: it may compute without MPI") {
   if (mpi_tests::world_size() < 2) return;
   for (Route const route : {Route::exchange, Route::small_chunks}) {
-    mpi_tests::with_group<zero::mpi::Ordered>(mpi_tests::world_size(), route, [](auto& comm) {
+    on_all(route, [](auto& comm) {
       std::vector<MPI_Request*> requests;
       std::vector<float> values(100'000, static_cast<float>(comm.rank()));
       sends = &requests;
-      zero::run(comm,
-                {.op = Op::broadcast,
-                 .count = values.size(),
-                 .send = values.data(),
-                 .recv = values.data()});
+      zero::run(comm, collective(Op::broadcast, values.size(), values.data(), values.data()));
       auto const held = std::count_if(requests.begin(), requests.end(), [](auto const* request) {
         return *request != MPI_REQUEST_NULL;
       });
@@ -111,18 +110,20 @@ TEST_CASE("a rank that gets no window, or no pages for it, fails the others at o
       auto options = mpi_tests::options(route);
       options.deadline_s = 10;
       own_place = route == Route::two_nodes ? mpi_tests::world_rank() / 2 : mpi_tests::world_rank();
-      auto const began = std::chrono::steady_clock::now();
+      Stopwatch const watch;
       refuse_window = guilty && refused;
       own_window = guilty && !refused ? nothing : nullptr;
       std::string const text = error_of([&] { zero::Mpi<> comm(MPI_COMM_WORLD, options); });
       refuse_window = false;
       own_window = nullptr;
       INFO(text);
-      CHECK(text.find("resource") != std::string::npos);
-      CHECK(text.find("rank 1: ") != std::string::npos);
-      CHECK(text.find(refused ? "MPI cannot share" : "is full") != std::string::npos);
-      CHECK(text.find("Options::shared_memory") != std::string::npos);
-      CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(8));
+      for (char const* const part : {"resource",
+                                     "rank 1: ",
+                                     refused ? "MPI cannot share" : "is full",
+                                     "Options::shared_memory"}) {
+        CHECK(contains(text, part));
+      }
+      CHECK(watch.seconds() < 8);
     }
   }
   ::munmap(nothing, bytes);
@@ -130,11 +131,11 @@ TEST_CASE("a rank that gets no window, or no pages for it, fails the others at o
 
 TEST_CASE("a split that gets no pages leaves its family in order") {
   if (mpi_tests::world_size() < 2) return;
-  mpi_tests::with_group<zero::mpi::Ordered>(mpi_tests::world_size(), Route::window, [](auto& comm) {
+  on_all(Route::window, [](auto& comm) {
     refuse_window = comm.rank() == 1;
     std::string const text = error_of([&] { static_cast<void>(comm.split(0, comm.rank())); });
     refuse_window = false;
-    CHECK(text.find("rank 1: MPI cannot share") != std::string::npos);
+    CHECK(contains(text, "rank 1: MPI cannot share"));
     zero::run(comm, {.op = Op::all_gather, .dtype = zero::DType::u8});
   });
 }
@@ -152,18 +153,13 @@ void meet() {
 template <class Fail>
 std::string wait_on_changed_buffer(Fail const& fail) {
   std::string text;
-  MPI_Comm pair = MPI_COMM_NULL;
-  bool const inside = mpi_tests::world_rank() < 2;
-  MPI_Comm_split(MPI_COMM_WORLD, inside ? 0 : MPI_UNDEFINED, mpi_tests::world_rank(), &pair);
-  if (inside) {
+  mpi_tests::with_first(2, [&](MPI_Comm pair) {
     Comm comm(pair, mpi_tests::options(Route::window));
     constexpr std::size_t count = 5000;
-    auto allocator = comm.allocator();
-    auto* const send = static_cast<float*>(allocator.allocate(count * sizeof(float), 64));
-    std::fill_n(send, count, 1.f);
+    mpi_tests::Pooled<> const send(comm, count);
+    send.set(1.f);
     std::vector<float> recv(2 * count, 0.f);
-    zero::Collective const gather{
-        .op = Op::all_gather, .count = count, .send = send, .recv = recv.data()};
+    auto const gather = collective(Op::all_gather, count, send.data(), recv.data());
     if (comm.rank() == 1) {
       auto ticket = comm.start(gather);
       meet();
@@ -185,15 +181,12 @@ std::string wait_on_changed_buffer(Fail const& fail) {
       meet();
       meet();
       fail(comm, ticket);
-      std::fill_n(send, count, -1.f);
+      send.set(-1.f);
       meet();
       meet();
       comm.report_failure("the disk is full");
     }
-    allocator.deallocate(send, count * sizeof(float), 64);
-  }
-  MPI_Barrier(MPI_COMM_WORLD);
-  if (inside) MPI_Comm_free(&pair);
+  });
   return text;
 }
 
@@ -209,8 +202,8 @@ TEST_CASE("what is read of a buffer that was given up meanwhile is no result") {
     }
   });
   if (mpi_tests::world_rank() != 1) return;
-  CHECK(reported.find("rank 0 failed: the disk is full") != std::string::npos);
-  CHECK(unwound.find("rank 0 failed: the disk is full") != std::string::npos);
+  CHECK(contains(reported, "rank 0 failed: the disk is full"));
+  CHECK(contains(unwound, "rank 0 failed: the disk is full"));
 }
 
 TEST_CASE("ranks on other nodes are told that a call of MPI's was given up") {
@@ -226,11 +219,11 @@ TEST_CASE("ranks on other nodes are told that a call of MPI's was given up") {
   if (comm.rank() == 1) {
     // Not in that call itself, and called when it has been given up.
     MPI_Recv(&token, 1, MPI_INT, 0, 8, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-    auto const began = std::chrono::steady_clock::now();
+    Stopwatch const watch;
     std::string const text =
         error_of([&] { zero::run(comm, {.op = Op::all_gather, .dtype = zero::DType::u8}); });
-    CHECK(text.find(given_up) != std::string::npos);
-    CHECK(std::chrono::steady_clock::now() - began < std::chrono::milliseconds(1500));
+    CHECK(contains(text, given_up));
+    CHECK(watch.seconds() < 1.5);
   } else if (comm.rank() == last) {
     instead_of_barrier = [&] {
       MPI_Recv(&token, 1, MPI_INT, 0, 8, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
@@ -238,7 +231,7 @@ TEST_CASE("ranks on other nodes are told that a call of MPI's was given up") {
     };
     CHECK(error_of([&] { part.close(); }) != "no error");
   } else {
-    CHECK(error_of([&] { part.close(); }).find(given_up) != std::string::npos);
+    CHECK(contains(error_of([&] { part.close(); }), given_up));
     CHECK_FALSE(comm.report_failure("this is known"));
     if (comm.rank() == 0) {
       MPI_Send(&token, 1, MPI_INT, 1, 8, MPI_COMM_WORLD);

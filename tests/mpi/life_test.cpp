@@ -1,16 +1,12 @@
 /// The beginning and the end of groups: what is refused, and that all ranks are told.
 #include "mpi/world.hpp"
-#include "zero/concepts/communicator.hpp"
 
 #include <doctest/doctest.h>
 #include <mpi.h>
 
-#include <chrono>
 #include <cstddef>
 #include <optional>
 #include <string>
-#include <thread>
-#include <utility>
 #include <vector>
 
 #if defined(MPIPP_H) || defined(MPICXX_INCLUDED)
@@ -20,8 +16,10 @@
 namespace life_test {
 namespace {
 
+using mpi_tests::collective;
 using mpi_tests::contains;
 using mpi_tests::error_of;
+using mpi_tests::on_all;
 using mpi_tests::Route;
 using zero::Op;
 using zero::mpi::Options;
@@ -30,40 +28,32 @@ using Comm = zero::Mpi<>;
 
 constexpr Options patient{.deadline_s = 20, .shared_bytes = zero::MiB};
 
-/// What this rank is told when only rank 1 wants `change`; and that it is told at once.
-template <class Change>
-std::string construction_error(Change const& change) {
-  Options options = patient;
-  if (mpi_tests::world_rank() == 1) change(options);
-  auto const began = std::chrono::steady_clock::now();
-  std::string const text = error_of([&] { Comm comm(MPI_COMM_WORLD, options); });
-  CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(15));
-  return text;
-}
-
 TEST_CASE("ranks with different options are told so, all of them, at once, and which they are") {
   if (mpi_tests::world_size() < 2) return;
+  bool const odd = mpi_tests::world_rank() == 1;
   std::string const differ = "ranks 0 and 1 were constructed with different Options: ";
-  CHECK(contains(construction_error([](Options& o) { o.shared_memory = false; }),
-                 differ + "shared_memory is 1 and 0"));
-  CHECK(contains(construction_error([](Options& o) { o.shared_bytes = 4096; }),
-                 differ + "shared_bytes is 1048576 and 4096"));
-  CHECK(contains(construction_error([](Options& o) { o.exchange_bytes += 4096; }),
-                 differ + "exchange_bytes"));
-  CHECK(contains(construction_error([](Options& o) { o.sums = zero::mpi::Sums::chained; }),
-                 differ + "sums is 0 and 2"));
-  CHECK(contains(construction_error([](Options& o) { o.message_bytes = 1000; }),
-                 differ + "message_bytes is 1073741824 and 1000"));
-  CHECK(contains(construction_error([](Options& o) { o.node = 3; }),
-                 differ + "node.has_value() is 0 and 1"));
-}
-
-TEST_CASE("ranks with different reductions are told so") {
-  if (mpi_tests::world_size() < 2) return;
-  std::string const text =
-      mpi_tests::world_rank() == 1
-          ? error_of([] { zero::Mpi<zero::mpi::Native> comm(MPI_COMM_WORLD, patient); })
-          : error_of([] { Comm comm(MPI_COMM_WORLD, patient); });
+  struct {
+    void (*change)(Options& options);
+    char const* words;
+  } const rows[] = {
+      {[](auto& o) { o.shared_memory = false; }, "shared_memory is 1 and 0"},
+      {[](auto& o) { o.shared_bytes = 4096; }, "shared_bytes is 1048576 and 4096"},
+      {[](auto& o) { o.exchange_bytes += 4096; }, "exchange_bytes"},
+      {[](auto& o) { o.sums = zero::mpi::Sums::chained; }, "sums is 0 and 2"},
+      {[](auto& o) { o.message_bytes = 1000; }, "message_bytes is 1073741824 and 1000"},
+      {[](auto& o) { o.node = 3; }, "node.has_value() is 0 and 1"},
+  };
+  for (auto const& row : rows) {
+    Options options = patient;
+    if (odd) row.change(options);
+    mpi_tests::Stopwatch const watch;
+    CHECK(contains(error_of([&] { Comm comm(MPI_COMM_WORLD, options); }), differ + row.words));
+    CHECK(watch.seconds() < 15);
+  }
+  std::string const text = error_of([&] {
+    if (odd) zero::Mpi<zero::mpi::Native> comm(MPI_COMM_WORLD, patient);
+    if (!odd) Comm comm(MPI_COMM_WORLD, patient);
+  });
   CHECK(contains(text, "different Options: mpi::Native is 0 and 1"));
 }
 
@@ -79,19 +69,14 @@ TEST_CASE("Native refuses messages in which not every rank has its place") {
   Options options = patient;
   options.message_bytes = 8 * static_cast<std::size_t>(mpi_tests::world_size());
   options.shared_memory = false;
-  CHECK(error_of([&] {
-          zero::Mpi<zero::mpi::Native> comm(MPI_COMM_WORLD, options);
-          std::vector<double> values(7, 1.0);
-          zero::run(comm,
-                    {.op = Op::all_reduce,
-                     .dtype = zero::DType::f64,
-                     .accumulate = zero::DType::f64,
-                     .count = values.size(),
-                     .send = values.data(),
-                     .recv = values.data()});
-          CHECK(values.back() == comm.size());
-          comm.close();
-        }) == "no error");
+  std::string const none = error_of([&] {
+    zero::Mpi<zero::mpi::Native> comm(MPI_COMM_WORLD, options);
+    std::vector<double> values(7, 1.0);
+    zero::run(comm, collective(Op::all_reduce, values.size(), values.data(), values.data()));
+    CHECK(values.back() == comm.size());
+    comm.close();
+  });
+  CHECK(none == "no error");
   if (mpi_tests::world_size() < 2) return;
   --options.message_bytes;
   CHECK(contains(error_of([&] { zero::Mpi<zero::mpi::Native> comm(MPI_COMM_WORLD, options); }),
@@ -118,56 +103,48 @@ TEST_CASE("a family whose thread has to be the only one is alone in its process"
 }
 
 TEST_CASE("close is refused while something would outlive it, and works afterwards") {
-  mpi_tests::with_group<zero::mpi::Ordered>(mpi_tests::world_size(), Route::window, [](auto& comm) {
+  on_all(Route::window, [](auto& comm) {
     {
       Comm part = comm.split(0, comm.rank());
       CHECK(contains(error_of([&] { comm.close(); }), "1 groups split from it are open"));
       part.close();
     }
     if (comm.size() == 1) return;
-    auto const ranks = static_cast<std::size_t>(comm.size());
     std::vector<float> const send(100'000, 1.f);
-    std::vector<float> recv(send.size() * ranks);
+    std::vector<float> recv(send.size() * static_cast<std::size_t>(comm.size()));
+    auto const gather = collective(Op::all_gather, send.size(), send.data(), recv.data());
     // Not before this rank has tried is it done anywhere.
     MPI_Barrier(MPI_COMM_WORLD);
     std::optional<Comm::Ticket> ticket;
     if (comm.rank() == 0) {
-      ticket = comm.start(
-          {.op = Op::all_gather, .count = send.size(), .send = send.data(), .recv = recv.data()});
+      ticket = comm.start(gather);
       CHECK(contains(error_of([&] { comm.close(); }), "close() while [all_gather of 100000"));
     }
     MPI_Barrier(MPI_COMM_WORLD);
-    if (!ticket) {
-      ticket = comm.start(
-          {.op = Op::all_gather, .count = send.size(), .send = send.data(), .recv = recv.data()});
-    }
+    if (!ticket) ticket = comm.start(gather);
     comm.wait(*ticket);
     CHECK(recv.back() == 1.f);
   });
 }
 
 TEST_CASE("after close every call says so, and none ends the process") {
-  mpi_tests::with_group<zero::mpi::Ordered>(
-      mpi_tests::world_size(), Route::window, [](auto& outer) {
-        Comm comm = outer.split(0, outer.rank());
-        comm.close();
-        std::string const closed = "the MPI communicator is closed";
-        CHECK(contains(error_of([&] {
-                         static_cast<void>(
-                             comm.start({.op = Op::all_gather, .dtype = zero::DType::u8}));
-                       }),
-                       closed));
-        CHECK(contains(error_of([&] { static_cast<void>(comm.split(0, 0)); }), closed));
-        CHECK(contains(error_of([&] { static_cast<void>(comm.transport()); }), closed));
-        CHECK(contains(error_of([&] { static_cast<void>(comm.allocator()); }), closed));
-        CHECK(contains(error_of([&] { comm.close(); }), closed));
-        comm.progress();
-        CHECK_FALSE(comm.report_failure("too late"));
-        Comm::Ticket none;
-        comm.wait(none);
-        // The family is not.
-        zero::run(outer, {.op = Op::all_gather, .dtype = zero::DType::u8});
-      });
+  on_all(Route::window, [](auto& outer) {
+    zero::Collective const nothing{.op = Op::all_gather, .dtype = zero::DType::u8};
+    Comm comm = outer.split(0, outer.rank());
+    comm.close();
+    std::string const closed = "the MPI communicator is closed";
+    CHECK(contains(error_of([&] { static_cast<void>(comm.start(nothing)); }), closed));
+    CHECK(contains(error_of([&] { static_cast<void>(comm.split(0, 0)); }), closed));
+    CHECK(contains(error_of([&] { static_cast<void>(comm.transport()); }), closed));
+    CHECK(contains(error_of([&] { static_cast<void>(comm.allocator()); }), closed));
+    CHECK(contains(error_of([&] { comm.close(); }), closed));
+    comm.progress();
+    CHECK_FALSE(comm.report_failure("too late"));
+    Comm::Ticket none;
+    comm.wait(none);
+    // The family is not.
+    zero::run(outer, nothing);
+  });
 }
 
 TEST_CASE("a rank that closes where others call a collective is said to do that") {
@@ -175,14 +152,10 @@ TEST_CASE("a rank that closes where others call a collective is said to do that"
   Comm comm(MPI_COMM_WORLD, patient);
   float const mine = 1;
   std::vector<float> all(static_cast<std::size_t>(comm.size()));
-  std::string const text = error_of([&] {
-    if (comm.rank() == 1) {
-      comm.close();
-    } else {
-      zero::run(comm,
-                {.op = Op::all_gather, .count = 1, .send = &mine, .recv = all.data(), .bucket = 4});
-    }
-  });
+  auto gather = collective(Op::all_gather, 1, &mine, all.data());
+  gather.bucket = 4;
+  std::string const text =
+      error_of([&] { comm.rank() == 1 ? comm.close() : zero::run(comm, gather); });
   CHECK(contains(text, "rank 1 called [close] where rank 0 called [all_gather of 1 "));
   CHECK(contains(text, comm.rank() == 1 ? ", in close" : ", in all_gather, bucket 4"));
   MPI_Barrier(MPI_COMM_WORLD);

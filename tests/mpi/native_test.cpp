@@ -1,77 +1,44 @@
 /// Reductions that MPI carries out, and those it need not.
-#include "conformance/communicator.hpp"
+#include "mpi/pooled.hpp"
 #include "mpi/world.hpp"
-#include "zero/concepts/communicator.hpp"
 
 #include <doctest/doctest.h>
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <type_traits>
 #include <vector>
 
 namespace native_test {
 namespace {
 
+using mpi_tests::collective;
+using mpi_tests::on_all;
 using mpi_tests::Route;
 using zero::Op;
 
 /// Sums that MPI forms: integers exactly, the others within the rounding of every addition.
 template <class T>
 void check_native(zero::Mpi<zero::mpi::Native>& comm, double tolerance) {
-  auto const ranks = static_cast<std::size_t>(comm.size());
   constexpr std::size_t count = 30001;
-  auto const send = conformance::elements<T>(comm.rank(), count * ranks);
-  std::vector<T> scattered(count);
-  std::vector<T> reduced(count);
-  zero::DType const sums = sizeof(T) == 2 ? zero::DType::f32 : zero::dtype_of<T>;
-  zero::Collective op{.op = Op::reduce_scatter,
-                      .dtype = zero::dtype_of<T>,
-                      .accumulate = sums,
-                      .count = count,
-                      .send = send.data(),
-                      .recv = scattered.data()};
+  auto const send =
+      conformance::elements<T>(comm.rank(), count * static_cast<std::size_t>(comm.size()));
+  std::vector<T> scattered(count), reduced(count);
+  auto op = collective(Op::reduce_scatter, count, send.data(), scattered.data());
   conformance::Squares<T> squares(comm, op);
   zero::run(comm, op);
   CHECK(squares.verdict(op) == "");
-  op.squares = nullptr;
-  op.op = Op::all_reduce;
-  op.recv = reduced.data();
-  zero::run(comm, op);
-  std::size_t wrong = 0;
-  auto const compare = [&](T got, std::size_t at) {
-    double sum = 0;
-    double size = 0;
-    std::uint64_t exact = 0;
-    for (int rank = 0; rank < comm.size(); ++rank) {
-      T const x = conformance::element<T>(rank, at);
-      if constexpr (std::is_integral_v<T>) {
-        exact += static_cast<std::uint64_t>(x);
-      } else {
-        sum += static_cast<double>(static_cast<float>(x));
-        size += std::abs(static_cast<double>(static_cast<float>(x)));
-      }
-    }
-    if constexpr (std::is_integral_v<T>) {
-      if (got != static_cast<T>(exact)) ++wrong;
-    } else {
-      if (std::abs(static_cast<double>(static_cast<float>(got)) - sum) > tolerance * size) ++wrong;
-    }
-  };
+  zero::run(comm, collective(Op::all_reduce, count, send.data(), reduced.data()));
   auto const own = static_cast<std::size_t>(comm.rank()) * count;
-  for (std::size_t i = 0; i < count; ++i) {
-    compare(scattered[i], own + i);
-    compare(reduced[i], i);
-  }
-  CHECK(wrong == 0);
+  CHECK(mpi_tests::wrong_of(count, [&](std::size_t i) {
+          return mpi_tests::is_sum(scattered[i], comm.size(), own + i, tolerance) &&
+                 mpi_tests::is_sum(reduced[i], comm.size(), i, tolerance);
+        }) == 0);
 }
 
 TEST_CASE("Native: MPI's own reductions") {
   for (Route const route :
        {Route::exchange, Route::two_nodes, Route::small_chunks, Route::sole_thread}) {
-    mpi_tests::with_group<zero::mpi::Native>(mpi_tests::world_size(), route, [](auto& comm) {
+    on_all<zero::mpi::Native>(route, [](auto& comm) {
       int const terms = comm.size();
       check_native<float>(comm, terms * 0x1p-23);
       check_native<zero::bf16>(comm, terms * 0x1p-8);
@@ -84,7 +51,7 @@ TEST_CASE("Native: MPI's own reductions") {
 }
 
 TEST_CASE("Native within one window adds in rank order, as Ordered does") {
-  mpi_tests::with_group<zero::mpi::Native>(mpi_tests::world_size(), Route::window, [](auto& comm) {
+  on_all<zero::mpi::Native>(Route::window, [](auto& comm) {
     conformance::Findings findings;
     std::size_t const small[] = {7, 64};
     conformance::every_operation<float, float>(comm, findings, small);
@@ -94,20 +61,14 @@ TEST_CASE("Native within one window adds in rank order, as Ordered does") {
 }
 
 TEST_CASE("Native: a reduction after more other collectives than can be under way") {
-  mpi_tests::with_group<zero::mpi::Native>(
-      mpi_tests::world_size(), Route::exchange, [](auto& comm) {
-        std::int32_t const mine = comm.rank();
-        std::vector<std::int32_t> all(static_cast<std::size_t>(comm.size()));
-        for (int i = 0; i < 150; ++i) {
-          zero::run(comm,
-                    {.op = Op::all_gather,
-                     .dtype = zero::DType::i32,
-                     .count = 1,
-                     .send = &mine,
-                     .recv = all.data()});
-        }
-        check_native<std::int32_t>(comm, 0);
-      });
+  on_all<zero::mpi::Native>(Route::exchange, [](auto& comm) {
+    std::int32_t const mine = comm.rank();
+    std::vector<std::int32_t> all(static_cast<std::size_t>(comm.size()));
+    for (int i = 0; i < 150; ++i) {
+      zero::run(comm, collective(Op::all_gather, 1, &mine, all.data()));
+    }
+    check_native<std::int32_t>(comm, 0);
+  });
 }
 
 }  // namespace

@@ -1,85 +1,52 @@
 /// Between nodes: what goes over once per node instead of once per rank, to the byte.
-#include "conformance/communicator.hpp"
 #include "mpi/pooled.hpp"
 #include "mpi/world.hpp"
 #include "zero/comm/mpi/topology.hpp"
-#include "zero/concepts/communicator.hpp"
+#include "zero/comm/shared/node_bytes.hpp"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <bit>
-#include <chrono>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <string>
-#include <thread>
-#include <utility>
 #include <vector>
 
 namespace nodes_test {
 namespace {
 
+using conformance::element;
+using conformance::naive_sum;
+using mpi_tests::collective;
+using mpi_tests::on_all;
+using mpi_tests::Pooled;
 using mpi_tests::Route;
+using mpi_tests::wrong_of;
 using zero::Op;
+using zero::detail::NodeBlocks;
+using zero::mpi::Sums;
 using zero::mpi::detail::Topology;
 
-/// The nodes that `Route::two_nodes` makes of this job.
-Topology two_nodes() {
+/// The nodes that a route makes of this job.
+Topology topology_of(Route route) {
   std::vector<int> labels;
-  for (int rank = 0; rank < mpi_tests::world_size(); ++rank) labels.push_back(rank % 2);
+  for (int rank = 0; rank < mpi_tests::world_size(); ++rank) {
+    labels.push_back(route == Route::two_nodes ? rank % 2 : rank / 2);
+  }
   return Topology(labels);
 }
 
-/// Elements in a piece of the window, which is given back.
-template <class T = float>
-class Pooled {
- public:
-  template <class Comm>
-  Pooled(Comm& comm, std::size_t count)
-      : allocator_(comm.allocator()),
-        count_(count),
-        data_(static_cast<T*>(allocator_.allocate(count * sizeof(T), 64))) {}
-  Pooled(Pooled const&) = delete;
-  Pooled& operator=(Pooled const&) = delete;
-  ~Pooled() { allocator_.deallocate(data_, count_ * sizeof(T), 64); }
-  [[nodiscard]] T* data() const { return data_; }
-  [[nodiscard]] T& operator[](std::size_t i) const { return data_[i]; }
-
-  /// What `rank` brings to a collective.
-  void fill(int rank) const {
-    for (std::size_t i = 0; i < count_; ++i) data_[i] = conformance::element<T>(rank, i);
-  }
-
- private:
-  zero::mpi::SharedAllocator allocator_;
-  std::size_t count_;
-  T* data_;
-};
-
-/// The result of a collective over memory of the windows, and the bytes that went each way for it.
+/// The bytes that went each way for a collective.
 struct Moved {
-  std::vector<float> result;
-  std::uint64_t exchanged;
-  std::uint64_t direct;
-  std::uint64_t native;
-  std::uint64_t node_sums;
+  std::uint64_t exchanged, direct, native, node_sums;
 };
-
 template <class Comm>
-Moved moved_by(Comm& comm, Op op, std::size_t count) {
-  std::size_t const all = count * static_cast<std::size_t>(comm.size());
-  std::size_t const received = op == Op::all_gather ? all : count;
-  Pooled<> const send(comm, op == Op::all_gather ? count : all);
-  Pooled<> const recv(comm, received);
-  send.fill(comm.rank());
+Moved moved_by(Comm& comm, zero::Collective const& op) {
   auto const before = comm.transport();
-  zero::run(comm, {.op = op, .count = count, .send = send.data(), .recv = recv.data()});
+  zero::run(comm, op);
   auto const after = comm.transport();
-  return {.result = {recv.data(), recv.data() + received},
-          .exchanged = after.exchanged_bytes - before.exchanged_bytes,
+  return {.exchanged = after.exchanged_bytes - before.exchanged_bytes,
           .direct = after.direct_bytes - before.direct_bytes,
           .native = after.native_bytes - before.native_bytes,
           .node_sums = after.node_sum_bytes - before.node_sum_bytes};
@@ -98,30 +65,8 @@ std::size_t far_ranks_of(Topology const& topology, int rank) {
 TEST_CASE("nodes: memory of the windows is read where it is, not too early, not too late") {
   for (Route const route : {Route::two_nodes, Route::chain_of_nodes}) {
     CAPTURE(mpi_tests::name(route));
-    mpi_tests::with_group<zero::mpi::Ordered>(
-        mpi_tests::world_size(), route, [](auto& comm) { mpi_tests::check_pooled(comm); });
+    on_all(route, [](auto& comm) { mpi_tests::check_pooled(comm); });
   }
-}
-
-TEST_CASE("an all-gather brings a block to a node once, and to nobody else") {
-  if (mpi_tests::world_size() < 2) return;
-  Topology const topology = two_nodes();
-  mpi_tests::with_group<zero::mpi::Ordered>(
-      mpi_tests::world_size(), Route::two_nodes, [&](auto& comm) {
-        constexpr std::size_t count = 5000;
-        constexpr std::size_t block = count * sizeof(float);
-        Moved const moved = moved_by(comm, Op::all_gather, count);
-        auto const ranks = static_cast<std::size_t>(comm.size());
-        std::size_t const relayed = far_ranks_of(topology, comm.rank());
-        CHECK(moved.exchanged == relayed * block);
-        CHECK(moved.direct == (ranks - 1 - relayed) * block);
-        std::size_t wrong = 0;
-        for (std::size_t i = 0; i < moved.result.size(); ++i) {
-          auto const source = static_cast<int>(i / count);
-          if (moved.result[i] != conformance::element<float>(source, i % count)) ++wrong;
-        }
-        CHECK(wrong == 0);
-      });
 }
 
 /// What this rank's share of a reduce-scatter must be: the sums of other nodes arrive as one
@@ -134,11 +79,11 @@ float sum_by_node(Topology const& topology, int target, std::size_t at) {
     std::size_t const node = topology.node(source);
     float addend = 0;
     if (node == home) {
-      addend = conformance::element<float>(source, at);
+      addend = element<float>(source, at);
     } else if (topology.delegate(node, target) == source) {
       bool begun = false;
       for (int const rank : topology.ranks(node)) {
-        float const x = conformance::element<float>(rank, at);
+        float const x = element<float>(rank, at);
         addend = begun ? addend + x : x;
         begun = true;
       }
@@ -151,121 +96,93 @@ float sum_by_node(Topology const& topology, int target, std::size_t at) {
   return sum;
 }
 
-TEST_CASE("Native: each node adds first, and sends one block per target instead of one per rank") {
+TEST_CASE("a node gets a block once; under Native it adds first and sends one per target") {
   if (mpi_tests::world_size() < 3) return;
-  Topology const topology = two_nodes();
-  mpi_tests::with_group<zero::mpi::Native>(
-      mpi_tests::world_size(), Route::two_nodes, [&](auto& comm) {
-        constexpr std::size_t count = 30001;
-        constexpr std::size_t block = count * sizeof(float);
-        Moved const moved = moved_by(comm, Op::reduce_scatter, count);
-        std::size_t const near = topology.ranks(topology.node(comm.rank())).size();
-        std::size_t const targets = far_ranks_of(topology, comm.rank());
-        CHECK(moved.native == 0);
-        CHECK(moved.exchanged == block);
-        CHECK(moved.direct == (near - 1) * block);
-        CHECK(moved.node_sums == (near > 1 ? targets * block : 0));
-        std::size_t wrong = 0;
-        for (std::size_t i = 0; i < count; ++i) {
-          std::size_t const at = static_cast<std::size_t>(comm.rank()) * count + i;
-          if (moved.result[i] != sum_by_node(topology, comm.rank(), at)) ++wrong;
-        }
-        CHECK(wrong == 0);
-      });
+  Topology const topology = topology_of(Route::two_nodes);
+  on_all<zero::mpi::Native>(Route::two_nodes, [&](auto& comm) {
+    constexpr std::size_t count = 30001;
+    constexpr std::size_t block = count * sizeof(float);
+    auto const ranks = static_cast<std::size_t>(comm.size());
+    std::size_t const relayed = far_ranks_of(topology, comm.rank());
+    std::size_t const near = topology.ranks(topology.node(comm.rank())).size();
+    Pooled<> const all(comm, count * ranks), own(comm, count);
+    own.fill(comm.rank());
+    Moved moved = moved_by(comm, collective(Op::all_gather, count, own.data(), all.data()));
+    CHECK(moved.exchanged == relayed * block);
+    CHECK(moved.direct == (ranks - 1 - relayed) * block);
+    CHECK(wrong_of(count * ranks, [&](std::size_t i) {
+            return all[i] == element<float>(static_cast<int>(i / count), i % count);
+          }) == 0);
+    all.fill(comm.rank());
+    moved = moved_by(comm, collective(Op::reduce_scatter, count, all.data(), own.data()));
+    CHECK(moved.native == 0);
+    CHECK(moved.exchanged == block);
+    CHECK(moved.direct == (near - 1) * block);
+    CHECK(moved.node_sums == (near > 1 ? relayed * block : 0));
+    std::size_t const begin = static_cast<std::size_t>(comm.rank()) * count;
+    CHECK(wrong_of(count, [&](std::size_t i) {
+            return own[i] == sum_by_node(topology, comm.rank(), begin + i);
+          }) == 0);
+  });
 }
 
 TEST_CASE("Native: an all-reduce over nodes is the same on every rank, bit for bit") {
   if (mpi_tests::world_size() < 3) return;
-  mpi_tests::with_group<zero::mpi::Native>(
-      mpi_tests::world_size(), Route::two_nodes, [&](auto& comm) {
-        constexpr std::size_t count = 100'003;
-        Pooled<> const values(comm, count);
-        double largest = 0;
-        for (int round = 0; round < 3; ++round) {
-          values.fill(comm.rank());
-          zero::run(
-              comm,
-              {.op = Op::all_reduce, .count = count, .send = values.data(), .recv = values.data()});
-          for (std::size_t i = 0; i < count; ++i) {
-            double sum = 0;
-            double size = 0;
-            for (int rank = 0; rank < comm.size(); ++rank) {
-              auto const x = static_cast<double>(conformance::element<float>(rank, i));
-              sum += x;
-              size += std::abs(x);
-            }
-            double const error = std::abs(static_cast<double>(values[i]) - sum);
-            largest = std::max(largest, size > 0 ? error / size : error);
-          }
-          std::vector<float> own(values.data(), values.data() + count);
-          std::vector<float> all(count * static_cast<std::size_t>(comm.size()));
-          zero::run(comm,
-                    {.op = Op::all_gather, .count = count, .send = own.data(), .recv = all.data()});
-          for (int rank = 0; rank < comm.size(); ++rank) {
-            auto const* const theirs = all.data() + static_cast<std::size_t>(rank) * count;
-            // Bits: equal values may differ in the sign of a zero.
-            auto const same = [](float a, float b) {
-              return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b);
-            };
-            CHECK(std::equal(own.begin(), own.end(), theirs, same));
-          }
-        }
-        CHECK(largest < comm.size() * 0x1p-24);
-        CHECK(comm.transport().native_bytes == 0);
-      });
-}
-
-/// The nodes that `Route::chain_of_nodes` makes of this job.
-Topology chain_of_nodes() {
-  std::vector<int> labels;
-  for (int rank = 0; rank < mpi_tests::world_size(); ++rank) labels.push_back(rank / 2);
-  return Topology(labels);
+  on_all<zero::mpi::Native>(Route::two_nodes, [&](auto& comm) {
+    constexpr std::size_t count = 100'003;
+    Pooled<> const values(comm, count);
+    for (int round = 0; round < 3; ++round) {
+      values.fill(comm.rank());
+      zero::run(comm, collective(Op::all_reduce, count, values.data(), values.data()));
+      CHECK(wrong_of(count, [&](std::size_t i) {
+              return mpi_tests::is_sum(values[i], comm.size(), i, comm.size() * 0x1p-24);
+            }) == 0);
+      std::vector<float> all(count * static_cast<std::size_t>(comm.size()));
+      zero::run(comm, collective(Op::all_gather, count, values.data(), all.data()));
+      for (std::size_t rank = 0; rank < all.size() / count; ++rank) {
+        // Bits: equal values may differ in the sign of a zero.
+        float const* const theirs = all.data() + rank * count;
+        CHECK(std::memcmp(values.data(), theirs, count * sizeof(float)) == 0);
+      }
+    }
+    CHECK(comm.transport().native_bytes == 0);
+  });
 }
 
 /// A reduce-scatter along the nodes: the bits of a sum in rank order, and one block per node and
 /// target on the wire.
 template <class T, class Acc>
 void check_chain(zero::Mpi<>& comm, std::size_t count) {
-  Topology const topology = chain_of_nodes();
-  auto const ranks = static_cast<std::size_t>(comm.size());
+  Topology const topology = topology_of(Route::chain_of_nodes);
   int const rank = comm.rank();
-  Pooled<T> const send(comm, count * ranks);
-  Pooled<T> const recv(comm, count);
+  Pooled<T> const send(comm, count * static_cast<std::size_t>(comm.size())), recv(comm, count);
   send.fill(rank);
-  zero::Collective op{.op = Op::reduce_scatter,
-                      .dtype = zero::dtype_of<T>,
-                      .accumulate = zero::dtype_of<Acc>,
-                      .count = count,
-                      .send = send.data(),
-                      .recv = recv.data()};
+  auto op = collective(Op::reduce_scatter, count, send.data(), recv.data());
+  op.accumulate = zero::dtype_of<Acc>;
   conformance::Squares<T> squares(comm, op);
-  auto const before = comm.transport();
-  zero::run(comm, op);
-  auto const after = comm.transport();
+  Moved const moved = moved_by(comm, op);
   CHECK(squares.verdict(op) == "");
-  std::size_t wrong = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    std::size_t const at = static_cast<std::size_t>(rank) * count + i;
-    T const expected = conformance::naive_sum<T, Acc>(comm.size(), at);
-    if (std::memcmp(&recv[i], &expected, sizeof(T)) != 0) ++wrong;
-  }
-  CHECK(wrong == 0);
+  CHECK(wrong_of(count, [&](std::size_t i) {
+          std::size_t const at = static_cast<std::size_t>(rank) * count + i;
+          T const expected = naive_sum<T, Acc>(comm.size(), at);
+          return std::memcmp(&recv[i], &expected, sizeof(T)) == 0;
+        }) == 0);
   std::size_t const near = topology.ranks(topology.node(rank)).size();
   std::size_t const targets = far_ranks_of(topology, rank) + 1;
   bool const first = topology.node(rank) == 0;
   bool const last = topology.node(rank) + 1 == topology.nodes();
   std::size_t const partial = first ? 0 : targets * count * sizeof(Acc);
-  CHECK(after.exchanged_bytes - before.exchanged_bytes == partial + (last ? 0 : count * sizeof(T)));
-  CHECK(after.direct_bytes - before.direct_bytes == targets * (near - 1) * count * sizeof(T));
-  CHECK(after.node_sum_bytes - before.node_sum_bytes ==
+  CHECK(moved.exchanged == partial + (last ? 0 : count * sizeof(T)));
+  CHECK(moved.direct == targets * (near - 1) * count * sizeof(T));
+  CHECK(moved.node_sums ==
         (last ? (targets - 1) * count * sizeof(T) : targets * count * sizeof(Acc)));
-  CHECK(after.flat_because == "");
+  CHECK(comm.transport().flat_because == "");
 }
 
 TEST_CASE("a chain: the sum in rank order, one block per node and target, piece by piece") {
   if (mpi_tests::world_size() < 3) return;
   for (Route const route : {Route::chain_of_nodes, Route::sole_chain}) {
-    mpi_tests::with_group<zero::mpi::Ordered>(mpi_tests::world_size(), route, [](auto& comm) {
+    on_all(route, [](auto& comm) {
       CHECK(comm.transport().flat_because == "there was no sum yet");
       for (std::size_t const count : {1025u, 30001u, 100'003u}) {
         CAPTURE(count);
@@ -281,51 +198,122 @@ TEST_CASE("a chain: the sum in rank order, one block per node and target, piece 
 
 TEST_CASE("chains under way together, among copies and small sums") {
   if (mpi_tests::world_size() < 3) return;
-  mpi_tests::with_group<zero::mpi::Ordered>(
-      mpi_tests::world_size(), Route::chain_of_nodes, [](auto& comm) {
-        constexpr std::size_t count = 20'011;
-        auto const ranks = static_cast<std::size_t>(comm.size());
-        Pooled<> const values(comm, count * ranks);
-        Pooled<> const scattered(comm, 2 * count);
-        Pooled<> const gathered(comm, count * ranks);
-        Pooled<> const reduced(comm, count);
-        values.fill(comm.rank());
-        float const mine = 1.f;
-        float sum = 0.f;
-        auto const start = [&](Op op, std::size_t size, float* recv, float const* send) {
-          return comm.start({.op = op, .count = size, .send = send, .recv = recv});
-        };
-        for (int round = 0; round < 20; ++round) {
-          auto a = start(Op::reduce_scatter, count, scattered.data(), values.data());
-          auto b = start(Op::all_gather, count, gathered.data(), values.data());
-          auto c = start(Op::all_reduce, count, reduced.data(), values.data());
-          auto d = start(Op::all_reduce, 1, &sum, &mine);
-          auto e = start(Op::reduce_scatter, count, scattered.data() + count, values.data());
-          if (round % 3 == 0) comm.wait(e);
-          comm.wait(d);
-          comm.wait(b);
-          comm.wait(c);
-          comm.wait(a);
-          if (round % 3 != 0) comm.wait(e);
-          std::size_t wrong = 0;
-          auto const expect = [&](float got, float expected) {
-            if (got != expected) ++wrong;
-          };
-          expect(sum, static_cast<float>(ranks));
-          for (std::size_t i = 0; i < count; ++i) {
-            std::size_t const at = static_cast<std::size_t>(comm.rank()) * count + i;
-            float const expected = conformance::naive_sum<float, float>(comm.size(), at);
-            expect(scattered[i], expected);
-            expect(scattered[count + i], expected);
-            expect(reduced[i], conformance::naive_sum<float, float>(comm.size(), i));
-          }
-          for (std::size_t i = 0; i < count * ranks; ++i) {
-            auto const source = static_cast<int>(i / count);
-            expect(gathered[i], conformance::element<float>(source, i % count));
-          }
-          CHECK(wrong == 0);
-        }
-      });
+  on_all(Route::chain_of_nodes, [](auto& comm) {
+    constexpr std::size_t count = 20'011;
+    auto const ranks = static_cast<std::size_t>(comm.size());
+    Pooled<> const values(comm, count * ranks), gathered(comm, count * ranks);
+    Pooled<> const scattered(comm, 2 * count), reduced(comm, count);
+    values.fill(comm.rank());
+    float const mine = 1.f;
+    float sum = 0.f;
+    auto const start = [&](Op op, std::size_t size, float* recv, float const* send) {
+      return comm.start(collective(op, size, send, recv));
+    };
+    for (int round = 0; round < 20; ++round) {
+      auto a = start(Op::reduce_scatter, count, scattered.data(), values.data());
+      auto b = start(Op::all_gather, count, gathered.data(), values.data());
+      auto c = start(Op::all_reduce, count, reduced.data(), values.data());
+      auto d = start(Op::all_reduce, 1, &sum, &mine);
+      auto e = start(Op::reduce_scatter, count, scattered.data() + count, values.data());
+      if (round % 3 == 0) comm.wait(e);
+      comm.wait(d);
+      comm.wait(b);
+      comm.wait(c);
+      comm.wait(a);
+      if (round % 3 != 0) comm.wait(e);
+      CHECK(sum == static_cast<float>(ranks));
+      std::size_t const own = static_cast<std::size_t>(comm.rank()) * count;
+      CHECK(wrong_of(count, [&](std::size_t i) {
+              float const expected = naive_sum<float, float>(comm.size(), own + i);
+              return scattered[i] == expected && scattered[count + i] == expected &&
+                     reduced[i] == naive_sum<float, float>(comm.size(), i);
+            }) == 0);
+      CHECK(wrong_of(count * ranks, [&](std::size_t i) {
+              return gathered[i] == element<float>(static_cast<int>(i / count), i % count);
+            }) == 0);
+    }
+  });
+}
+
+constexpr std::size_t of_formulas = 30'001;
+
+/// The job's nodes, each with so many ranks but for the last one, and their blocks of bf16.
+std::vector<NodeBlocks> nodes_of(int per_node) {
+  int const size = mpi_tests::world_size();
+  int const nodes = (size + per_node - 1) / per_node;
+  std::vector<NodeBlocks> all;
+  for (int node = 0; node < nodes; ++node) {
+    int const here = std::min(per_node, size - node * per_node);
+    all.push_back({.ranks = static_cast<std::uint64_t>(size),
+                   .here = static_cast<std::uint64_t>(here),
+                   .nodes = static_cast<std::uint64_t>(nodes),
+                   .count = of_formulas,
+                   .element = 2,
+                   .accumulate = 4});
+  }
+  return all;
+}
+
+/// Bytes of a collective over memory of the windows that all ranks together got in chunks.
+template <class Reduction = zero::mpi::Ordered>
+std::uint64_t exchanged(Sums sums, Op op, int per_node) {
+  zero::mpi::Options const options{.deadline_s = 60,
+                                   .node = mpi_tests::world_rank() / per_node,
+                                   .shared_bytes = 16 * zero::MiB,
+                                   .sums = sums};
+  zero::Mpi<Reduction> comm(MPI_COMM_WORLD, options);
+  {
+    std::size_t const all = of_formulas * static_cast<std::size_t>(comm.size());
+    Pooled<zero::bf16> const send(comm, all), recv(comm, all);
+    send.set(zero::bf16(0.f));
+    zero::run(comm, collective(op, of_formulas, send.data(), recv.data()));
+  }
+  CHECK(comm.transport().native_bytes == 0);
+  std::uint64_t const own = comm.transport().exchanged_bytes;
+  comm.close();
+  std::uint64_t sum = 0;
+  MPI_Allreduce(&own, &sum, 1, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
+  return sum;
+}
+
+/// What `bytes(node, last)` says of all nodes.
+template <class Bytes>
+std::uint64_t total(int per_node, Bytes const& bytes) {
+  auto const nodes = nodes_of(per_node);
+  std::uint64_t sum = 0;
+  for (NodeBlocks const& node : nodes) sum += bytes(node, &node == &nodes.back());
+  return sum;
+}
+
+std::uint64_t total_flat(int per_node) {
+  return total(per_node, [](NodeBlocks const& node, bool) { return node.flat(); });
+}
+
+TEST_CASE("a flat sum, a node's own sum and a gather send what the formulas say") {
+  for (int const per_node : {1, 2, 3}) {
+    CAPTURE(per_node);
+    CHECK(exchanged(Sums::flat, Op::reduce_scatter, per_node) == total_flat(per_node));
+    CHECK(exchanged(Sums::flat, Op::all_gather, per_node) ==
+          total(per_node, [](NodeBlocks const& node, bool) { return node.relayed(); }));
+    // Ranks that are alone on their nodes leave sums to MPI.
+    if (per_node == 1 || mpi_tests::world_size() <= per_node) continue;
+    CHECK(exchanged<zero::mpi::Native>(Sums::flat, Op::reduce_scatter, per_node) ==
+          total(per_node, [](NodeBlocks const& node, bool) { return node.by_node(); }));
+  }
+}
+
+TEST_CASE("a chain sends partial sums in fp32 and results in bf16, where that is less") {
+  for (int const per_node : {1, 2, 3}) {
+    CAPTURE(per_node);
+    auto const chained =
+        total(per_node, [](NodeBlocks const& node, bool last) { return node.chained(last); });
+    CHECK(exchanged(Sums::chained, Op::reduce_scatter, per_node) == chained);
+    auto const nodes = nodes_of(per_node);
+    std::uint64_t most = 0;
+    for (NodeBlocks const& node : nodes) most = std::max(most, node.flat());
+    CHECK(exchanged(Sums::automatic, Op::reduce_scatter, per_node) ==
+          (nodes.front().chain_pays(most) ? chained : total_flat(per_node)));
+  }
 }
 
 /// Why a sum of pooled floats went the way it did.
@@ -336,16 +324,12 @@ std::string flat_because(zero::mpi::Options const& options,
   auto const ranks = static_cast<std::size_t>(comm.size());
   {
     Pooled<> const inside(comm, count * ranks);
-    std::vector<float> outside(count * ranks, 1.f);
+    std::vector<float> const outside(count * ranks, 1.f);
     std::vector<float> result(count);
-    zero::run(comm,
-              {.op = Op::reduce_scatter,
-               .count = count,
-               .send = pooled ? inside.data() : outside.data(),
-               .recv = result.data()});
+    float const* const send = pooled ? inside.data() : outside.data();
+    zero::run(comm, collective(Op::reduce_scatter, count, send, result.data()));
     // Sums that would not be chained anyway change nothing.
-    zero::run(comm,
-              {.op = Op::all_reduce, .count = 4, .send = outside.data(), .recv = result.data()});
+    zero::run(comm, collective(Op::all_reduce, 4, outside.data(), result.data()));
   }
   std::string const reason = comm.transport().flat_because;
   comm.close();
@@ -361,81 +345,64 @@ TEST_CASE("sums are chained where that pays, and it is told why not elsewhere") 
   CHECK(flat_because(options, true, 512) == "the blocks of the last sum were at most 2 KiB");
   CHECK(flat_because(options, false) ==
         "a send buffer of the last sum was not in its node's window");
-  options.sums = zero::mpi::Sums::flat;
+  options.sums = Sums::flat;
   CHECK(flat_because(options) == "Options::sums is flat");
-  options.sums = zero::mpi::Sums::automatic;
+  options.sums = Sums::automatic;
   // Of 3 ranks on 2 nodes a node sends 2 blocks flat and 3 in a chain, of 4 ranks 4 and 4, of 5
   // ranks on 3 nodes 6 and 5, but has to wait for two hops.
   std::string const not_worth_it = "a chain would not have paid for the last sum";
   CHECK(flat_because(options) == not_worth_it);
   CHECK(flat_because(options, true, 400'000) == (ranks < 5 ? not_worth_it : ""));
-  options.sums = zero::mpi::Sums::chained;
+  options.sums = Sums::chained;
   options.node = mpi_tests::world_rank() % 2;
   CHECK(flat_because(options) == "ranks of a node are not consecutive in the group");
   options.node.reset();
   CHECK(flat_because(options) == "the group is on one node");
-  mpi_tests::with_group<zero::mpi::Native>(ranks, Route::chain_of_nodes, [](auto& comm) {
+  on_all<zero::mpi::Native>(Route::chain_of_nodes, [](auto& comm) {
     CHECK(comm.transport().flat_because == "mpi::Native adds in an order of its own");
   });
 }
 
-TEST_CASE("who hangs in a chain is named, not who waits for what it passes on") {
-  if (mpi_tests::world_size() < 5) return;
-  auto options = mpi_tests::options(Route::chain_of_nodes);
-  options.deadline_s = 0.5;
-  // Of large blocks more is to come than there is room for; of small ones all but the culprit have
-  // passed everything on.
-  for (auto const& [culprit, count] :
-       {std::pair{0, 300'000u}, {2, 300'000u}, {2, 5000u}, {4, 300'000u}, {4, 5000u}}) {
-    CAPTURE(culprit);
-    CAPTURE(count);
+TEST_CASE("who hangs is named, not who waits for what it passes on") {
+  struct {
+    Route route;
+    Op op;
+    int culprit;
+    std::size_t count;
+    int least_ranks = 5;
+  } const rows[] = {
+      // Of large blocks more is to come than there is room for; of small ones all but the culprit
+      // have passed everything on.
+      {Route::chain_of_nodes, Op::reduce_scatter, 0, 300'000},
+      {Route::chain_of_nodes, Op::reduce_scatter, 2, 300'000},
+      {Route::chain_of_nodes, Op::reduce_scatter, 2, 5000},
+      {Route::chain_of_nodes, Op::reduce_scatter, 4, 300'000},
+      {Route::chain_of_nodes, Op::reduce_scatter, 4, 5000},
+      // Rank 1 is first, so that its block is not on its way when it falls silent.
+      {Route::two_nodes, Op::all_gather, 1, 5000, 3},
+  };
+  for (auto const& row : rows) {
+    if (mpi_tests::world_size() < row.least_ranks) continue;
+    CAPTURE(row.culprit);
+    CAPTURE(row.count);
+    auto options = mpi_tests::options(row.route);
+    options.deadline_s = 0.5;
     zero::Mpi<> comm(MPI_COMM_WORLD, options);
-    Pooled<> const send(comm, count * static_cast<std::size_t>(comm.size()));
-    Pooled<> const recv(comm, count);
-    zero::Collective const sum{
-        .op = Op::reduce_scatter, .count = count, .send = send.data(), .recv = recv.data()};
-    zero::run(comm, sum);
-    std::string message;
-    try {
-      bool const hangs = comm.rank() == culprit;
-      if (!hangs) std::this_thread::sleep_for(std::chrono::milliseconds(100));
-      auto ticket = comm.start(sum);
-      if (hangs) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    std::size_t const all = row.count * static_cast<std::size_t>(comm.size());
+    Pooled<> const send(comm, all), recv(comm, all);
+    auto const op = collective(row.op, row.count, send.data(), recv.data());
+    zero::run(comm, op);
+    std::string const message = mpi_tests::error_of([&] {
+      bool const hangs = comm.rank() == row.culprit;
+      if (!hangs) mpi_tests::sleep_ms(100);
+      auto ticket = comm.start(op);
+      if (hangs) mpi_tests::sleep_ms(1500);
       comm.wait(ticket);
-    } catch (zero::Error const& error) {
-      message = error.what();
-    }
-    CHECK_MESSAGE(
-        message.find("rank " + std::to_string(culprit) + " fell silent") != std::string::npos,
-        message);
+    });
+    std::string const named = "rank " + std::to_string(row.culprit) + " fell silent";
+    CHECK_MESSAGE(mpi_tests::contains(message, named), message);
     MPI_Barrier(MPI_COMM_WORLD);
   }
-}
-
-TEST_CASE("who hangs is named, not who waits to pass its block on") {
-  if (mpi_tests::world_size() < 3) return;
-  auto options = mpi_tests::options(Route::two_nodes);
-  options.deadline_s = 0.5;
-  zero::Mpi<> comm(MPI_COMM_WORLD, options);
-  constexpr std::size_t count = 5000;
-  Pooled<> const send(comm, count);
-  Pooled<> const recv(comm, count * static_cast<std::size_t>(comm.size()));
-  zero::Collective const gather{
-      .op = Op::all_gather, .count = count, .send = send.data(), .recv = recv.data()};
-  zero::run(comm, gather);
-  std::string message;
-  try {
-    // Rank 1 is first, so that its block is not on its way when it falls silent.
-    bool const hangs = comm.rank() == 1;
-    if (!hangs) std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    auto ticket = comm.start(gather);
-    if (hangs) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
-    comm.wait(ticket);
-  } catch (zero::Error const& error) {
-    message = error.what();
-  }
-  CHECK(message.find("rank 1 fell silent") != std::string::npos);
-  MPI_Barrier(MPI_COMM_WORLD);
 }
 
 }  // namespace

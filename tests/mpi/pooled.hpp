@@ -3,19 +3,62 @@
 #pragma once
 
 #include "conformance/communicator.hpp"
-#include "zero/comm/mpi.hpp"
-#include "zero/concepts/communicator.hpp"
+#include "mpi/world.hpp"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <string>
-#include <thread>
+#include <type_traits>
 #include <vector>
 
 namespace mpi_tests {
+
+/// Elements in a piece of the window, which is given back.
+template <class T = float>
+class Pooled {
+ public:
+  template <class Comm>
+  Pooled(Comm& comm, std::size_t count)
+      : allocator_(comm.allocator()),
+        count_(count),
+        data_(static_cast<T*>(allocator_.allocate(count * sizeof(T), 64))) {}
+  Pooled(Pooled const&) = delete;
+  Pooled& operator=(Pooled const&) = delete;
+  ~Pooled() { allocator_.deallocate(data_, count_ * sizeof(T), 64); }
+  [[nodiscard]] T* data() const { return data_; }
+  [[nodiscard]] T& operator[](std::size_t i) const { return data_[i]; }
+
+  /// What `rank` brings to a collective.
+  void fill(int rank) const {
+    for (std::size_t i = 0; i < count_; ++i) data_[i] = conformance::element<T>(rank, i);
+  }
+  void set(T value) const { std::fill_n(data_, count_, value); }
+
+ private:
+  zero::mpi::SharedAllocator allocator_;
+  std::size_t count_;
+  T* data_;
+};
+
+/// Is this the sum over all ranks of what they have there?
+template <class T>
+bool is_sum(T got, int ranks, std::size_t at, double tolerance) {
+  if constexpr (std::is_integral_v<T>) {
+    return got == conformance::naive_sum<T, T>(ranks, at);
+  } else {
+    double sum = 0;
+    double size = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      auto const x = static_cast<double>(static_cast<float>(conformance::element<T>(rank, at)));
+      sum += x;
+      size += std::abs(x);
+    }
+    return std::abs(static_cast<double>(static_cast<float>(got)) - sum) <= tolerance * size;
+  }
+}
 
 /// One collective over buffers that peers read where they are, while one rank comes to its wait
 /// late.
@@ -28,33 +71,27 @@ std::size_t wrong_elements(Comm& comm, zero::Op op, bool in_place, int late) {
   bool const scatter = op == zero::Op::reduce_scatter;
   std::size_t const send_count = scatter ? count * ranks : count;
   std::size_t const recv_count = op == zero::Op::all_gather ? count * ranks : count;
-  auto allocator = comm.allocator();
-  std::size_t const bytes = (send_count + recv_count) * sizeof(float);
-  auto* const memory = static_cast<float*>(allocator.allocate(bytes, 64));
-  float* send = memory;
-  float* recv = memory + send_count;
+  Pooled<> const memory(comm, send_count + recv_count);
+  float* send = memory.data();
+  float* recv = send + send_count;
   if (in_place && scatter) recv = send + rank * count;
   if (in_place && op == zero::Op::all_gather) send = recv + rank * count;
   if (in_place && op == zero::Op::all_reduce) send = recv;
   for (std::size_t i = 0; i < send_count; ++i) {
     send[i] = conformance::element<float>(comm.rank(), i);
   }
-  auto ticket = comm.start({.op = op, .count = count, .send = send, .recv = recv});
-  if (comm.rank() == late) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  auto ticket = comm.start(collective(op, count, send, recv));
+  if (comm.rank() == late) sleep_ms(20);
   comm.wait(ticket);
-  std::size_t wrong = 0;
   std::vector<float> const result(recv, recv + recv_count);
   // Nobody may read this any more.
-  std::fill_n(memory, send_count + recv_count, -1.f);
-  for (std::size_t i = 0; i < recv_count; ++i) {
-    float const expected =
-        op == zero::Op::all_gather
-            ? conformance::element<float>(static_cast<int>(i / count), i % count)
-            : conformance::naive_sum<float, float>(comm.size(), scatter ? rank * count + i : i);
-    if (result[i] != expected) ++wrong;
-  }
-  allocator.deallocate(memory, bytes, 64);
-  return wrong;
+  memory.set(-1.f);
+  return wrong_of(recv_count, [&](std::size_t i) {
+    return result[i] == (op == zero::Op::all_gather
+                             ? conformance::element<float>(static_cast<int>(i / count), i % count)
+                             : conformance::naive_sum<float, float>(
+                                   comm.size(), scatter ? rank * count + i : i));
+  });
 }
 
 /// Every operation with every rank late, over buffers of their own and in place.

@@ -2,13 +2,17 @@
 /// Groups of the running job's processes, for suites that are written once for all communicators.
 #pragma once
 
+#include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/mpi.hpp"
+#include "zero/concepts/communicator.hpp"
 
 #include <mpi.h>
 
-#include <optional>
+#include <chrono>
+#include <cstddef>
 #include <string>
+#include <thread>
 
 namespace mpi_tests {
 
@@ -83,19 +87,50 @@ inline zero::mpi::Options options(Route route) {
   return result;
 }
 
-/// Calls `body(comm)` on the first `ranks` processes; all others wait outside.
-template <class Reduction, class Body>
-void with_group(int ranks, Route route, Body const& body) {
+/// Calls `body(group)` on the first `ranks` processes, with MPI's group of them; all others wait.
+template <class Body>
+void with_first(int ranks, Body const& body) {
   bool const inside = world_rank() < ranks;
   MPI_Comm part = MPI_COMM_NULL;
   MPI_Comm_split(MPI_COMM_WORLD, inside ? 0 : MPI_UNDEFINED, world_rank(), &part);
-  if (inside) {
+  if (inside) body(part);
+  MPI_Barrier(MPI_COMM_WORLD);
+  if (inside) MPI_Comm_free(&part);
+}
+
+/// The same with `body(comm)`.
+template <class Reduction, class Body>
+void with_group(int ranks, Route route, Body const& body) {
+  with_first(ranks, [&](MPI_Comm part) {
     zero::Mpi<Reduction> comm(part, options(route));
     body(comm);
     comm.close();
-    MPI_Comm_free(&part);
-  }
-  MPI_Barrier(MPI_COMM_WORLD);
+  });
+}
+
+/// And on all processes.
+template <class Reduction = zero::mpi::Ordered, class Body>
+void on_all(Route route, Body const& body) {
+  with_group<Reduction>(world_size(), route, body);
+}
+
+/// A collective over elements of a type.
+template <class T>
+zero::Collective collective(zero::Op op, std::size_t count, T const* send, T* recv) {
+  return {.op = op,
+          .dtype = zero::dtype_of<T>,
+          .accumulate = sizeof(T) == 2 ? zero::DType::f32 : zero::dtype_of<T>,
+          .count = count,
+          .send = send,
+          .recv = recv};
+}
+
+/// How many of so many elements are not `right(i)`.
+template <class Right>
+std::size_t wrong_of(std::size_t count, Right const& right) {
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < count; ++i) wrong += right(i) ? 0 : 1;
+  return wrong;
 }
 
 /// What a call throws, in words.
@@ -111,5 +146,17 @@ std::string error_of(Call const& call) {
 inline bool contains(std::string const& text, std::string const& part) {
   return text.find(part) != std::string::npos;
 }
+
+inline void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+/// Seconds since this was made.
+class Stopwatch {
+ public:
+  [[nodiscard]] double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+};
 
 }  // namespace mpi_tests
