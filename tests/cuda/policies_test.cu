@@ -1,6 +1,6 @@
 // Threads as ranks over the GPUs there are: accumulation, rules and lent memory.
 #include "cuda/streams.hpp"
-#include "equivalence/harness.hpp"
+#include "differential/check_cases.hpp"
 #include "zero/comm/in_process_cuda.hpp"
 #include "zero/comm/run_ranks.hpp"
 #include "zero/device/allocators.hpp"
@@ -22,7 +22,7 @@ struct World {
 };
 
 TEST_CASE("InProcessCuda trains to the host's bits with every accumulation, rule and memory") {
-  toy::check_policies<World>(2);
+  differential::check_policies<World>(2, 8);
 }
 
 }  // namespace
