@@ -31,7 +31,7 @@ class Device {
   }
   Device(Device const&) = delete;
   Device& operator=(Device const&) = delete;
-  ~Device() { ::munmap(pool_, pool_bytes); }
+  virtual ~Device() { ::munmap(pool_, pool_bytes); }
 
   [[nodiscard]] void* allocate(std::size_t bytes, std::size_t alignment) {
     std::size_t const begin = (used_ + alignment - 1) / alignment * alignment;
@@ -41,7 +41,7 @@ class Device {
   }
 
   /// Refuses a pointer that is not of this device: it would be the host's, or another rank's.
-  void require(void const* begin, std::size_t bytes) const {
+  virtual void require(void const* begin, std::size_t bytes) const {
     auto const first = reinterpret_cast<std::uintptr_t>(begin);
     auto const pool = reinterpret_cast<std::uintptr_t>(pool_);
     if (first < pool || first - pool > pool_bytes || bytes > pool_bytes - (first - pool)) {
@@ -49,7 +49,7 @@ class Device {
     }
   }
 
-  void enqueue(std::function<void()> work) { queue_.push_back(std::move(work)); }
+  virtual void enqueue(std::function<void()> work) { queue_.push_back(std::move(work)); }
 
   /// For a download.
   void finish(std::size_t bytes) {
@@ -59,7 +59,7 @@ class Device {
   }
 
   /// Runs what was queued. The only time at which memory is open.
-  void synchronize() {
+  virtual void synchronize() {
     if (::mprotect(pool_, pool_bytes, PROT_READ | PROT_WRITE) != 0) std::abort();
     for (; !queue_.empty(); queue_.pop_front()) queue_.front()();
     if (::mprotect(pool_, pool_bytes, PROT_NONE) != 0) std::abort();
@@ -77,6 +77,7 @@ class Device {
 /// Models MemorySpace on a device, with the host's kernels.
 struct Space : QueuedSpace<Device*> {
   explicit Space(Device& device) : QueuedSpace(&device) {}
+  [[nodiscard]] Device& device() const { return *queue(); }
 };
 
 static_assert(zero::MemorySpace<Space>);

@@ -1,6 +1,6 @@
 /// Calls that come out of order, or from a wrong program: errors that name the layer, and change
 /// nothing.
-#include "activations/network.hpp"
+#include "activations/passes.hpp"
 #include "zero/activations.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/decorators/checked.hpp"
@@ -21,22 +21,12 @@ namespace misuse_test {
 namespace {
 
 using activations::checkpoints;
+using activations::told;
 using zero::ActivationCheckpoint;
 using zero::DType;
-using zero::Error;
 using zero::ErrorKind;
 using zero::MicroBatches;
 namespace activation = zero::activation;
-
-template <class Call>
-std::string refused(Call const& call, ErrorKind kind = ErrorKind::invalid_argument) {
-  try {
-    call();
-  } catch (Error const& error) {
-    return error.kind() == kind ? error.message() : "another kind: " + error.message();
-  }
-  return "not refused";
-}
 
 /// All calls on one rank, with every placement.
 template <class Body>
@@ -51,10 +41,7 @@ void on_every_placement(Body const& body) {
   body(cpu);
 }
 
-std::vector<float> input(int layer) {
-  return std::vector<float>(activations::rows *
-                            activations::widths[static_cast<std::size_t>(layer)]);
-}
+std::vector<float> input(int layer) { return std::vector<float>(activations::inputs[layer]); }
 template <class Store>
 void store(Store& to, int layer, int batch = 0) {
   to.store(layer, std::span<float const>(input(layer)), {.micro_batch = batch});
@@ -64,47 +51,47 @@ void store(Store& to, int layer, int batch = 0) {
 
 TEST_CASE("out of order") {
   on_every_placement([](auto& acts) {
-    CHECK(refused([&] { (void)acts.fetch(2); }) ==
+    CHECK(refusal([&] { (void)acts.fetch(2); }) ==
           "layer 2, micro-batch 0 is fetched, and nothing of this micro-batch is stored");
-    CHECK(refused([&] { (void)acts.fetch(9); }) == "layer 9 was described with no checkpoint");
+    CHECK(refusal([&] { (void)acts.fetch(9); }) == "layer 9 was described with no checkpoint");
     store(acts, 0);
-    CHECK(refused([&] { store(acts, 0); }) ==
+    CHECK(refusal([&] { store(acts, 0); }) ==
           "layer 0, checkpoint 'input', micro-batch 0 is stored twice");
-    CHECK(refused([&] { (void)acts.fetch(1); }) ==
+    CHECK(refusal([&] { (void)acts.fetch(1); }) ==
           "layer 1, checkpoint 'input', micro-batch 0 is fetched before it was stored");
     acts.store(1, std::span<float const>(input(1)));
-    CHECK(refused([&] { (void)acts.fetch(1); }) ==
+    CHECK(refusal([&] { (void)acts.fetch(1); }) ==
           "layer 1, checkpoint 'mask', micro-batch 0 is fetched before it was stored");
     std::vector<std::uint8_t> const mask(15);
     acts.store(1, std::span(mask), {.checkpoint = 1});
-    CHECK(refused([&] { (void)acts.fetch(0); }) ==
+    CHECK(refusal([&] { (void)acts.fetch(0); }) ==
           "layer 0, micro-batch 0 is fetched before layer 1: backward passes fetch layers in "
           "descending order");
-    CHECK(refused([&] { acts.end_step(); }) ==
+    CHECK(refusal([&] { acts.end_step(); }) ==
           "layer 1, micro-batch 0 is stored at the end of the step, and was never fetched");
     {
       auto layer = acts.fetch(1);
-      CHECK(refused([&] { (void)acts.fetch(1); }) ==
+      CHECK(refusal([&] { (void)acts.fetch(1); }) ==
             "layer 1, micro-batch 0 is fetched while it is fetched already");
-      CHECK(refused([&] { acts.end_step(); }) ==
+      CHECK(refusal([&] { acts.end_step(); }) ==
             "layer 1, micro-batch 0 is still in use at the end of the step");
-      CHECK(refused([&] { acts.discard(); }) ==
+      CHECK(refusal([&] { acts.discard(); }) ==
             "layer 1, micro-batch 0 is in use, and to be discarded");
-      CHECK(refused([&] { (void)layer.template get<float>(1); }) ==
+      CHECK(refusal([&] { (void)layer.template get<float>(1); }) ==
             "layer 1, checkpoint 1, micro-batch 0 is read as another type than it is of");
-      CHECK(refused([&] { (void)layer.template get<float>(2); }) ==
+      CHECK(refusal([&] { (void)layer.template get<float>(2); }) ==
             "layer 1, checkpoint 2, micro-batch 0 has no checkpoint of this number");
       CHECK(layer.template get<std::uint8_t>("mask").size() == 15);
       layer.release();
-      CHECK(refused([&] { layer.release(); }) ==
+      CHECK(refusal([&] { layer.release(); }) ==
             "layer 1, checkpoint 0, micro-batch 0 is released twice");
-      CHECK(refused([&] { (void)layer.template get<float>(); }) ==
+      CHECK(refusal([&] { (void)layer.template get<float>(); }) ==
             "layer 1, checkpoint 0, micro-batch 0 is used after it was released");
     }
     // All of it has changed nothing: the step goes on.
     { auto const layer = acts.fetch(0); }
     acts.end_step();
-    CHECK(refused([&] { (void)acts.fetch(0); }) ==
+    CHECK(refusal([&] { (void)acts.fetch(0); }) ==
           "layer 0, micro-batch 0 is fetched, and nothing of this micro-batch is stored");
   });
 }
@@ -112,29 +99,29 @@ TEST_CASE("out of order") {
 TEST_CASE("stored too late, too often, or as something else") {
   on_every_placement([](auto& acts) {
     store(acts, 2);
-    CHECK(refused([&] { store(acts, 0); }) ==
+    CHECK(refusal([&] { store(acts, 0); }) ==
           "layer 0, micro-batch 0 is stored after layer 2: forward passes store layers in "
           "ascending order");
     store(acts, 0, 7);
-    CHECK(refused([&] { store(acts, 0, 8); }) ==
+    CHECK(refusal([&] { store(acts, 0, 8); }) ==
           "layer 0, micro-batch 8 is stored while 2 other micro-batches are in flight: raise "
           "MicroBatches.in_flight");
-    CHECK(refused([&] { store(acts, 0, -1); }) ==
+    CHECK(refusal([&] { store(acts, 0, -1); }) ==
           "layer 0, micro-batch -1 is stored, and micro-batches are counted from 0");
     std::vector<float> const few(3);
-    CHECK(refused([&] { acts.store(1, std::span(few), {.micro_batch = 7}); }) ==
+    CHECK(refusal([&] { acts.store(1, std::span(few), {.micro_batch = 7}); }) ==
           "layer 1, checkpoint 'input', micro-batch 7 is stored as 3 fp32, described as 393 fp32");
     std::vector<double> const other(393);
     CHECK(
-        refused([&] { acts.store(1, std::span(other), {.micro_batch = 7}); }) ==
+        refusal([&] { acts.store(1, std::span(other), {.micro_batch = 7}); }) ==
         "layer 1, checkpoint 'input', micro-batch 7 is stored as 393 fp64, described as 393 fp32");
-    CHECK(refused([&] { acts.store(1, std::span(few), {.checkpoint = 2}); }) ==
+    CHECK(refusal([&] { acts.store(1, std::span(few), {.checkpoint = 2}); }) ==
           "layer 1, micro-batch 0 has no checkpoint of this number");
     {
       auto const layer = acts.fetch(2);
-      CHECK(refused([&] { store(acts, 2); }).find("is stored twice") != std::string::npos);
+      CHECK(refusal([&] { store(acts, 2); }).find("is stored twice") != std::string::npos);
     }
-    CHECK(refused([&] { acts.end_step(); }) ==
+    CHECK(refusal([&] { acts.end_step(); }) ==
           "layer 0, micro-batch 7 is stored at the end of the step, and was never fetched");
     acts.discard();
     acts.end_step();
@@ -146,7 +133,7 @@ TEST_CASE("stored too late, too often, or as something else") {
 TEST_CASE("descriptions that make no sense") {
   zero::Self comm;
   auto const with = [&](std::vector<ActivationCheckpoint> described) {
-    return refused([&] { zero::Activations acts{comm, described}; });
+    return refusal([&] { zero::Activations acts{comm, described}; });
   };
   CHECK(with({{"x", 1, 4, DType::f32}, {"x", 0, 4, DType::f32}}) ==
         "checkpoint 'x' of layer 0 is described after layer 1: describe layers in the order of the "
@@ -156,10 +143,10 @@ TEST_CASE("descriptions that make no sense") {
   CHECK(with({{"", 1, 4, DType::f32}}).find("needs a name") != std::string::npos);
   CHECK(with({{"x", -1, 4, DType::f32}}).find("a layer from 0 on") != std::string::npos);
   CHECK(with({{"x", 0, ~std::size_t{0} / 2, DType::f32}}).find("64 bits") != std::string::npos);
-  CHECK(refused([&] {
+  CHECK(refusal([&] {
           zero::Activations acts{comm, checkpoints(), MicroBatches{0}};
         }) == "at least 1 micro-batch is in flight");
-  CHECK(refused([&] {
+  CHECK(refusal([&] {
           zero::Activations acts{comm, checkpoints(), zero::Prefetch{-1}};
         }) == "the prefetch depth must be at least 0");
   zero::Activations nothing{comm, {}};
@@ -180,7 +167,7 @@ TEST_CASE("more layers in use than the pool has room for") {
     for (int l = 0; l < 3; ++l) store(acts, l);
     auto const top = acts.fetch(2);
     auto middle = std::optional(acts.fetch(1));
-    std::string const text = refused([&] { (void)acts.fetch(0); });
+    std::string const text = refusal([&] { (void)acts.fetch(0); });
     // Not on the main thread: no checks here.
     if (text !=
         "layer 0, micro-batch 0 is fetched while all slots of the gather pool are in use: "
@@ -192,49 +179,30 @@ TEST_CASE("more layers in use than the pool has room for") {
   });
 }
 
-/// What each of two ranks is told.
-template <class Body>
-std::vector<std::string> told(Body const& body) {
-  std::vector<std::string> texts(2);
-  try {
-    zero::run_ranks(2, [&](zero::InProcess& comm) {
-      auto& text = texts[static_cast<std::size_t>(comm.rank())];
-      try {
-        body(comm);
-      } catch (Error const& error) {
-        text = error.what();
-        throw;
-      }
-    });
-  } catch (Error const&) {
-  }
-  return texts;
-}
-
 TEST_CASE("ranks that differ are told in what") {
-  auto const differing = [](auto const& make) {
-    auto const texts = told([&](zero::InProcess& comm) { make(comm); });
-    CHECK(!texts[0].empty());
-    CHECK(!texts[1].empty());
-    return texts[0];
+  auto const differ = [](auto const& make, char const* what) {
+    for (std::string const& text : told(2, make)) {
+      CHECK_MESSAGE(text.find(what) != std::string::npos, text);
+    }
   };
-  CHECK(
-      differing([](zero::InProcess& comm) {
+  differ(
+      [](zero::InProcess& comm) {
         zero::Activations acts{comm, checkpoints(), MicroBatches{comm.rank() + 1}};
-      }).find("ranks differ in the micro-batches of their activations: 1 on rank 0, 2 on rank 1") !=
-      std::string::npos);
-  CHECK(differing([](zero::InProcess& comm) {
-          auto described = checkpoints();
-          if (comm.rank() == 1) described[1].name = "other";
-          zero::Activations acts{comm, described};
-        }).find("ranks differ in the descriptions of checkpoints") != std::string::npos);
-  CHECK(differing([](zero::InProcess& comm) {
-          if (comm.rank() == 0) {
-            zero::Activations acts{comm, checkpoints(), activation::Whole{}};
-          } else {
-            zero::Activations acts{comm, checkpoints()};
-          }
-        }).find("ranks differ in the placement") != std::string::npos);
+      },
+      "ranks differ in the micro-batches of their activations: 1 on rank 0, 2 on rank 1");
+  differ(
+      [](zero::InProcess& comm) {
+        auto described = checkpoints();
+        if (comm.rank() == 1) described[1].name = "other";
+        zero::Activations acts{comm, described};
+      },
+      "ranks differ in the descriptions of checkpoints");
+  differ(
+      [](zero::InProcess& comm) {
+        if (comm.rank() == 0) zero::Activations{comm, checkpoints(), activation::Whole{}};
+        if (comm.rank() == 1) zero::Activations{comm, checkpoints()};
+      },
+      "ranks differ in the placement");
 }
 
 TEST_CASE("a rank that fetches something else, or fails: an error on all, no hang") {
@@ -243,7 +211,7 @@ TEST_CASE("a rank that fetches something else, or fails: an error on all, no han
       for (int l = 0; l < 3; ++l) store(acts, l, batch);
     }
   };
-  auto const checked = told([&](zero::InProcess& inner) {
+  auto const checked = told(2, [&](zero::InProcess& inner) {
     zero::Checked comm{inner};
     zero::Activations acts{comm, checkpoints(), MicroBatches{2}};
     two_batches(acts);
@@ -254,7 +222,7 @@ TEST_CASE("a rank that fetches something else, or fails: an error on all, no han
     CHECK(text.find("all_gather of 16 fp32, bucket 3") != std::string::npos);
     CHECK(text.find("all_gather of 16 fp32, bucket 7") != std::string::npos);
   }
-  auto const failed = told([&](zero::InProcess& comm) {
+  auto const failed = told(2, [&](zero::InProcess& comm) {
     zero::Activations acts{comm, checkpoints(), MicroBatches{2}};
     two_batches(acts);
     if (comm.rank() == 1) zero::fail(ErrorKind::data, "the loss is not finite");
@@ -283,7 +251,7 @@ TEST_CASE("a group that has ended while work was queued: the end of the step say
   zero::Activations acts{comm, checkpoints(), zero::Owned{zero::HostAllocator{}}};
   acts.end_step();
   comm.over = true;
-  CHECK(refused([&] { acts.end_step(); }, ErrorKind::communication) == "the group has ended");
+  CHECK(refusal([&] { acts.end_step(); }, ErrorKind::communication) == "the group has ended");
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 /// calls `body(comm)` on every rank of a new group of n and rethrows what a rank throws.
 #pragma once
 
+#include "support/random.hpp"
 #include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
 #include "zero/concepts/communicator.hpp"
@@ -41,28 +42,22 @@ inline constexpr std::size_t counts[] = {0, 1, 7, 512, 4096 + 3, many};
 /// Findings of all ranks; doctest is asked on the main thread only.
 class Findings {
  public:
-  void add(std::string text) {
+  /// Nothing is no finding.
+  void add(std::string const& text) {
     std::lock_guard const lock(mutex_);
-    if (texts_.size() < 5) texts_.push_back(std::move(text));
+    if (!text.empty() && all_.size() < 1000) all_ += text + "; ";
   }
-  void check() const {
-    std::string all;
-    for (std::string const& text : texts_) all += text + "; ";
-    CHECK_MESSAGE(texts_.empty(), all);
-  }
+  void check() const { CHECK_MESSAGE(all_.empty(), all_); }
 
  private:
   std::mutex mutex_;
-  std::vector<std::string> texts_;
+  std::string all_;
 };
 
 /// A value that depends on rank and place, and whose sums round differently in different orders.
 template <class T>
 [[nodiscard]] T element(int rank, std::size_t at) {
-  std::uint64_t x = (static_cast<std::uint64_t>(rank) + 1) * 0x9e3779b97f4a7c15u + at;
-  x ^= x >> 30;
-  x *= 0xbf58476d1ce4e5b9u;
-  x ^= x >> 27;
+  std::uint64_t const x = mixed(static_cast<std::uint64_t>(rank), at);
   if constexpr (zero::FloatElement<T>) {
     float const mantissa = static_cast<float>(x >> 40) / 16777216.0f - 0.5f;
     return static_cast<T>(mantissa * static_cast<float>(1u << (x % 9)));
@@ -88,24 +83,15 @@ template <class T, class Acc>
     }
     return static_cast<T>(sum);
   } else {
-    Acc sum = static_cast<Acc>(static_cast<float>(element<T>(0, at)));
-    if constexpr (std::is_same_v<T, double>) sum = element<T>(0, at);
-    for (int rank = 1; rank < ranks; ++rank) {
-      T const next = element<T>(rank, at);
-      if constexpr (std::is_same_v<Acc, float>) {
-        sum = sum + static_cast<float>(next);
-      } else if constexpr (std::is_same_v<T, double>) {
-        sum = sum + next;
-      } else {
-        sum = sum + static_cast<Acc>(static_cast<float>(next));
-      }
-    }
-    if constexpr (std::is_same_v<Acc, T>) {
-      return sum;
-    } else {
-      // fp64 sums of fp32 elements; a plain conversion rounds them once.
-      return static_cast<T>(sum);
-    }
+    auto const wide = [at](int rank) {
+      T const x = element<T>(rank, at);
+      if constexpr (std::is_same_v<T, Acc>) return x;
+      if constexpr (!std::is_same_v<T, Acc>) return static_cast<Acc>(static_cast<float>(x));
+    };
+    Acc sum = wide(0);
+    for (int rank = 1; rank < ranks; ++rank) sum = sum + wide(rank);
+    // fp64 sums of fp32 elements; a plain conversion rounds them once.
+    return static_cast<T>(sum);
   }
 }
 
@@ -224,22 +210,14 @@ class Case {
   [[nodiscard]] T value_at(std::size_t i) const {
     std::size_t const own = static_cast<std::size_t>(rank_) * count_;
     switch (op_) {
-      case zero::Op::reduce_scatter: return sum_at(own + i);
-      case zero::Op::all_reduce: return sum_at(i);
+      case zero::Op::reduce_scatter: return naive_sum<T, Acc>(size_, own + i);
+      case zero::Op::all_reduce: return naive_sum<T, Acc>(size_, i);
       case zero::Op::all_gather: return element<T>(static_cast<int>(i / count_), i % count_);
       case zero::Op::all_to_all: return element<T>(static_cast<int>(i / count_), own + i % count_);
       case zero::Op::broadcast: return element<T>(root_, i);
     }
     return T{};
   }
-  [[nodiscard]] T sum_at(std::size_t at) const {
-    if constexpr (std::is_same_v<T, std::uint8_t>) {
-      return T{};
-    } else {
-      return naive_sum<T, Acc>(size_, at);
-    }
-  }
-
   zero::Op op_;
   int rank_;
   int size_;
@@ -300,8 +278,8 @@ void every_operation(C& comm, Findings& findings, std::span<std::size_t const> s
         zero::Collective call = subject.collective(static_cast<int>(count % 5) - 1);
         Squares<T> squares(comm, call);
         zero::run(comm, call);
-        if (std::string text = subject.verdict(); !text.empty()) findings.add(std::move(text));
-        if (std::string text = squares.verdict(call); !text.empty()) findings.add(std::move(text));
+        findings.add(subject.verdict());
+        findings.add(squares.verdict(call));
       }
     }
   }
@@ -328,9 +306,7 @@ void many_outstanding(C& comm, Findings& findings) {
     }
     for (std::size_t const i : order) comm.wait(tickets[i]);
     for (std::size_t const i : order) comm.wait(tickets[i]);  // waiting again is nothing
-    for (auto& subject : cases) {
-      if (std::string text = subject.verdict(); !text.empty()) findings.add(std::move(text));
-    }
+    for (auto& subject : cases) findings.add(subject.verdict());
   }
 }
 
@@ -386,45 +362,43 @@ void sub_groups(C& comm, Findings& findings) {
   }
 }
 
-template <class World>
-void check_operations() {
+/// Calls `body(comm, findings)` on the ranks of groups of every size.
+template <class World, class Body>
+void on_every_size(Body const& body) {
   for (int const ranks : World::ranks) {
     CAPTURE(ranks);
     Findings findings;
     World::run(ranks, [&](auto& comm) {
       if (comm.size() != ranks) findings.add("the group has the wrong size");
-      every_operation<float, float>(comm, findings);
-      every_operation<zero::bf16, float>(comm, findings);
-      if (!every_type) return;
-      every_operation<double, double>(comm, findings);
-      every_operation<zero::fp16, float>(comm, findings);
-      every_operation<std::int32_t, std::int32_t>(comm, findings);
-      every_operation<std::int64_t, std::int64_t>(comm, findings);
-      every_operation<std::uint8_t, float>(comm, findings);
-      every_operation<float, double>(comm, findings);
+      body(comm, findings);
     });
     findings.check();
   }
 }
 
 template <class World>
+void check_operations() {
+  on_every_size<World>([](auto& comm, Findings& findings) {
+    every_operation<float, float>(comm, findings);
+    every_operation<zero::bf16, float>(comm, findings);
+    if (!every_type) return;
+    every_operation<double, double>(comm, findings);
+    every_operation<zero::fp16, float>(comm, findings);
+    every_operation<std::int32_t, std::int32_t>(comm, findings);
+    every_operation<std::int64_t, std::int64_t>(comm, findings);
+    every_operation<std::uint8_t, float>(comm, findings);
+    every_operation<float, double>(comm, findings);
+  });
+}
+
+template <class World>
 void check_outstanding() {
-  for (int const ranks : World::ranks) {
-    CAPTURE(ranks);
-    Findings findings;
-    World::run(ranks, [&](auto& comm) { many_outstanding(comm, findings); });
-    findings.check();
-  }
+  on_every_size<World>([](auto& comm, Findings& findings) { many_outstanding(comm, findings); });
 }
 
 template <class World>
 void check_groups() {
-  for (int const ranks : World::ranks) {
-    CAPTURE(ranks);
-    Findings findings;
-    World::run(ranks, [&](auto& comm) { sub_groups(comm, findings); });
-    findings.check();
-  }
+  on_every_size<World>([](auto& comm, Findings& findings) { sub_groups(comm, findings); });
 }
 
 /// Calls that one rank alone can refuse, before any peer is involved.

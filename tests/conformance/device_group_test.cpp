@@ -44,10 +44,10 @@ using Early = StagedWorld<fake::Transfers::early>;
 
 TEST_CASE("DeviceGroup: operations") { conformance::check_operations<Late>(); }
 TEST_CASE("DeviceGroup: operations, early") { conformance::check_operations<Early>(); }
-TEST_CASE("DeviceGroup: collectives under way") { conformance::check_outstanding<Late>(); }
-TEST_CASE("DeviceGroup: collectives under way, early") { conformance::check_outstanding<Early>(); }
-TEST_CASE("DeviceGroup: sub-groups") { conformance::check_groups<Late>(); }
-TEST_CASE("DeviceGroup: sub-groups, early") { conformance::check_groups<Early>(); }
+TEST_CASE_TEMPLATE("DeviceGroup: outstanding, groups", World, Late, Early) {
+  conformance::check_outstanding<World>();
+  conformance::check_groups<World>();
+}
 TEST_CASE("DeviceGroup: arguments") { conformance::check_arguments<PlainWorld>(); }
 
 /// Calls of the runtime that one collective of `ranks` ranks takes.

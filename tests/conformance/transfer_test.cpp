@@ -3,6 +3,7 @@
 
 #include "activations/late_transfer.hpp"
 #include "checkpoint/temporary_directory.hpp"
+#include "support/refusal.hpp"
 #include "zero/base/error.hpp"
 #include "zero/transfer/counting.hpp"
 #include "zero/transfer/file.hpp"
@@ -16,64 +17,18 @@
 namespace transfer_test {
 namespace {
 
-struct HostWorld {
-  template <class Body>
-  static void run(Body const& body) {
-    zero::HostTransfer transfer;
-    conformance::HostMemory fast;
-    body(transfer, fast);
-  }
-};
-
-struct LateWorld {
-  template <class Body>
-  static void run(Body const& body) {
-    activations::LateTransfer transfer;
-    conformance::HostMemory fast;
-    body(transfer, fast);
-  }
-};
-
-struct FileWorld {
-  template <class Body>
-  static void run(Body const& body) {
-    checkpoint_tests::TemporaryDirectory const directory;
-    zero::FileTransfer transfer(directory.path());
-    conformance::HostMemory fast;
-    body(transfer, fast);
-  }
-};
-
-struct CountingWorld {
-  template <class Body>
-  static void run(Body const& body) {
-    zero::HostTransfer inner;
-    zero::CountingTransfer transfer(inner);
-    conformance::HostMemory fast;
-    body(transfer, fast);
-    CHECK(transfer.held() == 0);
-  }
-};
-
-TEST_CASE_TEMPLATE(
-    "transfers: out and back", World, HostWorld, LateWorld, FileWorld, CountingWorld) {
-  conformance::check_round_trips<World>();
-}
-TEST_CASE_TEMPLATE("transfers: in the order of their start",
-                   World,
-                   HostWorld,
-                   LateWorld,
-                   FileWorld,
-                   CountingWorld) {
-  conformance::check_order<World>();
-}
-TEST_CASE_TEMPLATE("transfers: after the work before them",
-                   World,
-                   HostWorld,
-                   LateWorld,
-                   FileWorld,
-                   CountingWorld) {
-  conformance::check_queue<World>();
+TEST_CASE("every transfer: out and back, in the order of starts, after the work before it") {
+  conformance::HostMemory fast;
+  zero::HostTransfer host;
+  conformance::check_transfer(host, fast);
+  activations::LateTransfer late;
+  conformance::check_transfer(late, fast);
+  checkpoint_tests::TemporaryDirectory const directory;
+  zero::FileTransfer file(directory.path());
+  conformance::check_transfer(file, fast);
+  zero::CountingTransfer counting(host);
+  conformance::check_transfer(counting, fast);
+  CHECK(counting.held() == 0);
 }
 
 TEST_CASE("CountingTransfer counts bytes each way, and what is allocated") {
@@ -104,13 +59,7 @@ TEST_CASE("FileTransfer: its files have no names, their room is taken, and go wi
 
 TEST_CASE("FileTransfer: what it cannot have is an error that says what") {
   zero::FileTransfer transfer("/nowhere at all");
-  std::string text;
-  try {
-    (void)transfer.allocate(10);
-  } catch (zero::Error const& error) {
-    text = error.what();
-    CHECK(error.kind() == zero::ErrorKind::resource);
-  }
+  std::string const text = refusal([&] { (void)transfer.allocate(10); }, zero::ErrorKind::resource);
   CHECK(text.find("cannot make a file in '/nowhere at all': No such file") != std::string::npos);
 }
 

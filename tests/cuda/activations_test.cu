@@ -9,19 +9,12 @@
 namespace activations_test {
 namespace {
 
-struct CudaWorld {
-  template <class Body>
-  static void run(Body const& body) {
-    Streams const streams(1);
-    zero::CudaTransfer transfer(streams.spaces[0]);
-    placements::DeviceMemory fast(streams.spaces[0]);
-    body(transfer, fast);
-  }
-};
-
-TEST_CASE("CudaTransfer: out and back") { conformance::check_round_trips<CudaWorld>(); }
-TEST_CASE("CudaTransfer: in the order of their start") { conformance::check_order<CudaWorld>(); }
-TEST_CASE("CudaTransfer: after the work before them") { conformance::check_queue<CudaWorld>(); }
+TEST_CASE("CudaTransfer: out and back, in the order of starts, after the work before it") {
+  Streams const streams(1);
+  zero::CudaTransfer transfer(streams.spaces[0]);
+  placements::DeviceMemory fast(streams.spaces[0]);
+  conformance::check_transfer(transfer, fast);
+}
 TEST_CASE("activations of devices, whole, as shares, and in pinned memory") {
   for (int const ranks : {1, 2, 3}) placements::check(ranks, [] { return 0u; });
 }

@@ -2,7 +2,7 @@
 #include "conformance/communicator.hpp"
 #include "cuda/staged.hpp"
 #include "cuda/streams.hpp"
-#include "equivalence/harness.hpp"
+#include "differential/check_cases.hpp"
 #include "support/refusal.hpp"
 
 namespace in_process_cuda_test {
@@ -27,11 +27,7 @@ TEST_CASE("InProcessCuda: collectives under way") { conformance::check_outstandi
 TEST_CASE("InProcessCuda: sub-groups") { conformance::check_groups<StagedWorld>(); }
 
 TEST_CASE("InProcessCuda trains to the host's bits under every stage") {
-  using toy::check_ranks;
-  check_ranks<DeviceWorld, zero::stage::Replicated, zero::Fp32>({1, 2});
-  check_ranks<DeviceWorld, zero::stage::Pos, zero::Mixed<zero::bf16>>({2, 4});
-  check_ranks<DeviceWorld, zero::stage::PosG, zero::Mixed<zero::fp16>>({1, 4});
-  check_ranks<DeviceWorld, zero::stage::PosGP, zero::Mixed<zero::bf16>>({1, 2, 4});
+  differential::check_stages<DeviceWorld>(4, 8);
 }
 
 TEST_CASE("InProcessCuda: a step that ranks were told differently is refused on the device") {

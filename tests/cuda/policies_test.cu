@@ -1,12 +1,12 @@
 // Threads as ranks over the GPUs there are: accumulation, rules and lent memory.
 #include "cuda/streams.hpp"
-#include "equivalence/harness.hpp"
+#include "differential/check_cases.hpp"
 
 namespace policies_test {
 namespace {
 
 TEST_CASE("InProcessCuda trains to the host's bits with every accumulation, rule and memory") {
-  toy::check_policies<DeviceWorld>(2);
+  differential::check_policies<DeviceWorld>(2, 8);
 }
 
 }  // namespace

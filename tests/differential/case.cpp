@@ -25,7 +25,8 @@ enum Question : std::uint64_t {
 
 constexpr char const* stage_names[] = {"replicated", "pos", "pos+g", "pos+g+p"};
 constexpr char const* number_names[] = {"fp32", "bf16", "fp16"};
-constexpr char const* rule_names[] = {"plain-sgd", "sgd", "adagrad", "adam", "adamw", "lion"};
+constexpr char const* rule_names[] = {
+    "plain-sgd", "sgd", "adagrad", "adam", "adamw", "lion", "rms-prop"};
 constexpr char const* accumulation_names[] = {"none", "full", "shard"};
 constexpr char const* feature_names[] = {"micro-steps",
                                          "faults",
@@ -48,12 +49,12 @@ constexpr char const* load_names[] = {"",
                                       "load(callback)",
                                       "load(spans)",
                                       "broadcast(callback)",
-                                      "write, broadcast",
-                                      "adopt",
-                                      "write, adopt"};
-constexpr char const* move_names[] = {"", "bind_gradients", "bind"};
+                                      "write+broadcast()",
+                                      "adopt()",
+                                      "write+adopt()"};
+constexpr char const* move_names[] = {"", "bind_gradients()", "bind()"};
 constexpr char const* call_names[] = {
-    "step", "try_step", "step(lr, scale)", "try_step(lr, scale)", "enqueue_step", "discard"};
+    "step()", "try_step()", "step(lr,scale)", "try_step(lr,scale)", "enqueue_step()", "discard()"};
 constexpr char const* fault_names[] = {"", "NaN", "infinity", "3e38"};
 
 template <class E>
@@ -152,19 +153,15 @@ std::vector<Change> draw_changes(Case const& test, int step) {
   return changes;
 }
 
-/// Leaves a tensor out; what was tied to it is tied to what it was tied to, or lies on its own.
-void drop_tensor(std::vector<TensorCase>& tensors, std::size_t dropped) {
-  std::optional<std::size_t> heir = tensors[dropped].tied;
-  for (std::size_t t = dropped + 1; t < tensors.size(); ++t) {
-    if (tensors[t].tied == dropped) {
-      tensors[t].tied = heir;
-      if (!heir) heir = t;
-    }
+/// Do two tensors of a unit lie in the same memory?
+bool ties_within(Case const& test, int unit) {
+  std::vector<std::size_t> storages;
+  for (std::size_t t = 0; t < test.tensors.size(); ++t) {
+    if (test.tensors[t].unit != unit) continue;
+    if (std::ranges::count(storages, test.storage(t)) > 0) return true;
+    storages.push_back(test.storage(t));
   }
-  tensors.erase(tensors.begin() + static_cast<std::ptrdiff_t>(dropped));
-  for (TensorCase& tensor : tensors) {
-    if (tensor.tied && *tensor.tied > dropped) --*tensor.tied;
-  }
+  return false;
 }
 
 }  // namespace
@@ -221,32 +218,17 @@ Case draw(std::uint64_t seed, Policies const& policies, int most_ranks) {
 
 std::vector<Case> simpler(Case const& test) {
   std::vector<Case> result;
-  auto const with = [&](auto const& change) {
-    result.push_back(test);
-    change(result.back());
+  auto const with = [&](bool possible, auto const& change) {
+    if (possible) change(result.emplace_back(test));
   };
-  for (int const steps : {1, test.steps / 2, test.steps - 1}) {
-    if (steps > 0 && steps < test.steps) with([&](Case& c) { c.steps = steps; });
-  }
-  for (int const ranks : {1, 2, test.ranks - 1}) {
-    if (ranks > 0 && ranks < test.ranks) with([&](Case& c) { c.ranks = ranks; });
-  }
+  with(test.steps > 1, [](Case& c) { --c.steps; });
+  with(test.ranks > 1, [](Case& c) { --c.ranks; });
   for (unsigned bit = 1; bit < all_features; bit <<= 1) {
-    if ((test.features & bit) != 0) with([&](Case& c) { c.features &= ~bit; });
+    with((test.features & bit) != 0, [&](Case& c) { c.features &= ~bit; });
   }
-  std::size_t const half = test.tensors.size() / 2;
-  if (half > 1) {
-    with([&](Case& c) {
-      while (c.tensors.size() > half) drop_tensor(c.tensors, half);
-    });
-    with([&](Case& c) {
-      while (c.tensors.size() > half) drop_tensor(c.tensors, 0);
-    });
-  }
-  for (std::size_t t = 0; t < test.tensors.size(); ++t) {
-    with([&](Case& c) { drop_tensor(c.tensors, t); });
-  }
-  if (test.prefetch > 0) with([&](Case& c) { c.prefetch = 0; });
+  // Nothing is tied to the last one.
+  with(test.tensors.size() > 1, [](Case& c) { c.tensors.pop_back(); });
+  with(test.prefetch > 0, [](Case& c) { c.prefetch = 0; });
   return result;
 }
 
@@ -375,52 +357,6 @@ Pass plan_pass(Case const& test, StepPlan const& plan, int micro, int rank) {
   return pass;
 }
 
-void count_calls(Case const& test, Calls& calls) {
-  auto const add = [&](char const* what, std::uint64_t times) {
-    if (*what != '\0') calls[what] += times;
-  };
-  auto const ranks = static_cast<std::uint64_t>(test.ranks);
-  auto const tied_within = [&](std::size_t t) {
-    for (std::size_t other = 0; other < test.tensors.size(); ++other) {
-      bool const pair = other != t && test.storage(other) == test.storage(t);
-      if (pair && test.tensors[other].unit == test.tensors[t].unit) return true;
-    }
-    return false;
-  };
-  for (int step = 0; step < test.steps; ++step) {
-    StepPlan const plan = plan_step(test, step);
-    add(move_names[index(plan.move)], ranks);
-    add(load_names[index(plan.load)], ranks);
-    add(call_names[index(plan.call)], ranks);
-    if (plan.call == Call::enqueue && plan.reports)
-      add(plan.tries_report ? "try_report" : "report", ranks);
-    add("micro_step", plan.micro_steps > 0 ? ranks * static_cast<unsigned>(plan.micro_steps) : 0);
-    add("reduce_all", plan.reduces_all ? ranks : 0);
-    add("grad_norm", plan.asks_norm ? ranks : 0);
-    for (Change const& change : plan.changes) add(change.rate_only ? "set_lr" : "set_rule", ranks);
-    for (std::size_t t = 0; t < test.tensors.size(); ++t)
-      if (test.storage(t) == t && test.trained(t)) add("(a tensor rests)", rests(test, plan, t));
-    for (int micro = 0; micro < plan.passes(); ++micro) {
-      for (int rank = 0; rank < test.ranks; ++rank) {
-        for (Visit const& visit : plan_pass(test, plan, micro, rank).backward) {
-          bool ties = false;
-          for (std::size_t t = 0; t < test.tensors.size(); ++t)
-            ties = ties || (test.tensors[t].unit == visit.unit && tied_within(t));
-          add("gradients", visit.overwrites ? 0 : 1);
-          add("gradients(overwrite)", visit.overwrites && !visit.checked ? 1 : 0);
-          add("gradients(overwrite, checked)", visit.overwrites && visit.checked ? 1 : 0);
-          add("gradients(overwrite) of a unit with a tie", visit.overwrites && ties ? 1 : 0);
-          add("(dropped)", visit.closes ? 0 : 1);
-          for (std::size_t const t : visit.absent) {
-            add("without_gradient(tensor)", 1);
-            add("without_gradient(tensor) of one tied in its unit", tied_within(t) ? 1 : 0);
-          }
-        }
-      }
-    }
-  }
-}
-
 bool rests(Case const& test, StepPlan const& plan, std::size_t storage) {
   if (!test.has(absences) || test.has(directly)) return false;
   // What a rank says of a tensor in the whole step.
@@ -481,74 +417,69 @@ std::string describe(Case const& test) {
     if ((test.features >> i & 1u) != 0) text << ' ' << feature_names[i];
   }
   auto const write = [&](Hyper const& h) {
-    text << "rule: lr " << h.lr << ", weight decay " << h.weight_decay << ", momentum "
-         << h.momentum << (h.nesterov ? " (Nesterov)" : "") << ", lr decay " << h.lr_decay
-         << ", eps " << h.eps << ", betas " << h.beta1 << ' ' << h.beta2 << '\n';
+    text << "lr " << h.lr << ", weight decay " << h.weight_decay << ", momentum " << h.momentum
+         << (h.nesterov ? " Nesterov" : "") << ", lr decay " << h.lr_decay << ", eps " << h.eps
+         << ", betas " << h.beta1 << ' ' << h.beta2 << '\n';
   };
-  text << '\n';
+  text << "\nrule: ";
   write(test.hyper);
-  if (test.policies.number == Number::fp16) {
-    ScaleCase const& s = test.scale;
-    text << "loss scale: " << s.initial << ", growth " << s.growth << " after " << s.growth_interval
-         << ", backoff " << s.backoff << ", minimum " << s.minimum << ", patience " << s.patience
-         << '\n';
-  }
+  ScaleCase const& s = test.scale;
+  text << "loss scale: " << s.initial << ", growth " << s.growth << " after " << s.growth_interval
+       << ", backoff " << s.backoff << ", minimum " << s.minimum << ", patience " << s.patience
+       << '\n';
   for (std::size_t t = 0; t < test.tensors.size(); ++t) {
     TensorCase const& tensor = test.tensors[t];
     text << "tensor " << t << ": unit " << tensor.unit << ", " << tensor.count << " elements [";
     for (std::size_t const extent : tensor.shape) text << ' ' << extent;
     text << " ], rates " << tensor.learning_rate << ' ' << tensor.weight_decay << ", gradients "
-         << tensor.magnitude;
-    if (tensor.frozen) text << ", frozen";
+         << tensor.magnitude << ", group " << tensor.group << (tensor.frozen ? ", frozen" : "");
     if (tensor.tied) text << ", tied to " << *tensor.tied;
-    if (tensor.group > 0) text << ", group " << tensor.group;
     text << '\n';
   }
   for (int step = 0; step < test.steps; ++step) {
     StepPlan const plan = plan_step(test, step);
     text << "step " << step << ": " << move_names[index(plan.move)] << ' '
-         << load_names[index(plan.load)] << ' ';
-    if (plan.load == Load::broadcast || plan.load == Load::broadcast_held) {
-      text << "from rank " << plan.root << ' ';
-    }
-    text << call_names[index(plan.call)];
-    if (plan.call == Call::enqueue && plan.reports) text << ", report";
-    text << ", micro-steps " << plan.micro_steps << (plan.says_last ? " (last is told)" : "")
-         << (plan.reduces_all ? ", reduce_all" : "") << (plan.asks_norm ? ", grad_norm" : "");
-    if (plan.learning_rate) {
-      text << ", lr " << *plan.learning_rate << (plan.rate_by_address ? " by address" : "");
-    }
-    if (plan.max_norm) text << ", max norm " << *plan.max_norm;
-    if (plan.count) text << ", count " << *plan.count;
-    text << ", scale " << plan.scale << (plan.skips ? ", skips" : "")
-         << (plan.overlaps ? ", overlaps" : "") << (plan.weightless ? ", weightless" : "");
+         << load_names[index(plan.load)] << " root " << plan.root << ' '
+         << call_names[index(plan.call)];
+    if (plan.call == Call::enqueue && plan.reports)
+      text << (plan.tries_report ? " try_report()" : " report()");
+    for (int micro = 0; micro < plan.micro_steps; ++micro) text << " micro_step()";
+    text << (plan.says_last ? " last" : "") << (plan.reduces_all ? " reduce_all()" : "")
+         << (plan.asks_norm ? " grad_norm()" : "") << " scale " << plan.scale;
+    if (plan.learning_rate) text << " lr " << *plan.learning_rate;
+    if (plan.learning_rate && plan.rate_by_address) text << " address()";
+    if (plan.max_norm) text << " max norm " << *plan.max_norm;
+    if (plan.count) text << " count " << *plan.count;
+    text << (plan.skips ? " skips" : "") << (plan.overlaps ? " overlaps" : "")
+         << (plan.weightless ? " weightless" : "");
     if (Fault const& f = plan.fault; f.kind != FaultKind::none) {
-      text << ", " << fault_names[index(f.kind)] << " in rank " << f.rank << ", micro-batch "
+      text << " fault " << fault_names[index(f.kind)] << " in rank " << f.rank << ", micro-batch "
            << f.micro << ", tensor " << f.tensor << ", element " << f.element;
+    }
+    for (std::size_t t = 0; t < test.tensors.size(); ++t) {
+      if (test.storage(t) == t && test.trained(t) && rests(test, plan, t)) text << " (rests) " << t;
     }
     text << '\n';
     for (Change const& change : plan.changes) {
-      text << "  from here on, ";
-      if (change.group > 0) text << "group " << change.group << ", ";
-      if (change.tensor) text << "tensor " << *change.tensor << ", ";
-      if (change.rate_only) text << "the rate alone of ";
+      text << (change.rate_only ? "  set_lr() " : "  set_rule() ");
+      if (change.group > 0) text << "of group " << change.group << ": ";
+      if (change.tensor) text << "of tensor " << *change.tensor << ": ";
       write(change.hyper);
     }
     for (int micro = 0; micro < plan.passes(); ++micro) {
       for (int rank = 0; rank < test.ranks; ++rank) {
         Pass const pass = plan_pass(test, plan, micro, rank);
-        text << "  micro-batch " << micro << ", rank " << rank << ": weight " << pass.weight;
-        if (pass.directly) text << ", writes directly";
-        text << ", forward";
+        text << "  micro-batch " << micro << ", rank " << rank << ": weight " << pass.weight
+             << (pass.directly ? " (directly)" : "") << " forward";
         for (int const unit : pass.forward) text << ' ' << unit;
         text << " by " << pass.window << ", backward";
         for (Visit const& visit : pass.backward) {
-          text << ' ' << visit.unit;
-          if (visit.adds != 1) text << "*" << visit.adds;
+          text << ' ' << visit.unit << " x" << visit.adds;
           if (visit.overwrites)
-            text << (visit.checked ? "(overwritten, checked)" : "(overwritten)");
-          if (!visit.closes) text << "(dropped)";
-          for (std::size_t const t : visit.absent) text << "(without " << t << ")";
+            text << (visit.checked ? " (overwritten,checked)" : " (overwritten)");
+          if (visit.overwrites && ties_within(test, visit.unit)) text << " (tied)";
+          if (!visit.closes) text << " (dropped)";
+          for (std::size_t const t : visit.absent) text << " (absent) " << t;
         }
         text << '\n';
       }

@@ -3,19 +3,21 @@
 /// not stored is thrown again from the seed, the same by everybody who asks.
 #pragma once
 
+#include "support/random.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
-#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace differential {
 
 enum class Stage { replicated, pos, pos_g, pos_gp };
 enum class Number { fp32, bf16, fp16 };
-enum class Rule { plain_sgd, sgd, adagrad, adam, adamw, lion };
+enum class Rule { plain_sgd, sgd, adagrad, adam, adamw, lion, rms_prop };
 enum class Accumulation { none, full, shard };
 
 /// The policies that are types.
@@ -39,10 +41,9 @@ std::string name(Policies const& policies);
 class Dice {
  public:
   template <class... Keys>
-  explicit Dice(std::uint64_t seed, Keys... keys) : state_(mixed(seed)) {
-    ((state_ = mixed(state_ ^ static_cast<std::uint64_t>(keys))), ...);
-  }
-  std::uint64_t next() { return mixed(state_ += 0x9e3779b97f4a7c15u); }
+  explicit Dice(std::uint64_t seed, Keys... keys)
+      : state_(mixed(seed, static_cast<std::uint64_t>(keys)..., 0)) {}
+  std::uint64_t next() { return mixed(state_++); }
   std::size_t below(std::size_t end) { return static_cast<std::size_t>(next() % end); }
   int to(int last) { return static_cast<int>(below(static_cast<std::size_t>(last) + 1)); }
   bool chance(std::size_t percent) { return below(100) < percent; }
@@ -53,12 +54,6 @@ class Dice {
   template <class T>
   void shuffle(std::vector<T>& values) {
     for (std::size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[below(i)]);
-  }
-  /// One to one.
-  static constexpr std::uint64_t mixed(std::uint64_t x) {
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
   }
 
  private:
@@ -147,9 +142,9 @@ struct Case {
 
 /// Draws a case for at most so many ranks.
 Case draw(std::uint64_t seed, Policies const& policies, int most_ranks);
-/// The case for people, call by call.
+/// The case for people, call by call; words with parentheses are what is counted.
 std::string describe(Case const& test);
-/// The same case with something left out, from the coarse to the fine.
+/// The same case with something left out.
 std::vector<Case> simpler(Case const& test);
 
 enum class Load { none, streamed, whole, broadcast, broadcast_held, adopted, written_and_adopted };
@@ -226,10 +221,6 @@ struct Pass {
 Pass plan_pass(Case const& test, StepPlan const& plan, int micro, int rank);
 /// Is every tensor that lies in this one's memory declared absent by every rank?
 bool rests(Case const& test, StepPlan const& plan, std::size_t storage);
-/// How often each kind of call is made.
-using Calls = std::map<std::string, std::uint64_t>;
-/// Adds what all ranks call in a case.
-void count_calls(Case const& test, Calls& calls);
 /// Does every unit's turn come once, in the order that traffic is planned for?
 bool regular(Case const& test);
 
@@ -241,7 +232,7 @@ class Gradient {
       Case const& test, StepPlan const& plan, int micro, int rank, std::size_t tensor, int use);
   [[nodiscard]] float operator()(std::size_t element) const {
     if (fault_ && element == fault_->element) return faulty(fault_->kind);
-    std::uint64_t const bits = Dice::mixed(key_ + element);
+    std::uint64_t const bits = mixed(key_ + element);
     if (bits % 16 == 0) return bits % 32 == 0 ? 0.f : -0.f;
     return (static_cast<float>(bits >> 40) * 0x1p-24f - 0.5f) * magnitude_;
   }

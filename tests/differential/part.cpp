@@ -2,21 +2,31 @@
 #include "combinations.hpp"
 #include "trainer.hpp"
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <utility>
+#include <vector>
 
 namespace differential {
 
 namespace {
 
+template <std::size_t I, class C>
+void play_on(C& comm, Case const& test, std::vector<ExpectedStep> const& expected) {
+  Trainer<I, C>(comm, comm.allocator(), test, expected).play();
+}
+
 template <std::size_t I>
 constexpr Play play() {
+  Play result;
   if constexpr (I % parts == ZERO_DIFFERENTIAL_PART) {
-    return [](AnyCommunicator& comm, Case const& test, std::vector<ExpectedStep> const& expected) {
-      Trainer<combinations[I]>(comm, test, expected).play();
-    };
+    result.on_host = play_on<I, AnyCommunicator>;
+    if constexpr (std::ranges::count(device_combinations, I) > 0) {
+      result.on_device = play_on<I, AnyDevice>;
+    }
   }
-  return nullptr;
+  return result;
 }
 
 }  // namespace

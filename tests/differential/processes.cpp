@@ -12,19 +12,15 @@ namespace {
 class Processes : public differential::World {
  public:
   [[nodiscard]] int most_ranks() const override { return mpi_tests::world_size(); }
-  void run(int ranks, std::uint64_t seed, Body const& body) override {
+  void run(int ranks, std::uint64_t seed, differential::Body const& body) override {
     auto const route = mpi_tests::routes[seed / 7 % std::size(mpi_tests::routes)];
     mpi_tests::with_group<zero::mpi::Ordered>(ranks, route, [&](auto& comm) {
-      differential::AnyCommunicator any(comm);
-      body(any);
+      differential::AnyCommunicator any(
+          comm, zero::space::Host{}, differential::AnyAllocator(comm.allocator()));
+      body.on_host(any);
     });
   }
   [[nodiscard]] bool leads() const override { return mpi_tests::world_rank() == 0; }
-  bool agree(bool answer) override {
-    int agreed = answer ? 1 : 0;
-    MPI_Bcast(&agreed, 1, MPI_INT, 0, MPI_COMM_WORLD);
-    return agreed != 0;
-  }
   [[nodiscard]] bool survives() const override { return false; }
 };
 

@@ -6,7 +6,6 @@
 #include "case.hpp"
 #include "memory.hpp"
 #include "reference.hpp"
-#include "support/comparison.hpp"
 #include "zero/comm/decorators/counting.hpp"
 #include "zero/zero.hpp"
 
@@ -15,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <sstream>
@@ -57,19 +57,33 @@ bool same(T a, T b) {
 /// What a rank compares, whatever the policies.
 class Rank {
  protected:
-  Rank(AnyCommunicator& comm, Case const& test, std::vector<ExpectedStep> const& expected)
+  /// @param late  are differences found by work in a queue?
+  Rank(int number,
+       AnyAllocator const& allocator,
+       bool on_host,
+       bool late,
+       Case const& test,
+       std::vector<ExpectedStep> const& expected)
       : test_(test),
         expected_(expected),
-        comm_(comm),
-        counted_(comm),
-        meter_{.margin = Dice(test.seed, 'm').pick<std::size_t>({0, 256})},
+        number_(number),
+        late_(late),
+        meter_{.source = allocator,
+               .watches = on_host,
+               .margin = Dice(test.seed, 'm').pick<std::size_t>({0, 256}) * (on_host ? 1 : 0)},
         tensors_(described(test)) {}
 
   [[nodiscard]] std::string where() const {
-    return "rank " + std::to_string(comm_.rank()) + ", step " + std::to_string(step_) + ": ";
+    return "rank " + std::to_string(number_) + ", step " + std::to_string(step_) + ": ";
+  }
+  /// Throws the difference, or notes the first one: others' queues may go on with this rank's work.
+  void differ(std::string const& text) const {
+    if (!late_) throw Difference(text);
+    std::lock_guard const lock(mutex_);
+    if (noted_.empty()) noted_ = text;
   }
   void require(bool holds, char const* what) const {
-    if (!holds) throw Difference(where() + what);
+    if (!holds) differ(where() + what);
   }
   template <class Number>
   void require_same(Number found, Number wanted, char const* what) const {
@@ -77,41 +91,53 @@ class Rank {
     std::ostringstream text;
     text.precision(17);
     text << where() << what << " is " << found << ", not " << wanted;
-    throw Difference(text.str());
+    differ(text.str());
   }
-  /// Elements of a tensor from `first` on against the whole tensor.
-  template <class E>
-  void compare(std::span<E const> found,
+  /// Elements of a tensor from `first` on against the whole tensor, in the order of the space's
+  /// queue.
+  template <class Space, class E>
+  void compare(Space const& space,
+               std::span<E const> found,
                std::vector<float> const& wanted,
                std::size_t first,
                std::size_t t,
                char const* what) const {
-    for (std::size_t i = 0; i < found.size(); ++i) {
-      float const value = static_cast<float>(found[i]);
-      if (same(value, wanted[first + i])) continue;
-      std::ostringstream text;
-      text.precision(9);
-      text << where() << what << " of tensor " << t << ", element " << first + i << ": " << value
-           << ", not " << wanted[first + i];
-      throw Difference(text.str());
-    }
+    reach(space, found, [=, this, &wanted, step = step_](std::span<E const> elements) {
+      for (std::size_t i = 0; i < elements.size(); ++i) {
+        float const value = static_cast<float>(elements[i]);
+        if (same(value, wanted[first + i])) continue;
+        std::ostringstream text;
+        text.precision(9);
+        text << "rank " << number_ << ", step " << step << ": " << what << " of tensor " << t
+             << ", element " << first + i << ": " << value << ", not " << wanted[first + i];
+        return differ(text.str());
+      }
+    });
   }
-  template <class E>
-  void compare_parameters(std::span<E const> found,
+  template <class Space, class E>
+  void compare_parameters(Space const& space,
+                          std::span<E const> found,
                           Model const& model,
                           std::size_t t,
                           char const* what) const {
     require(found.size() == test_.tensors[t].count, "parameters of another size");
-    compare(found, model.parameters[test_.storage(t)], 0, t, what);
+    compare(space, found, model.parameters[test_.storage(t)], 0, t, what);
   }
   /// Adds a micro-batch's gradients as a backward pass does.
-  template <class Wire>
-  void add(std::span<Wire> sums, int micro, std::size_t t, int use, float loss_scale) const {
-    Gradient const gradient(test_, plan_, micro, comm_.rank(), t, use);
-    for (std::size_t i = 0; i < sums.size(); ++i) {
-      float const brought = gradient(i) * loss_scale;
-      sums[i] = Wire(static_cast<float>(sums[i]) + brought);
-    }
+  template <class Space, class Wire>
+  void add(Space const& space,
+           std::span<Wire> to,
+           int micro,
+           std::size_t t,
+           int use,
+           float const* loss_scale) const {
+    Gradient const gradient(test_, plan_, micro, number_, t, use);
+    reach(space, to, [gradient, loss_scale](std::span<Wire> sums) {
+      for (std::size_t i = 0; i < sums.size(); ++i) {
+        float const brought = gradient(i) * *loss_scale;
+        sums[i] = Wire(static_cast<float>(sums[i]) + brought);
+      }
+    });
   }
 
   [[nodiscard]] std::vector<float> values(std::size_t t,
@@ -121,12 +147,13 @@ class Rank {
     for (std::size_t i = 0; i < count; ++i) result.push_back(value(test_, step_, t, first + i));
     return result;
   }
-  [[nodiscard]] zero::StepOptions options(float const& rate) const {
+  /// @param address  where the rate of this step lies
+  [[nodiscard]] zero::StepOptions options(float const* address) const {
     zero::StepOptions result{
         .non_finite = plan_.skips ? zero::NonFinite::skip : zero::NonFinite::fail,
         .overlap_publish = plan_.overlaps};
-    if (plan_.learning_rate && plan_.rate_by_address) result.learning_rate_address = &rate;
-    if (plan_.learning_rate && !plan_.rate_by_address) result.learning_rate = rate;
+    if (plan_.learning_rate && plan_.rate_by_address) result.learning_rate_address = address;
+    if (!plan_.rate_by_address) result.learning_rate = plan_.learning_rate;
     result.max_norm = plan_.max_norm;
     result.count = plan_.count;
     return result;
@@ -159,12 +186,15 @@ class Rank {
     require_same(found->clip_coefficient, expected.report.clip_coefficient, "clip_coefficient");
   }
 
-  /// Sent as planned? Gathers are planned for passes in their usual order.
-  void check_traffic(zero::Plan const& plan, ExpectedStep const& expected) const {
+  /// Sent as planned? Gathers are planned for passes in their usual order. The host of a device
+  /// learns of a step that is skipped when all of it is queued.
+  void check_traffic(zero::TrafficCounts const& counts,
+                     zero::Plan const& plan,
+                     ExpectedStep const& expected) const {
     if (test_.policies.gathers() && !regular(test_)) return;
-    zero::TrafficCounts const& counts = counted_.counts();
-    std::uint64_t const published = expected.updates ? plan.traffic.publish : 0;
-    std::uint64_t const unpublished = expected.updates ? 0 : plan.sent.publish;
+    bool const publishes = expected.updates || !meter_.watches;
+    std::uint64_t const published = publishes ? plan.traffic.publish : 0;
+    std::uint64_t const unpublished = publishes ? 0 : plan.sent.publish;
     require(counts.bucket_of(zero::Op::reduce_scatter).elements == plan.traffic.reduce,
             "reductions are not as planned");
     require(counts.bucket_of(zero::Op::all_gather).elements == published + plan.traffic.gather,
@@ -176,23 +206,25 @@ class Rank {
                                     (plan_.asks_norm ? 1u : 0u) + (expected.blames ? 1u : 0u);
     require(counts.control_total().calls == exchanges, "another number of exchanges");
   }
-  void check_memory(zero::MemoryBytes const& held, zero::MemoryBytes const& planned) {
+  void check_memory(zero::MemoryBytes const& held,
+                    zero::MemoryBytes const& planned,
+                    ExpectedStep const& expected) {
     require(held == planned, "holds something else than planned");
-    require(held.total() == meter_.live, "holds something else than it allocated");
-    if (step_ == 0) allocations_ = meter_.calls;
+    // What the communicator holds is its own.
+    require(held.total() - held[zero::Role::communicator] == meter_.live,
+            "holds something else than it allocated");
+    // On a device, what is broadcast and who is to blame pass through memory of their own.
+    bool const broadcasts = plan_.load == Load::broadcast || plan_.load == Load::broadcast_held;
+    bool const passes = !meter_.watches && (expected.blames || broadcasts);
+    if (step_ == 0 || passes) allocations_ = meter_.calls;
     require(meter_.calls == allocations_, "allocates after the first step");
     require(meter_.intact(), "wrote outside its memory");
-  }
-  /// Does every trained element have so many owners? Collective.
-  void check_owners(toy::Owners const& owners) {
-    std::int64_t const wanted = test_.policies.stage == Stage::replicated ? test_.ranks : 1;
-    require(toy::covered(comm_, zero::HostAllocator{}, owners, wanted), "how many own an element");
   }
 
   Case const& test_;
   std::vector<ExpectedStep> const& expected_;
-  AnyCommunicator& comm_;
-  zero::Counting<AnyCommunicator> counted_;
+  int number_;
+  bool late_;
   Meter meter_;
   std::vector<zero::Tensor> tensors_;
   std::size_t allocations_ = 0;
@@ -200,6 +232,8 @@ class Rank {
   int step_ = 0;
   /// Will the next step compare what ranks start from? Values that were streamed have been.
   bool compares_ = !test_.policies.gathers();
+  mutable std::mutex mutex_{};
+  mutable std::string noted_{};  ///< the first difference
 };
 
 }  // namespace differential

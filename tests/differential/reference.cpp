@@ -115,7 +115,8 @@ class Updater {
   }
 
   static std::size_t states(Rule rule) {
-    return rule == Rule::plain_sgd ? 0 : rule == Rule::adam || rule == Rule::adamw ? 2 : 1;
+    constexpr std::size_t counts[] = {0, 1, 1, 2, 2, 1, 3};
+    return counts[static_cast<std::size_t>(rule)];
   }
 
   /// @param s  the state arrays' elements
@@ -146,6 +147,14 @@ class Updater {
         s[0] = mul_add(beta2_, s[0], rest2_ * g);
         break;
       }
+      case Rule::rms_prop:
+        s[0] = mul_add(beta2_, s[0], (rest2_ * g) * g);
+        s[2] = mul_add(beta2_, s[2], rest2_ * g);
+        // Where that is not a number, 0.
+        g /= std::sqrt(std::max(0.f, mul_add(-s[2], s[2], s[0]))) + eps_;
+        s[1] = mul_add(momentum_, s[1], g);
+        p = mul_add(-rate_, s[1], p);
+        break;
     }
   }
 
@@ -444,7 +453,7 @@ class Reference {
                             single ? single->lr : plan.learning_rate.value_or(hyper_.lr),
                             test_.tensors[t]);
       for (std::size_t i = 0; i < sums[t].size(); ++i) {
-        float states[2] = {};
+        float states[3] = {};
         for (std::size_t k = 0; k < model_.states.size(); ++k) states[k] = model_.states[k][t][i];
         float const g = sums[t][i] * factor;
         updater(model_.masters[t][i], g, states);

@@ -5,10 +5,12 @@
 
 #include "any_communicator.hpp"
 #include "case.hpp"
+#include "combinations.hpp"
 #include "memory.hpp"
 #include "rank.hpp"
 #include "reference.hpp"
-#include "support/comparison.hpp"
+#include "support/lent_memory.hpp"
+#include "trapped_space.hpp"
 #include "zero/comm/decorators/counting.hpp"
 #include "zero/zero.hpp"
 
@@ -17,7 +19,7 @@
 #include <cstdint>
 #include <deque>
 #include <limits>
-#include <optional>
+#include <memory>
 #include <span>
 #include <stdexcept>
 #include <tuple>
@@ -28,8 +30,9 @@
 namespace differential {
 
 /// The types behind the policies.
-template <Policies P>
+template <std::size_t Combination>
 struct Types {
+  static constexpr Policies P = combinations[Combination];
   template <auto Value, class... T>
   using Choice = std::tuple_element_t<static_cast<std::size_t>(Value), std::tuple<T...>>;
   using Stage = Choice<P.stage,
@@ -38,8 +41,14 @@ struct Types {
                        zero::stage::PosG,
                        zero::stage::PosGP>;
   using Precision = Choice<P.number, zero::Fp32, zero::Mixed<zero::bf16>, zero::Mixed<zero::fp16>>;
-  using Rule =
-      Choice<P.rule, zero::PlainSgd, zero::Sgd, zero::Adagrad, zero::Adam, zero::AdamW, zero::Lion>;
+  using Rule = Choice<P.rule,
+                      zero::PlainSgd,
+                      zero::Sgd,
+                      zero::Adagrad,
+                      zero::Adam,
+                      zero::AdamW,
+                      zero::Lion,
+                      zero::RmsProp<true, true>>;
   using Accumulation =
       Choice<P.accumulation, zero::AccumulateNone, zero::AccumulateFull, zero::AccumulateShard>;
   using Memory = std::conditional_t<P.borrowed, zero::Borrowed<Metered>, zero::Owned<Metered>>;
@@ -56,6 +65,7 @@ R rule_of(Hyper const& hyper) {
   if constexpr (requires { rule.eps; }) rule.eps = hyper.eps;
   if constexpr (requires { rule.beta1; }) rule.beta1 = hyper.beta1;
   if constexpr (requires { rule.beta2; }) rule.beta2 = hyper.beta2;
+  if constexpr (requires { rule.alpha; }) rule.alpha = hyper.beta2;
   return rule;
 }
 
@@ -73,11 +83,12 @@ P precision_of(ScaleCase const& scale) {
   return precision;
 }
 
-/// Plays a case under policies P.
-template <Policies P>
+/// Plays a case under a combination of policies, over a communicator and memory of its space.
+template <std::size_t Combination, class C>
 class Trainer : Rank {
-  using T = Types<P>;
-  using Optimizer = zero::ShardedOptimizer<zero::Counting<AnyCommunicator>,
+  using T = Types<Combination>;
+  using Space = typename C::Space;
+  using Optimizer = zero::ShardedOptimizer<zero::Counting<C>,
                                            typename T::Stage,
                                            typename T::Precision,
                                            typename T::Rule,
@@ -87,10 +98,20 @@ class Trainer : Rank {
                                            zero::Prefetch>;
   using Parameter = typename Optimizer::Parameter;
   using Wire = typename Optimizer::Wire;
+  static constexpr Policies P = T::P;
+  /// Does the space run the host's code, in its queue?
+  static constexpr bool queued = std::is_same_v<Space, trapped::Space>;
 
  public:
-  Trainer(AnyCommunicator& comm, Case const& test, std::vector<ExpectedStep> const& expected)
-      : Rank(comm, test, expected),
+  Trainer(C& comm,
+          AnyAllocator const& allocator,
+          Case const& test,
+          std::vector<ExpectedStep> const& expected)
+      : Rank(comm.rank(), allocator, Space::host_accessible, queued, test, expected),
+        comm_(comm),
+        counted_(comm),
+        space_(counted_.space()),
+        rate_(allocator, 1),
         optimizer_(counted_,
                    tensors_,
                    typename T::Stage{},
@@ -104,16 +125,19 @@ class Trainer : Rank {
   /// @throws Difference at the first one
   void play() {
     try {
-      auto const planned = Optimizer::plan({.world_size = test_.ranks},
-                                           tensors_,
-                                           zero::Bucket{test_.bucket_bytes},
-                                           zero::Prefetch{test_.prefetch});
+      auto const planned =
+          Optimizer::plan({.world_size = test_.ranks, .communicator_bytes = zero::held_by(comm_)},
+                          tensors_,
+                          zero::Bucket{test_.bucket_bytes},
+                          zero::Prefetch{test_.prefetch});
       require(planned.memory == optimizer_.plan().memory, "the two plans differ");
       for (step_ = 0; step_ < test_.steps; ++step_) {
         play_step(expected_[static_cast<std::size_t>(step_)]);
       }
       optimizer_.settle();
       require(meter_.intact(), "wrote outside its memory");
+      toy::fetch(space_, std::span<float const>(rate_.span()));  // waits for all that is queued
+      if (!noted_.empty()) throw Difference(noted_);
     } catch (Difference const&) {
       throw;
     } catch (std::exception const& error) {
@@ -145,15 +169,20 @@ class Trainer : Rank {
     } else {
       call(expected);
     }
-    require_same(optimizer_.loss_scale(), expected.next_loss_scale, "the next loss scale");
-    require(optimizer_.steps() == expected.report.step, "steps()");
-    for (std::size_t t = 0; t < tensors_.size(); ++t)
-      require(optimizer_.steps(t) == expected.steps[test_.storage(t)], "steps(tensor)");
-    check_memory(optimizer_.held(), optimizer_.plan().memory);
+    // A queue that may go on is left alone.
+    if (!queued || plan_.call != Call::enqueue || plan_.reports) {
+      require_same(optimizer_.loss_scale(), expected.next_loss_scale, "the next loss scale");
+      require(optimizer_.steps() == expected.report.step, "steps()");
+      for (std::size_t t = 0; t < tensors_.size(); ++t)
+        require(optimizer_.steps(t) == expected.steps[test_.storage(t)], "steps(tensor)");
+    }
+    check_memory(optimizer_.held(), optimizer_.plan().memory, expected);
     if (plan_.views) look_at_parameters(expected.after);
     if (plan_.visits) look_at_owned(expected.after);
     if constexpr (P.borrowed) {
-      require(parameters_->intact() && gradients_->intact(), "wrote outside lent memory");
+      auto const found = [this] { differ("wrote outside lent memory"); };
+      parameters_->look_around(found);
+      gradients_->look_around(found);
     }
   }
 
@@ -162,24 +191,29 @@ class Trainer : Rank {
     if (step_ > 0 && plan_.move == Move::none) return gradients_->zero();
     optimizer_.settle();
     bool const flat = Dice(test_.seed, step_, 'f').chance(40);
-    std::optional<Lent<Wire>> old_gradients(std::move(gradients_));
-    gradients_.emplace(test_, step_, flat);
+    auto const old_gradients = std::exchange(gradients_, lent<Wire>(step_, flat));
     if (plan_.move == Move::gradients) {
       if (flat) optimizer_.bind_gradients(gradients_->all());
       if (!flat) optimizer_.bind_gradients(gradients_->spans());
-      return old_gradients->spoil();
+      old_gradients->spoil();
+      return old_gradients->settle();
     }
-    std::optional<Lent<Parameter>> old(std::move(parameters_));
-    parameters_.emplace(test_, step_ + test_.steps, flat);
+    auto const old = std::exchange(parameters_, lent<Parameter>(step_ + test_.steps, flat));
     for (std::size_t t = 0; old && t < tensors_.size(); ++t) {
       std::span<Parameter> const from = old->storage(t);
-      std::copy(from.begin(), from.end(), parameters_->storage(t).begin());
+      if (from.empty()) continue;
+      space_.copy(parameters_->storage(t).data(), from.data(), from.size_bytes());
     }
     if (flat) optimizer_.bind(parameters_->all(), gradients_->all());
     if (!flat) optimizer_.bind(parameters_->spans(), gradients_->spans());
     if (!old) return;
     old->spoil();
     old_gradients->spoil();
+    old->settle();
+  }
+  template <class E>
+  std::unique_ptr<Lent<E, Space>> lent(int which, bool flat) const {
+    return std::make_unique<Lent<E, Space>>(space_, meter_.source, test_, which, flat);
   }
 
   void load() {
@@ -221,18 +255,26 @@ class Trainer : Rank {
     optimizer_.settle();
     for (std::size_t t = 0; t < tensors_.size(); ++t) {
       if (test_.storage(t) != t) continue;
-      std::span<Parameter> const to = optimizer_.parameter(t);
-      auto const written = values(t, 0, to.size());
-      for (std::size_t i = 0; i < to.size(); ++i) {
-        to[i] = Parameter(known ? written[i] : std::numeric_limits<float>::quiet_NaN());
-      }
+      auto const written = values(t, 0, test_.tensors[t].count);
+      reach(space_, optimizer_.parameter(t), [=](std::span<Parameter> to) {
+        for (std::size_t i = 0; i < to.size(); ++i) {
+          to[i] = Parameter(known ? written[i] : std::numeric_limits<float>::quiet_NaN());
+        }
+      });
     }
   }
 
   void play_pass(int micro, ExpectedStep const& expected) {
     Pass const pass = plan_pass(test_, plan_, micro, comm_.rank());
-    float const loss_scale = optimizer_.loss_scale();
-    require_same(loss_scale, expected.report.loss_scale, "loss_scale()");
+    // Whether the host asks for it or what is queued reads it where it lies.
+    float const asked = queued ? 1.f : optimizer_.loss_scale();
+    float const* const loss_scale = queued ? optimizer_.loss_scale_address() : &asked;
+    reach(space_,
+          std::span(optimizer_.loss_scale_address(), 1),
+          [this, wanted = expected.report.loss_scale](std::span<float const> lying) {
+            require_same(lying[0], wanted, "the loss scale where it lies");
+          });
+    if (!queued) require_same(asked, expected.report.loss_scale, "loss_scale()");
     if (plan_.micro_steps > 0) {
       bool const last = plan_.says_last && micro + 1 == plan_.micro_steps;
       optimizer_.micro_step({.weight = pass.weight, .last = last});
@@ -242,9 +284,9 @@ class Trainer : Rank {
     }
     for (std::size_t t = 0; pass.directly && t < tensors_.size(); ++t) {
       if (!test_.trained(t)) continue;
-      if constexpr (P.borrowed) add(gradients_->storage(t), micro, t, 0, loss_scale);
+      if constexpr (P.borrowed) add(space_, gradients_->storage(t), micro, t, 0, loss_scale);
       if constexpr (!P.borrowed && !P.pools()) {
-        add(optimizer_.gradient(t), micro, t, 0, loss_scale);
+        add(space_, optimizer_.gradient(t), micro, t, 0, loss_scale);
       }
     }
     look_at_units(pass.forward, pass.window, expected.before, "forward");
@@ -260,8 +302,9 @@ class Trainer : Rank {
           std::span<Wire> const sums = visit.by_name ? gradients[tensors_[t].name] : gradients[i];
           if (std::ranges::count(visit.absent, t) > 0) continue;
           // What is tied begins at zero all the same.
-          if (writes && !test_.tied(t)) std::fill(sums.begin(), sums.end(), Wire(0.f));
-          add(sums, micro, t, use, loss_scale);
+          if (writes && !test_.tied(t) && !sums.empty())
+            space_.zero(sums.data(), sums.size_bytes());
+          add(space_, sums, micro, t, use, loss_scale);
         }
         for (std::size_t const t : visit.absent) optimizer_.without_gradient(tensors_[t]);
         if (visit.closes && use == visit.adds) optimizer_.reduce(std::move(gradients));
@@ -314,25 +357,34 @@ class Trainer : Rank {
       held.push_back(optimizer_.parameters(unit));
       std::size_t i = 0;
       for (std::size_t t = 0; t < tensors_.size(); ++t) {
-        if (test_.tensors[t].unit == unit) compare_parameters(held.back()[i++], model, t, what);
+        if (test_.tensors[t].unit == unit)
+          compare_parameters(space_, held.back()[i++], model, t, what);
       }
     }
   }
   /// The step as planned, and its report or its failure.
   void call(ExpectedStep const& expected) {
     float const rate = plan_.learning_rate.value_or(0.f);
+    space_.upload(rate_.span().data(), &rate, sizeof(rate));
+    zero::StepOptions const told = options(rate_.span().data());
+    std::uint64_t const before = downloaded();
     Outcome found;
     switch (plan_.call) {
-      case Call::step: found = attempt([&] { return optimizer_.step(options(rate)); }); break;
-      case Call::try_step: found = take(optimizer_.try_step(options(rate))); break;
+      case Call::step: found = attempt([&] { return optimizer_.step(told); }); break;
+      case Call::try_step: found = take(optimizer_.try_step(told)); break;
       case Call::step_scaled:
         found = attempt([&] { return optimizer_.step(rate, plan_.scale); });
         break;
       case Call::try_step_scaled: found = take(optimizer_.try_step(rate, plan_.scale)); break;
       case Call::enqueue:
-      case Call::discard: optimizer_.enqueue_step(options(rate)); break;
+      case Call::discard: optimizer_.enqueue_step(told); break;
     }
-    check_traffic(optimizer_.plan(static_cast<std::uint64_t>(plan_.passes())), expected);
+    // The words of a report and nothing else, once values were compared.
+    std::size_t const report = plan_.call == Call::enqueue ? 0 : sizeof(zero::detail::StepOutcome);
+    if (queued && !compares_ && (found || report == 0))
+      require(downloaded() - before == report, "downloads something else than a report");
+    check_traffic(
+        counted_.counts(), optimizer_.plan(static_cast<std::uint64_t>(plan_.passes())), expected);
     compares_ = false;
     if (plan_.call == Call::enqueue) {
       if (!plan_.reports) return;
@@ -341,6 +393,10 @@ class Trainer : Rank {
     }
     check(found, expected);
   }
+  [[nodiscard]] std::uint64_t downloaded() const {
+    if constexpr (queued) return space_.device().downloaded_bytes;
+    return 0;
+  }
 
   void look_at_parameters(Model const& model) {
     auto const units = optimizer_.units();
@@ -348,14 +404,14 @@ class Trainer : Rank {
     if constexpr (!P.gathers()) {
       optimizer_.settle();
       for (std::size_t t = 0; t < tensors_.size(); ++t) {
-        compare_parameters(
-            std::span<Parameter const>(optimizer_.parameter(t)), model, t, "parameter(tensor)");
+        std::span<Parameter const> const seen(optimizer_.parameter(t));
+        compare_parameters(space_, seen, model, t, "parameter(tensor)");
         if constexpr (P.borrowed) {
-          compare_parameters(
-              std::span<Parameter const>(parameters_->storage(t)), model, t, "lent parameters");
+          std::span<Parameter const> const lies(parameters_->storage(t));
+          compare_parameters(space_, lies, model, t, "lent parameters");
         } else if constexpr (!P.pools()) {
-          std::vector<float> const zeros(test_.tensors[t].count, 0.f);
-          compare(std::span<Wire const>(optimizer_.gradient(t)), zeros, 0, t, "gradient(tensor)");
+          std::span<Wire const> const sums(optimizer_.gradient(t));
+          compare(space_, sums, zeros_, 0, t, "gradient(tensor)");
         }
       }
     }
@@ -367,30 +423,58 @@ class Trainer : Rank {
     std::size_t total = 0;
     for (auto const& tensor : model.masters)
       begins.push_back(std::exchange(total, total + tensor.size()));
-    toy::Owners owners(total, 0);
+    std::vector<std::int64_t> owners(total, 0);
     optimizer_.visit_owned(
         [&](zero::Tensor const& tensor, std::size_t first, auto masters, auto states) {
           std::size_t const t = index(tensor);
           std::size_t const count = model.masters[t].size();
           require(first <= count && masters.size() <= count - first,
                   "visits beyond a tensor's end");
-          compare(masters, model.masters[t], first, t, "master");
+          zero::space::Host const here;
+          compare(here, masters, model.masters[t], first, t, "master");
           require(states.size() == model.states.size(), "another number of state arrays");
           for (std::size_t k = 0; k < states.size(); ++k) {
             require(states[k].size() == masters.size(), "a state array of another size");
-            compare(states[k], model.states[k][t], first, t, "state");
+            compare(here, states[k], model.states[k][t], first, t, "state");
           }
           for (std::size_t i = 0; i < masters.size(); ++i) ++owners[begins[t] + first + i];
         });
     check_owners(owners);
   }
+  /// Does every trained element have so many owners? Collective.
+  void check_owners(std::vector<std::int64_t> const& owners) {
+    if (owners.empty()) return;
+    toy::Buffer<std::int64_t, AnyAllocator> const buffer(meter_.source, owners.size());
+    std::span<std::int64_t> const sums = buffer.span();
+    space_.upload(sums.data(), owners.data(), sums.size_bytes());
+    zero::run(comm_,
+              {.op = zero::Op::all_reduce,
+               .dtype = zero::DType::i64,
+               .accumulate = zero::DType::i64,
+               .count = sums.size(),
+               .send = sums.data(),
+               .recv = sums.data()});
+    std::int64_t const wanted = P.stage == Stage::replicated ? test_.ranks : 1;
+    for (std::int64_t const count : toy::fetch(space_, std::span<std::int64_t const>(sums)))
+      require(count == wanted, "how many own an element");
+  }
 
+  [[nodiscard]] std::size_t most_elements() const {
+    std::size_t most = 0;
+    for (TensorCase const& tensor : test_.tensors) most = std::max(most, tensor.count);
+    return most;
+  }
   [[nodiscard]] std::size_t index(zero::Tensor const& tensor) const {
     return static_cast<std::size_t>(&tensor - optimizer_.tensors().data());
   }
 
-  std::optional<Lent<Parameter>> parameters_{};
-  std::optional<Lent<Wire>> gradients_{};
+  C& comm_;
+  zero::Counting<C> counted_;
+  Space space_;
+  toy::Buffer<float, AnyAllocator> rate_;  ///< of the step
+  std::vector<float> zeros_ = std::vector<float>(most_elements());
+  std::unique_ptr<Lent<Parameter, Space>> parameters_{};
+  std::unique_ptr<Lent<Wire, Space>> gradients_{};
   Optimizer optimizer_;
 };
 

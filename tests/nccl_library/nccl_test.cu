@@ -4,7 +4,7 @@
 #include "cuda/captured_step.cuh"
 #include "cuda/staged.hpp"
 #include "cuda/streams.hpp"
-#include "equivalence/harness.hpp"
+#include "differential/check_cases.hpp"
 #include "support/refusal.hpp"
 #include "zero/comm/decorators/checked.hpp"
 #include "zero/comm/nccl.hpp"
@@ -139,13 +139,7 @@ TEST_CASE("NCCL, native: integers exactly, and floats where one rank adds nothin
 }
 
 TEST_CASE("NCCL: training has the host's bits under every stage") {
-  using toy::check_ranks;
-  for (int const ranks : group_sizes()) {
-    check_ranks<TrainingWorld, zero::stage::Replicated, zero::Fp32>({ranks});
-    check_ranks<TrainingWorld, zero::stage::Pos, zero::Mixed<zero::bf16>>({ranks});
-    check_ranks<TrainingWorld, zero::stage::PosG, zero::Mixed<zero::fp16>>({ranks});
-    check_ranks<TrainingWorld, zero::stage::PosGP, zero::Mixed<zero::bf16>>({ranks});
-  }
+  differential::check_stages<TrainingWorld>(group_sizes().back(), 8);
 }
 
 template <class Stage>

@@ -1,0 +1,60 @@
+/// @file
+/// Random cases on communicators over the memory of real devices, for tests that nvcc compiles.
+#pragma once
+
+#include "case.hpp"
+#include "combinations.hpp"
+#include "reference.hpp"
+#include "trainer.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <type_traits>
+
+namespace differential {
+
+/// Plays cases of a combination on at most so many ranks.
+/// @tparam World  `World::run(ranks, body)` calls `body(comm, allocator)` on those of a new group
+template <std::size_t Combination, class World>
+void check_cases(int most_ranks, std::uint64_t cases) {
+  for (std::uint64_t seed = 1; seed <= cases; ++seed) {
+    Case const test = draw(seed, combinations[Combination], most_ranks);
+    auto const expected = expect(test);
+    bool played = false;
+    try {
+      World::run(test.ranks, [&](auto& comm, auto const& allocator) {
+        using C = std::remove_reference_t<decltype(comm)>;
+        Trainer<Combination, C>(comm, AnyAllocator(allocator), test, expected).play();
+        if (comm.rank() == 0) played = true;
+      });
+    } catch (std::exception const& error) {
+      FAIL_CHECK(std::string(error.what()), "\n", describe(test));
+    }
+    CHECK(played);
+  }
+}
+
+/// Every stage, precisions in turn.
+template <class World>
+void check_stages(int most_ranks, std::uint64_t cases) {
+  check_cases<0, World>(most_ranks, cases);
+  check_cases<6, World>(most_ranks, cases);
+  check_cases<12, World>(most_ranks, cases);
+  check_cases<19, World>(most_ranks, cases);
+}
+
+/// Every accumulation, and memory that is lent.
+template <class World>
+void check_policies(int most_ranks, std::uint64_t cases) {
+  check_cases<3, World>(most_ranks, cases);
+  check_cases<9, World>(most_ranks, cases);
+  check_cases<13, World>(most_ranks, cases);
+  check_cases<15, World>(most_ranks, cases);
+  check_cases<23, World>(most_ranks, cases);
+}
+
+}  // namespace differential
