@@ -30,7 +30,7 @@ ORDER = ["wte", "wpe", "h0.w", "h0.frozen", "h0.b", "h1.none", "h1.c", "h2.w", "
 
 
 def initial(name):
-    """What tests/equivalence/toy_model.hpp fills a tensor with, computed here once more."""
+    """What tests/support/toy_model.hpp fills a tensor with, computed here once more."""
     count = int(numpy.prod(SHAPES[name], dtype=int))
     with numpy.errstate(over="ignore"):
         x = (
