@@ -1,92 +1,83 @@
-#include "checkpoint/model_files.hpp"
-#include "checkpoint/resealed.hpp"
+#include "checkpoint/proof.hpp"
 #include "contracts/heap.hpp"
-#include "zero/checkpoint/catalog.hpp"
 #include "zero/checkpoint/loading.hpp"
 #include "zero/checkpoint/offline.hpp"
-#include "zero/checkpoint/rank_file.hpp"
-#include "zero/checkpoint/safetensors.hpp"
 #include "zero/checkpoint/verify.hpp"
-
-#include <doctest/doctest.h>
-#include <nlohmann/json.hpp>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <utility>
-#include <vector>
 
 // What a checkpoint from elsewhere can cost its readers: memory and time in proportion to its
 // bytes.
 namespace bounds_test {
 namespace {
 
-namespace st = zero::safetensors;
-using checkpoint_tests::ModelFiles;
-using nlohmann::json;
+using namespace checkpoint_tests;
+using Entries = std::vector<std::pair<std::string, std::uint64_t>>;
+using Tensors = std::vector<zero::SavedTensor>;
 
 /// A checkpoint of one rank with a description and entries of its own, of two bytes an element.
-ModelFiles crafted(std::vector<zero::SavedTensor> const& tensors,
-                   std::vector<std::pair<std::string, std::uint64_t>> const& entries) {
-  st::Header header;
+ModelFiles crafted(Tensors const& tensors, Entries const& entries) {
+  zero::safetensors::Header header;
   std::uint64_t count = 0;
   for (auto const& [name, elements] : entries) {
     header.entries.push_back({.name = name, .dtype = "BF16", .shape = {elements}});
     count += elements;
   }
   std::string const data(2 * count, '\1');
-  json const about = {
+  nlohmann::json const about = {
       {"piece_bytes", zero::detail::Pipe::piece},
       {"optimizer", zero::detail::json_of(zero::SavedOptimizer{.tensors = tensors})}};
   header.metadata[zero::detail::about_key] = about.dump();
-  std::string& sums = header.metadata[zero::detail::sums_key];
-  for (std::size_t i = 0; i < data.size(); i += zero::detail::Pipe::piece) {
-    std::size_t const bytes = std::min<std::size_t>(zero::detail::Pipe::piece, data.size() - i);
-    sums += zero::checksum_text(zero::checksum(data.data() + i, bytes));
-  }
-  std::string const text = st::format(header);
+  header.metadata[zero::detail::sums_key] = sums_of(data, zero::detail::Pipe::piece);
+  std::string const text = zero::safetensors::format(header);
   ModelFiles files;
   files.make_directory("run");
-  checkpoint_tests::write_all(files, "run/rank-00000.safetensors", text + data);
+  write_all(files, "run/rank-00000.safetensors", text + data);
   zero::Manifest manifest{.step = 0};
   manifest.files = {{.name = "rank-00000.safetensors",
                      .bytes = text.size() + data.size(),
                      .header_bytes = text.size(),
                      .header_sum = zero::checksum(text.data(), text.size())}};
-  checkpoint_tests::write_all(files, "run/manifest.json", zero::detail::manifest_text(manifest));
+  write_all(files, "run/manifest.json", zero::detail::manifest_text(manifest));
   return files;
 }
 
 /// What an export says; empty if it succeeds.
-std::string exported(ModelFiles& files, zero::ExportReport* report = nullptr) {
-  try {
-    auto const told = zero::export_checkpoint("run", "run/model.safetensors", {}, files);
-    if (report != nullptr) *report = told;
-  } catch (zero::Error const& error) {
-    CHECK(error.kind() == zero::ErrorKind::data);
-    return error.message();
-  }
-  return {};
+std::string exported(ModelFiles& files) {
+  return failure_of([&] { zero::export_checkpoint("run", "run/model.safetensors", {}, files); });
+}
+
+/// The most memory that some work needs.
+template <class Work>
+double memory_of(Work const& work) {
+  heap::reset_peak();
+  std::int64_t const before = heap::mine().live_bytes;
+  work();
+  return static_cast<double>(heap::mine().peak_bytes - before);
+}
+
+/// The same, over the bytes of a crafted checkpoint.
+template <class Work>
+void check_memory(ModelFiles& files, double most, Work const& work) {
+  std::size_t const bytes = read_all(files, "run/rank-00000.safetensors").size() +
+                            read_all(files, "run/manifest.json").size();
+  double const times = memory_of(work) / static_cast<double>(bytes);
+  MESSAGE("memory of ", times, " times the files' bytes");
+  CHECK(times < most);
 }
 
 TEST_CASE("ties lead to tensors before, and following all of them takes no longer than reading") {
   // Followed one by one, so many would take minutes.
   constexpr std::size_t count = 25'000;
-  std::vector<zero::SavedTensor> tensors;
+  Tensors tensors;
   for (std::size_t i = 0; i < count; ++i) {
     tensors.push_back({.name = "t" + std::to_string(i),
                        .shape = {1},
                        .boxes = {{{0}, {1}}},
                        .tied_to = i == 0 ? "" : "t" + std::to_string(i - 1)});
   }
-  std::vector<std::pair<std::string, std::uint64_t>> const entries{{"t0:master:0", 1}};
-  ModelFiles chain = crafted(tensors, entries);
+  ModelFiles chain = crafted(tensors, {{"t0:master:0", 1}});
   CHECK(zero::verify_checkpoint("run", chain).empty());
   CHECK(exported(chain) == "");
-  std::string const model = checkpoint_tests::read_all(chain, "run/model.safetensors");
-  CHECK(model.find(R"("t24999":"t0")") != std::string::npos);
+  check_says(read_all(chain, "run/model.safetensors"), R"("t24999":"t0")");
   // Each tensor of an optimizer asks where its elements are.
   zero::Catalog const catalog = zero::read_catalog(chain, "run");
   zero::LoadOptions const options{.parameters_only = true};
@@ -94,16 +85,13 @@ TEST_CASE("ties lead to tensors before, and following all of them takes no longe
   CHECK(plan.missing.empty());
   CHECK(std::count(plan.loaded.begin(), plan.loaded.end(), true) == count);
 
-  tensors[0].tied_to = "t24999";
-  ModelFiles circle = crafted(tensors, {});
-  CHECK(exported(circle) ==
-        "'rank-00000.safetensors': tensor 't0' is tied to 't24999', which is not described before "
-        "it");
-  CHECK(zero::verify_checkpoint("run", circle).size() == 1);
-  tensors[0].tied_to = "t0";
-  ModelFiles self = crafted(tensors, {});
-  CHECK(exported(self) ==
-        "'rank-00000.safetensors': tensor 't0' is tied to 't0', which is not described before it");
+  for (std::string const other : {"t24999", "t0"}) {
+    tensors[0].tied_to = other;
+    ModelFiles circle = crafted(tensors, {});
+    CHECK(exported(circle) == "data: 'rank-00000.safetensors': tensor 't0' is tied to '" + other +
+                                  "', which is not described before it");
+    CHECK(zero::verify_checkpoint("run", circle).size() == 1);
+  }
 
   // A long name, to which many are tied, is not written as often.
   tensors.resize(3000);
@@ -112,10 +100,10 @@ TEST_CASE("ties lead to tensors before, and following all of them takes no longe
     tensors[i].tied_to = i == 1 ? tensors[0].name : tensors[i - 1].name;
   }
   ModelFiles named = crafted(tensors, {});
-  heap::reset_peak();
-  std::int64_t const before = heap::mine().live_bytes;
-  CHECK(exported(named) == "'run' has more ties than the header of a file can hold");
-  CHECK(heap::mine().peak_bytes - before < 150'000'000);
+  double const memory = memory_of([&] {
+    CHECK(exported(named) == "data: 'run' has more ties than the header of a file can hold");
+  });
+  CHECK(memory < 150e6);
 }
 
 TEST_CASE("where entries lie in many boxes of many axes is found without looking at all of them") {
@@ -131,7 +119,7 @@ TEST_CASE("where entries lie in many boxes of many axes is found without looking
     if (b >= 2 && b + 2 < boxes) box.extent.front() = 0;
     tensor.boxes.push_back(std::move(box));
   }
-  std::vector<std::pair<std::string, std::uint64_t>> entries;
+  Entries entries;
   for (std::size_t a = 0; a < arrays; ++a) entries.emplace_back("w:" + std::to_string(a) + ":1", 2);
   ModelFiles files = crafted({tensor}, entries);
   zero::Catalog const catalog = zero::read_catalog(files, "run");
@@ -148,27 +136,14 @@ TEST_CASE("where entries lie in many boxes of many axes is found without looking
   CHECK(zero::verify_checkpoint("run", more)[0].ends_with("tensor 'w' has more than 64 axes"));
 }
 
-/// Bytes of a crafted checkpoint.
-std::size_t bytes_of(ModelFiles& files) {
-  return checkpoint_tests::read_all(files, "run/rank-00000.safetensors").size() +
-         checkpoint_tests::read_all(files, "run/manifest.json").size();
-}
-
 TEST_CASE("descriptions of many boxes need memory in proportion to their text") {
-  std::vector<zero::SavedTensor> tensors(50);
+  Tensors tensors(50);
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     tensors[t] = {.name = std::to_string(t), .shape = {1}};
     tensors[t].boxes.assign(zero::detail::most_boxes, {{0}, {1}});
   }
   ModelFiles files = crafted(tensors, {});
-  std::size_t const bytes = bytes_of(files);
-  heap::reset_peak();
-  std::int64_t const before = heap::mine().live_bytes;
-  CHECK(zero::verify_checkpoint("run", files).empty());
-  double const times =
-      static_cast<double>(heap::mine().peak_bytes - before) / static_cast<double>(bytes);
-  MESSAGE("memory of ", times, " times the files' bytes");
-  CHECK(times < 64);
+  check_memory(files, 64, [&] { CHECK(zero::verify_checkpoint("run", files).empty()); });
 }
 
 TEST_CASE("a tensor that is cut into single elements needs memory in proportion to its file") {
@@ -176,21 +151,16 @@ TEST_CASE("a tensor that is cut into single elements needs memory in proportion 
   std::uint64_t const rows = (std::uint64_t{1} << 19) + 1;
   zero::SavedTensor const tensor{.name = "w", .shape = {rows, 2}, .boxes = {{{0, 1}, {rows, 1}}}};
   ModelFiles files = crafted({tensor}, {{"w:master:0", rows}});
-  std::size_t const bytes = bytes_of(files);
-  heap::reset_peak();
-  std::int64_t const before = heap::mine().live_bytes;
-  zero::Catalog const catalog = zero::read_catalog(files, "run");
-  zero::LoadOptions const options{.parameters_only = true};
-  std::vector<zero::SavedTensor> const here{tensor};
-  std::vector<std::byte> memory(rows * sizeof(float));
-  auto const plan =
-      zero::detail::LoadPlanner(catalog, here, options)
-          .plan({{.tensor = 0, .array = "master", .count = rows, .memory = memory.data()}}, {});
-  CHECK(plan.wanted.size() == rows);
-  double const times =
-      static_cast<double>(heap::mine().peak_bytes - before) / static_cast<double>(bytes);
-  MESSAGE("memory of ", times, " times the files' bytes");
-  CHECK(times < 128);
+  check_memory(files, 128, [&] {
+    zero::Catalog const catalog = zero::read_catalog(files, "run");
+    zero::LoadOptions const options{.parameters_only = true};
+    Tensors const here{tensor};
+    std::vector<std::byte> memory(rows * sizeof(float));
+    auto const plan =
+        zero::detail::LoadPlanner(catalog, here, options)
+            .plan({{.tensor = 0, .array = "master", .count = rows, .memory = memory.data()}}, {});
+    CHECK(plan.wanted.size() == rows);
+  });
 }
 
 }  // namespace

@@ -1,15 +1,5 @@
 // What this version wrote, every later one reads.
-#include "support/toy_model.hpp"
-#include "zero/checkpoint.hpp"
-#include "zero/zero.hpp"
-
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <cstddef>
-#include <filesystem>
-#include <string>
-#include <vector>
+#include "checkpoint/proof.hpp"
 
 namespace compatibility_test {
 namespace {
@@ -32,18 +22,17 @@ float value(std::string const& tensor, std::size_t array, std::size_t element) {
   return toy::uniform(tensor.size(), element, array + 2);
 }
 
-/// Calls `see(value here, value as it was saved)` for everything that a rank owns.
-template <class Optimizer, class See>
-void for_each_value(Optimizer& optimizer, See const& see) {
-  optimizer.visit_owned(
-      [&](zero::Tensor const& tensor, std::size_t first, auto masters, auto const& states) {
-        for (std::size_t i = 0; i < masters.size(); ++i) {
-          see(masters[i], value(tensor.name, 0, first + i));
-          for (std::size_t k = 0; k < states.size(); ++k) {
-            see(states[k][i], value(tensor.name, k + 1, first + i));
-          }
-        }
-      });
+/// Calls `see(value here, value as it was saved)` for everything of a part that a rank owns.
+template <class See>
+auto each_value(See const& see) {
+  return [see](zero::Tensor const& tensor, std::size_t first, auto masters, auto const& states) {
+    for (std::size_t i = 0; i < masters.size(); ++i) {
+      see(masters[i], value(tensor.name, 0, first + i));
+      for (std::size_t k = 0; k < states.size(); ++k) {
+        see(states[k][i], value(tensor.name, k + 1, first + i));
+      }
+    }
+  };
 }
 
 std::string folder() {
@@ -66,10 +55,10 @@ TEST_CASE("a checkpoint of format 1 is loaded") {
     CHECK(report.blobs[2].bytes == std::vector<std::byte>(2, std::byte{7}));
     CHECK(optimizer.counters() == counters);
     bool same = true;
-    for_each_value(optimizer, [&](float here, float saved) {
+    optimizer.visit_owned(each_value([&](float here, float saved) {
       same = same && here == saved;
       ++seen;
-    });
+    }));
     CHECK(same);
     for (std::size_t i = 0; i < 6; ++i) {
       CHECK(static_cast<float>(optimizer.parameter(3)[i]) == static_cast<float>(i) * 0.5f);
@@ -84,15 +73,7 @@ TEST_CASE("a checkpoint of this format is written" * doctest::skip()) {
     optimizer.load_parameters([](zero::Tensor const&, std::size_t first, std::span<float> out) {
       for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(first + i) * 0.5f;
     });
-    optimizer.fill_owned(
-        [](zero::Tensor const& tensor, std::size_t first, auto masters, auto const& states) {
-          for (std::size_t i = 0; i < masters.size(); ++i) {
-            masters[i] = value(tensor.name, 0, first + i);
-            for (std::size_t k = 0; k < states.size(); ++k) {
-              states[k][i] = value(tensor.name, k + 1, first + i);
-            }
-          }
-        });
+    optimizer.fill_owned(each_value([](float& here, float saved) { here = saved; }));
     optimizer.restore(counters);
     std::vector<std::byte> const blob(2, static_cast<std::byte>(5 + comm.rank()));
     zero::Checkpoints{"format", {.lock = false}}.save(optimizer,

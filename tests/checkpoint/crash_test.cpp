@@ -1,30 +1,12 @@
-#include "checkpoint/model_files.hpp"
-#include "checkpoint/runs.hpp"
-#include "checkpoint/trainer.hpp"
-#include "zero/checkpoint.hpp"
-#include "zero/comm/in_process.hpp"
-#include "zero/comm/run_ranks.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <mutex>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
+#include "checkpoint/proof.hpp"
 
 // A machine that dies at any operation of a save, and what it finds afterwards.
 namespace crash_test {
 namespace {
 
-using checkpoint_tests::ModelCheckpoints;
-using checkpoint_tests::ModelFiles;
-using checkpoint_tests::Trainer;
+using namespace checkpoint_tests;
 using zero::InProcess;
+using Trainer = checkpoint_tests::Trainer<InProcess>;
 
 using Contents = std::vector<std::vector<float>>;  ///< by rank
 
@@ -50,7 +32,7 @@ Recorded record(Script const& script) {
   run.durable.resize(script.saves.size() + 1);
   zero::run_ranks(script.ranks, [&](InProcess& comm) {
     auto const rank = static_cast<std::size_t>(comm.rank());
-    Trainer<InProcess> trainer(comm);
+    Trainer trainer(comm);
     zero::CheckpointOptions const options{
         .keep = script.keep, .snapshot_bytes = ModelCheckpoints::plan(trainer.optimizer())};
     std::optional<ModelCheckpoints> checkpoints;
@@ -149,11 +131,11 @@ class Survivor {
   Recorded const& run_;
   std::size_t rank_;
   ModelFiles files_{};
-  Trainer<InProcess> trainer_;
+  Trainer trainer_;
 };
 
 TEST_CASE("after a crash anywhere, the old or the new checkpoint loads, and training goes on") {
-  std::size_t const wanted = checkpoint_tests::runs(1'000);
+  std::size_t const wanted = runs(1'000);
   std::vector<Script> scripts;
   for (int const ranks : {1, 2, 3}) {
     scripts.push_back({.ranks = ranks, .keep = 0, .saves = "ss"});
@@ -181,26 +163,16 @@ TEST_CASE("after a crash anywhere, the old or the new checkpoint loads, and trai
         std::size_t const changes = i / seeds;
         // With few seeds, places take turns with them.
         std::uint64_t const seed = seeds < 8 ? i % 8 : i % seeds;
-        checkpoint_tests::meet(comm);
+        meet(comm);
         if (comm.rank() == 0) state = run.files.crashed(changes, seed);
-        checkpoint_tests::meet(comm);
-        ModelFiles const own = state;
-        std::string const problem = survivor.look(own, changes);
+        meet(comm);
+        std::string const problem = survivor.look(state, changes);
         if (problem.empty()) continue;
         std::lock_guard const lock(mutex);
-        FAIL_CHECK(scripts[r].ranks,
-                   " ranks, ",
-                   scripts[r].saves,
-                   ": crash behind change ",
-                   changes,
-                   " of ",
-                   last,
-                   " (",
-                   changes == 0 ? "none" : run.files.change(changes - 1),
-                   "), seed ",
-                   seed,
-                   ": ",
-                   problem);
+        INFO(scripts[r].ranks << " ranks, " << scripts[r].saves << ", seed " << seed);
+        INFO("crash behind change " << changes << " of " << last);
+        INFO((changes > 0 ? run.files.change(changes - 1) : "none"));
+        FAIL_CHECK(problem);
       }
     });
     states += (last + 1) * seeds;

@@ -27,8 +27,15 @@ inline float exact_gradient(std::size_t use, std::size_t element, long step, int
 }
 
 /// Steps [first, last), each rank with its micro-batches.
-template <class Optimizer>
-void train(Optimizer& optimizer, int rank, int ranks, long first, long last) {
+/// @param place  `place(tensor, element)`: in the whole tensor, if ranks have parts
+template <class Optimizer, class Place>
+void train(Optimizer& optimizer,
+           int rank,
+           int ranks,
+           long first,
+           long last,
+           zero::StepOptions const& options,
+           Place const& place) {
   auto const& tensors = optimizer.tensors();
   for (long step = first; step < last; ++step) {
     int parts = 0;
@@ -51,15 +58,23 @@ void train(Optimizer& optimizer, int rank, int ranks, long first, long last) {
         auto const own = gradients[i++];
         for (std::size_t e = 0; e < own.size(); ++e) {
           float sum = 0.f;
-          for (int m = rank; m < micro_batches; m += ranks) sum += exact_gradient(t, e, step, m);
+          for (int m = rank; m < micro_batches; m += ranks) {
+            sum += exact_gradient(t, place(t, e), step, m);
+          }
           using Wire = typename Optimizer::Wire;
           own[e] = Wire(static_cast<float>(own[e]) + sum * optimizer.loss_scale());
         }
       }
       optimizer.reduce(std::move(gradients));
     }
-    optimizer.step({.max_norm = 0.5});
+    optimizer.step(options);
   }
+}
+template <class Optimizer>
+void train(Optimizer& optimizer, int rank, int ranks, long first, long last) {
+  train(optimizer, rank, ranks, first, last, {.max_norm = 0.5}, [](auto, std::size_t element) {
+    return element;
+  });
 }
 
 /// Master weights, states and counters of all ranks, in whole tensors, and parameters as every rank

@@ -1,34 +1,18 @@
 #include "checkpoint/faulty_files.hpp"
-#include "checkpoint/model_files.hpp"
-#include "checkpoint/runs.hpp"
-#include "checkpoint/trainer.hpp"
-#include "zero/checkpoint.hpp"
-#include "zero/comm/in_process.hpp"
-#include "zero/comm/run_ranks.hpp"
+#include "checkpoint/proof.hpp"
+#include "support/complaints.hpp"
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <array>
 #include <cerrno>
-#include <cstddef>
-#include <mutex>
-#include <optional>
-#include <string>
-#include <vector>
 
 // An operation on files that goes wrong on one rank, and what all of them are told.
 namespace faults_test {
 namespace {
 
-using checkpoint_tests::FaultyFiles;
-using checkpoint_tests::FileCall;
-using checkpoint_tests::FileFault;
-using checkpoint_tests::ModelFiles;
-using checkpoint_tests::Trainer;
+using namespace checkpoint_tests;
 using zero::InProcess;
 
 using Files = FaultyFiles<ModelFiles>;
+using Trainer = checkpoint_tests::Trainer<InProcess>;
 using Checkpoints = zero::BasicCheckpoints<Files>;
 
 /// What is done while an operation goes wrong.
@@ -36,7 +20,7 @@ enum class Work { first_save, save, save_async, load };
 constexpr std::array<char const*, 4> works{"first save", "save", "save_async", "load"};
 
 /// Operations of one rank by kind, in a run without a fault.
-using Calls = std::array<std::size_t, checkpoint_tests::file_calls.size()>;
+using Calls = std::array<std::size_t, file_calls>;
 
 struct Case {
   int ranks = 1;
@@ -48,30 +32,27 @@ struct Case {
     std::string words = std::string(works[static_cast<std::size_t>(work)]) + " on " +
                         std::to_string(ranks) + " ranks";
     if (!fault) return words;
-    return words + ", rank " + std::to_string(culprit) + ", " + std::string(name(*fault->only)) +
-           " number " + std::to_string(fault->at) + ", error " + std::to_string(fault->error) +
+    return words + ", rank " + std::to_string(culprit) + ", " + name(*fault->only) + " number " +
+           std::to_string(fault->at) + ", error " + std::to_string(fault->error) +
            (fault->for_good ? " for good" : "");
   }
 };
 
 /// What the ranks say.
 struct Told {
-  std::mutex mutex{};
+  Complaints complaints{};
   std::vector<std::string> errors{};  ///< by rank; empty if there was none
-  std::vector<std::string> complaints{};
   std::vector<Calls> calls{};
-  bool struck = false;
-
-  void complain(std::string text) {
-    std::lock_guard const lock(mutex);
-    complaints.push_back(std::move(text));
-  }
+  std::atomic<bool> struck = false;
 };
 
 /// One rank: saves twice, has its work go wrong, finds the older checkpoint as it was, and goes on.
 void play(Case const& the, InProcess& comm, ModelFiles const& disk, Told& told) {
   auto const rank = static_cast<std::size_t>(comm.rank());
-  Trainer<InProcess> trainer(comm);
+  auto const require = [&](bool holds, std::string const& what) {
+    told.complaints.require(holds, comm.rank(), what);
+  };
+  Trainer trainer(comm);
   auto& optimizer = trainer.optimizer();
   zero::CheckpointOptions const options{.keep = 2, .snapshot_bytes = Checkpoints::plan(optimizer)};
   Files files(disk);
@@ -90,21 +71,18 @@ void play(Case const& the, InProcess& comm, ModelFiles const& disk, Told& told) 
       earlier.save_async(optimizer);
     }
   }
-  checkpoint_tests::meet(comm);
+  meet(comm);
   Checkpoints checkpoints("run", options, files);
   trainer.step();
   std::vector<float> const newer = trainer.contents();
   if (comm.rank() == the.culprit) files.set(the.fault);
-  std::string error;
-  zero::ErrorKind kind{};
-  try {
+  std::string const error = failure_of([&] {
     if (the.work == Work::load) {
       auto const found = checkpoints.latest(optimizer);
       // An older one only if it is said why.
       bool const it = found && found->path == before.path;
-      bool const says = rank == 0 && found && !found->skipped.empty();
-      if (!it && !says && rank == 0)
-        told.complain("finds another checkpoint, and does not say why");
+      bool const says = found && !found->skipped.empty();
+      require(it || says || rank != 0, "finds another checkpoint, and does not say why");
       if (it) checkpoints.load(optimizer, *found);
     } else if (the.work == Work::save_async) {
       checkpoints.save_async(optimizer);
@@ -113,128 +91,111 @@ void play(Case const& the, InProcess& comm, ModelFiles const& disk, Told& told) 
     } else {
       checkpoints.save(optimizer);
     }
-  } catch (zero::Error const& caught) {
-    error = caught.message();
-    kind = caught.kind();
-  }
-  try {
-    // What is removed after the save is a part of it.
-    static_cast<void>(checkpoints.list());
-  } catch (zero::Error const&) {
-  }
-  for (std::size_t i = 0; i < checkpoint_tests::file_calls.size(); ++i) {
-    told.calls[rank][i] = files.calls(static_cast<FileCall>(i));
-  }
-  if (files.struck() > 0) {
-    std::lock_guard const lock(told.mutex);
-    told.struck = true;
-  }
+  });
+  // What is removed after the save is a part of it.
+  static_cast<void>(failure_of([&] { static_cast<void>(checkpoints.list()); }));
+  told.calls[rank] = files.calls();
+  if (files.struck() > 0) told.struck = true;
   files.set({});
   told.errors[rank] = error;
   // Whether what cannot be read is damaged, a load does not know.
-  bool const expected = kind == zero::ErrorKind::resource ||
-                        (the.work == Work::load && kind == zero::ErrorKind::data);
-  if (!error.empty() && !expected) {
-    told.complain("another kind of error: " + error);
-  }
+  require(error.empty() || error.starts_with("resource: ") ||
+              (the.work == Work::load && error.starts_with("data: ")),
+          "another kind of error: " + error);
 
   // The one before is as it was; the new one is whole, or is none.
-  checkpoint_tests::meet(comm);
+  meet(comm);
   auto const found = checkpoints.latest(optimizer);
   bool const is_older = found ? found->path == before.path : before.path.empty();
-  if (!found && !is_older) return told.complain("no checkpoint is left");
-  if (!is_older && the.work == Work::load) told.complain("another checkpoint is there");
-  if (is_older && error.empty() && the.work != Work::load) told.complain("no new checkpoint");
+  require(found || is_older, "no checkpoint is left");
+  if (!found && !is_older) return;
+  require(is_older || the.work != Work::load, "another checkpoint is there");
+  require(!is_older || !error.empty() || the.work == Work::load, "no new checkpoint");
   if (found) {
     checkpoints.load(optimizer, *found);
-    if (trainer.contents() != (is_older ? older : newer)) told.complain("other values are loaded");
+    require(trainer.contents() == (is_older ? older : newer), "other values are loaded");
   }
-  if (rank == 0 && !before.path.empty() && !zero::verify_checkpoint(before.path, disk).empty()) {
-    told.complain("the older checkpoint does not verify");
-  }
+  require(rank != 0 || before.path.empty() || zero::verify_checkpoint(before.path, disk).empty(),
+          "the older checkpoint does not verify");
 
   // And the next save is one, even if the machine dies right then. It tells what could not be
   // removed before.
   trainer.step();
-  zero::SaveReport last;
-  try {
-    last = checkpoints.save(optimizer);
-  } catch (zero::Error const& caught) {
-    if (caught.kind() != zero::ErrorKind::resource || !error.empty()) {
-      told.complain("the next save fails: " + std::string(caught.what()));
-    }
-    last.path = checkpoints.latest(optimizer)->path;
-    if (last.path == (found ? found->path : "")) told.complain("the next save is none");
+  std::string last;
+  std::string const next = failure_of([&] { last = checkpoints.save(optimizer).path; });
+  if (!next.empty()) {
+    require(next.starts_with("resource: ") && error.empty(), "the next save fails: " + next);
+    last = checkpoints.latest(optimizer)->path;
+    require(last != (found ? found->path : ""), "the next save is none");
   }
-  if (rank == 0) static_cast<void>(checkpoints.list());
-  if (comm.rank() == 0) {
-    zero::BasicCheckpoints<ModelFiles> later("run", {}, disk.crashed(disk.changes(), 0));
+  if (rank == 0) {
+    static_cast<void>(checkpoints.list());
+    ModelCheckpoints later("run", {}, disk.crashed(disk.changes(), 0));
     auto const durable = later.latest();
-    if (!durable || durable->path != last.path) told.complain("the next save is not durable");
-    if (later.list().size() > 2) told.complain("more than two checkpoints are kept");
+    require(durable && durable->path == last, "the next save is not durable");
+    require(later.list().size() <= 2, "more than two checkpoints are kept");
   }
-  checkpoint_tests::meet(comm);
+  meet(comm);
 }
 
 /// Plays a case; says whether its fault took place.
 bool run(Case const& the, std::vector<Calls>* calls = nullptr) {
+  INFO(the.text());
   Told told;
-  auto const ranks = static_cast<std::size_t>(the.ranks);
-  told.errors.resize(ranks);
-  told.calls.resize(ranks);
+  told.errors.resize(static_cast<std::size_t>(the.ranks));
+  told.calls.resize(static_cast<std::size_t>(the.ranks));
   ModelFiles disk;
-  try {
-    zero::run_ranks(the.ranks, [&](InProcess& comm) { play(the, comm, disk, told); });
-  } catch (std::exception const& error) {
-    told.complain(std::string("later, ") + error.what());
-  }
+  std::string const later = message_of(
+      [&] { zero::run_ranks(the.ranks, [&](InProcess& comm) { play(the, comm, disk, told); }); });
+  told.complaints.require(later.empty(), the.culprit, "later, " + later);
   std::string const& first = told.errors[0];
-  for (std::string const& error : told.errors) {
-    if (error != first) told.complain("ranks are told '" + first + "' and '" + error + "'");
-  }
-  if (!first.empty() && !told.struck) told.complain("without a fault: " + first);
-  std::string const who = "on rank " + std::to_string(the.culprit) + ": ";
-  if (!first.empty() && first.find(who) == std::string::npos)
-    told.complain("names nobody: " + first);
-  bool const harmless = the.fault && the.fault->error == 0;
-  if (harmless && !first.empty()) told.complain("half a read or write is an error: " + first);
-  for (std::string const& text : told.complaints) FAIL_CHECK(the.text(), ": ", text);
+  auto const require = [&](bool holds, std::string const& what) {
+    told.complaints.require(holds || first.empty(), the.culprit, what + first);
+  };
+  for (std::string const& error : told.errors)
+    told.complaints.require(
+        error == first, 0, "ranks are told '" + first + "' and '" + error + "'");
+  require(told.struck, "without a fault: ");
+  require(first.find("on rank " + std::to_string(the.culprit) + ": ") != first.npos,
+          "names nobody: ");
+  require(!the.fault || the.fault->error != 0, "half a read or write is an error: ");
+  CHECK(told.complaints.text() == "");
   if (calls != nullptr) *calls = told.calls;
   return told.struck;
+}
+
+/// All cases of some work, as a run without a fault shows them.
+std::vector<Case> cases_of(int ranks, Work work) {
+  std::vector<Calls> calls;
+  run({.ranks = ranks, .work = work}, &calls);
+  std::vector<Case> cases;
+  for (int rank = 0; rank < ranks; ++rank) {
+    for (std::size_t call = 0; call < file_calls; ++call) {
+      auto const only = static_cast<FileCall>(call);
+      std::vector<int> errors{ENOSPC, EIO};
+      if (only == FileCall::read || only == FileCall::write) errors.push_back(0);
+      for (std::size_t at = 0; at < calls[static_cast<std::size_t>(rank)][call]; ++at) {
+        for (int const error : errors) {
+          for (bool const for_good : {false, true})
+            cases.push_back({ranks, work, rank, FileFault{only, at, error, for_good}});
+        }
+      }
+    }
+  }
+  return cases;
 }
 
 /// Errors that may be passed over: what is not known to be wrong is not removed, and what is to be
 /// removed is tried again by the next save.
 TEST_CASE("a fault at any operation of any rank is one error on all, or none, and costs nothing") {
-  std::size_t const most = checkpoint_tests::runs(150);
   std::vector<Case> cases;
   for (int const ranks : {1, 2, 3}) {
     for (Work const work : {Work::first_save, Work::save, Work::save_async, Work::load}) {
-      std::vector<Calls> calls;
-      Case const sound{.ranks = ranks, .work = work};
-      run(sound, &calls);
-      for (int rank = 0; rank < ranks; ++rank) {
-        for (std::size_t call = 0; call < checkpoint_tests::file_calls.size(); ++call) {
-          std::size_t const count = calls[static_cast<std::size_t>(rank)][call];
-          for (std::size_t at = 0; at < count; ++at) {
-            for (int const error : {ENOSPC, EIO, 0}) {
-              auto const only = static_cast<FileCall>(call);
-              bool const moves = only == FileCall::read || only == FileCall::write;
-              if (error == 0 && !moves) continue;
-              for (bool const for_good : {false, true}) {
-                cases.push_back(
-                    {.ranks = ranks,
-                     .work = work,
-                     .culprit = rank,
-                     .fault =
-                         FileFault{.only = only, .at = at, .error = error, .for_good = for_good}});
-              }
-            }
-          }
-        }
-      }
+      auto const more = cases_of(ranks, work);
+      cases.insert(cases.end(), more.begin(), more.end());
     }
   }
+  std::size_t const most = runs(150);
   std::size_t const stride = std::max<std::size_t>(cases.size() / most, 1);
   std::size_t played = 0;
   std::size_t struck = 0;
@@ -252,7 +213,7 @@ TEST_CASE("a fault at any operation of any rank is one error on all, or none, an
 TEST_CASE("what could not be removed costs no checkpoint, and all ranks hear of it with the next") {
   ModelFiles disk;
   zero::run_ranks(2, [&](InProcess& comm) {
-    Trainer<InProcess> trainer(comm);
+    Trainer trainer(comm);
     Files files(disk);
     Checkpoints run("run", {.keep = 1}, files);
     trainer.step();
@@ -265,18 +226,13 @@ TEST_CASE("what could not be removed costs no checkpoint, and all ranks hear of 
     CHECK(run.latest(trainer.optimizer())->path == second);
     files.set({});
     trainer.step();
-    std::string said;
-    try {
-      run.save(trainer.optimizer());
-    } catch (zero::Error const& error) {
-      said = error.message();
-    }
-    INFO(said);
-    CHECK(said.starts_with("on rank 0: cannot remove '" + first + "/manifest.json'"));
+    CHECK(failure_of([&] {
+            run.save(trainer.optimizer());
+          }).starts_with("resource: on rank 0: cannot remove '" + first + "/manifest.json'"));
     auto const third = run.latest(trainer.optimizer());
     CHECK(third->step == 3);
     if (comm.rank() == 0) CHECK(run.list().size() == 1);
-    checkpoint_tests::meet(comm);
+    meet(comm);
     trainer.step();
     CHECK(run.save(trainer.optimizer()).step == 4);
   });

@@ -2,21 +2,49 @@
 /// Operations on files of which a chosen one goes wrong.
 #pragma once
 
-#include "checkpoint/file_call.hpp"
+#include "checkpoint/model_files.hpp"
 #include "zero/checkpoint/files.hpp"
 
 #include <array>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace checkpoint_tests {
+
+/// What is asked of a file system.
+enum class FileCall : std::uint8_t {
+  open,
+  read,
+  write,
+  size,
+  sync,
+  close,
+  rename,
+  remove,
+  make_directory,
+  sync_directory,
+  list,
+  kind,
+  lock,
+};
+inline constexpr std::size_t file_calls = 13;
+
+[[nodiscard]] inline std::string name(FileCall call) {
+  std::istringstream words(
+      "open read write size sync close rename remove make_directory sync_directory list kind lock");
+  std::string word;
+  for (int i = 0; i <= static_cast<int>(call); ++i) words >> word;
+  return word;
+}
 
 /// What goes wrong, and when.
 struct FileFault {
@@ -24,6 +52,7 @@ struct FileFault {
   std::size_t at = 0;              ///< operations that go well before
   int error = EIO;                 ///< what is answered; 0: a write or read moves half of its bytes
   bool for_good = false;           ///< all that follow go wrong, too
+  std::function<void(FileCall)> meanwhile{};  ///< is called instead, and the operation goes well
 };
 
 /// Passes operations on until it is time. Copies count together. A handle is closed also where
@@ -47,17 +76,10 @@ class FaultyFiles {
     state_->struck = 0;
     state_->calls = {};
   }
-  /// Operations so far, of one kind.
-  [[nodiscard]] std::size_t calls(FileCall call) const {
+  /// Operations so far, by kind.
+  [[nodiscard]] std::array<std::size_t, file_calls> calls() const {
     std::lock_guard const lock(state_->mutex);
-    return state_->calls[static_cast<std::size_t>(call)];
-  }
-  /// Operations so far.
-  [[nodiscard]] std::size_t calls() const {
-    std::lock_guard const lock(state_->mutex);
-    std::size_t sum = 0;
-    for (std::size_t const count : state_->calls) sum += count;
-    return sum;
+    return state_->calls;
   }
   /// Operations that went wrong.
   [[nodiscard]] std::size_t struck() const {
@@ -116,12 +138,12 @@ class FaultyFiles {
     std::optional<FileFault> fault{};
     std::size_t counted = 0;
     std::size_t struck = 0;
-    std::array<std::size_t, file_calls.size()> calls{};
+    std::array<std::size_t, file_calls> calls{};
   };
 
   /// The error to answer with, if it is this operation's turn.
   [[nodiscard]] std::optional<int> turn(FileCall call) {
-    std::lock_guard const lock(state_->mutex);
+    std::unique_lock lock(state_->mutex);
     ++state_->calls[static_cast<std::size_t>(call)];
     auto const& fault = state_->fault;
     if (!fault || (fault->only && *fault->only != call)) return {};
@@ -130,7 +152,11 @@ class FaultyFiles {
     bool const moves = call == FileCall::read || call == FileCall::write;
     if (fault->error == 0 && !moves) return {};
     ++state_->struck;
-    return fault->error;
+    if (!fault->meanwhile) return fault->error;
+    auto const meanwhile = fault->meanwhile;
+    lock.unlock();
+    meanwhile(call);
+    return {};
   }
   template <class Call>
   Answer failing(FileCall call, Call const& operation) {

@@ -1,38 +1,19 @@
 #include "zero/comm/grid.hpp"
 
-#include "checkpoint/stored_model.hpp"
-#include "checkpoint/temporary_directory.hpp"
-#include "contracts/loop.hpp"
-#include "support/refusal.hpp"
-#include "support/toy_model.hpp"
-#include "zero/checkpoint.hpp"
+#include "checkpoint/exact_trainer.hpp"
+#include "checkpoint/proof.hpp"
 #include "zero/checkpoint/offline.hpp"
-#include "zero/zero.hpp"
-
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <cstddef>
-#include <cstdint>
-#include <map>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
 
 // Checkpoints and models of optimizers over a grid: what is on disk is the whole model, whatever
 // grid it is from, and any grid goes on from it.
 namespace grid_test {
 namespace {
 
-using checkpoint_tests::slurp;
-using checkpoint_tests::TemporaryDirectory;
+using namespace checkpoint_tests;
+using zero::Checkpoints;
 using zero::Grid;
 using zero::InProcess;
-using zero::stage::PosGP;
-using zero::stage::Replicated;
-
-constexpr int batches = 4;  ///< of a step, shared by the data axis
+using namespace zero::stage;
 
 /// A tensor of the whole model, and how a model axis divides it.
 struct Whole {
@@ -70,53 +51,40 @@ struct Part {
                           .unit = each.shape.size() == 2 ? 0 : 1,
                           .frozen = each.frozen,
                           .tied_to = each.tied_to};
-      zero::TensorPart part{each.name, {each.shape.begin(), each.shape.end()}};
-      std::vector<std::size_t> own;
-      auto const box =
-          [&](std::size_t row, std::size_t rows, std::size_t column, std::size_t columns) {
-            part.boxes.push_back({{row, column}, {rows, columns}});
-            for (std::size_t r = row; r < row + rows; ++r) {
-              for (std::size_t c = column; c < column + columns; ++c) {
-                own.push_back(r * each.shape[1] + c);
-              }
-            }
-          };
+      std::vector<std::size_t>& own = places.emplace_back();
       if (each.axis < 0) {
         for (std::size_t i = 0; i < zero::element_count(tensor); ++i) own.push_back(i);
-      } else {
-        auto& extent = tensor.shape[static_cast<std::size_t>(each.axis)];
-        std::size_t const section = extent / each.sections;
-        std::size_t const share = section / static_cast<std::size_t>(model);
-        std::size_t const begin = share * static_cast<std::size_t>(rank);
-        for (std::size_t s = 0; s < each.sections; ++s) {
-          if (each.axis == 0) box(s * section + begin, share, 0, each.shape[1]);
-          if (each.axis == 1) box(0, each.shape[0], s * section + begin, share);
-        }
-        extent = share * each.sections;
-        tensor.partitioned = model > 1;
-        if (model > 1) parts.push_back(part);
+        tensors.push_back(std::move(tensor));
+        continue;
       }
+      zero::TensorPart part{each.name, {each.shape.begin(), each.shape.end()}};
+      auto const axis = static_cast<std::size_t>(each.axis);
+      std::size_t const section = each.shape[axis] / each.sections;
+      std::size_t const share = section / static_cast<std::size_t>(model);
+      for (std::size_t s = 0; s < each.sections; ++s) {
+        std::size_t begin[2] = {};
+        std::size_t extent[2] = {each.shape[0], each.shape[1]};
+        begin[axis] = s * section + share * static_cast<std::size_t>(rank);
+        extent[axis] = share;
+        part.boxes.push_back({{begin[0], begin[1]}, {extent[0], extent[1]}});
+        for (std::size_t i = 0; i < extent[0] * extent[1]; ++i) {
+          own.push_back((begin[0] + i / extent[1]) * each.shape[1] + begin[1] + i % extent[1]);
+        }
+      }
+      tensor.shape[axis] = share * each.sections;
+      tensor.partitioned = model > 1;
+      if (model > 1) parts.push_back(part);
       tensors.push_back(std::move(tensor));
-      places.push_back(std::move(own));
     }
   }
 };
-
-/// Exact in sums of any grouping.
-float value(std::size_t tensor, std::size_t element, int of) {
-  float const uniform = toy::uniform(tensor, element, static_cast<std::uint64_t>(of));
-  return static_cast<float>(static_cast<int>(uniform * 16.f)) / 8.f - 1.f;
-}
-
-template <class Stage>
-using Optimizer = zero::ShardedOptimizer<InProcess, Stage, zero::Mixed<zero::bf16>>;
 
 /// What a rank of a grid works with.
 template <class Stage>
 struct Worker {
   Grid<InProcess> grid;
   Part part;
-  Optimizer<Stage> optimizer;
+  zero::ShardedOptimizer<InProcess, Stage, zero::Mixed<zero::bf16>> optimizer;
 
   Worker(InProcess& world, int model)
       : grid(world, world.size() / model, model),
@@ -129,40 +97,34 @@ struct Worker {
         [&](zero::Tensor const& tensor, std::size_t first, std::span<float> out) {
           auto const t = static_cast<std::size_t>(&tensor - first_tensor);
           for (std::size_t i = 0; i < out.size(); ++i) {
-            out[i] = value(t == 8 ? 0 : t, part.places[t][first + i], 1000);
+            out[i] = toy::initial_value(t == 8 ? 0 : t, part.places[t][first + i]);
           }
         });
   }
   /// Steps [first, last). No norm is clipped, so that no grid rounds differently.
-  void train(int first, int last) {
-    int const each = batches / grid.data().size();
-    for (int step = first; step < last; ++step) {
-      int const begin = step * batches + grid.data().rank() * each;
-      optimizer.micro_step({.weight = static_cast<double>(each), .last = true});
-      for (int const unit : optimizer.units_backward()) {
-        auto gradients = optimizer.gradients(unit);
-        contracts::for_each_tensor(optimizer, unit, [&](std::size_t t, std::size_t i) {
-          if (optimizer.tensors()[t].frozen) return;
-          auto const out = gradients[i];
-          for (std::size_t e = 0; e < out.size(); ++e) {
-            float sum = static_cast<float>(out[e]);
-            for (int m = begin; m < begin + each; ++m) sum += value(t, part.places[t][e], m);
-            out[e] = zero::bf16(sum);
-          }
-        });
-        optimizer.reduce(std::move(gradients));
-      }
-      optimizer.step();
-    }
+  void train(long first, long last) {
+    checkpoint_tests::train(optimizer,
+                            grid.data().rank(),
+                            grid.data().size(),
+                            first,
+                            last,
+                            {},
+                            [&](std::size_t t, std::size_t e) { return part.places[t][e]; });
+  }
+  void save(Checkpoints& run) { run.save(optimizer, {.parts = part.parts}); }
+  void export_to(std::string const& path, zero::ExportDType dtype = {}) {
+    zero::export_model(optimizer, path, {.dtype = dtype, .parts = part.parts});
   }
 };
 
 /// All arrays of a checkpoint as whole tensors, bit for bit.
-std::map<std::string, std::vector<std::byte>> arrays_in(std::string const& path) {
+using Arrays = std::map<std::string, std::vector<std::byte>>;
+
+Arrays arrays_in(std::string const& path) {
   zero::DiskFiles files;
   zero::Catalog const catalog = zero::read_catalog(files, path);
   zero::CheckpointReader reader(files, catalog);
-  std::map<std::string, std::vector<std::byte>> all;
+  Arrays all;
   for (auto const& [name, tensor] : catalog.tensors) {
     for (auto const& [array, saved] : tensor.arrays) {
       std::uint64_t const count = zero::detail::volume(tensor.about.shape);
@@ -174,6 +136,22 @@ std::map<std::string, std::vector<std::byte>> arrays_in(std::string const& path)
   return all;
 }
 
+std::string const first_name = "/000001-step-3";
+std::string const second_name = "/000002-step-5";
+
+/// All that a run leaves in its directory.
+struct Left {
+  Arrays then;
+  Arrays later;
+  std::string model;
+
+  explicit Left(std::string const& at)
+      : then(arrays_in(at + first_name)),
+        later(arrays_in(at + second_name)),
+        model(slurp(at + "/model")) {}
+  friend bool operator==(Left const&, Left const&) = default;
+};
+
 /// Trains `model`-wise to step 3, saves and exports, goes on to step 5 and saves again.
 template <class Stage>
 void train_and_save(int data, int model, std::string const& at) {
@@ -181,14 +159,12 @@ void train_and_save(int data, int model, std::string const& at) {
     Worker<Stage> worker(world, model);
     worker.load_initial();
     worker.train(0, 3);
-    zero::Checkpoints run{at};
-    run.save(worker.optimizer, {.parts = worker.part.parts});
-    zero::export_model(worker.optimizer, at + "/model", {.parts = worker.part.parts});
-    zero::export_model(worker.optimizer,
-                       at + "/masters",
-                       {.dtype = zero::ExportDType::master, .parts = worker.part.parts});
+    Checkpoints run{at};
+    worker.save(run);
+    worker.export_to(at + "/model");
+    worker.export_to(at + "/masters", zero::ExportDType::master);
     worker.train(3, 5);
-    run.save(worker.optimizer, {.parts = worker.part.parts});
+    worker.save(run);
   });
 }
 
@@ -197,64 +173,54 @@ template <class Stage>
 void load_and_save(int data, int model, std::string const& from, std::string const& at) {
   zero::run_ranks(data * model, [&](InProcess& world) {
     Worker<Stage> worker(world, model);
-    zero::Checkpoints source{from, {.lock = false}};
+    Checkpoints source{from, {.lock = false}};
     CHECK(source.latest(worker.optimizer)->number == 2);
     zero::LoadReport const report =
         source.load(worker.optimizer, source.list().front(), {.parts = worker.part.parts});
     CHECK(report.step == 3);
     CHECK(report.missing.empty());
-    zero::Checkpoints run{at, {.snapshot_bytes = zero::Checkpoints::plan(worker.optimizer)}};
+    Checkpoints run{at, {.snapshot_bytes = Checkpoints::plan(worker.optimizer)}};
     run.save_async(worker.optimizer, {.parts = worker.part.parts});
     run.finish();
-    zero::export_model(worker.optimizer, at + "/model", {.parts = worker.part.parts});
+    worker.export_to(at + "/model");
     worker.train(3, 5);
-    run.save(worker.optimizer, {.parts = worker.part.parts});
+    worker.save(run);
   });
 }
-
-std::string const first_name = "/000001-step-3";
-std::string const second_name = "/000002-step-5";
 
 TEST_CASE("a checkpoint is of the whole model, and goes on over any other grid") {
   TemporaryDirectory const directory;
   std::string const whole = directory.path() + "/whole";
   train_and_save<Replicated>(1, 1, whole);
-  auto const then = arrays_in(whole + first_name);
-  auto const later = arrays_in(whole + second_name);
-  CHECK(then != later);
-  CHECK(then.size() == 3 * 6 + 2);
-  std::string const model = slurp(whole + "/model");
+  Left const expected(whole);
+  CHECK(expected.then != expected.later);
+  CHECK(expected.then.size() == 3 * 6 + 2);
   std::string const masters = slurp(whole + "/masters");
-  CHECK(model.size() != masters.size());
+  CHECK(expected.model.size() != masters.size());
 
-  std::vector<std::pair<int, int>> const grids = {{2, 1}, {1, 2}, {2, 2}, {1, 4}};
-  for (auto const& axes : grids) {
-    int const data = axes.first;
-    int const ranks = axes.second;
-    CAPTURE(data);
-    CAPTURE(ranks);
-    std::string const at = directory.path() + "/" + std::to_string(data) + std::to_string(ranks);
-    train_and_save<PosGP>(data, ranks, at);
+  struct Axes {
+    int data;
+    int model;
+    std::string name = std::to_string(data) + "x" + std::to_string(model);
+  };
+  std::vector<Axes> const grids = {{2, 1}, {1, 2}, {2, 2}, {1, 4}};
+  for (Axes const& axes : grids) {
+    CAPTURE(axes.name);
+    std::string const at = directory.path() + "/" + axes.name;
+    train_and_save<PosGP>(axes.data, axes.model, at);
     CHECK(zero::verify_checkpoint(at + first_name).empty());
-    CHECK(arrays_in(at + first_name) == then);
-    CHECK(arrays_in(at + second_name) == later);
-    CHECK(slurp(at + "/model") == model);
+    CHECK(Left(at) == expected);
     CHECK(slurp(at + "/masters") == masters);
     zero::export_checkpoint(at + first_name, at + "/offline");
-    CHECK(slurp(at + "/offline") == model);
-    int number = 0;
-    for (auto const& other : grids) {
-      CAPTURE(number);
-      std::string const there = at + "/" + std::to_string(++number);
-      load_and_save<PosGP>(other.first, other.second, at, there);
-      CHECK(arrays_in(there + first_name) == then);
-      CHECK(arrays_in(there + second_name) == later);
-      CHECK(slurp(there + "/model") == model);
+    CHECK(slurp(at + "/offline") == expected.model);
+    for (Axes const& other : grids) {
+      CAPTURE(other.name);
+      std::string const there = at + "/" + other.name;
+      load_and_save<PosGP>(other.data, other.model, at, there);
+      CHECK(Left(there) == expected);
     }
     load_and_save<Replicated>(2, 2, at, at + "/replicated");
-    CHECK(arrays_in(at + "/replicated" + first_name) == then);
-    CHECK(arrays_in(at + "/replicated" + second_name) == later);
-    CHECK(slurp(at + "/replicated/model") == model);
+    CHECK(Left(at + "/replicated") == expected);
   }
 }
 
@@ -262,13 +228,12 @@ TEST_CASE("a rank may have nothing to save") {
   TemporaryDirectory const directory;
   zero::run_ranks(2, [&](InProcess& world) {
     Grid grid{world, 1, 2};
-    Optimizer<PosGP> optimizer{grid, {{.name = "all have", .shape = {5}}}};
-    optimizer.load_parameters([](zero::Tensor const&, std::size_t, std::span<float> values) {
-      for (float& each : values) each = 3.f;
-    });
-    std::uint64_t const bytes = zero::Checkpoints::plan(optimizer);
+    zero::ShardedOptimizer<InProcess, PosGP, zero::Mixed<zero::bf16>> optimizer{
+        grid, {{.name = "all have", .shape = {5}}}};
+    toy::load(optimizer);
+    std::uint64_t const bytes = Checkpoints::plan(optimizer);
     CHECK((bytes == 0) == (world.rank() == 1));
-    zero::Checkpoints run{directory.path(), {.snapshot_bytes = bytes}};
+    Checkpoints run{directory.path(), {.snapshot_bytes = bytes}};
     run.save_async(optimizer);
     run.finish();
     run.save(optimizer);
@@ -278,19 +243,18 @@ TEST_CASE("a rank may have nothing to save") {
   CHECK(zero::verify_checkpoint(directory.path() + "/000002-step-0").empty());
 }
 
-/// Do all ranks of a 2 x 2 grid get an error that says this?
+/// All ranks of a 2 x 2 grid get an error that says this.
 template <class Call>
-bool all_say(std::string const& said, Call&& call) {
-  std::atomic<int> heard = 0;
-  zero::run_ranks(4, [&](InProcess& world) {
+void check_all_say(std::string const& words, Call&& call) {
+  auto const told = failures(4, [&](InProcess& world) {
     Worker<PosGP> worker(world, 2);
     worker.load_initial();
-    std::string const told = refusal([&] { call(worker); });
-    INFO(told);
-    CHECK(told.find(said) != std::string::npos);
-    if (told.find(said) != std::string::npos) ++heard;
+    call(worker);
   });
-  return heard == 4;
+  for (std::string const& text : told) {
+    CHECK(text.starts_with("invalid argument: "));
+    check_says(text, words);
+  }
 }
 
 TEST_CASE("all ranks of a grid refuse what one of them cannot do") {
@@ -298,35 +262,30 @@ TEST_CASE("all ranks of a grid refuse what one of them cannot do") {
   std::string const at = directory.path() + "/run";
   std::string const untold =
       "tensor 'embedding' is partitioned over the model axis, and no TensorPart says which part";
-  CHECK(all_say(untold, [&](auto& worker) { zero::Checkpoints{at}.save(worker.optimizer); }));
-  CHECK(all_say(untold, [&](auto& worker) {
-    zero::export_model(worker.optimizer, directory.path() + "/model");
-  }));
-  CHECK(zero::Checkpoints{at}.list().empty());
+  check_all_say(untold, [&](auto& worker) { Checkpoints{at}.save(worker.optimizer); });
+  check_all_say(untold, [&](auto& worker) { zero::export_model(worker.optimizer, at + "model"); });
+  CHECK(Checkpoints{at}.list().empty());
   train_and_save<PosGP>(2, 2, at);
-  CHECK(all_say(untold, [&](auto& worker) {
-    zero::Checkpoints run{at};
+  check_all_say(untold, [&](auto& worker) {
+    Checkpoints run{at};
     run.load(worker.optimizer, *run.latest());
-  }));
+  });
   // One rank of one model axis is told something else.
-  CHECK(all_say("on rank 3: the part of tensor 'heads' has a box that reaches out of its shape",
+  check_all_say("on rank 3: the part of tensor 'heads' has a box that reaches out of its shape",
                 [&](auto& worker) {
-                  zero::Checkpoints run{at};
+                  Checkpoints run{at};
                   auto parts = worker.part.parts;
                   if (worker.grid.world().rank() == 3) parts[1].boxes[0].offset[0] = 36;
                   run.load(worker.optimizer, *run.latest(), {.parts = parts});
-                }));
-  CHECK(all_say("ranks load different checkpoints", [&](auto& worker) {
-    zero::Checkpoints run{at};
-    auto const all = run.list();
-    bool const other = worker.grid.model().rank() == 1;
-    run.load(worker.optimizer, all[other ? 0 : 1], {.parts = worker.part.parts});
-  }));
-  CHECK(all_say("ranks export to different paths", [&](auto& worker) {
-    bool const other = worker.grid.model().rank() == 1;
-    zero::export_model(
-        worker.optimizer, directory.path() + (other ? "/a" : "/b"), {.parts = worker.part.parts});
-  }));
+                });
+  check_all_say("ranks load different checkpoints", [&](auto& worker) {
+    Checkpoints run{at};
+    auto const which = worker.grid.model().rank() == 1 ? 0u : 1u;
+    run.load(worker.optimizer, run.list()[which], {.parts = worker.part.parts});
+  });
+  check_all_say("ranks export to different paths", [&](auto& worker) {
+    worker.export_to(at + (worker.grid.model().rank() == 1 ? "a" : "b"));
+  });
 }
 
 }  // namespace

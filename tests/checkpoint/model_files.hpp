@@ -4,20 +4,19 @@
 /// changes it, and makes what a machine may find after a crash at any of these places.
 #pragma once
 
-#include "checkpoint/file_call.hpp"
 #include "zero/checkpoint/files.hpp"
 
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <random>
 #include <set>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -26,32 +25,16 @@ namespace checkpoint_tests {
 using zero::FileAnswer;
 using zero::FileMode;
 
-/// A path in its parts; relative ones begin at the root, too.
-struct ModelPath {
-  std::vector<std::string> directories{};
-  std::string leaf{};  ///< empty: the root
-
-  explicit ModelPath(std::string_view path) {
-    while (!path.empty()) {
-      std::size_t const end = std::min(path.find('/'), path.size());
-      std::string_view const part = path.substr(0, end);
-      path.remove_prefix(std::min(end + 1, path.size()));
-      if (part.empty() || part == ".") continue;
-      if (!leaf.empty()) directories.push_back(std::move(leaf));
-      leaf = part;
-    }
+/// A path's names; relative ones begin at the root, too.
+[[nodiscard]] inline std::vector<std::string> names_of(std::string const& path) {
+  std::vector<std::string> names;
+  for (std::size_t begin = 0, end = 0; begin < path.size(); begin = end + 1) {
+    end = std::min(path.find('/', begin), path.size());
+    std::string const name = path.substr(begin, end - begin);
+    if (!name.empty() && name != ".") names.push_back(name);
   }
-};
-
-/// Something that changes a file system.
-struct Change {
-  FileCall call{};
-  std::string path{};        ///< or the new name's of a rename
-  std::string from{};        ///< of a rename
-  std::size_t node = 0;      ///< the file written or synced
-  std::uint64_t offset = 0;  ///< of a write
-  std::string bytes{};       ///< of a write
-};
+  return names;
+}
 
 /// What a crash does to what was not synced.
 enum class Loss : std::uint8_t {
@@ -71,38 +54,91 @@ class ModelDisk {
   ModelDisk() { nodes_.push_back({.directory = true}); }
 
   /// The node at a path, or why there is none.
-  [[nodiscard]] FileAnswer find(std::string_view path) const {
-    ModelPath const parts(path);
-    FileAnswer const parent = find_parent(parts);
-    if (parent < 0 || parts.leaf.empty()) return parent;
-    auto const& names = at(parent).names;
-    auto const found = names.find(parts.leaf);
-    return found == names.end() ? -ENOENT : static_cast<FileAnswer>(found->second);
+  [[nodiscard]] FileAnswer find(std::vector<std::string> const& path) const {
+    Node node = root;
+    for (std::string const& name : path) {
+      if (!nodes_[node].directory) return -ENOTDIR;
+      auto const found = nodes_[node].names.find(name);
+      if (found == nodes_[node].names.end()) return -ENOENT;
+      node = found->second;
+    }
+    return static_cast<FileAnswer>(node);
   }
+  [[nodiscard]] FileAnswer find(std::string const& path) const { return find(names_of(path)); }
   [[nodiscard]] bool is_directory(FileAnswer node) const { return at(node).directory; }
-  [[nodiscard]] std::string const& bytes(FileAnswer node) const { return at(node).bytes; }
+  [[nodiscard]] std::string const& bytes(Node node) const { return nodes_[node].bytes; }
   [[nodiscard]] std::map<std::string, Node> const& names(FileAnswer node) const {
     return at(node).names;
   }
 
-  /// @returns the node, or why nothing has changed
-  FileAnswer apply(Change const& change) {
-    switch (change.call) {
-      case FileCall::open: return create(change.path);
-      case FileCall::write: return write(change);
-      case FileCall::sync: return sync(change.node);
-      case FileCall::rename: return rename(change.from, change.path);
-      case FileCall::remove: return remove(change.path);
-      case FileCall::make_directory: return make_directory(change.path);
-      case FileCall::sync_directory: return sync_directory(change.path);
-      case FileCall::read:
-      case FileCall::size:
-      case FileCall::close:
-      case FileCall::list:
-      case FileCall::kind:
-      case FileCall::lock: break;
+  // Each answers with the node that it has changed, or why nothing has changed.
+  FileAnswer create(std::string const& path) {
+    FileAnswer const node = find(path);
+    if (node == -ENOENT) return add(names_of(path), false);
+    if (node < 0) return node;
+    if (is_directory(node)) return -EISDIR;
+    at(node).bytes.clear();
+    at(node).unsynced_bytes.push_back({});
+    return node;
+  }
+  FileAnswer make_directory(std::string const& path) {
+    FileAnswer const node = find(path);
+    if (node >= 0) return -EEXIST;
+    return node == -ENOENT ? add(names_of(path), true) : node;
+  }
+  FileAnswer write(Node node, std::uint64_t offset, std::string const& bytes) {
+    Entry& file = nodes_[node];
+    std::size_t const end = static_cast<std::size_t>(offset) + bytes.size();
+    if (end > file.bytes.size()) file.bytes.resize(end);
+    file.bytes.replace(offset, bytes.size(), bytes);
+    file.unsynced_bytes.push_back({offset, bytes, file.bytes.size()});
+    return static_cast<FileAnswer>(node);
+  }
+  FileAnswer sync(Node node) {
+    Entry& file = nodes_[node];
+    file.durable_bytes = file.bytes;
+    file.unsynced_bytes.clear();
+    return static_cast<FileAnswer>(node);
+  }
+  FileAnswer sync_directory(std::string const& path) {
+    FileAnswer const node = find(path);
+    if (node < 0) return node;
+    if (!is_directory(node)) return -ENOTDIR;
+    Entry& directory = at(node);
+    directory.durable_names = directory.names;
+    directory.unsynced_names.clear();
+    return node;
+  }
+  FileAnswer rename(std::string const& from, std::string const& to) {
+    std::vector<std::string> source = names_of(from);
+    std::vector<std::string> target = names_of(to);
+    FileAnswer const node = find(source);
+    if (node < 0) return node;
+    FileAnswer const there = find(target);
+    std::string const old_name = source.back();
+    std::string const new_name = target.back();
+    source.pop_back();
+    target.pop_back();
+    // Which of two directories' syncs makes it durable, nobody promises.
+    if (source != target) return -EXDEV;
+    if (there == node) return node;
+    if (there >= 0) {
+      if (is_directory(there) != is_directory(node))
+        return is_directory(there) ? -EISDIR : -ENOTDIR;
+      if (!at(there).names.empty()) return -ENOTEMPTY;
     }
-    return -ENOSYS;
+    change_names(find(target), {{old_name, root}, {new_name, static_cast<Node>(node)}});
+    return node;
+  }
+  FileAnswer remove(std::string const& path) {
+    std::vector<std::string> directory = names_of(path);
+    FileAnswer const node = find(directory);
+    if (node < 0) return node;
+    if (!at(node).names.empty()) return -ENOTEMPTY;
+    std::string const leaf = directory.back();
+    directory.pop_back();
+    change_names(find(directory), {{leaf, root}});
+    return node;
   }
 
   /// What the machine finds when it is up again; all of that is durable.
@@ -147,17 +183,6 @@ class ModelDisk {
   }
   [[nodiscard]] Entry& at(FileAnswer node) { return nodes_[static_cast<std::size_t>(node)]; }
 
-  [[nodiscard]] FileAnswer find_parent(ModelPath const& parts) const {
-    Node node = root;
-    for (std::string const& part : parts.directories) {
-      auto const found = nodes_[node].names.find(part);
-      if (found == nodes_[node].names.end()) return -ENOENT;
-      node = found->second;
-      if (!nodes_[node].directory) return -ENOTDIR;
-    }
-    return static_cast<FileAnswer>(node);
-  }
-
   static void put(std::map<std::string, Node>& names, std::vector<Naming> const& namings) {
     for (auto const& [name, node] : namings) {
       if (node == root) {
@@ -173,79 +198,15 @@ class ModelDisk {
     entry.unsynced_names.push_back(std::move(namings));
   }
 
-  FileAnswer add(std::string_view path, bool directory) {
-    ModelPath const parts(path);
-    FileAnswer const parent = find_parent(parts);
+  FileAnswer add(std::vector<std::string> path, bool directory) {
+    std::string const leaf = path.back();
+    path.pop_back();
+    FileAnswer const parent = find(path);
     if (parent < 0) return parent;
     nodes_.push_back({.directory = directory});
-    change_names(parent, {{parts.leaf, nodes_.size() - 1}});
+    change_names(parent, {{leaf, nodes_.size() - 1}});
     return static_cast<FileAnswer>(nodes_.size() - 1);
   }
-  FileAnswer create(std::string_view path) {
-    FileAnswer const node = find(path);
-    if (node == -ENOENT) return add(path, false);
-    if (node < 0) return node;
-    if (is_directory(node)) return -EISDIR;
-    Entry& file = at(node);
-    file.bytes.clear();
-    file.unsynced_bytes.push_back({});
-    return node;
-  }
-  FileAnswer make_directory(std::string_view path) {
-    FileAnswer const node = find(path);
-    if (node >= 0) return -EEXIST;
-    return node == -ENOENT ? add(path, true) : node;
-  }
-  FileAnswer write(Change const& change) {
-    Entry& file = nodes_[change.node];
-    std::size_t const end = static_cast<std::size_t>(change.offset) + change.bytes.size();
-    if (end > file.bytes.size()) file.bytes.resize(end);
-    file.bytes.replace(change.offset, change.bytes.size(), change.bytes);
-    file.unsynced_bytes.push_back({change.offset, change.bytes, file.bytes.size()});
-    return static_cast<FileAnswer>(change.node);
-  }
-  FileAnswer sync(Node node) {
-    Entry& file = nodes_[node];
-    file.durable_bytes = file.bytes;
-    file.unsynced_bytes.clear();
-    return static_cast<FileAnswer>(node);
-  }
-  FileAnswer sync_directory(std::string_view path) {
-    FileAnswer const node = find(path);
-    if (node < 0) return node;
-    if (!is_directory(node)) return -ENOTDIR;
-    Entry& directory = at(node);
-    directory.durable_names = directory.names;
-    directory.unsynced_names.clear();
-    return node;
-  }
-  FileAnswer rename(std::string_view from, std::string_view to) {
-    FileAnswer const node = find(from);
-    if (node < 0) return node;
-    ModelPath const source(from);
-    ModelPath const target(to);
-    // Which of two directories' syncs makes it durable, nobody promises.
-    if (source.directories != target.directories) return -EXDEV;
-    FileAnswer const there = find(to);
-    if (there == node) return node;
-    if (there >= 0) {
-      if (is_directory(there) != is_directory(node))
-        return is_directory(there) ? -EISDIR : -ENOTDIR;
-      if (!at(there).names.empty()) return -ENOTEMPTY;
-    }
-    change_names(find_parent(target),
-                 {{source.leaf, root}, {target.leaf, static_cast<Node>(node)}});
-    return node;
-  }
-  FileAnswer remove(std::string_view path) {
-    FileAnswer const node = find(path);
-    if (node < 0) return node;
-    if (!at(node).names.empty()) return -ENOTEMPTY;
-    ModelPath const parts(path);
-    change_names(find_parent(parts), {{parts.leaf, root}});
-    return node;
-  }
-
   [[nodiscard]] static std::map<std::string, Node> names_found(Entry const& directory,
                                                                Loss loss,
                                                                std::mt19937_64& random) {
@@ -320,22 +281,14 @@ class ModelFiles {
   /// Change number `i`, in words.
   [[nodiscard]] std::string change(std::size_t i) const {
     std::lock_guard const lock(state_->mutex);
-    Change const& change = state_->changes[i];
-    std::string text{name(change.call)};
-    if (!change.from.empty()) text += ' ' + change.from + " to";
-    text += ' ' + change.path;
-    if (!change.bytes.empty()) {
-      text +=
-          ", " + std::to_string(change.bytes.size()) + " bytes at " + std::to_string(change.offset);
-    }
-    return text;
+    return state_->changes[i].text;
   }
   /// What is found after a crash behind so many changes: a file system of its own, with nobody's
   /// handles and locks. Another seed is another state, of which the first four lose all or nothing.
   [[nodiscard]] ModelFiles crashed(std::size_t changes, std::uint64_t seed) const {
     std::lock_guard const lock(state_->mutex);
     ModelDisk disk = state_->first;
-    for (std::size_t i = 0; i < changes; ++i) disk.apply(state_->changes[i]);
+    for (std::size_t i = 0; i < changes; ++i) state_->changes[i].apply(disk);
     std::mt19937_64 random(seed * 0x9e3779b97f4a7c15u + changes);
     auto const chance = static_cast<std::uint64_t>(Loss::chance);
     return ModelFiles(disk.crashed(static_cast<Loss>(std::min(seed, chance)), random));
@@ -351,7 +304,7 @@ class ModelFiles {
   FileAnswer open(std::string const& path, FileMode mode) {
     std::lock_guard const lock(state_->mutex);
     if (mode == FileMode::create) {
-      FileAnswer const node = state_->change({.call = FileCall::open, .path = path});
+      FileAnswer const node = state_->create(path);
       return node < 0 ? node : state_->handle({static_cast<std::size_t>(node), path, mode});
     }
     FileAnswer const node = state_->disk.find(path);
@@ -360,54 +313,55 @@ class ModelFiles {
     return state_->handle({static_cast<std::size_t>(node), path, mode});
   }
   FileAnswer read(FileAnswer file, void* to, std::size_t bytes, std::uint64_t offset) {
-    std::lock_guard const lock(state_->mutex);
-    Handle const* const handle = state_->find(file);
-    if (handle == nullptr || handle->mode != FileMode::read) return -EBADF;
-    std::string const& all = state_->disk.bytes(static_cast<FileAnswer>(handle->node));
-    if (offset >= all.size()) return 0;
-    return static_cast<FileAnswer>(all.copy(static_cast<char*>(to), bytes, offset));
+    return with(file, [&](Handle const& handle) -> FileAnswer {
+      if (handle.mode != FileMode::read) return -EBADF;
+      std::string const& all = state_->disk.bytes(handle.node);
+      if (offset >= all.size()) return 0;
+      return static_cast<FileAnswer>(all.copy(static_cast<char*>(to), bytes, offset));
+    });
   }
   FileAnswer write(FileAnswer file, void const* from, std::size_t bytes, std::uint64_t offset) {
-    std::lock_guard const lock(state_->mutex);
-    Handle const* const handle = state_->find(file);
-    if (handle == nullptr || handle->mode == FileMode::read) return -EBADF;
-    if (bytes == 0) return 0;
-    state_->change({.call = FileCall::write,
-                    .path = handle->path,
-                    .node = handle->node,
-                    .offset = offset,
-                    .bytes = {static_cast<char const*>(from), bytes}});
-    return static_cast<FileAnswer>(bytes);
+    return with(file, [&](Handle const& handle) -> FileAnswer {
+      if (handle.mode == FileMode::read) return -EBADF;
+      if (bytes == 0) return 0;
+      std::string const text(static_cast<char const*>(from), bytes);
+      state_->change(
+          "write " + handle.path + ", " + std::to_string(bytes) + " bytes at " +
+              std::to_string(offset),
+          [=, node = handle.node](ModelDisk& disk) { return disk.write(node, offset, text); });
+      return static_cast<FileAnswer>(bytes);
+    });
   }
   FileAnswer size(FileAnswer file) {
-    std::lock_guard const lock(state_->mutex);
-    Handle const* const handle = state_->find(file);
-    if (handle == nullptr) return -EBADF;
-    return static_cast<FileAnswer>(
-        state_->disk.bytes(static_cast<FileAnswer>(handle->node)).size());
+    return with(file, [&](Handle const& handle) {
+      return static_cast<FileAnswer>(state_->disk.bytes(handle.node).size());
+    });
   }
   FileAnswer sync(FileAnswer file) {
-    std::lock_guard const lock(state_->mutex);
-    Handle const* const handle = state_->find(file);
-    if (handle == nullptr) return -EBADF;
-    state_->change({.call = FileCall::sync, .path = handle->path, .node = handle->node});
-    return 0;
+    return with(file, [&](Handle const& handle) {
+      state_->change("sync " + handle.path,
+                     [node = handle.node](ModelDisk& disk) { return disk.sync(node); });
+      return FileAnswer{0};
+    });
   }
   FileAnswer close(FileAnswer file) {
     std::lock_guard const lock(state_->mutex);
     return state_->handles.erase(file) == 1 ? 0 : -EBADF;
   }
   FileAnswer rename(std::string const& from, std::string const& to) {
-    return apply({.call = FileCall::rename, .path = to, .from = from});
+    return apply("rename " + from + " to " + to,
+                 [=](ModelDisk& disk) { return disk.rename(from, to); });
   }
   FileAnswer remove(std::string const& path) {
-    return apply({.call = FileCall::remove, .path = path});
+    return apply("remove " + path, [=](ModelDisk& disk) { return disk.remove(path); });
   }
   FileAnswer make_directory(std::string const& path) {
-    return apply({.call = FileCall::make_directory, .path = path});
+    return apply("make_directory " + path,
+                 [=](ModelDisk& disk) { return disk.make_directory(path); });
   }
   FileAnswer sync_directory(std::string const& path) {
-    return apply({.call = FileCall::sync_directory, .path = path});
+    return apply("sync_directory " + path,
+                 [=](ModelDisk& disk) { return disk.sync_directory(path); });
   }
   FileAnswer list(std::string const& path, std::vector<std::string>& names) {
     std::lock_guard const lock(state_->mutex);
@@ -428,7 +382,7 @@ class ModelFiles {
   FileAnswer lock(std::string const& path) {
     std::lock_guard const guard(state_->mutex);
     FileAnswer node = state_->disk.find(path);
-    if (node == -ENOENT) node = state_->change({.call = FileCall::open, .path = path});
+    if (node == -ENOENT) node = state_->create(path);
     if (node < 0) return node;
     if (state_->disk.is_directory(node)) return -EISDIR;
     auto const has_it = static_cast<std::size_t>(node);
@@ -445,21 +399,24 @@ class ModelFiles {
     FileMode mode = FileMode::read;
     bool locks = false;
   };
+  struct Change {
+    std::string text{};
+    std::function<FileAnswer(ModelDisk&)> apply{};
+  };
   struct State {
     explicit State(ModelDisk const& found) : first(found), disk(found) {}
     /// Records it if it succeeds.
-    FileAnswer change(Change change) {
-      FileAnswer const node = disk.apply(change);
-      if (node >= 0) changes.push_back(std::move(change));
+    FileAnswer change(std::string text, std::function<FileAnswer(ModelDisk&)> apply) {
+      FileAnswer const node = apply(disk);
+      if (node >= 0) changes.push_back({std::move(text), std::move(apply)});
       return node;
+    }
+    FileAnswer create(std::string const& path) {
+      return change("open " + path, [path](ModelDisk& of) { return of.create(path); });
     }
     FileAnswer handle(Handle opened) {
       handles.emplace(++last, std::move(opened));
       return last;
-    }
-    Handle const* find(FileAnswer file) const {
-      auto const found = handles.find(file);
-      return found == handles.end() ? nullptr : &found->second;
     }
 
     std::mutex mutex{};
@@ -471,13 +428,34 @@ class ModelFiles {
   };
 
   explicit ModelFiles(ModelDisk const& disk) : state_(std::make_shared<State>(disk)) {}
-  FileAnswer apply(Change change) {
+  /// What `operation(handle)` answers, if there is one of this number.
+  template <class Operation>
+  FileAnswer with(FileAnswer file, Operation const& operation) {
     std::lock_guard const lock(state_->mutex);
-    return std::min<FileAnswer>(state_->change(std::move(change)), 0);
+    auto const found = state_->handles.find(file);
+    return found == state_->handles.end() ? -EBADF : operation(found->second);
+  }
+  FileAnswer apply(std::string text, std::function<FileAnswer(ModelDisk&)> change) {
+    std::lock_guard const lock(state_->mutex);
+    return std::min<FileAnswer>(state_->change(std::move(text), std::move(change)), 0);
   }
 
   std::shared_ptr<State> state_;
 };
 static_assert(zero::FileOperations<ModelFiles>);
+
+inline std::string read_all(ModelFiles& files, std::string const& path) {
+  FileAnswer const file = files.open(path, FileMode::read);
+  if (file < 0) return "error " + std::to_string(-file);
+  std::string bytes(static_cast<std::size_t>(files.size(file)), '\0');
+  files.read(file, bytes.data(), bytes.size(), 0);
+  files.close(file);
+  return bytes;
+}
+inline void write_all(ModelFiles& files, std::string const& path, std::string const& bytes) {
+  FileAnswer const file = files.open(path, FileMode::create);
+  files.write(file, bytes.data(), bytes.size(), 0);
+  files.close(file);
+}
 
 }  // namespace checkpoint_tests

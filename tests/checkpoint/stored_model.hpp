@@ -3,31 +3,13 @@
 #pragma once
 
 #include "checkpoint/faulty_files.hpp"
-#include "checkpoint/temporary_directory.hpp"
+#include "checkpoint/proof.hpp"
 #include "contracts/loop.hpp"
-#include "support/toy_model.hpp"
 #include "zero/checkpoint/files.hpp"
 #include "zero/checkpoint/safetensors.hpp"
-#include "zero/zero.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <fstream>
-#include <iterator>
-#include <mutex>
-#include <string>
-#include <vector>
+#include "zero/checkpoint/together.hpp"
 
 namespace checkpoint_tests {
-
-inline std::string slurp(std::string const& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-inline void spill(std::string const& path, std::string const& bytes) {
-  std::ofstream(path, std::ios::binary) << bytes;
-}
 
 /// A file of the toy model as one program without ranks writes it.
 /// @param value  `value(tensor, element)`
@@ -81,29 +63,31 @@ inline std::vector<std::string> names_in(std::string const& directory) {
   return names;
 }
 
-/// What all ranks say when `work(optimizer, path, rank)` fails, which must be the same.
+/// What all ranks are told when `work(optimizer, path, rank)` fails, with "@" for the directory.
 template <class Work>
-std::string failure(int ranks, Work const& work, std::string* kind = nullptr) {
-  std::vector<std::string> texts(static_cast<std::size_t>(ranks));
-  std::mutex mutex;
-  with_ranks(ranks, [&](auto& optimizer, std::string const& at, auto& comm) {
-    try {
-      work(optimizer, at, comm.rank());
-    } catch (zero::Error const& error) {
-      std::lock_guard const lock(mutex);
-      std::string text = error.message();
-      for (std::size_t found = 0; (found = text.find(at)) != std::string::npos;) {
-        text.replace(found, at.size(), "@");
-      }
-      texts[static_cast<std::size_t>(comm.rank())] = text;
-      if (kind != nullptr) *kind = zero::name(error.kind());
-    }
+std::string failure(int ranks, Work const& work) {
+  TemporaryDirectory directory;
+  std::string const at = directory.path() + "/";
+  std::string text = failure_of_all(ranks, [&](zero::InProcess& comm) {
+    contracts::Optimizer<zero::stage::PosG, zero::Fp32> optimizer{
+        comm, toy::model(), zero::Bucket{1}};
+    work(optimizer, at, comm.rank());
   });
-  for (std::string const& text : texts) CHECK(text == texts[0]);
-  return texts[0];
+  for (std::size_t found = 0; (found = text.find(at)) != text.npos;) {
+    text.replace(found, at.size(), "@");
+  }
+  return text;
 }
 
-/// Fails as soon as it is told to; ranks share nothing.
+/// One rank writes a file, and all wait for it.
+template <class Optimizer>
+void provide(Optimizer& optimizer, std::string const& path, std::string const& file, int rank) {
+  if (rank == 0) spill(path, file);
+  auto const& parts = zero::detail::Inside::parts(optimizer);
+  zero::detail::together(zero::detail::control_words(*parts.comm, parts.arena), "wait", [] {});
+}
+
+/// Fail as soon as they are told to; ranks share nothing.
 using StruckFiles = FaultyFiles<zero::DiskFiles>;
 
 }  // namespace checkpoint_tests

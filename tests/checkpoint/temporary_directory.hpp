@@ -1,9 +1,11 @@
 /// @file
-/// A directory that is there for as long as a test.
+/// A directory that is there for as long as a test, and files.
 #pragma once
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 
@@ -26,5 +28,13 @@ class TemporaryDirectory {
  private:
   std::string path_;
 };
+
+inline std::string slurp(std::string const& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+inline void spill(std::string const& path, std::string const& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
 
 }  // namespace checkpoint_tests

@@ -23,14 +23,27 @@ using ModelCheckpoints = zero::BasicCheckpoints<ModelFiles>;
           {.name = "v", .shape = {301}, .unit = 1}};
 }
 
+/// Master weights and states of a rank.
+template <class Optimizer>
+std::vector<float> owned(Optimizer& optimizer) {
+  std::vector<float> all;
+  optimizer.visit_owned([&](zero::Tensor const&, std::size_t, auto masters, auto const& states) {
+    all.insert(all.end(), masters.begin(), masters.end());
+    for (auto const& state : states) all.insert(all.end(), state.begin(), state.end());
+  });
+  return all;
+}
+
 /// One rank of the run.
 template <class C>
 class Trainer {
  public:
   using Optimizer = zero::ShardedOptimizer<C, zero::stage::PosG>;
 
-  explicit Trainer(C& comm)
-      : optimizer_(comm, small_model(), zero::stage::PosG{}, zero::Bucket{1024}) {
+  explicit Trainer(C& comm,
+                   std::vector<zero::Tensor> tensors = small_model(),
+                   zero::Bucket bucket = {1024})
+      : optimizer_(comm, std::move(tensors), zero::stage::PosG{}, bucket) {
     toy::load(optimizer_);
   }
   [[nodiscard]] Optimizer& optimizer() noexcept { return optimizer_; }
@@ -52,11 +65,8 @@ class Trainer {
   }
   /// All that this rank owns, and the number of steps.
   [[nodiscard]] std::vector<float> contents() {
-    std::vector<float> all{static_cast<float>(optimizer_.steps())};
-    optimizer_.visit_owned([&](zero::Tensor const&, std::size_t, auto masters, auto const& states) {
-      all.insert(all.end(), masters.begin(), masters.end());
-      for (auto const& state : states) all.insert(all.end(), state.begin(), state.end());
-    });
+    std::vector<float> all = owned(optimizer_);
+    all.push_back(static_cast<float>(optimizer_.steps()));
     return all;
   }
 

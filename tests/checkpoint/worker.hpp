@@ -2,22 +2,10 @@
 /// Ranks of a small run with a loss scale, over a grid too, that save and load.
 #pragma once
 
-#include "checkpoint/model_files.hpp"
-#include "support/toy_model.hpp"
-#include "zero/checkpoint.hpp"
+#include "checkpoint/proof.hpp"
 #include "zero/comm/grid.hpp"
-#include "zero/comm/in_process.hpp"
-#include "zero/comm/run_ranks.hpp"
-#include "zero/zero.hpp"
 
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
 #include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace checkpoint_tests {
 
@@ -65,21 +53,15 @@ class Worker {
   void step() {
     for (int const unit : optimizer_->units_backward()) {
       auto gradients = optimizer_->gradients(unit);
-      for (std::size_t i = 0; i < gradients.size(); ++i) {
-        std::fill(gradients[i].begin(), gradients[i].end(), zero::fp16(64.f));
-      }
+      for (std::size_t i = 0; i < gradients.size(); ++i)
+        std::ranges::fill(gradients[i], zero::fp16(64.f));
       optimizer_->reduce(std::move(gradients));
     }
     optimizer_->step();
   }
   /// All that this rank owns, and all that is counted.
   [[nodiscard]] std::pair<std::vector<float>, zero::Counters> contents() {
-    std::vector<float> all;
-    optimizer_->visit_owned([&](zero::Tensor const&, std::size_t, auto masters, auto const& of) {
-      all.insert(all.end(), masters.begin(), masters.end());
-      for (auto const& state : of) all.insert(all.end(), state.begin(), state.end());
-    });
-    return {std::move(all), optimizer_->counters()};
+    return {owned(*optimizer_), optimizer_->counters()};
   }
 
  private:
@@ -95,7 +77,7 @@ inline std::string save(ModelFiles& files, Ranks const& ranks) {
     Worker worker(world, ranks);
     worker.step();
     worker.step();
-    zero::BasicCheckpoints<ModelFiles> run("run", {}, files);
+    ModelCheckpoints run("run", {}, files);
     auto const saved = run.save(worker.optimizer(), {.parts = worker.parts()});
     if (world.rank() == 0) path = saved.path;
   });

@@ -2,7 +2,8 @@
 /// A fuzzer's bytes as choices, changes of JSON that choices make, and files.
 #pragma once
 
-#include "zero/checkpoint/manifest.hpp"
+#include "checkpoint/resealed.hpp"
+#include "checkpoint/temporary_directory.hpp"
 
 #include <nlohmann/json.hpp>
 #include <unistd.h>
@@ -13,13 +14,17 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
+#include <random>
 #include <string>
 #include <vector>
 
 namespace fuzz {
 
+using checkpoint_tests::framed;
+using checkpoint_tests::sealed;
+using checkpoint_tests::slurp;
+using checkpoint_tests::spill;
 using nlohmann::json;
 
 /// Unless that holds: says what is wrong, and ends the process, which reports the input.
@@ -55,6 +60,30 @@ class Input {
   std::uint8_t const* data_;
   std::size_t left_;
 };
+
+/// Choices for tests that no fuzzer guides.
+inline std::vector<std::uint8_t> random_bytes(std::mt19937_64& random) {
+  std::vector<std::uint8_t> bytes(128);
+  for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random() >> 56);
+  return bytes;
+}
+
+/// Changes letters of a text in up to four places.
+inline std::string changed_letters(std::string text, Input& input) {
+  static constexpr std::string_view letters = R"({}[]",:0123456789eE.-+_ \uFBShapemwab)";
+  for (std::size_t times = 1 + input.below(4); times > 0; --times) {
+    if (text.empty()) text = "{";
+    std::size_t const at = input.below(text.size());
+    switch (input.below(5)) {
+      case 0: text[at] = static_cast<char>(input.number(1)); break;
+      case 1: text[at] = letters[input.below(letters.size())]; break;
+      case 2: text.erase(at, 1 + input.below(8)); break;
+      case 3: text.resize(at); break;
+      default: text.insert(at, text.substr(input.below(text.size()), 1 + input.below(40)));
+    }
+  }
+  return text;
+}
 
 /// A value that readers may not expect.
 inline json odd_value(Input& input) {
@@ -115,14 +144,6 @@ inline std::string changed_text(json value, Input& input) {
   return text;
 }
 
-inline std::string slurp(std::string const& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-inline void spill(std::string const& path, std::string const& bytes) {
-  std::ofstream(path, std::ios::binary) << bytes;
-}
-
 /// A directory of this process that goes with the object; in memory where the system has that.
 struct Place {
   std::string path;
@@ -138,13 +159,5 @@ struct Place {
   Place& operator=(Place const&) = delete;
   ~Place() { std::filesystem::remove_all(path); }
 };
-
-/// A manifest whose checksum fits, whatever stands in it.
-inline std::string sealed(std::string_view body) {
-  std::string text(zero::detail::seal_begin);
-  text += zero::checksum_text(zero::checksum(body.data(), body.size()));
-  (text += zero::detail::seal_middle) += body;
-  return text += zero::detail::seal_end;
-}
 
 }  // namespace fuzz

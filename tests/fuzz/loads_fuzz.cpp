@@ -31,12 +31,6 @@ bool named(std::vector<std::string> const& texts, std::string const& tensor) {
   });
 }
 
-/// The text of a file's header, with its length before it.
-std::string framed(std::string const& text) {
-  std::uint64_t const size = text.size();
-  return std::string(reinterpret_cast<char const*>(&size), sizeof(size)) + text;
-}
-
 /// What all elements of file number `i` are: the same bits in fp16 and bf16, so that what is read
 /// is known wherever a changed header says that it lies.
 constexpr float values_of_files[] = {2.f, -2.f, 0.f};

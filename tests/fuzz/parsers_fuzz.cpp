@@ -9,6 +9,7 @@
 #include <cmath>
 #include <set>
 
+namespace parsers_fuzz {
 namespace {
 
 namespace st = zero::safetensors;
@@ -60,10 +61,9 @@ void manifest(std::string_view body) {
 }
 
 void description(std::string_view text) {
-  json const json = zero::detail::parse_text("it", text);
-  zero::SavedOptimizer const saved = zero::detail::parse_optimizer("it", json);
+  auto const saved = zero::detail::parse_optimizer("it", zero::detail::parse_text("it", text));
   require(std::isfinite(saved.loss_scale) && saved.loss_scale > 0.f, "a loss scale is none");
-  fuzz::json const written = zero::detail::json_of(saved);
+  json const written = zero::detail::json_of(saved);
   zero::SavedOptimizer const again = zero::detail::parse_optimizer("it", written);
   require(zero::detail::json_of(again) == written, "a description is another one when written");
 }
@@ -90,11 +90,16 @@ json sample(std::size_t kind) {
 }
 
 }  // namespace
+}  // namespace parsers_fuzz
 
 extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
+  using namespace parsers_fuzz;
   fuzz::Input input(data, size);
-  std::size_t const kind = input.below(4);
-  std::string const text = fuzz::changed_text(sample(kind), input);
+  std::size_t const choice = input.below(8);
+  std::size_t const kind = choice % 4;
+  static json const samples[]{sample(0), sample(1), sample(2), sample(3)};
+  std::string const text = choice < 4 ? fuzz::changed_text(samples[kind], input)
+                                      : fuzz::changed_letters(fuzz::text_of(samples[kind]), input);
   try {
     if (kind == 0) header(text);
     if (kind == 1) index(text);

@@ -22,21 +22,18 @@ using Arena = zero::detail::Arena<zero::HostAllocator, zero::space::Host>;
 
 /// What each rank hears of `work(long_work, rank)`.
 template <class Work>
-std::vector<std::string> heard(int ranks, Work const& work, double deadline_s = 600) {
+std::vector<std::string> heard(int ranks, Work const& work) {
   std::vector<std::string> texts(static_cast<std::size_t>(ranks));
-  zero::run_ranks(ranks,
-                  [&](zero::InProcess& comm) {
-                    Arena arena({}, {});
-                    auto const control = zero::detail::control_words(comm, arena);
-                    LongWork long_work(control, "work");
-                    auto& text = texts[static_cast<std::size_t>(comm.rank())];
-                    try {
-                      long_work.run([&] { work(long_work, comm.rank()); });
-                    } catch (zero::Error const& error) {
-                      text = error.message();
-                    }
-                  },
-                  {.deadline_s = deadline_s});
+  zero::run_ranks(ranks, [&](zero::InProcess& comm) {
+    Arena arena({}, {});
+    auto const control = zero::detail::control_words(comm, arena);
+    LongWork long_work(control, "work");
+    try {
+      long_work.run([&] { work(long_work, comm.rank()); });
+    } catch (zero::Error const& error) {
+      texts[static_cast<std::size_t>(comm.rank())] = error.message();
+    }
+  });
   return texts;
 }
 
@@ -52,16 +49,6 @@ TEST_CASE("what one rank throws all throw: of several the first rank's") {
   CHECK(heard(3, [](LongWork&, int rank) {
           if (rank == 0) throw std::bad_alloc();
         }) == all("on rank 0: std::bad_alloc"));
-}
-
-TEST_CASE("a rank that works longer than the deadline keeps the others waiting, and nobody fails") {
-  auto const slow = [](LongWork& long_work, int rank) {
-    for (int piece = 0; rank == 1 && piece < 30; ++piece) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      long_work.alive();
-    }
-  };
-  CHECK(heard(3, slow, 0.6) == std::vector<std::string>(3));
 }
 
 TEST_CASE("a failed rank ends the work of the others") {
