@@ -2,37 +2,26 @@
 #include "plan/model/step.hpp"
 #include "plan/model/transformer.hpp"
 #include "plan/model/world.hpp"
-#include "planner/approx.hpp"
+#include "planner/clusters.hpp"
+#include "support/refusal.hpp"
 #include "zero/simulate.hpp"
 #include "zero/zero.hpp"
 
 #include <doctest/doctest.h>
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace costs_test {
 namespace {
 
-using tests::Approx;
+using tests::Approx, tests::plain;
 
 namespace simulate = zero::simulate;
 using plan::Algorithm;
 using zero::Op;
-
-/// Numbers that can be followed: 1 µs and 100 GB/s inside a node, 10 µs and 10 GB/s an adapter.
-plan::Cluster plain() {
-  return {.name = "plain",
-          .devices_per_node = 4,
-          .device = {.memory_rate = 1e12, .flops = 1e14, .processors = 10, .launch = 1e-6},
-          .inside = {.latency = 1e-6, .rate = 100e9},
-          .between = {.latency = 10e-6, .rate = 10e9},
-          .adapters = 2,
-          .adapters_per_group = 2,
-          .host = {.rate = 1e9}};
-}
 
 double seconds(simulate::Placement const& at, Op op, double block, Algorithm algorithm) {
   return plan::cost(plain(), at, op, block, algorithm).seconds();
@@ -246,39 +235,25 @@ TEST_CASE("tensors have addresses and no memory; words of control have both") {
 TEST_CASE("words that all ranks bring add up; floating point of the host has no simulated sum") {
   plan::World world{plain()};
   simulate::Communicator comm{world, {.size = 3, .per_node = 2}, 1};
-  auto const run = [&](zero::Collective const& op) { zero::run(comm, op); };
-  std::array<std::int64_t, 2> words{5, -4};
-  zero::Collective sum{.op = Op::all_reduce,
-                       .dtype = zero::DType::i64,
-                       .accumulate = zero::DType::i64,
-                       .count = 2,
-                       .send = words.data(),
-                       .recv = words.data()};
-  run(sum);
-  CHECK(words == std::array<std::int64_t, 2>{15, -12});
-  std::array<std::int64_t, 6> all{};
-  run({.op = Op::all_gather,
-       .dtype = zero::DType::i64,
-       .count = 2,
-       .send = words.data(),
-       .recv = all.data()});
-  CHECK(all == std::array<std::int64_t, 6>{15, -12, 15, -12, 15, -12});
-  std::array<std::int64_t, 6> const each{1, 2, 3, 4, 5, 6};
-  run({.op = Op::all_to_all,
-       .dtype = zero::DType::i64,
-       .count = 2,
-       .send = each.data(),
-       .recv = all.data()});
-  CHECK(all == std::array<std::int64_t, 6>{3, 4, 3, 4, 3, 4});
-  run({.op = Op::reduce_scatter,
-       .dtype = zero::DType::i64,
-       .accumulate = zero::DType::i64,
-       .count = 2,
-       .send = each.data(),
-       .recv = words.data()});
-  CHECK(words == std::array<std::int64_t, 2>{9, 12});
-  sum.dtype = sum.accumulate = zero::DType::f64;
-  CHECK_THROWS_AS(run(sum), zero::Error);
+  using Words = std::vector<std::int64_t>;
+  Words const each{1, 2, 3, 4, 5, 6};
+  auto const run = [&](Op op, Words const& send, std::size_t received, zero::DType type) {
+    Words words(received);
+    zero::run(comm,
+              {.op = op,
+               .dtype = type,
+               .accumulate = type,
+               .count = 2,
+               .send = send.data(),
+               .recv = words.data()});
+    return words;
+  };
+  constexpr auto i64 = zero::DType::i64;
+  CHECK(run(Op::all_reduce, {5, -4}, 2, i64) == Words{15, -12});
+  CHECK(run(Op::all_gather, {15, -12}, 6, i64) == Words{15, -12, 15, -12, 15, -12});
+  CHECK(run(Op::all_to_all, each, 6, i64) == Words{3, 4, 3, 4, 3, 4});
+  CHECK(run(Op::reduce_scatter, each, 2, i64) == Words{9, 12});
+  CHECK_THROWS_AS(run(Op::all_reduce, {5, -4}, 2, zero::DType::f64), zero::Error);
 }
 
 TEST_CASE("clusters and groups that make no sense are refused, by name") {
@@ -292,6 +267,82 @@ TEST_CASE("clusters and groups that make no sense are refused, by name") {
   plan::World world{plain()};
   CHECK_THROWS_AS((simulate::Communicator{world, {.size = 0}}), zero::Error);
   CHECK_THROWS_AS((simulate::Communicator{world, {.size = 4}, 4}), zero::Error);
+}
+
+/// Two ranks; a reduce-scatter takes a second for each KiB.
+plan::Cluster threads() {
+  return {.name = "threads",
+          .devices_per_node = 2,
+          .device = {.memory_rate = 1e9,
+                     .flops = 1e9,
+                     .measured = {{.name = "reduce_scatter",
+                                   .sizes = {{1024., 2048., 4096.}},
+                                   .seconds = {1., 2., 4.}},
+                                  {.name = "zero", .sizes = {{1.}}, .seconds = {3.}}}},
+          .inside = {.rate = 1e3},
+          .between = {.rate = 1e9},
+          .host = {.rate = 1e9},
+          .by_ranks = true};
+}
+
+TEST_CASE("a collective that ranks carry out takes its time when they wait, beside nothing") {
+  simulate::Timeline time(true);
+  double const first = time.communicate(Op::reduce_scatter, {.latency = 1., .transfer = 2.}, 0);
+  time.compute(10., "backward");
+  CHECK(time.now() == Approx(10.));  // nobody has worked on it yet
+  time.await(Op::reduce_scatter, first);
+  CHECK(time.now() == Approx(13.));
+  time.await(Op::reduce_scatter, first);
+  CHECK(time.now() == Approx(13.));  // done is done
+  CHECK(time.of(Op::reduce_scatter).exposed == Approx(3.));
+  CHECK(time.computed() == Approx(10.));
+}
+
+TEST_CASE("who waits for a later one has carried out those before it") {
+  simulate::Timeline time(true);
+  double const first = time.communicate(Op::all_gather, {.transfer = 2.}, 0);
+  double const second = time.communicate(Op::all_gather, {.transfer = 5.}, 1);
+  time.await(Op::all_gather, second);
+  CHECK(time.now() == Approx(7.));
+  time.await(Op::all_gather, first);
+  CHECK(time.now() == Approx(7.));
+}
+
+TEST_CASE("a collective that was measured costs what was measured, by its larger buffer") {
+  simulate::Placement const two{.size = 2, .per_node = 2};
+  auto const seconds = [&](Op op, double block) {
+    return plan::cost(threads(), two, op, block).seconds();
+  };
+  CHECK(seconds(Op::reduce_scatter, 1024.) == Approx(2.));
+  CHECK(seconds(Op::reduce_scatter, 2048.) == Approx(4.));
+  CHECK(plan::cost(threads(), two, Op::reduce_scatter, 2048.).latency == Approx(1.));
+  CHECK(seconds(Op::reduce_scatter, 0.) == 0.);
+  CHECK(seconds(Op::all_gather, 1000.) == Approx(1.));  // was not: half of it over a link
+  CHECK(refusal([] {
+          simulate::Placement const three{.size = 3, .per_node = 3};
+          static_cast<void>(plan::cost(threads(), three, Op::reduce_scatter, 8.));
+        }).find("measured on 2 ranks, not on 3") != std::string::npos);
+}
+
+TEST_CASE("the library's own step runs on it, and none of its time is hidden") {
+  plan::World world(threads());
+  simulate::Communicator comm(world, {.size = 2, .per_node = 2});
+  std::vector<zero::Tensor> const model{{.name = "a", .shape = {4096}, .unit = 0},
+                                        {.name = "b", .shape = {4096}, .unit = 1}};
+  zero::ShardedOptimizer optimizer(
+      comm, model, zero::stage::PosG{}, zero::Fp32{}, zero::Bucket{4096 * 4}, world.memory());
+  optimizer.adopt_parameters();
+  for (int step = 0; step < 2; ++step) {
+    for (int const unit : optimizer.units()) static_cast<void>(optimizer.parameters(unit));
+    for (int const unit : optimizer.units_backward()) {
+      optimizer.reduce(optimizer.gradients(unit));
+      world.timeline().compute(1., "backward", unit);
+    }
+    optimizer.step();
+  }
+  auto const& sums = world.timeline().of(Op::reduce_scatter);
+  CHECK(sums.calls >= 4);
+  CHECK(sums.exposed == Approx(sums.busy));
 }
 
 }  // namespace

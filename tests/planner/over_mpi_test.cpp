@@ -2,7 +2,7 @@
 #include "plan/model/step.hpp"
 #include "plan/model/transformer.hpp"
 #include "plan/model/world.hpp"
-#include "planner/approx.hpp"
+#include "planner/clusters.hpp"
 #include "zero/simulate.hpp"
 #include "zero/zero.hpp"
 
@@ -13,7 +13,7 @@
 namespace over_mpi_test {
 namespace {
 
-using tests::Approx;
+using tests::Approx, tests::plain;
 
 namespace simulate = zero::simulate;
 using plan::Algorithm;
@@ -21,20 +21,11 @@ using plan::Sums;
 using zero::Op;
 using zero::detail::NodeBlocks;
 
-/// 1 µs and 100 GB/s inside a node, 10 µs and two adapters of 10 GB/s between nodes.
-plan::Cluster plain() {
-  return {.name = "plain",
-          .devices_per_node = 4,
-          .device = {.memory_rate = 1e12, .flops = 1e14, .processors = 10, .launch = 1e-6},
-          .inside = {.latency = 1e-6, .rate = 100e9},
-          .between = {.latency = 10e-6, .rate = 10e9},
-          .adapters = 2,
-          .adapters_per_group = 2,
-          .host = {.rate = 1e9}};
-}
+constexpr simulate::Placement nodes{.size = 16, .per_node = 4};
+constexpr std::uint64_t count = 500'000;  // 1 MB, 2 MB of partial sums
 
-plan::CollectiveCost cost(simulate::Placement const& at, Op op, std::uint64_t count, Sums sums) {
-  return plan::cost_over_mpi(plain(), at, op, count, 2, 4, sums);
+plan::CollectiveCost cost(simulate::Placement const& at, Op op, std::uint64_t elements, Sums sums) {
+  return plan::cost_over_mpi(plain(), at, op, elements, 2, 4, sums);
 }
 
 TEST_CASE("bytes of a node: every pair, one partial sum, one sum of the node, one copy a node") {
@@ -68,8 +59,6 @@ TEST_CASE("bytes of a node: every pair, one partial sum, one sum of the node, on
 }
 
 TEST_CASE("sums over nodes: announced, then as long as the adapters have bytes") {
-  simulate::Placement const nodes{.size = 16, .per_node = 4};
-  constexpr std::uint64_t count = 500'000;  // 1 MB, 2 MB of partial sums
   double const announced = 2e-6 + 2 * 10e-6;
   auto const flat = cost(nodes, Op::reduce_scatter, count, Sums::flat);
   CHECK(flat.algorithm == Algorithm::flat);
@@ -99,9 +88,8 @@ TEST_CASE("sums over nodes: announced, then as long as the adapters have bytes")
 TEST_CASE("where adapters are fast, what ranks of a node read of each other counts") {
   plan::Cluster cluster = plain();
   cluster.between.rate = 1e15;
-  simulate::Placement const nodes{.size = 16, .per_node = 4};
   auto const transfer = [&](Op op, Sums sums) {
-    return plan::cost_over_mpi(cluster, nodes, op, 500'000, 2, 4, sums).transfer;
+    return plan::cost_over_mpi(cluster, nodes, op, count, 2, 4, sums).transfer;
   };
   CHECK(transfer(Op::reduce_scatter, Sums::flat) == Approx(3e6 / 100e9).epsilon(1e-2));
   CHECK(transfer(Op::reduce_scatter, Sums::native) == Approx(12e6 / 100e9).epsilon(1e-2));
@@ -109,8 +97,6 @@ TEST_CASE("where adapters are fast, what ranks of a node read of each other coun
 }
 
 TEST_CASE("gathers reach a node once; an all-reduce is a sum of shares and a gather") {
-  simulate::Placement const nodes{.size = 16, .per_node = 4};
-  constexpr std::uint64_t count = 500'000;
   auto const gather = cost(nodes, Op::all_gather, count, Sums::flat);
   CHECK(gather.algorithm == Algorithm::relayed);
   CHECK(gather.latency == Approx(22e-6 + 10e-6 + 1e-6));
@@ -130,35 +116,31 @@ TEST_CASE("gathers reach a node once; an all-reduce is a sum of shares and a gat
 TEST_CASE("inside one node nothing is sent; one rank has nobody to talk to") {
   simulate::Placement const node{.size = 4, .per_node = 4};
   for (Sums const sums : {Sums::flat, Sums::chained, Sums::native, Sums::automatic}) {
-    auto const sum = cost(node, Op::reduce_scatter, 500'000, sums);
+    auto const sum = cost(node, Op::reduce_scatter, count, sums);
     CHECK(sum.algorithm == Algorithm::flat);
     CHECK(sum.latency == Approx(3e-6));
     CHECK(sum.transfer == Approx(3e6 / 100e9));
-    CHECK(cost({.size = 1}, Op::all_reduce, 500'000, sums).seconds() == 0.);
+    CHECK(cost({.size = 1}, Op::all_reduce, count, sums).seconds() == 0.);
   }
 }
 
 TEST_CASE("a simulated rank over MPI takes MPI's times, in the types of the call") {
   plan::World world{plain(), Sums::chained};
-  simulate::Communicator comm{world, {.size = 16, .per_node = 4}};
+  simulate::Communicator comm{world, nodes};
   auto memory = world.memory();
   void* const data = memory.allocator.allocate(64 << 20, 64, zero::Role::gradients);
-  auto const taken = [&](zero::DType dtype) {
+  // Partial sums travel in fp32, whatever is added.
+  double const expected = cost(nodes, Op::reduce_scatter, count, Sums::chained).seconds();
+  for (zero::DType const dtype : {zero::DType::bf16, zero::DType::f32}) {
     double const before = world.timeline().now();
     zero::run(
         comm,
-        {.op = Op::reduce_scatter, .dtype = dtype, .count = 500'000, .send = data, .recv = data});
-    return world.timeline().now() - before;
-  };
-  // Partial sums travel in fp32, whatever is added.
-  double const expected =
-      cost({.size = 16, .per_node = 4}, Op::reduce_scatter, 500'000, Sums::chained).seconds();
-  CHECK(taken(zero::DType::bf16) == Approx(expected));
-  CHECK(taken(zero::DType::f32) == Approx(expected));
+        {.op = Op::reduce_scatter, .dtype = dtype, .count = count, .send = data, .recv = data});
+    CHECK(world.timeline().now() - before == Approx(expected));
+  }
   plan::World rings{plain()};
-  zero::simulate::Placement const group{.size = 16, .per_node = 4};
-  CHECK(rings.cost(group, {Op::reduce_scatter, 500'000, 2, 4}).seconds() ==
-        plan::cost(plain(), group, Op::reduce_scatter, 1e6).seconds());
+  CHECK(rings.cost(nodes, {Op::reduce_scatter, count, 2, 4}).seconds() ==
+        plan::cost(plain(), nodes, Op::reduce_scatter, 1e6).seconds());
   memory.allocator.deallocate(data, 64 << 20, 64);
 }
 
