@@ -278,7 +278,7 @@ class Checkpoints(Program):
     def test_same_losses_under_all_stages(self):
         for model, options in (
                 (SMALL, ("--ranks", "3")),
-                # The first steps overflow: updates are fewer than steps, and the scale has a history.
+                # The first steps overflow: updates are fewer than steps; the scale has a history.
                 (SMALL, ("--ranks", "2", "--precision", "fp16")),
                 (DIVIDED, ("--ranks", "4", "--model-parallel", "2")),
                 (DIVIDED, ("--ranks", "4", "--model-parallel", "4", "--precision", "fp16"))):

@@ -1,4 +1,4 @@
-"""What the tests of zero-plan and validate-plan share: how they run them, and read what they say."""
+"""What tests of zero-plan and validate-plan share: how they run them, and read what they say."""
 
 import json
 import os
