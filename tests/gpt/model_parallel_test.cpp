@@ -1,5 +1,6 @@
 #include "block_inputs.hpp"
 #include "model.hpp"
+#include "plan/model/transformer.hpp"
 #include "sample.hpp"
 #include "store.hpp"
 #include "zero/comm/decorators/counting.hpp"
@@ -8,11 +9,11 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -22,32 +23,32 @@
 
 namespace model_parallel_test {
 
-using gpt_test::backward;
-using gpt_test::forward;
-using gpt_test::places;
-using gpt_test::Store;
+using namespace gpt_test;
 
 // 1 to 4 ranks divide the heads; three of them do not divide the vocabulary.
 constexpr gpt::Config small{.layers = 3, .heads = 12, .channels = 24, .context = 7};
-constexpr gpt::Config tiny{.layers = 2, .heads = 2, .channels = 6, .context = 5};
-constexpr int sequences = 3;
 
-// The inputs of blocks, kept by each rank.
+// The inputs of blocks, kept by each rank, and handed out in the same memory, which the next call
+// spoils.
 template <class Real>
-class WholeInputs final : public gpt::BlockInputs<Real> {
+class Inputs final : public gpt::BlockInputs<Real> {
  public:
-  void store(int layer, std::span<Real const> input) override {
-    auto const place = static_cast<std::size_t>(layer);
-    if (inputs_.size() <= place) inputs_.resize(place + 1);
-    inputs_[place].assign(input.begin(), input.end());
-  }
+  std::vector<int> stored, fetched;
 
+  void store(int layer, std::span<Real const> input) override {
+    stored.push_back(layer);
+    std::ranges::fill(lent_, std::numeric_limits<Real>::quiet_NaN());
+    kept_[layer].assign(input.begin(), input.end());
+  }
   [[nodiscard]] std::span<Real const> fetch(int layer) override {
-    return inputs_.at(static_cast<std::size_t>(layer));
+    fetched.push_back(layer);
+    lent_ = kept_.at(layer);
+    return lent_;
   }
 
  private:
-  std::vector<std::vector<Real>> inputs_;
+  std::map<int, std::vector<Real>> kept_;
+  std::vector<Real> lent_;
 };
 
 bool is_divided(gpt::TensorInfo const& tensor) { return tensor.axis >= 0; }
@@ -100,13 +101,13 @@ Outcome<Real> train(int ranks, Case const& what) {
   zero::run_ranks(ranks, [&](zero::InProcess& comm) {
     auto const r = static_cast<std::size_t>(comm.rank());
     gpt::ModelGroup const group(comm);
-    WholeInputs<Real> inputs;
+    Inputs<Real> inputs;
     gpt::Gpt<Real> model(what.config, sequences, group, what.recompute ? &inputs : nullptr);
     Store<Real> weights(what.config, 0, group.place());
     weights.fill(11, 10, 0.5F);
     for (std::size_t step = 0; step < steps; ++step) {
       auto& mine = gradients[r].emplace(what.config, 0, group.place());
-      auto const batch = gpt_test::some_batch(sequences, what.length, step % 2);
+      auto const batch = some_batch(what.length, step % 2);
       model.set_batch(batch.inputs, batch.targets, what.length);
       forward(model, weights);
       losses[r].push_back(static_cast<double>(model.loss()));
@@ -198,6 +199,29 @@ TEST_CASE("gpt: model-parallel parts tile the whole tensors") {
   }
 }
 
+TEST_CASE("gpt: the planner describes the tensors that the trainer has") {
+  gpt::Config const trained{.layers = 3, .heads = 8, .channels = 48, .context = 33};
+  plan::Transformer const planned{
+      .layers = 3, .hidden = 48, .heads = 8, .vocab = gpt::Config::vocab, .sequence = 33};
+  for (int const ranks : {1, 2, 8}) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      CAPTURE(ranks);
+      auto const theirs = gpt::describe(trained, {.rank = rank, .size = ranks});
+      auto const ours = plan::describe(planned, ranks);
+      REQUIRE(ours.size() == theirs.size());
+      for (std::size_t t = 0; t < ours.size(); ++t) {
+        CAPTURE(theirs[t].name);
+        CHECK(ours[t].name == theirs[t].name);
+        CHECK(ours[t].shape == theirs[t].shape);
+        CHECK(ours[t].unit == theirs[t].unit);
+        CHECK(ours[t].weight_decay == theirs[t].weight_decay);
+        CHECK(ours[t].tied_to == theirs[t].tied_to);
+        CHECK(ours[t].partitioned == theirs[t].partitioned);
+      }
+    }
+  }
+}
+
 TEST_CASE("gpt: a rank has queries, keys and values of the same heads") {
   auto const all = gpt::parts(tiny, {1, 2});
   auto const qkv = std::ranges::find(all, "h1.qkv.w", &zero::TensorPart::tensor);
@@ -216,44 +240,19 @@ TEST_CASE("gpt: a rank has queries, keys and values of the same heads") {
   CHECK(rows == std::vector<std::size_t>{85, 85, 86});
 }
 
-TEST_CASE("gpt: any number of model-parallel ranks starts from the same model") {
-  auto const all = gpt::tensors(small);
-  for (std::size_t t = 0; t < all.size(); ++t) {
-    CAPTURE(all[t].name);
-    int const tensor = static_cast<int>(t);
-    std::vector<float> whole(all[t].numel());
-    gpt::initial_values(small, 7, tensor, 0, whole);
-    for (gpt::ModelRank const of : {gpt::ModelRank{1, 2}, {0, 3}, {2, 3}, {3, 4}}) {
-      auto const place = places(small, of, all[t]);
-      std::vector<float> expected(place.size()), part(place.size());
-      for (std::size_t i = 0; i < place.size(); ++i) expected[i] = whole[place[i]];
-      for (std::size_t first = 0; first < part.size(); first += 37) {
-        std::size_t const count = std::min<std::size_t>(37, part.size() - first);
-        gpt::initial_values(small, 7, tensor, first, std::span(part).subspan(first, count), of);
-      }
-      CHECK(part == expected);
-    }
-  }
-  std::vector<float> part(10);
-  std::size_t const end = gpt::tensors(small, {1, 4})[0].numel();
-  CHECK_THROWS_AS(gpt::initial_values(small, 7, 0, end - 9, part, {1, 4}), std::out_of_range);
-}
-
 TEST_CASE("gpt: numbers of model-parallel ranks that do not fit are refused by name") {
-  auto const refused = [](gpt::Config const& config, gpt::ModelRank const& of) {
-    std::array<std::string, 2> said;
+  auto const said_by = [](auto const& work) {
     try {
-      static_cast<void>(gpt::tensors(config, of));
+      static_cast<void>(work());
     } catch (std::invalid_argument const& error) {
-      said[0] = error.what();
+      return std::string(error.what());
     }
-    try {
-      static_cast<void>(gpt::parts(config, of));
-    } catch (std::invalid_argument const& error) {
-      said[1] = error.what();
-    }
-    CHECK(said[0] == said[1]);
-    return said[0];
+    return std::string();
+  };
+  auto const refused = [&](gpt::Config const& config, gpt::ModelRank const& of) {
+    std::string const said = said_by([&] { return gpt::tensors(config, of); });
+    CHECK(said_by([&] { return gpt::parts(config, of); }) == said);
+    return said;
   };
   CHECK(refused(small, {0, 5}) == "gpt: 5 model-parallel ranks cannot share 12 heads evenly");
   CHECK(refused({.heads = 512, .channels = 512}, {0, 512}) ==
@@ -302,52 +301,54 @@ TEST_CASE("gpt: blocks computed again have the same bits as those kept") {
   }
 }
 
-TEST_CASE("gpt: gradients of two model-parallel ranks agree with central differences") {
+TEST_CASE("gpt: every gradient agrees with central differences, on one rank and on two") {
   auto const whole = gpt::tensors(tiny);
-  zero::run_ranks(2, [&](zero::InProcess& comm) {
-    gpt::ModelGroup const group(comm);
-    WholeInputs<double> inputs;
-    gpt::Gpt<double> model(tiny, sequences, group, &inputs);
-    Store<double> weights(tiny, 0, group.place()), gradients(tiny, 0, group.place());
-    weights.fill(11, 20, 0.5F);
-    auto const batch = gpt_test::some_batch(sequences, tiny.context);
-    auto const loss = [&] {
-      model.set_batch(batch.inputs, batch.targets);
-      forward(model, weights);
-      return model.loss();
-    };
-    static_cast<void>(loss());
-    backward(model, weights, gradients, 3.);
-    for (std::size_t t = 0; t < whole.size(); ++t) {
-      if (whole[t].tied_to >= 0) continue;
-      auto const place = places(tiny, group.place(), whole[t]);
-      double worst = 0;
-      double largest = 0;
-      // Both ranks change the element where they have it, and both compute the loss.
-      std::size_t const step = t == 0 ? 5 : 1;
-      for (std::size_t j = 0; j < whole[t].numel(); j += step) {
-        auto const found = std::ranges::find(place, j);
-        double ignored = 0;
-        bool const here = found != place.end();
-        auto const at = static_cast<std::size_t>(found - place.begin());
-        double& value = here ? weights.at(t)[at] : ignored;
-        double const kept = value;
-        double const change = 1e-5;
-        value = kept + change;
-        double const above = loss();
-        value = kept - change;
-        double const below = loss();
-        value = kept;
-        if (!here) continue;
-        double const expected = 3 * (above - below) / (2 * change);
-        worst = std::max(worst, std::abs(expected - gradients.at(t)[at]));
-        largest = std::max(largest, std::abs(expected));
+  for (int const ranks : {1, 2}) {
+    zero::run_ranks(ranks, [&](zero::InProcess& comm) {
+      gpt::ModelGroup const group(comm);
+      Inputs<double> inputs;
+      gpt::Gpt<double> model(tiny, sequences, group, ranks == 1 ? nullptr : &inputs);
+      Store<double> weights(tiny, 0, group.place()), gradients(tiny, 0, group.place());
+      weights.fill(11, 20, 0.5F);
+      auto const batch = some_batch(tiny.context);
+      double const scale = 3;
+      pass(model, weights, gradients, batch, scale);
+      auto const loss = [&] {
+        model.set_batch(batch.inputs, batch.targets);
+        forward(model, weights);
+        return model.loss();
+      };
+      for (std::size_t t = 0; t < whole.size(); ++t) {
+        if (whole[t].tied_to >= 0) continue;  // the embedding's gradient holds the head's part
+        auto const place = places(tiny, group.place(), whole[t]);
+        double worst = 0;
+        double largest = 0;
+        // All ranks change the element where they have it, and all compute the loss.
+        std::size_t const step = t == 0 && ranks > 1 ? 5 : 1;
+        for (std::size_t j = 0; j < whole[t].numel(); j += step) {
+          auto const found = std::ranges::find(place, j);
+          double ignored = 0;
+          bool const here = found != place.end();
+          auto const at = static_cast<std::size_t>(found - place.begin());
+          double& value = here ? weights.at(t)[at] : ignored;
+          double const kept = value;
+          double const change = 1e-5;
+          value = kept + change;
+          double const above = loss();
+          value = kept - change;
+          double const below = loss();
+          value = kept;
+          if (!here) continue;
+          double const expected = scale * (above - below) / (2 * change);
+          worst = std::max(worst, std::abs(expected - gradients.at(t)[at]));
+          largest = std::max(largest, std::abs(expected));
+        }
+        CAPTURE(whole[t].name);
+        CHECK(largest > 1e-3);  // otherwise the comparison says nothing
+        CHECK(worst < 1e-6 * std::max(1.0, largest));
       }
-      CAPTURE(whole[t].name);
-      CHECK(largest > 1e-3);
-      CHECK(worst < 1e-6 * std::max(1.0, largest));
-    }
-  });
+    });
+  }
 }
 
 TEST_CASE("gpt: a block costs four all-reduces, and six where it is computed again") {
@@ -359,11 +360,11 @@ TEST_CASE("gpt: a block costs four all-reduces, and six where it is computed aga
         zero::run_ranks(ranks, [&](zero::InProcess& comm) {
           zero::Counting<zero::InProcess> counted(comm);
           gpt::ModelGroup const group(counted);
-          WholeInputs<float> inputs;
+          Inputs<float> inputs;
           gpt::Gpt<float> model(config, sequences, group, recompute ? &inputs : nullptr);
           Store<float> weights(config, 0, group.place()), gradients(config, 0, group.place());
           weights.fill(3, 10, 0.5F);
-          auto const batch = gpt_test::some_batch(sequences, 5);
+          auto const batch = some_batch(5);
           model.set_batch(batch.inputs, batch.targets, 5);
           forward(model, weights);
           backward(model, weights, gradients);
@@ -389,48 +390,18 @@ TEST_CASE("gpt: a block costs four all-reduces, and six where it is computed aga
   }
 }
 
-// Hands every input out in the same memory, which it spoils at the next call.
-class OneAtATime final : public gpt::BlockInputs<float> {
- public:
-  std::vector<int> stored, fetched;
-
-  void store(int layer, std::span<float const> input) override {
-    stored.push_back(layer);
-    spoil();
-    whole_.store(layer, input);
-  }
-  std::span<float const> fetch(int layer) override {
-    fetched.push_back(layer);
-    spoil();
-    auto const input = whole_.fetch(layer);
-    lent_.assign(input.begin(), input.end());
-    return lent_;
-  }
-
- private:
-  void spoil() { std::ranges::fill(lent_, std::numeric_limits<float>::quiet_NaN()); }
-
-  WholeInputs<float> whole_;
-  std::vector<float> lent_ = std::vector<float>(1000);
-};
-
 TEST_CASE("gpt: inputs of blocks are stored going forward, and fetched once each going back") {
   Store<float> weights(small), gradients(small), expected(small);
   weights.fill(3, 10, 0.5F);
-  OneAtATime inputs;
+  Inputs<float> inputs;
   gpt::Gpt<float> model(small, sequences, {}, &inputs);
   gpt::Gpt<float> reference(small, sequences);
-  auto const batch = gpt_test::some_batch(sequences, 7);
-  for (auto [gpt, sums] : {std::pair{&model, &gradients}, {&reference, &expected}}) {
-    gpt->set_batch(batch.inputs, batch.targets);
-    forward(*gpt, weights);
-    backward(*gpt, weights, *sums);
-  }
+  auto const batch = some_batch(7);
+  pass(model, weights, gradients, batch);
+  pass(reference, weights, expected, batch);
   CHECK(inputs.stored == std::vector{0, 1, 2});
   CHECK(inputs.fetched == std::vector{2, 1, 0});
-  for (std::size_t t = 0; t < weights.size(); ++t) {
-    CHECK(std::ranges::equal(gradients.at(t), expected.at(t)));
-  }
+  CHECK(same_bits(gradients, expected));
   model.set_batch(batch.inputs, {});  // nothing goes back: nothing is to be kept
   forward(model, weights);
   CHECK(inputs.stored.size() == 3);

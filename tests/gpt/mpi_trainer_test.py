@@ -10,35 +10,25 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
+
+from trainer_programs import SMALL, TrainerTest
 
 TRAIN_GPT = str(pathlib.Path(sys.argv[1]).resolve())
 TRAIN_GPT_MPI = str(pathlib.Path(sys.argv[2]).resolve())
 MPIRUN = sys.argv[3:]
-SMALL = ["--layers", "1", "--heads", "2", "--channels", "16", "--context", "16", "--batch", "2"]
-TEXT = "".join(f"line {i}: the quick brown fox jumps over the lazy dog\n" for i in range(200))
-DIVIDED = ["--layers", "1", "--heads", "4", *SMALL[4:]]
+DIVIDED = SMALL | {"--heads": 4}
 STAGES = ("none", "pos", "pos+g", "pos+g+p")
 
 
-class MpiTrainer(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        self.text = self.folder / "text"
-        self.text.write_text(TEXT)
-        self.model = SMALL
+class MpiTrainer(TrainerTest):
+    name = "train_gpt_mpi"
+    launched = True
+    ranks = 2
 
-    def command(self, ranks, *arguments):
-        text = [] if "--text" in arguments else ["--text", str(self.text)]
-        return [*MPIRUN, "-n", str(ranks), TRAIN_GPT_MPI, *self.model, *text, *arguments]
-
-    def job(self, ranks, *arguments):
-        return subprocess.run(self.command(ranks, *arguments), capture_output=True, text=True,
-                              errors="replace", timeout=120, cwd=self.folder)
+    def program(self):
+        return [*MPIRUN, "-n", self.ranks, TRAIN_GPT_MPI]
 
     def losses(self, path):
         stages = json.loads(path.read_text())["stages"]
@@ -50,30 +40,26 @@ class MpiTrainer(unittest.TestCase):
 
     def threads(self, *arguments):
         path = self.folder / "threads.json"
-        subprocess.run([TRAIN_GPT, *self.model, "--text", str(self.text), "--json", str(path),
-                        *arguments], check=True, capture_output=True, timeout=120)
+        words = self.command("--json", path, *arguments)
+        subprocess.run([TRAIN_GPT, *words[len(self.program()):]], check=True, capture_output=True,
+                       timeout=120)
         return self.losses(path)
 
     def processes(self, ranks, *arguments):
+        self.ranks = ranks
         path = self.folder / "processes.json"
-        run = self.job(ranks, "--json", str(path), *arguments)
-        self.assertEqual(run.returncode, 0, run.stderr)
+        run = self.succeeds("--json", path, *arguments)
         return run, self.losses(path)
 
-    def same_losses(self, precision):
-        common = ("--steps", "4", "--precision", precision)
-        for stage in STAGES:
-            with self.subTest(stage=stage):
-                expected = self.threads("--ranks", "4", "--stage", stage, *common)
-                _, found = self.processes(4, "--stage", stage, *common)
-                self.assertEqual(len(next(iter(found.values()))), 4)
-                self.assertEqual(found, expected)
-
-    def test_losses_of_threads_in_fp32(self):
-        self.same_losses("fp32")
-
-    def test_losses_of_threads_in_bf16(self):
-        self.same_losses("bf16")
+    def test_losses_of_threads(self):
+        for precision in ("fp32", "bf16"):
+            common = ("--steps", "4", "--precision", precision)
+            for stage in STAGES:
+                with self.subTest(stage=stage, precision=precision):
+                    expected = self.threads("--ranks", "4", "--stage", stage, *common)
+                    _, found = self.processes(4, "--stage", stage, *common)
+                    self.assertEqual(len(next(iter(found.values()))), 4)
+                    self.assertEqual(found, expected)
 
     def test_comparison_with_accumulation(self):
         common = ("--compare", "--steps", "3", "--precision", "fp16", "--accumulate", "2")
@@ -102,33 +88,23 @@ class MpiTrainer(unittest.TestCase):
             self.assertEqual(len(found), runs)
             self.assertIn("shared window: yes", run.stderr)
 
-    def test_grids_that_cannot_be_are_refused(self):
-        self.assertIn("2 heads", self.refused("--model-parallel", "3"))
-        self.model = DIVIDED
-        self.assertIn("does not divide 2 ranks", self.refused("--model-parallel", "4"))
-        self.model = ["--heads", "3", "--channels", "6"]
-        self.assertIn("vocabulary", self.refused("--model-parallel", "3", ranks=3))
-
-    def refused(self, *arguments, ranks=2):
-        run = self.job(ranks, *arguments)
-        self.assertNotEqual(run.returncode, 0)
-        said = [line for line in run.stderr.splitlines() if line.startswith("train_gpt_mpi: ")]
-        self.assertEqual(len(said), 1, run.stderr)
-        return said[0]
-
     def test_errors_get_one_line_and_end_the_job(self):
-        self.assertIn("--stage", self.refused("--stage", "three"))
-        self.assertIn("nowhere", self.refused("--text", "nowhere"))
-        self.assertIn("--ranks", self.refused("--ranks", "2"))
-        self.assertIn("no/such/folder", self.refused("--json", "no/such/folder/x", "--steps", "1"))
+        for words, *arguments in (
+                ("2 heads", "--model-parallel", "3"),
+                ("does not divide 2 ranks", "--heads", "4", "--model-parallel", "4"),
+                ("--stage", "--stage", "three"),
+                ("nowhere", "--text", "nowhere"),
+                ("--ranks", "--ranks", "2"),
+                ("no/such/folder", "--json", "no/such/folder/x", "--steps", "1")):
+            self.assertIn(words, self.refused(*arguments), arguments)
+        self.ranks = 3
+        self.assertIn("vocabulary", self.refused("--heads", "3", "--channels", "6",
+                                                 "--model-parallel", "3"))
 
     def test_an_exhausted_window_says_what_to_do(self):
-        # Later options count.
-        run = subprocess.run([*MPIRUN, "-n", "2", TRAIN_GPT_MPI, "--text", str(self.text),
-                              "--shared-mib", "1", "--steps", "1"],
-                             capture_output=True, text=True, timeout=120)
-        self.assertNotEqual(run.returncode, 0)
-        self.assertIn("raise Options::shared_bytes", run.stderr)
+        self.model = {}
+        self.assertIn("raise Options::shared_bytes",
+                      self.failing("--shared-mib", "1", "--steps", "1"))
 
     def processes_of(self, mark):
         found = []
@@ -141,15 +117,8 @@ class MpiTrainer(unittest.TestCase):
                 found.append(int(entry.name))
         return found
 
-    def running(self, mark, *arguments, ranks=2):
-        process = subprocess.Popen(self.command(ranks, "--steps", mark, *arguments),
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                   start_new_session=True)
-        self.addCleanup(process.kill)
-        for line in process.stderr:
-            if " step 1/" in line:
-                break
-        return process
+    def running(self, mark, *arguments):
+        return self.started("--steps", mark, *arguments)
 
     def ended(self, process, mark, interrupted=False):
         out, err = process.communicate(timeout=30)
@@ -163,53 +132,47 @@ class MpiTrainer(unittest.TestCase):
         self.assertEqual(self.processes_of(mark), [])
         return out + err
 
-    def require_checkpoints(self):
-        run = subprocess.run([TRAIN_GPT, "--resume", "nowhere", "--text", str(self.text)],
-                             capture_output=True, text=True, timeout=60)
-        if "built without checkpoints" in run.stderr:
-            self.skipTest(run.stderr.strip())
-
     def test_a_run_of_threads_is_resumed(self):
-        self.require_checkpoints()
+        self.require_checkpoints(TRAIN_GPT)
         saved = self.folder / "run"
-        common = ("--steps", "6", "--precision", "bf16", "--resume", str(saved))
-        losses = self.threads("--ranks", "3", *common, "--save", str(saved), "--save-every", "3")
+        common = ("--steps", "6", "--precision", "bf16", "--resume", saved)
+        losses = self.threads("--ranks", "3", *common, "--save", saved, "--save-every", "3")
         shutil.rmtree(max(saved.glob("*-step-*")))
         run, found = self.processes(3, *common, "--stage", "pos+g+p")
         self.assertIn("after step 3", run.stderr)
         self.assertEqual(found["Pos+g+p"], losses["Pos+g"][3:])
 
     def test_a_run_of_model_parallel_threads_is_resumed(self):
-        self.require_checkpoints()
+        self.require_checkpoints(TRAIN_GPT)
         self.model = DIVIDED
         saved = self.folder / "run"
-        common = ("--steps", "6", "--resume", str(saved))
+        common = ("--steps", "6", "--resume", saved)
         four = ("--ranks", "4", "--model-parallel", "2")
-        losses = self.threads(*four, *common, "--save", str(saved), "--save-every", "3")
+        losses = self.threads(*four, *common, "--save", saved, "--save-every", "3")
         shutil.rmtree(max(saved.glob("*-step-*")))
         models = [self.folder / name for name in ("threads", "processes", "other")]
-        self.threads(*four, *common, "--export", str(models[0]))
+        self.threads(*four, *common, "--export", models[0])
         again = self.folder / "again"
         run, found = self.processes(4, *four[2:], *common, "--stage", "pos+g+p", "--export",
-                                    str(models[1]), "--save", str(again), "--async-save")
+                                    models[1], "--save", again, "--async-save")
         self.assertIn("after step 3", run.stderr)
         self.assertEqual(found["Pos+g+p"], losses["Pos+g"][3:])
         # What processes saved, on another number of them.
         run, _ = self.processes(4, "--model-parallel", "4", "--accumulate", "2", "--steps", "6",
-                                "--resume", str(again), "--export", str(models[2]))
+                                "--resume", again, "--export", models[2])
         self.assertIn("has changed: model_parallel was 2\n", run.stderr)
         trained, resumed, other = (model.read_bytes() for model in models)
         self.assertEqual(resumed, trained)
         self.assertEqual(other, trained)
 
     def test_a_signal_to_one_rank_saves(self):
-        self.require_checkpoints()
-        common = ("--steps", "1000", "--save", str(self.folder / "run"), "--resume",
-                  str(self.folder / "run"))
+        self.require_checkpoints(TRAIN_GPT)
+        saved = self.folder / "run"
+        common = ("--steps", "1000", "--save", saved, "--resume", saved)
         whole = self.threads("--ranks", "2", "--steps", "1000")["Pos+g"]
         for number in (signal.SIGTERM, signal.SIGINT):
             path = self.folder / "interrupted.json"
-            process = self.running("1000", *common[2:], "--async-save", "--json", str(path))
+            process = self.running("1000", *common[2:], "--async-save", "--json", path)
             os.kill(max(self.processes_of("1000")), number)
             _, err = process.communicate(timeout=30)
             self.assertEqual(process.returncode, 0, err)
@@ -218,7 +181,7 @@ class MpiTrainer(unittest.TestCase):
             self.assertLess(len(before), 1000)
             after = self.threads("--ranks", "2", *common)["Pos+g"]
             self.assertEqual(before + after, whole)
-            shutil.rmtree(self.folder / "run")
+            shutil.rmtree(saved)
 
     def test_interrupt_ends_all(self):
         process = self.running("10000001")
@@ -232,14 +195,11 @@ class MpiTrainer(unittest.TestCase):
         self.assertIn("interrupted", self.ended(process, "10000002"))
 
     def test_a_killed_rank_ends_all(self):
-        process = self.running("10000003")
-        os.kill(max(self.processes_of("10000003")), signal.SIGKILL)
-        self.ended(process, "10000003")
-
-    def test_a_killed_rank_of_a_model_ends_all(self):
-        process = self.running("10000004", "--model-parallel", "2", ranks=4)
-        os.kill(max(self.processes_of("10000004")), signal.SIGKILL)
-        self.ended(process, "10000004")
+        for mark, ranks, *more in (("10000003", 2), ("10000004", 4, "--model-parallel", "2")):
+            self.ranks = ranks
+            process = self.running(mark, *more)
+            os.kill(max(self.processes_of(mark)), signal.SIGKILL)
+            self.ended(process, mark)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,9 @@
 
 namespace gpt_test {
 
+constexpr gpt::Config tiny{.layers = 2, .heads = 2, .channels = 6, .context = 5};
+constexpr int sequences = 3;
+
 /// Which elements of the whole tensor a rank holds, in its order: read off the boxes that it is
 /// described with.
 inline std::vector<std::size_t> places(gpt::Config const& config,
@@ -96,8 +99,31 @@ void backward(gpt::Gpt<Real>& model, Store<T>& weights, Store<T>& gradients, Rea
   }
 }
 
+/// One forward and backward pass over whole contexts; returns the loss.
+template <class Real, class T>
+Real pass(gpt::Gpt<Real>& model,
+          Store<T>& weights,
+          Store<T>& gradients,
+          gpt::Batch const& batch,
+          Real scale = 1) {
+  model.set_batch(batch.inputs, batch.targets);
+  forward(model, weights);
+  backward(model, weights, gradients, scale);
+  return model.loss();
+}
+
+/// Have all tensors the same bits?
+template <class T>
+bool same_bits(Store<T>& left, Store<T>& right) {
+  bool same = true;
+  for (std::size_t i = 0; i < left.size(); ++i) {
+    same = same && std::ranges::equal(left.at(i), right.at(i));
+  }
+  return same;
+}
+
 /// Random bytes.
-inline gpt::Batch some_batch(int sequences, int length, std::uint64_t micro_batch = 0) {
+inline gpt::Batch some_batch(int length, std::uint64_t micro_batch = 0) {
   std::vector<std::uint8_t> text(400);
   for (std::size_t i = 0; i < text.size(); ++i) {
     text[i] = static_cast<std::uint8_t>(gpt::random_bits(3, i));

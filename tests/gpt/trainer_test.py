@@ -12,51 +12,38 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
+from trainer_programs import DIVIDED, SMALL, TrainerTest
+
 TRAIN_GPT = str(pathlib.Path(sys.argv.pop(1)).resolve())
-SMALL = ["--layers", "1", "--heads", "2", "--channels", "16", "--context", "16", "--batch", "2"]
-DIVIDED = ["--layers", "3", "--heads", "4", *SMALL[4:]]
-TEXT = "".join(f"line {i}: the quick brown fox jumps over the lazy dog\n" for i in range(200))
+THREE_LAYERS = SMALL | {"--layers": 3}
 
 
-class Program(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        self.text = self.folder / "text"
-        self.text.write_text(TEXT)
-        self.model = SMALL
+class Program(TrainerTest):
+    def program(self):
+        return [TRAIN_GPT]
 
-    def run_trainer(self, *arguments):
-        text = [] if "--text" in arguments else ["--text", str(self.text)]
-        return subprocess.run(
-            [TRAIN_GPT, *self.model, *text, *arguments],
-            capture_output=True,
-            text=True,
-            errors="replace",  # a young model does not write UTF-8
-            timeout=240,
-            cwd=self.folder,
-        )
+    def stages(self, *arguments):
+        run, result = self.result(*arguments)
+        return run, result["stages"]
 
-    def refused(self, *arguments):
-        run = self.run_trainer(*arguments)
-        self.assertNotEqual(run.returncode, 0)
-        self.assertEqual(run.stdout, "")
-        self.assertEqual(len(run.stderr.splitlines()), 1, run.stderr)
-        self.assertTrue(run.stderr.startswith("train_gpt: "), run.stderr)
-        return run.stderr
+    def stage(self, *arguments):
+        return self.stages("--steps", "8", *arguments)[1][0]
+
+    def losses(self, *arguments):
+        return self.stage(*arguments)["losses"]
+
+    def assert_near(self, found, expected, tolerance):
+        self.assertEqual(len(found), len(expected))
+        for one, other in zip(found, expected):
+            self.assertTrue(math.isclose(one, other, rel_tol=tolerance), (found, expected))
 
 
 class Trainer(Program):
     def compare(self, *arguments):
-        path = self.folder / "result.json"
-        run = self.run_trainer("--compare", "--json", str(path), *arguments)
-        self.assertEqual(run.returncode, 0, run.stderr)
-        return run, json.loads(path.read_text())
+        return self.result("--compare", *arguments)
 
     def check_comparison(self, result, steps):
         self.assertIs(result["bit_identical"], True)
@@ -89,32 +76,20 @@ class Trainer(Program):
         for words in ("replicated", "Pos+g+p", "gradients", "tokens/s"):
             self.assertIn(words, drawn)
 
-    def test_comparison_of_all_stages_in_fp32(self):
-        run, result = self.compare("--ranks", "3", "--steps", "12", "--lr", "0.01")
-        self.check_comparison(result, 12)
-        self.assertIn("bit-identical under all stages", run.stdout)
-        losses = result["stages"][0]["losses"]
-        self.assertLess(losses[-1], losses[0] - 0.5)
-
-    def test_comparison_in_bf16_with_accumulation(self):
-        _, result = self.compare(
-            "--ranks", "2", "--steps", "6", "--precision", "bf16", "--accumulate", "3"
-        )
-        self.check_comparison(result, 6)
-
-    def test_comparison_in_fp16_with_overflows(self):
-        _, result = self.compare("--ranks", "2", "--steps", "8", "--precision", "fp16")
-        self.check_comparison(result, 8)
-        self.assertEqual(result["stages"][0]["precision"], "fp16")
-
-    def stage(self, *arguments):
-        path = self.folder / "result.json"
-        run = self.run_trainer("--json", str(path), "--steps", "8", *arguments)
-        self.assertEqual(run.returncode, 0, run.stderr)
-        return json.loads(path.read_text())["stages"][0]
-
-    def losses(self, *arguments):
-        return self.stage(*arguments)["losses"]
+    def test_comparison_of_all_stages(self):
+        for steps, options in (
+                (12, ("--precision", "fp32", "--ranks", "3", "--lr", "0.01")),
+                (6, ("--precision", "bf16", "--ranks", "2", "--accumulate", "3")),
+                (8, ("--precision", "fp16", "--ranks", "2")),  # with overflows
+                (8, ("--precision", "fp16", "--ranks", "4", "--model-parallel", "2"))):
+            with self.subTest(options=options):
+                run, result = self.compare("--steps", steps, *options)
+                self.check_comparison(result, steps)
+                self.assertIn("bit-identical under all stages", run.stdout)
+                first = result["stages"][0]
+                self.assertEqual(first["precision"], options[1])
+                if options[1] == "fp32":
+                    self.assertLess(first["losses"][-1], first["losses"][0] - 0.5)
 
     def test_model_parallel_ranks(self):
         # Of ASCII, the last ranks' parts of the vocabulary have none.
@@ -124,51 +99,41 @@ class Trainer(Program):
         common = ("--clip", "0.1", "--accumulate", "2")
         whole = self.stage("--ranks", "2", *common)
         for ranks in (2, 4):
-            grid = ("--ranks", str(2 * ranks), "--model-parallel", str(ranks), *common)
+            grid = ("--ranks", 2 * ranks, "--model-parallel", ranks, *common)
             _, result = self.compare("--steps", "8", *grid)
             self.check_comparison(result, 8)
             several = result["stages"][0]
             for kind in ("losses", "grad_norms"):
                 self.assertEqual(len(several[kind]), 8)
-                for expected, found in zip(whole[kind], several[kind]):
-                    # The same two models' batches, added in another order. 1e-5 is what
-                    # examples/gpt/README.md says.
-                    self.assertTrue(math.isclose(found, expected, rel_tol=1e-5), (expected, found))
+                # The same two models' batches, added in another order. 1e-5 is what
+                # examples/gpt/README.md says.
+                self.assert_near(several[kind], whole[kind], 1e-5)
             for stage in ("pos", "pos+g+p"):
                 for kept in ("recompute", "partitioned", "partitioned+host"):
                     again = self.losses(*grid, "--stage", stage, "--activations", kept)
                     self.assertEqual(again, several["losses"], kept)
 
-    def test_model_parallel_ranks_in_fp16_with_overflows(self):
-        _, result = self.compare(
-            "--ranks", "4", "--model-parallel", "2", "--steps", "8", "--precision", "fp16"
-        )
-        self.check_comparison(result, 8)
-
     def test_what_is_held_of_inputs_of_blocks(self):
         # Of 3 blocks, 2 sequences of 16 tokens and 16 channels.
-        self.model = [*SMALL[2:], "--layers", "3"]
+        self.model = THREE_LAYERS
         whole = 3 * 2 * 16 * 16 * 4
         for kept, here, slower in (("recompute", whole, 0), ("partitioned", whole // 2, 0),
                                    ("partitioned+host", 0, whole // 2)):
-            run = self.run_trainer("--ranks", "2", "--model-parallel", "2", "--steps", "1",
-                                   "--activations", kept)
+            run = self.succeeds("--ranks", "2", "--model-parallel", "2", "--steps", "1",
+                                "--activations", kept)
             self.assertIn(f"activations: {here} bytes a rank, {slower} in slower memory", run.stderr)
 
     def test_activations_computed_again_on_one_rank(self):
-        self.model = [*SMALL[2:], "--layers", "3"]
+        self.model = THREE_LAYERS
         kept = self.losses("--ranks", "1")
         for again in ("recompute", "partitioned+host"):
             self.assertEqual(self.losses("--ranks", "1", "--activations", again), kept)
 
     def test_comparison_of_the_papers_configurations(self):
-        self.model = [*SMALL[2:], "--layers", "3"]
+        self.model = THREE_LAYERS
         grid = ("--ranks", "4", "--model-parallel", "2", "--steps", "8")
-        path = self.folder / "result.json"
-        run = self.run_trainer("--compare=configurations", "--json", str(path), *grid)
-        self.assertEqual(run.returncode, 0, run.stderr)
+        run, result = self.result("--compare=configurations", *grid)
         self.assertIn("bit-identical under all configurations", run.stdout)
-        result = json.loads(path.read_text())
         self.assertIs(result["bit_identical"], True)
         found = result["stages"]
         inputs = 3 * 2 * 16 * 16 * 4  # of blocks, in bytes
@@ -190,18 +155,15 @@ class Trainer(Program):
         # That much is enough, a page less is not.
         need = found[4]["needed_bytes_per_rank"]
         c5 = (*grid, "--stage", "pos+g", "--activations", "partitioned+host", "--budget")
-        self.assertEqual(self.run_trainer(*c5, str(need)).returncode, 0)
-        self.assertIn("no room for", self.refused_late(*c5, str(need - 4096)))
+        self.succeeds(*c5, need)
+        self.assertIn("no room for", self.failing(*c5, need - 4096))
 
     def test_largest_model_in_a_budget(self):
-        self.model = ["--heads", "2", "--channels", "16", "--context", "32", "--batch", "12"]
-        path = self.folder / "result.json"
+        self.model = {"--heads": 2, "--channels": 16, "--context": 32, "--batch": 12}
         grid = ("--ranks", "4", "--model-parallel", "2", "--budget", "2MiB")
-        run = self.run_trainer("--capacity", "--json", str(path), *grid)
-        self.assertEqual(run.returncode, 0, run.stderr)
+        run, found = self.result("--capacity", *grid)
         # Section 10.5 of the paper.
         self.assertIn("largest model: C1 < C3 < C2 < C4 < C5\n", run.stdout)
-        found = json.loads(path.read_text())
         self.assertEqual([one["configuration"] for one in found], ["C1", "C2", "C3", "C4", "C5"])
         for one in found:
             self.assertLessEqual(one["bytes_per_rank"], 2 << 20)
@@ -209,143 +171,92 @@ class Trainer(Program):
             self.assertEqual(one["parameters"], (256 + 32 + 2) * 16 + one["blocks"] * blocks)
         again = (*grid, "--steps", "1", "--stage", "pos+g", "--activations", "partitioned",
                  "--layers")
-        self.assertEqual(self.run_trainer(*again, str(found[3]["blocks"])).returncode, 0)
-        self.assertIn("no room for", self.refused_late(*again, str(found[3]["blocks"] + 1)))
-
-    def test_configurations_that_cannot_be_are_refused(self):
-        two = ("--model-parallel", "2")
-        self.assertIn("--model-parallel", self.refused("--compare=configurations"))
-        self.assertIn("--model-parallel", self.refused("--capacity", "--budget", "1MiB"))
-        self.assertIn("--budget", self.refused("--capacity", *two))
-        self.assertIn("--compare", self.refused("--compare=all", *two))
-        self.assertIn("--budget", self.refused("--budget", "much"))
+        self.succeeds(*again, found[3]["blocks"])
+        self.assertIn("no room for", self.failing(*again, found[3]["blocks"] + 1))
         # Not even one block fits.
-        run = self.run_trainer("--capacity", "--budget", "64KiB", *two)
-        self.assertEqual(run.returncode, 0, run.stderr)
+        run = self.succeeds("--capacity", *grid[:4], "--budget", "64KiB")
         self.assertIn("largest model: C1 = C2 = C3 = C4 = C5\n", run.stdout)
 
     def peak_mib(self, *arguments):
-        model = ["--layers", "8", "--channels", "32", "--context", "128", "--batch", "16"]
-        process = subprocess.Popen(
-            [TRAIN_GPT, *model, "--text", str(self.text), "--ranks", "1", "--steps", "1", *arguments],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        process = subprocess.Popen(self.command("--ranks", "1", "--steps", "1", *arguments),
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         _, process.returncode, usage = os.wait4(process.pid, 0)
         self.assertEqual(process.returncode, 0)
         return usage.ru_maxrss / 1024
 
     def test_activations_computed_again_need_not_be_held(self):
+        self.model = {"--layers": 8, "--channels": 32, "--context": 128, "--batch": 16}
         # Of 8 blocks, 2048 tokens and 4 heads: scores alone are 4 MiB a block.
         self.assertGreater(self.peak_mib() - self.peak_mib("--activations", "recompute"), 28)
 
-    def test_interrupted_model_parallel_ranks_stop_together(self):
-        # Several times: whether a signal comes between two ranks' questions is left to chance.
-        for attempt in range(5):
-            process = subprocess.Popen(
-                [TRAIN_GPT, *SMALL, "--text", str(self.text), "--steps", "10000000",
-                 "--ranks", "4", "--model-parallel", "2"],
-                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-            time.sleep(0.4 + 0.03 * attempt)
-            process.send_signal(signal.SIGINT)
-            _, err = process.communicate(timeout=60)
-            self.assertEqual(process.returncode, 130, err)
-
-    def test_sample_of_model_parallel_ranks(self):
-        common = ("--ranks", "2", "--model-parallel", "2", "--steps", "3")
-        run = self.run_trainer(*common, "--stage", "pos+g+p", "--sample", "20")
-        self.assertEqual(run.returncode, 0, run.stderr)
-        self.assertIn("--- sample (Pos+g+p)", run.stdout)
-
-    def test_grids_that_cannot_be_are_refused(self):
-        two = ("--model-parallel", "2")
-        self.assertIn("2 heads", self.refused("--model-parallel", "3"))
-        self.assertIn("3 ranks", self.refused(*two, "--ranks", "3"))
-        self.model = ["--heads", "3", "--channels", "6"]
-        self.assertIn("vocabulary", self.refused("--ranks", "3", "--model-parallel", "3"))
-        self.assertIn("--activations", self.refused("--activations", "none"))
-        self.model = SMALL[2:]
-        self.assertIn("--model-parallel", self.refused("--activations", "partitioned"))
-
-    def test_one_stage_on_one_rank_with_a_sample(self):
-        run = self.run_trainer("--ranks", "1", "--stage", "pos+g+p", "--steps", "3", "--sample", "20")
-        self.assertEqual(run.returncode, 0, run.stderr)
-        self.assertIn("--- sample (Pos+g+p)", run.stdout)
-        self.assertIn("step 3/3", run.stderr)
-        self.assertIn("grad norm", run.stderr)
+    def test_sample(self):
+        for ranks in (("--ranks", "1"), ("--ranks", "2", "--model-parallel", "2")):
+            run = self.succeeds(*ranks, "--stage", "pos+g+p", "--steps", "3", "--sample", "20")
+            self.assertIn("--- sample (Pos+g+p)", run.stdout)
+            self.assertIn("step 3/3", run.stderr)
+            self.assertIn("grad norm", run.stderr)
 
     def test_seed_decides(self):
-        losses = []
-        for seed in ("1", "1", "2"):
-            path = self.folder / "seed.json"
-            run = self.run_trainer("--steps", "2", "--seed", seed, "--json", str(path))
-            self.assertEqual(run.returncode, 0, run.stderr)
-            losses.append(json.loads(path.read_text())["stages"][0]["losses"])
-        self.assertEqual(losses[0], losses[1])
-        self.assertNotEqual(losses[0], losses[2])
+        one, again, other = (self.losses("--seed", seed) for seed in ("1", "1", "2"))
+        self.assertEqual(one, again)
+        self.assertNotEqual(one, other)
 
-    def test_bad_input_gets_one_line(self):
-        self.assertIn("nowhere", self.refused("--text", "nowhere"))
-        empty = self.folder / "empty"
+    def test_what_cannot_be_is_refused_in_one_line(self):
+        empty, short = self.folder / "empty", self.folder / "short"
         empty.touch()
-        self.assertIn("empty", self.refused("--text", str(empty)))
-        short = self.folder / "short"
         short.write_text("short")
-        self.assertIn("context", self.refused("--text", str(short)))
-        self.assertIn("heads", self.refused("--heads", "3"))
-        self.assertIn("--ranks", self.refused("--ranks", "0"))
-        self.assertIn("--ranks", self.refused("--ranks", "1000000"))
-        self.assertIn("--stage", self.refused("--stage", "three"))
-        self.assertIn("--lr", self.refused("--lr", "-1"))
-        self.assertIn("json", self.refused_late("--json", "no/such/folder/x.json", "--steps", "1"))
-
-    def refused_late(self, *arguments):
-        run = self.run_trainer(*arguments)
-        self.assertNotEqual(run.returncode, 0)
-        return run.stderr
+        two = ("--model-parallel", "2")
+        six = ("--heads", "3", "--channels", "6")
+        for words, *arguments in (
+                ("nowhere", "--text", "nowhere"),
+                ("empty", "--text", empty),
+                ("context", "--text", short),
+                ("heads", "--heads", "3"),
+                ("--ranks", "--ranks", "0"),
+                ("--ranks", "--ranks", "1000000"),
+                ("--stage", "--stage", "three"),
+                ("--lr", "--lr", "-1"),
+                ("2 heads", "--model-parallel", "3"),
+                ("3 ranks", *two, "--ranks", "3"),
+                ("vocabulary", *six, "--ranks", "3", "--model-parallel", "3"),
+                ("--activations", "--activations", "none"),
+                ("--model-parallel", "--activations", "partitioned"),
+                ("--model-parallel", "--compare=configurations"),
+                ("--model-parallel", "--capacity", "--budget", "1MiB"),
+                ("--budget", "--capacity", *two),
+                ("--compare", "--compare=all", *two),
+                ("--budget", "--budget", "much")):
+            self.assertIn(words, self.refused(*arguments), arguments)
+        self.assertIn("json", self.failing("--json", "no/such/folder/x.json", "--steps", "1"))
 
     def test_no_default_text_outside_the_repository(self):
-        run = subprocess.run(
-            [TRAIN_GPT, "--steps", "1"], capture_output=True, text=True, timeout=60, cwd=self.folder
-        )
+        run = subprocess.run([TRAIN_GPT, "--steps", "1"], capture_output=True, text=True,
+                             timeout=60, cwd=self.folder)
         self.assertNotEqual(run.returncode, 0)
         self.assertIn("--text", run.stderr)
 
     def test_help(self):
-        run = subprocess.run([TRAIN_GPT, "--help"], capture_output=True, text=True, timeout=60)
-        self.assertEqual(run.returncode, 0)
-        self.assertIn("--accumulate", run.stdout)
+        self.assertIn("--accumulate", self.succeeds("--help").stdout)
 
     def test_interrupt_without_a_place_to_save(self):
-        process = subprocess.Popen(
-            [TRAIN_GPT, *SMALL, "--text", str(self.text), "--steps", "10000000", "--compare"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        time.sleep(2)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-        self.assertEqual(process.returncode, 130)
-        self.assertIn("interrupted", err)
-        self.assertIn("final loss", out)
+        # Several times: whether a signal comes between two ranks' questions is left to chance.
+        grids = [("--ranks", "4", "--model-parallel", "2")] * 5
+        for attempt, options in enumerate([("--compare",), *grids]):
+            process = self.started("--steps", "10000000", *options, after_a_step=False)
+            time.sleep(0.4 + 0.03 * attempt if attempt else 2)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 130, err)
+            self.assertIn("interrupted", err)
+            self.assertTrue(attempt or "final loss" in out, out)
 
 
 class Checkpoints(Program):
     """What a run that goes on does is what one that never stopped does."""
 
-    @classmethod
-    def setUpClass(cls):
-        run = subprocess.run([TRAIN_GPT, "--resume", "nowhere", "--text", __file__],
-                             capture_output=True, text=True, timeout=60)
-        if "built without checkpoints" in run.stderr:
-            raise unittest.SkipTest(run.stderr.strip())
-
-    def stages(self, *arguments, status=0):
-        path = self.folder / "result.json"
-        run = self.run_trainer("--json", str(path), *arguments)
-        self.assertEqual(run.returncode, status, run.stderr)
-        return run, json.loads(path.read_text())["stages"]
+    def setUp(self):
+        super().setUp()
+        self.require_checkpoints(TRAIN_GPT)
 
     def checkpoints(self):
         return sorted((self.folder / "run").glob("*-step-*/manifest.json"))
@@ -358,21 +269,29 @@ class Checkpoints(Program):
         shutil.rmtree(self.checkpoints()[-1].parent)
         return stages[0]["losses"]
 
-    def same_under_all_stages(self, *arguments):
-        losses = self.save_half("--stage", "pos+g", *arguments)
-        run, stages = self.stages("--resume", "run", "--steps", "10", "--compare", *arguments)
-        self.assertIn("after step 5", run.stderr)
-        self.assertIn("bit-identical under all stages", run.stdout)
-        self.assertEqual(len(stages), 4)
-        for stage in stages:
-            self.assertEqual(stage["first_step"], 5)
-            self.assertEqual(stage["losses"], losses[5:], stage["stage"])
-        # A run that saves nothing has the same losses.
-        _, alone = self.stages("--stage", "pos", "--steps", "10", *arguments)
-        self.assertEqual(alone[0]["losses"], losses)
-
-    def test_same_losses_in_fp32(self):
-        self.same_under_all_stages("--ranks", "3")
+    def test_same_losses_under_all_stages(self):
+        for model, options in (
+                (SMALL, ("--ranks", "3")),
+                # The first steps overflow: updates are fewer than steps; the scale has a history.
+                (SMALL, ("--ranks", "2", "--precision", "fp16")),
+                (DIVIDED, ("--ranks", "4", "--model-parallel", "2")),
+                (DIVIDED, ("--ranks", "4", "--model-parallel", "4", "--precision", "fp16"))):
+            with self.subTest(options=options):
+                shutil.rmtree(self.folder / "run", ignore_errors=True)
+                self.model = model
+                losses = self.save_half("--stage", "pos+g", *options)
+                files = list(self.checkpoints()[0].parent.glob("rank-*"))
+                self.assertEqual(len(files), int(options[1]))
+                run, stages = self.stages("--resume", "run", "--steps", "10", "--compare", *options)
+                self.assertIn("after step 5", run.stderr)
+                self.assertIn("bit-identical under all stages", run.stdout)
+                self.assertEqual(len(stages), 4)
+                for stage in stages:
+                    self.assertEqual(stage["first_step"], 5)
+                    self.assertEqual(stage["losses"], losses[5:], stage["stage"])
+                # A run that saves nothing has the same losses.
+                _, alone = self.stages("--stage", "pos", "--steps", "10", *options)
+                self.assertEqual(alone[0]["losses"], losses)
 
     def test_same_losses_in_bf16_with_accumulation_saved_on_the_way(self):
         common = ("--ranks", "2", "--precision", "bf16", "--accumulate", "2")
@@ -381,20 +300,13 @@ class Checkpoints(Program):
             _, stages = self.stages("--resume", "run", "--steps", "10", "--stage", stage, *common)
             self.assertEqual(stages[0]["losses"], losses[5:])
 
-    def test_same_losses_in_fp16_with_overflows(self):
-        # The first steps overflow: updates are fewer than steps, and the scale has a history.
-        self.same_under_all_stages("--ranks", "2", "--precision", "fp16")
-
     def test_another_number_of_ranks(self):
         losses = self.save_half("--ranks", "4")
         for ranks, accumulate in (("2", "2"), ("1", "4")):
             _, stages = self.stages("--resume", "run", "--steps", "10", "--ranks", ranks,
                                     "--accumulate", accumulate)
-            found = stages[0]["losses"]
-            self.assertEqual(len(found), 5)
-            for expected, loss in zip(losses[5:], found):
-                # The same data, added in another order. 1e-6 is what examples/gpt/README.md says.
-                self.assertTrue(math.isclose(loss, expected, rel_tol=1e-6), (found, losses))
+            # The same data, added in another order. 1e-6 is what examples/gpt/README.md says.
+            self.assert_near(stages[0]["losses"], losses[5:], 1e-6)
 
     def test_keep(self):
         run, _ = self.stages("--save", "run", "--save-every", "1", "--keep", "2", "--steps", "5")
@@ -402,13 +314,13 @@ class Checkpoints(Program):
         self.assertEqual(len(self.checkpoints()), 2)
 
     def test_export(self):
-        names = [str(self.folder / name) for name in ("trained", "resumed")]
+        names = [self.folder / name for name in ("trained", "resumed")]
         self.stages("--save", "run", "--steps", "4", "--ranks", "3", "--export", names[0])
         run, stages = self.stages("--resume", "run", "--steps", "4", "--ranks", "2", "--stage",
                                   "pos+g+p", "--export", names[1])
         self.assertEqual(stages[0]["losses"], [])
         self.assertIn(f"exported {names[1]}", run.stderr)
-        trained, resumed = (pathlib.Path(name).read_bytes() for name in names)
+        trained, resumed = (name.read_bytes() for name in names)
         self.assertEqual(trained, resumed)
         size = int.from_bytes(trained[:8], "little")
         header = json.loads(trained[8:8 + size])
@@ -417,18 +329,9 @@ class Checkpoints(Program):
         ends = [entry["data_offsets"][1] for name, entry in header.items() if name[0] != "_"]
         self.assertEqual(8 + size + max(ends), len(trained))
 
-    def test_same_losses_of_model_parallel_ranks(self):
-        self.model = DIVIDED
-        self.same_under_all_stages("--ranks", "4", "--model-parallel", "2")
-        self.assertEqual(len(list(self.checkpoints()[0].parent.glob("rank-*"))), 4)
-
-    def test_same_losses_of_model_parallel_ranks_in_fp16(self):
-        self.model = DIVIDED
-        self.same_under_all_stages("--ranks", "4", "--model-parallel", "4", "--precision", "fp16")
-
     def test_another_number_of_model_parallel_ranks(self):
         self.model = DIVIDED
-        model = {ranks: ("--ranks", str(2 * ranks), "--model-parallel", str(ranks), "--stage", stage)
+        model = {ranks: ("--ranks", 2 * ranks, "--model-parallel", ranks, "--stage", stage)
                  for ranks, stage in ((1, "pos+g+p"), (2, "pos+g"), (4, "pos"))}
         for saved in model:
             shutil.rmtree(self.folder / "run", ignore_errors=True)
@@ -437,18 +340,16 @@ class Checkpoints(Program):
             for ranks in model:
                 run, stages = self.stages("--resume", "run", "--steps", "10", *model[ranks])
                 found = stages[0]["losses"]
-                self.assertEqual(len(found), 5)
-                for expected, loss in zip(losses[5:], found):
-                    # As in one run: 1e-5 is what examples/gpt/README.md says.
-                    self.assertTrue(math.isclose(loss, expected, rel_tol=1e-5), (found, losses))
+                # As in one run: 1e-5 is what examples/gpt/README.md says.
+                self.assert_near(found, losses[5:], 1e-5)
                 said = f"has changed: model_parallel was {saved}\n"
                 self.assertEqual(said in run.stderr, ranks != saved, run.stderr)
                 if ranks == saved:
                     self.assertEqual(found, losses[5:])
                 # Not a step more: the model that was saved, from ranks of other numbers, too.
                 name = self.folder / f"model-{ranks}"
-                self.stages("--resume", "run", "--steps", "5", "--ranks", str(ranks),
-                            *model[ranks][2:], "--export", str(name))
+                self.stages("--resume", "run", "--steps", "5", "--ranks", ranks,
+                            *model[ranks][2:], "--export", name)
                 exported.append(name.read_bytes())
             self.assertEqual(exported, exported[:1] * 3)
 
@@ -456,13 +357,8 @@ class Checkpoints(Program):
         common = ["--steps", "300", *common]
         whole = self.stages(*common)[1][0]["losses"]
         path = self.folder / "interrupted.json"
-        process = subprocess.Popen(
-            [TRAIN_GPT, *SMALL, "--text", str(self.text), *common, "--save", "run", "--resume",
-             "run", "--json", str(path), *arguments],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.folder)
-        for line in process.stderr:
-            if " step 1/" in line:
-                break
+        process = self.started(*common, "--save", "run", "--resume", "run", "--json", path,
+                               *arguments)
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 0, err)
@@ -490,21 +386,21 @@ class Checkpoints(Program):
         self.assertIn("has changed: seed was 1, steps was 10\n", run.stderr)
 
     def test_bad_input_gets_one_line(self):
-        self.assertIn("there is no checkpoint in nowhere", self.refused("--resume", "nowhere"))
-        self.assertIn("--save", self.refused("--save-every", "2"))
-        self.assertIn("--save", self.refused("--keep", "2"))
-        self.assertIn("--save", self.refused("--async-save"))
-        self.assertIn("--compare", self.refused("--save", "x", "--compare"))
-        self.assertIn("--compare", self.refused("--export", "x", "--compare"))
-        self.assertIn("no/such", self.refused("--export", "no/such/x"))
         self.save_half("--ranks", "2")
         file = self.folder / "file"
         file.touch()
-        self.assertIn(str(file), self.refused("--save", str(file)))
-        for option, said in (("--channels", "'wte'"), ("--heads", "2 heads")):
-            self.model = SMALL.copy()
-            self.model[SMALL.index(option) + 1] = "4"
-            self.assertIn(said, self.refused("--resume", "run"))
+        for words, *arguments in (
+                ("there is no checkpoint in nowhere", "--resume", "nowhere"),
+                ("--save", "--save-every", "2"),
+                ("--save", "--keep", "2"),
+                ("--save", "--async-save"),
+                ("--compare", "--save", "x", "--compare"),
+                ("--compare", "--export", "x", "--compare"),
+                ("no/such", "--export", "no/such/x"),
+                (str(file), "--save", file),
+                ("'wte'", "--resume", "run", "--channels", "4"),
+                ("2 heads", "--resume", "run", "--heads", "4")):
+            self.assertIn(words, self.refused(*arguments), arguments)
 
 
 if __name__ == "__main__":

@@ -13,117 +13,22 @@ namespace sharded_graph_test {
 
 using namespace libtorch_tests;
 using zero::libtorch::Sharded;
+using zero::stage::PosG, zero::stage::PosGP;
 
-constexpr int ranks = 3;
-constexpr int steps = 4;
-
-torch::Tensor input(int step, int rank) {
-  return torch::cos(torch::arange(12, torch::kFloat) + step * 7 + rank).view({3, 4});
-}
-
-/// Trains `Model` under Pos+g+p and Pos+g, and by LibTorch alone: `loss(input, call)`.
+/// Trains `Model` with both classes, and by LibTorch alone.
 template <class Model>
-void check_against_libtorch(int prefetch = 1) {
+void check_against_libtorch() {
   at::set_num_threads(1);
-  Model theirs;
-  auto const expected = averaged_by_libtorch(
-      theirs, ranks, steps, 1, [](Model& model, int rank, int step, int /*micro*/) {
-        return model->loss(input(step, rank), plainly);
-      });
-  auto const run = [&](auto stage) {
-    return on_ranks(ranks, [&](zero::InProcess& comm) {
-      Model model;
-      Sharded sharded{
-          comm, *model, model->units(), stage, zero::AdamW{.lr = rate}, zero::Prefetch{prefetch}};
-      for (int step = 0; step < steps; ++step) {
-        model->loss(input(step, comm.rank()), through(sharded)).backward();
-        sharded.step();
-      }
-      auto const all = sharded.full_parameters();
-      return bytes_of(*model);
-    });
-  };
-  auto const bytes = run(zero::stage::PosGP{});
-  REQUIRE(!bytes.empty());
-  CHECK(run(zero::stage::PosG{}) == bytes);
-  double const away = distance(floats(bytes), expected);
-  CAPTURE(away);
-  CHECK(away < 1e-5);
-  Model untouched;
-  CHECK(distance(flat(*untouched), expected) > 1e-2);
+  Run const run;
+  auto const bytes = run.sharded<Model>(PosGP{}, zero::Prefetch{1});
+  CHECK(run.sharded<Model>(PosGP{}, zero::Prefetch{2}) == bytes);
+  CHECK(run.sharded<Model>(PosG{}) == bytes);
+  CHECK(run.optimizer<Model>(PosG{}) == bytes);
+  check_trained<Model>(bytes, run.libtorch<Model>());
 }
 
-/// Calls one unit three times.
-struct RepeatedImpl : torch::nn::Module {
-  RepeatedImpl() {
-    layer = register_module("layer", torch::nn::Linear(4, 4));
-    out = register_module("out", torch::nn::Linear(4, 2));
-    fill(*this, 0.);
-  }
-  [[nodiscard]] std::vector<zero::libtorch::Unit> units() const { return {layer, out}; }
-  template <class Call>
-  torch::Tensor loss(torch::Tensor x, Call const& call) {
-    for (int i = 0; i < 3; ++i) x = torch::tanh(call(layer, x));
-    return call(out, x).square().mean();
-  }
-  torch::nn::Linear layer{nullptr}, out{nullptr};
-};
-TORCH_MODULE(Repeated);
-
-TEST_CASE("a unit that is called three times is reduced once, with all its gradients") {
-  check_against_libtorch<Repeated>();
-}
-
-/// A unit that has another one within it, which the trainer lets it call; a bias of its own that is
-/// used after.
-struct OuterImpl : torch::nn::Module {
-  OuterImpl() {
-    inner = register_module("inner", torch::nn::Linear(4, 4));
-    first = register_module("first", torch::nn::Linear(4, 4));
-    bias = register_parameter("bias", torch::zeros({4}));
-  }
-  torch::Tensor forward(torch::Tensor const& x,
-                        std::function<torch::Tensor(torch::Tensor const&)> const& call_inner) {
-    return torch::sigmoid(call_inner(torch::tanh(first(x))) + x) * bias;
-  }
-  torch::nn::Linear inner{nullptr}, first{nullptr};
-  torch::Tensor bias;
-};
-TORCH_MODULE(Outer);
-struct NestedImpl : torch::nn::Module {
-  NestedImpl() {
-    outer = register_module("outer", Outer());
-    last = register_module("last", torch::nn::Linear(4, 2));
-    fill(*this, 0.);
-  }
-  [[nodiscard]] std::vector<zero::libtorch::Unit> units() const {
-    return {outer, outer->inner, last};
-  }
-  template <class Call>
-  torch::Tensor loss(torch::Tensor const& x, Call const& call) {
-    std::function<torch::Tensor(torch::Tensor const&)> const call_inner =
-        [&](torch::Tensor const& y) -> torch::Tensor { return call(outer->inner, y); };
-    return call(last, call(outer, x, call_inner)).square().mean();
-  }
-  Outer outer{nullptr};
-  torch::nn::Linear last{nullptr};
-};
-TORCH_MODULE(Nested);
-
-TEST_CASE("a unit within a unit is gathered while the other one is in use") {
-  check_against_libtorch<Nested>(1);
-  check_against_libtorch<Nested>(2);
-  Nested net;
-  auto const model = zero::libtorch::describe(*net, net->units());
-  std::vector<std::string> names;
-  for (auto const& each : model.tensors) names.push_back(each.name);
-  CHECK(names == std::vector<std::string>{"outer.bias",
-                                          "outer.inner.weight",
-                                          "outer.inner.bias",
-                                          "outer.first.weight",
-                                          "outer.first.bias",
-                                          "last.weight",
-                                          "last.bias"});
+TEST_CASE("units within the one of the model itself, one of two names and called three times") {
+  check_against_libtorch<Rooted>();
 }
 
 /// Several outputs, one of which nobody uses and one of which needs no gradient.
@@ -149,8 +54,8 @@ struct BranchesImpl : torch::nn::Module {
   }
   [[nodiscard]] std::vector<zero::libtorch::Unit> units() const { return {many, out}; }
   template <class Call>
-  torch::Tensor loss(torch::Tensor const& x, Call const& call) {
-    auto outputs = call(many, x);
+  torch::Tensor loss(int batch, Call const& call) {
+    auto outputs = call(many, input(batch));
     CHECK(!std::get<2>(outputs).requires_grad());
     torch::Tensor y = std::get<0>(outputs);
     y.mul_(2);  // outputs may be changed in place
@@ -204,11 +109,11 @@ struct RecomputedImpl : torch::nn::Module {
     return {layers[0], layers[1], layers[2]};
   }
   template <class Call>
-  torch::Tensor loss(torch::Tensor const& x, Call const& call) {
+  torch::Tensor loss(int batch, Call const& call) {
     part = [this, call](torch::Tensor const& y) -> torch::Tensor {
       return torch::tanh(call(layers[1], torch::tanh(call(layers[0], y))));
     };
-    auto const in = x.detach().set_requires_grad(true);
+    auto const in = input(batch).set_requires_grad(true);
     return call(layers[2], Again::apply(in, &part)).square().mean();
   }
   std::vector<torch::nn::Linear> layers;
@@ -250,40 +155,29 @@ TEST_CASE("two tensors of one memory, in two units, are tied, and their gradient
       CHECK(a->weight.data_ptr() == b->weight.data_ptr());
     });
   };
-  check(zero::stage::PosGP{});
-  check(zero::stage::PosG{});
-}
-
-bool says(std::string const& text, std::string const& part) {
-  INFO(text);
-  CHECK(text.find(part) != std::string::npos);
-  return text.find(part) != std::string::npos;
+  check(PosGP{});
+  check(PosG{});
 }
 
 TEST_CASE("a unit that is computed again twice in one backward pass is refused") {
-  for (bool const partitioned : {true, false}) {
+  auto const check = [](auto stage) {
     zero::run_ranks(2, [&](zero::InProcess& comm) {
       torch::nn::Linear layer(4, 4);
-      auto const run = [&](auto stage) {
-        Sharded sharded{comm, *layer, {layer}, stage};
-        Again::Part const part = [&](torch::Tensor const& x) {
-          return torch::tanh(sharded.forward(layer, x));
-        };
-        auto x = input(0, comm.rank()).set_requires_grad(true);
-        auto const loss = Again::apply(Again::apply(x, &part), &part).square().mean();
-        CHECK(says(refusal([&] { loss.backward(); }), "after its gradients were reduced"));
-        sharded.zero_grad();
-        // It goes on from there.
-        sharded.forward(layer, x).square().mean().backward();
-        CHECK(sharded.step().step == 1);
+      Sharded sharded{comm, *layer, {layer}, stage};
+      Again::Part const part = [&](torch::Tensor const& x) {
+        return torch::tanh(sharded.forward(layer, x));
       };
-      if (partitioned) {
-        run(zero::stage::PosGP{});
-      } else {
-        run(zero::stage::PosG{});
-      }
+      auto x = input(comm.rank()).set_requires_grad(true);
+      auto const loss = Again::apply(Again::apply(x, &part), &part).square().mean();
+      check_refused([&] { loss.backward(); }, "after its gradients were reduced");
+      sharded.zero_grad();
+      // It goes on from there.
+      sharded.forward(layer, x).square().mean().backward();
+      CHECK(sharded.step().step == 1);
     });
-  }
+  };
+  check(PosGP{});
+  check(PosG{});
 }
 
 TEST_CASE("two losses of one step, each of which comes through a unit, add up") {
@@ -292,20 +186,21 @@ TEST_CASE("two losses of one step, each of which comes through a unit, add up") 
     return on_ranks(2, [&](zero::InProcess& comm) {
       torch::nn::Linear layer(4, 4);
       fill(*layer, 0.);
-      Sharded sharded{comm, *layer, {layer}, zero::stage::PosGP{}, zero::PlainSgd{.lr = 0.5f}};
-      auto const a = sharded.forward(layer, input(0, comm.rank())).square().mean();
-      auto const b = sharded.forward(layer, input(1, comm.rank())).square().mean();
-      if (together) {
-        torch::autograd::backward({a, b});
-      } else {
-        b.backward();
-        CHECK(layer->weight.grad().defined());  // it is not complete yet
-        a.backward();
-      }
-      CHECK(!layer->weight.grad().defined());
-      sharded.step();
-      auto const all = sharded.full_parameters();
-      return bytes_of(*layer);
+      auto const train = [&](auto& sharded, auto const& call) {
+        auto const a = call(layer, input(comm.rank())).square().mean();
+        auto const b = call(layer, input(7 + comm.rank())).square().mean();
+        if (together) {
+          torch::autograd::backward({a, b});
+        } else {
+          b.backward();
+          CHECK(layer->weight.grad().defined());  // it is not complete yet
+          a.backward();
+        }
+        CHECK(!layer->weight.grad().defined());
+        sharded.step();
+      };
+      zero::PlainSgd const rule{.lr = 0.5f};
+      return with_sharded(comm, *layer, describe(*layer, {layer}), train, PosGP{}, rule);
     });
   };
   auto const bytes = run(true);
@@ -317,13 +212,13 @@ TEST_CASE("a graph that ends without a backward pass is waited for no longer") {
   zero::run_ranks(2, [](zero::InProcess& comm) {
     torch::nn::Linear layer(4, 4), never(4, 4);
     torch::nn::ModuleList both(layer, never);
-    Sharded sharded{comm, *both, {layer, never}, zero::stage::PosGP{}};
+    Sharded sharded{comm, *both, {layer, never}, PosGP{}};
     {
-      auto const dropped = sharded.forward(layer, input(0, comm.rank()));
+      auto const dropped = sharded.forward(layer, input(comm.rank()));
       auto const fails = sharded.forward(never, dropped);
     }
-    auto const kept = sharded.forward(never, input(0, comm.rank()));
-    sharded.forward(layer, input(1, comm.rank())).square().mean().backward();
+    auto const kept = sharded.forward(never, input(comm.rank()));
+    sharded.forward(layer, input(7 + comm.rank())).square().mean().backward();
     CHECK(!layer->weight.grad().defined());
     sharded.step();  // before the graph of `kept` ends
     CHECK(sharded.core().steps(0) == 1);
@@ -339,47 +234,59 @@ TEST_CASE("the backward pass of a graph that is older than a step or a Sharded i
   torch::nn::ModuleList both(layer, other);
   torch::Tensor loss;
   {
-    Sharded sharded{comm, *both, {layer, other}, zero::stage::PosGP{}};
-    auto const old = sharded.forward(other, torch::tanh(sharded.forward(layer, input(0, 0))));
-    sharded.forward(other, input(0, 0)).sum().backward();
+    Sharded sharded{comm, *both, {layer, other}, PosGP{}};
+    auto const old = sharded.forward(other, torch::tanh(sharded.forward(layer, input(0))));
+    sharded.forward(other, input(0)).sum().backward();
     sharded.step();
     CHECK_THROWS_AS(old.sum().backward(), c10::Error);
     sharded.zero_grad();
-    loss = sharded.forward(other, input(0, 0)).sum();
+    loss = sharded.forward(other, input(0)).sum();
   }
-  CHECK(says(refusal([&] { loss.backward(); }), "after the end of its Sharded"));
+  check_refused([&] { loss.backward(); }, "after the end of its Sharded");
 }
 
 TEST_CASE("what cannot be sharded is refused by name") {
-  using zero::libtorch::describe;
   torch::nn::Linear a(2, 2), b(2, 2);
   torch::nn::Sequential within(a, b);
   torch::nn::Tanh nothing;
   torch::nn::ModuleList whole(within, nothing);
-  auto const of = [&](std::vector<zero::libtorch::Unit> const& units) {
-    return refusal([&] { static_cast<void>(describe(*whole, units)); });
+  struct Row {
+    std::vector<zero::libtorch::Unit> units;
+    char const* why;
   };
-  CHECK(says(of({within, within}), "unit '1' is a module that is a unit before"));
-  CHECK(says(of({within, nothing}), "unit '1' has no parameters of its own"));
-  CHECK(says(of({within, a, b}), "unit '0' has no parameters of its own"));
-  CHECK(says(of({within, torch::nn::Linear(2, 2)}), "unit '1' is not within the module"));
-  CHECK(says(of({a}), "parameter '0.1.weight' is in no unit, and would not be trained"));
-  CHECK(of({within, b}) == "nothing was refused");
+  for (Row const& row :
+       {Row{{within, within}, "unit '1' is a module that is a unit before"},
+        Row{{within, nothing}, "unit '1' has no parameters of its own"},
+        Row{{within, a, b}, "unit '0' has no parameters of its own"},
+        Row{{within, torch::nn::Linear(2, 2)}, "unit '1' is not within the module"},
+        Row{{a}, "parameter '0.1.weight' is in no unit, and would not be trained"}}) {
+    check_refused([&] { static_cast<void>(describe(*whole, row.units)); }, row.why);
+  }
+  std::vector<std::string> names;
+  std::vector<int> units;
+  for (auto const& each : describe(*whole, {within, b}).tensors) {
+    names.push_back(each.name);
+    units.push_back(each.unit);
+  }
+  CHECK(names == std::vector<std::string>{"0.0.weight", "0.0.bias", "0.1.weight", "0.1.bias"});
+  CHECK(units == std::vector{0, 0, 1, 1});
 
   zero::Self comm;
   {
-    Sharded sharded{comm, *a, {a}, zero::stage::PosGP{}};
-    CHECK(says(refusal([&] {
-                 static_cast<void>(sharded.forward(b, torch::ones({1, 2})));
-               }),
-               "is no unit of this model"));
+    Sharded sharded{comm, *a, {a}, PosGP{}};
+    check_refused(
+        [&] {
+          static_cast<void>(sharded.forward(b, torch::ones({1, 2})));
+        },
+        "is no unit of this model");
   }
   auto const row = torch::ones({8});
   b->weight.set_data(row.narrow(0, 0, 4).view({2, 2}));
-  CHECK(says(refusal([&] {
-               Sharded sharded{comm, *b, {b}, zero::stage::PosGP{}};
-             }),
-             "parameter 'weight' is a part of a larger storage"));
+  check_refused(
+      [&] {
+        Sharded sharded{comm, *b, {b}, PosGP{}};
+      },
+      "parameter 'weight' is a part of a larger storage");
 }
 
 }  // namespace sharded_graph_test

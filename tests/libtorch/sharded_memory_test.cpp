@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace sharded_memory_test {
@@ -16,6 +17,7 @@ namespace sharded_memory_test {
 using namespace libtorch_tests;
 using zero::libtorch::Optimizer;
 using zero::libtorch::Sharded;
+using zero::stage::PosG, zero::stage::PosGP;
 
 /// Can the first byte be read? The system says so without a signal.
 bool readable(torch::Tensor const& tensor) {
@@ -27,34 +29,37 @@ bool readable(torch::Tensor const& tensor) {
   return read;
 }
 
-TEST_CASE("outside its window a parameter faults, and so does whatever shares its memory") {
+TEST_CASE("outside its window a parameter faults, as what shares its memory, and has no gradient") {
   zero::run_ranks(3, [](zero::InProcess& comm) {
     Net net;
     auto const expected = bytes_of(*net);
     torch::Tensor const alias = net->out->weight.detach();
     torch::Tensor saved;  // a view from within the window, as autograd saves them
-    Sharded sharded{comm, *net, net->units(), zero::stage::PosGP{}};
+    Sharded sharded{comm, *net, net->units(), PosGP{}};
     auto const all_fault = [&] {
-      for (auto const& p : net->parameters()) CHECK(!readable(p));
+      for (auto const& p : net->parameters()) {
+        CHECK(!readable(p));
+        CHECK(!p.grad().defined());
+      }
       CHECK(!readable(alias));
       if (saved.defined()) CHECK(!readable(saved));
     };
     all_fault();
-    bool called = false;
+    int called = 0;
     auto const loss = net->loss(0, [&](auto& unit, auto const& x) {
       auto y = sharded.forward(unit, x);
       CHECK(!readable(unit->weight));
       if (y.requires_grad()) {
         y.register_hook([&](torch::Tensor const&) {
-          called = true;
-          CHECK(!readable(unit->weight));  // not yet
+          ++called;
+          all_fault();  // it is not the unit's turn yet, and the one before is done
         });
       }
       return y;
     });
     all_fault();
     loss.backward();
-    CHECK(called);
+    CHECK(called == 5);
     all_fault();
     sharded.step();
     all_fault();
@@ -86,44 +91,38 @@ struct WatchedImpl : torch::nn::Module {
 };
 TORCH_MODULE(Watched);
 
+/// A list of modules, and each of them as a unit.
+template <class Module>
+std::pair<torch::nn::ModuleList, std::vector<zero::libtorch::Unit>> listed(
+    std::vector<Module> const& modules) {
+  torch::nn::ModuleList whole;
+  for (auto const& each : modules) whole->push_back(each);
+  return {whole, {modules.begin(), modules.end()}};
+}
+
 TEST_CASE("what autograd saved as a view is read where the unit lies in the backward pass") {
   at::set_num_threads(1);
-  constexpr std::size_t layers = 4;
-  auto const values = [](std::size_t layer) {
-    return torch::sin(torch::arange(90000, torch::kDouble) + static_cast<double>(layer))
-        .to(torch::kFloat)
-        .view({300, 300});
+  auto const layers = [] {
+    std::vector<Watched> net(4);
+    for (std::size_t i = 0; i < net.size(); ++i) fill(*net[i], static_cast<double>(i));
+    return net;
   };
-  auto const batch = [] { return torch::ones({2, 300}).set_requires_grad(true); };
-  std::vector<Watched> plain;
-  torch::Tensor expected = batch();
-  torch::Tensor x = expected;
-  for (std::size_t i = 0; i < layers; ++i) {
-    plain.emplace_back();
-    torch::NoGradGuard const off;
-    plain.back()->weight.copy_(values(i));
-  }
-  for (auto& layer : plain) x = torch::tanh(layer->forward(x) / 100);
-  x.sum().backward();
+  auto const gradient = [](std::vector<Watched>& net, auto const& call) {
+    auto const in = torch::ones({2, 300}).set_requires_grad(true);
+    auto x = in;
+    for (auto& layer : net) x = torch::tanh(call(layer, x) / 100);
+    x.sum().backward();
+    return in.grad();
+  };
+  auto plain = layers();
+  auto const expected = gradient(plain, plainly);
   zero::run_ranks(2, [&](zero::InProcess& comm) {
-    std::vector<Watched> net(layers);
-    torch::nn::ModuleList whole;
-    std::vector<zero::libtorch::Unit> units;
-    for (std::size_t i = 0; i < layers; ++i) {
-      net[i] = Watched();
-      whole->push_back(net[i]);
-      torch::NoGradGuard const off;
-      net[i]->weight.copy_(values(i));
-      units.emplace_back(net[i]);
-    }
+    auto net = layers();
+    auto [whole, units] = listed(net);
     // One slot, in which every unit lies in turn.
-    Sharded sharded{comm, *whole, units, zero::stage::PosGP{}, zero::Prefetch{0}};
-    auto const in = batch();
-    auto y = in;
-    for (auto& layer : net) y = torch::tanh(sharded.forward(layer, y) / 100);
-    CHECK(net[0]->address == net[layers - 1]->address);
-    y.sum().backward();
-    CHECK(in.grad().equal(expected.grad()));
+    Sharded sharded{comm, *whole, units, PosGP{}, zero::Prefetch{0}};
+    CHECK(gradient(net, through(sharded)).equal(expected));
+    CHECK(net.front()->address == net.back()->address);
     sharded.zero_grad();
   });
 }
@@ -173,19 +172,12 @@ TEST_CASE("the model is never whole twice at the start") {
           },
           torch::kFloat);
     };
-    std::vector<torch::nn::PReLU> net;
-    torch::nn::ModuleList whole;
-    std::vector<zero::libtorch::Unit> units;
-    for (std::size_t i = 0; i < layers; ++i) {
-      net.emplace_back();
-      net.back()->weight.set_data(fresh());
-      whole->push_back(net.back());
-      units.emplace_back(net.back());
-    }
+    std::vector<torch::nn::PReLU> net(layers);
+    for (auto& layer : net) layer->weight.set_data(fresh());
+    auto [whole, units] = listed(net);
     CHECK(watch.now == model);
     {
-      Sharded sharded{
-          comm, *whole, units, zero::stage::PosGP{}, zero::Owned<WatchedAllocator>{{&watch}}};
+      Sharded sharded{comm, *whole, units, PosGP{}, zero::Owned<WatchedAllocator>{{&watch}}};
       CHECK(watch.module == 0);
       CHECK(watch.now > model / 4);
       CHECK(watch.most < model + model / 2);
@@ -195,77 +187,42 @@ TEST_CASE("the model is never whole twice at the start") {
     // Up to Pos+g it stays where it is.
     net[0] = torch::nn::PReLU(torch::nn::PReLUOptions().num_parameters(extent));
     void* const place = net[0]->weight.data_ptr();
-    Sharded lent{comm, *net[0], {net[0]}, zero::stage::PosG{}};
+    Sharded lent{comm, *net[0], {net[0]}, PosG{}};
     CHECK(net[0]->weight.data_ptr() == place);
     CHECK(lent.core().held()[zero::Role::parameters] == 0);
   });
 }
 
-TEST_CASE("a unit's gradients are gone when the backward pass comes to the next one") {
-  at::set_num_threads(1);
-  zero::run_ranks(2, [](zero::InProcess& comm) {
-    Net net;
-    Sharded sharded{comm, *net, net->units(), zero::stage::PosGP{}};
-    int seen = 0;
-    auto const defined = [&] {
-      int count = 0;
-      for (auto const& p : net->parameters()) count += p.grad().defined() ? 1 : 0;
-      return count;
-    };
-    net->loss(0,
-              [&](auto& unit, auto const& x) {
-                auto const y = sharded.forward(unit, x);
-                if (y.requires_grad()) {
-                  y.register_hook([&](torch::Tensor const&) {
-                    ++seen;
-                    CHECK(defined() == 0);
-                  });
-                }
-                return y;
-              })
-        .backward();
-    CHECK(seen == 5);
-    CHECK(defined() == 0);
-    sharded.step();
-  });
-}
-
 TEST_CASE("a parameter that was given other memory is refused") {
-  std::string const expected = "parameter 'weight' was given other memory";
-  auto const refused = [&](auto const& act) {
-    std::string const text = refusal(act);
-    INFO(text);
-    CHECK(text.find(expected) != std::string::npos);
-  };
   zero::Self comm;
-  torch::nn::Linear layer(3, 3);
-  {
-    Sharded sharded{comm, *layer, {layer}, zero::stage::PosG{}};
-    layer->weight.set_data(torch::ones({3, 3}));
-    refused([&] { static_cast<void>(sharded.forward(layer, torch::ones({1, 3}))); });
-    refused([&] { sharded.step(); });
-    refused([&] { static_cast<void>(sharded.full_parameters()); });
-  }
-  Sharded sharded{comm, *layer, {layer}, zero::stage::PosGP{}};
-  {
-    auto const all = sharded.full_parameters();
-    layer->weight.set_data(torch::ones({3, 3}));
-  }
-  refused([&] { static_cast<void>(sharded.forward(layer, torch::ones({1, 3}))); });
-  refused([&] { sharded.step(); });
-  refused([&] { static_cast<void>(sharded.full_parameters()); });
+  auto const check = [&](auto stage) {
+    torch::nn::Linear layer(3, 3);
+    Sharded sharded{comm, *layer, {layer}, stage};
+    {
+      auto const all = sharded.full_parameters();
+      layer->weight.set_data(torch::ones({3, 3}));
+    }
+    std::string const why = "parameter 'weight' was given other memory";
+    check_refused([&] { static_cast<void>(sharded.forward(layer, torch::ones({1, 3}))); }, why);
+    check_refused([&] { sharded.step(); }, why);
+    check_refused([&] { static_cast<void>(sharded.full_parameters()); }, why);
+  };
+  check(PosG{});
+  check(PosGP{});
 }
 
 TEST_CASE("values that are written into a window, and would be lost, are refused") {
   zero::Self comm;
   torch::nn::Linear layer(3, 3);
   auto const check = [&](bool expected, auto stage, auto const& write) {
+    layer = torch::nn::Linear(3, 3);
     Sharded sharded{comm, *layer, {layer}, stage};
     write(sharded);
     std::string const text = refusal([&] { sharded.step(); });
-    INFO(text);
-    CHECK(expected ==
-          (text.find("parameter 'weight' was written to in its window") != std::string::npos));
+    CAPTURE(text);
+    CHECK(text.empty() != expected);
+    bool const says = text.find("parameter 'weight' was written to in its window") != text.npos;
+    CHECK(says == expected);
   };
   auto const clamp = [&](auto& sharded) {
     auto const all = sharded.full_parameters();
@@ -278,12 +235,10 @@ TEST_CASE("values that are written into a window, and would be lost, are refused
     auto const all = sharded.full_parameters();
     CHECK(layer->weight.sum().template item<float>() < 9.f);
   };
-  check(false, zero::stage::PosG{}, clamp);  // where it stays
-  check(false, zero::stage::PosG{}, read);
-  layer = torch::nn::Linear(3, 3);
-  check(false, zero::stage::PosGP{}, read);
-  layer = torch::nn::Linear(3, 3);
-  check(true, zero::stage::PosGP{}, clamp);
+  check(false, PosG{}, clamp);  // where it stays
+  check(false, PosG{}, read);
+  check(false, PosGP{}, read);
+  check(true, PosGP{}, clamp);
 }
 
 TEST_CASE("a parameter without values is one on which LibTorch refuses to work") {
@@ -350,13 +305,11 @@ TEST_CASE("a parameter without values is one on which LibTorch refuses to work")
   };
   std::string const held = "parameter 'weight' has no values: its module is, or was, of a Sharded";
   auto const nothing_is_made = [&] {
-    std::string text = refusal([&] { Optimizer opt(comm, *net); });
-    CHECK(text.find(held) != std::string::npos);
-    text = refusal([&] { Sharded again(comm, *net, {net}, zero::stage::PosG{}); });
-    CHECK(text.find(held) != std::string::npos);
+    check_refused([&] { Optimizer opt(comm, *net); }, held);
+    check_refused([&] { Sharded again(comm, *net, {net}, PosG{}); }, held);
   };
   {
-    Sharded sharded{comm, *net, {net}, zero::stage::PosGP{}};
+    Sharded sharded{comm, *net, {net}, PosGP{}};
     nothing_works();
     nothing_is_made();
     int called = 0;
@@ -384,7 +337,7 @@ TORCH_MODULE(Empty);
 TEST_CASE("a parameter without elements is in use as it is") {
   zero::Self comm;
   Empty net;
-  Sharded sharded{comm, *net, {net}, zero::stage::PosGP{}, zero::PlainSgd{.lr = 1.f}};
+  Sharded sharded{comm, *net, {net}, PosGP{}, zero::PlainSgd{.lr = 1.f}};
   sharded.forward(net, torch::ones({2, 3})).sum().backward();
   sharded.step();
   CHECK(sharded.forward(net, torch::ones({2, 3})).equal(torch::full({2, 3}, -1.)));

@@ -1,10 +1,12 @@
 /// @file
-/// A small model, trained by the library and by LibTorch alone.
+/// Small models, trained by the library and by LibTorch alone.
 #pragma once
 
+#include "support/refusal.hpp"
 #include <zero/adapt/libtorch.hpp>
 #include <zero/zero.hpp>
 
+#include <doctest/doctest.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -17,6 +19,8 @@
 namespace libtorch_tests {
 
 constexpr float rate = 0.02f;
+constexpr int steps = 6;
+using Bytes = std::vector<std::uint8_t>;
 
 /// Random numbers of LibTorch's come from one generator of the whole process.
 inline void fill(torch::nn::Module& module, double phase) {
@@ -25,6 +29,11 @@ inline void fill(torch::nn::Module& module, double phase) {
     p.copy_(torch::sin(torch::arange(p.numel(), torch::kDouble) + phase).mul(0.3).view_as(p));
     phase += 0.7;
   }
+}
+
+/// A batch of three for a layer of four inputs.
+inline torch::Tensor input(int batch) {
+  return torch::cos(torch::arange(12, torch::kFloat) + batch).view({3, 4});
 }
 
 /// Scores of words: its weight may be another module's.
@@ -80,13 +89,13 @@ struct RootedImpl : torch::nn::Module {
   [[nodiscard]] std::vector<zero::libtorch::Unit> units() const { return {*this, layer, out}; }
   template <class Call>
   torch::Tensor forward(Call const& call, torch::Tensor x) {
-    for (int i = 0; i < 2; ++i) x = torch::tanh(call(layer, x * scale));
+    for (int i = 0; i < 3; ++i) x = torch::tanh(call(layer, x * scale));
     return call(out, x).square().mean();
   }
   template <class Call>
   torch::Tensor loss(int batch, Call const& call) {
     RootedImpl* const self = this;
-    return call(self, call, torch::cos(torch::arange(12, torch::kFloat) + 7 * batch).view({3, 4}));
+    return call(self, call, input(7 * batch));
   }
   torch::Tensor scale;
   torch::nn::Linear layer{nullptr}, out{nullptr};
@@ -100,25 +109,43 @@ auto through(Sharded& sharded) {
   return [&sharded](auto& unit, auto const&... x) { return sharded.forward(unit, x...); };
 }
 
-inline std::vector<std::uint8_t> bytes_of(torch::nn::Module& module) {
-  std::vector<std::uint8_t> bytes;
+inline Bytes bytes_of(torch::nn::Module& module) {
+  Bytes bytes;
   for (auto const& p : module.parameters()) {
     auto const* const data = static_cast<std::uint8_t const*>(p.data_ptr());
     bytes.insert(bytes.end(), data, data + p.nbytes());
   }
   return bytes;
 }
-
-/// All parameters in a row.
-inline torch::Tensor flat(torch::nn::Module& module) {
-  torch::NoGradGuard const off;
-  std::vector<torch::Tensor> all;
-  for (auto const& p : module.parameters()) all.push_back(p.flatten().to(torch::kDouble));
-  return torch::cat(all).clone();
+/// The same as numbers, of bytes of fp32.
+inline torch::Tensor floats(Bytes bytes) {
+  auto const count = static_cast<std::int64_t>(bytes.size() / sizeof(float));
+  return torch::from_blob(bytes.data(), {count}, torch::kFloat).to(torch::kDouble);
 }
 /// Relative l2.
 inline double distance(torch::Tensor const& ours, torch::Tensor const& theirs) {
   return ((ours - theirs).norm() / theirs.norm()).item<double>();
+}
+
+/// Did all ranks come to the same, which is LibTorch's `expected`, far from what `Model` begins
+/// with?
+template <class Model>
+void check_trained(Bytes const& bytes, torch::Tensor const& expected) {
+  REQUIRE(!bytes.empty());
+  double const away = distance(floats(bytes), expected);
+  CAPTURE(away);
+  CHECK(away < 1e-5);
+  Model untouched;
+  CHECK(distance(floats(bytes_of(*untouched)), expected) > 1e-2);
+}
+
+/// Is `work` refused as a caller's mistake, and does the library say `why`?
+template <class Work>
+void check_refused(Work&& work, std::string const& why) {
+  CAPTURE(why);
+  std::string const said = refusal(work);
+  CAPTURE(said);
+  CHECK(said.find(why) != std::string::npos);
 }
 
 /// Parameters that train, each once.
@@ -134,12 +161,11 @@ inline std::vector<torch::Tensor> trainable(torch::nn::Module& module) {
 
 /// LibTorch's own optimizer over gradients that are averaged as data-parallel training does.
 /// `loss_of(net, rank, step, micro)` is one rank's.
-template <class NetT, class Loss>
+template <class Net, class Loss>
 torch::Tensor averaged_by_libtorch(
-    NetT& net, int ranks, int steps, int micro_batches, Loss const& loss_of) {
+    Net& net, int ranks, int all_steps, int micro_batches, Loss const& loss_of) {
   torch::optim::AdamW opt(trainable(*net), torch::optim::AdamWOptions(rate).weight_decay(1e-2));
-  for (int step = 0; step < steps; ++step) {
-    opt.zero_grad();
+  for (int step = 0; step < all_steps; ++step) {
     for (auto& p : net->parameters()) p.mutable_grad() = torch::Tensor();
     for (int micro = 0; micro < micro_batches; ++micro) {
       for (int rank = 0; rank < ranks; ++rank) {
@@ -148,13 +174,13 @@ torch::Tensor averaged_by_libtorch(
     }
     opt.step();
   }
-  return flat(*net);
+  return floats(bytes_of(*net));
 }
 
-/// Runs `body(comm, rank's result)` on threads; all ranks must come to the same.
+/// Runs `body(comm)` on threads; all ranks must come to the same, or nothing is returned.
 template <class Body>
-std::vector<std::uint8_t> on_ranks(int ranks, Body const& body) {
-  std::vector<std::vector<std::uint8_t>> results(static_cast<std::size_t>(ranks));
+Bytes on_ranks(int ranks, Body const& body) {
+  std::vector<Bytes> results(static_cast<std::size_t>(ranks));
   zero::run_ranks(ranks, [&](zero::InProcess& comm) {
     results[static_cast<std::size_t>(comm.rank())] = body(comm);
   });
@@ -164,57 +190,102 @@ std::vector<std::uint8_t> on_ranks(int ranks, Body const& body) {
   return results.front();
 }
 
-/// The same as numbers of fp32.
-inline torch::Tensor floats(std::vector<std::uint8_t> bytes) {
-  return torch::from_blob(
-             bytes.data(), {static_cast<std::int64_t>(bytes.size() / sizeof(float))}, torch::kFloat)
-      .to(torch::kDouble);
+using zero::libtorch::describe, zero::libtorch::Description;
+
+/// What a rank has after `body(opt, call)` with either class, where `call` calls a unit.
+template <class Comm, class Body, class... Policies>
+Bytes with_sharded(Comm& comm,
+                   torch::nn::Module& net,
+                   Description model,
+                   Body const& body,
+                   Policies const&... policies) {
+  zero::libtorch::Sharded opt{comm, std::move(model), policies...};
+  body(opt, through(opt));
+  auto const all = opt.full_parameters();
+  return bytes_of(net);
+}
+template <class Comm, class Body, class... Policies>
+Bytes with_optimizer(Comm& comm,
+                     torch::nn::Module& net,
+                     Description model,
+                     Body const& body,
+                     Policies const&... policies) {
+  zero::libtorch::Optimizer opt{comm, std::move(model), policies...};
+  body(opt, plainly);
+  return bytes_of(net);
 }
 
-constexpr int steps = 6;
+/// A few steps of a rank, and what it has then.
+struct Run {
+  int ranks = 3;
+  int micro_batches = 1;
+  torch::ScalarType type = torch::kFloat;
 
-inline int batch_of(int ranks, int rank, int step, int micro, int micro_batches) {
-  return (step * micro_batches + micro) * ranks + rank;
-}
-
-/// What a rank has after a few steps.
-template <class Stage, class Accumulation, class Precision, class Comm>
-std::vector<std::uint8_t> trained_on(Comm& comm, int micro_batches, torch::ScalarType type) {
-  Net net;
-  net->to(type);
-  zero::libtorch::Sharded sharded{
-      comm, *net, net->units(), Stage{}, Accumulation{}, Precision{}, zero::AdamW{.lr = rate}};
-  for (int step = 0; step < steps; ++step) {
-    for (int micro = 0; micro < micro_batches; ++micro) {
-      if (micro_batches > 1) sharded.micro_step({.last = micro + 1 == micro_batches});
-      net->loss(batch_of(comm.size(), comm.rank(), step, micro, micro_batches), through(sharded))
-          .backward();
-    }
-    sharded.step();
-    sharded.zero_grad();
+  template <class Model = Net, class Comm, class... Policies>
+  Bytes sharded_on(Comm& comm, Policies const&... policies) const {
+    Model net;
+    net->to(type);
+    return with_sharded(comm,
+                        *net,
+                        describe(*net, net->units()),
+                        training(net, comm.rank()),
+                        zero::AdamW{.lr = rate},
+                        policies...);
   }
-  auto const all = sharded.full_parameters();
-  return bytes_of(*net);
-}
-
-/// The same by LibTorch alone.
-inline torch::Tensor reference(int ranks, int micro_batches) {
-  Net net;
-  return averaged_by_libtorch(
-      net, ranks, steps, micro_batches, [&](Net& model, int rank, int step, int micro) {
-        return model->loss(batch_of(ranks, rank, step, micro, micro_batches), plainly);
-      });
-}
-
-/// What an error says; or that there was none.
-template <class Act>
-std::string refusal(Act const& act) {
-  try {
-    act();
-  } catch (zero::Error const& error) {
-    return error.what();
+  template <class Model = Net, class... Policies>
+  [[nodiscard]] Bytes sharded(Policies const&... policies) const {
+    return on_ranks(ranks,
+                    [&](zero::InProcess& comm) { return sharded_on<Model>(comm, policies...); });
   }
-  return "nothing was refused";
-}
+  template <class Model = Net, class... Policies>
+  [[nodiscard]] Bytes optimizer(Policies const&... policies) const {
+    return on_ranks(ranks, [&](zero::InProcess& comm) {
+      Model net;
+      net->to(type);
+      return with_optimizer(comm,
+                            *net,
+                            describe(*net),
+                            training(net, comm.rank()),
+                            zero::AdamW{.lr = rate},
+                            policies...);
+    });
+  }
+  /// The same by LibTorch alone.
+  template <class Model = Net>
+  [[nodiscard]] torch::Tensor libtorch() const {
+    Model net;
+    return averaged_by_libtorch(
+        net, ranks, steps, micro_batches, [&](Model& model, int rank, int step, int micro) {
+          return model->loss(batch(step, micro, rank), plainly);
+        });
+  }
+
+ private:
+  [[nodiscard]] int batch(int step, int micro, int rank) const {
+    return (step * micro_batches + micro) * ranks + rank;
+  }
+  template <class Model>
+  [[nodiscard]] auto training(Model& net, int rank) const {
+    return [this, &net, rank](auto& opt, auto const& call) {
+      constexpr bool sharded = requires { opt.full_parameters(); };
+      for (int step = 0; step < steps; ++step) {
+        for (int micro = 0; micro < micro_batches; ++micro) {
+          if constexpr (sharded) {
+            if (micro_batches > 1) opt.micro_step({.last = micro + 1 == micro_batches});
+          }
+          net->loss(batch(step, micro, rank), call).backward();
+        }
+        if constexpr (sharded) {
+          opt.step();
+          opt.zero_grad();
+        } else {
+          if (micro_batches > 1) opt.reduce_all(micro_batches);
+          opt.step();
+          opt.zero_grad(step % 2 == 0);
+        }
+      }
+    };
+  }
+};
 
 }  // namespace libtorch_tests

@@ -1,8 +1,4 @@
 include("${CMAKE_CURRENT_LIST_DIR}/consumer.cmake")
 
-file(REMOVE_RECURSE "${SCRATCH}")
-configure_consumer("${SCRATCH}/build" result text "-DZERO_SOURCE=${ZERO_SOURCE}")
-if(NOT result EQUAL 0)
-  message(FATAL_ERROR "${text}")
-endif()
-build_and_run_consumer("${SCRATCH}/build")
+expect_configured(build "-DZERO_SOURCE=${ZERO_SOURCE}")
+build_and_run_consumer(build)

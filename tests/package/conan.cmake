@@ -1,19 +1,24 @@
 # A trainer whose packages come from Conan 2, in a home of its own and without a network.
-file(REMOVE_RECURSE "${SCRATCH}")
-file(COPY "${CMAKE_CURRENT_LIST_DIR}/consumer" "${CMAKE_CURRENT_LIST_DIR}/conan_consumer"
-     DESTINATION "${SCRATCH}")
+include("${CMAKE_CURRENT_LIST_DIR}/consumer.cmake")
+
+file(COPY "${project}" "${CMAKE_CURRENT_LIST_DIR}/conan_consumer" DESTINATION "${SCRATCH}")
 set(ENV{CONAN_HOME} "${SCRATCH}/home")
 set(ENV{CXX} "${COMPILER}")
 set(conan "${PYTHON}" -m conans.conan)
 execute_process(COMMAND ${conan} profile detect COMMAND_ERROR_IS_FATAL ANY OUTPUT_QUIET ERROR_QUIET)
-execute_process(
-  COMMAND ${conan} create "${ZERO_SOURCE}" --test-folder "${SCRATCH}/conan_consumer" --no-remote
-  RESULT_VARIABLE result
-  OUTPUT_VARIABLE text
-  ERROR_VARIABLE text)
-if(NOT result EQUAL 0 OR NOT text MATCHES "zero/${ZERO_VERSION} .*\nzero ${ZERO_VERSION}\n")
-  message(FATAL_ERROR "${text}")
-endif()
+
+function(create_zero expected)
+  execute_process(
+    COMMAND ${conan} create "${ZERO_SOURCE}" --test-folder "${SCRATCH}/conan_consumer" --no-remote
+            ${ARGN}
+    RESULT_VARIABLE result
+    OUTPUT_VARIABLE text
+    ERROR_VARIABLE text)
+  if(NOT result EQUAL 0 OR NOT text MATCHES "${expected}")
+    message(FATAL_ERROR "${text}")
+  endif()
+endfunction()
+create_zero("zero/${ZERO_VERSION} .*\nzero ${ZERO_VERSION}\n")
 
 # With a component. What it requires are stand-ins for the packages of Conan Center: the system has the
 # headers, and each names a library that is there.
@@ -31,13 +36,5 @@ foreach(package IN ITEMS "xxhash 0.8.1 xxhash" "nlohmann_json 3.11.2 m")
                           OUTPUT_QUIET ERROR_QUIET)
 endforeach()
 if(HAS_CHECKPOINT)
-  execute_process(
-    COMMAND ${conan} create "${ZERO_SOURCE}" --test-folder "${SCRATCH}/conan_consumer" --no-remote -o
-            "zero/*:checkpoint=True"
-    RESULT_VARIABLE result
-    OUTPUT_VARIABLE text
-    ERROR_VARIABLE text)
-  if(NOT result EQUAL 0 OR NOT text MATCHES "\nzero ${ZERO_VERSION}\n(.*\n)?loaded step 1\n")
-    message(FATAL_ERROR "${text}")
-  endif()
+  create_zero("\nzero ${ZERO_VERSION}\n(.*\n)?loaded step 1\n" -o "zero/*:checkpoint=True")
 endif()

@@ -2,71 +2,35 @@
 # needs and nothing else, and one whose dependency is missing says so.
 include("${CMAKE_CURRENT_LIST_DIR}/consumer.cmake")
 
-file(REMOVE_RECURSE "${SCRATCH}")
-execute_process(COMMAND "${CMAKE_COMMAND}" --install "${ZERO_BINARY}" --prefix "${SCRATCH}/zero"
-                        COMMAND_ERROR_IS_FATAL ANY OUTPUT_QUIET)
+install_and_move("${ZERO_BINARY}")
+set(project "${CMAKE_CURRENT_LIST_DIR}/device_consumer")
+list(APPEND options "-DCMAKE_PREFIX_PATH=${installed}")
+set(without_cuda -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON)
+set(ends_with_version "zero ${ZERO_VERSION}\n$")
 
-function(configure name request out_result out_text)
-  configure_project("${CMAKE_CURRENT_FUNCTION_LIST_DIR}/device_consumer" "${SCRATCH}/${name}" result
-                    text "-DCMAKE_PREFIX_PATH=${SCRATCH}/zero" "-DZERO_REQUEST=${request}" ${ARGN})
-  set(${out_result}
-      "${result}"
-      PARENT_SCOPE)
-  set(${out_text}
-      "${text}"
-      PARENT_SCOPE)
-endfunction()
-
-function(expect_refusal name request words)
-  configure(${name} "${request}" result text ${ARGN})
-  if(result EQUAL 0 OR NOT text MATCHES "${words}")
-    message(FATAL_ERROR "'${request}' was not refused with '${words}':\n${text}")
-  endif()
-endfunction()
-
-function(build_and_run name program)
-  execute_process(COMMAND "${CMAKE_COMMAND}" --build "${SCRATCH}/${name}" --target ${program}
-                          COMMAND_ERROR_IS_FATAL ANY)
-  execute_process(
-    COMMAND "${SCRATCH}/${name}/${program}"
-    OUTPUT_VARIABLE text
-    COMMAND_ERROR_IS_FATAL ANY)
-  if(NOT text MATCHES "zero ${ZERO_VERSION}\n$")
-    message(FATAL_ERROR "${program} printed '${text}' instead of 'zero ${ZERO_VERSION}'")
-  endif()
-endfunction()
-
-configure(none "" result text)
-if(NOT result EQUAL 0 OR NOT text MATCHES "variables of other packages: 0[.]")
+expect_configured(none "-DZERO_REQUEST=")
+if(NOT text MATCHES "variables of other packages: 0[.]")
   message(FATAL_ERROR "zero looks for packages that nobody asked for:\n${text}")
 endif()
 
-expect_refusal(no_cuda "COMPONENTS cuda" "zero's component 'cuda' needs CUDAToolkit"
-               -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON)
 # NCCL needs CUDA, which is then what is missing.
-expect_refusal(no_cuda_for_nccl "COMPONENTS nccl" "zero's component 'cuda' needs CUDAToolkit"
-               -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON)
-configure(optional "OPTIONAL_COMPONENTS nccl" result text
-          -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON)
-if(NOT result EQUAL 0)
-  message(FATAL_ERROR "an optional component that is not there must not be an error:\n${text}")
-endif()
+foreach(component IN ITEMS cuda nccl)
+  expect_refused(no_cuda_for_${component} "zero's component 'cuda' needs CUDAToolkit"
+                 "-DZERO_REQUEST=COMPONENTS ${component}" ${without_cuda})
+endforeach()
+expect_configured(optional "-DZERO_REQUEST=OPTIONAL_COMPONENTS nccl" ${without_cuda})
 
 if(HAS_CUDA)
-  expect_refusal(no_nccl "COMPONENTS nccl" "zero's component 'nccl' needs NCCL"
+  expect_refused(no_nccl "zero's component 'nccl' needs NCCL" "-DZERO_REQUEST=COMPONENTS nccl"
                  -DCMAKE_DISABLE_FIND_PACKAGE_NCCL=ON)
-  configure(cuda "COMPONENTS cuda" result text "-DCMAKE_CUDA_COMPILER=${CUDA_COMPILER}")
-  if(NOT result EQUAL 0)
-    message(FATAL_ERROR "${text}")
-  endif()
+  expect_configured(cuda "-DZERO_REQUEST=COMPONENTS cuda" "-DCMAKE_CUDA_COMPILER=${CUDA_COMPILER}")
   if(CUDA_COMPILER)
-    build_and_run(cuda consumer_cuda)
+    build(cuda --target consumer_cuda)
+    run("${SCRATCH}/cuda/consumer_cuda" "${ends_with_version}")
   endif()
 endif()
 if(HAS_NCCL)
-  configure(nccl "COMPONENTS nccl" result text)
-  if(NOT result EQUAL 0)
-    message(FATAL_ERROR "${text}")
-  endif()
-  build_and_run(nccl consumer_nccl)
+  expect_configured(nccl "-DZERO_REQUEST=COMPONENTS nccl")
+  build(nccl --target consumer_nccl)
+  run("${SCRATCH}/nccl/consumer_nccl" "${ends_with_version}")
 endif()

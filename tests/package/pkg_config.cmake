@@ -1,11 +1,8 @@
 include("${CMAKE_CURRENT_LIST_DIR}/consumer.cmake")
 
-# Installed to one place and used from another, by a trainer with a Makefile.
-file(REMOVE_RECURSE "${SCRATCH}")
-execute_process(COMMAND "${CMAKE_COMMAND}" --install "${ZERO_BINARY}" --prefix "${SCRATCH}/staged"
-                        COMMAND_ERROR_IS_FATAL ANY OUTPUT_QUIET)
-file(RENAME "${SCRATCH}/staged" "${SCRATCH}/moved")
-set(ENV{PKG_CONFIG_PATH} "${SCRATCH}/moved/share/pkgconfig:$ENV{PKG_CONFIG_PATH}")
+# Used by a trainer with a Makefile.
+install_and_move("${ZERO_BINARY}")
+set(ENV{PKG_CONFIG_PATH} "${installed}/share/pkgconfig:$ENV{PKG_CONFIG_PATH}")
 
 function(make target packages)
   execute_process(
@@ -21,7 +18,7 @@ if(NOT version STREQUAL "${ZERO_VERSION}\n")
   message(FATAL_ERROR "pkg-config says version '${version}' of zero ${ZERO_VERSION}")
 endif()
 make(consumer zero)
-run_consumer("${SCRATCH}/consumer")
+run("${SCRATCH}/consumer" "${version_line}")
 if(HAS_CHECKPOINT)
   make(consumer_checkpoint zero-checkpoint)
 endif()

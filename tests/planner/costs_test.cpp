@@ -2,27 +2,30 @@
 #include "plan/model/step.hpp"
 #include "plan/model/transformer.hpp"
 #include "plan/model/world.hpp"
-#include "planner/approx.hpp"
+#include "support/refusal.hpp"
 #include "zero/simulate.hpp"
 #include "zero/zero.hpp"
 
 #include <doctest/doctest.h>
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace costs_test {
 namespace {
 
-using tests::Approx;
-
 namespace simulate = zero::simulate;
 using plan::Algorithm;
+using plan::Sums;
 using zero::Op;
+using zero::detail::NodeBlocks;
 
-/// Numbers that can be followed: 1 µs and 100 GB/s inside a node, 10 µs and 10 GB/s an adapter.
+/// Relative: beside the absolute term of doctest's own microseconds are nothing.
+doctest::Approx Approx(double value) { return doctest::Approx(value).scale(0.); }
+
+/// 1 µs and 100 GB/s inside a node, 10 µs and two adapters of 10 GB/s between nodes.
 plan::Cluster plain() {
   return {.name = "plain",
           .devices_per_node = 4,
@@ -33,6 +36,8 @@ plan::Cluster plain() {
           .adapters_per_group = 2,
           .host = {.rate = 1e9}};
 }
+
+constexpr simulate::Placement nodes{.size = 16, .per_node = 4};
 
 double seconds(simulate::Placement const& at, Op op, double block, Algorithm algorithm) {
   return plan::cost(plain(), at, op, block, algorithm).seconds();
@@ -55,7 +60,6 @@ TEST_CASE("inside a node a ring sends all blocks but one") {
 }
 
 TEST_CASE("between nodes the slower link counts, and adapters are shared") {
-  simulate::Placement const nodes{.size = 16, .per_node = 4};
   double const all = 16e6;
   CHECK(seconds(nodes, Op::all_gather, 1e6, Algorithm::ring) ==
         Approx(15. * 10e-6 + 15. / 16. * all / 20e9));
@@ -177,7 +181,7 @@ TEST_CASE("links that are free at the end of a collective serve the next one") {
 
 TEST_CASE("groups of one rank share its links: two at once take as long as one after another") {
   plan::World world{plain()};
-  simulate::Communicator data{world, {.size = 16, .per_node = 4}};
+  simulate::Communicator data{world, nodes};
   simulate::Communicator other{world, {.size = 8, .per_node = 4}};
   auto memory = world.memory();
   void* const bytes = memory.allocator.allocate(64 << 20, 64, zero::Role::gradients);
@@ -187,8 +191,7 @@ TEST_CASE("groups of one rank share its links: two at once take as long as one a
   auto of_other = other.start(gather);
   data.wait(of_data);
   double const alone = world.timeline().now();
-  CHECK(alone ==
-        Approx(plan::cost(plain(), {.size = 16, .per_node = 4}, Op::all_gather, 4e6).seconds()));
+  CHECK(alone == Approx(plan::cost(plain(), nodes, Op::all_gather, 4e6).seconds()));
   other.wait(of_other);
   CHECK(world.timeline().now() - alone ==
         Approx(plan::cost(plain(), {.size = 8, .per_node = 4}, Op::all_gather, 4e6).seconds()));
@@ -246,39 +249,25 @@ TEST_CASE("tensors have addresses and no memory; words of control have both") {
 TEST_CASE("words that all ranks bring add up; floating point of the host has no simulated sum") {
   plan::World world{plain()};
   simulate::Communicator comm{world, {.size = 3, .per_node = 2}, 1};
-  auto const run = [&](zero::Collective const& op) { zero::run(comm, op); };
-  std::array<std::int64_t, 2> words{5, -4};
-  zero::Collective sum{.op = Op::all_reduce,
-                       .dtype = zero::DType::i64,
-                       .accumulate = zero::DType::i64,
-                       .count = 2,
-                       .send = words.data(),
-                       .recv = words.data()};
-  run(sum);
-  CHECK(words == std::array<std::int64_t, 2>{15, -12});
-  std::array<std::int64_t, 6> all{};
-  run({.op = Op::all_gather,
-       .dtype = zero::DType::i64,
-       .count = 2,
-       .send = words.data(),
-       .recv = all.data()});
-  CHECK(all == std::array<std::int64_t, 6>{15, -12, 15, -12, 15, -12});
-  std::array<std::int64_t, 6> const each{1, 2, 3, 4, 5, 6};
-  run({.op = Op::all_to_all,
-       .dtype = zero::DType::i64,
-       .count = 2,
-       .send = each.data(),
-       .recv = all.data()});
-  CHECK(all == std::array<std::int64_t, 6>{3, 4, 3, 4, 3, 4});
-  run({.op = Op::reduce_scatter,
-       .dtype = zero::DType::i64,
-       .accumulate = zero::DType::i64,
-       .count = 2,
-       .send = each.data(),
-       .recv = words.data()});
-  CHECK(words == std::array<std::int64_t, 2>{9, 12});
-  sum.dtype = sum.accumulate = zero::DType::f64;
-  CHECK_THROWS_AS(run(sum), zero::Error);
+  using Words = std::vector<std::int64_t>;
+  Words const each{1, 2, 3, 4, 5, 6};
+  auto const run = [&](Op op, Words const& send, std::size_t received, zero::DType type) {
+    Words words(received);
+    zero::run(comm,
+              {.op = op,
+               .dtype = type,
+               .accumulate = type,
+               .count = 2,
+               .send = send.data(),
+               .recv = words.data()});
+    return words;
+  };
+  constexpr auto i64 = zero::DType::i64;
+  CHECK(run(Op::all_reduce, {5, -4}, 2, i64) == Words{15, -12});
+  CHECK(run(Op::all_gather, {15, -12}, 6, i64) == Words{15, -12, 15, -12, 15, -12});
+  CHECK(run(Op::all_to_all, each, 6, i64) == Words{3, 4, 3, 4, 3, 4});
+  CHECK(run(Op::reduce_scatter, each, 2, i64) == Words{9, 12});
+  CHECK_THROWS_AS(run(Op::all_reduce, {5, -4}, 2, zero::DType::f64), zero::Error);
 }
 
 TEST_CASE("clusters and groups that make no sense are refused, by name") {
@@ -292,6 +281,210 @@ TEST_CASE("clusters and groups that make no sense are refused, by name") {
   plan::World world{plain()};
   CHECK_THROWS_AS((simulate::Communicator{world, {.size = 0}}), zero::Error);
   CHECK_THROWS_AS((simulate::Communicator{world, {.size = 4}, 4}), zero::Error);
+}
+
+/// Two ranks; a reduce-scatter takes a second for each KiB.
+plan::Cluster threads() {
+  return {.name = "threads",
+          .devices_per_node = 2,
+          .device = {.memory_rate = 1e9,
+                     .flops = 1e9,
+                     .measured = {{.name = "reduce_scatter",
+                                   .sizes = {{1024., 2048., 4096.}},
+                                   .seconds = {1., 2., 4.}},
+                                  {.name = "zero", .sizes = {{1.}}, .seconds = {3.}}}},
+          .inside = {.rate = 1e3},
+          .between = {.rate = 1e9},
+          .host = {.rate = 1e9},
+          .by_ranks = true};
+}
+
+TEST_CASE("a collective that ranks carry out takes its time when they wait, beside nothing") {
+  simulate::Timeline time(true);
+  double const first = time.communicate(Op::reduce_scatter, {.latency = 1., .transfer = 2.}, 0);
+  time.compute(10., "backward");
+  CHECK(time.now() == Approx(10.));  // nobody has worked on it yet
+  time.await(Op::reduce_scatter, first);
+  CHECK(time.now() == Approx(13.));
+  time.await(Op::reduce_scatter, first);
+  CHECK(time.now() == Approx(13.));  // done is done
+  CHECK(time.of(Op::reduce_scatter).exposed == Approx(3.));
+  CHECK(time.computed() == Approx(10.));
+}
+
+TEST_CASE("who waits for a later one has carried out those before it") {
+  simulate::Timeline time(true);
+  double const first = time.communicate(Op::all_gather, {.transfer = 2.}, 0);
+  double const second = time.communicate(Op::all_gather, {.transfer = 5.}, 1);
+  time.await(Op::all_gather, second);
+  CHECK(time.now() == Approx(7.));
+  time.await(Op::all_gather, first);
+  CHECK(time.now() == Approx(7.));
+}
+
+TEST_CASE("a collective that was measured costs what was measured, by its larger buffer") {
+  simulate::Placement const two{.size = 2, .per_node = 2};
+  auto const seconds = [&](Op op, double block) {
+    return plan::cost(threads(), two, op, block).seconds();
+  };
+  CHECK(seconds(Op::reduce_scatter, 1024.) == Approx(2.));
+  CHECK(seconds(Op::reduce_scatter, 2048.) == Approx(4.));
+  CHECK(plan::cost(threads(), two, Op::reduce_scatter, 2048.).latency == Approx(1.));
+  CHECK(seconds(Op::reduce_scatter, 0.) == 0.);
+  CHECK(seconds(Op::all_gather, 1000.) == Approx(1.));  // was not: half of it over a link
+  CHECK(refusal([] {
+          simulate::Placement const three{.size = 3, .per_node = 3};
+          static_cast<void>(plan::cost(threads(), three, Op::reduce_scatter, 8.));
+        }).find("measured on 2 ranks, not on 3") != std::string::npos);
+}
+
+TEST_CASE("the library's own step runs on it, and none of its time is hidden") {
+  plan::World world(threads());
+  simulate::Communicator comm(world, {.size = 2, .per_node = 2});
+  std::vector<zero::Tensor> const model{{.name = "a", .shape = {4096}, .unit = 0},
+                                        {.name = "b", .shape = {4096}, .unit = 1}};
+  zero::ShardedOptimizer optimizer(
+      comm, model, zero::stage::PosG{}, zero::Fp32{}, zero::Bucket{4096 * 4}, world.memory());
+  optimizer.adopt_parameters();
+  for (int step = 0; step < 2; ++step) {
+    for (int const unit : optimizer.units()) static_cast<void>(optimizer.parameters(unit));
+    for (int const unit : optimizer.units_backward()) {
+      optimizer.reduce(optimizer.gradients(unit));
+      world.timeline().compute(1., "backward", unit);
+    }
+    optimizer.step();
+  }
+  auto const& sums = world.timeline().of(Op::reduce_scatter);
+  CHECK(sums.calls >= 4);
+  CHECK(sums.exposed == Approx(sums.busy));
+}
+
+// Of zero::Mpi, over nodes that do not exist.
+constexpr std::uint64_t count = 500'000;  // 1 MB, 2 MB of partial sums
+
+plan::CollectiveCost over_mpi(simulate::Placement const& at,
+                              Op op,
+                              std::uint64_t elements,
+                              Sums sums) {
+  return plan::cost_over_mpi(plain(), at, op, elements, 2, 4, sums);
+}
+
+TEST_CASE("bytes of a node: every pair, one partial sum, one sum of the node, one copy a node") {
+  NodeBlocks const node{
+      .ranks = 11, .here = 4, .nodes = 3, .count = 5000, .element = 2, .accumulate = 4};
+  CHECK(node.flat() == 4 * 7 * 10'000);
+  CHECK(node.chained() == 11 * 20'000);
+  CHECK(node.chained(true) == 7 * 10'000);
+  CHECK(node.by_node() == 7 * 10'000);
+  CHECK(node.relayed() == 4 * 2 * 10'000);
+  // Two hops, with a piece of each of four ranks: a whole partial sum of 20,000 bytes.
+  std::uint64_t const hops = 2 * (256 * 1024 + 4 * 20'000);
+  CHECK_FALSE(node.chain_pays(node.chained() + hops));
+  CHECK(node.chain_pays(node.chained() + hops + 1));
+  NodeBlocks small = node;
+  small.count = 1024;
+  CHECK_FALSE(small.chain_pays(1 << 30));
+  small.count = 1025;
+  CHECK(small.chain_pays(1 << 30));
+  NodeBlocks const alone{.ranks = 4, .here = 4, .count = 5000};
+  CHECK(alone.flat() == 0);
+  CHECK(alone.chained() == 0);
+  CHECK(alone.relayed() == 0);
+  CHECK_FALSE(alone.chain_pays(1));
+  CHECK(zero::detail::chain_piece(100) == 32 * 1024);
+  CHECK(zero::detail::chain_piece(1 << 20) == 64 * 1024);
+  CHECK(zero::detail::chain_piece(1 << 30) == 256 * 1024);
+  // With one rank a node sends N-1 blocks as it is.
+  NodeBlocks const single{.ranks = 8, .here = 1, .nodes = 8, .count = 5000};
+  CHECK_FALSE(single.chain_pays(single.flat()));
+}
+
+TEST_CASE("sums over nodes: announced, then as long as the adapters have bytes") {
+  double const announced = 2e-6 + 2 * 10e-6;
+  auto const flat = over_mpi(nodes, Op::reduce_scatter, count, Sums::flat);
+  CHECK(flat.algorithm == Algorithm::flat);
+  CHECK(flat.latency == Approx(announced + 10e-6));
+  CHECK(flat.transfer == Approx(4. * 12. * 1e6 / 20e9));
+  auto const native = over_mpi(nodes, Op::reduce_scatter, count, Sums::native);
+  CHECK(native.algorithm == Algorithm::native);
+  CHECK(native.latency == Approx(flat.latency));
+  CHECK(native.transfer == Approx(12. * 1e6 / 20e9));
+  auto const chained = over_mpi(nodes, Op::reduce_scatter, count, Sums::chained);
+  CHECK(chained.algorithm == Algorithm::chained);
+  CHECK(chained.latency == Approx(announced + 10e-6 + 3. * 10e-6));
+  CHECK(chained.transfer == Approx((16. * 2e6 + 3. * 4. * 2e6 / 16.) / 20e9));
+  // Links have nothing to do but to send a node's bytes.
+  CHECK(chained.seconds() - chained.free == Approx(16. * 2e6 / 20e9));
+  CHECK(flat.seconds() - flat.free == Approx(flat.transfer));
+  // A block is a piece if it is smaller.
+  CHECK(over_mpi(nodes, Op::reduce_scatter, 100, Sums::chained).transfer ==
+        Approx((16. * 400. + 3. * 4. * 400.) / 20e9));
+  CHECK(over_mpi(nodes, Op::reduce_scatter, count, Sums::automatic).algorithm ==
+        Algorithm::chained);
+  simulate::Placement const singles{.size = 16, .per_node = 1};
+  CHECK(over_mpi(singles, Op::reduce_scatter, count, Sums::automatic).algorithm == Algorithm::flat);
+  simulate::Placement const shared{.size = 16, .per_node = 1, .sharing = 4};
+  CHECK(over_mpi(shared, Op::reduce_scatter, count, Sums::flat).transfer ==
+        Approx(15. * 1e6 / 5e9));
+}
+
+TEST_CASE("where adapters are fast, what ranks of a node read of each other counts") {
+  plan::Cluster cluster = plain();
+  cluster.between.rate = 1e15;
+  auto const transfer = [&](Op op, Sums sums) {
+    return plan::cost_over_mpi(cluster, nodes, op, count, 2, 4, sums).transfer;
+  };
+  CHECK(transfer(Op::reduce_scatter, Sums::flat) == Approx(3e6 / 100e9).epsilon(1e-2));
+  CHECK(transfer(Op::reduce_scatter, Sums::native) == Approx(12e6 / 100e9).epsilon(1e-2));
+  CHECK(transfer(Op::all_gather, Sums::flat) == Approx(15e6 / 100e9).epsilon(1e-2));
+}
+
+TEST_CASE("gathers reach a node once; an all-reduce is a sum of shares and a gather") {
+  auto const gather = over_mpi(nodes, Op::all_gather, count, Sums::flat);
+  CHECK(gather.algorithm == Algorithm::relayed);
+  CHECK(gather.latency == Approx(22e-6 + 10e-6 + 1e-6));
+  CHECK(gather.transfer == Approx(4. * 3. * 1e6 / 20e9));
+  CHECK(over_mpi(nodes, Op::broadcast, count, Sums::flat).transfer == Approx(3e6 / 20e9));
+  CHECK(over_mpi(nodes, Op::all_to_all, count, Sums::chained).transfer == Approx(48e6 / 20e9));
+  auto const sum = over_mpi(nodes, Op::reduce_scatter, count, Sums::chained);
+  auto const both = over_mpi(nodes, Op::all_reduce, 16 * count, Sums::chained);
+  CHECK(both.algorithm == Algorithm::chained);
+  CHECK(both.transfer == Approx(sum.transfer + gather.transfer));
+  CHECK(both.latency == Approx(sum.latency + gather.latency - 22e-6));
+  auto const small = over_mpi(nodes, Op::all_reduce, 1024, Sums::chained);
+  CHECK(small.algorithm == Algorithm::flat);
+  CHECK(small.transfer == Approx(4. * 12. * 2048. / 20e9));
+}
+
+TEST_CASE("inside one node nothing is sent; one rank has nobody to talk to") {
+  simulate::Placement const node{.size = 4, .per_node = 4};
+  for (Sums const sums : {Sums::flat, Sums::chained, Sums::native, Sums::automatic}) {
+    auto const sum = over_mpi(node, Op::reduce_scatter, count, sums);
+    CHECK(sum.algorithm == Algorithm::flat);
+    CHECK(sum.latency == Approx(3e-6));
+    CHECK(sum.transfer == Approx(3e6 / 100e9));
+    CHECK(over_mpi({.size = 1}, Op::all_reduce, count, sums).seconds() == 0.);
+  }
+}
+
+TEST_CASE("a simulated rank over MPI takes MPI's times, in the types of the call") {
+  plan::World world{plain(), Sums::chained};
+  simulate::Communicator comm{world, nodes};
+  auto memory = world.memory();
+  void* const data = memory.allocator.allocate(64 << 20, 64, zero::Role::gradients);
+  // Partial sums travel in fp32, whatever is added.
+  double const expected = over_mpi(nodes, Op::reduce_scatter, count, Sums::chained).seconds();
+  for (zero::DType const dtype : {zero::DType::bf16, zero::DType::f32}) {
+    double const before = world.timeline().now();
+    zero::run(
+        comm,
+        {.op = Op::reduce_scatter, .dtype = dtype, .count = count, .send = data, .recv = data});
+    CHECK(world.timeline().now() - before == Approx(expected));
+  }
+  plan::World rings{plain()};
+  CHECK(rings.cost(nodes, {Op::reduce_scatter, count, 2, 4}).seconds() ==
+        plan::cost(plain(), nodes, Op::reduce_scatter, 1e6).seconds());
+  memory.allocator.deallocate(data, 64 << 20, 64);
 }
 
 }  // namespace

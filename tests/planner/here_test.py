@@ -8,12 +8,12 @@ that are known, and a few seconds of the machine itself, which may be as slow as
 import copy
 import json
 import math
-import pathlib
-import subprocess
 import sys
 import unittest
 
-ZERO_PLAN, VALIDATE_PLAN, SCRATCH, TRAIN_GPT = None, None, None, None
+from plan_programs import ProgramTest, answer, run, start
+
+SCRATCH, TRAIN_GPT = None, None
 
 PASSES = ["zero", "copy", "convert", "add", "norm", "update"]
 COLLECTIVES = ["reduce_scatter", "all_gather", "all_reduce", "broadcast"]
@@ -26,18 +26,6 @@ KERNELS = {"linear forward": 3, "linear backward": 3, "attention forward": 3,
 IN_BLOCK = {"linear forward": 4, "linear backward": 4, "attention forward": 1,
             "attention backward": 1, "layer norm forward": 2, "layer norm backward": 2,
             "gelu forward": 1, "gelu backward": 1, "sum": 2, "unpack": 2, "accumulate": 1}
-
-
-def run(*arguments):
-    program = VALIDATE_PLAN if arguments[0] == "here" else ZERO_PLAN
-    return subprocess.run([program, *map(str, arguments)], capture_output=True, text=True,
-                          check=False)
-
-
-def answer(*arguments):
-    done = run(*arguments, "--json", "-")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 def timing(name, seconds, dimensions=1):
@@ -66,7 +54,18 @@ def steps(calibration, *options):
                   *options)["steps"]
 
 
-class Known(unittest.TestCase):
+class Files(ProgramTest):
+    writer, command = None, ()
+
+    def refused_file(self, words, path):
+        said = self.refused(words, *self.command, path)
+        self.assertIn(f"'{path}' is not what {self.writer} writes: ", said)
+
+
+class Known(Files):
+    writer = "zero-plan calibrate"
+    command = ("simulate", "--cluster", "this", "--ranks", 2, "--calibration")
+
     def test_every_kernel_of_a_step_is_counted(self):
         for name, count in {**IN_BLOCK, "embedding and head": None}.items():
             path = written("one.json", machine({name: 1e-3}))
@@ -124,21 +123,11 @@ class Known(unittest.TestCase):
                 ([*here, SCRATCH / "none.json"], "zero-plan calibrate writes it"),
                 ([*here, written("bad.json", {"format": "x"})], "not \"x\""),
                 ([*here, written("odd.json", [1])], "is not what zero-plan calibrate writes")):
-            done = run(*arguments)
-            self.assertEqual(done.returncode, 2, done.stderr)
-            self.assertIn(why, done.stderr)
-            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+            self.refused(why, *arguments)
         lacking = machine({})
         del lacking["measured"][1]["timings"][-1]
-        done = run(*here, written("lacking.json", lacking), "--ranks", 2)
-        self.assertIn("not measured how long 'accumulate' takes", done.stderr)
-
-    def refused(self, path, words):
-        done = run("simulate", "--cluster", "this", "--calibration", path, "--ranks", 2)
-        self.assertEqual((done.returncode, done.stdout), (2, ""), words)
-        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
-        self.assertIn(f"'{path}' is not what zero-plan calibrate writes: ", done.stderr)
-        self.assertIn(words, done.stderr)
+        self.refused("not measured how long 'accumulate' takes", *self.command,
+                     written("lacking.json", lacking))
 
     def test_a_grid_of_other_sizes_than_the_work_has_is_refused(self):
         for name, sizes in (("linear forward", [[16]]), ("linear forward", [[16], [16]]),
@@ -148,7 +137,7 @@ class Known(unittest.TestCase):
                 for entry in one["timings"]:
                     if entry["name"] == name:
                         entry["sizes"] = sizes
-            self.refused(written("grid.json", known), f"'{name}'")
+            self.refused_file(f"'{name}'", written("grid.json", known))
         # Its points are 98 * 2**64 + 2747, which 64 bits count as 2747.
         sizes = (5, 23, 103, 181, 181, 227, 239, 281, 431, 709)
         self.assertEqual(math.prod(sizes) % 2 ** 64, 2747)
@@ -156,7 +145,7 @@ class Known(unittest.TestCase):
         known["measured"][0]["timings"].append({
             "name": "much", "sizes": [[*range(1, 1 + size)] for size in sizes],
             "seconds": [1.] * 2747})
-        self.refused(written("points.json", known), "no grid")
+        self.refused_file("no grid", written("points.json", known))
 
     def test_numbers_that_are_none_are_refused_with_their_name(self):
         path = SCRATCH / "numbers.json"
@@ -166,16 +155,19 @@ class Known(unittest.TestCase):
             for number in ("1e300", "-1e300", "2.5", "-1", "4294967298", "18446744073709551615",
                            "null", "true", '"2"', "[" * 100000 + "]" * 100000):
                 path.write_text(sound.replace(before, f'"{name}": {number}'), encoding="utf-8")
-                self.refused(path, f"'{name}' is ")
+                self.refused_file(f"'{name}' is ", path)
         path.write_text(sound.replace('"triad"', '"triad"', 1).replace("[0.001]", "[1e999]", 1),
                         encoding="utf-8")
-        self.refused(path, "1e999")
+        self.refused_file("1e999", path)
         path.write_text('{"format": ' + "[" * 100000 + "]" * 100000 + "}", encoding="utf-8")
-        self.refused(path, "not array")
+        self.refused_file("not array", path)
 
 
-class Recorded(unittest.TestCase):
+class Recorded(Files):
     """Rounds whose numbers are known."""
+
+    writer = "validate-plan here --save"
+    command = ("here", "--recorded")
 
     @staticmethod
     def a_round(measured, triad=1e-3, ping_pong=1e-7):
@@ -215,30 +207,18 @@ class Recorded(unittest.TestCase):
 
     def test_numbers_that_are_none_are_refused_with_their_name(self):
         path = SCRATCH / "rounds.json"
-        names = ["ranks", "layers", "hidden", "heads", "sequence", "batch", "bucket"]
-        for name in names:
+        for name in ("ranks", "layers", "hidden", "heads", "sequence", "batch", "bucket"):
             for number in ("1e300", "-1e300", "2.5", "0", "-1", "null"):
                 a_round = self.a_round(8e-3)
                 a_round["runs"][0][name] = "HERE"
                 path.write_text(json.dumps({"rounds": [a_round]}).replace('"HERE"', number),
                                 encoding="utf-8")
-                self.refused(path, f"'{name}' is ")
-        for name in ("seconds",):
-            a_round = self.a_round(0.)
-            path.write_text(json.dumps({"rounds": [a_round]}), encoding="utf-8")
-            self.refused(path, "above 0")
+                self.refused_file(f"'{name}' is ", path)
+        self.refused_file("above 0", written("rounds.json", {"rounds": [self.a_round(0.)]}))
         for number in (1, 64):
             a_round = self.a_round(8e-3)
             a_round["calibration"]["measured"][1]["ranks"] = number
-            path.write_text(json.dumps({"rounds": [a_round]}), encoding="utf-8")
-            self.refused(path, "2 ranks")
-
-    def refused(self, path, words):
-        done = run("here", "--recorded", path)
-        self.assertEqual((done.returncode, done.stdout), (2, ""), words)
-        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
-        self.assertIn(f"'{path}' is not what validate-plan here --save writes: ", done.stderr)
-        self.assertIn(words, done.stderr)
+            self.refused_file("2 ranks", written("rounds.json", {"rounds": [a_round]}))
 
 
 class Machine(unittest.TestCase):
@@ -291,9 +271,6 @@ class Machine(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    TRAIN_GPT = pathlib.Path(sys.argv.pop())
-    SCRATCH = pathlib.Path(sys.argv.pop())
-    SCRATCH.mkdir(parents=True, exist_ok=True)
-    VALIDATE_PLAN = sys.argv.pop()
-    ZERO_PLAN = sys.argv.pop()
-    unittest.main()
+    TRAIN_GPT = sys.argv.pop()
+    SCRATCH = start(*sys.argv[-3:])
+    unittest.main(argv=sys.argv[:-3])

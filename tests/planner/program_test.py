@@ -7,15 +7,15 @@
 import csv
 import io
 import json
-import os
 import pathlib
 import shutil
-import subprocess
 import sys
 import time
 import unittest
 
-PROGRAM, SCRATCH = None, None
+from plan_programs import ProgramTest, answer, by, run, start
+
+SCRATCH = None
 STAGES = ["replicated", "pos", "pos+g", "pos+g+p"]
 COMMANDS = ["memory", "traffic", "advise", "sums", "table1", "table2", "fig1", "pa"]
 # As published: arXiv 1910.02054v3, Tables 1 and 2, Figure 1.
@@ -47,19 +47,7 @@ def small(*more):
     return [word for option in options.items() for word in option]
 
 
-def run(*arguments, path=None):
-    environment = dict(os.environ) if path is None else dict(os.environ, PATH=path)
-    return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True,
-                          env=environment, check=False)
-
-
-def answer(*arguments):
-    done = run(*arguments, "--json", "-")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-class Paper(unittest.TestCase):
+class Paper(ProgramTest):
     def test_table_1_cell_by_cell(self):
         rows = answer("table1")["table1"]
         self.assertEqual([row["DP"] for row in rows], list(TABLE_1))
@@ -122,11 +110,11 @@ class Paper(unittest.TestCase):
         self.assertNotIn("DIFFERS", run("pa").stdout)
 
 
-class Plans(unittest.TestCase):
+class Plans(ProgramTest):
     def test_memory_is_complete_and_near_the_paper(self):
         # Figure 1, with a described model: its own number of parameters, and padding.
         document = answer("memory", "--params", "7.5e9", "--ranks", "64")
-        rows = {row["role"]: row for row in document["bytes"]}
+        rows = by("role", document["bytes"])
         for stage, formula in zip(STAGES, (16, 4 + 12 / 64, 2 + 14 / 64, 16 / 64)):
             parts = sum(row[stage] for role, row in rows.items()
                         if not role.startswith(("total", "model states")))
@@ -139,8 +127,8 @@ class Plans(unittest.TestCase):
 
     def test_options_reach_the_plan(self):
         def total(*more, role="total", stage="pos+g+p"):
-            rows = answer("memory", *small(*more))["bytes"]
-            return {row["role"]: row for row in rows}.get(role, {}).get(stage, 0)
+            rows = by("role", answer("memory", *small(*more))["bytes"])
+            return rows.get(role, {}).get(stage, 0)
 
         base = total()
         for more in (["--precision", "fp32"], ["--rule", "lion"], ["--batch", "2"],
@@ -159,19 +147,17 @@ class Plans(unittest.TestCase):
         whole = total("--checkpoint", "whole", "--model-parallel", "2", role="activations")
         pa = total("--checkpoint", "pa", "--model-parallel", "2", role="activations")
         self.assertEqual((whole, 2 * pa), (2 * 3 * 128 * 32, whole))
-        host = answer("memory", *small("--checkpoint", "pa+cpu", "--model-parallel", "2"))["bytes"]
-        self.assertEqual({row["role"]: row for row in host}["in the host's memory"]["pos"], pa)
+        self.assertEqual(total("--checkpoint", "pa+cpu", "--model-parallel", "2", stage="pos",
+                               role="in the host's memory"), pa)
         one = answer("memory", *small("--stage", "pos"))["bytes"][0]
         self.assertEqual(list(one), ["role", "pos"])
 
     def test_what_fits_is_the_last_that_does(self):
         asked = ["--checkpoint", "whole"]
-        fits = {row["stage"]: row
-                for row in answer("memory", *small(*asked, "--budget", "20MB"))["fits"]}
+        fits = by("stage", answer("memory", *small(*asked, "--budget", "20MB"))["fits"])
         for stage in STAGES:
             def total(*more):
-                rows = answer("memory", *small(*asked, *more))["bytes"]
-                return {row["role"]: row for row in rows}["total"][stage]
+                return by("role", answer("memory", *small(*asked, *more))["bytes"])["total"][stage]
 
             batch = fits[stage]["largest batch"]
             layers = fits[stage]["blocks"]
@@ -195,11 +181,11 @@ class Plans(unittest.TestCase):
         full, shard = answer("traffic", *small("--micro-steps", "4"))["accumulation"]
         self.assertEqual((full["accumulation"], shard["accumulation"]), ("full", "shard"))
         self.assertLess(full["pos+g"], shard["pos+g"])
-        by = {row["operation"]: row for row in answer(
-            "traffic", *small("--model-parallel", "2", "--checkpoint", "pa"))["elements"]}
+        of = by("operation", answer(
+            "traffic", *small("--model-parallel", "2", "--checkpoint", "pa"))["elements"])
         wide = 128 * 32
-        self.assertEqual(by["all-reduce activations (formula)"]["pos"], 12 * wide * 3 // 2)
-        self.assertEqual(by["gather checkpoints"]["pos"], wide * 3 // 2)
+        self.assertEqual(of["all-reduce activations (formula)"]["pos"], 12 * wide * 3 // 2)
+        self.assertEqual(of["gather checkpoints"]["pos"], wide * 3 // 2)
 
     def test_a_trillion_parameters_on_100_000_devices_take_no_time(self):
         start = time.monotonic()
@@ -233,10 +219,9 @@ class Plans(unittest.TestCase):
         self.assertEqual(first["batch"] * first["micro-steps"] * 64 // first["N_m"], 512)
         # The memory command says the same of it.
         again = answer("memory", "--params", "70e9", "--ranks", "64", "--model-parallel",
-                       str(first["N_m"]), "--batch", str(first["batch"]), "--checkpoint",
+                       first["N_m"], "--batch", first["batch"], "--checkpoint",
                        first["checkpoint"], "--stage", first["stage"])
-        self.assertEqual({row["role"]: row for row in again["bytes"]}["total"][first["stage"]],
-                         first["GB a device"])
+        self.assertEqual(by("role", again["bytes"])["total"][first["stage"]], first["GB a device"])
         for row in document["rejected"]:
             self.assertRegex(row["why"], r"^needs [\d,.]+ GB of 80.0 GB .*\.$")
         times = [row["s on the links"] for row in answer(*asked, "--by", "time")["fitting"]]
@@ -312,7 +297,7 @@ class Formats(unittest.TestCase):
         self.assertEqual(len(largest["series"]), 4)
 
 
-class Mistakes(unittest.TestCase):
+class Mistakes(ProgramTest):
     def test_mistakes_have_one_line(self):
         for arguments, words in (
             ([], "subcommand"),
@@ -336,11 +321,8 @@ class Mistakes(unittest.TestCase):
             (["advise", "--reserve", "90GB"], "--reserve"),
             (["table1", "--json"], "--json"),
         ):
-            done = run(*arguments)
-            self.assertEqual((done.returncode, done.stdout), (2, ""), arguments)
-            self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
-            self.assertTrue(done.stderr.startswith("zero-plan: "), done.stderr)
-            self.assertIn(words, done.stderr)
+            said = self.refused(words, *arguments)
+            self.assertTrue(said.startswith("zero-plan: "), said)
         unwritable = run("fig1", "--json", "/no/such/folder/x.json")
         self.assertEqual(unwritable.returncode, 1)
         self.assertIn("cannot write /no/such/folder/x.json", unwritable.stderr)
@@ -358,6 +340,5 @@ class Mistakes(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    PROGRAM, SCRATCH = sys.argv[1], pathlib.Path(sys.argv[3])
-    SCRATCH.mkdir(parents=True, exist_ok=True)
+    SCRATCH = start(*sys.argv[1:4])
     unittest.main(argv=sys.argv[:1])

@@ -9,26 +9,17 @@ import json
 import pathlib
 import re
 import resource
-import subprocess
 import sys
 import time
 import unittest
 
-ZERO_PLAN, VALIDATE_PLAN, SCRATCH = None, None, None
+from plan_programs import ProgramTest, answer, by, run, start
+
+SCRATCH = None
+STAGES = ["replicated", "pos", "pos+g", "pos+g+p"]
 
 
-def run(*arguments):
-    program = VALIDATE_PLAN if arguments[0] in ("figures", "claims") else ZERO_PLAN
-    return subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
-
-
-def answer(*arguments):
-    done = run(*arguments, "--json", "-")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-class Paper(unittest.TestCase):
+class Paper(ProgramTest):
     @classmethod
     def setUpClass(cls):
         cls.found = answer("figures")
@@ -46,7 +37,7 @@ class Paper(unittest.TestCase):
         self.assertEqual(len(errors), 3)
         self.assertLessEqual(sum(errors) / 3, 0.05)
         self.assertLessEqual(max(errors), 0.15)
-        told = {row["figure"]: row for row in self.found["held_out"]}
+        told = by("figure", self.found["held_out"])
         self.assertAlmostEqual(told["3"]["on average"], sum(errors) / 3)
         self.assertAlmostEqual(told["3"]["at most"], max(errors))
 
@@ -81,7 +72,7 @@ class Paper(unittest.TestCase):
         self.assertEqual(len(rows), 6)
         for points, *told in rows:
             found = answer("figures", "--calibrate", points.strip("`"))
-            of = {row["figure"]: row for row in found["held_out"]}
+            of = by("figure", found["held_out"])
             self.assertEqual(told, [f"{100 * of['3']['on average']:.1f} %",
                                     f"{100 * of['3']['at most']:.1f} %",
                                     f"{100 * of['2, ZeRO']['on average']:.0f} %",
@@ -94,15 +85,14 @@ class Paper(unittest.TestCase):
             self.assertLessEqual(row["fraction"], 1.)
 
 
-class Steps(unittest.TestCase):
+class Steps(ProgramTest):
     def test_a_trillion_parameters_on_a_hundred_thousand_devices(self):
         begin = time.monotonic()
         found = answer("simulate", "--params", "1e12", "--ranks", "100000", "--checkpoint", "whole")
         self.assertLess(time.monotonic() - begin, 10)
         used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
         self.assertLess(used, 1 << 20)  # KiB
-        self.assertEqual([row["stage"] for row in found["steps"]],
-                         ["replicated", "pos", "pos+g", "pos+g+p"])
+        self.assertEqual([row["stage"] for row in found["steps"]], STAGES)
         self.assertEqual([row["fits"] for row in found["steps"]], ["no", "no", "no", "yes"])
         bucket = found["bucket"][0]
         # A hundred thousand latencies of 8 us.
@@ -135,9 +125,9 @@ class Steps(unittest.TestCase):
                            1.2 * once["computing"])
 
     def test_a_trace_has_one_step_of_two_queues(self):
-        path = pathlib.Path(SCRATCH) / "trace.json"
+        path = SCRATCH / "trace.json"
         found = answer("simulate", "--layers", "4", "--hidden", "512", "--ranks", "16",
-                       "--stage", "pos+g+p", "--trace", str(path))
+                       "--stage", "pos+g+p", "--trace", path)
         events = json.loads(path.read_text())["traceEvents"]
         for queue in (0, 1):
             spans = [(e["ts"], e["dur"]) for e in events if e["ph"] == "X" and e["tid"] == queue]
@@ -149,16 +139,14 @@ class Steps(unittest.TestCase):
         self.assertIn("reduce_scatter", {e["name"] for e in events})
 
     def test_what_makes_no_sense_is_one_line(self):
+        small = ("simulate", "--layers", "2", "--hidden", "64")
         for wrong in (["--cluster", "moon"], ["--ranks", "0"], ["--stage", "most"],
-                      ["--model-parallel", "3", "--ranks", "64"],
-                      ["--trace", str(pathlib.Path(SCRATCH) / "none" / "trace.json")]):
-            done = run("simulate", "--layers", "2", "--hidden", "64", *wrong)
-            self.assertNotEqual(done.returncode, 0, wrong)
-            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
-            self.assertEqual(done.stdout, "")
+                      ["--model-parallel", "3", "--ranks", "64"]):
+            self.refused("", *small, *wrong)
+        self.refused("cannot write", *small, "--trace", SCRATCH / "none" / "trace.json", status=1)
 
 
-class Sums(unittest.TestCase):
+class Sums(ProgramTest):
     def test_bytes_of_a_node_are_those_of_every_pair_and_of_one_partial_sum(self):
         found = answer("sums", "--ranks-per-node", "4", "--nodes", "2,3,1024", "--dtype", "bf16",
                        "--elements", "6000000")
@@ -195,9 +183,9 @@ class Sums(unittest.TestCase):
     def test_a_node_sends_what_its_ranks_plan(self):
         model = ("--layers", "3", "--hidden", "128", "--ranks", "12", "--precision", "bf16")
         found = answer("traffic", *model, "--ranks-per-node", "4")
-        sent = {row["operation"]: row for row in found["bytes"]}
+        sent = by("operation", found["bytes"])
         node = {row["operation"].split(" (")[0]: row for row in found["nodes"]}
-        for stage in ("replicated", "pos", "pos+g", "pos+g+p"):
+        for stage in STAGES:
             block = sent["reduce gradients"][stage] // 11
             self.assertEqual(node["sums, flat"][stage], 4 * 8 * block)
             self.assertEqual(node["sums, chained"][stage], 12 * 2 * block)
@@ -207,41 +195,38 @@ class Sums(unittest.TestCase):
         # Two models' ranks to a node of four: two groups, each of two ranks there.
         halves = answer("traffic", *model, "--model-parallel", "2", "--ranks-per-node", "4")
         node = {row["operation"]: row["pos"] for row in halves["nodes"]}
-        block = {row["operation"]: row["pos"] for row in halves["bytes"]}["reduce gradients"] // 5
+        block = by("operation", halves["bytes"])["reduce gradients"]["pos"] // 5
         self.assertEqual(node["sums, flat"], 2 * 2 * 4 * block)
-        wrong = run("traffic", *model, "--ranks-per-node", "5")
-        self.assertEqual((wrong.returncode, wrong.stderr.count("\n")), (2, 1))
-        self.assertIn("nodes of 5 ranks do not divide 12 ranks", wrong.stderr)
+        self.refused("nodes of 5 ranks do not divide 12 ranks", "traffic", *model,
+                     "--ranks-per-node", "5")
 
     def test_steps_over_mpi_on_other_links(self):
-        def step(*more):
-            found = answer("simulate", "--layers", "4", "--hidden", "256", "--heads", "4",
-                           "--sequence", "64", "--ranks", "6", "--stage", "pos+g", "--precision",
-                           "fp32", "--cluster", "cpu2", "--ranks-per-node", "2", *more)
-            return found["steps"][0]
+        model = ("--layers", "4", "--hidden", "256", "--heads", "4", "--sequence", "64",
+                 "--ranks", "6", "--precision", "fp32", "--ranks-per-node", "2")
 
-        flat = step("--sums", "flat", "--network", "1000000", "--computing", "0.5")
-        self.assertAlmostEqual(flat["computing"], 0.5)
+        def step(sums, network, *more):
+            found = answer("simulate", *model, "--stage", "pos+g", "--cluster", "cpu2", "--sums",
+                           sums, "--network", network, *more)["steps"][0]
+            return found["step"]
+
+        half = ("1000000", "--computing", "0.5")
+        flat = step("flat", *half)
         # Where links are all: the bytes of a node over their rate.
-        rows = answer("traffic", "--layers", "4", "--hidden", "256", "--heads", "4", "--sequence",
-                      "64", "--ranks", "6", "--precision", "fp32", "--ranks-per-node", "2")["nodes"]
-        node = {row["operation"].split(" (")[0]: row["pos+g"] for row in rows}
+        node = {row["operation"].split(" (")[0]: row["pos+g"]
+                for row in answer("traffic", *model)["nodes"]}
         links = (node["sums, flat"] + node["gathers"]) / 1e6
-        self.assertGreater(flat["step"], links)
-        self.assertLess(flat["step"], links + 0.5)
-        self.assertGreater(step("--sums", "flat", "--network", "500000")["step"], 2 * links)
+        self.assertGreater(flat, links)
+        self.assertLess(flat, links + 0.5)
+        self.assertGreater(step("flat", "500000"), 2 * links)
         # Three quarters of the sums' bytes, and later: the first piece has hops to go.
-        chained = step("--sums", "chained", "--network", "1000000", "--computing", "0.5")["step"]
-        self.assertEqual(step("--sums", "automatic", "--network", "1000000", "--computing",
-                              "0.5")["step"], chained)
+        chained = step("chained", *half)
+        self.assertEqual(step("automatic", *half), chained)
         saved = (node["sums, flat"] - node["sums, chained"]) / 1e6
-        self.assertLess(chained, flat["step"] - 0.5 * saved)
-        self.assertGreater(chained, flat["step"] - 1.01 * saved)
-        native = step("--sums", "native", "--network", "1000000", "--computing", "0.5")["step"]
-        self.assertLess(native, chained)
+        self.assertLess(chained, flat - 0.5 * saved)
+        self.assertGreater(chained, flat - 1.01 * saved)
+        self.assertLess(step("native", *half), chained)
 
 
 if __name__ == "__main__":
-    ZERO_PLAN, VALIDATE_PLAN, SCRATCH = sys.argv[1:4]
-    pathlib.Path(SCRATCH).mkdir(parents=True, exist_ok=True)
+    SCRATCH = start(*sys.argv[1:4])
     unittest.main(argv=sys.argv[:1])

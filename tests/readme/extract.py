@@ -28,8 +28,6 @@ A comment directly above a block says what becomes of it, '<!-- test: KIND ARGUM
 |          |         | library, the tests have their own                                          |
 | cpp      | main    | its main.cpp; nothing else is there                                        |
 | text     | printed | all that the program prints                                                |
-| cmake    | package | the end of a project that uses the installed package; its argument is the  |
-|          |         | name of the program                                                        |
 | text     | output  | appears in the output of the program that the argument names               |
 | text     | session | lines that begin with '$ ' run the program that the argument names; all    |
 |          |         | other lines are what it prints, '...' any of them                          |
@@ -48,11 +46,11 @@ KINDS = {
     "cpp": ("program", "body", "types", "doctest", "bench", "cuda", "quote", "main"),
     "c": ("quote",),
     "sh": ("ci", "run"),
-    "cmake": ("package", "project"),
+    "cmake": ("project",),
     "text": ("output", "session", "printed"),
 }
 SUFFIX = {"cpp": ".cpp", "c": ".c", "sh": ".sh", "cmake": ".cmake", "text": ".txt"}
-NEEDS_ARGUMENT = ("package", "output", "session", "cuda", "quote")
+NEEDS_ARGUMENT = ("output", "session", "cuda", "quote")
 MARKER = re.compile(r"<!-- test: (\w+) ?(.*?) -->$")
 FENCE = re.compile(r"\s*(```+|~~~+)\s*(\w*)\s*$")
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")

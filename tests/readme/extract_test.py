@@ -43,7 +43,6 @@ class Extract(unittest.TestCase):
             "<!-- test: ci -->\n```sh\nsh cmake/install-deps.sh && cmake --workflow --preset demo\n"
             "make check  # a remark\n```\n"
             "<!-- test: run -->\n```sh\ntrue\n```\n"
-            "<!-- test: package p -->\n```cmake\nadd_executable(p main.cpp)\n```\n"
             "<!-- test: output p -->\n```text\nhello\n```\n"
             "<!-- test: cuda nccl -->\n```cpp\nint f();\n```\n"
             "<!-- test: bench -->\n```cpp\nint main() {}\n```\n"
@@ -56,17 +55,17 @@ class Extract(unittest.TestCase):
         self.assertEqual(status, 0, errors)
         calls = files["blocks.cmake"].splitlines()
         self.assertEqual([call.split()[1] for call in calls],
-                         ["program", "body", "types", "ci", "run", "package", "output", "cuda",
+                         ["program", "body", "types", "ci", "run", "output", "cuda",
                           "bench", "bench", "session", "project", "main", "printed"])
         self.assertRegex(files["doc_page_1.cpp"], r'#line 4 ".*page.md"\nint main')
         self.assertRegex(files["doc_page_2.cpp"], r"(?s)^#include <map>.*main\(\).*comm.rank\(\);")
         self.assertIn("int main() {}", files["doc_page_3.cpp"])
-        self.assertEqual(files["doc_page_7.txt"], "hello\n")
+        self.assertEqual(files["doc_page_6.txt"], "hello\n")
         self.assertTrue(calls[5].endswith('"p")'))
-        self.assertRegex(files["doc_page_8.cu"], r'#line \d+ ".*page.md"\nint f')
-        self.assertTrue(calls[7].endswith('"nccl")'))
-        self.assertRegex(files["doc_page_9.cpp"], r"^#line \d+ .*\nint main")
-        self.assertIn('#include "examples/04_own_rule.cpp"\n#undef main', files["doc_page_10.cpp"])
+        self.assertRegex(files["doc_page_7.cu"], r'#line \d+ ".*page.md"\nint f')
+        self.assertTrue(calls[6].endswith('"nccl")'))
+        self.assertRegex(files["doc_page_8.cpp"], r"^#line \d+ .*\nint main")
+        self.assertIn('#include "examples/04_own_rule.cpp"\n#undef main', files["doc_page_9.cpp"])
 
     def test_refusals(self):
         self.refused("page.md:1: the block has no line", "```cpp\nint x;\n```\n")

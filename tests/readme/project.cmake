@@ -1,15 +1,11 @@
 # Passes when a project of PROJECT and MAIN and nothing else configures, builds, and prints PRINTED.
-cmake_minimum_required(VERSION 3.25)
+include("${CMAKE_CURRENT_LIST_DIR}/../package/consumer.cmake")
 
-file(REMOVE_RECURSE "${SCRATCH}")
-configure_file("${PROJECT}" "${SCRATCH}/project/CMakeLists.txt" COPYONLY)
-configure_file("${MAIN}" "${SCRATCH}/project/main.cpp" COPYONLY)
-execute_process(
-  COMMAND
-    "${CMAKE_COMMAND}" -S "${SCRATCH}/project" -B "${SCRATCH}/build" -G "${GENERATOR}"
-    "-DCMAKE_MAKE_PROGRAM=${MAKE_PROGRAM}" "-DCMAKE_CXX_COMPILER=${COMPILER}"
-    "-DFETCHCONTENT_SOURCE_DIR_ZERO=${ZERO_SOURCE}" COMMAND_ERROR_IS_FATAL ANY)
-execute_process(COMMAND "${CMAKE_COMMAND}" --build "${SCRATCH}/build" COMMAND_ERROR_IS_FATAL ANY)
+set(project "${SCRATCH}/project")
+configure_file("${PROJECT}" "${project}/CMakeLists.txt" COPYONLY)
+configure_file("${MAIN}" "${project}/main.cpp" COPYONLY)
+expect_configured(build "-DFETCHCONTENT_SOURCE_DIR_ZERO=${ZERO_SOURCE}")
+build(build)
 file(STRINGS "${PROJECT}" name REGEX "^add_executable")
 string(REGEX REPLACE "add_executable.([a-z_]+) .*" "\\1" name "${name}")
 execute_process(
