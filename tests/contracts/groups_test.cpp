@@ -19,6 +19,7 @@ namespace {
 
 using zero::stage::PosG;
 using OnHost = contracts::OnHost<PosG, zero::Fp32>;
+using Alone = zero::ShardedOptimizer<zero::Self>;
 using OnDevice = contracts::OnDevice<PosG, zero::Fp32>;
 
 std::vector<zero::Tensor> model() {
@@ -196,7 +197,7 @@ TEST_CASE("rules on a device have the host's bits") {
 
 TEST_CASE("names, and what rule a tensor has") {
   zero::Self comm;
-  zero::ShardedOptimizer opt{comm, model(), zero::AdamW{.lr = 0.5f}};
+  Alone opt{comm, model(), zero::AdamW{.lr = 0.5f}};
   auto const rates = [&] {
     std::vector<float> all;
     for (std::size_t t = 0; t < opt.tensors().size(); ++t) all.push_back(opt.rule(t).lr);
@@ -243,11 +244,11 @@ TEST_CASE("names, and what rule a tensor has") {
   // Nothing of that has changed anything.
   CHECK(rates() == Rates{16.f, .25f, .25f, .25f, 4.f, 4.f, 7.f, 2.f, 4.f, 3.f, .25f, 16.f, .25f});
 
-  zero::ShardedOptimizer part{comm,
-                              {{.name = "a", .shape = {3}, .frozen = true, .group = "backbone"},
-                               {.name = "b", .shape = {3}, .frozen = true, .group = "backbone"},
-                               {.name = "c", .shape = {3}, .frozen = true, .group = "head"},
-                               {.name = "d", .shape = {3}, .group = "head"}}};
+  Alone part{comm,
+             {{.name = "a", .shape = {3}, .frozen = true, .group = "backbone"},
+              {.name = "b", .shape = {3}, .frozen = true, .group = "backbone"},
+              {.name = "c", .shape = {3}, .frozen = true, .group = "head"},
+              {.name = "d", .shape = {3}, .group = "head"}}};
   CHECK(refusal([&] { part.set_lr("backbone", 1.f); }) ==
         "all tensors of the group 'backbone' are frozen: no rule and no learning rate is ever used "
         "for what is never updated");
@@ -255,17 +256,16 @@ TEST_CASE("names, and what rule a tensor has") {
   part.set_lr("head", 1.f);
   CHECK(part.rule(3).lr == 1.f);
 
-  zero::ShardedOptimizer plain{comm, {{.name = "w", .shape = {3}}}};
+  Alone plain{comm, {{.name = "w", .shape = {3}}}};
   CHECK(refusal([&] { plain.set_lr("v", 1.f); }) ==
         "there is no group or tensor 'v'; no tensor has a Tensor::group");
-  zero::ShardedOptimizer both{
-      comm, {{.name = "w", .shape = {3}}, {.name = "v", .shape = {3}, .group = "w"}}};
+  Alone both{comm, {{.name = "w", .shape = {3}}, {.name = "v", .shape = {3}, .group = "w"}}};
   CHECK(refusal([&] { both.set_lr("w", 1.f); }) ==
         "'w' is a group, and a tensor that is not of it: give one of them another name");
   CHECK(refusal([&] {
-          zero::ShardedOptimizer tied{comm,
-                                      {{.name = "w", .shape = {3}},
-                                       {.name = "v", .shape = {3}, .tied_to = "w", .group = "g"}}};
+          Alone tied{comm,
+                     {{.name = "w", .shape = {3}},
+                      {.name = "v", .shape = {3}, .tied_to = "w", .group = "g"}}};
         }) == "tensor 'v' is tied to 'w', which is of another group");
 }
 

@@ -314,7 +314,7 @@ TEST_CASE("a loss scale out of range is refused before a word is said to other r
   zero::run_ranks(2, [](zero::InProcess& inner) {
     contracts::Watched watched{inner};
     auto const make = [&]<class Precision>(zero::LossScaleOptions const& options, Precision) {
-      contracts::WatchedOptimizer<zero::stage::PosG, Precision>{
+      contracts::WatchedOptimizer<zero::stage::PosGP, Precision>{
           watched.comm, small_model(), Precision{.loss_scale = options}};
     };
     CHECK(refusal([&] {

@@ -87,9 +87,8 @@ struct Result {
 template <class O>
 Result train(std::vector<zero::Tensor> const& tensors, Loads loads, bool flat = true) {
   Result result;
-  zero::run_ranks(3, [&](zero::InProcess& inner) {
-    contracts::Watched watched{inner};
-    O optimizer{watched.comm, tensors, zero::Bucket{8000}};
+  zero::run_ranks(3, [&](zero::InProcess& comm) {
+    O optimizer{comm, tensors, zero::Bucket{8000}};
     contracts::LentMemory<typename O::Parameter> const parameters(tensors, flat, true);
     contracts::LentMemory<typename O::Wire> gradients(tensors, flat, true);
     if constexpr (O::borrowed) contracts::lend(optimizer, flat, parameters, gradients);
@@ -111,7 +110,7 @@ Result train(std::vector<zero::Tensor> const& tensors, Loads loads, bool flat = 
         auto g = optimizer.gradients(unit);
         for (std::size_t i = 0; i < w.size(); ++i) {
           auto const use = static_cast<std::size_t>(unit) * 10 + i;
-          toy::backward({}, use, step, inner.rank(), optimizer.loss_scale(), w[i], g[i]);
+          toy::backward({}, use, step, comm.rank(), optimizer.loss_scale(), w[i], g[i]);
         }
         optimizer.reduce(std::move(g));
       }
@@ -125,16 +124,16 @@ Result train(std::vector<zero::Tensor> const& tensors, Loads loads, bool flat = 
       for (std::size_t i = 0; i < w.size(); ++i) contracts::append(units, w[i]);
     }
     auto bits = contracts::model_bits(optimizer);
-    if (inner.rank() != 0) return;
+    if (comm.rank() != 0) return;
     result = {std::move(bits), units, memory.total() - memory[zero::Role::control]};
   });
   return result;
 }
 
 template <class... Policies>
-using Own = contracts::WatchedOptimizer<Policies..., zero::Owned<>>;
+using Own = contracts::Optimizer<Policies...>;
 template <class... Policies>
-using Lent = contracts::WatchedOptimizer<Policies..., zero::Borrowed<>>;
+using Lent = contracts::Optimizer<Policies..., zero::Borrowed<>>;
 
 TEST_CASE_TEMPLATE("a stacked model has the bits and the memory of one that describes every layer",
                    O,
@@ -160,17 +159,14 @@ TEST_CASE_TEMPLATE("a stacked model has the bits and the memory of one that desc
 }
 
 /// One rank and a stacked model.
-template <class Stage, class Memory>
+template <class O>
 struct One {
-  using O = contracts::WatchedOptimizer<Stage, zero::Fp32, Memory>;
-
   std::vector<zero::InProcess> handles = zero::InProcess::group(1);
-  contracts::Watched watched{handles[0]};
-  O optimizer{watched.comm, stacked()};
+  O optimizer{handles[0], stacked()};
 };
 
 TEST_CASE("whoever is shown elements is shown those of the tensor that was described") {
-  One<PosG, zero::Owned<>> one;
+  One<Own<PosG, zero::Fp32>> one;
   one.optimizer.load_parameters(fill);
   std::vector<std::vector<int>> seen;
   for (auto const& tensor : stacked()) seen.emplace_back(zero::element_count(tensor));
@@ -216,13 +212,13 @@ TEST_CASE("a broadcast asks the root for every element of a stack once") {
 }
 
 TEST_CASE("a stack is one run of memory where it is lent, and none where the library owns it") {
-  One<Pos, zero::Owned<>> own;
+  One<Own<Pos, zero::Fp32>> own;
   CHECK(refusal([&] { return own.optimizer.parameter(2); }) ==
         "tensor 'qkvw' is stacked, and its slices lie apart; ask for those of each unit");
   CHECK(own.optimizer.parameter(7).size() == 511);
   CHECK(refusal([&] { return own.optimizer.parameter(9); }) ==
         "there is no tensor 9; 9 are described");
-  One<Pos, zero::Borrowed<>> lent;
+  One<Lent<Pos, zero::Fp32>> lent;
   contracts::LentMemory<float> const parameters(stacked(), false, true);
   contracts::LentMemory<float> const gradients(stacked(), false, true);
   contracts::lend(lent.optimizer, false, parameters, gradients);
@@ -242,7 +238,7 @@ TEST_CASE("a stack is one run of memory where it is lent, and none where the lib
 }
 
 TEST_CASE("a stack without a gradient rests in all layers, one layer in its own") {
-  One<PosG, zero::Owned<>> one;
+  One<Own<PosG, zero::Fp32>> one;
   auto& optimizer = one.optimizer;
   optimizer.load_parameters(fill);
   optimizer.without_gradient(optimizer.tensors()[2]);
