@@ -1,6 +1,8 @@
-/// Memory a trainer lends: used where it lies, and nothing beside it is touched.
+/// Memory a trainer lends: checked when it is lent, exchanged between steps, used where it lies;
+/// and nothing beside it is touched.
 #include "contracts/lent_memory.hpp"
 #include "contracts/loop.hpp"
+#include "support/refusal.hpp"
 #include "zero/zero.hpp"
 
 #include <doctest/doctest.h>
@@ -8,7 +10,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,82 +25,115 @@ using contracts::LentMemory;
 using zero::Op;
 using Fp32G = Borrower<zero::stage::PosG, zero::Fp32>;
 using Bf16G = Borrower<zero::stage::PosG, zero::Mixed<zero::bf16>>;
-using Fp32Replicated = Borrower<zero::stage::Replicated, zero::Fp32>;
 
-/// What ends up in the lent parameters of rank 0 after three steps.
-/// @param moves  whether the trainer lends other memory for every step
+/// How a trainer lends, if it does.
+struct Lends {
+  bool flat = true;
+  bool at_end = true;    ///< the forbidden page is behind, not before
+  bool moves = false;    ///< other memory for every step
+  bool overlap = false;  ///< of the refresh with what follows a step
+  bool at_once = true;   ///< reduces only when the backward pass is through
+};
+
+/// What ends up in the parameters of rank 0 after three steps.
 template <class O>
-std::vector<std::byte> train(std::size_t bucket, bool flat, bool at_end, bool moves, bool overlap) {
-  using Parameter = typename O::Parameter;
-  using Wire = typename O::Wire;
+std::vector<std::byte> train(std::vector<zero::Tensor> const& tensors,
+                             std::size_t bucket,
+                             Lends const& how) {
+  using Parameters = LentMemory<typename O::Parameter>;
+  using Gradients = LentMemory<typename O::Wire>;
   std::vector<std::byte> result;
   zero::run_ranks(3, [&](zero::InProcess& inner) {
     contracts::Watched watched{inner};
-    auto& comm = watched.comm;
-    O optimizer{comm, toy::model(), zero::Bucket{bucket}};
-    auto const& tensors = optimizer.tensors();
-    auto parameters = std::make_unique<LentMemory<Parameter>>(tensors, flat, at_end);
-    auto gradients = std::make_unique<LentMemory<Wire>>(tensors, flat, at_end);
-    contracts::lend(optimizer, flat, *parameters, *gradients);
+    O optimizer{watched.comm, tensors, zero::Bucket{bucket}};
+    auto parameters = std::make_unique<Parameters>(tensors, how.flat, how.at_end);
+    auto gradients = std::make_unique<Gradients>(tensors, how.flat, how.at_end);
+    if constexpr (O::borrowed) contracts::lend(optimizer, how.flat, *parameters, *gradients);
     contracts::load(optimizer);
     for (long step = 0; step < 3; ++step) {
-      if (moves) {
-        auto next = std::make_unique<LentMemory<Parameter>>(tensors, flat, at_end);
-        // What is under way must have arrived before the trainer copies.
-        optimizer.settle();
-        next->copy_from(*parameters);
-        auto fresh = std::make_unique<LentMemory<Wire>>(tensors, flat, at_end);
-        contracts::lend(optimizer, flat, *next, *fresh);
-        parameters = std::move(next);
-        gradients = std::move(fresh);
+      if constexpr (O::borrowed) {
+        if (how.moves) {
+          auto next = std::make_unique<Parameters>(tensors, how.flat, how.at_end);
+          // What is under way must have arrived before the trainer copies.
+          optimizer.settle();
+          next->copy_from(*parameters);
+          auto fresh = std::make_unique<Gradients>(tensors, how.flat, how.at_end);
+          contracts::lend(optimizer, how.flat, *next, *fresh);
+          parameters = std::move(next);
+          gradients = std::move(fresh);
+        }
       }
       gradients->clear();
-      // A trainer with full gradients of its own may finish its backward pass first.
-      for (int unit = 6; unit >= 0; --unit) {
-        static_cast<void>(contracts::unit_backward(optimizer, unit, {}, step, comm.rank()));
+      if (O::borrowed && how.at_once) {
+        for (int const unit : optimizer.units_backward()) {
+          static_cast<void>(contracts::unit_backward(optimizer, unit, {}, step, inner.rank()));
+        }
+      } else {
+        contracts::pass(optimizer, {}, step, inner.rank());
       }
       gradients->forbid_writing();
       optimizer.reduce_all();
-      optimizer.step({.max_norm = 1., .overlap_publish = overlap});
+      optimizer.step({.max_norm = 1., .overlap_publish = how.overlap});
     }
     optimizer.settle();
-    if (comm.rank() != 0) return;
-    for (auto const& tensor : parameters->list()) contracts::append(result, tensor);
+    auto const all = optimizer.full_parameters();
+    if (inner.rank() != 0) return;
+    for (std::size_t t = 0; t < all.size(); ++t) contracts::append(result, all[t]);
+    if constexpr (O::borrowed) CHECK(all[0].data() == parameters->list()[0].data());
   });
   return result;
 }
 
-template <class O>
+/// Large tensors, none of which ends where a bucket does.
+std::vector<zero::Tensor> large_model() {
+  return {
+      {.name = "w", .shape = {40, 1024}},
+      {.name = "ragged", .shape = {50'333}},
+      {.name = "small", .shape = {100}},
+      {.name = "tied", .shape = {30'001}, .unit = 1},
+      {.name = "next", .shape = {77'777}, .unit = 1},
+      {.name = "head", .shape = {30'001}, .unit = 2, .tied_to = "tied"},
+  };
+}
+
+template <class Stage, class Precision>
 void check_guarded() {
-  for (std::size_t const bucket : {std::size_t{1}, std::size_t{12345}, zero::MiB}) {
-    INFO("stage " << O::Stage::name << ", precision " << O::Precision::name << ", bucket "
-                  << bucket);
-    auto const expected = train<O>(bucket, true, true, false, false);
+  Lends const ways[]{{},
+                     {.at_end = false},
+                     {.flat = false},
+                     {.flat = false, .at_end = false, .moves = true},
+                     {.moves = true, .overlap = true},
+                     {.at_once = false},
+                     {.flat = false, .at_once = false}};
+  for (auto const& tensors : {toy::model(), large_model()}) {
+    using Owner = contracts::WatchedOptimizer<Stage, Precision, zero::Owned<>>;
+    auto const expected = train<Owner>(tensors, zero::MiB, {});
     CHECK(expected.size() > 1000);
-    CHECK(train<O>(bucket, true, false, false, false) == expected);
-    CHECK(train<O>(bucket, false, true, false, false) == expected);
-    CHECK(train<O>(bucket, false, false, true, false) == expected);
-    CHECK(train<O>(bucket, true, true, true, true) == expected);
+    for (std::size_t const bucket : {std::size_t{1}, std::size_t{20'000}, zero::MiB}) {
+      for (Lends const& how : ways) {
+        INFO("stage " << Stage::name << ", precision " << Precision::name << ", bucket " << bucket
+                      << ", way " << &how - ways << ", first tensor " << tensors[0].name);
+        CHECK(train<Borrower<Stage, Precision>>(tensors, bucket, how) == expected);
+      }
+    }
   }
 }
 
 TEST_CASE(
-    "nothing outside lent memory is touched, lent gradients are only read, and both may move") {
-  check_guarded<Fp32Replicated>();
-  check_guarded<Fp32G>();
-  check_guarded<Bf16G>();
+    "nothing outside lent memory is touched, gradients are only read, both may move, and the bits "
+    "are those of memory that is owned") {
+  check_guarded<zero::stage::Replicated, zero::Fp32>();
+  check_guarded<zero::stage::PosG, zero::Fp32>();
+  check_guarded<zero::stage::PosG, zero::Mixed<zero::bf16>>();
 }
 
 /// Where the buckets of one step were sent from and received.
 struct Addresses {
   std::vector<zero::Collective> calls;
   std::uintptr_t parameters = 0;
-  std::uintptr_t parameters_end = 0;
   std::uintptr_t gradients = 0;
-  std::uintptr_t gradients_end = 0;
   std::uint64_t staging = 0;
-  /// Where each tensor's memory begins and ends.
-  std::vector<std::pair<std::uintptr_t, std::uintptr_t>> lent;
+  std::vector<std::pair<std::uintptr_t, std::uintptr_t>> lent;  ///< where tensors begin and end
 };
 
 std::uintptr_t number(void const* address) { return reinterpret_cast<std::uintptr_t>(address); }
@@ -126,9 +164,7 @@ Addresses addresses(std::vector<zero::Tensor> const& tensors, std::size_t bucket
     }
     if (!flat) return;
     result.parameters = number(parameters.flat().data());
-    result.parameters_end = result.parameters + parameters.flat().size_bytes();
     result.gradients = number(gradients.flat().data());
-    result.gradients_end = result.gradients + gradients.flat().size_bytes();
   });
   return result;
 }
@@ -178,7 +214,6 @@ TEST_CASE("all but the ragged ends of large tensors travels from where it is, wh
 
 TEST_CASE("scattered buckets travel through staging, whose size is that of a few buckets") {
   constexpr std::size_t bucket = 12288 * 2;
-  std::uint64_t staging = 0;
   for (int const units : {32, 48}) {
     auto const found = addresses<Bf16G>(contracts::even_model(units), bucket, false);
     CHECK(found.calls.size() == 2 * static_cast<std::size_t>(units));
@@ -192,76 +227,7 @@ TEST_CASE("scattered buckets travel through staging, whose size is that of a few
     }
     CHECK(highest - lowest <= found.staging);
     CHECK(found.staging == 2 * bucket);
-    if (staging != 0) CHECK(found.staging == staging);
-    staging = found.staging;
   }
-}
-
-TEST_CASE("a bucket that needs padding is not read beyond the buffer it ends with") {
-  auto const found = addresses<Fp32G>(toy::model(), zero::MiB, true);
-  for (auto const& call : found.calls) {
-    if (call.op != Op::reduce_scatter) continue;
-    auto const send = number(call.send);
-    bool const staged =
-        send + call.block_bytes() * 2 <= found.gradients || send >= found.gradients_end;
-    CHECK((staged || send + call.block_bytes() * 2 <= found.gradients_end));
-  }
-}
-
-/// What three steps make of large tensors, none of which ends where a bucket does.
-template <class O>
-std::vector<std::byte> trained(std::size_t bucket, bool flat) {
-  std::vector<zero::Tensor> const tensors{
-      {.name = "w", .shape = {40, 1024}},
-      {.name = "ragged", .shape = {50'333}},
-      {.name = "small", .shape = {100}},
-      {.name = "tied", .shape = {30'001}, .unit = 1},
-      {.name = "next", .shape = {77'777}, .unit = 1},
-      {.name = "head", .shape = {30'001}, .unit = 2, .tied_to = "tied"},
-  };
-  std::vector<std::byte> result;
-  zero::run_ranks(3, [&](zero::InProcess& inner) {
-    contracts::Watched watched{inner};
-    O optimizer{watched.comm, tensors, zero::Bucket{bucket}};
-    LentMemory<typename O::Parameter> const parameters(tensors, flat, true);
-    LentMemory<typename O::Wire> gradients(tensors, flat, true);
-    if constexpr (O::borrowed) contracts::lend(optimizer, flat, parameters, gradients);
-    contracts::load(optimizer);
-    for (long step = 0; step < 3; ++step) {
-      gradients.clear();
-      contracts::pass(optimizer, {}, step, inner.rank());
-      if (step == 1) gradients.forbid_writing();
-      optimizer.step({.max_norm = 1.});
-    }
-    if (inner.rank() != 0) return;
-    auto const all = optimizer.full_parameters();
-    for (std::size_t t = 0; t < all.size(); ++t) contracts::append(result, all[t]);
-  });
-  return result;
-}
-
-template <class Stage, class Precision>
-void check_large() {
-  auto const expected =
-      trained<contracts::WatchedOptimizer<Stage, Precision, zero::Owned<>>>(zero::MiB, true);
-  CHECK(expected.size() > 200'000 * sizeof(typename Precision::Parameter));
-  for (std::size_t const bucket : {std::size_t{1}, std::size_t{20'000}, zero::MiB}) {
-    for (bool const flat : {false, true}) {
-      CHECK(trained<Borrower<Stage, Precision>>(bucket, flat) == expected);
-    }
-  }
-}
-
-TEST_CASE("large tensors that travel from where they lie get the bits of memory that is owned") {
-  check_large<zero::stage::Replicated, zero::Fp32>();
-  check_large<zero::stage::PosG, zero::Fp32>();
-  check_large<zero::stage::PosG, zero::Mixed<zero::bf16>>();
-}
-
-template <class Stage, class Memory>
-std::uint64_t held_by_plan(std::vector<zero::Tensor> const& tensors, int ranks) {
-  using O = zero::ShardedOptimizer<Stage, zero::InProcess, Memory>;
-  return O::plan({.world_size = ranks}, tensors).memory.total();
 }
 
 TEST_CASE("what lending saves is what the stage promises, for small models too") {
@@ -269,16 +235,275 @@ TEST_CASE("what lending saves is what the stage promises, for small models too")
     for (int const ranks : {2, 4, 16}) {
       std::uint64_t const bytes = 4 * elements;
       auto const n = static_cast<std::uint64_t>(ranks);
-      std::vector<zero::Tensor> const tensors{{.name = "all", .shape = {elements}}};
-      // States of AdamW, the share of the reduced gradients; buckets in staging are a sixteenth.
-      auto const most = [&](std::uint64_t states) {
-        return states + bytes / n + bytes / 16 + 8192;
+      auto const held = [&]<class Stage>(Stage) {
+        using O = Borrower<Stage, zero::Fp32>;
+        return O::plan({.world_size = ranks}, {{.name = "all", .shape = {elements}}})
+            .memory.total();
       };
-      using zero::Borrowed;
-      CHECK(held_by_plan<zero::stage::Pos, Borrowed<>>(tensors, ranks) <= most(2 * bytes / n));
-      CHECK(held_by_plan<zero::stage::PosG, Borrowed<>>(tensors, ranks) <= most(2 * bytes / n));
-      CHECK(held_by_plan<zero::stage::Replicated, Borrowed<>>(tensors, ranks) <= most(2 * bytes));
+      // States of AdamW, the share of the reduced gradients; buckets in staging are a sixteenth.
+      std::uint64_t const rest = bytes / n + bytes / 16 + 8192;
+      CHECK(held(zero::stage::Pos{}) <= 2 * bytes / n + rest);
+      CHECK(held(zero::stage::PosG{}) <= 2 * bytes / n + rest);
+      CHECK(held(zero::stage::Replicated{}) <= 2 * bytes + rest);
     }
+  }
+}
+
+/// One rank, whose memory can be lent wrongly.
+struct Lender {
+  std::vector<zero::InProcess> handles = zero::InProcess::group(1);
+  contracts::Watched watched{handles[0]};
+  std::vector<zero::Tensor> tensors = {
+      {.name = "a", .shape = {40}},
+      {.name = "b", .shape = {50}},
+      {.name = "cold", .shape = {60}, .frozen = true},
+      {.name = "none", .shape = {0}},
+      {.name = "again", .shape = {40}, .unit = 1, .tied_to = "a"},
+  };
+  Bf16G optimizer{watched.comm, tensors};
+  std::vector<zero::bf16> parameters = std::vector<zero::bf16>(1000);
+  std::vector<zero::bf16> gradients = std::vector<zero::bf16>(1000);
+  std::vector<std::span<zero::bf16>> p = split(parameters);
+  std::vector<std::span<zero::bf16>> g = split(gradients);
+
+  static std::vector<std::span<zero::bf16>> split(std::vector<zero::bf16>& memory) {
+    auto const all = std::span(memory);
+    return {all.subspan(0, 40), all.subspan(40, 50), all.subspan(90, 60), {}, {}};
+  }
+
+  /// The message with which bind() refuses the lists, or nothing.
+  std::string refusal() {
+    return ::refusal([&] { optimizer.bind(p, g); });
+  }
+};
+
+TEST_CASE("wrong lists are refused in words") {
+  auto const at = [](std::vector<zero::bf16>& memory, std::size_t first, std::size_t count) {
+    return std::span(memory).subspan(first, count);
+  };
+  auto const last = reinterpret_cast<zero::bf16*>(UINTPTR_MAX - 97);
+  using Change = std::function<void(Lender&)>;
+  std::pair<Change, char const*> const rows[]{
+      {[](Lender& l) { l.p.pop_back(); }, "5 tensors are described but 4 parameters are lent"},
+      {[](Lender& l) { l.g.emplace_back(); }, "5 tensors are described but 6 gradients are lent"},
+      {[](Lender& l) { l.p[1] = l.p[1].first(49); },
+       "parameters: tensor 'b' has 50 elements, but 49 are lent"},
+      {[](Lender& l) { l.p[2] = {}; }, "parameters: tensor 'cold' has 60 elements, but 0 are lent"},
+      {[&](Lender& l) { l.p[3] = at(l.parameters, 900, 1); },
+       "parameters: tensor 'none' has 0 elements, but 1 are lent"},
+      {[](Lender& l) {
+         l.g[0] = {static_cast<zero::bf16*>(nullptr), 40};
+       },
+       "gradients: tensor 'a' is lent as a null pointer"},
+      {[&](Lender& l) {
+         l.g[1] = {last, 50};
+       },
+       "gradients: tensor 'b' is lent beyond the end of the address space"},
+      {[&](Lender& l) {
+         l.g[1] = {last - 2, 50};
+       },
+       ""},
+      {[&](Lender& l) { l.p[1] = at(l.parameters, 39, 50); },
+       "parameters: tensor 'b' overlaps tensor 'a'"},
+      {[&](Lender& l) { l.g[1] = at(l.gradients, 0, 50); },
+       "gradients: tensor 'b' overlaps tensor 'a'"},
+      {[&](Lender& l) { l.g[1] = at(l.parameters, 101, 50); },
+       "parameters: tensor 'cold' overlaps the gradients of tensor 'b'"},
+      {[&](Lender& l) { l.p[4] = at(l.parameters, 900, 40); },
+       "parameters: tensor 'again' is tied, but lent at another address than the tensor it is tied "
+       "to"},
+  };
+  for (auto const& [change, message] : rows) {
+    Lender lender;
+    change(lender);
+    CHECK(lender.refusal() == message);
+  }
+}
+
+TEST_CASE("right lists are accepted: tied and frozen tensors may be left out or not") {
+  Lender lender;
+  CHECK(lender.refusal() == "");
+  lender.p[4] = lender.p[0];
+  lender.g[2] = {};
+  CHECK(lender.refusal() == "");
+  // Neighbours may touch.
+  lender.g = Lender::split(lender.parameters);
+  for (auto& span : lender.g) span = {span.data() + 150, span.size()};
+  CHECK(lender.refusal() == "");
+}
+
+TEST_CASE("wrong flat buffers are refused in words") {
+  Lender lender;
+  auto const all = std::span(lender.parameters);
+  auto const bind = [&](std::size_t parameters, std::size_t gradients, std::size_t at) {
+    return ::refusal(
+        [&] { lender.optimizer.bind(all.subspan(0, parameters), all.subspan(at, gradients)); });
+  };
+  CHECK(bind(149, 150, 500) ==
+        "the tensors have 150 elements, but the flat buffer of parameters has 149");
+  CHECK(bind(150, 151, 500) ==
+        "the tensors have 150 elements, but the flat buffer of gradients has 151");
+  CHECK(bind(150, 150, 149) == "parameters: tensor 'cold' overlaps the gradients of tensor 'a'");
+  CHECK(bind(150, 150, 0) == "parameters: tensor 'a' overlaps the gradients of tensor 'a'");
+  CHECK(bind(150, 150, 150) == "");
+}
+
+TEST_CASE("gradients alone can be lent anew, and are checked against the parameters that stay") {
+  Lender lender;
+  auto& optimizer = lender.optimizer;
+  REQUIRE(lender.refusal() == "");
+  std::vector<zero::bf16> others(150);
+  auto const lent = Lender::split(lender.gradients);
+  CHECK(::refusal([&] { optimizer.bind_gradients(std::span(others)); }) == "");
+  CHECK(optimizer.gradients(0).size() == 4);
+  CHECK(optimizer.gradients(0)["a"].data() == others.data());
+  optimizer.discard_gradients();
+  CHECK(::refusal([&] { optimizer.bind_gradients(lent); }) == "");
+  CHECK(optimizer.gradients(0)["a"].data() == lender.gradients.data());
+  optimizer.discard_gradients();
+  CHECK(::refusal([&] {
+          optimizer.bind_gradients(std::span(lender.parameters).subspan(149, 150));
+        }) == "parameters: tensor 'cold' overlaps the gradients of tensor 'a'");
+}
+
+TEST_CASE("nothing works before memory is lent, nor after a binding that was refused") {
+  Lender lender;
+  auto& optimizer = lender.optimizer;
+  for (bool const refused : {false, true}) {
+    if (refused) {
+      REQUIRE(lender.refusal() == "");
+      auto const good = lender.g[1];
+      lender.g[1] = std::span(lender.parameters).subspan(0, 50);
+      REQUIRE(lender.refusal() != "");
+      lender.g[1] = good;
+    }
+    std::string const message = "Borrowed<> memory is used before bind()";
+    std::function<void()> const calls[]{
+        [&] { contracts::load(optimizer); },
+        [&] { optimizer.adopt_parameters(); },
+        [&] { return optimizer.parameter(0); },
+        [&] { return optimizer.parameters(0); },
+        [&] { return optimizer.gradients(0); },
+        [&] { optimizer.reduce_all(); },
+        [&] { return optimizer.grad_norm(); },
+        [&] { optimizer.step(); },
+        [&] { return contracts::snapshot(optimizer); },
+    };
+    for (auto const& call : calls) CHECK(::refusal(call) == message);
+  }
+  CHECK(lender.refusal() == "");
+  contracts::load(optimizer);
+  CHECK(optimizer.step().step == 1);
+}
+
+TEST_CASE("memory cannot be exchanged while gradients are being reduced") {
+  zero::run_ranks(2, [&](zero::InProcess& inner) {
+    contracts::Watched watched{inner};
+    auto& comm = watched.comm;
+    auto const tensors = contracts::even_model();
+    // Whether or not a bucket has travelled, is travelling or waits for others.
+    for (std::size_t const bytes : {std::size_t{1}, std::size_t{12288}, 25 * zero::MiB}) {
+      Fp32G optimizer{comm, tensors, zero::Bucket{bytes}};
+      LentMemory<float> const parameters(tensors, true, true);
+      LentMemory<float> const gradients(tensors, true, true);
+      auto const lend = [&] {
+        return ::refusal([&] { contracts::lend(optimizer, true, parameters, gradients); });
+      };
+      auto const lend_gradients = [&] {
+        return ::refusal([&] { optimizer.bind_gradients(gradients.flat()); });
+      };
+      std::string const message =
+          "bind() while gradients are being reduced: from the first gradients(unit) until "
+          "reduce_all(), step() or discard_gradients()";
+      CHECK(lend() == "");
+      auto open = optimizer.gradients(3);
+      CHECK(lend() == message);
+      CHECK(lend_gradients() == message);
+      optimizer.reduce(std::move(open));
+      CHECK(lend() == message);
+      CHECK(lend_gradients() == message);
+      optimizer.reduce_all();
+      CHECK(lend() == "");
+      CHECK(lend_gradients() == "");
+      CHECK(optimizer.step().step == 1);
+      optimizer.reduce(optimizer.gradients(3));
+      optimizer.discard_gradients();
+      CHECK(lend_gradients() == "");
+    }
+  });
+}
+
+TEST_CASE("what is under way in lent memory has arrived before other memory takes its place") {
+  zero::run_ranks(2, [&](zero::InProcess& inner) {
+    contracts::Watched watched{inner};
+    auto& comm = watched.comm;
+    auto const tensors = contracts::even_model();
+    Fp32G optimizer{comm, tensors, zero::Bucket{12288}};
+    LentMemory<float> const parameters(tensors, true, true);
+    LentMemory<float> const gradients(tensors, true, true);
+    contracts::lend(optimizer, true, parameters, gradients);
+    optimizer.step({.overlap_publish = true});
+    CHECK(comm.under_way() > 0);
+    LentMemory<float> const others(tensors, true, true);
+    contracts::lend(optimizer, true, others, gradients);
+    CHECK(comm.under_way() == 0);
+    optimizer.step({.overlap_publish = true});
+    CHECK(comm.under_way() > 0);
+    optimizer.adopt_parameters();
+    CHECK(comm.under_way() == 0);
+  });
+}
+
+TEST_CASE("micro-batches that a trainer has added up count as many") {
+  auto const sum_of_three = [](auto const& reduce) {
+    Lender lender;
+    lender.optimizer.bind(lender.p, lender.g);
+    lender.optimizer.adopt_parameters();
+    for (auto const& gradient : lender.g) {
+      for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] = zero::bf16(3.f);
+    }
+    reduce(lender.optimizer);
+    double const norm = lender.optimizer.grad_norm();
+    CHECK(lender.optimizer.step().grad_norm == norm);
+    return norm * norm;  // of 90 elements that are trained
+  };
+  CHECK(sum_of_three([](auto& optimizer) { optimizer.reduce_all(); }) == doctest::Approx(810.));
+  CHECK(sum_of_three([](auto& optimizer) { optimizer.reduce_all(3.); }) == doctest::Approx(90.));
+  CHECK(sum_of_three([](auto& optimizer) { optimizer.reduce_all(6.); }) == doctest::Approx(22.5));
+
+  Lender lender;
+  lender.optimizer.bind(lender.p, lender.g);
+  lender.optimizer.adopt_parameters();
+  CHECK(::refusal([&] { lender.optimizer.reduce_all(-1.); }).find("weight") != std::string::npos);
+  lender.optimizer.micro_step();
+  CHECK(::refusal([&] {
+          lender.optimizer.reduce_all(2.);
+        }).find("reduce_all() in the middle of a step") == 0);
+}
+
+TEST_CASE("no step replaces lent parameters by master weights that were never set") {
+  for (bool const adopts : {true, false}) {
+    Lender lender;
+    auto& optimizer = lender.optimizer;
+    REQUIRE(lender.refusal() == "");
+    for (auto& value : lender.parameters) value = zero::bf16(1.5f);
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      CHECK(::refusal([&] { optimizer.step(); }) ==
+            "step() before adopt_parameters() or load_parameters(): the master weights would "
+            "replace the lent parameters, and have no values yet");
+      CHECK(is_refused([&] { optimizer.step(1.f, 1.); }));
+      CHECK(is_refused([&] { optimizer.enqueue_step(); }));
+    }
+    for (auto const value : lender.parameters) CHECK(float(value) == 1.5f);
+    if (adopts) optimizer.adopt_parameters();
+    optimizer.visit_owned([&](auto const&, std::size_t, auto const& master, auto const&) {
+      for (float const value : master) CHECK(value == (adopts ? 1.5f : 0.f));
+    });
+    if (!adopts) contracts::load(optimizer);
+    CHECK(optimizer.step().step == 1);
+    // Masters stay when other memory is lent.
+    REQUIRE(lender.refusal() == "");
+    CHECK(optimizer.step().step == 2);
   }
 }
 

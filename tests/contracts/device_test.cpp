@@ -1,7 +1,7 @@
 /// What a device trainer is promised: nothing waits but what says so, failures are not lost,
 /// skipped steps change nothing, and memory is the space's alone.
-#include "contracts/loop.hpp"
-#include "trapped_space.hpp"
+#include "contracts/ranks.hpp"
+#include "support/refusal.hpp"
 #include "zero/zero.hpp"
 
 #include <doctest/doctest.h>
@@ -9,98 +9,37 @@
 
 #include <cerrno>
 #include <cstddef>
-#include <cstdint>
-#include <cstring>
 #include <limits>
-#include <mutex>
 #include <span>
+#include <stdexcept>
 #include <string>
-#include <utility>
-#include <vector>
 
 namespace device_test {
 namespace {
 
 using Fp16 = zero::Mixed<zero::fp16>;
-using Owned = zero::Owned<trapped::Allocator>;
 
 constexpr int ranks = 3;
 
-/// What every rank of a test holds.
-template <class Optimizer>
-struct Rank {
-  explicit Rank(zero::InProcess& inner, typename Optimizer::Precision precision = {})
-      : comm(inner, device, trapped::Collectives::late),
-        optimizer(comm, toy::model(), precision, Owned{{&device}}, zero::Bucket{12345}) {
-    optimizer.load_parameters([](zero::Tensor const&, std::size_t first, std::span<float> out) {
-      for (std::size_t i = 0; i < out.size(); ++i) out[i] = toy::initial_value(1, first + i);
-    });
-  }
-
-  /// Adds `value` to every gradient, by uploads.
-  void fill_gradients(float value) {
-    for (int const unit : optimizer.units_backward()) {
-      auto gradients = optimizer.gradients(unit);
-      for (std::size_t i = 0; i < gradients.size(); ++i) {
-        using Wire = typename Optimizer::Wire;
-        std::vector<Wire> const host(gradients[i].size(), Wire(value));
-        if (host.empty()) continue;
-        comm.space().upload(gradients[i].data(), host.data(), host.size() * sizeof(Wire));
-      }
-      optimizer.reduce(std::move(gradients));
-    }
-  }
-
-  /// Bits of master weights and states.
-  std::vector<std::byte> snapshot() {
-    std::vector<std::byte> bits;
-    auto const append = [&](auto const& values) {
-      auto const bytes = std::as_bytes(values);
-      bits.insert(bits.end(), bytes.begin(), bytes.end());
-    };
-    optimizer.visit_owned(
-        [&](zero::Tensor const&, std::size_t, auto const& master, auto const& states) {
-          append(master);
-          for (auto const& state : states) append(state);
-        });
-    return bits;
-  }
-
-  trapped::Device device{};
-  trapped::Communicator comm;
-  Optimizer optimizer;
+using Plain = contracts::OnDevice<zero::stage::PosG, zero::Fp32>;
+/// What every rank of a test holds, with a loss scale.
+struct Scaled : contracts::OnDevice<zero::stage::PosGP, Fp16> {
+  Scaled(zero::InProcess& inner, Fp16 const& precision)
+      : OnDevice(inner, toy::model(), precision) {}
 };
+using contracts::constant_pass;
+using contracts::owned_bits;
 
-/// Runs `body(inner, expect)` on every rank; `expect(holds, what)` collects what did not hold.
 template <class Body>
 void on_ranks(Body const& body) {
-  std::string complaints;
-  std::mutex mutex;
-  zero::run_ranks(ranks, [&](zero::InProcess& inner) {
-    body(inner, [&](bool holds, std::string const& what) {
-      if (holds) return;
-      std::lock_guard const lock(mutex);
-      complaints += "rank " + std::to_string(inner.rank()) + ": " + what + "; ";
-    });
-  });
-  CHECK(complaints == "");
+  contracts::on_ranks(ranks, body);
 }
-
-template <class Stage, class Precision>
-using Optimizer = zero::ShardedOptimizer<trapped::Communicator, Stage, Precision, Owned>;
-using Plain = Optimizer<zero::stage::PosG, zero::Fp32>;
-using Scaled = Optimizer<zero::stage::PosGP, Fp16>;
 
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
 template <class Optimizer>
 std::string error_of(Optimizer& optimizer) {
-  try {
-    static_cast<void>(optimizer.report());
-  } catch (zero::Error const& error) {
-    return error.kind() == zero::ErrorKind::data ? error.message() : "another kind";
-  }
-  return "";
+  return refusal([&] { return optimizer.report(); }, zero::ErrorKind::data);
 }
 
 }  // namespace
@@ -120,10 +59,10 @@ TEST_CASE("the memory of the test's device cannot be read by the host") {
 
 TEST_CASE("queued steps wait for nothing; each question waits once, and once only") {
   on_ranks([](zero::InProcess& inner, auto const& expect) {
-    Rank<Scaled> rank(inner, {.loss_scale = {.initial = 8.f, .growth_interval = 2}});
+    Scaled rank(inner, {.loss_scale = {.initial = 8.f, .growth_interval = 2}});
     auto const before = rank.device.downloads;
     for (int step = 0; step < 4; ++step) {
-      rank.fill_gradients(0.5f);
+      constant_pass(rank, 0.5f);
       rank.optimizer.enqueue_step({.max_norm = 1.});
     }
     expect(rank.device.downloads == before, "a queued step brought something to the host");
@@ -140,10 +79,9 @@ TEST_CASE("queued steps wait for nothing; each question waits once, and once onl
 TEST_CASE("a device's values pass in large pieces, each of which the host waits for") {
   on_ranks([](zero::InProcess& inner, auto const& expect) {
     constexpr std::size_t count = 900'000;
-    trapped::Device device;
-    trapped::Communicator comm(inner, device, trapped::Collectives::late);
-    Optimizer<zero::stage::PosGP, zero::Fp32> optimizer{
-        comm, {{.name = "w", .shape = {count}}}, Owned{{&device}}};
+    contracts::OnDevice<zero::stage::PosGP, zero::Fp32> rank(inner,
+                                                             {{.name = "w", .shape = {count}}});
+    auto& [device, comm, optimizer] = rank;
     std::size_t asked = 0;
     std::size_t smallest = count;
     optimizer.load_parameters([&](zero::Tensor const&, std::size_t first, std::span<float> out) {
@@ -172,37 +110,37 @@ TEST_CASE("a device's values pass in large pieces, each of which the host waits 
 
 TEST_CASE("a step that is skipped on a device changes no bit there") {
   on_ranks([](zero::InProcess& inner, auto const& expect) {
-    Rank<Scaled> rank(inner, {.loss_scale = {.initial = 8.f}});
-    rank.fill_gradients(0.5f);
+    Scaled rank(inner, {.loss_scale = {.initial = 8.f}});
+    constant_pass(rank, 0.5f);
     rank.optimizer.enqueue_step();
-    auto const before = rank.snapshot();
-    rank.fill_gradients(inner.rank() == 1 ? nan : 0.5f);
+    auto const before = owned_bits(rank.optimizer);
+    constant_pass(rank, inner.rank() == 1 ? nan : 0.5f);
     rank.optimizer.enqueue_step();
     expect(rank.optimizer.report().skipped, "skipped");
-    expect(rank.snapshot() == before, "something changed");
+    expect(owned_bits(rank.optimizer) == before, "something changed");
     expect(rank.optimizer.loss_scale() == 4.f, "the scale backs off");
     expect(rank.optimizer.steps() == 1, "step count");
-    rank.fill_gradients(0.5f);
+    constant_pass(rank, 0.5f);
     rank.optimizer.enqueue_step();
-    expect(rank.snapshot() != before, "training goes on");
+    expect(owned_bits(rank.optimizer) != before, "training goes on");
   });
 }
 
 TEST_CASE("a failure waits for the report, and no step after it counts until then") {
   on_ranks([](zero::InProcess& inner, auto const& expect) {
-    Rank<Plain> rank(inner);
-    rank.fill_gradients(0.5f);
+    Plain rank(inner, toy::model());
+    constant_pass(rank, 0.5f);
     rank.optimizer.enqueue_step();
-    auto const before = rank.snapshot();
-    rank.fill_gradients(inner.rank() == 2 ? nan : 0.5f);
+    auto const before = owned_bits(rank.optimizer);
+    constant_pass(rank, inner.rank() == 2 ? nan : 0.5f);
     rank.optimizer.enqueue_step();
-    rank.fill_gradients(0.5f);
+    constant_pass(rank, 0.5f);
     rank.optimizer.enqueue_step();
-    expect(rank.snapshot() == before, "trained on after a failure");
+    expect(owned_bits(rank.optimizer) == before, "trained on after a failure");
     expect(error_of(rank.optimizer) == "gradients are not finite", "the failure");
     expect(error_of(rank.optimizer) == "", "told once");
     expect(rank.optimizer.report().skipped && rank.optimizer.steps() == 1, "skipped meanwhile");
-    rank.fill_gradients(0.5f);
+    constant_pass(rank, 0.5f);
     rank.optimizer.enqueue_step();
     expect(error_of(rank.optimizer) == "" && rank.optimizer.steps() == 2, "training goes on");
   });
@@ -210,10 +148,10 @@ TEST_CASE("a failure waits for the report, and no step after it counts until the
 
 TEST_CASE("a loss scale that can go no lower fails on the device, without an answer to the host") {
   on_ranks([](zero::InProcess& inner, auto const& expect) {
-    Rank<Scaled> rank(inner, {.loss_scale = {.initial = 2.f, .patience = 3}});
-    auto const before = rank.snapshot();
+    Scaled rank(inner, {.loss_scale = {.initial = 2.f, .patience = 3}});
+    auto const before = owned_bits(rank.optimizer);
     auto const enqueue = [&](bool bad) {
-      rank.fill_gradients(bad && inner.rank() == 1 ? nan : 0.5f);
+      constant_pass(rank, bad && inner.rank() == 1 ? nan : 0.5f);
       rank.optimizer.enqueue_step();
     };
     auto const exhausted = [&] {
@@ -230,7 +168,7 @@ TEST_CASE("a loss scale that can go no lower fails on the device, without an ans
     // A rank that reports earlier than others does not go ahead.
     if (inner.rank() == 0) expect(exhausted(), "the failure");
     enqueue(false);
-    expect(rank.snapshot() == before, "trained on after a failure");
+    expect(owned_bits(rank.optimizer) == before, "trained on after a failure");
     if (inner.rank() != 0) expect(exhausted(), "the failure");
     expect(error_of(rank.optimizer) == "", "told once");
     expect(rank.optimizer.loss_scale() == 1.f, "the minimum");
@@ -247,74 +185,42 @@ TEST_CASE("a loss scale that can go no lower fails on the device, without an ans
 
 TEST_CASE("ranks that report at different times still skip the same steps") {
   on_ranks([](zero::InProcess& inner, auto const& expect) {
-    Rank<Plain> rank(inner);
-    rank.fill_gradients(nan);
+    Plain rank(inner, toy::model());
+    constant_pass(rank, nan);
     rank.optimizer.enqueue_step();
     if (inner.rank() == 0) expect(error_of(rank.optimizer) != "", "the failure");
-    auto const before = rank.snapshot();
-    rank.fill_gradients(0.5f);
+    auto const before = owned_bits(rank.optimizer);
+    constant_pass(rank, 0.5f);
     rank.optimizer.enqueue_step();
-    expect(rank.snapshot() == before, "a rank went ahead");
+    expect(owned_bits(rank.optimizer) == before, "a rank went ahead");
     if (inner.rank() != 0) expect(error_of(rank.optimizer) != "", "the failure");
-    rank.fill_gradients(0.5f);
+    constant_pass(rank, 0.5f);
     expect(rank.optimizer.step().step == 1, "all go on together");
   });
 }
 
 TEST_CASE("step() and grad_norm() on a device fail as on the host") {
   on_ranks([](zero::InProcess& inner, auto const& expect) {
-    Rank<Plain> rank(inner);
-    auto const before = rank.snapshot();
-    rank.fill_gradients(inner.rank() == 1 ? nan : 0.5f);
-    std::string message;
-    try {
-      expect(rank.optimizer.grad_norm() == std::numeric_limits<double>::infinity(), "norm");
-      rank.optimizer.step();
-    } catch (zero::Error const& error) {
-      message = error.message();
-    }
+    Plain rank(inner, toy::model(), {}, zero::Bucket{12345});
+    auto const before = owned_bits(rank.optimizer);
+    constant_pass(rank, inner.rank() == 1 ? nan : 0.5f);
+    std::string message = refusal(
+        [&] {
+          double const norm = rank.optimizer.grad_norm();
+          expect(norm == std::numeric_limits<double>::infinity(), "norm");
+          rank.optimizer.step();
+        },
+        zero::ErrorKind::data);
     expect(message ==
                "gradients are not finite: first 'wte' in the share of rank 0, 'wpe' in the share "
                "of rank 1 2",
            "message: " + message);
-    expect(rank.snapshot() == before, "something changed");
+    expect(owned_bits(rank.optimizer) == before, "something changed");
     rank.optimizer.micro_step({.weight = 0.});
-    rank.fill_gradients(0.5f);
-    message.clear();
-    try {
-      rank.optimizer.step();
-    } catch (zero::Error const& error) {
-      message = error.message();
-    }
+    constant_pass(rank, 0.5f);
+    message = refusal([&] { rank.optimizer.step(); }, zero::ErrorKind::data);
     expect(message == "all micro-batches of this step have weight 0", "message: " + message);
-    expect(rank.snapshot() == before, "something changed");
-  });
-}
-
-TEST_CASE("enqueue_step over host memory is a step whose report comes later") {
-  on_ranks([](zero::InProcess& comm, auto const& expect) {
-    contracts::Optimizer<zero::stage::PosG, zero::Fp32> now{comm, toy::model()};
-    contracts::Optimizer<zero::stage::PosG, zero::Fp32> later{comm, toy::model()};
-    now.adopt_parameters();
-    later.adopt_parameters();
-    for (int step = 0; step < 3; ++step) {
-      for (auto* const each : {&now, &later}) {
-        for (int const unit : each->units_backward()) {
-          auto gradients = each->gradients(unit);
-          for (std::size_t i = 0; i < gradients.size(); ++i) {
-            for (float& g : gradients[i]) g += step == 1 && comm.rank() == 0 ? nan : 0.25f;
-          }
-          each->reduce(std::move(gradients));
-        }
-      }
-      auto const report = now.step({.non_finite = zero::NonFinite::skip});
-      later.enqueue_step({.non_finite = zero::NonFinite::skip});
-      auto const same = later.report();
-      bool const equal = report.step == same.step && report.skipped == same.skipped &&
-                         report.grad_norm == same.grad_norm && report.weight == same.weight;
-      expect(equal, "the reports differ");
-    }
-    expect(now.steps() == 2 && later.steps() == 2, "step count");
+    expect(owned_bits(rank.optimizer) == before, "something changed");
   });
 }
 

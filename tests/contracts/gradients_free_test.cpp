@@ -1,7 +1,7 @@
 /// Gradients that a framework allocates in every backward pass: lent unit by unit, and freed at the
 /// moment from which they are no longer read.
 #include "contracts/lent_memory.hpp"
-#include "contracts/loop.hpp"
+#include "contracts/ranks.hpp"
 #include "support/refusal.hpp"
 #include "zero/zero.hpp"
 
@@ -14,7 +14,6 @@
 #include <cstdio>
 #include <limits>
 #include <map>
-#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -144,76 +143,84 @@ Result train(When when, int micro_steps = 1, std::vector<zero::Tensor> const& te
       framework.drop_free_ones();
       if (O::borrowed && when != When::never) CHECK(framework.alive.empty());
     }
+    auto bits = contracts::model_bits(optimizer);
     if (inner.rank() != 0) return;
     result.most = framework.most * sizeof(Wire);
     result.told = framework.told;
-    auto const all = optimizer.full_parameters();
-    for (std::size_t t = 0; t < all.size(); ++t) contracts::append(result.bits, all[t]);
+    result.bits = std::move(bits);
   });
   return result;
 }
 
-template <class Stage, class Precision, class... More>
+template <class Own, class... Lent>
 void check_bits(int micro_steps = 1) {
-  using Own = contracts::WatchedOptimizer<Stage, Precision, zero::Owned<>, More...>;
-  using Lent = contracts::WatchedOptimizer<Stage, Precision, zero::Borrowed<>, More...>;
   auto const expected = train<Own>(When::never, micro_steps).bits;
-  CHECK(expected.size() > 100'000 * sizeof(typename Precision::Parameter));
-  CHECK(train<Lent>(When::asked, micro_steps).bits == expected);
-  CHECK(train<Lent>(When::told, micro_steps).bits == expected);
+  CHECK(expected.size() > 100'000 * sizeof(typename Own::Parameter));
+  for (When const when : {When::asked, When::told}) {
+    bool const same[]{train<Lent>(when, micro_steps).bits == expected...};
+    for (bool const each : same) CHECK(each);
+  }
 }
 
 TEST_CASE("gradients that are lent unit by unit and freed when they are free get the same bits") {
-  check_bits<Replicated, zero::Fp32>();
-  check_bits<Pos, Bf16>();
-  check_bits<PosG, zero::Fp32>();
-  check_bits<PosG, Bf16>();
-  check_bits<PosG, zero::Fp32, zero::AccumulateShard>(2);
+  using contracts::WatchedOptimizer;
+  check_bits<WatchedOptimizer<PosG, zero::Fp32>,
+             Borrower<Replicated, zero::Fp32>,
+             Borrower<PosG, zero::Fp32>>();
+  check_bits<WatchedOptimizer<PosG, Bf16>, Borrower<Pos, Bf16>, Borrower<PosG, Bf16>>();
+  check_bits<WatchedOptimizer<PosG, zero::Fp32, zero::AccumulateShard>,
+             WatchedOptimizer<PosG, zero::Fp32, zero::Borrowed<>, zero::AccumulateShard>>(2);
 }
 
 TEST_CASE("under Pos+g two units' gradients are alive at most, and what several units share") {
   // The largest neighbours, and the shared ones.
   std::size_t const two = (50'334 + 47'777 + 3 + 511 + 185) * 4;
-  CHECK(train<Borrower<PosG, zero::Fp32>>(When::asked).most <= two);
-  CHECK(train<Borrower<PosG, zero::Fp32>>(When::told).most <= two);
+  using O = Borrower<PosG, zero::Fp32>;
+  CHECK(train<O>(When::asked).most <= two);
+  auto [bits, most, told] = train<O>(When::told);
+  CHECK(most <= two);
+  // Every unit is told once a step, a unit that is tied with the last it is tied to.
+  CHECK(told.size() == 6);
+  CHECK(std::find(told.begin(), told.end(), 4) > std::find(told.begin(), told.end(), 1));
+  std::sort(told.begin(), told.end());
+  CHECK(told == std::vector<int>{0, 1, 2, 3, 4, 5});
   // Units of one bucket each, of which two could be under way while a third one is worked on.
   std::vector<zero::Tensor> tensors;
   for (int unit = 0; unit < 40; ++unit) {
     tensors.push_back({.name = std::to_string(unit), .shape = {4, 1100}, .unit = unit});
   }
-  CHECK(train<Borrower<PosG, zero::Fp32>>(When::asked, 1, tensors).most <= 2 * 4400 * 4);
+  CHECK(train<O>(When::asked, 1, tensors).most <= 2 * 4400 * 4);
   CHECK(train<Borrower<Pos, zero::Fp32>>(When::asked, 1, tensors).most > 2 * 4400 * 4);
 }
 
-TEST_CASE("every unit is told once a step, a unit that is tied with the last it is tied to") {
-  auto told = train<Borrower<PosG, zero::Fp32>>(When::told).told;
-  CHECK(told.size() == 6);
-  CHECK(std::find(told.begin(), told.end(), 4) > std::find(told.begin(), told.end(), 1));
-  std::sort(told.begin(), told.end());
-  CHECK(told == std::vector<int>{0, 1, 2, 3, 4, 5});
-}
+/// One rank that lends its parameters for good.
+template <class O>
+struct OneRank {
+  using Spans = std::vector<std::span<float>>;
 
-/// One rank, whose first unit has to wait for the second.
-struct Waiting {
-  using O = Borrower<PosG, zero::Fp32>;
-
-  std::vector<zero::InProcess> handles = zero::InProcess::group(1);
-  contracts::Watched watched{handles[0]};
-  std::vector<zero::Tensor> tensors{{.name = "a", .shape = {20'000}},
-                                    {.name = "b", .shape = {20'000}, .unit = 1},
-                                    {.name = "a.again", .shape = {20'000}, .unit = 1}};
-  O optimizer{watched.comm, tensors};
-  std::vector<float> parameters = std::vector<float>(60'000);
-  std::vector<float> gradients = std::vector<float>(20'000);
-  std::vector<float> others = std::vector<float>(40'000);
-
-  Waiting() {
+  explicit OneRank(std::vector<zero::Tensor> const& tensors, std::size_t elements)
+      : optimizer{watched.comm, tensors}, parameters(elements) {
     optimizer.bind_parameters(std::span(parameters));
     contracts::load(optimizer);
   }
-  void lend(int unit, std::vector<std::span<float>> const& spans) {
-    optimizer.bind_gradients(unit, spans);
+  void lend(int unit, Spans const& spans) { optimizer.bind_gradients(unit, spans); }
+  std::string refusal(int unit, Spans const& spans) {
+    return ::refusal([&] { lend(unit, spans); });
   }
+
+  std::vector<zero::InProcess> handles = zero::InProcess::group(1);
+  contracts::Watched watched{handles[0]};
+  O optimizer;
+  std::vector<float> parameters;
+};
+
+/// One whose first unit has to wait for the second.
+struct Waiting : OneRank<Borrower<PosG, zero::Fp32>> {
+  Waiting()
+      : OneRank({{.name = "a", .shape = {20'000}},
+                 {.name = "b", .shape = {20'000}, .unit = 1},
+                 {.name = "a.again", .shape = {20'000}, .unit = 1}},
+                60'000) {}
   void reduce_first() {
     lend(0, {gradients});
     optimizer.reduce(optimizer.gradients(0));
@@ -222,9 +229,8 @@ struct Waiting {
     lend(1, {std::span(others).first(20'000), std::span(others).last(20'000)});
     optimizer.reduce(optimizer.gradients(1));
   }
-  std::string refusal(int unit, std::vector<std::span<float>> const& spans) {
-    return ::refusal([&] { lend(unit, spans); });
-  }
+  std::vector<float> gradients = std::vector<float>(20'000);
+  std::vector<float> others = std::vector<float>(40'000);
 };
 
 TEST_CASE("what is written before a unit is free is what travels, and nothing is from then on") {
@@ -270,12 +276,12 @@ TEST_CASE("gradients that were free are not used again before others are lent") 
   auto& optimizer = trainer.optimizer;
   std::string const missing =
       " is used, but not lent in this step; call bind_gradients(unit, ...) before";
-  auto const ask = [&] { static_cast<void>(optimizer.gradients(1)); };
+  auto const ask = [&] { return optimizer.gradients(1); };
   CHECK(::refusal(ask) == "gradients: tensor 'b'" + missing);
   trainer.reduce_first();
   trainer.reduce_second();
   optimizer.step();
-  auto const ask_first = [&] { static_cast<void>(optimizer.gradients(0)); };
+  auto const ask_first = [&] { return optimizer.gradients(0); };
   CHECK(::refusal(ask_first) == "gradients: tensor 'a'" + missing);
   // What is not lent at all is absent, and rests.
   trainer.reduce_second();
@@ -319,7 +325,7 @@ TEST_CASE(
   optimizer.bind_gradients(0, std::vector{std::span(trainer.gradients)});
   optimizer.discard_gradients();
   CHECK(optimizer.gradients_free(0));
-  CHECK(is_refused([&] { static_cast<void>(optimizer.gradients(0)); }));
+  CHECK(is_refused([&] { return optimizer.gradients(0); }));
 }
 
 TEST_CASE("wrong lists of a unit's gradients are refused in words, and right ones taken then") {
@@ -327,16 +333,21 @@ TEST_CASE("wrong lists of a unit's gradients are refused in words, and right one
   auto const all = std::span(trainer.others);
   auto const b = all.first(20'000);
   auto const again = all.last(20'000);
-  CHECK(trainer.refusal(7, {}) == "there is no unit 7; units are [0, 2)");
-  CHECK(trainer.refusal(1, {b}) == "the unit has 2 tensors but 1 gradients are lent");
-  CHECK(trainer.refusal(1, {b, again.first(3)}) ==
-        "gradients: tensor 'a.again' has 20000 elements, but 3 are lent");
-  CHECK(trainer.refusal(1, {b, again.first(0)}) ==
-        "gradients: tensor 'a.again' has 20000 elements, but 0 are lent");
-  CHECK(trainer.refusal(1, {b, all.subspan(1, 20'000)}) ==
-        "gradients: tensor 'a.again' overlaps tensor 'b'");
-  CHECK(trainer.refusal(1, {std::span(trainer.parameters).subspan(10, 20'000), again}) ==
-        "gradients: tensor 'b' overlaps the parameters of tensor 'a'");
+  struct {
+    int unit;
+    std::vector<std::span<float>> lent;
+    char const* message;
+  } const rows[]{
+      {7, {}, "there is no unit 7; units are [0, 2)"},
+      {1, {b}, "the unit has 2 tensors but 1 gradients are lent"},
+      {1, {b, again.first(3)}, "gradients: tensor 'a.again' has 20000 elements, but 3 are lent"},
+      {1, {b, again.first(0)}, "gradients: tensor 'a.again' has 20000 elements, but 0 are lent"},
+      {1, {b, all.subspan(1, 20'000)}, "gradients: tensor 'a.again' overlaps tensor 'b'"},
+      {1,
+       {std::span(trainer.parameters).subspan(10, 20'000), again},
+       "gradients: tensor 'b' overlaps the parameters of tensor 'a'"},
+  };
+  for (auto const& row : rows) CHECK(trainer.refusal(row.unit, row.lent) == row.message);
   CHECK(trainer.refusal(1, {b, again}) == "");
   CHECK(trainer.refusal(0, {b}) == "gradients: tensor 'a' overlaps tensor 'b'");
   trainer.optimizer.reduce(trainer.optimizer.gradients(1));
@@ -347,62 +358,55 @@ TEST_CASE("wrong lists of a unit's gradients are refused in words, and right one
             .starts_with("unit 0 is asked for after the gradients of this step were reduced"));
   trainer.optimizer.step();
   CHECK(trainer.refusal(0, {trainer.gradients}) == "");
-  CHECK(::refusal([&] { static_cast<void>(trainer.optimizer.gradients_free(2)); }) ==
+  CHECK(::refusal([&] { return trainer.optimizer.gradients_free(2); }) ==
         "there is no unit 2; units are [0, 2)");
 }
 
 TEST_CASE("a tied tensor's gradients are one memory, whoever lends it") {
-  std::vector<zero::InProcess> handles = zero::InProcess::group(1);
-  contracts::Watched watched{handles[0]};
-  std::vector<zero::Tensor> const tensors{
-      {.name = "wte", .shape = {40}}, {.name = "head", .shape = {40}, .unit = 1, .tied_to = "wte"}};
-  Borrower<PosG, zero::Fp32> optimizer{watched.comm, tensors};
-  std::vector<float> memory(160);
-  auto const all = std::span(memory);
-  optimizer.bind_parameters(all.first(40));
-  contracts::load(optimizer);
-  auto const lend = [&](int unit, std::span<float> span) {
-    return ::refusal([&] { optimizer.bind_gradients(unit, std::vector{span}); });
-  };
-  CHECK(lend(1, all.subspan(40, 40)) == "");
+  OneRank<Borrower<PosG, zero::Fp32>> rank(
+      {{.name = "wte", .shape = {40}},
+       {.name = "head", .shape = {40}, .unit = 1, .tied_to = "wte"}},
+      40);
+  auto& optimizer = rank.optimizer;
+  std::vector<float> memory(80);
+  auto const first = std::span(memory).first(40);
+  auto const second = std::span(memory).last(40);
+  CHECK(rank.refusal(1, {first}) == "");
   CHECK(
-      lend(0, all.subspan(80, 40)) ==
+      rank.refusal(0, {second}) ==
       "gradients: tensor 'wte' stays where it was lent in this step before, but is lent at another "
       "address");
-  CHECK(lend(0, {}) == "");
-  CHECK(lend(0, all.subspan(40, 40)) == "");
+  CHECK(rank.refusal(0, {std::span<float>()}) == "");
+  CHECK(rank.refusal(0, {first}) == "");
   auto guard = optimizer.gradients(0);
-  CHECK(guard["wte"].data() == &memory[40]);
+  CHECK(guard["wte"].data() == first.data());
   optimizer.reduce(std::move(guard));
   CHECK_FALSE(optimizer.gradients_free(0));
   optimizer.reduce(optimizer.gradients(1));
   optimizer.step();
-  CHECK(lend(0, all.subspan(80, 40)) == "");
-  CHECK(optimizer.gradients(1)["head"].data() == &memory[80]);
+  CHECK(rank.refusal(0, {second}) == "");
+  CHECK(optimizer.gradients(1)["head"].data() == second.data());
 }
 
 TEST_CASE("gradients that add up over micro-steps stay where they were lent first") {
-  std::vector<zero::InProcess> handles = zero::InProcess::group(1);
-  contracts::Watched watched{handles[0]};
-  contracts::WatchedOptimizer<Pos, zero::Fp32, zero::Borrowed<>, zero::AccumulateFull> optimizer{
-      watched.comm, {{.name = "a", .shape = {40}}}};
-  std::vector<float> memory(120);
-  auto const all = std::span(memory);
-  optimizer.bind_parameters(all.first(40));
-  contracts::load(optimizer);
-  auto const lend = [&](std::span<float> span) {
-    return ::refusal([&] { optimizer.bind_gradients(0, std::vector{span}); });
-  };
+  using O = contracts::WatchedOptimizer<Pos, zero::Fp32, zero::Borrowed<>, zero::AccumulateFull>;
+  OneRank<O> rank({{.name = "a", .shape = {40}}}, 40);
+  auto& optimizer = rank.optimizer;
+  std::vector<float> memory(80);
+  auto const first = std::span(memory).first(40);
+  auto const second = std::span(memory).last(40);
   for (bool const last : {false, true}) {
     optimizer.micro_step({.last = last});
-    if (last) CHECK(lend(all.last(40)).find("lent at another address") != std::string::npos);
-    CHECK(lend(last ? std::span<float>{} : all.subspan(40, 40)) == "");
+    if (last) {
+      CHECK(rank.refusal(0, {second}).find("lent at another address") != std::string::npos);
+    }
+    CHECK(rank.refusal(0, {last ? std::span<float>{} : first}) == "");
     optimizer.reduce(optimizer.gradients(0));
     if (!last) CHECK_FALSE(optimizer.gradients_free(0));
   }
   optimizer.step();
   CHECK(optimizer.gradients_free(0));
-  CHECK(lend(all.last(40)) == "");
+  CHECK(rank.refusal(0, {second}) == "");
 }
 
 }  // namespace

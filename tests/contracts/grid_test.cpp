@@ -1,6 +1,6 @@
 #include "zero/comm/grid.hpp"
 
-#include "contracts/loop.hpp"
+#include "contracts/ranks.hpp"
 #include "support/refusal.hpp"
 #include "zero/zero.hpp"
 
@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <limits>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -29,15 +30,15 @@ using zero::stage::PosGP;
 using zero::stage::Replicated;
 using Bf16 = zero::Mixed<zero::bf16>;
 
-constexpr std::size_t rows = 37;
+constexpr std::size_t rows_of_w = 37;
 constexpr std::size_t columns = 88;
 constexpr int batches = 4;  ///< of a step, shared by the data axis
 
 /// A matrix of which each model rank has so many columns, between two tensors that all have.
 std::vector<zero::Tensor> part_of_model(std::size_t model) {
   return {{.name = "before", .shape = {700}, .unit = 0},
-          {.name = "w", .shape = {rows, columns / model}, .unit = 0, .partitioned = true},
-          {.name = "after", .shape = {rows}, .unit = 1},
+          {.name = "w", .shape = {rows_of_w, columns / model}, .unit = 0, .partitioned = true},
+          {.name = "after", .shape = {rows_of_w}, .unit = 1},
           {.name = "v", .shape = {columns / model, 3}, .unit = 1, .partitioned = true},
           {.name = "fixed", .shape = {5}, .unit = 1, .frozen = true}};
 }
@@ -110,7 +111,7 @@ End train(int data, int model, zero::Bucket bucket = {}) {
     Grid grid{world, data, model};
     auto const parts = static_cast<std::size_t>(model);
     auto const part = static_cast<std::size_t>(grid.model().rank());
-    zero::ShardedOptimizer<InProcess, Stage, Precision> optimizer{
+    contracts::Optimizer<Stage, Precision> optimizer{
         grid, part_of_model(parts), bucket, zero::AdamW{.lr = 0.01f}};
     load(optimizer, parts, part);
     std::vector<double> norms;
@@ -124,22 +125,19 @@ End train(int data, int model, zero::Bucket bucket = {}) {
       CHECK(report.clip_coefficient < 1.);
       norms.push_back(report.grad_norm);
     }
-    for (int const unit : optimizer.units()) {
-      auto const weights = optimizer.parameters(unit);
-      std::lock_guard const lock(mutex);
-      contracts::for_each_tensor(optimizer, unit, [&](std::size_t t, std::size_t i) {
-        auto& whole = end.parameters[t];
-        whole.resize(weights[i].size() * (optimizer.tensors()[t].partitioned ? parts : 1),
-                     std::numeric_limits<float>::infinity());
-        for (std::size_t e = 0; e < weights[i].size(); ++e) {
-          float& at = whole[in_whole(t, e, parts, part)];
-          auto const now = static_cast<float>(weights[i][e]);
-          end.agree = end.agree && (std::isinf(at) || at == now);
-          at = now;
-        }
-      });
-    }
+    auto const all = optimizer.full_parameters();
     std::lock_guard const lock(mutex);
+    for (std::size_t t = 0; t < all.size(); ++t) {
+      auto& whole = end.parameters[t];
+      whole.resize(all[t].size() * (optimizer.tensors()[t].partitioned ? parts : 1),
+                   std::numeric_limits<float>::infinity());
+      for (std::size_t e = 0; e < all[t].size(); ++e) {
+        float& at = whole[in_whole(t, e, parts, part)];
+        auto const now = static_cast<float>(all[t][e]);
+        end.agree = end.agree && (std::isinf(at) || at == now);
+        at = now;
+      }
+    }
     end.agree = end.agree && (end.norms.empty() || end.norms == norms);
     end.norms = norms;
   });
@@ -206,103 +204,100 @@ TEST_CASE_TEMPLATE("a divided model has the norm and the steps of the whole one"
   }
 }
 
-/// Two steps on a grid of 2 x 2, with something wrong on rank 3: what all are told, and where.
-template <class Wrong>
-std::vector<std::string> refused(Wrong const& wrong, std::vector<std::string>* places = nullptr) {
-  std::vector<std::string> said(4);
-  zero::run_ranks(4, [&](InProcess& world) {
-    Grid grid{world, 2, 2};
-    auto tensors = part_of_model(2);
-    auto const part = static_cast<std::size_t>(grid.model().rank());
-    try {
-      wrong(grid, tensors, [&](auto& optimizer, zero::StepOptions const& options) {
-        if (optimizer.steps() == 0) load(optimizer, 2, part);
-        backward(optimizer, 2, part, 0, 1);
-        optimizer.step(options);
-      });
-    } catch (zero::Error const& error) {
-      auto const rank = static_cast<std::size_t>(world.rank());
-      said[rank] = error.message();
-      if (places != nullptr) (*places)[rank] = error.group();
-      CHECK(error.rank() == world.rank());
-    }
-  });
-  return said;
-}
-
 using Optimizer = contracts::Optimizer<PosG, zero::Fp32>;
 
-std::vector<std::string> const grid_places{"grid (data 0 of 2, model 0 of 2)",
-                                           "grid (data 0 of 2, model 1 of 2)",
-                                           "grid (data 1 of 2, model 0 of 2)",
-                                           "grid (data 1 of 2, model 1 of 2)"};
+/// A grid of 2 x 2 and the optimizer of a divided model over it, whose description may be changed.
+struct Trainer {
+  template <class Change>
+  Trainer(InProcess& world, Change const& change)
+      : grid{world, 2, 2}, part(static_cast<std::size_t>(grid.model().rank())) {
+    auto tensors = part_of_model(2);
+    change(grid, tensors);
+    optimizer.emplace(grid, tensors);
+    load(*optimizer, 2, part);
+  }
+  explicit Trainer(InProcess& world) : Trainer(world, [](auto&, auto&) {}) {}
+  void step(zero::StepOptions const& options = {}) {
+    backward(*optimizer, 2, part, 0, 1);
+    optimizer->step(options);
+  }
+  Grid<InProcess> grid;
+  std::size_t part;
+  std::optional<Optimizer> optimizer{};
+};
+
+using Words = std::vector<std::string>;
+
+/// Four ranks that are refused alike: each is told this, and of its place.
+template <class Work>
+void check_refused(Words const& places, std::string const& expected, Work const& work) {
+  zero::run_ranks(4, [&](InProcess& world) {
+    try {
+      work(world);
+      FAIL_CHECK("not refused");
+    } catch (zero::Error const& error) {
+      CHECK_MESSAGE(error.message().find(expected) != std::string::npos, error.message());
+      CHECK(error.group() == places[static_cast<std::size_t>(world.rank())]);
+      if (error.group().starts_with("grid")) CHECK(error.rank() == world.rank());
+    }
+  });
+}
+
+Words const grid_places{"grid (data 0 of 2, model 0 of 2)",
+                        "grid (data 0 of 2, model 1 of 2)",
+                        "grid (data 1 of 2, model 0 of 2)",
+                        "grid (data 1 of 2, model 1 of 2)"};
 
 TEST_CASE("ranks that have described another model, on either axis, are named") {
   // Rank 3 alone, both ranks of a model axis, both of a data axis.
-  auto const check = [](auto const& is_wrong, auto const& wrong, std::string const& expected) {
-    std::vector<std::string> places(4);
-    auto const said = refused(
-        [&](auto& grid, auto tensors, auto const&) {
-          if (is_wrong(grid)) wrong(tensors);
-          Optimizer optimizer{grid, tensors};
-        },
-        &places);
-    for (std::string const& text : said)
-      CHECK_MESSAGE(text.find(expected) != std::string::npos, text);
-    CHECK(places == grid_places);
+  struct {
+    bool (*is_wrong)(Grid<InProcess>&);
+    void (*wrong)(zero::Tensor&);
+    char const* expected;
+  } const rows[]{
+      {[](auto& grid) { return grid.world().rank() == 3; },
+       [](auto& w) { w.partitioned = false; },
+       "partitioned flag: 1 on rank 0 1 2; 0 on rank 3"},
+      {[](auto& grid) { return grid.model().rank() == 1; },
+       [](auto& w) { w.partitioned = false; },
+       "partitioned flag: 1 on rank 0 2; 0 on rank 1 3"},
+      {[](auto& grid) { return grid.data().rank() == 1; },
+       [](auto& w) { w.shape = {rows_of_w * columns / 2}; },
+       "shape: '[37, 44]' on rank 0 1; '[1628]' on rank 2 3"},
   };
-  auto const rank_3 = [](auto& grid) { return grid.world().rank() == 3; };
-  auto const model_1 = [](auto& grid) { return grid.model().rank() == 1; };
-  auto const data_1 = [](auto& grid) { return grid.data().rank() == 1; };
-  auto const whole = [](auto& tensors) { tensors[1].partitioned = false; };
-  auto const wide = [](auto& tensors) { tensors[1].shape = {rows * columns / 2}; };
-  std::string const w = "tensor 1, here 'w', ";
-  check(rank_3, whole, w + "partitioned flag: 1 on rank 0 1 2; 0 on rank 3");
-  check(model_1, whole, w + "partitioned flag: 1 on rank 0 2; 0 on rank 1 3");
-  check(data_1, wide, w + "shape: '[37, 44]' on rank 0 1; '[1628]' on rank 2 3");
+  for (auto const& row : rows) {
+    check_refused(
+        grid_places, "tensor 1, here 'w', " + std::string(row.expected), [&](InProcess& world) {
+          Trainer{world, [&](auto& grid, auto& tensors) {
+                    if (row.is_wrong(grid)) row.wrong(tensors[1]);
+                  }};
+        });
+  }
 }
 
 TEST_CASE("tensors that all ranks of a model axis should have alike are compared") {
-  std::vector<std::string> places(4);
-  zero::run_ranks(4, [&](InProcess& world) {
-    Grid grid{world, 2, 2};
-    auto tensors = part_of_model(2);
-    tensors[1].partitioned = false;
-    Optimizer optimizer{grid, tensors};
-    auto const rank = static_cast<std::size_t>(world.rank());
-    load(optimizer, 2, rank % 2);
-    try {
-      backward(optimizer, 2, rank % 2, 0, 1);
-      optimizer.step();
-    } catch (zero::Error const& error) {
-      CHECK(error.message() ==
-            "ranks of a model axis start from different values of tensor 'w': 0 and 1, 1 and 0");
-      places[rank] = error.group();
-    }
-  });
-  CHECK(places == std::vector<std::string>{"model axis (data 0 of 2)",
-                                           "model axis (data 0 of 2)",
-                                           "model axis (data 1 of 2)",
-                                           "model axis (data 1 of 2)"});
+  check_refused(
+      {"model axis (data 0 of 2)",
+       "model axis (data 0 of 2)",
+       "model axis (data 1 of 2)",
+       "model axis (data 1 of 2)"},
+      "ranks of a model axis start from different values of tensor 'w': 0 and 1, 1 and 0",
+      [](InProcess& world) {
+        Trainer trainer{world, [](auto&, auto& tensors) { tensors[1].partitioned = false; }};
+        trainer.step();
+      });
 }
 
 TEST_CASE("options that differ on a model axis are named with the ranks of the world") {
-  std::vector<std::string> places(4);
-  auto const said = refused(
-      [](auto& grid, auto tensors, auto const& step) {
-        Optimizer optimizer{grid, tensors};
-        step(optimizer, {.max_norm = grid.world().rank() == 3 ? 2. : 1.});
-      },
-      &places);
-  for (std::string const& text : said) {
-    CHECK_MESSAGE(text.find("max_norm: 1 on rank 0 1 2; 2 on rank 3") != std::string::npos, text);
-  }
-  CHECK(places == grid_places);
+  check_refused(grid_places, "max_norm: 1 on rank 0 1 2; 2 on rank 3", [](InProcess& world) {
+    Trainer trainer{world};
+    trainer.step({.max_norm = world.rank() == 3 ? 2. : 1.});
+  });
 }
 
 TEST_CASE("grids that are mixed up end all ranks with one story") {
   // One rank trains over the other grid, whose axes have the same sizes and other ranks.
-  std::vector<std::string> said(4);
+  Words said(4);
   auto const body = [&](InProcess& world) {
     InProcess turned = world.split(0, world.rank() < 2 ? world.rank() : 5 - world.rank());
     Grid grid{world, 2, 2};
@@ -326,51 +321,21 @@ TEST_CASE("grids that are mixed up end all ranks with one story") {
 TEST_CASE("ranks that make grids of different sizes are told so") {
   // Wherever the one rank is: of its axes, or of those that lack it, all others are told by it.
   for (int odd = 0; odd < 6; ++odd) {
-    std::vector<std::string> said(6);
-    auto const body = [&](InProcess& world) {
-      try {
-        bool const other = world.rank() == odd;
-        Grid grid{world, other ? 2 : 3, other ? 3 : 2};
-        zero::run(world, {.op = zero::Op::all_gather});
-      } catch (zero::Error const& error) {
-        said[static_cast<std::size_t>(world.rank())] = error.message();
-        throw;
-      }
-    };
-    CHECK_THROWS_AS(zero::run_ranks(6, body), zero::Error);
+    auto const said = contracts::endings(6, [&](InProcess& world) {
+      bool const other = world.rank() == odd;
+      Grid grid{world, other ? 2 : 3, other ? 3 : 2};
+      zero::run(world, {.op = zero::Op::all_gather});
+    });
     for (std::string const& text : said) {
       CHECK_MESSAGE(text.find("ranks make grids of different sizes, ") != std::string::npos, text);
     }
   }
 }
 
-TEST_CASE("a grid that a rank gives up before the others are through is an error that names it") {
-  std::vector<std::string> said(4);
-  auto const body = [&](InProcess& world) {
-    try {
-      {
-        Grid grid{world, 2, 2};
-        if (world.rank() != 2) zero::run(grid.model(), {.op = zero::Op::all_gather});
-      }
-      zero::run(world, {.op = zero::Op::all_gather});
-    } catch (zero::Error const& error) {
-      said[static_cast<std::size_t>(world.rank())] = error.message();
-      throw;
-    }
-  };
-  CHECK_THROWS_AS(zero::run_ranks(4, body), zero::Error);
-  for (std::string const& text : said) {
-    CHECK(text ==
-          "rank 2 left after 0 collectives, without [all_gather of 0 fp32, no bucket], on the "
-          "model axis (data 1 of 2)");
-  }
-}
-
 TEST_CASE("a gradient that is not finite on one rank of the grid stops the step of all") {
   zero::run_ranks(4, [](InProcess& world) {
-    Grid grid{world, 2, 2};
-    Optimizer optimizer{grid, part_of_model(2)};
-    load(optimizer, 2, static_cast<std::size_t>(grid.model().rank()));
+    Trainer trainer{world};
+    auto& optimizer = *trainer.optimizer;
     for (int const unit : optimizer.units_backward()) {
       auto gradients = optimizer.gradients(unit);
       if (unit == 0 && world.rank() == 3) gradients["w"][5] = NAN;
@@ -381,35 +346,11 @@ TEST_CASE("a gradient that is not finite on one rank of the grid stops the step 
   });
 }
 
-TEST_CASE("a rank that fails on one axis ends all ranks of the grid with one story") {
-  std::vector<std::string> said(6);
-  auto const body = [&](InProcess& world) {
-    try {
-      Grid grid{world, 3, 2};
-      Optimizer optimizer{grid, part_of_model(2)};
-      load(optimizer, 2, static_cast<std::size_t>(grid.model().rank()));
-      for (int step = 0; step < 3; ++step) {
-        backward(optimizer, 2, static_cast<std::size_t>(grid.model().rank()), 0, 1);
-        if (world.rank() == 3 && step == 1) throw std::runtime_error("the disk is on fire");
-        optimizer.step();
-      }
-    } catch (std::exception const& error) {
-      said[static_cast<std::size_t>(world.rank())] = error.what();
-      throw;
-    }
-  };
-  CHECK_THROWS_WITH_AS(zero::run_ranks(6, body), "the disk is on fire", std::runtime_error);
-  for (std::string const& text : said) {
-    CHECK_MESSAGE(text.find("the disk is on fire") != std::string::npos, text);
-  }
-}
-
 TEST_CASE("a rank of a grid holds what its part of the model is planned to take") {
   zero::run_ranks(4, [](InProcess& world) {
-    Grid grid{world, 2, 2};
-    Optimizer optimizer{grid, part_of_model(2)};
+    Trainer const trainer{world};
     auto const plan = Optimizer::plan({.world_size = 2}, part_of_model(2));
-    CHECK(optimizer.held() == plan.memory);
+    CHECK(trainer.optimizer->held() == plan.memory);
     CHECK(plan.memory.total() <
           Optimizer::plan({.world_size = 2}, part_of_model(1)).memory.total());
   });

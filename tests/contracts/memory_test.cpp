@@ -1,6 +1,12 @@
-/// The plan is what is held: every byte, by role, at all times.
+/// The plan is what is held: every byte, by role, at all times; whoever sees the whole model leaves
+/// nothing behind, and one reservation serves an optimizer and its trainer's activations.
+#include "zero/memory.hpp"
+
 #include "contracts/heap.hpp"
-#include "contracts/loop.hpp"
+#include "contracts/lent_memory.hpp"
+#include "contracts/ranks.hpp"
+#include "support/lent_memory.hpp"
+#include "support/refusal.hpp"
 #include "zero/concepts/model_states.hpp"
 #include "zero/zero.hpp"
 
@@ -12,16 +18,16 @@
 #include <cstdlib>
 #include <ctime>
 #include <map>
-#include <mutex>
 #include <new>
-#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace memory_test {
 namespace {
 
 using Bf16 = zero::Mixed<zero::bf16>;
+using contracts::Optimizer;
 using zero::Role;
 
 /// What an allocator gave out to one rank.
@@ -69,9 +75,6 @@ struct Tracking {
 using Owned = zero::Owned<Tracking>;
 using Borrowed = zero::Borrowed<Tracking>;
 
-template <class... Policies>
-using Optimizer = zero::ShardedOptimizer<zero::InProcess, Policies...>;
-
 struct Case {
   int ranks = 1;
   std::size_t bucket_bytes = 1;
@@ -82,8 +85,6 @@ struct Case {
 /// Trains two steps and compares plan, report and allocator at every point on the way.
 template <class O>
 void check_case(std::vector<zero::Tensor> const& tensors, Case const& test) {
-  using Parameter = typename O::Parameter;
-  using Wire = typename O::Wire;
   INFO("stage " << O::Stage::name << ", precision " << O::Precision::name << ", accumulation "
                 << O::Accumulation::name << ", borrowed " << O::borrowed << ", ranks " << test.ranks
                 << ", bucket " << test.bucket_bytes << ", prefetch " << test.prefetch);
@@ -91,15 +92,8 @@ void check_case(std::vector<zero::Tensor> const& tensors, Case const& test) {
   zero::Prefetch const prefetch{test.prefetch};
   zero::Plan const plan = O::plan({.world_size = test.ranks}, tensors, bucket, prefetch);
   std::uint64_t const planned = plan.memory.total();
-  std::string complaints;
-  std::mutex mutex;
-  zero::run_ranks(test.ranks, [&](zero::InProcess& comm) {
+  contracts::on_ranks(test.ranks, [&](zero::InProcess& comm, auto const& expect) {
     Tally tally;
-    auto const expect = [&](bool holds, char const* what) {
-      if (holds) return;
-      std::lock_guard const lock(mutex);
-      complaints += "rank " + std::to_string(comm.rank()) + ": " + what + "; ";
-    };
     {
       typename O::Memory const memory{Tracking{&tally}};
       O optimizer{comm, tensors, memory, bucket, prefetch};
@@ -112,21 +106,16 @@ void check_case(std::vector<zero::Tensor> const& tensors, Case const& test) {
       };
       compare("after construction");
       bool zeroed = true;
-      auto const see = [&](auto const&, std::size_t, auto const& master, auto const& states) {
-        for (auto const value : master) zeroed = zeroed && static_cast<float>(value) == 0.f;
-        for (auto const& state : states) {
-          for (auto const value : state) zeroed = zeroed && static_cast<float>(value) == 0.f;
+      if constexpr (!O::borrowed) {
+        for (std::byte const each : contracts::owned_bits(optimizer)) {
+          zeroed = zeroed && each == std::byte{};
         }
-      };
-      if constexpr (!O::borrowed) optimizer.visit_owned(see);
-      expect(zeroed, "not zeroed");
-      std::size_t elements = 0;
-      for (auto const& tensor : tensors) {
-        elements += tensor.tied_to.empty() ? zero::element_count(tensor) : 0;
       }
-      std::vector<Parameter> parameters(O::borrowed ? elements : 0);
-      std::vector<Wire> gradients(parameters.size());
-      if constexpr (O::borrowed) optimizer.bind(std::span(parameters), std::span(gradients));
+      expect(zeroed, "not zeroed");
+      using contracts::LentMemory;
+      LentMemory<typename O::Parameter> const parameters(tensors, true, true);
+      LentMemory<typename O::Wire> const gradients(tensors, true, true);
+      if constexpr (O::borrowed) contracts::lend(optimizer, true, parameters, gradients);
       contracts::load(optimizer);
       compare("after loading");
       for (long step = 0; step < 2; ++step) {
@@ -141,7 +130,6 @@ void check_case(std::vector<zero::Tensor> const& tensors, Case const& test) {
     }
     expect(tally.live == 0 && tally.blocks.empty(), "not given back");
   });
-  CHECK(complaints == "");
 }
 
 template <class O>
@@ -154,20 +142,12 @@ void check(int micro_steps = 1) {
   }
 }
 
-TEST_CASE("owned memory: what is held is what was planned, after every call") {
-  check<Optimizer<zero::stage::Replicated, zero::Fp32, Owned>>();
+TEST_CASE("what is held is what was planned, after every call, whoever has the memory") {
   check<Optimizer<zero::stage::Pos, Bf16, Owned>>();
   check<Optimizer<zero::stage::PosG, zero::Fp32, Owned>>();
   check<Optimizer<zero::stage::PosGP, Bf16, Owned>>();
-}
-
-TEST_CASE("owned memory: the same while micro-batches add up") {
-  check<Optimizer<zero::stage::Replicated, Bf16, Owned, zero::AccumulateShard>>(2);
   check<Optimizer<zero::stage::PosG, Bf16, Owned, zero::AccumulateFull>>(2);
-  check<Optimizer<zero::stage::PosGP, zero::Fp32, Owned, zero::AccumulateShard>>(2);
-}
-
-TEST_CASE("borrowed memory: what is held is what was planned, after every call") {
+  check<Optimizer<zero::stage::PosGP, Bf16, Owned, zero::AccumulateShard>>(2);
   check<Optimizer<zero::stage::Replicated, Bf16, Borrowed>>();
   check<Optimizer<zero::stage::Pos, zero::Fp32, Borrowed, zero::AccumulateFull>>(2);
   check<Optimizer<zero::stage::PosG, Bf16, Borrowed, zero::AccumulateShard>>(2);
@@ -242,8 +222,11 @@ std::vector<zero::Tensor> many_tensors() {
   return tensors;
 }
 
-template <class O>
-void check_bookkeeping() {
+TEST_CASE_TEMPLATE(
+    "beyond the plan: at most 512 bytes per tensor, 256 per bucket, and nothing to load",
+    O,
+    Optimizer<zero::stage::Replicated, zero::Fp32, Owned>,
+    Optimizer<zero::stage::PosGP, Bf16, Owned>) {
   auto const tensors = many_tensors();
   zero::Bucket const bucket{4096 * sizeof(typename O::Wire)};
   for (int const ranks : {1, 4}) {
@@ -275,11 +258,6 @@ void check_bookkeeping() {
   }
 }
 
-TEST_CASE("beyond the plan: at most 512 bytes per tensor, 256 per bucket, and nothing to load") {
-  check_bookkeeping<Optimizer<zero::stage::Replicated, zero::Fp32, Owned>>();
-  check_bookkeeping<Optimizer<zero::stage::PosGP, Bf16, Owned>>();
-}
-
 TEST_CASE("memory that is refused is named, and what was taken before is given back") {
   using O = Optimizer<zero::stage::PosGP, Bf16, Owned>;
   auto const plan = O::plan({}, toy::model());
@@ -296,13 +274,11 @@ TEST_CASE("memory that is refused is named, and what was taken before is given b
       tally.limit = taken;
       tally.throws = throws;
       auto handles = zero::InProcess::group(1);
-      std::string message;
-      try {
-        O optimizer{handles[0], toy::model(), Owned{Tracking{&tally}}};
-      } catch (zero::Error const& error) {
-        CHECK(error.kind() == zero::ErrorKind::resource);
-        message = error.message();
-      }
+      std::string const message = refusal(
+          [&] {
+            O optimizer{handles[0], toy::model(), Owned{Tracking{&tally}}};
+          },
+          zero::ErrorKind::resource);
       INFO(message);
       CHECK(message.starts_with("cannot allocate "));
       CHECK(message.ends_with(" bytes for " + std::string(name(role))));
@@ -322,14 +298,178 @@ TEST_CASE("a model that no memory holds is refused at once") {
     std::clock_t const start = std::clock();
     zero::run_ranks(2, [&](zero::InProcess& comm) {
       Tally own = tally;
-      CHECK_THROWS_AS((Optimizer<zero::stage::PosG, Owned>{comm, model, Owned{Tracking{&own}}}),
-                      zero::Error);
+      CHECK_THROWS_AS(
+          (Optimizer<zero::stage::PosG, zero::Fp32, Owned>{comm, model, Owned{Tracking{&own}}}),
+          zero::Error);
     });
     CHECK(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC < 1.);
   }
   std::vector<zero::Tensor> const absurd{{.name = "w", .shape = {~std::size_t{0}}}};
-  using Owning = Optimizer<zero::stage::PosG, Owned>;
+  using Owning = Optimizer<zero::stage::PosG, zero::Fp32, Owned>;
   CHECK_THROWS_AS(static_cast<void>(Owning::plan({.world_size = 64}, absurd)), zero::Error);
+}
+
+/// Bits of the whole model after a step, as each rank sees it, and what else it may see.
+template <class Stage>
+std::vector<std::vector<std::byte>> whole_model(zero::Prefetch prefetch) {
+  std::vector<std::vector<std::byte>> result(3);
+  contracts::on_ranks(3, [&](zero::InProcess& comm, auto const& expect) {
+    auto& bits = result[static_cast<std::size_t>(comm.rank())];
+    Tally tally;
+    Optimizer<Stage, Bf16, Owned> optimizer{comm, toy::model(), Owned{Tracking{&tally}}, prefetch};
+    contracts::load(optimizer);
+    contracts::pass(optimizer, {}, 0, comm.rank());
+    optimizer.step();
+    auto const before = tally.live;
+    tally.peak = before;
+    {
+      auto const all = optimizer.full_parameters();
+      auto const beside = tally.peak - before;
+      for (std::size_t t = 0; t < all.size(); ++t) {
+        contracts::append(bits, all[t]);
+        expect(all[optimizer.tensors()[t].name].data() == all[t].data(), "by name");
+      }
+      // Not the frozen and tied tensors; each begins at a cache line.
+      expect((beside > 0) == Stage::sharding.parameters, "memory beside");
+      expect(beside < bits.size() + 10 * 64, "memory beside");
+      expect(all["head"].data() == all["wte"].data(), "tied tensors");
+      for (int const unit : optimizer.units()) {
+        auto const weights = optimizer.parameters(unit);
+        contracts::for_each_tensor(optimizer, unit, [&](std::size_t t, std::size_t i) {
+          expect(std::ranges::equal(weights[i], all[t]), "units");
+        });
+      }
+      contracts::pass(optimizer, {}, 1, comm.rank());  // a step may be under way
+      std::string const refused = refusal([&] { optimizer.step(); });
+      expect(refused.find("parameters") != std::string::npos, "a step meanwhile: " + refused);
+    }
+    optimizer.step();
+    expect(tally.live == before, "held afterwards");
+  });
+  return result;
+}
+
+TEST_CASE("full_parameters: the whole model on every rank, with the bits of every stage") {
+  for (int const depth : {0, 2}) {
+    auto const whole = whole_model<zero::stage::Replicated>({depth});
+    CHECK(whole[0].size() > 1000);
+    CHECK(whole[1] == whole[0]);
+    CHECK(whole_model<zero::stage::PosG>({depth}) == whole);
+    CHECK(whole_model<zero::stage::PosGP>({depth}) == whole);
+  }
+}
+
+TEST_CASE("full_parameters: what the model does not have is refused by name") {
+  contracts::Alone<contracts::Optimizer<zero::stage::PosGP, zero::Fp32>> alone(toy::model());
+  auto const all = alone.optimizer.full_parameters();
+  CHECK(all["head"].size() == 37 * 5);
+  CHECK(all["wte"].data() != all["wpe"].data());
+  CHECK(refusal([&] { return all["h9.w"]; }) == "the model has no tensor 'h9.w'");
+  CHECK(refusal([&] { return all[all.size()]; }).starts_with("there is no tensor"));
+}
+
+TEST_CASE("full_parameters: on a device the host follows no pointer") {
+  std::vector<std::vector<float>> seen(3);
+  zero::run_ranks(3, [&](zero::InProcess& inner) {
+    contracts::OnDevice<zero::stage::PosGP, zero::Fp32> rank(inner);
+    auto const all = rank.optimizer.full_parameters();
+    seen[static_cast<std::size_t>(inner.rank())] = toy::fetch(rank.space(), all["u2.w"]);
+    rank.optimizer.settle();
+  });
+  for (auto const& rank : seen) CHECK(rank == seen[0]);
+  CHECK(seen[0].front() != seen[0].back());
+}
+
+using Plain = Optimizer<zero::stage::PosGP, Bf16>;
+using Managed = Optimizer<zero::stage::PosGP, Bf16, zero::Owned<zero::ContiguousMemory>>;
+
+constexpr std::size_t activations = 32 * zero::KiB;
+
+/// A pass of a trainer with activation checkpointing: what it keeps and what it does not is from
+/// the same reservation, in turn.
+void checkpointed_pass(Managed& optimizer,
+                       zero::ContiguousMemory& memory,
+                       std::vector<zero::MemoryBlock>& checkpoints,
+                       long step,
+                       int batch) {
+  std::size_t const units = optimizer.units().size();
+  for (std::size_t u = 0; u < units; ++u) {
+    auto const weights = optimizer.parameters(static_cast<int>(u));
+    auto const scratch = memory.short_lived(activations - 2048 * u);
+    checkpoints[u] = memory.long_lived(700 + 300 * u);
+    std::ranges::fill(scratch.as<float>(), 1.f);
+    std::ranges::fill(checkpoints[u].as<float>(), 2.f);
+  }
+  for (std::size_t u = units; u-- > 0;) {
+    auto const scratch = memory.short_lived(activations - 1024 * u);
+    std::ranges::fill(scratch.as<float>(), 3.f);
+    optimizer.reduce(contracts::unit_backward(optimizer, static_cast<int>(u), {}, step, batch));
+    checkpoints[u] = {};
+  }
+}
+
+TEST_CASE("a memory manager holds what was planned, at the end that its role is for") {
+  for (int const ranks : {1, 3}) {
+    zero::Plan const plan = Managed::plan({.world_size = ranks}, toy::model());
+    std::uint64_t const passing = plan.memory[Role::gradient_pool] +
+                                  plan.memory[Role::gather_pool] + plan.memory[Role::staging];
+    contracts::on_ranks(ranks, [&](zero::InProcess& comm, auto const& expect) {
+      // With guards: the optimizer writes nowhere else.
+      zero::ContiguousMemory memory{zero::reservation_bytes(plan) + 2 * activations,
+                                    zero::Guarded{}};
+      {
+        Managed optimizer{comm, toy::model(), zero::Owned{memory}};
+        auto const now = memory.statistics();
+        expect(optimizer.held() == plan.memory, "held is not planned");
+        expect(now.live_bytes == plan.memory.total(), "live is not planned");
+        expect(now.short_lived.live_bytes == passing, "the short-lived end");
+        expect(now.long_lived.live_bytes == plan.memory.total() - passing, "the long-lived end");
+
+        Plain reference{comm, toy::model()};
+        contracts::load(optimizer);
+        contracts::load(reference);
+        std::vector<zero::MemoryBlock> checkpoints(optimizer.units().size());
+        for (long step = 0; step < 3; ++step) {
+          contracts::pass(reference, {}, step, comm.rank());
+          reference.step();
+          auto const allocations = heap::mine().allocations;
+          checkpointed_pass(optimizer, memory, checkpoints, step, comm.rank());
+          optimizer.step();
+          bool const quiet = heap::mine().allocations == allocations;
+          expect(quiet || step == 0, "a step allocates");
+          expect(memory.statistics().live_bytes == plan.memory.total(), "after a step");
+          memory.check();
+        }
+        expect(contracts::snapshot(optimizer) == contracts::snapshot(reference), "other bits");
+      }
+      expect(memory.statistics().live_bytes == 0, "not given back");
+      expect(memory.statistics().largest_free_block == memory.statistics().reserved_bytes,
+             "fragmented afterwards");
+    });
+  }
+}
+
+TEST_CASE("a memory manager is large enough for its plan, and says what does not fit") {
+  zero::run_ranks(1, [](zero::InProcess& comm) {
+    zero::Plan const plan = Managed::plan({}, toy::model());
+    zero::ContiguousMemory enough{zero::reservation_bytes(plan)};
+    { Managed const optimizer{comm, toy::model(), zero::Owned{enough}}; }
+    std::uint64_t const needed = enough.statistics().needed_bytes;
+    CHECK(needed >= plan.memory.total());
+    { Managed const optimizer{comm, toy::model(), zero::Owned{zero::ContiguousMemory{needed}}}; }
+
+    zero::ContiguousMemory small{needed - zero::ContiguousMemory::page};
+    std::string const said = refusal(
+        [&] {
+          Managed const optimizer{comm, toy::model(), zero::Owned{small}};
+        },
+        zero::ErrorKind::resource);
+    INFO(said);
+    CHECK(said.find("no room for ") == 0);
+    CHECK(said.find(" at a multiple of 4096: the largest free block for them has ") !=
+          std::string::npos);
+    CHECK(small.statistics().live_bytes == 0);
+  });
 }
 
 }  // namespace

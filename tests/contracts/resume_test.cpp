@@ -1,20 +1,15 @@
-#include "contracts/loop.hpp"
+#include "contracts/ranks.hpp"
 #include "support/lent_memory.hpp"
 #include "support/refusal.hpp"
-#include "support/toy_model.hpp"
-#include "trapped_space.hpp"
 #include "zero/zero.hpp"
 
 #include <doctest/doctest.h>
 
 #include <cstddef>
-#include <cstring>
 #include <limits>
 #include <map>
 #include <mutex>
-#include <span>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -22,6 +17,13 @@
 // restore() take back.
 namespace resume_test {
 namespace {
+
+using contracts::OnDevice;
+using contracts::OnHost;
+using zero::stage::Pos;
+using zero::stage::PosG;
+using zero::stage::PosGP;
+using zero::stage::Replicated;
 
 /// Master weights and states of whole tensors, put together from all ranks.
 struct Saved {
@@ -76,158 +78,109 @@ void resume(Optimizer& optimizer, Saved const& saved) {
   optimizer.restore(saved.counters);
 }
 
-template <class StageT, class PrecisionT, class RuleT = zero::AdamW>
-struct Setup {
-  /// The default rule is not named, as in other tests.
-  template <class C, class... Memory>
-  using Optimizer =
-      std::conditional_t<std::is_same_v<RuleT, zero::AdamW>,
-                         zero::ShardedOptimizer<C, StageT, PrecisionT, Memory...>,
-                         zero::ShardedOptimizer<C, StageT, PrecisionT, RuleT, Memory...>>;
-  using Stage = StageT;
-  using Precision = PrecisionT;
-  Precision precision{};
-  RuleT rule{};
+/// A rank's optimizer over memory that is lent.
+template <class Stage, class Precision>
+struct OnLent {
+  OnLent(zero::InProcess& comm,
+         std::vector<zero::Tensor> const& tensors,
+         Precision precision,
+         zero::Bucket bucket)
+      : lent({}, {}, tensors, false), optimizer{comm, tensors, precision, bucket} {
+    lent.bind_to(optimizer);
+    toy::load(optimizer);
+  }
+  ~OnLent() { CHECK(lent.intact()); }
+  [[nodiscard]] zero::space::Host space() const noexcept { return {}; }
+  toy::LentMemory<typename Precision::Parameter,
+                  typename Precision::Wire,
+                  zero::space::Host,
+                  zero::HostAllocator>
+      lent;
+  contracts::Optimizer<Stage, Precision, zero::Borrowed<>> optimizer;
 };
 
-/// Steps [first, last) on so many ranks, in the space and memory that `attach` gives an optimizer.
-template <class Optimizer, class Space>
-void train(Optimizer& optimizer, Space const& space, toy::Run const& run, long first, int rank) {
-  for (long step = first; step < first + run.steps; ++step) {
-    for (std::size_t u = optimizer.units().size(); u-- > 0;) {
-      auto const unit = static_cast<int>(u);
-      auto const weights = optimizer.parameters(unit);
-      auto gradients = optimizer.gradients(unit);
-      std::size_t i = 0;
-      for (std::size_t t = 0; t < optimizer.tensors().size(); ++t) {
-        if (optimizer.tensors()[t].unit != unit) continue;
-        auto const w = weights[i];
-        auto const g = gradients[i++];
-        space.call([run, t, step, rank, w, g, scale = optimizer.loss_scale_address()] {
-          toy::backward(run, t, step, rank, *scale, w, g);
-        });
-      }
-      optimizer.reduce(std::move(gradients));
-    }
-    optimizer.step({.max_norm = run.max_norm, .non_finite = zero::NonFinite::skip});
-  }
-}
+/// What is the same in a run that goes on.
+template <class Precision>
+struct Run {
+  Precision precision{};
+  toy::Fault fault{};
+};
 
-enum class Where : int { host, lent, device };
-
-/// Trains steps [first, first + run.steps), from the saved run if there is one.
-template <Where where, class S>
-Saved run_steps(S const& setup, toy::Run const& run, long first, Saved const* from) {
+/// Steps [first, first + steps) from the saved run, if there is one.
+template <class Trainer, class Precision>
+Saved train(Run<Precision> const& run,
+            int ranks,
+            long first,
+            long steps,
+            Saved const* from,
+            zero::Bucket bucket = {1}) {
   Saved saved;
   std::mutex mutex;
-  zero::run_ranks(run.ranks, [&](zero::InProcess& inner) {
-    auto const go = [&](auto& optimizer, auto const& space, auto&& bind) {
-      bind();
-      if (from != nullptr) {
-        // Frozen tensors are no part of what a rank owns.
-        toy::load(optimizer);
-        resume(optimizer, *from);
-      } else {
-        toy::load(optimizer);
+  zero::run_ranks(ranks, [&](zero::InProcess& inner) {
+    Trainer trainer(inner, toy::model(), run.precision, bucket);
+    auto& optimizer = trainer.optimizer;
+    if (from != nullptr) resume(optimizer, *from);
+    for (long step = first; step < first + steps; ++step) {
+      for (int const unit : optimizer.units_backward()) {
+        auto const weights = optimizer.parameters(unit);
+        auto gradients = optimizer.gradients(unit);
+        contracts::for_each_tensor(optimizer, unit, [&](std::size_t t, std::size_t i) {
+          trainer.space().call([=,
+                                fault = run.fault,
+                                rank = inner.rank(),
+                                w = weights[i],
+                                g = gradients[i],
+                                scale = optimizer.loss_scale_address()] {
+            toy::backward({.fault = fault}, t, step, rank, *scale, w, g);
+          });
+        });
+        optimizer.reduce(std::move(gradients));
       }
-      if (run.steps > 0) train(optimizer, space, run, first, inner.rank());
-      save(optimizer, saved, mutex, inner.rank());
-    };
-    zero::Bucket const bucket{run.bucket_bytes};
-    if constexpr (where == Where::device) {
-      using Owned = zero::Owned<trapped::Allocator>;
-      trapped::Device device;
-      trapped::Communicator comm(inner, device, trapped::Collectives::late);
-      typename S::template Optimizer<trapped::Communicator, Owned> optimizer{
-          comm, toy::model(run.tied), setup.precision, setup.rule, Owned{{&device}}, bucket};
-      go(optimizer, comm.space(), [] {});
-      device.synchronize();
-    } else if constexpr (where == Where::host) {
-      typename S::template Optimizer<zero::InProcess> optimizer{
-          inner, toy::model(run.tied), setup.precision, setup.rule, bucket};
-      go(optimizer, zero::space::Host{}, [] {});
-    } else {
-      using Lent = toy::LentMemory<typename S::Precision::Parameter,
-                                   typename S::Precision::Wire,
-                                   zero::space::Host,
-                                   zero::HostAllocator>;
-      typename S::template Optimizer<zero::InProcess, zero::Borrowed<>> optimizer{
-          inner, toy::model(run.tied), setup.precision, setup.rule, bucket};
-      Lent lent({}, {}, optimizer.tensors(), false);
-      // Lent gradients are the trainer's to clear: none are given, only parameters are looked at.
-      go(optimizer, zero::space::Host{}, [&] { lent.bind_to(optimizer); });
-      CHECK(lent.intact());
+      optimizer.step({.max_norm = 8., .non_finite = zero::NonFinite::skip});
     }
+    save(optimizer, saved, mutex, inner.rank());
+    // Others wait for what is in this rank's queue.
+    if constexpr (!decltype(trainer.optimizer)::on_host) trainer.device.synchronize();
   });
   return saved;
 }
 
-template <Where where = Where::host, class From, class To>
-void check(From const& before, To const& after, toy::Run run, int other_ranks) {
-  INFO("from " << std::string(From::Stage::name) << " to " << std::string(To::Stage::name)
-               << ", precision " << std::string(From::Precision::name) << ", ranks " << run.ranks
-               << " to " << other_ranks << ", where " << static_cast<int>(where));
-  run.steps = 40;
-  Saved const whole = run_steps<where>(before, run, 0, nullptr);
-  run.steps = 20;
-  Saved const half = run_steps<where>(before, run, 0, nullptr);
-  REQUIRE(half.counters.steps.size() == toy::model(run.tied).size());
+/// A run of 40 steps, one that changes after 20, and what another group has then.
+template <class Before, class After, class Precision>
+void check(Run<Precision> const& run, int ranks, int other_ranks) {
+  INFO("ranks " << ranks << " to " << other_ranks);
+  Saved const whole = train<Before>(run, ranks, 0, 40, nullptr);
+  Saved const half = train<Before>(run, ranks, 0, 20, nullptr);
+  REQUIRE(half.counters.steps.size() == toy::model().size());
   CHECK(half.counters.steps.front() > 15);
-  Saved const resumed = run_steps<where>(after, run, 20, &half);
-  CHECK(resumed.counters == whole.counters);
-  CHECK(resumed.tensors == whole.tensors);
-  if (where == Where::host) CHECK(resumed.parameters == whole.parameters);
-
-  toy::Run other = run;
-  other.ranks = other_ranks;
-  other.bucket_bytes = 4096;
-  other.steps = 0;
-  Saved const restored = run_steps<where>(after, other, 20, &half);
-  CHECK(restored.counters == half.counters);
-  CHECK(restored.tensors == half.tensors);
-  if (where == Where::host) CHECK(restored.parameters == half.parameters);
-  if constexpr (!To::Stage::sharding.parameters) {
-    Saved const lent = run_steps<Where::lent>(after, other, 20, &half);
-    CHECK(lent.counters == half.counters);
-    CHECK(lent.tensors == half.tensors);
-    if (where == Where::host) CHECK(lent.parameters == half.parameters);
-  }
+  CHECK(train<After>(run, ranks, 20, 20, &half) == whole);
+  zero::Bucket const bucket{4096};
+  CHECK(train<After>(run, other_ranks, 20, 0, &half, bucket) == half);
 }
-
-using zero::stage::Pos;
-using zero::stage::PosG;
-using zero::stage::PosGP;
-using zero::stage::Replicated;
 
 }  // namespace
 
 TEST_CASE("20 steps, a resume under any stage and 20 more are 40, in bits") {
-  toy::Run const run{.ranks = 3, .max_norm = 8.};
-  zero::AdamW const rule{.lr = 0.01f, .weight_decay = 0.1f};
-  using Fp32 = zero::Fp32;
-  check(Setup<Replicated, Fp32>{{}, rule}, Setup<PosGP, Fp32>{{}, rule}, run, 2);
-  check(Setup<PosGP, Fp32>{{}, rule}, Setup<Pos, Fp32>{{}, rule}, run, 5);
+  using zero::Fp32;
+  check<OnHost<Replicated, Fp32>, OnHost<PosGP, Fp32>>(Run<Fp32>{}, 3, 2);
+  check<OnHost<PosGP, Fp32>, OnHost<Pos, Fp32>>(Run<Fp32>{}, 3, 5);
   using Bf16 = zero::Mixed<zero::bf16>;
-  check(Setup<Pos, Bf16>{{}, rule}, Setup<Replicated, Bf16>{{}, rule}, run, 4);
-  check(Setup<PosG, Bf16, zero::Lion>{}, Setup<PosGP, Bf16, zero::Lion>{}, run, 1);
-}
-
-TEST_CASE("a dynamic loss scale goes on where it was") {
-  toy::Run const run{.ranks = 2, .fault = {.step = 13}};
+  check<OnHost<Pos, Bf16>, OnHost<Replicated, Bf16>>(Run<Bf16>{}, 3, 4);
+  check<OnHost<PosG, Bf16>, OnHost<PosGP, Bf16>>(Run<Bf16>{}, 3, 1);
+  // A dynamic loss scale goes on where it was.
   using Fp16 = zero::Mixed<zero::fp16>;
-  Fp16 const precision{.loss_scale = {.initial = 64.f, .growth_interval = 9}};
-  zero::Sgd const rule{.lr = 0.01f};
-  check(Setup<PosG, Fp16, zero::Sgd>{precision, rule},
-        Setup<Pos, Fp16, zero::Sgd>{precision, rule},
-        run,
-        3);
+  Run<Fp16> const scaled{.precision = {.loss_scale = {.initial = 64.f, .growth_interval = 9}},
+                         .fault = {.step = 13}};
+  check<OnHost<PosGP, Fp16>, OnHost<PosG, Fp16>>(scaled, 2, 3);
 }
 
-TEST_CASE("a resume goes through a device's own functions where the host cannot reach it") {
-  toy::Run const run{.ranks = 2};
+TEST_CASE("lent memory and a device's are resumed into as well, where the host cannot reach it") {
   using Bf16 = zero::Mixed<zero::bf16>;
-  check<Where::device>(Setup<Replicated, Bf16>{}, Setup<PosGP, Bf16>{}, run, 3);
-  check<Where::device>(Setup<PosG, zero::Fp32>{}, Setup<PosG, zero::Fp32>{}, run, 1);
+  Saved const half = train<OnHost<PosG, Bf16>>(Run<Bf16>{}, 3, 0, 20, nullptr);
+  CHECK(train<OnLent<Replicated, Bf16>>(Run<Bf16>{}, 2, 20, 0, &half) == half);
+  CHECK(train<OnLent<PosG, Bf16>>(Run<Bf16>{}, 4, 20, 0, &half) == half);
+  check<OnDevice<Replicated, Bf16>, OnDevice<PosGP, Bf16>>(Run<Bf16>{}, 2, 3);
+  check<OnDevice<PosG, zero::Fp32>, OnDevice<PosG, zero::Fp32>>(Run<zero::Fp32>{}, 2, 1);
 }
 
 TEST_CASE("counters that make no sense are refused, and so are those that differ between ranks") {
@@ -254,7 +207,7 @@ TEST_CASE("counters that make no sense are refused, and so are those that differ
   CHECK(optimizer.steps() == 4);
   CHECK(optimizer.steps(1) == 4);
   CHECK(optimizer.rule(1) == optimizer.rule());
-  CHECK(refusal([&] { static_cast<void>(optimizer.steps(count)); }) ==
+  CHECK(refusal([&] { return optimizer.steps(count); }) ==
         "there is no tensor 10; 10 are described");
   static_cast<void>(optimizer.gradients(0));
   CHECK(refused({.steps = std::vector<long>(count, 4)}) ==
@@ -263,22 +216,23 @@ TEST_CASE("counters that make no sense are refused, and so are those that differ
   using Fp16 = zero::Mixed<zero::fp16>;
   contracts::Optimizer<PosG, Fp16> scaled{
       alone[0], toy::model(false), Fp16{.loss_scale = {.initial = 8.f}}};
+  auto const refused_with = [&](zero::Counters counters) {
+    counters.steps.assign(count, 4);
+    return refusal([&] { scaled.restore(counters); });
+  };
   for (float const scale : {0.f, -1.f, 0x1p-127f, std::numeric_limits<float>::infinity()}) {
-    CHECK(refusal([&] {
-            scaled.restore({.steps = std::vector<long>(count, 4), .loss_scale = scale});
-          }) == "restore(): the loss scale must be finite and at least 2^-126");
+    CHECK(refused_with({.loss_scale = scale}) ==
+          "restore(): the loss scale must be finite and at least 2^-126");
   }
   // One more of either would not be counted.
   using Streak = std::numeric_limits<int>;
   for (int const streak : {(Streak::max)(), (Streak::min)()}) {
-    CHECK(refusal([&] {
-            scaled.restore({.steps = std::vector<long>(count, 4), .loss_scale_streak = streak});
-          }) == "restore(): no step can go on from a streak of " + std::to_string(streak));
+    CHECK(refused_with({.loss_scale_streak = streak}) ==
+          "restore(): no step can go on from a streak of " + std::to_string(streak));
   }
-  CHECK(refusal([&] {
-          scaled.restore({.steps = std::vector<long>(count, 4), .step = zero::most_steps + 1});
-        }) == "restore(): " + std::to_string(zero::most_steps + 1) +
-                  " steps are more than a run can have");
+  CHECK(refused_with({.step = zero::most_steps + 1}) ==
+        "restore(): " + std::to_string(zero::most_steps + 1) +
+            " steps are more than a run can have");
 
   std::vector<std::string> said(3);
   zero::run_ranks(3, [&](zero::InProcess& comm) {

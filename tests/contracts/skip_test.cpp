@@ -1,5 +1,7 @@
-/// Steps that must change nothing, and the trainer's ways to decide about a step.
-#include "contracts/loop.hpp"
+/// Steps that must change nothing, and what is said about them, thrown or as a value. What steps
+/// make of numbers that can be used, and when they are skipped, is played by `differential`.
+#include "contracts/ranks.hpp"
+#include "support/refusal.hpp"
 #include "zero/zero.hpp"
 
 #include <doctest/doctest.h>
@@ -7,9 +9,9 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
-#include <mutex>
-#include <span>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace skip_test {
@@ -22,68 +24,16 @@ constexpr int ranks = 3;
 constexpr zero::Bucket small_bucket{6144};
 
 using contracts::Optimizer;
+using zero::ErrorKind;
+using zero::InProcess;
 
-/// What ranks found wrong.
-class Complaints {
- public:
-  void expect(zero::InProcess const& comm, bool holds, std::string const& what) {
-    if (holds) return;
-    std::lock_guard const lock(mutex_);
-    text_ += "rank " + std::to_string(comm.rank()) + ": " + what + "; ";
-  }
-  [[nodiscard]] std::string const& text() const noexcept { return text_; }
-
- private:
-  std::mutex mutex_;
-  std::string text_;
-};
-
-/// Runs `body(comm, expect)` on every rank and reports what it did not find.
 template <class Body>
 void on_ranks(Body const& body) {
-  Complaints complaints;
-  zero::run_ranks(ranks, [&](zero::InProcess& comm) {
-    body(comm, [&](bool holds, std::string const& what) { complaints.expect(comm, holds, what); });
-  });
-  CHECK(complaints.text() == "");
+  contracts::on_ranks(ranks, body);
 }
 
 /// A loss scale that does not overflow on the toy model by itself.
 zero::Mixed<zero::fp16> low_scale() { return {.loss_scale = {.initial = 64.f}}; }
-
-template <class O>
-void check_overflow() {
-  INFO("stage " << O::Stage::name);
-  on_ranks([](zero::InProcess& comm, auto const& expect) {
-    O optimizer{comm, toy::model(), low_scale(), small_bucket};
-    contracts::load(optimizer);
-    // Only one element of one rank's gradients is not finite, and only in step 2.
-    toy::Run const run{.fault = {.step = 2, .micro_batch = 1}};
-    for (long step = 0; step < 5; ++step) {
-      Bits const before = contracts::snapshot(optimizer);
-      float const scale = optimizer.loss_scale();
-      long const steps = optimizer.steps();
-      contracts::pass(optimizer, run, step, comm.rank());
-      auto const report = optimizer.step({.max_norm = 1.});
-      bool const same = contracts::snapshot(optimizer) == before;
-      bool const bad = step == 2;
-      expect(report.skipped == bad, "skipped");
-      expect(same == bad, bad ? "something changed" : "nothing changed");
-      expect(optimizer.steps() == steps + (bad ? 0 : 1), "step count");
-      expect(report.step == optimizer.steps(), "reported step count");
-      expect(report.loss_scale == scale, "reported scale");
-      expect(optimizer.loss_scale() == (bad ? scale / 2 : scale), "scale");
-      expect(std::isinf(report.grad_norm) == bad, "norm");
-    }
-  });
-}
-
-TEST_CASE("an overflow on one rank changes no bit on any, and halves the scale on all") {
-  check_overflow<Optimizer<zero::stage::Replicated, Fp16>>();
-  check_overflow<Optimizer<zero::stage::Pos, Fp16>>();
-  check_overflow<Optimizer<zero::stage::PosG, Fp16>>();
-  check_overflow<Optimizer<zero::stage::PosGP, Fp16>>();
-}
 
 using Plain = Optimizer<zero::stage::PosG, zero::Fp32>;
 
@@ -100,21 +50,11 @@ TEST_CASE("the sum of finite gradients that overflows on the wire is found as we
   });
 }
 
-TEST_CASE("the loss scale stops at its minimum") {
-  on_ranks([](zero::InProcess& comm, auto const& expect) {
-    Fp16 const precision{.loss_scale = {.initial = 4.f, .minimum = 2.f}};
-    Optimizer<zero::stage::PosG, Fp16> optimizer{comm, {{.name = "w", .shape = {1}}}, precision};
-    optimizer.adopt_parameters();
-    for (float const scale : {2.f, 2.f, 2.f}) {
-      optimizer.gradients(0)[0][0] = zero::fp16(std::numeric_limits<float>::infinity());
-      expect(optimizer.step().skipped, "skipped");
-      expect(optimizer.loss_scale() == scale, "scale");
-    }
-  });
-}
-
-template <class O>
-void check_patience() {
+TEST_CASE_TEMPLATE(
+    "as many overflows in a row at the minimum as there is patience are an error everywhere",
+    O,
+    Optimizer<zero::stage::Replicated, Fp16>,
+    Optimizer<zero::stage::PosGP, Fp16>) {
   INFO("stage " << O::Stage::name);
   on_ranks([](zero::InProcess& comm, auto const& expect) {
     Fp16 const precision{.loss_scale = {.initial = 2.f, .minimum = 1.f, .patience = 3}};
@@ -137,13 +77,8 @@ void check_patience() {
       Bits const before = contracts::snapshot(optimizer);
       for (int i = 1; i <= count; ++i) {
         pass(true);
-        std::string message;
-        try {
-          expect(optimizer.step().skipped, "skipped");
-        } catch (zero::Error const& error) {
-          expect(error.kind() == zero::ErrorKind::data, "kind");
-          message = error.message();
-        }
+        std::string const message =
+            refusal([&] { expect(optimizer.step().skipped, "skipped"); }, zero::ErrorKind::data);
         bool const said = message.find("at the minimum loss scale") != std::string::npos;
         expect(said == (i == count), "overflow " + std::to_string(i) + ": " + message);
         expect(optimizer.loss_scale() == 1.f, "scale");
@@ -166,14 +101,6 @@ void check_patience() {
   });
 }
 
-TEST_CASE(
-    "as many overflows in a row at the minimum as there is patience are an error everywhere") {
-  check_patience<Optimizer<zero::stage::Replicated, Fp16>>();
-  check_patience<Optimizer<zero::stage::Pos, Fp16>>();
-  check_patience<Optimizer<zero::stage::PosG, Fp16>>();
-  check_patience<Optimizer<zero::stage::PosGP, Fp16>>();
-}
-
 TEST_CASE("by default the tenth overflow in a row at the minimum is an error") {
   on_ranks([](zero::InProcess& comm, auto const& expect) {
     Fp16 const precision{.loss_scale = {.initial = 1.f}};
@@ -189,8 +116,13 @@ TEST_CASE("by default the tenth overflow in a row at the minimum is an error") {
 
 /// Gradients that are not finite in three tensors of two units: each rank names the first that its
 /// share of their sum has.
-template <class O>
-void check_named() {
+TEST_CASE_TEMPLATE("a gradient that is not finite is named, as each rank has it in its share",
+                   O,
+                   Optimizer<zero::stage::Replicated, zero::Fp32>,
+                   Optimizer<zero::stage::Pos, zero::Fp32>,
+                   Optimizer<zero::stage::PosG, zero::Mixed<zero::bf16>>,
+                   Optimizer<zero::stage::PosG, zero::Fp32, zero::AccumulateShard>,
+                   Optimizer<zero::stage::PosGP, zero::Fp32, zero::AccumulateFull>) {
   INFO("stage " << O::Stage::name);
   on_ranks([](zero::InProcess& comm, auto const& expect) {
     std::vector<zero::Tensor> const tensors{
@@ -223,249 +155,163 @@ void check_named() {
   });
 }
 
-TEST_CASE("a gradient that is not finite is named, as each rank has it in its share") {
-  check_named<Optimizer<zero::stage::Replicated, zero::Fp32>>();
-  check_named<Optimizer<zero::stage::Pos, zero::Fp32>>();
-  check_named<Optimizer<zero::stage::PosG, zero::Mixed<zero::bf16>>>();
-  check_named<Optimizer<zero::stage::PosG, zero::Fp32, zero::AccumulateShard>>();
-  check_named<Optimizer<zero::stage::PosGP, zero::Fp32, zero::AccumulateFull>>();
+static_assert(noexcept(std::declval<Plain&>().try_step()));
+static_assert(noexcept(std::declval<Plain&>().try_step(0.1f, 1.)));
+static_assert(noexcept(std::declval<Plain&>().try_report()));
+
+/// What a step that must fail says; nothing if it does not fail as it must.
+std::string failure(zero::StepResult const& result, ErrorKind kind) {
+  if (result || result.error() == nullptr) return "no error";
+  if (result.error()->kind() != kind) return result.error()->what();
+  if (result.report().step != 0 || result.report().grad_norm != 0.) return "a report";
+  return result.error()->message();
+}
+/// The result of a step, or the error that it throws.
+zero::StepResult result_of(Plain& optimizer, bool tries, zero::StepOptions const& options) {
+  if (tries) return optimizer.try_step(options);
+  try {
+    return optimizer.step(options);
+  } catch (zero::Error const& error) {
+    return error;
+  }
 }
 
-TEST_CASE("without a loss scale NaN is an error on every rank, and changes no bit") {
-  on_ranks([](zero::InProcess& comm, auto const& expect) {
+TEST_CASE("a step that fails, thrown or as a value, is an error on every rank; training goes on") {
+  on_ranks([](InProcess& comm, auto const& expect) {
     Plain optimizer{comm, toy::model(), small_bucket};
     Plain spared{comm, toy::model(), small_bucket};
     contracts::load(optimizer);
     contracts::load(spared);
-    toy::Run const run{.fault = {.step = 1, .micro_batch = 2}};
+    toy::Run const run{.fault = {.step = 9, .micro_batch = 2}};
     for (long step = 0; step < 4; ++step) {
-      Bits const before = contracts::snapshot(optimizer);
-      contracts::pass(optimizer, run, step, comm.rank());
-      if (step == 1) {
-        std::string message;
-        try {
-          optimizer.step();
-        } catch (zero::Error const& error) {
-          expect(error.kind() == zero::ErrorKind::data, "kind");
-          message = error.message();
-        }
-        expect(message == "gradients are not finite: first 'h0.w' in the share of rank 1",
-               "message: " + message);
+      auto const before = contracts::snapshot(optimizer);
+      auto const fails = [&](long data,
+                             ErrorKind kind,
+                             std::string const& message,
+                             zero::StepOptions const& options = {}) {
+        contracts::pass(optimizer, run, data, comm.rank());
+        auto const result = result_of(optimizer, step % 2 == 0, options);
+        std::string const found = failure(result, kind);
+        expect(found == message, found);
         expect(contracts::snapshot(optimizer) == before, "something changed");
-        expect(optimizer.steps() == 1, "step count");
-        continue;
-      }
-      expect(!optimizer.step().skipped, "skipped");
-      contracts::pass(spared, run, step, comm.rank());
-      spared.step();
-    }
-    expect(contracts::snapshot(optimizer) == contracts::snapshot(spared), "the error left a trace");
-  });
-}
-
-TEST_CASE("without a loss scale NaN is skipped where the trainer says so") {
-  on_ranks([](zero::InProcess& comm, auto const& expect) {
-    Plain optimizer{comm, toy::model(), small_bucket};
-    contracts::load(optimizer);
-    Bits const before = contracts::snapshot(optimizer);
-    contracts::pass(optimizer, {.fault = {.step = 0, .micro_batch = 1}}, 0, comm.rank());
-    auto const report = optimizer.step({.non_finite = zero::NonFinite::skip});
-    expect(report.skipped, "skipped");
-    expect(report.loss_scale == 1.f && optimizer.loss_scale() == 1.f, "scale");
-    expect(contracts::snapshot(optimizer) == before, "something changed");
-  });
-}
-
-TEST_CASE("reduce_all, grad_norm, step(lr, scale) give the bits of one call, clipped or not") {
-  on_ranks([](zero::InProcess& comm, auto const& expect) {
-    for (double const max_norm : {2.5, 1e9}) {
-      Plain one{comm, toy::model(), small_bucket};
-      Plain three{comm, toy::model(), small_bucket};
-      contracts::load(one);
-      contracts::load(three);
-      for (long step = 0; step < 4; ++step) {
-        contracts::pass(one, {}, step, comm.rank());
-        auto const report = one.step({.learning_rate = 0.01f, .max_norm = max_norm});
-        expect((report.clip_coefficient < 1.) == (max_norm < 1e9), "clipping");
-
-        contracts::pass(three, {}, step, comm.rank());
-        three.reduce_all();
-        double const norm = three.grad_norm();
-        expect(norm == report.grad_norm, "norm");
-        expect(norm == three.grad_norm(), "the same norm when asked again");
-        three.step(0.01f, norm > max_norm ? max_norm / norm : 1.);
-        expect(contracts::snapshot(one) == contracts::snapshot(three), "different bits");
-      }
-    }
-  });
-}
-
-TEST_CASE("discard_gradients leaves no trace, whenever it is called") {
-  on_ranks([](zero::InProcess& comm, auto const& expect) {
-    Plain optimizer{comm, toy::model(), small_bucket};
-    Plain spared{comm, toy::model(), small_bucket};
-    contracts::load(optimizer);
-    contracts::load(spared);
-    for (long step = 0; step < 4; ++step) {
-      Bits const before = contracts::snapshot(optimizer);
-      if (step == 1) {
-        // Half of the units only.
-        for (int unit = 6; unit >= 3; --unit) {
-          optimizer.reduce(contracts::unit_backward(optimizer, unit, {}, 99, comm.rank()));
-        }
-      } else {
-        contracts::pass(optimizer, {}, 99, comm.rank());
-      }
-      if (step >= 2) optimizer.reduce_all();
-      if (step == 3) static_cast<void>(optimizer.grad_norm());
-      optimizer.discard_gradients();
+        expect(optimizer.steps() == step, "step count");
+        if (kind != ErrorKind::data || result.error() == nullptr) return;
+        std::string const file = result.error()->where().file;
+        expect(file.find("step_result.hpp") != std::string::npos, file);
+      };
+      fails(9, ErrorKind::data, "gradients are not finite: first 'h0.w' in the share of rank 1");
+      optimizer.micro_step({.weight = 0.});
+      fails(0, ErrorKind::data, "all micro-batches of this step have weight 0");
+      fails(0,
+            ErrorKind::invalid_argument,
+            "ranks passed different options to step(): learning_rate: 0.200000003 on rank 0 2; "
+            "0.100000001 on rank 1",
+            {.learning_rate = comm.rank() == 1 ? 0.1f : 0.2f});
+      contracts::pass(optimizer, run, 9, comm.rank());
+      auto const skipped =
+          result_of(optimizer, step % 2 == 0, {.non_finite = zero::NonFinite::skip}).report();
+      expect(skipped.skipped && skipped.loss_scale == 1.f, "skipped");
       expect(contracts::snapshot(optimizer) == before, "something changed");
       for (Plain* const each : {&optimizer, &spared}) {
-        contracts::pass(*each, {}, step, comm.rank());
+        contracts::pass(*each, run, step, comm.rank());
         expect(each->step().step == step + 1, "step count");
       }
-    }
-    expect(contracts::snapshot(optimizer) == contracts::snapshot(spared), "left a trace");
-  });
-}
-
-TEST_CASE("a run-time learning rate is the rule's own") {
-  on_ranks([](zero::InProcess& comm, auto const& expect) {
-    constexpr float rates[] = {0.1f, 0.02f, 0.f, 3e-4f};
-    Plain now{comm, toy::model(), zero::AdamW{.lr = 77.f}};
-    Plain own{comm, toy::model(), zero::AdamW{.lr = 0.02f}};
-    contracts::load(now);
-    contracts::load(own);
-    for (float const rate : {0.02f, 0.02f}) {
-      contracts::pass(now, {}, 1, comm.rank());
-      now.step({.learning_rate = rate});
-      contracts::pass(own, {}, 1, comm.rank());
-      own.step();
-      expect(contracts::snapshot(now) == contracts::snapshot(own), "different bits");
-    }
-    Bits last = contracts::snapshot(now);
-    for (float const rate : rates) {
-      contracts::pass(now, {}, 2, comm.rank());
-      now.step({.learning_rate = rate});
-      Bits const next = contracts::snapshot(now);
-      expect(next != last, "states must move even at rate 0");
-      last = next;
+      expect(contracts::snapshot(optimizer) == contracts::snapshot(spared), "left a trace");
     }
   });
 }
 
-TEST_CASE("a tensor whose learning-rate scale is 0 keeps its bits; the others move") {
-  on_ranks([](zero::InProcess& comm, auto const& expect) {
-    auto tensors = toy::model();
-    std::vector<std::size_t> const still{1, 4, 7};
-    for (std::size_t const t : still) tensors[t].learning_rate = 0.f;
-    Plain optimizer{comm, tensors, zero::AdamW{.weight_decay = 0.1f}, small_bucket};
+TEST_CASE("StepResult: one or the other, and it moves without throwing") {
+  zero::StepResult const good = zero::StepReport{.step = 3, .grad_norm = 2.};
+  CHECK(static_cast<bool>(good));
+  CHECK(good.error() == nullptr);
+  CHECK(good.report().step == 3);
+  zero::StepResult bad = zero::Error(ErrorKind::data, "no", {.rank = 1}, {"file", 2});
+  CHECK(!bad);
+  CHECK(bad.report().step == 0);
+  zero::StepResult const moved = std::move(bad);
+  REQUIRE(moved.error() != nullptr);
+  CHECK(std::string(moved.error()->what()) == "zero: data: no, rank 1");
+}
+
+TEST_CASE("a step at the wrong time is a value, and can be taken later") {
+  contracts::Alone<Plain> alone(toy::model());
+  {
+    auto const weights = alone.optimizer.parameters(1);
+    CHECK(failure(alone.optimizer.try_step(), ErrorKind::invalid_argument) ==
+          "step() while the parameters of unit 1 are in use");
+  }
+  CHECK(alone.optimizer.try_step().report().step == 1);
+}
+
+TEST_CASE("a rank that fails is an error of communication in every later step of the others") {
+  std::vector<std::string> told(3);
+  auto const said = contracts::endings(3, [&](InProcess& comm) {
+    Plain optimizer{comm, toy::model()};
     contracts::load(optimizer);
-    for (long step = 0; step < 3; ++step) {
-      contracts::pass(optimizer, {}, step, comm.rank());
-      optimizer.step();
-    }
-    for (std::size_t t = 0; t < tensors.size(); ++t) {
-      bool const stays = tensors[t].learning_rate == 0.f || tensors[t].frozen;
-      std::size_t const storage = optimizer.partition().placement().places()[t].storage;
-      auto const values = optimizer.parameter(t);
-      std::size_t moved = 0;
-      for (std::size_t i = 0; i < values.size(); ++i) {
-        if (values[i] != toy::initial_value(storage, i)) ++moved;
-      }
-      expect(moved == (stays ? 0 : values.size()), "tensor " + tensors[t].name);
-    }
+    if (comm.rank() == 1) throw std::runtime_error("no disk");
+    std::string& text = told[static_cast<std::size_t>(comm.rank())];
+    text = failure(optimizer.try_step(), ErrorKind::communication);
+    if (failure(optimizer.try_step(), ErrorKind::communication) != text) text = "another text";
   });
+  CHECK(said == std::vector<std::string>{"", "no disk", ""});
+  for (int const rank : {0, 2}) {
+    std::string const& text = told[static_cast<std::size_t>(rank)];
+    CHECK_MESSAGE(text.find("rank 1 failed: no disk") == 0, text);
+  }
 }
 
-using PlainSgd = Optimizer<zero::stage::PosG, zero::Fp32, zero::PlainSgd, zero::AccumulateFull>;
+/// A rank on its own whose communicator throws what is not the library's.
+class Foreign {
+ public:
+  using Space = zero::space::Host;
+  using Ticket = zero::Self::Ticket;
+  enum class Throw { nothing, exception, number } now = Throw::nothing;
 
-TEST_CASE("a tensor whose weight-decay scale is 0 does not decay") {
-  on_ranks([](zero::InProcess& comm, auto const& expect) {
-    std::vector<zero::Tensor> const tensors = {
-        {.name = "still", .shape = {700}, .weight_decay = 0.f},
-        {.name = "half", .shape = {700}, .weight_decay = 0.5f},
-        {.name = "full", .shape = {700}}};
-    PlainSgd optimizer{comm, tensors, zero::PlainSgd{.lr = 0.5f, .weight_decay = 0.5f}};
-    optimizer.load_parameters([](zero::Tensor const&, std::size_t, std::span<float> out) {
-      for (float& value : out) value = 8.f;
-    });
-    optimizer.step();
-    constexpr float expected[] = {8.f, 7.f, 6.f};
-    for (std::size_t t = 0; t < 3; ++t) {
-      for (float const value : optimizer.parameter(t)) expect(value == expected[t], "decay");
+  [[nodiscard]] int rank() const noexcept { return 0; }
+  [[nodiscard]] int size() const noexcept { return 1; }
+  Ticket start(zero::Collective const& op) {
+    if (now == Throw::exception) throw std::runtime_error("line is busy");
+    // Anything can be thrown.
+    if (now == Throw::number) throw 7;
+    return self_.start(op);
+  }
+  void wait(Ticket& ticket) { self_.wait(ticket); }
+
+ private:
+  zero::Self self_;
+};
+
+TEST_CASE("whatever else a communicator throws is an error of communication") {
+  Foreign comm;
+  zero::ShardedOptimizer optimizer{comm, toy::model()};
+  comm.now = Foreign::Throw::exception;
+  CHECK(failure(optimizer.try_step(), ErrorKind::communication) == "line is busy");
+  comm.now = Foreign::Throw::number;
+  CHECK(failure(optimizer.try_step(), ErrorKind::communication) ==
+        "an exception that is not a std::exception");
+}
+
+TEST_CASE("over a space with a queue the host cannot look into, in one call or in two") {
+  zero::run_ranks(2, [](InProcess& inner) {
+    contracts::OnDevice<zero::stage::PosG, zero::Fp32> rank(inner);
+    auto& optimizer = rank.optimizer;
+    constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+    for (bool const enqueued : {false, true}) {
+      auto const step = [&] {
+        if (!enqueued) return optimizer.try_step();
+        optimizer.enqueue_step();
+        return optimizer.try_report();
+      };
+      contracts::constant_pass(rank, inner.rank() == 1 ? nan : 1.f);
+      CHECK(failure(step(), ErrorKind::data) ==
+            (enqueued ? "gradients are not finite"
+                      : "gradients are not finite: first 'u0.w' in the share of rank 0 1"));
+      // Told once.
+      CHECK(optimizer.try_report());
+      contracts::constant_pass(rank, 1.f);
+      CHECK(step().report().step == (enqueued ? 2 : 1));
     }
-  });
-}
-
-/// Parameters of one tensor after plain steps of rate 1 from 0: minus the mean gradient, each step.
-template <class Weight, class Gradient>
-void check_mean(Weight const& weight_of, Gradient const& gradient_of, float mean, double weight) {
-  on_ranks([&](zero::InProcess& comm, auto const& expect) {
-    PlainSgd optimizer{comm, {{.name = "w", .shape = {600}}}, zero::PlainSgd{.lr = 1.f}};
-    optimizer.adopt_parameters();
-    // The first pass is thrown away, and must not count in the steps that follow.
-    for (int step = 0; step < 3; ++step) {
-      for (int micro = 0; micro < 2; ++micro) {
-        optimizer.micro_step({.weight = weight_of(comm.rank(), micro)});
-        auto gradients = optimizer.gradients(0);
-        for (float& g : gradients[0]) g += gradient_of(comm.rank(), micro);
-        optimizer.reduce(std::move(gradients));
-      }
-      if (step == 0) {
-        optimizer.discard_gradients();
-        continue;
-      }
-      auto const report = optimizer.step();
-      expect(report.weight == weight, "weight " + std::to_string(report.weight));
-      expect(std::abs(report.grad_norm / (std::abs(mean) * std::sqrt(600.)) - 1.) < 1e-15, "norm");
-      auto const moved = -mean * static_cast<float>(step);
-      for (float const value : optimizer.parameter(0)) {
-        expect(value == moved, std::to_string(value));
-      }
-    }
-  });
-}
-
-TEST_CASE("the update uses the sum of all gradients divided by the sum of all weights") {
-  // Sums over tokens: ranks saw 1 + 3, 2 + 4 and 2 + 4 tokens, each of gradient 1 + rank.
-  auto const tokens = [](int rank, int micro) { return (rank == 0 ? 1. : 2.) + 2. * micro; };
-  check_mean(
-      tokens,
-      [&](int rank, int micro) {
-        return static_cast<float>(tokens(rank, micro)) * static_cast<float>(1 + rank);
-      },
-      (4.f * 1 + 6.f * 2 + 6.f * 3) / 16.f,
-      16.);
-  // Means of equal micro-batches: 6 of them.
-  check_mean([](int, int) { return 1.; }, [](int, int) { return 0.75f; }, 0.75f, 6.);
-}
-
-TEST_CASE("a rank without data has weight 0") {
-  check_mean([](int rank, int) { return rank == 1 ? 0. : 2.; },
-             [](int rank, int) { return rank == 1 ? 0.f : 3.f; },
-             1.5f,
-             8.);
-}
-
-TEST_CASE("if nobody has data the step is an error on every rank and changes no bit") {
-  on_ranks([](zero::InProcess& comm, auto const& expect) {
-    Plain optimizer{comm, toy::model(), small_bucket};
-    contracts::load(optimizer);
-    Bits const before = contracts::snapshot(optimizer);
-    optimizer.micro_step({.weight = 0.});
-    contracts::pass(optimizer, {}, 0, comm.rank());
-    std::string message;
-    try {
-      optimizer.step({.max_norm = 1.});
-    } catch (zero::Error const& error) {
-      expect(error.kind() == zero::ErrorKind::data, "kind");
-      message = error.message();
-    }
-    expect(message == "all micro-batches of this step have weight 0", "message: " + message);
-    expect(contracts::snapshot(optimizer) == before, "something changed");
-    contracts::pass(optimizer, {}, 0, comm.rank());
-    expect(optimizer.step().step == 1, "training goes on");
   });
 }
 

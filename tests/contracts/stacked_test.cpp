@@ -1,7 +1,7 @@
 /// Tensors whose first dimension is the layer: one description, a unit per layer, and the bits of a
 /// model that describes every layer.
 #include "contracts/lent_memory.hpp"
-#include "contracts/loop.hpp"
+#include "contracts/ranks.hpp"
 #include "support/refusal.hpp"
 #include "zero/zero.hpp"
 
@@ -87,9 +87,8 @@ struct Result {
 template <class O>
 Result train(std::vector<zero::Tensor> const& tensors, Loads loads, bool flat = true) {
   Result result;
-  zero::run_ranks(3, [&](zero::InProcess& inner) {
-    contracts::Watched watched{inner};
-    O optimizer{watched.comm, tensors, zero::Bucket{8000}};
+  zero::run_ranks(3, [&](zero::InProcess& comm) {
+    O optimizer{comm, tensors, zero::Bucket{8000}};
     contracts::LentMemory<typename O::Parameter> const parameters(tensors, flat, true);
     contracts::LentMemory<typename O::Wire> gradients(tensors, flat, true);
     if constexpr (O::borrowed) contracts::lend(optimizer, flat, parameters, gradients);
@@ -111,7 +110,7 @@ Result train(std::vector<zero::Tensor> const& tensors, Loads loads, bool flat = 
         auto g = optimizer.gradients(unit);
         for (std::size_t i = 0; i < w.size(); ++i) {
           auto const use = static_cast<std::size_t>(unit) * 10 + i;
-          toy::backward({}, use, step, inner.rank(), optimizer.loss_scale(), w[i], g[i]);
+          toy::backward({}, use, step, comm.rank(), optimizer.loss_scale(), w[i], g[i]);
         }
         optimizer.reduce(std::move(g));
       }
@@ -124,18 +123,27 @@ Result train(std::vector<zero::Tensor> const& tensors, Loads loads, bool flat = 
       auto const w = optimizer.parameters(unit);
       for (std::size_t i = 0; i < w.size(); ++i) contracts::append(units, w[i]);
     }
-    auto const all = optimizer.full_parameters();
-    CHECK(all.size() == tensors.size());
-    if (inner.rank() != 0) return;
-    result.bytes = memory.total() - memory[zero::Role::control];
-    result.by_units = units;
-    for (std::size_t t = 0; t < all.size(); ++t) contracts::append(result.bits, all[t]);
+    auto bits = contracts::model_bits(optimizer);
+    if (comm.rank() != 0) return;
+    result = {std::move(bits), units, memory.total() - memory[zero::Role::control]};
   });
   return result;
 }
 
-template <class O>
-void check() {
+template <class... Policies>
+using Own = contracts::Optimizer<Policies...>;
+template <class... Policies>
+using Lent = contracts::Optimizer<Policies..., zero::Borrowed<>>;
+
+TEST_CASE_TEMPLATE("a stacked model has the bits and the memory of one that describes every layer",
+                   O,
+                   Own<Replicated, zero::Fp32>,
+                   Own<Pos, Bf16>,
+                   Own<PosG, zero::Fp32>,
+                   Own<PosGP, zero::Fp32>,
+                   Own<PosGP, Bf16>,
+                   Lent<Replicated, zero::Fp32>,
+                   Lent<PosG, Bf16>) {
   INFO("stage " << O::Stage::name << ", borrowed " << O::borrowed);
   Result const expected = train<O>(layered(), Loads::values);
   CHECK(expected.bits.size() > 20'000 * sizeof(typename O::Parameter));
@@ -150,66 +158,15 @@ void check() {
   }
 }
 
-template <class... Policies>
-using Own = contracts::WatchedOptimizer<Policies..., zero::Owned<>>;
-template <class... Policies>
-using Lent = contracts::WatchedOptimizer<Policies..., zero::Borrowed<>>;
-
-TEST_CASE("a stacked model has the bits and the memory of one that describes every layer") {
-  check<Own<Replicated, zero::Fp32>>();
-  check<Own<Pos, Bf16>>();
-  check<Own<PosG, zero::Fp32>>();
-  check<Own<PosGP, zero::Fp32>>();
-  check<Own<PosGP, Bf16>>();
-  check<Lent<Replicated, zero::Fp32>>();
-  check<Lent<PosG, Bf16>>();
-}
-
 /// One rank and a stacked model.
-template <class Stage, class Memory>
+template <class O>
 struct One {
-  using O = contracts::WatchedOptimizer<Stage, zero::Fp32, Memory>;
-
   std::vector<zero::InProcess> handles = zero::InProcess::group(1);
-  contracts::Watched watched{handles[0]};
-  O optimizer{watched.comm, stacked()};
+  O optimizer{handles[0], stacked()};
 };
 
-TEST_CASE("16 descriptions serve a GPT-2 of 12 layers, a unit for each") {
-  constexpr std::size_t c = 32;
-  std::vector<zero::Tensor> tensors{{.name = "wte", .shape = {100, c}},
-                                    {.name = "wpe", .shape = {50, c}}};
-  auto const stack = [&](char const* name, std::size_t rows, std::size_t columns) {
-    tensors.push_back({.name = name, .shape = {12, rows, columns}, .unit = 1, .stacked = true});
-  };
-  for (char const* name : {"ln1w", "ln1b", "ln2w", "ln2b", "attprojb", "fcprojb"})
-    stack(name, 1, c);
-  stack("qkvw", 3 * c, c);
-  stack("qkvb", 3, c);
-  stack("attprojw", c, c);
-  stack("fcw", 4 * c, c);
-  stack("fcb", 4, c);
-  stack("fcprojw", c, 4 * c);
-  for (char const* name : {"lnfw", "lnfb"}) {
-    tensors.push_back({.name = name, .shape = {c}, .unit = 13});
-  }
-  REQUIRE(tensors.size() == 16);
-  zero::Self comm;
-  zero::ShardedOptimizer<zero::Self, PosGP> optimizer{comm, tensors};
-  CHECK(optimizer.tensors().size() == 16);
-  CHECK(optimizer.units().size() == 14);
-  optimizer.load_parameters(fill);
-  for (int unit = 1; unit <= 12; ++unit) {
-    auto const w = optimizer.parameters(unit);
-    CHECK(w.size() == 12);
-    REQUIRE(w["qkvw"].size() == 3 * c * c);
-    auto const layer = static_cast<std::size_t>(unit) - 1;
-    CHECK(w["qkvw"][5] == value(tensors[8], layer * 3 * c * c + 5));
-  }
-}
-
 TEST_CASE("whoever is shown elements is shown those of the tensor that was described") {
-  One<PosG, zero::Owned<>> one;
+  One<Own<PosG, zero::Fp32>> one;
   one.optimizer.load_parameters(fill);
   std::vector<std::vector<int>> seen;
   for (auto const& tensor : stacked()) seen.emplace_back(zero::element_count(tensor));
@@ -244,7 +201,7 @@ TEST_CASE("a broadcast asks the root for every element of a stack once") {
   }
   std::size_t asked = 0;
   zero::run_ranks(2, [&](zero::InProcess& comm) {
-    zero::ShardedOptimizer optimizer{comm, stacked(), PosG{}};
+    contracts::Optimizer<PosG, zero::Fp32> optimizer{comm, stacked()};
     optimizer.broadcast_parameters(
         [&](zero::Tensor const& tensor, std::size_t first, std::span<float> out) {
           asked += out.size();
@@ -255,20 +212,20 @@ TEST_CASE("a broadcast asks the root for every element of a stack once") {
 }
 
 TEST_CASE("a stack is one run of memory where it is lent, and none where the library owns it") {
-  One<Pos, zero::Owned<>> own;
-  CHECK(refusal([&] { static_cast<void>(own.optimizer.parameter(2)); }) ==
+  One<Own<Pos, zero::Fp32>> own;
+  CHECK(refusal([&] { return own.optimizer.parameter(2); }) ==
         "tensor 'qkvw' is stacked, and its slices lie apart; ask for those of each unit");
   CHECK(own.optimizer.parameter(7).size() == 511);
-  CHECK(refusal([&] { static_cast<void>(own.optimizer.parameter(9)); }) ==
+  CHECK(refusal([&] { return own.optimizer.parameter(9); }) ==
         "there is no tensor 9; 9 are described");
-  One<Pos, zero::Borrowed<>> lent;
+  One<Lent<Pos, zero::Fp32>> lent;
   contracts::LentMemory<float> const parameters(stacked(), false, true);
   contracts::LentMemory<float> const gradients(stacked(), false, true);
   contracts::lend(lent.optimizer, false, parameters, gradients);
   CHECK(lent.optimizer.parameter(2).data() == parameters.list()[2].data());
   CHECK(lent.optimizer.parameter(2).size() == std::size_t{layers} * 90 * 77);
   CHECK(lent.optimizer.gradients(3)["qkvw"].data() == gradients.list()[2].data() + 2 * 90 * 77);
-  CHECK(refusal([&] { static_cast<void>(lent.optimizer.gradients(0)["qkvw"]); }) ==
+  CHECK(refusal([&] { return lent.optimizer.gradients(0)["qkvw"]; }) ==
         "unit 0 has no tensor 'qkvw'");
   lent.optimizer.discard_gradients();
   auto spans = gradients.list();
@@ -281,7 +238,7 @@ TEST_CASE("a stack is one run of memory where it is lent, and none where the lib
 }
 
 TEST_CASE("a stack without a gradient rests in all layers, one layer in its own") {
-  One<PosG, zero::Owned<>> one;
+  One<Own<PosG, zero::Fp32>> one;
   auto& optimizer = one.optimizer;
   optimizer.load_parameters(fill);
   optimizer.without_gradient(optimizer.tensors()[2]);
@@ -292,56 +249,59 @@ TEST_CASE("a stack without a gradient rests in all layers, one layer in its own"
   optimizer.step();
   CHECK(optimizer.steps(2) == 1);
   CHECK(optimizer.counters().steps.size() == layered().size());
-  CHECK(refusal([&] { static_cast<void>(optimizer.steps(9)); }) ==
-        "there is no tensor 9; 9 are described");
+  CHECK(refusal([&] { return optimizer.steps(9); }) == "there is no tensor 9; 9 are described");
 }
 
 TEST_CASE("stacks that make no sense are refused in words") {
   auto const described = [](std::vector<zero::Tensor> const& tensors) {
-    return refusal([&] {
-      static_cast<void>(zero::ShardedOptimizer<zero::Self>::plan({.world_size = 1}, tensors));
-    });
+    return refusal(
+        [&] { return zero::ShardedOptimizer<zero::Self>::plan({.world_size = 1}, tensors); });
   };
   CHECK(described(stacked()) == "");
-  auto const bad = [&](auto const& change) {
-    auto tensors = stacked();
-    change(tensors);
-    return described(tensors);
-  };
   std::string const no_layers =
       "tensor 'ln1w' is stacked, so its first dimension is the number of layers, at least 1";
-  CHECK(bad([](auto& t) { t[1].shape = {}; }) == no_layers);
-  CHECK(bad([](auto& t) { t[1].shape = {0, 7}; }) == no_layers);
-  CHECK(bad([](auto& t) { t[6].stacked = false; }) ==
-        "tensor 'later' is tied to 'ln1w', but only one of them is stacked");
-  CHECK(bad([](auto& t) { t[1].stacked = false; }) ==
-        "tensor 'later' is tied to 'ln1w', but only one of them is stacked");
-  CHECK(bad([](auto& t) {
-          t[6].shape = {4, 33};
-        }) == "tensor 'later' is tied to 'ln1w', which has another shape");
-  CHECK(bad([](auto& t) { t[6].frozen = true; }) ==
-        "tensor 'later[0]' is tied to 'ln1w[0]', but only one of them is frozen");
-  CHECK(bad([](auto& t) { t[7].name = "qkvw"; }) == "tensor 'qkvw' is described twice");
-  CHECK(bad([](auto& t) { t[2].name = ""; }) == "tensor 2 has no name");
-  CHECK(bad([](auto& t) { t[2].unit = -1; }) == "tensor 'qkvw[0]' has unit -1, outside [0, 2^20)");
-  CHECK(bad([](auto& t) {
-          t[2].shape = {std::size_t{1} << 40, 0};
-        }) == "tensor 'qkvw' is stacked over 1099511627776 layers, over 2^20");
-  CHECK(refusal([] { static_cast<void>(zero::Placement(stacked())); }) ==
+  std::string const one_only = "tensor 'later' is tied to 'ln1w', but only one of them is stacked";
+  using Tensors = std::vector<zero::Tensor>;
+  std::pair<void (*)(Tensors&), std::string> const rows[]{
+      {[](Tensors& t) { t[1].shape = {}; }, no_layers},
+      {[](Tensors& t) {
+         t[1].shape = {0, 7};
+       },
+       no_layers},
+      {[](Tensors& t) { t[6].stacked = false; }, one_only},
+      {[](Tensors& t) { t[1].stacked = false; }, one_only},
+      {[](Tensors& t) {
+         t[6].shape = {4, 33};
+       },
+       "tensor 'later' is tied to 'ln1w', which has another shape"},
+      {[](Tensors& t) { t[6].frozen = true; },
+       "tensor 'later[0]' is tied to 'ln1w[0]', but only one of them is frozen"},
+      {[](Tensors& t) { t[7].name = "qkvw"; }, "tensor 'qkvw' is described twice"},
+      {[](Tensors& t) { t[2].name = ""; }, "tensor 2 has no name"},
+      {[](Tensors& t) { t[2].unit = -1; }, "tensor 'qkvw[0]' has unit -1, outside [0, 2^20)"},
+      {[](Tensors& t) {
+         t[2].shape = {std::size_t{1} << 40, 0};
+       },
+       "tensor 'qkvw' is stacked over 1099511627776 layers, over 2^20"},
+  };
+  for (auto const& [change, message] : rows) {
+    auto tensors = stacked();
+    change(tensors);
+    CHECK(described(tensors) == message);
+  }
+  CHECK(refusal([] { return zero::Placement(stacked()); }) ==
         "tensor 'ln1w' is stacked: take_apart() comes before");
 }
 
 TEST_CASE("ranks that stack different tensors are told which") {
-  std::vector<std::string> messages(2);
-  zero::run_ranks(2, [&](zero::InProcess& comm) {
-    auto tensors = stacked();
-    if (comm.rank() == 1) tensors[2].shape = {layers, 77, 90};
-    try {
-      zero::ShardedOptimizer<zero::InProcess> const optimizer{comm, tensors};
-    } catch (zero::Error const& error) {
-      messages[static_cast<std::size_t>(comm.rank())] = error.message();
-    }
-  });
+  auto const messages = contracts::endings(
+      2,
+      [](zero::InProcess& comm) {
+        auto tensors = stacked();
+        if (comm.rank() == 1) tensors[2].shape = {layers, 77, 90};
+        contracts::Optimizer<PosG, zero::Fp32>{comm, tensors};
+      },
+      true);
   for (auto const& message : messages) {
     CHECK(message ==
           "ranks disagree on tensor 4, here 'qkvw[0]', shape: '[90, 77]' on rank 0; '[77, 90]' on "

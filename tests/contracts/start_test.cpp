@@ -1,15 +1,19 @@
-/// Ranks that start from different values hear of it before anything is updated.
-#include "contracts/loop.hpp"
+/// Ranks that start from different values hear of it before anything is updated, or take one
+/// rank's: over which group, in which memory, and what that sends. `differential` trains on from
+/// it.
+#include "contracts/ranks.hpp"
 #include "contracts/recording.hpp"
-#include "trapped_space.hpp"
+#include "support/lent_memory.hpp"
+#include "support/refusal.hpp"
 #include "zero/zero.hpp"
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,8 +21,16 @@
 namespace start_test {
 namespace {
 
-constexpr std::size_t ranks = 3;
+using zero::InProcess;
+constexpr int ranks = 3;
+using zero::Fp32;
+using zero::stage::Pos;
+using zero::stage::PosG;
+using zero::stage::PosGP;
+using zero::stage::Replicated;
 using Bf16 = zero::Mixed<zero::bf16>;
+template <class... Policies>
+using Optimizer = contracts::Optimizer<Policies...>;
 
 std::vector<zero::Tensor> model() {
   return {{.name = "w", .shape = {7000}},
@@ -28,19 +40,9 @@ std::vector<zero::Tensor> model() {
           {.name = "cold", .shape = {60}, .unit = 2, .frozen = true}};
 }
 
-/// What the work of each rank was refused with, or nothing.
 template <class Work>
 std::vector<std::string> on_ranks(Work const& work) {
-  std::vector<std::string> messages(ranks);
-  zero::run_ranks(int{ranks}, [&](zero::InProcess& comm) {
-    try {
-      work(comm);
-    } catch (zero::Error const& error) {
-      messages[static_cast<std::size_t>(comm.rank())] = error.message();
-      if (error.kind() != zero::ErrorKind::communication) throw;
-    }
-  });
-  return messages;
+  return contracts::endings(ranks, work, true);
 }
 
 std::vector<std::string> const nothing(ranks);
@@ -50,9 +52,9 @@ std::vector<std::string> everywhere(std::string const& tensor, std::string const
 }
 
 /// Loads ones, but something else into one element on one rank.
-template <class... Policies>
-void load(zero::InProcess& comm, std::string const& tensor, std::size_t element) {
-  contracts::Optimizer<Policies...> optimizer{comm, model(), zero::Bucket{4096}};
+template <class O>
+void load(InProcess& comm, std::string const& tensor, std::size_t element) {
+  O optimizer{comm, model(), zero::Bucket{4096}};
   optimizer.load_parameters([&](zero::Tensor const& asked, std::size_t first, auto values) {
     for (std::size_t i = 0; i < values.size(); ++i) {
       bool const odd = comm.rank() == 1 && asked.name == tensor && first + i == element;
@@ -63,186 +65,151 @@ void load(zero::InProcess& comm, std::string const& tensor, std::size_t element)
   optimizer.check_parameters();
 }
 
-template <class Stage, class Precision>
-void check_load() {
-  using zero::InProcess;
-  constexpr bool share = Stage::sharding.parameters;
-  CHECK(on_ranks([](InProcess& comm) { load<Stage, Precision>(comm, "-", 0); }) == nothing);
-  CHECK(on_ranks([](InProcess& comm) { load<Stage, Precision>(comm, "cold", 59); }) ==
-        everywhere("cold", "0 and 1, 1 and 2"));
+TEST_CASE_TEMPLATE("ranks that load different values are told of the tensor",
+                   O,
+                   Optimizer<Replicated, Fp32>,
+                   Optimizer<Pos, Bf16>,
+                   Optimizer<PosG, Fp32>,
+                   Optimizer<PosGP, Bf16>) {
   // Of each bucket of 1536 elements rank 1 is asked for its share, and for that of rank 2.
-  for (auto const& [element, pairs] :
-       {std::pair{0, ""}, {600, "0 and 1"}, {1100, "1 and 2"}, {1600, ""}, {2100, "0 and 1"}}) {
-    CHECK(on_ranks([odd = static_cast<std::size_t>(element)](InProcess& comm) {
-            load<Stage, Precision>(comm, "w", odd);
-          }) == (!share        ? everywhere("w", "0 and 1, 1 and 2")
-                 : *pairs != 0 ? everywhere("w", pairs)
-                               : nothing));
+  struct {
+    char const* tensor;
+    std::size_t element;
+    char const* pairs;
+  } const rows[]{{"-", 0, ""},
+                 {"cold", 59, "0 and 1, 1 and 2"},
+                 {"w", 0, ""},
+                 {"w", 600, "0 and 1"},
+                 {"w", 1100, "1 and 2"},
+                 {"w", 1600, ""},
+                 {"w", 2100, "0 and 1"}};
+  for (auto const& row : rows) {
+    bool const all = !O::sharding.parameters && *row.tensor == 'w';
+    std::string const pairs = all ? "0 and 1, 1 and 2" : row.pairs;
+    CHECK(on_ranks([&](InProcess& comm) { load<O>(comm, row.tensor, row.element); }) ==
+          (pairs.empty() ? nothing : everywhere(row.tensor, pairs)));
   }
 }
 
-TEST_CASE("ranks that load different values are told of the tensor") {
-  check_load<zero::stage::Replicated, zero::Fp32>();
-  check_load<zero::stage::Pos, Bf16>();
-  check_load<zero::stage::PosG, zero::Fp32>();
-  check_load<zero::stage::PosG, Bf16>();
-  check_load<zero::stage::PosGP, zero::Fp32>();
-  check_load<zero::stage::PosGP, Bf16>();
+/// Ones to lend, but something else in one element on one rank.
+template <class Parameter>
+std::vector<Parameter> ones(int rank, std::size_t odd) {
+  std::vector<Parameter> memory(7069, Parameter(1.f));
+  if (rank == 2 && odd < memory.size()) memory[odd] = Parameter(1.5f);
+  return memory;
 }
 
-/// Lends ones, but something else in one element on one rank.
-template <class Stage, class Precision>
-struct Lent {
-  using Parameter = typename Precision::Parameter;
-  explicit Lent(zero::Communicator auto& comm, std::size_t odd)
-      : memory(7069, Parameter(1.f)), gradients(7069) {
-    if (comm.rank() == 2 && odd < memory.size()) memory[odd] = Parameter(1.5f);
-  }
-  std::vector<Parameter> memory;
-  std::vector<Parameter> gradients;
-};
-
-template <class Stage, class Precision>
-void check_lent() {
+TEST_CASE_TEMPLATE("ranks that lend different values are told of the tensor, and keep them",
+                   O,
+                   Optimizer<Replicated, Fp32, zero::Borrowed<>>,
+                   Optimizer<Replicated, Bf16, zero::Borrowed<>>,
+                   Optimizer<Pos, Fp32, zero::Borrowed<>>,
+                   Optimizer<PosG, Bf16, zero::Borrowed<>>) {
+  using Parameter = typename O::Parameter;
   for (auto const& [element, tensor] : {std::pair{6999, "w"}, {7000, "b"}, {7068, "cold"}}) {
-    auto const messages = on_ranks([&, odd = element](zero::InProcess& comm) {
-      Lent<Stage, Precision> lent(comm, static_cast<std::size_t>(odd));
-      contracts::Optimizer<Stage, Precision, zero::Borrowed<>> optimizer{comm, model()};
-      auto const before = lent.memory;
-      optimizer.bind(std::span(lent.memory), std::span(lent.gradients));
+    auto const messages = on_ranks([odd = element](InProcess& comm) {
+      auto memory = ones<Parameter>(comm.rank(), static_cast<std::size_t>(odd));
+      auto const before = memory;
+      std::vector<Parameter> gradients(memory.size());
+      O optimizer{comm, model()};
+      optimizer.bind(std::span(memory), std::span(gradients));
       optimizer.adopt_parameters();
       try {
         optimizer.step();
-      } catch (zero::Error const&) {
-        bool same = optimizer.steps() == 0;
-        for (std::size_t i = 0; i < before.size(); ++i) {
-          same = same && float(before[i]) == float(lent.memory[i]);
-        }
-        if (same) throw;
+      } catch (zero::Error const& error) {
+        CHECK(error.kind() == zero::ErrorKind::communication);
+        CHECK(optimizer.steps() == 0);
+        CHECK(std::memcmp(memory.data(), before.data(), memory.size() * sizeof(Parameter)) == 0);
+        throw;
       }
     });
     CHECK(messages == everywhere(tensor, "1 and 2, 2 and 0"));
   }
 }
 
-TEST_CASE("ranks that lend different values are told of the tensor, and keep them") {
-  check_lent<zero::stage::Replicated, zero::Fp32>();
-  check_lent<zero::stage::Replicated, Bf16>();
-  check_lent<zero::stage::Pos, zero::Fp32>();
-  check_lent<zero::stage::PosG, Bf16>();
-}
-
-TEST_CASE("what a trainer writes into the library's parameters is compared as well") {
-  auto const messages = on_ranks([](zero::InProcess& comm) {
-    contracts::Optimizer<zero::stage::Pos, zero::Fp32> optimizer{comm, model()};
-    optimizer.parameter(1)[8] = comm.rank() == 0 ? 1.f : 2.f;
-    optimizer.adopt_parameters();
-    optimizer.step();
-  });
-  CHECK(messages == everywhere("b", "0 and 1, 2 and 0"));
-}
-
-TEST_CASE("masters that every rank has are compared as well") {
-  auto const messages = on_ranks([](zero::InProcess& comm) {
-    contracts::Optimizer<zero::stage::Replicated, Bf16> optimizer{comm, model()};
-    // Parameters round to the same.
-    float const value = comm.rank() == 1 ? 1.0000001f : 1.f;
-    optimizer.adopt_parameters();
-    optimizer.fill_owned([&](zero::Tensor const&, std::size_t, auto masters, auto const& states) {
-      for (float& master : masters) master = value;
-      for (auto const& state : states) {
-        for (float& each : state) each = 0.f;
-      }
-    });
-    optimizer.step();
-  });
-  CHECK(messages == everywhere("w", "0 and 1, 1 and 2"));
+TEST_CASE("what a trainer writes, and masters that every rank has, are compared as well") {
+  CHECK(on_ranks([](InProcess& comm) {
+          Optimizer<Pos, Fp32> optimizer{comm, model()};
+          optimizer.parameter(1)[8] = comm.rank() == 0 ? 1.f : 2.f;
+          optimizer.adopt_parameters();
+          optimizer.step();
+        }) == everywhere("b", "0 and 1, 2 and 0"));
+  CHECK(on_ranks([](InProcess& comm) {
+          Optimizer<Replicated, Bf16> optimizer{comm, model()};
+          optimizer.adopt_parameters();
+          // Parameters round to the same.
+          float const value = comm.rank() == 1 ? 1.0000001f : 1.f;
+          optimizer.fill_owned([&](auto const&, std::size_t, auto masters, auto const& states) {
+            std::fill(masters.begin(), masters.end(), value);
+            for (auto const& state : states) std::fill(state.begin(), state.end(), 0.f);
+          });
+          optimizer.step();
+        }) == everywhere("w", "0 and 1, 1 and 2"));
 }
 
 TEST_CASE("a first step compares once; a later binding and later steps do not, a call does") {
-  auto const messages = on_ranks([](zero::InProcess& inner) {
+  auto const messages = on_ranks([](InProcess& inner) {
     contracts::Watched watched{inner};
     auto& comm = watched.counted;
-    Lent<zero::stage::PosG, zero::Fp32> lent(comm, 9999);
-    contracts::WatchedOptimizer<zero::stage::PosG, zero::Fp32, zero::Borrowed<>> optimizer{
-        watched.comm, model()};
+    auto memory = ones<float>(comm.rank(), 9999);
+    std::vector<float> gradients(memory.size());
+    contracts::WatchedOptimizer<PosG, Fp32, zero::Borrowed<>> optimizer{watched.comm, model()};
     std::vector<std::uint64_t> elements;
     for (int step = 0; step < 3; ++step) {
-      optimizer.bind(std::span(lent.memory), std::span(lent.gradients));
+      optimizer.bind(std::span(memory), std::span(gradients));
       auto const before = comm.counts().control_total().elements;
       optimizer.step();
       elements.push_back(comm.counts().control_total().elements - before);
     }
-    if (elements[0] <= elements[1] || elements[1] != elements[2]) throw std::runtime_error("more");
-    if (comm.rank() == 2) lent.memory[7005] += 1.f;
+    CHECK(elements[0] > elements[1]);
+    CHECK(elements[1] == elements[2]);
+    if (comm.rank() == 2) memory[7005] += 1.f;
     optimizer.check_parameters();
   });
   CHECK(messages == everywhere("b", "1 and 2, 2 and 0"));
 }
 
 TEST_CASE("over memory that the host cannot reach hashes are compared, and no value downloaded") {
-  using Memory = zero::Owned<trapped::Allocator>;
   for (bool const differ : {false, true}) {
-    auto const messages = on_ranks([&](zero::InProcess& inner) {
-      trapped::Device device{};
-      trapped::Communicator comm(inner, device, trapped::Collectives::late);
-      zero::ShardedOptimizer<trapped::Communicator, zero::stage::Pos, Bf16, Memory> optimizer{
-          comm, model(), Memory{{&device}}};
-      if (differ && inner.rank() == 1) {
-        zero::bf16 const value(3.f);
-        comm.space().upload(&optimizer.parameter(0)[6000], &value, sizeof(value));
-      }
-      optimizer.adopt_parameters();
-      auto const before = device.downloaded_bytes;
-      auto const check = [&] {
-        if (device.downloaded_bytes - before > 5 * 100) throw std::runtime_error("downloads");
-      };
-      try {
-        optimizer.enqueue_step();
-      } catch (zero::Error const&) {
-        check();
-        throw;
-      }
-      check();
+    auto const messages = on_ranks([&](InProcess& inner) {
+      contracts::OnDevice<Pos, Bf16> rank(inner, model());
+      if (differ && inner.rank() == 1) rank.fill(rank.optimizer.parameter(0).subspan(6000, 1), 3.f);
+      rank.optimizer.adopt_parameters();
+      auto const before = rank.device.downloaded_bytes;
+      auto const message =
+          refusal([&] { rank.optimizer.enqueue_step(); }, zero::ErrorKind::communication);
+      CHECK(rank.device.downloaded_bytes - before <= 5 * 100);
+      CHECK(message == (differ ? everywhere("w", "0 and 1, 1 and 2")[0] : ""));
     });
-    CHECK(messages == (differ ? everywhere("w", "0 and 1, 1 and 2") : nothing));
+    CHECK(messages == nothing);
   }
 }
 
-/// Every rank refuses to step from values that nobody set, and goes on once they are.
-template <class Stage, class Precision>
-void check_unset() {
-  using Optimizer = contracts::Optimizer<Stage, Precision>;
+TEST_CASE_TEMPLATE(
+    "a step from values that nobody set is refused on every rank, unless that is asked for",
+    O,
+    Optimizer<Replicated, Fp32>,
+    Optimizer<Pos, Bf16>,
+    Optimizer<PosG, Fp32>,
+    Optimizer<PosGP, Bf16>) {
   std::string const how =
       " ranks: before the first step call load_parameters(), broadcast_parameters() or "
       "fill_owned(), which leaves out frozen tensors; or adopt_parameters(), to start from what "
       "lies there, zeros where nothing was written";
   auto const fill = [](auto const&, std::size_t, auto masters, auto const& states) {
-    for (auto& master : masters) master = 1.f;
-    for (auto const& state : states) {
-      for (auto& each : state) each = 0.f;
-    }
-  };
-  auto const refusal = [](auto const& work) -> std::string {
-    try {
-      work();
-    } catch (zero::Error const& error) {
-      return error.kind() == zero::ErrorKind::invalid_argument ? error.message() : error.what();
-    }
-    return "";
+    std::fill(masters.begin(), masters.end(), 1.f);
+    for (auto const& state : states) std::fill(state.begin(), state.end(), 0.f);
   };
   for (int const size : {1, 3}) {
     auto const unset = [&](int on) {
       return "parameters have no values on " + std::to_string(on) + " of " + std::to_string(size) +
              how;
     };
-    std::vector<std::string> complaints(ranks);
-    zero::run_ranks(size, [&](zero::InProcess& comm) {
+    contracts::on_ranks(size, [&](InProcess& comm, auto const& that) {
       auto const expect = [&](std::string const& message, std::string const& expected) {
-        if (message == expected) return;
-        complaints[static_cast<std::size_t>(comm.rank())] += message + "; ";
+        that(message == expected, message);
       };
-      Optimizer optimizer{comm, model()};
+      O optimizer{comm, model()};
       auto const step = [&] { optimizer.step(); };
       expect(refusal(step), unset(size));
       expect(refusal([&] { optimizer.check_parameters(); }), unset(size));
@@ -258,22 +225,177 @@ void check_unset() {
       expect(refusal(step), "");
       expect(std::to_string(optimizer.steps()), size == 1 ? "2" : "1");
 
-      Optimizer filled{comm, {{.name = "w", .shape = {7000}}}};
+      O filled{comm, {{.name = "w", .shape = {7000}}}};
       filled.fill_owned(fill);
       expect(refusal([&] { filled.step(); }), "");
-      Optimizer taken{comm, model()};
+      O taken{comm, model()};
       taken.broadcast_parameters([](auto const&, std::size_t, auto) {});
       expect(refusal([&] { taken.step(); }), "");
     });
-    for (std::string const& complaint : complaints) CHECK(complaint == "");
   }
 }
 
-TEST_CASE("a step from values that nobody set is refused on every rank, unless that is asked for") {
-  check_unset<zero::stage::Replicated, zero::Fp32>();
-  check_unset<zero::stage::Pos, Bf16>();
-  check_unset<zero::stage::PosG, zero::Fp32>();
-  check_unset<zero::stage::PosGP, Bf16>();
+/// Values that every rank has differently.
+float value(int rank, std::size_t t, std::size_t element) {
+  return toy::initial_value(t + 100 * static_cast<std::size_t>(rank + 1), element);
+}
+
+/// A loader of one rank's values, as T rounds them.
+template <class T, class Optimizer>
+auto values_of(Optimizer const& optimizer, int rank) {
+  return [&optimizer, rank](zero::Tensor const& tensor, std::size_t first, std::span<float> out) {
+    auto const t = static_cast<std::size_t>(&tensor - optimizer.tensors().data());
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] = float(T(value(rank, t, first + i)));
+  };
+}
+
+template <class Stage>
+void check_group(InProcess& group, int root) {
+  Optimizer<Stage, Bf16> optimizer{group, toy::model()};
+  Optimizer<Stage, Bf16> loaded{group, toy::model()};
+  optimizer.broadcast_parameters(
+      [&](zero::Tensor const& tensor, std::size_t first, std::span<float> out) {
+        CHECK(group.rank() == root);
+        values_of<float>(optimizer, group.rank())(tensor, first, out);
+      },
+      root);
+  loaded.load_parameters(values_of<float>(loaded, root));
+  CHECK(contracts::snapshot(optimizer) == contracts::snapshot(loaded));
+  for (int const nobody : {-1, group.size()}) {
+    std::string const message =
+        "there is no rank " + std::to_string(nobody) + " to broadcast from; ranks are [0, ";
+    CHECK(refusal([&] {
+            optimizer.broadcast_parameters(values_of<float>(optimizer, 0), nobody);
+          }).starts_with(message));
+    if constexpr (!Stage::sharding.parameters) {
+      CHECK(refusal([&] { optimizer.broadcast_parameters(nobody); }).starts_with(message));
+    }
+  }
+}
+
+TEST_CASE("a root is a rank of the group that the optimizer is over") {
+  zero::run_ranks(5, [&](InProcess& comm) {
+    InProcess group = comm.split(comm.rank() % 2, comm.rank());
+    for (int const root : {0, group.size() - 1}) {
+      check_group<PosG>(group, root);
+      check_group<PosGP>(group, root);
+    }
+  });
+}
+
+/// Every element of every tensor that is not tied, once.
+std::uint64_t elements() {
+  std::uint64_t count = 0;
+  for (auto const& tensor : toy::model()) {
+    if (tensor.tied_to.empty()) count += zero::element_count(tensor);
+  }
+  return count;
+}
+
+TEST_CASE_TEMPLATE("a broadcast sends every element once", Stage, Pos, PosGP) {
+  zero::run_ranks(3, [](InProcess& inner) {
+    contracts::Watched watched{inner};
+    auto& comm = watched.counted;
+    contracts::WatchedOptimizer<Stage, Bf16> optimizer{
+        watched.comm, toy::model(), zero::Bucket{4096}};
+    comm.reset();
+    optimizer.broadcast_parameters(values_of<float>(optimizer, 0), 2);
+    CHECK(comm.counts().control_total().elements == elements());
+    if constexpr (!Stage::sharding.parameters) {
+      comm.reset();
+      optimizer.broadcast_parameters(2);
+      CHECK(comm.counts().control_total().elements == elements());
+    }
+    CHECK(comm.counts().bucket_total().elements == 0);
+    // Nothing is left to compare.
+    optimizer.step();
+    auto const first = comm.counts().control_total().elements;
+    comm.reset();
+    optimizer.step();
+    CHECK(first == elements() + comm.counts().control_total().elements);
+  });
+}
+
+TEST_CASE_TEMPLATE("a tensor of more than two megabytes passes one megabyte at a time",
+                   Stage,
+                   Pos,
+                   PosGP) {
+  static constexpr std::size_t count = 600'001;
+  // The second begins where no share does: some of what is asked for lies in two pieces.
+  std::vector<zero::Tensor> const model{{.name = "b", .shape = {40}},
+                                        {.name = "w", .shape = {count}}};
+  zero::run_ranks(2, [&](InProcess& inner) {
+    contracts::Watched watched{inner};
+    contracts::WatchedOptimizer<Stage, Bf16> optimizer{watched.comm, model, zero::Bucket{}};
+    watched.counted.reset();
+    std::size_t largest = 0;
+    optimizer.broadcast_parameters(
+        [&](zero::Tensor const&, std::size_t first, std::span<float> out) {
+          largest = out.size() > largest ? out.size() : largest;
+          for (std::size_t i = 0; i < out.size(); ++i)
+            out[i] = static_cast<float>((first + i) % 251);
+        },
+        1);
+    CHECK(largest * sizeof(float) <= 1 << 20);
+    CHECK(watched.counted.counts().control_total().elements == 40 + count);
+    auto const weights = optimizer.parameters(0);
+    std::size_t right = 0;
+    while (right < count && float(weights[1][right]) == static_cast<float>(right % 251)) ++right;
+    CHECK(right == count);
+  });
+}
+
+/// Masters, states and parameters after a broadcast over memory that the host cannot reach.
+template <class Stage>
+void check_on_devices(trapped::Collectives when) {
+  zero::run_ranks(3, [&](InProcess& inner) {
+    using Rank = contracts::OnDevice<Stage, Bf16>;
+    auto const bits = [&](Rank& rank) {
+      rank.optimizer.check_parameters();
+      auto result = contracts::owned_bits(rank.optimizer);
+      for (int const unit : rank.optimizer.units()) {
+        auto const weights = rank.optimizer.parameters(unit);
+        for (std::size_t k = 0; k < weights.size(); ++k) {
+          auto const host = toy::fetch(rank.space(), weights[k]);
+          contracts::append(result, std::span(host));
+        }
+      }
+      return result;
+    };
+    auto const made = [&](auto const& load) {
+      Rank rank(inner, toy::model(), {}, {}, when);
+      load(rank);
+      return bits(rank);
+    };
+    CHECK(made([&](Rank& rank) {
+            rank.optimizer.broadcast_parameters(values_of<float>(rank.optimizer, inner.rank()), 2);
+          }) == made([&](Rank& rank) {
+            rank.optimizer.load_parameters(values_of<float>(rank.optimizer, 2));
+          }));
+    if constexpr (!Stage::sharding.parameters) {
+      CHECK(made([&](Rank& rank) {
+              for (std::size_t t = 0; t < rank.optimizer.tensors().size(); ++t) {
+                auto const to = rank.optimizer.parameter(t);
+                if (!rank.optimizer.tensors()[t].tied_to.empty() || to.empty()) continue;
+                std::vector<zero::bf16> host;
+                for (std::size_t i = 0; i < to.size(); ++i) {
+                  host.push_back(zero::bf16(value(inner.rank(), t, i)));
+                }
+                rank.space().upload(to.data(), host.data(), to.size_bytes());
+              }
+              rank.optimizer.broadcast_parameters(2);
+            }) == made([&](Rank& rank) {
+              rank.optimizer.load_parameters(values_of<zero::bf16>(rank.optimizer, 2));
+            }));
+    }
+  });
+}
+
+TEST_CASE("a broadcast over memory that the host cannot reach") {
+  for (auto const when : {trapped::Collectives::early, trapped::Collectives::late}) {
+    check_on_devices<Pos>(when);
+    check_on_devices<PosGP>(when);
+  }
 }
 
 }  // namespace

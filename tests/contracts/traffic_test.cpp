@@ -1,7 +1,9 @@
-/// What ranks send: the paper's volumes where sizes divide, the plan's everywhere, in a fixed
-/// order.
+/// What ranks send: the paper's volumes where sizes divide, in a fixed order. That it is the plan's
+/// everywhere is checked by `differential`. And units that are gathered together: who reads what
+/// when changes traffic at most, never a value.
 #include "contracts/loop.hpp"
 #include "contracts/recording.hpp"
+#include "support/refusal.hpp"
 #include "zero/zero.hpp"
 
 #include <doctest/doctest.h>
@@ -9,7 +11,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <iterator>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -48,11 +51,9 @@ struct Case {
 template <class O>
 Step measure(std::vector<zero::Tensor> const& tensors, Case const& test) {
   auto const ranks = static_cast<std::size_t>(test.ranks);
-  Step result{.counts = std::vector<zero::TrafficCounts>(ranks),
-              .calls = std::vector<std::vector<Call>>(ranks),
-              .plan = {},
-              .reductions = {},
-              .skipped = false};
+  Step result;
+  result.counts.resize(ranks);
+  result.calls.resize(ranks);
   toy::Run const run{.fault = test.fault};
   zero::run_ranks(test.ranks, [&](zero::InProcess& inner) {
     contracts::Watched watched{inner};
@@ -130,23 +131,6 @@ TEST_CASE("a rank sends 2Ψ(N-1)/N elements a step, and 3Ψ(N-1)/N under Pos+g+p
   check_formula<Optimizer<zero::stage::PosGP, Bf16>>(3);
 }
 
-template <class O>
-void check_awkward() {
-  for (int const ranks : {1, 2, 3, 5}) {
-    for (std::size_t const bucket : {std::size_t{1}, std::size_t{12345}, zero::MiB}) {
-      INFO("stage " << O::Stage::name << ", ranks " << ranks << ", bucket " << bucket);
-      check_plan(measure<O>(toy::model(), {.ranks = ranks, .bucket_bytes = bucket}));
-    }
-  }
-}
-
-TEST_CASE("odd, tied, frozen and empty tensors: what is sent is what was planned") {
-  check_awkward<Optimizer<zero::stage::Replicated, Bf16>>();
-  check_awkward<Optimizer<zero::stage::Pos, Bf16>>();
-  check_awkward<Optimizer<zero::stage::PosG, Bf16>>();
-  check_awkward<Optimizer<zero::stage::PosGP, Bf16>>();
-}
-
 TEST_CASE("frozen tensors send nothing") {
   using O = Optimizer<zero::stage::PosGP, Bf16>;
   auto const all = toy::model();
@@ -168,16 +152,14 @@ TEST_CASE("frozen tensors send nothing") {
 TEST_CASE("micro-batches that meet in the shard travel every time, in full gradients once") {
   auto const tensors = contracts::even_model();
   constexpr std::uint64_t once = 4 * 12288 / 2;
-  auto const shard = measure<Optimizer<zero::stage::PosG, Bf16, zero::AccumulateShard>>(
-      tensors, {.micro_steps = 3});
-  check_plan(shard);
-  CHECK(shard.counts[0].bucket_of(Op::reduce_scatter).elements == 3 * once);
-  CHECK(shard.counts[0].bucket_of(Op::all_gather).elements == once);
-  auto const full = measure<Optimizer<zero::stage::PosG, Bf16, zero::AccumulateFull>>(
-      tensors, {.micro_steps = 3});
-  check_plan(full);
-  CHECK(full.counts[0].bucket_of(Op::reduce_scatter).elements == once);
-  CHECK(full.counts[0].bucket_of(Op::all_gather).elements == once);
+  auto const check = [&](Step const& step, std::uint64_t times) {
+    check_plan(step);
+    CHECK(step.counts[0].bucket_of(Op::reduce_scatter).elements == times * once);
+    CHECK(step.counts[0].bucket_of(Op::all_gather).elements == once);
+  };
+  Case const test{.micro_steps = 3};
+  check(measure<Optimizer<zero::stage::PosG, Bf16, zero::AccumulateShard>>(tensors, test), 3);
+  check(measure<Optimizer<zero::stage::PosG, Bf16, zero::AccumulateFull>>(tensors, test), 1);
 }
 
 TEST_CASE(
@@ -188,18 +170,15 @@ TEST_CASE(
          {contracts::even_model(1), contracts::even_model(8, 3), toy::model()}) {
       // A word for every three tensors tells which of them have a gradient.
       std::size_t const words = zero::detail::StepControl::word_count + (tensors.size() + 2) / 3;
-      for (auto const& counts : measure<O>(tensors, {.ranks = ranks}).counts) {
-        CHECK(counts.control_total().calls == 1);
-        CHECK(counts.control_of(Op::all_reduce).elements ==
-              zero::elements_sent(Op::all_reduce, words, ranks));
-        CHECK(counts.control_total().bytes < 4096);
-      }
-      // After grad_norm() ranks have yet to tell each other the step's options.
-      for (auto const& counts : measure<O>(tensors, {.ranks = ranks, .norm = true}).counts) {
-        CHECK(counts.control_total().calls == 2);
-        CHECK(counts.control_of(Op::all_reduce).elements ==
-              zero::elements_sent(Op::all_reduce, words, ranks) +
-                  zero::elements_sent(Op::all_reduce, 2, ranks));
+      for (bool const norm : {false, true}) {
+        // After grad_norm() ranks have yet to tell each other the step's options.
+        std::uint64_t const expected = zero::elements_sent(Op::all_reduce, words, ranks) +
+                                       (norm ? zero::elements_sent(Op::all_reduce, 2, ranks) : 0);
+        for (auto const& counts : measure<O>(tensors, {.ranks = ranks, .norm = norm}).counts) {
+          CHECK(counts.control_total().calls == (norm ? 2 : 1));
+          CHECK(counts.control_of(Op::all_reduce).elements == expected);
+          CHECK(counts.control_total().bytes < 4096);
+        }
       }
     }
   }
@@ -239,6 +218,156 @@ TEST_CASE("collectives have one order, which neither data nor the trainer's orde
   check_order<Optimizer<zero::stage::Pos, Bf16>>(true);
   check_order<Optimizer<zero::stage::PosG, Bf16>>(false);
   check_order<Optimizer<zero::stage::PosGP, Bf16>>(false);
+}
+
+using Gathered = contracts::WatchedOptimizer<zero::stage::PosGP, zero::Mixed<zero::bf16>>;
+
+/// On 4 ranks, of which the smallest bucket is 2048 elements: units {0, 1}, {2 .. 5} and {6, 7} are
+/// gathered together, 4 being frozen.
+std::vector<zero::Tensor> model() {
+  std::vector<zero::Tensor> tensors;
+  for (std::size_t const size : {600u, 600u, 7000u, 10u, 9u, 20u, 3000u, 500u}) {
+    auto const unit = static_cast<int>(tensors.size());
+    tensors.push_back(
+        {.name = "w" + std::to_string(unit), .shape = {size}, .unit = unit, .frozen = unit == 4});
+  }
+  return tensors;
+}
+constexpr int ranks = 4;
+constexpr int groups = 3;
+
+/// Are these the values of a unit that were loaded?
+template <class View>
+bool right(View const& view, int unit) {
+  auto const t = static_cast<std::size_t>(unit);
+  bool same = view.size() == 1;
+  for (std::size_t i = 0; same && i < view[0].size(); ++i) {
+    same =
+        static_cast<float>(view[0][i]) == static_cast<float>(zero::bf16(toy::initial_value(t, i)));
+  }
+  return same;
+}
+
+/// Runs `body(optimizer, recording)` on every rank, the model's values being loaded.
+template <class Body>
+void run(int prefetch, Body const& body) {
+  zero::run_ranks(ranks, [&](zero::InProcess& inner) {
+    contracts::Watched watched{inner};
+    Gathered optimizer{watched.comm, model(), zero::Prefetch{prefetch}};
+    contracts::load(optimizer);
+    watched.comm.forget();
+    body(optimizer, watched.comm);
+  });
+}
+
+/// Gathers that were started since the last call, by the first unit of what they brought.
+template <class O, class C>
+std::vector<int> gathered(O const& optimizer, C& comm) {
+  std::vector<int> firsts;
+  for (zero::Collective const& call : comm.calls()) {
+    if (call.op != Op::all_gather) continue;
+    auto const bucket = optimizer.partition().bucket(static_cast<std::size_t>(call.bucket));
+    firsts.push_back(optimizer.partition().groups()[bucket.group()].units.front());
+  }
+  comm.forget();
+  return firsts;
+}
+
+using Firsts = std::vector<int>;
+
+TEST_CASE("the model's small units share gather groups, and the plan says so") {
+  run(1, [](auto& optimizer, auto&) {
+    auto const plan = optimizer.plan();
+    CHECK(optimizer.partition().gather_groups().size() == groups);
+    CHECK(plan.joined_units == 7);
+    CHECK(plan.joined_groups == groups);
+    CHECK(plan.memory == optimizer.held());
+    // Two slots of the largest one, which is no larger than unit 2 alone.
+    CHECK(plan.memory[zero::Role::gather_pool] == 2 * 8192 * 2);
+  });
+  // No gather group needs two.
+  run(100, [](auto& optimizer, auto&) {
+    CHECK(optimizer.held()[zero::Role::gather_pool] == groups * 8192 * 2);
+  });
+}
+
+TEST_CASE("a gather group is gathered by its first reader, and given back by its last one") {
+  run(0, [](auto& optimizer, auto& comm) {
+    constexpr int units[]{0, 1, 2, 3, 4, 5, 6, 7, 7, 6, 5, 4, 3, 2, 1, 0};
+    // 7 again: the group's last reader is gone.
+    constexpr int gathers[]{0, -1, 2, -1, -1, -1, 6, -1, 6, -1, 2, -1, -1, -1, 0, -1};
+    for (int pass = 0; pass < 2; ++pass) {
+      for (std::size_t i = 0; i < std::size(units); ++i) {
+        CHECK(right(optimizer.parameters(units[i]), units[i]));
+        CHECK(gathered(optimizer, comm) == (gathers[i] < 0 ? Firsts{} : Firsts{gathers[i]}));
+      }
+    }
+  });
+}
+
+TEST_CASE("passes that begin where the last one began gather every group once, too") {
+  run(0, [](auto& optimizer, auto& comm) {
+    for (int pass = 0; pass < 2; ++pass) {
+      for (int const unit : optimizer.units()) CHECK(right(optimizer.parameters(unit), unit));
+      CHECK(gathered(optimizer, comm) == Firsts{0, 2, 6});
+    }
+  });
+}
+
+TEST_CASE("guards that overlap keep a gather group no longer than its units need it") {
+  run(0, [](auto& optimizer, auto& comm) {
+    {
+      auto const first = optimizer.parameters(6);
+      CHECK(right(optimizer.parameters(7), 7));
+      CHECK(right(first, 6));
+    }
+    CHECK(gathered(optimizer, comm) == Firsts{6});
+    // As gone as after the last unit's own guard.
+    CHECK(right(optimizer.parameters(7), 7));
+    CHECK(gathered(optimizer, comm) == Firsts{6});
+  });
+}
+
+TEST_CASE("units of one gather group may be held at once, whatever is gathered ahead") {
+  for (int const prefetch : {0, 1, 2}) {
+    run(prefetch, [&](auto& optimizer, auto&) {
+      auto const second = optimizer.parameters(3);
+      auto const third = optimizer.parameters(5);
+      auto const first = optimizer.parameters(2);
+      CHECK((right(first, 2) && right(second, 3) && right(third, 5)));
+      if (prefetch == 0) {
+        CHECK_THROWS_AS(static_cast<void>(optimizer.parameters(6)), zero::Error);
+      } else {
+        for (int const unit : {6, 7, 0, 1, 7}) CHECK(right(optimizer.parameters(unit), unit));
+      }
+      CHECK((right(first, 2) && right(second, 3) && right(third, 5)));
+    });
+  }
+}
+
+TEST_CASE("a gather group whose other units are skipped does not stand in the way of the next") {
+  run(1, [](auto& optimizer, auto& comm) {
+    CHECK(right(optimizer.parameters(0), 0));
+    CHECK(gathered(optimizer, comm) == Firsts{0, 2});
+    // Unit 1 is skipped: what was gathered for it makes room for what comes next.
+    CHECK(right(optimizer.parameters(2), 2));
+    CHECK(gathered(optimizer, comm) == Firsts{6});
+    CHECK(right(optimizer.parameters(7), 7));
+    CHECK(gathered(optimizer, comm) == Firsts{});
+  });
+}
+
+TEST_CASE("a gather group whose gradients are not complete is named by the unit that is missing") {
+  run(1, [](auto& optimizer, auto& comm) {
+    // Their groups wait for unit 7, and for units 3 to 5.
+    for (int const unit : {6, 2}) optimizer.reduce(optimizer.gradients(unit));
+    CHECK(refusal([&] { return optimizer.gradients(1); })
+              .starts_with("unit 1 finds the gradient pool full of units that are yet to be "
+                           "reduced; unit 7 is "));
+    for (int const unit : {7, 5, 4, 3, 1, 0}) optimizer.reduce(optimizer.gradients(unit));
+    CHECK(optimizer.step().step == 1);
+    CHECK(comm.under_way() == 0);
+  });
 }
 
 }  // namespace
