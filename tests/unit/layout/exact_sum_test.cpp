@@ -86,32 +86,17 @@ static_assert([] {
 }());
 static_assert(sizeof(ExactSum) == 552);
 
-TEST_CASE("one value is itself") {
-  for (double value : {0.,
-                       1.,
-                       -1.,
-                       smallest,
-                       -smallest,
-                       0x1p-1022,
-                       0x1.fffffffffffffp-1023,
-                       largest,
-                       -largest,
-                       0x1.123456789abcdp0,
-                       3e-310,
-                       1e308}) {
-    CHECK(exact({value}) == value);
-  }
-  for (int exponent = -1074; exponent <= 1023; ++exponent) {
-    double const value = std::ldexp(1., exponent);
+TEST_CASE("one value is itself, none and a cancelled one are zero") {
+  std::vector<double> values{
+      largest, 0x1.fffffffffffffp-1023, 0x1.123456789abcdp0, 3e-310, 1e308, 0.};
+  for (int exponent = -1074; exponent <= 1023; ++exponent)
+    values.push_back(std::ldexp(1., exponent));
+  for (double const value : values) {
     CHECK(exact({value}) == value);
     CHECK(exact({-value}) == -value);
+    CHECK(same_bits(exact({value, -value}), 0.));
   }
-}
-
-TEST_CASE("the empty sum and a cancelled sum are zero") {
   CHECK(same_bits(exact({}), 0.));
-  CHECK(same_bits(exact({1e300, -1e300}), 0.));
-  CHECK(same_bits(exact({-smallest, smallest}), 0.));
 }
 
 TEST_CASE("sums are rounded once, to nearest even") {
@@ -180,20 +165,6 @@ TEST_CASE("agrees with another algorithm for the correctly rounded sum") {
     int const spread = std::array{3, 30, 60, 300, 1000}[seed % 5];
     auto const values = random_values(1 + seed % 97, spread, seed);
     CHECK(same_bits(exact(values), fsum(values)));
-  }
-}
-
-TEST_CASE("agrees with long double where that is exact") {
-  std::mt19937_64 random(9);
-  for (int round = 0; round < 1000; ++round) {
-    long double sum = 0.L;
-    ExactSum accumulator;
-    for (int i = 0; i < 100; ++i) {
-      auto const value = std::ldexp(static_cast<double>(static_cast<int>(random() >> 40)), -20);
-      sum += static_cast<long double>(value);
-      accumulator.add(value);
-    }
-    CHECK(accumulator.value() == static_cast<double>(sum));
   }
 }
 

@@ -1,4 +1,3 @@
-#include "unit/layout/partition_checks.hpp"
 #include <zero/layout/grouping.hpp>
 #include <zero/layout/plan.hpp>
 
