@@ -1,3 +1,6 @@
+/// What is told of an array in a few words: the sum of its squares, and its hash.
+#include <zero/base/dtype.hpp>
+#include <zero/kernel/hash.hpp>
 #include <zero/kernel/norm.hpp>
 
 #include <doctest/doctest.h>
@@ -10,6 +13,7 @@
 #include <initializer_list>
 #include <limits>
 #include <random>
+#include <utility>
 #include <vector>
 
 namespace norm_test {
@@ -56,6 +60,36 @@ double reference_sum(std::vector<T> const& x, std::size_t count) {
     sum.add(sum_lanes(reference(&x[first], std::min<std::size_t>(512, count - first)).sums));
   }
   return sum.value();
+}
+
+template <class T>
+std::uint64_t hash(std::vector<T> const& x, std::uint64_t first = 0) {
+  std::uint64_t result = 0;
+  zero::kernel::add_hash(&result, x.data(), x.size(), first);
+  return result;
+}
+
+template <class T>
+void check_hash() {
+  std::vector<T> x;
+  for (int i = 0; i < 1000; ++i) x.push_back(static_cast<T>(static_cast<float>(i % 7)));
+  std::uint64_t const whole = hash(x);
+  // Parts add up, in any order.
+  std::uint64_t parts = 0;
+  zero::kernel::add_hash(&parts, x.data() + 613, 387, 613);
+  zero::kernel::add_hash(&parts, x.data(), 613, 0);
+  CHECK(parts == whole);
+  CHECK(hash(x, 1) != whole);
+  // Every element counts, and its place, and the sign of a zero.
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    auto other = x;
+    other[i] = static_cast<T>(7.f);
+    REQUIRE(hash(other) != whole);
+    std::swap(other[i] = x[i], other[(i + 1) % x.size()]);
+    REQUIRE((hash(other) == whole) == (x[i] == x[(i + 1) % x.size()]));
+  }
+  x[0] = static_cast<T>(-0.f);
+  CHECK(hash(x) != whole);
 }
 
 }  // namespace
@@ -138,6 +172,13 @@ TEST_CASE_TEMPLATE("a range is summed block by block, however many lie abreast, 
   add_squares(sum, x.data(), x.size());
   CHECK(!sum.finite());
   CHECK(sum.words()[zero::ExactSum::word_count - 1] == 2);
+}
+
+TEST_CASE("a hash tells arrays apart by every element and its place, and is the sum of parts") {
+  check_hash<float>();
+  check_hash<double>();
+  check_hash<zero::bf16>();
+  check_hash<zero::fp16>();
 }
 
 }  // namespace norm_test
