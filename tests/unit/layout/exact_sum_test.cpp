@@ -101,51 +101,50 @@ TEST_CASE("one value is itself, none and a cancelled one are zero") {
   CHECK(same_bits(exact({}), 0.));
 }
 
-TEST_CASE("sums are rounded once, to nearest even") {
-  CHECK(exact({1., 0x1p-53}) == 1.);
-  CHECK(exact({1., 0x1p-53, smallest}) == 1. + 0x1p-52);
-  CHECK(exact({1., 0x1p-53, -smallest}) == 1.);
-  CHECK(exact({1. + 0x1p-52, 0x1p-53}) == 1. + 0x1p-51);
-  CHECK(exact({-1., -0x1p-53}) == -1.);
-  CHECK(exact({-1., -0x1p-53, -smallest}) == -1. - 0x1p-52);
-  CHECK(exact({0x1.fffffffffffffp0, 0x1p-53}) == 2.);  // the carry runs into the exponent
-  CHECK(exact({0x1p53, 1.}) == 0x1p53);
-  CHECK(exact({0x1p53, 1., 1.}) == 0x1p53 + 2.);
+TEST_CASE("sums lose nothing, and are rounded once, to nearest even") {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  struct Row {
+    std::vector<double> values;
+    double sum;
+  };
+  std::vector<Row> rows{
+      {{1., 0x1p-53}, 1.},
+      {{1. + 0x1p-52, 0x1p-53}, 1. + 0x1p-51},
+      {{0x1.fffffffffffffp0, 0x1p-53}, 2.},  // the carry runs into the exponent
+      {{0x1p53, 1.}, 0x1p53},
+      {{0x1p53, 1., 1.}, 0x1p53 + 2.},
+      // Cancellation.
+      {{1e300, 1e-300, -1e300}, 1e-300},
+      {{largest, smallest, -largest}, smallest},
+      {{1e16, 1., -1e16}, 1.},
+      {{largest, largest, -largest, -largest, 3.}, 3.},
+      // Subnormals.
+      {{smallest, smallest}, 2 * smallest},
+      {std::vector<double>(1000, 0x1.8p-1070), 1000 * 0x1.8p-1070},
+      {{0x1p-1022, -smallest}, 0x1p-1022 - smallest},
+      {{0x1.fffffffffffffp-1023, smallest}, 0x1.fffffffffffffp-1023 + smallest},
+      // Beyond the largest double.
+      {{largest, largest}, infinity},
+      {{largest, 0x1p970}, infinity},            // a tie, to even: up
+      {{largest, 0x1p970, -smallest}, largest},  // just below it
+      {std::vector<double>(100000, largest), infinity},
+  };
   // However far below the tie the rest is.
   for (int exponent = -54; exponent >= -1074; --exponent) {
     double const rest = std::ldexp(1., exponent);
-    CHECK(exact({1., 0x1p-53, rest}) == 1. + 0x1p-52);
-    CHECK(exact({1., 0x1p-53, -rest}) == 1.);
+    rows.push_back({{1., 0x1p-53, rest}, 1. + 0x1p-52});
+    rows.push_back({{1., 0x1p-53, -rest}, 1.});
   }
-}
-
-TEST_CASE("cancellation loses nothing") {
-  CHECK(exact({1e300, 1e-300, -1e300}) == 1e-300);
-  CHECK(exact({largest, smallest, -largest}) == smallest);
-  CHECK(exact({1e16, 1., -1e16}) == 1.);
-  CHECK(exact({largest, largest, -largest, -largest, 3.}) == 3.);
-  std::vector<double> values = random_values(1000, 900, 5);
-  std::vector<double> all = values;
-  for (double value : values) all.push_back(-value);
+  std::vector<double> all = random_values(1000, 900, 5);
+  for (std::size_t k = 0; k < 1000; ++k) all.push_back(-all[k]);
   all.push_back(0x1p-1060);
   std::shuffle(all.begin(), all.end(), std::mt19937(1));
-  CHECK(exact(all) == 0x1p-1060);
-}
-
-TEST_CASE("subnormals") {
-  CHECK(exact({smallest, smallest}) == 2 * smallest);
-  CHECK(exact(std::vector<double>(1000, 0x1.8p-1070)) == 1000 * 0x1.8p-1070);
-  CHECK(exact({0x1p-1022, -smallest}) == 0x1p-1022 - smallest);
-  CHECK(exact({0x1.fffffffffffffp-1023, smallest}) == 0x1.fffffffffffffp-1023 + smallest);
-}
-
-TEST_CASE("beyond the largest double") {
-  double const infinity = std::numeric_limits<double>::infinity();
-  CHECK(exact({largest, largest}) == infinity);
-  CHECK(exact({-largest, -largest}) == -infinity);
-  CHECK(exact({largest, 0x1p970}) == infinity);            // a tie, to even: up
-  CHECK(exact({largest, 0x1p970, -smallest}) == largest);  // just below it
-  CHECK(exact(std::vector<double>(100000, largest)) == infinity);
+  rows.push_back({all, 0x1p-1060});
+  for (Row& row : rows) {
+    CHECK(exact(row.values) == row.sum);
+    for (double& value : row.values) value = -value;
+    CHECK(exact(row.values) == -row.sum);
+  }
 }
 
 TEST_CASE("what is not finite makes the sum NaN") {
