@@ -288,16 +288,12 @@ TEST_CASE("Traced: a ring of the last calls, oldest first") {
     }
     CHECK(last > 0.);
   }
-}
-
-TEST_CASE("Traced: remembers 2048 calls unless told otherwise, and refuses to remember none") {
-  Self self;
-  Traced traced{self};
-  Call const call(0);
-  for (int i = 0; i < 2050; ++i) zero::run(traced, call);
-  CHECK(traced.calls().size() == 2048);
-  CHECK(traced.calls().front().number == 2);
-  CHECK(traced.calls().back().number == 2049);
+  // It remembers 2048 calls unless told otherwise, and refuses to remember none.
+  Traced usual{self};
+  for (int i = 0; i < 2050; ++i) zero::run(usual, Call(0));
+  CHECK(usual.calls().size() == 2048);
+  CHECK(usual.calls().front().number == 2);
+  CHECK(usual.calls().back().number == 2049);
   Error const error = error_of([&] { Traced<Self>(self, 0); });
   CHECK(error.kind() == ErrorKind::invalid_argument);
   CHECK(error.message() == "a trace has room for no call");
@@ -389,31 +385,6 @@ TEST_CASE("Traced: a call that is refused is seen until the next takes its numbe
   CHECK(calls.back().call.bucket == 9);
 }
 
-TEST_CASE("Traced: a call that has left the ring is waited for and named by its number") {
-  struct Failing : Self {
-    bool fails = false;
-    void wait(Ticket& /*ticket*/) const {
-      if (fails) zero::fail(ErrorKind::data, "lost");
-    }
-  };
-  Failing inner;
-  Traced traced{inner, 1};
-  Call const calls[] = {Call(0), Call(1)};
-  auto first = traced.start(calls[0]);
-  auto second = traced.start(calls[1]);
-  inner.fails = true;
-  CHECK(error_of([&] { traced.wait(first); }).message() ==
-        "lost; rank 0 of 1 was waiting for call 0, no call finished");
-  inner.fails = false;
-  traced.wait(first);
-  CHECK(traced.calls()[0].state == CallState::started);
-  inner.fails = true;
-  CHECK(error_of([&] { traced.wait(second); }).message() ==
-        "lost; rank 0 of 1 was waiting for call 1 [all_reduce of 1 fp32 summed in fp32, bucket 1], "
-        "last finished call 0");
-  CHECK(traced.calls()[0].state == CallState::waiting);
-}
-
 /// A communicator that does what it is told in every function.
 class Scripted {
  public:
@@ -495,6 +466,25 @@ TEST_CASE("Traced: an error keeps what it says, and says where the rank was") {
   inner.now = Scripted::Do::nothing;
   traced.wait(ticket);
   CHECK(traced.calls()[40].state == CallState::finished);
+}
+
+TEST_CASE("Traced: a call that has left the ring is waited for and named by its number") {
+  Scripted inner;
+  Traced traced{inner, 1};
+  Call const call(1);
+  auto first = traced.start(call);
+  auto second = traced.start(call);
+  inner.now = Scripted::Do::fail;
+  CHECK(error_of([&] { traced.wait(first); }).message() ==
+        "the cable is out; rank 2 of 4 was waiting for call 0, no call finished");
+  inner.now = Scripted::Do::nothing;
+  traced.wait(first);
+  CHECK(traced.calls()[0].state == CallState::started);
+  inner.now = Scripted::Do::fail;
+  CHECK(error_of([&] { traced.wait(second); }).message() ==
+        "the cable is out; rank 2 of 4 was waiting for call 1 [all_reduce of 1 fp32 summed in "
+        "fp32, bucket 1], last finished call 0");
+  CHECK(traced.calls()[0].state == CallState::waiting);
 }
 
 TEST_CASE("Traced: exceptions that are not the library's go on as they are") {
