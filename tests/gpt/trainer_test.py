@@ -7,7 +7,6 @@ import json
 import math
 import os
 import pathlib
-import re
 import shutil
 import signal
 import subprocess

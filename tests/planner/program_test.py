@@ -8,7 +8,6 @@ import csv
 import io
 import json
 import pathlib
-import shutil
 import sys
 import time
 import unittest

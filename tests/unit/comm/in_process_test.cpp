@@ -1,3 +1,4 @@
+/// Groups of threads, and functions that run as one.
 #include "zero/comm/in_process.hpp"
 
 #include "support/refusal.hpp"
@@ -14,7 +15,6 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -89,32 +89,34 @@ TEST_CASE("InProcess: a collective needs its ranks to start it, not to wait for 
   CHECK(done_without_peer);
 }
 
-TEST_CASE("InProcess: start does not wait for peers") {
-  auto handles = InProcess::group(2);
-  std::vector<float> x(100, 1.0f);
-  std::vector<float> y(100, 2.0f);
-  // One thread plays both ranks: that works only if neither start blocks.
+/// Two ranks of one thread, which works only if neither start blocks.
+struct Pair {
+  std::vector<InProcess> handles = InProcess::group(2);
+  std::vector<float> x = std::vector<float>(100, 1.0f);
+  std::vector<float> y = std::vector<float>(100, 2.0f);
   InProcess::Ticket first = handles[0].start(sum(x));
   InProcess::Ticket second = handles[1].start(sum(y));
-  handles[1].wait(second);
-  handles[0].wait(first);
-  CHECK(x == y);
-  CHECK(x[99] == 3.0f);
-}
+};
 
-TEST_CASE("InProcess: a rank that leaves in good order does no harm") {
-  auto handles = InProcess::group(2);
-  std::vector<float> x(5, 1.0f);
-  std::vector<float> y(5, 2.0f);
-  InProcess::Ticket first = handles[0].start(sum(x));
-  InProcess::Ticket second = handles[1].start(sum(y));
-  handles[1].wait(second);
-  handles.pop_back();
-  handles[0].wait(first);
-  CHECK(x[0] == 3.0f);
-  std::string const what = message_of([&] { zero::run(handles[0], sum(x, 8)); });
+TEST_CASE("InProcess: start does not wait for peers, of whom one that leaves later does no harm") {
+  Pair pair;
+  pair.handles[1].wait(pair.second);
+  pair.handles.pop_back();
+  pair.handles[0].wait(pair.first);
+  CHECK(pair.x == pair.y);
+  CHECK(pair.x[99] == 3.0f);
+  std::string const what = message_of([&] { zero::run(pair.handles[0], sum(pair.x, 8)); });
   CHECK_MESSAGE(contains(what, "rank 1 left after 1 collectives"), what);
   CHECK_MESSAGE(contains(what, "in all_reduce, bucket 8"), what);
+}
+
+TEST_CASE("InProcess: a finished collective's result stands after a failure, nothing new starts") {
+  Pair pair;
+  pair.handles[1].wait(pair.second);
+  pair.handles[1].report_failure("the disk is on fire");
+  pair.handles[0].wait(pair.first);
+  CHECK(pair.x[0] == 3.0f);
+  for (InProcess& each : pair.handles) CHECK_THROWS_AS(zero::run(each, sum(pair.x)), Error);
 }
 
 TEST_CASE("InProcess: a ticket that is dropped ends the group and frees the buffers") {
@@ -158,20 +160,6 @@ TEST_CASE("InProcess: a reported failure is every peer's, in the words of the re
   }
 }
 
-TEST_CASE("InProcess: a finished collective's result stands after a failure, nothing new starts") {
-  auto handles = InProcess::group(2);
-  std::vector<float> x(5, 1.0f);
-  std::vector<float> y(5, 2.0f);
-  InProcess::Ticket first = handles[0].start(sum(x));
-  InProcess::Ticket second = handles[1].start(sum(y));
-  handles[1].wait(second);
-  handles[1].report_failure("the disk is on fire");
-  handles[0].wait(first);
-  CHECK(x[0] == 3.0f);
-  CHECK_THROWS_AS(zero::run(handles[0], sum(x)), Error);
-  CHECK_THROWS_AS(zero::run(handles[1], sum(y)), Error);
-}
-
 TEST_CASE("InProcess: groups that were not split from each other do not share their fate") {
   auto broken = InProcess::group(2);
   auto sound = InProcess::group(1);
@@ -203,6 +191,33 @@ TEST_CASE("InProcess: a rank that splits where another gathers as much is a disa
     CHECK_MESSAGE(contains(text, "[split]"), text);
     CHECK_MESSAGE(contains(text, "[all_gather of 2 int32"), text);
   }
+}
+
+TEST_CASE("run_ranks: returns after all ranks, and rethrows the exception that came first") {
+  int visits[4] = {};
+  zero::run_ranks(4, [&](InProcess& comm) { visits[comm.rank()] += 1; });
+  for (int const visit : visits) CHECK(visit == 1);
+
+  struct Odd {};
+  auto const odd = [](InProcess& comm) {
+    std::vector<float> x(5, 1.0f);
+    if (comm.rank() == 1) throw Odd{};
+    zero::run(comm, sum(x));
+  };
+  CHECK_THROWS_AS(zero::run_ranks(3, odd), Odd);
+  CHECK_THROWS_AS(zero::run_ranks(0, odd), Error);
+  CHECK_THROWS_AS(zero::run_ranks(-3, odd), Error);
+  CHECK_THROWS_AS(zero::run_ranks(1'000'000, odd), Error);
+
+  auto const refused = [](InProcess& comm) {
+    std::vector<float> x(5, 1.0f);
+    Collective op = sum(x);
+    if (comm.rank() == 2) op.recv = nullptr;
+    zero::run(comm, op);
+  };
+  std::string const what = message_of([&] { zero::run_ranks(4, refused); });
+  CHECK_MESSAGE(contains(what, "a buffer is null"), what);
+  CHECK_MESSAGE(contains(what, "rank 2, in all_reduce"), what);
 }
 
 }  // namespace

@@ -1,18 +1,29 @@
+/// What is told of an array in a few words: the sum of its squares, and its hash.
+#include <zero/base/dtype.hpp>
+#include <zero/kernel/hash.hpp>
 #include <zero/kernel/norm.hpp>
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
 #include <limits>
 #include <random>
+#include <utility>
 #include <vector>
 
 namespace norm_test {
 namespace {
+
+using zero::kernel::add_squares;
+using zero::kernel::sum_lanes;
+
+constexpr float infinity = std::numeric_limits<float>::infinity();
+constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
 template <class T>
 std::vector<T> block() {
@@ -24,16 +35,61 @@ std::vector<T> block() {
   return result;
 }
 
-template <class T>
-void reference(std::vector<T> const& x, double (&lanes)[8]) {
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    double const value = static_cast<double>(static_cast<float>(x[i]));
-    lanes[i % 8] += value * value;
+struct Lanes {
+  double sums[8] = {};
+  bool operator==(Lanes const& other) const {
+    return std::memcmp(&sums[0], &other.sums[0], sizeof sums) == 0;
   }
+};
+
+template <class T>
+Lanes reference(T const* x, std::size_t count) {
+  Lanes lanes;
+  for (std::size_t i = 0; i < count; ++i) {
+    double const value = static_cast<double>(static_cast<float>(x[i]));
+    lanes.sums[i % 8] += value * value;
+  }
+  return lanes;
 }
 
-bool same(double const (&a)[8], double const (&b)[8]) {
-  return std::memcmp(&a[0], &b[0], sizeof(a)) == 0;
+/// Block by block.
+template <class T>
+double reference_sum(std::vector<T> const& x, std::size_t count) {
+  zero::ExactSum sum;
+  for (std::size_t first = 0; first < count; first += 512) {
+    sum.add(sum_lanes(reference(&x[first], std::min<std::size_t>(512, count - first)).sums));
+  }
+  return sum.value();
+}
+
+template <class T>
+std::uint64_t hash(std::vector<T> const& x, std::uint64_t first = 0) {
+  std::uint64_t result = 0;
+  zero::kernel::add_hash(&result, x.data(), x.size(), first);
+  return result;
+}
+
+template <class T>
+void check_hash() {
+  std::vector<T> x;
+  for (int i = 0; i < 1000; ++i) x.push_back(static_cast<T>(static_cast<float>(i % 7)));
+  std::uint64_t const whole = hash(x);
+  // Parts add up, in any order.
+  std::uint64_t parts = 0;
+  zero::kernel::add_hash(&parts, x.data() + 613, 387, 613);
+  zero::kernel::add_hash(&parts, x.data(), 613, 0);
+  CHECK(parts == whole);
+  CHECK(hash(x, 1) != whole);
+  // Every element counts, and its place, and the sign of a zero.
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    auto other = x;
+    other[i] = static_cast<T>(7.f);
+    REQUIRE(hash(other) != whole);
+    std::swap(other[i] = x[i], other[(i + 1) % x.size()]);
+    REQUIRE((hash(other) == whole) == (x[i] == x[(i + 1) % x.size()]));
+  }
+  x[0] = static_cast<T>(-0.f);
+  CHECK(hash(x) != whole);
 }
 
 }  // namespace
@@ -41,145 +97,88 @@ bool same(double const (&a)[8], double const (&b)[8]) {
 TEST_CASE_TEMPLATE(
     "however a block is cut, the lanes end with the same bits", T, float, zero::bf16, zero::fp16) {
   auto const x = block<T>();
-  double expected[8] = {};
-  reference(x, expected);
-  SUBCASE("whole") {
-    double lanes[8] = {};
-    zero::kernel::add_squares(x.data(), x.size(), 0, lanes);
-    CHECK(same(lanes, expected));
-  }
-  SUBCASE("two calls, every cut") {
-    for (std::size_t cut = 0; cut <= x.size(); ++cut) {
-      double lanes[8] = {};
-      zero::kernel::add_squares(x.data(), cut, 0, lanes);
-      zero::kernel::add_squares(x.data() + cut, x.size() - cut, cut, lanes);
-      CHECK(same(lanes, expected));
+  Lanes const expected = reference(x.data(), x.size());
+  // Calls of one size, the first of them another one; and any alignment.
+  auto const in_pieces = [&](std::size_t first, std::size_t size, std::size_t shift = 0) {
+    std::vector<T> moved(shift);
+    moved.insert(moved.end(), x.begin(), x.end());
+    Lanes lanes;
+    std::size_t count = first;
+    for (std::size_t i = 0; i < x.size(); i += count, count = size) {
+      count = std::min(count, x.size() - i);
+      add_squares(moved.data() + shift + i, count, i, lanes.sums);
     }
-  }
-  SUBCASE("calls of one size") {
-    for (std::size_t size = 1; size < 40; ++size) {
-      double lanes[8] = {};
-      for (std::size_t i = 0; i < x.size(); i += size) {
-        zero::kernel::add_squares(x.data() + i, std::min(size, x.size() - i), i, lanes);
-      }
-      CHECK(same(lanes, expected));
-    }
-  }
-  SUBCASE("any alignment") {
-    for (std::size_t shift = 0; shift < 16; ++shift) {
-      std::vector<T> moved(x.size() + shift);
-      std::copy(x.begin(), x.end(), moved.begin() + static_cast<std::ptrdiff_t>(shift));
-      double lanes[8] = {};
-      zero::kernel::add_squares(moved.data() + shift, x.size(), 0, lanes);
-      CHECK(same(lanes, expected));
-    }
-  }
-  SUBCASE("the position in the element space counts modulo the lanes only") {
-    double lanes[8] = {};
-    zero::kernel::add_squares(x.data(), x.size(), std::uint64_t{1} << 40, lanes);
-    CHECK(same(lanes, expected));
-  }
+    return lanes;
+  };
+  for (std::size_t cut = 1; cut <= x.size(); ++cut) CHECK((in_pieces(cut, 512) == expected));
+  for (std::size_t size = 1; size < 40; ++size) CHECK((in_pieces(size, size) == expected));
+  for (std::size_t shift = 0; shift < 16; ++shift) CHECK((in_pieces(512, 512, shift) == expected));
+  // The position in the element space counts modulo the lanes only.
+  Lanes lanes;
+  add_squares(x.data(), x.size(), std::uint64_t{1} << 40, lanes.sums);
+  CHECK((lanes == expected));
 }
 
 TEST_CASE("nothing is added for no elements") {
   double lanes[8] = {1., 2., 3., 4., 5., 6., 7., 8.};
-  zero::kernel::add_squares(static_cast<float const*>(nullptr), 0, 5, lanes);
-  CHECK(zero::kernel::sum_lanes(lanes) == 36.);
+  add_squares(static_cast<float const*>(nullptr), 0, 5, lanes);
+  CHECK(sum_lanes(lanes) == 36.);
 }
 
 TEST_CASE("a value that is not finite makes the sum not finite, wherever it stands") {
-  float const infinity = std::numeric_limits<float>::infinity();
-  for (float bad : {infinity, -infinity, std::numeric_limits<float>::quiet_NaN()}) {
+  for (float const bad : {infinity, -infinity, nan}) {
     for (std::size_t at = 0; at < 40; ++at) {
       std::vector<float> x(40, 1.f);
       x[at] = bad;
       double lanes[8] = {};
-      zero::kernel::add_squares(x.data(), x.size(), 0, lanes);
-      CHECK(!std::isfinite(zero::kernel::sum_lanes(lanes)));
+      add_squares(x.data(), x.size(), 0, lanes);
+      CHECK(!std::isfinite(sum_lanes(lanes)));
     }
   }
 }
 
-TEST_CASE("the largest floats do not overflow") {
+TEST_CASE("the largest floats do not overflow, and lanes are added in a fixed tree") {
   std::vector<float> const x(512, std::numeric_limits<float>::max());
-  double lanes[8] = {};
-  zero::kernel::add_squares(x.data(), x.size(), 0, lanes);
+  double sums[8] = {};
+  add_squares(x.data(), x.size(), 0, sums);
   auto const largest = static_cast<double>(std::numeric_limits<float>::max());
-  CHECK(zero::kernel::sum_lanes(lanes) == doctest::Approx(512. * largest * largest));
-}
-
-TEST_CASE("the lanes are added in a fixed tree") {
+  CHECK(sum_lanes(sums) == doctest::Approx(512. * largest * largest));
   // Only where 1 and -1 meet first does anything remain of the small numbers.
   double const lanes[8] = {1., 1., 0x1p-60, 0x1p-61, -1., -1., 0x1p-62, 0x1p-63};
-  CHECK(zero::kernel::sum_lanes(lanes) == 0x1p-60 + 0x1p-61 + 0x1p-62 + 0x1p-63);
+  CHECK(sum_lanes(lanes) == 0x1p-60 + 0x1p-61 + 0x1p-62 + 0x1p-63);
 }
 
-TEST_CASE("squares of a run are added over blocks of 512, each block exactly") {
-  std::vector<float> x;
-  for (int i = 0; i < 5; ++i) {
-    for (float const value : block<float>()) x.push_back(value);
-  }
-  for (std::size_t const count : {0u, 1u, 511u, 512u, 513u, 1400u, 2560u}) {
-    zero::ExactSum expected;
-    for (std::size_t begin = 0; begin < count; begin += 512) {
-      std::size_t const end = begin + 512 < count ? begin + 512 : count;
-      double lanes[8] = {};
-      for (std::size_t i = begin; i < end; ++i) {
-        lanes[i % 8] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-      }
-      expected.add(zero::kernel::sum_lanes(lanes));
-    }
-    zero::ExactSum sum;
-    zero::kernel::add_squares(sum, x.data(), count);
-    CHECK(sum.value() == expected.value());
-    // More runs go on from there.
-    zero::kernel::add_squares(sum, x.data(), count);
-    CHECK(sum.value() == 2. * expected.value());
-  }
-}
-
-TEST_CASE("blocks that are not finite are counted, one by one") {
-  std::vector<float> x(4 * 512, 1.f);
-  zero::ExactSum sum;
-  x[3] = std::numeric_limits<float>::quiet_NaN();
-  x[700] = std::numeric_limits<float>::infinity();
-  x[701] = std::numeric_limits<float>::infinity();
-  zero::kernel::add_squares(sum, x.data(), x.size());
-  CHECK(!sum.finite());
-  CHECK(sum.words()[zero::ExactSum::word_count - 1] == 2);
-}
-
-TEST_CASE_TEMPLATE("a range is summed block by block, however many lie abreast",
+TEST_CASE_TEMPLATE("a range is summed block by block, however many lie abreast, each exactly",
                    T,
                    float,
                    zero::bf16,
                    zero::fp16) {
   std::vector<T> x;
-  for (int i = 0; i < 7; ++i) {
-    auto const next = block<T>();
-    for (std::size_t k = 0; k < next.size(); ++k) {
-      x.push_back(next[(k * 5 + static_cast<std::size_t>(i)) % next.size()]);
-    }
-  }
+  auto const values = block<T>();
+  for (std::size_t i = 0; i < 7 * 512; ++i) x.push_back(values[(i * 5 + i / 512) % 512]);
   for (std::size_t const count : std::initializer_list<std::size_t>{
-           0, 1, 511, 512, 513, 1023, 1024, 1500, 2048, 2049, 3584}) {
-    zero::ExactSum expected;
-    for (std::size_t first = 0; first < count; first += 512) {
-      std::size_t const last = std::min<std::size_t>(first + 512, count);
-      std::vector<T> const piece(x.begin() + static_cast<std::ptrdiff_t>(first),
-                                 x.begin() + static_cast<std::ptrdiff_t>(last));
-      double lanes[8] = {};
-      reference(piece, lanes);
-      expected.add(zero::kernel::sum_lanes(lanes));
-    }
+           0, 1, 511, 512, 513, 1023, 1024, 1400, 1500, 2048, 2049, 2560, 3584}) {
     zero::ExactSum sum;
-    zero::kernel::add_squares(sum, x.data(), count);
-    CHECK(sum.value() == expected.value());
+    add_squares(sum, x.data(), count);
+    CHECK(sum.value() == reference_sum(x, count));
+    // More runs go on from there.
+    add_squares(sum, x.data(), count);
+    CHECK(sum.value() == 2. * reference_sum(x, count));
   }
-  x[700] = T(std::numeric_limits<float>::infinity());
+  // Blocks that are not finite are counted, one by one.
+  x[3] = T(nan);
+  x[700] = x[701] = T(infinity);
   zero::ExactSum sum;
-  zero::kernel::add_squares(sum, x.data(), x.size());
-  CHECK_FALSE(sum.finite());
+  add_squares(sum, x.data(), x.size());
+  CHECK(!sum.finite());
+  CHECK(sum.words()[zero::ExactSum::word_count - 1] == 2);
+}
+
+TEST_CASE("a hash tells arrays apart by every element and its place, and is the sum of parts") {
+  check_hash<float>();
+  check_hash<double>();
+  check_hash<zero::bf16>();
+  check_hash<zero::fp16>();
 }
 
 }  // namespace norm_test

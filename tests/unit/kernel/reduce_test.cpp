@@ -1,5 +1,8 @@
+/// Sums of several ranks' arrays: formed at once, or place by place.
 #include <zero/base/dtype.hpp>
+#include <zero/kernel/partial_sum.hpp>
 #include <zero/kernel/reduce.hpp>
+#include <zero/layout/exact_sum.hpp>
 
 #include <doctest/doctest.h>
 
@@ -9,7 +12,6 @@
 #include <cstring>
 #include <limits>
 #include <random>
-#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -28,7 +30,8 @@ T random_element(std::mt19937& random) {
   } else {
     // Spread over many binary orders, so that the order of additions shows in the last bit.
     float const mantissa = static_cast<float>(random() % 65536) / 65536.0f - 0.5f;
-    return static_cast<T>(std::ldexp(mantissa, static_cast<int>(random() % 12)));
+    float const value = std::ldexp(mantissa, static_cast<int>(random() % 12));
+    return static_cast<T>(random() % 29 == 0 ? -0.f : value);
   }
 }
 
@@ -44,7 +47,7 @@ T reference(std::vector<std::vector<T>> const& inputs, std::size_t offset, std::
   } else if constexpr (std::is_same_v<Acc, double> && !std::is_same_v<T, double>) {
     // Sums of so few short numbers are exact in fp64; rounding through long double to T is then one
     // rounding for fp32. For 16-bit types the nearest candidate is searched for.
-    double sum = 0;
+    double sum = -0.;
     for (auto const& input : inputs)
       sum += static_cast<double>(static_cast<float>(input[offset + i]));
     if constexpr (std::is_same_v<T, float>) {
@@ -123,18 +126,18 @@ void check_sums() {
 }
 
 TEST_CASE("sum_ranks: bit for bit the sum in rank order") {
-  SUBCASE("fp32") { check_sums<float, float>(); }
-  SUBCASE("fp32 in fp64") { check_sums<float, double>(); }
-  SUBCASE("fp64") { check_sums<double, double>(); }
-  SUBCASE("bf16 in fp32") { check_sums<bf16, float>(); }
-  SUBCASE("bf16 in fp64") { check_sums<bf16, double>(); }
-  SUBCASE("bf16") { check_sums<bf16, bf16>(); }
-  SUBCASE("fp16 in fp32") { check_sums<fp16, float>(); }
-  SUBCASE("fp16 in fp64") { check_sums<fp16, double>(); }
-  SUBCASE("fp16") { check_sums<fp16, fp16>(); }
-  SUBCASE("int32") { check_sums<std::int32_t, std::int32_t>(); }
-  SUBCASE("int32 in int64") { check_sums<std::int32_t, std::int64_t>(); }
-  SUBCASE("int64") { check_sums<std::int64_t, std::int64_t>(); }
+  check_sums<float, float>();
+  check_sums<float, double>();
+  check_sums<double, double>();
+  check_sums<bf16, float>();
+  check_sums<bf16, double>();
+  check_sums<bf16, bf16>();
+  check_sums<fp16, float>();
+  check_sums<fp16, double>();
+  check_sums<fp16, fp16>();
+  check_sums<std::int32_t, std::int32_t>();
+  check_sums<std::int32_t, std::int64_t>();
+  check_sums<std::int64_t, std::int64_t>();
 }
 
 /// All finite halves and both infinities, plus a second input: conversions have no shortcut left.
@@ -196,6 +199,76 @@ TEST_CASE("sum_ranks: what IEEE says of zeros, infinities and overflow") {
   std::int32_t wrapped = 0;
   zero::kernel::sum_ranks<std::int32_t, std::int32_t>(&wrapped, integers, 2, 1);
   CHECK(wrapped == std::numeric_limits<std::int32_t>::min());
+}
+
+/// What the places get that have `per_place` inputs each, one after another.
+template <class T, class Acc>
+void check_places(std::size_t places, std::size_t per_place, std::size_t count) {
+  std::mt19937 random(11);
+  std::vector<std::vector<T>> inputs(places * per_place, std::vector<T>(count));
+  std::vector<void const*> all;
+  for (std::vector<T>& input : inputs) {
+    for (T& x : input) x = random_element<T>(random);
+    all.push_back(input.data());
+  }
+  zero::DType const dtype = zero::dtype_of<T>;
+  zero::DType const accumulate = zero::dtype_of<Acc>;
+  std::size_t const counted = count - count / 5;
+  zero::ExactSum expected_squares;
+  zero::kernel::SquaredSum wanted{.squares = &expected_squares, .left = counted};
+  std::vector<T> expected(count);
+  zero::kernel::sum_and_square(dtype,
+                               accumulate,
+                               expected.data(),
+                               all.data(),
+                               0,
+                               static_cast<int>(all.size()),
+                               count,
+                               Store::cached,
+                               wanted);
+  wanted.end();
+  zero::ExactSum squares;
+  zero::kernel::SquaredSum squared{.squares = &squares, .left = counted};
+  std::vector<T> result(count + 1, T(7));
+  std::vector<Acc> passed;
+  for (std::size_t place = 0; place < places; ++place) {
+    std::vector<void const*> here{place == 0 ? nullptr : passed.data()};
+    for (std::size_t i = 0; i < per_place; ++i) here.push_back(all[place * per_place + i]);
+    bool const last = place + 1 == places;
+    std::vector<Acc> partial(count + 1, Acc(7));
+    void* const out = last ? static_cast<void*>(result.data()) : partial.data();
+    zero::kernel::add_to_partial(dtype, accumulate, out, last, here, count, squared);
+    CHECK(static_cast<double>(static_cast<float>(partial[count])) == 7.);
+    passed = partial;
+  }
+  squared.end();
+  CHECK(std::memcmp(result.data(), expected.data(), count * sizeof(T)) == 0);
+  CHECK(static_cast<double>(static_cast<float>(result[count])) == 7.);
+  CHECK(squares.value() == expected_squares.value());
+}
+
+template <class T, class Acc = T>
+void check_all_places() {
+  for (std::size_t const places : {1u, 2u, 3u, 5u}) {
+    for (std::size_t const per_place : {1u, 2u, 3u}) {
+      for (std::size_t const count : {1u, 63u, 512u, 513u, 3001u}) {
+        CAPTURE(places);
+        CAPTURE(per_place);
+        CAPTURE(count);
+        check_places<T, Acc>(places, per_place, count);
+      }
+    }
+  }
+}
+
+TEST_CASE("a sum formed place by place has the bits of one formed at once") {
+  check_all_places<float>();
+  check_all_places<bf16, float>();
+  check_all_places<fp16, float>();
+  check_all_places<double>();
+  check_all_places<float, double>();
+  check_all_places<std::int32_t>();
+  check_all_places<std::int64_t>();
 }
 
 bool has_sum(DType dtype, DType accumulate) {

@@ -1,4 +1,3 @@
-#include "unit/layout/partition_checks.hpp"
 #include <zero/layout/grouping.hpp>
 #include <zero/layout/plan.hpp>
 
@@ -9,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace grouping_test {
@@ -29,6 +29,14 @@ Tensor tensor(std::size_t size, int unit, std::string tied_to = {}) {
           .shape = {size},
           .unit = unit,
           .tied_to = std::move(tied_to)};
+}
+
+/// Of one tensor each.
+Model model_of(std::vector<std::size_t> const& sizes) {
+  Model model;
+  for (std::size_t const size : sizes)
+    model.push_back(tensor(size, static_cast<int>(model.size())));
+  return model;
 }
 
 /// The groups of a model's clusters where parameters are gathered.
@@ -112,21 +120,28 @@ Compared compare(Model const& model, int ranks) {
 }  // namespace
 
 TEST_CASE("neighbours join where they take no more than the larger of them takes alone") {
+  struct Row {
+    std::vector<std::size_t> sizes;
+    Groups groups;
+  };
   // The smallest bucket of 4 ranks has 2048 elements.
-  CHECK(joined({tensor(600, 0), tensor(600, 1)}, 4) == Groups{0, 0});
-  // 1536 and 512 elements before the third one, which just fits, and just does not.
-  CHECK(joined({tensor(1500, 0), tensor(512, 1)}, 4) == Groups{0, 0});
-  CHECK(joined({tensor(1500, 0), tensor(513, 1)}, 4) == Groups{0, 1});
-  // Into the padding of a large one, on either side.
-  CHECK(joined({tensor(7000, 0), tensor(600, 1)}, 4) == Groups{0, 0});
-  CHECK(joined({tensor(600, 0), tensor(7000, 1)}, 4) == Groups{0, 0});
-  CHECK(joined({tensor(7000, 0), tensor(1025, 1)}, 4) == Groups{0, 1});
-  // Several, and the next group begins where one is full.
-  CHECK(joined({tensor(500, 0), tensor(500, 1), tensor(500, 2), tensor(500, 3), tensor(500, 4)},
-               4) == Groups{0, 0, 0, 0, 1});
+  for (Row const& row : {Row{{600, 600}, {0, 0}},
+                         // 1536 and 512 elements before the next one, which just fits, or not.
+                         Row{{1500, 512}, {0, 0}},
+                         Row{{1500, 513}, {0, 1}},
+                         // Into the padding of a large one, on either side.
+                         Row{{7000, 600}, {0, 0}},
+                         Row{{600, 7000}, {0, 0}},
+                         Row{{7000, 1025}, {0, 1}},
+                         // Several, and the next group begins where one is full.
+                         Row{{500, 500, 500, 500, 500}, {0, 0, 0, 0, 1}},
+                         Row{{}, {}}}) {
+    CHECK(joined(model_of(row.sizes), 4) == row.groups);
+  }
   // One rank pads nothing that a neighbour could use.
-  CHECK(joined({tensor(1, 0), tensor(1, 1), tensor(1, 2)}, 1) == Groups{0, 1, 2});
-  CHECK(joined({}, 4).empty());
+  CHECK(joined(model_of({1, 1, 1}), 1) == Groups{0, 1, 2});
+  // A unit without elements neither joins nor keeps others from their own memory.
+  CHECK(joined(model_of({100, 0, 100}), 4) == Groups{0, 1, 2});
 }
 
 TEST_CASE("what is tied stays alone, and nobody gathers tied tensors for a neighbour in vain") {
@@ -175,11 +190,6 @@ TEST_CASE("nothing is gathered for a tied tensor without elements") {
   model.push_back(tensor(0, 1, model[2].name));
   Groups const groups = joined(model, 64);
   CHECK(groups[0] == groups[1]);
-}
-
-TEST_CASE("a unit without elements neither joins nor keeps others from their own memory") {
-  Model const model{tensor(100, 0), tensor(0, 1), tensor(100, 2)};
-  CHECK(joined(model, 4) == Groups{0, 1, 2});
 }
 
 TEST_CASE("small units merge for the gradient pool up to a slot that no unit makes smaller") {

@@ -104,15 +104,12 @@ TEST_CASE("the roundings of the paper's tables, at their edges") {
   CHECK(zero::paper::table_2(1'099'900'000'000, 1) == "1T");
 }
 
-TEST_CASE("bytes per rank follow the paper's four formulas, at compile time") {
+TEST_CASE("bytes per rank follow the paper's four formulas, exactly where N divides nothing") {
   static_assert(model_state_bytes(1000, 4, none) == ExactBytes{.whole = 16'000});
   static_assert(model_state_bytes(1000, 4, pos) == ExactBytes{.whole = 4 * 1000 + 12 * 250});
   static_assert(model_state_bytes(1000, 4, pos_g) == ExactBytes{.whole = 2 * 1000 + 14 * 250});
   static_assert(model_state_bytes(1000, 4, pos_gp) == ExactBytes{.whole = 16 * 250});
   static_assert(largest_model(16'000, 4, pos_gp) == 4000);
-}
-
-TEST_CASE("bytes are exact where N divides nothing") {
   // 12 * 7 / 5 = 16 4/5
   static_assert(model_state_bytes(7, 5, pos) == ExactBytes{44, 4, 5});
   static_assert(model_state_bytes(1, 64, pos_gp) == ExactBytes{0, 1, 4});
@@ -132,12 +129,6 @@ TEST_CASE("bytes are exact where N divides nothing") {
                 parameters * together);
       }
     }
-  }
-}
-
-TEST_CASE("one rank holds the same under every stage") {
-  for (Sharding const sharding : levels) {
-    CHECK(model_state_bytes(12345, 1, sharding) == ExactBytes{.whole = 16 * 12345});
   }
 }
 

@@ -1,13 +1,17 @@
+/// What must hold for every partition of every model.
 #include "support/refusal.hpp"
-#include "unit/layout/partition_checks.hpp"
+#include <zero/base/error.hpp>
 #include <zero/layout/partition.hpp>
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
+#include <initializer_list>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -15,27 +19,346 @@
 namespace partition_test {
 namespace {
 
-using partition_checks::check;
-using partition_checks::check_lent;
-using partition_checks::Model;
 using zero::block;
+using zero::BucketSpan;
+using zero::Group;
+using zero::Merge;
 using zero::Partition;
 using zero::PartitionOptions;
 using zero::Placement;
 using zero::Segment;
 using zero::Tensor;
+using zero::TensorPlace;
+
+/// REQUIRE for the inside of long loops, where counting millions of assertions takes the time.
+void expect(bool holds, zero::SourceLocation where = zero::SourceLocation::current()) {
+  if (!holds) FAIL("at ", std::string(where.file), ":", where.line);
+}
+
+using Model = std::vector<Tensor>;
+
+bool owns_memory(Placement const& placement, std::size_t tensor) {
+  return placement.places()[tensor].storage == tensor && !placement.places()[tensor].frozen;
+}
+
+/// Every trainable element has one owner and one bucket, and the walk over the shares visits the
+/// elements in the order of the logical space.
+void check_ownership(Partition const& partition) {
+  Placement const& placement = partition.placement();
+  std::vector<std::uint64_t> visited(placement.places().size(), 0);
+  std::uint64_t position = 0;
+  bool in_order = true;
+  bool from_the_front = true;
+  partition.for_each_bucket([&](BucketSpan const& bucket) {
+    std::uint64_t owned = 0;
+    std::uint64_t end = bucket.whole().first();
+    for (int rank = 0; rank < partition.world_size(); ++rank) {
+      zero::Range const share = bucket.share(rank);
+      in_order = in_order && share.first() == end && share.count() <= bucket.shard() &&
+                 bucket.part(rank).offset() == static_cast<std::uint64_t>(rank) * bucket.shard();
+      // Only what lies behind the model's end is padding.
+      in_order = in_order &&
+                 (share.count() == bucket.shard() ||
+                  share.first() + share.count() == bucket.whole().first() + bucket.whole().count());
+      end = share.first() + share.count();
+      owned += share.count();
+      partition.for_each_segment(share, [&](Segment const& piece) {
+        std::uint64_t const in_tensor = piece.in_tensor.offset();
+        std::uint64_t const in_range = piece.in_range.offset();
+        std::uint64_t const at = placement.places()[piece.tensor].offset + in_tensor;
+        in_order = in_order && piece.count > 0 && at == share.first() + in_range &&
+                   at >= position && in_range + piece.count <= share.count();
+        position = at + piece.count;
+        from_the_front = from_the_front && in_tensor == visited[piece.tensor];
+        visited[piece.tensor] += piece.count;
+      });
+    }
+    expect(owned == bucket.whole().count());
+  });
+  expect(in_order);
+  expect(from_the_front);
+  for (std::size_t t = 0; t < visited.size(); ++t) {
+    expect(visited[t] == (owns_memory(placement, t) ? placement.places()[t].count : 0));
+  }
+}
+
+void check_buckets(Partition const& partition) {
+  auto const ranks = static_cast<std::uint64_t>(partition.world_size());
+  std::uint64_t shards = 0;
+  std::uint64_t padded = 0;
+  std::size_t next = 0;
+  std::uint64_t end = 0;
+  std::uint64_t largest = 0;
+  for (std::size_t g = 0; g < partition.groups().size(); ++g) {
+    Group const& group = partition.groups()[g];
+    expect(group.range.first() % block == 0);
+    expect(group.range.first() >= end);
+    end = group.range.first() + group.range.count();
+    expect(group.first_bucket == next);
+    next += group.bucket_count;
+    expect(group.in_full.offset() == padded);
+    expect(group.in_shards.offset() == shards);
+    std::uint64_t done = 0;
+    for (std::size_t b = group.first_bucket; b < next; ++b) {
+      BucketSpan const bucket = partition.bucket(b);
+      std::uint64_t const count = bucket.whole().count();
+      expect(bucket.index() == b);
+      expect(bucket.group() == g);
+      expect(bucket.whole().first() == group.range.first() + done);
+      expect(bucket.whole().first() % block == 0);
+      expect(bucket.shard() % block == 0);
+      expect(count > 0);
+      expect(bucket.padded() == ranks * bucket.shard());
+      expect(count <= bucket.padded());
+      expect(bucket.padded() - count < ranks * block);
+      expect(bucket.in_shards().offset() == shards);
+      expect(bucket.in_full().offset() == padded);
+      expect(bucket.in_group().offset() == done);
+      if (b + 1 < next) expect(count == partition.bucket_elements());
+      if (b + 1 < next) expect(bucket.padded() == count);
+      expect(bucket.padded() <= partition.bucket_elements());
+      largest = largest < bucket.padded() ? bucket.padded() : largest;
+      done += count;
+      shards += bucket.shard();
+      padded += bucket.padded();
+    }
+    expect(done == group.range.count());
+    expect(group.padded == padded - group.in_full.offset());
+  }
+  expect(largest == partition.largest_bucket());
+  expect(next == partition.bucket_count());
+  expect(shards == partition.shard_elements());
+  expect(padded == partition.padded_elements());
+  expect(padded == ranks * shards);
+}
+
+/// Every unit is in one gather group, which brings all that its units use: the groups lie one after
+/// the other in the order in which their buckets are visited, and tensors where buckets bring them.
+void check_gathered_memory(Partition const& partition, Model const& model) {
+  Placement const& placement = partition.placement();
+  std::vector<std::vector<std::size_t>> tensors(static_cast<std::size_t>(placement.unit_count()));
+  for (std::size_t t = 0; t < model.size(); ++t) {
+    bool const trained = !model[t].frozen && placement.places()[t].count > 0;
+    if (trained) tensors[static_cast<std::size_t>(model[t].unit)].push_back(t);
+  }
+  std::vector<std::uint64_t> begins(partition.groups().size(), 0);
+  int unit = 0;
+  for (std::size_t i = 0; i < partition.gather_groups().size(); ++i) {
+    zero::GatherGroup const& gathered = partition.gather_groups()[i];
+    expect(gathered.first_unit == unit);
+    expect(gathered.last_unit >= unit);
+    std::uint64_t end = 0;
+    std::vector<std::size_t> brought;
+    partition.for_each_bucket_of(gathered, [&](BucketSpan const& bucket, zero::Place place) {
+      expect(place.offset() == end);
+      if (bucket.in_group().offset() == 0) begins[bucket.group()] = end;
+      if (bucket.in_group().offset() == 0) brought.push_back(bucket.group());
+      end += bucket.padded();
+    });
+    expect(end == gathered.padded);
+    for (; unit <= gathered.last_unit; ++unit) {
+      expect(partition.gather_group_of(unit) == i);
+      for (std::size_t const t : tensors[static_cast<std::size_t>(unit)]) {
+        expect(std::find(brought.begin(), brought.end(), partition.group_of(t)) != brought.end());
+        expect(partition.in_gathered(gathered, t).offset() ==
+               begins[partition.group_of(t)] + partition.in_group(t).offset());
+      }
+    }
+  }
+  expect(unit == placement.unit_count());
+}
+
+/// Units that join where parameters are gathered never cost more than they do alone: neither
+/// padding, nor memory of what is gathered at once.
+void check_joined(Partition const& partition, Model const& model) {
+  auto const smallest = static_cast<std::uint64_t>(partition.world_size()) * block;
+  Placement const placement(model);
+  std::vector<std::uint64_t> tied(static_cast<std::size_t>(placement.unit_count()), 0);
+  auto own = tied;
+  std::uint64_t alone = 0;
+  for (zero::Cluster const& cluster : placement.clusters()) {
+    std::uint64_t const padded = zero::round_up(cluster.count, smallest);
+    alone += padded;
+    for (int const unit : cluster.units) {
+      (cluster.tied ? tied : own)[static_cast<std::size_t>(unit)] += padded;
+    }
+  }
+  expect(partition.padded_elements() <= alone);
+  for (zero::GatherGroup const& gathered : partition.gather_groups()) {
+    std::uint64_t most = 0;
+    std::uint64_t most_own = 0;
+    std::uint64_t each = 0;
+    for (auto u = static_cast<std::size_t>(gathered.first_unit);
+         u <= static_cast<std::size_t>(gathered.last_unit);
+         ++u) {
+      most = std::max(most, tied[u] + own[u]);
+      most_own = std::max(most_own, own[u]);
+      each += own[u];
+    }
+    expect(gathered.padded == most);
+    if (gathered.first_unit == gathered.last_unit) continue;
+    expect(most_own < each);
+    for (std::size_t const g : gathered.groups) {
+      if (!partition.groups()[g].tied) expect(partition.groups()[g].padded == most_own);
+    }
+  }
+  // Nor is anything missed: two neighbours that could have joined.
+  for (std::size_t g = 1; g < partition.groups().size(); ++g) {
+    Group const& left = partition.groups()[g - 1];
+    Group const& right = partition.groups()[g];
+    if (left.tied || right.tied || left.padded == 0 || right.padded == 0) continue;
+    std::uint64_t const together =
+        zero::round_up(right.range.first() + right.range.count() - left.range.first(), smallest);
+    bool ties = false;
+    for (int unit = left.units.front(); unit <= right.units.back(); ++unit) {
+      ties = ties || tied[static_cast<std::size_t>(unit)] > 0;
+    }
+    expect(ties || together > std::max(left.padded, right.padded));
+  }
+}
+
+/// Groups know their units, and a bucket stays inside one unit where it must.
+void check_units(Partition const& partition, Model const& model, Merge merge) {
+  Placement const& placement = partition.placement();
+  std::vector<std::vector<std::size_t>> groups_of(static_cast<std::size_t>(placement.unit_count()));
+  std::vector<std::vector<int>> units_of(partition.groups().size());
+  for (std::size_t t = 0; t < model.size(); ++t) {
+    if (model[t].frozen) continue;
+    TensorPlace const& place = placement.places()[t];
+    std::size_t const g = partition.group_of(t);
+    Group const& group = partition.groups()[g];
+    groups_of[static_cast<std::size_t>(model[t].unit)].push_back(g);
+    units_of[g].push_back(model[t].unit);
+    std::uint64_t const in_group = place.offset - group.range.first();
+    expect(place.offset >= group.range.first());
+    expect(in_group + place.count <= group.range.count());
+    expect(partition.in_group(t).offset() == in_group);
+    expect(partition.in_full(t).offset() == group.in_full.offset() + in_group);
+  }
+  auto const unique = [](auto values) {
+    std::sort(values.begin(), values.end());
+    values.erase(std::unique(values.begin(), values.end()), values.end());
+    return values;
+  };
+  for (int unit = 0; unit < placement.unit_count(); ++unit) {
+    expect(unique(partition.groups_of(unit)) == unique(groups_of[static_cast<std::size_t>(unit)]));
+    expect(unique(partition.groups_of(unit)).size() == partition.groups_of(unit).size());
+  }
+  for (std::size_t g = 0; g < units_of.size(); ++g) {
+    Group const& group = partition.groups()[g];
+    expect(group.units == unique(units_of[g]));
+    // What is merged fits into one bucket; what does not fit stays on its own.
+    if (!group.tied && group.units.size() > 1 && merge != Merge::into_padding) {
+      expect(group.bucket_count <= 1);
+    }
+  }
+}
+
+/// Walks the units backwards, as a backward pass does, and notes when each group is complete.
+void check_reduction_order(Partition const& partition) {
+  std::vector<std::size_t> const& order = partition.reduction_order();
+  std::vector<std::size_t> sorted = order;
+  std::sort(sorted.begin(), sorted.end());
+  std::vector<std::size_t> every(partition.groups().size());
+  std::iota(every.begin(), every.end(), std::size_t{0});
+  expect(sorted == every);
+
+  std::vector<std::size_t> missing;
+  for (Group const& group : partition.groups()) missing.push_back(group.units.size());
+  std::size_t next = 0;
+  for (int unit = partition.placement().unit_count() - 1; unit >= 0; --unit) {
+    std::size_t completed = 0;
+    for (std::size_t const g : partition.groups_of(unit)) completed += --missing[g] == 0 ? 1u : 0u;
+    for (; completed > 0; --completed) {
+      // The groups this unit completes come next, before any that is not complete yet.
+      expect(next < order.size());
+      expect(missing[order[next]] == 0);
+      ++next;
+    }
+  }
+  expect(next == order.size());
+}
+
+/// The logical space and the frozen space do not depend on ranks, bucket size or merging.
+void check_placement(Partition const& partition, Placement const& placement) {
+  auto const& places = partition.placement().places();
+  expect(places.size() == placement.places().size());
+  for (std::size_t t = 0; t < places.size(); ++t) {
+    expect(places[t].offset == placement.places()[t].offset);
+    expect(places[t].count == placement.places()[t].count);
+  }
+}
+
+void check(Model const& model, std::uint64_t bucket_elements, int ranks, Merge merge) {
+  CAPTURE(ranks);
+  CAPTURE(bucket_elements);
+  CAPTURE(merge);
+  Partition const partition(
+      model, {.world_size = ranks, .bucket_elements = bucket_elements, .merge = merge});
+  expect(partition.world_size() == ranks);
+  check_ownership(partition);
+  check_buckets(partition);
+  check_units(partition, model, merge);
+  check_gathered_memory(partition, model);
+  if (merge == Merge::into_padding) check_joined(partition, model);
+  check_reduction_order(partition);
+  check_placement(partition, Placement(model));
+}
+
+/// Where memory is lent, large tensors have buckets of their own, which need no padding.
+void check_lent(Model const& model, std::uint64_t bucket_elements, int ranks) {
+  CAPTURE(ranks);
+  CAPTURE(bucket_elements);
+  Partition const partition(
+      model, {.world_size = ranks, .bucket_elements = bucket_elements, .lent = true});
+  check_ownership(partition);
+  check_buckets(partition);
+  check_reduction_order(partition);
+  check_placement(partition, Placement(model));
+  Partition const owned(model, {.world_size = ranks, .bucket_elements = bucket_elements});
+  for (int unit = 0; unit < partition.placement().unit_count(); ++unit) {
+    expect(partition.groups_of(unit).size() >= owned.groups_of(unit).size());
+  }
+  std::uint64_t const smallest = block * static_cast<std::uint64_t>(ranks);
+  std::uint64_t const trained = partition.placement().trainable_elements();
+  expect(partition.bucket_elements() <= std::max(smallest, trained / 32));
+  std::vector<std::uint64_t> own(model.size(), 0);
+  partition.for_each_bucket([&](BucketSpan const& bucket) {
+    std::size_t pieces = 0;
+    std::size_t last = 0;
+    std::uint64_t count = 0;
+    partition.for_each_segment(bucket.whole(), [&](Segment const& piece) {
+      ++pieces;
+      last = piece.tensor;
+      count = piece.count;
+    });
+    expect(pieces > 0);
+    if (count == bucket.padded()) own[last] += count;
+    Group const& group = partition.groups()[bucket.group()];
+    expect(std::find(group.units.begin(), group.units.end(), model[last].unit) !=
+           group.units.end());
+  });
+  for (std::size_t t = 0; t < model.size(); ++t) {
+    if (!owns_memory(partition.placement(), t)) continue;
+    // A beginning before the next block and an end that fills no bucket are all that is not.
+    std::uint64_t const size = partition.placement().places()[t].count;
+    if (size >= 17 * smallest) expect(own[t] + smallest + block > size);
+  }
+}
 
 constexpr std::array world_sizes{1, 2, 3, 4, 5, 8, 64};
 /// One element (as one byte would leave), odd, larger than any model here.
 constexpr std::array<std::uint64_t, 3> bucket_sizes{0, 10'007, std::uint64_t{1} << 40};
 
+void check_all_merges(Model const& model, std::uint64_t bucket_elements, int ranks) {
+  for (Merge const merge : {Merge::into_padding, Merge::within_largest_unit, Merge::freely}) {
+    check(model, bucket_elements, ranks, merge);
+  }
+}
+
 void check_all_options(Model const& model) {
   for (int const ranks : world_sizes) {
-    for (std::uint64_t const bucket_elements : bucket_sizes) {
-      for (zero::Merge const merge :
-           {zero::Merge::into_padding, zero::Merge::within_largest_unit, zero::Merge::freely})
-        check(model, bucket_elements, ranks, merge);
-    }
+    for (std::uint64_t const elements : bucket_sizes) check_all_merges(model, elements, ranks);
   }
 }
 
@@ -70,12 +393,12 @@ Model random_model(Random& random, std::size_t ranks) {
 TEST_CASE("every property of a partition holds for random models") {
   std::mt19937_64 random(20'191'004);
   for (int round = 0; round < 60; ++round) {
+    CAPTURE(round);
     for (int const ranks : world_sizes) {
-      CAPTURE(round);
       Model const model = random_model(random, static_cast<std::size_t>(ranks));
       for (std::uint64_t const bucket_elements : bucket_sizes) {
-        check(model, bucket_elements, ranks, zero::Merge::into_padding);
-        check(model, bucket_elements, ranks, zero::Merge::freely);
+        check(model, bucket_elements, ranks, Merge::into_padding);
+        check(model, bucket_elements, ranks, Merge::freely);
       }
     }
   }
@@ -118,11 +441,7 @@ TEST_CASE("every property of a partition holds for all models of two small tenso
           model[1].shape = model[0].shape;
           model[1].frozen = model[0].frozen;
         }
-        for (int const ranks : {1, 3, 4}) {
-          for (zero::Merge const merge :
-               {zero::Merge::into_padding, zero::Merge::within_largest_unit, zero::Merge::freely})
-            check(model, 0, ranks, merge);
-        }
+        for (int const ranks : {1, 3, 4}) check_all_merges(model, 0, ranks);
       }
     }
   }
@@ -146,7 +465,7 @@ TEST_CASE("units may be skipped, empty, or frozen only, among others") {
   model[2].frozen = true;
   model[4].frozen = true;
   check_all_options(model);
-  Partition const partition(model, {.world_size = 2, .merge = zero::Merge::into_padding});
+  Partition const partition(model, {.world_size = 2, .merge = Merge::into_padding});
   CHECK(partition.placement().unit_count() == 10);
   CHECK(partition.groups_of(0).empty());
   CHECK(partition.groups_of(1).size() == 1);
@@ -163,38 +482,42 @@ TEST_CASE("the world may be larger than the model") {
 }
 
 TEST_CASE("a bucket is a whole number of blocks on every rank, whatever was asked for") {
-  auto const elements = [](std::uint64_t asked, int ranks) {
-    return Partition({}, {.world_size = ranks, .bucket_elements = asked}).bucket_elements();
+  struct Row {
+    std::uint64_t asked;
+    int ranks;
+    std::uint64_t elements;
   };
-  CHECK(elements(0, 1) == 512);
-  CHECK(elements(511, 1) == 512);
-  CHECK(elements(1023, 1) == 512);
-  CHECK(elements(1024, 1) == 1024);
-  CHECK(elements(1, 4) == 2048);
-  CHECK(elements(5000, 4) == 4096);
-  CHECK(elements(5000, 3) == 4608);
-}
-
-TEST_CASE("a bucket's size does not depend on the model") {
-  for (std::size_t const size : {std::size_t{1}, std::size_t{10'000}, std::size_t{100'000'000}}) {
-    Partition const partition({tensor(0, size, 0)}, {.world_size = 4, .bucket_elements = 1 << 20});
-    CHECK(partition.bucket_elements() == 1 << 20);
-    for (std::size_t b = 0; b + 1 < partition.bucket_count(); ++b) {
-      CHECK(partition.bucket(b).whole().count() == 1 << 20);
+  for (auto const& [asked, ranks, elements] : std::initializer_list<Row>{{0, 1, 512},
+                                                                         {511, 1, 512},
+                                                                         {1023, 1, 512},
+                                                                         {1024, 1, 1024},
+                                                                         {1, 4, 2048},
+                                                                         {5000, 4, 4096},
+                                                                         {5000, 3, 4608},
+                                                                         {1 << 20, 4, 1 << 20}}) {
+    // Whatever the model.
+    for (std::size_t const size : {0u, 1u, 10'000u, 100'000'000u}) {
+      Partition const partition({tensor(0, size, 0)},
+                                {.world_size = ranks, .bucket_elements = asked});
+      CHECK(partition.bucket_elements() == elements);
+      std::size_t const whole = partition.bucket_count() < 2 ? 0 : partition.bucket_count() - 1;
+      for (std::size_t b = 0; b < whole; b += 1 + whole / 100) {
+        CHECK(partition.bucket(b).whole().count() == elements);
+      }
     }
   }
 }
 
 TEST_CASE("small neighbours share a bucket only where they may, and only if they fit") {
   Model const model{tensor(0, 100, 0), tensor(1, 100, 1), tensor(2, 100, 2), tensor(3, 2000, 3)};
-  PartitionOptions options{.world_size = 2, .bucket_elements = 2048, .merge = zero::Merge::freely};
+  PartitionOptions options{.world_size = 2, .bucket_elements = 2048, .merge = Merge::freely};
   Partition const merged(model, options);
   REQUIRE(merged.groups().size() == 2);
   CHECK(merged.groups()[0].units == std::vector<int>{0, 1, 2});
   CHECK(merged.groups()[0].range.count() == 1024 + 100);
   CHECK(merged.groups()[1].units == std::vector<int>{3});
   // Behind units 0 and 1, unit 2 would begin where the smallest bucket ends, at 1024.
-  options.merge = zero::Merge::into_padding;
+  options.merge = Merge::into_padding;
   Partition const gathered(model, options);
   REQUIRE(gathered.groups().size() == 3);
   CHECK(gathered.groups()[0].units == std::vector<int>{0, 1});
@@ -203,14 +526,23 @@ TEST_CASE("small neighbours share a bucket only where they may, and only if they
   CHECK(gathered.gather_groups()[0].padded == 1024);
   CHECK(gathered.gather_group_of(1) == 0);
   CHECK(gathered.gather_group_of(2) == 1);
+  // For a pool small units are merged only as far as its slots stay as large as one unit.
+  Model const pooled{tensor(0, 600, 0), tensor(1, 700, 1), tensor(2, 5000, 2), tensor(3, 600, 3)};
+  options = {.world_size = 2, .bucket_elements = 1 << 20};
+  CHECK(Partition(pooled, options).groups().size() == 1);
+  options.merge = Merge::within_largest_unit;
+  Partition const slots(pooled, options);
+  REQUIRE(slots.groups().size() == 3);
+  CHECK(slots.groups()[0].units == std::vector<int>{0, 1});
+  options.merge = Merge::into_padding;
+  CHECK(Partition(pooled, options).groups().size() == 4);
 }
 
 TEST_CASE("a tied group is reduced after the first unit that uses it, the last to be complete") {
   Model model{tensor(0, 100, 0), tensor(1, 100, 1), tensor(2, 100, 2), tensor(3, 100, 3)};
-  Tensor head = tensor(4, 100, 3);
-  head.tied_to = "t1";
-  model.push_back(head);
-  Partition const partition(model, {.world_size = 2, .merge = zero::Merge::into_padding});
+  model.push_back(tensor(4, 100, 3));
+  model.back().tied_to = "t1";
+  Partition const partition(model, {.world_size = 2, .merge = Merge::into_padding});
   REQUIRE(partition.groups().size() == 3);
   CHECK(partition.groups()[1].tied);
   CHECK(partition.groups()[1].units == std::vector<int>{1, 3});
@@ -220,18 +552,15 @@ TEST_CASE("a tied group is reduced after the first unit that uses it, the last t
   CHECK(partition.groups()[2].units == std::vector<int>{2, 3});
   CHECK(partition.gather_groups()[2].groups == std::vector<std::size_t>{1, 2});
   CHECK(partition.reduction_order() == std::vector<std::size_t>{2, 1, 0});
-}
 
-TEST_CASE("a tie described in the last unit first is complete with the first unit all the same") {
-  Model model{tensor(0, 100, 3), tensor(1, 100, 1)};
-  Tensor early = tensor(2, 100, 0);
-  early.tied_to = "t0";
-  model.push_back(early);
-  Partition const partition(model, {.world_size = 2, .merge = zero::Merge::into_padding});
-  REQUIRE(partition.groups().size() == 2);
-  CHECK(partition.groups()[1].tied);
-  CHECK(partition.reduction_order() == std::vector<std::size_t>{0, 1});
-  check_all_options(model);
+  // Even where the last unit is the first to be described.
+  Model late{tensor(0, 100, 3), tensor(1, 100, 1), tensor(2, 100, 0)};
+  late.back().tied_to = "t0";
+  Partition const backwards(late, {.world_size = 2, .merge = Merge::into_padding});
+  REQUIRE(backwards.groups().size() == 2);
+  CHECK(backwards.groups()[1].tied);
+  CHECK(backwards.reduction_order() == std::vector<std::size_t>{0, 1});
+  check_all_options(late);
 }
 
 TEST_CASE("segments of a range are its trained elements, gaps left out") {
@@ -272,8 +601,8 @@ TEST_CASE("a hundred thousand tensors are partitioned in no time") {
     few_units.push_back(tensor(t, 1 + t % 8, static_cast<int>(t / 1000)));
     many_units.push_back(tensor(t, 1 + t % 8, static_cast<int>(t)));
   }
-  for (zero::Merge const merge : {zero::Merge::freely, zero::Merge::into_padding}) {
-    Model const& model = merge == zero::Merge::freely ? few_units : many_units;
+  for (Merge const merge : {Merge::freely, Merge::into_padding}) {
+    Model const& model = merge == Merge::freely ? few_units : many_units;
     std::clock_t const start = std::clock();
     Partition const partition(model, {.world_size = 8, .bucket_elements = 25 << 18});
     auto const seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
@@ -289,9 +618,7 @@ TEST_CASE("element counts beyond 2^32 and up to 2^62 are exact") {
     for (int const ranks : world_sizes) {
       std::uint64_t const bucket_elements = std::uint64_t{1} << (exponent - 6);
       Model const model{tensor(0, size, 0), tensor(1, 7, 1)};
-      for (zero::Merge const merge :
-           {zero::Merge::into_padding, zero::Merge::within_largest_unit, zero::Merge::freely})
-        check(model, bucket_elements, ranks, merge);
+      check_all_merges(model, bucket_elements, ranks);
       Partition const partition(model, {.world_size = ranks, .bucket_elements = bucket_elements});
       CHECK(partition.placement().trainable_elements() == size + 7);
       CHECK(partition.padded_elements() >= size + 7);
@@ -314,32 +641,14 @@ TEST_CASE("a partition whose sizes do not fit is refused") {
   CHECK_FALSE(is_refused({tensor(0, most / 2, 0)}));
 }
 
-TEST_CASE("a world of no ranks is refused") {
+TEST_CASE("a world of no ranks is refused, and what a placement refuses") {
   CHECK(refusal([] { Partition({}, {.world_size = 0}); }) ==
         "world size must be at least 1, got 0");
   CHECK(refusal([] { Partition({}, {.world_size = -3}); }) ==
         "world size must be at least 1, got -3");
-}
-
-TEST_CASE("a partition refuses what its placement refuses") {
   CHECK(refusal([] {
           Partition({tensor(0, 1, 0), tensor(0, 1, 0)}, {});
         }) == "tensor 't0' is described twice");
-}
-
-TEST_CASE("small units are merged for a pool only as far as its slots stay as large as one unit") {
-  std::vector<zero::Tensor> const model{{.name = "a", .shape = {600}, .unit = 0},
-                                        {.name = "b", .shape = {700}, .unit = 1},
-                                        {.name = "c", .shape = {5000}, .unit = 2},
-                                        {.name = "d", .shape = {600}, .unit = 3}};
-  zero::PartitionOptions options{.world_size = 2, .bucket_elements = 1 << 20};
-  CHECK(zero::Partition(model, options).groups().size() == 1);
-  options.merge = zero::Merge::within_largest_unit;
-  zero::Partition const partition(model, options);
-  REQUIRE(partition.groups().size() == 3);
-  CHECK(partition.groups()[0].units == std::vector<int>{0, 1});
-  options.merge = zero::Merge::into_padding;
-  CHECK(zero::Partition(model, options).groups().size() == 4);
 }
 
 }  // namespace partition_test

@@ -1,5 +1,7 @@
+/// Tensors, and where they lie.
 #include "support/refusal.hpp"
 #include <zero/layout/placement.hpp>
+#include <zero/layout/tensor.hpp>
 
 #include <doctest/doctest.h>
 
@@ -35,7 +37,51 @@ Tensor frozen(std::string name, std::size_t size, int unit) {
   return result;
 }
 
+constexpr std::size_t two_to(int exponent) { return std::size_t{1} << exponent; }
+
+std::string const multiplied = "a size does not fit in 64 bits (multiplication overflows)";
+std::string const added = "a size does not fit in 64 bits (addition overflows)";
+
 }  // namespace
+
+TEST_CASE("a tensor has the product of its shape as elements, if that fits") {
+  struct Row {
+    std::vector<std::size_t> shape;
+    std::uint64_t elements;
+  };
+  std::size_t const most = ~std::size_t{0};
+  for (Row const& row : {Row{{}, 1},
+                         Row{{7}, 7},
+                         Row{{3, 4, 5}, 60},
+                         Row{{1, 1}, 1},
+                         Row{{0}, 0},
+                         Row{{5, 0, 3}, 0},
+                         Row{{two_to(31), two_to(31)}, two_to(62)},
+                         Row{{two_to(32) + 1}, two_to(32) + 1},
+                         Row{{most}, most},
+                         // Empty, it does not overflow, whichever extent is zero.
+                         Row{{0, two_to(63), 4}, 0},
+                         Row{{two_to(63), 4, 0}, 0}}) {
+    CHECK(zero::element_count({.name = "x", .shape = row.shape}) == row.elements);
+  }
+  for (auto const& shape :
+       {std::vector{two_to(32), two_to(32)}, std::vector{std::size_t{3}, two_to(63)}}) {
+    CHECK(refusal([&] { (void)zero::element_count({.name = "x", .shape = shape}); }) == multiplied);
+  }
+}
+
+TEST_CASE("by default a tensor is a trained scalar, in unit 0, with the rule's own numbers") {
+  // No warning asks for a shape.
+  Tensor const scalar{.name = "temperature", .unit = 1};
+  CHECK(zero::element_count(scalar) == 1);
+  CHECK(scalar.unit == 1);
+  Tensor const tensor{.name = "x", .shape = {2}};
+  CHECK(tensor.unit == 0);
+  CHECK(tensor.weight_decay == 1.f);
+  CHECK(tensor.learning_rate == 1.f);
+  CHECK_FALSE(tensor.frozen);
+  CHECK(tensor.tied_to.empty());
+}
 
 TEST_CASE("tensors lie in order of unit, then of registration, aligned") {
   Placement const placement(
@@ -53,14 +99,6 @@ TEST_CASE("tensors lie in order of unit, then of registration, aligned") {
   CHECK(placement.clusters()[1].count == 64 + 5);
   CHECK(placement.trainable_elements() == 3 + 33 + 40 + 5);
   CHECK(placement.unit_count() == 2);
-}
-
-TEST_CASE("a model may be empty") {
-  Placement const placement({});
-  CHECK(placement.unit_count() == 0);
-  CHECK(placement.trainable_elements() == 0);
-  CHECK(placement.frozen_elements() == 0);
-  CHECK(placement.clusters().empty());
 }
 
 TEST_CASE("a tied tensor has the place of the first in its chain") {
@@ -123,7 +161,12 @@ TEST_CASE("frozen tensors do not move the trained ones") {
   CHECK(with.places()[3].offset == without.places()[1].offset);
 }
 
-TEST_CASE("empty tensors have a place and no elements") {
+TEST_CASE("a model may be empty, and tensors without elements have a place") {
+  Placement const none({});
+  CHECK(none.unit_count() == 0);
+  CHECK(none.trainable_elements() == 0);
+  CHECK(none.frozen_elements() == 0);
+  CHECK(none.clusters().empty());
   Placement const placement({tensor("e", 0, 0), tensor("a", 1, 0), tensor("z", 0, 5)});
   CHECK(placement.trainable_elements() == 1);
   CHECK(placement.unit_count() == 6);
@@ -132,51 +175,46 @@ TEST_CASE("empty tensors have a place and no elements") {
   CHECK(placement.clusters()[1].count == 0);
 }
 
-TEST_CASE("places beyond 2^32 elements are exact") {
-  std::size_t const large = std::size_t{1} << 61;
+TEST_CASE("places beyond 2^32 elements are exact, and sizes that do not fit are refused") {
+  std::size_t const large = two_to(61);
   Placement const placement({tensor("a", large, 0), tensor("b", large + 1, 0), tensor("c", 5, 1)});
   CHECK(placement.places()[1].offset == large);
   CHECK(placement.places()[2].offset == 2 * large + 512);
   CHECK(placement.trainable_elements() == 2 * large + 6);
+  std::size_t const half = two_to(63);
+  CHECK(refused({tensor("a", half, 0), tensor("b", half, 0)}) == added);
+  CHECK(refused({frozen("a", half, 0), frozen("b", half, 0)}) == added);
+  CHECK(refused({tensor("a", ~std::size_t{0}, 0), tensor("b", 1, 0)}) == multiplied);
 }
 
 TEST_CASE("a mistaken model is refused by the tensor's name") {
-  CHECK(refused({tensor("a", 1, 0), tensor("a", 2, 1)}) == "tensor 'a' is described twice");
-  CHECK(refused({tensor("a", 1, 0), tensor("", 2, 1)}) == "tensor 1 has no name");
-  CHECK(refused({tensor("a", 1, -1)}) == "tensor 'a' has unit -1, outside [0, 2^20)");
-  CHECK(refused({tensor("a", 1, 1 << 20)}) == "tensor 'a' has unit 1048576, outside [0, 2^20)");
-  CHECK(refused({tensor("a", 1, (1 << 20) - 1)}) == "");
-  CHECK(refused({tied("b", 1, 0, "a")}) ==
-        "tensor 'b' is tied to 'a', which is not described before it");
-  CHECK(refused({tied("b", 1, 0, "a"), tensor("a", 1, 0)}) ==
-        "tensor 'b' is tied to 'a', which is not described before it");
-  CHECK(refused({tied("b", 1, 0, "b")}) ==
-        "tensor 'b' is tied to 'b', which is not described before it");
-  CHECK(refused({tensor("a", 2, 0), tied("b", 1, 0, "a")}) ==
-        "tensor 'b' is tied to 'a', which has another shape");
-  CHECK(refused({{.name = "a", .shape = {2, 3}}, {.name = "b", .shape = {3, 2}, .tied_to = "a"}}) ==
-        "tensor 'b' is tied to 'a', which has another shape");
-  CHECK(refused({frozen("a", 2, 0), tied("b", 2, 1, "a")}) ==
-        "tensor 'b' is tied to 'a', but only one of them is frozen");
-}
-
-TEST_CASE("a model whose sizes do not fit is refused") {
-  std::size_t const half = std::size_t{1} << 63;
-  CHECK(refused({tensor("a", half, 0), tensor("b", half, 0)}) ==
-        "a size does not fit in 64 bits (addition overflows)");
-  CHECK(refused({frozen("a", half, 0), frozen("b", half, 0)}) ==
-        "a size does not fit in 64 bits (addition overflows)");
-  CHECK(refused({tensor("a", ~std::size_t{0}, 0), tensor("b", 1, 0)}) ==
-        "a size does not fit in 64 bits (multiplication overflows)");
-}
-
-TEST_CASE("a tied tensor cannot have scales of its own") {
-  std::vector<zero::Tensor> model{{.name = "wte", .shape = {4}, .weight_decay = 0.f},
-                                  {.name = "head", .shape = {4}, .unit = 1, .tied_to = "wte"}};
-  CHECK_THROWS_WITH(zero::Placement{model},
-                    doctest::Contains("another weight decay or learning rate"));
-  model[1].weight_decay = 0.f;
-  CHECK_NOTHROW(zero::Placement{model});
+  struct Row {
+    std::vector<Tensor> model;
+    char const* said;
+  };
+  std::vector<Tensor> scaled{{.name = "wte", .shape = {4}, .weight_decay = 0.f},
+                             {.name = "head", .shape = {4}, .unit = 1, .tied_to = "wte"}};
+  Row const rows[] = {
+      {{tensor("a", 1, 0), tensor("a", 2, 1)}, "tensor 'a' is described twice"},
+      {{tensor("a", 1, 0), tensor("", 2, 1)}, "tensor 1 has no name"},
+      {{tensor("a", 1, -1)}, "tensor 'a' has unit -1, outside [0, 2^20)"},
+      {{tensor("a", 1, 1 << 20)}, "tensor 'a' has unit 1048576, outside [0, 2^20)"},
+      {{tensor("a", 1, (1 << 20) - 1)}, ""},
+      {{tied("b", 1, 0, "a")}, "tensor 'b' is tied to 'a', which is not described before it"},
+      {{tied("b", 1, 0, "a"), tensor("a", 1, 0)},
+       "tensor 'b' is tied to 'a', which is not described before it"},
+      {{tied("b", 1, 0, "b")}, "tensor 'b' is tied to 'b', which is not described before it"},
+      {{tensor("a", 2, 0), tied("b", 1, 0, "a")},
+       "tensor 'b' is tied to 'a', which has another shape"},
+      {{{.name = "a", .shape = {2, 3}}, {.name = "b", .shape = {3, 2}, .tied_to = "a"}},
+       "tensor 'b' is tied to 'a', which has another shape"},
+      {{frozen("a", 2, 0), tied("b", 2, 1, "a")},
+       "tensor 'b' is tied to 'a', but only one of them is frozen"},
+  };
+  for (Row const& row : rows) CHECK(refused(row.model) == row.said);
+  CHECK(refused(scaled).find("another weight decay or learning rate") != std::string::npos);
+  scaled[1].weight_decay = 0.f;
+  CHECK(refused(scaled) == "");
 }
 
 }  // namespace placement_test

@@ -1,4 +1,5 @@
 /// What a trainer and the library see of a reservation with two ends.
+#include "support/refusal.hpp"
 #include <zero/memory.hpp>
 
 #include <doctest/doctest.h>
@@ -24,26 +25,9 @@ using zero::KiB;
 using zero::MemoryBlock;
 using zero::Role;
 
-/// The sentence of the error that `body` ends with, or an empty one.
-template <class Body>
-std::string refusal(ErrorKind kind, Body const& body) {
-  try {
-    body();
-  } catch (zero::Error const& error) {
-    CHECK(error.kind() == kind);
-    return error.message();
-  }
-  return {};
-}
-template <class Body>
-std::string misuse(Body const& body) {
-  return refusal(ErrorKind::invalid_argument, body);
-}
-
 bool has(std::string const& text, char const* part) {
   INFO(text << "\nhas no: " << part);
-  CHECK(text.find(part) != std::string::npos);
-  return true;
+  return text.find(part) != std::string::npos;
 }
 
 std::byte* bytes_of(MemoryBlock const& block) { return static_cast<std::byte*>(block.data()); }
@@ -65,15 +49,6 @@ struct Counting {
     ++ledger->returned;
     zero::HostAllocator{}.deallocate(memory, bytes, alignment);
   }
-};
-
-/// Memory that no code here may follow a pointer to: 1 TiB of addresses.
-struct Elsewhere {
-  void* allocate(std::size_t, std::size_t) {
-    // It is never followed.
-    return reinterpret_cast<void*>(std::uintptr_t{1} << 46);
-  }
-  void deallocate(void*, std::size_t, std::size_t) {}
 };
 
 /// What a child process prints to its standard error before it ends, and how it ends.
@@ -142,68 +117,14 @@ TEST_CASE("contiguous memory: roles decide the end") {
   memory.deallocate(unsaid, 1, 1);
 }
 
-TEST_CASE("contiguous memory: the border between the ends is where they need it") {
-  ContiguousMemory memory{64 * KiB};
-  for (int i = 0; i < 3; ++i) {
-    CHECK(memory.long_lived(64 * KiB).bytes() == 64 * KiB);
-    CHECK(memory.short_lived(64 * KiB).bytes() == 64 * KiB);
-  }
-  auto const low = memory.long_lived(40 * KiB);
-  auto const high = memory.short_lived(24 * KiB);
-  CHECK(memory.statistics().free_bytes == 0);
-  CHECK(memory.statistics().fragmentation() == 0.);
-  CHECK(bytes_of(low) + 40 * KiB == bytes_of(high));
-}
-
-TEST_CASE("contiguous memory: the smallest free block that fits is taken, and neighbours unite") {
-  ContiguousMemory memory{64 * KiB};
-  std::vector<MemoryBlock> blocks;
-  for (std::size_t const kib : {4u, 1u, 3u, 1u, 2u, 1u, 5u, 1u}) {
-    blocks.push_back(memory.long_lived(kib * KiB));
-  }
-  auto* const first = bytes_of(blocks[0]);
-  auto* const second = bytes_of(blocks[2]);
-  auto* const third = bytes_of(blocks[4]);
-  for (std::size_t const i : {0u, 2u, 4u, 6u}) blocks[i] = {};
-  CHECK(memory.statistics().long_lived.largest_free_block == 46 * KiB);
-  CHECK(memory.statistics().free_bytes == 60 * KiB);
-  CHECK(memory.statistics().fragmentation() == doctest::Approx(14. / 60.));
-  {
-    auto const two = memory.long_lived(2 * KiB);
-    auto const also_two = memory.long_lived(2 * KiB);
-    auto const four = memory.long_lived(4 * KiB);
-    CHECK(two.data() == third);
-    CHECK(also_two.data() == second);
-    CHECK(four.data() == first);
-    CHECK(memory.short_lived(1 * KiB).data() > blocks[7].data());
-  }
-  blocks[1] = {};  // between 4 and 3 KiB that are free
-  auto const eight = memory.long_lived(8 * KiB);
-  CHECK(eight.data() == first);
-}
-
-TEST_CASE("contiguous memory: alignment is kept, and what it leaves is used") {
-  for (std::size_t const alignment : {1u, 64u, 512u, 4096u, 16384u}) {
-    ContiguousMemory memory{128 * KiB};
-    for (auto const lifetime : {zero::Lifetime::long_lived, zero::Lifetime::short_lived}) {
-      auto const odd = memory.take(lifetime, 300);
-      auto const aligned = memory.take(lifetime, 1000, alignment);
-      CHECK(reinterpret_cast<std::uintptr_t>(aligned.data()) % alignment == 0);
-      auto const before = memory.statistics();
-      auto const filler = memory.take(lifetime, 256);
-      auto const after = memory.statistics();
-      // The filler lies beside the aligned block, or in what that has left free.
-      std::uint64_t const grown = after.long_lived.extent_bytes + after.short_lived.extent_bytes -
-                                  before.long_lived.extent_bytes - before.short_lived.extent_bytes;
-      CHECK(grown == (alignment > 512 ? 0 : 256));
-    }
-  }
+TEST_CASE("contiguous memory: an alignment is a power of two") {
   ContiguousMemory memory{4 * KiB};
-  CHECK(has(misuse([&] { static_cast<void>(memory.long_lived(1, 3)); }), "power of two, not 3"));
-  CHECK(has(misuse([&] { static_cast<void>(memory.long_lived(1, 0)); }), "power of two, not 0"));
-  CHECK(has(refusal(ErrorKind::resource,
-                    [&] { static_cast<void>(memory.long_lived(1, std::size_t{1} << 63)); }),
-            "no room for 1 long-lived bytes"));
+  auto const refused = [&](std::size_t of, ErrorKind kind) {
+    return refusal([&] { static_cast<void>(memory.long_lived(1, of)); }, kind);
+  };
+  CHECK(has(refused(3, ErrorKind::invalid_argument), "power of two, not 3"));
+  CHECK(has(refused(0, ErrorKind::invalid_argument), "power of two, not 0"));
+  CHECK(has(refused(std::size_t{1} << 63, ErrorKind::resource), "no room for 1 long-lived bytes"));
 }
 
 TEST_CASE("contiguous memory: where there is no room, the error says what there is") {
@@ -213,21 +134,19 @@ TEST_CASE("contiguous memory: where there is no room, the error says what there 
   auto hole = memory.short_lived(20 * KiB);
   auto const last = memory.short_lived(5 * KiB);
   hole = {};
-  std::string const said = refusal(ErrorKind::resource, [&] {
-    static_cast<void>(memory.allocate(21 * KiB, 4096, Role::gather_pool));
-  });
+  auto const said = [&](std::size_t bytes, std::size_t alignment, Role role) {
+    return refusal([&] { static_cast<void>(memory.allocate(bytes, alignment, role)); },
+                   ErrorKind::resource);
+  };
   CHECK(
-      said ==
+      said(21 * KiB, 4096, Role::gather_pool) ==
       "no room for 21504 short-lived bytes for gather_pool at a multiple of 4096: the largest free "
       "block for them has 20480 bytes, of 28672 that are free; 30720 long-lived and 6144 "
       "short-lived bytes are in use, of 65536 reserved");
-  CHECK(
-      has(refusal(ErrorKind::resource, [&] { static_cast<void>(memory.long_lived(9 * KiB)); }),
-          "no room for 9216 long-lived bytes at a multiple of 256: the largest free block for them "
-          "has 8192 bytes"));
-  CHECK(has(
-      refusal(ErrorKind::resource, [&] { static_cast<void>(memory.short_lived(~std::size_t{0})); }),
-      "18446744073709551615"));
+  CHECK(has(said(9 * KiB, 1, Role::state),
+            "no room for 9216 long-lived bytes for state at a multiple of 1: the largest free "
+            "block for them has 8192 bytes"));
+  CHECK(has(said(~std::size_t{0}, 1, Role::staging), "18446744073709551615"));
   CHECK(memory.short_lived(20 * KiB).bytes() == 20 * KiB);
   CHECK(memory.long_lived(8 * KiB).bytes() == 8 * KiB);
 }
@@ -254,10 +173,9 @@ TEST_CASE("contiguous memory: the reservation is taken once, and goes back with 
   CHECK(ledger.taken == 1);
   CHECK(ledger.returned == 1);
   ledger.full = true;
-  CHECK(refusal(ErrorKind::resource, [&] {
-          ContiguousMemory const none(5000, Counting{&ledger});
-        }) == "cannot reserve 8192 bytes of memory");
-  CHECK(misuse([] { ContiguousMemory const none(0); }) == "a reservation of 0 bytes");
+  CHECK(refusal([&] { ContiguousMemory const none(5000, Counting{&ledger}); },
+                ErrorKind::resource) == "cannot reserve 8192 bytes of memory");
+  CHECK(refusal([] { ContiguousMemory const none(0); }) == "a reservation of 0 bytes");
 }
 
 TEST_CASE("contiguous memory: 0 bytes are no block") {
@@ -270,17 +188,6 @@ TEST_CASE("contiguous memory: 0 bytes are no block") {
   CHECK(memory.statistics().short_lived.blocks == 0);
 }
 
-TEST_CASE("contiguous memory: nothing is kept in what is reserved") {
-  ContiguousMemory memory{std::size_t{1} << 40, Elsewhere{}};
-  std::vector<MemoryBlock> blocks;
-  for (std::size_t i = 0; i < 100; ++i) {
-    blocks.push_back(memory.take(static_cast<zero::Lifetime>(i % 2), i * zero::GiB / 10));
-    if (i % 3 == 0) blocks[i / 2] = {};
-  }
-  memory.check();
-  CHECK(memory.statistics().live_bytes > 200 * zero::GiB);
-}
-
 TEST_CASE("contiguous memory: what is given back wrongly is refused, and changes nothing") {
   ContiguousMemory memory{64 * KiB};
   void* const twice = memory.allocate(1000, 64);
@@ -288,7 +195,7 @@ TEST_CASE("contiguous memory: what is given back wrongly is refused, and changes
   memory.deallocate(twice, 1000, 64);
   auto const before = memory.statistics();
   auto const refused = [&](void* block, std::size_t bytes) {
-    std::string said = misuse([&] { memory.deallocate(block, bytes, 64); });
+    std::string said = refusal([&] { memory.deallocate(block, bytes, 64); });
     CHECK(memory.statistics() == before);
     return said;
   };
@@ -333,8 +240,8 @@ TEST_CASE("contiguous memory: guards find who writes outside of a block") {
                                    " bytes: 1 bytes of its guards are changed, the first of them " +
                                    (at < 0 ? std::to_string(-at) + " bytes before its first"
                                            : std::to_string(at + 1) + " bytes behind its last");
-      CHECK(misuse([&] { memory.check(); }) == expected);
-      CHECK(misuse([&] { memory.deallocate(block, bytes, 4096); }) == expected);
+      CHECK(refusal([&] { memory.check(); }) == expected);
+      CHECK(refusal([&] { memory.deallocate(block, bytes, 4096); }) == expected);
       // It is given back nevertheless: once is enough to be told.
       memory.check();
       CHECK(memory.statistics().short_lived.blocks == 1);

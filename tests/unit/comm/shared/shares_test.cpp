@@ -1,4 +1,7 @@
+/// What backends compute alike: shares of a collective, members of a split group.
 #include "zero/comm/shared/shares.hpp"
+
+#include "zero/comm/shared/split_members.hpp"
 
 #include <doctest/doctest.h>
 
@@ -65,6 +68,15 @@ TEST_CASE("shares: any cut of the work gives the same result") {
     }
     for (auto const& result : results) CHECK(result == results[0]);
   }
+}
+
+using zero::detail::split_members;
+
+TEST_CASE("ranks of a color, by key, then by rank") {
+  std::vector<zero::detail::SplitChoice> const choices{{1, 5}, {2, 0}, {1, -3}, {1, 5}, {2, 0}};
+  CHECK(split_members(choices, 1) == std::vector{2, 0, 3});
+  CHECK(split_members(choices, 2) == std::vector{1, 4});
+  CHECK(split_members(choices, 3).empty());
 }
 
 }  // namespace

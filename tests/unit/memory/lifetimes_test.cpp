@@ -1,4 +1,6 @@
-/// Random lifetimes against a model that looks at every block in every operation.
+/// Lifetimes at random, against a model that looks at every block in every operation; and those of
+/// the paper, interleaved (ZeRO §6.3), where a first-fit arena of the same size runs out of memory
+/// that is free.
 #include <zero/memory.hpp>
 
 #include <doctest/doctest.h>
@@ -8,17 +10,19 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <optional>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
-namespace random_lifetimes_test {
+namespace lifetimes_test {
 namespace {
 
 using zero::ContiguousMemory;
 using zero::Lifetime;
+using zero::MemoryBlock;
 
 /// As many as the environment says in ZERO_MEMORY_OPERATIONS, for a proof in full; otherwise what a
 /// test has time for.
@@ -26,6 +30,14 @@ std::size_t operations(std::size_t usual) {
   char const* const all = std::getenv("ZERO_MEMORY_OPERATIONS");
   return all == nullptr ? usual : std::strtoull(all, nullptr, 10);
 }
+
+/// Addresses that no code here may follow.
+struct Elsewhere {
+  void* allocate(std::size_t, std::size_t) {
+    return reinterpret_cast<void*>(std::uintptr_t{1} << 46);
+  }
+  void deallocate(void*, std::size_t, std::size_t) {}
+};
 
 std::uint64_t address_of(void const* memory) { return reinterpret_cast<std::uintptr_t>(memory); }
 
@@ -257,29 +269,10 @@ void run(std::uint64_t seed, std::size_t count, bool guarded) {
                 << " times no room, " << counted.misuse << " misuses refused");
 }
 
-}  // namespace
-
-TEST_CASE("random lifetimes: every block is where the model says, and so are the statistics") {
-  std::size_t const count = operations(40'000);
-  run(1, count - count / 4, false);
-  run(2, count / 4, true);
-}
-
-namespace {
-
-/// Addresses that nobody follows.
-struct Elsewhere {
-  void* allocate(std::size_t, std::size_t) {
-    // It is never followed.
-    return reinterpret_cast<void*>(std::uintptr_t{1} << 46);
-  }
-  void deallocate(void*, std::size_t, std::size_t) {}
-};
-
 /// Plays the same calls in a reservation; how many of them before one finds no room?
 std::size_t successes(std::uint64_t seed, ContiguousMemory memory, std::size_t calls) {
   std::mt19937_64 random(seed);
-  std::vector<zero::MemoryBlock> blocks(40);
+  std::vector<MemoryBlock> blocks(40);
   for (std::size_t i = 0; i < calls; ++i) {
     auto const lifetime = static_cast<Lifetime>(random() % 2);
     std::size_t const bytes = random() % 10'000;
@@ -295,8 +288,117 @@ std::size_t successes(std::uint64_t seed, ContiguousMemory memory, std::size_t c
   return calls;
 }
 
+/// The ordinary allocator: the first free range that is large enough.
+class FirstFit {
+ public:
+  explicit FirstFit(std::uint64_t bytes) : bytes_(bytes) {}
+
+  [[nodiscard]] std::optional<std::uint64_t> take(std::uint64_t bytes) {
+    std::uint64_t at = 0;
+    for (auto const& [first, size] : used_) {
+      if (first - at >= bytes) break;
+      at = first + size;
+    }
+    if (bytes > bytes_ - at) return std::nullopt;
+    used_.emplace(at, bytes);
+    return at;
+  }
+  void give_back(std::uint64_t first) { used_.erase(first); }
+  [[nodiscard]] std::uint64_t free_bytes() const {
+    std::uint64_t sum = bytes_;
+    for (auto const& [first, size] : used_) sum -= size;
+    return sum;
+  }
+
+ private:
+  std::uint64_t bytes_;
+  std::map<std::uint64_t, std::uint64_t> used_;  // sizes
+};
+
+/// Bytes of one layer.
+struct Layer {
+  std::size_t checkpoint;   ///< its input, kept from forward to backward
+  std::size_t activations;  ///< its own, which are gone once its output is there
+  std::size_t gradients;    ///< of its parameters, kept from backward to the update
+};
+
+/// A block is taken, or the one that was taken under the same number is given back.
+struct Event {
+  std::size_t block;
+  std::size_t bytes;  ///< 0: given back
+  Lifetime lifetime;
+};
+
+/// Forward and backward with activation checkpointing, and the update after them.
+std::vector<Event> step(std::vector<Layer> const& layers) {
+  std::vector<Event> events;
+  std::size_t blocks = 0;
+  auto const take = [&](Lifetime lifetime, std::size_t bytes) {
+    events.push_back({blocks, bytes, lifetime});
+    return blocks++;
+  };
+  auto const give = [&](std::size_t block) { events.push_back({block, 0, Lifetime::long_lived}); };
+  std::vector<std::size_t> checkpoints;
+  std::vector<std::size_t> gradients;
+  for (Layer const& layer : layers) {
+    auto const activations = take(Lifetime::short_lived, layer.activations);
+    checkpoints.push_back(take(Lifetime::long_lived, layer.checkpoint));
+    give(activations);
+  }
+  for (std::size_t i = layers.size(); i-- > 0;) {
+    auto const again = take(Lifetime::short_lived, layers[i].activations);
+    auto const slopes = take(Lifetime::short_lived, layers[i].activations);
+    gradients.push_back(take(Lifetime::long_lived, layers[i].gradients));
+    give(again);
+    give(slopes);
+    give(checkpoints[i]);
+  }
+  for (std::size_t const block : gradients) give(block);
+  return events;
+}
+
+/// What is free when a first-fit arena refuses, or nothing if it never does.
+std::optional<std::uint64_t> free_when_first_fit_refuses(std::vector<Event> const& events,
+                                                         std::uint64_t bytes) {
+  FirstFit arena(bytes);
+  std::map<std::size_t, std::uint64_t> addresses;
+  for (Event const& event : events) {
+    if (event.bytes == 0) {
+      arena.give_back(addresses.at(event.block));
+      continue;
+    }
+    auto const address = arena.take(event.bytes);
+    // Full is not fragmented.
+    if (!address) return event.bytes <= arena.free_bytes() ? arena.free_bytes() : 0;
+    addresses[event.block] = *address;
+  }
+  return std::nullopt;
+}
+
+/// @throws zero::Error if there is no room
+zero::MemoryStatistics replay(std::vector<Event> const& events,
+                              zero::ContiguousMemory memory,
+                              int times) {
+  for (int i = 0; i < times; ++i) {
+    std::map<std::size_t, MemoryBlock> blocks;
+    for (Event const& event : events) {
+      if (event.bytes == 0) {
+        blocks.erase(event.block);
+      } else {
+        blocks[event.block] = memory.take(event.lifetime, event.bytes);
+      }
+    }
+  }
+  return memory.statistics();
+}
+
 }  // namespace
 
+TEST_CASE("random lifetimes: every block is where the model says, and so are the statistics") {
+  std::size_t const count = operations(40'000);
+  run(1, count - count / 4, false);
+  run(2, count / 4, true);
+}
 TEST_CASE("random lifetimes: what was needed is enough, and a page less is not") {
   constexpr std::size_t calls = 500;
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
@@ -308,4 +410,68 @@ TEST_CASE("random lifetimes: what was needed is enough, and a page less is not")
   }
 }
 
-}  // namespace random_lifetimes_test
+TEST_CASE("lifetimes: nothing is kept in what is reserved") {
+  ContiguousMemory memory{std::size_t{1} << 40, Elsewhere{}};
+  std::vector<MemoryBlock> blocks;
+  for (std::size_t i = 0; i < 100; ++i) {
+    blocks.push_back(memory.take(static_cast<zero::Lifetime>(i % 2), i * zero::GiB / 10));
+    if (i % 3 == 0) blocks[i / 2] = {};
+  }
+  memory.check();
+  CHECK(memory.statistics().live_bytes > 200 * zero::GiB);
+}
+
+TEST_CASE("interleaving: where first-fit fails with more than 30 % free, two ends succeed") {
+  // Each layer's activations are a little larger than those before, so that they do not fit where
+  // those were: behind each is a checkpoint.
+  std::vector<Layer> layers;
+  for (std::size_t i = 0; i < 24; ++i) {
+    layers.push_back({.checkpoint = 1 * zero::KiB,
+                      .activations = (64 + 2 * i) * zero::KiB,
+                      .gradients = 1 * zero::KiB});
+  }
+  auto const events = step(layers);
+  // No allocator needs less: all checkpoints, and the last layer's activations, recomputed, their
+  // gradients, and its own.
+  std::uint64_t const bytes =
+      zero::round_up((24 + 2 * 110 + 1) * zero::KiB, zero::ContiguousMemory::page);
+  auto const free = free_when_first_fit_refuses(events, bytes);
+  REQUIRE(free.has_value());
+  INFO(*free << " of " << bytes << " bytes are free");
+  CHECK(*free * 100 > bytes * 45);
+  CHECK(!free_when_first_fit_refuses(events, 2 * bytes).has_value());
+
+  auto const used = replay(events, zero::ContiguousMemory{bytes}, 5);
+  CHECK(used.peak_bytes == (24 + 2 * 110 + 1) * zero::KiB);
+  CHECK(used.needed_bytes == bytes);
+  CHECK(used.live_bytes == 0);
+  CHECK(used.largest_free_block == bytes);
+}
+
+TEST_CASE("interleaving: models of random sizes, each in a reservation of just what it needs") {
+  std::mt19937_64 random(1910);
+  int refused = 0;
+  int fragmented = 0;
+  constexpr int models = 200;
+  for (int model = 0; model < models; ++model) {
+    std::vector<Layer> layers(8 + random() % 40);
+    std::size_t const widest = 16 + random() % 64;
+    for (Layer& layer : layers) {
+      layer = {.checkpoint = (1 + random() % 8) * zero::KiB,
+               .activations = (8 + random() % widest) * zero::KiB,
+               .gradients = (1 + random() % 12) * zero::KiB};
+    }
+    auto const events = step(layers);
+    std::uint64_t const bytes =
+        replay(events, zero::ContiguousMemory{zero::GiB, Elsewhere{}}, 1).needed_bytes;
+    CHECK(replay(events, zero::ContiguousMemory{bytes, Elsewhere{}}, 3).needed_bytes == bytes);
+    auto const free = free_when_first_fit_refuses(events, bytes);
+    refused += free.has_value() ? 1 : 0;
+    fragmented += free.value_or(0) * 100 > bytes * 30 ? 1 : 0;
+  }
+  INFO(refused << " refused, " << fragmented << " with more than 30 % free");
+  CHECK(refused >= 190);
+  CHECK(fragmented >= 130);
+}
+
+}  // namespace lifetimes_test
