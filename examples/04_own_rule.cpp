@@ -1,4 +1,4 @@
-// An own update rule in one struct and no other change: RMSProp, of which the library has one as well.
+// An own update rule in one struct and no other change: RMSProp. The library has one as well.
 //
 // A rule says how one element follows its gradient. It is partitioned, clipped, unscaled and cast
 // like any shipped rule, because it never hears of any of that.

@@ -43,7 +43,7 @@ struct Report {
   std::vector<std::string> head;  ///< sentences before the tables
   std::vector<Table> tables;
   std::vector<std::string> notes;  ///< sentences behind them
-  std::vector<Chart> charts;     
+  std::vector<Chart> charts;
 };
 
 /// Where a report goes; "-" is the standard output, instead of the text.
