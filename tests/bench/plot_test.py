@@ -4,18 +4,14 @@
     plot_test.py PLOT_PY SCRATCH_FOLDER
 """
 
+import importlib.util
 import json
 import pathlib
 import subprocess
 import sys
 import unittest
 
-try:
-    import matplotlib  # noqa: F401
-    CAN_DRAW = True
-except ImportError:
-    CAN_DRAW = False
-
+CAN_DRAW = importlib.util.find_spec("matplotlib") is not None
 PLOT, SCRATCH = None, None
 
 
