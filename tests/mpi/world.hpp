@@ -129,7 +129,7 @@ zero::Collective collective(zero::Op op, std::size_t count, T const* send, T* re
 template <class Right>
 std::size_t wrong_of(std::size_t count, Right const& right) {
   std::size_t wrong = 0;
-  for (std::size_t i = 0; i < count; ++i) wrong += right(i) ? 0 : 1;
+  for (std::size_t i = 0; i < count; ++i) wrong += right(i) ? 0u : 1u;
   return wrong;
 }
 

@@ -478,12 +478,12 @@ TEST_CASE(
   constexpr std::uint64_t asked = 25 * zero::MiB;
   for (int const ranks : {1, 64, 1024, 100000}) {
     auto const smallest = static_cast<std::uint64_t>(ranks) * zero::block * 2;
-    for (std::uint64_t psi = 1'000'000; psi <= 10'000'000'000'000; psi *= 10) {
+    for (std::uint64_t elements = 1'000'000; elements <= 10'000'000'000'000; elements *= 10) {
       CAPTURE(ranks);
-      CAPTURE(psi);
+      CAPTURE(elements);
       Model layers;
       for (int unit = 0; unit < 50; ++unit) {
-        layers.push_back({.name = std::to_string(unit), .shape = {psi / 50}, .unit = unit});
+        layers.push_back({.name = std::to_string(unit), .shape = {elements / 50}, .unit = unit});
       }
       Partition const partition(
           layers,
@@ -492,8 +492,8 @@ TEST_CASE(
       // A layer alone may be smaller.
       std::uint64_t const most = (std::max)(asked, smallest);
       CHECK(plan.bucket_bytes <= most);
-      if (psi / 50 * 2 > 2 * most) CHECK(plan.bucket_bytes > most - smallest);
-      std::uint64_t const layer = zero::round_up(psi / 50 * 2, smallest);
+      if (elements / 50 * 2 > 2 * most) CHECK(plan.bucket_bytes > most - smallest);
+      std::uint64_t const layer = zero::round_up(elements / 50 * 2, smallest);
       CHECK(plan.bucket_bytes ==
             (std::min)(layer, asked < smallest ? smallest : asked / smallest * smallest));
       bool const said = contains(to_string(plan), "instead of 25.0 MiB: the smallest has 512");

@@ -193,9 +193,9 @@ TEST_CASE("a wait asks after every eighth of the deadline, and blames after all 
   Patience::Time const start{milliseconds(5000)};
   using Looks = std::vector<std::pair<int, Step>>;
   auto const check = [&](Patience& patience, Looks const& looks) {
-    for (auto const& [after, step] : looks) {
-      CAPTURE(after);
-      CHECK(patience.look(start + milliseconds(after)) == step);
+    for (auto const& look : looks) {
+      CAPTURE(look.first);
+      CHECK(patience.look(start + milliseconds(look.first)) == look.second);
     }
   };
   Patience patience(2, start);
