@@ -237,7 +237,7 @@ Outcome play(Rule const& rule, Problem const& problem, float lr_scale = 1.f, flo
       follow(
           rule, step, exact, double{problem.gradient_scale * gradient[i]}, exact_state[i].data());
       double const error = std::fabs(static_cast<double>(parameters[i]) - exact);
-      double const unit = std::ldexp(1., std::ilogb(magnitude[i]) - 23);
+      double const unit = std::ldexp(1., std::ilogb(std::fmax(magnitude[i], 0x1p-126)) - 23);
       outcome.worst_ulps = std::fmax(outcome.worst_ulps, error / unit);
       outcome.distance = std::hypot(outcome.distance, error);
     }
