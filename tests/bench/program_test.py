@@ -124,6 +124,8 @@ class Programs(unittest.TestCase):
             gbs = 28 * 65536 / row["real_time"] * 1e-6
             self.assertAlmostEqual(row["GB/s"], gbs, delta=1e-3 * gbs)
             self.assertAlmostEqual(row["vs_raw"], row["GB/s"] / row["raw GB/s"], delta=1e-3)
+        mixed = run("rule", "--elements=64K", "--benchmark_enable_random_interleaving=true", JSON)
+        self.assertEqual((mixed.returncode, len(repetitions(mixed.stdout))), (0, 30))
         table = run("rule", "--elements=64K", "--benchmark_filter=bf16").stdout.splitlines()
         self.assertEqual([line.split()[0] for line in table if line.startswith("rule")],
                          ["rule/AdamW/bf16"])

@@ -22,7 +22,6 @@
 #include <string_view>
 #include <thread>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::bench {
@@ -126,32 +125,36 @@ void same_traffic(kernel::UpdateArrays<float, P, P, float, K> const& a) {
 
 namespace detail {
 
+/// The model that is there, of one type of elements at a time; repetitions may take turns.
+struct HeldModel {
+  DType of = DType::u8;
+  std::shared_ptr<void> model{};
+};
+
 template <FloatElement P, Rule R>
-void add_rule(R const& rule, std::size_t const& elements, std::shared_ptr<void>& arrays) {
+void add_rule(R const& rule, std::size_t const& elements, HeldModel& held) {
   std::string const title = "rule/" + std::string(R::name) + "/" + std::string(name(dtype_of<P>));
   long step = 0;
-  auto const measure =
-      [&, model = static_cast<RuleModel<R, P>*>(nullptr), step](benchmark::State& state) mutable {
-        if (step == 0) {
-          arrays.reset();  // of another type
-          auto made = std::make_shared<RuleModel<R, P>>(elements);
-          model = made.get();
-          arrays = std::move(made);
-        }
-        double updates = 0, traffics = 0;
-        for (auto _ : state) {
-          traffics += model->timed([](auto const& a) { same_traffic(a); });
-          auto const scalars = rule.scalars(++step, rule.lr, 1.f, 1.f);
-          double const update =
-              model->timed([&](auto const& a) { kernel::update(rule, scalars, 0.5f, a); });
-          state.SetIterationTime(update);
-          updates += update;
-        }
-        double const gigabytes = model->bytes() * static_cast<double>(state.iterations()) * 1e-9;
-        state.counters["GB/s"] = gigabytes / updates;
-        state.counters["raw GB/s"] = gigabytes / traffics;
-        state.counters["vs_raw"] = traffics / updates;
-      };
+  auto const measure = [&, step](benchmark::State& state) mutable {
+    if (held.of != dtype_of<P>) {
+      held.model.reset();
+      held = {dtype_of<P>, std::make_shared<RuleModel<R, P>>(elements)};
+    }
+    auto* const model = static_cast<RuleModel<R, P>*>(held.model.get());
+    double updates = 0, traffics = 0;
+    for (auto _ : state) {
+      traffics += model->timed([](auto const& a) { same_traffic(a); });
+      auto const scalars = rule.scalars(++step, rule.lr, 1.f, 1.f);
+      double const update =
+          model->timed([&](auto const& a) { kernel::update(rule, scalars, 0.5f, a); });
+      state.SetIterationTime(update);
+      updates += update;
+    }
+    double const gigabytes = model->bytes() * static_cast<double>(state.iterations()) * 1e-9;
+    state.counters["GB/s"] = gigabytes / updates;
+    state.counters["raw GB/s"] = gigabytes / traffics;
+    state.counters["vs_raw"] = traffics / updates;
+  };
   benchmark::RegisterBenchmark(title.c_str(), measure)
       ->UseManualTime()
       ->Iterations(1)
@@ -173,16 +176,16 @@ template <Rule R>
 [[nodiscard]] int rule(int argc, char** argv, R const& rule) {
   std::size_t elements = 64 * MiB;
   detail::Program program{argc, argv};
-  std::shared_ptr<void> arrays;
+  detail::HeldModel held;
   program.options = {
       {"--elements",
        "parameters; their arrays have to be well beyond the cache [64M]",
        [&](std::string_view text) { elements = parse_size(text); }},
       {"--help", "this, and nothing else", [&](std::string_view) { program.help = true; }, true}};
   return program.run([&] {
-    detail::add_rule<float>(rule, elements, arrays);
-    detail::add_rule<bf16>(rule, elements, arrays);
-    detail::add_rule<fp16>(rule, elements, arrays);
+    detail::add_rule<float>(rule, elements, held);
+    detail::add_rule<bf16>(rule, elements, held);
+    detail::add_rule<fp16>(rule, elements, held);
   });
 }
 
