@@ -185,7 +185,7 @@ class Sparse {
   std::byte* data_ = nullptr;
 };
 
-TEST_CASE("pages that are to be had are there; of those that are not one is told") {
+TEST_CASE("pages that are to be had are there; of those that are not one is told [pages]") {
   Sparse const memory(4, 2);
   CHECK(get_pages(memory.data(), 2 * memory.page()));
   CHECK(get_pages(memory.data() + 100, 8));
@@ -194,7 +194,7 @@ TEST_CASE("pages that are to be had are there; of those that are not one is told
   CHECK_FALSE(get_pages(memory.data() + 3 * memory.page(), 1));
 }
 
-TEST_CASE("a pool in a full file system throws where it would have ended the process") {
+TEST_CASE("a pool in a full file system throws where it would have ended the process [pages]") {
   auto const memory = std::make_shared<Sparse>(8, 4);
   Pool pool(memory, memory->data(), memory->bytes());
   auto* const piece = static_cast<std::byte*>(pool.take(3 * memory->page(), 64));
