@@ -3,13 +3,8 @@
 /// policy than its concept says, these do not compile.
 #pragma once
 
+#include "support/standard.hpp"
 #include "zero/zero.hpp"
-
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <cstring>
-#include <string_view>
 
 namespace archetype {
 

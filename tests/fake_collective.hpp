@@ -2,16 +2,10 @@
 /// What collectives do to the buffers of all ranks, for every stand-in of NCCL and of devices.
 #pragma once
 
+#include "support/standard.hpp"
 #include "zero/base/dtype.hpp"
 #include "zero/kernel/reduce.hpp"
 #include "zero/layout/exact_sum.hpp"
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <utility>
-#include <vector>
 
 namespace fake {
 

@@ -2,14 +2,9 @@
 /// A memory space that puts all work into the queue of a device that is none.
 #pragma once
 
+#include "support/standard.hpp"
 #include "zero/concepts/space.hpp"
 #include "zero/space/host.hpp"
-
-#include <cstddef>
-#include <cstdint>
-#include <string_view>
-#include <utility>
-#include <vector>
 
 /// Models MemorySpace with the host's kernels.
 /// @tparam Queue  points to what has `enqueue(work)`, `require(memory, bytes)`, which refuses what

@@ -4,16 +4,10 @@
 #pragma once
 
 #include "queued_space.hpp"
+#include "support/standard.hpp"
 #include "zero/zero.hpp"
 
 #include <sys/mman.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <deque>
-#include <functional>
-#include <new>
-#include <stdexcept>
 
 namespace trapped {
 

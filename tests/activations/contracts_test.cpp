@@ -2,21 +2,12 @@
 #include "activations/late_transfer.hpp"
 #include "activations/passes.hpp"
 #include "contracts/heap.hpp"
+#include "support/test.hpp"
 #include "zero/activations.hpp"
 #include "zero/comm/decorators/counting.hpp"
 #include "zero/comm/run_ranks.hpp"
 #include "zero/transfer/counting.hpp"
 #include "zero/transfer/host.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <map>
-#include <mutex>
-#include <string>
-#include <vector>
 
 namespace contracts_test {
 namespace {

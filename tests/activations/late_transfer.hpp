@@ -3,14 +3,9 @@
 /// for: the latest that the concept allows.
 #pragma once
 
+#include "support/standard.hpp"
 #include "zero/concepts/transfer.hpp"
 #include "zero/space/host.hpp"
-
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <string_view>
-#include <vector>
 
 namespace activations {
 

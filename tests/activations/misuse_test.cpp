@@ -1,6 +1,7 @@
 /// Calls that come out of order, or from a wrong program: errors that name the layer, and change
 /// nothing.
 #include "activations/passes.hpp"
+#include "support/test.hpp"
 #include "zero/activations.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/decorators/checked.hpp"
@@ -8,14 +9,6 @@
 #include "zero/comm/self.hpp"
 #include "zero/space/host.hpp"
 #include "zero/transfer/host.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cstdint>
-#include <optional>
-#include <stdexcept>
-#include <string>
-#include <vector>
 
 namespace misuse_test {
 namespace {

@@ -4,17 +4,10 @@
 
 #include "support/random.hpp"
 #include "support/refusal.hpp"
+#include "support/standard.hpp"
 #include "zero/activations.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/run_ranks.hpp"
-
-#include <algorithm>
-#include <atomic>
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <string>
-#include <vector>
 
 namespace activations {
 

@@ -2,17 +2,12 @@
 #include "activations/late_transfer.hpp"
 #include "activations/passes.hpp"
 #include "checkpoint/temporary_directory.hpp"
+#include "support/test.hpp"
 #include "zero/activations.hpp"
 #include "zero/comm/run_ranks.hpp"
 #include "zero/comm/self.hpp"
 #include "zero/transfer/file.hpp"
 #include "zero/transfer/host.hpp"
-
-#include <doctest/doctest.h>
-
-#include <memory>
-#include <type_traits>
-#include <vector>
 
 namespace placements_test {
 namespace {

@@ -4,29 +4,13 @@
 /// ZERO_ACTIVATION_CALLS=1000000 makes more of them.
 #include "activations/late_transfer.hpp"
 #include "activations/passes.hpp"
+#include "support/test.hpp"
 #include "zero/activations.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/run_ranks.hpp"
 #include "zero/comm/self.hpp"
 #include "zero/transfer/file.hpp"
 #include "zero/transfer/host.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <atomic>
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <map>
-#include <optional>
-#include <random>
-#include <set>
-#include <span>
-#include <stdexcept>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace random_calls_test {
 namespace {

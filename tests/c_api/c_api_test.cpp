@@ -1,18 +1,8 @@
 /// Trainers in C and C++17 through zero/c.h: the bits of the one in C++.
 #include "c_api/trainer.h"
 #include "contracts/heap.hpp"
+#include "support/test.hpp"
 #include "zero/zero.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace c_api_test {
 namespace {

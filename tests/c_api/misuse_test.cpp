@@ -1,13 +1,6 @@
 /// Mistakes through zero/c.h: a code and words, on every rank, and nothing thrown across.
 #include "c_api/trainer.h"
-
-#include <doctest/doctest.h>
-
-#include <array>
-#include <cstdint>
-#include <stdexcept>
-#include <string>
-#include <vector>
+#include "support/test.hpp"
 
 namespace misuse_test {
 namespace {

@@ -2,12 +2,7 @@
 #include "checkpoint/exact_trainer.hpp"
 #include "checkpoint/faulty_files.hpp"
 #include "checkpoint/proof.hpp"
-
-#include <chrono>
-#include <fstream>
-#include <functional>
-#include <memory>
-#include <thread>
+#include "support/standard.hpp"
 
 namespace checkpoint_test {
 namespace {

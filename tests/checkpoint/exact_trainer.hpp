@@ -3,16 +3,9 @@
 /// the same bits; and what an optimizer holds, put together from all ranks.
 #pragma once
 
+#include "support/standard.hpp"
 #include "support/toy_model.hpp"
 #include "zero/zero.hpp"
-
-#include <cstddef>
-#include <cstdint>
-#include <map>
-#include <mutex>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace checkpoint_tests {
 

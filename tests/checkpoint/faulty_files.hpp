@@ -3,20 +3,8 @@
 #pragma once
 
 #include "checkpoint/model_files.hpp"
+#include "support/standard.hpp"
 #include "zero/checkpoint/files.hpp"
-
-#include <array>
-#include <cerrno>
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <mutex>
-#include <optional>
-#include <sstream>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace checkpoint_tests {
 

@@ -4,21 +4,8 @@
 /// changes it, and makes what a machine may find after a crash at any of these places.
 #pragma once
 
+#include "support/standard.hpp"
 #include "zero/checkpoint/files.hpp"
-
-#include <algorithm>
-#include <cerrno>
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <random>
-#include <set>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace checkpoint_tests {
 

@@ -8,16 +8,11 @@
 //          the columns of "a", and which has a stacked tensor "w"
 //        zero_model_program write fp32|bf16|fp16 parameter|master MAX_FILE_BYTES PATH
 //        zero_model_program read PATH      prints name, first and last element and sum per tensor
+#include "support/standard.hpp"
 #include "support/toy_model.hpp"
 #include "zero/checkpoint.hpp"
 #include "zero/comm/grid.hpp"
 #include "zero/zero.hpp"
-
-#include <cstddef>
-#include <cstdio>
-#include <exception>
-#include <string>
-#include <vector>
 
 namespace {
 

@@ -1,13 +1,10 @@
 #include "checkpoint/proof.hpp"
 #include "checkpoint/stored_model.hpp"
 #include "support/lent_memory.hpp"
+#include "support/standard.hpp"
 #include "trapped_space.hpp"
 #include "zero/checkpoint/export.hpp"
 #include "zero/checkpoint/import.hpp"
-
-#include <cerrno>
-#include <chrono>
-#include <thread>
 
 // Models as files that other tools read: what optimizers of all kinds write, and read again.
 namespace model_test {

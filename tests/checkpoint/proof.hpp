@@ -7,29 +7,12 @@
 #include "checkpoint/temporary_directory.hpp"
 #include "checkpoint/trainer.hpp"
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 #include "support/toy_model.hpp"
 #include "zero/checkpoint.hpp"
 #include "zero/zero.hpp"
 
-#include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
-
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <filesystem>
-#include <map>
-#include <mutex>
-#include <optional>
-#include <random>
-#include <span>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
 namespace checkpoint_tests {
 

@@ -3,20 +3,13 @@
 #pragma once
 
 #include "checkpoint/model_files.hpp"
+#include "support/standard.hpp"
 #include "zero/checkpoint/checksum.hpp"
 #include "zero/checkpoint/manifest.hpp"
 #include "zero/checkpoint/rank_file.hpp"
 #include "zero/checkpoint/safetensors.hpp"
 
 #include <nlohmann/json.hpp>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <string>
-#include <string_view>
-#include <utility>
 
 namespace checkpoint_tests {
 

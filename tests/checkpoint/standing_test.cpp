@@ -1,9 +1,6 @@
 #include "checkpoint/faulty_files.hpp"
 #include "checkpoint/proof.hpp"
-
-#include <chrono>
-#include <memory>
-#include <thread>
+#include "support/standard.hpp"
 
 // A disk that stands still holds one rank, and tells all.
 namespace standing_test {

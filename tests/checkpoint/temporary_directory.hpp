@@ -2,12 +2,7 @@
 /// A directory that is there for as long as a test, and files.
 #pragma once
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <stdexcept>
-#include <string>
+#include "support/standard.hpp"
 
 namespace checkpoint_tests {
 

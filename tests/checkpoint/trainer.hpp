@@ -3,13 +3,10 @@
 #pragma once
 
 #include "checkpoint/model_files.hpp"
+#include "support/standard.hpp"
 #include "support/toy_model.hpp"
 #include "zero/checkpoint.hpp"
 #include "zero/zero.hpp"
-
-#include <cstddef>
-#include <utility>
-#include <vector>
 
 namespace checkpoint_tests {
 

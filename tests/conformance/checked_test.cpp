@@ -2,12 +2,9 @@
 
 #include "conformance/communicator.hpp"
 #include "cuda/staged.hpp"
+#include "support/standard.hpp"
 #include "trapped_space.hpp"
 #include "zero/comm/run_ranks.hpp"
-
-#include <cstddef>
-#include <map>
-#include <memory>
 
 namespace checked_test {
 namespace {

@@ -6,21 +6,11 @@
 #pragma once
 
 #include "support/random.hpp"
+#include "support/test.hpp"
 #include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/kernel/norm.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <mutex>
-#include <span>
-#include <string>
-#include <vector>
 
 namespace conformance {
 

@@ -1,14 +1,10 @@
 #include "conformance/communicator.hpp"
 #include "cuda/fake_runtime.hpp"
 #include "cuda/staged.hpp"
+#include "support/standard.hpp"
 #include "zero/comm/device_threads/group.hpp"
 #include "zero/comm/run_ranks.hpp"
 #include "zero/concepts/memory.hpp"
-
-#include <cstddef>
-#include <memory>
-#include <utility>
-#include <vector>
 
 namespace device_group_test {
 namespace {

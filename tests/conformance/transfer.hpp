@@ -6,14 +6,8 @@
 /// it to one.
 #pragma once
 
+#include "support/test.hpp"
 #include "zero/concepts/transfer.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <vector>
 
 namespace conformance {
 

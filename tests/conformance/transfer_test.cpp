@@ -4,15 +4,11 @@
 #include "activations/late_transfer.hpp"
 #include "checkpoint/temporary_directory.hpp"
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 #include "zero/base/error.hpp"
 #include "zero/transfer/counting.hpp"
 #include "zero/transfer/file.hpp"
 #include "zero/transfer/host.hpp"
-
-#include <doctest/doctest.h>
-
-#include <filesystem>
-#include <string>
 
 namespace transfer_test {
 namespace {

@@ -4,19 +4,8 @@
 #include "contracts/ranks.hpp"
 #include "support/random.hpp"
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 #include "zero/zero.hpp"
-
-#include <doctest/doctest.h>
-
-#include <array>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <limits>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace absent_test {
 namespace {

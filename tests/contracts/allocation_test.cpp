@@ -2,17 +2,8 @@
 #include "contracts/heap.hpp"
 #include "contracts/lent_memory.hpp"
 #include "contracts/loop.hpp"
+#include "support/test.hpp"
 #include "zero/zero.hpp"
-
-#include <doctest/doctest.h>
-
-#include <array>
-#include <atomic>
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <string_view>
-#include <vector>
 
 namespace allocation_test {
 namespace {

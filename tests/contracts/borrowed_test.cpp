@@ -3,19 +3,8 @@
 #include "contracts/lent_memory.hpp"
 #include "contracts/loop.hpp"
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 #include "zero/zero.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace borrowed_test {
 namespace {

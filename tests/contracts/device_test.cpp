@@ -2,17 +2,10 @@
 /// skipped steps change nothing, and memory is the space's alone.
 #include "contracts/ranks.hpp"
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 #include "zero/zero.hpp"
 
-#include <doctest/doctest.h>
 #include <unistd.h>
-
-#include <cerrno>
-#include <cstddef>
-#include <limits>
-#include <span>
-#include <stdexcept>
-#include <string>
 
 namespace device_test {
 namespace {

@@ -3,21 +3,11 @@
 #include "contracts/lent_memory.hpp"
 #include "contracts/ranks.hpp"
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 #include "zero/zero.hpp"
 
-#include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdio>
-#include <limits>
-#include <map>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace gradients_free_test {
 namespace {

@@ -2,20 +2,8 @@
 
 #include "contracts/ranks.hpp"
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 #include "zero/zero.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <limits>
-#include <mutex>
-#include <optional>
-#include <set>
-#include <string>
-#include <utility>
-#include <vector>
 
 // A model that is divided over one axis of a grid and trained over the other: what is decided for
 // all ranks counts every parameter once.

@@ -2,17 +2,8 @@
 /// they count: names, refusals, devices. What training makes of them is played by `differential`.
 #include "contracts/ranks.hpp"
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 #include "zero/zero.hpp"
-
-#include <doctest/doctest.h>
-
-#include <array>
-#include <cmath>
-#include <cstddef>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
 namespace groups_test {
 namespace {

@@ -4,16 +4,9 @@
 #include "plan/model/step.hpp"
 #include "plan/model/transformer.hpp"
 #include "plan/model/world.hpp"
+#include "support/test.hpp"
 #include "zero/simulate.hpp"
 #include "zero/zero.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <utility>
-#include <vector>
 
 namespace growth_test {
 namespace {

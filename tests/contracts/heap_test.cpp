@@ -2,16 +2,7 @@
 /// they do: a counter that misses allocations would prove anything.
 #include "contracts/heap.hpp"
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdlib>
-#include <memory>
-#include <new>
-#include <string>
-#include <thread>
-#include <vector>
+#include "support/test.hpp"
 
 namespace {
 

@@ -4,17 +4,11 @@
 #pragma once
 
 #include "contracts/recording.hpp"
+#include "support/standard.hpp"
 #include "zero/zero.hpp"
 
 #include <sys/mman.h>
 #include <unistd.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <new>
-#include <span>
-#include <utility>
-#include <vector>
 
 namespace contracts {
 

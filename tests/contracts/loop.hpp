@@ -2,15 +2,9 @@
 /// The smallest training loop over the toy model; it allocates nothing itself.
 #pragma once
 
+#include "support/standard.hpp"
 #include "support/toy_model.hpp"
 #include "zero/zero.hpp"
-
-#include <cstddef>
-#include <cstring>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace contracts {
 

@@ -7,21 +7,11 @@
 #include "contracts/ranks.hpp"
 #include "support/lent_memory.hpp"
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 #include "zero/concepts/model_states.hpp"
 #include "zero/zero.hpp"
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
 #include <ctime>
-#include <map>
-#include <new>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace memory_test {
 namespace {

@@ -2,18 +2,9 @@
 /// compiled with -ffast-math, where every comparison may take them for sensible ones.
 #include "contracts/loop.hpp"
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 #include "zero/comm/nccl/options.hpp"
 #include "zero/zero.hpp"
-
-#include <doctest/doctest.h>
-
-#include <array>
-#include <bit>
-#include <cstdint>
-#include <functional>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace nonsense_test {
 namespace {

@@ -1,17 +1,8 @@
 /// Ranks that tell a step different things are refused before anything is changed.
 #include "contracts/ranks.hpp"
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 #include "zero/zero.hpp"
-
-#include <doctest/doctest.h>
-
-#include <bit>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <string>
-#include <vector>
 
 namespace options_test {
 namespace {

@@ -4,18 +4,9 @@
 
 #include "contracts/loop.hpp"
 #include "support/complaints.hpp"
+#include "support/test.hpp"
 #include "trapped_space.hpp"
 #include "zero/zero.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <exception>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace contracts {
 

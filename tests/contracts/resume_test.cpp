@@ -1,17 +1,8 @@
 #include "contracts/ranks.hpp"
 #include "support/lent_memory.hpp"
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 #include "zero/zero.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <limits>
-#include <map>
-#include <mutex>
-#include <string>
-#include <utility>
-#include <vector>
 
 // A run that is saved and resumed by hand: what visit_owned and counters() show, fill_owned and
 // restore() take back.

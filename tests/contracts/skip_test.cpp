@@ -2,17 +2,8 @@
 /// make of numbers that can be used, and when they are skipped, is played by `differential`.
 #include "contracts/ranks.hpp"
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 #include "zero/zero.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cmath>
-#include <cstddef>
-#include <limits>
-#include <stdexcept>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace skip_test {
 namespace {

@@ -3,17 +3,8 @@
 #include "contracts/lent_memory.hpp"
 #include "contracts/ranks.hpp"
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 #include "zero/zero.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace stacked_test {
 namespace {

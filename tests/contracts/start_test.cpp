@@ -5,18 +5,8 @@
 #include "contracts/recording.hpp"
 #include "support/lent_memory.hpp"
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 #include "zero/zero.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace start_test {
 namespace {

@@ -4,16 +4,8 @@
 #include "contracts/loop.hpp"
 #include "contracts/ranks.hpp"
 #include "contracts/recording.hpp"
+#include "support/test.hpp"
 #include "zero/zero.hpp"
-
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <cstddef>
-#include <stdexcept>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace traced_test {
 namespace {

@@ -4,17 +4,8 @@
 #include "contracts/loop.hpp"
 #include "contracts/recording.hpp"
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 #include "zero/zero.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <iterator>
-#include <string>
-#include <tuple>
-#include <vector>
 
 namespace traffic_test {
 namespace {

@@ -2,9 +2,8 @@
 #include "conformance/transfer.hpp"
 #include "cuda/placements.cuh"
 #include "cuda/streams.hpp"
+#include "support/test.hpp"
 #include "zero/transfer/cuda.hpp"
-
-#include <doctest/doctest.h>
 
 namespace activations_test {
 namespace {

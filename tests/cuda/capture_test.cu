@@ -2,16 +2,8 @@
 #include "cuda/captured_step.cuh"
 #include "cuda/streams.hpp"
 #include "support/refusal.hpp"
+#include "support/standard.hpp"
 #include "zero/comm/in_process.hpp"
-
-#include <algorithm>
-#include <cstddef>
-#include <limits>
-#include <optional>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace capture_test {
 namespace {

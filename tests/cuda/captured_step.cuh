@@ -2,19 +2,12 @@
 /// A training whose step can be captured in a CUDA graph.
 #pragma once
 
+#include "support/test.hpp"
 #include "zero/device/allocators.hpp"
 #include "zero/device/status.hpp"
 #include "zero/zero.hpp"
 
 #include <cuda_runtime_api.h>
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace captured_step {
 

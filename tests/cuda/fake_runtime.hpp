@@ -6,14 +6,8 @@
 #include "cuda/machine.hpp"
 #include "fake_collective.hpp"
 #include "queued_space.hpp"
+#include "support/standard.hpp"
 #include "zero/comm/device_threads/engine.hpp"
-
-#include <cstddef>
-#include <cstring>
-#include <functional>
-#include <memory>
-#include <utility>
-#include <vector>
 
 namespace fake {
 

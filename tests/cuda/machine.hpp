@@ -6,12 +6,7 @@
 /// time.
 #pragma once
 
-#include <algorithm>
-#include <cstddef>
-#include <deque>
-#include <functional>
-#include <mutex>
-#include <utility>
+#include "support/standard.hpp"
 
 namespace fake {
 

@@ -1,9 +1,8 @@
 /// The main of tests that need a GPU: where there is none, they are skipped, and say so.
 #define DOCTEST_CONFIG_IMPLEMENT
-#include <cuda_runtime_api.h>
-#include <doctest/doctest.h>
+#include "support/test.hpp"
 
-#include <cstdio>
+#include <cuda_runtime_api.h>
 
 int main(int argc, char** argv) {
   constexpr int skipped = 77;  // as CMakeLists.txt tells ctest

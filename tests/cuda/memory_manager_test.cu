@@ -2,14 +2,9 @@
 #include "cuda/streams.hpp"
 #include "support/complaints.hpp"
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 #include "support/toy_model.hpp"
 #include "zero/memory.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <string>
 
 namespace memory_manager_test {
 namespace {

@@ -4,18 +4,10 @@
 
 #include "conformance/transfer.hpp"
 #include "cuda/streams.hpp"
+#include "support/test.hpp"
 #include "zero/activations.hpp"
 #include "zero/transfer/counting.hpp"
 #include "zero/transfer/cuda.hpp"
-
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <utility>
-#include <vector>
 
 namespace placements {
 

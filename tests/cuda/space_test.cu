@@ -1,6 +1,7 @@
 // Every function of the CUDA space against the host's, bit for bit, at sizes and offsets that the
 // kernels' vectors care about.
 #include "cuda/streams.hpp"
+#include "support/test.hpp"
 #include "zero/device/call.cuh"
 #include "zero/device/elementwise.cuh"
 #include "zero/device/gather.cuh"
@@ -21,19 +22,6 @@
 #include "zero/space/host.hpp"
 
 #include <cuda_runtime_api.h>
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <limits>
-#include <memory>
-#include <random>
-#include <type_traits>
-#include <utility>
-#include <vector>
 
 namespace space_test {
 namespace {

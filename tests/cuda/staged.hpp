@@ -3,16 +3,11 @@
 /// host memory judge it: buffers go to the device and come back.
 #pragma once
 
+#include "support/standard.hpp"
 #include "zero/comm/shared/call_checks.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/concepts/memory.hpp"
 #include "zero/space/host.hpp"
-
-#include <algorithm>
-#include <cstddef>
-#include <memory>
-#include <string_view>
-#include <utility>
 
 template <class C, zero::Allocator A>
 class Staged {

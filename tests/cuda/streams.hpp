@@ -2,6 +2,7 @@
 /// A stream for each rank, on the devices there are, and memory of them.
 #pragma once
 
+#include "support/standard.hpp"
 #include "zero/comm/in_process_cuda.hpp"
 #include "zero/comm/run_ranks.hpp"
 #include "zero/device/allocators.hpp"
@@ -10,10 +11,6 @@
 #include "zero/space/cuda.hpp"
 
 #include <cuda_runtime_api.h>
-
-#include <cstddef>
-#include <utility>
-#include <vector>
 
 /// Ranks take turns on the devices.
 struct Streams {

@@ -1,5 +1,6 @@
 // What a program hears of a machine without a GPU, or without a driver. Compiled by the host
 // compiler.
+#include "support/test.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/in_process_cuda.hpp"
 #include "zero/device/allocators.hpp"
@@ -7,11 +8,6 @@
 #include "zero/space/cuda.hpp"
 
 #include <cuda_runtime_api.h>
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <string>
 
 namespace without_gpu {
 namespace {

@@ -3,15 +3,11 @@
 /// as another: the optimizers are compiled once for each.
 #pragma once
 
+#include "support/standard.hpp"
 #include "trapped_space.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/concepts/memory.hpp"
 #include "zero/space/host.hpp"
-
-#include <cstddef>
-#include <functional>
-#include <memory>
-#include <utility>
 
 namespace differential {
 

@@ -1,9 +1,6 @@
 #include "case.hpp"
 
-#include <algorithm>
-#include <limits>
-#include <numeric>
-#include <sstream>
+#include "support/standard.hpp"
 
 namespace differential {
 

@@ -4,14 +4,7 @@
 #pragma once
 
 #include "support/random.hpp"
-
-#include <cstddef>
-#include <cstdint>
-#include <initializer_list>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
+#include "support/standard.hpp"
 
 namespace differential {
 

@@ -5,15 +5,8 @@
 #include "case.hpp"
 #include "combinations.hpp"
 #include "reference.hpp"
+#include "support/test.hpp"
 #include "trainer.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <exception>
-#include <string>
-#include <type_traits>
 
 namespace differential {
 

@@ -5,10 +5,7 @@
 #include "any_communicator.hpp"
 #include "case.hpp"
 #include "reference.hpp"
-
-#include <array>
-#include <cstddef>
-#include <vector>
+#include "support/standard.hpp"
 
 namespace differential {
 

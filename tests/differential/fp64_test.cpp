@@ -1,13 +1,7 @@
 /// How far the reference, and so the library, is from a training in fp64.
 #include "differential/case.hpp"
 #include "differential/reference.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <vector>
+#include "support/test.hpp"
 
 namespace fp64_test {
 namespace {

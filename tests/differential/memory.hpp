@@ -5,16 +5,8 @@
 #include "any_communicator.hpp"
 #include "case.hpp"
 #include "support/lent_memory.hpp"
+#include "support/standard.hpp"
 #include "trapped_space.hpp"
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdlib>
-#include <cstring>
-#include <map>
-#include <span>
-#include <type_traits>
-#include <vector>
 
 namespace differential {
 

@@ -1,12 +1,7 @@
 /// One part of the combinations; which one, the build says.
 #include "combinations.hpp"
+#include "support/standard.hpp"
 #include "trainer.hpp"
-
-#include <algorithm>
-#include <array>
-#include <cstddef>
-#include <utility>
-#include <vector>
 
 namespace differential {
 

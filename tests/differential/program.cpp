@@ -3,16 +3,7 @@
 #include "case.hpp"
 #include "combinations.hpp"
 #include "reference.hpp"
-
-#include <cstdio>
-#include <cstdlib>
-#include <exception>
-#include <map>
-#include <sstream>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
+#include "support/standard.hpp"
 
 namespace differential {
 

@@ -6,22 +6,9 @@
 #include "case.hpp"
 #include "memory.hpp"
 #include "reference.hpp"
+#include "support/standard.hpp"
 #include "zero/comm/decorators/counting.hpp"
 #include "zero/zero.hpp"
-
-#include <bit>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <mutex>
-#include <optional>
-#include <span>
-#include <sstream>
-#include <stdexcept>
-#include <string>
-#include <type_traits>
-#include <vector>
 
 namespace differential {
 

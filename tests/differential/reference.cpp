@@ -1,13 +1,7 @@
 // Compiled without contraction of floating-point expressions: what is fused is spelled out.
 #include "reference.hpp"
 
-#include <algorithm>
-#include <bit>
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#include <tuple>
-#include <utility>
+#include "support/standard.hpp"
 
 namespace differential {
 

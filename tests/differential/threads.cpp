@@ -1,6 +1,7 @@
 /// Random cases on threads as ranks: on communicators of theirs, and on devices that are none.
 #include "cuda/fake_runtime.hpp"
 #include "differential/program.hpp"
+#include "support/standard.hpp"
 #include "trapped_space.hpp"
 #include "zero/comm/decorators/checked.hpp"
 #include "zero/comm/decorators/counting.hpp"
@@ -8,13 +9,6 @@
 #include "zero/comm/device_threads/group.hpp"
 #include "zero/comm/in_process.hpp"
 #include "zero/comm/run_ranks.hpp"
-
-#include <cstdio>
-#include <cstring>
-#include <functional>
-#include <iterator>
-#include <memory>
-#include <utility>
 
 namespace {
 

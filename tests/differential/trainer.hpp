@@ -10,22 +10,10 @@
 #include "rank.hpp"
 #include "reference.hpp"
 #include "support/lent_memory.hpp"
+#include "support/standard.hpp"
 #include "trapped_space.hpp"
 #include "zero/comm/decorators/counting.hpp"
 #include "zero/zero.hpp"
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <deque>
-#include <limits>
-#include <memory>
-#include <span>
-#include <stdexcept>
-#include <tuple>
-#include <type_traits>
-#include <utility>
-#include <vector>
 
 namespace differential {
 

@@ -1,11 +1,8 @@
 // What activations on devices make the host wait for: nothing, between construction and a download.
 #include "cuda/placements.cuh"
 #include "emulated/runtime.hpp"
+#include "support/test.hpp"
 #include "zero/activations.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cstddef>
 
 namespace activation_waits_test {
 namespace {

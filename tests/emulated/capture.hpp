@@ -3,16 +3,9 @@
 #pragma once
 
 #include "cuda/machine.hpp"
+#include "support/standard.hpp"
 
 #include <cuda_runtime_api.h>
-
-#include <cstddef>
-#include <functional>
-#include <memory>
-#include <set>
-#include <thread>
-#include <utility>
-#include <vector>
 
 namespace emulated {
 

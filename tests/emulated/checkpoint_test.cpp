@@ -4,11 +4,8 @@
 #include "checkpoint/exact_trainer.hpp"
 #include "checkpoint/temporary_directory.hpp"
 #include "cuda/streams.hpp"
+#include "support/test.hpp"
 #include "zero/comm/run_ranks.hpp"
-
-#include <doctest/doctest.h>
-
-#include <mutex>
 
 namespace checkpoint_test {
 namespace {

@@ -4,17 +4,9 @@
 
 #include "emulated/collective.hpp"
 #include "emulated/state.hpp"
+#include "support/standard.hpp"
 
 #include <nccl.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <functional>
-#include <map>
-#include <memory>
-#include <set>
-#include <tuple>
-#include <vector>
 
 namespace emulated {
 

@@ -1,12 +1,7 @@
 #include "emulated/collective.hpp"
 
 #include "emulated/state.hpp"
-
-#include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <map>
-#include <utility>
+#include "support/standard.hpp"
 
 namespace emulated {
 

@@ -1,17 +1,13 @@
 // The emulated device tells right from wrong: else the tests over it would prove nothing.
 #include "cuda/streams.hpp"
 #include "emulated/runtime.hpp"
+#include "support/test.hpp"
 #include "zero/device/allocators.hpp"
 #include "zero/device/launch.cuh"
 #include "zero/device/outside_capture.hpp"
 #include "zero/space/cuda.hpp"
 
 #include <cuda_runtime.h>
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <thread>
-#include <vector>
 
 namespace emulated_test {
 namespace {

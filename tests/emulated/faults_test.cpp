@@ -2,19 +2,11 @@
 #include "cuda/captured_step.cuh"
 #include "cuda/streams.hpp"
 #include "emulated/runtime.hpp"
+#include "support/test.hpp"
 #include "zero/comm/in_process_cuda.hpp"
 #include "zero/comm/run_ranks.hpp"
 
 #include <cuda_runtime.h>
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <chrono>
-#include <cstddef>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace faults_test {
 namespace {

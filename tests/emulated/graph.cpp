@@ -1,11 +1,6 @@
 // Capture and replay in the emulated runtime.
 #include "emulated/state.hpp"
-
-#include <algorithm>
-#include <cstddef>
-#include <memory>
-#include <thread>
-#include <utility>
+#include "support/standard.hpp"
 
 namespace emulated {
 

@@ -1,15 +1,10 @@
 #include "emulated/grid.hpp"
 
+#include "support/standard.hpp"
+
 #include <ucontext.h>
 
-#include <algorithm>
 #include <csetjmp>
-#include <cstddef>
-#include <cstdio>
-#include <cstdlib>
-#include <memory>
-#include <utility>
-#include <vector>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>

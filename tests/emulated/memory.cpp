@@ -1,13 +1,9 @@
 #include "emulated/memory.hpp"
 
+#include "support/standard.hpp"
+
 #include <sys/mman.h>
 #include <unistd.h>
-
-#include <algorithm>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <iterator>
 
 namespace emulated {
 

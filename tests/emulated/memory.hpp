@@ -2,10 +2,7 @@
 /// The memory of emulated devices.
 #pragma once
 
-#include <cstddef>
-#include <map>
-#include <set>
-#include <utility>
+#include "support/standard.hpp"
 
 namespace emulated {
 

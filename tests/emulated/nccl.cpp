@@ -1,19 +1,9 @@
 // The life of communicators of the emulated NCCL: non-blocking ones only, one rank on a device.
 #include "emulated/clique.hpp"
+#include "support/standard.hpp"
 
 #include <nccl.h>
 #include <nccl_device/core.h>
-
-#include <algorithm>
-#include <chrono>
-#include <cstdint>
-#include <cstdio>
-#include <cstring>
-#include <map>
-#include <memory>
-#include <string>
-#include <thread>
-#include <utility>
 
 namespace emulated {
 

@@ -1,13 +1,9 @@
 // What ranks of the emulated NCCL send each other. A collective is done when the streams of all
 // ranks have come to it, and not before.
 #include "emulated/clique.hpp"
+#include "support/standard.hpp"
 
 #include <nccl.h>
-
-#include <cstddef>
-#include <memory>
-#include <utility>
-#include <vector>
 
 namespace emulated {
 

@@ -5,14 +5,9 @@
 
 #include "emulated/grid.hpp"
 #include "emulated/state.hpp"
+#include "support/standard.hpp"
 
 #include <cuda_runtime.h>
-
-#include <cstdlib>
-#include <cstring>
-#include <memory>
-#include <string_view>
-#include <vector>
 
 namespace emulated {
 

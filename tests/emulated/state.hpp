@@ -5,22 +5,9 @@
 #include "cuda/machine.hpp"
 #include "emulated/capture.hpp"
 #include "emulated/memory.hpp"
+#include "support/standard.hpp"
 
 #include <cuda_runtime_api.h>
-
-#include <chrono>
-#include <cstdlib>
-#include <functional>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <optional>
-#include <random>
-#include <set>
-#include <string_view>
-#include <thread>
-#include <utility>
-#include <vector>
 
 namespace emulated {
 

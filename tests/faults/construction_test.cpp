@@ -1,17 +1,8 @@
 /// Ranks that do not agree are told about what.
 #include "faults/fault_run.hpp"
+#include "support/test.hpp"
 #include "support/toy_model.hpp"
 #include "zero/zero.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
 namespace construction_test {
 namespace {

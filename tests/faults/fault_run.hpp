@@ -3,23 +3,10 @@
 /// each of them is told, and how soon.
 #pragma once
 
+#include "support/test.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/run_ranks.hpp"
 #include "zero/concepts/communicator.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <chrono>
-#include <cstddef>
-#include <exception>
-#include <mutex>
-#include <random>
-#include <stdexcept>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
 namespace faults {
 

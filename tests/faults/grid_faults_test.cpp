@@ -3,6 +3,7 @@
 #include "cuda/fake_runtime.hpp"
 #include "faults/fault_run.hpp"
 #include "faults/faulty.hpp"
+#include "support/test.hpp"
 #include "zero/activations.hpp"
 #include "zero/comm/decorators/checked.hpp"
 #include "zero/comm/decorators/counting.hpp"
@@ -10,20 +11,6 @@
 #include "zero/comm/device_threads/group.hpp"
 #include "zero/comm/grid.hpp"
 #include "zero/zero.hpp"
-
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <cstddef>
-#include <memory>
-#include <random>
-#include <span>
-#include <stdexcept>
-#include <string>
-#include <string_view>
-#include <thread>
-#include <utility>
-#include <vector>
 
 namespace grid_faults_test {
 namespace {

@@ -2,22 +2,9 @@
 /// to hear of it, soon and in words.
 #include "cuda/fake_runtime.hpp"
 #include "faults/fault_run.hpp"
+#include "support/test.hpp"
 #include "zero/comm/device_threads/group.hpp"
 #include "zero/comm/in_process.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <chrono>
-#include <cstddef>
-#include <exception>
-#include <memory>
-#include <random>
-#include <string>
-#include <thread>
-#include <type_traits>
-#include <utility>
-#include <vector>
 
 namespace threads_test {
 namespace {

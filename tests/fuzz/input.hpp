@@ -4,20 +4,10 @@
 
 #include "checkpoint/resealed.hpp"
 #include "checkpoint/temporary_directory.hpp"
+#include "support/standard.hpp"
 
 #include <nlohmann/json.hpp>
 #include <unistd.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <filesystem>
-#include <iterator>
-#include <random>
-#include <string>
-#include <vector>
 
 namespace fuzz {
 

@@ -4,19 +4,11 @@
 #pragma once
 
 #include "fuzz/input.hpp"
+#include "support/standard.hpp"
 #include "support/toy_model.hpp"
 #include "zero/checkpoint.hpp"
 #include "zero/comm/grid.hpp"
 #include "zero/zero.hpp"
-
-#include <algorithm>
-#include <bit>
-#include <cstddef>
-#include <cstdint>
-#include <iterator>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace fuzz {
 

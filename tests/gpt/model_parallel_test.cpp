@@ -3,23 +3,9 @@
 #include "plan/model/transformer.hpp"
 #include "sample.hpp"
 #include "store.hpp"
+#include "support/test.hpp"
 #include "zero/comm/decorators/counting.hpp"
 #include "zero/comm/run_ranks.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <limits>
-#include <map>
-#include <optional>
-#include <span>
-#include <stdexcept>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace model_parallel_test {
 

@@ -2,26 +2,11 @@
 
 #include "sample.hpp"
 #include "store.hpp"
+#include "support/test.hpp"
 #include "text.hpp"
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <array>
-#include <bit>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <filesystem>
-#include <fstream>
 #include <ios>
 #include <memory_resource>
-#include <numeric>
-#include <random>
-#include <span>
-#include <stdexcept>
-#include <string>
-#include <vector>
 
 namespace model_test {
 

@@ -1,11 +1,6 @@
 #include "position.hpp"
 
-#include <doctest/doctest.h>
-
-#include <limits>
-#include <stdexcept>
-#include <string>
-#include <utility>
+#include "support/test.hpp"
 
 // What a trainer says of a checkpoint that other options saved.
 namespace position_test {

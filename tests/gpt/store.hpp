@@ -3,13 +3,8 @@
 #pragma once
 
 #include "model.hpp"
+#include "support/standard.hpp"
 #include "text.hpp"
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <vector>
 
 namespace gpt_test {
 

@@ -1,13 +1,5 @@
 #include "libtorch/sharded_model.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <string>
-#include <tuple>
-#include <vector>
+#include "support/test.hpp"
 
 namespace sharded_graph_test {
 

@@ -1,10 +1,5 @@
 #include "libtorch/sharded_model.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <string>
-#include <vector>
+#include "support/test.hpp"
 
 namespace sharded_test {
 

@@ -5,11 +5,8 @@
 #include "activations/late_transfer.hpp"
 #include "activations/passes.hpp"
 #include "mpi/world.hpp"
+#include "support/test.hpp"
 #include "zero/comm/decorators/counting.hpp"
-
-#include <doctest/doctest.h>
-
-#include <string>
 
 namespace activations_test {
 namespace {

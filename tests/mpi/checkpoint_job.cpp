@@ -1,20 +1,11 @@
 /// A training job that saves all the time, to be killed; checkpoint_kill_test.py starts it again.
 #include "checkpoint/trainer.hpp"
+#include "support/standard.hpp"
 #include "zero/checkpoint.hpp"
 #include "zero/comm/mpi.hpp"
 
 #include <mpi.h>
 #include <unistd.h>
-
-#include <csignal>
-#include <cstddef>
-#include <cstdio>
-#include <cstring>
-#include <exception>
-#include <span>
-#include <stdexcept>
-#include <string>
-#include <vector>
 
 namespace {
 

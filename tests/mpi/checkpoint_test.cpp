@@ -3,18 +3,11 @@
 #include "checkpoint/exact_trainer.hpp"
 #include "checkpoint/temporary_directory.hpp"
 #include "mpi/world.hpp"
+#include "support/test.hpp"
 #include "zero/comm/mpi.hpp"
 #include "zero/zero.hpp"
 
-#include <doctest/doctest.h>
 #include <mpi.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <memory>
-#include <mutex>
-#include <string>
-#include <type_traits>
 
 // What processes save threads load, and what threads save processes load, with the same bits.
 namespace checkpoint_test {

@@ -1,14 +1,8 @@
 #include "conformance/communicator.hpp"
 #include "mpi/world.hpp"
+#include "support/standard.hpp"
 #include "zero/comm/decorators/checked.hpp"
 #include "zero/comm/decorators/counting.hpp"
-
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <span>
-#include <vector>
 
 namespace conformance_test {
 namespace {

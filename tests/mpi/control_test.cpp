@@ -1,18 +1,9 @@
 /// What ranks tell each other to compare their calls: how much, to whom, and that it suffices.
 #include "mpi/world.hpp"
+#include "support/test.hpp"
 #include "zero/comm/mpi/summary.hpp"
 
-#include <doctest/doctest.h>
 #include <mpi.h>
-
-#include <algorithm>
-#include <bit>
-#include <cstddef>
-#include <cstdint>
-#include <set>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace control_test {
 namespace {

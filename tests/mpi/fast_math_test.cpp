@@ -1,13 +1,9 @@
 /// Compiled with -ffast-math, where a comparison may take every number for a sensible one.
+#include "support/test.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/mpi.hpp"
 
-#include <doctest/doctest.h>
 #include <mpi.h>
-
-#include <bit>
-#include <cstdint>
-#include <string>
 
 namespace fast_math_test {
 namespace {

@@ -1,5 +1,6 @@
 /// A training job in which one rank misbehaves; what the others print is judged by faults_test.py.
 #include "faults/faulty.hpp"
+#include "support/standard.hpp"
 #include "support/toy_model.hpp"
 #include "zero/activations.hpp"
 #include "zero/comm/grid.hpp"
@@ -8,17 +9,6 @@
 
 #include <mpi.h>
 #include <unistd.h>
-
-#include <chrono>
-#include <csignal>
-#include <cstdio>
-#include <cstdlib>
-#include <span>
-#include <stdexcept>
-#include <string>
-#include <string_view>
-#include <thread>
-#include <vector>
 
 namespace {
 

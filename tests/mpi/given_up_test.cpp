@@ -1,14 +1,9 @@
 /// What is given up: ranks that do not come, by which name and when, and buffers that others read.
 #include "mpi/pooled.hpp"
 #include "mpi/world.hpp"
+#include "support/test.hpp"
 
-#include <doctest/doctest.h>
 #include <mpi.h>
-
-#include <cstddef>
-#include <string>
-#include <thread>
-#include <vector>
 
 namespace given_up_test {
 namespace {

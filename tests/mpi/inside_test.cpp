@@ -1,19 +1,11 @@
 /// What the library does between two calls of MPI's, watched from inside of them.
 #include "mpi/pooled.hpp"
 #include "mpi/world.hpp"
+#include "support/test.hpp"
 
-#include <doctest/doctest.h>
 #include <mpi.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <functional>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace inside_test {
 namespace {

@@ -1,13 +1,8 @@
 /// The beginning and the end of groups: what is refused, and that all ranks are told.
 #include "mpi/world.hpp"
+#include "support/test.hpp"
 
-#include <doctest/doctest.h>
 #include <mpi.h>
-
-#include <cstddef>
-#include <optional>
-#include <string>
-#include <vector>
 
 #if defined(MPIPP_H) || defined(MPICXX_INCLUDED)
 #error "the library's mpi.h brings MPI's C++ bindings with it"

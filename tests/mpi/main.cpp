@@ -1,12 +1,8 @@
 #define DOCTEST_CONFIG_IMPLEMENT
+#include "support/test.hpp"
 #include "zero/comm/mpi.hpp"
 
-#include <doctest/doctest.h>
 #include <mpi.h>
-
-#include <cstdio>
-#include <optional>
-#include <string>
 
 namespace {
 

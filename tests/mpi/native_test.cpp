@@ -1,12 +1,7 @@
 /// Reductions that MPI carries out, and those it need not.
 #include "mpi/pooled.hpp"
 #include "mpi/world.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <vector>
+#include "support/test.hpp"
 
 namespace native_test {
 namespace {

@@ -1,17 +1,9 @@
 /// Between nodes: what goes over once per node instead of once per rank, to the byte.
 #include "mpi/pooled.hpp"
 #include "mpi/world.hpp"
+#include "support/test.hpp"
 #include "zero/comm/mpi/topology.hpp"
 #include "zero/comm/shared/node_bytes.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <string>
-#include <vector>
 
 namespace nodes_test {
 namespace {

@@ -1,14 +1,8 @@
 /// The optimizer over processes, by every route: options that differ, broadcasts, and who carries
 /// what.
 #include "mpi/world.hpp"
+#include "support/test.hpp"
 #include "zero/zero.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <span>
-#include <string>
-#include <vector>
 
 namespace optimizer_test {
 namespace {

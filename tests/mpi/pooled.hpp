@@ -4,15 +4,7 @@
 
 #include "conformance/communicator.hpp"
 #include "mpi/world.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <string>
-#include <type_traits>
-#include <vector>
+#include "support/test.hpp"
 
 namespace mpi_tests {
 

@@ -1,17 +1,8 @@
 /// What the communicator over MPI promises beside the concept: memory, limits, errors, progress.
 #include "mpi/pooled.hpp"
 #include "mpi/world.hpp"
+#include "support/test.hpp"
 #include "zero/comm/decorators/counting.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <atomic>
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <thread>
-#include <vector>
 
 namespace transport_test {
 namespace {

@@ -2,17 +2,13 @@
 /// Groups of the running job's processes, for suites that are written once for all communicators.
 #pragma once
 
+#include "support/standard.hpp"
 #include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/mpi.hpp"
 #include "zero/concepts/communicator.hpp"
 
 #include <mpi.h>
-
-#include <chrono>
-#include <cstddef>
-#include <string>
-#include <thread>
 
 namespace mpi_tests {
 

@@ -4,12 +4,7 @@
 
 #include "nccl/world.hpp"
 #include "support/refusal.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <string>
-#include <vector>
+#include "support/test.hpp"
 
 namespace checked_test {
 namespace {

@@ -1,12 +1,7 @@
 /// The suite of all communicators, on NCCL over a fake.
 #include "conformance/communicator.hpp"
 #include "nccl/world.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cmath>
-#include <string>
-#include <vector>
+#include "support/test.hpp"
 
 namespace conformance_test {
 namespace {

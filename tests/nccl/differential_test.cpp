@@ -1,10 +1,7 @@
 /// Random cases over NCCL's ordered sums have the reference's bits, and send what the plan says.
 #include "differential/program.hpp"
 #include "nccl/world.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cstdint>
+#include "support/test.hpp"
 
 namespace differential_test {
 namespace {

@@ -1,16 +1,8 @@
 /// Every call of NCCL and CUDA fails once, with every result, and nothing worse than an error comes
 /// of it.
 #include "nccl/world.hpp"
+#include "support/test.hpp"
 #include "zero/base/error.hpp"
-
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <cstddef>
-#include <memory>
-#include <string>
-#include <thread>
-#include <vector>
 
 namespace fail_nth_test {
 namespace {

@@ -3,16 +3,8 @@
 #pragma once
 
 #include "nccl/fake_world.hpp"
+#include "support/standard.hpp"
 #include "zero/comm/nccl/api.hpp"
-
-#include <algorithm>
-#include <memory>
-#include <mutex>
-#include <string>
-#include <thread>
-#include <tuple>
-#include <utility>
-#include <vector>
 
 namespace fake {
 

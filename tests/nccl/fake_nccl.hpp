@@ -4,20 +4,9 @@
 
 #include "nccl/fake_calls.hpp"
 #include "nccl/fake_world.hpp"
+#include "support/standard.hpp"
 #include "zero/comm/nccl/api.hpp"
 #include "zero/space/host.hpp"
-
-#include <chrono>
-#include <cstdlib>
-#include <cstring>
-#include <functional>
-#include <memory>
-#include <mutex>
-#include <string>
-#include <string_view>
-#include <thread>
-#include <utility>
-#include <vector>
 
 namespace fake {
 

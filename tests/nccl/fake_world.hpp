@@ -6,29 +6,11 @@
 #pragma once
 
 #include "fake_collective.hpp"
+#include "support/standard.hpp"
 #include "zero/base/dtype.hpp"
 #include "zero/comm/nccl/api.hpp"
 
-#include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <cstring>
-#include <functional>
-#include <iterator>
 #include <list>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <random>
-#include <set>
-#include <string>
-#include <string_view>
-#include <thread>
-#include <utility>
-#include <vector>
 
 namespace fake {
 

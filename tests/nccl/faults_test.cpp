@@ -1,18 +1,8 @@
 /// One rank goes wrong at a random place; every other rank has to hear of it, soon and in words.
 #include "faults/fault_run.hpp"
 #include "nccl/world.hpp"
+#include "support/test.hpp"
 #include "zero/base/error.hpp"
-
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <iterator>
-#include <optional>
-#include <random>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <vector>
 
 namespace faults_test {
 namespace {

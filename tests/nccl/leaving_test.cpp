@@ -1,13 +1,7 @@
 /// What a rank that leaves waits for, and what it leaves alone from then on: the trainer's streams.
 #include "nccl/world.hpp"
+#include "support/test.hpp"
 #include "zero/base/error.hpp"
-
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <optional>
-#include <string>
-#include <vector>
 
 namespace leaving_test {
 namespace {

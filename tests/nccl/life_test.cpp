@@ -1,20 +1,10 @@
 /// How NCCL groups are built, how they end, and what they say about themselves.
 #include "nccl/world.hpp"
+#include "support/test.hpp"
 #include "zero/base/error.hpp"
 #include "zero/concepts/memory.hpp"
 
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <chrono>
-#include <functional>
 #include <future>
-#include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <thread>
-#include <vector>
 
 namespace life_test {
 namespace {

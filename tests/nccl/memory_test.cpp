@@ -3,18 +3,8 @@
 
 #include "nccl/world.hpp"
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 #include "zero/base/error.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <mutex>
-#include <string>
-#include <thread>
-#include <vector>
 
 namespace memory_test {
 namespace {

@@ -1,16 +1,7 @@
 /// A trainer who is told of the end of a group without asking.
 #include "nccl/world.hpp"
+#include "support/test.hpp"
 #include "zero/base/error.hpp"
-
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <chrono>
-#include <mutex>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <vector>
 
 namespace on_end_test {
 namespace {
@@ -76,12 +67,14 @@ TEST_CASE("Nccl: a trainer who never comes back from CUDA is told of the end") {
 
 TEST_CASE("Nccl: the end is told once, with the sentence that all calls throw") {
   World world(2, 1);
+  std::barrier split(2);
   std::vector<Told> told(2);
   fake::run_clean(world, [&](Process& process, auto* compute) {
     Told& mine = told[static_cast<std::size_t>(process.rank)];
     Comm comm({{1}, process.rank, 2, compute},
               quick_options({.separate_gathers = true, .on_end = mine.hook()}));
     Comm child = comm.split(0, process.rank);
+    split.arrive_and_wait();
     if (process.rank == 0) CHECK(child.report_failure("the disk is on fire"));
     CHECK_FALSE((process.rank == 0 && comm.report_failure("and so is the printer")));
     try {

@@ -2,11 +2,7 @@
 #include "zero/comm/nccl/replays.hpp"
 
 #include "nccl/world.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstdint>
+#include "support/test.hpp"
 
 namespace replays_test {
 namespace {

@@ -1,15 +1,7 @@
 /// What a trainer who never blocks relies on: the order of streams, and a thread that watches.
 #include "nccl/world.hpp"
+#include "support/test.hpp"
 #include "zero/base/error.hpp"
-
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <chrono>
-#include <string>
-#include <string_view>
-#include <thread>
-#include <vector>
 
 namespace streams_test {
 namespace {

@@ -3,19 +3,9 @@
 #pragma once
 
 #include "nccl/fake_nccl.hpp"
+#include "support/test.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/nccl/communicator.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <exception>
-#include <functional>
-#include <mutex>
-#include <string>
-#include <string_view>
-#include <thread>
-#include <vector>
 
 namespace fake {
 

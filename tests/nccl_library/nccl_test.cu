@@ -6,23 +6,14 @@
 #include "cuda/streams.hpp"
 #include "differential/check_cases.hpp"
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 #include "zero/comm/decorators/checked.hpp"
 #include "zero/comm/nccl.hpp"
 #include "zero/device/status.hpp"
 
 #include <cuda_runtime_api.h>
-#include <doctest/doctest.h>
 
-#include <algorithm>
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <exception>
 #include <future>
-#include <mutex>
-#include <string>
-#include <thread>
-#include <vector>
 
 namespace nccl_test {
 namespace {

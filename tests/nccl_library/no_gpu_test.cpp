@@ -1,13 +1,10 @@
 /// The real NCCL where there is no GPU: what it says then has to reach the trainer in words.
+#include "support/test.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/nccl.hpp"
 
 #include <cuda_runtime_api.h>
-#include <doctest/doctest.h>
 #include <nccl.h>
-
-#include <string>
-#include <utility>
 
 namespace {
 

@@ -2,20 +2,10 @@
 /// gets right. Started by two_processes_one_gpu.sh, which can put all ranks on one GPU.
 ///
 /// Usage: two_processes <rank> <ranks> <file through which rank 0 hands out the id>
+#include "support/standard.hpp"
 #include "zero/comm/nccl.hpp"
 
 #include <cuda_runtime_api.h>
-
-#include <chrono>
-#include <cstdio>
-#include <cstdlib>
-#include <exception>
-#include <filesystem>
-#include <fstream>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <vector>
 
 namespace {
 

@@ -2,15 +2,7 @@
 
 #include "plan/model/search.hpp"
 #include "support/refusal.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <vector>
+#include "support/test.hpp"
 
 namespace advise_test {
 

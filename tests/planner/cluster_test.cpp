@@ -2,11 +2,7 @@
 #include "plan/model/cluster.hpp"
 
 #include "support/refusal.hpp"
-
-#include <doctest/doctest.h>
-
-#include <string>
-#include <vector>
+#include "support/test.hpp"
 
 namespace cluster_test {
 namespace {

@@ -3,15 +3,9 @@
 #include "plan/model/transformer.hpp"
 #include "plan/model/world.hpp"
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 #include "zero/simulate.hpp"
 #include "zero/zero.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <vector>
 
 namespace costs_test {
 namespace {

@@ -2,19 +2,11 @@
 
 #include "plan/model/transformer.hpp"
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 #include <zero/activations.hpp>
 #include <zero/comm/grid.hpp>
 #include <zero/transfer/host.hpp>
 #include <zero/zero.hpp>
-
-#include <doctest/doctest.h>
-
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <string>
-#include <vector>
 
 namespace device_test {
 namespace {

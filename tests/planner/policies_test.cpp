@@ -2,15 +2,8 @@
 
 #include "plan/model/transformer.hpp"
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 #include <zero/zero.hpp>
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <vector>
 
 namespace policies_test {
 namespace {

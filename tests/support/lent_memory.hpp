@@ -2,15 +2,9 @@
 /// What a borrowing trainer lends, in any memory space.
 #pragma once
 
+#include "support/standard.hpp"
 #include "zero/concepts/memory.hpp"
 #include "zero/layout/tensor.hpp"
-
-#include <algorithm>
-#include <cstddef>
-#include <cstring>
-#include <span>
-#include <utility>
-#include <vector>
 
 namespace toy {
 

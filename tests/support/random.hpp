@@ -2,9 +2,7 @@
 /// Numbers that look random and depend on nothing but what is asked for: the same on every machine.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <initializer_list>
+#include "support/standard.hpp"
 
 /// A number's bits, mixed so that neighbours have nothing in common (splitmix64).
 [[nodiscard]] constexpr std::uint64_t mixed(std::uint64_t bits) noexcept {

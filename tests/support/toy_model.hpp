@@ -3,13 +3,8 @@
 /// micro-batch.
 #pragma once
 
+#include "support/standard.hpp"
 #include "zero/zero.hpp"
-
-#include <cstddef>
-#include <cstdint>
-#include <limits>
-#include <span>
-#include <vector>
 
 namespace toy {
 

@@ -1,5 +1,6 @@
 /// What everything stands on, but numbers: bytes, dtypes, errors, names of versions and flags.
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 #include <zero/base/bytes.hpp>
 #include <zero/base/config.hpp>
 #include <zero/base/dtype.hpp>
@@ -7,16 +8,6 @@
 #include <zero/base/flags.hpp>
 #include <zero/base/function_ref.hpp>
 #include <zero/base/version.hpp>
-
-#include <doctest/doctest.h>
-
-#include <cstdint>
-#include <exception>
-#include <limits>
-#include <set>
-#include <string>
-#include <string_view>
-#include <type_traits>
 
 namespace base_test {
 namespace {

@@ -1,14 +1,5 @@
+#include "support/test.hpp"
 #include <zero/base/float16.hpp>
-
-#include <doctest/doctest.h>
-
-#include <bit>
-#include <cmath>
-#include <cstdint>
-#include <initializer_list>
-#include <limits>
-#include <type_traits>
-#include <utility>
 
 namespace float16_test {
 namespace {

@@ -1,15 +1,7 @@
+#include "support/test.hpp"
 #include <zero/base/math.hpp>
 #include <zero/kernel/pack.hpp>
 #include <zero/kernel/plain_pack.hpp>
-
-#include <doctest/doctest.h>
-
-#include <bit>
-#include <cmath>
-#include <cstdint>
-#include <initializer_list>
-#include <limits>
-#include <type_traits>
 
 namespace {
 

@@ -1,14 +1,7 @@
 #include "zero/bench/measure.hpp"
 
+#include "support/test.hpp"
 #include "zero/comm/run_ranks.hpp"
-
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <cstddef>
-#include <string_view>
-#include <utility>
-#include <vector>
 
 namespace measure_test {
 

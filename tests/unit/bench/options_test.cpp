@@ -1,15 +1,8 @@
 #include "zero/bench/options.hpp"
 
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 #include "zero/concepts/communicator.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <initializer_list>
-#include <string>
-#include <string_view>
-#include <vector>
 
 namespace options_test {
 

@@ -1,12 +1,6 @@
 #include "zero/checkpoint/boxes.hpp"
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <random>
-#include <vector>
+#include "support/test.hpp"
 
 namespace boxes_test {
 namespace {

@@ -1,9 +1,6 @@
 #include "zero/checkpoint/checksum.hpp"
 
-#include <doctest/doctest.h>
-
-#include <cstdint>
-#include <string>
+#include "support/test.hpp"
 
 namespace checksum_test {
 namespace {

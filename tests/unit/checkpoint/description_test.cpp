@@ -1,18 +1,13 @@
 #include "zero/checkpoint/description.hpp"
 
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/layout/stacked.hpp"
 #include "zero/layout/tensor.hpp"
 #include "zero/optimizer/model.hpp"
 
-#include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
-
-#include <cstdint>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace description_test {
 namespace {

@@ -3,18 +3,11 @@
 #include "checkpoint/faulty_files.hpp"
 #include "checkpoint/model_files.hpp"
 #include "checkpoint/temporary_directory.hpp"
+#include "support/test.hpp"
 
-#include <doctest/doctest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cerrno>
-#include <csignal>
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <vector>
 
 // What a program's file system does, and that those which tests put in its place do the same.
 namespace files_test {

@@ -1,18 +1,9 @@
 #include "zero/checkpoint/long_work.hpp"
 
+#include "support/test.hpp"
 #include "zero/comm/run_ranks.hpp"
 #include "zero/optimizer/stores/arena.hpp"
 #include "zero/space/host.hpp"
-
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <cstddef>
-#include <new>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <vector>
 
 namespace long_work_test {
 namespace {

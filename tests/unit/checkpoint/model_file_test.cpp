@@ -2,13 +2,7 @@
 
 #include "checkpoint/model_files.hpp"
 #include "support/refusal.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <vector>
+#include "support/test.hpp"
 
 namespace model_file_test {
 namespace {

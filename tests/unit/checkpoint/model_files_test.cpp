@@ -1,17 +1,7 @@
 #include "checkpoint/model_files.hpp"
 
 #include "checkpoint/faulty_files.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cerrno>
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <optional>
-#include <set>
-#include <string>
-#include <vector>
+#include "support/test.hpp"
 
 // What the model of a file system loses in a crash, and what it must not lose; and operations that
 // go wrong when they are told to.

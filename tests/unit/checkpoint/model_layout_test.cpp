@@ -1,13 +1,7 @@
 #include "zero/checkpoint/model_layout.hpp"
 
+#include "support/test.hpp"
 #include "zero/base/error.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <vector>
 
 namespace model_layout_test {
 namespace {

@@ -1,6 +1,5 @@
 #include "fuzz/parsers_fuzz.cpp"
-
-#include <doctest/doctest.h>
+#include "support/test.hpp"
 
 // The fuzzer of headers, indexes, manifests and descriptions, on random inputs: where no libFuzzer
 // is, too. It ends the process if it finds something.

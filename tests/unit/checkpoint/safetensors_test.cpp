@@ -1,14 +1,7 @@
 #include "zero/checkpoint/safetensors.hpp"
 
 #include "support/refusal.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cstdint>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
+#include "support/test.hpp"
 
 namespace safetensors_test {
 namespace {

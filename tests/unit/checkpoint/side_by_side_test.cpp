@@ -1,11 +1,6 @@
 #include "zero/checkpoint/side_by_side.hpp"
 
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <stdexcept>
-#include <string>
-#include <thread>
+#include "support/test.hpp"
 
 namespace side_by_side_test {
 namespace {

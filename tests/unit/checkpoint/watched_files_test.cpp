@@ -1,12 +1,6 @@
 #include "zero/checkpoint/watched_files.hpp"
 
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <string>
-#include <vector>
+#include "support/test.hpp"
 
 namespace watched_files_test {
 namespace {

@@ -1,13 +1,8 @@
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 #include "trapped_space.hpp"
 #include "zero/comm/decorators/checked.hpp"
 #include "zero/comm/run_ranks.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <string>
-#include <vector>
 
 namespace checked_device_test {
 namespace {

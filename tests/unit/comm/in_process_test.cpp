@@ -2,21 +2,10 @@
 #include "zero/comm/in_process.hpp"
 
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/run_ranks.hpp"
 #include "zero/concepts/communicator.hpp"
-
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <condition_variable>
-#include <cstddef>
-#include <cstdint>
-#include <mutex>
-#include <stdexcept>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace in_process_test {
 namespace {

@@ -1,6 +1,7 @@
 /// What models each concept and what does not, and what the shipped models are.
 #include "activations/late_transfer.hpp"
 #include "archetypes.hpp"
+#include "support/test.hpp"
 #include <zero/comm/decorators/counting.hpp>
 #include <zero/concepts/accumulation.hpp>
 #include <zero/concepts/activation_placement.hpp>
@@ -14,20 +15,6 @@
 #include <zero/transfer/counting.hpp>
 #include <zero/transfer/file.hpp>
 #include <zero/transfer/host.hpp>
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <array>
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <new>
-#include <string>
-#include <string_view>
-#include <type_traits>
-#include <vector>
 
 namespace concepts_test {
 namespace {

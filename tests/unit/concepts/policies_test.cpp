@@ -1,13 +1,6 @@
 #include "archetypes.hpp"
+#include "support/test.hpp"
 #include <zero/concepts/policies.hpp>
-
-#include <doctest/doctest.h>
-
-#include <concepts>
-#include <cstddef>
-#include <span>
-#include <utility>
-#include <vector>
 
 namespace policies_test {
 namespace {

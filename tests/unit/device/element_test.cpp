@@ -2,6 +2,7 @@
 // host's kernels.
 #include "zero/device/element.hpp"
 
+#include "support/test.hpp"
 #include "zero/base/dtype.hpp"
 #include "zero/concepts/space.hpp"
 #include "zero/device/real.hpp"
@@ -11,19 +12,6 @@
 #include "zero/rule/adamw.hpp"
 #include "zero/rule/lion.hpp"
 #include "zero/rule/sgd.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <bit>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <limits>
-#include <random>
-#include <type_traits>
-#include <vector>
 
 namespace element_test {
 namespace {

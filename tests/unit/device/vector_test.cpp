@@ -1,11 +1,7 @@
 #include "zero/device/vector.hpp"
 
+#include "support/test.hpp"
 #include "zero/base/float16.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstdint>
 
 namespace vector_test {
 namespace {

@@ -1,4 +1,5 @@
 /// Conversions of 16-bit floats have the bits of base/float16.hpp, in arrays, packs and blocks.
+#include "support/test.hpp"
 #include <zero/base/dtype.hpp>
 #include <zero/kernel/convert.hpp>
 #include <zero/kernel/half_block.hpp>
@@ -6,16 +7,6 @@
 #include <zero/kernel/pack.hpp>
 #include <zero/kernel/plain_pack.hpp>
 #include <zero/kernel/vector_pack.hpp>
-
-#include <doctest/doctest.h>
-
-#include <bit>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <limits>
-#include <type_traits>
-#include <vector>
 
 namespace convert_test {
 namespace {

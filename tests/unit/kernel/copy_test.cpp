@@ -1,14 +1,8 @@
 /// What moves or zeroes bytes: copies, clears, and asks for memory ahead.
+#include "support/test.hpp"
 #include <zero/kernel/clear.hpp>
 #include <zero/kernel/copy.hpp>
 #include <zero/kernel/prefetch.hpp>
-
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstring>
-#include <memory>
-#include <vector>
 
 namespace copy_test {
 namespace {

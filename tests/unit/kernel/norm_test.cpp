@@ -1,20 +1,8 @@
 /// What is told of an array in a few words: the sum of its squares, and its hash.
+#include "support/test.hpp"
 #include <zero/base/dtype.hpp>
 #include <zero/kernel/hash.hpp>
 #include <zero/kernel/norm.hpp>
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <initializer_list>
-#include <limits>
-#include <random>
-#include <utility>
-#include <vector>
 
 namespace norm_test {
 namespace {

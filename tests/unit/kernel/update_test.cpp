@@ -1,20 +1,10 @@
+#include "support/test.hpp"
 #include <zero/kernel/update.hpp>
 #include <zero/rule/adagrad.hpp>
 #include <zero/rule/adam.hpp>
 #include <zero/rule/adamw.hpp>
 #include <zero/rule/lion.hpp>
 #include <zero/rule/sgd.hpp>
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <array>
-#include <cstddef>
-#include <cstring>
-#include <random>
-#include <string_view>
-#include <type_traits>
-#include <vector>
 
 namespace update_test {
 namespace {

@@ -1,17 +1,5 @@
+#include "support/test.hpp"
 #include <zero/layout/exact_sum.hpp>
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <array>
-#include <bit>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <limits>
-#include <random>
-#include <utility>
-#include <vector>
 
 namespace exact_sum_test {
 namespace {

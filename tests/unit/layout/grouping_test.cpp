@@ -1,15 +1,6 @@
+#include "support/test.hpp"
 #include <zero/layout/grouping.hpp>
 #include <zero/layout/plan.hpp>
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace grouping_test {
 namespace {

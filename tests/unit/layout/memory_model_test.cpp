@@ -1,12 +1,6 @@
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 #include <zero/layout/memory_model.hpp>
-
-#include <doctest/doctest.h>
-
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <string>
 
 namespace memory_model_test {
 namespace {

@@ -1,20 +1,10 @@
 /// What must hold for every partition of every model.
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 #include <zero/base/error.hpp>
 #include <zero/layout/partition.hpp>
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <array>
-#include <cstddef>
-#include <cstdint>
 #include <ctime>
-#include <initializer_list>
-#include <numeric>
-#include <random>
-#include <string>
-#include <vector>
 
 namespace partition_test {
 namespace {

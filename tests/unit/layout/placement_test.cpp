@@ -1,15 +1,8 @@
 /// Tensors, and where they lie.
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 #include <zero/layout/placement.hpp>
 #include <zero/layout/tensor.hpp>
-
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace placement_test {
 namespace {

@@ -1,19 +1,11 @@
 /// What a rank holds and sends, as it is planned, counted and printed.
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 #include <zero/layout/memory_model.hpp>
 #include <zero/layout/memory_plan.hpp>
 #include <zero/layout/plan.hpp>
 #include <zero/layout/sharding.hpp>
 #include <zero/layout/traffic_plan.hpp>
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <vector>
 
 namespace plan_test {
 namespace {

@@ -1,20 +1,10 @@
 /// What a trainer and the library see of a reservation with two ends.
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 #include <zero/memory.hpp>
 
-#include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <algorithm>
-#include <csignal>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <new>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace contiguous_test {
 namespace {

@@ -1,21 +1,8 @@
 /// Lifetimes at random, against a model that looks at every block in every operation; and those of
 /// the paper, interleaved (ZeRO §6.3), where a first-fit arena of the same size runs out of memory
 /// that is free.
+#include "support/test.hpp"
 #include <zero/memory.hpp>
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <cstring>
-#include <map>
-#include <optional>
-#include <random>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace lifetimes_test {
 namespace {

@@ -1,11 +1,7 @@
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 #include <zero/base/error.hpp>
 #include <zero/precision/loss_scale.hpp>
-
-#include <doctest/doctest.h>
-
-#include <limits>
-#include <string>
 
 namespace loss_scale_test {
 namespace {

@@ -1,4 +1,5 @@
 /// Every rule does what its formula says, which is torch's, where torch has it.
+#include "support/test.hpp"
 #include "torch_trajectories.hpp"
 #include <zero/kernel/update.hpp>
 #include <zero/rule/adagrad.hpp>
@@ -9,20 +10,6 @@
 #include <zero/rule/nadam.hpp>
 #include <zero/rule/rmsprop.hpp>
 #include <zero/rule/sgd.hpp>
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <iterator>
-#include <limits>
-#include <random>
-#include <string_view>
-#include <utility>
-#include <vector>
 
 namespace rules_test {
 namespace {

@@ -2,14 +2,9 @@
 #include "plan/model/step.hpp"
 #include "plan/model/transformer.hpp"
 #include "plan/model/world.hpp"
+#include "support/test.hpp"
 #include "zero/simulate.hpp"
 #include "zero/zero.hpp"
-
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <cstddef>
-#include <vector>
 
 namespace schedule_test {
 namespace {

@@ -1,23 +1,11 @@
 /// Counting, Checked and Traced: what each adds to the communicator that it decorates.
+#include "support/test.hpp"
 #include "zero/comm/decorators/checked.hpp"
 #include "zero/comm/decorators/counting.hpp"
 #include "zero/comm/decorators/traced.hpp"
 #include "zero/comm/in_process.hpp"
 #include "zero/comm/run_ranks.hpp"
 #include "zero/comm/self.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <utility>
-#include <vector>
 
 namespace decorators_test {
 namespace {

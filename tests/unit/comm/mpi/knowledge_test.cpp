@@ -1,16 +1,8 @@
 /// What ranks know of each other's calls: summaries that travel, questions, and how long one waits.
+#include "support/test.hpp"
 #include "zero/comm/mpi/inquiry.hpp"
 #include "zero/comm/mpi/patience.hpp"
 #include "zero/comm/mpi/summary.hpp"
-
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <random>
-#include <utility>
-#include <vector>
 
 namespace knowledge_test {
 namespace {

@@ -1,18 +1,10 @@
 /// Memory that processes share: pools, pages behind them, and lanes of chunks.
 #include "support/refusal.hpp"
+#include "support/test.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/mpi/lane.hpp"
 #include "zero/comm/mpi/pages.hpp"
 #include "zero/comm/mpi/pool.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <thread>
-#include <vector>
 
 #if defined(__linux__)
 #include <sys/mman.h>

@@ -1,13 +1,6 @@
 #include "zero/comm/mpi/route.hpp"
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <set>
-#include <string>
-#include <utility>
-#include <vector>
+#include "support/test.hpp"
 
 namespace route_test {
 namespace {

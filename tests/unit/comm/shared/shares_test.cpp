@@ -1,12 +1,8 @@
 /// What backends compute alike: shares of a collective, members of a split group.
 #include "zero/comm/shared/shares.hpp"
 
+#include "support/test.hpp"
 #include "zero/comm/shared/split_members.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <vector>
 
 namespace shares_test {
 namespace {

@@ -1,16 +1,11 @@
 #include "zero/transfer/file/system.hpp"
 
 #include "checkpoint/temporary_directory.hpp"
+#include "support/test.hpp"
 
-#include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <array>
-#include <cerrno>
-#include <cstddef>
-#include <filesystem>
 
 namespace system_test {
 namespace {
