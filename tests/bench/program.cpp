@@ -1,7 +1,10 @@
 /// Programs as users write them, for program_test.py: `program KIND [OPTION]...`.
-#include "support/standard.hpp"
 #include "zero/bench.hpp"
 #include "zero/zero.hpp"
+
+#include <cstddef>
+#include <stdexcept>
+#include <string_view>
 
 namespace {
 
