@@ -1,9 +1,11 @@
 #include "checkpoint/temporary_directory.hpp"
 #include "libtorch/sharded_model.hpp"
-#include "support/test.hpp"
 #include <zero/checkpoint.hpp>
 
+#include <doctest/doctest.h>
 #include <torch/torch.h>
+
+#include <string>
 
 namespace libtorch_checkpoint_test {
 

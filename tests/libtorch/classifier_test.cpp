@@ -1,10 +1,17 @@
 /// A trainer as users have them: a TransformerEncoder with a classifier's head is fine-tuned.
 #include "checkpoint/temporary_directory.hpp"
 #include "libtorch/sharded_model.hpp"
-#include "support/test.hpp"
 #include <zero/checkpoint.hpp>
 
+#include <doctest/doctest.h>
 #include <torch/torch.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
 
 namespace classifier_test {
 

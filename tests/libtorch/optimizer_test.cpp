@@ -1,7 +1,12 @@
 #include "libtorch/sharded_model.hpp"
-#include "support/test.hpp"
 
+#include <doctest/doctest.h>
 #include <torch/torch.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
 
 namespace optimizer_test {
 

@@ -1,8 +1,8 @@
 // Processes of an MPI job train under every stage: the same bits, and LibTorch's own averaging.
 #include "libtorch/sharded_model.hpp"
-#include "support/test.hpp"
 #include <zero/comm/mpi.hpp>
 
+#include <doctest/doctest.h>
 #include <mpi.h>
 
 namespace processes {

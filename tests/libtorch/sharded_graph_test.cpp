@@ -1,5 +1,13 @@
 #include "libtorch/sharded_model.hpp"
-#include "support/test.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <tuple>
+#include <vector>
 
 namespace sharded_graph_test {
 

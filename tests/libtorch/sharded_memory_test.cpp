@@ -1,7 +1,16 @@
 #include "libtorch/sharded_model.hpp"
-#include "support/test.hpp"
 
+#include <doctest/doctest.h>
 #include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace sharded_memory_test {
 

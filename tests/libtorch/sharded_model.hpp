@@ -3,11 +3,18 @@
 #pragma once
 
 #include "support/refusal.hpp"
-#include "support/test.hpp"
 #include <zero/adapt/libtorch.hpp>
 #include <zero/zero.hpp>
 
+#include <doctest/doctest.h>
 #include <torch/torch.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace libtorch_tests {
 

@@ -1,5 +1,10 @@
 #include "libtorch/sharded_model.hpp"
-#include "support/test.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <string>
+#include <vector>
 
 namespace sharded_test {
 
