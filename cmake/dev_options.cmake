@@ -29,6 +29,11 @@ if(ZERO_SANITIZE)
     # The address sanitizer finds these itself, without checks at every access.
     target_compile_options(zero_dev_options INTERFACE -fno-sanitize=null,object-size)
   endif()
+  if(ZERO_SANITIZE MATCHES "address" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # Checks of accesses as calls: a fifth less to compile.
+    target_compile_options(zero_dev_options
+                           INTERFACE "SHELL:--param asan-instrumentation-with-call-threshold=0")
+  endif()
   target_link_options(zero_dev_options INTERFACE ${zero_sanitizer_flags})
 endif()
 
