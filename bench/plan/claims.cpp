@@ -29,6 +29,7 @@ Setup trillion(int model_parallel) {
           .model_parallel = model_parallel,
           .policies = {.stage = "pos+g+p", .precision = "fp16"},
           .activations = model_parallel > 1 ? "pa" : "whole",
+          .attention = "plain",
           .batch = 1};
 }
 
@@ -40,6 +41,7 @@ std::uint64_t largest(std::string const& stage, std::string const& activations) 
                     .model_parallel = 16,
                     .policies = {.stage = stage, .precision = "fp16"},
                     .activations = activations,
+                    .attention = "plain",
                     .batch = 12};
   return parameters(largest_depth(setup, v100));
 }

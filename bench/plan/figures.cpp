@@ -1,8 +1,8 @@
 #include "figures.hpp"
 
+#include "fractions.hpp"
 #include "plan/steps.hpp"
 
-#include <algorithm>
 #include <cmath>
 
 namespace plan {
@@ -72,26 +72,11 @@ double predict(Point const& point, Fractions const& fractions) {
   return steady_step(world, point.setup()).rate() / 1e12;
 }
 
-// Walks along one fraction at a time, in ever smaller steps, as long as that is better.
-Fractions calibrate(std::vector<Point> const& points) {
-  Fractions best{0.5, 0.8, 0.8, 0.5};
-  double least = misfit(points, best);
-  for (double step = 1.3; step > 1.002; step = std::sqrt(step)) {
-    for (bool better = true; better;) {
-      better = false;
-      for (std::size_t i = 0; i < 2 * best.size(); ++i) {
-        Fractions next = best;
-        double& fraction = next[i / 2];
-        fraction = std::min(1., i % 2 == 0 ? fraction * step : fraction / step);
-        double const error = misfit(points, next);
-        if (error >= least - 1e-12) continue;
-        best = next;
-        least = error;
-        better = true;
-      }
-    }
-  }
-  return best;
+Fractions calibrate(std::vector<Point> const& points, double smallest) {
+  return best_fractions(
+      Fractions{0.5, 0.8, 0.8, 0.5},
+      [&](Fractions const& of) { return misfit(points, of); },
+      smallest);
 }
 
 }  // namespace plan

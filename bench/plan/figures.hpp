@@ -30,6 +30,8 @@ struct Point {
             .model_parallel = model_parallel,
             .policies = {.stage = zero ? "pos+g" : "replicated", .precision = "fp16"},
             .activations = zero && model_parallel > 1 ? "pa" : "whole",
+            .attention = "plain",
+            .fused_rows = false,
             .batch = batch};
   }
 };
@@ -46,7 +48,8 @@ inline constexpr std::array<char const*, 4> fraction_names{
 
 /// The fractions with which the points that calibrate come out best. None exceeds what data sheets
 /// say.
-[[nodiscard]] Fractions calibrate(std::vector<Point> const& points);
+/// @param smallest  step of a fraction that is tried
+[[nodiscard]] Fractions calibrate(std::vector<Point> const& points, double smallest = 1.002);
 
 /// TFLOP/s of a device.
 [[nodiscard]] double predict(Point const& point, Fractions const& fractions);

@@ -1,4 +1,5 @@
 #include "plan/machine.hpp"
+#include "plan/read_json.hpp"
 #include "validation.hpp"
 #include "whole_number.hpp"
 

@@ -1,6 +1,8 @@
-/// zero-plan advise: the cheapest configuration that fits, and why others are none.
+/// zero-plan advise: the fastest configuration that fits, and why others are none.
 #include "commands.hpp"
+#include "files.hpp"
 #include "setup_options.hpp"
+#include "steps.hpp"
 
 #include <algorithm>
 #include <memory>
@@ -19,16 +21,21 @@ struct AdviseOptions : SetupOptions {
   int devices = 64;
   std::uint64_t device_memory = 0;  ///< 0: the cluster's
   std::uint64_t reserve = 0;
-  std::uint64_t sequences = 0;  ///< 0: 8 a device
-  std::string by = "bytes";
+  CLI::Option* reserved = nullptr;  ///< was `reserve` named? Else it is a tenth
+  std::uint64_t sequences = 0;      ///< 0: 8 a device
+  double tokens = 0.;               ///< of the training; 0: not asked
+  std::string by = "time";
   std::size_t show = 10;
 };
 
 Question question_of(AdviseOptions const& options) {
   Question question;
-  question.setup = options.complete();
+  question.cluster = named_cluster(options.cluster);
+  question.setup = options.complete(question.cluster.device);
   question.setup.ranks = options.devices;
-  question.cluster = cluster_of(options.cluster);
+  question.step = [cluster = question.cluster](Setup const& setup) {
+    return seconds_of_step(cluster, setup);
+  };
   if (options.device_memory > 0) question.cluster.device.memory = options.device_memory;
   if (options.reserve >= question.cluster.device.memory) {
     zero::fail(zero::ErrorKind::invalid_argument,
@@ -38,16 +45,23 @@ Question question_of(AdviseOptions const& options) {
                 question.cluster.device.memory,
                 " bytes"});
   }
-  question.budget = question.cluster.device.memory - options.reserve;
+  question.budget = question.cluster.device.memory -
+                    (options.reserved->count() > 0 ? options.reserve
+                                                   : question.cluster.device.memory / 10);
   question.sequences =
       options.sequences > 0 ? options.sequences : 8 * static_cast<std::uint64_t>(options.devices);
   question.by_time = options.by == "time";
   return question;
 }
 
-Table fitting_table(Advice const& advice, std::size_t show) {
+/// Tokens of all models in a step.
+double tokens_of(Setup const& setup) {
+  return static_cast<double>(setup.tokens() * setup.micro_steps) * setup.models();
+}
+
+Table fitting_table(Advice const& advice, AdviseOptions const& options) {
   Table table{.name = "fitting",
-              .title = "configurations that fit, the cheapest first",
+              .title = "configurations that fit, the best first",
               .columns = {"stage",
                           "N_m",
                           "checkpoint",
@@ -56,10 +70,15 @@ Table fitting_table(Advice const& advice, std::size_t show) {
                           "accumulate",
                           "GB a device",
                           "GB sent",
-                          "s on the links"},
+                          "step",
+                          "of the first",
+                          "tokens/s"},
               .rows = {}};
+  if (options.tokens > 0.) table.columns.emplace_back("training");
   for (Candidate const& one : advice.fitting) {
-    if (table.rows.size() == show) break;
+    if (table.rows.size() == options.show) break;
+    double const rate = tokens_of(one.setup) / one.seconds;
+    double const ratio = one.seconds / advice.fitting.front().seconds;
     table.rows.push_back({one.setup.policies.stage,
                           static_cast<std::uint64_t>(one.setup.model_parallel),
                           one.setup.activations,
@@ -68,7 +87,10 @@ Table fitting_table(Advice const& advice, std::size_t show) {
                           one.setup.policies.accumulation,
                           gigabytes(one.plan.total_bytes(), 1),
                           gigabytes(one.plan.sent_bytes(), 1),
-                          {fixed(one.seconds, 2), one.seconds}});
+                          rough_duration(one.seconds),
+                          {fixed(ratio, 2), ratio},
+                          {rough(rate), rate}});
+    if (options.tokens > 0.) table.rows.back().push_back(rough_duration(options.tokens / rate));
   }
   return table;
 }
@@ -86,7 +108,7 @@ Table bytes_table(DevicePlan const& plan) {
     auto const role = static_cast<Role>(r);
     add(std::string(zero::name(role)), held[role]);
   }
-  add("working activations (estimate)", plan.working_bytes);
+  add("working activations (estimate)", plan.working.total());
   add("total", plan.total_bytes());
   return table;
 }
@@ -121,7 +143,7 @@ Report make(AdviseOptions const& options) {
                           (first.micro_steps == 1 ? " micro-step of " : " micro-steps of ") +
                           std::to_string(first.batch) +
                           (first.batch == 1 ? " sequence" : " sequences") + " a model.");
-    report.tables.push_back(fitting_table(advice, options.show));
+    report.tables.push_back(fitting_table(advice, options));
     report.tables.push_back(bytes_table(advice.fitting.front().plan));
   }
   Table rejected{.name = "rejected",
@@ -132,9 +154,8 @@ Report make(AdviseOptions const& options) {
     rejected.rows.push_back({subject(one), one.why + "."});
   }
   if (!rejected.rows.empty()) report.tables.push_back(std::move(rejected));
-  report.notes = {"Least " + std::string(question.by_time ? "time on the links" : "traffic") +
-                      " first. Seconds on the links are what is sent over the data sheet's "
-                      "bandwidth,\none transfer after the other: not a step's time.",
+  report.notes = {"Least " + std::string(question.by_time ? "time" : "traffic") +
+                      " first. Steps are simulated: " + error_of(question.cluster) + ".",
                   estimate_note};
   Chart chart{.title = "memory of a device", .y_label = "GB"};
   Series layers[] = {{"model states", {}}, {"activations", {}}, {"pools, buckets", {}}};
@@ -145,7 +166,7 @@ Report make(AdviseOptions const& options) {
     auto const total = static_cast<double>(one.plan.total_bytes()) / 1e9;
     auto const states = static_cast<double>(one.plan.state_bytes()) / 1e9;
     auto const activations =
-        static_cast<double>(one.plan.checkpoints.memory.total() + one.plan.working_bytes) / 1e9;
+        static_cast<double>(one.plan.checkpoints.memory.total() + one.plan.working.total()) / 1e9;
     layers[0].points.emplace_back(0, states);
     layers[1].points.emplace_back(0, activations);
     layers[2].points.emplace_back(0, total - states - activations);
@@ -163,20 +184,23 @@ void add_advise(CLI::App& app, Command& command) {
       add_command(app,
                   command,
                   "advise",
-                  "The cheapest configuration that fits on a cluster, and why the others do not",
+                  "The fastest configuration that fits on a cluster, and why the others do not",
                   [options] { return make(*options); });
   add_model(*sub, *options);
   sub->add_option("--devices", options->devices, "How many")->check(CLI::Range(1, 100'000'000));
-  std::vector<std::string> names;
-  for (Cluster const& cluster : known_clusters()) names.push_back(cluster.name);
-  sub->add_option("--cluster", options->cluster, "Devices a node, memories and links")
-      ->check(CLI::IsMember(names));
-  add_size(*sub, "--device-memory", options->device_memory, "Of a device (0: the cluster's)");
-  add_size(*sub, "--reserve", options->reserve, "Of a device, kept for others");
+  add_cluster(*sub, options->cluster);
+  add_memory_size(*sub, "--device-memory", options->device_memory, "Of a device (0: the cluster's)");
+  options->reserved =
+      add_memory_size(*sub,
+                      "--reserve",
+                      options->reserve,
+                      "Of a device, kept for others and for what the estimate errs by (default: a "
+                      "tenth)");
   sub->add_option("--sequences", options->sequences, "Of all models in a step (0: 8 a device)")
       ->check(CLI::Range(0, 1 << 30));
-  sub->add_option("--by", options->by, "What is cheap: few bytes sent, or little time on the links")
+  sub->add_option("--by", options->by, "What is best: little time a step, or few bytes sent")
       ->check(CLI::IsMember({"bytes", "time"}));
+  add_number(*sub, "--tokens", options->tokens, "Of the training, such as 2T: how long it takes");
   sub->add_option("--show", options->show, "Configurations at most")->check(CLI::Range(1, 1000));
   add_policies(*sub, *options);
 }

@@ -12,6 +12,7 @@ void add_traffic(CLI::App& app, Command& command);    ///< traffic
 void add_advise(CLI::App& app, Command& command);     ///< advise
 void add_simulate(CLI::App& app, Command& command);   ///< simulate
 void add_calibrate(CLI::App& app, Command& command);  ///< calibrate
+void add_clusters(CLI::App& app, Command& command);   ///< clusters
 void add_sums(CLI::App& app, Command& command);       ///< sums
 
 }  // namespace plan

@@ -1,6 +1,7 @@
 #include "machine.hpp"
 
 #include "../whole_number.hpp"
+#include "read_json.hpp"
 #include "steps.hpp"
 
 #include <unistd.h>

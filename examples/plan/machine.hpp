@@ -8,8 +8,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include <exception>
-#include <fstream>
 #include <map>
 #include <string>
 #include <vector>
@@ -44,28 +42,6 @@ inline constexpr char const* default_calibration = "zero-calibration.json";
 /// @throws std::exception if that is no calibration
 [[nodiscard]] Machine machine_of(nlohmann::json const& json);
 
-/// What `read(json)` makes of a file.
-/// @param writer  what writes such files
-/// @throws zero::Error (invalid_argument), naming the file, for whatever `read` throws
-template <class Read>
-[[nodiscard]] auto read_json(std::string const& path, char const* writer, Read const& read) {
-  std::ifstream file(path);
-  if (!file) {
-    zero::fail(zero::ErrorKind::invalid_argument,
-               {"cannot read '", path, "': ", writer, " writes it"});
-  }
-  std::string why;
-  try {
-    // Objects that keep their order copy what they have while they are read, by recursion.
-    return read(nlohmann::json::parse(file));
-  } catch (zero::Error const& error) {
-    why = error.message();
-  } catch (std::exception const& error) {
-    why = error.what();
-  }
-  zero::fail(zero::ErrorKind::invalid_argument,
-             {"'", path, "' is not what ", writer, " writes: ", why});
-}
 /// @throws zero::Error (invalid_argument) if the file is no calibration
 [[nodiscard]] Machine read_machine(std::string const& path);
 

@@ -72,7 +72,7 @@ Table bytes_table(std::vector<Planned> const& all) {
     if (most == 0) continue;
     add(std::string(zero::name(role)), [&](Planned const& one) { return one.plan.held()[role]; });
   }
-  add("working activations (estimate)", [](Planned const& one) { return one.plan.working_bytes; });
+  add("working activations (estimate)", [](Planned const& one) { return one.plan.working.total(); });
   add("total", [](Planned const& one) { return one.plan.total_bytes(); });
   add("total, GB", [](Planned const& one) { return gigabytes(one.plan.total_bytes()); });
   add("model states", [](Planned const& one) { return one.plan.state_bytes(); });
@@ -123,7 +123,7 @@ Chart bars(std::vector<Planned> const& all) {
     auto const role = static_cast<Role>(r);
     add(std::string(zero::name(role)), [&](Planned const& one) { return one.plan.held()[role]; });
   }
-  add("working (estimate)", [](Planned const& one) { return one.plan.working_bytes; });
+  add("working (estimate)", [](Planned const& one) { return one.plan.working.total(); });
   return chart;
 }
 
@@ -188,7 +188,7 @@ void add_memory(CLI::App& app, Command& command) {
   add_run(*sub, *options);
   add_policies(*sub, *options);
   sub->add_option("--stage", options->stage, "This one only")->check(CLI::IsMember(stage_names()));
-  add_size(
+  add_memory_size(
       *sub,
       "--budget",
       options->budget,

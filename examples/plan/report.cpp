@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <exception>
 #include <utility>
@@ -77,6 +78,7 @@ std::string json_of(Report const& report, std::string const& command, bool chart
     document[table.name] = std::move(rows);
   }
   document["notes"] = report.notes;
+  document.update(report.data);
   if (charts && !report.charts.empty()) document["charts"] = report.charts;
   return document.dump(1) + "\n";
 }
@@ -209,6 +211,23 @@ void write_text(std::string const& path, std::string const& text) {
 Cell duration(double seconds) {
   bool const small = seconds < 0.1;
   return {fixed(small ? seconds * 1e3 : seconds, 2) + (small ? " ms" : " s"), seconds};
+}
+
+std::string rough(double value) {
+  if (!(value > 0.)) return "0";
+  double const digit = std::pow(10., std::floor(std::log10(value)) - 1.);
+  double const rounded = std::round(value / digit) * digit;
+  // As 9.96 becomes 10, which has two digits without a decimal.
+  return rounded >= 9.95 ? zero::detail::with_commas(static_cast<std::uint64_t>(rounded + 0.5))
+                         : fixed(rounded, rounded >= 0.995 ? 1 : 2);
+}
+
+Cell rough_duration(double seconds) {
+  constexpr double day = 86400.;
+  if (seconds < 1.) return {rough(seconds * 1e3) + " ms", seconds};
+  if (seconds < 7200.) return {rough(seconds) + " s", seconds};
+  if (seconds < 2. * day) return {rough(seconds / 3600.) + " h", seconds};
+  return {rough(seconds / day) + " days", seconds};
 }
 
 std::string fixed(double value, int decimals) {

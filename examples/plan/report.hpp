@@ -44,6 +44,7 @@ struct Report {
   std::vector<Table> tables;
   std::vector<std::string> notes;  ///< sentences behind them
   std::vector<Chart> charts;
+  nlohmann::ordered_json data = nlohmann::ordered_json::object();  ///< more members of the JSON
 };
 
 /// Where a report goes; "-" is the standard output, instead of the text.
@@ -110,6 +111,11 @@ void write_text(std::string const& path, std::string const& text);
 
 /// Seconds in the unit that reads best.
 [[nodiscard]] Cell duration(double seconds);
+
+/// A number that is not worth more than two digits.
+[[nodiscard]] std::string rough(double value);
+/// The same of seconds, in the unit that reads best, up to days.
+[[nodiscard]] Cell rough_duration(double seconds);
 
 /// A number with that many decimals.
 [[nodiscard]] std::string fixed(double value, int decimals);

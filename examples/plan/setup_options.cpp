@@ -1,22 +1,49 @@
 #include "setup_options.hpp"
 
+#include "files.hpp"
 #include "report.hpp"
+
+#include <map>
+#include <utility>
 
 namespace plan {
 
 Setup SetupOptions::complete() const {
   Setup result = setup;
-  if (exact()) {
+  if (!file.empty()) {
+    result.model = read_transformer(file);
+    // Of its longest sequences, unless other ones are meant.
+    if (sequence->count() > 0) result.model.sequence = setup.model.sequence;
+  } else if (exact()) {
     result.model.layers = layers;
     result.model.hidden = hidden;
     result.model.heads = heads > 0 ? heads : hidden % 64 == 0 ? hidden / 64 : 1;
   } else {
     result.model = transformer_of(parameters, setup.model);
   }
+  result.fused_rows = !plain_rows;
+  if (no_dropout) result.model.dropout = false;
   if (result.policies.accumulation.empty()) {
     result.policies.accumulation = result.micro_steps > 1 ? "shard" : "none";
   }
   return result;
+}
+
+Setup SetupOptions::complete(Device const& device) const {
+  Setup result = complete();
+  if (device.attention_fraction == 0. && attention->count() == 0) result.attention = "plain";
+  return result;
+}
+
+CLI::Option* add_number(CLI::App& sub,
+                        std::string const& name,
+                        double& into,
+                        std::string const& help) {
+  return sub.add_option(name, into, help)
+      ->transform(CLI::AsNumberWithUnit(
+          std::map<std::string, double>{{"k", 1e3}, {"m", 1e6}, {"b", 1e9}, {"t", 1e12}},
+          CLI::AsNumberWithUnit::CASE_INSENSITIVE,
+          "NUMBER"));
 }
 
 CLI::Option* add_size(CLI::App& sub,
@@ -27,14 +54,50 @@ CLI::Option* add_size(CLI::App& sub,
       ->transform(CLI::AsSizeValue(true));
 }
 
+CLI::Option* add_memory_size(CLI::App& sub,
+                             std::string const& name,
+                             std::uint64_t& into,
+                             std::string const& help) {
+  // What is transformed last is so first: this sees the text, before its unit has been multiplied.
+  CLI::Validator const unit(
+      [](std::string& text) {
+        bool const bare = text.find_first_not_of("0123456789.") == std::string::npos;
+        return bare && text.size() < 7 && text != "0"
+                   ? text + " bytes are no device's memory: " + text + "GB?"
+                   : std::string();
+      },
+      "");
+  return add_size(sub, name, into, help)->transform(unit);
+}
+
+CLI::Option* add_cluster(CLI::App& sub, std::string& into, std::vector<std::string> more) {
+  for (Cluster const& cluster : known_clusters()) more.push_back(cluster.name);
+  CLI::Validator const known(
+      [more](std::string& name) {
+        if (name.ends_with(".json") || std::ranges::find(more, name) != more.end()) {
+          return std::string();
+        }
+        std::string text = "there is no cluster '" + name + "': it is a FILE.json or one of ";
+        for (std::string const& one : more) text += (&one == &more.front() ? "" : ", ") + one;
+        return text;
+      },
+      "");
+  return sub.add_option("--cluster",
+                        into,
+                        "Devices, memories and links, by name or as the FILE.json that zero-plan "
+                        "clusters --json writes")
+      ->check(known);
+}
+
 void add_model(CLI::App& sub, SetupOptions& options) {
   CLI::Range const sizes(1, 1 << 30);
   Transformer& model = options.setup.model;
   auto* const parameters =
-      sub.add_option("--params",
-                     options.parameters,
-                     "About so many parameters, such as 7.5e9: the width of the paper's model that "
-                     "is nearest in size, and the blocks that come nearest to the number");
+      add_number(sub,
+                 "--params",
+                 options.parameters,
+                 "About so many parameters, such as 7.5e9 or 70B: the width of the paper's model "
+                 "that is nearest in size, and the blocks that come nearest to the number");
   auto* const layers = sub.add_option("--layers", options.layers, "Exactly so many blocks")
                            ->check(CLI::Range(1, 100000));
   auto* const hidden =
@@ -44,8 +107,25 @@ void add_model(CLI::App& sub, SetupOptions& options) {
   hidden->needs(layers)->excludes(parameters);
   sub.add_option("--heads", options.heads, "Attention heads (0: of 64 channels each)")
       ->needs(hidden);
-  sub.add_option("--vocab", model.vocab, "Words")->check(sizes);
-  sub.add_option("--sequence", model.sequence, "Tokens of a sequence")->check(sizes);
+  auto* const vocab = sub.add_option("--vocab", model.vocab, "Words")->check(sizes);
+  options.sequence =
+      sub.add_option("--sequence", model.sequence, "Tokens of a sequence")->check(sizes);
+  auto* const file = sub.add_option("--model",
+                                    options.file,
+                                    "A config.json of Hugging Face's transformers: gpt2, llama or "
+                                    "mistral");
+  for (CLI::Option* const other : {parameters, layers, hidden, vocab}) file->excludes(other);
+  options.attention =
+      sub.add_option("--attention",
+                     options.setup.attention,
+                     "Scores of attention: plain kernels keep them, selective ones compute them "
+                     "again, fused ones (FlashAttention) never write them")
+          ->check(CLI::IsMember(attention_names()));
+  sub.add_flag("--sequence-parallel",
+               options.setup.sequence_parallel,
+               "N_m ranks divide what is between their products, too");
+  sub.add_flag("--no-dropout", options.no_dropout, "No masks are kept for the backward pass");
+  sub.add_flag("--plain-rows", options.plain_rows, "Norms, sums and dropout are kernels each");
 }
 
 void add_policies(CLI::App& sub, SetupOptions& options) {
@@ -88,8 +168,12 @@ void add_run(CLI::App& sub, SetupOptions& options) {
 std::string sentence(Transformer const& model) {
   auto const h = static_cast<std::uint64_t>(model.hidden);
   std::uint64_t const blocks = 12 * h * h * static_cast<std::uint64_t>(model.layers);
-  return "A GPT of " + std::to_string(model.layers) + " blocks x " + std::to_string(h) + ", " +
-         std::to_string(model.heads) + " heads, " + std::to_string(model.vocab) + " words, " +
+  std::string const heads = model.kv_heads > 0 && model.kv_heads != model.heads
+                                ? " and " + std::to_string(model.kv_heads)
+                                : "";
+  return (model.gated ? "A gated decoder of " : "A GPT of ") + std::to_string(model.layers) +
+         " blocks x " + std::to_string(h) + ", " + std::to_string(model.heads) + heads +
+         " heads, " + std::to_string(model.vocab) + " words, " +
          std::to_string(model.sequence) +
          " tokens: " + zero::detail::with_commas(parameters(model)) +
          " parameters (12 L h^2 = " + zero::detail::with_commas(blocks) + ").";
@@ -109,6 +193,12 @@ std::string sentence(Setup const& setup) {
             (setup.policies.accumulation == "full" ? "full gradients" : "the reduced share");
   }
   return text + ", checkpoints: " + setup.activations + ".";
+}
+
+std::string error_of(Cluster const& cluster) {
+  if (cluster.error == 0.) return "nobody has held those of " + cluster.name + " against runs";
+  return "those of " + cluster.name + " were up to " + fixed(100. * cluster.error, 0) +
+         " % from published runs that set nothing";
 }
 
 }  // namespace plan

@@ -1,5 +1,6 @@
 /// zero-plan simulate: the time of a step on a cluster that is only described.
 #include "commands.hpp"
+#include "files.hpp"
 #include "machine.hpp"
 #include "model/trace.hpp"
 #include "setup_options.hpp"
@@ -30,6 +31,7 @@ struct SimulateOptions {
   int per_node = 0;
   std::uint64_t network = 0;
   double computing = 0.;
+  double tokens = 0.;  ///< of the training; 0: not asked
   std::string calibration = default_calibration;  ///< of the cluster `this`
   CLI::App* sub = nullptr;                        ///< says what was named
 };
@@ -43,7 +45,7 @@ Sums named(std::string const& sums) {
 
 /// The cluster that is meant.
 Cluster described(SimulateOptions const& options) {
-  Cluster cluster = cluster_of(options.cluster);
+  Cluster cluster = named_cluster(options.cluster);
   if (options.per_node > 0) cluster.devices_per_node = options.per_node;
   if (options.network > 0) {
     cluster.between.rate = static_cast<double>(options.network);
@@ -188,7 +190,7 @@ Report make(SimulateOptions const& options) {
   Progress const progress("simulating steps");
   if (options.cluster == "this") return make_here(options);
   Cluster const cluster = described(options);
-  Setup setup = options.setup.complete();
+  Setup setup = options.setup.complete(cluster.device);
   Report report;
   report.head = {sentence(setup.model)};
   Table table{.name = "steps",
@@ -198,12 +200,15 @@ Report make(SimulateOptions const& options) {
                           "GB of a device",
                           "fits",
                           "step",
-                          "TFLOP/s of a device",
-                          "of its peak",
+                          "tokens/s",
+                          "of a device",
+                          "MFU",
+                          "HFU",
                           "computing",
                           "waiting for others",
                           "latency on links"},
               .rows = {}};
+  if (options.tokens > 0.) table.columns.emplace_back("training");
   Chart chart{
       .title = "operations of a device", .x_label = "ranks", .y_label = "TFLOP/s", .log_x = true};
   for (std::string const& stage : options.stages) chart.series.push_back({stage, {}});
@@ -220,16 +225,25 @@ Report make(SimulateOptions const& options) {
       if (!std::exchange(traced, true)) write(world->timeline(), options.trace);
       // Of two steps, of which the first one has the same collectives.
       double const latency = sum(world->timeline(), &simulate::OpTime::latency) / 2.;
+      double const of_model = static_cast<double>(setup.tokens() * setup.micro_steps);
+      double const rate = of_model / step.seconds * setup.models();
+      auto const of_peak = [&](double operations) -> Cell {
+        double const part = operations / step.seconds / cluster.device.flops;
+        return {fixed(100. * part, 0) + " %", part};
+      };
       table.rows.push_back({static_cast<std::uint64_t>(ranks),
                             options.stages[s],
                             gigabytes(bytes, 1),
-                            bytes <= cluster.device.memory ? "yes" : "no",
-                            duration(step.seconds),
-                            {fixed(step.rate() / 1e12, 1), step.rate()},
-                            percent(step.rate() / cluster.device.flops),
-                            duration(step.computed),
-                            duration(step.exposed),
-                            duration(latency)});
+                            bytes <= cluster.device.memory - cluster.device.memory / 10 ? "yes" : "no",
+                            rough_duration(step.seconds),
+                            {rough(rate), rate},
+                            {rough(rate / ranks), rate / ranks},
+                            of_peak(step.operations.model),
+                            of_peak(step.operations.hardware),
+                            rough_duration(step.computed),
+                            rough_duration(step.exposed),
+                            rough_duration(latency)});
+      if (options.tokens > 0.) table.rows.back().push_back(rough_duration(options.tokens / rate));
       chart.series[s].points.emplace_back(ranks, step.rate() / 1e12);
     }
   }
@@ -239,10 +253,11 @@ Report make(SimulateOptions const& options) {
   report.notes = {
       "Partition, buckets, prefetches and order are those of the library, which ran on this "
       "description.",
-      "How long each piece takes is a model: tiles of products, passes through memory, " +
-          cluster.name + "'s links",
-      "with the fractions that it assumes. 'validate-plan figures' holds such a model against the "
-      "paper's figures.",
+      "How long each piece takes is a model: " + error_of(cluster) + " (validate-plan rows).",
+      "MFU and HFU are operations of the model, and of the hardware, which computes blocks again, of "
+      "the peak.",
+      "What fits leaves a tenth of a device to others and to what the estimate of activations errs "
+      "by.",
       "Ranks that are late are not simulated. Collectives on the same links share them."};
   return report;
 }
@@ -259,15 +274,12 @@ void add_simulate(CLI::App& app, Command& command) {
   add_policies(*sub, options->setup);
   add_run(*sub, options->setup);
   sub->remove_option(sub->get_option("--ranks"));
-  std::vector<std::string> names;
-  for (Cluster const& cluster : known_clusters()) names.push_back(cluster.name);
-  names.emplace_back("this");
   options->sub = sub;
   sub->add_option("--calibration",
                   options->calibration,
                   "What zero-plan calibrate has written, for the cluster 'this': train_gpt there");
-  sub->add_option("--cluster", options->cluster, "Devices, memories and links")
-      ->check(CLI::IsMember(names));
+  add_cluster(*sub, options->cluster, {"this"});
+  add_number(*sub, "--tokens", options->tokens, "Of the training, such as 2T: how long it takes");
   sub->add_option("--ranks", options->ranks, "Devices, such as 1024,8192")
       ->delimiter(',')
       ->check(CLI::Range(1, 10'000'000));

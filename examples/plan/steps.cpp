@@ -2,6 +2,8 @@
 
 #include "model/policies.hpp"
 
+#include <cstdint>
+
 namespace plan {
 
 StepTime steady_step(World& world, Setup const& setup, Computation const& pass) {
@@ -31,6 +33,18 @@ StepTime steady_step(World& world, Setup const& setup) {
                      setup,
                      {.forward = [&](int unit) { pass.forward(unit); },
                       .backward = [&](int unit) { pass.backward(unit); }});
+}
+
+double seconds_of_step(Cluster const& cluster, Setup setup) {
+  auto const seconds = [&](std::uint64_t micro_steps) {
+    setup.micro_steps = micro_steps;
+    World world(cluster);
+    return steady_step(world, setup).seconds;
+  };
+  std::uint64_t const all = setup.micro_steps;
+  if (all <= 5) return seconds(all);
+  double const two = seconds(2);
+  return two + static_cast<double>(all - 2) * (seconds(3) - two);
 }
 
 }  // namespace plan

@@ -18,4 +18,8 @@ namespace plan {
 /// The same with the products of a GPT on a device that data sheets describe: `Pass`.
 [[nodiscard]] StepTime steady_step(World& world, Setup const& setup);
 
+/// Seconds of such a step. Of many micro-steps a few are simulated: each further one takes as long
+/// as that before it.
+[[nodiscard]] double seconds_of_step(Cluster const& cluster, Setup setup);
+
 }  // namespace plan

@@ -10,6 +10,7 @@ int main(int argc, char** argv) {
                             plan::add_traffic,
                             plan::add_advise,
                             plan::add_simulate,
+                            plan::add_clusters,
                             plan::add_sums,
                             plan::add_paper,
                             plan::add_calibrate});

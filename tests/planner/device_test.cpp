@@ -65,21 +65,47 @@ TEST_CASE("optimizer and checkpoints together: held as planned, and sent") {
   hold<zero::activation::PaCpu>("pa+cpu");
 }
 
-TEST_CASE("the paper's example: 1.5 billion parameters, 1024 tokens, batch 32") {
-  Setup setup{.model = {.layers = 48, .hidden = 1600, .vocab = 1}, .batch = 32};
-  // §3.2: about 60 GB without checkpoints; fp16.
-  std::uint64_t const tokens = 32 * 1024;
-  CHECK(working_elements(setup) == 12 * tokens * 1600 * 48 + tokens);
-  DevicePlan const all = plan_device(setup);
-  CHECK(all.working_bytes == 2 * working_elements(setup));
-  CHECK(all.checkpoints.memory.total() == 0);
-  CHECK(all.model_elements == 0);
-  // One input a block, and one block at work.
+TEST_CASE("a block keeps what Korthikanti et al. say: sbh(10 + 24/t + 5as/ht) bytes") {
+  // GPT-3's, on 8 ranks: 5as/h is 80.
+  Setup setup{.model = {.layers = 96, .hidden = 12288, .heads = 96, .sequence = 2048},
+              .ranks = 8,
+              .model_parallel = 8,
+              .attention = "plain",
+              .batch = 1};
+  std::uint64_t const wide = 2048 * 12288;
+  CHECK(working_bytes(setup, 2).block == wide * (10 + 3 + 10));
+  setup.attention = "selective";
+  CHECK(working_bytes(setup, 2).block == wide * 13);
+  setup.attention = "fused";
+  CHECK(working_bytes(setup, 2).block == wide * 13);
+  setup.sequence_parallel = true;
+  CHECK(working_bytes(setup, 2).block == wide * 34 / 8);
+  // Scores in fp32 and in 16 bits, on 8 ranks; final norm and its input; gradients.
+  WorkingBytes const all = working_bytes(setup, 2);
+  CHECK(all.head == 4 * wide / 8 + 2048 * 6 * (setup.model.vocab / 8));
+  CHECK(all.gradients == 4 * wide / 8 + 8 * wide / 8);
+  CHECK(all.blocks == 96);
+  CHECK(all.total() == 96 * all.block + all.gradients + all.head);
+  // Inputs alone are kept: one block is at work.
   setup.activations = "whole";
+  CHECK(working_bytes(setup, 2).blocks == 1);
   DevicePlan const checkpoints = plan_device(setup);
-  CHECK(checkpoints.checkpoints.memory[Role::activations] == 2 * tokens * 1600 * 48);
-  CHECK(checkpoints.working_bytes == 2 * (12 * tokens * 1600 + tokens));
-  CHECK(checkpoints.total_bytes() == checkpoints.held().total() + checkpoints.working_bytes);
+  CHECK(checkpoints.checkpoints.memory[Role::activations] == 2 * wide * 96);
+  CHECK(checkpoints.working.total() == working_bytes(setup, 2).total());
+  CHECK(checkpoints.total_bytes() == checkpoints.held().total() + checkpoints.working.total());
+}
+
+TEST_CASE("a block of Llama's kind keeps fewer keys and values, and four times its MLP's channels") {
+  Setup const setup{.model = {.layers = 1,
+                              .hidden = 64,
+                              .heads = 8,
+                              .sequence = 32,
+                              .kv_heads = 2,
+                              .inner = 96,
+                              .gated = true,
+                              .dropout = false},
+                    .batch = 3};
+  CHECK(working_bytes(setup, 2).block == 3 * 32 * 2 * (4 * 64 + 2 * 64 + 2 * 16 + 4 * 96));
 }
 
 TEST_CASE("what ranks of a model send: §8, 12 b s h with recomputation, a twelfth more with Pa") {
@@ -95,8 +121,6 @@ TEST_CASE("what ranks of a model send: §8, 12 b s h with recomputation, a twelf
   CHECK(pa.model_bytes == 2 * pa.model_elements);
   CHECK(pa.checkpoint_elements * 12 == pa.model_elements);
   CHECK(pa.sent_bytes() == pa.optimizer.sent.total() + pa.model_bytes + pa.checkpoint_bytes);
-  // Of 12 elements 2 are whole on every rank.
-  CHECK(working_elements(setup) == 2 * wide + 10 * wide / 16 + 7 * 128 * 4);
 
   setup.micro_steps = 3;
   setup.policies.accumulation = "shard";

@@ -8,10 +8,11 @@ that are known, and a few seconds of the machine itself, which may be as slow as
 import copy
 import json
 import math
+import subprocess
 import sys
 import unittest
 
-from plan_programs import ProgramTest, answer, run, start
+from plan_programs import ProgramTest, answer, by, run, start
 
 SCRATCH, TRAIN_GPT = None, None
 
@@ -52,6 +53,46 @@ def written(name, content):
 def steps(calibration, *options):
     return answer("simulate", "--cluster", "this", "--calibration", calibration,
                   *options)["steps"]
+
+
+class Activations(ProgramTest):
+    """What the trainer computes with is what is estimated, with the terms of its own attention."""
+
+    def working(self, ranks, activations, layers, width, heads, length, batch):
+        path = SCRATCH / "run.json"
+        done = subprocess.run(
+            [TRAIN_GPT, "--text", __file__, "--steps", "2", "--ranks", str(ranks),
+             "--model-parallel", str(ranks), "--layers", str(layers), "--channels", str(width),
+             "--heads", str(heads), "--context", str(length), "--batch", str(batch),
+             "--activations", activations, "--json", str(path)],
+            capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        held = json.loads(path.read_text())["stages"][0]["working_bytes_per_rank"]
+        # Copies of a unit's tensors and gradients in fp32 are no activations: the largest of each
+        # place in a unit.
+        h, part = width, width // ranks
+        units = ([256 // ranks * h, length * h],
+                 [h, h, 3 * part * h, 3 * part, h * part, h, h, h, 4 * part * h, 4 * part,
+                  4 * part * h, h],
+                 [h, h, 256 // ranks * h])
+        return held - 2 * 4 * sum(max(unit[i] for unit in units if i < len(unit))
+                                  for i in range(12))
+
+    def test_train_gpt_computes_with_what_is_estimated(self):
+        for layers, width, heads, length, batch in ((4, 128, 4, 64, 4), (6, 64, 8, 128, 8)):
+            for ranks in (1, 2, 4):
+                for activations, name in (("keep", "keep"), ("recompute", "whole"),
+                                          ("partitioned", "pa")):
+                    if (ranks, name) == (1, "pa"):
+                        continue
+                    plan = answer("memory", "--layers", layers, "--hidden", width, "--heads", heads,
+                                  "--sequence", length, "--vocab", 256, "--ranks", ranks,
+                                  "--model-parallel", ranks, "--batch", batch, "--checkpoint", name,
+                                  "--precision", "fp32", "--attention", "plain", "--no-dropout")
+                    estimate = by("role", plan["bytes"])["working activations (estimate)"]["pos+g"]
+                    held = self.working(ranks, activations, layers, width, heads, length, batch)
+                    with self.subTest(layers=layers, ranks=ranks, name=name):
+                        self.assertLess(abs(estimate / held - 1.), 0.05)
 
 
 class Files(ProgramTest):

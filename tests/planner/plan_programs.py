@@ -18,7 +18,7 @@ def start(zero_plan, validate_plan, folder):
 
 def run(*arguments):
     """Runs the program that has this subcommand."""
-    validates = arguments and arguments[0] in ("figures", "claims", "here")
+    validates = arguments and arguments[0] in ("figures", "rows", "advice", "claims", "here")
     return subprocess.run([PROGRAMS["validate" if validates else "zero"], *map(str, arguments)],
                           capture_output=True, text=True, check=False)
 

@@ -211,27 +211,112 @@ class Plans(ProgramTest):
         document = answer(*asked)
         first = document["fitting"][0]
         self.assertIn("Take pos+g+p on", document["head"][2])
-        sent = [row["GB sent"] for row in document["fitting"]]
-        self.assertEqual(sent, sorted(sent))
+        steps = [row["step"] for row in document["fitting"]]
+        self.assertEqual(steps, sorted(steps))
+        self.assertEqual([row["of the first"] for row in document["fitting"]],
+                         [step / steps[0] for step in steps])
         self.assertEqual(document["bytes"][-1]["bytes"], first["GB a device"])
-        self.assertLessEqual(first["GB a device"], 80e9)
+        # A tenth is left to others.
+        self.assertLessEqual(max(row["GB a device"] for row in document["fitting"]), 72e9)
         self.assertEqual(first["batch"] * first["micro-steps"] * 64 // first["N_m"], 512)
-        # The memory command says the same of it.
-        again = answer("memory", "--params", "70e9", "--ranks", "64", "--model-parallel",
-                       first["N_m"], "--batch", first["batch"], "--checkpoint",
-                       first["checkpoint"], "--stage", first["stage"])
+        # The memory command says the same of it, and simulate does of its time.
+        of_first = ("--params", "70e9", "--ranks", "64", "--model-parallel", first["N_m"],
+                    "--batch", first["batch"], "--micro-steps", first["micro-steps"],
+                    "--checkpoint", first["checkpoint"], "--stage", first["stage"])
+        again = answer("memory", *of_first)
         self.assertEqual(by("role", again["bytes"])["total"][first["stage"]], first["GB a device"])
+        simulated = answer("simulate", *of_first, "--cluster", "dgx-a100")["steps"][0]
+        self.assertAlmostEqual(simulated["step"] / first["step"], 1., delta=2e-3)
+        self.assertAlmostEqual(simulated["tokens/s"] / first["tokens/s"], 1., delta=2e-3)
         for row in document["rejected"]:
-            self.assertRegex(row["why"], r"^needs [\d,.]+ GB of 80.0 GB .*\.$")
-        times = [row["s on the links"] for row in answer(*asked, "--by", "time")["fitting"]]
-        self.assertEqual(times, sorted(times))
+            self.assertRegex(row["why"], r"^needs [\d,.]+ GB of 72.0 GB .*\.$")
+        sent = [row["GB sent"] for row in answer(*asked, "--by", "bytes")["fitting"]]
+        self.assertEqual(sent, sorted(sent))
         self.assertEqual(len(answer(*asked, "--show", "3")["fitting"]), 3)
+        trained = answer(*asked, "--tokens", "2T")["fitting"][0]
+        self.assertAlmostEqual(trained["training"], 2e12 / trained["tokens/s"])
         nothing = answer("advise", "--params", "1e12", "--devices", "8")
         self.assertNotIn("fitting", nothing)
         self.assertIn("Nothing fits", nothing["head"][2])
         self.assertEqual(len(nothing["rejected"]), 16)
         reserved = answer(*asked, "--reserve", "50GB")
         self.assertLessEqual(reserved["fitting"][0]["GB a device"], 30e9)
+
+
+class Files(ProgramTest):
+    def test_a_cluster_is_written_changed_and_read(self):
+        path = SCRATCH / "mine.json"
+        answer("clusters", "dgx-h100")
+        run("clusters", "dgx-h100", "--json", path)
+        asked = ["advise", "--params", "7e9", "--devices", "16", "--show", "1", "--cluster"]
+        self.assertEqual(answer(*asked, path)["fitting"], answer(*asked, "dgx-h100")["fitting"])
+        document = json.loads(path.read_text())
+        document["clusters"][0]["device"]["flops"] /= 2
+        path.write_text(json.dumps(document))
+        self.assertGreater(answer(*asked, path)["fitting"][0]["step"],
+                           1.3 * answer(*asked, "dgx-h100")["fitting"][0]["step"])
+        del document["clusters"][0]["inside"]["rate"]
+        path.write_text(json.dumps(document))
+        self.refused("'inside' has no 'rate'", *asked, path)
+        names = [cluster["name"] for cluster in answer("clusters")["clusters"]]
+        self.assertEqual(names, ["dgx2-v100", "dgx-a100", "dgx-h100", "dgx-h200", "dgx-b200",
+                                 "cpu2"])
+        properties = by("property", answer("clusters")["properties"])
+        self.assertEqual(properties["device.memory"]["dgx-h200"], 141e9)
+
+    def test_a_model_is_read_from_its_configuration(self):
+        path = SCRATCH / "config.json"
+        config = {"model_type": "llama", "num_hidden_layers": 80, "hidden_size": 8192,
+                  "num_attention_heads": 64, "num_key_value_heads": 8, "intermediate_size": 28672,
+                  "max_position_embeddings": 4096, "vocab_size": 32000}
+        path.write_text(json.dumps(config))
+        document = answer("memory", "--model", path, "--ranks", "64")
+        self.assertIn("A gated decoder of 80 blocks x 8192, 64 and 8 heads, 32000 words, 4096 tokens",
+                      document["head"][0])
+        self.assertIn("68,976,648,192 parameters", document["head"][0])
+        shorter = answer("memory", "--model", path, "--ranks", "64", "--sequence", "2048")
+        self.assertIn("2048 tokens", shorter["head"][0])
+        self.refused("16 model-parallel ranks cannot share 8 heads of keys and values evenly",
+                     "memory", "--model", path, "--ranks", "64", "--model-parallel", "16")
+        self.refused("--model", "memory", "--model", path, "--params", "7e9")
+        path.write_text(json.dumps(config | {"num_local_experts": 8}))
+        self.refused("'num_local_experts' is not known here", "memory", "--model", path)
+
+
+class Validation(ProgramTest):
+    def test_published_rows_are_predicted_by_those_that_calibrate(self):
+        found = answer("rows")
+        self.assertEqual(len(found["rows"]), 22)
+        errors = [row["predicted"] / row["published"] - 1. for row in found["rows"]
+                  if row["use"] == "held out"]
+        self.assertEqual(len(errors), 14)
+        self.assertLessEqual(sum(map(abs, errors)) / len(errors), 0.12)
+        self.assertLessEqual(max(map(abs, errors)), 0.3)
+        self.assertLessEqual(abs(sum(errors) / len(errors)), 0.05)
+        for row in found["rows"]:
+            self.assertEqual(row["error"], row["predicted"] / row["published"] - 1.)
+        own, null, other = found["held_out"][:3]
+        self.assertLess(own["on average"], null["on average"])
+        self.assertLess(own["on average"], other["on average"])
+        # What is known of the clusters is what the rows say.
+        known = by("property", answer("clusters")["properties"])
+        for row in found["fractions"]:
+            for column, name in (("matrix products", "matrix_fraction"),
+                                 ("memory", "memory_fraction"),
+                                 ("fused attention", "attention_fraction")):
+                self.assertAlmostEqual(known["device." + name][row["cluster"]], row[column],
+                                       delta=2e-3)
+            most = max(abs(of["error"]) for of in found["rows"]
+                       if of["cluster"] == row["cluster"] and of["use"] == "held out")
+            self.assertAlmostEqual(known["error"][row["cluster"]], most, delta=0.01)
+
+    def test_advice_is_never_a_twentieth_over_the_best_that_fits(self):
+        found = answer("advice")["advice"]
+        self.assertEqual(len(found), 5)
+        for row in found:
+            self.assertGreater(row["tried"], 20, row)
+            self.assertGreaterEqual(row["over the best"], -1e-9, row)
+            self.assertLessEqual(row["over the best"], 0.05, row)
 
 
 class Formats(unittest.TestCase):
@@ -314,6 +399,11 @@ class Mistakes(ProgramTest):
             (["memory", "--ranks", "3", "--model-parallel", "2"], "do not divide 3 ranks"),
             (["memory", "--ranks", "16", "--model-parallel", "16"], "24 heads"),
             (["memory", "--budget", "3XB"], "xb"),
+            (["memory", "--budget", "80"], "80 bytes are no device's memory: 80GB?"),
+            (["advise", "--device-memory", "80"], "--device-memory"),
+            (["memory", "--attention", "linear"], "linear"),
+            (["simulate", "--cluster", "dgx2-v100", "--attention", "fused"], "plain or selective"),
+            (["advise", "--cluster", "none.json"], "none.json"),
             (["memory", "--micro-steps", "2", "--accumulate", "none"], "full or shard"),
             (["memory", "--batch", "0"], "--batch"),
             (["advise", "--cluster", "dgx"], "dgx2-v100"),

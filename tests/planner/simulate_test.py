@@ -38,6 +38,8 @@ class Paper(ProgramTest):
         self.assertLessEqual(sum(errors) / 3, 0.05)
         self.assertLessEqual(max(errors), 0.15)
         told = by("figure", self.found["held_out"])
+        self.assertGreater(told["3"]["one constant"], 5 * told["3"]["on average"])
+        self.assertEqual(told["3"]["other points calibrate"], "not tried")
         self.assertAlmostEqual(told["3"]["on average"], sum(errors) / 3)
         self.assertAlmostEqual(told["3"]["at most"], max(errors))
 
@@ -93,7 +95,7 @@ class Steps(ProgramTest):
         used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
         self.assertLess(used, 1 << 20)  # KiB
         self.assertEqual([row["stage"] for row in found["steps"]], STAGES)
-        self.assertEqual([row["fits"] for row in found["steps"]], ["no", "no", "no", "yes"])
+        self.assertEqual([row["fits"] for row in found["steps"]], ["no"] * 4)
         bucket = found["bucket"][0]
         # A hundred thousand latencies of 8 us.
         self.assertAlmostEqual(bucket["ring"], 0.8, delta=0.05)
@@ -103,8 +105,15 @@ class Steps(ProgramTest):
         found = answer("simulate", "--layers", "8", "--hidden", "1024", "--ranks", "1,16",
                        "--batch", "4", "--cluster", "dgx-a100")
         self.assertEqual(len(found["steps"]), 8)
+        self.assertEqual({row["fits"] for row in found["steps"]}, {"yes"})
         for row in found["steps"]:
             self.assertAlmostEqual(row["step"], row["computing"] + row["waiting for others"])
+            self.assertEqual(row["MFU"], row["HFU"])
+            self.assertAlmostEqual(row["tokens/s"], 4 * 1024 * row["ranks"] / row["step"])
+            self.assertAlmostEqual(row["of a device"], row["tokens/s"] / row["ranks"])
+            # 6 of each weight but the embedding's, and 12 L h s of scores, over 312 TFLOP/s.
+            of_token = 6 * (12 * 8 * 1024**2 + 51200 * 1024) + 12 * 8 * 1024 * 1024
+            self.assertAlmostEqual(row["MFU"], of_token * row["of a device"] / 312e12)
             if row["ranks"] == 1:
                 self.assertEqual(row["waiting for others"], 0)
         alone, together = found["steps"][0], found["steps"][4]
@@ -121,8 +130,11 @@ class Steps(ProgramTest):
                            3.5 * once["computing"])
         self.assertLess(step("--batch", "4", "--model-parallel", "8")["computing"],
                         once["computing"] / 2)
-        self.assertGreater(step("--batch", "4", "--checkpoint", "whole")["computing"],
-                           1.2 * once["computing"])
+        whole = step("--batch", "4", "--checkpoint", "whole")
+        self.assertGreater(whole["computing"], 1.2 * once["computing"])
+        self.assertGreater(whole["HFU"], 1.2 * whole["MFU"])
+        self.assertAlmostEqual(step("--tokens", "2T")["training"],
+                               2e12 / step("--tokens", "2T")["tokens/s"])
 
     def test_a_trace_has_one_step_of_two_queues(self):
         path = SCRATCH / "trace.json"

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -27,7 +28,9 @@ struct Question {
   Cluster cluster{};            ///< how devices are connected, and the memory of hosts
   std::uint64_t budget = 0;     ///< bytes of a device that may be used
   std::uint64_t sequences = 1;  ///< of all models in one step
-  bool by_time = false;         ///< order by `Candidate::seconds` instead of bytes sent
+  bool by_time = true;          ///< order by `Candidate::seconds`, or by bytes sent
+  /// Seconds of a step of a setup on the cluster, as a simulation has it.
+  std::function<double(Setup const&)> step{};
 };
 
 /// One configuration, or why it is none.
@@ -36,12 +39,12 @@ struct Candidate {
   DevicePlan plan{};   ///< of that; of one sequence at a time where it does not fit
   bool fits = false;   ///< is it a configuration?
   std::string why{};   ///< a sentence, where it is not
-  double seconds = 0;  ///< that what is sent takes at the bandwidths of the cluster, in turn
+  double seconds = 0;  ///< of a step, as `Question::step` has it
 };
 
-/// Configurations that fit, the cheapest first, and those that do not.
+/// Configurations that fit, the best first, and those that do not.
 struct Advice {
-  std::vector<Candidate> fitting{};   ///< least traffic first
+  std::vector<Candidate> fitting{};   ///< least time, or least traffic, first
   std::vector<Candidate> rejected{};  ///< one for each stage and model-parallel degree
 };
 
@@ -53,17 +56,25 @@ namespace detail {
   return zero::detail::with_commas(tenths / 10) + "." + std::to_string(tenths % 10) + " GB";
 }
 
-/// Seconds that all traffic of a step takes at full bandwidth, one transfer after the other.
-[[nodiscard]] inline double seconds_of(Candidate const& of, Cluster const& cluster) {
-  // Ranks of a model are neighbours; those of a data axis are on one node only if all ranks are.
-  double const data =
-      of.setup.ranks > cluster.devices_per_node ? cluster.network_rate() : cluster.inside.rate;
-  auto const at = [](std::uint64_t bytes, double bandwidth) {
-    return bytes == 0 ? 0. : static_cast<double>(bytes) / bandwidth;
-  };
-  return at(of.plan.optimizer.sent.total(), data) +
-         at(of.plan.model_bytes + of.plan.checkpoint_bytes, cluster.inside.rate) +
-         at(of.plan.slower_bytes, cluster.host.rate);
+/// Why a plan is none; empty if it is one.
+[[nodiscard]] inline std::string refusal(Question const& question,
+                                         Setup const& setup,
+                                         DevicePlan const& plan) {
+  std::uint64_t const total = plan.total_bytes();
+  std::uint64_t const activations = plan.checkpoints.memory.total() + plan.working.total();
+  if (total > question.budget) {
+    return "needs " + gigabytes(total) + " of " + gigabytes(question.budget) + " with " +
+           std::to_string(setup.batch) + (setup.batch == 1 ? " sequence" : " sequences") +
+           " at a time: " + gigabytes(plan.state_bytes()) + " of model states, " +
+           gigabytes(activations) + " of activations, " +
+           gigabytes(total - plan.state_bytes() - activations) + " of pools and buckets";
+  }
+  auto const devices =
+      static_cast<std::uint64_t>((std::min)(question.cluster.devices_per_node, setup.ranks));
+  std::uint64_t const host = checked_mul(plan.checkpoints.slower.total(), devices);
+  if (host <= question.cluster.host_memory) return {};
+  return "needs " + gigabytes(host) + " of a node's " + gigabytes(question.cluster.host_memory) +
+         " of host memory for activations";
 }
 
 /// The searches for one stage, one model-parallel degree and one place for activations.
@@ -76,7 +87,7 @@ class Finder {
     }
   }
 
-  /// The largest micro-batch that fits, with the accumulation that sends least.
+  /// The largest micro-batch that fits, with the accumulation that takes or sends least.
   [[nodiscard]] Candidate find() {
     Candidate best;
     for (std::string const& accumulation : accumulation_names()) {
@@ -89,12 +100,15 @@ class Finder {
   }
 
  private:
+  [[nodiscard]] double cost(Candidate const& of) const {
+    return asked_->by_time ? of.seconds : static_cast<double>(of.plan.sent_bytes());
+  }
   void try_accumulation(std::string const& accumulation, std::size_t from, Candidate& best) {
     setup_.policies.accumulation = accumulation;
     setup_.micro_steps = 1;
     setup_.batch = batches_[from];
     DevicePlan plan = plan_device(setup_);
-    std::string const why = refusal(plan);
+    std::string const why = refusal(*asked_, setup_, plan);
     if (!why.empty()) {
       // Of what does not fit, the one that needs least is told of.
       if (!best.fits && (best.why.empty() || plan.total_bytes() < best.plan.total_bytes())) {
@@ -105,31 +119,13 @@ class Finder {
     std::uint64_t const more = last_that_fits(batches_.size() - from, [&](std::uint64_t count) {
       setup_.batch = batches_[from + count - 1];
       plan_activations(setup_, plan);
-      return refusal(plan).empty();
+      return refusal(*asked_, setup_, plan).empty();
     });
     setup_.batch = batches_[from + more - 1];
     setup_.micro_steps = share_ / setup_.batch;
     Candidate found{.setup = setup_, .plan = plan_device(setup_), .fits = true};
-    if (!best.fits || found.plan.sent_bytes() < best.plan.sent_bytes()) best = std::move(found);
-  }
-
-  /// Why a plan is none; empty if it is one.
-  [[nodiscard]] std::string refusal(DevicePlan const& plan) const {
-    std::uint64_t const total = plan.total_bytes();
-    std::uint64_t const activations = plan.checkpoints.memory.total() + plan.working_bytes;
-    if (total > asked_->budget) {
-      return "needs " + gigabytes(total) + " of " + gigabytes(asked_->budget) + " with " +
-             std::to_string(setup_.batch) + (setup_.batch == 1 ? " sequence" : " sequences") +
-             " at a time: " + gigabytes(plan.state_bytes()) + " of model states, " +
-             gigabytes(activations) + " of activations, " +
-             gigabytes(total - plan.state_bytes() - activations) + " of pools and buckets";
-    }
-    auto const devices =
-        static_cast<std::uint64_t>((std::min)(asked_->cluster.devices_per_node, setup_.ranks));
-    std::uint64_t const host = checked_mul(plan.checkpoints.slower.total(), devices);
-    if (host <= asked_->cluster.host_memory) return {};
-    return "needs " + gigabytes(host) + " of a node's " + gigabytes(asked_->cluster.host_memory) +
-           " of host memory for activations";
+    found.seconds = asked_->step(setup_);
+    if (!best.fits || cost(found) < cost(best)) best = std::move(found);
   }
 
   Question const* asked_;
@@ -142,8 +138,10 @@ class Finder {
 [[nodiscard]] inline std::string refuse_degree(Question const& question, int degree) {
   Setup const& setup = question.setup;
   auto const models = static_cast<std::uint64_t>(setup.ranks / degree);
-  if (setup.model.heads % static_cast<std::size_t>(degree) != 0) {
-    return "cannot share " + std::to_string(setup.model.heads) + " heads evenly";
+  try {
+    require_sizes(setup.model, degree);
+  } catch (Error const& error) {
+    return error.message();
   }
   if (question.sequences % models != 0) {
     return "makes " + std::to_string(models) + " models, which cannot share " +
@@ -154,12 +152,11 @@ class Finder {
 
 }  // namespace detail
 
-/// Plans all stages with model-parallel degrees that are powers of two within a node, all places
-/// for activations, and of each the largest micro-batch that fits. Data-parallel traffic is counted
-/// between nodes where there are several. Of configurations that send the same, the one that
-/// recomputes less comes first, then the one that holds less.
+/// Plans and simulates all stages with model-parallel degrees that are powers of two within a node,
+/// all places for activations, and of each the largest micro-batch that fits. Of configurations that
+/// take or send the same, the one that recomputes less comes first, then the one that holds less.
 /// @throws Error (invalid_argument) for sizes that make no sense
-/// @par Cost  some hundred plans: a second for a trillion parameters
+/// @par Cost  some hundred plans, and as many simulated steps of each that fits: seconds
 [[nodiscard]] inline Advice advise(Question const& question) {
   if (question.sequences < 1) {
     fail(ErrorKind::invalid_argument, "a step has at least 1 sequence");
@@ -184,7 +181,6 @@ class Finder {
         setup.activations = activations;
         Candidate one = detail::Finder(question, setup).find();
         if (one.fits) {
-          one.seconds = detail::seconds_of(one, question.cluster);
           advice.fitting.push_back(std::move(one));
           found = true;
         } else if (least.why.empty() || one.plan.total_bytes() < least.plan.total_bytes()) {

@@ -60,6 +60,7 @@ struct Device {
   double memory_fraction = 1.;  ///< of it, what plain kernels reach
   double flops = 0.;            ///< of 16-bit products with fp32 sums, a second, likewise
   double matrix_fraction = 1.;  ///< of them, what large products reach
+  double attention_fraction = 0.;  ///< of them, what fused attention reaches; 0: there is none
   int processors = 1;           ///< multiprocessors, which share a product in tiles
   double launch = 0.;           ///< seconds from the end of one kernel to the next one's beginning
   /// By name, where it was measured how long kinds of work take: these count before any rate.
@@ -91,6 +92,15 @@ struct Device {
     Timing const* const known = bytes > 0. ? timing(what) : nullptr;
     return known != nullptr ? known->at({bytes}) : pass(bytes);
   }
+  /// Seconds of fused attention with so many operations: products and softmax by blocks of scores,
+  /// which are never written.
+  /// @throws Error (invalid_argument) if the device has no such kernel
+  /// @par Source  FlashAttention-2 and -3, arXiv 2307.08691 and 2407.08608
+  [[nodiscard]] double attention(double operations) const {
+    if (attention_fraction > 0.) return launch + operations / (flops * attention_fraction);
+    fail(ErrorKind::invalid_argument,
+         {"of '", name, "' no fused attention is known: its attention is plain or selective"});
+  }
   /// Seconds of `batch` products [m, k] x [k, n] of 16-bit elements.
   ///
   /// A product is cut into tiles of 128 x 128, of which every multiprocessor has one at a time: the
@@ -119,6 +129,9 @@ struct Cluster {
   int adapters = 1;               ///< of a node, shared by all groups that have ranks on it
   int adapters_per_group = 1;     ///< that the ranks of one group use at once, at most
   Link host{};                    ///< of a device to and from its host's memory
+  /// How far simulated steps of trainings that set nothing here were from measured ones, at most, as
+  /// a part of these; 0: nobody has held them against any.
+  double error = 0.;
   /// Do the ranks' own processors carry out collectives, while the ranks wait for them, as threads
   /// of one process do? Then nothing is under way beside a rank's computation.
   bool by_ranks = false;
@@ -145,6 +158,9 @@ struct Cluster {
     require(device.memory_rate, "a device's memory rate");
     require(device.matrix_fraction, "the fraction of a device's flops");
     require(device.memory_fraction, "the fraction of a device's memory rate");
+    if (!(device.attention_fraction >= 0.)) {
+      require(device.attention_fraction, "the fraction of fused attention");
+    }
     for (Timing const& timing : device.measured) timing.validate();
     for (auto const& [link, which] :
          {std::pair{&inside, "inside a node"}, {&between, "between nodes"}, {&host, "to hosts"}}) {
@@ -162,70 +178,91 @@ struct Cluster {
 };
 
 /// Clusters that are known by name: the paper's (16 V100 of 32 GB a node, 800 Gb/s between nodes),
-/// NVIDIA's later ones (8 A100 or H100 of 80 GB), and two ranks on a machine of two cores.
-/// @par Source  data sheets of DGX-2, DGX A100 and DGX H100: NVLink 300, 600 and 900 GB/s both ways
-///   together; 8 adapters of 100, 200 and 400 Gb/s a node; PCIe 3, 4 and 5 with 16 lanes
+/// NVIDIA's later ones of 8 devices a node, and two ranks on a machine of two cores.
+/// @par Source  data sheets of DGX-2, DGX A100, H100, H200 and B200: NVLink 300, 600, 900 and 1,800
+///   GB/s both ways together; 8 adapters of 100, 200 and 400 Gb/s a node; PCIe 3, 4 and 5 with 16
+///   lanes. The fractions of A100 and H100 are those of `validate-plan rows`; later devices have
+///   H100's, for want of rows
 [[nodiscard]] inline std::vector<Cluster> known_clusters() {
   constexpr std::uint64_t GB = 1'000'000'000;
-  return {{.name = "dgx2-v100",
-           .devices_per_node = 16,
-           .host_memory = 1500 * GB,
-           .device = {.name = "V100 32 GB",
-                      .memory = 32 * GB,
-                      .memory_rate = 900e9,
-                      .memory_fraction = 0.8,
-                      .flops = 125e12,
-                      .matrix_fraction = 0.6,
-                      .processors = 80,
-                      .launch = 5e-6},
-           .inside = {.latency = 5e-6, .rate = 150e9, .fraction = 0.8},
-           .between = {.latency = 10e-6, .rate = 12.5e9, .fraction = 0.8},
-           .adapters = 8,
-           .adapters_per_group = 8,
-           .host = {.latency = 10e-6, .rate = 16e9, .fraction = 0.8}},
-          {.name = "dgx-a100",
-           .devices_per_node = 8,
-           .host_memory = 2000 * GB,
-           .device = {.name = "A100 80 GB",
-                      .memory = 80 * GB,
-                      .memory_rate = 2039e9,
-                      .memory_fraction = 0.8,
-                      .flops = 312e12,
-                      .matrix_fraction = 0.7,
-                      .processors = 108,
-                      .launch = 4e-6},
-           .inside = {.latency = 4e-6, .rate = 300e9, .fraction = 0.8},
-           .between = {.latency = 8e-6, .rate = 25e9, .fraction = 0.8},
-           .adapters = 8,
-           .adapters_per_group = 8,
-           .host = {.latency = 10e-6, .rate = 32e9, .fraction = 0.8}},
-          {.name = "dgx-h100",
-           .devices_per_node = 8,
-           .host_memory = 2000 * GB,
-           .device = {.name = "H100 80 GB",
-                      .memory = 80 * GB,
-                      .memory_rate = 3350e9,
-                      .memory_fraction = 0.8,
-                      .flops = 989e12,
-                      .matrix_fraction = 0.65,
-                      .processors = 132,
-                      .launch = 4e-6},
-           .inside = {.latency = 4e-6, .rate = 450e9, .fraction = 0.8},
-           .between = {.latency = 8e-6, .rate = 50e9, .fraction = 0.8},
-           .adapters = 8,
-           .adapters_per_group = 8,
-           .host = {.latency = 10e-6, .rate = 64e9, .fraction = 0.8}},
-          {.name = "cpu2",
-           .devices_per_node = 2,
-           .host_memory = 8 * GB,
-           .device = {.name = "one core",
-                      .memory = 2 * GB,
-                      .memory_rate = 10e9,
-                      .flops = 50e9,
-                      .launch = 1e-7},
-           .inside = {.latency = 1e-6, .rate = 5e9},
-           .between = {.latency = 20e-6, .rate = 2e9},
-           .host = {.latency = 1e-6, .rate = 5e9}}};
+  Cluster const dgx2{.name = "dgx2-v100",
+                     .devices_per_node = 16,
+                     .host_memory = 1500 * GB,
+                     .device = {.name = "V100 32 GB",
+                                .memory = 32 * GB,
+                                .memory_rate = 900e9,
+                                .memory_fraction = 0.8,
+                                .flops = 125e12,
+                                .matrix_fraction = 0.6,
+                                .processors = 80,
+                                .launch = 5e-6},
+                     .inside = {.latency = 5e-6, .rate = 150e9, .fraction = 0.8},
+                     .between = {.latency = 10e-6, .rate = 12.5e9, .fraction = 0.8},
+                     .adapters = 8,
+                     .adapters_per_group = 8,
+                     .host = {.latency = 10e-6, .rate = 16e9, .fraction = 0.8}};
+  Cluster const a100{.name = "dgx-a100",
+                     .devices_per_node = 8,
+                     .host_memory = 2000 * GB,
+                     .device = {.name = "A100 80 GB",
+                                .memory = 80 * GB,
+                                .memory_rate = 2039e9,
+                                .memory_fraction = 1.,
+                                .flops = 312e12,
+                                .matrix_fraction = 0.709,
+                                .attention_fraction = 0.339,
+                                .processors = 108,
+                                .launch = 4e-6},
+                     .inside = {.latency = 4e-6, .rate = 300e9, .fraction = 0.8},
+                     .between = {.latency = 8e-6, .rate = 25e9, .fraction = 0.8},
+                     .adapters = 8,
+                     .adapters_per_group = 8,
+                     .host = {.latency = 10e-6, .rate = 32e9, .fraction = 0.8},
+                     .error = 0.12};
+  Cluster const h100{.name = "dgx-h100",
+                     .devices_per_node = 8,
+                     .host_memory = 2000 * GB,
+                     .device = {.name = "H100 80 GB",
+                                .memory = 80 * GB,
+                                .memory_rate = 3350e9,
+                                .memory_fraction = 0.425,
+                                .flops = 989e12,
+                                .matrix_fraction = 0.594,
+                                .attention_fraction = 0.3,
+                                .processors = 132,
+                                .launch = 4e-6},
+                     .inside = {.latency = 4e-6, .rate = 450e9, .fraction = 0.8},
+                     .between = {.latency = 8e-6, .rate = 50e9, .fraction = 0.8},
+                     .adapters = 8,
+                     .adapters_per_group = 8,
+                     .host = {.latency = 10e-6, .rate = 64e9, .fraction = 0.8},
+                     .error = 0.12};
+  Cluster h200 = h100;
+  h200.name = "dgx-h200";
+  h200.device.name = "H200 141 GB";
+  h200.device.memory = 141 * GB;
+  h200.device.memory_rate = 4800e9;
+  h200.error = 0.;
+  Cluster b200 = h200;
+  b200.name = "dgx-b200";
+  b200.device.name = "B200 180 GB";
+  b200.device.memory = 180 * GB;
+  b200.device.memory_rate = 8000e9;
+  b200.device.flops = 2250e12;
+  b200.device.processors = 148;
+  b200.inside.rate = 900e9;
+  Cluster const cpu2{.name = "cpu2",
+                     .devices_per_node = 2,
+                     .host_memory = 8 * GB,
+                     .device = {.name = "one core",
+                                .memory = 2 * GB,
+                                .memory_rate = 10e9,
+                                .flops = 50e9,
+                                .launch = 1e-7},
+                     .inside = {.latency = 1e-6, .rate = 5e9},
+                     .between = {.latency = 20e-6, .rate = 2e9},
+                     .host = {.latency = 1e-6, .rate = 5e9}};
+  return {dgx2, a100, h100, h200, b200, cpu2};
 }
 
 /// The known cluster of that name.

@@ -3,8 +3,8 @@
 /// activations as an estimate.
 #pragma once
 
-#include "policies.hpp"
-#include "transformer.hpp"
+#include "setup.hpp"
+#include "working.hpp"
 #include "zero/activations.hpp"
 #include "zero/base/bytes.hpp"
 #include "zero/base/dtype.hpp"
@@ -12,8 +12,8 @@
 #include "zero/comm/self.hpp"
 #include "zero/transfer/host.hpp"
 
+#include <algorithm>
 #include <cstdint>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -21,36 +21,11 @@ namespace plan {
 
 using namespace zero;
 
-/// A run that is planned: model, ranks and policies.
-struct Setup {
-  Transformer model{};     ///< what is trained
-  int ranks = 1;           ///< devices
-  int model_parallel = 1;  ///< N_m: ranks that hold a model together; divides `ranks`
-  PolicyNames policies{};  ///< of the optimizer
-  /// Of blocks, until the backward pass: "keep" all activations; their inputs alone "whole", in
-  /// shares of the model-parallel ranks ("pa"), or those in the host's memory ("pa+cpu").
-  std::string activations = "keep";
-  std::uint64_t batch = 1;        ///< sequences per model and micro-step
-  std::uint64_t micro_steps = 1;  ///< forward and backward passes in a step
-  Bucket bucket{};                ///< bytes that travel together
-  Prefetch prefetch{};            ///< units, and layers' checkpoints, gathered ahead
-  /// What the communicator holds on a rank: `planned_bytes` of `zero::Mpi` says it.
-  std::uint64_t communicator_bytes = 0;
-
-  /// Models that are trained on data of their own: the paper's N_d.
-  [[nodiscard]] int models() const { return ranks / model_parallel; }
-};
-
-/// What `Setup::activations` may be, from the most memory to the least.
-[[nodiscard]] inline std::vector<std::string> activation_names() {
-  return {"keep", "whole", "pa", "pa+cpu"};
-}
-
 /// What one device holds, and sends in a step; the same on all of them.
 struct DevicePlan {
   Plan optimizer{};                 ///< `ShardedOptimizer::plan`
   ActivationPlan checkpoints{};     ///< `Activations::plan`; empty where all activations are kept
-  std::uint64_t working_bytes = 0;  ///< ESTIMATE: activations that the model itself holds
+  WorkingBytes working{};           ///< ESTIMATE: what the model itself holds
   /// Elements sent for the model's own all-reduces over its ranks, by the paper's formula.
   std::uint64_t model_elements = 0;
   std::uint64_t model_bytes = 0;          ///< the same in bytes
@@ -74,30 +49,13 @@ struct DevicePlan {
   }
   /// All bytes of the device, the estimate included.
   [[nodiscard]] std::uint64_t total_bytes() const {
-    return checked_add(held().total(), working_bytes);
+    return checked_add(held().total(), working.total());
   }
   /// All bytes that go to other devices in a step.
   [[nodiscard]] std::uint64_t sent_bytes() const {
     return checked_add(checked_add(optimizer.sent.total(), model_bytes), checkpoint_bytes);
   }
 };
-
-/// ESTIMATE of the activations that a model holds itself: 12 b·s·h elements for each block whose
-/// activations are kept, or for the one at work where inputs alone are kept, and b·s·V scores of
-/// the head. Of the 12, the inputs of attention and of MLP (2) are whole on each of N_m ranks; all
-/// else is divided by N_m.
-/// @par Source  ZeRO §3.2, footnote 3: 12 · hidden · batch · sequence · layers elements; the
-///   division and the scores are not the paper's
-[[nodiscard]] inline std::uint64_t working_elements(Setup const& setup) {
-  auto const parts = static_cast<std::uint64_t>(setup.model_parallel);
-  std::uint64_t const tokens = checked_mul(setup.batch, setup.model.sequence);
-  std::uint64_t const wide = checked_mul(tokens, setup.model.hidden);
-  std::uint64_t const block = checked_add(checked_mul(2, wide), checked_mul(10, wide) / parts);
-  auto const blocks =
-      setup.activations == "keep" ? static_cast<std::uint64_t>(setup.model.layers) : 1;
-  return checked_add(checked_mul(blocks, block),
-                     checked_mul(tokens, ceil_div(setup.model.vocab, parts)));
-}
 
 namespace detail {
 
@@ -118,8 +76,7 @@ template <class Placement>
   for (int layer = 0; layer < setup.model.layers; ++layer) {
     inputs.push_back({.name = "input",
                       .layer = layer,
-                      .elements = checked_mul(checked_mul(setup.batch, setup.model.sequence),
-                                              setup.model.hidden),
+                      .elements = checked_mul(setup.tokens(), setup.model.hidden),
                       .dtype = dtype});
   }
   if (setup.activations == "whole") return plan_checkpoints<activation::Whole>(setup, inputs);
@@ -134,12 +91,11 @@ template <class Placement>
 inline void plan_activations(Setup const& setup, DevicePlan& plan) {
   std::uint64_t const width = plan.optimizer.storage.bytes.parameter;
   plan.checkpoints = plan_checkpoints(setup);
-  plan.working_bytes = checked_mul(working_elements(setup), width);
+  plan.working = working_bytes(setup, width);
   auto const parts = static_cast<std::uint64_t>(setup.model_parallel);
   // A recomputed block repeats the two all-reduces of its forward pass.
   std::uint64_t const reductions = setup.activations == "keep" ? 4 : 6;
-  std::uint64_t const wide =
-      checked_mul(checked_mul(setup.batch, setup.model.sequence), setup.model.hidden);
+  std::uint64_t const wide = checked_mul(setup.tokens(), setup.model.hidden);
   std::uint64_t const once = checked_mul(checked_mul(wide, 2 * reductions), parts - 1) / parts;
   std::uint64_t const steps = setup.micro_steps;
   plan.model_elements =
@@ -165,6 +121,11 @@ inline void plan_activations(Setup const& setup, DevicePlan& plan) {
          {setup.model_parallel, " model-parallel ranks do not divide ", setup.ranks, " ranks"});
   }
   if (setup.batch < 1) fail(ErrorKind::invalid_argument, "a batch has at least 1 sequence");
+  auto const attentions = attention_names();
+  if (std::find(attentions.begin(), attentions.end(), setup.attention) == attentions.end()) {
+    fail(ErrorKind::invalid_argument,
+         {"attention is plain, selective or fused, not '", setup.attention, "'"});
+  }
   DevicePlan plan;
   plan.optimizer = plan_of(setup.policies,
                            {.world_size = setup.models(),

@@ -38,10 +38,15 @@ using namespace zero;
   return {.size = size, .per_node = (std::min)(size, cluster.devices_per_node)};
 }
 
-/// Operations of a step of one model, for the figures that papers print: 72·b·s·L·h²·(1 + s/6h +
-/// V/12Lh), and a third of the layers' once more where they are computed twice.
-/// @par Source  arXiv 2104.04473, §5.1
-[[nodiscard]] double operations(Setup const& setup);
+/// Floating-point operations of a step, for the figures that papers print.
+struct Operations {
+  double model = 0.;     ///< that the model needs: MFU counts them
+  double hardware = 0.;  ///< and those of blocks that are computed again: HFU
+};
+/// Of all ranks of one model. For GPT-2's kind 72·b·s·L·h²·(1 + s/6h + V/12Lh), and a third of the
+/// blocks' once more where they are computed again. All scores count, those of later words too.
+/// @par Source  arXiv 2104.04473, §5.1; MFU: arXiv 2204.02311, appendix B
+[[nodiscard]] Operations operations(Setup const& setup);
 
 /// The pieces of a GPT's step, divided over a model axis as Megatron does (arXiv 1909.08053 §3):
 /// matrix products, passes through memory, and the collectives of the model axis, whose results are
@@ -58,7 +63,11 @@ class Pass {
   void backward(int unit) const;
 
  private:
-  void layer(double times, std::string_view what, int unit) const;
+  /// Seconds of a block's forward pass.
+  [[nodiscard]] double products() const;
+  [[nodiscard]] double rows() const;
+  [[nodiscard]] double attention(bool backward) const;
+  void layer(bool backward, std::string_view what, int unit) const;
   void head(double times, std::string_view what, int unit) const;
   void checkpoint(bool stores, int unit) const;
   /// Of elements of 16 bits.
@@ -72,6 +81,8 @@ class Pass {
     return static_cast<double>(setup_.batch) * static_cast<double>(setup_.model.sequence);
   }
   [[nodiscard]] double share(double of) const { return std::ceil(of / setup_.model_parallel); }
+
+  static constexpr double read_and_written = 4.;  // of an element of 16 bits
 
   World* world_;
   Setup setup_;
@@ -88,10 +99,10 @@ struct StepTime {
   double seconds = 0.;     ///< of virtual time, refresh included
   double computed = 0.;    ///< of it, in kernels
   double exposed = 0.;     ///< of it, in which computation waited for collectives
-  double operations = 0.;  ///< as `operations` says, of one device
+  Operations operations{};  ///< of one device
 
-  /// Operations a second, of one device.
-  [[nodiscard]] double rate() const { return operations / seconds; }
+  /// Operations of the hardware a second, of one device.
+  [[nodiscard]] double rate() const { return operations.hardware / seconds; }
 };
 
 /// One step of an optimizer over a simulated communicator: forward and backward passes of all
@@ -111,7 +122,9 @@ StepTime step(ShardedOptimizer<Policies...>& optimizer,
   StepTime taken{.seconds = -time.now(),
                  .computed = -time.computed(),
                  .exposed = -time.exposed(),
-                 .operations = operations(setup) / setup.model_parallel};
+                 .operations = operations(setup)};
+  taken.operations.model /= setup.model_parallel;
+  taken.operations.hardware /= setup.model_parallel;
   for (std::uint64_t micro = 0; micro < setup.micro_steps; ++micro) {
     if (setup.micro_steps > 1) optimizer.micro_step();
     for (int const unit : optimizer.units()) {
@@ -157,21 +170,26 @@ StepTime steady_step(World& world, Setup const& setup, P const& pass) {
   return step(optimizer, world, setup, pass);
 }
 
-inline double operations(Setup const& setup) {
-  auto const h = static_cast<double>(setup.model.hidden);
-  auto const s = static_cast<double>(setup.model.sequence);
-  double const L = setup.model.layers;
-  double const tokens = static_cast<double>(setup.batch * setup.micro_steps) * s;
-  double const layers = 24. * tokens * L * h * h * (1. + s / (6. * h));
-  double const passes = setup.activations == "keep" ? 3. : 4.;
-  return passes * layers + 6. * tokens * h * static_cast<double>(setup.model.vocab);
+inline Operations operations(Setup const& setup) {
+  Transformer const& model = setup.model;
+  auto const h = static_cast<double>(model.hidden);
+  auto const queries = static_cast<double>(model.query_width());
+  auto const inner = static_cast<double>(model.inner_width());
+  double const weights = h * (2. * queries + 2. * static_cast<double>(model.key_width())) +
+                         (model.gated ? 3. : 2.) * h * inner;
+  double const tokens = static_cast<double>(setup.tokens() * setup.micro_steps);
+  double const scores = 2. * static_cast<double>(model.sequence) * queries;
+  double const blocks = 2. * tokens * model.layers * (weights + scores);
+  double const head = 2. * tokens * h * static_cast<double>(model.vocab);
+  double const again = setup.activations == "keep" ? 0. : blocks;
+  return {.model = 3. * (blocks + head), .hardware = 3. * (blocks + head) + again};
 }
 
 inline void Pass::forward(int unit) const {
   if (unit == 0) return;
   if (unit > setup_.model.layers) return head(1., "forward", unit);
   checkpoint(true, unit);
-  layer(1., "forward", unit);
+  layer(false, "forward", unit);
 }
 
 inline void Pass::backward(int unit) const {
@@ -179,31 +197,61 @@ inline void Pass::backward(int unit) const {
   if (unit > setup_.model.layers) return head(2., "backward", unit);
   if (setup_.activations != "keep") {
     checkpoint(false, unit);
-    layer(1., "recompute", unit);
+    layer(false, "recompute", unit);
   }
-  layer(2., "backward", unit);
+  layer(true, "backward", unit);
 }
 
-inline void Pass::layer(double times, std::string_view what, int unit) const {
+inline double Pass::products() const {
   Device const& device = world_->cluster().device;
+  Transformer const& model = setup_.model;
   double const T = tokens();
-  auto const h = static_cast<double>(setup_.model.hidden);
-  auto const s = static_cast<double>(setup_.model.sequence);
-  auto const heads = static_cast<double>(setup_.model.heads);
+  auto const h = static_cast<double>(model.hidden);
+  auto const queries = static_cast<double>(model.query_width());
+  auto const inner = static_cast<double>(model.inner_width());
+  double const all_three = queries + 2. * static_cast<double>(model.key_width());
+  return device.product(T, share(all_three), h) + device.product(T, h, share(queries)) +
+         device.product(T, share(model.gated ? 2. * inner : inner), h) +
+         device.product(T, h, share(inner));
+}
+
+inline double Pass::attention(bool backward) const {
+  Device const& device = world_->cluster().device;
+  Transformer const& model = setup_.model;
+  auto const s = static_cast<double>(model.sequence);
+  auto const width = static_cast<double>(model.query_width());
+  if (setup_.attention == "fused") {
+    // Of each sequence's scores, the half that looks back; in the backward pass five products of
+    // this size instead of two.
+    double const forward = 2. * tokens() * s * share(width);
+    return device.attention(backward ? 2.5 * forward : forward);
+  }
+  auto const heads = static_cast<double>(model.heads);
   double const pieces = share(heads) * static_cast<double>(setup_.batch);
-  double const width = h / heads;
-  double seconds = device.product(T, share(3. * h), h) + device.product(T, h, share(h));
-  seconds += device.product(s, s, width, pieces) + device.product(s, width, s, pieces);
-  seconds += device.product(T, share(4. * h), h) + device.product(T, h, share(4. * h));
-  // Kernels that read and write elements of 16 bits: norms, dropout and sums on whole rows; softmax
-  // and what is around it on scores; the activation on the wide rows.
-  constexpr double read_and_written = 4.;
-  seconds += 6. * device.pass(read_and_written * T * h);
-  seconds += 3. * device.pass(read_and_written * pieces * s * s);
-  seconds += 2. * device.pass(read_and_written * T * share(4. * h));
-  world_->timeline().compute(times * seconds, what, unit);
+  double const seconds = device.product(s, s, width / heads, pieces) +
+                         device.product(s, width / heads, s, pieces) +
+                         3. * device.pass(read_and_written * pieces * s * s);
+  if (!backward) return seconds;
+  return setup_.attention == "selective" ? 3. * seconds : 2. * seconds;
+}
+
+inline double Pass::rows() const {
+  Device const& device = world_->cluster().device;
+  auto const h = static_cast<double>(setup_.model.hidden);
+  auto const inner = static_cast<double>(setup_.model.inner_width());
+  double const narrow = read_and_written * tokens() * (setup_.sequence_parallel ? share(h) : h);
+  // Norms, dropout and sums; the activation and what gates it.
+  return (setup_.fused_rows ? 4. : 6.) * device.pass(narrow) +
+         (setup_.model.gated ? 3. : 2.) * device.pass(read_and_written * tokens() * share(inner));
+}
+
+inline void Pass::layer(bool backward, std::string_view what, int unit) const {
+  double const times = backward ? 2. : 1.;
+  double const seconds = times * products() + attention(backward) + times * rows();
+  world_->timeline().compute(seconds, what, unit);
   // Of the results of attention and of the wide rows; in backward passes of gradients.
-  for (int i = 0; i < 2; ++i) exchange(Op::all_reduce, 2. * T * h);
+  double const h = static_cast<double>(setup_.model.hidden);
+  for (int i = 0; i < 2; ++i) exchange(Op::all_reduce, 2. * tokens() * h);
 }
 
 inline void Pass::head(double times, std::string_view what, int unit) const {

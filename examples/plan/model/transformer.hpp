@@ -17,15 +17,37 @@ namespace plan {
 
 using namespace zero;
 
-/// The sizes of a GPT-2-like model. With L layers, width h, V words and sequences of s tokens it
-/// has L(12h² + 13h) + (V + s + 2)h parameters; the embedding is the output head too.
+/// A decoder by its sizes: GPT-2's kind unless more is said, and Llama's kind. With L layers, width
+/// h, V words and sequences of s tokens, GPT-2's has L(12h² + 13h) + (V + s + 2)h parameters; the
+/// embedding is the output head too.
 struct Transformer {
-  int layers = 48;              ///< blocks
-  std::size_t hidden = 1600;    ///< width of the residual stream
-  std::size_t heads = 16;       ///< of attention: divides `hidden`
-  std::size_t vocab = 51200;    ///< words; GPT-2's 50257, rounded up
-  std::size_t sequence = 1024;  ///< longest sequence, and what activations are planned for
+  int layers = 48;                ///< blocks
+  std::size_t hidden = 1600;      ///< width of the residual stream
+  std::size_t heads = 16;         ///< of queries
+  std::size_t vocab = 51200;      ///< words; GPT-2's 50257, rounded up
+  std::size_t sequence = 1024;    ///< longest sequence, and what activations are planned for
+  std::size_t kv_heads = 0;       ///< of keys and values, each shared by queries; 0: `heads`
+  std::size_t head_width = 0;     ///< of one head; 0: hidden / heads
+  std::size_t inner = 0;          ///< width of the MLP; 0: 4 hidden
+  bool gated = false;             ///< does a second product of that width gate the MLP?
+  bool biases = true;             ///< have products and norms biases?
+  bool learned_positions = true;  ///< is there a vector for each position?
+  std::size_t positions = 0;      ///< of them; 0: `sequence`
+  bool tied = true;               ///< is the head the embedding?
+  bool dropout = true;            ///< are masks kept for the backward pass?
   friend bool operator==(Transformer const&, Transformer const&) = default;
+
+  /// Of all queries.
+  [[nodiscard]] std::size_t query_width() const {
+    return checked_mul(heads, head_width > 0 ? head_width : hidden / heads);
+  }
+  /// Of all keys, and of all values.
+  [[nodiscard]] std::size_t key_width() const {
+    return kv_heads > 0 ? query_width() / heads * kv_heads : query_width();
+  }
+  [[nodiscard]] std::size_t inner_width() const {
+    return inner > 0 ? inner : checked_mul(4, hidden);
+  }
 };
 
 namespace detail {
@@ -36,28 +58,39 @@ inline void require_sizes(Transformer const& model, int model_parallel) {
     fail(ErrorKind::invalid_argument,
          "layers, hidden, heads, vocab and sequence have to be at least 1");
   }
-  if (model.hidden % model.heads != 0) {
+  if (model.head_width == 0 && model.hidden % model.heads != 0) {
     fail(ErrorKind::invalid_argument,
          {model.heads, " heads cannot share a width of ", model.hidden, " evenly"});
   }
-  if (model_parallel < 1 || model.heads % static_cast<std::size_t>(model_parallel) != 0) {
+  if (model.kv_heads > 0 && model.heads % model.kv_heads != 0) {
     fail(ErrorKind::invalid_argument,
-         {model_parallel, " model-parallel ranks cannot share ", model.heads, " heads evenly"});
+         {model.heads, " heads cannot share ", model.kv_heads, " of keys and values evenly"});
   }
+  auto const divides = [&](std::size_t of, char const* what) {
+    if (model_parallel >= 1 && of % static_cast<std::size_t>(model_parallel) == 0) return;
+    fail(ErrorKind::invalid_argument,
+         {model_parallel, " model-parallel ranks cannot share ", of, what, " evenly"});
+  };
+  divides(model.heads, " heads");
+  if (model.kv_heads > 0) divides(model.kv_heads, " heads of keys and values");
+  if (model.inner > 0) divides(model.inner, " channels of the MLP");
 }
 
 }  // namespace detail
 
 /// The tensors that one of `model_parallel` ranks has, divided as Megatron-LM does it and as
-/// examples/gpt trains them: embedding, a unit for each block, final layer norm with the head. All
-/// ranks have parts of one shape, for which the vocabulary is rounded up.
+/// examples/gpt trains them: embedding, a unit for each block, final norm with the head. All ranks
+/// have parts of one shape, for which the vocabulary is rounded up.
 /// @throws Error (invalid_argument) for sizes of 0, and heads that do not divide or are not divided
 [[nodiscard]] inline std::vector<Tensor> describe(Transformer const& model,
                                                   int model_parallel = 1) {
   detail::require_sizes(model, model_parallel);
   auto const parts = static_cast<std::size_t>(model_parallel);
   std::size_t const h = model.hidden;
-  std::size_t const wide = checked_mul(4, h);
+  std::size_t const queries = model.query_width() / parts;
+  std::size_t const all_three = checked_add(queries, checked_mul(2, model.key_width() / parts));
+  std::size_t const wide = model.inner_width() / parts;
+  std::size_t const first = model.gated ? checked_mul(2, wide) : wide;
   bool const divided = parts > 1;
   std::vector<Tensor> all;
   auto const add =
@@ -69,30 +102,33 @@ inline void require_sizes(Transformer const& model, int model_parallel) {
                        .weight_decay = decay,
                        .partitioned = partitioned});
       };
+  auto const add_bias = [&](std::string name, std::size_t size, int unit, bool partitioned) {
+    if (model.biases) add(std::move(name), {size}, unit, partitioned);
+  };
   std::size_t const words = ceil_div(model.vocab, parts);
   add("wte", {words, h}, 0, divided);
-  add("wpe", {model.sequence, h}, 0, false);
+  if (model.learned_positions) add("wpe", {model.positions > 0 ? model.positions : model.sequence, h}, 0, false);
   for (int layer = 0; layer < model.layers; ++layer) {
     std::string const block = "h" + std::to_string(layer) + ".";
     int const unit = layer + 1;
     add(block + "ln1.g", {h}, unit, false);
-    add(block + "ln1.b", {h}, unit, false);
-    add(block + "qkv.w", {3 * h / parts, h}, unit, divided);
-    add(block + "qkv.b", {3 * h / parts}, unit, divided);
-    add(block + "proj.w", {h, h / parts}, unit, divided);
-    add(block + "proj.b", {h}, unit, false);
+    add_bias(block + "ln1.b", h, unit, false);
+    add(block + "qkv.w", {all_three, h}, unit, divided);
+    add_bias(block + "qkv.b", all_three, unit, divided);
+    add(block + "proj.w", {h, queries}, unit, divided);
+    add_bias(block + "proj.b", h, unit, false);
     add(block + "ln2.g", {h}, unit, false);
-    add(block + "ln2.b", {h}, unit, false);
-    add(block + "fc.w", {wide / parts, h}, unit, divided);
-    add(block + "fc.b", {wide / parts}, unit, divided);
-    add(block + "fc_proj.w", {h, wide / parts}, unit, divided);
-    add(block + "fc_proj.b", {h}, unit, false);
+    add_bias(block + "ln2.b", h, unit, false);
+    add(block + "fc.w", {first, h}, unit, divided);
+    add_bias(block + "fc.b", first, unit, divided);
+    add(block + "fc_proj.w", {h, wide}, unit, divided);
+    add_bias(block + "fc_proj.b", h, unit, false);
   }
   int const head = model.layers + 1;
   add("lnf.g", {h}, head, false);
-  add("lnf.b", {h}, head, false);
+  add_bias("lnf.b", h, head, false);
   add("head.w", {words, h}, head, divided);
-  all.back().tied_to = "wte";
+  if (model.tied) all.back().tied_to = "wte";
   return all;
 }
 
