@@ -152,10 +152,11 @@ class Config {
     auto const found = from_.find(name);
     return found != from_.end() && !found->is_null();
   }
-  [[nodiscard]] std::size_t size(char const* name) {
+  [[nodiscard]] std::size_t size(char const* name, std::size_t most = 1 << 30) {
     if (!has(name)) throw std::invalid_argument("it has no '" + std::string(name) + "'");
-    return whole_number<std::size_t>(from_, name, 1, 1 << 30);
+    return whole_number<std::size_t>(from_, name, 1, most);
   }
+  [[nodiscard]] int layers(char const* name) { return static_cast<int>(size(name, 100'000)); }
   [[nodiscard]] std::size_t size_or(char const* name, std::size_t otherwise) {
     return has(name) ? size(name) : otherwise;
   }
@@ -189,7 +190,7 @@ class Config {
 };
 
 Transformer gpt2(Config& config) {
-  Transformer model{.layers = static_cast<int>(config.size("n_layer")),
+  Transformer model{.layers = config.layers("n_layer"),
                     .hidden = config.size("n_embd"),
                     .heads = config.size("n_head"),
                     .vocab = config.size("vocab_size"),
@@ -207,7 +208,7 @@ Transformer gpt2(Config& config) {
 
 Transformer llama(Config& config) {
   std::size_t const heads = config.size("num_attention_heads");
-  Transformer const model{.layers = static_cast<int>(config.size("num_hidden_layers")),
+  Transformer const model{.layers = config.layers("num_hidden_layers"),
                           .hidden = config.size("hidden_size"),
                           .heads = heads,
                           .vocab = config.size("vocab_size"),
@@ -247,7 +248,8 @@ Cluster cluster_in(json const& from) {
 
 Cluster named_cluster(std::string const& name) {
   if (!name.ends_with(".json")) return cluster_of(name);
-  return read_json(name, "zero-plan clusters --json", [](json const& of) { return cluster_in(of); });
+  return read_json(
+      name, "zero-plan clusters --json", [](json const& of) { return cluster_in(of); });
 }
 
 Transformer transformer_in(json const& from) {

@@ -143,6 +143,21 @@ Table nodes(Setup const& setup, std::vector<DevicePlan> const& plans, int per_no
   return table;
 }
 
+/// The way that sums of a whole bucket take over zero::Mpi unless one is named.
+std::string automatic(Setup const& setup, DevicePlan const& plan, int per_node) {
+  auto const N = static_cast<std::uint64_t>(setup.models());
+  auto const here = static_cast<std::uint64_t>(per_node / setup.model_parallel);
+  std::uint64_t const element = plan.optimizer.storage.bytes.wire;
+  zero::detail::NodeBlocks const bucket{.ranks = N,
+                                        .here = here,
+                                        .nodes = N / here,
+                                        .count = setup.bucket.bytes / element / N,
+                                        .element = element};
+  return std::string("'automatic' sums are ") +
+         (bucket.chain_pays(bucket.flat()) ? "chained" : "flat") + " for buckets of " +
+         zero::detail::with_commas(setup.bucket.bytes) + " bytes. 'sums' says more.";
+}
+
 Report make(SetupOptions const& options, int per_node, bool draws) {
   Progress const progress("planning traffic");
   Setup const setup = options.complete();
@@ -205,6 +220,12 @@ Report make(SetupOptions const& options, int per_node, bool draws) {
       "number a step,\n3 where parameters are partitioned (7.2).",
       "The all-reduces are the model's own, by the paper's formula (8): 6 of b s h elements a "
       "block, 4 without\nrecomputation, each sent twice."};
+  if (setup.model.tied) {
+    report.notes.emplace_back(
+        "The embedding is the head, too. Where parameters are partitioned both units gather it, so "
+        "that it\ncounts twice.");
+  }
+  if (per_node > 0) report.notes.push_back(automatic(setup, plans.front(), per_node));
   if (draws) report.charts = charts(setup, plans);
   return report;
 }

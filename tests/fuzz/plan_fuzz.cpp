@@ -1,6 +1,7 @@
-/// Calibrations that zero-plan reads: what is taken can be simulated, and reads the same when it is
-/// written again.
+/// Calibrations, clusters and models that zero-plan reads: what is taken can be simulated, and
+/// reads the same when it is written again.
 #include "fuzz/input.hpp"
+#include "plan/files.hpp"
 #include "plan/machine.hpp"
 
 #include <sstream>
@@ -28,6 +29,40 @@ StepTime steady_step(World& /*world*/, Setup const& setup, Computation const& pa
 
 }  // namespace plan
 
+namespace {
+
+/// Reads a cluster or a model that differs from a good one.
+void read_file(std::string const& path, fuzz::Input& input) {
+  try {
+    if (input.flag()) {
+      auto const sample = plan::json_of(plan::cluster_of("dgx-h100"));
+      fuzz::spill(path, fuzz::changed_text(fuzz::json::parse(sample.dump()), input));
+      plan::Cluster const cluster = plan::named_cluster(path);
+      fuzz::require(plan::cluster_in(fuzz::json::parse(plan::json_of(cluster).dump())) == cluster,
+                    "a cluster is another one when it is written");
+    } else {
+      fuzz::json const sample{{"model_type", "llama"},
+                              {"num_hidden_layers", 2},
+                              {"hidden_size", 64},
+                              {"num_attention_heads", 4},
+                              {"num_key_value_heads", 2},
+                              {"head_dim", 16},
+                              {"intermediate_size", 96},
+                              {"max_position_embeddings", 32},
+                              {"tie_word_embeddings", true},
+                              {"vocab_size", 100}};
+      fuzz::spill(path, fuzz::changed_text(sample, input));
+      plan::Transformer model = plan::read_transformer(path);
+      model.layers = 1;
+      fuzz::require(plan::parameters(model) > 0, "a model has no parameters");
+    }
+  } catch (zero::Error const& error) {
+    fuzz::require(error.kind() == zero::ErrorKind::invalid_argument, error.what());
+  }
+}
+
+}  // namespace
+
 extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
   // Each kind of work has as many sizes as its first letter says.
   std::istringstream names(
@@ -43,7 +78,11 @@ extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size
   }
   fuzz::Input input(data, size);
   fuzz::Place const place("");
-  std::string const path = place.path + "/file";
+  std::string const path = place.path + "/file.json";
+  if (input.flag()) {
+    read_file(path, input);
+    return 0;
+  }
   fuzz::spill(path, fuzz::changed_text(fuzz::json::parse(plan::json_of(sample).dump()), input));
   try {
     plan::Machine const machine = plan::read_machine(path);
