@@ -59,7 +59,7 @@ double tokens_of(Setup const& setup) {
   return static_cast<double>(setup.tokens() * setup.micro_steps) * setup.models();
 }
 
-Table fitting_table(Advice const& advice, AdviseOptions const& options) {
+Table fitting_table(Advice const& advice, AdviseOptions const& options, Cluster const& cluster) {
   Table table{.name = "fitting",
               .title = "configurations that fit, the best first",
               .columns = {"stage",
@@ -71,6 +71,7 @@ Table fitting_table(Advice const& advice, AdviseOptions const& options) {
                           "GB a device",
                           "GB sent",
                           "step",
+                          "error",
                           "of the first",
                           "tokens/s"},
               .rows = {}};
@@ -88,6 +89,7 @@ Table fitting_table(Advice const& advice, AdviseOptions const& options) {
                           gigabytes(one.plan.total_bytes(), 1),
                           gigabytes(one.plan.sent_bytes(), 1),
                           rough_duration(one.seconds),
+                          error_bar(cluster),
                           {fixed(ratio, 2), ratio},
                           {rough(rate), rate}});
     if (options.tokens > 0.) table.rows.back().push_back(rough_duration(options.tokens / rate));
@@ -143,7 +145,7 @@ Report make(AdviseOptions const& options) {
                           (first.micro_steps == 1 ? " micro-step of " : " micro-steps of ") +
                           std::to_string(first.batch) +
                           (first.batch == 1 ? " sequence" : " sequences") + " a model.");
-    report.tables.push_back(fitting_table(advice, options));
+    report.tables.push_back(fitting_table(advice, options, question.cluster));
     report.tables.push_back(bytes_table(advice.fitting.front().plan));
   }
   Table rejected{.name = "rejected",

@@ -1,7 +1,6 @@
 #include "setup_options.hpp"
 
 #include "files.hpp"
-#include "report.hpp"
 
 #include <map>
 #include <utility>
@@ -193,6 +192,11 @@ std::string sentence(Setup const& setup) {
             (setup.policies.accumulation == "full" ? "full gradients" : "the reduced share");
   }
   return text + ", checkpoints: " + setup.activations + ".";
+}
+
+Cell error_bar(Cluster const& cluster) {
+  if (cluster.error == 0.) return {"unknown", nullptr};
+  return {"+-" + fixed(100. * cluster.error, 0) + " %", cluster.error};
 }
 
 std::string error_of(Cluster const& cluster) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "model.hpp"
+#include "report.hpp"
 
 #include <CLI/CLI.hpp>
 
@@ -63,8 +64,9 @@ CLI::Option* add_memory_size(CLI::App& sub,
 /// A sentence that says how a model is trained.
 [[nodiscard]] std::string sentence(Setup const& setup);
 
-/// How far simulated steps are from measured ones.
+/// How far simulated times are from measured ones, as a sentence's end and as a cell.
 [[nodiscard]] std::string error_of(Cluster const& cluster);
+[[nodiscard]] Cell error_bar(Cluster const& cluster);
 
 /// What is exact, and what is not.
 inline constexpr char const* estimate_note =
