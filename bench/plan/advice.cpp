@@ -86,10 +86,11 @@ std::string name(Setup const& of) {
 
 Report make(std::vector<std::size_t> const& asked) {
   Progress const progress("trying all configurations");
-  Table table{.name = "advice",
-              .title = "A step: what advise takes, and the best of all that fit",
-              .columns = {"question", "advised", "step", "best", "its step", "tried", "over the best"},
-              .rows = {}};
+  Table table{
+      .name = "advice",
+      .title = "A step: what advise takes, and the best of all that fit",
+      .columns = {"question", "advised", "step", "best", "its step", "tried", "over the best"},
+      .rows = {}};
   std::vector<Asked> const all = questions();
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (!asked.empty() && std::ranges::find(asked, i + 1) == asked.end()) continue;
@@ -113,9 +114,10 @@ Report make(std::vector<std::size_t> const& asked) {
   }
   Report report;
   report.tables = {std::move(table)};
-  report.notes = {"Steps as they are simulated. Tried: all stages, N_m within a node, places for "
-                  "checkpoints,",
-                  "accumulations and micro-batches that divide a model's share, where they fit."};
+  report.notes = {
+      "Steps as they are simulated. Tried: all stages, N_m within a node, places for "
+      "checkpoints,",
+      "accumulations and micro-batches that divide a model's share, where they fit."};
   return report;
 }
 
@@ -123,11 +125,10 @@ Report make(std::vector<std::size_t> const& asked) {
 
 void add_advice(CLI::App& app, Command& command) {
   auto const asked = std::make_shared<std::vector<std::size_t>>();
-  CLI::App* const sub = add_command(app,
-                                    command,
-                                    "advice",
-                                    "What zero-plan advise takes, beside all that fits",
-                                    [asked] { return make(*asked); });
+  CLI::App* const sub = add_command(
+      app, command, "advice", "What zero-plan advise takes, beside all that fits", [asked] {
+        return make(*asked);
+      });
   sub->add_option("--questions", *asked, "Of the five, these alone")
       ->delimiter(',')
       ->check(CLI::Range(std::size_t{1}, questions().size()));

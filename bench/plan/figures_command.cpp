@@ -95,24 +95,21 @@ Report make(std::vector<std::size_t> const& calibrating, int choices) {
     of_figure(errors, point.figure).constant.add(same / point.published - 1.);
   }
   if (choices > 0) add_random_choices(all, choices, errors);
-  Table summary{.name = "held_out",
-                .title = "Errors of the points that are held out",
-                .columns = {"figure",
-                            "points",
-                            "on average",
-                            "at most",
-                            "one constant",
-                            "other points calibrate"},
-                .rows = {}};
+  Table summary{
+      .name = "held_out",
+      .title = "Errors of the points that are held out",
+      .columns =
+          {"figure", "points", "on average", "at most", "one constant", "other points calibrate"},
+      .rows = {}};
   for (FigureErrors& of : errors) {
     std::ranges::sort(of.others);
-    summary.rows.push_back({of.figure,
-                            std::uint64_t{of.model.count},
-                            percent(of.model.average()),
-                            percent(of.model.most),
-                            percent(of.constant.average()),
-                            of.others.empty() ? Cell("not tried")
-                                              : percent(of.others[of.others.size() / 2])});
+    summary.rows.push_back(
+        {of.figure,
+         std::uint64_t{of.model.count},
+         percent(of.model.average()),
+         percent(of.model.most),
+         percent(of.constant.average()),
+         of.others.empty() ? Cell("not tried") : percent(of.others[of.others.size() / 2])});
   }
   Table set{.name = "fractions",
             .title = "Set by the points that calibrate: of the data sheets' rates",

@@ -20,8 +20,8 @@ struct Row {
   std::size_t hidden, heads, sequence;
   int ranks;
   std::uint64_t batch, micro_steps;
-  bool recomputed;   ///< all blocks in the backward pass
-  double published;  ///< tokens a second, of one device
+  bool recomputed;          ///< all blocks in the backward pass
+  double published;         ///< tokens a second, of one device
   bool calibrates = false;  ///< sets the model, and is no prediction
 
   [[nodiscard]] Setup setup() const;

@@ -45,9 +45,9 @@ Question question_of(AdviseOptions const& options) {
                 question.cluster.device.memory,
                 " bytes"});
   }
-  question.budget = question.cluster.device.memory -
-                    (options.reserved->count() > 0 ? options.reserve
-                                                   : question.cluster.device.memory / 10);
+  question.budget =
+      question.cluster.device.memory -
+      (options.reserved->count() > 0 ? options.reserve : question.cluster.device.memory / 10);
   question.sequences =
       options.sequences > 0 ? options.sequences : 8 * static_cast<std::uint64_t>(options.devices);
   question.by_time = options.by == "time";
@@ -191,7 +191,8 @@ void add_advise(CLI::App& app, Command& command) {
   add_model(*sub, *options);
   sub->add_option("--devices", options->devices, "How many")->check(CLI::Range(1, 100'000'000));
   add_cluster(*sub, options->cluster);
-  add_memory_size(*sub, "--device-memory", options->device_memory, "Of a device (0: the cluster's)");
+  add_memory_size(
+      *sub, "--device-memory", options->device_memory, "Of a device (0: the cluster's)");
   options->reserved =
       add_memory_size(*sub,
                       "--reserve",

@@ -58,8 +58,8 @@ Report make(std::vector<std::string> const& names) {
 
 void add_clusters(CLI::App& app, Command& command) {
   auto const names = std::make_shared<std::vector<std::string>>();
-  CLI::App* const sub =
-      add_command(app, command, "clusters", "What clusters are made of, and files to change", [names] {
+  CLI::App* const sub = add_command(
+      app, command, "clusters", "What clusters are made of, and files to change", [names] {
         return make(*names);
       });
   sub->add_option("names", *names, "Of these alone, or files of them");

@@ -72,7 +72,8 @@ Table bytes_table(std::vector<Planned> const& all) {
     if (most == 0) continue;
     add(std::string(zero::name(role)), [&](Planned const& one) { return one.plan.held()[role]; });
   }
-  add("working activations (estimate)", [](Planned const& one) { return one.plan.working.total(); });
+  add("working activations (estimate)",
+      [](Planned const& one) { return one.plan.working.total(); });
   add("total", [](Planned const& one) { return one.plan.total_bytes(); });
   add("total, GB", [](Planned const& one) { return gigabytes(one.plan.total_bytes()); });
   add("model states", [](Planned const& one) { return one.plan.state_bytes(); });

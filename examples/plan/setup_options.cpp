@@ -81,10 +81,11 @@ CLI::Option* add_cluster(CLI::App& sub, std::string& into, std::vector<std::stri
         return text;
       },
       "");
-  return sub.add_option("--cluster",
-                        into,
-                        "Devices, memories and links, by name or as the FILE.json that zero-plan "
-                        "clusters --json writes")
+  return sub
+      .add_option("--cluster",
+                  into,
+                  "Devices, memories and links, by name or as the FILE.json that zero-plan "
+                  "clusters --json writes")
       ->check(known);
 }
 
@@ -172,8 +173,7 @@ std::string sentence(Transformer const& model) {
                                 : "";
   return (model.gated ? "A gated decoder of " : "A GPT of ") + std::to_string(model.layers) +
          " blocks x " + std::to_string(h) + ", " + std::to_string(model.heads) + heads +
-         " heads, " + std::to_string(model.vocab) + " words, " +
-         std::to_string(model.sequence) +
+         " heads, " + std::to_string(model.vocab) + " words, " + std::to_string(model.sequence) +
          " tokens: " + zero::detail::with_commas(parameters(model)) +
          " parameters (12 L h^2 = " + zero::detail::with_commas(blocks) + ").";
 }

@@ -31,7 +31,7 @@ struct SimulateOptions {
   int per_node = 0;
   std::uint64_t network = 0;
   double computing = 0.;
-  double tokens = 0.;  ///< of the training; 0: not asked
+  double tokens = 0.;                             ///< of the training; 0: not asked
   std::string calibration = default_calibration;  ///< of the cluster `this`
   CLI::App* sub = nullptr;                        ///< says what was named
 };
@@ -232,19 +232,20 @@ Report make(SimulateOptions const& options) {
         double const part = operations / step.seconds / cluster.device.flops;
         return {fixed(100. * part, 0) + " %", part};
       };
-      table.rows.push_back({static_cast<std::uint64_t>(ranks),
-                            options.stages[s],
-                            gigabytes(bytes, 1),
-                            bytes <= cluster.device.memory - cluster.device.memory / 10 ? "yes" : "no",
-                            rough_duration(step.seconds),
-                            error_bar(cluster),
-                            {rough(rate), rate},
-                            {rough(rate / ranks), rate / ranks},
-                            of_peak(step.operations.model),
-                            of_peak(step.operations.hardware),
-                            rough_duration(step.computed),
-                            rough_duration(step.exposed),
-                            rough_duration(latency)});
+      table.rows.push_back(
+          {static_cast<std::uint64_t>(ranks),
+           options.stages[s],
+           gigabytes(bytes, 1),
+           bytes <= cluster.device.memory - cluster.device.memory / 10 ? "yes" : "no",
+           rough_duration(step.seconds),
+           error_bar(cluster),
+           {rough(rate), rate},
+           {rough(rate / ranks), rate / ranks},
+           of_peak(step.operations.model),
+           of_peak(step.operations.hardware),
+           rough_duration(step.computed),
+           rough_duration(step.exposed),
+           rough_duration(latency)});
       if (options.tokens > 0.) table.rows.back().push_back(rough_duration(options.tokens / rate));
       chart.series[s].points.emplace_back(ranks, step.rate() / 1e12);
     }
@@ -256,7 +257,8 @@ Report make(SimulateOptions const& options) {
       "Partition, buckets, prefetches and order are those of the library, which ran on this "
       "description.",
       "How long each piece takes is a model: " + error_of(cluster) + " (validate-plan rows).",
-      "MFU and HFU are operations of the model, and of the hardware, which computes blocks again, of "
+      "MFU and HFU are operations of the model, and of the hardware, which computes blocks again, "
+      "of "
       "the peak.",
       "What fits leaves a tenth of a device to others and to what the estimate of activations errs "
       "by.",

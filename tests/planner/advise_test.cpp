@@ -142,7 +142,7 @@ TEST_CASE("a step of many micro-steps takes as long as its simulation") {
   Setup setup = asked.setup;
   setup.policies = {.stage = "pos+g+p", .accumulation = "shard"};
   setup.activations = "whole";
-  for (std::uint64_t const steps : {1, 3, 9}) {
+  for (std::uint64_t const steps : {1u, 3u, 9u}) {
     setup.micro_steps = steps;
     if (steps == 1) setup.policies.accumulation = "none";
     World world(asked.cluster);

@@ -1,7 +1,6 @@
 // Clusters of data sheets, durations that were measured in their place, and files of both and of
 // models.
 #include "plan/files.hpp"
-
 #include "support/refusal.hpp"
 #include "support/test.hpp"
 
@@ -26,9 +25,10 @@ TEST_CASE("clusters are found by name, and complete") {
   plan::Cluster const dgx2 = plan::cluster_of("dgx2-v100");
   CHECK(dgx2.network_rate() * 16 * 8 == 800e9);
   CHECK(dgx2.device.memory == 32'000'000'000);
-  CHECK(refusal([] { static_cast<void>(plan::cluster_of("dgx")); }) ==
-        "there is no cluster 'dgx': it is one of dgx2-v100, dgx-a100, dgx-h100, dgx-h200, dgx-b200, "
-        "cpu2");
+  CHECK(
+      refusal([] { static_cast<void>(plan::cluster_of("dgx")); }) ==
+      "there is no cluster 'dgx': it is one of dgx2-v100, dgx-a100, dgx-h100, dgx-h200, dgx-b200, "
+      "cpu2");
 }
 
 TEST_CASE("a timing is what was measured at its points, and a power between and beyond them") {
@@ -204,8 +204,7 @@ TEST_CASE("configurations of published models have their parameters") {
         "a model whose 'attention_bias' is true cannot be described");
   CHECK(with("sliding_window", 4096) ==
         "a model whose 'sliding_window' is 4096 cannot be described");
-  CHECK(with("model_type", "gemma") ==
-        "the model_type is \"gemma\", not gpt2, llama or mistral");
+  CHECK(with("model_type", "gemma") == "the model_type is \"gemma\", not gpt2, llama or mistral");
   CHECK(with("hidden_size", 0).find("'hidden_size' is 0, not a whole number from 1") == 0);
   CHECK(with("num_key_value_heads", 6) == "64 heads cannot share 6 of keys and values evenly");
   CHECK(with("tie_word_embeddings", true) == std::to_string(68976648192 - 32000ull * 8192));

@@ -95,7 +95,8 @@ TEST_CASE("a block keeps what Korthikanti et al. say: sbh(10 + 24/t + 5as/ht) by
   CHECK(checkpoints.total_bytes() == checkpoints.held().total() + checkpoints.working.total());
 }
 
-TEST_CASE("a block of Llama's kind keeps fewer keys and values, and four times its MLP's channels") {
+TEST_CASE(
+    "a block of Llama's kind keeps fewer keys and values, and four times its MLP's channels") {
   Setup const setup{.model = {.layers = 1,
                               .hidden = 64,
                               .heads = 8,

@@ -153,8 +153,9 @@ class Finder {
 }  // namespace detail
 
 /// Plans and simulates all stages with model-parallel degrees that are powers of two within a node,
-/// all places for activations, and of each the largest micro-batch that fits. Of configurations that
-/// take or send the same, the one that recomputes less comes first, then the one that holds less.
+/// all places for activations, and of each the largest micro-batch that fits. Of configurations
+/// that take or send the same, the one that recomputes less comes first, then the one that holds
+/// less.
 /// @throws Error (invalid_argument) for sizes that make no sense
 /// @par Cost  some hundred plans, and as many simulated steps of each that fits: seconds
 [[nodiscard]] inline Advice advise(Question const& question) {

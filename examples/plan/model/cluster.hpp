@@ -54,15 +54,15 @@ struct Link {
 
 /// One processor with its memory.
 struct Device {
-  std::string name{};           ///< for people
-  std::uint64_t memory = 0;     ///< bytes
-  double memory_rate = 0.;      ///< bytes a second, read and written, as data sheets say
-  double memory_fraction = 1.;  ///< of it, what plain kernels reach
-  double flops = 0.;            ///< of 16-bit products with fp32 sums, a second, likewise
-  double matrix_fraction = 1.;  ///< of them, what large products reach
+  std::string name{};              ///< for people
+  std::uint64_t memory = 0;        ///< bytes
+  double memory_rate = 0.;         ///< bytes a second, read and written, as data sheets say
+  double memory_fraction = 1.;     ///< of it, what plain kernels reach
+  double flops = 0.;               ///< of 16-bit products with fp32 sums, a second, likewise
+  double matrix_fraction = 1.;     ///< of them, what large products reach
   double attention_fraction = 0.;  ///< of them, what fused attention reaches; 0: there is none
-  int processors = 1;           ///< multiprocessors, which share a product in tiles
-  double launch = 0.;           ///< seconds from the end of one kernel to the next one's beginning
+  int processors = 1;              ///< multiprocessors, which share a product in tiles
+  double launch = 0.;  ///< seconds from the end of one kernel to the next one's beginning
   /// By name, where it was measured how long kinds of work take: these count before any rate.
   std::vector<Timing> measured{};
 
@@ -129,8 +129,8 @@ struct Cluster {
   int adapters = 1;               ///< of a node, shared by all groups that have ranks on it
   int adapters_per_group = 1;     ///< that the ranks of one group use at once, at most
   Link host{};                    ///< of a device to and from its host's memory
-  /// How far simulated steps of trainings that set nothing here were from measured ones, at most, as
-  /// a part of these; 0: nobody has held them against any.
+  /// How far simulated steps of trainings that set nothing here were from measured ones, at most,
+  /// as a part of these; 0: nobody has held them against any.
   double error = 0.;
   /// Do the ranks' own processors carry out collectives, while the ranks wait for them, as threads
   /// of one process do? Then nothing is under way beside a rank's computation.

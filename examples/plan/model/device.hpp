@@ -23,9 +23,9 @@ using namespace zero;
 
 /// What one device holds, and sends in a step; the same on all of them.
 struct DevicePlan {
-  Plan optimizer{};                 ///< `ShardedOptimizer::plan`
-  ActivationPlan checkpoints{};     ///< `Activations::plan`; empty where all activations are kept
-  WorkingBytes working{};           ///< ESTIMATE: what the model itself holds
+  Plan optimizer{};              ///< `ShardedOptimizer::plan`
+  ActivationPlan checkpoints{};  ///< `Activations::plan`; empty where all activations are kept
+  WorkingBytes working{};        ///< ESTIMATE: what the model itself holds
   /// Elements sent for the model's own all-reduces over its ranks, by the paper's formula.
   std::uint64_t model_elements = 0;
   std::uint64_t model_bytes = 0;          ///< the same in bytes

@@ -96,9 +96,9 @@ struct Computation {
 
 /// What one step took.
 struct StepTime {
-  double seconds = 0.;     ///< of virtual time, refresh included
-  double computed = 0.;    ///< of it, in kernels
-  double exposed = 0.;     ///< of it, in which computation waited for collectives
+  double seconds = 0.;      ///< of virtual time, refresh included
+  double computed = 0.;     ///< of it, in kernels
+  double exposed = 0.;      ///< of it, in which computation waited for collectives
   Operations operations{};  ///< of one device
 
   /// Operations of the hardware a second, of one device.

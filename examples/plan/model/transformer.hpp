@@ -107,7 +107,8 @@ inline void require_sizes(Transformer const& model, int model_parallel) {
   };
   std::size_t const words = ceil_div(model.vocab, parts);
   add("wte", {words, h}, 0, divided);
-  if (model.learned_positions) add("wpe", {model.positions > 0 ? model.positions : model.sequence, h}, 0, false);
+  if (model.learned_positions)
+    add("wpe", {model.positions > 0 ? model.positions : model.sequence, h}, 0, false);
   for (int layer = 0; layer < model.layers; ++layer) {
     std::string const block = "h" + std::to_string(layer) + ".";
     int const unit = layer + 1;

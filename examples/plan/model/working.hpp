@@ -43,8 +43,8 @@ struct WorkingBytes {
   // Inputs of both norms and of the products behind them, and two masks of a byte.
   std::uint64_t const rows = whole(checked_mul(h, 4 * width + (model.dropout ? 2 : 0)));
   // Queries, keys, values and what comes of them; the MLP's channels before and after activation.
-  std::uint64_t const columns = 2 * model.query_width() + 2 * model.key_width() +
-                                checked_mul(inner, model.gated ? 4 : 2);
+  std::uint64_t const columns =
+      2 * model.query_width() + 2 * model.key_width() + checked_mul(inner, model.gated ? 4 : 2);
   // Softmax; and with dropout a mask, and what it leaves.
   std::uint64_t const of_score = width + (model.dropout ? width + 1 : 0);
   std::uint64_t const scores =
@@ -54,11 +54,10 @@ struct WorkingBytes {
   WorkingBytes bytes;
   bytes.block = checked_add(checked_add(rows, share(checked_mul(columns, width))), scores);
   bytes.blocks = setup.activations == "keep" ? static_cast<std::uint64_t>(model.layers) : 1;
-  bytes.gradients =
-      checked_add(whole(checked_mul(2 * width, h)), share(checked_mul(width, inner)));
+  bytes.gradients = checked_add(whole(checked_mul(2 * width, h)), share(checked_mul(width, inner)));
   // Scores in fp32, as the loss needs them.
-  bytes.head = checked_add(whole(checked_mul(2 * width, h)),
-                           share(checked_mul(model.vocab, 4 + width)));
+  bytes.head =
+      checked_add(whole(checked_mul(2 * width, h)), share(checked_mul(model.vocab, 4 + width)));
   return bytes;
 }
 
