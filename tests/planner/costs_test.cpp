@@ -196,7 +196,8 @@ TEST_CASE("a model over two nodes shares links with its data axis, one in a node
   for (int const model_parallel : {4, 8}) {
     plan::Setup const setup{.model = {.layers = 4, .hidden = 256, .heads = 16, .sequence = 256},
                             .ranks = 64,
-                            .model_parallel = model_parallel};
+                            .model_parallel = model_parallel,
+                            .attention = "plain"};
     plan::World world{plain()};
     double const gathered = world.timeline().communicate(Op::all_gather, {.transfer = 1.}, 0);
     plan::Pass(world, setup).forward(1);
