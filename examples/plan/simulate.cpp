@@ -52,6 +52,11 @@ Cluster described(SimulateOptions const& options) {
     cluster.between.fraction = 1.;
     cluster.adapters = cluster.adapters_per_group = 1;
   }
+  // Another cluster, of which no error is known.
+  if (options.per_node > 0 || options.network > 0 || options.computing > 0. ||
+      !options.sums.empty()) {
+    cluster.error = 0.;
+  }
   return cluster;
 }
 

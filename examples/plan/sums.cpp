@@ -1,5 +1,6 @@
 /// zero-plan sums: what sums over nodes send and take, by the ways that zero::Mpi has for them.
 #include "commands.hpp"
+#include "files.hpp"
 #include "model/over_mpi.hpp"
 #include "setup_options.hpp"
 
@@ -154,7 +155,7 @@ std::string turning(SumsOptions const& options, Cluster const& cluster) {
 }
 
 Report make(SumsOptions const& options) {
-  Cluster const cluster = cluster_of(options.cluster);
+  Cluster const cluster = named_cluster(options.cluster);
   Report report;
   report.head = {"A reduce-scatter of " + zero::detail::with_commas(options.elements) +
                  " elements in " + options.dtype + ", added in " + options.accumulate + ", with " +
@@ -181,9 +182,7 @@ void add_sums(CLI::App& app, Command& command) {
       app, command, "sums", "Sums over nodes by zero::Mpi: flat, chained, native", [options] {
         return make(*options);
       });
-  std::vector<std::string> names;
-  for (Cluster const& cluster : known_clusters()) names.push_back(cluster.name);
-  sub->add_option("--cluster", options->cluster, "Nodes and links")->check(CLI::IsMember(names));
+  add_cluster(*sub, options->cluster);
   sub->add_option("--ranks-per-node", options->per_node, "Ranks of the group on each node")
       ->check(CLI::Range(1, 1024));
   sub->add_option("--nodes", options->nodes, "Such as 2,4,1024")

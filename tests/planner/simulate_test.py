@@ -119,6 +119,16 @@ class Steps(ProgramTest):
         alone, together = found["steps"][0], found["steps"][4]
         self.assertGreater(together["step"], alone["step"])
 
+    def test_no_error_is_claimed_of_another_cluster(self):
+        def error(*more):
+            return answer("simulate", "--layers", "2", "--hidden", "128", "--ranks", "16", "--stage",
+                          "pos", *more)["steps"][0]["error"]
+
+        self.assertEqual(error("--cluster", "dgx-h100"), 0.12)
+        for other in (["--cluster", "dgx-b200"], ["--ranks-per-node", "4"], ["--network", "1GB"],
+                      ["--sums", "flat"], ["--computing", "1"]):
+            self.assertIsNone(error(*other), other)
+
     def test_accumulation_and_model_ranks(self):
         def step(*more):
             found = answer("simulate", "--layers", "8", "--hidden", "4096", "--heads", "32",
