@@ -15,7 +15,7 @@ using mpi_tests::Stopwatch;
 using zero::Op;
 using Comm = zero::Mpi<>;
 
-enum class Layout { alone, pairs, one_and_all, thirds };
+enum class Layout { alone, pairs, one_and_all, thirds, one_pair };
 constexpr Layout layouts[] = {Layout::alone, Layout::pairs, Layout::one_and_all, Layout::thirds};
 
 int node_of(Layout layout, int rank) {
@@ -24,6 +24,7 @@ int node_of(Layout layout, int rank) {
     case Layout::pairs: return rank / 2;
     case Layout::one_and_all: return rank == 0 ? 1 : 0;
     case Layout::thirds: return rank % 3;
+    case Layout::one_pair: return rank < 2 ? 0 : rank;
   }
   return 0;
 }
@@ -85,6 +86,34 @@ TEST_CASE("a rank that computes right after it has started holds up nobody on an
   if (mpi_tests::world_size() < 3) return;
   check_sleeper(Layout::alone, 1, 0);
   check_sleeper(Layout::pairs, 0, 2);
+}
+
+TEST_CASE("a rank that learns all calls by notices leaves nothing untold when it computes next") {
+  if (mpi_tests::world_size() < 4) return;
+  // Without data, so that a wait ends as soon as all calls are known.
+  Comm comm(MPI_COMM_WORLD, options(Layout::one_pair, 4));
+  Work work(comm.size(), 20);
+  bool const in_pair = comm.rank() < 2;
+  MPI_Barrier(MPI_COMM_WORLD);
+  // Others ask for both calls before the pair makes them.
+  if (in_pair) sleep_ms(700);
+  auto one = comm.start(work.op(Op::all_gather, 0));
+  if (!in_pair) {
+    auto other = comm.start(work.op(Op::all_gather, 0));
+    comm.wait(one);
+    comm.wait(other);
+    sleep_ms(2500);
+  } else {
+    comm.wait(one);
+    // The leader makes the second and computes; its neighbour tells others of it.
+    if (comm.rank() == 1) sleep_ms(150);
+    auto other = comm.start(work.op(Op::all_gather, 0));
+    if (comm.rank() == 0) sleep_ms(1300);
+    Stopwatch const watch;
+    comm.wait(other);
+    if (comm.rank() == 0) CHECK(watch.seconds() < 1);
+  }
+  comm.close();
 }
 
 TEST_CASE("control messages: ceil(log2 nodes) from the first rank of a node, none from others") {

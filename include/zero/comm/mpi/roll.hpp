@@ -171,6 +171,8 @@ class Roll {
   }
 
  private:
+  /// True if this rank has rounds for its node.
+  [[nodiscard]] bool leads() const noexcept { return peers_->leader() == peers_->rank(); }
   /// Finds all ranks' calls; false if somebody's is missing.
   [[nodiscard]] bool look(std::uint64_t sequence) {
     if (rounds_ == nullptr) {
@@ -183,6 +185,8 @@ class Roll {
       calls_ = slot.summary;
       return true;
     }
+    // A leader agrees to what it has published: then it has told others all that they wait for.
+    if (leads()) return false;
     Summary const* const all = sequence == agreed_ ? inquiry_.all(sequence) : nullptr;
     if (all != nullptr) calls_ = *all;
     return all != nullptr;
@@ -227,9 +231,6 @@ class Roll {
       return;
     }
     inquiry_.hear(told);
-    if (told.sequence < posted_by(peers_->rank())) {
-      inquiry_.hear(notice(Notice::Kind::answer, told.sequence));
-    }
     if (told.kind == Notice::Kind::question) askers_.push_back(told);
   }
   /// Answers what this rank can tell of, and uses what it was told.
@@ -240,29 +241,31 @@ class Roll {
       if (int const code = notices_->send(asked.rank, known); code != MPI_SUCCESS) error = code;
       return true;
     });
-    if (peers_->leader() != peers_->rank()) return inquiry_.forget(agreed_);
-    // A leader may agree to more than it has published, which others wait for.
-    inquiry_.forget((std::min)(agreed_, rounds_->complete()));
+    inquiry_.forget(agreed_);
+    // What this rank knows itself may be more by now than when the others told.
+    for (std::uint64_t s = agreed_; inquiry_.has_stories() && s < posted_by(peers_->rank()); ++s) {
+      inquiry_.hear(notice(Notice::Kind::answer, s));
+    }
+    if (!leads()) return;
     Summary const* const all = inquiry_.all(rounds_->complete());
     if (all != nullptr) rounds_->learn(*all);
   }
 
   /// What this rank knows of a collective that it has started.
   [[nodiscard]] ZERO_COLD Notice notice(Notice::Kind kind, std::uint64_t sequence) {
-    bool const leads = peers_->leader() == peers_->rank();
     Notice result{.kind = kind,
                   .rank = peers_->rank(),
                   .calls = posted_by(peers_->rank()),
                   .near = peers_->posted_near(),
-                  .before = leads ? rounds_->before() : 0,
+                  .before = leads() ? rounds_->before() : 0,
                   .sequence = sequence};
     // Others may use the slots of what is done here again.
     bool const kept = sequence >= oldest_;
     Slot const& slot = peers_->control(peers_->leader()).slot(sequence);
-    if ((leads || kept) && slot.summed.load(std::memory_order_acquire) == sequence + 1) {
+    if ((leads() || kept) && slot.summed.load(std::memory_order_acquire) == sequence + 1) {
       result.known = slot.summary;
       result.heard = ~0u;
-    } else if (leads && kept) {
+    } else if (leads() && kept) {
       rounds_->tell(result);
     } else if (kept && result.near > sequence) {
       result.known = peers_->calls_near(sequence);
