@@ -190,7 +190,7 @@ void add_claims(CLI::App& app, Command& command) {
               command,
               "claims",
               "The paper's claims: sizes, speed, growth; and what comes out here",
-              make);
+              [] { return make(); });
 }
 
 }  // namespace plan

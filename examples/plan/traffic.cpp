@@ -19,7 +19,7 @@ struct Operation {
   std::uint64_t (*bytes)(DevicePlan const&);
 };
 
-std::vector<Operation> operations() {
+std::vector<Operation> all_operations() {
   return {{"reduce gradients",
            [](DevicePlan const& p) { return p.optimizer.traffic.reduce; },
            [](DevicePlan const& p) { return p.optimizer.sent.reduce; }},
@@ -74,7 +74,7 @@ std::vector<Chart> charts(Setup setup, std::vector<DevicePlan> const& plans) {
              .x_label = "stage",
              .y_label = "GB",
              .bars = stage_names()};
-  for (Operation const& operation : operations()) {
+  for (Operation const& operation : all_operations()) {
     Series layer{.title = operation.name, .points = {}};
     for (DevicePlan const& plan : plans) {
       layer.points.emplace_back(0, static_cast<double>(operation.bytes(plan)) / 1e9);
@@ -164,7 +164,7 @@ Report make(SetupOptions const& options, int per_node, bool draws) {
   auto const plans = plans_of(setup);
   Report report;
   report.head = {sentence(setup.model), sentence(setup)};
-  auto const operations = plan::operations();
+  auto const operations = all_operations();
   for (bool const in_bytes : {false, true}) {
     Table table{.name = in_bytes ? "bytes" : "elements",
                 .title = std::string(in_bytes ? "bytes" : "elements") + " sent per rank and step",

@@ -11,7 +11,7 @@ of headers to keep.
 
 Writes one file for each chain, named after its last header. Prints a line "header <name>" for each
 that is not left out, "needs <library>" for each library that these need, and "source <file>" for
-each file.
+each file, or "torch <file>" where all headers of the file include LibTorch's.
 """
 
 import argparse
@@ -119,14 +119,19 @@ def main():
         print("header", header)
     for library in sorted(set().union(*(needs[header] for header in headers))):
         print("needs", library)
-    for chain in chains(headers, text_of):
+    # A header that includes LibTorch's takes half a minute, so that file is compiled beforehand: in
+    # chains of headers that all include it, that lends nothing.
+    torch = {header for header in headers if "libtorch" in needs[header]}
+    found = [("source", chain) for chain in chains(set(headers) - torch, text_of)]
+    found += [("torch", chain) for chain in chains(torch, text_of)]
+    for kind, chain in found:
         # Twice: a header may be included again.
         text = "".join(f"#include <{header}>\n" * 2 for header in chain)
         path = (args.out / chain[-1]).with_suffix(".cpp")
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or path.read_text() != text:
             path.write_text(text)
-        print("source", path)
+        print(kind, path)
 
 
 if __name__ == "__main__":

@@ -42,11 +42,11 @@ class Chains(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         return [tuple(line.split(" ", 1)) for line in done.stdout.splitlines()]
 
-    def files(self, *headers):
-        """What each file that is printed includes, in order."""
+    def files(self, *headers, kind="source"):
+        """What each file of a kind that is printed includes, in order."""
         return {pathlib.Path(path).relative_to(self.root / "out").as_posix():
                     pathlib.Path(path).read_text(encoding="utf-8").splitlines()
-                for what, path in self.run_script(*headers) if what == "source"}
+                for what, path in self.run_script(*headers) if what == kind}
 
     def kept(self, *have):
         """Which headers are kept with these libraries and options, and the libraries they need."""
@@ -69,6 +69,15 @@ class Chains(unittest.TestCase):
     def test_through_a_header_that_is_not_asked_for(self):
         self.assertEqual(self.files("zero/c.hpp", "zero/a.hpp"),
                          {"zero/c.cpp": self.twice("zero/a.hpp", "zero/c.hpp")})
+
+    def test_files_of_torch_have_headers_alone_that_include_it(self):
+        for name, text in {"module": "#include <torch/torch.h>\n#include \"zero/a.hpp\"\n",
+                           "adapter": "#include \"zero/module.hpp\"\n"}.items():
+            (self.root / f"include/zero/{name}.hpp").write_text(text)
+        headers = ["--have=libtorch", "zero/a.hpp", "zero/module.hpp", "zero/adapter.hpp"]
+        self.assertEqual(self.files(*headers), {"zero/a.cpp": self.twice("zero/a.hpp")})
+        self.assertEqual(self.files(*headers, kind="torch"),
+                         {"zero/adapter.cpp": self.twice("zero/module.hpp", "zero/adapter.hpp")})
 
     def test_only_a_file_that_differs_is_written(self):
         self.files("zero/b.hpp")
