@@ -32,11 +32,11 @@ using zero::space::Host;
 #if defined(__SANITIZE_ADDRESS__)
 // The emulated device plays its threads one after the other, which takes minutes while all are
 // watched.
-constexpr std::size_t most = 65'537;
+constexpr std::size_t largest = 65'537;
 #else
-constexpr std::size_t most = 1'000'003;
+constexpr std::size_t largest = 1'000'003;
 #endif
-constexpr std::size_t sizes[] = {1, 3, 4, 9, 511, 512, 513, 4099, most};
+constexpr std::size_t sizes[] = {1, 3, 4, 9, 511, 512, 513, 4099, largest};
 constexpr std::size_t offsets[] = {0, 1, 3};
 
 using zero::device::AsyncAllocator;
@@ -245,7 +245,7 @@ void check_sums(Cuda const& space, zero::DType accumulate, std::size_t most) {
 
 TEST_CASE_FIXTURE(OneStream, "cuda: ordered sums have the host's bits, scattered and in blocks") {
   using zero::DType;
-  check_sums<zero::bf16>(space, DType::f32, 1000003);
+  check_sums<zero::bf16>(space, DType::f32, largest);
   check_sums<zero::fp16>(space, DType::f32, 4099);
   check_sums<float>(space, DType::f32, 4099);
   check_sums<float>(space, DType::f64, 4099);
