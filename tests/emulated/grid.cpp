@@ -24,16 +24,33 @@ constexpr unsigned warp = 32;
 
 enum class State { running, at_barrier, ended };
 
+/// The exchanges of a thread with one set of others. Two values, since it may be one exchange ahead
+/// of those that still read.
+struct Meeting {
+  unsigned mask = 0;
+  unsigned exchanges = 0;
+  double values[2] = {};
+};
+
 struct Fiber {
   jmp_buf context{};
   bool made = false;
   std::unique_ptr<std::byte[]> stack{new std::byte[stack_bytes]};
   State state = State::ended;
-  // Two values each, since a thread may be one exchange ahead of those that still read.
-  unsigned exchanges = 0;
-  double values[2] = {};
-  unsigned masks[2] = {};
+  Meeting meetings[4]{};
+  unsigned waits_for = 0;  ///< the mask of the exchange that it is in
   void* sanitizer = nullptr;
+
+  Meeting& with(unsigned mask) {
+    for (Meeting& meeting : meetings) {
+      if (meeting.mask == mask) return meeting;
+      if (meeting.mask == 0) {
+        meeting = {.mask = mask};
+        return meeting;
+      }
+    }
+    give_up("exchanges with more sets of threads than are remembered");
+  }
 };
 
 /// The threads of one block at a time.
@@ -44,7 +61,8 @@ class Block {
     if (fibers_.size() < threads) fibers_ = std::vector<Fiber>(threads);
     for (unsigned t = 0; t < threads; ++t) {
       fibers_[t].state = State::running;
-      fibers_[t].exchanges = 0;
+      std::fill(std::begin(fibers_[t].meetings), std::end(fibers_[t].meetings), Meeting{});
+      fibers_[t].waits_for = 0;
     }
     // A warp runs as far as it gets before another begins: what warps do not wait for is not there.
     for (;;) {
@@ -82,21 +100,26 @@ class Block {
     if ((mask >> lane & 1u) == 0) give_up("takes no part in its own exchange");
     if (lane / width != other / width) return value;
     if ((mask >> other & 1u) == 0) give_up("exchanges with a thread that takes no part");
-    Fiber& own = fiber();
-    unsigned const slot = own.exchanges % 2;
+    Meeting& own = fiber().with(mask);
+    unsigned const slot = own.exchanges++ % 2;
     own.values[slot] = value;
-    own.masks[slot] = mask;
-    ++own.exchanges;
+    fiber().waits_for = mask;
     ++progress_;
     unsigned const first = self - lane;
     for (unsigned l = 0; l < warp; ++l) {
       if ((mask >> l & 1u) == 0) continue;
-      Fiber const& peer = fibers_[first + l];
-      while (peer.exchanges < own.exchanges && peer.state != State::ended) yield();
-      if (peer.exchanges < own.exchanges) give_up("exchanges with a thread that has ended");
-      if (peer.masks[slot] != mask) give_up("disagrees about who takes part in an exchange");
+      Fiber& peer = fibers_[first + l];
+      while (peer.with(mask).exchanges < own.exchanges) {
+        if (peer.state == State::ended) give_up("exchanges with a thread that has ended");
+        if (unsigned const others = peer.waits_for; others != mask && (others >> lane & 1u) != 0) {
+          bool const waits = fiber().with(others).exchanges < peer.with(others).exchanges;
+          if (waits) give_up("disagrees about who takes part in an exchange");
+        }
+        yield();
+      }
     }
-    return fibers_[first + other].values[slot];
+    fiber().waits_for = 0;
+    return fibers_[first + other].with(mask).values[slot];
   }
 
  private:

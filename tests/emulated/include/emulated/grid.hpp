@@ -61,6 +61,10 @@ inline float __shfl_xor_sync(unsigned mask, float value, int distance, int width
   return static_cast<float>(__shfl_xor_sync(mask, static_cast<double>(value), distance, width));
 }
 
+inline unsigned __shfl_xor_sync(unsigned mask, unsigned value, int distance, int width = 32) {
+  return static_cast<unsigned>(__shfl_xor_sync(mask, static_cast<double>(value), distance, width));
+}
+
 /// No two threads of a grid ever run at once.
 inline unsigned long long atomicAdd(unsigned long long* word, unsigned long long value) {
   unsigned long long const before = *word;
