@@ -296,6 +296,7 @@ struct Library : Calls {
     return {};
   }
 
+  static bool is_per_thread(Stream stream) noexcept { return stream == &fake::stream_per_thread; }
   static Status stream_create(Stream* out) {
     return free_call([&](Process& p) {
       *out = p.world->make_stream(&p);

@@ -96,6 +96,9 @@ struct Stream {
   bool dead = false;
 };
 
+/// Stands for the handle that means another stream in each thread.
+inline Stream stream_per_thread;
+
 /// Ranks that were built together.
 struct Clique {
   int size = 0;

@@ -88,6 +88,12 @@ TEST_CASE("Nccl: what a group of one rank is refused, or ended by, is said in wo
                    quick_options({.separate_gathers = true}));
        },
        {"properties of a new communicator"}},
+      {"a stream that is another one in each thread",
+       [](Process&, Stream* compute) {
+         Comm comm(Existing{fake::own_comm(0, 1), compute, &fake::stream_per_thread},
+                   quick_options());
+       },
+       {"invalid argument", "cudaStreamPerThread is another stream in each thread"}},
       {"one that could not be built",
        [](Process&, Stream* compute) {
          Library::Comm own = nullptr;

@@ -33,6 +33,11 @@ namespace zero::inline ZERO_NAMESPACE {
   return 0;
 }
 
+/// True for types whose sums are the same in any order.
+[[nodiscard]] constexpr bool is_integral(DType type) noexcept {
+  return type == DType::i32 || type == DType::i64 || type == DType::u8;
+}
+
 /// What messages and plans call the type.
 [[nodiscard]] constexpr std::string_view name(DType type) noexcept {
   switch (type) {

@@ -238,6 +238,8 @@ struct Library {
   static Status current_device(int* out) { return of(cudaGetDevice(out)); }
   /// cudaSetDevice.
   static Status use_device(int device) { return of(cudaSetDevice(device)); }
+  /// The handle that means another stream in each thread.
+  static bool is_per_thread(Stream stream) noexcept { return stream == cudaStreamPerThread; }
   /// A stream that does not wait for the legacy default stream.
   static Status stream_create(Stream* out) {
     return of(cudaStreamCreateWithFlags(out, cudaStreamNonBlocking));

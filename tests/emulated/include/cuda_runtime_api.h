@@ -54,6 +54,7 @@ inline constexpr unsigned cudaEventDisableTiming = 2;
 
 using cudaStream_t = struct CUstream_st*;
 using cudaEvent_t = struct CUevent_st*;
+#define cudaStreamPerThread (reinterpret_cast<cudaStream_t>(2))
 using cudaGraph_t = struct CUgraph_st*;
 using cudaGraphExec_t = struct CUgraphExec_st*;
 

@@ -140,6 +140,7 @@ concept Api = requires(typename A::Comm comm,
   { A::window_driver(&flag) } -> std::same_as<Status>;
   { A::current_device(&number) } -> std::same_as<Status>;
   { A::use_device(number) } -> std::same_as<Status>;
+  { A::is_per_thread(stream) } -> std::same_as<bool>;
   { A::stream_create(&stream) } -> std::same_as<Status>;
   { A::stream_destroy(stream) } -> std::same_as<Status>;
   { A::stream_query(stream) } -> std::same_as<Status>;

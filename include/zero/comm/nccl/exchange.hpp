@@ -1,5 +1,6 @@
 /// @file
-/// Each collective as calls of NCCL; ordered sums as an exchange of blocks and one kernel.
+/// Each collective as calls of NCCL; ordered sums of floats as an exchange of blocks and one
+/// kernel.
 #pragma once
 
 #include "zero/base/config.hpp"
@@ -58,16 +59,23 @@ class NcclExchange {
       }
       case Op::all_to_all: return all_to_all(op);
       case Op::reduce_scatter:
-        if constexpr (Ordered) return ordered_sums(op, op.count, op.count * ranks(), op.recv);
+        if (needs_order<Ordered>(op)) {
+          return ordered_sums(op, op.count, op.count * ranks(), op.recv);
+        }
         return settle(A::reduce_scatter(op.send, op.recv, op.count, op.dtype, comm(), stream()),
                       op);
       case Op::all_reduce:
-        if constexpr (Ordered) return ordered_all_reduce(op);
+        if (needs_order<Ordered>(op)) return ordered_all_reduce(op);
         return settle(A::all_reduce(op.send, op.recv, op.count, op.dtype, comm(), stream()), op);
     }
   }
 
  private:
+  /// NCCL adds integers as well as anybody, with a kernel and a group of calls less.
+  template <bool Ordered>
+  [[nodiscard]] static bool needs_order(Collective const& op) noexcept {
+    return Ordered && !is_integral(op.dtype);
+  }
   [[nodiscard]] typename A::Comm comm() const noexcept { return lane_.comm; }
   [[nodiscard]] typename A::Stream stream() const noexcept { return lane_.stream; }
   [[nodiscard]] std::size_t ranks() const noexcept { return static_cast<std::size_t>(size_); }
@@ -160,9 +168,11 @@ class NcclExchange {
     return {op.squares, (std::min)(left, count)};
   }
 
-  /// Each rank adds one N-th and sends it to all: 2 (N-1) / N of the buffer, as in a ring.
+  /// Each rank adds one N-th and sends it to all: 2 (N-1) / N of the buffer, as a rank sends in a
+  /// ring.
   void ordered_all_reduce(Collective const& op) const {
     std::size_t const element = size_of(op.dtype);
+    // Not rounded up to where vectors begin: a rank then sends more than the contract says.
     std::size_t const slice = (op.count + ranks() - 1) / ranks();
     ordered_sums(
         op, slice, op.count, offset(op.recv, (std::min)(own() * slice, op.count) * element));

@@ -74,8 +74,13 @@ struct Options {
 };
 
 /// Sums in rank order, in the accumulate dtype, rounded once: blocks are exchanged as they are and
-/// added by one kernel. Bit-identical to the in-process communicator. A rank sends N-1 blocks, as
-/// it would in a ring.
+/// added by one kernel. Bit-identical to the in-process communicator, but for which NaN a sum is.
+/// Sums of integers are NCCL's own, which have no order to keep.
+///
+/// A rank sends N-1 blocks, as it would in a ring. A node's network does not: of M nodes with g
+/// ranks, each sends g (1 - 1/M) buffers to the others, and one buffer in a ring. For 2 nodes of 8
+/// that is 4 times as much, for many 8 times. Between nodes take `Native`, or partition inside of
+/// them.
 struct Ordered {
   static constexpr std::string_view name = "ordered";  ///< for reports
   static constexpr bool ordered = true;                ///< added by the library's own kernel

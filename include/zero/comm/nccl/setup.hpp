@@ -33,9 +33,11 @@ struct NewGroup {
 /// it, which is waited for.
 template <class A>
 struct Existing {
-  typename A::Comm comm{};             ///< for reductions, and for gathers unless there is another
-  typename A::Stream compute{};        ///< the trainer's stream
-  typename A::Stream communication{};  ///< where collectives run; null: a stream of our own
+  typename A::Comm comm{};       ///< for reductions, and for gathers unless there is another
+  typename A::Stream compute{};  ///< the trainer's stream
+  /// Where collectives run; null: a stream of our own. Not cudaStreamPerThread: NCCL may launch
+  /// from a thread of its own, for which that is another stream.
+  typename A::Stream communication{};
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::nccl
