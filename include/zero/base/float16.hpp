@@ -27,6 +27,14 @@ namespace detail {
   auto const bits = std::bit_cast<std::uint32_t>(value);
   auto const sign = (bits >> 16) & 0x8000u;
   std::uint32_t const magnitude = bits & 0x7fffffffu;
+#if defined(__CUDA_ARCH__)
+  if (!__builtin_is_constant_evaluated()) {
+    // One instruction, but that its NaN has other bits. A selection, not a branch.
+    std::uint16_t half;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(value));
+    return magnitude > 0x7f800000u ? static_cast<std::uint16_t>(sign | 0x7e00u) : half;
+  }
+#endif
   if (magnitude > 0x7f800000u) return static_cast<std::uint16_t>(sign | 0x7e00u);
   if (magnitude >= 0x47800000u) return static_cast<std::uint16_t>(sign | 0x7c00u);
   if (magnitude < 0x38800000u) {
@@ -42,6 +50,14 @@ namespace detail {
 [[nodiscard]] ZERO_HOST_DEVICE constexpr float float_of_fp16(std::uint16_t half) noexcept {
   std::uint32_t const sign = static_cast<std::uint32_t>(half & 0x8000u) << 16;
   std::uint32_t const magnitude = half & 0x7fffu;
+#if defined(__CUDA_ARCH__)
+  if (!__builtin_is_constant_evaluated()) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(half));
+    std::uint32_t const nan = sign | 0x7f800000u | (magnitude & 0x3ffu) << 13;
+    return magnitude > 0x7c00u ? std::bit_cast<float>(nan) : value;
+  }
+#endif
   if (magnitude >= 0x7c00u) {
     return std::bit_cast<float>(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/device/addends.hpp"
 #include "zero/device/launch.cuh"
 #include "zero/device/squares.hpp"
 #include "zero/layout/exact_sum.hpp"
@@ -27,11 +28,27 @@ namespace zero::inline ZERO_NAMESPACE::device {
 
 namespace kernels {
 
-/// Adds a part of a number to a word, in this block's memory or in the device's.
-__device__ inline void add_word(unsigned long long* word, long long part) {
-  // Two's complement: the same addition as of signed words.
-  if (part != 0) atomicAdd(word, static_cast<unsigned long long>(part));
-}
+/// Exchanges element i of thread k with element k of thread i, for the threads of a team.
+struct TeamTranspose {
+  unsigned mask;    ///< the team's threads in their warp
+  unsigned thread;  ///< this one's number in the team
+
+  __device__ void operator()(float (&values)[team]) const {
+    using Exchange = cub::WarpExchange<float, team, team, cub::WARP_EXCHANGE_SHUFFLE>;
+    typename Exchange::TempStorage none;
+    Exchange(none).BlockedToStriped(values, values);
+  }
+  template <class T>
+  __device__ void operator()(Vector<T, team>& row) const {
+    std::uint32_t words[team / 2];
+    static_assert(sizeof(words) == sizeof(row));
+    memcpy(words, &row, sizeof(words));
+    transpose_halves(words, thread, [mask = mask](std::uint32_t word, unsigned distance) {
+      return __shfl_xor_sync(mask, word, static_cast<int>(distance), static_cast<int>(team));
+    });
+    memcpy(&row, words, sizeof(words));
+  }
+};
 
 /// Adds squares(block, thread, transpose), a lane's sum of squares, over the lanes of each block of
 /// the norm, and the blocks exactly. For all threads of a grid.
@@ -39,38 +56,43 @@ __device__ inline void add_word(unsigned long long* word, long long part) {
 /// Not CUB's reductions: cub::WarpReduce adds lanes in another order than MemorySpace says, and
 /// cub::DeviceReduce promises none.
 ///
-/// Eight threads share a block of the norm; blocks are added up in shared memory first, since all
-/// of them meet in the same few words.
+/// Eight threads share a block of the norm. The first of them keeps what it has added in registers;
+/// threads, then warps, put theirs together at the end, so that few additions meet in the sum
+/// itself: additions of 64 bits in a block's memory would be loops of compare-and-swap.
 template <class Squares>
 __device__ inline void add_blocks(ExactSum* sum, std::size_t count, Squares const& squares) {
-  __shared__ unsigned long long words[ExactSum::word_count];
-  for (unsigned i = threadIdx.x; i < ExactSum::word_count; i += blockDim.x) words[i] = 0;
-  __syncthreads();
+  constexpr unsigned warp = 32;
+  __shared__ Addends of_warps[block_threads / warp];
 
   unsigned const thread = threadIdx.x % team;
-  unsigned const mask = 0xffu << (threadIdx.x % 32 / team * team);
+  unsigned const mask = 0xffu << (threadIdx.x % warp / team * team);
   auto const exchange = [mask](double value, unsigned distance) {
     return __shfl_xor_sync(mask, value, static_cast<int>(distance), static_cast<int>(team));
   };
-  auto const transpose = [](float(&values)[team]) {
-    using Exchange = cub::WarpExchange<float, team, team, cub::WARP_EXCHANGE_SHUFFLE>;
-    typename Exchange::TempStorage none;
-    Exchange(none).BlockedToStriped(values, values);
+  TeamTranspose const transpose{mask, thread};
+  auto* const total = reinterpret_cast<unsigned long long*>(sum->accumulators());
+  // Two's complement: the same addition as of signed words.
+  auto const put = [total](unsigned word, std::int64_t part) {
+    atomicAdd(total + word, static_cast<unsigned long long>(part));
   };
+  Addends added{};
   for (std::size_t i = grid_thread() / team; i < blocks_of(count); i += grid_threads() / team) {
     double const whole = team_sum(squares(i, thread, transpose), exchange);
-    if (thread != 0) continue;
-    ExactSum::Addend const parts = ExactSum::addend(whole);
-    add_word(words + parts.first, parts.low);
-    add_word(words + parts.first + 1, parts.middle);
-    add_word(words + parts.first + 2, parts.high);
+    if (thread == 0) added.add(ExactSum::addend(whole), put);
   }
-  __syncthreads();
 
-  auto* const total = reinterpret_cast<unsigned long long*>(sum->accumulators());
-  for (unsigned i = threadIdx.x; i < ExactSum::word_count; i += blockDim.x) {
-    add_word(total + i, static_cast<long long>(words[i]));
+  unsigned const lane = threadIdx.x % warp;
+  for (unsigned distance = warp / 2; distance >= team; distance /= 2) {
+    Addends const other = added.of_another([distance](std::uint32_t word) {
+      return __shfl_xor_sync(~0u, word, static_cast<int>(distance));
+    });
+    if (lane < distance && thread == 0) added.add(other, put);
   }
+  if (lane == 0) of_warps[threadIdx.x / warp] = added;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  for (unsigned w = 1; w < block_threads / warp; ++w) added.add(of_warps[w], put);
+  added.put_out(put);
 }
 
 template <class T>

@@ -9,10 +9,12 @@
 
 namespace zero::inline ZERO_NAMESPACE::device {
 
-/// Whether this process has initialized a device, which takes some hundred megabytes of it. True
-/// also where the driver does not say.
-[[nodiscard]] inline bool initialized(int device) noexcept {
-  // The driver's own function, which the runtime finds: programs need not link the driver.
+/// The driver's cuDevicePrimaryCtxGetState.
+using ContextState = int (*)(int device, unsigned* flags, int* active);
+
+/// The runtime finds the driver's own functions: programs need not link the driver. Null where it
+/// does not.
+[[nodiscard]] inline ContextState find_context_state() noexcept {
   char const* const name = "cuDevicePrimaryCtxGetState";
   void* found = nullptr;
 #if CUDART_VERSION >= 12050
@@ -22,11 +24,16 @@ namespace zero::inline ZERO_NAMESPACE::device {
   cudaError_t const status = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, nullptr);
 #endif
   ignore(status);
-  if (status != cudaSuccess || found == nullptr) return true;
+  return status == cudaSuccess ? reinterpret_cast<ContextState>(found) : nullptr;
+}
+
+/// Whether this process has initialized a device, which takes some hundred megabytes of it. True
+/// also where the driver does not say.
+[[nodiscard]] inline bool initialized(int device) noexcept {
+  static ContextState const state_of = find_context_state();
   unsigned flags = 0;
   int active = 0;
-  using GetState = int (*)(int device, unsigned* flags, int* active);
-  return reinterpret_cast<GetState>(found)(device, &flags, &active) != 0 || active != 0;
+  return state_of == nullptr || state_of(device, &flags, &active) != 0 || active != 0;
 }
 
 /// Selects a device and gives the thread its own back, for callers that must not throw.

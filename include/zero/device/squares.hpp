@@ -7,6 +7,7 @@
 #include "zero/layout/placement.hpp"
 
 #include <cstddef>
+#include <cstdint>
 
 namespace zero::inline ZERO_NAMESPACE::device {
 
@@ -33,14 +34,52 @@ template <class At>
   return sum;
 }
 
+/// Turns eight rows of eight 16-bit elements, one with each thread of a team, into columns:
+/// exchanges element i of thread k with element k of thread i. Two elements go at once.
+/// @param words     a thread's row: elements 2 i and 2 i + 1 are the halves of word i
+/// @param thread    this thread's number in the team
+/// @param exchange  exchange(word, distance) gives the word of the thread whose number differs by
+///                  the bit `distance`
+template <class Exchange>
+ZERO_HOST_DEVICE void transpose_halves(std::uint32_t (&words)[team / 2],
+                                       unsigned thread,
+                                       Exchange const& exchange) noexcept {
+  // Blocks of 4 by 4 elements change sides, then of 2 by 2 within each, then single ones.
+  ZERO_UNROLL(2)
+  for (unsigned distance = 4; distance > 1; distance /= 2) {
+    bool const upper = (thread & distance) != 0;
+    unsigned const apart = distance / 2;
+    ZERO_UNROLL(4)
+    for (unsigned i = 0; i < team / 2; ++i) {
+      if ((i & apart) != 0) continue;
+      std::uint32_t const got = exchange(upper ? words[i] : words[i + apart], distance);
+      words[i] = upper ? got : words[i];
+      words[i + apart] = upper ? words[i + apart] : got;
+    }
+  }
+  bool const upper = (thread & 1u) != 0;
+  ZERO_UNROLL(2)
+  for (unsigned i = 0; i < team / 2; i += 2) {
+    std::uint32_t const a = words[i];
+    std::uint32_t const b = words[i + 1];
+    std::uint32_t const lows = (a & 0xffffu) | b << 16;
+    std::uint32_t const highs = a >> 16 | (b & 0xffff0000u);
+    std::uint32_t const got = exchange(upper ? lows : highs, 1u);
+    words[i] = upper ? (got & 0xffffu) | (a & 0xffff0000u) : (a & 0xffffu) | got << 16;
+    words[i + 1] = upper ? got >> 16 | (b & 0xffff0000u) : (b & 0xffffu) | (got & 0xffff0000u);
+  }
+}
+
 /// `lane_squares` of a whole block for lane `thread`, in vectors of 16 bytes. For all threads of a
 /// team in step.
 /// @tparam T         of the elements
 /// @tparam abreast   vectors that are asked for at once
+/// @tparam unrolled  how often the code for so many is repeated
 /// @param vector_at  vector_at(i) is the vector that begins with x[i], asked for once
 /// @param thread     this thread's number in the team
-/// @param transpose  transpose(values) exchanges value i of thread k with value k of thread i
-template <class T, unsigned abreast = 4, class VectorAt, class Transpose>
+/// @param transpose  transpose(values) exchanges value i of thread k with value k of thread i, for
+///                   floats and for Vector<T, 8> of 16-bit elements
+template <class T, unsigned abreast = 4, unsigned unrolled = 16, class VectorAt, class Transpose>
 [[nodiscard]] ZERO_HOST_DEVICE double block_squares(VectorAt const& vector_at,
                                                     unsigned thread,
                                                     Transpose const& transpose) noexcept {
@@ -49,7 +88,7 @@ template <class T, unsigned abreast = 4, class VectorAt, class Transpose>
   constexpr std::size_t step = team * width * abreast;
   static_assert(team % width == 0 && abreast % parts == 0 && block % step == 0);
   double sum = 0.;
-  ZERO_UNROLL(16)
+  ZERO_UNROLL(unrolled)
   for (std::size_t first = 0; first < block; first += step) {
     Vector<T, width> loaded[abreast];
     ZERO_UNROLL(abreast)
@@ -60,11 +99,12 @@ template <class T, unsigned abreast = 4, class VectorAt, class Transpose>
     ZERO_UNROLL(abreast)
     for (unsigned k = 0; k < abreast; k += parts) {
       float values[team];
+      if constexpr (sizeof(T) == 2) transpose(loaded[k]);
       ZERO_UNROLL(team)
       for (unsigned i = 0; i < team; ++i) {
         values[i] = static_cast<float>(loaded[k + i / width].values[i % width]);
       }
-      transpose(values);
+      if constexpr (sizeof(T) != 2) transpose(values);
       for (float const value : values) {
         double const wide = static_cast<double>(value);
         sum += wide * wide;

@@ -79,7 +79,8 @@ static __global__ void __launch_bounds__(block_threads, 2) sum_ranks_and_square(
       store<width>(target, place, result);
       return result;
     };
-    return block_squares<T, team / width>(sum, thread, transpose);
+    // Once: what adds ranks is a loop of its own, and repeated it would not fit the cache for code.
+    return block_squares<T, team / width, 1>(sum, thread, transpose);
   });
 }
 
