@@ -15,10 +15,11 @@ namespace zero::inline ZERO_NAMESPACE::device {
 /// there. Integer additions in any order, so that the sum has the same bits.
 class Addends {
  public:
-  static constexpr unsigned word_count = 4;
+  static constexpr unsigned word_count = 4;  ///< neighbours that are kept
 
   /// Adds a number.
-  /// @param put  put(word, part) adds to a word of the sum itself
+  /// @param parts  what it adds to three words
+  /// @param put    put(word, part) adds to a word of the sum itself
   template <class Put>
   ZERO_HOST_DEVICE void add(ExactSum::Addend const& parts, Put const& put) noexcept {
     auto const first = static_cast<unsigned>(parts.first);
@@ -34,6 +35,8 @@ class Addends {
   }
 
   /// Adds what another thread has added.
+  /// @param other  that thread's
+  /// @param put    as above
   template <class Put>
   ZERO_HOST_DEVICE void add(Addends other, Put const& put) noexcept {
     if (other.first_ != first_) return other.put_out(put);
@@ -42,6 +45,7 @@ class Addends {
   }
 
   /// Adds everything to the sum itself.
+  /// @param put  as above
   template <class Put>
   ZERO_HOST_DEVICE void put_out(Put const& put) noexcept {
     ZERO_UNROLL(4)
