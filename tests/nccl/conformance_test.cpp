@@ -75,6 +75,27 @@ TEST_CASE("Nccl, ordered: a rank sends what the contract of the operation says")
   }
 }
 
+TEST_CASE("Nccl, ordered: integers are added by NCCL itself") {
+  for (auto const op : {zero::Op::reduce_scatter, zero::Op::all_reduce}) {
+    fake::World world(3, 5);
+    fake::run_group<Ordered>(world, 3, fake::quick_options(), [&](auto& comm) {
+      std::vector<std::int64_t> send(12, comm.rank() + 1);
+      std::vector<std::int64_t> recv(12);
+      zero::run(comm,
+                {.op = op,
+                 .dtype = zero::DType::i64,
+                 .accumulate = zero::DType::i64,
+                 .count = 4,
+                 .send = send.data(),
+                 .recv = recv.data()});
+      CHECK(recv.front() == 6);
+    });
+    // No blocks from rank to rank.
+    for (int rank = 0; rank < 3; ++rank) CHECK(world.process(rank).sent == 0);
+    fake::check_clean(world);
+  }
+}
+
 TEST_CASE("Nccl, native: integers exactly, floats as NCCL rounds them") {
   for (int const ranks : {1, 2, 3, 4}) {
     conformance::Findings findings;

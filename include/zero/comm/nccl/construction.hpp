@@ -62,10 +62,10 @@ class NcclConstruction {
                                        bool ordered) {
     if (group.comm == Comm{}) fail(ErrorKind::invalid_argument, "the ncclComm_t is null");
     if (A::is_per_thread(group.communication)) {
-      fail(ErrorKind::invalid_argument,
-           "cudaStreamPerThread is another stream in each thread, and NCCL launches from a thread "
-           "of "
-           "its own: hand over a stream that cudaStreamCreate has made, or none");
+      fail(
+          ErrorKind::invalid_argument,
+          "cudaStreamPerThread is another stream in each thread, and NCCL launches from threads of "
+          "its own: hand over a stream that cudaStreamCreate has made, or none");
     }
     // What does not depend on the size, before a wait.
     check(options, 1);
