@@ -54,9 +54,9 @@ class Space {
   template <class Rule, class Arrays>
   void update(Rule const& rule,
               zero::StepTerms const* terms,
-              zero::UpdateRates const& rates,
+              zero::StepScalars const* scalars,
               Arrays const& arrays) const {
-    zero::space::Host::update(rule, terms, rates, arrays);
+    zero::space::Host::update(rule, terms, scalars, arrays);
   }
 };
 

@@ -72,14 +72,15 @@ class QueuedSpace {
   template <class Rule, class M, class P, class G, class S, std::size_t K>
   void update(Rule const& rule,
               zero::StepTerms const* terms,
-              zero::UpdateRates const& rates,
+              zero::StepScalars const* scalars,
               zero::UpdateArrays<M, P, G, S, K> const& arrays) const {
     queue_->require(terms, sizeof(*terms));
+    queue_->require(scalars, sizeof(*scalars));
     queue_->require(arrays.master, arrays.count * sizeof(M));
     queue_->require(arrays.gradient, arrays.count * sizeof(G));
     if (arrays.parameter != nullptr) queue_->require(arrays.parameter, arrays.count * sizeof(P));
     for (S const* const state : arrays.state) queue_->require(state, arrays.count * sizeof(S));
-    queue_->enqueue([=] { Host::update(rule, terms, rates, arrays); });
+    queue_->enqueue([=] { Host::update(rule, terms, scalars, arrays); });
   }
 
  private:

@@ -44,6 +44,7 @@
 namespace {
 
 using zero::bf16;
+using zero::fp16;
 using zero::device::check;
 
 constexpr int rounds = 15;
@@ -209,25 +210,33 @@ cudaGraphExec_t captured(cudaStream_t stream,
   return executable;
 }
 
+/// One update of elements that lie `apart` elements behind an aligned place: those of lent arrays,
+/// or of all.
+template <class P>
+zero::UpdateArrays<float, P, P, float, 2> arrays_of(Buffers const& of,
+                                                    std::size_t elements,
+                                                    std::size_t lent = 0,
+                                                    std::size_t all = 0) {
+  zero::UpdateArrays<float, P, P, float, 2> arrays{
+      .master = of.master + all, .state = {of.m + all, of.v + all}, .count = elements - lent - all};
+  if constexpr (std::is_same_v<P, float>) {
+    arrays.gradient = of.gradient + lent + all;
+  } else {
+    // Of both types of 16 bits: any bits will do.
+    arrays.parameter = reinterpret_cast<P*>(of.parameter) + lent + all;
+    arrays.gradient = reinterpret_cast<P const*>(of.narrow_gradient) + lent + all;
+  }
+  return arrays;
+}
+
 std::vector<Variant> variants_of(Memory& memory,
                                  cudaStream_t stream,
                                  std::size_t elements,
                                  zero::StepTerms const* terms,
+                                 zero::StepScalars const* in_space,
                                  zero::ExactSum* sum) {
   zero::space::Cuda const space(0, stream);
   zero::AdamW const rule{};
-  zero::UpdateRates const rates{};
-  auto const wide = [elements](Buffers const& of) {
-    return zero::UpdateArrays<float, float, float, float, 2>{
-        .master = of.master, .gradient = of.gradient, .state = {of.m, of.v}, .count = elements};
-  };
-  auto const mixed = [elements](Buffers const& of) {
-    return zero::UpdateArrays<float, bf16, bf16, float, 2>{.master = of.master,
-                                                           .parameter = of.parameter,
-                                                           .gradient = of.narrow_gradient,
-                                                           .state = {of.m, of.v},
-                                                           .count = elements};
-  };
   auto const policy = thrust::cuda::par_nosync.on(stream);
   using In = Buffers const&;
   double const n = static_cast<double>(elements);
@@ -235,10 +244,18 @@ std::vector<Variant> variants_of(Memory& memory,
   variants.push_back({"device-to-device copy", 8 * n, [=](In of) {
                         space.copy(of.copy, of.gradient, elements * sizeof(float));
                       }});
-  variants.push_back(
-      {"AdamW fp32, zero", 28 * n, [=](In of) { space.update(rule, terms, rates, wide(of)); }});
-  variants.push_back(
-      {"AdamW bf16, zero", 28 * n, [=](In of) { space.update(rule, terms, rates, mixed(of)); }});
+  auto const adamw = [&]<class P>(P, char const* name, std::size_t lent, std::size_t all) {
+    variants.push_back({name, 28 * n, [=](In of) {
+                          space.update(
+                              rule, terms, in_space, arrays_of<P>(of, elements, lent, all));
+                        }});
+  };
+  adamw(float(), "AdamW fp32, zero", 0, 0);
+  adamw(bf16(), "AdamW bf16, zero", 0, 0);
+  adamw(fp16(), "AdamW fp16, zero", 0, 0);
+  adamw(float(), "AdamW fp32, lent elsewhere", 1, 0);
+  adamw(bf16(), "AdamW bf16, lent elsewhere", 1, 0);
+  adamw(bf16(), "AdamW bf16, not aligned", 0, 1);
   variants.push_back({"fp32 to bf16, zero", 6 * n, [=](In of) {
                         space.convert(of.parameter, of.master, elements);
                       }});
@@ -270,33 +287,50 @@ std::vector<Variant> variants_of(Memory& memory,
                                           of.copy,
                                           zero::device::Add<float, bf16>{});
                       }});
-  variants.push_back(
-      {"exact norm fp32", 4 * n, [=](In of) { space.add_squares(sum, of.gradient, elements); }});
-  variants.push_back({"exact norm bf16", 2 * n, [=](In of) {
-                        space.add_squares(sum, of.narrow_gradient, elements);
-                      }});
+  auto const norm = [&]<class T>(T, char const* name, std::size_t apart) {
+    variants.push_back(
+        {name, sizeof(T) * n, [=](In of) {
+           auto const* const x = std::is_same_v<T, float> ? static_cast<void const*>(of.gradient)
+                                                          : of.narrow_gradient;
+           space.add_squares(sum, static_cast<T const*>(x) + apart, elements - apart);
+         }});
+  };
+  norm(float(), "exact norm fp32", 0);
+  norm(bf16(), "exact norm bf16", 0);
+  norm(fp16(), "exact norm fp16", 0);
+  norm(bf16(), "exact norm bf16, not aligned", 1);
   zero::StepScalars const scalars = rule.scalars(10, rule.lr, 1.f, 1.f);
   Element<float, float> const wide_element{rule, scalars, 1.f};
   Element<bf16, bf16> const mixed_element{rule, scalars, 1.f};
   variants.push_back({"AdamW fp32, DeviceTransform", 28 * n, [=](In of) {
-                        transform(stream, wide_element, wide(of));
+                        transform(stream, wide_element, arrays_of<float>(of, elements));
                       }});
   variants.push_back({"AdamW bf16, DeviceTransform", 28 * n, [=](In of) {
-                        transform(stream, mixed_element, mixed(of));
+                        transform(stream, mixed_element, arrays_of<bf16>(of, elements));
                       }});
-  variants.push_back(
-      {"sum of 4 ranks, zero", 20 * n, [=](In of) {
-         zero::device::BufferList const ranks{.at = {of.master, of.m, of.v, of.gradient}};
-         check(zero::device::try_sum_ranks(space.queue(),
-                                           zero::DType::f32,
-                                           zero::DType::f32,
-                                           {.at = {of.copy}},
-                                           ranks,
-                                           4,
-                                           0,
-                                           elements),
-               "try_sum_ranks");
-       }});
+  auto const sums = [&]<class T>(T, char const* name, bool square) {
+    variants.push_back(
+        {name, 5 * sizeof(T) * n, [=](In of) {
+           zero::device::BufferList const ranks{.at = {of.master, of.m, of.v, of.gradient}};
+           zero::SumSquares const squares{square ? sum : nullptr, elements};
+           check(zero::device::try_sum_ranks(space.queue(),
+                                             zero::dtype_of<T>,
+                                             zero::DType::f32,
+                                             {.at = {of.copy}},
+                                             ranks,
+                                             4,
+                                             0,
+                                             elements,
+                                             squares),
+                 "try_sum_ranks");
+         }});
+  };
+  sums(float(), "sum of 4 ranks fp32", false);
+  sums(bf16(), "sum of 4 ranks bf16", false);
+  sums(fp16(), "sum of 4 ranks fp16", false);
+  sums(float(), "sum of 4 ranks and norm fp32", true);
+  sums(bf16(), "sum of 4 ranks and norm bf16", true);
+  sums(fp16(), "sum of 4 ranks and norm fp16", true);
   variants.push_back(
       {"sum of 4 ranks, DeviceTransform", 20 * n, [=](In of) {
          transform(stream, elements, SumOfFour{}, of.copy, of.master, of.m, of.v, of.gradient);
@@ -335,11 +369,14 @@ void measure(cudaStream_t stream, std::size_t elements) {
   for (std::size_t i = 0; i < count; ++i) sets.push_back(memory.set(elements));
   zero::space::Cuda const space(0, stream);
   auto* const terms = memory.take<zero::StepTerms>(1);
+  auto* const scalars = memory.take<zero::StepScalars>(1);
   auto* const sum = memory.take<zero::ExactSum>(1);
   zero::StepTerms const values{.step = 10, .learning_rate = zero::AdamW{}.lr};
   space.upload(terms, &values, sizeof(values));
+  auto const computed = zero::AdamW{}.scalars(values.step, values.learning_rate, 1.f, 1.f);
+  space.upload(scalars, &computed, sizeof(computed));
 
-  std::vector<Variant> variants = variants_of(memory, stream, elements, terms, sum);
+  std::vector<Variant> variants = variants_of(memory, stream, elements, terms, scalars, sum);
   for (Variant& variant : variants) variant.graph = captured(stream, variant, sets, runs);
   bench::StreamClock clock(stream);
   for (int round = 0; round < rounds; ++round) {
@@ -355,22 +392,30 @@ void measure(cudaStream_t stream, std::size_t elements) {
   }
   for (Variant& variant : variants) check(cudaGraphExecDestroy(variant.graph), "cudaGraphExec");
 
-  std::printf("\n%-32s %10s %10s %10s\n",
+  // Of the memory, as its clock and its width give it.
+  int kilohertz = 0;
+  int bits = 0;
+  check(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, 0), "MemoryClockRate");
+  check(cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, 0), "MemoryBusWidth");
+  double const peak = 2e-6 * kilohertz * bits / 8;
+  std::printf("\n%-32s %10s %10s %10s %10s\n",
               (std::to_string(elements) + " elements").c_str(),
               "us",
               "GB/s",
-              "/ copy");
+              "/ copy",
+              "/ peak");
   for (Variant const& variant : variants) {
     std::vector<double> ratios;
     for (std::size_t i = 0; i < variant.rates.size(); ++i) {
       ratios.push_back(variant.rates[i] / variants[0].rates[i]);
     }
     double const rate = median(variant.rates);
-    std::printf("%-32s %10.1f %10.0f %10.3f\n",
+    std::printf("%-32s %10.1f %10.0f %10.3f %10.3f\n",
                 variant.name,
                 variant.bytes / (1e3 * rate),
                 rate,
-                median(ratios));
+                median(ratios),
+                rate / peak);
   }
 }
 

@@ -91,6 +91,51 @@ TEST_CASE("a rule of a stacked tensor is that of all its layers, and of nothing 
   });
 }
 
+/// Trains tensors of as many scales, from `first` on, and returns what becomes of them.
+std::vector<std::vector<float>> trained(std::size_t first, std::size_t count) {
+  std::vector<zero::Tensor> tensors;
+  for (std::size_t t = first; t < first + count; ++t) {
+    auto const f = static_cast<float>(t);
+    tensors.push_back({.name = "t" + std::to_string(t),
+                       .shape = {3 + t},
+                       .unit = 0,
+                       .weight_decay = f / 4.f,
+                       .learning_rate = 1.f + f / 32.f});
+  }
+  zero::Self self;
+  Alone optimizer{self, tensors, zero::AdamW{.lr = 0.1f, .weight_decay = 0.3f}};
+  optimizer.load_parameters([](zero::Tensor const& t, std::size_t begin, std::span<float> values) {
+    for (float& value : values) value = 0.25f * static_cast<float>(t.shape[0] + begin++) - 1.f;
+  });
+  for (int step = 1; step <= 5; ++step) {
+    if (step == 3 && first + count > 19) optimizer.set_lr("t19", 0.7f);
+    if (step == 4) optimizer.set_rule({.lr = 0.2f, .beta2 = 0.9});
+    auto gradients = optimizer.gradients(0);
+    for (std::size_t t = 0; t < count; ++t) {
+      auto const values = gradients[t];
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        values[i] = static_cast<float>(step) - 0.3f * static_cast<float>((first + t + i) % 11);
+      }
+    }
+    optimizer.reduce(std::move(gradients));
+    optimizer.step();
+  }
+  auto const all = optimizer.full_parameters();
+  std::vector<std::vector<float>> result;
+  for (std::size_t t = 0; t < count; ++t) result.emplace_back(all[t].begin(), all[t].end());
+  return result;
+}
+
+TEST_CASE("any number of scales and rules are each tensor's own") {
+  constexpr std::size_t many = 20;  // more than a step computes the scalars of at once
+  static_assert(many > 2 * zero::detail::StepControl::rates);
+  auto const together = trained(0, many);
+  for (std::size_t t = 0; t < many; ++t) {
+    CAPTURE(t);
+    CHECK(together[t] == trained(t, 1)[0]);
+  }
+}
+
 std::string const differ = "ranks passed different options to step(): ";
 
 /// What every rank hears where rank 1 is told something else, by a step that waits, by one that

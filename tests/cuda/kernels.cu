@@ -7,36 +7,46 @@
 #include "zero/device/sum.cuh"
 #include "zero/device/update.cuh"
 #include "zero/optimizer/stations/control.hpp"
+#include "zero/optimizer/stations/scalars.hpp"
 #include "zero/rule/adamw.hpp"
 
 #include <cstddef>
 #include <cstdint>
 
 using zero::bf16;
+using zero::fp16;
 using zero::device::Queue;
+using Step = zero::detail::Both<zero::detail::Decide, zero::detail::ComputeScalars<zero::AdamW, 8>>;
+using Rested =
+    zero::detail::Both<zero::detail::OwnTerms, zero::detail::ComputeScalars<zero::AdamW, 1>>;
 
-template void zero::device::update(Queue const&,
-                                   zero::AdamW const&,
-                                   zero::StepTerms const*,
-                                   zero::UpdateRates const&,
-                                   zero::UpdateArrays<float, float, float, float, 2> const&);
-template void zero::device::update(Queue const&,
-                                   zero::AdamW const&,
-                                   zero::StepTerms const*,
-                                   zero::UpdateRates const&,
-                                   zero::UpdateArrays<float, bf16, bf16, float, 2> const&);
+// The updates of a precision, and its norm.
+template <class P>
+using Arrays = zero::UpdateArrays<float, P, P, float, 2>;
+#define ZERO_KERNELS_OF(P)                                                                       \
+  template void zero::device::update(Queue const&,                                               \
+                                     zero::AdamW const&,                                         \
+                                     zero::StepTerms const*,                                     \
+                                     zero::StepScalars const*,                                   \
+                                     Arrays<P> const&);                                          \
+  template void zero::device::add_squares(Queue const&, zero::ExactSum*, P const*, std::size_t); \
+  template void zero::device::add_hash(                                                          \
+      Queue const&, std::uint64_t*, P const*, std::size_t, std::uint64_t)
+
+ZERO_KERNELS_OF(float);
+ZERO_KERNELS_OF(bf16);
+ZERO_KERNELS_OF(fp16);
 template void zero::device::call(Queue const&, zero::detail::Seal const&);
 template void zero::device::call(Queue const&, zero::detail::Conclude const&);
 template void zero::device::call(Queue const&, zero::detail::SealOptions const&);
 template void zero::device::call(Queue const&, zero::detail::ConcludeOptions const&);
-template void zero::device::call(Queue const&, zero::detail::Decide const&);
+template void zero::device::call(Queue const&, zero::detail::BringTensors const&);
+template void zero::device::call(Queue const&, zero::detail::CountMissed const&);
+template void zero::device::call(Queue const&, Rested const&);
+template void zero::device::call(Queue const&, Step const&);
 template void zero::device::convert(Queue const&, bf16*, float const*, std::size_t);
 template void zero::device::convert(Queue const&, float*, bf16 const*, std::size_t);
 template void zero::device::add(Queue const&, float*, bf16 const*, std::size_t);
-template void zero::device::add_squares(Queue const&, zero::ExactSum*, float const*, std::size_t);
-template void zero::device::add_squares(Queue const&, zero::ExactSum*, bf16 const*, std::size_t);
-template void zero::device::add_hash(
-    Queue const&, std::uint64_t*, float const*, std::size_t, std::uint64_t);
 template cudaError_t zero::device::try_sum_ranks(Queue const&,
                                                  zero::DType,
                                                  zero::DType,

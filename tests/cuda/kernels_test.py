@@ -1,100 +1,196 @@
 #!/usr/bin/env python3
 """What nvcc makes of the kernels of a step, where no GPU is at hand to time them.
 
+    python3 tests/cuda/kernels_test.py --include include --source tests/cuda/kernels.cu --table
+
 None may spill registers, nor keep anything in memory of its threads: a device sets that aside for
-every thread that it can run. Those that work element by element must access 16 bytes at once: the
-compiler takes vectors apart, and does not always put them together again. The update must have
-asked for its first elements before it waits for the step's scalars, the norm for several vectors
-before it works on one.
+every thread that it can run. None may be longer than the caches for instructions, or wait in a loop
+of compare-and-swap. Those that pass over arrays are held against what an A100 and an H100 need to
+move bytes as fast as their memories can:
+
+- slots: instructions that the device can issue in the time that its memory takes for what they move.
+- bytes in flight: what the threads of a multiprocessor have asked for while they wait.
+
+Both must be 1.3 times what is needed. The way through the loop is the one that moves most bytes at
+once. For that nvdisasm must be in the PATH, beside nvcc, or come from PyPI's nvidia-cuda-nvdisasm;
+else only what ptxas says is judged, and a line says so.
 """
 
 import argparse
+import importlib.util
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 
-KERNELS = ["update", "sum_ranks_and_square", "sum_ranks", "add_squares", "add_hash", "call", "gather_ranks"]
-WIDE = r"v4\.[bfsu]32|v2\.[bfsu]64"
-VECTOR = r"v[24]\."
+import machine_code
+
+MARGIN = 1.3
+LONGEST = 1500  # instructions of a kernel
+BLOCK_THREADS = 256
+# A block of an update over 25 MiB on 8 ranks may take so long before it asks for its first elements.
+EARLY = 0.03
+CYCLES = 4  # of an instruction that waits for the one before
+# Which code each is compiled from. Where it is the same, it is read once.
+BUILDS = {"75": ["75", "86", "89", "120"], "80": ["80"], "90": ["90"]}
+RESIDENT = {"75": 1024, "80": 2048, "86": 1536, "89": 1536, "90": 2048, "120": 1536}
+# Multiprocessors, clock, bytes a second, seconds until bytes are there.
+DEVICES = {"80": ("A100", 108, 1.41e9, 1.555e12, 600e-9), "90": ("H100", 132, 1.755e9, 3.35e12, 700e-9)}
+PASSES = ("update", "sum_ranks", "sum_ranks_and_square", "add_squares", "gather_ranks")
+OTHERS = ("add_hash", "call")
 
 
-def compiled(arguments, architecture):
-    """Of every kernel: its name for people, its PTX, and what ptxas says of it."""
+class Kernel:
+    def __init__(self, mangled, remark, architecture, code):
+        found = re.search(rf"kernels\d+({'|'.join(sorted(PASSES + OTHERS, key=len, reverse=True))})(\w*)", mangled)
+        self.name, self.architecture, self.code = (found[1] if found else "CUB's"), architecture, code
+        self.mangled = mangled
+        rest = found[2] if found else ""
+        names = {"fp16": "fp16", "bf16": "bf16"}
+        types = re.findall(r"\d(fp16|bf16|BufferList|BufferBlocks|AdamW|[A-Z][A-Za-z]+)(?=E|[A-Z])|(?<=[IE_])([fdijlhm]+)(?=E|NS)", rest)
+        self.types = " ".join(names.get(a, a) or b for a, b in types)[:44]
+        self.clean = re.search(r"\b0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads", remark)
+        self.registers = int(re.search(r"Used (\d+) registers", remark)[1])
+        shared = re.search(r"(\d+) bytes smem", remark)
+        self.shared = int(shared[1]) if shared else 0
+        self.steps = machine_code.work(code)
+
+    @property
+    def passes(self):
+        """Does it pass over arrays that are aligned as the library's own?"""
+        return self.name in PASSES and not (self.name == "gather_ranks" and "Lm4E" not in self.mangled)
+
+    @property
+    def threads(self):
+        """That a multiprocessor runs at once."""
+        per_block = -(-self.registers // 8) * 8 * BLOCK_THREADS
+        return min(RESIDENT[self.architecture] // BLOCK_THREADS, 65536 // per_block) * BLOCK_THREADS
+
+    @property
+    def moved(self):
+        return sum(step.wide_bytes for step in self.steps)
+
+    @property
+    def read(self):
+        return sum(step.wide_bytes for step in self.steps if step.loads)
+
+    def slots(self):
+        """That there are, over those that are needed."""
+        _, processors, clock, bandwidth, _ = DEVICES[self.architecture]
+        return 4 * processors * clock / bandwidth * 32 * self.moved / len(self.steps)
+
+    def flying(self):
+        """Bytes that a multiprocessor has asked for, over those that it has to."""
+        _, processors, _, bandwidth, latency = DEVICES[self.architecture]
+        needed = latency * bandwidth / processors * self.read / self.moved
+        return machine_code.in_flight(self.steps) * self.threads / needed
+
+    def early(self):
+        """Time before the first elements are asked for, over that of an update of 25 MiB on 8 ranks."""
+        _, _, clock, bandwidth, _ = DEVICES[self.architecture]
+        return machine_code.before_first_load(self.code) * CYCLES / clock / (28 * 25 * 2**20 / 4 / 8 / bandwidth)
+
+    def problems(self):
+        if not self.clean:
+            yield "has a stack or spills registers"
+        if self.name == "CUB's" or not self.code:
+            return  # what else CUB's are like, their authors judge by measuring
+        if len(self.code) > LONGEST:
+            yield f"has {len(self.code)} instructions"
+        if any("CAS" in step.operation for step in self.code):
+            yield "compares and swaps"
+        if not self.passes:
+            return
+        if not self.steps:
+            yield "has no loop that moves 8 bytes at once or more"
+            return
+        narrow = [step for step in self.steps if (step.loads or step.stores) and not step.wide_bytes and not step.predicate]
+        if narrow:
+            yield f"has {len(narrow)} narrow accesses in its loop"
+        branches = sum(step.target is not None and bool(step.predicate) for step in self.steps)
+        # A root and a division of a rule branch to what is rarely needed.
+        if self.name != "update" and branches > self.moved / 8:
+            yield f"branches {branches} times for {self.moved} bytes"
+        if self.architecture not in DEVICES:
+            return
+        if self.slots() < MARGIN:
+            yield f"has {self.slots():.2f} times the slots that it needs"
+        if self.flying() < MARGIN:
+            yield f"has {self.flying():.2f} times the bytes in flight that it needs"
+        if self.name == "update" and self.early() > EARLY:
+            yield f"asks for its first elements after {self.early():.1%} of a small update"
+
+    def row(self):
+        cells = [self.name, self.types, str(self.registers), str(self.threads), str(len(self.code))]
+        if self.passes and self.steps and self.architecture in DEVICES:
+            cells += [f"{len(self.steps) * 16 / self.moved:.1f}", f"{self.slots():.1f}", f"{self.flying():.1f}",
+                      str(machine_code.before_first_load(self.code))]
+        return "| " + " | ".join(cells + ["-"] * (9 - len(cells))) + " |"
+
+
+def disassembler(nvcc):
+    beside = shutil.which("nvdisasm") or shutil.which("nvdisasm", path=str(pathlib.Path(shutil.which(nvcc) or nvcc).parent))
+    if beside:
+        return beside
+    package = importlib.util.find_spec("nvidia")
+    for folder in package.submodule_search_locations if package else []:
+        for found in sorted(pathlib.Path(folder).glob("*/bin/nvdisasm")):
+            found.chmod(found.stat().st_mode | 0o111)
+            return str(found)
+    return None
+
+
+def compiled(arguments, virtual, real, disassemble):
+    """The kernels as they are compiled for some architectures."""
     with tempfile.TemporaryDirectory() as folder:
+        code = ",".join(f"sm_{one}" for one in real)
         run = subprocess.run(
-            [arguments.nvcc, "-std=c++20", "--expt-relaxed-constexpr", f"-arch=sm_{architecture}",
-             "-Xptxas=-v", "--keep", "--keep-dir", folder, "-I", arguments.include, "-cubin",
-             arguments.source, "-o", f"{folder}/kernels.cubin"],
+            [arguments.nvcc, "-std=c++20", "--expt-relaxed-constexpr", f"-gencode=arch=compute_{virtual},code=[{code}]",
+             "-Xptxas=-v", "--keep", "--keep-dir", folder, "-I", arguments.include, "-fatbin",
+             arguments.source, "-o", f"{folder}/kernels.fatbin"],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         if run.returncode != 0:
             sys.exit(run.stdout)
-        text = "".join(path.read_text() for path in pathlib.Path(folder).glob("*.ptx"))
-    remarks = run.stdout.split("Compiling entry function")[1:]
-    for remark in remarks:
-        mangled = re.match(r"\s*'(\S+)'", remark)[1]
-        body = re.search(r"\.entry " + re.escape(mangled) + r"\(.*?\n}\n", text, re.S)[0]
-        name = re.search(rf"kernels\d+({'|'.join(KERNELS)})", mangled)
-        yield (name[1] if name else mangled), mangled, body, remark
-
-
-def problems_of(name, body, remark):
-    if not re.search(r"\b0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads", remark):
-        yield "has a stack or spills registers"
-    if "3cub" in name:
-        return  # not ours: what else it is like, its authors judge by measuring
-    if name == "call":
-        # One thread: more would only be loops taken apart that are in nobody's way.
-        if int(re.search(r"Used (\d+) registers", remark)[1]) > 64:
-            yield "uses more than 64 registers"
-        return
-    if name == "add_hash":
-        return  # once in a training
-    if name == "add_squares":
-        vectors = re.findall(rf"ld\.global\S*(?:{WIDE}|v4\.u32)", body.split("shfl")[0])
-        if len(vectors) < 4:
-            yield f"asks for {len(vectors)} vectors of 16 bytes before it works on the first"
-        return
-    if name == "gather_ranks" and "Lm4E" not in body:
-        return  # for what is not aligned
-    loads = re.findall(r"ld\.global\S*", body)
-    stores = re.findall(r"st\.global\S*", body)
-    # Where element types differ, the narrower arrays have shorter vectors.
-    if not any(re.search(WIDE, access) for access in loads + stores):
-        yield "never accesses 16 bytes at once"
-    for kind, accesses in ("loads", loads), ("stores", stores):
-        if not any(re.search(VECTOR, access) for access in accesses):
-            yield f"{kind} no vectors"
-    # One loop over vectors and one over what is left: more single stores are vectors taken apart.
-    narrow = sum(not re.search(VECTOR, store) for store in stores)
-    if 2 * narrow > len(stores):
-        yield f"{narrow} of {len(stores)} stores are of single elements"
-    if name == "update":
-        before = body.split("bar.sync")[0]
-        if len(re.findall(r"ld\.global\S*v4\.", before)) < 4:
-            yield "waits for the scalars before it loads"
+        machine = {}
+        for cubin in pathlib.Path(folder).glob("*.cubin") if disassemble else []:
+            architecture = real[0] if len(real) == 1 else re.search(r"sm_(\d+)", cubin.name)[1]
+            text = subprocess.run([disassemble, "-c", cubin], stdout=subprocess.PIPE, text=True, check=True).stdout
+            machine[architecture] = dict(machine_code.kernels(text))
+    for remark in run.stdout.split("Compiling entry function")[1:]:
+        mangled, architecture = re.match(r"\s*'(\S+)' for 'sm_(\d+)", remark).groups()
+        yield Kernel(mangled, remark, architecture, machine.get(architecture, {}).get(mangled, []))
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nvcc", default="nvcc")
     parser.add_argument("--include", required=True)
     parser.add_argument("--source", required=True)
-    parser.add_argument("--architectures", nargs="+", default=["80", "90"])
+    parser.add_argument("--table", action="store_true", help="print what each kernel is like")
     arguments = parser.parse_args()
+    disassemble = disassembler(arguments.nvcc)
+    if disassemble is None:
+        print("no nvdisasm: registers alone are judged, no instructions (pip install nvidia-cuda-nvdisasm)")
     failures = 0
-    for architecture in arguments.architectures:
-        seen = set()
-        for name, mangled, body, remark in compiled(arguments, architecture):
-            seen.add(name)
-            for problem in problems_of(name, body, remark):
+    for virtual, real in BUILDS.items():
+        kernels = list(compiled(arguments, virtual, real, disassemble))
+        for architecture in real:
+            mine = [kernel for kernel in kernels if kernel.architecture == architecture]
+            if arguments.table and architecture in DEVICES:
+                print(f"\n{DEVICES[architecture][0]} (sm_{architecture})\n")
+                print("| kernel | types | registers | threads | instructions | for 16 bytes | slots | in flight | before the first load |")
+                print("|---|---|---|---|---|---|---|---|---|")
+                print("\n".join(kernel.row() for kernel in sorted(mine, key=lambda k: (k.name, k.types))))
+            for kernel in mine:
+                for problem in kernel.problems():
+                    failures += 1
+                    print(f"sm_{architecture}: {kernel.mangled} {problem}")
+            missing = {*PASSES, *OTHERS} - {kernel.name for kernel in mine}
+            if missing:
                 failures += 1
-                print(f"sm_{architecture}: {mangled} {problem}")
-        missing = set(KERNELS) - seen
-        if missing:
-            failures += 1
-            print(f"sm_{architecture}: not found: {', '.join(sorted(missing))}")
+                print(f"sm_{architecture}: not found: {', '.join(sorted(missing))}")
     print(f"{failures} problems")
     return 1 if failures else 0
 

@@ -132,6 +132,89 @@ TEST_CASE_FIXTURE(OneStream, "cuda: the norm's words are the host's, and overflo
   check_squares<zero::fp16>(space);
 }
 
+/// Every pattern of a 16-bit type: infinities, NaN, subnormal numbers, zeros with a sign.
+template <class T>
+std::vector<T> patterns() {
+  std::vector<T> all(65'536);
+  for (std::size_t i = 0; i < all.size(); ++i) all[i].bits = static_cast<std::uint16_t>(i);
+  return all;
+}
+
+/// The same bits, or not a number in both: those that arithmetic makes have one pattern on a
+/// device.
+template <class T>
+bool same_numbers(std::vector<T> const& a, std::vector<T> const& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](T x, T y) {
+    return std::memcmp(&x, &y, sizeof(T)) == 0 ||
+           (std::isnan(static_cast<float>(x)) && std::isnan(static_cast<float>(y)));
+  });
+}
+
+template <class T>
+void check_patterns(Cuda const& space) {
+  std::vector<T> const all = patterns<T>();
+  std::size_t const count = all.size();
+  std::vector<T> const reversed(all.rbegin(), all.rend());
+  Array<T> const device(space, all, 0);
+  Array<T> const other(space, reversed, 0);
+
+  std::vector<float> wide(count);
+  Host::convert(wide.data(), all.data(), count);
+  Array<float> const device_wide(space, std::vector<float>(count), 0);
+  space.convert(device_wide.data(), device.data(), count);
+  CHECK(same(device_wide.values(), wide));  // NaN as well
+  // What lies between two patterns, and NaN with bits that a half has no room for.
+  for (std::uint32_t const more : {0u, 1u, 0x0fffu, 0x1000u, 0x1001u, 0x8000u, 0xffffu}) {
+    for (float& value : wide) {
+      value = std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) ^ more);
+    }
+    std::vector<T> narrow(count);
+    Host::convert(narrow.data(), wide.data(), count);
+    Array<float> const from(space, wide, 0);
+    Array<T> const to(space, std::vector<T>(count), 0);
+    space.convert(to.data(), from.data(), count);
+    CHECK(same(to.values(), narrow));
+  }
+
+  std::vector<T> sums(count);
+  void const* const inputs[] = {all.data(), reversed.data()};
+  zero::kernel::sum_function(zero::dtype_of<T>, zero::DType::f32)(
+      sums.data(), inputs, 0, 2, count, zero::kernel::Store::cached);
+  Array<T> const out(space, std::vector<T>(count), 0);
+  CHECK(zero::device::try_sum_ranks(space.queue(),
+                                    zero::dtype_of<T>,
+                                    zero::DType::f32,
+                                    {.at = {out.data()}},
+                                    zero::device::BufferList{{device.data(), other.data()}},
+                                    2,
+                                    0,
+                                    count) == cudaSuccess);
+  CHECK(same_numbers(out.values(), sums));
+
+  std::vector<T> finite;
+  std::copy_if(all.begin(), all.end(), std::back_inserter(finite), [](T x) {
+    return std::isfinite(static_cast<float>(x));
+  });
+  for (std::vector<T> const& x : {all, finite}) {
+    zero::ExactSum expected;
+    Host::add_squares(&expected, x.data(), x.size());
+    for (std::size_t const offset : offsets) {
+      Array<T> const there(space, x, offset);
+      Array<zero::ExactSum> const sum(space, {zero::ExactSum{}}, 0);
+      space.add_squares(sum.data(), there.data(), x.size());
+      zero::ExactSum result = sum.values()[0];
+      CHECK(std::equal(
+          std::begin(result.words()), std::end(result.words()), std::begin(expected.words())));
+    }
+  }
+}
+
+TEST_CASE_FIXTURE(OneStream,
+                  "cuda: every pattern of a 16-bit type is converted, added and squared") {
+  check_patterns<zero::bf16>(space);
+  check_patterns<zero::fp16>(space);
+}
+
 template <class T>
 void check_hash(Cuda const& space) {
   for (std::size_t const count : sizes) {
@@ -154,25 +237,29 @@ TEST_CASE_FIXTURE(OneStream, "cuda: hashes are the host's") {
 template <class P, class G, class R>
 void check_update(Cuda const& space, R const& rule) {
   constexpr std::size_t k = R::states.size();
+  // Of states, masters, parameters and gradients: the same, then each of them elsewhere.
+  constexpr std::array<std::size_t, 4> places[] = {
+      {0, 0, 0, 0}, {1, 1, 1, 1}, {3, 3, 3, 3}, {0, 1, 0, 0}, {2, 0, 1, 3}, {0, 0, 1, 0}};
   for (std::size_t const count : sizes) {
-    for (std::size_t const offset : offsets) {
+    for (auto const& place : places) {
       auto master = numbers<float>(count, 4);
       auto const gradient = numbers<G>(count, 5);
       std::vector<P> parameter(count);
       std::vector<std::vector<float>> state(k, std::vector<float>(count));
-      Array<float> const device_master(space, master, offset);
-      Array<G> const device_gradient(space, gradient, offset);
-      Array<P> const device_parameter(space, parameter, offset);
+      Array<float> const device_master(space, master, place[1]);
+      Array<G> const device_gradient(space, gradient, place[3]);
+      Array<P> const device_parameter(space, parameter, place[2]);
       std::vector<std::unique_ptr<Array<float>>> device_state;
       for (auto const& values : state) {
-        device_state.push_back(std::make_unique<Array<float>>(space, values, offset));
+        device_state.push_back(std::make_unique<Array<float>>(space, values, place[0]));
       }
       std::int32_t step = 3;
       for (std::int32_t const skipped : {0, 1, 0}) {
         zero::StepTerms const terms{
             .step = step++, .learning_rate = 1e-2f, .gradient_scale = 0.25f, .skipped = skipped};
         Array<zero::StepTerms> const device_terms(space, {terms}, 0);
-        zero::UpdateRates const rates{.learning_rate_scale = 0.5f};
+        auto const scalars = rule.scalars(terms.step, terms.learning_rate, 0.5f, 1.f);
+        Array<zero::StepScalars> const device_scalars(space, {scalars}, 0);
         zero::UpdateArrays<float, P, G, float, k> here{
             .master = master.data(), .gradient = gradient.data(), .count = count};
         zero::UpdateArrays<float, P, G, float, k> there{
@@ -185,8 +272,8 @@ void check_update(Cuda const& space, R const& rule) {
           here.state[s] = state[s].data();
           there.state[s] = device_state[s]->data();
         }
-        space.update(rule, device_terms.data(), rates, there);
-        Host::update(rule, &terms, rates, here);
+        space.update(rule, device_terms.data(), device_scalars.data(), there);
+        Host::update(rule, &terms, &scalars, here);
         CHECK(same(device_master.values(), master));
         CHECK(same(device_parameter.values(), parameter));
         for (std::size_t s = 0; s != k; ++s) CHECK(same(device_state[s]->values(), state[s]));
@@ -239,6 +326,30 @@ void check_sums(Cuda const& space, zero::DType accumulate, std::size_t most) {
       zero::device::BufferBlocks const blocks{.first = device.data(), .stride = count};
       CHECK(sum_on_device({.at = {out.data()}}, blocks) == cudaSuccess);
       CHECK(same(out.values(), expected));
+      if constexpr (zero::kernel::has_squares(dtype)) {
+        zero::ExactSum squares;
+        Host::add_squares(&squares, expected.data(), count);
+        auto const check = [&](T* to, auto const& sources) {
+          Array<zero::ExactSum> const added(space, {zero::ExactSum{}}, 0);
+          CHECK(zero::device::try_sum_ranks(space.queue(),
+                                            dtype,
+                                            accumulate,
+                                            {.at = {to}},
+                                            sources,
+                                            ranks,
+                                            0,
+                                            count,
+                                            {added.data(), count}) == cudaSuccess);
+          zero::ExactSum result = added.values()[0];
+          CHECK(std::equal(
+              std::begin(result.words()), std::end(result.words()), std::begin(squares.words())));
+        };
+        check(out.data(), list);
+        check(out.data(), blocks);
+        CHECK(same(out.values(), expected));
+        check(other.data(), blocks);  // not aligned
+        CHECK(same(other.values(), expected));
+      }
     }
   }
 }

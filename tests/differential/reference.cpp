@@ -1,7 +1,13 @@
-// Compiled without contraction of floating-point expressions: what is fused is spelled out.
 #include "reference.hpp"
 
 #include "support/standard.hpp"
+
+// What is fused is spelled out.
+#if defined(__clang__)
+#pragma STDC FP_CONTRACT OFF
+#elif defined(__GNUC__)
+#pragma GCC optimize("fp-contract=off")
+#endif
 
 namespace differential {
 

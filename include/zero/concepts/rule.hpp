@@ -14,8 +14,9 @@
 namespace zero::inline ZERO_NAMESPACE {
 
 /// What a rule needs to know about a step besides the element itself. Scalars only, in fp32, so
-/// that host and device see the same values. Computed once per tensor piece, not per element.
-struct StepScalars {
+/// that host and device see the same values. Computed once a step for all tensors of the same rule
+/// and scales. Aligned for accesses of two floats.
+struct alignas(2 * sizeof(float)) StepScalars {
   float learning_rate = 0.f;  ///< already multiplied by the tensor's learning-rate scale
   float weight_decay = 0.f;   ///< already multiplied by the tensor's weight-decay scale
   /// The rule's own: whatever is the same for all elements, such as bias corrections.

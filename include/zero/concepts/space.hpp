@@ -40,18 +40,6 @@ struct UpdateArrays {
   std::size_t count = 0;                   ///< elements in each array
 };
 
-/// What tells one tensor's update from another's.
-struct UpdateRates {
-  float learning_rate_scale = 1.f;  ///< of the tensor
-  float weight_decay_scale = 1.f;   ///< of the tensor
-  float learning_rate = -1.f;       ///< of the tensor, before its scale; below 0, the step's
-
-  /// The learning rate before its scale.
-  [[nodiscard]] ZERO_HOST_DEVICE float rate(StepTerms const& terms) const noexcept {
-    return learning_rate < 0.f ? terms.learning_rate : learning_rate;
-  }
-};
-
 namespace detail {
 
 /// Stands for any function object that a space may be asked to call.
@@ -114,7 +102,7 @@ struct AnyRule {
 ///       template <class Rule, class Arrays>
 ///       void update(Rule const& rule,
 ///                   zero::StepTerms const* terms,
-///                   zero::UpdateRates const& rates,
+///                   zero::StepScalars const* scalars,
 ///                   Arrays const& arrays) const;
 ///     };
 ///
@@ -127,9 +115,8 @@ struct AnyRule {
 /// `call` runs a trivially copyable function object that reads and writes a few words of the space.
 ///
 /// `update` does nothing at all where `terms->skipped`. Elsewhere it updates every element by
-/// `rule.scalars(terms->step, rates.rate(*terms), rates.learning_rate_scale,
-/// rates.weight_decay_scale)` and `rule.update`, with gradients times `terms->gradient_scale`, in
-/// one pass, as kernel::update says. `arrays` is an `UpdateArrays`.
+/// `rule.update` with `*scalars`, which were computed in the space before, and gradients times
+/// `terms->gradient_scale`, in one pass, as kernel::update says. `arrays` is an `UpdateArrays`.
 template <class S>
 concept MemorySpace = std::copy_constructible<S> &&
     requires(S const& space,
@@ -141,7 +128,7 @@ concept MemorySpace = std::copy_constructible<S> &&
              ExactSum* sum,
              std::uint64_t* hash,
              StepTerms const* terms,
-             UpdateRates const& rates,
+             StepScalars const* scalars,
              detail::AnyCall const& function,
              detail::AnyRule const& rule,
              UpdateArrays<float, float, float, float, 1> const& arrays) {
@@ -156,7 +143,7 @@ concept MemorySpace = std::copy_constructible<S> &&
   { space.add_squares(sum, narrow, count) } -> std::same_as<void>;
   { space.add_hash(hash, narrow, count, *hash) } -> std::same_as<void>;
   { space.call(function) } -> std::same_as<void>;
-  { space.update(rule, terms, rates, arrays) } -> std::same_as<void>;
+  { space.update(rule, terms, scalars, arrays) } -> std::same_as<void>;
 };
 
 /// A space whose work can be recorded, to be done again without another call: `capturing()` says

@@ -12,7 +12,8 @@ namespace zero::inline ZERO_NAMESPACE::device {
 namespace kernels {
 
 template <class F>
-ZERO_KERNEL call(F const function) {
+// Read where the launch has put it: a copy would be memory set aside for every thread there can be.
+ZERO_KERNEL call(__grid_constant__ F const function) {
   function();
 }
 

@@ -54,6 +54,9 @@ template <class Acc, std::size_t Width, class Inputs>
   using Value = typename host::Arithmetic<Acc>::Type;
   Value sum[Width];
   for (std::size_t i = 0; i < Width; ++i) sum[i] = host::widened<Acc>(result.values[i]);
+  // So many ranks' elements are asked for at once; more would only be more code.
+  [[maybe_unused]] constexpr int abreast = sizeof(T) == sizeof(Acc) ? 4 : 2;
+  ZERO_UNROLL(abreast)
   for (int rank = 1; rank < ranks; ++rank) {
     auto const next = inputs(rank);
     for (std::size_t i = 0; i < Width; ++i) {

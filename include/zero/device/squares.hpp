@@ -3,16 +3,39 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/float16.hpp"
 #include "zero/device/vector.hpp"
 #include "zero/layout/placement.hpp"
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace zero::inline ZERO_NAMESPACE::device {
 
 /// Threads that share one block of the norm: its lanes.
 inline constexpr unsigned team = 8;
+
+/// Two neighbouring 16-bit elements in one word, of which only the squares are wanted. A NaN need
+/// not keep its bits, since it only counts as not finite: that leaves one instruction an element.
+template <class T>
+ZERO_HOST_DEVICE void widen_halves(std::uint32_t word, float& first, float& second) noexcept {
+#if defined(__CUDA_ARCH__)
+  if constexpr (std::is_same_v<T, fp16>) {
+    asm("cvt.f32.f16 %0, %1;" : "=f"(first) : "h"(static_cast<std::uint16_t>(word)));
+    asm("cvt.f32.f16 %0, %1;" : "=f"(second) : "h"(static_cast<std::uint16_t>(word >> 16)));
+    return;
+  }
+#endif
+  if constexpr (std::is_same_v<T, bf16>) {
+    first = std::bit_cast<float>(word << 16);
+    second = std::bit_cast<float>(word & 0xffff0000u);
+  } else {
+    first = static_cast<float>(std::bit_cast<T>(static_cast<std::uint16_t>(word)));
+    second = static_cast<float>(std::bit_cast<T>(static_cast<std::uint16_t>(word >> 16)));
+  }
+}
 
 /// The sum, in fp64 and in the order of i, of x[i]² for i = lane, lane + 8, ... below `count`.
 ///
@@ -26,12 +49,29 @@ template <class At>
                                                    std::size_t count,
                                                    unsigned lane) noexcept {
   double sum = 0.;
-  ZERO_UNROLL(4)
+  ZERO_UNROLL(1)
   for (std::size_t i = lane; i < count; i += team) {
     double const wide = static_cast<double>(static_cast<float>(at(i)));
     sum += wide * wide;
   }
   return sum;
+}
+
+/// Four of the eight bytes of `low`, 0 to 3, and `high`, 4 to 7: each digit of `which`, the last
+/// one first, is the number of one.
+[[nodiscard]] ZERO_HOST_DEVICE inline std::uint32_t pick_bytes(std::uint32_t low,
+                                                               std::uint32_t high,
+                                                               unsigned which) noexcept {
+#if defined(__CUDA_ARCH__)
+  return __byte_perm(low, high, which);
+#else
+  std::uint64_t const bytes = std::uint64_t{high} << 32 | low;
+  std::uint32_t picked = 0;
+  for (unsigned i = 0; i < 4; ++i) {
+    picked |= static_cast<std::uint32_t>(bytes >> (which >> 4 * i & 7u) * 8 & 0xffu) << 8 * i;
+  }
+  return picked;
+#endif
 }
 
 /// Turns eight rows of eight 16-bit elements, one with each thread of a team, into columns:
@@ -58,28 +98,30 @@ ZERO_HOST_DEVICE void transpose_halves(std::uint32_t (&words)[team / 2],
     }
   }
   bool const upper = (thread & 1u) != 0;
+  unsigned const sent = upper ? 0x5410 : 0x7632;
+  unsigned const first = upper ? 0x3254 : 0x5410;
+  unsigned const second = upper ? 0x3276 : 0x7610;
   ZERO_UNROLL(2)
   for (unsigned i = 0; i < team / 2; i += 2) {
-    std::uint32_t const a = words[i];
-    std::uint32_t const b = words[i + 1];
-    std::uint32_t const lows = (a & 0xffffu) | b << 16;
-    std::uint32_t const highs = a >> 16 | (b & 0xffff0000u);
-    std::uint32_t const got = exchange(upper ? lows : highs, 1u);
-    words[i] = upper ? (got & 0xffffu) | (a & 0xffff0000u) : (a & 0xffffu) | got << 16;
-    words[i + 1] = upper ? got >> 16 | (b & 0xffff0000u) : (b & 0xffffu) | (got & 0xffff0000u);
+    std::uint32_t const got = exchange(pick_bytes(words[i], words[i + 1], sent), 1u);
+    words[i] = pick_bytes(words[i], got, first);
+    words[i + 1] = pick_bytes(words[i + 1], got, second);
   }
 }
 
 /// `lane_squares` of a whole block for lane `thread`, in vectors of 16 bytes. For all threads of a
 /// team in step.
-/// @tparam T         of the elements
-/// @tparam abreast   vectors that are asked for at once
-/// @tparam unrolled  how often the code for so many is repeated
+/// The code stands once, or it would not fit the cache for it.
+/// @tparam T        of the elements
+/// @tparam abreast  vectors that are asked for at once
 /// @param vector_at  vector_at(i) is the vector that begins with x[i], asked for once
 /// @param thread     this thread's number in the team
 /// @param transpose  transpose(values) exchanges value i of thread k with value k of thread i, for
-///                   floats and for Vector<T, 8> of 16-bit elements
-template <class T, unsigned abreast = 4, unsigned unrolled = 16, class VectorAt, class Transpose>
+///                   eight floats, and for four words of two 16-bit elements
+template <class T,
+          unsigned abreast = 2 * team * sizeof(T) / access_bytes,
+          class VectorAt,
+          class Transpose>
 [[nodiscard]] ZERO_HOST_DEVICE double block_squares(VectorAt const& vector_at,
                                                     unsigned thread,
                                                     Transpose const& transpose) noexcept {
@@ -88,7 +130,7 @@ template <class T, unsigned abreast = 4, unsigned unrolled = 16, class VectorAt,
   constexpr std::size_t step = team * width * abreast;
   static_assert(team % width == 0 && abreast % parts == 0 && block % step == 0);
   double sum = 0.;
-  ZERO_UNROLL(unrolled)
+  ZERO_UNROLL(1)
   for (std::size_t first = 0; first < block; first += step) {
     Vector<T, width> loaded[abreast];
     ZERO_UNROLL(abreast)
@@ -99,12 +141,20 @@ template <class T, unsigned abreast = 4, unsigned unrolled = 16, class VectorAt,
     ZERO_UNROLL(abreast)
     for (unsigned k = 0; k < abreast; k += parts) {
       float values[team];
-      if constexpr (sizeof(T) == 2) transpose(loaded[k]);
-      ZERO_UNROLL(team)
-      for (unsigned i = 0; i < team; ++i) {
-        values[i] = static_cast<float>(loaded[k + i / width].values[i % width]);
+      if constexpr (sizeof(T) == 2) {
+        auto words = std::bit_cast<Vector<std::uint32_t, team / 2>>(loaded[k]);
+        transpose(words.values);
+        ZERO_UNROLL(team)
+        for (unsigned i = 0; i < team; i += 2) {
+          widen_halves<T>(words.values[i / 2], values[i], values[i + 1]);
+        }
+      } else {
+        ZERO_UNROLL(team)
+        for (unsigned i = 0; i < team; ++i) {
+          values[i] = static_cast<float>(loaded[k + i / width].values[i % width]);
+        }
+        transpose(values);
       }
-      if constexpr (sizeof(T) != 2) transpose(values);
       for (float const value : values) {
         double const wide = static_cast<double>(value);
         sum += wide * wide;

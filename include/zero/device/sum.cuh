@@ -34,18 +34,22 @@ __device__ inline void sum_vector(SumTargets const& targets,
                                   int ranks,
                                   std::size_t at) {
   Vector<T, width> const result = sum_vector<T, Acc, width>(source, ranks, at);
+  ZERO_UNROLL(1)
   for (int i = 0; i < targets.count; ++i) store<width>(static_cast<T*>(targets.at[i]), at, result);
 }
 
 /// Not a cub::DeviceTransform: how many arrays it reads and writes is known when it is compiled,
 /// and how many ranks there are is not.
+///
+/// Four blocks of threads at once are asked for: left to itself, the compiler spills registers to
+/// have more of them.
 template <class T, class Acc, class Source>
-ZERO_KERNEL sum_ranks(SumTargets const targets,
-                      Source const source,
-                      int ranks,
-                      std::size_t first,
-                      std::size_t count,
-                      Cut const cut) {
+static __global__ void __launch_bounds__(block_threads, 4) sum_ranks(SumTargets const targets,
+                                                                     Source const source,
+                                                                     int ranks,
+                                                                     std::size_t first,
+                                                                     std::size_t count,
+                                                                     Cut const cut) {
   constexpr std::size_t width = access_bytes / sizeof(T);
   std::size_t const thread = grid_thread();
   std::size_t const threads = grid_threads();
@@ -62,8 +66,7 @@ ZERO_KERNEL sum_ranks(SumTargets const targets,
 /// sum_ranks of whole blocks to one target, with the squares of the results added on the way: in
 /// the order of add_squares, from registers. Buffers are aligned to 16 bytes at `first`.
 ///
-/// Two blocks of threads at once are asked for: left to itself, the compiler spills registers to
-/// have more of them.
+/// Two blocks of threads at once are asked for, as above.
 template <class T, class Acc, class Source>
 static __global__ void __launch_bounds__(block_threads, 2) sum_ranks_and_square(T* target,
                                                                                 Source const source,
@@ -79,8 +82,7 @@ static __global__ void __launch_bounds__(block_threads, 2) sum_ranks_and_square(
       store<width>(target, place, result);
       return result;
     };
-    // Once: what adds ranks is a loop of its own, and repeated it would not fit the cache for code.
-    return block_squares<T, team / width, 1>(sum, thread, transpose);
+    return block_squares<T, team / width>(sum, thread, transpose);
   });
 }
 
@@ -100,7 +102,7 @@ template <class T, class Acc, class Source>
   Cutter cutter(width);
   for (int rank = 0; rank < ranks; ++rank) cutter.meet(source.template of<T>(rank) + first);
   for (int i = 0; i < targets.count; ++i) cutter.meet(static_cast<T*>(targets.at[i]) + first);
-  Cut const cut = cutter.cut(count);
+  Cut const cut = cutter.cut_together(count);
   std::size_t const items = cut.vectors != 0 ? cut.vectors : count;
   return try_launch_over(
       queue, items, kernels::sum_ranks<T, Acc, Source>, targets, source, ranks, first, count, cut);

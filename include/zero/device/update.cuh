@@ -12,22 +12,36 @@
 #include <algorithm>
 #include <concepts>
 #include <cstddef>
-#include <cstring>
+#include <cstdint>
 #include <type_traits>
 
 namespace zero::inline ZERO_NAMESPACE::device {
 
 namespace kernels {
 
-/// What an update reads of elements [at, at + width); all arrays are aligned there.
+/// Which bit of `Cut::apart` is which array's: what is the library's own comes first.
+struct UpdateOrder {
+  std::uint32_t apart;
+
+  [[nodiscard]] __device__ bool state(std::size_t k) const { return (apart >> k & 1u) == 0; }
+  [[nodiscard]] __device__ bool master(std::size_t K) const { return state(K); }
+  [[nodiscard]] __device__ bool parameter(std::size_t K) const { return state(K + 1); }
+  [[nodiscard]] __device__ bool gradient(std::size_t K) const { return state(K + 2); }
+};
+
+/// What an update reads of elements [at, at + width).
 template <std::size_t width, class M, class P, class G, class S, std::size_t K>
 struct UpdateInput {
   static constexpr std::size_t states = K == 0 ? 1 : K;
 
-  __device__ void load(UpdateArrays<M, P, G, S, K> const& arrays, std::size_t at) {
-    master = device::load<width>(arrays.master, at);
-    gradient = device::load<width>(arrays.gradient, at);
-    for (std::size_t k = 0; k != K; ++k) state[k] = device::load<width>(arrays.state[k], at);
+  __device__ void load(UpdateArrays<M, P, G, S, K> const& arrays,
+                       std::size_t at,
+                       UpdateOrder aligned) {
+    master = device::load<width>(arrays.master, at, aligned.master(K));
+    gradient = device::load<width>(arrays.gradient, at, aligned.gradient(K));
+    for (std::size_t k = 0; k != K; ++k) {
+      state[k] = device::load<width>(arrays.state[k], at, aligned.state(k));
+    }
   }
 
   Vector<M, width> master;
@@ -42,6 +56,7 @@ __device__ inline void update_vector(R const& rule,
                                      float gradient_scale,
                                      UpdateArrays<M, P, G, S, K> const& arrays,
                                      std::size_t at,
+                                     UpdateOrder aligned,
                                      UpdateInput<width, M, P, G, S, K>& input) {
   constexpr std::size_t states = UpdateInput<width, M, P, G, S, K>::states;
   Vector<P, width> published{};
@@ -58,75 +73,70 @@ __device__ inline void update_vector(R const& rule,
                    element);
     for (std::size_t k = 0; k < states; ++k) input.state[k].values[j] = element[k];
   }
-  store<width>(arrays.master, at, input.master);
-  for (std::size_t k = 0; k != K; ++k) store<width>(arrays.state[k], at, input.state[k]);
+  store<width>(arrays.master, at, aligned.master(K), input.master);
+  for (std::size_t k = 0; k != K; ++k) {
+    store<width>(arrays.state[k], at, aligned.state(k), input.state[k]);
+  }
   if constexpr (!std::same_as<M, P>) {
-    if (arrays.parameter != nullptr) store<width>(arrays.parameter, at, published);
+    if (arrays.parameter != nullptr) {
+      store<width>(arrays.parameter, at, aligned.parameter(K), published);
+    }
   }
 }
 
 /// Not a cub::DeviceTransform: that stores through a zip of arrays in 4 bytes, reads the scalars
-/// for every element, and makes a whole pass of a step that is skipped.
+/// for every element, and makes a whole pass of a step that is skipped. The rule's scalars take
+/// double precision and divisions: they were computed when the step was decided.
 template <std::size_t width, class R, class M, class P, class G, class S, std::size_t K>
 ZERO_KERNEL update(R const rule,
                    StepTerms const* terms,
-                   UpdateRates const rates,
+                   StepScalars const* computed,
                    UpdateArrays<M, P, G, S, K> const arrays,
                    Cut const cut) {
   std::size_t const thread = grid_thread();
   std::size_t const threads = grid_threads();
-  // The first elements are on their way while the terms are, and while the scalars are computed.
+  UpdateOrder const aligned{cut.apart};
+  // The first elements are on their way while the terms are.
   UpdateInput<width, M, P, G, S, K> input{};
-  if (thread < cut.vectors) input.load(arrays, cut.head + thread * width);
+  if (thread < cut.vectors) input.load(arrays, cut.head + thread * width, aligned);
+  // Or the compiler would ask for the terms before, and wait for them.
+  __syncwarp();
   float const gradient_scale = terms->gradient_scale;
+  StepScalars const scalars = *computed;
   if (terms->skipped != 0) return;
 
-  // Double precision and divisions, hence once a block. As floats, since shared memory has no
-  // constructors.
-  constexpr std::size_t words = sizeof(StepScalars) / sizeof(float);
-  static_assert(words * sizeof(float) == sizeof(StepScalars));
-  static_assert(std::is_trivially_copyable_v<StepScalars>);
-  __shared__ float shared[words];
-  if (threadIdx.x == 0) {
-    StepScalars const computed = rule.scalars(
-        terms->step, rates.rate(*terms), rates.learning_rate_scale, rates.weight_decay_scale);
-    memcpy(shared, &computed, sizeof(computed));
-  }
-  __syncthreads();
-  StepScalars scalars;
-  memcpy(&scalars, shared, sizeof(scalars));
-
   for (std::size_t i = thread; i < cut.vectors;) {
-    update_vector(rule, scalars, gradient_scale, arrays, cut.head + i * width, input);
+    update_vector(rule, scalars, gradient_scale, arrays, cut.head + i * width, aligned, input);
     i += threads;
-    if (i < cut.vectors) input.load(arrays, cut.head + i * width);
+    if (i < cut.vectors) input.load(arrays, cut.head + i * width, aligned);
   }
   std::size_t const inside = cut.vectors * width;
   for (std::size_t i = thread; i < arrays.count - inside; i += threads) {
     std::size_t const at = i < cut.head ? i : i + inside;
     UpdateInput<1, M, P, G, S, K> single{};
-    single.load(arrays, at);
-    update_vector(rule, scalars, gradient_scale, arrays, at, single);
+    single.load(arrays, at, {});
+    update_vector(rule, scalars, gradient_scale, arrays, at, {}, single);
   }
 }
 
 }  // namespace kernels
 
 /// Enqueues the update of `arrays.count` elements; nothing happens where `terms->skipped`. The
-/// step's terms are read on the device, so that a host neither waits for them nor need know them.
+/// step's terms and the rule's scalars are read on the device, so that a host neither waits for
+/// them nor need know them.
 ///
 /// An element's bits are those of kernel::update on a host with a fused multiply-add, and so are
 /// the shipped rules' scalars. A host without one rounds every product that `math::mul_add` adds:
 /// each of these additions then differs by up to half a unit in the last place of the product, and
 /// one of the sum. No flag of nvcc changes a bit but -ftz=true, a part of -use_fast_math: it
 /// flushes subnormal numbers to zero, here and in the norm.
-/// @par Cost  one pass, in accesses of 16 bytes to the widest arrays where all of them are aligned
-///            alike, as they are in memory of the library's own
+/// @par Cost  one pass, in accesses of 16 bytes to the widest arrays; element by element only to
+///            those that are not aligned where the first state is
 template <Rule R, class M, class P, class G, class S, std::size_t K>
 void update(Queue const& queue,
             R const& rule,
             StepTerms const* terms,
-            UpdateRates const& rates,
+            StepScalars const* scalars,
             UpdateArrays<M, P, G, S, K> const& arrays) {
   static_assert(K == R::states.size(),
                 "zero: the number of state arrays is not that of the rule's states");
@@ -136,9 +146,8 @@ void update(Queue const& queue,
   constexpr std::size_t width =
       access_bytes / (std::max)({sizeof(M), sizeof(P), sizeof(G), sizeof(S)});
   Cutter cutter(width);
-  cutter.meet(arrays.master).meet(arrays.gradient);
-  if constexpr (!std::same_as<M, P>) cutter.meet(arrays.parameter);
   for (std::size_t k = 0; k != K; ++k) cutter.meet(arrays.state[k]);
+  cutter.meet(arrays.master).meet(arrays.parameter).meet(arrays.gradient);
   Cut const cut = cutter.cut(arrays.count);
   std::size_t const items = cut.vectors != 0 ? cut.vectors : arrays.count;
   launch_over(queue,
@@ -147,7 +156,7 @@ void update(Queue const& queue,
               kernels::update<width, R, M, P, G, S, K>,
               rule,
               terms,
-              rates,
+              scalars,
               arrays,
               cut);
 }

@@ -24,6 +24,17 @@ template <std::size_t N, class T>
   return *reinterpret_cast<Vector<T, N> const*>(from + at);
 }
 
+/// The same, element by element where the array is not aligned there.
+template <std::size_t N, class T>
+[[nodiscard]] ZERO_HOST_DEVICE Vector<T, N> load(T const* from,
+                                                 std::size_t at,
+                                                 bool aligned) noexcept {
+  if (aligned) return load<N>(from, at);
+  Vector<T, N> single;
+  for (std::size_t i = 0; i < N; ++i) single.values[i] = from[at + i];
+  return single;
+}
+
 #if defined(__CUDA_ARCH__)
 namespace detail {
 
@@ -68,44 +79,62 @@ ZERO_HOST_DEVICE void store(T* to, std::size_t at, Vector<T, N> const& vector) n
 #endif
 }
 
+/// The same, element by element where the array is not aligned there.
+template <std::size_t N, class T>
+ZERO_HOST_DEVICE void store(T* to,
+                            std::size_t at,
+                            bool aligned,
+                            Vector<T, N> const& vector) noexcept {
+  if (aligned) return store<N>(to, at, vector);
+  for (std::size_t i = 0; i < N; ++i) to[at + i] = vector.values[i];
+}
+
 /// How a range of elements is cut: elements one by one up to the first aligned vector, whole
 /// vectors, and the elements after the last of them.
 struct Cut {
   std::size_t head = 0;     ///< elements before the first vector
   std::size_t vectors = 0;  ///< whole vectors
+  std::uint32_t apart = 0;  ///< bit i: the i-th array is not aligned at these vectors
 };
 
-/// Finds where arrays of one index range can be accessed by vectors of `width` elements: where all
-/// of them are as far from an aligned vector. Arrays that never are together are left uncut.
+/// Finds where arrays of one index range can be accessed by vectors of `width` elements: where the
+/// first of them is aligned. Arrays that are not aligned there are noted.
 class Cutter {
  public:
   /// For vectors of `width` elements.
   constexpr explicit Cutter(std::size_t width) noexcept : width_(width) {}
 
-  /// Takes an array into account; null is none.
+  /// Takes an array into account; null is none, but is counted.
   template <class T>
   Cutter& meet(T const* array) noexcept {
+    std::uint32_t const bit = bit_;
+    if (bit_ << 1 != 0) bit_ <<= 1;  // the last bit stands for all that follow
     if (array == nullptr) return *this;
     auto const address = reinterpret_cast<std::uintptr_t>(array);
     auto const past = static_cast<std::size_t>(address / sizeof(T) % width_);
     std::size_t const head = (width_ - past) % width_;
-    possible_ = possible_ && (first_ || head == head_);
-    head_ = head;
+    if (first_) head_ = head;
+    if (head != head_) apart_ |= bit;
     first_ = false;
     return *this;
   }
 
   /// The cut of `count` elements of all arrays met.
   [[nodiscard]] constexpr Cut cut(std::size_t count) const noexcept {
-    if (!possible_ || head_ >= count) return {};
-    return {.head = head_, .vectors = (count - head_) / width_};
+    if (head_ >= count) return {};
+    return {.head = head_, .vectors = (count - head_) / width_, .apart = apart_};
+  }
+  /// The same where all arrays are aligned together; elsewhere nothing is cut.
+  [[nodiscard]] constexpr Cut cut_together(std::size_t count) const noexcept {
+    return apart_ == 0 ? cut(count) : Cut{};
   }
 
  private:
   std::size_t width_;
   std::size_t head_ = 0;
+  std::uint32_t bit_ = 1;
+  std::uint32_t apart_ = 0;
   bool first_ = true;
-  bool possible_ = true;
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::device

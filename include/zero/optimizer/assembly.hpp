@@ -61,15 +61,7 @@ struct Assembly : Model {
              counts() ? nullptr : &tensors),
         presence(*this),
         reduction(*comm, partition, gradients, norm, staging, presence, space()),
-        update(tensors,
-               partition,
-               parameters,
-               states,
-               rules,
-               presence,
-               control,
-               tensor_counts,
-               space()),
+        update(*this, parameters, states, rules, presence, control, tensor_counts, space()),
         refresh(*comm, partition, parameters, staging, elements, prefetch, arena) {
     StepControl initial;
     if constexpr (Slots::Precision::loss_scaled) {

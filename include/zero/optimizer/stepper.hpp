@@ -333,7 +333,7 @@ class Stepper {
     } else {
       conclude(decide.told);
     }
-    parts_->space().call(decide);
+    parts_->update.decide(decide);
     outcome_.expect();
     told_ = decide;
     if constexpr (Space::host_accessible) {

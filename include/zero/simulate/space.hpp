@@ -139,7 +139,7 @@ class Space {
   template <class Rule, class Master, class Parameter, class Gradient, class State, std::size_t K>
   void update(Rule const&,
               StepTerms const* terms,
-              UpdateRates const&,
+              StepScalars const*,
               UpdateArrays<Master, Parameter, Gradient, State, K> const& arrays) const {
     if (terms->skipped != 0) return;
     std::size_t const element = 2 * sizeof(Master) + sizeof(Gradient) + 2 * K * sizeof(State) +

@@ -102,7 +102,7 @@ class Cuda {
   template <class R, class Arrays>
   void update(R const& rule,
               StepTerms const* terms,
-              UpdateRates const& rates,
+              StepScalars const* scalars,
               Arrays const& arrays) const;
 
  private:
@@ -151,9 +151,9 @@ void Cuda::call(F const& function) const {
 template <class R, class Arrays>
 void Cuda::update(R const& rule,
                   StepTerms const* terms,
-                  UpdateRates const& rates,
+                  StepScalars const* scalars,
                   Arrays const& arrays) const {
-  device::update(queue_, rule, terms, rates, arrays);
+  device::update(queue_, rule, terms, scalars, arrays);
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE::space
@@ -185,7 +185,7 @@ void Cuda::call(F const&) const {
   static_assert(compiled_by_nvcc<F>, "zero: compile this file with nvcc");
 }
 template <class R, class Arrays>
-void Cuda::update(R const&, StepTerms const*, UpdateRates const&, Arrays const&) const {
+void Cuda::update(R const&, StepTerms const*, StepScalars const*, Arrays const&) const {
   static_assert(compiled_by_nvcc<R, Arrays>, "zero: compile this file with nvcc");
 }
 

@@ -69,15 +69,9 @@ struct Host {
   template <class Rule, class Arrays>
   static void update(Rule const& rule,
                      StepTerms const* terms,
-                     UpdateRates const& rates,
+                     StepScalars const* scalars,
                      Arrays const& arrays) noexcept {
-    if (terms->skipped != 0) return;
-    kernel::update(
-        rule,
-        rule.scalars(
-            terms->step, rates.rate(*terms), rates.learning_rate_scale, rates.weight_decay_scale),
-        terms->gradient_scale,
-        arrays);
+    if (terms->skipped == 0) kernel::update(rule, *scalars, terms->gradient_scale, arrays);
   }
 };
 

@@ -183,7 +183,7 @@ struct SaysNothingOfTheHost {
 };
 struct UpdatesWithoutTerms : Host {
   template <class Rule, class Arrays>
-  static void update(Rule const&, zero::UpdateRates const&, Arrays const&) {}
+  static void update(Rule const&, zero::StepScalars const*, Arrays const&) {}
 };
 struct CannotBeCopied : Host {
   CannotBeCopied() = default;

@@ -21,12 +21,32 @@ TEST_CASE("arrays that are equally far from a vector are cut there") {
   CHECK(Cutter(4).meet(a + 1).meet(b + 5).cut(20).vectors == 4);
 }
 
-TEST_CASE("arrays that are never aligned together are not cut") {
-  alignas(64) float a[64] = {};
-  alignas(64) zero::bf16 b[64] = {};
-  Cut const cut = Cutter(4).meet(a).meet(b + 1).cut(40);
-  CHECK(cut.head == 0);
-  CHECK(cut.vectors == 0);
+TEST_CASE("arrays that are not aligned where the first is are noted, or nothing is cut") {
+  alignas(16) float a[64];
+  alignas(16) float b[64];
+  Cutter const cutter = Cutter(4).meet(a + 1).meet(b + 1).meet(b + 2).meet(a + 5);
+  Cut const cut = cutter.cut(40);
+  CHECK(cut.head == 3);
+  CHECK(cut.vectors == 9);
+  CHECK(cut.apart == 4);
+  CHECK(cutter.cut_together(40).vectors == 0);
+  CHECK(Cutter(4).meet(a).meet(b).cut_together(40).vectors == 10);
+  // Nothing is an array of its own, and there may be more than there are bits.
+  float* const none = nullptr;
+  CHECK(Cutter(4).meet(a).meet(none).meet(b + 1).cut(40).apart == 4);
+  Cutter many(4);
+  for (int i = 0; i < 40; ++i) many.meet(i < 39 ? a : a + 1);
+  CHECK(many.cut(40).apart != 0);
+}
+
+TEST_CASE("elements that are not aligned are accessed one by one") {
+  alignas(16) float from[8] = {0.f, 1.f, 2.f, 3.f, 4.f, 5.f, 6.f, 7.f};
+  alignas(16) float to[8] = {};
+  auto const vector = zero::device::load<4>(from, 1, false);
+  zero::device::store<4>(to, 3, false, vector);
+  for (int i = 0; i < 8; ++i) CHECK(to[i] == (i < 3 || i > 6 ? 0.f : from[i - 2]));
+  zero::device::store<4>(to, 4, true, zero::device::load<4>(from, 0, true));
+  for (int i = 0; i < 4; ++i) CHECK(to[4 + i] == from[i]);
 }
 
 TEST_CASE("a null array does not count, and less than a vector is no vector") {

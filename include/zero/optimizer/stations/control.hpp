@@ -6,6 +6,7 @@
 #include "zero/base/config.hpp"
 #include "zero/base/number.hpp"
 #include "zero/concepts/communicator.hpp"
+#include "zero/concepts/rule.hpp"
 #include "zero/concepts/space.hpp"
 #include "zero/layout/exact_sum.hpp"
 #include "zero/optimizer/setup/hash.hpp"
@@ -59,6 +60,10 @@ struct StepControl {
   StepOutcome outcome{};
   /// Terms of a tensor that has rested, for its update; before that, those of the step before.
   StepTerms own{};
+  /// What rules have computed of the terms, for as many combinations of a rule and scales, and
+  /// behind them for one update at a time.
+  static constexpr std::size_t rates = 8;
+  StepScalars scalars[rates + 1] = {};
   std::int64_t words[word_count] = {};
 };
 static_assert(std::is_trivially_copyable_v<StepControl>);

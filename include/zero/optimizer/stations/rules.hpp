@@ -38,6 +38,9 @@ class Rules {
     return owned(storage) ? owned_[own_of_[storage]].rule : common_;
   }
 
+  /// How many groups and tensors have one of their own: that it grows is all that changes which
+  /// object is whose.
+  [[nodiscard]] std::size_t owned_count() const noexcept { return owned_.size(); }
   /// Calls `visit(name, rule)` for each group and tensor that was given a rule of its own.
   void for_owned(auto const& visit) const {
     for (Own const& own : owned_) visit(own.name, own.rule);

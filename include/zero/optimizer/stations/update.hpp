@@ -6,15 +6,16 @@
 #include "zero/concepts/space.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/layout/tensor.hpp"
+#include "zero/optimizer/model.hpp"
 #include "zero/optimizer/stations/control.hpp"
 #include "zero/optimizer/stations/presence.hpp"
 #include "zero/optimizer/stations/rules.hpp"
+#include "zero/optimizer/stations/scalars.hpp"
 #include "zero/optimizer/stores/parameter_store.hpp"
 #include "zero/optimizer/stores/state_store.hpp"
 
 #include <cstddef>
 #include <utility>
-#include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
@@ -27,8 +28,7 @@ class Update {
   using Gradient = typename Slots::Gradient;
 
   /// @param control  in the memory of the space, as what `counts` points to
-  Update(std::vector<Tensor> const& tensors,
-         Partition const& partition,
+  Update(Model const& model,
          ParameterStore<Slots> const& parameters,
          StateStore<Slots> const& states,
          Rules<Rule> const& rules,
@@ -36,22 +36,25 @@ class Update {
          StepControl* control,
          TensorCounts const& counts,
          Space space)
-      : tensors_(&tensors),
-        partition_(&partition),
+      : model_(&model),
         parameters_(&parameters),
         states_(&states),
         rules_(&rules),
         presence_(&presence),
+        scalars_(model, rules, control),
         control_(control),
         counts_(counts),
         space_(std::move(space)) {}
+
+  /// Decides whether the step updates, and computes what all its updates need.
+  void decide(Decide const& decide) { space_.call(Both{decide, scalars_.of_step()}); }
 
   /// Updates this rank's range of one bucket, unless the terms in the space's memory say to skip.
   /// @param gradients  of that range, from its first element on
   void apply(BucketSpan const& bucket, Gradient const* gradients) const {
     Run run;
-    partition_->for_each_segment(states_->updated(bucket), [&](Segment const& piece) {
-      Tensor const& tensor = (*tensors_)[piece.tensor];
+    model_->partition.for_each_segment(states_->updated(bucket), [&](Segment const& piece) {
+      Tensor const& tensor = model_->tensors[piece.tensor];
       Arrays next{.master = states_->master(bucket, piece, *parameters_),
                   .parameter = nullptr,
                   .gradient = piece.in_range.in(gradients),
@@ -62,8 +65,7 @@ class Update {
       bool const own = presence_->may_have_rested(piece.tensor);
       if (!own && run.extend(next, tensor, rule)) return;
       update(run);
-      run = {next, {tensor.learning_rate, tensor.weight_decay}, &rule, piece.tensor, own};
-      if (rules_->owned(piece.tensor)) run.rates.learning_rate = static_cast<float>(rule.lr);
+      run = {next, &tensor, &rule, piece.tensor, own};
     });
     update(run);
   }
@@ -78,18 +80,18 @@ class Update {
   /// Neighbouring pieces that can be updated in one pass: small tensors must not cost a call each.
   struct Run {
     Arrays current{};
-    UpdateRates rates{};
+    Tensor const* described = nullptr;  ///< the first
     Rule const* rule = nullptr;
     std::size_t tensor = 0;  ///< the first
     bool own = false;        ///< it may have missed updates, and is alone
 
-    [[nodiscard]] bool extend(Arrays const& next, Tensor const& described, Rule const& by) {
+    [[nodiscard]] bool extend(Arrays const& next, Tensor const& also, Rule const& by) {
       if (own || current.count == 0 || rule != &by ||
           next.master != current.master + current.count ||
           next.gradient != current.gradient + current.count ||
           (Slots::has_master && next.parameter != current.parameter + current.count) ||
-          described.learning_rate != rates.learning_rate_scale ||
-          described.weight_decay != rates.weight_decay_scale) {
+          also.learning_rate != described->learning_rate ||
+          also.weight_decay != described->weight_decay) {
         return false;
       }
       current.count += next.count;
@@ -99,19 +101,27 @@ class Update {
 
   void update(Run const& run) const {
     if (run.current.count == 0) return;
-    if (run.own) {
-      space_.call(OwnTerms{control_, counts_, run.tensor, presence_->may_rest(run.tensor)});
+    StepTerms const* const terms = run.own ? &control_->own : &control_->outcome.terms;
+    StepScalars const* scalars = run.own ? nullptr : scalars_.find(*run.described, *run.rule);
+    if (scalars == nullptr) {
+      auto const compute = scalars_.of_one(run.tensor, terms);
+      scalars = compute.scalars;
+      if (run.own) {
+        OwnTerms const prepare{control_, counts_, run.tensor, presence_->may_rest(run.tensor)};
+        space_.call(Both{prepare, compute});
+      } else {
+        space_.call(compute);
+      }
     }
-    space_.update(
-        *run.rule, run.own ? &control_->own : &control_->outcome.terms, run.rates, run.current);
+    space_.update(*run.rule, terms, scalars, run.current);
   }
 
-  std::vector<Tensor> const* tensors_;
-  Partition const* partition_;
+  Model const* model_;
   ParameterStore<Slots> const* parameters_;
   StateStore<Slots> const* states_;
   Rules<Rule> const* rules_;
   Presence const* presence_;
+  Scalars<Rule> scalars_;
   StepControl* control_;
   TensorCounts counts_;
   [[no_unique_address]] Space space_;

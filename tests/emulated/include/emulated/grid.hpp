@@ -10,6 +10,7 @@
 #define __device__
 #define __global__
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __shared__ static thread_local
 
 struct uint3 {
@@ -51,6 +52,8 @@ double exchange(unsigned mask, double value, unsigned distance, unsigned width);
 }  // namespace emulated
 
 inline void __syncthreads() { emulated::synchronize_block(); }
+/// Nothing is exchanged here but by `__shfl_xor_sync`.
+inline void __syncwarp() {}
 
 inline double __shfl_xor_sync(unsigned mask, double value, int distance, int width = 32) {
   return emulated::exchange(

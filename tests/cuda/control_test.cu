@@ -1,0 +1,137 @@
+// What decides a step, called on a device: the words that the host's call leaves, bit for bit.
+#include "cuda/streams.hpp"
+#include "support/test.hpp"
+#include "zero/optimizer/stations/control.hpp"
+#include "zero/optimizer/stations/scalars.hpp"
+#include "zero/rule/adamw.hpp"
+#include "zero/rule/nadam.hpp"
+#include "zero/space/cuda.hpp"
+
+namespace control_test {
+namespace {
+
+namespace stations = zero::detail;
+using stations::StepControl;
+using stations::TensorCounts;
+
+constexpr std::size_t tensors = 700;  // more than `TensorBits` holds
+constexpr std::size_t bytes =
+    sizeof(StepControl) + (tensors + 2) / 3 * TensorCounts::bytes_of_three;
+
+/// The words of a rank as they are in the middle of a step.
+std::vector<std::byte> words_of(double square, std::int64_t differ = 0) {
+  std::vector<std::byte> block(bytes);
+  StepControl control;
+  control.squares.add(square);
+  control.brought = 1234567;
+  control.unsaid = 77;
+  control.outcome.terms = {.step = 41, .weight = 3., .learning_rate = 1e-2f};
+  control.own.step = 40;
+  for (std::size_t i = 0; i < zero::ExactSum::word_count; ++i) {
+    control.words[i] = control.squares.words()[i];
+  }
+  zero::ExactSum weight;
+  weight.add(3.5);
+  std::copy(std::begin(weight.words()),
+            std::end(weight.words()),
+            control.words + zero::ExactSum::word_count);
+  control.words[StepControl::options_word] = 3 * control.brought + differ;
+  control.words[StepControl::unsaid_word] = 3 * control.unsaid;
+  std::memcpy(block.data(), &control, sizeof(control));
+  TensorCounts const counts(reinterpret_cast<StepControl*>(block.data()), tensors);
+  for (std::size_t t = 0; t < tensors; ++t) {
+    counts.missed[t] = static_cast<std::int64_t>(t % 5);
+    counts.words[t / TensorCounts::per_word] |=
+        static_cast<std::int64_t>(t % 4) << (TensorCounts::bits * (t % TensorCounts::per_word));
+  }
+  return block;
+}
+
+/// Calls what `make(control, counts)` gives on the host and on the device.
+template <class Make>
+void check(zero::space::Cuda const& space, std::vector<std::byte> here, Make const& make) {
+  Array<std::byte> const there(space, here);
+  auto const made = [&](std::byte* block) {
+    auto* const control = reinterpret_cast<StepControl*>(block);
+    return make(control, TensorCounts(control, tensors));
+  };
+  std::vector<std::byte> const before = here;
+  made(here.data())();
+  space.call(made(there.data()));
+  CHECK(there.values() == here);
+  CHECK(before != here);
+}
+
+TEST_CASE_FIXTURE(OneStream, "cuda: what ranks bring and read of a step are the host's words") {
+  for (double const square : {0., 1e-300, 0.1, 3e300, HUGE_VAL}) {
+    auto const block = words_of(square);
+    stations::Told const told{.known = true, .options = 0x1234567890abcdefu, .learning_rate = 0.3f};
+    check(space, block, [&](StepControl* control, TensorCounts const&) {
+      return stations::Seal{{control, told}, 2.25, 99};
+    });
+    check(space, block, [&](StepControl* control, TensorCounts const&) {
+      return stations::SealOptions{control, told};
+    });
+    check(space, block, [&](StepControl* control, TensorCounts const&) {
+      return stations::Conclude{{control, 3}};
+    });
+    check(space, words_of(square, 1), [&](StepControl* control, TensorCounts const&) {
+      return stations::ConcludeOptions{control, 3};
+    });
+  }
+}
+
+TEST_CASE_FIXTURE(OneStream, "cuda: a decision and a rule's scalars are the host's") {
+  using Rule = zero::AdamW;
+  for (bool const overflow : {false, true}) {
+    for (std::size_t const count : {0u, 1u, 3u}) {
+      auto block = words_of(0.1);
+      auto* const words = reinterpret_cast<StepControl*>(block.data());
+      words->outcome.terms.grad_norm = 4.;
+      words->outcome.terms.overflow = overflow ? 1 : 0;
+      words->words[StepControl::unsaid_word] = 0;
+      check(space, block, [&](StepControl* control, TensorCounts const&) {
+        stations::ComputeScalars<Rule, 3> compute{
+            .terms = &control->outcome.terms, .scalars = control->scalars, .count = count};
+        compute.rules[1] = {.rule = {.beta2 = 0.95}, .learning_rate_scale = 0.5f};
+        compute.rules[2] = {.rule = {.lr = 0.7f}, .weight_decay_scale = 0.f, .own_rate = true};
+        return stations::Both{
+            stations::Decide{.control = control, .max_norm = 1., .loss_scaled = true}, compute};
+      });
+    }
+  }
+}
+
+TEST_CASE_FIXTURE(OneStream, "cuda: tensors that rest are counted as on the host") {
+  for (bool const counted : {false, true}) {
+    stations::for_tensor_bits(
+        tensors,
+        [](std::size_t t) { return t % 3 != 0; },
+        [&](stations::TensorBits const& bits) {
+          check(space, words_of(0.1), [&](StepControl*, TensorCounts const& counts) {
+            return stations::BringTensors{counts, bits};
+          });
+          check(space, words_of(0.1), [&](StepControl* control, TensorCounts const& counts) {
+            return stations::CountMissed{control, counts, bits, counted};
+          });
+        });
+  }
+  for (std::size_t const tensor : {0u, 3u, 511u, 699u}) {
+    check(space, words_of(0.1), [&](StepControl* control, TensorCounts const& counts) {
+      return stations::Both{
+          stations::OwnTerms{control, counts, tensor, true},
+          stations::ComputeScalars<zero::NAdam, 1>{&control->own, control->scalars, 1, {{}}}};
+    });
+  }
+}
+
+TEST_CASE_FIXTURE(OneStream, "cuda: a failure that was reported is forgotten") {
+  auto block = words_of(0.1);
+  reinterpret_cast<StepControl*>(block.data())->outcome.failure = stations::StepFailure::not_finite;
+  check(space, block, [&](StepControl* control, TensorCounts const&) {
+    return stations::Forgive{control};
+  });
+}
+
+}  // namespace
+}  // namespace control_test
