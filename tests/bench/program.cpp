@@ -55,6 +55,7 @@ int main(int argc, char** argv) {
   if (kind == "nothing") return zero::bench::rule(argc, argv, zero::AdamW{}, 0);
   if (kind.starts_with("self")) {
     zero::Self comm;
+    if (kind == "self_returns") return 3 + zero::bench::collectives(argc, argv, comm);
     if (kind == "self") return zero::bench::collectives(argc, argv, comm);
     return zero::bench::collectives(argc, argv, comm, cases_of(kind));
   }

@@ -120,6 +120,11 @@ class Programs(unittest.TestCase):
             self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
             self.assertIn(words, done.stderr)
 
+    def test_help_returns(self):
+        done = run("self_returns", "--help")
+        self.assertEqual((done.returncode, done.stderr), (3, ""))
+        self.assertIn("--benchmark_filter", done.stdout)
+
     def test_a_rule_has_a_row_per_type(self):
         done = run("rule", "--benchmark_repetitions=2", "--benchmark_min_time=0.0001", *JSON)
         rows = repetitions(done.stdout)

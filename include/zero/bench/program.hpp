@@ -25,6 +25,14 @@ namespace zero::inline ZERO_NAMESPACE::bench::detail {
 /// @throws what a benchmark throws; nothing is measured after it, and JSON ends in the middle
 template <class List>
 [[nodiscard]] int run_program(int argc, char** argv, List const& list) {
+  auto const given = [&](std::string_view option) {
+    return std::any_of(
+        argv, argv + argc, [&](std::string_view one) { return one.starts_with(option); });
+  };
+  if (given("--help")) {  // at which Google Benchmark would leave processes that wait for this one
+    benchmark::PrintDefaultHelp();
+    return 0;
+  }
   // Medians of repetitions, unless the options that come later say otherwise.
   std::string defaults[] = {"--benchmark_repetitions=10",
                             "--benchmark_display_aggregates_only=true",
@@ -37,10 +45,7 @@ template <class List>
   if (benchmark::ReportUnrecognizedArguments(count, arguments.data())) return 2;
   benchmark::AddCustomContext("zero",
                               std::to_string(version.major) + "." + std::to_string(version.minor));
-  // What a benchmark sets, no option changes.
-  bool const timed = std::any_of(argv, argv + argc, [](std::string_view option) {
-    return option.starts_with("--benchmark_min_time");
-  });
+  bool const timed = given("--benchmark_min_time");  // which changes nothing that is set here
   struct Registered {
     ~Registered() { benchmark::ClearRegisteredBenchmarks(); }
   } const registered;
