@@ -185,10 +185,10 @@ class Rank {
 
   void prepare(Case const& work) {
     work_ = work;
-    apart_ = {.op = work.op,
-              .dtype = work.dtype,
-              .count = block_count(work.op, work.dtype, work.bytes, comm_.size()),
-              .bucket = 0};
+    apart_ = Collective{.op = work.op,
+                        .dtype = work.dtype,
+                        .count = block_count(work.op, work.dtype, work.bytes, comm_.size()),
+                        .bucket = 0};
     std::size_t const bytes = zero::detail::larger_bytes(apart_, comm_.size());
     send_ = recv_ = nullptr;  // one case's memory at a time
     send_ = buffer(memory_, bytes);

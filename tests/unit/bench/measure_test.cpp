@@ -138,6 +138,55 @@ TEST_CASE("what is slow at first does not count") {
   CHECK(rounds.front().raw_seconds < 0.05);
 }
 
+struct SlowOnOne {
+  static constexpr std::string_view name = "slow on rank 1";
+  void operator()(InProcess& comm, Collective const&) {
+    double const start = zero::bench::seconds_now();
+    while (comm.rank() == 1 && zero::bench::seconds_now() < start + 0.02) continue;
+  }
+};
+
+TEST_CASE("a round takes as long as on the slowest rank") {
+  std::vector<Round> rounds;
+  zero::run_ranks(2, [&](InProcess& comm) {
+    SlowOnOne raw;
+    measure(comm, {{.bytes = 64, .check = false}}, rounds, raw);
+  });
+  CHECK(rounds.front().raw_seconds >= 0.02);
+}
+
+/// Counts what is held, and the most that was.
+struct Counting : zero::HostAllocator {
+  void* allocate(std::size_t bytes, std::size_t alignment) {
+    *held += bytes;
+    *most = std::max(*most, *held);
+    return HostAllocator::allocate(bytes, alignment);
+  }
+  void deallocate(void* memory, std::size_t bytes, std::size_t alignment) noexcept {
+    *held -= bytes;
+    HostAllocator::deallocate(memory, bytes, alignment);
+  }
+  std::size_t* held;
+  std::size_t* most;
+};
+
+TEST_CASE("memory is the given allocator's, one case's at a time") {
+  std::size_t held = 0;
+  std::size_t most = 0;
+  std::vector<Round> rounds;
+  Counting const allocator{{}, &held, &most};
+  zero::run_ranks(1, [&](InProcess& comm) {
+    measure(comm,
+            {{.bytes = 1 << 20}, {.bytes = 1 << 19}},
+            rounds,
+            zero::bench::copy_of_buffer,
+            allocator);
+  });
+  CHECK(held == 0);
+  CHECK(most >= 2 << 20);
+  CHECK(most < 5 << 19);
+}
+
 TEST_CASE("a round of late ranks counts from when the last one begins") {
   std::vector<Case> const late{{.bytes = 64, .late_us = 100'000, .check = false}};
   std::vector<Round> rounds;
