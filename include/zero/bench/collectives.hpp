@@ -75,7 +75,7 @@ class Groups {
       launch_(ranks_, [this](auto& comm, auto&&... raw) {
         Rank rank(comm, raw...);
         if (comm.rank() == 0) {
-          lead(rank);
+          this->lead(rank);  // clang 14 sees no use of this otherwise
         } else {
           rank.serve();
         }
