@@ -1,5 +1,6 @@
 /// In-process collectives: how close to what one writes without a library, and to memory's speed?
 /// The baseline is that: loops and memcpy between barriers. `--help` lists the options.
+#include "command.hpp"
 #include "zero/base/dtype.hpp"
 #include "zero/bench.hpp"
 #include "zero/comm/run_ranks.hpp"
@@ -60,8 +61,11 @@ struct Loops {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return zero::bench::collectives(argc, argv, [](int ranks, auto body) {
+  bench::Command const command = bench::read_command(argc, argv);
+  if (command.status) return *command.status;
+  auto const launch = [](int ranks, auto body) {
     Loops loops(ranks);
     zero::run_ranks(ranks, [&](zero::InProcess& comm) { body(comm, loops); });
-  });
+  };
+  return zero::bench::collectives(argc, argv, launch, command.cases);
 }

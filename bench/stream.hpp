@@ -7,7 +7,7 @@
 #pragma once
 
 #include "../examples/plan/triad.hpp"
-#include "zero/bench/clock.hpp"
+#include "zero/bench/measure.hpp"
 
 #include <algorithm>
 #include <condition_variable>

@@ -81,7 +81,7 @@ BACKENDS = {
     "transfer/file": {"fcntl.h", "io.h", "unistd.h"},
     "memory/poison.hpp": {"dlfcn.h"},
     "bench/collectives.hpp": {"benchmark/benchmark.h"},
-    "bench/reporter.hpp": {"benchmark/benchmark.h"},
+    "bench/program.hpp": {"benchmark/benchmark.h"},
     "bench/rule.hpp": {"benchmark/benchmark.h"},
     "adapt/libtorch/exchanged_memory.hpp": {"sys/mman.h", "torch/torch.h"},
     "adapt/libtorch": {"torch/torch.h"},

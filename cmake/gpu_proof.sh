@@ -24,9 +24,9 @@ case "${1-}" in
     ;;
 esac
 
-# Two packages for CMake. Their own files may name paths of this machine.
+# Three packages for CMake. Their own files may name paths of this machine.
 carry() {
-  for file in /usr/include/doctest/doctest.h /usr/include/benchmark/benchmark.h; do
+  for file in /usr/include/doctest/doctest.h /usr/include/benchmark/benchmark.h /usr/include/CLI/CLI.hpp; do
     [ -e "$file" ] || {
       echo "zero: no $file; 'sh cmake/install-deps.sh ci' installs it" >&2
       exit 1
@@ -34,13 +34,14 @@ carry() {
   done
   library=$(find /usr/lib -name libbenchmark.so | head -1)
   rm -rf carried
-  mkdir -p carried/include carried/lib/cmake/doctest carried/lib/cmake/benchmark
-  cp -r /usr/include/doctest /usr/include/benchmark carried/include/
+  mkdir -p carried/include carried/lib/cmake/doctest carried/lib/cmake/CLI11 carried/lib/cmake/benchmark
+  cp -r /usr/include/doctest /usr/include/CLI /usr/include/benchmark carried/include/
   cp "$(readlink -f "$library")" "carried/lib/$(basename "$(readlink "$library")")"
   cat >carried/lib/cmake/doctest/doctestConfig.cmake <<'END'
 add_library(doctest::doctest INTERFACE IMPORTED)
 target_include_directories(doctest::doctest INTERFACE "${CMAKE_CURRENT_LIST_DIR}/../../../include")
 END
+  sed 's/doctest/CLI11/g' carried/lib/cmake/doctest/doctestConfig.cmake >carried/lib/cmake/CLI11/CLI11Config.cmake
   cat >carried/lib/cmake/benchmark/benchmarkConfig.cmake <<'END'
 find_package(Threads REQUIRED)
 file(GLOB library "${CMAKE_CURRENT_LIST_DIR}/../../libbenchmark.*")

@@ -1,4 +1,5 @@
 // Collectives between the GPUs there are, through NCCL: what do ordered sums cost beside its own?
+#include "../command.hpp"
 #include "nccl_ranks.cuh"
 #include "zero/bench.hpp"
 #include "zero/device/allocators.hpp"
@@ -21,9 +22,11 @@ struct OwnSums {
 }  // namespace
 
 int main(int argc, char** argv) {
+  bench::Command const command = bench::read_command(argc, argv);
+  if (command.status) return *command.status;
   int const devices = bench::devices_or_excuse();
   if (devices == 0) return 77;
-  return zero::bench::collectives(argc, argv, [devices](int ranks, auto body) {
+  auto const launch = [devices](int ranks, auto body) {
     if (ranks > devices) {
       zero::fail(zero::ErrorKind::invalid_argument,
                  {"--ranks ", ranks, " needs as many GPUs; there are ", devices});
@@ -36,5 +39,6 @@ int main(int argc, char** argv) {
       body(comm, raw, zero::device::MallocAllocator(comm.space().device()));
       native.close();
     });
-  });
+  };
+  return zero::bench::collectives(argc, argv, launch, command.cases);
 }

@@ -2,6 +2,7 @@
 /// Buffers are in the shared window; with `--ordinary` outside of it. `--help` lists the options.
 ///
 /// usage: mpirun -np N mpi_collective_bench [OPTION]...
+#include "../command.hpp"
 #include "job.hpp"
 #include "zero/base/dtype.hpp"
 #include "zero/bench.hpp"
@@ -61,10 +62,15 @@ struct Library {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return bench::run_job(argc, argv, [&](bench::Job const&) {
+  return bench::run_job(argc, argv, [&](bench::Job const& job) {
+    bench::Command const command = bench::read_command(argc, argv, job.rank);
+    if (command.status) return *command.status;
     zero::Mpi<> comm(MPI_COMM_WORLD, {.shared_bytes = zero::GiB});
     Library library;
-    int const status = zero::bench::collectives(argc, argv, comm, library);
+    int const status = command.ordinary
+                           ? zero::bench::collectives(
+                                 argc, argv, comm, command.cases, library, zero::HostAllocator())
+                           : zero::bench::collectives(argc, argv, comm, command.cases, library);
     comm.close();
     return status;
   });

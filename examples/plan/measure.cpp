@@ -1,7 +1,7 @@
 #include "measure.hpp"
 
 #include "triad.hpp"
-#include "zero/bench/clock.hpp"
+#include "zero/bench/measure.hpp"
 
 #include <algorithm>
 #include <atomic>

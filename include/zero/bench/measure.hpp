@@ -5,23 +5,28 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/float16.hpp"
-#include "zero/bench/clock.hpp"
+#include "zero/bench/cases.hpp"
 #include "zero/comm/shared/call_checks.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/concepts/memory.hpp"
 
 #include <algorithm>
-#include <array>
+#include <chrono>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::bench {
+
+/// Seconds on a clock that only goes forward.
+[[nodiscard]] inline double seconds_now() {
+  auto const now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(now).count();
+}
 
 /// busbw over algbw: the part of the larger buffer that a rank's link has to carry.
 [[nodiscard]] constexpr double bus_factor(Op op, int ranks) noexcept {
@@ -40,32 +45,13 @@ namespace zero::inline ZERO_NAMESPACE::bench {
   return (std::max)(bytes / size_of(dtype) / blocks, std::size_t{1});
 }
 
-/// What is to be measured, as rank 0 tells all ranks.
-struct Case {
-  Op op = Op::all_gather;       ///< operation
-  DType dtype = DType::f32;     ///< of the elements: fp32, bf16 or fp16
-  bool in_place = false;        ///< by the table of `Collective`
-  std::size_t bytes = 0;        ///< of the larger buffer of one rank
-  std::int64_t iterations = 1;  ///< collectives in a row in a round
-  std::int64_t late_us = 0;     ///< microseconds that the last rank begins after the others
-  bool check = true;            ///< look at every element of one result
-  bool ordinary = false;        ///< memory as any, where the communicator has its own allocator
-
-  /// Is it the same but for its iterations?
-  [[nodiscard]] bool is_like(Case other) const {
-    other.iterations = iterations;
-    return other == *this;
-  }
-  bool operator==(Case const&) const = default;
-};
-
 /// What one round has found. Times are of one collective, and of the slowest rank.
 struct Round {
   std::size_t count = 0;      ///< elements of one rank's block
   std::size_t bytes = 0;      ///< of the larger buffer of one rank, nccl-tests' size
   double seconds = 0;         ///< from when the last rank began
   double raw_seconds = 0;     ///< of the baseline
-  double wrong = 0;           ///< elements that differ, on all ranks; 0 if nobody looked
+  std::size_t wrong = 0;      ///< elements that differ, on all ranks; 0 if nobody looked
   std::string_view raw = {};  ///< what the baseline is called
 };
 
@@ -106,173 +92,160 @@ namespace detail {
   return sum;
 }
 
-/// An array in the memory of a space.
-template <class Allocator>
-class Buffer {
- public:
-  Buffer(Allocator allocator, std::size_t bytes)
-      : allocator_(std::move(allocator)),
-        bytes_(bytes),
-        data_(static_cast<std::byte*>(allocator_.allocate(bytes, alignment))) {
-    if (data_ == nullptr)
-      fail(ErrorKind::resource, {"no memory for a buffer of ", bytes, " bytes"});
-  }
-  Buffer(Buffer const&) = delete;
-  Buffer& operator=(Buffer const&) = delete;
-  ~Buffer() { allocator_.deallocate(data_, bytes_, alignment); }
-  [[nodiscard]] std::byte* data() const noexcept { return data_; }
+/// Stands for the communicator's own allocator, or ordinary memory where it has none.
+struct OwnMemory {};
 
- private:
-  static constexpr std::size_t alignment = 4096;
-  Allocator allocator_;
-  std::size_t bytes_;
-  std::byte* data_;
-};
-
-/// What ranks tell each other between rounds, through the communicator that is measured.
+/// Where a rank's buffers are from.
 template <Communicator C, class A>
-class Talk {
+[[nodiscard]] auto memory_of(C const& comm, A const& allocator) {
+  if constexpr (!std::same_as<A, OwnMemory>) {
+    return allocator;
+  } else if constexpr (requires { comm.allocator(); }) {
+    return comm.allocator();
+  } else {
+    static_assert(C::Space::host_accessible,
+                  "zero: hand an allocator of the space's memory to the body, after the baseline");
+    return HostAllocator();
+  }
+}
+
+/// Memory that goes back to where it is from.
+template <Allocator A>
+[[nodiscard]] std::shared_ptr<std::byte> buffer(A allocator, std::size_t bytes) {
+  constexpr std::size_t alignment = 4096;
+  auto* const memory = static_cast<std::byte*>(allocator.allocate(bytes, alignment));
+  return {memory, [allocator, bytes](std::byte* data) mutable {
+            allocator.deallocate(data, bytes, alignment);
+          }};
+}
+
+/// One rank of a group that measures in step. Rank 0 says what, through the communicator that is
+/// measured; the others do the same. Every call is collective and blocks.
+template <Communicator C, class Raw = CopyOfBuffer const, class A = OwnMemory>
+class Rank {
  public:
-  Talk(C& comm, A const& allocator)
+  explicit Rank(C& comm, Raw& raw = copy_of_buffer, A const& allocator = {})
       : comm_(comm),
         space_(zero::detail::space_of(comm)),
-        told_(allocator, (static_cast<std::size_t>(comm.size()) + 1) * sizeof(float)),
-        orders_(allocator, sizeof(Words)) {}
+        raw_(raw),
+        memory_(memory_of(comm, allocator)),
+        told_(buffer(memory_, (static_cast<std::size_t>(comm.size()) + 1) * sizeof(Order))) {}
 
-  /// A number of every rank, on every rank: nobody has it before all have arrived.
-  std::vector<float> all(double value) {
-    auto const own = static_cast<float>(value);
-    std::vector<float> all(static_cast<std::size_t>(comm_.size()));
-    std::byte* const to = told_.data() + sizeof(float);
-    space_.upload(told_.data(), &own, sizeof(float));
-    zero::run(comm_, {.op = Op::all_gather, .count = 1, .send = told_.data(), .recv = to});
-    space_.download(all.data(), to, all.size() * sizeof(float));
-    confirm(comm_);
-    return all;
-  }
-  double most(double value) {
-    auto const values = all(value);
-    return double{*std::max_element(values.begin(), values.end())};
-  }
-  /// Waits for what was queued.
-  void drain() {
-    if constexpr (!C::Space::host_accessible) {
-      float last;
-      space_.download(&last, told_.data(), sizeof(last));
-    }
-  }
+  /// A round on all ranks. Rank 0's, as the next one.
+  [[nodiscard]] Round ask(Case const& work) { return measure(tell({work, 0}).work); }
+  /// There is nothing more to measure.
+  void dismiss(int status) { tell({{.iterations = 0}, status}); }
 
-  /// Rank 0's case and status, on every rank. No iterations: there is nothing more to measure.
-  std::pair<Case, int> order(Case const& work, int status) {
-    Words words{};
-    if (comm_.rank() == 0) {
-      words = {static_cast<std::int64_t>(work.op),
-               static_cast<std::int64_t>(work.dtype),
-               work.in_place ? 1 : 0,
-               static_cast<std::int64_t>(work.bytes),
-               work.iterations,
-               work.late_us,
-               work.check ? 1 : 0,
-               work.ordinary ? 1 : 0,
-               status};
+  /// Does what rank 0 says, until there is nothing more. @return rank 0's status
+  int serve() {
+    for (;;) {
+      Order const order = tell({});
+      if (order.work.iterations == 0) return order.status;
+      measure(order.work);
     }
-    space_.upload(orders_.data(), words.data(), sizeof(Words));
-    zero::run(comm_,
-              {.op = Op::all_reduce,
-               .dtype = DType::i64,
-               .accumulate = DType::i64,
-               .count = words.size(),
-               .send = orders_.data(),
-               .recv = orders_.data()});
-    space_.download(words.data(), orders_.data(), sizeof(Words));
-    return {{.op = static_cast<Op>(words[0]),
-             .dtype = static_cast<DType>(words[1]),
-             .in_place = words[2] != 0,
-             .bytes = static_cast<std::size_t>(words[3]),
-             .iterations = words[4],
-             .late_us = words[5],
-             .check = words[6] != 0,
-             .ordinary = words[7] != 0},
-            static_cast<int>(words[8])};
   }
 
  private:
-  using Words = std::array<std::int64_t, 9>;
+  struct Order {
+    Case work{};
+    int status = 0;
+  };
 
-  C& comm_;
-  typename C::Space space_;
-  Buffer<A> told_;
-  Buffer<A> orders_;
-};
-
-/// One rank's side of a case in elements of `T`. All ranks do the same in the same order.
-template <class T, Communicator C, class Raw, class A, class Talker>
-class Measurement {
- public:
-  Measurement(C& comm, Case const& work, Raw& raw, A const& allocator, Talker& talk)
-      : comm_(comm),
-        space_(zero::detail::space_of(comm)),
-        work_(work),
-        raw_(raw),
-        talk_(talk),
-        op_{.op = work.op,
-            .dtype = dtype_of<T>,
-            .count = block_count(work.op, dtype_of<T>, work.bytes, comm.size()),
-            .bucket = 0},
-        bytes_(zero::detail::larger_bytes(op_, comm.size())),
-        send_(allocator, bytes_),
-        recv_(allocator, bytes_) {
-    space_.zero(send_.data(), bytes_);
-    op_.send = send_.data();
-    op_.recv = recv_.data();
-    apart_ = op_;
-    if (work.in_place) {
-      // Both are in `recv_`, of which the smaller one may be a block.
-      std::size_t const own = static_cast<std::size_t>(comm.rank()) * op_.block_bytes();
-      op_.send = recv_.data() + (work.op == Op::all_gather ? own : 0);
-      op_.recv = recv_.data() + (work.op == Op::reduce_scatter ? own : 0);
-    }
-    if (work.check) wrong_ = wrong();
-    space_.zero(recv_.data(), bytes_);  // sums in place stay what they are
-    if constexpr (requires { raw_.prepare(comm_, std::as_const(apart_)); }) {
-      raw_.prepare(comm_, std::as_const(apart_));
-    }
-    static_cast<void>(round(1));  // what is slow at first does not count
+  /// A value of every rank, on every rank: nobody has it before all have arrived.
+  template <class T>
+  std::vector<T> all(T const& own) {
+    static_assert(sizeof(T) <= sizeof(Order));
+    std::vector<T> values(static_cast<std::size_t>(comm_.size()));
+    std::byte* const to = told_.get() + sizeof(T);
+    space_.upload(told_.get(), &own, sizeof(T));
+    zero::run(comm_,
+              {.op = Op::all_gather,
+               .dtype = DType::u8,
+               .count = sizeof(T),
+               .send = told_.get(),
+               .recv = to});
+    space_.download(values.data(), to, values.size() * sizeof(T));
+    confirm(comm_);
+    return values;
   }
+  /// Rank 0's order, on every rank.
+  Order tell(Order const& order) { return all(order).front(); }
 
-  [[nodiscard]] Round round(std::int64_t iterations) {
-    double const own = timed(iterations, [&] { zero::run(comm_, op_); });
-    double const raw = timed(iterations, [&] { raw_(comm_, std::as_const(apart_)); });
+  Round measure(Case const& work) {
+    if (!work.is_like(work_)) prepare(work);
+    double const own = timed(work.iterations, [&] { zero::run(comm_, op_); });
+    double const raw = timed(work.iterations, [&] { raw_(comm_, std::as_const(apart_)); });
     return {.count = op_.count,
-            .bytes = bytes_,
+            .bytes = zero::detail::larger_bytes(op_, comm_.size()),
             .seconds = own,
             .raw_seconds = raw,
             .wrong = wrong_,
             .raw = Raw::name};
   }
 
- private:
+  void prepare(Case const& work) {
+    work_ = work;
+    apart_ = Collective{.op = work.op,
+                        .dtype = work.dtype,
+                        .count = block_count(work.op, work.dtype, work.bytes, comm_.size()),
+                        .bucket = 0};
+    std::size_t const bytes = zero::detail::larger_bytes(apart_, comm_.size());
+    send_ = recv_ = nullptr;  // one case's memory at a time
+    send_ = buffer(memory_, bytes);
+    recv_ = buffer(memory_, bytes);
+    space_.zero(send_.get(), bytes);
+    apart_.send = send_.get();
+    apart_.recv = recv_.get();
+    op_ = apart_;
+    if (work.in_place) {
+      // Both are in `recv_`, of which the smaller one may be a block.
+      std::size_t const own = static_cast<std::size_t>(comm_.rank()) * op_.block_bytes();
+      op_.send = recv_.get() + (work.op == Op::all_gather ? own : 0);
+      op_.recv = recv_.get() + (work.op == Op::reduce_scatter ? own : 0);
+    }
+    wrong_ = 0;
+    if (work.check) {
+      std::size_t const own = work.dtype == DType::bf16  ? wrong<bf16>()
+                              : work.dtype == DType::f16 ? wrong<fp16>()
+                                                         : wrong<float>();
+      for (std::size_t const count : all(own)) wrong_ += count;
+    }
+    space_.zero(recv_.get(), bytes);  // sums in place stay what they are
+    if constexpr (requires { raw_.prepare(comm_, std::as_const(apart_)); }) {
+      raw_.prepare(comm_, std::as_const(apart_));
+    }
+    Case first = work;
+    first.iterations = 1;
+    measure(first);  // what is slow at first does not count
+  }
+
   /// Seconds of one call of `work`, made again and again on all ranks at once: the slowest rank's,
   /// from when the last one began.
   template <class Work>
   double timed(std::int64_t iterations, Work const& work) {
-    talk_.all(0);
+    all(0.);
     double const start = seconds_now() + 1e-6 * static_cast<double>(work_.late_us);
     while (comm_.rank() + 1 == comm_.size() && seconds_now() < start) continue;
     for (std::int64_t i = 0; i < iterations; ++i) work();
-    talk_.drain();
-    return talk_.most(seconds_now() - start) / static_cast<double>(iterations);
+    if constexpr (!C::Space::host_accessible) {
+      std::byte last;  // the host waits for what was queued
+      space_.download(&last, told_.get(), sizeof(last));
+    }
+    auto const ranks = all(seconds_now() - start);
+    return *std::max_element(ranks.begin(), ranks.end()) / static_cast<double>(iterations);
   }
 
-  /// Elements that one collective leaves wrong, on all ranks together.
-  double wrong() {
-    bool const sends = work_.op != Op::broadcast || comm_.rank() == op_.root;
+  /// Elements that one collective leaves wrong on this rank.
+  template <class T>
+  std::size_t wrong() {
+    bool const sends = op_.op != Op::broadcast || comm_.rank() == op_.root;
     std::vector<T> values(zero::detail::send_count(op_, comm_.size()));
     for (std::size_t i = 0; i < values.size(); ++i) {
-      values[i] = static_cast<T>(sent_value(work_.op, comm_.rank(), i));
+      values[i] = static_cast<T>(sent_value(op_.op, comm_.rank(), i));
     }
-    std::vector<std::byte> poison(bytes_, std::byte{0xff});  // not a number
-    space_.upload(recv_.data(), poison.data(), bytes_);
+    std::vector<std::byte> const poison(zero::detail::larger_bytes(op_, comm_.size()),
+                                        std::byte{0xff});  // not a number
+    space_.upload(recv_.get(), poison.data(), poison.size());
     if (sends) space_.upload(const_cast<void*>(op_.send), values.data(), values.size() * sizeof(T));
     zero::run(comm_, op_);
     values.resize(zero::detail::receive_count(op_, comm_.size()));
@@ -282,85 +255,21 @@ class Measurement {
       auto const expected = static_cast<T>(expected_value(op_, comm_.rank(), comm_.size(), i));
       if (static_cast<float>(values[i]) != static_cast<float>(expected)) ++count;
     }
-    double sum = 0;
-    for (float const rank : talk_.all(static_cast<double>(count))) sum += double{rank};
-    return sum;
+    return count;
   }
 
   C& comm_;
   typename C::Space space_;
-  Case work_;
   Raw& raw_;
-  Talker& talk_;
-  Collective op_;
-  Collective apart_;  ///< what the baseline gets: out of place
-  std::size_t bytes_;
-  Buffer<A> send_;
-  Buffer<A> recv_;
-  double wrong_ = 0;
+  decltype(memory_of(std::declval<C const&>(), std::declval<A const&>())) memory_;
+  std::shared_ptr<std::byte> told_;  ///< what this rank says, and what all have said
+  Case work_{};                      ///< what buffers and checks are of
+  Collective op_{};
+  Collective apart_{};  ///< what the baseline gets: out of place
+  std::shared_ptr<std::byte> send_;
+  std::shared_ptr<std::byte> recv_;
+  std::size_t wrong_ = 0;
 };
-
-/// A communicator that makes memory it moves faster, as those of processes and GPUs do.
-template <class C>
-concept AllocatingCommunicator = Communicator<C> && requires(C const& comm) {
-  { comm.allocator() } -> Allocator;
-};
-
-/// Stands for the communicator's own allocator, or ordinary memory where it has none.
-struct CommunicatorMemory {};
-
-/// Does on this rank what rank 0 says, until there is nothing more. Collective; blocks.
-/// @param desk  rank 0's: says what is next (`next()`) and takes what came of it (`answer(round)`)
-/// @return rank 0's status
-template <class Desk, Communicator C, class Raw = CopyOfBuffer const, class A = CommunicatorMemory>
-int serve(C& comm, Desk& desk, Raw& raw = copy_of_buffer, A const& allocator = {}) {
-  if constexpr (std::same_as<A, CommunicatorMemory>) {
-    static_assert(AllocatingCommunicator<C> || C::Space::host_accessible,
-                  "zero: hand an allocator of the space's memory to the body, after the baseline");
-    if constexpr (AllocatingCommunicator<C>) {
-      return serve(comm, desk, raw, comm.allocator());
-    } else {
-      return serve(comm, desk, raw, HostAllocator());
-    }
-  } else {
-    using Talker = Talk<C, A>;
-    Talker talk(comm, allocator);
-    std::function<Round(std::int64_t)> round;
-    Case standing{.bytes = 0};
-    for (;;) {
-      std::pair<Case, int> order;
-      if (comm.rank() == 0) order = desk.next();
-      order = talk.order(order.first, order.second);
-      Case const& work = order.first;
-      if (work.iterations == 0) return order.second;
-      if (!round || !work.is_like(standing)) {
-        auto const make = [&]<class T, class Memory>(T, Memory const& memory) {
-          round = [one = std::make_shared<Measurement<T, C, Raw, Memory, Talker>>(
-                       comm, work, raw, memory, talk)](std::int64_t n) { return one->round(n); };
-        };
-        auto const make_in = [&](auto const& memory) {
-          if (work.dtype == DType::bf16) return make(bf16(), memory);
-          if (work.dtype == DType::f16) return make(fp16(), memory);
-          make(float(), memory);
-        };
-        round = nullptr;  // one case's memory at a time
-        if constexpr (C::Space::host_accessible) {
-          if (work.ordinary) {
-            make_in(HostAllocator());
-          } else {
-            make_in(allocator);
-          }
-        } else {
-          if (work.ordinary) fail(ErrorKind::invalid_argument, "--ordinary is for host memory");
-          make_in(allocator);
-        }
-        standing = work;
-      }
-      Round const found = round(work.iterations);
-      if (comm.rank() == 0) desk.answer(found);
-    }
-  }
-}
 
 }  // namespace detail
 

@@ -2,11 +2,12 @@
 /// Benches a rule's update against a kernel of the same traffic: a whole program in a line.
 #pragma once
 
+#include "zero/base/bytes.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
-#include "zero/bench/clock.hpp"
-#include "zero/bench/options.hpp"
-#include "zero/bench/reporter.hpp"
+#include "zero/base/error.hpp"
+#include "zero/bench/measure.hpp"
+#include "zero/bench/program.hpp"
 #include "zero/concepts/rule.hpp"
 #include "zero/concepts/space.hpp"
 #include "zero/kernel/update.hpp"
@@ -19,7 +20,6 @@
 #include <cstring>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -125,67 +125,49 @@ void same_traffic(kernel::UpdateArrays<float, P, P, float, K> const& a) {
 
 namespace detail {
 
-/// The model that is there, of one type of elements at a time; repetitions may take turns.
-struct HeldModel {
-  DType of = DType::u8;
-  std::shared_ptr<void> model{};
-};
-
 template <FloatElement P, Rule R>
-void add_rule(R const& rule, std::size_t const& elements, HeldModel& held) {
-  std::string const title = "rule/" + std::string(R::name) + "/" + std::string(name(dtype_of<P>));
+void measure_rule(benchmark::State& state, R const& rule, std::size_t elements) {
+  RuleModel<R, P> model(elements);
+  double updates = 0, traffics = 0;
   long step = 0;
-  auto const measure = [&, step](benchmark::State& state) mutable {
-    if (held.of != dtype_of<P>) {
-      held.model.reset();
-      held = {dtype_of<P>, std::make_shared<RuleModel<R, P>>(elements)};
-    }
-    auto* const model = static_cast<RuleModel<R, P>*>(held.model.get());
-    double updates = 0, traffics = 0;
-    for (auto _ : state) {
-      traffics += model->timed([](auto const& a) { same_traffic(a); });
-      auto const scalars = rule.scalars(++step, rule.lr, 1.f, 1.f);
-      double const update =
-          model->timed([&](auto const& a) { kernel::update(rule, scalars, 0.5f, a); });
-      state.SetIterationTime(update);
-      updates += update;
-    }
-    double const gigabytes = model->bytes() * static_cast<double>(state.iterations()) * 1e-9;
-    state.counters["GB/s"] = gigabytes / updates;
-    state.counters["raw GB/s"] = gigabytes / traffics;
-    state.counters["vs_raw"] = traffics / updates;
-  };
-  benchmark::RegisterBenchmark(title.c_str(), measure)
-      ->UseManualTime()
-      ->Iterations(1)
-      ->Unit(benchmark::kMillisecond);
+  for (auto _ : state) {
+    traffics += model.timed([](auto const& a) { same_traffic(a); });
+    auto const scalars = rule.scalars(++step, rule.lr, 1.f, 1.f);
+    double const update =
+        model.timed([&](auto const& a) { kernel::update(rule, scalars, 0.5f, a); });
+    state.SetIterationTime(update);
+    updates += update;
+  }
+  double const gigabytes = model.bytes() * static_cast<double>(state.iterations()) * 1e-9;
+  state.counters["GB/s"] = gigabytes / updates;
+  state.counters["raw GB/s"] = gigabytes / traffics;
+  state.counters["vs_raw"] = traffics / updates;
 }
 
 }  // namespace detail
 
-/// A whole program: parses options, measures a rule, prints a table, or JSON. A repetition is one
-/// update and, before it, one run of a kernel of the same traffic, on two threads.
+/// A whole program: takes Google Benchmark's options, measures a rule, prints a table, or JSON. An
+/// iteration is one update and, before it, one run of a kernel of the same traffic, on two threads.
 ///
 ///     int main(int argc, char** argv) { return zero::bench::rule(argc, argv, MyRule{}); }
 ///
-/// @param argc   of main
-/// @param argv   of main; `--help` lists the options
-/// @param rule   as a trainer would hand it over
-/// @return main's: 0; 2 if the options are wrong
+/// @param argc      of main
+/// @param argv      of main
+/// @param rule      as a trainer would hand it over
+/// @param elements  parameters, at least 2; their arrays have to be well beyond the cache
+/// @return main's: 0; 2 if options or elements are wrong
 template <Rule R>
-[[nodiscard]] int rule(int argc, char** argv, R const& rule) {
-  std::size_t elements = 64 * MiB;
-  detail::Program program{argc, argv};
-  detail::HeldModel held;
-  program.options = {
-      {"--elements",
-       "parameters; their arrays have to be well beyond the cache [64M]",
-       [&](std::string_view text) { elements = parse_size(text); }},
-      {"--help", "this, and nothing else", [&](std::string_view) { program.help = true; }, true}};
-  return program.run([&] {
-    detail::add_rule<float>(rule, elements, held);
-    detail::add_rule<bf16>(rule, elements, held);
-    detail::add_rule<fp16>(rule, elements, held);
+[[nodiscard]] int rule(int argc, char** argv, R const& rule, std::size_t elements = 64 * MiB) {
+  return detail::run_program(argc, argv, [&](auto const& add) {
+    if (elements < 2) fail(ErrorKind::invalid_argument, "two threads need 2 parameters to update");
+    auto const add_type = [&]<class P>(P) {
+      add("rule/" + std::string(R::name) + "/" + std::string(name(dtype_of<P>)),
+          benchmark::kMillisecond,
+          [&](benchmark::State& state) { detail::measure_rule<P>(state, rule, elements); });
+    };
+    add_type(float());
+    add_type(bf16());
+    add_type(fp16());
   });
 }
 

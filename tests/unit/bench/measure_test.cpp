@@ -38,17 +38,17 @@ class Flipping {
   std::size_t byte_;
 };
 
-/// Has a list of cases measured, and keeps what came of them.
-struct List {
-  std::vector<Case> cases;
-  std::vector<Round> rounds{};
-
-  std::pair<Case, int> next() {
-    if (rounds.size() < cases.size()) return {cases[rounds.size()], 0};
-    return {Case{.iterations = 0}, 7};
+/// What rank 0 has of a list of cases, which all ranks measure in step.
+template <class C, class... Raw>
+void measure(C& comm, std::vector<Case> const& cases, std::vector<Round>& rounds, Raw&... raw) {
+  zero::bench::detail::Rank rank(comm, raw...);
+  if (comm.rank() != 0) {
+    CHECK(rank.serve() == 7);
+    return;
   }
-  void answer(Round const& round) { rounds.push_back(round); }
-};
+  for (Case const& work : cases) rounds.push_back(rank.ask(work));
+  rank.dismiss(7);
+}
 
 struct Counted {
   static constexpr std::string_view name = "counted";
@@ -82,12 +82,12 @@ TEST_CASE("one flipped bit is one wrong element, wherever it is") {
       for (std::size_t const byte : {std::size_t{1}, received / 2 + 1, received - 1}) {
         CAPTURE(name(op));
         CAPTURE(byte);
-        List list{{{.op = op, .dtype = dtype, .bytes = 600}}};
+        std::vector<Round> rounds;
         zero::run_ranks(3, [&](InProcess& inner) {
           Flipping comm(inner, byte);
-          CHECK(zero::bench::detail::serve(comm, list) == 7);
+          measure(comm, {{.op = op, .dtype = dtype, .bytes = 600}}, rounds);
         });
-        CHECK(list.rounds.front().wrong == 1);
+        CHECK(rounds.front().wrong == 1);
       }
     }
   }
@@ -99,16 +99,17 @@ TEST_CASE("a round takes what it is told to, beside the baseline, and a case is 
       .op = Op::all_reduce, .in_place = true, .bytes = 64, .iterations = 3, .check = false};
   Case longer = work;
   longer.iterations = 5;
-  List list{{work, longer, longer}};
+  std::vector<Round> rounds;
   zero::run_ranks(2, [&](InProcess& inner) {
     Flipping comm(inner, 0);
-    CHECK(zero::bench::detail::serve(comm, list, raw) == 7);
+    measure(comm, {work, longer, longer}, rounds, raw);
     CHECK(comm.calls == 1 + 3 + 5 + 5);  // one warms up
   });
   CHECK(raw.calls == 2 * (1 + 3 + 5 + 5));
   CHECK(raw.prepared == 2);
   CHECK(raw.in_place == 0);
-  for (Round const& round : list.rounds) {
+  CHECK(rounds.size() == 3);
+  for (Round const& round : rounds) {
     CHECK(round.wrong == 0);
     CHECK(round.raw == "counted");
     CHECK(round.count == 16);
@@ -128,21 +129,71 @@ struct ColdStart {
 };
 
 TEST_CASE("what is slow at first does not count") {
-  List list{{{.bytes = 64, .check = false}}};
+  std::vector<Round> rounds;
   zero::run_ranks(1, [&](InProcess& comm) {
     ColdStart raw;
-    zero::bench::detail::serve(comm, list, raw);
+    measure(comm, {{.bytes = 64, .check = false}}, rounds, raw);
     CHECK(!raw.cold);
   });
-  CHECK(list.rounds.front().raw_seconds < 0.05);
+  CHECK(rounds.front().raw_seconds < 0.05);
+}
+
+struct SlowOnOne {
+  static constexpr std::string_view name = "slow on rank 1";
+  void operator()(InProcess& comm, Collective const&) {
+    double const start = zero::bench::seconds_now();
+    while (comm.rank() == 1 && zero::bench::seconds_now() < start + 0.02) continue;
+  }
+};
+
+TEST_CASE("a round takes as long as on the slowest rank") {
+  std::vector<Round> rounds;
+  zero::run_ranks(2, [&](InProcess& comm) {
+    SlowOnOne raw;
+    measure(comm, {{.bytes = 64, .check = false}}, rounds, raw);
+  });
+  CHECK(rounds.front().raw_seconds >= 0.02);
+}
+
+/// Counts what is held, and the most that was.
+struct Counting : zero::HostAllocator {
+  void* allocate(std::size_t bytes, std::size_t alignment) {
+    *held += bytes;
+    *most = std::max(*most, *held);
+    return HostAllocator::allocate(bytes, alignment);
+  }
+  void deallocate(void* memory, std::size_t bytes, std::size_t alignment) noexcept {
+    *held -= bytes;
+    HostAllocator::deallocate(memory, bytes, alignment);
+  }
+  std::size_t* held;
+  std::size_t* most;
+};
+
+TEST_CASE("memory is the given allocator's, one case's at a time") {
+  std::size_t held = 0;
+  std::size_t most = 0;
+  std::vector<Round> rounds;
+  Counting const allocator{{}, &held, &most};
+  zero::run_ranks(1, [&](InProcess& comm) {
+    measure(comm,
+            {{.bytes = 1 << 20}, {.bytes = 1 << 19}},
+            rounds,
+            zero::bench::copy_of_buffer,
+            allocator);
+  });
+  CHECK(held == 0);
+  CHECK(most >= 2 << 20);
+  CHECK(most < 5 << 19);
 }
 
 TEST_CASE("a round of late ranks counts from when the last one begins") {
-  List list{{{.bytes = 64, .late_us = 100'000, .check = false}}};
+  std::vector<Case> const late{{.bytes = 64, .late_us = 100'000, .check = false}};
+  std::vector<Round> rounds;
   double const start = zero::bench::seconds_now();
-  zero::run_ranks(2, [&](InProcess& comm) { zero::bench::detail::serve(comm, list); });
+  zero::run_ranks(2, [&](InProcess& comm) { measure(comm, late, rounds); });
   CHECK(zero::bench::seconds_now() - start > 4 * 0.1);
-  CHECK(list.rounds.front().seconds < 0.1);
+  CHECK(rounds.front().seconds < 0.1);
 }
 
 }  // namespace measure_test
