@@ -56,17 +56,15 @@ class Addends {
   }
 
   /// The same of another thread.
-  /// @param exchange  exchange(word) gives that thread's, 32 bits at once
+  /// @param exchange  exchange(value) gives that thread's, of 32 bits or the bits of a double
   template <class Exchange>
   [[nodiscard]] ZERO_HOST_DEVICE Addends of_another(Exchange const& exchange) const noexcept {
     Addends other{};
     other.first_ = exchange(first_);
     ZERO_UNROLL(4)
     for (unsigned i = 0; i < word_count; ++i) {
-      auto const bits = static_cast<std::uint64_t>(words_[i]);
-      std::uint64_t const high = exchange(static_cast<std::uint32_t>(bits >> 32));
-      std::uint64_t const low = exchange(static_cast<std::uint32_t>(bits));
-      other.words_[i] = static_cast<std::int64_t>(high << 32 | low);
+      double const bits = exchange(__builtin_bit_cast(double, words_[i]));
+      other.words_[i] = __builtin_bit_cast(std::int64_t, bits);
     }
     return other;
   }

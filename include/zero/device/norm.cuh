@@ -79,9 +79,8 @@ __device__ inline void add_blocks(ExactSum* sum, std::size_t count, Squares cons
   unsigned const lane = threadIdx.x % warp;
   ZERO_UNROLL(1)
   for (unsigned distance = warp / 2; distance >= team; distance /= 2) {
-    Addends const other = added.of_another([distance](std::uint32_t word) {
-      return __shfl_xor_sync(~0u, word, static_cast<int>(distance));
-    });
+    Addends const other = added.of_another(
+        [distance](auto value) { return __shfl_xor_sync(~0u, value, static_cast<int>(distance)); });
     if (lane < distance && thread == 0) added.add(other, put);
   }
   if (lane == 0) of_warps[threadIdx.x / warp] = added;

@@ -67,7 +67,7 @@ int check_sum(std::vector<double> const& numbers) {
   }
   int const puts = counted.puts;
   for (std::size_t t = 1; t < threads; ++t) {
-    auto const words = [](std::uint32_t word) { return word; };
+    auto const words = [](auto word) { return word; };
     added[0].add(added[t].of_another(words), put);
   }
   added[0].put_out(put);

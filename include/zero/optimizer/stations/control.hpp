@@ -205,8 +205,8 @@ struct SealOptions {
 
   ZERO_HOST_DEVICE void operator()() const noexcept {
     std::int64_t const failed = control->outcome.failure != StepFailure::none ? 1 : 0;
-    control->words[StepControl::failed_word] =
-        failed + (std::int64_t{told.stop} << StepControl::stop_shift);
+    std::int64_t const stop = std::int64_t{1} << StepControl::stop_shift;
+    control->words[StepControl::failed_word] = told.stop ? failed + stop : failed;
     control->words[StepControl::options_word] = control->brought = told.hear(control);
   }
 };
