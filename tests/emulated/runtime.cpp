@@ -46,6 +46,10 @@ void forget_initializations() {
   Turn const turn;
   state().contexts.clear();
 }
+std::size_t occupancy_questions() {
+  Turn const turn;
+  return state().occupancy_questions;
+}
 std::size_t spinning_copies() {
   Turn const turn;
   return state().spinning_copies;
@@ -73,6 +77,7 @@ cudaError_t launch(cudaLaunchConfig_t const& config, std::function<void()> threa
 
 cudaError_t occupancy(int* blocks) {
   return call([&] {
+    ++state().occupancy_questions;
     *blocks = resident_blocks;
     return cudaSuccess;
   });

@@ -24,6 +24,8 @@ std::size_t calls();
 bool initialized(int device);
 /// As if the program had initialized none.
 void forget_initializations();
+/// How often it was asked how many blocks of a kernel a multiprocessor runs at once.
+std::size_t occupancy_questions();
 /// How many copies from or to memory of the host have been asked for while there was work in their
 /// stream: the calling thread spins until that is done.
 std::size_t spinning_copies();

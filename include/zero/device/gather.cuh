@@ -43,15 +43,14 @@ template <class T, std::size_t width>
 [[nodiscard]] cudaError_t gather_vectors(
     Queue const& queue, void* to, BufferList const& from, int ranks, int first, std::size_t bytes) {
   std::size_t const vectors = bytes / (sizeof(T) * width);
-  return try_launch_groups(queue,
-                           static_cast<unsigned>(ranks),
-                           vectors,
-                           kernels::gather_ranks<T, width>,
-                           static_cast<T*>(to),
-                           from,
-                           static_cast<unsigned>(ranks),
-                           static_cast<unsigned>(first),
-                           vectors);
+  return try_launch_groups<kernels::gather_ranks<T, width>>(queue,
+                                                            static_cast<unsigned>(ranks),
+                                                            vectors,
+                                                            static_cast<T*>(to),
+                                                            from,
+                                                            static_cast<unsigned>(ranks),
+                                                            static_cast<unsigned>(first),
+                                                            vectors);
 }
 
 }  // namespace detail

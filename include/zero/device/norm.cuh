@@ -120,7 +120,7 @@ template <class T>
                                           T const* x,
                                           std::size_t count) {
   if (count == 0) return cudaSuccess;
-  return try_launch_over(queue, blocks_of(count) * team, kernels::add_squares<T>, sum, x, count);
+  return try_launch_over<kernels::add_squares<T>>(queue, blocks_of(count) * team, sum, x, count);
 }
 
 /// Enqueues sum += Σ x[i]², as MemorySpace says. At most ExactSum::max_pending blocks may be added

@@ -102,8 +102,8 @@ template <class T, class Acc, class Source>
   for (int i = 0; i < targets.count; ++i) cutter.meet(static_cast<T*>(targets.at[i]) + first);
   Cut const cut = cutter.cut(count);
   std::size_t const items = cut.vectors != 0 ? cut.vectors : count;
-  return try_launch_over(
-      queue, items, kernels::sum_ranks<T, Acc, Source>, targets, source, ranks, first, count, cut);
+  return try_launch_over<kernels::sum_ranks<T, Acc, Source>>(
+      queue, items, targets, source, ranks, first, count, cut);
 }
 
 /// Whole blocks are squared on the way; what is left of them, and what is not aligned, in a pass.
@@ -123,15 +123,8 @@ template <class T, class Acc, class Source>
   std::size_t const whole = aligned ? squares.count / block * block : 0;
   cudaError_t status = cudaSuccess;
   if (whole != 0) {
-    status = try_launch_over(queue,
-                             blocks_of(whole) * team,
-                             kernels::sum_ranks_and_square<T, Acc, Source>,
-                             target,
-                             source,
-                             ranks,
-                             first,
-                             whole,
-                             squares.sum);
+    status = try_launch_over<kernels::sum_ranks_and_square<T, Acc, Source>>(
+        queue, blocks_of(whole) * team, target, source, ranks, first, whole, squares.sum);
   }
   if (status != cudaSuccess) return status;
   status = sum_typed<T, Acc>(queue, targets, source, ranks, first + whole, count - whole);

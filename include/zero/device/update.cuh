@@ -141,15 +141,8 @@ void update(Queue const& queue,
   for (std::size_t k = 0; k != K; ++k) cutter.meet(arrays.state[k]);
   Cut const cut = cutter.cut(arrays.count);
   std::size_t const items = cut.vectors != 0 ? cut.vectors : arrays.count;
-  launch_over(queue,
-              "update",
-              items,
-              kernels::update<width, R, M, P, G, S, K>,
-              rule,
-              terms,
-              rates,
-              arrays,
-              cut);
+  launch_over<kernels::update<width, R, M, P, G, S, K>>(
+      queue, "update", items, rule, terms, rates, arrays, cut);
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE::device
