@@ -4,7 +4,9 @@
 
 #include "support/test.hpp"
 #include "zero/device/allocators.hpp"
+#include "zero/device/scope.hpp"
 #include "zero/device/status.hpp"
+#include "zero/space/cuda.hpp"
 #include "zero/zero.hpp"
 
 #include <cuda_runtime_api.h>
@@ -49,6 +51,28 @@ class Graph {
   cudaStream_t stream_;
   cudaGraphExec_t executable_ = nullptr;
 };
+
+using Spaces = std::vector<zero::space::Cuda>;
+
+/// What is enqueued to `second` from here on comes after what is in `first`.
+inline void order(zero::space::Cuda const& first, zero::space::Cuda const& second) {
+  using zero::device::check;
+  cudaEvent_t event = nullptr;
+  {
+    zero::device::Scope const scope(first.device());
+    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+    check(cudaEventRecord(event, first.stream()), "cudaEventRecord");
+  }
+  check(cudaStreamWaitEvent(second.stream(), event, 0), "cudaStreamWaitEvent");
+  check(cudaEventDestroy(event), "cudaEventDestroy");
+}
+/// The streams of other ranks come after rank 0's, or it after them.
+inline void fork(Spaces const& spaces) {
+  for (std::size_t rank = 1; rank < spaces.size(); ++rank) order(spaces[0], spaces[rank]);
+}
+inline void join(Spaces const& spaces) {
+  for (std::size_t rank = 1; rank < spaces.size(); ++rank) order(spaces[rank], spaces[0]);
+}
 
 /// Gradients of the parameter itself, on the device.
 struct Gradient {

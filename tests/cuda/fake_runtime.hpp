@@ -48,6 +48,7 @@ struct Api {
     stream = space.machine().open_transfers();
     return status(space);
   }
+  char const* load(Space const& space) const { return status(space); }
   char const* create(Space const& space, Event& event) const {
     event = space.machine().create();
     return status(space);

@@ -50,6 +50,14 @@ std::size_t occupancy_questions() {
   Turn const turn;
   return state().occupancy_questions;
 }
+std::size_t captured_loads() {
+  Turn const turn;
+  return state().captured_loads;
+}
+void forget_loads() {
+  Turn const turn;
+  state().loaded.clear();
+}
 std::size_t spinning_copies() {
   Turn const turn;
   return state().spinning_copies;
@@ -57,7 +65,9 @@ std::size_t spinning_copies() {
 
 std::size_t host_waits() { return waits_of_thread; }
 
-cudaError_t launch(cudaLaunchConfig_t const& config, std::function<void()> thread) {
+cudaError_t launch(cudaLaunchConfig_t const& config,
+                   std::function<void()> thread,
+                   void const* kernel) {
   return call([&] {
     cudaStream_t stream = config.stream;
     if (!find(stream)) return cudaErrorInvalidResourceHandle;
@@ -66,12 +76,22 @@ cudaError_t launch(cudaLaunchConfig_t const& config, std::function<void()> threa
     if (config.gridDim.x == 0 || config.blockDim.x == 0 || config.blockDim.x > 1024) {
       return cudaErrorInvalidConfiguration;
     }
+    if (kernel != nullptr && state().loaded.emplace(kernel, device).second) {
+      state().captured_loads += stream->capture != nullptr ? 1 : 0;
+    }
     enqueue(stream,
             [device, grid = config.gridDim, block = config.blockDim, run = std::move(thread)] {
               state().memory.show_kernel(device);
               run_grid(grid, block, run);
             });
     return cudaSuccess;
+  });
+}
+
+cudaError_t load(void const* kernel) {
+  return call([&] {
+    bool const loads = state().loaded.emplace(kernel, current_device).second;
+    return loads && forbidden() ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
   });
 }
 

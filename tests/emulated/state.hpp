@@ -25,6 +25,8 @@ struct State {
   std::map<int, CUstream_st> default_streams;  ///< by device; made when they are first used
   std::size_t spinning_copies = 0;
   std::size_t occupancy_questions = 0;
+  std::set<std::pair<void const*, int>> loaded;  ///< kernels, by device
+  std::size_t captured_loads = 0;
   std::map<void*, std::size_t> pinned;         ///< memory of the host that copies need not wait for
   std::set<int> contexts;                      ///< the devices that the program has initialized
   std::vector<std::weak_ptr<Replay>> replays;  ///< under way

@@ -60,6 +60,8 @@ struct CudaApi {
       Space const& space, Stream stream, void* to, void const* from, std::size_t bytes) const {
     return on(space, [&] { return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream); });
   }
+  template <class Of>
+  [[nodiscard]] char const* load(Of const& space) const;
   template <class Sum>
   [[nodiscard]] char const* sum(Space const& space, Stream stream, Sum const& sum) const;
   template <class Gather>
@@ -105,6 +107,14 @@ static_assert(NamingCommunicator<InProcessCuda>);
 #include "zero/device/sum.cuh"
 
 namespace zero::inline ZERO_NAMESPACE::detail {
+
+template <class Of>
+char const* CudaApi::load(Of const& space) const {
+  return on(space, [&] {
+    cudaError_t const sums = device::try_load_sums(space.queue(), device::BufferList{});
+    return sums == cudaSuccess ? device::try_load_gathers(space.queue()) : sums;
+  });
+}
 
 template <class Sum>
 char const* CudaApi::sum(Space const& space, Stream stream, Sum const& sum) const {

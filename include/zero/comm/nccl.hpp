@@ -37,7 +37,8 @@ namespace nccl {
 /// The library's own kernels beside NCCL's. Defined where nvcc compiles.
 template <class = void>
 struct Kernels {
-  /// Enqueues an ordered sum on a stream of `device`.
+  /// Enqueues an ordered sum on a stream of `device`; of no elements, only has loaded what sums
+  /// take.
   static Status sum(RankSum const& sum, int device, cudaStream_t stream);
 };
 
@@ -340,6 +341,14 @@ Status Kernels<T>::sum(RankSum const& sum, int device, cudaStream_t stream) {
   Status const asked = detail::cuda_status(
       cudaDeviceGetAttribute(&queue.multiprocessors, cudaDevAttrMultiProcessorCount, device));
   if (!asked.ok()) return asked;
+  if (sum.count == 0) {
+    // What graphs count is a sum of two.
+    cudaError_t status = device::try_load_sums(queue, device::BufferList{});
+    if (status == cudaSuccess && sum.ranks > device::max_listed_ranks) {
+      status = device::try_load_sums(queue, device::BufferBlocks{});
+    }
+    return detail::cuda_status(status);
+  }
   std::size_t const block = sum.count * size_of(sum.dtype);
   device::SumTargets targets;
   targets.at[0] = sum.out;

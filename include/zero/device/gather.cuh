@@ -75,4 +75,14 @@ template <class T, std::size_t width>
   return detail::gather_vectors<unsigned char, 1>(queue, to, from, ranks, first, bytes);
 }
 
+/// Has all kernels loaded that `try_gather_ranks` may launch, as try_load_sums does.
+[[nodiscard]] inline cudaError_t try_load_gathers(Queue queue) {
+  queue.loads = true;
+  for (std::size_t const bytes : {access_bytes, sizeof(unsigned), sizeof(char)}) {
+    cudaError_t const status = try_gather_ranks(queue, nullptr, {}, 1, 0, bytes);
+    if (status != cudaSuccess) return status;
+  }
+  return cudaSuccess;
+}
+
 }  // namespace zero::inline ZERO_NAMESPACE::device

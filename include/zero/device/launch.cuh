@@ -36,8 +36,12 @@ inline constexpr unsigned block_threads = 256;
   return static_cast<std::size_t>(gridDim.x) * blockDim.x;
 }
 
-/// Enqueues a kernel on the current device, which is that of the queue. A call of the runtime, and
-/// no <<<>>>, so that tests can run kernels under a runtime of their own.
+/// Enqueues a kernel on the current device, which is that of the queue, or has it loaded, if that
+/// is all the queue does. Calls of the runtime, and no <<<>>>, so that tests can run kernels under
+/// a runtime of their own.
+///
+/// The runtime may load a kernel when it is first used, which allocates and may wait: a launch that
+/// is captured in a graph can fail because of it.
 /// @return what the runtime says of this launch, or of earlier work in the device
 template <class... Parameters, class... Arguments>
 [[nodiscard]] cudaError_t try_launch(Queue const& queue,
@@ -45,6 +49,10 @@ template <class... Parameters, class... Arguments>
                                      unsigned threads,
                                      void (*kernel)(Parameters...),
                                      Arguments const&... arguments) noexcept {
+  if (queue.loads) {
+    cudaFuncAttributes attributes{};
+    return cudaFuncGetAttributes(&attributes, kernel);
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(blocks);
   config.blockDim = dim3(threads);

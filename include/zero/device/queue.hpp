@@ -15,6 +15,7 @@ struct Queue {
   int device = 0;                 ///< ordinal of the device that the stream belongs to
   cudaStream_t stream = nullptr;  ///< the caller's; null is the device's default stream
   int multiprocessors = 1;        ///< of the device: how much work fills it
+  bool loads = false;             ///< launches only have their kernels loaded
 };
 
 /// The queue of a stream.

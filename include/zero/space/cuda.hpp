@@ -54,6 +54,14 @@ class Cuda {
     return status != cudaStreamCaptureStatusNone;
   }
 
+  /// The same, but that `add_squares`, `add_hash`, `call` and `update` have their kernels loaded
+  /// and enqueue nothing: see LoadingSpace.
+  [[nodiscard]] Cuda loading() const noexcept {
+    Cuda result(*this);
+    result.queue_.loads = true;
+    return result;
+  }
+
   /// Sets `bytes` bytes to zero.
   void zero(void* memory, std::size_t bytes) const {
     if (bytes == 0) return;
@@ -116,6 +124,7 @@ class Cuda {
 };
 
 static_assert(RecordingSpace<Cuda>);
+static_assert(LoadingSpace<Cuda>);
 
 }  // namespace zero::inline ZERO_NAMESPACE::space
 

@@ -41,8 +41,9 @@ struct DeviceGather {
 };
 
 /// What the ranks of a group over devices need of a runtime. Streams are queues of work in order;
-/// an event notes how far one is, and another can wait for that. All but `open`, `create` and
-/// `connect` only enqueue, and none blocks or throws: what is returned is null, or what went wrong.
+/// an event notes how far one is, and another can wait for that. `load` gets all ready that `sum`
+/// and `gather` take. All but `open`, `create`, `connect` and `load` only enqueue, and none throws:
+/// what is returned is null, or what went wrong.
 ///
 /// A space stands for a rank's device and for its trainer's stream.
 template <class A>
@@ -60,6 +61,7 @@ concept DeviceApi = std::copy_constructible<A> && MemorySpace<typename A::Space>
   { api.connect(space, space) } -> std::same_as<char const*>;
   { api.stream(space) } -> std::same_as<typename A::Stream>;
   { api.open(space, stream) } -> std::same_as<char const*>;
+  { api.load(space) } -> std::same_as<char const*>;
   { api.create(space, event) } -> std::same_as<char const*>;
   { api.record(space, stream, event) } -> std::same_as<char const*>;
   { api.wait(space, stream, event) } -> std::same_as<char const*>;
@@ -160,6 +162,10 @@ class DeviceEngine {
                                 void* const* recv,
                                 SumSquares const* squares) {
     if (op.count == 0) return nullptr;
+    // The first collective is an optimizer's agreement: none of a step that may be captured.
+    for (; loaded_ < spaces_.size(); ++loaded_) {
+      if (char const* const problem = api_.load(spaces_[loaded_])) return problem;
+    }
     if (spaces_.size() == 1) {
       Stream stream = api_.stream(spaces_[0]);
       if (squares[0].sum != nullptr) {
@@ -283,6 +289,7 @@ class DeviceEngine {
 
   Api api_;
   std::vector<Space> spaces_;  ///< by rank
+  std::size_t loaded_ = 0;     ///< ranks whose device has what collectives take
   std::vector<Stream> streams_;
   std::vector<void const*> sources_;  ///< of one rank's all-to-all, while it is enqueued
   std::vector<Event> events_;

@@ -46,6 +46,13 @@ class Update {
         counts_(counts),
         space_(std::move(space)) {}
 
+  /// Has loaded what updates take.
+  /// @param loading  a LoadingSpace's
+  void load(Space const& loading) const {
+    loading.call(OwnTerms{});
+    loading.update(rules_->common(), nullptr, {}, Arrays{.count = 1});
+  }
+
   /// Updates this rank's range of one bucket, unless the terms in the space's memory say to skip.
   /// @param gradients  of that range, from its first element on
   void apply(BucketSpan const& bucket, Gradient const* gradients) const {
