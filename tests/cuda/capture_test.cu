@@ -274,6 +274,7 @@ std::vector<std::vector<float>> train_group(int ranks, bool replay, bool decays)
     } else {
       meet();
       if (comm.rank() == 0) {
+        auto const capture = comm.capture();
         replay_twice(streams.spaces, captured);
       } else {
         captured();

@@ -21,6 +21,7 @@ struct Capture {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
   bool valid = true;
   bool ended = false;
+  std::thread::id inside;  ///< whose call adds to it right now
   std::vector<Node> nodes;
   int graphs = 0;  ///< that the program holds
   std::size_t launches = 0;

@@ -286,6 +286,36 @@ TEST_CASE("emulated: capture refuses what a graph cannot hold") {
   CHECK(cudaEventDestroy(event) == cudaSuccess);
 }
 
+TEST_CASE("emulated: threads that add to one capture at once invalidate it") {
+  Streams const streams(3);
+  cudaEvent_t event = nullptr;
+  CHECK(cudaEventCreateWithFlags(&event, 0) == cudaSuccess);
+  Array<int> const words(streams.spaces[0], {0, 0});
+  std::mutex turns;
+  auto const add_often = [&](int rank, bool turn) {
+    for (int i = 0; i < 50; ++i) {
+      auto const lock = turn ? std::unique_lock(turns) : std::unique_lock<std::mutex>();
+      streams.spaces[static_cast<std::size_t>(rank)].call(Store{words.data() + rank / 2, 1});
+    }
+  };
+  for (bool const turn : {true, false}) {
+    cudaGraph_t graph = nullptr;
+    CHECK(cudaStreamBeginCapture(streams.handles[0], cudaStreamCaptureModeRelaxed) == cudaSuccess);
+    CHECK(cudaEventRecord(event, streams.handles[0]) == cudaSuccess);
+    CHECK(cudaStreamWaitEvent(streams.handles[2], event) == cudaSuccess);
+    std::thread other([&] { add_often(2, turn); });
+    add_often(0, turn);
+    other.join();
+    CHECK(cudaEventRecord(event, streams.handles[2]) == cudaSuccess);
+    CHECK(cudaStreamWaitEvent(streams.handles[0], event) == cudaSuccess);
+    CHECK(cudaStreamEndCapture(streams.handles[0], &graph) ==
+          (turn ? cudaSuccess : cudaErrorStreamCaptureInvalidated));
+    CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+  }
+  static_cast<void>(cudaGetLastError());
+  CHECK(cudaEventDestroy(event) == cudaSuccess);
+}
+
 TEST_CASE("emulated: a thread has its mode of capture back, even where it could not be exchanged") {
   for (bool const fails : {false, true}) {
     if (fails) emulated::fail(emulated::calls(), 0);

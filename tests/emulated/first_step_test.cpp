@@ -57,6 +57,7 @@ std::size_t captured_loads(int ranks, Policies const&... policies) {
     };
     meet();
     if (comm.rank() == 0) {
+      auto const capture = comm.capture();
       captured_step::join(streams.spaces);
       Graph const graph(streams.handles[0], cudaStreamCaptureModeRelaxed, [&] {
         captured_step::fork(streams.spaces);

@@ -398,6 +398,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
       stream->capture->valid = event->capture->valid = false;
       return cudaErrorStreamCaptureMerge;
     }
+    emulated::add_to(event->capture);
     stream->frontier.insert(event->frontier.begin(), event->frontier.end());
     return cudaSuccess;
   });
@@ -430,6 +431,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEve
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return call([&] {
     if (!find(stream) || event->device != stream->device) return cudaErrorInvalidResourceHandle;
+    if (stream->capture != nullptr) emulated::add_to(stream->capture);
     event->recorded = true;
     event->capture = stream->capture;
     event->frontier = stream->frontier;

@@ -55,11 +55,21 @@ inline cudaError_t answer(cudaError_t status) {
   return status;
 }
 
+/// This call adds to a capture. Threads may not do so at once, which the real runtime does not tell
+/// them: here it invalidates the capture. For calls of this header, which then take a while.
+void add_to(std::shared_ptr<Capture> const& capture);
+/// The end of a call, outside of its turn: others may meet what it has added to.
+void linger();
+
 /// A call that can be made to fail.
 template <class Body>
 cudaError_t call(Body const& body) {
-  Turn const turn;
-  return answer(state().machine.call() ? body() : cudaErrorUnknown);
+  cudaError_t const status = [&] {
+    Turn const turn;
+    return answer(state().machine.call() ? body() : cudaErrorUnknown);
+  }();
+  linger();
+  return status;
 }
 
 /// A call that blocks as long as `body` says cudaErrorNotReady. Never made to fail: those who give
@@ -67,8 +77,11 @@ cudaError_t call(Body const& body) {
 template <class Body>
 cudaError_t unfailing_call(Body const& body) {
   for (;; std::this_thread::sleep_for(std::chrono::microseconds(50))) {
-    Turn const turn;
-    cudaError_t const status = body();
+    cudaError_t const status = [&] {
+      Turn const turn;
+      return body();
+    }();
+    linger();
     if (status != cudaErrorNotReady) return answer(status);
   }
 }
@@ -115,6 +128,7 @@ inline bool find(CUstream_st*& stream) {
 /// Puts work into a stream, or into the graph that captures it.
 inline void enqueue(CUstream_st* stream, std::function<void()> work) {
   if (stream->capture != nullptr) {
+    add_to(stream->capture);
     stream->capture->add(
         [work = std::move(work)](std::size_t) {
           work();

@@ -7,11 +7,14 @@
 #include "zero/comm/device_threads/group.hpp"
 #include "zero/device/buffers.hpp"
 #include "zero/device/scope.hpp"
+#include "zero/device/turns.hpp"
 #include "zero/space/cuda.hpp"
 
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <memory>
+#include <utility>
 
 namespace zero::inline ZERO_NAMESPACE {
 
@@ -42,6 +45,10 @@ struct CudaApi {
       static_cast<void>(cudaGetLastError());
       return cudaSuccess;
     });
+  }
+  /// The space, with calls that take turns.
+  [[nodiscard]] Space taking(Space const& space, std::shared_ptr<device::Turns> turns) const {
+    return space.taking(std::move(turns));
   }
   [[nodiscard]] Stream stream(Space const& space) const { return space.stream(); }
   [[nodiscard]] char const* open(Space const& space, Stream& stream) const {
@@ -85,6 +92,8 @@ struct CudaApi {
   }
   template <class Call>
   [[nodiscard]] static char const* on(Space const& space, Call const& call) noexcept {
+    std::shared_ptr<device::Turns> const& turns = space.queue().turns;
+    device::Turns::Turn const turn = turns == nullptr ? device::Turns::Turn() : turns->take();
     device::TryScope const scope(space.device());
     return status(scope.status() == cudaSuccess ? call() : scope.status());
   }

@@ -7,10 +7,12 @@
 #include "zero/comm/shared/shares.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/concepts/space.hpp"
+#include "zero/device/turns.hpp"
 #include "zero/layout/exact_sum.hpp"
 
 #include <concepts>
 #include <cstddef>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -45,7 +47,8 @@ struct DeviceGather {
 /// and `gather` take. All but `open`, `create`, `connect` and `load` only enqueue, and none throws:
 /// what is returned is null, or what went wrong.
 ///
-/// A space stands for a rank's device and for its trainer's stream.
+/// A space stands for a rank's device and for its trainer's stream. `taking` gives one whose calls,
+/// and those of this API on it, take turns.
 template <class A>
 concept DeviceApi = std::copy_constructible<A> && MemorySpace<typename A::Space> &&
     requires(A const& api,
@@ -58,6 +61,7 @@ concept DeviceApi = std::copy_constructible<A> && MemorySpace<typename A::Space>
              DeviceSum const& sum,
              DeviceGather const& gather) {
   { A::max_ranks } -> std::convertible_to<int>;
+  { api.taking(space, std::shared_ptr<device::Turns>()) } -> std::same_as<typename A::Space>;
   { api.connect(space, space) } -> std::same_as<char const*>;
   { api.stream(space) } -> std::same_as<typename A::Stream>;
   { api.open(space, stream) } -> std::same_as<char const*>;
@@ -88,8 +92,13 @@ class DeviceEngine {
   using Stream = typename Api::Stream;
   using Event = typename Api::Event;
 
-  DeviceEngine(Api api, std::vector<Space> spaces)
-      : api_(std::move(api)), spaces_(std::move(spaces)) {}
+  /// @param turns  of the whole family of groups
+  DeviceEngine(Api api, std::vector<Space> const& spaces, std::shared_ptr<device::Turns> turns)
+      : api_(std::move(api)), turns_(std::move(turns)) {
+    for (Space const& space : spaces) {
+      spaces_.push_back(spaces.size() == 1 ? space : api_.taking(space, turns_));
+    }
+  }
   DeviceEngine(DeviceEngine&&) noexcept = default;
   DeviceEngine& operator=(DeviceEngine&&) = delete;
   // What is still enqueued stays valid: runtimes let go of streams and events once they are idle.
@@ -123,6 +132,7 @@ class DeviceEngine {
   }
 
   [[nodiscard]] Api const& api() const noexcept { return api_; }
+  [[nodiscard]] std::shared_ptr<device::Turns> const& turns() const noexcept { return turns_; }
   [[nodiscard]] Space const& space(int rank) const noexcept {
     return spaces_[static_cast<std::size_t>(rank)];
   }
@@ -288,6 +298,7 @@ class DeviceEngine {
   }
 
   Api api_;
+  std::shared_ptr<device::Turns> turns_;
   std::vector<Space> spaces_;  ///< by rank
   std::size_t loaded_ = 0;     ///< ranks whose device has what collectives take
   std::vector<Stream> streams_;
