@@ -270,6 +270,23 @@ class World {
     return false;
   }
 
+  /// True if the last record of an event comes after a kernel of its stream that is not a
+  /// communicator's and has not run.
+  [[nodiscard]] bool behind_kernel(Event const* event) {
+    std::lock_guard const lock(mutex);
+    for (auto const& stream : streams_) {
+      bool kernel = false;
+      for (Task const& task : stream->tasks) {
+        kernel = kernel || task.type == Task::Type::work;
+        if (task.event == event && task.generation == event->recorded &&
+            task.type == Task::Type::record) {
+          return kernel;
+        }
+      }
+    }
+    return false;
+  }
+
   /// The communicator's kernels end at once, wherever they are.
   void kill(Comm& comm) {
     comm.exchanges.clear();

@@ -142,6 +142,40 @@ TEST_CASE("Nccl: a graph waits for each of its collectives, however many there a
   });
 }
 
+TEST_CASE("Nccl: in a graph, a result is waited for without its count, but for the newest") {
+  World world(1, 7);
+  fake::run_clean(world, [&](Process& process, Stream* compute) {
+    Comm comm({{1}, 0, 1, compute}, quick_stream_options({.separate_gathers = true}));
+    float from[2] = {1, 2};
+    float to[4] = {};
+    process.capturing = true;
+    // One of the other lane does not make these older.
+    auto const start = [&](Op op, int i) {
+      return comm.start({.op = op,
+                         .dtype = zero::DType::i32,
+                         .accumulate = zero::DType::i32,
+                         .count = 1,
+                         .send = from + i % 2,
+                         .recv = to + i});
+    };
+    auto first = start(Op::all_gather, 0);
+    auto second = start(Op::all_gather, 1);
+    auto other = start(Op::all_reduce, 2);
+    auto const waits_for_count = [&](Comm::Ticket& ticket) {
+      comm.wait(ticket);
+      return world.behind_kernel(compute->tasks.back().event);
+    };
+    CHECK_FALSE(waits_for_count(first));
+    CHECK(waits_for_count(second));
+    CHECK(waits_for_count(other));
+    auto third = start(Op::all_gather, 3);
+    CHECK(waits_for_count(third));
+    process.capturing = false;
+    Library::synchronize(compute);
+    comm.close();
+  });
+}
+
 TEST_CASE("Nccl: a graph does not wait for what was started before it") {
   World world(1, 7);
   fake::run_clean(world, [&](Process& process, Stream* compute) {
