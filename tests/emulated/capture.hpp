@@ -82,6 +82,7 @@ class Replay {
 
 struct CUstream_st {
   int device = 0;
+  int priority = 0;
   fake::Stream* queue = nullptr;
   std::shared_ptr<emulated::Capture> capture;  ///< while it is captured
   std::set<std::size_t> frontier;              ///< the nodes that its next comes after

@@ -58,6 +58,14 @@ void forget_loads() {
   Turn const turn;
   state().loaded.clear();
 }
+std::size_t streams_of(int device, int priority) {
+  Turn const turn;
+  auto const& streams = state().streams;
+  return static_cast<std::size_t>(
+      std::count_if(streams.begin(), streams.end(), [&](CUstream_st* stream) {
+        return stream->device == device && stream->priority == priority;
+      }));
+}
 std::size_t spinning_copies() {
   Turn const turn;
   return state().spinning_copies;
@@ -334,11 +342,25 @@ cudaError_t cudaStreamCreate(cudaStream_t* stream) {
   return cudaStreamCreateWithFlags(stream, cudaStreamDefault);
 }
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned /*flags*/) {
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  return cudaStreamCreateWithPriority(stream, flags, 0);
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int* lowest, int* highest) {
+  return call([&] {
+    state().contexts.insert(current_device);
+    *lowest = 0;
+    *highest = emulated::highest_priority;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned /*flags*/, int priority) {
   return call([&] {
     state().contexts.insert(current_device);
     *stream = new CUstream_st;
     (*stream)->device = current_device;
+    (*stream)->priority = std::clamp(priority, emulated::highest_priority, 0);
     (*stream)->queue = state().machine.open();
     state().streams.insert(*stream);
     return cudaSuccess;

@@ -31,6 +31,10 @@ std::size_t occupancy_questions();
 std::size_t captured_loads();
 /// As if no kernel had been used or loaded.
 void forget_loads();
+/// The highest priority of streams; 0 is the lowest.
+inline constexpr int highest_priority = -5;
+/// How many streams of a device there are with a priority.
+std::size_t streams_of(int device, int priority);
 /// How many copies from or to memory of the host have been asked for while there was work in their
 /// stream: the calling thread spins until that is done.
 std::size_t spinning_copies();

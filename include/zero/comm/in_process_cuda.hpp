@@ -6,6 +6,7 @@
 #include "zero/comm/device_threads/engine.hpp"
 #include "zero/comm/device_threads/group.hpp"
 #include "zero/device/buffers.hpp"
+#include "zero/device/queue.hpp"
 #include "zero/device/scope.hpp"
 #include "zero/device/turns.hpp"
 #include "zero/space/cuda.hpp"
@@ -52,7 +53,7 @@ struct CudaApi {
   }
   [[nodiscard]] Stream stream(Space const& space) const { return space.stream(); }
   [[nodiscard]] char const* open(Space const& space, Stream& stream) const {
-    return on(space, [&] { return cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking); });
+    return on(space, [&] { return device::create_communication_stream(&stream); });
   }
   [[nodiscard]] char const* create(Space const& space, Event& event) const {
     return on(space, [&] { return cudaEventCreateWithFlags(&event, cudaEventDisableTiming); });

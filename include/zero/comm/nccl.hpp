@@ -11,6 +11,7 @@
 #include "zero/comm/nccl/api.hpp"
 #include "zero/comm/nccl/communicator.hpp"
 #include "zero/device/outside_capture.hpp"
+#include "zero/device/queue.hpp"
 #include "zero/device/status.hpp"
 #include "zero/space/cuda.hpp"
 
@@ -241,10 +242,8 @@ struct Library {
   static Status use_device(int device) { return of(cudaSetDevice(device)); }
   /// The handle that means another stream in each thread.
   static bool is_per_thread(Stream stream) noexcept { return stream == cudaStreamPerThread; }
-  /// A stream that does not wait for the legacy default stream.
-  static Status stream_create(Stream* out) {
-    return of(cudaStreamCreateWithFlags(out, cudaStreamNonBlocking));
-  }
+  /// A stream of the highest priority that does not wait for the legacy default stream.
+  static Status stream_create(Stream* out) { return of(device::create_communication_stream(out)); }
   /// cudaStreamDestroy.
   static Status stream_destroy(Stream stream) { return of(cudaStreamDestroy(stream)); }
   /// cudaStreamQuery.

@@ -22,6 +22,18 @@ struct Queue {
   std::shared_ptr<Turns> turns{};  ///< of threads whose streams are captured together; null: none
 };
 
+/// Makes a stream for communication on the current device. It does not wait for the legacy default
+/// stream, and has the highest priority: what peers wait for comes before kernels that leave the
+/// device no room.
+/// @return what the runtime says
+[[nodiscard]] inline cudaError_t create_communication_stream(cudaStream_t* stream) noexcept {
+  int lowest = 0;
+  int highest = 0;
+  cudaError_t const status = cudaDeviceGetStreamPriorityRange(&lowest, &highest);
+  if (status != cudaSuccess) return status;
+  return cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, highest);
+}
+
 /// What a call that enqueues holds: the queue's device is the thread's current one, and it is the
 /// thread's turn.
 class Entry {
