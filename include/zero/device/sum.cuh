@@ -136,8 +136,8 @@ template <class T, class Acc, class Source>
 
 /// Enqueues targets[.][i] = source(0)[i] + source(1)[i] + ... in this order, for i in
 /// [first, first + count): added in `accumulate` and rounded to `dtype` once, with the bits of
-/// kernel::sum_ranks. A target may be one of the sources, with the same first element. For callers
-/// that have made the queue's device current; never throws.
+/// kernel::sum_ranks, but for which NaN a sum is. A target may be one of the sources, with the same
+/// first element. For callers that have made the queue's device current; never throws.
 /// @par Shapes  every buffer [first + count] at least; `source` a BufferList or BufferBlocks
 /// @par Cost    reads ranks * count elements and writes count to each target; squares take a pass
 ///   of their own only of what is no whole block, and where buffers are not aligned to 16 bytes

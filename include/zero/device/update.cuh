@@ -119,7 +119,8 @@ ZERO_KERNEL update(R const rule,
 /// the shipped rules' scalars. A host without one rounds every product that `math::mul_add` adds:
 /// each of these additions then differs by up to half a unit in the last place of the product, and
 /// one of the sum. No flag of nvcc changes a bit but -ftz=true, a part of -use_fast_math: it
-/// flushes subnormal numbers to zero, here and in the norm.
+/// flushes subnormal numbers to zero, here and in the norm. Which NaN an element becomes is the
+/// device's own.
 /// @par Cost  one pass, in accesses of 16 bytes to the widest arrays where all of them are aligned
 ///            alike, as they are in memory of the library's own
 template <Rule R, class M, class P, class G, class S, std::size_t K>

@@ -30,8 +30,8 @@ namespace zero::inline ZERO_NAMESPACE {
 ///
 /// Peers' buffers are read where they are: a gather or a sum is one kernel per rank that reads all
 /// ranks' buffers, and a sum adds in rank order, so that results are bit-identical to those of
-/// InProcess. Transfers have streams of their own and overlap what the trainer enqueues between
-/// `start` and `wait`. No kernel ever waits for another.
+/// InProcess, but for which NaN a sum is. Transfers have streams of their own and overlap what the
+/// trainer enqueues between `start` and `wait`. No kernel ever waits for another.
 ///
 /// `start` and `wait` enqueue: a thread blocks in `wait` until its peers' threads have started the
 /// collective, and never for a device. The result is there, and `send` may be written again, for
