@@ -355,7 +355,7 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
     for (Lane const& lane : lanes_) {
       bool const there = lane.owns_stream || !closed_;
       if (there && lane.stream != typename A::Stream{}) streams.push_back(lane.stream);
-      if (lane.counting != typename A::Stream{}) streams.push_back(lane.counting);
+      if (lane.beside != typename A::Stream{}) streams.push_back(lane.beside);
     }
     return streams;
   }

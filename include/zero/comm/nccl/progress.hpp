@@ -72,16 +72,16 @@ class NcclProgress {
     std::size_t const counter = captured ? replays_.number_of(op, capture) : 0;
     if (captured) {
       line_.family().capture();
-      equipment_.order(line_, lock, at.stream, at.counting, activity);
-      line_.unlocked(lock, activity, [&] { return replays_.count_begin(counter, at.counting); });
+      equipment_.order(line_, lock, at.stream, at.beside, activity);
+      line_.unlocked(lock, activity, [&] { return replays_.count_begin(counter, at.beside); });
     }
     launch();
     line_.unlocked(lock, activity, [&] { return A::event_record(flight.event, at.stream); });
     if (captured) {
       line_.unlocked(lock, activity, [&] {
-        nccl::Status status = A::stream_wait(at.counting, flight.event);
-        if (status.ok()) status = replays_.count_end(counter, at.counting);
-        return status.ok() ? A::event_record(captured_[lane], at.counting) : status;
+        nccl::Status status = A::stream_wait(at.beside, flight.event);
+        if (status.ok()) status = replays_.count_end(counter, at.beside);
+        return status.ok() ? A::event_record(captured_[lane], at.beside) : status;
       });
       newest_[lane] = flights_.number();
     }
