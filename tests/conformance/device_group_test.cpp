@@ -109,11 +109,14 @@ TEST_CASE("DeviceGroup: a buffer may be overwritten in the queue as soon as wait
 TEST_CASE("DeviceGroup: one rank uses its trainer's queue and nothing else") {
   auto const machine = std::make_shared<fake::Machine>();
   zero::run_ranks(Group::group(fake::spaces(1, machine)), [&](Group& comm) {
-    std::size_t const before = machine->calls();
     float const from[] = {1, 2, 3};
     float to[3] = {};
-    zero::run(comm, {.op = zero::Op::all_gather, .count = 3, .send = from, .recv = to});
-    CHECK(machine->calls() == before + 1);
+    // The first also has loaded what any collective takes.
+    for (std::size_t const more : {2, 1, 1}) {
+      std::size_t const before = machine->calls();
+      zero::run(comm, {.op = zero::Op::all_gather, .count = 3, .send = from, .recv = to});
+      CHECK(machine->calls() == before + more);
+    }
     CHECK(to[2] == 0.f);
     comm.space().synchronize();
     CHECK(to[2] == 3.f);

@@ -8,7 +8,10 @@
 namespace capture_test {
 namespace {
 
+using captured_step::fork;
 using captured_step::Graph;
+using captured_step::join;
+using captured_step::Spaces;
 using zero::InProcessCuda;
 using zero::device::check;
 
@@ -219,27 +222,6 @@ TEST_CASE("cuda: a first step is not captured before ranks have compared what th
   }
 }
 
-using Spaces = std::vector<zero::space::Cuda>;
-
-/// What is enqueued to `second` from here on comes after what is in `first`.
-void order(zero::space::Cuda const& first, zero::space::Cuda const& second) {
-  cudaEvent_t event = nullptr;
-  {
-    zero::device::Scope const scope(first.device());
-    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
-    check(cudaEventRecord(event, first.stream()), "cudaEventRecord");
-  }
-  check(cudaStreamWaitEvent(second.stream(), event, 0), "cudaStreamWaitEvent");
-  check(cudaEventDestroy(event), "cudaEventDestroy");
-}
-/// The streams of other ranks come after rank 0's, or it after them.
-void fork(Spaces const& spaces) {
-  for (std::size_t rank = 1; rank < spaces.size(); ++rank) order(spaces[0], spaces[rank]);
-}
-void join(Spaces const& spaces) {
-  for (std::size_t rank = 1; rank < spaces.size(); ++rank) order(spaces[rank], spaces[0]);
-}
-
 /// Launches what `enqueue` enqueues to all streams twice, as one graph, on rank 0's stream.
 template <class Enqueue>
 void replay_twice(Spaces const& spaces, Enqueue const& enqueue) {
@@ -292,6 +274,7 @@ std::vector<std::vector<float>> train_group(int ranks, bool replay, bool decays)
     } else {
       meet();
       if (comm.rank() == 0) {
+        auto const capture = comm.capture();
         replay_twice(streams.spaces, captured);
       } else {
         captured();

@@ -4,7 +4,9 @@
 
 #include "support/test.hpp"
 #include "zero/device/allocators.hpp"
+#include "zero/device/scope.hpp"
 #include "zero/device/status.hpp"
+#include "zero/space/cuda.hpp"
 #include "zero/zero.hpp"
 
 #include <cuda_runtime_api.h>
@@ -50,6 +52,28 @@ class Graph {
   cudaGraphExec_t executable_ = nullptr;
 };
 
+using Spaces = std::vector<zero::space::Cuda>;
+
+/// What is enqueued to `second` from here on comes after what is in `first`.
+inline void order(zero::space::Cuda const& first, zero::space::Cuda const& second) {
+  using zero::device::check;
+  cudaEvent_t event = nullptr;
+  {
+    zero::device::Scope const scope(first.device());
+    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+    check(cudaEventRecord(event, first.stream()), "cudaEventRecord");
+  }
+  check(cudaStreamWaitEvent(second.stream(), event, 0), "cudaStreamWaitEvent");
+  check(cudaEventDestroy(event), "cudaEventDestroy");
+}
+/// The streams of other ranks come after rank 0's, or it after them.
+inline void fork(Spaces const& spaces) {
+  for (std::size_t rank = 1; rank < spaces.size(); ++rank) order(spaces[0], spaces[rank]);
+}
+inline void join(Spaces const& spaces) {
+  for (std::size_t rank = 1; rank < spaces.size(); ++rank) order(spaces[rank], spaces[0]);
+}
+
 /// Gradients of the parameter itself, on the device.
 struct Gradient {
   float* to;
@@ -66,13 +90,24 @@ struct Decay {
   __host__ __device__ void operator()() const { *learning_rate *= 0.5f; }
 };
 
+/// A trainer's turn in a capture of several ranks' streams, where ranks are threads.
+template <class C>
+auto turn_of(C& comm) {
+  if constexpr (requires { comm.capture_turn(); }) {
+    return comm.capture_turn();
+  } else {
+    return 0;
+  }
+}
+
 /// One rank's training, on the stream of its communicator's space.
 template <class C, class Stage = zero::stage::PosG>
 class Trainer {
  public:
   /// @param decay  in the memory of the space: a learning rate that is halved before every step
   explicit Trainer(C& comm, float* decay = nullptr)
-      : space_(comm.space()),
+      : comm_(&comm),
+        space_(comm.space().device(), comm.space().stream()),
         target_(static_cast<float>(comm.rank() + 1)),
         decay_(decay),
         optimizer_{comm,
@@ -88,14 +123,20 @@ class Trainer {
   /// Enqueues a step.
   /// @param rate  the learning rate, where none lies in the memory of the space
   void step(float rate = 0.1f) {
-    if (decay_ != nullptr) space_.call(Decay{decay_});
+    if (decay_ != nullptr) {
+      [[maybe_unused]] auto const turn = turn_of(*comm_);
+      space_.call(Decay{decay_});
+    }
     for (int const unit : optimizer_.units()) {
       auto const weights = optimizer_.parameters(unit);
     }
     for (int const unit : optimizer_.units_backward()) {
       auto const weights = optimizer_.parameters(unit);
       auto gradients = optimizer_.gradients(unit);
-      space_.call(Gradient{gradients[0].data(), weights[0].data(), target_});
+      {
+        [[maybe_unused]] auto const turn = turn_of(*comm_);
+        space_.call(Gradient{gradients[0].data(), weights[0].data(), target_});
+      }
       optimizer_.reduce(std::move(gradients));
     }
     optimizer_.enqueue_step(
@@ -134,7 +175,8 @@ class Trainer {
                                                     zero::AdamW{},
                                                     zero::Owned{zero::device::MallocAllocator()}});
 
-  typename C::Space space_;
+  C* comm_;
+  typename C::Space space_;  ///< the trainer's own: what it enqueues takes no turns by itself
   float target_;
   float* decay_;
   Optimizer optimizer_;

@@ -43,11 +43,15 @@ struct Api {
     if (&own.machine() != &peer.machine()) return "two devices of different machines";
     return status(own);
   }
+  Space taking(Space const& space, std::shared_ptr<zero::device::Turns> const&) const {
+    return space;
+  }
   Stream stream(Space const& space) const { return space.stream(); }
   char const* open(Space const& space, Stream& stream) const {
     stream = space.machine().open_transfers();
     return status(space);
   }
+  char const* load(Space const& space) const { return status(space); }
   char const* create(Space const& space, Event& event) const {
     event = space.machine().create();
     return status(space);

@@ -21,6 +21,7 @@ struct Capture {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
   bool valid = true;
   bool ended = false;
+  std::thread::id inside;  ///< whose call adds to it right now
   std::vector<Node> nodes;
   int graphs = 0;  ///< that the program holds
   std::size_t launches = 0;
@@ -81,6 +82,7 @@ class Replay {
 
 struct CUstream_st {
   int device = 0;
+  int priority = 0;
   fake::Stream* queue = nullptr;
   std::shared_ptr<emulated::Capture> capture;  ///< while it is captured
   std::set<std::size_t> frontier;              ///< the nodes that its next comes after

@@ -86,13 +86,44 @@ TEST_CASE_FIXTURE(OneStream,
                   "emulated: kernels have no more blocks than they need, or run at once") {
   Array<int> const word(space, {0});
   auto const blocks = [&](std::size_t items) {
-    zero::device::launch_over(space.queue(), "count_blocks", items, count_blocks, word.data());
+    zero::device::launch_over<count_blocks>(space.queue(), "count_blocks", items, word.data());
     return fetched(space, word);
   };
   CHECK(blocks(1) == 1);
   CHECK(blocks(zero::device::block_threads) == 1);
   CHECK(blocks(zero::device::block_threads + 1) == 2);
   CHECK(blocks(std::size_t{1} << 40) == emulated::multiprocessors * emulated::resident_blocks);
+}
+
+template <int number>
+ZERO_KERNEL launched_often(int* out) {
+  if (zero::device::grid_thread() == 0) *out += number;
+}
+
+TEST_CASE("emulated: occupancy is asked for once per kernel and device") {
+  Streams const streams(4);
+  Array<int> const first(streams.spaces[0], {0});
+  Array<int> const second(streams.spaces[1], {0});
+  auto const launch = [&]<int number>(std::size_t rank, Array<int> const& word) {
+    zero::device::launch_over<launched_often<number>>(
+        streams.spaces[rank].queue(), "launched_often", 1000, word.data());
+  };
+  std::size_t const before = emulated::occupancy_questions();
+  auto const asked = [before] { return emulated::occupancy_questions() - before; };
+  // A question that failed has no answer that could be kept.
+  emulated::fail(emulated::calls() + 1, 0);
+  CHECK_THROWS_AS(launch.template operator()<1>(0, first), zero::Error);
+  emulated::fail(emulated::never, emulated::forever);
+  CHECK(asked() == 0);
+  for (int i = 0; i < 3; ++i) launch.template operator()<1>(0, first);
+  CHECK(asked() == 1);
+  launch.template operator()<1>(2, first);  // another stream of the device
+  CHECK(asked() == 1);
+  for (int i = 0; i < 3; ++i) launch.template operator()<1>(1, second);
+  CHECK(asked() == 2);
+  for (int i = 0; i < 3; ++i) launch.template operator()<10>(0, first);
+  CHECK(asked() == 3);
+  CHECK(fetched(streams.spaces[1], second) == 3);
 }
 
 TEST_CASE("emulated: work goes to streams of the current device only") {
@@ -249,6 +280,36 @@ TEST_CASE("emulated: capture refuses what a graph cannot hold") {
     }).join();
     CHECK(cudaStreamEndCapture(first, &graph) ==
           (knows ? cudaSuccess : cudaErrorStreamCaptureInvalidated));
+    CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+  }
+  static_cast<void>(cudaGetLastError());
+  CHECK(cudaEventDestroy(event) == cudaSuccess);
+}
+
+TEST_CASE("emulated: threads that add to one capture at once invalidate it") {
+  Streams const streams(3);
+  cudaEvent_t event = nullptr;
+  CHECK(cudaEventCreateWithFlags(&event, 0) == cudaSuccess);
+  Array<int> const words(streams.spaces[0], {0, 0});
+  std::mutex turns;
+  auto const add_often = [&](int rank, bool turn) {
+    for (int i = 0; i < 50; ++i) {
+      auto const lock = turn ? std::unique_lock(turns) : std::unique_lock<std::mutex>();
+      streams.spaces[static_cast<std::size_t>(rank)].call(Store{words.data() + rank / 2, 1});
+    }
+  };
+  for (bool const turn : {true, false}) {
+    cudaGraph_t graph = nullptr;
+    CHECK(cudaStreamBeginCapture(streams.handles[0], cudaStreamCaptureModeRelaxed) == cudaSuccess);
+    CHECK(cudaEventRecord(event, streams.handles[0]) == cudaSuccess);
+    CHECK(cudaStreamWaitEvent(streams.handles[2], event) == cudaSuccess);
+    std::thread other([&] { add_often(2, turn); });
+    add_often(0, turn);
+    other.join();
+    CHECK(cudaEventRecord(event, streams.handles[2]) == cudaSuccess);
+    CHECK(cudaStreamWaitEvent(streams.handles[0], event) == cudaSuccess);
+    CHECK(cudaStreamEndCapture(streams.handles[0], &graph) ==
+          (turn ? cudaSuccess : cudaErrorStreamCaptureInvalidated));
     CHECK(cudaGraphDestroy(graph) == cudaSuccess);
   }
   static_cast<void>(cudaGetLastError());

@@ -7,8 +7,24 @@ namespace emulated {
 namespace {
 
 thread_local cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
+thread_local std::shared_ptr<Capture> added_to;
 
 }  // namespace
+
+void add_to(std::shared_ptr<Capture> const& capture) {
+  auto const self = std::this_thread::get_id();
+  if (capture->inside != std::thread::id() && capture->inside != self) capture->valid = false;
+  capture->inside = self;
+  added_to = capture;
+}
+
+void linger() {
+  if (added_to == nullptr) return;
+  std::this_thread::sleep_for(std::chrono::microseconds(50));
+  Turn const turn;
+  added_to->inside = {};
+  added_to.reset();
+}
 
 bool forbidden() {
   if (thread_mode == cudaStreamCaptureModeRelaxed) return false;

@@ -46,6 +46,26 @@ void forget_initializations() {
   Turn const turn;
   state().contexts.clear();
 }
+std::size_t occupancy_questions() {
+  Turn const turn;
+  return state().occupancy_questions;
+}
+std::size_t captured_loads() {
+  Turn const turn;
+  return state().captured_loads;
+}
+void forget_loads() {
+  Turn const turn;
+  state().loaded.clear();
+}
+std::size_t streams_of(int device, int priority) {
+  Turn const turn;
+  auto const& streams = state().streams;
+  return static_cast<std::size_t>(
+      std::count_if(streams.begin(), streams.end(), [&](CUstream_st* stream) {
+        return stream->device == device && stream->priority == priority;
+      }));
+}
 std::size_t spinning_copies() {
   Turn const turn;
   return state().spinning_copies;
@@ -53,7 +73,9 @@ std::size_t spinning_copies() {
 
 std::size_t host_waits() { return waits_of_thread; }
 
-cudaError_t launch(cudaLaunchConfig_t const& config, std::function<void()> thread) {
+cudaError_t launch(cudaLaunchConfig_t const& config,
+                   std::function<void()> thread,
+                   void const* kernel) {
   return call([&] {
     cudaStream_t stream = config.stream;
     if (!find(stream)) return cudaErrorInvalidResourceHandle;
@@ -61,6 +83,9 @@ cudaError_t launch(cudaLaunchConfig_t const& config, std::function<void()> threa
     if (device != current_device) return cudaErrorInvalidResourceHandle;
     if (config.gridDim.x == 0 || config.blockDim.x == 0 || config.blockDim.x > 1024) {
       return cudaErrorInvalidConfiguration;
+    }
+    if (kernel != nullptr && state().loaded.emplace(kernel, device).second) {
+      state().captured_loads += stream->capture != nullptr ? 1 : 0;
     }
     enqueue(stream,
             [device, grid = config.gridDim, block = config.blockDim, run = std::move(thread)] {
@@ -71,8 +96,16 @@ cudaError_t launch(cudaLaunchConfig_t const& config, std::function<void()> threa
   });
 }
 
+cudaError_t load(void const* kernel) {
+  return call([&] {
+    bool const loads = state().loaded.emplace(kernel, current_device).second;
+    return loads && forbidden() ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
+  });
+}
+
 cudaError_t occupancy(int* blocks) {
   return call([&] {
+    ++state().occupancy_questions;
     *blocks = resident_blocks;
     return cudaSuccess;
   });
@@ -309,11 +342,25 @@ cudaError_t cudaStreamCreate(cudaStream_t* stream) {
   return cudaStreamCreateWithFlags(stream, cudaStreamDefault);
 }
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned /*flags*/) {
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  return cudaStreamCreateWithPriority(stream, flags, 0);
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int* lowest, int* highest) {
+  return call([&] {
+    state().contexts.insert(current_device);
+    *lowest = 0;
+    *highest = emulated::highest_priority;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned /*flags*/, int priority) {
   return call([&] {
     state().contexts.insert(current_device);
     *stream = new CUstream_st;
     (*stream)->device = current_device;
+    (*stream)->priority = std::clamp(priority, emulated::highest_priority, 0);
     (*stream)->queue = state().machine.open();
     state().streams.insert(*stream);
     return cudaSuccess;
@@ -373,6 +420,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
       stream->capture->valid = event->capture->valid = false;
       return cudaErrorStreamCaptureMerge;
     }
+    emulated::add_to(event->capture);
     stream->frontier.insert(event->frontier.begin(), event->frontier.end());
     return cudaSuccess;
   });
@@ -405,6 +453,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEve
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return call([&] {
     if (!find(stream) || event->device != stream->device) return cudaErrorInvalidResourceHandle;
+    if (stream->capture != nullptr) emulated::add_to(stream->capture);
     event->recorded = true;
     event->capture = stream->capture;
     event->frontier = stream->frontier;

@@ -24,6 +24,17 @@ std::size_t calls();
 bool initialized(int device);
 /// As if the program had initialized none.
 void forget_initializations();
+/// How often it was asked how many blocks of a kernel a multiprocessor runs at once.
+std::size_t occupancy_questions();
+/// How many kernels were first used while their launch was captured: a real runtime may have to
+/// load them then, and fail.
+std::size_t captured_loads();
+/// As if no kernel had been used or loaded.
+void forget_loads();
+/// The highest priority of streams; 0 is the lowest.
+inline constexpr int highest_priority = -5;
+/// How many streams of a device there are with a priority.
+std::size_t streams_of(int device, int priority);
 /// How many copies from or to memory of the host have been asked for while there was work in their
 /// stream: the calling thread spins until that is done.
 std::size_t spinning_copies();

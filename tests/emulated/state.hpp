@@ -24,6 +24,9 @@ struct State {
   unsigned long long captures = 0;
   std::map<int, CUstream_st> default_streams;  ///< by device; made when they are first used
   std::size_t spinning_copies = 0;
+  std::size_t occupancy_questions = 0;
+  std::set<std::pair<void const*, int>> loaded;  ///< kernels, by device
+  std::size_t captured_loads = 0;
   std::map<void*, std::size_t> pinned;         ///< memory of the host that copies need not wait for
   std::set<int> contexts;                      ///< the devices that the program has initialized
   std::vector<std::weak_ptr<Replay>> replays;  ///< under way
@@ -52,11 +55,21 @@ inline cudaError_t answer(cudaError_t status) {
   return status;
 }
 
+/// This call adds to a capture. Threads may not do so at once, which the real runtime does not tell
+/// them: here it invalidates the capture. For calls of this header, which then take a while.
+void add_to(std::shared_ptr<Capture> const& capture);
+/// The end of a call, outside of its turn: others may meet what it has added to.
+void linger();
+
 /// A call that can be made to fail.
 template <class Body>
 cudaError_t call(Body const& body) {
-  Turn const turn;
-  return answer(state().machine.call() ? body() : cudaErrorUnknown);
+  cudaError_t const status = [&] {
+    Turn const turn;
+    return answer(state().machine.call() ? body() : cudaErrorUnknown);
+  }();
+  linger();
+  return status;
 }
 
 /// A call that blocks as long as `body` says cudaErrorNotReady. Never made to fail: those who give
@@ -64,8 +77,11 @@ cudaError_t call(Body const& body) {
 template <class Body>
 cudaError_t unfailing_call(Body const& body) {
   for (;; std::this_thread::sleep_for(std::chrono::microseconds(50))) {
-    Turn const turn;
-    cudaError_t const status = body();
+    cudaError_t const status = [&] {
+      Turn const turn;
+      return body();
+    }();
+    linger();
     if (status != cudaErrorNotReady) return answer(status);
   }
 }
@@ -112,6 +128,7 @@ inline bool find(CUstream_st*& stream) {
 /// Puts work into a stream, or into the graph that captures it.
 inline void enqueue(CUstream_st* stream, std::function<void()> work) {
   if (stream->capture != nullptr) {
+    add_to(stream->capture);
     stream->capture->add(
         [work = std::move(work)](std::size_t) {
           work();

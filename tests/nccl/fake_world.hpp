@@ -47,7 +47,9 @@ struct Process {
   std::atomic<long> calls{0};
   long launches = 0;
   std::uint64_t sent = 0;  ///< elements, to other ranks by ncclSend
+  long exchanges = 0;      ///< groups of ncclSend and ncclRecv that are over
   bool capturing = false;
+  bool holds_kernels = false;  ///< that are not a communicator's: none runs
   int group_depth = 0;
   std::vector<int> launch_order;  ///< of communicators, by creation
   int communicators = 0;
@@ -252,6 +254,8 @@ class World {
     std::shuffle(order_.begin(), order_.end(), random_);
     for (Stream* const stream : order_) {
       for (auto left = random_() % most; left > 0 && !stream->tasks.empty(); --left) {
+        bool const kernel = stream->tasks.front().type == Task::Type::work;
+        if (kernel && stream->process->holds_kernels) break;
         if (!advance(stream->tasks.front())) break;
         stream->tasks.pop_front();
       }
@@ -265,6 +269,23 @@ class World {
       if (stream->process != &process) continue;
       for (Task const& task : stream->tasks) {
         if (task.type == Task::Type::work) return true;
+      }
+    }
+    return false;
+  }
+
+  /// True if the last record of an event comes after a kernel of its stream that is not a
+  /// communicator's and has not run.
+  [[nodiscard]] bool behind_kernel(Event const* event) {
+    std::lock_guard const lock(mutex);
+    for (auto const& stream : streams_) {
+      bool kernel = false;
+      for (Task const& task : stream->tasks) {
+        kernel = kernel || task.type == Task::Type::work;
+        if (task.event == event && task.generation == event->recorded &&
+            task.type == Task::Type::record) {
+          return kernel;
+        }
       }
     }
     return false;
@@ -355,8 +376,10 @@ class World {
       }
       done = done && part.matched;
     }
-    if (done) std::erase(comm.exchanges, &task);
-    return done;
+    if (!done) return false;
+    std::erase(comm.exchanges, &task);
+    ++comm.process->exchanges;
+    return true;
   }
 
   std::atomic<bool> released_{false};

@@ -117,6 +117,48 @@ TEST_CASE("Nccl: nothing uses the buffers of a start that the end of the group h
   });
 }
 
+TEST_CASE("Nccl: a piece is exchanged while the one before it is added, and none that overtakes") {
+  for (unsigned seed = 0; seed < 4; ++seed) {
+    World world(2, seed);
+    fake::run_clean(world, [&](Process& process, Stream* compute) {
+      // Five pieces of 128 elements, the last one shorter.
+      constexpr std::size_t count = 600;
+      Comm comm({{1}, process.rank, 2, compute}, quick_stream_options({.staging_bytes = 2 << 10}));
+      auto const exchanges = [&] {
+        std::lock_guard const lock(world.mutex);
+        return process.exchanges;
+      };
+      auto const hold = [&](bool holds) {
+        std::lock_guard const lock(world.mutex);
+        process.holds_kernels = holds;
+      };
+      std::vector<float> send(2 * count);
+      for (std::size_t i = 0; i < send.size(); ++i) send[i] = static_cast<float>(i);
+      std::vector<float> recv(count);
+      hold(true);
+      long const before = exchanges();
+      auto ticket = comm.start(
+          {.op = Op::reduce_scatter, .count = count, .send = send.data(), .recv = recv.data()});
+      while (exchanges() < before + 2) static_cast<void>(comm.poll());
+      // One that found nothing to wait for would be over soon.
+      for (int i = 0; i < 300; ++i) static_cast<void>(comm.poll());
+      CHECK(exchanges() == before + 2);
+      hold(false);
+      comm.wait(ticket);
+      int wrong = 0;
+      auto const read = [&] {
+        auto const first = static_cast<std::size_t>(process.rank) * count;
+        for (std::size_t i = 0; i < count; ++i) wrong += recv[i] == 2 * send[first + i] ? 0 : 1;
+      };
+      REQUIRE(Library::enqueue(compute, "read", read).ok());
+      Library::synchronize(compute);
+      CHECK(wrong == 0);
+      CHECK(exchanges() == before + 5);
+      comm.close();
+    });
+  }
+}
+
 TEST_CASE("Nccl: a graph waits for each of its collectives, however many there are") {
   World world(1, 7);
   fake::run_clean(world, [&](Process& process, Stream* compute) {
@@ -138,6 +180,40 @@ TEST_CASE("Nccl: a graph waits for each of its collectives, however many there a
     process.capturing = false;
     Library::synchronize(compute);
     CHECK(wrong == 0);
+    comm.close();
+  });
+}
+
+TEST_CASE("Nccl: in a graph, a result is waited for without its count, but for the newest") {
+  World world(1, 7);
+  fake::run_clean(world, [&](Process& process, Stream* compute) {
+    Comm comm({{1}, 0, 1, compute}, quick_stream_options({.separate_gathers = true}));
+    float from[2] = {1, 2};
+    float to[4] = {};
+    process.capturing = true;
+    // One of the other lane does not make these older.
+    auto const start = [&](Op op, int i) {
+      return comm.start({.op = op,
+                         .dtype = zero::DType::i32,
+                         .accumulate = zero::DType::i32,
+                         .count = 1,
+                         .send = from + i % 2,
+                         .recv = to + i});
+    };
+    auto first = start(Op::all_gather, 0);
+    auto second = start(Op::all_gather, 1);
+    auto other = start(Op::all_reduce, 2);
+    auto const waits_for_count = [&](Comm::Ticket& ticket) {
+      comm.wait(ticket);
+      return world.behind_kernel(compute->tasks.back().event);
+    };
+    CHECK_FALSE(waits_for_count(first));
+    CHECK(waits_for_count(second));
+    CHECK(waits_for_count(other));
+    auto third = start(Op::all_gather, 3);
+    CHECK(waits_for_count(third));
+    process.capturing = false;
+    Library::synchronize(compute);
     comm.close();
   });
 }

@@ -6,12 +6,16 @@
 #include "zero/comm/device_threads/engine.hpp"
 #include "zero/comm/device_threads/group.hpp"
 #include "zero/device/buffers.hpp"
+#include "zero/device/queue.hpp"
 #include "zero/device/scope.hpp"
+#include "zero/device/turns.hpp"
 #include "zero/space/cuda.hpp"
 
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <memory>
+#include <utility>
 
 namespace zero::inline ZERO_NAMESPACE {
 
@@ -43,9 +47,13 @@ struct CudaApi {
       return cudaSuccess;
     });
   }
+  /// The space, with calls that take turns.
+  [[nodiscard]] Space taking(Space const& space, std::shared_ptr<device::Turns> turns) const {
+    return space.taking(std::move(turns));
+  }
   [[nodiscard]] Stream stream(Space const& space) const { return space.stream(); }
   [[nodiscard]] char const* open(Space const& space, Stream& stream) const {
-    return on(space, [&] { return cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking); });
+    return on(space, [&] { return device::create_communication_stream(&stream); });
   }
   [[nodiscard]] char const* create(Space const& space, Event& event) const {
     return on(space, [&] { return cudaEventCreateWithFlags(&event, cudaEventDisableTiming); });
@@ -60,6 +68,8 @@ struct CudaApi {
       Space const& space, Stream stream, void* to, void const* from, std::size_t bytes) const {
     return on(space, [&] { return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream); });
   }
+  template <class Of>
+  [[nodiscard]] char const* load(Of const& space) const;
   template <class Sum>
   [[nodiscard]] char const* sum(Space const& space, Stream stream, Sum const& sum) const;
   template <class Gather>
@@ -83,6 +93,8 @@ struct CudaApi {
   }
   template <class Call>
   [[nodiscard]] static char const* on(Space const& space, Call const& call) noexcept {
+    std::shared_ptr<device::Turns> const& turns = space.queue().turns;
+    device::Turns::Turn const turn = turns == nullptr ? device::Turns::Turn() : turns->take();
     device::TryScope const scope(space.device());
     return status(scope.status() == cudaSuccess ? call() : scope.status());
   }
@@ -105,6 +117,14 @@ static_assert(NamingCommunicator<InProcessCuda>);
 #include "zero/device/sum.cuh"
 
 namespace zero::inline ZERO_NAMESPACE::detail {
+
+template <class Of>
+char const* CudaApi::load(Of const& space) const {
+  return on(space, [&] {
+    cudaError_t const sums = device::try_load_sums(space.queue(), device::BufferList{});
+    return sums == cudaSuccess ? device::try_load_gathers(space.queue()) : sums;
+  });
+}
 
 template <class Sum>
 char const* CudaApi::sum(Space const& space, Stream stream, Sum const& sum) const {

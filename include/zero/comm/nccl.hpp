@@ -11,6 +11,7 @@
 #include "zero/comm/nccl/api.hpp"
 #include "zero/comm/nccl/communicator.hpp"
 #include "zero/device/outside_capture.hpp"
+#include "zero/device/queue.hpp"
 #include "zero/device/status.hpp"
 #include "zero/space/cuda.hpp"
 
@@ -37,7 +38,8 @@ namespace nccl {
 /// The library's own kernels beside NCCL's. Defined where nvcc compiles.
 template <class = void>
 struct Kernels {
-  /// Enqueues an ordered sum on a stream of `device`.
+  /// Enqueues an ordered sum on a stream of `device`; of no elements, only has loaded what sums
+  /// take.
   static Status sum(RankSum const& sum, int device, cudaStream_t stream);
 };
 
@@ -240,10 +242,8 @@ struct Library {
   static Status use_device(int device) { return of(cudaSetDevice(device)); }
   /// The handle that means another stream in each thread.
   static bool is_per_thread(Stream stream) noexcept { return stream == cudaStreamPerThread; }
-  /// A stream that does not wait for the legacy default stream.
-  static Status stream_create(Stream* out) {
-    return of(cudaStreamCreateWithFlags(out, cudaStreamNonBlocking));
-  }
+  /// A stream of the highest priority that does not wait for the legacy default stream.
+  static Status stream_create(Stream* out) { return of(device::create_communication_stream(out)); }
   /// cudaStreamDestroy.
   static Status stream_destroy(Stream stream) { return of(cudaStreamDestroy(stream)); }
   /// cudaStreamQuery.
@@ -340,6 +340,14 @@ Status Kernels<T>::sum(RankSum const& sum, int device, cudaStream_t stream) {
   Status const asked = detail::cuda_status(
       cudaDeviceGetAttribute(&queue.multiprocessors, cudaDevAttrMultiProcessorCount, device));
   if (!asked.ok()) return asked;
+  if (sum.count == 0) {
+    // What graphs count is a sum of two.
+    cudaError_t status = device::try_load_sums(queue, device::BufferList{});
+    if (status == cudaSuccess && sum.ranks > device::max_listed_ranks) {
+      status = device::try_load_sums(queue, device::BufferBlocks{});
+    }
+    return detail::cuda_status(status);
+  }
   std::size_t const block = sum.count * size_of(sum.dtype);
   device::SumTargets targets;
   targets.at[0] = sum.out;

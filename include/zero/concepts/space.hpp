@@ -154,4 +154,13 @@ concept RecordingSpace = MemorySpace<S> && requires(S const& space) {
   { space.capturing() } -> std::same_as<bool>;
 };
 
+/// A space whose functions may first have to be loaded, at a time when that is not possible any
+/// more, such as while work is recorded. `loading()` gives one whose `add_squares`, `call` and
+/// `update` do so and nothing else; they may wait and allocate. The arguments they get stand for
+/// their types.
+template <class S>
+concept LoadingSpace = MemorySpace<S> && requires(S const& space) {
+  { space.loading() } -> std::same_as<S>;
+};
+
 }  // namespace zero::inline ZERO_NAMESPACE

@@ -28,20 +28,22 @@ void transform(Queue const& queue,
                std::size_t count,
                Out* out,
                In const*... in) {
-  Scope const scope(queue.device);
+  Entry const entry(queue);
   // CUB takes the runtime's last error for its own, whoever left it, and clears it either way.
   static_cast<void>(cudaGetLastError());
   check(cub::DeviceTransform::Transform(cuda::std::make_tuple(in...), out, count, f, queue.stream),
         what);
 }
 
-/// Enqueues out[i] = To(float(in[i])), rounded to nearest even, as kernel::convert does.
+/// Enqueues out[i] = To(float(in[i])), rounded to nearest even, as kernel::convert does, but for
+/// which NaN it is.
 template <class To, class From>
 void convert(Queue const& queue, To* out, From const* in, std::size_t count) {
   transform(queue, "convert", Convert<To, From>{}, count, out, in);
 }
 
-/// Enqueues out[i] = Sum(float(out[i]) + float(in[i])), rounded once, as kernel::add does.
+/// Enqueues out[i] = Sum(float(out[i]) + float(in[i])), rounded once, as kernel::add does, but for
+/// which NaN it is.
 template <class Sum, class From>
 void add(Queue const& queue, Sum* out, From const* in, std::size_t count) {
   transform(queue, "add", Add<Sum, From>{}, count, out, out, in);

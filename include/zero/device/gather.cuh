@@ -43,15 +43,14 @@ template <class T, std::size_t width>
 [[nodiscard]] cudaError_t gather_vectors(
     Queue const& queue, void* to, BufferList const& from, int ranks, int first, std::size_t bytes) {
   std::size_t const vectors = bytes / (sizeof(T) * width);
-  return try_launch_groups(queue,
-                           static_cast<unsigned>(ranks),
-                           vectors,
-                           kernels::gather_ranks<T, width>,
-                           static_cast<T*>(to),
-                           from,
-                           static_cast<unsigned>(ranks),
-                           static_cast<unsigned>(first),
-                           vectors);
+  return try_launch_groups<kernels::gather_ranks<T, width>>(queue,
+                                                            static_cast<unsigned>(ranks),
+                                                            vectors,
+                                                            static_cast<T*>(to),
+                                                            from,
+                                                            static_cast<unsigned>(ranks),
+                                                            static_cast<unsigned>(first),
+                                                            vectors);
 }
 
 }  // namespace detail
@@ -74,6 +73,16 @@ template <class T, std::size_t width>
     return detail::gather_vectors<unsigned, 1>(queue, to, from, ranks, first, bytes);
   }
   return detail::gather_vectors<unsigned char, 1>(queue, to, from, ranks, first, bytes);
+}
+
+/// Has all kernels loaded that `try_gather_ranks` may launch, as try_load_sums does.
+[[nodiscard]] inline cudaError_t try_load_gathers(Queue queue) {
+  queue.loads = true;
+  for (std::size_t const bytes : {access_bytes, sizeof(unsigned), sizeof(char)}) {
+    cudaError_t const status = try_gather_ranks(queue, nullptr, {}, 1, 0, bytes);
+    if (status != cudaSuccess) return status;
+  }
+  return cudaSuccess;
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE::device

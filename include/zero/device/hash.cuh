@@ -31,7 +31,7 @@ template <class T>
 void add_hash(
     Queue const& queue, std::uint64_t* hash, T const* x, std::size_t count, std::uint64_t first) {
   if (count == 0) return;
-  launch_over(queue, "add_hash", count, kernels::add_hash<T>, hash, x, count, first);
+  launch_over<kernels::add_hash<T>>(queue, "add_hash", count, hash, x, count, first);
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE::device

@@ -10,6 +10,8 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstddef>
 
 #if !defined(__CUDACC_RELAXED_CONSTEXPR__)
@@ -34,8 +36,12 @@ inline constexpr unsigned block_threads = 256;
   return static_cast<std::size_t>(gridDim.x) * blockDim.x;
 }
 
-/// Enqueues a kernel on the current device, which is that of the queue. A call of the runtime, and
-/// no <<<>>>, so that tests can run kernels under a runtime of their own.
+/// Enqueues a kernel on the current device, which is that of the queue, or has it loaded, if that
+/// is all the queue does. Calls of the runtime, and no <<<>>>, so that tests can run kernels under
+/// a runtime of their own.
+///
+/// The runtime may load a kernel when it is first used, which allocates and may wait: a launch that
+/// is captured in a graph can fail because of it.
 /// @return what the runtime says of this launch, or of earlier work in the device
 template <class... Parameters, class... Arguments>
 [[nodiscard]] cudaError_t try_launch(Queue const& queue,
@@ -43,6 +49,10 @@ template <class... Parameters, class... Arguments>
                                      unsigned threads,
                                      void (*kernel)(Parameters...),
                                      Arguments const&... arguments) noexcept {
+  if (queue.loads) {
+    cudaFuncAttributes attributes{};
+    return cudaFuncGetAttributes(&attributes, kernel);
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(blocks);
   config.blockDim = dim3(threads);
@@ -50,22 +60,39 @@ template <class... Parameters, class... Arguments>
   return cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 
+/// How many blocks of `block_threads` a multiprocessor of the current device runs at once of a
+/// kernel: it depends on the registers that a compiler gave it. Asked of the runtime once per
+/// kernel and device, since it takes a microsecond or two; threads that meet may ask once each.
+/// @param device  ordinal of the current device
+/// @param blocks  is written
+/// @return what the runtime says
+template <auto kernel>
+[[nodiscard]] cudaError_t resident_blocks(int device, int& blocks) noexcept {
+  static std::array<std::atomic<int>, 64> answers{};
+  auto const index = static_cast<std::size_t>(device);
+  std::atomic<int>* const answer = index < answers.size() ? &answers[index] : nullptr;
+  if (answer != nullptr) blocks = answer->load(std::memory_order_relaxed);
+  if (answer != nullptr && blocks != 0) return cudaSuccess;
+  cudaError_t const status =
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, int{block_threads}, 0);
+  if (answer != nullptr && status == cudaSuccess) {
+    answer->store(blocks, std::memory_order_relaxed);
+  }
+  return status;
+}
+
 /// Enqueues a kernel on the current device, which is that of the queue, in `groups` groups of
 /// blocks of `block_threads`: as many as `items` pieces of work for each group need with one per
 /// thread, and no more than the device runs at once, except for one in each group. Kernels stride
 /// over what is left, so that what a block prepares is prepared once.
 /// @return as try_launch
-template <class... Parameters, class... Arguments>
+template <auto kernel, class... Arguments>
 [[nodiscard]] cudaError_t try_launch_groups(Queue const& queue,
                                             unsigned groups,
                                             std::size_t items,
-                                            void (*kernel)(Parameters...),
                                             Arguments const&... arguments) noexcept {
-  // Asked of the runtime every time: it depends on the registers that a compiler gave the kernel,
-  // and the runtime remembers what the answer takes.
   int resident = 0;
-  cudaError_t const status =
-      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, int{block_threads}, 0);
+  cudaError_t const status = resident_blocks<kernel>(queue.device, resident);
   if (status != cudaSuccess) return status;
   std::size_t const needed = items / block_threads + (items % block_threads != 0 ? 1 : 0);
   std::size_t const most =
@@ -76,24 +103,22 @@ template <class... Parameters, class... Arguments>
 }
 
 /// try_launch_groups with one group.
-template <class... Parameters, class... Arguments>
+template <auto kernel, class... Arguments>
 [[nodiscard]] cudaError_t try_launch_over(Queue const& queue,
                                           std::size_t items,
-                                          void (*kernel)(Parameters...),
                                           Arguments const&... arguments) noexcept {
-  return try_launch_groups(queue, 1, items, kernel, arguments...);
+  return try_launch_groups<kernel>(queue, 1, items, arguments...);
 }
 
 /// Enqueues a kernel, as try_launch_over does on the current device.
 /// @throws Error (resource) if it could not be launched, or if earlier work in the device failed
-template <class... Parameters, class... Arguments>
+template <auto kernel, class... Arguments>
 void launch_over(Queue const& queue,
                  char const* what,
                  std::size_t items,
-                 void (*kernel)(Parameters...),
                  Arguments const&... arguments) {
-  Scope const scope(queue.device);
-  check(try_launch_over(queue, items, kernel, arguments...), what);
+  Entry const entry(queue);
+  check(try_launch_over<kernel>(queue, items, arguments...), what);
 }
 
 /// Enqueues a kernel.
@@ -105,7 +130,7 @@ void launch(Queue const& queue,
             unsigned threads,
             void (*kernel)(Parameters...),
             Arguments const&... arguments) {
-  Scope const scope(queue.device);
+  Entry const entry(queue);
   check(try_launch(queue, blocks, threads, kernel, arguments...), what);
 }
 

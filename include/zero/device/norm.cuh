@@ -121,7 +121,7 @@ template <class T>
                                           T const* x,
                                           std::size_t count) {
   if (count == 0) return cudaSuccess;
-  return try_launch_over(queue, blocks_of(count) * team, kernels::add_squares<T>, sum, x, count);
+  return try_launch_over<kernels::add_squares<T>>(queue, blocks_of(count) * team, sum, x, count);
 }
 
 /// Enqueues sum += Σ x[i]², as MemorySpace says. At most ExactSum::max_pending blocks may be added
@@ -129,7 +129,7 @@ template <class T>
 /// @par Cost  one pass, in loads of 16 bytes where `x` is aligned to them
 template <class T>
 void add_squares(Queue const& queue, ExactSum* sum, T const* x, std::size_t count) {
-  Scope const scope(queue.device);
+  Entry const entry(queue);
   check(try_add_squares(queue, sum, x, count), "add_squares");
 }
 

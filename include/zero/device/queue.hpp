@@ -5,16 +5,46 @@
 #include "zero/base/config.hpp"
 #include "zero/device/scope.hpp"
 #include "zero/device/status.hpp"
+#include "zero/device/turns.hpp"
 
 #include <cuda_runtime_api.h>
 
+#include <memory>
+
 namespace zero::inline ZERO_NAMESPACE::device {
 
-/// A stream of a device. A value; it owns nothing.
+/// A stream of a device. A value; it owns neither.
 struct Queue {
-  int device = 0;                 ///< ordinal of the device that the stream belongs to
-  cudaStream_t stream = nullptr;  ///< the caller's; null is the device's default stream
-  int multiprocessors = 1;        ///< of the device: how much work fills it
+  int device = 0;                  ///< ordinal of the device that the stream belongs to
+  cudaStream_t stream = nullptr;   ///< the caller's; null is the device's default stream
+  int multiprocessors = 1;         ///< of the device: how much work fills it
+  bool loads = false;              ///< launches only have their kernels loaded
+  std::shared_ptr<Turns> turns{};  ///< of threads whose streams are captured together; null: none
+};
+
+/// Makes a stream for communication on the current device. It does not wait for the legacy default
+/// stream, and has the highest priority: what peers wait for comes before kernels that leave the
+/// device no room.
+/// @return what the runtime says
+[[nodiscard]] inline cudaError_t create_communication_stream(cudaStream_t* stream) noexcept {
+  int lowest = 0;
+  int highest = 0;
+  cudaError_t const status = cudaDeviceGetStreamPriorityRange(&lowest, &highest);
+  if (status != cudaSuccess) return status;
+  return cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, highest);
+}
+
+/// What a call that enqueues holds: the queue's device is the thread's current one, and it is the
+/// thread's turn.
+class Entry {
+ public:
+  /// @throws Error (resource) if there is no such device
+  explicit Entry(Queue const& queue)
+      : turn_(queue.turns == nullptr ? Turns::Turn() : queue.turns->take()), scope_(queue.device) {}
+
+ private:
+  Turns::Turn turn_;
+  Scope scope_;
 };
 
 /// The queue of a stream.

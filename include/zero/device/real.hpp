@@ -12,7 +12,8 @@ namespace zero::inline ZERO_NAMESPACE::device {
 /// roots approximately; the intrinsics behind these operators do neither, whatever the flags. So a
 /// rule's element has the bits that the host gives it where the host has a fused multiply-add, and
 /// those of math::mul_add's two roundings elsewhere differ in the last place. What flags still
-/// decide is -ftz=true, a part of -use_fast_math, which flushes subnormal numbers to zero.
+/// decide is -ftz=true, a part of -use_fast_math, which flushes subnormal numbers to zero. Which
+/// NaN an operation makes is the device's own.
 ///
 /// On the host it computes the same bits, in software where the target has no fused multiply-add:
 /// that is what tests of device arithmetic run on.

@@ -129,7 +129,8 @@ ZERO_KERNEL update(R const rule,
 /// the shipped rules' scalars. A host without one rounds every product that `math::mul_add` adds:
 /// each of these additions then differs by up to half a unit in the last place of the product, and
 /// one of the sum. No flag of nvcc changes a bit but -ftz=true, a part of -use_fast_math: it
-/// flushes subnormal numbers to zero, here and in the norm.
+/// flushes subnormal numbers to zero, here and in the norm. Which NaN an element becomes is the
+/// device's own.
 /// @par Cost  one pass, in accesses of 16 bytes to the widest arrays; element by element only to
 ///            those that are not aligned where the first state is
 template <Rule R, class M, class P, class G, class S, std::size_t K>
@@ -150,15 +151,8 @@ void update(Queue const& queue,
   cutter.meet(arrays.master).meet(arrays.parameter).meet(arrays.gradient);
   Cut const cut = cutter.cut(arrays.count);
   std::size_t const items = cut.vectors != 0 ? cut.vectors : arrays.count;
-  launch_over(queue,
-              "update",
-              items,
-              kernels::update<width, R, M, P, G, S, K>,
-              rule,
-              terms,
-              scalars,
-              arrays,
-              cut);
+  launch_over<kernels::update<width, R, M, P, G, S, K>>(
+      queue, "update", items, rule, terms, scalars, arrays, cut);
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE::device

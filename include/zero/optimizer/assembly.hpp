@@ -72,6 +72,8 @@ struct Assembly : Model {
     initial.outcome.terms.loss_scale = initial.loss_scale.value();
     initial.outcome.terms.next_loss_scale = initial.loss_scale.value();
     space().upload(control, &initial, sizeof(initial));
+    // The first step may be captured.
+    if constexpr (LoadingSpace<Space>) load(space().loading());
   }
   Assembly(Assembly const&) = delete;
   Assembly& operator=(Assembly const&) = delete;
@@ -95,6 +97,19 @@ struct Assembly : Model {
       if (parameters.lent().bound() && gradients.lent().bound()) return;
       fail(ErrorKind::invalid_argument, "Borrowed<> memory is used before bind()");
     }
+  }
+
+  /// Has all loaded that a step enqueues, but for the communicator's.
+  ZERO_COLD void load(Space const& loading) const {
+    loading.call(BringTensors{});
+    loading.call(Seal{});
+    loading.call(Conclude{});
+    loading.call(SealOptions{});
+    loading.call(ConcludeOptions{});
+    loading.call(CountMissed{});
+    norm.load(loading);
+    reduction.load(loading);
+    update.load(loading);
   }
 
   Communicator* comm;

@@ -7,13 +7,16 @@
 #include "zero/device/queue.hpp"
 #include "zero/device/scope.hpp"
 #include "zero/device/status.hpp"
+#include "zero/device/turns.hpp"
 #include "zero/layout/exact_sum.hpp"
 
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string_view>
+#include <utility>
 
 namespace zero::inline ZERO_NAMESPACE::space {
 
@@ -45,19 +48,35 @@ class Cuda {
   /// Both, and the size of the device.
   [[nodiscard]] device::Queue const& queue() const noexcept { return queue_; }
 
+  /// The same, whose calls take turns with all that have these `turns` while streams are captured
+  /// together.
+  [[nodiscard]] Cuda taking(std::shared_ptr<device::Turns> turns) const {
+    Cuda result(*this);
+    result.queue_.turns = std::move(turns);
+    return result;
+  }
+
   /// Does the stream's work go to a graph that is being captured, to be done whenever it is
   /// launched?
   [[nodiscard]] bool capturing() const {
-    device::Scope const scope(queue_.device);
+    device::Entry const entry(queue_);
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     device::check(cudaStreamIsCapturing(queue_.stream, &status), "cudaStreamIsCapturing");
     return status != cudaStreamCaptureStatusNone;
   }
 
+  /// The same, but that `add_squares`, `add_hash`, `call` and `update` have their kernels loaded
+  /// and enqueue nothing: see LoadingSpace.
+  [[nodiscard]] Cuda loading() const {
+    Cuda result(*this);
+    result.queue_.loads = true;
+    return result;
+  }
+
   /// Sets `bytes` bytes to zero.
   void zero(void* memory, std::size_t bytes) const {
     if (bytes == 0) return;
-    device::Scope const scope(queue_.device);
+    device::Entry const entry(queue_);
     device::check(cudaMemsetAsync(memory, 0, bytes, queue_.stream), "cudaMemsetAsync");
   }
   /// Copies `bytes` bytes between buffers that do not overlap, or are the same.
@@ -108,7 +127,7 @@ class Cuda {
  private:
   void transfer(void* to, void const* from, std::size_t bytes, cudaMemcpyKind kind) const {
     if (bytes == 0) return;
-    device::Scope const scope(queue_.device);
+    device::Entry const entry(queue_);
     device::check(cudaMemcpyAsync(to, from, bytes, kind, queue_.stream), "cudaMemcpyAsync");
   }
 
@@ -116,6 +135,7 @@ class Cuda {
 };
 
 static_assert(RecordingSpace<Cuda>);
+static_assert(LoadingSpace<Cuda>);
 
 }  // namespace zero::inline ZERO_NAMESPACE::space
 

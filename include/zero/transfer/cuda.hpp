@@ -5,6 +5,7 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/concepts/transfer.hpp"
+#include "zero/device/queue.hpp"
 #include "zero/device/scope.hpp"
 #include "zero/device/status.hpp"
 #include "zero/space/cuda.hpp"
@@ -77,7 +78,7 @@ class CudaTransfer {
   /// @throws Error (resource) if the runtime refuses
   void wait(Ticket const& ticket) {
     if (ticket.number == 0) return;
-    device::Scope const scope(space_.device());
+    device::Entry const entry(space_.queue());
     // An event that has been recorded anew stands for a later transfer: longer, never too short.
     device::check(cudaStreamWaitEvent(space_.stream(), event_of(ticket.number), 0),
                   "cudaStreamWaitEvent");
@@ -110,7 +111,7 @@ class CudaTransfer {
 
   Ticket start(void* to, void const* from, std::size_t bytes, cudaMemcpyKind kind) {
     if (bytes == 0) return {};
-    device::Scope const scope(space_.device());
+    device::Entry const entry(space_.queue());
     device::check(cudaEventRecord(ready_.get(), space_.stream()), "cudaEventRecord");
     device::check(cudaStreamWaitEvent(stream_.get(), ready_.get(), 0), "cudaStreamWaitEvent");
     device::check(cudaMemcpyAsync(to, from, bytes, kind, stream_.get()), "cudaMemcpyAsync");

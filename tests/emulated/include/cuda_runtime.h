@@ -21,7 +21,13 @@ struct cudaLaunchConfig_t {
 namespace emulated {
 
 /// Checks a launch as the runtime does, and enqueues it.
-cudaError_t launch(cudaLaunchConfig_t const& config, std::function<void()> thread);
+/// @param kernel  which one, so that it is known to be loaded from then on; null: nobody asks
+cudaError_t launch(cudaLaunchConfig_t const& config,
+                   std::function<void()> thread,
+                   void const* kernel = nullptr);
+
+/// Loads a kernel for the current device.
+cudaError_t load(void const* kernel);
 
 /// How many blocks of any kernel a multiprocessor of an emulated device runs at once.
 inline constexpr int resident_blocks = 3;
@@ -38,6 +44,16 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks,
   return emulated::occupancy(blocks);
 }
 
+struct cudaFuncAttributes {
+  int numRegs;
+};
+
+template <class... Parameters>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, void (*kernel)(Parameters...)) {
+  *attributes = {};
+  return emulated::load(reinterpret_cast<void const*>(kernel));
+}
+
 /// Parameters are copied now, and for every thread again: none sees what another does to them.
 template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(cudaLaunchConfig_t const* config,
@@ -46,8 +62,10 @@ cudaError_t cudaLaunchKernelEx(cudaLaunchConfig_t const* config,
   using Copies = std::tuple<Parameters...>;
   static_assert((std::is_trivially_copyable_v<Parameters> && ...));
   static_assert(sizeof(Copies) <= 4096, "a kernel's parameters have 4 KB");
-  return emulated::launch(*config,
-                          [kernel, copies = Copies(std::forward<Arguments>(arguments)...)] {
-                            std::apply(kernel, copies);
-                          });
+  return emulated::launch(
+      *config,
+      [kernel, copies = Copies(std::forward<Arguments>(arguments)...)] {
+        std::apply(kernel, copies);
+      },
+      reinterpret_cast<void const*>(kernel));
 }

@@ -7,10 +7,12 @@
 #include "zero/comm/shared/shares.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/concepts/space.hpp"
+#include "zero/device/turns.hpp"
 #include "zero/layout/exact_sum.hpp"
 
 #include <concepts>
 #include <cstddef>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -41,10 +43,12 @@ struct DeviceGather {
 };
 
 /// What the ranks of a group over devices need of a runtime. Streams are queues of work in order;
-/// an event notes how far one is, and another can wait for that. All but `open`, `create` and
-/// `connect` only enqueue, and none blocks or throws: what is returned is null, or what went wrong.
+/// an event notes how far one is, and another can wait for that. `load` gets all ready that `sum`
+/// and `gather` take. All but `open`, `create`, `connect` and `load` only enqueue, and none throws:
+/// what is returned is null, or what went wrong.
 ///
-/// A space stands for a rank's device and for its trainer's stream.
+/// A space stands for a rank's device and for its trainer's stream. `taking` gives one whose calls,
+/// and those of this API on it, take turns.
 template <class A>
 concept DeviceApi = std::copy_constructible<A> && MemorySpace<typename A::Space> &&
     requires(A const& api,
@@ -57,9 +61,11 @@ concept DeviceApi = std::copy_constructible<A> && MemorySpace<typename A::Space>
              DeviceSum const& sum,
              DeviceGather const& gather) {
   { A::max_ranks } -> std::convertible_to<int>;
+  { api.taking(space, std::shared_ptr<device::Turns>()) } -> std::same_as<typename A::Space>;
   { api.connect(space, space) } -> std::same_as<char const*>;
   { api.stream(space) } -> std::same_as<typename A::Stream>;
   { api.open(space, stream) } -> std::same_as<char const*>;
+  { api.load(space) } -> std::same_as<char const*>;
   { api.create(space, event) } -> std::same_as<char const*>;
   { api.record(space, stream, event) } -> std::same_as<char const*>;
   { api.wait(space, stream, event) } -> std::same_as<char const*>;
@@ -86,8 +92,13 @@ class DeviceEngine {
   using Stream = typename Api::Stream;
   using Event = typename Api::Event;
 
-  DeviceEngine(Api api, std::vector<Space> spaces)
-      : api_(std::move(api)), spaces_(std::move(spaces)) {}
+  /// @param turns  of the whole family of groups
+  DeviceEngine(Api api, std::vector<Space> const& spaces, std::shared_ptr<device::Turns> turns)
+      : api_(std::move(api)), turns_(std::move(turns)) {
+    for (Space const& space : spaces) {
+      spaces_.push_back(spaces.size() == 1 ? space : api_.taking(space, turns_));
+    }
+  }
   DeviceEngine(DeviceEngine&&) noexcept = default;
   DeviceEngine& operator=(DeviceEngine&&) = delete;
   // What is still enqueued stays valid: runtimes let go of streams and events once they are idle.
@@ -121,6 +132,7 @@ class DeviceEngine {
   }
 
   [[nodiscard]] Api const& api() const noexcept { return api_; }
+  [[nodiscard]] std::shared_ptr<device::Turns> const& turns() const noexcept { return turns_; }
   [[nodiscard]] Space const& space(int rank) const noexcept {
     return spaces_[static_cast<std::size_t>(rank)];
   }
@@ -160,6 +172,10 @@ class DeviceEngine {
                                 void* const* recv,
                                 SumSquares const* squares) {
     if (op.count == 0) return nullptr;
+    // The first collective is an optimizer's agreement: none of a step that may be captured.
+    for (; loaded_ < spaces_.size(); ++loaded_) {
+      if (char const* const problem = api_.load(spaces_[loaded_])) return problem;
+    }
     if (spaces_.size() == 1) {
       Stream stream = api_.stream(spaces_[0]);
       if (squares[0].sum != nullptr) {
@@ -282,7 +298,9 @@ class DeviceEngine {
   }
 
   Api api_;
+  std::shared_ptr<device::Turns> turns_;
   std::vector<Space> spaces_;  ///< by rank
+  std::size_t loaded_ = 0;     ///< ranks whose device has what collectives take
   std::vector<Stream> streams_;
   std::vector<void const*> sources_;  ///< of one rank's all-to-all, while it is enqueued
   std::vector<Event> events_;

@@ -12,6 +12,7 @@
 #include "zero/comm/shared/split_members.hpp"
 #include "zero/comm/shared/ticket.hpp"
 #include "zero/concepts/communicator.hpp"
+#include "zero/device/turns.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -29,8 +30,8 @@ namespace zero::inline ZERO_NAMESPACE {
 ///
 /// Peers' buffers are read where they are: a gather or a sum is one kernel per rank that reads all
 /// ranks' buffers, and a sum adds in rank order, so that results are bit-identical to those of
-/// InProcess. Transfers have streams of their own and overlap what the trainer enqueues between
-/// `start` and `wait`. No kernel ever waits for another.
+/// InProcess, but for which NaN a sum is. Transfers have streams of their own and overlap what the
+/// trainer enqueues between `start` and `wait`. No kernel ever waits for another.
 ///
 /// `start` and `wait` enqueue: a thread blocks in `wait` until its peers' threads have started the
 /// collective, and never for a device. The result is there, and `send` may be written again, for
@@ -41,7 +42,9 @@ namespace zero::inline ZERO_NAMESPACE {
 /// a larger group the streams of all ranks are captured together: one begins, the others join it by
 /// an event, all ranks take their step, their streams come back to the first by events, and that
 /// ends the capture. The graph is then a step of all ranks; it is launched on the first stream,
-/// once that has waited for what is in the others.
+/// once that has waited for what is in the others. CUDA does not promise that threads may add to a
+/// capture at once: while the rank that captures holds a `capture()`, all calls of the library take
+/// turns, and the trainer's own kernels are launched in a `capture_turn()`.
 ///
 /// Ranks that disagree about a collective, that throw, leave, or arrive too late end the whole
 /// family of groups, as in InProcess, and so does a call of the runtime that fails. A device that
@@ -94,7 +97,7 @@ class DeviceGroup {
     }
     auto family = std::make_shared<typename Meeting::Family>();
     family->deadline = std::chrono::duration<double>(options.deadline_s);
-    Engine engine(std::move(api), std::move(spaces));
+    Engine engine(std::move(api), spaces, std::make_shared<device::Turns>());
     if (char const* const problem = engine.open(detail::ring_slots)) {
       fail(ErrorKind::resource, problem);
     }
@@ -126,6 +129,19 @@ class DeviceGroup {
   [[nodiscard]] int size() const noexcept { return handle_.size(); }
   /// This rank's device and stream.
   [[nodiscard]] Space space() const { return handle_->engine().space(rank()); }
+
+  /// For the rank that begins a capture in which the streams of several ranks join: from before the
+  /// first of them does until after it has ended. All ranks' enqueues take turns while the result
+  /// lives, and cost a branch otherwise. Not collective.
+  [[nodiscard]] device::Turns::Capture capture() const {
+    return device::Turns::Capture(handle_->engine().turns());
+  }
+  /// For what a trainer enqueues itself: this thread's turn while the result lives, if there is a
+  /// `capture()`, else nothing. Functions of `space()` may be called meanwhile, no others of the
+  /// library, since they may wait for ranks that wait for this turn.
+  [[nodiscard]] device::Turns::Turn capture_turn() const {
+    return handle_->engine().turns()->take();
+  }
 
   /// Starts a collective on what is in the buffers when the rank's stream comes here. Returns at
   /// once unless 64 are under way, then waits until all ranks have started the oldest.
@@ -181,7 +197,7 @@ class DeviceGroup {
       numbers.push_back(handle_->world_rank(member));
       spaces.push_back(handle_->engine().space(member));
     }
-    Engine engine(handle_->engine().api(), std::move(spaces));
+    Engine engine(handle_->engine().api(), spaces, handle_->engine().turns());
     if (char const* const problem = engine.open(detail::ring_slots)) {
       static_cast<void>(report_failure(problem));
       return;

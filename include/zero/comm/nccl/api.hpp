@@ -78,7 +78,8 @@ struct RankSum {
 /// Every function returns at once or after a bounded time. Those named as NCCL's or CUDA's do what
 /// these do; `event_query` and `stream_query` say in_progress while there is work left. `capture`
 /// gives the number of the capture that a stream is in, or 0. `sum_ranks`
-/// enqueues the sum of a `RankSum`, with the squares it asks for, on the stream. `host_alloc` gives
+/// enqueues the sum of a `RankSum`, with the squares it asks for, on the stream; of no elements, it
+/// enqueues nothing and gets ready what a later one takes. `host_alloc` gives
 /// memory of the host that kernels use, and `peek` and `poke` read and write a number there while
 /// they do. `download` is only called once the stream has nothing to do. `use_device` sets the
 /// calling thread's device: the library calls it on threads of its own only. `window_driver` tells

@@ -168,6 +168,8 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
     report_.staging_bytes = ordered_ ? options_.staging_bytes : words;
     equipment_.create(line_, lanes_.front(), report_.staging_bytes, rank_);
     for (Lane& lane : lanes_) equipment_.add(line_, lane, communication);
+    // A first sum may be captured, as is the count of every captured collective.
+    line_.require(A::sum_ranks({.ranks = size_}, lanes_.front().stream), {.operation = "init"});
   }
   /// Streams for a communicator that came later.
   void equip_last() { equipment_.add(line_, lanes_.back(), {}); }
@@ -353,7 +355,7 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
     for (Lane const& lane : lanes_) {
       bool const there = lane.owns_stream || !closed_;
       if (there && lane.stream != typename A::Stream{}) streams.push_back(lane.stream);
-      if (lane.counting != typename A::Stream{}) streams.push_back(lane.counting);
+      if (lane.beside != typename A::Stream{}) streams.push_back(lane.beside);
     }
     return streams;
   }

@@ -1,5 +1,5 @@
 /// @file
-/// What a rank's communicators work with: streams, an event between them, and staging memory.
+/// What a rank's communicators work with: streams, events between them, and staging memory.
 #pragma once
 
 #include "zero/base/config.hpp"
@@ -20,6 +20,7 @@ template <nccl::Api A>
 class NcclEquipment {
  public:
   using Stream = typename A::Stream;
+  using Event = typename A::Event;
 
   /// The event, and the staging memory for the first lane. What was made before an Error is left to
   /// `destroy`.
@@ -46,8 +47,12 @@ class NcclEquipment {
       line.require(A::stream_create(&lane.stream), activity);
       lane.owns_stream = true;
     }
-    line.require(A::stream_create(&lane.counting), activity);
-    line.family().use(lane.comm, lane.stream, lane.counting);
+    line.require(A::stream_create(&lane.beside), activity);
+    line.family().use(lane.comm, lane.stream, lane.beside);
+    if (lane.staging == nullptr) return;
+    for (Event* const event : {&lane.exchanged, &lane.summed[0], &lane.summed[1]}) {
+      line.require(A::event_create(event), activity);
+    }
   }
 
   /// Makes one stream wait for what another has so far.
@@ -69,7 +74,10 @@ class NcclEquipment {
     if (has_ready_) static_cast<void>(A::event_destroy(ready_));
     for (NcclLane<A> const& lane : lanes) {
       if (lane.owns_stream) static_cast<void>(A::stream_destroy(lane.stream));
-      if (lane.counting != Stream{}) static_cast<void>(A::stream_destroy(lane.counting));
+      if (lane.beside != Stream{}) static_cast<void>(A::stream_destroy(lane.beside));
+      for (Event const event : {lane.exchanged, lane.summed[0], lane.summed[1]}) {
+        if (event != Event{}) static_cast<void>(A::event_destroy(event));
+      }
     }
     if (staging_ != nullptr) static_cast<void>(A::mem_free(staging_));
     has_ready_ = false;
@@ -77,7 +85,7 @@ class NcclEquipment {
   }
 
  private:
-  typename A::Event ready_{};
+  Event ready_{};
   bool has_ready_ = false;
   void* staging_ = nullptr;
 };

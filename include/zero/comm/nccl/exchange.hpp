@@ -12,21 +12,24 @@
 #include "zero/layout/placement.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
-/// One NCCL communicator, the stream its work is enqueued on, one beside it for what a graph
-/// counts, and memory for blocks of peers.
+/// One NCCL communicator, the stream its work is enqueued on, one beside it for sums of pieces and
+/// for what a graph counts, and memory for blocks of peers.
 template <nccl::Api A>
 struct NcclLane {
   typename A::Comm comm{};
   typename A::Stream stream{};
   bool owns_stream = false;
-  typename A::Stream counting{};
+  typename A::Stream beside{};
   std::byte* staging = nullptr;
   std::size_t staging_bytes = 0;
+  typename A::Event exchanged{};              ///< the newest piece is in its half of the staging
+  std::array<typename A::Event, 2> summed{};  ///< that half may be written again
 };
 
 /// Enqueues collectives on one lane. Every function returns once NCCL has accepted all of it.
@@ -88,6 +91,11 @@ class NcclExchange {
     line_.settle(comm(), status, activity(op));
   }
 
+  /// Makes the communicator's stream wait.
+  void wait_for(typename A::Event event, Collective const& op) const {
+    line_.unlocked(lock_, activity(op), [&] { return A::stream_wait(stream(), event); });
+  }
+
   void all_to_all(Collective const& op) const {
     line_.grouped(comm(), activity(op), [&](NcclGroup<A>& group) {
       for (int step = 0; step < size_; ++step) {
@@ -106,21 +114,33 @@ class NcclExchange {
 
   /// Rank r is to have the sums of elements [r * stride, (r + 1) * stride) of a buffer of `total`.
   ///
-  /// In pieces that fit the staging memory: peers' parts arrive there, the own part is read where
-  /// it is. The stream's order keeps a piece from overwriting one that is still being added.
+  /// Peers' parts arrive in the staging memory, the own part is read where it is. What does not fit
+  /// is taken in pieces of half the memory: one piece is exchanged while the one before it is
+  /// added, on the stream beside. A half is written again once its sum is done.
   void ordered_sums(Collective const& op, std::size_t stride, std::size_t total, void* out) const {
     std::size_t const element = size_of(op.dtype);
     // Multiples of 64 elements keep all but the last piece aligned for vector loads; squares are
     // added over whole blocks, in a pass of their own where a piece has no room for one.
-    std::size_t const most = lane_.staging_bytes / ranks() / element;
-    bool const square = op.squares != nullptr && most >= zero::block;
-    std::size_t const room = square ? most / zero::block * zero::block : most / 64 * 64;
+    auto const fitting = [&](std::size_t bytes) {
+      std::size_t const most = bytes / ranks() / element;
+      bool const blocks = op.squares != nullptr && most >= zero::block;
+      return blocks ? most / zero::block * zero::block : most / 64 * 64;
+    };
+    bool const halves = size_ > 1 && stride > fitting(lane_.staging_bytes);
+    std::size_t const room = fitting(halves ? lane_.staging_bytes / 2 : lane_.staging_bytes);
+    bool const square = op.squares != nullptr && room >= zero::block;
+    std::size_t sums = 0;
     for (std::size_t done = 0; done < stride; done += room) {
       auto const piece = [&](std::size_t r) {
         std::size_t const begin = r * stride + done;
         return begin >= total ? 0 : (std::min)({room, stride - done, total - begin});
       };
       std::size_t const mine = piece(own());
+      // A rank that has no more to add has none in later pieces either.
+      typename A::Event const summed = lane_.summed[sums % 2];
+      std::byte* const staged =
+          lane_.staging + (halves ? sums % 2 * room * ranks() * element : std::size_t{0});
+      if (halves && mine != 0 && sums >= 2) wait_for(summed, op);
       if (size_ > 1) {
         line_.grouped(comm(), activity(op), [&](NcclGroup<A>& group) {
           for (int step = 1; step < size_; ++step) {
@@ -132,7 +152,7 @@ class NcclExchange {
               group.add(A::send(part, count, op.dtype, to, comm(), stream()));
             }
             if (mine == 0) continue;
-            auto* const place = lane_.staging + static_cast<std::size_t>(from) * mine * element;
+            auto* const place = staged + static_cast<std::size_t>(from) * mine * element;
             group.add(A::recv(place, mine, op.dtype, from, comm(), stream()));
           }
         });
@@ -141,14 +161,22 @@ class NcclExchange {
       nccl::RankSum const sum{.dtype = op.dtype,
                               .accumulate = op.accumulate,
                               .out = offset(out, done * element),
-                              .staged = lane_.staging,
+                              .staged = staged,
                               .own = offset(op.send, (own() * stride + done) * element),
                               .rank = rank_,
                               .ranks = size_,
                               .count = mine,
                               .squares = square ? squares(op, done, mine) : SumSquares{}};
-      line_.unlocked(lock_, activity(op), [&] { return A::sum_ranks(sum, stream()); });
+      ++sums;
+      line_.unlocked(lock_, activity(op), [&] {
+        if (!halves) return A::sum_ranks(sum, stream());
+        nccl::Status status = A::event_record(lane_.exchanged, stream());
+        if (status.ok()) status = A::stream_wait(lane_.beside, lane_.exchanged);
+        if (status.ok()) status = A::sum_ranks(sum, lane_.beside);
+        return status.ok() ? A::event_record(summed, lane_.beside) : status;
+      });
     }
+    if (halves && sums != 0) wait_for(lane_.summed[(sums - 1) % 2], op);
     if (op.squares == nullptr || square) return;
     // The sum of one rank's result is that result.
     nccl::RankSum const pass{.dtype = op.dtype,

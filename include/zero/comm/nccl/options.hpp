@@ -50,9 +50,11 @@ struct Options {
   Waiting waiting = Waiting::stream;  ///< who waits in `wait`
   bool separate_gathers = false;  ///< all-gathers and broadcasts get a communicator of their own
   Registration registration = Registration::none;  ///< of memory from `allocator()`
-  bool copy_engine_gathers = false;      ///< all-gathers without SMs (NCCL_CTA_POLICY_ZERO)
-  int max_ctas = 0;                      ///< limit of CTAs per communicator; 0: NCCL's own
-  std::size_t staging_bytes = 32 * MiB;  ///< device memory that ordered sums travel through
+  bool copy_engine_gathers = false;  ///< all-gathers without SMs (NCCL_CTA_POLICY_ZERO)
+  int max_ctas = 0;                  ///< limit of CTAs per communicator; 0: NCCL's own
+  /// Device memory that ordered sums travel through. What does not fit goes in pieces of half of
+  /// it, so that one is exchanged while another is added.
+  std::size_t staging_bytes = 32 * MiB;
   /// Called once if the group and those split from it end by an error, after they were aborted: at
   /// most `deadline_s`, `watch_s` and two times `grace_s` after the last progress. For a trainer
   /// who sits in a call of CUDA, and has no next call that could throw. Empty: nobody is told.

@@ -72,31 +72,35 @@ class NcclProgress {
     std::size_t const counter = captured ? replays_.number_of(op, capture) : 0;
     if (captured) {
       line_.family().capture();
-      equipment_.order(line_, lock, at.stream, at.counting, activity);
-      line_.unlocked(lock, activity, [&] { return replays_.count_begin(counter, at.counting); });
+      equipment_.order(line_, lock, at.stream, at.beside, activity);
+      line_.unlocked(lock, activity, [&] { return replays_.count_begin(counter, at.beside); });
     }
     launch();
+    line_.unlocked(lock, activity, [&] { return A::event_record(flight.event, at.stream); });
     if (captured) {
-      equipment_.order(line_, lock, at.stream, at.counting, activity);
       line_.unlocked(lock, activity, [&] {
-        nccl::Status const counted = replays_.count_end(counter, at.counting);
-        return counted.ok() ? A::event_record(captured_[lane], at.counting) : counted;
+        nccl::Status status = A::stream_wait(at.beside, flight.event);
+        if (status.ok()) status = replays_.count_end(counter, at.beside);
+        return status.ok() ? A::event_record(captured_[lane], at.beside) : status;
       });
+      newest_[lane] = flights_.number();
     }
-    line_.unlocked(lock, activity, [&] {
-      return A::event_record(flight.event, captured ? at.counting : at.stream);
-    });
     flight.op = op;
     flight.lane = lane;
     flight.captured = captured;
     return {flights_.commit(flight), lane, captured};
   }
 
-  /// What a stream of the same capture waits for to have the result of a captured collective. Later
-  /// ones may have taken its slot, and all of a lane come one after the other.
+  /// What a stream of the same capture waits for to have the result of a captured collective.
+  ///
+  /// A capture has to come back from the stream that counts, but who waits for a result need not
+  /// wait for its count. So the newest collective of a lane has the event behind all counts of the
+  /// lane; those before it have their own, unless later ones have taken their slots: all of a lane
+  /// come one after the other.
   [[nodiscard]] typename A::Event event_of(NcclDeparture const& departure) noexcept {
     Flight const* const flight = flights_.find(departure.number);
-    return flight != nullptr ? flight->event : captured_[departure.lane];
+    bool const newest = departure.number == newest_[departure.lane];
+    return flight != nullptr && !newest ? flight->event : captured_[departure.lane];
   }
 
   /// The number that the next collective will have.
@@ -218,7 +222,8 @@ class NcclProgress {
   NcclEquipment<A> const& equipment_;
   NcclFlights<A> flights_;
   NcclReplays<A> replays_;
-  std::array<typename A::Event, 2> captured_{};  ///< behind the last captured, by lane
+  std::array<typename A::Event, 2> captured_{};  ///< behind the count of the newest, by lane
+  std::array<std::uint64_t, 2> newest_{};        ///< captured collective, by lane
   std::size_t events_ = 0;
   bool departures_ = false;  ///< peers may leave
   Clock::time_point moved_{};

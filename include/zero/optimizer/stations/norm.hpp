@@ -72,6 +72,12 @@ class GradientNorm {
     if (count > 0) space_.add_squares(squares_, store_->reduced(bucket), count);
   }
 
+  /// Has loaded what it takes.
+  /// @param loading  a LoadingSpace's
+  void load(Space const& loading) const {
+    loading.add_squares(nullptr, static_cast<typename Slots::Gradient const*>(nullptr), 1);
+  }
+
   void reset() const { space_.zero(squares_, sizeof(ExactSum)); }
 
  private:

@@ -57,6 +57,22 @@ class Reduction {
         order_(partition, accumulates, form.reduced == Form::Reduced::sums),
         lent_units_(lends ? static_cast<std::size_t>(partition.placement().unit_count()) : 0) {}
 
+  /// Has loaded what it takes, before anything lies in its memory.
+  /// @param loading  a LoadingSpace's
+  void load(Space const& loading) const {
+    if constexpr (form.reduced == Form::Reduced::sums) {
+      if (partition_->bucket_count() == 0) return;
+      // These run, over zeros, and over as many as in a step: CUB may keep the tile that suits the
+      // first array it meets.
+      BucketSpan const bucket = partition_->bucket(0);
+      Accumulate* const sums = store_->sums(bucket);
+      auto const* const received = reinterpret_cast<Wire const*>(sums);
+      loading.zero(sums, bucket.shard() * sizeof(Accumulate));
+      loading.convert(sums, received, bucket.shard());
+      loading.add(sums, received, bucket.shard());
+    }
+  }
+
   /// How far gradients are.
   [[nodiscard]] ReductionOrder const& order() const noexcept { return order_; }
   /// Of which units lent gradients are yet to be read.

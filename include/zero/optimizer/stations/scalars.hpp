@@ -67,12 +67,15 @@ class Scalars {
       std::clamp(std::size_t{2048} / sizeof(RatedRule<R>), std::size_t{1}, StepControl::rates);
 
  public:
+  using OfStep = ComputeScalars<R, capacity>;
+  using OfOne = ComputeScalars<R, 1>;
+
   /// @param control  in the memory of the space
   Scalars(Model const& model, Rules<R> const& rules, StepControl* control)
       : model_(&model), rules_(&rules), control_(control) {}
 
   /// What is to be called once the step's terms are known.
-  [[nodiscard]] ComputeScalars<R, capacity> const& of_step() {
+  [[nodiscard]] OfStep const& of_step() {
     if (known_ != rules_->owned_count()) find();
     for (std::size_t i = 0; i < step_.count; ++i) step_.rules[i].rule = *from_[i];
     return step_;
@@ -88,7 +91,7 @@ class Scalars {
 
   /// Computes those of one tensor, to be used before this is called again.
   /// @param terms  of its update
-  [[nodiscard]] ComputeScalars<R, 1> of_one(std::size_t storage, StepTerms const* terms) const {
+  [[nodiscard]] OfOne of_one(std::size_t storage, StepTerms const* terms) const {
     return {terms, control_->scalars + StepControl::rates, 1, {rated(storage)}};
   }
 
@@ -116,7 +119,7 @@ class Scalars {
   Model const* model_;
   Rules<R> const* rules_;
   StepControl* control_;
-  ComputeScalars<R, capacity> step_{};
+  OfStep step_{};
   std::array<R const*, capacity> from_{};  ///< where each rule was found
   std::size_t known_ = ~std::size_t{0};    ///< how many rules of their own there were then
 };

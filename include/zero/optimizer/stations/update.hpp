@@ -46,6 +46,15 @@ class Update {
         counts_(counts),
         space_(std::move(space)) {}
 
+  /// Has loaded what a decision and updates take.
+  /// @param loading  a LoadingSpace's
+  void load(Space const& loading) const {
+    loading.call(Both{Decide{}, typename Scalars<Rule>::OfStep{}});
+    loading.call(Both{OwnTerms{}, typename Scalars<Rule>::OfOne{}});
+    loading.call(typename Scalars<Rule>::OfOne{});
+    loading.update(rules_->common(), nullptr, nullptr, Arrays{.count = 1});
+  }
+
   /// Decides whether the step updates, and computes what all its updates need.
   void decide(Decide const& decide) { space_.call(Both{decide, scalars_.of_step()}); }
 

@@ -27,12 +27,16 @@ struct DeviceTransform {
     if (before != cudaSuccess) return before;
     cudaLaunchConfig_t config{};
     config.stream = stream;
-    return emulated::launch(config, [=] {
-      // The last first: nobody may rely on an order.
-      for (std::size_t i = count; i-- != 0;) {
-        out[i] = std::apply([&](auto... from) { return f(from[i]...); }, in);
-      }
-    });
+    static constexpr char name = 0;
+    return emulated::launch(
+        config,
+        [=] {
+          // The last first: nobody may rely on an order.
+          for (std::size_t i = count; i-- != 0;) {
+            out[i] = std::apply([&](auto... from) { return f(from[i]...); }, in);
+          }
+        },
+        &name);
   }
 };
 
