@@ -75,8 +75,8 @@ class NcclEquipment {
     for (NcclLane<A> const& lane : lanes) {
       if (lane.owns_stream) static_cast<void>(A::stream_destroy(lane.stream));
       if (lane.beside != Stream{}) static_cast<void>(A::stream_destroy(lane.beside));
-      for (Event const event : {lane.exchanged, lane.summed[0], lane.summed[1]}) {
-        if (event != Event{}) static_cast<void>(A::event_destroy(event));
+      for (Event const* const event : {&lane.exchanged, &lane.summed[0], &lane.summed[1]}) {
+        if (*event != Event{}) static_cast<void>(A::event_destroy(*event));
       }
     }
     if (staging_ != nullptr) static_cast<void>(A::mem_free(staging_));
