@@ -52,6 +52,10 @@ std::vector<T> numbers(std::size_t count, unsigned seed) {
   std::mt19937 random(seed);
   std::vector<T> result(count);
   for (T& value : result) {
+    if constexpr (std::is_integral_v<T>) {
+      value = static_cast<T>(random() % 2'000'001) - 1'000'000;
+      continue;
+    }
     float const mantissa = static_cast<float>(random() >> 8) / 16777216.f - 0.5f;
     value = static_cast<T>(std::ldexp(mantissa, static_cast<int>(random() % 24) - 16));
   }
@@ -359,6 +363,8 @@ TEST_CASE_FIXTURE(OneStream, "cuda: ordered sums have the host's bits, scattered
   check_sums<float>(space, DType::f32);
   check_sums<float>(space, DType::f64);
   check_sums<double>(space, DType::f64);
+  check_sums<std::int32_t>(space, DType::i32);
+  check_sums<std::int64_t>(space, DType::i64);
 }
 
 TEST_CASE_FIXTURE(

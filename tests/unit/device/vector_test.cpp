@@ -22,8 +22,8 @@ TEST_CASE("arrays that are equally far from a vector are cut there") {
 }
 
 TEST_CASE("arrays that are not aligned where the first is are noted, or nothing is cut") {
-  alignas(16) float a[64];
-  alignas(16) float b[64];
+  alignas(16) float a[64] = {};
+  alignas(16) float b[64] = {};
   Cutter const cutter = Cutter(4).meet(a + 1).meet(b + 1).meet(b + 2).meet(a + 5);
   Cut const cut = cutter.cut(40);
   CHECK(cut.head == 3);
