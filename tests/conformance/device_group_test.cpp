@@ -112,7 +112,7 @@ TEST_CASE("DeviceGroup: one rank uses its trainer's queue and nothing else") {
     float const from[] = {1, 2, 3};
     float to[3] = {};
     // The first also has loaded what any collective takes.
-    for (std::size_t const more : {2, 1, 1}) {
+    for (std::size_t const more : {2u, 1u, 1u}) {
       std::size_t const before = machine->calls();
       zero::run(comm, {.op = zero::Op::all_gather, .count = 3, .send = from, .recv = to});
       CHECK(machine->calls() == before + more);

@@ -85,7 +85,7 @@ cudaError_t launch(cudaLaunchConfig_t const& config,
       return cudaErrorInvalidConfiguration;
     }
     if (kernel != nullptr && state().loaded.emplace(kernel, device).second) {
-      state().captured_loads += stream->capture != nullptr ? 1 : 0;
+      state().captured_loads += stream->capture != nullptr ? 1u : 0u;
     }
     enqueue(stream,
             [device, grid = config.gridDim, block = config.blockDim, run = std::move(thread)] {
