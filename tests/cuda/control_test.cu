@@ -92,7 +92,7 @@ TEST_CASE_FIXTURE(OneStream, "cuda: a decision and a rule's scalars are the host
       words->words[StepControl::unsaid_word] = 0;
       check(space, block, [&](StepControl* control, TensorCounts const&) {
         stations::ComputeScalars<Rule, 3> compute{
-            .terms = &control->outcome.terms, .scalars = control->scalars, .count = count};
+            .terms = &control->outcome.terms, .scalars = control->scalars(), .count = count};
         compute.rules[1] = {.rule = {.beta2 = 0.95}, .learning_rate_scale = 0.5f};
         compute.rules[2] = {.rule = {.lr = 0.7f}, .weight_decay_scale = 0.f, .own_rate = true};
         return stations::Both{
@@ -120,7 +120,7 @@ TEST_CASE_FIXTURE(OneStream, "cuda: tensors that rest are counted as on the host
     check(space, words_of(0.1), [&](StepControl* control, TensorCounts const& counts) {
       return stations::Both{
           stations::OwnTerms{control, counts, tensor, true},
-          stations::ComputeScalars<zero::NAdam, 1>{&control->own, control->scalars, 1, {{}}}};
+          stations::ComputeScalars<zero::NAdam, 1>{&control->own, control->scalars(), 1, {{}}}};
     });
   }
 }

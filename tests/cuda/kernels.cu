@@ -16,9 +16,9 @@
 using zero::bf16;
 using zero::fp16;
 using zero::device::Queue;
-using Step = zero::detail::Both<zero::detail::Decide, zero::detail::ComputeScalars<zero::AdamW, 8>>;
-using Rested =
-    zero::detail::Both<zero::detail::OwnTerms, zero::detail::ComputeScalars<zero::AdamW, 1>>;
+using Scalars = zero::detail::Scalars<zero::AdamW>;
+using Step = zero::detail::Both<zero::detail::Decide, Scalars::OfStep>;
+using Rested = zero::detail::Both<zero::detail::OwnTerms, Scalars::OfOne>;
 
 // The updates of a precision, and its norm.
 template <class P>
@@ -44,6 +44,7 @@ template void zero::device::call(Queue const&, zero::detail::BringTensors const&
 template void zero::device::call(Queue const&, zero::detail::CountMissed const&);
 template void zero::device::call(Queue const&, Rested const&);
 template void zero::device::call(Queue const&, Step const&);
+template void zero::device::call(Queue const&, Scalars::OfOne const&);
 template void zero::device::convert(Queue const&, bf16*, float const*, std::size_t);
 template void zero::device::convert(Queue const&, float*, bf16 const*, std::size_t);
 template void zero::device::add(Queue const&, float*, bf16 const*, std::size_t);

@@ -60,13 +60,16 @@ struct StepControl {
   StepOutcome outcome{};
   /// Terms of a tensor that has rested, for its update; before that, those of the step before.
   StepTerms own{};
-  /// What rules have computed of the terms, for as many combinations of a rule and scales, and
-  /// behind them for one update at a time.
-  static constexpr std::size_t rates = 8;
-  StepScalars scalars[rates + 1] = {};
   std::int64_t words[word_count] = {};
+
+  /// What rules compute of the terms, for as many combinations of a rule and scales, and behind
+  /// them for one update at a time ...
+  static constexpr std::size_t rates = failed_word * sizeof(std::int64_t) / sizeof(StepScalars) - 1;
+  /// ... where sums of squares and weights were, which nobody reads once a step is decided.
+  [[nodiscard]] StepScalars* scalars() noexcept { return reinterpret_cast<StepScalars*>(words); }
 };
 static_assert(std::is_trivially_copyable_v<StepControl>);
+static_assert(offsetof(StepControl, words) % alignof(StepScalars) == 0);
 static_assert(offsetof(StepControl, words) + sizeof(StepControl::words) == sizeof(StepControl));
 
 /// What lies behind a `StepControl` for each tensor: on how many ranks it has a gradient in this

@@ -40,7 +40,11 @@ struct ComputeScalars {
 
   ZERO_HOST_DEVICE void operator()() const noexcept {
     if (terms->skipped != 0) return;
-    for (std::size_t i = 0; i < count; ++i) scalars[i] = rules[i].scalars(*terms);
+    for (std::size_t i = 0; i < count; ++i) {
+      StepScalars const computed = rules[i].scalars(*terms);
+      // Other numbers were here, and will be again.
+      __builtin_memcpy(scalars + i, &computed, sizeof(computed));
+    }
   }
 };
 
@@ -92,7 +96,7 @@ class Scalars {
   /// Computes those of one tensor, to be used before this is called again.
   /// @param terms  of its update
   [[nodiscard]] OfOne of_one(std::size_t storage, StepTerms const* terms) const {
-    return {terms, control_->scalars + StepControl::rates, 1, {rated(storage)}};
+    return {terms, control_->scalars() + StepControl::rates, 1, {rated(storage)}};
   }
 
  private:
@@ -106,7 +110,7 @@ class Scalars {
   }
   void find() {
     known_ = rules_->owned_count();
-    step_ = {&control_->outcome.terms, control_->scalars};
+    step_ = {&control_->outcome.terms, control_->scalars()};
     for (std::size_t t = 0; t < model_->tensors.size() && step_.count < capacity; ++t) {
       R const& rule = rules_->of(t);
       if (model_->partition.placement().places()[t].frozen) continue;
