@@ -108,7 +108,7 @@ std::vector<std::vector<float>> trained(std::size_t first, std::size_t count) {
     for (float& value : values) value = 0.25f * static_cast<float>(t.shape[0] + begin++) - 1.f;
   });
   for (int step = 1; step <= 5; ++step) {
-    if (step == 3 && first + count > 19) optimizer.set_lr("t19", 0.7f);
+    if (step == 3 && first <= 19 && 19 < first + count) optimizer.set_lr("t19", 0.7f);
     if (step == 4) optimizer.set_rule({.lr = 0.2f, .beta2 = 0.9});
     auto gradients = optimizer.gradients(0);
     for (std::size_t t = 0; t < count; ++t) {
