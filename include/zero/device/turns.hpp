@@ -17,11 +17,13 @@ namespace zero::inline ZERO_NAMESPACE::device {
 /// While somebody holds a `Capture`, `take` waits for a turn; at all other times it takes nothing.
 class Turns {
  public:
+  /// A turn, or none if it is empty.
   using Turn = std::unique_lock<std::recursive_mutex>;
 
   /// Says that streams are captured together, for as long as it lives.
   class Capture {
    public:
+    /// @param turns  of those that are captured; not null
     explicit Capture(std::shared_ptr<Turns> turns) noexcept : turns_(std::move(turns)) {
       ++turns_->captures_;
     }

@@ -80,7 +80,7 @@ class Scalars {
 
   /// What is to be called once the step's terms are known.
   [[nodiscard]] OfStep const& of_step() {
-    if (known_ != rules_->owned_count()) find();
+    if (known_ != rules_->owned_count()) collect();
     for (std::size_t i = 0; i < step_.count; ++i) step_.rules[i].rule = *from_[i];
     return step_;
   }
@@ -108,7 +108,7 @@ class Scalars {
     return from_[i] == &rule && step_.rules[i].learning_rate_scale == tensor.learning_rate &&
            step_.rules[i].weight_decay_scale == tensor.weight_decay;
   }
-  void find() {
+  void collect() {
     known_ = rules_->owned_count();
     step_ = {&control_->outcome.terms, control_->scalars()};
     for (std::size_t t = 0; t < model_->tensors.size() && step_.count < capacity; ++t) {
