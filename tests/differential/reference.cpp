@@ -2,10 +2,10 @@
 
 #include "support/standard.hpp"
 
-// What is fused is spelled out.
+// What is fused is spelled out. nvcc does not know the pragma; it is told by an option.
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT OFF
-#elif defined(__GNUC__)
+#elif defined(__GNUC__) && !defined(__NVCC__)
 #pragma GCC optimize("fp-contract=off")
 #endif
 
