@@ -19,8 +19,8 @@ namespace zero::inline ZERO_NAMESPACE::device {
 
 namespace kernels {
 
-/// Which arrays are aligned at the vectors of a cut. Bits of `Cut::apart` are in this order, since the
-/// first array decides where vectors begin: states, which are the library's own, come first.
+/// Which arrays are aligned at the vectors of a cut. Bits of `Cut::apart` are in this order, since
+/// the first array decides where vectors begin: states, which are the library's own, come first.
 struct UpdateOrder {
   std::uint32_t apart;
 
