@@ -19,6 +19,7 @@
 #include "zero/concepts/prefetch.hpp"
 #include "zero/concepts/transfer.hpp"
 #include "zero/layout/memory_plan.hpp"
+#include "zero/optimizer/make_tables.hpp"
 #include "zero/optimizer/stores/arena.hpp"
 
 #include <concepts>
@@ -216,7 +217,9 @@ class Activations {
               typename Choice::Transfer* transfer,
               Constructing /*disambiguates*/)
       : comm_(&comm),
-        arena_(std::move(memory.allocator), detail::space_of(comm)),
+        space_(detail::space_of(comm)),
+        allocator_(std::move(memory.allocator)),
+        arena_(detail::ref(allocator_), detail::AnySpace(detail::space_calls<Space>, &space_)),
         layout_(std::move(checkpoints), comm.size(), form(comm.size())),
         plan_(agreed_plan(micro_batches, prefetch)),
         sizes_(detail::activation_sizes(layout_, micro_batches, prefetch)),
@@ -255,7 +258,9 @@ class Activations {
   }
 
   Communicator* comm_;
-  detail::Arena<decltype(Choice::Memory::allocator), Space> arena_;
+  [[no_unique_address]] Space space_;
+  [[no_unique_address]] decltype(Choice::Memory::allocator) allocator_;
+  detail::Arena arena_;
   detail::ActivationLayout layout_;
   ActivationPlan plan_;
   detail::ActivationSizes sizes_;

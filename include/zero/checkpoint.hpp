@@ -19,6 +19,7 @@
 #include "zero/checkpoint/verify.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/optimizer/inside.hpp"
+#include "zero/optimizer/make_tables.hpp"
 
 #include <algorithm>
 #include <array>
@@ -91,7 +92,8 @@ class BasicCheckpoints {
   template <class Optimizer>
   [[nodiscard]] static std::uint64_t plan(Optimizer& optimizer, std::uint64_t blob_bytes = 0) {
     std::uint64_t bytes = blob_bytes;
-    for (detail::ArrayRun const& run : detail::array_runs(detail::Inside::parts(optimizer), true)) {
+    for (detail::ArrayRun const& run :
+         detail::array_runs(detail::Inside::engine(optimizer).parts(), true)) {
       bytes += run.bytes();
     }
     return round_up(bytes, std::uint64_t{detail::Pipe::piece});
@@ -116,7 +118,8 @@ class BasicCheckpoints {
   ///   are
   template <class Optimizer>
   SaveReport save(Optimizer& optimizer, SaveOptions const& options = {}) {
-    return save(optimizer, options, *detail::Inside::parts(optimizer).groups.world);
+    detail::Engine& engine = detail::Inside::engine(optimizer);
+    return save(engine, options, engine.parts().groups.world().ref());
   }
   /// The same for several optimizers, each over ranks of its own, that are saved as one checkpoint.
   /// @param optimizer  that this rank is one of
@@ -124,17 +127,7 @@ class BasicCheckpoints {
   /// @param comm       of all ranks that save together
   template <class Optimizer, Communicator C>
   SaveReport save(Optimizer& optimizer, SaveOptions const& options, C& comm) {
-    bool const waited = finish().has_value();
-    Saving saving(directory_,
-                  options_,
-                  detail::view_of(optimizer),
-                  options,
-                  detail::control_words(comm, detail::Inside::parts(optimizer).arena),
-                  nullptr);
-    saving.commit();
-    SaveReport report = saving.report();
-    report.waited = waited;
-    return report;
+    return save(detail::Inside::engine(optimizer), options, detail::ref(comm));
   }
 
   /// Copies what `save` would write to memory, and writes it while training goes on. `poll`, once a
@@ -145,20 +138,13 @@ class BasicCheckpoints {
   /// @returns true if a save before was still under way, and was finished first
   template <class Optimizer>
   bool save_async(Optimizer& optimizer, SaveOptions const& options = {}) {
-    return save_async(optimizer, options, *detail::Inside::parts(optimizer).groups.world);
+    detail::Engine& engine = detail::Inside::engine(optimizer);
+    return save_async(engine, options, engine.parts().groups.world().ref());
   }
   /// @overload
   template <class Optimizer, Communicator C>
   bool save_async(Optimizer& optimizer, SaveOptions const& options, C& comm) {
-    bool const waited = finish().has_value();
-    pending_ = std::make_unique<Saving>(
-        directory_,
-        options_,
-        detail::view_of(optimizer),
-        options,
-        detail::control_words(comm, detail::Inside::parts(optimizer).arena),
-        &snapshot_);
-    return waited;
+    return save_async(detail::Inside::engine(optimizer), options, detail::ref(comm));
   }
   /// Is a save under way?
   [[nodiscard]] bool pending() const noexcept { return pending_ != nullptr; }
@@ -194,8 +180,8 @@ class BasicCheckpoints {
   /// @par Collective  yes, over the optimizer's communicator or all ranks of its grid; blocks
   template <class Optimizer>
   [[nodiscard]] std::optional<FoundCheckpoint> latest(Optimizer& optimizer) {
-    auto& parts = detail::Inside::parts(optimizer);
-    return newest(detail::control_words(*parts.groups.world, parts.arena), any_number);
+    detail::Parts& parts = detail::Inside::engine(optimizer).parts();
+    return newest(detail::control_words(parts.groups.world().ref(), parts.arena), any_number);
   }
 
   /// Goes on from the newest checkpoint that is not damaged: `latest` and `load` in one, and if the
@@ -205,7 +191,7 @@ class BasicCheckpoints {
   /// @throws Error as `load`; (data) if there are checkpoints, and all are damaged
   template <class Optimizer>
   std::optional<LoadReport> resume(Optimizer& optimizer, LoadOptions const& options = {}) {
-    detail::OptimizerView const view = detail::view_of(optimizer);
+    detail::OptimizerView const view = detail::view_of(detail::Inside::engine(optimizer));
     std::vector<std::string> skipped;
     std::uint64_t below = any_number;
     while (auto const found = newest(view.control, below)) {
@@ -251,7 +237,7 @@ class BasicCheckpoints {
   LoadReport load(Optimizer& optimizer,
                   FoundCheckpoint const& found,
                   LoadOptions const& options = {}) {
-    detail::OptimizerView const view = detail::view_of(optimizer);
+    detail::OptimizerView const view = detail::view_of(detail::Inside::engine(optimizer));
     detail::Restore<Files> restore(directory_.files(), view, options, options_.file_deadline_s);
     restore.read(found.path);
     restore.fit();
@@ -259,6 +245,34 @@ class BasicCheckpoints {
   }
 
  private:
+  SaveReport save(detail::Engine& engine,
+                  SaveOptions const& options,
+                  detail::CommunicatorRef comm) {
+    bool const waited = finish().has_value();
+    Saving saving(directory_,
+                  options_,
+                  detail::view_of(engine),
+                  options,
+                  detail::control_words(comm, engine.parts().arena),
+                  nullptr);
+    saving.commit();
+    SaveReport report = saving.report();
+    report.waited = waited;
+    return report;
+  }
+  bool save_async(detail::Engine& engine,
+                  SaveOptions const& options,
+                  detail::CommunicatorRef comm) {
+    bool const waited = finish().has_value();
+    pending_ = std::make_unique<Saving>(directory_,
+                                        options_,
+                                        detail::view_of(engine),
+                                        options,
+                                        detail::control_words(comm, engine.parts().arena),
+                                        &snapshot_);
+    return waited;
+  }
+
   /// A run that began anew would in the end remove them.
   [[noreturn]] void refuse_all(std::string const& newest) const {
     fail(ErrorKind::data,

@@ -19,16 +19,6 @@
 #if !defined(ZERO_INSTANTIATE)
 #define ZERO_INSTANTIATE extern template
 #endif
-#define ZERO_INSTANTIATE_PARTS(...)                         \
-  ZERO_INSTANTIATE struct detail::Assembly<__VA_ARGS__>;    \
-  ZERO_INSTANTIATE class detail::Stepper<__VA_ARGS__>;      \
-  ZERO_INSTANTIATE class detail::Reduction<__VA_ARGS__>;    \
-  ZERO_INSTANTIATE class detail::Update<__VA_ARGS__>;       \
-  ZERO_INSTANTIATE class detail::GradientNorm<__VA_ARGS__>; \
-  ZERO_INSTANTIATE class detail::GradientStore<__VA_ARGS__>;
-#define ZERO_INSTANTIATE_OPTIMIZER(S, P)                           \
-  ZERO_INSTANTIATE class ShardedOptimizer<InProcess, S, P, AdamW>; \
-  ZERO_INSTANTIATE_PARTS(detail::Slots<S, InProcess, P, AdamW, AccumulateNone, Owned<>>)
 #define ZERO_INSTANTIATE_KERNELS(T)                                                        \
   ZERO_INSTANTIATE void kernel::detail::sum_range<T, float, kernel::native, void const*>(  \
       T*, void const* const*, std::size_t, int, std::size_t, kernel::Store) noexcept;      \
@@ -43,19 +33,9 @@ ZERO_INSTANTIATE_KERNELS(bf16)
 ZERO_INSTANTIATE_KERNELS(fp16)
 ZERO_INSTANTIATE class detail::
     Meeting<detail::Rendezvous, detail::ThreadSlot, detail::ThreadFamily>;
-ZERO_INSTANTIATE_OPTIMIZER(stage::Replicated, Fp32)
-ZERO_INSTANTIATE_OPTIMIZER(stage::Replicated, Mixed<bf16>)
-ZERO_INSTANTIATE_OPTIMIZER(stage::Pos, Fp32)
-ZERO_INSTANTIATE_OPTIMIZER(stage::Pos, Mixed<bf16>)
-ZERO_INSTANTIATE_OPTIMIZER(stage::PosG, Fp32)
-ZERO_INSTANTIATE_OPTIMIZER(stage::PosG, Mixed<bf16>)
-ZERO_INSTANTIATE_OPTIMIZER(stage::PosGP, Fp32)
-ZERO_INSTANTIATE_OPTIMIZER(stage::PosGP, Mixed<bf16>)
 
 }  // namespace zero::inline ZERO_NAMESPACE
 
 #undef ZERO_INSTANTIATE_KERNELS
-#undef ZERO_INSTANTIATE_OPTIMIZER
-#undef ZERO_INSTANTIATE_PARTS
 #undef ZERO_INSTANTIATE
 #endif

@@ -9,18 +9,16 @@
 #include "zero/optimizer/api/guards.hpp"
 #include "zero/optimizer/api/step.hpp"
 #include "zero/optimizer/api/step_result.hpp"
-#include "zero/optimizer/assembly.hpp"
+#include "zero/optimizer/engine.hpp"
 #include "zero/optimizer/inside.hpp"
-#include "zero/optimizer/setup/agreement.hpp"
-#include "zero/optimizer/setup/broadcast.hpp"
+#include "zero/optimizer/make_tables.hpp"
 #include "zero/optimizer/setup/choice.hpp"
-#include "zero/optimizer/setup/loading.hpp"
-#include "zero/optimizer/setup/owned.hpp"
-#include "zero/optimizer/setup/slots.hpp"
-#include "zero/optimizer/stations/unwritten.hpp"
-#include "zero/optimizer/stepper.hpp"
+#include "zero/optimizer/setup/plan_of.hpp"
+#if ZERO_BODIES
+#include "zero/optimizer/engine_bodies.hpp"
+#endif
 
-#include <algorithm>
+#include <array>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -67,19 +65,18 @@ class ShardedOptimizer {
   using Rule = typename Choice::Rule;                  ///< how a parameter follows its gradient
   using Accumulation = typename Choice::Accumulation;  ///< where micro-batches add up
   using Memory = typename Choice::Memory;              ///< who owns parameters and gradients
-  using Slots = typename Choice::Slots;                ///< the whole choice as one type
   using Parameter = typename Precision::Parameter;     ///< what forward and backward read
   using Wire = typename Precision::Wire;               ///< gradients, here and on their way
   using Master = typename Precision::Master;           ///< what the update works on
   using State = typename Precision::State;             ///< optimizer states
 
-  static constexpr Sharding sharding = Stage::sharding;  ///< which model states are partitioned
-  static constexpr StorageForm form = Slots::form;       ///< how each model state is held
-  static constexpr bool borrowed = Memory::borrowed;     ///< does the trainer lend its memory?
+  static constexpr Sharding sharding = Stage::sharding;      ///< which model states are partitioned
+  static constexpr StorageForm form = Choice::facts.form();  ///< how each model state is held
+  static constexpr bool borrowed = Memory::borrowed;         ///< does the trainer lend its memory?
   /// May any thread follow pointers to the communicator's buffers?
-  static constexpr bool on_host = Slots::Space::host_accessible;
+  static constexpr bool on_host = Communicator::Space::host_accessible;
   /// State arrays per element.
-  static constexpr std::size_t state_arrays = Slots::state_arrays;
+  static constexpr std::size_t state_arrays = Choice::facts.state_arrays;
 
   /// What a rank will hold and send, before anything is allocated.
   /// @param options  ranks, and micro-steps in a step
@@ -89,7 +86,12 @@ class ShardedOptimizer {
   [[nodiscard]] static Plan plan(PlanOptions const& options,
                                  std::vector<Tensor> const& tensors,
                                  Values const&... values) {
-    return Choice::plan(options, tensors, values...);
+    return detail::plan_of(Choice::facts,
+                           detail::rule_calls<Rule>,
+                           options,
+                           tensors,
+                           Choice::template pick<Bucket>(values...),
+                           Choice::template pick<Prefetch>(values...));
   }
 
   /// Agrees with all ranks on model and policies, then allocates what `plan()` says.
@@ -105,8 +107,10 @@ class ShardedOptimizer {
   explicit ShardedOptimizer(Communicator& comm,
                             std::vector<Tensor> tensors,
                             Values const&... values)
-      : ShardedOptimizer(
-            detail::Groups<Communicator>{&comm, &comm}, std::move(tensors), values...) {}
+      : ShardedOptimizer(comm,
+                         Groups{detail::ref(comm), detail::ref(comm)},
+                         std::move(tensors),
+                         picked(values...)) {}
   /// The same over the data axis of a grid, where all ranks decide together what a step does: norm,
   /// overflow, clipping, loss scale, options. Tensors are described as this rank's part of them,
   /// with `Tensor::partitioned`; ranks of a model axis describe the same shapes.
@@ -121,36 +125,31 @@ class ShardedOptimizer {
   ///   reduced gradients in each step
   template <ProcessGrid G, class... Values>
   explicit ShardedOptimizer(G& grid, std::vector<Tensor> tensors, Values const&... values)
-      : ShardedOptimizer(detail::Groups<Communicator>{&grid.data(), &grid.world(), &grid.model()},
-                         std::move(tensors),
-                         values...) {}
+      : ShardedOptimizer(
+            grid.data(),
+            Groups{detail::ref(grid.data()), detail::ref(grid.world()), detail::ref(grid.model())},
+            std::move(tensors),
+            picked(values...)) {}
 
   ShardedOptimizer(ShardedOptimizer const&) = delete;
   ShardedOptimizer& operator=(ShardedOptimizer const&) = delete;
 
   /// Units in the order of the forward pass, from 0; a number that no tensor names is empty.
-  [[nodiscard]] std::span<int const> units() const noexcept { return parts_.units; }
+  [[nodiscard]] std::span<int const> units() const noexcept { return engine_.model().units; }
   /// The same units in the order of the backward pass.
   [[nodiscard]] std::span<int const> units_backward() const noexcept {
-    return parts_.units_backward;
+    return engine_.model().units_backward;
   }
   /// The model as it was described.
-  [[nodiscard]] std::vector<Tensor> const& tensors() const noexcept { return parts_.described; }
+  [[nodiscard]] std::vector<Tensor> const& tensors() const noexcept {
+    return engine_.model().described;
+  }
   /// Who owns which element. A stacked tensor is as many tensors there as it has layers.
-  [[nodiscard]] Partition const& partition() const noexcept { return parts_.partition; }
+  [[nodiscard]] Partition const& partition() const noexcept { return engine_.model().partition; }
   /// What this rank holds and sends in a step of so many micro-steps.
-  [[nodiscard]] Plan plan(std::uint64_t micro_steps = 1) const {
-    return make_plan(partition(),
-                     Slots::storage_choice(parts_.prefetch.depth, held_by(*parts_.comm)),
-                     Choice::names(),
-                     micro_steps);
-  }
+  [[nodiscard]] Plan plan(std::uint64_t micro_steps = 1) const { return engine_.plan(micro_steps); }
   /// Bytes this rank holds now, by role: equal to `plan().memory`.
-  [[nodiscard]] MemoryBytes held() const {
-    MemoryBytes bytes = parts_.arena.held();
-    bytes[Role::communicator] = held_by(*parts_.comm);
-    return bytes;
-  }
+  [[nodiscard]] MemoryBytes held() const { return engine_.held(); }
 
   /// Lends the trainer's memory: one span per tensor in registration order. A tied tensor's span
   /// may be empty; so may a frozen tensor's gradient. Any other gradient that is an empty span is
@@ -164,10 +163,9 @@ class ShardedOptimizer {
   ///   reduced at once, until `reduce_all`, `step` or `discard_gradients`
   void bind(std::span<std::span<Parameter> const> parameters,
             std::span<std::span<Wire> const> gradients) requires borrowed {
-    steps_.prepare_to_bind();
-    parts_.parameters.lent().bind(parameters, parts_, true);
-    parts_.gradients.lent().bind(gradients, parts_, false);
-    steps_.end_bind();
+    detail::LentSpans const lent(parameters);
+    detail::LentSpans const lent_gradients(gradients);
+    engine_.bind(&lent, &lent_gradients);
   }
 
   /// Lends two flat buffers in which the tensors lie one after the other, in registration order and
@@ -175,37 +173,28 @@ class ShardedOptimizer {
   /// Otherwise as above.
   /// @par Shapes  both [sum of element counts of tensors that are not tied to another]
   void bind(std::span<Parameter> parameters, std::span<Wire> gradients) requires borrowed {
-    steps_.prepare_to_bind();
-    parts_.parameters.lent().bind_flat(parameters, true);
-    parts_.gradients.lent().bind_flat(gradients, false);
-    steps_.end_bind();
+    engine_.bind_flat(detail::Elements(parameters), detail::Elements(gradients));
   }
 
   /// Lends parameters alone: gradients are lent unit by unit, in every step. Otherwise as `bind`.
   void bind_parameters(std::span<std::span<Parameter> const> parameters) requires borrowed {
-    steps_.prepare_to_bind();
-    parts_.parameters.lent().bind(parameters, parts_, true);
-    steps_.end_bind(false);
+    detail::LentSpans const lent(parameters);
+    engine_.bind(&lent, nullptr);
   }
   /// The same for one flat buffer.
   void bind_parameters(std::span<Parameter> parameters) requires borrowed {
-    steps_.prepare_to_bind();
-    parts_.parameters.lent().bind_flat(parameters, true);
-    steps_.end_bind(false);
+    engine_.bind_flat(detail::Elements(parameters), {});
   }
 
   /// Lends other gradients and keeps the parameters that are lent: for trainers whose gradients
   /// move from step to step. Otherwise as `bind`.
   void bind_gradients(std::span<std::span<Wire> const> gradients) requires borrowed {
-    steps_.prepare_to_bind();
-    parts_.gradients.lent().bind(gradients, parts_, false);
-    steps_.end_bind();
+    detail::LentSpans const lent(gradients);
+    engine_.bind(nullptr, &lent);
   }
   /// The same for one flat buffer.
   void bind_gradients(std::span<Wire> gradients) requires borrowed {
-    steps_.prepare_to_bind();
-    parts_.gradients.lent().bind_flat(gradients, false);
-    steps_.end_bind();
+    engine_.bind_flat({}, detail::Elements(gradients));
   }
   /// Lends one unit's gradients, complete or about to be, until they are free: the short way for
   /// frameworks that allocate gradients in every backward pass. Then they are forgotten, and the
@@ -217,7 +206,7 @@ class ShardedOptimizer {
   ///   same memory, or an empty span; so has any tensor in later micro-steps of AccumulateFull
   /// @throws Error (invalid_argument) as `bind`, and if the unit was reduced in this micro-step
   void bind_gradients(int unit, std::span<std::span<Wire> const> gradients) requires borrowed {
-    steps_.bind_unit(unit, gradients);
+    engine_.bind_unit(unit, detail::LentSpans(gradients));
   }
   /// Are a unit's lent gradients no longer read? Their memory may then be freed, or used for
   /// something else; over a space that queues its work, by what is queued from now on. To do so
@@ -230,8 +219,7 @@ class ShardedOptimizer {
   /// count as one. Memory that stays lent, as by `bind`, is read again in the next step.
   /// @par Collective  no; never blocks
   [[nodiscard]] bool gradients_free(int unit) const requires borrowed {
-    parts_.require_unit(unit);
-    return !parts_.reduction.lent_units().in_use(unit);
+    return engine_.gradients_free(unit);
   }
   /// Calls `told(unit)` whenever a unit's lent gradients become free, from within the call of the
   /// trainer that finds it: `reduce`, `reduce_all`, `micro_step`, `step`, `discard_gradients`, ...
@@ -239,7 +227,7 @@ class ShardedOptimizer {
   /// @param told  referred to, not copied: must outlive the optimizer
   template <class F>
   void on_gradients_free(F& told) requires(borrowed&& std::is_nothrow_invocable_v<F&, int>) {
-    parts_.reduction.lent_units().tell(detail::LentUnits::Told(told));
+    engine_.on_gradients_free(detail::FunctionRef<void(int)>(told));
   }
   /// A temporary would be gone when it is called.
   template <class F>
@@ -257,38 +245,21 @@ class ShardedOptimizer {
   ///   beside the plan
   template <std::invocable<Tensor const&, std::size_t, std::span<float>> Values>
   void load_parameters(Values&& values) {
-    parts_.require_bound();
-    steps_.require_no_readers("load_parameters");
-    settle();
     auto const ask = [&](Tensor const& tensor, std::size_t first, std::span<float> out) {
       values(tensor, first, out);
     };
-    detail::load(parts_, detail::ValueSource(ask));
-    steps_.end_load({}, false);
-    steps_.values_are_set(true);
+    engine_.load(detail::ValueSource(ask));
   }
   /// Sets parameters and master weights from whole tensors in registration order; spans of tied
   /// tensors are not read. Otherwise as above.
-  void load_parameters(std::span<std::span<float const> const> values) {
-    detail::check_value_sizes(tensors(), values);
-    load_parameters([&](Tensor const& tensor, std::size_t first, std::span<float> out) {
-      auto const t = static_cast<std::size_t>(&tensor - tensors().data());
-      for (std::size_t i = 0; i < out.size(); ++i) out[i] = values[t][first + i];
-    });
-  }
+  void load_parameters(std::span<std::span<float const> const> values) { engine_.load(values); }
   /// Gives every rank the root's parameters, as they lie in its memory or in what it lends; on all
   /// ranks master weights start from them. For stages under which each rank holds all of them.
   /// @param root  whose; the same on every rank
   /// @par Collective  yes; blocks
   /// @par Cost  every element of every tensor is sent once, from where it lies to where it belongs
   void broadcast_parameters(int root = 0) requires(form.refresh != StorageForm::Refresh::gather) {
-    parts_.require_bound();
-    steps_.require_no_readers("broadcast_parameters");
-    settle();
-    detail::broadcast_held(parts_, root);
-    detail::adopt(parts_);
-    steps_.end_load({}, false);
-    steps_.values_are_set(true);
+    engine_.broadcast(root);
   }
   /// `load_parameters` from values that one rank alone has: only the root's are asked for, unit
   /// after unit, and every rank keeps what it holds of them. For all stages.
@@ -299,26 +270,15 @@ class ShardedOptimizer {
   ///   megabyte of the host, and where it cannot reach the space's memory two more, and one there
   template <std::invocable<Tensor const&, std::size_t, std::span<float>> Values>
   void broadcast_parameters(Values&& values, int root = 0) {
-    parts_.require_bound();
-    steps_.require_no_readers("broadcast_parameters");
-    settle();
     auto const ask = [&](Tensor const& tensor, std::size_t first, std::span<float> out) {
       values(tensor, first, out);
     };
-    detail::broadcast_values(parts_, detail::ValueSource(ask), root);
-    steps_.end_load({}, false);
-    steps_.values_are_set(true);
+    engine_.broadcast(detail::ValueSource(ask), root);
   }
   /// Takes the parameters' present values as they are, those that the trainer lends or has written
   /// through `parameter`; where it wrote none, memory that the library owns holds zeros. Master
   /// weights start from them. Local; the next step is the one that compares them with other ranks'.
-  void adopt_parameters() {
-    parts_.require_bound();
-    steps_.require_no_readers("adopt_parameters");
-    settle();
-    detail::adopt(parts_);
-    steps_.values_are_set(false);
-  }
+  void adopt_parameters() { engine_.adopt(); }
 
   /// Compares what every rank holds all of, as the first step does by itself, and the next one
   /// after `adopt_parameters` and `fill_owned`; not what it holds its share of, which
@@ -329,7 +289,7 @@ class ShardedOptimizer {
   /// @throws Error (communication), on every rank, naming the first tensor that differs and ranks;
   ///   (invalid_argument), on every rank, if on one of them parameters that the library owns have
   ///   no values yet
-  void check_parameters() { steps_.confirm_values(); }
+  void check_parameters() { engine_.confirm_values(); }
 
   /// A tensor's parameters where every rank holds all of them: memory that stays where it is, to
   /// point the trainer's own tensors at. Initial values that are written here are adopted with
@@ -339,18 +299,14 @@ class ShardedOptimizer {
   ///   with their units
   [[nodiscard]] std::span<Parameter> parameter(std::size_t tensor) requires(
       form.refresh != StorageForm::Refresh::gather) {
-    parts_.require_bound();
-    return parts_.whole(tensor, [&](std::size_t t) -> std::span<Parameter> {
-      auto const count = static_cast<std::size_t>(partition().placement().places()[t].count);
-      return {count > 0 ? parts_.parameters.tensor(t) : nullptr, count};
-    });
+    return engine_.whole_parameter(tensor).template as<Parameter>();
   }
   /// A tensor's full gradients where the library holds all of them, to add to between steps: zero
   /// after construction and after every step. [element count], empty for frozen tensors
   /// @throws Error (invalid_argument) for a stacked tensor, as `parameter`
   [[nodiscard]] std::span<Wire> gradient(std::size_t tensor) requires(
       form.gradients == StorageForm::Gradients::whole) {
-    return parts_.whole(tensor, [&](std::size_t t) { return parts_.gradients.tensor(t); });
+    return engine_.whole_gradient(tensor).template as<Wire>();
   }
 
   /// Full parameters of a unit.
@@ -358,7 +314,7 @@ class ShardedOptimizer {
   ///   requests the next one. Elsewhere local, but for a refresh that is still under way
   /// @par Cost        the unit's elements times (N-1)/N sent, where partitioned
   [[nodiscard]] UnitParameters<ShardedOptimizer> parameters(int unit) {
-    steps_.acquire_parameters(unit);
+    engine_.acquire(unit);
     return {*this, unit_view(unit)};
   }
 
@@ -370,14 +326,16 @@ class ShardedOptimizer {
   /// @par Cost        where partitioned, memory for all parameters beside the plan, in their own
   ///   dtype, as long as the guard lives, and one gather of every unit
   /// @throws Error (resource) if the allocator refuses
-  [[nodiscard]] FullParameters<ShardedOptimizer> full_parameters() { return {parts_, steps_}; }
+  [[nodiscard]] FullParameters<ShardedOptimizer> full_parameters() {
+    return FullParameters<ShardedOptimizer>(engine_);
+  }
 
   /// Full-size gradient buffers of a unit, to add to; zeroed by the library where it owns them.
   /// Local, but may wait for an earlier unit's reduction.
   /// @throws Error (invalid_argument) if the unit was reduced in this micro-step already
   [[nodiscard]] UnitGradients<ShardedOptimizer> gradients(int unit) {
-    steps_.open_gradients(unit, false);
-    return {*this, unit_view(unit), parts_.reduction.order().epoch()};
+    std::uint64_t const epoch = engine_.open(unit, false);
+    return {*this, unit_view(unit), epoch};
   }
   /// The same for a trainer that writes every element before it reads any: what the buffers hold is
   /// not specified, since memory that only this unit uses is not zeroed. Tied tensors are added to
@@ -387,19 +345,14 @@ class ShardedOptimizer {
   ///   Error (invalid_argument) with the first element that was not written; then all are NaN.
   ///   Not for gradients that are lent
   [[nodiscard]] UnitGradients<ShardedOptimizer> gradients(int unit, Overwrite how) requires(
-      !Slots::Accumulation::full_gradients) {
-    if (Slots::Memory::borrowed && how.checked) {
+      !Accumulation::full_gradients) {
+    if (borrowed && how.checked) {
       fail(ErrorKind::invalid_argument,
            "gradients that are lent are only read, so that none can be marked as not written");
     }
-    steps_.open_gradients(unit, true);
-    UnitGradients<ShardedOptimizer> guard(
-        *this, unit_view(unit), parts_.reduction.order().epoch(), how.checked);
-    for (std::size_t i = 0; how.checked && i < guard.size(); ++i) {
-      if (!parts_.is_tied(guard.tensors_.index(i)))
-        detail::mark_unwritten(parts_.space(), guard[i]);
-    }
-    return guard;
+    std::uint64_t const epoch = engine_.open(unit, true);
+    if (how.checked) engine_.mark_unwritten(unit);
+    return {*this, unit_view(unit), epoch, how.checked};
   }
 
   /// The unit's gradients are complete: starts what can travel. The buffers are spent.
@@ -409,11 +362,9 @@ class ShardedOptimizer {
     if (&gradients.live() != this) {
       fail(ErrorKind::invalid_argument, "reduce() is given gradients of another optimizer");
     }
-    for (std::size_t i = 0; gradients.checked_ && i < gradients.size(); ++i) {
-      require_written(gradients.unit(), gradients.tensors_.index(i), gradients[i]);
-    }
+    if (gradients.checked_) engine_.require_written(gradients.unit(), gradients.epoch_);
     gradients.optimizer_ = nullptr;
-    parts_.reduction.close(gradients.unit(), gradients.epoch_);
+    engine_.reduce(gradients.unit(), gradients.epoch_);
   }
 
   /// Says that this rank has no gradient for a unit in this step, or micro-step: it was frozen for
@@ -426,34 +377,34 @@ class ShardedOptimizer {
   /// names them. Local; it may start reductions, as `reduce` does.
   /// @param unit  not reduced in this micro-step; one that was asked for is passed to `reduce`
   /// @throws Error (invalid_argument) after the unit, or the step's gradients, were reduced
-  void without_gradient(int unit) { steps_.declare_absent(unit); }
+  void without_gradient(int unit) { engine_.declare_absent(unit); }
   /// The same for one tensor of a unit; others of the unit are reduced as ever. Before the unit is
   /// passed to `reduce`.
   /// @param tensor  one of `tensors()`, or one of the same name
-  void without_gradient(Tensor const& tensor) { steps_.declare_absent(tensor); }
+  void without_gradient(Tensor const& tensor) { engine_.declare_absent(tensor); }
 
   /// Begins the next micro-batch of a step; not needed where a step has one of weight 1.
   /// @par Collective  yes: it finishes the reductions of the micro-step before
-  void micro_step(MicroStep const& micro = {}) { steps_.micro_step(micro); }
+  void micro_step(MicroStep const& micro = {}) { engine_.micro_step(micro); }
 
   /// What to multiply the loss by in this step's backward pass; 1 without a loss scale. Where the
   /// host cannot reach the space's memory, blocks for the step before.
   [[nodiscard]] float loss_scale() const noexcept(on_host) {
-    return steps_.outcome().get().terms.next_loss_scale;
+    return engine_.terms().next_loss_scale;
   }
   /// Where the loss scale of the next step lies in the memory of the communicator's space, for
   /// kernels that read it there when their turn comes; valid as long as the optimizer.
   [[nodiscard]] float const* loss_scale_address() const noexcept {
-    return &parts_.control->outcome.terms.next_loss_scale;
+    return &engine_.terms_address()->next_loss_scale;
   }
 
   /// Reduces what is left; units without gradients count as zeros. Collective; blocks.
-  void reduce_all() { steps_.reduce_all(); }
+  void reduce_all() { engine_.reduce_all(); }
   /// The same for a trainer that has added up several micro-batches in its own buffers.
   /// Otherwise they would count as one, with a gradient so many times as large.
   /// @param weight  of all of them together, as in `MicroStep`: their number if each is a mean
   /// @throws Error (invalid_argument) if a micro-step has begun, or a unit was reduced
-  void reduce_all(double weight) { steps_.reduce_all(weight); }
+  void reduce_all(double weight) { engine_.reduce_all(weight); }
 
   /// L2 norm of the mean gradient, the same bits on every rank and under every stage; infinity if
   /// it is not finite. If all weights are 0, a sum that is not zero is infinity, too, and one that
@@ -461,7 +412,7 @@ class ShardedOptimizer {
   /// more, since ranks have not told each other its options yet.
   /// @par Collective  yes; blocks
   /// @throws Error (invalid_argument), on every rank, if others are in `step()`
-  [[nodiscard]] double grad_norm() { return steps_.grad_norm(); }
+  [[nodiscard]] double grad_norm() { return engine_.grad_norm(); }
 
   /// Unscales, agrees on overflow and norm, clips, updates, casts and publishes.
   ///
@@ -477,15 +428,15 @@ class ShardedOptimizer {
   ///   no values on one of them; on every rank, if they were told different options, naming
   ///   one, its values and the ranks; this changes nothing either
   StepReport step(StepOptions const& options = {}) {
-    steps_.step(options, 1.);
-    return detail::report_of(steps_.taken());
+    engine_.step(options, 1.);
+    return detail::report_of(engine_.taken());
   }
   /// The same for trainers that clip on their own: the mean gradient is multiplied by `scale`,
   /// which is not rounded before it meets the weights, so that `max_norm / grad_norm()` gives the
   /// bits of `StepOptions::max_norm`. Both are finite and at least 0.
   StepReport step(float learning_rate, double scale) {
-    steps_.step({.learning_rate = learning_rate}, scale);
-    return detail::report_of(steps_.taken());
+    engine_.step({.learning_rate = learning_rate}, scale);
+    return detail::report_of(engine_.taken());
   }
 
   /// `step()` that throws nothing: what it would throw is in the result, with the same effects on
@@ -517,56 +468,48 @@ class ShardedOptimizer {
   /// then on whoever asks for an outcome waits for what was launched until then.
   /// @par Collective  yes; blocks only where the communicator does
   void enqueue_step(StepOptions const& options = {}) {
-    steps_.step(options, 1.);
-    steps_.discard_gradients();
+    engine_.step(options, 1.);
+    engine_.discard_gradients();
   }
 
   /// What the last step did: all zeros before the first. Local; blocks for a step that was queued.
   /// @throws Error (data, invalid_argument), once, for the first step since the last report that
   ///   failed as `step()` says
-  [[nodiscard]] StepReport report() { return steps_.outcome().report(); }
+  [[nodiscard]] StepReport report() { return detail::report_of(engine_.result()); }
   /// `report()` that throws nothing, as `try_step()`. Local; blocks for a step that was queued.
   StepResult try_report() noexcept {
-    return detail::attempt([&] { return steps_.outcome().result(); });
+    return detail::attempt([&] { return engine_.result(); });
   }
 
   /// Forgets the gradients of this step; the alternative to `step()`. Every rank must do it, having
   /// reduced the same units: it waits for reductions that are under way.
-  void discard_gradients() { steps_.discard_gradients(); }
+  void discard_gradients() { engine_.discard_gradients(); }
 
   /// Waits for what was started ahead of its use: a refresh left under way by
   /// `StepOptions::overlap_publish`, or gathers of the next units. Needed before the optimizer is
   /// destroyed in the middle of a pass: destructors never wait, and a collective that one rank
   /// drops ends the group. Collective; blocks.
-  void settle() { parts_.refresh.settle(); }
+  void settle() { engine_.settle(); }
 
   /// Updates applied so far; skipped steps do not count. Where the host cannot reach the space's
   /// memory, blocks for the last step.
-  [[nodiscard]] long steps() const noexcept(on_host) { return steps_.outcome().get().terms.step; }
+  [[nodiscard]] long steps() const noexcept(on_host) { return engine_.terms().step; }
   /// Updates of one tensor: those of all steps in which it did not rest. Of a stacked one those of
   /// the slice that has most.
-  [[nodiscard]] long steps(std::size_t tensor) const {
-    parts_.require_tensor(tensor);
-    auto const slices = parts_.slices_of(tensor);
-    long missed = steps_.missed(slices.first);
-    for (std::size_t t = slices.first; ++t < slices.second;) {
-      missed = (std::min)(missed, steps_.missed(t));
-    }
-    return steps() - missed;
-  }
+  [[nodiscard]] long steps(std::size_t tensor) const { return engine_.steps(tensor); }
   /// The rule and its hyper-parameters, of tensors that have no rule of their own.
-  [[nodiscard]] Rule const& rule() const noexcept { return parts_.rules.common(); }
+  [[nodiscard]] Rule const& rule() const noexcept {
+    return *static_cast<Rule const*>(engine_.rule());
+  }
   /// Those that update one tensor; its own scales of learning rate and weight decay aside.
   [[nodiscard]] Rule const& rule(std::size_t tensor) const {
-    parts_.require_tensor(tensor);
-    std::size_t const first = parts_.slices_of(tensor).first;
-    return parts_.rules.of(partition().placement().places()[first].storage);
+    return *static_cast<Rule const*>(engine_.rule(tensor));
   }
   /// Other hyper-parameters from the next step on, also in the middle of its micro-batches, for all
   /// tensors that have no rule of their own. Local; ranks compare what they were told in the next
   /// step, which fails on all of them where it differs.
   /// @throws Error (invalid_argument) for values that make no sense
-  void set_rule(Rule const& rule) { parts_.rules.set({}, rule); }
+  void set_rule(Rule const& rule) { engine_.set_rule({}, &rule); }
   /// The same for a group of tensors, or for one tensor, which from now on has a rule of its own:
   /// `StepOptions::learning_rate`, `set_rule(rule)` and `set_lr(lr)` are not for it any more. A
   /// tensor's own goes before its group's. Scales of tensors count as ever.
@@ -576,21 +519,21 @@ class ShardedOptimizer {
   /// @param rule  its hyper-parameters
   /// @throws Error (invalid_argument) also if there is no such group or tensor
   /// @par Cost    allocates when the name is new
-  void set_rule(std::string_view name, Rule const& rule) { parts_.rules.set(name, rule); }
+  void set_rule(std::string_view name, Rule const& rule) { engine_.set_rule(name, &rule); }
   /// `set_rule` of another learning rate alone.
-  void set_lr(float lr) { parts_.rules.set_rate({}, lr); }
+  void set_lr(float lr) { engine_.set_rate({}, lr); }
   /// The same for a group or a tensor. What has no rule of its own gets one that is otherwise as it
   /// was: a tensor's of its group, a group's of all.
-  void set_lr(std::string_view name, float lr) { parts_.rules.set_rate(name, lr); }
+  void set_lr(std::string_view name, float lr) { engine_.set_rate(name, lr); }
 
   /// What counts steps and scales; with master weights and states all that a run goes on from.
   /// Where the host cannot reach the space's memory, blocks for the last step.
-  [[nodiscard]] Counters counters() const { return steps_.counters(); }
+  [[nodiscard]] Counters counters() const { return engine_.counters(); }
   /// Goes on counting from there: the twin of `counters()`, between steps.
   /// @par Collective  yes; blocks
   /// @throws Error (invalid_argument) for counts or a scale that make no sense, in the middle of a
   ///   step, and on every rank if ranks bring different ones
-  void restore(Counters const& counters) { steps_.restore(counters); }
+  void restore(Counters const& counters) { engine_.restore(counters); }
 
   /// Calls `visit(Tensor const&, first, std::span<Master const>, std::array<std::span<State const>,
   /// K>)` for every run of master weights and states that this rank holds; state k is
@@ -599,8 +542,13 @@ class ShardedOptimizer {
   /// @par Cost  there, two transient megabytes of the host at most per array, beside the plan
   template <class Visit>
   void visit_owned(Visit&& visit) const {
-    parts_.require_bound();
-    detail::visit_owned(parts_, visit);
+    auto const typed = [&](detail::OwnedRun const& run) {
+      visit(*run.tensor,
+            run.first,
+            std::span(static_cast<Master const*>(run.master), run.count),
+            states_of<State const>(run));
+    };
+    engine_.visit(detail::OwnedVisitor(typed));
   }
   /// The writing twin of `visit_owned`: `fill(Tensor const&, first, std::span<Master>,
   /// std::array<std::span<State>, K>)` sets elements [first, first + size) of a tensor and of its
@@ -612,62 +560,102 @@ class ShardedOptimizer {
   /// @par Cost  that of one refresh of all parameters, and of `visit_owned`
   template <class Fill>
   void fill_owned(Fill&& fill) {
-    parts_.require_bound();
-    steps_.require_no_readers("fill_owned");
-    detail::fill_owned(parts_, fill);
-    steps_.end_load({}, true, false);
-    steps_.values_are_set(false, false);
+    auto const typed = [&](detail::OwnedRun const& run) {
+      fill(*run.tensor,
+           run.first,
+           std::span(static_cast<Master*>(run.master), run.count),
+           states_of<State>(run));
+    };
+    engine_.fill(detail::OwnedVisitor(typed));
   }
 
  private:
+  using Space = typename Communicator::Space;
+  using Allocator = decltype(Memory::allocator);
+
+  struct Groups {
+    detail::CommunicatorRef comm{};
+    detail::CommunicatorRef world{};
+    detail::CommunicatorRef model{};
+  };
+  /// What policies have for values.
+  struct Picked {
+    Precision precision;
+    Rule rule;
+    Memory memory;
+    Bucket bucket;
+    Prefetch prefetch;
+  };
+
   template <class... Values>
-  ShardedOptimizer(detail::Groups<Communicator> const& groups,
+  [[nodiscard]] static Picked picked(Values const&... values) {
+    return {Choice::template pick<Precision>(values...),
+            Choice::template pick<Rule>(values...),
+            Choice::template pick<Memory>(values...),
+            Choice::template pick<Bucket>(values...),
+            Choice::template pick<Prefetch>(values...)};
+  }
+
+  ShardedOptimizer(Communicator const& comm,
+                   Groups const& groups,
                    std::vector<Tensor> tensors,
-                   Values const&... values)
-      : parts_(detail::agree<Slots>(
-            groups,
-            std::move(tensors),
-            {.precision = Choice::template pick<Precision>(values...),
-             .rule = Choice::template pick<Rule>(values...),
-             .memory = Choice::template pick<Memory>(values...),
-             .bucket = Choice::template pick<Bucket>(values...),
-             .prefetch = Choice::template pick<Prefetch>(values...)},
-            Choice::partition_options(groups.comm->size(),
-                                      Choice::template pick<Bucket>(values...)))),
-        steps_(parts_) {}
+                   Picked const& picked)
+      : space_(detail::space_of(comm)),
+        allocator_(picked.memory.allocator),
+        engine_(setup(groups, picked), std::move(tensors)) {}
+
+  [[nodiscard]] detail::EngineSetup setup(Groups const& groups, Picked const& picked) {
+    constexpr bool sums = form.reduced == StorageForm::Reduced::sums;
+    detail::EngineSetup setup{.policies = Choice::facts,
+                              .comm = groups.comm,
+                              .world = groups.world,
+                              .model = groups.model,
+                              .space_calls = &detail::space_calls<Space>,
+                              .space = &space_,
+                              .kernels = &detail::kernel_calls<Space, Precision, Rule, sums>,
+                              .rule_calls = &detail::rule_calls<Rule>,
+                              .rule = &picked.rule,
+                              .allocator = detail::ref(allocator_),
+                              .loss_scale = nullptr,
+                              .bucket = picked.bucket,
+                              .prefetch = picked.prefetch};
+    if constexpr (Precision::loss_scaled) setup.loss_scale = &picked.precision.loss_scale;
+    return setup;
+  }
+
+  template <class S>
+  [[nodiscard]] static std::array<std::span<S>, state_arrays> states_of(
+      detail::OwnedRun const& run) {
+    std::array<std::span<S>, state_arrays> states{};
+    for (std::size_t k = 0; k != state_arrays; ++k) {
+      states[k] = {static_cast<S*>(run.states[k]), run.count};
+    }
+    return states;
+  }
 
   friend class UnitParameters<ShardedOptimizer>;
   friend class UnitGradients<ShardedOptimizer>;
-  friend class FullParameters<ShardedOptimizer>;
   friend struct detail::Inside;
 
   [[nodiscard]] StepResult tried(StepOptions const& options, double scale) noexcept {
     return detail::attempt([&] {
-      steps_.step(options, scale);
-      return steps_.taken();
+      engine_.step(options, scale);
+      return engine_.taken();
     });
   }
-  [[nodiscard]] detail::UnitTensors unit_view(int unit) const { return {parts_, unit}; }
-  [[nodiscard]] auto parameter_view(int unit, std::size_t t) {
-    return steps_.parameter_view(unit, t);
+  [[nodiscard]] detail::UnitTensors unit_view(int unit) const { return {engine_.model(), unit}; }
+  [[nodiscard]] std::span<Parameter const> parameter_view(int unit, std::size_t t) {
+    return engine_.parameter(unit, t).template as<Parameter const>();
   }
   [[nodiscard]] std::span<Wire> gradient_view(int unit, std::uint64_t epoch, std::size_t t) {
-    parts_.reduction.order().require_live(unit, epoch);
-    return parts_.gradients.tensor(t);
+    return engine_.gradient(unit, epoch, t).template as<Wire>();
   }
-  void require_written(int unit, std::size_t t, std::span<Wire> gradients) const {
-    if (parts_.is_tied(t) || parts_.presence.absent_now(t)) return;
-    std::size_t const first = detail::first_unwritten(parts_.space(), gradients);
-    if (first != gradients.size()) parts_.refuse_unwritten(unit, t, first);
-  }
-  void release_parameters(int unit) noexcept { steps_.release_parameters(unit); }
+  void release_parameters(int unit) noexcept { engine_.release(unit); }
 
-  using Parts = detail::Assembly<Slots>;
-  using Steps = detail::Stepper<Slots>;
-  using Arena = decltype(Parts::arena);
-
-  Parts parts_;
-  Steps steps_;
+  // The engine works in the space, on memory of the allocator, to its end.
+  [[no_unique_address]] Space space_;
+  [[no_unique_address]] Allocator allocator_;
+  detail::Engine engine_;
 };
 
 /// Policies from the constructor's arguments.

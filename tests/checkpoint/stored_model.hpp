@@ -83,8 +83,9 @@ std::string failure(int ranks, Work const& work) {
 template <class Optimizer>
 void provide(Optimizer& optimizer, std::string const& path, std::string const& file, int rank) {
   if (rank == 0) spill(path, file);
-  auto const& parts = zero::detail::Inside::parts(optimizer);
-  zero::detail::together(zero::detail::control_words(*parts.comm, parts.arena), "wait", [] {});
+  auto& parts = zero::detail::Inside::engine(optimizer).parts();
+  zero::detail::together(
+      zero::detail::control_words(parts.comm().ref(), parts.arena), "wait", [] {});
 }
 
 /// Fail as soon as they are told to; ranks share nothing.

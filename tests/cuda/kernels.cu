@@ -7,7 +7,8 @@
 #include "zero/device/sum.cuh"
 #include "zero/device/update.cuh"
 #include "zero/optimizer/stations/control.hpp"
-#include "zero/optimizer/stations/scalars.hpp"
+#include "zero/optimizer/stations/rated_rule.hpp"
+#include "zero/optimizer/tables/kernels.hpp"
 #include "zero/rule/adamw.hpp"
 
 #include <cstddef>
@@ -16,9 +17,10 @@
 using zero::bf16;
 using zero::fp16;
 using zero::device::Queue;
-using Scalars = zero::detail::Scalars<zero::AdamW>;
-using Step = zero::detail::Both<zero::detail::Decide, Scalars::OfStep>;
-using Rested = zero::detail::Both<zero::detail::OwnTerms, Scalars::OfOne>;
+using OfStep = zero::detail::ComputeScalars<zero::AdamW, zero::detail::rates_at_once<zero::AdamW>>;
+using OfOne = zero::detail::ComputeScalars<zero::AdamW, 1>;
+using Step = zero::detail::Both<zero::detail::Decide, OfStep>;
+using Rested = zero::detail::Both<zero::detail::OwnTerms, OfOne>;
 
 // The updates of a precision, and its norm.
 template <class P>
@@ -36,15 +38,10 @@ using Arrays = zero::UpdateArrays<float, P, P, float, 2>;
 ZERO_KERNELS_OF(float);
 ZERO_KERNELS_OF(bf16);
 ZERO_KERNELS_OF(fp16);
-template void zero::device::call(Queue const&, zero::detail::Seal const&);
-template void zero::device::call(Queue const&, zero::detail::Conclude const&);
-template void zero::device::call(Queue const&, zero::detail::SealOptions const&);
-template void zero::device::call(Queue const&, zero::detail::ConcludeOptions const&);
-template void zero::device::call(Queue const&, zero::detail::BringTensors const&);
-template void zero::device::call(Queue const&, zero::detail::CountMissed const&);
+template void zero::device::call(Queue const&, zero::detail::ControlWork const&);
 template void zero::device::call(Queue const&, Rested const&);
 template void zero::device::call(Queue const&, Step const&);
-template void zero::device::call(Queue const&, Scalars::OfOne const&);
+template void zero::device::call(Queue const&, OfOne const&);
 template void zero::device::convert(Queue const&, bf16*, float const*, std::size_t);
 template void zero::device::convert(Queue const&, float*, bf16 const*, std::size_t);
 template void zero::device::add(Queue const&, float*, bf16 const*, std::size_t);

@@ -192,10 +192,14 @@ TEST_CASE("a tensor that differs on one rank is named on all, with its number an
 /// Compares a record of one field on all ranks.
 template <class Value>
 void compare_field(InProcess& comm, std::string_view field, Value value) {
-  zero::detail::Arena<zero::HostAllocator, zero::space::Host> arena({}, {});
+  zero::HostAllocator allocator;
+  zero::space::Host const space;
+  zero::detail::Arena arena(zero::detail::ref(allocator),
+                            {zero::detail::space_calls<zero::space::Host>, &space});
   zero::detail::Fingerprint print;
   print.add(field, value);
-  zero::detail::Groups<InProcess> const groups{&comm, &comm};
+  zero::detail::CommunicatorRef const ranks = zero::detail::ref(comm);
+  zero::detail::Groups groups({.comm = ranks, .world = ranks});
   zero::detail::require_same(groups, arena, print, {});
 }
 

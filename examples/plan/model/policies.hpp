@@ -8,7 +8,9 @@
 #include "zero/concepts/stage.hpp"
 #include "zero/layout/plan.hpp"
 #include "zero/layout/tensor.hpp"
+#include "zero/optimizer/make_tables.hpp"
 #include "zero/optimizer/setup/choice.hpp"
+#include "zero/optimizer/setup/plan_of.hpp"
 #include "zero/precision/fp32.hpp"
 #include "zero/precision/mixed.hpp"
 #include "zero/rule/adagrad.hpp"
@@ -119,14 +121,18 @@ template <class First, class... T, class Visit>
       return visit_named(Rules{}, "rule", names.rule, [&](auto rule) {
         return visit_named(
             Accumulations{}, "accumulation", names.accumulation, [&](auto accumulation) {
-              return zero::detail::Choice<Self,
-                                          typename decltype(stage)::type,
-                                          typename decltype(precision)::type,
-                                          typename decltype(rule)::type,
-                                          typename decltype(accumulation)::type>::plan(options,
-                                                                                       tensors,
-                                                                                       bucket,
-                                                                                       prefetch);
+              using Rule = typename decltype(rule)::type;
+              using Choice = zero::detail::Choice<Self,
+                                                  typename decltype(stage)::type,
+                                                  typename decltype(precision)::type,
+                                                  Rule,
+                                                  typename decltype(accumulation)::type>;
+              return zero::detail::plan_of(Choice::facts,
+                                           zero::detail::rule_calls<Rule>,
+                                           options,
+                                           tensors,
+                                           bucket,
+                                           prefetch);
             });
       });
     });

@@ -7,6 +7,7 @@
 #include "zero/base/error.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/layout/memory_plan.hpp"
+#include "zero/optimizer/stores/arena.hpp"
 
 #include <array>
 #include <cstddef>
@@ -44,12 +45,12 @@ struct ActivationTerms {
 
 /// Compares with all ranks. Collective; blocks, also on a space that queues its work.
 /// @throws Error (communication) on every rank, naming what two of them differ in
-template <Communicator C, class ArenaT>
-ZERO_COLD void agree(C& comm, ArenaT& arena, ActivationTerms const& mine) {
+template <Communicator C>
+ZERO_COLD void agree(C& comm, Arena& arena, ActivationTerms const& mine) {
   constexpr std::size_t count = ActivationTerms::names.size();
   auto const ranks = static_cast<std::size_t>(comm.size());
   std::vector<ActivationTerms> all(ranks);
-  typename ArenaT::Scratch const memory(arena, sizeof(ActivationTerms) * (ranks + 1));
+  Arena::Scratch const memory(arena, sizeof(ActivationTerms) * (ranks + 1));
   auto* const own = static_cast<ActivationTerms*>(memory.data());
   arena.space().upload(own, &mine, sizeof(mine));
   run(comm,

@@ -26,22 +26,20 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 template <Communicator C, class Store>
 class ActivationPool {
  public:
-  template <class ArenaT>
   ActivationPool(C& comm,
                  ActivationLayout const& layout,
                  ActivationLedger const& ledger,
                  ActivationSizes const& sizes,
                  int prefetch,
                  Store& store,
-                 ArenaT& arena)
+                 Arena& arena)
       : comm_(&comm),
         layout_(&layout),
         ledger_(&ledger),
         store_(&store),
         prefetch_(prefetch),
         slot_bytes_(static_cast<std::size_t>(sizes.pool_slot)),
-        pool_(arena.template take<std::byte>(Role::activation_pool,
-                                             sizes.pool_slot * sizes.pool_slots)),
+        pool_(arena.take(Role::activation_pool, sizes.pool_slot * sizes.pool_slots)),
         slots_(static_cast<std::size_t>(sizes.pool_slots)) {
     std::size_t most = 0;
     for (PlacedLayer const& layer : layout.layers()) most = layer.count > most ? layer.count : most;

@@ -8,6 +8,7 @@
 #include "zero/base/config.hpp"
 #include "zero/concepts/transfer.hpp"
 #include "zero/layout/memory_plan.hpp"
+#include "zero/optimizer/stores/arena.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -22,16 +23,15 @@ struct NoTransfer {};
 /// Kept in the communicator's space, where gathers read it.
 class ActivationsHere {
  public:
-  template <class ArenaT>
+  template <class = void>
   ActivationsHere(ActivationLayout const& layout,
                   ActivationSizes const& sizes,
                   NoTransfer* /*none*/,
-                  ArenaT& arena)
-      : layout_(&layout), kept_(arena.template take<std::byte>(Role::activations, sizes.kept)) {}
+                  Arena& arena)
+      : layout_(&layout), kept_(arena.take(Role::activations, sizes.kept)) {}
 
   /// Copies what is this rank's of checkpoint `c`.
-  template <class Space>
-  void put(Space const& space, LayerKey key, std::size_t c, void const* own, std::size_t bytes) {
+  void put(AnySpace const& space, LayerKey key, std::size_t c, void const* own, std::size_t bytes) {
     space.copy(kept(key) + layout_->placed(c).kept_offset, own, bytes);
   }
   /// What is kept of a layer, for a gather, until `spent`.
@@ -57,15 +57,14 @@ class ActivationsHere {
 template <Transfer T>
 class ActivationsInSlowerMemory {
  public:
-  template <class ArenaT>
   ActivationsInSlowerMemory(ActivationLayout const& layout,
                             ActivationSizes const& sizes,
                             T* transfer,
-                            ArenaT& arena)
+                            Arena& arena)
       : layout_(&layout),
         transfer_(transfer),
         bytes_(static_cast<std::size_t>(sizes.kept)),
-        staging_(arena.template take<std::byte>(
+        staging_(arena.take(
             Role::activation_staging,
             sizes.send_slot * sizes.send_slots + sizes.arrival_slot * sizes.arrival_slots)),
         sends_(static_cast<std::size_t>(sizes.send_slots)),
@@ -89,8 +88,7 @@ class ActivationsInSlowerMemory {
   }
 
   /// Copies what is this rank's of checkpoint `c`, and starts sending it out.
-  template <class Space>
-  void put(Space const& space, LayerKey key, std::size_t c, void const* own, std::size_t bytes) {
+  void put(AnySpace const& space, LayerKey key, std::size_t c, void const* own, std::size_t bytes) {
     Send& send = sends_[turn_];
     turn_ = (turn_ + 1) % sends_.size();
     transfer_->wait(send.ticket);

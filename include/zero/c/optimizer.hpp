@@ -263,9 +263,9 @@ class OptimizerOf final : public Optimizer {
   }
   double grad_norm() override { return optimizer_.grad_norm(); }
   StepReport step(StepOptions const& options, double scale) override {
-    auto& steps = zero::detail::Inside::steps(optimizer_);
-    steps.step(options, scale);
-    return zero::detail::report_of(steps.taken());
+    auto& engine = zero::detail::Inside::engine(optimizer_);
+    engine.step(options, scale);
+    return zero::detail::report_of(engine.taken());
   }
   StepReport report() override { return optimizer_.report(); }
   void discard() override { optimizer_.discard_gradients(); }

@@ -7,10 +7,9 @@
 #include "zero/base/dtype.hpp"
 #include "zero/checkpoint/description.hpp"
 #include "zero/layout/partition.hpp"
-#include "zero/optimizer/assembly.hpp"
+#include "zero/optimizer/parts.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -48,10 +47,13 @@ inline void append_run(std::vector<ArrayRun>& runs, ArrayRun const& run) {
 /// run of a file is aligned to its elements.
 /// @param own  what this rank is to save: each element is one rank's, under every stage and over
 ///   every grid. Otherwise all that it holds
-template <class Slots>
-[[nodiscard]] std::vector<ArrayRun> array_runs(Assembly<Slots>& parts, bool own) {
-  constexpr std::size_t arrays = 1 + Slots::state_arrays;
-  int const rank = parts.comm->rank();
+ZERO_APART [[nodiscard]] std::vector<ArrayRun> array_runs(Parts& parts, bool own);
+
+#if ZERO_BODIES
+
+ZERO_BODY std::vector<ArrayRun> array_runs(Parts& parts, bool own) {
+  std::size_t const arrays = 1 + parts.states.arrays();
+  int const rank = parts.comm().rank();
   std::vector<ArrayRun> runs;
   auto const left_out = [&](std::size_t tensor) { return own && !parts.counts(tensor); };
   auto const trained = [&](std::size_t array) {
@@ -64,23 +66,19 @@ template <class Slots>
             .tensor = piece.tensor, .first = piece.in_tensor.offset(), .count = piece.count};
         if (array == 0) {
           run.array = master_array;
-          run.dtype = dtype_of<typename Slots::Master>;
-          run.memory =
-              reinterpret_cast<std::byte*>(parts.states.master(bucket, piece, parts.parameters));
+          run.dtype = parts.policies.types.master;
+          run.memory = parts.states.master(bucket, piece, parts.parameters).first;
         } else {
-          if constexpr (Slots::state_arrays > 0) {
-            run.array = Slots::Rule::states[array - 1].name;
-            run.memory =
-                reinterpret_cast<std::byte*>(parts.states.states(bucket, piece)[array - 1]);
-          }
-          run.dtype = dtype_of<typename Slots::State>;
+          run.array = parts.rules.calls().states[array - 1].name;
+          run.dtype = parts.policies.types.state;
+          run.memory = parts.states.state(bucket, piece, array - 1).first;
         }
         append_run(runs, run);
       });
     });
   };
   auto const frozen = [&] {
-    auto const ranks = static_cast<std::uint64_t>(parts.comm->size());
+    auto const ranks = static_cast<std::uint64_t>(parts.comm().size());
     auto const& places = parts.partition.placement().places();
     for (std::size_t t = 0; t < places.size(); ++t) {
       if (!places[t].frozen || places[t].storage != t || places[t].count == 0) continue;
@@ -95,21 +93,19 @@ template <class Slots>
                   .array = parameter_array,
                   .first = first,
                   .count = count,
-                  .dtype = dtype_of<typename Slots::Parameter>,
-                  .memory = reinterpret_cast<std::byte*>(parts.parameters.tensor(t) + first)});
+                  .dtype = parts.policies.types.parameter,
+                  .memory = parts.parameters.tensor(t).at(first)});
     }
   };
-  // Not more than a handful: the arrays, and the frozen parameters behind them.
-  std::array<std::size_t, arrays + 1> order{};
-  std::array<std::size_t, arrays + 1> width{};
-  for (std::size_t a = 0; a <= arrays; ++a) {
-    order[a] = a;
-    width[a] = a == 0        ? sizeof(typename Slots::Master)
-               : a == arrays ? sizeof(typename Slots::Parameter)
-                             : sizeof(typename Slots::State);
-  }
+  // The arrays, and the frozen parameters behind them.
+  DTypes const& types = parts.policies.types;
+  auto const width = [&](std::size_t a) {
+    return size_of(a == 0 ? types.master : a == arrays ? types.parameter : types.state);
+  };
+  std::vector<std::size_t> order;
+  for (std::size_t a = 0; a <= arrays; ++a) order.push_back(a);
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return width[a] > width[b];
+    return width(a) > width(b);
   });
   for (std::size_t const a : order) {
     if (a == arrays) {
@@ -120,5 +116,7 @@ template <class Slots>
   }
   return runs;
 }
+
+#endif
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

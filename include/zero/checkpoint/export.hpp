@@ -21,6 +21,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <string>
 #include <string_view>
@@ -110,51 +111,66 @@ struct ModelPlace {
 }
 
 /// The runs of the model that this rank is to write: each element is one rank's.
-template <class Slots>
-[[nodiscard]] std::vector<ArrayRun> export_runs(Assembly<Slots>& parts, ExportDType dtype) {
+ZERO_APART [[nodiscard]] std::vector<ArrayRun> export_runs(Parts& parts, ExportDType dtype);
+
+#if ZERO_BODIES
+
+ZERO_BODY std::vector<ArrayRun> export_runs(Parts& parts, ExportDType dtype) {
   // Without masters of another type the parameters are what is updated.
-  bool const masters = dtype == ExportDType::master || !Slots::has_master;
+  bool const masters = dtype == ExportDType::master || !parts.policies.types.has_master();
   std::vector<ArrayRun> runs = array_runs(parts, true);
   std::erase_if(runs, [&](ArrayRun const& run) {
     return run.array != parameter_array && !(masters && run.array == master_array);
   });
-  if constexpr (Slots::has_master) {
-    int const rank = parts.comm->rank();
-    if (!masters) {
-      parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
-        parts.partition.for_each_segment(
-            bucket.share(rank), parts.parameters.held(bucket, rank), [&](Segment const& piece) {
-              if (!parts.counts(piece.tensor)) return;
-              append_run(runs,
-                         {.tensor = piece.tensor,
-                          .array = parameter_array,
-                          .first = piece.in_tensor.offset(),
-                          .count = piece.count,
-                          .dtype = dtype_of<typename Slots::Parameter>,
-                          .memory = reinterpret_cast<std::byte*>(
-                              parts.parameters.segment(bucket, piece))});
-            });
-      });
-    }
-  }
+  if (masters) return runs;
+  int const rank = parts.comm().rank();
+  parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
+    parts.partition.for_each_segment(
+        bucket.share(rank), parts.parameters.held(bucket, rank), [&](Segment const& piece) {
+          if (!parts.counts(piece.tensor)) return;
+          append_run(runs,
+                     {.tensor = piece.tensor,
+                      .array = parameter_array,
+                      .first = piece.in_tensor.offset(),
+                      .count = piece.count,
+                      .dtype = parts.policies.types.parameter,
+                      .memory = parts.parameters.segment(bucket, piece)});
+        });
+  });
   return runs;
 }
+
+/// Elements as another type has them.
+[[nodiscard]] inline float widened(std::byte const* from, DType dtype, std::size_t i) {
+  auto const as = [&]<class T>(T) {
+    T value;
+    std::memcpy(&value, from + i * sizeof(T), sizeof(T));
+    return static_cast<float>(value);
+  };
+  switch (dtype) {
+    case DType::bf16: return as(bf16());
+    case DType::f16: return as(fp16());
+    case DType::f64: return as(double());
+    default: return as(float());
+  }
+}
+
+#endif
 
 /// Writes runs piece by piece, on the host in the type that the file has.
 /// @tparam T      the file's type
 /// @param whole   tensors, and which part of them this rank has
 /// @param alive   called between pieces
-template <class T, class Slots, class Writer, class Alive>
-void write_runs(Assembly<Slots> const& parts,
+template <class T, class Writer, class Alive>
+void write_runs(Parts const& parts,
                 std::vector<ArrayRun> const& runs,
                 std::vector<SavedTensor> const& whole,
                 std::vector<ModelPlace> const& places,
                 Writer& writer,
                 Alive const& alive) {
-  using Parameter = typename Slots::Parameter;
   constexpr std::uint64_t elements = std::uint64_t{1} << 18;
   std::vector<std::byte> fetched;
-  std::vector<T> widened;
+  std::vector<T> converted;
   for (ArrayRun const& run : runs) {
     SavedTensor const& tensor = whole[run.tensor];
     ModelPlace const& place = places[run.tensor];
@@ -162,20 +178,17 @@ void write_runs(Assembly<Slots> const& parts,
       auto const count = static_cast<std::size_t>((std::min)(run.count - done, elements));
       std::size_t const bytes = count * size_of(run.dtype);
       std::byte const* from = run.memory + done * size_of(run.dtype);
-      if constexpr (!Slots::Space::host_accessible) {
+      if (!parts.space().host_accessible()) {
         fetched.resize(bytes);
         parts.space().download(fetched.data(), from, bytes);
         from = fetched.data();
       }
-      if constexpr (!std::is_same_v<T, Parameter>) {
-        if (run.dtype != dtype_of<T>) {
-          widened.resize(count);
-          auto const* const narrow = reinterpret_cast<Parameter const*>(from);
-          for (std::size_t i = 0; i < count; ++i) {
-            widened[i] = static_cast<T>(static_cast<float>(narrow[i]));
-          }
-          from = reinterpret_cast<std::byte const*>(widened.data());
+      if (run.dtype != dtype_of<T>) {
+        converted.resize(count);
+        for (std::size_t i = 0; i < count; ++i) {
+          converted[i] = static_cast<T>(widened(from, run.dtype, i));
         }
+        from = reinterpret_cast<std::byte const*>(converted.data());
       }
       for_each_run(tensor.shape,
                    tensor.boxes,
@@ -216,23 +229,23 @@ ExportReport export_model(ShardedOptimizer<Policies...>& optimizer,
                           std::string const& path,
                           ExportOptions const& options = {},
                           Files files = {}) {
-  using Slots = typename ShardedOptimizer<Policies...>::Slots;
+  using Optimizer = ShardedOptimizer<Policies...>;
   constexpr std::string_view operation = "export_model";
-  auto& parts = detail::Inside::parts(optimizer);
+  detail::Engine& engine = detail::Inside::engine(optimizer);
+  detail::Parts& parts = engine.parts();
   parts.require_bound();
   optimizer.settle();
-  detail::ControlWords const control = detail::control_words(*parts.groups.world, parts.arena);
+  detail::ControlWords const control =
+      detail::control_words(parts.groups.world().ref(), parts.arena);
   bool const masters = options.dtype == ExportDType::master;
-  DType const dtype =
-      masters ? dtype_of<typename Slots::Master> : dtype_of<typename Slots::Parameter>;
+  DType const dtype = masters ? parts.policies.types.master : parts.policies.types.parameter;
 
   detail::ModelLayout layout;
   std::vector<SavedTensor> whole;
   std::vector<detail::ModelPlace> places;
   detail::together(control, operation, [&] {
-    detail::Inside::steps(optimizer).require_values();
-    whole = detail::described(
-        parts, options.parts, detail::Inside::steps(optimizer).counters(), parts.divided());
+    engine.require_values();
+    whole = detail::described(parts, options.parts, engine.counters(), parts.divided());
     auto entries = detail::model_entries(parts, whole, dtype, places);
     auto const metadata = detail::model_metadata(parts, options.metadata);
     layout = detail::lay_out_model(path, std::move(entries), metadata, options.max_file_bytes);
@@ -263,9 +276,10 @@ ExportReport export_model(ShardedOptimizer<Policies...>& optimizer,
       detail::ModelWriter<Files> writer(files, layout);
       auto const alive = [&] { work.alive(); };
       if (masters) {
-        detail::write_runs<typename Slots::Master>(parts, runs, whole, places, writer, alive);
+        detail::write_runs<typename Optimizer::Master>(parts, runs, whole, places, writer, alive);
       } else {
-        detail::write_runs<typename Slots::Parameter>(parts, runs, whole, places, writer, alive);
+        detail::write_runs<typename Optimizer::Parameter>(
+            parts, runs, whole, places, writer, alive);
       }
       writer.end();
     });

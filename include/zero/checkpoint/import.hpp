@@ -211,11 +211,11 @@ ImportReport load_parameters_from(ShardedOptimizer<Policies...>& optimizer,
                                   ImportOptions const& options = {},
                                   Files files = {}) {
   constexpr std::string_view operation = "load_parameters_from";
-  auto& parts = detail::Inside::parts(optimizer);
-  auto& steps = detail::Inside::steps(optimizer);
+  detail::Engine& engine = detail::Inside::engine(optimizer);
+  detail::Parts& parts = engine.parts();
   parts.require_bound();
   optimizer.settle();
-  detail::ControlWords const control = detail::control_words(*parts.comm, parts.arena);
+  detail::ControlWords const control = detail::control_words(parts.comm().ref(), parts.arena);
   auto const refuse = [&](ErrorKind kind, Message const& why) {
     fail(kind, {"'", path, "' ", why}, {.rank = control.rank, .operation = std::string(operation)});
   };
@@ -224,12 +224,12 @@ ImportReport load_parameters_from(ShardedOptimizer<Policies...>& optimizer,
   detail::ImportMatch match;
   detail::LongWork look(control, operation);
   look.run([&] {
-    steps.require_between_steps(operation);
-    steps.require_no_readers(operation);
+    engine.require_between_steps(operation);
+    engine.require_no_readers(operation);
     model = detail::open_model(files, path);
     match = detail::match_model(model, parts, options.names);
   });
-  if (!detail::unanimous(*parts.comm, parts.arena, detail::digest_of(model, options))) {
+  if (!detail::unanimous(parts.comm(), parts.arena, detail::digest_of(model, options))) {
     refuse(ErrorKind::invalid_argument,
            "is not the same on all ranks, or ranks have other options");
   }
@@ -275,13 +275,13 @@ ImportReport load_parameters_from(ShardedOptimizer<Policies...>& optimizer,
     work.alive();
   };
   auto const all_asked = [&] { work.end(); };
-  steps.begin_load(loaded, false);
+  engine.begin_load(loaded, false);
   work.run([&] {
     detail::load(parts, detail::ValueSource(ask), &kept, detail::FunctionRef<void()>(all_asked));
   });
-  steps.end_load(loaded, false);
+  engine.end_load(loaded, false);
   // What keeps its values may have none.
-  if (match.report.missing.empty() && match.report.misfits.empty()) steps.values_are_set(true);
+  if (match.report.missing.empty() && match.report.misfits.empty()) engine.values_are_set(true);
   return std::move(match.report);
 }
 

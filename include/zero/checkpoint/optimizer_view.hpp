@@ -3,14 +3,15 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/function_ref.hpp"
 #include "zero/checkpoint/array_runs.hpp"
 #include "zero/checkpoint/description.hpp"
 #include "zero/checkpoint/together.hpp"
 #include "zero/concepts/rule.hpp"
 #include "zero/layout/tensor.hpp"
 #include "zero/optimizer/api/step.hpp"
-#include "zero/optimizer/inside.hpp"
-#include "zero/optimizer/setup/owned.hpp"
+#include "zero/optimizer/engine.hpp"
+#include "zero/optimizer/parts.hpp"
 
 #include <cstddef>
 #include <cstring>
@@ -47,33 +48,41 @@ struct OptimizerView {
   std::function<void(std::vector<bool> const& tensors, bool all, bool every_tensor)> end_load{};
 };
 
-template <class Slots>
-[[nodiscard]] OptimizerFacts facts_of(Assembly<Slots> const& parts) {
+ZERO_APART [[nodiscard]] OptimizerFacts facts_of(Parts const& parts);
+
+ZERO_APART [[nodiscard]] OptimizerView view_of(Engine& engine);
+
+#if ZERO_BODIES
+
+ZERO_BODY OptimizerFacts facts_of(Parts const& parts) {
+  PolicyFacts const& policies = parts.policies;
+  RuleCalls const& rule = parts.rules.calls();
   OptimizerFacts facts{
-      .stage = Slots::Stage::name,
-      .world_size = parts.comm->size(),
-      .precision = Slots::Precision::name,
-      .parameter = dtype_of<typename Slots::Parameter>,
-      .wire = dtype_of<typename Slots::Wire>,
-      .accumulate = dtype_of<typename Slots::Accumulate>,
-      .master = dtype_of<typename Slots::Master>,
-      .state = dtype_of<typename Slots::State>,
-      .rule = Slots::Rule::name,
-      .accumulation = Slots::Accumulation::name,
-      .borrowed = Slots::Memory::borrowed,
-      .bucket_bytes = parts.partition.bucket_elements() * sizeof(typename Slots::Wire)};
-  if constexpr (requires { Slots::Rule::states_of; }) {
-    facts.states_of.assign(std::begin(Slots::Rule::states_of), std::end(Slots::Rule::states_of));
-  }
-  for (StateArray const& state : Slots::Rule::states) facts.states.emplace_back(state.name);
-  if constexpr (DescribedRule<typename Slots::Rule>) {
-    for (RuleField const& field : parts.rules.common().fields()) facts.fields.push_back(field);
-    parts.rules.for_owned([&](std::string const& name, typename Slots::Rule const& rule) {
-      auto& fields = facts.own_fields.emplace_back(name, std::vector<RuleField>()).second;
-      for (RuleField const& field : rule.fields()) fields.push_back(field);
+      .stage = policies.stage,
+      .world_size = parts.comm().size(),
+      .precision = policies.precision,
+      .parameter = policies.types.parameter,
+      .wire = policies.types.wire,
+      .accumulate = policies.types.accumulate,
+      .master = policies.types.master,
+      .state = policies.types.state,
+      .rule = rule.name,
+      .accumulation = policies.accumulation,
+      .borrowed = policies.borrowed,
+      .bucket_bytes = parts.partition.bucket_elements() * size_of(policies.types.wire)};
+  facts.states_of.assign(rule.states_of.begin(), rule.states_of.end());
+  for (StateArray const& state : rule.states) facts.states.emplace_back(state.name);
+  if (rule.described) {
+    auto const fields_of = [&](void const* of, std::vector<RuleField>& fields) {
+      auto const add = [&](RuleField const& field) { fields.push_back(field); };
+      rule.fields(of, FunctionRef<void(RuleField const&)>(add));
+    };
+    fields_of(parts.rules.common(), facts.fields);
+    parts.rules.for_owned([&](std::string const& name, void const* own) {
+      fields_of(own, facts.own_fields.emplace_back(name, std::vector<RuleField>()).second);
     });
   }
-  if constexpr (Slots::Precision::loss_scaled) {
+  if (policies.loss_scaled) {
     StepControl control;
     parts.space().download(&control, parts.control, sizeof(control));
     facts.loss_scale = control.loss_scale.options();
@@ -81,63 +90,46 @@ template <class Slots>
   return facts;
 }
 
-template <class Optimizer>
-[[nodiscard]] OptimizerView view_of(Optimizer& optimizer) {
-  auto& parts = Inside::parts(optimizer);
-  auto& steps = Inside::steps(optimizer);
-  using Space = typename Optimizer::Slots::Space;
+ZERO_BODY OptimizerView view_of(Engine& engine) {
+  Parts& parts = engine.parts();
   return {
-      .control = control_words(*parts.groups.world, parts.arena),
-      .data = control_words(*parts.comm, parts.arena),
+      .control = control_words(parts.groups.world().ref(), parts.arena),
+      .data = control_words(parts.comm().ref(), parts.arena),
       .divided = parts.divided(),
       .model = &parts,
       .facts = facts_of(parts),
       .require_ready =
-          [&parts, &steps](std::string_view call, bool replaces) {
-            parts.require_bound();
-            steps.require_between_steps(call);
-            if (replaces) steps.require_no_readers(call);
+          [&engine](std::string_view call, bool replaces) {
+            engine.require_bound();
+            engine.require_between_steps(call);
+            if (replaces) engine.require_no_readers(call);
           },
-      .require_values = [&steps] { steps.require_values(); },
-      .counters = [&steps] { return steps.counters(); },
+      .require_values = [&engine] { engine.require_values(); },
+      .counters = [&engine] { return engine.counters(); },
       .runs = [&parts](bool own) { return array_runs(parts, own); },
-      .direct = Space::host_accessible,
+      .direct = parts.space().host_accessible(),
       .download =
           [&parts](void* host, void const* from, std::size_t bytes) {
-            if constexpr (Space::host_accessible) {
-              static_cast<void>(parts);  // clang 14 calls the capture unused
-              std::memcpy(host, from, bytes);
-            } else {
-              parts.space().download(host, from, bytes);
-            }
+            if (!parts.space().host_accessible()) return parts.space().download(host, from, bytes);
+            std::memcpy(host, from, bytes);
           },
       .upload =
           [&parts](void* to, void const* host, std::size_t bytes) {
-            if constexpr (Space::host_accessible) {
-              static_cast<void>(parts);  // clang 14 calls the capture unused
-              std::memcpy(to, host, bytes);
-            } else {
-              parts.space().upload(to, host, bytes);
-            }
+            if (!parts.space().host_accessible()) return parts.space().upload(to, host, bytes);
+            std::memcpy(to, host, bytes);
           },
-      .begin_load =
-          [&parts, &steps](std::vector<bool> const& tensors, bool all) {
-            parts.refresh.settle();
-            steps.begin_load(tensors, all);
-          },
-      .follow =
-          [&parts](std::vector<bool> const& loaded) {
-            follow_masters(parts, [&](BucketSpan const&, Segment const& piece) {
-              return bool{loaded[piece.tensor]};
-            });
-          },
-      .restore = [&steps](Counters const& counters) { steps.restore(counters); },
+      .begin_load = [&engine](std::vector<bool> const& tensors,
+                              bool all) { engine.begin_load(tensors, all); },
+      .follow = [&engine](std::vector<bool> const& loaded) { engine.follow(loaded); },
+      .restore = [&engine](Counters const& counters) { engine.restore(counters); },
       .end_load =
-          [&steps](std::vector<bool> const& tensors, bool all, bool every_tensor) {
-            steps.end_load(tensors, all);
-            if (every_tensor) steps.values_are_set(false);
+          [&engine](std::vector<bool> const& tensors, bool all, bool every_tensor) {
+            engine.end_load(tensors, all);
+            if (every_tensor) engine.values_are_set(false);
           },
   };
 }
+
+#endif
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

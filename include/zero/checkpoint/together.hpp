@@ -12,6 +12,7 @@
 #include <cstring>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -43,14 +44,20 @@ struct ControlWords {
 
 /// @param arena  of the optimizer whose memory words pass through, where the host cannot reach
 ///   the space; outlives what is returned
-template <Communicator C, class ArenaT>
-[[nodiscard]] ControlWords control_words(C& comm, ArenaT& arena) {
-  return {comm.rank(),
-          comm.size(),
-          [&comm, &arena](Op op, std::int64_t const* send, std::int64_t* recv, std::size_t count) {
-            exchange_words(comm, arena, op, send, recv, count);
+ZERO_APART [[nodiscard]] ControlWords control_words(CommunicatorRef comm, Arena& arena);
+
+#if ZERO_BODIES
+
+ZERO_BODY ControlWords control_words(CommunicatorRef comm, Arena& arena) {
+  auto const ranks = std::make_shared<Ranks>(comm);
+  return {comm.rank,
+          comm.size,
+          [ranks, &arena](Op op, std::int64_t const* send, std::int64_t* recv, std::size_t count) {
+            exchange_words(*ranks, arena, op, send, recv, count);
           }};
 }
+
+#endif
 
 /// Do all ranks bring the same 64 bits?
 /// @par Collective  yes; blocks

@@ -10,7 +10,7 @@
 #include "zero/layout/range.hpp"
 #include "zero/layout/tensor.hpp"
 #include "zero/optimizer/api/step_result.hpp"
-#include "zero/optimizer/assembly.hpp"
+#include "zero/optimizer/parts.hpp"
 #include "zero/optimizer/setup/agreement.hpp"
 #include "zero/optimizer/setup/fingerprint.hpp"
 #include "zero/optimizer/stations/control.hpp"
@@ -37,21 +37,33 @@ ZERO_APART [[nodiscard]] ZERO_COLD std::string not_finite(std::vector<std::int64
 ZERO_APART [[nodiscard]] ZERO_COLD std::string forgotten(std::vector<std::int64_t> const& all,
                                                          std::vector<Tensor> const& tensors);
 
+/// Why a step failed, in words of all ranks; of this rank alone if some have reported an earlier
+/// failure, and know nothing of this one.
+/// @param told  what this rank was told; nothing in `grad_norm()`
+/// @param rate  its learning rate, wherever it lay
+/// @par Collective  yes; blocks
+ZERO_APART [[nodiscard]] ZERO_COLD Error explain_failure(Parts& parts,
+                                                         StepFailure failure,
+                                                         Decide const& told,
+                                                         float rate);
+
+#if ZERO_BODIES
+
 /// The first tensor whose summed gradient is not finite in this rank's share; below 0 if none is.
-template <class Slots>
-[[nodiscard]] ZERO_COLD std::int64_t first_not_finite(Assembly<Slots>& parts) {
+ZERO_APART [[nodiscard]] ZERO_COLD std::int64_t first_not_finite(Parts& parts);
+ZERO_BODY std::int64_t first_not_finite(Parts& parts) {
   std::int64_t first = -1;
-  auto const& space = parts.space();
+  AnySpace const& space = parts.space();
   ExactSum* const squares = &parts.control->squares;
   parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
-    auto const* const share = parts.gradients.reduced(bucket);
-    Range const range = bucket.share(parts.comm->rank());
+    Array const share = parts.gradients.reduced(bucket);
+    Range const range = bucket.share(parts.comm().rank());
     parts.partition.for_each_segment(range, [&](Segment const& piece) {
       if (first >= 0 && static_cast<std::size_t>(first) <= piece.tensor) return;
       ExactSum sum;
       space.zero(squares, sizeof(sum));
-      space.add_squares(
-          squares, share + piece.in_range.offset(), static_cast<std::size_t>(piece.count));
+      parts.kernels.add_squares(
+          squares, share.at(piece.in_range), static_cast<std::size_t>(piece.count));
       space.download(&sum, squares, sizeof(sum));
       if (!ExactSum::finite(sum.words())) first = static_cast<std::int64_t>(piece.tensor);
     });
@@ -59,21 +71,14 @@ template <class Slots>
   return first;
 }
 
-/// Why a step failed, in words of all ranks; of this rank alone if some have reported an earlier
-/// failure, and know nothing of this one.
-/// @param told  what this rank was told; nothing in `grad_norm()`
-/// @param rate  its learning rate, wherever it lay
-/// @par Collective  yes; blocks
-template <class Slots>
-[[nodiscard]] ZERO_COLD Error
-explain_failure(Assembly<Slots>& parts, StepFailure failure, Decide const& told, float rate) {
+ZERO_BODY Error explain_failure(Parts& parts, StepFailure failure, Decide const& told, float rate) {
   std::int64_t failed_before = 0;
   parts.space().download(
       &failed_before, parts.control->words + StepControl::failed_word, sizeof(failed_before));
   if (failed_before != 0) return error_of(failure);
-  auto const& groups = parts.groups;
-  ErrorContext const here = groups.model == nullptr ? ErrorContext{} : groups.here("step");
-  auto const gather = gather_words(*groups.world, parts.arena);
+  Groups& groups = parts.groups;
+  ErrorContext const here = groups.model() == nullptr ? ErrorContext{} : groups.here("step");
+  GatherWords const gather{&groups.world(), &parts.arena};
   if (failure == StepFailure::not_finite) {
     std::int64_t const first = first_not_finite(parts);
     return error_of(failure, not_finite(gather(&first, 1), parts.tensors), here);
@@ -90,8 +95,6 @@ explain_failure(Assembly<Slots>& parts, StepFailure failure, Decide const& told,
   auto const more = [&] { return parts.rules.difference(gather); };
   return error_of(failure, print.difference(gather, more), here);
 }
-
-#if ZERO_BODIES
 
 ZERO_BODY Fingerprint print_of(Decide const& decide, float rate) {
   Fingerprint print;

@@ -6,17 +6,12 @@
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
-/// What a checkpoint needs of an optimizer and a trainer does not: where its arrays lie.
+/// What a checkpoint needs of an optimizer and a trainer does not.
 struct Inside {
-  /// Stores and stations: an `Assembly`.
+  /// Its `Engine`.
   template <class Optimizer>
-  [[nodiscard]] static auto& parts(Optimizer& optimizer) noexcept {
-    return optimizer.parts_;
-  }
-  /// The way through a step: a `Stepper`.
-  template <class Optimizer>
-  [[nodiscard]] static auto& steps(Optimizer& optimizer) noexcept {
-    return optimizer.steps_;
+  [[nodiscard]] static auto& engine(Optimizer& optimizer) noexcept {
+    return optimizer.engine_;
   }
 };
 

@@ -7,6 +7,7 @@
 #include "zero/layout/partition.hpp"
 #include "zero/layout/stacked.hpp"
 #include "zero/layout/tensor.hpp"
+#include "zero/optimizer/stores/array.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -42,17 +43,20 @@ struct Model {
   ZERO_APART [[nodiscard]] std::pair<std::size_t, std::size_t> slices_of(std::size_t tensor) const;
   /// Which of them has an element.
   ZERO_APART [[nodiscard]] std::size_t slice_at(std::size_t tensor, std::uint64_t element) const;
-  /// What `span_of(t)` is of all slices of a described tensor, as one.
+  /// What `elements_of(t)` is of all slices of a described tensor, as one.
   /// @throws Error (invalid_argument) if there is no such tensor, or they do not lie in one run
-  template <class SpanOf>
-  [[nodiscard]] auto whole(std::size_t tensor, SpanOf const& span_of) const {
+  template <class ElementsOf>
+  [[nodiscard]] Elements whole(std::size_t tensor,
+                               DType dtype,
+                               ElementsOf const& elements_of) const {
     require_tensor(tensor);
     auto const range = slices_of(tensor);
-    auto all = span_of(range.first);
+    Elements all = elements_of(range.first);
     for (std::size_t t = range.first + 1; t < range.second; ++t) {
-      auto const next = span_of(t);
-      if (next.data() != all.data() + all.size()) refuse_apart(tensor);
-      all = {all.data(), all.size() + next.size()};
+      Elements const next = elements_of(t);
+      Array const before{static_cast<std::byte*>(all.first), dtype};
+      if (next.first != before.at(all.count)) refuse_apart(tensor);
+      all.count += next.count;
     }
     return all;
   }

@@ -2,6 +2,7 @@
 
 #include "support/test.hpp"
 #include "zero/comm/run_ranks.hpp"
+#include "zero/optimizer/make_tables.hpp"
 #include "zero/optimizer/stores/arena.hpp"
 #include "zero/space/host.hpp"
 
@@ -9,15 +10,17 @@ namespace long_work_test {
 namespace {
 
 using zero::detail::LongWork;
-using Arena = zero::detail::Arena<zero::HostAllocator, zero::space::Host>;
 
 /// What each rank hears of `work(long_work, rank)`.
 template <class Work>
 std::vector<std::string> heard(int ranks, Work const& work) {
   std::vector<std::string> texts(static_cast<std::size_t>(ranks));
   zero::run_ranks(ranks, [&](zero::InProcess& comm) {
-    Arena arena({}, {});
-    auto const control = zero::detail::control_words(comm, arena);
+    zero::HostAllocator allocator;
+    zero::space::Host const space;
+    zero::detail::Arena arena(zero::detail::ref(allocator),
+                              {zero::detail::space_calls<zero::space::Host>, &space});
+    auto const control = zero::detail::control_words(zero::detail::ref(comm), arena);
     LongWork long_work(control, "work");
     try {
       long_work.run([&] { work(long_work, comm.rank()); });

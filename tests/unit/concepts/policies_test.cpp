@@ -75,7 +75,11 @@ TEST_CASE("policies are taken in any order, as types or as values") {
   using Bf16 = zero::Mixed<zero::bf16>;
   using A = ShardedOptimizer<Comm, zero::stage::Pos, Bf16, zero::Sgd, zero::AccumulateFull>;
   using B = ShardedOptimizer<zero::AccumulateFull, zero::Sgd, Bf16, zero::stage::Pos, Comm>;
-  static_assert(std::same_as<A::Slots, B::Slots>);
+  static_assert(std::same_as<A::Stage, B::Stage>);
+  static_assert(std::same_as<A::Precision, B::Precision>);
+  static_assert(std::same_as<A::Rule, B::Rule>);
+  static_assert(std::same_as<A::Accumulation, B::Accumulation>);
+  static_assert(std::same_as<A::Memory, B::Memory>);
   static_assert(std::same_as<B::Stage, zero::stage::Pos>);
   static_assert(std::same_as<B::Rule, zero::Sgd>);
   static_assert(std::same_as<B::Precision, Bf16>);

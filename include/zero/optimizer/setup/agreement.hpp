@@ -6,20 +6,18 @@
 #include "zero/base/error.hpp"
 #include "zero/base/number.hpp"
 #include "zero/base/version.hpp"
-#include "zero/concepts/bucket.hpp"
-#include "zero/concepts/communicator.hpp"
-#include "zero/concepts/prefetch.hpp"
-#include "zero/concepts/rule.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/layout/stacked.hpp"
 #include "zero/optimizer/setup/fingerprint.hpp"
+#include "zero/optimizer/setup/plan_of.hpp"
 #include "zero/optimizer/stores/arena.hpp"
-#include "zero/precision/loss_scale.hpp"
+#include "zero/optimizer/tables/communicator.hpp"
+#include "zero/optimizer/tables/setup.hpp"
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -59,9 +57,85 @@ struct Unanimity {
 /// One collective over words of the host.
 /// @par Collective  yes; blocks
 /// @par Cost        where the host cannot reach the space: memory for all words, until it returns
-template <Communicator C, class ArenaT>
-ZERO_COLD void exchange_words(C& comm,
-                              ArenaT& arena,
+ZERO_APART ZERO_COLD void exchange_words(Ranks& ranks,
+                                         Arena& arena,
+                                         Op op,
+                                         std::int64_t const* send,
+                                         std::int64_t* recv,
+                                         std::size_t count);
+
+/// `exchange_words` of so many words of each rank, as a `Fingerprint` asks for it.
+struct GatherWords {
+  Ranks* ranks;
+  Arena* arena;
+
+  ZERO_APART [[nodiscard]] std::vector<std::int64_t> operator()(std::int64_t const* own,
+                                                                std::size_t count) const;
+};
+
+/// The groups that an optimizer is over.
+class Groups {
+ public:
+  ZERO_APART ZERO_COLD explicit Groups(EngineSetup const& setup);
+
+  /// That model states are partitioned over: the data axis of a grid.
+  [[nodiscard]] Ranks& comm() noexcept { return comm_; }
+  [[nodiscard]] Ranks const& comm() const noexcept { return comm_; }
+  /// That decides what a step does: all ranks of a grid, else as `comm`.
+  [[nodiscard]] Ranks& world() noexcept { return world_ ? *world_ : comm_; }
+  /// The model axis of a grid; null without one.
+  [[nodiscard]] Ranks* model() noexcept { return model_ ? &*model_ : nullptr; }
+  [[nodiscard]] Ranks const* model() const noexcept { return model_ ? &*model_ : nullptr; }
+
+  /// Which rank this is, for errors; on a grid with its place on the axes.
+  ZERO_APART [[nodiscard]] ZERO_COLD ErrorContext here(std::string_view operation);
+
+ private:
+  Ranks comm_;
+  std::optional<Ranks> world_;
+  std::optional<Ranks> model_;
+};
+
+/// What all ranks have agreed on, and what an optimizer is then assembled from.
+struct Agreed {
+  EngineSetup setup;
+  Groups groups;
+  std::vector<Tensor> described;
+  Slices slices;
+  Partition partition;
+};
+
+/// Do all ranks bring the same 64 bits?
+/// @par Collective  yes; blocks
+/// @par Cost        one all-reduce of 64 bytes
+ZERO_APART [[nodiscard]] ZERO_COLD bool unanimous(Ranks& ranks, Arena& arena, std::uint64_t value);
+
+/// @par Collective  yes; blocks
+/// @throws Error (communication) on every rank, naming the field, the values and the ranks
+ZERO_APART ZERO_COLD void require_same(Groups& groups,
+                                       Arena& arena,
+                                       Fingerprint const& print,
+                                       std::vector<Tensor> const& tensors);
+
+/// Everything that must be the same on all ranks, by name.
+/// @throws Error (invalid_argument) for values that make no sense
+ZERO_APART [[nodiscard]] ZERO_COLD Fingerprint fingerprint(EngineSetup const& setup,
+                                                           std::vector<Tensor> const& tensors,
+                                                           Partition const& partition);
+
+/// Agrees with all ranks on what an optimizer is made of.
+/// @par Collective  yes; blocks
+/// @par Cost        one all-reduce of 64 bytes; where ranks differ, two gathers of about 1 KB per
+///   rank to say how
+/// @throws Error (communication) on every rank, naming the field, the values and the ranks;
+///   (invalid_argument) for a model or values that make no sense
+ZERO_APART [[nodiscard]] ZERO_COLD Agreed agree(EngineSetup const& setup,
+                                                std::vector<Tensor> described);
+
+#if ZERO_BODIES
+
+ZERO_BODY void exchange_words(Ranks& ranks,
+                              Arena& arena,
                               Op op,
                               std::int64_t const* send,
                               std::int64_t* recv,
@@ -73,174 +147,90 @@ ZERO_COLD void exchange_words(C& comm,
                       .count = count,
                       .send = send,
                       .recv = recv};
-  if constexpr (C::Space::host_accessible) {
-    run(comm, exchange);
+  if (arena.space().host_accessible()) return ranks.run(exchange);
+  std::size_t const sent = count * sizeof(std::int64_t);
+  std::size_t const received =
+      sent * (op == Op::all_gather ? static_cast<std::size_t>(ranks.size()) : 1);
+  Arena::Scratch const scratch(arena, sent + received);
+  auto* const memory = static_cast<std::byte*>(scratch.data());
+  arena.space().upload(memory + received, send, sent);
+  exchange.send = memory + received;
+  exchange.recv = memory;
+  ranks.run(exchange);
+  arena.space().download(recv, memory, received);
+  ranks.confirm();
+}
+
+ZERO_BODY std::vector<std::int64_t> GatherWords::operator()(std::int64_t const* own,
+                                                            std::size_t count) const {
+  std::vector<std::int64_t> all(static_cast<std::size_t>(ranks->size()) * count);
+  exchange_words(*ranks, *arena, Op::all_gather, own, all.data(), count);
+  return all;
+}
+
+ZERO_BODY Groups::Groups(EngineSetup const& setup) : comm_(setup.comm) {
+  if (setup.world.comm != setup.comm.comm) world_.emplace(setup.world);
+  if (setup.model.comm != nullptr) model_.emplace(setup.model);
+}
+
+ZERO_BODY ErrorContext Groups::here(std::string_view operation) {
+  ErrorContext here{.rank = world().rank(), .operation = std::string(operation)};
+  if (!model_) {
+    here.group = world().name();
   } else {
-    std::size_t const sent = count * sizeof(std::int64_t);
-    std::size_t const received =
-        sent * (op == Op::all_gather ? static_cast<std::size_t>(comm.size()) : 1);
-    typename ArenaT::Scratch const scratch(arena, sent + received);
-    auto* const memory = static_cast<std::byte*>(scratch.data());
-    arena.space().upload(memory + received, send, sent);
-    exchange.send = memory + received;
-    exchange.recv = memory;
-    run(comm, exchange);
-    arena.space().download(recv, memory, received);
-    confirm(comm);
+    here.group = Message({"grid (data ",
+                          comm_.rank(),
+                          " of ",
+                          comm_.size(),
+                          ", model ",
+                          model_->rank(),
+                          " of ",
+                          model_->size(),
+                          ")"})
+                     .text();
   }
+  return here;
 }
 
-/// `exchange_words` of so many words of each rank, as a `Fingerprint` asks for it.
-template <Communicator C, class ArenaT>
-[[nodiscard]] auto gather_words(C& comm, ArenaT& arena) {
-  return [&](std::int64_t const* own, std::size_t count) {
-    std::vector<std::int64_t> all(static_cast<std::size_t>(comm.size()) * count);
-    exchange_words(comm, arena, Op::all_gather, own, all.data(), count);
-    return all;
-  };
-}
-
-/// The values behind the policies.
-template <class Slots>
-struct PolicyValues {
-  typename Slots::Precision precision;
-  typename Slots::Rule rule;
-  typename Slots::Memory memory;
-  Bucket bucket;
-  Prefetch prefetch;
-};
-
-/// The groups that an optimizer is over.
-template <Communicator C>
-struct Groups {
-  C* comm;             ///< that model states are partitioned over: the data axis of a grid
-  C* world;            ///< that decides what a step does: all ranks of a grid, else as `comm`
-  C* model = nullptr;  ///< the model axis of a grid; null without one
-
-  /// Which rank this is, for errors; on a grid with its place on the axes.
-  [[nodiscard]] ZERO_COLD ErrorContext here(std::string_view operation) const {
-    ErrorContext here{.rank = world->rank(), .operation = std::string(operation)};
-    if (model == nullptr) {
-      here.group = group_name(*world);
-    } else {
-      here.group = Message({"grid (data ",
-                            comm->rank(),
-                            " of ",
-                            comm->size(),
-                            ", model ",
-                            model->rank(),
-                            " of ",
-                            model->size(),
-                            ")"})
-                       .text();
-    }
-    return here;
-  }
-};
-
-/// What all ranks have agreed on, and what an optimizer is then assembled from.
-template <class Slots>
-struct Agreed {
-  Groups<typename Slots::Communicator> groups;
-  std::vector<Tensor> described;
-  Slices slices;
-  PolicyValues<Slots> values;
-  Partition partition;
-};
-
-/// Do all ranks bring the same 64 bits?
-/// @par Collective  yes; blocks
-/// @par Cost        one all-reduce of 64 bytes
-template <Communicator C, class ArenaT>
-ZERO_COLD bool unanimous(C& comm, ArenaT& arena, std::uint64_t value) {
+ZERO_BODY bool unanimous(Ranks& ranks, Arena& arena, std::uint64_t value) {
   auto words = Unanimity::words(value);
-  exchange_words(comm, arena, Op::all_reduce, words.data(), words.data(), words.size());
-  return Unanimity::holds(words, comm.size());
+  exchange_words(ranks, arena, Op::all_reduce, words.data(), words.data(), words.size());
+  return Unanimity::holds(words, ranks.size());
 }
 
-/// @par Collective  yes; blocks
-/// @throws Error (communication) on every rank, naming the field, the values and the ranks
-template <Communicator C, class ArenaT>
-ZERO_COLD void require_same(Groups<C> const& groups,
-                            ArenaT& arena,
+ZERO_BODY void require_same(Groups& groups,
+                            Arena& arena,
                             Fingerprint const& print,
                             std::vector<Tensor> const& tensors) {
-  if (unanimous(*groups.world, arena, print.digest())) return;
-  print.compare(groups.here("construction"), tensors, gather_words(*groups.world, arena));
+  if (unanimous(groups.world(), arena, print.digest())) return;
+  print.compare(groups.here("construction"), tensors, GatherWords{&groups.world(), &arena});
 }
 
-/// What must be the same on all ranks beside the model.
-struct PolicyFacts {
-  int world_size = 1;
-  std::string_view stage{};
-  std::string_view precision{};
-  std::string_view rule{};
-  std::span<StateArray const> states{};
-  double learning_rate = 0.;
-  std::vector<RuleField> fields{};  ///< of the rule; its learning rate alone where it has none
-  std::string_view accumulation{};
-  bool borrowed = false;
-  Bucket bucket{};
-  Prefetch prefetch{};
-  LossScaleOptions const* loss_scale = nullptr;  ///< null where nothing is scaled
-};
-
-/// Everything that must be the same on all ranks, by name.
-/// @throws Error (invalid_argument) for values that make no sense
-ZERO_APART ZERO_COLD Fingerprint fingerprint(PolicyFacts const& facts,
-                                             std::vector<Tensor> const& tensors,
-                                             Partition const& partition);
-
-/// Agrees with all ranks on what an optimizer is made of.
-/// @par Collective  yes; blocks
-/// @par Cost        one all-reduce of 64 bytes; where ranks differ, two gathers of about 1 KB per
-///   rank to say how
-/// @throws Error (communication) on every rank, naming the field, the values and the ranks;
-///   (invalid_argument) for a model or values that make no sense
-template <class Slots>
-ZERO_COLD Agreed<Slots> agree(Groups<typename Slots::Communicator> const& groups,
-                              std::vector<Tensor> described,
-                              PolicyValues<Slots> values,
-                              PartitionOptions const& options) {
-  PolicyFacts facts{.world_size = groups.comm->size(),
-                    .stage = Slots::Stage::name,
-                    .precision = Slots::Precision::name,
-                    .rule = Slots::Rule::name,
-                    .states = Slots::Rule::states,
-                    .learning_rate = values.rule.lr,
-                    .accumulation = Slots::Accumulation::name,
-                    .borrowed = Slots::Memory::borrowed,
-                    .bucket = values.bucket,
-                    .prefetch = values.prefetch};
-  if constexpr (Slots::Precision::loss_scaled) facts.loss_scale = &values.precision.loss_scale;
-  if constexpr (DescribedRule<typename Slots::Rule>) {
-    for (RuleField const& field : values.rule.fields()) facts.fields.push_back(field);
-  }
-  if (facts.loss_scale != nullptr) require_valid(*facts.loss_scale);
+ZERO_BODY Agreed agree(EngineSetup const& setup, std::vector<Tensor> described) {
+  if (setup.loss_scale != nullptr) require_valid(*setup.loss_scale);
+  Groups groups(setup);
   Slices slices = take_apart(described);
-  std::vector<Tensor> const& tensors = slices.tensors;
-  Partition partition(tensors, options);
-  Arena<decltype(Slots::Memory::allocator), typename Slots::Space> scratch(values.memory.allocator,
-                                                                           space_of(*groups.comm));
-  require_same(groups, scratch, fingerprint(facts, tensors, partition), tensors);
-  return {groups, std::move(described), std::move(slices), std::move(values), std::move(partition)};
+  Partition partition(slices.tensors,
+                      partition_options(setup.policies, setup.comm.size, setup.bucket));
+  Arena scratch(setup.allocator, AnySpace(*setup.space_calls, setup.space));
+  require_same(groups, scratch, fingerprint(setup, slices.tensors, partition), slices.tensors);
+  return {setup, std::move(groups), std::move(described), std::move(slices), std::move(partition)};
 }
 
-#if ZERO_BODIES
-
-ZERO_BODY Fingerprint fingerprint(PolicyFacts const& facts,
+ZERO_BODY Fingerprint fingerprint(EngineSetup const& setup,
                                   std::vector<Tensor> const& tensors,
                                   Partition const& partition) {
+  PolicyFacts const& facts = setup.policies;
   Fingerprint print;
   print.add(
       "library version",
       std::int64_t{version.major} * 1000000 + std::int64_t{version.minor} * 1000 + version.patch);
-  print.add("world size", std::int64_t{facts.world_size});
+  print.add("world size", std::int64_t{setup.comm.size});
   print.add("stage", facts.stage);
   print.add("precision", facts.precision);
-  print.add("rule", facts.rule);
+  print.add("rule", setup.rule_calls->name);
   std::string states;
-  for (StateArray const& state : facts.states) {
+  for (StateArray const& state : setup.rule_calls->states) {
     states += Message({states.empty() ? "" : ", ", state.name}).text();
   }
   print.add("the rule's states", states);
@@ -248,15 +238,15 @@ ZERO_BODY Fingerprint fingerprint(PolicyFacts const& facts,
   print.add("memory", std::string_view(facts.borrowed ? "borrowed" : "owned"));
   // Ranks whose kernels fuse multiplications differently would drift apart in the last bit.
   print.add("the compiler's flags", std::string_view(ZERO_TEXT(ZERO_NAMESPACE)));
-  print.add("bucket bytes", static_cast<std::int64_t>(facts.bucket.bytes));
-  print.add("prefetch depth", std::int64_t{facts.prefetch.depth});
-  if (facts.loss_scale != nullptr) {
-    print.add({}, "initial loss scale", double{facts.loss_scale->initial});
-    print.add({}, "loss scale growth", double{facts.loss_scale->growth});
-    print.add("loss scale growth interval", std::int64_t{facts.loss_scale->growth_interval});
-    print.add({}, "loss scale backoff", double{facts.loss_scale->backoff});
-    print.add({}, "minimum loss scale", double{facts.loss_scale->minimum});
-    print.add("loss scale patience", std::int64_t{facts.loss_scale->patience});
+  print.add("bucket bytes", static_cast<std::int64_t>(setup.bucket.bytes));
+  print.add("prefetch depth", std::int64_t{setup.prefetch.depth});
+  if (setup.loss_scale != nullptr) {
+    print.add({}, "initial loss scale", double{setup.loss_scale->initial});
+    print.add({}, "loss scale growth", double{setup.loss_scale->growth});
+    print.add("loss scale growth interval", std::int64_t{setup.loss_scale->growth_interval});
+    print.add({}, "loss scale backoff", double{setup.loss_scale->backoff});
+    print.add({}, "minimum loss scale", double{setup.loss_scale->minimum});
+    print.add("loss scale patience", std::int64_t{setup.loss_scale->patience});
   }
   print.add("number of tensors", static_cast<std::int64_t>(tensors.size()));
   print.add("trained elements",
@@ -264,12 +254,12 @@ ZERO_BODY Fingerprint fingerprint(PolicyFacts const& facts,
   Hash model;
   for (Tensor const& tensor : tensors) model.add(hash_of(tensor));
   print.add_hash({}, "the model", model.value());
-  require_number({"rule.lr"}, facts.learning_rate, 0.);
-  if (facts.fields.empty()) print.add("rule.", "lr", facts.learning_rate);
-  for (RuleField const& field : facts.fields) {
+  require_number({"rule.lr"}, setup.rule_calls->rate(setup.rule), 0.);
+  auto const add = [&](RuleField const& field) {
     require_number({"rule.", field.name}, field.value, field.low, field.below);
     print.add("rule.", field.name, field.value);
-  }
+  };
+  setup.rule_calls->fields(setup.rule, FunctionRef<void(RuleField const&)>(add));
   return print;
 }
 

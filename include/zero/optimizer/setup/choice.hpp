@@ -4,16 +4,11 @@
 
 #include "zero/base/config.hpp"
 #include "zero/concepts/policies.hpp"
-#include "zero/layout/partition.hpp"
-#include "zero/layout/plan.hpp"
-#include "zero/layout/stacked.hpp"
-#include "zero/optimizer/setup/slots.hpp"
+#include "zero/optimizer/tables/setup.hpp"
 #include "zero/precision/fp32.hpp"
 #include "zero/rule/adamw.hpp"
 
 #include <concepts>
-#include <string>
-#include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
@@ -54,7 +49,22 @@ struct Choice {
   static_assert(!(Memory::borrowed && Stage::sharding.parameters),
                 "zero: borrowed memory cannot be partitioned; use a stage up to Pos+g or Owned<>");
 
-  using Slots = detail::Slots<Stage, Communicator, Precision, Rule, Accumulation, Memory>;
+  /// What follows for the engine.
+  static constexpr PolicyFacts facts{
+      .stage = Stage::name,
+      .precision = Precision::name,
+      .accumulation = Accumulation::name,
+      .sharding = Stage::sharding,
+      .full_gradients = Accumulation::full_gradients,
+      .reduced_shard = Accumulation::reduced_shard,
+      .borrowed = Memory::borrowed,
+      .loss_scaled = Precision::loss_scaled,
+      .types = {.parameter = dtype_of<typename Precision::Parameter>,
+                .wire = dtype_of<typename Precision::Wire>,
+                .accumulate = dtype_of<typename Precision::Accumulate>,
+                .master = dtype_of<typename Precision::Master>,
+                .state = dtype_of<typename Precision::State>},
+      .state_arrays = Rule::states.size()};
 
   /// The value of type T among the arguments, or a default one.
   template <class T>
@@ -69,45 +79,6 @@ struct Choice {
     } else {
       return pick<T>(rest...);
     }
-  }
-
-  static PartitionOptions partition_options(int world_size, Bucket const& bucket) {
-    constexpr Merge merge =
-        Slots::form.refresh == StorageForm::Refresh::gather       ? Merge::into_padding
-        : Slots::form.gradients == StorageForm::Gradients::pooled ? Merge::within_largest_unit
-                                                                  : Merge::freely;
-    return {.world_size = world_size,
-            .bucket_elements = bucket.bytes / sizeof(typename Precision::Wire),
-            .merge = merge,
-            .lent = Memory::borrowed};
-  }
-
-  static std::vector<std::string> state_names() {
-    std::vector<std::string> names;
-    for (StateArray const& state : Rule::states) names.emplace_back(state.name);
-    return names;
-  }
-
-  static PlanNames names() {
-    return {.stage = std::string(Stage::name),
-            .precision = std::string(Precision::name),
-            .rule = std::string(Rule::name),
-            .accumulation = std::string(Accumulation::name),
-            .states = state_names(),
-            .state_dtype = dtype_of<typename Precision::State>};
-  }
-
-  /// What `ShardedOptimizer::plan` says.
-  template <class... Values>
-  static Plan plan(PlanOptions const& options,
-                   std::vector<Tensor> const& tensors,
-                   Values const&... values) {
-    return make_plan(
-        Partition(take_apart(tensors).tensors,
-                  partition_options(options.world_size, pick<Bucket>(values...))),
-        Slots::storage_choice(pick<Prefetch>(values...).depth, options.communicator_bytes),
-        names(),
-        options.micro_steps);
   }
 
  private:

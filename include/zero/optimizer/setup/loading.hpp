@@ -8,66 +8,54 @@
 #include "zero/kernel/hash.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/layout/tensor.hpp"
-#include "zero/optimizer/assembly.hpp"
+#include "zero/optimizer/parts.hpp"
 #include "zero/optimizer/setup/same_values.hpp"
 #include "zero/optimizer/stores/host_chunk.hpp"
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
-/// What fills elements [first, first + size) of a tensor.
-using ValueSource = FunctionRef<void(Tensor const&, std::size_t first, std::span<float>)>;
-
 /// Brings values to a space, chunk by chunk, rounded on the host.
-template <class Space>
 class Loader {
  public:
-  Loader(Model const& model, Space const& space, ValueSource values)
-      : model_(&model), space_(&space), values_(values) {}
+  Loader(Model const& model, AnySpace const& space, ValueSource values)
+      : model_(&model),
+        space_(&space),
+        values_(values),
+        chunk_(space.host_accessible()),
+        rounded_(space.host_accessible()) {}
 
   /// Asks for elements [first, first + count) of tensor t.
   /// @param hash  to which theirs are added, or null
-  /// @param to    where they go, once for each that is not null
-  template <class... T>
-  ZERO_COLD void load(
-      std::size_t t, std::uint64_t first, std::uint64_t count, std::uint64_t* hash, T*... to) {
-    Slice const& slice = model_->slices[t];
-    for (std::uint64_t done = 0; done < count;) {
-      std::span<float> const chunk = chunk_.first(count - done);
-      values_(model_->described[slice.described],
-              static_cast<std::size_t>(slice.first + first + done),
-              chunk);
-      if (hash != nullptr) {
-        kernel::add_hash(hash, chunk.data(), chunk.size(), hash_place(t, first + done));
-      }
-      ((to != nullptr ? upload(to + done, chunk) : void()), ...);
-      done += chunk.size();
-    }
-  }
+  /// @param to    where they go, unless it is null
+  /// @param also  where they go, too, unless it is null
+  ZERO_APART ZERO_COLD void load(std::size_t t,
+                                 std::uint64_t first,
+                                 std::uint64_t count,
+                                 std::uint64_t* hash,
+                                 Array to,
+                                 Array also = {});
 
  private:
+  ZERO_APART ZERO_COLD void upload(Array to, std::span<float const> chunk);
   template <class T>
-  void upload(T* to, std::span<float const> chunk) {
-    if constexpr (std::is_same_v<T, float>) {
-      space_->upload(to, chunk.data(), chunk.size_bytes());
-    } else {
-      HostChunk<T, Space> memory;
-      std::span<T> const rounded = memory.first(chunk.size());
-      for (std::size_t i = 0; i < chunk.size(); ++i) rounded[i] = T(chunk[i]);
-      space_->upload(to, rounded.data(), rounded.size_bytes());
-    }
+  void upload_as(std::byte* to, std::span<float const> chunk) {
+    std::span<T> const rounded = rounded_.first<T>(chunk.size());
+    for (std::size_t i = 0; i < chunk.size(); ++i) rounded[i] = T(chunk[i]);
+    space_->upload(to, rounded.data(), rounded.size_bytes());
   }
 
   Model const* model_;
-  Space const* space_;
+  AnySpace const* space_;
   ValueSource values_;
-  HostChunk<float, Space> chunk_;
+  HostChunk chunk_;
+  HostChunk rounded_;
 };
 
 /// Asks for what this rank holds: its parameters, then its master weights, then frozen tensors.
@@ -76,17 +64,62 @@ class Loader {
 /// tensor, to say where. Collective.
 /// @param kept       tensors that stay as they are; null for none
 /// @param all_asked  called once this rank has asked for all, before ranks compare
-template <class Slots>
-ZERO_COLD void load(Assembly<Slots>& parts,
+ZERO_APART ZERO_COLD void load(Parts& parts,
+                               ValueSource values,
+                               std::vector<bool> const* kept,
+                               FunctionRef<void()> all_asked);
+
+/// Master weights from the parameters as they are.
+ZERO_APART ZERO_COLD void adopt(Parts const& parts);
+
+ZERO_APART ZERO_COLD void check_value_sizes(std::vector<Tensor> const& tensors,
+                                            std::span<std::span<float const> const> values);
+
+#if ZERO_BODIES
+
+ZERO_BODY void Loader::load(std::size_t t,
+                            std::uint64_t first,
+                            std::uint64_t count,
+                            std::uint64_t* hash,
+                            Array to,
+                            Array also) {
+  Slice const& slice = model_->slices[t];
+  for (std::uint64_t done = 0; done < count;) {
+    std::span<float> const chunk = chunk_.first<float>(count - done);
+    values_(model_->described[slice.described],
+            static_cast<std::size_t>(slice.first + first + done),
+            chunk);
+    if (hash != nullptr) {
+      kernel::add_hash(hash, chunk.data(), chunk.size(), hash_place(t, first + done));
+    }
+    if (to.first != nullptr) upload(to.from(done), chunk);
+    if (also.first != nullptr) upload(also.from(done), chunk);
+    done += chunk.size();
+  }
+}
+
+ZERO_BODY void Loader::upload(Array to, std::span<float const> chunk) {
+  switch (to.dtype) {
+    case DType::f32: return space_->upload(to.first, chunk.data(), chunk.size_bytes());
+    case DType::f64: return upload_as<double>(to.first, chunk);
+    case DType::bf16: return upload_as<bf16>(to.first, chunk);
+    case DType::f16: return upload_as<fp16>(to.first, chunk);
+    default: break;
+  }
+  fail(ErrorKind::invalid_argument, {"parameters cannot be of the type ", name(to.dtype)});
+}
+
+ZERO_BODY void load(Parts& parts,
                     ValueSource values,
                     std::vector<bool> const* kept,
                     FunctionRef<void()> all_asked) {
-  constexpr bool share = Slots::form.parameters == StorageForm::Parameters::share;
-  using Parameter = typename Slots::Parameter;
+  bool const share = parts.parameters.shares();
+  bool const has_master = parts.kernels.types().has_master();
   Partition const& partition = parts.partition;
-  int const rank = parts.comm->rank();
-  int const ranks = parts.comm->size();
-  Loader<typename Slots::Space> loader(parts, parts.space(), values);
+  int const rank = parts.comm().rank();
+  int const ranks = parts.comm().size();
+  DType const dtype = parts.parameters.dtype();
+  Loader loader(parts, parts.space(), values);
   auto const ask = [&](bool stores, auto const& own, auto const& next) {
     auto const range = [&](Range asked, auto const& address, auto const& hash) {
       partition.for_each_segment(asked, [&](Segment const& piece) {
@@ -99,26 +132,27 @@ ZERO_COLD void load(Assembly<Slots>& parts,
       });
     };
     partition.for_each_bucket([&](BucketSpan const& bucket) {
-      auto const segment = [&](Segment const& piece) {
-        return stores ? parts.parameters.segment(bucket, piece) : nullptr;
+      auto const segment = [&](Segment const& piece) -> Array {
+        if (!stores) return {};
+        return {parts.parameters.segment(bucket, piece), dtype};
       };
       range(parts.parameters.held(bucket, rank), segment, own);
-      if constexpr (Slots::has_master) {
+      if (has_master && stores) {
         auto const master = [&](Segment const& piece) {
           return parts.states.master(bucket, piece, parts.parameters);
         };
         auto const none = [](std::size_t) -> std::uint64_t* { return nullptr; };
-        if (stores) range(parts.states.updated(bucket), master, none);
+        range(parts.states.updated(bucket), master, none);
       }
       if (!share || ranks == 1) return;
-      auto const nowhere = [](Segment const&) -> Parameter* { return nullptr; };
+      auto const nowhere = [](Segment const&) { return Array(); };
       range(parts.parameters.held(bucket, (rank + 1) % ranks), nowhere, next);
     });
     for (std::size_t t = 0; t < parts.tensors.size(); ++t) {
       TensorPlace const& place = partition.placement().places()[t];
       if (!place.frozen || place.storage != t || (kept != nullptr && (*kept)[t])) continue;
       std::uint64_t hash = 0;
-      loader.load(t, 0, place.count, &hash, stores ? parts.parameters.tensor(t) : nullptr);
+      loader.load(t, 0, place.count, &hash, stores ? parts.parameters.tensor(t) : Array());
       *own(t) += hash;
       *next(t) += hash;
     }
@@ -128,38 +162,31 @@ ZERO_COLD void load(Assembly<Slots>& parts,
   ask(
       true, [&](std::size_t) { return &own; }, [&](std::size_t) { return &next; });
   all_asked();
-  if (ranks == 1 || same_around(*parts.comm, parts.space(), parts.control, own, share ? next : own))
+  if (ranks == 1 ||
+      same_around(parts.comm(), parts.space(), parts.control, own, share ? next : own)) {
     return;
+  }
   TensorHashes owns(parts.tensors.size());
   TensorHashes nexts(owns);
   ask(
       false, [&](std::size_t t) { return &owns[t]; }, [&](std::size_t t) { return &nexts[t]; });
-  refuse_values(*parts.comm, parts.arena, parts.tensors, owns, share ? nexts : owns);
+  refuse_values(parts.comm(), parts.arena, parts.tensors, owns, share ? nexts : owns);
 }
 
-/// All tensors, from values that no rank waits for.
-template <class Slots>
-ZERO_COLD void load(Assembly<Slots>& parts, ValueSource values) {
-  auto const go_on = [] {};
-  load(parts, values, nullptr, FunctionRef<void()>(go_on));
-}
-
-/// Master weights from the parameters as they are.
-template <class Slots>
-ZERO_COLD void adopt(Assembly<Slots> const& parts) {
-  if constexpr (Slots::has_master) {
-    parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
-      parts.partition.for_each_segment(parts.states.updated(bucket), [&](Segment const& piece) {
-        parts.space().convert(parts.states.master(bucket, piece, parts.parameters),
-                              parts.parameters.segment(bucket, piece),
-                              static_cast<std::size_t>(piece.count));
-      });
+ZERO_BODY void adopt(Parts const& parts) {
+  if (!parts.kernels.types().has_master()) return;
+  parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
+    parts.partition.for_each_segment(parts.states.updated(bucket), [&](Segment const& piece) {
+      parts.kernels.master_from_parameter(
+          parts.states.master(bucket, piece, parts.parameters).first,
+          parts.parameters.segment(bucket, piece),
+          static_cast<std::size_t>(piece.count));
     });
-  }
+  });
 }
 
-inline void check_value_sizes(std::vector<Tensor> const& tensors,
-                              std::span<std::span<float const> const> values) {
+ZERO_BODY void check_value_sizes(std::vector<Tensor> const& tensors,
+                                 std::span<std::span<float const> const> values) {
   if (tensors.size() != values.size()) {
     fail(ErrorKind::invalid_argument,
          {tensors.size(), " tensors are described but values of ", values.size(), " are given"});
@@ -177,5 +204,7 @@ inline void check_value_sizes(std::vector<Tensor> const& tensors,
           " are given"});
   }
 }
+
+#endif
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

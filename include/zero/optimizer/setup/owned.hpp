@@ -5,100 +5,106 @@
 #include "zero/base/config.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/layout/tensor.hpp"
-#include "zero/optimizer/assembly.hpp"
-#include "zero/optimizer/stores/host_chunk.hpp"
+#include "zero/optimizer/parts.hpp"
 
-#include <array>
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <type_traits>
+#include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
-/// Calls `visit(tensor, first, masters, states)` for master weights and states of a run of elements
-/// that this rank updates: where they lie if the host can reach them there, else chunk by chunk.
-/// @tparam fills  whether the spans are to be written
-template <bool fills, class Slots, class Visit>
-void visit_run(Assembly<Slots> const& parts,
-               BucketSpan const& bucket,
-               Segment const& piece,
-               Visit& visit) {
-  using Space = typename Slots::Space;
-  constexpr std::size_t arrays = Slots::state_arrays;
-  using Master = std::conditional_t<fills, typename Slots::Master, typename Slots::Master const>;
-  using State = std::conditional_t<fills, typename Slots::State, typename Slots::State const>;
-  Slice const& slice = parts.slices[piece.tensor];
-  Tensor const& tensor = parts.described[slice.described];
-  auto const first = static_cast<std::size_t>(slice.first + piece.in_tensor.offset());
-  auto const count = static_cast<std::size_t>(piece.count);
-  auto* const master = parts.states.master(bucket, piece, parts.parameters);
-  auto const states = parts.states.states(bucket, piece);
-  std::array<std::span<State>, arrays> views{};
-  if constexpr (Space::host_accessible) {
-    for (std::size_t k = 0; k != arrays; ++k) views[k] = {states[k], count};
-    visit(tensor, first, std::span<Master>(master, count), views);
-  } else {
-    HostChunk<typename Slots::Master, Space> master_chunk;
-    std::array<HostChunk<typename Slots::State, Space>, arrays> state_chunks;
-    Space const& space = parts.space();
-    for (std::size_t done = 0; done < count;) {
-      auto const masters = master_chunk.first(count - done);
-      if constexpr (!fills) space.download(masters.data(), master + done, masters.size_bytes());
-      for (std::size_t k = 0; k != arrays; ++k) {
-        auto const copy = state_chunks[k].first(masters.size());
-        if constexpr (!fills) space.download(copy.data(), states[k] + done, copy.size_bytes());
-        views[k] = copy;
-      }
-      visit(tensor, first + done, std::span<Master>(masters), views);
-      if constexpr (fills) {
-        space.upload(master + done, masters.data(), masters.size_bytes());
-        for (std::size_t k = 0; k != arrays; ++k) {
-          space.upload(states[k] + done, views[k].data(), views[k].size_bytes());
-        }
-      }
-      done += masters.size();
-    }
-  }
-}
+/// Calls `visit` for master weights and states of all that this rank updates: where they lie if the
+/// host can reach them there, else chunk by chunk. Local.
+ZERO_APART void visit_owned(Parts const& parts, OwnedVisitor visit);
 
-/// Shows all that this rank updates. Local.
-template <class Slots, class Visit>
-void visit_owned(Assembly<Slots> const& parts, Visit& visit) {
-  parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
-    parts.partition.for_each_segment(parts.states.updated(bucket), [&](Segment const& piece) {
-      visit_run<false>(parts, bucket, piece, visit);
-    });
-  });
-}
+/// Has all of it filled in; parameters follow on every rank. Collective.
+ZERO_APART void fill_owned(Parts& parts, OwnedVisitor fill);
 
 /// Parameters follow their master weights, bucket by bucket, on every rank. Collective.
 /// @param before  called with each piece that this rank updates, before its parameters follow;
 ///   where it returns false, they do not
-template <class Slots, class Before>
-void follow_masters(Assembly<Slots>& parts, Before&& before) {
+template <class Before>
+void follow_masters(Parts& parts, Before const& before);
+
+#if ZERO_BODIES
+
+/// @param fills  whether what is visited is to be written
+ZERO_APART void visit_run(Parts const& parts,
+                          BucketSpan const& bucket,
+                          Segment const& piece,
+                          bool fills,
+                          OwnedVisitor visit);
+ZERO_BODY void visit_run(Parts const& parts,
+                         BucketSpan const& bucket,
+                         Segment const& piece,
+                         bool fills,
+                         OwnedVisitor visit) {
+  constexpr std::uint64_t chunk = std::uint64_t{1} << 18;
+  Slice const& slice = parts.slices[piece.tensor];
+  AnySpace const& space = parts.space();
+  // The masters, and the states behind them.
+  std::vector<Array> arrays{parts.states.master(bucket, piece, parts.parameters)};
+  for (std::size_t k = 0; k < parts.states.arrays(); ++k) {
+    arrays.push_back(parts.states.state(bucket, piece, k));
+  }
+  std::vector<void*> memory(arrays.size());
+  std::vector<std::vector<std::byte>> copies(space.host_accessible() ? 0 : arrays.size());
+  for (std::uint64_t done = 0; done < piece.count;) {
+    std::uint64_t const count =
+        copies.empty() ? piece.count : (std::min)(chunk, piece.count - done);
+    for (std::size_t a = 0; a < arrays.size(); ++a) {
+      memory[a] = arrays[a].at(done);
+      if (copies.empty()) continue;
+      copies[a].resize(arrays[a].bytes(count));
+      memory[a] = copies[a].data();
+      if (!fills) space.download(memory[a], arrays[a].at(done), copies[a].size());
+    }
+    visit({.tensor = &parts.described[slice.described],
+           .first = static_cast<std::size_t>(slice.first + piece.in_tensor.offset() + done),
+           .count = static_cast<std::size_t>(count),
+           .master = memory.front(),
+           .states = std::span(memory).subspan(1)});
+    for (std::size_t a = 0; fills && a < copies.size(); ++a) {
+      space.upload(arrays[a].at(done), memory[a], copies[a].size());
+    }
+    done += count;
+  }
+}
+
+ZERO_BODY void visit_owned(Parts const& parts, OwnedVisitor visit) {
+  parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
+    parts.partition.for_each_segment(parts.states.updated(bucket), [&](Segment const& piece) {
+      visit_run(parts, bucket, piece, false, visit);
+    });
+  });
+}
+
+template <class Before>
+void follow_masters(Parts& parts, Before const& before) {
+  bool const has_master = parts.kernels.types().has_master();
   parts.refresh.settle();
   parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
     parts.partition.for_each_segment(parts.states.updated(bucket), [&](Segment const& piece) {
-      if (!before(bucket, piece)) return;
-      if constexpr (Slots::has_master) {
-        parts.space().convert(parts.parameters.segment(bucket, piece),
-                              parts.states.master(bucket, piece, parts.parameters),
-                              static_cast<std::size_t>(piece.count));
-      }
+      if (!before(bucket, piece) || !has_master) return;
+      parts.kernels.parameter_from_master(
+          parts.parameters.segment(bucket, piece),
+          parts.states.master(bucket, piece, parts.parameters).first,
+          static_cast<std::size_t>(piece.count));
     });
     parts.refresh.after_update(bucket);
   });
   parts.refresh.settle();
 }
 
-/// Has all that this rank updates filled in; parameters follow on every rank. Collective.
-template <class Slots, class Fill>
-void fill_owned(Assembly<Slots>& parts, Fill& fill) {
+ZERO_BODY void fill_owned(Parts& parts, OwnedVisitor fill) {
   follow_masters(parts, [&](BucketSpan const& bucket, Segment const& piece) {
-    visit_run<true>(parts, bucket, piece, fill);
+    visit_run(parts, bucket, piece, true, fill);
     return true;
   });
 }
+
+#endif
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -6,7 +6,7 @@
 #include "zero/base/error.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/layout/partition.hpp"
-#include "zero/optimizer/assembly.hpp"
+#include "zero/optimizer/parts.hpp"
 #include "zero/optimizer/setup/agreement.hpp"
 #include "zero/optimizer/setup/hash.hpp"
 
@@ -14,6 +14,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -43,32 +44,69 @@ using TensorHashes = std::vector<std::uint64_t>;
 /// Adds up a few words of all ranks, in words of the control that nobody reads between two
 /// exchanges.
 /// @par Collective  yes; blocks
-template <Communicator C, std::size_t Count>
-ZERO_COLD void add_up(C& comm,
-                      typename C::Space const& space,
-                      StepControl* control,
-                      std::array<std::int64_t, Count>& words) {
-  static_assert(Count <= StepControl::word_count);
-  space.upload(control->words, words.data(), sizeof(words));
-  run(comm,
-      {.op = Op::all_reduce,
-       .dtype = DType::i64,
-       .accumulate = DType::i64,
-       .count = Count,
-       .send = control->words,
-       .recv = control->words});
-  space.download(words.data(), control->words, sizeof(words));
-  zero::confirm(comm);
-}
+/// @param words  at most `StepControl::word_count`
+ZERO_APART ZERO_COLD void add_up(Ranks& ranks,
+                                 AnySpace const& space,
+                                 StepControl* control,
+                                 std::span<std::int64_t> words);
 
 /// Does each rank have what the rank before it would have put there?
 /// @param own   of what this rank has
 /// @param next  of what the next rank should have
 /// @par Collective  yes; blocks
 /// @par Cost        one all-reduce of 16 bytes
-template <Communicator C>
-ZERO_COLD bool same_around(C& comm,
-                           typename C::Space const& space,
+ZERO_APART [[nodiscard]] ZERO_COLD bool same_around(Ranks& ranks,
+                                                    AnySpace const& space,
+                                                    StepControl* control,
+                                                    std::uint64_t own,
+                                                    std::uint64_t next);
+
+/// Says what `same_around` found.
+/// @par Collective  yes; blocks
+/// @par Cost        a gather of 16 bytes per tensor
+/// @param of  which ranks these are
+/// @throws Error (communication), on every rank, naming the first tensor that differs, and where
+ZERO_APART [[noreturn]] ZERO_COLD void refuse_values(Ranks& ranks,
+                                                     Arena& arena,
+                                                     std::vector<Tensor> const& tensors,
+                                                     TensorHashes const& own,
+                                                     TensorHashes const& next,
+                                                     std::string_view of = {});
+
+/// Compares what every rank holds all of, hashed in the space.
+/// @param set  whether what this rank has is meant
+/// @par Collective  yes; blocks
+/// @par Cost        one pass over it, and an all-reduce of 72 bytes; allocates nothing unless ranks
+///   differ
+/// @throws Error (communication) as `refuse_values`; (invalid_argument) as `refuse_unset`
+ZERO_APART ZERO_COLD void compare_held(Parts& parts, bool set);
+
+/// Compares what ranks of a model axis have alike: parameters and masters of tensors that are not
+/// partitioned over it, as far as this rank updates them, and frozen ones.
+/// @par Collective  yes, over the model axis; blocks
+/// @par Cost        one pass over it, and a copy of a word for each tensor
+/// @throws Error (communication), on every rank of the axis, as `refuse_values`
+ZERO_APART ZERO_COLD void compare_replicated(Parts& parts);
+
+#if ZERO_BODIES
+
+ZERO_BODY void add_up(Ranks& ranks,
+                      AnySpace const& space,
+                      StepControl* control,
+                      std::span<std::int64_t> words) {
+  space.upload(control->words, words.data(), words.size_bytes());
+  ranks.run({.op = Op::all_reduce,
+             .dtype = DType::i64,
+             .accumulate = DType::i64,
+             .count = words.size(),
+             .send = control->words,
+             .recv = control->words});
+  space.download(words.data(), control->words, words.size_bytes());
+  ranks.confirm();
+}
+
+ZERO_BODY bool same_around(Ranks& ranks,
+                           AnySpace const& space,
                            StepControl* control,
                            std::uint64_t own,
                            std::uint64_t next) {
@@ -79,35 +117,29 @@ ZERO_COLD bool same_around(C& comm,
     return hash.value();
   };
   // Added up around the ring, what is the same cancels out. In halves, which do not overflow.
-  int const rank = comm.rank();
-  std::uint64_t const rest = digest(own, rank) - digest(next, (rank + 1) % comm.size());
+  int const rank = ranks.rank();
+  std::uint64_t const rest = digest(own, rank) - digest(next, (rank + 1) % ranks.size());
   std::array<std::int64_t, 2> words{static_cast<std::int64_t>(rest & 0xffffffffu),
                                     static_cast<std::int64_t>(rest >> 32)};
-  add_up(comm, space, control, words);
+  add_up(ranks, space, control, words);
   return static_cast<std::uint64_t>(words[0]) + (static_cast<std::uint64_t>(words[1]) << 32) == 0;
 }
 
-/// Says what `same_around` found.
-/// @par Collective  yes; blocks
-/// @par Cost        a gather of 16 bytes per tensor
-/// @param of  which ranks these are
-/// @throws Error (communication), on every rank, naming the first tensor that differs, and where
-template <Communicator C, class ArenaT>
-[[noreturn]] ZERO_COLD void refuse_values(C& comm,
-                                          ArenaT& arena,
-                                          std::vector<Tensor> const& tensors,
-                                          TensorHashes const& own,
-                                          TensorHashes const& next,
-                                          std::string_view of = {}) {
-  auto const ranks = static_cast<std::size_t>(comm.size());
+ZERO_BODY void refuse_values(Ranks& ranks,
+                             Arena& arena,
+                             std::vector<Tensor> const& tensors,
+                             TensorHashes const& own,
+                             TensorHashes const& next,
+                             std::string_view of) {
+  auto const size = static_cast<std::size_t>(ranks.size());
   std::vector<std::int64_t> mine;
   for (std::uint64_t const hash : own) mine.push_back(static_cast<std::int64_t>(hash));
   for (std::uint64_t const hash : next) mine.push_back(static_cast<std::int64_t>(hash));
-  auto const all = gather_words(comm, arena)(mine.data(), mine.size());
+  auto const all = GatherWords{&ranks, &arena}(mine.data(), mine.size());
   std::string pairs;
   for (std::size_t t = 0; t < own.size() && pairs.empty(); ++t) {
-    for (std::size_t rank = 0; rank < ranks; ++rank) {
-      std::size_t const after = (rank + 1) % ranks;
+    for (std::size_t rank = 0; rank < size; ++rank) {
+      std::size_t const after = (rank + 1) % size;
       if (all[rank * mine.size() + own.size() + t] == all[after * mine.size() + t]) continue;
       pairs += pairs.empty() ? " of tensor '" + tensors[t].name + "': " : ", ";
       pairs += Message({rank, " and ", after}).text();
@@ -115,48 +147,42 @@ template <Communicator C, class ArenaT>
   }
   fail(ErrorKind::communication,
        {"ranks", of, " start from different values", pairs},
-       {.rank = comm.rank(),
+       {.rank = ranks.rank(),
         .operation = "check of parameters",
-        .group = std::string(group_name(comm))});
+        .group = std::string(ranks.name())});
 }
 
 /// Adds the hashes of what every rank holds all of: parameters, masters, frozen tensors.
 /// @param to  `to(t)` is where those of tensor t belong, in the space
-template <class Slots, class To>
-ZERO_COLD void hash_held(Assembly<Slots>& parts, To const& to) {
+template <class To>
+ZERO_COLD void hash_held(Parts& parts, To const& to) {
   constexpr std::uint64_t masters = std::uint64_t{1} << 63;
   for (std::size_t t = 0; t < parts.tensors.size(); ++t) {
     TensorPlace const& place = parts.partition.placement().places()[t];
     if (place.storage != t || place.count == 0) continue;
-    if (Slots::form.parameters == StorageForm::Parameters::share && !place.frozen) continue;
-    parts.space().add_hash(
-        to(t), parts.parameters.tensor(t), static_cast<std::size_t>(place.count), hash_place(t, 0));
+    if (parts.parameters.shares() && !place.frozen) continue;
+    parts.kernels.hash_parameters(to(t),
+                                  parts.parameters.tensor(t).first,
+                                  static_cast<std::size_t>(place.count),
+                                  hash_place(t, 0));
   }
-  if constexpr (Slots::has_master && Slots::form.update == StorageForm::Update::whole) {
-    parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
-      parts.partition.for_each_segment(parts.states.updated(bucket), [&](Segment const& piece) {
-        parts.space().add_hash(to(piece.tensor),
-                               parts.states.master(bucket, piece, parts.parameters),
-                               static_cast<std::size_t>(piece.count),
-                               masters + hash_place(piece.tensor, piece.in_tensor.offset()));
-      });
+  if (!parts.kernels.types().has_master() || parts.states.shares()) return;
+  parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
+    parts.partition.for_each_segment(parts.states.updated(bucket), [&](Segment const& piece) {
+      parts.kernels.hash_masters(to(piece.tensor),
+                                 parts.states.master(bucket, piece, parts.parameters).first,
+                                 static_cast<std::size_t>(piece.count),
+                                 masters + hash_place(piece.tensor, piece.in_tensor.offset()));
     });
-  }
+  });
 }
 
-/// Compares what every rank holds all of, hashed in the space.
-/// @param set  whether what this rank has is meant
-/// @par Collective  yes; blocks
-/// @par Cost        one pass over it, and an all-reduce of 72 bytes; allocates nothing unless ranks
-///   differ
-/// @throws Error (communication) as `refuse_values`; (invalid_argument) as `refuse_unset`
-template <class Slots>
-ZERO_COLD void compare_held(Assembly<Slots>& parts, bool set) {
-  if (parts.comm->size() == 1) {
+ZERO_BODY void compare_held(Parts& parts, bool set) {
+  if (parts.comm().size() == 1) {
     if (!set) refuse_unset(1, 1);
     return;
   }
-  auto const& space = parts.space();
+  AnySpace const& space = parts.space();
   auto* const word = reinterpret_cast<std::uint64_t*>(parts.control->words);
   std::uint64_t all = 0;
   space.zero(word, sizeof(all));
@@ -165,55 +191,51 @@ ZERO_COLD void compare_held(Assembly<Slots>& parts, bool set) {
   Unanimity::Words sums = Unanimity::words(all);
   std::array<std::int64_t, 1 + std::tuple_size_v<Unanimity::Words>> words{set ? 0 : 1};
   std::copy(sums.begin(), sums.end(), words.begin() + 1);
-  add_up(*parts.comm, space, parts.control, words);
-  if (words[0] != 0) refuse_unset(words[0], parts.comm->size());
+  add_up(parts.comm(), space, parts.control, words);
+  if (words[0] != 0) refuse_unset(words[0], parts.comm().size());
   std::copy(words.begin() + 1, words.end(), sums.begin());
-  if (Unanimity::holds(sums, parts.comm->size())) return;
+  if (Unanimity::holds(sums, parts.comm().size())) return;
   TensorHashes own(parts.tensors.size());
   std::size_t const bytes = own.size() * sizeof(own[0]);
-  typename decltype(parts.arena)::Scratch const scratch(parts.arena, bytes);
+  Arena::Scratch const scratch(parts.arena, bytes);
   auto* const hashes = static_cast<std::uint64_t*>(scratch.data());
   space.zero(hashes, bytes);
   hash_held(parts, [&](std::size_t t) { return hashes + t; });
   space.download(own.data(), hashes, bytes);
-  refuse_values(*parts.comm, parts.arena, parts.tensors, own, own);
+  refuse_values(parts.comm(), parts.arena, parts.tensors, own, own);
 }
 
-/// Compares what ranks of a model axis have alike: parameters and masters of tensors that are not
-/// partitioned over it, as far as this rank updates them, and frozen ones.
-/// @par Collective  yes, over the model axis; blocks
-/// @par Cost        one pass over it, and a copy of a word for each tensor
-/// @throws Error (communication), on every rank of the axis, as `refuse_values`
-template <class Slots>
-ZERO_COLD void compare_replicated(Assembly<Slots>& parts) {
-  auto& model = *parts.groups.model;
-  auto const& space = parts.space();
+ZERO_BODY void compare_replicated(Parts& parts) {
+  Ranks& model = *parts.groups.model();
+  AnySpace const& space = parts.space();
+  Kernels const& kernels = parts.kernels;
   TensorHashes hashes(parts.tensors.size());
   std::size_t const bytes = hashes.size() * sizeof(hashes[0]);
   if (bytes == 0) return;
-  typename decltype(parts.arena)::Scratch const scratch(parts.arena, bytes);
+  Arena::Scratch const scratch(parts.arena, bytes);
   auto* const words = static_cast<std::uint64_t*>(scratch.data());
   space.zero(words, bytes);
-  auto const add =
-      [&](std::size_t t, auto const* values, std::uint64_t first, std::uint64_t count) {
-        if (parts.tensors[t].partitioned) return;
-        space.add_hash(words + t, values, static_cast<std::size_t>(count), hash_place(t, first));
-      };
   parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
     parts.partition.for_each_segment(parts.states.updated(bucket), [&](Segment const& piece) {
-      std::uint64_t const first = piece.in_tensor.offset();
-      add(piece.tensor, parts.parameters.segment(bucket, piece), first, piece.count);
-      if constexpr (Slots::has_master) {
-        add(piece.tensor,
-            parts.states.master(bucket, piece, parts.parameters),
-            (std::uint64_t{1} << 63) + first,
-            piece.count);
-      }
+      if (parts.tensors[piece.tensor].partitioned) return;
+      std::uint64_t* const word = words + piece.tensor;
+      std::uint64_t const first = hash_place(piece.tensor, piece.in_tensor.offset());
+      auto const count = static_cast<std::size_t>(piece.count);
+      kernels.hash_parameters(word, parts.parameters.segment(bucket, piece), count, first);
+      if (!kernels.types().has_master()) return;
+      kernels.hash_masters(word,
+                           parts.states.master(bucket, piece, parts.parameters).first,
+                           count,
+                           (std::uint64_t{1} << 63) + first);
     });
   });
   for (std::size_t t = 0; t < parts.tensors.size(); ++t) {
     TensorPlace const& place = parts.partition.placement().places()[t];
-    if (place.frozen && place.storage == t) add(t, parts.parameters.tensor(t), 0, place.count);
+    if (!place.frozen || place.storage != t || parts.tensors[t].partitioned) continue;
+    kernels.hash_parameters(words + t,
+                            parts.parameters.tensor(t).first,
+                            static_cast<std::size_t>(place.count),
+                            hash_place(t, 0));
   }
   space.download(hashes.data(), words, bytes);
   Hash all;
@@ -221,5 +243,7 @@ ZERO_COLD void compare_replicated(Assembly<Slots>& parts) {
   if (unanimous(model, parts.arena, all.value())) return;
   refuse_values(model, parts.arena, parts.tensors, hashes, hashes, " of a model axis");
 }
+
+#endif
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

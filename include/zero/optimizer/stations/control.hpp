@@ -5,7 +5,6 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/number.hpp"
-#include "zero/concepts/communicator.hpp"
 #include "zero/concepts/rule.hpp"
 #include "zero/concepts/space.hpp"
 #include "zero/layout/exact_sum.hpp"
@@ -352,49 +351,5 @@ struct Forgive {
     control->outcome.failure = StepFailure::none;
   }
 };
-
-/// Adds up all ranks' squares, overflows, weights, digests and wishes to stop, and the gradients of
-/// each tensor, as integers: exact in any order.
-/// @par Collective  yes
-/// @par Cost        one all-reduce of `StepControl::word_count` 64-bit integers, about 1 KB, and
-///   one for every three tensors
-template <Communicator C>
-void exchange_terms(C& comm,
-                    typename C::Space const& space,
-                    StepControl* control,
-                    std::size_t tensors,
-                    double own_weight,
-                    Told const& told,
-                    std::int64_t unsaid) {
-  space.call(Seal{{control, told}, own_weight, unsaid});
-  run(comm,
-      {.op = Op::all_reduce,
-       .dtype = DType::i64,
-       .accumulate = DType::i64,
-       .count = StepControl::word_count + TensorCounts::word_count(tensors),
-       .send = control->words,
-       .recv = control->words});
-  space.call(Conclude{{control, comm.size()}});
-}
-
-/// The same of what ranks are told, where all else was exchanged before they were.
-/// @par Collective  yes
-/// @par Cost        one all-reduce of two 64-bit integers
-template <Communicator C>
-void exchange_options(C& comm,
-                      typename C::Space const& space,
-                      StepControl* control,
-                      Told const& told) {
-  space.call(SealOptions{control, told});
-  std::int64_t* const words = control->words + StepControl::failed_word;
-  run(comm,
-      {.op = Op::all_reduce,
-       .dtype = DType::i64,
-       .accumulate = DType::i64,
-       .count = 2,
-       .send = words,
-       .recv = words});
-  space.call(ConcludeOptions{control, comm.size()});
-}
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

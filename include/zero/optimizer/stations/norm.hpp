@@ -9,10 +9,10 @@
 #include "zero/layout/range.hpp"
 #include "zero/layout/tensor.hpp"
 #include "zero/optimizer/stores/gradient_store.hpp"
+#include "zero/optimizer/tables/kernels.hpp"
 
 #include <algorithm>
 #include <cstddef>
-#include <utility>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
@@ -31,33 +31,32 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 /// Over a grid the first rank of a model axis counts all tensors, and the others those that are
 /// partitioned over it.
 /// @par Cost  none where the reduction takes them, else one pass over the reduced share
-template <class Slots>
 class GradientNorm {
  public:
-  using Space = typename Slots::Space;
-
   /// @param squares  in the memory of the space
+  /// @param by_reductions  whether a bucket's reduction can take in the bucket on its way
   /// @param divided  where another rank of the model axis counts the tensors that are not
   ///   partitioned over it: the model; null to count all
   GradientNorm(int rank,
                Partition const& partition,
-               GradientStore<Slots> const& store,
+               GradientStore const& store,
                ExactSum* squares,
-               Space space,
+               AnySpace space,
+               Kernels kernels,
+               bool by_reductions,
                std::vector<Tensor> const* divided)
       : rank_(rank),
         partition_(&partition),
         store_(&store),
         squares_(squares),
-        space_(std::move(space)),
+        space_(space),
+        kernels_(kernels),
+        by_reductions_(by_reductions && divided == nullptr),
         divided_(divided) {}
 
   /// Whether a bucket's reduction takes in the bucket on its way. `add` has to do it elsewhere, and
   /// where a step has several reductions.
-  [[nodiscard]] bool on_the_way() const noexcept {
-    return SquaringCommunicator<typename Slots::Communicator> &&
-           Slots::form.reduced != StorageForm::Reduced::sums && divided_ == nullptr;
-  }
+  [[nodiscard]] bool on_the_way() const noexcept { return by_reductions_; }
 
   /// Has a bucket's reduction take it in. Once per bucket and step.
   void add_by(Collective& reduction, BucketSpan const& bucket) const {
@@ -65,43 +64,52 @@ class GradientNorm {
     reduction.squares_count = static_cast<std::size_t>(bucket.share(rank_).count());
   }
   /// Takes in one bucket whose reduction is done. Once per bucket and step.
-  void add(BucketSpan const& bucket) const {
-    Range const share = bucket.share(rank_);
-    if (divided_ != nullptr) return add_partitioned(bucket, share);
-    auto const count = static_cast<std::size_t>(share.count());
-    if (count > 0) space_.add_squares(squares_, store_->reduced(bucket), count);
-  }
+  ZERO_APART void add(BucketSpan const& bucket) const;
 
   /// Has loaded what it takes.
-  /// @param loading  a LoadingSpace's
-  void load(Space const& loading) const {
-    loading.add_squares(nullptr, static_cast<typename Slots::Gradient const*>(nullptr), 1);
-  }
+  void load(Kernels const& loading) const { loading.add_squares(nullptr, nullptr, 1); }
 
   void reset() const { space_.zero(squares_, sizeof(ExactSum)); }
 
  private:
   /// Takes in the partitioned tensors of a share. Blocks end where tensors do, and begin again
   /// where those of the logical space do.
-  void add_partitioned(BucketSpan const& bucket, Range share) const {
-    auto const* const first = store_->reduced(bucket);
-    partition_->for_each_segment(share, [&](Segment const& piece) {
-      if (!(*divided_)[piece.tensor].partitioned) return;
-      auto const begin = static_cast<std::size_t>(piece.in_range.offset());
-      auto const count = static_cast<std::size_t>(piece.count);
-      std::size_t const head =
-          (std::min)(count, static_cast<std::size_t>((block - begin % block) % block));
-      if (head > 0) space_.add_squares(squares_, first + begin, head);
-      if (count > head) space_.add_squares(squares_, first + begin + head, count - head);
-    });
-  }
+  ZERO_APART void add_partitioned(Array reduced, Range share) const;
 
   int rank_;
   Partition const* partition_;
-  GradientStore<Slots> const* store_;
+  GradientStore const* store_;
   ExactSum* squares_;
-  [[no_unique_address]] Space space_;
+  AnySpace space_;
+  Kernels kernels_;
+  bool by_reductions_;
   std::vector<Tensor> const* divided_;
 };
+
+#if ZERO_BODIES
+
+ZERO_BODY void GradientNorm::add(BucketSpan const& bucket) const {
+  Range const share = bucket.share(rank_);
+  Array const reduced = store_->reduced(bucket);
+  if (divided_ != nullptr) return add_partitioned(reduced, share);
+  auto const count = static_cast<std::size_t>(share.count());
+  if (count > 0) kernels_.add_squares(squares_, reduced.first, count);
+}
+
+ZERO_BODY void GradientNorm::add_partitioned(Array reduced, Range share) const {
+  partition_->for_each_segment(share, [&](Segment const& piece) {
+    if (!(*divided_)[piece.tensor].partitioned) return;
+    std::uint64_t const begin = piece.in_range.offset();
+    std::uint64_t const head = (std::min)(piece.count, (block - begin % block) % block);
+    auto const add_run = [&](std::uint64_t first, std::uint64_t count) {
+      if (count == 0) return;
+      kernels_.add_squares(squares_, reduced.at(first), static_cast<std::size_t>(count));
+    };
+    add_run(begin, head);
+    add_run(begin + head, piece.count - head);
+  });
+}
+
+#endif
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

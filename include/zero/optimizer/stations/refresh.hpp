@@ -1,5 +1,5 @@
 /// @file
-/// How the parameters that a trainer reads follow an update: one concept, three models.
+/// How the parameters that a trainer reads follow an update.
 #pragma once
 
 #include "zero/base/config.hpp"
@@ -7,63 +7,63 @@
 #include "zero/optimizer/stations/gather.hpp"
 #include "zero/optimizer/stations/publish.hpp"
 
-#include <concepts>
 #include <cstddef>
-#include <type_traits>
+#include <optional>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
-/// Brings full parameters to whoever reads them.
-///
-/// `before_read` makes a unit's parameters whole and current, and blocks for them; `after_read`
-/// says that its reader is gone. `after_update` follows the update of each bucket, in ascending
-/// order. `settle` waits for whatever was started ahead of its use, and forgets what parameters
-/// that are about to change would make stale. `tensor` is where a trainable tensor of a unit lies
-/// meanwhile. All but `after_read` and `tensor` are collective where they communicate.
-template <class R>
-concept Refresh = requires(R& refresh, int unit, BucketSpan const& bucket, std::size_t tensor) {
-  { refresh.before_read(unit) } -> std::same_as<void>;
-  { refresh.after_read(unit) } -> std::same_as<void>;
-  requires noexcept(refresh.after_read(unit));
-  { refresh.after_update(bucket) } -> std::same_as<void>;
-  { refresh.settle() } -> std::same_as<void>;
-  { refresh.tensor(unit, tensor) } -> std::same_as<typename R::Parameter*>;
-};
-
-/// Every rank has updated all parameters.
-template <class Slots>
-class NoRefresh {
+/// Brings full parameters to whoever reads them: publishes them, gathers them, or has nothing to do
+/// where every rank has updated all of them. All but `after_read` and `tensor` are collective where
+/// they communicate.
+class Refresh {
  public:
-  using Parameter = typename Slots::Parameter;
+  ZERO_APART Refresh(StorageForm::Refresh form,
+                     Ranks& ranks,
+                     Partition const& partition,
+                     ParameterStore const& parameters,
+                     Staging const& staging,
+                     StorageElements const& elements,
+                     int prefetch,
+                     Arena& arena)
+      : parameters_(&parameters) {
+    if (form == StorageForm::Refresh::publish) {
+      publish_.emplace(ranks, partition, parameters, staging, arena.space());
+    } else if (form == StorageForm::Refresh::gather) {
+      gather_.emplace(ranks, partition, parameters, elements, prefetch, arena);
+    }
+  }
+  Refresh(Refresh const&) = delete;
+  Refresh& operator=(Refresh const&) = delete;
 
-  template <class ArenaT>
-  NoRefresh(typename Slots::Communicator& /*comm*/,
-            Partition const& /*partition*/,
-            ParameterStore<Slots> const& parameters,
-            Staging<Slots> const& /*staging*/,
-            StorageElements const& /*elements*/,
-            Prefetch const& /*prefetch*/,
-            ArenaT& /*arena*/)
-      : parameters_(&parameters) {}
-
-  void before_read(int /*unit*/) const noexcept {}
-  void after_read(int /*unit*/) const noexcept {}
-  void after_update(BucketSpan const& /*bucket*/) const noexcept {}
-  void settle() const noexcept {}
-  [[nodiscard]] Parameter* tensor(int /*unit*/, std::size_t t) const {
-    return parameters_->tensor(t);
+  /// Makes a unit's parameters whole and current, and blocks for them.
+  ZERO_APART void before_read(int unit) {
+    if (gather_) gather_->before_read(unit);
+    if (publish_) publish_->before_read(unit);
+  }
+  /// The reader of a unit is gone.
+  ZERO_APART void after_read(int unit) noexcept {
+    if (gather_) gather_->after_read(unit);
+  }
+  /// Follows the update of each bucket, in ascending order. Where units are gathered, the next
+  /// gathers read the shares themselves.
+  ZERO_APART void after_update(BucketSpan const& bucket) {
+    if (publish_) publish_->after_update(bucket);
+  }
+  /// Waits for whatever was started ahead of its use, and forgets what parameters that are about to
+  /// change would make stale.
+  ZERO_APART void settle() {
+    if (gather_) gather_->settle();
+    if (publish_) publish_->settle();
+  }
+  /// Where a trainable tensor of a unit lies between `before_read` and `after_read`.
+  ZERO_APART [[nodiscard]] std::byte* tensor(int unit, std::size_t t) {
+    return gather_ ? gather_->tensor(unit, t) : parameters_->tensor(t).first;
   }
 
  private:
-  ParameterStore<Slots> const* parameters_;
+  ParameterStore const* parameters_;
+  std::optional<GatherPool> gather_;
+  std::optional<Publish> publish_;
 };
-
-template <class Slots>
-using RefreshOf =
-    std::conditional_t<Slots::form.refresh == StorageForm::Refresh::gather,
-                       GatherPool<Slots>,
-                       std::conditional_t<Slots::form.refresh == StorageForm::Refresh::publish,
-                                          Publish<Slots>,
-                                          NoRefresh<Slots>>>;
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

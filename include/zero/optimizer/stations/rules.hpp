@@ -9,6 +9,7 @@
 #include "zero/optimizer/model.hpp"
 #include "zero/optimizer/setup/fingerprint.hpp"
 #include "zero/optimizer/setup/hash.hpp"
+#include "zero/optimizer/tables/rule.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -23,148 +24,169 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// One rule, whose numbers differ from tensor to tensor: all have the common one but those of
 /// groups, and single tensors, that were given their own. A tensor's goes before its group's.
-template <Rule R>
 class Rules {
  public:
-  Rules(Model const& model, R common)
-      : model_(&model), common_(std::move(common)), own_of_(model.tensors.size(), none) {}
+  ZERO_APART ZERO_COLD Rules(Model const& model, RuleCalls const& calls, void const* common);
 
+  [[nodiscard]] RuleCalls const& calls() const noexcept { return *calls_; }
   /// That of tensors without one of their own.
-  [[nodiscard]] R const& common() const noexcept { return common_; }
+  [[nodiscard]] void const* common() const noexcept { return common_.get(); }
+  [[nodiscard]] double common_rate() const { return common_.rate(); }
   /// Has a storage, or the group that it is of, a rule of its own?
   [[nodiscard]] bool owned(std::size_t storage) const noexcept { return own_of_[storage] != none; }
-  /// The rule that updates a storage; the same object for all that it updates.
-  [[nodiscard]] R const& of(std::size_t storage) const noexcept {
-    return owned(storage) ? owned_[own_of_[storage]].rule : common_;
+  /// The rule that updates a storage; the same object for all that it updates, as long as there is
+  /// an optimizer.
+  [[nodiscard]] void const* of(std::size_t storage) const noexcept {
+    return owned(storage) ? owned_[own_of_[storage]].rule.get() : common_.get();
   }
 
   /// How many groups and tensors have one of their own: that it grows is all that changes which
   /// object is whose.
   [[nodiscard]] std::size_t owned_count() const noexcept { return owned_.size(); }
   /// Calls `visit(name, rule)` for each group and tensor that was given a rule of its own.
-  void for_owned(auto const& visit) const {
-    for (Own const& own : owned_) visit(own.name, own.rule);
+  template <class Visit>
+  void for_owned(Visit const& visit) const {
+    for (Own const& own : owned_) visit(own.name, own.rule.get());
   }
 
   /// Gives a group or a tensor a rule of its own; without a name, all that have none.
   /// @throws Error (invalid_argument) if there is no such group or tensor, or for values that make
   ///   no sense
-  void set(std::string_view name, R const& rule) {
-    require_valid(name, rule);
-    (name.empty() ? common_ : own(name)) = rule;
-    stale_ = true;
-  }
+  ZERO_APART ZERO_COLD void set(std::string_view name, void const* rule);
   /// The same of a learning rate alone: what has no rule of its own gets the one that it had.
-  void set_rate(std::string_view name, float rate) {
-    require_valid(name, RuleField{"lr", double{rate}, 0.});
-    (name.empty() ? common_ : own(name)).lr = rate;
-    stale_ = true;
-  }
+  ZERO_APART void set_rate(std::string_view name, double rate);
 
   /// The same on all ranks, or some update a tensor as others do not. Without the common learning
   /// rate, which steps are told and compare.
-  [[nodiscard]] std::uint64_t digest() noexcept {
-    if (!std::exchange(stale_, false)) return digest_;
-    Hash all;
-    all.add(hash_of(common_, false));
-    for (Own& own : owned_) own.hash = hash_of(own.rule, true);
-    for (std::size_t const own : own_of_) all.add(own == none ? 0 : owned_[own].hash);
-    return digest_ = all.value();
-  }
+  ZERO_APART [[nodiscard]] std::uint64_t digest() noexcept;
   /// What ranks whose digests differ have set: the first tensor, its field, the values and ranks;
   /// empty if they are the same by now.
   /// @param gather  as for a `Fingerprint`
   /// @par Collective  yes; blocks
   template <class Gather>
-  [[nodiscard]] ZERO_COLD std::string difference(Gather const& gather) const {
-    Fingerprint::Words hashes;
-    for (std::size_t t = 0; t < own_of_.size(); ++t) {
-      hashes.push_back(owned(t) ? std::bit_cast<std::int64_t>(hash_of(of(t), true)) : 0);
-    }
-    hashes.push_back(std::bit_cast<std::int64_t>(hash_of(common_, false)));
-    std::size_t const t =
-        Fingerprint::first_difference(gather(hashes.data(), hashes.size()), hashes.size(), 1);
-    if (t == hashes.size()) return {};
-    bool const single = t < own_of_.size();
-    bool const own = single && owned(t);
-    std::string owner;
-    if (single) {
-      Tensor const& tensor = model_->tensors[t];
-      owner = Message({"tensor '", tensor.name, "'"}).text();
-      if (!tensor.group.empty()) owner += Message({" of group '", tensor.group, "'"}).text();
-      owner += ", ";
-    }
-    std::string const field = owner + "rule.";
-    Fingerprint print;
-    print.add(owner, "a rule of its own", std::string_view(own ? "yes" : "no"));
-    for_fields(single ? of(t) : common_, [&](RuleField const& each) {
-      print.add(field, each.name, own || each.name != "lr" ? each.value : 0.);
-    });
-    return print.difference(gather, [] { return std::string(); });
-  }
+  [[nodiscard]] ZERO_COLD std::string difference(Gather const& gather) const;
 
  private:
   static constexpr std::size_t none = ~std::size_t{0};
 
   /// What was given to a group, or to a tensor.
   struct Own {
-    std::string name{};
-    bool group = false;
-    R rule{};
-    std::uint64_t hash = 0;
+    std::string name;
+    bool group;
+    RuleCopy rule;
+    std::uint64_t hash;
   };
 
-  static void for_fields(R const& rule, auto const& visit) {
-    if constexpr (DescribedRule<R>) {
-      for (RuleField const& field : rule.fields()) visit(field);
-    } else {
-      visit(RuleField{"lr", static_cast<double>(rule.lr), 0.});
-    }
+  template <class Visit>
+  void for_fields(void const* rule, Visit const& visit) const {
+    calls_->fields(rule, FunctionRef<void(RuleField const&)>(visit));
   }
-  [[nodiscard]] static std::uint64_t hash_of(R const& rule, bool with_rate) {
-    Hash hash;
-    for_fields(rule, [&](RuleField const& field) {
-      if (with_rate || field.name != "lr") hash.add(std::bit_cast<std::uint64_t>(field.value));
-    });
-    return hash.value();
-  }
-  static void require_valid(std::string_view name, RuleField const& field) {
-    char const* const of = name.empty() ? "" : " of '";
-    char const* const end = name.empty() ? "" : "'";
-    require_number({"rule.", field.name, of, name, end}, field.value, field.low, field.below);
-  }
-  static void require_valid(std::string_view name, R const& rule) {
-    require_valid(name, RuleField{"lr", static_cast<double>(rule.lr), 0.});
-    for_fields(rule, [&](RuleField const& field) { require_valid(name, field); });
-  }
+  ZERO_APART [[nodiscard]] std::uint64_t hash_of(void const* rule, bool with_rate) const;
+  ZERO_APART static void require_valid(std::string_view name, RuleField const& field);
 
   /// The rule of a group or tensor, which begins as the one that it had. Allocates when it is the
   /// first.
-  R& own(std::string_view name) {
-    for (Own& known : owned_) {
-      if (known.name == name) return known.rule;
-    }
-    Model::Named const named = model_->named(name);
-    auto const single = [&](std::size_t storage) {
-      return owned(storage) && !owned_[own_of_[storage]].group;
-    };
-    std::size_t const first = named.storages.front();
-    // By the name of another that is tied to it.
-    if (!named.group && single(first)) return owned_[own_of_[first]].rule;
-    R const begins = named.group ? common_ : of(first);
-    owned_.push_back({.name = std::string(name), .group = named.group, .rule = begins});
-    for (std::size_t const storage : named.storages) {
-      if (!single(storage)) own_of_[storage] = owned_.size() - 1;
-    }
-    return owned_.back().rule;
-  }
+  ZERO_APART ZERO_COLD RuleCopy& own(std::string_view name);
 
   Model const* model_;
-  R common_;
+  RuleCalls const* calls_;
+  RuleCopy common_;
   std::vector<Own> owned_;
   std::vector<std::size_t> own_of_;  ///< of each storage: index into `owned_`, or none
   std::uint64_t digest_ = 0;
   bool stale_ = true;
 };
+
+#if ZERO_BODIES
+
+ZERO_BODY Rules::Rules(Model const& model, RuleCalls const& calls, void const* common)
+    : model_(&model), calls_(&calls), common_(calls, common), own_of_(model.tensors.size(), none) {}
+
+ZERO_BODY void Rules::set(std::string_view name, void const* rule) {
+  require_valid(name, {"lr", calls_->rate(rule), 0.});
+  for_fields(rule, [&](RuleField const& field) { require_valid(name, field); });
+  (name.empty() ? common_ : own(name)).assign(rule);
+  stale_ = true;
+}
+
+ZERO_BODY void Rules::set_rate(std::string_view name, double rate) {
+  require_valid(name, {"lr", rate, 0.});
+  (name.empty() ? common_ : own(name)).set_rate(rate);
+  stale_ = true;
+}
+
+ZERO_BODY std::uint64_t Rules::digest() noexcept {
+  if (!std::exchange(stale_, false)) return digest_;
+  Hash all;
+  all.add(hash_of(common_.get(), false));
+  for (Own& own : owned_) own.hash = hash_of(own.rule.get(), true);
+  for (std::size_t const own : own_of_) all.add(own == none ? 0 : owned_[own].hash);
+  return digest_ = all.value();
+}
+
+template <class Gather>
+std::string Rules::difference(Gather const& gather) const {
+  Fingerprint::Words hashes;
+  for (std::size_t t = 0; t < own_of_.size(); ++t) {
+    hashes.push_back(owned(t) ? std::bit_cast<std::int64_t>(hash_of(of(t), true)) : 0);
+  }
+  hashes.push_back(std::bit_cast<std::int64_t>(hash_of(common_.get(), false)));
+  std::size_t const t =
+      Fingerprint::first_difference(gather(hashes.data(), hashes.size()), hashes.size(), 1);
+  if (t == hashes.size()) return {};
+  bool const single = t < own_of_.size();
+  bool const own = single && owned(t);
+  std::string owner;
+  if (single) {
+    Tensor const& tensor = model_->tensors[t];
+    owner = Message({"tensor '", tensor.name, "'"}).text();
+    if (!tensor.group.empty()) owner += Message({" of group '", tensor.group, "'"}).text();
+    owner += ", ";
+  }
+  std::string const field = owner + "rule.";
+  Fingerprint print;
+  print.add(owner, "a rule of its own", std::string_view(own ? "yes" : "no"));
+  for_fields(single ? of(t) : common_.get(), [&](RuleField const& each) {
+    print.add(field, each.name, own || each.name != "lr" ? each.value : 0.);
+  });
+  return print.difference(gather, [] { return std::string(); });
+}
+
+ZERO_BODY std::uint64_t Rules::hash_of(void const* rule, bool with_rate) const {
+  Hash hash;
+  for_fields(rule, [&](RuleField const& field) {
+    if (with_rate || field.name != "lr") hash.add(std::bit_cast<std::uint64_t>(field.value));
+  });
+  return hash.value();
+}
+
+ZERO_BODY void Rules::require_valid(std::string_view name, RuleField const& field) {
+  char const* const of = name.empty() ? "" : " of '";
+  char const* const end = name.empty() ? "" : "'";
+  require_number({"rule.", field.name, of, name, end}, field.value, field.low, field.below);
+}
+
+ZERO_BODY RuleCopy& Rules::own(std::string_view name) {
+  for (Own& known : owned_) {
+    if (known.name == name) return known.rule;
+  }
+  Model::Named const named = model_->named(name);
+  auto const single = [&](std::size_t storage) {
+    return owned(storage) && !owned_[own_of_[storage]].group;
+  };
+  std::size_t const first = named.storages.front();
+  // By the name of another that is tied to it.
+  if (!named.group && single(first)) return owned_[own_of_[first]].rule;
+  owned_.push_back({std::string(name),
+                    named.group,
+                    RuleCopy(*calls_, named.group ? common_.get() : of(first)),
+                    0});
+  for (std::size_t const storage : named.storages) {
+    if (!single(storage)) own_of_[storage] = owned_.size() - 1;
+  }
+  return owned_.back().rule;
+}
+
+#endif
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

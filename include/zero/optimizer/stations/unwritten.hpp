@@ -3,7 +3,9 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/optimizer/stores/array.hpp"
 #include "zero/optimizer/stores/host_chunk.hpp"
+#include "zero/optimizer/tables/space.hpp"
 
 #include <cstddef>
 #include <cstring>
@@ -15,33 +17,42 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 inline constexpr unsigned char unwritten_bytes[] = {0xa5, 0x7f};
 
 /// Fills gradients with the pattern.
-template <class Space, class T>
-ZERO_COLD void mark_unwritten(Space const& space, std::span<T> gradients) {
-  HostChunk<T, Space> chunk;
-  for (std::size_t done = 0; done < gradients.size();) {
-    std::span<T> const marks = chunk.first(gradients.size() - done);
-    auto* const bytes = reinterpret_cast<unsigned char*>(marks.data());
-    for (std::size_t i = 0; i < marks.size_bytes(); ++i) bytes[i] = unwritten_bytes[i % 2];
-    space.upload(gradients.data() + done, marks.data(), marks.size_bytes());
-    done += marks.size();
+ZERO_APART ZERO_COLD void mark_unwritten(AnySpace const& space, Array gradients, std::size_t count);
+
+/// The first element that still has the pattern, or their number. Blocks.
+ZERO_APART [[nodiscard]] ZERO_COLD std::size_t first_unwritten(AnySpace const& space,
+                                                               Array gradients,
+                                                               std::size_t count);
+
+#if ZERO_BODIES
+
+ZERO_BODY void mark_unwritten(AnySpace const& space, Array gradients, std::size_t count) {
+  HostChunk chunk(space.host_accessible());
+  std::size_t const width = size_of(gradients.dtype);
+  for (std::size_t done = 0; done < count;) {
+    std::span<std::byte> const marks = chunk.first(count - done, width);
+    for (std::size_t i = 0; i < marks.size(); ++i) marks[i] = std::byte{unwritten_bytes[i % 2]};
+    space.upload(gradients.at(done), marks.data(), marks.size());
+    done += marks.size() / width;
   }
 }
 
-/// The first element that still has the pattern, or their number. Blocks.
-template <class Space, class T>
-[[nodiscard]] ZERO_COLD std::size_t first_unwritten(Space const& space, std::span<T> gradients) {
-  unsigned char mark[sizeof(T)];
-  for (std::size_t i = 0; i < sizeof(T); ++i) mark[i] = unwritten_bytes[i % 2];
-  HostChunk<T, Space> chunk;
-  for (std::size_t done = 0; done < gradients.size();) {
-    std::span<T> const now = chunk.first(gradients.size() - done);
-    space.download(now.data(), gradients.data() + done, now.size_bytes());
-    for (std::size_t i = 0; i < now.size(); ++i) {
-      if (std::memcmp(now.data() + i, mark, sizeof(T)) == 0) return done + i;
+ZERO_BODY std::size_t first_unwritten(AnySpace const& space, Array gradients, std::size_t count) {
+  HostChunk chunk(space.host_accessible());
+  std::size_t const width = size_of(gradients.dtype);
+  unsigned char mark[sizeof(double)];
+  for (std::size_t i = 0; i < sizeof(mark); ++i) mark[i] = unwritten_bytes[i % 2];
+  for (std::size_t done = 0; done < count;) {
+    std::span<std::byte> const now = chunk.first(count - done, width);
+    space.download(now.data(), gradients.at(done), now.size());
+    for (std::size_t i = 0; i < now.size() / width; ++i) {
+      if (std::memcmp(now.data() + i * width, mark, width) == 0) return done + i;
     }
-    done += now.size();
+    done += now.size() / width;
   }
-  return gradients.size();
+  return count;
 }
+
+#endif
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

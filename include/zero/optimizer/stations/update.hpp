@@ -3,7 +3,6 @@
 #pragma once
 
 #include "zero/base/config.hpp"
-#include "zero/concepts/space.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/layout/tensor.hpp"
 #include "zero/optimizer/model.hpp"
@@ -13,127 +12,156 @@
 #include "zero/optimizer/stations/scalars.hpp"
 #include "zero/optimizer/stores/parameter_store.hpp"
 #include "zero/optimizer/stores/state_store.hpp"
+#include "zero/optimizer/tables/kernels.hpp"
 
 #include <cstddef>
-#include <utility>
+#include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// Advances master weights, states and parameters of what this rank updates.
-template <class Slots>
 class Update {
  public:
-  using Space = typename Slots::Space;
-  using Rule = typename Slots::Rule;
-  using Gradient = typename Slots::Gradient;
-
   /// @param control  in the memory of the space, as what `counts` points to
-  Update(Model const& model,
-         ParameterStore<Slots> const& parameters,
-         StateStore<Slots> const& states,
-         Rules<Rule> const& rules,
-         Presence const& presence,
-         StepControl* control,
-         TensorCounts const& counts,
-         Space space)
-      : model_(&model),
-        parameters_(&parameters),
-        states_(&states),
-        rules_(&rules),
-        presence_(&presence),
-        scalars_(model, rules, control),
-        control_(control),
-        counts_(counts),
-        space_(std::move(space)) {}
+  ZERO_APART ZERO_COLD Update(Model const& model,
+                              ParameterStore const& parameters,
+                              StateStore const& states,
+                              Rules const& rules,
+                              Presence const& presence,
+                              StepControl* control,
+                              TensorCounts const& counts,
+                              Kernels kernels);
 
   /// Has loaded what a decision and updates take.
-  /// @param loading  a LoadingSpace's
-  void load(Space const& loading) const {
-    loading.call(Both{Decide{}, typename Scalars<Rule>::OfStep{}});
-    loading.call(Both{OwnTerms{}, typename Scalars<Rule>::OfOne{}});
-    loading.call(typename Scalars<Rule>::OfOne{});
-    loading.update(rules_->common(), nullptr, nullptr, Arrays{.count = 1});
-  }
+  ZERO_APART ZERO_COLD void load(Kernels const& loading) const;
 
   /// Decides whether the step updates, and computes what all its updates need.
-  void decide(Decide const& decide) { space_.call(Both{decide, scalars_.of_step()}); }
+  ZERO_APART void decide(Decide const& decide);
 
   /// Updates this rank's range of one bucket, unless the terms in the space's memory say to skip.
   /// @param gradients  of that range, from its first element on
-  void apply(BucketSpan const& bucket, Gradient const* gradients) const {
-    Run run;
-    model_->partition.for_each_segment(states_->updated(bucket), [&](Segment const& piece) {
-      Tensor const& tensor = model_->tensors[piece.tensor];
-      Arrays next{.master = states_->master(bucket, piece, *parameters_),
-                  .parameter = nullptr,
-                  .gradient = piece.in_range.in(gradients),
-                  .state = states_->states(bucket, piece),
-                  .count = static_cast<std::size_t>(piece.count)};
-      if constexpr (Slots::has_master) next.parameter = parameters_->segment(bucket, piece);
-      Rule const& rule = rules_->of(piece.tensor);
-      bool const own = presence_->may_have_rested(piece.tensor);
-      if (!own && run.extend(next, tensor, rule)) return;
-      update(run);
-      run = {next, &tensor, &rule, piece.tensor, own};
-    });
-    update(run);
-  }
+  ZERO_APART void apply(BucketSpan const& bucket, Array gradients);
 
  private:
-  using Arrays = UpdateArrays<typename Slots::Master,
-                              typename Slots::Parameter,
-                              Gradient,
-                              typename Slots::State,
-                              StateStore<Slots>::arrays>;
-
   /// Neighbouring pieces that can be updated in one pass: small tensors must not cost a call each.
   struct Run {
-    Arrays current{};
-    Tensor const* described = nullptr;  ///< the first
-    Rule const* rule = nullptr;
+    UpdateBuffers arrays{};
+    std::byte* master_end = nullptr;
+    std::byte const* parameter_end = nullptr;
+    std::byte const* gradient_end = nullptr;
     std::size_t tensor = 0;  ///< the first
     bool own = false;        ///< it may have missed updates, and is alone
-
-    [[nodiscard]] bool extend(Arrays const& next, Tensor const& also, Rule const& by) {
-      if (own || current.count == 0 || rule != &by ||
-          next.master != current.master + current.count ||
-          next.gradient != current.gradient + current.count ||
-          (Slots::has_master && next.parameter != current.parameter + current.count) ||
-          also.learning_rate != described->learning_rate ||
-          also.weight_decay != described->weight_decay) {
-        return false;
-      }
-      current.count += next.count;
-      return true;
-    }
   };
 
-  void update(Run const& run) const {
-    if (run.current.count == 0) return;
-    StepTerms const* const terms = run.own ? &control_->own : &control_->outcome.terms;
-    StepScalars const* scalars = run.own ? nullptr : scalars_.find(*run.described, *run.rule);
-    if (scalars == nullptr) {
-      auto const compute = scalars_.of_one(run.tensor, terms);
-      scalars = compute.scalars;
-      if (run.own) {
-        OwnTerms const prepare{control_, counts_, run.tensor, presence_->may_rest(run.tensor)};
-        space_.call(Both{prepare, compute});
-      } else {
-        space_.call(compute);
-      }
-    }
-    space_.update(*run.rule, terms, scalars, run.current);
-  }
+  ZERO_APART [[nodiscard]] bool goes_on(Run const& run, Run const& next) const;
+  ZERO_APART void update(Run const& run) const;
 
   Model const* model_;
-  ParameterStore<Slots> const* parameters_;
-  StateStore<Slots> const* states_;
-  Rules<Rule> const* rules_;
+  ParameterStore const* parameters_;
+  StateStore const* states_;
+  Rules const* rules_;
   Presence const* presence_;
-  Scalars<Rule> scalars_;
+  Scalars scalars_;
   StepControl* control_;
   TensorCounts counts_;
-  [[no_unique_address]] Space space_;
+  Kernels kernels_;
+  std::vector<void*> state_;  ///< of the run
 };
+
+#if ZERO_BODIES
+
+ZERO_BODY Update::Update(Model const& model,
+                         ParameterStore const& parameters,
+                         StateStore const& states,
+                         Rules const& rules,
+                         Presence const& presence,
+                         StepControl* control,
+                         TensorCounts const& counts,
+                         Kernels kernels)
+    : model_(&model),
+      parameters_(&parameters),
+      states_(&states),
+      rules_(&rules),
+      presence_(&presence),
+      scalars_(model, rules, control, kernels.rates_at_once()),
+      control_(control),
+      counts_(counts),
+      kernels_(kernels),
+      state_(states.arrays()) {}
+
+ZERO_BODY void Update::load(Kernels const& loading) const {
+  TensorRule const rule{rules_->common()};
+  OwnTerms const own{};
+  loading.decide({}, nullptr, nullptr, nullptr, 0);
+  loading.prepare(&own, nullptr, nullptr, rule);
+  loading.prepare(nullptr, nullptr, nullptr, rule);
+  std::vector<void*> const none(states_->arrays());
+  loading.update(rule.rule, nullptr, nullptr, {.state = none.data(), .count = 1});
+}
+
+ZERO_BODY void Update::decide(Decide const& decide) {
+  std::vector<TensorRule> const& rules = scalars_.at_once();
+  kernels_.decide(decide, &control_->outcome.terms, scalars_.of_step(), rules.data(), rules.size());
+}
+
+ZERO_BODY void Update::apply(BucketSpan const& bucket, Array gradients) {
+  Run run;
+  bool const has_master = kernels_.types().has_master();
+  model_->partition.for_each_segment(states_->updated(bucket), [&](Segment const& piece) {
+    Array const master = states_->master(bucket, piece, *parameters_);
+    auto* const gradient = gradients.at(piece.in_range);
+    Run next;
+    next.arrays = {.master = master.first,
+                   .gradient = gradient,
+                   .state = state_.data(),
+                   .count = static_cast<std::size_t>(piece.count)};
+    next.master_end = master.at(piece.count);
+    next.gradient_end = gradient + gradients.bytes(piece.count);
+    next.tensor = piece.tensor;
+    next.own = presence_->may_have_rested(piece.tensor);
+    if (has_master) {
+      Array const parameter{parameters_->segment(bucket, piece), parameters_->dtype()};
+      next.arrays.parameter = parameter.first;
+      next.parameter_end = parameter.at(piece.count);
+    }
+    if (goes_on(run, next)) {
+      run.arrays.count += next.arrays.count;
+      run.master_end = next.master_end;
+      run.parameter_end = next.parameter_end;
+      run.gradient_end = next.gradient_end;
+      return;
+    }
+    update(run);
+    for (std::size_t k = 0; k < state_.size(); ++k) {
+      state_[k] = states_->state(bucket, piece, k).first;
+    }
+    run = next;
+  });
+  update(run);
+}
+
+ZERO_BODY bool Update::goes_on(Run const& run, Run const& next) const {
+  Tensor const& tensor = model_->tensors[run.tensor];
+  Tensor const& also = model_->tensors[next.tensor];
+  return run.arrays.count > 0 && !run.own && !next.own &&
+         rules_->of(run.tensor) == rules_->of(next.tensor) &&
+         next.arrays.master == run.master_end && next.arrays.gradient == run.gradient_end &&
+         next.arrays.parameter == run.parameter_end && also.learning_rate == tensor.learning_rate &&
+         also.weight_decay == tensor.weight_decay;
+}
+
+ZERO_BODY void Update::update(Run const& run) const {
+  if (run.arrays.count == 0) return;
+  StepTerms const* const terms = run.own ? &control_->own : &control_->outcome.terms;
+  StepScalars const* scalars = run.own ? nullptr : scalars_.find(run.tensor);
+  if (scalars == nullptr) {
+    OwnTerms const own{control_, counts_, run.tensor, presence_->may_rest(run.tensor)};
+    kernels_.prepare(run.own ? &own : nullptr, terms, scalars_.of_one(), scalars_.of(run.tensor));
+    scalars = scalars_.of_one();
+  }
+  kernels_.update(rules_->of(run.tensor), terms, scalars, run.arrays);
+}
+
+#endif
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -5,22 +5,19 @@
 #include "zero/base/bytes.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
-#include "zero/concepts/memory.hpp"
-#include "zero/concepts/space.hpp"
 #include "zero/layout/memory_plan.hpp"
+#include "zero/optimizer/stores/array.hpp"
+#include "zero/optimizer/tables/space.hpp"
 
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <span>
-#include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// Owns blocks of a space's memory, zeroed, and remembers what each is for.
-template <Allocator A, MemorySpace Space>
 class Arena {
  public:
   /// Cache lines, vector loads and NCCL windows are all content with pages.
@@ -29,11 +26,11 @@ class Arena {
   /// Memory that is given back at the end of a scope, and is not accounted: not part of the plan.
   class Scratch {
    public:
-    Scratch(Arena& arena, std::size_t bytes, Role role = Role::control)
+    ZERO_APART Scratch(Arena& arena, std::size_t bytes, Role role = Role::control)
         : arena_(&arena), memory_(arena.obtain(role, bytes)), bytes_(bytes) {}
     Scratch(Scratch const&) = delete;
     Scratch& operator=(Scratch const&) = delete;
-    ~Scratch() { arena_->allocator_.deallocate(memory_, bytes_, alignment); }
+    ~Scratch() { arena_->give_back(memory_, bytes_); }
     [[nodiscard]] void* data() const noexcept { return memory_; }
 
    private:
@@ -42,23 +39,22 @@ class Arena {
     std::size_t bytes_;
   };
 
-  Arena(A allocator, Space space) : allocator_(std::move(allocator)), space_(std::move(space)) {}
+  Arena(AllocatorRef allocator, AnySpace space) noexcept : allocator_(allocator), space_(space) {}
   Arena(Arena const&) = delete;
   Arena& operator=(Arena const&) = delete;
   ~Arena() {
-    for (Block const& block : blocks_) allocator_.deallocate(block.memory, block.bytes, alignment);
+    for (Block const& block : blocks_) give_back(block.memory, block.bytes);
   }
 
-  /// Zeroed memory for `count` elements.
+  /// Zeroed memory; null where none is asked for.
   /// @throws Error (resource) if the allocator refuses, naming role and bytes
-  template <class T>
-  [[nodiscard]] std::span<T> take(Role role, std::uint64_t count) {
-    auto const bytes = static_cast<std::size_t>(checked_mul(count, sizeof(T)));
-    if (bytes == 0) return {};
-    return {static_cast<T*>(take_bytes(role, bytes)), static_cast<std::size_t>(count)};
+  ZERO_APART ZERO_COLD std::span<std::byte> take(Role role, std::uint64_t bytes);
+  /// The same for so many elements.
+  ZERO_APART [[nodiscard]] Array take(Role role, std::uint64_t count, DType dtype) {
+    return {take(role, checked_mul(count, size_of(dtype))).data(), dtype};
   }
 
-  [[nodiscard]] Space const& space() const noexcept { return space_; }
+  [[nodiscard]] AnySpace const& space() const noexcept { return space_; }
   [[nodiscard]] MemoryBytes const& held() const noexcept { return held_; }
 
  private:
@@ -67,43 +63,50 @@ class Arena {
     std::size_t bytes;
   };
 
-  ZERO_COLD void* take_bytes(Role role, std::size_t bytes) {
-    blocks_.reserve(blocks_.size() + 1);
-    void* const memory = obtain(role, bytes);
-    blocks_.push_back({memory, bytes});
-    held_[role] += bytes;
-    space_.zero(memory, bytes);
-    return memory;
+  ZERO_APART ZERO_COLD void* obtain(Role role, std::size_t bytes);
+  void give_back(void* memory, std::size_t bytes) const {
+    allocator_.calls->deallocate(allocator_.allocator, memory, bytes, alignment);
   }
 
-  void* obtain(Role role, std::size_t bytes) {
-    void* memory = nullptr;
-#if defined(__cpp_exceptions)
-    try {
-      memory = ask(role, bytes);
-    } catch (std::bad_alloc const&) {
-      memory = nullptr;
-    }
-#else
-    memory = ask(role, bytes);
-#endif
-    if (memory == nullptr) {
-      fail(ErrorKind::resource, {"cannot allocate ", bytes, " bytes for ", name(role)});
-    }
-    return memory;
-  }
-  void* ask(Role role, std::size_t bytes) {
-    if constexpr (RoleAllocator<A>) {
-      return allocator_.allocate(bytes, alignment, role);
-    } else {
-      return allocator_.allocate(bytes, alignment);
-    }
-  }
-
-  [[no_unique_address]] A allocator_;
-  [[no_unique_address]] Space space_;
+  AllocatorRef allocator_;
+  AnySpace space_;
   std::vector<Block> blocks_;
   MemoryBytes held_;
 };
+
+#if ZERO_BODIES
+
+ZERO_BODY std::span<std::byte> Arena::take(Role role, std::uint64_t wanted) {
+  auto const bytes = static_cast<std::size_t>(wanted);
+  if (bytes == 0) return {};
+  blocks_.reserve(blocks_.size() + 1);
+  void* const memory = obtain(role, bytes);
+  blocks_.push_back({memory, bytes});
+  held_[role] += bytes;
+  space_.zero(memory, bytes);
+  return {static_cast<std::byte*>(memory), bytes};
+}
+
+ZERO_BODY void* Arena::obtain(Role role, std::size_t bytes) {
+  void* memory = nullptr;
+  auto const ask = [&] {
+    return allocator_.calls->allocate(allocator_.allocator, bytes, alignment, role);
+  };
+#if defined(__cpp_exceptions)
+  try {
+    memory = ask();
+  } catch (std::bad_alloc const&) {
+    memory = nullptr;
+  }
+#else
+  memory = ask();
+#endif
+  if (memory == nullptr) {
+    fail(ErrorKind::resource, {"cannot allocate ", bytes, " bytes for ", name(role)});
+  }
+  return memory;
+}
+
+#endif
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -4,11 +4,9 @@
 
 #include "zero/base/config.hpp"
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <type_traits>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
@@ -18,23 +16,35 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 /// Where the host reaches the space's memory a chunk is small and lies on the stack. Elsewhere each
 /// one costs a round trip for which the host waits, so chunks are large and lie on the heap, as
 /// transient memory that no plan lists.
-template <class T, class Space>
 class HostChunk {
  public:
-  static constexpr std::size_t capacity =
-      Space::host_accessible ? std::size_t{1024} : std::size_t{1} << 18;
+  explicit HostChunk(bool host_accessible)
+      : capacity_(host_accessible ? small : std::size_t{1} << 18) {}
+  HostChunk(HostChunk const&) = delete;
+  HostChunk& operator=(HostChunk const&) = delete;
 
   /// The chunk's first elements, as many of `wanted` as there is room for.
+  template <class T>
   [[nodiscard]] std::span<T> first(std::uint64_t wanted) {
-    auto const size = wanted < capacity ? static_cast<std::size_t>(wanted) : capacity;
-    if constexpr (!Space::host_accessible) {
-      if (memory_.size() < size) memory_.resize(size);
-    }
-    return {memory_.data(), size};
+    auto const bytes = first(wanted, sizeof(T));
+    return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
+  }
+  /// Their bytes.
+  /// @param width  of an element
+  ZERO_APART [[nodiscard]] std::span<std::byte> first(std::uint64_t wanted, std::size_t width) {
+    std::size_t const bytes =
+        width * (wanted < capacity_ ? static_cast<std::size_t>(wanted) : capacity_);
+    if (capacity_ == small) return {here_, bytes};
+    if (memory_.size() < bytes) memory_.resize(bytes);
+    return {memory_.data(), bytes};
   }
 
  private:
-  std::conditional_t<Space::host_accessible, std::array<T, capacity>, std::vector<T>> memory_;
+  static constexpr std::size_t small = 1024;
+
+  std::size_t capacity_;
+  alignas(double) std::byte here_[small * sizeof(double)];
+  std::vector<std::byte> memory_;
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

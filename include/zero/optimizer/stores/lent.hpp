@@ -9,6 +9,7 @@
 #include "zero/layout/sort_indices.hpp"
 #include "zero/layout/tensor.hpp"
 #include "zero/optimizer/model.hpp"
+#include "zero/optimizer/stores/array.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -23,27 +24,23 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 ///
 /// Binding again with other pointers costs O(tensors log tensors) and allocates nothing, so that
 /// trainers whose gradients move from step to step can bind every step.
-template <class T>
 class LentTensors {
  public:
+  /// @param dtype  of all elements
   /// @param lends  false where the library owns this memory, and nothing is ever lent
-  LentTensors(std::vector<Tensor> const& tensors,
-              Partition const& partition,
-              char const* what,
-              bool lends)
-      : tensors_(&tensors),
-        partition_(&partition),
-        what_(what),
-        address_(lends ? tensors.size() : 0, nullptr),
-        lent_(lends ? tensors.size() : 0, Lent::always),
-        in_place_(lends ? partition.bucket_count() : 0, nullptr) {
-    if (lends) by_address_.reserve(tensors.size());
-  }
+  ZERO_APART ZERO_COLD LentTensors(std::vector<Tensor> const& tensors,
+                                   Partition const& partition,
+                                   char const* what,
+                                   DType dtype,
+                                   bool lends);
 
   [[nodiscard]] bool bound() const noexcept { return bound_; }
   /// Null where nothing is lent.
-  [[nodiscard]] T* operator[](std::size_t tensor) const noexcept {
+  [[nodiscard]] std::byte* operator[](std::size_t tensor) const noexcept {
     return address_[partition_->placement().places()[tensor].storage];
+  }
+  [[nodiscard]] Array tensor(std::size_t tensor) const noexcept {
+    return {(*this)[tensor], dtype_};
   }
 
   /// Is a tensor's memory not lent, which a gradient's need not be?
@@ -52,235 +49,62 @@ class LentTensors {
   }
 
   /// The bucket's elements if they lie in one run of lent memory that needs no padding, or null.
-  [[nodiscard]] T* in_place(std::size_t bucket) const noexcept { return in_place_[bucket]; }
+  [[nodiscard]] std::byte* in_place(std::size_t bucket) const noexcept { return in_place_[bucket]; }
 
   /// @param lent       one span per described tensor; a tied tensor's may be empty
   /// @param model      says which slices they have
   /// @param need_frozen whether frozen tensors must be lent too
   /// @throws Error (invalid_argument) for wrong sizes, null pointers or overlaps
-  void bind(std::span<std::span<T> const> lent, Model const& model, bool need_frozen) {
-    std::vector<Tensor> const& described = model.described;
-    if (lent.size() != described.size()) {
-      fail(ErrorKind::invalid_argument,
-           {described.size(), " tensors are described but ", lent.size(), " ", what_, " are lent"});
-    }
-    auto const slice = [&](std::size_t t) -> std::span<T> {
-      Tensor const& tensor = described[model.slices[t].described];
-      std::span<T> const whole = lent[model.slices[t].described];
-      if (!tensor.stacked || whole.empty()) return whole;
-      if (std::uint64_t const count = element_count(tensor); whole.size() != count) {
-        refuse(tensor.name, {"has ", count, " elements, but ", whole.size(), " are lent"});
-      }
-      return whole.subspan(static_cast<std::size_t>(model.slices[t].first),
-                           static_cast<std::size_t>(partition_->placement().places()[t].count));
-    };
-    bind_each(slice, need_frozen);
-  }
+  ZERO_APART void bind(LentSpans const& lent, Model const& model, bool need_frozen);
 
   /// Tensors that lie one after the other in one buffer; tied tensors do not lie there again.
   /// @throws Error (invalid_argument) if the buffer has not exactly their size
-  void bind_flat(std::span<T> flat, bool need_frozen) {
-    auto const& places = partition_->placement().places();
-    std::uint64_t total = 0;
-    for (std::size_t t = 0; t < places.size(); ++t) {
-      if (places[t].storage == t) total = checked_add(total, places[t].count);
-    }
-    if (total != flat.size()) {
-      fail(ErrorKind::invalid_argument,
-           {"the tensors have ",
-            total,
-            " elements, but the flat buffer of ",
-            what_,
-            " has ",
-            flat.size()});
-    }
-    auto next = [&, used = std::size_t{0}](std::size_t t) mutable -> std::span<T> {
-      if (places[t].storage != t) return {};
-      auto const count = static_cast<std::size_t>(places[t].count);
-      used += count;
-      return flat.subspan(used - count, count);
-    };
-    bind_each(next, need_frozen);
-  }
+  ZERO_APART void bind_flat(Elements flat, bool need_frozen);
 
   /// Nothing is lent yet: all will be, unit by unit.
-  void bind_none() noexcept {
-    for (std::size_t t = 0; t < address_.size(); ++t) forget(t);
-    bound_ = true;
-  }
+  ZERO_APART void bind_none() noexcept;
 
   /// Lends what one unit has until it is forgotten.
   /// @param own    the unit's tensors
   /// @param lent   one span for each, empty for what is absent, or lent already and shared
   /// @param kept   whether what is lent already stays in use, not tied tensors alone
   /// @param other  what must lie elsewhere
-  template <class U>
-  void bind_unit(std::span<std::size_t const> own,
-                 std::span<std::span<T> const> lent,
-                 bool kept,
-                 LentTensors<U> const& other) {
-    auto const& places = partition_->placement().places();
-    if (lent.size() != own.size()) {
-      fail(ErrorKind::invalid_argument,
-           {"the unit has ", own.size(), " tensors but ", lent.size(), " ", what_, " are lent"});
-    }
-    for (std::size_t i = 0; i < own.size(); ++i) {
-      std::size_t const t = own[i];
-      if (places[t].frozen || is_absent(lent[i])) continue;
-      if (!stays(t, kept)) {
-        require_memory(t, lent[i]);
-      } else if (!lent[i].empty() && lent[i].data() != address_[places[t].storage]) {
-        refuse(t, "stays where it was lent in this step before, but is lent at another address");
-      }
-    }
-    for (std::size_t i = 0; i < own.size(); ++i) {
-      std::size_t const storage = places[own[i]].storage;
-      if (places[own[i]].frozen || stays(own[i], kept)) continue;
-      forget(storage);
-      lent_[storage] = Lent::once;
-      if (is_absent(lent[i])) continue;
-      address_[storage] = lent[i].data();
-      refuse_overlap(storage, *this);
-      refuse_overlap(storage, other);
-      by_address_.insert(
-          by_address_.begin() + static_cast<std::ptrdiff_t>(behind(begin_of(storage))), storage);
-    }
-    find_in_place(own);
-  }
+  ZERO_APART void bind_unit(std::span<std::size_t const> own,
+                            LentSpans const& lent,
+                            bool kept,
+                            LentTensors const& other);
 
   /// What was lent for one use is not used again.
-  void forget(std::size_t tensor) noexcept {
-    address_[tensor] = nullptr;
-    lent_[tensor] = Lent::forgotten;
-    by_address_.erase(std::remove(by_address_.begin(), by_address_.end(), tensor),
-                      by_address_.end());
-  }
-  void forget(std::vector<std::size_t> const& own) noexcept {
-    for (std::size_t const t : own) {
-      std::size_t const storage = partition_->placement().places()[t].storage;
-      if (lent_[storage] == Lent::once) forget(storage);
-    }
-  }
+  ZERO_APART void forget(std::size_t tensor) noexcept;
+  ZERO_APART void forget(std::vector<std::size_t> const& own) noexcept;
   /// @throws Error (invalid_argument) if the tensor was lent for one use, which is over
-  void require_lent(std::size_t tensor) const {
-    TensorPlace const& place = partition_->placement().places()[tensor];
-    if (place.frozen || place.count == 0 || lent_[place.storage] != Lent::forgotten) return;
-    refuse(tensor, "is used, but not lent in this step; call bind_gradients(unit, ...) before");
-  }
+  ZERO_APART void require_lent(std::size_t tensor) const;
 
   /// To be called when both are bound.
   /// @throws Error (invalid_argument) if a tensor lent here shares memory with one lent there
-  template <class U>
-  void refuse_overlap_with(LentTensors<U> const& other) {
-    auto const begin = [](auto const& lent, std::size_t i) {
-      return lent.begin_of(lent.by_address_[i]);
-    };
-    auto const end = [](auto const& lent, std::size_t i) {
-      return lent.end_of(lent.by_address_[i]);
-    };
-    for (std::size_t i = 0, k = 0; i < by_address_.size() && k < other.by_address_.size();) {
-      if (end(*this, i) <= begin(other, k)) {
-        ++i;
-      } else if (end(other, k) <= begin(*this, i)) {
-        ++k;
-      } else {
-        bound_ = false;
-        refuse(by_address_[i],
-               {"overlaps the ",
-                other.what_,
-                " of tensor '",
-                (*tensors_)[other.by_address_[k]].name,
-                "'"});
-      }
-    }
-  }
+  ZERO_APART void refuse_overlap_with(LentTensors const& other);
 
  private:
-  template <class U>
-  friend class LentTensors;
-
-  /// Asks `lent_span(t)` for every tensor's memory, once each and in order.
-  template <class LentSpan>
-  void bind_each(LentSpan lent_span, bool need_frozen) {
-    auto const& places = partition_->placement().places();
-    bound_ = false;
-    by_address_.clear();
-    for (std::size_t t = 0; t < places.size(); ++t) {
-      TensorPlace const& place = places[t];
-      std::span<T> const lent = lent_span(t);
-      bool const tied = place.storage != t;
-      lent_[t] = Lent::always;
-      if ((place.frozen && !need_frozen) || (tied && lent.empty()) ||
-          (!need_frozen && is_absent(lent))) {
-        address_[t] = tied ? address_[place.storage] : nullptr;
-        continue;
-      }
-      require_memory(t, lent);
-      if (tied && lent.data() != address_[place.storage]) {
-        refuse(t, "is tied, but lent at another address than the tensor it is tied to");
-      }
-      address_[t] = lent.data();
-      if (!tied && place.count > 0) by_address_.push_back(t);
-    }
-    refuse_overlaps();
-    find_in_place();
-    bound_ = true;
-  }
-
   /// How long memory stays lent.
   enum class Lent : std::uint8_t { always, once, forgotten };
 
+  /// Asks `lent_elements(t)` for every tensor's memory, once each and in order.
+  template <class LentElements>
+  void bind_each(LentElements const& lent_elements, bool need_frozen);
+
   /// A gradient that is not there.
-  [[nodiscard]] static bool is_absent(std::span<T> lent) noexcept {
-    return lent.data() == nullptr && lent.empty();
+  [[nodiscard]] static bool is_absent(Elements lent) noexcept {
+    return lent.first == nullptr && lent.count == 0;
   }
   /// Is a tensor's memory lent in this step already, and others have added to it?
-  [[nodiscard]] bool stays(std::size_t tensor, bool kept) const noexcept {
-    return lent_[partition_->placement().places()[tensor].storage] == Lent::once &&
-           !missing(tensor) && (kept || partition_->groups()[partition_->group_of(tensor)].tied);
-  }
-
-  void require_memory(std::size_t t, std::span<T> lent) const {
-    std::uint64_t const count = partition_->placement().places()[t].count;
-    if (lent.size() != count) {
-      refuse(t, {"has ", count, " elements, but ", lent.size(), " are lent"});
-    }
-    if (count > 0 && lent.data() == nullptr) refuse(t, "is lent as a null pointer");
-    if (lent.size() > (UINTPTR_MAX - reinterpret_cast<std::uintptr_t>(lent.data())) / sizeof(T)) {
-      refuse(t, "is lent beyond the end of the address space");
-    }
-  }
-
+  ZERO_APART [[nodiscard]] bool stays(std::size_t tensor, bool kept) const noexcept;
+  ZERO_APART void require_memory(std::size_t t, Elements lent) const;
   /// The first tensor, by address, that ends behind one: an index into `by_address_`.
-  [[nodiscard]] std::size_t behind(std::uintptr_t begin) const {
-    auto const at = std::partition_point(
-        by_address_.begin(), by_address_.end(), [&](auto t) { return end_of(t) <= begin; });
-    return static_cast<std::size_t>(at - by_address_.begin());
-  }
+  ZERO_APART [[nodiscard]] std::size_t behind(std::uintptr_t begin) const;
   /// Takes back what is lent where others are.
-  template <class U>
-  void refuse_overlap(std::size_t tensor, LentTensors<U> const& other) {
-    std::size_t const at = other.behind(begin_of(tensor));
-    if (at == other.by_address_.size() || end_of(tensor) <= other.begin_of(other.by_address_[at])) {
-      return;
-    }
-    forget(tensor);
-    bool const same = static_cast<void const*>(&other) == this;
-    refuse(tensor,
-           {"overlaps ",
-            same ? "" : "the ",
-            same ? "" : other.what_,
-            same ? "tensor '" : " of tensor '",
-            (*tensors_)[other.by_address_[at]].name,
-            "'"});
-  }
-
-  [[noreturn]] void refuse(std::size_t tensor, Message const& why) const {
-    refuse((*tensors_)[tensor].name, why);
-  }
-  [[noreturn]] void refuse(std::string const& name, Message const& why) const {
-    fail(ErrorKind::invalid_argument, {what_, ": tensor '", name, "' ", why});
-  }
+  ZERO_APART void refuse_overlap(std::size_t tensor, LentTensors const& other);
+  ZERO_APART [[noreturn]] ZERO_COLD void refuse(std::size_t tensor, Message const& why) const;
+  ZERO_APART [[noreturn]] ZERO_COLD void refuse(std::string const& name, Message const& why) const;
 
   /// Addresses of different objects compare as integers only.
   [[nodiscard]] std::uintptr_t begin_of(std::size_t tensor) const noexcept {
@@ -288,57 +112,283 @@ class LentTensors {
   }
   [[nodiscard]] std::uintptr_t end_of(std::size_t tensor) const noexcept {
     auto const count = partition_->placement().places()[tensor].count;
-    return begin_of(tensor) + static_cast<std::size_t>(count) * sizeof(T);
+    return begin_of(tensor) + static_cast<std::size_t>(count) * size_of(dtype_);
   }
-
-  void refuse_overlaps() {
-    sort_indices(by_address_,
-                 [&](std::size_t a, std::size_t b) { return begin_of(a) < begin_of(b); });
-    for (std::size_t i = 1; i < by_address_.size(); ++i) {
-      std::size_t const before = by_address_[i - 1];
-      if (begin_of(by_address_[i]) < end_of(before)) {
-        refuse(by_address_[i], {"overlaps tensor '", (*tensors_)[before].name, "'"});
-      }
-    }
-  }
-
-  void find_in_place() {
-    partition_->for_each_bucket([&](BucketSpan const& bucket) { find_in_place(bucket); });
-  }
-  /// For some tensors of one unit, and what lies between them.
-  void find_in_place(std::span<std::size_t const> own) {
-    if (own.empty()) return;
-    for (std::size_t const g : partition_->groups_of((*tensors_)[own.front()].unit)) {
-      Group const& group = partition_->groups()[g];
-      for (std::size_t i = 0; i < group.bucket_count; ++i) {
-        find_in_place(partition_->bucket(group.first_bucket + i));
-      }
-    }
-  }
-  void find_in_place(BucketSpan const& bucket) {
-    T* base = nullptr;
-    T* end = nullptr;
-    bool one_run = bucket.whole().count() == bucket.padded();
-    partition_->for_each_segment(bucket.whole(), [&](Segment const& piece) {
-      one_run = one_run && !missing(piece.tensor);
-      if (!one_run) return;
-      T* const here = piece.in_tensor.in(address_[piece.tensor]);
-      if (base == nullptr) base = end = here;
-      one_run = one_run && here == end && here == piece.in_range.in(base);
-      end = here + piece.count;
-    });
-    one_run = one_run && base != nullptr && end == base + bucket.whole().count();
-    in_place_[bucket.index()] = one_run ? base : nullptr;
-  }
+  ZERO_APART void refuse_overlaps();
+  /// Of all buckets; of those of some tensors of one unit; of one.
+  ZERO_APART void find_in_place();
+  ZERO_APART void find_in_place(std::span<std::size_t const> own);
+  ZERO_APART void find_in_place(BucketSpan const& bucket);
 
   std::vector<Tensor> const* tensors_;
   Partition const* partition_;
   char const* what_;
-  std::vector<T*> address_;
+  DType dtype_;
+  std::vector<std::byte*> address_;
   std::vector<Lent> lent_;
-  std::vector<T*> in_place_;
+  std::vector<std::byte*> in_place_;
   std::vector<std::size_t> by_address_;
   bool bound_ = false;
 };
+
+#if ZERO_BODIES
+
+ZERO_BODY LentTensors::LentTensors(std::vector<Tensor> const& tensors,
+                                   Partition const& partition,
+                                   char const* what,
+                                   DType dtype,
+                                   bool lends)
+    : tensors_(&tensors),
+      partition_(&partition),
+      what_(what),
+      dtype_(dtype),
+      address_(lends ? tensors.size() : 0, nullptr),
+      lent_(lends ? tensors.size() : 0, Lent::always),
+      in_place_(lends ? partition.bucket_count() : 0, nullptr) {
+  if (lends) by_address_.reserve(tensors.size());
+}
+
+ZERO_BODY void LentTensors::bind(LentSpans const& lent, Model const& model, bool need_frozen) {
+  std::vector<Tensor> const& described = model.described;
+  if (lent.size() != described.size()) {
+    fail(ErrorKind::invalid_argument,
+         {described.size(), " tensors are described but ", lent.size(), " ", what_, " are lent"});
+  }
+  auto const slice = [&](std::size_t t) -> Elements {
+    Tensor const& tensor = described[model.slices[t].described];
+    Elements const whole = lent[model.slices[t].described];
+    if (!tensor.stacked || whole.count == 0) return whole;
+    if (std::uint64_t const count = element_count(tensor); whole.count != count) {
+      refuse(tensor.name, {"has ", count, " elements, but ", whole.count, " are lent"});
+    }
+    Array const all{static_cast<std::byte*>(whole.first), dtype_};
+    return {all.at(model.slices[t].first),
+            static_cast<std::size_t>(partition_->placement().places()[t].count)};
+  };
+  bind_each(slice, need_frozen);
+}
+
+ZERO_BODY void LentTensors::bind_flat(Elements flat, bool need_frozen) {
+  auto const& places = partition_->placement().places();
+  std::uint64_t total = 0;
+  for (std::size_t t = 0; t < places.size(); ++t) {
+    if (places[t].storage == t) total = checked_add(total, places[t].count);
+  }
+  if (total != flat.count) {
+    fail(ErrorKind::invalid_argument,
+         {"the tensors have ",
+          total,
+          " elements, but the flat buffer of ",
+          what_,
+          " has ",
+          flat.count});
+  }
+  Array const all{static_cast<std::byte*>(flat.first), dtype_};
+  std::uint64_t used = 0;
+  auto const next = [&](std::size_t t) -> Elements {
+    if (places[t].storage != t) return {};
+    Elements const lent{all.at(used), static_cast<std::size_t>(places[t].count)};
+    used += places[t].count;
+    return lent;
+  };
+  bind_each(next, need_frozen);
+}
+
+ZERO_BODY void LentTensors::bind_none() noexcept {
+  for (std::size_t t = 0; t < address_.size(); ++t) forget(t);
+  bound_ = true;
+}
+
+ZERO_BODY void LentTensors::bind_unit(std::span<std::size_t const> own,
+                                      LentSpans const& lent,
+                                      bool kept,
+                                      LentTensors const& other) {
+  auto const& places = partition_->placement().places();
+  if (lent.size() != own.size()) {
+    fail(ErrorKind::invalid_argument,
+         {"the unit has ", own.size(), " tensors but ", lent.size(), " ", what_, " are lent"});
+  }
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    std::size_t const t = own[i];
+    if (places[t].frozen || is_absent(lent[i])) continue;
+    if (!stays(t, kept)) {
+      require_memory(t, lent[i]);
+    } else if (lent[i].count > 0 && lent[i].first != address_[places[t].storage]) {
+      refuse(t, "stays where it was lent in this step before, but is lent at another address");
+    }
+  }
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    std::size_t const storage = places[own[i]].storage;
+    if (places[own[i]].frozen || stays(own[i], kept)) continue;
+    forget(storage);
+    lent_[storage] = Lent::once;
+    if (is_absent(lent[i])) continue;
+    address_[storage] = static_cast<std::byte*>(lent[i].first);
+    refuse_overlap(storage, *this);
+    refuse_overlap(storage, other);
+    by_address_.insert(by_address_.begin() + static_cast<std::ptrdiff_t>(behind(begin_of(storage))),
+                       storage);
+  }
+  find_in_place(own);
+}
+
+ZERO_BODY void LentTensors::forget(std::size_t tensor) noexcept {
+  address_[tensor] = nullptr;
+  lent_[tensor] = Lent::forgotten;
+  by_address_.erase(std::remove(by_address_.begin(), by_address_.end(), tensor), by_address_.end());
+}
+
+ZERO_BODY void LentTensors::forget(std::vector<std::size_t> const& own) noexcept {
+  for (std::size_t const t : own) {
+    std::size_t const storage = partition_->placement().places()[t].storage;
+    if (lent_[storage] == Lent::once) forget(storage);
+  }
+}
+
+ZERO_BODY void LentTensors::require_lent(std::size_t tensor) const {
+  TensorPlace const& place = partition_->placement().places()[tensor];
+  if (place.frozen || place.count == 0 || lent_[place.storage] != Lent::forgotten) return;
+  refuse(tensor, "is used, but not lent in this step; call bind_gradients(unit, ...) before");
+}
+
+ZERO_BODY void LentTensors::refuse_overlap_with(LentTensors const& other) {
+  auto const begin = [](LentTensors const& lent, std::size_t i) {
+    return lent.begin_of(lent.by_address_[i]);
+  };
+  auto const end = [](LentTensors const& lent, std::size_t i) {
+    return lent.end_of(lent.by_address_[i]);
+  };
+  for (std::size_t i = 0, k = 0; i < by_address_.size() && k < other.by_address_.size();) {
+    if (end(*this, i) <= begin(other, k)) {
+      ++i;
+    } else if (end(other, k) <= begin(*this, i)) {
+      ++k;
+    } else {
+      bound_ = false;
+      refuse(by_address_[i],
+             {"overlaps the ",
+              other.what_,
+              " of tensor '",
+              (*tensors_)[other.by_address_[k]].name,
+              "'"});
+    }
+  }
+}
+
+template <class LentElements>
+void LentTensors::bind_each(LentElements const& lent_elements, bool need_frozen) {
+  auto const& places = partition_->placement().places();
+  bound_ = false;
+  by_address_.clear();
+  for (std::size_t t = 0; t < places.size(); ++t) {
+    TensorPlace const& place = places[t];
+    Elements const lent = lent_elements(t);
+    bool const tied = place.storage != t;
+    lent_[t] = Lent::always;
+    if ((place.frozen && !need_frozen) || (tied && lent.count == 0) ||
+        (!need_frozen && is_absent(lent))) {
+      address_[t] = tied ? address_[place.storage] : nullptr;
+      continue;
+    }
+    require_memory(t, lent);
+    if (tied && lent.first != address_[place.storage]) {
+      refuse(t, "is tied, but lent at another address than the tensor it is tied to");
+    }
+    address_[t] = static_cast<std::byte*>(lent.first);
+    if (!tied && place.count > 0) by_address_.push_back(t);
+  }
+  refuse_overlaps();
+  find_in_place();
+  bound_ = true;
+}
+
+ZERO_BODY bool LentTensors::stays(std::size_t tensor, bool kept) const noexcept {
+  return lent_[partition_->placement().places()[tensor].storage] == Lent::once &&
+         !missing(tensor) && (kept || partition_->groups()[partition_->group_of(tensor)].tied);
+}
+
+ZERO_BODY void LentTensors::require_memory(std::size_t t, Elements lent) const {
+  std::uint64_t const count = partition_->placement().places()[t].count;
+  if (lent.count != count) {
+    refuse(t, {"has ", count, " elements, but ", lent.count, " are lent"});
+  }
+  if (count > 0 && lent.first == nullptr) refuse(t, "is lent as a null pointer");
+  if (lent.count > (UINTPTR_MAX - reinterpret_cast<std::uintptr_t>(lent.first)) / size_of(dtype_)) {
+    refuse(t, "is lent beyond the end of the address space");
+  }
+}
+
+ZERO_BODY std::size_t LentTensors::behind(std::uintptr_t begin) const {
+  auto const at = std::partition_point(
+      by_address_.begin(), by_address_.end(), [&](auto t) { return end_of(t) <= begin; });
+  return static_cast<std::size_t>(at - by_address_.begin());
+}
+
+ZERO_BODY void LentTensors::refuse_overlap(std::size_t tensor, LentTensors const& other) {
+  std::size_t const at = other.behind(begin_of(tensor));
+  if (at == other.by_address_.size() || end_of(tensor) <= other.begin_of(other.by_address_[at])) {
+    return;
+  }
+  forget(tensor);
+  bool const same = &other == this;
+  refuse(tensor,
+         {"overlaps ",
+          same ? "" : "the ",
+          same ? "" : other.what_,
+          same ? "tensor '" : " of tensor '",
+          (*tensors_)[other.by_address_[at]].name,
+          "'"});
+}
+
+ZERO_BODY void LentTensors::refuse(std::size_t tensor, Message const& why) const {
+  refuse((*tensors_)[tensor].name, why);
+}
+
+ZERO_BODY void LentTensors::refuse(std::string const& name, Message const& why) const {
+  fail(ErrorKind::invalid_argument, {what_, ": tensor '", name, "' ", why});
+}
+
+ZERO_BODY void LentTensors::refuse_overlaps() {
+  sort_indices(by_address_,
+               [&](std::size_t a, std::size_t b) { return begin_of(a) < begin_of(b); });
+  for (std::size_t i = 1; i < by_address_.size(); ++i) {
+    std::size_t const before = by_address_[i - 1];
+    if (begin_of(by_address_[i]) < end_of(before)) {
+      refuse(by_address_[i], {"overlaps tensor '", (*tensors_)[before].name, "'"});
+    }
+  }
+}
+
+ZERO_BODY void LentTensors::find_in_place() {
+  partition_->for_each_bucket([&](BucketSpan const& bucket) { find_in_place(bucket); });
+}
+
+ZERO_BODY void LentTensors::find_in_place(std::span<std::size_t const> own) {
+  if (own.empty()) return;
+  for (std::size_t const g : partition_->groups_of((*tensors_)[own.front()].unit)) {
+    Group const& group = partition_->groups()[g];
+    for (std::size_t i = 0; i < group.bucket_count; ++i) {
+      find_in_place(partition_->bucket(group.first_bucket + i));
+    }
+  }
+}
+
+ZERO_BODY void LentTensors::find_in_place(BucketSpan const& bucket) {
+  Array base{nullptr, dtype_};
+  std::byte* end = nullptr;
+  bool one_run = bucket.whole().count() == bucket.padded();
+  partition_->for_each_segment(bucket.whole(), [&](Segment const& piece) {
+    one_run = one_run && !missing(piece.tensor);
+    if (!one_run) return;
+    std::byte* const here = tensor(piece.tensor).at(piece.in_tensor);
+    if (base.first == nullptr) base.first = end = here;
+    one_run = one_run && here == end && here == base.at(piece.in_range);
+    end = here + base.bytes(piece.count);
+  });
+  one_run = one_run && base.first != nullptr && end == base.at(bucket.whole().count());
+  in_place_[bucket.index()] = one_run ? base.first : nullptr;
+}
+
+#endif
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -3,78 +3,88 @@
 #pragma once
 
 #include "zero/base/config.hpp"
-#include "zero/concepts/memory.hpp"
 #include "zero/layout/memory_plan.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/optimizer/stores/arena.hpp"
+#include "zero/optimizer/stores/array.hpp"
 #include "zero/optimizer/stores/lent.hpp"
 
 #include <cstddef>
-#include <cstdint>
-#include <span>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// Parameters of one rank. Frozen tensors are full-size on every rank whatever the stage.
-template <class Slots>
 class ParameterStore {
  public:
-  using Parameter = typename Slots::Parameter;
-  using Form = StorageForm;
-  static constexpr Form::Parameters form = Slots::form.parameters;
+  using Form = StorageForm::Parameters;
 
-  template <class ArenaT>
-  ZERO_COLD ParameterStore(std::vector<Tensor> const& tensors,
-                           Partition const& partition,
-                           StorageElements const& elements,
-                           ArenaT& arena)
-      : partition_(&partition),
-        lent_(tensors, partition, "parameters", Slots::Memory::borrowed),
-        base_(arena.template take<Parameter>(Role::parameters, elements.parameters)),
-        frozen_(arena.template take<Parameter>(Role::parameters, elements.frozen)) {}
+  ZERO_APART ZERO_COLD ParameterStore(std::vector<Tensor> const& tensors,
+                                      Partition const& partition,
+                                      Form form,
+                                      DType dtype,
+                                      StorageElements const& elements,
+                                      Arena& arena);
 
-  [[nodiscard]] LentTensors<Parameter>& lent() noexcept { return lent_; }
-  [[nodiscard]] LentTensors<Parameter> const& lent() const noexcept { return lent_; }
+  [[nodiscard]] LentTensors& lent() noexcept { return lent_; }
+  [[nodiscard]] LentTensors const& lent() const noexcept { return lent_; }
+  [[nodiscard]] DType dtype() const noexcept { return base_.dtype; }
+  [[nodiscard]] bool shares() const noexcept { return form_ == Form::share; }
 
   /// A whole tensor that lives on every rank.
-  [[nodiscard]] Parameter* tensor(std::size_t t) const {
-    if constexpr (form == Form::Parameters::lent) return lent_[t];
-    TensorPlace const& place = partition_->placement().places()[t];
-    if (place.frozen) return frozen_.data() + place.offset;
-    return partition_->in_full(t).in(base_);
-  }
-
+  ZERO_APART [[nodiscard]] Array tensor(std::size_t t) const;
   /// A run of elements of a range that this rank holds. Where it holds its share alone, the range
   /// is that share of the bucket.
-  [[nodiscard]] Parameter* segment(BucketSpan const& bucket, Segment const& piece) const {
-    if constexpr (form == Form::Parameters::share) return piece.in_range.in(share(bucket));
-    return piece.in_tensor.in(tensor(piece.tensor));
-  }
+  ZERO_APART [[nodiscard]] std::byte* segment(BucketSpan const& bucket, Segment const& piece) const;
 
   /// The range of a bucket that this rank holds.
   [[nodiscard]] Range held(BucketSpan const& bucket, int rank) const noexcept {
-    return form == Form::Parameters::share ? bucket.share(rank) : bucket.whole();
+    return shares() ? bucket.share(rank) : bucket.whole();
   }
-
-  /// This rank's share of a bucket.
-  [[nodiscard]] Parameter* share(BucketSpan const& bucket) const noexcept
-      requires(form == Form::Parameters::share) {
-    return bucket.in_shards().in(base_);
+  /// This rank's share of a bucket, where it holds no more.
+  [[nodiscard]] Array share(BucketSpan const& bucket) const noexcept {
+    return base_.from(bucket.in_shards());
   }
-
-  /// All shares of a bucket as one run of memory, or null if they do not lie so.
-  [[nodiscard]] Parameter* whole(BucketSpan const& bucket) const noexcept
-      requires(form != Form::Parameters::share) {
-    if constexpr (form == Form::Parameters::lent) return lent_.in_place(bucket.index());
-    return bucket.in_full().in(base_);
+  /// All shares of a bucket as one run of memory, null if they do not lie so; where more than a
+  /// share is held.
+  [[nodiscard]] Array whole(BucketSpan const& bucket) const noexcept {
+    if (form_ == Form::lent) return {lent_.in_place(bucket.index()), base_.dtype};
+    return base_.from(bucket.in_full());
   }
 
  private:
   Partition const* partition_;
-  LentTensors<Parameter> lent_;
-  std::span<Parameter> base_;
-  std::span<Parameter> frozen_;
+  Form form_;
+  LentTensors lent_;
+  Array base_;
+  Array frozen_;
 };
+
+#if ZERO_BODIES
+
+ZERO_BODY ParameterStore::ParameterStore(std::vector<Tensor> const& tensors,
+                                         Partition const& partition,
+                                         Form form,
+                                         DType dtype,
+                                         StorageElements const& elements,
+                                         Arena& arena)
+    : partition_(&partition),
+      form_(form),
+      lent_(tensors, partition, "parameters", dtype, form == Form::lent),
+      base_(arena.take(Role::parameters, elements.parameters, dtype)),
+      frozen_(arena.take(Role::parameters, elements.frozen, dtype)) {}
+
+ZERO_BODY Array ParameterStore::tensor(std::size_t t) const {
+  if (form_ == Form::lent) return {lent_[t], base_.dtype};
+  TensorPlace const& place = partition_->placement().places()[t];
+  return place.frozen ? frozen_.from(place.offset) : base_.from(partition_->in_full(t));
+}
+
+ZERO_BODY std::byte* ParameterStore::segment(BucketSpan const& bucket, Segment const& piece) const {
+  if (shares()) return share(bucket).at(piece.in_range);
+  return tensor(piece.tensor).at(piece.in_tensor);
+}
+
+#endif
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -7,61 +7,74 @@
 #include "zero/layout/partition.hpp"
 #include "zero/optimizer/stores/parameter_store.hpp"
 
-#include <array>
 #include <cstddef>
-#include <cstdint>
-#include <span>
+#include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// Master weights and states of what one rank updates: its share of each bucket, or the whole
 /// bucket where every rank updates everything.
-template <class Slots>
 class StateStore {
  public:
-  using Master = typename Slots::Master;
-  using State = typename Slots::State;
-  static constexpr std::size_t arrays = Slots::state_arrays;
-  static constexpr bool shares = Slots::form.update == StorageForm::Update::share;
+  ZERO_APART ZERO_COLD StateStore(int rank,
+                                  bool shares,
+                                  DType master,
+                                  DType state,
+                                  std::size_t arrays,
+                                  StorageElements const& elements,
+                                  Arena& arena);
 
-  template <class ArenaT>
-  ZERO_COLD StateStore(int rank, StorageElements const& elements, ArenaT& arena)
-      : rank_(rank), master_(arena.template take<Master>(Role::master, elements.master)) {
-    for (auto& state : states_) state = arena.template take<State>(Role::state, elements.state);
-  }
+  [[nodiscard]] bool shares() const noexcept { return shares_; }
+  [[nodiscard]] std::size_t arrays() const noexcept { return states_.size(); }
+  /// Of states.
+  [[nodiscard]] DType dtype() const noexcept { return state_; }
 
   /// The elements of a bucket that this rank updates.
   [[nodiscard]] Range updated(BucketSpan const& bucket) const noexcept {
-    return shares ? bucket.share(rank_) : bucket.whole();
+    return shares_ ? bucket.share(rank_) : bucket.whole();
   }
   /// Master weights of a piece of that range.
-  [[nodiscard]] Master* master(BucketSpan const& bucket,
-                               Segment const& piece,
-                               ParameterStore<Slots> const& parameters) const {
-    if constexpr (Slots::has_master) {
-      return piece.in_range.in(place(bucket).in(master_));
-    } else {
-      return parameters.segment(bucket, piece);
-    }
+  ZERO_APART [[nodiscard]] Array master(BucketSpan const& bucket,
+                                        Segment const& piece,
+                                        ParameterStore const& parameters) const {
+    if (master_.first == nullptr) return {parameters.segment(bucket, piece), master_.dtype};
+    return master_.from(place(bucket)).from(piece.in_range);
   }
-  /// States of a piece of that range.
-  [[nodiscard]] std::array<State*, arrays> states(BucketSpan const& bucket,
-                                                  Segment const& piece) const {
-    std::array<State*, arrays> result{};
-    for (std::size_t k = 0; k != arrays; ++k) {
-      result[k] = piece.in_range.in(place(bucket).in(states_[k]));
-    }
-    return result;
+  /// The k-th state of a piece of that range.
+  [[nodiscard]] Array state(BucketSpan const& bucket, Segment const& piece, std::size_t k) const {
+    return states_[k].from(place(bucket)).from(piece.in_range);
   }
 
  private:
-  [[nodiscard]] static Place place(BucketSpan const& bucket) noexcept {
-    return shares ? bucket.in_shards() : bucket.in_full();
+  [[nodiscard]] Place place(BucketSpan const& bucket) const noexcept {
+    return shares_ ? bucket.in_shards() : bucket.in_full();
   }
 
   int rank_;
-  std::span<Master> master_;
-  std::array<std::span<State>, arrays> states_{};
+  bool shares_;
+  DType state_;
+  Array master_;  ///< null where parameters are their own masters
+  std::vector<Array> states_;
 };
+
+#if ZERO_BODIES
+
+ZERO_BODY StateStore::StateStore(int rank,
+                                 bool shares,
+                                 DType master,
+                                 DType state,
+                                 std::size_t arrays,
+                                 StorageElements const& elements,
+                                 Arena& arena)
+    : rank_(rank),
+      shares_(shares),
+      state_(state),
+      master_(arena.take(Role::master, elements.master, master)) {
+  for (std::size_t k = 0; k < arrays; ++k) {
+    states_.push_back(arena.take(Role::state, elements.state, state));
+  }
+}
+
+#endif
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

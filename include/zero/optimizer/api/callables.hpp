@@ -1,0 +1,28 @@
+/// @file
+/// What a trainer's functions are called with, whatever their types.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/base/function_ref.hpp"
+#include "zero/layout/tensor.hpp"
+
+#include <cstddef>
+#include <span>
+
+namespace zero::inline ZERO_NAMESPACE::detail {
+
+/// What fills elements [first, first + size) of a tensor.
+using ValueSource = FunctionRef<void(Tensor const&, std::size_t first, std::span<float>)>;
+
+/// Elements [first, first + count) of a tensor that this rank updates.
+struct OwnedRun {
+  Tensor const* tensor;
+  std::size_t first;
+  std::size_t count;
+  void* master;
+  std::span<void* const> states;  ///< one for each array of the rule
+};
+/// What is shown them, or fills them in.
+using OwnedVisitor = FunctionRef<void(OwnedRun const&)>;
+
+}  // namespace zero::inline ZERO_NAMESPACE::detail

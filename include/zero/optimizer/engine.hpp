@@ -1,0 +1,181 @@
+/// @file
+/// The engine behind every optimizer: one algorithm, whatever its policies. What it does is done
+/// by its parts; here is the way through a step, and what each call of a trainer does to them.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
+#include "zero/base/function_ref.hpp"
+#include "zero/layout/memory_plan.hpp"
+#include "zero/layout/plan.hpp"
+#include "zero/optimizer/api/callables.hpp"
+#include "zero/optimizer/api/step.hpp"
+#include "zero/optimizer/api/step_result.hpp"
+#include "zero/optimizer/model.hpp"
+#include "zero/optimizer/stations/control.hpp"
+#include "zero/optimizer/stores/array.hpp"
+#include "zero/optimizer/tables/setup.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE::detail {
+
+struct Parts;
+
+/// One rank's optimizer. What a step decides (norm, clipping, loss scale, whether to skip) is
+/// decided in the space; the host reads the outcome when somebody asks for it. `ShardedOptimizer`
+/// documents what the functions do; where nothing is said, a function is local.
+class Engine {
+ public:
+  /// Agrees with all ranks, then allocates. Collective; blocks.
+  /// @param setup  tables, and what they are called with, outlive the engine
+  ZERO_APART ZERO_COLD Engine(EngineSetup const& setup, std::vector<Tensor> tensors);
+  Engine(Engine const&) = delete;
+  Engine& operator=(Engine const&) = delete;
+  ~Engine() { end_(parts_); }
+
+  [[nodiscard]] Model const& model() const noexcept { return *model_; }
+  /// Where all is: for what is built on top of an engine.
+  [[nodiscard]] Parts& parts() const noexcept { return *parts_; }
+  ZERO_APART [[nodiscard]] ZERO_COLD Plan plan(std::uint64_t micro_steps) const;
+  ZERO_APART [[nodiscard]] MemoryBytes held() const;
+
+  // Lent memory. What is not lent keeps what was: null for that.
+  ZERO_APART void bind(LentSpans const* parameters, LentSpans const* gradients);
+  ZERO_APART void bind_flat(std::optional<Elements> parameters, std::optional<Elements> gradients);
+  /// Gradients are lent unit by unit.
+  ZERO_APART void bind_unit(int unit, LentSpans const& gradients);
+  ZERO_APART [[nodiscard]] bool gradients_free(int unit) const;
+  ZERO_APART void on_gradients_free(FunctionRef<void(int)> told);
+
+  // Values that a run starts from. All but `adopt` are collective, and block.
+  ZERO_APART ZERO_COLD void load(ValueSource values);
+  ZERO_APART ZERO_COLD void load(std::span<std::span<float const> const> values);
+  ZERO_APART ZERO_COLD void broadcast(int root);
+  ZERO_APART ZERO_COLD void broadcast(ValueSource values, int root);
+  ZERO_APART ZERO_COLD void adopt();
+  ZERO_APART ZERO_COLD void fill(OwnedVisitor fill);
+  ZERO_APART void visit(OwnedVisitor visit) const;
+  /// Do all ranks have the same values?
+  ZERO_APART ZERO_COLD void confirm_values();
+  /// Of these tensors, values and perhaps states are about to be replaced. They are lost, and
+  /// nothing steps or saves, until a load has replaced as much of each of them.
+  /// @param tensors  the same on all ranks
+  ZERO_APART ZERO_COLD void begin_load(std::vector<bool> const& tensors, bool states);
+  /// Parameters of these tensors follow their master weights. Collective; blocks.
+  ZERO_APART ZERO_COLD void follow(std::vector<bool> const& tensors);
+  /// They have been replaced.
+  /// @param tensors  as above; empty: all
+  /// @param frozen   whether tensors that are frozen are among them
+  ZERO_APART ZERO_COLD void end_load(std::vector<bool> const& tensors,
+                                     bool states,
+                                     bool frozen = true);
+  /// Parameters, and master weights with them, have got values.
+  /// @param confirmed  whether all ranks are known to have got the same
+  /// @param all        frozen tensors, too
+  ZERO_APART void values_are_set(bool confirmed, bool all = true) noexcept;
+  /// Is there anything to save? Lent parameters have values, but their masters may have none.
+  ZERO_APART void require_values() const;
+  ZERO_APART void require_bound() const;
+  /// @param call  what a trainer called
+  ZERO_APART void require_between_steps(std::string_view call) const;
+  /// A guard would go on to show what was there before.
+  /// @param call  what a trainer called, which replaces parameters
+  ZERO_APART void require_no_readers(std::string_view call) const;
+
+  // Parameters.
+  /// A described tensor that every rank holds all of.
+  ZERO_APART [[nodiscard]] Elements whole_parameter(std::size_t tensor);
+  /// Makes a unit's parameters whole until they are released. Collective where they are
+  /// partitioned.
+  ZERO_APART void acquire(int unit);
+  ZERO_APART void release(int unit) noexcept;
+  /// Says that somebody reads parameters of all units, which were acquired one by one before.
+  ZERO_APART void acquire_all() noexcept;
+  ZERO_APART void release_all() noexcept;
+  /// A tensor of an acquired unit.
+  ZERO_APART [[nodiscard]] Elements parameter(int unit, std::size_t t);
+  /// Waits for what was started ahead of its use. Collective; blocks.
+  ZERO_APART void settle();
+
+  // Gradients.
+  /// A described tensor's, where all of them are held.
+  ZERO_APART [[nodiscard]] Elements whole_gradient(std::size_t tensor);
+  /// @returns the epoch that a guard has
+  ZERO_APART [[nodiscard]] std::uint64_t open(int unit, bool overwritten);
+  /// Fills a unit's gradients with what no trainer writes.
+  ZERO_APART ZERO_COLD void mark_unwritten(int unit);
+  /// @throws Error (invalid_argument) if some of that is left
+  ZERO_APART ZERO_COLD void require_written(int unit, std::uint64_t epoch) const;
+  ZERO_APART [[nodiscard]] Elements gradient(int unit, std::uint64_t epoch, std::size_t t) const;
+  ZERO_APART void reduce(int unit, std::uint64_t epoch);
+  ZERO_APART void declare_absent(int unit);
+  ZERO_APART void declare_absent(Tensor const& tensor);
+  /// Collective: it finishes the reductions of the micro-step before.
+  ZERO_APART void micro_step(MicroStep const& micro);
+  /// Collective; blocks.
+  ZERO_APART void reduce_all();
+  ZERO_APART void reduce_all(double weight);
+  ZERO_APART void discard_gradients();
+
+  // A step.
+  /// The norm of the mean gradient. Collective; blocks.
+  ZERO_APART [[nodiscard]] double grad_norm();
+  /// Exchange, decision, update, refresh. `taken()` or `discard_gradients()` ends it. Where the
+  /// host can read the space it sees a step that is skipped and leaves; elsewhere all is queued,
+  /// and the space skips what it must. Collective.
+  /// @param scale  what to multiply the mean gradient by where `max_norm` does not
+  ZERO_APART void step(StepOptions const& options, double scale);
+  /// What the step just taken did, for a trainer that waits for it. Where it failed, all ranks have
+  /// found that in the same exchange, and tell each other what they were told, or have found.
+  /// @par Collective  where it failed; blocks
+  ZERO_APART [[nodiscard]] StepResult taken();
+  ZERO_APART [[nodiscard]] StepResult result();
+  ZERO_APART [[nodiscard]] StepTerms const& terms() const;
+  ZERO_APART [[nodiscard]] StepTerms const* terms_address() const noexcept;
+  ZERO_APART [[nodiscard]] long steps(std::size_t tensor) const;
+
+  // Rules and counters.
+  ZERO_APART [[nodiscard]] void const* rule() const noexcept;
+  ZERO_APART [[nodiscard]] void const* rule(std::size_t tensor) const;
+  ZERO_APART void set_rule(std::string_view name, void const* rule);
+  ZERO_APART void set_rate(std::string_view name, double rate);
+  ZERO_APART [[nodiscard]] ZERO_COLD Counters counters() const;
+  /// Collective; blocks.
+  ZERO_APART ZERO_COLD void restore(Counters const& counters);
+
+ private:
+  ZERO_APART void prepare_to_bind();
+  ZERO_APART void end_bind(bool all_gradients);
+  /// What a call does that replaces all parameters.
+  /// @param call  its name
+  ZERO_APART ZERO_COLD void begin_values(std::string_view call);
+  ZERO_APART ZERO_COLD void end_values(bool confirmed);
+  /// Reduces what is left, then brings ranks' squares, overflows, weights and what they were told
+  /// together. Collective.
+  ZERO_APART void conclude(Told const& told);
+  /// Where all else was exchanged before ranks were told: that alone. Collective.
+  ZERO_APART void exchange_options(Told const& told);
+  ZERO_APART void count_missed(StepOptions const& options) const;
+  /// Updates that a tensor has missed.
+  ZERO_APART [[nodiscard]] ZERO_COLD long missed(std::size_t tensor) const;
+  /// Others are in `step()`. Where the host can read the space they have seen it as well, and tell
+  /// this rank; elsewhere they have queued all of the step, which this rank will never join.
+  ZERO_APART [[noreturn]] ZERO_COLD void refuse_other_call();
+  ZERO_APART void require_found() const;
+  ZERO_APART [[noreturn]] ZERO_COLD void refuse_lost() const;
+  /// Lent parameters have values of their own, which masters that were never set would replace.
+  ZERO_APART void require_masters() const;
+
+  Parts* parts_ = nullptr;
+  Model const* model_ = nullptr;
+  void (*end_)(Parts*) noexcept = nullptr;
+};
+
+}  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -1,0 +1,315 @@
+/// @file
+/// Tables from types: what an engine calls, for one communicator, space, allocator, rule and
+/// precision.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/concepts/communicator.hpp"
+#include "zero/concepts/memory.hpp"
+#include "zero/concepts/precision.hpp"
+#include "zero/concepts/rule.hpp"
+#include "zero/concepts/space.hpp"
+#include "zero/optimizer/stations/rated_rule.hpp"
+#include "zero/optimizer/tables/communicator.hpp"
+#include "zero/optimizer/tables/kernels.hpp"
+#include "zero/optimizer/tables/rule.hpp"
+#include "zero/optimizer/tables/space.hpp"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+namespace zero::inline ZERO_NAMESPACE::detail {
+
+template <Communicator C>
+struct CommunicatorFunctions {
+  using Ticket = typename C::Ticket;
+  static Ticket& at(void* tickets, std::size_t place) noexcept {
+    return static_cast<Ticket*>(tickets)[place];
+  }
+  static C& of(void* comm) noexcept { return *static_cast<C*>(comm); }
+  static C const& of(void const* comm) noexcept { return *static_cast<C const*>(comm); }
+
+  static void* make_tickets(std::size_t places) { return new Ticket[places](); }
+  static void free_tickets(void* tickets) noexcept { delete[] static_cast<Ticket*>(tickets); }
+  static void start(void* comm, void* tickets, std::size_t place, Collective const& op) {
+    at(tickets, place) = of(comm).start(op);
+  }
+  static void wait(void* comm, void* tickets, std::size_t place) {
+    of(comm).wait(at(tickets, place));
+  }
+  static void drop(void* tickets, std::size_t place) noexcept { at(tickets, place) = Ticket{}; }
+  static void progress(void* comm) noexcept { zero::progress(of(comm)); }
+  static std::uint64_t held(void const* comm) { return held_by(of(comm)); }
+  static void confirm(void* comm) { zero::confirm(of(comm)); }
+  static std::string_view group_name(void const* comm) { return detail::group_name(of(comm)); }
+
+  static constexpr bool queues = ConfirmingCommunicator<C> && !C::Space::host_accessible;
+  static constexpr auto ended() -> std::int64_t const* (*)(void const*) {
+    if constexpr (queues) {
+      return [](void const* comm) -> std::int64_t const* { return of(comm).ended(); };
+    } else {
+      return nullptr;
+    }
+  }
+};
+
+template <Communicator C, class F = CommunicatorFunctions<C>>
+inline constexpr CommunicatorCalls communicator_calls{
+    .make_tickets = F::make_tickets,
+    .free_tickets = F::free_tickets,
+    .start = F::start,
+    .wait = F::wait,
+    .drop = F::drop,
+    .progress = ProgressingCommunicator<C> ? &F::progress : nullptr,
+    .held = HoldingCommunicator<C> ? &F::held : nullptr,
+    .confirm = F::queues ? &F::confirm : nullptr,
+    .ended = F::ended(),
+    .group_name = NamingCommunicator<C> ? &F::group_name : nullptr,
+    .adds_squares = SquaringCommunicator<C>};
+
+/// A communicator that outlives what is made of this.
+template <Communicator C>
+[[nodiscard]] CommunicatorRef ref(C& comm) {
+  return {&communicator_calls<C>, &comm, comm.rank(), comm.size()};
+}
+
+template <MemorySpace S>
+struct SpaceFunctions {
+  static S const& of(void const* space) noexcept { return *static_cast<S const*>(space); }
+
+  static void zero(void const* space, void* memory, std::size_t bytes) {
+    of(space).zero(memory, bytes);
+  }
+  static void copy(void const* space, void* to, void const* from, std::size_t bytes) {
+    of(space).copy(to, from, bytes);
+  }
+  static void upload(void const* space, void* to, void const* host, std::size_t bytes) {
+    of(space).upload(to, host, bytes);
+  }
+  static void download(void const* space, void* host, void const* from, std::size_t bytes) {
+    of(space).download(host, from, bytes);
+  }
+  static constexpr auto capturing() -> bool (*)(void const*) {
+    if constexpr (RecordingSpace<S>) {
+      return [](void const* space) -> bool { return of(space).capturing(); };
+    } else {
+      return nullptr;
+    }
+  }
+
+  // What a device has kernels for.
+  static void call(void const* space, ControlWork const& work) { of(space).call(work); }
+  static constexpr auto with_loading() -> void (*)(void const*, FunctionRef<void(void const*)>) {
+    if constexpr (LoadingSpace<S>) {
+      return [](void const* space, FunctionRef<void(void const*)> work) {
+        S const loading = of(space).loading();
+        work(&loading);
+      };
+    } else {
+      return nullptr;
+    }
+  }
+  template <class To, class From>
+  static void convert(void const* space, void* out, void const* in, std::size_t count) {
+    of(space).convert(static_cast<To*>(out), static_cast<From const*>(in), count);
+  }
+  template <class Sum, class From>
+  static void add(void const* space, void* out, void const* in, std::size_t count) {
+    of(space).add(static_cast<Sum*>(out), static_cast<From const*>(in), count);
+  }
+  template <class T>
+  static void add_squares(void const* space, ExactSum* sum, void const* x, std::size_t count) {
+    of(space).add_squares(sum, static_cast<T const*>(x), count);
+  }
+  template <class T>
+  static void add_hash(void const* space,
+                       std::uint64_t* hash,
+                       void const* x,
+                       std::size_t count,
+                       std::uint64_t first) {
+    of(space).add_hash(hash, static_cast<T const*>(x), count, first);
+  }
+};
+
+template <MemorySpace S, class F = SpaceFunctions<S>>
+inline constexpr SpaceCalls space_calls{.host_accessible = S::host_accessible,
+                                        .zero = F::zero,
+                                        .copy = F::copy,
+                                        .upload = F::upload,
+                                        .download = F::download,
+                                        .capturing = F::capturing()};
+
+template <Allocator A>
+struct AllocatorFunctions {
+  static void* allocate(void* allocator, std::size_t bytes, std::size_t alignment, Role role) {
+    if constexpr (RoleAllocator<A>) {
+      return static_cast<A*>(allocator)->allocate(bytes, alignment, role);
+    } else {
+      return static_cast<A*>(allocator)->allocate(bytes, alignment);
+    }
+  }
+  static void deallocate(void* allocator, void* memory, std::size_t bytes, std::size_t alignment) {
+    static_cast<A*>(allocator)->deallocate(memory, bytes, alignment);
+  }
+};
+
+template <Allocator A>
+inline constexpr AllocatorCalls allocator_calls{.allocate = AllocatorFunctions<A>::allocate,
+                                                .deallocate = AllocatorFunctions<A>::deallocate};
+
+/// An allocator that outlives what is made of this.
+template <Allocator A>
+[[nodiscard]] AllocatorRef ref(A& allocator) noexcept {
+  return {&allocator_calls<A>, &allocator};
+}
+
+template <Rule R>
+struct RuleFunctions {
+  static R const& of(void const* rule) noexcept { return *static_cast<R const*>(rule); }
+
+  static constexpr std::array<StateArray, R::states.size()> states = [] {
+    std::array<StateArray, R::states.size()> result{};
+    std::size_t k = 0;
+    for (StateArray const state : R::states) result[k++] = state;
+    return result;
+  }();
+  static constexpr auto states_of = [] {
+    if constexpr (requires { R::states_of; }) {
+      std::array<std::string_view, std::size(R::states_of)> result{};
+      std::size_t k = 0;
+      for (std::string_view const name : R::states_of) result[k++] = name;
+      return result;
+    } else {
+      return std::array<std::string_view, 0>{};
+    }
+  }();
+
+  static void* clone(void const* rule) { return new R(of(rule)); }
+  static void assign(void* to, void const* from) { *static_cast<R*>(to) = of(from); }
+  static void destroy(void* rule) noexcept { delete static_cast<R*>(rule); }
+  static double rate(void const* rule) { return static_cast<double>(of(rule).lr); }
+  static void set_rate(void* rule, double rate) {
+    static_cast<R*>(rule)->lr = static_cast<decltype(R::lr)>(rate);
+  }
+  static void fields(void const* rule, FunctionRef<void(RuleField const&)> visit) {
+    if constexpr (DescribedRule<R>) {
+      for (RuleField const& field : of(rule).fields()) visit(field);
+    } else {
+      visit(RuleField{"lr", rate(rule), 0.});
+    }
+  }
+};
+
+template <Rule R, class F = RuleFunctions<R>>
+inline constexpr RuleCalls rule_calls{.name = R::name,
+                                      .states = F::states,
+                                      .states_of = F::states_of,
+                                      .described = DescribedRule<R>,
+                                      .clone = F::clone,
+                                      .assign = F::assign,
+                                      .destroy = F::destroy,
+                                      .rate = F::rate,
+                                      .set_rate = F::set_rate,
+                                      .fields = F::fields};
+
+/// What a space does for a rule's steps.
+template <MemorySpace S, Rule R>
+struct RuleKernels {
+  static constexpr std::size_t capacity = rates_at_once<R>;
+
+  static RatedRule<R> rated(TensorRule const& rule) {
+    return {RuleFunctions<R>::of(rule.rule),
+            rule.learning_rate_scale,
+            rule.weight_decay_scale,
+            rule.own_rate};
+  }
+  static void decide(void const* space,
+                     Decide const& decide,
+                     StepTerms const* terms,
+                     StepScalars* scalars,
+                     TensorRule const* rules,
+                     std::size_t count) {
+    ComputeScalars<R, capacity> compute{terms, scalars, count};
+    for (std::size_t i = 0; i < count; ++i) compute.rules[i] = rated(rules[i]);
+    SpaceFunctions<S>::of(space).call(Both{decide, compute});
+  }
+  static void prepare(void const* space,
+                      OwnTerms const* own,
+                      StepTerms const* terms,
+                      StepScalars* scalars,
+                      TensorRule const& rule) {
+    ComputeScalars<R, 1> const compute{terms, scalars, 1, {rated(rule)}};
+    if (own != nullptr) {
+      SpaceFunctions<S>::of(space).call(Both{*own, compute});
+    } else {
+      SpaceFunctions<S>::of(space).call(compute);
+    }
+  }
+  template <class Master, class Parameter, class Gradient, class State>
+  static void update(void const* space,
+                     void const* rule,
+                     StepTerms const* terms,
+                     StepScalars const* scalars,
+                     UpdateBuffers const& buffers) {
+    constexpr std::size_t arrays = R::states.size();
+    UpdateArrays<Master, Parameter, Gradient, State, arrays> typed{
+        .master = static_cast<Master*>(buffers.master),
+        .parameter = static_cast<Parameter*>(buffers.parameter),
+        .gradient = static_cast<Gradient const*>(buffers.gradient),
+        .count = buffers.count};
+    for (std::size_t k = 0; k != arrays; ++k)
+      typed.state[k] = static_cast<State*>(buffers.state[k]);
+    SpaceFunctions<S>::of(space).update(RuleFunctions<R>::of(rule), terms, scalars, typed);
+  }
+};
+
+/// @tparam sums  whether micro-steps add up in the accumulate dtype
+template <MemorySpace S, Precision P, Rule R, bool sums>
+[[nodiscard]] constexpr KernelCalls make_kernel_calls() {
+  using F = SpaceFunctions<S>;
+  using Parameter = typename P::Parameter;
+  using Wire = typename P::Wire;
+  using Accumulate = typename P::Accumulate;
+  using Master = typename P::Master;
+  using State = typename P::State;
+  using Gradient = std::conditional_t<sums, Accumulate, Wire>;
+  KernelCalls calls{
+      .types = {.parameter = dtype_of<Parameter>,
+                .wire = dtype_of<Wire>,
+                .accumulate = dtype_of<Accumulate>,
+                .master = dtype_of<Master>,
+                .state = dtype_of<State>},
+      .gradient = dtype_of<Gradient>,
+      .call = F::call,
+      .with_loading = F::with_loading(),
+      .parameter_from_master = nullptr,
+      .master_from_parameter = nullptr,
+      .sums_from_wire = nullptr,
+      .add_wire_to_sums = nullptr,
+      .add_squares = F::template add_squares<Gradient>,
+      .hash_parameters = F::template add_hash<Parameter>,
+      .hash_masters = nullptr,
+      .rates_at_once = rates_at_once<R>,
+      .decide = RuleKernels<S, R>::decide,
+      .prepare = RuleKernels<S, R>::prepare,
+      .update = RuleKernels<S, R>::template update<Master, Parameter, Gradient, State>};
+  if constexpr (has_master<P>) {
+    calls.parameter_from_master = F::template convert<Parameter, Master>;
+    calls.master_from_parameter = F::template convert<Master, Parameter>;
+    calls.hash_masters = F::template add_hash<Master>;
+  }
+  if constexpr (sums) {
+    calls.sums_from_wire = F::template convert<Accumulate, Wire>;
+    calls.add_wire_to_sums = F::template add<Accumulate, Wire>;
+  }
+  return calls;
+}
+
+template <MemorySpace S, Precision P, Rule R, bool sums>
+inline constexpr KernelCalls kernel_calls = make_kernel_calls<S, P, R, sums>();
+
+}  // namespace zero::inline ZERO_NAMESPACE::detail

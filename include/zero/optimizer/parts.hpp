@@ -1,0 +1,163 @@
+/// @file
+/// One rank's stores and stations, put together.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
+#include "zero/optimizer/api/callables.hpp"
+#include "zero/optimizer/model.hpp"
+#include "zero/optimizer/outcome.hpp"
+#include "zero/optimizer/setup/agreement.hpp"
+#include "zero/optimizer/stations/control.hpp"
+#include "zero/optimizer/stations/norm.hpp"
+#include "zero/optimizer/stations/presence.hpp"
+#include "zero/optimizer/stations/reduction.hpp"
+#include "zero/optimizer/stations/refresh.hpp"
+#include "zero/optimizer/stations/rules.hpp"
+#include "zero/optimizer/stations/update.hpp"
+#include "zero/optimizer/stores/arena.hpp"
+#include "zero/optimizer/stores/gradient_store.hpp"
+#include "zero/optimizer/stores/parameter_store.hpp"
+#include "zero/optimizer/stores/staging.hpp"
+#include "zero/optimizer/stores/state_store.hpp"
+#include "zero/optimizer/tables/setup.hpp"
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE::detail {
+
+/// How far a rank's step is, and what is known of the values that it starts from.
+struct StepState {
+  double weight = 0.;      ///< of the micro-steps so far
+  bool concluded = false;  ///< ranks have brought their squares together
+  bool values_set = false;
+  bool values_confirmed = false;      ///< by all ranks
+  std::vector<unsigned char> lost{};  ///< of each tensor, by loads that failed; empty if nothing is
+  Decide told{};                      ///< what the last step was told
+};
+
+/// The parts of one rank's optimizer: stores first, then stations in the order in which data passes
+/// through them. Its base is what no policy changes.
+///
+/// All array memory is the space's, and is reached through the space only.
+struct Parts : Model {
+  /// Allocates what the plan says. Local: whoever assembles has agreed with all ranks before.
+  ZERO_APART ZERO_COLD explicit Parts(Agreed agreed);
+  Parts(Parts const&) = delete;
+  Parts& operator=(Parts const&) = delete;
+
+  [[nodiscard]] Ranks& comm() noexcept { return groups.comm(); }
+  [[nodiscard]] Ranks const& comm() const noexcept { return groups.comm(); }
+  [[nodiscard]] AnySpace const& space() const noexcept { return arena.space(); }
+  /// Does this rank count what all ranks of its model axis have alike?
+  [[nodiscard]] bool counts() const noexcept {
+    return groups.model() == nullptr || groups.model()->rank() == 0;
+  }
+  /// Do other ranks of the grid have other parts of the model?
+  [[nodiscard]] bool divided() const noexcept {
+    return groups.model() != nullptr && groups.model()->size() > 1;
+  }
+  /// Does it answer for what it holds of a tensor? For what a model axis has alike the first does.
+  [[nodiscard]] bool counts(std::size_t tensor) const noexcept {
+    return counts() || tensors[tensor].partitioned;
+  }
+  ZERO_APART void require_bound() const;
+  /// Has all loaded that a step enqueues, but for the communicator's.
+  ZERO_APART ZERO_COLD void load(Kernels const& loading) const;
+
+  PolicyFacts policies;
+  StorageForm form;
+  Groups groups;
+  Kernels kernels;
+  Rules rules;
+  Prefetch prefetch;
+  Arena arena;
+  StorageElements elements;
+  ParameterStore parameters;
+  GradientStore gradients;
+  StepControl* control;
+  TensorCounts tensor_counts;
+  StateStore states;
+  Staging staging;
+  GradientNorm norm;
+  Presence presence;
+  Reduction reduction;
+  Update update;
+  Refresh refresh;
+  Outcome outcome;
+  UnitReaders readers;
+  StepState now;
+};
+
+#if ZERO_BODIES
+
+ZERO_BODY Parts::Parts(Agreed agreed)
+    : Model(std::move(agreed.described), std::move(agreed.slices), std::move(agreed.partition)),
+      policies(agreed.setup.policies),
+      form(policies.form()),
+      groups(std::move(agreed.groups)),
+      kernels(*agreed.setup.kernels, agreed.setup.space),
+      rules(*this, *agreed.setup.rule_calls, agreed.setup.rule),
+      prefetch(agreed.setup.prefetch),
+      arena(agreed.setup.allocator, AnySpace(*agreed.setup.space_calls, agreed.setup.space)),
+      elements(storage_elements(partition, policies.choice(prefetch.depth, 0))),
+      parameters(tensors, partition, form.parameters, policies.types.parameter, elements, arena),
+      gradients(tensors, partition, comm().rank(), form, policies.types, elements, arena),
+      control(
+          reinterpret_cast<StepControl*>(arena.take(Role::control, elements.control_bytes).data())),
+      tensor_counts(control, tensors.size()),
+      states(comm().rank(),
+             form.update == StorageForm::Update::share,
+             policies.types.master,
+             policies.types.state,
+             policies.state_arrays,
+             elements,
+             arena),
+      staging(partition, elements, arena),
+      norm(comm().rank(),
+           partition,
+           gradients,
+           &control->squares,
+           space(),
+           kernels,
+           comm().adds_squares() && form.reduced != StorageForm::Reduced::sums,
+           counts() ? nullptr : &tensors),
+      presence(*this),
+      reduction(policies, comm(), partition, gradients, norm, staging, presence, space(), kernels),
+      update(*this, parameters, states, rules, presence, control, tensor_counts, kernels),
+      refresh(
+          form.refresh, comm(), partition, parameters, staging, elements, prefetch.depth, arena),
+      outcome(groups.world(), control, space(), kernels),
+      readers(units.size()) {
+  if (policies.types != kernels.types()) {
+    fail(ErrorKind::invalid_argument, "kernels are of other types than the policies");
+  }
+  LossScaleOptions const* const scaled = agreed.setup.loss_scale;
+  StepControl initial;
+  initial.loss_scale = LossScale(scaled != nullptr ? *scaled : LossScaleOptions{.initial = 1.f});
+  initial.outcome.terms.loss_scale = initial.loss_scale.value();
+  initial.outcome.terms.next_loss_scale = initial.loss_scale.value();
+  space().upload(control, &initial, sizeof(initial));
+  now.values_set = policies.borrowed && !policies.types.has_master();
+  // The first step may be captured.
+  kernels.load([&](Kernels const& loading) { load(loading); });
+}
+
+ZERO_BODY void Parts::require_bound() const {
+  if (!policies.borrowed) return;
+  if (parameters.lent().bound() && gradients.lent().bound()) return;
+  fail(ErrorKind::invalid_argument, "Borrowed<> memory is used before bind()");
+}
+
+ZERO_BODY void Parts::load(Kernels const& loading) const {
+  loading.call(BringTensors{});
+  norm.load(loading);
+  reduction.load(loading);
+  update.load(loading);
+}
+
+#endif
+
+}  // namespace zero::inline ZERO_NAMESPACE::detail

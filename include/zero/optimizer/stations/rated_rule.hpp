@@ -1,0 +1,67 @@
+/// @file
+/// What a rule computes once a step, as function objects that run in a space.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/concepts/rule.hpp"
+#include "zero/concepts/space.hpp"
+#include "zero/optimizer/stations/control.hpp"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace zero::inline ZERO_NAMESPACE::detail {
+
+/// A rule with what tells one tensor's update from another's.
+template <Rule R>
+struct RatedRule {
+  R rule{};
+  float learning_rate_scale = 1.f;  ///< of the tensor
+  float weight_decay_scale = 1.f;   ///< of the tensor
+  bool own_rate = false;            ///< the learning rate is the rule's, not the step's
+
+  [[nodiscard]] ZERO_HOST_DEVICE StepScalars scalars(StepTerms const& terms) const noexcept {
+    float const rate = own_rate ? static_cast<float>(rule.lr) : terms.learning_rate;
+    return rule.scalars(terms.step, rate, learning_rate_scale, weight_decay_scale);
+  }
+};
+
+/// Computes the scalars of some rules, unless the step is skipped.
+template <Rule R, std::size_t capacity>
+struct ComputeScalars {
+  StepTerms const* terms = nullptr;
+  StepScalars* scalars = nullptr;  ///< one of each rule
+  std::size_t count = 0;
+  RatedRule<R> rules[capacity] = {};
+
+  ZERO_HOST_DEVICE void operator()() const noexcept {
+    if (terms->skipped != 0) return;
+    for (std::size_t i = 0; i < count; ++i) {
+      StepScalars const computed = rules[i].scalars(*terms);
+      // Other numbers were here, and will be again.
+      __builtin_memcpy(scalars + i, &computed, sizeof(computed));
+    }
+  }
+};
+
+/// As many rules as an argument of a kernel has room for beside others.
+template <Rule R>
+inline constexpr std::size_t rates_at_once = std::clamp(std::size_t{2048} / sizeof(RatedRule<R>),
+                                                        std::size_t{1},
+                                                        StepControl::rates);
+
+/// One call after the other.
+template <class First, class Second>
+struct Both {
+  First first{};
+  Second second{};
+
+  ZERO_HOST_DEVICE void operator()() const noexcept {
+    first();
+    second();
+  }
+};
+template <class First, class Second>
+Both(First, Second) -> Both<First, Second>;
+
+}  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -1,0 +1,67 @@
+/// @file
+/// Elements whose type is known at run time.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/base/dtype.hpp"
+#include "zero/layout/range.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace zero::inline ZERO_NAMESPACE::detail {
+
+/// An array in the memory of a space. Nobody else multiplies by the width of an element.
+struct Array {
+  std::byte* first = nullptr;
+  DType dtype = DType::f32;
+
+  [[nodiscard]] std::size_t bytes(std::uint64_t count) const noexcept {
+    return static_cast<std::size_t>(count) * size_of(dtype);
+  }
+  [[nodiscard]] std::byte* at(std::uint64_t element) const noexcept {
+    return first + bytes(element);
+  }
+  [[nodiscard]] std::byte* at(Place place) const noexcept { return at(place.offset()); }
+  [[nodiscard]] Array from(std::uint64_t element) const noexcept { return {at(element), dtype}; }
+  [[nodiscard]] Array from(Place place) const noexcept { return {at(place), dtype}; }
+};
+
+/// Consecutive elements of a type that is known elsewhere.
+struct Elements {
+  void* first = nullptr;
+  std::size_t count = 0;
+
+  Elements() = default;
+  Elements(void* memory, std::size_t size) noexcept : first(memory), count(size) {}
+  template <class T>
+  explicit Elements(std::span<T> elements) noexcept
+      : first(elements.data()), count(elements.size()) {}
+
+  /// With their type.
+  template <class T>
+  [[nodiscard]] std::span<T> as() const noexcept {
+    return {static_cast<T*>(first), count};
+  }
+};
+
+/// A trainer's list of spans, of whatever type.
+class LentSpans {
+ public:
+  template <class T>
+  explicit LentSpans(std::span<std::span<T> const> spans) noexcept
+      : spans_(spans.data()), size_(spans.size()), at_([](void const* list, std::size_t i) {
+          return Elements(static_cast<std::span<T> const*>(list)[i]);
+        }) {}
+
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  [[nodiscard]] Elements operator[](std::size_t i) const { return at_(spans_, i); }
+
+ private:
+  void const* spans_;
+  std::size_t size_;
+  Elements (*at_)(void const* list, std::size_t i);
+};
+
+}  // namespace zero::inline ZERO_NAMESPACE::detail

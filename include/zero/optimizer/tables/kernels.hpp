@@ -1,0 +1,208 @@
+/// @file
+/// Work on elements and on the words of a step, for a space, a rule and dtypes of any type, as the
+/// engine calls it.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/base/dtype.hpp"
+#include "zero/base/function_ref.hpp"
+#include "zero/concepts/space.hpp"
+#include "zero/layout/exact_sum.hpp"
+#include "zero/optimizer/stations/control.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace zero::inline ZERO_NAMESPACE::detail {
+
+/// The five types of a precision.
+struct DTypes {
+  DType parameter = DType::f32;
+  DType wire = DType::f32;
+  DType accumulate = DType::f32;
+  DType master = DType::f32;
+  DType state = DType::f32;
+
+  /// Is there a master beside the parameter?
+  [[nodiscard]] constexpr bool has_master() const noexcept { return master != parameter; }
+  friend constexpr bool operator==(DTypes const&, DTypes const&) = default;
+};
+
+/// One of the function objects that a step has a space call, so that it is one kernel of a device.
+struct ControlWork {
+  enum class Kind : std::uint8_t {
+    bring,
+    seal,
+    conclude,
+    seal_options,
+    conclude_options,
+    missed,
+    forgive
+  };
+
+  Kind kind;
+  union {
+    BringTensors bring;
+    Seal seal;
+    Conclude conclude;
+    SealOptions seal_options;
+    ConcludeOptions conclude_options;
+    CountMissed missed;
+    Forgive forgive;
+  };
+
+  ControlWork(BringTensors const& work) noexcept : kind(Kind::bring), bring(work) {}
+  ControlWork(Seal const& work) noexcept : kind(Kind::seal), seal(work) {}
+  ControlWork(Conclude const& work) noexcept : kind(Kind::conclude), conclude(work) {}
+  ControlWork(SealOptions const& work) noexcept : kind(Kind::seal_options), seal_options(work) {}
+  ControlWork(ConcludeOptions const& work) noexcept
+      : kind(Kind::conclude_options), conclude_options(work) {}
+  ControlWork(CountMissed const& work) noexcept : kind(Kind::missed), missed(work) {}
+  ControlWork(Forgive const& work) noexcept : kind(Kind::forgive), forgive(work) {}
+
+  ZERO_HOST_DEVICE void operator()() const noexcept {
+    switch (kind) {
+      case Kind::bring: return bring();
+      case Kind::seal: return seal();
+      case Kind::conclude: return conclude();
+      case Kind::seal_options: return seal_options();
+      case Kind::conclude_options: return conclude_options();
+      case Kind::missed: return missed();
+      case Kind::forgive: return forgive();
+    }
+  }
+};
+static_assert(std::is_trivially_copyable_v<ControlWork>);
+
+/// A rule of any type, with what tells one tensor's update from another's.
+struct TensorRule {
+  void const* rule = nullptr;
+  float learning_rate_scale = 1.f;  ///< of the tensor
+  float weight_decay_scale = 1.f;   ///< of the tensor
+  bool own_rate = false;            ///< the learning rate is the rule's, not the step's
+};
+
+/// The arrays of one update, which hold `count` elements.
+struct UpdateBuffers {
+  void* master = nullptr;
+  void* parameter = nullptr;  ///< null where master is the parameter
+  void const* gradient = nullptr;
+  void* const* state = nullptr;  ///< one of each state array
+  std::size_t count = 0;
+};
+
+/// Functions of a space, a precision, a type of reduced gradients and a rule. Each has the space
+/// for its first argument.
+struct KernelCalls {
+  using Convert = void(void const* space, void* out, void const* in, std::size_t count);
+  using Hash = void(void const* space,
+                    std::uint64_t* hash,
+                    void const* x,
+                    std::size_t count,
+                    std::uint64_t first);
+
+  DTypes types;
+  DType gradient;  ///< of reduced gradients
+  void (*call)(void const* space, ControlWork const& work);
+  /// Calls `work(space)` with a space whose functions load kernels and do nothing else; null where
+  /// nothing needs to be loaded.
+  void (*with_loading)(void const* space, FunctionRef<void(void const*)> work);
+  Convert* parameter_from_master;  ///< both null: no separate master
+  Convert* master_from_parameter;
+  Convert* sums_from_wire;  ///< both null: no sums
+  Convert* add_wire_to_sums;
+  void (*add_squares)(void const* space, ExactSum* sum, void const* gradients, std::size_t count);
+  Hash* hash_parameters;
+  Hash* hash_masters;  ///< null: no separate master
+
+  std::size_t rates_at_once;  ///< rules that `decide` takes at most
+  /// Decides the step, and unless it is skipped computes the scalars of some rules.
+  void (*decide)(void const* space,
+                 Decide const& decide,
+                 StepTerms const* terms,
+                 StepScalars* scalars,
+                 TensorRule const* rules,
+                 std::size_t count);
+  /// Computes those of one rule, after `own` where that is not null.
+  void (*prepare)(void const* space,
+                  OwnTerms const* own,
+                  StepTerms const* terms,
+                  StepScalars* scalars,
+                  TensorRule const& rule);
+  void (*update)(void const* space,
+                 void const* rule,
+                 StepTerms const* terms,
+                 StepScalars const* scalars,
+                 UpdateBuffers const& arrays);
+};
+
+/// These functions and the space that they work in, which outlives it.
+class Kernels {
+ public:
+  Kernels(KernelCalls const& calls, void const* space) noexcept : calls_(&calls), space_(space) {}
+
+  [[nodiscard]] DTypes const& types() const noexcept { return calls_->types; }
+  [[nodiscard]] DType gradient() const noexcept { return calls_->gradient; }
+  void call(ControlWork const& work) const { calls_->call(space_, work); }
+  void parameter_from_master(void* out, void const* in, std::size_t count) const {
+    calls_->parameter_from_master(space_, out, in, count);
+  }
+  void master_from_parameter(void* out, void const* in, std::size_t count) const {
+    calls_->master_from_parameter(space_, out, in, count);
+  }
+  void sums_from_wire(void* out, void const* in, std::size_t count) const {
+    calls_->sums_from_wire(space_, out, in, count);
+  }
+  void add_wire_to_sums(void* out, void const* in, std::size_t count) const {
+    calls_->add_wire_to_sums(space_, out, in, count);
+  }
+  void add_squares(ExactSum* sum, void const* gradients, std::size_t count) const {
+    calls_->add_squares(space_, sum, gradients, count);
+  }
+  void hash_parameters(std::uint64_t* hash,
+                       void const* x,
+                       std::size_t count,
+                       std::uint64_t first) const {
+    calls_->hash_parameters(space_, hash, x, count, first);
+  }
+  void hash_masters(std::uint64_t* hash,
+                    void const* x,
+                    std::size_t count,
+                    std::uint64_t first) const {
+    calls_->hash_masters(space_, hash, x, count, first);
+  }
+  [[nodiscard]] std::size_t rates_at_once() const noexcept { return calls_->rates_at_once; }
+  void decide(Decide const& decide,
+              StepTerms const* terms,
+              StepScalars* scalars,
+              TensorRule const* rules,
+              std::size_t count) const {
+    calls_->decide(space_, decide, terms, scalars, rules, count);
+  }
+  void prepare(OwnTerms const* own,
+               StepTerms const* terms,
+               StepScalars* scalars,
+               TensorRule const& rule) const {
+    calls_->prepare(space_, own, terms, scalars, rule);
+  }
+  void update(void const* rule,
+              StepTerms const* terms,
+              StepScalars const* scalars,
+              UpdateBuffers const& arrays) const {
+    calls_->update(space_, rule, terms, scalars, arrays);
+  }
+  /// Calls `work(Kernels)` with those that load, where they have to be.
+  template <class Work>
+  void load(Work const& work) const {
+    if (calls_->with_loading == nullptr) return;
+    auto const with = [&](void const* loading) { work(Kernels(*calls_, loading)); };
+    calls_->with_loading(space_, FunctionRef<void(void const*)>(with));
+  }
+
+ private:
+  KernelCalls const* calls_;
+  void const* space_;
+};
+
+}  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -1,0 +1,74 @@
+/// @file
+/// All that an engine is made from: policies as values, and tables for what only types can do.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/concepts/bucket.hpp"
+#include "zero/concepts/prefetch.hpp"
+#include "zero/layout/memory_plan.hpp"
+#include "zero/layout/sharding.hpp"
+#include "zero/optimizer/stations/control.hpp"
+#include "zero/optimizer/tables/communicator.hpp"
+#include "zero/optimizer/tables/kernels.hpp"
+#include "zero/optimizer/tables/rule.hpp"
+#include "zero/optimizer/tables/space.hpp"
+#include "zero/precision/loss_scale.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace zero::inline ZERO_NAMESPACE::detail {
+
+/// What the policies in use decide.
+struct PolicyFacts {
+  std::string_view stage{};
+  std::string_view precision{};
+  std::string_view accumulation{};
+  Sharding sharding{};
+  bool full_gradients = false;  ///< micro-steps add up in full gradients
+  bool reduced_shard = false;   ///< micro-steps add up in the reduced share
+  bool borrowed = false;        ///< the trainer lends parameters and gradients
+  bool loss_scaled = false;
+  DTypes types{};
+  std::size_t state_arrays = 0;
+
+  [[nodiscard]] constexpr StorageChoice choice(int prefetch,
+                                               std::uint64_t communicator_bytes) const noexcept {
+    return {.sharding = sharding,
+            .bytes = {.parameter = size_of(types.parameter),
+                      .wire = size_of(types.wire),
+                      .accumulate = size_of(types.accumulate),
+                      .master = types.has_master() ? size_of(types.master) : 0,
+                      .state = size_of(types.state),
+                      .state_arrays = state_arrays},
+            .full_gradients = full_gradients,
+            .reduced_shard = reduced_shard,
+            .borrowed = borrowed,
+            .prefetch = prefetch,
+            .control_bytes = sizeof(StepControl),
+            .control_bytes_of_three = TensorCounts::bytes_of_three,
+            .communicator_bytes = communicator_bytes};
+  }
+  /// How each model state is held: what stations ask instead of the stage.
+  [[nodiscard]] constexpr StorageForm form() const noexcept { return storage_form(choice(0, 0)); }
+};
+
+/// What a façade hands over. Tables are constants; what they are called with outlives the engine.
+struct EngineSetup {
+  PolicyFacts policies{};
+  CommunicatorRef comm{};   ///< over which model states are partitioned: the data axis of a grid
+  CommunicatorRef world{};  ///< that decides what a step does: all ranks of a grid, else as `comm`
+  CommunicatorRef model{};  ///< the model axis of a grid; without one all null
+  SpaceCalls const* space_calls = nullptr;
+  void const* space = nullptr;
+  KernelCalls const* kernels = nullptr;
+  RuleCalls const* rule_calls = nullptr;
+  void const* rule = nullptr;  ///< copied
+  AllocatorRef allocator{};
+  LossScaleOptions const* loss_scale = nullptr;  ///< null where nothing is scaled
+  Bucket bucket{};
+  Prefetch prefetch{};
+};
+
+}  // namespace zero::inline ZERO_NAMESPACE::detail
