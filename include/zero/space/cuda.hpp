@@ -28,7 +28,7 @@ namespace zero::inline ZERO_NAMESPACE::space {
 /// left on that of the space (see device::TryScope). So a step can be captured in a CUDA graph.
 ///
 /// The class compiles wherever the runtime's header is; a translation unit that asks for kernels
-/// (`convert`, `add`, `add_squares`, `call`, `update`), as one that steps an optimizer does, is
+/// (`convert`, `add`, `add_squares`, `call`, `update`), as one that makes an optimizer does, is
 /// compiled by nvcc; other compilers refuse it in a sentence.
 /// @par Errors  Error (resource) where the runtime refuses, also for work that failed before
 class Cuda {
