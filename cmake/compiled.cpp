@@ -1,6 +1,6 @@
-// What zero::compiled contains: bodies that depend on no policy, and the usual instantiations. Its
-// flags are those of the whole build.
-#define ZERO_INSTANTIATE template
+// What zero::compiled contains: bodies that depend on no policy, and the usual kernels. Its flags are
+// those of the whole build.
+#define ZERO_IMPLEMENTATION
 #include <zero/zero.hpp>
 
 #if !ZERO_TAKES_COMPILED

@@ -1,5 +1,5 @@
 /// @file
-/// The instantiations that zero::compiled contains, for translation units of equal flags.
+/// Kernels that units which share bodies share, too.
 #pragma once
 
 #include "zero/base/config.hpp"
@@ -14,9 +14,10 @@
 #include <cstddef>
 #include <cstdint>
 
-// A translation unit with other flags, or of nvcc, makes its own.
-#if ZERO_TAKES_COMPILED
-#if !defined(ZERO_INSTANTIATE)
+#if ZERO_SHARES_BODIES
+#if defined(ZERO_IMPLEMENTATION)
+#define ZERO_INSTANTIATE template
+#else
 #define ZERO_INSTANTIATE extern template
 #endif
 #define ZERO_INSTANTIATE_KERNELS(T)                                                        \

@@ -48,21 +48,48 @@
 #define ZERO_TAKES_COMPILED 0
 #endif
 
-/// Bodies that depend on no policy stand apart from their declarations, where this is 1. In headers
-/// they are templates without parameters to choose, so that only those who call one compile it, and
-/// what it instantiates; in zero::compiled they are ordinary functions.
-#if !ZERO_TAKES_COMPILED || defined(ZERO_INSTANTIATE)
+/// Bodies that depend on no policy stand apart from their declarations, where `ZERO_BODIES` is 1.
+/// Where they are compiled is said once a unit:
+/// - nothing: in the unit, those that are called. They are templates without parameters to choose.
+/// - `ZERO_DECLARATIONS`: elsewhere, as ordinary functions.
+/// - `ZERO_IMPLEMENTATION`: in this unit, all that it includes, as ordinary functions. It goes before
+///   the other one. Two such units of equal flags end in duplicate symbols.
+///
+/// Units that take zero::compiled are as those with `ZERO_DECLARATIONS`, but for optional parts, of
+/// which it has nothing: `ZERO_OPTIONAL_BODIES` and the like are for those.
+#if defined(ZERO_IMPLEMENTATION)
 #define ZERO_BODIES 1
-#else
+#define ZERO_OPTIONAL_BODIES 1
+#elif defined(ZERO_DECLARATIONS)
 #define ZERO_BODIES 0
+#define ZERO_OPTIONAL_BODIES 0
+#elif ZERO_TAKES_COMPILED
+#define ZERO_BODIES 0
+#define ZERO_OPTIONAL_BODIES 1
+#else
+#define ZERO_BODIES 1
+#define ZERO_OPTIONAL_BODIES 1
 #endif
 
-#if ZERO_TAKES_COMPILED
+#if defined(ZERO_IMPLEMENTATION) || defined(ZERO_DECLARATIONS) || ZERO_TAKES_COMPILED
+/// Does the unit share bodies with others?
+#define ZERO_SHARES_BODIES 1
 #define ZERO_APART
 #define ZERO_BODY
 #else
+#define ZERO_SHARES_BODIES 0
 /// Before a declaration whose body stands apart.
 #define ZERO_APART template <class = void>
 /// Before such a body.
 #define ZERO_BODY template <class>
+#endif
+
+#if defined(ZERO_IMPLEMENTATION) || defined(ZERO_DECLARATIONS)
+#define ZERO_OPTIONAL_APART
+#define ZERO_OPTIONAL_BODY
+#else
+/// The same of an optional part.
+#define ZERO_OPTIONAL_APART template <class = void>
+/// The same of an optional part.
+#define ZERO_OPTIONAL_BODY template <class>
 #endif

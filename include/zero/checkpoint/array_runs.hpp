@@ -47,11 +47,11 @@ inline void append_run(std::vector<ArrayRun>& runs, ArrayRun const& run) {
 /// run of a file is aligned to its elements.
 /// @param own  what this rank is to save: each element is one rank's, under every stage and over
 ///   every grid. Otherwise all that it holds
-ZERO_APART [[nodiscard]] std::vector<ArrayRun> array_runs(Parts& parts, bool own);
+ZERO_OPTIONAL_APART [[nodiscard]] std::vector<ArrayRun> array_runs(Parts& parts, bool own);
 
-#if ZERO_BODIES
+#if ZERO_OPTIONAL_BODIES
 
-ZERO_BODY std::vector<ArrayRun> array_runs(Parts& parts, bool own) {
+ZERO_OPTIONAL_BODY std::vector<ArrayRun> array_runs(Parts& parts, bool own) {
   std::size_t const arrays = 1 + parts.states.arrays();
   int const rank = parts.comm().rank();
   std::vector<ArrayRun> runs;

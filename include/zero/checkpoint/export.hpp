@@ -111,11 +111,11 @@ struct ModelPlace {
 }
 
 /// The runs of the model that this rank is to write: each element is one rank's.
-ZERO_APART [[nodiscard]] std::vector<ArrayRun> export_runs(Parts& parts, ExportDType dtype);
+ZERO_OPTIONAL_APART [[nodiscard]] std::vector<ArrayRun> export_runs(Parts& parts, ExportDType dtype);
 
-#if ZERO_BODIES
+#if ZERO_OPTIONAL_BODIES
 
-ZERO_BODY std::vector<ArrayRun> export_runs(Parts& parts, ExportDType dtype) {
+ZERO_OPTIONAL_BODY std::vector<ArrayRun> export_runs(Parts& parts, ExportDType dtype) {
   // Without masters of another type the parameters are what is updated.
   bool const masters = dtype == ExportDType::master || !parts.policies.types.has_master();
   std::vector<ArrayRun> runs = array_runs(parts, true);

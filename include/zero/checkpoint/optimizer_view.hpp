@@ -48,13 +48,13 @@ struct OptimizerView {
   std::function<void(std::vector<bool> const& tensors, bool all, bool every_tensor)> end_load{};
 };
 
-ZERO_APART [[nodiscard]] OptimizerFacts facts_of(Parts const& parts);
+ZERO_OPTIONAL_APART [[nodiscard]] OptimizerFacts facts_of(Parts const& parts);
 
-ZERO_APART [[nodiscard]] OptimizerView view_of(Engine& engine);
+ZERO_OPTIONAL_APART [[nodiscard]] OptimizerView view_of(Engine& engine);
 
-#if ZERO_BODIES
+#if ZERO_OPTIONAL_BODIES
 
-ZERO_BODY OptimizerFacts facts_of(Parts const& parts) {
+ZERO_OPTIONAL_BODY OptimizerFacts facts_of(Parts const& parts) {
   PolicyFacts const& policies = parts.policies;
   RuleCalls const& rule = parts.rules.calls();
   OptimizerFacts facts{
@@ -90,7 +90,7 @@ ZERO_BODY OptimizerFacts facts_of(Parts const& parts) {
   return facts;
 }
 
-ZERO_BODY OptimizerView view_of(Engine& engine) {
+ZERO_OPTIONAL_BODY OptimizerView view_of(Engine& engine) {
   Parts& parts = engine.parts();
   return {
       .control = control_words(parts.groups.world().ref(), parts.arena),

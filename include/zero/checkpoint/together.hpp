@@ -44,11 +44,11 @@ struct ControlWords {
 
 /// @param arena  of the optimizer whose memory words pass through, where the host cannot reach
 ///   the space; outlives what is returned
-ZERO_APART [[nodiscard]] ControlWords control_words(CommunicatorRef comm, Arena& arena);
+ZERO_OPTIONAL_APART [[nodiscard]] ControlWords control_words(CommunicatorRef comm, Arena& arena);
 
-#if ZERO_BODIES
+#if ZERO_OPTIONAL_BODIES
 
-ZERO_BODY ControlWords control_words(CommunicatorRef comm, Arena& arena) {
+ZERO_OPTIONAL_BODY ControlWords control_words(CommunicatorRef comm, Arena& arena) {
   auto const ranks = std::make_shared<Ranks>(comm);
   return {comm.rank,
           comm.size,

@@ -1,6 +1,5 @@
-# The unit of the library's flags asks the linker for what it calls, both of the usual policies and
-# of none; the others have it. Of the policies that is `step` where nothing is inlined, else what
-# never is.
+# The unit of the library's flags asks the linker for what it calls of the engine and of the layout;
+# the others have it.
 cmake_minimum_required(VERSION 3.25)
 
 foreach(unit IN ITEMS plain vectors compiled)
@@ -11,7 +10,7 @@ foreach(unit IN ITEMS plain vectors compiled)
   if(unit STREQUAL "compiled")
     set(expected U)
   endif()
-  foreach(function IN ITEMS "(ShardedOptimizer|Reduction)<[^\n]*>::(step|refuse)[(]"
+  foreach(function IN ITEMS "detail::Engine::step(<void>)?[(]"
                             "Partition::Partition(<void>)?[(]std::vector")
     if(NOT text MATCHES "[^\n]* ([UW]) [^\n]*zero::[^\n]*${function}")
       message(FATAL_ERROR "${unit} calls no ${function}")
