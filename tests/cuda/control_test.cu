@@ -2,7 +2,7 @@
 #include "cuda/streams.hpp"
 #include "support/test.hpp"
 #include "zero/optimizer/stations/control.hpp"
-#include "zero/optimizer/stations/scalars.hpp"
+#include "zero/optimizer/stations/rated_rule.hpp"
 #include "zero/rule/adamw.hpp"
 #include "zero/rule/nadam.hpp"
 #include "zero/space/cuda.hpp"
