@@ -171,9 +171,13 @@ void check_formula(std::uint64_t numerator, std::uint64_t sharded_numerator) {
     CHECK(plan.trained_elements == psi);
     CHECK(plan.padding_elements == 0);
     CHECK(model_states(plan) == numerator * psi + sharded_numerator * psi / n);
-    auto const model = zero::model_state_bytes(
-        psi, n, O::sharding, zero::model_states<typename O::Precision, typename O::Rule>);
-    CHECK(model == zero::ExactBytes{.whole = model_states(plan)});
+    auto const states = zero::model_states<typename O::Precision, typename O::Rule>;
+    auto const held = [&](bool sharded, std::uint64_t bytes) {
+      return psi * bytes / (sharded ? n : 1);
+    };
+    CHECK(model_states(plan) == held(O::sharding.parameters, states.parameter) +
+                                    held(O::sharding.gradients, states.gradient) +
+                                    held(O::sharding.optimizer, states.optimizer));
     // Pools and staging, as stated: two units of gradients, two of parameters.
     constexpr std::uint64_t unit = 12288;
     std::uint64_t const pooled = O::sharding.gradients ? 2 * unit * sizeof(typename O::Wire) : 0;
