@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-namespace contiguous_test {
+namespace contiguous_memory_test {
 namespace {
 
 using zero::ContiguousMemory;
@@ -276,4 +276,4 @@ TEST_CASE("contiguous memory: statistics are text") {
   CHECK(has(to_string(statistics), "fragmentation 0.0%"));
 }
 
-}  // namespace contiguous_test
+}  // namespace contiguous_memory_test

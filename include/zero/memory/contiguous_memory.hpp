@@ -7,8 +7,8 @@
 #include "zero/base/error.hpp"
 #include "zero/concepts/memory.hpp"
 #include "zero/layout/plan.hpp"
-#include "zero/memory/reservation.hpp"
-#include "zero/memory/statistics.hpp"
+#include "zero/memory/memory_reservation.hpp"
+#include "zero/memory/memory_statistics.hpp"
 
 #include <concepts>
 #include <cstddef>

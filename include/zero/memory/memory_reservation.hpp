@@ -5,8 +5,8 @@
 #include "zero/base/bytes.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
-#include "zero/memory/poison.hpp"
-#include "zero/memory/statistics.hpp"
+#include "zero/memory/address_sanitizer.hpp"
+#include "zero/memory/memory_statistics.hpp"
 
 #include <algorithm>
 #include <bit>
