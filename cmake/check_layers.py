@@ -79,7 +79,7 @@ BACKENDS = {
     "c.h": {"stdint.h", "string.h"},
     "c_mpi.h": {"mpi.h"},
     "transfer/file": {"fcntl.h", "io.h", "unistd.h"},
-    "memory/poison.hpp": {"dlfcn.h"},
+    "memory/address_sanitizer.hpp": {"dlfcn.h"},
     "bench/collectives.hpp": {"benchmark/benchmark.h"},
     "bench/program.hpp": {"benchmark/benchmark.h"},
     "bench/rule.hpp": {"benchmark/benchmark.h"},

@@ -1,7 +1,7 @@
 /// zero-plan memory: bytes of a device by role under all stages, and what fits.
 #include "commands.hpp"
+#include "model/paper_memory.hpp"
 #include "setup_options.hpp"
-#include "zero/layout/memory_model.hpp"
 
 #include <memory>
 #include <string>
@@ -48,10 +48,10 @@ std::uint64_t formula(Planned const& of) {
       .parameter = choice.bytes.parameter,
       .gradient = choice.bytes.wire,
       .optimizer = choice.bytes.master + choice.bytes.state * choice.bytes.state_arrays};
-  return zero::model_state_bytes(of.plan.optimizer.trained_elements,
-                                 static_cast<std::uint64_t>(of.setup.models()),
-                                 choice.sharding,
-                                 states)
+  return model_state_bytes(of.plan.optimizer.trained_elements,
+                           static_cast<std::uint64_t>(of.setup.models()),
+                           choice.sharding,
+                           states)
       .whole;
 }
 

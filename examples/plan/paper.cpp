@@ -1,9 +1,9 @@
 /// zero-plan table1, table2, fig1, pa: the paper's numbers, cell by cell, and where it errs.
 #include "commands.hpp"
+#include "model/paper_memory.hpp"
 #include "zero/activations.hpp"
 #include "zero/comm/self.hpp"
 #include "zero/concepts/stage.hpp"
-#include "zero/layout/memory_model.hpp"
 #include "zero/transfer/host.hpp"
 
 #include <string>
@@ -15,7 +15,6 @@ namespace plan {
 namespace {
 
 using nlohmann::ordered_json;
-using zero::ExactBytes;
 using zero::Role;
 
 constexpr std::uint64_t billion = 1'000'000'000;
@@ -32,7 +31,7 @@ std::vector<NamedSharding> const stages{{"baseline", zero::stage::Replicated::sh
 /// Half rounded up to as many digits as the paper prints: three, or all of an integer.
 std::string rounded(ExactBytes const& bytes) {
   bool const integer = bytes.whole >= 100 * billion;
-  return integer ? zero::paper::detail::gigabytes(bytes.whole, 0) : zero::paper::table_1(bytes);
+  return integer ? paper::gigabytes(bytes.whole, 0) : paper::table_1(bytes);
 }
 
 Report table1() {
@@ -59,8 +58,8 @@ Report table1() {
     std::vector<Cell> row{ranks};
     for (auto const& [model, parameters] : models) {
       for (std::size_t s = 1; s < stages.size(); ++s) {
-        ExactBytes const bytes = zero::model_state_bytes(parameters, ranks, stages[s].sharding);
-        std::string const printed = zero::paper::table_1(bytes);
+        ExactBytes const bytes = model_state_bytes(parameters, ranks, stages[s].sharding);
+        std::string const printed = paper::table_1(bytes);
         bool const erratum = printed != rounded(bytes);
         bool const first = !fits[row.size()] && bytes.whole <= 32 * billion;
         if (first) fits[row.size()] = true;
@@ -108,11 +107,11 @@ Report table2() {
   for (std::uint64_t const parallel : {1U, 2U, 4U, 8U, 16U}) {
     std::vector<Cell> row{parallel, 64 * parallel};
     for (std::size_t s = 0; s < stages.size(); ++s) {
-      std::uint64_t const one = zero::largest_model(32 * billion, 64, stages[s].sharding);
-      std::string const printed = zero::paper::table_2(one, parallel);
+      std::uint64_t const one = largest_model(32 * billion, 64, stages[s].sharding);
+      std::string const printed = paper::table_2(one, parallel);
       std::uint64_t const exact = one * parallel;
       // By the same rule, from the product instead of a rounded factor.
-      std::string const direct = zero::paper::table_2(exact, 1);
+      std::string const direct = paper::table_2(exact, 1);
       bool const erratum = printed != direct;
       errata += erratum ? 1 : 0;
       row.push_back({printed + (erratum ? "*" : " "),
@@ -146,11 +145,11 @@ Report fig1() {
   chart.series = {{"parameters", {}}, {"gradients", {}}, {"optimizer states", {}}};
   for (NamedSharding const& stage : stages) {
     auto const of = [&](zero::ModelStates const& states) {
-      return zero::model_state_bytes(7'500'000'000, 64, stage.sharding, states);
+      return model_state_bytes(7'500'000'000, 64, stage.sharding, states);
     };
     ExactBytes const all = of({});
     std::uint64_t const parts[] = {of({2, 0, 0}).whole, of({0, 2, 0}).whole, of({0, 0, 12}).whole};
-    std::string const printed = zero::paper::figure_1(all);
+    std::string const printed = paper::figure_1(all);
     table.rows.push_back({stage.name, {printed, printed}, all.whole, parts[0], parts[1], parts[2]});
     chart.bars.push_back(stage.name);
     for (std::size_t p = 0; p < 3; ++p) {

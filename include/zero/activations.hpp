@@ -2,14 +2,14 @@
 /// Activation checkpoints, partitioned over the ranks of a model-parallel group.
 #pragma once
 
-#include "zero/activations/agreement.hpp"
-#include "zero/activations/choice.hpp"
-#include "zero/activations/gather_pool.hpp"
-#include "zero/activations/guard.hpp"
-#include "zero/activations/layout.hpp"
-#include "zero/activations/ledger.hpp"
-#include "zero/activations/plan.hpp"
-#include "zero/activations/stores.hpp"
+#include "zero/activations/activation_choice.hpp"
+#include "zero/activations/activation_layout.hpp"
+#include "zero/activations/activation_ledger.hpp"
+#include "zero/activations/activation_plan.hpp"
+#include "zero/activations/activation_pool.hpp"
+#include "zero/activations/activation_stores.hpp"
+#include "zero/activations/activation_terms.hpp"
+#include "zero/activations/fetched_layer.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
@@ -242,13 +242,13 @@ class Activations {
   }
 
   [[nodiscard]] ActivationPlan agreed_plan(int micro_batches, int prefetch) {
-    detail::agree(*comm_,
-                  arena_,
-                  {{static_cast<std::int64_t>(layout_.checkpoints().size()),
-                    detail::digest(layout_.checkpoints()),
-                    int{Placement::partitioned} + 2 * int{Placement::offloaded},
-                    micro_batches,
-                    prefetch}});
+    detail::require_same_terms(*comm_,
+                               arena_,
+                               {{static_cast<std::int64_t>(layout_.checkpoints().size()),
+                                 detail::hash_of(layout_.checkpoints()),
+                                 int{Placement::partitioned} + 2 * int{Placement::offloaded},
+                                 micro_batches,
+                                 prefetch}});
     return plan_of(layout_, comm_->size(), micro_batches, prefetch);
   }
 

@@ -3,9 +3,5 @@
 /// does not. Needs the standard library only; zero.hpp does not include it.
 #pragma once
 
-#include "zero/memory/block.hpp"
-#include "zero/memory/contiguous.hpp"
-#include "zero/memory/lifetime.hpp"
-#include "zero/memory/sizing.hpp"
-#include "zero/memory/source.hpp"
-#include "zero/memory/statistics.hpp"
+#include "zero/memory/contiguous_memory.hpp"
+#include "zero/memory/memory_statistics.hpp"

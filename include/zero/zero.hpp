@@ -19,7 +19,6 @@
 #include "zero/concepts/model_states.hpp"
 #include "zero/concepts/prefetch.hpp"
 #include "zero/concepts/stage.hpp"
-#include "zero/layout/memory_model.hpp"
 #include "zero/layout/plan.hpp"
 #include "zero/precision/fp32.hpp"
 #include "zero/precision/mixed.hpp"

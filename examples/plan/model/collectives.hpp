@@ -5,7 +5,7 @@
 #include "cluster.hpp"
 #include "zero/base/error.hpp"
 #include "zero/concepts/communicator.hpp"
-#include "zero/simulate/communicator.hpp"
+#include "zero/simulate/simulated_communicator.hpp"
 
 #include <algorithm>
 #include <cmath>

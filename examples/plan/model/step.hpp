@@ -12,7 +12,7 @@
 #include "zero/optimizer/api/guards.hpp"
 #include "zero/optimizer/api/step.hpp"
 #include "zero/sharded_optimizer.hpp"
-#include "zero/simulate/communicator.hpp"
+#include "zero/simulate/simulated_communicator.hpp"
 #include "zero/simulate/timeline.hpp"
 
 #include <algorithm>

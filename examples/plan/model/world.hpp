@@ -5,7 +5,7 @@
 #include "cluster.hpp"
 #include "collectives.hpp"
 #include "over_mpi.hpp"
-#include "zero/simulate/communicator.hpp"
+#include "zero/simulate/simulated_communicator.hpp"
 
 #include <optional>
 #include <string_view>

@@ -3,9 +3,9 @@
 /// `zero::libtorch`. With it come the policies, and the communicators that need no other library.
 #pragma once
 
-#include "zero/adapt/libtorch/describe.hpp"
-#include "zero/adapt/libtorch/optimizer.hpp"
-#include "zero/adapt/libtorch/sharded.hpp"
-#include "zero/adapt/libtorch/units.hpp"
+#include "zero/adapt/libtorch/model_description.hpp"
+#include "zero/adapt/libtorch/module_optimizer.hpp"
+#include "zero/adapt/libtorch/module_units.hpp"
+#include "zero/adapt/libtorch/sharded_module.hpp"
 #include "zero/comm/run_ranks.hpp"
 #include "zero/comm/self.hpp"

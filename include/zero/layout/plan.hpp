@@ -63,7 +63,7 @@ struct TrafficBytes {
 /// Every byte a rank will hold, by role, and everything it will send in a step. The same on all
 /// ranks, since shares are equal.
 ///
-/// Apart from pools, staging and control, `memory` is the paper's formula (`model_state_bytes`) for
+/// Apart from pools, staging and control, `memory` is the paper's formula (ZeRO §5) for
 /// `trained_elements + padding_elements` parameters, plus the frozen ones.
 struct Plan {
   int world_size = 1;                    ///< the paper's N_d

@@ -6,7 +6,7 @@
 #include "zero/base/error.hpp"
 #include "zero/concepts/transfer.hpp"
 #include "zero/space/host.hpp"
-#include "zero/transfer/file/system.hpp"
+#include "zero/transfer/file/temporary_file.hpp"
 
 #include <unistd.h>
 

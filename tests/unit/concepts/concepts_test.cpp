@@ -365,12 +365,6 @@ static_assert(model_states<Fp32, zero::PlainSgd> == ModelStates{4, 4, 0});
 static_assert(model_states<Unusual, FiveStates> == ModelStates{2, 4, 8 + 5 * 2});
 static_assert(model_states<HalfThroughout, FiveStates> == ModelStates{2, 2, 5 * 2});
 static_assert(model_states<HalfThroughout, zero::AdamW> == ModelStates{2, 2, 4});
-// Types in, bytes per rank out, before the program runs.
-constexpr Sharding all{.optimizer = true, .gradients = true, .parameters = true};
-static_assert(zero::model_state_bytes(7'500'000'000, 64, all, model_states<Bf16, zero::AdamW>) ==
-              zero::ExactBytes{.whole = 1'875'000'000});
-static_assert(zero::largest_model(32'000'000'000, 64, all, model_states<Fp32, zero::AdamW>) ==
-              128'000'000'000);
 
 }  // namespace states
 

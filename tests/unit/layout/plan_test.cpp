@@ -1,7 +1,6 @@
 /// What a rank holds and sends, as it is planned, counted and printed.
 #include "support/refusal.hpp"
 #include "support/test.hpp"
-#include <zero/layout/memory_model.hpp>
 #include <zero/layout/memory_plan.hpp>
 #include <zero/layout/plan.hpp>
 #include <zero/layout/sharding.hpp>
@@ -13,7 +12,6 @@ namespace {
 using zero::ElementBytes;
 using zero::make_plan;
 using zero::MemoryBytes;
-using zero::ModelStates;
 using zero::Partition;
 using zero::Plan;
 using zero::PlanNames;
@@ -92,11 +90,16 @@ std::uint64_t model_states(MemoryBytes const& bytes) {
          bytes[Role::state];
 }
 
-std::uint64_t exact(std::uint64_t parameters, int ranks, Sharding sharding, ModelStates states) {
-  zero::ExactBytes const bytes =
-      model_state_bytes(parameters, static_cast<std::uint64_t>(ranks), sharding, states);
-  REQUIRE(bytes.numerator == 0);
-  return bytes.whole;
+/// The paper's formula for parameters of so many bytes in each of its states.
+std::uint64_t exact(std::uint64_t parameters,
+                    int ranks,
+                    Sharding sharding,
+                    std::array<std::uint64_t, 3> const& states) {
+  auto const n = static_cast<std::uint64_t>(ranks);
+  REQUIRE(parameters % n == 0);
+  return parameters * states[0] / (sharding.parameters ? n : 1) +
+         parameters * states[1] / (sharding.gradients ? n : 1) +
+         parameters * states[2] / (sharding.optimizer ? n : 1);
 }
 
 bool contains(std::string const& text, std::string const& part) {

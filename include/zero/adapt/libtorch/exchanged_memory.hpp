@@ -9,7 +9,7 @@
 #include ZERO_STOP
 #endif
 
-#include "zero/adapt/libtorch/describe.hpp"
+#include "zero/adapt/libtorch/model_description.hpp"
 #include "zero/base/error.hpp"
 
 #include <sys/mman.h>

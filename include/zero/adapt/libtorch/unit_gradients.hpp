@@ -2,7 +2,7 @@
 /// The gradients that autograd has left in a unit's tensors, on their way to the library.
 #pragma once
 
-#include "zero/adapt/libtorch/describe.hpp"
+#include "zero/adapt/libtorch/model_description.hpp"
 #include "zero/base/config.hpp"
 #include "zero/concepts/memory.hpp"
 #include "zero/sharded_optimizer.hpp"

@@ -2,8 +2,8 @@
 /// What a trainer holds while it recomputes a layer: views that keep their memory in place.
 #pragma once
 
-#include "zero/activations/layout.hpp"
-#include "zero/activations/ledger.hpp"
+#include "zero/activations/activation_layout.hpp"
+#include "zero/activations/activation_ledger.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"

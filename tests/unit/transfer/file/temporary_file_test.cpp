@@ -1,13 +1,12 @@
-#include "zero/transfer/file/system.hpp"
-
 #include "checkpoint/temporary_directory.hpp"
 #include "support/test.hpp"
+#include "zero/transfer/file/temporary_file.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-namespace system_test {
+namespace temporary_file_test {
 namespace {
 
 namespace detail = zero::detail;
@@ -39,4 +38,4 @@ TEST_CASE("a file system that is full says so, whatever takes its room") {
 }
 
 }  // namespace
-}  // namespace system_test
+}  // namespace temporary_file_test

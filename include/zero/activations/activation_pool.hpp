@@ -3,9 +3,9 @@
 /// ahead of time.
 #pragma once
 
-#include "zero/activations/layout.hpp"
-#include "zero/activations/ledger.hpp"
-#include "zero/activations/plan.hpp"
+#include "zero/activations/activation_layout.hpp"
+#include "zero/activations/activation_ledger.hpp"
+#include "zero/activations/activation_plan.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/concepts/communicator.hpp"

@@ -2,7 +2,7 @@
 /// What is stored and what is in use, and a sentence for every call that comes out of order.
 #pragma once
 
-#include "zero/activations/layout.hpp"
+#include "zero/activations/activation_layout.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 

@@ -4,7 +4,6 @@
 
 #include "zero/base/config.hpp"
 #include "zero/layout/plan.hpp"
-#include "zero/memory/lifetime.hpp"
 
 #include <cstdint>
 #include <string>
@@ -18,13 +17,12 @@ struct LifetimeStatistics {
   std::uint64_t peak_bytes = 0;  ///< the most that `live_bytes` has been
   /// From the end of the reservation to the innermost block in use, free blocks between included.
   std::uint64_t extent_bytes = 0;
-  /// Bytes of the largest free block that this end can hand out a part of: its own, or that
-  /// between the ends.
+  /// Bytes of the largest free block that this end may use: its own, or that between the ends.
   std::uint64_t largest_free_block = 0;
   friend constexpr bool operator==(LifetimeStatistics const&, LifetimeStatistics const&) = default;
 };
 
-/// A reservation. What is neither live nor free is rounding, and guards where there are any.
+/// A reservation. What is neither live nor free is rounding.
 struct MemoryStatistics {
   std::uint64_t reserved_bytes = 0;      ///< taken from the allocator
   std::uint64_t live_bytes = 0;          ///< in use at both ends, as asked for
@@ -37,8 +35,7 @@ struct MemoryStatistics {
   LifetimeStatistics long_lived{};   ///< from the first byte upwards
   LifetimeStatistics short_lived{};  ///< from the last byte downwards
 
-  /// The share of free memory that does not lie in the largest free block: 1 - largest / free, and
-  /// 0 where nothing is free.
+  /// The share of free memory outside of the largest free block; 0 where nothing is free.
   [[nodiscard]] constexpr double fragmentation() const noexcept {
     if (free_bytes == 0) return 0.;
     return static_cast<double>(free_bytes - largest_free_block) / static_cast<double>(free_bytes);
@@ -60,40 +57,6 @@ struct MemoryStatistics {
          (scattered == 0 ? "0.0%" : detail::percentage(scattered, statistics.free_bytes)) +
          ", needed " + units(statistics.needed_bytes) + "\n  long-lived " +
          end(statistics.long_lived) + ", short-lived " + end(statistics.short_lived) + "\n";
-}
-
-/// The statistics as one JSON object in one line, without a newline: the members' names, and
-/// `fragmentation` with six decimals.
-[[nodiscard]] ZERO_COLD inline std::string to_json(MemoryStatistics const& statistics) {
-  std::string text;
-  auto const member = [&text](char const* key, std::uint64_t value) {
-    text +=
-        (text.back() == '{' ? "\"" : ", \"") + std::string(key) + "\": " + std::to_string(value);
-  };
-  auto const end = [&](char const* key, LifetimeStatistics const& one) {
-    text += ", \"" + std::string(key) + "\": {";
-    member("blocks", one.blocks);
-    member("live_bytes", one.live_bytes);
-    member("peak_bytes", one.peak_bytes);
-    member("extent_bytes", one.extent_bytes);
-    member("largest_free_block", one.largest_free_block);
-    text += "}";
-  };
-  text = "{";
-  member("reserved_bytes", statistics.reserved_bytes);
-  member("live_bytes", statistics.live_bytes);
-  member("peak_bytes", statistics.peak_bytes);
-  member("free_bytes", statistics.free_bytes);
-  member("largest_free_block", statistics.largest_free_block);
-  member("needed_bytes", statistics.needed_bytes);
-  // Not by printf: a locale may have a comma where JSON has a point.
-  // Never negative.
-  auto const millionths = static_cast<std::uint64_t>(statistics.fragmentation() * 1e6 + 0.5);
-  std::string const digits = std::to_string(1000000 + millionths % 1000000);
-  text += ", \"fragmentation\": " + std::to_string(millionths / 1000000) + "." + digits.substr(1);
-  end("long_lived", statistics.long_lived);
-  end("short_lived", statistics.short_lived);
-  return text + "}";
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE

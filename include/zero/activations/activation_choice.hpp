@@ -2,7 +2,7 @@
 /// From a list of policies to one policy per slot, with a sentence for each mistake.
 #pragma once
 
-#include "zero/activations/stores.hpp"
+#include "zero/activations/activation_stores.hpp"
 #include "zero/base/config.hpp"
 #include "zero/concepts/activation_placement.hpp"
 #include "zero/concepts/policies.hpp"

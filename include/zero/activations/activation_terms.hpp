@@ -2,7 +2,7 @@
 /// All ranks are asked whether they will store and gather the same.
 #pragma once
 
-#include "zero/activations/layout.hpp"
+#include "zero/activations/activation_layout.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/concepts/communicator.hpp"
@@ -26,7 +26,7 @@ struct ActivationTerms {
 };
 
 /// A number that descriptions share only by chance: FNV-1a over all members.
-[[nodiscard]] inline std::int64_t digest(std::vector<ActivationCheckpoint> const& checkpoints) {
+[[nodiscard]] inline std::int64_t hash_of(std::vector<ActivationCheckpoint> const& checkpoints) {
   std::uint64_t hash = 14695981039346656037u;
   auto const add = [&hash](std::uint64_t value) {
     for (int byte = 0; byte < 8; ++byte) {
@@ -46,7 +46,7 @@ struct ActivationTerms {
 /// Compares with all ranks. Collective; blocks, also on a space that queues its work.
 /// @throws Error (communication) on every rank, naming what two of them differ in
 template <Communicator C>
-ZERO_COLD void agree(C& comm, Arena& arena, ActivationTerms const& mine) {
+ZERO_COLD void require_same_terms(C& comm, Arena& arena, ActivationTerms const& mine) {
   constexpr std::size_t count = ActivationTerms::names.size();
   auto const ranks = static_cast<std::size_t>(comm.size());
   std::vector<ActivationTerms> all(ranks);

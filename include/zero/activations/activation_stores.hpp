@@ -2,9 +2,9 @@
 /// What a rank keeps of each checkpoint: in the communicator's space, or in the slower memory.
 #pragma once
 
-#include "zero/activations/layout.hpp"
-#include "zero/activations/ledger.hpp"
-#include "zero/activations/plan.hpp"
+#include "zero/activations/activation_layout.hpp"
+#include "zero/activations/activation_ledger.hpp"
+#include "zero/activations/activation_plan.hpp"
 #include "zero/base/config.hpp"
 #include "zero/concepts/transfer.hpp"
 #include "zero/layout/memory_plan.hpp"

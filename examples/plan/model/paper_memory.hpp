@@ -9,39 +9,18 @@
 #pragma once
 
 #include "zero/base/bytes.hpp"
-#include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
+#include "zero/concepts/model_states.hpp"
 #include "zero/layout/sharding.hpp"
 
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <string>
 
-namespace zero::inline ZERO_NAMESPACE {
+namespace plan {
 
-namespace detail {
-
-/// Euclid's; <numeric> would bring the parallel algorithms along.
-[[nodiscard]] constexpr std::uint64_t greatest_common_divisor(std::uint64_t a,
-                                                              std::uint64_t b) noexcept {
-  while (b != 0) {
-    std::uint64_t const rest = a % b;
-    a = b;
-    b = rest;
-  }
-  return a;
-}
-
-}  // namespace detail
-
-/// Bytes that one trained element costs in each model state. The defaults are the paper's example,
-/// mixed-precision Adam: 2 + 2 + (4 master + 4 momentum + 4 variance).
-/// @par Source  ZeRO §3.1
-struct ModelStates {
-  std::uint64_t parameter = 2;   ///< as forward and backward read it
-  std::uint64_t gradient = 2;    ///< as it is kept after its reduction
-  std::uint64_t optimizer = 12;  ///< master weights, where held apart, and all optimizer states
-  friend constexpr bool operator==(ModelStates const&, ModelStates const&) = default;
-};
+using namespace zero;
 
 /// A number of bytes that need not be whole, since N need not divide anything:
 /// whole + numerator / denominator, in lowest terms, so that `==` compares values.
@@ -51,8 +30,6 @@ struct ExactBytes {
   std::uint64_t denominator = 1;  ///< a divisor of N
   friend constexpr bool operator==(ExactBytes const&, ExactBytes const&) = default;
 };
-
-namespace detail {
 
 /// Model states of one element, split by what a stage does with them.
 struct SplitStates {
@@ -76,8 +53,6 @@ constexpr void require_ranks(std::uint64_t ranks) {
   if (ranks == 0) fail(ErrorKind::invalid_argument, "the memory model needs at least 1 rank");
 }
 
-}  // namespace detail
-
 /// Bytes of model states that one rank holds, before padding, pools and buckets.
 ///
 /// With p, g and K the bytes of `states`:
@@ -93,10 +68,10 @@ constexpr void require_ranks(std::uint64_t ranks) {
                                                      std::uint64_t ranks,
                                                      Sharding sharding,
                                                      ModelStates const& states = {}) {
-  detail::require_ranks(ranks);
-  detail::SplitStates const element = detail::split(sharding, states);
+  require_ranks(ranks);
+  SplitStates const element = split(sharding, states);
   std::uint64_t const shared = checked_mul(parameters, element.sharded);
-  std::uint64_t const common = detail::greatest_common_divisor(shared % ranks, ranks);
+  std::uint64_t const common = std::gcd(shared % ranks, ranks);
   return {.whole = checked_add(checked_mul(parameters, element.replicated), shared / ranks),
           .numerator = shared % ranks / common,
           .denominator = ranks / common};
@@ -111,8 +86,8 @@ constexpr void require_ranks(std::uint64_t ranks) {
                                                     std::uint64_t ranks,
                                                     Sharding sharding,
                                                     ModelStates const& states = {}) {
-  detail::require_ranks(ranks);
-  detail::SplitStates const element = detail::split(sharding, states);
+  require_ranks(ranks);
+  SplitStates const element = split(sharding, states);
   // aΨ + bΨ/N <= M exactly where Ψ <= MN / (aN + b). M is divided first so that MN, which may not
   // fit, is never formed.
   std::uint64_t const divisor =
@@ -128,43 +103,10 @@ constexpr void require_ranks(std::uint64_t ranks) {
 /// A gigabyte is 10^9 bytes, a billion parameters 10^9.
 namespace paper {
 
-namespace detail {
-
 inline constexpr std::uint64_t billion = 1'000'000'000;
 
 /// `scaled` / 10^decimals, without the zeros that would end the fraction.
-ZERO_APART [[nodiscard]] std::string decimal(std::uint64_t scaled, int decimals);
-
-/// Gigabytes with that many decimals, half rounded up. A fraction of a byte cannot decide: half of
-/// the last digit printed is a whole number of bytes.
-ZERO_APART [[nodiscard]] std::string gigabytes(std::uint64_t bytes, int decimals);
-
-}  // namespace detail
-
-/// A cell of Table 1: gigabytes per device.
-///
-/// Rule: from 100 GB on an integer, truncated; below that three digits (one decimal from 10 GB on,
-/// two below 10 GB), half rounded up, zeros at the end of the fraction dropped. 46 of the paper's
-/// 54 cells agree with rounding everywhere; the truncation accounts for the other 8.
-ZERO_APART [[nodiscard]] std::string table_1(ExactBytes const& bytes);
-
-/// A number of Figure 1: gigabytes per device, one decimal, half rounded up, ".0" dropped.
-ZERO_APART [[nodiscard]] std::string figure_1(ExactBytes const& bytes);
-
-/// A cell of Table 2's theory: the largest model on groups of `model_parallel` devices, one group
-/// for each data-parallel rank, where `largest` parameters fit on one device.
-///
-/// Rule: the number for one device is truncated to 0.1 billion and then multiplied by
-/// `model_parallel`; from 500 billion on the product is given in trillions, truncated to 0.1;
-/// ".0" is dropped.
-/// @throws Error (invalid_argument) if the product does not fit in 64 bits
-ZERO_APART [[nodiscard]] std::string table_2(std::uint64_t largest, std::uint64_t model_parallel);
-
-}  // namespace paper
-
-#if ZERO_BODIES
-
-ZERO_BODY std::string paper::detail::decimal(std::uint64_t scaled, int decimals) {
+[[nodiscard]] inline std::string decimal(std::uint64_t scaled, int decimals) {
   while (decimals > 0 && scaled % 10 == 0) {
     scaled /= 10;
     --decimals;
@@ -176,29 +118,44 @@ ZERO_BODY std::string paper::detail::decimal(std::uint64_t scaled, int decimals)
   return digits.insert(digits.size() - fraction, 1, '.');
 }
 
-ZERO_BODY std::string paper::detail::gigabytes(std::uint64_t bytes, int decimals) {
+/// Gigabytes with that many decimals, half rounded up. A fraction of a byte cannot decide: half of
+/// the last digit printed is a whole number of bytes.
+[[nodiscard]] inline std::string gigabytes(std::uint64_t bytes, int decimals) {
   std::uint64_t unit = billion;
   for (int d = 0; d < decimals; ++d) unit /= 10;
   std::uint64_t const up = bytes % unit >= unit / 2 ? 1 : 0;
   return decimal(bytes / unit + up, decimals);
 }
 
-ZERO_BODY std::string paper::table_1(ExactBytes const& bytes) {
+/// A cell of Table 1: gigabytes per device.
+///
+/// Rule: from 100 GB on an integer, truncated; below that three digits (one decimal from 10 GB on,
+/// two below 10 GB), half rounded up, zeros at the end of the fraction dropped. 46 of the paper's
+/// 54 cells agree with rounding everywhere; the truncation accounts for the other 8.
+[[nodiscard]] inline std::string table_1(ExactBytes const& bytes) {
   std::uint64_t const whole = bytes.whole;
-  if (whole >= 100 * detail::billion) return std::to_string(whole / detail::billion);
-  return detail::gigabytes(whole, whole >= 10 * detail::billion ? 1 : 2);
+  if (whole >= 100 * billion) return std::to_string(whole / billion);
+  return gigabytes(whole, whole >= 10 * billion ? 1 : 2);
 }
 
-ZERO_BODY std::string paper::figure_1(ExactBytes const& bytes) {
-  return detail::gigabytes(bytes.whole, 1);
+/// A number of Figure 1: gigabytes per device, one decimal, half rounded up, ".0" dropped.
+[[nodiscard]] inline std::string figure_1(ExactBytes const& bytes) {
+  return gigabytes(bytes.whole, 1);
 }
 
-ZERO_BODY std::string paper::table_2(std::uint64_t largest, std::uint64_t model_parallel) {
-  std::uint64_t const tenths = checked_mul(largest / (detail::billion / 10), model_parallel);
-  if (tenths >= 5000) return detail::decimal(tenths / 1000, 1) + "T";
-  return detail::decimal(tenths, 1) + "B";
+/// A cell of Table 2's theory: the largest model on groups of `model_parallel` devices, one group
+/// for each data-parallel rank, where `largest` parameters fit on one device.
+///
+/// Rule: the number for one device is truncated to 0.1 billion and then multiplied by
+/// `model_parallel`; from 500 billion on the product is given in trillions, truncated to 0.1;
+/// ".0" is dropped.
+/// @throws Error (invalid_argument) if the product does not fit in 64 bits
+[[nodiscard]] inline std::string table_2(std::uint64_t largest, std::uint64_t model_parallel) {
+  std::uint64_t const tenths = checked_mul(largest / (billion / 10), model_parallel);
+  if (tenths >= 5000) return decimal(tenths / 1000, 1) + "T";
+  return decimal(tenths, 1) + "B";
 }
 
-#endif  // ZERO_BODIES
+}  // namespace paper
 
-}  // namespace zero::inline ZERO_NAMESPACE
+}  // namespace plan

@@ -2,8 +2,8 @@
 /// The optimizer of a LibTorch trainer that keeps its whole model: every stage up to Pos+g.
 #pragma once
 
-#include "zero/adapt/libtorch/describe.hpp"
-#include "zero/adapt/libtorch/settings.hpp"
+#include "zero/adapt/libtorch/model_description.hpp"
+#include "zero/adapt/libtorch/step_settings.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/concepts/memory.hpp"

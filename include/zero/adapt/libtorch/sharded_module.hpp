@@ -2,13 +2,13 @@
 /// A LibTorch trainer under every stage: units are gathered for their passes, and released.
 #pragma once
 
-#include "zero/adapt/libtorch/describe.hpp"
 #include "zero/adapt/libtorch/exchanged_memory.hpp"
-#include "zero/adapt/libtorch/optimizer.hpp"
-#include "zero/adapt/libtorch/settings.hpp"
+#include "zero/adapt/libtorch/model_description.hpp"
+#include "zero/adapt/libtorch/module_optimizer.hpp"
+#include "zero/adapt/libtorch/module_units.hpp"
+#include "zero/adapt/libtorch/step_settings.hpp"
 #include "zero/adapt/libtorch/unit_call.hpp"
 #include "zero/adapt/libtorch/unit_gradients.hpp"
-#include "zero/adapt/libtorch/units.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/concepts/memory.hpp"

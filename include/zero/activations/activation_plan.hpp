@@ -2,7 +2,7 @@
 /// What activation checkpoints will hold and move, decided before anything is allocated.
 #pragma once
 
-#include "zero/activations/layout.hpp"
+#include "zero/activations/activation_layout.hpp"
 #include "zero/base/bytes.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"

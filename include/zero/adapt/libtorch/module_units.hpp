@@ -2,7 +2,7 @@
 /// The parts of a LibTorch model that are gathered and released one after the other.
 #pragma once
 
-#include "zero/adapt/libtorch/describe.hpp"
+#include "zero/adapt/libtorch/model_description.hpp"
 #include "zero/base/config.hpp"
 
 #include <torch/torch.h>

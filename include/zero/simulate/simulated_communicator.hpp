@@ -7,7 +7,7 @@
 #include "zero/base/error.hpp"
 #include "zero/comm/shared/call_checks.hpp"
 #include "zero/concepts/communicator.hpp"
-#include "zero/simulate/space.hpp"
+#include "zero/simulate/simulated_space.hpp"
 #include "zero/simulate/timeline.hpp"
 
 #include <cstddef>

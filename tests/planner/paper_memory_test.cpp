@@ -1,13 +1,15 @@
+#include "plan/model/paper_memory.hpp"
+
 #include "support/refusal.hpp"
 #include "support/test.hpp"
-#include <zero/layout/memory_model.hpp>
+#include "zero/zero.hpp"
 
-namespace memory_model_test {
+namespace paper_memory_test {
 namespace {
 
-using zero::ExactBytes;
-using zero::largest_model;
-using zero::model_state_bytes;
+using plan::ExactBytes;
+using plan::largest_model;
+using plan::model_state_bytes;
 using zero::ModelStates;
 using zero::Sharding;
 
@@ -19,12 +21,23 @@ constexpr std::array levels{none, pos, pos_g, pos_gp};
 
 constexpr std::uint64_t billion = 1'000'000'000;
 
+// Types in, bytes per rank out, before the program runs.
+static_assert(model_state_bytes(7'500'000'000,
+                                64,
+                                pos_gp,
+                                zero::model_states<zero::Mixed<zero::bf16>, zero::AdamW>) ==
+              ExactBytes{.whole = 1'875'000'000});
+static_assert(largest_model(32'000'000'000,
+                            64,
+                            pos_gp,
+                            zero::model_states<zero::Fp32, zero::AdamW>) == 128'000'000'000);
+
 }  // namespace
 
 TEST_CASE("Figure 1: 7.5 billion parameters on 64 ranks") {
   std::array<std::string, 4> const printed{"120", "31.4", "16.6", "1.9"};
   for (std::size_t level = 0; level < levels.size(); ++level) {
-    CHECK(zero::paper::figure_1(model_state_bytes(7 * billion + billion / 2, 64, levels[level])) ==
+    CHECK(plan::paper::figure_1(model_state_bytes(7 * billion + billion / 2, 64, levels[level])) ==
           printed[level]);
   }
 }
@@ -47,7 +60,7 @@ TEST_CASE("Table 1: gigabytes per device, all 54 cells") {
     for (std::size_t cell = 0; cell < row.cells.size(); ++cell) {
       CAPTURE(row.ranks);
       CAPTURE(cell);
-      CHECK(zero::paper::table_1(model_state_bytes(
+      CHECK(plan::paper::table_1(model_state_bytes(
                 models[cell / 3], row.ranks, levels[1 + cell % 3])) == row.cells[cell]);
     }
   }
@@ -69,14 +82,14 @@ TEST_CASE("Table 2: the largest model in 32 GB on 64 ranks, all 20 cells of the 
     for (std::size_t cell = 0; cell < row.cells.size(); ++cell) {
       CAPTURE(row.model_parallel);
       CAPTURE(cell);
-      CHECK(zero::paper::table_2(largest_model(32 * billion, 64, levels[cell]),
+      CHECK(plan::paper::table_2(largest_model(32 * billion, 64, levels[cell]),
                                  row.model_parallel) == row.cells[cell]);
     }
   }
 }
 
 TEST_CASE("the roundings of the paper's tables, at their edges") {
-  auto const table_1 = [](std::uint64_t bytes) { return zero::paper::table_1({.whole = bytes}); };
+  auto const table_1 = [](std::uint64_t bytes) { return plan::paper::table_1({.whole = bytes}); };
   CHECK(table_1(0) == "0");
   CHECK(table_1(4'999'999) == "0");
   CHECK(table_1(5'000'000) == "0.01");
@@ -89,13 +102,13 @@ TEST_CASE("the roundings of the paper's tables, at their edges") {
   CHECK(table_1(99'949'999'999) == "99.9");
   CHECK(table_1(99'950'000'000) == "100");
   CHECK(table_1(100'999'999'999) == "100");
-  CHECK(zero::paper::figure_1({.whole = 1'849'999'999}) == "1.8");
-  CHECK(zero::paper::figure_1({.whole = 1'850'000'000}) == "1.9");
-  CHECK(zero::paper::table_2(99'999'999, 1) == "0B");
-  CHECK(zero::paper::table_2(7'699'999'999, 2) == "15.2B");
-  CHECK(zero::paper::table_2(499'900'000'000, 1) == "499.9B");
-  CHECK(zero::paper::table_2(500'000'000'000, 1) == "0.5T");
-  CHECK(zero::paper::table_2(1'099'900'000'000, 1) == "1T");
+  CHECK(plan::paper::figure_1({.whole = 1'849'999'999}) == "1.8");
+  CHECK(plan::paper::figure_1({.whole = 1'850'000'000}) == "1.9");
+  CHECK(plan::paper::table_2(99'999'999, 1) == "0B");
+  CHECK(plan::paper::table_2(7'699'999'999, 2) == "15.2B");
+  CHECK(plan::paper::table_2(499'900'000'000, 1) == "499.9B");
+  CHECK(plan::paper::table_2(500'000'000'000, 1) == "0.5T");
+  CHECK(plan::paper::table_2(1'099'900'000'000, 1) == "1T");
 }
 
 TEST_CASE("bytes per rank follow the paper's four formulas, exactly where N divides nothing") {
@@ -175,7 +188,7 @@ TEST_CASE("numbers that do not fit, and no ranks, are refused") {
   CHECK(refusal([&] {
           (void)largest_model(1, 1, pos, {0, 0, 0});
         }) == "model states of 0 bytes: any model fits");
-  CHECK(refusal([&] { (void)zero::paper::table_2(~std::uint64_t{0}, 1 << 30); }) == multiplied);
+  CHECK(refusal([&] { (void)plan::paper::table_2(~std::uint64_t{0}, 1 << 30); }) == multiplied);
 }
 
-}  // namespace memory_model_test
+}  // namespace paper_memory_test
