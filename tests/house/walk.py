@@ -148,7 +148,8 @@ def main():
         if options.list:
             for function in counting:
                 print(f"{function.name:50} {function.file}:{min(function.lines)} ({len(function.lines)})")
-        print(f"{walk}: {size(counting)}, with the ground {size(with_ground)}, of any length {size(order)}")
+        print(f"{walk}: {size(counting)}, with the ground {size(with_ground)}, of any length "
+              f"{size(order)}")
         files = {function.file for function in counting}
         if not files:
             print(f"{walk}: no function is of include/zero")
