@@ -61,21 +61,22 @@ def output(*command, **options):
     return subprocess.run(command, check=True, capture_output=True, text=True, **options).stdout
 
 
-def entered(program):
-    """{walk: the addresses of functions that each rank enters, by rank and in order}."""
-    walks = {}
-    for line in output(program).splitlines():
-        walk, rank, address = line.split()
-        ranks = walks.setdefault(walk, ([], []))
-        ranks[int(rank)].append(int(address, 16))
-    return walks
-
-
 def symbols(program):
     """{address: (size, demangled name)} of functions."""
     found = re.findall(r"^([0-9a-f]+) ([0-9a-f]+) [tTwWu] (.*)$",
                        output("nm", "-C", "-S", "--defined-only", program), re.MULTILINE)
     return {int(address, 16): (int(size, 16), name) for address, size, name in found}
+
+
+def entered(program):
+    """{walk: the addresses of functions that each rank enters, by rank and in order}."""
+    known = next(at for at, (_, name) in symbols(program).items() if name == "__cyg_profile_func_enter")
+    walks = {}
+    for line in output(program).splitlines():
+        walk, rank, beside = line.split()
+        ranks = walks.setdefault(walk, ([], []))
+        ranks[int(rank)].append(known + int(beside))
+    return walks
 
 
 def functions(program, addresses):
