@@ -2,33 +2,23 @@
 
 usage: check.py STEP CONTRIBUTING INCLUDE
 
-STEP prints the functions that it enters. Those of the map must be among them, for the first time in
-the map's order; the map must be no longer than the way of a gradient may be; and every function must
-stand in the file that the map names.
+STEP prints the functions that it enters. Those of the map must be among those of its first rank, for
+the first time in the map's order; the map must be no longer than the way of a gradient may be; and
+every function must stand in the file that the map names.
 """
 
 import pathlib
 import re
-import subprocess
 import sys
+
+import walk
 
 MOST_FUNCTIONS = 12
 MOST_FILES = 8
 
 
-def without_templates(name):
-    """A demangled name without template arguments, parameters and the library's namespaces."""
-    while True:
-        shorter = re.sub(r"<[^<>]*>", "", name)
-        if shorter == name:
-            break
-        name = shorter
-    name = name.split("(")[0].split(" ")[-1]
-    parts = [part for part in name.split("::") if part not in ("zero", "detail")]
-    return "::".join(part for part in parts if not re.match(r"v\d+_\d+", part))
-
-
 def main():
+    walk.require_tools()
     step, contributing, include = sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3])
     text = contributing.read_text().partition("\n## A map of the house\n")[2]
     rows = re.findall(r"^\| `([\w:]+)` \| `([\w/.]+)` \|", text, re.MULTILINE)
@@ -43,8 +33,8 @@ def main():
         path = include / file
         if not path.is_file() or not re.search(rf"\b{function.split('::')[-1]}\(", path.read_text()):
             problems.append(f"{function} does not stand in {file}")
-    printed = subprocess.run([step], check=True, capture_output=True, text=True).stdout
-    entered = [without_templates(line) for line in printed.splitlines()]
+    named = {address: walk.without_templates(name) for address, (_, name) in walk.symbols(step).items()}
+    entered = [named[address] for address in walk.entered(step)["step"][0] if address in named]
     seen = list(dict.fromkeys(name for name in entered if name in wanted))
     if seen != wanted:
         problems.append(f"a step enters\n  {seen}\nand the map says\n  {wanted}")
