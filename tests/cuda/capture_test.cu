@@ -303,5 +303,56 @@ TEST_CASE("cuda: a step of several ranks is captured in one graph") {
   }
 }
 
+TEST_CASE("cuda: a collective of ranks that are captured together without turns is refused") {
+  constexpr int ranks = 2;
+  Streams const streams(ranks);
+  auto hosts = zero::InProcess::group(ranks);
+  zero::run_ranks(InProcessCuda::group(streams.spaces), [&](InProcessCuda& comm) {
+    zero::InProcess host = std::move(hosts[static_cast<std::size_t>(comm.rank())]);
+    auto const meet = [&] {
+      zero::run(host, {.op = zero::Op::all_gather, .dtype = zero::DType::i32, .count = 0});
+    };
+    Array<float> const all(comm.space(), std::vector<float>(ranks));
+    auto const gather = [&] {
+      zero::run(comm,
+                {.op = zero::Op::all_gather,
+                 .count = 1,
+                 .send = all.data() + comm.rank(),
+                 .recv = all.data()});
+    };
+    gather();  // the first loads kernels
+    std::string message;
+    auto const captured = [&] {
+      meet();
+      message = refusal(gather);
+      meet();
+    };
+    for (bool const turns : {false, true, false}) {
+      CAPTURE(turns);
+      meet();
+      auto const capture = [&] {
+        join(streams.spaces);
+        Graph const graph(streams.handles[0], cudaStreamCaptureModeRelaxed, [&] {
+          fork(streams.spaces);
+          captured();
+          join(streams.spaces);
+        });
+      };
+      if (comm.rank() != 0) {
+        captured();
+      } else if (turns) {
+        auto const held = comm.capture();
+        capture();
+      } else {
+        capture();
+      }
+      meet();
+      bool const refused = message.find("comm.capture()") != std::string::npos;
+      CHECK((turns ? message.empty() : refused));
+      gather();  // the group goes on
+    }
+  });
+}
+
 }  // namespace
 }  // namespace capture_test

@@ -86,6 +86,37 @@ TEST_CASE("emulated: a first step that is captured loads no kernel") {
   }
 }
 
+TEST_CASE("emulated: a group that no optimizer uses has loaded all after its first collective") {
+  for (int const ranks : {1, 2}) {
+    CAPTURE(ranks);
+    Streams const streams(ranks);
+    emulated::forget_loads();
+    std::size_t const before = emulated::captured_loads();
+    auto group = InProcessCuda::group(streams.spaces);
+    auto const capture = group[0].capture();
+    Array<float> const memory(streams.spaces[0], std::vector<float>(4));
+    // One thread plays all ranks: none of them waits before the last has started.
+    auto const sum = [&] {
+      std::vector<InProcessCuda::Ticket> tickets;
+      for (InProcessCuda& comm : group) {
+        tickets.push_back(comm.start({.op = zero::Op::all_reduce,
+                                      .count = 1,
+                                      .send = memory.data() + comm.rank(),
+                                      .recv = memory.data() + comm.rank()}));
+      }
+      for (std::size_t rank = 0; rank < group.size(); ++rank) group[rank].wait(tickets[rank]);
+    };
+    sum();
+    captured_step::join(streams.spaces);
+    Graph const graph(streams.handles[0], cudaStreamCaptureModeRelaxed, [&] {
+      captured_step::fork(streams.spaces);
+      sum();
+      captured_step::join(streams.spaces);
+    });
+    CHECK(emulated::captured_loads() == before);
+  }
+}
+
 TEST_CASE("emulated: nor does one over NCCL, where each rank captures its own") {
   emulated::forget_loads();
   std::size_t const before = emulated::captured_loads();

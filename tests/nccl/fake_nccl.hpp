@@ -205,12 +205,15 @@ struct Library : Calls {
 
   static Status sum_ranks(zero::nccl::RankSum const& s, Stream stream) {
     if (s.count == 0) return free_call([](Process&) {});
-    return enqueue(stream, "sum_ranks", [s] {
+    std::size_t const stride = s.stride * zero::size_of(s.dtype);
+    if (s.count > 1 && s.ranks > 1 && stride % 16 != 0) {
+      current->world->violation(current, "a sum of blocks that are not aligned");
+    }
+    return enqueue(stream, "sum_ranks", [s, stride] {
       std::vector<void const*> blocks;
       for (int rank = 0; rank < s.ranks; ++rank) {
-        std::size_t const block = s.count * zero::size_of(s.dtype);
         auto const index = static_cast<std::size_t>(rank);
-        blocks.push_back(rank == s.rank ? s.own : at(s.staged, index * block));
+        blocks.push_back(rank == s.rank ? s.own : at(s.staged, index * stride));
       }
       Bytes const result = sum(s.dtype, s.accumulate, blocks, 0, s.count, s.squares);
       std::memcpy(s.out, result.data(), result.size());

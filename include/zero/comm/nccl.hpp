@@ -348,23 +348,24 @@ Status Kernels<T>::sum(RankSum const& sum, int device, cudaStream_t stream) {
     }
     return detail::cuda_status(status);
   }
-  std::size_t const block = sum.count * size_of(sum.dtype);
+  std::size_t const stride = sum.stride * size_of(sum.dtype);
   device::SumTargets targets;
   targets.at[0] = sum.out;
   auto* const staged = static_cast<std::byte*>(const_cast<void*>(sum.staged));
-  std::byte* const own = staged + static_cast<std::size_t>(sum.rank) * block;
+  std::byte* const own = staged + static_cast<std::size_t>(sum.rank) * stride;
   auto const add = [&](auto const& sources) {
     return detail::cuda_status(device::try_sum_ranks(
         queue, sum.dtype, sum.accumulate, targets, sources, sum.ranks, 0, sum.count, sum.squares));
   };
   if (sum.ranks > device::max_listed_ranks) {
+    std::size_t const bytes = sum.count * size_of(sum.dtype);
     Status const copied =
-        detail::cuda_status(cudaMemcpyAsync(own, sum.own, block, cudaMemcpyDeviceToDevice, stream));
-    return copied.ok() ? add(device::BufferBlocks{.first = staged, .stride = sum.count}) : copied;
+        detail::cuda_status(cudaMemcpyAsync(own, sum.own, bytes, cudaMemcpyDeviceToDevice, stream));
+    return copied.ok() ? add(device::BufferBlocks{.first = staged, .stride = sum.stride}) : copied;
   }
   device::BufferList list;
   for (int rank = 0; rank < sum.ranks; ++rank) {
-    list.at[rank] = staged + static_cast<std::size_t>(rank) * block;
+    list.at[rank] = staged + static_cast<std::size_t>(rank) * stride;
   }
   list.at[sum.rank] = sum.own;
   return add(list);

@@ -13,6 +13,9 @@ inline constexpr int max_listed_ranks = 64;
 
 /// One address per rank, wherever it points.
 struct BufferList {
+  /// May some of them be aligned to 16 bytes where others are not?
+  static constexpr bool anywhere = true;
+
   void const* at[max_listed_ranks] = {};  ///< of each rank
 
   /// Where the buffer of `rank` begins.
@@ -24,6 +27,8 @@ struct BufferList {
 
 /// Equal blocks of any number of ranks, one after the other: what an all-to-all leaves behind.
 struct BufferBlocks {
+  static constexpr bool anywhere = false;  ///< NcclExchange places them so that they are aligned
+
   void const* first = nullptr;  ///< rank 0's
   std::size_t stride = 0;       ///< from one rank's to the next's, in elements
 

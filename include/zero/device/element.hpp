@@ -44,9 +44,10 @@ ZERO_HOST_DEVICE void update_element(R const& rule,
 }
 
 /// Neighbouring elements of a sum over ranks: what `kernel::sum_ranks` documents, for each i.
+/// @tparam Abreast  of how many ranks the elements are asked for at once
 /// @param inputs  gives the elements of rank r as the Vector inputs(r)
 /// @param ranks   how many there are, at least 1
-template <class Acc, std::size_t Width, class Inputs>
+template <class Acc, std::size_t Width, int Abreast, class Inputs>
 [[nodiscard]] ZERO_HOST_DEVICE auto sum_vectors(Inputs const& inputs, int ranks) noexcept {
   namespace host = kernel::detail;
   auto result = inputs(0);
@@ -54,9 +55,7 @@ template <class Acc, std::size_t Width, class Inputs>
   using Value = typename host::Arithmetic<Acc>::Type;
   Value sum[Width];
   for (std::size_t i = 0; i < Width; ++i) sum[i] = host::widened<Acc>(result.values[i]);
-  // So many ranks' elements are asked for at once; more would only be more code.
-  [[maybe_unused]] constexpr int abreast = sizeof(T) == sizeof(Acc) ? 4 : 2;
-  ZERO_UNROLL(abreast)
+  ZERO_UNROLL(Abreast)
   for (int rank = 1; rank < ranks; ++rank) {
     auto const next = inputs(rank);
     for (std::size_t i = 0; i < Width; ++i) {

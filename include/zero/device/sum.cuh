@@ -23,9 +23,20 @@ namespace zero::inline ZERO_NAMESPACE::device {
 
 namespace kernels {
 
+/// Which arrays are aligned at the vectors of a cut: sources, then targets.
+struct SumOrder {
+  std::uint32_t apart;
+
+  [[nodiscard]] __device__ bool operator()(int array) const {
+    return (apart >> (array < 31 ? array : 31) & 1u) == 0;
+  }
+};
+
 template <class T, class Acc, std::size_t width, class Source>
 inline __device__ Vector<T, width> sum_vector(Source const& source, int ranks, std::size_t at) {
-  return sum_vectors<Acc, width>(
+  // More would only be more code.
+  constexpr int abreast = sizeof(T) == sizeof(Acc) ? 4 : 2;
+  return sum_vectors<Acc, width, abreast>(
       [&](int rank) { return load<width>(source.template of<T>(rank), at); }, ranks);
 }
 template <class T, class Acc, std::size_t width, class Source>
@@ -36,6 +47,18 @@ __device__ inline void sum_vector(SumTargets const& targets,
   Vector<T, width> const result = sum_vector<T, Acc, width>(source, ranks, at);
   ZERO_UNROLL(1)
   for (int i = 0; i < targets.count; ++i) store<width>(static_cast<T*>(targets.at[i]), at, result);
+}
+/// The same where some arrays are not aligned: those are accessed element by element, and ranks are
+/// read one after the other.
+template <class T, class Acc, std::size_t width, class Source>
+__device__ inline void sum_apart(
+    SumTargets const& targets, Source const& source, int ranks, std::size_t at, SumOrder aligned) {
+  Vector<T, width> const result = sum_vectors<Acc, width, 1>(
+      [&](int rank) { return load<width>(source.template of<T>(rank), at, aligned(rank)); }, ranks);
+  ZERO_UNROLL(1)
+  for (int i = 0; i < targets.count; ++i) {
+    store<width>(static_cast<T*>(targets.at[i]), at, aligned(ranks + i), result);
+  }
 }
 
 /// Not a cub::DeviceTransform: how many arrays it reads and writes is known when it is compiled,
@@ -53,8 +76,16 @@ static __global__ void __launch_bounds__(block_threads, 4) sum_ranks(SumTargets 
   constexpr std::size_t width = access_bytes / sizeof(T);
   std::size_t const thread = grid_thread();
   std::size_t const threads = grid_threads();
-  for (std::size_t i = thread; i < cut.vectors; i += threads) {
-    sum_vector<T, Acc, width>(targets, source, ranks, first + cut.head + i * width);
+  // Two loops, so that the usual one need not tell arrays apart.
+  if (cut.apart == 0) {
+    for (std::size_t i = thread; i < cut.vectors; i += threads) {
+      sum_vector<T, Acc, width>(targets, source, ranks, first + cut.head + i * width);
+    }
+  } else if constexpr (Source::anywhere) {
+    SumOrder const aligned{cut.apart};
+    for (std::size_t i = thread; i < cut.vectors; i += threads) {
+      sum_apart<T, Acc, width>(targets, source, ranks, first + cut.head + i * width, aligned);
+    }
   }
   std::size_t const inside = cut.vectors * width;
   for (std::size_t i = thread; i < count - inside; i += threads) {
@@ -99,10 +130,13 @@ template <class T, class Acc, class Source>
                                     std::size_t count) {
   if (count == 0) return cudaSuccess;
   constexpr std::size_t width = access_bytes / sizeof(T);
-  Cutter cutter(width);
-  for (int rank = 0; rank < ranks; ++rank) cutter.meet(source.template of<T>(rank) + first);
-  for (int i = 0; i < targets.count; ++i) cutter.meet(static_cast<T*>(targets.at[i]) + first);
-  Cut const cut = cutter.cut_together(count);
+  auto const met = [&](Cutter cutter) {
+    for (int rank = 0; rank < ranks; ++rank) cutter.meet(source.template of<T>(rank) + first);
+    for (int i = 0; i < targets.count; ++i) cutter.meet(static_cast<T*>(targets.at[i]) + first);
+    return cutter;
+  };
+  Cut cut = met(met(Cutter(width)).where_most()).cut(count);
+  if (!Source::anywhere && cut.apart != 0) cut = {};
   std::size_t const items = cut.vectors != 0 ? cut.vectors : count;
   return try_launch_over<kernels::sum_ranks<T, Acc, Source>>(
       queue, items, targets, source, ranks, first, count, cut);
@@ -141,7 +175,9 @@ template <class T, class Acc, class Source>
 /// kernel::sum_ranks, but for which NaN a sum is. A target may be one of the sources, with the same
 /// first element. For callers that have made the queue's device current; never throws.
 /// @par Shapes  every buffer [first + count] at least; `source` a BufferList or BufferBlocks
-/// @par Cost    reads ranks * count elements and writes count to each target; squares take a pass
+/// @par Cost    reads ranks * count elements and writes count to each target, in accesses of 16
+///   bytes where most buffers are aligned; element by element only to those of a list that are not
+///   aligned there, but to all if blocks and targets are not aligned together. Squares take a pass
 ///   of their own only of what is no whole block, and where buffers are not aligned to 16 bytes
 /// @param squares  where to add those of the results, of fp32 or 16-bit types, with one target
 /// @return cudaErrorInvalidValue for a pair of types that kernel::sum_function has no kernel for

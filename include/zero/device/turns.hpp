@@ -35,10 +35,13 @@ class Turns {
     std::shared_ptr<Turns> turns_;
   };
 
-  /// This thread's turn, for as long as the result lives. Again within a turn: at once.
-  [[nodiscard]] Turn take() {
-    return captures_.load(std::memory_order_relaxed) == 0 ? Turn() : Turn(mutex_);
+  /// Does somebody hold a `Capture`?
+  [[nodiscard]] bool captured() const noexcept {
+    return captures_.load(std::memory_order_relaxed) != 0;
   }
+
+  /// This thread's turn, for as long as the result lives. Again within a turn: at once.
+  [[nodiscard]] Turn take() { return captured() ? Turn(mutex_) : Turn(); }
 
  private:
   std::atomic<int> captures_{0};

@@ -4,8 +4,10 @@
 
 #include "zero/base/config.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 
 namespace zero::inline ZERO_NAMESPACE::device {
 
@@ -97,8 +99,9 @@ struct Cut {
   std::uint32_t apart = 0;  ///< bit i: the i-th array is not aligned at these vectors
 };
 
-/// Finds where arrays of one index range can be accessed by vectors of `width` elements: where the
-/// first of them is aligned. Arrays that are not aligned there are noted.
+/// Finds where arrays of one index range can be accessed by vectors of `width` elements, 16 at the
+/// most: where the first of them is aligned, or most of them. Arrays that are not aligned there are
+/// noted.
 class Cutter {
  public:
   /// For vectors of `width` elements.
@@ -116,6 +119,7 @@ class Cutter {
     if (first_) head_ = head;
     if (head != head_) apart_ |= bit;
     first_ = false;
+    ++aligned_[head];
     return *this;
   }
 
@@ -124,9 +128,13 @@ class Cutter {
     if (head_ >= count) return {};
     return {.head = head_, .vectors = (count - head_) / width_, .apart = apart_};
   }
-  /// The same where all arrays are aligned together; elsewhere nothing is cut.
-  [[nodiscard]] constexpr Cut cut_together(std::size_t count) const noexcept {
-    return apart_ == 0 ? cut(count) : Cut{};
+  /// One that has met nothing yet, for vectors that begin where most arrays met here are aligned.
+  [[nodiscard]] constexpr Cutter where_most() const noexcept {
+    Cutter result(width_);
+    auto const* const most = std::max_element(std::begin(aligned_), std::end(aligned_));
+    result.head_ = static_cast<std::size_t>(most - std::begin(aligned_));
+    result.first_ = false;
+    return result;
   }
 
  private:
@@ -135,6 +143,7 @@ class Cutter {
   std::uint32_t bit_ = 1;
   std::uint32_t apart_ = 0;
   bool first_ = true;
+  std::uint32_t aligned_[access_bytes] = {};  ///< by head: how many arrays are aligned behind it
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::device

@@ -21,7 +21,7 @@ TEST_CASE("arrays that are equally far from a vector are cut there") {
   CHECK(Cutter(4).meet(a + 1).meet(b + 5).cut(20).vectors == 4);
 }
 
-TEST_CASE("arrays that are not aligned where the first is are noted, or nothing is cut") {
+TEST_CASE("arrays that are not aligned where vectors begin are noted") {
   alignas(16) float a[64] = {};
   alignas(16) float b[64] = {};
   Cutter const cutter = Cutter(4).meet(a + 1).meet(b + 1).meet(b + 2).meet(a + 5);
@@ -29,8 +29,12 @@ TEST_CASE("arrays that are not aligned where the first is are noted, or nothing 
   CHECK(cut.head == 3);
   CHECK(cut.vectors == 9);
   CHECK(cut.apart == 4);
-  CHECK(cutter.cut_together(40).vectors == 0);
-  CHECK(Cutter(4).meet(a).meet(b).cut_together(40).vectors == 10);
+  // Where most are aligned, whichever comes first; where as many are elsewhere, no element is left.
+  Cut const most = Cutter(4).meet(b + 2).meet(a + 1).meet(b + 1).where_most().meet(b + 2).cut(40);
+  CHECK(most.head == 3);
+  CHECK(most.vectors == 9);
+  CHECK(most.apart == 1);
+  CHECK(Cutter(4).meet(a + 1).meet(b).where_most().meet(a + 1).meet(b).cut(40).apart == 1);
   // Nothing is an array of its own, and there may be more than there are bits.
   float* const none = nullptr;
   CHECK(Cutter(4).meet(a).meet(none).meet(b + 1).cut(40).apart == 4);

@@ -44,7 +44,8 @@ namespace zero::inline ZERO_NAMESPACE {
 /// ends the capture. The graph is then a step of all ranks; it is launched on the first stream,
 /// once that has waited for what is in the others. CUDA does not promise that threads may add to a
 /// capture at once: while the rank that captures holds a `capture()`, all calls of the library take
-/// turns, and the trainer's own kernels are launched in a `capture_turn()`.
+/// turns, and the trainer's own kernels are launched in a `capture_turn()`. A collective that is
+/// captured without a `capture()` is refused.
 ///
 /// Ranks that disagree about a collective, that throw, leave, or arrive too late end the whole
 /// family of groups, as in InProcess, and so does a call of the runtime that fails. A device that
@@ -148,10 +149,12 @@ class DeviceGroup {
   ///
   /// @par Collective  yes: all ranks, the same calls in the same order
   /// @par Cost        allocates nothing; the last rank to arrive enqueues for all
-  /// @throws Error (invalid_argument) for a call no peer could match, such as a null buffer
+  /// @throws Error (invalid_argument) for a call no peer could match, such as a null buffer; and
+  ///   where it would be captured with other ranks' streams while nobody holds a `capture()`
   /// @throws Error (communication) if the ranks disagree or one of them has failed
   Ticket start(Collective const& op) {
     detail::check_arguments(op, rank(), size(), group_name());
+    refuse_capture_without_turns();
     return Ticket(handle_.group(), handle_->post(rank(), op), rank());
   }
 
@@ -188,6 +191,18 @@ class DeviceGroup {
 
  private:
   explicit DeviceGroup(detail::Handle<Meeting> handle) noexcept : handle_(std::move(handle)) {}
+
+  /// Nobody would see that threads add to a capture at once. What is captured with a collective of
+  /// several ranks is captured with the streams of all.
+  void refuse_capture_without_turns() const {
+    if constexpr (RecordingSpace<Space>) {
+      auto const& engine = handle_->engine();
+      if (size() == 1 || engine.turns()->captured() || !engine.space(rank()).capturing()) return;
+      fail(ErrorKind::invalid_argument,
+           "ranks are captured together, but do not take turns: the rank that begins the capture "
+           "holds comm.capture() before the first stream joins it");
+    }
+  }
 
   /// Makes the group of `members`, or ends the family because the runtime refuses.
   void found(std::vector<int> const& members, std::string_view name) {

@@ -60,16 +60,18 @@ struct CommConfig {
 };
 
 /// The blocks of one ordered sum. `staged` holds one block of `count` elements per rank, in rank
-/// order; the block of `rank` is in `own` instead. `out` may be `own`.
+/// order, `stride` elements after the one before; the block of `rank` is in `own` instead. `out`
+/// may be `own`.
 struct RankSum {
   DType dtype = DType::f32;       ///< of all blocks and of the result
   DType accumulate = DType::f32;  ///< in which they are added, rounded to `dtype` once
   void* out = nullptr;            ///< [count]
-  void const* staged = nullptr;   ///< [ranks * count]
+  void const* staged = nullptr;   ///< [ranks * stride]
   void const* own = nullptr;      ///< [count]
   int rank = 0;                   ///< whose staged block is not to be read
   int ranks = 1;                  ///< added in ascending order
   std::size_t count = 0;          ///< elements of a block
+  std::size_t stride = 0;         ///< from one staged block to the next, in elements
   SumSquares squares{};           ///< of the result
 };
 

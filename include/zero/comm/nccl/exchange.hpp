@@ -3,6 +3,7 @@
 /// kernel.
 #pragma once
 
+#include "zero/base/bytes.hpp"
 #include "zero/base/config.hpp"
 #include "zero/comm/nccl/api.hpp"
 #include "zero/comm/nccl/line.hpp"
@@ -136,6 +137,8 @@ class NcclExchange {
         return begin >= total ? 0 : (std::min)({room, stride - done, total - begin});
       };
       std::size_t const mine = piece(own());
+      // Staged blocks are aligned, whatever a trainer's slices are.
+      auto const spacing = static_cast<std::size_t>(round_up(mine, 64));
       // A rank that has no more to add has none in later pieces either.
       typename A::Event const summed = lane_.summed[sums % 2];
       std::byte* const staged =
@@ -152,7 +155,7 @@ class NcclExchange {
               group.add(A::send(part, count, op.dtype, to, comm(), stream()));
             }
             if (mine == 0) continue;
-            auto* const place = staged + static_cast<std::size_t>(from) * mine * element;
+            auto* const place = staged + static_cast<std::size_t>(from) * spacing * element;
             group.add(A::recv(place, mine, op.dtype, from, comm(), stream()));
           }
         });
@@ -166,6 +169,7 @@ class NcclExchange {
                               .rank = rank_,
                               .ranks = size_,
                               .count = mine,
+                              .stride = spacing,
                               .squares = square ? squares(op, done, mine) : SumSquares{}};
       ++sums;
       line_.unlocked(lock_, activity(op), [&] {

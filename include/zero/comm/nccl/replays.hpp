@@ -138,7 +138,8 @@ class NcclReplays {
                          .own = counter,
                          .rank = 0,
                          .ranks = 2,
-                         .count = 1},
+                         .count = 1,
+                         .stride = 1},
                         stream);
   }
 
