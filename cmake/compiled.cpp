@@ -1,5 +1,5 @@
-// What zero::compiled contains: bodies that depend on no policy, and the usual kernels. Its flags are
-// those of the whole build.
+// What zero::compiled contains: bodies that depend on no policy, and the usual kernels. Its flags
+// are those of the whole build.
 #define ZERO_IMPLEMENTATION
 #include <zero/zero.hpp>
 

@@ -52,7 +52,8 @@
 /// Where they are compiled is said once a unit:
 /// - nothing: in the unit, those that are called. They are templates without parameters to choose.
 /// - `ZERO_DECLARATIONS`: elsewhere, as ordinary functions.
-/// - `ZERO_IMPLEMENTATION`: in this unit, all that it includes, as ordinary functions. It goes before
+/// - `ZERO_IMPLEMENTATION`: in this unit, all that it includes, as ordinary functions. It goes
+/// before
 ///   the other one. Two such units of equal flags end in duplicate symbols.
 ///
 /// Units that take zero::compiled are as those with `ZERO_DECLARATIONS`, but for optional parts, of

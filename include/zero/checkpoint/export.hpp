@@ -111,7 +111,8 @@ struct ModelPlace {
 }
 
 /// The runs of the model that this rank is to write: each element is one rank's.
-ZERO_OPTIONAL_APART [[nodiscard]] std::vector<ArrayRun> export_runs(Parts& parts, ExportDType dtype);
+ZERO_OPTIONAL_APART [[nodiscard]] std::vector<ArrayRun> export_runs(Parts& parts,
+                                                                    ExportDType dtype);
 
 #if ZERO_OPTIONAL_BODIES
 

@@ -1,6 +1,7 @@
+#include "zero/transfer/file/temporary_file.hpp"
+
 #include "checkpoint/temporary_directory.hpp"
 #include "support/test.hpp"
-#include "zero/transfer/file/temporary_file.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
