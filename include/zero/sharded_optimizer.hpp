@@ -346,12 +346,7 @@ class ShardedOptimizer {
   ///   Not for gradients that are lent
   [[nodiscard]] UnitGradients<ShardedOptimizer> gradients(int unit, Overwrite how) requires(
       !Accumulation::full_gradients) {
-    if (borrowed && how.checked) {
-      fail(ErrorKind::invalid_argument,
-           "gradients that are lent are only read, so that none can be marked as not written");
-    }
-    std::uint64_t const epoch = engine_.open(unit, true);
-    if (how.checked) engine_.mark_unwritten(unit);
+    std::uint64_t const epoch = engine_.open(unit, true, how.checked);
     return {*this, unit_view(unit), epoch, how.checked};
   }
 

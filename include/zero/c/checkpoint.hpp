@@ -24,48 +24,10 @@
 
 namespace zero::inline ZERO_NAMESPACE::c {
 
-/// Saves and loads one optimizer, whatever its choice.
-class Saver {
- public:
-  Saver() = default;
-  Saver(Saver const&) = delete;
-  Saver& operator=(Saver const&) = delete;
-  virtual ~Saver() = default;
-  /// As `zero::Checkpoints::save`.
-  virtual void save(zero::Checkpoints& run, SaveOptions const& options) = 0;
-  /// As `zero::Checkpoints::latest`.
-  [[nodiscard]] virtual std::optional<FoundCheckpoint> latest(zero::Checkpoints& run) = 0;
-  /// As `zero::Checkpoints::resume`.
-  virtual std::optional<LoadReport> resume(zero::Checkpoints& run) = 0;
-};
-
-/// In the list of ZERO_C_DEFINE: its optimizers can be saved.
+/// In the list of ZERO_C_DEFINE: its optimizers can be saved. They can wherever this is included.
 struct Checkpoints {
   /// Says that this is no policy.
   using IsExtension = void;
-  /// For one optimizer.
-  template <class O>
-  class Of final : public Saver {
-   public:
-    /// Which lives as long.
-    explicit Of(O& optimizer) : optimizer_(&optimizer) {}
-    /// As the type that callers know it by.
-    void* address() noexcept { return static_cast<Saver*>(this); }
-    /// @cond
-    void save(zero::Checkpoints& run, SaveOptions const& options) override {
-      run.save(*optimizer_, options);
-    }
-    std::optional<FoundCheckpoint> latest(zero::Checkpoints& run) override {
-      return run.latest(*optimizer_);
-    }
-    std::optional<LoadReport> resume(zero::Checkpoints& run) override {
-      return run.resume(*optimizer_);
-    }
-    /// @endcond
-
-   private:
-    O* optimizer_;
-  };
 };
 
 /// What the trainer knows as a `zero_checkpoints`: a directory, over its rank.
@@ -77,7 +39,7 @@ struct CheckpointsObject {
   std::vector<std::byte> blob{};  ///< of this rank, as it was loaded
 };
 
-/// Does the work with a directory, and an optimizer that can be saved.
+/// Does the work with a directory, and an optimizer.
 template <class Work>
 std::int32_t with(zero_checkpoints* handle, zero_optimizer* optimizer, Work const& work) noexcept {
   auto* const checkpoints = object_of<CheckpointsObject>(handle);
@@ -91,12 +53,7 @@ std::int32_t with(zero_checkpoints* handle, zero_optimizer* optimizer, Work cons
     if (object->comm != checkpoints->comm) {
       fail(ErrorKind::invalid_argument, "the optimizer is one of another communicator");
     }
-    void* const saver = object->inner->extension();
-    if (saver == nullptr) {
-      fail_with(ZERO_NOT_DEFINED,
-                "zero: not defined: checkpoints; add zero::c::Checkpoints to ZERO_C_DEFINE");
-    }
-    work(*checkpoints, *static_cast<Saver*>(saver));
+    work(*checkpoints, *object->inner);
   });
 }
 
@@ -124,21 +81,21 @@ int32_t zero_checkpoint_save(zero_checkpoints* checkpoints,
                              void const* blob,
                              int64_t blob_bytes) {
   return zero::c::with(
-      checkpoints, optimizer, [&](zero::c::CheckpointsObject& open, zero::c::Saver& saver) {
+      checkpoints, optimizer, [&](zero::c::CheckpointsObject& open, zero::c::Optimizer& inner) {
         std::size_t const bytes = zero::c::unsigned_of(blob_bytes, "blob_bytes");
         if (bytes > 0) zero::c::require(blob, "blob");
         zero::SaveOptions options;
         options.rank_blob = {static_cast<std::byte const*>(blob), bytes};
-        saver.save(open.run, options);
+        open.run.save(inner, options);
       });
 }
 int32_t zero_checkpoint_latest(zero_checkpoints* checkpoints,
                                zero_optimizer* optimizer,
                                int64_t* step) {
   return zero::c::with(
-      checkpoints, optimizer, [&](zero::c::CheckpointsObject& open, zero::c::Saver& saver) {
+      checkpoints, optimizer, [&](zero::c::CheckpointsObject& open, zero::c::Optimizer& inner) {
         zero::c::require(step, "step");
-        auto const found = saver.latest(open.run);
+        auto const found = open.run.latest(inner);
         *step = found ? found->step : -1;
       });
 }
@@ -146,12 +103,12 @@ int32_t zero_checkpoint_load(zero_checkpoints* checkpoints,
                              zero_optimizer* optimizer,
                              int64_t* step) {
   return zero::c::with(
-      checkpoints, optimizer, [&](zero::c::CheckpointsObject& open, zero::c::Saver& saver) {
+      checkpoints, optimizer, [&](zero::c::CheckpointsObject& open, zero::c::Optimizer& inner) {
         zero::c::require(step, "step");
         *step = -1;
-        auto const report = saver.resume(open.run);
+        auto const report = open.run.resume(inner);
         if (!report) return;
-        zero::c::Rank const& rank = *open.comm->rank;
+        zero::c::Rank& rank = *open.comm->rank;
         auto const* const blob = report->own_blob(rank.number(), rank.ranks());
         open.blob.clear();
         if (blob != nullptr) open.blob = blob->bytes;

@@ -5,39 +5,22 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/c.h"
-#include "zero/c/communicator.hpp"
-#include "zero/c/optimizer.hpp"
+#include "zero/c/entry.hpp"
 #include "zero/c/policies.hpp"
 #include "zero/c/structs.hpp"
 #include "zero/concepts/policies.hpp"
-#include "zero/layout/plan.hpp"
-#include "zero/sharded_optimizer.hpp"
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::c {
 
-/// One optimizer that can be made.
-struct Entry {
-  Choice choice;  ///< by which it is found
-  /// Makes it.
-  std::unique_ptr<Optimizer> (*create)(AnyCommunicator&,
-                                       Rank&,
-                                       std::vector<Tensor>,
-                                       zero_options const&);
-  /// Its plan, ahead of it.
-  Plan (*plan)(PlanOptions const&, std::vector<Tensor> const&, zero_options const&);
-};
-
 /// All that a program has: what ZERO_C_DEFINE defines.
 [[nodiscard]] std::vector<Entry> entries();
 
-/// Is it added to every optimizer?
+/// Does it say nothing of policies?
 template <class T>
     struct IsExtension : std::bool_constant < requires {
   typename T::IsExtension;
@@ -53,56 +36,51 @@ class Definition {
                 "std::int32_t zero::c::number<MyRule> = 1000;");
   template <template <class> class Fits, class Default>
   using Of = typename Fitting<Fits, Types<>, Default, Policies...>::Result;
-  using Extension = zero::detail::Selected<IsExtension, NoExtension, Policies...>;
 
-  template <class S, class P, class R, class A, class M>
-  static void add(std::vector<Entry>& entries) {
-    // What the library refuses to compile is not offered.
-    if constexpr (!(M::borrowed && S::sharding.parameters)) {
-      using Memory = std::conditional_t<M::borrowed, Borrowed<RankAllocator>, Owned<RankAllocator>>;
-      using O = ShardedOptimizer<AnyCommunicator, S, P, R, A, Memory>;
-      entries.push_back({.choice = {{number<S>, number<P>, number<R>, number<A>, number<M>}},
-                         .create = [](AnyCommunicator& comm,
-                                      Rank& rank,
-                                      std::vector<Tensor> model,
-                                      zero_options const& options) -> std::unique_ptr<Optimizer> {
-                           return std::make_unique<OptimizerOf<O, Extension>>(
-                               comm, rank, std::move(model), options);
-                         },
-                         .plan =
-                             [](PlanOptions const& asked,
-                                std::vector<Tensor> const& model,
-                                zero_options const& options) {
-                               return O::plan(
-                                   asked, model, bucket_of(options), Prefetch{options.prefetch});
-                             }});
-    }
+  template <class... P, class... R>
+  [[nodiscard]] static std::vector<Arithmetic> arithmetics(Types<P...>, Types<R...> rules) {
+    std::vector<Arithmetic> all;
+    (append<P>(all, rules), ...);
+    return all;
   }
-
-  // One slot after the other: all combinations.
-  template <class... Chosen, class... Last>
-  static void product(std::vector<Entry>& entries, Types<Chosen...>, Types<Last...>) {
-    (add<Chosen..., Last>(entries), ...);
+  template <class P, class... R>
+  static void append(std::vector<Arithmetic>& all, Types<R...> /*rules*/) {
+    (all.push_back(arithmetic<P, R>()), ...);
   }
-  template <class... Chosen, class... Slot, class... Rest>
-  static void product(std::vector<Entry>& entries,
-                      Types<Chosen...>,
-                      Types<Slot...>,
-                      Rest... rest) requires(sizeof...(Rest) > 0) {
-    (product(entries, Types<Chosen..., Slot>{}, rest...), ...);
+  template <class... S, class Visit>
+  static void for_each(Types<S...> /*all*/, Visit const& visit) {
+    (visit.template operator()<S>(), ...);
   }
 
  public:
   /// All of them.
   [[nodiscard]] static std::vector<Entry> entries() {
     std::vector<Entry> result;
-    product(result,
-            Types<>{},
-            Of<zero::detail::FitsStage, stage::PosG>{},
-            Of<zero::detail::FitsPrecision, Fp32>{},
-            Of<zero::detail::FitsRule, AdamW>{},
-            Of<zero::detail::FitsAccumulation, AccumulateNone>{},
-            Of<zero::detail::FitsMemory, Owned<>>{});
+    auto const arithmetic =
+        arithmetics(Of<zero::detail::FitsPrecision, Fp32>{}, Of<zero::detail::FitsRule, AdamW>{});
+    for_each(Of<zero::detail::FitsStage, stage::PosG>{}, [&]<class S>() {
+      for_each(Of<zero::detail::FitsAccumulation, AccumulateNone>{}, [&]<class A>() {
+        for_each(Of<zero::detail::FitsMemory, Owned<>>{}, [&]<class M>() {
+          // What the library refuses to compile is not offered.
+          if (M::borrowed && S::sharding.parameters) return;
+          for (Arithmetic const& each : arithmetic) {
+            zero::detail::PolicyFacts policies = each.policies;
+            policies.stage = S::name;
+            policies.sharding = S::sharding;
+            policies.accumulation = A::name;
+            policies.full_gradients = A::full_gradients;
+            policies.reduced_shard = A::reduced_shard;
+            policies.borrowed = M::borrowed;
+            bool const sums = policies.form().reduced == StorageForm::Reduced::sums;
+            result.push_back({{{number<S>, each.precision, each.rule.number, number<A>, number<M>}},
+                              policies,
+                              each.rule,
+                              sums ? each.sums_kernels : each.kernels,
+                              each.loss_scale});
+          }
+        });
+      });
+    });
     return result;
   }
 };

@@ -5,16 +5,18 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/c.h"
-#include "zero/c/communicator.hpp"
 #include "zero/c/definition.hpp"
 #include "zero/c/handles.hpp"
 #include "zero/c/optimizer.hpp"
+#include "zero/c/rank.hpp"
 #include "zero/c/structs.hpp"
 #include "zero/comm/in_process.hpp"
 #include "zero/comm/run_ranks.hpp"
 #include "zero/comm/self.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/layout/plan.hpp"
+#include "zero/optimizer/setup/plan_of.hpp"
+#include "zero/sharded_optimizer.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -109,8 +111,13 @@ int32_t zero_comm_size(zero_comm const* comm) {
 int32_t zero_comm_sum(zero_comm* comm, double* value) {
   return zero::c::with(comm, [&](zero::c::Comm& open) {
     zero::c::require(value, "value");
-    zero::c::AnyCommunicator any(*open.rank);
-    *value = zero::sum(any, *value);
+    zero::detail::Ranks ranks(open.rank->ref());
+    ranks.run({.op = zero::Op::all_reduce,
+               .dtype = zero::DType::f64,
+               .accumulate = zero::DType::f64,
+               .count = 1,
+               .send = value,
+               .recv = value});
   });
 }
 int32_t zero_comm_fail(zero_comm* comm, char const* reason) {
@@ -119,7 +126,8 @@ int32_t zero_comm_fail(zero_comm* comm, char const* reason) {
   });
 }
 void zero_comm_progress(zero_comm* comm) {
-  if (auto* const open = zero::c::object_of<zero::c::Comm>(comm)) open->rank->progress();
+  auto* const open = zero::c::object_of<zero::c::Comm>(comm);
+  if (open != nullptr) zero::detail::Ranks(open->rank->ref()).progress();
 }
 char const* zero_message(zero_comm const* comm) {
   if (comm == nullptr) return "";
@@ -139,8 +147,9 @@ int32_t zero_create(zero_comm* comm,
     c::require_options(options);
     c::Entry const entry = c::entry_of(c::choice_of(*options));
     auto made = std::make_shared<c::OptimizerObject>(
-        c::OptimizerObject{.comm = &open, .any = c::AnyCommunicator(*open.rank)});
-    made->inner = entry.create(made->any, *open.rank, c::tensors_of(tensors, count), *options);
+        c::OptimizerObject{&open,
+                           std::make_unique<c::Optimizer>(
+                               *open.rank, entry, c::tensors_of(tensors, count), *options)});
     *optimizer = static_cast<zero_optimizer*>(open.own(std::move(made)));
   });
 }
@@ -183,9 +192,14 @@ int32_t zero_plan_ahead(zero_options const* options,
     c::require_struct(plan, "zero_plan");
     PlanOptions const asked{.world_size = ranks,
                             .micro_steps = c::unsigned_of(micro_steps, "micro_steps")};
-    c::write(
-        *plan,
-        c::entry_of(c::choice_of(*options)).plan(asked, c::tensors_of(tensors, count), *options));
+    c::Entry const entry = c::entry_of(c::choice_of(*options));
+    c::write(*plan,
+             zero::detail::plan_of(entry.policies,
+                                   *entry.rule.calls,
+                                   asked,
+                                   c::tensors_of(tensors, count),
+                                   c::bucket_of(*options),
+                                   Prefetch{options->prefetch}));
   });
 }
 int32_t zero_get_plan(zero_optimizer* optimizer, int64_t micro_steps, zero_plan* plan) {
@@ -245,13 +259,13 @@ int32_t zero_bind_gradients_flat(zero_optimizer* optimizer, void* gradients, int
 int32_t zero_load(zero_optimizer* optimizer, zero_fill fill, void* user) {
   return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
     zero::c::Filling const filling(fill, user, inner.tensors());
-    inner.load(zero::c::Fill(filling));
+    inner.load(zero::detail::ValueSource(filling));
   });
 }
 int32_t zero_broadcast_from(zero_optimizer* optimizer, zero_fill fill, void* user, int32_t root) {
   return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
     zero::c::Filling const filling(fill, user, inner.tensors());
-    inner.broadcast(zero::c::Fill(filling), root);
+    inner.broadcast(zero::detail::ValueSource(filling), root);
   });
 }
 int32_t zero_broadcast(zero_optimizer* optimizer, int32_t root) {

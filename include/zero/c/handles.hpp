@@ -5,9 +5,9 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/c.h"
-#include "zero/c/communicator.hpp"
 #include "zero/c/handle_table.hpp"
 #include "zero/c/optimizer.hpp"
+#include "zero/c/rank.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -152,9 +152,8 @@ class Comm {
 struct OptimizerObject {
   /// What its handles are.
   static constexpr HandleKind kind = HandleKind::optimizer;
-  Comm* comm;                          ///< whose
-  AnyCommunicator any;                 ///< that the optimizer refers to
-  std::unique_ptr<Optimizer> inner{};  ///< after them: it ends first
+  Comm* comm;                        ///< whose
+  std::unique_ptr<Optimizer> inner;  ///< what it is of
 };
 
 /// What a handle leads to; null, with words where its communicator is still there, for one that has

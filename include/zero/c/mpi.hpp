@@ -4,8 +4,8 @@
 
 #include "zero/base/bytes.hpp"
 #include "zero/base/config.hpp"
-#include "zero/c/communicator.hpp"
 #include "zero/c/handles.hpp"
+#include "zero/c/rank.hpp"
 #include "zero/c/structs.hpp"
 #include "zero/c_mpi.h"
 #include "zero/comm/mpi.hpp"
@@ -14,31 +14,6 @@
 #include <cstdint>
 #include <memory>
 #include <utility>
-
-namespace zero::inline ZERO_NAMESPACE::c {
-
-/// A process; its optimizers' memory is in the node's window, if it is asked for.
-class MpiRank final : public RankOf<Mpi<>> {
- public:
-  /// Takes over the communicator.
-  MpiRank(Mpi<> comm, bool window)
-      : RankOf<Mpi<>>(std::move(comm)),
-        allocator_(window ? inner().allocator() : mpi::SharedAllocator()) {}
-
-  /// @cond
-  void* allocate(std::size_t bytes, std::size_t alignment) override {
-    return allocator_.allocate(bytes, alignment);
-  }
-  void deallocate(void* memory, std::size_t bytes, std::size_t alignment) noexcept override {
-    allocator_.deallocate(memory, bytes, alignment);
-  }
-  /// @endcond
-
- private:
-  mpi::SharedAllocator allocator_;
-};
-
-}  // namespace zero::inline ZERO_NAMESPACE::c
 
 extern "C" {
 
@@ -62,7 +37,12 @@ int32_t zero_mpi(MPI_Comm world,
       inner.shared_bytes = c::unsigned_of(given.shared_bytes, "shared_bytes");
     }
     if (given.progress_thread != 0) inner.progress_thread = mpi::ProgressThread::multiple;
-    c::hand_out(comm, std::make_unique<c::MpiRank>(Mpi<>(world, inner), given.window != 0));
+    Mpi<> made(world, inner);
+    // Optimizers' memory is in the node's window, if it is asked for.
+    mpi::SharedAllocator const allocator =
+        given.window != 0 ? made.allocator() : mpi::SharedAllocator();
+    c::hand_out(
+        comm, std::make_unique<c::RankOf<Mpi<>, mpi::SharedAllocator>>(std::move(made), allocator));
   });
 }
 int32_t zero_mpi_f(MPI_Fint world,

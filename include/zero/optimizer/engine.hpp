@@ -107,10 +107,9 @@ class Engine {
   // Gradients.
   /// A described tensor's, where all of them are held.
   ZERO_APART [[nodiscard]] Elements whole_gradient(std::size_t tensor);
+  /// @param checked  fills what is to be overwritten with what no trainer writes
   /// @returns the epoch that a guard has
-  ZERO_APART [[nodiscard]] std::uint64_t open(int unit, bool overwritten);
-  /// Fills a unit's gradients with what no trainer writes.
-  ZERO_APART ZERO_COLD void mark_unwritten(int unit);
+  ZERO_APART [[nodiscard]] std::uint64_t open(int unit, bool overwritten, bool checked = false);
   /// @throws Error (invalid_argument) if some of that is left
   ZERO_APART ZERO_COLD void require_written(int unit, std::uint64_t epoch) const;
   ZERO_APART [[nodiscard]] Elements gradient(int unit, std::uint64_t epoch, std::size_t t) const;
@@ -151,6 +150,7 @@ class Engine {
   ZERO_APART ZERO_COLD void restore(Counters const& counters);
 
  private:
+  ZERO_APART ZERO_COLD void mark_unwritten(int unit);
   ZERO_APART void prepare_to_bind();
   ZERO_APART void end_bind(bool all_gradients);
   /// What a call does that replaces all parameters.

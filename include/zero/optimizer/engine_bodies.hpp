@@ -373,7 +373,11 @@ ZERO_BODY Elements Engine::whole_gradient(std::size_t tensor) {
   });
 }
 
-ZERO_BODY std::uint64_t Engine::open(int unit, bool overwritten) {
+ZERO_BODY std::uint64_t Engine::open(int unit, bool overwritten, bool checked) {
+  if (checked && parts_->policies.borrowed) {
+    fail(ErrorKind::invalid_argument,
+         "gradients that are lent are only read, so that none can be marked as not written");
+  }
   parts_->require_unit(unit);
   parts_->require_bound();
   if (parts_->policies.borrowed) {
@@ -382,6 +386,7 @@ ZERO_BODY std::uint64_t Engine::open(int unit, bool overwritten) {
     }
   }
   parts_->reduction.open(unit, overwritten);
+  if (checked) mark_unwritten(unit);
   return parts_->reduction.order().epoch();
 }
 

@@ -55,6 +55,13 @@ class LentSpans {
           return Elements(static_cast<std::span<T> const*>(list)[i]);
         }) {}
 
+  /// Of a type that was lost before.
+  explicit LentSpans(std::span<Elements const> spans) noexcept
+      : spans_(spans.data()),
+        size_(spans.size()),
+        at_([](void const* list, std::size_t i) { return static_cast<Elements const*>(list)[i]; }) {
+  }
+
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   [[nodiscard]] Elements operator[](std::size_t i) const { return at_(spans_, i); }
 

@@ -1,0 +1,81 @@
+/// @file
+/// One choice of policies by their numbers, as an engine is made from it.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/c.h"
+#include "zero/c/policies.hpp"
+#include "zero/concepts/accumulation.hpp"
+#include "zero/concepts/precision.hpp"
+#include "zero/concepts/rule.hpp"
+#include "zero/concepts/stage.hpp"
+#include "zero/optimizer/make_tables.hpp"
+#include "zero/optimizer/tables/setup.hpp"
+#include "zero/space/host.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+
+namespace zero::inline ZERO_NAMESPACE::c {
+
+/// A rule by its number.
+struct RuleEntry {
+  std::int32_t number;                   ///< by which it is asked for
+  zero::detail::RuleCalls const* calls;  ///< what can be done with it
+  /// A rule with the hyper-parameters that are given, on top of those of another, or the defaults.
+  std::unique_ptr<zero::detail::RuleCopy> (*made)(zero_rule const& given, void const* others);
+};
+/// That of one type.
+template <Rule R>
+[[nodiscard]] RuleEntry rule_entry() {
+  return {number<R>, &zero::detail::rule_calls<R>, [](zero_rule const& given, void const* others) {
+            R const rule =
+                rule_of<R>(given, others != nullptr ? *static_cast<R const*>(others) : R{});
+            return std::make_unique<zero::detail::RuleCopy>(zero::detail::rule_calls<R>, &rule);
+          }};
+}
+
+/// One optimizer that can be made.
+struct Entry {
+  Choice choice;                             ///< by which it is found
+  zero::detail::PolicyFacts policies;        ///< what it decides
+  RuleEntry rule;                            ///< its rule
+  zero::detail::KernelCalls const* kernels;  ///< of its rule and precision
+  /// Of its precision; null where nothing is scaled.
+  LossScaleOptions (*loss_scale)(zero_options const&);
+};
+
+/// A precision and a rule by their numbers, with kernels for each type that reduced gradients may
+/// be of: all that is compiled for them.
+struct Arithmetic {
+  std::int32_t precision;                               ///< its number
+  RuleEntry rule;                                       ///< the rule
+  zero::detail::PolicyFacts policies;                   ///< as far as they decide
+  zero::detail::KernelCalls const* kernels;             ///< of gradients as they travel
+  zero::detail::KernelCalls const* sums_kernels;        ///< of sums over micro-steps
+  LossScaleOptions (*loss_scale)(zero_options const&);  ///< null where nothing is scaled
+};
+/// That of two types.
+template <Precision P, Rule R>
+[[nodiscard]] Arithmetic arithmetic() {
+  using zero::detail::kernel_calls;
+  Arithmetic result{number<P>,
+                    rule_entry<R>(),
+                    {},
+                    &kernel_calls<space::Host, P, R, false>,
+                    &kernel_calls<space::Host, P, R, true>,
+                    nullptr};
+  result.policies.precision = P::name;
+  result.policies.loss_scaled = P::loss_scaled;
+  result.policies.types = result.kernels->types;
+  result.policies.state_arrays = R::states.size();
+  if constexpr (P::loss_scaled) {
+    result.loss_scale = [](zero_options const& options) {
+      return precision_of<P>(options).loss_scale;
+    };
+  }
+  return result;
+}
+
+}  // namespace zero::inline ZERO_NAMESPACE::c
