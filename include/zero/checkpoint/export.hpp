@@ -211,11 +211,11 @@ void write_runs(Assembly<Slots> const& parts,
 /// @throws Error of the first rank that failed, on every rank: (resource) for what could not be
 ///   written; (invalid_argument) for parameters without values, parts that do not fit, names that a
 ///   file cannot hold, or ranks that were told different things
-template <FileOperations Files = DiskFiles, class... Policies>
+template <class... Policies>
 ExportReport export_model(ShardedOptimizer<Policies...>& optimizer,
                           std::string const& path,
                           ExportOptions const& options = {},
-                          Files files = {}) {
+                          FileOperations& files = disk()) {
   using Slots = typename ShardedOptimizer<Policies...>::Slots;
   constexpr std::string_view operation = "export_model";
   auto& parts = detail::Inside::parts(optimizer);
@@ -260,7 +260,7 @@ ExportReport export_model(ShardedOptimizer<Policies...>& optimizer,
           runs.begin(), runs.end(), [&](detail::ArrayRun const& a, detail::ArrayRun const& b) {
             return a.tensor != b.tensor ? a.tensor < b.tensor : a.first < b.first;
           });
-      detail::ModelWriter<Files> writer(files, layout);
+      detail::ModelWriter writer(files, layout);
       auto const alive = [&] { work.alive(); };
       if (masters) {
         detail::write_runs<typename Slots::Master>(parts, runs, whole, places, writer, alive);
