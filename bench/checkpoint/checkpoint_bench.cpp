@@ -66,7 +66,7 @@ struct Raw {
 
   static constexpr std::size_t piece = std::size_t{1} << 20;
 
-  void write(zero::DiskFiles const& files) const {
+  void write(zero::FileOperations& files) const {
     auto const file = files.open(path + ".tmp", zero::FileMode::create);
     std::uint64_t at = 0;
     for (auto const& [memory, bytes] : runs) {
@@ -83,7 +83,7 @@ struct Raw {
                       files.sync_directory(directory()) == 0;
     if (!kept) std::abort();
   }
-  void read(zero::DiskFiles const& files) const {
+  void read(zero::FileOperations& files) const {
     auto const file = files.open(path, zero::FileMode::read);
     std::uint64_t at = 0;
     for (auto const& [memory, bytes] : runs) {
@@ -143,7 +143,7 @@ Times measure(int ranks) {
       optimizer.reduce(std::move(gradients));
     }
     optimizer.step();
-    zero::DiskFiles const files;
+    zero::DiskFiles files;
     Raw raw{.runs = {}, .path = directory() + "/raw" + std::to_string(comm.rank())};
     std::uint64_t bytes = 0;
     optimizer.visit_owned([&](zero::Tensor const&, std::size_t, auto masters, auto const& states) {

@@ -185,9 +185,9 @@ int verify(std::string const& path, bool as_json) {
 }
 
 /// How two arrays of the same shape differ.
-json difference(zero::CheckpointReader<>& a,
+json difference(zero::CheckpointReader& a,
                 zero::SavedArray const& of_a,
-                zero::CheckpointReader<>& b,
+                zero::CheckpointReader& b,
                 zero::SavedArray const& of_b,
                 std::uint64_t count) {
   std::vector<double> left(std::size_t{1} << 16);

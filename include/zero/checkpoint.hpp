@@ -51,18 +51,15 @@ namespace zero::inline ZERO_NAMESPACE {
 ///
 /// An optimizer, and its communicator, must outlive a save of it that is under way. All calls come
 /// from the thread that calls the optimizer.
-/// @tparam Files  how files are written and read
-template <FileOperations Files = DiskFiles>
-class BasicCheckpoints {
-  using Saving = detail::Saving<Files>;
-
+class Checkpoints {
  public:
   /// Touches no file. Allocates memory for `save_async`, if the options have any.
+  /// @param files  how files are written and read; outlive this
   /// @throws Error (invalid_argument) for options that make no sense
-  explicit BasicCheckpoints(std::string directory,
-                            CheckpointOptions const& options = {},
-                            Files files = Files{})
-      : options_(options), directory_(std::move(files), std::move(directory)) {
+  explicit Checkpoints(std::string directory,
+                       CheckpointOptions const& options = {},
+                       FileOperations& files = disk())
+      : options_(options), directory_(files, std::move(directory)) {
     if (directory_.path().empty()) {
       fail(ErrorKind::invalid_argument, "checkpoints need the name of a directory");
     }
@@ -80,11 +77,11 @@ class BasicCheckpoints {
     snapshot_.resize(static_cast<std::size_t>(
         round_up(options.snapshot_bytes, std::uint64_t{detail::Pipe::piece})));
   }
-  BasicCheckpoints(BasicCheckpoints const&) = delete;
-  BasicCheckpoints& operator=(BasicCheckpoints const&) = delete;
+  Checkpoints(Checkpoints const&) = delete;
+  Checkpoints& operator=(Checkpoints const&) = delete;
   /// Gives up a save that is under way: its directory stays without a manifest, and the next save
   /// removes it. Waits for an operation of the file system, and for no other rank.
-  ~BasicCheckpoints() = default;
+  ~Checkpoints() = default;
 
   /// Bytes of memory that `save_async` needs on this rank.
   /// @param optimizer   that is saved
@@ -118,8 +115,8 @@ class BasicCheckpoints {
   ///   are
   template <class Optimizer>
   SaveReport save(Optimizer& optimizer, SaveOptions const& options = {}) {
-    detail::Engine& engine = detail::Inside::engine(optimizer);
-    return save(engine, options, engine.parts().groups.world().ref());
+    detail::OptimizerView const view = detail::view_of(detail::Inside::engine(optimizer));
+    return save_now(view, options, view.control);
   }
   /// The same for several optimizers, each over ranks of its own, that are saved as one checkpoint.
   /// @param optimizer  that this rank is one of
@@ -127,7 +124,10 @@ class BasicCheckpoints {
   /// @param comm       of all ranks that save together
   template <class Optimizer, Communicator C>
   SaveReport save(Optimizer& optimizer, SaveOptions const& options, C& comm) {
-    return save(detail::Inside::engine(optimizer), options, detail::ref(comm));
+    return save_now(
+        detail::view_of(detail::Inside::engine(optimizer)),
+        options,
+        detail::control_words(detail::ref(comm), detail::Inside::engine(optimizer).parts().arena));
   }
 
   /// Copies what `save` would write to memory, and writes it while training goes on. `poll`, once a
@@ -138,13 +138,16 @@ class BasicCheckpoints {
   /// @returns true if a save before was still under way, and was finished first
   template <class Optimizer>
   bool save_async(Optimizer& optimizer, SaveOptions const& options = {}) {
-    detail::Engine& engine = detail::Inside::engine(optimizer);
-    return save_async(engine, options, engine.parts().groups.world().ref());
+    detail::OptimizerView const view = detail::view_of(detail::Inside::engine(optimizer));
+    return begin_save(view, options, view.control);
   }
   /// @overload
   template <class Optimizer, Communicator C>
   bool save_async(Optimizer& optimizer, SaveOptions const& options, C& comm) {
-    return save_async(detail::Inside::engine(optimizer), options, detail::ref(comm));
+    return begin_save(
+        detail::view_of(detail::Inside::engine(optimizer)),
+        options,
+        detail::control_words(detail::ref(comm), detail::Inside::engine(optimizer).parts().arena));
   }
   /// Is a save under way?
   [[nodiscard]] bool pending() const noexcept { return pending_ != nullptr; }
@@ -166,7 +169,7 @@ class BasicCheckpoints {
   std::optional<SaveReport> finish() {
     if (pending_ == nullptr) return std::nullopt;
     // After an error no save is under way.
-    std::unique_ptr<Saving> const saving = std::move(pending_);
+    std::unique_ptr<detail::Saving> const saving = std::move(pending_);
     saving->commit();
     return saving->report();
   }
@@ -191,27 +194,7 @@ class BasicCheckpoints {
   /// @throws Error as `load`; (data) if there are checkpoints, and all are damaged
   template <class Optimizer>
   std::optional<LoadReport> resume(Optimizer& optimizer, LoadOptions const& options = {}) {
-    detail::OptimizerView const view = detail::view_of(detail::Inside::engine(optimizer));
-    std::vector<std::string> skipped;
-    std::uint64_t below = any_number;
-    while (auto const found = newest(view.control, below)) {
-      below = found->number;
-      skipped.insert(skipped.end(), found->skipped.begin(), found->skipped.end());
-      detail::Restore<Files> restore(directory_.files(), view, options, options_.file_deadline_s);
-      LoadReport report;
-      std::string damage = detail::damage_found([&] { restore.read(found->path); });
-      if (damage.empty()) {
-        restore.fit();
-        damage = detail::damage_found([&] { report = restore.apply(); });
-      }
-      if (damage.empty()) {
-        report.skipped = std::move(skipped);
-        return report;
-      }
-      skipped.push_back(std::move(damage));
-    }
-    if (skipped.empty()) return std::nullopt;
-    refuse_all(skipped.front());
+    return resume_into(detail::view_of(detail::Inside::engine(optimizer)), options);
   }
 
   /// Loads a checkpoint, whatever ranks, grid, stage, bucket, memory policy, communicator or
@@ -237,42 +220,60 @@ class BasicCheckpoints {
   LoadReport load(Optimizer& optimizer,
                   FoundCheckpoint const& found,
                   LoadOptions const& options = {}) {
-    detail::OptimizerView const view = detail::view_of(detail::Inside::engine(optimizer));
-    detail::Restore<Files> restore(directory_.files(), view, options, options_.file_deadline_s);
-    restore.read(found.path);
-    restore.fit();
-    return restore.apply();
+    return load_into(detail::view_of(detail::Inside::engine(optimizer)), found, options);
   }
 
  private:
-  SaveReport save(detail::Engine& engine,
-                  SaveOptions const& options,
-                  detail::CommunicatorRef comm) {
+  // What does not depend on the optimizer's type.
+  SaveReport save_now(detail::OptimizerView const& view,
+                      SaveOptions const& options,
+                      detail::ControlWords const& control) {
     bool const waited = finish().has_value();
-    Saving saving(directory_,
-                  options_,
-                  detail::view_of(engine),
-                  options,
-                  detail::control_words(comm, engine.parts().arena),
-                  nullptr);
+    detail::Saving saving(directory_, options_, view, options, control, nullptr);
     saving.commit();
     SaveReport report = saving.report();
     report.waited = waited;
     return report;
   }
-  bool save_async(detail::Engine& engine,
+  bool begin_save(detail::OptimizerView const& view,
                   SaveOptions const& options,
-                  detail::CommunicatorRef comm) {
+                  detail::ControlWords const& control) {
     bool const waited = finish().has_value();
-    pending_ = std::make_unique<Saving>(directory_,
-                                        options_,
-                                        detail::view_of(engine),
-                                        options,
-                                        detail::control_words(comm, engine.parts().arena),
-                                        &snapshot_);
+    pending_ =
+        std::make_unique<detail::Saving>(directory_, options_, view, options, control, &snapshot_);
     return waited;
   }
-
+  std::optional<LoadReport> resume_into(detail::OptimizerView const& view,
+                                        LoadOptions const& options) {
+    std::vector<std::string> skipped;
+    std::uint64_t below = any_number;
+    while (auto const found = newest(view.control, below)) {
+      below = found->number;
+      skipped.insert(skipped.end(), found->skipped.begin(), found->skipped.end());
+      detail::Restore restore(directory_.files(), view, options, options_.file_deadline_s);
+      LoadReport report;
+      std::string damage = detail::damage_found([&] { restore.read(found->path); });
+      if (damage.empty()) {
+        restore.fit();
+        damage = detail::damage_found([&] { report = restore.apply(); });
+      }
+      if (damage.empty()) {
+        report.skipped = std::move(skipped);
+        return report;
+      }
+      skipped.push_back(std::move(damage));
+    }
+    if (skipped.empty()) return std::nullopt;
+    refuse_all(skipped.front());
+  }
+  LoadReport load_into(detail::OptimizerView const& view,
+                       FoundCheckpoint const& found,
+                       LoadOptions const& options) {
+    detail::Restore restore(directory_.files(), view, options, options_.file_deadline_s);
+    restore.read(found.path);
+    restore.fit();
+    return restore.apply();
+  }
   /// A run that began anew would in the end remove them.
   [[noreturn]] void refuse_all(std::string const& newest) const {
     fail(ErrorKind::data,
@@ -338,12 +339,9 @@ class BasicCheckpoints {
   }
 
   CheckpointOptions options_;
-  detail::CheckpointDirectory<Files> directory_;
+  detail::CheckpointDirectory directory_;
   std::vector<std::byte> snapshot_;
-  std::unique_ptr<Saving> pending_;
+  std::unique_ptr<detail::Saving> pending_;
 };
-
-/// Checkpoints in the file system of the operating system.
-using Checkpoints = BasicCheckpoints<>;
 
 }  // namespace zero::inline ZERO_NAMESPACE

@@ -15,6 +15,8 @@ using Names = std::vector<std::string>;
 
 using Fp32 = zero::ShardedOptimizer<InProcess, zero::stage::Pos>;
 using Sharded = zero::ShardedOptimizer<InProcess, zero::stage::PosGP, zero::Mixed<zero::bf16>>;
+using Replicated =
+    zero::ShardedOptimizer<InProcess, zero::stage::Replicated, zero::Mixed<zero::bf16>>;
 
 /// On so many ranks with an optimizer each, which has values and has taken so many steps.
 template <class Optimizer, class Body>
@@ -44,22 +46,22 @@ std::size_t directories(std::string const& path) {
 
 /// A disk that takes everything, and turns one bit of the second rank's data.
 struct LyingFiles : zero::DiskFiles {
-  zero::FileAnswer open(std::string const& path, zero::FileMode mode) const {
+  zero::FileAnswer open(std::string const& path, zero::FileMode mode) override {
     auto const file = zero::DiskFiles::open(path, mode);
     bool const lies = path.find("rank-00001") != path.npos && mode == zero::FileMode::create;
-    if (lies) *lied_about = file;
+    if (lies) lied_about = file;
     return file;
   }
   zero::FileAnswer write(zero::FileAnswer file,
                          void const* from,
                          std::size_t bytes,
-                         std::uint64_t offset) const {
+                         std::uint64_t offset) override {
     std::vector<char> copy(static_cast<char const*>(from), static_cast<char const*>(from) + bytes);
     // The header comes last, and from the beginning.
-    if (file == *lied_about && offset > 0) copy[bytes / 2] ^= 4;
+    if (file == lied_about && offset > 0) copy[bytes / 2] ^= 4;
     return zero::DiskFiles::write(file, copy.data(), bytes, offset);
   }
-  std::shared_ptr<zero::FileAnswer> lied_about = std::make_shared<zero::FileAnswer>(-1);
+  zero::FileAnswer lied_about = -1;
 };
 
 }  // namespace
@@ -69,7 +71,8 @@ TEST_CASE("nothing is removed before what was written has been read back") {
   run<Fp32>(2, 1, [&](Fp32& optimizer, InProcess& comm) {
     Checkpoints{directory.path()}.save(optimizer);
     {
-      zero::BasicCheckpoints<LyingFiles> run{directory.path(), {.keep = 1, .lock = false}};
+      LyingFiles files;
+      Checkpoints run{directory.path(), {.keep = 1, .lock = false}, files};
       std::string const said = failure_of([&] { run.save(optimizer); });
       CHECK(said.starts_with("data: on rank 1: "));
       check_says(said, "rank-00001.safetensors.tmp' of rank 1 is damaged");
@@ -232,11 +235,10 @@ TEST_CASE("a file system that is slower than a communicator's deadline is no fai
   zero::run_ranks(InProcess::group(2, {.deadline_s = 0.5}), [&](InProcess& comm) {
     Fp32 optimizer{comm, toy::model()};
     toy::load(optimizer);
-    Files const slow({}, {{.only = FileCall::sync, .for_good = true, .meanwhile = [](auto) {
-                             std::this_thread::sleep_for(std::chrono::milliseconds(700));
-                           }}});
-    zero::BasicCheckpoints<Files> run{
-        directory.path(), {.snapshot_bytes = Checkpoints::plan(optimizer)}, slow};
+    Files slow({}, {{.only = FileCall::sync, .for_good = true, .meanwhile = [](auto) {
+                       std::this_thread::sleep_for(std::chrono::milliseconds(700));
+                     }}});
+    Checkpoints run{directory.path(), {.snapshot_bytes = Checkpoints::plan(optimizer)}, slow};
     run.save(optimizer);
     run.save_async(optimizer);
     CHECK(run.finish().has_value());
@@ -476,7 +478,7 @@ TEST_CASE("a checkpoint has each element once, whatever the stage") {
   for (int const ranks : {1, 3, 8}) {
     check_bytes<Fp32>(ranks);
     check_bytes<Sharded>(ranks);
-    check_bytes<zero::ShardedOptimizer<InProcess, zero::stage::Replicated>>(ranks);
+    check_bytes<Replicated>(ranks);
   }
 }
 

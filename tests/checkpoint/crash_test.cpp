@@ -34,8 +34,8 @@ Recorded record(Script const& script) {
     auto const rank = static_cast<std::size_t>(comm.rank());
     Trainer trainer(comm);
     zero::CheckpointOptions const options{
-        .keep = script.keep, .snapshot_bytes = ModelCheckpoints::plan(trainer.optimizer())};
-    std::optional<ModelCheckpoints> checkpoints;
+        .keep = script.keep, .snapshot_bytes = zero::Checkpoints::plan(trainer.optimizer())};
+    std::optional<zero::Checkpoints> checkpoints;
     for (std::size_t i = 1; i <= script.saves.size(); ++i) {
       if (!checkpoints) checkpoints.emplace("run", options, run.files);
       trainer.step();
@@ -77,7 +77,7 @@ class Survivor {
       oldest = i;
     }
     files_ = std::move(files);
-    ModelCheckpoints checkpoints("run", {.keep = 1}, files_);
+    zero::Checkpoints checkpoints("run", {.keep = 1}, files_);
     auto const found = checkpoints.latest(trainer_.optimizer());
     if (!found) return oldest == 0 ? again(checkpoints, 1) : "no checkpoint is found";
     auto const step = static_cast<std::size_t>(found->step);
@@ -94,7 +94,7 @@ class Survivor {
 
  private:
   /// Training goes on, and so do saves: only the newest is left then, and is durable.
-  std::string again(ModelCheckpoints& checkpoints, std::uint64_t number) {
+  std::string again(zero::Checkpoints& checkpoints, std::uint64_t number) {
     trainer_.step();
     zero::SaveReport const report = checkpoints.save(trainer_.optimizer());
     // The first rank removes, and waits for that before it looks; then others look.
@@ -107,7 +107,8 @@ class Survivor {
     if (std::string const left = files_left(list[0].path); !left.empty()) {
       return "after the next save there is still " + left;
     }
-    ModelCheckpoints later("run", {}, files_.crashed(files_.changes(), 0));
+    ModelFiles found = files_.crashed(files_.changes(), 0);
+    zero::Checkpoints later("run", {}, found);
     auto const durable = later.latest();
     return durable && durable->path == report.path ? "" : "the next save is not durable";
   }

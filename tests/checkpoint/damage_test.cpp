@@ -110,7 +110,7 @@ TEST_CASE(
   std::string other;
   zero::run_ranks(ranks, [&](InProcess& comm) {
     Trainer trainer(comm);
-    ModelCheckpoints checkpoints("run", {}, files);
+    zero::Checkpoints checkpoints("run", {}, files);
     std::vector<std::byte> const blob(100, std::byte{7});
     auto const first = checkpoints.save(trainer.optimizer(), {.rank_blob = blob});
     trainer.optimizer().fill_owned([](zero::Tensor const&, std::size_t, auto masters, auto const&) {
@@ -126,7 +126,7 @@ TEST_CASE(
   std::size_t const count = runs(200);
   zero::run_ranks(1, [&](InProcess& comm) {
     Trainer trainer(comm);
-    ModelCheckpoints sound("run", {}, files);
+    zero::Checkpoints sound("run", {}, files);
     zero::FoundCheckpoint const found{.path = path};
     sound.load(trainer.optimizer(), found);
     std::vector<float> const saved = owned(trainer.optimizer());
@@ -139,7 +139,7 @@ TEST_CASE(
           problems, [&](std::string const& text) { return says(text, done.names); });
       CHECK_MESSAGE(named, (problems.empty() ? "not found" : problems[0]));
       std::string const refused = failure_of([&] {
-        ModelCheckpoints checkpoints("run", {}, damaged);
+        zero::Checkpoints checkpoints("run", {}, damaged);
         checkpoints.load(trainer.optimizer(), found, {.verify_first = i % 2 == 0});
       });
       CHECK_MESSAGE(says(refused, {path + '/'}), refused);
@@ -157,7 +157,7 @@ TEST_CASE("two threads that read a large file find what one would") {
   zero::run_ranks(1, [&](InProcess& comm) {
     Trainer trainer(comm, 3001);
     trainer.fill(1.f);
-    ModelCheckpoints checkpoints("run", {}, files);
+    zero::Checkpoints checkpoints("run", {}, files);
     std::string const path = checkpoints.save(trainer.optimizer()).path;
     std::string const name = path + "/rank-00000.safetensors";
     zero::FoundCheckpoint const found{.path = path};

@@ -13,7 +13,7 @@ using zero::InProcess;
 
 using Files = FaultyFiles<ModelFiles>;
 using Trainer = checkpoint_tests::Trainer<InProcess>;
-using Checkpoints = zero::BasicCheckpoints<Files>;
+using zero::Checkpoints;
 
 /// What is done while an operation goes wrong.
 enum class Work { first_save, save, save_async, load };
@@ -56,11 +56,12 @@ void play(Case const& the, InProcess& comm, ModelFiles const& disk, Told& told) 
   auto& optimizer = trainer.optimizer();
   zero::CheckpointOptions const options{.keep = 2, .snapshot_bytes = Checkpoints::plan(optimizer)};
   Files files(disk);
+  ModelFiles sound = disk;
   std::vector<float> older;
   zero::SaveReport before;
   if (the.work != Work::first_save) {
     // Of a job that has ended: the next one takes the lock anew, and cleans up.
-    Checkpoints earlier("run", options, Files(disk));
+    Checkpoints earlier("run", options, sound);
     trainer.step();
     earlier.save(optimizer);
     trainer.step();
@@ -115,7 +116,7 @@ void play(Case const& the, InProcess& comm, ModelFiles const& disk, Told& told) 
     checkpoints.load(optimizer, *found);
     require(trainer.contents() == (is_older ? older : newer), "other values are loaded");
   }
-  require(rank != 0 || before.path.empty() || zero::verify_checkpoint(before.path, disk).empty(),
+  require(rank != 0 || before.path.empty() || zero::verify_checkpoint(before.path, sound).empty(),
           "the older checkpoint does not verify");
 
   // And the next save is one, even if the machine dies right then. It tells what could not be
@@ -130,7 +131,8 @@ void play(Case const& the, InProcess& comm, ModelFiles const& disk, Told& told) 
   }
   if (rank == 0) {
     static_cast<void>(checkpoints.list());
-    ModelCheckpoints later("run", {}, disk.crashed(disk.changes(), 0));
+    ModelFiles left = disk.crashed(disk.changes(), 0);
+    zero::Checkpoints later("run", {}, left);
     auto const durable = later.latest();
     require(durable && durable->path == last, "the next save is not durable");
     require(later.list().size() <= 2, "more than two checkpoints are kept");

@@ -45,8 +45,8 @@ struct FileFault {
 
 /// Passes operations on until it is time. Copies count together. A handle is closed also where
 /// close() answers with an error; nothing else happens that is said to have failed.
-template <zero::FileOperations Inner>
-class FaultyFiles {
+template <class Inner>
+class FaultyFiles final : public zero::FileOperations {
  public:
   using Answer = zero::FileAnswer;
 
@@ -75,48 +75,48 @@ class FaultyFiles {
     return state_->struck;
   }
 
-  Answer open(std::string const& path, zero::FileMode mode) {
+  Answer open(std::string const& path, zero::FileMode mode) override {
     return failing(FileCall::open, [&] { return inner_.open(path, mode); });
   }
-  Answer read(Answer file, void* to, std::size_t bytes, std::uint64_t offset) {
+  Answer read(Answer file, void* to, std::size_t bytes, std::uint64_t offset) override {
     return moving(FileCall::read, bytes, [&](std::size_t count) {
       return inner_.read(file, to, count, offset);
     });
   }
-  Answer write(Answer file, void const* from, std::size_t bytes, std::uint64_t offset) {
+  Answer write(Answer file, void const* from, std::size_t bytes, std::uint64_t offset) override {
     return moving(FileCall::write, bytes, [&](std::size_t count) {
       return inner_.write(file, from, count, offset);
     });
   }
-  Answer size(Answer file) {
+  Answer size(Answer file) override {
     return failing(FileCall::size, [&] { return inner_.size(file); });
   }
-  Answer sync(Answer file) {
+  Answer sync(Answer file) override {
     return failing(FileCall::sync, [&] { return inner_.sync(file); });
   }
-  Answer close(Answer file) {
+  Answer close(Answer file) override {
     Answer const closed = inner_.close(file);
     return failing(FileCall::close, [&] { return closed; });
   }
-  Answer rename(std::string const& from, std::string const& to) {
+  Answer rename(std::string const& from, std::string const& to) override {
     return failing(FileCall::rename, [&] { return inner_.rename(from, to); });
   }
-  Answer remove(std::string const& path) {
+  Answer remove(std::string const& path) override {
     return failing(FileCall::remove, [&] { return inner_.remove(path); });
   }
-  Answer make_directory(std::string const& path) {
+  Answer make_directory(std::string const& path) override {
     return failing(FileCall::make_directory, [&] { return inner_.make_directory(path); });
   }
-  Answer sync_directory(std::string const& path) {
+  Answer sync_directory(std::string const& path) override {
     return failing(FileCall::sync_directory, [&] { return inner_.sync_directory(path); });
   }
-  Answer list(std::string const& path, std::vector<std::string>& names) {
+  Answer list(std::string const& path, std::vector<std::string>& names) override {
     return failing(FileCall::list, [&] { return inner_.list(path, names); });
   }
-  Answer kind(std::string const& path) {
+  Answer kind(std::string const& path) override {
     return failing(FileCall::kind, [&] { return inner_.kind(path); });
   }
-  Answer lock(std::string const& path) {
+  Answer lock(std::string const& path) override {
     return failing(FileCall::lock, [&] { return inner_.lock(path); });
   }
 

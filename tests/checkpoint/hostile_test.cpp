@@ -40,7 +40,7 @@ struct Sample {
       zero::SaveOptions options{.user = {{"epoch", 1}}, .rank_blob = blob};
       // The right half and the last row of the left one.
       options.parts = {{"part", {3, 8}, {{{0, 4}, {3, 4}}, {{2, 0}, {1, 4}}}}};
-      zero::BasicCheckpoints<ModelFiles>("run", {}, files).save(optimizer, options);
+      zero::Checkpoints("run", {}, files).save(optimizer, options);
     });
     for (std::size_t rank = 0; rank < 2; ++rank) {
       reseal_header(files, path, rank, [](json& about, auto&) { about["piece_bytes"] = 64u; });

@@ -153,7 +153,7 @@ TEST_CASE("whatever operation fails on whatever rank of an import, all say so") 
         toy::load(optimizer);
         provide(optimizer, path, sound_file(), rank);
         try {
-          load_parameters_from(optimizer, path, {}, rank == failing ? faulty : Files{});
+          load_parameters_from(optimizer, path, {}, rank == failing ? faulty : zero::disk());
         } catch (zero::Error const&) {
           std::string const said = refusal([&] { optimizer.step(); });
           if (rank == 0 && !said.empty()) {
@@ -198,11 +198,12 @@ TEST_CASE("what a failed import has lost stays lost until that tensor is loaded"
             check_says(refusal([&] { zero::export_model(optimizer, at + "out"); }), lost);
           };
           // Behind the header, which is read in two.
-          Files const faulty({}, FileFault{.only = FileCall::read, .at = 4});
-          CHECK(refusal([&] {
-                  load_parameters_from(
-                      optimizer, at + "m.safetensors", {}, rank == ranks - 1 ? faulty : Files{});
-                }) == "of another kind");
+          Files faulty({}, FileFault{.only = FileCall::read, .at = 4});
+          CHECK(
+              refusal([&] {
+                load_parameters_from(
+                    optimizer, at + "m.safetensors", {}, rank == ranks - 1 ? faulty : zero::disk());
+              }) == "of another kind");
           check_lost("");
           load_parameters_from(optimizer, at + "others.safetensors", {.strict = false});
           check_lost(name + "' are neither the old nor the new");
@@ -238,14 +239,22 @@ struct CountingFiles : zero::DiskFiles {
       return all;
     }
   };
-  Counts* reads = nullptr;
-  Counts* writes = nullptr;
+  Counts* reads;
+  Counts* writes;
 
-  auto read(zero::FileAnswer file, void* to, std::size_t bytes, std::uint64_t offset) const {
+  CountingFiles(Counts& of_reads, Counts& of_writes) : reads(&of_reads), writes(&of_writes) {}
+
+  zero::FileAnswer read(zero::FileAnswer file,
+                        void* to,
+                        std::size_t bytes,
+                        std::uint64_t offset) override {
     reads->add(bytes, offset);
     return DiskFiles::read(file, to, bytes, offset);
   }
-  auto write(zero::FileAnswer file, void const* of, std::size_t bytes, std::uint64_t offset) const {
+  zero::FileAnswer write(zero::FileAnswer file,
+                         void const* of,
+                         std::size_t bytes,
+                         std::uint64_t offset) override {
     writes->add(bytes, offset);
     return DiskFiles::write(file, of, bytes, offset);
   }
@@ -259,7 +268,7 @@ std::pair<Times, Times> accesses() {
   CountingFiles::Counts writes;
   with_ranks<Optimizer>(3, [&](auto& optimizer, std::string const& at, auto&) {
     toy::load(optimizer);
-    CountingFiles const files{{}, &reads, &writes};
+    CountingFiles files(reads, writes);
     zero::export_model(optimizer, at + "m.safetensors", {}, files);
     load_parameters_from(optimizer, at + "m.safetensors", {}, files);
   });

@@ -44,7 +44,7 @@ ModelFiles renamed(ModelFiles const& sound,
 
 auto load(
     ModelFiles& files, std::string const& path, Worker& worker, bool strict, bool first = false) {
-  ModelCheckpoints run("run", {}, files);
+  zero::Checkpoints run("run", {}, files);
   return run.load(worker.optimizer(),
                   {.path = path},
                   {.strict = strict, .verify_first = first, .parts = worker.parts()});
@@ -55,7 +55,7 @@ std::string said(Worker& worker, ModelFiles& files) {
   std::string const step = refusal([&] { worker.step(); });
   worker.optimizer().discard_gradients();
   std::string const save = refusal([&] {
-    ModelCheckpoints run("other", {}, files);
+    zero::Checkpoints run("other", {}, files);
     run.save(worker.optimizer(), {.parts = worker.parts()});
   });
   CHECK(save.find(step) != std::string::npos);

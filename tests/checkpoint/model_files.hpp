@@ -256,7 +256,7 @@ class ModelDisk {
 };
 
 /// The operations on a ModelDisk. Copies share it, as the processes of a machine do.
-class ModelFiles {
+class ModelFiles final : public zero::FileOperations {
  public:
   ModelFiles() : ModelFiles(ModelDisk()) {}
 
@@ -288,7 +288,7 @@ class ModelFiles {
     state_->changes.clear();
   }
 
-  FileAnswer open(std::string const& path, FileMode mode) {
+  FileAnswer open(std::string const& path, FileMode mode) override {
     std::lock_guard const lock(state_->mutex);
     if (mode == FileMode::create) {
       FileAnswer const node = state_->create(path);
@@ -299,7 +299,7 @@ class ModelFiles {
     if (state_->disk.is_directory(node)) return -EISDIR;
     return state_->handle({static_cast<std::size_t>(node), path, mode});
   }
-  FileAnswer read(FileAnswer file, void* to, std::size_t bytes, std::uint64_t offset) {
+  FileAnswer read(FileAnswer file, void* to, std::size_t bytes, std::uint64_t offset) override {
     return with(file, [&](Handle const& handle) -> FileAnswer {
       if (handle.mode != FileMode::read) return -EBADF;
       std::string const& all = state_->disk.bytes(handle.node);
@@ -307,7 +307,10 @@ class ModelFiles {
       return static_cast<FileAnswer>(all.copy(static_cast<char*>(to), bytes, offset));
     });
   }
-  FileAnswer write(FileAnswer file, void const* from, std::size_t bytes, std::uint64_t offset) {
+  FileAnswer write(FileAnswer file,
+                   void const* from,
+                   std::size_t bytes,
+                   std::uint64_t offset) override {
     return with(file, [&](Handle const& handle) -> FileAnswer {
       if (handle.mode == FileMode::read) return -EBADF;
       if (bytes == 0) return 0;
@@ -319,38 +322,38 @@ class ModelFiles {
       return static_cast<FileAnswer>(bytes);
     });
   }
-  FileAnswer size(FileAnswer file) {
+  FileAnswer size(FileAnswer file) override {
     return with(file, [&](Handle const& handle) {
       return static_cast<FileAnswer>(state_->disk.bytes(handle.node).size());
     });
   }
-  FileAnswer sync(FileAnswer file) {
+  FileAnswer sync(FileAnswer file) override {
     return with(file, [&](Handle const& handle) {
       state_->change("sync " + handle.path,
                      [node = handle.node](ModelDisk& disk) { return disk.sync(node); });
       return FileAnswer{0};
     });
   }
-  FileAnswer close(FileAnswer file) {
+  FileAnswer close(FileAnswer file) override {
     std::lock_guard const lock(state_->mutex);
     return state_->handles.erase(file) == 1 ? 0 : -EBADF;
   }
-  FileAnswer rename(std::string const& from, std::string const& to) {
+  FileAnswer rename(std::string const& from, std::string const& to) override {
     return apply("rename " + from + " to " + to,
                  [=](ModelDisk& disk) { return disk.rename(from, to); });
   }
-  FileAnswer remove(std::string const& path) {
+  FileAnswer remove(std::string const& path) override {
     return apply("remove " + path, [=](ModelDisk& disk) { return disk.remove(path); });
   }
-  FileAnswer make_directory(std::string const& path) {
+  FileAnswer make_directory(std::string const& path) override {
     return apply("make_directory " + path,
                  [=](ModelDisk& disk) { return disk.make_directory(path); });
   }
-  FileAnswer sync_directory(std::string const& path) {
+  FileAnswer sync_directory(std::string const& path) override {
     return apply("sync_directory " + path,
                  [=](ModelDisk& disk) { return disk.sync_directory(path); });
   }
-  FileAnswer list(std::string const& path, std::vector<std::string>& names) {
+  FileAnswer list(std::string const& path, std::vector<std::string>& names) override {
     std::lock_guard const lock(state_->mutex);
     FileAnswer const node = state_->disk.find(path);
     if (node < 0) return node;
@@ -359,14 +362,14 @@ class ModelFiles {
     for (auto const& [name, other] : state_->disk.names(node)) names.push_back(name);
     return static_cast<FileAnswer>(names.size());
   }
-  FileAnswer kind(std::string const& path) {
+  FileAnswer kind(std::string const& path) override {
     std::lock_guard const lock(state_->mutex);
     FileAnswer const node = state_->disk.find(path);
     if (node < 0) return node;
     return static_cast<FileAnswer>(state_->disk.is_directory(node) ? zero::FileKind::directory
                                                                    : zero::FileKind::file);
   }
-  FileAnswer lock(std::string const& path) {
+  FileAnswer lock(std::string const& path) override {
     std::lock_guard const guard(state_->mutex);
     FileAnswer node = state_->disk.find(path);
     if (node == -ENOENT) node = state_->create(path);
@@ -429,7 +432,6 @@ class ModelFiles {
 
   std::shared_ptr<State> state_;
 };
-static_assert(zero::FileOperations<ModelFiles>);
 
 inline std::string read_all(ModelFiles& files, std::string const& path) {
   FileAnswer const file = files.open(path, FileMode::read);

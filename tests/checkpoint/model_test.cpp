@@ -60,15 +60,20 @@ void check_round_trips() {
   }
 }
 
-TEST_CASE_TEMPLATE("all stages, ranks and buckets write the same bytes, and read them again [full]",
-                   Precision,
-                   zero::Fp32,
-                   Bf16,
-                   Fp16) {
-  check_round_trips<Replicated, Precision>();
-  check_round_trips<Pos, Precision>();
-  check_round_trips<PosG, Precision>();
-  check_round_trips<PosGP, Precision>();
+// Stages and precisions, and not each with each: stages differ in where runs lie, precisions in
+// what is converted.
+TEST_CASE("all stages, ranks and buckets write the same bytes, and read them again [full]") {
+  check_round_trips<Replicated, zero::Fp32>();
+  check_round_trips<Pos, zero::Fp32>();
+  check_round_trips<PosG, zero::Fp32>();
+  check_round_trips<PosGP, zero::Fp32>();
+}
+
+TEST_CASE("all precisions, ranks and buckets write the same bytes, and read them again [full]") {
+  check_round_trips<Replicated, Bf16>();
+  check_round_trips<Pos, Bf16>();
+  check_round_trips<PosG, Fp16>();
+  check_round_trips<PosGP, Bf16>();
 }
 
 /// A tensor of a stored model.
@@ -178,7 +183,7 @@ bool check_export(bool parts, int failing, std::size_t at_call) {
       export_model(optimizer,
                    path,
                    {.max_file_bytes = parts ? 9000u : 90000u},
-                   rank == failing ? faulty : Files{});
+                   rank == failing ? faulty : zero::disk());
     };
     try {
       exported();
@@ -290,7 +295,7 @@ TEST_CASE("a rank may write and read for longer than the communicator waits") {
                                bool const moves = call == FileCall::read || call == FileCall::write;
                                if (moves) std::this_thread::sleep_for(milliseconds(60));
                              }};
-        Files const files = comm.rank() == 1 ? Files({}, slow) : Files{};
+        Files files({}, comm.rank() == 1 ? std::optional(slow) : std::nullopt);
         export_model(optimizer, at + "m.safetensors", {}, files);
         load_parameters_from(optimizer, at + "m.safetensors", {}, files);
       },

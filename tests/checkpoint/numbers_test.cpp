@@ -21,7 +21,7 @@ std::string load(ModelFiles& files, std::string const& path, Ranks const& ranks,
     auto const before = worker.contents();
     std::exception_ptr refused;
     try {
-      ModelCheckpoints run("run", {}, files);
+      zero::Checkpoints run("run", {}, files);
       run.load(
           worker.optimizer(), {.path = path}, {.verify_first = first, .parts = worker.parts()});
     } catch (zero::Error const&) {

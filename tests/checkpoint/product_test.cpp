@@ -182,10 +182,10 @@ TEST_CASE("precisions, rules, memory, accumulation and sub-groups, in pairs") {
   check(Way<PosGP, Bf16, zero::AccumulateShard>{}, 3, LentWay<Pos, Bf16>{}, 2);
   check(LentWay<PosG, zero::Fp32>{}, 5, Way<Replicated, zero::Fp32>{}, 2);
   check(SubgroupWay<Replicated, Bf16>{}, 2, Way<Pos, Bf16>{}, 1);
-  check(Way<PosG, Fp16, zero::Sgd>{}, 2, Way<PosGP, Fp16, zero::Sgd>{}, 5);
+  check(Way<PosGP, Fp16, zero::Sgd>{}, 2, Way<PosGP, Fp16, zero::Sgd>{{512}}, 5);
   check(Way<PosG, zero::Fp32, zero::Lion, zero::AccumulateFull>{},
         3,
-        Way<PosGP, zero::Fp32, zero::Lion>{},
+        Way<PosG, zero::Fp32, zero::Lion>{},
         2);
 }
 
@@ -199,7 +199,7 @@ TEST_CASE("memory that the host cannot reach is filled and read in pieces") {
   });
   host.check(DeviceWay<PosGP>{}, 3, host.path(), false);
   host.check(Way<Replicated, Bf16>{}, 5, device.path());
-  host.check(DeviceWay<Replicated>{}, 1, device.path(), false);
+  host.check(DeviceWay<PosGP>{}, 1, device.path(), false);
 }
 
 }  // namespace product_test

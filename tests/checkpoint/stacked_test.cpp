@@ -338,7 +338,7 @@ TEST_CASE("a checkpoint whose layers are not those of a stack is not exported") 
   zero::run_ranks(1, [&](InProcess& comm) {
     zero::ShardedOptimizer optimizer{comm, stacked(), PosG{}};
     load(optimizer, 0.01f);
-    path = zero::BasicCheckpoints<ModelFiles>{"run", {}, sound}.save(optimizer).path;
+    path = zero::Checkpoints{"run", {}, sound}.save(optimizer).path;
   });
   auto const exported = [&](Names const& changed) {
     ModelFiles files = sound.crashed(sound.changes(), 0);

@@ -24,7 +24,7 @@ void check(
                     while (!*opened) std::this_thread::sleep_for(std::chrono::milliseconds(5));
                   }}});
     }
-    zero::BasicCheckpoints<Files> run("run", {.file_deadline_s = 0.3}, files);
+    zero::Checkpoints run("run", {.file_deadline_s = 0.3}, files);
     try {
       if (load) static_cast<void>(run.resume(trainer.optimizer()));
       if (!load) run.save(trainer.optimizer());
@@ -51,7 +51,7 @@ TEST_CASE("a load that waits for a disk ends on all ranks, too") {
   ModelFiles files;
   zero::run_ranks(2, [&](zero::InProcess& comm) {
     checkpoint_tests::Trainer<zero::InProcess> trainer(comm);
-    ModelCheckpoints("run", {}, files).save(trainer.optimizer());
+    zero::Checkpoints("run", {}, files).save(trainer.optimizer());
   });
   check(files, 0, FileCall::list, true, "'run': list has not returned");
   check(files, 2, FileCall::read, true, ": read has not returned");

@@ -10,8 +10,6 @@
 
 namespace checkpoint_tests {
 
-using ModelCheckpoints = zero::BasicCheckpoints<ModelFiles>;
-
 /// Files of some blocks.
 [[nodiscard]] inline std::vector<zero::Tensor> small_model() {
   return {{.name = "w", .shape = {37, 11}, .unit = 0},

@@ -77,7 +77,7 @@ inline std::string save(ModelFiles& files, Ranks const& ranks) {
     Worker worker(world, ranks);
     worker.step();
     worker.step();
-    ModelCheckpoints run("run", {}, files);
+    zero::Checkpoints run("run", {}, files);
     auto const saved = run.save(worker.optimizer(), {.parts = worker.parts()});
     if (world.rank() == 0) path = saved.path;
   });

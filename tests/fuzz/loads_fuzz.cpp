@@ -114,10 +114,11 @@ void load_model_file(Input& input) {
 
 /// The disk, without waiting for it.
 struct QuickFiles : zero::DiskFiles {
-  zero::FileAnswer sync(zero::FileAnswer /*file*/) const noexcept { return 0; }
-  zero::FileAnswer sync_directory(std::string const& /*path*/) const noexcept { return 0; }
+  zero::FileAnswer sync(zero::FileAnswer /*file*/) override { return 0; }
+  zero::FileAnswer sync_directory(std::string const& /*path*/) override { return 0; }
 };
-using Checkpoints = zero::BasicCheckpoints<QuickFiles>;
+QuickFiles quick;
+using zero::Checkpoints;
 
 /// A checkpoint in its parts.
 struct Saved {
@@ -142,7 +143,7 @@ Saved const& sound(std::size_t group) {
   with_ranks(true, groups[group], [&](auto& optimizer, int /*rank*/, std::uint64_t row) {
     require(steps(optimizer) && steps(optimizer), "no step is possible");
     std::byte const blob[5]{};
-    Checkpoints(place.path)
+    Checkpoints(place.path, {}, quick)
         .save(optimizer, {.rank_blob = blob, .parts = parts(groups[group], row)});
   });
   std::string const path = place.path + first_name + "/";
@@ -221,7 +222,7 @@ std::string contents(std::string const& directory) {
 }
 
 /// Sets a piece to what a checkpoint has for it, read without an optimizer.
-void read_piece(QuickFiles& files, zero::Catalog const& catalog, Piece& piece) {
+void read_piece(zero::Catalog const& catalog, Piece& piece) {
   // Here "head" lies where "w" does, whatever the checkpoint has of it.
   zero::CatalogTensor const* tensor =
       &catalog.tensors.at(piece.tensor == "head" ? "w" : piece.tensor);
@@ -230,7 +231,7 @@ void read_piece(QuickFiles& files, zero::Catalog const& catalog, Piece& piece) {
   char const* const arrays[] = {"master", "exp_avg", "exp_avg_sq"};
   char const* const array = tensor->about.frozen ? "parameter" : arrays[std::max(piece.array, 0)];
   std::vector<float> values(piece.bits.size());
-  zero::CheckpointReader<QuickFiles>(files, catalog)
+  zero::CheckpointReader(quick, catalog)
       .read(tensor->arrays.at(array),
             piece.first,
             values.size(),
@@ -315,8 +316,8 @@ void load_checkpoint(Input& input) {
 
   bool clean = false;
   if (crowded || is(0x8000)) {
-    clean = zero::verify_checkpoint(path, QuickFiles{}).empty();
-    failure({ErrorKind::data}, [&] { static_cast<void>(Checkpoints(run).latest()); });
+    clean = zero::verify_checkpoint(path, quick).empty();
+    failure({ErrorKind::data}, [&] { static_cast<void>(Checkpoints(run, {}, quick).latest()); });
   }
   LoadInC in_c{model(group), run};
   bool const also_in_c = options.strict && !options.parameters_only && !crowded && !group.grid;
@@ -330,18 +331,17 @@ void load_checkpoint(Input& input) {
     own.parts = parts(group, row);
     std::vector<Piece> expected = held(optimizer, row);
     long const step = optimizer.counters().step;
-    Checkpoints checkpoints(run, {.keep = 1});
+    Checkpoints checkpoints(run, {.keep = 1}, quick);
     zero::LoadReport report;
     std::string const why = failure({ErrorKind::data, ErrorKind::resource}, [&] {
       report = checkpoints.load(optimizer, {.path = path}, own);
     });
-    QuickFiles files;
     zero::Catalog catalog;
-    if (why.empty()) catalog = zero::read_catalog(files, path);
+    if (why.empty()) catalog = zero::read_catalog(quick, path);
     for (Piece& piece : expected) {
       if (why.empty() && !named(report.missing, piece.tensor) &&
           !named(report.unfit, piece.tensor) && !(options.parameters_only && piece.array > 0))
-        read_piece(files, catalog, piece);
+        read_piece(catalog, piece);
     }
     bool const loads = why.empty() && !options.parameters_only;
     std::vector<Piece> now = held(optimizer, row);

@@ -11,16 +11,18 @@ namespace {
 
 /// The disk, until it is to be done with a manifest what `kill_at` says.
 struct KillingFiles : zero::DiskFiles {
-  std::string kill_at{};
+  std::string kill_at;
+
+  explicit KillingFiles(std::string at) : kill_at(std::move(at)) {}
 
   void pass(char const* call, std::string const& path) const {
     if (kill_at == call && path.ends_with("manifest.json.tmp")) std::raise(SIGKILL);
   }
-  zero::FileAnswer open(std::string const& path, zero::FileMode mode) const {
+  zero::FileAnswer open(std::string const& path, zero::FileMode mode) override {
     if (mode == zero::FileMode::create) pass("create", path);
     return zero::DiskFiles::open(path, mode);
   }
-  zero::FileAnswer rename(std::string const& from, std::string const& to) const {
+  zero::FileAnswer rename(std::string const& from, std::string const& to) override {
     pass("rename", from);
     zero::FileAnswer const told = zero::DiskFiles::rename(from, to);
     if (kill_at == "renamed") pass("renamed", from);
@@ -28,7 +30,7 @@ struct KillingFiles : zero::DiskFiles {
   }
 };
 
-using Checkpoints = zero::BasicCheckpoints<KillingFiles>;
+using zero::Checkpoints;
 
 void say(int rank, char const* what, long step) {
   if (rank == 0) std::printf("%s %ld\n", what, step);
@@ -41,9 +43,9 @@ void train(std::string const& directory, std::string const& mode, std::string co
   checkpoint_tests::Trainer<zero::Mpi<>> trainer(comm);
   auto& optimizer = trainer.optimizer();
   std::size_t const bytes = 4 * trainer.contents().size();
-  Checkpoints checkpoints(directory,
-                          {.keep = 2, .snapshot_bytes = Checkpoints::plan(optimizer, bytes)},
-                          KillingFiles{{}, kill_at});
+  KillingFiles files(kill_at);
+  Checkpoints checkpoints(
+      directory, {.keep = 2, .snapshot_bytes = Checkpoints::plan(optimizer, bytes)}, files);
   long first = 0;
   if (auto const found = checkpoints.latest(optimizer)) {
     zero::LoadReport const report = checkpoints.load(optimizer, *found);

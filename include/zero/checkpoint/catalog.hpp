@@ -11,6 +11,7 @@
 #include "zero/checkpoint/description.hpp"
 #include "zero/checkpoint/file.hpp"
 #include "zero/checkpoint/files.hpp"
+#include "zero/checkpoint/header.hpp"
 #include "zero/checkpoint/manifest.hpp"
 #include "zero/checkpoint/safetensors.hpp"
 #include "zero/checkpoint/text.hpp"
@@ -21,7 +22,6 @@
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <map>
 #include <span>
@@ -72,50 +72,17 @@ struct Catalog {
 
 namespace detail {
 
-/// Reads and checks the header of one file.
-template <FileOperations Files>
-[[nodiscard]] safetensors::Header read_header(Files& files,
-                                              std::string const& path,
-                                              SavedFile const& saved) {
-  File<Files> const file(files, path, FileMode::read);
-  if (file.size() != saved.bytes) {
-    fail(ErrorKind::data,
-         {"'",
-          path,
-          "' of rank ",
-          saved.rank,
-          " has ",
-          file.size(),
-          " bytes instead of ",
-          saved.bytes});
-  }
-  if (saved.header_bytes < safetensors::length_bytes ||
-      saved.header_bytes - safetensors::length_bytes > safetensors::longest_text) {
-    fail(ErrorKind::data, {"'", path, "' cannot have a header of ", saved.header_bytes, " bytes"});
-  }
-  std::string text(static_cast<std::size_t>(saved.header_bytes), '\0');
-  file.read(text.data(), text.size(), 0);
-  if (checksum(text.data(), text.size()) != saved.header_sum) {
-    fail(ErrorKind::data,
-         {"the header of '", path, "' of rank ", saved.rank, " is not the one that was saved"});
-  }
-  unsigned char length[safetensors::length_bytes];
-  std::memcpy(length, text.data(), sizeof(length));
-  if (safetensors::text_length(length) != text.size() - sizeof(length)) {
-    fail(ErrorKind::data, {"'", path, "' has a header of another length than it says"});
-  }
-  return safetensors::parse(
-      path, std::string_view(text).substr(sizeof(length)), saved.bytes - saved.header_bytes);
-}
-
 /// What is added to a catalog file by file.
 class CatalogBuilder {
  public:
   explicit CatalogBuilder(Catalog& catalog) : catalog_(&catalog) {}
 
-  /// @param file  index of the file that `header` is of
-  void add(std::size_t file, safetensors::Header header) {
-    std::string const path = catalog_->path + "/" + catalog_->manifest.files[file].name;
+  /// Reads the header of a file, and adds what it says.
+  /// @param file  its index in the manifest: those before it have been read
+  void read(FileOperations& files, std::size_t file) {
+    SavedFile const& saved = catalog_->manifest.files[file];
+    std::string const path = catalog_->path + "/" + saved.name;
+    safetensors::Header header = read_header(File(files, path, FileMode::read), &saved);
     auto const text = [&](char const* key) -> std::string const& {
       auto const found = header.metadata.find(key);
       if (found == header.metadata.end()) {
@@ -329,17 +296,12 @@ class CatalogBuilder {
 ///   of elements of a tensor on a rank, and 16 for each 256 KiB of data
 /// @throws Error (data), naming file and tensor, for anything that is not as it was written;
 ///   (resource) for files that cannot be read
-template <FileOperations Files>
-[[nodiscard]] Catalog read_catalog(Files& files, std::string const& path) {
+[[nodiscard]] inline Catalog read_catalog(FileOperations& files, std::string const& path) {
   Catalog catalog{.path = path};
-  std::string const manifest = path + "/" + std::string(detail::manifest_name);
-  catalog.manifest = detail::parse_manifest(
-      manifest, detail::read_file(files, manifest, detail::longest_manifest));
+  catalog.manifest = detail::read_manifest(files, path);
   detail::CatalogBuilder builder(catalog);
-  for (std::size_t file = 0; file < catalog.manifest.files.size(); ++file) {
-    SavedFile const& saved = catalog.manifest.files[file];
-    builder.add(file, detail::read_header(files, path + "/" + saved.name, saved));
-  }
+  for (std::size_t file = 0; file < catalog.manifest.files.size(); ++file)
+    builder.read(files, file);
   builder.finish();
   return catalog;
 }

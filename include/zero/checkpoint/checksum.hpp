@@ -3,6 +3,7 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
 
 /// The header alone: no library to link, and no symbol that somebody else's copy could have.
 #define XXH_INLINE_ALL
@@ -34,5 +35,25 @@ inline constexpr std::size_t checksum_digits = 16;
   for (std::size_t i = checksum_digits; i-- > 0; sum >>= 4) text[i] = "0123456789abcdef"[sum & 15];
   return text;
 }
+
+namespace detail {
+
+/// A checksum's text as a number.
+/// @param file  what messages call the file that it stands in
+/// @throws Error (data) for a text that is none
+[[nodiscard]] inline std::uint64_t parse_checksum(std::string const& file, std::string_view text) {
+  std::uint64_t sum = 0;
+  bool sound = text.size() == checksum_digits;
+  for (char const digit : text) {
+    std::size_t const value = std::string_view("0123456789abcdef").find(digit);
+    sound = sound && value != std::string_view::npos;
+    sum = sum << 4 | value;
+  }
+  if (!sound)
+    fail(ErrorKind::data, {"'", file, "' has a checksum that is not 16 hexadecimal digits"});
+  return sum;
+}
+
+}  // namespace detail
 
 }  // namespace zero::inline ZERO_NAMESPACE

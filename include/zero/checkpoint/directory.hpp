@@ -4,7 +4,6 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
-#include "zero/checkpoint/catalog.hpp"
 #include "zero/checkpoint/file.hpp"
 #include "zero/checkpoint/files.hpp"
 #include "zero/checkpoint/manifest.hpp"
@@ -46,11 +45,10 @@ inline constexpr std::string_view mark_name = "files.json";
 /// Checkpoints in one directory, as one rank sees them. A checkpoint is a directory of its own that
 /// has a manifest; one with a mark alone is what a save left that never ended. Whatever has neither
 /// is somebody else's, and so is all that is not named in them.
-template <FileOperations Files>
 class CheckpointDirectory {
  public:
-  CheckpointDirectory(Files files, std::string path)
-      : files_(std::move(files)), path_(std::move(path)) {}
+  CheckpointDirectory(FileOperations& files, std::string path)
+      : files_(files), path_(std::move(path)) {}
   CheckpointDirectory(CheckpointDirectory const&) = delete;
   CheckpointDirectory& operator=(CheckpointDirectory const&) = delete;
   ~CheckpointDirectory() {
@@ -58,7 +56,7 @@ class CheckpointDirectory {
     if (lock_ >= 0) static_cast<void>(files_.close(lock_));
   }
 
-  [[nodiscard]] WatchedFiles<Files>& files() noexcept { return files_; }
+  [[nodiscard]] WatchedFiles& files() noexcept { return files_; }
   [[nodiscard]] std::string const& path() const noexcept { return path_; }
 
   /// Complete checkpoints, oldest first.
@@ -222,19 +220,16 @@ class CheckpointDirectory {
   }
   /// The sound manifest of that name in a directory. Nothing if there is none, or it is a link.
   [[nodiscard]] std::optional<Manifest> list_in(std::string const& path, std::string_view name) {
-    std::string const file = path + "/" + std::string(name);
     std::optional<Manifest> found;
-    if (!is(files_.kind(file), FileKind::file)) return found;
-    static_cast<void>(attempt_alone(
-        [&] { found = parse_manifest(file, read_file(files_, file, longest_manifest)); }));
+    if (!is(files_.kind(path + "/" + std::string(name)), FileKind::file)) return found;
+    static_cast<void>(attempt_alone([&] { found = read_manifest(files_, path, name); }));
     return found;
   }
   /// The step of a checkpoint whose manifest is sound and whose files are there, with their sizes.
   [[nodiscard]] long complete_step(std::string const& path) {
-    std::string const name = path + "/" + std::string(manifest_name);
-    Manifest const manifest = parse_manifest(name, read_file(files_, name, longest_manifest));
+    Manifest const manifest = read_manifest(files_, path);
     for (SavedFile const& saved : manifest.files) {
-      File<WatchedFiles<Files>> const file(files_, path + "/" + saved.name, FileMode::read);
+      File const file(files_, path + "/" + saved.name, FileMode::read);
       if (file.size() == saved.bytes) continue;
       fail(ErrorKind::data,
            {"'", file.path(), "' has ", file.size(), " bytes instead of ", saved.bytes});
@@ -315,7 +310,7 @@ class CheckpointDirectory {
     require_answer(files_.sync_directory(path_), "sync", path_);
   }
 
-  WatchedFiles<Files> files_;
+  WatchedFiles files_;
   std::string path_;
   FileAnswer lock_ = -1;
   bool rooted_ = false;  ///< the directory's own name is durable

@@ -141,6 +141,8 @@ ZERO_OPTIONAL_BODY std::vector<ArrayRun> export_runs(Parts& parts, ExportDType d
   return runs;
 }
 
+#endif
+
 /// Elements as another type has them.
 [[nodiscard]] inline float widened(std::byte const* from, DType dtype, std::size_t i) {
   auto const as = [&]<class T>(T) {
@@ -155,8 +157,6 @@ ZERO_OPTIONAL_BODY std::vector<ArrayRun> export_runs(Parts& parts, ExportDType d
     default: return as(float());
   }
 }
-
-#endif
 
 /// Writes runs piece by piece, on the host in the type that the file has.
 /// @tparam T      the file's type
@@ -225,11 +225,11 @@ void write_runs(Parts const& parts,
 /// @throws Error of the first rank that failed, on every rank: (resource) for what could not be
 ///   written; (invalid_argument) for parameters without values, parts that do not fit, names that a
 ///   file cannot hold, or ranks that were told different things
-template <FileOperations Files = DiskFiles, class... Policies>
+template <class... Policies>
 ExportReport export_model(ShardedOptimizer<Policies...>& optimizer,
                           std::string const& path,
                           ExportOptions const& options = {},
-                          Files files = {}) {
+                          FileOperations& files = disk()) {
   using Optimizer = ShardedOptimizer<Policies...>;
   constexpr std::string_view operation = "export_model";
   detail::Engine& engine = detail::Inside::engine(optimizer);
@@ -274,7 +274,7 @@ ExportReport export_model(ShardedOptimizer<Policies...>& optimizer,
           runs.begin(), runs.end(), [&](detail::ArrayRun const& a, detail::ArrayRun const& b) {
             return a.tensor != b.tensor ? a.tensor < b.tensor : a.first < b.first;
           });
-      detail::ModelWriter<Files> writer(files, layout);
+      detail::ModelWriter writer(files, layout);
       auto const alive = [&] { work.alive(); };
       if (masters) {
         detail::write_runs<typename Optimizer::Master>(parts, runs, whole, places, writer, alive);

@@ -55,11 +55,10 @@ inline FileAnswer require_file(FileAnswer answer,
 
 /// An open file; its destructor closes it. All functions throw Error (resource) that names the
 /// file.
-template <FileOperations Files>
 class File {
  public:
   /// @throws Error (data) where something else than a regular file has its name
-  File(Files& files, std::string path, FileMode mode)
+  File(FileOperations& files, std::string path, FileMode mode)
       : files_(&files),
         path_(std::move(path)),
         handle_(require_file(files.open(path_, mode), verb(mode), path_, mode)) {}
@@ -109,7 +108,7 @@ class File {
     return mode == FileMode::create ? "create" : "open";
   }
 
-  Files* files_;
+  FileOperations* files_;
   std::string path_;
   FileAnswer handle_;
 };
@@ -126,11 +125,10 @@ class File {
 
 /// Gives a file its name, durably, once what was written to it is.
 /// @param file  of the directory, with the temporary name
-template <FileOperations Files>
-void name_file(Files& files,
-               File<Files>& file,
-               std::string const& directory,
-               std::string const& name) {
+inline void name_file(FileOperations& files,
+                      File& file,
+                      std::string const& directory,
+                      std::string const& name) {
   file.close();
   std::string const path = directory + "/" + name;
   require_answer(files.rename(temporary(path), path), "rename what becomes", path);
@@ -138,12 +136,11 @@ void name_file(Files& files,
 }
 
 /// A small file at once: temporary name, sync, rename, sync of the directory.
-template <FileOperations Files>
-void write_file(Files& files,
-                std::string const& directory,
-                std::string const& name,
-                std::string_view text) {
-  File<Files> file(files, temporary(directory + "/" + name), FileMode::create);
+inline void write_file(FileOperations& files,
+                       std::string const& directory,
+                       std::string const& name,
+                       std::string_view text) {
+  File file(files, temporary(directory + "/" + name), FileMode::create);
   file.write(text.data(), text.size(), 0);
   file.sync();
   name_file(files, file, directory, name);
@@ -152,9 +149,10 @@ void write_file(Files& files,
 /// A small file at once.
 /// @param most  bytes it may have
 /// @throws Error (data) if it has more
-template <FileOperations Files>
-[[nodiscard]] std::string read_file(Files& files, std::string const& path, std::uint64_t most) {
-  File<Files> const file(files, path, FileMode::read);
+[[nodiscard]] inline std::string read_file(FileOperations& files,
+                                           std::string const& path,
+                                           std::uint64_t most) {
+  File const file(files, path, FileMode::read);
   std::uint64_t const bytes = file.size();
   if (bytes > most) fail(ErrorKind::data, {"'", path, "' has ", bytes, " bytes, more than it may"});
   std::string text(static_cast<std::size_t>(bytes), '\0');

@@ -16,7 +16,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -45,111 +44,84 @@ enum class FileKind : std::uint8_t {
 using FileAnswer = std::int64_t;
 
 /// The operations on files that a checkpoint is made of, so that tests can have them fail, or lose
-/// what was not synced. They may be called by several threads at once, and may not throw. Copies
-/// stand for the same files.
-///
-///     struct MyFiles {
-///       // A handle to a regular file: -EISDIR for a directory, -ENXIO for what is neither, at
-///       // once. A link is followed to be read, and refused with -ELOOP to be written.
-///       FileAnswer open(std::string const& path, FileMode mode);
-///       // Bytes read: fewer than wanted, 0 at the end.
-///       FileAnswer read(FileAnswer file, void* to, std::size_t bytes, std::uint64_t offset);
-///       // Bytes written: perhaps fewer than wanted.
-///       FileAnswer write(FileAnswer file, void const* from, std::size_t bytes,
-///                        std::uint64_t offset);
-///       FileAnswer size(FileAnswer file);
-///       FileAnswer sync(FileAnswer file);   // its bytes are durable
-///       FileAnswer close(FileAnswer file);  // the handle is gone, whatever it answers
-///       FileAnswer rename(std::string const& from, std::string const& to);
-///       FileAnswer remove(std::string const& path);  // a file, or a directory that is empty
-///       FileAnswer make_directory(std::string const& path);
-///       FileAnswer sync_directory(std::string const& path);  // the names in it are durable
-///       FileAnswer list(std::string const& path, std::vector<std::string>& names);
-///       FileAnswer kind(std::string const& path);  // a FileKind; links are not followed
-///       // A handle to a file that nobody else can lock until it is closed or the process ends;
-///       // -EAGAIN if somebody has it, -ENOLCK where the file system has no locks. What is no
-///       // regular file is refused as by `open` for writing.
-///       FileAnswer lock(std::string const& path);
-///     };
-template <class F>
-concept FileOperations = requires(F& files,
-                                  std::string const& path,
-                                  void* to,
-                                  void const* from,
-                                  std::size_t bytes,
-                                  std::uint64_t offset,
-                                  FileAnswer file,
-                                  std::vector<std::string>& names) {
-  { files.open(path, FileMode::read) } -> std::same_as<FileAnswer>;
-  { files.read(file, to, bytes, offset) } -> std::same_as<FileAnswer>;
-  { files.write(file, from, bytes, offset) } -> std::same_as<FileAnswer>;
-  { files.size(file) } -> std::same_as<FileAnswer>;
-  { files.sync(file) } -> std::same_as<FileAnswer>;
-  { files.close(file) } -> std::same_as<FileAnswer>;
-  { files.rename(path, path) } -> std::same_as<FileAnswer>;
-  { files.remove(path) } -> std::same_as<FileAnswer>;
-  { files.make_directory(path) } -> std::same_as<FileAnswer>;
-  { files.sync_directory(path) } -> std::same_as<FileAnswer>;
-  { files.list(path, names) } -> std::same_as<FileAnswer>;
-  { files.kind(path) } -> std::same_as<FileAnswer>;
-  { files.lock(path) } -> std::same_as<FileAnswer>;
+/// what was not synced. They may be called by several threads at once, and may not throw.
+class FileOperations {
+ public:
+  virtual ~FileOperations() = default;
+  /// A handle to a regular file: -EISDIR for a directory, -ENXIO for what is neither, at once. A
+  /// link is followed to be read, and refused with -ELOOP to be written.
+  virtual FileAnswer open(std::string const& path, FileMode mode) = 0;
+  /// Bytes read: fewer than wanted, 0 at the end.
+  virtual FileAnswer read(FileAnswer file, void* to, std::size_t bytes, std::uint64_t offset) = 0;
+  /// Bytes written: perhaps fewer than wanted.
+  virtual FileAnswer write(FileAnswer file,
+                           void const* from,
+                           std::size_t bytes,
+                           std::uint64_t offset) = 0;
+  /// Bytes of a file.
+  virtual FileAnswer size(FileAnswer file) = 0;
+  /// Blocks until what was written is durable.
+  virtual FileAnswer sync(FileAnswer file) = 0;
+  /// The handle is gone, whatever it answers.
+  virtual FileAnswer close(FileAnswer file) = 0;
+  /// Within one file system; replaces what is there.
+  virtual FileAnswer rename(std::string const& from, std::string const& to) = 0;
+  /// A file, or a directory that is empty.
+  virtual FileAnswer remove(std::string const& path) = 0;
+  /// One level.
+  virtual FileAnswer make_directory(std::string const& path) = 0;
+  /// Blocks until the names in a directory are durable.
+  virtual FileAnswer sync_directory(std::string const& path) = 0;
+  /// Names in a directory, sorted; those of the directory itself and of the one above left out.
+  virtual FileAnswer list(std::string const& path, std::vector<std::string>& names) = 0;
+  /// A `FileKind`; links are not followed.
+  virtual FileAnswer kind(std::string const& path) = 0;
+  /// A handle to a file that nobody else can lock until it is closed or the process ends; -EAGAIN
+  /// if somebody has it, -ENOLCK where the file system has no locks. What is no regular file is
+  /// refused as by `open` for writing.
+  virtual FileAnswer lock(std::string const& path) = 0;
 };
 
 /// The file system of the operating system (POSIX). Holds nothing: copies are the same.
-struct DiskFiles {
-  /// A handle to a regular file. Never waits for another process, as opening a pipe would.
-  FileAnswer open(std::string const& path, FileMode mode) const noexcept {
+struct DiskFiles : FileOperations {
+  /// Never waits for another process, as opening a pipe would.
+  FileAnswer open(std::string const& path, FileMode mode) override {
     return open_regular(path,
                         mode == FileMode::read    ? O_RDONLY
                         : mode == FileMode::write ? O_WRONLY | O_NOFOLLOW
                                                   : O_WRONLY | O_NOFOLLOW | O_CREAT | O_TRUNC);
   }
-  /// Bytes read; 0 at the end.
-  FileAnswer read(FileAnswer file,
-                  void* to,
-                  std::size_t bytes,
-                  std::uint64_t offset) const noexcept {
+  FileAnswer read(FileAnswer file, void* to, std::size_t bytes, std::uint64_t offset) override {
     return answer(::pread(handle(file), to, bytes, static_cast<off_t>(offset)));
   }
-  /// Bytes written.
   FileAnswer write(FileAnswer file,
                    void const* from,
                    std::size_t bytes,
-                   std::uint64_t offset) const noexcept {
+                   std::uint64_t offset) override {
     return answer(::pwrite(handle(file), from, bytes, static_cast<off_t>(offset)));
   }
-  /// Bytes of a file.
-  FileAnswer size(FileAnswer file) const noexcept {
+  FileAnswer size(FileAnswer file) override {
     struct stat about {};
     FileAnswer const told = answer(::fstat(handle(file), &about));
     return told < 0 ? told : static_cast<FileAnswer>(about.st_size);
   }
-  /// Blocks until what was written is durable.
-  FileAnswer sync(FileAnswer file) const noexcept { return answer(::fsync(handle(file))); }
-  /// The handle is gone, whatever the answer.
-  FileAnswer close(FileAnswer file) const noexcept { return answer(::close(handle(file))); }
-  /// Within one file system; replaces what is there.
-  FileAnswer rename(std::string const& from, std::string const& to) const noexcept {
+  FileAnswer sync(FileAnswer file) override { return answer(::fsync(handle(file))); }
+  FileAnswer close(FileAnswer file) override { return answer(::close(handle(file))); }
+  FileAnswer rename(std::string const& from, std::string const& to) override {
     return answer(::rename(from.c_str(), to.c_str()));
   }
-  /// A file, or a directory that is empty.
-  FileAnswer remove(std::string const& path) const noexcept {
-    return answer(std::remove(path.c_str()));
-  }
-  /// One level.
-  FileAnswer make_directory(std::string const& path) const noexcept {
+  FileAnswer remove(std::string const& path) override { return answer(std::remove(path.c_str())); }
+  FileAnswer make_directory(std::string const& path) override {
     return answer(::mkdir(path.c_str(), 0777));
   }
-  /// Blocks until the names in a directory are durable.
-  FileAnswer sync_directory(std::string const& path) const noexcept {
+  FileAnswer sync_directory(std::string const& path) override {
     FileAnswer const directory = answer(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (directory < 0) return directory;
     FileAnswer const synced = sync(directory);
     close(directory);
     return synced;
   }
-  /// Names in a directory, sorted; those of the directory itself and of the one above left out.
-  FileAnswer list(std::string const& path, std::vector<std::string>& names) const {
+  FileAnswer list(std::string const& path, std::vector<std::string>& names) override {
     struct Close {
       void operator()(DIR* open) const noexcept { ::closedir(open); }
     };
@@ -165,8 +137,7 @@ struct DiskFiles {
     std::sort(names.begin(), names.end());
     return static_cast<FileAnswer>(names.size());
   }
-  /// A `FileKind`; links are not followed.
-  FileAnswer kind(std::string const& path) const noexcept {
+  FileAnswer kind(std::string const& path) override {
     struct stat about {};
     FileAnswer const told = answer(::lstat(path.c_str(), &about));
     if (told < 0) return told;
@@ -174,9 +145,9 @@ struct DiskFiles {
                                    : S_ISDIR(about.st_mode) ? FileKind::directory
                                                             : FileKind::other);
   }
-  /// A handle. The kernel gives the lock back with the last handle, or with the process. It is one
+  /// The kernel gives the lock back with the last handle, or with the process. It is one
   /// of an open file: two opens within a process exclude each other, too.
-  FileAnswer lock(std::string const& path) const noexcept {
+  FileAnswer lock(std::string const& path) override {
     FileAnswer const file = open_regular(path, O_RDWR | O_CREAT | O_NOFOLLOW);
     if (file < 0) return file;
 #if defined(F_OFD_SETLK)
@@ -211,6 +182,11 @@ struct DiskFiles {
   static FileAnswer answer(FileAnswer told) noexcept { return told < 0 ? -errno : told; }
   static int handle(FileAnswer file) noexcept { return static_cast<int>(file); }
 };
-static_assert(FileOperations<DiskFiles>);
+
+/// The file system that a program has, where nothing else is said. It holds nothing.
+[[nodiscard]] inline FileOperations& disk() noexcept {
+  static constinit DiskFiles files;
+  return files;
+}
 
 }  // namespace zero::inline ZERO_NAMESPACE

@@ -205,11 +205,11 @@ struct ImportMatch {
 ///   (invalid_argument) for options that make no sense. Until all headers fit nothing is changed;
 ///   if a read fails later, every step is refused until loads have replaced all that this one was
 ///   to
-template <FileOperations Files = DiskFiles, class... Policies>
+template <class... Policies>
 ImportReport load_parameters_from(ShardedOptimizer<Policies...>& optimizer,
                                   std::string const& path,
                                   ImportOptions const& options = {},
-                                  Files files = {}) {
+                                  FileOperations& files = disk()) {
   constexpr std::string_view operation = "load_parameters_from";
   detail::Engine& engine = detail::Inside::engine(optimizer);
   detail::Parts& parts = engine.parts();
@@ -247,7 +247,7 @@ ImportReport load_parameters_from(ShardedOptimizer<Policies...>& optimizer,
     kept.push_back(sources.empty());
     loaded.push_back(!sources.empty());
   }
-  detail::ModelReader<Files> reader(files, model);
+  detail::ModelReader reader(files, model);
   std::vector<float> other;
   detail::LongWork work(control, operation);
   auto const ask = [&](Tensor const& tensor, std::size_t first, std::span<float> out) {

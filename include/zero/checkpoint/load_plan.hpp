@@ -9,6 +9,7 @@
 #include "zero/checkpoint/boxes.hpp"
 #include "zero/checkpoint/catalog.hpp"
 #include "zero/checkpoint/layers.hpp"
+#include "zero/checkpoint/loading.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -19,7 +20,6 @@
 #include <set>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE {
@@ -39,16 +39,6 @@ struct LoadOptions {
 };
 
 namespace detail {
-
-/// Elements of a file, and where they belong.
-struct Wanted {
-  std::size_t file = 0;
-  std::uint64_t offset = 0;  ///< bytes before them in the file's data
-  std::uint64_t count = 0;
-  DType from = DType::f32;
-  DType to = DType::f32;
-  std::byte* memory = nullptr;  ///< of the space
-};
 
 /// What is to be read, and what does not fit.
 struct LoadPlan {

@@ -6,6 +6,8 @@
 #include "zero/base/error.hpp"
 #include "zero/base/version.hpp"
 #include "zero/checkpoint/checksum.hpp"
+#include "zero/checkpoint/file.hpp"
+#include "zero/checkpoint/files.hpp"
 #include "zero/checkpoint/text.hpp"
 
 #include <nlohmann/json.hpp>
@@ -84,21 +86,6 @@ inline constexpr std::string_view seal_end = "}\n";
   return sealed += seal_end;
 }
 
-/// A checksum's text as a number.
-/// @throws Error (data) for a text that is none
-[[nodiscard]] inline std::uint64_t parse_checksum(std::string const& file, std::string_view text) {
-  std::uint64_t sum = 0;
-  bool sound = text.size() == checksum_digits;
-  for (char const digit : text) {
-    std::size_t const value = std::string_view("0123456789abcdef").find(digit);
-    sound = sound && value != std::string_view::npos;
-    sum = sum << 4 | value;
-  }
-  if (!sound)
-    fail(ErrorKind::data, {"'", file, "' has a checksum that is not 16 hexadecimal digits"});
-  return sum;
-}
-
 /// @param file  what messages call it
 /// @throws Error (data) for anything that `manifest_text` does not write
 [[nodiscard]] inline Manifest parse_manifest(std::string const& file, std::string_view text) {
@@ -145,6 +132,19 @@ inline constexpr std::string_view seal_end = "}\n";
   }
   if (count == 0) fail(ErrorKind::data, {"'", file, "' names no files"});
   return manifest;
+}
+
+/// Reads a manifest.
+/// @param path  the directory that it lies in
+/// @param name  of the file
+/// @throws Error (data) for anything that `manifest_text` does not write; (resource) for a file
+/// that
+///   cannot be read
+[[nodiscard]] inline Manifest read_manifest(FileOperations& files,
+                                            std::string const& path,
+                                            std::string_view name = manifest_name) {
+  std::string const file = path + "/" + std::string(name);
+  return parse_manifest(file, read_file(files, file, longest_manifest));
 }
 
 }  // namespace detail

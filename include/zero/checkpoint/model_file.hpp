@@ -3,12 +3,11 @@
 /// Plain data and operations on files; no ranks.
 #pragma once
 
-#include "zero/base/bytes.hpp"
 #include "zero/base/config.hpp"
-#include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
 #include "zero/checkpoint/file.hpp"
 #include "zero/checkpoint/files.hpp"
+#include "zero/checkpoint/header.hpp"
 #include "zero/checkpoint/safetensors.hpp"
 #include "zero/checkpoint/text.hpp"
 
@@ -51,34 +50,8 @@ struct StoredModel {
 
 namespace detail {
 
-/// The header of a file, its offsets counted from the file's beginning.
-template <FileOperations Files>
-[[nodiscard]] safetensors::Header read_model_header(File<Files> const& file) {
-  using namespace safetensors;
-  std::uint64_t const bytes = file.size();
-  auto const refuse = [&](Message const& why) {
-    fail(ErrorKind::data, {"'", file.path(), "' is no safetensors file: ", why});
-  };
-  if (bytes < length_bytes) refuse({"it has ", bytes, " bytes"});
-  unsigned char length[length_bytes];
-  file.read(length, length_bytes, 0);
-  std::uint64_t const claimed = text_length(length);
-  std::uint64_t const rest = bytes - length_bytes;
-  if (claimed > rest || claimed > longest_text) {
-    refuse({"its header would have ", claimed, " bytes, and ", rest, " follow"});
-  }
-  std::string text(static_cast<std::size_t>(claimed), '\0');
-  file.read(text.data(), text.size(), length_bytes);
-  Header header = parse(file.path(), text, rest - claimed);
-  for (Entry& entry : header.entries) {
-    entry.begin += length_bytes + claimed;
-    entry.end += length_bytes + claimed;
-  }
-  return header;
-}
-
 /// Takes the weight map of an index, and skips whatever else there is. Holds what it keeps alone.
-class IndexReader : public nlohmann::json_sax<nlohmann::json> {
+class IndexReader : public TextPieces {
  public:
   /// Tensors in the order of the text, and the names of their files.
   std::vector<std::pair<std::string, std::string>> map{};
@@ -142,7 +115,7 @@ class IndexReader : public nlohmann::json_sax<nlohmann::json> {
     fail(ErrorKind::data, {"'", path, "' is no index of safetensors files: ", why});
   };
   IndexReader reader;
-  if (!nlohmann::json::sax_parse(text.begin(), text.end(), &reader) || !reader.found) {
+  if (!parse_pieces(text, reader) || !reader.found) {
     refuse("it needs a weight_map, once, from names to names");
   }
   auto& map = reader.map;
@@ -159,10 +132,15 @@ class IndexReader : public nlohmann::json_sax<nlohmann::json> {
 }
 
 /// Reads a header and adds what it says.
-template <FileOperations Files>
-void add_file(Files& files, StoredModel& model, std::string path) {
-  safetensors::Header header = read_model_header(File<Files>(files, path, FileMode::read));
+inline void add_file(FileOperations& files, StoredModel& model, std::string path) {
+  File const file(files, path, FileMode::read);
+  safetensors::Header header = read_header(file);
+  // Data reach to the end of the file.
+  std::uint64_t const data = header.entries.empty() ? 0 : header.entries.back().end;
+  std::uint64_t const before = file.size() - data;
   for (safetensors::Entry& entry : header.entries) {
+    entry.begin += before;
+    entry.end += before;
     model.tensors.push_back({std::move(entry), model.files.size()});
   }
   for (auto& [name, text] : header.metadata) model.metadata.insert_or_assign(name, text);
@@ -195,8 +173,7 @@ inline void sort_by_name(std::vector<StoredTensor>& tensors) {
 /// @throws Error (resource) for what cannot be read; (data), naming file and tensor, for files that
 ///   are not what they should be
 /// @par Cost  memory of a few times the headers
-template <FileOperations Files>
-[[nodiscard]] StoredModel open_model(Files& files, std::string const& path) {
+[[nodiscard]] inline StoredModel open_model(FileOperations& files, std::string const& path) {
   std::vector<std::string> names;
   std::string const begin = files.list(path, names) >= 0 ? model_in(path, names) : path;
   StoredModel model;
@@ -241,12 +218,11 @@ template <FileOperations Files>
 }
 
 /// Reads ranges of tensors, and nothing else. Keeps the file open that it read last.
-template <FileOperations Files>
 class ModelReader {
  public:
   /// @param files  both outlive this
   /// @param model  what to read of
-  ModelReader(Files& files, StoredModel const& model) : files_(&files), model_(&model) {}
+  ModelReader(FileOperations& files, StoredModel const& model) : files_(&files), model_(&model) {}
 
   /// Elements [first, first + out.size()) of a tensor, whose type is `readable_as_float`.
   /// @throws Error (resource) for what cannot be read; (data) if the file has become shorter
@@ -272,9 +248,9 @@ class ModelReader {
   }
 
  private:
-  Files* files_;
+  FileOperations* files_;
   StoredModel const* model_;
-  std::optional<File<Files>> file_{};
+  std::optional<File> file_{};
   std::size_t open_ = 0;
   std::vector<std::uint16_t> narrow_{};
 };

@@ -117,10 +117,9 @@ struct ModelLayout {
 
 /// Creates the files under temporary names, with their headers. One rank does this, before others
 /// write.
-template <FileOperations Files>
-void begin_model(Files& files, ModelLayout const& layout) {
+inline void begin_model(FileOperations& files, ModelLayout const& layout) {
   for (ModelLayout::Part const& part : layout.parts) {
-    File<Files> file(files, temporary(part.path), FileMode::create);
+    File file(files, temporary(part.path), FileMode::create);
     file.write(part.header.data(), part.header.size(), 0);
     file.sync();
     file.close();
@@ -129,7 +128,6 @@ void begin_model(Files& files, ModelLayout const& layout) {
 
 /// Writes ranges of tensors into the files that `begin_model` created, in ascending order of their
 /// files where possible: one is open at a time, and is synced when it is left.
-template <FileOperations Files>
 class ModelWriter {
  public:
   /// What is written before it is synced, so that no sync takes long.
@@ -137,7 +135,8 @@ class ModelWriter {
 
   /// @param files  both outlive this
   /// @param layout  of the model that is written
-  ModelWriter(Files& files, ModelLayout const& layout) : files_(&files), layout_(&layout) {}
+  ModelWriter(FileOperations& files, ModelLayout const& layout)
+      : files_(&files), layout_(&layout) {}
 
   /// Bytes [offset, offset + bytes) of a tensor.
   void write(std::size_t tensor, std::uint64_t offset, void const* from, std::size_t bytes) {
@@ -157,7 +156,7 @@ class ModelWriter {
   /// All that was written is durable.
   void end() {
     if (!file_) return;
-    File<Files> file = std::move(*file_);
+    File file = std::move(*file_);
     file_.reset();
     file.sync();
     file.close();
@@ -165,32 +164,29 @@ class ModelWriter {
   }
 
  private:
-  Files* files_;
+  FileOperations* files_;
   ModelLayout const* layout_;
-  std::optional<File<Files>> file_{};
+  std::optional<File> file_{};
   std::size_t open_ = 0;
   std::uint64_t written_ = 0;
 };
 
 /// Takes back what `begin_model` created, as far as it can.
-template <FileOperations Files>
-void abandon_model(Files& files, ModelLayout const& layout) noexcept {
+inline void abandon_model(FileOperations& files, ModelLayout const& layout) noexcept {
   for (ModelLayout::Part const& part : layout.parts) {
     static_cast<void>(files.remove(temporary(part.path)));
   }
 }
 
 /// Removes a file that may not be there.
-template <FileOperations Files>
-void remove_if_there(Files& files, std::string const& path) {
+inline void remove_if_there(FileOperations& files, std::string const& path) {
   FileAnswer const answer = files.remove(path);
   if (answer != -ENOENT) require_answer(answer, "remove", path);
 }
 
 /// Gives all files their names, once everything in them is durable: at every moment there is the
 /// old model, or the new one, or neither. A model of the same name in the other form is removed.
-template <FileOperations Files>
-void commit_model(Files& files, ModelLayout const& layout) {
+inline void commit_model(FileOperations& files, ModelLayout const& layout) {
   std::string const directory = directory_of(layout.path);
   // An index must not lead to files that are being replaced.
   if (!layout.index.empty()) {

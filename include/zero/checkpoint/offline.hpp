@@ -12,7 +12,6 @@
 #include "zero/checkpoint/loading.hpp"
 #include "zero/checkpoint/model_layout.hpp"
 #include "zero/checkpoint/safetensors.hpp"
-#include "zero/checkpoint/verify.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -23,18 +22,17 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE {
 
 /// Reads elements of a checkpoint's arrays, and checks what it reads.
-template <FileOperations Files = DiskFiles>
 class CheckpointReader {
  public:
   /// @param files    through which; outlives this
   /// @param catalog  of the checkpoint; outlives this
-  CheckpointReader(Files& files, Catalog const& catalog) : files_(&files), catalog_(&catalog) {}
+  CheckpointReader(FileOperations& files, Catalog const& catalog)
+      : files_(&files), catalog_(&catalog) {}
 
   /// Elements [first, first + count) of an array of a whole tensor.
   /// @param array  of the catalog
@@ -71,16 +69,16 @@ class CheckpointReader {
  private:
   static constexpr std::size_t most_open = 16;
 
-  detail::PieceReader<Files>& pieces(std::size_t file) {
+  detail::PieceReader& pieces(std::size_t file) {
     auto const found = open_.find(file);
     if (found != open_.end()) return found->second;
     if (open_.size() == most_open) open_.clear();
     return open_.try_emplace(file, *files_, *catalog_, file).first->second;
   }
 
-  Files* files_;
+  FileOperations* files_;
   Catalog const* catalog_;
-  std::map<std::size_t, detail::PieceReader<Files>> open_;
+  std::map<std::size_t, detail::PieceReader> open_;
 };
 
 namespace detail {
@@ -108,11 +106,10 @@ namespace detail {
 /// @throws Error (data) for a checkpoint that is damaged or has not all of a tensor; (resource) for
 ///   files that cannot be read or written; no file is left then
 /// @par Cost  reads master weights and frozen parameters once, through a few megabytes of memory
-template <FileOperations Files = DiskFiles>
-ExportReport export_checkpoint(std::string const& path,
-                               std::string const& out,
-                               ExportOptions const& options = {},
-                               Files files = {}) {
+inline ExportReport export_checkpoint(std::string const& path,
+                                      std::string const& out,
+                                      ExportOptions const& options = {},
+                                      FileOperations& files = disk()) {
   Catalog const catalog = read_catalog(files, path);
   bool const masters = options.dtype == ExportDType::master;
   auto metadata = options.metadata;
@@ -183,8 +180,8 @@ ExportReport export_checkpoint(std::string const& path,
       detail::lay_out_model(out, entries, metadata, options.max_file_bytes);
   try {
     detail::begin_model(files, layout);
-    CheckpointReader<Files> reader(files, catalog);
-    detail::ModelWriter<Files> writer(files, layout);
+    CheckpointReader reader(files, catalog);
+    detail::ModelWriter writer(files, layout);
     constexpr std::uint64_t most = std::uint64_t{1} << 18;
     std::vector<std::byte> elements(static_cast<std::size_t>(most) * size_of(to));
     for (std::size_t t = 0; t < entries.size(); ++t) {

@@ -26,7 +26,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -69,13 +68,12 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// Writes a rank's file: what comes through the pipe, then the header with its checksums; makes it
 /// durable and gives it its name. All in a thread of its own, which the destructor stops.
-template <FileOperations Files>
 class RankFileWriter {
  public:
   /// @param saved       its name, and whose it is
   /// @param reads_back  whether to make sure that the file can be read, before it has its name
   /// @param memory, there  of the pipe
-  RankFileWriter(Files& files,
+  RankFileWriter(FileOperations& files,
                  std::string directory,
                  SavedFile saved,
                  safetensors::Header header,
@@ -120,7 +118,7 @@ class RankFileWriter {
   void write() {
     std::string const name = saved_.name;
     saved_.name = temporary(name);
-    File<Files> file(*files_, directory_ + "/" + saved_.name, FileMode::create);
+    File file(*files_, directory_ + "/" + saved_.name, FileMode::create);
     std::uint64_t const bytes = data_bytes(header_);
     std::string sums(
         static_cast<std::size_t>(ceil_div(bytes, std::uint64_t{Pipe::piece})) * checksum_digits,
@@ -161,7 +159,7 @@ class RankFileWriter {
     fail(ErrorKind::resource, {"'", directory_, "/", saved_.name, "' was given up"});
   }
 
-  Files* files_;
+  FileOperations* files_;
   std::string directory_;
   SavedFile saved_;
   safetensors::Header header_;

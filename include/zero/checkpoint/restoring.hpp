@@ -12,7 +12,6 @@
 #include "zero/checkpoint/long_work.hpp"
 #include "zero/checkpoint/optimizer_view.hpp"
 #include "zero/checkpoint/together.hpp"
-#include "zero/checkpoint/verify.hpp"
 #include "zero/checkpoint/watched_files.hpp"
 #include "zero/optimizer/setup/hash.hpp"
 
@@ -20,10 +19,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
-#include <span>
+#include <cstring>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -75,21 +72,20 @@ inline void compare_values(std::string const& name,
 }
 
 /// The trainer's own bytes of all ranks.
-template <FileOperations Files>
-[[nodiscard]] std::vector<RankBlob> read_blobs(Files& files, Catalog const& catalog) {
+[[nodiscard]] inline std::vector<RankBlob> read_blobs(FileOperations& files,
+                                                      Catalog const& catalog) {
   std::vector<RankBlob> blobs;
+  auto const copy = [](void* to, void const* from, std::size_t bytes) {
+    std::memcpy(to, from, bytes);
+  };
   for (std::size_t file = 0; file < catalog.files.size(); ++file) {
     for (safetensors::Entry const& entry : catalog.files[file].entries) {
       if (entry.name != blob_entry) continue;
       RankBlob blob{.rank = static_cast<int>(file),
                     .world_size = static_cast<int>(catalog.files.size())};
-      PieceReader<Files> pieces(files, catalog, file);
-      while (blob.bytes.size() < entry.end - entry.begin) {
-        std::span<std::byte const> piece = pieces.at(entry.begin + blob.bytes.size());
-        std::uint64_t const left = entry.end - entry.begin - blob.bytes.size();
-        if (piece.size() > left) piece = piece.first(static_cast<std::size_t>(left));
-        blob.bytes.insert(blob.bytes.end(), piece.begin(), piece.end());
-      }
+      blob.bytes.resize(static_cast<std::size_t>(entry.end - entry.begin));
+      Wanted const wanted = all_of(file, entry.begin, blob.bytes.size(), blob.bytes.data());
+      stream_in_order(files, catalog, {&wanted, 1}, copy, true, [] {});
       blobs.push_back(std::move(blob));
     }
   }
@@ -149,11 +145,10 @@ template <FileOperations Files>
 /// One load, as `Checkpoints::load` says, in three parts that each end alike on all ranks. Who
 /// falls back to another checkpoint knows by the part that failed whether this one is damaged, or
 /// does not fit. All three are collective and block.
-template <FileOperations Files>
 class Restore {
  public:
   /// @param files, optimizer, options  outlive this
-  Restore(WatchedFiles<Files>& files,
+  Restore(WatchedFiles& files,
           OptimizerView const& optimizer,
           LoadOptions const& options,
           double deadline_s)
@@ -252,7 +247,7 @@ class Restore {
   }
 
  private:
-  WatchedFiles<Files>* files_;
+  WatchedFiles* files_;
   OptimizerView const* optimizer_;
   LoadOptions const* options_;
   double deadline_s_;

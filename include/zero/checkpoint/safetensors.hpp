@@ -6,6 +6,7 @@
 #include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
+#include "zero/checkpoint/text.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -118,7 +119,7 @@ namespace detail {
 
 /// Takes a header's text piece by piece. Holds what it has read and nothing else, so that a file
 /// cannot claim more memory than it is long; refuses whatever the format does not have.
-class TextReader : public nlohmann::json_sax<nlohmann::json> {
+class TextReader : public zero::detail::TextPieces {
  public:
   [[nodiscard]] Header& header() noexcept { return header_; }
   /// What was wrong; empty if nothing was.
@@ -317,7 +318,7 @@ class TextReader : public nlohmann::json_sax<nlohmann::json> {
   if (text.size() > longest_text) refuse({"its header has ", text.size(), " bytes"});
   if (text.empty() || text.front() != '{') refuse("its header does not begin with '{'");
   detail::TextReader reader;
-  bool const read = nlohmann::json::sax_parse(text.begin(), text.end(), &reader);
+  bool const read = zero::detail::parse_pieces(text, reader);
   if (!read || !reader.problem().empty()) refuse(reader.problem());
   Header header = std::move(reader.header());
   auto& entries = header.entries;

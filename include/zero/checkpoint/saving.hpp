@@ -3,14 +3,12 @@
 /// a checkpoint.
 #pragma once
 
-#include "zero/base/bytes.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/checkpoint/array_runs.hpp"
 #include "zero/checkpoint/description.hpp"
 #include "zero/checkpoint/directory.hpp"
 #include "zero/checkpoint/file.hpp"
-#include "zero/checkpoint/files.hpp"
 #include "zero/checkpoint/long_work.hpp"
 #include "zero/checkpoint/manifest.hpp"
 #include "zero/checkpoint/optimizer_view.hpp"
@@ -36,7 +34,6 @@
 #include <string>
 #include <string_view>
 #include <tuple>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -79,7 +76,6 @@ namespace detail {
 
 /// One save, until it is a checkpoint or is given up. Its functions are collective over the ranks
 /// that save together, but for those marked local.
-template <FileOperations Files>
 class Saving {
  public:
   static constexpr auto patience = std::chrono::milliseconds(20);
@@ -91,7 +87,7 @@ class Saving {
   /// Agrees on what is saved where, and begins this rank's file.
   /// @param control   of all ranks that save together
   /// @param snapshot  memory for all of this rank's data; null to write while it is filled
-  Saving(CheckpointDirectory<Files>& directory,
+  Saving(CheckpointDirectory& directory,
          CheckpointOptions const& kept,
          OptimizerView const& optimizer,
          SaveOptions const& options,
@@ -139,7 +135,7 @@ class Saving {
     } else {
       there = data_bytes(header);
     }
-    writer_ = std::make_unique<RankFileWriter<WatchedFiles<Files>>>(
+    writer_ = std::make_unique<RankFileWriter>(
         directory.files(),
         report_.path,
         std::move(saved),
@@ -322,7 +318,7 @@ class Saving {
     }
   }
 
-  CheckpointDirectory<Files>* directory_;
+  CheckpointDirectory* directory_;
   CheckpointOptions kept_;
   std::string_view operation_;
   ControlWords control_;
@@ -332,7 +328,7 @@ class Saving {
   SaveReport report_{};
   std::vector<ArrayRun> runs_;
   std::vector<std::byte> memory_;
-  std::unique_ptr<RankFileWriter<WatchedFiles<Files>>> writer_;  ///< stops before the rest goes
+  std::unique_ptr<RankFileWriter> writer_;  ///< stops before the rest goes
 };
 
 }  // namespace detail

@@ -14,7 +14,6 @@
 #include <limits>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
@@ -53,6 +52,15 @@ inline constexpr int deepest_text = 64;
   nlohmann::json json = nlohmann::json::parse(text.begin(), text.end(), nullptr, false);
   if (json.is_discarded()) fail(ErrorKind::data, {"'", file, "' is no JSON"});
   return json;
+}
+
+/// Takes a text piece by piece, and holds what it needs of it.
+using TextPieces = nlohmann::json_sax<nlohmann::json>;
+
+/// Hands a text to whoever takes it. The parser is compiled once, and not for each of them.
+/// @returns whether it is JSON, and all of it was taken
+[[nodiscard]] inline bool parse_pieces(std::string_view text, TextPieces& pieces) {
+  return nlohmann::json::sax_parse(text.begin(), text.end(), &pieces);
 }
 
 /// A name of a file in the same directory, and of nothing else.

@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -105,68 +104,71 @@ class FileWatch {
   Operation* last_ = nullptr;
 };
 
-/// Operations on files that say what they are doing. Copies stand for the same files.
-template <FileOperations Files>
-class WatchedFiles {
+/// Operations on files that say what they are doing.
+class WatchedFiles final : public FileOperations {
  public:
-  explicit WatchedFiles(Files files) : files_(std::move(files)) {}
+  /// @param files  outlive this
+  explicit WatchedFiles(FileOperations& files) : files_(&files) {}
 
-  [[nodiscard]] FileWatch const& watch() const noexcept { return *watch_; }
+  [[nodiscard]] FileWatch const& watch() const noexcept { return watch_; }
 
-  FileAnswer open(std::string const& path, FileMode mode) {
-    return opened(path, on("open", path, [&] { return files_.open(path, mode); }));
+  FileAnswer open(std::string const& path, FileMode mode) override {
+    return opened(path, on("open", path, [&] { return files_->open(path, mode); }));
   }
-  FileAnswer lock(std::string const& path) {
-    return opened(path, on("lock", path, [&] { return files_.lock(path); }));
+  FileAnswer lock(std::string const& path) override {
+    return opened(path, on("lock", path, [&] { return files_->lock(path); }));
   }
-  FileAnswer read(FileAnswer file, void* to, std::size_t bytes, std::uint64_t offset) {
-    return on("read", file, [&] { return files_.read(file, to, bytes, offset); });
+  FileAnswer read(FileAnswer file, void* to, std::size_t bytes, std::uint64_t offset) override {
+    return on("read", file, [&] { return files_->read(file, to, bytes, offset); });
   }
-  FileAnswer write(FileAnswer file, void const* from, std::size_t bytes, std::uint64_t offset) {
-    return on("write", file, [&] { return files_.write(file, from, bytes, offset); });
+  FileAnswer write(FileAnswer file,
+                   void const* from,
+                   std::size_t bytes,
+                   std::uint64_t offset) override {
+    return on("write", file, [&] { return files_->write(file, from, bytes, offset); });
   }
-  FileAnswer size(FileAnswer file) {
-    return on("size", file, [&] { return files_.size(file); });
+  FileAnswer size(FileAnswer file) override {
+    return on("size", file, [&] { return files_->size(file); });
   }
-  FileAnswer sync(FileAnswer file) {
-    return on("sync", file, [&] { return files_.sync(file); });
+  FileAnswer sync(FileAnswer file) override {
+    return on("sync", file, [&] { return files_->sync(file); });
   }
-  FileAnswer close(FileAnswer file) {
-    std::string const path = watch_->forget(file);
-    return on("close", path, [&] { return files_.close(file); });
+  FileAnswer close(FileAnswer file) override {
+    std::string const path = watch_.forget(file);
+    return on("close", path, [&] { return files_->close(file); });
   }
-  FileAnswer rename(std::string const& from, std::string const& to) {
-    return on("rename", from, [&] { return files_.rename(from, to); });
+  FileAnswer rename(std::string const& from, std::string const& to) override {
+    return on("rename", from, [&] { return files_->rename(from, to); });
   }
-  FileAnswer remove(std::string const& path) {
-    return on("remove", path, [&] { return files_.remove(path); });
+  FileAnswer remove(std::string const& path) override {
+    return on("remove", path, [&] { return files_->remove(path); });
   }
-  FileAnswer make_directory(std::string const& path) {
-    return on("make", path, [&] { return files_.make_directory(path); });
+  FileAnswer make_directory(std::string const& path) override {
+    return on("make", path, [&] { return files_->make_directory(path); });
   }
-  FileAnswer sync_directory(std::string const& path) {
-    return on("sync", path, [&] { return files_.sync_directory(path); });
+  FileAnswer sync_directory(std::string const& path) override {
+    return on("sync", path, [&] { return files_->sync_directory(path); });
   }
-  FileAnswer list(std::string const& path, std::vector<std::string>& names) {
-    return on("list", path, [&] { return files_.list(path, names); });
+  FileAnswer list(std::string const& path, std::vector<std::string>& names) override {
+    return on("list", path, [&] { return files_->list(path, names); });
   }
-  FileAnswer kind(std::string const& path) {
-    return on("look", path, [&] { return files_.kind(path); });
+  FileAnswer kind(std::string const& path) override {
+    return on("look", path, [&] { return files_->kind(path); });
   }
 
  private:
   template <class Of, class Work>
   FileAnswer on(char const* verb, Of const& of, Work const& work) {
-    FileWatch::Operation const operation(*watch_, verb, of);
+    FileWatch::Operation const operation(watch_, verb, of);
     return work();
   }
   FileAnswer opened(std::string const& path, FileAnswer file) {
-    if (file >= 0) watch_->opened(file, path);
+    if (file >= 0) watch_.opened(file, path);
     return file;
   }
 
-  Files files_;
-  std::shared_ptr<FileWatch> watch_ = std::make_shared<FileWatch>();
+  FileOperations* files_;
+  FileWatch watch_{};
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -10,38 +10,42 @@ using zero::FileMode;
 using zero::detail::WatchedFiles;
 
 /// Each operation does what the test says while it is under way, and answers 5.
-struct AskedFiles {
-  std::function<void(char const*)> within{};
+struct AskedFiles final : zero::FileOperations {
+  explicit AskedFiles(std::function<void(char const*)> asked) : within(std::move(asked)) {}
+  std::function<void(char const*)> within;
 
   FileAnswer answer(char const* verb) {
     within(verb);
     return 5;
   }
-  FileAnswer open(std::string const&, FileMode) { return answer("open"); }
-  FileAnswer lock(std::string const&) { return answer("lock"); }
-  FileAnswer read(FileAnswer, void*, std::size_t, std::uint64_t) { return answer("read"); }
-  FileAnswer write(FileAnswer, void const*, std::size_t, std::uint64_t) { return answer("write"); }
-  FileAnswer size(FileAnswer) { return answer("size"); }
-  FileAnswer sync(FileAnswer) { return answer("sync"); }
-  FileAnswer close(FileAnswer) { return answer("close"); }
-  FileAnswer rename(std::string const&, std::string const&) { return answer("rename"); }
-  FileAnswer remove(std::string const&) { return answer("remove"); }
-  FileAnswer make_directory(std::string const&) { return answer("make"); }
-  FileAnswer sync_directory(std::string const&) { return answer("sync"); }
-  FileAnswer list(std::string const&, std::vector<std::string>&) { return answer("list"); }
-  FileAnswer kind(std::string const&) { return answer("look"); }
+  FileAnswer open(std::string const&, FileMode) override { return answer("open"); }
+  FileAnswer lock(std::string const&) override { return answer("lock"); }
+  FileAnswer read(FileAnswer, void*, std::size_t, std::uint64_t) override { return answer("read"); }
+  FileAnswer write(FileAnswer, void const*, std::size_t, std::uint64_t) override {
+    return answer("write");
+  }
+  FileAnswer size(FileAnswer) override { return answer("size"); }
+  FileAnswer sync(FileAnswer) override { return answer("sync"); }
+  FileAnswer close(FileAnswer) override { return answer("close"); }
+  FileAnswer rename(std::string const&, std::string const&) override { return answer("rename"); }
+  FileAnswer remove(std::string const&) override { return answer("remove"); }
+  FileAnswer make_directory(std::string const&) override { return answer("make"); }
+  FileAnswer sync_directory(std::string const&) override { return answer("sync"); }
+  FileAnswer list(std::string const&, std::vector<std::string>&) override { return answer("list"); }
+  FileAnswer kind(std::string const&) override { return answer("look"); }
 };
 
 TEST_CASE("WatchedFiles: every operation is told with its file while it is under way, no longer") {
   zero::detail::FileWatch const* watch = nullptr;
   std::string path;
   int told = 0;
-  WatchedFiles<AskedFiles> files(AskedFiles{[&](char const* verb) {
+  AskedFiles asked([&](char const* verb) {
     CHECK(watch->stalled(1e6) == "");
     CHECK(watch->stalled(0.) ==
           "'" + path + "': " + verb + " has not returned for 0 s: the file system stands still");
     ++told;
-  }});
+  });
+  WatchedFiles files(asked);
   watch = &files.watch();
   std::byte bytes[1]{};
   std::vector<std::string> names;
@@ -66,12 +70,13 @@ TEST_CASE("WatchedFiles: every operation is told with its file while it is under
 }
 
 TEST_CASE("WatchedFiles: a handle may be another file's before its close has returned") {
-  WatchedFiles<AskedFiles>* other = nullptr;
+  WatchedFiles* other = nullptr;
   std::string said;
-  WatchedFiles<AskedFiles> files(AskedFiles{[&](char const* verb) {
+  AskedFiles asked([&](char const* verb) {
     if (verb == std::string("close")) static_cast<void>(other->open("new", FileMode::read));
     if (verb == std::string("sync")) said = other->watch().stalled(0.);
-  }});
+  });
+  WatchedFiles files(asked);
   other = &files;
   static_cast<void>(files.open("old", FileMode::read));
   static_cast<void>(files.close(5));
