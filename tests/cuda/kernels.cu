@@ -19,7 +19,9 @@ using zero::fp16;
 using zero::device::Queue;
 using OfStep = zero::detail::ComputeScalars<zero::AdamW, zero::detail::rates_at_once<zero::AdamW>>;
 using OfOne = zero::detail::ComputeScalars<zero::AdamW, 1>;
+using OfFew = zero::detail::ComputeScalars<zero::AdamW, 2>;
 using Step = zero::detail::Both<zero::detail::Decide, OfStep>;
+using FewStep = zero::detail::Both<zero::detail::Decide, OfFew>;
 using Rested = zero::detail::Both<zero::detail::OwnTerms, OfOne>;
 
 // The updates of a precision, and its norm.
@@ -41,6 +43,7 @@ ZERO_KERNELS_OF(fp16);
 template void zero::device::call(Queue const&, zero::detail::ControlWork const&);
 template void zero::device::call(Queue const&, Rested const&);
 template void zero::device::call(Queue const&, Step const&);
+template void zero::device::call(Queue const&, FewStep const&);
 template void zero::device::call(Queue const&, OfOne const&);
 template void zero::device::convert(Queue const&, bf16*, float const*, std::size_t);
 template void zero::device::convert(Queue const&, float*, bf16 const*, std::size_t);

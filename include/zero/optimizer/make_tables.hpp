@@ -15,6 +15,7 @@
 #include "zero/optimizer/tables/rule.hpp"
 #include "zero/optimizer/tables/space.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -220,7 +221,19 @@ inline constexpr RuleCalls rule_calls{.name = R::name,
 template <MemorySpace S, Rule R>
 struct RuleKernels {
   static constexpr std::size_t capacity = rates_at_once<R>;
+  static constexpr std::size_t few = (std::min)(capacity, std::size_t{2});
 
+  template <std::size_t room>
+  static void decide_with(void const* space,
+                          Decide const& decide,
+                          StepTerms const* terms,
+                          StepScalars* scalars,
+                          TensorRule const* rules,
+                          std::size_t count) {
+    Both<Decide, ComputeScalars<R, room>> work{decide, {terms, scalars, count}};
+    for (std::size_t i = 0; i < count; ++i) work.second.rules[i] = rated(rules[i]);
+    SpaceFunctions<S>::of(space).call(work);
+  }
   static RatedRule<R> rated(TensorRule const& rule) {
     return {RuleFunctions<R>::of(rule.rule),
             rule.learning_rate_scale,
@@ -233,9 +246,9 @@ struct RuleKernels {
                      StepScalars* scalars,
                      TensorRule const* rules,
                      std::size_t count) {
-    ComputeScalars<R, capacity> compute{terms, scalars, count};
-    for (std::size_t i = 0; i < count; ++i) compute.rules[i] = rated(rules[i]);
-    SpaceFunctions<S>::of(space).call(Both{decide, compute});
+    // Most models have one or two: what is not there need not be copied.
+    if (count <= few) return decide_with<few>(space, decide, terms, scalars, rules, count);
+    decide_with<capacity>(space, decide, terms, scalars, rules, count);
   }
   static void prepare(void const* space,
                       OwnTerms const* own,

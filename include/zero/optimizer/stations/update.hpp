@@ -92,7 +92,10 @@ ZERO_BODY Update::Update(Model const& model,
 ZERO_BODY void Update::load(Kernels const& loading) const {
   TensorRule const rule{rules_->common()};
   OwnTerms const own{};
-  loading.decide({}, nullptr, nullptr, nullptr, 0);
+  // For few rules there may be another kernel than for many.
+  std::vector<TensorRule> const rules(loading.rates_at_once(), rule);
+  loading.decide({}, nullptr, nullptr, rules.data(), 1);
+  loading.decide({}, nullptr, nullptr, rules.data(), rules.size());
   loading.prepare(&own, nullptr, nullptr, rule);
   loading.prepare(nullptr, nullptr, nullptr, rule);
   std::vector<void*> const none(states_->arrays());
