@@ -9,7 +9,9 @@
 #include "zero/checkpoint/manifest.hpp"
 #include "zero/checkpoint/safetensors.hpp"
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
 
@@ -49,7 +51,8 @@ namespace zero::inline ZERO_NAMESPACE::detail {
     refuse({"its header would have ", claimed, " bytes, and ", rest, " follow"});
   }
   std::string text(static_cast<std::size_t>(length_bytes + claimed), '\0');
-  file.read(text.data(), text.size(), 0);
+  std::memcpy(text.data(), length, length_bytes);
+  file.read(text.data() + length_bytes, static_cast<std::size_t>(claimed), length_bytes);
   if (saved != nullptr && checksum(text.data(), text.size()) != saved->header_sum) {
     fail(ErrorKind::data,
          {"the header of '", path, "' of rank ", saved->rank, " is not the one that was saved"});
