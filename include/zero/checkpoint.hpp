@@ -54,7 +54,9 @@ namespace zero::inline ZERO_NAMESPACE {
 class Checkpoints {
  public:
   /// Touches no file. Allocates memory for `save_async`, if the options have any.
-  /// @param files  how files are written and read; outlive this
+  /// @param directory  of all checkpoints of a run; made by the first save
+  /// @param options    how many are kept, and what a save in the background needs
+  /// @param files      how files are written and read; outlive this
   /// @throws Error (invalid_argument) for options that make no sense
   explicit Checkpoints(std::string directory,
                        CheckpointOptions const& options = {},

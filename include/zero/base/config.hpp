@@ -48,16 +48,25 @@
 #define ZERO_TAKES_COMPILED 0
 #endif
 
-/// Bodies that depend on no policy stand apart from their declarations, where `ZERO_BODIES` is 1.
-/// Where they are compiled is said once a unit:
-/// - nothing: in the unit, those that are called. They are templates without parameters to choose.
-/// - `ZERO_DECLARATIONS`: elsewhere, as ordinary functions.
-/// - `ZERO_IMPLEMENTATION`: in this unit, all that it includes, as ordinary functions. It goes
-/// before
-///   the other one. Two such units of equal flags end in duplicate symbols.
-///
-/// Units that take zero::compiled are as those with `ZERO_DECLARATIONS`, but for optional parts, of
-/// which it has nothing: `ZERO_OPTIONAL_BODIES` and the like are for those.
+/// @def ZERO_BODIES
+/// Bodies that depend on no policy stand apart from their declarations, where this is 1. Where they
+/// are compiled is said once a unit, before the library is included. By nothing: in the unit, those
+/// that are called, as templates without parameters to choose. By `ZERO_DECLARATIONS`: elsewhere,
+/// as ordinary functions. By `ZERO_IMPLEMENTATION`, whatever else is said: in this unit, all that
+/// it includes; two such units of equal flags end in duplicate symbols. Units that take
+/// zero::compiled are like those with `ZERO_DECLARATIONS`.
+/// @def ZERO_OPTIONAL_BODIES
+/// The same of optional parts, of which zero::compiled has nothing.
+/// @def ZERO_SHARES_BODIES
+/// Does the unit share bodies with others?
+/// @def ZERO_APART
+/// Before a declaration whose body stands apart.
+/// @def ZERO_BODY
+/// Before such a body.
+/// @def ZERO_OPTIONAL_APART
+/// As `ZERO_APART`, of an optional part.
+/// @def ZERO_OPTIONAL_BODY
+/// As `ZERO_BODY`, of an optional part.
 #if defined(ZERO_IMPLEMENTATION)
 #define ZERO_BODIES 1
 #define ZERO_OPTIONAL_BODIES 1
@@ -73,15 +82,12 @@
 #endif
 
 #if defined(ZERO_IMPLEMENTATION) || defined(ZERO_DECLARATIONS) || ZERO_TAKES_COMPILED
-/// Does the unit share bodies with others?
 #define ZERO_SHARES_BODIES 1
 #define ZERO_APART
 #define ZERO_BODY
 #else
 #define ZERO_SHARES_BODIES 0
-/// Before a declaration whose body stands apart.
 #define ZERO_APART template <class = void>
-/// Before such a body.
 #define ZERO_BODY template <class>
 #endif
 
@@ -89,8 +95,6 @@
 #define ZERO_OPTIONAL_APART
 #define ZERO_OPTIONAL_BODY
 #else
-/// The same of an optional part.
 #define ZERO_OPTIONAL_APART template <class = void>
-/// The same of an optional part.
 #define ZERO_OPTIONAL_BODY template <class>
 #endif
