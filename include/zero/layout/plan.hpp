@@ -109,6 +109,9 @@ ZERO_APART [[nodiscard]] std::string with_commas(std::uint64_t value);
 /// Bytes in the largest binary unit of which there is at least one.
 ZERO_APART [[nodiscard]] std::string in_binary_units(std::uint64_t bytes);
 
+/// With one decimal; "-" of nothing.
+ZERO_APART [[nodiscard]] std::string percentage(std::uint64_t part, std::uint64_t whole);
+
 /// Rows of a table: a name, right-aligned columns of ASCII, and a remark that may be UTF-8.
 class TextTable {
  public:
@@ -196,7 +199,7 @@ ZERO_APART [[nodiscard]] std::string with_one_decimal(double value) {
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10);
 }
 
-ZERO_APART [[nodiscard]] std::string percentage(std::uint64_t part, std::uint64_t whole) {
+ZERO_BODY std::string percentage(std::uint64_t part, std::uint64_t whole) {
   if (whole == 0) return "-";
   return with_one_decimal(100. * static_cast<double>(part) / static_cast<double>(whole)) + "%";
 }
