@@ -11,7 +11,7 @@ foreach(unit IN ITEMS plain vectors compiled)
     set(expected U)
   endif()
   foreach(function IN ITEMS "detail::Engine::step(<void>)?[(]"
-                            "Partition::Partition(<void>)?[(]std::vector")
+                            "Placement::Placement(<void>)?[(]std::vector")
     if(NOT text MATCHES "[^\n]* ([UW]) [^\n]*zero::[^\n]*${function}")
       message(FATAL_ERROR "${unit} calls no ${function}")
     endif()
