@@ -3,9 +3,10 @@
 #pragma once
 
 #include "zero/base/config.hpp"
-#include "zero/base/function_ref.hpp"
 #include "zero/layout/memory_plan.hpp"
 #include "zero/layout/partition.hpp"
+#include "zero/optimizer/stores/arena.hpp"
+#include "zero/optimizer/stores/array.hpp"
 #include "zero/optimizer/stores/lent.hpp"
 
 #include <cstddef>
