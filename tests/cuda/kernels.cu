@@ -8,7 +8,6 @@
 #include "zero/device/update.cuh"
 #include "zero/optimizer/stations/control.hpp"
 #include "zero/optimizer/stations/rated_rule.hpp"
-#include "zero/optimizer/tables/kernels.hpp"
 #include "zero/rule/adamw.hpp"
 
 #include <cstddef>
@@ -40,7 +39,12 @@ using Arrays = zero::UpdateArrays<float, P, P, float, 2>;
 ZERO_KERNELS_OF(float);
 ZERO_KERNELS_OF(bf16);
 ZERO_KERNELS_OF(fp16);
-template void zero::device::call(Queue const&, zero::detail::ControlWork const&);
+template void zero::device::call(Queue const&, zero::detail::Seal const&);
+template void zero::device::call(Queue const&, zero::detail::Conclude const&);
+template void zero::device::call(Queue const&, zero::detail::SealOptions const&);
+template void zero::device::call(Queue const&, zero::detail::ConcludeOptions const&);
+template void zero::device::call(Queue const&, zero::detail::BringTensors const&);
+template void zero::device::call(Queue const&, zero::detail::CountMissed const&);
 template void zero::device::call(Queue const&, Rested const&);
 template void zero::device::call(Queue const&, Step const&);
 template void zero::device::call(Queue const&, FewStep const&);

@@ -19,7 +19,7 @@ import sys
 
 # The most functions and files. They are to come down to 50 in 16 and 30 in 10: the rooms that an
 # engine of plain code has are still those that templates had.
-LIMITS = {"step": (104, 29), "gather": (30, 9)}
+LIMITS = {"step": (103, 28), "gather": (30, 9)}
 LEAST_LINES = 5
 GROUND = ("base/", "kernel/", "rule/")
 

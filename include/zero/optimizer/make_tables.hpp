@@ -103,7 +103,9 @@ struct SpaceFunctions {
   }
 
   // What a device has kernels for.
-  static void call(void const* space, ControlWork const& work) { of(space).call(work); }
+  static void call(void const* space, ControlWork const& work) {
+    work.visit([&](auto const& function) { of(space).call(function); });
+  }
   static constexpr auto with_loading() -> void (*)(void const*, FunctionRef<void(void const*)>) {
     if constexpr (LoadingSpace<S>) {
       return [](void const* space, FunctionRef<void(void const*)> work) {

@@ -153,6 +153,11 @@ ZERO_BODY void Parts::require_bound() const {
 
 ZERO_BODY void Parts::load(Kernels const& loading) const {
   loading.call(BringTensors{});
+  loading.call(Seal{});
+  loading.call(Conclude{});
+  loading.call(SealOptions{});
+  loading.call(ConcludeOptions{});
+  loading.call(CountMissed{});
   norm.load(loading);
   reduction.load(loading);
   update.load(loading);

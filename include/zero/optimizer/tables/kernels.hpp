@@ -12,7 +12,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
@@ -29,7 +28,7 @@ struct DTypes {
   friend constexpr bool operator==(DTypes const&, DTypes const&) = default;
 };
 
-/// One of the function objects that a step has a space call, so that it is one kernel of a device.
+/// One of the function objects that a step has a space call; each is a kernel of a device.
 struct ControlWork {
   enum class Kind : std::uint8_t {
     bring,
@@ -61,19 +60,20 @@ struct ControlWork {
   ControlWork(CountMissed const& work) noexcept : kind(Kind::missed), missed(work) {}
   ControlWork(Forgive const& work) noexcept : kind(Kind::forgive), forgive(work) {}
 
-  ZERO_HOST_DEVICE void operator()() const noexcept {
+  /// Calls `visit` with the one that it is.
+  template <class Visit>
+  void visit(Visit const& visit) const {
     switch (kind) {
-      case Kind::bring: return bring();
-      case Kind::seal: return seal();
-      case Kind::conclude: return conclude();
-      case Kind::seal_options: return seal_options();
-      case Kind::conclude_options: return conclude_options();
-      case Kind::missed: return missed();
-      case Kind::forgive: return forgive();
+      case Kind::bring: return visit(bring);
+      case Kind::seal: return visit(seal);
+      case Kind::conclude: return visit(conclude);
+      case Kind::seal_options: return visit(seal_options);
+      case Kind::conclude_options: return visit(conclude_options);
+      case Kind::missed: return visit(missed);
+      case Kind::forgive: return visit(forgive);
     }
   }
 };
-static_assert(std::is_trivially_copyable_v<ControlWork>);
 
 /// A rule of any type, with what tells one tensor's update from another's.
 struct TensorRule {
