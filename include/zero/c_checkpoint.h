@@ -1,6 +1,5 @@
 /// @file
-/// Checkpoints, for zero/c.h. Defined by zero/c/checkpoint.hpp, where ZERO_C_DEFINE lists
-/// zero::c::Checkpoints.
+/// Checkpoints, for zero/c.h. Defined by zero/c/checkpoint.hpp.
 #pragma once
 
 #include "zero/c.h"

@@ -1,6 +1,5 @@
 /// @file
-/// Defines zero/c_checkpoint.h. To be included where zero/c/define.hpp is, whose list has
-/// zero::c::Checkpoints.
+/// Defines zero/c_checkpoint.h. To be included where zero/c/define.hpp is.
 #pragma once
 
 #include "zero/base/config.hpp"
@@ -24,7 +23,8 @@
 
 namespace zero::inline ZERO_NAMESPACE::c {
 
-/// In the list of ZERO_C_DEFINE: its optimizers can be saved. They can wherever this is included.
+/// May be in the list of ZERO_C_DEFINE, as it had to be before: optimizers can be saved wherever
+/// this is included.
 struct Checkpoints {
   /// Says that this is no policy.
   using IsExtension = void;

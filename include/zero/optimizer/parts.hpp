@@ -131,7 +131,9 @@ ZERO_BODY Parts::Parts(Agreed agreed)
           form.refresh, comm(), partition, parameters, staging, elements, prefetch.depth, arena),
       outcome(groups.world(), control, space(), kernels),
       readers(units.size()) {
-  if (policies.types != kernels.types()) {
+  bool const sums = form.reduced == StorageForm::Reduced::sums;
+  if (policies.types != kernels.types() ||
+      kernels.gradient() != (sums ? policies.types.accumulate : policies.types.wire)) {
     fail(ErrorKind::invalid_argument, "kernels are of other types than the policies");
   }
   LossScaleOptions const* const scaled = agreed.setup.loss_scale;

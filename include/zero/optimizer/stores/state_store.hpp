@@ -26,8 +26,6 @@ class StateStore {
 
   [[nodiscard]] bool shares() const noexcept { return shares_; }
   [[nodiscard]] std::size_t arrays() const noexcept { return states_.size(); }
-  /// Of states.
-  [[nodiscard]] DType dtype() const noexcept { return state_; }
 
   /// The elements of a bucket that this rank updates.
   [[nodiscard]] Range updated(BucketSpan const& bucket) const noexcept {
@@ -52,7 +50,6 @@ class StateStore {
 
   int rank_;
   bool shares_;
-  DType state_;
   Array master_;  ///< null where parameters are their own masters
   std::vector<Array> states_;
 };
@@ -66,10 +63,7 @@ ZERO_BODY StateStore::StateStore(int rank,
                                  std::size_t arrays,
                                  StorageElements const& elements,
                                  Arena& arena)
-    : rank_(rank),
-      shares_(shares),
-      state_(state),
-      master_(arena.take(Role::master, elements.master, master)) {
+    : rank_(rank), shares_(shares), master_(arena.take(Role::master, elements.master, master)) {
   for (std::size_t k = 0; k < arrays; ++k) {
     states_.push_back(arena.take(Role::state, elements.state, state));
   }
