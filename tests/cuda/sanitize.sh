@@ -16,6 +16,10 @@ if [ "$status" -eq 77 ]; then
 fi
 for tool in "$@"; do
   echo "=== $tool"
-  compute-sanitizer --tool "$tool" --error-exitcode 1 "$tests" || status=1
+  options=
+  # Tests call the runtime wrongly on purpose, and look at what it answers.
+  [ "$tool" != memcheck ] || options="--report-api-errors no"
+  # shellcheck disable=SC2086
+  compute-sanitizer --tool "$tool" $options --error-exitcode 1 "$tests" || status=1
 done
 exit "$status"

@@ -222,10 +222,12 @@ struct Library : Calls {
 
   static Status mem_alloc(void** out, std::size_t bytes) {
     return free_call([&](Process& p) {
-      std::size_t const pages = (bytes + 4095) / 4096 * 4096;
-      *out = std::aligned_alloc(4096, pages);
+      std::size_t const before = p.script.aligned ? 0 : 512;
+      void* memory = nullptr;
+      if (posix_memalign(&memory, 4096, before + bytes) != 0) throw std::bad_alloc();
+      *out = static_cast<char*>(memory) + before;
       // Fresh device memory holds anything.
-      std::memset(*out, 0xa5, pages);
+      std::memset(*out, 0xa5, bytes);
       ++p.world->live_memory;
       p.world->allocations[*out] = bytes;
     });
@@ -235,7 +237,7 @@ struct Library : Calls {
     std::lock_guard const lock(world.mutex);
     --world.live_memory;
     world.allocations.erase(memory);
-    std::free(memory);
+    std::free(static_cast<char*>(memory) - reinterpret_cast<std::uintptr_t>(memory) % 4096);
     return {};
   }
   static Status host_alloc(void** out, std::size_t bytes) {

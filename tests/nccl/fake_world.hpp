@@ -30,6 +30,7 @@ struct Script {
   bool abort_hangs = false;    ///< until the world ends
   bool destroy_hangs = false;  ///< until the world ends
   bool driver = true;          ///< new enough for gathers by copy engine
+  bool aligned = true;         ///< memory begins at a page
   bool registers = true;       ///< as asked; else NCCL leaves it out and says nothing
   int near_ranks = 0;          ///< on one node; 0: all
   std::size_t room = ~std::size_t{0};  ///< of a stream; who enqueues more blocks

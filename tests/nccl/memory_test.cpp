@@ -169,6 +169,26 @@ TEST_CASE("Nccl: all blocks that are given back together wait for one grace time
   CHECK_MESSAGE(world.violations().empty(), world.violations());
 }
 
+TEST_CASE("Nccl: memory that begins within a page is used from the next one on, and given back") {
+  for (Registration const registration : {Registration::buffers, Registration::windows}) {
+    World world(2, 2);
+    auto const what = fake::errors_of(world, [&](Process& process, auto* compute) {
+      process.script.aligned = false;
+      Comm comm({{1}, process.rank, 2, compute}, quick_options({.registration = registration}));
+      auto allocator = comm.allocator();
+      auto* const memory = static_cast<float*>(allocator.allocate(5000, 4096));
+      CHECK(reinterpret_cast<std::uintptr_t>(memory) % 4096 == 0);
+      memory[2047] = 1.f;  // the last of its pages
+      allocator.deallocate(memory, 5000, 4096);
+      all_reduce(comm, 0);
+      comm.close();
+    });
+    CHECK(world.live_memory == 0);
+    for (std::string const& text : what) CHECK_MESSAGE(text.empty(), text);
+    CHECK_MESSAGE(world.violations().empty(), world.violations());
+  }
+}
+
 TEST_CASE("Nccl: memory that cannot be had is refused") {
   CHECK_THROWS_WITH_AS(static_cast<void>(Comm::Allocator{}.allocate(8, 8)),
                        doctest::Contains("no communicator made"),

@@ -43,14 +43,15 @@ class NcclMemory {
     blocks_.reserve(blocks_.size() + 1);
     // A window covers whole pages; NCCL rounds allocations up to its granularity anyway.
     std::size_t const rounded = (bytes + alignment - 1) / alignment * alignment;
-    Block block{.bytes = rounded};
-    nccl::Status const got = A::mem_alloc(&block.memory, rounded);
-    if (!got.ok() || block.memory == nullptr || !is_aligned(block.memory, alignment)) {
-      if (block.memory != nullptr) static_cast<void>(A::mem_free(block.memory));
-      fail(ErrorKind::resource,
-           {"NCCL cannot allocate ", rounded, " aligned bytes: ", name(got.result), " ", got.text},
-           {.rank = line.family().rank(), .operation = "allocate"});
+    Block block{.base = take(line, rounded), .bytes = rounded};
+    // Without virtual memory management NCCL's memory is cudaMalloc's, which may begin anywhere.
+    if (!is_aligned(block.base, alignment)) {
+      static_cast<void>(A::mem_free(block.base));
+      block.base = take(line, rounded + alignment);
     }
+    block.memory =
+        static_cast<std::byte*>(block.base) +
+        (alignment - reinterpret_cast<std::uintptr_t>(block.base) % alignment) % alignment;
     blocks_.push_back(std::move(block));
     // Undoes it all if a registration throws: then nobody will give the memory back.
     struct Undo {
@@ -74,7 +75,7 @@ class NcclMemory {
     if (found == blocks_.end()) return;
     if (!idle || family.stuck()) return;
     if (!family.failed()) deregister(*found);
-    static_cast<void>(A::mem_free(memory));
+    static_cast<void>(A::mem_free(found->base));
     blocks_.erase(found);
   }
 
@@ -113,11 +114,21 @@ class NcclMemory {
   using Comm = typename A::Comm;
 
   struct Block {
-    void* memory = nullptr;
+    void* base = nullptr;    ///< what NCCL gave
+    void* memory = nullptr;  ///< the first of its bytes that are aligned
     std::size_t bytes = 0;
     std::vector<std::pair<Comm, void*>> handles{};
     std::vector<std::pair<Comm, typename A::Window>> windows{};
   };
+
+  [[nodiscard]] static void* take(NcclLine<A> const& line, std::size_t bytes) {
+    void* memory = nullptr;
+    nccl::Status const got = A::mem_alloc(&memory, bytes);
+    if (got.ok() && memory != nullptr) return memory;
+    fail(ErrorKind::resource,
+         {"NCCL cannot allocate ", bytes, " bytes: ", name(got.result), " ", got.text},
+         {.rank = line.family().rank(), .operation = "allocate"});
+  }
 
   /// True if all of [memory, memory + bytes) lies in one window.
   [[nodiscard]] bool in_window(void const* memory, std::size_t bytes) const noexcept {
