@@ -4,8 +4,8 @@
 
 #include "support/standard.hpp"
 #include "zero/base/dtype.hpp"
+#include "zero/base/exact_sum.hpp"
 #include "zero/kernel/reduce.hpp"
-#include "zero/layout/exact_sum.hpp"
 
 namespace fake {
 

@@ -19,8 +19,8 @@
 #include "zero/concepts/prefetch.hpp"
 #include "zero/concepts/transfer.hpp"
 #include "zero/layout/memory_plan.hpp"
+#include "zero/optimizer/held/arena.hpp"
 #include "zero/optimizer/make_tables.hpp"
-#include "zero/optimizer/stores/arena.hpp"
 
 #include <concepts>
 #include <cstddef>

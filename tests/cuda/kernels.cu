@@ -6,8 +6,8 @@
 #include "zero/device/norm.cuh"
 #include "zero/device/sum.cuh"
 #include "zero/device/update.cuh"
-#include "zero/optimizer/stations/control.hpp"
-#include "zero/optimizer/stations/rated_rule.hpp"
+#include "zero/optimizer/step/decision.hpp"
+#include "zero/optimizer/step/rated_rule.hpp"
 #include "zero/rule/adamw.hpp"
 
 #include <cstddef>

@@ -10,7 +10,7 @@
 #include "zero/base/error.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/layout/memory_plan.hpp"
-#include "zero/optimizer/stores/arena.hpp"
+#include "zero/optimizer/held/arena.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -8,7 +8,7 @@
 #include "zero/base/config.hpp"
 #include "zero/concepts/transfer.hpp"
 #include "zero/layout/memory_plan.hpp"
-#include "zero/optimizer/stores/arena.hpp"
+#include "zero/optimizer/held/arena.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -11,11 +11,11 @@
 #include "zero/layout/memory_plan.hpp"
 #include "zero/layout/plan.hpp"
 #include "zero/layout/tensor.hpp"
-#include "zero/optimizer/api/full_parameters.hpp"
-#include "zero/optimizer/api/step.hpp"
 #include "zero/optimizer/engine.hpp"
+#include "zero/optimizer/full_parameters.hpp"
 #include "zero/optimizer/inside.hpp"
 #include "zero/optimizer/make_tables.hpp"
+#include "zero/optimizer/step_options.hpp"
 #include "zero/space/host.hpp"
 
 #include <cstddef>

@@ -7,7 +7,7 @@
 #include "zero/c.h"
 #include "zero/layout/plan.hpp"
 #include "zero/layout/tensor.hpp"
-#include "zero/optimizer/api/step.hpp"
+#include "zero/optimizer/step_options.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -5,6 +5,7 @@
 #include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
+#include "zero/base/hash.hpp"
 #include "zero/checkpoint/array_runs.hpp"
 #include "zero/checkpoint/boxes.hpp"
 #include "zero/checkpoint/description.hpp"
@@ -15,7 +16,6 @@
 #include "zero/checkpoint/together.hpp"
 #include "zero/optimizer/inside.hpp"
 #include "zero/optimizer/setup/agreement.hpp"
-#include "zero/optimizer/setup/hash.hpp"
 #include "zero/sharded_optimizer.hpp"
 
 #include <algorithm>

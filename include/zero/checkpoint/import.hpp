@@ -5,6 +5,7 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/base/function_ref.hpp"
+#include "zero/base/hash.hpp"
 #include "zero/checkpoint/files.hpp"
 #include "zero/checkpoint/load_plan.hpp"
 #include "zero/checkpoint/long_work.hpp"
@@ -12,7 +13,6 @@
 #include "zero/checkpoint/together.hpp"
 #include "zero/optimizer/inside.hpp"
 #include "zero/optimizer/setup/agreement.hpp"
-#include "zero/optimizer/setup/hash.hpp"
 #include "zero/optimizer/setup/loading.hpp"
 #include "zero/sharded_optimizer.hpp"
 

@@ -9,9 +9,9 @@
 #include "zero/checkpoint/together.hpp"
 #include "zero/concepts/rule.hpp"
 #include "zero/layout/tensor.hpp"
-#include "zero/optimizer/api/step.hpp"
 #include "zero/optimizer/engine.hpp"
 #include "zero/optimizer/parts.hpp"
+#include "zero/optimizer/step_options.hpp"
 
 #include <cstddef>
 #include <cstring>

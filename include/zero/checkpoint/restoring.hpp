@@ -4,6 +4,7 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
+#include "zero/base/hash.hpp"
 #include "zero/checkpoint/catalog.hpp"
 #include "zero/checkpoint/description.hpp"
 #include "zero/checkpoint/files.hpp"
@@ -13,7 +14,6 @@
 #include "zero/checkpoint/optimizer_view.hpp"
 #include "zero/checkpoint/together.hpp"
 #include "zero/checkpoint/watched_files.hpp"
-#include "zero/optimizer/setup/hash.hpp"
 
 #include <nlohmann/json.hpp>
 

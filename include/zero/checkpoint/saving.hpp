@@ -5,6 +5,7 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
+#include "zero/base/hash.hpp"
 #include "zero/checkpoint/array_runs.hpp"
 #include "zero/checkpoint/description.hpp"
 #include "zero/checkpoint/directory.hpp"
@@ -16,7 +17,6 @@
 #include "zero/checkpoint/rank_file.hpp"
 #include "zero/checkpoint/together.hpp"
 #include "zero/optimizer/setup/agreement.hpp"
-#include "zero/optimizer/setup/hash.hpp"
 
 #include <nlohmann/json.hpp>
 

@@ -4,7 +4,7 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
-#include "zero/optimizer/api/step.hpp"
+#include "zero/optimizer/step_options.hpp"
 
 #include <nlohmann/json.hpp>
 

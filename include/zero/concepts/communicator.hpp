@@ -4,8 +4,8 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
+#include "zero/base/exact_sum.hpp"
 #include "zero/concepts/space.hpp"
-#include "zero/layout/exact_sum.hpp"
 
 #include <concepts>
 #include <cstddef>

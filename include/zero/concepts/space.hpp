@@ -3,8 +3,8 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/exact_sum.hpp"
 #include "zero/concepts/rule.hpp"
-#include "zero/layout/exact_sum.hpp"
 
 #include <array>
 #include <concepts>

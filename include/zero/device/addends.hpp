@@ -3,7 +3,7 @@
 #pragma once
 
 #include "zero/base/config.hpp"
-#include "zero/layout/exact_sum.hpp"
+#include "zero/base/exact_sum.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -3,10 +3,10 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/exact_sum.hpp"
 #include "zero/device/addends.hpp"
 #include "zero/device/launch.cuh"
 #include "zero/device/squares.hpp"
-#include "zero/layout/exact_sum.hpp"
 #include "zero/layout/placement.hpp"
 
 #include <cub/warp/warp_exchange.cuh>

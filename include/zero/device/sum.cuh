@@ -4,6 +4,7 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
+#include "zero/base/exact_sum.hpp"
 #include "zero/device/buffers.hpp"
 #include "zero/device/element.hpp"
 #include "zero/device/launch.cuh"
@@ -11,7 +12,6 @@
 #include "zero/device/squares.hpp"
 #include "zero/device/vector.hpp"
 #include "zero/kernel/norm.hpp"
-#include "zero/layout/exact_sum.hpp"
 #include "zero/layout/placement.hpp"
 
 #include <cuda_runtime_api.h>

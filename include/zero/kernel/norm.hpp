@@ -4,9 +4,9 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
+#include "zero/base/exact_sum.hpp"
 #include "zero/kernel/pack.hpp"
 #include "zero/kernel/prefetch.hpp"
-#include "zero/layout/exact_sum.hpp"
 #include "zero/layout/placement.hpp"
 
 #include <cstddef>

@@ -79,7 +79,7 @@ struct StorageChoice {
   std::uint64_t communicator_bytes = 0;      ///< that the communicator holds on a rank
 };
 
-/// How a rank holds each model state. Derived once from the choices, and read by plan, stations and
+/// How a rank holds each model state. Derived once from the choices, and read by plan, engine and
 /// text alike: what is planned is what is held by construction.
 struct StorageForm {
   /// Full gradients, as the trainer adds to them.

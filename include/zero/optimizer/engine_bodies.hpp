@@ -5,16 +5,16 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/base/number.hpp"
-#include "zero/optimizer/api/full_parameters.hpp"
 #include "zero/optimizer/engine.hpp"
-#include "zero/optimizer/failure_text.hpp"
+#include "zero/optimizer/full_parameters.hpp"
 #include "zero/optimizer/parts.hpp"
 #include "zero/optimizer/setup/agreement.hpp"
 #include "zero/optimizer/setup/broadcast.hpp"
 #include "zero/optimizer/setup/loading.hpp"
 #include "zero/optimizer/setup/owned.hpp"
 #include "zero/optimizer/setup/same_values.hpp"
-#include "zero/optimizer/stations/unwritten.hpp"
+#include "zero/optimizer/step/failure_text.hpp"
+#include "zero/optimizer/step/unwritten.hpp"
 
 #include <algorithm>
 #include <bit>

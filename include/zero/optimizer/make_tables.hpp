@@ -9,7 +9,7 @@
 #include "zero/concepts/precision.hpp"
 #include "zero/concepts/rule.hpp"
 #include "zero/concepts/space.hpp"
-#include "zero/optimizer/stations/rated_rule.hpp"
+#include "zero/optimizer/step/rated_rule.hpp"
 #include "zero/optimizer/tables/communicator.hpp"
 #include "zero/optimizer/tables/kernels.hpp"
 #include "zero/optimizer/tables/rule.hpp"

@@ -7,7 +7,7 @@
 #include "zero/layout/partition.hpp"
 #include "zero/layout/stacked.hpp"
 #include "zero/layout/tensor.hpp"
-#include "zero/optimizer/stores/array.hpp"
+#include "zero/optimizer/held/elements.hpp"
 
 #include <algorithm>
 #include <cstddef>

@@ -1,25 +1,25 @@
 /// @file
-/// One rank's stores and stations, put together.
+/// One rank's arrays and the parts that work on them, put together.
 #pragma once
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
-#include "zero/optimizer/api/callables.hpp"
+#include "zero/optimizer/callables.hpp"
+#include "zero/optimizer/held/arena.hpp"
+#include "zero/optimizer/held/gradient_store.hpp"
+#include "zero/optimizer/held/parameter_store.hpp"
+#include "zero/optimizer/held/staging.hpp"
+#include "zero/optimizer/held/state_store.hpp"
 #include "zero/optimizer/model.hpp"
-#include "zero/optimizer/outcome.hpp"
 #include "zero/optimizer/setup/agreement.hpp"
-#include "zero/optimizer/stations/control.hpp"
-#include "zero/optimizer/stations/norm.hpp"
-#include "zero/optimizer/stations/presence.hpp"
-#include "zero/optimizer/stations/reduction.hpp"
-#include "zero/optimizer/stations/refresh.hpp"
-#include "zero/optimizer/stations/rules.hpp"
-#include "zero/optimizer/stations/update.hpp"
-#include "zero/optimizer/stores/arena.hpp"
-#include "zero/optimizer/stores/gradient_store.hpp"
-#include "zero/optimizer/stores/parameter_store.hpp"
-#include "zero/optimizer/stores/staging.hpp"
-#include "zero/optimizer/stores/state_store.hpp"
+#include "zero/optimizer/step/decision.hpp"
+#include "zero/optimizer/step/gradient_norm.hpp"
+#include "zero/optimizer/step/outcome.hpp"
+#include "zero/optimizer/step/presence.hpp"
+#include "zero/optimizer/step/reduction.hpp"
+#include "zero/optimizer/step/refresh.hpp"
+#include "zero/optimizer/step/rules.hpp"
+#include "zero/optimizer/step/update.hpp"
 #include "zero/optimizer/tables/setup.hpp"
 
 #include <cstddef>
@@ -38,8 +38,8 @@ struct StepState {
   Decide told{};                      ///< what the last step was told
 };
 
-/// The parts of one rank's optimizer: stores first, then stations in the order in which data passes
-/// through them. Its base is what no policy changes.
+/// The parts of one rank's optimizer: what is held first, then what works on it, in the order in
+/// which data passes through. Its base is what no policy changes.
 ///
 /// All array memory is the space's, and is reached through the space only.
 struct Parts : Model {

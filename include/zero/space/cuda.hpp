@@ -3,12 +3,12 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/exact_sum.hpp"
 #include "zero/concepts/space.hpp"
 #include "zero/device/queue.hpp"
 #include "zero/device/scope.hpp"
 #include "zero/device/status.hpp"
 #include "zero/device/turns.hpp"
-#include "zero/layout/exact_sum.hpp"
 
 #include <cuda_runtime_api.h>
 

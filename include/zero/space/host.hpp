@@ -3,6 +3,7 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/exact_sum.hpp"
 #include "zero/concepts/space.hpp"
 #include "zero/kernel/clear.hpp"
 #include "zero/kernel/convert.hpp"
@@ -10,7 +11,6 @@
 #include "zero/kernel/hash.hpp"
 #include "zero/kernel/norm.hpp"
 #include "zero/kernel/update.hpp"
-#include "zero/layout/exact_sum.hpp"
 
 #include <cstddef>
 #include <cstdint>

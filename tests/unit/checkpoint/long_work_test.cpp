@@ -2,8 +2,8 @@
 
 #include "support/test.hpp"
 #include "zero/comm/run_ranks.hpp"
+#include "zero/optimizer/held/arena.hpp"
 #include "zero/optimizer/make_tables.hpp"
-#include "zero/optimizer/stores/arena.hpp"
 #include "zero/space/host.hpp"
 
 namespace long_work_test {

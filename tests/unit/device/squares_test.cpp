@@ -2,8 +2,8 @@
 #include "zero/device/squares.hpp"
 
 #include "support/test.hpp"
+#include "zero/base/exact_sum.hpp"
 #include "zero/device/addends.hpp"
-#include "zero/layout/exact_sum.hpp"
 
 namespace squares_test {
 namespace {

@@ -1,9 +1,9 @@
 /// Sums of several ranks' arrays: formed at once, or place by place.
 #include "support/test.hpp"
 #include <zero/base/dtype.hpp>
+#include <zero/base/exact_sum.hpp>
 #include <zero/kernel/partial_sum.hpp>
 #include <zero/kernel/reduce.hpp>
-#include <zero/layout/exact_sum.hpp>
 
 namespace reduce_test {
 namespace {

@@ -3,12 +3,12 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/exact_sum.hpp"
 #include "zero/comm/shared/call_checks.hpp"
 #include "zero/comm/shared/shares.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/concepts/space.hpp"
 #include "zero/device/turns.hpp"
-#include "zero/layout/exact_sum.hpp"
 
 #include <concepts>
 #include <cstddef>

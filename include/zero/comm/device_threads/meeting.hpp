@@ -3,10 +3,10 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/exact_sum.hpp"
 #include "zero/comm/shared/split_members.hpp"
 #include "zero/comm/threads/meeting.hpp"
 #include "zero/concepts/communicator.hpp"
-#include "zero/layout/exact_sum.hpp"
 
 #include <cstddef>
 #include <cstdint>

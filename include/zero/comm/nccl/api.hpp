@@ -4,7 +4,7 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
-#include "zero/layout/exact_sum.hpp"
+#include "zero/base/exact_sum.hpp"
 
 #include <concepts>
 #include <cstddef>

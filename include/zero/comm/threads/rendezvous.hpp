@@ -4,11 +4,11 @@
 
 #include "zero/base/bytes.hpp"
 #include "zero/base/config.hpp"
+#include "zero/base/exact_sum.hpp"
 #include "zero/comm/shared/shares.hpp"
 #include "zero/comm/threads/meeting.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/kernel/copy.hpp"
-#include "zero/layout/exact_sum.hpp"
 #include "zero/layout/placement.hpp"
 
 #include <algorithm>

@@ -8,9 +8,9 @@
 #include "zero/base/version.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/layout/stacked.hpp"
+#include "zero/optimizer/held/arena.hpp"
 #include "zero/optimizer/setup/fingerprint.hpp"
 #include "zero/optimizer/setup/plan_of.hpp"
-#include "zero/optimizer/stores/arena.hpp"
 #include "zero/optimizer/tables/communicator.hpp"
 #include "zero/optimizer/tables/setup.hpp"
 

@@ -4,8 +4,8 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
+#include "zero/base/hash.hpp"
 #include "zero/layout/tensor.hpp"
-#include "zero/optimizer/setup/hash.hpp"
 
 #include <array>
 #include <bit>

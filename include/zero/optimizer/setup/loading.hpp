@@ -8,9 +8,9 @@
 #include "zero/kernel/hash.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/layout/tensor.hpp"
+#include "zero/optimizer/held/host_chunk.hpp"
 #include "zero/optimizer/parts.hpp"
 #include "zero/optimizer/setup/same_values.hpp"
-#include "zero/optimizer/stores/host_chunk.hpp"
 
 #include <cstddef>
 #include <cstdint>

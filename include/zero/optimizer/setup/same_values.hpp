@@ -4,11 +4,11 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
+#include "zero/base/hash.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/optimizer/parts.hpp"
 #include "zero/optimizer/setup/agreement.hpp"
-#include "zero/optimizer/setup/hash.hpp"
 
 #include <algorithm>
 #include <array>

@@ -5,10 +5,10 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
+#include "zero/base/exact_sum.hpp"
 #include "zero/base/function_ref.hpp"
 #include "zero/concepts/space.hpp"
-#include "zero/layout/exact_sum.hpp"
-#include "zero/optimizer/stations/control.hpp"
+#include "zero/optimizer/step/decision.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -7,7 +7,7 @@
 #include "zero/concepts/prefetch.hpp"
 #include "zero/layout/memory_plan.hpp"
 #include "zero/layout/sharding.hpp"
-#include "zero/optimizer/stations/control.hpp"
+#include "zero/optimizer/step/decision.hpp"
 #include "zero/optimizer/tables/communicator.hpp"
 #include "zero/optimizer/tables/kernels.hpp"
 #include "zero/optimizer/tables/rule.hpp"
@@ -50,7 +50,7 @@ struct PolicyFacts {
             .control_bytes_of_three = TensorCounts::bytes_of_three,
             .communicator_bytes = communicator_bytes};
   }
-  /// How each model state is held: what stations ask instead of the stage.
+  /// How each model state is held: what parts ask instead of the stage.
   [[nodiscard]] constexpr StorageForm form() const noexcept { return storage_form(choice(0, 0)); }
 };
 

@@ -5,15 +5,15 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
-#include "zero/layout/exact_sum.hpp"
+#include "zero/base/exact_sum.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/layout/range.hpp"
 #include "zero/layout/tensor.hpp"
-#include "zero/optimizer/api/step_result.hpp"
 #include "zero/optimizer/parts.hpp"
 #include "zero/optimizer/setup/agreement.hpp"
 #include "zero/optimizer/setup/fingerprint.hpp"
-#include "zero/optimizer/stations/control.hpp"
+#include "zero/optimizer/step/decision.hpp"
+#include "zero/optimizer/step_result.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -6,7 +6,7 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/layout/memory_plan.hpp"
-#include "zero/optimizer/stores/array.hpp"
+#include "zero/optimizer/held/elements.hpp"
 #include "zero/optimizer/tables/space.hpp"
 
 #include <cstddef>

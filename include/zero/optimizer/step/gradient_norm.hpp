@@ -3,12 +3,12 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/exact_sum.hpp"
 #include "zero/concepts/communicator.hpp"
-#include "zero/layout/exact_sum.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/layout/range.hpp"
 #include "zero/layout/tensor.hpp"
-#include "zero/optimizer/stores/gradient_store.hpp"
+#include "zero/optimizer/held/gradient_store.hpp"
 #include "zero/optimizer/tables/kernels.hpp"
 
 #include <algorithm>

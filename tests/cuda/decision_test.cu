@@ -1,18 +1,18 @@
 // What decides a step, called on a device: the words that the host's call leaves, bit for bit.
 #include "cuda/streams.hpp"
 #include "support/test.hpp"
-#include "zero/optimizer/stations/control.hpp"
-#include "zero/optimizer/stations/rated_rule.hpp"
+#include "zero/optimizer/step/decision.hpp"
+#include "zero/optimizer/step/rated_rule.hpp"
 #include "zero/rule/adamw.hpp"
 #include "zero/rule/nadam.hpp"
 #include "zero/space/cuda.hpp"
 
-namespace control_test {
+namespace decision_test {
 namespace {
 
-namespace stations = zero::detail;
-using stations::StepControl;
-using stations::TensorCounts;
+namespace step = zero::detail;
+using step::StepControl;
+using step::TensorCounts;
 
 constexpr std::size_t tensors = 700;  // more than `TensorBits` holds
 constexpr std::size_t bytes =
@@ -65,18 +65,18 @@ void check(zero::space::Cuda const& space, std::vector<std::byte> here, Make con
 TEST_CASE_FIXTURE(OneStream, "cuda: what ranks bring and read of a step are the host's words") {
   for (double const square : {0., 1e-300, 0.1, 3e300, HUGE_VAL}) {
     auto const block = words_of(square);
-    stations::Told const told{.known = true, .options = 0x1234567890abcdefu, .learning_rate = 0.3f};
+    step::Told const told{.known = true, .options = 0x1234567890abcdefu, .learning_rate = 0.3f};
     check(space, block, [&](StepControl* control, TensorCounts const&) {
-      return stations::Seal{{control, told}, 2.25, 99};
+      return step::Seal{{control, told}, 2.25, 99};
     });
     check(space, block, [&](StepControl* control, TensorCounts const&) {
-      return stations::SealOptions{control, told};
+      return step::SealOptions{control, told};
     });
     check(space, block, [&](StepControl* control, TensorCounts const&) {
-      return stations::Conclude{{control, 3}};
+      return step::Conclude{{control, 3}};
     });
     check(space, words_of(square, 1), [&](StepControl* control, TensorCounts const&) {
-      return stations::ConcludeOptions{control, 3};
+      return step::ConcludeOptions{control, 3};
     });
   }
 }
@@ -91,12 +91,12 @@ TEST_CASE_FIXTURE(OneStream, "cuda: a decision and a rule's scalars are the host
       words->outcome.terms.overflow = overflow ? 1 : 0;
       words->words[StepControl::unsaid_word] = 0;
       check(space, block, [&](StepControl* control, TensorCounts const&) {
-        stations::ComputeScalars<Rule, 3> compute{
+        step::ComputeScalars<Rule, 3> compute{
             .terms = &control->outcome.terms, .scalars = control->scalars(), .count = count};
         compute.rules[1] = {.rule = {.beta2 = 0.95}, .learning_rate_scale = 0.5f};
         compute.rules[2] = {.rule = {.lr = 0.7f}, .weight_decay_scale = 0.f, .own_rate = true};
-        return stations::Both{
-            stations::Decide{.control = control, .max_norm = 1., .loss_scaled = true}, compute};
+        return step::Both{step::Decide{.control = control, .max_norm = 1., .loss_scaled = true},
+                          compute};
       });
     }
   }
@@ -104,34 +104,34 @@ TEST_CASE_FIXTURE(OneStream, "cuda: a decision and a rule's scalars are the host
 
 TEST_CASE_FIXTURE(OneStream, "cuda: tensors that rest are counted as on the host") {
   for (bool const counted : {false, true}) {
-    stations::for_tensor_bits(
+    step::for_tensor_bits(
         tensors,
         [](std::size_t t) { return t % 3 != 0; },
-        [&](stations::TensorBits const& bits) {
+        [&](step::TensorBits const& bits) {
           check(space, words_of(0.1), [&](StepControl*, TensorCounts const& counts) {
-            return stations::BringTensors{counts, bits};
+            return step::BringTensors{counts, bits};
           });
           check(space, words_of(0.1), [&](StepControl* control, TensorCounts const& counts) {
-            return stations::CountMissed{control, counts, bits, counted};
+            return step::CountMissed{control, counts, bits, counted};
           });
         });
   }
   for (std::size_t const tensor : {0u, 3u, 511u, 699u}) {
     check(space, words_of(0.1), [&](StepControl* control, TensorCounts const& counts) {
-      return stations::Both{
-          stations::OwnTerms{control, counts, tensor, true},
-          stations::ComputeScalars<zero::NAdam, 1>{&control->own, control->scalars(), 1, {{}}}};
+      return step::Both{
+          step::OwnTerms{control, counts, tensor, true},
+          step::ComputeScalars<zero::NAdam, 1>{&control->own, control->scalars(), 1, {{}}}};
     });
   }
 }
 
 TEST_CASE_FIXTURE(OneStream, "cuda: a failure that was reported is forgotten") {
   auto block = words_of(0.1);
-  reinterpret_cast<StepControl*>(block.data())->outcome.failure = stations::StepFailure::not_finite;
+  reinterpret_cast<StepControl*>(block.data())->outcome.failure = step::StepFailure::not_finite;
   check(space, block, [&](StepControl* control, TensorCounts const&) {
-    return stations::Forgive{control};
+    return step::Forgive{control};
   });
 }
 
 }  // namespace
-}  // namespace control_test
+}  // namespace decision_test

@@ -4,11 +4,11 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
+#include "zero/base/hash.hpp"
 #include "zero/base/number.hpp"
 #include "zero/concepts/rule.hpp"
 #include "zero/optimizer/model.hpp"
 #include "zero/optimizer/setup/fingerprint.hpp"
-#include "zero/optimizer/setup/hash.hpp"
 #include "zero/optimizer/tables/rule.hpp"
 
 #include <algorithm>

@@ -6,8 +6,8 @@
 #include "zero/base/error.hpp"
 #include "zero/layout/memory_plan.hpp"
 #include "zero/optimizer/engine.hpp"
-#include "zero/optimizer/stores/arena.hpp"
-#include "zero/optimizer/stores/array.hpp"
+#include "zero/optimizer/held/arena.hpp"
+#include "zero/optimizer/held/elements.hpp"
 
 #include <cstddef>
 #include <optional>

@@ -5,7 +5,7 @@
 #include "zero/base/config.hpp"
 #include "zero/layout/memory_plan.hpp"
 #include "zero/layout/partition.hpp"
-#include "zero/optimizer/stores/parameter_store.hpp"
+#include "zero/optimizer/held/parameter_store.hpp"
 
 #include <cstddef>
 #include <vector>

@@ -4,11 +4,11 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/exact_sum.hpp"
+#include "zero/base/hash.hpp"
 #include "zero/base/number.hpp"
 #include "zero/concepts/rule.hpp"
 #include "zero/concepts/space.hpp"
-#include "zero/layout/exact_sum.hpp"
-#include "zero/optimizer/setup/hash.hpp"
 #include "zero/precision/loss_scale.hpp"
 
 #include <algorithm>

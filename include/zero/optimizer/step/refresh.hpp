@@ -4,8 +4,8 @@
 
 #include "zero/base/config.hpp"
 #include "zero/layout/memory_plan.hpp"
-#include "zero/optimizer/stations/gather.hpp"
-#include "zero/optimizer/stations/publish.hpp"
+#include "zero/optimizer/step/gather.hpp"
+#include "zero/optimizer/step/publish.hpp"
 
 #include <cstddef>
 #include <optional>

@@ -1,5 +1,5 @@
 #include "support/test.hpp"
-#include <zero/layout/exact_sum.hpp>
+#include <zero/base/exact_sum.hpp>
 
 namespace exact_sum_test {
 namespace {

@@ -5,9 +5,9 @@
 #include "zero/base/config.hpp"
 #include "zero/layout/memory_plan.hpp"
 #include "zero/layout/partition.hpp"
-#include "zero/optimizer/stores/arena.hpp"
-#include "zero/optimizer/stores/gradient_slots.hpp"
-#include "zero/optimizer/stores/lent.hpp"
+#include "zero/optimizer/held/arena.hpp"
+#include "zero/optimizer/held/gradient_slots.hpp"
+#include "zero/optimizer/held/lent.hpp"
 #include "zero/optimizer/tables/kernels.hpp"
 
 #include <cstddef>

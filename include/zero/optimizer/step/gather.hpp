@@ -8,8 +8,8 @@
 #include "zero/concepts/communicator.hpp"
 #include "zero/layout/memory_plan.hpp"
 #include "zero/layout/partition.hpp"
-#include "zero/optimizer/stores/arena.hpp"
-#include "zero/optimizer/stores/parameter_store.hpp"
+#include "zero/optimizer/held/arena.hpp"
+#include "zero/optimizer/held/parameter_store.hpp"
 #include "zero/optimizer/tables/communicator.hpp"
 
 #include <algorithm>

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "zero/base/config.hpp"
-#include "zero/optimizer/stores/array.hpp"
-#include "zero/optimizer/stores/host_chunk.hpp"
+#include "zero/optimizer/held/elements.hpp"
+#include "zero/optimizer/held/host_chunk.hpp"
 #include "zero/optimizer/tables/space.hpp"
 
 #include <cstddef>

@@ -3,9 +3,9 @@
 #pragma once
 
 #include "zero/base/config.hpp"
-#include "zero/optimizer/api/step.hpp"
-#include "zero/optimizer/api/step_result.hpp"
-#include "zero/optimizer/stations/control.hpp"
+#include "zero/optimizer/step/decision.hpp"
+#include "zero/optimizer/step_options.hpp"
+#include "zero/optimizer/step_result.hpp"
 #include "zero/optimizer/tables/communicator.hpp"
 #include "zero/optimizer/tables/kernels.hpp"
 #include "zero/optimizer/tables/space.hpp"

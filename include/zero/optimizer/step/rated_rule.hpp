@@ -5,7 +5,7 @@
 #include "zero/base/config.hpp"
 #include "zero/concepts/rule.hpp"
 #include "zero/concepts/space.hpp"
-#include "zero/optimizer/stations/control.hpp"
+#include "zero/optimizer/step/decision.hpp"
 
 #include <algorithm>
 #include <cstddef>

@@ -8,8 +8,8 @@
 #include "zero/layout/partition.hpp"
 #include "zero/layout/sort_indices.hpp"
 #include "zero/layout/tensor.hpp"
+#include "zero/optimizer/held/elements.hpp"
 #include "zero/optimizer/model.hpp"
-#include "zero/optimizer/stores/array.hpp"
 
 #include <algorithm>
 #include <cstddef>

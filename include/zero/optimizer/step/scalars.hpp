@@ -6,8 +6,8 @@
 #include "zero/concepts/space.hpp"
 #include "zero/layout/tensor.hpp"
 #include "zero/optimizer/model.hpp"
-#include "zero/optimizer/stations/control.hpp"
-#include "zero/optimizer/stations/rules.hpp"
+#include "zero/optimizer/step/decision.hpp"
+#include "zero/optimizer/step/rules.hpp"
 #include "zero/optimizer/tables/kernels.hpp"
 
 #include <cstddef>

@@ -3,9 +3,9 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/hash.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/optimizer/model.hpp"
-#include "zero/optimizer/setup/hash.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -5,9 +5,9 @@
 #include "zero/base/config.hpp"
 #include "zero/layout/memory_plan.hpp"
 #include "zero/layout/partition.hpp"
-#include "zero/optimizer/stores/arena.hpp"
-#include "zero/optimizer/stores/array.hpp"
-#include "zero/optimizer/stores/lent.hpp"
+#include "zero/optimizer/held/arena.hpp"
+#include "zero/optimizer/held/elements.hpp"
+#include "zero/optimizer/held/lent.hpp"
 
 #include <cstddef>
 #include <cstdint>
