@@ -15,16 +15,13 @@ using step::StepControl;
 using step::TensorCounts;
 
 constexpr std::size_t tensors = 700;  // more than `TensorBits` holds
-constexpr std::size_t bytes =
-    sizeof(StepControl) + (tensors + 2) / 3 * TensorCounts::bytes_of_three;
+constexpr std::size_t bytes = sizeof(StepControl) + tensors * TensorCounts::bytes_each;
 
-/// The words of a rank as they are in the middle of a step.
+/// The words of a rank as they are in the middle of a step, summed over three ranks.
 std::vector<std::byte> words_of(double square, std::int64_t differ = 0) {
   std::vector<std::byte> block(bytes);
   StepControl control;
   control.squares.add(square);
-  control.brought = 1234567;
-  control.unsaid = 77;
   control.outcome.terms = {.step = 41, .weight = 3., .learning_rate = 1e-2f};
   control.own.step = 40;
   for (std::size_t i = 0; i < zero::ExactSum::word_count; ++i) {
@@ -35,14 +32,18 @@ std::vector<std::byte> words_of(double square, std::int64_t differ = 0) {
   std::copy(std::begin(weight.words()),
             std::end(weight.words()),
             control.words + zero::ExactSum::word_count);
-  control.words[StepControl::options_word] = 3 * control.brought + differ;
-  control.words[StepControl::unsaid_word] = 3 * control.unsaid;
+  zero::detail::Unanimity::write(0x123456789abcdef0u, control.words + StepControl::options_word);
+  for (std::size_t i = 0; i < zero::detail::Unanimity::word_count; ++i) {
+    control.words[StepControl::options_word + i] *= 3;
+  }
+  control.words[StepControl::options_word] += differ;
+  control.words[StepControl::silent_word] = 3 * 77;
   std::memcpy(block.data(), &control, sizeof(control));
   TensorCounts const counts(reinterpret_cast<StepControl*>(block.data()), tensors);
   for (std::size_t t = 0; t < tensors; ++t) {
     counts.missed[t] = static_cast<std::int64_t>(t % 5);
-    counts.words[t / TensorCounts::per_word] |=
-        static_cast<std::int64_t>(t % 4) << (TensorCounts::bits * (t % TensorCounts::per_word));
+    counts.words[t] = static_cast<std::int64_t>(t % 4) +
+                      (std::int64_t{t % 2 == 0 ? 3 : 0} << TensorCounts::silent_shift);
   }
   return block;
 }
@@ -67,17 +68,24 @@ TEST_CASE_FIXTURE(OneStream, "cuda: what ranks bring and read of a step are the 
     auto const block = words_of(square);
     step::Told const told{.known = true, .options = 0x1234567890abcdefu, .learning_rate = 0.3f};
     check(space, block, [&](StepControl* control, TensorCounts const&) {
-      return step::Seal{{control, told}, 2.25, 99};
+      return step::Seal{control, told, true, 2.25, 99};
     });
     check(space, block, [&](StepControl* control, TensorCounts const&) {
-      return step::SealOptions{control, told};
+      return step::Seal{control, told, false, 2.25, 99};
     });
-    check(space, block, [&](StepControl* control, TensorCounts const&) {
-      return step::Conclude{{control, 3}};
-    });
-    check(space, words_of(square, 1), [&](StepControl* control, TensorCounts const&) {
-      return step::ConcludeOptions{control, 3};
-    });
+    // What two of three ranks were told nothing about, the third has a gradient of.
+    for (bool const some : {false, true}) {
+      for (std::int64_t const differ : {0, 1}) {
+        auto sums = words_of(square, differ);
+        TensorCounts const counts(reinterpret_cast<StepControl*>(sums.data()), tensors);
+        if (some) counts.words[650] = std::int64_t{2} << TensorCounts::silent_shift;
+        for (bool const all : {false, true}) {
+          check(space, sums, [&](StepControl* control, TensorCounts const& there) {
+            return step::Conclude{control, 3, all, there};
+          });
+        }
+      }
+    }
   }
 }
 
@@ -89,7 +97,7 @@ TEST_CASE_FIXTURE(OneStream, "cuda: a decision and a rule's scalars are the host
       auto* const words = reinterpret_cast<StepControl*>(block.data());
       words->outcome.terms.grad_norm = 4.;
       words->outcome.terms.overflow = overflow ? 1 : 0;
-      words->words[StepControl::unsaid_word] = 0;
+      words->words[StepControl::silent_word] = 0;
       check(space, block, [&](StepControl* control, TensorCounts const&) {
         step::ComputeScalars<Rule, 3> compute{
             .terms = &control->outcome.terms, .scalars = control->scalars(), .count = count};
@@ -104,17 +112,16 @@ TEST_CASE_FIXTURE(OneStream, "cuda: a decision and a rule's scalars are the host
 
 TEST_CASE_FIXTURE(OneStream, "cuda: tensors that rest are counted as on the host") {
   for (bool const counted : {false, true}) {
-    step::for_tensor_bits(
-        tensors,
-        [](std::size_t t) { return t % 3 != 0; },
-        [&](step::TensorBits const& bits) {
-          check(space, words_of(0.1), [&](StepControl*, TensorCounts const& counts) {
-            return step::BringTensors{counts, bits};
-          });
-          check(space, words_of(0.1), [&](StepControl* control, TensorCounts const& counts) {
-            return step::CountMissed{control, counts, bits, counted};
-          });
-        });
+    for (std::size_t t = 0; t < tensors; t += step::TensorBits::capacity) {
+      step::TensorBits const some(t, tensors, [](std::size_t at) { return at % 3 != 0; });
+      step::TensorBits const others(t, tensors, [](std::size_t at) { return at % 3 == 0; });
+      check(space, words_of(0.1), [&](StepControl*, TensorCounts const& counts) {
+        return step::BringTensors{counts, some, others};
+      });
+      check(space, words_of(0.1), [&](StepControl* control, TensorCounts const& counts) {
+        return step::CountMissed{control, counts, some, counted};
+      });
+    }
   }
   for (std::size_t const tensor : {0u, 3u, 511u, 699u}) {
     check(space, words_of(0.1), [&](StepControl* control, TensorCounts const& counts) {

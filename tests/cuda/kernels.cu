@@ -41,8 +41,6 @@ ZERO_KERNELS_OF(bf16);
 ZERO_KERNELS_OF(fp16);
 template void zero::device::call(Queue const&, zero::detail::Seal const&);
 template void zero::device::call(Queue const&, zero::detail::Conclude const&);
-template void zero::device::call(Queue const&, zero::detail::SealOptions const&);
-template void zero::device::call(Queue const&, zero::detail::ConcludeOptions const&);
 template void zero::device::call(Queue const&, zero::detail::BringTensors const&);
 template void zero::device::call(Queue const&, zero::detail::CountMissed const&);
 template void zero::device::call(Queue const&, Rested const&);

@@ -33,7 +33,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -274,15 +273,12 @@ class Saving {
     hash.add(static_cast<std::uint64_t>(report_.step));
     hash.add(operation_);
     hash.add(static_cast<std::uint64_t>(kept_.keep));
-    Unanimity::Words const same = Unanimity::words(hash.value());
-    std::array<std::int64_t, 2 + std::tuple_size_v<Unanimity::Words>> words{};
+    std::array<std::int64_t, 2 + Unanimity::word_count> words{};
     if (control_.rank == 0) words = {static_cast<std::int64_t>(number), removes_ ? 1 : 0};
-    std::copy(same.begin(), same.end(), words.begin() + 2);
+    Unanimity::write(hash.value(), words.data() + 2);
     control_.sum(words);
     removes_ = words[1] != 0;
-    Unanimity::Words sums{};
-    std::copy(words.begin() + 2, words.end(), sums.begin());
-    if (!Unanimity::holds(sums, control_.size)) {
+    if (!Unanimity::holds(words.data() + 2, control_.size)) {
       fail(ErrorKind::invalid_argument,
            {"ranks save to different directories, at different steps, in different ways or with "
             "different CheckpointOptions::keep; here '",

@@ -7,6 +7,7 @@
 #include "zero/concepts/communicator.hpp"
 #include "zero/optimizer/setup/agreement.hpp"
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -63,9 +64,10 @@ ZERO_OPTIONAL_BODY ControlWords control_words(CommunicatorRef comm, Arena& arena
 /// @par Collective  yes; blocks
 /// @par Cost        one all-reduce of 64 bytes
 [[nodiscard]] inline bool unanimous(ControlWords const& control, std::uint64_t value) {
-  Unanimity::Words words = Unanimity::words(value);
+  std::array<std::int64_t, Unanimity::word_count> words{};
+  Unanimity::write(value, words.data());
   control.sum(words);
-  return Unanimity::holds(words, control.size);
+  return Unanimity::holds(words.data(), control.size);
 }
 
 /// One rank's text.

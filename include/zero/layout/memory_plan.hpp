@@ -75,8 +75,8 @@ struct StorageChoice {
   bool borrowed = false;            ///< the trainer lends parameters and gradients
   int prefetch = 1;                 ///< units gathered ahead
   std::uint64_t control_bytes = 0;  ///< of what a rank's steps keep beside arrays
-  std::uint64_t control_bytes_of_three = 0;  ///< likewise for every three tensors
-  std::uint64_t communicator_bytes = 0;      ///< that the communicator holds on a rank
+  std::uint64_t control_bytes_each = 0;  ///< likewise for each tensor
+  std::uint64_t communicator_bytes = 0;  ///< that the communicator holds on a rank
 };
 
 /// How a rank holds each model state. Derived once from the choices, and read by plan, engine and
@@ -219,8 +219,8 @@ ZERO_BODY StorageElements storage_elements(Partition const& partition,
   std::uint64_t const shard = partition.shard_elements();
   StorageElements elements;
   std::uint64_t const tensors = partition.placement().places().size();
-  elements.control_bytes = checked_add(
-      choice.control_bytes, checked_mul((tensors + 2) / 3, choice.control_bytes_of_three));
+  elements.control_bytes =
+      checked_add(choice.control_bytes, checked_mul(tensors, choice.control_bytes_each));
   elements.communicator_bytes = choice.communicator_bytes;
   if (form.parameters != Form::Parameters::lent) {
     elements.parameters = form.parameters == Form::Parameters::share ? shard : full;

@@ -157,11 +157,9 @@ class Engine {
   /// @param call  its name
   ZERO_APART ZERO_COLD void begin_values(std::string_view call);
   ZERO_APART ZERO_COLD void end_values(bool confirmed);
-  /// Reduces what is left, then brings ranks' squares, overflows, weights and what they were told
-  /// together. Collective.
+  /// Brings ranks' squares, overflows, weights and what they were told together, once all is
+  /// reduced; that alone where all else was exchanged before. Collective.
   ZERO_APART void conclude(Told const& told);
-  /// Where all else was exchanged before ranks were told: that alone. Collective.
-  ZERO_APART void exchange_options(Told const& told);
   ZERO_APART void count_missed(StepOptions const& options) const;
   /// Updates that a tensor has missed.
   ZERO_APART [[nodiscard]] ZERO_COLD long missed(std::size_t tensor) const;

@@ -4,6 +4,7 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
+#include "zero/base/hash.hpp"
 #include "zero/base/number.hpp"
 #include "zero/optimizer/engine.hpp"
 #include "zero/optimizer/full_parameters.hpp"
@@ -473,51 +474,42 @@ ZERO_APART [[nodiscard]] Decide decision(
     StepOptions const& options, double scale, float rate, std::uint64_t rules, bool scaled);
 
 ZERO_BODY void Engine::conclude(Told const& told) {
-  if (parts_->now.concluded) return;
-  reduce_all();
-  parts_->outcome.expect();
+  bool const all = !parts_->now.concluded;
   double const weight = parts_->reduction.order().micro_steps() == 0 ? 1. : parts_->now.weight;
   Presence& presence = parts_->presence;
-  std::size_t const tensors = parts_->tensors.size();
-  StepControl* const control = parts_->control;
-  presence.conclude();
-  for_tensor_bits(
-      tensors,
-      [&](std::size_t t) { return presence.gives(t); },
-      [&](TensorBits const& given) {
-        parts_->kernels.call(BringTensors{parts_->tensor_counts, given});
-      });
-  // All ranks' squares, overflows, weights, digests and wishes to stop, and the gradients of each
+  TensorCounts const& counts = parts_->tensor_counts;
+  if (all) {
+    presence.conclude();
+    auto const given = [&](std::size_t t) { return presence.gives(t); };
+    auto const silent = [&](std::size_t t) { return presence.silent(t); };
+    for (std::size_t t = 0; t < counts.tensors; t += TensorBits::capacity) {
+      parts_->kernels.call(
+          BringTensors{counts, {t, counts.tensors, given}, {t, counts.tensors, silent}});
+    }
+  }
+  // All ranks' squares, overflows, weights, options and wishes to stop, and the gradients of each
   // tensor, are added up as integers: exact in any order. Ranks of a model axis have the same
   // micro-batches.
   Ranks& ranks = parts_->groups.world();
-  parts_->kernels.call(Seal{{control, told}, parts_->counts() ? weight : 0., presence.unsaid()});
-  ranks.run({.op = Op::all_reduce,
-             .dtype = DType::i64,
-             .accumulate = DType::i64,
-             .count = StepControl::word_count + TensorCounts::word_count(tensors),
-             .send = control->words,
-             .recv = control->words});
-  parts_->kernels.call(Conclude{{control, ranks.size()}});
-  parts_->now.concluded = true;
-}
-
-ZERO_BODY void Engine::exchange_options(Told const& told) {
   StepControl* const control = parts_->control;
-  Ranks& ranks = parts_->groups.world();
-  parts_->kernels.call(SealOptions{control, told});
-  std::int64_t* const words = control->words + StepControl::failed_word;
+  parts_->kernels.call(
+      Seal{control, told, all, parts_->counts() ? weight : 0., presence.silent_count()});
+  std::int64_t* const words = control->words + (all ? 0 : StepControl::failed_word);
   ranks.run({.op = Op::all_reduce,
              .dtype = DType::i64,
              .accumulate = DType::i64,
-             .count = 2,
+             .count = all ? StepControl::word_count + counts.tensors
+                          : StepControl::silent_word - StepControl::failed_word,
              .send = words,
              .recv = words});
-  parts_->kernels.call(ConcludeOptions{control, ranks.size()});
+  parts_->kernels.call(Conclude{control, ranks.size(), all, counts});
+  parts_->now.concluded = true;
+  parts_->outcome.expect();
 }
 
 ZERO_BODY double Engine::grad_norm() {
-  conclude({});
+  reduce_all();
+  if (!parts_->now.concluded) conclude({});
   StepOutcome const& now = parts_->outcome.confirmed();
   if (now.differ != 0) refuse_other_call();
   return now.terms.grad_norm;
@@ -536,11 +528,7 @@ ZERO_BODY void Engine::step(StepOptions const& options, double scale) {
   // Ranks may have reduced more or less by now; from here on all do the same.
   reduce_all();
   if (!parts_->now.values_confirmed) confirm_values();
-  if (parts_->now.concluded) {
-    exchange_options(decide.told);
-  } else {
-    conclude(decide.told);
-  }
+  conclude(decide.told);
   parts_->update.decide(decide);
   parts_->outcome.expect();
   parts_->now.told = decide;
@@ -556,13 +544,12 @@ ZERO_BODY void Engine::step(StepOptions const& options, double scale) {
 }
 
 ZERO_BODY void Engine::count_missed(StepOptions const& options) const {
-  for_tensor_bits(
-      parts_->tensors.size(),
-      [&](std::size_t t) { return parts_->presence.may_rest(t); },
-      [&](TensorBits const& may_rest) {
-        parts_->kernels.call(CountMissed{
-            parts_->control, parts_->tensor_counts, may_rest, options.count.has_value()});
-      });
+  TensorCounts const& counts = parts_->tensor_counts;
+  auto const may_rest = [&](std::size_t t) { return parts_->presence.may_rest(t); };
+  for (std::size_t t = 0; t < counts.tensors; t += TensorBits::capacity) {
+    parts_->kernels.call(CountMissed{
+        parts_->control, counts, {t, counts.tensors, may_rest}, options.count.has_value()});
+  }
 }
 
 ZERO_BODY StepResult Engine::taken() {
@@ -617,8 +604,14 @@ decision(StepOptions const& options, double scale, float rate, std::uint64_t rul
                 .skip_non_finite = scaled || options.non_finite == NonFinite::skip,
                 .count = options.count.value_or(0),
                 .rules = rules};
+  Hash told;  // of what numbers depend on besides the learning rate
+  told.add(std::bit_cast<std::uint64_t>(decide.max_norm));
+  told.add(std::bit_cast<std::uint64_t>(decide.scale));
+  told.add(decide.skip_non_finite ? 1u : 0u);
+  told.add(static_cast<std::uint64_t>(decide.count));
+  told.add(rules);
   decide.told = {.known = true,
-                 .options = hash(decide),
+                 .options = told.value(),
                  .learning_rate = options.learning_rate.value_or(rate),
                  .address = options.learning_rate_address,
                  .stop = options.stop};

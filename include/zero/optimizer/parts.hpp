@@ -157,8 +157,6 @@ ZERO_BODY void Parts::load(Kernels const& loading) const {
   loading.call(BringTensors{});
   loading.call(Seal{});
   loading.call(Conclude{});
-  loading.call(SealOptions{});
-  loading.call(ConcludeOptions{});
   loading.call(CountMissed{});
   norm.load(loading);
   reduction.load(loading);

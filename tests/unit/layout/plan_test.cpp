@@ -263,11 +263,11 @@ TEST_CASE("control bytes are what the choice says, under every stage and for no 
     CHECK(bytes[Role::control] == 1744);
     CHECK(bytes.total() == 1744);
   }
-  // And those of every three tensors, begun ones too.
-  StorageChoice const choice{.control_bytes = 100, .control_bytes_of_three = 32};
-  for (int const count : {1, 3, 4}) {
-    Partition const partition = partition_of(equal_units(count, 2), 4);
-    CHECK(bytes_of(partition, choice)[Role::control] == (count < 4 ? 132 : 164));
+  // And those of each tensor.
+  StorageChoice const choice{.control_bytes = 100, .control_bytes_each = 16};
+  for (unsigned const count : {1u, 3u, 4u}) {
+    Partition const partition = partition_of(equal_units(static_cast<int>(count), 2), 4);
+    CHECK(bytes_of(partition, choice)[Role::control] == 100 + 16 * count);
   }
   // What a communicator holds is counted as it is told.
   StorageChoice const told{.sharding = pos_g, .bytes = mixed_adam, .communicator_bytes = 4711};

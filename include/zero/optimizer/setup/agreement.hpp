@@ -5,6 +5,7 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/base/number.hpp"
+#include "zero/base/unanimity.hpp"
 #include "zero/base/version.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/layout/stacked.hpp"
@@ -24,35 +25,6 @@
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
-
-/// Whether ranks bring the same 64 bits, told by sums, which cost a rank no more for more ranks.
-///
-/// Each part of 16 bits is added up, and so is its square: N times the sum of the squares is the
-/// square of the sum exactly where all parts are equal. Exact up to 2^31 ranks.
-struct Unanimity {
-  static constexpr std::size_t parts = 4;
-  using Words = std::array<std::int64_t, 2 * parts>;
-
-  /// What one rank adds.
-  [[nodiscard]] static Words words(std::uint64_t value) noexcept {
-    Words words{};
-    for (std::size_t i = 0; i < parts; ++i) {
-      auto const part = static_cast<std::int64_t>(value >> (16 * i) & 0xffffu);
-      words[2 * i] = part;
-      words[2 * i + 1] = part * part;
-    }
-    return words;
-  }
-  /// Of the sums over so many ranks.
-  [[nodiscard]] static bool holds(Words const& sums, std::int64_t ranks) noexcept {
-    bool same = true;
-    for (std::size_t i = 0; i < parts; ++i) {
-      std::int64_t const each = sums[2 * i] / ranks;
-      same = same && each * ranks == sums[2 * i] && each * each * ranks == sums[2 * i + 1];
-    }
-    return same;
-  }
-};
 
 /// One collective over words of the host.
 /// @par Collective  yes; blocks
@@ -193,8 +165,9 @@ ZERO_BODY ErrorContext Groups::here(std::string_view operation) {
 }
 
 ZERO_BODY bool unanimous(Ranks& ranks, Arena& arena, std::uint64_t value) {
-  auto words = Unanimity::words(value);
-  exchange_words(ranks, arena, Op::all_reduce, words.data(), words.data(), words.size());
+  std::int64_t words[Unanimity::word_count];
+  Unanimity::write(value, words);
+  exchange_words(ranks, arena, Op::all_reduce, words, words, Unanimity::word_count);
   return Unanimity::holds(words, ranks.size());
 }
 

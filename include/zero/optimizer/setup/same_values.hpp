@@ -5,18 +5,17 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/base/hash.hpp"
+#include "zero/base/unanimity.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/optimizer/parts.hpp"
 #include "zero/optimizer/setup/agreement.hpp"
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
-#include <tuple>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
@@ -188,13 +187,11 @@ ZERO_BODY void compare_held(Parts& parts, bool set) {
   space.zero(word, sizeof(all));
   hash_held(parts, [&](std::size_t) { return word; });
   space.download(&all, word, sizeof(all));
-  Unanimity::Words sums = Unanimity::words(all);
-  std::array<std::int64_t, 1 + std::tuple_size_v<Unanimity::Words>> words{set ? 0 : 1};
-  std::copy(sums.begin(), sums.end(), words.begin() + 1);
+  std::array<std::int64_t, 1 + Unanimity::word_count> words{set ? 0 : 1};
+  Unanimity::write(all, words.data() + 1);
   add_up(parts.comm(), space, parts.control, words);
   if (words[0] != 0) refuse_unset(words[0], parts.comm().size());
-  std::copy(words.begin() + 1, words.end(), sums.begin());
-  if (Unanimity::holds(sums, parts.comm().size())) return;
+  if (Unanimity::holds(words.data() + 1, parts.comm().size())) return;
   TensorHashes own(parts.tensors.size());
   std::size_t const bytes = own.size() * sizeof(own[0]);
   Arena::Scratch const scratch(parts.arena, bytes);

@@ -5,14 +5,13 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/exact_sum.hpp"
-#include "zero/base/hash.hpp"
 #include "zero/base/number.hpp"
+#include "zero/base/unanimity.hpp"
 #include "zero/concepts/rule.hpp"
 #include "zero/concepts/space.hpp"
 #include "zero/precision/loss_scale.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -40,21 +39,20 @@ struct StepOutcome {
 
 /// The few words of one rank's steps that lie in the memory of its space.
 struct StepControl {
-  /// What ranks add up: squares, weights, ...
-  static constexpr std::size_t word_count = 2 * ExactSum::word_count + 3;
-  /// ... ranks with a failure that was not reported (and, above `stop_shift`, ranks that ask for
+  // What ranks add up: squares, weights, ...
+  /// ... how many have a failure that was not reported (and, above `stop_shift`, how many ask for
   /// the run to end; after the exchange no more), ...
   static constexpr std::size_t failed_word = 2 * ExactSum::word_count;
   static constexpr int stop_shift = 32;
-  /// ... digests of options, ...
+  /// ... whether all were told the same options, ...
   static constexpr std::size_t options_word = failed_word + 1;
-  /// ... and of the tensors about whose gradients nothing was said; after the exchange, whether
-  /// they differ. Behind these words lie those of `TensorCounts`, which travel with them.
-  static constexpr std::size_t unsaid_word = options_word + 1;
+  /// ... and how many tensors they were told nothing about; after the exchange, whether that is
+  /// so on some ranks alone. Behind these words lie those of `TensorCounts`, which travel with
+  /// them.
+  static constexpr std::size_t silent_word = options_word + Unanimity::word_count;
+  static constexpr std::size_t word_count = silent_word + 1;
 
-  ExactSum squares{};        ///< of this rank's reduced gradients; all bits zero before the first
-  std::int64_t brought = 0;  ///< what this rank added to the word of options
-  std::int64_t unsaid = 0;   ///< and to that of tensors
+  ExactSum squares{};  ///< of this rank's reduced gradients; all bits zero before the first
   LossScale loss_scale{};
   StepOutcome outcome{};
   /// Terms of a tensor that has rested, for its update; before that, those of the step before.
@@ -71,68 +69,70 @@ static_assert(std::is_trivially_copyable_v<StepControl>);
 static_assert(offsetof(StepControl, words) % alignof(StepScalars) == 0);
 static_assert(offsetof(StepControl, words) + sizeof(StepControl::words) == sizeof(StepControl));
 
-/// What lies behind a `StepControl` for each tensor: on how many ranks it has a gradient in this
-/// step, and how many of the run's updates it has missed. The first travels with a step's words.
+/// What lies behind a `StepControl`: two words of each tensor. The first travels with a step's
+/// words. Its lower half counts the ranks on which the tensor has a gradient in this step, and its
+/// upper half those that were told nothing about it. The second counts the updates that it has
+/// missed.
 struct TensorCounts {
-  static constexpr int bits = 21;  ///< of a count of ranks, up to two million of them
-  static constexpr std::size_t per_word = 3;
-  static constexpr std::uint64_t bytes_of_three = (1 + per_word) * sizeof(std::int64_t);
+  static constexpr std::uint64_t bytes_each = 2 * sizeof(std::int64_t);
+  static constexpr int silent_shift = 32;
 
   std::int64_t* words = nullptr;   ///< in the memory of the space
-  std::int64_t* missed = nullptr;  ///< likewise; one of each tensor
+  std::int64_t* missed = nullptr;  ///< likewise
   std::size_t tensors = 0;
 
   TensorCounts() = default;
   TensorCounts(StepControl* control, std::size_t count)
       : words(reinterpret_cast<std::int64_t*>(control + 1)),
-        missed(words + word_count(count)),
+        missed(words + count),
         tensors(count) {}
 
-  [[nodiscard]] static constexpr std::size_t word_count(std::size_t tensors) noexcept {
-    return (tensors + per_word - 1) / per_word;
+  /// Ranks that have a gradient.
+  [[nodiscard]] ZERO_HOST_DEVICE std::int64_t given(std::size_t tensor) const noexcept {
+    return words[tensor] & ((std::int64_t{1} << silent_shift) - 1);
   }
-  [[nodiscard]] ZERO_HOST_DEVICE std::int64_t ranks(std::size_t tensor) const noexcept {
-    return words[tensor / per_word] >> (bits * static_cast<int>(tensor % per_word)) &
-           ((std::int64_t{1} << bits) - 1);
+  /// Were some of so many ranks told nothing about a tensor, and others something?
+  [[nodiscard]] ZERO_HOST_DEVICE bool differ(std::int64_t ranks) const noexcept {
+    for (std::size_t t = 0; t < tensors; ++t) {
+      std::int64_t const silent = words[t] >> silent_shift;
+      if (silent != 0 && silent != ranks) return true;
+    }
+    return false;
   }
 };
 
 /// A bit for each of some tensors, as an argument of what runs in a space.
 struct TensorBits {
-  static constexpr std::size_t capacity = 510;  ///< whole words of `TensorCounts`
+  static constexpr std::size_t capacity = 512;
 
   std::size_t first = 0;
   std::size_t end = 0;
-  std::uint64_t bits[(capacity + 63) / 64] = {};
+  std::uint64_t bits[capacity / 64] = {};
 
-  [[nodiscard]] ZERO_HOST_DEVICE bool of(std::size_t tensor) const noexcept {
-    return (bits[(tensor - first) / 64] >> ((tensor - first) % 64) & 1) != 0;
+  TensorBits() = default;
+  /// @param bit  `bit(t)`, of tensors from `begin` on, as many as there is room for
+  template <class Bit>
+  TensorBits(std::size_t begin, std::size_t tensors, Bit const& bit)
+      : first(begin), end((std::min)(tensors, begin + capacity)) {
+    for (std::size_t t = first; t < end; ++t) {
+      bits[(t - first) / 64] |= std::uint64_t{bit(t) ? 1u : 0u} << ((t - first) % 64);
+    }
+  }
+
+  [[nodiscard]] ZERO_HOST_DEVICE std::int64_t of(std::size_t tensor) const noexcept {
+    return static_cast<std::int64_t>(bits[(tensor - first) / 64] >> ((tensor - first) % 64) & 1u);
   }
 };
 
-/// Calls `work(TensorBits)` until all tensors had their turn.
-template <class Bit, class Work>
-void for_tensor_bits(std::size_t tensors, Bit const& bit, Work const& work) {
-  for (std::size_t first = 0; first < tensors; first += TensorBits::capacity) {
-    TensorBits chunk{.first = first, .end = (std::min)(tensors, first + TensorBits::capacity)};
-    for (std::size_t t = first; t < chunk.end; ++t) {
-      chunk.bits[(t - first) / 64] |= std::uint64_t{bit(t) ? 1u : 0u} << ((t - first) % 64);
-    }
-    work(chunk);
-  }
-}
-
-/// Writes which tensors have a gradient on this rank to the words that travel.
+/// Writes what this rank says of tensors to the words that travel.
 struct BringTensors {
   TensorCounts counts{};
   TensorBits given{};
+  TensorBits silent{};
 
   ZERO_HOST_DEVICE void operator()() const noexcept {
     for (std::size_t t = given.first; t < given.end; ++t) {
-      std::int64_t& word = counts.words[t / TensorCounts::per_word];
-      auto const place = static_cast<int>(t % TensorCounts::per_word);
-      if (place == 0) word = 0;
-      word |= std::int64_t{given.of(t) ? 1 : 0} << (TensorCounts::bits * place);
+      counts.words[t] = given.of(t) + (silent.of(t) << TensorCounts::silent_shift);
     }
   }
 };
@@ -149,7 +149,7 @@ struct CountMissed {
     std::int64_t const more = control->outcome.terms.step - control->own.step;
     for (std::size_t t = may_rest.first; t < may_rest.end; ++t) {
       std::int64_t& missed = counts.missed[t];
-      if (may_rest.of(t) && counts.ranks(t) == 0) {
+      if (may_rest.of(t) != 0 && counts.given(t) == 0) {
         missed = missed + more > 0 ? missed + more : 0;
       } else if (counted) {
         missed = 0;
@@ -168,7 +168,7 @@ struct OwnTerms {
   ZERO_HOST_DEVICE void operator()() const noexcept {
     control->own = control->outcome.terms;
     control->own.step -= static_cast<long>(counts.missed[tensor]);
-    if (may_rest && counts.ranks(tensor) == 0) control->own.skipped = 1;
+    if (may_rest && counts.given(tensor) == 0) control->own.skipped = 1;
   }
 };
 
@@ -179,68 +179,36 @@ struct Told {
   float learning_rate = 0.f;       ///< of the step ...
   float const* address = nullptr;  ///< ... unless it lies here, in the memory of the space
   bool stop = false;               ///< this rank asks for the run to end; others may not
-
-  /// Takes the learning rate, once for all that follows, into the terms of the step. Returns a
-  /// digest of 41 bits, 0 before step(): these add up over a million ranks without overflow, so
-  /// that one rank that differs from all others is always found.
-  ZERO_HOST_DEVICE std::int64_t hear(StepControl* control) const noexcept {
-    if (!known) return 0;
-    float const rate = address != nullptr ? *address : learning_rate;
-    control->outcome.terms.learning_rate = rate;
-    // Stirred, one to one: of three rates at equal distances the digests must not be so, too, or
-    // the one in the middle would take the sum for its own times three.
-    std::uint32_t bits = __builtin_bit_cast(std::uint32_t, rate);
-    bits = (bits ^ bits >> 16) * 0x85ebca6bu;
-    bits = (bits ^ bits >> 13) * 0xc2b2ae35u;
-    bits ^= bits >> 16;
-    // The factor is 2^64 over the golden ratio. Its multiples by less than 2^32 stay 2^25 away from
-    // those of 2^64, so that two rates never have one digest.
-    return (std::int64_t{1} << 40) +
-           static_cast<std::int64_t>((options ^ bits) * 0x9e3779b97f4a7c15u >> 24);
-  }
 };
 
-/// Writes what this rank brings of what it was told: two words that lie side by side.
-struct SealOptions {
+/// Writes what this rank brings to the exchange, and takes the learning rate, once for all that
+/// follows, into the terms of the step.
+struct Seal {
   StepControl* control = nullptr;
   Told told{};
-
-  ZERO_HOST_DEVICE void operator()() const noexcept {
-    std::int64_t const failed = control->outcome.failure != StepFailure::none ? 1 : 0;
-    std::int64_t const stop = std::int64_t{1} << StepControl::stop_shift;
-    control->words[StepControl::failed_word] = told.stop ? failed + stop : failed;
-    control->words[StepControl::options_word] = control->brought = told.hear(control);
-  }
-};
-
-/// Reads their sums: whether options differ and whether somebody asks for the run to end, the same
-/// on every rank.
-struct ConcludeOptions {
-  StepControl* control = nullptr;
-  std::int64_t ranks = 1;  ///< in the group
-
-  ZERO_HOST_DEVICE void operator()() const noexcept {
-    std::int64_t const digests = control->words[StepControl::options_word];
-    control->outcome.differ = digests == control->brought * ranks ? 0 : 1;
-    std::int64_t& failed = control->words[StepControl::failed_word];
-    control->outcome.stop = failed >> StepControl::stop_shift != 0 ? 1 : 0;
-    failed &= (std::int64_t{1} << StepControl::stop_shift) - 1;
-  }
-};
-
-/// Writes what this rank brings to the exchange.
-struct Seal {
-  SealOptions options{};
+  bool all = true;          ///< else all but what it was told was exchanged before
   double weight = 0.;       ///< of this rank's micro-batches
-  std::int64_t unsaid = 0;  ///< digest of the tensors about which this rank was told nothing
+  std::int64_t silent = 0;  ///< tensors about which it was told nothing
 
   ZERO_HOST_DEVICE void operator()() const noexcept {
-    options();
-    StepControl* const control = options.control;
+    std::int64_t* const words = control->words;
+    std::int64_t const failed = control->outcome.failure != StepFailure::none ? 1 : 0;
+    words[StepControl::failed_word] =
+        failed + (told.stop ? std::int64_t{1} << StepControl::stop_shift : 0);
+    std::uint64_t digest = 0;
+    if (told.known) {
+      float const rate = told.address != nullptr ? *told.address : told.learning_rate;
+      control->outcome.terms.learning_rate = rate;
+      // By an odd factor, so that two rates never have one digest, and none has that of no rate.
+      std::uint64_t const bits = __builtin_bit_cast(std::uint32_t, rate) * 0x9e3779b97f4a7c15u;
+      digest = (told.options ^ bits) << 1 | 1u;
+    }
+    Unanimity::write(digest, words + StepControl::options_word);
+    if (!all) return;
     auto const& squares = control->squares.words();
-    std::int64_t* const weights = control->words + ExactSum::word_count;
+    std::int64_t* const weights = words + ExactSum::word_count;
     for (std::size_t i = 0; i < ExactSum::word_count; ++i) {
-      control->words[i] = squares[i];
+      words[i] = squares[i];
       weights[i] = 0;
     }
     // In place, without an accumulator that a device would set aside for every thread it can run.
@@ -248,28 +216,36 @@ struct Seal {
     weights[parts.first] = parts.low;
     weights[parts.first + 1] = parts.middle;
     weights[parts.first + 2] = parts.high;
-    control->words[StepControl::unsaid_word] = control->unsaid = unsaid;
+    words[StepControl::silent_word] = silent;
   }
 };
 
-/// Reads the sums of the exchange: norm, overflow and weight as well, the same on every rank.
+/// Reads the sums of the exchange, the same on every rank: whether options differ, whether somebody
+/// asks for the run to end, and unless that was exchanged before, norm, overflow and weight.
 struct Conclude {
-  ConcludeOptions options{};
+  StepControl* control = nullptr;
+  std::int64_t ranks = 1;  ///< in the group
+  bool all = true;         ///< as above
+  TensorCounts counts{};
 
   ZERO_HOST_DEVICE void operator()() const noexcept {
-    options();
-    StepControl* const control = options.control;
-    std::int64_t const* const squares = control->words;
-    std::int64_t const* const weights = squares + ExactSum::word_count;
-    std::int64_t& unsaid = control->words[StepControl::unsaid_word];
-    unsaid = unsaid == control->unsaid * options.ranks ? 0 : 1;
+    std::int64_t* const words = control->words;
+    bool const same = Unanimity::holds(words + StepControl::options_word, ranks);
+    control->outcome.differ = same ? 0 : 1;
+    std::int64_t& failed = words[StepControl::failed_word];
+    control->outcome.stop = failed >> StepControl::stop_shift != 0 ? 1 : 0;
+    failed &= (std::int64_t{1} << StepControl::stop_shift) - 1;
+    if (!all) return;
+    std::int64_t& silent = words[StepControl::silent_word];
+    silent = silent != 0 && counts.differ(ranks) ? 1 : 0;
+    std::int64_t const* const weights = words + ExactSum::word_count;
     StepTerms& terms = control->outcome.terms;
-    bool const finite = ExactSum::finite(squares);
+    bool const finite = ExactSum::finite(words);
     terms.overflow = finite ? 0 : 1;
     terms.weight = ExactSum::value(weights);
     terms.loss_scale = control->loss_scale.value();
     double const norm_of_sum =
-        finite ? __builtin_sqrt(ExactSum::value(squares)) : __builtin_huge_val();
+        finite ? __builtin_sqrt(ExactSum::value(words)) : __builtin_huge_val();
     terms.grad_norm = norm_of_sum / (terms.weight * static_cast<double>(terms.loss_scale));
   }
 };
@@ -300,7 +276,7 @@ struct Decide {
     terms.clip_coefficient = terms.grad_norm > max_norm ? max_norm / terms.grad_norm : scale;
     bool const failed = control->words[StepControl::failed_word] != 0;
     bool const differ = control->outcome.differ != 0;
-    bool const units = control->words[StepControl::unsaid_word] != 0;
+    bool const units = control->words[StepControl::silent_word] != 0;
     bool const rate = is_finite(terms.learning_rate) && terms.learning_rate >= 0.f;
     // The host writes it while this may be running.
     if (ended != nullptr && *static_cast<std::int64_t const volatile*>(ended) != 0) {
@@ -332,17 +308,6 @@ struct Decide {
     terms.next_loss_scale = control->loss_scale.value();
   }
 };
-
-/// What the numbers of a step depend on, besides the learning rate.
-[[nodiscard]] inline std::uint64_t hash(Decide const& decide) noexcept {
-  Hash hash;
-  hash.add(std::bit_cast<std::uint64_t>(decide.max_norm));
-  hash.add(std::bit_cast<std::uint64_t>(decide.scale));
-  hash.add(decide.skip_non_finite ? 1u : 0u);
-  hash.add(static_cast<std::uint64_t>(decide.count));
-  hash.add(decide.rules);
-  return hash.value();
-}
 
 /// A failure was reported: steps count again.
 struct Forgive {

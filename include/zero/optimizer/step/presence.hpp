@@ -3,7 +3,6 @@
 #pragma once
 
 #include "zero/base/config.hpp"
-#include "zero/base/hash.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/optimizer/model.hpp"
 
@@ -73,9 +72,13 @@ class Presence {
     return may_rest_[storage] != 0;
   }
   [[nodiscard]] bool any_may_rest() const noexcept { return any_may_rest_; }
-  /// A digest of 40 bits of the tensors about which nothing was said: the same on all ranks, or
-  /// some have forgotten what others give.
-  [[nodiscard]] std::int64_t unsaid() const noexcept { return unsaid_; }
+  /// Was nothing said about a tensor in it? So it must be on all ranks, or some have forgotten what
+  /// others give.
+  [[nodiscard]] bool silent(std::size_t tensor) const noexcept {
+    return said_[tensor] == Said::nothing && trained(tensor);
+  }
+  /// Of how many that is so.
+  [[nodiscard]] std::int64_t silent_count() const noexcept { return silent_count_; }
   /// What was said in the step.
   [[nodiscard]] Said said(std::size_t tensor) const noexcept { return said(tensor, true); }
   /// A step begins.
@@ -105,7 +108,7 @@ class Presence {
   std::vector<std::uint8_t> gives_;
   std::vector<std::uint8_t> may_rest_;
   std::vector<std::uint8_t> rested_;
-  std::int64_t unsaid_ = 0;
+  std::int64_t silent_count_ = 0;
   bool declared_ = false;
   bool any_may_rest_ = false;
 };
@@ -147,9 +150,8 @@ ZERO_BODY void Presence::fold() noexcept {
 
 ZERO_BODY void Presence::conclude() noexcept {
   fold();
-  unsaid_ = 0;
+  silent_count_ = 0;
   any_may_rest_ = false;
-  Hash hash;
   for (std::size_t t = 0; t < said_.size(); ++t) {
     gives_[t] = 0;
     may_rest_[t] = trained(t) && storage_of(t) == t ? 1 : 0;
@@ -157,9 +159,7 @@ ZERO_BODY void Presence::conclude() noexcept {
     std::size_t const storage = storage_of(t);
     if (said_[t] == Said::given) gives_[storage] = 1;
     if (said_[t] != Said::absent) may_rest_[storage] = 0;
-    if (said_[t] != Said::nothing) continue;
-    hash.add(static_cast<std::uint64_t>(t));
-    unsaid_ = static_cast<std::int64_t>(hash.value() >> 24);
+    if (silent(t)) ++silent_count_;
   }
   for (std::size_t t = 0; t < said_.size(); ++t) {
     if (may_rest_[t] == 0) continue;

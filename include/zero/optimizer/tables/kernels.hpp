@@ -30,23 +30,13 @@ struct DTypes {
 
 /// One of the function objects that a step has a space call; each is a kernel of a device.
 struct ControlWork {
-  enum class Kind : std::uint8_t {
-    bring,
-    seal,
-    conclude,
-    seal_options,
-    conclude_options,
-    missed,
-    forgive
-  };
+  enum class Kind : std::uint8_t { bring, seal, conclude, missed, forgive };
 
   Kind kind;
   union {
     BringTensors bring;
     Seal seal;
     Conclude conclude;
-    SealOptions seal_options;
-    ConcludeOptions conclude_options;
     CountMissed missed;
     Forgive forgive;
   };
@@ -54,9 +44,6 @@ struct ControlWork {
   ControlWork(BringTensors const& work) noexcept : kind(Kind::bring), bring(work) {}
   ControlWork(Seal const& work) noexcept : kind(Kind::seal), seal(work) {}
   ControlWork(Conclude const& work) noexcept : kind(Kind::conclude), conclude(work) {}
-  ControlWork(SealOptions const& work) noexcept : kind(Kind::seal_options), seal_options(work) {}
-  ControlWork(ConcludeOptions const& work) noexcept
-      : kind(Kind::conclude_options), conclude_options(work) {}
   ControlWork(CountMissed const& work) noexcept : kind(Kind::missed), missed(work) {}
   ControlWork(Forgive const& work) noexcept : kind(Kind::forgive), forgive(work) {}
 
@@ -67,8 +54,6 @@ struct ControlWork {
       case Kind::bring: return visit(bring);
       case Kind::seal: return visit(seal);
       case Kind::conclude: return visit(conclude);
-      case Kind::seal_options: return visit(seal_options);
-      case Kind::conclude_options: return visit(conclude_options);
       case Kind::missed: return visit(missed);
       case Kind::forgive: return visit(forgive);
     }

@@ -47,7 +47,7 @@ struct PolicyFacts {
             .borrowed = borrowed,
             .prefetch = prefetch,
             .control_bytes = sizeof(StepControl),
-            .control_bytes_of_three = TensorCounts::bytes_of_three,
+            .control_bytes_each = TensorCounts::bytes_each,
             .communicator_bytes = communicator_bytes};
   }
   /// How each model state is held: what parts ask instead of the stage.
