@@ -75,7 +75,7 @@ struct ModelPlace {
   place.resize(saved.size());
   for (std::size_t d = 0; d < model.described.size(); ++d) {
     auto const [begin, end] = model.slices_of(d);
-    if (model.partition.placement().places()[begin].storage != begin) continue;
+    if (model.partition.place(begin).storage != begin) continue;
     Tensor const& tensor = model.described[d];
     safetensors::Entry entry{.name = tensor.name,
                              .dtype = std::string(safetensors::spelled(dtype)),
@@ -99,7 +99,7 @@ struct ModelPlace {
   metadata.try_emplace("format", "pt");
   for (std::size_t d = 0; d < model.described.size(); ++d) {
     std::size_t const t = model.slices_of(d).first;
-    std::size_t const storage = model.partition.placement().places()[t].storage;
+    std::size_t const storage = model.partition.place(t).storage;
     if (storage == t) continue;
     std::string const& name = model.described[d].name;
     std::string const& target = model.described[model.slices[storage].described].name;

@@ -114,7 +114,7 @@ struct ImportMatch {
   ImportMatch match;
   ImportReport& report = match.report;
   auto const storage_of = [&](std::size_t t) {
-    return model.partition.placement().places()[t].storage;
+    return model.partition.place(t).storage;
   };
   match.sources.resize(model.tensors.size());
   std::vector<bool> used(stored_model.tensors.size());

@@ -48,6 +48,10 @@ class Partition {
 
   /// Where tensors lie in the logical space.
   [[nodiscard]] Placement const& placement() const noexcept { return placement_; }
+  /// Where one of them does.
+  [[nodiscard]] TensorPlace const& place(std::size_t tensor) const noexcept {
+    return placement_.places()[tensor];
+  }
   /// Ranks the model is shared out over.
   [[nodiscard]] int world_size() const noexcept { return options_.world_size; }
   /// Elements of a full bucket over all ranks: a multiple of N * `block`.
@@ -94,7 +98,7 @@ class Partition {
 
   /// Where a trainable tensor begins in the padded memory of its group; not where memory is lent.
   [[nodiscard]] Place in_group(std::size_t tensor) const noexcept {
-    return Place(placement_.places()[tensor].offset - groups_[group_of(tensor)].range.first());
+    return Place(place(tensor).offset - groups_[group_of(tensor)].range.first());
   }
   /// Where a trainable tensor begins in a padded full-size array.
   [[nodiscard]] Place in_full(std::size_t tensor) const noexcept {
@@ -118,7 +122,7 @@ class Partition {
   /// Index of the group that holds a trainable tensor; of several, where memory is lent, one that
   /// the same units use.
   [[nodiscard]] std::size_t group_of(std::size_t tensor) const noexcept {
-    return group_of_cluster_[placement_.places()[tensor].cluster];
+    return group_of_cluster_[place(tensor).cluster];
   }
 
   /// Calls `visit(Segment const&)` for every run of trainable elements of a range, in order; gaps

@@ -182,7 +182,7 @@ ZERO_BODY void Engine::begin_load(std::vector<bool> const& tensors, bool states)
   auto& lost = parts_->now.lost;
   lost.resize(tensors.size());
   for (std::size_t t = 0; t < tensors.size(); ++t) {
-    TensorPlace const& place = parts_->partition.placement().places()[t];
+    TensorPlace const& place = parts_->partition.place(t);
     if (!tensors[t] || place.storage != t || place.count == 0) continue;
     lost[t] |= lost_values;
     if (states && parts_->policies.state_arrays > 0 && !place.frozen) lost[t] |= lost_states;
@@ -267,7 +267,7 @@ ZERO_BODY void Engine::require_masters() const {
 ZERO_BODY Elements Engine::whole_parameter(std::size_t tensor) {
   parts_->require_bound();
   return parts_->whole(tensor, parts_->parameters.dtype(), [&](std::size_t t) -> Elements {
-    auto const count = static_cast<std::size_t>(parts_->partition.placement().places()[t].count);
+    auto const count = static_cast<std::size_t>(parts_->partition.place(t).count);
     return {count > 0 ? parts_->parameters.tensor(t).first : nullptr, count};
   });
 }
@@ -302,7 +302,7 @@ ZERO_BODY void Engine::release_all() noexcept {
 }
 
 ZERO_BODY Elements Engine::parameter(int unit, std::size_t t) {
-  TensorPlace const& place = parts_->partition.placement().places()[t];
+  TensorPlace const& place = parts_->partition.place(t);
   auto const count = static_cast<std::size_t>(place.count);
   if (count == 0) return {};
   return {place.frozen ? parts_->parameters.tensor(t).first : parts_->refresh.tensor(unit, t),
@@ -580,7 +580,7 @@ ZERO_BODY long Engine::steps(std::size_t tensor) const {
 }
 
 ZERO_BODY long Engine::missed(std::size_t tensor) const {
-  std::size_t const storage = parts_->partition.placement().places()[tensor].storage;
+  std::size_t const storage = parts_->partition.place(tensor).storage;
   if (!parts_->presence.may_have_rested(storage)) return 0;
   std::int64_t missed = 0;
   parts_->space().download(&missed, parts_->tensor_counts.missed + storage, sizeof(missed));
@@ -637,7 +637,7 @@ ZERO_BODY void const* Engine::rule() const noexcept { return parts_->rules.commo
 ZERO_BODY void const* Engine::rule(std::size_t tensor) const {
   parts_->require_tensor(tensor);
   std::size_t const first = parts_->slices_of(tensor).first;
-  return parts_->rules.of(parts_->partition.placement().places()[first].storage);
+  return parts_->rules.of(parts_->partition.place(first).storage);
 }
 
 ZERO_BODY void Engine::set_rule(std::string_view name, void const* rule) {

@@ -62,7 +62,7 @@ struct Model {
   }
   /// Do other tensors, of this unit or of another, add to the same gradients?
   [[nodiscard]] bool is_tied(std::size_t tensor) const noexcept {
-    return !partition.placement().places()[tensor].frozen && tied[tensor] != 0;
+    return !partition.place(tensor).frozen && tied[tensor] != 0;
   }
   /// A unit was given to overwrite, and this element was not.
   ZERO_APART [[noreturn]] ZERO_COLD void refuse_unwritten(int unit,
@@ -116,7 +116,7 @@ ZERO_BODY Model::Model(std::vector<Tensor> as_described, Slices taken_apart, Par
   tied.resize(tensors.size(), 0);
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     unit_tensors[static_cast<std::size_t>(tensors[t].unit)].push_back(t);
-    std::size_t const storage = partition.placement().places()[t].storage;
+    std::size_t const storage = partition.place(t).storage;
     if (storage != t) tied[t] = tied[storage] = 1;
   }
 }
@@ -187,7 +187,7 @@ ZERO_BODY Model::Named Model::named(std::string_view name) const {
   bool updated = false;
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     if (found.group ? tensors[t].group != name : slices[t].described != single) continue;
-    found.storages.push_back(partition.placement().places()[t].storage);
+    found.storages.push_back(partition.place(t).storage);
     updated = updated || !tensors[t].frozen;
   }
   if (!updated) {

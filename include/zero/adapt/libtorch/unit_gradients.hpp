@@ -30,11 +30,11 @@ class UnitGradients {
 
   /// The first tensor that has this one's memory: itself, if it is not tied.
   [[nodiscard]] std::size_t storage_of(std::size_t t) const noexcept {
-    return core_->partition().placement().places()[t].storage;
+    return core_->partition().place(t).storage;
   }
   /// Does a tensor get gradients?
   [[nodiscard]] bool trained(std::size_t t) const noexcept {
-    TensorPlace const& place = core_->partition().placement().places()[t];
+    TensorPlace const& place = core_->partition().place(t);
     return !place.frozen && place.count > 0;
   }
   /// Refuses a gradient of a frozen tensor.

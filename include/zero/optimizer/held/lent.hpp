@@ -37,7 +37,7 @@ class LentTensors {
   [[nodiscard]] bool bound() const noexcept { return bound_; }
   /// Null where nothing is lent.
   [[nodiscard]] std::byte* operator[](std::size_t tensor) const noexcept {
-    return address_[partition_->placement().places()[tensor].storage];
+    return address_[partition_->place(tensor).storage];
   }
   [[nodiscard]] Array tensor(std::size_t tensor) const noexcept {
     return {(*this)[tensor], dtype_};
@@ -111,7 +111,7 @@ class LentTensors {
     return reinterpret_cast<std::uintptr_t>(address_[tensor]);
   }
   [[nodiscard]] std::uintptr_t end_of(std::size_t tensor) const noexcept {
-    auto const count = partition_->placement().places()[tensor].count;
+    auto const count = partition_->place(tensor).count;
     return begin_of(tensor) + static_cast<std::size_t>(count) * size_of(dtype_);
   }
   ZERO_APART void refuse_overlaps();
@@ -163,7 +163,7 @@ ZERO_BODY void LentTensors::bind(LentSpans const& lent, Model const& model, bool
     }
     Array const all{static_cast<std::byte*>(whole.first), dtype_};
     return {all.at(model.slices[t].first),
-            static_cast<std::size_t>(partition_->placement().places()[t].count)};
+            static_cast<std::size_t>(partition_->place(t).count)};
   };
   bind_each(slice, need_frozen);
 }
@@ -240,13 +240,13 @@ ZERO_BODY void LentTensors::forget(std::size_t tensor) noexcept {
 
 ZERO_BODY void LentTensors::forget(std::vector<std::size_t> const& own) noexcept {
   for (std::size_t const t : own) {
-    std::size_t const storage = partition_->placement().places()[t].storage;
+    std::size_t const storage = partition_->place(t).storage;
     if (lent_[storage] == Lent::once) forget(storage);
   }
 }
 
 ZERO_BODY void LentTensors::require_lent(std::size_t tensor) const {
-  TensorPlace const& place = partition_->placement().places()[tensor];
+  TensorPlace const& place = partition_->place(tensor);
   if (place.frozen || place.count == 0 || lent_[place.storage] != Lent::forgotten) return;
   refuse(tensor, "is used, but not lent in this step; call bind_gradients(unit, ...) before");
 }
@@ -303,12 +303,12 @@ void LentTensors::bind_each(LentElements const& lent_elements, bool need_frozen)
 }
 
 ZERO_BODY bool LentTensors::stays(std::size_t tensor, bool kept) const noexcept {
-  return lent_[partition_->placement().places()[tensor].storage] == Lent::once &&
+  return lent_[partition_->place(tensor).storage] == Lent::once &&
          !missing(tensor) && (kept || partition_->groups()[partition_->group_of(tensor)].tied);
 }
 
 ZERO_BODY void LentTensors::require_memory(std::size_t t, Elements lent) const {
-  std::uint64_t const count = partition_->placement().places()[t].count;
+  std::uint64_t const count = partition_->place(t).count;
   if (lent.count != count) {
     refuse(t, {"has ", count, " elements, but ", lent.count, " are lent"});
   }

@@ -63,7 +63,7 @@ ZERO_BODY void require_root(int ranks, int root) {
 ZERO_BODY void broadcast_held(Parts& parts, int root) {
   require_root(parts.comm().size(), root);
   for (std::size_t t = 0; t < parts.tensors.size(); ++t) {
-    TensorPlace const& place = parts.partition.placement().places()[t];
+    TensorPlace const& place = parts.partition.place(t);
     if (place.storage != t || place.count == 0) continue;
     Array const memory = parts.parameters.tensor(t);
     parts.comm().run({.op = Op::broadcast,
@@ -138,7 +138,7 @@ ZERO_BODY void broadcast_values(Parts& parts, ValueSource values, int root) {
     }
   });
   for (std::size_t t = 0; t < parts.tensors.size(); ++t) {
-    TensorPlace const& place = parts.partition.placement().places()[t];
+    TensorPlace const& place = parts.partition.place(t);
     if (!place.frozen || place.storage != t) continue;
     loader.load(t, 0, place.count, nullptr, parts.parameters.tensor(t));
   }

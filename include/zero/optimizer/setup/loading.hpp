@@ -149,7 +149,7 @@ ZERO_BODY void load(Parts& parts,
       range(parts.parameters.held(bucket, (rank + 1) % ranks), nowhere, next);
     });
     for (std::size_t t = 0; t < parts.tensors.size(); ++t) {
-      TensorPlace const& place = partition.placement().places()[t];
+      TensorPlace const& place = partition.place(t);
       if (!place.frozen || place.storage != t || (kept != nullptr && (*kept)[t])) continue;
       std::uint64_t hash = 0;
       loader.load(t, 0, place.count, &hash, stores ? parts.parameters.tensor(t) : Array());

@@ -157,7 +157,7 @@ template <class To>
 ZERO_COLD void hash_held(Parts& parts, To const& to) {
   constexpr std::uint64_t masters = std::uint64_t{1} << 63;
   for (std::size_t t = 0; t < parts.tensors.size(); ++t) {
-    TensorPlace const& place = parts.partition.placement().places()[t];
+    TensorPlace const& place = parts.partition.place(t);
     if (place.storage != t || place.count == 0) continue;
     if (parts.parameters.shares() && !place.frozen) continue;
     parts.kernels.hash_parameters(to(t),
@@ -227,7 +227,7 @@ ZERO_BODY void compare_replicated(Parts& parts) {
     });
   });
   for (std::size_t t = 0; t < parts.tensors.size(); ++t) {
-    TensorPlace const& place = parts.partition.placement().places()[t];
+    TensorPlace const& place = parts.partition.place(t);
     if (!place.frozen || place.storage != t || parts.tensors[t].partitioned) continue;
     kernels.hash_parameters(words + t,
                             parts.parameters.tensor(t).first,

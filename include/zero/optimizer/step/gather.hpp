@@ -9,7 +9,7 @@
 #include "zero/layout/memory_plan.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/optimizer/held/arena.hpp"
-#include "zero/optimizer/held/parameter_store.hpp"
+#include "zero/optimizer/held/arrays.hpp"
 #include "zero/optimizer/tables/communicator.hpp"
 
 #include <algorithm>

@@ -8,7 +8,7 @@
 #include "zero/layout/partition.hpp"
 #include "zero/layout/range.hpp"
 #include "zero/layout/tensor.hpp"
-#include "zero/optimizer/held/gradient_store.hpp"
+#include "zero/optimizer/held/arrays.hpp"
 #include "zero/optimizer/tables/kernels.hpp"
 
 #include <algorithm>

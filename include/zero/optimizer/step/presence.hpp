@@ -95,10 +95,10 @@ class Presence {
     return step && said_[tensor] > now_[tensor] ? said_[tensor] : now_[tensor];
   }
   [[nodiscard]] std::size_t storage_of(std::size_t tensor) const noexcept {
-    return model_->partition.placement().places()[tensor].storage;
+    return model_->partition.place(tensor).storage;
   }
   [[nodiscard]] bool trained(std::size_t tensor) const noexcept {
-    TensorPlace const& place = model_->partition.placement().places()[tensor];
+    TensorPlace const& place = model_->partition.place(tensor);
     return !place.frozen && place.count > 0;
   }
 

@@ -5,7 +5,7 @@
 #include "zero/base/config.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/layout/partition.hpp"
-#include "zero/optimizer/held/parameter_store.hpp"
+#include "zero/optimizer/held/arrays.hpp"
 #include "zero/optimizer/held/staging.hpp"
 #include "zero/optimizer/tables/communicator.hpp"
 

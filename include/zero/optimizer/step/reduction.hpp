@@ -5,7 +5,7 @@
 #include "zero/base/config.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/layout/partition.hpp"
-#include "zero/optimizer/held/gradient_store.hpp"
+#include "zero/optimizer/held/arrays.hpp"
 #include "zero/optimizer/held/staging.hpp"
 #include "zero/optimizer/step/gradient_norm.hpp"
 #include "zero/optimizer/step/lent_units.hpp"
@@ -77,30 +77,33 @@ class Reduction {
     void const* received = nullptr;
   };
 
-  ZERO_APART void fill(std::size_t g, int unit, bool overwritten);
-  /// Zeroes full gradients of a group, but for the tensors that are to be overwritten.
+  /// Memory for the full gradients of a group. A pool has some once a reduction has arrived.
+  /// @param early  where none is under way: whether a complete group may leave before its turn
+  /// @returns whether there is any
+  ZERO_APART bool place(std::size_t g, bool early);
+  /// Zeroes a group in the pool, but for the tensors that are to be overwritten.
   ZERO_APART void zero(std::size_t g, bool overwritten) const;
-  /// Of lent gradients that a trainer frees, no more than two units' are then in use at once.
-  ZERO_APART void launch_next();
-  ZERO_APART void launch_complete();
-  /// What is absent travels as zeros, once there is memory that nobody works in.
-  ZERO_APART bool fill_with_zeros(std::size_t g);
+  /// Starts what may travel. What is absent travels as zeros, once there is memory that nobody
+  /// works in. Of lent gradients that a trainer frees, no more than two units' are then in use at
+  /// once.
+  /// @param all  whether the trainer works in none any more
+  ZERO_APART void launch_ready(bool all);
   /// What a trainer was to write, and has said that there is none of, may hold anything. Memory
   /// that tensors share is left alone as long as one of them may have a gradient.
   ZERO_APART void zero_absent(int unit) const;
   ZERO_APART void launch(std::size_t g);
-  ZERO_APART void launch(BucketSpan const& bucket);
-  /// The bucket's N shares as one run of memory: where they lie, or packed into staging.
-  ZERO_APART [[nodiscard]] std::byte const* source(BucketSpan const& bucket);
-  /// Where the reduced share arrives: in place where the buffer is the library's own and the share
-  /// has no array of its own to arrive in.
-  ZERO_APART [[nodiscard]] std::byte* destination(BucketSpan const& bucket,
-                                                  std::byte const* send) const;
+  /// A bucket's N shares as one run of memory, where they lie or packed into staging, and where the
+  /// reduced share arrives: in place where the buffer is the library's own and the share has no
+  /// array of its own to arrive in.
+  ZERO_APART [[nodiscard]] Collective reduction_of(BucketSpan const& bucket);
+  /// The shares of lent gradients.
+  ZERO_APART [[nodiscard]] std::byte const* lent(BucketSpan const& bucket);
   /// One staging buffer per reduction in flight; at most that many are, so none is overwritten.
   [[nodiscard]] Array staging_buffer() const noexcept {
     return staging_->buffer(store_->dtype(), launched_ % reductions_in_flight);
   }
-  ZERO_APART void finish_oldest();
+  /// Waits for the reduction that was started first.
+  ZERO_APART void arrive();
   ZERO_APART void add_to_sums(BucketSpan const& bucket, void const* received) const;
   /// What was lent for one step is forgotten with it.
   ZERO_APART void free_lent();
@@ -111,7 +114,11 @@ class Reduction {
   ZERO_APART void flush();
   /// Full gradients that are kept are zero whenever nothing was added to them yet, so that a
   /// trainer may add to them without asking first.
-  ZERO_APART void zero_kept();
+  void zero_kept() {
+    Array const& whole = store_->whole();
+    if (whole.first != nullptr)
+      space_.zero(whole.first, whole.bytes(partition_->padded_elements()));
+  }
 
   StorageForm form_;
   bool accumulates_;  ///< micro-steps add up in full gradients, which travel after the last one
@@ -183,7 +190,12 @@ ZERO_BODY void Reduction::open(int unit, bool overwritten) {
       if (store_->lent().missing(t)) presence_->declare(t);
     }
   }
-  for (std::size_t const g : partition_->groups_of(unit)) fill(g, unit, overwritten);
+  for (std::size_t const g : partition_->groups_of(unit)) {
+    if (!order_.empty(g)) continue;
+    if (!place(g, true)) order_.refuse_full_pool(unit);
+    zero(g, overwritten);
+    order_.fill(g);
+  }
 }
 
 ZERO_BODY void Reduction::lend(int unit) {
@@ -195,13 +207,13 @@ ZERO_BODY void Reduction::close(int unit, std::uint64_t epoch) {
   ranks_->progress();
   order_.close(unit, epoch);
   zero_absent(unit);
-  if (order_.travels_now()) launch_next();
+  if (order_.travels_now()) launch_ready(false);
 }
 
 ZERO_BODY void Reduction::declare(int unit) {
   order_.declare(unit);
   presence_->declare_unit(unit);
-  if (order_.travels_now()) launch_next();
+  if (order_.travels_now()) launch_ready(false);
 }
 
 ZERO_BODY void Reduction::declare(int unit, std::size_t tensor) {
@@ -245,7 +257,7 @@ ZERO_BODY Array Reduction::reduced(BucketSpan const& bucket) {
 }
 
 ZERO_BODY void Reduction::reset() {
-  while (flying_ > 0) finish_oldest();
+  while (flying_ > 0) arrive();
   for (std::size_t g = 0; g < partition_->groups().size(); ++g) store_->release(g);
   free_lent();
   zero_kept();
@@ -255,21 +267,20 @@ ZERO_BODY void Reduction::reset() {
   sums_begun_ = false;
 }
 
-ZERO_BODY void Reduction::fill(std::size_t g, int unit, bool overwritten) {
-  if (!order_.empty(g)) return;
-  while (!store_->placed(g) && !store_->place(g)) {
+ZERO_BODY bool Reduction::place(std::size_t g, bool early) {
+  while (!store_->take(g)) {
     if (flying_ == 0) {
-      std::size_t const early = order_.first_complete();
-      if (early == ReductionOrder::none) order_.refuse_full_pool(unit);
-      launch(early);
+      std::size_t const complete = early ? order_.first_complete() : ReductionOrder::none;
+      if (complete == ReductionOrder::none) return false;
+      launch(complete);
     }
-    finish_oldest();
+    arrive();
   }
-  if (form_.gradients == Form::Gradients::pooled) zero(g, overwritten);
-  order_.fill(g);
+  return true;
 }
 
 ZERO_BODY void Reduction::zero(std::size_t g, bool overwritten) const {
+  if (form_.gradients != Form::Gradients::pooled) return;
   Group const& group = partition_->groups()[g];
   Array const full = store_->full(g);
   std::byte* done = full.first;
@@ -288,35 +299,24 @@ ZERO_BODY void Reduction::zero(std::size_t g, bool overwritten) const {
   zero_to(full.at(group.padded));
 }
 
-ZERO_BODY void Reduction::launch_next() {
+ZERO_BODY void Reduction::launch_ready(bool all) {
   std::size_t const before = launched_;
-  launch_complete();
-  if (!frees_) return;
-  while (launched_ > before && flying_ > launched_ - before) finish_oldest();
-}
-
-ZERO_BODY void Reduction::launch_complete() {
-  for (std::size_t g = 0; (g = order_.next_complete()) != ReductionOrder::none;) {
-    if (order_.empty(g) && !fill_with_zeros(g)) return;
+  for (std::size_t const g : order_.ready()) {
+    if (order_.left(g)) continue;
+    if (order_.empty(g)) {
+      if (!place(g, all)) break;
+      zero(g, false);
+    }
     launch(g);
-    order_.advance();
   }
-}
-
-ZERO_BODY bool Reduction::fill_with_zeros(std::size_t g) {
-  while (!store_->placed(g) && !store_->place(g)) {
-    if (flying_ == 0) return false;
-    finish_oldest();
-  }
-  fill(g, partition_->groups()[g].units.front(), false);
-  order_.complete(g);
-  return true;
+  if (!frees_) return;
+  while (launched_ > before && flying_ > launched_ - before) arrive();
 }
 
 ZERO_BODY void Reduction::zero_absent(int unit) const {
   if (lends_ || accumulates_) return;
   for (std::size_t const t : presence_->tensors(unit)) {
-    TensorPlace const& place = partition_->placement().places()[t];
+    TensorPlace const& place = partition_->place(t);
     if (place.frozen || place.count == 0 || !presence_->all_absent_now(t)) continue;
     Elements const full = store_->tensor(t);
     space_.zero(full.first, full.count * size_of(store_->dtype()));
@@ -330,54 +330,54 @@ ZERO_BODY void Reduction::launch(std::size_t g) {
     for (int const unit : group.units) lent_units_.use(unit);
   }
   for (std::size_t i = 0; i < group.bucket_count; ++i) {
-    launch(partition_->bucket(group.first_bucket + i));
+    BucketSpan const bucket = partition_->bucket(group.first_bucket + i);
+    if (flying_ == flights_.size()) arrive();
+    std::size_t const place = (oldest_ + flying_) % flights_.size();
+    Collective reduction = reduction_of(bucket);
+    if (norm_->on_the_way()) norm_->add_by(reduction, bucket);
+    flights_[place] = {bucket.index(), reduction.recv};
+    tickets_.start(place, reduction);
+    ++flying_;
+    ++launched_;
   }
 }
 
-ZERO_BODY void Reduction::launch(BucketSpan const& bucket) {
-  if (flying_ == flights_.size()) finish_oldest();
-  std::size_t const place = (oldest_ + flying_) % flights_.size();
-  std::byte const* const send = source(bucket);
-  std::byte* const recv = destination(bucket, send);
-  flights_[place] = {bucket.index(), recv};
+ZERO_BODY Collective Reduction::reduction_of(BucketSpan const& bucket) {
   Collective reduction{.op = Op::reduce_scatter,
                        .dtype = kernels_.types().wire,
                        .accumulate = kernels_.types().accumulate,
                        .count = bucket.shard(),
-                       .send = send,
-                       .recv = recv,
+                       .send = lends_ ? lent(bucket) : store_->full(bucket).first,
+                       .recv = nullptr,
                        .bucket = static_cast<int>(bucket.index())};
-  if (norm_->on_the_way()) norm_->add_by(reduction, bucket);
-  tickets_.start(place, reduction);
-  ++flying_;
-  ++launched_;
+  Place const own = bucket.part(ranks_->rank());
+  Array const staging = staging_buffer();
+  if (form_.reduced == Form::Reduced::own) {
+    reduction.recv = store_->share(bucket).first;
+  } else if (!lends_) {
+    reduction.recv = store_->full(bucket).at(own);
+  } else {
+    reduction.recv = reduction.send == staging.first ? staging.at(own) : staging.first;
+  }
+  return reduction;
 }
 
-ZERO_BODY std::byte const* Reduction::source(BucketSpan const& bucket) {
-  if (!lends_) return store_->full(bucket).first;
-  std::byte const* const lent = store_->lent().in_place(bucket.index());
+ZERO_BODY std::byte const* Reduction::lent(BucketSpan const& bucket) {
+  std::byte const* const there = store_->lent().in_place(bucket.index());
   bool some_empty = false;
   auto const empty = [&](std::size_t t) { return presence_->empty(t, accumulates_); };
-  if (lent != nullptr) {
+  if (there != nullptr) {
     partition_->for_each_segment(bucket.whole(), [&](Segment const& piece) {
       some_empty = some_empty || empty(piece.tensor);
     });
-    if (!some_empty) return lent;
+    if (!some_empty) return there;
   }
   Array const packed = staging_buffer();
   staging_->pack(bucket, store_->lent(), packed, empty);
   return packed.first;
 }
 
-ZERO_BODY std::byte* Reduction::destination(BucketSpan const& bucket, std::byte const* send) const {
-  Place const own = bucket.part(ranks_->rank());
-  if (form_.reduced == Form::Reduced::own) return store_->share(bucket).first;
-  if (!lends_) return store_->full(bucket).at(own);
-  Array const buffer = staging_buffer();
-  return send == buffer.first ? buffer.at(own) : buffer.first;
-}
-
-ZERO_BODY void Reduction::finish_oldest() {
+ZERO_BODY void Reduction::arrive() {
   Flight const flight = flights_[oldest_];
   tickets_.wait(oldest_);
   oldest_ = (oldest_ + 1) % flights_.size();
@@ -438,20 +438,9 @@ ZERO_BODY void Reduction::flush() {
   for (int unit = 0; unit < partition_->placement().unit_count(); ++unit) {
     if (order_.unit_open(unit)) zero_absent(unit);
   }
-  order_.complete_filling();
-  for (std::size_t g = 0; (g = order_.next()) != ReductionOrder::none;) {
-    if (order_.empty(g)) fill(g, partition_->groups()[g].units.front(), false);
-    order_.complete(g);
-    launch_complete();
-  }
-  while (flying_ > 0) finish_oldest();
-}
-
-ZERO_BODY void Reduction::zero_kept() {
-  if (form_.gradients != Form::Gradients::whole) return;
-  Array const& whole = store_->whole();
-  std::uint64_t const count = partition_->padded_elements();
-  if (whole.first != nullptr) space_.zero(whole.first, whole.bytes(count));
+  order_.complete_all();
+  launch_ready(true);
+  while (flying_ > 0) arrive();
 }
 
 #endif

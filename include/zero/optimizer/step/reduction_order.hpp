@@ -6,8 +6,10 @@
 #include "zero/base/error.hpp"
 #include "zero/layout/partition.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
@@ -45,7 +47,7 @@ class ReductionOrder {
 
   /// The trainer asks for a unit's gradients.
   ZERO_APART void open(int unit);
-  /// A group has got memory to add to.
+  /// A group has memory to add to.
   void fill(std::size_t g) noexcept { phase_[g] = Phase::filling; }
   [[nodiscard]] bool empty(std::size_t g) const noexcept {
     return phase_[g] == Phase::empty || phase_[g] == Phase::absent;
@@ -66,41 +68,29 @@ class ReductionOrder {
     return unit_reduced_[static_cast<std::size_t>(unit)] == 0 &&
            unit_opened_[static_cast<std::size_t>(unit)] != 0;
   }
-  /// Nothing more is added to a group.
-  void complete(std::size_t g) noexcept {
-    phase_[g] = phase_[g] == Phase::empty ? Phase::absent : Phase::complete;
-  }
   /// With full gradients kept, nothing travels before the last micro-step.
   [[nodiscard]] bool travels_now() const noexcept {
     return !in_full_ || last_ || micro_steps_ == 0;
   }
 
   /// Nothing more is added to any group.
-  ZERO_APART void complete_filling() noexcept;
+  ZERO_APART void complete_all() noexcept;
 
-  /// The group that travels next, whether or not it is complete.
-  [[nodiscard]] std::size_t next() const noexcept {
-    auto const& order = partition_->reduction_order();
-    return next_ < order.size() ? order[next_] : none;
-  }
-  /// The same, if it is complete.
-  [[nodiscard]] std::size_t next_complete() const noexcept {
-    std::size_t const g = next();
-    return g != none && (phase_[g] == Phase::complete || phase_[g] == Phase::absent) ? g : none;
-  }
+  /// The groups that may travel now, in the order in which they do: those whose turn it is and that
+  /// are complete. Some of them may have left before their turn.
+  ZERO_APART [[nodiscard]] std::span<std::size_t const> ready() const noexcept;
+  /// Does the group travel, or has it arrived?
+  [[nodiscard]] bool left(std::size_t g) const noexcept { return phase_[g] >= Phase::travelling; }
   /// The first group that is complete and has memory.
   ZERO_APART [[nodiscard]] std::size_t first_complete() const noexcept;
   /// A group begins to travel.
   ZERO_APART void launch(std::size_t g) noexcept;
-  /// The group that travels next has left.
-  void advance() noexcept {
-    do {
-      ++next_;
-    } while (next() != none && phase_[next()] >= Phase::travelling);
-  }
   /// One bucket of a group has arrived.
   /// @returns whether it was the last one
-  ZERO_APART bool arrive(std::size_t g) noexcept;
+  bool arrive(std::size_t g) noexcept {
+    if (--buckets_left_[g] == 0) phase_[g] = Phase::reduced;
+    return phase_[g] == Phase::reduced;
+  }
 
   /// May another micro-step begin, and does it end one?
   /// @throws Error (invalid_argument) if none may
@@ -129,6 +119,16 @@ class ReductionOrder {
   ZERO_APART [[noreturn]] static void refuse(int unit, Message const& why);
   ZERO_APART void forget_units() noexcept;
   ZERO_APART void end(int unit);
+  /// The group whose turn it is.
+  [[nodiscard]] std::size_t next() const noexcept {
+    auto const& order = partition_->reduction_order();
+    return next_ < order.size() ? order[next_] : none;
+  }
+  /// Nothing more is added to a group.
+  void complete(std::size_t g) noexcept {
+    if (phase_[g] == Phase::empty) phase_[g] = Phase::absent;
+    if (phase_[g] == Phase::filling) phase_[g] = Phase::complete;
+  }
 
   Partition const* partition_;
   bool in_full_;
@@ -209,10 +209,16 @@ ZERO_BODY std::size_t ReductionOrder::first_complete() const noexcept {
   return none;
 }
 
-ZERO_BODY void ReductionOrder::complete_filling() noexcept {
-  for (Phase& phase : phase_) {
-    if (phase == Phase::filling) phase = Phase::complete;
-  }
+ZERO_BODY void ReductionOrder::complete_all() noexcept {
+  for (std::size_t g = 0; g < phase_.size(); ++g) complete(g);
+}
+
+ZERO_BODY std::span<std::size_t const> ReductionOrder::ready() const noexcept {
+  auto const order = std::span(partition_->reduction_order()).subspan(next_);
+  auto const waits = [&](std::size_t g) {
+    return phase_[g] == Phase::empty || phase_[g] == Phase::filling;
+  };
+  return {order.begin(), std::find_if(order.begin(), order.end(), waits)};
 }
 
 ZERO_BODY void ReductionOrder::declare_tensor(int unit) {
@@ -246,12 +252,7 @@ ZERO_BODY void ReductionOrder::end(int unit) {
 ZERO_BODY void ReductionOrder::launch(std::size_t g) noexcept {
   buckets_left_[g] = partition_->groups()[g].bucket_count;
   phase_[g] = buckets_left_[g] > 0 ? Phase::travelling : Phase::reduced;
-}
-
-ZERO_BODY bool ReductionOrder::arrive(std::size_t g) noexcept {
-  if (--buckets_left_[g] > 0) return false;
-  phase_[g] = Phase::reduced;
-  return true;
+  while (next() != none && left(next())) ++next_;
 }
 
 ZERO_BODY bool ReductionOrder::follows_another() const {

@@ -80,7 +80,7 @@ ZERO_BODY std::vector<TensorRule> const& Scalars::at_once() {
   known_ = rules_->owned_count();
   at_once_.clear();
   for (std::size_t t = 0; t < model_->tensors.size() && at_once_.size() < capacity_; ++t) {
-    if (model_->partition.placement().places()[t].frozen) continue;
+    if (model_->partition.place(t).frozen) continue;
     if (find(t) == nullptr) at_once_.push_back(of(t));
   }
   return at_once_;

@@ -1,0 +1,279 @@
+/// @file
+/// Where gradients, parameters, master weights and states of one rank lie.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/layout/memory_plan.hpp"
+#include "zero/layout/partition.hpp"
+#include "zero/optimizer/held/arena.hpp"
+#include "zero/optimizer/held/elements.hpp"
+#include "zero/optimizer/held/lent.hpp"
+#include "zero/optimizer/tables/kernels.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE::detail {
+
+/// Gradients of one rank.
+///
+/// Full gradients are kept for the whole model, or live in a pool for the units under way, or are
+/// lent. Reduced gradients are this rank's share: in place within the full ones, or an array of
+/// their own, in the wire dtype or, where micro-steps add up in them, in the accumulate dtype.
+class GradientStore {
+ public:
+  using Form = StorageForm;
+
+  ZERO_APART ZERO_COLD GradientStore(std::vector<Tensor> const& tensors,
+                                     Partition const& partition,
+                                     int rank,
+                                     StorageForm const& form,
+                                     DTypes const& types,
+                                     StorageElements const& elements,
+                                     Arena& arena);
+
+  [[nodiscard]] LentTensors& lent() noexcept { return lent_; }
+  [[nodiscard]] LentTensors const& lent() const noexcept { return lent_; }
+  /// Of full gradients, here and on their way.
+  [[nodiscard]] DType dtype() const noexcept { return full_.dtype; }
+
+  /// Gives the group's full gradients memory, if they have none and need it; false if all slots of
+  /// the pool are taken.
+  ZERO_APART [[nodiscard]] bool take(std::size_t g) noexcept;
+  /// Takes it back.
+  void release(std::size_t g) noexcept {
+    if (slot_of_[g] != no_slot) taken_[std::exchange(slot_of_[g], no_slot)] = 0;
+  }
+
+  /// Full gradients of a group that has memory of the library: [group.padded].
+  ZERO_APART [[nodiscard]] Array full(std::size_t g) const noexcept;
+  /// All shares of a bucket within them.
+  ZERO_APART [[nodiscard]] Array full(BucketSpan const& bucket) const noexcept {
+    return full(bucket.group()).from(bucket.in_group());
+  }
+  /// Full gradients of one tensor, where they are now; no elements for what has none.
+  ZERO_APART [[nodiscard]] Elements tensor(std::size_t t) const noexcept;
+
+  /// Where this rank's reduced share of a bucket is received, or micro-steps add up, where that is
+  /// an array of its own.
+  [[nodiscard]] Array share(BucketSpan const& bucket) const noexcept {
+    return shard_.from(bucket.in_shards());
+  }
+  [[nodiscard]] Array sums(BucketSpan const& bucket) const noexcept {
+    return sums_.from(bucket.in_shards());
+  }
+  /// This rank's reduced share of a bucket, after the reduction.
+  [[nodiscard]] Array reduced(BucketSpan const& bucket) const noexcept {
+    if (form_.reduced == Form::Reduced::in_place) return full(bucket).from(bucket.part(rank_));
+    return form_.reduced == Form::Reduced::sums ? sums(bucket) : share(bucket);
+  }
+  /// All full gradients that are kept; null where none are.
+  [[nodiscard]] Array const& whole() const noexcept { return full_; }
+
+ private:
+  static constexpr std::size_t no_slot = SIZE_MAX;
+
+  Partition const* partition_;
+  int rank_;
+  StorageForm form_;
+  LentTensors lent_;
+  Array full_;
+  Array shard_;
+  Array sums_;
+  Array pool_;
+  Array tied_;
+  /// Slots of the pool are of equal size, and taken by the groups under way. Groups of tied
+  /// tensors, to which units add at different times, have places of their own.
+  std::uint64_t slot_elements_;
+  std::vector<std::uint8_t> taken_;
+  std::vector<std::size_t> slot_of_;        ///< of each group
+  std::vector<std::uint64_t> tied_offset_;  ///< likewise
+};
+
+/// Parameters of one rank. Frozen tensors are full-size on every rank whatever the stage.
+class ParameterStore {
+ public:
+  using Form = StorageForm::Parameters;
+
+  ZERO_APART ZERO_COLD ParameterStore(std::vector<Tensor> const& tensors,
+                                      Partition const& partition,
+                                      Form form,
+                                      DType dtype,
+                                      StorageElements const& elements,
+                                      Arena& arena);
+
+  [[nodiscard]] LentTensors& lent() noexcept { return lent_; }
+  [[nodiscard]] LentTensors const& lent() const noexcept { return lent_; }
+  [[nodiscard]] DType dtype() const noexcept { return base_.dtype; }
+  [[nodiscard]] bool shares() const noexcept { return form_ == Form::share; }
+
+  /// A whole tensor that lives on every rank.
+  ZERO_APART [[nodiscard]] Array tensor(std::size_t t) const;
+  /// A run of elements of a range that this rank holds. Where it holds its share alone, the range
+  /// is that share of the bucket.
+  ZERO_APART [[nodiscard]] std::byte* segment(BucketSpan const& bucket, Segment const& piece) const;
+
+  /// The range of a bucket that this rank holds.
+  [[nodiscard]] Range held(BucketSpan const& bucket, int rank) const noexcept {
+    return shares() ? bucket.share(rank) : bucket.whole();
+  }
+  /// This rank's share of a bucket, where it holds no more.
+  [[nodiscard]] Array share(BucketSpan const& bucket) const noexcept {
+    return base_.from(bucket.in_shards());
+  }
+  /// All shares of a bucket as one run of memory, null if they do not lie so; where more than a
+  /// share is held.
+  [[nodiscard]] Array whole(BucketSpan const& bucket) const noexcept {
+    if (form_ == Form::lent) return {lent_.in_place(bucket.index()), base_.dtype};
+    return base_.from(bucket.in_full());
+  }
+
+ private:
+  Partition const* partition_;
+  Form form_;
+  LentTensors lent_;
+  Array base_;
+  Array frozen_;
+};
+
+/// Master weights and states of what one rank updates: its share of each bucket, or the whole
+/// bucket where every rank updates everything.
+class StateStore {
+ public:
+  ZERO_APART ZERO_COLD StateStore(int rank,
+                                  bool shares,
+                                  DType master,
+                                  DType state,
+                                  std::size_t arrays,
+                                  StorageElements const& elements,
+                                  Arena& arena);
+
+  [[nodiscard]] bool shares() const noexcept { return shares_; }
+  [[nodiscard]] std::size_t arrays() const noexcept { return states_.size(); }
+
+  /// The elements of a bucket that this rank updates.
+  [[nodiscard]] Range updated(BucketSpan const& bucket) const noexcept {
+    return shares_ ? bucket.share(rank_) : bucket.whole();
+  }
+  /// Master weights of a piece of that range.
+  ZERO_APART [[nodiscard]] Array master(BucketSpan const& bucket,
+                                        Segment const& piece,
+                                        ParameterStore const& parameters) const {
+    if (master_.first == nullptr) return {parameters.segment(bucket, piece), master_.dtype};
+    return master_.from(place(bucket)).from(piece.in_range);
+  }
+  /// The k-th state of a piece of that range.
+  [[nodiscard]] Array state(BucketSpan const& bucket, Segment const& piece, std::size_t k) const {
+    return states_[k].from(place(bucket)).from(piece.in_range);
+  }
+
+ private:
+  [[nodiscard]] Place place(BucketSpan const& bucket) const noexcept {
+    return shares_ ? bucket.in_shards() : bucket.in_full();
+  }
+
+  int rank_;
+  bool shares_;
+  Array master_;  ///< null where parameters are their own masters
+  std::vector<Array> states_;
+};
+
+#if ZERO_BODIES
+
+ZERO_BODY GradientStore::GradientStore(std::vector<Tensor> const& tensors,
+                                       Partition const& partition,
+                                       int rank,
+                                       StorageForm const& form,
+                                       DTypes const& types,
+                                       StorageElements const& elements,
+                                       Arena& arena)
+    : partition_(&partition),
+      rank_(rank),
+      form_(form),
+      lent_(tensors, partition, "gradients", types.wire, form.gradients == Form::Gradients::lent),
+      full_(arena.take(Role::gradients, elements.full_gradients, types.wire)),
+      shard_(arena.take(Role::gradients, elements.shard_gradients, types.wire)),
+      sums_(arena.take(Role::gradients, elements.shard_sums, types.accumulate)),
+      pool_(arena.take(
+          Role::gradient_pool, elements.gradient_slot * elements.gradient_slots, types.wire)),
+      tied_(arena.take(Role::gradient_pool, elements.tied_gradients, types.wire)),
+      slot_elements_(elements.gradient_slot),
+      taken_(static_cast<std::size_t>(elements.gradient_slots), 0),
+      slot_of_(partition.groups().size(), no_slot) {
+  std::uint64_t offset = 0;
+  for (Group const& group : partition.groups()) {
+    tied_offset_.push_back(offset);
+    if (group.tied) offset += group.padded;
+  }
+}
+
+ZERO_BODY bool GradientStore::take(std::size_t g) noexcept {
+  Group const& group = partition_->groups()[g];
+  bool const pooled = form_.gradients == Form::Gradients::pooled;
+  if (!pooled || group.tied || group.padded == 0 || slot_of_[g] != no_slot) return true;
+  auto const free = std::find(taken_.begin(), taken_.end(), 0);
+  if (free == taken_.end()) return false;
+  *free = 1;
+  slot_of_[g] = static_cast<std::size_t>(free - taken_.begin());
+  return true;
+}
+
+ZERO_BODY Array GradientStore::full(std::size_t g) const noexcept {
+  Group const& group = partition_->groups()[g];
+  if (group.padded == 0) return {nullptr, dtype()};
+  if (form_.gradients == Form::Gradients::whole) return full_.from(group.in_full);
+  return group.tied ? tied_.from(tied_offset_[g]) : pool_.from(slot_of_[g] * slot_elements_);
+}
+
+ZERO_BODY Elements GradientStore::tensor(std::size_t t) const noexcept {
+  TensorPlace const& place = partition_->place(t);
+  if (place.frozen || place.count == 0) return {};
+  auto const count = static_cast<std::size_t>(place.count);
+  if (form_.gradients != Form::Gradients::lent) {
+    return {full(partition_->group_of(t)).at(partition_->in_group(t)), count};
+  }
+  return {lent_[t], lent_[t] == nullptr ? 0 : count};
+}
+
+ZERO_BODY ParameterStore::ParameterStore(std::vector<Tensor> const& tensors,
+                                         Partition const& partition,
+                                         Form form,
+                                         DType dtype,
+                                         StorageElements const& elements,
+                                         Arena& arena)
+    : partition_(&partition),
+      form_(form),
+      lent_(tensors, partition, "parameters", dtype, form == Form::lent),
+      base_(arena.take(Role::parameters, elements.parameters, dtype)),
+      frozen_(arena.take(Role::parameters, elements.frozen, dtype)) {}
+
+ZERO_BODY Array ParameterStore::tensor(std::size_t t) const {
+  if (form_ == Form::lent) return {lent_[t], base_.dtype};
+  if (partition_->place(t).frozen) return frozen_.from(partition_->place(t).offset);
+  return base_.from(partition_->in_full(t));
+}
+
+ZERO_BODY std::byte* ParameterStore::segment(BucketSpan const& bucket, Segment const& piece) const {
+  if (shares()) return share(bucket).at(piece.in_range);
+  return tensor(piece.tensor).at(piece.in_tensor);
+}
+
+ZERO_BODY StateStore::StateStore(int rank,
+                                 bool shares,
+                                 DType master,
+                                 DType state,
+                                 std::size_t arrays,
+                                 StorageElements const& elements,
+                                 Arena& arena)
+    : rank_(rank), shares_(shares), master_(arena.take(Role::master, elements.master, master)) {
+  for (std::size_t k = 0; k < arrays; ++k) {
+    states_.push_back(arena.take(Role::state, elements.state, state));
+  }
+}
+
+#endif
+
+}  // namespace zero::inline ZERO_NAMESPACE::detail
