@@ -2,7 +2,7 @@
 #include "cuda/streams.hpp"
 #include "support/test.hpp"
 #include "zero/optimizer/step/decision.hpp"
-#include "zero/optimizer/step/rated_rule.hpp"
+#include "zero/rule/rated_rule.hpp"
 #include "zero/rule/adamw.hpp"
 #include "zero/rule/nadam.hpp"
 #include "zero/space/cuda.hpp"

@@ -7,7 +7,7 @@
 #include "zero/device/sum.cuh"
 #include "zero/device/update.cuh"
 #include "zero/optimizer/step/decision.hpp"
-#include "zero/optimizer/step/rated_rule.hpp"
+#include "zero/rule/rated_rule.hpp"
 #include "zero/rule/adamw.hpp"
 
 #include <cstddef>

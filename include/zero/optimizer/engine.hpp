@@ -169,7 +169,7 @@ class Engine {
   ZERO_APART void require_found() const;
   ZERO_APART [[noreturn]] ZERO_COLD void refuse_lost() const;
   /// Lent parameters have values of their own, which masters that were never set would replace.
-  ZERO_APART void require_masters() const;
+  ZERO_APART [[noreturn]] ZERO_COLD void refuse_no_masters() const;
 
   Parts* parts_ = nullptr;
   Model const* model_ = nullptr;

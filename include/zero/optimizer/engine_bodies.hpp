@@ -253,10 +253,7 @@ ZERO_BODY void Engine::refuse_lost() const {
         " are neither the old nor the new; load a checkpoint or a model that has them"});
 }
 
-ZERO_BODY void Engine::require_masters() const {
-  parts_->require_bound();
-  require_found();
-  if (parts_->now.values_set || !parts_->policies.borrowed) return;
+ZERO_BODY void Engine::refuse_no_masters() const {
   fail(ErrorKind::invalid_argument,
        "step() before adopt_parameters() or load_parameters(): the master weights would replace "
        "the lent parameters, and have no values yet");
@@ -442,7 +439,7 @@ ZERO_BODY void Engine::micro_step(MicroStep const& micro) {
     fail(ErrorKind::invalid_argument, "a micro-step's weight must be in [0, 2^60]");
   }
   parts_->reduction.begin_micro_step(micro.last);
-  parts_->now.weight += micro.weight;
+  parts_->now.gradients.weight += micro.weight;
 }
 
 ZERO_BODY void Engine::reduce_all() {
@@ -459,8 +456,7 @@ ZERO_BODY void Engine::reduce_all(double weight) {
 
 ZERO_BODY void Engine::discard_gradients() {
   parts_->reduction.reset();
-  parts_->now.concluded = false;
-  parts_->now.weight = 0.;
+  parts_->now.gradients = {};
 }
 
 // A step.
@@ -474,8 +470,9 @@ ZERO_APART [[nodiscard]] Decide decision(
     StepOptions const& options, double scale, float rate, std::uint64_t rules, bool scaled);
 
 ZERO_BODY void Engine::conclude(Told const& told) {
-  bool const all = !parts_->now.concluded;
-  double const weight = parts_->reduction.order().micro_steps() == 0 ? 1. : parts_->now.weight;
+  bool const all = !parts_->now.gradients.concluded;
+  double const weight =
+      parts_->reduction.order().micro_steps() == 0 ? 1. : parts_->now.gradients.weight;
   Presence& presence = parts_->presence;
   TensorCounts const& counts = parts_->tensor_counts;
   if (all) {
@@ -503,20 +500,22 @@ ZERO_BODY void Engine::conclude(Told const& told) {
              .send = words,
              .recv = words});
   parts_->kernels.call(Conclude{control, ranks.size(), all, counts});
-  parts_->now.concluded = true;
+  parts_->now.gradients.concluded = true;
   parts_->outcome.expect();
 }
 
 ZERO_BODY double Engine::grad_norm() {
   reduce_all();
-  if (!parts_->now.concluded) conclude({});
+  if (!parts_->now.gradients.concluded) conclude({});
   StepOutcome const& now = parts_->outcome.confirmed();
   if (now.differ != 0) refuse_other_call();
   return now.terms.grad_norm;
 }
 
 ZERO_BODY void Engine::step(StepOptions const& options, double scale) {
-  require_masters();
+  parts_->require_bound();
+  require_found();
+  if (parts_->policies.borrowed && !parts_->now.values_set) refuse_no_masters();
   require_no_readers("step");
   Decide decide = decision(options,
                            scale,
@@ -553,12 +552,12 @@ ZERO_BODY void Engine::count_missed(StepOptions const& options) const {
 }
 
 ZERO_BODY StepResult Engine::taken() {
-  StepFailure const failure = parts_->outcome.take_failure();
+  StepReport report;
+  StepFailure const failure = parts_->outcome.take(report);
   StepResult result =
       failure == StepFailure::none
-          ? StepResult(parts_->outcome.last())
-          : StepResult(explain_failure(
-                *parts_, failure, parts_->now.told, parts_->outcome.get().terms.learning_rate));
+          ? StepResult(report)
+          : StepResult(explain_failure(*parts_, failure, parts_->now.told, terms().learning_rate));
   discard_gradients();
   return result;
 }

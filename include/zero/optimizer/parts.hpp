@@ -28,8 +28,11 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// How far a rank's step is, and what is known of the values that it starts from.
 struct StepState {
-  double weight = 0.;      ///< of the micro-steps so far
-  bool concluded = false;  ///< ranks have brought their squares together
+  /// Forgotten with the gradients of a step.
+  struct Gradients {
+    double weight = 0.;      ///< of the micro-steps so far
+    bool concluded = false;  ///< ranks have brought their squares together
+  } gradients{};
   bool values_set = false;
   bool values_confirmed = false;      ///< by all ranks
   std::vector<unsigned char> lost{};  ///< of each tensor, by loads that failed; empty if nothing is
@@ -61,7 +64,11 @@ struct Parts : Model {
   [[nodiscard]] bool counts(std::size_t tensor) const noexcept {
     return counts() || tensors[tensor].partitioned;
   }
-  ZERO_APART void require_bound() const;
+  void require_bound() const {
+    bool const bound = parameters.lent().bound() && gradients.lent().bound();
+    if (policies.borrowed && !bound) refuse_unbound();
+  }
+  ZERO_APART [[noreturn]] ZERO_COLD void refuse_unbound() const;
   /// Has all loaded that a step enqueues, but for the communicator's.
   ZERO_APART ZERO_COLD void load(Kernels const& loading) const;
 
@@ -145,9 +152,7 @@ ZERO_BODY Parts::Parts(Agreed agreed)
   kernels.load([&](Kernels const& loading) { load(loading); });
 }
 
-ZERO_BODY void Parts::require_bound() const {
-  if (!policies.borrowed) return;
-  if (parameters.lent().bound() && gradients.lent().bound()) return;
+ZERO_BODY void Parts::refuse_unbound() const {
   fail(ErrorKind::invalid_argument, "Borrowed<> memory is used before bind()");
 }
 

@@ -21,25 +21,14 @@ class Ticket {
  public:
   Ticket() = default;
   Ticket(std::shared_ptr<Group> group, Number number, int rank) noexcept
-      : group_(std::move(group)),
-        number_(number),
-        rank_(rank),
-        exceptions_(std::uncaught_exceptions()) {}
+      : group_(std::move(group)), part_{number, rank, std::uncaught_exceptions()} {}
   /// Takes over the collective; `other` has nothing left to wait for.
-  Ticket(Ticket&& other) noexcept
-      : group_(std::move(other.group_)),
-        number_(other.number_),
-        rank_(other.rank_),
-        exceptions_(other.exceptions_) {}
+  Ticket(Ticket&& other) noexcept = default;
   /// Takes over the collective. One that this ticket still held is withdrawn as in destruction.
   Ticket& operator=(Ticket&& other) noexcept {
-    if (this != &other) {
-      if (group_ != nullptr) abandon();
-      group_ = std::move(other.group_);
-      number_ = other.number_;
-      rank_ = other.rank_;
-      exceptions_ = other.exceptions_;
-    }
+    Ticket taken(std::move(other));
+    std::swap(group_, taken.group_);
+    std::swap(part_, taken.part_);
     return *this;
   }
   ~Ticket() {
@@ -49,21 +38,25 @@ class Ticket {
   /// Waits for the collective unless there is nothing left to wait for.
   void wait() {
     if (group_ == nullptr) return;
-    group_->wait(rank_, number_);
+    group_->wait(part_.rank, part_.number);
     group_.reset();
   }
 
  private:
   // Out of line: tickets are moved and destroyed in many places, hardly ever unfinished.
   __attribute__((noinline)) void abandon() noexcept {
-    group_->abandon(rank_, number_, std::uncaught_exceptions() > exceptions_);
+    group_->abandon(part_.rank, part_.number, std::uncaught_exceptions() > part_.exceptions);
     group_.reset();
   }
 
+  struct Part {
+    Number number{};
+    int rank = -1;
+    int exceptions = 0;  ///< in flight at birth: more of them at death mean unwinding
+  };
+
   std::shared_ptr<Group> group_;  ///< null when there is nothing left to wait for
-  Number number_{};
-  int rank_ = -1;
-  int exceptions_ = 0;  ///< exceptions in flight at birth: more of them at death mean unwinding
+  Part part_{};
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

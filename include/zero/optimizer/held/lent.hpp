@@ -162,8 +162,7 @@ ZERO_BODY void LentTensors::bind(LentSpans const& lent, Model const& model, bool
       refuse(tensor.name, {"has ", count, " elements, but ", whole.count, " are lent"});
     }
     Array const all{static_cast<std::byte*>(whole.first), dtype_};
-    return {all.at(model.slices[t].first),
-            static_cast<std::size_t>(partition_->place(t).count)};
+    return {all.at(model.slices[t].first), static_cast<std::size_t>(partition_->place(t).count)};
   };
   bind_each(slice, need_frozen);
 }
@@ -303,8 +302,8 @@ void LentTensors::bind_each(LentElements const& lent_elements, bool need_frozen)
 }
 
 ZERO_BODY bool LentTensors::stays(std::size_t tensor, bool kept) const noexcept {
-  return lent_[partition_->place(tensor).storage] == Lent::once &&
-         !missing(tensor) && (kept || partition_->groups()[partition_->group_of(tensor)].tied);
+  return lent_[partition_->place(tensor).storage] == Lent::once && !missing(tensor) &&
+         (kept || partition_->groups()[partition_->group_of(tensor)].tied);
 }
 
 ZERO_BODY void LentTensors::require_memory(std::size_t t, Elements lent) const {

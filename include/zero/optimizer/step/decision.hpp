@@ -309,6 +309,20 @@ struct Decide {
   }
 };
 
+/// One call after the other.
+template <class First, class Second>
+struct Both {
+  First first{};
+  Second second{};
+
+  ZERO_HOST_DEVICE void operator()() const noexcept {
+    first();
+    second();
+  }
+};
+template <class First, class Second>
+Both(First, Second) -> Both<First, Second>;
+
 /// A failure was reported: steps count again.
 struct Forgive {
   StepControl* control = nullptr;

@@ -46,11 +46,10 @@ class Outcome {
 
   /// What the last step did, or why it failed. Blocks if that is not known yet.
   ZERO_APART [[nodiscard]] StepResult result();
-  /// Why a step since the last report failed, which counts as reported now.
+  /// The same in two words: why a step since the last report failed, which counts as reported now,
+  /// or what the last step did.
   /// @throws Error (communication) if the group has ended meanwhile
-  ZERO_APART [[nodiscard]] StepFailure take_failure();
-  /// Of an outcome that is up to date.
-  ZERO_APART [[nodiscard]] StepReport last() const noexcept;
+  ZERO_APART [[nodiscard]] StepFailure take(StepReport& report);
 
  private:
   Ranks* ranks_;
@@ -66,30 +65,26 @@ class Outcome {
 #if ZERO_BODIES
 
 ZERO_BODY StepResult Outcome::result() {
-  if (StepFailure const failure = take_failure(); failure != StepFailure::none) {
-    return error_of(failure);
-  }
-  return last();
+  StepReport report;
+  StepFailure const failure = take(report);
+  return failure == StepFailure::none ? StepResult(report) : StepResult(error_of(failure));
 }
 
-ZERO_BODY StepFailure Outcome::take_failure() {
-  StepFailure const failure = confirmed().failure;
-  if (failure != StepFailure::none) {
-    kernels_.call(Forgive{control_});
-    stale_ = true;
-  }
+ZERO_BODY StepFailure Outcome::take(StepReport& report) {
+  StepOutcome const& now = confirmed();
+  StepFailure const failure = now.failure;
+  StepTerms const& terms = now.terms;
+  report = {.step = terms.step,
+            .skipped = terms.skipped != 0,
+            .grad_norm = terms.grad_norm,
+            .clip_coefficient = terms.clip_coefficient,
+            .loss_scale = terms.loss_scale,
+            .weight = terms.weight,
+            .stop = now.stop != 0};
+  if (failure == StepFailure::none) return failure;
+  kernels_.call(Forgive{control_});
+  stale_ = true;
   return failure;
-}
-
-ZERO_BODY StepReport Outcome::last() const noexcept {
-  StepTerms const& terms = outcome_.terms;
-  return {.step = terms.step,
-          .skipped = terms.skipped != 0,
-          .grad_norm = terms.grad_norm,
-          .clip_coefficient = terms.clip_coefficient,
-          .loss_scale = terms.loss_scale,
-          .weight = terms.weight,
-          .stop = outcome_.stop != 0};
 }
 
 #endif

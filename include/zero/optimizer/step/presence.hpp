@@ -6,9 +6,10 @@
 #include "zero/layout/partition.hpp"
 #include "zero/optimizer/model.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <string>
+#include <utility>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
@@ -30,17 +31,17 @@ class Presence {
   ZERO_APART void give(int unit) noexcept;
   /// There is no gradient in this micro-step.
   void declare(std::size_t tensor) noexcept {
-    now_[tensor] = Said::absent;
+    tensors_[tensor].now = Said::absent;
     declared_ = true;
   }
   ZERO_APART void declare_unit(int unit) noexcept;
   /// What nothing was said about in this micro-step is as `what(t)` says.
   template <class What>
   void complete(What const& what) noexcept {
-    for (std::size_t t = 0; t < now_.size(); ++t) {
-      if (now_[t] != Said::nothing) continue;
-      now_[t] = what(t);
-      declared_ = declared_ || now_[t] == Said::absent;
+    for (std::size_t t = 0; t < tensors_.size(); ++t) {
+      if (tensors_[t].now != Said::nothing) continue;
+      tensors_[t].now = what(t);
+      declared_ = declared_ || absent_now(t);
     }
   }
   /// The tensors of a unit.
@@ -51,7 +52,7 @@ class Presence {
   [[nodiscard]] bool tied(std::size_t tensor) const noexcept { return model_->is_tied(tensor); }
   /// Was a tensor declared absent in this micro-step?
   [[nodiscard]] bool absent_now(std::size_t tensor) const noexcept {
-    return now_[tensor] == Said::absent;
+    return tensors_[tensor].now == Said::absent;
   }
   /// Was each tensor that adds to the same gradients, whatever its unit?
   [[nodiscard]] bool all_absent_now(std::size_t tensor) const noexcept {
@@ -66,16 +67,16 @@ class Presence {
   /// All is said.
   ZERO_APART void conclude() noexcept;
   /// Does this rank give a gradient, in a step that is concluded?
-  [[nodiscard]] bool gives(std::size_t storage) const noexcept { return gives_[storage] != 0; }
+  [[nodiscard]] bool gives(std::size_t storage) const noexcept { return tensors_[storage].gives; }
   /// Does the storage rest, if no rank gives a gradient?
   [[nodiscard]] bool may_rest(std::size_t storage) const noexcept {
-    return may_rest_[storage] != 0;
+    return tensors_[storage].may_rest;
   }
   [[nodiscard]] bool any_may_rest() const noexcept { return any_may_rest_; }
   /// Was nothing said about a tensor in it? So it must be on all ranks, or some have forgotten what
   /// others give.
   [[nodiscard]] bool silent(std::size_t tensor) const noexcept {
-    return said_[tensor] == Said::nothing && trained(tensor);
+    return said(tensor) == Said::nothing && trained(tensor);
   }
   /// Of how many that is so.
   [[nodiscard]] std::int64_t silent_count() const noexcept { return silent_count_; }
@@ -86,13 +87,23 @@ class Presence {
 
   /// May the storage have missed an update? If not, it has as many as the run.
   [[nodiscard]] bool may_have_rested(std::size_t storage) const noexcept {
-    return rested_[storage] != 0;
+    return tensors_[storage].rested;
   }
-  void set_rested(std::size_t storage, bool rested) noexcept { rested_[storage] = rested ? 1 : 0; }
+  void set_rested(std::size_t storage, bool rested) noexcept { tensors_[storage].rested = rested; }
 
  private:
+  /// What is known of a tensor, or of the storage that it is of.
+  struct Known {
+    Said now = Said::nothing;   ///< in this micro-step
+    Said said = Said::nothing;  ///< in those of the step before it
+    bool gives = false;
+    bool may_rest = false;
+    bool rested = false;  ///< in some step
+  };
+
   [[nodiscard]] Said said(std::size_t tensor, bool step) const noexcept {
-    return step && said_[tensor] > now_[tensor] ? said_[tensor] : now_[tensor];
+    Known const& known = tensors_[tensor];
+    return step ? (std::max)(known.said, known.now) : known.now;
   }
   [[nodiscard]] std::size_t storage_of(std::size_t tensor) const noexcept {
     return model_->partition.place(tensor).storage;
@@ -103,11 +114,7 @@ class Presence {
   }
 
   Model const* model_;
-  std::vector<Said> now_;
-  std::vector<Said> said_;
-  std::vector<std::uint8_t> gives_;
-  std::vector<std::uint8_t> may_rest_;
-  std::vector<std::uint8_t> rested_;
+  std::vector<Known> tensors_;
   std::int64_t silent_count_ = 0;
   bool declared_ = false;
   bool any_may_rest_ = false;
@@ -115,17 +122,11 @@ class Presence {
 
 #if ZERO_BODIES
 
-ZERO_BODY Presence::Presence(Model const& model)
-    : model_(&model),
-      now_(model.tensors.size(), Said::nothing),
-      said_(now_),
-      gives_(now_.size(), 0),
-      may_rest_(now_.size(), 0),
-      rested_(now_.size(), 0) {}
+ZERO_BODY Presence::Presence(Model const& model) : model_(&model), tensors_(model.tensors.size()) {}
 
 ZERO_BODY void Presence::give(int unit) noexcept {
   for (std::size_t const t : tensors(unit)) {
-    if (now_[t] != Said::absent) now_[t] = Said::given;
+    if (!absent_now(t)) tensors_[t].now = Said::given;
   }
 }
 
@@ -135,42 +136,40 @@ ZERO_BODY void Presence::declare_unit(int unit) noexcept {
 
 ZERO_BODY bool Presence::empty(std::size_t storage, bool step) const noexcept {
   if (!declared_) return false;
-  for (std::size_t t = storage; t < now_.size(); ++t) {
+  for (std::size_t t = storage; t < tensors_.size(); ++t) {
     if (storage_of(t) == storage && said(t, step) != Said::absent) return false;
   }
   return true;
 }
 
 ZERO_BODY void Presence::fold() noexcept {
-  for (std::size_t t = 0; t < now_.size(); ++t) {
-    said_[t] = said(t, true);
-    now_[t] = Said::nothing;
+  for (Known& known : tensors_) {
+    known.said = (std::max)(known.said, std::exchange(known.now, Said::nothing));
   }
 }
 
 ZERO_BODY void Presence::conclude() noexcept {
-  fold();
   silent_count_ = 0;
   any_may_rest_ = false;
-  for (std::size_t t = 0; t < said_.size(); ++t) {
-    gives_[t] = 0;
-    may_rest_[t] = trained(t) && storage_of(t) == t ? 1 : 0;
+  for (std::size_t t = 0; t < tensors_.size(); ++t) {
+    Known& storage = tensors_[storage_of(t)];
+    if (storage_of(t) == t) {
+      storage.gives = false;
+      storage.may_rest = trained(t);
+    }
     if (!trained(t)) continue;
-    std::size_t const storage = storage_of(t);
-    if (said_[t] == Said::given) gives_[storage] = 1;
-    if (said_[t] != Said::absent) may_rest_[storage] = 0;
-    if (silent(t)) ++silent_count_;
+    storage.gives = storage.gives || said(t) == Said::given;
+    storage.may_rest = storage.may_rest && said(t) == Said::absent;
+    silent_count_ += silent(t) ? 1 : 0;
   }
-  for (std::size_t t = 0; t < said_.size(); ++t) {
-    if (may_rest_[t] == 0) continue;
-    any_may_rest_ = true;
-    rested_[t] = 1;
+  for (Known& known : tensors_) {
+    known.rested = known.rested || known.may_rest;
+    any_may_rest_ = any_may_rest_ || known.may_rest;
   }
 }
 
 ZERO_BODY void Presence::reset() noexcept {
-  for (Said& said : said_) said = Said::nothing;
-  for (Said& now : now_) now = Said::nothing;
+  for (Known& known : tensors_) known.said = known.now = Said::nothing;
   declared_ = false;
 }
 

@@ -4,10 +4,7 @@
 
 #include "zero/base/config.hpp"
 #include "zero/concepts/rule.hpp"
-#include "zero/concepts/space.hpp"
-#include "zero/optimizer/step/decision.hpp"
 
-#include <algorithm>
 #include <cstddef>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
@@ -43,25 +40,5 @@ struct ComputeScalars {
     }
   }
 };
-
-/// As many rules as an argument of a kernel has room for beside others.
-template <Rule R>
-inline constexpr std::size_t rates_at_once = std::clamp(std::size_t{2048} / sizeof(RatedRule<R>),
-                                                        std::size_t{1},
-                                                        StepControl::rates);
-
-/// One call after the other.
-template <class First, class Second>
-struct Both {
-  First first{};
-  Second second{};
-
-  ZERO_HOST_DEVICE void operator()() const noexcept {
-    first();
-    second();
-  }
-};
-template <class First, class Second>
-Both(First, Second) -> Both<First, Second>;
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail
