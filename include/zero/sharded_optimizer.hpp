@@ -15,7 +15,9 @@
 #include "zero/optimizer/step_options.hpp"
 #include "zero/optimizer/step_result.hpp"
 #if ZERO_BODIES
-#include "zero/optimizer/engine_bodies.hpp"
+#include "zero/optimizer/engine_counters.hpp"
+#include "zero/optimizer/engine_step.hpp"
+#include "zero/optimizer/engine_values.hpp"
 #endif
 
 #include <array>

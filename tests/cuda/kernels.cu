@@ -16,7 +16,7 @@
 using zero::bf16;
 using zero::fp16;
 using zero::device::Queue;
-using OfStep = zero::detail::ComputeScalars<zero::AdamW, zero::detail::rates_at_once<zero::AdamW>>;
+using OfStep = zero::detail::ComputeScalars<zero::AdamW, zero::detail::RuleKernels<zero::space::Cuda, zero::AdamW>::capacity>;
 using OfOne = zero::detail::ComputeScalars<zero::AdamW, 1>;
 using OfFew = zero::detail::ComputeScalars<zero::AdamW, 2>;
 using Step = zero::detail::Both<zero::detail::Decide, OfStep>;

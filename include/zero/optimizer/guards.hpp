@@ -27,9 +27,8 @@ class UnitTensors {
   [[nodiscard]] int unit() const noexcept { return unit_; }
   [[nodiscard]] std::size_t size() const noexcept { return own_->size(); }
   [[nodiscard]] std::size_t index(std::size_t i) const {
-    if (i < own_->size()) return (*own_)[i];
-    fail(ErrorKind::invalid_argument,
-         {"unit ", unit_, " has ", own_->size(), " tensors, there is no number ", i});
+    if (i >= own_->size()) refuse(i);
+    return (*own_)[i];
   }
   [[nodiscard]] std::size_t index(std::string_view name) const {
     for (std::size_t const t : *own_) {
@@ -39,10 +38,28 @@ class UnitTensors {
   }
 
  private:
+  ZERO_APART [[noreturn]] ZERO_COLD void refuse(std::size_t i) const;
+
   Model const* model_;
   std::vector<std::size_t> const* own_;
   int unit_;
 };
+
+/// Of a guard that has nothing any more.
+ZERO_APART [[noreturn]] ZERO_COLD void refuse_spent(char const* what, char const* how);
+
+#if ZERO_BODIES
+
+ZERO_BODY void UnitTensors::refuse(std::size_t i) const {
+  fail(ErrorKind::invalid_argument,
+       {"unit ", unit_, " has ", own_->size(), " tensors, there is no number ", i});
+}
+
+ZERO_BODY void refuse_spent(char const* what, char const* how) {
+  fail(ErrorKind::invalid_argument, {what, " are used after they were ", how});
+}
+
+#endif
 
 }  // namespace detail
 
@@ -99,9 +116,7 @@ class UnitParameters {
       : optimizer_(&optimizer), tensors_(tensors) {}
 
   [[nodiscard]] Optimizer& live() const {
-    if (optimizer_ == nullptr) {
-      fail(ErrorKind::invalid_argument, "parameters are used after they were moved elsewhere");
-    }
+    if (optimizer_ == nullptr) detail::refuse_spent("parameters", "moved elsewhere");
     return *optimizer_;
   }
 
@@ -160,9 +175,7 @@ class UnitGradients {
       : optimizer_(&optimizer), tensors_(tensors), epoch_(epoch), checked_(checked) {}
 
   [[nodiscard]] Optimizer& live() const {
-    if (optimizer_ == nullptr) {
-      fail(ErrorKind::invalid_argument, "gradients are used after they were given to reduce()");
-    }
+    if (optimizer_ == nullptr) detail::refuse_spent("gradients", "given to reduce()");
     return *optimizer_;
   }
 

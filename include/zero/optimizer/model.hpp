@@ -90,14 +90,25 @@ class UnitReaders {
  public:
   ZERO_APART explicit UnitReaders(std::size_t units);
 
-  void enter(int unit) noexcept { ++readers_[static_cast<std::size_t>(unit)]; }
-  void leave(int unit) noexcept { --readers_[static_cast<std::size_t>(unit)]; }
+  void enter(int unit) noexcept {
+    ++readers_[static_cast<std::size_t>(unit)];
+    ++all_;
+  }
+  void leave(int unit) noexcept {
+    --readers_[static_cast<std::size_t>(unit)];
+    --all_;
+  }
   /// @param call  what a trainer called, and must not while somebody reads
   /// @throws Error (invalid_argument) if somebody does
-  ZERO_APART void require_none(std::string_view call) const;
+  void require_none(std::string_view call) const {
+    if (all_ != 0) refuse(call);
+  }
 
  private:
+  ZERO_APART [[noreturn]] ZERO_COLD void refuse(std::string_view call) const;
+
   std::vector<int> readers_;
+  int all_ = 0;
 };
 
 #if ZERO_BODIES
@@ -228,12 +239,10 @@ ZERO_BODY void Model::refuse_read(int unit, Error const& error) const {
 
 ZERO_BODY UnitReaders::UnitReaders(std::size_t units) : readers_(units, 0) {}
 
-ZERO_BODY void UnitReaders::require_none(std::string_view call) const {
-  for (std::size_t unit = 0; unit < readers_.size(); ++unit) {
-    if (readers_[unit] == 0) continue;
-    fail(ErrorKind::invalid_argument,
-         {call, "() while the parameters of unit ", unit, " are in use"});
-  }
+ZERO_BODY void UnitReaders::refuse(std::string_view call) const {
+  auto const read = std::find_if(readers_.begin(), readers_.end(), [](int of) { return of != 0; });
+  fail(ErrorKind::invalid_argument,
+       {call, "() while the parameters of unit ", read - readers_.begin(), " are in use"});
 }
 
 #endif

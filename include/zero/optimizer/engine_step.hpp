@@ -1,0 +1,286 @@
+/// @file
+/// What the engine does in a step: gradients, the exchange, the decision and the updates.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
+#include "zero/base/hash.hpp"
+#include "zero/base/number.hpp"
+#include "zero/optimizer/engine.hpp"
+#include "zero/optimizer/parts.hpp"
+#include "zero/optimizer/step/failure_text.hpp"
+#include "zero/optimizer/step/unwritten.hpp"
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+namespace zero::inline ZERO_NAMESPACE::detail {
+
+// Gradients.
+
+ZERO_BODY Elements Engine::whole_gradient(std::size_t tensor) {
+  return parts_->whole(tensor, parts_->gradients.dtype(), [&](std::size_t t) {
+    return parts_->gradients.tensor(t);
+  });
+}
+
+ZERO_BODY std::uint64_t Engine::open(int unit, bool overwritten, bool checked) {
+  if (checked && parts_->policies.borrowed) {
+    fail(ErrorKind::invalid_argument,
+         "gradients that are lent are only read, so that none can be marked as not written");
+  }
+  parts_->require_unit(unit);
+  parts_->require_bound();
+  if (parts_->policies.borrowed) {
+    for (std::size_t const t : parts_->unit_tensors[static_cast<std::size_t>(unit)]) {
+      parts_->gradients.lent().require_lent(t);
+    }
+  }
+  parts_->reduction.open(unit, overwritten);
+  if (checked) mark_unwritten(unit);
+  return parts_->reduction.order().epoch();
+}
+
+ZERO_BODY void Engine::mark_unwritten(int unit) {
+  for (std::size_t const t : parts_->unit_tensors[static_cast<std::size_t>(unit)]) {
+    if (parts_->is_tied(t)) continue;
+    Elements const gradient = parts_->gradients.tensor(t);
+    detail::mark_unwritten(parts_->space(),
+                           {static_cast<std::byte*>(gradient.first), parts_->gradients.dtype()},
+                           gradient.count);
+  }
+}
+
+ZERO_BODY void Engine::require_written(int unit, std::uint64_t epoch) const {
+  parts_->reduction.order().require_live(unit, epoch);
+  for (std::size_t const t : parts_->unit_tensors[static_cast<std::size_t>(unit)]) {
+    if (parts_->is_tied(t) || parts_->presence.absent_now(t)) continue;
+    Elements const gradient = parts_->gradients.tensor(t);
+    std::size_t const first =
+        first_unwritten(parts_->space(),
+                        {static_cast<std::byte*>(gradient.first), parts_->gradients.dtype()},
+                        gradient.count);
+    if (first != gradient.count) parts_->refuse_unwritten(unit, t, first);
+  }
+}
+
+ZERO_BODY Elements Engine::gradient(int unit, std::uint64_t epoch, std::size_t t) const {
+  parts_->reduction.order().require_live(unit, epoch);
+  return parts_->gradients.tensor(t);
+}
+
+ZERO_BODY void Engine::reduce(int unit, std::uint64_t epoch) {
+  parts_->reduction.close(unit, epoch);
+}
+
+ZERO_BODY void Engine::declare_absent(int unit) {
+  parts_->require_unit(unit);
+  parts_->require_bound();
+  parts_->reduction.declare(unit);
+}
+
+ZERO_BODY void Engine::declare_absent(Tensor const& tensor) {
+  parts_->require_bound();
+  auto const slices = parts_->slices_of(parts_->index_of(tensor));
+  for (std::size_t t = slices.first; t < slices.second; ++t) {
+    parts_->reduction.declare(parts_->tensors[t].unit, t);
+  }
+}
+
+ZERO_BODY void Engine::micro_step(MicroStep const& micro) {
+  if (!is_finite(micro.weight) || micro.weight < 0. || micro.weight > 0x1p60) {
+    fail(ErrorKind::invalid_argument, "a micro-step's weight must be in [0, 2^60]");
+  }
+  parts_->reduction.begin_micro_step(micro.last);
+  parts_->now.gradients.weight += micro.weight;
+}
+
+ZERO_BODY void Engine::reduce_all() {
+  parts_->require_bound();
+  parts_->reduction.finish();
+}
+
+ZERO_BODY void Engine::reduce_all(double weight) {
+  parts_->require_bound();
+  require_between_steps("reduce_all");
+  micro_step({.weight = weight, .last = true});
+  reduce_all();
+}
+
+ZERO_BODY void Engine::discard_gradients() {
+  parts_->reduction.reset();
+  parts_->now.gradients = {};
+}
+
+// A step.
+
+/// What a step was told to do, as far as it was.
+/// @param rate    the rule's, where the options have none
+/// @param rules   digest of what updates each tensor
+/// @param scaled  whether there is a loss scale
+/// @throws Error (invalid_argument) for numbers that make no sense
+ZERO_APART [[nodiscard]] Decide decision(
+    StepOptions const& options, double scale, float rate, std::uint64_t rules, bool scaled);
+
+ZERO_BODY void Engine::conclude(Told const& told) {
+  bool const all = !parts_->now.gradients.concluded;
+  double const weight =
+      parts_->reduction.order().micro_steps() == 0 ? 1. : parts_->now.gradients.weight;
+  Presence& presence = parts_->presence;
+  TensorCounts const& counts = parts_->tensor_counts;
+  if (all) {
+    presence.conclude();
+    auto const given = [&](std::size_t t) { return presence.gives(t); };
+    auto const silent = [&](std::size_t t) { return presence.silent(t); };
+    for (std::size_t t = 0; t < counts.tensors; t += TensorBits::capacity) {
+      parts_->kernels.call(
+          BringTensors{counts, {t, counts.tensors, given}, {t, counts.tensors, silent}});
+    }
+  }
+  // All ranks' squares, overflows, weights, options and wishes to stop, and the gradients of each
+  // tensor, are added up as integers: exact in any order. Ranks of a model axis have the same
+  // micro-batches.
+  Ranks& ranks = parts_->groups.world();
+  StepControl* const control = parts_->control;
+  parts_->kernels.call(
+      Seal{control, told, all, parts_->counts() ? weight : 0., presence.silent_count()});
+  std::int64_t* const words = control->words + (all ? 0 : StepControl::failed_word);
+  ranks.run({.op = Op::all_reduce,
+             .dtype = DType::i64,
+             .accumulate = DType::i64,
+             .count = all ? StepControl::word_count + counts.tensors
+                          : StepControl::silent_word - StepControl::failed_word,
+             .send = words,
+             .recv = words});
+  parts_->kernels.call(Conclude{control, ranks.size(), all, counts});
+  parts_->now.gradients.concluded = true;
+  parts_->outcome.expect();
+}
+
+ZERO_BODY double Engine::grad_norm() {
+  reduce_all();
+  if (!parts_->now.gradients.concluded) conclude({});
+  StepOutcome const& now = parts_->outcome.confirmed();
+  if (now.differ != 0) refuse_other_call();
+  return now.terms.grad_norm;
+}
+
+ZERO_BODY void Engine::step(StepOptions const& options, double scale) {
+  parts_->require_bound();
+  require_found();
+  if (parts_->policies.borrowed && !parts_->now.values_set) refuse_no_masters();
+  require_no_readers("step");
+  Decide decide = decision(options,
+                           scale,
+                           static_cast<float>(parts_->rules.common_rate()),
+                           parts_->rules.digest(),
+                           parts_->policies.loss_scaled);
+  decide.control = parts_->control;
+  decide.ended = parts_->groups.world().ended();
+  // Ranks may have reduced more or less by now; from here on all do the same.
+  reduce_all();
+  if (!parts_->now.values_confirmed) confirm_values();
+  conclude(decide.told);
+  parts_->update.decide(decide);
+  parts_->outcome.expect();
+  parts_->now.told = decide;
+  if (parts_->space().host_accessible() && parts_->outcome.get().terms.skipped != 0) return;
+  parts_->refresh.settle();
+  if (parts_->presence.any_may_rest() || options.count) count_missed(options);
+  parts_->partition.for_each_bucket([&](BucketSpan const& bucket) {
+    parts_->update.apply(bucket, parts_->reduction.reduced(bucket));
+    parts_->refresh.after_update(bucket);
+    parts_->comm().progress();
+  });
+  if (!options.overlap_publish) parts_->refresh.settle();
+}
+
+ZERO_BODY void Engine::count_missed(StepOptions const& options) const {
+  TensorCounts const& counts = parts_->tensor_counts;
+  auto const may_rest = [&](std::size_t t) { return parts_->presence.may_rest(t); };
+  for (std::size_t t = 0; t < counts.tensors; t += TensorBits::capacity) {
+    parts_->kernels.call(CountMissed{
+        parts_->control, counts, {t, counts.tensors, may_rest}, options.count.has_value()});
+  }
+}
+
+ZERO_BODY StepResult Engine::taken() {
+  StepReport report;
+  StepFailure const failure = parts_->outcome.take(report);
+  StepResult result =
+      failure == StepFailure::none
+          ? StepResult(report)
+          : StepResult(explain_failure(*parts_, failure, parts_->now.told, terms().learning_rate));
+  discard_gradients();
+  return result;
+}
+
+ZERO_BODY StepResult Engine::result() { return parts_->outcome.result(); }
+
+ZERO_BODY StepTerms const& Engine::terms() const { return parts_->outcome.get().terms; }
+
+ZERO_BODY StepTerms const* Engine::terms_address() const noexcept {
+  return &parts_->control->outcome.terms;
+}
+
+ZERO_BODY long Engine::steps(std::size_t tensor) const {
+  parts_->require_tensor(tensor);
+  auto const slices = parts_->slices_of(tensor);
+  long least = missed(slices.first);
+  for (std::size_t t = slices.first; ++t < slices.second;) least = (std::min)(least, missed(t));
+  return terms().step - least;
+}
+
+ZERO_BODY long Engine::missed(std::size_t tensor) const {
+  std::size_t const storage = parts_->partition.place(tensor).storage;
+  if (!parts_->presence.may_have_rested(storage)) return 0;
+  std::int64_t missed = 0;
+  parts_->space().download(&missed, parts_->tensor_counts.missed + storage, sizeof(missed));
+  return static_cast<long>(missed);
+}
+
+ZERO_BODY void Engine::refuse_other_call() {
+  constexpr StepFailure failure = StepFailure::options_differ;
+  Error const error = parts_->space().host_accessible()
+                          ? explain_failure(*parts_, failure, {}, 0.f)
+                          : error_of(failure, "the call: 'grad_norm' here, 'step' elsewhere");
+  discard_gradients();
+  fail_again(error);
+}
+
+ZERO_BODY Decide
+decision(StepOptions const& options, double scale, float rate, std::uint64_t rules, bool scaled) {
+  Decide decide{.max_norm = options.max_norm.value_or(Decide::no_limit),
+                .scale = scale,
+                .loss_scaled = scaled,
+                .skip_non_finite = scaled || options.non_finite == NonFinite::skip,
+                .count = options.count.value_or(0),
+                .rules = rules};
+  Hash told;  // of what numbers depend on besides the learning rate
+  told.add(std::bit_cast<std::uint64_t>(decide.max_norm));
+  told.add(std::bit_cast<std::uint64_t>(decide.scale));
+  told.add(decide.skip_non_finite ? 1u : 0u);
+  told.add(static_cast<std::uint64_t>(decide.count));
+  told.add(rules);
+  decide.told = {.known = true,
+                 .options = told.value(),
+                 .learning_rate = options.learning_rate.value_or(rate),
+                 .address = options.learning_rate_address,
+                 .stop = options.stop};
+  require_number({"the learning rate of a step"}, decide.told.learning_rate, 0.);
+  require_number({"the scale of a step"}, scale, 0.);
+  if (options.count && (*options.count < 1 || *options.count > most_steps)) {
+    fail(ErrorKind::invalid_argument,
+         {"the count of a step is ", *options.count, ", but updates count from 1 to ", most_steps});
+  }
+  if (is_nan(decide.max_norm) || !(decide.max_norm > 0.)) {
+    fail(ErrorKind::invalid_argument,
+         {"max_norm is ",
+          decide.max_norm,
+          ", but must be greater than 0; a learning rate of 0 freezes the model"});
+  }
+  return decide;
+}
+
+}  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -1,0 +1,361 @@
+/// @file
+/// What the engine does between steps: lent memory, values that a run starts
+/// from, parameters.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
+#include "zero/optimizer/engine.hpp"
+#include "zero/optimizer/full_parameters.hpp"
+#include "zero/optimizer/parts.hpp"
+#include "zero/optimizer/setup/broadcast.hpp"
+#include "zero/optimizer/setup/loading.hpp"
+#include "zero/optimizer/setup/owned.hpp"
+#include "zero/optimizer/setup/same_values.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE::detail {
+
+ZERO_BODY Engine::Engine(EngineSetup const& setup, std::vector<Tensor> tensors) {
+  parts_ = new Parts(agree(setup, std::move(tensors)));
+  model_ = parts_;
+  end_ = [](Parts* parts) noexcept { delete parts; };
+}
+
+ZERO_BODY Plan Engine::plan(std::uint64_t micro_steps) const {
+  return make_plan(parts_->partition,
+                   parts_->policies.choice(parts_->prefetch.depth, parts_->comm().held()),
+                   plan_names(parts_->policies, parts_->rules.calls()),
+                   micro_steps);
+}
+
+ZERO_BODY MemoryBytes Engine::held() const {
+  MemoryBytes bytes = parts_->arena.held();
+  bytes[Role::communicator] = parts_->comm().held();
+  return bytes;
+}
+
+// Lent memory.
+
+ZERO_BODY void Engine::prepare_to_bind() {
+  if (parts_->reduction.order().opened()) {
+    fail(ErrorKind::invalid_argument,
+         "bind() while gradients are being reduced: from the first gradients(unit) until "
+         "reduce_all(), step() or discard_gradients()");
+  }
+  parts_->refresh.settle();
+}
+
+ZERO_BODY void Engine::end_bind(bool all_gradients) {
+  LentTensors& gradients = parts_->gradients.lent();
+  if (!gradients.bound()) gradients.bind_none();
+  parts_->parameters.lent().refuse_overlap_with(gradients);
+  if (all_gradients) parts_->reduction.lent_units().use_all();
+}
+
+ZERO_BODY void Engine::bind(LentSpans const* parameters, LentSpans const* gradients) {
+  prepare_to_bind();
+  if (parameters != nullptr) parts_->parameters.lent().bind(*parameters, *parts_, true);
+  if (gradients != nullptr) parts_->gradients.lent().bind(*gradients, *parts_, false);
+  end_bind(gradients != nullptr);
+}
+
+ZERO_BODY void Engine::bind_flat(std::optional<Elements> parameters,
+                                 std::optional<Elements> gradients) {
+  prepare_to_bind();
+  if (parameters) parts_->parameters.lent().bind_flat(*parameters, true);
+  if (gradients) parts_->gradients.lent().bind_flat(*gradients, false);
+  end_bind(gradients.has_value());
+}
+
+ZERO_BODY void Engine::bind_unit(int unit, LentSpans const& gradients) {
+  parts_->require_unit(unit);
+  parts_->require_bound();
+  parts_->reduction.lend(unit);
+  parts_->gradients.lent().bind_unit(parts_->unit_tensors[static_cast<std::size_t>(unit)],
+                                     gradients,
+                                     parts_->policies.full_gradients,
+                                     parts_->parameters.lent());
+}
+
+ZERO_BODY bool Engine::gradients_free(int unit) const {
+  parts_->require_unit(unit);
+  return !parts_->reduction.lent_units().in_use(unit);
+}
+
+ZERO_BODY void Engine::on_gradients_free(FunctionRef<void(int)> told) {
+  parts_->reduction.lent_units().tell(told);
+}
+
+// Values that a run starts from.
+
+ZERO_BODY void Engine::begin_values(std::string_view call) {
+  parts_->require_bound();
+  require_no_readers(call);
+  parts_->refresh.settle();
+}
+
+ZERO_BODY void Engine::end_values(bool confirmed) {
+  end_load({}, false);
+  values_are_set(confirmed);
+}
+
+ZERO_BODY void Engine::load(ValueSource values) {
+  begin_values("load_parameters");
+  auto const go_on = [] {};
+  detail::load(*parts_, values, nullptr, FunctionRef<void()>(go_on));
+  end_values(true);
+}
+
+ZERO_BODY void Engine::load(std::span<std::span<float const> const> values) {
+  check_value_sizes(parts_->described, values);
+  auto const copy = [&](Tensor const& tensor, std::size_t first, std::span<float> out) {
+    auto const t = static_cast<std::size_t>(&tensor - parts_->described.data());
+    std::copy_n(values[t].data() + first, out.size(), out.data());
+  };
+  load(ValueSource(copy));
+}
+
+ZERO_BODY void Engine::broadcast(int root) {
+  begin_values("broadcast_parameters");
+  broadcast_held(*parts_, root);
+  detail::adopt(*parts_);
+  end_values(true);
+}
+
+ZERO_BODY void Engine::broadcast(ValueSource values, int root) {
+  begin_values("broadcast_parameters");
+  broadcast_values(*parts_, values, root);
+  end_values(true);
+}
+
+ZERO_BODY void Engine::adopt() {
+  begin_values("adopt_parameters");
+  detail::adopt(*parts_);
+  values_are_set(false);
+}
+
+ZERO_BODY void Engine::fill(OwnedVisitor fill) {
+  parts_->require_bound();
+  require_no_readers("fill_owned");
+  fill_owned(*parts_, fill);
+  end_load({}, true, false);
+  values_are_set(false, false);
+}
+
+ZERO_BODY void Engine::visit(OwnedVisitor visit) const {
+  parts_->require_bound();
+  visit_owned(*parts_, visit);
+}
+
+ZERO_BODY void Engine::confirm_values() {
+  parts_->require_bound();
+  if (parts_->space().capturing()) {
+    fail(ErrorKind::invalid_argument,
+         "ranks cannot compare what they start from while a step is captured; call "
+         "check_parameters() before");
+  }
+  parts_->refresh.settle();
+  compare_held(*parts_, parts_->now.values_set || parts_->policies.borrowed);
+  if (parts_->groups.model() != nullptr) compare_replicated(*parts_);
+  parts_->now.values_confirmed = true;
+}
+
+inline constexpr unsigned char lost_values = 1;
+inline constexpr unsigned char lost_states = 2;
+
+ZERO_BODY void Engine::begin_load(std::vector<bool> const& tensors, bool states) {
+  parts_->refresh.settle();
+  auto& lost = parts_->now.lost;
+  lost.resize(tensors.size());
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    TensorPlace const& place = parts_->partition.place(t);
+    if (!tensors[t] || place.storage != t || place.count == 0) continue;
+    lost[t] |= lost_values;
+    if (states && parts_->policies.state_arrays > 0 && !place.frozen) lost[t] |= lost_states;
+  }
+}
+
+ZERO_BODY void Engine::follow(std::vector<bool> const& tensors) {
+  follow_masters(*parts_, [&](BucketSpan const&, Segment const& piece) {
+    return bool{tensors[piece.tensor]};
+  });
+}
+
+ZERO_BODY void Engine::end_load(std::vector<bool> const& tensors, bool states, bool frozen) {
+  auto& lost = parts_->now.lost;
+  bool any = false;
+  for (std::size_t t = 0; t < lost.size(); ++t) {
+    bool const replaced = tensors.empty() || tensors[t];
+    if (replaced && (frozen || !parts_->tensors[t].frozen)) {
+      lost[t] &= states ? 0 : lost_states;
+    }
+    any = any || lost[t] != 0;
+  }
+  if (!any) lost.clear();
+}
+
+ZERO_BODY void Engine::values_are_set(bool confirmed, bool all) noexcept {
+  StepState& now = parts_->now;
+  now.values_set = now.values_set || all || parts_->elements.frozen == 0;
+  // Ranks of a data axis know nothing of those of a model axis.
+  now.values_confirmed = confirmed && parts_->groups.model() == nullptr;
+}
+
+ZERO_BODY void Engine::require_values() const {
+  require_found();
+  if (parts_->now.values_set) return;
+  fail(ErrorKind::invalid_argument,
+       "the optimizer has no values yet: call load_parameters(), broadcast_parameters() or "
+       "adopt_parameters() first");
+}
+
+ZERO_BODY void Engine::require_bound() const { parts_->require_bound(); }
+
+ZERO_BODY void Engine::require_between_steps(std::string_view call) const {
+  if (!parts_->reduction.order().begun()) return;
+  fail(ErrorKind::invalid_argument,
+       {call, "() in the middle of a step; call step() or discard_gradients() first"});
+}
+
+ZERO_BODY void Engine::require_no_readers(std::string_view call) const {
+  parts_->readers.require_none(call);
+}
+
+ZERO_BODY void Engine::require_found() const {
+  if (!parts_->now.lost.empty()) refuse_lost();
+}
+
+ZERO_BODY void Engine::refuse_lost() const {
+  auto const& losses = parts_->now.lost;
+  auto const lost = [](unsigned char what) { return what != 0; };
+  auto const first = std::find_if(losses.begin(), losses.end(), lost);
+  auto const others = std::count_if(first, losses.end(), lost) - 1;
+  fail(ErrorKind::invalid_argument,
+       {"a load failed halfway: ",
+        (*first & lost_values) != 0 ? "the values" : "the states",
+        " of tensor '",
+        parts_->tensors[static_cast<std::size_t>(first - losses.begin())].name,
+        others > 0 ? Message({"' and of ", others, " more"}) : Message("'"),
+        " are neither the old nor the new; load a checkpoint or a model that has them"});
+}
+
+ZERO_BODY void Engine::refuse_no_masters() const {
+  fail(ErrorKind::invalid_argument,
+       "step() before adopt_parameters() or load_parameters(): the master weights would replace "
+       "the lent parameters, and have no values yet");
+}
+
+// Parameters.
+
+ZERO_BODY Elements Engine::whole_parameter(std::size_t tensor) {
+  parts_->require_bound();
+  return parts_->whole(tensor, parts_->parameters.dtype(), [&](std::size_t t) -> Elements {
+    auto const count = static_cast<std::size_t>(parts_->partition.place(t).count);
+    return {count > 0 ? parts_->parameters.tensor(t).first : nullptr, count};
+  });
+}
+
+ZERO_BODY void Engine::acquire(int unit) {
+  parts_->require_unit(unit);
+  parts_->require_bound();
+#if defined(__cpp_exceptions)
+  try {
+    parts_->refresh.before_read(unit);
+  } catch (Error const& error) {
+    if (error.kind() != ErrorKind::communication) throw;
+    parts_->refuse_read(unit, error);
+  }
+#else
+  parts_->refresh.before_read(unit);
+#endif
+  parts_->readers.enter(unit);
+}
+
+ZERO_BODY void Engine::release(int unit) noexcept {
+  parts_->readers.leave(unit);
+  parts_->refresh.after_read(unit);
+}
+
+ZERO_BODY void Engine::acquire_all() noexcept {
+  for (int const unit : parts_->units) parts_->readers.enter(unit);
+}
+
+ZERO_BODY void Engine::release_all() noexcept {
+  for (int const unit : parts_->units) parts_->readers.leave(unit);
+}
+
+ZERO_BODY Elements Engine::parameter(int unit, std::size_t t) {
+  TensorPlace const& place = parts_->partition.place(t);
+  auto const count = static_cast<std::size_t>(place.count);
+  if (count == 0) return {};
+  return {place.frozen ? parts_->parameters.tensor(t).first : parts_->refresh.tensor(unit, t),
+          count};
+}
+
+ZERO_BODY void Engine::settle() { parts_->refresh.settle(); }
+
+ZERO_BODY WholeModel::WholeModel(Engine& engine) : engine_(&engine) {
+  Parts& parts = engine.parts();
+  auto const& places = parts.partition.placement().places();
+  DType const dtype = parts.parameters.dtype();
+  // Is there no memory in which all of a tensor lies?
+  auto const copies = [&](std::size_t t) {
+    bool const apart =
+        !parts.policies.borrowed && parts.described[parts.slices[t].described].stacked;
+    return apart || (parts.form.refresh == StorageForm::Refresh::gather && !places[t].frozen);
+  };
+  // Every copy begins at a cache line; slices of one tensor lie one after the other.
+  std::uint64_t const line = 64 / size_of(dtype);
+  std::vector<std::uint64_t> offsets(places.size());
+  std::uint64_t end = 0;
+  std::size_t described = parts.described.size();
+  for (std::size_t t = 0; t < places.size(); ++t) {
+    if (!copies(t) || places[t].storage != t) continue;
+    if (parts.slices[t].described != described) end = round_up(end, line);
+    described = parts.slices[t].described;
+    offsets[t] = end;
+    end = checked_add(end, places[t].count);
+  }
+  if (end > 0) {
+    auto const bytes = static_cast<std::size_t>(checked_mul(end, size_of(dtype)));
+    memory_.emplace(parts.arena, bytes, Role::gather_pool);
+  }
+  Array const memory{memory_ ? static_cast<std::byte*>(memory_->data()) : nullptr, dtype};
+  std::vector<Elements> slices(places.size());
+  for (int const unit : parts.units) {
+    engine.acquire(unit);
+    for (std::size_t const t : parts.unit_tensors[static_cast<std::size_t>(unit)]) {
+      slices[t] = engine.parameter(unit, t);
+      if (!copies(t)) continue;
+      std::byte* const copy = memory.at(offsets[places[t].storage]);
+      if (places[t].storage == t) {
+        parts.space().copy(copy, slices[t].first, memory.bytes(slices[t].count));
+      }
+      slices[t].first = copy;
+    }
+    engine.release(unit);
+  }
+  for (std::size_t d = 0; d < parts.described.size(); ++d) {
+    views_.push_back(parts.whole(d, dtype, [&](std::size_t t) { return slices[t]; }));
+  }
+  engine.acquire_all();
+  end_ = [](Engine& held) noexcept { held.release_all(); };
+}
+
+ZERO_BODY Elements WholeModel::operator[](std::string_view name) const {
+  for (std::size_t t = 0; t < views_.size(); ++t) {
+    if (engine_->model().described[t].name == name) return views_[t];
+  }
+  fail(ErrorKind::invalid_argument, {"the model has no tensor '", name, "'"});
+}
+
+}  // namespace zero::inline ZERO_NAMESPACE::detail
