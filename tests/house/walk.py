@@ -1,26 +1,30 @@
 """Holds what a step and a gather walk through against limits: functions, and files they stand in.
 
-usage: walk.py STEP [--compiler ID] [--list]
+usage: walk.py STEP [--compiler ID] [--list] [--map CONTRIBUTING [--update]]
 
 STEP, built by GCC without optimisation, prints the functions that it enters. A function counts if it
 has code on five lines or more: the first and the last one count, so a shorter one only passes on. It
 is what stands in the source: instantiations of a template are one, and a lambda belongs to the
 function that it is written in. Files of `base`, `kernel` and `rule` are the ground that others walk
 on, and do not count. --list prints those that count, in the order in which they are entered.
+
+--map holds the first table behind "A map of the house" against the files of a step, in the order in
+which they are entered, with the first sentence of each; --update writes it there.
 """
 
 import argparse
 import bisect
 import dataclasses
+import pathlib
 import re
 import shutil
 import subprocess
 import sys
 
-# The most functions and files. They are to come down to 50 in 16 and 30 in 10: the rooms that an
-# engine of plain code has are still those that templates had.
-LIMITS = {"step": (103, 28), "gather": (30, 9)}
+# The most functions and files.
+LIMITS = {"step": (74, 20), "gather": (28, 8)}
 LEAST_LINES = 5
+INCLUDE = pathlib.Path(__file__).parents[2] / "include/zero"
 GROUND = ("base/", "kernel/", "rule/")
 
 
@@ -126,6 +130,37 @@ def in_order(ranks):
     return order
 
 
+def first_sentence(file):
+    """What a header says that it is."""
+    text = (INCLUDE / file).read_text().partition("/// @file\n")[2].partition("\n#pragma")[0]
+    return re.split(r"[.:] ", text.replace("\n/// ", " ").removeprefix("/// "))[0].rstrip(".")
+
+
+def map_of(counting):
+    """The table: a row for each file, in the order in which a step enters them."""
+    rows = ["| file | what is there | functions of a step, in order |", "|---|---|---|"]
+    for file in dict.fromkeys(function.file for function in counting):
+        names = dict.fromkeys(f"`{function.name}`" for function in counting if function.file == file)
+        rows.append(f"| `{file}` | {first_sentence(file)} | {', '.join(names)} |")
+    return "\n".join(rows) + "\n"
+
+
+def hold_map(path, table, update):
+    """Whether the document has the table; in which order threads enter functions may differ."""
+    def words(rows):
+        return sorted(sorted(re.split(r", | \| ", row)) for row in rows.splitlines())
+
+    text = path.read_text()
+    found = re.search(r"(?<=\n## A map of the house\n).*?\n\n(?P<table>\|.*?\n)(?=\n)", text, re.DOTALL)
+    if words(found.group("table")) == words(table):
+        return True
+    if update:
+        path.write_text(text[:found.start("table")] + table + text[found.end("table"):])
+        return True
+    print(f"{path} has another map; this is it, and --update writes it:\n{table}")
+    return False
+
+
 def size(walked):
     return f"{len(walked)} functions in {len({function.file for function in walked})} files"
 
@@ -135,6 +170,8 @@ def main():
     parser.add_argument("step")
     parser.add_argument("--compiler", default="GNU", help="CMake's name of it")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--map", type=pathlib.Path, help="the document that has it")
+    parser.add_argument("--update", action="store_true", help="write the map there")
     options = parser.parse_args()
     if options.compiler != "GNU":
         print(f"skipped: which lines have code is what GCC says, not {options.compiler}")
@@ -152,6 +189,8 @@ def main():
                 print(f"{function.name:50} {function.file}:{min(function.lines)} ({len(function.lines)})")
         print(f"{walk}: {size(counting)}, with the ground {size(with_ground)}, of any length "
               f"{size(order)}")
+        if options.map and walk == "step" and not hold_map(options.map, map_of(counting), options.update):
+            failed = True
         files = {function.file for function in counting}
         if not files:
             print(f"{walk}: no function is of include/zero")
