@@ -24,6 +24,7 @@ import sys
 # The most functions and files.
 LIMITS = {"step": (74, 20), "gather": (28, 8)}
 LEAST_LINES = 5
+COMPILER = "GNU 12"
 INCLUDE = pathlib.Path(__file__).parents[2] / "include/zero"
 GROUND = ("base/", "kernel/", "rule/")
 
@@ -168,13 +169,13 @@ def size(walked):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("step")
-    parser.add_argument("--compiler", default="GNU", help="CMake's name of it")
+    parser.add_argument("--compiler", default=COMPILER, help="CMake's name of it, and the first number of its version")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--map", type=pathlib.Path, help="the document that has it")
     parser.add_argument("--update", action="store_true", help="write the map there")
     options = parser.parse_args()
-    if options.compiler != "GNU":
-        print(f"skipped: which lines have code is what GCC says, not {options.compiler}")
+    if options.compiler != COMPILER:
+        print(f"skipped: which lines have code is what {COMPILER} says, not {options.compiler}")
         return 77
     require_tools()
     walks = entered(options.step)
