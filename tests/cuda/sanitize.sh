@@ -17,9 +17,13 @@ fi
 for tool in "$@"; do
   echo "=== $tool"
   options=
+  only=
   # Tests call the runtime wrongly on purpose, and look at what it answers.
   [ "$tool" != memcheck ] || options="--report-api-errors no"
+  # Of data that another thread has copied to the device, CUDA 13.0's says that nobody wrote it, and ends
+  # with a segmentation fault now and then.
+  [ "$tool" != initcheck ] || only="--source-file=*/space_test.cu"
   # shellcheck disable=SC2086
-  compute-sanitizer --tool "$tool" $options --error-exitcode 1 "$tests" || status=1
+  compute-sanitizer --tool "$tool" $options --error-exitcode 1 "$tests" $only || status=1
 done
 exit "$status"
