@@ -15,7 +15,7 @@
 ///                      lays its own arrays (goal at most 1.05; one thread)
 #include "stream.hpp"
 #include <zero/base/dtype.hpp>
-#include <zero/bench/rule.hpp>
+#include <zero/bench/rule_bench.hpp>
 #include <zero/kernel/update.hpp>
 #include <zero/rule/adamw.hpp>
 #include <zero/zero.hpp>

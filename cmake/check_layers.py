@@ -74,7 +74,7 @@ BACKENDS = {
     # Launching is a template of the larger header.
     "device": CUDA | {"cuda_runtime.h"},
     "space/cuda": CUDA,
-    "transfer/cuda": CUDA,
+    "transfer/cuda_transfer.hpp": CUDA,
     # In C; what defines them is in c/.
     "c.h": {"stdint.h", "string.h"},
     "c_mpi.h": {"mpi.h"},
@@ -82,7 +82,7 @@ BACKENDS = {
     "memory/address_sanitizer.hpp": {"dlfcn.h"},
     "bench/collectives.hpp": {"benchmark/benchmark.h"},
     "bench/program.hpp": {"benchmark/benchmark.h"},
-    "bench/rule.hpp": {"benchmark/benchmark.h"},
+    "bench/rule_bench.hpp": {"benchmark/benchmark.h"},
     "adapt/libtorch/exchanged_memory.hpp": {"sys/mman.h", "torch/torch.h"},
     "adapt/libtorch": {"torch/torch.h"},
     "checkpoint/files.hpp": {"dirent.h", "fcntl.h", "sys/stat.h", "unistd.h"},

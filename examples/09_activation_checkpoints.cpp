@@ -7,7 +7,7 @@
 // yes
 
 #include <zero/activations.hpp>
-#include <zero/transfer/file.hpp>
+#include <zero/transfer/file_transfer.hpp>
 #include <zero/zero.hpp>
 
 #include <array>

@@ -5,7 +5,7 @@
 ///     best_vs_tuned  the same of the fastest rounds
 #include "../stream.hpp"
 #include "builds.hpp"
-#include "zero/bench/rule.hpp"
+#include "zero/bench/rule_bench.hpp"
 
 #include <benchmark/benchmark.h>
 

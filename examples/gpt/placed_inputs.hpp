@@ -7,7 +7,7 @@
 #include "options.hpp"
 #include "zero/activations.hpp"
 #include "zero/concepts/communicator.hpp"
-#include "zero/transfer/host.hpp"
+#include "zero/transfer/host_transfer.hpp"
 
 #include <cstddef>
 #include <memory>

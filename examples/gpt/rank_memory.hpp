@@ -2,7 +2,7 @@
 /// Where a rank's memory is from, and how much it may be.
 #pragma once
 
-#include "zero/concepts/memory.hpp"
+#include "zero/concepts/allocator.hpp"
 #include "zero/memory.hpp"
 
 #include <cstddef>

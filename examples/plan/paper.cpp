@@ -4,7 +4,7 @@
 #include "zero/activations.hpp"
 #include "zero/comm/self.hpp"
 #include "zero/concepts/stage.hpp"
-#include "zero/transfer/host.hpp"
+#include "zero/transfer/host_transfer.hpp"
 
 #include <string>
 #include <utility>

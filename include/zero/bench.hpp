@@ -3,4 +3,4 @@
 #pragma once
 
 #include "zero/bench/collectives.hpp"
-#include "zero/bench/rule.hpp"
+#include "zero/bench/rule_bench.hpp"

@@ -18,7 +18,7 @@
 #include "zero/checkpoint/together.hpp"
 #include "zero/checkpoint/verify.hpp"
 #include "zero/concepts/communicator.hpp"
-#include "zero/optimizer/inside.hpp"
+#include "zero/optimizer/engine_access.hpp"
 #include "zero/optimizer/make_tables.hpp"
 
 #include <algorithm>
@@ -92,7 +92,7 @@ class Checkpoints {
   [[nodiscard]] static std::uint64_t plan(Optimizer& optimizer, std::uint64_t blob_bytes = 0) {
     std::uint64_t bytes = blob_bytes;
     for (detail::ArrayRun const& run :
-         detail::array_runs(detail::Inside::engine(optimizer).parts(), true)) {
+         detail::array_runs(detail::EngineAccess::engine(optimizer).parts(), true)) {
       bytes += run.bytes();
     }
     return round_up(bytes, std::uint64_t{detail::Pipe::piece});
@@ -117,7 +117,7 @@ class Checkpoints {
   ///   are
   template <class Optimizer>
   SaveReport save(Optimizer& optimizer, SaveOptions const& options = {}) {
-    detail::OptimizerView const view = detail::view_of(detail::Inside::engine(optimizer));
+    detail::OptimizerView const view = detail::view_of(detail::EngineAccess::engine(optimizer));
     return save_now(view, options, view.control);
   }
   /// The same for several optimizers, each over ranks of its own, that are saved as one checkpoint.
@@ -126,10 +126,10 @@ class Checkpoints {
   /// @param comm       of all ranks that save together
   template <class Optimizer, Communicator C>
   SaveReport save(Optimizer& optimizer, SaveOptions const& options, C& comm) {
-    return save_now(
-        detail::view_of(detail::Inside::engine(optimizer)),
-        options,
-        detail::control_words(detail::ref(comm), detail::Inside::engine(optimizer).parts().arena));
+    return save_now(detail::view_of(detail::EngineAccess::engine(optimizer)),
+                    options,
+                    detail::control_words(detail::ref(comm),
+                                          detail::EngineAccess::engine(optimizer).parts().arena));
   }
 
   /// Copies what `save` would write to memory, and writes it while training goes on. `poll`, once a
@@ -140,16 +140,16 @@ class Checkpoints {
   /// @returns true if a save before was still under way, and was finished first
   template <class Optimizer>
   bool save_async(Optimizer& optimizer, SaveOptions const& options = {}) {
-    detail::OptimizerView const view = detail::view_of(detail::Inside::engine(optimizer));
+    detail::OptimizerView const view = detail::view_of(detail::EngineAccess::engine(optimizer));
     return begin_save(view, options, view.control);
   }
   /// @overload
   template <class Optimizer, Communicator C>
   bool save_async(Optimizer& optimizer, SaveOptions const& options, C& comm) {
-    return begin_save(
-        detail::view_of(detail::Inside::engine(optimizer)),
-        options,
-        detail::control_words(detail::ref(comm), detail::Inside::engine(optimizer).parts().arena));
+    return begin_save(detail::view_of(detail::EngineAccess::engine(optimizer)),
+                      options,
+                      detail::control_words(detail::ref(comm),
+                                            detail::EngineAccess::engine(optimizer).parts().arena));
   }
   /// Is a save under way?
   [[nodiscard]] bool pending() const noexcept { return pending_ != nullptr; }
@@ -185,7 +185,7 @@ class Checkpoints {
   /// @par Collective  yes, over the optimizer's communicator or all ranks of its grid; blocks
   template <class Optimizer>
   [[nodiscard]] std::optional<FoundCheckpoint> latest(Optimizer& optimizer) {
-    detail::Parts& parts = detail::Inside::engine(optimizer).parts();
+    detail::Parts& parts = detail::EngineAccess::engine(optimizer).parts();
     return newest(detail::control_words(parts.groups.world().ref(), parts.arena), any_number);
   }
 
@@ -196,7 +196,7 @@ class Checkpoints {
   /// @throws Error as `load`; (data) if there are checkpoints, and all are damaged
   template <class Optimizer>
   std::optional<LoadReport> resume(Optimizer& optimizer, LoadOptions const& options = {}) {
-    return resume_into(detail::view_of(detail::Inside::engine(optimizer)), options);
+    return resume_into(detail::view_of(detail::EngineAccess::engine(optimizer)), options);
   }
 
   /// Loads a checkpoint, whatever ranks, grid, stage, bucket, memory policy, communicator or
@@ -222,7 +222,7 @@ class Checkpoints {
   LoadReport load(Optimizer& optimizer,
                   FoundCheckpoint const& found,
                   LoadOptions const& options = {}) {
-    return load_into(detail::view_of(detail::Inside::engine(optimizer)), found, options);
+    return load_into(detail::view_of(detail::EngineAccess::engine(optimizer)), found, options);
   }
 
  private:

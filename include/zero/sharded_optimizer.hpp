@@ -3,12 +3,12 @@
 #pragma once
 
 #include "zero/base/config.hpp"
-#include "zero/concepts/grid.hpp"
+#include "zero/concepts/grid_communicator.hpp"
 #include "zero/layout/plan.hpp"
 #include "zero/optimizer/engine.hpp"
+#include "zero/optimizer/engine_access.hpp"
 #include "zero/optimizer/full_parameters.hpp"
 #include "zero/optimizer/guards.hpp"
-#include "zero/optimizer/inside.hpp"
 #include "zero/optimizer/make_tables.hpp"
 #include "zero/optimizer/setup/choice.hpp"
 #include "zero/optimizer/setup/plan_of.hpp"
@@ -110,7 +110,7 @@ class ShardedOptimizer {
                             std::vector<Tensor> tensors,
                             Values const&... values)
       : ShardedOptimizer(comm,
-                         Groups{detail::ref(comm), detail::ref(comm)},
+                         Axes{detail::ref(comm), detail::ref(comm)},
                          std::move(tensors),
                          picked(values...)) {}
   /// The same over the data axis of a grid, where all ranks decide together what a step does: norm,
@@ -129,7 +129,7 @@ class ShardedOptimizer {
   explicit ShardedOptimizer(G& grid, std::vector<Tensor> tensors, Values const&... values)
       : ShardedOptimizer(
             grid.data(),
-            Groups{detail::ref(grid.data()), detail::ref(grid.world()), detail::ref(grid.model())},
+            Axes{detail::ref(grid.data()), detail::ref(grid.world()), detail::ref(grid.model())},
             std::move(tensors),
             picked(values...)) {}
 
@@ -570,7 +570,7 @@ class ShardedOptimizer {
   using Space = typename Communicator::Space;
   using Allocator = decltype(Memory::allocator);
 
-  struct Groups {
+  struct Axes {
     detail::CommunicatorRef comm{};
     detail::CommunicatorRef world{};
     detail::CommunicatorRef model{};
@@ -594,14 +594,14 @@ class ShardedOptimizer {
   }
 
   ShardedOptimizer(Communicator const& comm,
-                   Groups const& groups,
+                   Axes const& groups,
                    std::vector<Tensor> tensors,
                    Picked const& picked)
       : space_(detail::space_of(comm)),
         allocator_(picked.memory.allocator),
         engine_(setup(groups, picked), std::move(tensors)) {}
 
-  [[nodiscard]] detail::EngineSetup setup(Groups const& groups, Picked const& picked) {
+  [[nodiscard]] detail::EngineSetup setup(Axes const& groups, Picked const& picked) {
     constexpr bool sums = form.reduced == StorageForm::Reduced::sums;
     detail::EngineSetup setup{.policies = Choice::facts,
                               .comm = groups.comm,
@@ -632,7 +632,7 @@ class ShardedOptimizer {
 
   friend class UnitParameters<ShardedOptimizer>;
   friend class UnitGradients<ShardedOptimizer>;
-  friend struct detail::Inside;
+  friend struct detail::EngineAccess;
 
   [[nodiscard]] StepResult tried(StepOptions const& options, double scale) noexcept {
     return detail::attempt([&] {

@@ -6,8 +6,8 @@
 #include "zero/activations.hpp"
 #include "zero/comm/decorators/counting.hpp"
 #include "zero/comm/run_ranks.hpp"
-#include "zero/transfer/counting.hpp"
-#include "zero/transfer/host.hpp"
+#include "zero/transfer/counting_transfer.hpp"
+#include "zero/transfer/host_transfer.hpp"
 
 namespace contracts_test {
 namespace {

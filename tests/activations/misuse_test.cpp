@@ -8,7 +8,7 @@
 #include "zero/comm/run_ranks.hpp"
 #include "zero/comm/self.hpp"
 #include "zero/space/host.hpp"
-#include "zero/transfer/host.hpp"
+#include "zero/transfer/host_transfer.hpp"
 
 namespace misuse_test {
 namespace {

@@ -6,8 +6,8 @@
 #include "zero/activations.hpp"
 #include "zero/comm/run_ranks.hpp"
 #include "zero/comm/self.hpp"
-#include "zero/transfer/file.hpp"
-#include "zero/transfer/host.hpp"
+#include "zero/transfer/file_transfer.hpp"
+#include "zero/transfer/host_transfer.hpp"
 
 namespace placements_test {
 namespace {

@@ -9,8 +9,8 @@
 #include "zero/base/error.hpp"
 #include "zero/comm/run_ranks.hpp"
 #include "zero/comm/self.hpp"
-#include "zero/transfer/file.hpp"
-#include "zero/transfer/host.hpp"
+#include "zero/transfer/file_transfer.hpp"
+#include "zero/transfer/host_transfer.hpp"
 
 namespace random_calls_test {
 namespace {

@@ -238,7 +238,7 @@ TEST_CASE("a crash at any point of an export leaves the old model, the new one o
       };
       write(1, old_limit);
       auto const control = zero::detail::control_words(
-          zero::detail::ref(comm), zero::detail::Inside::engine(optimizer).parts().arena);
+          zero::detail::ref(comm), zero::detail::EngineAccess::engine(optimizer).parts().arena);
       zero::detail::together(control, "settle", [&] {
         if (comm.rank() == 0) files.settle();
       });

@@ -83,7 +83,7 @@ std::string failure(int ranks, Work const& work) {
 template <class Optimizer>
 void provide(Optimizer& optimizer, std::string const& path, std::string const& file, int rank) {
   if (rank == 0) spill(path, file);
-  auto& parts = zero::detail::Inside::engine(optimizer).parts();
+  auto& parts = zero::detail::EngineAccess::engine(optimizer).parts();
   zero::detail::together(
       zero::detail::control_words(parts.comm().ref(), parts.arena), "wait", [] {});
 }

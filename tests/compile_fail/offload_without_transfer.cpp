@@ -1,6 +1,6 @@
 // expect: zero: a placement in the slower memory needs a transfer
 #include <zero/activations.hpp>
-#include <zero/transfer/host.hpp>
+#include <zero/transfer/host_transfer.hpp>
 #include <zero/zero.hpp>
 
 int main() {

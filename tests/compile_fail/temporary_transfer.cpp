@@ -1,6 +1,6 @@
 // expect: zero: a transfer must outlive the activations: give it a name
 #include <zero/activations.hpp>
-#include <zero/transfer/host.hpp>
+#include <zero/transfer/host_transfer.hpp>
 #include <zero/zero.hpp>
 
 int main() {

@@ -1,10 +1,11 @@
+#include "zero/comm/device_threads/device_group.hpp"
+
 #include "conformance/communicator.hpp"
 #include "cuda/fake_runtime.hpp"
 #include "cuda/staged.hpp"
 #include "support/standard.hpp"
-#include "zero/comm/device_threads/group.hpp"
 #include "zero/comm/run_ranks.hpp"
-#include "zero/concepts/memory.hpp"
+#include "zero/concepts/allocator.hpp"
 
 namespace device_group_test {
 namespace {

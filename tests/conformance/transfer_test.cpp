@@ -6,9 +6,9 @@
 #include "support/refusal.hpp"
 #include "support/test.hpp"
 #include "zero/base/error.hpp"
-#include "zero/transfer/counting.hpp"
-#include "zero/transfer/file.hpp"
-#include "zero/transfer/host.hpp"
+#include "zero/transfer/counting_transfer.hpp"
+#include "zero/transfer/file_transfer.hpp"
+#include "zero/transfer/host_transfer.hpp"
 
 namespace transfer_test {
 namespace {

@@ -3,7 +3,7 @@
 #include "cuda/placements.cuh"
 #include "cuda/streams.hpp"
 #include "support/test.hpp"
-#include "zero/transfer/cuda.hpp"
+#include "zero/transfer/cuda_transfer.hpp"
 
 namespace activations_test {
 namespace {

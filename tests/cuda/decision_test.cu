@@ -2,9 +2,9 @@
 #include "cuda/streams.hpp"
 #include "support/test.hpp"
 #include "zero/optimizer/step/decision.hpp"
-#include "zero/rule/rated_rule.hpp"
 #include "zero/rule/adamw.hpp"
 #include "zero/rule/nadam.hpp"
+#include "zero/rule/rated_rule.hpp"
 #include "zero/space/cuda.hpp"
 
 namespace decision_test {
@@ -66,7 +66,8 @@ void check(zero::space::Cuda const& space, std::vector<std::byte> here, Make con
 TEST_CASE_FIXTURE(OneStream, "cuda: what ranks bring and read of a step are the host's words") {
   for (double const square : {0., 1e-300, 0.1, 3e300, HUGE_VAL}) {
     auto const block = words_of(square);
-    step::Told const told{.known = true, .options = 0x1234567890abcdefu, .learning_rate = 0.3f};
+    step::RankOptions const told{
+        .known = true, .options = 0x1234567890abcdefu, .learning_rate = 0.3f};
     check(space, block, [&](StepControl* control, TensorCounts const&) {
       return step::Seal{control, told, true, 2.25, 99};
     });

@@ -7,7 +7,7 @@
 #include "fake_collective.hpp"
 #include "queued_space.hpp"
 #include "support/standard.hpp"
-#include "zero/comm/device_threads/engine.hpp"
+#include "zero/comm/device_threads/device_engine.hpp"
 
 namespace fake {
 

@@ -6,8 +6,8 @@
 #include "cuda/streams.hpp"
 #include "support/test.hpp"
 #include "zero/activations.hpp"
-#include "zero/transfer/counting.hpp"
-#include "zero/transfer/cuda.hpp"
+#include "zero/transfer/counting_transfer.hpp"
+#include "zero/transfer/cuda_transfer.hpp"
 
 namespace placements {
 

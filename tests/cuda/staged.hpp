@@ -5,8 +5,8 @@
 
 #include "support/standard.hpp"
 #include "zero/comm/shared/call_checks.hpp"
+#include "zero/concepts/allocator.hpp"
 #include "zero/concepts/communicator.hpp"
-#include "zero/concepts/memory.hpp"
 #include "zero/space/host.hpp"
 
 template <class C, zero::Allocator A>

@@ -5,8 +5,8 @@
 
 #include "support/standard.hpp"
 #include "trapped_space.hpp"
+#include "zero/concepts/allocator.hpp"
 #include "zero/concepts/communicator.hpp"
-#include "zero/concepts/memory.hpp"
 #include "zero/space/host.hpp"
 
 namespace differential {

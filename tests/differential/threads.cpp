@@ -6,7 +6,7 @@
 #include "zero/comm/decorators/checked.hpp"
 #include "zero/comm/decorators/counting.hpp"
 #include "zero/comm/decorators/traced.hpp"
-#include "zero/comm/device_threads/group.hpp"
+#include "zero/comm/device_threads/device_group.hpp"
 #include "zero/comm/in_process.hpp"
 #include "zero/comm/run_ranks.hpp"
 

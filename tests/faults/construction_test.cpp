@@ -2,6 +2,7 @@
 #include "faults/fault_run.hpp"
 #include "support/test.hpp"
 #include "support/toy_model.hpp"
+#include "zero/optimizer/setup/rank_agreement.hpp"
 #include "zero/zero.hpp"
 
 namespace construction_test {
@@ -196,11 +197,11 @@ void compare_field(InProcess& comm, std::string_view field, Value value) {
   zero::space::Host const space;
   zero::detail::Arena arena(zero::detail::ref(allocator),
                             {zero::detail::space_calls<zero::space::Host>, &space});
-  zero::detail::Fingerprint print;
-  print.add(field, value);
+  zero::detail::Fingerprint record;
+  record.add(field, value);
   zero::detail::CommunicatorRef const ranks = zero::detail::ref(comm);
-  zero::detail::Groups groups({.comm = ranks, .world = ranks});
-  zero::detail::require_same(groups, arena, print, {});
+  zero::detail::RankGroups groups({.comm = ranks, .world = ranks});
+  zero::detail::require_same(groups, arena, record, {});
 }
 
 // These two are the same on all ranks of one program.

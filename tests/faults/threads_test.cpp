@@ -3,7 +3,7 @@
 #include "cuda/fake_runtime.hpp"
 #include "faults/fault_run.hpp"
 #include "support/test.hpp"
-#include "zero/comm/device_threads/group.hpp"
+#include "zero/comm/device_threads/device_group.hpp"
 #include "zero/comm/in_process.hpp"
 
 namespace threads_test {

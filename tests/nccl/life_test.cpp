@@ -2,7 +2,7 @@
 #include "nccl/world.hpp"
 #include "support/test.hpp"
 #include "zero/base/error.hpp"
-#include "zero/concepts/memory.hpp"
+#include "zero/concepts/allocator.hpp"
 
 #include <future>
 

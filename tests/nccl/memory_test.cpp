@@ -1,10 +1,9 @@
 /// Memory from NCCL: what it is registered as, and what cannot be had is an error.
-#include "zero/concepts/memory.hpp"
-
 #include "nccl/world.hpp"
 #include "support/refusal.hpp"
 #include "support/test.hpp"
 #include "zero/base/error.hpp"
+#include "zero/concepts/allocator.hpp"
 
 namespace memory_test {
 namespace {

@@ -1,8 +1,7 @@
 /// The counters of collectives in graphs: there are so many, and trainers may capture for ever.
-#include "zero/comm/nccl/replays.hpp"
-
 #include "nccl/world.hpp"
 #include "support/test.hpp"
+#include "zero/comm/nccl/nccl_replays.hpp"
 
 namespace replays_test {
 namespace {

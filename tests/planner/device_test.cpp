@@ -5,7 +5,7 @@
 #include "support/test.hpp"
 #include <zero/activations.hpp>
 #include <zero/comm/grid.hpp>
-#include <zero/transfer/host.hpp>
+#include <zero/transfer/host_transfer.hpp>
 #include <zero/zero.hpp>
 
 namespace device_test {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "support/standard.hpp"
-#include "zero/concepts/memory.hpp"
+#include "zero/concepts/allocator.hpp"
 #include "zero/layout/tensor.hpp"
 
 namespace toy {

@@ -10,7 +10,7 @@
 #include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/self.hpp"
-#include "zero/transfer/host.hpp"
+#include "zero/transfer/host_transfer.hpp"
 
 #include <algorithm>
 #include <cstdint>

@@ -7,8 +7,8 @@
 #include "zero/base/float16.hpp"
 #include "zero/bench/cases.hpp"
 #include "zero/comm/shared/call_checks.hpp"
+#include "zero/concepts/allocator.hpp"
 #include "zero/concepts/communicator.hpp"
-#include "zero/concepts/memory.hpp"
 
 #include <algorithm>
 #include <chrono>

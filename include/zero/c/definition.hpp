@@ -5,8 +5,8 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/c.h"
+#include "zero/c/c_policies.hpp"
 #include "zero/c/entry.hpp"
-#include "zero/c/policies.hpp"
 #include "zero/c/structs.hpp"
 #include "zero/concepts/policies.hpp"
 

@@ -4,13 +4,13 @@
 
 #include "zero/base/config.hpp"
 #include "zero/c.h"
-#include "zero/c/policies.hpp"
+#include "zero/c/c_policies.hpp"
 #include "zero/concepts/accumulation.hpp"
 #include "zero/concepts/precision.hpp"
 #include "zero/concepts/rule.hpp"
 #include "zero/concepts/stage.hpp"
 #include "zero/optimizer/make_tables.hpp"
-#include "zero/optimizer/tables/setup.hpp"
+#include "zero/optimizer/tables/engine_setup.hpp"
 #include "zero/space/host.hpp"
 
 #include <cstdint>

@@ -12,8 +12,8 @@
 #include "zero/layout/plan.hpp"
 #include "zero/layout/tensor.hpp"
 #include "zero/optimizer/engine.hpp"
+#include "zero/optimizer/engine_access.hpp"
 #include "zero/optimizer/full_parameters.hpp"
-#include "zero/optimizer/inside.hpp"
 #include "zero/optimizer/make_tables.hpp"
 #include "zero/optimizer/step_options.hpp"
 #include "zero/space/host.hpp"
@@ -208,7 +208,7 @@ class Optimizer {
   /// @endcond
 
  private:
-  friend struct zero::detail::Inside;
+  friend struct zero::detail::EngineAccess;
 
   /// What the trainer holds of a unit.
   struct Use {

@@ -3,11 +3,11 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/concepts/allocator.hpp"
 #include "zero/concepts/communicator.hpp"
-#include "zero/concepts/memory.hpp"
 #include "zero/optimizer/make_tables.hpp"
-#include "zero/optimizer/tables/communicator.hpp"
-#include "zero/optimizer/tables/space.hpp"
+#include "zero/optimizer/tables/communicator_calls.hpp"
+#include "zero/optimizer/tables/space_calls.hpp"
 
 #include <string_view>
 #include <type_traits>

@@ -14,8 +14,8 @@
 #include "zero/checkpoint/model_layout.hpp"
 #include "zero/checkpoint/safetensors.hpp"
 #include "zero/checkpoint/together.hpp"
-#include "zero/optimizer/inside.hpp"
-#include "zero/optimizer/setup/agreement.hpp"
+#include "zero/optimizer/engine_access.hpp"
+#include "zero/optimizer/setup/rank_agreement.hpp"
 #include "zero/sharded_optimizer.hpp"
 
 #include <algorithm>
@@ -232,7 +232,7 @@ ExportReport export_model(ShardedOptimizer<Policies...>& optimizer,
                           FileOperations& files = disk()) {
   using Optimizer = ShardedOptimizer<Policies...>;
   constexpr std::string_view operation = "export_model";
-  detail::Engine& engine = detail::Inside::engine(optimizer);
+  detail::Engine& engine = detail::EngineAccess::engine(optimizer);
   detail::Parts& parts = engine.parts();
   parts.require_bound();
   optimizer.settle();

@@ -11,9 +11,9 @@
 #include "zero/checkpoint/long_work.hpp"
 #include "zero/checkpoint/model_file.hpp"
 #include "zero/checkpoint/together.hpp"
-#include "zero/optimizer/inside.hpp"
-#include "zero/optimizer/setup/agreement.hpp"
-#include "zero/optimizer/setup/loading.hpp"
+#include "zero/optimizer/engine_access.hpp"
+#include "zero/optimizer/setup/rank_agreement.hpp"
+#include "zero/optimizer/setup/value_loading.hpp"
 #include "zero/sharded_optimizer.hpp"
 
 #include <algorithm>
@@ -113,9 +113,7 @@ struct ImportMatch {
 
   ImportMatch match;
   ImportReport& report = match.report;
-  auto const storage_of = [&](std::size_t t) {
-    return model.partition.place(t).storage;
-  };
+  auto const storage_of = [&](std::size_t t) { return model.partition.place(t).storage; };
   match.sources.resize(model.tensors.size());
   std::vector<bool> used(stored_model.tensors.size());
   for (std::size_t t = 0; t < model.tensors.size(); ++t) {
@@ -211,7 +209,7 @@ ImportReport load_parameters_from(ShardedOptimizer<Policies...>& optimizer,
                                   ImportOptions const& options = {},
                                   FileOperations& files = disk()) {
   constexpr std::string_view operation = "load_parameters_from";
-  detail::Engine& engine = detail::Inside::engine(optimizer);
+  detail::Engine& engine = detail::EngineAccess::engine(optimizer);
   detail::Parts& parts = engine.parts();
   parts.require_bound();
   optimizer.settle();

@@ -16,7 +16,7 @@
 #include "zero/checkpoint/pipe.hpp"
 #include "zero/checkpoint/rank_file.hpp"
 #include "zero/checkpoint/together.hpp"
-#include "zero/optimizer/setup/agreement.hpp"
+#include "zero/optimizer/setup/rank_agreement.hpp"
 
 #include <nlohmann/json.hpp>
 

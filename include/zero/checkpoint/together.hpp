@@ -5,7 +5,7 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/concepts/communicator.hpp"
-#include "zero/optimizer/setup/agreement.hpp"
+#include "zero/optimizer/setup/rank_agreement.hpp"
 
 #include <array>
 #include <cstddef>

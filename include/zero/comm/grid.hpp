@@ -5,7 +5,7 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/concepts/communicator.hpp"
-#include "zero/concepts/grid.hpp"
+#include "zero/concepts/grid_communicator.hpp"
 
 #include <string>
 

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "zero/base/config.hpp"
-#include "zero/comm/device_threads/engine.hpp"
-#include "zero/comm/device_threads/group.hpp"
+#include "zero/comm/device_threads/device_engine.hpp"
+#include "zero/comm/device_threads/device_group.hpp"
 #include "zero/device/buffers.hpp"
 #include "zero/device/queue.hpp"
 #include "zero/device/scope.hpp"

@@ -4,9 +4,9 @@
 
 #include "zero/base/config.hpp"
 #include "zero/concepts/accumulation.hpp"
+#include "zero/concepts/allocator.hpp"
 #include "zero/concepts/bucket.hpp"
 #include "zero/concepts/communicator.hpp"
-#include "zero/concepts/memory.hpp"
 #include "zero/concepts/precision.hpp"
 #include "zero/concepts/prefetch.hpp"
 #include "zero/concepts/rule.hpp"

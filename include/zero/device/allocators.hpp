@@ -3,7 +3,7 @@
 #pragma once
 
 #include "zero/base/config.hpp"
-#include "zero/concepts/memory.hpp"
+#include "zero/concepts/allocator.hpp"
 #include "zero/device/queue.hpp"
 #include "zero/device/scope.hpp"
 #include "zero/device/status.hpp"

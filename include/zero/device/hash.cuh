@@ -4,7 +4,7 @@
 
 #include "zero/base/config.hpp"
 #include "zero/device/launch.cuh"
-#include "zero/kernel/hash.hpp"
+#include "zero/kernel/element_hash.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -4,7 +4,7 @@
 
 #include "zero/base/bytes.hpp"
 #include "zero/base/config.hpp"
-#include "zero/kernel/prefetch.hpp"
+#include "zero/kernel/cache_prefetch.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -5,8 +5,8 @@
 #include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
 #include "zero/base/exact_sum.hpp"
+#include "zero/kernel/cache_prefetch.hpp"
 #include "zero/kernel/pack.hpp"
-#include "zero/kernel/prefetch.hpp"
 #include "zero/layout/placement.hpp"
 
 #include <cstddef>

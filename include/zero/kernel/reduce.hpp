@@ -5,10 +5,10 @@
 #include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
 #include "zero/base/exact_sum.hpp"
+#include "zero/kernel/cache_prefetch.hpp"
 #include "zero/kernel/copy.hpp"
 #include "zero/kernel/norm.hpp"
 #include "zero/kernel/pack.hpp"
-#include "zero/kernel/prefetch.hpp"
 #include "zero/layout/placement.hpp"
 
 #include <algorithm>

@@ -60,7 +60,7 @@ class BucketSpan {
 
 /// Tensors whose gradients are complete at the same time: one unit, several small neighbouring
 /// units, or the tensors that one set of units shares.
-struct Group {
+struct BucketGroup {
   Range range{};                    ///< its elements, without padding
   Place in_full{};                  ///< where it begins in a padded full-size array
   Place in_shards{};                ///< where its shares begin in an array of one rank's shares

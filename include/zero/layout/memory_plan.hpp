@@ -279,7 +279,7 @@ ZERO_BODY MemoryBytes memory_bytes(StorageElements const& elements, ElementBytes
 
 ZERO_BODY void detail::size_gradient_pool(Partition const& partition, StorageElements& elements) {
   std::uint64_t untied = 0;
-  for (Group const& group : partition.groups()) {
+  for (BucketGroup const& group : partition.groups()) {
     if (group.tied) {
       elements.tied_gradients += group.padded;
     } else if (group.padded > 0) {

@@ -61,7 +61,7 @@ class Partition {
     return options_.bucket_elements;
   }
   /// Groups in the order of the logical space.
-  [[nodiscard]] std::vector<Group> const& groups() const noexcept { return groups_; }
+  [[nodiscard]] std::vector<BucketGroup> const& groups() const noexcept { return groups_; }
   /// A bucket by its number in [0, `bucket_count()`), in the order of the logical space.
   ZERO_APART [[nodiscard]] BucketSpan bucket(std::size_t index) const noexcept;
   /// Buckets of the whole model.
@@ -156,7 +156,7 @@ class Partition {
   /// Elements of one rank's share of so many.
   ZERO_APART [[nodiscard]] std::uint64_t shard_of(std::uint64_t count) const;
 
-  ZERO_APART void cut_into_buckets(Group& group);
+  ZERO_APART void cut_into_buckets(BucketGroup& group);
 
   /// Where a group begins where those of a gather group lie one after the other.
   ZERO_APART [[nodiscard]] std::uint64_t group_in_gathered(GatherGroup const& gathered,
@@ -174,7 +174,7 @@ class Partition {
   std::uint64_t bucket_elements_ = 0;
   std::uint64_t shard_elements_ = 0;
   std::uint64_t padded_elements_ = 0;
-  std::vector<Group> groups_;
+  std::vector<BucketGroup> groups_;
   std::size_t bucket_count_ = 0;
   std::vector<std::size_t> reduction_order_;
   std::vector<std::size_t> group_of_cluster_;
@@ -198,15 +198,17 @@ ZERO_BODY Partition::Partition(std::vector<Tensor> const& tensors, PartitionOpti
   group_of_cluster_ = detail::group_clusters(placement_, options.merge, bucket_elements_, quantum);
   form_groups();
   if (options.lent) cut_at_tensors(quantum);
-  for (Group& group : groups_) cut_into_buckets(group);
+  for (BucketGroup& group : groups_) cut_into_buckets(group);
   form_gather_groups();
   order_reductions();
 }
 
 ZERO_BODY BucketSpan Partition::bucket(std::size_t index) const noexcept {
-  auto const after = std::partition_point(
-      groups_.begin(), groups_.end(), [&](Group const& g) { return g.first_bucket <= index; });
-  Group const& group = *std::prev(after);
+  auto const after =
+      std::partition_point(groups_.begin(), groups_.end(), [&](BucketGroup const& g) {
+        return g.first_bucket <= index;
+      });
+  BucketGroup const& group = *std::prev(after);
   std::uint64_t const before = bucket_elements_ * (index - group.first_bucket);
   auto const ranks = static_cast<std::uint64_t>(options_.world_size);
   BucketSpan bucket;
@@ -253,7 +255,7 @@ ZERO_BODY bool Partition::next_within(Range range,
 
 ZERO_BODY std::uint64_t Partition::largest_bucket() const noexcept {
   std::uint64_t largest = 0;
-  for (Group const& group : groups_) largest = (std::max)(largest, group.largest_shard);
+  for (BucketGroup const& group : groups_) largest = (std::max)(largest, group.largest_shard);
   return largest * static_cast<std::uint64_t>(options_.world_size);
 }
 
@@ -267,7 +269,7 @@ ZERO_BODY void Partition::form_groups() {
       groups_.back().range = {cluster.begin, 0};
       groups_.back().tied = cluster.tied;
     }
-    Group& group = groups_.back();
+    BucketGroup& group = groups_.back();
     group.range = {group.range.first(), cluster.begin + cluster.count - group.range.first()};
     for (int const unit : cluster.units) {
       group.units.push_back(unit);
@@ -278,11 +280,11 @@ ZERO_BODY void Partition::form_groups() {
 
 ZERO_BODY void Partition::cut_at_tensors(std::uint64_t quantum) {
   auto const& places = placement_.places();
-  std::vector<Group> pieces;
+  std::vector<BucketGroup> pieces;
   std::vector<std::size_t> first_piece;
   auto const& order = placement_.by_offset();
   std::size_t next = 0;
-  for (Group& whole : groups_) {
+  for (BucketGroup& whole : groups_) {
     first_piece.push_back(pieces.size());
     std::uint64_t const end = whole.range.first() + whole.range.count();
     std::uint64_t begin = whole.range.first();
@@ -343,7 +345,7 @@ ZERO_BODY std::uint64_t Partition::shard_of(std::uint64_t count) const {
   return round_up(ceil_div(count, static_cast<std::uint64_t>(options_.world_size)), block);
 }
 
-ZERO_BODY void Partition::cut_into_buckets(Group& group) {
+ZERO_BODY void Partition::cut_into_buckets(BucketGroup& group) {
   auto const ranks = static_cast<std::uint64_t>(options_.world_size);
   std::uint64_t const full = group.range.count() / bucket_elements_;
   std::uint64_t const rest = group.range.count() % bucket_elements_;

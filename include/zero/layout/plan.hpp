@@ -159,7 +159,7 @@ ZERO_BODY Plan make_plan(Partition const& partition,
 
   StorageForm const form = storage_form(storage);
   if (form.refresh == StorageForm::Refresh::gather) {
-    for (Group const& group : partition.groups()) {
+    for (BucketGroup const& group : partition.groups()) {
       if (group.tied || group.units.size() == 1) continue;
       ++plan.joined_groups;
       plan.joined_units += group.units.size();

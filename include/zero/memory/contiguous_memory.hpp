@@ -5,7 +5,7 @@
 #include "zero/base/bytes.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
-#include "zero/concepts/memory.hpp"
+#include "zero/concepts/allocator.hpp"
 #include "zero/layout/plan.hpp"
 #include "zero/memory/memory_reservation.hpp"
 #include "zero/memory/memory_statistics.hpp"

@@ -14,7 +14,7 @@
 #include "zero/optimizer/step/decision.hpp"
 #include "zero/optimizer/step_options.hpp"
 #include "zero/optimizer/step_result.hpp"
-#include "zero/optimizer/tables/setup.hpp"
+#include "zero/optimizer/tables/engine_setup.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -159,7 +159,7 @@ class Engine {
   ZERO_APART ZERO_COLD void end_values(bool confirmed);
   /// Brings ranks' squares, overflows, weights and what they were told together, once all is
   /// reduced; that alone where all else was exchanged before. Collective.
-  ZERO_APART void conclude(Told const& told);
+  ZERO_APART void conclude(RankOptions const& told);
   ZERO_APART void count_missed(StepOptions const& options) const;
   /// Updates that a tensor has missed.
   ZERO_APART [[nodiscard]] ZERO_COLD long missed(std::size_t tensor) const;

@@ -7,7 +7,7 @@
 #include "zero/base/hash.hpp"
 #include "zero/optimizer/engine.hpp"
 #include "zero/optimizer/parts.hpp"
-#include "zero/optimizer/setup/agreement.hpp"
+#include "zero/optimizer/setup/rank_agreement.hpp"
 
 #include <bit>
 #include <cstddef>

@@ -123,7 +123,7 @@ ZERO_BODY void Engine::discard_gradients() {
 ZERO_APART [[nodiscard]] Decide decision(
     StepOptions const& options, double scale, float rate, std::uint64_t rules, bool scaled);
 
-ZERO_BODY void Engine::conclude(Told const& told) {
+ZERO_BODY void Engine::conclude(RankOptions const& told) {
   bool const all = !parts_->now.gradients.concluded;
   double const weight =
       parts_->reduction.order().micro_steps() == 0 ? 1. : parts_->now.gradients.weight;

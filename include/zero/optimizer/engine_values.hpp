@@ -9,9 +9,9 @@
 #include "zero/optimizer/full_parameters.hpp"
 #include "zero/optimizer/parts.hpp"
 #include "zero/optimizer/setup/broadcast.hpp"
-#include "zero/optimizer/setup/loading.hpp"
 #include "zero/optimizer/setup/owned.hpp"
 #include "zero/optimizer/setup/same_values.hpp"
+#include "zero/optimizer/setup/value_loading.hpp"
 
 #include <algorithm>
 #include <cstddef>

@@ -4,15 +4,15 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/concepts/allocator.hpp"
 #include "zero/concepts/communicator.hpp"
-#include "zero/concepts/memory.hpp"
 #include "zero/concepts/precision.hpp"
 #include "zero/concepts/rule.hpp"
 #include "zero/concepts/space.hpp"
-#include "zero/optimizer/tables/communicator.hpp"
-#include "zero/optimizer/tables/kernels.hpp"
-#include "zero/optimizer/tables/rule.hpp"
-#include "zero/optimizer/tables/space.hpp"
+#include "zero/optimizer/tables/communicator_calls.hpp"
+#include "zero/optimizer/tables/kernel_calls.hpp"
+#include "zero/optimizer/tables/rule_calls.hpp"
+#include "zero/optimizer/tables/space_calls.hpp"
 #include "zero/rule/rated_rule.hpp"
 
 #include <algorithm>

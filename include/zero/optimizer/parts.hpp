@@ -9,7 +9,8 @@
 #include "zero/optimizer/held/arrays.hpp"
 #include "zero/optimizer/held/staging.hpp"
 #include "zero/optimizer/model.hpp"
-#include "zero/optimizer/setup/agreement.hpp"
+#include "zero/optimizer/setup/rank_agreement.hpp"
+#include "zero/optimizer/step/bucket_update.hpp"
 #include "zero/optimizer/step/decision.hpp"
 #include "zero/optimizer/step/gradient_norm.hpp"
 #include "zero/optimizer/step/outcome.hpp"
@@ -17,8 +18,7 @@
 #include "zero/optimizer/step/reduction.hpp"
 #include "zero/optimizer/step/refresh.hpp"
 #include "zero/optimizer/step/rules.hpp"
-#include "zero/optimizer/step/update.hpp"
-#include "zero/optimizer/tables/setup.hpp"
+#include "zero/optimizer/tables/engine_setup.hpp"
 
 #include <cstddef>
 #include <utility>
@@ -74,7 +74,7 @@ struct Parts : Model {
 
   PolicyFacts policies;
   StorageForm form;
-  Groups groups;
+  RankGroups groups;
   Kernels kernels;
   Rules rules;
   Prefetch prefetch;

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "zero/base/config.hpp"
-#include "zero/concepts/memory.hpp"
+#include "zero/concepts/allocator.hpp"
 #include "zero/concepts/space.hpp"
 #include "zero/layout/memory_plan.hpp"
 #include "zero/simulate/timeline.hpp"

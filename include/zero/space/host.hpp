@@ -8,7 +8,7 @@
 #include "zero/kernel/clear.hpp"
 #include "zero/kernel/convert.hpp"
 #include "zero/kernel/copy.hpp"
-#include "zero/kernel/hash.hpp"
+#include "zero/kernel/element_hash.hpp"
 #include "zero/kernel/norm.hpp"
 #include "zero/kernel/update.hpp"
 

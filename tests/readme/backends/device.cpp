@@ -1,6 +1,6 @@
 #include "backends.hpp"
 #include "cuda/fake_runtime.hpp"
-#include "zero/comm/device_threads/group.hpp"
+#include "zero/comm/device_threads/device_group.hpp"
 
 static_assert(
     backends::in_process_cuda.abilities ==

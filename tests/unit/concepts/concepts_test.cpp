@@ -12,9 +12,9 @@
 #include <zero/concepts/stage.hpp>
 #include <zero/precision/fp32.hpp>
 #include <zero/precision/mixed.hpp>
-#include <zero/transfer/counting.hpp>
-#include <zero/transfer/file.hpp>
-#include <zero/transfer/host.hpp>
+#include <zero/transfer/counting_transfer.hpp>
+#include <zero/transfer/file_transfer.hpp>
+#include <zero/transfer/host_transfer.hpp>
 
 namespace concepts_test {
 namespace {

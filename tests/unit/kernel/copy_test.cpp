@@ -1,8 +1,8 @@
 /// What moves or zeroes bytes: copies, clears, and asks for memory ahead.
 #include "support/test.hpp"
+#include <zero/kernel/cache_prefetch.hpp>
 #include <zero/kernel/clear.hpp>
 #include <zero/kernel/copy.hpp>
-#include <zero/kernel/prefetch.hpp>
 
 namespace copy_test {
 namespace {

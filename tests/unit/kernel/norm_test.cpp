@@ -1,7 +1,7 @@
 /// What is told of an array in a few words: the sum of its squares, and its hash.
 #include "support/test.hpp"
 #include <zero/base/dtype.hpp>
-#include <zero/kernel/hash.hpp>
+#include <zero/kernel/element_hash.hpp>
 #include <zero/kernel/norm.hpp>
 
 namespace norm_test {

@@ -80,7 +80,7 @@ void check_buckets(Partition const& partition) {
   std::uint64_t end = 0;
   std::uint64_t largest = 0;
   for (std::size_t g = 0; g < partition.groups().size(); ++g) {
-    Group const& group = partition.groups()[g];
+    BucketGroup const& group = partition.groups()[g];
     expect(group.range.first() % block == 0);
     expect(group.range.first() >= end);
     end = group.range.first() + group.range.count();
@@ -194,8 +194,8 @@ void check_joined(Partition const& partition, Model const& model) {
   }
   // Nor is anything missed: two neighbours that could have joined.
   for (std::size_t g = 1; g < partition.groups().size(); ++g) {
-    Group const& left = partition.groups()[g - 1];
-    Group const& right = partition.groups()[g];
+    BucketGroup const& left = partition.groups()[g - 1];
+    BucketGroup const& right = partition.groups()[g];
     if (left.tied || right.tied || left.padded == 0 || right.padded == 0) continue;
     std::uint64_t const together =
         zero::round_up(right.range.first() + right.range.count() - left.range.first(), smallest);
@@ -216,7 +216,7 @@ void check_units(Partition const& partition, Model const& model, Merge merge) {
     if (model[t].frozen) continue;
     TensorPlace const& place = placement.places()[t];
     std::size_t const g = partition.group_of(t);
-    Group const& group = partition.groups()[g];
+    BucketGroup const& group = partition.groups()[g];
     groups_of[static_cast<std::size_t>(model[t].unit)].push_back(g);
     units_of[g].push_back(model[t].unit);
     std::uint64_t const in_group = place.offset - group.range.first();
@@ -235,7 +235,7 @@ void check_units(Partition const& partition, Model const& model, Merge merge) {
     expect(unique(partition.groups_of(unit)).size() == partition.groups_of(unit).size());
   }
   for (std::size_t g = 0; g < units_of.size(); ++g) {
-    Group const& group = partition.groups()[g];
+    BucketGroup const& group = partition.groups()[g];
     expect(group.units == unique(units_of[g]));
     // What is merged fits into one bucket; what does not fit stays on its own.
     if (!group.tied && group.units.size() > 1 && merge != Merge::into_padding) {
@@ -254,7 +254,7 @@ void check_reduction_order(Partition const& partition) {
   expect(sorted == every);
 
   std::vector<std::size_t> missing;
-  for (Group const& group : partition.groups()) missing.push_back(group.units.size());
+  for (BucketGroup const& group : partition.groups()) missing.push_back(group.units.size());
   std::size_t next = 0;
   for (int unit = partition.placement().unit_count() - 1; unit >= 0; --unit) {
     std::size_t completed = 0;
@@ -324,7 +324,7 @@ void check_lent(Model const& model, std::uint64_t bucket_elements, int ranks) {
     });
     expect(pieces > 0);
     if (count == bucket.padded()) own[last] += count;
-    Group const& group = partition.groups()[bucket.group()];
+    BucketGroup const& group = partition.groups()[bucket.group()];
     expect(std::find(group.units.begin(), group.units.end(), model[last].unit) !=
            group.units.end());
   });

@@ -4,7 +4,7 @@
 
 #include "zero/adapt/libtorch/model_description.hpp"
 #include "zero/base/config.hpp"
-#include "zero/concepts/memory.hpp"
+#include "zero/concepts/allocator.hpp"
 #include "zero/sharded_optimizer.hpp"
 
 #include <torch/torch.h>
@@ -60,7 +60,7 @@ class UnitGradients {
       copy(u, tensors, gradients);
     }
   }
-  /// Told by the core when a unit's lent gradients are no longer read.
+  /// RankOptions by the core when a unit's lent gradients are no longer read.
   void operator()(int unit) noexcept {
     for (std::size_t t = 0; t < kept_.size(); ++t) {
       if (core_->tensors()[t].unit == unit) kept_[storage_of(t)] = torch::Tensor();

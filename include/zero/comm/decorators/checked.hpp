@@ -6,8 +6,8 @@
 #include "zero/base/error.hpp"
 #include "zero/comm/decorators/wrapped.hpp"
 #include "zero/comm/shared/failure.hpp"
+#include "zero/concepts/allocator.hpp"
 #include "zero/concepts/communicator.hpp"
-#include "zero/concepts/memory.hpp"
 
 #include <concepts>
 #include <cstddef>

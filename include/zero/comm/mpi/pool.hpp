@@ -6,7 +6,7 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/mpi/pages.hpp"
-#include "zero/concepts/memory.hpp"
+#include "zero/concepts/allocator.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -7,7 +7,7 @@
 #include "zero/base/error.hpp"
 #include "zero/layout/memory_plan.hpp"
 #include "zero/optimizer/held/elements.hpp"
-#include "zero/optimizer/tables/space.hpp"
+#include "zero/optimizer/tables/space_calls.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -8,7 +8,7 @@
 #include "zero/optimizer/held/arena.hpp"
 #include "zero/optimizer/held/elements.hpp"
 #include "zero/optimizer/held/lent.hpp"
-#include "zero/optimizer/tables/kernels.hpp"
+#include "zero/optimizer/tables/kernel_calls.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -204,14 +204,14 @@ ZERO_BODY GradientStore::GradientStore(std::vector<Tensor> const& tensors,
       taken_(static_cast<std::size_t>(elements.gradient_slots), 0),
       slot_of_(partition.groups().size(), no_slot) {
   std::uint64_t offset = 0;
-  for (Group const& group : partition.groups()) {
+  for (BucketGroup const& group : partition.groups()) {
     tied_offset_.push_back(offset);
     if (group.tied) offset += group.padded;
   }
 }
 
 ZERO_BODY bool GradientStore::take(std::size_t g) noexcept {
-  Group const& group = partition_->groups()[g];
+  BucketGroup const& group = partition_->groups()[g];
   bool const pooled = form_.gradients == Form::Gradients::pooled;
   if (!pooled || group.tied || group.padded == 0 || slot_of_[g] != no_slot) return true;
   auto const free = std::find(taken_.begin(), taken_.end(), 0);
@@ -222,7 +222,7 @@ ZERO_BODY bool GradientStore::take(std::size_t g) noexcept {
 }
 
 ZERO_BODY Array GradientStore::full(std::size_t g) const noexcept {
-  Group const& group = partition_->groups()[g];
+  BucketGroup const& group = partition_->groups()[g];
   if (group.padded == 0) return {nullptr, dtype()};
   if (form_.gradients == Form::Gradients::whole) return full_.from(group.in_full);
   return group.tied ? tied_.from(tied_offset_[g]) : pool_.from(slot_of_[g] * slot_elements_);

@@ -365,7 +365,7 @@ ZERO_BODY void LentTensors::find_in_place() {
 ZERO_BODY void LentTensors::find_in_place(std::span<std::size_t const> own) {
   if (own.empty()) return;
   for (std::size_t const g : partition_->groups_of((*tensors_)[own.front()].unit)) {
-    Group const& group = partition_->groups()[g];
+    BucketGroup const& group = partition_->groups()[g];
     for (std::size_t i = 0; i < group.bucket_count; ++i) {
       find_in_place(partition_->bucket(group.first_bucket + i));
     }

@@ -8,7 +8,7 @@
 #include "zero/layout/partition.hpp"
 #include "zero/layout/tensor.hpp"
 #include "zero/optimizer/parts.hpp"
-#include "zero/optimizer/setup/loading.hpp"
+#include "zero/optimizer/setup/value_loading.hpp"
 
 #include <algorithm>
 #include <cstddef>

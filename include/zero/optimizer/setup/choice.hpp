@@ -4,7 +4,7 @@
 
 #include "zero/base/config.hpp"
 #include "zero/concepts/policies.hpp"
-#include "zero/optimizer/tables/setup.hpp"
+#include "zero/optimizer/tables/engine_setup.hpp"
 #include "zero/precision/fp32.hpp"
 #include "zero/rule/adamw.hpp"
 

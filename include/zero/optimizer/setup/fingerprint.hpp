@@ -120,18 +120,18 @@ class Fingerprint {
       shape += Message({shape.size() > 1 ? ", " : "", extent}).text();
     }
     shape += "]";
-    Fingerprint print;
-    print.subject_ = Message({"tensor ", t, ", here '", tensor.name, "', "}).text();
-    print.add("name", tensor.name);
-    print.add("shape", shape);
-    print.add("unit", std::int64_t{tensor.unit});
-    print.add({}, "weight decay", double{tensor.weight_decay});
-    print.add({}, "learning rate", double{tensor.learning_rate});
-    print.add("frozen flag", std::int64_t{tensor.frozen});
-    print.add("partitioned flag", std::int64_t{tensor.partitioned});
-    print.add("tie", tensor.tied_to);
-    print.add("group", tensor.group);
-    print.compare(here, {}, gather);
+    Fingerprint record;
+    record.subject_ = Message({"tensor ", t, ", here '", tensor.name, "', "}).text();
+    record.add("name", tensor.name);
+    record.add("shape", shape);
+    record.add("unit", std::int64_t{tensor.unit});
+    record.add({}, "weight decay", double{tensor.weight_decay});
+    record.add({}, "learning rate", double{tensor.learning_rate});
+    record.add("frozen flag", std::int64_t{tensor.frozen});
+    record.add("partitioned flag", std::int64_t{tensor.partitioned});
+    record.add("tie", tensor.tied_to);
+    record.add("group", tensor.group);
+    record.compare(here, {}, gather);
   }
 
   /// A field, and which ranks have which value.

@@ -9,7 +9,7 @@
 #include "zero/layout/plan.hpp"
 #include "zero/layout/stacked.hpp"
 #include "zero/layout/tensor.hpp"
-#include "zero/optimizer/tables/setup.hpp"
+#include "zero/optimizer/tables/engine_setup.hpp"
 
 #include <string>
 #include <vector>

@@ -9,7 +9,7 @@
 #include "zero/concepts/communicator.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/optimizer/parts.hpp"
-#include "zero/optimizer/setup/agreement.hpp"
+#include "zero/optimizer/setup/rank_agreement.hpp"
 
 #include <array>
 #include <cstddef>

@@ -173,7 +173,7 @@ struct OwnTerms {
 };
 
 /// What a rank was told about a step, as far as numbers depend on it.
-struct Told {
+struct RankOptions {
   bool known = false;              ///< in step(), and not in grad_norm() before it
   std::uint64_t options = 0;       ///< hash of all but the learning rate of the step
   float learning_rate = 0.f;       ///< of the step ...
@@ -185,7 +185,7 @@ struct Told {
 /// follows, into the terms of the step.
 struct Seal {
   StepControl* control = nullptr;
-  Told told{};
+  RankOptions told{};
   bool all = true;          ///< else all but what it was told was exchanged before
   double weight = 0.;       ///< of this rank's micro-batches
   std::int64_t silent = 0;  ///< tensors about which it was told nothing
@@ -268,7 +268,7 @@ struct Decide {
   bool skip_non_finite = false;  ///< gradients that are not finite are no failure
   long count = 0;                ///< of this update, from outside; 0: one more than of the last
   std::uint64_t rules = 0;       ///< digest of what updates each tensor
-  Told told{};
+  RankOptions told{};
 
   ZERO_HOST_DEVICE void operator()() const noexcept {
     StepTerms& terms = control->outcome.terms;

@@ -10,8 +10,8 @@
 #include "zero/layout/range.hpp"
 #include "zero/layout/tensor.hpp"
 #include "zero/optimizer/parts.hpp"
-#include "zero/optimizer/setup/agreement.hpp"
 #include "zero/optimizer/setup/fingerprint.hpp"
+#include "zero/optimizer/setup/rank_agreement.hpp"
 #include "zero/optimizer/step/decision.hpp"
 #include "zero/optimizer/step_result.hpp"
 
@@ -25,7 +25,7 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// The options of a step, to compare with other ranks'.
 /// @param rate  the learning rate, wherever it lay
-ZERO_APART [[nodiscard]] ZERO_COLD Fingerprint print_of(Decide const& decide, float rate);
+ZERO_APART [[nodiscard]] ZERO_COLD Fingerprint fingerprint_of(Decide const& decide, float rate);
 
 /// Which tensors have gradients that are not finite, and on which ranks.
 /// @param all  the first that each rank has found, below 0 if there is none
@@ -76,7 +76,7 @@ ZERO_BODY Error explain_failure(Parts& parts, StepFailure failure, Decide const&
   parts.space().download(
       &failed_before, parts.control->words + StepControl::failed_word, sizeof(failed_before));
   if (failed_before != 0) return error_of(failure);
-  Groups& groups = parts.groups;
+  RankGroups& groups = parts.groups;
   ErrorContext const here = groups.model() == nullptr ? ErrorContext{} : groups.here("step");
   GatherWords const gather{&groups.world(), &parts.arena};
   if (failure == StepFailure::not_finite) {
@@ -91,21 +91,21 @@ ZERO_BODY Error explain_failure(Parts& parts, StepFailure failure, Decide const&
     return error_of(failure, forgotten(gather(said.data(), said.size()), parts.tensors), here);
   }
   if (failure != StepFailure::options_differ) return error_of(failure);
-  Fingerprint const print = print_of(told, rate);
+  Fingerprint const record = fingerprint_of(told, rate);
   auto const more = [&] { return parts.rules.difference(gather); };
-  return error_of(failure, print.difference(gather, more), here);
+  return error_of(failure, record.difference(gather, more), here);
 }
 
-ZERO_BODY Fingerprint print_of(Decide const& decide, float rate) {
-  Fingerprint print;
-  print.add("the call", std::string_view(decide.told.known ? "step" : "grad_norm"));
-  print.add({}, "learning_rate", double{decide.told.known ? rate : 0.f});
-  print.add({}, "max_norm", decide.max_norm);
-  print.add({}, "scale", decide.scale);
-  print.add({}, "non_finite", std::string_view(decide.skip_non_finite ? "skip" : "fail"));
-  print.add({}, "count", static_cast<double>(decide.count));
-  print.add_hash({}, "rules of tensors", decide.rules);
-  return print;
+ZERO_BODY Fingerprint fingerprint_of(Decide const& decide, float rate) {
+  Fingerprint record;
+  record.add("the call", std::string_view(decide.told.known ? "step" : "grad_norm"));
+  record.add({}, "learning_rate", double{decide.told.known ? rate : 0.f});
+  record.add({}, "max_norm", decide.max_norm);
+  record.add({}, "scale", decide.scale);
+  record.add({}, "non_finite", std::string_view(decide.skip_non_finite ? "skip" : "fail"));
+  record.add({}, "count", static_cast<double>(decide.count));
+  record.add_hash({}, "rules of tensors", decide.rules);
+  return record;
 }
 
 ZERO_BODY std::string not_finite(std::vector<std::int64_t> const& all,

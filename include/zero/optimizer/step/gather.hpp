@@ -10,7 +10,7 @@
 #include "zero/layout/partition.hpp"
 #include "zero/optimizer/held/arena.hpp"
 #include "zero/optimizer/held/arrays.hpp"
-#include "zero/optimizer/tables/communicator.hpp"
+#include "zero/optimizer/tables/communicator_calls.hpp"
 
 #include <algorithm>
 #include <cstddef>

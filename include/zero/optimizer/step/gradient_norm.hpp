@@ -9,7 +9,7 @@
 #include "zero/layout/range.hpp"
 #include "zero/layout/tensor.hpp"
 #include "zero/optimizer/held/arrays.hpp"
-#include "zero/optimizer/tables/kernels.hpp"
+#include "zero/optimizer/tables/kernel_calls.hpp"
 
 #include <algorithm>
 #include <cstddef>

@@ -15,7 +15,7 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 /// Which units have lent gradients that may yet be read, and who is told when they may not.
 class LentUnits {
  public:
-  using Told = FunctionRef<void(int)>;
+  using Callback = FunctionRef<void(int)>;
 
   /// @param units  0 where the library owns gradients
   explicit LentUnits(std::size_t units) : in_use_(units, 0) {}
@@ -41,11 +41,11 @@ class LentUnits {
   void free_all(Forget const& forget) {
     for (std::size_t u = in_use_.size(); u-- > 0;) free(static_cast<int>(u), forget);
   }
-  void tell(Told told) noexcept { told_.emplace(told); }
+  void tell(Callback told) noexcept { told_.emplace(told); }
 
  private:
   std::vector<std::uint8_t> in_use_;
-  std::optional<Told> told_;
+  std::optional<Callback> told_;
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -6,9 +6,9 @@
 #include "zero/optimizer/step/decision.hpp"
 #include "zero/optimizer/step_options.hpp"
 #include "zero/optimizer/step_result.hpp"
-#include "zero/optimizer/tables/communicator.hpp"
-#include "zero/optimizer/tables/kernels.hpp"
-#include "zero/optimizer/tables/space.hpp"
+#include "zero/optimizer/tables/communicator_calls.hpp"
+#include "zero/optimizer/tables/kernel_calls.hpp"
+#include "zero/optimizer/tables/space_calls.hpp"
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 

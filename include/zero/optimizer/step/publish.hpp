@@ -7,7 +7,7 @@
 #include "zero/layout/partition.hpp"
 #include "zero/optimizer/held/arrays.hpp"
 #include "zero/optimizer/held/staging.hpp"
-#include "zero/optimizer/tables/communicator.hpp"
+#include "zero/optimizer/tables/communicator_calls.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -65,7 +65,7 @@ class Publish {
 ZERO_BODY void Publish::before_read(int unit) {
   std::size_t end = 0;
   for (std::size_t const g : partition_->groups_of(unit)) {
-    Group const& group = partition_->groups()[g];
+    BucketGroup const& group = partition_->groups()[g];
     end = (std::max)(end, group.first_bucket + group.bucket_count);
   }
   wait(end);

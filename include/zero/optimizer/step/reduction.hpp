@@ -11,8 +11,8 @@
 #include "zero/optimizer/step/lent_units.hpp"
 #include "zero/optimizer/step/presence.hpp"
 #include "zero/optimizer/step/reduction_order.hpp"
-#include "zero/optimizer/tables/communicator.hpp"
-#include "zero/optimizer/tables/setup.hpp"
+#include "zero/optimizer/tables/communicator_calls.hpp"
+#include "zero/optimizer/tables/engine_setup.hpp"
 
 #include <array>
 #include <cstddef>
@@ -281,7 +281,7 @@ ZERO_BODY bool Reduction::place(std::size_t g, bool early) {
 
 ZERO_BODY void Reduction::zero(std::size_t g, bool overwritten) const {
   if (form_.gradients != Form::Gradients::pooled) return;
-  Group const& group = partition_->groups()[g];
+  BucketGroup const& group = partition_->groups()[g];
   Array const full = store_->full(g);
   std::byte* done = full.first;
   auto const zero_to = [&](std::byte* end) {
@@ -324,7 +324,7 @@ ZERO_BODY void Reduction::zero_absent(int unit) const {
 }
 
 ZERO_BODY void Reduction::launch(std::size_t g) {
-  Group const& group = partition_->groups()[g];
+  BucketGroup const& group = partition_->groups()[g];
   order_.launch(g);
   if (lends_) {
     for (int const unit : group.units) lent_units_.use(unit);

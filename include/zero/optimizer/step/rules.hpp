@@ -9,7 +9,7 @@
 #include "zero/concepts/rule.hpp"
 #include "zero/optimizer/model.hpp"
 #include "zero/optimizer/setup/fingerprint.hpp"
-#include "zero/optimizer/tables/rule.hpp"
+#include "zero/optimizer/tables/rule_calls.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -144,12 +144,12 @@ std::string Rules::difference(Gather const& gather) const {
     owner += ", ";
   }
   std::string const field = owner + "rule.";
-  Fingerprint print;
-  print.add(owner, "a rule of its own", std::string_view(own ? "yes" : "no"));
+  Fingerprint record;
+  record.add(owner, "a rule of its own", std::string_view(own ? "yes" : "no"));
   for_fields(single ? of(t) : common_.get(), [&](RuleField const& each) {
-    print.add(field, each.name, own || each.name != "lr" ? each.value : 0.);
+    record.add(field, each.name, own || each.name != "lr" ? each.value : 0.);
   });
-  return print.difference(gather, [] { return std::string(); });
+  return record.difference(gather, [] { return std::string(); });
 }
 
 ZERO_BODY std::uint64_t Rules::hash_of(void const* rule, bool with_rate) const {

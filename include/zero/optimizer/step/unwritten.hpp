@@ -5,7 +5,7 @@
 #include "zero/base/config.hpp"
 #include "zero/optimizer/held/elements.hpp"
 #include "zero/optimizer/held/host_chunk.hpp"
-#include "zero/optimizer/tables/space.hpp"
+#include "zero/optimizer/tables/space_calls.hpp"
 
 #include <cstddef>
 #include <cstring>

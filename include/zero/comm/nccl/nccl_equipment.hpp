@@ -4,10 +4,10 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
-#include "zero/comm/nccl/api.hpp"
-#include "zero/comm/nccl/exchange.hpp"
-#include "zero/comm/nccl/family.hpp"
-#include "zero/comm/nccl/line.hpp"
+#include "zero/comm/nccl/nccl_api.hpp"
+#include "zero/comm/nccl/nccl_exchange.hpp"
+#include "zero/comm/nccl/nccl_family.hpp"
+#include "zero/comm/nccl/nccl_line.hpp"
 
 #include <cstddef>
 #include <vector>

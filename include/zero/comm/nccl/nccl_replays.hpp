@@ -4,7 +4,7 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
-#include "zero/comm/nccl/api.hpp"
+#include "zero/comm/nccl/nccl_api.hpp"
 #include "zero/concepts/communicator.hpp"
 
 #include <algorithm>

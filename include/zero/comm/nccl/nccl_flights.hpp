@@ -3,8 +3,8 @@
 #pragma once
 
 #include "zero/base/config.hpp"
-#include "zero/comm/nccl/api.hpp"
-#include "zero/comm/nccl/family.hpp"
+#include "zero/comm/nccl/nccl_api.hpp"
+#include "zero/comm/nccl/nccl_family.hpp"
 #include "zero/concepts/communicator.hpp"
 
 #include <array>

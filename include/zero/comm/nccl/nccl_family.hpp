@@ -4,8 +4,8 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
-#include "zero/comm/nccl/api.hpp"
-#include "zero/comm/nccl/watch.hpp"
+#include "zero/comm/nccl/nccl_api.hpp"
+#include "zero/comm/nccl/nccl_watch.hpp"
 #include "zero/comm/shared/backoff.hpp"
 #include "zero/comm/shared/call_checks.hpp"
 #include "zero/comm/shared/failure.hpp"

@@ -4,10 +4,10 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
-#include "zero/comm/nccl/api.hpp"
-#include "zero/comm/nccl/exchange.hpp"
-#include "zero/comm/nccl/line.hpp"
-#include "zero/comm/nccl/options.hpp"
+#include "zero/comm/nccl/nccl_api.hpp"
+#include "zero/comm/nccl/nccl_exchange.hpp"
+#include "zero/comm/nccl/nccl_line.hpp"
+#include "zero/comm/nccl/nccl_options.hpp"
 
 #include <algorithm>
 #include <cstddef>

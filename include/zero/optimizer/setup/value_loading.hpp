@@ -5,7 +5,7 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/base/function_ref.hpp"
-#include "zero/kernel/hash.hpp"
+#include "zero/kernel/element_hash.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/layout/tensor.hpp"
 #include "zero/optimizer/held/host_chunk.hpp"

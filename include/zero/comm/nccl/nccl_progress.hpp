@@ -3,13 +3,13 @@
 #pragma once
 
 #include "zero/base/config.hpp"
-#include "zero/comm/nccl/api.hpp"
-#include "zero/comm/nccl/equipment.hpp"
-#include "zero/comm/nccl/exchange.hpp"
-#include "zero/comm/nccl/family.hpp"
-#include "zero/comm/nccl/flights.hpp"
-#include "zero/comm/nccl/line.hpp"
-#include "zero/comm/nccl/replays.hpp"
+#include "zero/comm/nccl/nccl_api.hpp"
+#include "zero/comm/nccl/nccl_equipment.hpp"
+#include "zero/comm/nccl/nccl_exchange.hpp"
+#include "zero/comm/nccl/nccl_family.hpp"
+#include "zero/comm/nccl/nccl_flights.hpp"
+#include "zero/comm/nccl/nccl_line.hpp"
+#include "zero/comm/nccl/nccl_replays.hpp"
 #include "zero/comm/shared/backoff.hpp"
 #include "zero/concepts/communicator.hpp"
 

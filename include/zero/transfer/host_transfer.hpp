@@ -4,7 +4,7 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
-#include "zero/concepts/memory.hpp"
+#include "zero/concepts/allocator.hpp"
 #include "zero/concepts/transfer.hpp"
 #include "zero/space/host.hpp"
 

@@ -7,7 +7,7 @@
 namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// What a checkpoint needs of an optimizer and a trainer does not.
-struct Inside {
+struct EngineAccess {
   /// Its `Engine`.
   template <class Optimizer>
   [[nodiscard]] static auto& engine(Optimizer& optimizer) noexcept {

@@ -8,10 +8,10 @@
 #include "zero/layout/memory_plan.hpp"
 #include "zero/layout/sharding.hpp"
 #include "zero/optimizer/step/decision.hpp"
-#include "zero/optimizer/tables/communicator.hpp"
-#include "zero/optimizer/tables/kernels.hpp"
-#include "zero/optimizer/tables/rule.hpp"
-#include "zero/optimizer/tables/space.hpp"
+#include "zero/optimizer/tables/communicator_calls.hpp"
+#include "zero/optimizer/tables/kernel_calls.hpp"
+#include "zero/optimizer/tables/rule_calls.hpp"
+#include "zero/optimizer/tables/space_calls.hpp"
 #include "zero/precision/loss_scale.hpp"
 
 #include <cstddef>

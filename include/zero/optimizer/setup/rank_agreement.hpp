@@ -12,8 +12,8 @@
 #include "zero/optimizer/held/arena.hpp"
 #include "zero/optimizer/setup/fingerprint.hpp"
 #include "zero/optimizer/setup/plan_of.hpp"
-#include "zero/optimizer/tables/communicator.hpp"
-#include "zero/optimizer/tables/setup.hpp"
+#include "zero/optimizer/tables/communicator_calls.hpp"
+#include "zero/optimizer/tables/engine_setup.hpp"
 
 #include <array>
 #include <cstddef>
@@ -46,9 +46,9 @@ struct GatherWords {
 };
 
 /// The groups that an optimizer is over.
-class Groups {
+class RankGroups {
  public:
-  ZERO_APART ZERO_COLD explicit Groups(EngineSetup const& setup);
+  ZERO_APART ZERO_COLD explicit RankGroups(EngineSetup const& setup);
 
   /// That model states are partitioned over: the data axis of a grid.
   [[nodiscard]] Ranks& comm() noexcept { return comm_; }
@@ -71,7 +71,7 @@ class Groups {
 /// What all ranks have agreed on, and what an optimizer is then assembled from.
 struct Agreed {
   EngineSetup setup;
-  Groups groups;
+  RankGroups groups;
   std::vector<Tensor> described;
   Slices slices;
   Partition partition;
@@ -84,9 +84,9 @@ ZERO_APART [[nodiscard]] ZERO_COLD bool unanimous(Ranks& ranks, Arena& arena, st
 
 /// @par Collective  yes; blocks
 /// @throws Error (communication) on every rank, naming the field, the values and the ranks
-ZERO_APART ZERO_COLD void require_same(Groups& groups,
+ZERO_APART ZERO_COLD void require_same(RankGroups& groups,
                                        Arena& arena,
-                                       Fingerprint const& print,
+                                       Fingerprint const& record,
                                        std::vector<Tensor> const& tensors);
 
 /// Everything that must be the same on all ranks, by name.
@@ -140,12 +140,12 @@ ZERO_BODY std::vector<std::int64_t> GatherWords::operator()(std::int64_t const* 
   return all;
 }
 
-ZERO_BODY Groups::Groups(EngineSetup const& setup) : comm_(setup.comm) {
+ZERO_BODY RankGroups::RankGroups(EngineSetup const& setup) : comm_(setup.comm) {
   if (setup.world.comm != setup.comm.comm) world_.emplace(setup.world);
   if (setup.model.comm != nullptr) model_.emplace(setup.model);
 }
 
-ZERO_BODY ErrorContext Groups::here(std::string_view operation) {
+ZERO_BODY ErrorContext RankGroups::here(std::string_view operation) {
   ErrorContext here{.rank = world().rank(), .operation = std::string(operation)};
   if (!model_) {
     here.group = world().name();
@@ -171,17 +171,17 @@ ZERO_BODY bool unanimous(Ranks& ranks, Arena& arena, std::uint64_t value) {
   return Unanimity::holds(words, ranks.size());
 }
 
-ZERO_BODY void require_same(Groups& groups,
+ZERO_BODY void require_same(RankGroups& groups,
                             Arena& arena,
-                            Fingerprint const& print,
+                            Fingerprint const& record,
                             std::vector<Tensor> const& tensors) {
-  if (unanimous(groups.world(), arena, print.digest())) return;
-  print.compare(groups.here("construction"), tensors, GatherWords{&groups.world(), &arena});
+  if (unanimous(groups.world(), arena, record.digest())) return;
+  record.compare(groups.here("construction"), tensors, GatherWords{&groups.world(), &arena});
 }
 
 ZERO_BODY Agreed agree(EngineSetup const& setup, std::vector<Tensor> described) {
   if (setup.loss_scale != nullptr) require_valid(*setup.loss_scale);
-  Groups groups(setup);
+  RankGroups groups(setup);
   Slices slices = take_apart(described);
   Partition partition(slices.tensors,
                       partition_options(setup.policies, setup.comm.size, setup.bucket));
@@ -194,46 +194,46 @@ ZERO_BODY Fingerprint fingerprint(EngineSetup const& setup,
                                   std::vector<Tensor> const& tensors,
                                   Partition const& partition) {
   PolicyFacts const& facts = setup.policies;
-  Fingerprint print;
-  print.add(
+  Fingerprint record;
+  record.add(
       "library version",
       std::int64_t{version.major} * 1000000 + std::int64_t{version.minor} * 1000 + version.patch);
-  print.add("world size", std::int64_t{setup.comm.size});
-  print.add("stage", facts.stage);
-  print.add("precision", facts.precision);
-  print.add("rule", setup.rule_calls->name);
+  record.add("world size", std::int64_t{setup.comm.size});
+  record.add("stage", facts.stage);
+  record.add("precision", facts.precision);
+  record.add("rule", setup.rule_calls->name);
   std::string states;
   for (StateArray const& state : setup.rule_calls->states) {
     states += Message({states.empty() ? "" : ", ", state.name}).text();
   }
-  print.add("the rule's states", states);
-  print.add("accumulation", facts.accumulation);
-  print.add("memory", std::string_view(facts.borrowed ? "borrowed" : "owned"));
+  record.add("the rule's states", states);
+  record.add("accumulation", facts.accumulation);
+  record.add("memory", std::string_view(facts.borrowed ? "borrowed" : "owned"));
   // Ranks whose kernels fuse multiplications differently would drift apart in the last bit.
-  print.add("the compiler's flags", std::string_view(ZERO_TEXT(ZERO_NAMESPACE)));
-  print.add("bucket bytes", static_cast<std::int64_t>(setup.bucket.bytes));
-  print.add("prefetch depth", std::int64_t{setup.prefetch.depth});
+  record.add("the compiler's flags", std::string_view(ZERO_TEXT(ZERO_NAMESPACE)));
+  record.add("bucket bytes", static_cast<std::int64_t>(setup.bucket.bytes));
+  record.add("prefetch depth", std::int64_t{setup.prefetch.depth});
   if (setup.loss_scale != nullptr) {
-    print.add({}, "initial loss scale", double{setup.loss_scale->initial});
-    print.add({}, "loss scale growth", double{setup.loss_scale->growth});
-    print.add("loss scale growth interval", std::int64_t{setup.loss_scale->growth_interval});
-    print.add({}, "loss scale backoff", double{setup.loss_scale->backoff});
-    print.add({}, "minimum loss scale", double{setup.loss_scale->minimum});
-    print.add("loss scale patience", std::int64_t{setup.loss_scale->patience});
+    record.add({}, "initial loss scale", double{setup.loss_scale->initial});
+    record.add({}, "loss scale growth", double{setup.loss_scale->growth});
+    record.add("loss scale growth interval", std::int64_t{setup.loss_scale->growth_interval});
+    record.add({}, "loss scale backoff", double{setup.loss_scale->backoff});
+    record.add({}, "minimum loss scale", double{setup.loss_scale->minimum});
+    record.add("loss scale patience", std::int64_t{setup.loss_scale->patience});
   }
-  print.add("number of tensors", static_cast<std::int64_t>(tensors.size()));
-  print.add("trained elements",
-            static_cast<std::int64_t>(partition.placement().trainable_elements()));
+  record.add("number of tensors", static_cast<std::int64_t>(tensors.size()));
+  record.add("trained elements",
+             static_cast<std::int64_t>(partition.placement().trainable_elements()));
   Hash model;
   for (Tensor const& tensor : tensors) model.add(hash_of(tensor));
-  print.add_hash({}, "the model", model.value());
+  record.add_hash({}, "the model", model.value());
   require_number({"rule.lr"}, setup.rule_calls->rate(setup.rule), 0.);
   auto const add = [&](RuleField const& field) {
     require_number({"rule.", field.name}, field.value, field.low, field.below);
-    print.add("rule.", field.name, field.value);
+    record.add("rule.", field.name, field.value);
   };
   setup.rule_calls->fields(setup.rule, FunctionRef<void(RuleField const&)>(add));
-  return print;
+  return record;
 }
 
 #endif

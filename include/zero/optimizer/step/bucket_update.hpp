@@ -11,7 +11,7 @@
 #include "zero/optimizer/step/decision.hpp"
 #include "zero/optimizer/step/presence.hpp"
 #include "zero/optimizer/step/rules.hpp"
-#include "zero/optimizer/tables/kernels.hpp"
+#include "zero/optimizer/tables/kernel_calls.hpp"
 
 #include <cstddef>
 #include <vector>
