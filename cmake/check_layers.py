@@ -78,6 +78,7 @@ BACKENDS = {
     # In C; what defines them is in c/.
     "c.h": {"stdint.h", "string.h"},
     "c_mpi.h": {"mpi.h"},
+    "transfer/file_transfer.hpp": {"unistd.h"},
     "transfer/file": {"fcntl.h", "io.h", "unistd.h"},
     "memory/address_sanitizer.hpp": {"dlfcn.h"},
     "bench/collectives.hpp": {"benchmark/benchmark.h"},
