@@ -19,6 +19,18 @@ inline constexpr bool uses_host_memory = true;
 template <Communicator C>
 inline constexpr bool uses_host_memory<C> = C::Space::host_accessible;
 
+/// Where a communicator's buffers live; nowhere, where none is named.
+template <class C>
+struct SpaceOf {
+  struct Space {
+    static constexpr bool host_accessible = true;
+  };
+};
+template <Communicator C>
+struct SpaceOf<C> {
+  using Space = typename C::Space;
+};
+
 /// The choice that a list of policies makes, defaults filled in.
 template <class... Policies>
 struct Choice {
@@ -44,6 +56,7 @@ struct Choice {
   using Rule = Selected<FitsRule, AdamW, Policies...>;
   using Accumulation = Selected<FitsAccumulation, AccumulateNone, Policies...>;
   using Memory = Selected<FitsMemory, Owned<>, Policies...>;
+  using Space = typename SpaceOf<Communicator>::Space;
   static_assert(named<FitsMemory, Policies...> == 1 || uses_host_memory<Communicator>,
                 "zero: name an allocator of device memory: Owned{...}, or Borrowed{...}");
   static_assert(!(Memory::borrowed && Stage::sharding.parameters),

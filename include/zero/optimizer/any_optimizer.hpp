@@ -1,0 +1,267 @@
+/// @file
+/// What every optimizer has, whatever its policies.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/base/function_ref.hpp"
+#include "zero/layout/memory_plan.hpp"
+#include "zero/layout/partition.hpp"
+#include "zero/layout/plan.hpp"
+#include "zero/layout/tensor.hpp"
+#include "zero/optimizer/callables.hpp"
+#include "zero/optimizer/engine.hpp"
+#include "zero/optimizer/engine_access.hpp"
+#include "zero/optimizer/step_options.hpp"
+#include "zero/optimizer/step_result.hpp"
+#include "zero/optimizer/tables/engine_setup.hpp"
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE {
+
+/// The functions of an optimizer whose types no policy decides: compiled once for all of a unit's
+/// optimizers.
+/// @tparam on_host  may any thread follow pointers to the communicator's buffers?
+template <bool on_host>
+class AnyOptimizer {
+ public:
+  AnyOptimizer(AnyOptimizer const&) = delete;
+  AnyOptimizer& operator=(AnyOptimizer const&) = delete;
+
+  /// Units in the order of the forward pass, from 0; a number that no tensor names is empty.
+  [[nodiscard]] std::span<int const> units() const noexcept { return engine_.model().units; }
+  /// The same units in the order of the backward pass.
+  [[nodiscard]] std::span<int const> units_backward() const noexcept {
+    return engine_.model().units_backward;
+  }
+  /// The model as it was described.
+  [[nodiscard]] std::vector<Tensor> const& tensors() const noexcept {
+    return engine_.model().described;
+  }
+  /// Who owns which element. A stacked tensor is as many tensors there as it has layers.
+  [[nodiscard]] Partition const& partition() const noexcept { return engine_.model().partition; }
+  /// What this rank holds and sends in a step of so many micro-steps.
+  [[nodiscard]] Plan plan(std::uint64_t micro_steps = 1) const { return engine_.plan(micro_steps); }
+  /// Bytes this rank holds now, by role: equal to `plan().memory`.
+  [[nodiscard]] MemoryBytes held() const { return engine_.held(); }
+
+  /// Sets parameters and master weights from `values(Tensor const&, first, std::span<float>)`,
+  /// which fills elements [first, first + size) of a tensor. It is asked, chunk by chunk, for what
+  /// this rank holds only, and where that is a share for the share of the next rank as well, so
+  /// that ranks which are given different values are found. Resets nothing else. Parameters that
+  /// the library owns have no values before, and the first step asks for this call,
+  /// `broadcast_parameters`, `fill_owned` or `adopt_parameters`.
+  /// @par Collective  yes; blocks
+  /// @throws Error (communication), on every rank, naming the first tensor that differs and ranks
+  /// @par Cost  where the host cannot reach the space's memory, two transient megabytes of the host
+  ///   beside the plan
+  template <std::invocable<Tensor const&, std::size_t, std::span<float>> Values>
+  void load_parameters(Values&& values) {
+    auto const ask = [&](Tensor const& tensor, std::size_t first, std::span<float> out) {
+      values(tensor, first, out);
+    };
+    engine_.load(detail::ValueSource(ask));
+  }
+  /// Sets parameters and master weights from whole tensors in registration order; spans of tied
+  /// tensors are not read. Otherwise as above.
+  void load_parameters(std::span<std::span<float const> const> values) { engine_.load(values); }
+  /// `load_parameters` from values that one rank alone has: only the root's are asked for, unit
+  /// after unit, and every rank keeps what it holds of them. For all stages.
+  /// @param values  as for `load_parameters`; not called elsewhere than on the root
+  /// @param root    the same on every rank
+  /// @par Collective  yes; blocks
+  /// @par Cost  every element of every tensor is sent once, in fp32; beside the plan a transient
+  ///   megabyte of the host, and where it cannot reach the space's memory two more, and one there
+  template <std::invocable<Tensor const&, std::size_t, std::span<float>> Values>
+  void broadcast_parameters(Values&& values, int root = 0) {
+    auto const ask = [&](Tensor const& tensor, std::size_t first, std::span<float> out) {
+      values(tensor, first, out);
+    };
+    engine_.broadcast(detail::ValueSource(ask), root);
+  }
+  /// Takes the parameters' present values as they are, those that the trainer lends or has written
+  /// through `parameter`; where it wrote none, memory that the library owns holds zeros. Master
+  /// weights start from them. Local; the next step is the one that compares them with other ranks'.
+  void adopt_parameters() { engine_.adopt(); }
+
+  /// Compares what every rank holds all of, as the first step does by itself, and the next one
+  /// after `adopt_parameters` and `fill_owned`; not what it holds its share of, which
+  /// `load_parameters` compares. Before a first step that is captured in a CUDA graph it has to be
+  /// called.
+  /// @par Collective  yes; blocks
+  /// @par Cost        one pass over the parameters, in their memory, and an exchange of 72 bytes
+  /// @throws Error (communication), on every rank, naming the first tensor that differs and ranks;
+  ///   (invalid_argument), on every rank, if on one of them parameters that the library owns have
+  ///   no values yet
+  void check_parameters() { engine_.confirm_values(); }
+
+  /// Says that this rank has no gradient for a unit in this step, or micro-step: it was frozen for
+  /// a while, a branch was not taken, no token went to an expert.
+  ///
+  /// What is absent on all ranks rests: parameter, master weight and states stay as they are, decay
+  /// included, and its own count of updates does (`steps(tensor)`). What is absent on some ranks
+  /// counts as zeros there. A unit that nobody reduces and nobody declares absent is one of zeros.
+  /// If some ranks reduce or declare it, and others do neither, `step()` fails on every rank and
+  /// names them. Local; it may start reductions, as `reduce` does.
+  /// @param unit  not reduced in this micro-step; one that was asked for is passed to `reduce`
+  /// @throws Error (invalid_argument) after the unit, or the step's gradients, were reduced
+  void without_gradient(int unit) { engine_.declare_absent(unit); }
+  /// The same for one tensor of a unit; others of the unit are reduced as ever. Before the unit is
+  /// passed to `reduce`.
+  /// @param tensor  one of `tensors()`, or one of the same name
+  void without_gradient(Tensor const& tensor) { engine_.declare_absent(tensor); }
+
+  /// Begins the next micro-batch of a step; not needed where a step has one of weight 1.
+  /// @par Collective  yes: it finishes the reductions of the micro-step before
+  void micro_step(MicroStep const& micro = {}) { engine_.micro_step(micro); }
+
+  /// What to multiply the loss by in this step's backward pass; 1 without a loss scale. Where the
+  /// host cannot reach the space's memory, blocks for the step before.
+  [[nodiscard]] float loss_scale() const noexcept(on_host) {
+    return engine_.terms().next_loss_scale;
+  }
+  /// Where the loss scale of the next step lies in the memory of the communicator's space, for
+  /// kernels that read it there when their turn comes; valid as long as the optimizer.
+  [[nodiscard]] float const* loss_scale_address() const noexcept {
+    return &engine_.terms_address()->next_loss_scale;
+  }
+
+  /// Reduces what is left; units without gradients count as zeros. Collective; blocks.
+  void reduce_all() { engine_.reduce_all(); }
+  /// The same for a trainer that has added up several micro-batches in its own buffers.
+  /// Otherwise they would count as one, with a gradient so many times as large.
+  /// @param weight  of all of them together, as in `MicroStep`: their number if each is a mean
+  /// @throws Error (invalid_argument) if a micro-step has begun, or a unit was reduced
+  void reduce_all(double weight) { engine_.reduce_all(weight); }
+
+  /// L2 norm of the mean gradient, the same bits on every rank and under every stage; infinity if
+  /// it is not finite. If all weights are 0, a sum that is not zero is infinity, too, and one that
+  /// is zero not a number. Reduces what is left first. The step that follows exchanges two words
+  /// more, since ranks have not told each other its options yet.
+  /// @par Collective  yes; blocks
+  /// @throws Error (invalid_argument), on every rank, if others are in `step()`
+  [[nodiscard]] double grad_norm() { return engine_.grad_norm(); }
+
+  /// Unscales, agrees on overflow and norm, clips, updates, casts and publishes.
+  ///
+  /// Over a space that queues its work, all of it is queued; this call then waits once, for the few
+  /// words of the report. `enqueue_step` does not.
+  /// @par Collective  yes; blocks
+  /// @throws Error (data), on every rank, if gradients are not finite, no loss scale watches for
+  ///   that and the options do not say to skip, naming the first such tensor of each rank's share;
+  ///   if one does, but they were not finite at its minimum for as many steps in a row as its
+  ///   `patience` says, after which it counts anew; or if all weights are 0. Nothing is changed.
+  ///   (invalid_argument) for options that make no sense; if lent parameters have masters of
+  ///   another type that were never set; on every rank, if parameters that the library owns have
+  ///   no values on one of them; on every rank, if they were told different options, naming
+  ///   one, its values and the ranks; this changes nothing either
+  StepReport step(StepOptions const& options = {}) {
+    engine_.step(options, 1.);
+    return detail::report_of(engine_.taken());
+  }
+  /// The same for trainers that clip on their own: the mean gradient is multiplied by `scale`,
+  /// which is not rounded before it meets the weights, so that `max_norm / grad_norm()` gives the
+  /// bits of `StepOptions::max_norm`. Both are finite and at least 0.
+  StepReport step(float learning_rate, double scale) {
+    engine_.step({.learning_rate = learning_rate}, scale);
+    return detail::report_of(engine_.taken());
+  }
+
+  /// `step()` that throws nothing: what it would throw is in the result, with the same effects on
+  /// this rank and the others. So is any other exception of a communicator of the trainer's own, as
+  /// an Error (communication) with its text. Without memory for a text it ends the program.
+  ///
+  /// With exceptions disabled the result has what numbers and options are to blame for: gradients
+  /// that are not finite, a loss scale that can go no lower, weights that are all 0, ranks that
+  /// were told different options. These can be gone on from. Everything else calls `on_error`
+  /// there, as it does in every other function: communication that failed, and steps that this rank
+  /// alone can tell are wrong.
+  /// @par Collective  yes; blocks
+  /// @par Cost  that of `step()`; allocates where there is an error, for its text, and only there
+  StepResult try_step(StepOptions const& options = {}) noexcept { return tried(options, 1.); }
+  /// The same for trainers that clip on their own, as `step(learning_rate, scale)`.
+  StepResult try_step(float learning_rate, double scale) noexcept {
+    return tried({.learning_rate = learning_rate}, scale);
+  }
+
+  /// A step that reports nothing. Over a space that queues its work it waits for nothing either:
+  /// norm, overflow and loss scale stay in the space, where an update that must be skipped changes
+  /// nothing. What `step()` would throw is thrown by `report()`, without the values of options that
+  /// differ; until every rank has asked for it, the steps that follow are skipped. All ranks queue
+  /// a step, or all wait for it.
+  ///
+  /// It can be captured in a CUDA graph. The options and the weights of the micro-batches are then
+  /// those of the capture in every launch; step count, loss scale, norm and whether to skip are
+  /// decided anew, and a learning rate that `learning_rate_address` points to is read anew. From
+  /// then on whoever asks for an outcome waits for what was launched until then.
+  /// @par Collective  yes; blocks only where the communicator does
+  void enqueue_step(StepOptions const& options = {}) {
+    engine_.step(options, 1.);
+    engine_.discard_gradients();
+  }
+
+  /// What the last step did: all zeros before the first. Local; blocks for a step that was queued.
+  /// @throws Error (data, invalid_argument), once, for the first step since the last report that
+  ///   failed as `step()` says
+  [[nodiscard]] StepReport report() { return detail::report_of(engine_.result()); }
+  /// `report()` that throws nothing, as `try_step()`. Local; blocks for a step that was queued.
+  StepResult try_report() noexcept {
+    return detail::attempt([&] { return engine_.result(); });
+  }
+
+  /// Forgets the gradients of this step; the alternative to `step()`. Every rank must do it, having
+  /// reduced the same units: it waits for reductions that are under way.
+  void discard_gradients() { engine_.discard_gradients(); }
+
+  /// Waits for what was started ahead of its use: a refresh left under way by
+  /// `StepOptions::overlap_publish`, or gathers of the next units. Needed before the optimizer is
+  /// destroyed in the middle of a pass: destructors never wait, and a collective that one rank
+  /// drops ends the group. Collective; blocks.
+  void settle() { engine_.settle(); }
+
+  /// Updates applied so far; skipped steps do not count. Where the host cannot reach the space's
+  /// memory, blocks for the last step.
+  [[nodiscard]] long steps() const noexcept(on_host) { return engine_.terms().step; }
+  /// Updates of one tensor: those of all steps in which it did not rest. Of a stacked one those of
+  /// the slice that has most.
+  [[nodiscard]] long steps(std::size_t tensor) const { return engine_.steps(tensor); }
+  /// `set_rule` of another learning rate alone.
+  void set_lr(float lr) { engine_.set_rate({}, lr); }
+  /// The same for a group or a tensor. What has no rule of its own gets one that is otherwise as it
+  /// was: a tensor's of its group, a group's of all.
+  void set_lr(std::string_view name, float lr) { engine_.set_rate(name, lr); }
+
+  /// What counts steps and scales; with master weights and states all that a run goes on from.
+  /// Where the host cannot reach the space's memory, blocks for the last step.
+  [[nodiscard]] Counters counters() const { return engine_.counters(); }
+  /// Goes on counting from there: the twin of `counters()`, between steps.
+  /// @par Collective  yes; blocks
+  /// @throws Error (invalid_argument) for counts or a scale that make no sense, in the middle of a
+  ///   step, and on every rank if ranks bring different ones
+  void restore(Counters const& counters) { engine_.restore(counters); }
+
+ protected:
+  /// @param setup  as for an `Engine`
+  AnyOptimizer(detail::EngineSetup const& setup, std::vector<Tensor> tensors)
+      : engine_(setup, std::move(tensors)) {}
+  ~AnyOptimizer() = default;
+
+  friend struct detail::EngineAccess;
+  detail::Engine engine_;
+
+ private:
+  [[nodiscard]] StepResult tried(StepOptions const& options, double scale) noexcept {
+    return detail::attempt([&] {
+      engine_.step(options, scale);
+      return engine_.taken();
+    });
+  }
+};
+
+}  // namespace zero::inline ZERO_NAMESPACE
