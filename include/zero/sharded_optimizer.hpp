@@ -431,6 +431,7 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
 
   friend class UnitParameters<ShardedOptimizer>;
   friend class UnitGradients<ShardedOptimizer>;
+  friend struct detail::EngineAccess;
 
   [[nodiscard]] detail::UnitTensors unit_view(int unit) const { return {engine_.model(), unit}; }
   [[nodiscard]] std::span<Parameter const> parameter_view(int unit, std::size_t t) {

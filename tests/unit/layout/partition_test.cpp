@@ -11,7 +11,7 @@ namespace {
 
 using zero::block;
 using zero::BucketSpan;
-using zero::Group;
+using zero::BucketGroup;
 using zero::Merge;
 using zero::Partition;
 using zero::PartitionOptions;
