@@ -1,5 +1,6 @@
 // A unit that says nothing has bodies of its own, beside others that share theirs.
 #include "facts.hpp"
+#include "given.hpp"
 
 #include <cstdio>
 
@@ -13,6 +14,10 @@ int main(int argc, char** argv) {
   bool const same = here(MPI_COMM_WORLD) == mine && elsewhere(MPI_COMM_WORLD) == mine;
   bool sound = true;
   for (Facts const& one : mine) sound = sound && one.planned && one.refused && one.sum == 3.;
+  {
+    zero::Mpi<> comm(MPI_COMM_WORLD);
+    sound = sound && sum_of(comm, comm.rank() + 1.) == 3.;
+  }
   std::puts(same && sound ? "all units agree" : "units disagree about the library");
   MPI_Finalize();
   return same && sound ? 0 : 1;
