@@ -4,24 +4,24 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
-#include "zero/comm/mpi/family.hpp"
-#include "zero/comm/mpi/group.hpp"
 #include "zero/comm/mpi/library.hpp"
+#include "zero/comm/mpi/member.hpp"
 #include "zero/comm/mpi/options.hpp"
 #include "zero/comm/mpi/pool.hpp"
-#include "zero/comm/mpi/window.hpp"
-#include "zero/comm/shared/call_checks.hpp"
 #include "zero/comm/shared/failure.hpp"
 #include "zero/comm/shared/handle.hpp"
 #include "zero/comm/shared/split_members.hpp"
 #include "zero/comm/shared/ticket.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/space/host.hpp"
+#if ZERO_OPTIONAL_BODIES
+#include "zero/comm/mpi/group.hpp"
+#endif
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -57,7 +57,7 @@ namespace zero::inline ZERO_NAMESPACE {
 /// @par Threads  a handle belongs to one thread at a time
 template <class Reduction = mpi::Ordered>
 class Mpi {
-  using Group = mpi::detail::Group;
+  using Member = mpi::detail::Member;
 
  public:
   using Space = space::Host;                  ///< buffers are ordinary memory
@@ -66,7 +66,7 @@ class Mpi {
 
   /// A collective under way. Destroying it unfinished withdraws this rank's buffers and ends the
   /// group.
-  using Ticket = zero::detail::Ticket<Group>;
+  using Ticket = zero::detail::Ticket<Member>;
 
   /// A group of the ranks of `comm`, in its order.
   ///
@@ -82,7 +82,8 @@ class Mpi {
   ///   for MPI_COMM_NULL, a deadline that is none, a negative node or a second family beside
   ///   `ProgressThread::sole`; (communication) if a rank does not come within the deadline or has
   ///   other options; (resource) on all ranks if one of them is refused the window or pages for it
-  explicit Mpi(MPI_Comm comm, Options const& options = {}) : handle_(first(comm, options)) {}
+  explicit Mpi(MPI_Comm comm, Options const& options = {})
+      : handle_(mpi::detail::first_member(comm, options, Reduction::native)) {}
 
   /// Takes over the rank's place in the group; `other` may only be destroyed or assigned to.
   Mpi(Mpi&& other) noexcept = default;
@@ -104,9 +105,8 @@ class Mpi {
   /// @throws Error (invalid_argument) for a call no peer could match, such as a null buffer
   /// @throws Error (communication) if the ranks disagree or one of them has failed
   Ticket start(Collective const& op) {
-    Group& group = open();
-    zero::detail::check_arguments(op, rank(), size(), group.name());
-    return Ticket(handle_.group(), group.post(op), rank());
+    std::uint64_t const number = open().post(op);
+    return Ticket(handle_.group(), number, rank());
   }
 
   /// Blocks until the collective is done on every rank, working on all under way meanwhile. In any
@@ -142,21 +142,7 @@ class Mpi {
     std::vector<int> const members = zero::detail::split_members(all, color);
     auto const place =
         static_cast<int>(std::find(members.begin(), members.end(), rank()) - members.begin());
-    auto const family = handle_->family();
-    std::lock_guard const lock(family->mutex);
-    family->blocking.begin("split");
-    MPI_Comm const part = family->blocking.divide(
-        handle_->comm(), *std::min_element(members.begin(), members.end()), place);
-    std::vector<int> world;
-    for (int const member : members) world.push_back(handle_->world_rank(member));
-    auto window = std::make_shared<mpi::detail::Window>();
-    if (family->window->shared()) {
-      MPI_Comm const node = family->blocking.divide(part, family->node_of(family->rank()), place);
-      window = family->make_window(part, static_cast<int>(members.size()), node, 0);
-    }
-    return Mpi({std::make_shared<Group>(
-                    family, part, world, place, std::move(window), Reduction::native, name),
-                place});
+    return Mpi(handle_->split(members, place, name));
   }
 
   /// What the group was called when it was split off; empty for the first.
@@ -164,9 +150,7 @@ class Mpi {
 
   /// Memory that peers on this node read directly, for the whole family. Whatever was allocated
   /// from it must be given back before `close`.
-  [[nodiscard]] mpi::SharedAllocator allocator() const {
-    return mpi::SharedAllocator(open().family()->pool);
-  }
+  [[nodiscard]] mpi::SharedAllocator allocator() const { return open().allocator(); }
 
   /// Bytes that this group holds on this rank by now: control blocks, what is known of calls under
   /// way, chunks for peers that data was exchanged with, and what MPI's reductions work on. What
@@ -177,16 +161,7 @@ class Mpi {
   /// @param ranks    of the group
   /// @param nodes    on which they are
   [[nodiscard]] static std::uint64_t planned_bytes(Options const& options, int ranks, int nodes) {
-    using namespace mpi::detail;
-    std::size_t const chunk = chunk_bytes(options.exchange_bytes, options.message_bytes, ranks);
-    bool const near = options.shared_memory && nodes == 1;
-    std::size_t const native =
-        Reduction::native ? NativeReduction::planned_bytes(options, ranks) : 0;
-    std::size_t const rounds =
-        near || ranks == 1 ? 0 : Dissemination::planned_bytes(static_cast<std::size_t>(ranks));
-    return Window::planned_bytes(near ? ranks : 1, chunk) +
-           Channels::planned_bytes(near ? 1 : ranks, chunk) + rounds +
-           static_cast<std::size_t>(ranks) * sizeof(Lane) + native;
+    return mpi::detail::planned_bytes(options, ranks, nodes, Reduction::native);
   }
 
   /// What is really in use, and what has gone which way on this rank. Local.
@@ -207,38 +182,25 @@ class Mpi {
   ///   collective is under way or a group is open that was split from the first; (communication) as
   ///   `wait` does
   void close() {
-    auto const family = open().family();
-    bool const last = handle_->is_first();
-    handle_->check_closable();
+    open().check_closable();
     run(*this, {.op = Op::all_gather, .dtype = DType::u8, .bucket = zero::detail::close_bucket});
-    handle_->close();
+    std::shared_ptr<Member> const member = handle_.group();
+    member->close();
     handle_.forget();
-    if (last) family->close();
+    member->close_family();
   }
 
  private:
-  [[nodiscard]] static zero::detail::Handle<Group> first(MPI_Comm comm, Options const& options) {
-    mpi::detail::require_usable(comm, options);
-    auto family = std::make_shared<mpi::detail::Family>(comm, options, Reduction::native);
-    std::lock_guard const lock(family->mutex);
-    std::vector<int> world;
-    for (int rank = 0; rank < family->size(); ++rank) world.push_back(rank);
-    return {
-        std::make_shared<Group>(
-            family, family->duplicate(), world, family->rank(), family->window, Reduction::native),
-        family->rank()};
-  }
+  explicit Mpi(zero::detail::Handle<Member> handle) noexcept : handle_(std::move(handle)) {}
 
-  explicit Mpi(zero::detail::Handle<Group> handle) noexcept : handle_(std::move(handle)) {}
-
-  [[nodiscard]] Group& open() const {
+  [[nodiscard]] Member& open() const {
     if (handle_.group() == nullptr) {
       fail(ErrorKind::invalid_argument, "the MPI communicator is closed", {.rank = rank()});
     }
     return *handle_.group();
   }
 
-  zero::detail::Handle<Group> handle_;
+  zero::detail::Handle<Member> handle_;
 };
 
 static_assert(NamingCommunicator<Mpi<mpi::Ordered>>);

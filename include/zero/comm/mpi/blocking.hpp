@@ -8,13 +8,15 @@
 #include "zero/comm/mpi/library.hpp"
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstddef>
-#include <future>
+#include <cstring>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
-#include <utility>
+#include <type_traits>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::mpi::detail {
@@ -47,34 +49,14 @@ class Blocking {
   [[nodiscard]] bool may_call() const noexcept { return !lost_ || multiple_; }
 
   /// MPI's code of a blocking call.
-  /// @param state  all that MPI reads and writes: a copy of it lives on with a call that never ends
+  /// @param state     all that MPI reads and writes: a copy of it lives on with a call that never
+  ///   ends
+  /// @param function  makes the call, for a `State*`
   /// @throws Error (communication) after the deadline
   template <class State>
-  [[nodiscard]] int call(char const* name, State& state, int (*function)(State&)) {
-    if (!by_thread_) return function(state);
-    auto const kept = std::make_shared<State>(state);
-    std::packaged_task<int()> task([kept, function] { return function(*kept); });
-    std::future<int> code = task.get_future();
-    std::thread thread(std::move(task));
-    if (code.wait_for(deadline_) != std::future_status::ready) {
-      thread.detach();
-      lost_ = true;
-      give_up(name);
-    }
-    thread.join();
-    state = *kept;
-    return code.get();
-  }
-
-  /// Completes what `start(state, request)` starts, and returns its state.
-  /// @throws Error (communication) after the deadline, or with MPI's words
-  template <class State>
-  [[nodiscard]] State poll(char const* name,
-                           State const& state,
-                           int (*start)(State&, MPI_Request&)) {
-    auto const done = poll(name, state, start, deadline_);
-    if (done == nullptr) give_up(name);
-    return std::move(*done);
+  [[nodiscard]] int call(char const* name, State& state, int (*function)(void*)) {
+    static_assert(std::is_trivially_copyable_v<State> && sizeof(State) <= sizeof(Task::state));
+    return by_thread_ ? call_by_thread(name, &state, sizeof state, function) : function(&state);
   }
 
   /// Looks until `ready()`.
@@ -86,133 +68,168 @@ class Blocking {
   }
 
   /// Returns when all ranks have come here.
-  void meet(MPI_Comm comm) {
-    static_cast<void>(poll<MPI_Comm>("MPI_Ibarrier", comm, [](MPI_Comm& all, MPI_Request& request) {
-      return MPI_Ibarrier(all, &request);
-    }));
+  ZERO_COLD void meet(MPI_Comm comm) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    check(MPI_Ibarrier(comm, &request), "MPI_Ibarrier");
+    if (!completes("MPI_Ibarrier", request, deadline_)) give_up("MPI_Ibarrier");
   }
 
   /// What every rank gives, in rank order.
   template <class T>
   [[nodiscard]] std::vector<T> gather(MPI_Comm comm, int size, T const& mine) {
-    return poll<Gathering<T>>("MPI_Iallgather", {comm, size, mine}, Gathering<T>::start).all;
+    std::vector<T> all(static_cast<std::size_t>(size));
+    Bytes const found = gather(comm, size, &mine, sizeof mine, deadline_);
+    if (found == nullptr) give_up("MPI_Iallgather");
+    std::memcpy(all.data(), found.get(), all.size() * sizeof mine);
+    return all;
   }
 
   /// Finds out whether some rank cannot go on, so that none goes on without it.
   /// @param problem  of this rank, or empty
   /// @return the first rank's problem, the same on all ranks; empty if there is none
-  [[nodiscard]] std::string first_problem(MPI_Comm comm, int size, std::string const& problem) {
-    struct Words {
-      char text[512];
-    } mine{};
-    problem.copy(mine.text, sizeof mine.text - 1);
-    Gathering<Words> const state{comm, size, mine};
-    if (problem.empty()) return first_of(poll("MPI_Iallgather", state, state.start).all);
+  [[nodiscard]] ZERO_COLD std::string first_problem(MPI_Comm comm,
+                                                    int size,
+                                                    std::string const& problem) {
+    char mine[512] = {};
+    problem.copy(mine, sizeof mine - 1);
     // Others may be where they cannot hear of it. This rank knows enough.
-    auto const heard = poll("MPI_Iallgather", state, state.start, (std::min)(deadline_, patience));
-    return heard == nullptr ? problem : first_of(heard->all);
-  }
-  /// A communicator of the library's own with the ranks of `comm`, whose errors are returned.
-  [[nodiscard]] MPI_Comm duplicate(MPI_Comm comm) {
-    struct State {
-      MPI_Comm from, to;
-    };
-    State const state{comm, MPI_COMM_NULL};
-    auto const start = [](State& s, MPI_Request& request) {
-      return MPI_Comm_idup(s.from, &s.to, &request);
-    };
-    return returning_errors(poll<State>("MPI_Comm_idup", state, start).to);
-  }
-
-  /// The part of a communicator that gives the same color, ordered by key.
-  [[nodiscard]] MPI_Comm divide(MPI_Comm comm, int color, int key) {
-    struct State {
-      MPI_Comm comm;
-      int color, key;
-      MPI_Comm part;
-    } state{comm, color, key, MPI_COMM_NULL};
-    check(call<State>("MPI_Comm_split",
-                      state,
-                      [](State& s) { return MPI_Comm_split(s.comm, s.color, s.key, &s.part); }),
-          "MPI_Comm_split");
-    return returning_errors(state.part);
-  }
-
-  /// The part of a communicator that can share memory, ordered by key.
-  [[nodiscard]] MPI_Comm machine(MPI_Comm comm, int key) {
-    struct State {
-      MPI_Comm comm;
-      int key;
-      MPI_Comm part;
-    } state{comm, key, MPI_COMM_NULL};
-    check(call<State>("MPI_Comm_split_type",
-                      state,
-                      [](State& s) {
-                        return MPI_Comm_split_type(
-                            s.comm, MPI_COMM_TYPE_SHARED, s.key, MPI_INFO_NULL, &s.part);
-                      }),
-          "MPI_Comm_split_type");
-    return returning_errors(state.part);
-  }
-
-  /// Gives a communicator back, with all of its ranks.
-  void release(MPI_Comm& comm) {
-    check(call<MPI_Comm>("MPI_Comm_free", comm, [](MPI_Comm& all) { return MPI_Comm_free(&all); }),
-          "MPI_Comm_free");
-  }
-
- private:
-  [[nodiscard]] static MPI_Comm returning_errors(MPI_Comm comm) {
-    check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-    return comm;
-  }
-
-  using Seconds = std::chrono::duration<double>;
-  /// For telling others of what this rank knows already.
-  static constexpr Seconds patience{1};
-
-  template <class T>
-  struct Gathering {
-    Gathering(MPI_Comm among, int size, T const& own)
-        : comm(among), mine(own), all(static_cast<std::size_t>(size)) {}
-    static int start(Gathering& state, MPI_Request& request) {
-      constexpr int bytes = sizeof(T);
-      return MPI_Iallgather(
-          &state.mine, bytes, MPI_BYTE, state.all.data(), bytes, MPI_BYTE, state.comm, &request);
-    }
-    MPI_Comm comm;
-    T mine;
-    std::vector<T> all;
-  };
-
-  template <class Words>
-  [[nodiscard]] static std::string first_of(std::vector<Words> const& all) {
-    for (std::size_t rank = 0; rank < all.size(); ++rank) {
-      std::string_view const text(all[rank].text);
+    Seconds const limit = problem.empty() ? deadline_ : (std::min)(deadline_, patience);
+    Bytes const all = gather(comm, size, mine, sizeof mine, limit);
+    if (all == nullptr && problem.empty()) give_up("MPI_Iallgather");
+    if (all == nullptr) return problem;
+    for (int rank = 0; rank < size; ++rank) {
+      std::size_t const at = static_cast<std::size_t>(rank) * sizeof mine;
+      std::string_view const text(reinterpret_cast<char const*>(all.get() + at));
       if (!text.empty()) return Message({"rank ", rank, ": ", text}).text();
     }
     return {};
   }
 
-  /// Completes what `start(state, request)` starts; null if that takes longer than `limit`.
-  template <class State>
-  [[nodiscard]] std::unique_ptr<State> poll(char const* name,
-                                            State const& state,
-                                            int (*start)(State&, MPI_Request&),
-                                            Seconds limit) {
-    auto kept = std::make_unique<State>(state);
+  /// A communicator of the library's own with the ranks of `comm`, whose errors are returned.
+  [[nodiscard]] ZERO_COLD MPI_Comm duplicate(MPI_Comm comm) {
+    auto made = std::make_unique<MPI_Comm>(MPI_COMM_NULL);
     MPI_Request request = MPI_REQUEST_NULL;
-    check(start(*kept, request), name);
-    bool const done = look(
+    check(MPI_Comm_idup(comm, made.get(), &request), "MPI_Comm_idup");
+    if (!completes("MPI_Comm_idup", request, deadline_)) {
+      // MPI may still write there.
+      static_cast<void>(made.release());
+      give_up("MPI_Comm_idup");
+    }
+    return returning_errors(*made);
+  }
+
+  /// The part of a communicator that gives the same color, ordered by key.
+  [[nodiscard]] MPI_Comm divide(MPI_Comm comm, int color, int key) {
+    return part_of("MPI_Comm_split", {comm, color, key}, [](void* state) {
+      auto& [all, mine, place, part] = *static_cast<Part*>(state);
+      return MPI_Comm_split(all, mine, place, &part);
+    });
+  }
+
+  /// The part of a communicator that can share memory, ordered by key.
+  [[nodiscard]] MPI_Comm machine(MPI_Comm comm, int key) {
+    return part_of("MPI_Comm_split_type", {comm, MPI_COMM_TYPE_SHARED, key}, [](void* state) {
+      auto& [all, type, place, part] = *static_cast<Part*>(state);
+      return MPI_Comm_split_type(all, type, place, MPI_INFO_NULL, &part);
+    });
+  }
+
+  /// Gives a communicator back, with all of its ranks.
+  void release(MPI_Comm& comm) {
+    check(call("MPI_Comm_free",
+               comm,
+               [](void* all) { return MPI_Comm_free(static_cast<MPI_Comm*>(all)); }),
+          "MPI_Comm_free");
+  }
+
+ private:
+  using Seconds = std::chrono::duration<double>;
+  using Bytes = std::unique_ptr<std::byte[]>;
+  /// For telling others of what this rank knows already.
+  static constexpr Seconds patience{1};
+
+  /// What a communicator is divided by, and what of it this rank gets.
+  struct Part {
+    MPI_Comm comm;
+    int color;  ///< or type
+    int key;
+    MPI_Comm part = MPI_COMM_NULL;
+  };
+  [[nodiscard]] ZERO_COLD MPI_Comm part_of(char const* name, Part state, int (*function)(void*)) {
+    check(call(name, state, function), name);
+    return returning_errors(state.part);
+  }
+  [[nodiscard]] static MPI_Comm returning_errors(MPI_Comm comm) {
+    check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    return comm;
+  }
+
+  /// What a thread shares with who waits for it.
+  struct Task {
+    alignas(std::max_align_t) std::byte state[64];
+    int (*function)(void*);
+    int code = MPI_SUCCESS;
+    bool done = false;
+    std::mutex mutex{};
+    std::condition_variable ended{};
+  };
+  [[nodiscard]] ZERO_COLD int call_by_thread(char const* name,
+                                             void* state,
+                                             std::size_t bytes,
+                                             int (*function)(void*)) {
+    std::unique_ptr<Task> task(new Task);
+    std::memcpy(task->state, state, bytes);
+    task->function = function;
+    std::thread thread([shared = task.get()] {
+      int const code = shared->function(shared->state);
+      std::lock_guard const lock(shared->mutex);
+      shared->code = code;
+      shared->done = true;
+      shared->ended.notify_all();
+    });
+    std::unique_lock lock(task->mutex);
+    auto const limit = Clock::now() + std::chrono::duration_cast<Clock::duration>(deadline_);
+    bool const done = task->ended.wait_until(lock, limit, [&] { return task->done; });
+    lock.unlock();
+    if (!done) {
+      thread.detach();
+      // The thread may still come back to it.
+      static_cast<void>(task.release());
+      lost_ = true;
+      give_up(name);
+    }
+    thread.join();
+    std::memcpy(state, task->state, bytes);
+    return task->code;
+  }
+
+  /// The bytes that every rank gives, in rank order; null if that takes longer than `limit`.
+  [[nodiscard]] ZERO_COLD static Bytes gather(
+      MPI_Comm comm, int size, void const* mine, std::size_t bytes, Seconds limit) {
+    std::size_t const own = static_cast<std::size_t>(size) * bytes;
+    Bytes all(new std::byte[own + bytes]);
+    std::memcpy(all.get() + own, mine, bytes);
+    auto const count = static_cast<int>(bytes);
+    MPI_Request request = MPI_REQUEST_NULL;
+    check(MPI_Iallgather(
+              all.get() + own, count, MPI_BYTE, all.get(), count, MPI_BYTE, comm, &request),
+          "MPI_Iallgather");
+    // MPI may still write there.
+    if (!completes("MPI_Iallgather", request, limit)) static_cast<void>(all.release());
+    return all;
+  }
+
+  /// False if what MPI has begun takes longer than `limit`.
+  [[nodiscard]] ZERO_COLD static bool completes(char const* name,
+                                                MPI_Request request,
+                                                Seconds limit) {
+    return look(
         [&] {
           int complete = 0;
           check(MPI_Test(&request, &complete, MPI_STATUS_IGNORE), name);
           return complete != 0;
         },
         limit);
-    // MPI may still write there.
-    if (!done) static_cast<void>(kept.release());
-    return kept;
   }
 
   template <class Ready>
@@ -224,7 +241,7 @@ class Blocking {
     return true;
   }
 
-  [[noreturn]] void give_up(char const* what) {
+  [[noreturn]] ZERO_COLD void give_up(char const* what) {
     complaint_ = Message({"some rank did not take part in ",
                           what,
                           " within ",

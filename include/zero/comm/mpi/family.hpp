@@ -8,6 +8,7 @@
 #include "zero/comm/mpi/blocking.hpp"
 #include "zero/comm/mpi/census.hpp"
 #include "zero/comm/mpi/library.hpp"
+#include "zero/comm/mpi/member.hpp"
 #include "zero/comm/mpi/patience.hpp"
 #include "zero/comm/mpi/pool.hpp"
 #include "zero/comm/mpi/window.hpp"
@@ -32,19 +33,6 @@ inline constexpr int round_tag = 1;
 inline constexpr int data_tag = 2;
 inline constexpr int failure_tag = 3;
 inline constexpr int notice_tag = 4;
-
-/// A group as its family sees it.
-class Member {
- public:
-  Member() = default;
-  Member(Member const&) = delete;
-  Member& operator=(Member const&) = delete;
-  virtual ~Member() = default;
-  /// Moves what can be moved without waiting; true if anything did. The family's lock is held.
-  virtual bool advance() = 0;
-  /// True while this rank has a collective under way.
-  [[nodiscard]] virtual bool busy() const noexcept = 0;
-};
 
 /// State common to a family of groups. Everything is guarded by `mutex`, MPI's own calls too.
 class Family {

@@ -7,19 +7,28 @@
 #include "zero/base/error.hpp"
 #include "zero/comm/mpi/blame.hpp"
 #include "zero/comm/mpi/channels.hpp"
+#include "zero/comm/mpi/dissemination.hpp"
 #include "zero/comm/mpi/exchange.hpp"
 #include "zero/comm/mpi/family.hpp"
 #include "zero/comm/mpi/flight.hpp"
+#include "zero/comm/mpi/lane.hpp"
 #include "zero/comm/mpi/library.hpp"
+#include "zero/comm/mpi/member.hpp"
+#include "zero/comm/mpi/message.hpp"
 #include "zero/comm/mpi/native.hpp"
+#include "zero/comm/mpi/options.hpp"
 #include "zero/comm/mpi/patience.hpp"
 #include "zero/comm/mpi/peers.hpp"
+#include "zero/comm/mpi/pool.hpp"
 #include "zero/comm/mpi/roll.hpp"
 #include "zero/comm/mpi/sources.hpp"
+#include "zero/comm/mpi/window.hpp"
 #include "zero/comm/shared/call_checks.hpp"
 #include "zero/comm/shared/failure.hpp"
+#include "zero/comm/shared/handle.hpp"
 #include "zero/kernel/copy.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -33,7 +42,9 @@
 namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 /// Takes a collective through its stations: announced, compared, moved, done here, done everywhere.
-class Group final : public Member {
+/// @tparam Base  Member: units that construct no communicator compile nothing of a template
+template <class Base>
+class Group final : public Base {
  public:
   using Lock = std::unique_lock<std::mutex>;
 
@@ -48,6 +59,7 @@ class Group final : public Member {
         std::string_view name = {})
       : family_(std::move(family)),
         comm_(comm),
+        native_(native),
         name_(name),
         window_(std::move(window)),
         peers_(peers(*family_, *window_, world, rank)),
@@ -74,16 +86,11 @@ class Group final : public Member {
     roll_.end(lost);
   }
 
-  [[nodiscard]] int size() const noexcept { return peers_.size(); }
-  [[nodiscard]] int world_rank(int rank) const noexcept { return peers_.world_rank(rank); }
-  [[nodiscard]] std::shared_ptr<Family> const& family() const noexcept { return family_; }
-  [[nodiscard]] MPI_Comm comm() const noexcept { return comm_; }
-  [[nodiscard]] std::string const& name() const noexcept { return name_; }
-  /// True for the group that the family was constructed with.
-  [[nodiscard]] bool is_first() const noexcept { return window_ == family_->window; }
+  [[nodiscard]] int size() const noexcept override { return peers_.size(); }
+  [[nodiscard]] std::string_view name() const noexcept override { return name_; }
 
-  /// Announces this rank's part of its next collective and returns the collective's number.
-  std::uint64_t post(Collective const& op) {
+  std::uint64_t post(Collective const& op) override {
+    zero::detail::check_arguments(op, peers_.rank(), size(), name_);
     Lock lock(family_->mutex);
     throw_if_failed(lock, op);
     std::uint64_t const sequence = flights_.posted();
@@ -95,8 +102,7 @@ class Group final : public Member {
     return sequence;
   }
 
-  /// Blocks until a collective that this rank has posted is done.
-  void wait(int /*rank*/, std::uint64_t sequence) {
+  void wait(int /*rank*/, std::uint64_t sequence) override {
     Lock lock(family_->mutex);
     // What is done has its result, whatever went wrong since.
     if (flights_.done(sequence)) return;
@@ -105,8 +111,7 @@ class Group final : public Member {
     finish(lock, op, sequence);
   }
 
-  /// Never blocks, never throws: what goes wrong is told by the next call that can.
-  void progress() noexcept {
+  void progress() noexcept override {
     Lock const lock(family_->mutex);
     if (flights_.none() && !family_->failed()) return;
     family_->advance();
@@ -142,8 +147,7 @@ class Group final : public Member {
   }
   [[nodiscard]] bool busy() const noexcept override { return !flights_.none(); }
 
-  /// This rank will not wait for a collective: nothing more is written to its buffers.
-  void abandon(int /*rank*/, std::uint64_t sequence, bool unwinding) noexcept {
+  ZERO_COLD void abandon(int /*rank*/, std::uint64_t sequence, bool unwinding) noexcept override {
     Lock const lock(family_->mutex);
     if (flights_.done(sequence)) return;
     Flight& flight = flights_.at(sequence);
@@ -162,8 +166,7 @@ class Group final : public Member {
     }
   }
 
-  /// This rank will start nothing more: peers that wait for it fail.
-  void leave(int /*rank*/, bool unwinding) noexcept {
+  ZERO_COLD void leave(int /*rank*/, bool unwinding) noexcept override {
     Lock const lock(family_->mutex);
     if (!is_running()) return;
     // Where a group that was split off is unwound, its rank can still say why in the first one.
@@ -174,8 +177,7 @@ class Group final : public Member {
     if (!family_->failed()) roll_.leave(flights_.posted(), unwinding);
   }
 
-  /// Ends the family because of an exception on this rank; true if nothing had failed before.
-  bool report(std::string_view reason) {
+  ZERO_COLD bool report(std::string_view reason) override {
     Lock const lock(family_->mutex);
     zero::detail::Failure failure{.cause = zero::detail::Failure::Cause::thrown,
                                   .rank = own_number(),
@@ -187,8 +189,26 @@ class Group final : public Member {
     return family_->record(failure);
   }
 
-  /// @throws Error (invalid_argument) if something of this rank's would outlive the group
-  void check_closable() {
+  [[nodiscard]] ZERO_COLD zero::detail::Handle<Member> split(std::vector<int> const& members,
+                                                             int rank,
+                                                             std::string_view name) override {
+    Lock const lock(family_->mutex);
+    Blocking& blocking = family_->blocking;
+    blocking.begin("split");
+    MPI_Comm const part =
+        blocking.divide(comm_, *std::min_element(members.begin(), members.end()), rank);
+    std::vector<int> world;
+    for (int const member : members) world.push_back(peers_.world_rank(member));
+    auto window = std::make_shared<Window>();
+    if (family_->window->shared()) {
+      MPI_Comm const node = blocking.divide(part, family_->node_of(family_->rank()), rank);
+      window = family_->make_window(part, static_cast<int>(members.size()), node, 0);
+    }
+    return {std::make_shared<Group>(family_, part, world, rank, std::move(window), native_, name),
+            rank};
+  }
+
+  ZERO_COLD void check_closable() override {
     Lock const lock(family_->mutex);
     zero::ErrorContext const context{.rank = own_number(), .operation = "close"};
     bool const first = is_first();
@@ -211,8 +231,7 @@ class Group final : public Member {
     }
   }
 
-  /// Collective; blocks. After a collective that told all ranks to come here.
-  void close() {
+  ZERO_COLD void close() override {
     Lock const lock(family_->mutex);
     family_->blocking.begin("close");
     roll_.hear_last(family_->blocking, flights_.oldest());
@@ -227,7 +246,15 @@ class Group final : public Member {
     family_->blocking.release(comm_);
   }
 
-  [[nodiscard]] Transport transport() {
+  ZERO_COLD void close_family() override {
+    if (is_first()) family_->close();
+  }
+
+  [[nodiscard]] SharedAllocator allocator() const override {
+    return SharedAllocator(family_->pool);
+  }
+
+  [[nodiscard]] ZERO_COLD Transport transport() override {
     Lock const lock(family_->mutex);
     Transport result;
     result.library = library_version();
@@ -252,11 +279,14 @@ class Group final : public Member {
     return result;
   }
 
-  [[nodiscard]] std::uint64_t held() const noexcept {
+  [[nodiscard]] std::uint64_t held() const noexcept override {
     return window_->held() + channels_->held() + roll_.held() + exchange_.held();
   }
 
  private:
+  /// True for the group that the family was constructed with.
+  [[nodiscard]] bool is_first() const noexcept { return window_ == family_->window; }
+
   /// Where a buffer lies in this rank's pool.
   [[nodiscard]] std::int64_t place_of(void const* buffer, std::size_t bytes) const noexcept {
     if (family_->pool == nullptr || buffer == nullptr) return outside;
@@ -388,6 +418,7 @@ class Group final : public Member {
 
   std::shared_ptr<Family> family_;
   MPI_Comm comm_;
+  bool native_;
   std::string name_;
   std::shared_ptr<Window> window_;
   Peers peers_;
@@ -399,5 +430,31 @@ class Group final : public Member {
   Blame blame_;
   std::uint64_t events_ = 0;  ///< counts what moved, so that a wait sees other threads' progress
 };
+
+ZERO_OPTIONAL_BODY zero::detail::Handle<Member> first_member(MPI_Comm comm,
+                                                             Options const& options,
+                                                             bool native) {
+  require_usable(comm, options);
+  auto const family = std::make_shared<Family>(comm, options, native);
+  std::lock_guard const lock(family->mutex);
+  std::vector<int> world;
+  for (int rank = 0; rank < family->size(); ++rank) world.push_back(rank);
+  return {std::make_shared<Group<Member>>(
+              family, family->duplicate(), world, family->rank(), family->window, native),
+          family->rank()};
+}
+
+ZERO_OPTIONAL_BODY std::uint64_t planned_bytes(Options const& options,
+                                               int ranks,
+                                               int nodes,
+                                               bool native) {
+  std::size_t const chunk = chunk_bytes(options.exchange_bytes, options.message_bytes, ranks);
+  bool const near = options.shared_memory && nodes == 1;
+  auto const all = static_cast<std::size_t>(ranks);
+  return Window::planned_bytes(near ? ranks : 1, chunk) +
+         Channels::planned_bytes(near ? 1 : ranks, chunk) +
+         (near || ranks == 1 ? 0 : Dissemination::planned_bytes(all)) + all * sizeof(Lane) +
+         (native ? NativeReduction::planned_bytes(options, ranks) : 0);
+}
 
 }  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

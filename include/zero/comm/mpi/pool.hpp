@@ -8,15 +8,48 @@
 #include "zero/comm/mpi/pages.hpp"
 #include "zero/concepts/allocator.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <new>
 #include <utility>
+#include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::mpi {
+
+namespace detail {
+class Pool;
+}
+
+/// Allocates from a communicator's shared window: `Owned<mpi::SharedAllocator>{comm.allocator()}`.
+/// Peers on the node then read the optimizer's buffers where they are. Without a window
+/// (`Transport::window` says so) memory comes from operator new.
+class SharedAllocator {
+ public:
+  /// Without a window.
+  SharedAllocator() = default;
+
+  /// Zero bytes give null.
+  /// @par Cost  all pages of the block are got now
+  /// @throws Error (resource) if the window is exhausted, saying how much is left, or /dev/shm is
+  ZERO_OPTIONAL_APART [[nodiscard]] void* allocate(std::size_t bytes, std::size_t alignment);
+  /// Gives a block back.
+  ZERO_OPTIONAL_APART void deallocate(void* memory,
+                                      std::size_t bytes,
+                                      std::size_t alignment) noexcept;
+
+  /// Of a pool; null stands for operator new.
+  explicit SharedAllocator(std::shared_ptr<detail::Pool> pool) noexcept : pool_(std::move(pool)) {}
+
+ private:
+  std::shared_ptr<detail::Pool> pool_;
+};
+
+static_assert(Allocator<SharedAllocator>);
+
+#if ZERO_OPTIONAL_BODIES
 
 namespace detail {
 
@@ -45,9 +78,10 @@ class Pool {
     std::lock_guard const lock(mutex_);
     auto const start = reinterpret_cast<std::uintptr_t>(base_);
     std::size_t at = 0;
-    for (auto piece = taken_.begin();; ++piece) {
+    auto piece = taken_.begin();
+    for (;; ++piece) {
       at += (alignment - (start + at) % alignment) % alignment;
-      std::size_t const end = piece == taken_.end() ? bytes_ : piece->first;
+      std::size_t const end = piece == taken_.end() ? bytes_ : piece->at;
       if (at <= end && bytes <= end - at) break;
       if (piece == taken_.end()) {
         fail(ErrorKind::resource,
@@ -59,7 +93,7 @@ class Pool {
               bytes_,
               " are left: raise Options::shared_bytes"});
       }
-      at = piece->first + piece->second;
+      at = piece->at + piece->bytes;
     }
     if (!get_pages(base_ + at, bytes)) {
       fail(ErrorKind::resource,
@@ -67,7 +101,7 @@ class Pool {
             bytes,
             " bytes of the window"});
     }
-    taken_.emplace(at, bytes);
+    taken_.insert(piece, {at, bytes});
     used_ += bytes;
     return base_ + at;
   }
@@ -75,52 +109,42 @@ class Pool {
   void give_back(void* memory) noexcept {
     if (memory == nullptr) return;
     std::lock_guard const lock(mutex_);
-    auto const piece =
-        taken_.find(static_cast<std::size_t>(static_cast<std::byte*>(memory) - base_));
+    auto const at = static_cast<std::size_t>(static_cast<std::byte*>(memory) - base_);
+    auto const piece = std::find_if(
+        taken_.begin(), taken_.end(), [&](Piece const& taken) { return taken.at == at; });
     if (piece == taken_.end()) return;
-    used_ -= piece->second;
+    used_ -= piece->bytes;
     taken_.erase(piece);
   }
 
  private:
+  struct Piece {
+    std::size_t at;
+    std::size_t bytes;
+  };
+
   std::shared_ptr<void const> keep_;
   std::byte* base_;
   std::size_t bytes_;
   std::size_t used_ = 0;
-  std::map<std::size_t, std::size_t> taken_;  ///< sizes by place
+  std::vector<Piece> taken_;  ///< in the order of places
   mutable std::mutex mutex_;
 };
 
 }  // namespace detail
 
-/// Allocates from a communicator's shared window: `Owned<mpi::SharedAllocator>{comm.allocator()}`.
-/// Peers on the node then read the optimizer's buffers where they are. Without a window
-/// (`Transport::window` says so) memory comes from operator new.
-class SharedAllocator {
- public:
-  /// Without a window.
-  SharedAllocator() = default;
+ZERO_OPTIONAL_BODY void* SharedAllocator::allocate(std::size_t bytes, std::size_t alignment) {
+  return pool_ == nullptr ? HostAllocator().allocate(bytes, alignment)
+                          : pool_->take(bytes, alignment);
+}
 
-  /// Zero bytes give null.
-  /// @par Cost  all pages of the block are got now
-  /// @throws Error (resource) if the window is exhausted, saying how much is left, or /dev/shm is
-  [[nodiscard]] void* allocate(std::size_t bytes, std::size_t alignment) {
-    return pool_ == nullptr ? HostAllocator().allocate(bytes, alignment)
-                            : pool_->take(bytes, alignment);
-  }
-  /// Gives a block back.
-  void deallocate(void* memory, std::size_t bytes, std::size_t alignment) noexcept {
-    if (pool_ == nullptr) return HostAllocator().deallocate(memory, bytes, alignment);
-    pool_->give_back(memory);
-  }
+ZERO_OPTIONAL_BODY void SharedAllocator::deallocate(void* memory,
+                                                    std::size_t bytes,
+                                                    std::size_t alignment) noexcept {
+  if (pool_ == nullptr) return HostAllocator().deallocate(memory, bytes, alignment);
+  pool_->give_back(memory);
+}
 
-  /// Of a pool; null stands for operator new.
-  explicit SharedAllocator(std::shared_ptr<detail::Pool> pool) noexcept : pool_(std::move(pool)) {}
-
- private:
-  std::shared_ptr<detail::Pool> pool_;
-};
-
-static_assert(Allocator<SharedAllocator>);
+#endif
 
 }  // namespace zero::inline ZERO_NAMESPACE::mpi

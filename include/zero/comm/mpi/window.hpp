@@ -127,8 +127,8 @@ class Window {
   void close(Blocking& blocking) {
     if (!shared()) return;
     check(MPI_Win_unlock_all(window_), "MPI_Win_unlock_all");
-    auto const free = [](MPI_Win& window) { return MPI_Win_free(&window); };
-    check(blocking.call<MPI_Win>("MPI_Win_free", window_, free), "MPI_Win_free");
+    auto const free = [](void* window) { return MPI_Win_free(static_cast<MPI_Win*>(window)); };
+    check(blocking.call("MPI_Win_free", window_, free), "MPI_Win_free");
     blocking.release(node_);
   }
 
@@ -153,7 +153,8 @@ class Window {
       void* memory;
       MPI_Win window;
     } state{node_, static_cast<MPI_Aint>(bytes), nullptr, MPI_WIN_NULL};
-    int const code = blocking.call<State>("MPI_Win_allocate_shared", state, [](State& s) {
+    int const code = blocking.call("MPI_Win_allocate_shared", state, [](void* all) {
+      auto& s = *static_cast<State*>(all);
       MPI_Info info = MPI_INFO_NULL;
       int result = MPI_Info_create(&info);
       if (result != MPI_SUCCESS) return result;
