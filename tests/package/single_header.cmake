@@ -41,3 +41,18 @@ list(LENGTH symbols_single count)
 if(count LESS 50 OR NOT symbols_copied STREQUAL symbols_single)
   message(FATAL_ERROR "the symbols differ:\n${symbols_copied}\n${symbols_single}")
 endif()
+
+# The one header does what the others do where bodies are compiled in another unit.
+file(WRITE "${SCRATCH}/one/bodies.cpp" "#define ZERO_IMPLEMENTATION\n#include \"zero.hpp\"\n")
+execute_process(COMMAND "${COMPILER}" -std=c++20 ${strict} -DZERO_DECLARATIONS -c
+                        "${SCRATCH}/one/main.cpp" -o "${SCRATCH}/apart.o" COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND "${COMPILER}" "${SCRATCH}/apart.o" -o "${SCRATCH}/apart" -pthread
+                RESULT_VARIABLE result ERROR_QUIET)
+if(result EQUAL 0)
+  message(FATAL_ERROR "a unit that has declarations alone needs no other")
+endif()
+execute_process(COMMAND "${COMPILER}" -std=c++20 ${strict} -c "${SCRATCH}/one/bodies.cpp" -o
+                        "${SCRATCH}/bodies.o" COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND "${COMPILER}" "${SCRATCH}/apart.o" "${SCRATCH}/bodies.o" -o
+                        "${SCRATCH}/apart" -pthread COMMAND_ERROR_IS_FATAL ANY)
+run("${SCRATCH}/apart" "${version_line}")
