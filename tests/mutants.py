@@ -54,7 +54,7 @@ MUTANTS = [
     ("free neighbours stay two blocks", "memory/memory_reservation.hpp",
      "holes.emplace(next->first - begin, begin);",
      "holes.emplace(next->first - at, at);"),
-    ("what was enqueued while a group ended runs on", "comm/nccl/nccl_line.hpp",
+    ("what was enqueued while a group ended runs on", "comm/nccl/nccl_caller.hpp",
      "if (family_->failed()) family_->drain();", ""),
     ("a handle that has ended is taken", "c/handle_table.hpp",
      "return slot.generation == number >> generation_shift ? &slot : nullptr;", "return &slot;"),

@@ -168,7 +168,7 @@ class BasicNccl {
   }
 
   /// What the group was called when it was split off; empty for the first.
-  [[nodiscard]] std::string_view group_name() const noexcept { return handle_->line().group(); }
+  [[nodiscard]] std::string_view group_name() const noexcept { return handle_->caller().group(); }
 
   /// Looks after what is under way without blocking; true if nothing is left.
   /// @throws Error (communication) as `wait` does

@@ -5,9 +5,9 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/nccl/nccl_api.hpp"
+#include "zero/comm/nccl/nccl_caller.hpp"
 #include "zero/comm/nccl/nccl_core.hpp"
 #include "zero/comm/nccl/nccl_family.hpp"
-#include "zero/comm/nccl/nccl_line.hpp"
 #include "zero/comm/nccl/nccl_options.hpp"
 #include "zero/comm/nccl/nccl_setup.hpp"
 #include "zero/comm/shared/handle.hpp"
@@ -37,14 +37,14 @@ class NcclConstruction {
     auto lock = core->lock();
     core->place(group.rank, group.size, current_device(), library, group.compute);
     NcclActivity const activity{.operation = "init"};
-    NcclOutput<A, Comm> made(core->line().family());
+    NcclOutput<A, Comm> made(core->caller().family());
     nccl::CommConfig config{.max_ctas = options.max_ctas};
     bool const alone = !options.separate_gathers;
     config.copy_engine = options.copy_engine_gathers && alone;
     nccl::Status const begun = A::init(made.address(), group.size, group.id, group.rank, config);
     if (made.value() == Comm{} && !begun.ok()) refuse_init(begun, group.rank);
     core->add(made.value(), true);
-    core->line().settle(made.value(), begun, activity);
+    core->caller().settle(made.value(), begun, activity);
     Comm const comm = made.take();
     core->equip({});
     // Before the split, which ranks that want none do not come to.
@@ -103,12 +103,12 @@ class NcclConstruction {
     NcclActivity const activity{.operation = "split"};
     nccl::Report const report = parent.report();
     auto const core =
-        std::make_shared<Core>(parent.line().named(name), parent.options(), ordered, true);
+        std::make_shared<Core>(parent.caller().named(name), parent.options(), ordered, true);
     // Before the lock, which it takes when what follows fails.
     Handle<Core> unfinished(core, 0);
     auto lock = parent.lock();
     parent.enter(activity);
-    parent.line().family().expect_retirement();
+    parent.caller().family().expect_retirement();
     core->place(0, 1, report.device, report.library_version, parent.compute());
     for (auto const& lane : parent.lanes()) {
       bool const gathers = &lane == &parent.lanes().back();
@@ -119,8 +119,8 @@ class NcclConstruction {
     Comm const comm = core->lanes().front().comm;
     int rank = 0;
     int size = 0;
-    core->line().require(A::user_rank(comm, &rank), activity);
-    core->line().require(A::count(comm, &size), activity);
+    core->caller().require(A::user_rank(comm, &rank), activity);
+    core->caller().require(A::count(comm, &size), activity);
     core->place(rank, size, report.device, report.library_version, parent.compute());
     core->equip({});
     core->agree(lock);
@@ -133,8 +133,8 @@ class NcclConstruction {
                                                    nccl::Options const& options,
                                                    bool ordered) {
     auto family = std::make_shared<NcclFamily<A>>(rank, options.grace_s, options.on_end);
-    NcclLine<A> line(std::move(family), options.deadline_s);
-    return std::make_shared<Core>(std::move(line), options, ordered, false);
+    NcclCaller<A> caller(std::move(family), options.deadline_s);
+    return std::make_shared<Core>(std::move(caller), options, ordered, false);
   }
 
   /// Adds the part of `from` that this rank's color makes.
@@ -145,13 +145,13 @@ class NcclConstruction {
                      nccl::CommConfig const& config,
                      NcclActivity const& activity) {
     // A failure may have come just after all was agreed.
-    core.line().family().throw_if_failed(activity);
-    NcclOutput<A, Comm> made(core.line().family());
+    core.caller().family().throw_if_failed(activity);
+    NcclOutput<A, Comm> made(core.caller().family());
     auto const begun = A::split(from, color, key, made.address(), config);
-    core.line().settle(from, begun, activity);
+    core.caller().settle(from, begun, activity);
     Comm const comm = made.take();
     core.add(comm, true);
-    core.line().settle(comm, {.result = nccl::Result::in_progress}, activity);
+    core.caller().settle(comm, {.result = nccl::Result::in_progress}, activity);
   }
 
   [[nodiscard]] static Handle<Core> enter(std::shared_ptr<Core> const& core,

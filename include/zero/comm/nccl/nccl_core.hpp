@@ -5,10 +5,10 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/nccl/nccl_api.hpp"
+#include "zero/comm/nccl/nccl_caller.hpp"
 #include "zero/comm/nccl/nccl_equipment.hpp"
 #include "zero/comm/nccl/nccl_exchange.hpp"
 #include "zero/comm/nccl/nccl_family.hpp"
-#include "zero/comm/nccl/nccl_line.hpp"
 #include "zero/comm/nccl/nccl_memory.hpp"
 #include "zero/comm/nccl/nccl_options.hpp"
 #include "zero/comm/nccl/nccl_progress.hpp"
@@ -40,11 +40,11 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
   using Flight = typename NcclProgress<A>::Flight;
 
   /// @param child  split from another group, whose family it joins
-  NcclCore(NcclLine<A> line, nccl::Options const& options, bool ordered, bool child)
-      : line_(std::move(line)),
+  NcclCore(NcclCaller<A> caller, nccl::Options const& options, bool ordered, bool child)
+      : caller_(std::move(caller)),
         options_(options),
         child_(child),
-        progress_(line_, lanes_, equipment_),
+        progress_(caller_, lanes_, equipment_),
         memory_(options.registration) {
     report_.reduction = ordered ? nccl::Ordered::name : nccl::Native::name;
     report_.registration = options.registration;
@@ -55,12 +55,12 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return size_; }
-  [[nodiscard]] NcclLine<A> const& line() const noexcept { return line_; }
+  [[nodiscard]] NcclCaller<A> const& caller() const noexcept { return caller_; }
   [[nodiscard]] nccl::Options const& options() const noexcept { return options_; }
   [[nodiscard]] std::vector<Lane> const& lanes() const noexcept { return lanes_; }
   [[nodiscard]] int device() const noexcept { return device_; }
   [[nodiscard]] typename A::Stream compute() const noexcept { return compute_; }
-  [[nodiscard]] Lock lock() const { return Lock(line_.family().calls); }
+  [[nodiscard]] Lock lock() const { return Lock(caller_.family().calls); }
 
   /// Enqueues a collective behind what the compute stream has; false if there is nothing to do.
   template <bool Ordered>
@@ -77,8 +77,8 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
     }
     std::size_t const lane = gathers ? lanes_.size() - 1 : 0;
     std::uint64_t const capture = this->capture(activity);
-    equipment_.order(line_, lock, compute_, lanes_[lane].stream, activity);
-    NcclExchange<A> const calls(line_, lock, lanes_[lane], rank_, size_, activity.number);
+    equipment_.order(caller_, lock, compute_, lanes_[lane].stream, activity);
+    NcclExchange<A> const calls(caller_, lock, lanes_[lane], rank_, size_, activity.number);
     departure =
         progress_.enqueue(lock, op, lane, capture, [&] { calls.template launch<Ordered>(op); });
     return true;
@@ -92,7 +92,7 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
                                             : NcclActivity{.operation = "wait"};
     auto const stream_wait = [&] {
       typename A::Event const event = progress_.event_of(departure);
-      line_.unlocked(lock, activity, [&] { return A::stream_wait(compute_, event); });
+      caller_.unlocked(lock, activity, [&] { return A::stream_wait(compute_, event); });
     };
     if (departure.captured) {
       enter(activity);
@@ -100,7 +100,7 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
     }
     // What is done has its result, whatever went wrong since.
     if (flight == nullptr || flight->done) return;
-    if (!line_.family().failed() && !closed_) progress_.look();
+    if (!caller_.family().failed() && !closed_) progress_.look();
     if (flight->done) return;
     enter(activity);
     // A graph cannot wait for what is not part of it.
@@ -117,21 +117,21 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
     NcclActivity const activity{.operation = "poll"};
     enter(activity);
     progress_.look();
-    line_.family().throw_if_failed(activity);
+    caller_.family().throw_if_failed(activity);
     return progress_.oldest() == nullptr;
   }
 
   [[nodiscard]] void* allocate(std::size_t bytes) {
     Lock const lock = this->lock();
     enter({.operation = "allocate"});
-    return memory_.allocate(line_, lanes_, bytes);
+    return memory_.allocate(caller_, lanes_, bytes);
   }
   /// Waits, for one grace time in a row of calls, until the streams have run dry: NCCL takes memory
   /// away whatever still uses it. What is in use even then stays, and stays registered.
   void deallocate(void* memory) noexcept {
     bool const idle = is_idle();
     Lock const lock = this->lock();
-    memory_.deallocate(line_.family(), memory, idle);
+    memory_.deallocate(caller_.family(), memory, idle);
   }
 
   [[nodiscard]] nccl::Report report() const {
@@ -153,7 +153,7 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
   /// Adds a communicator; one that is owned is aborted or finalized here. The caller holds the
   /// lock.
   Lane& add(typename A::Comm comm, bool owned) {
-    line_.family().join(comm, owned, device_);
+    caller_.family().join(comm, owned, device_);
     lanes_.push_back({.comm = comm});
     report_.owned = owned;
     report_.communicators = static_cast<int>(lanes_.size());
@@ -166,13 +166,13 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
     // Without ordered sums it carries the agreement of the ranks only.
     std::size_t const words = sizeof(NcclAgreement) * static_cast<std::size_t>(size_);
     report_.staging_bytes = ordered_ ? options_.staging_bytes : words;
-    equipment_.create(line_, lanes_.front(), report_.staging_bytes, rank_);
-    for (Lane& lane : lanes_) equipment_.add(line_, lane, communication);
+    equipment_.create(caller_, lanes_.front(), report_.staging_bytes, rank_);
+    for (Lane& lane : lanes_) equipment_.add(caller_, lane, communication);
     // A first sum may be captured, as is the count of every captured collective.
-    line_.require(A::sum_ranks({.ranks = size_}, lanes_.front().stream), {.operation = "init"});
+    caller_.require(A::sum_ranks({.ranks = size_}, lanes_.front().stream), {.operation = "init"});
   }
   /// Streams for a communicator that came later.
-  void equip_last() { equipment_.add(line_, lanes_.back(), {}); }
+  void equip_last() { equipment_.add(caller_, lanes_.back(), {}); }
 
   /// Compares what must be alike. Collective; blocks, up to the deadline. The caller holds `lock`.
   void agree(Lock& lock) {
@@ -182,7 +182,7 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
     std::vector<NcclAgreement> const all = progress_.gather(lock, mine, rank_, size_, activity);
     std::string const difference = disagreement(all);
     std::string const lack = difference.empty()
-                                 ? nccl_lack(line_, options_, lanes_.back().comm, size_, activity)
+                                 ? nccl_lack(caller_, options_, lanes_.back().comm, size_, activity)
                                  : std::string();
     report_.copy_engine_gathers = options_.copy_engine_gathers;
     if (difference.empty() && lack.empty()) return;
@@ -202,7 +202,7 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
         [device = device_] { static_cast<void>(A::use_device(device)); },
         [this] {
           Lock const lock = this->lock();
-          if (closed_ || line_.family().failed()) return false;
+          if (closed_ || caller_.family().failed()) return false;
           progress_.look();
           return true;
         });
@@ -214,19 +214,19 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
   void abandon(int /*rank*/, NcclDeparture const& departure, bool /*unwinding*/) noexcept {
     Lock const lock = this->lock();
     Flight* const flight = progress_.find(departure.number);
-    if (closed_ || line_.family().failed() || flight == nullptr || flight->done) return;
+    if (closed_ || caller_.family().failed() || flight == nullptr || flight->done) return;
     progress_.look();
     if (flight->done) return;
-    line_.family().end(Failure{.cause = Failure::Cause::abandoned,
-                               .rank = rank_,
-                               .call = flight->op,
-                               .group = line_.group()});
+    caller_.family().end(Failure{.cause = Failure::Cause::abandoned,
+                                 .rank = rank_,
+                                 .call = flight->op,
+                                 .group = caller_.group()});
   }
 
   void confirm() {
     Lock const lock = this->lock();
-    if (!closed_ && !line_.family().failed()) progress_.look();
-    line_.family().throw_if_failed({.operation = "report"});
+    if (!closed_ && !caller_.family().failed()) progress_.look();
+    caller_.family().throw_if_failed({.operation = "report"});
   }
   [[nodiscard]] std::int64_t const* ended() const noexcept { return progress_.ended(); }
 
@@ -235,12 +235,12 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
     if (closed_) return false;
     Failure failure{.cause = Failure::Cause::thrown, .rank = rank_};
     failure.reason = reason;
-    return line_.family().end(failure);
+    return caller_.family().end(failure);
   }
 
   /// @throws Error if the group has failed, is closed, or is called from another device
   void enter(NcclActivity const& activity) const {
-    line_.family().throw_if_failed(activity);
+    caller_.family().throw_if_failed(activity);
     if (closed_) {
       fail(ErrorKind::invalid_argument,
            "the NCCL communicator is closed",
@@ -251,7 +251,7 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
 
   void drain(Lock& lock, NcclActivity const& activity) override {
     while (Flight* const flight = progress_.oldest()) progress_.finish(lock, *flight, activity);
-    line_.family().throw_if_failed(activity);
+    caller_.family().throw_if_failed(activity);
     progress_.expect_departures();
   }
 
@@ -262,16 +262,16 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
     {
       Lock lock = this->lock();
       if (closed_) return;
-      line_.family().throw_if_failed(activity);
+      caller_.family().throw_if_failed(activity);
       check_device(activity);
       drain(lock, activity);
-      if (!child_) line_.family().drain_retired(lock, activity);
+      if (!child_) caller_.family().drain_retired(lock, activity);
       // A rank that ends while a peer still reads from it, or from what was split from this group,
       // would take that from the peer. Finalizing does not wait for peers. Behind the compute
       // stream, where replays may use the same memory.
-      equipment_.order(line_, lock, compute_, lanes_.front().stream, activity);
+      equipment_.order(caller_, lock, compute_, lanes_.front().stream, activity);
       progress_.gather(lock, std::uint64_t{1}, rank_, size_, activity);
-      if (!child_) retired = line_.family().end_root();
+      if (!child_) retired = caller_.family().end_root();
       finalize(activity);
     }
     watch_.stop();
@@ -282,7 +282,7 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
   void leave(int /*rank*/, bool /*unwinding*/) noexcept {
     bool const kept = [&] {
       Lock const lock = this->lock();
-      return child_ && !closed_ && line_.family().retire(this->shared_from_this());
+      return child_ && !closed_ && caller_.family().retire(this->shared_from_this());
     }();
     if (!kept) shutdown();
   }
@@ -292,14 +292,14 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
     watch_.stop();
     NcclRetirement retired;
     Lock const lock = this->lock();
-    if (!child_) retired = line_.family().end_root();
+    if (!child_) retired = caller_.family().end_root();
     release();
   }
 
  private:
   /// Gives up what it has. The caller holds the lock.
   void release() noexcept {
-    Family& family = line_.family();
+    Family& family = caller_.family();
     auto const asked = streams();
     if (!closed_) {
       // The trainer's own communicator may still run what was started; its buffers are its affair.
@@ -328,13 +328,13 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
     if (!closed_ && (!A::capture(compute_, &capture).ok() || capture != 0)) return false;
     std::vector<typename A::Stream> asked = streams();
     if (!closed_) asked.push_back(compute_);
-    return line_.family().dry(asked, patience_);
+    return caller_.family().dry(asked, patience_);
   }
 
   /// The capture that the compute stream is in; 0: none.
   [[nodiscard]] std::uint64_t capture(NcclActivity const& activity) const {
     std::uint64_t number = 0;
-    line_.require(A::capture(compute_, &number), activity);
+    caller_.require(A::capture(compute_, &number), activity);
     return number;
   }
 
@@ -348,7 +348,7 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
   [[nodiscard]] std::vector<typename A::Stream> streams() const {
     std::vector<typename A::Stream> streams;
     std::uint64_t capture = 0;
-    if (!closed_ && line_.family().captured() && A::capture(compute_, &capture).ok() &&
+    if (!closed_ && caller_.family().captured() && A::capture(compute_, &capture).ok() &&
         capture == 0) {
       streams.push_back(compute_);
     }
@@ -364,9 +364,9 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
   void finalize(NcclActivity const& activity) {
     memory_.deregister_all();
     if (report_.owned) {
-      for (Lane const& lane : lanes_) line_.settle(lane.comm, A::finalize(lane.comm), activity);
+      for (Lane const& lane : lanes_) caller_.settle(lane.comm, A::finalize(lane.comm), activity);
     }
-    bool const done = line_.family().destroy(comms());
+    bool const done = caller_.family().destroy(comms());
     closed_ = true;
     if (done) return;
     fail(ErrorKind::communication,
@@ -377,7 +377,7 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
   /// The current device is the trainer's: it is asked for, never changed behind its back.
   void check_device(NcclActivity const& activity) const {
     int current = -1;
-    line_.require(A::current_device(&current), activity);
+    caller_.require(A::current_device(&current), activity);
     if (current == device_) return;
     fail(
         ErrorKind::invalid_argument,
@@ -389,7 +389,7 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
         {.rank = rank_, .operation = std::string(activity.operation), .bucket = activity.bucket()});
   }
 
-  NcclLine<A> line_;
+  NcclCaller<A> caller_;
   nccl::Options options_;
   bool child_;
   bool ordered_ = true;

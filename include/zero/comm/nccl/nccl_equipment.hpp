@@ -5,9 +5,9 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/nccl/nccl_api.hpp"
+#include "zero/comm/nccl/nccl_caller.hpp"
 #include "zero/comm/nccl/nccl_exchange.hpp"
 #include "zero/comm/nccl/nccl_family.hpp"
-#include "zero/comm/nccl/nccl_line.hpp"
 
 #include <cstddef>
 #include <vector>
@@ -24,9 +24,12 @@ class NcclEquipment {
 
   /// The event, and the staging memory for the first lane. What was made before an Error is left to
   /// `destroy`.
-  void create(NcclLine<A> const& line, NcclLane<A>& first, std::size_t staging_bytes, int rank) {
+  void create(NcclCaller<A> const& caller,
+              NcclLane<A>& first,
+              std::size_t staging_bytes,
+              int rank) {
     NcclActivity const activity{.operation = "init"};
-    line.require(A::event_create(&ready_), activity);
+    caller.require(A::event_create(&ready_), activity);
     has_ready_ = true;
     void* staging = nullptr;
     nccl::Status const got = A::mem_alloc(&staging, staging_bytes);
@@ -40,28 +43,28 @@ class NcclEquipment {
     first.staging_bytes = staging_bytes;
   }
   /// Gives a lane its streams: `communication` as the first of them if that is not null.
-  void add(NcclLine<A> const& line, NcclLane<A>& lane, Stream communication) {
+  void add(NcclCaller<A> const& caller, NcclLane<A>& lane, Stream communication) {
     NcclActivity const activity{.operation = "init"};
     lane.stream = communication;
     if (communication == Stream{}) {
-      line.require(A::stream_create(&lane.stream), activity);
+      caller.require(A::stream_create(&lane.stream), activity);
       lane.owns_stream = true;
     }
-    line.require(A::stream_create(&lane.beside), activity);
-    line.family().use(lane.comm, lane.stream, lane.beside);
+    caller.require(A::stream_create(&lane.beside), activity);
+    caller.family().use(lane.comm, lane.stream, lane.beside);
     if (lane.staging == nullptr) return;
     for (Event* const event : {&lane.exchanged, &lane.summed[0], &lane.summed[1]}) {
-      line.require(A::event_create(event), activity);
+      caller.require(A::event_create(event), activity);
     }
   }
 
   /// Makes one stream wait for what another has so far.
-  void order(NcclLine<A> const& line,
-             typename NcclLine<A>::Lock& lock,
+  void order(NcclCaller<A> const& caller,
+             typename NcclCaller<A>::Lock& lock,
              Stream first,
              Stream second,
              NcclActivity const& activity) const {
-    line.unlocked(lock, activity, [&] {
+    caller.unlocked(lock, activity, [&] {
       nccl::Status const recorded = A::event_record(ready_, first);
       return recorded.ok() ? A::stream_wait(second, ready_) : recorded;
     });

@@ -7,7 +7,7 @@
 #include "zero/base/config.hpp"
 #include "zero/base/exact_sum.hpp"
 #include "zero/comm/nccl/nccl_api.hpp"
-#include "zero/comm/nccl/nccl_line.hpp"
+#include "zero/comm/nccl/nccl_caller.hpp"
 #include "zero/comm/shared/shares.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/layout/placement.hpp"
@@ -37,17 +37,17 @@ struct NcclLane {
 template <nccl::Api A>
 class NcclExchange {
  public:
-  using Lock = typename NcclLine<A>::Lock;
+  using Lock = typename NcclCaller<A>::Lock;
 
   /// @param lock  the family's, held
   /// @param number  of the collective in its group, for messages
-  NcclExchange(NcclLine<A> const& line,
+  NcclExchange(NcclCaller<A> const& caller,
                Lock& lock,
                NcclLane<A> const& lane,
                int rank,
                int size,
                std::uint64_t number) noexcept
-      : line_(line), lock_(lock), lane_(lane), rank_(rank), size_(size), number_(number) {}
+      : caller_(caller), lock_(lock), lane_(lane), rank_(rank), size_(size), number_(number) {}
 
   /// @tparam Ordered  the library adds, which needs a kernel, instead of NCCL
   template <bool Ordered>
@@ -89,16 +89,16 @@ class NcclExchange {
     return NcclActivity::of(op, number_);
   }
   void settle(nccl::Status status, Collective const& op) const {
-    line_.settle(comm(), status, activity(op));
+    caller_.settle(comm(), status, activity(op));
   }
 
   /// Makes the communicator's stream wait.
   void wait_for(typename A::Event event, Collective const& op) const {
-    line_.unlocked(lock_, activity(op), [&] { return A::stream_wait(stream(), event); });
+    caller_.unlocked(lock_, activity(op), [&] { return A::stream_wait(stream(), event); });
   }
 
   void all_to_all(Collective const& op) const {
-    line_.grouped(comm(), activity(op), [&](NcclGroup<A>& group) {
+    caller_.grouped(comm(), activity(op), [&](NcclCallGroup<A>& group) {
       for (int step = 0; step < size_; ++step) {
         int const to = (rank_ + step) % size_;
         int const from = (rank_ + size_ - step) % size_;
@@ -145,7 +145,7 @@ class NcclExchange {
           lane_.staging + (halves ? sums % 2 * room * ranks() * element : std::size_t{0});
       if (halves && mine != 0 && sums >= 2) wait_for(summed, op);
       if (size_ > 1) {
-        line_.grouped(comm(), activity(op), [&](NcclGroup<A>& group) {
+        caller_.grouped(comm(), activity(op), [&](NcclCallGroup<A>& group) {
           for (int step = 1; step < size_; ++step) {
             int const to = (rank_ + step) % size_;
             int const from = (rank_ + size_ - step) % size_;
@@ -172,7 +172,7 @@ class NcclExchange {
                               .stride = spacing,
                               .squares = square ? squares(op, done, mine) : SumSquares{}};
       ++sums;
-      line_.unlocked(lock_, activity(op), [&] {
+      caller_.unlocked(lock_, activity(op), [&] {
         if (!halves) return A::sum_ranks(sum, stream());
         nccl::Status status = A::event_record(lane_.exchanged, stream());
         if (status.ok()) status = A::stream_wait(lane_.beside, lane_.exchanged);
@@ -189,7 +189,7 @@ class NcclExchange {
                              .own = out,
                              .count = op.count,
                              .squares = squares(op, 0, op.count)};
-    line_.unlocked(lock_, activity(op), [&] { return A::sum_ranks(pass, stream()); });
+    caller_.unlocked(lock_, activity(op), [&] { return A::sum_ranks(pass, stream()); });
   }
 
   /// What elements [done, done + count) of a share add.
@@ -213,7 +213,7 @@ class NcclExchange {
       std::size_t const begin = (std::min)(static_cast<std::size_t>(r) * slice, op.count);
       return std::pair(offset(op.recv, begin * element), (std::min)(slice, op.count - begin));
     };
-    line_.grouped(comm(), activity(op), [&](NcclGroup<A>& group) {
+    caller_.grouped(comm(), activity(op), [&](NcclCallGroup<A>& group) {
       auto const [mine, count] = part(rank_);
       for (int step = 1; step < size_; ++step) {
         int const to = (rank_ + step) % size_;
@@ -225,7 +225,7 @@ class NcclExchange {
     });
   }
 
-  NcclLine<A> const& line_;
+  NcclCaller<A> const& caller_;
   Lock& lock_;
   NcclLane<A> const& lane_;
   int rank_;

@@ -5,8 +5,8 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/nccl/nccl_api.hpp"
+#include "zero/comm/nccl/nccl_caller.hpp"
 #include "zero/comm/nccl/nccl_exchange.hpp"
-#include "zero/comm/nccl/nccl_line.hpp"
 #include "zero/comm/nccl/nccl_options.hpp"
 
 #include <algorithm>
@@ -34,20 +34,20 @@ class NcclMemory {
 
   /// Collective under windows: all ranks allocate the same sizes in the same order.
   /// @throws Error (resource) if NCCL refuses the memory
-  void* allocate(NcclLine<A> const& line,
+  void* allocate(NcclCaller<A> const& caller,
                  std::vector<NcclLane<A>> const& lanes,
                  std::size_t bytes) {
     NcclActivity const activity{.operation = "allocate"};
-    line.family().throw_if_failed(activity);
+    caller.family().throw_if_failed(activity);
     if (bytes == 0) return nullptr;
     blocks_.reserve(blocks_.size() + 1);
     // A window covers whole pages; NCCL rounds allocations up to its granularity anyway.
     std::size_t const rounded = (bytes + alignment - 1) / alignment * alignment;
-    Block block{.base = take(line, rounded), .bytes = rounded};
+    Block block{.base = take(caller, rounded), .bytes = rounded};
     // Without virtual memory management NCCL's memory is cudaMalloc's, which may begin anywhere.
     if (!is_aligned(block.base, alignment)) {
       static_cast<void>(A::mem_free(block.base));
-      block.base = take(line, rounded + alignment);
+      block.base = take(caller, rounded + alignment);
     }
     block.memory =
         static_cast<std::byte*>(block.base) +
@@ -61,8 +61,8 @@ class NcclMemory {
       ~Undo() {
         if (memory != nullptr) memory->deallocate(family, block, true);
       }
-    } undo{this, line.family(), blocks_.back().memory};
-    for (NcclLane<A> const& lane : lanes) add(line, lane, blocks_.back());
+    } undo{this, caller.family(), blocks_.back().memory};
+    for (NcclLane<A> const& lane : lanes) add(caller, lane, blocks_.back());
     undo.memory = nullptr;
     return blocks_.back().memory;
   }
@@ -121,13 +121,13 @@ class NcclMemory {
     std::vector<std::pair<Comm, typename A::Window>> windows{};
   };
 
-  [[nodiscard]] static void* take(NcclLine<A> const& line, std::size_t bytes) {
+  [[nodiscard]] static void* take(NcclCaller<A> const& caller, std::size_t bytes) {
     void* memory = nullptr;
     nccl::Status const got = A::mem_alloc(&memory, bytes);
     if (got.ok() && memory != nullptr) return memory;
     fail(ErrorKind::resource,
          {"NCCL cannot allocate ", bytes, " bytes: ", name(got.result), " ", got.text},
-         {.rank = line.family().rank(), .operation = "allocate"});
+         {.rank = caller.family().rank(), .operation = "allocate"});
   }
 
   /// True if all of [memory, memory + bytes) lies in one window.
@@ -140,44 +140,44 @@ class NcclMemory {
     });
   }
 
-  void add(NcclLine<A> const& line, NcclLane<A> const& lane, Block& block) {
+  void add(NcclCaller<A> const& caller, NcclLane<A> const& lane, Block& block) {
     if (registration_ == nccl::Registration::buffers) {
       block.handles.reserve(block.handles.size() + 1);
       void* handle = nullptr;
       // Collective or not, peers count on it: a refusal is not this rank's private matter.
       nccl::Status const status = A::register_buffer(lane.comm, block.memory, block.bytes, &handle);
-      conclude(line, lane.comm, status, {.operation = "register_buffer"});
+      conclude(caller, lane.comm, status, {.operation = "register_buffer"});
       if (handle == nullptr) {
-        line.end("NCCL skipped the registration of a buffer, as its environment tells it to",
-                 {.operation = "register_buffer"});
+        caller.end("NCCL skipped the registration of a buffer, as its environment tells it to",
+                   {.operation = "register_buffer"});
       }
       block.handles.emplace_back(lane.comm, handle);
     }
     if (registration_ == nccl::Registration::windows) {
       block.windows.reserve(block.windows.size() + 1);
-      NcclOutput<A, typename A::Window> made(line.family());
+      NcclOutput<A, typename A::Window> made(caller.family());
       nccl::Status const status =
           A::register_window(lane.comm, block.memory, block.bytes, made.address());
-      conclude(line, lane.comm, status, {.operation = "register_window"});
+      conclude(caller, lane.comm, status, {.operation = "register_window"});
       typename A::Window const window = made.take();
       bool symmetric = false;
       if (window != typename A::Window{}) {
         block.windows.emplace_back(lane.comm, window);
-        line.require(A::is_symmetric(window, &symmetric), {.operation = "register_window"});
+        caller.require(A::is_symmetric(window, &symmetric), {.operation = "register_window"});
       }
       if (!symmetric) {
-        line.end("NCCL took memory for a symmetric window, but made none: unsupported here",
-                 {.operation = "register_window"});
+        caller.end("NCCL took memory for a symmetric window, but made none: unsupported here",
+                   {.operation = "register_window"});
       }
     }
   }
 
-  static void conclude(NcclLine<A> const& line,
+  static void conclude(NcclCaller<A> const& caller,
                        Comm comm,
                        nccl::Status status,
                        NcclActivity const& activity) {
-    if (status.failed()) line.end(line.sentence(comm, status, activity), activity);
-    line.settle(comm, status, activity);
+    if (status.failed()) caller.end(caller.sentence(comm, status, activity), activity);
+    caller.settle(comm, status, activity);
   }
 
   static void deregister(Block& block) noexcept {

@@ -4,11 +4,11 @@
 
 #include "zero/base/config.hpp"
 #include "zero/comm/nccl/nccl_api.hpp"
+#include "zero/comm/nccl/nccl_caller.hpp"
 #include "zero/comm/nccl/nccl_equipment.hpp"
 #include "zero/comm/nccl/nccl_exchange.hpp"
 #include "zero/comm/nccl/nccl_family.hpp"
 #include "zero/comm/nccl/nccl_flights.hpp"
-#include "zero/comm/nccl/nccl_line.hpp"
 #include "zero/comm/nccl/nccl_replays.hpp"
 #include "zero/comm/shared/backoff.hpp"
 #include "zero/concepts/communicator.hpp"
@@ -31,25 +31,25 @@ class NcclProgress {
   using Flight = typename NcclFlights<A>::Flight;
   using Lock = typename NcclFamily<A>::Lock;
 
-  NcclProgress(NcclLine<A> const& line,
+  NcclProgress(NcclCaller<A> const& caller,
                Lanes const& lanes,
                NcclEquipment<A> const& equipment) noexcept
-      : line_(line), lanes_(lanes), equipment_(equipment) {}
+      : caller_(caller), lanes_(lanes), equipment_(equipment) {}
 
   void create() {
     NcclActivity const activity{.operation = "init"};
-    line_.require(flights_.create(), activity);
-    line_.require(replays_.create(), activity);
-    line_.family().warn(replays_.ended());
+    caller_.require(flights_.create(), activity);
+    caller_.require(replays_.create(), activity);
+    caller_.family().warn(replays_.ended());
     for (typename A::Event& event : captured_) {
-      line_.require(A::event_create(&event), activity);
+      caller_.require(A::event_create(&event), activity);
       ++events_;
     }
   }
   void destroy() noexcept {
     for (; events_ > 0; --events_) static_cast<void>(A::event_destroy(captured_[events_ - 1]));
     flights_.destroy();
-    line_.family().warn_no_more(replays_.ended());
+    caller_.family().warn_no_more(replays_.ended());
     replays_.destroy();
   }
   /// A word for kernels, not zero once the family has ended; null before `create`.
@@ -71,14 +71,14 @@ class NcclProgress {
     if (!flight.done) finish(lock, flight, activity);
     std::size_t const counter = captured ? replays_.number_of(op, capture) : 0;
     if (captured) {
-      line_.family().capture();
-      equipment_.order(line_, lock, at.stream, at.beside, activity);
-      line_.unlocked(lock, activity, [&] { return replays_.count_begin(counter, at.beside); });
+      caller_.family().capture();
+      equipment_.order(caller_, lock, at.stream, at.beside, activity);
+      caller_.unlocked(lock, activity, [&] { return replays_.count_begin(counter, at.beside); });
     }
     launch();
-    line_.unlocked(lock, activity, [&] { return A::event_record(flight.event, at.stream); });
+    caller_.unlocked(lock, activity, [&] { return A::event_record(flight.event, at.stream); });
     if (captured) {
-      line_.unlocked(lock, activity, [&] {
+      caller_.unlocked(lock, activity, [&] {
         nccl::Status status = A::stream_wait(at.beside, flight.event);
         if (status.ok()) status = replays_.count_end(counter, at.beside);
         return status.ok() ? A::event_record(captured_[lane], at.beside) : status;
@@ -132,7 +132,7 @@ class NcclProgress {
     nccl::Status const landed = update();
     Suspect const suspect = this->suspect();
     if (landed.failed()) {
-      line_.family().end(line_.sentence(typename A::Comm{}, landed, suspect.activity));
+      caller_.family().end(caller_.sentence(typename A::Comm{}, landed, suspect.activity));
       return;
     }
     // What peers waited for before they left may have come while NCCL was asked.
@@ -144,13 +144,13 @@ class NcclProgress {
       if (status.ok()) status.result = state;
       if (!status.failed()) continue;
       if (departures_ && update().ok() && through()) return;
-      line_.family().end(line_.sentence(lane.comm, status, suspect.activity));
+      caller_.family().end(caller_.sentence(lane.comm, status, suspect.activity));
       return;
     }
     if (!suspect.any) return;
     // What moved since may have been what it waited for.
-    if (Clock::now() - (std::max)(suspect.since, moved_) > line_.deadline()) {
-      line_.family().end(line_.late(suspect.activity));
+    if (Clock::now() - (std::max)(suspect.since, moved_) > caller_.deadline()) {
+      caller_.family().end(caller_.late(suspect.activity));
     }
   }
 
@@ -161,13 +161,13 @@ class NcclProgress {
     while (true) {
       look();
       if (flight.done || flight.number != number) return;
-      line_.family().throw_if_failed(activity);
+      caller_.family().throw_if_failed(activity);
       lock.unlock();
       backoff.pause();
       lock.lock();
       // The watching thread may have seen it land, or the end of the family.
       if (flight.done || flight.number != number) return;
-      line_.family().throw_if_failed(activity);
+      caller_.family().throw_if_failed(activity);
     }
   }
 
@@ -178,20 +178,20 @@ class NcclProgress {
     NcclLane<A> const& lane = lanes_.front();
     std::vector<T> all(static_cast<std::size_t>(size));
     std::byte* const own = lane.staging + static_cast<std::size_t>(rank) * sizeof(T);
-    line_.require(A::upload(own, &mine, sizeof(T), lane.stream), activity);
+    caller_.require(A::upload(own, &mine, sizeof(T), lane.stream), activity);
     Collective const exchange{.op = Op::all_gather,
                               .dtype = DType::u8,
                               .count = sizeof(T),
                               .send = own,
                               .recv = lane.staging,
                               .bucket = -1};
-    NcclExchange<A> const calls(line_, lock, lane, rank, size, number());
+    NcclExchange<A> const calls(caller_, lock, lane, rank, size, number());
     NcclDeparture const departure =
         enqueue(lock, exchange, 0, 0, [&] { calls.template launch<false>(exchange); });
     finish(lock, *find(departure.number), activity);
-    line_.family().throw_if_failed(activity);
-    line_.require(A::download(all.data(), lane.staging, all.size() * sizeof(T), lane.stream),
-                  activity);
+    caller_.family().throw_if_failed(activity);
+    caller_.require(A::download(all.data(), lane.staging, all.size() * sizeof(T), lane.stream),
+                    activity);
     return all;
   }
 
@@ -217,7 +217,7 @@ class NcclProgress {
     return {.activity = {.operation = "watch", .number = number()}};
   }
 
-  NcclLine<A> const& line_;
+  NcclCaller<A> const& caller_;
   Lanes const& lanes_;
   NcclEquipment<A> const& equipment_;
   NcclFlights<A> flights_;

@@ -5,8 +5,8 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/nccl/nccl_api.hpp"
+#include "zero/comm/nccl/nccl_caller.hpp"
 #include "zero/comm/nccl/nccl_exchange.hpp"
-#include "zero/comm/nccl/nccl_line.hpp"
 #include "zero/comm/nccl/nccl_options.hpp"
 #include "zero/comm/shared/backoff.hpp"
 
@@ -175,14 +175,14 @@ struct NcclAgreement {
 /// What the options want and NCCL would leave out without a word, the same on all ranks; empty if
 /// that is nothing.
 template <nccl::Api A>
-[[nodiscard]] std::string nccl_lack(NcclLine<A> const& line,
+[[nodiscard]] std::string nccl_lack(NcclCaller<A> const& caller,
                                     nccl::Options const& options,
                                     typename A::Comm comm,
                                     int size,
                                     NcclActivity const& activity) {
   if (!options.copy_engine_gathers) return {};
   int near = 0;
-  line.require(A::near_ranks(comm, &near), activity);
+  caller.require(A::near_ranks(comm, &near), activity);
   if (near == size) return {};
   return Message({"NCCL options: copy_engine_gathers needs all ",
                   size,

@@ -19,12 +19,12 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// An NCCL group that is ended whatever happens; one that stays open swallows all later calls.
 template <nccl::Api A>
-class NcclGroup {
+class NcclCallGroup {
  public:
-  NcclGroup() : started_(A::group_start()), open_(started_.ok()) {}
-  NcclGroup(NcclGroup const&) = delete;
-  NcclGroup& operator=(NcclGroup const&) = delete;
-  ~NcclGroup() {
+  NcclCallGroup() : started_(A::group_start()), open_(started_.ok()) {}
+  NcclCallGroup(NcclCallGroup const&) = delete;
+  NcclCallGroup& operator=(NcclCallGroup const&) = delete;
+  ~NcclCallGroup() {
     if (open_) static_cast<void>(A::group_end());
   }
 
@@ -52,20 +52,20 @@ class NcclGroup {
 /// How one rank calls NCCL: nothing is called before the last call has settled, and what fails
 /// ends the family, except for a mistake of the caller's.
 template <nccl::Api A>
-class NcclLine {
+class NcclCaller {
  public:
   using Comm = typename A::Comm;
   using Lock = typename NcclFamily<A>::Lock;
   using Clock = std::chrono::steady_clock;
 
   /// @param group  its name, for messages
-  NcclLine(std::shared_ptr<NcclFamily<A>> family,
-           double deadline_s,
-           std::string group = {}) noexcept
+  NcclCaller(std::shared_ptr<NcclFamily<A>> family,
+             double deadline_s,
+             std::string group = {}) noexcept
       : family_(std::move(family)), deadline_s_(deadline_s), group_(std::move(group)) {}
-  /// The line of a group that is split off.
-  [[nodiscard]] NcclLine named(std::string_view group) const {
-    return NcclLine(family_, deadline_s_, std::string(group));
+  /// That of a group that is split off.
+  [[nodiscard]] NcclCaller named(std::string_view group) const {
+    return NcclCaller(family_, deadline_s_, std::string(group));
   }
   [[nodiscard]] std::string const& group() const noexcept { return group_; }
 
@@ -119,14 +119,14 @@ class NcclLine {
   /// Several calls as one; refused calls inside are fatal, because peers wait for the others.
   template <class Body>
   void grouped(Comm comm, NcclActivity const& activity, Body const& body) const {
-    NcclGroup<A> group;
+    NcclCallGroup<A> group;
     if (group.open()) body(group);
     nccl::Status const status = group.end();
     if (status.failed()) end(sentence(comm, status, activity), activity);
     settle(comm, status, activity);
   }
 
-  /// What NCCL said, as one line.
+  /// What NCCL said, as one caller.
   [[nodiscard]] std::string sentence(Comm comm,
                                      nccl::Status status,
                                      NcclActivity const& activity) const {
