@@ -3,13 +3,11 @@
 #pragma once
 
 #include "zero/base/config.hpp"
-#include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
 #include "zero/checkpoint/boxes.hpp"
 #include "zero/checkpoint/file.hpp"
 #include "zero/checkpoint/safetensors.hpp"
 #include "zero/checkpoint/text.hpp"
-#include "zero/concepts/rule.hpp"
 #include "zero/layout/stacked.hpp"
 #include "zero/layout/tensor.hpp"
 #include "zero/optimizer/api/step.hpp"

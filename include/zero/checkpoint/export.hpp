@@ -74,9 +74,9 @@ struct ModelEntries {
 /// @param dtype     of all
 /// @param metadata  the trainer's
 /// @param whose     what messages call the model
-/// @param kind      of errors in tensors
-/// @throws Error of that kind for layers that make no stacked tensor, or too many ties;
-///   (invalid_argument) for metadata that have the name of a tied tensor
+/// @param kind      of errors
+/// @throws Error of that kind for layers that make no stacked tensor, too many ties, or metadata
+///   that have the name of a tied tensor
 [[nodiscard]] inline ModelEntries model_entries(std::vector<SavedTensor> const& tensors,
                                                 DType dtype,
                                                 std::map<std::string, std::string> const& metadata,
@@ -103,8 +103,7 @@ struct ModelEntries {
       }
       auto const [at, added] = model.metadata.try_emplace(std::string(name), source);
       if (added || (at->second == source && metadata.count(at->first) == 0)) continue;
-      fail(ErrorKind::invalid_argument,
-           {"metadata '", name, "' are those of the tied tensor of that name"});
+      fail(kind, {"metadata '", name, "' are those of the tied tensor of that name"});
     }
     sources[tensor.name] = name;
     place.entry = model.entries.size();

@@ -11,8 +11,6 @@
 #include "zero/checkpoint/safetensors.hpp"
 #include "zero/checkpoint/text.hpp"
 
-#include <nlohmann/json.hpp>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

@@ -79,9 +79,9 @@ namespace detail {
 /// @param out      of the file to be written; of several as for `export_model`
 /// @param options  as for `export_model`
 /// @param files    the operations on files
-/// @throws Error (data) for a checkpoint that is damaged or has not all of a tensor; (resource) for
-///   files that cannot be read or written; (invalid_argument) for metadata that have the name of a
-///   tied tensor; no file is left then
+/// @throws Error (data) for a checkpoint that is damaged, or has not all of a tensor, or a tied one
+///   of a name that metadata have; (resource) for files that cannot be read or written; no file is
+///   left then
 /// @par Cost  reads master weights and frozen parameters once, through a few megabytes of memory
 inline ExportReport export_checkpoint(std::string const& path,
                                       std::string const& out,

@@ -17,8 +17,6 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -114,89 +112,47 @@ class RankData {
 };
 
 /// Writes a rank's file: data, then the header with their checksums; makes it durable and gives it
-/// its name. All in a thread of its own, which the destructor stops.
-class RankFileWriter {
- public:
-  /// @param saved       its name, and whose it is
-  /// @param reads_back  whether to make sure that the file can be read, before it has its name
-  RankFileWriter(FileOperations& files,
-                 std::string directory,
-                 SavedFile saved,
-                 safetensors::Header header,
-                 RankData data,
-                 bool reads_back)
-      : files_(&files),
-        directory_(std::move(directory)),
-        saved_(std::move(saved)),
-        header_(std::move(header)),
-        data_(std::move(data)),
-        reads_back_(reads_back),
-        written_(std::async(std::launch::async,
-                            [this] { failure_ = attempt_alone([this] { write(); }); })) {}
-  RankFileWriter(RankFileWriter const&) = delete;
-  RankFileWriter& operator=(RankFileWriter const&) = delete;
-  ~RankFileWriter() { stopped_ = true; }
-
-  /// Waits for the file, so long at most.
-  [[nodiscard]] bool finished(std::chrono::milliseconds patience) const {
-    return written_.wait_for(patience) == std::future_status::ready;
+/// its name.
+/// @param saved       its name, and whose it is
+/// @param header      of `header_of`
+/// @param reads_back  whether to make sure that the file can be read, before it has its name
+/// @param alive       called between pieces, also in another thread
+/// @returns what the manifest is to say of it
+[[nodiscard]] inline SavedFile write_rank_file(FileOperations& files,
+                                               std::string const& directory,
+                                               SavedFile saved,
+                                               safetensors::Header header,
+                                               RankData data,
+                                               bool reads_back,
+                                               Alive const& alive) {
+  std::string const name = saved.name;
+  saved.name = temporary(name);
+  File file(files, directory + "/" + saved.name, FileMode::create);
+  std::uint64_t const pieces = ceil_div(header.data_bytes(), std::uint64_t{piece_bytes});
+  // Checksums are as long as what stands for them now.
+  std::string& sums = header.metadata[sums_key];
+  sums.resize(static_cast<std::size_t>(pieces) * checksum_digits, '0');
+  saved.header_bytes = saved.bytes = safetensors::format(header).size();
+  sums.clear();
+  for (auto piece = data.next(); !piece.empty(); piece = data.next()) {
+    alive();
+    sums += checksum_text(checksum(piece.data(), piece.size()));
+    file.write(piece.data(), piece.size(), saved.bytes);
+    saved.bytes += piece.size();
   }
-  /// Once finished: why there is no file, if there is none.
-  [[nodiscard]] RankFailure const& failure() const noexcept { return failure_; }
-  /// Once finished: what the manifest is to say of it.
-  [[nodiscard]] SavedFile const& saved() const noexcept { return saved_; }
-
- private:
-  void write() {
-    std::string const name = saved_.name;
-    saved_.name = temporary(name);
-    File file(*files_, directory_ + "/" + saved_.name, FileMode::create);
-    // Checksums are as long as what stands for them now.
-    std::string& sums = header_.metadata[sums_key];
-    sums.resize(
-        static_cast<std::size_t>(ceil_div(header_.data_bytes(), std::uint64_t{piece_bytes})) *
-            checksum_digits,
-        '0');
-    std::uint64_t const before = safetensors::format(header_).size();
-    sums.clear();
-    std::uint64_t done = 0;
-    for (auto piece = data_.next(); !piece.empty(); piece = data_.next()) {
-      require_going_on();
-      sums += checksum_text(checksum(piece.data(), piece.size()));
-      file.write(piece.data(), piece.size(), before + done);
-      done += piece.size();
-    }
-    std::string const text = safetensors::format(header_);
-    file.write(text.data(), text.size(), 0);
-    saved_.bytes = before + done;
-    saved_.header_bytes = before;
-    saved_.header_sum = checksum(text.data(), text.size());
-    std::future<void> read;
-    if (reads_back_) {
-      // While the disk is waited for.
-      read = std::async(std::launch::async, [this] {
-        verify_file(*files_, directory_, saved_, [this] { require_going_on(); });
-      });
-    }
-    file.sync();
-    if (reads_back_) read.get();
-    name_file(*files_, file, directory_, name);
-    saved_.name = name;
+  std::string const text = safetensors::format(header);
+  file.write(text.data(), text.size(), 0);
+  saved.header_sum = checksum(text.data(), text.size());
+  std::future<void> read;
+  if (reads_back) {
+    // While the disk is waited for.
+    read = std::async(std::launch::async, [&] { verify_file(files, directory, saved, alive); });
   }
-  void require_going_on() const {
-    if (!stopped_) return;
-    fail(ErrorKind::resource, {"'", directory_, "/", saved_.name, "' was given up"});
-  }
-
-  FileOperations* files_;
-  std::string directory_;
-  SavedFile saved_;
-  safetensors::Header header_;
-  RankData data_;
-  bool reads_back_;
-  std::atomic<bool> stopped_{false};
-  RankFailure failure_{};
-  std::future<void> written_;  ///< waits for the thread before the rest goes
-};
+  file.sync();
+  if (reads_back) read.get();
+  name_file(files, file, directory, name);
+  saved.name = name;
+  return saved;
+}
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

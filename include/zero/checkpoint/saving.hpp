@@ -20,13 +20,14 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <future>
 #include <iterator>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -123,42 +124,56 @@ class Saving {
     std::span<std::byte const> blob = options.rank_blob;
     if (snapshot != nullptr) {
       std::uint64_t const bytes = header.data_bytes();
-      std::copy(blob.begin(), blob.end(), snapshot->begin() + (bytes - blob.size()));
+      std::copy(blob.begin(), blob.end(), snapshot->data() + (bytes - blob.size()));
       data = {{snapshot->data(), bytes}};
     } else {
       data.push_back({blob.data(), blob.size()});
     }
-    writer_ = std::make_unique<RankFileWriter>(
-        directory.files(),
-        report_.path,
-        SavedFile{.name = file_name(control_.rank),
-                  .leader = leader_,
-                  .rank = parts.comm().rank(),
-                  .world_size = parts.comm().size()},
-        std::move(header),
-        RankData(std::move(data),
-                 [&parts](void* to, void const* from, std::size_t bytes) {
-                   parts.space().download(to, from, bytes);
-                 }),
-        removes_);
+    SavedFile const saved{.name = file_name(control_.rank),
+                          .leader = leader_,
+                          .rank = parts.comm().rank(),
+                          .world_size = parts.comm().size()};
+    RankData from(std::move(data), [&parts](void* to, void const* memory, std::size_t bytes) {
+      parts.space().download(to, memory, bytes);
+    });
+    auto write = [this, saved, header = std::move(header), from = std::move(from)]() mutable {
+      try {
+        return write_rank_file(directory_->files(),
+                               report_.path,
+                               saved,
+                               std::move(header),
+                               std::move(from),
+                               removes_,
+                               [this] { require_going_on(); });
+      } catch (...) {
+        failed_ = true;
+        throw;
+      }
+    };
+    written_ = std::async(std::launch::async, std::move(write));
   }
+  Saving(Saving const&) = delete;
+  Saving& operator=(Saving const&) = delete;
+  ~Saving() { stopped_ = true; }
 
   [[nodiscard]] ControlWords const& control() const noexcept { return control_; }
   [[nodiscard]] SaveReport const& report() const noexcept { return report_; }
 
   /// Has this rank's file been written, or failed? Local.
-  [[nodiscard]] bool finished() { return writer_->finished(std::chrono::milliseconds(0)); }
+  [[nodiscard]] bool finished(std::chrono::milliseconds patience = {}) const {
+    return written_.wait_for(patience) == std::future_status::ready;
+  }
   /// Did it fail? Local; once finished.
-  [[nodiscard]] bool failed() const noexcept { return writer_->failure().failed; }
+  [[nodiscard]] bool failed() const noexcept { return failed_; }
 
   /// Waits for all ranks' files, and writes the manifest.
   void commit() {
     LongWork work(control_, operation_, &directory_->files(), kept_.file_deadline_s);
+    SavedFile own;
     work.run([&] {
-      while (!writer_->finished(std::chrono::milliseconds(20))) work.alive();
-      if (failed()) fail(writer_->failure().kind, writer_->failure().text);
+      while (!finished(std::chrono::milliseconds(20))) work.alive();
+      own = written_.get();
     });
-    SavedFile const& own = writer_->saved();
     std::array<std::int64_t, 6> const words{static_cast<std::int64_t>(own.bytes),
                                             static_cast<std::int64_t>(own.header_bytes),
                                             std::bit_cast<std::int64_t>(own.header_sum),
@@ -244,6 +259,9 @@ class Saving {
       }
     }
   }
+  void require_going_on() const {
+    if (stopped_) fail(ErrorKind::resource, {"the save to '", report_.path, "' was given up"});
+  }
   /// The files that this save is going to write.
   [[nodiscard]] Manifest promised() const {
     Manifest files{.step = report_.step};
@@ -296,7 +314,9 @@ class Saving {
   bool removes_ = false;
   nlohmann::json user_ = nlohmann::json::object();
   SaveReport report_{};
-  std::unique_ptr<RankFileWriter> writer_;  ///< stops before the rest goes
+  std::atomic<bool> stopped_{false};
+  std::atomic<bool> failed_{false};
+  std::future<SavedFile> written_;  ///< waits for its thread before the rest goes
 };
 
 }  // namespace detail
