@@ -59,11 +59,12 @@ ZERO_OPTIONAL_APART [[nodiscard]] nlohmann::json policies_of(Parts const& parts)
 #if ZERO_OPTIONAL_BODIES
 
 ZERO_OPTIONAL_BODY std::vector<ArrayRun> array_runs(Parts& parts, bool own) {
-  std::size_t const arrays = 1 + parts.states.arrays();
+  DTypes const& types = parts.policies.types;
   int const rank = parts.comm().rank();
   std::vector<ArrayRun> runs;
   auto const left_out = [&](std::size_t tensor) { return own && !parts.counts(tensor); };
-  auto const trained = [&](std::size_t array) {
+  // The first array are the masters.
+  for (std::size_t array = 0; array <= parts.states.arrays(); ++array) {
     parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
       Range const held = parts.states.updated(bucket);
       Range const wanted = own ? bucket.share(rank) : held;
@@ -73,54 +74,37 @@ ZERO_OPTIONAL_BODY std::vector<ArrayRun> array_runs(Parts& parts, bool own) {
             .tensor = piece.tensor, .first = piece.in_tensor.offset(), .count = piece.count};
         if (array == 0) {
           run.array = master_array;
-          run.dtype = parts.policies.types.master;
+          run.dtype = types.master;
           run.memory = parts.states.master(bucket, piece, parts.parameters).first;
         } else {
           run.array = parts.rules.calls().states[array - 1].name;
-          run.dtype = parts.policies.types.state;
+          run.dtype = types.state;
           run.memory = parts.states.state(bucket, piece, array - 1).first;
         }
         append_run(runs, run);
       });
     });
-  };
-  auto const frozen = [&] {
-    auto const ranks = static_cast<std::uint64_t>(parts.comm().size());
-    auto const& places = parts.partition.placement().places();
-    for (std::size_t t = 0; t < places.size(); ++t) {
-      if (!places[t].frozen || places[t].storage != t || places[t].count == 0) continue;
-      if (left_out(t)) continue;
-      std::uint64_t const share = own ? ceil_div(places[t].count, ranks) : places[t].count;
-      std::uint64_t const first =
-          own ? (std::min)(places[t].count, share * static_cast<std::uint64_t>(rank)) : 0;
-      std::uint64_t const count = (std::min)(share, places[t].count - first);
-      if (count == 0) continue;
-      append_run(runs,
-                 {.tensor = t,
-                  .array = parameter_array,
-                  .first = first,
-                  .count = count,
-                  .dtype = parts.policies.types.parameter,
-                  .memory = parts.parameters.tensor(t).at(first)});
-    }
-  };
-  // The arrays, and the frozen parameters behind them.
-  DTypes const& types = parts.policies.types;
-  auto const width = [&](std::size_t a) {
-    return size_of(a == 0 ? types.master : a == arrays ? types.parameter : types.state);
-  };
-  std::vector<std::size_t> order;
-  for (std::size_t a = 0; a <= arrays; ++a) order.push_back(a);
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return width(a) > width(b);
-  });
-  for (std::size_t const a : order) {
-    if (a == arrays) {
-      frozen();
-    } else {
-      trained(a);
-    }
   }
+  auto const ranks = static_cast<std::uint64_t>(parts.comm().size());
+  auto const& places = parts.partition.placement().places();
+  for (std::size_t t = 0; t < places.size(); ++t) {
+    if (!places[t].frozen || places[t].storage != t || left_out(t)) continue;
+    std::uint64_t const share = own ? ceil_div(places[t].count, ranks) : places[t].count;
+    std::uint64_t const first =
+        own ? (std::min)(places[t].count, share * static_cast<std::uint64_t>(rank)) : 0;
+    std::uint64_t const count = (std::min)(share, places[t].count - first);
+    if (count == 0) continue;
+    append_run(runs,
+               {.tensor = t,
+                .array = parameter_array,
+                .first = first,
+                .count = count,
+                .dtype = types.parameter,
+                .memory = parts.parameters.tensor(t).at(first)});
+  }
+  std::stable_sort(runs.begin(), runs.end(), [](ArrayRun const& a, ArrayRun const& b) {
+    return size_of(a.dtype) > size_of(b.dtype);
+  });
   return runs;
 }
 
