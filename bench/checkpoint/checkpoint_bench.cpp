@@ -217,8 +217,8 @@ void checksums(benchmark::State& state) {
     for (int turn = 0; turn < turns; ++turn) {
       hashed.push_back(seconds([&] {
         std::uint64_t sum = 0;
-        for (std::size_t at = 0; at < bytes; at += zero::detail::Pipe::piece) {
-          sum += zero::checksum(from.data() + at, zero::detail::Pipe::piece);
+        for (std::size_t at = 0; at < bytes; at += zero::detail::piece_bytes) {
+          sum += zero::checksum(from.data() + at, zero::detail::piece_bytes);
         }
         benchmark::DoNotOptimize(sum);
       }));

@@ -5,18 +5,15 @@
 #include "zero/base/bytes.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
-#include "zero/checkpoint/array_runs.hpp"
 #include "zero/checkpoint/directory.hpp"
 #include "zero/checkpoint/export.hpp"
 #include "zero/checkpoint/files.hpp"
 #include "zero/checkpoint/import.hpp"
-#include "zero/checkpoint/long_work.hpp"
+#include "zero/checkpoint/loading.hpp"
 #include "zero/checkpoint/optimizer_view.hpp"
-#include "zero/checkpoint/pipe.hpp"
 #include "zero/checkpoint/restoring.hpp"
 #include "zero/checkpoint/saving.hpp"
 #include "zero/checkpoint/together.hpp"
-#include "zero/checkpoint/verify.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/optimizer/engine_access.hpp"
 #include "zero/optimizer/make_tables.hpp"
@@ -25,7 +22,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -77,7 +73,7 @@ class Checkpoints {
     }
     // Written now, or the first snapshot would pay for its pages.
     snapshot_.resize(static_cast<std::size_t>(
-        round_up(options.snapshot_bytes, std::uint64_t{detail::Pipe::piece})));
+        round_up(options.snapshot_bytes, std::uint64_t{detail::piece_bytes})));
   }
   Checkpoints(Checkpoints const&) = delete;
   Checkpoints& operator=(Checkpoints const&) = delete;
@@ -95,7 +91,7 @@ class Checkpoints {
          detail::array_runs(detail::EngineAccess::engine(optimizer).parts(), true)) {
       bytes += run.bytes();
     }
-    return round_up(bytes, std::uint64_t{detail::Pipe::piece});
+    return round_up(bytes, std::uint64_t{detail::piece_bytes});
   }
   /// Bytes of memory that this object holds for `save_async`.
   [[nodiscard]] std::uint64_t held() const noexcept { return snapshot_.size(); }
@@ -107,9 +103,10 @@ class Checkpoints {
   /// is saved, and what a model axis has alike once.
   /// @par Collective  yes, over the optimizer's communicator or all ranks of its grid; blocks until
   ///   it is durable
-  /// @par Cost  no tensor travels; a rank writes each element that it owns once, through 1 MiB of
-  ///   memory of the host beside the plan. How long it takes does not count towards deadlines of
-  ///   the communicator; each operation of the file system has one of its own (`file_deadline_s`)
+  /// @par Cost  no tensor travels; a rank writes each element that it owns once, through
+  ///   256 KiB of memory of the host beside the plan. How long it takes does not count towards
+  ///   deadlines of the communicator; each operation of the file system has one of its own
+  ///   (`file_deadline_s`)
   /// @throws Error, on every rank the same: (invalid_argument) in the middle of a step, without
   ///   values to save, or for parts that do not fit; (resource), naming rank, file and reason, if
   ///   the file system refuses; (data) where a link or a pipe has the name of a file to be written,
@@ -117,8 +114,8 @@ class Checkpoints {
   ///   are
   template <class Optimizer>
   SaveReport save(Optimizer& optimizer, SaveOptions const& options = {}) {
-    detail::OptimizerView const view = detail::view_of(detail::EngineAccess::engine(optimizer));
-    return save_now(view, options, view.control);
+    detail::Engine& engine = detail::EngineAccess::engine(optimizer);
+    return save_now(engine, options, ranks_of(engine));
   }
   /// The same for several optimizers, each over ranks of its own, that are saved as one checkpoint.
   /// @param optimizer  that this rank is one of
@@ -126,10 +123,9 @@ class Checkpoints {
   /// @param comm       of all ranks that save together
   template <class Optimizer, Communicator C>
   SaveReport save(Optimizer& optimizer, SaveOptions const& options, C& comm) {
-    return save_now(detail::view_of(detail::EngineAccess::engine(optimizer)),
-                    options,
-                    detail::control_words(detail::ref(comm),
-                                          detail::EngineAccess::engine(optimizer).parts().arena));
+    detail::Engine& engine = detail::EngineAccess::engine(optimizer);
+    return save_now(
+        engine, options, detail::control_words(detail::ref(comm), engine.parts().arena));
   }
 
   /// Copies what `save` would write to memory, and writes it while training goes on. `poll`, once a
@@ -140,16 +136,17 @@ class Checkpoints {
   /// @returns true if a save before was still under way, and was finished first
   template <class Optimizer>
   bool save_async(Optimizer& optimizer, SaveOptions const& options = {}) {
-    detail::OptimizerView const view = detail::view_of(detail::EngineAccess::engine(optimizer));
-    return begin_save(view, options, view.control);
+    detail::Engine& engine = detail::EngineAccess::engine(optimizer);
+    return begin_save(engine, options, ranks_of(engine), &snapshot_);
   }
   /// @overload
   template <class Optimizer, Communicator C>
   bool save_async(Optimizer& optimizer, SaveOptions const& options, C& comm) {
-    return begin_save(detail::view_of(detail::EngineAccess::engine(optimizer)),
+    detail::Engine& engine = detail::EngineAccess::engine(optimizer);
+    return begin_save(engine,
                       options,
-                      detail::control_words(detail::ref(comm),
-                                            detail::EngineAccess::engine(optimizer).parts().arena));
+                      detail::control_words(detail::ref(comm), engine.parts().arena),
+                      &snapshot_);
   }
   /// Is a save under way?
   [[nodiscard]] bool pending() const noexcept { return pending_ != nullptr; }
@@ -185,8 +182,7 @@ class Checkpoints {
   /// @par Collective  yes, over the optimizer's communicator or all ranks of its grid; blocks
   template <class Optimizer>
   [[nodiscard]] std::optional<FoundCheckpoint> latest(Optimizer& optimizer) {
-    detail::Parts& parts = detail::EngineAccess::engine(optimizer).parts();
-    return newest(detail::control_words(parts.groups.world().ref(), parts.arena), any_number);
+    return newest(ranks_of(detail::EngineAccess::engine(optimizer)), any_number);
   }
 
   /// Goes on from the newest checkpoint that is not damaged: `latest` and `load` in one, and if the
@@ -196,7 +192,7 @@ class Checkpoints {
   /// @throws Error as `load`; (data) if there are checkpoints, and all are damaged
   template <class Optimizer>
   std::optional<LoadReport> resume(Optimizer& optimizer, LoadOptions const& options = {}) {
-    return resume_into(detail::view_of(detail::EngineAccess::engine(optimizer)), options);
+    return resume_into(detail::EngineAccess::engine(optimizer), options);
   }
 
   /// Loads a checkpoint, whatever ranks, grid, stage, bucket, memory policy, communicator or
@@ -222,37 +218,42 @@ class Checkpoints {
   LoadReport load(Optimizer& optimizer,
                   FoundCheckpoint const& found,
                   LoadOptions const& options = {}) {
-    return load_into(detail::view_of(detail::EngineAccess::engine(optimizer)), found, options);
+    return load_into(detail::EngineAccess::engine(optimizer), found, options);
   }
 
  private:
-  // What does not depend on the optimizer's type.
-  SaveReport save_now(detail::OptimizerView const& view,
+  /// Control words of the optimizer's communicator, or of all ranks of its grid.
+  static detail::ControlWords ranks_of(detail::Engine& engine) {
+    detail::Parts& parts = engine.parts();
+    return detail::control_words(parts.groups.world().ref(), parts.arena);
+  }
+  /// @param snapshot  null if the save is waited for
+  /// @returns whether one before was finished first
+  bool begin_save(detail::Engine& engine,
+                  SaveOptions const& options,
+                  detail::ControlWords const& control,
+                  std::vector<std::byte>* snapshot) {
+    bool const waited = finish().has_value();
+    pending_ =
+        std::make_unique<detail::Saving>(directory_, options_, engine, options, control, snapshot);
+    return waited;
+  }
+  SaveReport save_now(detail::Engine& engine,
                       SaveOptions const& options,
                       detail::ControlWords const& control) {
-    bool const waited = finish().has_value();
-    detail::Saving saving(directory_, options_, view, options, control, nullptr);
-    saving.commit();
-    SaveReport report = saving.report();
+    bool const waited = begin_save(engine, options, control, nullptr);
+    SaveReport report = *finish();
     report.waited = waited;
     return report;
   }
-  bool begin_save(detail::OptimizerView const& view,
-                  SaveOptions const& options,
-                  detail::ControlWords const& control) {
-    bool const waited = finish().has_value();
-    pending_ =
-        std::make_unique<detail::Saving>(directory_, options_, view, options, control, &snapshot_);
-    return waited;
-  }
-  std::optional<LoadReport> resume_into(detail::OptimizerView const& view,
-                                        LoadOptions const& options) {
+  std::optional<LoadReport> resume_into(detail::Engine& engine, LoadOptions const& options) {
     std::vector<std::string> skipped;
     std::uint64_t below = any_number;
-    while (auto const found = newest(view.control, below)) {
+    detail::ControlWords const ranks = ranks_of(engine);
+    while (auto const found = newest(ranks, below)) {
       below = found->number;
       skipped.insert(skipped.end(), found->skipped.begin(), found->skipped.end());
-      detail::Restore restore(directory_.files(), view, options, options_.file_deadline_s);
+      detail::Restore restore(directory_.files(), engine, options, options_.file_deadline_s);
       LoadReport report;
       std::string damage = detail::damage_found([&] { restore.read(found->path); });
       if (damage.empty()) {
@@ -268,10 +269,10 @@ class Checkpoints {
     if (skipped.empty()) return std::nullopt;
     refuse_all(skipped.front());
   }
-  LoadReport load_into(detail::OptimizerView const& view,
+  LoadReport load_into(detail::Engine& engine,
                        FoundCheckpoint const& found,
                        LoadOptions const& options) {
-    detail::Restore restore(directory_.files(), view, options, options_.file_deadline_s);
+    detail::Restore restore(directory_.files(), engine, options, options_.file_deadline_s);
     restore.read(found.path);
     restore.fit();
     return restore.apply();
@@ -285,40 +286,29 @@ class Checkpoints {
   /// The newest with a number below that. Local.
   /// @throws Error (data) if there are some of any number, and all are damaged
   std::optional<FoundCheckpoint> newest(std::uint64_t below) {
-    std::vector<FoundCheckpoint> damaged;
-    std::vector<FoundCheckpoint> complete = directory_.list(&damaged);
-    auto const other = [&](FoundCheckpoint const& each) {
-      return below != any_number && each.number >= below;
-    };
-    std::erase_if(complete, other);
-    std::erase_if(damaged, other);
-    while (!complete.empty()) {
-      std::string reason = detail::damage_found(
-          [&] { static_cast<void>(read_catalog(directory_.files(), complete.back().path)); });
-      if (reason.empty()) break;
-      complete.back().skipped = {std::move(reason)};
-      damaged.push_back(std::move(complete.back()));
-      complete.pop_back();
-    }
-    std::ranges::sort(damaged, std::ranges::greater{}, &FoundCheckpoint::number);
-    if (complete.empty() && !damaged.empty() && below == any_number) {
-      refuse_all(damaged.front().skipped.front());
-    }
-    if (complete.empty()) return std::nullopt;
-    FoundCheckpoint found = std::move(complete.back());
-    for (FoundCheckpoint const& each : damaged) {
-      if (each.number > found.number) {
-        found.skipped.insert(found.skipped.end(), each.skipped.begin(), each.skipped.end());
+    std::vector<FoundCheckpoint> all = directory_.list(true);
+    std::ranges::reverse(all);
+    std::vector<std::string> skipped;
+    for (FoundCheckpoint& each : all) {
+      if (below != any_number && each.number >= below) continue;
+      // What is known to be damaged says why.
+      auto const look = [&] { static_cast<void>(read_catalog(directory_.files(), each.path)); };
+      std::string reason = each.skipped.empty() ? detail::damage_found(look) : each.skipped.front();
+      if (reason.empty()) {
+        each.skipped = std::move(skipped);
+        return std::move(each);
       }
+      skipped.push_back(std::move(reason));
     }
-    return found;
+    if (!skipped.empty() && below == any_number) refuse_all(skipped.front());
+    return std::nullopt;
   }
   /// The same, as the first rank sees it. Collective; blocks.
   std::optional<FoundCheckpoint> newest(detail::ControlWords const& control, std::uint64_t below) {
     std::optional<FoundCheckpoint> found;
-    detail::LongWork work(control, "latest", &directory_.files().watch(), options_.file_deadline_s);
+    detail::LongWork work(control, "latest", &directory_.files(), options_.file_deadline_s);
     work.run([&] {
-      if (control.rank == 0) work.aside([&] { found = newest(below); });
+      if (control.rank == 0) work.aside([&](detail::Alive const&) { found = newest(below); });
     });
     // Its name may be another one than a save gives: it is told, not made anew.
     std::array<std::int64_t, 3> words{};

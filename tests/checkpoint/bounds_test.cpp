@@ -2,7 +2,6 @@
 #include "contracts/heap.hpp"
 #include "zero/checkpoint/loading.hpp"
 #include "zero/checkpoint/offline.hpp"
-#include "zero/checkpoint/verify.hpp"
 
 // What a checkpoint from elsewhere can cost its readers: memory and time in proportion to its
 // bytes.
@@ -23,10 +22,10 @@ ModelFiles crafted(Tensors const& tensors, Entries const& entries) {
   }
   std::string const data(2 * count, '\1');
   nlohmann::json const about = {
-      {"piece_bytes", zero::detail::Pipe::piece},
+      {"piece_bytes", zero::detail::piece_bytes},
       {"optimizer", zero::detail::json_of(zero::SavedOptimizer{.tensors = tensors})}};
   header.metadata[zero::detail::about_key] = about.dump();
-  header.metadata[zero::detail::sums_key] = sums_of(data, zero::detail::Pipe::piece);
+  header.metadata[zero::detail::sums_key] = sums_of(data, zero::detail::piece_bytes);
   std::string const text = zero::safetensors::format(header);
   ModelFiles files;
   files.make_directory("run");

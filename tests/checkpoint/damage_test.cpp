@@ -8,7 +8,7 @@ using namespace checkpoint_tests;
 using zero::InProcess;
 
 constexpr int ranks = 3;
-constexpr std::uint64_t piece = zero::detail::Pipe::piece;
+constexpr std::uint64_t piece = zero::detail::piece_bytes;
 
 /// More than one piece on every rank, and pieces of several tensors.
 struct Trainer : checkpoint_tests::Trainer<InProcess> {

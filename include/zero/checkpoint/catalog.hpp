@@ -11,7 +11,6 @@
 #include "zero/checkpoint/description.hpp"
 #include "zero/checkpoint/file.hpp"
 #include "zero/checkpoint/files.hpp"
-#include "zero/checkpoint/header.hpp"
 #include "zero/checkpoint/manifest.hpp"
 #include "zero/checkpoint/safetensors.hpp"
 #include "zero/checkpoint/text.hpp"
@@ -19,7 +18,6 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -27,7 +25,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -86,17 +83,17 @@ class CatalogBuilder {
     auto const text = [&](char const* key) -> std::string const& {
       auto const found = header.metadata.find(key);
       if (found == header.metadata.end()) {
-        fail(ErrorKind::data, {"'", path, "' is no file of a checkpoint: it has no '", key, "'"});
+        refuse_file(path, {"is no file of a checkpoint: it has no '", key, "'"});
       }
       return found->second;
     };
     nlohmann::json const about = parse_text(path, text(about_key));
     Fields const fields(path, about);
     CatalogFile described{.piece_bytes = fields.count("piece_bytes"), .sums = text(sums_key)};
-    std::uint64_t const bytes = header.entries.empty() ? 0 : header.entries.back().end;
     if (described.piece_bytes == 0 || described.piece_bytes > most_piece_bytes ||
-        described.sums.size() != ceil_div(bytes, described.piece_bytes) * checksum_digits) {
-      fail(ErrorKind::data, {"'", path, "' does not have one checksum for each piece of its data"});
+        described.sums.size() !=
+            ceil_div(header.data_bytes(), described.piece_bytes) * checksum_digits) {
+      refuse_file(path, "does not have one checksum for each piece of its data");
     }
     if (fields.has("optimizer")) {
       leaders_.emplace_back(file, catalog_->optimizers.size());
@@ -104,14 +101,8 @@ class CatalogBuilder {
     }
     for (safetensors::Entry const& entry : header.entries) {
       if (described.piece_bytes % safetensors::element_bytes(entry.dtype) == 0) continue;
-      fail(ErrorKind::data,
-           {"'",
-            path,
-            "' has pieces of ",
-            described.piece_bytes,
-            " bytes, which cut elements of '",
-            entry.name,
-            "'"});
+      Message const of{" bytes, which cut elements of '", entry.name, "'"};
+      refuse_file(path, {"has pieces of ", described.piece_bytes, of});
     }
     described.entries = std::move(header.entries);
     catalog_->files.push_back(std::move(described));
@@ -121,7 +112,7 @@ class CatalogBuilder {
   /// @throws Error (data) for elements that are saved twice, or of no tensor; for optimizers that
   ///   were not at the same place
   void finish() {
-    if (leaders_.empty()) fail(ErrorKind::data, {"'", catalog_->path, "' has no optimizer"});
+    if (leaders_.empty()) refuse_file(catalog_->path, "has no optimizer");
     for (auto const& [file, optimizer] : leaders_) describe(file, catalog_->optimizers[optimizer]);
     for (std::size_t file = 0; file < catalog_->files.size(); ++file) place(file);
     for (auto& [name, tensor] : catalog_->tensors) {
@@ -145,9 +136,9 @@ class CatalogBuilder {
     SavedOptimizer const& first = catalog_->optimizers.front();
     if (optimizer.loss_scale != first.loss_scale ||
         optimizer.loss_scale_streak != first.loss_scale_streak) {
-      fail(ErrorKind::data, {"'", name, "' has another loss scale than a file before"});
+      refuse_file(name, "has another loss scale than a file before");
     }
-    std::string const rule = name_of_rule(optimizer.policies);
+    std::string const rule = text_at(optimizer.policies, "/rule/name");
     for (SavedTensor const& tensor : optimizer.tensors) {
       std::string problem = problem_of_boxes(tensor.shape, tensor.boxes);
       auto const [at, added] = catalog_->tensors.try_emplace(tensor.name);
@@ -192,34 +183,20 @@ class CatalogBuilder {
       }
     }
   }
-  [[nodiscard]] static std::string name_of_rule(nlohmann::json const& policies) {
-    nlohmann::json const* name = &policies;
-    for (char const* const key : {"rule", "name"}) {
-      if (!name->is_object() || !name->contains(key)) return {};
-      name = &name->at(key);
-    }
-    return name->is_string() ? name->get<std::string>() : std::string();
-  }
   void place(std::size_t file) {
     SavedFile const& saved = catalog_->manifest.files[file];
     for (safetensors::Entry const& entry : catalog_->files[file].entries) {
       if (entry.name == blob_entry) continue;
       auto const refuse = [&](Message const& why) {
-        fail(ErrorKind::data,
-             {"'", saved.name, "' of rank ", saved.rank, ": '", entry.name, "' ", why});
+        refuse_file(saved.name, {"of rank ", saved.rank, ": '", entry.name, "' ", why});
       };
       auto const second = entry.name.rfind(':');
       auto const first = second == std::string::npos || second == 0
                              ? std::string::npos
                              : entry.name.rfind(':', second - 1);
-      std::uint64_t begin = 0;
-      char const* const end = entry.name.data() + entry.name.size();
-      bool sound = first != std::string::npos;
-      if (sound) {
-        auto const number = std::from_chars(entry.name.data() + second + 1, end, begin);
-        sound = number.ec == std::errc() && number.ptr == end;
-      }
-      if (!sound) refuse("is no run of a tensor");
+      auto const number = number_of(std::string_view(entry.name).substr(second + 1));
+      if (first == std::string::npos || !number) refuse("is no run of a tensor");
+      std::uint64_t const begin = *number;
       std::string const tensor = entry.name.substr(0, first);
       auto const dtype = safetensors::dtype_named(entry.dtype);
       auto const found = parts_.find({static_cast<std::size_t>(saved.leader), tensor});

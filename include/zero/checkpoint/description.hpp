@@ -3,12 +3,11 @@
 #pragma once
 
 #include "zero/base/config.hpp"
-#include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
 #include "zero/checkpoint/boxes.hpp"
+#include "zero/checkpoint/file.hpp"
 #include "zero/checkpoint/safetensors.hpp"
 #include "zero/checkpoint/text.hpp"
-#include "zero/concepts/rule.hpp"
 #include "zero/layout/stacked.hpp"
 #include "zero/layout/tensor.hpp"
 #include "zero/optimizer/model.hpp"
@@ -18,13 +17,11 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -64,11 +61,9 @@ struct LayerName {
 [[nodiscard]] inline std::optional<LayerName> layer_name(std::string_view name) {
   auto const open = name.rfind('[');
   if (open == std::string_view::npos || open == 0) return std::nullopt;
-  LayerName of{.whole = name.substr(0, open)};
-  char const* const end = name.data() + name.size();
-  auto const number = std::from_chars(name.data() + open + 1, end, of.layer);
-  bool const sound = number.ec == std::errc() && end - number.ptr == 1 && *number.ptr == ']';
-  return sound && name == name_of_layer(of.whole, of.layer) ? std::optional(of) : std::nullopt;
+  auto const layer = number_of(name.substr(open + 1, name.size() - open - 2));
+  LayerName const of{.whole = name.substr(0, open), .layer = layer.value_or(0)};
+  return layer && name == name_of_layer(of.whole, of.layer) ? std::optional(of) : std::nullopt;
 }
 
 // What a rank's file says of itself, in the metadata of its header.
@@ -115,14 +110,12 @@ inline constexpr std::string_view parameter_array = "parameter";
                        .loss_scale = fields.real("loss_scale"),
                        .loss_scale_streak = fields.integer("loss_scale_streak")};
   if (!usable_scale(saved.loss_scale) || !usable_streak(saved.loss_scale_streak)) {
-    fail(ErrorKind::data,
-         {"'",
-          file,
-          "' has a loss scale of ",
-          saved.loss_scale,
-          " with a streak of ",
-          saved.loss_scale_streak,
-          ", from which no step can go on"});
+    refuse_file(file,
+                {"has a loss scale of ",
+                 saved.loss_scale,
+                 " with a streak of ",
+                 saved.loss_scale_streak,
+                 ", from which no step can go on"});
   }
   for (nlohmann::json const& each : fields.list("tensors")) {
     Fields const entry(file, each);
@@ -166,65 +159,6 @@ inline constexpr std::size_t most_axes = 64;
     }
   }
   return {};
-}
-
-/// An optimizer's policies, as values.
-struct OptimizerFacts {
-  std::string_view stage{};
-  int world_size = 1;
-  std::string_view precision{};
-  DType parameter = DType::f32;
-  DType wire = DType::f32;
-  DType accumulate = DType::f32;
-  DType master = DType::f32;
-  DType state = DType::f32;
-  std::string_view rule{};
-  std::vector<std::string_view> states_of{};  ///< rules whose states mean the same, by their names
-  std::vector<std::string> states{};
-  std::vector<RuleField> fields{};
-  /// Those of groups and tensors that were given rules of their own.
-  std::vector<std::pair<std::string, std::vector<RuleField>>> own_fields{};
-  std::string_view accumulation{};
-  bool borrowed = false;
-  std::uint64_t bucket_bytes = 0;
-  std::optional<LossScaleOptions> loss_scale{};
-};
-
-/// Policies by slot, for people and for those who compare.
-[[nodiscard]] inline nlohmann::json json_of(OptimizerFacts const& facts) {
-  auto const dtype = [](DType type) { return std::string(name(type)); };
-  auto const json_of_fields = [](std::vector<RuleField> const& of) {
-    nlohmann::json fields = nlohmann::json::object();
-    for (RuleField const& field : of) fields[std::string(field.name)] = field.value;
-    return fields;
-  };
-  nlohmann::json policies = {{"stage", std::string(facts.stage)},
-                             {"world_size", facts.world_size},
-                             {"precision",
-                              {{"name", std::string(facts.precision)},
-                               {"parameter", dtype(facts.parameter)},
-                               {"wire", dtype(facts.wire)},
-                               {"accumulate", dtype(facts.accumulate)},
-                               {"master", dtype(facts.master)},
-                               {"state", dtype(facts.state)}}},
-                             {"rule",
-                              {{"name", std::string(facts.rule)},
-                               {"states", facts.states},
-                               {"fields", json_of_fields(facts.fields)}}},
-                             {"accumulation", std::string(facts.accumulation)},
-                             {"memory", facts.borrowed ? "borrowed" : "owned"},
-                             {"bucket_bytes", facts.bucket_bytes}};
-  for (auto const& [name, own] : facts.own_fields)
-    policies["own_rules"][name] = json_of_fields(own);
-  if (facts.loss_scale) {
-    policies["loss_scale"] = {{"initial", facts.loss_scale->initial},
-                              {"growth", facts.loss_scale->growth},
-                              {"growth_interval", facts.loss_scale->growth_interval},
-                              {"backoff", facts.loss_scale->backoff},
-                              {"minimum", facts.loss_scale->minimum},
-                              {"patience", facts.loss_scale->patience}};
-  }
-  return policies;
 }
 
 /// The part of each tensor that an optimizer has: all of it, or what the trainer says.

@@ -59,9 +59,9 @@ class CheckpointDirectory {
   [[nodiscard]] WatchedFiles& files() noexcept { return files_; }
   [[nodiscard]] std::string const& path() const noexcept { return path_; }
 
-  /// Complete checkpoints, oldest first.
-  /// @param damaged  those that have a manifest and are not complete, with reasons; unless null
-  [[nodiscard]] std::vector<FoundCheckpoint> list(std::vector<FoundCheckpoint>* damaged = nullptr) {
+  /// Checkpoints, oldest first.
+  /// @param damaged  those that have a manifest and are not complete, too: `skipped` says why
+  [[nodiscard]] std::vector<FoundCheckpoint> list(bool damaged = false) {
     settle();
     return find(damaged);
   }
@@ -82,11 +82,9 @@ class CheckpointDirectory {
       bool const ours = (ended && name.exact) || list_in(path, ended ? manifest_name : mark_name);
       if (!ours || name.number > most_number) continue;
       if (name.number == most_number) {
-        fail(ErrorKind::data,
-             {"'",
-              path,
-              "' has the largest number that there is: give it a smaller one, and save "
-              "again"});
+        refuse_file(path,
+                    "has the largest number that there is: give it a smaller one, and save "
+                    "again");
       }
       last = name.number;
       if (!ended) remove(path);
@@ -130,41 +128,38 @@ class CheckpointDirectory {
   }
 
  private:
-  std::vector<FoundCheckpoint> find(std::vector<FoundCheckpoint>* damaged) {
-    std::vector<FoundCheckpoint> complete;
+  std::vector<FoundCheckpoint> find(bool damaged) {
+    std::vector<FoundCheckpoint> all;
     for (Name const& name : names()) {
       FoundCheckpoint found{.path = path_ + "/" + name.text, .number = name.number};
       if (!has_manifest(found.path)) continue;
       RankFailure const failure = attempt_alone([&] {
         if (name.number > most_number) {
-          fail(ErrorKind::data,
-               {"'", found.path, "' has a number above ", most_number, ", which no save gives"});
+          refuse_file(found.path, {"has a number above ", most_number, ", which no save gives"});
         }
         found.step = complete_step(found.path);
       });
       // Another program's manifest is no damage, unless the name says that it is a save's.
       bool const ours = !failure.failed || name.exact || failure.kind != ErrorKind::data ||
                         list_in(found.path, manifest_name);
-      if (!failure.failed) {
-        complete.push_back(std::move(found));
-      } else if (ours && damaged != nullptr) {
-        found.skipped = {failure.text};
-        damaged->push_back(std::move(found));
-      }
+      if (failure.failed) found.skipped = {failure.text};
+      if (!failure.failed || (ours && damaged)) all.push_back(std::move(found));
     }
-    return complete;
+    return all;
   }
   /// Waits for what is being removed.
   void settle() {
     if (removal_.valid()) removed_ = removal_.get();
   }
   void remove_but(std::size_t most) {
-    std::vector<FoundCheckpoint> damaged;
-    std::vector<FoundCheckpoint> complete = find(&damaged);
+    std::vector<FoundCheckpoint> const all = find(true);
+    std::vector<std::uint64_t> complete;
+    for (FoundCheckpoint const& each : all) {
+      if (each.skipped.empty()) complete.push_back(each.number);
+    }
     if (complete.size() <= most) return;
-    std::uint64_t const oldest = complete[complete.size() - most].number;
-    complete.insert(complete.end(), damaged.begin(), damaged.end());
-    for (FoundCheckpoint const& each : complete) {
+    std::uint64_t const oldest = complete[complete.size() - most];
+    for (FoundCheckpoint const& each : all) {
       if (each.number < oldest) remove(each.path);
     }
   }
@@ -231,8 +226,7 @@ class CheckpointDirectory {
     for (SavedFile const& saved : manifest.files) {
       File const file(files_, path + "/" + saved.name, FileMode::read);
       if (file.size() == saved.bytes) continue;
-      fail(ErrorKind::data,
-           {"'", file.path(), "' has ", file.size(), " bytes instead of ", saved.bytes});
+      refuse_file(file.path(), {"has ", file.size(), " bytes instead of ", saved.bytes});
     }
     return manifest.step;
   }

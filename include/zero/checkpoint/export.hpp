@@ -6,26 +6,26 @@
 #include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
 #include "zero/base/hash.hpp"
-#include "zero/checkpoint/array_runs.hpp"
 #include "zero/checkpoint/boxes.hpp"
 #include "zero/checkpoint/description.hpp"
 #include "zero/checkpoint/files.hpp"
-#include "zero/checkpoint/long_work.hpp"
+#include "zero/checkpoint/loading.hpp"
 #include "zero/checkpoint/model_layout.hpp"
+#include "zero/checkpoint/optimizer_view.hpp"
 #include "zero/checkpoint/safetensors.hpp"
 #include "zero/checkpoint/together.hpp"
+#include "zero/optimizer/engine.hpp"
 #include "zero/optimizer/engine_access.hpp"
+#include "zero/optimizer/parts.hpp"
 #include "zero/optimizer/setup/rank_agreement.hpp"
 #include "zero/sharded_optimizer.hpp"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <map>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -56,58 +56,82 @@ struct ExportReport {
 
 namespace detail {
 
-/// Where a tensor of a unit lies in a model file: a stacked one is there as it was described.
-struct ModelPlace {
-  std::size_t entry = 0;
-  std::uint64_t first = 0;  ///< elements before it
+/// What a model file has of tensors.
+struct ModelEntries {
+  /// Where a tensor lies: a stacked one is there as it was described.
+  struct Place {
+    std::size_t entry = 0;
+    std::uint64_t first = 0;  ///< elements before it
+  };
+  std::vector<safetensors::Entry> entries{};  ///< of those that have memory of their own
+  std::vector<Place> places{};                ///< by tensor; nothing for tied ones
+  /// The trainer's texts, and for each tied tensor under which name its elements are, as the
+  /// format's own Python package does.
+  std::map<std::string, std::string> metadata{};
 };
 
-/// The model's entries for a file: every described tensor that has memory of its own.
-/// @param saved    says which part of them this rank has
-/// @param place    receives for each of the model's tensors where it is; nothing for tied ones
-/// @throws Error (invalid_argument) if layers of a stacked tensor are parts of different shapes
-[[nodiscard]] inline std::vector<safetensors::Entry> model_entries(
-    Model const& model,
-    std::vector<SavedTensor> const& saved,
-    DType dtype,
-    std::vector<ModelPlace>& place) {
-  std::vector<safetensors::Entry> entries;
-  place.resize(saved.size());
-  for (std::size_t d = 0; d < model.described.size(); ++d) {
-    auto const [begin, end] = model.slices_of(d);
-    if (model.partition.place(begin).storage != begin) continue;
-    Tensor const& tensor = model.described[d];
-    safetensors::Entry entry{.name = tensor.name,
-                             .dtype = std::string(safetensors::spelled(dtype)),
-                             .shape = saved[begin].shape};
-    for (std::size_t t = begin; t < end; ++t) {
-      place[t] = {entries.size(), (t - begin) * volume(saved[begin].shape)};
-      if (saved[t].shape == saved[begin].shape) continue;
-      fail(ErrorKind::invalid_argument,
-           {"layers of '", tensor.name, "' are parts of tensors of different shapes"});
+/// @param tensors   ties are to those before
+/// @param dtype     of all
+/// @param metadata  the trainer's
+/// @param whose     what messages call the model
+/// @param kind      of errors
+/// @throws Error of that kind for layers that make no stacked tensor, too many ties, or metadata
+///   that have the name of a tied tensor
+[[nodiscard]] inline ModelEntries model_entries(std::vector<SavedTensor> const& tensors,
+                                                DType dtype,
+                                                std::map<std::string, std::string> const& metadata,
+                                                std::string const& whose,
+                                                ErrorKind kind) {
+  ModelEntries model{.metadata = metadata};
+  model.metadata.try_emplace("format", "pt");
+  std::string const spelling(safetensors::spelled(dtype));
+  auto const whole_name = [](SavedTensor const& tensor) {
+    return tensor.layers > 0 ? layer_name(tensor.name)->whole : std::string_view(tensor.name);
+  };
+  std::map<std::string_view, std::string_view> sources;  // what has a tensor's elements
+  // By name: entry, and layers that are there.
+  std::map<std::string_view, std::pair<std::size_t, std::uint64_t>> stacks;
+  std::uint64_t tied_bytes = 0;
+  for (SavedTensor const& tensor : tensors) {
+    std::string_view const name = whole_name(tensor);
+    ModelEntries::Place& place = model.places.emplace_back();
+    if (!tensor.tied_to.empty()) {
+      std::string_view const source = sources[tensor.name] = sources.at(tensor.tied_to);
+      // A long name that many are tied to would be written as often.
+      if ((tied_bytes += source.size()) > safetensors::longest_text) {
+        fail(kind, {whose, " has more ties than the header of a file can hold"});
+      }
+      auto const [at, added] = model.metadata.try_emplace(std::string(name), source);
+      if (added || (at->second == source && metadata.count(at->first) == 0)) continue;
+      fail(kind, {"metadata '", name, "' are those of the tied tensor of that name"});
     }
-    if (tensor.stacked) entry.shape.insert(entry.shape.begin(), end - begin);
-    entries.push_back(std::move(entry));
+    sources[tensor.name] = name;
+    place.entry = model.entries.size();
+    if (tensor.layers == 0) {
+      model.entries.push_back({.name = tensor.name, .dtype = spelling, .shape = tensor.shape});
+      continue;
+    }
+    auto const [stack, first] = stacks.try_emplace(name, place.entry, 0);
+    auto& [entry, layers] = stack->second;
+    if (first) {
+      model.entries.push_back(
+          {.name = std::string(name), .dtype = spelling, .shape = tensor.shape});
+      model.entries[entry].shape.insert(model.entries[entry].shape.begin(), tensor.layers);
+    }
+    auto const& shape = model.entries[entry].shape;
+    if (layer_name(tensor.name)->layer != layers || tensor.layers != shape[0]) {
+      fail(kind, {whose, " has '", tensor.name, "' where it does not belong"});
+    }
+    if (!std::equal(shape.begin() + 1, shape.end(), tensor.shape.begin(), tensor.shape.end())) {
+      fail(kind, {whose, " has layers of '", name, "' that are of different shapes"});
+    }
+    place = {entry, layers++ * volume(tensor.shape)};
   }
-  return entries;
-}
-
-/// What a header says beside the tensors: the trainer's texts, and for each tied tensor under which
-/// name its elements are, as the format's own Python package does.
-[[nodiscard]] inline std::map<std::string, std::string> model_metadata(
-    Model const& model, std::map<std::string, std::string> metadata) {
-  metadata.try_emplace("format", "pt");
-  for (std::size_t d = 0; d < model.described.size(); ++d) {
-    std::size_t const t = model.slices_of(d).first;
-    std::size_t const storage = model.partition.place(t).storage;
-    if (storage == t) continue;
-    std::string const& name = model.described[d].name;
-    std::string const& target = model.described[model.slices[storage].described].name;
-    if (metadata.try_emplace(name, target).second) continue;
-    fail(ErrorKind::invalid_argument,
-         {"metadata '", name, "' are those of the tied tensor of that name"});
+  for (auto const& [name, stack] : stacks) {
+    if (stack.second == model.entries[stack.first].shape[0]) continue;
+    fail(kind, {whose, " does not have all layers of '", name, "'"});
   }
-  return metadata;
+  return model;
 }
 
 /// The runs of the model that this rank is to write: each element is one rank's.
@@ -143,68 +167,114 @@ ZERO_OPTIONAL_BODY std::vector<ArrayRun> export_runs(Parts& parts, ExportDType d
 
 #endif
 
-/// Elements as another type has them.
-[[nodiscard]] inline float widened(std::byte const* from, DType dtype, std::size_t i) {
-  auto const as = [&]<class T>(T) {
-    T value;
-    std::memcpy(&value, from + i * sizeof(T), sizeof(T));
-    return static_cast<float>(value);
-  };
-  switch (dtype) {
-    case DType::bf16: return as(bf16());
-    case DType::f16: return as(fp16());
-    case DType::f64: return as(double());
-    default: return as(float());
-  }
-}
-
-/// Writes runs piece by piece, on the host in the type that the file has.
-/// @tparam T      the file's type
-/// @param whole   tensors, and which part of them this rank has
-/// @param alive   called between pieces
-template <class T, class Writer, class Alive>
-void write_runs(Parts const& parts,
-                std::vector<ArrayRun> const& runs,
-                std::vector<SavedTensor> const& whole,
-                std::vector<ModelPlace> const& places,
-                Writer& writer,
-                Alive const& alive) {
+/// Writes runs piece by piece, in the type that the file has.
+/// @param tensors  say which part of them this rank has
+inline void write_runs(AnySpace const& space,
+                       std::vector<ArrayRun> const& runs,
+                       std::vector<SavedTensor> const& tensors,
+                       std::vector<ModelEntries::Place> const& places,
+                       DType dtype,
+                       ModelWriter& writer,
+                       LongWork& work) {
   constexpr std::uint64_t elements = std::uint64_t{1} << 18;
   std::vector<std::byte> fetched;
-  std::vector<T> converted;
+  std::vector<std::byte> converted;
+  std::size_t const width = size_of(dtype);
   for (ArrayRun const& run : runs) {
-    SavedTensor const& tensor = whole[run.tensor];
-    ModelPlace const& place = places[run.tensor];
-    for (std::uint64_t done = 0; done < run.count;) {
+    SavedTensor const& tensor = tensors[run.tensor];
+    ModelEntries::Place const& place = places[run.tensor];
+    for (std::uint64_t done = 0; done < run.count; work.alive()) {
       auto const count = static_cast<std::size_t>((std::min)(run.count - done, elements));
-      std::size_t const bytes = count * size_of(run.dtype);
       std::byte const* from = run.memory + done * size_of(run.dtype);
-      if (!parts.space().host_accessible()) {
-        fetched.resize(bytes);
-        parts.space().download(fetched.data(), from, bytes);
+      if (!space.host_accessible()) {
+        fetched.resize(count * size_of(run.dtype));
+        space.download(fetched.data(), from, fetched.size());
         from = fetched.data();
       }
-      if (run.dtype != dtype_of<T>) {
-        converted.resize(count);
-        for (std::size_t i = 0; i < count; ++i) {
-          converted[i] = static_cast<T>(widened(from, run.dtype, i));
-        }
-        from = reinterpret_cast<std::byte const*>(converted.data());
+      if (run.dtype != dtype) {
+        converted.resize(count * width);
+        convert_elements(dtype, converted.data(), run.dtype, from, count);
+        from = converted.data();
       }
-      for_each_run(tensor.shape,
-                   tensor.boxes,
-                   run.first + done,
-                   count,
-                   [&](std::uint64_t first, std::uint64_t elements_there) {
-                     auto const length = static_cast<std::size_t>(elements_there) * sizeof(T);
-                     writer.write(place.entry, (place.first + first) * sizeof(T), from, length);
-                     from += length;
-                   });
+      auto const write = [&](std::uint64_t first, std::uint64_t there) {
+        std::size_t const bytes = static_cast<std::size_t>(there) * width;
+        writer.write(place.entry, (place.first + first) * width, from, bytes);
+        from += bytes;
+      };
+      for_each_run(tensor.shape, tensor.boxes, run.first + done, count, write);
       done += count;
-      alive();
     }
   }
 }
+
+/// `export_model` of any optimizer.
+ZERO_OPTIONAL_APART ExportReport export_engine(Engine& engine,
+                                               std::string const& path,
+                                               ExportOptions const& options,
+                                               FileOperations& files);
+
+#if ZERO_OPTIONAL_BODIES
+
+ZERO_OPTIONAL_BODY ExportReport export_engine(Engine& engine,
+                                              std::string const& path,
+                                              ExportOptions const& options,
+                                              FileOperations& files) {
+  constexpr std::string_view operation = "export_model";
+  Parts& parts = engine.parts();
+  parts.require_bound();
+  engine.settle();
+  ControlWords const control = control_words(parts.groups.world().ref(), parts.arena);
+  bool const masters = options.dtype == ExportDType::master;
+  DType const dtype = masters ? parts.policies.types.master : parts.policies.types.parameter;
+
+  ModelLayout layout;
+  std::vector<SavedTensor> tensors;
+  std::vector<ModelEntries::Place> places;
+  together(control, operation, [&] {
+    engine.require_values();
+    tensors = described(parts, options.parts, engine.counters(), parts.divided());
+    ModelEntries model =
+        model_entries(tensors, dtype, options.metadata, "the model", ErrorKind::invalid_argument);
+    places = std::move(model.places);
+    layout = lay_out_model(path, std::move(model.entries), model.metadata, options.max_file_bytes);
+  });
+  Hash hash;
+  for (ModelLayout::Part const& part : layout.parts) {
+    hash.add(part.path);
+    hash.add(part.header);
+  }
+  if (!unanimous(control, hash.value())) {
+    fail(ErrorKind::invalid_argument,
+         {"ranks export to different paths or with different options; here to '", path, "'"},
+         {.rank = control.rank, .operation = std::string(operation)});
+  }
+
+  bool const leads = control.rank == 0;
+  try {
+    together(control, operation, [&] {
+      if (leads) begin_model(files, layout);
+    });
+    LongWork work(control, operation);
+    work.run([&] {
+      auto runs = export_runs(parts, options.dtype);
+      std::sort(runs.begin(), runs.end(), [&](ArrayRun const& a, ArrayRun const& b) {
+        return a.tensor != b.tensor ? a.tensor < b.tensor : a.first < b.first;
+      });
+      ModelWriter writer(files, layout);
+      write_runs(parts.space(), runs, tensors, places, dtype, writer, work);
+      writer.end();
+    });
+  } catch (...) {
+    if (leads) abandon_model(files, layout);
+    throw;
+  }
+  together(control, operation, [&] {
+    if (leads) commit_model(files, layout);
+  });
+  return {layout.begin(), layout.bytes};
+}
+
+#endif
 
 }  // namespace detail
 
@@ -230,68 +300,7 @@ ExportReport export_model(ShardedOptimizer<Policies...>& optimizer,
                           std::string const& path,
                           ExportOptions const& options = {},
                           FileOperations& files = disk()) {
-  using Optimizer = ShardedOptimizer<Policies...>;
-  constexpr std::string_view operation = "export_model";
-  detail::Engine& engine = detail::EngineAccess::engine(optimizer);
-  detail::Parts& parts = engine.parts();
-  parts.require_bound();
-  optimizer.settle();
-  detail::ControlWords const control =
-      detail::control_words(parts.groups.world().ref(), parts.arena);
-  bool const masters = options.dtype == ExportDType::master;
-  DType const dtype = masters ? parts.policies.types.master : parts.policies.types.parameter;
-
-  detail::ModelLayout layout;
-  std::vector<SavedTensor> whole;
-  std::vector<detail::ModelPlace> places;
-  detail::together(control, operation, [&] {
-    engine.require_values();
-    whole = detail::described(parts, options.parts, engine.counters(), parts.divided());
-    auto entries = detail::model_entries(parts, whole, dtype, places);
-    auto const metadata = detail::model_metadata(parts, options.metadata);
-    layout = detail::lay_out_model(path, std::move(entries), metadata, options.max_file_bytes);
-  });
-  detail::Hash hash;
-  for (detail::ModelLayout::Part const& part : layout.parts) {
-    hash.add(part.path);
-    hash.add(part.header);
-  }
-  if (!detail::unanimous(control, hash.value())) {
-    fail(ErrorKind::invalid_argument,
-         {"ranks export to different paths or with different options; here to '", path, "'"},
-         {.rank = control.rank, .operation = std::string(operation)});
-  }
-
-  bool const leads = control.rank == 0;
-  try {
-    detail::together(control, operation, [&] {
-      if (leads) detail::begin_model(files, layout);
-    });
-    detail::LongWork work(control, operation);
-    work.run([&] {
-      auto runs = detail::export_runs(parts, options.dtype);
-      std::sort(
-          runs.begin(), runs.end(), [&](detail::ArrayRun const& a, detail::ArrayRun const& b) {
-            return a.tensor != b.tensor ? a.tensor < b.tensor : a.first < b.first;
-          });
-      detail::ModelWriter writer(files, layout);
-      auto const alive = [&] { work.alive(); };
-      if (masters) {
-        detail::write_runs<typename Optimizer::Master>(parts, runs, whole, places, writer, alive);
-      } else {
-        detail::write_runs<typename Optimizer::Parameter>(
-            parts, runs, whole, places, writer, alive);
-      }
-      writer.end();
-    });
-  } catch (...) {
-    if (leads) detail::abandon_model(files, layout);
-    throw;
-  }
-  detail::together(control, operation, [&] {
-    if (leads) detail::commit_model(files, layout);
-  });
-  return {layout.begin(), layout.bytes};
+  return detail::export_engine(detail::EngineAccess::engine(optimizer), path, options, files);
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE

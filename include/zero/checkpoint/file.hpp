@@ -16,24 +16,20 @@
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
-/// @param answer  below 0
-/// @param did     such as "write"
-[[noreturn]] ZERO_COLD inline void refuse_answer(FileAnswer answer,
-                                                 std::string_view did,
-                                                 std::string const& path) {
-  fail(ErrorKind::resource,
-       {"cannot ",
-        did,
-        " '",
-        path,
-        "': ",
-        std::generic_category().message(static_cast<int>(-answer))});
+/// What is wrong with a file, or a directory.
+/// @throws Error (data): "'file' why"
+[[noreturn]] ZERO_COLD inline void refuse_file(std::string_view file,
+                                               Message const& why,
+                                               SourceLocation where = SourceLocation::current()) {
+  fail(ErrorKind::data, {"'", file, "' ", why}, {}, where);
 }
 
+/// @param did  such as "write"
 /// @throws Error (resource), naming file and reason, for an answer below 0
 inline FileAnswer require_answer(FileAnswer answer, std::string_view did, std::string const& path) {
-  if (answer < 0) refuse_answer(answer, did, path);
-  return answer;
+  if (answer >= 0) return answer;
+  std::string const reason = std::generic_category().message(static_cast<int>(-answer));
+  fail(ErrorKind::resource, {"cannot ", did, " '", path, "': ", reason});
 }
 
 /// A handle to a regular file.
@@ -45,10 +41,10 @@ inline FileAnswer require_file(FileAnswer answer,
                                FileMode mode) {
   bool const reads = mode == FileMode::read;
   if (answer == -ENXIO || (answer == -EISDIR && reads)) {
-    fail(ErrorKind::data, {"'", path, "' is no regular file"});
+    refuse_file(path, "is no regular file");
   }
   if (answer == -ELOOP && !reads) {
-    fail(ErrorKind::data, {"'", path, "' is a link, which no save makes"});
+    refuse_file(path, "is a link, which no save makes");
   }
   return require_answer(answer, did, path);
 }
@@ -61,7 +57,8 @@ class File {
   File(FileOperations& files, std::string path, FileMode mode)
       : files_(&files),
         path_(std::move(path)),
-        handle_(require_file(files.open(path_, mode), verb(mode), path_, mode)) {}
+        handle_(require_file(
+            files.open(path_, mode), mode == FileMode::create ? "create" : "open", path_, mode)) {}
   File(File&& other) noexcept
       : files_(other.files_),
         path_(std::move(other.path_)),
@@ -84,7 +81,7 @@ class File {
           files_->read(handle_, static_cast<char*>(to) + done, bytes - done, offset + done);
       if (got == -EINTR) continue;
       if (require_answer(got, "read", path_) == 0) {
-        fail(ErrorKind::data, {"'", path_, "' ends after ", offset + done, " bytes"});
+        refuse_file(path_, {"ends after ", offset + done, " bytes"});
       }
       done += static_cast<std::size_t>(got);
     }
@@ -104,10 +101,6 @@ class File {
   void close() { require_answer(files_->close(std::exchange(handle_, -1)), "close", path_); }
 
  private:
-  static std::string_view verb(FileMode mode) noexcept {
-    return mode == FileMode::create ? "create" : "open";
-  }
-
   FileOperations* files_;
   std::string path_;
   FileAnswer handle_;
@@ -154,7 +147,7 @@ inline void write_file(FileOperations& files,
                                            std::uint64_t most) {
   File const file(files, path, FileMode::read);
   std::uint64_t const bytes = file.size();
-  if (bytes > most) fail(ErrorKind::data, {"'", path, "' has ", bytes, " bytes, more than it may"});
+  if (bytes > most) refuse_file(path, {"has ", bytes, " bytes, more than it may"});
   std::string text(static_cast<std::size_t>(bytes), '\0');
   file.read(text.data(), text.size(), 0);
   return text;

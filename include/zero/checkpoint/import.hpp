@@ -8,10 +8,11 @@
 #include "zero/base/hash.hpp"
 #include "zero/checkpoint/files.hpp"
 #include "zero/checkpoint/load_plan.hpp"
-#include "zero/checkpoint/long_work.hpp"
 #include "zero/checkpoint/model_file.hpp"
 #include "zero/checkpoint/together.hpp"
+#include "zero/optimizer/engine.hpp"
 #include "zero/optimizer/engine_access.hpp"
+#include "zero/optimizer/parts.hpp"
 #include "zero/optimizer/setup/rank_agreement.hpp"
 #include "zero/optimizer/setup/value_loading.hpp"
 #include "zero/sharded_optimizer.hpp"
@@ -183,6 +184,92 @@ struct ImportMatch {
   return hash.value();
 }
 
+/// `load_parameters_from` of any optimizer.
+ZERO_OPTIONAL_APART ImportReport import_engine(Engine& engine,
+                                               std::string const& path,
+                                               ImportOptions const& options,
+                                               FileOperations& files);
+
+#if ZERO_OPTIONAL_BODIES
+
+ZERO_OPTIONAL_BODY ImportReport import_engine(Engine& engine,
+                                              std::string const& path,
+                                              ImportOptions const& options,
+                                              FileOperations& files) {
+  constexpr std::string_view operation = "load_parameters_from";
+  Parts& parts = engine.parts();
+  parts.require_bound();
+  engine.settle();
+  ControlWords const control = control_words(parts.comm().ref(), parts.arena);
+  auto const refuse = [&](ErrorKind kind, Message const& why) {
+    fail(kind, {"'", path, "' ", why}, {.rank = control.rank, .operation = std::string(operation)});
+  };
+
+  StoredModel model;
+  ImportMatch match;
+  LongWork look(control, operation);
+  look.run([&] {
+    engine.require_between_steps(operation);
+    engine.require_no_readers(operation);
+    model = open_model(files, path);
+    match = match_model(model, parts, options.names);
+  });
+  if (!unanimous(parts.comm(), parts.arena, digest_of(model, options))) {
+    refuse(ErrorKind::invalid_argument,
+           "is not the same on all ranks, or ranks have other options");
+  }
+  if (options.strict) {
+    // The same on every rank, so each says it, however long it is.
+    ImportReport const& found = match.report;
+    std::string const text =
+        misfits("file", found.missing, found.unexpected, found.misfits, options.names);
+    if (!text.empty()) refuse(ErrorKind::data, {"does not fit this optimizer: ", text});
+  }
+
+  std::vector<bool> kept;
+  std::vector<bool> loaded;
+  for (auto const& sources : match.sources) {
+    kept.push_back(sources.empty());
+    loaded.push_back(!sources.empty());
+  }
+  ModelReader reader(files, model);
+  std::vector<float> other;
+  LongWork work(control, operation);
+  auto const ask = [&](Tensor const& tensor, std::size_t first, std::span<float> out) {
+    auto const described = static_cast<std::size_t>(&tensor - parts.described.data());
+    std::size_t const t = parts.slice_at(described, first);
+    first -= static_cast<std::size_t>(parts.slices[t].first);
+    auto const& sources = match.sources[t];
+    auto const read = [&](ImportSource const& source, std::span<float> to) {
+      reader.read(*source.tensor, source.first + first, to);
+    };
+    read(sources[0], out);
+    other.resize(out.size());
+    for (std::size_t i = 1; i < sources.size(); ++i) {
+      read(sources[i], other);
+      if (std::memcmp(other.data(), out.data(), out.size_bytes()) == 0) continue;
+      fail(ErrorKind::data,
+           {"tensors '",
+            sources[0].tensor->entry.name,
+            "' and '",
+            sources[i].tensor->entry.name,
+            "' are tied here, but differ in '",
+            path,
+            "'"});
+    }
+    work.alive();
+  };
+  auto const all_asked = [&] { work.end(); };
+  engine.begin_load(loaded, false);
+  work.run([&] { load(parts, ValueSource(ask), &kept, FunctionRef<void()>(all_asked)); });
+  engine.end_load(loaded, false);
+  // What keeps its values may have none.
+  if (match.report.missing.empty() && match.report.misfits.empty()) engine.values_are_set(true);
+  return std::move(match.report);
+}
+
+#endif
+
 }  // namespace detail
 
 /// Sets parameters and master weights from safetensors files of fp32, fp16 or bf16, whoever wrote
@@ -208,79 +295,7 @@ ImportReport load_parameters_from(ShardedOptimizer<Policies...>& optimizer,
                                   std::string const& path,
                                   ImportOptions const& options = {},
                                   FileOperations& files = disk()) {
-  constexpr std::string_view operation = "load_parameters_from";
-  detail::Engine& engine = detail::EngineAccess::engine(optimizer);
-  detail::Parts& parts = engine.parts();
-  parts.require_bound();
-  optimizer.settle();
-  detail::ControlWords const control = detail::control_words(parts.comm().ref(), parts.arena);
-  auto const refuse = [&](ErrorKind kind, Message const& why) {
-    fail(kind, {"'", path, "' ", why}, {.rank = control.rank, .operation = std::string(operation)});
-  };
-
-  StoredModel model;
-  detail::ImportMatch match;
-  detail::LongWork look(control, operation);
-  look.run([&] {
-    engine.require_between_steps(operation);
-    engine.require_no_readers(operation);
-    model = detail::open_model(files, path);
-    match = detail::match_model(model, parts, options.names);
-  });
-  if (!detail::unanimous(parts.comm(), parts.arena, detail::digest_of(model, options))) {
-    refuse(ErrorKind::invalid_argument,
-           "is not the same on all ranks, or ranks have other options");
-  }
-  if (options.strict) {
-    // The same on every rank, so each says it, however long it is.
-    ImportReport const& found = match.report;
-    std::string const text =
-        detail::misfits("file", found.missing, found.unexpected, found.misfits, options.names);
-    if (!text.empty()) refuse(ErrorKind::data, {"does not fit this optimizer: ", text});
-  }
-
-  std::vector<bool> kept;
-  std::vector<bool> loaded;
-  for (auto const& sources : match.sources) {
-    kept.push_back(sources.empty());
-    loaded.push_back(!sources.empty());
-  }
-  detail::ModelReader reader(files, model);
-  std::vector<float> other;
-  detail::LongWork work(control, operation);
-  auto const ask = [&](Tensor const& tensor, std::size_t first, std::span<float> out) {
-    auto const described = static_cast<std::size_t>(&tensor - parts.described.data());
-    std::size_t const t = parts.slice_at(described, first);
-    first -= static_cast<std::size_t>(parts.slices[t].first);
-    auto const& sources = match.sources[t];
-    auto const read = [&](detail::ImportSource const& source, std::span<float> to) {
-      reader.read(*source.tensor, source.first + first, to);
-    };
-    read(sources[0], out);
-    other.resize(out.size());
-    for (std::size_t i = 1; i < sources.size(); ++i) {
-      read(sources[i], other);
-      if (std::memcmp(other.data(), out.data(), out.size_bytes()) == 0) continue;
-      fail(ErrorKind::data,
-           {"tensors '",
-            sources[0].tensor->entry.name,
-            "' and '",
-            sources[i].tensor->entry.name,
-            "' are tied here, but differ in '",
-            path,
-            "'"});
-    }
-    work.alive();
-  };
-  auto const all_asked = [&] { work.end(); };
-  engine.begin_load(loaded, false);
-  work.run([&] {
-    detail::load(parts, detail::ValueSource(ask), &kept, detail::FunctionRef<void()>(all_asked));
-  });
-  engine.end_load(loaded, false);
-  // What keeps its values may have none.
-  if (match.report.missing.empty() && match.report.misfits.empty()) engine.values_are_set(true);
-  return std::move(match.report);
+  return detail::import_engine(detail::EngineAccess::engine(optimizer), path, options, files);
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE

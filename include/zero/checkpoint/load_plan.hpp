@@ -5,11 +5,10 @@
 #include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
-#include "zero/checkpoint/array_runs.hpp"
 #include "zero/checkpoint/boxes.hpp"
 #include "zero/checkpoint/catalog.hpp"
-#include "zero/checkpoint/layers.hpp"
 #include "zero/checkpoint/loading.hpp"
+#include "zero/checkpoint/optimizer_view.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -18,6 +17,7 @@
 #include <functional>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -86,6 +86,61 @@ struct LoadPlan {
   add("not in the optimizer", unexpected, "'");
   add("different", reasons, "");
   return text;
+}
+
+/// One layer of a tensor that was saved whole.
+/// @param layer  less than the tensor's first dimension
+[[nodiscard]] inline CatalogTensor layer_of(CatalogTensor const& whole, std::uint64_t layer) {
+  CatalogTensor one{.about = whole.about, .rule = whole.rule};
+  one.about.shape.erase(one.about.shape.begin());
+  std::uint64_t const elements = volume(one.about.shape);
+  for (auto const& [name, saved] : whole.arrays) {
+    SavedArray& array = one.arrays[name];
+    array.dtype = saved.dtype;
+    for_each_piece(saved, layer * elements, elements, [&](SavedRun run, std::uint64_t before) {
+      run.first = before;
+      array.runs.push_back(run);
+    });
+  }
+  return one;
+}
+
+/// What keeps layers from being one tensor, in words; empty if nothing does.
+/// @param states  whether their states are to be those of one tensor as well
+[[nodiscard]] inline std::string_view problem_of_layers(
+    std::span<CatalogTensor const* const> layers, bool states) {
+  CatalogTensor const& first = *layers.front();
+  for (CatalogTensor const* const layer : layers) {
+    if (layer->about.shape != first.about.shape) return "have different shapes";
+    if (layer->about.frozen != first.about.frozen) return "are not all frozen";
+    if (states && layer->about.steps != first.about.steps) return "have different numbers of steps";
+    if (states && layer->rule != first.rule) return "are of different rules";
+    for (auto const& [name, array] : layer->arrays) {
+      auto const other = first.arrays.find(name);
+      if (other == first.arrays.end()) return "have different states";
+      if (other->second.dtype != array.dtype) return "have different types";
+    }
+  }
+  return {};
+}
+
+/// The tensor that these are the layers of.
+/// @param layers  without a problem, and no more elements in all than can be counted
+[[nodiscard]] inline CatalogTensor whole_of(std::span<CatalogTensor const* const> layers) {
+  CatalogTensor whole{.about = layers.front()->about, .rule = layers.front()->rule};
+  std::uint64_t const elements = volume(whole.about.shape);
+  whole.about.shape.insert(whole.about.shape.begin(), layers.size());
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    for (auto const& [name, saved] : layers[i]->arrays) {
+      SavedArray& array = whole.arrays[name];
+      array.dtype = saved.dtype;
+      for (SavedRun run : saved.runs) {
+        run.first += i * elements;
+        array.runs.push_back(run);
+      }
+    }
+  }
+  return whole;
 }
 
 /// Finds what a checkpoint has for an optimizer: every tensor under its name, or as a layer of one
@@ -205,19 +260,19 @@ class LoadPlanner {
   [[nodiscard]] bool fits(std::size_t t, std::vector<std::string> const& states, LoadPlan& plan) {
     SavedTensor const& own = (*here_)[t];
     CatalogTensor const* const saved = found_[t];
-    if (!problems_[t].empty()) {
-      plan.unfit.push_back("layers of '" + own.name + "' " + std::string(problems_[t]) +
-                           " in the checkpoint");
+    std::string const name = "'" + own.name + "'";
+    auto const refuse = [&](Message const& why) {
+      plan.unfit.push_back(why.text() + " in the checkpoint");
       return false;
-    }
+    };
+    if (!problems_[t].empty()) return refuse({"layers of ", name, " ", problems_[t]});
     if (saved == nullptr) {
       plan.missing.push_back(own.name);
       return false;
     }
     if (saved->about.shape != own.shape) {
-      plan.unfit.push_back("'" + own.name + "' has shape " + shape_text(own.shape) + " here and " +
-                           shape_text(saved->about.shape) + " in the checkpoint");
-      return false;
+      Message const there{shape_text(own.shape), " here and ", shape_text(saved->about.shape)};
+      return refuse({name, " has shape ", there});
     }
     std::vector<std::string> arrays{std::string(values_of(*saved))};
     if (!own.frozen && !options_->parameters_only) {
@@ -226,13 +281,10 @@ class LoadPlanner {
     for (std::string const& array : arrays) {
       if (covers(*saved, array, own)) continue;
       if (array == arrays.front() || saved->arrays.count(array) != 0) {
-        plan.unfit.push_back("'" + own.name + "' does not have all elements of '" + array +
-                             "' in the checkpoint");
-      } else {
-        plan.unfit.push_back("'" + own.name + "' has no state '" + array + "' in the checkpoint");
-        plan.lacks_states = true;
+        return refuse({name, " does not have all elements of '", array, "'"});
       }
-      return false;
+      plan.lacks_states = true;
+      return refuse({name, " has no state '", array, "'"});
     }
     return true;
   }
@@ -242,44 +294,48 @@ class LoadPlanner {
     return saved.about.frozen ? parameter_array : master_array;
   }
 
+  /// Calls `visit(piece, before)` for what was saved of elements [first, first + count) of a tensor
+  /// here, of which `before` lie before the piece.
+  template <class Visit>
+  static void for_each_saved(SavedTensor const& own,
+                             std::uint64_t first,
+                             std::uint64_t count,
+                             SavedArray const& from,
+                             Visit const& visit) {
+    std::uint64_t done = 0;
+    for_each_run(own.shape, own.boxes, first, count, [&](std::uint64_t at, std::uint64_t length) {
+      for_each_piece(from, at, length, [&](SavedRun const& piece, std::uint64_t before) {
+        visit(piece, done + before);
+      });
+      done += length;
+    });
+  }
   /// Does the checkpoint have all elements that this optimizer has of a tensor?
   [[nodiscard]] static bool covers(CatalogTensor const& saved,
                                    std::string const& array,
                                    SavedTensor const& own) {
-    std::uint64_t elements = 0;
-    for (Box const& box : own.boxes) elements += volume(box.extent);
-    if (elements == 0) return true;
-    auto const found = saved.arrays.find(array);
-    bool whole = found != saved.arrays.end();
-    if (!whole) return false;
-    for_each_run(own.shape, own.boxes, 0, elements, [&](std::uint64_t first, std::uint64_t count) {
-      for_each_piece(found->second, first, count, [&](SavedRun const& run, std::uint64_t before) {
-        static_cast<void>(before);
-        count -= run.count;
-      });
-      whole = whole && count == 0;
+    std::uint64_t left = 0;
+    for (Box const& box : own.boxes) left += volume(box.extent);
+    auto const from = saved.arrays.find(array);
+    if (left == 0 || from == saved.arrays.end()) return left == 0;
+    for_each_saved(own, 0, left, from->second, [&](SavedRun const& piece, std::uint64_t /*at*/) {
+      left -= piece.count;
     });
-    return whole;
+    return left == 0;
   }
-
   void find(ArrayRun const& run, LoadPlan& plan) const {
     CatalogTensor const& saved = *found_[run.tensor];
-    std::string const array(is_state(run) ? run.array : values_of(saved));
-    SavedArray const& from = saved.arrays.at(array);
-    SavedTensor const& own = (*here_)[run.tensor];
-    std::uint64_t done = 0;
-    for_each_run(
-        own.shape, own.boxes, run.first, run.count, [&](std::uint64_t first, std::uint64_t count) {
-          for_each_piece(from, first, count, [&](SavedRun const& piece, std::uint64_t before) {
-            plan.wanted.push_back({.file = piece.file,
-                                   .offset = piece.offset,
-                                   .count = piece.count,
-                                   .from = from.dtype,
-                                   .to = run.dtype,
-                                   .memory = run.memory + (done + before) * size_of(run.dtype)});
-          });
-          done += count;
-        });
+    SavedArray const& from =
+        saved.arrays.at(std::string(is_state(run) ? run.array : values_of(saved)));
+    auto const add = [&](SavedRun const& piece, std::uint64_t before) {
+      plan.wanted.push_back({.file = piece.file,
+                             .offset = piece.offset,
+                             .count = piece.count,
+                             .from = from.dtype,
+                             .to = run.dtype,
+                             .memory = run.memory + before * size_of(run.dtype)});
+    };
+    for_each_saved((*here_)[run.tensor], run.first, run.count, from, add);
   }
 
   static constexpr std::uint64_t most_layers = std::uint64_t{1} << 20;

@@ -11,20 +11,22 @@
 #include "zero/checkpoint/file.hpp"
 #include "zero/checkpoint/files.hpp"
 #include "zero/checkpoint/manifest.hpp"
-#include "zero/checkpoint/side_by_side.hpp"
+#include "zero/checkpoint/together.hpp"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <vector>
 
-namespace zero::inline ZERO_NAMESPACE::detail {
+namespace zero::inline ZERO_NAMESPACE {
+
+namespace detail {
 
 /// Elements of a file, and where they belong.
 struct Wanted {
@@ -36,6 +38,28 @@ struct Wanted {
   std::byte* memory = nullptr;  ///< of the space
 };
 
+/// Calls `visit(run, before)` for the saved runs of elements [first, first + count), cut to them;
+/// `before` of these elements lie before the run.
+template <class Visit>
+void for_each_piece(SavedArray const& saved,
+                    std::uint64_t first,
+                    std::uint64_t count,
+                    Visit&& visit) {
+  std::uint64_t const end = first + count;
+  auto at = std::partition_point(saved.runs.begin(), saved.runs.end(), [&](SavedRun const& run) {
+    return run.first + run.count <= first;
+  });
+  for (; at != saved.runs.end() && at->first < end; ++at) {
+    std::uint64_t const begin = (std::max)(at->first, first);
+    std::uint64_t const last = (std::min)(at->first + at->count, end);
+    SavedRun piece = *at;
+    piece.offset += (begin - at->first) * size_of(saved.dtype);
+    piece.first = begin;
+    piece.count = last - begin;
+    visit(piece, begin - first);
+  }
+}
+
 /// Bytes [first, first + count) of a file's data, whatever they are.
 [[nodiscard]] inline Wanted all_of(std::size_t file,
                                    std::uint64_t first,
@@ -44,25 +68,26 @@ struct Wanted {
   return {file, first, count, DType::u8, DType::u8, memory};
 }
 
-/// The pieces of one file's data, one at a time. What it hands out has its checksum.
+/// To memory that the host can write to.
+inline void copy_bytes(void* to, void const* from, std::size_t bytes) {
+  std::memcpy(to, from, bytes);
+}
+
+/// The pieces of files, one at a time. What it hands out has its checksum.
 class PieceReader {
  public:
-  /// @param file  index into the catalog's files
-  PieceReader(FileOperations& files, Catalog const& catalog, std::size_t file)
-      : catalog_(&catalog),
-        index_(file),
-        file_(files, catalog.path + "/" + catalog.manifest.files[file].name, FileMode::read) {}
+  /// @param files, catalog  outlive this
+  PieceReader(FileOperations& files, Catalog const& catalog) : files_(&files), catalog_(&catalog) {}
 
-  [[nodiscard]] std::uint64_t data_bytes() const noexcept {
-    SavedFile const& saved = catalog_->manifest.files[index_];
-    return saved.bytes - saved.header_bytes;
-  }
-  /// The data from `offset` on, to the end of the piece that it lies in.
+  /// A file's data from `offset` on, to the end of the piece that it lies in.
+  /// @param file  index into the catalog's files
   /// @throws Error (data), naming file, tensor and rank, if the piece is not what was saved
-  [[nodiscard]] std::span<std::byte const> at(std::uint64_t offset) {
+  [[nodiscard]] std::span<std::byte const> at(std::size_t file, std::uint64_t offset) {
+    open(file);
     std::uint64_t const piece = offset / described().piece_bytes;
-    if (bytes_.empty() || piece != piece_) {
-      bytes_.resize(static_cast<std::size_t>(bytes_of(piece)));
+    if (piece_ != piece) {
+      piece_.reset();
+      bytes_.resize(bytes_of(piece));
       load(piece, bytes_);
       piece_ = piece;
     }
@@ -72,40 +97,45 @@ class PieceReader {
 
   /// Reads the piece that begins at `offset` to where it belongs, if `room` holds all of it.
   /// @returns its bytes; 0 if it does not begin there, or is larger
-  [[nodiscard]] std::size_t read_to(std::byte* to, std::uint64_t offset, std::uint64_t room) {
+  [[nodiscard]] std::size_t read_to(std::size_t file,
+                                    std::uint64_t offset,
+                                    std::byte* to,
+                                    std::uint64_t room) {
+    open(file);
     std::uint64_t const piece = offset / described().piece_bytes;
-    std::uint64_t const bytes = bytes_of(piece);
+    std::size_t const bytes = bytes_of(piece);
     if (offset % described().piece_bytes != 0 || bytes > room) return 0;
-    load(piece, {to, static_cast<std::size_t>(bytes)});
-    return static_cast<std::size_t>(bytes);
+    load(piece, {to, bytes});
+    return bytes;
   }
 
  private:
   [[nodiscard]] CatalogFile const& described() const noexcept { return catalog_->files[index_]; }
+  [[nodiscard]] SavedFile const& saved() const noexcept { return catalog_->manifest.files[index_]; }
 
-  [[nodiscard]] std::uint64_t bytes_of(std::uint64_t piece) const noexcept {
-    std::uint64_t const first = piece * described().piece_bytes;
-    return (std::min)(described().piece_bytes, data_bytes() - first);
+  void open(std::size_t file) {
+    if (file_ && index_ == file) return;
+    piece_.reset();
+    file_.reset();
+    index_ = file;
+    file_.emplace(*files_, catalog_->path + "/" + saved().name, FileMode::read);
+  }
+  [[nodiscard]] std::size_t bytes_of(std::uint64_t piece) const noexcept {
+    std::uint64_t const left =
+        saved().bytes - saved().header_bytes - piece * described().piece_bytes;
+    return static_cast<std::size_t>((std::min)(described().piece_bytes, left));
   }
   void load(std::uint64_t piece, std::span<std::byte> to) {
-    SavedFile const& saved = catalog_->manifest.files[index_];
     std::uint64_t const first = piece * described().piece_bytes;
-    file_.read(to.data(), to.size(), saved.header_bytes + first);
+    std::uint64_t const begin = saved().header_bytes + first;
+    file_->read(to.data(), to.size(), begin);
     std::string_view const sum =
         std::string_view(described().sums)
             .substr(static_cast<std::size_t>(piece) * checksum_digits, checksum_digits);
     if (checksum_text(checksum(to.data(), to.size())) == sum) return;
-    fail(ErrorKind::data,
-         {"'",
-          file_.path(),
-          "' of rank ",
-          saved.rank,
-          " is damaged between bytes ",
-          saved.header_bytes + first,
-          " and ",
-          saved.header_bytes + first + to.size(),
-          ", ",
-          concerned(first, first + to.size())});
+    Message const where{" is damaged between bytes ", begin, " and ", begin + to.size(), ", "};
+    refuse_file(file_->path(),
+                {"of rank ", saved().rank, where, concerned(first, first + to.size())});
   }
   /// Whose bytes these are.
   [[nodiscard]] std::string concerned(std::uint64_t first, std::uint64_t last) const {
@@ -116,11 +146,12 @@ class PieceReader {
     return several ? "in entries from '" + begin->name + "' on" : "in '" + begin->name + "'";
   }
 
+  FileOperations* files_;
   Catalog const* catalog_;
-  std::size_t index_;
-  File file_;
-  std::vector<std::byte> bytes_;
-  std::uint64_t piece_ = 0;
+  std::optional<File> file_{};
+  std::size_t index_ = 0;
+  std::optional<std::uint64_t> piece_{};  ///< that `bytes_` are, once they are known to be
+  std::vector<std::byte> bytes_{};
 };
 
 /// Calls `f(static_cast<T*>(nullptr))` with the floating-point type that a dtype stands for.
@@ -138,7 +169,7 @@ void with_real_type(DType type, F&& f) {
   fail(ErrorKind::data, {"values of type ", name(type), " cannot be loaded"});
 }
 
-/// Rounds elements to another type, which may be the same.
+/// Rounds elements to another type.
 inline void convert_elements(
     DType to, std::byte* out, DType from, std::byte const* in, std::size_t count) {
   with_real_type(from, [&]<class From>(From const*) {
@@ -146,67 +177,59 @@ inline void convert_elements(
       for (std::size_t i = 0; i < count; ++i) {
         From value;
         std::memcpy(&value, in + i * sizeof(From), sizeof(From));
-        To rounded;
-        if constexpr (std::is_same_v<To, From>) {
-          rounded = value;
-        } else if constexpr (std::is_same_v<To, double>) {
-          rounded = static_cast<double>(static_cast<float>(value));
-        } else {
-          rounded = To(static_cast<float>(value));
-        }
+        To const rounded(static_cast<float>(value));
         std::memcpy(out + i * sizeof(To), &rounded, sizeof(To));
       }
     });
   });
 }
 
-/// Reads what is wanted once, in the order of the files, and checks every piece.
+/// Reads what is wanted, in its order, and checks every piece.
 /// @param place  `place(to, from, bytes)` brings bytes of the host to the space; empty to check
 ///   alone
 /// @param direct  whether the host may write to the space's memory itself; a piece is then checked
 ///   where it belongs
 /// @param alive   called between pieces
 /// @throws Error (data), naming file, tensor and rank; (resource)
-inline void stream_in_order(FileOperations& files,
-                            Catalog const& catalog,
+inline void stream_in_order(PieceReader& pieces,
                             std::span<Wanted const> wanted,
                             std::function<void(void*, void const*, std::size_t)> const& place,
                             bool direct,
-                            std::function<void()> const& alive) {
+                            Alive const& alive) {
   std::vector<std::byte> converted;
-  for (std::size_t i = 0; i < wanted.size();) {
-    std::size_t const file = wanted[i].file;
-    PieceReader pieces(files, catalog, file);
-    for (; i < wanted.size() && wanted[i].file == file; ++i) {
-      Wanted const& each = wanted[i];
-      std::size_t const width = size_of(each.from);
-      for (std::uint64_t done = 0; done < each.count;) {
-        alive();
-        if (place && direct && each.from == each.to) {
-          std::size_t const bytes = pieces.read_to(
-              each.memory + done * width, each.offset + done * width, (each.count - done) * width);
-          done += bytes / width;
-          if (bytes > 0) continue;
-        }
-        std::span<std::byte const> const piece = pieces.at(each.offset + done * width);
-        auto const count = static_cast<std::size_t>(
-            (std::min)(each.count - done, std::uint64_t{piece.size() / width}));
-        if (count == 0) fail(ErrorKind::data, "a checkpoint has pieces that cut its elements");
-        if (place) {
-          std::byte* const to = each.memory + done * size_of(each.to);
-          if (each.from == each.to) {
-            place(to, piece.data(), count * width);
-          } else {
-            converted.resize(count * size_of(each.to));
-            convert_elements(each.to, converted.data(), each.from, piece.data(), count);
-            place(to, converted.data(), converted.size());
-          }
-        }
-        done += count;
+  for (Wanted const& each : wanted) {
+    std::size_t const width = size_of(each.from);
+    for (std::uint64_t done = 0; done < each.count;) {
+      alive();
+      std::uint64_t const offset = each.offset + done * width;
+      if (place && direct && each.from == each.to) {
+        std::size_t const bytes = pieces.read_to(
+            each.file, offset, each.memory + done * width, (each.count - done) * width);
+        done += bytes / width;
+        if (bytes > 0) continue;
       }
+      std::span<std::byte const> const piece = pieces.at(each.file, offset);
+      auto const count = static_cast<std::size_t>(
+          (std::min)(each.count - done, std::uint64_t{piece.size() / width}));
+      if (count == 0) fail(ErrorKind::data, "a checkpoint has pieces that cut its elements");
+      if (place) {
+        std::byte* const to = each.memory + done * size_of(each.to);
+        if (each.from == each.to) {
+          place(to, piece.data(), count * width);
+        } else {
+          converted.resize(count * size_of(each.to));
+          convert_elements(each.to, converted.data(), each.from, piece.data(), count);
+          place(to, converted.data(), converted.size());
+        }
+      }
+      done += count;
     }
   }
 }
+
+/// From this many bytes on a second thread is worth while: one that reads and checks is slower than
+/// a disk's cache.
+inline constexpr std::uint64_t bytes_for_two_threads = std::uint64_t{4} << 20;
 
 /// Takes the second half of what is to be read, by bytes. A run may be cut, between two pieces.
 [[nodiscard]] inline std::vector<Wanted> second_half(std::vector<Wanted>& wanted,
@@ -241,10 +264,11 @@ inline void stream(FileOperations& files,
                    std::vector<Wanted> wanted,
                    std::function<void(void*, void const*, std::size_t)> const& place,
                    bool direct,
-                   std::function<void()> const& alive) {
+                   Alive const& alive) {
   auto const read = [&](std::vector<Wanted> const& list) {
-    return [&](std::function<void()> const& between) {
-      stream_in_order(files, catalog, list, place, direct, between);
+    return [&](Alive const& between) {
+      PieceReader pieces(files, catalog);
+      stream_in_order(pieces, list, place, direct, between);
     };
   };
   std::vector<Wanted> second;
@@ -253,4 +277,59 @@ inline void stream(FileOperations& files,
   side_by_side(read(wanted), read(second), alive);
 }
 
-}  // namespace zero::inline ZERO_NAMESPACE::detail
+/// Reads the data of one file.
+/// @param alive  called between pieces
+/// @throws Error (data), naming file, tensor and rank, if a piece is not what was saved
+inline void verify_data(FileOperations& files,
+                        Catalog const& catalog,
+                        std::size_t file,
+                        Alive const& alive) {
+  SavedFile const& saved = catalog.manifest.files[file];
+  stream(files, catalog, {all_of(file, 0, saved.bytes - saved.header_bytes)}, {}, false, alive);
+}
+
+/// Reads one file of a checkpoint, header and data.
+/// @param path   the checkpoint's directory
+/// @param alive  called between pieces
+/// @throws Error (data) if it is not as it was saved
+inline void verify_file(FileOperations& files,
+                        std::string const& path,
+                        SavedFile const& saved,
+                        Alive const& alive) {
+  Catalog alone{.path = path};
+  alone.manifest.files = {saved};
+  CatalogBuilder(alone).read(files, 0);
+  verify_data(files, alone, 0, alive);
+}
+
+}  // namespace detail
+
+/// Reads a whole checkpoint.
+/// @param path   its directory
+/// @param files  through which
+/// @returns what is wrong, a sentence for each file at most; empty if all is as it was saved
+/// @par Cost  every byte is read once, on this rank
+[[nodiscard]] inline std::vector<std::string> verify_checkpoint(std::string const& path,
+                                                                FileOperations& files = disk()) {
+  std::vector<std::string> problems;
+  auto const look = [&](auto const& work) {
+    detail::RankFailure const failure = detail::attempt_alone(work);
+    if (failure.failed) problems.push_back(failure.text);
+    return !failure.failed;
+  };
+  Catalog catalog{.path = path};
+  if (!look([&] { catalog.manifest = detail::read_manifest(files, path); })) return problems;
+  // Each file by itself, so that all that are damaged are named.
+  detail::CatalogBuilder builder(catalog);
+  for (std::size_t file = 0; file < catalog.manifest.files.size(); ++file) {
+    if (!look([&] { builder.read(files, file); })) catalog.files.resize(file + 1);
+  }
+  if (!problems.empty()) return problems;
+  if (!look([&] { builder.finish(); })) return problems;
+  for (std::size_t file = 0; file < catalog.files.size(); ++file) {
+    look([&] { detail::verify_data(files, catalog, file, [] {}); });
+  }
+  return problems;
+}
+
+}  // namespace zero::inline ZERO_NAMESPACE

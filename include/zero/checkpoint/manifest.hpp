@@ -1,5 +1,6 @@
 /// @file
 /// The file that makes a directory a checkpoint: which files belong to it, and what they must be.
+/// Reads their headers, too.
 #pragma once
 
 #include "zero/base/config.hpp"
@@ -8,12 +9,14 @@
 #include "zero/checkpoint/checksum.hpp"
 #include "zero/checkpoint/file.hpp"
 #include "zero/checkpoint/files.hpp"
+#include "zero/checkpoint/safetensors.hpp"
 #include "zero/checkpoint/text.hpp"
 
 #include <nlohmann/json.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <set>
 #include <string>
 #include <string_view>
@@ -93,17 +96,16 @@ inline constexpr std::string_view seal_end = "}\n";
   bool const framed = text.size() >= before + seal_end.size() && text.starts_with(seal_begin) &&
                       text.substr(before - seal_middle.size()).starts_with(seal_middle) &&
                       text.ends_with(seal_end);
-  if (!framed) fail(ErrorKind::data, {"'", file, "' is no manifest of a checkpoint"});
+  if (!framed) refuse_file(file, "is no manifest of a checkpoint");
   std::string_view const body = text.substr(before, text.size() - before - seal_end.size());
   if (checksum_text(checksum(body.data(), body.size())) !=
       text.substr(seal_begin.size(), checksum_digits)) {
-    fail(ErrorKind::data, {"'", file, "' does not have the checksum that it says it has"});
+    refuse_file(file, "does not have the checksum that it says it has");
   }
   nlohmann::json const json = parse_text(file, body);
   Fields const fields(file, json);
   if (fields.count("format") != checkpoint_format) {
-    fail(ErrorKind::data,
-         {"'", file, "' has format ", fields.count("format"), ", which this version cannot read"});
+    refuse_file(file, {"has format ", fields.count("format"), ", which this version cannot read"});
   }
   Manifest manifest{.step = fields.steps("step"), .user = fields.at("user")};
   for (nlohmann::json const& each : fields.list("files")) {
@@ -117,20 +119,20 @@ inline constexpr std::string_view seal_end = "}\n";
                     .world_size = entry.integer("world_size")};
     bool const sound = is_plain_name(saved.name) && saved.header_bytes <= saved.bytes &&
                        saved.leader >= 0 && saved.rank >= 0 && saved.rank < saved.world_size;
-    if (!sound) fail(ErrorKind::data, {"'", file, "' has an entry of a file that no save writes"});
+    if (!sound) refuse_file(file, "has an entry of a file that no save writes");
     manifest.files.push_back(std::move(saved));
   }
   auto const count = manifest.files.size();
   std::set<std::string_view> names;
   for (SavedFile const& saved : manifest.files) {
     if (names.insert(saved.name).second) continue;
-    fail(ErrorKind::data, {"'", file, "' names '", saved.name, "' twice"});
+    refuse_file(file, {"names '", saved.name, "' twice"});
   }
   for (SavedFile const& saved : manifest.files) {
     if (static_cast<std::size_t>(saved.leader) < count) continue;
-    fail(ErrorKind::data, {"'", file, "' has a leader that is none of its files"});
+    refuse_file(file, "has a leader that is none of its files");
   }
-  if (count == 0) fail(ErrorKind::data, {"'", file, "' names no files"});
+  if (count == 0) refuse_file(file, "names no files");
   return manifest;
 }
 
@@ -145,6 +147,49 @@ inline constexpr std::string_view seal_end = "}\n";
                                             std::string_view name = manifest_name) {
   std::string const file = path + "/" + std::string(name);
   return parse_manifest(file, read_file(files, file, longest_manifest));
+}
+
+/// Reads and checks the header of a file, whose length and sum a manifest may have.
+/// @param file   open to be read
+/// @param saved  what the manifest says of it; null for a file of which nothing is known
+/// @throws Error (data), naming the file, for what is no such header, or not the one that was
+/// saved;
+///   (resource) for a file that cannot be read
+[[nodiscard]] inline safetensors::Header read_header(File const& file,
+                                                     SavedFile const* saved = nullptr) {
+  using namespace safetensors;
+  std::string const& path = file.path();
+  std::uint64_t const bytes = file.size();
+  if (saved != nullptr && bytes != saved->bytes) {
+    Message const instead{" bytes instead of ", saved->bytes};
+    refuse_file(path, {"of rank ", saved->rank, " has ", bytes, instead});
+  }
+  auto const refuse = [&](Message const& why) {
+    refuse_file(path, {"is no safetensors file: ", why});
+  };
+  if (bytes < length_bytes) refuse({"it has ", bytes, " bytes"});
+  unsigned char length[length_bytes];
+  file.read(length, sizeof(length), 0);
+  std::uint64_t const said = text_length(length);
+  if (saved != nullptr && saved->header_bytes < length_bytes) {
+    refuse({"it cannot have a header of ", saved->header_bytes, " bytes"});
+  }
+  // Where a sum is known, it decides whether the length that stands there is the one that was
+  // saved.
+  std::uint64_t const claimed = saved != nullptr ? saved->header_bytes - length_bytes : said;
+  std::uint64_t const rest = bytes - length_bytes;
+  if (claimed > rest || claimed > longest_text) {
+    refuse({"its header would have ", claimed, " bytes, and ", rest, " follow"});
+  }
+  std::string text(static_cast<std::size_t>(length_bytes + claimed), '\0');
+  std::memcpy(text.data(), length, length_bytes);
+  file.read(text.data() + length_bytes, static_cast<std::size_t>(claimed), length_bytes);
+  if (saved != nullptr && checksum(text.data(), text.size()) != saved->header_sum) {
+    fail(ErrorKind::data,
+         {"the header of '", path, "' of rank ", saved->rank, " is not the one that was saved"});
+  }
+  if (said != claimed) refuse("its header has another length than it says");
+  return parse(path, std::string_view(text).substr(length_bytes), rest - claimed);
 }
 
 }  // namespace detail

@@ -7,11 +7,9 @@
 #include "zero/base/error.hpp"
 #include "zero/checkpoint/file.hpp"
 #include "zero/checkpoint/files.hpp"
-#include "zero/checkpoint/header.hpp"
+#include "zero/checkpoint/manifest.hpp"
 #include "zero/checkpoint/safetensors.hpp"
 #include "zero/checkpoint/text.hpp"
-
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -57,54 +55,37 @@ class IndexReader : public TextPieces {
   std::vector<std::pair<std::string, std::string>> map{};
   bool found = false;
 
-  bool null() override { return value(); }
-  bool boolean(bool /*value*/) override { return value(); }
-  bool number_integer(number_integer_t /*value*/) override { return value(); }
-  bool number_unsigned(number_unsigned_t /*value*/) override { return value(); }
-  bool number_float(number_float_t /*value*/, string_t const& /*text*/) override { return value(); }
-  bool binary(binary_t& /*value*/) override { return value(); }
   bool string(string_t& text) override {
-    if (!within()) return value();
+    if (!in_map_ || depth_ != 2) return !in_map_;
     map.back().second = std::move(text);
     return true;
   }
-  bool start_object(std::size_t /*count*/) override {
-    if (depth_ == 1 && next_ && std::exchange(found, true)) return false;
-    return open(depth_ == 1 && next_);
-  }
-  bool start_array(std::size_t /*count*/) override { return open(false); }
-  bool end_object() override { return close(); }
-  bool end_array() override { return close(); }
   bool key(string_t& name) override {
-    next_ = depth_ == 1 && name == "weight_map";
-    if (within()) map.emplace_back(std::move(name), std::string());
+    if (depth_ == 1) {
+      in_map_ = name == "weight_map";
+      return !in_map_ || !std::exchange(found, true);
+    }
+    if (in_map_) map.emplace_back(std::move(name), std::string());
     return true;
   }
-  bool parse_error(std::size_t /*position*/,
-                   std::string const& /*token*/,
-                   nlohmann::detail::exception const& /*error*/) override {
-    return false;
-  }
+  bool start_object(std::size_t /*count*/) override { return !(in_map_ && depth_ == 2) && open(); }
+  bool start_array(std::size_t /*count*/) override { return !in_map_ && open(); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
 
  private:
-  [[nodiscard]] bool within() const noexcept { return in_map_ && depth_ == 2; }
-  /// Something that is no text, which the map may not have.
-  bool value() const noexcept { return !within() && !(depth_ == 1 && next_); }
-  bool open(bool is_map) {
-    if (within() || (depth_ == 1 && next_ && !is_map)) return false;
-    in_map_ = in_map_ || is_map;
+  bool other(std::string const& /*what*/) override { return !in_map_; }
+  bool open() {
     ++depth_;
     return true;
   }
   bool close() {
-    in_map_ = in_map_ && depth_ != 2;
     --depth_;
     return true;
   }
 
   std::size_t depth_ = 0;
-  bool next_ = false;
-  bool in_map_ = false;
+  bool in_map_ = false;  ///< what is being read is the value of "weight_map"
 };
 
 /// Tensors and their files, by name.
@@ -112,7 +93,7 @@ class IndexReader : public TextPieces {
 [[nodiscard]] inline std::vector<std::pair<std::string, std::string>> parse_index(
     std::string const& path, std::string_view text) {
   auto const refuse = [&](Message const& why) {
-    fail(ErrorKind::data, {"'", path, "' is no index of safetensors files: ", why});
+    refuse_file(path, {"is no index of safetensors files: ", why});
   };
   IndexReader reader;
   if (!parse_pieces(text, reader) || !reader.found) {
@@ -136,8 +117,7 @@ inline void add_file(FileOperations& files, StoredModel& model, std::string path
   File const file(files, path, FileMode::read);
   safetensors::Header header = read_header(file);
   // Data reach to the end of the file.
-  std::uint64_t const data = header.entries.empty() ? 0 : header.entries.back().end;
-  std::uint64_t const before = file.size() - data;
+  std::uint64_t const before = file.size() - header.data_bytes();
   for (safetensors::Entry& entry : header.entries) {
     entry.begin += before;
     entry.end += before;
@@ -156,10 +136,9 @@ inline void add_file(FileOperations& files, StoredModel& model, std::string path
     auto const count = std::count_if(names.begin(), names.end(), fits);
     if (count == 0) continue;
     if (count == 1) return directory + "/" + *std::find_if(names.begin(), names.end(), fits);
-    fail(ErrorKind::data,
-         {"'", directory, "' has ", count, " files that end in ", suffix, ": name one of them"});
+    refuse_file(directory, {"has ", count, " files that end in ", suffix, ": name one of them"});
   }
-  fail(ErrorKind::data, {"'", directory, "' has no file that ends in ", safetensors::file_suffix});
+  refuse_file(directory, {"has no file that ends in ", safetensors::file_suffix});
 }
 
 inline void sort_by_name(std::vector<StoredTensor>& tensors) {
@@ -206,7 +185,7 @@ inline void sort_by_name(std::vector<StoredTensor>& tensors) {
     for (auto const& [name, file] : map) {
       StoredTensor const* const tensor = model.find(name);
       if (tensor != nullptr && model.files[tensor->file] == directory + "/" + file) continue;
-      fail(ErrorKind::data, {"'", begin, "' says that '", file, "' has tensor '", name, "'"});
+      refuse_file(begin, {"says that '", file, "' has tensor '", name, "'"});
     }
   }
   return model;

@@ -1,133 +1,157 @@
 /// @file
-/// An optimizer as checkpoints see it, whatever its policies: what is compiled for each is here.
+/// What checkpoints take of an optimizer: its policies, and where the elements lie in its memory.
 #pragma once
 
+#include "zero/base/bytes.hpp"
 #include "zero/base/config.hpp"
+#include "zero/base/dtype.hpp"
 #include "zero/base/function_ref.hpp"
-#include "zero/checkpoint/array_runs.hpp"
 #include "zero/checkpoint/description.hpp"
-#include "zero/checkpoint/together.hpp"
 #include "zero/concepts/rule.hpp"
-#include "zero/layout/tensor.hpp"
-#include "zero/optimizer/engine.hpp"
+#include "zero/layout/partition.hpp"
 #include "zero/optimizer/parts.hpp"
-#include "zero/optimizer/step_options.hpp"
 
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
 #include <cstddef>
-#include <cstring>
-#include <functional>
+#include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
-/// What a save or a load asks of an optimizer, which must outlive it.
-struct OptimizerView {
-  ControlWords control{};  ///< of the optimizer's communicator, or of all ranks of its grid
-  ControlWords data{};     ///< of the ranks that have the same part of the model
-  bool divided = false;    ///< do others have other parts?
-  Model const* model = nullptr;
-  OptimizerFacts facts{};
-  /// Local; throw unless the optimizer is between steps, and has values.
-  std::function<void(std::string_view call, bool replaces)> require_ready{};
-  std::function<void()> require_values{};
-  std::function<Counters()> counters{};
-  /// As `array_runs`.
-  std::function<std::vector<ArrayRun>(bool own)> runs{};
-  bool direct = false;  ///< whether the host may follow pointers to the arrays
-  std::function<void(void* host, void const* from, std::size_t)> download{};
-  std::function<void(void* to, void const* host, std::size_t)> upload{};
-  /// What is under way is over; of these tensors values, and states if all is loaded, are lost
-  /// until `end_load`.
-  std::function<void(std::vector<bool> const& tensors, bool all)> begin_load{};
-  /// Collective: parameters of these tensors follow their master weights.
-  std::function<void(std::vector<bool> const& loaded)> follow{};
-  std::function<void(Counters const&)> restore{};
-  std::function<void(std::vector<bool> const& tensors, bool all, bool every_tensor)> end_load{};
+/// Elements [first, first + count) of one array of a tensor, and where they lie in the space.
+struct ArrayRun {
+  std::size_t tensor = 0;
+  std::string_view array{};
+  std::uint64_t first = 0;
+  std::uint64_t count = 0;
+  DType dtype = DType::f32;
+  std::byte* memory = nullptr;
+
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return count * size_of(dtype); }
 };
 
-ZERO_OPTIONAL_APART [[nodiscard]] OptimizerFacts facts_of(Parts const& parts);
+/// Appends a run, or lengthens the last one where it goes on there.
+inline void append_run(std::vector<ArrayRun>& runs, ArrayRun const& run) {
+  if (!runs.empty()) {
+    ArrayRun& last = runs.back();
+    if (last.tensor == run.tensor && last.array == run.array &&
+        last.first + last.count == run.first && last.memory + last.bytes() == run.memory) {
+      last.count += run.count;
+      return;
+    }
+  }
+  runs.push_back(run);
+}
 
-ZERO_OPTIONAL_APART [[nodiscard]] OptimizerView view_of(Engine& engine);
+/// Master weights, states and frozen parameters, array by array, wider types first, so that every
+/// run of a file is aligned to its elements.
+/// @param own  what this rank is to save: each element is one rank's, under every stage and over
+///   every grid. Otherwise all that it holds
+ZERO_OPTIONAL_APART [[nodiscard]] std::vector<ArrayRun> array_runs(Parts& parts, bool own);
+
+/// Policies by slot, for people and for those who compare.
+ZERO_OPTIONAL_APART [[nodiscard]] nlohmann::json policies_of(Parts const& parts);
 
 #if ZERO_OPTIONAL_BODIES
 
-ZERO_OPTIONAL_BODY OptimizerFacts facts_of(Parts const& parts) {
+ZERO_OPTIONAL_BODY std::vector<ArrayRun> array_runs(Parts& parts, bool own) {
+  DTypes const& types = parts.policies.types;
+  int const rank = parts.comm().rank();
+  std::vector<ArrayRun> runs;
+  auto const left_out = [&](std::size_t tensor) { return own && !parts.counts(tensor); };
+  // The first array are the masters.
+  for (std::size_t array = 0; array <= parts.states.arrays(); ++array) {
+    parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
+      Range const held = parts.states.updated(bucket);
+      Range const wanted = own ? bucket.share(rank) : held;
+      parts.partition.for_each_segment(wanted, held, [&](Segment const& piece) {
+        if (left_out(piece.tensor)) return;
+        ArrayRun run{
+            .tensor = piece.tensor, .first = piece.in_tensor.offset(), .count = piece.count};
+        if (array == 0) {
+          run.array = master_array;
+          run.dtype = types.master;
+          run.memory = parts.states.master(bucket, piece, parts.parameters).first;
+        } else {
+          run.array = parts.rules.calls().states[array - 1].name;
+          run.dtype = types.state;
+          run.memory = parts.states.state(bucket, piece, array - 1).first;
+        }
+        append_run(runs, run);
+      });
+    });
+  }
+  auto const ranks = static_cast<std::uint64_t>(parts.comm().size());
+  auto const& places = parts.partition.placement().places();
+  for (std::size_t t = 0; t < places.size(); ++t) {
+    if (!places[t].frozen || places[t].storage != t || left_out(t)) continue;
+    std::uint64_t const share = own ? ceil_div(places[t].count, ranks) : places[t].count;
+    std::uint64_t const first =
+        own ? (std::min)(places[t].count, share * static_cast<std::uint64_t>(rank)) : 0;
+    std::uint64_t const count = (std::min)(share, places[t].count - first);
+    if (count == 0) continue;
+    append_run(runs,
+               {.tensor = t,
+                .array = parameter_array,
+                .first = first,
+                .count = count,
+                .dtype = types.parameter,
+                .memory = parts.parameters.tensor(t).at(first)});
+  }
+  std::stable_sort(runs.begin(), runs.end(), [](ArrayRun const& a, ArrayRun const& b) {
+    return size_of(a.dtype) > size_of(b.dtype);
+  });
+  return runs;
+}
+
+ZERO_OPTIONAL_BODY nlohmann::json policies_of(Parts const& parts) {
   PolicyFacts const& policies = parts.policies;
+  DTypes const& types = policies.types;
   RuleCalls const& rule = parts.rules.calls();
-  OptimizerFacts facts{
-      .stage = policies.stage,
-      .world_size = parts.comm().size(),
-      .precision = policies.precision,
-      .parameter = policies.types.parameter,
-      .wire = policies.types.wire,
-      .accumulate = policies.types.accumulate,
-      .master = policies.types.master,
-      .state = policies.types.state,
-      .rule = rule.name,
-      .accumulation = policies.accumulation,
-      .borrowed = policies.borrowed,
-      .bucket_bytes = parts.partition.bucket_elements() * size_of(policies.types.wire)};
-  facts.states_of.assign(rule.states_of.begin(), rule.states_of.end());
-  for (StateArray const& state : rule.states) facts.states.emplace_back(state.name);
+  auto const fields_of = [&](void const* of) {
+    nlohmann::json fields = nlohmann::json::object();
+    auto const add = [&](RuleField const& field) { fields[std::string(field.name)] = field.value; };
+    if (rule.described) rule.fields(of, FunctionRef<void(RuleField const&)>(add));
+    return fields;
+  };
+  nlohmann::json states = nlohmann::json::array();
+  for (StateArray const& state : rule.states) states.push_back(state.name);
+  nlohmann::json json = {
+      {"stage", policies.stage},
+      {"world_size", parts.comm().size()},
+      {"precision",
+       {{"name", policies.precision},
+        {"parameter", name(types.parameter)},
+        {"wire", name(types.wire)},
+        {"accumulate", name(types.accumulate)},
+        {"master", name(types.master)},
+        {"state", name(types.state)}}},
+      {"rule",
+       {{"name", rule.name}, {"states", states}, {"fields", fields_of(parts.rules.common())}}},
+      {"accumulation", policies.accumulation},
+      {"memory", policies.borrowed ? "borrowed" : "owned"},
+      {"bucket_bytes", parts.partition.bucket_elements() * size_of(types.wire)}};
   if (rule.described) {
-    auto const fields_of = [&](void const* of, std::vector<RuleField>& fields) {
-      auto const add = [&](RuleField const& field) { fields.push_back(field); };
-      rule.fields(of, FunctionRef<void(RuleField const&)>(add));
-    };
-    fields_of(parts.rules.common(), facts.fields);
     parts.rules.for_owned([&](std::string const& name, void const* own) {
-      fields_of(own, facts.own_fields.emplace_back(name, std::vector<RuleField>()).second);
+      json["own_rules"][name] = fields_of(own);
     });
   }
   if (policies.loss_scaled) {
     StepControl control;
     parts.space().download(&control, parts.control, sizeof(control));
-    facts.loss_scale = control.loss_scale.options();
+    LossScaleOptions const options = control.loss_scale.options();
+    json["loss_scale"] = {{"initial", options.initial},
+                          {"growth", options.growth},
+                          {"growth_interval", options.growth_interval},
+                          {"backoff", options.backoff},
+                          {"minimum", options.minimum},
+                          {"patience", options.patience}};
   }
-  return facts;
-}
-
-ZERO_OPTIONAL_BODY OptimizerView view_of(Engine& engine) {
-  Parts& parts = engine.parts();
-  return {
-      .control = control_words(parts.groups.world().ref(), parts.arena),
-      .data = control_words(parts.comm().ref(), parts.arena),
-      .divided = parts.divided(),
-      .model = &parts,
-      .facts = facts_of(parts),
-      .require_ready =
-          [&engine](std::string_view call, bool replaces) {
-            engine.require_bound();
-            engine.require_between_steps(call);
-            if (replaces) engine.require_no_readers(call);
-          },
-      .require_values = [&engine] { engine.require_values(); },
-      .counters = [&engine] { return engine.counters(); },
-      .runs = [&parts](bool own) { return array_runs(parts, own); },
-      .direct = parts.space().host_accessible(),
-      .download =
-          [&parts](void* host, void const* from, std::size_t bytes) {
-            if (!parts.space().host_accessible()) return parts.space().download(host, from, bytes);
-            std::memcpy(host, from, bytes);
-          },
-      .upload =
-          [&parts](void* to, void const* host, std::size_t bytes) {
-            if (!parts.space().host_accessible()) return parts.space().upload(to, host, bytes);
-            std::memcpy(to, host, bytes);
-          },
-      .begin_load = [&engine](std::vector<bool> const& tensors,
-                              bool all) { engine.begin_load(tensors, all); },
-      .follow = [&engine](std::vector<bool> const& loaded) { engine.follow(loaded); },
-      .restore = [&engine](Counters const& counters) { engine.restore(counters); },
-      .end_load =
-          [&engine](std::vector<bool> const& tensors, bool all, bool every_tensor) {
-            engine.end_load(tensors, all);
-            if (every_tensor) engine.values_are_set(false);
-          },
-  };
+  return json;
 }
 
 #endif

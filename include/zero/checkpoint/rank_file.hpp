@@ -4,29 +4,26 @@
 
 #include "zero/base/bytes.hpp"
 #include "zero/base/config.hpp"
-#include "zero/checkpoint/array_runs.hpp"
 #include "zero/checkpoint/checksum.hpp"
 #include "zero/checkpoint/description.hpp"
 #include "zero/checkpoint/file.hpp"
 #include "zero/checkpoint/files.hpp"
+#include "zero/checkpoint/loading.hpp"
 #include "zero/checkpoint/manifest.hpp"
-#include "zero/checkpoint/pipe.hpp"
+#include "zero/checkpoint/optimizer_view.hpp"
 #include "zero/checkpoint/safetensors.hpp"
 #include "zero/checkpoint/together.hpp"
-#include "zero/checkpoint/verify.hpp"
 
 #include <nlohmann/json.hpp>
 
-#include <chrono>
-#include <condition_variable>
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <functional>
 #include <future>
-#include <mutex>
-#include <optional>
 #include <span>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -54,122 +51,108 @@ namespace zero::inline ZERO_NAMESPACE::detail {
         {.name = std::string(blob_entry), .dtype = "U8", .shape = {blob_bytes}});
   }
   header.metadata[about_key] = about.dump();
+  // Names that it cannot hold are found before anything is written.
+  static_cast<void>(safetensors::format(header));
   return header;
 }
 
-/// Bytes of a file's data.
-[[nodiscard]] inline std::uint64_t data_bytes(safetensors::Header const& header) noexcept {
-  std::uint64_t bytes = 0;
-  for (safetensors::Entry const& entry : header.entries) {
-    bytes += volume(entry.shape) * safetensors::element_bytes(entry.dtype);
-  }
-  return bytes;
-}
+/// Bytes of data between two checksums.
+inline constexpr std::size_t piece_bytes = std::size_t{1} << 18;
 
-/// Writes a rank's file: what comes through the pipe, then the header with its checksums; makes it
-/// durable and gives it its name. All in a thread of its own, which the destructor stops.
-class RankFileWriter {
+/// What a rank has to save, in the order of its file, from where it lies.
+class RankData {
  public:
-  /// @param saved       its name, and whose it is
-  /// @param reads_back  whether to make sure that the file can be read, before it has its name
-  /// @param memory, there  of the pipe
-  RankFileWriter(FileOperations& files,
-                 std::string directory,
-                 SavedFile saved,
-                 safetensors::Header header,
-                 bool reads_back,
-                 std::span<std::byte> memory,
-                 std::optional<std::uint64_t> there)
-      : files_(&files),
-        directory_(std::move(directory)),
-        saved_(std::move(saved)),
-        header_(std::move(header)),
-        reads_back_(reads_back),
-        pipe_(memory, there),
-        thread_([this] { work(); }) {}
-  RankFileWriter(RankFileWriter const&) = delete;
-  RankFileWriter& operator=(RankFileWriter const&) = delete;
-  ~RankFileWriter() {
-    pipe_.stop();
-    thread_.join();
-  }
+  /// Bytes that follow each other in memory.
+  struct Part {
+    std::byte const* memory = nullptr;
+    std::uint64_t bytes = 0;
+    bool here = true;  ///< the host can read them
+  };
 
-  [[nodiscard]] Pipe& pipe() noexcept { return pipe_; }
-  /// Waits for the file, so long at most.
-  [[nodiscard]] bool finished(std::chrono::milliseconds patience) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, patience, [this] { return finished_; });
+  /// @param fetch  brings bytes to the host that it cannot read
+  RankData(std::vector<Part> parts, std::function<void(void*, void const*, std::size_t)> fetch)
+      : parts_(std::move(parts)), fetch_(std::move(fetch)) {}
+
+  /// The next piece, until the one after; the last one is shorter, and none empty.
+  [[nodiscard]] std::span<std::byte const> next() {
+    if (at_ < parts_.size() && parts_[at_].here && parts_[at_].bytes >= piece_bytes) {
+      return {take(piece_bytes), piece_bytes};
+    }
+    buffer_.resize(piece_bytes);
+    std::size_t held = 0;
+    while (held < piece_bytes && at_ < parts_.size()) {
+      Part const part = parts_[at_];
+      auto const count =
+          static_cast<std::size_t>((std::min)(part.bytes, std::uint64_t{piece_bytes - held}));
+      if (part.here) {
+        if (count > 0) std::memcpy(buffer_.data() + held, part.memory, count);
+      } else {
+        fetch_(buffer_.data() + held, part.memory, count);
+      }
+      take(count);
+      held += count;
+    }
+    return std::span(buffer_).first(held);
   }
-  /// Once finished: why there is no file, if there is none.
-  [[nodiscard]] RankFailure const& failure() const noexcept { return failure_; }
-  /// Once finished: what the manifest is to say of it.
-  [[nodiscard]] SavedFile const& saved() const noexcept { return saved_; }
 
  private:
-  void work() {
-    RankFailure failure = attempt_alone([this] { write(); });
-    std::lock_guard const lock(mutex_);
-    failure_ = std::move(failure);
-    finished_ = true;
-    // Nobody is left to take what is put.
-    if (failure_.failed) pipe_.stop();
-    changed_.notify_all();
-  }
-  void write() {
-    std::string const name = saved_.name;
-    saved_.name = temporary(name);
-    File file(*files_, directory_ + "/" + saved_.name, FileMode::create);
-    std::uint64_t const bytes = data_bytes(header_);
-    std::string sums(
-        static_cast<std::size_t>(ceil_div(bytes, std::uint64_t{Pipe::piece})) * checksum_digits,
-        '0');
-    header_.metadata[sums_key] = sums;
-    // Checksums are as long as what stands for them now.
-    std::uint64_t const before = safetensors::format(header_).size();
-    std::uint64_t done = 0;
-    std::size_t digit = 0;
-    for (auto piece = pipe_.next(); !piece.bytes.empty(); piece = pipe_.next()) {
-      sums.replace(digit, checksum_digits, checksum_text(piece.sum));
-      file.write(piece.bytes.data(), piece.bytes.size(), before + done);
-      done += piece.bytes.size();
-      digit += checksum_digits;
-      pipe_.took(piece.bytes.size());
-    }
-    require_going_on();
-    header_.metadata[sums_key] = std::move(sums);
-    std::string const text = safetensors::format(header_);
-    file.write(text.data(), text.size(), 0);
-    saved_.bytes = before + done;
-    saved_.header_bytes = before;
-    saved_.header_sum = checksum(text.data(), text.size());
-    std::future<void> read;
-    if (reads_back_) {
-      // While the disk is waited for.
-      read = std::async(std::launch::async, [this] {
-        verify_file(*files_, directory_, saved_, [this] { require_going_on(); });
-      });
-    }
-    file.sync();
-    if (reads_back_) read.get();
-    name_file(*files_, file, directory_, name);
-    saved_.name = name;
-  }
-  void require_going_on() const {
-    if (!pipe_.stopped()) return;
-    fail(ErrorKind::resource, {"'", directory_, "/", saved_.name, "' was given up"});
+  std::byte const* take(std::size_t count) {
+    Part& part = parts_[at_];
+    std::byte const* const taken = part.memory;
+    part.memory += count;
+    part.bytes -= count;
+    if (part.bytes == 0) ++at_;
+    return taken;
   }
 
-  FileOperations* files_;
-  std::string directory_;
-  SavedFile saved_;
-  safetensors::Header header_;
-  bool reads_back_;
-  Pipe pipe_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool finished_ = false;
-  RankFailure failure_{};
-  std::thread thread_;
+  std::vector<Part> parts_;
+  std::size_t at_ = 0;
+  std::function<void(void*, void const*, std::size_t)> fetch_;
+  std::vector<std::byte> buffer_;
 };
+
+/// Writes a rank's file: data, then the header with their checksums; makes it durable and gives it
+/// its name.
+/// @param saved       its name, and whose it is
+/// @param header      of `header_of`
+/// @param reads_back  whether to make sure that the file can be read, before it has its name
+/// @param alive       called between pieces, also in another thread
+/// @returns what the manifest is to say of it
+[[nodiscard]] inline SavedFile write_rank_file(FileOperations& files,
+                                               std::string const& directory,
+                                               SavedFile saved,
+                                               safetensors::Header header,
+                                               RankData data,
+                                               bool reads_back,
+                                               Alive const& alive) {
+  std::string const name = saved.name;
+  saved.name = temporary(name);
+  File file(files, directory + "/" + saved.name, FileMode::create);
+  std::uint64_t const pieces = ceil_div(header.data_bytes(), std::uint64_t{piece_bytes});
+  // Checksums are as long as what stands for them now.
+  std::string& sums = header.metadata[sums_key];
+  sums.resize(static_cast<std::size_t>(pieces) * checksum_digits, '0');
+  saved.header_bytes = saved.bytes = safetensors::format(header).size();
+  sums.clear();
+  for (auto piece = data.next(); !piece.empty(); piece = data.next()) {
+    alive();
+    sums += checksum_text(checksum(piece.data(), piece.size()));
+    file.write(piece.data(), piece.size(), saved.bytes);
+    saved.bytes += piece.size();
+  }
+  std::string const text = safetensors::format(header);
+  file.write(text.data(), text.size(), 0);
+  saved.header_sum = checksum(text.data(), text.size());
+  std::future<void> read;
+  if (reads_back) {
+    // While the disk is waited for.
+    read = std::async(std::launch::async, [&] { verify_file(files, directory, saved, alive); });
+  }
+  file.sync();
+  if (reads_back) read.get();
+  name_file(files, file, directory, name);
+  saved.name = name;
+  return saved;
+}
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

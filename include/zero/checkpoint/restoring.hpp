@@ -10,16 +10,16 @@
 #include "zero/checkpoint/files.hpp"
 #include "zero/checkpoint/load_plan.hpp"
 #include "zero/checkpoint/loading.hpp"
-#include "zero/checkpoint/long_work.hpp"
 #include "zero/checkpoint/optimizer_view.hpp"
 #include "zero/checkpoint/together.hpp"
 #include "zero/checkpoint/watched_files.hpp"
+#include "zero/optimizer/engine.hpp"
+#include "zero/optimizer/parts.hpp"
 
 #include <nlohmann/json.hpp>
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -75,9 +75,7 @@ inline void compare_values(std::string const& name,
 [[nodiscard]] inline std::vector<RankBlob> read_blobs(FileOperations& files,
                                                       Catalog const& catalog) {
   std::vector<RankBlob> blobs;
-  auto const copy = [](void* to, void const* from, std::size_t bytes) {
-    std::memcpy(to, from, bytes);
-  };
+  PieceReader pieces(files, catalog);
   for (std::size_t file = 0; file < catalog.files.size(); ++file) {
     for (safetensors::Entry const& entry : catalog.files[file].entries) {
       if (entry.name != blob_entry) continue;
@@ -85,61 +83,11 @@ inline void compare_values(std::string const& name,
                     .world_size = static_cast<int>(catalog.files.size())};
       blob.bytes.resize(static_cast<std::size_t>(entry.end - entry.begin));
       Wanted const wanted = all_of(file, entry.begin, blob.bytes.size(), blob.bytes.data());
-      stream_in_order(files, catalog, {&wanted, 1}, copy, true, [] {});
+      stream_in_order(pieces, {&wanted, 1}, copy_bytes, true, [] {});
       blobs.push_back(std::move(blob));
     }
   }
   return blobs;
-}
-
-/// Counters to go on from.
-/// @param scaled   whether the optimizer has a loss scale
-/// @param planner  knows what was saved of each tensor; what was not goes on from the run's count
-/// @param now      of the optimizer
-[[nodiscard]] inline Counters counters_of(Catalog const& catalog,
-                                          bool scaled,
-                                          LoadPlanner const& planner,
-                                          Counters now) {
-  SavedOptimizer const& first = catalog.optimizers.front();
-  now.step = catalog.manifest.step;
-  for (std::size_t t = 0; t < now.steps.size(); ++t) {
-    SavedTensor const* const saved = planner.about(t);
-    now.steps[t] = saved == nullptr ? now.step : saved->steps;
-  }
-  if (scaled && first.policies.contains("loss_scale")) {
-    now.loss_scale = first.loss_scale;
-    now.loss_scale_streak = first.loss_scale_streak;
-  }
-  return now;
-}
-
-/// Options that differ from the saved ones, in words.
-[[nodiscard]] inline std::vector<std::string> differences(Catalog const& catalog,
-                                                          LoadPlanner const& planner,
-                                                          std::vector<SavedTensor> const& here,
-                                                          OptimizerFacts const& facts) {
-  std::vector<std::string> differing;
-  nlohmann::json const& saved = catalog.optimizers.front().policies;
-  nlohmann::json own = json_of(facts);
-  // What was saved of a group that has said nothing here, or not yet, differs as well.
-  if (saved.contains("own_rules")) {
-    for (auto const& group : saved["own_rules"].items())
-      own["own_rules"].emplace(group.key(), nullptr);
-  }
-  for (char const* const slot : {"rule", "own_rules", "precision", "loss_scale"}) {
-    if (!own.contains(slot)) continue;
-    compare_values(
-        slot, saved.contains(slot) ? saved[slot] : nlohmann::json(), own[slot], differing);
-  }
-  for (std::size_t t = 0; t < here.size(); ++t) {
-    SavedTensor const* const about = planner.about(t);
-    if (about == nullptr) continue;
-    auto const scales = [](SavedTensor const& of) {
-      return nlohmann::json{{"weight_decay", of.weight_decay}, {"learning_rate", of.learning_rate}};
-    };
-    compare_values("'" + here[t].name + "'", scales(*about), scales(here[t]), differing);
-  }
-  return differing;
 }
 
 /// One load, as `Checkpoints::load` says, in three parts that each end alike on all ranks. Who
@@ -147,20 +95,24 @@ inline void compare_values(std::string const& name,
 /// does not fit. All three are collective and block.
 class Restore {
  public:
-  /// @param files, optimizer, options  outlive this
-  Restore(WatchedFiles& files,
-          OptimizerView const& optimizer,
-          LoadOptions const& options,
-          double deadline_s)
-      : files_(&files), optimizer_(&optimizer), options_(&options), deadline_s_(deadline_s) {}
+  /// @param files, engine, options  outlive this
+  Restore(WatchedFiles& files, Engine& engine, LoadOptions const& options, double deadline_s)
+      : files_(&files),
+        engine_(&engine),
+        parts_(&engine.parts()),
+        options_(&options),
+        deadline_s_(deadline_s),
+        control_(control_words(parts_->groups.world().ref(), parts_->arena)) {}
 
   /// Reads what the files say of themselves.
   /// @throws Error (data) if it is damaged; (invalid_argument) in the middle of a step
   void read(std::string const& path) {
-    LongWork look(optimizer_->control, "load", &files_->watch(), deadline_s_);
+    LongWork look(control_, "load", files_, deadline_s_);
     look.run([&] {
-      optimizer_->require_ready("load", true);
-      look.aside([&] {
+      engine_->require_bound();
+      engine_->require_between_steps("load");
+      engine_->require_no_readers("load");
+      look.aside([&](Alive const&) {
         catalog_ = read_catalog(*files_, path);
         report_.blobs = read_blobs(*files_, catalog_);
       });
@@ -169,15 +121,17 @@ class Restore {
   /// Finds what of it this optimizer takes.
   /// @throws Error (data) if it does not fit; (invalid_argument) if ranks have read something else
   void fit() {
-    ControlWords const& control = optimizer_->control;
-    together(control, "load", [&] {
-      counters_ = optimizer_->counters();
+    together(control_, "load", [&] {
+      counters_ = engine_->counters();
       std::vector<SavedTensor> const here =
-          described(*optimizer_->model, options_->parts, counters_, optimizer_->divided);
-      OptimizerFacts const& facts = optimizer_->facts;
+          described(*parts_, options_->parts, counters_, parts_->divided());
+      RuleCalls const& rule = parts_->rules.calls();
+      std::vector<std::string> states;
+      for (StateArray const& state : rule.states) states.emplace_back(state.name);
       LoadPlanner planner(catalog_, here, *options_);
-      plan_ = planner.plan(optimizer_->runs(false), facts.states);
-      std::string misfit = planner.other_rule(facts.rule, facts.states_of);
+      plan_ = planner.plan(array_runs(*parts_, false), states);
+      std::string misfit =
+          planner.other_rule(rule.name, {rule.states_of.begin(), rule.states_of.end()});
       if (misfit.empty() && options_->strict) {
         misfit =
             misfits("checkpoint", plan_.missing, plan_.unexpected, plan_.unfit, options_->names);
@@ -186,31 +140,29 @@ class Restore {
         }
       }
       if (!misfit.empty()) {
-        fail(ErrorKind::data, {"'", catalog_.path, "' does not fit this optimizer: ", misfit});
+        refuse_file(catalog_.path, {"does not fit this optimizer: ", misfit});
       }
-      counters_ =
-          counters_of(catalog_, facts.loss_scale.has_value(), planner, std::move(counters_));
-      report_.differing = differences(catalog_, planner, here, facts);
+      go_on_from(planner);
+      report_.differing = differences(planner, here);
     });
     Hash hash;
     hash.add(static_cast<std::uint64_t>(catalog_.manifest.step));
     for (SavedFile const& file : catalog_.manifest.files) hash.add(file.header_sum);
     hash.add(catalog_.manifest.user.dump());
-    if (!unanimous(control, hash.value())) {
+    if (!unanimous(control_, hash.value())) {
       fail(ErrorKind::invalid_argument,
            {"ranks load different checkpoints; here '", catalog_.path, "'"},
-           {.rank = control.rank, .operation = "load"});
+           {.rank = control_.rank, .operation = "load"});
     }
   }
   /// Reads the data.
   /// @throws Error (data) if they are damaged; values are lost then, unless they were verified
   [[nodiscard]] LoadReport apply() {
-    ControlWords const& control = optimizer_->control;
     if (options_->verify_first) {
-      LongWork verify(control, "load", &files_->watch(), deadline_s_);
+      LongWork verify(control_, "load", files_, deadline_s_);
       verify.run([&] {
         verify.aside(
-            [&] { stream(*files_, catalog_, plan_.wanted, {}, false, [&] { verify.piece(); }); });
+            [&](Alive const& alive) { stream(*files_, catalog_, plan_.wanted, {}, false, alive); });
       });
     }
     bool const all = !options_->parameters_only;
@@ -219,24 +171,28 @@ class Restore {
     if (!options_->strict) {
       // Of a tensor that is partitioned over a grid, some ranks may have found their part alone.
       std::vector<std::int64_t> ranks(plan_.loaded.begin(), plan_.loaded.end());
-      control.sum(ranks);
+      control_.sum(ranks);
       for (std::size_t t = 0; t < ranks.size(); ++t) {
         changed[t] = ranks[t] > 0;
-        replaced[t] = ranks[t] == control.size;
+        replaced[t] = ranks[t] == control_.size;
       }
     }
-    optimizer_->begin_load(changed, all);
-    LongWork change(control, "load", &files_->watch(), deadline_s_);
+    engine_->begin_load(changed, all);
+    LongWork change(control_, "load", files_, deadline_s_);
     change.run([&] {
-      change.aside([&] {
-        stream(*files_, catalog_, plan_.wanted, optimizer_->upload, optimizer_->direct, [&] {
-          change.piece();
-        });
+      change.aside([&](Alive const& alive) {
+        AnySpace const& space = parts_->space();
+        bool const direct = space.host_accessible();
+        auto const place = [&](void* to, void const* host, std::size_t bytes) {
+          direct ? copy_bytes(to, host, bytes) : space.upload(to, host, bytes);
+        };
+        stream(*files_, catalog_, plan_.wanted, place, direct, alive);
       });
     });
-    optimizer_->follow(plan_.loaded);
-    if (all) optimizer_->restore(counters_);
-    optimizer_->end_load(replaced, all, plan_.missing.empty() && plan_.unfit.empty());
+    engine_->follow(plan_.loaded);
+    if (all) engine_->restore(counters_);
+    engine_->end_load(replaced, all);
+    if (plan_.missing.empty() && plan_.unfit.empty()) engine_->values_are_set(false);
     report_.path = std::move(catalog_.path);
     report_.step = catalog_.manifest.step;
     report_.user = std::move(catalog_.manifest.user);
@@ -247,10 +203,53 @@ class Restore {
   }
 
  private:
+  /// Counters are those of the checkpoint. Tensors that it does not have go on from the run's
+  /// count.
+  void go_on_from(LoadPlanner const& planner) {
+    SavedOptimizer const& first = catalog_.optimizers.front();
+    counters_.step = catalog_.manifest.step;
+    for (std::size_t t = 0; t < counters_.steps.size(); ++t) {
+      SavedTensor const* const saved = planner.about(t);
+      counters_.steps[t] = saved == nullptr ? counters_.step : saved->steps;
+    }
+    if (parts_->policies.loss_scaled && first.policies.contains("loss_scale")) {
+      counters_.loss_scale = first.loss_scale;
+      counters_.loss_scale_streak = first.loss_scale_streak;
+    }
+  }
+  /// Options that differ from the saved ones, in words.
+  [[nodiscard]] std::vector<std::string> differences(LoadPlanner const& planner,
+                                                     std::vector<SavedTensor> const& here) const {
+    std::vector<std::string> differing;
+    nlohmann::json const& saved = catalog_.optimizers.front().policies;
+    nlohmann::json own = policies_of(*parts_);
+    auto const saved_of = [&](char const* slot) {
+      return saved.contains(slot) ? saved[slot] : nlohmann::json();
+    };
+    // What was saved of a group that has said nothing here, or not yet, differs as well.
+    nlohmann::json const groups = saved_of("own_rules");
+    for (auto const& group : groups.items()) own["own_rules"].emplace(group.key(), nullptr);
+    for (char const* const slot : {"rule", "own_rules", "precision", "loss_scale"}) {
+      if (own.contains(slot)) compare_values(slot, saved_of(slot), own[slot], differing);
+    }
+    for (std::size_t t = 0; t < here.size(); ++t) {
+      SavedTensor const* const about = planner.about(t);
+      if (about == nullptr) continue;
+      auto const scales = [](SavedTensor const& of) {
+        return nlohmann::json{{"weight_decay", of.weight_decay},
+                              {"learning_rate", of.learning_rate}};
+      };
+      compare_values("'" + here[t].name + "'", scales(*about), scales(here[t]), differing);
+    }
+    return differing;
+  }
+
   WatchedFiles* files_;
-  OptimizerView const* optimizer_;
+  Engine* engine_;
+  Parts* parts_;
   LoadOptions const* options_;
   double deadline_s_;
+  ControlWords control_;  ///< of all ranks of a grid
   Catalog catalog_{};
   LoadPlan plan_{};
   LoadReport report_{};

@@ -6,6 +6,7 @@
 #include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
+#include "zero/checkpoint/file.hpp"
 #include "zero/checkpoint/text.hpp"
 
 #include <nlohmann/json.hpp>
@@ -42,6 +43,10 @@ struct Header {
   std::vector<Entry> entries{};                   ///< in the order of their bytes
   std::map<std::string, std::string> metadata{};  ///< texts by name, as the format allows
 
+  /// Bytes of data, once it is known where entries lie.
+  [[nodiscard]] std::uint64_t data_bytes() const noexcept {
+    return entries.empty() ? 0 : entries.back().end;
+  }
   friend bool operator==(Header const&, Header const&) = default;
 };
 
@@ -122,160 +127,92 @@ namespace detail {
 class TextReader : public zero::detail::TextPieces {
  public:
   [[nodiscard]] Header& header() noexcept { return header_; }
-  /// What was wrong; empty if nothing was.
-  [[nodiscard]] std::string const& problem() const noexcept { return problem_; }
-
-  bool null() override { return unexpected("null"); }
-  bool boolean(bool /*value*/) override { return unexpected("a truth value"); }
-  bool number_integer(number_integer_t /*value*/) override {
-    return unexpected("a negative number");
-  }
-  bool number_float(number_float_t /*value*/, string_t const& text) override {
-    return unexpected("the number " + text.substr(0, most_letters));
-  }
-  bool binary(binary_t& /*value*/) override { return unexpected("binary data"); }
 
   bool number_unsigned(number_unsigned_t value) override {
-    if (place_ == Place::shape) {
-      header_.entries.back().shape.push_back(value);
-      return true;
-    }
-    if (place_ == Place::offsets && offsets_ < 2) {
-      (offsets_ == 0 ? header_.entries.back().begin : header_.entries.back().end) = value;
-      ++offsets_;
-      return true;
-    }
-    return unexpected("a number");
+    if (depth_ != 3 || (field_ == offsets && offsets_.size() == 2)) return other("a number");
+    (field_ == offsets ? offsets_ : header_.entries.back().shape).push_back(value);
+    return true;
   }
   bool string(string_t& value) override {
-    if (place_ == Place::dtype) {
-      header_.entries.back().dtype = std::move(value);
-      place_ = Place::tensor;
-      return true;
-    }
-    if (place_ == Place::metadata) {
-      *text_ = std::move(value);
-      return true;
-    }
-    return unexpected("a text");
+    if (depth_ != 2 || !(metadata_ || field_ == dtype)) return other("a text");
+    (metadata_ ? *text_ : header_.entries.back().dtype) = std::move(value);
+    return true;
   }
-
   bool start_object(std::size_t /*count*/) override {
-    if (place_ == Place::before) {
-      place_ = Place::top;
-    } else if (place_ == Place::metadata_value) {
-      place_ = Place::metadata;
-    } else if (place_ == Place::tensor_value) {
-      place_ = Place::tensor;
-    } else {
-      return unexpected("an object");
-    }
+    if (depth_ >= 2) return other("an object");
+    ++depth_;
+    return true;
+  }
+  bool start_array(std::size_t /*count*/) override {
+    if (depth_ != 2 || metadata_ || field_ == dtype) return other("a list");
+    ++depth_;
     return true;
   }
   bool key(string_t& name) override {
-    if (place_ == Place::top) return begin_value(name);
-    if (place_ == Place::metadata) {
+    if (depth_ == 1) return begin_value(name);
+    if (metadata_) {
       auto const [at, added] = header_.metadata.try_emplace(name);
       text_ = &at->second;
       return added || refuse("the metadata have '" + shown(name) + "' twice");
     }
-    // Within a tensor, as nothing else has keys.
     static constexpr std::array<std::string_view, 3> fields{"dtype", "shape", "data_offsets"};
-    auto const field = static_cast<std::size_t>(
+    field_ = static_cast<std::size_t>(
         std::find(fields.begin(), fields.end(), std::string_view(name)) - fields.begin());
-    if (field == fields.size()) return refuse(subject() + "has a field '" + shown(name) + "'");
-    if (has_[field]) return refuse(subject() + "has '" + name + "' twice");
-    has_[field] = true;
-    place_ = field == 0 ? Place::dtype : field == 1 ? Place::shape_value : Place::offsets_value;
+    if (field_ == fields.size()) return refuse(subject() + "has a field '" + shown(name) + "'");
+    if (has_[field_]) return refuse(subject() + "has '" + name + "' twice");
+    has_[field_] = true;
     return true;
   }
   bool end_object() override {
-    if (place_ == Place::top) {
-      place_ = Place::after;
-      return true;
-    }
-    if (place_ == Place::tensor && !(has_[0] && has_[1] && has_[2])) {
+    if (depth_ == 2 && !metadata_ && !(has_[dtype] && has_[shape] && has_[offsets])) {
       return refuse(subject() + "lacks dtype, shape or data_offsets");
     }
-    place_ = Place::top;
-    return true;
-  }
-  bool start_array(std::size_t /*count*/) override {
-    if (place_ == Place::shape_value) {
-      place_ = Place::shape;
-    } else if (place_ == Place::offsets_value) {
-      place_ = Place::offsets;
-      offsets_ = 0;
-    } else {
-      return unexpected("a list");
-    }
+    --depth_;
     return true;
   }
   bool end_array() override {
-    if (place_ == Place::offsets && offsets_ != 2) {
+    --depth_;
+    if (field_ != offsets) return true;
+    if (offsets_.size() != 2) {
       return refuse(subject() + "has data_offsets that are not two numbers");
     }
-    place_ = Place::tensor;
+    header_.entries.back().begin = offsets_[0];
+    header_.entries.back().end = offsets_[1];
     return true;
-  }
-  bool parse_error(std::size_t position,
-                   std::string const& /*token*/,
-                   nlohmann::detail::exception const& /*error*/) override {
-    return refuse("it is no JSON from byte " + std::to_string(position) + " on");
   }
 
  private:
-  /// What comes next, or what is being read.
-  enum class Place : std::uint8_t {
-    before,
-    top,
-    metadata_value,
-    metadata,
-    tensor_value,
-    tensor,
-    dtype,
-    shape_value,
-    shape,
-    offsets_value,
-    offsets,
-    after,
-  };
-  static constexpr std::size_t most_letters = 64;
+  static constexpr std::size_t dtype = 0, shape = 1, offsets = 2;  ///< fields of a tensor
 
   [[nodiscard]] static std::string shown(std::string const& name) {
-    return name.size() <= most_letters ? name : name.substr(0, most_letters) + "...";
+    constexpr std::size_t most = 64;
+    return name.size() <= most ? name : name.substr(0, most) + "...";
   }
   [[nodiscard]] std::string subject() const {
     return "tensor '" + shown(header_.entries.back().name) + "' ";
   }
-  bool refuse(std::string why) {
-    if (problem_.empty()) problem_ = std::move(why);
-    return false;
-  }
-  bool unexpected(std::string const& what) {
-    bool const within = place_ >= Place::tensor_value && place_ < Place::after;
-    return refuse((within ? subject() : std::string()) + "has " + what +
-                  " where the format has none");
+  bool other(std::string const& what) override {
+    return refuse((metadata_ ? "" : subject()) + "has " + what + " where the format has none");
   }
   bool begin_value(std::string& name) {
-    if (name == "__metadata__") {
-      if (std::exchange(has_metadata_, true)) return refuse("it has '__metadata__' twice");
-      place_ = Place::metadata_value;
-      return true;
+    metadata_ = name == "__metadata__";
+    if (metadata_) {
+      return !std::exchange(has_metadata_, true) || refuse("it has '__metadata__' twice");
     }
     header_.entries.emplace_back().name = std::move(name);
     has_ = {};
-    place_ = Place::tensor_value;
+    offsets_.clear();
     return true;
   }
 
   Header header_{};
-  std::string problem_{};
-  std::string* text_ = nullptr;
-  Place place_ = Place::before;
-  bool has_metadata_ = false;
+  int depth_ = 0;                ///< within the header 1, a tensor or the metadata 2, a list 3
+  bool metadata_ = false;        ///< what is being read is no tensor
+  std::string* text_ = nullptr;  ///< of the metadata
+  std::size_t field_ = dtype;
   std::array<bool, 3> has_{};
-  int offsets_ = 0;
+  std::vector<std::uint64_t> offsets_{};
+  bool has_metadata_ = false;
 };
 
 /// Is it UTF-8, as JSON has to be?
@@ -313,7 +250,7 @@ class TextReader : public zero::detail::TextPieces {
                                   std::string_view text,
                                   std::uint64_t data_bytes) {
   auto const refuse = [&](Message const& why) {
-    zero::fail(ErrorKind::data, {"'", file, "' is no safetensors file: ", why});
+    zero::detail::refuse_file(file, {"is no safetensors file: ", why});
   };
   if (text.size() > longest_text) refuse({"its header has ", text.size(), " bytes"});
   if (text.empty() || text.front() != '{') refuse("its header does not begin with '{'");

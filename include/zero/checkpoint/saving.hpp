@@ -6,30 +6,28 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/base/hash.hpp"
-#include "zero/checkpoint/array_runs.hpp"
 #include "zero/checkpoint/description.hpp"
 #include "zero/checkpoint/directory.hpp"
 #include "zero/checkpoint/file.hpp"
-#include "zero/checkpoint/long_work.hpp"
 #include "zero/checkpoint/manifest.hpp"
 #include "zero/checkpoint/optimizer_view.hpp"
-#include "zero/checkpoint/pipe.hpp"
 #include "zero/checkpoint/rank_file.hpp"
 #include "zero/checkpoint/together.hpp"
-#include "zero/optimizer/setup/rank_agreement.hpp"
+#include "zero/optimizer/engine.hpp"
+#include "zero/optimizer/parts.hpp"
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <future>
 #include <iterator>
-#include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -77,18 +75,12 @@ namespace detail {
 /// that save together, but for those marked local.
 class Saving {
  public:
-  static constexpr auto patience = std::chrono::milliseconds(20);
-  /// What is copied to a snapshot at once: more than caches hold, and not for long.
-  static constexpr std::uint64_t stretch = std::uint64_t{32} << 20;
-  /// Memory of a save that is waited for.
-  static constexpr std::size_t pipe_bytes = 4 * Pipe::piece;
-
   /// Agrees on what is saved where, and begins this rank's file.
   /// @param control   of all ranks that save together
-  /// @param snapshot  memory for all of this rank's data; null to write while it is filled
+  /// @param snapshot  memory for all of this rank's data; null to write it from where it lies
   Saving(CheckpointDirectory& directory,
          CheckpointOptions const& kept,
-         OptimizerView const& optimizer,
+         Engine& engine,
          SaveOptions const& options,
          ControlWords control,
          std::vector<std::byte>* snapshot)
@@ -96,71 +88,92 @@ class Saving {
         kept_(kept),
         operation_(snapshot == nullptr ? "save" : "save_async"),
         control_(std::move(control)) {
+    Parts& parts = engine.parts();
     safetensors::Header header;
+    std::vector<RankData::Part> data;
     std::uint64_t number = 0;
-    LongWork work(control_, operation_, &directory_->files().watch(), kept_.file_deadline_s);
+    LongWork work(control_, operation_, &directory_->files(), kept_.file_deadline_s);
     work.run([&] {
-      optimizer.require_ready(operation_, false);
-      optimizer.require_values();
-      header = describe(optimizer, options);
-      if (snapshot != nullptr && snapshot->size() < data_bytes(header)) {
+      engine.require_bound();
+      engine.require_between_steps(operation_);
+      engine.require_values();
+      std::vector<ArrayRun> const runs = array_runs(parts, true);
+      data = data_of(runs, parts.space().host_accessible());
+      header = describe(engine, runs, options);
+      if (snapshot != nullptr && snapshot->size() < header.data_bytes()) {
         fail(ErrorKind::invalid_argument,
              {"save_async() needs ",
-              data_bytes(header),
+              header.data_bytes(),
               " bytes on this rank, and CheckpointOptions::snapshot_bytes gave ",
               snapshot->size()});
       }
       // What is to be copied is, while the disk is waited for.
       auto const copy = [&] {
-        if (snapshot != nullptr) fill(*snapshot, optimizer, options, work);
+        if (snapshot != nullptr) fill(*snapshot, data, parts.space(), work);
       };
       if (control_.rank != 0) return copy();
       user_ = options.user;
       work.aside(
-          [&] {
+          [&](Alive const&) {
             number = directory.begin(kept.lock, promised());
             removes_ = kept.keep > 0 && std::ssize(directory.list()) >= kept.keep;
           },
           copy);
     });
-    place(number, optimizer.data);
-    SavedFile saved{.name = file_name(control_.rank),
-                    .leader = leader_,
-                    .rank = optimizer.data.rank,
-                    .world_size = optimizer.data.size};
-    std::optional<std::uint64_t> there;
-    if (snapshot == nullptr) {
-      memory_.resize(pipe_bytes);
+    place(number, control_words(parts.comm().ref(), parts.arena));
+    std::span<std::byte const> blob = options.rank_blob;
+    if (snapshot != nullptr) {
+      std::uint64_t const bytes = header.data_bytes();
+      std::copy(blob.begin(), blob.end(), snapshot->data() + (bytes - blob.size()));
+      data = {{snapshot->data(), bytes}};
     } else {
-      there = data_bytes(header);
+      data.push_back({blob.data(), blob.size()});
     }
-    writer_ = std::make_unique<RankFileWriter>(
-        directory.files(),
-        report_.path,
-        std::move(saved),
-        std::move(header),
-        removes_,
-        std::span<std::byte>(snapshot == nullptr ? memory_ : *snapshot),
-        there);
-    if (snapshot == nullptr) pour(optimizer, options);
+    SavedFile const saved{.name = file_name(control_.rank),
+                          .leader = leader_,
+                          .rank = parts.comm().rank(),
+                          .world_size = parts.comm().size()};
+    RankData from(std::move(data), [&parts](void* to, void const* memory, std::size_t bytes) {
+      parts.space().download(to, memory, bytes);
+    });
+    auto write = [this, saved, header = std::move(header), from = std::move(from)]() mutable {
+      try {
+        return write_rank_file(directory_->files(),
+                               report_.path,
+                               saved,
+                               std::move(header),
+                               std::move(from),
+                               removes_,
+                               [this] { require_going_on(); });
+      } catch (...) {
+        failed_ = true;
+        throw;
+      }
+    };
+    written_ = std::async(std::launch::async, std::move(write));
   }
+  Saving(Saving const&) = delete;
+  Saving& operator=(Saving const&) = delete;
+  ~Saving() { stopped_ = true; }
 
   [[nodiscard]] ControlWords const& control() const noexcept { return control_; }
   [[nodiscard]] SaveReport const& report() const noexcept { return report_; }
 
   /// Has this rank's file been written, or failed? Local.
-  [[nodiscard]] bool finished() { return writer_->finished(std::chrono::milliseconds(0)); }
+  [[nodiscard]] bool finished(std::chrono::milliseconds patience = {}) const {
+    return written_.wait_for(patience) == std::future_status::ready;
+  }
   /// Did it fail? Local; once finished.
-  [[nodiscard]] bool failed() const noexcept { return writer_->failure().failed; }
+  [[nodiscard]] bool failed() const noexcept { return failed_; }
 
   /// Waits for all ranks' files, and writes the manifest.
   void commit() {
-    LongWork work(control_, operation_, &directory_->files().watch(), kept_.file_deadline_s);
+    LongWork work(control_, operation_, &directory_->files(), kept_.file_deadline_s);
+    SavedFile own;
     work.run([&] {
-      while (!writer_->finished(patience)) work.alive();
-      if (failed()) fail(writer_->failure().kind, writer_->failure().text);
+      while (!finished(std::chrono::milliseconds(20))) work.alive();
+      own = written_.get();
     });
-    SavedFile const& own = writer_->saved();
     std::array<std::int64_t, 6> const words{static_cast<std::int64_t>(own.bytes),
                                             static_cast<std::int64_t>(own.header_bytes),
                                             std::bit_cast<std::int64_t>(own.header_sum),
@@ -180,10 +193,10 @@ class Saving {
                                 .world_size = static_cast<int>(all[at + 5])});
       report_.bytes += manifest.files.back().bytes;
     }
-    LongWork seal(control_, operation_, &directory_->files().watch(), kept_.file_deadline_s);
+    LongWork seal(control_, operation_, &directory_->files(), kept_.file_deadline_s);
     seal.run([&] {
       if (control_.rank != 0) return;
-      seal.aside([&] {
+      seal.aside([&](Alive const&) {
         write_file(
             directory_->files(), report_.path, std::string(manifest_name), manifest_text(manifest));
       });
@@ -193,61 +206,61 @@ class Saving {
   }
 
  private:
-  /// What this rank has to save, and the header of its file.
-  [[nodiscard]] safetensors::Header describe(OptimizerView const& optimizer,
+  /// The header of this rank's file.
+  [[nodiscard]] safetensors::Header describe(Engine& engine,
+                                             std::vector<ArrayRun> const& runs,
                                              SaveOptions const& options) {
-    Counters const counters = optimizer.counters();
+    Parts& parts = engine.parts();
+    Counters const counters = engine.counters();
     report_.step = counters.step;
-    runs_ = optimizer.runs(true);
-    nlohmann::json about = {{"rank", optimizer.data.rank},
-                            {"world_size", optimizer.data.size},
-                            {"piece_bytes", Pipe::piece}};
-    if (optimizer.data.rank == 0) {
-      about["optimizer"] = json_of(SavedOptimizer{
-          .tensors = described(*optimizer.model, options.parts, counters, optimizer.divided),
-          .policies = json_of(optimizer.facts),
-          .loss_scale = counters.loss_scale,
-          .loss_scale_streak = counters.loss_scale_streak});
+    nlohmann::json about = {{"rank", parts.comm().rank()},
+                            {"world_size", parts.comm().size()},
+                            {"piece_bytes", piece_bytes}};
+    if (parts.comm().rank() == 0) {
+      about["optimizer"] = json_of(
+          SavedOptimizer{.tensors = described(parts, options.parts, counters, parts.divided()),
+                         .policies = policies_of(parts),
+                         .loss_scale = counters.loss_scale,
+                         .loss_scale_streak = counters.loss_scale_streak});
     }
-    safetensors::Header header =
-        header_of(runs_, optimizer.model->tensors, options.rank_blob.size(), about);
-    // Names that it cannot hold are found before anything is written.
-    safetensors::Header copy = header;
-    static_cast<void>(safetensors::format(copy));
-    return header;
+    return header_of(runs, parts.tensors, options.rank_blob.size(), about);
   }
-  /// Copies this rank's data to memory, all of it.
-  void fill(std::span<std::byte> memory,
-            OptimizerView const& optimizer,
-            SaveOptions const& options,
-            LongWork& work) {
+  /// Where runs lie, most of which lie one behind the other.
+  [[nodiscard]] static std::vector<RankData::Part> data_of(std::vector<ArrayRun> const& runs,
+                                                           bool here) {
+    std::vector<RankData::Part> data;
+    for (ArrayRun const& run : runs) {
+      if (!data.empty() && data.back().memory + data.back().bytes == run.memory) {
+        data.back().bytes += run.bytes();
+      } else {
+        data.push_back({run.memory, run.bytes(), here});
+      }
+    }
+    return data;
+  }
+  /// Copies arrays to memory.
+  static void fill(std::span<std::byte> memory,
+                   std::vector<RankData::Part> const& data,
+                   AnySpace const& space,
+                   LongWork& work) {
+    // At once: more than caches hold, and not for long.
+    constexpr std::uint64_t stretch = std::uint64_t{32} << 20;
     std::byte* to = memory.data();
-    for (std::size_t i = 0; i < runs_.size();) {
-      std::byte const* from = runs_[i].memory;
-      std::uint64_t bytes = 0;
-      // Most runs lie one behind the other.
-      for (; i < runs_.size() && runs_[i].memory == from + bytes; ++i) bytes += runs_[i].bytes();
-      for (std::uint64_t done = 0; done < bytes; work.alive()) {
-        auto const count = static_cast<std::size_t>((std::min)(bytes - done, stretch));
-        optimizer.download(to, from + done, count);
+    for (RankData::Part const& part : data) {
+      for (std::uint64_t done = 0; done < part.bytes; work.alive()) {
+        auto const count = static_cast<std::size_t>((std::min)(part.bytes - done, stretch));
+        if (part.here) {
+          std::memcpy(to, part.memory + done, count);
+        } else {
+          space.download(to, part.memory + done, count);
+        }
         to += count;
         done += count;
       }
     }
-    std::copy(options.rank_blob.begin(), options.rank_blob.end(), to);
   }
-  /// Puts this rank's data into the pipe, all of it.
-  void pour(OptimizerView const& optimizer, SaveOptions const& options) {
-    LongWork work(control_, operation_, &directory_->files().watch(), kept_.file_deadline_s);
-    work.run([&] {
-      for (ArrayRun const& run : runs_) put(run.memory, run.bytes(), optimizer.download, work);
-      put(
-          options.rank_blob.data(),
-          options.rank_blob.size(),
-          [](void* to, void const* from, std::size_t bytes) { std::memcpy(to, from, bytes); },
-          work);
-      writer_->pipe().end();
-    });
+  void require_going_on() const {
+    if (stopped_) fail(ErrorKind::resource, {"the save to '", report_.path, "' was given up"});
   }
   /// The files that this save is going to write.
   [[nodiscard]] Manifest promised() const {
@@ -265,7 +278,7 @@ class Saving {
 
   /// Where the checkpoint lies, who describes this rank's optimizer, and whether others are removed
   /// when it is there.
-  /// @param number  as the first rank has it
+  /// @param number  as the first rank has it; others have 0
   /// @param own     of the ranks that have the same part of the model
   void place(std::uint64_t number, ControlWords const& own) {
     Hash hash;
@@ -273,12 +286,7 @@ class Saving {
     hash.add(static_cast<std::uint64_t>(report_.step));
     hash.add(operation_);
     hash.add(static_cast<std::uint64_t>(kept_.keep));
-    std::array<std::int64_t, 2 + Unanimity::word_count> words{};
-    if (control_.rank == 0) words = {static_cast<std::int64_t>(number), removes_ ? 1 : 0};
-    Unanimity::write(hash.value(), words.data() + 2);
-    control_.sum(words);
-    removes_ = words[1] != 0;
-    if (!Unanimity::holds(words.data() + 2, control_.size)) {
+    if (!unanimous(control_, hash.value())) {
       fail(ErrorKind::invalid_argument,
            {"ranks save to different directories, at different steps, in different ways or with "
             "different CheckpointOptions::keep; here '",
@@ -289,29 +297,13 @@ class Saving {
             kept_.keep},
            {.rank = control_.rank, .operation = std::string(operation_)});
     }
+    std::array<std::int64_t, 2> words{static_cast<std::int64_t>(number), removes_ ? 1 : 0};
+    control_.sum(words);
+    removes_ = words[1] != 0;
     report_.path = directory_->path_of(static_cast<std::uint64_t>(words[0]), report_.step);
     std::int64_t leader = own.rank == 0 ? control_.rank : 0;
     own.sum({&leader, 1});
     leader_ = static_cast<int>(leader);
-  }
-
-  /// @param fetch  `fetch(to, from, bytes)` brings bytes to memory of the host
-  template <class Fetch>
-  void put(std::byte const* from, std::uint64_t bytes, Fetch const& fetch, LongWork& work) {
-    Pipe& pipe = writer_->pipe();
-    for (std::uint64_t done = 0; done < bytes;) {
-      std::span<std::byte> const room = pipe.room(patience);
-      work.alive();
-      // A file that failed takes no more: why is told when it is waited for.
-      if (room.empty() && pipe.stopped()) return;
-      // In pieces, so that what is copied is written while it lies in the cache.
-      auto const count = static_cast<std::size_t>((std::min)(
-          bytes - done, std::uint64_t{(std::min)(room.size(), std::size_t{Pipe::piece})}));
-      if (count == 0) continue;
-      fetch(room.data(), from + done, count);
-      pipe.put(count);
-      done += count;
-    }
   }
 
   CheckpointDirectory* directory_;
@@ -322,9 +314,9 @@ class Saving {
   bool removes_ = false;
   nlohmann::json user_ = nlohmann::json::object();
   SaveReport report_{};
-  std::vector<ArrayRun> runs_;
-  std::vector<std::byte> memory_;
-  std::unique_ptr<RankFileWriter> writer_;  ///< stops before the rest goes
+  std::atomic<bool> stopped_{false};
+  std::atomic<bool> failed_{false};
+  std::future<SavedFile> written_;  ///< waits for its thread before the rest goes
 };
 
 }  // namespace detail

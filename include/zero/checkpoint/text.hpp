@@ -4,16 +4,21 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
+#include "zero/checkpoint/file.hpp"
 #include "zero/optimizer/step_options.hpp"
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
@@ -47,15 +52,48 @@ inline constexpr int deepest_text = 64;
 [[nodiscard]] inline nlohmann::json parse_text(std::string const& file, std::string_view text) {
   // Looked at before, as the library's own way of asking while it parses takes quadratic time.
   if (depth_of(text) > deepest_text) {
-    fail(ErrorKind::data, {"'", file, "' is nested deeper than ", deepest_text, " levels"});
+    refuse_file(file, {"is nested deeper than ", deepest_text, " levels"});
   }
   nlohmann::json json = nlohmann::json::parse(text.begin(), text.end(), nullptr, false);
-  if (json.is_discarded()) fail(ErrorKind::data, {"'", file, "' is no JSON"});
+  if (json.is_discarded()) refuse_file(file, "is no JSON");
   return json;
 }
 
-/// Takes a text piece by piece, and holds what it needs of it.
-using TextPieces = nlohmann::json_sax<nlohmann::json>;
+/// Takes a text piece by piece, and holds what it needs of it. Who inherits says which values it
+/// expects where; all others come to `other`.
+class TextPieces : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  bool null() override { return other("null"); }
+  bool boolean(bool /*value*/) override { return other("a truth value"); }
+  bool number_integer(number_integer_t /*value*/) override { return other("a negative number"); }
+  bool number_unsigned(number_unsigned_t /*value*/) override { return other("a number"); }
+  bool number_float(number_float_t /*value*/, string_t const& text) override {
+    return other("the number " + text.substr(0, 64));
+  }
+  bool string(string_t& /*text*/) override { return other("a text"); }
+  bool binary(binary_t& /*value*/) override { return other("binary data"); }
+  bool parse_error(std::size_t position,
+                   std::string const& /*token*/,
+                   nlohmann::detail::exception const& /*error*/) override {
+    return refuse("it is no JSON from byte " + std::to_string(position) + " on");
+  }
+
+  /// What was wrong; empty if nothing was.
+  [[nodiscard]] std::string const& problem() const noexcept { return problem_; }
+
+ protected:
+  /// @param what  in words
+  /// @returns whether the text may have it there
+  virtual bool other(std::string const& what) = 0;
+  /// The first reason counts.
+  bool refuse(std::string why) {
+    if (problem_.empty()) problem_ = std::move(why);
+    return false;
+  }
+
+ private:
+  std::string problem_{};
+};
 
 /// Hands a text to whoever takes it. The parser is compiled once, and not for each of them.
 /// @returns whether it is JSON, and all of it was taken
@@ -72,6 +110,21 @@ using TextPieces = nlohmann::json_sax<nlohmann::json>;
          std::none_of(name.begin(), name.end(), never);
 }
 
+/// A number that has only digits.
+[[nodiscard]] inline std::optional<std::uint64_t> number_of(std::string_view digits) noexcept {
+  std::uint64_t number = 0;
+  char const* const end = digits.data() + digits.size();
+  auto const read = std::from_chars(digits.data(), end, number);
+  return read.ec == std::errc() && read.ptr == end ? std::optional(number) : std::nullopt;
+}
+
+/// A text within JSON; empty if there is none there.
+/// @param path  such as "/rule/name"
+[[nodiscard]] inline std::string text_at(nlohmann::json const& json, char const* path) {
+  nlohmann::json::json_pointer const at(path);
+  return json.contains(at) && json[at].is_string() ? json[at].get<std::string>() : std::string();
+}
+
 /// An object of a file, and what it must have.
 class Fields {
  public:
@@ -86,7 +139,9 @@ class Fields {
     if (found == json_->end()) refuse({"has no '", name, "'"});
     return *found;
   }
-  [[nodiscard]] std::uint64_t count(char const* name) const { return count(name, at(name)); }
+  [[nodiscard]] std::uint64_t count(char const* name) const {
+    return of(name, &nlohmann::json::is_number_unsigned).get<std::uint64_t>();
+  }
   [[nodiscard]] long steps(char const* name) const {
     std::uint64_t const value = count(name);
     if (value > static_cast<std::uint64_t>(most_steps)) {
@@ -95,8 +150,7 @@ class Fields {
     return static_cast<long>(value);
   }
   [[nodiscard]] int integer(char const* name) const {
-    nlohmann::json const& value = at(name);
-    if (!value.is_number_integer()) unlike(name);
+    nlohmann::json const& value = of(name, &nlohmann::json::is_number_integer);
     auto const number = value.get<std::int64_t>();
     if (number < (std::numeric_limits<int>::min)() || number > (std::numeric_limits<int>::max)() ||
         (value.is_number_unsigned() && number < 0)) {
@@ -105,9 +159,7 @@ class Fields {
     return static_cast<int>(number);
   }
   [[nodiscard]] float real(char const* name) const {
-    nlohmann::json const& value = at(name);
-    if (!value.is_number()) unlike(name);
-    auto const number = value.get<double>();
+    auto const number = of(name, &nlohmann::json::is_number).get<double>();
     constexpr double most = (std::numeric_limits<float>::max)();
     if (!(number >= -most && number <= most)) {
       refuse({"has a '", name, "' of ", number, ", more than a float holds"});
@@ -115,30 +167,29 @@ class Fields {
     return static_cast<float>(number);
   }
   [[nodiscard]] bool flag(char const* name) const {
-    nlohmann::json const& value = at(name);
-    if (!value.is_boolean()) unlike(name);
-    return value.get<bool>();
+    return of(name, &nlohmann::json::is_boolean).get<bool>();
   }
   [[nodiscard]] std::string const& text(char const* name) const {
-    nlohmann::json const& value = at(name);
-    if (!value.is_string()) unlike(name);
-    return value.get_ref<std::string const&>();
+    return of(name, &nlohmann::json::is_string).get_ref<std::string const&>();
   }
   [[nodiscard]] nlohmann::json const& list(char const* name) const {
-    nlohmann::json const& value = at(name);
-    if (!value.is_array()) unlike(name);
-    return value;
+    return of(name, &nlohmann::json::is_array);
   }
   [[nodiscard]] std::vector<std::uint64_t> counts(char const* name) const {
     std::vector<std::uint64_t> values;
-    for (nlohmann::json const& value : list(name)) values.push_back(count(name, value));
+    for (nlohmann::json const& value : list(name)) {
+      if (!value.is_number_unsigned()) unlike(name);
+      values.push_back(value.get<std::uint64_t>());
+    }
     return values;
   }
 
  private:
-  [[nodiscard]] std::uint64_t count(char const* name, nlohmann::json const& value) const {
-    if (!value.is_number_unsigned()) unlike(name);
-    return value.get<std::uint64_t>();
+  [[nodiscard]] nlohmann::json const& of(char const* name,
+                                         bool (nlohmann::json::*is)() const noexcept) const {
+    nlohmann::json const& value = at(name);
+    if (!(value.*is)()) unlike(name);
+    return value;
   }
   [[noreturn]] ZERO_COLD void unlike(char const* name) const {
     refuse({"has a '", name, "' of another type"});

@@ -1,6 +1,5 @@
-#include "zero/checkpoint/long_work.hpp"
-
 #include "support/test.hpp"
+#include "zero/checkpoint/together.hpp"
 #include "zero/comm/run_ranks.hpp"
 #include "zero/optimizer/held/arena.hpp"
 #include "zero/optimizer/make_tables.hpp"

@@ -1,6 +1,5 @@
-#include "zero/checkpoint/side_by_side.hpp"
-
 #include "support/test.hpp"
+#include "zero/checkpoint/together.hpp"
 
 namespace side_by_side_test {
 namespace {

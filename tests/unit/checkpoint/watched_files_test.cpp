@@ -36,7 +36,7 @@ struct AskedFiles final : zero::FileOperations {
 };
 
 TEST_CASE("WatchedFiles: every operation is told with its file while it is under way, no longer") {
-  zero::detail::FileWatch const* watch = nullptr;
+  WatchedFiles const* watch = nullptr;
   std::string path;
   int told = 0;
   AskedFiles asked([&](char const* verb) {
@@ -46,7 +46,7 @@ TEST_CASE("WatchedFiles: every operation is told with its file while it is under
     ++told;
   });
   WatchedFiles files(asked);
-  watch = &files.watch();
+  watch = &files;
   std::byte bytes[1]{};
   std::vector<std::string> names;
   for (bool const locks : {false, true}) {
@@ -74,7 +74,7 @@ TEST_CASE("WatchedFiles: a handle may be another file's before its close has ret
   std::string said;
   AskedFiles asked([&](char const* verb) {
     if (verb == std::string("close")) static_cast<void>(other->open("new", FileMode::read));
-    if (verb == std::string("sync")) said = other->watch().stalled(0.);
+    if (verb == std::string("sync")) said = other->stalled(0.);
   });
   WatchedFiles files(asked);
   other = &files;
