@@ -4,6 +4,7 @@
 
 #include "zero/base/config.hpp"
 #include "zero/concepts/rule.hpp"
+#include "zero/concepts/space.hpp"
 
 #include <cstddef>
 
