@@ -7,8 +7,8 @@
 #include "zero/device/sum.cuh"
 #include "zero/device/update.cuh"
 #include "zero/optimizer/step/decision.hpp"
-#include "zero/rule/rated_rule.hpp"
 #include "zero/rule/adamw.hpp"
+#include "zero/rule/rated_rule.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +16,7 @@
 using zero::bf16;
 using zero::fp16;
 using zero::device::Queue;
-using OfStep = zero::detail::ComputeScalars<zero::AdamW, zero::detail::RuleKernels<zero::space::Cuda, zero::AdamW>::capacity>;
+using OfStep = zero::detail::ComputeScalars<zero::AdamW, zero::detail::rates_at_once<zero::AdamW>>;
 using OfOne = zero::detail::ComputeScalars<zero::AdamW, 1>;
 using OfFew = zero::detail::ComputeScalars<zero::AdamW, 2>;
 using Step = zero::detail::Both<zero::detail::Decide, OfStep>;

@@ -30,6 +30,7 @@ struct Unanimity {
   [[nodiscard]] ZERO_HOST_DEVICE static bool holds(std::int64_t const* sums,
                                                    std::int64_t ranks) noexcept {
     bool same = true;
+    ZERO_UNROLL(1)
     for (std::size_t i = 0; i < parts; ++i) {
       std::int64_t const each = sums[2 * i] / ranks;
       same = same && each * ranks == sums[2 * i] && each * each * ranks == sums[2 * i + 1];

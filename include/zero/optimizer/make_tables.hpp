@@ -222,9 +222,7 @@ inline constexpr RuleCalls rule_calls{.name = R::name,
 /// What a space does for a rule's steps.
 template <MemorySpace S, Rule R>
 struct RuleKernels {
-  /// As many rules as an argument of a kernel has room for beside others.
-  static constexpr std::size_t capacity =
-      std::clamp(std::size_t{2048} / sizeof(RatedRule<R>), std::size_t{1}, StepControl::rates);
+  static constexpr std::size_t capacity = rates_at_once<R>;
   static constexpr std::size_t few = (std::min)(capacity, std::size_t{2});
 
   template <std::size_t room>
@@ -308,7 +306,7 @@ template <MemorySpace S, Precision P, Rule R, bool sums>
       .add_squares = F::template add_squares<Gradient>,
       .hash_parameters = F::template add_hash<Parameter>,
       .hash_masters = nullptr,
-      .rates_at_once = RuleKernels<S, R>::capacity,
+      .rates_at_once = rates_at_once<R>,
       .decide = RuleKernels<S, R>::decide,
       .prepare = RuleKernels<S, R>::prepare,
       .update = RuleKernels<S, R>::template update<Master, Parameter, Gradient, State>};

@@ -10,6 +10,7 @@
 #include "zero/concepts/rule.hpp"
 #include "zero/concepts/space.hpp"
 #include "zero/precision/loss_scale.hpp"
+#include "zero/rule/rated_rule.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -93,6 +94,7 @@ struct TensorCounts {
   }
   /// Were some of so many ranks told nothing about a tensor, and others something?
   [[nodiscard]] ZERO_HOST_DEVICE bool differ(std::int64_t ranks) const noexcept {
+    ZERO_UNROLL(1)
     for (std::size_t t = 0; t < tensors; ++t) {
       std::int64_t const silent = words[t] >> silent_shift;
       if (silent != 0 && silent != ranks) return true;
@@ -308,6 +310,13 @@ struct Decide {
     terms.next_loss_scale = control->loss_scale.value();
   }
 };
+
+/// Rules whose scalars a decision computes at once: as many as an argument of a kernel has room for
+/// beside others.
+template <Rule R>
+inline constexpr std::size_t rates_at_once = std::clamp(std::size_t{2048} / sizeof(RatedRule<R>),
+                                                        std::size_t{1},
+                                                        StepControl::rates);
 
 /// One call after the other.
 template <class First, class Second>
