@@ -247,13 +247,15 @@ class AnyOptimizer {
   void restore(Counters const& counters) { engine_.restore(counters); }
 
  protected:
-  /// @param setup  as for an `Engine`
+  /// Makes what is behind it.
+  /// @param setup    as for an `Engine`
+  /// @param tensors  the model
   AnyOptimizer(detail::EngineSetup const& setup, std::vector<Tensor> tensors)
       : engine_(setup, std::move(tensors)) {}
   ~AnyOptimizer() = default;
 
   friend struct detail::EngineAccess;
-  detail::Engine engine_;
+  detail::Engine engine_;  ///< what is behind it
 
  private:
   [[nodiscard]] StepResult tried(StepOptions const& options, double scale) noexcept {

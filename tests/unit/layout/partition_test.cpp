@@ -10,8 +10,8 @@ namespace partition_test {
 namespace {
 
 using zero::block;
-using zero::BucketSpan;
 using zero::BucketGroup;
+using zero::BucketSpan;
 using zero::Merge;
 using zero::Partition;
 using zero::PartitionOptions;
