@@ -351,12 +351,12 @@ ZERO_BODY Collective Reduction::reduction_of(BucketSpan const& bucket) {
                        .recv = nullptr,
                        .bucket = static_cast<int>(bucket.index())};
   Place const own = bucket.part(ranks_->rank());
-  Array const staging = staging_buffer();
   if (form_.reduced == Form::Reduced::own) {
     reduction.recv = store_->share(bucket).first;
   } else if (!lends_) {
     reduction.recv = store_->full(bucket).at(own);
   } else {
+    Array const staging = staging_buffer();
     reduction.recv = reduction.send == staging.first ? staging.at(own) : staging.first;
   }
   return reduction;
