@@ -68,10 +68,10 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
                          public AnyOptimizer<detail::Choice<Policies...>::Space::host_accessible> {
   using Choice = detail::Choice<Policies...>;
   using Kept = detail::Kept<Choice>;
+  using Base = AnyOptimizer<Choice::Space::host_accessible>;
 
  public:
-  using Base = AnyOptimizer<Choice::Space::host_accessible>;  ///< what has no policy in its types
-  using Stage = typename Choice::Stage;                       ///< what is partitioned
+  using Stage = typename Choice::Stage;  ///< what is partitioned
   /// How ranks move data.
   // Not through Choice: deduction tries the constructor with no policies at all, and must fail
   // softly there.

@@ -142,7 +142,7 @@ class AnyOptimizer {
 
   /// L2 norm of the mean gradient, the same bits on every rank and under every stage; infinity if
   /// it is not finite. If all weights are 0, a sum that is not zero is infinity, too, and one that
-  /// is zero not a number. Reduces what is left first. The step that follows exchanges two words
+  /// is zero not a number. Reduces what is left first. The step that follows exchanges nine words
   /// more, since ranks have not told each other its options yet.
   /// @par Collective  yes; blocks
   /// @throws Error (invalid_argument), on every rank, if others are in `step()`

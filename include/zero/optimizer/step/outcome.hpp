@@ -46,7 +46,7 @@ class Outcome {
 
   /// What the last step did, or why it failed. Blocks if that is not known yet.
   ZERO_APART [[nodiscard]] StepResult result();
-  /// The same in two words: why a step since the last report failed, which counts as reported now,
+  /// The same apart: why a step since the last report failed, which counts as reported now,
   /// or what the last step did.
   /// @throws Error (communication) if the group has ended meanwhile
   ZERO_APART [[nodiscard]] StepFailure take(StepReport& report);

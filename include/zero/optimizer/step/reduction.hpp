@@ -304,7 +304,10 @@ ZERO_BODY void Reduction::launch_ready(bool all) {
   for (std::size_t const g : order_.ready()) {
     if (order_.left(g)) continue;
     if (order_.empty(g)) {
-      if (!place(g, all)) break;
+      if (!place(g, all)) {
+        if (all) order_.refuse_full_pool(partition_->groups()[g].units.front());
+        break;
+      }
       zero(g, false);
     }
     launch(g);
