@@ -134,7 +134,9 @@ struct BringTensors {
 
   ZERO_HOST_DEVICE void operator()() const noexcept {
     for (std::size_t t = given.first; t < given.end; ++t) {
-      counts.words[t] = given.of(t) + (silent.of(t) << TensorCounts::silent_shift);
+      // No rank that was told nothing has a gradient.
+      counts.words[t] =
+          silent.of(t) != 0 ? std::int64_t{1} << TensorCounts::silent_shift : given.of(t);
     }
   }
 };
