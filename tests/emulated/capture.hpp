@@ -15,7 +15,6 @@ struct Capture {
     std::function<bool(std::size_t)> run;  ///< in the n-th launch; false: not yet
     std::set<std::size_t> after;
   };
-  unsigned long long number = 0;
   CUstream_st* origin = nullptr;
   std::thread::id thread;  ///< that began it
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;

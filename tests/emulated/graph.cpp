@@ -96,23 +96,10 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
     if (!find(stream)) return cudaErrorInvalidResourceHandle;
     if (stream->capture != nullptr) return cudaErrorStreamCaptureUnsupported;
     stream->capture = std::make_shared<Capture>();
-    stream->capture->number = ++state().captures;
     stream->capture->origin = stream;
     stream->capture->thread = std::this_thread::get_id();
     stream->capture->mode = mode;
     stream->frontier.clear();
-    return cudaSuccess;
-  });
-}
-
-cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream,
-                                     cudaStreamCaptureStatus* status,
-                                     unsigned long long* id) {
-  return call([&] {
-    if (!find(stream)) return cudaErrorInvalidResourceHandle;
-    bool const captures = stream->capture != nullptr;
-    *status = captures ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
-    *id = captures ? stream->capture->number : 0;
     return cudaSuccess;
   });
 }

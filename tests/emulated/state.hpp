@@ -21,7 +21,6 @@ struct State {
   fake::Machine machine;
   Memory memory;
   std::set<CUstream_st*> streams;
-  unsigned long long captures = 0;
   std::map<int, CUstream_st> default_streams;  ///< by device; made when they are first used
   std::size_t spinning_copies = 0;
   std::size_t occupancy_questions = 0;

@@ -249,11 +249,7 @@ struct Library : Calls {
     host_memory().take(memory);
     return mem_free(memory);
   }
-  /// Kernels write while their world is locked.
-  static std::int64_t peek(std::int64_t* counter) {
-    std::lock_guard const lock(host_memory().world_of(counter).mutex);
-    return *counter;
-  }
+  /// Kernels read while their world is locked.
   static void poke(std::int64_t* word, std::int64_t value) {
     std::lock_guard const lock(host_memory().world_of(word).mutex);
     *word = value;
@@ -337,12 +333,12 @@ struct Library : Calls {
       return task;
     });
   }
-  static Status capture(Stream stream, std::uint64_t* out) {
+  static Status capturing(Stream stream, bool* out) {
     if (Status const status = gate(*stream->process); !status.ok()) return status;
     World& world = *stream->process->world;
     std::lock_guard const lock(world.mutex);
     if (stream->dead) world.violation(stream->process, "a dead stream was asked for its capture");
-    *out = stream->process->capturing ? 1 : 0;
+    *out = stream->process->capturing;
     return {};
   }
   static Status event_create(Event* out) {

@@ -141,7 +141,7 @@ struct Comm {
   }
 };
 
-/// Whose memory of the host a kernel writes to, for a thread that looks at it and is no rank's.
+/// Whose memory of the host kernels read, for a thread that looks at it and is no rank's.
 class HostMemory {
  public:
   void put(void const* begin, World* world) {
@@ -275,21 +275,20 @@ class World {
     return false;
   }
 
-  /// True if the last record of an event comes after a kernel of its stream that is not a
-  /// communicator's and has not run.
-  [[nodiscard]] bool behind_kernel(Event const* event) {
+  /// How many collectives that have not run come before the last record of an event in its stream.
+  [[nodiscard]] int collectives_before(Event const* event) {
     std::lock_guard const lock(mutex);
     for (auto const& stream : streams_) {
-      bool kernel = false;
+      int collectives = 0;
       for (Task const& task : stream->tasks) {
-        kernel = kernel || task.type == Task::Type::work;
+        collectives += task.type == Task::Type::collective ? 1 : 0;
         if (task.event == event && task.generation == event->recorded &&
             task.type == Task::Type::record) {
-          return kernel;
+          return collectives;
         }
       }
     }
-    return false;
+    return 0;
   }
 
   /// The communicator's kernels end at once, wherever they are.

@@ -1,8 +1,8 @@
 /// @file
 /// The communicator between GPUs: NCCL itself behind `Nccl<>`.
 ///
-/// The only header that includes NCCL's. It compiles with a host compiler; ordered sums and graphs
-/// need a kernel, so a program that starts collectives has one translation unit that nvcc compiles
+/// The only header that includes NCCL's. It compiles with a host compiler; ordered sums need a
+/// kernel, so a program that starts collectives has one translation unit that nvcc compiles
 /// and that says `template struct zero::nccl::Kernels<>;`, or starts all of them in such units.
 #pragma once
 
@@ -186,10 +186,6 @@ struct Library {
   }
   /// cudaFreeHost.
   static Status host_free(void* memory) { return of(cudaFreeHost(memory)); }
-  /// Reads what a kernel may be writing.
-  static std::int64_t peek(std::int64_t* counter) noexcept {
-    return std::atomic_ref<std::int64_t>(*counter).load(std::memory_order_relaxed);
-  }
   /// Writes what a kernel may be reading.
   static void poke(std::int64_t* word, std::int64_t value) noexcept {
     std::atomic_ref<std::int64_t>(*word).store(value, std::memory_order_seq_cst);
@@ -255,12 +251,11 @@ struct Library {
   static Status stream_wait(Stream stream, Event event) {
     return of(cudaStreamWaitEvent(stream, event, 0));
   }
-  /// cudaStreamGetCaptureInfo.
-  static Status capture(Stream stream, std::uint64_t* out) {
+  /// cudaStreamIsCapturing.
+  static Status capturing(Stream stream, bool* out) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    unsigned long long id = 0;
-    Status const result = of(cudaStreamGetCaptureInfo(stream, &status, &id));
-    *out = status != cudaStreamCaptureStatusNone ? id : 0;
+    Status const result = of(cudaStreamIsCapturing(stream, &status));
+    *out = status != cudaStreamCaptureStatusNone;
     return result;
   }
   /// An event without timing, which is cheaper.
@@ -341,7 +336,7 @@ Status Kernels<T>::sum(RankSum const& sum, int device, cudaStream_t stream) {
       cudaDeviceGetAttribute(&queue.multiprocessors, cudaDevAttrMultiProcessorCount, device));
   if (!asked.ok()) return asked;
   if (sum.count == 0) {
-    // What graphs count is a sum of two.
+    // A pass over squares is a sum of one.
     cudaError_t status = device::try_load_sums(queue, device::BufferList{});
     if (status == cudaSuccess && sum.ranks > device::max_listed_ranks) {
       status = device::try_load_sums(queue, device::BufferBlocks{});

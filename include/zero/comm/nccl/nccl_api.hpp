@@ -78,12 +78,12 @@ struct RankSum {
 /// NCCL and the CUDA runtime as static functions. `Library` in zero/comm/nccl.hpp is the real one.
 ///
 /// Every function returns at once or after a bounded time. Those named as NCCL's or CUDA's do what
-/// these do; `event_query` and `stream_query` say in_progress while there is work left. `capture`
-/// gives the number of the capture that a stream is in, or 0. `sum_ranks`
+/// these do; `event_query` and `stream_query` say in_progress while there is work left. `capturing`
+/// tells whether a stream's work goes to a graph. `sum_ranks`
 /// enqueues the sum of a `RankSum`, with the squares it asks for, on the stream; of no elements, it
 /// enqueues nothing and gets ready what a later one takes. `host_alloc` gives
-/// memory of the host that kernels use, and `peek` and `poke` read and write a number there while
-/// they do. `download` is only called once the stream has nothing to do. `use_device` sets the
+/// memory of the host that kernels read, and `poke` writes a number there while they do. `download`
+/// is only called once the stream has nothing to do. `use_device` sets the
 /// calling thread's device: the library calls it on threads of its own only. `window_driver` tells
 /// whether the driver can gather by copy engine, `near_ranks` how many ranks of a communicator
 /// reach each other's memory on one node, and `is_symmetric` whether a window is one, and not what
@@ -101,8 +101,7 @@ concept Api = requires(typename A::Comm comm,
                        void const* data,
                        std::size_t n,
                        int number,
-                       std::int64_t* counter,
-                       std::uint64_t id64,
+                       std::int64_t* word,
                        bool flag) {
   typename A::Space;
   { A::header_version } -> std::convertible_to<int>;
@@ -132,8 +131,7 @@ concept Api = requires(typename A::Comm comm,
   { A::mem_free(memory) } -> std::same_as<Status>;
   { A::host_alloc(&memory, n) } -> std::same_as<Status>;
   { A::host_free(memory) } -> std::same_as<Status>;
-  { A::peek(counter) } -> std::same_as<std::int64_t>;
-  { A::poke(counter, std::int64_t{}) } -> std::same_as<void>;
+  { A::poke(word, std::int64_t{}) } -> std::same_as<void>;
   { A::register_buffer(comm, memory, n, &memory) } -> std::same_as<Status>;
   { A::deregister_buffer(comm, memory) } -> std::same_as<Status>;
   { A::register_window(comm, memory, n, &window) } -> std::same_as<Status>;
@@ -148,7 +146,7 @@ concept Api = requires(typename A::Comm comm,
   { A::stream_destroy(stream) } -> std::same_as<Status>;
   { A::stream_query(stream) } -> std::same_as<Status>;
   { A::stream_wait(stream, event) } -> std::same_as<Status>;
-  { A::capture(stream, &id64) } -> std::same_as<Status>;
+  { A::capturing(stream, &flag) } -> std::same_as<Status>;
   { A::event_create(&event) } -> std::same_as<Status>;
   { A::event_destroy(event) } -> std::same_as<Status>;
   { A::event_record(event, stream) } -> std::same_as<Status>;

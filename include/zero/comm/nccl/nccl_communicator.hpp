@@ -40,9 +40,12 @@ namespace zero::inline ZERO_NAMESPACE {
 ///
 /// A step can be captured in a CUDA graph, in any mode of capture: by all ranks or none, and after
 /// one that was not, since NCCL connects peers when they first need it. Graphs are launched by all
-/// ranks alike and destroyed before `close`, for which NCCL would wait. Their replays have the
-/// deadline, too: a graph counts what it begins and ends, in streams beside the collectives. NCCL
-/// recommends one GPU per process for that.
+/// ranks alike, on the compute stream, and destroyed before `close`, for which NCCL would wait.
+/// NCCL recommends one GPU per process for that. A replay is not watched: its collectives have no
+/// deadline, `poll` and `confirm` do not know of them, and no sentence names them. Only what NCCL
+/// itself reports ends the family. Where a rank does not launch the graph, the others' compute
+/// streams stand still. A collective that is started behind the replay has its deadline, and frees
+/// them.
 ///
 /// NCCL checks neither counts nor dtypes across ranks: wrap the communicator in `Checked` where
 /// ranks may disagree.

@@ -44,7 +44,7 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
       : caller_(std::move(caller)),
         options_(options),
         child_(child),
-        progress_(caller_, lanes_, equipment_),
+        progress_(caller_, lanes_),
         memory_(options.registration) {
     report_.reduction = ordered ? nccl::Ordered::name : nccl::Native::name;
     report_.registration = options.registration;
@@ -76,11 +76,11 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
       memory_.check_windows(op, rank_, size_);
     }
     std::size_t const lane = gathers ? lanes_.size() - 1 : 0;
-    std::uint64_t const capture = this->capture(activity);
+    bool const captured = capturing(activity);
     equipment_.order(caller_, lock, compute_, lanes_[lane].stream, activity);
     NcclExchange<A> const calls(caller_, lock, lanes_[lane], rank_, size_, activity.number);
     departure =
-        progress_.enqueue(lock, op, lane, capture, [&] { calls.template launch<Ordered>(op); });
+        progress_.enqueue(lock, op, lane, captured, [&] { calls.template launch<Ordered>(op); });
     return true;
   }
 
@@ -91,12 +91,13 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
     auto const activity = flight != nullptr ? NcclActivity::of(flight->op, flight->number)
                                             : NcclActivity{.operation = "wait"};
     auto const stream_wait = [&] {
-      typename A::Event const event = progress_.event_of(departure);
-      caller_.unlocked(lock, activity, [&] { return A::stream_wait(compute_, event); });
+      caller_.unlocked(lock, activity, [&] { return A::stream_wait(compute_, flight->event); });
     };
     if (departure.captured) {
       enter(activity);
-      return stream_wait();
+      if (flight != nullptr) return stream_wait();
+      // Later ones have taken its event. All of a lane come one after the other.
+      return equipment_.order(caller_, lock, lanes_[departure.lane].stream, compute_, activity);
     }
     // What is done has its result, whatever went wrong since.
     if (flight == nullptr || flight->done) return;
@@ -104,9 +105,9 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
     if (flight->done) return;
     enter(activity);
     // A graph cannot wait for what is not part of it.
-    bool const capturing = capture(activity) != 0;
-    if (!capturing) stream_wait();
-    if (capturing || options_.waiting == nccl::Waiting::host) {
+    bool const captured = capturing(activity);
+    if (!captured) stream_wait();
+    if (captured || options_.waiting == nccl::Waiting::host) {
       progress_.finish(lock, *flight, activity);
     }
   }
@@ -168,7 +169,8 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
     report_.staging_bytes = ordered_ ? options_.staging_bytes : words;
     equipment_.create(caller_, lanes_.front(), report_.staging_bytes, rank_);
     for (Lane& lane : lanes_) equipment_.add(caller_, lane, communication);
-    // A first sum may be captured, as is the count of every captured collective.
+    // A first sum may be captured.
+    if (!ordered_) return;
     caller_.require(A::sum_ranks({.ranks = size_}, lanes_.front().stream), {.operation = "init"});
   }
   /// Streams for a communicator that came later.
@@ -310,7 +312,7 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
       family.abort_only(comms());
       closed_ = true;
     }
-    bool const running = !report_.owned && !family.failed() && progress_.busy();
+    bool const running = !report_.owned && !family.failed() && progress_.oldest() != nullptr;
     bool const stuck = family.stuck();
     for (Lane const& lane : lanes_) {
       if (!lane.owns_stream) family.forget(lane.stream);
@@ -324,18 +326,18 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
 
   /// True once nothing on this rank's streams can use memory any more, and none is captured.
   [[nodiscard]] bool is_idle() noexcept {
-    std::uint64_t capture = 0;
-    if (!closed_ && (!A::capture(compute_, &capture).ok() || capture != 0)) return false;
+    bool captured = false;
+    if (!closed_ && (!A::capturing(compute_, &captured).ok() || captured)) return false;
     std::vector<typename A::Stream> asked = streams();
     if (!closed_) asked.push_back(compute_);
     return caller_.family().dry(asked, patience_);
   }
 
-  /// The capture that the compute stream is in; 0: none.
-  [[nodiscard]] std::uint64_t capture(NcclActivity const& activity) const {
-    std::uint64_t number = 0;
-    caller_.require(A::capture(compute_, &number), activity);
-    return number;
+  /// Does the compute stream's work go to a graph?
+  [[nodiscard]] bool capturing(NcclActivity const& activity) const {
+    bool captured = false;
+    caller_.require(A::capturing(compute_, &captured), activity);
+    return captured;
   }
 
   [[nodiscard]] std::vector<typename A::Comm> comms() const {
@@ -347,9 +349,9 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
   /// group, when they may be gone; in its compute stream if there are graphs.
   [[nodiscard]] std::vector<typename A::Stream> streams() const {
     std::vector<typename A::Stream> streams;
-    std::uint64_t capture = 0;
-    if (!closed_ && caller_.family().captured() && A::capture(compute_, &capture).ok() &&
-        capture == 0) {
+    bool captured = false;
+    if (!closed_ && caller_.family().captured() && A::capturing(compute_, &captured).ok() &&
+        !captured) {
       streams.push_back(compute_);
     }
     for (Lane const& lane : lanes_) {

@@ -19,8 +19,8 @@
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
-/// One NCCL communicator, the stream its work is enqueued on, one beside it for sums of pieces and
-/// for what a graph counts, and memory for blocks of peers.
+/// One NCCL communicator, the stream its work is enqueued on, one beside it for sums of pieces, and
+/// memory for blocks of peers.
 template <nccl::Api A>
 struct NcclLane {
   typename A::Comm comm{};

@@ -34,25 +34,18 @@ struct NcclActivity {
   std::string_view operation;  ///< such as "reduce_scatter" or "init"
   Collective call{};           ///< the collective, if it is one
   bool collective = false;
-  /// Of the group's collectives, counted from the agreement at its construction, which is 0; of a
-  /// replay, how often graphs have begun it; of no collective, the next one's, or 0. The same on
-  /// all ranks that have come as far.
+  /// Of the group's collectives, counted from the agreement at its construction, which is 0; of no
+  /// collective, the next one's, or 0. The same on all ranks that have come as far.
   std::uint64_t number = 0;
-  bool replayed = false;
 
   [[nodiscard]] static NcclActivity of(Collective const& op, std::uint64_t number) noexcept {
     return {.operation = name(op.op), .call = op, .collective = true, .number = number};
-  }
-  [[nodiscard]] static NcclActivity of_replay(Collective const& op, std::int64_t begun) noexcept {
-    NcclActivity activity = of(op, static_cast<std::uint64_t>(begun));
-    activity.replayed = true;
-    return activity;
   }
   [[nodiscard]] int bucket() const noexcept { return collective ? call.bucket : -1; }
   [[nodiscard]] std::string text() const {
     if (!collective && number == 0) return std::string(operation);
     if (!collective) return Message({operation, ", before call ", number}).text();
-    return Message({describe(call), replayed ? ", replay " : ", call ", number}).text();
+    return Message({describe(call), ", call ", number}).text();
   }
 };
 

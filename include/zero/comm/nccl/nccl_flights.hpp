@@ -38,7 +38,6 @@ class NcclFlights {
     std::uint64_t number = never;
     Clock::time_point started{};
     bool done = true;
-    bool captured = false;  ///< part of a graph: it has no time, and its event cannot be asked
   };
 
   /// @throws nothing; the first event that is refused ends it
@@ -62,7 +61,6 @@ class NcclFlights {
   std::uint64_t commit(Flight& flight) noexcept {
     flight.number = started_;
     flight.started = Clock::now();
-    flight.done = flight.captured;
     return started_++;
   }
   /// The flight of that number; null if it is done and its slot used again.

@@ -40,7 +40,9 @@ enum class Registration : std::uint8_t {
 
 /// Settings of a group; all ranks pass the same ones, which the constructor checks.
 struct Options {
-  double deadline_s = 600;  ///< seconds without progress after which the group is given up
+  /// Seconds without progress after which the group is given up. What graphs replay has no
+  /// deadline, but takes time of what is started behind it.
+  double deadline_s = 600;
   /// Seconds an abort may take before it is left to itself, and work on memory that is given back.
   double grace_s = 10;
   /// Seconds between two looks of the watching thread. 0: no thread, for Waiting::host without
