@@ -150,46 +150,35 @@ class CallBoard<Space, NoAllocator> {
 ///   host's
 /// @tparam A  source of the space's memory, in 4096-byte alignment; deduced
 template <Communicator C, class A = detail::NoAllocator>
-class Checked {
+class Checked : public detail::Wrapped<C> {
   static_assert(C::Space::host_accessible || !std::same_as<A, detail::NoAllocator>,
                 "zero: Checked over memory that the host cannot reach takes an allocator of it: "
                 "Checked checked{comm, allocator}");
+  using Base = detail::Wrapped<C>;
 
  public:
-  using Space = typename C::Space;    ///< where buffers live: as in `C`
-  using Ticket = typename C::Ticket;  ///< a collective under way: the inner communicator's own
-  /// As the inner communicator does.
-  static constexpr bool adds_squares = SquaringCommunicator<C>;
-
   /// Refers to `comm`; not collective.
-  explicit Checked(C& comm) requires std::same_as<A, detail::NoAllocator> : comm_(comm),
-                                                                            board_(size()) {}
+  explicit Checked(C& comm) requires std::same_as<A, detail::NoAllocator> : Base(comm),
+                                                                            board_(this->size()) {}
   /// Keeps `comm`; not collective.
-  explicit Checked(C&& comm) requires std::same_as<A, detail::NoAllocator> : comm_(std::move(comm)),
-                                                                             board_(size()) {}
+  explicit Checked(C&& comm) requires std::same_as<A, detail::NoAllocator> : Base(std::move(comm)),
+                                                                             board_(this->size()) {}
   /// Refers to `comm`; collective if `allocator` is.
   /// @throws Error (resource) if there is no memory
-  Checked(C& comm, A allocator) : comm_(comm), board_(size(), std::move(allocator)) {}
+  Checked(C& comm, A allocator) : Base(comm), board_(this->size(), std::move(allocator)) {}
   /// Keeps `comm`; collective if `allocator` is.
   /// @throws Error (resource) if there is no memory
-  Checked(C&& comm, A allocator) : comm_(std::move(comm)), board_(size(), std::move(allocator)) {}
-
-  /// This rank's number in the group, from 0.
-  [[nodiscard]] int rank() const noexcept { return comm_.get().rank(); }
-  /// How many ranks the group has.
-  [[nodiscard]] int size() const noexcept { return comm_.get().size(); }
-
-  /// The memory space of the inner communicator.
-  [[nodiscard]] Space space() const { return detail::space_of(comm_.get()); }
+  Checked(C&& comm, A allocator)
+      : Base(std::move(comm)), board_(this->size(), std::move(allocator)) {}
 
   /// Compares the call with all ranks' and starts it if they agree.
   /// @par Collective  yes; blocks until every rank has started its next collective
   /// @throws Error (communication) on every rank, naming two ranks and both calls, if any two ranks
   ///   differ in operation, dtype, accumulate, count, root, bucket or number of earlier calls;
   ///   every later call throws the same
-  Ticket start(Collective const& op) {
+  typename C::Ticket start(Collective const& op) {
     if (differing_ != 0) refuse(op);
-    auto const& calls = board_.exchange(comm_.get(), detail::ComparedCall::of(op, sequence_));
+    auto const& calls = board_.exchange(this->inner(), detail::ComparedCall::of(op, sequence_));
     for (detail::ComparedCall const& call : calls) {
       if (call.made == 0) lose(op);
     }
@@ -198,23 +187,12 @@ class Checked {
     }
     if (differing_ != 0) refuse(op);
     ++sequence_;
-    return comm_.get().start(op);
+    return this->inner().start(op);
   }
 
-  /// Waits as the inner communicator does; there is nothing more to compare.
-  void wait(Ticket& ticket) { comm_.get().wait(ticket); }
-
-  /// Advances what is under way, where the inner communicator needs that.
-  void progress() noexcept requires ProgressingCommunicator<C> { comm_.get().progress(); }
-  /// As the inner communicator does.
-  void confirm() requires ConfirmingCommunicator<C> { comm_.get().confirm(); }
   /// What the inner communicator holds, and the calls of all ranks.
   [[nodiscard]] std::uint64_t held() const {
-    return held_by(comm_.get()) + board_.calls().size() * sizeof(detail::ComparedCall);
-  }
-  /// The inner communicator's.
-  [[nodiscard]] std::int64_t const* ended() const requires ConfirmingCommunicator<C> {
-    return comm_.get().ended();
+    return held_by(this->inner()) + board_.calls().size() * sizeof(detail::ComparedCall);
   }
 
   /// A sub-group that is checked as well; the split itself is left to the inner communicator.
@@ -224,17 +202,14 @@ class Checked {
   [[nodiscard]] Checked split(int color,
                               int key,
                               std::string_view name = {}) requires SplittableCommunicator<C> {
-    return Checked(detail::split(comm_.get(), color, key, name), board_.allocator());
+    return Checked(detail::split(this->inner(), color, key, name), board_.allocator());
   }
-
-  /// The inner communicator's.
-  [[nodiscard]] std::string_view group_name() const { return detail::group_name(comm_.get()); }
 
  private:
   /// The inner communicator has failed since it said that the exchange would take place: its own
   /// words for that are better than any.
   [[noreturn]] void lose(Collective const& op) {
-    run(comm_.get(), Collective{});
+    run(this->inner(), Collective{});
     fail(ErrorKind::communication, "the calls of some ranks have not arrived", context(op));
   }
 
@@ -247,27 +222,26 @@ class Checked {
                 std::to_string(theirs.sequence) + " [" + detail::describe(theirs.collective()) +
                 "] where rank 0 makes call " + std::to_string(calls[0].sequence) + " [" +
                 detail::describe(calls[0].collective()) + "]: they differ in earlier calls" +
-                detail::on_group(group_name());
+                detail::on_group(this->group_name());
     } else {
       message = detail::describe(detail::Failure{.cause = detail::Failure::Cause::mismatch,
                                                  .rank = static_cast<int>(differing_),
                                                  .other = 0,
                                                  .call = theirs.collective(),
                                                  .other_call = calls[0].collective(),
-                                                 .group = std::string(group_name())});
+                                                 .group = std::string(this->group_name())});
     }
     fail(ErrorKind::communication, std::move(message), context(op));
   }
 
   [[nodiscard]] ErrorContext context(Collective const& op) const {
-    return {.rank = rank(),
+    return {.rank = this->rank(),
             .operation = std::string(name(op.op)),
             .bucket = op.bucket,
-            .group = std::string(group_name())};
+            .group = std::string(this->group_name())};
   }
 
-  detail::Wrapped<C> comm_;
-  detail::CallBoard<Space, A> board_;
+  detail::CallBoard<typename C::Space, A> board_;
   std::size_t differing_ = 0;  ///< the first rank that disagreed with rank 0, once there is one
   std::uint64_t sequence_ = 0;
 };

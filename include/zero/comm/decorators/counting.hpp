@@ -65,49 +65,20 @@ struct TrafficCounts {
 /// `Counting counted{comm};` refers to `comm`, which must outlive it; an rvalue is kept instead.
 /// @par Cost  three additions per collective; no memory beyond the counters
 template <Communicator C>
-class Counting {
+class Counting : public detail::Wrapped<C> {
  public:
-  using Space = typename C::Space;    ///< where buffers live: as in `C`
-  using Ticket = typename C::Ticket;  ///< a collective under way: the inner communicator's own
-  /// As the inner communicator does.
-  static constexpr bool adds_squares = SquaringCommunicator<C>;
-
   /// Refers to `comm`; counts from zero.
-  explicit Counting(C& comm) noexcept : comm_(comm) {}
+  explicit Counting(C& comm) noexcept : detail::Wrapped<C>(comm) {}
   /// Keeps `comm`; counts from zero.
-  explicit Counting(C&& comm) : comm_(std::move(comm)) {}
-
-  /// This rank's number in the group, from 0.
-  [[nodiscard]] int rank() const noexcept { return comm_.get().rank(); }
-  /// How many ranks the group has.
-  [[nodiscard]] int size() const noexcept { return comm_.get().size(); }
-
-  /// The memory space of the inner communicator.
-  [[nodiscard]] Space space() const { return detail::space_of(comm_.get()); }
+  explicit Counting(C&& comm) : detail::Wrapped<C>(std::move(comm)) {}
 
   /// Counts a collective that the inner communicator has accepted.
-  Ticket start(Collective const& op) {
-    Ticket ticket = comm_.get().start(op);
+  typename C::Ticket start(Collective const& op) {
+    typename C::Ticket ticket = this->inner().start(op);
     auto& operations = op.bucket >= 0 ? counts_.bucket : counts_.control;
-    std::uint64_t const elements = elements_sent(op.op, op.count, size());
+    std::uint64_t const elements = elements_sent(op.op, op.count, this->size());
     operations[static_cast<std::size_t>(op.op)] += {1, elements, elements * size_of(op.dtype)};
     return ticket;
-  }
-
-  /// Waits as the inner communicator does; counts nothing.
-  void wait(Ticket& ticket) { comm_.get().wait(ticket); }
-
-  /// Advances what is under way, where the inner communicator needs that.
-  void progress() noexcept requires ProgressingCommunicator<C> { comm_.get().progress(); }
-  /// As the inner communicator does.
-  void confirm() requires ConfirmingCommunicator<C> { comm_.get().confirm(); }
-  /// The inner communicator's.
-  [[nodiscard]] std::uint64_t held() const requires HoldingCommunicator<C> {
-    return comm_.get().held();
-  }
-  /// The inner communicator's.
-  [[nodiscard]] std::int64_t const* ended() const requires ConfirmingCommunicator<C> {
-    return comm_.get().ended();
   }
 
   /// A sub-group with counters of its own, from zero; what the split itself sends is not counted.
@@ -117,11 +88,8 @@ class Counting {
   [[nodiscard]] Counting split(int color,
                                int key,
                                std::string_view name = {}) requires SplittableCommunicator<C> {
-    return Counting(detail::split(comm_.get(), color, key, name));
+    return Counting(detail::split(this->inner(), color, key, name));
   }
-
-  /// The inner communicator's.
-  [[nodiscard]] std::string_view group_name() const { return detail::group_name(comm_.get()); }
 
   /// What this rank has sent since construction or the last `reset`.
   [[nodiscard]] TrafficCounts const& counts() const noexcept { return counts_; }
@@ -129,7 +97,6 @@ class Counting {
   void reset() noexcept { counts_ = {}; }
 
  private:
-  detail::Wrapped<C> comm_;
   TrafficCounts counts_;
 };
 

@@ -149,12 +149,8 @@ class CallTrace {
 /// @par Cost  two readings of a clock per `start` and three per `wait`; about 100 bytes per
 ///   remembered call, allocated at construction
 template <Communicator C>
-class Traced {
+class Traced : public detail::Wrapped<C> {
  public:
-  using Space = typename C::Space;  ///< where buffers live: as in `C`
-  /// As the inner communicator does.
-  static constexpr bool adds_squares = SquaringCommunicator<C>;
-
   /// How many calls are remembered unless the constructor says otherwise.
   static constexpr std::size_t default_calls = 2048;
 
@@ -186,19 +182,12 @@ class Traced {
 
   /// Refers to `comm`, and remembers its last `calls` calls.
   /// @throws Error (invalid_argument) if `calls` is 0
-  explicit Traced(C& comm, std::size_t calls = default_calls) : comm_(comm), trace_(calls) {}
+  explicit Traced(C& comm, std::size_t calls = default_calls)
+      : detail::Wrapped<C>(comm), trace_(calls) {}
   /// Keeps `comm`; otherwise the same.
   /// @throws Error (invalid_argument) if `calls` is 0
   explicit Traced(C&& comm, std::size_t calls = default_calls)
-      : comm_(std::move(comm)), trace_(calls) {}
-
-  /// This rank's number in the group, from 0.
-  [[nodiscard]] int rank() const noexcept { return comm_.get().rank(); }
-  /// How many ranks the group has.
-  [[nodiscard]] int size() const noexcept { return comm_.get().size(); }
-
-  /// The memory space of the inner communicator.
-  [[nodiscard]] Space space() const { return detail::space_of(comm_.get()); }
+      : detail::Wrapped<C>(std::move(comm)), trace_(calls) {}
 
   /// Starts as the inner communicator does, and remembers the call, even one that is refused until
   /// the next one takes its place.
@@ -207,7 +196,7 @@ class Traced {
     detail::CallTrace::Inside const inside(trace_);
     trace_.starting(op, inside.since());
     Ticket ticket;
-    told("starting ", trace_.next(), [&] { ticket.inner_ = comm_.get().start(op); });
+    told("starting ", trace_.next(), [&] { ticket.inner_ = this->inner().start(op); });
     ticket.number_ = trace_.started();
     return ticket;
   }
@@ -217,28 +206,20 @@ class Traced {
   void wait(Ticket& ticket) {
     detail::CallTrace::Inside const inside(trace_);
     trace_.waiting(ticket.number_, inside.since());
-    told("waiting for ", ticket.number_, [&] { comm_.get().wait(ticket.inner_); });
+    told("waiting for ", ticket.number_, [&] { this->inner().wait(ticket.inner_); });
     trace_.finished(std::exchange(ticket.number_, detail::CallTrace::none));
   }
 
   /// Advances what is under way, where the inner communicator needs that.
   void progress() noexcept requires ProgressingCommunicator<C> {
     detail::CallTrace::Inside const inside(trace_);
-    comm_.get().progress();
+    this->inner().progress();
   }
   /// As the inner communicator does.
   /// @throws Error as the inner communicator does, and where this rank was
   void confirm() requires ConfirmingCommunicator<C> {
     detail::CallTrace::Inside const inside(trace_);
-    told("confirming all up to ", trace_.last(), [&] { comm_.get().confirm(); });
-  }
-  /// The inner communicator's.
-  [[nodiscard]] std::uint64_t held() const requires HoldingCommunicator<C> {
-    return comm_.get().held();
-  }
-  /// The inner communicator's.
-  [[nodiscard]] std::int64_t const* ended() const requires ConfirmingCommunicator<C> {
-    return comm_.get().ended();
+    told("confirming all up to ", trace_.last(), [&] { this->inner().confirm(); });
   }
 
   /// A sub-group that remembers as many calls of its own, with a clock of its own; the split itself
@@ -251,19 +232,16 @@ class Traced {
                              int key,
                              std::string_view name = {}) requires SplittableCommunicator<C> {
     return told("splitting after ", trace_.last(), [&] {
-      return Traced(detail::split(comm_.get(), color, key, name), trace_.capacity());
+      return Traced(detail::split(this->inner(), color, key, name), trace_.capacity());
     });
   }
-
-  /// The inner communicator's.
-  [[nodiscard]] std::string_view group_name() const { return detail::group_name(comm_.get()); }
 
   /// The calls that are remembered, oldest first: a copy.
   [[nodiscard]] std::vector<TracedCall> calls() const { return trace_.calls(); }
 
   /// The calls that are remembered as text: one line about the rank, and one per call, oldest
   /// first. Seconds are those of `TracedCall`.
-  [[nodiscard]] std::string describe() const { return trace_.describe(rank(), size()); }
+  [[nodiscard]] std::string describe() const { return trace_.describe(this->rank(), this->size()); }
 
   /// Seconds that this rank's host has spent in `start`, `wait`, `progress` and `confirm` since
   /// construction or the last `reset_seconds`: exposed communication, during which it has computed
@@ -282,14 +260,13 @@ class Traced {
     try {
       return work();
     } catch (Error const& error) {
-      trace_.fail_here(error, rank(), size(), doing, number);
+      trace_.fail_here(error, this->rank(), this->size(), doing, number);
     }
 #else
     return work();
 #endif
   }
 
-  detail::Wrapped<C> comm_;
   detail::CallTrace trace_;
 };
 

@@ -154,6 +154,49 @@ TEST_CASE("decorators work in the memory space of what they decorate") {
   CHECK(checked.space().number == 7);
 }
 
+/// Has all that a communicator may have.
+struct Full : Self {
+  int progressed = 0;
+  int confirmed = 0;
+  std::int64_t word = 0;
+
+  void progress() noexcept { ++progressed; }
+  void confirm() { ++confirmed; }
+  [[nodiscard]] std::int64_t const* ended() const { return &word; }
+  [[nodiscard]] std::uint64_t held() const { return 7; }
+  [[nodiscard]] std::string_view group_name() const { return "model axis"; }
+  [[nodiscard]] Full split(int, int, std::string_view = {}) { return {}; }
+};
+
+/// @param held  by the decorated one
+template <class C>
+void check_passes_on(Full& comm, C& decorated, std::uint64_t held) {
+  int const progressed = comm.progressed;
+  int const confirmed = comm.confirmed;
+  decorated.progress();
+  decorated.confirm();
+  CHECK(comm.progressed == progressed + 1);
+  CHECK(comm.confirmed == confirmed + 1);
+  CHECK(decorated.ended() == &comm.word);
+  CHECK(decorated.held() == held);
+  CHECK(decorated.group_name() == "model axis");
+  static_assert(zero::NamingCommunicator<C> && zero::ProgressingCommunicator<C>);
+  static_assert(zero::ConfirmingCommunicator<C> && zero::HoldingCommunicator<C>);
+}
+static_assert(!zero::ProgressingCommunicator<Counting<Self>>);
+static_assert(!zero::ConfirmingCommunicator<Counting<Self>>);
+static_assert(!zero::HoldingCommunicator<Counting<Self>>);
+
+TEST_CASE("decorators have what they decorate has, and no more") {
+  Full comm;
+  Counting counted{comm};
+  Traced traced{comm};
+  Checked checked{comm};
+  check_passes_on(comm, counted, 7);
+  check_passes_on(comm, traced, 7);
+  check_passes_on(comm, checked, 7 + 64);
+}
+
 /// Ranks 0 and 1 make `usual`, rank 2 makes `odd`; returns what each rank was told.
 std::vector<std::string> disagree(Collective const& usual, Collective const& odd) {
   std::vector<std::string> told(3);
