@@ -296,6 +296,24 @@ TEST_CASE("Nccl: a rank that is through with a sub-group does not disturb those 
   });
 }
 
+TEST_CASE("Nccl: who closes last is not disturbed by the end of sub-groups that all have left") {
+  World world(2, 1);
+  std::atomic<bool> closed{false};
+  fake::run_clean(world, [&](Process& process, auto* compute) {
+    Comm comm({{1}, process.rank, 2, compute}, fake::quick_stream_options({.watch_s = 0.005}));
+    for (int i = 0; i < 2; ++i) static_cast<void>(comm.split(0, process.rank));
+    long const launches = process.launches;
+    process.script.before_enqueue = [&, launches](std::string_view) {
+      // The other goes on once this rank has enqueued its part of the last exchange.
+      if (process.rank == 0 || process.launches == launches || closed) return;
+      while (!closed) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    };
+    comm.close();
+    closed = true;
+  });
+}
+
 TEST_CASE("Nccl: a sub-group may be closed before its parent, and destroyed after it") {
   for (bool const closes : {false, true}) {
     World world(2, 1);

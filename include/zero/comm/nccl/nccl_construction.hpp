@@ -103,12 +103,11 @@ class NcclConstruction {
     NcclActivity const activity{.operation = "split"};
     nccl::Report const report = parent.report();
     auto const core =
-        std::make_shared<Core>(parent.caller().named(name), parent.options(), ordered, true);
+        std::make_shared<Core>(parent.caller().named(name), parent.options(), ordered, &parent);
     // Before the lock, which it takes when what follows fails.
     Handle<Core> unfinished(core, 0);
     auto lock = parent.lock();
     parent.enter(activity);
-    parent.caller().family().expect_retirement();
     core->place(0, 1, report.device, report.library_version, parent.compute());
     for (auto const& lane : parent.lanes()) {
       bool const gathers = &lane == &parent.lanes().back();
@@ -134,7 +133,7 @@ class NcclConstruction {
                                                    bool ordered) {
     auto family = std::make_shared<NcclFamily<A>>(rank, options.grace_s, options.on_end);
     NcclCaller<A> caller(std::move(family), options.deadline_s);
-    return std::make_shared<Core>(std::move(caller), options, ordered, false);
+    return std::make_shared<Core>(std::move(caller), options, ordered, nullptr);
   }
 
   /// Adds the part of `from` that this rank's color makes.

@@ -32,26 +32,28 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 /// State and control flow, independent of how a group was built. Every public function takes the
 /// family's lock; the watching thread takes it too, so both find things settled.
 template <nccl::Api A>
-class NcclCore final : public NcclRetired, public std::enable_shared_from_this<NcclCore<A>> {
+class NcclCore final : public std::enable_shared_from_this<NcclCore<A>> {
  public:
   using Family = NcclFamily<A>;
   using Lock = typename Family::Lock;
   using Lane = NcclLane<A>;
   using Flight = typename NcclProgress<A>::Flight;
 
-  /// @param child  split from another group, whose family it joins
-  NcclCore(NcclCaller<A> caller, nccl::Options const& options, bool ordered, bool child)
+  /// @param parent  the group it is split from, whose family it joins; null: none
+  NcclCore(NcclCaller<A> caller, nccl::Options const& options, bool ordered, NcclCore* parent)
       : caller_(std::move(caller)),
         options_(options),
-        child_(child),
         progress_(caller_, lanes_),
         memory_(options.registration) {
     report_.reduction = ordered ? nccl::Ordered::name : nccl::Native::name;
     report_.registration = options.registration;
     report_.header_version = A::header_version;
     ordered_ = ordered;
+    if (parent != nullptr) {
+      root_ = parent->root_.expired() ? parent->weak_from_this() : parent->root_;
+    }
   }
-  ~NcclCore() override { shutdown(); }
+  ~NcclCore() { shutdown(); }
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return size_; }
@@ -189,7 +191,7 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
     report_.copy_engine_gathers = options_.copy_engine_gathers;
     if (difference.empty() && lack.empty()) return;
     // All ranks come here; an abort could reach a peer before it knows why.
-    finalize(activity);
+    static_cast<void>(finalize(activity));
     bool const differs = !difference.empty();
     fail(differs ? ErrorKind::invalid_argument : ErrorKind::resource,
          differs ? difference : lack,
@@ -251,7 +253,8 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
     check_device(activity);
   }
 
-  void drain(Lock& lock, NcclActivity const& activity) override {
+  /// Waits for what it has under way.
+  void drain(Lock& lock, NcclActivity const& activity) {
     while (Flight* const flight = progress_.oldest()) progress_.finish(lock, *flight, activity);
     caller_.family().throw_if_failed(activity);
     progress_.expect_departures();
@@ -260,45 +263,66 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
   /// Waits for everything, then finalizes and destroys what is owned. Collective; blocks.
   void close() {
     NcclActivity const activity{.operation = "close"};
-    NcclRetirement retired;
+    bool done = false;
     {
       Lock lock = this->lock();
       if (closed_) return;
       caller_.family().throw_if_failed(activity);
       check_device(activity);
       drain(lock, activity);
-      if (!child_) caller_.family().drain_retired(lock, activity);
+      for (auto const* core = &kept_; *core != nullptr; core = &(*core)->kept_) {
+        (*core)->drain(lock, activity);
+      }
       // A rank that ends while a peer still reads from it, or from what was split from this group,
       // would take that from the peer. Finalizing does not wait for peers. Behind the compute
       // stream, where replays may use the same memory.
       equipment_.order(caller_, lock, compute_, lanes_.front().stream, activity);
       progress_.gather(lock, std::uint64_t{1}, rank_, size_, activity);
-      if (!child_) retired = caller_.family().end_root();
-      finalize(activity);
+      done = finalize(activity);
     }
     watch_.stop();
+    end_kept();
+    if (done) return;
+    fail(ErrorKind::communication,
+         {"rank ", rank_, ": NCCL does not return from ncclCommDestroy and is left to itself"},
+         {.rank = rank_, .operation = std::string(activity.operation)});
   }
 
-  /// The trainer is through with the group. A sub-group is kept, which disturbs no peer, as long as
-  /// there is something to be gentle with.
+  /// The trainer is through with the group.
   void leave(int /*rank*/, bool /*unwinding*/) noexcept {
-    bool const kept = [&] {
-      Lock const lock = this->lock();
-      return child_ && !closed_ && caller_.family().retire(this->shared_from_this());
-    }();
-    if (!kept) shutdown();
-  }
-
-  /// Ends without the peers: what is owned and still open is aborted.
-  void shutdown() noexcept override {
-    watch_.stop();
-    NcclRetirement retired;
-    Lock const lock = this->lock();
-    if (!child_) retired = caller_.family().end_root();
-    release();
+    if (!keep()) shutdown();
   }
 
  private:
+  /// Leaves a sub-group to the first group of the family: its abort would disturb peers that are
+  /// not through with it. False if there is nothing to be gentle with.
+  [[nodiscard]] bool keep() noexcept {
+    auto const root = root_.lock();
+    Lock const lock = this->lock();
+    if (root == nullptr || root->closed_ || closed_ || caller_.family().failed()) return false;
+    kept_ = std::exchange(root->kept_, this->shared_from_this());
+    return true;
+  }
+  /// Ends the sub-groups that were left to this group, whoever else may hold them: the trainer's
+  /// streams may be gone from then on.
+  void end_kept() noexcept {
+    for (auto core = std::exchange(kept_, nullptr); core != nullptr;) {
+      auto next = std::exchange(core->kept_, nullptr);
+      core->shutdown();
+      core = std::move(next);
+    }
+  }
+
+  /// Ends without the peers: what is owned and still open is aborted.
+  void shutdown() noexcept {
+    watch_.stop();
+    {
+      Lock const lock = this->lock();
+      release();
+    }
+    end_kept();
+  }
+
   /// Gives up what it has. The caller holds the lock.
   void release() noexcept {
     Family& family = caller_.family();
@@ -362,18 +386,16 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
     return streams;
   }
 
-  /// Ends what is owned together with all peers. The caller holds the lock.
-  void finalize(NcclActivity const& activity) {
+  /// Ends what is owned together with all peers. False if NCCL does not return. The caller holds
+  /// the lock.
+  [[nodiscard]] bool finalize(NcclActivity const& activity) {
     memory_.deregister_all();
     if (report_.owned) {
       for (Lane const& lane : lanes_) caller_.settle(lane.comm, A::finalize(lane.comm), activity);
     }
     bool const done = caller_.family().destroy(comms());
     closed_ = true;
-    if (done) return;
-    fail(ErrorKind::communication,
-         {"rank ", rank_, ": NCCL does not return from ncclCommDestroy and is left to itself"},
-         {.rank = rank_, .operation = std::string(activity.operation)});
+    return done;
   }
 
   /// The current device is the trainer's: it is asked for, never changed behind its back.
@@ -393,7 +415,6 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
 
   NcclCaller<A> caller_;
   nccl::Options options_;
-  bool child_;
   bool ordered_ = true;
   bool closed_ = false;
   int rank_ = 0;
@@ -406,6 +427,8 @@ class NcclCore final : public NcclRetired, public std::enable_shared_from_this<N
   NcclMemory<A> memory_;
   NcclPatience patience_;  ///< with streams, for all memory that is given back together
   nccl::Report report_;
+  std::weak_ptr<NcclCore> root_;    ///< of a sub-group: the first group of the family
+  std::shared_ptr<NcclCore> kept_;  ///< a sub-group left to it; of that, the one left before
   NcclWatch watch_;
 };
 

@@ -49,41 +49,6 @@ struct NcclActivity {
   }
 };
 
-/// A sub-group that one rank is through with, as its family sees it.
-class NcclRetired {
- public:
-  NcclRetired() = default;
-  NcclRetired(NcclRetired const&) = delete;
-  NcclRetired& operator=(NcclRetired const&) = delete;
-  virtual ~NcclRetired() = default;
-  /// Waits for what it has under way. The caller holds `lock`, the family's.
-  virtual void drain(std::unique_lock<std::mutex>& lock, NcclActivity const& activity) = 0;
-  /// Ends it, whoever else may hold it: the trainer's streams may be gone from then on. Takes the
-  /// lock.
-  virtual void shutdown() noexcept = 0;
-};
-
-/// Sub-groups that were kept until the group they were split from has ended, and are shut down at
-/// the end of this object's scope, however that is left. Made before the family's lock is taken.
-class NcclRetirement {
- public:
-  NcclRetirement() = default;
-  explicit NcclRetirement(std::vector<std::shared_ptr<NcclRetired>> cores) noexcept
-      : cores_(std::move(cores)) {}
-  NcclRetirement(NcclRetirement const&) = delete;
-  NcclRetirement& operator=(NcclRetirement const&) = delete;
-  NcclRetirement& operator=(NcclRetirement&& other) noexcept {
-    std::swap(cores_, other.cores_);
-    return *this;
-  }
-  ~NcclRetirement() {
-    for (auto const& core : cores_) core->shutdown();
-  }
-
- private:
-  std::vector<std::shared_ptr<NcclRetired>> cores_;
-};
-
 /// The NCCL communicators of one rank that stand and fall together: those of a group and of all
 /// groups split from it.
 ///
@@ -209,25 +174,6 @@ class NcclFamily {
   template <class Streams>
   [[nodiscard]] bool dry(Streams const& streams, NcclPatience& patience) const noexcept {
     return patience.spend(grace_s_, [&](double left_s) { return dry(streams, left_s); });
-  }
-
-  /// Makes room for one more sub-group, so that its destructor need not allocate.
-  void expect_retirement() { retired_.reserve(++sub_groups_); }
-  /// Waits for what retired sub-groups have under way.
-  void drain_retired(Lock& lock, NcclActivity const& activity) {
-    for (auto const& retired : retired_) retired->drain(lock, activity);
-  }
-  /// Keeps a sub-group that one rank is through with: its abort would disturb peers that are not.
-  /// False if the group it was split from is gone.
-  [[nodiscard]] bool retire(std::shared_ptr<NcclRetired> core) noexcept {
-    if (failed_ || root_gone_) return false;
-    retired_.push_back(std::move(core));
-    return true;
-  }
-  /// The first group of the family has ended on all ranks, or on this one for good.
-  [[nodiscard]] NcclRetirement end_root() noexcept {
-    root_gone_ = true;
-    return NcclRetirement(std::exchange(retired_, {}));
   }
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
@@ -362,9 +308,6 @@ class NcclFamily {
   std::vector<std::int64_t*> words_;
   std::string sentence_;
   std::vector<Member> members_;
-  bool root_gone_ = false;
-  std::size_t sub_groups_ = 0;
-  std::vector<std::shared_ptr<NcclRetired>> retired_;
 };
 
 /// What NCCL's own threads write to until a call has settled, or has been aborted. An abort that
