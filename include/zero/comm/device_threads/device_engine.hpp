@@ -222,8 +222,9 @@ class DeviceEngine {
       case Op::all_reduce: {
         // Each rank's share for all of them: in place, a buffer is read before it is written, since
         // nobody else reads or writes that share.
-        std::size_t const length = share_length(op, self, size);
-        DeviceSum everywhere = sum_of(op, recv, send, share_begin(op, self, size), length, {});
+        std::size_t const length = share_length(op.count, self, size);
+        std::size_t const first = share_begin(op.count, self, size);
+        DeviceSum everywhere = sum_of(op, recv, send, first, length, {});
         everywhere.target_count = size;
         return sum(rank, everywhere);
       }

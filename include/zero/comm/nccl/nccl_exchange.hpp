@@ -16,6 +16,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
@@ -97,20 +98,40 @@ class NcclExchange {
     caller_.unlocked(lock_, activity(op), [&] { return A::stream_wait(stream(), event); });
   }
 
-  void all_to_all(Collective const& op) const {
+  /// So many elements of a buffer, and where they begin.
+  template <class Pointer>
+  [[nodiscard]] static auto part(Pointer* buffer,
+                                 std::size_t first,
+                                 std::size_t count,
+                                 Collective const& op) noexcept {
+    return std::pair(offset(buffer, first * size_of(op.dtype)), count);
+  }
+
+  /// Gives each rank `sent(rank)` and takes `received(rank)` from it, in one group of calls: the
+  /// peers of step `first` and later ones, of which 0 is this rank itself.
+  template <class Sent, class Received>
+  void exchange(Collective const& op, int first, Sent const& sent, Received const& received) const {
+    if (first == size_) return;
     caller_.grouped(comm(), activity(op), [&](NcclCallGroup<A>& group) {
-      for (int step = 0; step < size_; ++step) {
+      for (int step = first; step < size_; ++step) {
         int const to = (rank_ + step) % size_;
         int const from = (rank_ + size_ - step) % size_;
-        group.add(A::send(block(op.send, op, to), op.count, op.dtype, to, comm(), stream()));
-        group.add(A::recv(block(op.recv, op, from), op.count, op.dtype, from, comm(), stream()));
+        if (auto const [memory, count] = sent(static_cast<std::size_t>(to)); count != 0) {
+          group.add(A::send(memory, count, op.dtype, to, comm(), stream()));
+        }
+        if (auto const [memory, count] = received(static_cast<std::size_t>(from)); count != 0) {
+          group.add(A::recv(memory, count, op.dtype, from, comm(), stream()));
+        }
       }
     });
   }
 
-  template <class Pointer>
-  [[nodiscard]] static auto block(Pointer* buffer, Collective const& op, int index) noexcept {
-    return offset(buffer, static_cast<std::size_t>(index) * op.block_bytes());
+  void all_to_all(Collective const& op) const {
+    exchange(
+        op,
+        0,
+        [&](std::size_t to) { return part(op.send, to * op.count, op.count, op); },
+        [&](std::size_t from) { return part(op.recv, from * op.count, op.count, op); });
   }
 
   /// Rank r is to have the sums of elements [r * stride, (r + 1) * stride) of a buffer of `total`.
@@ -144,22 +165,11 @@ class NcclExchange {
       std::byte* const staged =
           lane_.staging + (halves ? sums % 2 * room * ranks() * element : std::size_t{0});
       if (halves && mine != 0 && sums >= 2) wait_for(summed, op);
-      if (size_ > 1) {
-        caller_.grouped(comm(), activity(op), [&](NcclCallGroup<A>& group) {
-          for (int step = 1; step < size_; ++step) {
-            int const to = (rank_ + step) % size_;
-            int const from = (rank_ + size_ - step) % size_;
-            auto const index = static_cast<std::size_t>(to);
-            if (std::size_t const count = piece(index); count != 0) {
-              auto const* const part = offset(op.send, (index * stride + done) * element);
-              group.add(A::send(part, count, op.dtype, to, comm(), stream()));
-            }
-            if (mine == 0) continue;
-            auto* const place = staged + static_cast<std::size_t>(from) * spacing * element;
-            group.add(A::recv(place, mine, op.dtype, from, comm(), stream()));
-          }
-        });
-      }
+      exchange(
+          op,
+          1,
+          [&](std::size_t to) { return part(op.send, to * stride + done, piece(to), op); },
+          [&](std::size_t from) { return part(staged, from * spacing, mine, op); });
       if (mine == 0) continue;
       nccl::RankSum const sum{.dtype = op.dtype,
                               .accumulate = op.accumulate,
@@ -203,26 +213,17 @@ class NcclExchange {
   /// Each rank adds one N-th and sends it to all: 2 (N-1) / N of the buffer, as a rank sends in a
   /// ring.
   void ordered_all_reduce(Collective const& op) const {
-    std::size_t const element = size_of(op.dtype);
     // Not rounded up to where vectors begin: a rank then sends more than the contract says.
-    std::size_t const slice = (op.count + ranks() - 1) / ranks();
-    ordered_sums(
-        op, slice, op.count, offset(op.recv, (std::min)(own() * slice, op.count) * element));
-    if (size_ == 1) return;
-    auto const part = [&](int r) {
-      std::size_t const begin = (std::min)(static_cast<std::size_t>(r) * slice, op.count);
-      return std::pair(offset(op.recv, begin * element), (std::min)(slice, op.count - begin));
+    auto const share = [&](std::size_t r) {
+      auto const index = static_cast<int>(r);
+      return part(op.recv,
+                  share_begin(op.count, index, size_, 1),
+                  share_length(op.count, index, size_, 1),
+                  op);
     };
-    caller_.grouped(comm(), activity(op), [&](NcclCallGroup<A>& group) {
-      auto const [mine, count] = part(rank_);
-      for (int step = 1; step < size_; ++step) {
-        int const to = (rank_ + step) % size_;
-        int const from = (rank_ + size_ - step) % size_;
-        if (count != 0) group.add(A::send(mine, count, op.dtype, to, comm(), stream()));
-        auto const [theirs, length] = part(from);
-        if (length != 0) group.add(A::recv(theirs, length, op.dtype, from, comm(), stream()));
-      }
-    });
+    ordered_sums(op, share(0).second, op.count, share(own()).first);
+    exchange(
+        op, 1, [&](std::size_t) { return share(own()); }, share);
   }
 
   NcclCaller<A> const& caller_;

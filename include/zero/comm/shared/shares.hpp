@@ -21,6 +21,26 @@ struct Buffers {
   int size = 0;
 };
 
+/// Where share `share` of `size` begins in a result of `count` elements that all ranks have. Share
+/// `size` begins at the end.
+/// @param step  that shares begin at multiples of: whole cache lines, so that two threads do not
+///   write to the same one
+[[nodiscard]] constexpr std::size_t share_begin(std::size_t count,
+                                                int share,
+                                                int size,
+                                                std::size_t step = 64) noexcept {
+  std::size_t const round = static_cast<std::size_t>(size) * step;
+  return (std::min)(count, (count + round - 1) / round * step * static_cast<std::size_t>(share));
+}
+
+/// Elements of that share.
+[[nodiscard]] constexpr std::size_t share_length(std::size_t count,
+                                                 int share,
+                                                 int size,
+                                                 std::size_t step = 64) noexcept {
+  return share_begin(count, share + 1, size, step) - share_begin(count, share, size, step);
+}
+
 /// Elements of share `share` of `size`. Shares are disjoint and any thread may work on any part of
 /// any of them, so a collective needs one rendezvous before its work and one after, in any order:
 /// | op                    | a share is                           | who benefits from its cache |
@@ -32,21 +52,9 @@ struct Buffers {
 [[nodiscard]] constexpr std::size_t share_length(Collective const& op,
                                                  int share,
                                                  int size) noexcept {
-  auto const ranks = static_cast<std::size_t>(size);
-  if (op.op == Op::all_to_all) return op.count * ranks;
+  if (op.op == Op::all_to_all) return op.count * static_cast<std::size_t>(size);
   if (op.op == Op::reduce_scatter || op.op == Op::all_gather) return op.count;
-  // Whole cache lines, so that two threads do not write to the same one.
-  constexpr std::size_t step = 64;
-  std::size_t const slice = ((op.count + ranks - 1) / ranks + step - 1) / step * step;
-  std::size_t const begin = (std::min)(op.count, slice * static_cast<std::size_t>(share));
-  return (std::min)(slice, op.count - begin);
-}
-
-/// Start of a share of an all_reduce or a broadcast within the result.
-[[nodiscard]] constexpr std::size_t share_begin(Collective const& op,
-                                                int share,
-                                                int size) noexcept {
-  return static_cast<std::size_t>(share) * share_length(op, 0, size);
+  return share_length(op.count, share, size);
 }
 
 /// Bytes that stay in a near cache while they are written to every rank's buffer. Measured: smaller
@@ -112,7 +120,7 @@ ZERO_BODY void run_part(Collective const& op,
     }
     case Op::all_reduce: {
       auto const sum = kernel::sum_function(op.dtype, op.accumulate);
-      std::size_t const first = share_begin(op, share, buffers.size) + begin;
+      std::size_t const first = share_begin(op.count, share, buffers.size) + begin;
       std::size_t const step = fan_out_bytes / element;
       alignas(64) std::byte tile[fan_out_bytes];
       for (std::size_t done = 0; done < length; done += step) {
@@ -125,7 +133,8 @@ ZERO_BODY void run_part(Collective const& op,
     case Op::all_gather:
     case Op::broadcast: {
       bool const gather = op.op == Op::all_gather;
-      std::size_t const source = gather ? begin : share_begin(op, share, buffers.size) + begin;
+      std::size_t const source =
+          gather ? begin : share_begin(op.count, share, buffers.size) + begin;
       std::byte const* const from =
           offset(buffers.send[gather ? share : op.root], source * element);
       std::size_t const target =
