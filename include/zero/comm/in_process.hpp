@@ -8,13 +8,11 @@
 #include "zero/base/number.hpp"
 #include "zero/comm/shared/call_checks.hpp"
 #include "zero/comm/shared/handle.hpp"
-#include "zero/comm/shared/split_members.hpp"
 #include "zero/comm/shared/ticket.hpp"
 #include "zero/comm/threads/rendezvous.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/space/host.hpp"
 
-#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -149,28 +147,10 @@ ZERO_BODY InProcess::Ticket InProcess::start(Collective const& op) {
 ZERO_BODY void InProcess::wait(Ticket& ticket) { ticket.wait(); }
 
 ZERO_BODY InProcess InProcess::split(int color, int key, std::string_view name) {
-  detail::SplitChoice const mine{color, key};
-  std::vector<detail::SplitChoice> all(static_cast<std::size_t>(size()));
-  Collective const exchange{.op = Op::all_gather,
-                            .dtype = DType::i32,
-                            .count = 2,
-                            .send = &mine,
-                            .recv = all.data(),
-                            .bucket = detail::split_bucket};
-  run(*this, exchange);
-
-  std::vector<int> const members = detail::split_members(all, color);
-  if (members.front() == rank()) {
-    std::vector<int> numbers;
-    for (int const member : members) numbers.push_back(handle_->world_rank(member));
-    auto const child =
-        std::make_shared<detail::Rendezvous>(handle_->family(), std::move(numbers), name);
-    for (int const member : members) handle_->place(member, child);
-  }
-  // Only after everybody has come here again are all new groups in their places.
-  run(*this, exchange);
-  auto const found = std::find(members.begin(), members.end(), rank());
-  return InProcess({handle_->take(rank()), static_cast<int>(found - members.begin())});
+  return InProcess(
+      handle_->split(rank(), {color, key}, [&](std::vector<int> const&, std::vector<int> numbers) {
+        return std::make_shared<detail::Rendezvous>(handle_->family(), std::move(numbers), name);
+      }));
 }
 
 ZERO_BODY bool InProcess::report_failure(std::string_view reason) {

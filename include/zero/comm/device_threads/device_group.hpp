@@ -9,7 +9,6 @@
 #include "zero/comm/device_threads/device_meeting.hpp"
 #include "zero/comm/shared/call_checks.hpp"
 #include "zero/comm/shared/handle.hpp"
-#include "zero/comm/shared/split_members.hpp"
 #include "zero/comm/shared/ticket.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/device/turns.hpp"
@@ -172,13 +171,10 @@ class DeviceGroup {
   /// @par Collective  yes; blocks; allocates
   /// @throws Error (communication) as `wait` does
   [[nodiscard]] DeviceGroup split(int color, int key, std::string_view name = {}) {
-    detail::SplitChoice const mine{color, key};
-    std::vector<int> const members = detail::split_members(handle_->exchange(rank(), mine), color);
-    if (members.front() == rank()) found(members, name);
-    // Only after everybody has come here again are all new groups in their places.
-    static_cast<void>(handle_->exchange(rank(), mine));
-    auto const found = std::find(members.begin(), members.end(), rank());
-    return DeviceGroup({handle_->take(rank()), static_cast<int>(found - members.begin())});
+    return DeviceGroup(handle_->split(
+        rank(), {color, key}, [&](std::vector<int> const& members, std::vector<int> numbers) {
+          return part(members, std::move(numbers), name);
+        }));
   }
 
   /// What the group was called when it was split off; empty for the first.
@@ -204,22 +200,19 @@ class DeviceGroup {
     }
   }
 
-  /// Makes the group of `members`, or ends the family because the runtime refuses.
-  void found(std::vector<int> const& members, std::string_view name) {
-    std::vector<int> numbers;
+  /// The group of `members`; null once the family has ended because the runtime refuses.
+  [[nodiscard]] std::shared_ptr<Meeting> part(std::vector<int> const& members,
+                                              std::vector<int> numbers,
+                                              std::string_view name) {
     std::vector<Space> spaces;
-    for (int const member : members) {
-      numbers.push_back(handle_->world_rank(member));
-      spaces.push_back(handle_->engine().space(member));
-    }
+    for (int const member : members) spaces.push_back(handle_->engine().space(member));
     Engine engine(handle_->engine().api(), spaces, handle_->engine().turns());
     if (char const* const problem = engine.open(detail::ring_slots)) {
       static_cast<void>(report_failure(problem));
-      return;
+      return nullptr;
     }
-    auto const child =
-        std::make_shared<Meeting>(handle_->family(), std::move(numbers), std::move(engine), name);
-    for (int const member : members) handle_->place(member, child);
+    return std::make_shared<Meeting>(
+        handle_->family(), std::move(numbers), std::move(engine), name);
   }
 
   detail::Handle<Meeting> handle_;

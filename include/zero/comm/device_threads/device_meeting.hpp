@@ -3,8 +3,6 @@
 #pragma once
 
 #include "zero/base/config.hpp"
-#include "zero/base/exact_sum.hpp"
-#include "zero/comm/shared/split_members.hpp"
 #include "zero/comm/threads/meeting.hpp"
 #include "zero/concepts/communicator.hpp"
 
@@ -37,12 +35,7 @@ class DeviceMeeting : public Meeting<DeviceMeeting<Engine>, MeetingSlot> {
                 std::vector<int> world_ranks,
                 Engine engine,
                 std::string_view name = {})
-      : Base(std::move(family), std::move(world_ranks), name),
-        engine_(std::move(engine)),
-        choices_(ranks()),
-        send_(ring_slots * ranks(), nullptr),
-        recv_(ring_slots * ranks(), nullptr),
-        squares_(ring_slots * ranks()) {}
+      : Base(std::move(family), std::move(world_ranks), name), engine_(std::move(engine)) {}
 
   [[nodiscard]] Engine const& engine() const noexcept { return engine_; }
 
@@ -53,15 +46,12 @@ class DeviceMeeting : public Meeting<DeviceMeeting<Engine>, MeetingSlot> {
     std::uint64_t const sequence = this->posted_by(rank);
     if (sequence >= ring_slots) finish(lock, rank, sequence - ring_slots, op);
     MeetingSlot& slot = this->enter(lock, rank, op);
-    std::size_t const row = this->number(slot) * ranks();
-    send_[row + Base::index(rank)] = op.send;
-    recv_[row + Base::index(rank)] = op.recv;
-    squares_[row + Base::index(rank)] = {op.squares, op.squares_count};
     this->arrive(lock, rank, slot, op);
     // A call of the runtime that fails ends the family: queues do not hold what ranks think.
     char const* problem = engine_.ready(this->number(slot), rank);
     if (problem == nullptr && slot.posted == this->size() && !slot.withdrawn) {
-      problem = engine_.run(this->number(slot), slot.op, &send_[row], &recv_[row], &squares_[row]);
+      problem = engine_.run(
+          this->number(slot), slot.op, this->sent(slot), this->received(slot), this->squares(slot));
       slot.done = problem == nullptr;
       if (slot.done) this->changed_.notify_all();
     }
@@ -102,24 +92,8 @@ class DeviceMeeting : public Meeting<DeviceMeeting<Engine>, MeetingSlot> {
     this->withdraw(slot, rank, unwinding);
   }
 
-  /// Tells all ranks what each of them has chosen. Blocks until all are here; a rank may choose
-  /// anew once all have been here twice.
-  [[nodiscard]] std::vector<SplitChoice> exchange(int rank, SplitChoice mine) {
-    {
-      Lock const lock(this->family_->mutex);
-      choices_[Base::index(rank)] = mine;
-    }
-    Collective const nothing{
-        .op = Op::all_gather, .dtype = DType::i32, .count = 0, .bucket = split_bucket};
-    wait(rank, post(rank, nothing));
-    Lock const lock(this->family_->mutex);
-    return choices_;
-  }
-
  private:
   friend Base;
-
-  [[nodiscard]] std::size_t ranks() const noexcept { return Base::index(this->size()); }
 
   /// What this rank's queue does from here on comes after all work on its buffers.
   void settle(Lock& /*lock*/, int rank) noexcept { engine_.settle(rank); }
@@ -135,10 +109,6 @@ class DeviceMeeting : public Meeting<DeviceMeeting<Engine>, MeetingSlot> {
   }
 
   Engine engine_;
-  std::vector<SplitChoice> choices_;  ///< by rank
-  std::vector<void const*> send_;     ///< [slot][rank]
-  std::vector<void*> recv_;           ///< [slot][rank]
-  std::vector<SumSquares> squares_;   ///< [slot][rank]
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -5,8 +5,11 @@
 #include "zero/base/clock.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
+#include "zero/base/exact_sum.hpp"
 #include "zero/comm/shared/call_checks.hpp"
 #include "zero/comm/shared/failure.hpp"
+#include "zero/comm/shared/handle.hpp"
+#include "zero/comm/shared/split_members.hpp"
 #include "zero/concepts/communicator.hpp"
 
 #include <algorithm>
@@ -84,9 +87,8 @@ struct MeetingSlot {
 ///
 /// A collective is a slot of a ring, into which ranks post their part. It depends only on what
 /// ranks have started, never on what they wait for, so waiting in different orders cannot deadlock.
-/// @tparam Group   derives from this and has `settle(lock, rank)`: called before a failure is
-/// thrown on
-///   a rank, which then unwinds and frees its buffers
+/// @tparam Group   derives from this and has `post`, `wait` and `settle(lock, rank)`: called before
+///   a failure is thrown on a rank, which then unwinds and frees its buffers
 /// @tparam Slot    derives from MeetingSlot
 /// @tparam Family  derives from MeetingFamily<Group>
 template <class Group, class Slot, class Family = MeetingFamily<Group>>
@@ -103,14 +105,36 @@ class Meeting {
   [[nodiscard]] std::shared_ptr<Family> const& family() const noexcept { return family_; }
   [[nodiscard]] std::string const& name() const noexcept { return name_; }
 
-  /// Leaves a new group where a member of it will look for it.
-  void place(int rank, std::shared_ptr<Group> group) {
+  /// Divides the group; returns this rank's place in its part.
+  /// @param make  `make(members, numbers)` makes a part, on the first of its members; null if the
+  ///   family has ended
+  template <class Make>
+  [[nodiscard]] Handle<Group> split(int rank, SplitChoice const& mine, Make const& make) {
+    auto const meet = [&] {
+      Collective const nothing{.op = Op::all_gather, .dtype = DType::i32, .bucket = split_bucket};
+      auto& group = static_cast<Group&>(*this);
+      group.wait(rank, group.post(rank, nothing));
+    };
+    {
+      Lock const lock(family_->mutex);
+      choices_[index(rank)] = mine;
+    }
+    // A rank chooses anew only once all have met twice.
+    meet();
+    std::vector<int> const members = split_members(choices_, mine.color);
+    if (members.front() == rank) {
+      std::vector<int> numbers;
+      for (int const member : members) numbers.push_back(world_rank(member));
+      std::shared_ptr<Group> const part = make(members, std::move(numbers));
+      Lock const lock(family_->mutex);
+      for (int const member : members) nursery_[index(member)] = part;
+    }
+    // Only after everybody has come here again are all new groups in their places.
+    meet();
+    auto const found = std::find(members.begin(), members.end(), rank);
     Lock const lock(family_->mutex);
-    nursery_[index(rank)] = std::move(group);
-  }
-  [[nodiscard]] std::shared_ptr<Group> take(int rank) {
-    Lock const lock(family_->mutex);
-    return std::exchange(nursery_[index(rank)], nullptr);
+    return {std::exchange(nursery_[index(rank)], nullptr),
+            static_cast<int>(found - members.begin())};
   }
 
  protected:
@@ -122,8 +146,12 @@ class Meeting {
         name_(name),
         posted_(world_ranks_.size(), 0),
         last_(world_ranks_.size()),
+        choices_(world_ranks_.size()),
         nursery_(world_ranks_.size()),
-        slots_(ring_slots) {
+        slots_(ring_slots),
+        send_(ring_slots * world_ranks_.size(), nullptr),
+        recv_(ring_slots * world_ranks_.size(), nullptr),
+        squares_(ring_slots * world_ranks_.size()) {
     Lock const lock(family_->mutex);
     family_->groups.push_back(static_cast<Group*>(this));
     auto const last = *std::max_element(world_ranks_.begin(), world_ranks_.end());
@@ -142,6 +170,22 @@ class Meeting {
   }
   [[nodiscard]] std::size_t number(Slot const& slot) const noexcept {
     return static_cast<std::size_t>(&slot - slots_.data());
+  }
+  /// A rank's place in what is [slot][rank].
+  [[nodiscard]] std::size_t cell(Slot const& slot, int rank) const noexcept {
+    return number(slot) * index(size()) + index(rank);
+  }
+  /// What each rank gives, by rank.
+  [[nodiscard]] void const* const* sent(Slot const& slot) const noexcept {
+    return &send_[cell(slot, 0)];
+  }
+  /// Where each rank's result goes.
+  [[nodiscard]] void* const* received(Slot const& slot) const noexcept {
+    return &recv_[cell(slot, 0)];
+  }
+  /// What squares each rank asks for.
+  [[nodiscard]] SumSquares const* squares(Slot const& slot) const noexcept {
+    return &squares_[cell(slot, 0)];
   }
   /// Collectives that a rank has started.
   [[nodiscard]] std::uint64_t posted_by(int rank) const noexcept { return posted_[index(rank)]; }
@@ -166,8 +210,11 @@ class Meeting {
     }
     return slot;
   }
-  /// Counts a rank in, whose buffers are in the slot.
+  /// Counts a rank in, with its buffers.
   void arrive(Lock& lock, int rank, Slot& slot, Collective const& op) {
+    send_[cell(slot, rank)] = op.send;
+    recv_[cell(slot, rank)] = op.recv;
+    squares_[cell(slot, rank)] = {op.squares, op.squares_count};
     last_[index(rank)] = op;
     ++posted_[index(rank)];
     ++slot.posted;
@@ -342,8 +389,12 @@ class Meeting {
   int left_rank_ = -1;
   bool left_unwinding_ = false;
   Clock::time_point left_time_{};
-  std::vector<std::shared_ptr<Group>> nursery_;
+  std::vector<SplitChoice> choices_;             ///< by rank
+  std::vector<std::shared_ptr<Group>> nursery_;  ///< where members of a new group look for it
   std::vector<Slot> slots_;
+  std::vector<void const*> send_;       ///< [slot][rank]
+  std::vector<void*> recv_;             ///< [slot][rank]
+  std::vector<SumSquares> squares_;     ///< [slot][rank]
   std::atomic<std::uint32_t> news_{0};  ///< counts what `notify` was called for
 };
 

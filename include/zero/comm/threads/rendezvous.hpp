@@ -77,10 +77,6 @@ class Rendezvous : public Meeting<Rendezvous, ThreadSlot, ThreadFamily> {
   /// No thread works on any rank's memory any more.
   ZERO_APART void settle(Lock& lock, int /*rank*/);
 
-  [[nodiscard]] std::size_t cell(ThreadSlot const& slot, int rank) const noexcept {
-    return number(slot) * index(size()) + index(rank);
-  }
-
   /// All ranks have posted: shares may be worked on from now on.
   ZERO_APART void begin(Lock& lock, ThreadSlot& slot, int rank);
 
@@ -101,9 +97,6 @@ class Rendezvous : public Meeting<Rendezvous, ThreadSlot, ThreadFamily> {
   /// Blocks until a collective is done, working on it as soon as all ranks have posted it.
   ZERO_APART void finish(Lock& lock, int rank, std::uint64_t sequence, Collective const& op);
 
-  std::vector<void const*> send_;     ///< [slot][rank]
-  std::vector<void*> recv_;           ///< [slot][rank]
-  std::vector<SumSquares> squares_;   ///< [slot][rank]
   std::vector<std::size_t> claimed_;  ///< [slot][share] elements that a thread has taken on
 };
 
@@ -113,9 +106,6 @@ ZERO_BODY Rendezvous::Rendezvous(std::shared_ptr<ThreadFamily> family,
                                  std::vector<int> world_ranks,
                                  std::string_view name)
     : Meeting(std::move(family), std::move(world_ranks), name),
-      send_(ring_slots * index(size()), nullptr),
-      recv_(ring_slots * index(size()), nullptr),
-      squares_(ring_slots * index(size())),
       claimed_(ring_slots * index(size()), 0) {}
 
 ZERO_BODY std::uint64_t Rendezvous::post(int rank, Collective const& op) {
@@ -124,9 +114,6 @@ ZERO_BODY std::uint64_t Rendezvous::post(int rank, Collective const& op) {
   std::uint64_t const sequence = posted_by(rank);
   if (sequence >= ring_slots) finish(lock, rank, sequence - ring_slots, op);
   ThreadSlot& slot = enter(lock, rank, op);
-  send_[cell(slot, rank)] = op.send;
-  recv_[cell(slot, rank)] = op.recv;
-  squares_[cell(slot, rank)] = {op.squares, op.squares_count};
   claimed_[cell(slot, rank)] = 0;
   arrive(lock, rank, slot, op);
   if (slot.posted == size()) begin(lock, slot, rank);
@@ -186,19 +173,14 @@ ZERO_BODY bool Rendezvous::work_on_part(Lock& lock, ThreadSlot& slot, int share)
   ++slot.running;
   ++family_->running;
   lock.unlock();
-  auto const& [sum, counted] = squares_[cell(slot, share)];
-  ExactSum squares;
+  auto const& [sum, counted] = squares(slot)[share];
+  ExactSum added;
   Collective op = slot.op;
-  op.squares = sum == nullptr ? nullptr : &squares;
+  op.squares = sum == nullptr ? nullptr : &added;
   op.squares_count = counted;
-  run_part(op,
-           {&send_[cell(slot, 0)], &recv_[cell(slot, 0)], size()},
-           share,
-           first,
-           count,
-           slot.streaming);
+  run_part(op, {sent(slot), received(slot), size()}, share, first, count, slot.streaming);
   take(lock);
-  if (sum != nullptr) sum->add(squares);
+  if (sum != nullptr) sum->add(added);
   --slot.running;
   --family_->running;
   slot.left -= count;
