@@ -85,11 +85,8 @@ struct CudaApi {
   }
   /// Null, or what the runtime says is wrong.
   [[nodiscard]] static char const* status(cudaError_t answer) noexcept {
-    if (answer == cudaSuccess) [[likely]] {
-      return nullptr;
-    }
-    static_cast<void>(cudaGetLastError());
-    return cudaGetErrorString(answer);
+    device::ignore(answer);
+    return answer == cudaSuccess ? nullptr : cudaGetErrorString(answer);
   }
   template <class Call>
   [[nodiscard]] static char const* on(Space const& space, Call const& call) noexcept {
