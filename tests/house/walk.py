@@ -1,6 +1,6 @@
-"""Holds what a step and a gather walk through against limits: functions, and files they stand in.
+"""Holds what a step, a gather and a transfer walk through against limits: functions, and their files.
 
-usage: walk.py STEP [--compiler ID] [--list] [--map CONTRIBUTING [--update]]
+usage: walk.py STEP [--compiler ID] [--launcher COMMAND] [--list] [--map CONTRIBUTING [--update]]
 
 STEP, built by GCC without optimisation, prints the functions that it enters. A function counts if it
 has code on five lines or more: the first and the last one count, so a shorter one only passes on. It
@@ -17,12 +17,13 @@ import bisect
 import dataclasses
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 
 # The most functions and files.
-LIMITS = {"step": (74, 20), "gather": (28, 8)}
+LIMITS = {"step": (74, 20), "gather": (28, 8), "transfer": (54, 15)}
 LEAST_LINES = 5
 COMPILER = "GNU 12"
 INCLUDE = pathlib.Path(__file__).parents[2] / "include/zero"
@@ -74,11 +75,11 @@ def symbols(program):
     return {int(address, 16): (int(size, 16), name) for address, size, name in found}
 
 
-def entered(program):
+def entered(program, launcher):
     """{walk: the addresses of functions that each rank enters, by rank and in order}."""
     known = next(at for at, (_, name) in symbols(program).items() if name == "__cyg_profile_func_enter")
     walks = {}
-    for line in output(program).splitlines():
+    for line in output(*launcher, program).splitlines():
         walk, rank, beside = line.split()
         ranks = walks.setdefault(walk, ([], []))
         ranks[int(rank)].append(known + int(beside))
@@ -170,6 +171,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("step")
     parser.add_argument("--compiler", default=COMPILER, help="CMake's name of it, and the first number of its version")
+    parser.add_argument("--launcher", type=shlex.split, default=[], help="what starts STEP on its ranks")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--map", type=pathlib.Path, help="the document that has it")
     parser.add_argument("--update", action="store_true", help="write the map there")
@@ -178,10 +180,11 @@ def main():
         print(f"skipped: which lines have code is what {COMPILER} says, not {options.compiler}")
         return 77
     require_tools()
-    walks = entered(options.step)
+    walks = entered(options.step, options.launcher)
     of_address = functions(options.step, {a for ranks in walks.values() for rank in ranks for a in rank})
     failed = False
-    for walk, (most_functions, most_files) in LIMITS.items():
+    for walk in walks:
+        most_functions, most_files = LIMITS[walk]
         order = in_order([[of_address[a] for a in rank if a in of_address] for rank in walks[walk]])
         counting = [function for function in order if function.counts(False)]
         with_ground = [function for function in order if function.counts(True)]

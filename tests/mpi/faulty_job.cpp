@@ -28,6 +28,9 @@ struct Fault {
 void announce_fault() { std::fprintf(stderr, "fault at %.3f\n", now()); }
 void hang() { std::this_thread::sleep_for(std::chrono::seconds(60)); }
 
+/// A rank destroys its communicator, in order, and does nothing more.
+struct Leaves {};
+
 /// What the calls of MPI below ask for their fault; set on the guilty rank only.
 Fault const* inside = nullptr;
 
@@ -37,6 +40,7 @@ void enter(char const* name) {
   if (calls++ != inside->call) return;
   announce_fault();
   if (inside->kind.starts_with("kill")) std::raise(SIGKILL);
+  if (inside->kind.starts_with("stop")) std::raise(SIGSTOP);
   hang();
 }
 
@@ -45,6 +49,7 @@ void misbehave(std::string const& kind, zero::Collective& op) {
   static float scratch[128] = {};
   announce_fault();
   if (kind == "throw") throw std::runtime_error("the disk is full");
+  if (kind == "leave") throw Leaves{};
   if (kind == "kill") std::raise(SIGKILL);
   if (kind == "stop") std::raise(SIGSTOP);
   if (kind == "exit") ::_exit(7);
@@ -128,13 +133,15 @@ void say(char const* what, bool first) {
 
 /// Trains until the fault ends it.
 template <class Reduction>
-void run(zero::mpi::Options const& options, Fault const& fault, bool on_grid) {
+void run(zero::mpi::Options const& options, std::vector<Fault> const& faults, bool on_grid) {
   zero::Mpi<Reduction> comm(MPI_COMM_WORLD, options);
   int calls = 0;
   auto meet = [&](std::string_view group, zero::Collective& op) {
-    bool const counted =
-        comm.rank() == fault.rank && group.substr(0, group.find(' ')) == fault.group;
-    if (counted && calls++ == fault.call) misbehave(fault.kind, op);
+    for (Fault const& fault : faults) {
+      bool const counted =
+          comm.rank() == fault.rank && group.substr(0, group.find(' ')) == fault.group;
+      if (counted && calls++ == fault.call) misbehave(fault.kind, op);
+    }
   };
   faults::Faulty world{comm, meet};
   zero::Owned const memory{comm.allocator()};
@@ -146,6 +153,7 @@ void run(zero::mpi::Options const& options, Fault const& fault, bool on_grid) {
     }
   } catch (std::exception const& error) {
     say(error.what(), comm.report_failure(error.what()));
+  } catch (Leaves const&) {
   }
 }
 
@@ -178,31 +186,58 @@ int MPI_Ibarrier(MPI_Comm comm, MPI_Request* request) {
   enter("MPI_Ibarrier");
   return PMPI_Ibarrier(comm, request);
 }
+int MPI_Isend(void const* data,
+              int count,
+              MPI_Datatype type,
+              int target,
+              int tag,
+              MPI_Comm comm,
+              MPI_Request* request) {
+  enter("MPI_Isend");
+  return PMPI_Isend(data, count, type, target, tag, comm, request);
+}
+int MPI_Issend(void const* data,
+               int count,
+               MPI_Datatype type,
+               int target,
+               int tag,
+               MPI_Comm comm,
+               MPI_Request* request) {
+  enter("MPI_Issend");
+  return PMPI_Issend(data, count, type, target, tag, comm, request);
+}
 }
 
-/// Arguments: kind, rank, call, deadline in seconds, window|messages|nodes|native; and, on a grid,
-/// which of its groups goes wrong: world|data|model.
+/// Arguments: deadline in seconds; live|window|messages|nodes|each|native; which of the groups of a
+/// grid goes wrong, world|data|model, or none where there is no grid; and one to three faults of a
+/// kind, a rank and a call each.
 int main(int argc, char** argv) {
-  if (argc != 6 && argc != 7) return 64;
+  if (argc < 7 || argc % 3 != 1) return 64;
   int provided = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
-  Fault fault{argv[1], std::atoi(argv[2]), std::atoi(argv[3])};
-  bool const on_grid = argc == 7;
-  if (on_grid && std::string(argv[6]) != "world") fault.group = argv[6];
-  zero::mpi::Options options{.deadline_s = std::atof(argv[4])};
-  std::string const route = argv[5];
+  zero::mpi::Options options{.deadline_s = std::atof(argv[1])};
+  std::string const route = argv[2];
+  std::string const group = argv[3];
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  std::vector<Fault> faults;
+  for (int i = 4; i < argc; i += 3) {
+    faults.push_back({argv[i], std::atoi(argv[i + 1]), std::atoi(argv[i + 2])});
+    if (group == "data" || group == "model") faults.back().group = group;
+  }
+  for (Fault const& fault : faults) {
+    if (fault.kind.find('@') != std::string::npos && rank == fault.rank) inside = &fault;
+  }
   if (route == "messages" || route == "native") options.shared_memory = false;
   if (route == "nodes") options.node = rank % 2;
+  if (route == "each") options.node = rank;
   try {
-    if (fault.kind.find('@') != std::string::npos) {
-      if (rank == fault.rank) inside = &fault;
+    if (route == "live") {
       live(options);
     } else if (route == "native") {
-      run<zero::mpi::Native>(options, fault, on_grid);
+      run<zero::mpi::Native>(options, faults, group != "none");
     } else {
-      run<zero::mpi::Ordered>(options, fault, on_grid);
+      run<zero::mpi::Ordered>(options, faults, group != "none");
     }
   } catch (std::exception const& error) {
     say(error.what(), false);

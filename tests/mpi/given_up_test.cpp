@@ -70,17 +70,14 @@ std::string native_hang(int calls) {
   return text;
 }
 
-TEST_CASE("Native: a rank that MPI waits for is named if it is behind; else nobody is blamed") {
+TEST_CASE("Native: a rank that MPI waits for is named if it does not answer, behind or not") {
   if (mpi_tests::world_size() < 2) return;
-  std::string const behind = native_hang(1);
-  INFO(behind);
-  CHECK(contains(behind, "rank 1 did not arrive"));
-  CHECK(contains(behind, "bucket 6"));
-  std::string const unknown = native_hang(2);
-  INFO(unknown);
-  CHECK(contains(unknown, "some rank fell silent"));
-  CHECK(contains(unknown, "MPI does not tell which rank"));
-  CHECK(contains(unknown, "bucket 5"));
+  for (int const calls : {1, 2}) {
+    std::string const text = native_hang(calls);
+    INFO(text);
+    CHECK(contains(text, "rank 1 fell silent"));
+    CHECK(contains(text, "bucket 5"));
+  }
 }
 
 /// Tells a process of the job to go on; waits for being told.

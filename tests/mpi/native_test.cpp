@@ -40,7 +40,9 @@ TEST_CASE("Native: MPI's own reductions") {
       check_native<zero::fp16>(comm, terms * 0x1p-10);
       check_native<std::int32_t>(comm, 0);
       check_native<std::int64_t>(comm, 0);
-      if (comm.size() > 1) CHECK(comm.transport().native_bytes > 0);
+      // Nodes of several ranks add by themselves.
+      bool const alone = comm.size() > 1 && comm.transport().nodes == comm.size();
+      CHECK((comm.transport().native_bytes > 0) == alone);
     });
   }
 }

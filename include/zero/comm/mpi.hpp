@@ -4,6 +4,7 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
+#include "zero/comm/mpi/bodies.hpp"
 #include "zero/comm/mpi/library.hpp"
 #include "zero/comm/mpi/member.hpp"
 #include "zero/comm/mpi/options.hpp"
@@ -14,7 +15,7 @@
 #include "zero/comm/shared/ticket.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/space/host.hpp"
-#if ZERO_OPTIONAL_BODIES
+#if ZERO_MPI_BODIES
 #include "zero/comm/mpi/group.hpp"
 #endif
 
@@ -35,18 +36,20 @@ namespace zero::inline ZERO_NAMESPACE {
 /// pass, with the kernels of `InProcess`. Everything else travels through staging of constant size,
 /// which alone is ever handed to MPI. `transport()` says what is in use.
 ///
-/// Every collective is compared on all ranks before data moves. Ranks that disagree, throw, leave,
-/// or are not heard of for the deadline end the whole family of groups: every later call of every
-/// rank throws the same sentence as Error (communication), except waiting for what is done already.
+/// Data move at once. Who sends a rank anything for a collective says first which call it is for,
+/// and ranks of a node read each other's calls: no rank uses data of a rank that made another call.
+/// Ranks that disagree, throw, leave, or are not heard of for the deadline end the whole family of
+/// groups: every later call of every rank throws the same sentence as Error (communication), except
+/// waiting for what is done already. A rank that has given all it gives, and needs nothing, returns
+/// from `wait` before it can know of that: a broadcast's root. Its next call then throws.
 ///
 /// Transfers advance inside `start`, `wait` and `progress`, or in a thread (Options). `start` and
 /// `wait` allocate for the first data to or from a rank on another node, and for more collectives
 /// under way than ever before; else only MPI does, for the requests of messages.
 ///
-/// On every node one rank compares calls with other nodes, in rounds: others learn through it, and
-/// through other nodes', that all have started a collective. A rank that computes without calling
-/// `progress` therefore holds others up. They help themselves after every eighth of the deadline:
-/// then each rank that waits asks all others what they know.
+/// A rank that computes without calling `progress` holds up only those who need what it has not
+/// sent, or more room than it has made: of a copy nobody else, of a sum everybody after the first
+/// chunks.
 ///
 /// Construction, `split` and `close` make calls of MPI's that only block, in a thread so that they,
 /// too, end by the deadline. That takes MPI_THREAD_SERIALIZED; with less they have no deadline once
@@ -100,8 +103,8 @@ class Mpi {
 
   /// Starts a collective. Returns at once unless 64 are under way, then helps to finish the oldest.
   /// @par Collective  yes: all ranks, the same calls in the same order
-  /// @par Cost        over M nodes, at most ceil(log2 M) small messages from one rank of each node
-  ///   and none from its others; copies up to 2 KiB
+  /// @par Cost        64 bytes in front of the first data for each rank on another node; copies up
+  ///   to 2 KiB
   /// @throws Error (invalid_argument) for a call no peer could match, such as a null buffer
   /// @throws Error (communication) if the ranks disagree or one of them has failed
   Ticket start(Collective const& op) {
@@ -152,9 +155,9 @@ class Mpi {
   /// from it must be given back before `close`.
   [[nodiscard]] mpi::SharedAllocator allocator() const { return open().allocator(); }
 
-  /// Bytes that this group holds on this rank by now: control blocks, what is known of calls under
-  /// way, chunks for peers that data was exchanged with, and what MPI's reductions work on. What
-  /// `allocator()` has handed out is whose it is, and does not count.
+  /// Bytes that this group holds on this rank by now: control blocks, chunks for peers that data
+  /// was exchanged with, and what MPI's reductions work on. What `allocator()` has handed out is
+  /// whose it is, and does not count.
   [[nodiscard]] std::uint64_t held() const { return open().held(); }
   /// At most what `held()` of such a group will be; for `PlanOptions::communicator_bytes`.
   /// @param options  that the group is made with

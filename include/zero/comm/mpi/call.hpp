@@ -3,10 +3,14 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/hash.hpp"
+#include "zero/comm/mpi/message.hpp"
 #include "zero/concepts/communicator.hpp"
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 
 namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
@@ -16,23 +20,19 @@ inline constexpr std::size_t ring_slots = 64;
 /// Send buffers up to this size are copied into the control block, which peers read at once.
 inline constexpr std::size_t inline_bytes = 2048;
 
-/// Where a buffer lies that is neither in the sender's pool nor in its control block.
-inline constexpr std::int64_t outside = -1;
-/// A send buffer that was copied into the control block.
-inline constexpr std::int64_t inlined = -2;
-
-/// One rank's part of a collective as its peers see it: compared before data moves.
+/// What all ranks have to call alike. Every byte counts: calls are compared, and added up, as
+/// bytes.
 struct Call {
-  std::uint64_t sequence = 0;
   std::uint64_t count = 0;
-  std::int32_t op = 0;
-  std::int32_t dtype = 0;
-  std::int32_t accumulate = 0;
+  std::uint32_t op = 0;
+  std::uint16_t dtype = 0;
+  std::uint16_t accumulate = 0;
   std::int32_t root = 0;
   std::int32_t bucket = 0;
-  std::int64_t send_at = outside;  ///< offset in the sender's pool
-  std::int64_t recv_at = outside;
 
+  [[nodiscard]] bool operator==(Call const& other) const noexcept {
+    return std::memcmp(this, &other, sizeof other) == 0;
+  }
   [[nodiscard]] Collective collective() const noexcept {
     return {.op = static_cast<Op>(op),
             .dtype = static_cast<DType>(dtype),
@@ -41,16 +41,29 @@ struct Call {
             .root = root,
             .bucket = bucket};
   }
+  /// The sum of all calls up to this one, from that of all calls before it.
+  [[nodiscard]] std::uint64_t sum_after(std::uint64_t before) const noexcept {
+    zero::detail::Hash hash;
+    hash.add(before);
+    hash.add(this, sizeof *this);
+    return hash.value();
+  }
 };
+static_assert(std::has_unique_object_representations_v<Call>);
 
-[[nodiscard]] inline Call call_of(Collective const& op, std::uint64_t sequence) noexcept {
-  return {.sequence = sequence,
-          .count = op.count,
-          .op = static_cast<std::int32_t>(op.op),
-          .dtype = static_cast<std::int32_t>(op.dtype),
-          .accumulate = static_cast<std::int32_t>(op.accumulate),
-          .root = op.root,
-          .bucket = op.bucket};
+[[nodiscard]] inline Call call_of(Collective const& op) noexcept {
+  auto const dtype = static_cast<std::uint16_t>(op.dtype);
+  auto const accumulate = static_cast<std::uint16_t>(op.accumulate);
+  return {op.count, static_cast<std::uint32_t>(op.op), dtype, accumulate, op.root, op.bucket};
 }
+
+/// Travels in front of the first chunk that one rank sends another for a collective. The field is
+/// longer than what is in it, so that the data behind it is aligned.
+struct alignas(head_bytes) Head {
+  std::uint64_t number = 0;  ///< of the collective in its group
+  std::uint64_t before = 0;  ///< sum of all calls of the group before it
+  Call call{};
+};
+static_assert(sizeof(Head) == head_bytes);
 
 }  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

@@ -1,343 +1,426 @@
 /// @file
-/// Moving the data of collectives under way: reading, receiving, adding, sending.
+/// Moving the data of collectives under way: receiving, adding, copying, sending.
 #pragma once
 
 #include "zero/base/bytes.hpp"
 #include "zero/base/config.hpp"
-#include "zero/comm/mpi/chain.hpp"
-#include "zero/comm/mpi/channels.hpp"
 #include "zero/comm/mpi/control.hpp"
 #include "zero/comm/mpi/flight.hpp"
 #include "zero/comm/mpi/library.hpp"
-#include "zero/comm/mpi/native.hpp"
+#include "zero/comm/mpi/links.hpp"
 #include "zero/comm/mpi/peers.hpp"
-#include "zero/comm/mpi/sources.hpp"
+#include "zero/comm/mpi/schedule.hpp"
+#include "zero/comm/mpi/window.hpp"
 #include "zero/comm/shared/call_checks.hpp"
 #include "zero/kernel/copy.hpp"
+#include "zero/kernel/partial_sum.hpp"
 #include "zero/kernel/reduce.hpp"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <utility>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
-/// Every rank writes its own results: it reads what lies in a peer's memory where it is, and
-/// receives the rest chunk by chunk.
+/// Bytes of one source that are worked on between two looks at everything else under way.
+inline constexpr std::size_t part_bytes = 256 * KiB;
+
+/// Bytes that went one way or another on this rank.
+struct Moved {
+  std::uint64_t direct = 0;     ///< read from peers' memory
+  std::uint64_t exchanged = 0;  ///< received in chunks
+  std::uint64_t node_sums = 0;  ///< sent as sums of this node, or up to it
+};
+
+/// Carries out schedules, every task as far as its inputs are there and its outcome has room.
 ///
-/// Chunks between two ranks travel in the order of the calls, so both sides know which collective a
-/// chunk belongs to. What needs no chunks overtakes what does.
+/// Who sends a chunk says with the first of them which call it is for; near ranks read each other's
+/// calls before they read each other's memory. So no data of another call is ever used. Chunks
+/// between two ranks go in the order of the calls; what needs no chunks overtakes what does.
 class Exchange {
  public:
-  /// @param board   of the family, on which failures are written
-  /// @param native  null if the library adds everything itself
-  Exchange(Peers const& peers,
-           Sources const& sources,
-           Channels& channels,
-           Flights& flights,
-           Board const& board,
-           std::unique_ptr<NativeReduction> native)
+  Exchange(Peers const& peers, Links& links, Window const& window, Flights& flights)
       : peers_(&peers),
-        sources_(&sources),
-        channels_(&channels),
+        links_(&links),
+        window_(&window),
         flights_(&flights),
-        board_(&board),
-        native_(std::move(native)),
-        turns_(peers.size()),
-        chain_(peers, sources, channels, board, turns_, moved_) {
-    inputs_.reserve(index(peers.size()));
+        next_arrival_(index(peers.size()), 0),
+        next_in_(next_arrival_),
+        next_out_(next_arrival_) {
+    inputs_.reserve(index(peers.size()) + 1);
   }
 
-  /// Bytes for MPI's reductions.
-  [[nodiscard]] std::size_t held() const noexcept {
-    return native_ != nullptr ? native_->held() : 0;
-  }
   [[nodiscard]] Moved const& moved() const noexcept { return moved_; }
-  void close() {
-    if (native_ != nullptr) native_->close();
+  /// That a rank has called something else.
+  struct Disagreement {
+    std::uint64_t number = never;  ///< of the collective, or of a later one that showed it
+    int peer = -1;                 ///< -1 if MPI has found it
+    bool known = false;            ///< is that the peer's call of this number?
+    Call call{};
+  };
+  /// The first that was found.
+  [[nodiscard]] Disagreement const& disagreement() const noexcept { return disagreement_; }
+  void disagree(Disagreement const& found) noexcept {
+    if (disagreement_.number == never) disagreement_ = found;
   }
 
-  /// Works on what this rank gets, at most a part of each source; true if anything moved.
-  bool receive(Flight& flight, int& error) {
-    if (flight.received) return false;
-    if (flight.route.by_library) return reduce_by_library(flight, error);
-    if (is_chained(flight, flight.pass)) {
-      bool const moved = chain_.advance(flight, error);
-      return chain_.is_done(flight) ? end_pass(flight) : moved;
-    }
-    return is_sum(flight.op, flight.pass) ? add(flight, error) : copy(flight, error);
-  }
-
-  /// Sends chunks to a peer while there is room, in the order of the calls.
-  bool send(int peer, int& error) {
-    bool moved = false;
-    for (; turns_.next_out[index(peer)] < flights_->posted(); ++turns_.next_out[index(peer)]) {
-      Flight& flight = flights_->at(turns_.next_out[index(peer)]);
-      if (!flight.matched || flight.withdrawn) return moved;
-      if (flight.route.chained && !chain_.is_through(flight)) return moved;
+  /// Prepares a collective of which this rank's slot says where the buffers are.
+  void begin(Flight& flight) {
+    auto const& tasks = flight.schedule.tasks();
+    flight.places.assign(tasks.size(), {});
+    flight.pairs.assign(index(peers_->size()), {});
+    flight.tasks_left = tasks.size();
+    flight.near_left = static_cast<int>(peers_->near().size()) - 1;
+    Slot const& own = peers_->own().slot(flight.number);
+    for (int peer = 0; peer < peers_->size(); ++peer) {
       Flight::Pair& pair = flight.pairs[index(peer)];
-      for (; pair.out_pass < passes(flight); ++pair.out_pass, pair.out = 0) {
-        Hop const hop = sources_->hop(flight, pair.out_pass, peers_->rank(), peer);
-        if (!is_sent(flight, hop, peers_->rank(), peer)) continue;
-        if (pair.out_pass > flight.pass) return moved;
-        std::size_t const element = size_of(flight.op.dtype);
-        while (pair.out < hop.part.count) {
-          std::byte* const room = channels_->room_for(peer);
-          if (room == nullptr) return moved;
-          std::size_t const now =
-              (std::min)(channels_->chunk_bytes() / element, hop.part.count - pair.out);
-          fill(room, flight, hop, pair.out_pass, pair.out, now);
-          if (!board_->is_sound()) return moved;
-          if (int const code = channels_->send_chunk(peer, flight.sequence, now * element);
-              code != MPI_SUCCESS) {
-            error = code;
-            return moved;
-          }
-          pair.out += now;
-          moved = true;
-        }
+      Traffic const& traffic = flight.schedule.with(peer);
+      pair.gives = chunked(traffic.given, peers_->is_near(peer) ? &own : nullptr, pair.results_out);
+      if (!peers_->is_near(peer)) pair.takes = chunked(traffic.taken, nullptr, pair.results_in);
+    }
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+      // What neighbours read where it is takes no chunks.
+      bool const lends = tasks[i].to != peers_->rank() && peers_->is_near(tasks[i].to);
+      if (!lends || place(own, tasks[i].way) == outside) continue;
+      flight.places[i].over = true;
+      --flight.tasks_left;
+    }
+    flight.results_left = flight.schedule.results(0);
+  }
+
+  /// Looks at what has come by links: finds out which calls it is for.
+  void look() {
+    links_->look([&](int peer, Head const& head) { return judge(peer, head); });
+  }
+
+  /// Works on a collective, at most on a part of each source; true if anything moved.
+  /// @param error  MPI's code if something went wrong
+  bool advance(Flight& flight, int& error) {
+    if (flight.near_left > 0) compare(flight);
+    bool moved = false;
+    for (std::size_t i = 0; flight.tasks_left > 0 && i < flight.places.size(); ++i) {
+      Task const& task = flight.schedule.tasks()[i];
+      if (flight.places[i].over || task.pass > flight.pass) continue;
+      // What this rank sends goes as far as there is room, so that it is on its way.
+      bool const sends = task.to != peers_->rank();
+      while (work(flight, i, error)) {
+        moved = true;
+        if (!sends || flight.places[i].over || error != MPI_SUCCESS) break;
       }
+      if (error != MPI_SUCCESS) return moved;
+    }
+    while (!flight.received && flight.results_left == 0 && !flight.route.by_library) {
+      end_pass(flight);
+      moved = true;
     }
     return moved;
   }
 
-  /// Moves on to the next collective of which a peer sends chunks.
-  void skip_received(int peer) {
-    for (std::uint64_t& turn = turns_.next_in[index(peer)]; turn < flights_->posted(); ++turn) {
-      Flight const& flight = flights_->at(turn);
-      if (flight.received) continue;
-      if (!flight.matched || expects(flight, peer)) return;
+  /// Calls `add(peer)` for all whom a collective waits for here.
+  template <class Add>
+  ZERO_COLD void waits_for(Flight const& flight, Add const& add) const {
+    for (int const peer : peers_->near()) {
+      if (peer == peers_->rank()) continue;
+      bool const reads = flight.told && peers_->reads_on(peer, flight.number);
+      if (!flight.pairs[index(peer)].agrees || reads) add(peer);
     }
-  }
-
-  /// True once nothing of a collective is to be sent any more, to anybody; MPI may hold some of it.
-  [[nodiscard]] bool has_sent(Flight const& flight) const noexcept {
-    return std::all_of(turns_.next_out.begin(), turns_.next_out.end(), [&](std::uint64_t turn) {
-      return turn > flight.sequence;
-    });
-  }
-  /// How many ranks may stand between this one and who keeps a collective waiting, if it waits for
-  /// a peer: 0 for what the peer gives without waiting itself; -1 if it does not wait for it.
-  [[nodiscard]] int distance(Flight const& flight, int peer) const {
-    if (is_chained(flight, flight.pass)) return chain_.distance(flight, peer);
-    bool const expected = !flight.received && expects(flight, flight.pass, peer);
-    if (expected && !sources_->hop(flight, flight.pass, peer, peers_->rank()).part.result) return 0;
-    bool const waits = expected || turns_.next_out[index(peer)] <= flight.sequence ||
-                       channels_->delivers(peer, flight.sequence) ||
-                       peers_->reads_on(peer, flight.sequence);
-    return waits ? 1 : -1;
-  }
-  /// The longest distance.
-  [[nodiscard]] int longest_distance(Flight const& flight) const noexcept {
-    return is_chained(flight, flight.pass) ? chain_.longest_distance() : 1;
+    for (int peer = 0; peer < peers_->size(); ++peer) {
+      if (!peers_->is_near(peer) && links_->delivers(peer, flight.number)) add(peer);
+    }
+    for (std::size_t i = 0; i < flight.places.size(); ++i) {
+      Task const& task = flight.schedule.tasks()[i];
+      if (flight.places[i].over || task.pass > flight.pass) continue;
+      bool missing = false;
+      for (std::uint32_t k = 0; k < task.inputs; ++k) {
+        Input const& input = flight.schedule.inputs(task)[k];
+        Source const source = find(flight, task, input, 0);
+        if (source.data != nullptr) continue;
+        missing = true;
+        if (input.rank != peers_->rank()) add(input.rank);
+      }
+      if (!missing && task.to != peers_->rank() && !has_room(flight, task)) add(task.to);
+    }
   }
 
  private:
+  /// Where a piece of an input is now.
+  struct Source {
+    std::byte const* data = nullptr;  ///< null if it is not there
+    bool chunk = false;               ///< came in a chunk, or will
+  };
+
   [[nodiscard]] static constexpr std::size_t index(int rank) noexcept {
     return static_cast<std::size_t>(rank);
   }
-  [[nodiscard]] bool is_streaming(Collective const& op) const noexcept {
-    return kernel::is_streaming(kernel::Store::automatic,
-                                zero::detail::larger_bytes(op, peers_->size()));
+  [[nodiscard]] static std::int64_t place(Slot const& slot, From from) noexcept {
+    return from == From::result ? slot.recv_at : slot.send_at;
   }
-  [[nodiscard]] static int passes(Flight const& flight) noexcept {
-    return detail::passes(flight.op, flight.route);
+  /// How many of the tasks between two ranks take chunks.
+  /// @param tasks    by From
+  /// @param slot     of a near peer that gives; null for a far one
+  /// @param results  how many of them come before those of results
+  [[nodiscard]] static std::uint32_t chunked(std::uint32_t const (&tasks)[3],
+                                             Slot const* slot,
+                                             std::uint32_t& results) noexcept {
+    if (slot == nullptr) return tasks[kind(From::link)];
+    results = slot->send_at == outside ? tasks[kind(From::given)] : 0;
+    return results + (slot->recv_at == outside ? tasks[kind(From::result)] : 0);
   }
-  [[nodiscard]] static bool is_chained(Flight const& flight, int pass) noexcept {
-    return flight.route.chained && is_sum(flight.op, pass);
+  /// Does this input come in chunks of a lane? Of a near peer that agrees.
+  [[nodiscard]] bool is_lent(Flight const& flight, Input const& input) const noexcept {
+    return place(peers_->control(input.rank).slot(flight.number), input.from) == outside;
   }
-  [[nodiscard]] bool is_sent(Flight const& flight, Hop const& hop, int source, int target) const {
-    return !flight.route.by_library && sources_->is_sent(flight, hop, source, target);
+  [[nodiscard]] int seat(int peer) const noexcept { return peers_->topology().place(peer); }
+  [[nodiscard]] Lane& lane_to(int peer) const noexcept {
+    return window_->lane(seat(peers_->rank()), seat(peer));
   }
-
-  /// MPI takes reductions in the order of the calls on every rank.
-  bool reduce_by_library(Flight& flight, int& error) {
-    native_turn_ = (std::max)(native_turn_, flights_->oldest());
-    while (native_turn_ < flight.sequence) {
-      Flight const& before = flights_->at(native_turn_);
-      if (!before.matched || (before.route.by_library && !before.received)) return false;
-      ++native_turn_;
-    }
-    std::size_t const before = flight.at;
-    if (flight.at < flight.op.count) {
-      if (!native_->advance(flight.op, flight.at, error)) return false;
-      moved_.native += (flight.at - before) * size_of(flight.op.dtype);
-      flight.squared.add(
-          flight.op.dtype,
-          static_cast<std::byte*>(flight.op.recv) + before * size_of(flight.op.dtype),
-          flight.at - before);
-    }
-    if (flight.at == flight.op.count) flight.receive_last();
-    return true;
+  [[nodiscard]] Lane& lane_from(int peer) const noexcept {
+    return window_->lane(seat(peer), seat(peers_->rank()));
   }
 
-  /// One chunk or part of a sum, once all sources are there.
-  bool add(Flight& flight, int& error) {
-    int const rank = peers_->rank();
-    std::size_t const element = size_of(flight.op.dtype);
-    Transfer const own = transfer(flight.op, 0, rank, rank, peers_->size());
-    if (flight.at == own.count) return end_pass(flight);
-    std::size_t now = (std::min)(part_bytes / element, own.count - flight.at);
-    for (int source = 0; source < peers_->size(); ++source) {
-      if (!is_sent(flight, sources_->hop(flight, 0, source, rank), source, rank)) continue;
-      if (turns_.next_in[index(source)] != flight.sequence) return false;
-      std::size_t bytes = 0;
-      if (channels_->chunk_from(source, bytes) == nullptr) return false;
-      now = bytes / element;
+  /// What a head that has come from a far peer means: see Links::look.
+  [[nodiscard]] std::uint32_t judge(int peer, Head const& head) {
+    std::uint64_t& next = next_arrival_[index(peer)];
+    advance_turn(next,
+                 [&](Flight const& flight) { return flight.schedule.with(peer).chunks_in == 0; });
+    if (next == flights_->posted()) {
+      // The peer is ahead, or this rank's call expects nothing of it.
+      if (head.number < next) disagree({head.number, peer, true, head.call});
+      return 0;
     }
-    inputs_.clear();
-    for (int source = 0; source < peers_->size(); ++source) {
-      Hop const hop = sources_->hop(flight, 0, source, rank);
-      if (hop.part.count == 0) continue;
-      std::size_t bytes = 0;
-      bool const sent = is_sent(flight, hop, source, rank);
-      inputs_.push_back(sent ? channels_->chunk_from(source, bytes)
-                             : sources_->seen(flight, hop) + (hop.part.from + flight.at) * element);
-      if (source != rank) (sent ? moved_.exchanged : moved_.direct) += now * element;
+    Flight const& flight = flights_->at(next);
+    bool const same =
+        head.number == next && head.call == flight.head.call && head.before == flight.head.before;
+    if (!same) {
+      // The sums alone differ if an earlier call does.
+      bool const known = head.number <= next && head.call != flights_->at(head.number).head.call;
+      disagree({(std::min)(head.number, next), peer, known, head.call});
+      return 0;
     }
-    bool const stream = is_streaming(flight.op);
-    auto const store = stream ? kernel::Store::streaming : kernel::Store::cached;
-    auto* const out = static_cast<std::byte*>(flight.op.recv) + (own.to + flight.at) * element;
-    add_inputs(flight.op, out, now, store, flight.squared);
-    flight.at += now;
-    for (int source = 0; source < peers_->size(); ++source) {
-      if (!is_sent(flight, sources_->hop(flight, 0, source, rank), source, rank)) continue;
-      flight.pairs[index(source)].in = flight.at;
-      if (int const code = channels_->take_chunk(source); code != MPI_SUCCESS) error = code;
-    }
-    if (flight.at == own.count) end_pass(flight);
-    return true;
+    ++next;
+    return flight.schedule.with(peer).chunks_in;
   }
-
-  /// One chunk or part of what each source gives.
-  bool copy(Flight& flight, int& error) {
-    bool moved = false;
-    bool finished = true;
-    int const rank = peers_->rank();
-    std::size_t const element = size_of(flight.op.dtype);
-    for (int turn = 0; turn < peers_->size(); ++turn) {
-      int const source = (rank + turn) % peers_->size();
-      Hop const hop = sources_->hop(flight, flight.pass, source, rank);
-      std::size_t& at = flight.pairs[index(source)].in;
-      if (at >= hop.part.count) continue;
-      auto* const to = static_cast<std::byte*>(flight.op.recv) + (hop.part.to + at) * element;
-      std::size_t now = (std::min)(part_bytes / element, hop.part.count - at);
-      std::byte const* from = nullptr;
-      if (is_sent(flight, hop, source, rank)) {
-        std::size_t bytes = 0;
-        if (turns_.next_in[index(source)] == flight.sequence) {
-          from = channels_->chunk_from(source, bytes);
-        }
-        if (from == nullptr) {
-          finished = false;
-          continue;
-        }
-        now = bytes / element;
-        kernel::copy(to, from, bytes, kernel::Store::cached);
-        moved_.exchanged += bytes;
-        if (int const code = channels_->take_chunk(source); code != MPI_SUCCESS) error = code;
-      } else {
-        if (!sources_->is_ready(flight, hop)) {
-          finished = false;
-          continue;
-        }
-        bool const stream = is_streaming(flight.op);
-        kernel::copy(to,
-                     sources_->seen(flight, hop) + (hop.part.from + at) * element,
-                     now * element,
-                     stream ? kernel::Store::streaming : kernel::Store::cached);
-        if (hop.holder != rank) moved_.direct += now * element;
+  /// Reads what near peers have called.
+  void compare(Flight& flight) {
+    for (int const peer : peers_->near()) {
+      Flight::Pair& pair = flight.pairs[index(peer)];
+      if (peer == peers_->rank() || pair.agrees) continue;
+      if (peers_->posted_by(peer) <= flight.number) continue;
+      Slot const& slot = peers_->control(peer).slot(flight.number);
+      if (slot.call != flight.head.call) {
+        disagree({flight.number, peer, true, slot.call});
+        return;
       }
-      at += now;
-      moved = true;
-      finished = finished && at == hop.part.count;
+      pair.agrees = true;
+      pair.takes = chunked(flight.schedule.with(peer).taken, &slot, pair.results_in);
+      --flight.near_left;
     }
-    if (finished) return end_pass(flight);
-    return moved;
   }
 
-  bool end_pass(Flight& flight) {
-    kernel::publish_streaming_stores();
-    if (flight.pass + 1 == passes(flight)) {
-      flight.receive_last();
+  /// One piece of a task; true if anything moved.
+  bool work(Flight& flight, std::size_t i, int& error) {
+    Task const& task = flight.schedule.tasks()[i];
+    Flight::Place& at = flight.places[i];
+    bool const keeps = task.to == peers_->rank();
+    bool const far = !keeps && !peers_->is_near(task.to);
+    if (!keeps && !is_turn_out(flight, task)) return false;
+    bool const closed = far && !links_->is_open_to(task.to);
+    if (closed && task.count > 0) {
+      // The head goes at once; data follow when the peer has made room.
+      error = send(flight, task, 0);
       return true;
     }
-    ++flight.pass;
-    flight.at = 0;
-    for (Flight::Pair& pair : flight.pairs) pair.in = 0;
-    peers_->own().slot(flight.sequence).pass(flight.sequence, flight.pass);
+    std::size_t const element = size_of(flight.op.dtype);
+    std::byte* const out =
+        keeps ? static_cast<std::byte*>(flight.op.recv) + (task.at + at.at) * element : room(task);
+    if (!keeps && !closed && out == nullptr) return false;
+    inputs_.clear();
+    if (task.work == Work::partial && task.begins) inputs_.push_back(nullptr);
+    bool chunks = !keeps;
+    bool reads = false;
+    for (std::uint32_t k = 0; k < task.inputs; ++k) {
+      Input const& input = flight.schedule.inputs(task)[k];
+      Source const source = find(flight, task, input, at.at);
+      if (source.data == nullptr) return false;
+      inputs_.push_back(source.data);
+      chunks = chunks || source.chunk;
+      reads = reads || (!source.chunk && input.rank != peers_->rank());
+    }
+    std::size_t const now =
+        (std::min)(chunks ? task.piece : part_bytes / element, task.count - at.at);
+    make(flight, task, out, now, keeps);
+    if (reads && !keeps && !peers_->board().is_sound()) return false;
+    if (!keeps) {
+      std::size_t const bytes =
+          now * size_of(task.rounded ? flight.op.dtype : flight.op.accumulate);
+      if (task.work != Work::copy) moved_.node_sums += bytes;
+      error = send(flight, task, bytes);
+    }
+    take(flight, task, now, error);
+    at.at += now;
+    if (at.at == task.count) end(flight, i);
     return true;
   }
+  /// Adds or copies a piece of all inputs.
+  void make(Flight& flight, Task const& task, std::byte* out, std::size_t count, bool keeps) {
+    if (count == 0) return;
+    Collective const& op = flight.op;
+    kernel::SquaredSum none;
+    kernel::SquaredSum& squared = keeps ? flight.squared : none;
+    bool const stream =
+        keeps && kernel::is_streaming(kernel::Store::automatic,
+                                      zero::detail::larger_bytes(op, peers_->size()));
+    auto store = stream ? kernel::Store::streaming : kernel::Store::cached;
+    if (task.work == Work::sum) {
+      auto const inputs = static_cast<int>(inputs_.size());
+      kernel::sum_and_square(
+          op.dtype, op.accumulate, out, inputs_.data(), 0, inputs, count, store, squared);
+    } else if (task.work == Work::partial) {
+      kernel::add_to_partial(op.dtype, op.accumulate, out, task.rounded, inputs_, count, squared);
+    } else if (out != inputs_.front()) {
+      // What came in a chunk is in the cache.
+      if (flight.schedule.inputs(task)->from == From::link) store = kernel::Store::cached;
+      kernel::copy(
+          out, static_cast<std::byte const*>(inputs_.front()), count * size_of(op.dtype), store);
+      squared.add(op.dtype, out, count);
+    }
+  }
 
-  /// The next chunk for a peer: this rank's data, or the sum of its node's.
-  void fill(std::byte* room,
-            Flight const& flight,
-            Hop const& hop,
-            int pass,
-            std::size_t at,
-            std::size_t count) {
-    std::size_t const element = size_of(flight.op.dtype);
-    std::size_t const skip = (hop.part.from + at) * element;
-    Topology const& topology = peers_->topology();
-    auto const& neighbours = topology.ranks(topology.node(peers_->rank()));
-    if (!flight.route.by_node || pass != 0 || neighbours.size() == 1) {
-      std::memcpy(room, sources_->seen(flight, hop) + skip, count * element);
+  /// Where the piece of an input is that begins at an element of its task.
+  [[nodiscard]] Source find(Flight const& flight,
+                            Task const& task,
+                            Input const& input,
+                            std::size_t at) const {
+    std::size_t bytes = 0;
+    if (input.from == From::link) {
+      if (!is_turn_in(flight, input)) return {nullptr, true};
+      return {links_->chunk_from(input.rank, bytes), true};
+    }
+    std::size_t const skip = (input.at + at) * size_of(flight.op.dtype);
+    bool const result = input.from == From::result;
+    if (input.rank == peers_->rank()) {
+      auto const* const own = static_cast<std::byte const*>(flight.op.recv);
+      // Nothing is read of a collective of nothing, which may have no buffers.
+      if (flight.op.count == 0) return {reinterpret_cast<std::byte const*>(&flight)};
+      return {(result ? own : flight.send) + skip};
+    }
+    if (!flight.pairs[index(input.rank)].agrees) return {};
+    Slot& slot = peers_->control(input.rank).slot(flight.number);
+    std::int64_t const held = place(slot, input.from);
+    if (held == outside) {
+      int const chunk = is_turn_in(flight, input) ? lane_from(input.rank).arrived() : -1;
+      if (chunk < 0) return {nullptr, true};
+      return {window_->chunk(seat(input.rank), seat(peers_->rank()), chunk), true};
+    }
+    if (result && !slot.has_passed(flight.number, task.pass)) return {};
+    return {held == inlined ? slot.copy + skip : peers_->pool(input.rank) + held + skip};
+  }
+  /// Gives back the chunks of a piece, and counts what went which way.
+  void take(Flight const& flight, Task const& task, std::size_t count, int& error) {
+    std::size_t const narrow = count * size_of(flight.op.dtype);
+    for (std::uint32_t k = 0; k < task.inputs; ++k) {
+      Input const& input = flight.schedule.inputs(task)[k];
+      if (input.rank == peers_->rank()) continue;
+      if (input.from == From::link) {
+        bool const partial = task.work == Work::partial;
+        moved_.exchanged += partial ? count * size_of(flight.op.accumulate) : narrow;
+        if (int const code = links_->take(input.rank); code != MPI_SUCCESS) error = code;
+      } else if (is_lent(flight, input)) {
+        moved_.exchanged += narrow;
+        lane_from(input.rank).take();
+      } else if (task.work != Work::sum || task.to == peers_->rank()) {
+        moved_.direct += narrow;
+      }
+    }
+  }
+
+  /// Chunks of a peer are taken, and given to it, in the order of the calls, and of tasks.
+  [[nodiscard]] bool is_turn_in(Flight const& flight, Input const& input) const {
+    std::size_t const peer = index(input.rank);
+    advance_turn(next_in_[peer], [&](Flight const& other) {
+      return other.pairs[peer].taken == other.pairs[peer].takes;
+    });
+    Flight::Pair const& pair = flight.pairs[peer];
+    std::uint32_t const first = input.from == From::result ? pair.results_in : 0;
+    return next_in_[peer] == flight.number && pair.taken == first + input.turn;
+  }
+  [[nodiscard]] bool is_turn_out(Flight const& flight, Task const& task) const {
+    std::size_t const peer = index(task.to);
+    advance_turn(next_out_[peer], [&](Flight const& other) {
+      return other.pairs[peer].given == other.pairs[peer].gives;
+    });
+    Flight::Pair const& pair = flight.pairs[peer];
+    std::uint32_t const first = task.way == From::result ? pair.results_out : 0;
+    return next_out_[peer] == flight.number && pair.given == first + task.turn;
+  }
+  [[nodiscard]] bool has_room(Flight const& flight, Task const& task) const {
+    return is_turn_out(flight, task) && room(task) != nullptr;
+  }
+  /// Memory for the next chunk of a task that gives its outcome away, or null.
+  [[nodiscard]] std::byte* room(Task const& task) const noexcept {
+    if (!peers_->is_near(task.to)) {
+      return links_->is_open_to(task.to) ? links_->room_for(task.to) : nullptr;
+    }
+    int const chunk = lane_to(task.to).room();
+    return chunk < 0 ? nullptr : window_->chunk(seat(peers_->rank()), seat(task.to), chunk);
+  }
+  /// Sends what lies in the room for a chunk. The first one for a collective says what it is for.
+  int send(Flight& flight, Task const& task, std::size_t bytes) {
+    if (peers_->is_near(task.to)) {
+      lane_to(task.to).send(bytes);
+      return MPI_SUCCESS;
+    }
+    bool const headed = std::exchange(flight.pairs[index(task.to)].headed, true);
+    return links_->send(task.to, flight.number, headed ? nullptr : &flight.head, bytes);
+  }
+
+  void end(Flight& flight, std::size_t i) {
+    Task const& task = flight.schedule.tasks()[i];
+    flight.places[i].over = true;
+    --flight.tasks_left;
+    if (task.to == peers_->rank()) {
+      --flight.results_left;
+    } else {
+      ++flight.pairs[index(task.to)].given;
+    }
+    for (std::uint32_t k = 0; k < task.inputs; ++k) {
+      Input const& input = flight.schedule.inputs(task)[k];
+      if (input.rank == peers_->rank()) continue;
+      if (input.from == From::link || is_lent(flight, input))
+        ++flight.pairs[index(input.rank)].taken;
+    }
+  }
+  void end_pass(Flight& flight) {
+    kernel::publish_streaming_stores();
+    if (flight.pass + 1 == passes(flight.op, flight.route)) {
+      flight.received = true;
+      flight.squared.end();
       return;
     }
-    inputs_.clear();
-    for (int const rank : neighbours) {
-      inputs_.push_back(sources_->seen(flight, {hop.part, rank}) + skip);
-    }
-    kernel::SquaredSum none;
-    add_inputs(flight.op, room, count, kernel::Store::cached, none);
-    moved_.node_sums += count * element;
+    flight.results_left = flight.schedule.results(++flight.pass);
+    peers_->own().slot(flight.number).pass(flight.number, flight.pass);
   }
-
-  void add_inputs(Collective const& op,
-                  void* out,
-                  std::size_t count,
-                  kernel::Store store,
-                  kernel::SquaredSum& squared) const {
-    kernel::sum_and_square(op.dtype,
-                           op.accumulate,
-                           out,
-                           inputs_.data(),
-                           0,
-                           static_cast<int>(inputs_.size()),
-                           count,
-                           store,
-                           squared);
-  }
-
-  /// True if more chunks come from a source in one pass, the present one or a later one.
-  [[nodiscard]] bool expects(Flight const& flight, int pass, int source) const {
-    if (is_chained(flight, pass)) return chain_.expects(flight, source);
-    Hop const hop = sources_->hop(flight, pass, source, peers_->rank());
-    std::size_t const got = pass == flight.pass ? flight.pairs[index(source)].in : 0;
-    return got < hop.part.count && is_sent(flight, hop, source, peers_->rank());
-  }
-  [[nodiscard]] bool expects(Flight const& flight, int source) const {
-    for (int pass = flight.pass; pass < passes(flight); ++pass) {
-      if (expects(flight, pass, source)) return true;
-    }
-    return false;
+  /// Moves a turn to the first collective that is not over in some respect.
+  template <class Over>
+  void advance_turn(std::uint64_t& turn, Over const& over) const {
+    turn = (std::max)(turn, flights_->oldest());
+    while (turn < flights_->posted() && over(flights_->at(turn))) ++turn;
   }
 
   Peers const* peers_;
-  Sources const* sources_;
-  Channels* channels_;
+  Links* links_;
+  Window const* window_;
   Flights* flights_;
-  Board const* board_;
-  std::unique_ptr<NativeReduction> native_;
-  Turns turns_;
-  Moved moved_{};
-  Chain chain_;
+  // Collectives, by peer. Turns move when somebody asks.
+  std::vector<std::uint64_t> next_arrival_;      ///< whose first chunk has not come
+  mutable std::vector<std::uint64_t> next_in_;   ///< whose chunks are taken now
+  mutable std::vector<std::uint64_t> next_out_;  ///< whose chunks are given now
   std::vector<void const*> inputs_;
-  std::uint64_t native_turn_ = 0;
+  Moved moved_{};
+  Disagreement disagreement_{};
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

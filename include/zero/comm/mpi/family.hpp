@@ -7,19 +7,21 @@
 #include "zero/comm/mpi/agreement.hpp"
 #include "zero/comm/mpi/blocking.hpp"
 #include "zero/comm/mpi/census.hpp"
+#include "zero/comm/mpi/ending.hpp"
 #include "zero/comm/mpi/library.hpp"
+#include "zero/comm/mpi/mailbox.hpp"
 #include "zero/comm/mpi/member.hpp"
-#include "zero/comm/mpi/patience.hpp"
 #include "zero/comm/mpi/pool.hpp"
+#include "zero/comm/mpi/report.hpp"
 #include "zero/comm/mpi/window.hpp"
-#include "zero/comm/shared/failure.hpp"
 
-#include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -28,14 +30,8 @@
 
 namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
-/// Tags on the library's own communicators.
-inline constexpr int round_tag = 1;
-inline constexpr int data_tag = 2;
-inline constexpr int failure_tag = 3;
-inline constexpr int notice_tag = 4;
-
 /// State common to a family of groups. Everything is guarded by `mutex`, MPI's own calls too.
-class Family {
+class Family final : public Surroundings {
  public:
   /// Collective over the trainer's communicator, which stays the trainer's.
   Family(MPI_Comm comm, Options const& wanted, bool native)
@@ -54,7 +50,8 @@ class Family {
     if (window->shared()) {
       pool = std::make_shared<Pool>(window, window->pool(node_rank(rank_)), options.shared_bytes);
     }
-    receive_failure();
+    mailbox_ = std::make_unique<Mailbox>(comm_, size_);
+    ending_ = std::make_unique<Ending>(rank_, size_, options.deadline_s, *this);
     if (options.progress_thread != ProgressThread::off) {
       thread_ = std::thread([this] { run_thread(); });
     }
@@ -63,16 +60,7 @@ class Family {
   Family& operator=(Family const&) = delete;
   ~Family() {
     stop_thread();
-    if (request_ == MPI_REQUEST_NULL || !is_running()) return;
-    if (blocking.lost()) {
-      static_cast<void>(incoming_.release());
-      return;
-    }
-    // Cancelling a receive that nothing has matched is local.
-    MPI_Cancel(&request_);
-    int done = 0;
-    MPI_Test(&request_, &done, MPI_STATUS_IGNORE);
-    if (done == 0) static_cast<void>(incoming_.release());
+    if (mailbox_ != nullptr && blocking.lost()) mailbox_->forsake();
   }
 
   /// The window of a group's ranks on this node. Collective over the group; blocks.
@@ -106,63 +94,109 @@ class Family {
   /// Groups that this rank has neither closed nor destroyed.
   [[nodiscard]] std::size_t members() const noexcept { return members_.size(); }
 
-  /// One look at everything under way in any group; true if something moved.
+  /// One look at everything under way in any group; true if something moved. From the time on when
+  /// anything is wrong data moves no more.
   bool advance() {
+    hear();
     bool moved = false;
-    for (std::size_t i = 0; i < members_.size() && !failed(); ++i) moved |= members_[i]->advance();
+    for (std::size_t i = 0; i < members_.size() && is_sound(); ++i) {
+      moved |= members_[i]->advance();
+    }
     return moved;
   }
 
-  /// What the ranks of this node know of the family's failure.
-  [[nodiscard]] Board& board() noexcept { return window->control(0)->board; }
-  /// True once anything has gone wrong on any rank that this one has heard of.
-  [[nodiscard]] bool failed() {
-    if (failed_) return true;
-    if (!blocking.complaint().empty()) {
-      board().record(blocking.complaint());
-      adopt(blocking.complaint());
-      if (blocking.may_call()) tell_other_nodes(failure_);
-      return true;
-    }
-    if (board().failed()) return adopt(board().text());
-    int done = 0;
-    MPI_Status status;
-    if (request_ == MPI_REQUEST_NULL || MPI_Test(&request_, &done, &status) != MPI_SUCCESS ||
-        done == 0) {
-      return false;
-    }
-    int length = 0;
-    MPI_Get_count(&status, MPI_BYTE, &length);
-    std::string text(incoming_->data(), static_cast<std::size_t>(length));
-    board().record(text);
-    return adopt(std::move(text));
+  /// False once this rank knows that anything has gone wrong on any rank.
+  [[nodiscard]] bool is_sound() const noexcept {
+    return ending_->running() && blocking.complaint().empty();
   }
-  [[nodiscard]] std::string const& failure() const noexcept { return failure_; }
+  /// True once it is known what to say of it; the same on all ranks.
+  [[nodiscard]] bool has_ended() {
+    if (!ending_->ended() && (blocking.complaint().empty() || blocking.may_call())) return false;
+    // The trainer will use its buffers for something else.
+    give_up_buffers();
+    return true;
+  }
+  [[nodiscard]] std::string const& sentence() const noexcept {
+    return ending_->ended() ? ending_->sentence() : blocking.complaint();
+  }
 
-  /// Ends the whole family and tells every rank; true if nothing had failed before.
-  bool record(std::string text) {
-    if (failed()) return false;
-    text.resize((std::min)(text.size(), Board::text_bytes));
-    board().record(text);
-    tell_other_nodes(text);
-    return adopt(std::move(text));
+  /// Ends the whole family.
+  ZERO_COLD void end(Finding const& finding) {
+    if (blocking.may_call()) ending_->begin(finding);
   }
-  bool record(zero::detail::Failure const& failure) {
-    return record(zero::detail::describe(failure));
+  /// For a reason that is a sentence already; true if nothing had failed before.
+  ZERO_COLD bool end_by_words(std::string text, Question at) {
+    bool const first = is_sound() && words_.empty();
+    bool const gave_up = !blocking.complaint().empty();
+    if (words_.empty()) words_ = gave_up ? blocking.complaint() : std::move(text);
+    end({.cause = Cause::words, .at = at});
+    return first;
   }
   /// An error of MPI's own, found where nothing may be thrown.
-  ZERO_COLD void record_error(int code, std::string_view during) {
-    record("rank " + std::to_string(rank_) + ": MPI reports '" + error_text(code) + "' in " +
-           std::string(during));
+  ZERO_COLD void end_by_mpi(int code, std::string_view during, Question at) {
+    error_ = "rank " + std::to_string(rank_) + ": MPI reports '" + error_text(code) + "' in " +
+             std::string(during);
+    end({.cause = Cause::mpi_error, .at = at});
   }
+  /// Stays until all know of an end that this rank has begun, but not for long: 0.1 s once it is
+  /// known what to say, since who is silent takes no message.
+  ZERO_COLD void stay() {
+    std::chrono::duration<double> const least(window_s(true, 0));
+    auto const begun = Clock::now();
+    for (Backoff backoff; blocking.may_call(); backoff.pause()) {
+      hear();
+      bool const ended = has_ended();
+      if (ended && mailbox_->is_idle()) return;
+      if (Clock::now() - begun > (ended ? 1 : 3) * least) return;
+    }
+  }
+  /// Peers on this node must not use any more what they read of this rank's.
+  void give_up_buffers() noexcept { window->control(0)->give_up(); }
+  /// After how much more than the deadline a rank says that it is over.
+  [[nodiscard]] double stagger_s() const noexcept { return ending_->stagger_s(); }
+
+  /// Tells all that this rank starts nothing more in a group.
+  ZERO_COLD void depart(Departure const& departure) {
+    if (!is_sound()) return;
+    ++departures_told_;
+    ending_->depart(departure);
+  }
+  [[nodiscard]] bool has_departures() const noexcept { return ending_->has_departures(); }
+  /// What a rank has said of that, or null.
+  [[nodiscard]] Departure const* departed(std::uint64_t group, int world_rank) const noexcept {
+    return ending_->departed(group, world_rank);
+  }
+
+  /// This rank waits in a group until the end of this object's scope.
+  class Waiting {
+   public:
+    Waiting(Family& family, Member& member) : family_(&family), member_(&member) {
+      family.waiting_.push_back(&member);
+    }
+    Waiting(Waiting const&) = delete;
+    Waiting& operator=(Waiting const&) = delete;
+    ~Waiting() { std::erase(family_->waiting_, member_); }
+
+   private:
+    Family* family_;
+    Member* member_;
+  };
 
   /// Stops the thread and gives up what only all ranks together can. Collective; blocks.
   void close() {
     stop_thread();
-    if (request_ != MPI_REQUEST_NULL) {
-      MPI_Cancel(&request_);
-      MPI_Wait(&request_, MPI_STATUS_IGNORE);
+    // Of ranks that have left groups split off; nothing may come when MPI has this communicator
+    // back.
+    std::vector<std::uint64_t> const told = blocking.gather(comm_, size_, departures_told_);
+    std::uint64_t expected = 0;
+    for (int rank = 0; rank < size_; ++rank) {
+      if (is_far(rank)) expected += told[static_cast<std::size_t>(rank)];
     }
+    blocking.wait("the last notices", [&] {
+      hear();
+      return ending_->departures() >= expected && mailbox_->is_idle();
+    });
+    mailbox_->cancel();
     window->close(blocking);
     blocking.release(comm_);
     entry_.remove();
@@ -184,54 +218,40 @@ class Family {
     return node;
   }
 
-  bool adopt(std::string text) {
-    failed_ = true;
-    failure_ = std::move(text);
-    return true;
+  void hear() {
+    if (!blocking.complaint().empty()) {
+      if (!blocking.may_call()) return;
+      if (words_.empty()) end_by_words(blocking.complaint(), {});
+    }
+    int const code =
+        mailbox_->poll([&](std::span<std::byte const> message) { ending_->hear(message); });
+    if (code != MPI_SUCCESS && ending_->running()) end_by_mpi(code, "a notice", {});
+    if (!ending_->running()) ending_->look(Clock::now(), !waiting_.empty());
   }
 
-  void receive_failure() {
-    incoming_ = std::make_unique<std::array<char, Board::text_bytes>>();
-    check(MPI_Irecv(incoming_->data(),
-                    static_cast<int>(Board::text_bytes),
-                    MPI_BYTE,
-                    MPI_ANY_SOURCE,
-                    failure_tag,
-                    comm_,
-                    &request_),
-          "MPI_Irecv");
+  // What the ending asks for.
+  void send(int rank, std::span<std::byte const> message, bool matched) override {
+    if (is_running()) mailbox_->send(rank, message, matched);
   }
-
-  /// Best effort within the grace; who does not hear of it runs into the deadline.
-  ZERO_COLD void tell_other_nodes(std::string const& text) {
-    if (!is_running()) return;
-    // MPI may read the text after this object is gone.
-    auto* const words = new std::string(text);
-    std::vector<MPI_Request> requests;
-    for (int peer = 0; peer < size_; ++peer) {
-      if (node_of(peer) == node_of(rank_)) continue;
-      MPI_Request request = MPI_REQUEST_NULL;
-      if (MPI_Isend(words->data(),
-                    static_cast<int>(words->size()),
-                    MPI_BYTE,
-                    peer,
-                    failure_tag,
-                    comm_,
-                    &request) == MPI_SUCCESS) {
-        requests.push_back(request);
-      }
+  [[nodiscard]] bool is_far(int rank) override { return node_of(rank) != node_of(rank_); }
+  [[nodiscard]] bool is_matched(int rank) override { return mailbox_->is_matched(rank); }
+  [[nodiscard]] ZERO_COLD Report report(Question const& question) override {
+    Report result;
+    result.words = words_;
+    result.error = error_;
+    // What this rank waits for elsewhere explains why it does not come only if it has waited long.
+    Member* waits = nullptr;
+    for (Member* const member : waiting_) {
+      bool const asked = member->id() == question.group;
+      if (asked || member->still_s() > options.deadline_s / 2) waits = member;
+      if (asked) break;
     }
-    auto const end = Clock::now() + grace;
-    int done = 0;
-    while (done == 0 && Clock::now() < end) {
-      if (MPI_Testall(
-              static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE) !=
-          MPI_SUCCESS) {
-        return;
-      }
-      if (done == 0) std::this_thread::yield();
+    if (waits != nullptr) waits->tell_waiting(result);
+    for (Member* const member : members_) {
+      bool const asked = member->id() == question.group;
+      if (asked || (member == waits && result.waits)) member->tell_calls(result);
     }
-    if (done != 0) delete words;
+    return result;
   }
 
   void run_thread() {
@@ -242,7 +262,11 @@ class Family {
         std::lock_guard const lock(mutex);
         bool busy = false;
         for (Member const* const member : members_) busy |= member->busy();
-        if (busy) moved = advance();
+        if (busy) {
+          moved = advance();
+        } else {
+          hear();
+        }
       }
       if (moved) {
         backoff.reset();
@@ -261,10 +285,12 @@ class Family {
   int size_ = 0;
   std::vector<int> nodes_;
   std::vector<Member*> members_;
-  bool failed_ = false;
-  std::string failure_;
-  std::unique_ptr<std::array<char, Board::text_bytes>> incoming_;
-  MPI_Request request_ = MPI_REQUEST_NULL;
+  std::vector<Member*> waiting_;  ///< groups in which this rank's threads wait
+  std::string words_;             ///< why this rank ends the family
+  std::string error_;             ///< what MPI has reported
+  std::uint64_t departures_told_ = 0;
+  std::unique_ptr<Mailbox> mailbox_;
+  std::unique_ptr<Ending> ending_;
   std::thread thread_;
   std::atomic<bool> stop_{false};
 };

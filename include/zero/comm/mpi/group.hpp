@@ -2,26 +2,25 @@
 /// One rank's part in a group: starting collectives, waiting for them, noticing what goes wrong.
 #pragma once
 
-#include "zero/base/clock.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
-#include "zero/comm/mpi/blame.hpp"
-#include "zero/comm/mpi/channels.hpp"
-#include "zero/comm/mpi/dissemination.hpp"
+#include "zero/base/hash.hpp"
+#include "zero/comm/mpi/bodies.hpp"
+#include "zero/comm/mpi/ending.hpp"
 #include "zero/comm/mpi/exchange.hpp"
 #include "zero/comm/mpi/family.hpp"
 #include "zero/comm/mpi/flight.hpp"
 #include "zero/comm/mpi/lane.hpp"
 #include "zero/comm/mpi/library.hpp"
+#include "zero/comm/mpi/links.hpp"
 #include "zero/comm/mpi/member.hpp"
 #include "zero/comm/mpi/message.hpp"
 #include "zero/comm/mpi/native.hpp"
 #include "zero/comm/mpi/options.hpp"
-#include "zero/comm/mpi/patience.hpp"
 #include "zero/comm/mpi/peers.hpp"
 #include "zero/comm/mpi/pool.hpp"
-#include "zero/comm/mpi/roll.hpp"
-#include "zero/comm/mpi/sources.hpp"
+#include "zero/comm/mpi/report.hpp"
+#include "zero/comm/mpi/route.hpp"
 #include "zero/comm/mpi/window.hpp"
 #include "zero/comm/shared/call_checks.hpp"
 #include "zero/comm/shared/failure.hpp"
@@ -29,11 +28,13 @@
 #include "zero/kernel/copy.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -41,7 +42,7 @@
 
 namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
-/// Takes a collective through its stations: announced, compared, moved, done here, done everywhere.
+/// Takes a collective through its stations: posted, moved, done here, done everywhere.
 /// @tparam Base  Member: units that construct no communicator compile nothing of a template
 template <class Base>
 class Group final : public Base {
@@ -50,40 +51,38 @@ class Group final : public Base {
 
   /// Collective over `comm`, which is taken over; `world` are its ranks' numbers in the family. The
   /// caller holds the family's lock.
+  /// @param id  the same on all of its ranks, and of no other group of the family
   Group(std::shared_ptr<Family> family,
         MPI_Comm comm,
         std::vector<int> const& world,
         int rank,
         std::shared_ptr<Window> window,
         bool native,
+        std::uint64_t id,
         std::string_view name = {})
       : family_(std::move(family)),
         comm_(comm),
-        native_(native),
+        id_(id),
         name_(name),
         window_(std::move(window)),
         peers_(peers(*family_, *window_, world, rank)),
-        channels_(std::make_unique<Channels>(comm, peers_, *window_, family_->options)),
-        roll_(comm, peers_),
-        sources_(peers_, roll_, native, family_->options.sums),
-        flights_(peers_.size()),
-        exchange_(peers_,
-                  sources_,
-                  *channels_,
-                  flights_,
-                  family_->board(),
-                  native ? std::make_unique<NativeReduction>(comm, peers_.size(), family_->options)
-                         : nullptr),
-        blame_(peers_, roll_, exchange_, flights_) {
+        routing_{&peers_.topology(), native, family_->options.sums},
+        flat_because_(routing_.never_chained()),
+        links_(std::make_unique<Links>(
+            comm, size(), peers_.topology().nodes() == 1, family_->options)),
+        exchange_(peers_, *links_, *window_, flights_) {
+    if (native) {
+      native_ = std::make_unique<NativeReduction>(
+          comm, family_->blocking.duplicate(comm), size(), family_->options);
+    }
+    if (flat_because_.empty()) flat_because_ = "there was no sum yet";
     family_->join(this);
   }
   ~Group() override {
     Lock const lock(family_->mutex);
     family_->leave(this);
-    bool const lost = family_->blocking.lost();
-    if (lost) channels_->forsake();
-    channels_.reset();
-    roll_.end(lost);
+    if (family_->blocking.lost()) links_->forsake();
+    links_.reset();
   }
 
   [[nodiscard]] int size() const noexcept override { return peers_.size(); }
@@ -92,67 +91,61 @@ class Group final : public Base {
   std::uint64_t post(Collective const& op) override {
     zero::detail::check_arguments(op, peers_.rank(), size(), name_);
     Lock lock(family_->mutex);
-    throw_if_failed(lock, op);
-    std::uint64_t const sequence = flights_.posted();
-    if (sequence >= ring_slots) {
-      finish(lock, op, sequence - ring_slots);
-    }
+    throw_if_ended(op);
+    std::uint64_t const number = flights_.posted();
+    if (number >= ring_slots) finish(lock, op, number - ring_slots);
     begin(op);
     family_->advance();
-    return sequence;
+    return number;
   }
 
-  void wait(int /*rank*/, std::uint64_t sequence) override {
+  void wait(int /*rank*/, std::uint64_t number) override {
     Lock lock(family_->mutex);
     // What is done has its result, whatever went wrong since.
-    if (flights_.done(sequence)) return;
-    Collective const op = flights_.at(sequence).op;
-    throw_if_failed(lock, op);
-    finish(lock, op, sequence);
+    if (flights_.done(number)) return;
+    Collective const op = flights_.at(number).op;
+    throw_if_ended(op);
+    finish(lock, op, number);
   }
 
   void progress() noexcept override {
     Lock const lock(family_->mutex);
-    if (flights_.none() && !family_->failed()) return;
+    if (flights_.none() && family_->is_sound()) return;
     family_->advance();
   }
 
   bool advance() override {
     int error = MPI_SUCCESS;
-    bool moved = size() > 1 && channels_->poll(error);
-    moved |= roll_.hear(flights_.oldest(), error);
-    for (std::uint64_t s = flights_.oldest(); s < flights_.posted() && error == MPI_SUCCESS; ++s) {
-      Flight& flight = flights_.at(s);
+    bool moved = links_->poll(error);
+    exchange_.look();
+    for (std::uint64_t n = flights_.oldest(); n < flights_.posted() && error == MPI_SUCCESS; ++n) {
+      Flight& flight = flights_.at(n);
       if (flight.complete || flight.withdrawn) continue;
-      if (!flight.matched && !match(flight)) {
-        if (family_->failed()) return true;
-        continue;
-      }
-      moved |= exchange_.receive(flight, error);
-    }
-    for (int peer = 0; peer < size(); ++peer) {
-      moved |= exchange_.send(peer, error);
-      exchange_.skip_received(peer);
-    }
-    for (std::uint64_t s = flights_.oldest(); s < flights_.posted(); ++s) {
-      moved |= complete(flights_.at(s), error);
+      moved |= exchange_.advance(flight, error);
+      if (flight.route.by_library && !flight.received) moved |= reduce_by_library(flight, error);
+      moved |= complete(flight);
     }
     flights_.retire();
-    if (error != MPI_SUCCESS) {
-      family_->record_error(error, describe_oldest() + on_group());
-      return true;
+    if (Exchange::Disagreement const& found = exchange_.disagreement(); found.number != never) {
+      family_->end({.cause = Cause::mismatch,
+                    .at = {id_, found.number},
+                    .rank = found.peer < 0 ? -1 : peers_.world_rank(found.peer),
+                    .known = found.known,
+                    .call = found.call.collective()});
+    } else if (error != MPI_SUCCESS) {
+      family_->end_by_mpi(error, describe_oldest() + on_group(), {id_, flights_.oldest()});
     }
     if (moved) ++events_;
     return moved;
   }
   [[nodiscard]] bool busy() const noexcept override { return !flights_.none(); }
 
-  ZERO_COLD void abandon(int /*rank*/, std::uint64_t sequence, bool unwinding) noexcept override {
+  ZERO_COLD void abandon(int /*rank*/, std::uint64_t number, bool unwinding) noexcept override {
     Lock const lock(family_->mutex);
-    if (flights_.done(sequence)) return;
-    Flight& flight = flights_.at(sequence);
+    if (flights_.done(number)) return;
+    Flight& flight = flights_.at(number);
     flight.withdrawn = true;
-    family_->board().withdraw();
+    family_->give_up_buffers();
     std::string text = zero::detail::describe(
         zero::detail::Failure{.cause = zero::detail::Failure::Cause::abandoned,
                               .rank = own_number(),
@@ -162,7 +155,7 @@ class Group final : public Base {
     if (unwinding) {
       family_->withdrawn = std::move(text);
     } else if (is_running()) {
-      family_->record(std::move(text));
+      family_->end_by_words(std::move(text), {id_, number});
     }
   }
 
@@ -171,14 +164,20 @@ class Group final : public Base {
     if (!is_running()) return;
     // Where a group that was split off is unwound, its rank can still say why in the first one.
     if (!family_->withdrawn.empty() && (is_first() || !unwinding)) {
-      family_->record(std::move(family_->withdrawn));
+      family_->end_by_words(std::exchange(family_->withdrawn, {}), {id_, flights_.posted()});
+      family_->stay();
       return;
     }
-    if (!family_->failed()) roll_.leave(flights_.posted(), unwinding);
+    Control& own = peers_.own();
+    own.left_unwinding.store(unwinding ? 1 : 0, std::memory_order_relaxed);
+    own.left_at.store(flights_.posted(), std::memory_order_release);
+    family_->depart({.group = id_,
+                     .calls = flights_.posted(),
+                     .kind = unwinding ? Departure::Kind::unwinding : Departure::Kind::left});
   }
 
   ZERO_COLD bool report(std::string_view reason) override {
-    Lock const lock(family_->mutex);
+    Lock lock(family_->mutex);
     zero::detail::Failure failure{.cause = zero::detail::Failure::Cause::thrown,
                                   .rank = own_number(),
                                   .calls = flights_.posted()};
@@ -186,7 +185,10 @@ class Group final : public Base {
     failure.reason = reason;
     failure.group = name_;
     family_->withdrawn.clear();
-    return family_->record(failure);
+    bool const first =
+        family_->end_by_words(zero::detail::describe(failure), {id_, flights_.posted()});
+    family_->stay();
+    return first;
   }
 
   [[nodiscard]] ZERO_COLD zero::detail::Handle<Member> split(std::vector<int> const& members,
@@ -195,8 +197,8 @@ class Group final : public Base {
     Lock const lock(family_->mutex);
     Blocking& blocking = family_->blocking;
     blocking.begin("split");
-    MPI_Comm const part =
-        blocking.divide(comm_, *std::min_element(members.begin(), members.end()), rank);
+    int const first = *std::min_element(members.begin(), members.end());
+    MPI_Comm const part = blocking.divide(comm_, first, rank);
     std::vector<int> world;
     for (int const member : members) world.push_back(peers_.world_rank(member));
     auto window = std::make_shared<Window>();
@@ -204,8 +206,15 @@ class Group final : public Base {
       MPI_Comm const node = blocking.divide(part, family_->node_of(family_->rank()), rank);
       window = family_->make_window(part, static_cast<int>(members.size()), node, 0);
     }
-    return {std::make_shared<Group>(family_, part, world, rank, std::move(window), native_, name),
-            rank};
+    // Of one group no two calls have one number, and of one split no two parts have one rank.
+    zero::detail::Hash id;
+    id.add(id_);
+    id.add(flights_.posted());
+    id.add(static_cast<std::uint64_t>(peers_.world_rank(first)));
+    return {
+        std::make_shared<Group>(
+            family_, part, world, rank, std::move(window), native_ != nullptr, id.value(), name),
+        rank};
   }
 
   ZERO_COLD void check_closable() override {
@@ -234,14 +243,18 @@ class Group final : public Base {
   ZERO_COLD void close() override {
     Lock const lock(family_->mutex);
     family_->blocking.begin("close");
-    roll_.hear_last(family_->blocking, flights_.oldest());
-    family_->blocking.meet(comm_);
-    channels_->cancel();
-    roll_.cancel();
-    family_->blocking.wait("the last messages",
-                           [&] { return channels_->settled() && roll_.settled(); });
+    // What peers say to have taken would reach a later group that MPI takes for this one.
+    family_->blocking.wait("the last messages", [&] {
+      int error = MPI_SUCCESS;
+      links_->poll(error);
+      check(error, "MPI_Testsome");
+      check(links_->settle(), "MPI_Isend");
+      return links_->is_settled();
+    });
+    links_->cancel();
+    family_->blocking.wait("the end of receives", [&] { return links_->is_idle(); });
     family_->leave(this);
-    exchange_.close();
+    if (native_ != nullptr) native_->close(family_->blocking);
     if (window_ != family_->window) window_->close(family_->blocking);
     family_->blocking.release(comm_);
   }
@@ -260,7 +273,7 @@ class Group final : public Base {
     result.library = library_version();
     Topology const& topology = peers_.topology();
     result.nodes = static_cast<int>(topology.nodes());
-    result.local_ranks = static_cast<int>(topology.ranks(topology.node(peers_.rank())).size());
+    result.local_ranks = static_cast<int>(peers_.near().size());
     result.window = window_->shared();
     result.always_deadline = family_->blocking.always_ends();
     result.progress_thread = family_->options.progress_thread != ProgressThread::off;
@@ -268,19 +281,44 @@ class Group final : public Base {
       result.shared_bytes = family_->pool->bytes();
       result.shared_left = family_->pool->left();
     }
-    result.chunk_bytes = channels_->chunk_bytes();
+    result.chunk_bytes = head_bytes + links_->chunk_bytes();
     result.direct_bytes = exchange_.moved().direct;
     result.exchanged_bytes = exchange_.moved().exchanged;
     result.node_sum_bytes = exchange_.moved().node_sums;
-    result.native_bytes = exchange_.moved().native;
-    result.flat_because = sources_.flat_because();
-    result.control_messages = roll_.sent();
-    result.data_messages = channels_->sent();
+    result.native_bytes = native_bytes_;
+    result.flat_because = flat_because_;
+    result.control_messages = links_->credits_sent();
+    result.data_messages = links_->sent();
+    result.sent_bytes = links_->sent_bytes();
     return result;
   }
 
   [[nodiscard]] std::uint64_t held() const noexcept override {
-    return window_->held() + channels_->held() + roll_.held() + exchange_.held();
+    return window_->held() + links_->held() + (native_ != nullptr ? native_->held() : 0);
+  }
+
+  [[nodiscard]] std::uint64_t id() const noexcept override { return id_; }
+  ZERO_COLD void tell_calls(Report& report) override {
+    Calls& calls = report.calls.emplace_back();
+    calls = {.group = id_, .name = name_, .made = flights_.posted()};
+    std::uint64_t const count = (std::min<std::uint64_t>)(calls.made, reported_calls);
+    for (std::uint64_t n = calls.made - count; n < calls.made; ++n) {
+      calls.last.push_back(flights_.at(n).op);
+    }
+  }
+  [[nodiscard]] ZERO_COLD double still_s() const override {
+    return std::chrono::duration<double>(Clock::now() - moved_).count();
+  }
+  ZERO_COLD void tell_waiting(Report& report) override {
+    if (flights_.none()) return;
+    Flight const& flight = flights_.at(flights_.oldest());
+    report.waits = true;
+    report.at = {id_, flight.number};
+    report.native = flight.route.by_library && !flight.received;
+    exchange_.waits_for(flight, [&](int peer) { report.wait_on(peers_.world_rank(peer)); });
+    for (int peer = 0; report.native && peer < size(); ++peer) {
+      if (peer != peers_.rank()) report.wait_on(peers_.world_rank(peer));
+    }
   }
 
  private:
@@ -296,86 +334,167 @@ class Group final : public Base {
     return static_cast<std::int64_t>(address - start);
   }
 
+  /// Tells near ranks of this rank's next call, and where its buffers are. Far ones learn of it
+  /// with the first data.
   void begin(Collective const& op) {
-    Flight& flight = flights_.begin(op);
-    Slot& slot = peers_.own().slot(flight.sequence);
+    Flight& flight = flights_.begin(op, routing_, peers_.rank(), links_->chunk_bytes());
+    if (zero::detail::is_reduction(op.op) && !is_small_sum(op)) {
+      flat_because_ = routing_.why_flat(op);
+    }
+    if (op.bucket == zero::detail::close_bucket) {
+      // The last call meets all with whom this rank ever exchanged anything.
+      for (int peer = 0; peer < size(); ++peer) {
+        if (peers_.is_near(peer)) continue;
+        flight.schedule.add_empty(peer, links_->is_open_to(peer), links_->is_open_from(peer));
+      }
+    }
+    Slot& slot = peers_.own().slot(flight.number);
     std::size_t const element = size_of(op.dtype);
     std::size_t const send_bytes = zero::detail::send_count(op, size()) * element;
     bool const sends = op.op != Op::broadcast || peers_.rank() == op.root;
-    Call call = call_of(op, flight.sequence);
+    slot.send_at = sends ? place_of(op.send, send_bytes) : outside;
     if (sends && send_bytes <= inline_bytes) {
       if (send_bytes > 0) std::memcpy(slot.copy, op.send, send_bytes);
-      call.send_at = inlined;
-    } else if (sends) {
-      call.send_at = place_of(op.send, send_bytes);
+      slot.send_at = inlined;
     }
-    call.recv_at = place_of(op.recv, zero::detail::receive_count(op, size()) * element);
-    flight.send = call.send_at == inlined ? slot.copy : static_cast<std::byte const*>(op.send);
+    slot.call = flight.head.call;
+    slot.recv_at = place_of(op.recv, zero::detail::receive_count(op, size()) * element);
+    flight.send = slot.send_at == inlined ? slot.copy : static_cast<std::byte const*>(op.send);
     kernel::publish_streaming_stores();
-    roll_.announce(call);
+    peers_.own().posted.store(flight.number + 1, std::memory_order_release);
+    exchange_.begin(flight);
   }
 
-  /// True once all ranks have started the collective and agree on it.
-  bool match(Flight& flight) {
-    Roll::Verdict const verdict = roll_.compare(flight);
-    if (verdict.failure) family_->record(zero::detail::describe(*verdict.failure) + on_group());
-    if (!verdict.agreed) return false;
-    flight.matched = true;
-    flight.route = sources_.route(flight);
+  /// MPI takes agreements, and reductions, in the order of the calls on every rank.
+  bool reduce_by_library(Flight& flight, int& error) {
+    native_turn_ = (std::max)(native_turn_, flights_.oldest());
+    while (native_turn_ < flight.number) {
+      Flight const& before = flights_.at(native_turn_);
+      if (before.route.by_library && !before.received) break;
+      ++native_turn_;
+    }
+    if (!flight.agreed) return agree(flight, error);
+    if (native_turn_ < flight.number) return false;
+    std::size_t const before = flight.reduced;
+    std::size_t const element = size_of(flight.op.dtype);
+    if (before < flight.op.count) {
+      if (!native_->advance(flight.op, flight.reduced, error)) return false;
+      std::size_t const now = flight.reduced - before;
+      native_bytes_ += now * element;
+      flight.squared.add(
+          flight.op.dtype, static_cast<std::byte*>(flight.op.recv) + before * element, now);
+    }
+    if (flight.reduced == flight.op.count) {
+      flight.received = true;
+      flight.squared.end();
+    }
     return true;
   }
+  bool agree(Flight& flight, int& error) {
+    agreement_turn_ = (std::max)(agreement_turn_, flights_.oldest());
+    while (agreement_turn_ < flight.number && is_agreed(flights_.at(agreement_turn_))) {
+      ++agreement_turn_;
+    }
+    if (agreement_turn_ < flight.number) return false;
+    std::uint64_t const hash = flight.head.call.sum_after(flight.head.before ^ flight.number);
+    auto const verdict = native_->agree(hash, error);
+    if (verdict == NativeReduction::Verdict::other) exchange_.disagree({flight.number});
+    flight.agreed = verdict == NativeReduction::Verdict::same;
+    return flight.agreed;
+  }
+  [[nodiscard]] static bool is_agreed(Flight const& flight) noexcept {
+    return !flight.route.by_library || flight.agreed;
+  }
 
-  /// Done here once nothing is to come or to go; done altogether once MPI has delivered what went
-  /// and no peer reads this rank's memory any more, if what this rank has read of theirs is good.
-  bool complete(Flight& flight, int& error) {
-    if (flight.complete || !flight.received) return false;
-    bool moved = false;
-    if (!flight.told) {
-      if (!exchange_.has_sent(flight)) return false;
-      peers_.own().slot(flight.sequence).done.store(flight.sequence + 1, std::memory_order_release);
-      flight.told = moved = true;
+  /// Done here once nothing is to come or to go; done altogether once MPI has delivered what went,
+  /// all near peers have made the same call and no peer reads this rank's memory any more, if what
+  /// this rank has read of theirs is good.
+  bool complete(Flight& flight) {
+    if (!flight.received || flight.tasks_left > 0 || flight.near_left > 0) return false;
+    bool const moved = !flight.told;
+    if (moved) {
+      peers_.own().slot(flight.number).done.store(flight.number + 1, std::memory_order_release);
+      flight.told = true;
     }
-    if (!channels_->has_delivered(flight.sequence)) return moved;
-    if (!roll_.has_delivered(flight.sequence, error)) return moved;
-    for (int peer = 0; peer < size(); ++peer) {
-      if (peers_.reads_on(peer, flight.sequence)) return moved;
+    if (!links_->has_delivered(flight.number)) return moved;
+    for (int const peer : peers_.near()) {
+      if (peers_.reads_on(peer, flight.number)) return moved;
     }
-    if (!family_->board().is_sound()) return moved;
+    if (!peers_.board().is_sound()) return moved;
     flight.complete = true;
     return true;
   }
 
-  /// Works on everything until a collective is done; gives up when nothing of this group moves for
-  /// the deadline, whatever other groups do meanwhile. Something is under way.
-  void finish(Lock& lock, Collective const& op, std::uint64_t sequence) {
+  /// Works on everything until a collective is done; begins to end when nothing of this group moves
+  /// for the deadline, whatever other groups do meanwhile. Something is under way.
+  void finish(Lock& lock, Collective const& op, std::uint64_t number) {
     Backoff backoff;
     std::uint64_t events = events_;
-    Patience patience(family_->options.deadline_s, Clock::now());
-    Peers::Waiting const waiting(peers_);
-    while (!flights_.done(sequence)) {
+    // Ranks whose deadline is over at once do not all begin to end.
+    std::chrono::duration<double> const deadline(family_->options.deadline_s +
+                                                 family_->stagger_s());
+    moved_ = Clock::now();
+    Family::Waiting const waiting(*family_, *this);
+    while (!flights_.done(number)) {
       family_->advance();
-      throw_if_failed(lock, op);
-      if (flights_.done(sequence)) return;
+      throw_if_ended(op);
+      if (flights_.done(number)) return;
       if (events_ != events) {
         events = events_;
-        patience.reset(Clock::now());
+        moved_ = Clock::now();
         backoff.reset();
         continue;
       }
-      Patience::Step const step = patience.look(Clock::now());
-      if (step == Patience::Step::ask) {
-        if (int const error = roll_.ask(); error != MPI_SUCCESS) {
-          family_->record_error(error, describe_oldest() + on_group());
-        }
-      } else if (step != Patience::Step::wait) {
-        std::string text = blame_.find(family_->options.deadline_s, patience.graces(Clock::now()));
-        if (!text.empty()) family_->record(std::move(text) + on_group());
-        throw_if_failed(lock, op);
+      if (family_->is_sound() && anybody_left()) look_for_departures();
+      if (Clock::now() - moved_ > deadline) {
+        family_->end({.cause = Cause::late, .at = {id_, flights_.oldest()}});
       }
       lock.unlock();
       backoff.pause();
       lock.lock();
     }
+  }
+  /// Who waits for a rank that has left will wait for ever. One that left while an exception was on
+  /// its way is given time to say why.
+  ZERO_COLD void look_for_departures() {
+    std::uint64_t const oldest = flights_.oldest();
+    std::optional<Departure> gone;
+    exchange_.waits_for(flights_.at(oldest), [&](int peer) {
+      std::optional<Departure> const found = departure_of(peer);
+      bool const misses = found && found->calls <= oldest;
+      if (misses && (!gone || found->rank < gone->rank)) gone = found;
+    });
+    if (!gone) return;
+    auto const now = Clock::now();
+    if (missed_ == Clock::time_point{}) missed_ = now;
+    std::chrono::duration<double> const since = now - missed_;
+    if (gone->kind != Departure::Kind::left && since.count() < window_s(true, 0)) return;
+    family_->end({.cause = Cause::left,
+                  .at = {id_, oldest},
+                  .rank = gone->rank,
+                  .abandoned = gone->kind == Departure::Kind::abandoned,
+                  .calls = gone->calls});
+  }
+
+  [[nodiscard]] bool anybody_left() const noexcept {
+    return family_->has_departures() ||
+           std::any_of(peers_.near().begin(), peers_.near().end(), [&](int peer) {
+             return peers_.control(peer).left_at.load(std::memory_order_relaxed) != never;
+           });
+  }
+  /// What a rank has said of its leaving: near ones in memory.
+  [[nodiscard]] ZERO_COLD std::optional<Departure> departure_of(int peer) const {
+    int const number = peers_.world_rank(peer);
+    if (!peers_.is_near(peer)) {
+      Departure const* const told = family_->departed(id_, number);
+      return told != nullptr ? std::optional(*told) : std::nullopt;
+    }
+    Control const& control = peers_.control(peer);
+    std::uint64_t const calls = control.left_at.load(std::memory_order_acquire);
+    if (calls == never) return std::nullopt;
+    bool const unwinding = control.left_unwinding.load(std::memory_order_relaxed) != 0;
+    auto const kind = unwinding ? Departure::Kind::unwinding : Departure::Kind::left;
+    return Departure{.rank = number, .group = id_, .calls = calls, .kind = kind};
   }
 
   [[nodiscard]] static Peers peers(Family const& family,
@@ -384,15 +503,12 @@ class Group final : public Base {
                                    int rank) {
     std::vector<int> labels;
     for (int const number : world) labels.push_back(family.node_of(number));
-    Peers result(rank, world, Topology(labels));
+    Peers result(rank, world, Topology(labels), family.window->control(0));
     int place = 0;
     bool const shared = family.window->shared();
-    for (int const peer : result.topology().ranks(result.topology().node(rank))) {
+    for (int const peer : result.near()) {
       int const in_family = shared ? family.node_rank(result.world_rank(peer)) : 0;
-      result.see(peer,
-                 window.control(place++),
-                 family.window->control(in_family),
-                 shared ? family.window->pool(in_family) : nullptr);
+      result.see(peer, window.control(place++), shared ? family.window->pool(in_family) : nullptr);
     }
     return result;
   }
@@ -403,13 +519,13 @@ class Group final : public Base {
                            : zero::detail::describe_call(flights_.at(flights_.oldest()).op);
   }
 
-  void throw_if_failed(Lock& lock, Collective const& op) {
-    if (!family_->withdrawn.empty()) family_->record(std::exchange(family_->withdrawn, {}));
-    if (!family_->failed()) return;
-    std::string message = family_->failure();
-    lock.unlock();
+  void throw_if_ended(Collective const& op) {
+    if (!family_->withdrawn.empty()) {
+      family_->end_by_words(std::exchange(family_->withdrawn, {}), {id_, flights_.oldest()});
+    }
+    if (!family_->has_ended()) return;
     fail(ErrorKind::communication,
-         std::move(message),
+         family_->sentence(),
          {.rank = own_number(),
           .operation = zero::detail::operation_name(op),
           .bucket = op.bucket,
@@ -418,42 +534,46 @@ class Group final : public Base {
 
   std::shared_ptr<Family> family_;
   MPI_Comm comm_;
-  bool native_;
+  std::uint64_t id_;
   std::string name_;
   std::shared_ptr<Window> window_;
   Peers peers_;
-  std::unique_ptr<Channels> channels_;
-  Roll roll_;
-  Sources sources_;
+  Routing routing_;
+  std::string_view flat_because_;
+  std::unique_ptr<Links> links_;
   Flights flights_;
   Exchange exchange_;
-  Blame blame_;
-  std::uint64_t events_ = 0;  ///< counts what moved, so that a wait sees other threads' progress
+  std::unique_ptr<NativeReduction> native_;  ///< null if the library adds everything itself
+  std::uint64_t native_turn_ = 0;            ///< MPI reduces the first collective from here on
+  std::uint64_t agreement_turn_ = 0;         ///< and all agree on the first from here on
+  std::uint64_t native_bytes_ = 0;
+  Clock::time_point moved_{};   ///< when anything moved last, or a wait began
+  Clock::time_point missed_{};  ///< when this rank first waited for one that has left
+  std::uint64_t events_ = 0;    ///< counts what moved, so that a wait sees other threads' progress
 };
 
-ZERO_OPTIONAL_BODY zero::detail::Handle<Member> first_member(MPI_Comm comm,
-                                                             Options const& options,
-                                                             bool native) {
+ZERO_MPI_BODY zero::detail::Handle<Member> first_member(MPI_Comm comm,
+                                                        Options const& options,
+                                                        bool native) {
   require_usable(comm, options);
   auto const family = std::make_shared<Family>(comm, options, native);
   std::lock_guard const lock(family->mutex);
   std::vector<int> world;
   for (int rank = 0; rank < family->size(); ++rank) world.push_back(rank);
   return {std::make_shared<Group<Member>>(
-              family, family->duplicate(), world, family->rank(), family->window, native),
+              family, family->duplicate(), world, family->rank(), family->window, native, 0),
           family->rank()};
 }
 
-ZERO_OPTIONAL_BODY std::uint64_t planned_bytes(Options const& options,
-                                               int ranks,
-                                               int nodes,
-                                               bool native) {
+ZERO_MPI_BODY std::uint64_t planned_bytes(Options const& options,
+                                          int ranks,
+                                          int nodes,
+                                          bool native) {
   std::size_t const chunk = chunk_bytes(options.exchange_bytes, options.message_bytes, ranks);
   bool const near = options.shared_memory && nodes == 1;
-  auto const all = static_cast<std::size_t>(ranks);
   return Window::planned_bytes(near ? ranks : 1, chunk) +
-         Channels::planned_bytes(near ? 1 : ranks, chunk) +
-         (near || ranks == 1 ? 0 : Dissemination::planned_bytes(all)) + all * sizeof(Lane) +
+         Links::planned_bytes(near ? 1 : ranks, chunk) +
+         static_cast<std::size_t>(ranks) * sizeof(Lane) +
          (native ? NativeReduction::planned_bytes(options, ranks) : 0);
 }
 

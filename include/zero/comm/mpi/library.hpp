@@ -76,8 +76,8 @@ inline void require_usable(MPI_Comm comm, Options const& options) {
   if (!zero::detail::is_deadline(options.deadline_s)) {
     fail(ErrorKind::invalid_argument, "the deadline of an MPI group is not in (0, 1e9) s");
   }
-  if (options.message_bytes < 8 || options.message_bytes > largest_message) {
-    fail(ErrorKind::invalid_argument, "message_bytes is not in [8, 2^30]");
+  if (options.message_bytes < head_bytes + 8 || options.message_bytes > largest_message) {
+    fail(ErrorKind::invalid_argument, "message_bytes is not in [72, 2^30]");
   }
   int provided = MPI_THREAD_SINGLE;
   check(MPI_Query_thread(&provided), "MPI_Query_thread");

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/comm/mpi/bodies.hpp"
 #include "zero/comm/mpi/library.hpp"
 #include "zero/comm/mpi/options.hpp"
 #include "zero/comm/mpi/pool.hpp"
@@ -14,6 +15,8 @@
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::mpi::detail {
+
+struct Report;
 
 /// What a rank's handle, its tickets and its family ask of it. Units that are given a communicator
 /// compile nothing else; Group is what there is.
@@ -59,6 +62,15 @@ class Member {
   [[nodiscard]] virtual Transport transport() = 0;
   [[nodiscard]] virtual std::uint64_t held() const noexcept = 0;
 
+  /// Names the group in messages between its ranks.
+  [[nodiscard]] virtual std::uint64_t id() const noexcept = 0;
+  /// Adds to a report what this rank has called last here.
+  virtual void tell_calls(Report& report) = 0;
+  /// For how many seconds nothing has moved here while it waits.
+  [[nodiscard]] virtual double still_s() const = 0;
+  /// Adds what it waits for here.
+  virtual void tell_waiting(Report& report) = 0;
+
   /// Moves what can be moved without waiting; true if anything did. The family's lock is held.
   virtual bool advance() = 0;
   /// True while this rank has a collective under way.
@@ -67,14 +79,14 @@ class Member {
 
 /// This rank in the first group of a new family. Collective; blocks. See the constructor of Mpi.
 /// @param native  MPI reduces what the ranks of a node cannot
-ZERO_OPTIONAL_APART [[nodiscard]] zero::detail::Handle<Member> first_member(MPI_Comm comm,
-                                                                            Options const& options,
-                                                                            bool native);
+ZERO_MPI_APART [[nodiscard]] zero::detail::Handle<Member> first_member(MPI_Comm comm,
+                                                                       Options const& options,
+                                                                       bool native);
 
 /// See Mpi.
-ZERO_OPTIONAL_APART [[nodiscard]] std::uint64_t planned_bytes(Options const& options,
-                                                              int ranks,
-                                                              int nodes,
-                                                              bool native);
+ZERO_MPI_APART [[nodiscard]] std::uint64_t planned_bytes(Options const& options,
+                                                         int ranks,
+                                                         int nodes,
+                                                         bool native);
 
 }  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

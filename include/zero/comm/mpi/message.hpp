@@ -28,15 +28,24 @@ inline constexpr std::size_t largest_message = std::size_t{1} << 30;
   return static_cast<int>(count);
 }
 
-/// Bytes of one chunk of an exchange among `size` ranks: two chunks to and two from every peer
-/// share `budget`, so that what the library holds does not grow with the group, above a floor.
+/// Chunks of a link that a receiver has room for, and that a sender has under way.
+inline constexpr std::size_t chunks_in = 4;
+inline constexpr std::size_t chunks_out = 2;
+
+/// Bytes in front of the data of a message: of the head that the first one has.
+inline constexpr std::size_t head_bytes = 64;
+
+/// Bytes of data in one message of an exchange among `size` ranks: what the library holds for all
+/// peers shares `budget`, so that it does not grow with the group, above a floor.
 [[nodiscard]] constexpr std::size_t chunk_bytes(std::size_t budget,
                                                 std::size_t limit,
                                                 int size) noexcept {
   constexpr std::size_t floor = 4 * KiB;
   std::size_t const peers = size > 1 ? static_cast<std::size_t>(size) - 1 : 1;
-  std::size_t const share = (std::max)(floor, budget / (4 * peers));
-  return std::max<std::size_t>(8, (std::min)({share, limit, largest_message}) / 8 * 8);
+  std::size_t const share = (std::max)(floor, budget / ((chunks_in + chunks_out) * peers));
+  std::size_t const data = (std::min)({share, limit, largest_message}) - head_bytes;
+  // Pieces of buffers begin where their buffers' pages and cache lines do.
+  return data / (data >= 4 * KiB ? 4 * KiB : 8) * (data >= 4 * KiB ? 4 * KiB : 8);
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

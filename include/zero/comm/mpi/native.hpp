@@ -3,6 +3,7 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/comm/mpi/blocking.hpp"
 #include "zero/comm/mpi/library.hpp"
 #include "zero/comm/mpi/message.hpp"
 #include "zero/concepts/communicator.hpp"
@@ -11,6 +12,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 
@@ -25,10 +27,16 @@ void add_for_mpi(void* in, void* inout, int* count, MPI_Datatype* /*type*/) noex
 }
 
 /// One reduction at a time over library-owned memory; all ranks use it in the same order.
+///
+/// Before a sum all ranks agree that they make the same call. Agreements have a communicator of
+/// their own: MPI matches by order, and which of an agreement and a sum begins first depends on
+/// time.
 class NativeReduction {
  public:
-  NativeReduction(MPI_Comm comm, int size, Options const& options)
+  /// @param agreements  taken over
+  NativeReduction(MPI_Comm comm, MPI_Comm agreements, int size, Options const& options)
       : comm_(comm),
+        agreements_(agreements),
         size_(static_cast<std::size_t>(size)),
         limit_((std::min)(options.message_bytes, largest_message)),
         block_(planned_bytes(options, size) / (size_ + 1)),
@@ -39,8 +47,9 @@ class NativeReduction {
   NativeReduction(NativeReduction const&) = delete;
   NativeReduction& operator=(NativeReduction const&) = delete;
   ~NativeReduction() {
-    // A reduction that some rank never joined cannot be cancelled: its memory stays MPI's.
+    // What some rank never joined cannot be cancelled: its memory stays MPI's.
     if (request_ != MPI_REQUEST_NULL) static_cast<void>(memory_.release());
+    if (agreement_ != MPI_REQUEST_NULL) static_cast<void>(hashes_.release());
   }
 
   /// Bytes of a block from each rank and the result. MPI may count all blocks as one message.
@@ -52,6 +61,26 @@ class NativeReduction {
     return (std::max<std::size_t>)(8, block / 8 * 8) * (ranks + 1);
   }
   [[nodiscard]] std::size_t held() const noexcept { return block_ * (size_ + 1); }
+
+  /// What all ranks make of a call.
+  enum class Verdict : std::uint8_t { open, same, other };
+  /// Advances their agreement on the next call; once it is not open, the next may follow.
+  /// @param hash  of the call and its place among all
+  [[nodiscard]] Verdict agree(std::uint64_t hash, int& error) {
+    Hashes& hashes = *hashes_;
+    if (agreement_ == MPI_REQUEST_NULL) {
+      // All are equal if and only if the greatest is the least.
+      hashes.mine[0] = hash;
+      hashes.mine[1] = ~hash;
+      error = MPI_Iallreduce(
+          hashes.mine, hashes.most, 2, MPI_UINT64_T, MPI_MAX, agreements_, &agreement_);
+      if (error != MPI_SUCCESS) return Verdict::open;
+    }
+    int done = 0;
+    error = MPI_Test(&agreement_, &done, MPI_STATUS_IGNORE);
+    if (error != MPI_SUCCESS || done == 0) return Verdict::open;
+    return hashes.most[0] == ~hashes.most[1] ? Verdict::same : Verdict::other;
+  }
 
   /// Advances the sum of elements [at, ...) of a collective; `at` is moved behind what is done.
   /// True if something moved. Errors of MPI are left in `error`.
@@ -85,7 +114,9 @@ class NativeReduction {
     return true;
   }
 
-  void close() {
+  /// Collective; blocks.
+  void close(Blocking& blocking) {
+    blocking.release(agreements_);
     for (std::size_t i = 0; i < 2; ++i) {
       check(MPI_Op_free(&sums_[i]), "MPI_Op_free");
       check(MPI_Type_free(&types_[i]), "MPI_Type_free");
@@ -118,7 +149,15 @@ class NativeReduction {
     return size_of(type) == 2 ? sums_[narrow(type)] : MPI_SUM;
   }
 
+  struct Hashes {
+    std::uint64_t mine[2] = {};
+    std::uint64_t most[2] = {};
+  };
+
   MPI_Comm comm_;
+  MPI_Comm agreements_;
+  std::unique_ptr<Hashes> hashes_ = std::make_unique<Hashes>();
+  MPI_Request agreement_ = MPI_REQUEST_NULL;
   std::size_t size_;
   std::size_t limit_;
   std::size_t block_;

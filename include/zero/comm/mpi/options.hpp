@@ -20,11 +20,10 @@ struct Ordered {
   static constexpr bool native = false;  ///< the library adds
 };
 
-/// Within one node, if all send buffers lie in the window, as `Ordered`. Between nodes every node
-/// first adds what its ranks give, in rank order, and one of them sends the sum, so that a rank is
-/// sent one block per other node; the result is the same in every run over the same nodes. This
-/// needs the send buffers of every node of several ranks in its window. Everything else, and ranks
-/// that are each a node of their own, is left to MPI's reductions over chunks
+/// Within one node as `Ordered`. Between nodes every node first adds what its ranks give, in rank
+/// order, and one of them sends the sum, so that a rank is sent one block per other node; the
+/// result is the same in every run over the same nodes. All-reduces of up to 2 KiB, and ranks that
+/// are each a node of their own, are left to MPI's reductions over chunks
 /// (`MPI_Ireduce_scatter_block`, `MPI_Iallreduce`): there the order of additions is MPI's and
 /// `accumulate` is ignored. Sums in 16 bits are rounded to 16 bits whenever they travel. Integer
 /// sums are exact.
@@ -40,8 +39,8 @@ enum class Sums : std::uint8_t {
   flat,  ///< every rank sends its block to the rank that adds: a node of R ranks sends R of N
   /// Every node adds its ranks' blocks to what the node before has sent it, in the accumulate
   /// dtype, and sends that on: one block per target, piece by piece. The last node sends the
-  /// results. Needs nodes of consecutive ranks, blocks above 2 KiB, and the send buffers of every
-  /// node of several ranks in its window; `Transport::flat_because` says what is missing.
+  /// results. Needs nodes of consecutive ranks and blocks above 2 KiB; `Transport::flat_because`
+  /// says what is missing.
   chained,
 };
 
@@ -68,7 +67,7 @@ struct Options {
   std::size_t shared_bytes = 64 * MiB;
   /// Staging memory of one group on one rank, for what does not go through the window.
   std::size_t exchange_bytes = 8 * MiB;
-  /// The largest message handed to MPI.
+  /// The largest message handed to MPI; at least 72.
   std::size_t message_bytes = detail::largest_message;
   /// Who advances transfers meanwhile.
   ProgressThread progress_thread = ProgressThread::off;
@@ -91,8 +90,9 @@ struct Transport {
   std::uint64_t exchanged_bytes = 0;   ///< received in chunks
   std::uint64_t node_sum_bytes = 0;    ///< sent to other nodes as sums of this one, or up to it
   std::uint64_t native_bytes = 0;      ///< handed to MPI's own reductions
-  std::uint64_t control_messages = 0;  ///< sent to other nodes to compare calls
-  std::uint64_t data_messages = 0;     ///< sent to other nodes in exchanges
+  std::uint64_t data_messages = 0;     ///< sent to other nodes, with calls or data
+  std::uint64_t sent_bytes = 0;        ///< in them
+  std::uint64_t control_messages = 0;  ///< sent to other nodes to say what was taken, 8 bytes each
   std::string
       flat_because;  ///< why the last sum was not chained from node to node; empty if it was
 };

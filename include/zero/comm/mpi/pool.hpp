@@ -5,6 +5,7 @@
 #include "zero/base/bytes.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
+#include "zero/comm/mpi/bodies.hpp"
 #include "zero/comm/mpi/pages.hpp"
 #include "zero/concepts/allocator.hpp"
 
@@ -34,11 +35,9 @@ class SharedAllocator {
   /// Zero bytes give null.
   /// @par Cost  all pages of the block are got now
   /// @throws Error (resource) if the window is exhausted, saying how much is left, or /dev/shm is
-  ZERO_OPTIONAL_APART [[nodiscard]] void* allocate(std::size_t bytes, std::size_t alignment);
+  ZERO_MPI_APART [[nodiscard]] void* allocate(std::size_t bytes, std::size_t alignment);
   /// Gives a block back.
-  ZERO_OPTIONAL_APART void deallocate(void* memory,
-                                      std::size_t bytes,
-                                      std::size_t alignment) noexcept;
+  ZERO_MPI_APART void deallocate(void* memory, std::size_t bytes, std::size_t alignment) noexcept;
 
   /// Of a pool; null stands for operator new.
   explicit SharedAllocator(std::shared_ptr<detail::Pool> pool) noexcept : pool_(std::move(pool)) {}
@@ -49,7 +48,7 @@ class SharedAllocator {
 
 static_assert(Allocator<SharedAllocator>);
 
-#if ZERO_OPTIONAL_BODIES
+#if ZERO_MPI_BODIES
 
 namespace detail {
 
@@ -133,14 +132,14 @@ class Pool {
 
 }  // namespace detail
 
-ZERO_OPTIONAL_BODY void* SharedAllocator::allocate(std::size_t bytes, std::size_t alignment) {
+ZERO_MPI_BODY void* SharedAllocator::allocate(std::size_t bytes, std::size_t alignment) {
   return pool_ == nullptr ? HostAllocator().allocate(bytes, alignment)
                           : pool_->take(bytes, alignment);
 }
 
-ZERO_OPTIONAL_BODY void SharedAllocator::deallocate(void* memory,
-                                                    std::size_t bytes,
-                                                    std::size_t alignment) noexcept {
+ZERO_MPI_BODY void SharedAllocator::deallocate(void* memory,
+                                               std::size_t bytes,
+                                               std::size_t alignment) noexcept {
   if (pool_ == nullptr) return HostAllocator().deallocate(memory, bytes, alignment);
   pool_->give_back(memory);
 }

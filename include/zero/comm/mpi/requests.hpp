@@ -54,19 +54,21 @@ class Requests {
     return all_[number] != MPI_REQUEST_NULL;
   }
 
+  /// @param bytes  what narrow_count() lets through
   /// @return MPI's code
-  int receive(std::size_t number, void* to, int bytes, int source, int tag) {
-    return MPI_Irecv(to, bytes, MPI_BYTE, source, tag, comm_, &all_[number]);
+  int receive(std::size_t number, void* to, std::size_t bytes, int source, int tag) {
+    auto const count = static_cast<int>(bytes);
+    return MPI_Irecv(to, count, MPI_BYTE, source, tag, comm_, &all_[number]);
   }
-  int send(std::size_t number, void const* from, int bytes, int target, int tag) {
-    return MPI_Isend(from, bytes, MPI_BYTE, target, tag, comm_, &all_[number]);
+  int send(std::size_t number, void const* from, std::size_t bytes, int target, int tag) {
+    auto const count = static_cast<int>(bytes);
+    return MPI_Isend(from, count, MPI_BYTE, target, tag, comm_, &all_[number]);
   }
 
-  /// Lets MPI say at once whether a message is done; the memory may be used again then.
-  /// @return MPI's code
-  int look(std::size_t number) {
+  /// Has MPI done with a message already? An error is found by the next poll.
+  [[nodiscard]] bool look(std::size_t number) {
     int done = 0;
-    return MPI_Test(&all_[number], &done, MPI_STATUS_IGNORE);
+    return MPI_Test(&all_[number], &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done != 0;
   }
   /// Lets MPI work and calls `done(number, status)` for what is done; true if anything is.
   /// @param error  MPI's code if something went wrong

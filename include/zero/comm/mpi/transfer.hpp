@@ -5,6 +5,7 @@
 #include "zero/base/config.hpp"
 #include "zero/comm/mpi/call.hpp"
 #include "zero/comm/shared/call_checks.hpp"
+#include "zero/comm/shared/shares.hpp"
 #include "zero/concepts/communicator.hpp"
 
 #include <algorithm>
@@ -35,13 +36,6 @@ struct Transfer {
   return pass == 0 && zero::detail::is_reduction(op.op);
 }
 
-/// Start of share `share` of an all-reduce; whole cache lines.
-[[nodiscard]] constexpr std::size_t share_begin(std::size_t count, int share, int size) noexcept {
-  auto const ranks = static_cast<std::size_t>(size);
-  std::size_t const slice = ((count + ranks - 1) / ranks + 63) / 64 * 64;
-  return (std::min)(count, slice * static_cast<std::size_t>(share));
-}
-
 /// What `source` gives `target`.
 [[nodiscard]] constexpr Transfer transfer(
     Collective const& op, int pass, int source, int target, int size) noexcept {
@@ -56,8 +50,8 @@ struct Transfer {
   }
   if (passes(op) == 1) return {0, 0, op.count, false};
   int const share = pass == 0 ? target : source;
-  std::size_t const begin = share_begin(op.count, share, size);
-  std::size_t const count = share_begin(op.count, share + 1, size) - begin;
+  std::size_t const begin = zero::detail::share_begin(op.count, share, size);
+  std::size_t const count = zero::detail::share_begin(op.count, share + 1, size) - begin;
   // A rank's own share is where it belongs already.
   return {begin, begin, pass == 1 && source == target ? 0 : count, pass == 1};
 }

@@ -77,6 +77,7 @@ static_assert(offsetof(StepControl, words) + sizeof(StepControl::words) == sizeo
 struct TensorCounts {
   static constexpr std::uint64_t bytes_each = 2 * sizeof(std::int64_t);
   static constexpr int silent_shift = 32;
+  static constexpr std::int64_t one_silent = std::int64_t{1} << silent_shift;
 
   std::int64_t* words = nullptr;   ///< in the memory of the space
   std::int64_t* missed = nullptr;  ///< likewise
@@ -126,7 +127,8 @@ struct TensorBits {
   }
 };
 
-/// Writes what this rank says of tensors to the words that travel.
+/// Writes what this rank says of tensors to the words that travel. None of which it was told
+/// nothing has a gradient.
 struct BringTensors {
   TensorCounts counts{};
   TensorBits given{};
@@ -134,9 +136,7 @@ struct BringTensors {
 
   ZERO_HOST_DEVICE void operator()() const noexcept {
     for (std::size_t t = given.first; t < given.end; ++t) {
-      // No rank that was told nothing has a gradient.
-      counts.words[t] =
-          silent.of(t) != 0 ? std::int64_t{1} << TensorCounts::silent_shift : given.of(t);
+      counts.words[t] = silent.of(t) != 0 ? TensorCounts::one_silent : given.of(t);
     }
   }
 };
