@@ -8,7 +8,6 @@
 #include "zero/concepts/communicator.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 
 namespace plan {
@@ -32,12 +31,11 @@ using namespace zero;
 /// What a collective of `zero::Mpi` costs. Ranks are taken to start together, and each node to have
 /// consecutive ranks.
 ///
-/// Data moves when all ranks have announced the collective, after log2 of their number latencies.
-/// A node then sends as many bytes as `NodeBlocks` says, through adapters that send and receive at
-/// once; what its ranks read of each other goes on beside that. A chain of m nodes has m-1
-/// latencies more, and as many pieces of each rank until the first result is there, and sends that
-/// with another. Other collectives go on meanwhile. An all-reduce is a sum of shares and a gather.
-/// Neither adding nor what a message costs a processor is counted.
+/// Data moves at once. A node sends as many bytes as `NodeBlocks` says, through adapters that send
+/// and receive at once; what its ranks read of each other goes on beside that. A chain of m nodes
+/// has m-1 latencies more, and as many pieces of each rank until the first result is there, and
+/// sends that with another. Other collectives go on meanwhile. An all-reduce is a sum of shares and
+/// a gather. Neither adding nor what a message costs a processor is counted.
 /// @param cluster     whose links
 /// @param placement   of the group
 /// @param op          of which
@@ -70,12 +68,11 @@ inline CollectiveCost cost_over_mpi(Cluster const& cluster,
   double const a = cluster.inside.latency;
   double const A = cluster.between.latency;
   double const rate = cluster.between.rate_of(block) * cluster.adapters_of(placement.sharing);
-  double const announced = std::ceil(std::log2(g)) * a + std::ceil(std::log2(m)) * A;
   // Bytes that a node sends, and that each of its ranks reads there.
   auto const moves = [&](double sent, double read) {
     total.transfer = (std::max)(m > 1. ? sent / rate : 0., read / cluster.inside.rate_of(block));
   };
-  total.latency = announced + (m > 1. ? A : a);
+  total.latency = m > 1. ? A : a;
   total.free = total.latency;
   bool const small = op == Op::all_reduce && blocks.block() <= zero::detail::unchained_bytes;
   if (op == Op::all_reduce && !small) {
@@ -86,10 +83,9 @@ inline CollectiveCost cost_over_mpi(Cluster const& cluster,
     CollectiveCost const sum = of(Op::reduce_scatter);
     CollectiveCost const gather = of(Op::all_gather);
     return {sum.algorithm,
-            // Both are announced at once.
-            sum.latency + gather.latency - announced,
+            sum.latency + gather.latency,
             sum.transfer + gather.transfer,
-            sum.free + gather.free - announced};
+            sum.free + gather.free};
   }
   if (op == Op::all_to_all || small) {
     moves(static_cast<double>(blocks.flat()), (g - 1.) * block);

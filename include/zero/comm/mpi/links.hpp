@@ -193,13 +193,16 @@ class Links {
   [[nodiscard]] bool has_delivered(std::uint64_t number) const noexcept {
     return leaving_[ring_slot(number)] == 0 && credits_leaving_ == 0;
   }
-  /// True while MPI holds something that this rank has sent a peer for a collective.
+  /// True while MPI holds something that this rank has sent a peer for a collective, or what it has
+  /// told it to have taken.
   [[nodiscard]] bool delivers(int peer, std::uint64_t number) const noexcept {
-    if (!is_open_to(peer)) return false;
+    if (numbers_[index(peer)] == none) return false;
+    Link const& link = this->link(peer);
+    bool found = requests_.under_way(link.first + credit_out);
     for (std::size_t slot = 0; slot < chunks_out; ++slot) {
-      if (is_leaving(link(peer), slot) && link(peer).out.leaving_for[slot] == number) return true;
+      found = found || (is_leaving(link, slot) && link.out.leaving_for[slot] == number);
     }
-    return false;
+    return found;
   }
 
   /// Says what was taken, wherever that was not said yet.
