@@ -4,9 +4,9 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
+#include "zero/comm/mpi/block.hpp"
 #include "zero/comm/mpi/options.hpp"
 #include "zero/comm/mpi/topology.hpp"
-#include "zero/comm/mpi/transfer.hpp"
 #include "zero/comm/shared/node_bytes.hpp"
 #include "zero/concepts/communicator.hpp"
 
@@ -63,7 +63,7 @@ struct Routing {
   /// The same of one sum.
   [[nodiscard]] std::string_view why_flat(Collective const& op) const {
     if (std::string_view const always = never_chained(); !always.empty()) return always;
-    Transfer const block = transfer(op, 0, 0, 0, topology->size());
+    Block const block = block_between(op, 0, 0, 0, topology->size());
     if (block.count * size_of(op.dtype) <= zero::detail::unchained_bytes) {
       return "the blocks of the last sum were at most 2 KiB";
     }

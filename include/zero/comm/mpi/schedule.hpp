@@ -4,9 +4,9 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
+#include "zero/comm/mpi/block.hpp"
 #include "zero/comm/mpi/route.hpp"
 #include "zero/comm/mpi/topology.hpp"
-#include "zero/comm/mpi/transfer.hpp"
 #include "zero/comm/shared/node_bytes.hpp"
 #include "zero/concepts/communicator.hpp"
 
@@ -148,11 +148,11 @@ class Schedule {
   [[nodiscard]] bool moves(std::size_t count) const noexcept { return count > 0 || op_.count == 0; }
 
   /// What a target gets of a sum.
-  [[nodiscard]] Transfer block(int target) const noexcept {
-    return transfer(op_, 0, target, target, size());
+  [[nodiscard]] Block block(int target) const noexcept {
+    return block_between(op_, 0, target, target, size());
   }
   /// Does a source give anything to a target that a copy pass is about?
-  [[nodiscard]] bool gives(int source, Transfer const& part) const noexcept {
+  [[nodiscard]] bool gives(int source, Block const& part) const noexcept {
     return moves(part.count) && (op_.op != Op::broadcast || source == op_.root);
   }
 
@@ -234,14 +234,14 @@ class Schedule {
     };
     for (int turn = 0; turn < size(); ++turn) {
       int const source = (rank_ + turn) % size();
-      Transfer const part = transfer(op_, pass, source, rank_, size());
+      Block const part = block_between(op_, pass, source, rank_, size());
       if (!gives(source, part) || !reaches(source, rank_)) continue;
       task(Work::copy, pass, rank_, part);
       input(source, is_far(source) ? From::link : place(part), part.from);
     }
     for (int turn = 1; turn < size(); ++turn) {
       int const target = (rank_ + size() - turn) % size();
-      Transfer const part = transfer(op_, pass, rank_, target, size());
+      Block const part = block_between(op_, pass, rank_, target, size());
       if (!gives(rank_, part) || !reaches(rank_, target)) continue;
       task(Work::copy, pass, target, part);
       input(rank_, place(part), part.from);
@@ -250,14 +250,14 @@ class Schedule {
   /// What one rank of a node was sent is read by the others.
   void relays(int pass) {
     auto const relayed = [&](int source, int target) {
-      Transfer part = transfer(op_, pass - 1, source, target, size());
+      Block part = block_between(op_, pass - 1, source, target, size());
       part.from = part.to;
       return part;
     };
     for (int source = 0; source < size(); ++source) {
       if (!is_far(source)) continue;
       int const relay = topology_->delegate(node(), source);
-      Transfer const part = relayed(source, rank_);
+      Block const part = relayed(source, rank_);
       if (relay == rank_ || !gives(source, part)) continue;
       task(Work::copy, pass, rank_, part);
       input(relay, From::result, part.from);
@@ -265,7 +265,7 @@ class Schedule {
     lend([&](int reader) {
       for (int source = 0; source < size(); ++source) {
         if (!is_far(source) || topology_->delegate(node(), source) != rank_) continue;
-        Transfer const part = relayed(source, reader);
+        Block const part = relayed(source, reader);
         if (!gives(source, part)) continue;
         task(Work::copy, pass, reader, part);
         input(rank_, From::result, part.from);
@@ -273,7 +273,7 @@ class Schedule {
     });
   }
 
-  [[nodiscard]] static From place(Transfer const& part) noexcept {
+  [[nodiscard]] static From place(Block const& part) noexcept {
     return part.result ? From::result : From::given;
   }
   /// Calls `what(reader)` for every neighbour: in the order in which it will read.
@@ -291,7 +291,7 @@ class Schedule {
   }
 
   /// Adds a task, whose inputs follow.
-  void task(Work work, int pass, int to, Transfer const& part) {
+  void task(Work work, int pass, int to, Block const& part) {
     std::size_t const piece = piece_of(work, part.count);
     tasks_.push_back({.work = work,
                       .pass = static_cast<std::uint8_t>(pass),

@@ -1,5 +1,5 @@
 /// @file
-/// A collective over separate address spaces as transfers between pairs of ranks. Pure logic.
+/// A collective over separate address spaces as blocks that pairs of ranks exchange. Pure logic.
 #pragma once
 
 #include "zero/base/config.hpp"
@@ -14,7 +14,7 @@
 namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 /// What one rank gives another in one pass of a collective, in elements.
-struct Transfer {
+struct Block {
   std::size_t from = 0;   ///< start in the source's buffer
   std::size_t to = 0;     ///< start in the target's receive buffer
   std::size_t count = 0;  ///< 0: nothing goes from this source to this target
@@ -37,7 +37,7 @@ struct Transfer {
 }
 
 /// What `source` gives `target`.
-[[nodiscard]] constexpr Transfer transfer(
+[[nodiscard]] constexpr Block block_between(
     Collective const& op, int pass, int source, int target, int size) noexcept {
   auto const s = static_cast<std::size_t>(source);
   auto const t = static_cast<std::size_t>(target);

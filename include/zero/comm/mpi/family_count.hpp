@@ -21,22 +21,22 @@ class Entry {
   /// @param blocking  the family's, which lives longer
   /// @throws Error (invalid_argument) if this family or one that is there has to be alone
   Entry(Blocking const& blocking, bool alone) : blocking_(&blocking), alone_(alone) {
-    Census& census = all();
-    std::lock_guard const lock(census.mutex);
-    if (census.has_loner) {
+    Families& others = all();
+    std::lock_guard const lock(others.mutex);
+    if (others.has_loner) {
       fail(
           ErrorKind::invalid_argument,
           "a communicator with ProgressThread::sole exists, whose thread alone may call MPI: split "
           "that one, or close it before");
     }
-    if (alone && census.families > 0) {
+    if (alone && others.count > 0) {
       fail(ErrorKind::invalid_argument,
            {"ProgressThread::sole while there are ",
-            census.families,
+            others.count,
             " other families of groups in this process: split one of them, or close them before"});
     }
-    ++census.families;
-    census.has_loner = alone;
+    ++others.count;
+    others.has_loner = alone;
   }
   Entry(Entry const&) = delete;
   Entry& operator=(Entry const&) = delete;
@@ -45,39 +45,39 @@ class Entry {
   /// Says that the family calls MPI no more; not if a thread of its own never came back from there.
   void remove() noexcept {
     if (!entered_ || blocking_->lost() || !is_running()) return;
-    Census& census = all();
-    std::lock_guard const lock(census.mutex);
-    --census.families;
-    if (alone_) census.has_loner = false;
+    Families& others = all();
+    std::lock_guard const lock(others.mutex);
+    --others.count;
+    if (alone_) others.has_loner = false;
     entered_ = false;
   }
 
  private:
-  struct Census {
+  struct Families {
     std::mutex mutex;
-    int families = 0;
+    int count = 0;
     bool has_loner = false;
   };
 
-  static int forget(MPI_Comm /*self*/, int /*key*/, void* census, void* /*unused*/) noexcept {
-    delete static_cast<Census*>(census);
+  static int forget(MPI_Comm /*self*/, int /*key*/, void* families, void* /*unused*/) noexcept {
+    delete static_cast<Families*>(families);
     return MPI_SUCCESS;
   }
   static int make_key() {
     int key = MPI_KEYVAL_INVALID;
     check(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, forget, &key, nullptr),
           "MPI_Comm_create_keyval");
-    check(MPI_Comm_set_attr(MPI_COMM_SELF, key, new Census), "MPI_Comm_set_attr");
+    check(MPI_Comm_set_attr(MPI_COMM_SELF, key, new Families), "MPI_Comm_set_attr");
     return key;
   }
-  static Census& all() {
+  static Families& all() {
     // A name, which MPI has no other place for; MPI runs once in a process.
     static int const key = make_key();
-    void* census = nullptr;
+    void* families = nullptr;
     int found = 0;
-    check(MPI_Comm_get_attr(MPI_COMM_SELF, key, static_cast<void*>(&census), &found),
+    check(MPI_Comm_get_attr(MPI_COMM_SELF, key, static_cast<void*>(&families), &found),
           "MPI_Comm_get_attr");
-    return *static_cast<Census*>(census);
+    return *static_cast<Families*>(families);
   }
 
   Blocking const* blocking_;
