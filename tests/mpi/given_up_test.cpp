@@ -45,6 +45,30 @@ TEST_CASE("a group's deadline passes while another group of the family is busy")
   MPI_Barrier(MPI_COMM_WORLD);
 }
 
+TEST_CASE("ranks that wait for groups in different orders are told so, and nobody is blamed") {
+  if (mpi_tests::world_size() < 2) return;
+  for (Route const route : {Route::window, Route::exchange}) {
+    auto options = mpi_tests::options(route);
+    options.deadline_s = 1;
+    mpi_tests::with_first(2, [&](MPI_Comm pair) {
+      zero::Mpi<> comm(pair, options);
+      zero::Mpi<> part = comm.split(0, comm.rank());
+      zero::Mpi<>& first = comm.rank() == 0 ? comm : part;
+      zero::Mpi<>& second = comm.rank() == 0 ? part : comm;
+      int const mine = comm.rank();
+      std::vector<int> all(2);
+      Stopwatch const watch;
+      std::string const text = error_of([&] {
+        zero::run(first, collective(Op::all_gather, 1, &mine, all.data()));
+        zero::run(second, collective(Op::all_gather, 1, &mine, all.data()));
+      });
+      CHECK_MESSAGE(contains(text, "ranks 0, 1 wait for each other"), text);
+      CHECK(contains(text, "groups in different orders"));
+      CHECK(watch.seconds() < 2);
+    });
+  }
+}
+
 /// What the ranks that wait for a reduction of MPI's are told when rank 1 goes away after `calls`.
 std::string native_hang(int calls) {
   auto options = mpi_tests::options(Route::exchange);

@@ -11,6 +11,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::mpi::detail {
@@ -61,6 +63,8 @@ struct Flight {
 /// The last `ring_slots` collectives that this rank has started.
 class Flights {
  public:
+  Flights() { spare_.reserve(ring_slots); }
+
   /// How many were started.
   [[nodiscard]] std::uint64_t posted() const noexcept { return posted_; }
   /// The first that is not done.
@@ -74,9 +78,13 @@ class Flights {
     return flight.number != number || flight.complete;
   }
 
-  /// Allocates if there were never as many under way, or none with so many tasks in its place.
+  /// Allocates if there were never as many under way, or none with so many tasks.
   Flight& begin(Collective const& op, Routing const& routing, int rank, std::size_t chunk) {
     Flight& flight = at(posted_);
+    if (!spare_.empty()) {
+      std::tie(flight.schedule, flight.places, flight.pairs) = std::move(spare_.back());
+      spare_.pop_back();
+    }
     flight.number = posted_++;
     flight.op = op;
     Call const call = call_of(op);
@@ -92,11 +100,18 @@ class Flights {
   }
   /// Forgets what is done.
   void retire() noexcept {
-    while (oldest_ < posted_ && at(oldest_).complete) ++oldest_;
+    for (; oldest_ < posted_ && at(oldest_).complete; ++oldest_) {
+      Flight& flight = at(oldest_);
+      spare_.emplace_back(
+          std::move(flight.schedule), std::move(flight.places), std::move(flight.pairs));
+    }
   }
 
  private:
+  using Lists = std::tuple<Schedule, std::vector<Flight::Place>, std::vector<Flight::Pair>>;
+
   Flight flights_[ring_slots];
+  std::vector<Lists> spare_;  ///< of collectives that are done
   std::uint64_t posted_ = 0;
   std::uint64_t oldest_ = 0;
   std::uint64_t sum_ = 0;  ///< of all calls
