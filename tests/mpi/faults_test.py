@@ -143,6 +143,8 @@ def run(arguments, plan, recovery):
     if not times:
         problems.append("the fault never happened")
         return problems, text
+    if arguments.launcher_may_hang and set(range(ranks)) - {fault[1] for fault in faults} <= set(said):
+        problems.clear()
     if route != "live":
         # Before its own words an error has the call that threw.
         words = {survivor: (when, re.sub(r", rank \d+, in .*", "", said_).removeprefix("zero: communication: "))
@@ -165,12 +167,11 @@ def run(arguments, plan, recovery):
 
 
 def attempt(arguments, plan, recovery):
-    """As `run`, again where a busy machine did not construct four ranks' groups in time, or where the
-    job was over before the fault."""
+    """As `run`, again where a busy machine did not construct the ranks' groups in time."""
     for _ in range(3):
         problems, text = run(arguments, plan, recovery)
-        too_slow = "fault at" not in text and "in construction" in text
-        if not (plan[-1] and too_slow):
+        too_slow = "fault at" not in text and "in construction" in text and plan[1] != "live"
+        if not too_slow:
             break
     return problems, text
 
@@ -206,6 +207,9 @@ def main():
     parser.add_argument("--inside", type=int, default=len(LOUD + GONE),
                         help="at most so many of the kinds that happen inside of MPI's calls")
     parser.add_argument("--random", type=int, default=0, help="so many runs with one or two faults anywhere")
+    parser.add_argument("--launcher-may-hang", action="store_true",
+                        help="it need not end when all survivors have spoken: Open MPI's does not always, over "
+                             "several machines, once a process of one is gone or stopped")
     parser.add_argument("--slack", type=float, default=0.,
                         help="seconds that survivors may take beyond what is promised, on a busy machine")
     parser.add_argument("--grid", action=argparse.BooleanOptionalAction, default=True,
