@@ -72,8 +72,8 @@ class Group final : public Base {
             comm, size(), peers_.topology().nodes() == 1, family_->options)),
         exchange_(peers_, *links_, *window_, flights_) {
     if (native) {
-      native_ = std::make_unique<NativeReduction>(
-          comm, family_->blocking.duplicate(comm), size(), family_->options);
+      native_ = std::make_unique<NativeSums>(
+          comm, family_->blocking.duplicate(comm), size(), family_->options, flights_);
     }
     if (flat_because_.empty()) flat_because_ = "there was no sum yet";
     family_->join(this);
@@ -122,10 +122,13 @@ class Group final : public Base {
       Flight& flight = flights_.at(n);
       if (flight.complete || flight.withdrawn) continue;
       moved |= exchange_.advance(flight, error);
-      if (flight.route.by_library && !flight.received) moved |= reduce_by_library(flight, error);
+      if (flight.route.by_library && !flight.received) moved |= native_->advance(flight, error);
       moved |= complete(flight);
     }
     flights_.retire();
+    if (native_ != nullptr && native_->disagreement() != never) {
+      exchange_.disagree({native_->disagreement()});
+    }
     if (Exchange::Disagreement const& found = exchange_.disagreement(); found.number != never) {
       family_->end({.cause = Cause::mismatch,
                     .at = {id_, found.number},
@@ -285,7 +288,7 @@ class Group final : public Base {
     result.direct_bytes = exchange_.moved().direct;
     result.exchanged_bytes = exchange_.moved().exchanged;
     result.node_sum_bytes = exchange_.moved().node_sums;
-    result.native_bytes = native_bytes_;
+    result.native_bytes = native_ != nullptr ? native_->bytes() : 0;
     result.flat_because = flat_because_;
     result.control_messages = links_->credits_sent();
     result.data_messages = links_->sent();
@@ -363,47 +366,6 @@ class Group final : public Base {
     kernel::publish_streaming_stores();
     peers_.own().posted.store(flight.number + 1, std::memory_order_release);
     exchange_.begin(flight);
-  }
-
-  /// MPI takes agreements, and reductions, in the order of the calls on every rank.
-  bool reduce_by_library(Flight& flight, int& error) {
-    native_turn_ = (std::max)(native_turn_, flights_.oldest());
-    while (native_turn_ < flight.number) {
-      Flight const& before = flights_.at(native_turn_);
-      if (before.route.by_library && !before.received) break;
-      ++native_turn_;
-    }
-    if (!flight.agreed) return agree(flight, error);
-    if (native_turn_ < flight.number) return false;
-    std::size_t const before = flight.reduced;
-    std::size_t const element = size_of(flight.op.dtype);
-    if (before < flight.op.count) {
-      if (!native_->advance(flight.op, flight.reduced, error)) return false;
-      std::size_t const now = flight.reduced - before;
-      native_bytes_ += now * element;
-      flight.squared.add(
-          flight.op.dtype, static_cast<std::byte*>(flight.op.recv) + before * element, now);
-    }
-    if (flight.reduced == flight.op.count) {
-      flight.received = true;
-      flight.squared.end();
-    }
-    return true;
-  }
-  bool agree(Flight& flight, int& error) {
-    agreement_turn_ = (std::max)(agreement_turn_, flights_.oldest());
-    while (agreement_turn_ < flight.number && is_agreed(flights_.at(agreement_turn_))) {
-      ++agreement_turn_;
-    }
-    if (agreement_turn_ < flight.number) return false;
-    std::uint64_t const hash = flight.head.call.sum_after(flight.head.before ^ flight.number);
-    auto const verdict = native_->agree(hash, error);
-    if (verdict == NativeReduction::Verdict::other) exchange_.disagree({flight.number});
-    flight.agreed = verdict == NativeReduction::Verdict::same;
-    return flight.agreed;
-  }
-  [[nodiscard]] static bool is_agreed(Flight const& flight) noexcept {
-    return !flight.route.by_library || flight.agreed;
   }
 
   /// Done here once nothing is to come or to go; done altogether once MPI has delivered what went,
@@ -543,13 +505,10 @@ class Group final : public Base {
   std::unique_ptr<Links> links_;
   Flights flights_;
   Exchange exchange_;
-  std::unique_ptr<NativeReduction> native_;  ///< null if the library adds everything itself
-  std::uint64_t native_turn_ = 0;            ///< MPI reduces the first collective from here on
-  std::uint64_t agreement_turn_ = 0;         ///< and all agree on the first from here on
-  std::uint64_t native_bytes_ = 0;
-  Clock::time_point moved_{};   ///< when anything moved last, or a wait began
-  Clock::time_point missed_{};  ///< when this rank first waited for one that has left
-  std::uint64_t events_ = 0;    ///< counts what moved, so that a wait sees other threads' progress
+  std::unique_ptr<NativeSums> native_;  ///< null if the library adds everything itself
+  Clock::time_point moved_{};           ///< when anything moved last, or a wait began
+  Clock::time_point missed_{};          ///< when this rank first waited for one that has left
+  std::uint64_t events_ = 0;  ///< counts what moved, so that a wait sees other threads' progress
 };
 
 ZERO_MPI_BODY zero::detail::Handle<Member> first_member(MPI_Comm comm,

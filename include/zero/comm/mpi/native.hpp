@@ -4,6 +4,8 @@
 
 #include "zero/base/config.hpp"
 #include "zero/comm/mpi/blocking.hpp"
+#include "zero/comm/mpi/control.hpp"
+#include "zero/comm/mpi/flight.hpp"
 #include "zero/comm/mpi/library.hpp"
 #include "zero/comm/mpi/message.hpp"
 #include "zero/concepts/communicator.hpp"
@@ -166,6 +168,75 @@ class NativeReduction {
   MPI_Request request_ = MPI_REQUEST_NULL;
   MPI_Datatype types_[2] = {MPI_DATATYPE_NULL, MPI_DATATYPE_NULL};
   MPI_Op sums_[2] = {MPI_OP_NULL, MPI_OP_NULL};
+};
+
+/// What MPI reduces of a group: agreements, and sums, in the order of the calls on every rank.
+class NativeSums {
+ public:
+  /// @param agreements  taken over
+  NativeSums(MPI_Comm comm, MPI_Comm agreements, int size, Options const& options, Flights& flights)
+      : reduction_(comm, agreements, size, options), flights_(&flights) {}
+
+  [[nodiscard]] std::size_t held() const noexcept { return reduction_.held(); }
+  /// That MPI has reduced.
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
+  /// The first collective on which the ranks did not agree; `never` if there is none.
+  [[nodiscard]] std::uint64_t disagreement() const noexcept { return disagreement_; }
+  /// Collective; blocks.
+  void close(Blocking& blocking) { reduction_.close(blocking); }
+
+  /// Works on a collective; true if anything moved.
+  /// @param error  MPI's code if something went wrong
+  bool advance(Flight& flight, int& error) {
+    if (!flight.agreed) return agree(flight, error);
+    bool const is_next =
+        is_turn(sum_turn_, flight, [](Flight const& before) { return before.received; });
+    if (!is_next) return false;
+    std::size_t const before = flight.reduced;
+    std::size_t const element = size_of(flight.op.dtype);
+    if (before < flight.op.count) {
+      if (!reduction_.advance(flight.op, flight.reduced, error)) return false;
+      std::size_t const now = flight.reduced - before;
+      bytes_ += now * element;
+      flight.squared.add(
+          flight.op.dtype, static_cast<std::byte*>(flight.op.recv) + before * element, now);
+    }
+    if (flight.reduced == flight.op.count) {
+      flight.received = true;
+      flight.squared.end();
+    }
+    return true;
+  }
+
+ private:
+  bool agree(Flight& flight, int& error) {
+    bool const is_next =
+        is_turn(agreement_turn_, flight, [](Flight const& before) { return before.agreed; });
+    if (!is_next) return false;
+    std::uint64_t const hash = flight.head.call.sum_after(flight.head.before ^ flight.number);
+    auto const verdict = reduction_.agree(hash, error);
+    if (verdict == NativeReduction::Verdict::other) disagreement_ = flight.number;
+    flight.agreed = verdict == NativeReduction::Verdict::same;
+    return flight.agreed;
+  }
+  /// Is all over of the collectives of MPI's before this one?
+  template <class Over>
+  [[nodiscard]] bool is_turn(std::uint64_t& turn, Flight const& flight, Over const& over) const {
+    turn = (std::max)(turn, flights_->oldest());
+    while (turn < flight.number) {
+      Flight const& before = flights_->at(turn);
+      if (before.route.by_library && !over(before)) return false;
+      ++turn;
+    }
+    return true;
+  }
+
+  NativeReduction reduction_;
+  Flights* flights_;
+  std::uint64_t sum_turn_ = 0;
+  std::uint64_t agreement_turn_ = 0;
+  std::uint64_t bytes_ = 0;
+  std::uint64_t disagreement_ = never;
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::mpi::detail
