@@ -48,8 +48,8 @@ namespace zero::inline ZERO_NAMESPACE {
 /// under way than ever before; else only MPI does, for the requests of messages.
 ///
 /// A rank that computes without calling `progress` holds up only those who need what it has not
-/// sent, or more room than it has made: of a copy nobody else, of a sum everybody after the first
-/// chunks.
+/// sent, or more room than it has made. In a copy nobody else waits for it. In a sum all others
+/// wait for it after the first chunks.
 ///
 /// Construction, `split` and `close` make calls of MPI's that only block, in a thread so that they,
 /// too, end by the deadline. That takes MPI_THREAD_SERIALIZED; with less they have no deadline once

@@ -37,7 +37,6 @@ class Requests {
   /// MPI must not be called any more: whatever it holds stays its own.
   void forsake() noexcept { forsaken_ = true; }
 
-  [[nodiscard]] MPI_Comm comm() const noexcept { return comm_; }
   [[nodiscard]] Memory& memory() const noexcept { return *memory_; }
 
   /// Makes room for requests, of which some receive; returns the number of the first.

@@ -24,7 +24,7 @@ inline constexpr std::uint64_t hop_bytes = 256 * KiB;
 }
 
 /// One block for each rank of a group, as a node with some of the ranks sees it. Payload alone:
-/// nothing of headers, or of what announces a collective.
+/// nothing of heads, or of what says which chunks were taken.
 struct NodeBlocks {
   std::uint64_t ranks = 1;       ///< N, of the group
   std::uint64_t here = 1;        ///< R, of them on this node
