@@ -86,7 +86,8 @@ class Raw {
         .gradient = own.gradients.data() + r * half,
         .state = {own.states[0].data(), own.states[1].data()},
         .count = half};
-    zero::kernel::update(rule_, rule_.scalars(++own.steps, rule_.lr, 1.f, 1.f), 0.5f, arrays);
+    zero::kernel::update(
+        rule_, rule_.scalars(++own.steps, static_cast<float>(rule_.lr), 1.f, 1.f), 0.5f, arrays);
     barrier_.arrive_and_wait();
     std::size_t const other = (1 - r) * half;
     zero::kernel::copy(own.parameters.data() + other,

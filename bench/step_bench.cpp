@@ -83,7 +83,8 @@ class Raw {
     } else {
       arrays.master = own.parameters.data();
     }
-    zero::kernel::update(rule_, rule_.scalars(++steps_[r], rule_.lr, 1.f, 1.f), 0.25f, arrays);
+    zero::kernel::update(
+        rule_, rule_.scalars(++steps_[r], static_cast<float>(rule_.lr), 1.f, 1.f), 0.25f, arrays);
     zero::kernel::clear(own.gradients.data(), elements * sizeof(Wire));
     barrier_.arrive_and_wait();
   }

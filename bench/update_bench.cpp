@@ -86,7 +86,7 @@ void update(benchmark::State& state) {
     ++step;
     triads.push_back(model.bytes() / triad.round());  // as long as the triad would take for them
     traffics.push_back(model.timed([](auto const& arrays) { bench::same_traffic(arrays); }));
-    auto const scalars = rule.scalars(step, rule.lr, 1.f, 1.f);
+    auto const scalars = rule.scalars(step, static_cast<float>(rule.lr), 1.f, 1.f);
     updates.push_back(model.timed(
         [&](AdamWArrays<P> const& arrays) { zero::kernel::update(rule, scalars, 0.5f, arrays); }));
     loops.push_back(
@@ -112,14 +112,16 @@ void small_tensors(benchmark::State& state) {
     ++step;
     auto const flat = [&] {
       flats.push_back(model.timed([&](AdamWArrays<P> const& arrays) {
-        zero::kernel::update(rule, rule.scalars(step, rule.lr, 1.f, 1.f), 0.5f, arrays);
+        zero::kernel::update(
+            rule, rule.scalars(step, static_cast<float>(rule.lr), 1.f, 1.f), 0.5f, arrays);
       }));
     };
     auto const pieces = [&] {
       tensors.push_back(model.timed([&](AdamWArrays<P> const& arrays) {
         for (std::size_t i = 0; i < arrays.count; i += elements) {
           // Every tensor has scalars of its own.
-          auto const scalars = rule.scalars(step, rule.lr, 1.f, static_cast<float>(i % 2));
+          auto const scalars =
+              rule.scalars(step, static_cast<float>(rule.lr), 1.f, static_cast<float>(i % 2));
           std::size_t const count = std::min(elements, arrays.count - i);
           zero::kernel::update(rule, scalars, 0.5f, piece(arrays, i, count));
         }
@@ -184,7 +186,8 @@ void placement(benchmark::State& state) {
                                       .state = {array(2), array(3)},
                                       .count = count};
       double const start = bench::seconds_now();
-      zero::kernel::update(rule, rule.scalars(step, rule.lr, 1.f, 1.f), 0.5f, arrays);
+      zero::kernel::update(
+          rule, rule.scalars(step, static_cast<float>(rule.lr), 1.f, 1.f), 0.5f, arrays);
       double const took = bench::seconds_now() - start;
       times[g].push_back(took / count);
       all += took;

@@ -69,10 +69,10 @@ class QueuedSpace {
   void call(F const& function) const {
     queue_->enqueue(function);
   }
-  template <class Rule, class M, class P, class G, class S, std::size_t K>
+  template <class Rule, class Scalars, class M, class P, class G, class S, std::size_t K>
   void update(Rule const& rule,
               zero::StepTerms const* terms,
-              zero::StepScalars const* scalars,
+              Scalars const* scalars,
               zero::UpdateArrays<M, P, G, S, K> const& arrays) const {
     queue_->require(terms, sizeof(*terms));
     queue_->require(scalars, sizeof(*scalars));

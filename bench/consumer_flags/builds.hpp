@@ -39,7 +39,8 @@ static void update(long step,
                                                                  .gradient = gradient,
                                                                  .state = {states[0], states[1]},
                                                                  .count = count};
-  zero::kernel::update(rule, rule.scalars(step, rule.lr, 1.f, 1.f), 0.5f, arrays);
+  zero::kernel::update(
+      rule, rule.scalars(step, static_cast<float>(rule.lr), 1.f, 1.f), 0.5f, arrays);
 }
 
 /// Compiled with -O2 and nothing else.

@@ -299,7 +299,7 @@ std::vector<Variant> variants_of(Memory& memory,
   norm(bf16(), "exact norm bf16", 0);
   norm(fp16(), "exact norm fp16", 0);
   norm(bf16(), "exact norm bf16, not aligned", 1);
-  zero::StepScalars const scalars = rule.scalars(10, rule.lr, 1.f, 1.f);
+  zero::StepScalars const scalars = rule.scalars(10, static_cast<float>(rule.lr), 1.f, 1.f);
   Element<float, float> const wide_element{rule, scalars, 1.f};
   Element<bf16, bf16> const mixed_element{rule, scalars, 1.f};
   variants.push_back({"AdamW fp32, DeviceTransform", 28 * n, [=](In of) {
@@ -373,7 +373,8 @@ void measure(cudaStream_t stream, std::size_t elements) {
   auto* const sum = memory.take<zero::ExactSum>(1);
   zero::StepTerms const values{.step = 10, .learning_rate = zero::AdamW{}.lr};
   space.upload(terms, &values, sizeof(values));
-  auto const computed = zero::AdamW{}.scalars(values.step, values.learning_rate, 1.f, 1.f);
+  auto const computed =
+      zero::AdamW{}.scalars(values.step, static_cast<float>(values.learning_rate), 1.f, 1.f);
   space.upload(scalars, &computed, sizeof(computed));
 
   std::vector<Variant> variants = variants_of(memory, stream, elements, terms, scalars, sum);

@@ -65,10 +65,11 @@ struct Kept {
 /// @par Source      ZeRO, arXiv 1910.02054, §5 (stages) and §7 (traffic)
 template <class... Policies>
 class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
-                         public AnyOptimizer<detail::Choice<Policies...>::Space::host_accessible> {
+                         public AnyOptimizer<detail::Choice<Policies...>::Space::host_accessible,
+                                             typename detail::Choice<Policies...>::Value> {
   using Choice = detail::Choice<Policies...>;
   using Kept = detail::Kept<Choice>;
-  using Base = AnyOptimizer<Choice::Space::host_accessible>;
+  using Base = AnyOptimizer<Choice::Space::host_accessible, typename Choice::Value>;
 
  public:
   using Stage = typename Choice::Stage;  ///< what is partitioned

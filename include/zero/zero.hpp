@@ -21,6 +21,7 @@
 #include "zero/concepts/stage.hpp"
 #include "zero/layout/plan.hpp"
 #include "zero/precision/fp32.hpp"
+#include "zero/precision/fp64.hpp"
 #include "zero/precision/mixed.hpp"
 #include "zero/rule/adagrad.hpp"
 #include "zero/rule/adam.hpp"

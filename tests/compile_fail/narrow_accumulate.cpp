@@ -1,4 +1,4 @@
-// expect: zero: a policy models no slot, or more than one
+// expect: zero: a precision's five types are float, double, bf16 or fp16
 // Sums narrower than what is summed would lose what ranks send.
 #include <zero/zero.hpp>
 

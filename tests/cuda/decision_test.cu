@@ -101,8 +101,10 @@ TEST_CASE_FIXTURE(OneStream, "cuda: a decision and a rule's scalars are the host
       words->outcome.terms.overflow = overflow ? 1 : 0;
       words->words[StepControl::silent_word] = 0;
       check(space, block, [&](StepControl* control, TensorCounts const&) {
-        step::ComputeScalars<Rule, 3> compute{
-            .terms = &control->outcome.terms, .scalars = control->scalars(), .count = count};
+        step::ComputeScalars<Rule, float, 3> compute{
+            .terms = &control->outcome.terms,
+            .scalars = reinterpret_cast<zero::StepScalars*>(control->scalars()),
+            .count = count};
         compute.rules[1] = {.rule = {.beta2 = 0.95}, .learning_rate_scale = 0.5f};
         compute.rules[2] = {.rule = {.lr = 0.7f}, .weight_decay_scale = 0.f, .own_rate = true};
         return step::Both{step::Decide{.control = control, .max_norm = 1., .loss_scaled = true},
@@ -129,7 +131,8 @@ TEST_CASE_FIXTURE(OneStream, "cuda: tensors that rest are counted as on the host
     check(space, words_of(0.1), [&](StepControl* control, TensorCounts const& counts) {
       return step::Both{
           step::OwnTerms{control, counts, tensor, true},
-          step::ComputeScalars<zero::NAdam, 1>{&control->own, control->scalars(), 1, {{}}}};
+          step::ComputeScalars<zero::NAdam, float, 1>{
+              &control->own, reinterpret_cast<zero::StepScalars*>(control->scalars()), 1, {{}}}};
     });
   }
 }

@@ -16,9 +16,10 @@
 using zero::bf16;
 using zero::fp16;
 using zero::device::Queue;
-using OfStep = zero::detail::ComputeScalars<zero::AdamW, zero::detail::rates_at_once<zero::AdamW>>;
-using OfOne = zero::detail::ComputeScalars<zero::AdamW, 1>;
-using OfFew = zero::detail::ComputeScalars<zero::AdamW, 2>;
+using OfStep = zero::detail::
+    ComputeScalars<zero::AdamW, float, zero::detail::rates_at_once<zero::AdamW, float>>;
+using OfOne = zero::detail::ComputeScalars<zero::AdamW, float, 1>;
+using OfFew = zero::detail::ComputeScalars<zero::AdamW, float, 2>;
 using Step = zero::detail::Both<zero::detail::Decide, OfStep>;
 using FewStep = zero::detail::Both<zero::detail::Decide, OfFew>;
 using Rested = zero::detail::Both<zero::detail::OwnTerms, OfOne>;

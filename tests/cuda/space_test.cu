@@ -260,7 +260,8 @@ void check_update(Cuda const& space, R const& rule) {
         zero::StepTerms const terms{
             .step = step++, .learning_rate = 1e-2f, .gradient_scale = 0.25f, .skipped = skipped};
         Array<zero::StepTerms> const device_terms(space, {terms}, 0);
-        auto const scalars = rule.scalars(terms.step, terms.learning_rate, 0.5f, 1.f);
+        auto const scalars =
+            rule.scalars(terms.step, static_cast<float>(terms.learning_rate), 0.5f, 1.f);
         Array<zero::StepScalars> const device_scalars(space, {scalars}, 0);
         zero::UpdateArrays<float, P, G, float, k> here{
             .master = master.data(), .gradient = gradient.data(), .count = count};

@@ -8,11 +8,31 @@
 
 namespace zero::inline ZERO_NAMESPACE::math {
 
-/// The number type of an expression over `V` and plain floats: `V`, or float if all are floats.
+/// The number type of an expression over `V` and plain numbers: `V`, or theirs if all are plain.
 template <class... T>
 using Common = std::common_type_t<T...>;
 
-/// a * b + c, for one `V` and plain floats in any order.
+namespace detail {
+template <class V>
+struct ScalarOf {
+  using Type = float;
+};
+template <>
+struct ScalarOf<double> {
+  using Type = double;
+};
+template <class V>
+  requires requires { typename V::Scalar; }
+struct ScalarOf<V> {
+  using Type = typename V::Scalar;
+};
+}  // namespace detail
+
+/// The plain number that mixes with `V`: double for double and for packs of doubles, else float.
+template <class V>
+using Scalar = typename detail::ScalarOf<V>::Type;
+
+/// a * b + c, for one `V` and plain numbers of its `Scalar` in any order.
 ///
 /// A fused multiply-add where the target has one, two roundings where it has not, decided once per
 /// target and never by the optimiser. Rules spell every multiply-add this way: a compiler may fuse
@@ -23,13 +43,20 @@ template <class A, class B, class C>
                                                                           B const& b,
                                                                           C const& c) noexcept {
   using V = Common<A, B, C>;
-  static_assert(!std::is_same_v<V, double>, "zero: rules compute in float; a double slipped in");
-  if constexpr (std::is_same_v<V, float>) {
+  constexpr bool mixed =
+      (std::is_same_v<A, float> || std::is_same_v<B, float> || std::is_same_v<C, float>)&&(
+          std::is_same_v<A, double> || std::is_same_v<B, double> || std::is_same_v<C, double>);
+  static_assert(!mixed, "zero: a rule's arithmetic is in float, or in double, and not in both");
+  if constexpr (std::is_floating_point_v<V>) {
 #if defined(__CUDA_ARCH__) || defined(__FMA__) || defined(__ARM_FEATURE_FMA)
-    return __builtin_fmaf(a, b, c);
+    if constexpr (std::is_same_v<V, double>) {
+      return __builtin_fma(a, b, c);
+    } else {
+      return __builtin_fmaf(a, b, c);
+    }
 #else
     // Two statements: within one, clang takes leave to round once where it knows the numbers.
-    float const product = a * b;
+    V const product = a * b;
     return product + c;
 #endif
   } else {
@@ -51,11 +78,30 @@ template <class A, class B, class C>
 #endif
 }
 
+/// a * b in fp64, rounded: never fused with an addition that follows, as above.
+[[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE double product(double a, double b) noexcept {
+#if defined(__CUDA_ARCH__)
+  return __dmul_rn(a, b);
+#else
+  double result = a * b;
+#if defined(__SSE2__)
+  asm("" : "+x"(result));
+#elif defined(__aarch64__)
+  asm("" : "+w"(result));
+#else
+  asm("" : "+m"(result));
+#endif
+  return result;
+#endif
+}
+
 /// Square root, rounded correctly.
 template <class V>
 [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE V sqrt(V const& x) noexcept {
   if constexpr (std::is_same_v<V, float>) {
     return __builtin_sqrtf(x);
+  } else if constexpr (std::is_same_v<V, double>) {
+    return __builtin_sqrt(x);
   } else {
     return V::sqrt(x);
   }
@@ -66,6 +112,8 @@ template <class V>
 [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE V abs(V const& x) noexcept {
   if constexpr (std::is_same_v<V, float>) {
     return __builtin_fabsf(x);
+  } else if constexpr (std::is_same_v<V, double>) {
+    return __builtin_fabs(x);
   } else {
     return V::abs(x);
   }

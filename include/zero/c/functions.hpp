@@ -38,11 +38,11 @@ class Filling {
     if (fill == nullptr) fail(ErrorKind::invalid_argument, "fill is null");
   }
   /// Calls it.
-  void operator()(Tensor const& tensor, std::size_t first, std::span<float> values) const {
+  void operator()(Tensor const& tensor, std::size_t first, zero::detail::Elements values) const {
     std::int32_t const code = fill_(static_cast<std::int32_t>(&tensor - model_->data()),
                                     static_cast<std::int64_t>(first),
-                                    static_cast<std::int64_t>(values.size()),
-                                    values.data(),
+                                    static_cast<std::int64_t>(values.count),
+                                    static_cast<float*>(values.first),
                                     user_);
     if (code == 0) return;
     fail_with(ZERO_CALLBACK, {"zero: callback: fill returned ", code, " for '", tensor.name, "'"});

@@ -184,7 +184,7 @@ class Optimizer {
   void settle() { engine_.settle(); }
   [[nodiscard]] float loss_scale() const { return engine_.terms().next_loss_scale; }
 
-  void set_lr(char const* name, float lr) {
+  void set_lr(char const* name, double lr) {
     engine_.set_rate(name != nullptr ? name : "", static_cast<double>(lr));
   }
   void set_rule(char const* name, zero_rule const& rule) {

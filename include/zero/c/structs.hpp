@@ -134,8 +134,8 @@ inline void require_all(std::size_t wanted,
     Tensor tensor{.name = given.name,
                   .shape = {},
                   .unit = given.unit,
-                  .weight_decay = given.weight_decay,
-                  .learning_rate = given.learning_rate,
+                  .weight_decay = static_cast<double>(given.weight_decay),
+                  .learning_rate = static_cast<double>(given.learning_rate),
                   .frozen = (given.flags & ZERO_FROZEN) != 0,
                   .tied_to = given.tied_to != nullptr ? given.tied_to : "",
                   .partitioned = (given.flags & ZERO_PARTITIONED) != 0,
@@ -157,7 +157,7 @@ inline void require_all(std::size_t wanted,
   require_flag(given.stop, "stop");
   StepOptions options;
   if (given.learning_rate != ZERO_DEFAULT) {
-    options.learning_rate = static_cast<float>(given.learning_rate);
+    options.learning_rate = given.learning_rate;
   }
   if (given.max_norm != ZERO_DEFAULT) options.max_norm = given.max_norm;
   if (given.skip_non_finite != 0) options.non_finite = NonFinite::skip;

@@ -34,8 +34,8 @@ struct SavedTensor {
   std::vector<std::uint64_t> shape{};  ///< of the whole tensor
   std::vector<Box> boxes{};            ///< which part of it the optimizer trained: all, unless said
   int unit = 0;                        ///< as the trainer described it
-  float weight_decay = 1.f;            ///< its scale
-  float learning_rate = 1.f;           ///< its scale
+  double weight_decay = 1.;            ///< its scale
+  double learning_rate = 1.;           ///< its scale
   bool frozen = false;                 ///< held as parameters alone
   std::string tied_to{};               ///< the tensor that has its elements; empty for its own
   long steps = 0;                      ///< updates
@@ -107,7 +107,7 @@ inline constexpr std::string_view parameter_array = "parameter";
                                                     nlohmann::json const& json) {
   Fields const fields(file, json);
   SavedOptimizer saved{.policies = fields.at("policies"),
-                       .loss_scale = fields.real("loss_scale"),
+                       .loss_scale = static_cast<float>(fields.real("loss_scale")),
                        .loss_scale_streak = fields.integer("loss_scale_streak")};
   if (!usable_scale(saved.loss_scale) || !usable_streak(saved.loss_scale_streak)) {
     refuse_file(file,

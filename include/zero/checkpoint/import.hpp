@@ -70,7 +70,10 @@ struct ImportMatch {
 };
 
 /// Why a tensor of a file cannot be one here, in words; empty if it can.
-[[nodiscard]] inline std::string import_problem(StoredTensor const& source, Tensor const& here) {
+/// @param value  type that it is read as
+[[nodiscard]] inline std::string import_problem(StoredTensor const& source,
+                                                Tensor const& here,
+                                                DType value) {
   std::vector<std::uint64_t> const shape(here.shape.begin(), here.shape.end());
   safetensors::Entry const& entry = source.entry;
   std::string const there = entry.name == here.name ? "" : " (there '" + entry.name + "')";
@@ -85,8 +88,11 @@ struct ImportMatch {
                     there})
         .text();
   }
-  if (readable_as_float(entry.dtype)) return {};
-  Message const why{" in the file", there, ", and none of F32, F16 and BF16"};
+  if (readable_as(value, entry.dtype)) return {};
+  Message const why{" in the file",
+                    there,
+                    value == DType::f64 ? ", and none of F64, F32, F16 and BF16"
+                                        : ", and none of F32, F16 and BF16"};
   return Message({"'", here.name, "' is ", entry.dtype, why}).text();
 }
 
@@ -94,7 +100,8 @@ struct ImportMatch {
 /// the file's metadata give for either. A stacked tensor is there whole, or layer by layer.
 [[nodiscard]] inline ImportMatch match_model(StoredModel const& stored_model,
                                              Model const& model,
-                                             std::map<std::string, std::string> const& names) {
+                                             std::map<std::string, std::string> const& names,
+                                             DType value = DType::f32) {
   auto const name_here = [&](std::string const& name) -> std::string const& {
     auto const found = names.find(name);
     return found == names.end() ? name : found->second;
@@ -143,7 +150,7 @@ struct ImportMatch {
       std::string problem;
       for (ImportSource const& source : sources) {
         Tensor const& here = source.stack ? model.described[d] : model.tensors[t];
-        std::string found = import_problem(*source.tensor, here);
+        std::string found = import_problem(*source.tensor, here, value);
         if (!found.empty()) problem = std::move(found);
       }
       if (problem.empty()) continue;
@@ -201,6 +208,7 @@ ZERO_OPTIONAL_BODY ImportReport import_engine(Engine& engine,
   parts.require_bound();
   engine.settle();
   ControlWords const control = control_words(parts.comm().ref(), parts.arena);
+  DType const value = parts.kernels.types().value();
   auto const refuse = [&](ErrorKind kind, Message const& why) {
     fail(kind, {"'", path, "' ", why}, {.rank = control.rank, .operation = std::string(operation)});
   };
@@ -212,7 +220,7 @@ ZERO_OPTIONAL_BODY ImportReport import_engine(Engine& engine,
     engine.require_between_steps(operation);
     engine.require_no_readers(operation);
     model = open_model(files, path);
-    match = match_model(model, parts, options.names);
+    match = match_model(model, parts, options.names, value);
   });
   if (!unanimous(parts.comm(), parts.arena, digest_of(model, options))) {
     refuse(ErrorKind::invalid_argument,
@@ -233,21 +241,25 @@ ZERO_OPTIONAL_BODY ImportReport import_engine(Engine& engine,
     loaded.push_back(!sources.empty());
   }
   ModelReader reader(files, model);
-  std::vector<float> other;
+  std::vector<std::byte> other;
   LongWork work(control, operation);
-  auto const ask = [&](Tensor const& tensor, std::size_t first, std::span<float> out) {
+  auto const ask = [&](Tensor const& tensor, std::size_t first, Elements out) {
     auto const described = static_cast<std::size_t>(&tensor - parts.described.data());
     std::size_t const t = parts.slice_at(described, first);
     first -= static_cast<std::size_t>(parts.slices[t].first);
     auto const& sources = match.sources[t];
-    auto const read = [&](ImportSource const& source, std::span<float> to) {
-      reader.read(*source.tensor, source.first + first, to);
+    auto const read = [&](ImportSource const& source, Elements to) {
+      if (value == DType::f64) {
+        reader.read(*source.tensor, source.first + first, to.as<double>());
+      } else {
+        reader.read(*source.tensor, source.first + first, to.as<float>());
+      }
     };
     read(sources[0], out);
-    other.resize(out.size());
+    other.resize(out.count * size_of(value));
     for (std::size_t i = 1; i < sources.size(); ++i) {
-      read(sources[i], other);
-      if (std::memcmp(other.data(), out.data(), out.size_bytes()) == 0) continue;
+      read(sources[i], {other.data(), out.count});
+      if (std::memcmp(other.data(), out.first, other.size()) == 0) continue;
       fail(ErrorKind::data,
            {"tensors '",
             sources[0].tensor->entry.name,

@@ -4,16 +4,19 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
 #include "zero/checkpoint/file.hpp"
 #include "zero/checkpoint/files.hpp"
 #include "zero/checkpoint/manifest.hpp"
 #include "zero/checkpoint/safetensors.hpp"
 #include "zero/checkpoint/text.hpp"
+#include "zero/kernel/rounding.hpp"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -192,8 +195,9 @@ inline void sort_by_name(std::vector<StoredTensor>& tensors) {
 }
 
 /// Can elements of that type be read as floats, without rounding?
-[[nodiscard]] constexpr bool readable_as_float(std::string_view dtype) noexcept {
-  return dtype == "F32" || dtype == "F16" || dtype == "BF16";
+[[nodiscard]] constexpr bool readable_as(DType value, std::string_view dtype) noexcept {
+  return dtype == "F32" || dtype == "F16" || dtype == "BF16" ||
+         (value == DType::f64 && dtype == "F64");
 }
 
 /// Reads ranges of tensors, and nothing else. Keeps the file open that it read last.
@@ -203,9 +207,10 @@ class ModelReader {
   /// @param model  what to read of
   ModelReader(FileOperations& files, StoredModel const& model) : files_(&files), model_(&model) {}
 
-  /// Elements [first, first + out.size()) of a tensor, whose type is `readable_as_float`.
+  /// Elements [first, first + out.size()) of a tensor, whose type is `readable_as` Value.
   /// @throws Error (resource) for what cannot be read; (data) if the file has become shorter
-  void read(StoredTensor const& tensor, std::uint64_t first, std::span<float> out) {
+  template <class Value>
+  void read(StoredTensor const& tensor, std::uint64_t first, std::span<Value> out) {
     if (out.empty()) return;
     if (!file_ || open_ != tensor.file) {
       file_.reset();
@@ -214,16 +219,21 @@ class ModelReader {
     }
     std::size_t const width = safetensors::element_bytes(tensor.entry.dtype);
     std::uint64_t const at = tensor.entry.begin + first * width;
-    if (width == sizeof(float)) {
+    if (width == sizeof(Value)) {
       file_->read(out.data(), out.size_bytes(), at);
       return;
     }
-    narrow_.resize(out.size());
-    file_->read(narrow_.data(), narrow_.size() * width, at);
-    bool const brain = tensor.entry.dtype == "BF16";
-    for (std::size_t i = 0; i < out.size(); ++i) {
-      out[i] = brain ? float_of_bf16(narrow_[i]) : float_of_fp16(narrow_[i]);
-    }
+    narrow_.resize(out.size() * width);
+    file_->read(narrow_.data(), narrow_.size(), at);
+    auto const widen = [&](auto of) {
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        std::memcpy(&of, narrow_.data() + i * width, width);
+        out[i] = kernel::detail::convert<Value>(of);
+      }
+    };
+    if (tensor.entry.dtype == "F32") return widen(float{});
+    if (tensor.entry.dtype == "BF16") return widen(bf16{});
+    widen(fp16{});
   }
 
  private:
@@ -231,7 +241,7 @@ class ModelReader {
   StoredModel const* model_;
   std::optional<File> file_{};
   std::size_t open_ = 0;
-  std::vector<std::uint16_t> narrow_{};
+  std::vector<std::byte> narrow_{};
 };
 
 }  // namespace detail

@@ -56,6 +56,15 @@ struct LoadReport {
 
 namespace detail {
 
+/// Is a saved value of an option the one that is held here?
+[[nodiscard]] inline bool same_value(nlohmann::json const& saved, nlohmann::json const& here) {
+  if (!saved.is_number_float() || !here.is_number_float()) return saved == here;
+  auto const then = saved.get<double>();
+  auto const now = here.get<double>();
+  // Earlier versions rounded rates and scales to float before they were saved.
+  return then == now || then == static_cast<double>(static_cast<float>(now));
+}
+
 /// Appends "`name`: `saved` saved, `here` here" for each value of an object that differs.
 inline void compare_values(std::string const& name,
                            nlohmann::json const& saved,
@@ -66,7 +75,7 @@ inline void compare_values(std::string const& name,
       bool const there = saved.is_object() && saved.contains(key);
       compare_values(name + "." + key, there ? saved[key] : nlohmann::json(), value, differing);
     }
-  } else if (saved != here) {
+  } else if (!same_value(saved, here)) {
     differing.push_back(name + ": " + saved.dump() + " saved, " + here.dump() + " here");
   }
 }

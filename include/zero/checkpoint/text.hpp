@@ -158,13 +158,13 @@ class Fields {
     }
     return static_cast<int>(number);
   }
-  [[nodiscard]] float real(char const* name) const {
+  [[nodiscard]] double real(char const* name) const {
     auto const number = of(name, &nlohmann::json::is_number).get<double>();
     constexpr double most = (std::numeric_limits<float>::max)();
     if (!(number >= -most && number <= most)) {
       refuse({"has a '", name, "' of ", number, ", more than a float holds"});
     }
-    return static_cast<float>(number);
+    return number;
   }
   [[nodiscard]] bool flag(char const* name) const {
     return of(name, &nlohmann::json::is_boolean).get<bool>();

@@ -7,8 +7,31 @@
 
 #include <concepts>
 #include <string_view>
+#include <type_traits>
 
 namespace zero::inline ZERO_NAMESPACE {
+
+namespace detail {
+
+/// Can elements of one type be added up in the other? For each pair that precisions use there is a
+/// kernel.
+[[nodiscard]] constexpr bool has_sums(DType wire, DType accumulate) noexcept {
+  if (wire == DType::f64) return accumulate == DType::f64;
+  if (wire == DType::f32) return accumulate == DType::f32 || accumulate == DType::f64;
+  return accumulate == DType::f32;
+}
+
+/// What says that it is a precision.
+template <class P>
+concept NamesFiveTypes = requires {
+  typename P::Parameter;
+  typename P::Wire;
+  typename P::Accumulate;
+  typename P::Master;
+  typename P::State;
+};
+
+}  // namespace detail
 
 /// Which type holds what.
 ///
@@ -19,6 +42,10 @@ namespace zero::inline ZERO_NAMESPACE {
 /// | `Accumulate`  | sums over ranks and, with AccumulateShard, over micro-steps    |
 /// | `Master`      | the parameters the update reads and writes                     |
 /// | `State`       | optimizer states                                               |
+///
+/// Each is float, double, bf16 or fp16. Sums of double are in double, those of float in float or
+/// double, those of 16 bits in float. A master is at least as wide as a parameter. Where masters,
+/// states or reduced gradients are double, rules compute in double (`RuleInDouble`).
 ///
 /// `loss_scaled` says that gradients carry a dynamic loss scale and that a step whose gradients
 /// overflow is skipped; such a precision has a member `loss_scale` (LossScaleOptions). If `Master`
@@ -32,9 +59,20 @@ concept Precision = std::regular<P> && requires {
   requires FloatElement<typename P::Master>;
   requires FloatElement<typename P::State>;
   { P::loss_scaled } -> std::convertible_to<bool>;
-  requires sizeof(typename P::Accumulate) >= sizeof(typename P::Wire);
+  requires detail::has_sums(dtype_of<typename P::Wire>, dtype_of<typename P::Accumulate>);
+  requires sizeof(typename P::Master) >= sizeof(typename P::Parameter);
   requires !P::loss_scaled || requires(P const& precision) { precision.loss_scale; };
 };
+
+/// What rules compute in: double if masters, states or reduced gradients are, else float.
+/// @tparam sums  whether micro-steps add up in the accumulate dtype
+template <Precision P, bool sums = false>
+using RuleReal = std::conditional_t<std::same_as<typename P::Master, double> ||
+                                        std::same_as<typename P::State, double> ||
+                                        std::same_as<typename P::Wire, double> ||
+                                        (sums && std::same_as<typename P::Accumulate, double>),
+                                    double,
+                                    float>;
 
 /// True if the update keeps a wider copy of the parameters beside the ones the model reads.
 template <Precision P>

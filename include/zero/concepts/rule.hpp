@@ -3,6 +3,7 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/math.hpp"
 #include "zero/base/number.hpp"
 
 #include <concepts>
@@ -13,15 +14,24 @@
 
 namespace zero::inline ZERO_NAMESPACE {
 
-/// What a rule needs to know about a step besides the element itself. Scalars only, in fp32, so
-/// that host and device see the same values. Computed once a step for all tensors of the same rule
-/// and scales. Aligned for accesses of two floats.
-struct alignas(2 * sizeof(float)) StepScalars {
-  float learning_rate = 0.f;  ///< already multiplied by the tensor's learning-rate scale
-  float weight_decay = 0.f;   ///< already multiplied by the tensor's weight-decay scale
+/// What a rule needs to know about a step besides the element itself. Scalars only, so that host
+/// and device see the same values. Computed once a step for all tensors of the same rule and
+/// scales. Aligned for accesses of two of them.
+/// @tparam Real  what elements are computed in: float, or double where masters or states are double
+template <class Real>
+struct alignas(2 * sizeof(float)) BasicStepScalars {
+  Real learning_rate = 0;  ///< already multiplied by the tensor's learning-rate scale
+  Real weight_decay = 0;   ///< already multiplied by the tensor's weight-decay scale
   /// The rule's own: whatever is the same for all elements, such as bias corrections.
-  float extra[8] = {};
+  Real extra[8] = {};
 };
+
+/// Those of arithmetic in float.
+using StepScalars = BasicStepScalars<float>;
+
+/// Those that a rule's `update` gets for the numeric type `V`.
+template <class V>
+using ScalarsOf = BasicStepScalars<math::Scalar<V>>;
 
 /// One hyper-parameter by name, so that ranks that disagree can say about what. Construction of an
 /// optimizer refuses a value that is not finite or not in [low, below).
@@ -57,7 +67,7 @@ concept RuleThatMayThrow = std::regular<R> && requires(R const& rule,
   { R::name } -> std::convertible_to<std::string_view>;
   { R::states.size() } -> std::convertible_to<std::size_t>;
   { *R::states.begin() } -> std::convertible_to<StateArray>;
-  { rule.lr } -> std::convertible_to<float>;
+  { rule.lr } -> std::convertible_to<double>;
   { rule.scalars(step, value, value, value) } -> std::same_as<StepScalars>;
   { rule.template update<float>(scalars, element, value, state) } -> std::same_as<void>;
 };
@@ -67,18 +77,19 @@ concept RuleThatMayThrow = std::regular<R> && requires(R const& rule,
 /// A rule that treats every element on its own (Adam, SGD, ...).
 ///
 /// `R` is a regular aggregate of hyper-parameters. Its element function is a template over the
-/// numeric type `V`: `float` on a device and in a reference, a pack of floats in the host kernel.
-/// It uses only + - * /, < and > and the functions of zero/base/math.hpp on `V`, so that one
-/// source serves all of them; a float mixes with `V` on either side. What needs double precision is
-/// done in `scalars`, once per step; for a device it must be a device function too, and spell
-/// additions that meet a product as `math::sum`, or its bits may differ from the host's. Both are
-/// `noexcept`: a step that is under way on all ranks cannot be taken back.
+/// numeric type `V`: `float` in a reference, a pack of floats in the host kernel, a number that
+/// never contracts on a device. It uses only + - * /, < and > and the functions of
+/// zero/base/math.hpp on `V`, so that one source serves all of them; a float mixes with `V` on
+/// either side. What needs double precision is done in `scalars`, once per step; for a device it
+/// must be a device function too, and spell additions that meet a product as `math::sum`, or its
+/// bits may differ from the host's. Both are `noexcept`: a step that is under way on all ranks
+/// cannot be taken back.
 ///
 ///     struct MyRule {
 ///       static constexpr std::string_view name = "my rule";
 ///       static constexpr std::array states{zero::StateArray{"momentum"}};
-///       float lr = 1e-3f;
-///       float weight_decay = 0.f;
+///       double lr = 1e-3;
+///       double weight_decay = 0.;
 ///       zero::StepScalars scalars(long, float lr, float lr_scale, float wd_scale) const noexcept;
 ///       template <class V>
 ///       void update(zero::StepScalars const& s, V& p, V const& g, V* state) const noexcept;
@@ -88,6 +99,15 @@ concept RuleThatMayThrow = std::regular<R> && requires(R const& rule,
 /// each of `states`, in their order, and starts at zero; a rule without state has a
 /// `std::array<zero::StateArray, 0>`.
 ///
+/// This one computes in float. One that serves `Fp64` too (see `RuleInDouble`) has templates over
+/// the number of its scalars, and rounds its own hyper-parameters to it first:
+///
+///       template <class Real>
+///       zero::BasicStepScalars<Real> scalars(long, Real lr, Real lr_scale, Real wd_scale) const
+///           noexcept;
+///       template <class V>
+///       void update(zero::ScalarsOf<V> const& s, V& p, V const& g, V* state) const noexcept;
+///
 /// A rule should also list its hyper-parameters, as all shipped ones do (see `DescribedRule`). One
 /// that goes on from another rule's states in a checkpoint names it:
 /// `static constexpr std::array<std::string_view, 1> states_of{"AdamW"};`. Only who knows both can
@@ -96,6 +116,17 @@ template <class R>
 concept Rule = detail::RuleThatMayThrow<R> && requires(R const& rule, float value, float* state) {
   requires noexcept(rule.scalars(1, value, value, value));
   requires noexcept(rule.template update<float>({}, *state, value, state));
+};
+
+/// A rule that can compute in double, for precisions whose masters, states or reduced gradients
+/// are.
+template <class R>
+concept RuleInDouble = Rule<R> &&
+    requires(R const& rule, BasicStepScalars<double> const& scalars, double value, double* state) {
+  { rule.scalars(1L, value, value, value) }
+  noexcept->std::same_as<BasicStepScalars<double>>;
+  { rule.template update<double>(scalars, *state, value, state) }
+  noexcept->std::same_as<void>;
 };
 
 /// A rule whose `fields()` returns an array with every hyper-parameter, such as

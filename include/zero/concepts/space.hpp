@@ -21,8 +21,8 @@ struct StepTerms {
   double grad_norm = 0.;         ///< L2 norm of the mean gradient before clipping
   double weight = 0.;            ///< of all micro-batches on all ranks
   double clip_coefficient = 1.;  ///< what clipping multiplies the mean gradient by
-  float learning_rate = 0.f;     ///< of the step, before tensors' scales, where they have none
-  float gradient_scale = 1.f;    ///< from summed, scaled gradients to the clipped mean
+  double learning_rate = 0.;     ///< of the step, before tensors' scales, where they have none
+  double gradient_scale = 1.;    ///< from summed, scaled gradients to the clipped mean
   float loss_scale = 1.f;        ///< that the gradients of this step carried
   float next_loss_scale = 1.f;   ///< that the gradients of the next step are to carry
   std::int32_t overflow = 0;     ///< 1 if some element of the summed gradients is not finite
@@ -51,7 +51,7 @@ struct AnyCall {
 struct AnyRule {
   static constexpr std::string_view name = "any";
   static constexpr std::array states{StateArray{"any"}};
-  float lr = 0.f;
+  double lr = 0.;
   [[nodiscard]] ZERO_HOST_DEVICE StepScalars scalars(long, float, float, float) const noexcept {
     return {};
   }
@@ -82,7 +82,7 @@ struct AnyRule {
 ///       void upload(void* to, void const* host, std::size_t bytes) const;
 ///       // Blocks until the bytes are there.
 ///       void download(void* host, void const* from, std::size_t bytes) const;
-///       // out[i] = To(in[i]), rounded to nearest even.
+///       // out[i] = To(in[i]), rounded once, to nearest even.
 ///       template <class To, class From>
 ///       void convert(To* out, From const* in, std::size_t count) const;
 ///       // out[i] += in[i], rounded once, in Sum.
@@ -99,24 +99,27 @@ struct AnyRule {
 ///       template <class F>
 ///       void call(F const& function) const;
 ///       // See below.
-///       template <class Rule, class Arrays>
+///       template <class Rule, class Scalars, class Arrays>
 ///       void update(Rule const& rule,
 ///                   zero::StepTerms const* terms,
-///                   zero::StepScalars const* scalars,
+///                   Scalars const* scalars,
 ///                   Arrays const& arrays) const;
 ///     };
 ///
 /// `add_squares` adds Σ x[i]² over each block of 512 elements from x[0] on, the last one shorter:
 /// within a block in fp64, x[i]² to lane i % 8 in the order of i, then the lanes as
 /// ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7)); each block's sum exactly, to `sum`, where those that
-/// are not finite are counted. These are the same bits in every space (`ExactSum::addend` is what
+/// are not finite are counted. The square of a double is rounded before it is added; one beyond
+/// 1.3e154 is not finite. These are the same bits in every space (`ExactSum::addend` is what
 /// integer atomics need).
 ///
 /// `call` runs a trivially copyable function object that reads and writes a few words of the space.
 ///
 /// `update` does nothing at all where `terms->skipped`. Elsewhere it updates every element by
 /// `rule.update` with `*scalars`, which were computed in the space before, and gradients times
-/// `terms->gradient_scale`, in one pass, as kernel::update says. `arrays` is an `UpdateArrays`.
+/// `terms->gradient_scale`, in one pass, as kernel::update says. `arrays` is an `UpdateArrays`, and
+/// `scalars` are `BasicStepScalars` of what the rule computes in: a space that serves fp32 and
+/// mixed precision alone may have `zero::StepScalars` there.
 template <class S>
 concept MemorySpace = std::copy_constructible<S> &&
     requires(S const& space,

@@ -6,6 +6,7 @@
 #include "zero/concepts/rule.hpp"
 #include "zero/device/real.hpp"
 #include "zero/kernel/reduce.hpp"
+#include "zero/kernel/rounding.hpp"
 
 #include <concepts>
 #include <cstddef>
@@ -22,25 +23,26 @@ namespace zero::inline ZERO_NAMESPACE::device {
 /// @param gradient   still scaled
 /// @param state      the rule's states, read and written; at least one element, read or not
 template <Rule R, class Master, class Parameter, class Gradient, class State, std::size_t Count>
-ZERO_HOST_DEVICE void update_element(R const& rule,
-                                     StepScalars const& scalars,
-                                     float gradient_scale,
-                                     Master& master,
-                                     Parameter& published,
-                                     Gradient gradient,
-                                     State (&state)[Count]) noexcept {
-  Real p = static_cast<float>(master);
-  Real const g = Real(static_cast<float>(gradient)) * gradient_scale;
-  Real states[Count];
-  for (std::size_t k = 0; k < Count; ++k) states[k] = static_cast<float>(state[k]);
-  rule.update(scalars, p, g, static_cast<Real*>(states));
-  master = static_cast<Master>(static_cast<float>(p));
+ZERO_HOST_DEVICE void update_element(
+    R const& rule,
+    BasicStepScalars<kernel::RealOf<Master, Gradient, State>> const& scalars,
+    kernel::RealOf<Master, Gradient, State> gradient_scale,
+    Master& master,
+    Parameter& published,
+    Gradient gradient,
+    State (&state)[Count]) noexcept {
+  namespace host = kernel::detail;
+  using Number = kernel::RealOf<Master, Gradient, State>;
+  Real<Number> p = host::convert<Number>(master);
+  Real<Number> const g = Real<Number>(host::convert<Number>(gradient)) * gradient_scale;
+  Real<Number> states[Count];
+  for (std::size_t k = 0; k < Count; ++k) states[k] = host::convert<Number>(state[k]);
+  rule.update(scalars, p, g, static_cast<Real<Number>*>(states));
+  master = host::convert<Master>(static_cast<Number>(p));
   for (std::size_t k = 0; k < Count; ++k) {
-    state[k] = static_cast<State>(static_cast<float>(states[k]));
+    state[k] = host::convert<State>(static_cast<Number>(states[k]));
   }
-  if constexpr (!std::same_as<Master, Parameter>) {
-    published = static_cast<Parameter>(static_cast<float>(master));
-  }
+  if constexpr (!std::same_as<Master, Parameter>) published = host::convert<Parameter>(master);
 }
 
 /// Neighbouring elements of a sum over ranks: what `kernel::sum_ranks` documents, for each i.
@@ -69,19 +71,21 @@ template <class Acc, std::size_t Width, int Abreast, class Inputs>
 /// From one element type to another.
 template <class To, class From>
 struct Convert {
-  /// To(float(x)), rounded to nearest even.
+  /// To(x), rounded once, to nearest even.
   [[nodiscard]] ZERO_HOST_DEVICE To operator()(From x) const noexcept {
-    return static_cast<To>(static_cast<float>(x));
+    return kernel::detail::convert<To>(x);
   }
 };
 
 /// From one element type onto another.
 template <class Acc, class T>
 struct Add {
-  /// Acc(float(sum) + float(x)), rounded once.
+  /// Acc(sum + x), added in float or, if one of them is that, in double; rounded once.
   [[nodiscard]] ZERO_HOST_DEVICE Acc operator()(Acc sum, T x) const noexcept {
-    return static_cast<Acc>(
-        static_cast<float>(Real(static_cast<float>(sum)) + Real(static_cast<float>(x))));
+    namespace host = kernel::detail;
+    using Number = kernel::RealOf<Acc, T>;
+    Real<Number> const all = Real<Number>(host::convert<Number>(sum)) + host::convert<Number>(x);
+    return host::convert<Acc>(static_cast<Number>(all));
   }
 };
 

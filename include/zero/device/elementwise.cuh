@@ -35,14 +35,14 @@ void transform(Queue const& queue,
         what);
 }
 
-/// Enqueues out[i] = To(float(in[i])), rounded to nearest even, as kernel::convert does, but for
+/// Enqueues out[i] = To(in[i]), rounded to nearest even, as kernel::convert does, but for
 /// which NaN it is.
 template <class To, class From>
 void convert(Queue const& queue, To* out, From const* in, std::size_t count) {
   transform(queue, "convert", Convert<To, From>{}, count, out, in);
 }
 
-/// Enqueues out[i] = Sum(float(out[i]) + float(in[i])), rounded once, as kernel::add does, but for
+/// Enqueues out[i] = Sum(out[i] + in[i]), rounded once, as kernel::add does, but for
 /// which NaN it is.
 template <class Sum, class From>
 void add(Queue const& queue, Sum* out, From const* in, std::size_t count) {

@@ -3,10 +3,13 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/math.hpp"
+
+#include <type_traits>
 
 namespace zero::inline ZERO_NAMESPACE::device {
 
-/// One float whose operations are rounded as they are written.
+/// One float, or double, whose operations are rounded as they are written.
 ///
 /// nvcc contracts `a * b + c` unless told otherwise, and with -use_fast_math divides and takes
 /// roots approximately; the intrinsics behind these operators do neither, whatever the flags. So a
@@ -17,20 +20,25 @@ namespace zero::inline ZERO_NAMESPACE::device {
 ///
 /// On the host it computes the same bits, in software where the target has no fused multiply-add:
 /// that is what tests of device arithmetic run on.
+/// @tparam T  float or double
+template <class T>
 class Real {
  public:
+  using Scalar = T;  ///< the plain number that mixes with it
+
   Real() = default;
-  /// Exact; implicit, so that a float mixes with a Real on either side.
-  ZERO_HOST_DEVICE constexpr Real(float value) noexcept : value_(value) {}
+  /// Exact; implicit, so that a number mixes with a Real on either side.
+  ZERO_HOST_DEVICE constexpr Real(T value) noexcept : value_(value) {}
   /// Exact.
-  [[nodiscard]] ZERO_HOST_DEVICE constexpr explicit operator float() const noexcept {
-    return value_;
-  }
+  [[nodiscard]] ZERO_HOST_DEVICE constexpr explicit operator T() const noexcept { return value_; }
 
   /// Rounded to nearest even, never contracted.
   [[nodiscard]] ZERO_HOST_DEVICE friend Real operator+(Real a, Real b) noexcept {
 #if defined(__CUDA_ARCH__)
-    return __fadd_rn(a.value_, b.value_);
+    if constexpr (wide)
+      return __dadd_rn(a.value_, b.value_);
+    else
+      return __fadd_rn(a.value_, b.value_);
 #else
     return a.value_ + b.value_;
 #endif
@@ -38,7 +46,10 @@ class Real {
   /// @copydoc operator+
   [[nodiscard]] ZERO_HOST_DEVICE friend Real operator-(Real a, Real b) noexcept {
 #if defined(__CUDA_ARCH__)
-    return __fsub_rn(a.value_, b.value_);
+    if constexpr (wide)
+      return __dsub_rn(a.value_, b.value_);
+    else
+      return __fsub_rn(a.value_, b.value_);
 #else
     return a.value_ - b.value_;
 #endif
@@ -46,10 +57,13 @@ class Real {
   /// @copydoc operator+
   [[nodiscard]] ZERO_HOST_DEVICE friend Real operator*(Real a, Real b) noexcept {
 #if defined(__CUDA_ARCH__)
-    return __fmul_rn(a.value_, b.value_);
+    if constexpr (wide)
+      return __dmul_rn(a.value_, b.value_);
+    else
+      return __fmul_rn(a.value_, b.value_);
 #else
     // Opaque, since gcc contracts across statements where the target has a fused multiply-add.
-    float product = a.value_ * b.value_;
+    T product = a.value_ * b.value_;
     asm("" : "+m"(product));
     return product;
 #endif
@@ -57,7 +71,10 @@ class Real {
   /// Rounded correctly, whatever -prec-div says.
   [[nodiscard]] ZERO_HOST_DEVICE friend Real operator/(Real a, Real b) noexcept {
 #if defined(__CUDA_ARCH__)
-    return __fdiv_rn(a.value_, b.value_);
+    if constexpr (wide)
+      return __ddiv_rn(a.value_, b.value_);
+    else
+      return __fdiv_rn(a.value_, b.value_);
 #else
     return a.value_ / b.value_;
 #endif
@@ -83,28 +100,37 @@ class Real {
   }
 
   /// |a|, exact.
-  [[nodiscard]] ZERO_HOST_DEVICE static Real abs(Real a) noexcept {
-    return __builtin_fabsf(a.value_);
-  }
+  [[nodiscard]] ZERO_HOST_DEVICE static Real abs(Real a) noexcept { return math::abs(a.value_); }
   /// Rounded correctly, whatever -prec-sqrt says.
   [[nodiscard]] ZERO_HOST_DEVICE static Real sqrt(Real a) noexcept {
 #if defined(__CUDA_ARCH__)
-    return __fsqrt_rn(a.value_);
+    if constexpr (wide)
+      return __dsqrt_rn(a.value_);
+    else
+      return __fsqrt_rn(a.value_);
 #else
-    return __builtin_sqrtf(a.value_);
+    return math::sqrt(a.value_);
 #endif
   }
   /// a * b + c, rounded once.
   [[nodiscard]] ZERO_HOST_DEVICE static Real mul_add(Real a, Real b, Real c) noexcept {
 #if defined(__CUDA_ARCH__)
-    return __fmaf_rn(a.value_, b.value_, c.value_);
+    if constexpr (wide)
+      return __fma_rn(a.value_, b.value_, c.value_);
+    else
+      return __fmaf_rn(a.value_, b.value_, c.value_);
 #else
-    return __builtin_fmaf(a.value_, b.value_, c.value_);
+    if constexpr (wide)
+      return __builtin_fma(a.value_, b.value_, c.value_);
+    else
+      return __builtin_fmaf(a.value_, b.value_, c.value_);
 #endif
   }
 
  private:
-  float value_ = 0.f;
+  static constexpr bool wide = std::is_same_v<T, double>;
+
+  T value_ = 0;
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::device

@@ -4,6 +4,7 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/float16.hpp"
+#include "zero/base/math.hpp"
 #include "zero/device/vector.hpp"
 #include "zero/layout/placement.hpp"
 
@@ -37,10 +38,19 @@ ZERO_HOST_DEVICE void widen_halves(std::uint32_t word, float& first, float& seco
   }
 }
 
+/// The square of an element, in fp64. That of a float is exact, so that fusing the multiply-add or
+/// not makes no difference to a bit; that of a double is rounded before it is added.
+template <class T>
+[[nodiscard]] ZERO_HOST_DEVICE double square(T element) noexcept {
+  if constexpr (std::is_same_v<T, double>) {
+    return math::product(element, element);
+  } else {
+    double const wide = static_cast<double>(static_cast<float>(element));
+    return wide * wide;
+  }
+}
+
 /// The sum, in fp64 and in the order of i, of x[i]² for i = lane, lane + 8, ... below `count`.
-///
-/// The square of a float is exact in fp64, so that fusing the multiply-add or not makes no
-/// difference to a bit.
 /// @param at     at(i) is x[i], asked for once
 /// @param count  elements of the block
 /// @param lane   this thread's number in the team
@@ -51,8 +61,7 @@ template <class At>
   double sum = 0.;
   ZERO_UNROLL(1)
   for (std::size_t i = lane; i < count; i += team) {
-    double const wide = static_cast<double>(static_cast<float>(at(i)));
-    sum += wide * wide;
+    sum += square(at(i));
   }
   return sum;
 }
@@ -117,7 +126,7 @@ ZERO_HOST_DEVICE void transpose_halves(std::uint32_t (&words)[team / 2],
 /// @param vector_at  vector_at(i) is the vector that begins with x[i], asked for once
 /// @param thread     this thread's number in the team
 /// @param transpose  transpose(values) exchanges value i of thread k with value k of thread i, for
-///                   eight floats, and for four words of two 16-bit elements
+///                   eight numbers, and for four words of two 16-bit elements
 template <class T,
           unsigned abreast = 2 * team * sizeof(T) / access_bytes,
           class VectorAt,
@@ -140,7 +149,7 @@ template <class T,
     }
     ZERO_UNROLL(abreast)
     for (unsigned k = 0; k < abreast; k += parts) {
-      float values[team];
+      std::conditional_t<std::is_same_v<T, double>, double, float> values[team];
       if constexpr (sizeof(T) == 2) {
         auto words = std::bit_cast<Vector<std::uint32_t, team / 2>>(loaded[k]);
         transpose(words.values);
@@ -151,14 +160,11 @@ template <class T,
       } else {
         ZERO_UNROLL(team)
         for (unsigned i = 0; i < team; ++i) {
-          values[i] = static_cast<float>(loaded[k + i / width].values[i % width]);
+          values[i] = loaded[k + i / width].values[i % width];
         }
         transpose(values);
       }
-      for (float const value : values) {
-        double const wide = static_cast<double>(value);
-        sum += wide * wide;
-      }
+      for (auto const value : values) sum += square(value);
     }
   }
   return sum;

@@ -8,6 +8,7 @@
 #include "zero/device/element.hpp"
 #include "zero/device/launch.cuh"
 #include "zero/device/vector.hpp"
+#include "zero/kernel/rounding.hpp"
 
 #include <algorithm>
 #include <concepts>
@@ -53,8 +54,8 @@ struct UpdateInput {
 /// Updates elements [at, at + width), which `input` was loaded from.
 template <std::size_t width, class R, class M, class P, class G, class S, std::size_t K>
 __device__ inline void update_vector(R const& rule,
-                                     StepScalars const& scalars,
-                                     float gradient_scale,
+                                     BasicStepScalars<kernel::RealOf<M, G, S>> const& scalars,
+                                     kernel::RealOf<M, G, S> gradient_scale,
                                      UpdateArrays<M, P, G, S, K> const& arrays,
                                      std::size_t at,
                                      UpdateOrder aligned,
@@ -91,7 +92,7 @@ __device__ inline void update_vector(R const& rule,
 template <std::size_t width, class R, class M, class P, class G, class S, std::size_t K>
 ZERO_KERNEL update(R const rule,
                    StepTerms const* terms,
-                   StepScalars const* computed,
+                   BasicStepScalars<kernel::RealOf<M, G, S>> const* computed,
                    UpdateArrays<M, P, G, S, K> const arrays,
                    Cut const cut) {
   std::size_t const thread = grid_thread();
@@ -102,8 +103,8 @@ ZERO_KERNEL update(R const rule,
   if (thread < cut.vectors) input.load(arrays, cut.head + thread * width, aligned);
   // Or the compiler would ask for the terms before, and wait for them.
   __syncwarp();
-  float const gradient_scale = terms->gradient_scale;
-  StepScalars const scalars = *computed;
+  auto const gradient_scale = static_cast<kernel::RealOf<M, G, S>>(terms->gradient_scale);
+  BasicStepScalars<kernel::RealOf<M, G, S>> const scalars = *computed;
   if (terms->skipped != 0) return;
 
   for (std::size_t i = thread; i < cut.vectors;) {
@@ -138,7 +139,7 @@ template <Rule R, class M, class P, class G, class S, std::size_t K>
 void update(Queue const& queue,
             R const& rule,
             StepTerms const* terms,
-            StepScalars const* scalars,
+            BasicStepScalars<kernel::RealOf<M, G, S>> const* scalars,
             UpdateArrays<M, P, G, S, K> const& arrays) {
   static_assert(K == R::states.size(),
                 "zero: the number of state arrays is not that of the rule's states");

@@ -5,12 +5,14 @@
 #include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
 #include "zero/base/exact_sum.hpp"
+#include "zero/base/math.hpp"
 #include "zero/kernel/cache_prefetch.hpp"
 #include "zero/kernel/pack.hpp"
 #include "zero/layout/placement.hpp"
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace zero::inline ZERO_NAMESPACE::kernel {
 
@@ -19,8 +21,45 @@ inline constexpr std::size_t norm_lanes = 8;
 
 namespace detail {
 
-/// Adds the squares of `rows` rows of eight elements to the eight lanes. The square of a float is
-/// exact in fp64, so that fusing the multiply-add or not makes no difference to a bit.
+/// The square of an element, in fp64. That of a float is exact, so that fusing the multiply-add or
+/// not makes no difference to a bit; that of a double is rounded before it is added.
+template <class T>
+[[nodiscard]] ZERO_ALWAYS_INLINE double square(T const& element) noexcept {
+  if constexpr (std::is_same_v<T, double>) {
+    return math::product(element, element);
+  } else {
+    double const wide = static_cast<double>(static_cast<float>(element));
+    return wide * wide;
+  }
+}
+
+/// sums[2 i] and sums[2 i + 1] += the squares of the `i`th pack of a row from x on; of doubles
+/// there are packs of half as many.
+template <Isa I, class T>
+ZERO_ALWAYS_INLINE void add_square_row(T const* x, typename Pack<I>::Doubles* sums) noexcept {
+  using V = Pack<I>;
+  for (std::size_t i = 0; i < norm_lanes / V::lanes; ++i) {
+    if constexpr (std::is_same_v<T, double>) {
+      for (std::size_t half = 0; half < 2; ++half) {
+        using W = WidePack<I>;
+        W const values = W::load(x + i * V::lanes + half * W::lanes);
+        W const squares = W::opaque(values * values);
+        typename V::Doubles add;
+        static_assert(sizeof(add) == sizeof(squares));
+        __builtin_memcpy(&add, &squares, sizeof(add));
+        sums[2 * i + half] += add;
+      }
+    } else {
+      V const values = V::load(x + i * V::lanes);
+      typename V::Doubles const low = values.low_doubles();
+      typename V::Doubles const high = values.high_doubles();
+      sums[2 * i] += low * low;
+      sums[2 * i + 1] += high * high;
+    }
+  }
+}
+
+/// Adds the squares of `rows` rows of eight elements to the eight lanes.
 template <Isa I, class T>
 ZERO_ALWAYS_INLINE void add_square_rows(T const* x,
                                         std::size_t rows,
@@ -31,13 +70,7 @@ ZERO_ALWAYS_INLINE void add_square_rows(T const* x,
   __builtin_memcpy(sums, lanes, sizeof(sums));
   for (std::size_t row = 0; row < rows; ++row, x += norm_lanes) {
     prefetch<1024>(x);
-    for (std::size_t i = 0; i < norm_lanes / V::lanes; ++i) {
-      V const values = V::load(x + i * V::lanes);
-      typename V::Doubles const low = values.low_doubles();
-      typename V::Doubles const high = values.high_doubles();
-      sums[2 * i] += low * low;
-      sums[2 * i + 1] += high * high;
-    }
+    add_square_row<I>(x, sums);
   }
   __builtin_memcpy(lanes, sums, sizeof(sums));
 }
@@ -56,8 +89,7 @@ void add_squares(T const* x,
                  double (&lanes)[norm_lanes]) noexcept {
   std::size_t i = 0;
   auto const add_one = [&](T const& element) {
-    double const wide = static_cast<double>(static_cast<float>(element));
-    lanes[(first + i) % norm_lanes] += wide * wide;
+    lanes[(first + i) % norm_lanes] += detail::square(element);
   };
   for (; i < count && (first + i) % norm_lanes != 0; ++i) add_one(x[i]);
   std::size_t const rows = (count - i) / norm_lanes;
@@ -93,13 +125,7 @@ ZERO_ALWAYS_INLINE void add_square_blocks(T const* x,
     for (std::size_t b = 0; b < blocks_abreast<I>; ++b) {
       T const* const at = x + b * block + row;
       prefetch<blocks_abreast<I> * block * sizeof(T)>(at);
-      for (std::size_t i = 0; i < packs; ++i) {
-        V const values = V::load(at + i * V::lanes);
-        typename V::Doubles const low = values.low_doubles();
-        typename V::Doubles const high = values.high_doubles();
-        sums[b][2 * i] += low * low;
-        sums[b][2 * i + 1] += high * high;
-      }
+      add_square_row<I>(at, sums[b]);
     }
   }
   __builtin_memcpy(lanes, sums, sizeof(sums));
@@ -129,7 +155,7 @@ void add_squares(ExactSum& sum, T const* x, std::size_t count) noexcept {
 
 /// True if there are squares of this type to add.
 [[nodiscard]] constexpr bool has_squares(DType type) noexcept {
-  return type == DType::f32 || type == DType::bf16 || type == DType::f16;
+  return type == DType::f32 || type == DType::f64 || type == DType::bf16 || type == DType::f16;
 }
 
 /// Adds squares of elements that come piece by piece, in order: what `add_squares` of all of them
@@ -176,6 +202,7 @@ ZERO_BODY void RunningSquares::add(ExactSum& sum,
                                    std::size_t count) noexcept {
   switch (type) {
     case DType::f32: return add(sum, static_cast<float const*>(x), count);
+    case DType::f64: return add(sum, static_cast<double const*>(x), count);
     case DType::bf16: return add(sum, static_cast<bf16 const*>(x), count);
     case DType::f16: return add(sum, static_cast<fp16 const*>(x), count);
     default: return;

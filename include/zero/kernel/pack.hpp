@@ -8,19 +8,30 @@
 #if defined(__CUDACC__)
 #include "zero/kernel/plain_pack.hpp"
 #else
+#include "zero/kernel/double_pack.hpp"
 #include "zero/kernel/vector_pack.hpp"
 #endif
 
+#include <type_traits>
+
 namespace zero::inline ZERO_NAMESPACE::kernel {
 
-/// Several floats, which a rule cannot tell from one. The two kinds never share a name: their Isa
-/// differ.
+/// Several floats, which a rule cannot tell from one, and several doubles. The two kinds never
+/// share a name: their Isa differ.
 #if defined(__CUDACC__)
 template <Isa I = native>
-using Pack = PlainPack<I>;
+using Pack = PlainPack<I, float>;
+template <Isa I = native>
+using WidePack = PlainPack<I, double>;
 #else
 template <Isa I = native>
 using Pack = VectorPack<I>;
+template <Isa I = native>
+using WidePack = DoublePack<I>;
 #endif
+
+/// The pack of floats, or of doubles.
+template <Isa I, class Real>
+using PackOf = std::conditional_t<std::is_same_v<Real, double>, WidePack<I>, Pack<I>>;
 
 }  // namespace zero::inline ZERO_NAMESPACE::kernel

@@ -13,7 +13,6 @@
 #include <cstddef>
 #include <cstring>
 #include <span>
-#include <type_traits>
 
 namespace zero::inline ZERO_NAMESPACE::kernel {
 
@@ -24,11 +23,7 @@ template <class To, class From>
 void convert_untyped(void* out, void const* in, std::size_t count) noexcept {
   auto* const to = static_cast<To*>(out);
   auto const* const from = static_cast<From const*>(in);
-  if constexpr (std::is_same_v<To, double> || std::is_same_v<From, double>) {
-    for (std::size_t i = 0; i < count; ++i) to[i] = detail::convert<To>(from[i]);
-  } else {
-    kernel::convert(to, from, count);
-  }
+  kernel::convert(to, from, count);
 }
 
 /// The way between an element type and the type in which its sums are formed.

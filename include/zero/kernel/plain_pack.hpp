@@ -5,19 +5,22 @@
 #include "zero/base/config.hpp"
 #include "zero/base/math.hpp"
 #include "zero/kernel/isa.hpp"
+#include "zero/kernel/rounding.hpp"
 
 #include <cstddef>
 
 namespace zero::inline ZERO_NAMESPACE::kernel {
 
-/// What `Pack` is, as an array of floats and loops over it: the same results, not as fast.
+/// What `Pack` is, as an array of numbers and loops over it: the same results, not as fast.
 ///
 /// nvcc allows no vector in a function that it compiles for host and device, as the update of a
 /// rule is.
-template <Isa I>
+/// @tparam Real  float or double
+template <Isa I, class Real>
 class PlainPack {
  public:
-  static constexpr std::size_t lanes = I & isa::lanes_mask;
+  static constexpr std::size_t lanes = (I & isa::lanes_mask) * sizeof(float) / sizeof(Real);
+  using Scalar = Real;  ///< the plain number that mixes with it
 
   struct Mask {
     using Value = PlainPack;
@@ -25,19 +28,19 @@ class PlainPack {
   };
 
   PlainPack() = default;
-  ZERO_HOST_DEVICE PlainPack(float value) noexcept {
-    for (float& lane : floats_) lane = value;
+  ZERO_HOST_DEVICE PlainPack(Real value) noexcept {
+    for (Real& lane : values_) lane = value;
   }
 
   template <class T>
   [[nodiscard]] ZERO_HOST_DEVICE static PlainPack load(T const* from) noexcept {
     PlainPack result;
-    for (std::size_t i = 0; i < lanes; ++i) result.floats_[i] = static_cast<float>(from[i]);
+    for (std::size_t i = 0; i < lanes; ++i) result.values_[i] = detail::convert<Real>(from[i]);
     return result;
   }
   template <class T>
   ZERO_HOST_DEVICE void store(T* to) const noexcept {
-    for (std::size_t i = 0; i < lanes; ++i) to[i] = static_cast<T>(floats_[i]);
+    for (std::size_t i = 0; i < lanes; ++i) to[i] = detail::convert<T>(values_[i]);
   }
   static constexpr std::size_t stream_alignment = 1;
   template <class T>
@@ -48,19 +51,19 @@ class PlainPack {
   ZERO_HOST_DEVICE static void fence() noexcept {}
 
   [[nodiscard]] ZERO_HOST_DEVICE friend PlainPack operator+(PlainPack a, PlainPack b) noexcept {
-    return map([](float x, float y) { return x + y; }, a, b);
+    return map([](Real x, Real y) { return x + y; }, a, b);
   }
   [[nodiscard]] ZERO_HOST_DEVICE friend PlainPack operator-(PlainPack a, PlainPack b) noexcept {
-    return map([](float x, float y) { return x - y; }, a, b);
+    return map([](Real x, Real y) { return x - y; }, a, b);
   }
   [[nodiscard]] ZERO_HOST_DEVICE friend PlainPack operator*(PlainPack a, PlainPack b) noexcept {
-    return map([](float x, float y) { return x * y; }, a, b);
+    return map([](Real x, Real y) { return x * y; }, a, b);
   }
   [[nodiscard]] ZERO_HOST_DEVICE friend PlainPack operator/(PlainPack a, PlainPack b) noexcept {
-    return map([](float x, float y) { return x / y; }, a, b);
+    return map([](Real x, Real y) { return x / y; }, a, b);
   }
   [[nodiscard]] ZERO_HOST_DEVICE friend PlainPack operator-(PlainPack a) noexcept {
-    return map([](float x) { return -x; }, a);
+    return map([](Real x) { return -x; }, a);
   }
   ZERO_HOST_DEVICE PlainPack& operator+=(PlainPack b) noexcept { return *this = *this + b; }
   ZERO_HOST_DEVICE PlainPack& operator-=(PlainPack b) noexcept { return *this = *this - b; }
@@ -69,7 +72,7 @@ class PlainPack {
 
   [[nodiscard]] ZERO_HOST_DEVICE friend Mask operator<(PlainPack a, PlainPack b) noexcept {
     Mask mask;
-    for (std::size_t i = 0; i < lanes; ++i) mask.bits[i] = a.floats_[i] < b.floats_[i];
+    for (std::size_t i = 0; i < lanes; ++i) mask.bits[i] = a.values_[i] < b.values_[i];
     return mask;
   }
   [[nodiscard]] ZERO_HOST_DEVICE friend Mask operator>(PlainPack a, PlainPack b) noexcept {
@@ -79,25 +82,25 @@ class PlainPack {
                                                          PlainPack yes,
                                                          PlainPack no) noexcept {
     for (std::size_t i = 0; i < lanes; ++i) {
-      if (mask.bits[i]) no.floats_[i] = yes.floats_[i];
+      if (mask.bits[i]) no.values_[i] = yes.values_[i];
     }
     return no;
   }
   [[nodiscard]] ZERO_HOST_DEVICE static PlainPack abs(PlainPack a) noexcept {
-    return map([](float x) { return math::abs(x); }, a);
+    return map([](Real x) { return math::abs(x); }, a);
   }
   [[nodiscard]] ZERO_HOST_DEVICE static PlainPack sqrt(PlainPack a) noexcept {
-    return map([](float x) { return math::sqrt(x); }, a);
+    return map([](Real x) { return math::sqrt(x); }, a);
   }
   [[nodiscard]] ZERO_HOST_DEVICE static PlainPack mul_add(PlainPack a,
                                                           PlainPack b,
                                                           PlainPack c) noexcept {
-    return map([](float x, float y, float z) { return math::mul_add(x, y, z); }, a, b, c);
+    return map([](Real x, Real y, Real z) { return math::mul_add(x, y, z); }, a, b, c);
   }
   /// See Pack::opaque; through volatile memory.
   [[nodiscard]] ZERO_HOST_DEVICE static PlainPack opaque(PlainPack a) noexcept {
-    for (float& lane : a.floats_) {
-      float volatile hidden = lane;
+    for (Real& lane : a.values_) {
+      Real volatile hidden = lane;
       lane = hidden;
     }
     return a;
@@ -117,27 +120,27 @@ class PlainPack {
   [[nodiscard]] Doubles low_doubles() const noexcept { return doubles(0); }
   [[nodiscard]] Doubles high_doubles() const noexcept { return doubles(lanes / 2); }
 
-  [[nodiscard]] ZERO_HOST_DEVICE float operator[](std::size_t lane) const noexcept {
-    return floats_[lane];
+  [[nodiscard]] ZERO_HOST_DEVICE Real operator[](std::size_t lane) const noexcept {
+    return values_[lane];
   }
 
  private:
   template <class F, class... Packs>
   [[nodiscard]] ZERO_HOST_DEVICE static PlainPack map(F const& f, Packs const&... packs) noexcept {
     PlainPack result;
-    for (std::size_t i = 0; i < lanes; ++i) result.floats_[i] = f(packs.floats_[i]...);
+    for (std::size_t i = 0; i < lanes; ++i) result.values_[i] = f(packs.values_[i]...);
     return result;
   }
 
   [[nodiscard]] Doubles doubles(std::size_t first) const noexcept {
     Doubles result;
     for (std::size_t i = 0; i < lanes / 2; ++i) {
-      result.values[i] = static_cast<double>(floats_[first + i]);
+      result.values[i] = static_cast<double>(values_[first + i]);
     }
     return result;
   }
 
-  float floats_[lanes];
+  Real values_[lanes];
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::kernel

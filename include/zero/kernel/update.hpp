@@ -8,6 +8,7 @@
 #include "zero/concepts/space.hpp"
 #include "zero/kernel/half_block.hpp"
 #include "zero/kernel/pack.hpp"
+#include "zero/kernel/rounding.hpp"
 
 #include <array>
 #include <concepts>
@@ -76,16 +77,17 @@ __attribute__((noinline, flatten))
 __attribute__((noinline, noclone, flatten))
 #endif
 void update_tiles(R const& rule,
-                  StepScalars const& scalars,
-                  float gradient_scale,
+                  BasicStepScalars<RealOf<M, G, S>> const& scalars,
+                  RealOf<M, G, S> gradient_scale,
                   UpdateArrays<M, P, G, S, sizeof...(Index)> const& arrays,
                   std::size_t tiles,
                   Cast cast,
                   std::index_sequence<Index...>) noexcept {
-  using V = Pack<I>;
+  using Real = RealOf<M, G, S>;
+  using V = PackOf<I, Real>;
   // Copies, since for all the compiler knows a store to an array changes what a reference names.
   R const r = rule;
-  StepScalars const s = scalars;
+  BasicStepScalars<Real> const s = scalars;
   auto const a = arrays;
   V const scale = gradient_scale;
   std::size_t const end = tiles * tile;
@@ -115,7 +117,7 @@ void update_tiles(R const& rule,
           continue;
         }
       }
-      if constexpr (sizeof(P) == 2) {
+      if constexpr (sizeof(P) == 2 && std::same_as<Real, float>) {
         if (cast == Cast::stream) {
           for (std::size_t i = chunk; i < stop; i += 2 * V::lanes) {
             V const low = V::load(a.master + i);
@@ -154,10 +156,12 @@ struct PaddedTile {
 
 /// Updates `arrays.count` elements by `rule`: for every i
 ///
-///     g = float(gradient[i]) * gradient_scale;  p = float(master[i]);  s[k] = float(state[k][i])
+///     g = Real(gradient[i]) * gradient_scale;  p = Real(master[i]);  s[k] = Real(state[k][i])
 ///     rule.update(scalars, p, g, s)
 ///     master[i] = Master(p);  state[k][i] = State(s[k])
-///     parameter[i] = Parameter(float(master[i]))        if that is a separate array
+///     parameter[i] = Parameter(Real(master[i]))        if that is a separate array
+///
+/// Real is double if master, gradient or state is that, else float.
 ///
 /// The bits of an element's result depend on that element alone, not on where in an array or in
 /// which call it stands: bucket size and stage cannot change a parameter. For this the last,
@@ -167,23 +171,25 @@ struct PaddedTile {
 /// @par Cost   one pass: with AdamW in fp32, and in mixed precision, 28 bytes per element
 template <Isa I = native, Rule R, class M, class P, class G, class S, std::size_t K>
 void update(R const& rule,
-            StepScalars const& scalars,
-            float gradient_scale,
+            BasicStepScalars<RealOf<M, G, S>> const& scalars,
+            double gradient_scale,
             UpdateArrays<M, P, G, S, K> const& arrays) noexcept {
   static_assert(K == R::states.size(),
                 "zero: the number of state arrays is not that of the rule's states");
+  using Real = RealOf<M, G, S>;
   constexpr std::make_index_sequence<K> states{};
+  auto const scale = static_cast<Real>(gradient_scale);
   bool const separate = !std::same_as<M, P> && arrays.parameter != nullptr;
   std::size_t const tiles = arrays.count / detail::tile;
   if (tiles != 0) {
     bool const aligned =
         reinterpret_cast<std::uintptr_t>(arrays.parameter) % Pack<I>::stream_alignment == 0;
-    bool const stream =
-        sizeof(P) == 2 && aligned && arrays.count * sizeof(P) >= detail::stream_threshold;
+    bool const stream = sizeof(P) == 2 && std::same_as<Real, float> && aligned &&
+                        arrays.count * sizeof(P) >= detail::stream_threshold;
     auto const cast = !separate ? detail::Cast::no
                       : stream  ? detail::Cast::stream
                                 : detail::Cast::store;
-    detail::update_tiles<I>(rule, scalars, gradient_scale, arrays, tiles, cast, states);
+    detail::update_tiles<I>(rule, scalars, scale, arrays, tiles, cast, states);
     if (cast == detail::Cast::stream) Pack<I>::fence();
   }
   std::size_t const done = tiles * detail::tile;
@@ -203,7 +209,7 @@ void update(R const& rule,
   tail.parameter = static_cast<P*>(padded.parameter);
   tail.gradient = static_cast<G const*>(padded.gradient);
   auto const cast = separate ? detail::Cast::store : detail::Cast::no;
-  detail::update_tiles<I>(rule, scalars, gradient_scale, tail, 1, cast, states);
+  detail::update_tiles<I>(rule, scalars, scale, tail, 1, cast, states);
   Tile::empty(padded.master, arrays.master + done, rest);
   if (separate) Tile::empty(padded.parameter, arrays.parameter + done, rest);
   for (std::size_t i = 0; i != K; ++i) Tile::empty(padded.state[i], arrays.state[i] + done, rest);

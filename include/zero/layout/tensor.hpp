@@ -21,8 +21,8 @@ struct Tensor {
   /// What is gathered, and whose gradients are complete, together: usually a layer. Units are
   /// numbered from 0 in the order of the forward pass; numbers may be skipped.
   int unit = 0;
-  float weight_decay = 1.f;   ///< times the rule's weight decay; finite and at least 0
-  float learning_rate = 1.f;  ///< times the learning rate; finite and at least 0
+  double weight_decay = 1.;   ///< times the rule's weight decay; finite and at least 0
+  double learning_rate = 1.;  ///< times the learning rate; finite and at least 0
   /// A frozen tensor holds no gradient and no state, is never sharded and never travels.
   bool frozen = false;
   /// Name of an earlier tensor of the same shape whose memory this one shares, such as the

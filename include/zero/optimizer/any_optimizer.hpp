@@ -28,7 +28,8 @@ namespace zero::inline ZERO_NAMESPACE {
 /// The functions of an optimizer whose types no policy decides: compiled once for all of a unit's
 /// optimizers.
 /// @tparam on_host  may any thread follow pointers to the communicator's buffers?
-template <bool on_host>
+/// @tparam Value    of the values that a trainer loads: double where masters are, else float
+template <bool on_host, class Value>
 class AnyOptimizer {
  public:
   AnyOptimizer(AnyOptimizer const&) = delete;
@@ -51,37 +52,40 @@ class AnyOptimizer {
   /// Bytes this rank holds now, by role: equal to `plan().memory`.
   [[nodiscard]] MemoryBytes held() const { return engine_.held(); }
 
-  /// Sets parameters and master weights from `values(Tensor const&, first, std::span<float>)`,
-  /// which fills elements [first, first + size) of a tensor. It is asked, chunk by chunk, for what
-  /// this rank holds only, and where that is a share for the share of the next rank as well, so
-  /// that ranks which are given different values are found. Resets nothing else. Parameters that
-  /// the library owns have no values before, and the first step asks for this call,
-  /// `broadcast_parameters`, `fill_owned` or `adopt_parameters`.
+  /// Sets parameters and master weights from `values(Tensor const&, first, std::span<float>)`, or
+  /// where masters are double `std::span<double>`, which fills elements [first, first + size) of a
+  /// tensor. It is asked, chunk by chunk, for what this rank holds only, and where that is a share
+  /// for the share of the next rank as well, so that ranks which are given different values are
+  /// found. Resets nothing else. Parameters that the library owns have no values before, and the
+  /// first step asks for this call, `broadcast_parameters`, `fill_owned` or `adopt_parameters`.
   /// @par Collective  yes; blocks
   /// @throws Error (communication), on every rank, naming the first tensor that differs and ranks
   /// @par Cost  where the host cannot reach the space's memory, two transient megabytes of the host
   ///   beside the plan
-  template <std::invocable<Tensor const&, std::size_t, std::span<float>> Values>
+  template <std::invocable<Tensor const&, std::size_t, std::span<Value>> Values>
   void load_parameters(Values&& values) {
-    auto const ask = [&](Tensor const& tensor, std::size_t first, std::span<float> out) {
-      values(tensor, first, out);
+    auto const ask = [&](Tensor const& tensor, std::size_t first, detail::Elements out) {
+      values(tensor, first, out.as<Value>());
     };
     engine_.load(detail::ValueSource(ask));
   }
   /// Sets parameters and master weights from whole tensors in registration order; spans of tied
   /// tensors are not read. Otherwise as above.
-  void load_parameters(std::span<std::span<float const> const> values) { engine_.load(values); }
+  void load_parameters(std::span<std::span<Value const> const> values) {
+    engine_.load(detail::LentSpans(values));
+  }
   /// `load_parameters` from values that one rank alone has: only the root's are asked for, unit
   /// after unit, and every rank keeps what it holds of them. For all stages.
   /// @param values  as for `load_parameters`; not called elsewhere than on the root
   /// @param root    the same on every rank
   /// @par Collective  yes; blocks
-  /// @par Cost  every element of every tensor is sent once, in fp32; beside the plan a transient
+  /// @par Cost  every element of every tensor is sent once, in fp32 or fp64; beside the plan a
+  /// transient
   ///   megabyte of the host, and where it cannot reach the space's memory two more, and one there
-  template <std::invocable<Tensor const&, std::size_t, std::span<float>> Values>
+  template <std::invocable<Tensor const&, std::size_t, std::span<Value>> Values>
   void broadcast_parameters(Values&& values, int root = 0) {
-    auto const ask = [&](Tensor const& tensor, std::size_t first, std::span<float> out) {
-      values(tensor, first, out);
+    auto const ask = [&](Tensor const& tensor, std::size_t first, detail::Elements out) {
+      values(tensor, first, out.as<Value>());
     };
     engine_.broadcast(detail::ValueSource(ask), root);
   }
@@ -168,7 +172,7 @@ class AnyOptimizer {
   /// The same for trainers that clip on their own: the mean gradient is multiplied by `scale`,
   /// which is not rounded before it meets the weights, so that `max_norm / grad_norm()` gives the
   /// bits of `StepOptions::max_norm`. Both are finite and at least 0.
-  StepReport step(float learning_rate, double scale) {
+  StepReport step(double learning_rate, double scale) {
     engine_.step({.learning_rate = learning_rate}, scale);
     return detail::report_of(engine_.taken());
   }
@@ -186,7 +190,7 @@ class AnyOptimizer {
   /// @par Cost  that of `step()`; allocates where there is an error, for its text, and only there
   StepResult try_step(StepOptions const& options = {}) noexcept { return tried(options, 1.); }
   /// The same for trainers that clip on their own, as `step(learning_rate, scale)`.
-  StepResult try_step(float learning_rate, double scale) noexcept {
+  StepResult try_step(double learning_rate, double scale) noexcept {
     return tried({.learning_rate = learning_rate}, scale);
   }
 
@@ -232,10 +236,10 @@ class AnyOptimizer {
   /// the slice that has most.
   [[nodiscard]] long steps(std::size_t tensor) const { return engine_.steps(tensor); }
   /// `set_rule` of another learning rate alone.
-  void set_lr(float lr) { engine_.set_rate({}, lr); }
+  void set_lr(double lr) { engine_.set_rate({}, lr); }
   /// The same for a group or a tensor. What has no rule of its own gets one that is otherwise as it
   /// was: a tensor's of its group, a group's of all.
-  void set_lr(std::string_view name, float lr) { engine_.set_rate(name, lr); }
+  void set_lr(std::string_view name, double lr) { engine_.set_rate(name, lr); }
 
   /// What counts steps and scales; with master weights and states all that a run goes on from.
   /// Where the host cannot reach the space's memory, blocks for the last step.

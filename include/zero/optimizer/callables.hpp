@@ -5,14 +5,15 @@
 #include "zero/base/config.hpp"
 #include "zero/base/function_ref.hpp"
 #include "zero/layout/tensor.hpp"
+#include "zero/optimizer/held/elements.hpp"
 
 #include <cstddef>
 #include <span>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
-/// What fills elements [first, first + size) of a tensor.
-using ValueSource = FunctionRef<void(Tensor const&, std::size_t first, std::span<float>)>;
+/// What fills elements [first, first + count) of a tensor: float, or double where masters are.
+using ValueSource = FunctionRef<void(Tensor const&, std::size_t first, Elements)>;
 
 /// Elements [first, first + count) of a tensor that this rank updates.
 struct OwnedRun {

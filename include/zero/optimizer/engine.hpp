@@ -56,7 +56,7 @@ class Engine {
 
   // Values that a run starts from. All but `adopt` are collective, and block.
   ZERO_APART ZERO_COLD void load(ValueSource values);
-  ZERO_APART ZERO_COLD void load(std::span<std::span<float const> const> values);
+  ZERO_APART ZERO_COLD void load(LentSpans const& values);
   ZERO_APART ZERO_COLD void broadcast(int root);
   ZERO_APART ZERO_COLD void broadcast(ValueSource values, int root);
   ZERO_APART ZERO_COLD void adopt();

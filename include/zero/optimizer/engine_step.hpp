@@ -121,7 +121,7 @@ ZERO_BODY void Engine::discard_gradients() {
 /// @param scaled  whether there is a loss scale
 /// @throws Error (invalid_argument) for numbers that make no sense
 ZERO_APART [[nodiscard]] Decide decision(
-    StepOptions const& options, double scale, float rate, std::uint64_t rules, bool scaled);
+    StepOptions const& options, double scale, double rate, std::uint64_t rules, bool scaled);
 
 ZERO_BODY void Engine::conclude(RankOptions const& told) {
   bool const all = !parts_->now.gradients.concluded;
@@ -173,9 +173,10 @@ ZERO_BODY void Engine::step(StepOptions const& options, double scale) {
   require_no_readers("step");
   Decide decide = decision(options,
                            scale,
-                           static_cast<float>(parts_->rules.common_rate()),
+                           parts_->rules.common_rate(),
                            parts_->rules.digest(),
                            parts_->policies.loss_scaled);
+  decide.told.in_double = parts_->kernels.in_double();
   decide.control = parts_->control;
   decide.ended = parts_->groups.world().ended();
   // Ranks may have reduced more or less by now; from here on all do the same.
@@ -243,14 +244,14 @@ ZERO_BODY long Engine::missed(std::size_t tensor) const {
 ZERO_BODY void Engine::refuse_other_call() {
   constexpr StepFailure failure = StepFailure::options_differ;
   Error const error = parts_->space().host_accessible()
-                          ? explain_failure(*parts_, failure, {}, 0.f)
+                          ? explain_failure(*parts_, failure, {}, 0.)
                           : error_of(failure, "the call: 'grad_norm' here, 'step' elsewhere");
   discard_gradients();
   fail_again(error);
 }
 
 ZERO_BODY Decide
-decision(StepOptions const& options, double scale, float rate, std::uint64_t rules, bool scaled) {
+decision(StepOptions const& options, double scale, double rate, std::uint64_t rules, bool scaled) {
   Decide decide{.max_norm = options.max_norm.value_or(Decide::no_limit),
                 .scale = scale,
                 .loss_scaled = scaled,
@@ -267,6 +268,7 @@ decision(StepOptions const& options, double scale, float rate, std::uint64_t rul
                  .options = told.value(),
                  .learning_rate = options.learning_rate.value_or(rate),
                  .address = options.learning_rate_address,
+                 .wide_address = options.learning_rate_address_double,
                  .stop = options.stop};
   require_number({"the learning rate of a step"}, decide.told.learning_rate, 0.);
   require_number({"the scale of a step"}, scale, 0.);

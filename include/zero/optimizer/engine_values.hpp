@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -115,11 +116,13 @@ ZERO_BODY void Engine::load(ValueSource values) {
   end_values(true);
 }
 
-ZERO_BODY void Engine::load(std::span<std::span<float const> const> values) {
+ZERO_BODY void Engine::load(LentSpans const& values) {
   check_value_sizes(parts_->described, values);
-  auto const copy = [&](Tensor const& tensor, std::size_t first, std::span<float> out) {
+  DType const type = parts_->kernels.types().value();
+  auto const copy = [&](Tensor const& tensor, std::size_t first, Elements out) {
     auto const t = static_cast<std::size_t>(&tensor - parts_->described.data());
-    std::copy_n(values[t].data() + first, out.size(), out.data());
+    Array const from{static_cast<std::byte*>(values[t].first), type};
+    std::memcpy(out.first, from.at(first), from.bytes(out.count));
   };
   load(ValueSource(copy));
 }

@@ -219,31 +219,41 @@ inline constexpr RuleCalls rule_calls{.name = R::name,
                                       .set_rate = F::set_rate,
                                       .fields = F::fields};
 
+template <class S, class R, class Scalars, class Arrays>
+concept UpdatingSpace = requires(S const& space, R const& rule, Scalars const* s, Arrays const& a) {
+  space.update(rule, static_cast<StepTerms const*>(nullptr), s, a);
+};
+
 /// What a space does for a rule's steps.
-template <MemorySpace S, Rule R>
+/// @tparam Real  what the rule computes in
+template <MemorySpace S, Rule R, class Real>
 struct RuleKernels {
-  static constexpr std::size_t capacity = rates_at_once<R>;
+  static constexpr std::size_t capacity = rates_at_once<R, Real>;
+  using Values = BasicStepScalars<Real>;
   static constexpr std::size_t few = (std::min)(capacity, std::size_t{2});
 
   template <std::size_t room>
   static void decide_with(void const* space,
                           Decide const& decide,
                           StepTerms const* terms,
-                          StepScalars* scalars,
+                          void* scalars,
                           TensorRule const* rules,
                           std::size_t count) {
-    Both<Decide, ComputeScalars<R, room>> work{decide, {terms, scalars, count}};
+    Both<Decide, ComputeScalars<R, Real, room>> work{decide,
+                                                     {terms, static_cast<Values*>(scalars), count}};
     for (std::size_t i = 0; i < count; ++i) work.second.rules[i] = rated(rules[i]);
     SpaceFunctions<S>::of(space).call(work);
   }
-  static RatedRule<R> rated(TensorRule const& rule) {
-    R const& own = RuleFunctions<R>::of(rule.rule);
-    return {own, rule.learning_rate_scale, rule.weight_decay_scale, rule.own_rate};
+  static RatedRule<R, Real> rated(TensorRule const& rule) {
+    return {RuleFunctions<R>::of(rule.rule),
+            static_cast<Real>(rule.learning_rate_scale),
+            static_cast<Real>(rule.weight_decay_scale),
+            rule.own_rate};
   }
   static void decide(void const* space,
                      Decide const& decide,
                      StepTerms const* terms,
-                     StepScalars* scalars,
+                     void* scalars,
                      TensorRule const* rules,
                      std::size_t count) {
     // Most models have one or two: what is not there need not be copied.
@@ -253,9 +263,10 @@ struct RuleKernels {
   static void prepare(void const* space,
                       OwnTerms const* own,
                       StepTerms const* terms,
-                      StepScalars* scalars,
+                      void* scalars,
                       TensorRule const& rule) {
-    ComputeScalars<R, 1> const compute{terms, scalars, 1, {rated(rule)}};
+    ComputeScalars<R, Real, 1> const compute{
+        terms, static_cast<Values*>(scalars), 1, {rated(rule)}};
     if (own != nullptr) {
       SpaceFunctions<S>::of(space).call(Both{*own, compute});
     } else {
@@ -266,7 +277,7 @@ struct RuleKernels {
   static void update(void const* space,
                      void const* rule,
                      StepTerms const* terms,
-                     StepScalars const* scalars,
+                     void const* scalars,
                      UpdateBuffers const& buffers) {
     constexpr std::size_t arrays = R::states.size();
     UpdateArrays<Master, Parameter, Gradient, State, arrays> typed{
@@ -276,7 +287,10 @@ struct RuleKernels {
         .count = buffers.count};
     for (std::size_t k = 0; k != arrays; ++k)
       typed.state[k] = static_cast<State*>(buffers.state[k]);
-    SpaceFunctions<S>::of(space).update(RuleFunctions<R>::of(rule), terms, scalars, typed);
+    static_assert(std::same_as<Real, float> || UpdatingSpace<S, R, Values, decltype(typed)>,
+                  "zero: this space updates in float alone: its update must take any scalars");
+    SpaceFunctions<S>::of(space).update(
+        RuleFunctions<R>::of(rule), terms, static_cast<Values const*>(scalars), typed);
   }
 };
 
@@ -290,26 +304,29 @@ template <MemorySpace S, Precision P, Rule R, bool sums>
   using Master = typename P::Master;
   using State = typename P::State;
   using Gradient = std::conditional_t<sums, Accumulate, Wire>;
-  KernelCalls calls{
-      .types = {.parameter = dtype_of<Parameter>,
-                .wire = dtype_of<Wire>,
-                .accumulate = dtype_of<Accumulate>,
-                .master = dtype_of<Master>,
-                .state = dtype_of<State>},
-      .gradient = dtype_of<Gradient>,
-      .call = F::call,
-      .with_loading = F::with_loading(),
-      .parameter_from_master = nullptr,
-      .master_from_parameter = nullptr,
-      .sums_from_wire = nullptr,
-      .add_wire_to_sums = nullptr,
-      .add_squares = F::template add_squares<Gradient>,
-      .hash_parameters = F::template add_hash<Parameter>,
-      .hash_masters = nullptr,
-      .rates_at_once = rates_at_once<R>,
-      .decide = RuleKernels<S, R>::decide,
-      .prepare = RuleKernels<S, R>::prepare,
-      .update = RuleKernels<S, R>::template update<Master, Parameter, Gradient, State>};
+  using Real = RuleReal<P, sums>;
+  using K = RuleKernels<S, R, Real>;
+  KernelCalls calls{.types = {.parameter = dtype_of<Parameter>,
+                              .wire = dtype_of<Wire>,
+                              .accumulate = dtype_of<Accumulate>,
+                              .master = dtype_of<Master>,
+                              .state = dtype_of<State>},
+                    .gradient = dtype_of<Gradient>,
+                    .call = F::call,
+                    .with_loading = F::with_loading(),
+                    .parameter_from_master = nullptr,
+                    .master_from_parameter = nullptr,
+                    .sums_from_wire = nullptr,
+                    .add_wire_to_sums = nullptr,
+                    .add_squares = F::template add_squares<Gradient>,
+                    .hash_parameters = F::template add_hash<Parameter>,
+                    .hash_masters = nullptr,
+                    .in_double = std::same_as<Real, double>,
+                    .scalar_bytes = sizeof(BasicStepScalars<Real>),
+                    .rates_at_once = K::capacity,
+                    .decide = K::decide,
+                    .prepare = K::prepare,
+                    .update = K::template update<Master, Parameter, Gradient, State>};
   if constexpr (has_master<P>) {
     calls.parameter_from_master = F::template convert<Parameter, Master>;
     calls.master_from_parameter = F::template convert<Master, Parameter>;

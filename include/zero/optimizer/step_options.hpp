@@ -42,13 +42,15 @@ inline constexpr long most_steps = (std::numeric_limits<long>::max)() / 2;
 struct StepOptions {
   /// Of all tensors without a rule of their own, as `set_lr(lr)` for this step alone; finite and at
   /// least 0. The rule's if not given.
-  std::optional<float> learning_rate{};
+  std::optional<double> learning_rate{};
   /// Where the learning rate lies in the memory of the communicator's space; overrides
   /// `learning_rate` unless null. It is read there, once, when the step's turn comes, so that
   /// whoever writes it does so in the order of the space's queue. Ranks may name an address or give
   /// the value; if that is not the same bits on all of them, the step fails as with any other
   /// difference. A value that is not finite or less than 0 makes the step fail.
   float const* learning_rate_address = nullptr;
+  /// The same of a rate in double.
+  double const* learning_rate_address_double = nullptr;
   /// Clip the mean gradient to this L2 norm; greater than 0. Infinity clips nothing. A larger
   /// gradient is multiplied by `max_norm / grad_norm`: torch's `clip_grad_norm_` adds 1e-6 to the
   /// norm, which is not done here.

@@ -26,35 +26,38 @@ struct Adagrad {
   /// The sum of squared gradients.
   static constexpr std::array states{StateArray{"sum"}};
 
-  float lr = 1e-2f;          ///< learning rate, unless a step brings its own
-  float lr_decay = 0.f;      ///< the rate is divided by 1 + (t − 1) · lr_decay; 0 keeps it
-  float weight_decay = 0.f;  ///< added to the gradient as weight_decay · p
-  float eps = 1e-10f;        ///< added to the root, against division by zero
-  float initial_accumulator_value = 0.f;  ///< added to the sum of squares
+  double lr = 1e-2;          ///< learning rate, unless a step brings its own
+  double lr_decay = 0.;      ///< the rate is divided by 1 + (t − 1) · lr_decay; 0 keeps it
+  double weight_decay = 0.;  ///< added to the gradient as weight_decay · p
+  double eps = 1e-10;        ///< added to the root, against division by zero
+  double initial_accumulator_value = 0.;  ///< added to the sum of squares
   bool maximize = false;                  ///< climbs instead
 
   /// What one tensor needs in update number `step`, from 1: the rate `lr_now` (in place of `lr`)
-  /// and the decay, times its scales of both, and the gradient's sign; the rate is already divided
-  /// as `lr_decay` says.
-  [[nodiscard]] ZERO_HOST_DEVICE StepScalars scalars(long step,
-                                                     float lr_now,
-                                                     float lr_scale,
-                                                     float wd_scale) const noexcept {
-    double const slowdown =
-        math::sum(1., static_cast<double>(step - 1) * static_cast<double>(lr_decay));
-    StepScalars s{
-        .learning_rate = static_cast<float>(static_cast<double>(lr_now * lr_scale) / slowdown),
-        .weight_decay = weight_decay * wd_scale};
-    s.extra[0] = maximize ? -1.f : 1.f;
+  /// and the decay, times its scales of both, the gradient's sign, and what meets the sum and its
+  /// root; the rate is already divided as `lr_decay` says.
+  template <class Real>
+  [[nodiscard]] ZERO_HOST_DEVICE BasicStepScalars<Real> scalars(long step,
+                                                                Real lr_now,
+                                                                Real lr_scale,
+                                                                Real wd_scale) const noexcept {
+    auto const decay = static_cast<double>(static_cast<Real>(lr_decay));
+    double const slowdown = math::sum(1., static_cast<double>(step - 1) * decay);
+    BasicStepScalars<Real> s{
+        .learning_rate = static_cast<Real>(static_cast<double>(lr_now * lr_scale) / slowdown),
+        .weight_decay = static_cast<Real>(weight_decay) * wd_scale};
+    s.extra[0] = static_cast<Real>(maximize ? -1 : 1);
+    s.extra[1] = static_cast<Real>(initial_accumulator_value);
+    s.extra[2] = static_cast<Real>(eps);
     return s;
   }
 
   /// Updates an element or a pack of them; state[0] is s of the formula.
   template <class V>
-  ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V* state) const noexcept {
+  ZERO_HOST_DEVICE void update(ScalarsOf<V> const& s, V& p, V const& g, V* state) const noexcept {
     V const decayed = math::mul_add(s.weight_decay, p, s.extra[0] * g);
     state[0] = math::mul_add(decayed, decayed, state[0]);
-    V const step = decayed / (math::sqrt(state[0] + initial_accumulator_value) + eps);
+    V const step = decayed / (math::sqrt(state[0] + s.extra[1]) + s.extra[2]);
     p = math::mul_add(-s.learning_rate, step, p);
   }
 
@@ -71,6 +74,6 @@ struct Adagrad {
   friend constexpr bool operator==(Adagrad const&, Adagrad const&) = default;
 };
 
-static_assert(DescribedRule<Adagrad>);
+static_assert(DescribedRule<Adagrad> && RuleInDouble<Adagrad>);
 
 }  // namespace zero::inline ZERO_NAMESPACE

@@ -26,28 +26,29 @@ namespace detail {
 struct AdamMoments {
   enum Index : std::size_t { beta1, rest1, beta2, rest2, step_size, floor, sign };
 
-  template <class R>
-  [[nodiscard]] ZERO_HOST_DEVICE static StepScalars scalars(
-      R const& rule, long step, float lr_now, float lr_scale, float wd_scale) noexcept {
-    StepScalars s{.learning_rate = lr_now * lr_scale, .weight_decay = rule.weight_decay * wd_scale};
+  template <class R, class Real>
+  [[nodiscard]] ZERO_HOST_DEVICE static BasicStepScalars<Real> scalars(
+      R const& rule, long step, Real lr_now, Real lr_scale, Real wd_scale) noexcept {
+    BasicStepScalars<Real> s{.learning_rate = lr_now * lr_scale,
+                             .weight_decay = static_cast<Real>(rule.weight_decay) * wd_scale};
     // Rounded from fp64: in fp32, 1 - 0.999 is off by 5e-5 of itself.
-    s.extra[beta1] = static_cast<float>(rule.beta1);
-    s.extra[rest1] = static_cast<float>(1. - rule.beta1);
-    s.extra[beta2] = static_cast<float>(rule.beta2);
-    s.extra[rest2] = static_cast<float>(1. - rule.beta2);
+    s.extra[beta1] = static_cast<Real>(rule.beta1);
+    s.extra[rest1] = static_cast<Real>(1. - rule.beta1);
+    s.extra[beta2] = static_cast<Real>(rule.beta2);
+    s.extra[rest2] = static_cast<Real>(1. - rule.beta2);
     // The correction of v moves out of the root and into the numbers that meet it there:
     // m̂ / (√v̂ + eps) = m · √(1 − β₂ᵗ) / (1 − β₁ᵗ) / (√v + eps · √(1 − β₂ᵗ)).
     double const root = __builtin_sqrt(math::sum(1., -power(rule.beta2, step)));
     double const lr = static_cast<double>(s.learning_rate);
-    s.extra[step_size] = static_cast<float>(lr * root / math::sum(1., -power(rule.beta1, step)));
-    s.extra[floor] = static_cast<float>(static_cast<double>(rule.eps) * root);
-    s.extra[sign] = rule.maximize ? -1.f : 1.f;
+    s.extra[step_size] = static_cast<Real>(lr * root / math::sum(1., -power(rule.beta1, step)));
+    s.extra[floor] = static_cast<Real>(static_cast<double>(static_cast<Real>(rule.eps)) * root);
+    s.extra[sign] = static_cast<Real>(rule.maximize ? -1 : 1);
     return s;
   }
 
   /// Moves the moments towards g and g².
   template <class V>
-  ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static void move(StepScalars const& s,
+  ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static void move(ScalarsOf<V> const& s,
                                                        V const& g,
                                                        V* state) noexcept {
     state[0] = math::mul_add(s.extra[beta1], state[0], s.extra[rest1] * g);
@@ -56,7 +57,7 @@ struct AdamMoments {
 
   /// Moves p by the corrected step.
   template <class V>
-  ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static void step(StepScalars const& s,
+  ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static void step(ScalarsOf<V> const& s,
                                                        V& p,
                                                        V const& mean,
                                                        V const& squares) noexcept {
@@ -66,7 +67,7 @@ struct AdamMoments {
 
   /// Both.
   template <class V>
-  ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static void update(StepScalars const& s,
+  ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static void update(ScalarsOf<V> const& s,
                                                          V& p,
                                                          V const& g,
                                                          V* state) noexcept {
@@ -83,52 +84,60 @@ struct AdamMoments {
 ///     m = β₁ m + (1 − β₁) g;  v = β₂ v + (1 − β₂) g²
 ///     p −= lr · m̂ / (√v̂ + eps),  m̂ = m / (1 − β₁ᵗ),  v̂ = v / (1 − β₂ᵗ)
 ///
-/// Formula and defaults are those of torch.optim.Adam.
+/// Formula and defaults are those of torch.optim.Adam. With `eps_hat` they are those of TensorFlow,
+/// ensmallen and dlib:
+///
+///     p −= lr · √(1 − β₂ᵗ) / (1 − β₁ᵗ) · m / (√v + eps)
 /// @par Cost    2 state arrays
-/// @par Source  Kingma & Ba, arXiv:1412.6980, algorithm 1
+/// @par Source  Kingma & Ba, arXiv:1412.6980, algorithm 1, and for ε̂ the end of section 2
 struct Adam {
   static constexpr std::string_view name = "Adam";  ///< in fingerprints and reports
   /// Running means of the gradient and of its square.
   static constexpr std::array states{StateArray{"exp_avg"}, StateArray{"exp_avg_sq"}};
 
-  float lr = 1e-3f;          ///< learning rate, unless a step brings its own
+  double lr = 1e-3;          ///< learning rate, unless a step brings its own
   double beta1 = 0.9;        ///< share of itself the mean of the gradient keeps per step
   double beta2 = 0.999;      ///< share of itself the mean of its square keeps per step
-  float eps = 1e-8f;         ///< added to the root, against division by zero
-  float weight_decay = 0.f;  ///< added to the gradient as weight_decay · p
+  double eps = 1e-8;         ///< added to the root, against division by zero
+  double weight_decay = 0.;  ///< added to the gradient as weight_decay · p
   bool maximize = false;     ///< climbs instead
+  bool eps_hat = false;      ///< eps meets the root before its bias correction: ε̂ of the paper
 
   /// What one tensor needs in update number `step`, from 1: the rate `lr_now` (in place of `lr`)
   /// and the decay, times its scales of both, and the coefficients of the moments with their bias
   /// corrections.
-  [[nodiscard]] ZERO_HOST_DEVICE StepScalars scalars(long step,
-                                                     float lr_now,
-                                                     float lr_scale,
-                                                     float wd_scale) const noexcept {
-    return detail::AdamMoments::scalars(*this, step, lr_now, lr_scale, wd_scale);
+  template <class Real>
+  [[nodiscard]] ZERO_HOST_DEVICE BasicStepScalars<Real> scalars(long step,
+                                                                Real lr_now,
+                                                                Real lr_scale,
+                                                                Real wd_scale) const noexcept {
+    auto s = detail::AdamMoments::scalars(*this, step, lr_now, lr_scale, wd_scale);
+    if (eps_hat) s.extra[detail::AdamMoments::floor] = static_cast<Real>(eps);
+    return s;
   }
 
   /// Updates an element or a pack of them; state[0] is m and state[1] is v of the formula.
   template <class V>
-  ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V* state) const noexcept {
+  ZERO_HOST_DEVICE void update(ScalarsOf<V> const& s, V& p, V const& g, V* state) const noexcept {
     V const towards = s.extra[detail::AdamMoments::sign] * g;
     V const decayed = math::mul_add(s.weight_decay, p, towards);
     detail::AdamMoments::update(s, p, decayed, state);
   }
 
   /// Every hyper-parameter by name; ranks compare them.
-  [[nodiscard]] constexpr std::array<RuleField, 6> fields() const noexcept {
+  [[nodiscard]] constexpr std::array<RuleField, 7> fields() const noexcept {
     return {{{"lr", lr, 0.},
              {"beta1", beta1, 0., 1.},
              {"beta2", beta2, 0., 1.},
              {"eps", eps, 0.},
              {"weight_decay", weight_decay, 0.},
-             {"maximize", maximize ? 1. : 0.}}};
+             {"maximize", maximize ? 1. : 0.},
+             {"eps_hat", eps_hat ? 1. : 0.}}};
   }
 
   friend constexpr bool operator==(Adam const&, Adam const&) = default;
 };
 
-static_assert(DescribedRule<Adam>);
+static_assert(DescribedRule<Adam> && RuleInDouble<Adam>);
 
 }  // namespace zero::inline ZERO_NAMESPACE

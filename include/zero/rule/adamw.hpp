@@ -27,26 +27,27 @@ struct AdamW {
   /// Running means of the gradient and of its square.
   static constexpr std::array states{StateArray{"exp_avg"}, StateArray{"exp_avg_sq"}};
 
-  float lr = 1e-3f;            ///< learning rate, unless a step brings its own
+  double lr = 1e-3;            ///< learning rate, unless a step brings its own
   double beta1 = 0.9;          ///< share of itself the mean of the gradient keeps per step
   double beta2 = 0.999;        ///< share of itself the mean of its square keeps per step
-  float eps = 1e-8f;           ///< added to the root, against division by zero
-  float weight_decay = 1e-2f;  ///< share of p taken off per step, times lr
+  double eps = 1e-8;           ///< added to the root, against division by zero
+  double weight_decay = 1e-2;  ///< share of p taken off per step, times lr
   bool maximize = false;       ///< climbs instead
 
   /// What one tensor needs in update number `step`, from 1: the rate `lr_now` (in place of `lr`)
   /// and the decay, times its scales of both, and the coefficients of the moments with their bias
   /// corrections.
-  [[nodiscard]] ZERO_HOST_DEVICE StepScalars scalars(long step,
-                                                     float lr_now,
-                                                     float lr_scale,
-                                                     float wd_scale) const noexcept {
+  template <class Real>
+  [[nodiscard]] ZERO_HOST_DEVICE BasicStepScalars<Real> scalars(long step,
+                                                                Real lr_now,
+                                                                Real lr_scale,
+                                                                Real wd_scale) const noexcept {
     return detail::AdamMoments::scalars(*this, step, lr_now, lr_scale, wd_scale);
   }
 
   /// Updates an element or a pack of them; state[0] is m and state[1] is v of the formula.
   template <class V>
-  ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V* state) const noexcept {
+  ZERO_HOST_DEVICE void update(ScalarsOf<V> const& s, V& p, V const& g, V* state) const noexcept {
     // p − (lr·wd)·p and not p·(1 − lr·wd): that factor has few digits left of a small decay.
     p = math::mul_add(-(s.learning_rate * s.weight_decay), p, p);
     V const towards = s.extra[detail::AdamMoments::sign] * g;
@@ -66,6 +67,6 @@ struct AdamW {
   friend constexpr bool operator==(AdamW const&, AdamW const&) = default;
 };
 
-static_assert(DescribedRule<AdamW>);
+static_assert(DescribedRule<AdamW> && RuleInDouble<AdamW>);
 
 }  // namespace zero::inline ZERO_NAMESPACE

@@ -29,27 +29,28 @@ struct AmsGrad {
   static constexpr std::array states{
       StateArray{"exp_avg"}, StateArray{"exp_avg_sq"}, StateArray{"max_exp_avg_sq"}};
 
-  float lr = 1e-3f;            ///< learning rate, unless a step brings its own
+  double lr = 1e-3;            ///< learning rate, unless a step brings its own
   double beta1 = 0.9;          ///< share of itself the mean of the gradient keeps per step
   double beta2 = 0.999;        ///< share of itself the mean of its square keeps per step
-  float eps = 1e-8f;           ///< added to the root, against division by zero
-  float weight_decay = 1e-2f;  ///< of p, as `decoupled` says
+  double eps = 1e-8;           ///< added to the root, against division by zero
+  double weight_decay = 1e-2;  ///< of p, as `decoupled` says
   bool decoupled = true;  ///< the decay shrinks p itself, and does not pass through the moments
   bool maximize = false;  ///< climbs instead
 
   /// What one tensor needs in update number `step`, from 1: the rate `lr_now` (in place of `lr`)
   /// and the decay, times its scales of both, and the coefficients of the moments with their bias
   /// corrections.
-  [[nodiscard]] ZERO_HOST_DEVICE StepScalars scalars(long step,
-                                                     float lr_now,
-                                                     float lr_scale,
-                                                     float wd_scale) const noexcept {
+  template <class Real>
+  [[nodiscard]] ZERO_HOST_DEVICE BasicStepScalars<Real> scalars(long step,
+                                                                Real lr_now,
+                                                                Real lr_scale,
+                                                                Real wd_scale) const noexcept {
     return detail::AdamMoments::scalars(*this, step, lr_now, lr_scale, wd_scale);
   }
 
   /// Updates an element or a pack of them; state[0] is m, state[1] v and state[2] w of the formula.
   template <class V>
-  ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V* state) const noexcept {
+  ZERO_HOST_DEVICE void update(ScalarsOf<V> const& s, V& p, V const& g, V* state) const noexcept {
     V const towards = s.extra[detail::AdamMoments::sign] * g;
     V const coupled = decoupled ? towards : math::mul_add(s.weight_decay, p, towards);
     if (decoupled) p = math::mul_add(-(s.learning_rate * s.weight_decay), p, p);
@@ -72,6 +73,6 @@ struct AmsGrad {
   friend constexpr bool operator==(AmsGrad const&, AmsGrad const&) = default;
 };
 
-static_assert(DescribedRule<AmsGrad>);
+static_assert(DescribedRule<AmsGrad> && RuleInDouble<AmsGrad>);
 
 }  // namespace zero::inline ZERO_NAMESPACE

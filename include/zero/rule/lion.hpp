@@ -25,28 +25,30 @@ struct Lion {
   /// The momentum.
   static constexpr std::array states{StateArray{"exp_avg"}};
 
-  float lr = 1e-4f;          ///< size of every step, unless a step brings its own
+  double lr = 1e-4;          ///< size of every step, unless a step brings its own
   double beta1 = 0.9;        ///< weight of the momentum against the gradient in the direction
   double beta2 = 0.99;       ///< share of itself the momentum keeps per step
-  float weight_decay = 0.f;  ///< share of p taken off per step, times lr
+  double weight_decay = 0.;  ///< share of p taken off per step, times lr
 
   /// What one tensor needs in a step: the rate `lr_now` (in place of `lr`) and the decay, times its
   /// scales of both, and the weights of momentum and gradient.
-  [[nodiscard]] ZERO_HOST_DEVICE StepScalars scalars(long,
-                                                     float lr_now,
-                                                     float lr_scale,
-                                                     float wd_scale) const noexcept {
-    StepScalars s{.learning_rate = lr_now * lr_scale, .weight_decay = weight_decay * wd_scale};
-    s.extra[b1] = static_cast<float>(beta1);
-    s.extra[rest1] = static_cast<float>(1. - beta1);
-    s.extra[b2] = static_cast<float>(beta2);
-    s.extra[rest2] = static_cast<float>(1. - beta2);
+  template <class Real>
+  [[nodiscard]] ZERO_HOST_DEVICE BasicStepScalars<Real> scalars(long,
+                                                                Real lr_now,
+                                                                Real lr_scale,
+                                                                Real wd_scale) const noexcept {
+    BasicStepScalars<Real> s{.learning_rate = lr_now * lr_scale,
+                             .weight_decay = static_cast<Real>(weight_decay) * wd_scale};
+    s.extra[b1] = static_cast<Real>(beta1);
+    s.extra[rest1] = static_cast<Real>(1. - beta1);
+    s.extra[b2] = static_cast<Real>(beta2);
+    s.extra[rest2] = static_cast<Real>(1. - beta2);
     return s;
   }
 
   /// Updates an element or a pack of them; state[0] is m of the formula.
   template <class V>
-  ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V* state) const noexcept {
+  ZERO_HOST_DEVICE void update(ScalarsOf<V> const& s, V& p, V const& g, V* state) const noexcept {
     V const direction = math::mul_add(s.extra[b1], state[0], s.extra[rest1] * g);
     p = math::mul_add(-(s.learning_rate * s.weight_decay), p, p);
     p = math::mul_add(-s.learning_rate, math::sign(direction), p);
@@ -67,6 +69,6 @@ struct Lion {
   enum Index : std::size_t { b1, rest1, b2, rest2 };
 };
 
-static_assert(DescribedRule<Lion>);
+static_assert(DescribedRule<Lion> && RuleInDouble<Lion>);
 
 }  // namespace zero::inline ZERO_NAMESPACE

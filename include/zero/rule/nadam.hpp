@@ -28,11 +28,11 @@ struct NAdam {
   /// Running means of the gradient and of its square.
   static constexpr std::array states{StateArray{"exp_avg"}, StateArray{"exp_avg_sq"}};
 
-  float lr = 2e-3f;              ///< learning rate, unless a step brings its own
+  double lr = 2e-3;              ///< learning rate, unless a step brings its own
   double beta1 = 0.9;            ///< share of itself the mean of the gradient keeps per step
   double beta2 = 0.999;          ///< share of itself the mean of its square keeps per step
-  float eps = 1e-8f;             ///< added to the root, against division by zero
-  float weight_decay = 0.f;      ///< of p, as `decoupled` says
+  double eps = 1e-8;             ///< added to the root, against division by zero
+  double weight_decay = 0.;      ///< of p, as `decoupled` says
   double momentum_decay = 4e-3;  ///< how soon the momentum is what β₁ says
   bool decoupled = false;        ///< the decay shrinks p itself
   bool maximize = false;         ///< climbs instead
@@ -40,11 +40,13 @@ struct NAdam {
   /// What one tensor needs in update number `step`, from 1: the rate `lr_now` (in place of `lr`)
   /// and the decay, times its scales of both, the coefficients of the moments and of the two parts
   /// of the step.
-  [[nodiscard]] ZERO_HOST_DEVICE StepScalars scalars(long step,
-                                                     float lr_now,
-                                                     float lr_scale,
-                                                     float wd_scale) const noexcept {
-    StepScalars s = detail::AdamMoments::scalars(*this, step, lr_now, lr_scale, wd_scale);
+  template <class Real>
+  [[nodiscard]] ZERO_HOST_DEVICE BasicStepScalars<Real> scalars(long step,
+                                                                Real lr_now,
+                                                                Real lr_scale,
+                                                                Real wd_scale) const noexcept {
+    BasicStepScalars<Real> s =
+        detail::AdamMoments::scalars(*this, step, lr_now, lr_scale, wd_scale);
     double const factor = power_of_096(momentum_decay);
     auto const mu = [&](double power) { return beta1 * math::sum(1., -0.5 * power); };
     double product = 1.;
@@ -56,16 +58,15 @@ struct NAdam {
     double const rate = static_cast<double>(s.learning_rate);
     double const root = __builtin_sqrt(math::sum(1., -detail::power(beta2, step)));
     s.extra[of_gradient] =
-        static_cast<float>(rate * root * math::sum(1., -here) / math::sum(1., -product));
-    s.extra[of_mean] = static_cast<float>(rate * root * next / math::sum(1., -product * next));
+        static_cast<Real>(rate * root * math::sum(1., -here) / math::sum(1., -product));
+    s.extra[of_mean] = static_cast<Real>(rate * root * next / math::sum(1., -product * next));
     return s;
   }
 
   /// Updates an element or a pack of them; state[0] is m and state[1] is v of the formula.
   template <class V>
-  ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V* state) const noexcept {
-    float const sign = maximize ? -1.f : 1.f;
-    V const towards = sign * g;
+  ZERO_HOST_DEVICE void update(ScalarsOf<V> const& s, V& p, V const& g, V* state) const noexcept {
+    V const towards = maximize ? -g : g;
     V const coupled = decoupled ? towards : math::mul_add(s.weight_decay, p, towards);
     if (decoupled) p = math::mul_add(-(s.learning_rate * s.weight_decay), p, p);
     detail::AdamMoments::move(s, coupled, state);
@@ -103,6 +104,6 @@ struct NAdam {
   }
 };
 
-static_assert(DescribedRule<NAdam>);
+static_assert(DescribedRule<NAdam> && RuleInDouble<NAdam>);
 
 }  // namespace zero::inline ZERO_NAMESPACE

@@ -11,31 +11,33 @@
 namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// A rule with what tells one tensor's update from another's.
-template <Rule R>
+/// @tparam Real  of the arithmetic
+template <Rule R, class Real>
 struct RatedRule {
   R rule{};
-  float learning_rate_scale = 1.f;  ///< of the tensor
-  float weight_decay_scale = 1.f;   ///< of the tensor
-  bool own_rate = false;            ///< the learning rate is the rule's, not the step's
+  Real learning_rate_scale = 1;  ///< of the tensor
+  Real weight_decay_scale = 1;   ///< of the tensor
+  bool own_rate = false;         ///< the learning rate is the rule's, not the step's
 
-  [[nodiscard]] ZERO_HOST_DEVICE StepScalars scalars(StepTerms const& terms) const noexcept {
-    float const rate = own_rate ? static_cast<float>(rule.lr) : terms.learning_rate;
+  [[nodiscard]] ZERO_HOST_DEVICE BasicStepScalars<Real> scalars(
+      StepTerms const& terms) const noexcept {
+    auto const rate = static_cast<Real>(own_rate ? rule.lr : terms.learning_rate);
     return rule.scalars(terms.step, rate, learning_rate_scale, weight_decay_scale);
   }
 };
 
 /// Computes the scalars of some rules, unless the step is skipped.
-template <Rule R, std::size_t capacity>
+template <Rule R, class Real, std::size_t capacity>
 struct ComputeScalars {
   StepTerms const* terms = nullptr;
-  StepScalars* scalars = nullptr;  ///< one of each rule
+  BasicStepScalars<Real>* scalars = nullptr;  ///< one of each rule
   std::size_t count = 0;
-  RatedRule<R> rules[capacity] = {};
+  RatedRule<R, Real> rules[capacity] = {};
 
   ZERO_HOST_DEVICE void operator()() const noexcept {
     if (terms->skipped != 0) return;
     for (std::size_t i = 0; i < count; ++i) {
-      StepScalars const computed = rules[i].scalars(*terms);
+      BasicStepScalars<Real> const computed = rules[i].scalars(*terms);
       // Other numbers were here, and will be again.
       __builtin_memcpy(scalars + i, &computed, sizeof(computed));
     }

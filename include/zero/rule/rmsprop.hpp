@@ -42,29 +42,33 @@ struct RmsProp {
     return all;
   }();
 
-  float lr = 1e-2f;          ///< learning rate, unless a step brings its own
+  double lr = 1e-2;          ///< learning rate, unless a step brings its own
   double alpha = 0.99;       ///< share of themselves the means keep per step
-  float eps = 1e-8f;         ///< added to the root, against division by zero
-  float momentum = 0.f;      ///< share of itself the momentum keeps per step
-  float weight_decay = 0.f;  ///< added to the gradient as weight_decay · p
+  double eps = 1e-8;         ///< added to the root, against division by zero
+  double momentum = 0.;      ///< share of itself the momentum keeps per step
+  double weight_decay = 0.;  ///< added to the gradient as weight_decay · p
   bool maximize = false;     ///< climbs instead
 
   /// What one tensor needs in a step: the rate `lr_now` (in place of `lr`) and the decay, times its
-  /// scales of both, the gradient's sign and the coefficients of the means.
-  [[nodiscard]] ZERO_HOST_DEVICE StepScalars scalars(long,
-                                                     float lr_now,
-                                                     float lr_scale,
-                                                     float wd_scale) const noexcept {
-    StepScalars s{.learning_rate = lr_now * lr_scale, .weight_decay = weight_decay * wd_scale};
-    s.extra[0] = maximize ? -1.f : 1.f;
-    s.extra[1] = static_cast<float>(alpha);
-    s.extra[2] = static_cast<float>(1. - alpha);
+  /// scales of both, the gradient's sign, the coefficients of the means, eps and momentum.
+  template <class Real>
+  [[nodiscard]] ZERO_HOST_DEVICE BasicStepScalars<Real> scalars(long,
+                                                                Real lr_now,
+                                                                Real lr_scale,
+                                                                Real wd_scale) const noexcept {
+    BasicStepScalars<Real> s{.learning_rate = lr_now * lr_scale,
+                             .weight_decay = static_cast<Real>(weight_decay) * wd_scale};
+    s.extra[0] = static_cast<Real>(maximize ? -1 : 1);
+    s.extra[1] = static_cast<Real>(alpha);
+    s.extra[2] = static_cast<Real>(1. - alpha);
+    s.extra[3] = static_cast<Real>(eps);
+    s.extra[4] = static_cast<Real>(momentum);
     return s;
   }
 
   /// Updates an element or a pack of them; state[0] is v of the formula, b and a follow.
   template <class V>
-  ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V* state) const noexcept {
+  ZERO_HOST_DEVICE void update(ScalarsOf<V> const& s, V& p, V const& g, V* state) const noexcept {
     V const decayed = math::mul_add(s.weight_decay, p, s.extra[0] * g);
     state[0] = math::mul_add(s.extra[1], state[0], (s.extra[2] * decayed) * decayed);
     V variance = state[0];
@@ -72,11 +76,11 @@ struct RmsProp {
       V& mean = state[states.size() - 1];
       mean = math::mul_add(s.extra[1], mean, s.extra[2] * decayed);
       // Where all gradients were alike, rounding may leave less than nothing.
-      variance = (math::max)(math::mul_add(-1.f * mean, mean, variance), V(0.f));
+      variance = (math::max)(math::mul_add(-mean, mean, variance), V(0.f));
     }
-    V direction = decayed / (math::sqrt(variance) + eps);
+    V direction = decayed / (math::sqrt(variance) + s.extra[3]);
     if constexpr (WithMomentum) {
-      state[1] = math::mul_add(momentum, state[1], direction);
+      state[1] = math::mul_add(s.extra[4], state[1], direction);
       direction = state[1];
     }
     p = math::mul_add(-s.learning_rate, direction, p);
@@ -87,7 +91,7 @@ struct RmsProp {
     return {{{"lr", lr, 0.},
              {"alpha", alpha, 0., 1.},
              {"eps", eps, 0.},
-             {"momentum", momentum, 0., WithMomentum ? 1. : 1e-45},
+             {"momentum", momentum, 0., WithMomentum ? 1. : 0x1p-1022},
              {"weight_decay", weight_decay, 0.},
              {"maximize", maximize ? 1. : 0.}}};
   }
@@ -95,7 +99,7 @@ struct RmsProp {
   friend constexpr bool operator==(RmsProp const&, RmsProp const&) = default;
 };
 
-static_assert(DescribedRule<RmsProp<>>);
-static_assert(DescribedRule<RmsProp<true, true>>);
+static_assert(DescribedRule<RmsProp<>> && RuleInDouble<RmsProp<>>);
+static_assert(DescribedRule<RmsProp<true, true>> && RuleInDouble<RmsProp<true, true>>);
 
 }  // namespace zero::inline ZERO_NAMESPACE

@@ -26,31 +26,35 @@ struct Sgd {
   /// The momentum.
   static constexpr std::array states{StateArray{"momentum"}};
 
-  float lr = 1e-3f;          ///< learning rate, unless a step brings its own
-  float momentum = 0.9f;     ///< share of itself the momentum keeps per step
-  float weight_decay = 0.f;  ///< added to the gradient as weight_decay · p
+  double lr = 1e-3;          ///< learning rate, unless a step brings its own
+  double momentum = 0.9;     ///< share of itself the momentum keeps per step
+  double weight_decay = 0.;  ///< added to the gradient as weight_decay · p
   bool nesterov = false;     ///< steps along g + momentum · m in place of m
-  float dampening = 0.f;     ///< share of the gradient that the momentum leaves out
+  double dampening = 0.;     ///< share of the gradient that the momentum leaves out
   bool maximize = false;     ///< climbs instead
 
   /// What one tensor needs in update number `step`, from 1: the rate `lr_now` (in place of `lr`)
-  /// and the decay, times its scales of both, the gradient's sign and its share in the momentum.
-  [[nodiscard]] ZERO_HOST_DEVICE StepScalars scalars(long step,
-                                                     float lr_now,
-                                                     float lr_scale,
-                                                     float wd_scale) const noexcept {
-    StepScalars s{.learning_rate = lr_now * lr_scale, .weight_decay = weight_decay * wd_scale};
-    s.extra[0] = maximize ? -1.f : 1.f;
-    s.extra[1] = step == 1 ? 1.f : 1.f - dampening;
+  /// and the decay, times its scales of both, the gradient's sign, its share in the momentum, and
+  /// the momentum's.
+  template <class Real>
+  [[nodiscard]] ZERO_HOST_DEVICE BasicStepScalars<Real> scalars(long step,
+                                                                Real lr_now,
+                                                                Real lr_scale,
+                                                                Real wd_scale) const noexcept {
+    BasicStepScalars<Real> s{.learning_rate = lr_now * lr_scale,
+                             .weight_decay = static_cast<Real>(weight_decay) * wd_scale};
+    s.extra[0] = static_cast<Real>(maximize ? -1 : 1);
+    s.extra[1] = step == 1 ? Real(1) : Real(1) - static_cast<Real>(dampening);
+    s.extra[2] = static_cast<Real>(momentum);
     return s;
   }
 
   /// Updates an element or a pack of them; state[0] is m of the formula.
   template <class V>
-  ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V* state) const noexcept {
+  ZERO_HOST_DEVICE void update(ScalarsOf<V> const& s, V& p, V const& g, V* state) const noexcept {
     V const decayed = math::mul_add(s.weight_decay, p, s.extra[0] * g);
-    state[0] = math::mul_add(momentum, state[0], s.extra[1] * decayed);
-    V const direction = nesterov ? math::mul_add(momentum, state[0], decayed) : state[0];
+    state[0] = math::mul_add(s.extra[2], state[0], s.extra[1] * decayed);
+    V const direction = nesterov ? math::mul_add(s.extra[2], state[0], decayed) : state[0];
     p = math::mul_add(-s.learning_rate, direction, p);
   }
 
@@ -74,24 +78,26 @@ struct PlainSgd {
   static constexpr std::string_view name = "plain SGD";  ///< in fingerprints and reports
   static constexpr std::array<StateArray, 0> states{};   ///< there is no momentum to hold
 
-  float lr = 1e-3f;          ///< learning rate, unless a step brings its own
-  float weight_decay = 0.f;  ///< added to the gradient as weight_decay · p
+  double lr = 1e-3;          ///< learning rate, unless a step brings its own
+  double weight_decay = 0.;  ///< added to the gradient as weight_decay · p
   bool maximize = false;     ///< climbs instead
 
   /// What one tensor needs in a step: the rate `lr_now` (in place of `lr`) and the decay, times its
   /// scales of both, and the gradient's sign.
-  [[nodiscard]] ZERO_HOST_DEVICE StepScalars scalars(long,
-                                                     float lr_now,
-                                                     float lr_scale,
-                                                     float wd_scale) const noexcept {
-    StepScalars s{.learning_rate = lr_now * lr_scale, .weight_decay = weight_decay * wd_scale};
-    s.extra[0] = maximize ? -1.f : 1.f;
+  template <class Real>
+  [[nodiscard]] ZERO_HOST_DEVICE BasicStepScalars<Real> scalars(long,
+                                                                Real lr_now,
+                                                                Real lr_scale,
+                                                                Real wd_scale) const noexcept {
+    BasicStepScalars<Real> s{.learning_rate = lr_now * lr_scale,
+                             .weight_decay = static_cast<Real>(weight_decay) * wd_scale};
+    s.extra[0] = static_cast<Real>(maximize ? -1 : 1);
     return s;
   }
 
   /// Updates an element or a pack of them.
   template <class V>
-  ZERO_HOST_DEVICE void update(StepScalars const& s, V& p, V const& g, V*) const noexcept {
+  ZERO_HOST_DEVICE void update(ScalarsOf<V> const& s, V& p, V const& g, V*) const noexcept {
     p = math::mul_add(-s.learning_rate, math::mul_add(s.weight_decay, p, s.extra[0] * g), p);
   }
 
@@ -103,7 +109,7 @@ struct PlainSgd {
   friend constexpr bool operator==(PlainSgd const&, PlainSgd const&) = default;
 };
 
-static_assert(DescribedRule<Sgd>);
-static_assert(DescribedRule<PlainSgd>);
+static_assert(DescribedRule<Sgd> && RuleInDouble<Sgd>);
+static_assert(DescribedRule<PlainSgd> && RuleInDouble<PlainSgd>);
 
 }  // namespace zero::inline ZERO_NAMESPACE

@@ -136,10 +136,16 @@ class Space {
     take(0, "control");
   }
   /// One pass over all arrays, unless the step is skipped.
-  template <class Rule, class Master, class Parameter, class Gradient, class State, std::size_t K>
+  template <class Rule,
+            class Scalars,
+            class Master,
+            class Parameter,
+            class Gradient,
+            class State,
+            std::size_t K>
   void update(Rule const&,
               StepTerms const* terms,
-              StepScalars const*,
+              Scalars const*,
               UpdateArrays<Master, Parameter, Gradient, State, K> const& arrays) const {
     if (terms->skipped != 0) return;
     std::size_t const element = 2 * sizeof(Master) + sizeof(Gradient) + 2 * K * sizeof(State) +

@@ -118,10 +118,10 @@ class Cuda {
   template <class F>
   void call(F const& function) const;
   /// One pass of rule and cast over contiguous arrays, unless the step is skipped.
-  template <class R, class Arrays>
+  template <class R, class Real, class Arrays>
   void update(R const& rule,
               StepTerms const* terms,
-              StepScalars const* scalars,
+              BasicStepScalars<Real> const* scalars,
               Arrays const& arrays) const;
 
  private:
@@ -168,10 +168,10 @@ template <class F>
 void Cuda::call(F const& function) const {
   device::call(queue_, function);
 }
-template <class R, class Arrays>
+template <class R, class Real, class Arrays>
 void Cuda::update(R const& rule,
                   StepTerms const* terms,
-                  StepScalars const* scalars,
+                  BasicStepScalars<Real> const* scalars,
                   Arrays const& arrays) const {
   device::update(queue_, rule, terms, scalars, arrays);
 }
@@ -204,8 +204,8 @@ template <class F>
 void Cuda::call(F const&) const {
   static_assert(compiled_by_nvcc<F>, "zero: compile this file with nvcc");
 }
-template <class R, class Arrays>
-void Cuda::update(R const&, StepTerms const*, StepScalars const*, Arrays const&) const {
+template <class R, class Real, class Arrays>
+void Cuda::update(R const&, StepTerms const*, BasicStepScalars<Real> const*, Arrays const&) const {
   static_assert(compiled_by_nvcc<R, Arrays>, "zero: compile this file with nvcc");
 }
 

@@ -66,13 +66,13 @@ struct Host {
     function();
   }
   /// One pass of rule and cast over contiguous arrays, unless the step is skipped.
-  template <class Rule, class Arrays>
+  template <class Rule, class Real, class Arrays>
   static void update(Rule const& rule,
                      StepTerms const* terms,
-                     StepScalars const* scalars,
+                     BasicStepScalars<Real> const* scalars,
                      Arrays const& arrays) noexcept {
     if (terms->skipped != 0) return;
-    StepScalars now;
+    BasicStepScalars<Real> now;
     __builtin_memcpy(
         &now, scalars, sizeof(now));  // they lie where other numbers are at other times
     kernel::update(rule, now, terms->gradient_scale, arrays);

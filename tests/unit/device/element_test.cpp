@@ -17,7 +17,7 @@ namespace element_test {
 namespace {
 
 namespace device = zero::device;
-using device::Real;
+using Real = device::Real<float>;
 
 constexpr std::size_t count = 4096 + 3;
 
@@ -61,7 +61,7 @@ void check_rule(R const& rule, float master_tolerance) {
   auto expected_state = state;
   for (long step = 1; step <= 3; ++step) {
     auto const gradient = numbers<G>(10 + static_cast<unsigned>(step));
-    auto const scalars = rule.scalars(step, rule.lr, 0.5f, 1.f);
+    auto const scalars = rule.scalars(step, static_cast<float>(rule.lr), 0.5f, 1.f);
     for (std::size_t i = 0; i < count; ++i) {
       float element[k + 1] = {};
       for (std::size_t s = 0; s < k; ++s) element[s] = state[s][i];

@@ -129,7 +129,7 @@ TEST_CASE_TEMPLATE("where an element stands does not change a bit of it",
     auto data = initial;
     data.rotate(shift);
     for (int t = 1; t <= 3; ++t) {
-      auto const scalars = rule.scalars(t, rule.lr, 1.f, 1.f);
+      auto const scalars = rule.scalars(t, static_cast<float>(rule.lr), 1.f, 1.f);
       std::size_t piece = first;
       for (std::size_t i = 0; i < count; i += piece, piece = size) {
         piece = std::min(piece, count - i);
@@ -156,7 +156,8 @@ TEST_CASE_TEMPLATE("nothing is written outside [0, count)",
   typename T::Data const before(80);
   for (std::size_t count = 0; count <= 67; ++count) {
     auto data = before;
-    zero::kernel::update(rule, rule.scalars(1, rule.lr, 1.f, 1.f), scale, data.arrays(5, count));
+    zero::kernel::update(
+        rule, rule.scalars(1, static_cast<float>(rule.lr), 1.f, 1.f), scale, data.arrays(5, count));
     // Restoring what may have changed must restore everything.
     for (std::size_t i = 0; i < count; ++i) {
       std::size_t const at = data.margin + 5 + i;
@@ -183,7 +184,7 @@ TEST_CASE_TEMPLATE("a pack computes what a float computes",
   Buffers<T, float, bf16, bf16> data(count);
   auto expected = data;
   for (int t = 1; t <= 5; ++t) {
-    auto const scalars = rule.scalars(t, rule.lr, 1.f, 1.f);
+    auto const scalars = rule.scalars(t, static_cast<float>(rule.lr), 1.f, 1.f);
     zero::kernel::update(rule, scalars, scale, data.arrays(0, count));
     for (std::size_t i = data.margin; i < data.margin + count; ++i) {
       // volatile: a product the compiler cannot fuse into the rule
@@ -204,7 +205,7 @@ TEST_CASE("a large narrow output is the same around the caches as through them")
   zero::AdamW const rule{};
   Buffers<zero::AdamW, float, bf16, bf16> data(count);
   auto pieces = data;
-  auto const scalars = rule.scalars(1, rule.lr, 1.f, 1.f);
+  auto const scalars = rule.scalars(1, static_cast<float>(rule.lr), 1.f, 1.f);
   zero::kernel::update(rule, scalars, scale, data.arrays(0, count));
   for (std::size_t i = 0; i < count; i += 4099) {
     zero::kernel::update(

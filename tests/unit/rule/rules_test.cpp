@@ -215,7 +215,7 @@ Outcome play(Rule const& rule, Problem const& problem, float lr_scale = 1.f, flo
     arrays.gradient = gradient.data();
     for (std::size_t k = 0; k < states; ++k) arrays.state[k] = state[k].data();
     arrays.count = count;
-    auto const scalars = rule.scalars(step.t, rule.lr, lr_scale, wd_scale);
+    auto const scalars = rule.scalars(step.t, static_cast<float>(rule.lr), lr_scale, wd_scale);
     zero::kernel::update(rule, scalars, problem.gradient_scale, arrays);
     outcome.distance = 0.;
     for (std::size_t i = 0; i < count; ++i) {
@@ -269,7 +269,8 @@ float after_step(Rule const& rule,
                  float* state,
                  float lr_scale = 1.f,
                  float wd = 1.f) {
-  rule.template update<float>(rule.scalars(t, rule.lr, lr_scale, wd), p, g, state);
+  rule.template update<float>(
+      rule.scalars(t, static_cast<float>(rule.lr), lr_scale, wd), p, g, state);
   return p;
 }
 

@@ -143,10 +143,10 @@ class Optimizer {
   }
 
   /// The rule's learning rate. Local.
-  [[nodiscard]] float lr() const noexcept { return core_.rule().lr; }
+  [[nodiscard]] double lr() const noexcept { return core_.rule().lr; }
   /// Another learning rate from the next step on, where its options name none; the same on every
   /// rank. Groups of parameters have theirs through `core()`. Local.
-  void set_lr(float lr) { core_.set_lr(lr); }
+  void set_lr(double lr) { core_.set_lr(lr); }
   /// What to multiply the loss by; 1 without a loss scale.
   [[nodiscard]] float loss_scale() const noexcept { return core_.loss_scale(); }
 

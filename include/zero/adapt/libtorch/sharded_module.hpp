@@ -48,7 +48,7 @@ namespace zero::inline ZERO_NAMESPACE::libtorch {
 /// Units may lie in each other, share parameters, be called several times, and be computed again
 /// within the backward pass. A unit that some ranks call and others do not is skipped by `skip`
 /// there. Graphs are made and gone through by the thread that calls this.
-/// @tparam Policies  as of `ShardedOptimizer`, but for a precision whose parameters are fp64
+/// @tparam Policies  as of `ShardedOptimizer`
 /// @par Collective  construction and every call marked so: all ranks, in the same order; so are the
 ///   backward passes
 template <class... Policies>
@@ -70,9 +70,6 @@ class Sharded {
   using Wire = typename Core::Wire;            ///< type of a gradient
 
   static_assert(Core::on_host, "zero: the LibTorch adapter works in the host's memory");
-  static_assert(Core::borrowed || sizeof(Parameter) <= sizeof(float),
-                "zero: parameters that the library owns take their first values in fp32; use a "
-                "stage up to Pos+g for a model in fp64");
 
   /// Gives every rank the first one's parameters. Under Pos+g+p the module's own memory is freed,
   /// parameter by parameter, and on other ranks before.
@@ -236,10 +233,10 @@ class Sharded {
   /// plan, counters.
   [[nodiscard]] Core& core() noexcept { return core_; }
   /// The rule's learning rate. Local.
-  [[nodiscard]] float lr() const noexcept { return core_.rule().lr; }
+  [[nodiscard]] double lr() const noexcept { return core_.rule().lr; }
   /// Another learning rate from the next step on, where its options name none; the same on every
   /// rank. Groups of parameters have theirs through `core()`. Local.
-  void set_lr(float lr) { core_.set_lr(lr); }
+  void set_lr(double lr) { core_.set_lr(lr); }
   /// What to multiply the loss by; 1 without a loss scale.
   [[nodiscard]] float loss_scale() const noexcept { return core_.loss_scale(); }
 
@@ -303,11 +300,13 @@ class Sharded {
         if (rank != root) memory_->give_up(t);
       }
       core_.broadcast_parameters(
-          [&](Tensor const& tensor, std::size_t first, std::span<float> out) {
+          [&](Tensor const& tensor, std::size_t first, auto out) {
             auto const t = static_cast<std::size_t>(&tensor - core_.tensors().data());
             auto const values = detail::elements<Parameter>(parameters_[t]);
-            for (std::size_t i = 0; i < out.size(); ++i)
-              out[i] = static_cast<float>(values[first + i]);
+            using Value = typename decltype(out)::value_type;
+            for (std::size_t i = 0; i < out.size(); ++i) {
+              out[i] = kernel::detail::convert<Value>(values[first + i]);
+            }
             // Asked for once, in order.
             if (first + out.size() == values.size()) memory_->give_up(t);
           },

@@ -13,8 +13,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
-#include <span>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
@@ -34,7 +34,7 @@ class FromRoot {
   ZERO_APART ZERO_COLD FromRoot(Parts& parts, ValueSource values, int root);
 
   /// Collective where elements are not at hand.
-  ZERO_APART void operator()(Tensor const& tensor, std::size_t first, std::span<float> out);
+  ZERO_APART void operator()(Tensor const& tensor, std::size_t first, Elements out);
 
  private:
   static constexpr std::size_t capacity = std::size_t{1} << 18;
@@ -44,9 +44,10 @@ class FromRoot {
   Parts* parts_;
   ValueSource values_;
   int root_;
-  std::vector<float> memory_;
+  DType type_;  ///< of values
+  std::vector<std::byte> memory_;
   std::optional<Arena::Scratch> scratch_;  ///< where the host cannot reach the space
-  std::span<float> piece_{};               ///< elements [first_, first_ + size) of the tensor
+  std::size_t count_ = 0;                  ///< elements [first_, first_ + count_) of the tensor
   Tensor const* tensor_ = nullptr;
   std::size_t first_ = 0;
 };
@@ -77,19 +78,22 @@ ZERO_BODY void broadcast_held(Parts& parts, int root) {
 }
 
 ZERO_BODY FromRoot::FromRoot(Parts& parts, ValueSource values, int root)
-    : parts_(&parts), values_(values), root_(root), memory_(capacity) {
-  if (!parts.space().host_accessible()) scratch_.emplace(parts.arena, capacity * sizeof(float));
+    : parts_(&parts),
+      values_(values),
+      root_(root),
+      type_(parts.kernels.types().value()),
+      memory_(capacity * size_of(type_)) {
+  if (!parts.space().host_accessible()) scratch_.emplace(parts.arena, memory_.size());
 }
 
-ZERO_BODY void FromRoot::operator()(Tensor const& tensor, std::size_t first, std::span<float> out) {
-  while (!out.empty()) {
-    if (&tensor != tensor_ || first < first_ || first >= first_ + piece_.size()) {
-      fetch(tensor, first);
-    }
-    auto const here = piece_.subspan(first - first_);
-    std::size_t const count = (std::min)(here.size(), out.size());
-    std::copy_n(here.data(), count, out.data());
-    out = out.subspan(count);
+ZERO_BODY void FromRoot::operator()(Tensor const& tensor, std::size_t first, Elements out) {
+  Array to{static_cast<std::byte*>(out.first), type_};
+  while (out.count > 0) {
+    if (&tensor != tensor_ || first < first_ || first >= first_ + count_) fetch(tensor, first);
+    std::size_t const count = (std::min)(first_ + count_ - first, out.count);
+    std::memcpy(to.first, Array{memory_.data(), type_}.at(first - first_), to.bytes(count));
+    to = to.from(count);
+    out.count -= count;
     first += count;
   }
 }
@@ -101,17 +105,23 @@ ZERO_BODY void FromRoot::fetch(Tensor const& tensor, std::size_t first) {
   std::size_t const count = (first / slice + 1) * slice;
   tensor_ = &tensor;
   first_ = first;
-  piece_ = std::span(memory_).first((std::min)(capacity, count - first));
+  count_ = (std::min)(capacity, count - first);
   Ranks& ranks = parts_->comm();
   AnySpace const& space = parts_->space();
   bool const gives = ranks.rank() == root_;
-  if (gives) values_(tensor, first, piece_);
-  void* const memory = scratch_ ? scratch_->data() : piece_.data();
-  if (scratch_ && gives) space.upload(memory, piece_.data(), piece_.size_bytes());
-  ranks.run(
-      {.op = Op::broadcast, .count = piece_.size(), .send = memory, .recv = memory, .root = root_});
+  if (gives) values_(tensor, first, {memory_.data(), count_});
+  void* const memory = scratch_ ? scratch_->data() : memory_.data();
+  std::size_t const bytes = count_ * size_of(type_);
+  if (scratch_ && gives) space.upload(memory, memory_.data(), bytes);
+  ranks.run({.op = Op::broadcast,
+             .dtype = type_,
+             .accumulate = type_,
+             .count = count_,
+             .send = memory,
+             .recv = memory,
+             .root = root_});
   if (!scratch_) return;
-  space.download(piece_.data(), memory, piece_.size_bytes());
+  space.download(memory_.data(), memory, bytes);
   ranks.confirm();
 }
 
@@ -120,7 +130,7 @@ ZERO_BODY void broadcast_values(Parts& parts, ValueSource values, int root) {
   bool const shares = parts.states.shares();
   bool const has_master = parts.kernels.types().has_master();
   FromRoot source(parts, values, root);
-  Loader loader(parts, parts.space(), ValueSource(source));
+  Loader loader(parts, parts.space(), ValueSource(source), parts.kernels.types().value());
   parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
     for (int rank = 0; rank < (shares ? parts.comm().size() : 1); ++rank) {
       bool const updates = !shares || rank == parts.comm().rank();

@@ -9,6 +9,7 @@
 #include "zero/rule/adamw.hpp"
 
 #include <concepts>
+#include <type_traits>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
@@ -37,7 +38,12 @@ struct Choice {
   static_assert(((Rule<Policies> || !RuleThatMayThrow<Policies>)&&...),
                 "zero: scalars and update of a rule must be noexcept: nobody could catch what they "
                 "throw");
-  static_assert(((slots_of<Policies> == 1) && ...),
+  static_assert(
+      ((zero::Precision<Policies> || !NamesFiveTypes<Policies>)&&...),
+      "zero: a precision's five types are float, double, bf16 or fp16; Accumulate is float "
+      "for 16 bits, float or double for float, double for double; Master is at least as "
+      "wide as Parameter; it has a name, loss_scaled and, where that is true, loss_scale");
+  static_assert(((slots_of<Policies> == 1 || NamesFiveTypes<Policies>)&&...),
                 "zero: a policy models no slot, or more than one (stage, communicator, precision, "
                 "rule, bucket, accumulation, memory, prefetch)");
   static_assert(named<FitsStage, Policies...> <= 1, "zero: two stages are named");
@@ -57,6 +63,12 @@ struct Choice {
   using Accumulation = Selected<FitsAccumulation, AccumulateNone, Policies...>;
   using Memory = Selected<FitsMemory, Owned<>, Policies...>;
   using Space = typename SpaceOf<Communicator>::Space;
+  /// Of the values that a trainer loads.
+  using Value = std::conditional_t<std::same_as<typename Precision::Master, double>, double, float>;
+  static_assert(RuleInDouble<Rule> ||
+                    std::same_as<RuleReal<Precision, Accumulation::reduced_shard>, float>,
+                "zero: this precision computes in double and this rule in float: its scalars and "
+                "update must be templates over the number, as RuleInDouble says");
   static_assert(named<FitsMemory, Policies...> == 1 || uses_host_memory<Communicator>,
                 "zero: name an allocator of device memory: Owned{...}, or Borrowed{...}");
   static_assert(!(Memory::borrowed && Stage::sharding.parameters),

@@ -125,8 +125,8 @@ class Fingerprint {
     record.add("name", tensor.name);
     record.add("shape", shape);
     record.add("unit", std::int64_t{tensor.unit});
-    record.add({}, "weight decay", double{tensor.weight_decay});
-    record.add({}, "learning rate", double{tensor.learning_rate});
+    record.add({}, "weight decay", tensor.weight_decay);
+    record.add({}, "learning rate", tensor.learning_rate);
     record.add("frozen flag", std::int64_t{tensor.frozen});
     record.add("partitioned flag", std::int64_t{tensor.partitioned});
     record.add("tie", tensor.tied_to);
@@ -155,8 +155,8 @@ ZERO_BODY std::uint64_t hash_of(Tensor const& tensor) {
   hash.add(tensor.shape.size());
   for (std::size_t const extent : tensor.shape) hash.add(extent);
   hash.add(static_cast<std::uint64_t>(tensor.unit));
-  hash.add(std::bit_cast<std::uint32_t>(tensor.weight_decay));
-  hash.add(std::bit_cast<std::uint32_t>(tensor.learning_rate));
+  hash.add(std::bit_cast<std::uint64_t>(tensor.weight_decay));
+  hash.add(std::bit_cast<std::uint64_t>(tensor.learning_rate));
   hash.add((tensor.frozen ? 1u : 0u) + (tensor.partitioned ? 2u : 0u));
   hash.add(tensor.tied_to);
   hash.add(tensor.group);

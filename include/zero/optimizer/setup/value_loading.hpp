@@ -6,6 +6,7 @@
 #include "zero/base/error.hpp"
 #include "zero/base/function_ref.hpp"
 #include "zero/kernel/element_hash.hpp"
+#include "zero/kernel/rounding.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/layout/tensor.hpp"
 #include "zero/optimizer/held/host_chunk.hpp"
@@ -17,6 +18,7 @@
 #include <cstring>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
@@ -24,10 +26,12 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 /// Brings values to a space, chunk by chunk, rounded on the host.
 class Loader {
  public:
-  Loader(Model const& model, AnySpace const& space, ValueSource values)
+  /// @param type  of values: fp32 or fp64
+  Loader(Model const& model, AnySpace const& space, ValueSource values, DType type)
       : model_(&model),
         space_(&space),
         values_(values),
+        type_(type),
         chunk_(space.host_accessible()),
         rounded_(space.host_accessible()) {}
 
@@ -43,17 +47,42 @@ class Loader {
                                  Array also = {});
 
  private:
-  ZERO_APART ZERO_COLD void upload(Array to, std::span<float const> chunk);
-  template <class T>
-  void upload_as(std::byte* to, std::span<float const> chunk) {
-    std::span<T> const rounded = rounded_.first<T>(chunk.size());
-    for (std::size_t i = 0; i < chunk.size(); ++i) rounded[i] = T(chunk[i]);
-    space_->upload(to, rounded.data(), rounded.size_bytes());
+  /// @tparam Value  of the type
+  template <class Value>
+  void load_as(std::size_t t,
+               std::uint64_t first,
+               std::uint64_t count,
+               std::uint64_t* hash,
+               Array to,
+               Array also);
+  template <class Value>
+  void upload(Array to, std::span<Value const> chunk) {
+    switch (to.dtype) {
+      case DType::f32: return upload_as<float>(to.first, chunk);
+      case DType::f64: return upload_as<double>(to.first, chunk);
+      case DType::bf16: return upload_as<bf16>(to.first, chunk);
+      case DType::f16: return upload_as<fp16>(to.first, chunk);
+      default: break;
+    }
+    fail(ErrorKind::invalid_argument, {"parameters cannot be of the type ", name(to.dtype)});
+  }
+  template <class T, class Value>
+  void upload_as(std::byte* to, std::span<Value const> chunk) {
+    if constexpr (std::is_same_v<T, Value>) {
+      space_->upload(to, chunk.data(), chunk.size_bytes());
+    } else {
+      std::span<T> const rounded = rounded_.first<T>(chunk.size());
+      for (std::size_t i = 0; i < chunk.size(); ++i) {
+        rounded[i] = kernel::detail::convert<T>(chunk[i]);
+      }
+      space_->upload(to, rounded.data(), rounded.size_bytes());
+    }
   }
 
   Model const* model_;
   AnySpace const* space_;
   ValueSource values_;
+  DType type_;
   HostChunk chunk_;
   HostChunk rounded_;
 };
@@ -73,7 +102,7 @@ ZERO_APART ZERO_COLD void load(Parts& parts,
 ZERO_APART ZERO_COLD void adopt(Parts const& parts);
 
 ZERO_APART ZERO_COLD void check_value_sizes(std::vector<Tensor> const& tensors,
-                                            std::span<std::span<float const> const> values);
+                                            LentSpans const& values);
 
 #if ZERO_BODIES
 
@@ -83,30 +112,30 @@ ZERO_BODY void Loader::load(std::size_t t,
                             std::uint64_t* hash,
                             Array to,
                             Array also) {
+  if (type_ == DType::f64) return load_as<double>(t, first, count, hash, to, also);
+  load_as<float>(t, first, count, hash, to, also);
+}
+
+template <class Value>
+void Loader::load_as(std::size_t t,
+                     std::uint64_t first,
+                     std::uint64_t count,
+                     std::uint64_t* hash,
+                     Array to,
+                     Array also) {
   Slice const& slice = model_->slices[t];
   for (std::uint64_t done = 0; done < count;) {
-    std::span<float> const chunk = chunk_.first<float>(count - done);
+    std::span<Value> const chunk = chunk_.first<Value>(count - done);
     values_(model_->described[slice.described],
             static_cast<std::size_t>(slice.first + first + done),
-            chunk);
+            Elements(chunk));
     if (hash != nullptr) {
       kernel::add_hash(hash, chunk.data(), chunk.size(), hash_place(t, first + done));
     }
-    if (to.first != nullptr) upload(to.from(done), chunk);
-    if (also.first != nullptr) upload(also.from(done), chunk);
+    if (to.first != nullptr) upload<Value>(to.from(done), chunk);
+    if (also.first != nullptr) upload<Value>(also.from(done), chunk);
     done += chunk.size();
   }
-}
-
-ZERO_BODY void Loader::upload(Array to, std::span<float const> chunk) {
-  switch (to.dtype) {
-    case DType::f32: return space_->upload(to.first, chunk.data(), chunk.size_bytes());
-    case DType::f64: return upload_as<double>(to.first, chunk);
-    case DType::bf16: return upload_as<bf16>(to.first, chunk);
-    case DType::f16: return upload_as<fp16>(to.first, chunk);
-    default: break;
-  }
-  fail(ErrorKind::invalid_argument, {"parameters cannot be of the type ", name(to.dtype)});
 }
 
 ZERO_BODY void load(Parts& parts,
@@ -119,7 +148,7 @@ ZERO_BODY void load(Parts& parts,
   int const rank = parts.comm().rank();
   int const ranks = parts.comm().size();
   DType const dtype = parts.parameters.dtype();
-  Loader loader(parts, parts.space(), values);
+  Loader loader(parts, parts.space(), values, parts.kernels.types().value());
   auto const ask = [&](bool stores, auto const& own, auto const& next) {
     auto const range = [&](Range asked, auto const& address, auto const& hash) {
       partition.for_each_segment(asked, [&](Segment const& piece) {
@@ -185,22 +214,21 @@ ZERO_BODY void adopt(Parts const& parts) {
   });
 }
 
-ZERO_BODY void check_value_sizes(std::vector<Tensor> const& tensors,
-                                 std::span<std::span<float const> const> values) {
+ZERO_BODY void check_value_sizes(std::vector<Tensor> const& tensors, LentSpans const& values) {
   if (tensors.size() != values.size()) {
     fail(ErrorKind::invalid_argument,
          {tensors.size(), " tensors are described but values of ", values.size(), " are given"});
   }
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     std::uint64_t const count = element_count(tensors[t]);
-    if (!tensors[t].tied_to.empty() || values[t].size() == count) continue;
+    if (!tensors[t].tied_to.empty() || values[t].count == count) continue;
     fail(ErrorKind::invalid_argument,
          {"tensor '",
           tensors[t].name,
           "' has ",
           count,
           " elements, but values for ",
-          values[t].size(),
+          values[t].count,
           " are given"});
   }
 }

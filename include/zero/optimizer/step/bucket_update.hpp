@@ -22,23 +22,20 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 /// are computed when a step is decided. Further ones are computed before each use.
 class Scalars {
  public:
-  /// @param control   in the memory of the space
-  /// @param capacity  combinations that are computed at once, at most
+  /// @param control  in the memory of the space
   ZERO_APART ZERO_COLD Scalars(Model const& model,
                                Rules const& rules,
                                StepControl* control,
-                               std::size_t capacity);
+                               Kernels const& kernels);
 
   /// The combinations that are computed when a step is decided, in the order of `of_step()`.
   ZERO_APART [[nodiscard]] std::vector<TensorRule> const& at_once();
   /// Where they are computed to.
-  [[nodiscard]] StepScalars* of_step() const noexcept { return control_->scalars(); }
+  [[nodiscard]] std::byte* of_step() const noexcept { return control_->scalars(); }
   /// Those of a tensor in this step; null if they are still to be computed.
-  ZERO_APART [[nodiscard]] StepScalars const* find(std::size_t storage) const noexcept;
+  ZERO_APART [[nodiscard]] void const* find(std::size_t storage) const noexcept;
   /// Where those of one tensor are computed to, to be used before others are.
-  [[nodiscard]] StepScalars* of_one() const noexcept {
-    return control_->scalars() + StepControl::rates;
-  }
+  [[nodiscard]] void* of_one() const noexcept { return control_->scalars() + capacity_ * bytes_; }
   /// A tensor's combination.
   ZERO_APART [[nodiscard]] TensorRule of(std::size_t storage) const noexcept;
 
@@ -46,7 +43,8 @@ class Scalars {
   Model const* model_;
   Rules const* rules_;
   StepControl* control_;
-  std::size_t capacity_;
+  std::size_t capacity_;  ///< combinations that are computed at once, at most
+  std::size_t bytes_;     ///< of one's scalars
   std::vector<TensorRule> at_once_;
   std::size_t known_ = ~std::size_t{0};  ///< how many rules of their own there were then
 };
@@ -106,9 +104,13 @@ class Update {
 ZERO_BODY Scalars::Scalars(Model const& model,
                            Rules const& rules,
                            StepControl* control,
-                           std::size_t capacity)
-    : model_(&model), rules_(&rules), control_(control), capacity_(capacity) {
-  at_once_.reserve(capacity);
+                           Kernels const& kernels)
+    : model_(&model),
+      rules_(&rules),
+      control_(control),
+      capacity_(kernels.rates_at_once()),
+      bytes_(kernels.scalar_bytes()) {
+  at_once_.reserve(capacity_);
 }
 
 ZERO_BODY TensorRule Scalars::of(std::size_t storage) const noexcept {
@@ -116,13 +118,13 @@ ZERO_BODY TensorRule Scalars::of(std::size_t storage) const noexcept {
   return {rules_->of(storage), tensor.learning_rate, tensor.weight_decay, rules_->owned(storage)};
 }
 
-ZERO_BODY StepScalars const* Scalars::find(std::size_t storage) const noexcept {
+ZERO_BODY void const* Scalars::find(std::size_t storage) const noexcept {
   TensorRule const wanted = of(storage);
   for (std::size_t i = 0; i < at_once_.size(); ++i) {
     TensorRule const& known = at_once_[i];
     if (known.rule == wanted.rule && known.learning_rate_scale == wanted.learning_rate_scale &&
         known.weight_decay_scale == wanted.weight_decay_scale) {
-      return of_step() + i;
+      return of_step() + i * bytes_;
     }
   }
   return nullptr;
@@ -152,7 +154,7 @@ ZERO_BODY Update::Update(Model const& model,
       states_(&states),
       rules_(&rules),
       presence_(&presence),
-      scalars_(model, rules, control, kernels.rates_at_once()),
+      scalars_(model, rules, control, kernels),
       control_(control),
       counts_(counts),
       kernels_(kernels),
@@ -225,7 +227,7 @@ ZERO_BODY bool Update::extend(Run& run, Run const& next) const {
 ZERO_BODY void Update::update(Run const& run) const {
   if (run.arrays.count == 0) return;
   StepTerms const* const terms = run.own ? &control_->own : &control_->outcome.terms;
-  StepScalars const* scalars = run.own ? nullptr : scalars_.find(run.tensor);
+  void const* scalars = run.own ? nullptr : scalars_.find(run.tensor);
   if (scalars == nullptr) {
     OwnTerms const own{control_, counts_, run.tensor, presence_->may_rest(run.tensor)};
     kernels_.prepare(run.own ? &own : nullptr, terms, scalars_.of_one(), scalars_.of(run.tensor));

@@ -62,12 +62,15 @@ struct StepControl {
 
   /// What rules compute of the terms, for as many combinations of a rule and scales, and behind
   /// them for one update at a time ...
-  static constexpr std::size_t rates = failed_word * sizeof(std::int64_t) / sizeof(StepScalars) - 1;
+  template <class Real>
+  static constexpr std::size_t rates = failed_word * sizeof(std::int64_t) /
+                                           sizeof(BasicStepScalars<Real>) -
+                                       1;
   /// ... where sums of squares and weights were, which nobody reads once a step is decided.
-  [[nodiscard]] StepScalars* scalars() noexcept { return reinterpret_cast<StepScalars*>(words); }
+  [[nodiscard]] std::byte* scalars() noexcept { return reinterpret_cast<std::byte*>(words); }
 };
 static_assert(std::is_trivially_copyable_v<StepControl>);
-static_assert(offsetof(StepControl, words) % alignof(StepScalars) == 0);
+static_assert(offsetof(StepControl, words) % alignof(BasicStepScalars<double>) == 0);
 static_assert(offsetof(StepControl, words) + sizeof(StepControl::words) == sizeof(StepControl));
 
 /// What lies behind a `StepControl`: two words of each tensor. The first travels with a step's
@@ -178,11 +181,13 @@ struct OwnTerms {
 
 /// What a rank was told about a step, as far as numbers depend on it.
 struct RankOptions {
-  bool known = false;              ///< in step(), and not in grad_norm() before it
-  std::uint64_t options = 0;       ///< hash of all but the learning rate of the step
-  float learning_rate = 0.f;       ///< of the step ...
-  float const* address = nullptr;  ///< ... unless it lies here, in the memory of the space
-  bool stop = false;               ///< this rank asks for the run to end; others may not
+  bool known = false;                    ///< in step(), and not in grad_norm() before it
+  std::uint64_t options = 0;             ///< hash of all but the learning rate of the step
+  double learning_rate = 0.;             ///< of the step ...
+  float const* address = nullptr;        ///< ... unless it lies here, in the memory of the space
+  double const* wide_address = nullptr;  ///< ... or here
+  bool in_double = false;                ///< rules compute in double, else rates are rounded
+  bool stop = false;                     ///< this rank asks for the run to end; others may not
 };
 
 /// Writes what this rank brings to the exchange, and takes the learning rate, once for all that
@@ -201,10 +206,13 @@ struct Seal {
         failed + (told.stop ? std::int64_t{1} << StepControl::stop_shift : 0);
     std::uint64_t digest = 0;
     if (told.known) {
-      float const rate = told.address != nullptr ? *told.address : told.learning_rate;
+      double rate = told.learning_rate;
+      if (told.address != nullptr) rate = static_cast<double>(*told.address);
+      if (told.wide_address != nullptr) rate = *told.wide_address;
+      if (!told.in_double) rate = static_cast<double>(static_cast<float>(rate));
       control->outcome.terms.learning_rate = rate;
-      // By an odd factor, so that two rates never have one digest, and none has that of no rate.
-      std::uint64_t const bits = __builtin_bit_cast(std::uint32_t, rate) * 0x9e3779b97f4a7c15u;
+      // By an odd factor, so that two rates never have one digest.
+      std::uint64_t const bits = __builtin_bit_cast(std::uint64_t, rate) * 0x9e3779b97f4a7c15u;
       digest = (told.options ^ bits) << 1 | 1u;
     }
     Unanimity::write(digest, words + StepControl::options_word);
@@ -281,7 +289,7 @@ struct Decide {
     bool const failed = control->words[StepControl::failed_word] != 0;
     bool const differ = control->outcome.differ != 0;
     bool const units = control->words[StepControl::silent_word] != 0;
-    bool const rate = is_finite(terms.learning_rate) && terms.learning_rate >= 0.f;
+    bool const rate = is_finite(terms.learning_rate) && terms.learning_rate >= 0.;
     // The host writes it while this may be running.
     if (ended != nullptr && *static_cast<std::int64_t const volatile*>(ended) != 0) {
       terms.skipped = 1;
@@ -291,8 +299,8 @@ struct Decide {
     terms.skipped = failed || differ || units || !usable ? 1 : 0;
     if (terms.skipped == 0) {
       terms.step = count > 0 ? count : terms.step + 1;
-      terms.gradient_scale = static_cast<float>(
-          terms.clip_coefficient / (terms.weight * static_cast<double>(terms.loss_scale)));
+      terms.gradient_scale =
+          terms.clip_coefficient / (terms.weight * static_cast<double>(terms.loss_scale));
       if (loss_scaled) control->loss_scale.learn(false);
     } else if (!failed && differ) {
       control->outcome.failure = StepFailure::options_differ;
@@ -315,10 +323,9 @@ struct Decide {
 
 /// Rules whose scalars a decision computes at once: as many as an argument of a kernel has room for
 /// beside others.
-template <Rule R>
-inline constexpr std::size_t rates_at_once = std::clamp(std::size_t{2048} / sizeof(RatedRule<R>),
-                                                        std::size_t{1},
-                                                        StepControl::rates);
+template <Rule R, class Real>
+inline constexpr std::size_t rates_at_once = std::clamp(
+    std::size_t{2048} / sizeof(RatedRule<R, Real>), std::size_t{1}, StepControl::rates<Real>);
 
 /// One call after the other.
 template <class First, class Second>

@@ -25,7 +25,7 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// The options of a step, to compare with other ranks'.
 /// @param rate  the learning rate, wherever it lay
-ZERO_APART [[nodiscard]] ZERO_COLD Fingerprint fingerprint_of(Decide const& decide, float rate);
+ZERO_APART [[nodiscard]] ZERO_COLD Fingerprint fingerprint_of(Decide const& decide, double rate);
 
 /// Which tensors have gradients that are not finite, and on which ranks.
 /// @param all  the first that each rank has found, below 0 if there is none
@@ -45,7 +45,7 @@ ZERO_APART [[nodiscard]] ZERO_COLD std::string forgotten(std::vector<std::int64_
 ZERO_APART [[nodiscard]] ZERO_COLD Error explain_failure(Parts& parts,
                                                          StepFailure failure,
                                                          Decide const& told,
-                                                         float rate);
+                                                         double rate);
 
 #if ZERO_BODIES
 
@@ -71,7 +71,10 @@ ZERO_BODY std::int64_t first_not_finite(Parts& parts) {
   return first;
 }
 
-ZERO_BODY Error explain_failure(Parts& parts, StepFailure failure, Decide const& told, float rate) {
+ZERO_BODY Error explain_failure(Parts& parts,
+                                StepFailure failure,
+                                Decide const& told,
+                                double rate) {
   std::int64_t failed_before = 0;
   parts.space().download(
       &failed_before, parts.control->words + StepControl::failed_word, sizeof(failed_before));
@@ -96,10 +99,10 @@ ZERO_BODY Error explain_failure(Parts& parts, StepFailure failure, Decide const&
   return error_of(failure, record.difference(gather, more), here);
 }
 
-ZERO_BODY Fingerprint fingerprint_of(Decide const& decide, float rate) {
+ZERO_BODY Fingerprint fingerprint_of(Decide const& decide, double rate) {
   Fingerprint record;
   record.add("the call", std::string_view(decide.told.known ? "step" : "grad_norm"));
-  record.add({}, "learning_rate", double{decide.told.known ? rate : 0.f});
+  record.add({}, "learning_rate", decide.told.known ? rate : 0.);
   record.add({}, "max_norm", decide.max_norm);
   record.add({}, "scale", decide.scale);
   record.add({}, "non_finite", std::string_view(decide.skip_non_finite ? "skip" : "fail"));

@@ -23,6 +23,10 @@ struct DTypes {
   DType master = DType::f32;
   DType state = DType::f32;
 
+  /// Of the values that a trainer loads.
+  [[nodiscard]] constexpr DType value() const noexcept {
+    return master == DType::f64 ? DType::f64 : DType::f32;
+  }
   /// Is there a master beside the parameter?
   [[nodiscard]] constexpr bool has_master() const noexcept { return master != parameter; }
   friend constexpr bool operator==(DTypes const&, DTypes const&) = default;
@@ -63,8 +67,8 @@ struct ControlWork {
 /// A rule of any type, with what tells one tensor's update from another's.
 struct TensorRule {
   void const* rule = nullptr;
-  float learning_rate_scale = 1.f;  ///< of the tensor
-  float weight_decay_scale = 1.f;   ///< of the tensor
+  double learning_rate_scale = 1.;  ///< of the tensor
+  double weight_decay_scale = 1.;   ///< of the tensor
   bool own_rate = false;            ///< the learning rate is the rule's, not the step's
 };
 
@@ -101,24 +105,26 @@ struct KernelCalls {
   Hash* hash_parameters;
   Hash* hash_masters;  ///< null: no separate master
 
+  bool in_double;             ///< rules compute in double, else in float
+  std::size_t scalar_bytes;   ///< of the scalars of one rule
   std::size_t rates_at_once;  ///< rules that `decide` takes at most
   /// Decides the step, and unless it is skipped computes the scalars of some rules.
   void (*decide)(void const* space,
                  Decide const& decide,
                  StepTerms const* terms,
-                 StepScalars* scalars,
+                 void* scalars,
                  TensorRule const* rules,
                  std::size_t count);
   /// Computes those of one rule, after `own` where that is not null.
   void (*prepare)(void const* space,
                   OwnTerms const* own,
                   StepTerms const* terms,
-                  StepScalars* scalars,
+                  void* scalars,
                   TensorRule const& rule);
   void (*update)(void const* space,
                  void const* rule,
                  StepTerms const* terms,
-                 StepScalars const* scalars,
+                 void const* scalars,
                  UpdateBuffers const& arrays);
 };
 
@@ -157,23 +163,25 @@ class Kernels {
                     std::uint64_t first) const {
     calls_->hash_masters(space_, hash, x, count, first);
   }
+  [[nodiscard]] bool in_double() const noexcept { return calls_->in_double; }
+  [[nodiscard]] std::size_t scalar_bytes() const noexcept { return calls_->scalar_bytes; }
   [[nodiscard]] std::size_t rates_at_once() const noexcept { return calls_->rates_at_once; }
   void decide(Decide const& decide,
               StepTerms const* terms,
-              StepScalars* scalars,
+              void* scalars,
               TensorRule const* rules,
               std::size_t count) const {
     calls_->decide(space_, decide, terms, scalars, rules, count);
   }
   void prepare(OwnTerms const* own,
                StepTerms const* terms,
-               StepScalars* scalars,
+               void* scalars,
                TensorRule const& rule) const {
     calls_->prepare(space_, own, terms, scalars, rule);
   }
   void update(void const* rule,
               StepTerms const* terms,
-              StepScalars const* scalars,
+              void const* scalars,
               UpdateBuffers const& arrays) const {
     calls_->update(space_, rule, terms, scalars, arrays);
   }
