@@ -128,7 +128,7 @@ std::vector<std::vector<float>> trained(std::size_t first, std::size_t count) {
 
 TEST_CASE("any number of scales and rules are each tensor's own") {
   constexpr std::size_t many = 60;  // more than a step computes the scalars of at once
-  static_assert(many > 2 * zero::detail::StepControl::rates);
+  static_assert(many > 2 * zero::detail::StepControl::rates<float>);
   auto const together = trained(0, many);
   for (std::size_t t = 0; t < many; ++t) {
     CAPTURE(t);
@@ -233,41 +233,41 @@ TEST_CASE("rules on a device have the host's bits") {
 
 TEST_CASE("names, and what rule a tensor has") {
   zero::Self comm;
-  Alone opt{comm, model(), zero::AdamW{.lr = 0.5f}};
+  Alone opt{comm, model(), zero::AdamW{.lr = 0.5}};
   auto const rates = [&] {
-    std::vector<float> all;
+    std::vector<double> all;
     for (std::size_t t = 0; t < opt.tensors().size(); ++t) all.push_back(opt.rule(t).lr);
     return all;
   };
-  using Rates = std::vector<float>;
+  using Rates = std::vector<double>;
   // embedding, a.w, a.n, a.m, a.b, still, b.w, b.b, none, stack, c.w, head, d.w
-  opt.set_lr("bias", 1.f);
-  CHECK(rates() == Rates{.5f, .5f, .5f, .5f, 1.f, 1.f, .5f, 1.f, 1.f, .5f, .5f, .5f, .5f});
-  opt.set_lr("b.b", 2.f);
-  opt.set_lr("stack", 3.f);
-  opt.set_lr(.25f);
-  CHECK(rates() == Rates{.25f, .25f, .25f, .25f, 1.f, 1.f, .25f, 2.f, 1.f, 3.f, .25f, .25f, .25f});
-  opt.set_lr("bias", 4.f);
-  CHECK(rates() == Rates{.25f, .25f, .25f, .25f, 4.f, 4.f, .25f, 2.f, 4.f, 3.f, .25f, .25f, .25f});
+  opt.set_lr("bias", 1.);
+  CHECK(rates() == Rates{.5, .5, .5, .5, 1., 1., .5, 1., 1., .5, .5, .5, .5});
+  opt.set_lr("b.b", 2.);
+  opt.set_lr("stack", 3.);
+  opt.set_lr(.25);
+  CHECK(rates() == Rates{.25, .25, .25, .25, 1., 1., .25, 2., 1., 3., .25, .25, .25});
+  opt.set_lr("bias", 4.);
+  CHECK(rates() == Rates{.25, .25, .25, .25, 4., 4., .25, 2., 4., 3., .25, .25, .25});
   // Tied tensors have one rule, whichever name is used, and how often.
-  for (float const lr : {5.f, 6.f}) {
+  for (double const lr : {5., 6.}) {
     opt.set_lr("head", lr);
     CHECK(opt.rule(0).lr == lr);
-    opt.set_lr("embedding", lr + 10.f);
-    CHECK(opt.rule(11).lr == lr + 10.f);
+    opt.set_lr("embedding", lr + 10.);
+    CHECK(opt.rule(11).lr == lr + 10.);
   }
-  opt.set_lr("outer", 7.f);
-  CHECK(rates() == Rates{16.f, .25f, .25f, .25f, 4.f, 4.f, 7.f, 2.f, 4.f, 3.f, .25f, 16.f, .25f});
-  CHECK(opt.rule().lr == .25f);
+  opt.set_lr("outer", 7.);
+  CHECK(rates() == Rates{16., .25, .25, .25, 4., 4., 7., 2., 4., 3., .25, 16., .25});
+  CHECK(opt.rule().lr == .25);
 
   std::string const groups = "; the groups are 'outer', 'near', 'bias', 'late'";
-  CHECK(refusal([&] { opt.set_lr("biases", 1.f); }) ==
+  CHECK(refusal([&] { opt.set_lr("biases", 1.); }) ==
         "there is no group or tensor 'biases'" + groups);
   CHECK(refusal([&] { opt.set_rule("stack[0]", {}); }) ==
         "there is no group or tensor 'stack[0]'" + groups);
   CHECK(refusal([&] { opt.set_lr("bias", NAN); }) ==
         "rule.lr of 'bias' is nan, but must be finite and at least 0");
-  CHECK(refusal([&] { opt.set_lr(-1.f); }) == "rule.lr is -1, but must be finite and at least 0");
+  CHECK(refusal([&] { opt.set_lr(-1.); }) == "rule.lr is -1, but must be finite and at least 0");
   CHECK(refusal([&] { opt.set_rule("late", {.beta1 = 1.}); }) ==
         "rule.beta1 of 'late' is 1, but must be at least 0 and less than 1");
   CHECK(refusal([&] { opt.set_rule({.lr = INFINITY}); }) ==
@@ -278,7 +278,7 @@ TEST_CASE("names, and what rule a tensor has") {
               std::to_string(zero::most_steps));
   }
   // Nothing of that has changed anything.
-  CHECK(rates() == Rates{16.f, .25f, .25f, .25f, 4.f, 4.f, 7.f, 2.f, 4.f, 3.f, .25f, 16.f, .25f});
+  CHECK(rates() == Rates{16., .25, .25, .25, 4., 4., 7., 2., 4., 3., .25, 16., .25});
 
   Alone part{comm,
              {{.name = "a", .shape = {3}, .frozen = true, .group = "backbone"},

@@ -8,7 +8,7 @@ namespace {
 namespace math = zero::math;
 using Native = zero::kernel::Pack<zero::kernel::native>;
 using Generic = zero::kernel::Pack<zero::kernel::isa::generic>;
-using Plain = zero::kernel::PlainPack<zero::kernel::isa::plain>;
+using Plain = zero::kernel::PlainPack<zero::kernel::isa::plain, float>;
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();

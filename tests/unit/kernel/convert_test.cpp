@@ -53,7 +53,7 @@ bool same_bits(float a, float b) {
 /// compiler without vectors.
 using Native = zero::kernel::VectorPack<native>;
 using Generic = zero::kernel::VectorPack<isa::generic>;
-using Plain = zero::kernel::PlainPack<isa::plain>;
+using Plain = zero::kernel::PlainPack<isa::plain, float>;
 static_assert(std::is_same_v<zero::kernel::Pack<>, Native>);
 static_assert(sizeof(Native) == 4 * Native::lanes && sizeof(Plain) == 4 * Plain::lanes);
 

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
@@ -35,9 +36,10 @@ struct Elements {
 
   Elements() = default;
   Elements(void* memory, std::size_t size) noexcept : first(memory), count(size) {}
+  /// Whoever gets elements that are const only reads them.
   template <class T>
   explicit Elements(std::span<T> elements) noexcept
-      : first(elements.data()), count(elements.size()) {}
+      : first(const_cast<std::remove_const_t<T>*>(elements.data())), count(elements.size()) {}
 
   /// With their type.
   template <class T>
