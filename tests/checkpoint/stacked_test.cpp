@@ -76,7 +76,7 @@ enum class Habit {
 /// The schedule of a step, which a trainer that resumes knows as well.
 void tell(auto& optimizer, int step) {
   optimizer.set_lr(0.1f / static_cast<float>(step + 1));
-  optimizer.set_rule("layers", {.lr = 0.02f, .beta1 = step < 2 ? 0.5 : 0.75});
+  optimizer.set_rule("layers", {.lr = 0.02, .beta1 = step < 2 ? 0.5 : 0.75});
   optimizer.set_lr("bias", 0.25f / static_cast<float>(step + 1));
 }
 
@@ -195,13 +195,13 @@ TEST_CASE("a run whose groups are told again goes on to the same bits, and who d
       Checkpoints run{directory.path()};
       auto const found = run.latest(optimizer).value();
       CHECK(run.load(optimizer, found).differing ==
-            Names{"rule.fields.lr: 0.03333333507180214 saved, 0.0010000000474974513 here",
-                  "own_rules.bias: {\"beta1\":0.9,\"beta2\":0.999,\"eps\":9.99999993922529e-09,"
+            Names{"rule.fields.lr: 0.03333333507180214 saved, 0.001 here",
+                  "own_rules.bias: {\"beta1\":0.9,\"beta2\":0.999,\"eps\":1e-08,"
                   "\"lr\":0.0833333358168602,\"maximize\":0.0,"
-                  "\"weight_decay\":0.009999999776482582} saved, null here",
+                  "\"weight_decay\":0.01} saved, null here",
                   "own_rules.layers: {\"beta1\":0.75,\"beta2\":0.999,\"eps\":"
-                  "9.99999993922529e-09,\"lr\":0.019999999552965164,\"maximize\":0.0,"
-                  "\"weight_decay\":0.009999999776482582} saved, null here"});
+                  "1e-08,\"lr\":0.02,\"maximize\":0.0,"
+                  "\"weight_decay\":0.01} saved, null here"});
       CHECK(optimizer.rule(1) == zero::AdamW{});
       CHECK(optimizer.counters().step == 21);
       CHECK(optimizer.counters().steps == Steps{21, 21, 11, 21, 11});
