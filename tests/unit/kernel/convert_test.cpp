@@ -160,6 +160,41 @@ TEST_CASE_TEMPLATE("convert and add are the scalar expressions at any offset and
   }
 }
 
+TEST_CASE_TEMPLATE("doubles are rounded once, to any type", Half, bf16, fp16) {
+  // A little above or below a tie of 16 bits: rounding to fp32 first would make it one.
+  std::vector<double> from;
+  for (float const near : {1.f, -3.f, 0x1p-10f, 100.f}) {
+    for (int step = -40; step <= 40; ++step) {
+      auto const at = static_cast<double>(near) * (1. + step * 0x1p-12);
+      for (double const off : {-0x1p-40, 0., 0x1p-40}) from.push_back(at * (1. + off));
+    }
+  }
+  from.push_back(-0.);
+  std::size_t const count = from.size();
+  std::vector<Half> narrow(count);
+  std::vector<float> single(count);
+  std::vector<double> back(count), sum(count, 0.5);
+  zero::kernel::convert(narrow.data(), from.data(), count);
+  zero::kernel::convert(single.data(), from.data(), count);
+  zero::kernel::convert(back.data(), narrow.data(), count);
+  zero::kernel::add(sum.data(), narrow.data(), count);
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    double const got = static_cast<double>(static_cast<float>(narrow[i]));
+    // The nearest: neither neighbour is nearer.
+    for (int const next : {-1, 1}) {
+      auto const bits = static_cast<std::uint16_t>(narrow[i].bits + next);
+      double const other = static_cast<double>(static_cast<float>(Half::from_bits(bits)));
+      if (std::abs(other - from[i]) < std::abs(got - from[i])) ++wrong;
+    }
+    if (single[i] != static_cast<float>(from[i]) || back[i] != got || sum[i] != 0.5 + got) ++wrong;
+  }
+  CHECK(wrong == 0);
+  double const huge = 1e300;
+  zero::kernel::convert(narrow.data(), &huge, 1);
+  CHECK(static_cast<float>(narrow[0]) == std::numeric_limits<float>::infinity());
+}
+
 TEST_CASE("fp32 to fp32 is a copy") {
   std::vector<float> const from{1.f, -0.f, std::numeric_limits<float>::infinity(), 4.f, 5.f};
   std::vector<float> to(5);

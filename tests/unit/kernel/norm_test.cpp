@@ -19,7 +19,14 @@ std::vector<T> block() {
   std::normal_distribution<float> normal;
   std::uniform_int_distribution<int> exponent(-40, 12);
   std::vector<T> result;
-  for (int i = 0; i < 512; ++i) result.push_back(T(std::ldexp(normal(random), exponent(random))));
+  for (int i = 0; i < 512; ++i) {
+    float const drawn = std::ldexp(normal(random), exponent(random));
+    if constexpr (std::is_same_v<T, double>) {
+      result.push_back(static_cast<double>(drawn) * (1. + 0x1p-40));  // squares have to be rounded
+    } else {
+      result.push_back(T(drawn));
+    }
+  }
   return result;
 }
 
@@ -34,8 +41,14 @@ template <class T>
 Lanes reference(T const* x, std::size_t count) {
   Lanes lanes;
   for (std::size_t i = 0; i < count; ++i) {
-    double const value = static_cast<double>(static_cast<float>(x[i]));
-    lanes.sums[i % 8] += value * value;
+    double value = 0.;
+    if constexpr (std::is_same_v<T, double>) {
+      value = x[i];
+    } else {
+      value = static_cast<double>(static_cast<float>(x[i]));
+    }
+    double const volatile square = value * value;
+    lanes.sums[i % 8] += square;
   }
   return lanes;
 }
@@ -82,8 +95,12 @@ void check_hash() {
 
 }  // namespace
 
-TEST_CASE_TEMPLATE(
-    "however a block is cut, the lanes end with the same bits", T, float, zero::bf16, zero::fp16) {
+TEST_CASE_TEMPLATE("however a block is cut, the lanes end with the same bits",
+                   T,
+                   float,
+                   double,
+                   zero::bf16,
+                   zero::fp16) {
   auto const x = block<T>();
   Lanes const expected = reference(x.data(), x.size());
   // Calls of one size, the first of them another one; and any alignment.
@@ -139,6 +156,7 @@ TEST_CASE("the largest floats do not overflow, and lanes are added in a fixed tr
 TEST_CASE_TEMPLATE("a range is summed block by block, however many lie abreast, each exactly",
                    T,
                    float,
+                   double,
                    zero::bf16,
                    zero::fp16) {
   std::vector<T> x;
