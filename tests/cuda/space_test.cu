@@ -58,6 +58,7 @@ std::vector<T> numbers(std::size_t count, unsigned seed) {
     }
     float const mantissa = static_cast<float>(random() >> 8) / 16777216.f - 0.5f;
     value = static_cast<T>(std::ldexp(mantissa, static_cast<int>(random() % 24) - 16));
+    if constexpr (std::is_same_v<T, double>) value *= 1. + 0x1p-41;
   }
   return result;
 }
@@ -91,6 +92,8 @@ TEST_CASE_FIXTURE(OneStream, "cuda: conversions and additions have the host's bi
   check_elementwise<float, zero::fp16>(space);
   check_elementwise<zero::fp16, float>(space);
   check_elementwise<float, float>(space);
+  check_elementwise<double, float>(space);
+  check_elementwise<zero::bf16, double>(space);
 }
 
 TEST_CASE_FIXTURE(
@@ -130,6 +133,7 @@ void check_squares(Cuda const& space) {
 
 TEST_CASE_FIXTURE(OneStream, "cuda: the norm's words are the host's, and overflow is counted") {
   check_squares<float>(space);
+  check_squares<double>(space);
   check_squares<zero::bf16>(space);
   check_squares<zero::fp16>(space);
 }
@@ -236,7 +240,8 @@ TEST_CASE_FIXTURE(OneStream, "cuda: hashes are the host's") {
   check_hash<double>(space);
 }
 
-template <class P, class G, class R>
+/// @tparam M  of masters and states
+template <class P, class G, class M = float, class R>
 void check_update(Cuda const& space, R const& rule) {
   constexpr std::size_t k = R::states.size();
   // Of states, masters, parameters and gradients: the same, then each of them elsewhere.
@@ -244,30 +249,30 @@ void check_update(Cuda const& space, R const& rule) {
       {0, 0, 0, 0}, {1, 1, 1, 1}, {3, 3, 3, 3}, {0, 1, 0, 0}, {2, 0, 1, 3}, {0, 0, 1, 0}};
   for (std::size_t const count : sizes(space)) {
     for (auto const& place : places) {
-      auto master = numbers<float>(count, 4);
+      auto master = numbers<M>(count, 4);
       auto const gradient = numbers<G>(count, 5);
       std::vector<P> parameter(count);
-      std::vector<std::vector<float>> state(k, std::vector<float>(count));
-      Array<float> const device_master(space, master, place[1]);
+      std::vector<std::vector<M>> state(k, std::vector<M>(count));
+      Array<M> const device_master(space, master, place[1]);
       Array<G> const device_gradient(space, gradient, place[3]);
       Array<P> const device_parameter(space, parameter, place[2]);
-      std::vector<std::unique_ptr<Array<float>>> device_state;
+      std::vector<std::unique_ptr<Array<M>>> device_state;
       for (auto const& values : state) {
-        device_state.push_back(std::make_unique<Array<float>>(space, values, place[0]));
+        device_state.push_back(std::make_unique<Array<M>>(space, values, place[0]));
       }
       std::int32_t step = 3;
       for (std::int32_t const skipped : {0, 1, 0}) {
         zero::StepTerms const terms{
-            .step = step++, .learning_rate = 1e-2f, .gradient_scale = 0.25f, .skipped = skipped};
+            .step = step++, .learning_rate = 1e-2, .gradient_scale = 0.25, .skipped = skipped};
         Array<zero::StepTerms> const device_terms(space, {terms}, 0);
         auto const scalars =
-            rule.scalars(terms.step, static_cast<float>(terms.learning_rate), 0.5f, 1.f);
-        Array<zero::StepScalars> const device_scalars(space, {scalars}, 0);
-        zero::UpdateArrays<float, P, G, float, k> here{
+            rule.scalars(terms.step, static_cast<M>(terms.learning_rate), M(0.5), M(1));
+        Array<zero::BasicStepScalars<M>> const device_scalars(space, {scalars}, 0);
+        zero::UpdateArrays<M, P, G, M, k> here{
             .master = master.data(), .gradient = gradient.data(), .count = count};
-        zero::UpdateArrays<float, P, G, float, k> there{
+        zero::UpdateArrays<M, P, G, M, k> there{
             .master = device_master.data(), .gradient = device_gradient.data(), .count = count};
-        if constexpr (!std::is_same_v<P, float>) {
+        if constexpr (!std::is_same_v<P, M>) {
           here.parameter = parameter.data();
           there.parameter = device_parameter.data();
         }
@@ -296,6 +301,8 @@ TEST_CASE_FIXTURE(
   check_update<float, float>(space, zero::AmsGrad{});
   check_update<float, float>(space, zero::NAdam{.weight_decay = 0.1f});
   check_update<float, float>(space, zero::RmsProp<true, true>{.momentum = 0.5f});
+  check_update<double, double, double>(space, zero::AdamW{});
+  check_update<zero::bf16, float, double>(space, zero::AmsGrad{});
 }
 
 template <class T>
