@@ -22,6 +22,7 @@ LARGE = "collective_bench --benchmark_repetitions=20"
 # program and its options, benchmark, counter, goal; "min": at least, "max": at most
 GOALS = [
     ("update_bench", "update/adamw/fp32", "vs_same_traffic", "min", 0.93),
+    ("update_bench", "update/adamw/fp64", "vs_same_traffic", "min", 0.93),
     ("update_bench", "update/adamw/bf16", "vs_same_traffic", "min", 0.93),
     ("update_bench", "small_tensors/adamw/fp32/elements:1024", "cost_of_tensors", "max", 1.10),
     ("update_bench", "small_tensors/adamw/bf16/elements:1024", "cost_of_tensors", "max", 1.10),

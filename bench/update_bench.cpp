@@ -46,21 +46,26 @@ constexpr std::size_t parameters = std::size_t{64} << 20;
 /// AdamW as one would write it down.
 template <class P>
 void plain_loop(zero::AdamW const& rule, long step, AdamWArrays<P> const& a) {
-  float* __restrict const p = a.master;
+  using M = zero::bench::MasterOf<P>;
+  M* __restrict const p = a.master;
   P* __restrict const out = a.parameter;
   P const* __restrict const g = a.gradient;
-  float* __restrict const m = a.state[0];
-  float* __restrict const v = a.state[1];
-  auto const beta1 = static_cast<float>(rule.beta1);
-  auto const beta2 = static_cast<float>(rule.beta2);
-  float const rate = rule.lr / (1.f - std::pow(beta1, static_cast<float>(step)));
-  float const root = 1.f / std::sqrt(1.f - std::pow(beta2, static_cast<float>(step)));
+  M* __restrict const m = a.state[0];
+  M* __restrict const v = a.state[1];
+  auto const beta1 = static_cast<M>(rule.beta1);
+  auto const beta2 = static_cast<M>(rule.beta2);
+  auto const lr = static_cast<M>(rule.lr);
+  auto const decay = static_cast<M>(rule.weight_decay);
+  auto const eps = static_cast<M>(rule.eps);
+  M const one = 1;
+  M const rate = lr / (one - std::pow(beta1, static_cast<M>(step)));
+  M const root = one / std::sqrt(one - std::pow(beta2, static_cast<M>(step)));
   for (std::size_t i = 0; i < a.count; ++i) {
-    float const gradient = static_cast<float>(g[i]) * 0.5f;
-    m[i] = beta1 * m[i] + (1.f - beta1) * gradient;
-    v[i] = beta2 * v[i] + (1.f - beta2) * gradient * gradient;
-    p[i] -= rule.lr * rule.weight_decay * p[i];
-    p[i] -= rate * m[i] / (std::sqrt(v[i]) * root + rule.eps);
+    M const gradient = zero::kernel::detail::convert<M>(g[i]) * M(0.5);
+    m[i] = beta1 * m[i] + (one - beta1) * gradient;
+    v[i] = beta2 * v[i] + (one - beta2) * gradient * gradient;
+    p[i] -= lr * decay * p[i];
+    p[i] -= rate * m[i] / (std::sqrt(v[i]) * root + eps);
     if constexpr (sizeof(P) == 2) out[i] = static_cast<P>(p[i]);
   }
 }
@@ -77,7 +82,8 @@ AdamWArrays<P> piece(AdamWArrays<P> const& all, std::size_t first, std::size_t c
 
 template <class P>
 void update(benchmark::State& state) {
-  AdamWModel<P> model(parameters);
+  // As many bytes of each type.
+  AdamWModel<P> model(parameters * sizeof(float) / sizeof(zero::bench::MasterOf<P>));
   bench::Triad triad;
   zero::AdamW const rule{};
   std::vector<double> updates, traffics, loops, triads;
@@ -86,7 +92,8 @@ void update(benchmark::State& state) {
     ++step;
     triads.push_back(model.bytes() / triad.round());  // as long as the triad would take for them
     traffics.push_back(model.timed([](auto const& arrays) { bench::same_traffic(arrays); }));
-    auto const scalars = rule.scalars(step, static_cast<float>(rule.lr), 1.f, 1.f);
+    using Number = zero::bench::MasterOf<P>;
+    auto const scalars = rule.scalars(step, static_cast<Number>(rule.lr), Number(1), Number(1));
     updates.push_back(model.timed(
         [&](AdamWArrays<P> const& arrays) { zero::kernel::update(rule, scalars, 0.5f, arrays); }));
     loops.push_back(
@@ -248,6 +255,11 @@ BENCHMARK(sizes)
     ->Unit(benchmark::kMillisecond);
 BENCHMARK(update<float>)
     ->Name("update/adamw/fp32")
+    ->UseManualTime()
+    ->Iterations(15)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK(update<double>)
+    ->Name("update/adamw/fp64")
     ->UseManualTime()
     ->Iterations(15)
     ->Unit(benchmark::kMillisecond);

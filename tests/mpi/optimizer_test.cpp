@@ -98,6 +98,44 @@ void check_broadcast(Route route, Memory const& memory_of) {
   });
 }
 
+/// Parameters after five steps of gradients whose sums are exact.
+template <class Stage, class C>
+std::vector<double> train_in_double(C& comm, int rank, int ranks, int micro_steps) {
+  zero::ShardedOptimizer optimizer{
+      comm, {{.name = "w", .shape = {3001}}}, Stage{}, zero::Fp64{}, zero::AccumulateShard{}};
+  optimizer.load_parameters([](auto const&, std::size_t first, std::span<double> values) {
+    for (double& value : values) value = 1. / static_cast<double>(3 + first++);
+  });
+  for (int step = 0; step < 5; ++step) {
+    for (int micro = 0; micro < micro_steps; ++micro) {
+      optimizer.micro_step({.last = micro + 1 == micro_steps});
+      auto gradients = optimizer.gradients(0);
+      for (std::size_t i = 0; i < 3001; ++i) {
+        auto const batch = static_cast<std::size_t>(rank * micro_steps + micro);
+        auto const x = static_cast<double>((i * 7919 + batch * 104729 + 1) % 1009);
+        gradients[0][i] += x * 0x1p-30 + (x - 504.) * 0x1p-8;
+      }
+      optimizer.reduce(std::move(gradients));
+    }
+    CHECK(optimizer.step({.max_norm = 50.}).weight == ranks * micro_steps);
+  }
+  auto const all = optimizer.full_parameters();
+  return {all[0].begin(), all[0].end()};
+}
+
+TEST_CASE("ShardedOptimizer over Mpi: fp64 has the bits of one rank") {
+  zero::Self self;
+  int const size = mpi_tests::world_size();
+  auto const expected = train_in_double<zero::stage::PosG>(self, 0, 1, 2 * size);
+  for (Route const route : {Route::window, Route::exchange}) {
+    INFO(std::string(mpi_tests::name(route)));
+    mpi_tests::with_group<zero::mpi::Ordered>(size, route, [&](auto& comm) {
+      CHECK(train_in_double<zero::stage::PosG>(comm, comm.rank(), size, 2) == expected);
+      CHECK(train_in_double<zero::stage::PosGP>(comm, comm.rank(), size, 2) == expected);
+    });
+  }
+}
+
 TEST_CASE("ShardedOptimizer over Mpi: a broadcast brings the root's values; then a step") {
   for (Route const route : mpi_tests::routes) {
     auto const owned = [](auto& comm) { return zero::Owned{comm.allocator()}; };
