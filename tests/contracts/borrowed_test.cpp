@@ -331,7 +331,8 @@ TEST_CASE("wrong flat buffers are refused in words") {
   CHECK(bind(149, 150, 500) ==
         "the tensors have 150 elements, but the flat buffer of parameters has 149");
   CHECK(bind(150, 151, 500) ==
-        "the tensors have 150 elements, but the flat buffer of gradients has 151");
+        "the tensors have 150 elements, but the flat buffer of gradients has 151; where tensors "
+        "lie with gaps between them, lend a span for each");
   CHECK(bind(150, 150, 149) == "parameters: tensor 'cold' overlaps the gradients of tensor 'a'");
   CHECK(bind(150, 150, 0) == "parameters: tensor 'a' overlaps the gradients of tensor 'a'");
   CHECK(bind(150, 150, 150) == "");
