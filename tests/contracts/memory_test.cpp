@@ -141,6 +141,7 @@ TEST_CASE("what is held is what was planned, after every call, whoever has the m
   check<Optimizer<zero::stage::Replicated, Bf16, Borrowed>>();
   check<Optimizer<zero::stage::Pos, zero::Fp32, Borrowed, zero::AccumulateFull>>(2);
   check<Optimizer<zero::stage::PosG, Bf16, Borrowed, zero::AccumulateShard>>(2);
+  check<Optimizer<zero::stage::PosG, zero::MixedFloatGradients<zero::fp16>, Borrowed>>();
 }
 
 TEST_CASE("the gather pool holds one unit more than are gathered ahead, but no unit twice") {
