@@ -495,6 +495,26 @@ TEST_CASE("sum: a value of every rank in one line, wide enough and the same on a
   for (Seen const& rank : seen) CHECK(rank == expected);
 }
 
+TEST_CASE("barrier: none returns before all have called it") {
+  constexpr int ranks = 3;
+  std::atomic<int> entered = 0;
+  std::atomic<int> early = 0;
+  zero::run_ranks(ranks, [&](zero::InProcess& inner) {
+    zero::Counting comm{inner};
+    for (int turn = 1; turn <= 20; ++turn) {
+      // Another rank is late each time.
+      if (turn % ranks == comm.rank()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      ++entered;
+      zero::barrier(comm);
+      if (entered < turn * ranks) ++early;
+    }
+    if (comm.counts().control_total().calls != 20) ++early;
+  });
+  CHECK(early == 0);
+  zero::Self alone;
+  zero::barrier(alone);
+}
+
 TEST_CASE("the host allocator keeps to the alignment that is asked for") {
   zero::HostAllocator allocator;
   for (std::size_t const bytes : {std::size_t{100}, std::size_t{1} << 20}) {
