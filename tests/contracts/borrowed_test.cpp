@@ -321,6 +321,48 @@ TEST_CASE("right lists are accepted: tied and frozen tensors may be left out or 
   CHECK(lender.refusal() == "");
 }
 
+TEST_CASE("gradients that are const are lent in every form, and read where they lie") {
+  using Spans = std::vector<std::span<float const>>;
+  static float const values[5] = {1.f, 2.f, 3.f, 4.f, 5.f};
+  Spans const list{{values, 3}, {values + 3, 2}};
+  auto const trained = [&](auto const& lend) {
+    std::vector<float> memory(5, 1.f);
+    std::span<float> const parts[]{{memory.data(), 3}, {memory.data() + 3, 2}};
+    zero::run_ranks(1, [&](zero::InProcess& inner) {
+      contracts::Watched watched{inner};
+      Fp32G optimizer{watched.comm,
+                      {{.name = "a", .shape = {3}}, {.name = "b", .shape = {2}, .unit = 1}},
+                      zero::AdamW{.lr = 0.5f}};
+      lend(optimizer, std::span(memory), std::span<std::span<float> const>(parts));
+      for (int const unit : optimizer.units_backward()) optimizer.reduce(optimizer.gradients(unit));
+      optimizer.step();
+    });
+    return memory;
+  };
+  std::vector<float> changing(values, values + 5);
+  auto const expected =
+      trained([&](auto& optimizer, auto flat, auto) { optimizer.bind(flat, std::span(changing)); });
+  CHECK(expected[4] != 1.f);
+  CHECK(trained([&](auto& optimizer, auto flat, auto) {
+          optimizer.bind(flat, std::span<float const>(values));
+        }) == expected);
+  CHECK(trained([&](auto& optimizer, auto, auto parts) { optimizer.bind(parts, list); }) ==
+        expected);
+  CHECK(trained([&](auto& optimizer, auto flat, auto) {
+          optimizer.bind_parameters(flat);
+          optimizer.bind_gradients(list);
+        }) == expected);
+  CHECK(trained([&](auto& optimizer, auto flat, auto) {
+          optimizer.bind_parameters(flat);
+          optimizer.bind_gradients(std::span<float const>(values));
+        }) == expected);
+  CHECK(trained([&](auto& optimizer, auto flat, auto) {
+          optimizer.bind_parameters(flat);
+          optimizer.bind_gradients(0, std::span(list).first(1));
+          optimizer.bind_gradients(1, std::span(list).last(1));
+        }) == expected);
+}
+
 TEST_CASE("wrong flat buffers are refused in words") {
   Lender lender;
   auto const all = std::span(lender.parameters);
