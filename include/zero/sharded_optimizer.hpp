@@ -153,10 +153,10 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   /// Lends the trainer's memory: one span per tensor in registration order. A tied tensor's span
   /// may be empty; so may a frozen tensor's gradient. Any other gradient that is an empty span is
   /// absent, as `without_gradient` says, until others are lent. Call again when pointers change;
-  /// allocates nothing. Gradients are read, never written; parameters are written where a tensor
-  /// is, nowhere else. With a master of another type, `adopt_parameters` or `load_parameters` comes
-  /// before the first step, and only then. Local, but waits for a refresh that is under way in the
-  /// memory lent before.
+  /// allocates nothing. Gradients are read, never written, and may be const; parameters are written
+  /// where a tensor is, nowhere else. With a master of another type, `adopt_parameters` or
+  /// `load_parameters` comes before the first step, and only then. Local, but waits for a refresh
+  /// that is under way in the memory lent before.
   /// @throws Error (invalid_argument) for wrong sizes, null pointers, overlaps, or while gradients
   ///   are being reduced: from the first `gradients(unit)` of a step, or of a micro-step that is
   ///   reduced at once, until `reduce_all`, `step` or `discard_gradients`
@@ -166,14 +166,26 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
     detail::LentSpans const lent_gradients(gradients);
     engine_.bind(&lent, &lent_gradients);
   }
+  /// @overload
+  void bind(std::span<std::span<Parameter> const> parameters,
+            std::span<std::span<Wire const> const> gradients) requires borrowed {
+    detail::LentSpans const lent(parameters);
+    detail::LentSpans const lent_gradients(gradients);
+    engine_.bind(&lent, &lent_gradients);
+  }
 
   /// Lends two flat buffers in which the tensors lie one after the other, in registration order and
   /// without gaps; tied tensors do not lie there again. Frozen tensors have gradients' room too.
   /// Otherwise as above.
   /// @par Shapes  both [sum of element counts of tensors that are not tied to another]
-  void bind(std::span<Parameter> parameters, std::span<Wire> gradients) requires borrowed {
+  void bind(std::span<Parameter> parameters, std::span<Wire const> gradients) requires borrowed {
     engine_.bind_flat(detail::Elements(parameters), detail::Elements(gradients));
   }
+  /// Other 16-bit types of the same layout are refused in a sentence, here and in the functions
+  /// below.
+  template <class P, class G>
+    requires(borrowed && (detail::OtherHalf<P, Parameter> || detail::OtherHalf<G, Wire>))
+  void bind(P&&, G&&) { refuse_half<P>(); }
 
   /// Lends parameters alone: gradients are lent unit by unit, in every step. Otherwise as `bind`.
   void bind_parameters(std::span<std::span<Parameter> const> parameters) requires borrowed {
@@ -184,6 +196,10 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   void bind_parameters(std::span<Parameter> parameters) requires borrowed {
     engine_.bind_flat(detail::Elements(parameters), {});
   }
+  /// As `bind`.
+  template <class P>
+    requires(borrowed&& detail::OtherHalf<P, Parameter>)
+  void bind_parameters(P&&) { refuse_half<P>(); }
 
   /// Lends other gradients and keeps the parameters that are lent: for trainers whose gradients
   /// move from step to step. Otherwise as `bind`.
@@ -191,10 +207,19 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
     detail::LentSpans const lent(gradients);
     engine_.bind(nullptr, &lent);
   }
+  /// @overload
+  void bind_gradients(std::span<std::span<Wire const> const> gradients) requires borrowed {
+    detail::LentSpans const lent(gradients);
+    engine_.bind(nullptr, &lent);
+  }
   /// The same for one flat buffer.
-  void bind_gradients(std::span<Wire> gradients) requires borrowed {
+  void bind_gradients(std::span<Wire const> gradients) requires borrowed {
     engine_.bind_flat({}, detail::Elements(gradients));
   }
+  /// As `bind`.
+  template <class G>
+    requires(borrowed&& detail::OtherHalf<G, Wire>)
+  void bind_gradients(G&&) { refuse_half<G>(); }
   /// Lends one unit's gradients, complete or about to be, until they are free: the short way for
   /// frameworks that allocate gradients in every backward pass. Then they are forgotten, and the
   /// unit is not asked for again before others are lent. A unit that is not lent in a step is
@@ -207,6 +232,15 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   void bind_gradients(int unit, std::span<std::span<Wire> const> gradients) requires borrowed {
     engine_.bind_unit(unit, detail::LentSpans(gradients));
   }
+  /// @overload
+  void bind_gradients(int unit,
+                      std::span<std::span<Wire const> const> gradients) requires borrowed {
+    engine_.bind_unit(unit, detail::LentSpans(gradients));
+  }
+  /// As `bind`.
+  template <class G>
+    requires(borrowed&& detail::OtherHalf<G, Wire>)
+  void bind_gradients(int, G&&) { refuse_half<G>(); }
   /// Are a unit's lent gradients no longer read? Their memory may then be freed, or used for
   /// something else; over a space that queues its work, by what is queued from now on. To do so
   /// earlier is an error that nothing finds: what travels is then whatever lies there.
@@ -418,6 +452,14 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
                               .prefetch = picked.prefetch};
     if constexpr (Precision::loss_scaled) setup.loss_scale = &picked.precision.loss_scale;
     return setup;
+  }
+
+  template <class Lent>
+  static void refuse_half() {
+    static_assert(std::is_void_v<Lent>,
+                  "zero: what is lent is of zero::bf16 or zero::fp16, as the precision says: cast "
+                  "the pointers of std::uint16_t, which these may alias, and compile with "
+                  "-fno-strict-aliasing where they are of another type, such as _Float16");
   }
 
   template <class S>

@@ -321,6 +321,48 @@ TEST_CASE("right lists are accepted: tied and frozen tensors may be left out or 
   CHECK(lender.refusal() == "");
 }
 
+TEST_CASE("gradients that are const are lent in every form, and read where they lie") {
+  using Spans = std::vector<std::span<float const>>;
+  static float const values[5] = {1.f, 2.f, 3.f, 4.f, 5.f};
+  Spans const list{{values, 3}, {values + 3, 2}};
+  auto const trained = [&](auto const& lend) {
+    std::vector<float> memory(5, 1.f);
+    std::span<float> const parts[]{{memory.data(), 3}, {memory.data() + 3, 2}};
+    zero::run_ranks(1, [&](zero::InProcess& inner) {
+      contracts::Watched watched{inner};
+      Fp32G optimizer{watched.comm,
+                      {{.name = "a", .shape = {3}}, {.name = "b", .shape = {2}, .unit = 1}},
+                      zero::AdamW{.lr = 0.5f}};
+      lend(optimizer, std::span(memory), std::span<std::span<float> const>(parts));
+      for (int const unit : optimizer.units_backward()) optimizer.reduce(optimizer.gradients(unit));
+      optimizer.step();
+    });
+    return memory;
+  };
+  std::vector<float> changing(values, values + 5);
+  auto const expected =
+      trained([&](auto& optimizer, auto flat, auto) { optimizer.bind(flat, std::span(changing)); });
+  CHECK(expected[4] != 1.f);
+  CHECK(trained([&](auto& optimizer, auto flat, auto) {
+          optimizer.bind(flat, std::span<float const>(values));
+        }) == expected);
+  CHECK(trained([&](auto& optimizer, auto, auto parts) { optimizer.bind(parts, list); }) ==
+        expected);
+  CHECK(trained([&](auto& optimizer, auto flat, auto) {
+          optimizer.bind_parameters(flat);
+          optimizer.bind_gradients(list);
+        }) == expected);
+  CHECK(trained([&](auto& optimizer, auto flat, auto) {
+          optimizer.bind_parameters(flat);
+          optimizer.bind_gradients(std::span<float const>(values));
+        }) == expected);
+  CHECK(trained([&](auto& optimizer, auto flat, auto) {
+          optimizer.bind_parameters(flat);
+          optimizer.bind_gradients(0, std::span(list).first(1));
+          optimizer.bind_gradients(1, std::span(list).last(1));
+        }) == expected);
+}
+
 TEST_CASE("wrong flat buffers are refused in words") {
   Lender lender;
   auto const all = std::span(lender.parameters);
@@ -331,7 +373,8 @@ TEST_CASE("wrong flat buffers are refused in words") {
   CHECK(bind(149, 150, 500) ==
         "the tensors have 150 elements, but the flat buffer of parameters has 149");
   CHECK(bind(150, 151, 500) ==
-        "the tensors have 150 elements, but the flat buffer of gradients has 151");
+        "the tensors have 150 elements, but the flat buffer of gradients has 151; where tensors "
+        "lie with gaps between them, lend a span for each");
   CHECK(bind(150, 150, 149) == "parameters: tensor 'cold' overlaps the gradients of tensor 'a'");
   CHECK(bind(150, 150, 0) == "parameters: tensor 'a' overlaps the gradients of tensor 'a'");
   CHECK(bind(150, 150, 150) == "");

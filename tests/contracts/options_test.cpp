@@ -18,9 +18,9 @@ using contracts::owned_bits;
 
 std::string const differ = "ranks passed different options to step(): ";
 /// What ranks say that do not tell each other.
-std::string const without_values = differ +
-                                   "learning rate, max_norm, scale, non_finite, count, or rules of "
-                                   "tensors";
+std::string const without_values =
+    "ranks passed different options to step(), or values to set_lr() or set_rule(): learning rate, "
+    "max_norm, scale, non_finite, count, or rules of tensors";
 
 template <class Body>
 void on_ranks(Body const& body) {
@@ -38,10 +38,14 @@ TEST_CASE_TEMPLATE("a step that ranks were told differently is refused on all of
       {{.learning_rate = 0.25f},
        {.learning_rate = 0.5f},
        "learning_rate: 0.25 on rank 0 2; 0.5 on rank 1"},
-      {{}, {.learning_rate = 0.5f}, "learning_rate: 0.00100000005 on rank 0 2; 0.5 on rank 1"},
+      {{}, {.learning_rate = 0.5f}, "learning_rate: 0.001 on rank 0 2; 0.5 on rank 1"},
       {{.max_norm = 1.},
        {.max_norm = 1. + 0x1p-52},
        "max_norm: 1 on rank 0 2; 1.0000000000000002 on rank 1"},
+      // The texts would be the same.
+      {{.max_norm = 0.1},
+       {.max_norm = 0.1f},
+       "max_norm: 0.1 on rank 0 2; 0.10000000149011612 on rank 1"},
       {{.max_norm = 1.}, {.stop = true}, "max_norm: 1 on rank 0 2; inf on rank 1"},
       {{},
        {.non_finite = zero::NonFinite::skip},

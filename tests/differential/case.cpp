@@ -21,7 +21,7 @@ enum Question : std::uint64_t {
 };
 
 constexpr char const* stage_names[] = {"replicated", "pos", "pos+g", "pos+g+p"};
-constexpr char const* number_names[] = {"fp32", "bf16", "fp16"};
+constexpr char const* number_names[] = {"fp32", "bf16", "fp16", "bf16_wide"};
 constexpr char const* rule_names[] = {
     "plain-sgd", "sgd", "adagrad", "adam", "adamw", "lion", "rms-prop"};
 constexpr char const* accumulation_names[] = {"none", "full", "shard"};

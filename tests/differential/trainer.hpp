@@ -28,7 +28,11 @@ struct Types {
                        zero::stage::Pos,
                        zero::stage::PosG,
                        zero::stage::PosGP>;
-  using Precision = Choice<P.number, zero::Fp32, zero::Mixed<zero::bf16>, zero::Mixed<zero::fp16>>;
+  using Precision = Choice<P.number,
+                           zero::Fp32,
+                           zero::Mixed<zero::bf16>,
+                           zero::Mixed<zero::fp16>,
+                           zero::MixedFloatGradients<zero::bf16>>;
   using Rule = Choice<P.rule,
                       zero::PlainSgd,
                       zero::Sgd,

@@ -186,6 +186,8 @@ ZERO_BODY void Engine::step(StepOptions const& options, double scale) {
   parts_->update.decide(decide);
   parts_->outcome.expect();
   parts_->now.told = decide;
+  bool const rate_told = options.learning_rate || options.learning_rate_address != nullptr;
+  parts_->now.rate_from = rate_told ? ToldBy::options : parts_->rules.rate_from();
   if (parts_->space().host_accessible() && parts_->outcome.get().terms.skipped != 0) return;
   parts_->refresh.settle();
   if (parts_->presence.any_may_rest() || options.count) count_missed(options);
@@ -243,9 +245,10 @@ ZERO_BODY long Engine::missed(std::size_t tensor) const {
 
 ZERO_BODY void Engine::refuse_other_call() {
   constexpr StepFailure failure = StepFailure::options_differ;
-  Error const error = parts_->space().host_accessible()
-                          ? explain_failure(*parts_, failure, {}, 0.)
-                          : error_of(failure, "the call: 'grad_norm' here, 'step' elsewhere");
+  Error const error =
+      parts_->space().host_accessible()
+          ? explain_failure(*parts_, failure, {}, 0.)
+          : error_of(failure, "options to step(): the call: 'grad_norm' here, 'step' elsewhere");
   discard_gradients();
   fail_again(error);
 }

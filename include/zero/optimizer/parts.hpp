@@ -36,7 +36,8 @@ struct StepState {
   bool values_set = false;
   bool values_confirmed = false;      ///< by all ranks
   std::vector<unsigned char> lost{};  ///< of each tensor, by loads that failed; empty if nothing is
-  Decide told{};                      ///< what the last step was told
+  Decide told{};                      ///< what the last step was told ...
+  ToldBy rate_from{};                 ///< ... and by what its learning rate
 };
 
 /// The parts of one rank's optimizer: what is held first, then what works on it, in the order in

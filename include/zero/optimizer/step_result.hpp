@@ -49,16 +49,17 @@ namespace zero::inline ZERO_NAMESPACE {
 namespace detail {
 
 /// Why a step failed whose numbers, or options, cannot be used; on every rank alike.
-/// @param values  which options or tensors, on which ranks; empty where ranks have not told each
-/// other
+/// @param values  which tensors, on which ranks, or to which call which values; empty where ranks
+///   have not told each other
 /// @param here    which rank this is
 [[nodiscard]] ZERO_COLD inline Error error_of(StepFailure failure,
                                               std::string const& values = {},
                                               ErrorContext const& here = {}) {
   if (failure == StepFailure::options_differ) {
     return {ErrorKind::invalid_argument,
-            "ranks passed different options to step(): " +
-                (values.empty() ? "learning rate, max_norm, scale, non_finite, count, or rules of "
+            "ranks passed different " +
+                (values.empty() ? "options to step(), or values to set_lr() or set_rule(): "
+                                  "learning rate, max_norm, scale, non_finite, count, or rules of "
                                   "tensors"
                                 : values),
             here,

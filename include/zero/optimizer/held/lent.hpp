@@ -180,7 +180,9 @@ ZERO_BODY void LentTensors::bind_flat(Elements flat, bool need_frozen) {
           " elements, but the flat buffer of ",
           what_,
           " has ",
-          flat.count});
+          flat.count,
+          flat.count > total ? "; where tensors lie with gaps between them, lend a span for each"
+                             : ""});
   }
   Array const all{static_cast<std::byte*>(flat.first), dtype_};
   std::uint64_t used = 0;

@@ -24,8 +24,11 @@
 namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// The options of a step, to compare with other ranks'.
-/// @param rate  the learning rate, wherever it lay
-ZERO_APART [[nodiscard]] ZERO_COLD Fingerprint fingerprint_of(Decide const& decide, double rate);
+/// @param rate   the learning rate, wherever it lay ...
+/// @param given  ... and by which calls ranks got it; outlives the record
+ZERO_APART [[nodiscard]] ZERO_COLD Fingerprint fingerprint_of(Decide const& decide,
+                                                              double rate,
+                                                              std::string_view given);
 
 /// Which tensors have gradients that are not finite, and on which ranks.
 /// @param all  the first that each rank has found, below 0 if there is none
@@ -94,19 +97,21 @@ ZERO_BODY Error explain_failure(Parts& parts,
     return error_of(failure, forgotten(gather(said.data(), said.size()), parts.tensors), here);
   }
   if (failure != StepFailure::options_differ) return error_of(failure);
-  Fingerprint const record = fingerprint_of(told, rate);
+  std::string const given = calls_of_ranks(gather, parts.now.rate_from);
+  Fingerprint const record = fingerprint_of(told, rate, given);
   auto const more = [&] { return parts.rules.difference(gather); };
   return error_of(failure, record.difference(gather, more), here);
 }
 
-ZERO_BODY Fingerprint fingerprint_of(Decide const& decide, double rate) {
+ZERO_BODY Fingerprint fingerprint_of(Decide const& decide, double rate, std::string_view given) {
+  constexpr std::string_view options = "options to step(): ";
   Fingerprint record;
-  record.add("the call", std::string_view(decide.told.known ? "step" : "grad_norm"));
-  record.add({}, "learning_rate", decide.told.known ? rate : 0.);
-  record.add({}, "max_norm", decide.max_norm);
-  record.add({}, "scale", decide.scale);
-  record.add({}, "non_finite", std::string_view(decide.skip_non_finite ? "skip" : "fail"));
-  record.add({}, "count", static_cast<double>(decide.count));
+  record.add(options, "the call", std::string_view(decide.told.known ? "step" : "grad_norm"));
+  record.add(given, "learning_rate", decide.told.known ? rate : 0.);
+  record.add(options, "max_norm", decide.max_norm);
+  record.add(options, "scale", decide.scale);
+  record.add(options, "non_finite", std::string_view(decide.skip_non_finite ? "skip" : "fail"));
+  record.add(options, "count", static_cast<double>(decide.count));
   record.add_hash({}, "rules of tensors", decide.rules);
   return record;
 }
