@@ -148,7 +148,7 @@ int32_t zero_create(zero_comm* comm,
     c::Entry const entry = c::entry_of(c::choice_of(*options));
     auto made = std::make_shared<c::OptimizerObject>(
         c::OptimizerObject{&open,
-                           std::make_unique<c::Optimizer>(
+                           std::make_shared<c::Optimizer>(
                                *open.rank, entry, c::tensors_of(tensors, count), *options)});
     *optimizer = static_cast<zero_optimizer*>(open.own(std::move(made)));
   });
