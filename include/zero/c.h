@@ -218,8 +218,8 @@ typedef int32_t (*zero_fill)(
     int32_t tensor, int64_t first, int64_t count, float* values, void* user);
 /// Reads what a rank owns, or sets all of it. Valid until it returns. Anything but 0 is a failure.
 typedef int32_t (*zero_visit)(zero_owned const* owned, void* user);
-/// Hears that the gradients which are lent for a unit are not read any more. It throws nothing, and
-/// does not call the optimizer.
+/// Hears that the gradients which are lent for a unit are not read any more. It does not call the
+/// optimizer. An exception of it ends the program.
 typedef void (*zero_gradients_told)(int32_t unit, void* user);
 
 /// A tensor of that name, unit and shape [dims]; all else by default. Too many dimensions are
