@@ -106,13 +106,19 @@ static int32_t load_damaged(zero_comm* comm, void* user) {
   worker own;
   REQUIRE(begin(comm, ZERO_POS, d->directory, &own) == ZERO_OK);
   REQUIRE(zero_load(own.opt, fill, NULL) == ZERO_OK);
-  REQUIRE(zero_checkpoint_load(own.saved, own.opt, &own.step) == ZERO_DATA);
-  void const* all = NULL;
-  REQUIRE(zero_full_parameters(own.opt, &all, 1) == ZERO_OK);
-  for (int k = 0; k < elements && !d->in_data; ++k) {
-    REQUIRE(((float const*)all)[k] == (float)k / 64);
+  zero_load_options careful = zero_load_options_of();
+  for (careful.verify_first = 1; careful.verify_first >= 0; --careful.verify_first) {
+    int32_t const code = zero_checkpoint_load_with(own.saved, own.opt, &careful, NULL, &own.step);
+    REQUIRE(code == ZERO_DATA);
+    void const* all = NULL;
+    REQUIRE(zero_full_parameters(own.opt, &all, 1) == ZERO_OK);
+    for (int k = 0; k < elements && (careful.verify_first || !d->in_data); ++k) {
+      REQUIRE(((float const*)all)[k] == (float)k / 64);
+    }
+    REQUIRE(zero_release_full(own.opt) == ZERO_OK);
+    if (careful.verify_first) REQUIRE(step(comm, own.opt, 0) == ZERO_OK);
+    if (careful.verify_first) REQUIRE(zero_load(own.opt, fill, NULL) == ZERO_OK);
   }
-  REQUIRE(zero_release_full(own.opt) == ZERO_OK);
   if (d->in_data) {
     REQUIRE(zero_checkpoint_save(own.saved, own.opt, NULL, 0) == ZERO_INVALID_ARGUMENT);
     REQUIRE(strstr(zero_message(comm), "of tensor 'w' are neither the old nor the new") != NULL);
@@ -138,7 +144,7 @@ static int32_t fall_back(zero_comm* comm, void* user) {
 /// Saved while training goes on, by an optimizer that is gone before its save has ended.
 static int32_t save_aside(zero_comm* comm, void* user) {
   worker own;
-  zero_checkpoints* small = NULL;
+  zero_checkpoints* second = NULL;
   int64_t bytes = 0, done = 0;
   int32_t pending = 7;
   int32_t const blob = 100 + zero_comm_rank(comm);
@@ -154,13 +160,13 @@ static int32_t save_aside(zero_comm* comm, void* user) {
   REQUIRE(zero_checkpoint_plan(own.opt, sizeof(blob), &bytes) == ZERO_OK);
   REQUIRE(bytes >= 3 * 4 * elements / zero_comm_size(comm));
   options.snapshot_bytes = -1;
-  REQUIRE(zero_checkpoints_open_with(comm, user, &options, &small) == ZERO_INVALID_ARGUMENT);
+  REQUIRE(zero_checkpoints_open_with(comm, user, &options, &second) == ZERO_INVALID_ARGUMENT);
   options.snapshot_bytes = bytes;
   options.lock = 2;
-  REQUIRE(zero_checkpoints_open_with(comm, user, &options, &small) == ZERO_INVALID_ARGUMENT);
+  REQUIRE(zero_checkpoints_open_with(comm, user, &options, &second) == ZERO_INVALID_ARGUMENT);
   options.lock = 1;
   options.file_deadline_s = -1;
-  REQUIRE(zero_checkpoints_open_with(comm, user, &options, &small) == ZERO_INVALID_ARGUMENT);
+  REQUIRE(zero_checkpoints_open_with(comm, user, &options, &second) == ZERO_INVALID_ARGUMENT);
   options.file_deadline_s = 60;
   REQUIRE(zero_checkpoints_open_with(comm, user, &options, &own.saved) == ZERO_OK);
 
@@ -171,6 +177,14 @@ static int32_t save_aside(zero_comm* comm, void* user) {
   REQUIRE(done == 1);
   REQUIRE(zero_checkpoint_pending(own.saved, &pending) == ZERO_OK && pending == 0);
   REQUIRE(zero_checkpoint_finish(own.saved, &done) == ZERO_OK && done == -1);
+
+  // Nobody else may save there, unless nobody asks.
+  for (options.lock = 1; options.lock >= 0; --options.lock) {
+    REQUIRE(zero_checkpoints_open_with(comm, user, &options, &second) == ZERO_OK);
+    int32_t const code = zero_checkpoint_save(second, own.opt, NULL, 0);
+    REQUIRE(code == (options.lock ? ZERO_RESOURCE : ZERO_OK));
+    REQUIRE(zero_checkpoints_close(second) == ZERO_OK);
+  }
 
   REQUIRE(step(comm, own.opt, 1) == ZERO_OK);
   REQUIRE(zero_checkpoint_save_async(own.saved, own.opt, &blob, sizeof(blob)) == ZERO_OK);
