@@ -241,12 +241,12 @@ class Optimizer {
     }
     full_.reset();
   }
-  void visit(zero_visit visit, void* user) const {
-    Showing const show(*this, visit, user, "visit");
+  void visit(zero_visit shown, void* user) const {
+    Showing const show(*this, shown, user, "visit");
     engine_.visit(zero::detail::OwnedVisitor(show));
   }
-  void fill(zero_visit fill, void* user) {
-    Showing const show(*this, fill, user, "fill");
+  void fill(zero_visit shown, void* user) {
+    Showing const show(*this, shown, user, "fill");
     engine_.fill(zero::detail::OwnedVisitor(show));
   }
   [[nodiscard]] Counters counters() const { return engine_.counters(); }
