@@ -148,7 +148,7 @@ int32_t zero_create(zero_comm* comm,
     c::Entry const entry = c::entry_of(c::choice_of(*options));
     auto made = std::make_shared<c::OptimizerObject>(
         c::OptimizerObject{&open,
-                           std::make_unique<c::Optimizer>(
+                           std::make_shared<c::Optimizer>(
                                *open.rank, entry, c::tensors_of(tensors, count), *options)});
     *optimizer = static_cast<zero_optimizer*>(open.own(std::move(made)));
   });
@@ -245,7 +245,22 @@ int32_t zero_bind(zero_optimizer* optimizer,
     inner.bind({parameters, count}, {gradients, count});
   });
 }
+int32_t zero_bind_spans(zero_optimizer* optimizer,
+                        zero_span const* parameters,
+                        zero_span const* gradients,
+                        int32_t count) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+    inner.bind({parameters, count}, {gradients, count});
+  });
+}
 int32_t zero_bind_gradients(zero_optimizer* optimizer, void* const* gradients, int32_t count) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+    inner.bind_gradients({gradients, count});
+  });
+}
+int32_t zero_bind_gradients_spans(zero_optimizer* optimizer,
+                                  zero_span const* gradients,
+                                  int32_t count) {
   return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
     inner.bind_gradients({gradients, count});
   });
@@ -254,6 +269,36 @@ int32_t zero_bind_gradients_flat(zero_optimizer* optimizer, void* gradients, int
   return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
     inner.bind_gradients(gradients, zero::c::unsigned_of(count, "count"));
   });
+}
+int32_t zero_bind_parameters(zero_optimizer* optimizer,
+                             zero_span const* parameters,
+                             int32_t count) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+    inner.bind_parameters({parameters, count});
+  });
+}
+int32_t zero_bind_parameters_flat(zero_optimizer* optimizer, void* parameters, int64_t count) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+    inner.bind_parameters(parameters, zero::c::unsigned_of(count, "count"));
+  });
+}
+int32_t zero_bind_unit(zero_optimizer* optimizer,
+                       int32_t unit,
+                       zero_span const* gradients,
+                       int32_t count) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+    inner.bind_unit(unit, {gradients, count});
+  });
+}
+int32_t zero_gradients_free(zero_optimizer* optimizer, int32_t unit, int32_t* is_free) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+    zero::c::require(is_free, "is_free");
+    *is_free = inner.gradients_free(unit) ? 1 : 0;
+  });
+}
+int32_t zero_on_gradients_free(zero_optimizer* optimizer, zero_gradients_told told, void* user) {
+  return zero::c::with(optimizer,
+                       [&](zero::c::Optimizer& inner) { inner.on_gradients_free(told, user); });
 }
 
 int32_t zero_load(zero_optimizer* optimizer, zero_fill fill, void* user) {
@@ -380,6 +425,12 @@ int32_t zero_full_parameters(zero_optimizer* optimizer, void const** data, int32
 int32_t zero_release_full(zero_optimizer* optimizer) {
   return zero::c::with(optimizer, [](zero::c::Optimizer& inner) { inner.release_full(); });
 }
+int32_t zero_visit_owned(zero_optimizer* optimizer, zero_visit visit, void* user) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) { inner.visit(visit, user); });
+}
+int32_t zero_fill_owned(zero_optimizer* optimizer, zero_visit fill, void* user) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) { inner.fill(fill, user); });
+}
 int32_t zero_get_counters(
     zero_optimizer* optimizer, int64_t* steps, int32_t count, float* loss_scale, int32_t* streak) {
   return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
@@ -398,7 +449,7 @@ int32_t zero_set_counters(zero_optimizer* optimizer,
                           float loss_scale,
                           int32_t streak) {
   return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
-    zero::c::require_all(inner.tensors().size(), count, steps, "steps");
+    zero::c::require_all(inner.counted(), count, steps, "steps");
     zero::Counters counters{.loss_scale = loss_scale, .loss_scale_streak = streak};
     for (std::int32_t t = 0; t < count; ++t) counters.steps.push_back(static_cast<long>(steps[t]));
     inner.restore(counters);
