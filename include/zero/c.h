@@ -41,8 +41,8 @@ enum zero_code {
 
 /// What a rank keeps only 1/N of.
 enum zero_stage_number { ZERO_REPLICATED = 0, ZERO_POS = 1, ZERO_POS_G = 2, ZERO_POS_G_P = 3 };
-/// Types of parameters and gradients; sums, master weights and states are float.
-enum zero_precision_number { ZERO_FP32 = 0, ZERO_BF16 = 1, ZERO_FP16 = 2 };
+/// Types of parameters and gradients; sums, master weights and states are float, or all double.
+enum zero_precision_number { ZERO_FP32 = 0, ZERO_BF16 = 1, ZERO_FP16 = 2, ZERO_FP64 = 3 };
 /// How a parameter follows its gradient.
 enum zero_rule_number {
   ZERO_ADAMW = 0,
@@ -216,6 +216,9 @@ typedef int32_t (*zero_rank_function)(zero_comm* comm, void* user);
 /// Writes elements [first, first + count) of a tensor to `values`. Anything but 0 is a failure.
 typedef int32_t (*zero_fill)(
     int32_t tensor, int64_t first, int64_t count, float* values, void* user);
+/// The same of doubles.
+typedef int32_t (*zero_fill_double)(
+    int32_t tensor, int64_t first, int64_t count, double* values, void* user);
 /// Reads what a rank owns, or sets all of it. Valid until it returns. Anything but 0 is a failure.
 typedef int32_t (*zero_visit)(zero_owned const* owned, void* user);
 /// Hears that the gradients which are lent for a unit are not read any more. It does not call the
@@ -422,6 +425,14 @@ int32_t zero_on_gradients_free(zero_optimizer* optimizer, zero_gradients_told to
 int32_t zero_load(zero_optimizer* optimizer, zero_fill fill, void* user);
 /// The same from values that `root` alone has: `fill` is called there only. Collective.
 int32_t zero_broadcast_from(zero_optimizer* optimizer, zero_fill fill, void* user, int32_t root);
+/// `zero_load` of doubles: for ZERO_FP64, whose values float would round. Elsewhere they are
+/// rounded.
+int32_t zero_load_double(zero_optimizer* optimizer, zero_fill_double fill, void* user);
+/// `zero_broadcast_from` of doubles, likewise.
+int32_t zero_broadcast_from_double(zero_optimizer* optimizer,
+                                   zero_fill_double fill,
+                                   void* user,
+                                   int32_t root);
 /// Gives all ranks what lies in the root's memory, where ranks hold all parameters. Collective.
 int32_t zero_broadcast(zero_optimizer* optimizer, int32_t root);
 /// Takes what lies in memory. Local; the next step compares it with other ranks'.
@@ -476,6 +487,8 @@ int32_t zero_loss_scale(zero_optimizer* optimizer, float* scale);
 /// has a rule of its own; for null, of all that have none. A tensor's goes before its group's.
 /// Local; ranks compare at the next step.
 int32_t zero_set_lr(zero_optimizer* optimizer, char const* name, float lr);
+/// The same of a double, which ZERO_FP64 has all digits of; elsewhere it is rounded to float.
+int32_t zero_set_lr_double(zero_optimizer* optimizer, char const* name, double lr);
 /// The same for a rule. What is ZERO_DEFAULT is as the optimizer was made with.
 int32_t zero_set_rule(zero_optimizer* optimizer, char const* name, zero_rule const* rule);
 /// All parameters at once: `count` pointers, one per tensor, until `zero_release_full`. Collective

@@ -119,6 +119,8 @@ class Optimizer {
     engine_.on_gradients_free(zero::detail::FunctionRef<void(int)>(told_));
   }
 
+  /// Of the values that are loaded.
+  [[nodiscard]] DType value() const { return entry_.policies.types.value(); }
   void load(zero::detail::ValueSource fill) { engine_.load(fill); }
   void broadcast(zero::detail::ValueSource fill, int root) { engine_.broadcast(fill, root); }
   void broadcast(int root) {
@@ -222,9 +224,7 @@ class Optimizer {
   void settle() { engine_.settle(); }
   [[nodiscard]] float loss_scale() const { return engine_.terms().next_loss_scale; }
 
-  void set_lr(char const* name, double lr) {
-    engine_.set_rate(name != nullptr ? name : "", static_cast<double>(lr));
-  }
+  void set_lr(char const* name, double lr) { engine_.set_rate(name != nullptr ? name : "", lr); }
   void set_rule(char const* name, zero_rule const& rule) {
     auto const made = entry_.rule.made(rule, rule_.get());
     engine_.set_rule(name != nullptr ? name : "", made->get());
