@@ -31,8 +31,8 @@ TEST_CASE("InProcessCuda trains to the host's bits under every stage") {
 }
 
 /// Parameters in fp64 after four steps of two micro-batches.
-template <class Comm, class Memory>
-std::vector<double> train_in_double(Comm& comm, Memory const& memory) {
+template <class Comm, class Space, class Memory>
+std::vector<double> train_in_double(Comm& comm, Space const& space, Memory const& memory) {
   constexpr std::size_t count = 2003;
   zero::ShardedOptimizer optimizer{comm,
                                    {{.name = "w", .shape = {count}, .weight_decay = 0.3}},
@@ -52,23 +52,23 @@ std::vector<double> train_in_double(Comm& comm, Memory const& memory) {
       for (std::size_t i = 0; i < count; ++i) {
         values[i] = 1. / static_cast<double>(1 + (i * 7919 + batch * 104729) % 1009) - 0.01;
       }
-      comm.space().upload(gradients[0].data(), values.data(), count * sizeof(double));
+      space.upload(gradients[0].data(), values.data(), count * sizeof(double));
       optimizer.reduce(std::move(gradients));
     }
     optimizer.step({.learning_rate = 1e-3, .max_norm = 0.5});
   }
-  comm.space().download(values.data(), optimizer.parameter(0).data(), count * sizeof(double));
+  space.download(values.data(), optimizer.parameter(0).data(), count * sizeof(double));
   return values;
 }
 
 TEST_CASE("InProcessCuda trains to the host's bits in fp64") {
   std::vector<double> expected;
   zero::run_ranks(3, [&](zero::InProcess& comm) {
-    auto const values = train_in_double(comm, zero::Owned<>{});
+    auto const values = train_in_double(comm, zero::space::Host{}, zero::Owned<>{});
     if (comm.rank() == 0) expected = values;
   });
   DeviceWorld::run(3, [&](InProcessCuda& comm, MallocAllocator const& allocator) {
-    bool const equal = train_in_double(comm, zero::Owned{allocator}) == expected;
+    bool const equal = train_in_double(comm, comm.space(), zero::Owned{allocator}) == expected;
     CHECK(equal);
   });
 }
