@@ -122,7 +122,7 @@ struct Shown {
   std::mutex mutex{};
   std::vector<Bytes> result{2, Bytes(4 * 300)};  ///< parameters after the last step
 };
-constexpr std::int64_t shapes[] = {3, 100, 40};
+constexpr std::int64_t shown_shapes[] = {3, 100, 40};
 
 /// What lies in an array of `Shown`.
 std::span<float> place_of(Shown& all, zero_owned const& owned) {
@@ -140,8 +140,8 @@ std::span<float> place_of(Shown& all, zero_owned const& owned) {
 template <bool resumes>
 std::int32_t train_owned(zero_comm* comm, void* user) {
   Shown& all = *static_cast<Shown*>(user);
-  zero_tensor const tensors[] = {zero_stack_of("a", 0, 2, shapes),
-                                 zero_tensor_of("b", 3, 1, shapes + 2)};
+  zero_tensor const tensors[] = {zero_stack_of("a", 0, 2, shown_shapes),
+                                 zero_tensor_of("b", 3, 1, shown_shapes + 2)};
   zero_options options = zero_options_of(all.stage, all.precision, ZERO_ADAMW);
   options.bucket_bytes = 512;
   zero_optimizer* opt = nullptr;
