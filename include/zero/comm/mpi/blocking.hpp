@@ -110,14 +110,11 @@ class Blocking {
 
   /// A communicator of the library's own with the ranks of `comm`, whose errors are returned.
   [[nodiscard]] ZERO_COLD MPI_Comm duplicate(MPI_Comm comm) {
-    auto made = std::make_unique<MPI_Comm>(MPI_COMM_NULL);
-    MPI_Request request = MPI_REQUEST_NULL;
-    check(MPI_Comm_idup(comm, made.get(), &request), "MPI_Comm_idup");
-    if (!completes("MPI_Comm_idup", request, deadline_)) {
-      // MPI may still write there.
-      static_cast<void>(made.release());
-      give_up("MPI_Comm_idup");
-    }
+    auto const copy = [=](MPI_Comm& made, MPI_Request& request) {
+      return MPI_Comm_idup(comm, &made, &request);
+    };
+    auto const made = polled("MPI_Comm_idup", MPI_COMM_NULL, deadline_, copy);
+    if (made == nullptr) give_up("MPI_Comm_idup");
     return returning_errors(*made);
   }
   /// The part of a communicator that gives the same color, ordered by key.
@@ -157,32 +154,36 @@ class Blocking {
                                              int size,
                                              T const& mine,
                                              Seconds limit) {
-    auto all = std::make_unique<std::vector<T>>(static_cast<std::size_t>(size) + 1, mine);
-    MPI_Request request = MPI_REQUEST_NULL;
-    auto const bytes = static_cast<int>(sizeof mine);
-    check(
-        MPI_Iallgather(&all->back(), bytes, MPI_BYTE, all->data(), bytes, MPI_BYTE, comm, &request),
-        "MPI_Iallgather");
-    if (!completes("MPI_Iallgather", request, limit)) {
-      // MPI may still write there.
-      static_cast<void>(all.release());
-      return {};
-    }
+    auto const gather = [=](std::vector<T>& all, MPI_Request& request) {
+      auto const bytes = static_cast<int>(sizeof(T));
+      return MPI_Iallgather(
+          &all.back(), bytes, MPI_BYTE, all.data(), bytes, MPI_BYTE, comm, &request);
+    };
+    std::vector<T> const start(static_cast<std::size_t>(size) + 1, mine);
+    auto const all = polled("MPI_Iallgather", start, limit, gather);
+    if (all == nullptr) return {};
     all->pop_back();
     return std::move(*all);
   }
 
-  /// False if what MPI has begun takes longer than `limit`.
-  [[nodiscard]] ZERO_COLD static bool completes(char const* name,
-                                                MPI_Request request,
-                                                Seconds limit) {
-    return look(
-        [&] {
-          int complete = 0;
-          check(MPI_Test(&request, &complete, MPI_STATUS_IGNORE), name);
-          return complete != 0;
-        },
-        limit);
+  /// What MPI writes, once `begin(memory, request)` has been called, or null if that takes longer
+  /// than `limit`.
+  template <class Memory, class Begin>
+  [[nodiscard]] static std::unique_ptr<Memory> polled(char const* name,
+                                                      Memory const& start,
+                                                      Seconds limit,
+                                                      Begin const& begin) {
+    auto memory = std::make_unique<Memory>(start);
+    MPI_Request request = MPI_REQUEST_NULL;
+    check(begin(*memory, request), name);
+    auto const is_complete = [&] {
+      int complete = 0;
+      check(MPI_Test(&request, &complete, MPI_STATUS_IGNORE), name);
+      return complete != 0;
+    };
+    // Or MPI may still write there.
+    if (!look(is_complete, limit)) static_cast<void>(memory.release());
+    return memory;
   }
   template <class Ready>
   [[nodiscard]] static bool look(Ready const& ready, Seconds limit) {
@@ -234,22 +235,13 @@ inline std::atomic<int>& count_of_families() {
   return *static_cast<std::atomic<int>*>(count);
 }
 
-/// Says that a family calls MPI no more; not if a thread of its own never came back from there.
-struct Uncount {
-  Blocking const* blocking;
-
-  void operator()(std::atomic<int>* count) const noexcept {
-    if (!blocking->lost() && is_running()) count->fetch_add(*count < 0 ? 1 : -1);
-  }
-};
-/// One family among those of the process.
-using Counted = std::unique_ptr<std::atomic<int>, Uncount>;
-
 /// A progress thread under MPI_THREAD_SERIALIZED knows when its own family calls MPI, and of nobody
 /// else's calls: such a family is alone.
 /// @param blocking  the family's, which lives longer
+/// @return what says, in its end, that the family calls MPI no more; not if a thread of its own
+///   never came back from there
 /// @throws Error (invalid_argument) if this family or one that is there has to be alone
-[[nodiscard]] inline Counted count_family(Blocking const& blocking, bool alone) {
+[[nodiscard]] inline std::shared_ptr<void> count_family(Blocking const& blocking, bool alone) {
   std::atomic<int>& count = count_of_families();
   int others = 0;
   while (!count.compare_exchange_weak(others, alone ? -1 : others + 1)) {
@@ -265,7 +257,9 @@ using Counted = std::unique_ptr<std::atomic<int>, Uncount>;
             " other families of groups in this process: split one of them, or close them before"});
     }
   }
-  return Counted(&count, {&blocking});
+  return {nullptr, [&blocking, &count](void* /*unused*/) noexcept {
+            if (!blocking.lost() && is_running()) count.fetch_add(count < 0 ? 1 : -1);
+          }};
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

@@ -14,6 +14,7 @@
 #include "zero/comm/mpi/report.hpp"
 #include "zero/comm/mpi/window.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -256,20 +257,12 @@ class Family final : public Surroundings {
   void run_thread() {
     Backoff backoff;
     while (!stop_.load(std::memory_order_acquire)) {
-      bool moved = false;
-      {
-        std::lock_guard const lock(mutex);
-        bool busy = false;
-        for (Member const* const member : members_) busy |= member->busy();
-        if (busy) {
-          moved = advance();
-        } else {
-          hear();
-        }
-      }
-      if (moved) {
-        backoff.reset();
-      }
+      std::unique_lock lock(mutex);
+      bool const busy = std::any_of(
+          members_.begin(), members_.end(), [](Member const* one) { return one->busy(); });
+      if (busy && advance()) backoff.reset();
+      if (!busy) hear();
+      lock.unlock();
       backoff.pause();
     }
   }
@@ -278,7 +271,7 @@ class Family final : public Surroundings {
     if (thread_.joinable()) thread_.join();
   }
 
-  Counted counted_;
+  std::shared_ptr<void> counted_;  ///< among the families of the process
   MPI_Comm comm_;
   int rank_ = -1;
   int size_ = 0;
