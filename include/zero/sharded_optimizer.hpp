@@ -116,9 +116,9 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   /// @param tensors  the model; copied
   /// @param values   policies with values (rule, precision, bucket, prefetch, memory), in any order
   /// @par Collective  yes; blocks
-  /// @throws Error (invalid_argument) for a model, a rule or a loss scale that makes no sense;
-  ///   (communication), on every rank, naming what the ranks disagree on; (resource) if memory is
-  ///   refused
+  /// @throws Error (invalid_argument) for a model, a rule or a loss scale that makes no sense, or a
+  ///   model without tensors; (communication), on every rank, naming what the ranks disagree on;
+  ///   (resource) if memory is refused
   template <class... Values>
   explicit ShardedOptimizer(Communicator& comm,
                             std::vector<Tensor> tensors,
@@ -152,11 +152,12 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
 
   /// Lends the trainer's memory: one span per tensor in registration order. A tied tensor's span
   /// may be empty; so may a frozen tensor's gradient. Any other gradient that is an empty span is
-  /// absent, as `without_gradient` says, until others are lent. Call again when pointers change;
-  /// allocates nothing. Gradients are read, never written, and may be const; parameters are written
-  /// where a tensor is, nowhere else. With a master of another type, `adopt_parameters` or
-  /// `load_parameters` comes before the first step, and only then. Local, but waits for a refresh
-  /// that is under way in the memory lent before.
+  /// absent, as `without_gradient` says, until others are lent; where all are, on all ranks, and
+  /// none was declared, `step` fails. Call again when pointers change; allocates nothing. Gradients
+  /// are read, never written, and may be const; parameters are written where a tensor is, nowhere
+  /// else. With a master of another type, `adopt_parameters` or `load_parameters` comes before the
+  /// first step, and only then. Local, but waits for a refresh that is under way in the memory lent
+  /// before.
   /// @throws Error (invalid_argument) for wrong sizes, null pointers, overlaps, or while gradients
   ///   are being reduced: from the first `gradients(unit)` of a step, or of a micro-step that is
   ///   reduced at once, until `reduce_all`, `step` or `discard_gradients`

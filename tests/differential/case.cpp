@@ -85,7 +85,7 @@ std::vector<std::size_t> draw_shape(Dice& dice, std::size_t count) {
 std::vector<TensorCase> draw_tensors(std::uint64_t seed, int ranks) {
   Dice dice(seed, of_tensors);
   std::vector<TensorCase> tensors;
-  int const most = dice.to(20);
+  int const most = 1 + dice.to(19);
   bool const even = dice.chance(20);
   bool const ascending = dice.chance(70);
   std::size_t const frozen = dice.pick<std::size_t>({0, 10, 30});

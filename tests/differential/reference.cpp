@@ -438,7 +438,7 @@ class Reference {
     return true;
   }
 
-  void update(StepPlan const& plan, Tensors const& sums, Report const& report) {
+  void update(StepPlan const& plan, Tensors const& sums, Report& report) {
     auto const factor = static_cast<float>(
         report.clip_coefficient / (report.weight * static_cast<double>(report.loss_scale)));
     for (std::size_t t = 0; t < sums.size(); ++t) {
@@ -449,6 +449,7 @@ class Reference {
         continue;
       }
       if (plan.count) missed = 0;
+      report.updated += sums[t].empty() ? 0 : 1;
       auto const single = own(t);
       Updater const updater(test_.policies.rule,
                             single.value_or(hyper_),

@@ -163,8 +163,9 @@ class AnyOptimizer {
   ///   `patience` says, after which it counts anew; or if all weights are 0. Nothing is changed.
   ///   (invalid_argument) for options that make no sense; if lent parameters have masters of
   ///   another type that were never set; on every rank, if parameters that the library owns have
-  ///   no values on one of them; on every rank, if they were told different options, naming
-  ///   one, its values and the ranks; this changes nothing either
+  ///   no values on one of them; on every rank, if all gradients that were lent are empty, on all
+  ///   ranks, and none was declared absent; on every rank, if they were told different options,
+  ///   naming one, its values and the ranks; this changes nothing either
   StepReport step(StepOptions const& options = {}) {
     engine_.step(options, 1.);
     return detail::report_of(engine_.taken());

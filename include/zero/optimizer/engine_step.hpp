@@ -144,7 +144,11 @@ ZERO_BODY void Engine::conclude(RankOptions const& told) {
   Ranks& ranks = parts_->groups.world();
   StepControl* const control = parts_->control;
   parts_->kernels.call(
-      Seal{control, told, all, parts_->counts() ? weight : 0., presence.silent_count()});
+      Seal{control,
+           told,
+           all,
+           parts_->counts() ? weight : 0.,
+           presence.all_empty() ? StepControl::one_empty : presence.silent_count()});
   std::int64_t* const words = control->words + (all ? 0 : StepControl::failed_word);
   ranks.run({.op = Op::all_reduce,
              .dtype = DType::i64,
@@ -190,7 +194,10 @@ ZERO_BODY void Engine::step(StepOptions const& options, double scale) {
   parts_->now.rate_from = rate_told ? ToldBy::options : parts_->rules.rate_from();
   if (parts_->space().host_accessible() && parts_->outcome.get().terms.skipped != 0) return;
   parts_->refresh.settle();
-  if (parts_->presence.any_may_rest() || options.count) count_missed(options);
+  if (parts_->presence.any_may_rest() || options.count) {
+    count_missed(options);
+    parts_->outcome.expect();
+  }
   parts_->partition.for_each_bucket([&](BucketSpan const& bucket) {
     parts_->update.apply(bucket, parts_->reduction.reduced(bucket));
     parts_->refresh.after_update(bucket);

@@ -135,7 +135,7 @@ ZERO_BODY Parts::Parts(Agreed agreed)
       update(*this, parameters, states, rules, presence, control, tensor_counts, kernels),
       refresh(
           form.refresh, comm(), partition, parameters, staging, elements, prefetch.depth, arena),
-      outcome(groups.world(), control, space(), kernels),
+      outcome(groups.world(), control, space(), kernels, partition.placement().by_offset().size()),
       readers(units.size()) {
   bool const sums = form.reduced == StorageForm::Reduced::sums;
   if (policies.types != kernels.types() ||

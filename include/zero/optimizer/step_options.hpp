@@ -93,6 +93,10 @@ struct StepReport {
   double weight = 0.;            ///< of all micro-batches on all ranks
   /// Some rank passed `StepOptions::stop` to this step.
   bool stop = false;
+  /// Tensors that this step has updated: all that are trained and did not rest, as
+  /// `without_gradient` says, those of zero gradients included; 0 if it was skipped. Tied tensors
+  /// are one, each layer of a stacked one counts, and frozen and empty ones do not.
+  long updated = 0;
 };
 
 }  // namespace zero::inline ZERO_SHARED_NAMESPACE

@@ -73,6 +73,14 @@ namespace detail {
             here,
             SourceLocation::current()};
   }
+  if (failure == StepFailure::all_empty) {
+    return {ErrorKind::invalid_argument,
+            "all gradients that were lent are empty, on all ranks: call bind() or bind_gradients() "
+            "once they are allocated, such as after the first backward pass; a step without any is "
+            "declared by without_gradient()",
+            {},
+            SourceLocation::current()};
+  }
   if (failure == StepFailure::learning_rate) {
     return {ErrorKind::invalid_argument,
             "what lies at learning_rate_address is not finite, or less than 0",

@@ -187,6 +187,9 @@ ZERO_BODY Agreed agree(EngineSetup const& setup, std::vector<Tensor> described) 
                       partition_options(setup.policies, setup.comm.size, setup.bucket));
   Arena scratch(setup.allocator, AnySpace(*setup.space_calls, setup.space));
   require_same(groups, scratch, fingerprint(setup, slices.tensors, partition), slices.tensors);
+  if (described.empty()) {
+    fail(ErrorKind::invalid_argument, "the model has no tensors, so that nothing can be trained");
+  }
   return {setup, std::move(groups), std::move(described), std::move(slices), std::move(partition)};
 }
 

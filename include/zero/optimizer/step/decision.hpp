@@ -26,6 +26,7 @@ enum class StepFailure : std::int32_t {
   no_weight,
   options_differ,
   units_differ,
+  all_empty,
   scale_exhausted,
   learning_rate,
 };
@@ -36,6 +37,7 @@ struct StepOutcome {
   StepFailure failure = StepFailure::none;  ///< of the first step that failed and was not reported
   std::int32_t differ = 0;                  ///< not 0 if ranks were told different options
   std::int32_t stop = 0;                    ///< not 0 if some rank asked for the run to end
+  std::int32_t rested = 0;                  ///< tensors that rested in this step
 };
 
 /// The few words of one rank's steps that lie in the memory of its space.
@@ -47,10 +49,13 @@ struct StepControl {
   static constexpr int stop_shift = 32;
   /// ... whether all were told the same options, ...
   static constexpr std::size_t options_word = failed_word + 1;
-  /// ... and how many tensors they were told nothing about; after the exchange, whether that is
-  /// so on some ranks alone. Behind these words lie those of `TensorCounts`, which travel with
-  /// them.
+  /// ... and how many tensors they were told nothing about (and, above `empty_shift`, how many
+  /// ranks were lent no gradient at all); after the exchange, whether that is so on some ranks
+  /// alone, or `all_empty`. Behind these words lie those of `TensorCounts`, which travel with them.
   static constexpr std::size_t silent_word = options_word + Unanimity::word_count;
+  static constexpr int empty_shift = 44;
+  static constexpr std::int64_t one_empty = std::int64_t{1} << empty_shift;
+  static constexpr std::int64_t all_empty = 2;
   static constexpr std::size_t word_count = silent_word + 1;
 
   ExactSum squares{};  ///< of this rank's reduced gradients; all bits zero before the first
@@ -146,7 +151,7 @@ struct BringTensors {
 
 /// Counts the update that is now decided for tensors that rest in it.
 struct CountMissed {
-  StepControl const* control = nullptr;
+  StepControl* control = nullptr;
   TensorCounts counts{};
   TensorBits may_rest{};
   bool counted = false;  ///< from outside: all that do not rest have as many updates as the run
@@ -157,6 +162,7 @@ struct CountMissed {
     for (std::size_t t = may_rest.first; t < may_rest.end; ++t) {
       std::int64_t& missed = counts.missed[t];
       if (may_rest.of(t) != 0 && counts.given(t) == 0) {
+        ++control->outcome.rested;
         missed = missed + more > 0 ? missed + more : 0;
       } else if (counted) {
         missed = 0;
@@ -195,9 +201,10 @@ struct RankOptions {
 struct Seal {
   StepControl* control = nullptr;
   RankOptions told{};
-  bool all = true;          ///< else all but what it was told was exchanged before
-  double weight = 0.;       ///< of this rank's micro-batches
-  std::int64_t silent = 0;  ///< tensors about which it was told nothing
+  bool all = true;     ///< else all but what it was told was exchanged before
+  double weight = 0.;  ///< of this rank's micro-batches
+  /// Tensors about which it was told nothing; `one_empty` where it was lent no gradient at all.
+  std::int64_t silent = 0;
 
   ZERO_HOST_DEVICE void operator()() const noexcept {
     std::int64_t* const words = control->words;
@@ -249,7 +256,11 @@ struct Conclude {
     failed &= (std::int64_t{1} << StepControl::stop_shift) - 1;
     if (!all) return;
     std::int64_t& silent = words[StepControl::silent_word];
-    silent = silent != 0 && counts.differ(ranks) ? 1 : 0;
+    if (silent == ranks * StepControl::one_empty) {
+      silent = StepControl::all_empty;
+    } else {
+      silent = silent % StepControl::one_empty != 0 && counts.differ(ranks) ? 1 : 0;
+    }
     std::int64_t const* const weights = words + ExactSum::word_count;
     StepTerms& terms = control->outcome.terms;
     bool const finite = ExactSum::finite(words);
@@ -285,6 +296,7 @@ struct Decide {
   ZERO_HOST_DEVICE void operator()() const noexcept {
     StepTerms& terms = control->outcome.terms;
     control->own = terms;
+    control->outcome.rested = 0;
     terms.clip_coefficient = terms.grad_norm > max_norm ? max_norm / terms.grad_norm : scale;
     bool const failed = control->words[StepControl::failed_word] != 0;
     bool const differ = control->outcome.differ != 0;
@@ -305,7 +317,8 @@ struct Decide {
     } else if (!failed && differ) {
       control->outcome.failure = StepFailure::options_differ;
     } else if (!failed && units) {
-      control->outcome.failure = StepFailure::units_differ;
+      bool const empty = control->words[StepControl::silent_word] == StepControl::all_empty;
+      control->outcome.failure = empty ? StepFailure::all_empty : StepFailure::units_differ;
     } else if (!failed && terms.overflow == 0) {
       control->outcome.failure =
           terms.weight == 0. ? StepFailure::no_weight : StepFailure::learning_rate;

@@ -187,7 +187,7 @@ ZERO_BODY void Reduction::open(int unit, bool overwritten) {
   if (lends_) {
     lent_units_.use(unit);
     for (std::size_t const t : presence_->tensors(unit)) {
-      if (store_->lent().missing(t)) presence_->declare(t);
+      if (store_->lent().missing(t)) presence_->declare(t, false);
     }
   }
   for (std::size_t const g : partition_->groups_of(unit)) {
