@@ -156,6 +156,9 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   /// is, nowhere else. With a master of another type, `adopt_parameters` or `load_parameters` comes
   /// before the first step, and only then. Local, but waits for a refresh that is under way in the
   /// memory lent before.
+  ///
+  /// Under `BorrowedInPlace<>` gradients are written as well. None may be an empty span, and none
+  /// may move between `reduce_all` and the end of the step.
   /// @throws Error (invalid_argument) for wrong sizes, null pointers, overlaps, or while gradients
   ///   are being reduced: from the first `gradients(unit)` of a step, or of a micro-step that is
   ///   reduced at once, until `reduce_all`, `step` or `discard_gradients`
@@ -197,7 +200,8 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   /// Lends one unit's gradients, complete or about to be, until they are free: the short way for
   /// frameworks that allocate gradients in every backward pass. Then they are forgotten, and the
   /// unit is not asked for again before others are lent. A unit that is not lent in a step is
-  /// absent, as `without_gradient` says. Local; allocates nothing.
+  /// absent, as `without_gradient` says; under `BorrowedInPlace<>` that is an error. Local;
+  /// allocates nothing.
   /// @param unit       whose, before it is passed to `reduce`
   /// @param gradients  one span per tensor of the unit, in the order of its guard; empty where the
   ///   gradient is absent. A tied tensor that another unit has lent in this step before has the
@@ -214,7 +218,8 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   /// after `reduce_all` and `step`. A unit that is tied to others is free when all of them are.
   /// Under Pos+g `reduce(unit)` returns when the units reduced before are free, so that no more
   /// than two are in use while trainers lend unit by unit; small neighbours that share a bucket
-  /// count as one. Memory that stays lent, as by `bind`, is read again in the next step.
+  /// count as one. Memory that stays lent, as by `bind`, is read again in the next step. Under
+  /// `BorrowedInPlace<>` units are free when the step is over.
   /// @par Collective  no; never blocks
   [[nodiscard]] bool gradients_free(int unit) const requires borrowed {
     return engine_.gradients_free(unit);

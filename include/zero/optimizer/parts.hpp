@@ -123,7 +123,6 @@ ZERO_BODY Parts::Parts(Agreed agreed)
       staging(partition, elements, arena),
       norm(comm().rank(),
            partition,
-           gradients,
            &control->squares,
            space(),
            kernels,
