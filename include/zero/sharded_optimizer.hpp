@@ -89,6 +89,10 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   static constexpr Sharding sharding = Stage::sharding;      ///< which model states are partitioned
   static constexpr StorageForm form = Choice::facts.form();  ///< how each model state is held
   static constexpr bool borrowed = Memory::borrowed;         ///< does the trainer lend its memory?
+  /// Are lent gradients read, and never written?
+  static constexpr bool only_read = borrowed && form.reduced != StorageForm::Reduced::lent;
+  /// An element of lent gradients in one flat buffer.
+  using Lent = std::conditional_t<only_read, Wire const, Wire>;
   /// May any thread follow pointers to the communicator's buffers?
   static constexpr bool on_host = Choice::Space::host_accessible;
   /// State arrays per element.
@@ -158,6 +162,9 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   /// else. With a master of another type, `adopt_parameters` or `load_parameters` comes before the
   /// first step, and only then. Local, but waits for a refresh that is under way in the memory lent
   /// before.
+  ///
+  /// Under `BorrowedInPlace<>` gradients are written as well, and not const. None may be an empty
+  /// span, and none may move between `reduce_all` and the end of the step.
   /// @throws Error (invalid_argument) for wrong sizes, null pointers, overlaps, or while gradients
   ///   are being reduced: from the first `gradients(unit)` of a step, or of a micro-step that is
   ///   reduced at once, until `reduce_all`, `step` or `discard_gradients`
@@ -169,7 +176,7 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   }
   /// @overload
   void bind(std::span<std::span<Parameter> const> parameters,
-            std::span<std::span<Wire const> const> gradients) requires borrowed {
+            std::span<std::span<Wire const> const> gradients) requires only_read {
     detail::LentSpans const lent(parameters);
     detail::LentSpans const lent_gradients(gradients);
     engine_.bind(&lent, &lent_gradients);
@@ -179,7 +186,7 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   /// without gaps; tied tensors do not lie there again. Frozen tensors have gradients' room too.
   /// Otherwise as above.
   /// @par Shapes  both [sum of element counts of tensors that are not tied to another]
-  void bind(std::span<Parameter> parameters, std::span<Wire const> gradients) requires borrowed {
+  void bind(std::span<Parameter> parameters, std::span<Lent> gradients) requires borrowed {
     engine_.bind_flat(detail::Elements(parameters), detail::Elements(gradients));
   }
   /// Other 16-bit types of the same layout are refused in a sentence, here and in the functions
@@ -209,12 +216,12 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
     engine_.bind(nullptr, &lent);
   }
   /// @overload
-  void bind_gradients(std::span<std::span<Wire const> const> gradients) requires borrowed {
+  void bind_gradients(std::span<std::span<Wire const> const> gradients) requires only_read {
     detail::LentSpans const lent(gradients);
     engine_.bind(nullptr, &lent);
   }
   /// The same for one flat buffer.
-  void bind_gradients(std::span<Wire const> gradients) requires borrowed {
+  void bind_gradients(std::span<Lent> gradients) requires borrowed {
     engine_.bind_flat({}, detail::Elements(gradients));
   }
   /// As `bind`.
@@ -224,7 +231,8 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   /// Lends one unit's gradients, complete or about to be, until they are free: the short way for
   /// frameworks that allocate gradients in every backward pass. Then they are forgotten, and the
   /// unit is not asked for again before others are lent. A unit that is not lent in a step is
-  /// absent, as `without_gradient` says. Local; allocates nothing.
+  /// absent, as `without_gradient` says; under `BorrowedInPlace<>` that is an error. Local;
+  /// allocates nothing.
   /// @param unit       whose, before it is passed to `reduce`
   /// @param gradients  one span per tensor of the unit, in the order of its guard; empty where the
   ///   gradient is absent. A tied tensor that another unit has lent in this step before has the
@@ -235,7 +243,7 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   }
   /// @overload
   void bind_gradients(int unit,
-                      std::span<std::span<Wire const> const> gradients) requires borrowed {
+                      std::span<std::span<Wire const> const> gradients) requires only_read {
     engine_.bind_unit(unit, detail::LentSpans(gradients));
   }
   /// As `bind`.
@@ -250,7 +258,8 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   /// after `reduce_all` and `step`. A unit that is tied to others is free when all of them are.
   /// Under Pos+g `reduce(unit)` returns when the units reduced before are free, so that no more
   /// than two are in use while trainers lend unit by unit; small neighbours that share a bucket
-  /// count as one. Memory that stays lent, as by `bind`, is read again in the next step.
+  /// count as one. Memory that stays lent, as by `bind`, is read again in the next step. Under
+  /// `BorrowedInPlace<>` units are free when the step is over.
   /// @par Collective  no; never blocks
   [[nodiscard]] bool gradients_free(int unit) const requires borrowed {
     return engine_.gradients_free(unit);

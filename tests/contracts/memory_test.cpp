@@ -64,6 +64,7 @@ struct Tracking {
 
 using Owned = zero::Owned<Tracking>;
 using Borrowed = zero::Borrowed<Tracking>;
+using InPlace = zero::BorrowedInPlace<Tracking>;
 
 struct Case {
   int ranks = 1;
@@ -142,6 +143,8 @@ TEST_CASE("what is held is what was planned, after every call, whoever has the m
   check<Optimizer<zero::stage::Pos, zero::Fp32, Borrowed, zero::AccumulateFull>>(2);
   check<Optimizer<zero::stage::PosG, Bf16, Borrowed, zero::AccumulateShard>>(2);
   check<Optimizer<zero::stage::PosG, zero::MixedFloatGradients<zero::fp16>, Borrowed>>();
+  check<Optimizer<zero::stage::Replicated, zero::Fp32, InPlace>>();
+  check<Optimizer<zero::stage::PosG, Bf16, InPlace, zero::AccumulateFull>>(2);
 }
 
 TEST_CASE("the gather pool holds one unit more than are gathered ahead, but no unit twice") {

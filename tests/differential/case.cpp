@@ -166,7 +166,9 @@ bool ties_within(Case const& test, int unit) {
 std::string name(Policies const& p) {
   return std::string(stage_names[index(p.stage)]) + "/" + number_names[index(p.number)] + "/" +
          rule_names[index(p.rule)] + "/" + accumulation_names[index(p.accumulation)] + "/" +
-         (p.borrowed ? "borrowed" : "owned");
+         (p.in_place   ? "in_place"
+          : p.borrowed ? "borrowed"
+                       : "owned");
 }
 
 bool Case::tied(std::size_t t) const {

@@ -20,6 +20,7 @@ struct Policies {
   Rule rule;
   Accumulation accumulation;
   bool borrowed = false;
+  bool in_place = false;  ///< reduced gradients lie in lent ones
 
   /// Does the library hold full gradients of units under way only?
   [[nodiscard]] constexpr bool pools() const {

@@ -44,6 +44,9 @@ inline constexpr auto combinations = [] {
       Policies{pos, bf16_wide, lion, full, true},
       Policies{pos_g, bf16_wide, adamw, shard, true},
       Policies{pos_gp, bf16_wide, adam, none},
+      Policies{replicated, bf16, adamw, none, true, true},
+      Policies{pos, fp32, sgd, full, true, true},
+      Policies{pos_g, fp16, lion, none, true, true},
   };
 }();
 

@@ -43,7 +43,10 @@ struct Types {
                       zero::RmsProp<true, true>>;
   using Accumulation =
       Choice<P.accumulation, zero::AccumulateNone, zero::AccumulateFull, zero::AccumulateShard>;
-  using Memory = std::conditional_t<P.borrowed, zero::Borrowed<Metered>, zero::Owned<Metered>>;
+  using Memory = Choice<P.borrowed + P.in_place,
+                        zero::Owned<Metered>,
+                        zero::Borrowed<Metered>,
+                        zero::BorrowedInPlace<Metered>>;
 };
 
 template <class R>

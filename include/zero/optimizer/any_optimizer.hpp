@@ -140,7 +140,8 @@ class AnyOptimizer {
   void reduce_all() { engine_.reduce_all(); }
   /// The same for a trainer that has added up several micro-batches in its own buffers.
   /// Otherwise they would count as one, with a gradient so many times as large.
-  /// @param weight  of all of them together, as in `MicroStep`: their number if each is a mean
+  /// @param weight  of all of them together, as in `MicroStep`: their number if each is a mean over
+  ///   as many samples as every other. It is no factor: gradients are not multiplied by it
   /// @throws Error (invalid_argument) if a micro-step has begun, or a unit was reduced
   void reduce_all(double weight) { engine_.reduce_all(weight); }
 

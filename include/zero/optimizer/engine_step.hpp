@@ -28,7 +28,7 @@ ZERO_BODY Elements Engine::whole_gradient(std::size_t tensor) {
 ZERO_BODY std::uint64_t Engine::open(int unit, bool overwritten, bool checked) {
   if (checked && parts_->policies.borrowed) {
     fail(ErrorKind::invalid_argument,
-         "gradients that are lent are only read, so that none can be marked as not written");
+         "gradients that are lent are the trainer's, so that none can be marked as not written");
   }
   parts_->require_unit(unit);
   parts_->require_bound();

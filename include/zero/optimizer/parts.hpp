@@ -124,7 +124,6 @@ ZERO_BODY Parts::Parts(Agreed agreed)
       staging(partition, elements, arena),
       norm(comm().rank(),
            partition,
-           gradients,
            &control->squares,
            space(),
            kernels,

@@ -262,6 +262,13 @@ static_assert(std::is_empty_v<Owned<>> && std::is_empty_v<Borrowed<>>);
 static_assert(std::same_as<decltype(Owned{archetype::Allocator{1}}), Owned<archetype::Allocator>>);
 static_assert(
     std::same_as<decltype(Borrowed{archetype::Allocator{1}}), Borrowed<archetype::Allocator>>);
+using zero::BorrowedInPlace;
+using zero::reduces_in_place;
+static_assert(Memory<BorrowedInPlace<OfSomething>> && std::is_empty_v<BorrowedInPlace<>>);
+static_assert(BorrowedInPlace<>::borrowed && reduces_in_place<BorrowedInPlace<>>);
+static_assert(!reduces_in_place<Borrowed<>> && !reduces_in_place<archetype::Lent>);
+static_assert(std::same_as<decltype(BorrowedInPlace{archetype::Allocator{1}}),
+                           BorrowedInPlace<archetype::Allocator>>);
 
 }  // namespace memory
 

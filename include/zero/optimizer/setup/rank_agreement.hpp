@@ -211,7 +211,7 @@ ZERO_BODY Fingerprint fingerprint(EngineSetup const& setup,
   }
   record.add("the rule's states", states);
   record.add("accumulation", facts.accumulation);
-  record.add("memory", std::string_view(facts.borrowed ? "borrowed" : "owned"));
+  record.add("memory", facts.memory());
   // Ranks whose kernels fuse multiplications differently would drift apart in the last bit.
   record.add("the compiler's flags", std::string_view(ZERO_TEXT(ZERO_NAMESPACE)));
   record.add("bucket bytes", static_cast<std::int64_t>(setup.bucket.bytes));

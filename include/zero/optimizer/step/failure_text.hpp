@@ -59,7 +59,7 @@ ZERO_BODY std::int64_t first_not_finite(Parts& parts) {
   AnySpace const& space = parts.space();
   ExactSum* const squares = &parts.control->squares;
   parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
-    Array const share = parts.gradients.reduced(bucket);
+    Array const share = parts.reduction.own(bucket);
     Range const range = bucket.share(parts.comm().rank());
     parts.partition.for_each_segment(range, [&](Segment const& piece) {
       if (first >= 0 && static_cast<std::size_t>(first) <= piece.tensor) return;
