@@ -167,6 +167,13 @@ ZERO_BODY double Engine::grad_norm() {
 }
 
 ZERO_BODY void Engine::step(StepOptions const& options, double scale) {
+  Decide const decided = prepare(options, scale);
+  exchange(decided.told);
+  decide(decided);
+  update(options);
+}
+
+ZERO_BODY Decide Engine::prepare(StepOptions const& options, double scale) {
   parts_->require_bound();
   require_found();
   if (parts_->policies.borrowed && !parts_->now.values_set) refuse_no_masters();
@@ -178,13 +185,23 @@ ZERO_BODY void Engine::step(StepOptions const& options, double scale) {
                            parts_->policies.loss_scaled);
   decide.control = parts_->control;
   decide.ended = parts_->groups.world().ended();
+  return decide;
+}
+
+ZERO_BODY void Engine::exchange(RankOptions const& told) {
   // Ranks may have reduced more or less by now; from here on all do the same.
   reduce_all();
   if (!parts_->now.values_confirmed) confirm_values();
-  conclude(decide.told);
+  conclude(told);
+}
+
+ZERO_BODY void Engine::decide(Decide const& decide) {
   parts_->update.decide(decide);
   parts_->outcome.expect();
   parts_->now.told = decide;
+}
+
+ZERO_BODY void Engine::update(StepOptions const& options) {
   if (parts_->space().host_accessible() && parts_->outcome.get().terms.skipped != 0) return;
   parts_->refresh.settle();
   if (parts_->presence.any_may_rest() || options.count) count_missed(options);
@@ -208,10 +225,9 @@ ZERO_BODY void Engine::count_missed(StepOptions const& options) const {
 ZERO_BODY StepResult Engine::taken() {
   StepReport report;
   StepFailure const failure = parts_->outcome.take(report);
-  StepResult result =
-      failure == StepFailure::none
-          ? StepResult(report)
-          : StepResult(explain_failure(*parts_, failure, parts_->now.told, terms().learning_rate));
+  StepResult result = failure == StepFailure::none
+                          ? StepResult(report)
+                          : StepResult(explain_failure({&parts_, 1}, failure));
   discard_gradients();
   return result;
 }
@@ -242,8 +258,9 @@ ZERO_BODY long Engine::missed(std::size_t tensor) const {
 
 ZERO_BODY void Engine::refuse_other_call() {
   constexpr StepFailure failure = StepFailure::options_differ;
+  parts_->now.told = {};
   Error const error = parts_->space().host_accessible()
-                          ? explain_failure(*parts_, failure, {}, 0.f)
+                          ? explain_failure({&parts_, 1}, failure)
                           : error_of(failure, "the call: 'grad_norm' here, 'step' elsewhere");
   discard_gradients();
   fail_again(error);
