@@ -171,6 +171,13 @@ ZERO_BODY double Engine::grad_norm() {
 }
 
 ZERO_BODY void Engine::step(StepOptions const& options, double scale) {
+  Decide const decided = prepare(options, scale);
+  exchange(decided.told);
+  decide(decided);
+  update(options);
+}
+
+ZERO_BODY Decide Engine::prepare(StepOptions const& options, double scale) {
   parts_->require_bound();
   require_found();
   if (parts_->policies.borrowed && !parts_->now.values_set) refuse_no_masters();
@@ -183,15 +190,26 @@ ZERO_BODY void Engine::step(StepOptions const& options, double scale) {
   decide.told.in_double = parts_->kernels.in_double();
   decide.control = parts_->control;
   decide.ended = parts_->groups.world().ended();
+  bool const rate_told = options.learning_rate || options.learning_rate_address != nullptr ||
+                         options.learning_rate_address_double != nullptr;
+  parts_->now.rate_from = rate_told ? ToldBy::options : parts_->rules.rate_from();
+  return decide;
+}
+
+ZERO_BODY void Engine::exchange(RankOptions const& told) {
   // Ranks may have reduced more or less by now; from here on all do the same.
   reduce_all();
   if (!parts_->now.values_confirmed) confirm_values();
-  conclude(decide.told);
+  conclude(told);
+}
+
+ZERO_BODY void Engine::decide(Decide const& decide) {
   parts_->update.decide(decide);
   parts_->outcome.expect();
   parts_->now.told = decide;
-  bool const rate_told = options.learning_rate || options.learning_rate_address != nullptr;
-  parts_->now.rate_from = rate_told ? ToldBy::options : parts_->rules.rate_from();
+}
+
+ZERO_BODY void Engine::update(StepOptions const& options) {
   if (parts_->space().host_accessible() && parts_->outcome.get().terms.skipped != 0) return;
   parts_->refresh.settle();
   if (parts_->presence.any_may_rest() || options.count) {
@@ -218,10 +236,9 @@ ZERO_BODY void Engine::count_missed(StepOptions const& options) const {
 ZERO_BODY StepResult Engine::taken() {
   StepReport report;
   StepFailure const failure = parts_->outcome.take(report);
-  StepResult result =
-      failure == StepFailure::none
-          ? StepResult(report)
-          : StepResult(explain_failure(*parts_, failure, parts_->now.told, terms().learning_rate));
+  StepResult result = failure == StepFailure::none
+                          ? StepResult(report)
+                          : StepResult(explain_failure({&parts_, 1}, failure));
   discard_gradients();
   return result;
 }
@@ -252,10 +269,10 @@ ZERO_BODY long Engine::missed(std::size_t tensor) const {
 
 ZERO_BODY void Engine::refuse_other_call() {
   constexpr StepFailure failure = StepFailure::options_differ;
-  Error const error =
-      parts_->space().host_accessible()
-          ? explain_failure(*parts_, failure, {}, 0.)
-          : error_of(failure, "options to step(): the call: 'grad_norm' here, 'step' elsewhere");
+  parts_->now.told = {};
+  Error const error = parts_->space().host_accessible()
+                          ? explain_failure({&parts_, 1}, failure)
+                          : error_of(failure, "options to step(): the call: 'grad_norm' here, 'step' elsewhere");
   discard_gradients();
   fail_again(error);
 }

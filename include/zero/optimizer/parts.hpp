@@ -160,6 +160,7 @@ ZERO_BODY void Parts::load(Kernels const& loading) const {
   loading.call(BringTensors{});
   loading.call(Seal{});
   loading.call(Conclude{});
+  loading.call(Join{});
   loading.call(CountMissed{});
   norm.load(loading);
   reduction.load(loading);

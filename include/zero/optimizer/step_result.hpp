@@ -81,6 +81,13 @@ namespace detail {
             {},
             SourceLocation::current()};
   }
+  if (failure == StepFailure::scales_differ) {
+    return {ErrorKind::invalid_argument,
+            "optimizers that step together have different loss scales: give them the same "
+            "LossScaleOptions, and let none of them step alone",
+            {},
+            SourceLocation::current()};
+  }
   if (failure == StepFailure::learning_rate) {
     return {ErrorKind::invalid_argument,
             "what lies at learning_rate_address is not finite, or less than 0",

@@ -29,6 +29,7 @@ enum class StepFailure : std::int32_t {
   all_empty,
   scale_exhausted,
   learning_rate,
+  scales_differ,
 };
 
 /// What a host reads of a step.
@@ -36,8 +37,12 @@ struct StepOutcome {
   StepTerms terms{};
   StepFailure failure = StepFailure::none;  ///< of the first step that failed and was not reported
   std::int32_t differ = 0;                  ///< not 0 if ranks were told different options
+  std::int32_t ended = 0;                   ///< not 0 if the group had ended when it was decided
   std::int32_t stop = 0;                    ///< not 0 if some rank asked for the run to end
   std::int32_t rested = 0;                  ///< tensors that rested in this step
+
+  /// What `differ` is where optimizers that step together have different loss scales.
+  static constexpr std::int32_t loss_scales = 2;
 };
 
 /// The few words of one rank's steps that lie in the memory of its space.
@@ -263,13 +268,51 @@ struct Conclude {
     }
     std::int64_t const* const weights = words + ExactSum::word_count;
     StepTerms& terms = control->outcome.terms;
-    bool const finite = ExactSum::finite(words);
-    terms.overflow = finite ? 0 : 1;
     terms.weight = ExactSum::value(weights);
     terms.loss_scale = control->loss_scale.value();
+    measure(words, terms);
+  }
+
+  /// Overflow and norm of a sum of squares.
+  ZERO_HOST_DEVICE static void measure(std::int64_t const* squares, StepTerms& terms) noexcept {
+    bool const finite = ExactSum::finite(squares);
+    terms.overflow = finite ? 0 : 1;
     double const norm_of_sum =
-        finite ? __builtin_sqrt(ExactSum::value(words)) : __builtin_huge_val();
+        finite ? __builtin_sqrt(ExactSum::value(squares)) : __builtin_huge_val();
     terms.grad_norm = norm_of_sum / (terms.weight * static_cast<double>(terms.loss_scale));
+  }
+};
+
+/// Adds what another optimizer has concluded to what the one has that decides for both. Squares are
+/// added as integers; where weights differ, after they were rounded.
+struct Join {
+  StepControl* lead = nullptr;
+  StepControl const* other = nullptr;
+  bool scaled = false;  ///< the other has a loss scale of its own
+
+  ZERO_HOST_DEVICE void operator()() const noexcept {
+    StepOutcome& outcome = lead->outcome;
+    StepTerms& terms = outcome.terms;
+    StepTerms const& own = other->outcome.terms;
+    std::int64_t* const words = lead->words;
+    words[StepControl::failed_word] += other->words[StepControl::failed_word];
+    words[StepControl::silent_word] |= other->words[StepControl::silent_word];
+    if (outcome.differ == 0 && scaled && own.loss_scale != terms.loss_scale) {
+      outcome.differ = StepOutcome::loss_scales;
+    }
+    if (other->outcome.differ != 0) outcome.differ = other->outcome.differ;
+    double const ratio = terms.weight / own.weight;
+    if (is_finite(ratio) && ratio != 1.) {
+      ExactSum::Addend const parts =
+          ExactSum::addend(ExactSum::value(other->words) * ratio * ratio);
+      words[parts.first] += parts.low;
+      words[parts.first + 1] += parts.middle;
+      words[parts.first + 2] += parts.high;
+    } else {
+      for (std::size_t i = 0; i < ExactSum::word_count; ++i) words[i] += other->words[i];
+    }
+    if (own.weight == 0.) terms.weight = 0.;
+    Conclude::measure(words, terms);
   }
 };
 
@@ -280,6 +323,9 @@ struct Conclude {
 ///
 /// From a step that failed on, nothing is updated until all ranks have reported the failure: a
 /// trainer that asks for reports now and then must not train on what it would have thrown away.
+///
+/// Of optimizers that step together one leads. It decides first, after a `Join` of each other one,
+/// and the others decide as it did.
 struct Decide {
   static constexpr double no_limit = __builtin_huge_val();
 
@@ -292,18 +338,25 @@ struct Decide {
   long count = 0;                ///< of this update, from outside; 0: one more than of the last
   std::uint64_t rules = 0;       ///< digest of what updates each tensor
   RankOptions told{};
+  std::int64_t together = 1;          ///< optimizers that step
+  StepControl const* lead = nullptr;  ///< of another one that leads; or null
 
   ZERO_HOST_DEVICE void operator()() const noexcept {
     StepTerms& terms = control->outcome.terms;
     control->own = terms;
     control->outcome.rested = 0;
+    if (lead != nullptr) follow();
     terms.clip_coefficient = terms.grad_norm > max_norm ? max_norm / terms.grad_norm : scale;
     bool const failed = control->words[StepControl::failed_word] != 0;
     bool const differ = control->outcome.differ != 0;
     bool const units = control->words[StepControl::silent_word] != 0;
     bool const rate = is_finite(terms.learning_rate) && terms.learning_rate >= 0.;
     // The host writes it while this may be running.
-    if (ended != nullptr && *static_cast<std::int64_t const volatile*>(ended) != 0) {
+    if (lead == nullptr) {
+      bool const over = ended != nullptr && *static_cast<std::int64_t const volatile*>(ended) != 0;
+      control->outcome.ended = over ? 1 : 0;
+    }
+    if (control->outcome.ended != 0) {
       terms.skipped = 1;
       return;
     }
@@ -315,7 +368,9 @@ struct Decide {
           terms.clip_coefficient / (terms.weight * static_cast<double>(terms.loss_scale));
       if (loss_scaled) control->loss_scale.learn(false);
     } else if (!failed && differ) {
-      control->outcome.failure = StepFailure::options_differ;
+      control->outcome.failure = control->outcome.differ == StepOutcome::loss_scales
+                                     ? StepFailure::scales_differ
+                                     : StepFailure::options_differ;
     } else if (!failed && units) {
       bool const empty = control->words[StepControl::silent_word] == StepControl::all_empty;
       control->outcome.failure = empty ? StepFailure::all_empty : StepFailure::units_differ;
@@ -331,6 +386,21 @@ struct Decide {
       }
     }
     terms.next_loss_scale = control->loss_scale.value();
+  }
+
+ private:
+  /// Takes over what was joined.
+  ZERO_HOST_DEVICE void follow() const noexcept {
+    StepOutcome const& joined = lead->outcome;
+    StepTerms& terms = control->outcome.terms;
+    control->outcome.differ = joined.differ;
+    control->outcome.ended = joined.ended;
+    control->words[StepControl::failed_word] = lead->words[StepControl::failed_word];
+    control->words[StepControl::silent_word] = lead->words[StepControl::silent_word];
+    terms.overflow = joined.terms.overflow;
+    terms.grad_norm = joined.terms.grad_norm;
+    terms.loss_scale = joined.terms.loss_scale;
+    if (joined.terms.weight == 0.) terms.weight = 0.;
   }
 };
 
