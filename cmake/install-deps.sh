@@ -10,14 +10,14 @@ usage: sh cmake/install-deps.sh demo|test|ci [--print]
   demo     what trains the GPT: a compiler, CMake, Ninja, Eigen, CLI11, nlohmann-json
   test     what the tests of the library need: those three, Python, doctest, xxHash, nlohmann-json
   ci       what every test and check needs: all these, Google Benchmark, two MPI libraries, LibTorch,
-           other compilers, a cross compiler, an emulator, SPIN
+           dlib, other compilers, a cross compiler, an emulator, SPIN
   --print  prints the packages and installs nothing
 TEXT
 }
 
 demo="g++ cmake ninja-build libeigen3-dev libcli11-dev nlohmann-json3-dev"
 test="g++ cmake ninja-build python3 doctest-dev libxxhash-dev nlohmann-json3-dev"
-ci="$demo $test libbenchmark-dev make pkg-config python3-pip libtorch-dev libopenmpi-dev openmpi-bin libmpich-dev mpich doxygen clang
+ci="$demo $test libbenchmark-dev make pkg-config python3-pip libdlib-dev libtorch-dev libopenmpi-dev openmpi-bin libmpich-dev mpich doxygen clang
 libclang-rt-dev clang-format g++-aarch64-linux-gnu qemu-user ccache git iproute2 spin"
 
 case "${1-}" in

@@ -1,0 +1,103 @@
+"""The format's own Python package reads what the example writes, and writes what the example reads.
+
+usage: gguf_test.py PROGRAM
+"""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+try:
+    import gguf
+    import numpy
+except ImportError as error:
+    print(f"zero: skipped, since Python cannot import what it takes: {error}")
+    sys.exit(77)
+
+PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
+SHAPES = {
+    "token_embd.weight": (37, 5), "blk.0.attn_qkv.weight": (3, 23, 89), "blk.0.scale": (1,),
+    "output_norm.weight": (4097,),
+}
+
+
+def initial(name):
+    """What the example fills a tensor with."""
+    count = int(numpy.prod(SHAPES[name]))
+    values = len(name) + numpy.arange(count, dtype=numpy.float32) / numpy.float32(1024)
+    return values.astype(numpy.float32).reshape(SHAPES[name])
+
+
+class Gguf(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = pathlib.Path(folder.name) / "model.gguf"
+
+    def run_program(self, *arguments):
+        return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=120,
+                              check=False)
+
+    def check_written(self):
+        run = self.run_program("write", self.path)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        reader = gguf.GGUFReader(self.path)
+        self.assertEqual([tensor.name for tensor in reader.tensors], list(SHAPES))
+        for tensor in reader.tensors:
+            self.assertEqual(tensor.tensor_type, gguf.GGMLQuantizationType.F32)
+            numpy.testing.assert_array_equal(tensor.data, initial(tensor.name), tensor.name)
+        self.assertIn("general.architecture", reader.fields)
+
+    def test_what_the_example_writes_is_read(self):
+        self.check_written()
+        size = self.path.stat().st_size
+        self.path.write_bytes(b"?" * (size + 4096))  # over a longer file
+        self.check_written()
+        self.assertEqual(self.path.stat().st_size, size)
+
+    def write(self, alignment=None, dtype=numpy.float32, shapes=None):
+        """A file of the package's, with keys of every kind, and a tensor that nobody asks for."""
+        writer = gguf.GGUFWriter(self.path, "llama")
+        if alignment:
+            writer.add_custom_alignment(alignment)
+        writer.add_name("a name")
+        writer.add_array("tokens", ["a", "", "long"])
+        writer.add_array("numbers", [1, 2, 3])
+        writer.add_bool("yes", True)
+        writer.add_float64("half", 0.5)
+        writer.add_tensor("other", numpy.ones(3, numpy.float32))
+        for name in reversed(SHAPES):
+            values = initial(name) * numpy.float32(3)
+            writer.add_tensor(name, values.reshape((shapes or {}).get(name, values.shape)).astype(dtype))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+
+    def test_what_the_package_writes_is_read(self):
+        for alignment in (None, 128):
+            with self.subTest(alignment=alignment):
+                self.write(alignment)
+                run = self.run_program("read", self.path)
+                self.assertEqual(run.returncode, 0, run.stderr)
+                values = numpy.array(run.stdout.split(), numpy.float32)
+                expected = [(initial(name) * numpy.float32(3)).ravel() for name in SHAPES]
+                numpy.testing.assert_array_equal(values, numpy.concatenate(expected))
+
+    def test_what_does_not_fit_is_refused(self):
+        for change in ({"dtype": numpy.float16}, {"shapes": {"token_embd.weight": (5, 37)}}):
+            with self.subTest(change=change):
+                self.write(**change)
+                run = self.run_program("read", self.path)
+                self.assertNotEqual(run.returncode, 0)
+                self.assertIn("has another shape there, or another type", run.stderr)
+        self.path.write_bytes(self.path.read_bytes()[:-3000])
+        self.assertNotEqual(self.run_program("read", self.path).returncode, 0)
+        self.path.write_bytes(b"no model of any kind")
+        self.assertIn("is no GGUF file", self.run_program("read", self.path).stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
