@@ -22,7 +22,7 @@ constexpr int first_unit_behind = 3;
 
 std::vector<zero::Tensor> whole() {
   std::vector<zero::Tensor> tensors = toy::model(false);
-  for (std::size_t const t : {2, 7}) tensors[t].group = "matrices";
+  for (std::size_t const t : {2u, 7u}) tensors[t].group = "matrices";
   return tensors;
 }
 /// Its tensors before unit `first_unit_behind`, or from there on with units of their own.
