@@ -8,6 +8,7 @@
 #include "zero/comm/mpi/flight.hpp"
 #include "zero/comm/mpi/library.hpp"
 #include "zero/comm/mpi/links.hpp"
+#include "zero/comm/mpi/options.hpp"
 #include "zero/comm/mpi/peers.hpp"
 #include "zero/comm/mpi/schedule.hpp"
 #include "zero/comm/mpi/window.hpp"
@@ -28,13 +29,6 @@ namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 /// Bytes of one source that are worked on between two looks at everything else under way.
 inline constexpr std::size_t part_bytes = 256 * KiB;
 
-/// Bytes that went one way or another on this rank.
-struct Moved {
-  std::uint64_t direct = 0;     ///< read from peers' memory
-  std::uint64_t exchanged = 0;  ///< received in chunks
-  std::uint64_t node_sums = 0;  ///< sent as sums of this node, or up to it
-};
-
 /// Carries out schedules, every task as far as its inputs are there and its outcome has room.
 ///
 /// Who sends a chunk says with the first of them which call it is for; near ranks read each other's
@@ -42,16 +36,18 @@ struct Moved {
 /// between two ranks go in the order of the calls; what needs no chunks overtakes what does.
 class Exchange {
  public:
-  Exchange(Peers const& peers, Links& links, Window const& window, Flights& flights)
+  /// All live longer.
+  /// @param counts  what goes which way
+  Exchange(
+      Peers const& peers, Links& links, Window const& window, Flights& flights, Transport& counts)
       : peers_(&peers),
         links_(&links),
         window_(&window),
         flights_(&flights),
+        counts_(&counts),
         turns_(index(peers.size())) {
     inputs_.reserve(index(peers.size()) + 1);
   }
-
-  [[nodiscard]] Moved const& moved() const noexcept { return moved_; }
 
   /// Prepares a collective of which this rank's slot says where the buffers are.
   void begin(Flight& flight) {
@@ -65,8 +61,12 @@ class Exchange {
     for (int peer = 0; peer < peers_->size(); ++peer) {
       auto& [takes, gives] = flight.pairs[index(peer)].queues;
       Traffic const& traffic = flight.schedule.with(peer);
-      gives = queue(traffic.out, peers_->is_near(peer) ? &own : nullptr);
-      if (!peers_->is_near(peer)) takes = queue(traffic.in, nullptr);
+      if (peers_->is_near(peer)) {
+        gives = queue(traffic.out, own);
+      } else {
+        takes = {0, traffic.in.given};
+        gives = {0, traffic.out.given};
+      }
     }
     for (std::size_t i = 0; i < tasks.size(); ++i) {
       // What neighbours read where it is takes no chunks.
@@ -144,12 +144,11 @@ class Exchange {
   [[nodiscard]] static std::int64_t place(Slot const& slot, From from) noexcept {
     return from == From::result ? slot.recv_at : slot.send_at;
   }
-  /// Which of the tasks between two ranks take chunks.
-  /// @param slot  of a near peer that gives; null for a far one
-  [[nodiscard]] static Flight::Queue queue(Turns tasks, Slot const* slot) noexcept {
-    bool const given = slot == nullptr || slot->send_at == outside;
-    bool const results = slot == nullptr || slot->recv_at == outside;
-    return {given ? 0 : tasks.given, tasks.given + (results ? tasks.results : 0)};
+  /// Which of the tasks between two ranks of a node take chunks.
+  /// @param slot  of the one that gives
+  [[nodiscard]] static Flight::Queue queue(Turns tasks, Slot const& slot) noexcept {
+    std::uint32_t const end = tasks.given + (slot.recv_at == outside ? tasks.results : 0);
+    return {slot.send_at == outside ? 0 : tasks.given, end};
   }
   /// Does this input come in chunks of a lane? Of a near peer that agrees.
   [[nodiscard]] bool is_lent(Flight const& flight, Input const& input) const noexcept {
@@ -196,7 +195,7 @@ class Exchange {
         return;
       }
       pair.agrees = true;
-      pair.queues[Flight::in] = queue(flight.schedule.with(peer).in, &slot);
+      pair.queues[Flight::in] = queue(flight.schedule.with(peer).in, slot);
       --flight.near_left;
     }
   }
@@ -236,7 +235,7 @@ class Exchange {
     at.over = at.at == task.count;
     if (!keeps) {
       DType const type = task.rounded ? flight.op.dtype : flight.op.accumulate;
-      if (task.work != Work::copy) moved_.node_sums += now * size_of(type);
+      if (task.work != Work::copy) counts_->node_sum_bytes += now * size_of(type);
       send(flight, task.to, now * size_of(type));
     }
     take(flight, task, now, at.over);
@@ -313,10 +312,10 @@ class Exchange {
       bool const wide = far && partial;
       std::size_t const bytes = count * size_of(wide ? flight.op.accumulate : flight.op.dtype);
       if (!far && !is_lent(flight, input)) {
-        if (task.work != Work::sum || task.to == peers_->rank()) moved_.direct += bytes;
+        if (task.work != Work::sum || task.to == peers_->rank()) counts_->direct_bytes += bytes;
         continue;
       }
-      moved_.exchanged += bytes;
+      counts_->exchanged_bytes += bytes;
       far ? links_->take(input.rank) : lane(input.rank, peers_->rank()).take();
       if (last) ++flight.pairs[index(input.rank)].queues[Flight::in].next;
     }
@@ -363,9 +362,9 @@ class Exchange {
   Links* links_;
   Window const* window_;
   Flights* flights_;
+  Transport* counts_;
   std::vector<Turn> turns_;  ///< by peer
   std::vector<void const*> inputs_;
-  Moved moved_{};
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

@@ -66,12 +66,12 @@ class Group final : public Base {
         routing_(&peers_.topology(), native, family_->options.sums),
         flat_because_(routing_.never_chained()),
         links_(std::make_unique<Links>(
-            comm, size(), peers_.topology().nodes() == 1, family_->options)),
-        exchange_(peers_, *links_, *window_, flights_),
+            comm, size(), peers_.topology().nodes() == 1, family_->options, counts_)),
+        exchange_(peers_, *links_, *window_, flights_, counts_),
         witness_(*family_, peers_, flights_, exchange_, id, name) {
     if (native) {
       native_ = std::make_unique<NativeSums>(
-          comm, family_->blocking.duplicate(comm), size(), family_->options, flights_);
+          comm, family_->blocking.duplicate(comm), size(), family_->options, flights_, counts_);
     }
     if (flat_because_.empty()) flat_because_ = "there was no sum yet";
     family_->join(this);
@@ -220,24 +220,20 @@ class Group final : public Base {
 
   [[nodiscard]] ZERO_COLD Transport transport() override {
     Lock const lock(family_->mutex);
-    Pool const* const pool = family_->pool.get();
-    return {.library = library_version(),
-            .nodes = static_cast<int>(peers_.topology().nodes()),
-            .local_ranks = static_cast<int>(peers_.near().size()),
-            .window = window_->shared(),
-            .progress_thread = family_->options.progress_thread != ProgressThread::off,
-            .always_deadline = family_->blocking.always_ends(),
-            .shared_bytes = pool != nullptr ? pool->bytes() : 0,
-            .shared_left = pool != nullptr ? pool->left() : 0,
-            .chunk_bytes = head_bytes + links_->chunk_bytes(),
-            .direct_bytes = exchange_.moved().direct,
-            .exchanged_bytes = exchange_.moved().exchanged,
-            .node_sum_bytes = exchange_.moved().node_sums,
-            .native_bytes = native_ != nullptr ? native_->bytes() : 0,
-            .data_messages = links_->sent().messages,
-            .sent_bytes = links_->sent().bytes,
-            .control_messages = links_->sent().credits,
-            .flat_because = std::string(flat_because_)};
+    Transport result = counts_;
+    result.library = library_version();
+    result.nodes = static_cast<int>(peers_.topology().nodes());
+    result.local_ranks = static_cast<int>(peers_.near().size());
+    result.window = window_->shared();
+    result.progress_thread = family_->options.progress_thread != ProgressThread::off;
+    result.always_deadline = family_->blocking.always_ends();
+    if (family_->pool != nullptr) {
+      result.shared_bytes = family_->pool->bytes();
+      result.shared_left = family_->pool->left();
+    }
+    result.chunk_bytes = head_bytes + links_->chunk_bytes();
+    result.flat_because = flat_because_;
+    return result;
   }
 
   [[nodiscard]] std::uint64_t held() const noexcept override {
@@ -355,6 +351,7 @@ class Group final : public Base {
   Peers peers_;
   Routing routing_;
   std::string_view flat_because_;
+  Transport counts_{};
   std::unique_ptr<Links> links_;
   Flights flights_;
   Exchange exchange_;

@@ -6,6 +6,7 @@
 #include "zero/comm/mpi/call.hpp"
 #include "zero/comm/mpi/library.hpp"
 #include "zero/comm/mpi/message.hpp"
+#include "zero/comm/mpi/options.hpp"
 #include "zero/comm/mpi/topology.hpp"
 
 #include <array>
@@ -33,16 +34,20 @@ inline constexpr int credit_tag = 3;
 /// never part of a message. What MPI does not give back after a failure is kept on purpose.
 class Links {
  public:
-  /// @param alone  no rank is on another node
-  Links(MPI_Comm comm, int size, bool alone, Options const& options)
+  /// @param alone   no rank is on another node
+  /// @param counts  what is sent; lives longer
+  Links(MPI_Comm comm, int size, bool alone, Options const& options, Transport& counts)
       : comm_(comm),
+        counts_(&counts),
         chunk_(detail::chunk_bytes(options.exchange_bytes, options.message_bytes, size)),
         by_peer_(alone ? 0 : index(size), nullptr) {
     if (alone) return;
     // No message is larger.
     static_cast<void>(narrow_count(stride(), 1, options.message_bytes));
     requests_.reserve(1 + per_peer * (index(size) - 1));
-    add_requests(1);
+    requests_.push_back(MPI_REQUEST_NULL);
+    indices_.resize(1);
+    statuses_.resize(1);
     receive_opening();
     check(error_, "MPI_Irecv");
   }
@@ -64,13 +69,6 @@ class Links {
     return (index(size) - 1) * (chunks_in + chunks_out) * (sizeof(Head) + chunk);
   }
   [[nodiscard]] std::size_t held() const noexcept { return held_; }
-  /// What this rank has sent.
-  struct Sent {
-    std::uint64_t messages = 0;  ///< with heads or data
-    std::uint64_t bytes = 0;     ///< in them
-    std::uint64_t credits = 0;   ///< messages that said what was taken
-  };
-  [[nodiscard]] Sent const& sent() const noexcept { return sent_; }
   /// Bytes of data that a message carries at most.
   [[nodiscard]] std::size_t chunk_bytes() const noexcept { return chunk_; }
   /// MPI's code, unless all calls have succeeded so far.
@@ -95,9 +93,7 @@ class Links {
       Link& link = *memory_->links[(number - 1) / per_peer];
       std::size_t const what = (number - 1) % per_peer;
       if (what < chunks_in) {
-        int bytes = 0;
-        MPI_Get_count(&statuses_[i], MPI_BYTE, &bytes);
-        link.in.arrived[what] = index(bytes) + 1;
+        link.in.arrived[what] = true;
       } else if (what == credit_in) {
         link.out.allowed = link.credit_in;
         receive_credit(link);
@@ -118,24 +114,21 @@ class Links {
   void look(Judge const& judge) {
     for (std::unique_ptr<Link> const& link : memory_->links) {
       In& in = link->in;
-      for (;;) {
-        if (in.opens) {
-          std::uint32_t const chunks = judge(link->peer, in.opening);
-          if (chunks == 0) break;
-          in.opens = false;
-          in.empty = in.opening.call.count == 0;
-          in.follow = in.empty ? 0 : chunks;
-          continue;
-        }
+      if (in.opens) {
+        in.follow = judge(link->peer, in.opening);
+        in.opens = in.follow == 0;
+        in.empty = !in.opens && in.opening.call.count == 0;
+        if (in.empty) in.follow = 0;
+      }
+      while (!in.opens && in.judged < in.taken + chunks_in) {
         std::size_t const slot = in.judged % chunks_in;
-        if (in.arrived[slot] == 0 || in.judged == in.taken + chunks_in) break;
+        if (!in.arrived[slot]) break;
         in.headed[slot] = in.follow == 0;
         if (in.headed[slot]) {
           Head head;
           std::memcpy(&head, in.memory.get() + slot * stride(), sizeof head);
-          std::uint32_t const chunks = judge(link->peer, head);
-          if (chunks == 0) break;
-          in.follow = chunks;
+          in.follow = judge(link->peer, head);
+          if (in.follow == 0) break;
         }
         --in.follow;
         ++in.judged;
@@ -158,7 +151,7 @@ class Links {
     Link& link = *by_peer_[index(peer)];
     if (std::exchange(link.in.empty, false)) return;
     std::size_t const slot = link.in.taken++ % chunks_in;
-    link.in.arrived[slot] = 0;
+    link.in.arrived[slot] = false;
     receive_chunk(link, slot);
     give_credit(link, chunks_in / 2);
   }
@@ -200,8 +193,8 @@ class Links {
     ++link.out.messages;
     link.out.leaving_for[slot] = number;
     ++leaving_[ring_slot(number)];
-    ++sent_.messages;
-    sent_.bytes += bytes;
+    ++counts_->data_messages;
+    counts_->sent_bytes += bytes;
     // What is small has left already.
     bool const gone = send_bytes(link, first_out + slot, data, bytes, opens ? open_tag : data_tag);
     if (gone) left(link, slot);
@@ -261,7 +254,7 @@ class Links {
 
   struct In {
     std::unique_ptr<std::byte[]> memory{};  ///< once the peer has asked
-    std::size_t arrived[chunks_in] = {};    ///< bytes + 1
+    bool arrived[chunks_in] = {};
     bool headed[chunks_in] = {};
     bool opens = false;  ///< the first head has come and was not judged
     bool empty = false;  ///< and is a chunk without data, not taken
@@ -316,17 +309,13 @@ class Links {
       memory_->links.push_back(std::make_unique<Link>());
       link = memory_->links.back().get();
       link->peer = peer;
-      link->first = add_requests(per_peer);
+      link->first = requests_.size();
+      // They stay where they are: there is room for all peers'.
+      requests_.resize(link->first + per_peer, MPI_REQUEST_NULL);
+      indices_.resize(requests_.size());
+      statuses_.resize(requests_.size());
     }
     return *link;
-  }
-  /// Returns the number of the first. They stay where they are.
-  std::size_t add_requests(std::size_t count) {
-    std::size_t const first = requests_.size();
-    requests_.resize(first + count, MPI_REQUEST_NULL);
-    indices_.resize(requests_.size());
-    statuses_.resize(requests_.size());
-    return first;
   }
   [[nodiscard]] std::unique_ptr<std::byte[]> chunks(std::size_t count) {
     held_ += count * stride();
@@ -376,12 +365,13 @@ class Links {
     if (news < least || news == 0 || is_under_way(link, credit_out)) return;
     link.in.credited = link.in.taken;
     link.credit_out = link.in.taken + chunks_in;
-    ++sent_.credits;
+    ++counts_->control_messages;
     std::uint64_t const& credit = link.credit_out;
     if (!send_bytes(link, credit_out, &credit, sizeof credit, credit_tag)) ++credits_leaving_;
   }
 
   MPI_Comm comm_;
+  Transport* counts_;
   std::size_t chunk_;
   std::unique_ptr<Memory> memory_ = std::make_unique<Memory>();
   std::vector<Link*> by_peer_;         ///< null where nothing was exchanged yet
@@ -390,7 +380,6 @@ class Links {
   std::vector<MPI_Status> statuses_;
   std::array<std::uint32_t, ring_slots> leaving_{};  ///< messages that MPI holds, by collective
   std::size_t held_ = 0;
-  Sent sent_{};
   std::size_t credits_leaving_ = 0;
   int error_ = MPI_SUCCESS;
   bool forsaken_ = false;

@@ -38,14 +38,21 @@ void add_for_mpi(void* in, void* inout, int* count, MPI_Datatype* /*type*/) noex
 class NativeSums {
  public:
   /// @param agreements  taken over
-  NativeSums(MPI_Comm comm, MPI_Comm agreements, int size, Options const& options, Flights& flights)
+  /// @param flights     live longer, as do `counts`
+  NativeSums(MPI_Comm comm,
+             MPI_Comm agreements,
+             int size,
+             Options const& options,
+             Flights& flights,
+             Transport& counts)
       : comm_(comm),
         agreements_(agreements),
         size_(static_cast<std::size_t>(size)),
         limit_((std::min)(options.message_bytes, largest_message)),
         block_(planned_bytes(options, size) / (size_ + 1)),
         memory_(new std::byte[block_ * (size_ + 1)]),
-        flights_(&flights) {
+        flights_(&flights),
+        counts_(&counts) {
     make(DType::bf16, add_for_mpi<DType::bf16>);
     make(DType::f16, add_for_mpi<DType::f16>);
   }
@@ -66,8 +73,6 @@ class NativeSums {
     return (std::max<std::size_t>)(8, block / 8 * 8) * (ranks + 1);
   }
   [[nodiscard]] std::size_t held() const noexcept { return block_ * (size_ + 1); }
-  /// That MPI has reduced.
-  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
   /// MPI's code, unless all calls have succeeded so far.
   [[nodiscard]] int error() const noexcept { return error_; }
 
@@ -157,7 +162,7 @@ class NativeSums {
     std::memcpy(to, result, now * element);
     flight.squared.add(op.dtype, to, now);
     flight.reduced += now;
-    bytes_ += now * element;
+    counts_->native_bytes += now * element;
     return true;
   }
 
@@ -199,6 +204,7 @@ class NativeSums {
   std::unique_ptr<std::byte[]> memory_;
   std::unique_ptr<Hashes> hashes_ = std::make_unique<Hashes>();
   Flights* flights_;
+  Transport* counts_;
   MPI_Request agreement_ = MPI_REQUEST_NULL;
   MPI_Request sum_ = MPI_REQUEST_NULL;
   MPI_Datatype types_[2] = {MPI_DATATYPE_NULL, MPI_DATATYPE_NULL};
@@ -206,7 +212,6 @@ class NativeSums {
   // Collectives whose turn it is, of those that MPI reduces.
   std::uint64_t agreement_turn_ = 0;
   std::uint64_t sum_turn_ = 0;
-  std::uint64_t bytes_ = 0;
   int error_ = MPI_SUCCESS;
 };
 

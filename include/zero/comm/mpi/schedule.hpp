@@ -67,9 +67,7 @@ struct Turns {
 
   /// One more; returns how many were there before it.
   std::uint32_t add(From from) noexcept {
-    std::uint32_t const turn = given + results;
-    ++(from == From::result ? results : given);
-    return turn;
+    return from == From::result ? given + results++ : results + given++;
   }
 };
 

@@ -27,6 +27,8 @@ namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 /// Between a group, which moves data, and the ending of its family. The family's lock is held.
 class Witness {
+  using Failure = zero::detail::Failure;
+
  public:
   /// All live longer.
   Witness(Family& family,
@@ -72,8 +74,7 @@ class Witness {
   ZERO_COLD void abandon(std::uint64_t number, bool unwinding) {
     flights_->at(number).withdrawn = true;
     family_->give_up_buffers();
-    std::string text =
-        zero::detail::describe(failure(zero::detail::Failure::Cause::abandoned, number));
+    std::string text = zero::detail::describe(failure(Failure::Cause::abandoned, number));
     if (unwinding) {
       family_->withdrawn = std::move(text);
     } else if (is_running()) {
@@ -98,7 +99,7 @@ class Witness {
   /// An exception on this rank; true if nothing had failed before.
   ZERO_COLD bool report(std::string_view reason) {
     std::uint64_t const calls = flights_->posted();
-    zero::detail::Failure thrown = failure(zero::detail::Failure::Cause::thrown, calls - 1);
+    Failure thrown = failure(Failure::Cause::thrown, calls - 1);
     thrown.reason = reason;
     family_->withdrawn.clear();
     bool const first = family_->end_by_words(zero::detail::describe(thrown), {id_, calls});
@@ -137,9 +138,8 @@ class Witness {
     return unwinding ? Departure::Kind::unwinding : Departure::Kind::left;
   }
   /// @param number  of a call that was made, or the one before the first
-  [[nodiscard]] zero::detail::Failure failure(zero::detail::Failure::Cause cause,
-                                              std::uint64_t number) {
-    zero::detail::Failure result{.cause = cause, .rank = own_number(), .calls = flights_->posted()};
+  [[nodiscard]] Failure failure(Failure::Cause cause, std::uint64_t number) {
+    Failure result{.cause = cause, .rank = own_number(), .calls = flights_->posted()};
     if (result.calls > 0) result.call = flights_->at(number).op;
     result.group = name_;
     return result;
