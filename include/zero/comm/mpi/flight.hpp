@@ -18,9 +18,9 @@
 
 namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
-/// How far this rank has come with one collective.
-struct Flight {
-  /// With one task of the list.
+/// What is to be done for a collective, and how much of it was: lists, whose memory serves again.
+struct FlightLists {
+  /// With one task.
   struct Place {
     std::size_t at = 0;  ///< elements that are done
     bool over = false;
@@ -38,16 +38,20 @@ struct Flight {
     bool agrees = false;   ///< a near peer has made the same call
   };
 
+  Schedule schedule{};
+  std::vector<Place> places{};  ///< by task
+  std::vector<Pair> pairs{};    ///< by peer
+};
+
+/// How far this rank has come with one collective.
+struct Flight : FlightLists {
   std::uint64_t number = never;
   Collective op{};
   Head head{};
   Route route{};
-  Schedule schedule{};
   std::byte const* send = nullptr;  ///< the send buffer, or its copy
   kernel::SquaredSum squared{};     ///< if squares are asked for
   std::size_t reduced = 0;          ///< elements that MPI has reduced
-  std::vector<Place> places{};      ///< by task
-  std::vector<Pair> pairs{};        ///< by peer
   int pass = 0;
   std::size_t results_left = 0;  ///< tasks of this pass whose outcome this rank keeps
   std::size_t tasks_left = 0;
@@ -89,7 +93,7 @@ class Flights {
   Flight& begin(Collective const& op, Routing const& routing, int rank, std::size_t chunk) {
     Flight& flight = at(posted_);
     if (!spare_.empty()) {
-      flight = std::move(spare_.back());
+      static_cast<FlightLists&>(flight) = std::move(spare_.back());
       spare_.pop_back();
     }
     flight.number = posted_++;
@@ -117,7 +121,7 @@ class Flights {
 
  private:
   Flight flights_[ring_slots];
-  std::vector<Flight> spare_;  ///< whose lists serve the next
+  std::vector<FlightLists> spare_;  ///< of collectives that are done
   std::uint64_t posted_ = 0;
   std::uint64_t oldest_ = 0;
   zero::detail::Hash calls_{};  ///< all of them
