@@ -158,11 +158,14 @@ struct Sent {
     detail::Schedule schedule;
     std::size_t const chunk = comm.transport().chunk_bytes - detail::head_bytes;
     schedule.build(op, detail::Routing{&topology}.of(op), topology, comm.rank(), chunk);
-    bytes += schedule.bytes_sent();
-    messages += schedule.messages_sent();
+    for (detail::Task const& task : schedule.tasks()) {
+      bool const far = !topology.share_node(task.to, comm.rank());
+      if (far) bytes += task.count * size_of(task.rounded ? op.dtype : op.accumulate);
+    }
     for (int peer = 0; peer < comm.size(); ++peer) {
       chunks_in += schedule.with(peer).chunks_in;
       if (schedule.with(peer).chunks_in > 0) links_in.insert(peer);
+      messages += schedule.with(peer).chunks_out;
       if (schedule.with(peer).chunks_out == 0) continue;
       bytes += detail::head_bytes;
       // A head without data opens a link, unless no data follow.

@@ -197,10 +197,8 @@ class Mpi {
   explicit Mpi(zero::detail::Handle<Member> handle) noexcept : handle_(std::move(handle)) {}
 
   [[nodiscard]] Member& open() const {
-    if (handle_.group() == nullptr) {
-      fail(ErrorKind::invalid_argument, "the MPI communicator is closed", {.rank = rank()});
-    }
-    return *handle_.group();
+    if (handle_.group() != nullptr) return *handle_.group();
+    fail(ErrorKind::invalid_argument, "the MPI communicator is closed", {.rank = rank()});
   }
 
   zero::detail::Handle<Member> handle_;

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "zero/base/config.hpp"
-#include "zero/base/hash.hpp"
+#include "zero/base/dtype.hpp"
 #include "zero/comm/mpi/message.hpp"
 #include "zero/concepts/communicator.hpp"
 
@@ -20,41 +20,32 @@ inline constexpr std::size_t ring_slots = 64;
 /// Send buffers up to this size are copied into the control block, which peers read at once.
 inline constexpr std::size_t inline_bytes = 2048;
 
-/// What all ranks have to call alike. Every byte counts: calls are compared, and added up, as
-/// bytes.
+/// What all ranks have to call alike. Calls are compared, and added up, as bytes.
 struct Call {
   std::uint64_t count = 0;
-  std::uint32_t op = 0;
-  std::uint16_t dtype = 0;
-  std::uint16_t accumulate = 0;
   std::int32_t root = 0;
   std::int32_t bucket = 0;
+  Op op{};
+  DType dtype{};
+  DType accumulate{};
+  std::uint8_t unused[5] = {};
 
   [[nodiscard]] bool operator==(Call const& other) const noexcept {
     return std::memcmp(this, &other, sizeof other) == 0;
   }
   [[nodiscard]] Collective collective() const noexcept {
-    return {.op = static_cast<Op>(op),
-            .dtype = static_cast<DType>(dtype),
-            .accumulate = static_cast<DType>(accumulate),
+    return {.op = op,
+            .dtype = dtype,
+            .accumulate = accumulate,
             .count = static_cast<std::size_t>(count),
             .root = root,
             .bucket = bucket};
-  }
-  /// The sum of all calls up to this one, from that of all calls before it.
-  [[nodiscard]] std::uint64_t sum_after(std::uint64_t before) const noexcept {
-    zero::detail::Hash hash;
-    hash.add(before);
-    hash.add(this, sizeof *this);
-    return hash.value();
   }
 };
 static_assert(std::has_unique_object_representations_v<Call>);
 
 [[nodiscard]] inline Call call_of(Collective const& op) noexcept {
-  auto const dtype = static_cast<std::uint16_t>(op.dtype);
-  auto const accumulate = static_cast<std::uint16_t>(op.accumulate);
-  return {op.count, static_cast<std::uint32_t>(op.op), dtype, accumulate, op.root, op.bucket};
+  return {op.count, op.root, op.bucket, op.op, op.dtype, op.accumulate};
 }
 
 /// Travels in front of the first chunk that one rank sends another for a collective. The field is

@@ -8,6 +8,7 @@
 #include "zero/comm/mpi/flight.hpp"
 #include "zero/comm/mpi/library.hpp"
 #include "zero/comm/mpi/links.hpp"
+#include "zero/comm/mpi/options.hpp"
 #include "zero/comm/mpi/peers.hpp"
 #include "zero/comm/mpi/schedule.hpp"
 #include "zero/comm/mpi/window.hpp"
@@ -28,13 +29,6 @@ namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 /// Bytes of one source that are worked on between two looks at everything else under way.
 inline constexpr std::size_t part_bytes = 256 * KiB;
 
-/// Bytes that went one way or another on this rank.
-struct Moved {
-  std::uint64_t direct = 0;     ///< read from peers' memory
-  std::uint64_t exchanged = 0;  ///< received in chunks
-  std::uint64_t node_sums = 0;  ///< sent as sums of this node, or up to it
-};
-
 /// Carries out schedules, every task as far as its inputs are there and its outcome has room.
 ///
 /// Who sends a chunk says with the first of them which call it is for; near ranks read each other's
@@ -42,44 +36,37 @@ struct Moved {
 /// between two ranks go in the order of the calls; what needs no chunks overtakes what does.
 class Exchange {
  public:
-  Exchange(Peers const& peers, Links& links, Window const& window, Flights& flights)
+  /// All live longer.
+  /// @param counts  what goes which way
+  Exchange(
+      Peers const& peers, Links& links, Window const& window, Flights& flights, Transport& counts)
       : peers_(&peers),
         links_(&links),
         window_(&window),
         flights_(&flights),
-        next_arrival_(index(peers.size()), 0),
-        next_in_(next_arrival_),
-        next_out_(next_arrival_) {
+        counts_(&counts),
+        turns_(index(peers.size())) {
     inputs_.reserve(index(peers.size()) + 1);
-  }
-
-  [[nodiscard]] Moved const& moved() const noexcept { return moved_; }
-  /// That a rank has called something else.
-  struct Disagreement {
-    std::uint64_t number = never;  ///< of the collective, or of a later one that showed it
-    int peer = -1;                 ///< -1 if MPI has found it
-    bool known = false;            ///< is that the peer's call of this number?
-    Call call{};
-  };
-  /// The first that was found.
-  [[nodiscard]] Disagreement const& disagreement() const noexcept { return disagreement_; }
-  void disagree(Disagreement const& found) noexcept {
-    if (disagreement_.number == never) disagreement_ = found;
   }
 
   /// Prepares a collective of which this rank's slot says where the buffers are.
   void begin(Flight& flight) {
     auto const& tasks = flight.schedule.tasks();
     flight.places.assign(tasks.size(), {});
-    flight.pairs.assign(index(peers_->size()), {});
+    flight.pairs.assign(index(peers_->size()), Flight::Pair{});
     flight.tasks_left = tasks.size();
     flight.near_left = static_cast<int>(peers_->near().size()) - 1;
+    flight.results_left = flight.schedule.results(0);
     Slot const& own = peers_->own().slot(flight.number);
     for (int peer = 0; peer < peers_->size(); ++peer) {
-      Flight::Pair& pair = flight.pairs[index(peer)];
+      auto& [takes, gives] = flight.pairs[index(peer)].queues;
       Traffic const& traffic = flight.schedule.with(peer);
-      pair.gives = chunked(traffic.given, peers_->is_near(peer) ? &own : nullptr, pair.results_out);
-      if (!peers_->is_near(peer)) pair.takes = chunked(traffic.taken, nullptr, pair.results_in);
+      if (peers_->is_near(peer)) {
+        gives = queue(traffic.out, own);
+      } else {
+        takes = {0, traffic.in.given};
+        gives = {0, traffic.out.given};
+      }
     }
     for (std::size_t i = 0; i < tasks.size(); ++i) {
       // What neighbours read where it is takes no chunks.
@@ -88,7 +75,6 @@ class Exchange {
       flight.places[i].over = true;
       --flight.tasks_left;
     }
-    flight.results_left = flight.schedule.results(0);
   }
 
   /// Looks at what has come by links: finds out which calls it is for.
@@ -97,20 +83,17 @@ class Exchange {
   }
 
   /// Works on a collective, at most on a part of each source; true if anything moved.
-  /// @param error  MPI's code if something went wrong
-  bool advance(Flight& flight, int& error) {
+  bool advance(Flight& flight) {
     if (flight.near_left > 0) compare(flight);
     bool moved = false;
     for (std::size_t i = 0; flight.tasks_left > 0 && i < flight.places.size(); ++i) {
       Task const& task = flight.schedule.tasks()[i];
-      if (flight.places[i].over || task.pass > flight.pass) continue;
       // What this rank sends goes as far as there is room, so that it is on its way.
-      bool const sends = task.to != peers_->rank();
-      while (work(flight, i, error)) {
+      bool more = !flight.places[i].over && task.pass <= flight.pass;
+      while (more && links_->error() == MPI_SUCCESS && work(flight, i)) {
         moved = true;
-        if (!sends || flight.places[i].over || error != MPI_SUCCESS) break;
+        more = task.to != peers_->rank() && !flight.places[i].over;
       }
-      if (error != MPI_SUCCESS) return moved;
     }
     while (!flight.received && flight.results_left == 0 && !flight.route.by_library) {
       end_pass(flight);
@@ -121,27 +104,28 @@ class Exchange {
 
   /// Calls `add(peer)` for all whom a collective waits for here.
   template <class Add>
-  ZERO_COLD void waits_for(Flight const& flight, Add const& add) const {
-    for (int const peer : peers_->near()) {
-      if (peer == peers_->rank()) continue;
-      bool const reads = flight.told && peers_->reads_on(peer, flight.number);
-      if (!flight.pairs[index(peer)].agrees || reads) add(peer);
-    }
+  ZERO_COLD void waits_for(Flight const& flight, Add const& add) {
     for (int peer = 0; peer < peers_->size(); ++peer) {
-      if (!peers_->is_near(peer) && links_->delivers(peer, flight.number)) add(peer);
+      if (peer == peers_->rank()) continue;
+      bool const waits = peers_->is_near(peer)
+                             ? !flight.pairs[index(peer)].agrees ||
+                                   (flight.told && peers_->reads_on(peer, flight.number))
+                             : links_->delivers(peer, flight.number);
+      if (waits) add(peer);
     }
     for (std::size_t i = 0; i < flight.places.size(); ++i) {
       Task const& task = flight.schedule.tasks()[i];
       if (flight.places[i].over || task.pass > flight.pass) continue;
       bool missing = false;
-      for (std::uint32_t k = 0; k < task.inputs; ++k) {
-        Input const& input = flight.schedule.inputs(task)[k];
-        Source const source = find(flight, task, input, 0);
-        if (source.data != nullptr) continue;
+      for (Input const& input : flight.schedule.inputs(task)) {
+        if (find(flight, task, input, 0).data != nullptr) continue;
         missing = true;
         if (input.rank != peers_->rank()) add(input.rank);
       }
-      if (!missing && task.to != peers_->rank() && !has_room(flight, task)) add(task.to);
+      if (missing || task.to == peers_->rank()) continue;
+      if (!is_turn(Flight::out, flight, task.to, task.turn) || room(task.to) == nullptr) {
+        add(task.to);
+      }
     }
   }
 
@@ -151,44 +135,40 @@ class Exchange {
     std::byte const* data = nullptr;  ///< null if it is not there
     bool chunk = false;               ///< came in a chunk, or will
   };
+  /// Collectives whose turn it is with one peer. They move when somebody asks.
+  struct Turn {
+    std::uint64_t arrival = 0;     ///< whose first chunk has not come
+    std::uint64_t queues[2] = {};  ///< whose chunks are taken and given now
+  };
 
-  [[nodiscard]] static constexpr std::size_t index(int rank) noexcept {
-    return static_cast<std::size_t>(rank);
-  }
   [[nodiscard]] static std::int64_t place(Slot const& slot, From from) noexcept {
     return from == From::result ? slot.recv_at : slot.send_at;
   }
-  /// How many of the tasks between two ranks take chunks.
-  /// @param tasks    by From
-  /// @param slot     of a near peer that gives; null for a far one
-  /// @param results  how many of them come before those of results
-  [[nodiscard]] static std::uint32_t chunked(std::uint32_t const (&tasks)[3],
-                                             Slot const* slot,
-                                             std::uint32_t& results) noexcept {
-    if (slot == nullptr) return tasks[kind(From::link)];
-    results = slot->send_at == outside ? tasks[kind(From::given)] : 0;
-    return results + (slot->recv_at == outside ? tasks[kind(From::result)] : 0);
+  /// Which of the tasks between two ranks of a node take chunks.
+  /// @param slot  of the one that gives
+  [[nodiscard]] static Flight::Queue queue(Turns tasks, Slot const& slot) noexcept {
+    std::uint32_t const end = tasks.given + (slot.recv_at == outside ? tasks.results : 0);
+    return {slot.send_at == outside ? 0 : tasks.given, end};
   }
   /// Does this input come in chunks of a lane? Of a near peer that agrees.
   [[nodiscard]] bool is_lent(Flight const& flight, Input const& input) const noexcept {
     return place(peers_->control(input.rank).slot(flight.number), input.from) == outside;
   }
-  [[nodiscard]] int seat(int peer) const noexcept { return peers_->topology().place(peer); }
-  [[nodiscard]] Lane& lane_to(int peer) const noexcept {
-    return window_->lane(seat(peers_->rank()), seat(peer));
+  [[nodiscard]] Lane& lane(int from, int to) const noexcept {
+    return window_->lane(peers_->topology().place(from), peers_->topology().place(to));
   }
-  [[nodiscard]] Lane& lane_from(int peer) const noexcept {
-    return window_->lane(seat(peer), seat(peers_->rank()));
+  [[nodiscard]] std::byte* lane_chunk(int from, int to, int slot) const noexcept {
+    Topology const& seats = peers_->topology();
+    return slot < 0 ? nullptr : window_->chunk(seats.place(from), seats.place(to), slot);
   }
 
   /// What a head that has come from a far peer means: see Links::look.
   [[nodiscard]] std::uint32_t judge(int peer, Head const& head) {
-    std::uint64_t& next = next_arrival_[index(peer)];
-    advance_turn(next,
-                 [&](Flight const& flight) { return flight.schedule.with(peer).chunks_in == 0; });
+    std::uint64_t& next = turns_[index(peer)].arrival;
+    skip(next, [&](Flight const& flight) { return flight.schedule.with(peer).chunks_in == 0; });
     if (next == flights_->posted()) {
       // The peer is ahead, or this rank's call expects nothing of it.
-      if (head.number < next) disagree({head.number, peer, true, head.call});
+      if (head.number < next) flights_->disagree({head.number, peer, true, head.call});
       return 0;
     }
     Flight const& flight = flights_->at(next);
@@ -197,7 +177,7 @@ class Exchange {
     if (!same) {
       // The sums alone differ if an earlier call does.
       bool const known = head.number <= next && head.call != flights_->at(head.number).head.call;
-      disagree({(std::min)(head.number, next), peer, known, head.call});
+      flights_->disagree({(std::min)(head.number, next), peer, known, head.call});
       return 0;
     }
     ++next;
@@ -211,63 +191,67 @@ class Exchange {
       if (peers_->posted_by(peer) <= flight.number) continue;
       Slot const& slot = peers_->control(peer).slot(flight.number);
       if (slot.call != flight.head.call) {
-        disagree({flight.number, peer, true, slot.call});
+        flights_->disagree({flight.number, peer, true, slot.call});
         return;
       }
       pair.agrees = true;
-      pair.takes = chunked(flight.schedule.with(peer).taken, &slot, pair.results_in);
+      pair.queues[Flight::in] = queue(flight.schedule.with(peer).in, slot);
       --flight.near_left;
     }
   }
 
   /// One piece of a task; true if anything moved.
-  bool work(Flight& flight, std::size_t i, int& error) {
+  bool work(Flight& flight, std::size_t i) {
     Task const& task = flight.schedule.tasks()[i];
     Flight::Place& at = flight.places[i];
     bool const keeps = task.to == peers_->rank();
-    bool const far = !keeps && !peers_->is_near(task.to);
-    if (!keeps && !is_turn_out(flight, task)) return false;
-    bool const closed = far && !links_->is_open_to(task.to);
-    if (closed && task.count > 0) {
+    if (!keeps && !is_turn(Flight::out, flight, task.to, task.turn)) return false;
+    bool const opens = !keeps && !peers_->is_near(task.to) && !links_->is_open_to(task.to);
+    if (opens && task.count > 0) {
       // The head goes at once; data follow when the peer has made room.
-      error = send(flight, task, 0);
+      send(flight, task.to, 0);
       return true;
     }
     std::size_t const element = size_of(flight.op.dtype);
-    std::byte* const out =
-        keeps ? static_cast<std::byte*>(flight.op.recv) + (task.at + at.at) * element : room(task);
-    if (!keeps && !closed && out == nullptr) return false;
+    auto* const result = static_cast<std::byte*>(flight.op.recv) + (task.at + at.at) * element;
+    std::byte* const out = keeps ? result : room(task.to);
+    if (!keeps && !opens && out == nullptr) return false;
     inputs_.clear();
     if (task.work == Work::partial && task.begins) inputs_.push_back(nullptr);
     bool chunks = !keeps;
     bool reads = false;
-    for (std::uint32_t k = 0; k < task.inputs; ++k) {
-      Input const& input = flight.schedule.inputs(task)[k];
+    for (Input const& input : flight.schedule.inputs(task)) {
       Source const source = find(flight, task, input, at.at);
       if (source.data == nullptr) return false;
       inputs_.push_back(source.data);
       chunks = chunks || source.chunk;
       reads = reads || (!source.chunk && input.rank != peers_->rank());
     }
-    std::size_t const now =
-        (std::min)(chunks ? task.piece : part_bytes / element, task.count - at.at);
-    make(flight, task, out, now, keeps);
+    std::size_t const most = chunks ? task.piece : part_bytes / element;
+    std::size_t const now = (std::min)(most, task.count - at.at);
+    if (now > 0) make(flight, task, out, now);
     if (reads && !keeps && !peers_->board().is_sound()) return false;
-    if (!keeps) {
-      std::size_t const bytes =
-          now * size_of(task.rounded ? flight.op.dtype : flight.op.accumulate);
-      if (task.work != Work::copy) moved_.node_sums += bytes;
-      error = send(flight, task, bytes);
-    }
-    take(flight, task, now, error);
     at.at += now;
-    if (at.at == task.count) end(flight, i);
+    at.over = at.at == task.count;
+    if (!keeps) {
+      DType const type = task.rounded ? flight.op.dtype : flight.op.accumulate;
+      if (task.work != Work::copy) counts_->node_sum_bytes += now * size_of(type);
+      send(flight, task.to, now * size_of(type));
+    }
+    take(flight, task, now, at.over);
+    if (!at.over) return true;
+    --flight.tasks_left;
+    if (keeps) {
+      --flight.results_left;
+    } else {
+      ++flight.pairs[index(task.to)].queues[Flight::out].next;
+    }
     return true;
   }
   /// Adds or copies a piece of all inputs.
-  void make(Flight& flight, Task const& task, std::byte* out, std::size_t count, bool keeps) {
-    if (count == 0) return;
+  void make(Flight& flight, Task const& task, std::byte* out, std::size_t count) {
     Collective const& op = flight.op;
+    bool const keeps = task.to == peers_->rank();
     kernel::SquaredSum none;
     kernel::SquaredSum& squared = keeps ? flight.squared : none;
     bool const stream =
@@ -282,7 +266,8 @@ class Exchange {
       kernel::add_to_partial(op.dtype, op.accumulate, out, task.rounded, inputs_, count, squared);
     } else if (out != inputs_.front()) {
       // What came in a chunk is in the cache.
-      if (flight.schedule.inputs(task)->from == From::link) store = kernel::Store::cached;
+      bool const far = flight.schedule.inputs(task).front().from == From::link;
+      if (far) store = kernel::Store::cached;
       kernel::copy(
           out, static_cast<std::byte const*>(inputs_.front()), count * size_of(op.dtype), store);
       squared.add(op.dtype, out, count);
@@ -293,105 +278,74 @@ class Exchange {
   [[nodiscard]] Source find(Flight const& flight,
                             Task const& task,
                             Input const& input,
-                            std::size_t at) const {
-    std::size_t bytes = 0;
-    if (input.from == From::link) {
-      if (!is_turn_in(flight, input)) return {nullptr, true};
-      return {links_->chunk_from(input.rank, bytes), true};
-    }
-    std::size_t const skip = (input.at + at) * size_of(flight.op.dtype);
+                            std::size_t at) {
+    int const own = peers_->rank();
+    int const peer = input.rank;
     bool const result = input.from == From::result;
-    if (input.rank == peers_->rank()) {
-      auto const* const own = static_cast<std::byte const*>(flight.op.recv);
+    std::size_t const skip = (input.at + at) * size_of(flight.op.dtype);
+    if (peer == own) {
       // Nothing is read of a collective of nothing, which may have no buffers.
       if (flight.op.count == 0) return {reinterpret_cast<std::byte const*>(&flight)};
-      return {(result ? own : flight.send) + skip};
+      return {(result ? static_cast<std::byte const*>(flight.op.recv) : flight.send) + skip};
     }
-    if (!flight.pairs[index(input.rank)].agrees) return {};
-    Slot& slot = peers_->control(input.rank).slot(flight.number);
+    if (input.from == From::link) {
+      bool const next = is_turn(Flight::in, flight, peer, input.turn);
+      return {next ? links_->chunk_from(peer) : nullptr, true};
+    }
+    if (!flight.pairs[index(peer)].agrees) return {};
+    Slot& slot = peers_->control(peer).slot(flight.number);
     std::int64_t const held = place(slot, input.from);
     if (held == outside) {
-      int const chunk = is_turn_in(flight, input) ? lane_from(input.rank).arrived() : -1;
-      if (chunk < 0) return {nullptr, true};
-      return {window_->chunk(seat(input.rank), seat(peers_->rank()), chunk), true};
+      bool const next = is_turn(Flight::in, flight, peer, input.turn);
+      return {next ? lane_chunk(peer, own, lane(peer, own).arrived()) : nullptr, true};
     }
     if (result && !slot.has_passed(flight.number, task.pass)) return {};
-    return {held == inlined ? slot.copy + skip : peers_->pool(input.rank) + held + skip};
+    return {(held == inlined ? slot.copy : peers_->pool(peer) + held) + skip};
   }
   /// Gives back the chunks of a piece, and counts what went which way.
-  void take(Flight const& flight, Task const& task, std::size_t count, int& error) {
-    std::size_t const narrow = count * size_of(flight.op.dtype);
-    for (std::uint32_t k = 0; k < task.inputs; ++k) {
-      Input const& input = flight.schedule.inputs(task)[k];
+  /// @param last  the next task may take chunks
+  void take(Flight& flight, Task const& task, std::size_t count, bool last) {
+    bool const partial = task.work == Work::partial;
+    for (Input const& input : flight.schedule.inputs(task)) {
       if (input.rank == peers_->rank()) continue;
-      if (input.from == From::link) {
-        bool const partial = task.work == Work::partial;
-        moved_.exchanged += partial ? count * size_of(flight.op.accumulate) : narrow;
-        if (int const code = links_->take(input.rank); code != MPI_SUCCESS) error = code;
-      } else if (is_lent(flight, input)) {
-        moved_.exchanged += narrow;
-        lane_from(input.rank).take();
-      } else if (task.work != Work::sum || task.to == peers_->rank()) {
-        moved_.direct += narrow;
+      bool const far = input.from == From::link;
+      bool const wide = far && partial;
+      std::size_t const bytes = count * size_of(wide ? flight.op.accumulate : flight.op.dtype);
+      if (!far && !is_lent(flight, input)) {
+        if (task.work != Work::sum || task.to == peers_->rank()) counts_->direct_bytes += bytes;
+        continue;
       }
+      counts_->exchanged_bytes += bytes;
+      far ? links_->take(input.rank) : lane(input.rank, peers_->rank()).take();
+      if (last) ++flight.pairs[index(input.rank)].queues[Flight::in].next;
     }
   }
 
   /// Chunks of a peer are taken, and given to it, in the order of the calls, and of tasks.
-  [[nodiscard]] bool is_turn_in(Flight const& flight, Input const& input) const {
-    std::size_t const peer = index(input.rank);
-    advance_turn(next_in_[peer], [&](Flight const& other) {
-      return other.pairs[peer].taken == other.pairs[peer].takes;
+  [[nodiscard]] bool is_turn(Flight::Way way, Flight const& flight, int peer, std::uint32_t turn) {
+    std::uint64_t& number = turns_[index(peer)].queues[way];
+    skip(number, [&](Flight const& other) {
+      Flight::Queue const& queue = other.pairs[index(peer)].queues[way];
+      return queue.next == queue.end;
     });
-    Flight::Pair const& pair = flight.pairs[peer];
-    std::uint32_t const first = input.from == From::result ? pair.results_in : 0;
-    return next_in_[peer] == flight.number && pair.taken == first + input.turn;
+    return number == flight.number && flight.pairs[index(peer)].queues[way].next == turn;
   }
-  [[nodiscard]] bool is_turn_out(Flight const& flight, Task const& task) const {
-    std::size_t const peer = index(task.to);
-    advance_turn(next_out_[peer], [&](Flight const& other) {
-      return other.pairs[peer].given == other.pairs[peer].gives;
-    });
-    Flight::Pair const& pair = flight.pairs[peer];
-    std::uint32_t const first = task.way == From::result ? pair.results_out : 0;
-    return next_out_[peer] == flight.number && pair.given == first + task.turn;
+  /// Moves a turn to the first collective that is not over in some respect.
+  template <class Over>
+  void skip(std::uint64_t& turn, Over const& over) const {
+    turn = (std::max)(turn, flights_->oldest());
+    while (turn < flights_->posted() && over(flights_->at(turn))) ++turn;
   }
-  [[nodiscard]] bool has_room(Flight const& flight, Task const& task) const {
-    return is_turn_out(flight, task) && room(task) != nullptr;
-  }
-  /// Memory for the next chunk of a task that gives its outcome away, or null.
-  [[nodiscard]] std::byte* room(Task const& task) const noexcept {
-    if (!peers_->is_near(task.to)) {
-      return links_->is_open_to(task.to) ? links_->room_for(task.to) : nullptr;
-    }
-    int const chunk = lane_to(task.to).room();
-    return chunk < 0 ? nullptr : window_->chunk(seat(peers_->rank()), seat(task.to), chunk);
+  /// Memory for the next chunk to a rank, or null.
+  [[nodiscard]] std::byte* room(int to) const noexcept {
+    if (!peers_->is_near(to)) return links_->room_for(to);
+    return lane_chunk(peers_->rank(), to, lane(peers_->rank(), to).room());
   }
   /// Sends what lies in the room for a chunk. The first one for a collective says what it is for.
-  int send(Flight& flight, Task const& task, std::size_t bytes) {
-    if (peers_->is_near(task.to)) {
-      lane_to(task.to).send(bytes);
-      return MPI_SUCCESS;
-    }
-    bool const headed = std::exchange(flight.pairs[index(task.to)].headed, true);
-    return links_->send(task.to, flight.number, headed ? nullptr : &flight.head, bytes);
-  }
-
-  void end(Flight& flight, std::size_t i) {
-    Task const& task = flight.schedule.tasks()[i];
-    flight.places[i].over = true;
-    --flight.tasks_left;
-    if (task.to == peers_->rank()) {
-      --flight.results_left;
-    } else {
-      ++flight.pairs[index(task.to)].given;
-    }
-    for (std::uint32_t k = 0; k < task.inputs; ++k) {
-      Input const& input = flight.schedule.inputs(task)[k];
-      if (input.rank == peers_->rank()) continue;
-      if (input.from == From::link || is_lent(flight, input))
-        ++flight.pairs[index(input.rank)].taken;
-    }
+  void send(Flight& flight, int to, std::size_t bytes) {
+    if (peers_->is_near(to)) return lane(peers_->rank(), to).send();
+    bool const headed = std::exchange(flight.pairs[index(to)].headed, true);
+    links_->send(to, flight.number, headed ? nullptr : &flight.head, bytes);
   }
   void end_pass(Flight& flight) {
     kernel::publish_streaming_stores();
@@ -403,24 +357,14 @@ class Exchange {
     flight.results_left = flight.schedule.results(++flight.pass);
     peers_->own().slot(flight.number).pass(flight.number, flight.pass);
   }
-  /// Moves a turn to the first collective that is not over in some respect.
-  template <class Over>
-  void advance_turn(std::uint64_t& turn, Over const& over) const {
-    turn = (std::max)(turn, flights_->oldest());
-    while (turn < flights_->posted() && over(flights_->at(turn))) ++turn;
-  }
 
   Peers const* peers_;
   Links* links_;
   Window const* window_;
   Flights* flights_;
-  // Collectives, by peer. Turns move when somebody asks.
-  std::vector<std::uint64_t> next_arrival_;      ///< whose first chunk has not come
-  mutable std::vector<std::uint64_t> next_in_;   ///< whose chunks are taken now
-  mutable std::vector<std::uint64_t> next_out_;  ///< whose chunks are given now
+  Transport* counts_;
+  std::vector<Turn> turns_;  ///< by peer
   std::vector<void const*> inputs_;
-  Moved moved_{};
-  Disagreement disagreement_{};
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

@@ -3,52 +3,55 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/hash.hpp"
 #include "zero/comm/mpi/call.hpp"
 #include "zero/comm/mpi/control.hpp"
+#include "zero/comm/mpi/route.hpp"
 #include "zero/comm/mpi/schedule.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/kernel/reduce.hpp"
 
 #include <cstddef>
 #include <cstdint>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
-/// How far this rank has come with one collective.
-struct Flight {
-  /// With one task of the list.
+/// What is to be done for a collective, and how much of it was: lists, whose memory serves again.
+struct FlightLists {
+  /// With one task.
   struct Place {
     std::size_t at = 0;  ///< elements that are done
     bool over = false;
   };
-  /// With one peer: how many tasks take and give chunks, and how many have all of theirs. Those of
-  /// results come behind those of send buffers.
+  enum Way : std::uint8_t { in, out };
+  /// Tasks that take chunks from one peer, or give it some: in order, from `next` up to `end`.
+  struct Queue {
+    std::uint32_t next = 0;
+    std::uint32_t end = ~std::uint32_t{0};  ///< a near peer's is known with where its buffers are
+  };
+  /// With one peer.
   struct Pair {
-    static constexpr std::uint32_t unknown = ~std::uint32_t{0};
-
-    std::uint32_t takes = unknown;  ///< of a near peer: until it is known where its buffers are
-    std::uint32_t taken = 0;
-    std::uint32_t results_in = 0;  ///< the first that takes a result
-    std::uint32_t gives = 0;
-    std::uint32_t given = 0;
-    std::uint32_t results_out = 0;
-    bool headed = false;  ///< the peer was sent this call
-    bool agrees = false;  ///< a near peer has made the same call
+    Queue queues[2] = {};  ///< by Way
+    bool headed = false;   ///< the peer was sent this call
+    bool agrees = false;   ///< a near peer has made the same call
   };
 
+  Schedule schedule{};
+  std::vector<Place> places{};  ///< by task
+  std::vector<Pair> pairs{};    ///< by peer
+};
+
+/// How far this rank has come with one collective.
+struct Flight : FlightLists {
   std::uint64_t number = never;
   Collective op{};
   Head head{};
   Route route{};
-  Schedule schedule{};
   std::byte const* send = nullptr;  ///< the send buffer, or its copy
   kernel::SquaredSum squared{};     ///< if squares are asked for
   std::size_t reduced = 0;          ///< elements that MPI has reduced
-  std::vector<Place> places{};      ///< by task
-  std::vector<Pair> pairs{};        ///< by peer
   int pass = 0;
   std::size_t results_left = 0;  ///< tasks of this pass whose outcome this rank keeps
   std::size_t tasks_left = 0;
@@ -58,6 +61,14 @@ struct Flight {
   bool told = false;       ///< peers know that this rank reads nothing more of theirs
   bool complete = false;   ///< and peers have what they need of this rank's
   bool withdrawn = false;  ///< nobody waits for it: its buffers may be gone
+};
+
+/// That a rank has called something else.
+struct Disagreement {
+  std::uint64_t number = never;  ///< of the collective, or of a later one that showed it
+  int peer = -1;                 ///< -1 if MPI has found it
+  bool known = false;            ///< is that the peer's call of this number?
+  Call call{};
 };
 
 /// The last `ring_slots` collectives that this rank has started.
@@ -82,39 +93,39 @@ class Flights {
   Flight& begin(Collective const& op, Routing const& routing, int rank, std::size_t chunk) {
     Flight& flight = at(posted_);
     if (!spare_.empty()) {
-      std::tie(flight.schedule, flight.places, flight.pairs) = std::move(spare_.back());
+      static_cast<FlightLists&>(flight) = std::move(spare_.back());
       spare_.pop_back();
     }
     flight.number = posted_++;
     flight.op = op;
-    Call const call = call_of(op);
-    flight.head = {.number = flight.number, .before = sum_, .call = call};
-    sum_ = call.sum_after(sum_);
+    flight.head = {.number = flight.number, .before = calls_.value(), .call = call_of(op)};
+    calls_.add(&flight.head.call, sizeof flight.head.call);
     flight.route = routing.of(op);
-    flight.schedule.build(op, flight.route, *routing.topology, rank, chunk);
+    flight.schedule.build(op, flight.route, routing.topology(), rank, chunk);
     flight.squared = {.squares = op.squares, .left = op.squares_count};
     flight.reduced = 0;
     flight.pass = 0;
     flight.agreed = flight.received = flight.told = flight.complete = flight.withdrawn = false;
     return flight;
   }
-  /// Forgets what is done.
+  /// Forgets what is done, but for what it was.
   void retire() noexcept {
-    for (; oldest_ < posted_ && at(oldest_).complete; ++oldest_) {
-      Flight& flight = at(oldest_);
-      spare_.emplace_back(
-          std::move(flight.schedule), std::move(flight.places), std::move(flight.pairs));
-    }
+    while (!none() && at(oldest_).complete) spare_.push_back(std::move(at(oldest_++)));
   }
 
- private:
-  using Lists = std::tuple<Schedule, std::vector<Flight::Place>, std::vector<Flight::Pair>>;
+  void disagree(Disagreement const& found) noexcept {
+    if (disagreement_.number == never) disagreement_ = found;
+  }
+  /// The first that was found.
+  [[nodiscard]] Disagreement const& disagreement() const noexcept { return disagreement_; }
 
+ private:
   Flight flights_[ring_slots];
-  std::vector<Lists> spare_;  ///< of collectives that are done
+  std::vector<FlightLists> spare_;  ///< of collectives that are done
   std::uint64_t posted_ = 0;
   std::uint64_t oldest_ = 0;
-  std::uint64_t sum_ = 0;  ///< of all calls
+  zero::detail::Hash calls_{};  ///< all of them
+  Disagreement disagreement_{};
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

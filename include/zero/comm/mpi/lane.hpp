@@ -17,7 +17,6 @@ inline constexpr std::size_t chunks_under_way = 2;
 /// The chunks lie beside it and take turns.
 struct alignas(64) Lane {
   std::atomic<std::uint64_t> sent{0};
-  std::size_t bytes[chunks_under_way] = {};
   alignas(64) std::atomic<std::uint64_t> taken{0};  ///< written by the peer
 
   /// Which chunk the sender may fill, or -1 while the peer has used none.
@@ -26,19 +25,18 @@ struct alignas(64) Lane {
     bool const full = next - taken.load(std::memory_order_acquire) == chunks_under_way;
     return full ? -1 : static_cast<int>(next % chunks_under_way);
   }
-  void send(std::size_t count) noexcept {
-    std::uint64_t const next = sent.load(std::memory_order_relaxed);
-    bytes[next % chunks_under_way] = count;
-    sent.store(next + 1, std::memory_order_release);
-  }
+  void send() noexcept { count(sent); }
   /// Which chunk the peer may read, or -1 while there is none.
   [[nodiscard]] int arrived() const noexcept {
     std::uint64_t const next = taken.load(std::memory_order_relaxed);
     bool const none = next == sent.load(std::memory_order_acquire);
     return none ? -1 : static_cast<int>(next % chunks_under_way);
   }
-  void take() noexcept {
-    taken.store(taken.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  void take() noexcept { count(taken); }
+
+ private:
+  static void count(std::atomic<std::uint64_t>& own) noexcept {
+    own.store(own.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   }
 };
 

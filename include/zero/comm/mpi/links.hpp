@@ -6,7 +6,8 @@
 #include "zero/comm/mpi/call.hpp"
 #include "zero/comm/mpi/library.hpp"
 #include "zero/comm/mpi/message.hpp"
-#include "zero/comm/mpi/requests.hpp"
+#include "zero/comm/mpi/options.hpp"
+#include "zero/comm/mpi/topology.hpp"
 
 #include <array>
 #include <cstddef>
@@ -30,19 +31,37 @@ inline constexpr int credit_tag = 3;
 ///
 /// A link is opened by a head without data. The receiver then has memory for chunks, and says so.
 /// All memory that MPI works on is the library's and of constant size; the trainer's buffers are
-/// never part of a message.
+/// never part of a message. What MPI does not give back after a failure is kept on purpose.
 class Links {
  public:
-  Links(MPI_Comm comm, int size, bool alone, Options const& options)
-      : chunk_(detail::chunk_bytes(options.exchange_bytes, options.message_bytes, size)),
-        requests_(comm, alone ? 0 : 1 + per_peer * (index(size) - 1)),
-        numbers_(alone ? 0 : index(size), none) {
+  /// @param alone   no rank is on another node
+  /// @param counts  what is sent; lives longer
+  Links(MPI_Comm comm, int size, bool alone, Options const& options, Transport& counts)
+      : comm_(comm),
+        counts_(&counts),
+        chunk_(detail::chunk_bytes(options.exchange_bytes, options.message_bytes, size)),
+        by_peer_(alone ? 0 : index(size), nullptr) {
     if (alone) return;
     // No message is larger.
     static_cast<void>(narrow_count(stride(), 1, options.message_bytes));
-    requests_.add(1, 0);
-    check(receive_opening(), "MPI_Irecv");
+    requests_.reserve(1 + per_peer * (index(size) - 1));
+    requests_.push_back(MPI_REQUEST_NULL);
+    indices_.resize(1);
+    statuses_.resize(1);
+    receive_opening();
+    check(error_, "MPI_Irecv");
   }
+  Links(Links const&) = delete;
+  Links& operator=(Links const&) = delete;
+  ~Links() {
+    if (!forsaken_ && is_running()) {
+      cancel();
+      if (is_idle()) return;
+    }
+    static_cast<void>(memory_.release());
+  }
+  /// MPI must not be called any more: whatever it holds stays its own.
+  void forsake() noexcept { forsaken_ = true; }
 
   /// Bytes that `size` ranks without shared memory hold at most, each; fewer where some share
   /// memory.
@@ -50,41 +69,42 @@ class Links {
     return (index(size) - 1) * (chunks_in + chunks_out) * (sizeof(Head) + chunk);
   }
   [[nodiscard]] std::size_t held() const noexcept { return held_; }
-  /// Messages with heads or data that this rank has sent.
-  [[nodiscard]] std::uint64_t sent() const noexcept { return sent_; }
-  /// Bytes in them.
-  [[nodiscard]] std::uint64_t sent_bytes() const noexcept { return sent_bytes_; }
-  /// Messages that said what was taken.
-  [[nodiscard]] std::uint64_t credits_sent() const noexcept { return credits_sent_; }
   /// Bytes of data that a message carries at most.
   [[nodiscard]] std::size_t chunk_bytes() const noexcept { return chunk_; }
-  void forsake() noexcept { requests_.forsake(); }
+  /// MPI's code, unless all calls have succeeded so far.
+  [[nodiscard]] int error() const noexcept { return error_; }
 
   /// Lets MPI work and notes what has arrived or left; true if anything did.
-  /// @param error  MPI's code if something went wrong
-  bool poll(int& error) {
-    return requests_.poll(error, [&](std::size_t number, MPI_Status const& status) {
+  bool poll() {
+    if (requests_.empty()) return false;
+    int count = 0;
+    note(MPI_Testsome(static_cast<int>(requests_.size()),
+                      requests_.data(),
+                      &count,
+                      indices_.data(),
+                      statuses_.data()));
+    if (error_ != MPI_SUCCESS || count == MPI_UNDEFINED) return false;
+    for (std::size_t i = 0; i < index(count); ++i) {
+      std::size_t const number = index(indices_[i]);
       if (number == 0) {
-        note(begin_receiving(status.MPI_SOURCE, requests_.memory().opening), error);
-        note(receive_opening(), error);
-        return;
+        begin_receiving(statuses_[i].MPI_SOURCE);
+        continue;
       }
-      Link& link = *links()[(number - 1) / per_peer];
+      Link& link = *memory_->links[(number - 1) / per_peer];
       std::size_t const what = (number - 1) % per_peer;
       if (what < chunks_in) {
-        int bytes = 0;
-        MPI_Get_count(&status, MPI_BYTE, &bytes);
-        link.in.arrived[what] = index(bytes) + 1;
+        link.in.arrived[what] = true;
       } else if (what == credit_in) {
         link.out.allowed = link.credit_in;
-        note(receive_credit(link), error);
+        receive_credit(link);
       } else if (what == credit_out) {
         --credits_leaving_;
-        note(give_credit(link, chunks_in / 2), error);
+        give_credit(link, chunks_in / 2);
       } else {
         left(link, what - first_out);
       }
-    });
+    }
+    return count > 0;
   }
 
   /// Looks at what has come from every peer, in order, as far as heads are judged.
@@ -92,26 +112,23 @@ class Links {
   ///   if that cannot be said yet, or never
   template <class Judge>
   void look(Judge const& judge) {
-    for (std::unique_ptr<Link> const& link : links()) {
+    for (std::unique_ptr<Link> const& link : memory_->links) {
       In& in = link->in;
-      for (;;) {
-        if (in.opens) {
-          std::uint32_t const chunks = judge(link->peer, in.opening);
-          if (chunks == 0) break;
-          in.opens = false;
-          in.empty = in.opening.call.count == 0;
-          in.follow = in.empty ? 0 : chunks;
-          continue;
-        }
+      if (in.opens) {
+        in.follow = judge(link->peer, in.opening);
+        in.opens = in.follow == 0;
+        in.empty = !in.opens && in.opening.call.count == 0;
+        if (in.empty) in.follow = 0;
+      }
+      while (!in.opens && in.judged < in.taken + chunks_in) {
         std::size_t const slot = in.judged % chunks_in;
-        if (in.arrived[slot] == 0 || in.judged == in.taken + chunks_in) break;
+        if (!in.arrived[slot]) break;
         in.headed[slot] = in.follow == 0;
         if (in.headed[slot]) {
           Head head;
           std::memcpy(&head, in.memory.get() + slot * stride(), sizeof head);
-          std::uint32_t const chunks = judge(link->peer, head);
-          if (chunks == 0) break;
-          in.follow = chunks;
+          in.follow = judge(link->peer, head);
+          if (in.follow == 0) break;
         }
         --in.follow;
         ++in.judged;
@@ -119,53 +136,51 @@ class Links {
     }
   }
 
-  /// The oldest chunk of a peer that was judged and not taken, or null; `bytes` is its size.
-  [[nodiscard]] std::byte const* chunk_from(int peer, std::size_t& bytes) const noexcept {
-    if (numbers_[index(peer)] == none) return nullptr;
-    In const& in = link(peer).in;
-    bytes = 0;
+  /// The oldest chunk of a peer that was judged and not taken, or null.
+  [[nodiscard]] std::byte const* chunk_from(int peer) const noexcept {
+    Link const* const link = by_peer_[index(peer)];
+    if (link == nullptr) return nullptr;
+    In const& in = link->in;
     if (in.empty) return reinterpret_cast<std::byte const*>(&in);
-    if (in.taken == in.judged) return nullptr;
     std::size_t const slot = in.taken % chunks_in;
     std::size_t const skip = in.headed[slot] ? sizeof(Head) : 0;
-    bytes = in.arrived[slot] - 1 - skip;
-    return in.memory.get() + slot * stride() + skip;
+    return in.taken == in.judged ? nullptr : in.memory.get() + slot * stride() + skip;
   }
   /// A chunk that `chunk_from` has given is used no more.
-  /// @return MPI's code
-  int take(int peer) {
-    In& in = link(peer).in;
-    if (std::exchange(in.empty, false)) return MPI_SUCCESS;
-    std::size_t const slot = in.taken++ % chunks_in;
-    in.arrived[slot] = 0;
-    int const code = receive(link(peer), slot);
-    return code == MPI_SUCCESS ? give_credit(link(peer), chunks_in / 2) : code;
+  void take(int peer) {
+    Link& link = *by_peer_[index(peer)];
+    if (std::exchange(link.in.empty, false)) return;
+    std::size_t const slot = link.in.taken++ % chunks_in;
+    link.in.arrived[slot] = false;
+    receive_chunk(link, slot);
+    give_credit(link, chunks_in / 2);
   }
 
   /// Has this rank asked a peer to receive?
   [[nodiscard]] bool is_open_to(int peer) const noexcept {
-    return numbers_[index(peer)] != none && link(peer).out.memory != nullptr;
+    Link const* const link = by_peer_[index(peer)];
+    return link != nullptr && link->out.memory != nullptr;
   }
   [[nodiscard]] bool is_open_from(int peer) const noexcept {
-    return numbers_[index(peer)] != none && link(peer).in.memory != nullptr;
+    Link const* const link = by_peer_[index(peer)];
+    return link != nullptr && link->in.memory != nullptr;
   }
-  /// Memory for the data of the next chunk to a peer whom this rank has asked, or null.
+  /// Memory for the data of the next chunk to a peer, or null. There is none before the first.
   [[nodiscard]] std::byte* room_for(int peer) noexcept {
-    Link& link = this->link(peer);
+    if (!is_open_to(peer)) return nullptr;
+    Link const& link = *by_peer_[index(peer)];
     bool const full = link.out.sent == link.out.allowed || is_leaving(link, next_out(link));
     return full ? nullptr : link.out.memory.get() + next_out(link) * stride() + sizeof(Head);
   }
   /// Sends what was put into the room, a part of collective `number`. The first message to a peer
   /// is a head alone, and asks it to receive.
   /// @param head  null if an earlier message for the collective had it
-  /// @return MPI's code
-  int send(int peer, std::uint64_t number, Head const* head, std::size_t bytes) {
+  void send(int peer, std::uint64_t number, Head const* head, std::size_t bytes) {
     Link& link = make(peer);
-    int code = MPI_SUCCESS;
     bool const opens = link.out.memory == nullptr;
     if (opens) {
       link.out.memory = chunks(chunks_out);
-      code = receive_credit(link);
+      receive_credit(link);
     } else {
       ++link.out.sent;
     }
@@ -178,14 +193,11 @@ class Links {
     ++link.out.messages;
     link.out.leaving_for[slot] = number;
     ++leaving_[ring_slot(number)];
-    ++sent_;
-    sent_bytes_ += bytes;
-    std::size_t const request = link.first + first_out + slot;
-    int const tag = opens ? open_tag : data_tag;
-    if (code == MPI_SUCCESS) code = requests_.send(request, data, bytes, peer, tag);
+    ++counts_->data_messages;
+    counts_->sent_bytes += bytes;
     // What is small has left already.
-    if (code == MPI_SUCCESS && requests_.look(request)) left(link, slot);
-    return code;
+    bool const gone = send_bytes(link, first_out + slot, data, bytes, opens ? open_tag : data_tag);
+    if (gone) left(link, slot);
   }
 
   /// True once MPI holds nothing that this rank has sent for a collective. Until then somebody has
@@ -196,37 +208,42 @@ class Links {
   /// True while MPI holds something that this rank has sent a peer for a collective, or what it has
   /// told it to have taken.
   [[nodiscard]] bool delivers(int peer, std::uint64_t number) const noexcept {
-    if (numbers_[index(peer)] == none) return false;
-    Link const& link = this->link(peer);
-    bool found = requests_.under_way(link.first + credit_out);
+    Link const* const link = by_peer_[index(peer)];
+    if (link == nullptr) return false;
+    bool found = is_under_way(*link, credit_out);
     for (std::size_t slot = 0; slot < chunks_out; ++slot) {
-      found = found || (is_leaving(link, slot) && link.out.leaving_for[slot] == number);
+      found = found || (is_leaving(*link, slot) && link->out.leaving_for[slot] == number);
     }
     return found;
   }
 
-  /// Says what was taken, wherever that was not said yet.
-  /// @return MPI's code
-  int settle() {
-    for (std::unique_ptr<Link> const& link : links()) {
-      if (link->in.memory == nullptr) continue;
-      if (int const code = give_credit(*link, 1); code != MPI_SUCCESS) return code;
-    }
-    return MPI_SUCCESS;
-  }
-  /// True once peers have said to have taken all that this rank has sent, and been told the same.
-  [[nodiscard]] bool is_settled() const noexcept {
-    for (std::unique_ptr<Link> const& link : links()) {
+  /// Says what was taken, wherever that was not said yet. True once peers have said to have taken
+  /// all that this rank has sent, and been told the same.
+  [[nodiscard]] bool settle() {
+    bool settled = true;
+    for (std::unique_ptr<Link> const& link : memory_->links) {
+      In const& in = link->in;
       Out const& out = link->out;
-      if (out.memory != nullptr && out.allowed != out.sent + chunks_in) return false;
-      if (link->in.memory != nullptr && link->in.credited != link->in.taken) return false;
+      if (in.memory != nullptr) give_credit(*link, 1);
+      settled = settled && (in.memory == nullptr || in.credited == in.taken) &&
+                (out.memory == nullptr || out.allowed == out.sent + chunks_in);
     }
-    return true;
+    return settled;
   }
   /// Ends the receives that wait for nothing.
-  void cancel() noexcept { requests_.cancel(); }
+  void cancel() noexcept {
+    for (std::size_t number = 0; number < requests_.size(); ++number) {
+      bool const receives = number == 0 || (number - 1) % per_peer < first_out;
+      if (receives && requests_[number] != MPI_REQUEST_NULL) MPI_Cancel(&requests_[number]);
+    }
+  }
   /// True if MPI holds no memory any more.
-  [[nodiscard]] bool is_idle() noexcept { return requests_.settled(); }
+  [[nodiscard]] bool is_idle() noexcept {
+    int done = 0;
+    auto const count = static_cast<int>(requests_.size());
+    int const code = MPI_Testall(count, requests_.data(), &done, MPI_STATUSES_IGNORE);
+    return code == MPI_SUCCESS && done != 0;
+  }
 
  private:
   // What requests of a peer are for: receives, then sends.
@@ -234,11 +251,10 @@ class Links {
   static constexpr std::size_t first_out = credit_in + 1;
   static constexpr std::size_t credit_out = first_out + chunks_out;
   static constexpr std::size_t per_peer = credit_out + 1;
-  static constexpr std::uint32_t none = ~std::uint32_t{0};
 
   struct In {
     std::unique_ptr<std::byte[]> memory{};  ///< once the peer has asked
-    std::size_t arrived[chunks_in] = {};    ///< bytes + 1
+    bool arrived[chunks_in] = {};
     bool headed[chunks_in] = {};
     bool opens = false;  ///< the first head has come and was not judged
     bool empty = false;  ///< and is a chunk without data, not taken
@@ -266,12 +282,9 @@ class Links {
   };
   struct Memory {
     Head opening{};
-    std::vector<std::unique_ptr<Link>> links{};
+    std::vector<std::unique_ptr<Link>> links{};  ///< in the order of their requests
   };
 
-  [[nodiscard]] static constexpr std::size_t index(int peer) noexcept {
-    return static_cast<std::size_t>(peer);
-  }
   [[nodiscard]] static constexpr std::size_t ring_slot(std::uint64_t number) noexcept {
     return static_cast<std::size_t>(number % ring_slots);
   }
@@ -279,81 +292,97 @@ class Links {
     return static_cast<std::size_t>(link.out.messages % chunks_out);
   }
   [[nodiscard]] std::size_t stride() const noexcept { return sizeof(Head) + chunk_; }
+  [[nodiscard]] bool is_under_way(Link const& link, std::size_t what) const noexcept {
+    return requests_[link.first + what] != MPI_REQUEST_NULL;
+  }
   [[nodiscard]] bool is_leaving(Link const& link, std::size_t slot) const noexcept {
-    return requests_.under_way(link.first + first_out + slot);
+    return is_under_way(link, first_out + slot);
   }
-  [[nodiscard]] std::vector<std::unique_ptr<Link>>& links() const noexcept {
-    return requests_.memory().links;
-  }
-  [[nodiscard]] Link& link(int peer) const noexcept { return *links()[numbers_[index(peer)]]; }
-  /// The link to a peer, which there is from now on.
-  [[nodiscard]] Link& make(int peer) {
-    std::uint32_t& number = numbers_[index(peer)];
-    if (number == none) {
-      number = static_cast<std::uint32_t>(links().size());
-      links().push_back(std::make_unique<Link>());
-      links().back()->peer = peer;
-      links().back()->first = requests_.add(first_out, per_peer - first_out);
-    }
-    return link(peer);
+  void note(int code) noexcept {
+    if (code != MPI_SUCCESS) error_ = code;
   }
 
+  /// The link to a peer, which there is from now on.
+  [[nodiscard]] Link& make(int peer) {
+    Link*& link = by_peer_[index(peer)];
+    if (link == nullptr) {
+      memory_->links.push_back(std::make_unique<Link>());
+      link = memory_->links.back().get();
+      link->peer = peer;
+      link->first = requests_.size();
+      // They stay where they are: there is room for all peers'.
+      requests_.resize(link->first + per_peer, MPI_REQUEST_NULL);
+      indices_.resize(requests_.size());
+      statuses_.resize(requests_.size());
+    }
+    return *link;
+  }
   [[nodiscard]] std::unique_ptr<std::byte[]> chunks(std::size_t count) {
     held_ += count * stride();
     return std::unique_ptr<std::byte[]>(new std::byte[count * stride()]);
   }
-  int receive_opening() {
-    Head& head = requests_.memory().opening;
-    return requests_.receive(0, &head, sizeof head, MPI_ANY_SOURCE, open_tag);
+
+  void receive(std::size_t number, void* to, std::size_t bytes, int source, int tag) {
+    // narrow_count() has let the largest through.
+    auto const count = static_cast<int>(bytes);
+    note(MPI_Irecv(to, count, MPI_BYTE, source, tag, comm_, &requests_[number]));
+  }
+  void receive_opening() { receive(0, &memory_->opening, sizeof(Head), MPI_ANY_SOURCE, open_tag); }
+  void receive_chunk(Link& link, std::size_t slot) {
+    std::byte* const to = link.in.memory.get() + slot * stride();
+    receive(link.first + slot, to, stride(), link.peer, data_tag);
+  }
+  void receive_credit(Link& link) {
+    std::uint64_t& to = link.credit_in;
+    receive(link.first + credit_in, &to, sizeof to, link.peer, credit_tag);
   }
   /// A peer has asked to send.
-  int begin_receiving(int peer, Head const& head) {
+  void begin_receiving(int peer) {
     Link& link = make(peer);
     link.in.opens = true;
-    link.in.opening = head;
+    link.in.opening = memory_->opening;
     link.in.memory = chunks(chunks_in);
-    for (std::size_t slot = 0; slot < chunks_in; ++slot) {
-      if (int const code = receive(link, slot); code != MPI_SUCCESS) return code;
-    }
-    return give_credit(link, 0);
+    for (std::size_t slot = 0; slot < chunks_in; ++slot) receive_chunk(link, slot);
+    give_credit(link, 0);
+    receive_opening();
   }
-  int receive(Link& link, std::size_t slot) {
-    std::byte* const to = link.in.memory.get() + slot * stride();
-    return requests_.receive(link.first + slot, to, stride(), link.peer, data_tag);
+
+  /// True if MPI has done with it already. An error of that is found by the next poll.
+  bool send_bytes(Link& link, std::size_t what, void const* from, std::size_t bytes, int tag) {
+    MPI_Request& request = requests_[link.first + what];
+    auto const count = static_cast<int>(bytes);
+    note(MPI_Isend(from, count, MPI_BYTE, link.peer, tag, comm_, &request));
+    int done = 0;
+    return error_ == MPI_SUCCESS && MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS &&
+           done != 0;
   }
   void left(Link const& link, std::size_t slot) noexcept {
     --leaving_[ring_slot(link.out.leaving_for[slot])];
   }
-  int receive_credit(Link& link) {
-    std::uint64_t& to = link.credit_in;
-    return requests_.receive(link.first + credit_in, &to, sizeof to, link.peer, credit_tag);
-  }
   /// Tells a peer how many chunks it may have sent in all, if so many more are taken than it knows.
-  int give_credit(Link& link, std::uint64_t least) {
+  void give_credit(Link& link, std::uint64_t least) {
     std::uint64_t const news = link.in.taken - link.in.credited;
-    std::size_t const number = link.first + credit_out;
-    if (news < least || news == 0 || requests_.under_way(number)) return MPI_SUCCESS;
+    if (news < least || news == 0 || is_under_way(link, credit_out)) return;
     link.in.credited = link.in.taken;
     link.credit_out = link.in.taken + chunks_in;
-    ++credits_sent_;
-    int const code =
-        requests_.send(number, &link.credit_out, sizeof link.credit_out, link.peer, credit_tag);
-    if (code == MPI_SUCCESS && !requests_.look(number)) ++credits_leaving_;
-    return code;
-  }
-  static void note(int code, int& error) noexcept {
-    if (code != MPI_SUCCESS) error = code;
+    ++counts_->control_messages;
+    std::uint64_t const& credit = link.credit_out;
+    if (!send_bytes(link, credit_out, &credit, sizeof credit, credit_tag)) ++credits_leaving_;
   }
 
+  MPI_Comm comm_;
+  Transport* counts_;
   std::size_t chunk_;
-  Requests<Memory> requests_;
-  std::vector<std::uint32_t> numbers_;               ///< of links, by peer
+  std::unique_ptr<Memory> memory_ = std::make_unique<Memory>();
+  std::vector<Link*> by_peer_;         ///< null where nothing was exchanged yet
+  std::vector<MPI_Request> requests_;  ///< an opening's, then those of the links
+  std::vector<int> indices_;
+  std::vector<MPI_Status> statuses_;
   std::array<std::uint32_t, ring_slots> leaving_{};  ///< messages that MPI holds, by collective
   std::size_t held_ = 0;
-  std::uint64_t sent_ = 0;
-  std::uint64_t sent_bytes_ = 0;
-  std::uint64_t credits_sent_ = 0;
   std::size_t credits_leaving_ = 0;
+  int error_ = MPI_SUCCESS;
+  bool forsaken_ = false;
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/hash.hpp"
 #include "zero/comm/mpi/blocking.hpp"
 #include "zero/comm/mpi/control.hpp"
 #include "zero/comm/mpi/flight.hpp"
@@ -28,29 +29,38 @@ void add_for_mpi(void* in, void* inout, int* count, MPI_Datatype* /*type*/) noex
       inout, inputs, 0, 2, static_cast<std::size_t>(*count), kernel::Store::cached);
 }
 
-/// One reduction at a time over library-owned memory; all ranks use it in the same order.
+/// What MPI reduces of a group, over library-owned memory: agreements, and sums, in the order of
+/// the calls on every rank.
 ///
 /// Before a sum all ranks agree that they make the same call. Agreements have a communicator of
 /// their own: MPI matches by order, and which of an agreement and a sum begins first depends on
 /// time.
-class NativeReduction {
+class NativeSums {
  public:
   /// @param agreements  taken over
-  NativeReduction(MPI_Comm comm, MPI_Comm agreements, int size, Options const& options)
+  /// @param flights     live longer, as do `counts`
+  NativeSums(MPI_Comm comm,
+             MPI_Comm agreements,
+             int size,
+             Options const& options,
+             Flights& flights,
+             Transport& counts)
       : comm_(comm),
         agreements_(agreements),
         size_(static_cast<std::size_t>(size)),
         limit_((std::min)(options.message_bytes, largest_message)),
         block_(planned_bytes(options, size) / (size_ + 1)),
-        memory_(new std::byte[block_ * (size_ + 1)]) {
+        memory_(new std::byte[block_ * (size_ + 1)]),
+        flights_(&flights),
+        counts_(&counts) {
     make(DType::bf16, add_for_mpi<DType::bf16>);
     make(DType::f16, add_for_mpi<DType::f16>);
   }
-  NativeReduction(NativeReduction const&) = delete;
-  NativeReduction& operator=(NativeReduction const&) = delete;
-  ~NativeReduction() {
+  NativeSums(NativeSums const&) = delete;
+  NativeSums& operator=(NativeSums const&) = delete;
+  ~NativeSums() {
     // What some rank never joined cannot be cancelled: its memory stays MPI's.
-    if (request_ != MPI_REQUEST_NULL) static_cast<void>(memory_.release());
+    if (sum_ != MPI_REQUEST_NULL) static_cast<void>(memory_.release());
     if (agreement_ != MPI_REQUEST_NULL) static_cast<void>(hashes_.release());
   }
 
@@ -63,56 +73,20 @@ class NativeReduction {
     return (std::max<std::size_t>)(8, block / 8 * 8) * (ranks + 1);
   }
   [[nodiscard]] std::size_t held() const noexcept { return block_ * (size_ + 1); }
+  /// MPI's code, unless all calls have succeeded so far.
+  [[nodiscard]] int error() const noexcept { return error_; }
 
-  /// What all ranks make of a call.
-  enum class Verdict : std::uint8_t { open, same, other };
-  /// Advances their agreement on the next call; once it is not open, the next may follow.
-  /// @param hash  of the call and its place among all
-  [[nodiscard]] Verdict agree(std::uint64_t hash, int& error) {
-    Hashes& hashes = *hashes_;
-    if (agreement_ == MPI_REQUEST_NULL) {
-      // All are equal if and only if the greatest is the least.
-      hashes.mine[0] = hash;
-      hashes.mine[1] = ~hash;
-      error = MPI_Iallreduce(
-          hashes.mine, hashes.most, 2, MPI_UINT64_T, MPI_MAX, agreements_, &agreement_);
-      if (error != MPI_SUCCESS) return Verdict::open;
+  /// Works on a collective; true if anything moved.
+  bool advance(Flight& flight) {
+    if (!flight.agreed) {
+      return is_turn(agreement_turn_, flight, &Flight::agreed) && agree(flight);
     }
-    int done = 0;
-    error = MPI_Test(&agreement_, &done, MPI_STATUS_IGNORE);
-    if (error != MPI_SUCCESS || done == 0) return Verdict::open;
-    return hashes.most[0] == ~hashes.most[1] ? Verdict::same : Verdict::other;
-  }
-
-  /// Advances the sum of elements [at, ...) of a collective; `at` is moved behind what is done.
-  /// True if something moved. Errors of MPI are left in `error`.
-  bool advance(Collective const& op, std::size_t& at, int& error) {
-    std::size_t const element = size_of(op.dtype);
-    if (request_ == MPI_REQUEST_NULL) {
-      now_ = (std::min)(block_ / element, op.count - at);
-      bool const scatter = op.op == Op::reduce_scatter;
-      auto const* const send = static_cast<std::byte const*>(op.send);
-      for (std::size_t block = 0; block < (scatter ? size_ : 1); ++block) {
-        std::memcpy(memory_.get() + block * now_ * element,
-                    send + (block * op.count + at) * element,
-                    now_ * element);
-      }
-      int const count = narrow_count(now_, element * (scatter ? size_ : 1), limit_);
-      std::byte* const result = memory_.get() + block_ * size_;
-      MPI_Datatype const type = type_of(op.dtype);
-      MPI_Op const sum = sum_of(op.dtype);
-      error = scatter ? MPI_Ireduce_scatter_block(
-                            memory_.get(), result, count, type, sum, comm_, &request_)
-                      : MPI_Iallreduce(memory_.get(), result, count, type, sum, comm_, &request_);
-      return true;
+    if (!is_turn(sum_turn_, flight, &Flight::received)) return false;
+    if (flight.reduced < flight.op.count && !sum(flight)) return false;
+    if (flight.reduced == flight.op.count) {
+      flight.received = true;
+      flight.squared.end();
     }
-    int done = 0;
-    error = MPI_Test(&request_, &done, MPI_STATUS_IGNORE);
-    if (error != MPI_SUCCESS || done == 0) return false;
-    std::memcpy(static_cast<std::byte*>(op.recv) + at * element,
-                memory_.get() + block_ * size_,
-                now_ * element);
-    at += now_;
     return true;
   }
 
@@ -126,6 +100,72 @@ class NativeReduction {
   }
 
  private:
+  /// Is all over of the collectives of MPI's before this one?
+  [[nodiscard]] bool is_turn(std::uint64_t& turn, Flight const& flight, bool Flight::*over) const {
+    turn = (std::max)(turn, flights_->oldest());
+    for (; turn < flight.number; ++turn) {
+      Flight const& before = flights_->at(turn);
+      if (before.route.by_library && !(before.*over)) return false;
+    }
+    return true;
+  }
+  /// True once MPI has done what it was asked for.
+  [[nodiscard]] bool is_done(MPI_Request& request) {
+    int done = 0;
+    if (error_ == MPI_SUCCESS) error_ = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+    return error_ == MPI_SUCCESS && done != 0;
+  }
+
+  /// Advances the agreement of all ranks on a call; true once they make the same.
+  bool agree(Flight& flight) {
+    Hashes& hashes = *hashes_;
+    if (agreement_ == MPI_REQUEST_NULL) {
+      zero::detail::Hash hash;
+      hash.add(flight.number);
+      hash.add(flight.head.before);
+      hash.add(&flight.head.call, sizeof flight.head.call);
+      // All are equal if and only if the greatest is the least.
+      hashes.mine[0] = hash.value();
+      hashes.mine[1] = ~hash.value();
+      error_ = MPI_Iallreduce(
+          hashes.mine, hashes.most, 2, MPI_UINT64_T, MPI_MAX, agreements_, &agreement_);
+    }
+    if (!is_done(agreement_)) return false;
+    flight.agreed = hashes.most[0] == ~hashes.most[1];
+    if (!flight.agreed) flights_->disagree({flight.number});
+    return flight.agreed;
+  }
+
+  /// Advances a sum, a block at a time; true if something moved.
+  bool sum(Flight& flight) {
+    Collective const& op = flight.op;
+    std::size_t const element = size_of(op.dtype);
+    std::size_t const now = (std::min)(block_ / element, op.count - flight.reduced);
+    std::byte* const result = memory_.get() + block_ * size_;
+    if (sum_ == MPI_REQUEST_NULL) {
+      bool const scatter = op.op == Op::reduce_scatter;
+      std::size_t const blocks = scatter ? size_ : 1;
+      auto const* const send = static_cast<std::byte const*>(op.send);
+      for (std::size_t block = 0; block < blocks; ++block) {
+        std::memcpy(memory_.get() + block * now * element,
+                    send + (block * op.count + flight.reduced) * element,
+                    now * element);
+      }
+      int const count = narrow_count(now, element * blocks, limit_);
+      auto* const start = scatter ? MPI_Ireduce_scatter_block : MPI_Iallreduce;
+      error_ =
+          start(memory_.get(), result, count, type_of(op.dtype), sum_of(op.dtype), comm_, &sum_);
+      return true;
+    }
+    if (!is_done(sum_)) return false;
+    std::byte* const to = static_cast<std::byte*>(op.recv) + flight.reduced * element;
+    std::memcpy(to, result, now * element);
+    flight.squared.add(op.dtype, to, now);
+    flight.reduced += now;
+    counts_->native_bytes += now * element;
+    return true;
+  }
+
   [[nodiscard]] static constexpr std::size_t narrow(DType type) noexcept {
     return type == DType::bf16 ? 0 : 1;
   }
@@ -158,85 +198,21 @@ class NativeReduction {
 
   MPI_Comm comm_;
   MPI_Comm agreements_;
-  std::unique_ptr<Hashes> hashes_ = std::make_unique<Hashes>();
-  MPI_Request agreement_ = MPI_REQUEST_NULL;
   std::size_t size_;
   std::size_t limit_;
   std::size_t block_;
   std::unique_ptr<std::byte[]> memory_;
-  std::size_t now_ = 0;
-  MPI_Request request_ = MPI_REQUEST_NULL;
+  std::unique_ptr<Hashes> hashes_ = std::make_unique<Hashes>();
+  Flights* flights_;
+  Transport* counts_;
+  MPI_Request agreement_ = MPI_REQUEST_NULL;
+  MPI_Request sum_ = MPI_REQUEST_NULL;
   MPI_Datatype types_[2] = {MPI_DATATYPE_NULL, MPI_DATATYPE_NULL};
   MPI_Op sums_[2] = {MPI_OP_NULL, MPI_OP_NULL};
-};
-
-/// What MPI reduces of a group: agreements, and sums, in the order of the calls on every rank.
-class NativeSums {
- public:
-  /// @param agreements  taken over
-  NativeSums(MPI_Comm comm, MPI_Comm agreements, int size, Options const& options, Flights& flights)
-      : reduction_(comm, agreements, size, options), flights_(&flights) {}
-
-  [[nodiscard]] std::size_t held() const noexcept { return reduction_.held(); }
-  /// That MPI has reduced.
-  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
-  /// The first collective on which the ranks did not agree; `never` if there is none.
-  [[nodiscard]] std::uint64_t disagreement() const noexcept { return disagreement_; }
-  /// Collective; blocks.
-  void close(Blocking& blocking) { reduction_.close(blocking); }
-
-  /// Works on a collective; true if anything moved.
-  /// @param error  MPI's code if something went wrong
-  bool advance(Flight& flight, int& error) {
-    if (!flight.agreed) return agree(flight, error);
-    bool const is_next =
-        is_turn(sum_turn_, flight, [](Flight const& before) { return before.received; });
-    if (!is_next) return false;
-    std::size_t const before = flight.reduced;
-    std::size_t const element = size_of(flight.op.dtype);
-    if (before < flight.op.count) {
-      if (!reduction_.advance(flight.op, flight.reduced, error)) return false;
-      std::size_t const now = flight.reduced - before;
-      bytes_ += now * element;
-      flight.squared.add(
-          flight.op.dtype, static_cast<std::byte*>(flight.op.recv) + before * element, now);
-    }
-    if (flight.reduced == flight.op.count) {
-      flight.received = true;
-      flight.squared.end();
-    }
-    return true;
-  }
-
- private:
-  bool agree(Flight& flight, int& error) {
-    bool const is_next =
-        is_turn(agreement_turn_, flight, [](Flight const& before) { return before.agreed; });
-    if (!is_next) return false;
-    std::uint64_t const hash = flight.head.call.sum_after(flight.head.before ^ flight.number);
-    auto const verdict = reduction_.agree(hash, error);
-    if (verdict == NativeReduction::Verdict::other) disagreement_ = flight.number;
-    flight.agreed = verdict == NativeReduction::Verdict::same;
-    return flight.agreed;
-  }
-  /// Is all over of the collectives of MPI's before this one?
-  template <class Over>
-  [[nodiscard]] bool is_turn(std::uint64_t& turn, Flight const& flight, Over const& over) const {
-    turn = (std::max)(turn, flights_->oldest());
-    while (turn < flight.number) {
-      Flight const& before = flights_->at(turn);
-      if (before.route.by_library && !over(before)) return false;
-      ++turn;
-    }
-    return true;
-  }
-
-  NativeReduction reduction_;
-  Flights* flights_;
-  std::uint64_t sum_turn_ = 0;
+  // Collectives whose turn it is, of those that MPI reduces.
   std::uint64_t agreement_turn_ = 0;
-  std::uint64_t bytes_ = 0;
-  std::uint64_t disagreement_ = never;
+  std::uint64_t sum_turn_ = 0;
+  int error_ = MPI_SUCCESS;
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

@@ -72,6 +72,13 @@ class Pool {
     return taken_.size();
   }
 
+  /// Where a buffer lies; -1 if that is not in this memory.
+  [[nodiscard]] std::int64_t place_of(void const* buffer, std::size_t bytes) const noexcept {
+    std::uintptr_t const at =
+        reinterpret_cast<std::uintptr_t>(buffer) - reinterpret_cast<std::uintptr_t>(base_);
+    return at <= bytes_ && bytes <= bytes_ - at ? static_cast<std::int64_t>(at) : -1;
+  }
+
   void* take(std::size_t bytes, std::size_t alignment) {
     if (bytes == 0) return nullptr;
     std::lock_guard const lock(mutex_);

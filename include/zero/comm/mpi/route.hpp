@@ -1,13 +1,16 @@
 /// @file
-/// Which way a collective goes over the nodes of a group. Pure logic.
+/// What pairs of ranks give each other in a collective, and which way it goes over the nodes of a
+/// group. Pure logic.
 #pragma once
 
 #include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
-#include "zero/comm/mpi/block.hpp"
+#include "zero/comm/mpi/call.hpp"
 #include "zero/comm/mpi/options.hpp"
 #include "zero/comm/mpi/topology.hpp"
+#include "zero/comm/shared/call_checks.hpp"
 #include "zero/comm/shared/node_bytes.hpp"
+#include "zero/comm/shared/shares.hpp"
 #include "zero/concepts/communicator.hpp"
 
 #include <algorithm>
@@ -16,6 +19,44 @@
 #include <string_view>
 
 namespace zero::inline ZERO_NAMESPACE::mpi::detail {
+
+/// What one rank gives another in one pass of a collective, in elements.
+struct Block {
+  std::size_t from = 0;   ///< start in the source's buffer
+  std::size_t to = 0;     ///< start in the target's receive buffer
+  std::size_t count = 0;  ///< 0: nothing goes from this source to this target
+  bool result = false;    ///< the source's buffer is its receive buffer: what an earlier pass left
+};
+
+/// True if every rank sums all of a small result by itself.
+[[nodiscard]] constexpr bool is_small_sum(Collective const& op) noexcept {
+  return op.op == Op::all_reduce && op.block_bytes() <= inline_bytes;
+}
+
+/// An all-reduce is a reduce-scatter of N shares and an all-gather of the results.
+[[nodiscard]] constexpr int passes(Collective const& op) noexcept {
+  return op.op == Op::all_reduce && !is_small_sum(op) ? 2 : 1;
+}
+
+/// What `source` gives `target`.
+[[nodiscard]] constexpr Block block_between(
+    Collective const& op, int pass, int source, int target, int size) noexcept {
+  auto const s = static_cast<std::size_t>(source);
+  auto const t = static_cast<std::size_t>(target);
+  switch (op.op) {
+    case Op::reduce_scatter: return {t * op.count, 0, op.count, false};
+    case Op::all_gather: return {0, s * op.count, op.count, false};
+    case Op::all_to_all: return {t * op.count, s * op.count, op.count, false};
+    case Op::broadcast: return {0, 0, source == op.root ? op.count : 0, false};
+    case Op::all_reduce: break;
+  }
+  if (passes(op) == 1) return {0, 0, op.count, false};
+  int const share = pass == 0 ? target : source;
+  std::size_t const begin = zero::detail::share_begin(op.count, share, size);
+  std::size_t const count = zero::detail::share_begin(op.count, share + 1, size) - begin;
+  // A rank's own share is where it belongs already.
+  return {begin, begin, pass == 1 && source == target ? 0 : count, pass == 1};
+}
 
 /// Every rank finds the same: it depends on the call, the nodes and the family's options alone.
 struct Route {
@@ -28,67 +69,79 @@ struct Route {
   /// Copies: on every node one rank is sent a block, and in a pass of its own the others read it
   /// there.
   bool relayed = false;
+  std::string_view flat_because{};  ///< a sum that could be chained, or nearly: why it is not
 };
 
 /// How a group's collectives go.
-struct Routing {
-  Topology const* topology = nullptr;
-  bool native = false;  ///< MPI reduces where every rank is a node
-  Sums sums = Sums::automatic;
+class Routing {
+ public:
+  /// @param topology  lives longer
+  /// @param native    MPI reduces where every rank is a node
+  explicit Routing(Topology const* topology, bool native = false, Sums sums = Sums::automatic)
+      : topology_(topology), native_(native), sums_(sums) {
+    std::uint64_t const ranks = index(topology->size());
+    for (std::size_t node = 0; node < topology->nodes(); ++node) {
+      std::uint64_t const here = topology->ranks(node).size();
+      largest_ = (std::max)(largest_, here);
+      if (here * (ranks - here) > busiest_ * (ranks - busiest_)) busiest_ = here;
+    }
+    if (topology->nodes() == 1) {
+      never_chained_ = "the group is on one node";
+    } else if (native) {
+      never_chained_ = "mpi::Native adds in an order of its own";
+    } else if (sums == Sums::flat) {
+      never_chained_ = "Options::sums is flat";
+    } else if (!topology->is_consecutive()) {
+      never_chained_ = "ranks of a node are not consecutive in the group";
+    }
+  }
 
+  [[nodiscard]] Topology const& topology() const noexcept { return *topology_; }
+  /// What keeps the group's sums from being chained, whatever their size; empty if nothing does.
+  [[nodiscard]] std::string_view never_chained() const noexcept { return never_chained_; }
   /// The way of a collective.
   [[nodiscard]] Route of(Collective const& op) const {
-    bool const spread = topology->nodes() > 1;
+    bool const spread = topology_->nodes() > 1;
+    bool const neighbours = spread && topology_->has_neighbours();
     bool const sum = zero::detail::is_reduction(op.op);
     Route route;
-    if (native && sum) {
-      route.by_node = spread && topology->has_neighbours() && !is_small_sum(op);
-      route.by_library = spread && !route.by_node;
-    } else if (sum && !is_small_sum(op)) {
-      route.chained = why_flat(op).empty();
+    if (sum && !is_small_sum(op)) {
+      route.flat_because = why_flat(op);
+      route.chained = route.flat_because.empty();
+      route.by_node = native_ && neighbours;
     }
+    route.by_library = native_ && sum && spread && !route.by_node;
     bool const copies = op.op == Op::all_gather || op.op == Op::broadcast || passes(op) == 2;
-    route.relayed = spread && topology->has_neighbours() && !route.by_library && copies;
+    route.relayed = neighbours && !route.by_library && copies;
     return route;
   }
 
-  /// What keeps the group's sums from being chained, whatever their size; empty if nothing does.
-  [[nodiscard]] std::string_view never_chained() const noexcept {
-    if (topology->nodes() == 1) return "the group is on one node";
-    if (native) return "mpi::Native adds in an order of its own";
-    if (sums == Sums::flat) return "Options::sums is flat";
-    if (!topology->is_consecutive()) return "ranks of a node are not consecutive in the group";
-    return {};
-  }
-  /// The same of one sum.
+ private:
   [[nodiscard]] std::string_view why_flat(Collective const& op) const {
-    if (std::string_view const always = never_chained(); !always.empty()) return always;
-    Block const block = block_between(op, 0, 0, 0, topology->size());
-    if (block.count * size_of(op.dtype) <= zero::detail::unchained_bytes) {
+    if (!never_chained_.empty()) return never_chained_;
+    zero::detail::NodeBlocks blocks{.ranks = index(topology_->size()),
+                                    .here = busiest_,
+                                    .nodes = topology_->nodes(),
+                                    .count = block_between(op, 0, 0, 0, topology_->size()).count,
+                                    .element = size_of(op.dtype),
+                                    .accumulate = size_of(op.accumulate)};
+    if (blocks.block() <= zero::detail::unchained_bytes) {
       return "the blocks of the last sum were at most 2 KiB";
     }
-    bool const pays = sums != Sums::automatic || chain_pays(op, block.count);
+    if (sums_ == Sums::chained) return {};
+    std::uint64_t const flat = blocks.flat();
+    blocks.here = largest_;
+    // Where every rank is a node nobody saves anything.
+    bool const pays = topology_->has_neighbours() && blocks.chain_pays(flat);
     return pays ? std::string_view() : "a chain would not have paid for the last sum";
   }
 
- private:
-  /// True if a sum ends earlier along the nodes than flat.
-  [[nodiscard]] bool chain_pays(Collective const& op, std::size_t count) const {
-    zero::detail::NodeBlocks blocks{.ranks = static_cast<std::uint64_t>(topology->size()),
-                                    .nodes = topology->nodes(),
-                                    .count = count,
-                                    .element = size_of(op.dtype),
-                                    .accumulate = size_of(op.accumulate)};
-    std::uint64_t flat = 0;
-    std::uint64_t most = 1;
-    for (std::size_t node = 0; node < topology->nodes(); ++node) {
-      blocks.here = topology->ranks(node).size();
-      flat = (std::max)(flat, blocks.flat());
-      most = (std::max)(most, blocks.here);
-    }
-    blocks.here = most;
-    return blocks.chain_pays(flat);
-  }
+  Topology const* topology_;
+  bool native_;
+  Sums sums_;
+  std::uint64_t largest_ = 0;  ///< ranks of the node that has most
+  std::uint64_t busiest_ = 0;  ///< of the one that sends most for a flat sum
+  std::string_view never_chained_{};
 };
 
 /// Rounds of a collective; a rank begins one when it has all of the one before.

@@ -4,7 +4,6 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
-#include "zero/comm/mpi/block.hpp"
 #include "zero/comm/mpi/route.hpp"
 #include "zero/comm/mpi/topology.hpp"
 #include "zero/comm/shared/node_bytes.hpp"
@@ -14,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <span>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::mpi::detail {
@@ -25,15 +25,11 @@ enum class From : std::uint8_t {
   link,    ///< a rank on another node sends it
 };
 
-[[nodiscard]] constexpr std::size_t kind(From from) noexcept {
-  return static_cast<std::size_t>(from);
-}
-
 /// One input of a task.
 struct Input {
   int rank = 0;
   From from = From::given;
-  std::uint32_t turn = 0;  ///< how many tasks before this one take something there of this rank's
+  std::uint32_t turn = 0;  ///< how many tasks before this one take something of the rank's
   std::size_t at = 0;      ///< in the rank's buffer, in elements
 };
 
@@ -53,7 +49,7 @@ struct Task {
   bool begins = true;      ///< of partial: no node before sends anything
   int to = 0;              ///< whom the outcome is for: this rank keeps its own
   From way = From::link;   ///< else: by a link, or by a lane if that rank cannot read it in place
-  std::uint32_t turn = 0;  ///< how many tasks before this one give that rank something that way
+  std::uint32_t turn = 0;  ///< how many tasks before this one give that rank something
   std::uint32_t first_input = 0;
   std::uint32_t inputs = 0;
   std::size_t at = 0;     ///< where this rank keeps it, in elements of the receive buffer
@@ -64,10 +60,21 @@ struct Task {
 /// An all-reduce adds, gathers, and may hand on to neighbours.
 inline constexpr int most_passes = 3;
 
+/// Tasks between two ranks, one way. Those of results come behind the others.
+struct Turns {
+  std::uint32_t given = 0;    ///< of what lies in send buffers, or comes by a link
+  std::uint32_t results = 0;  ///< of results
+
+  /// One more; returns how many were there before it.
+  std::uint32_t add(From from) noexcept {
+    return from == From::result ? given + results++ : results + given++;
+  }
+};
+
 /// What goes between this rank and one peer.
 struct Traffic {
-  std::uint32_t taken[3] = {};   ///< tasks that take something of the peer's, by From
-  std::uint32_t given[3] = {};   ///< tasks that give it something
+  Turns in{};                    ///< what this rank takes
+  Turns out{};                   ///< what it gives
   std::uint32_t chunks_in = 0;   ///< that come by a link
   std::uint32_t chunks_out = 0;  ///< that go by a link
 };
@@ -93,7 +100,7 @@ class Schedule {
     std::fill(std::begin(results_), std::end(results_), 0u);
     int pass = 0;
     if (route.by_library) return;
-    if (is_sum(op, 0)) {
+    if (zero::detail::is_reduction(op.op)) {
       route.chained ? chained_sum() : flat_sum();
       ++pass;
     }
@@ -113,33 +120,14 @@ class Schedule {
   }
 
   [[nodiscard]] std::vector<Task> const& tasks() const noexcept { return tasks_; }
-  [[nodiscard]] Input const* inputs(Task const& task) const noexcept {
-    return inputs_.data() + task.first_input;
+  [[nodiscard]] std::span<Input const> inputs(Task const& task) const noexcept {
+    return {inputs_.data() + task.first_input, task.inputs};
   }
   /// How many tasks of a pass have an outcome that this rank keeps.
   [[nodiscard]] std::uint32_t results(int pass) const noexcept { return results_[pass]; }
   [[nodiscard]] Traffic const& with(int peer) const noexcept { return traffic_[index(peer)]; }
 
-  /// Bytes of data that this rank sends to other nodes.
-  [[nodiscard]] std::uint64_t bytes_sent() const noexcept {
-    std::uint64_t bytes = 0;
-    for (Task const& task : tasks_) {
-      if (is_far(task.to)) bytes += task.count * size_of(task.rounded ? op_.dtype : op_.accumulate);
-    }
-    return bytes;
-  }
-  /// In so many messages, the first of which to each peer has a head. Links that are not open take
-  /// one more, which is a head alone.
-  [[nodiscard]] std::uint64_t messages_sent() const noexcept {
-    std::uint64_t messages = 0;
-    for (Traffic const& traffic : traffic_) messages += traffic.chunks_out;
-    return messages;
-  }
-
  private:
-  [[nodiscard]] static constexpr std::size_t index(int rank) noexcept {
-    return static_cast<std::size_t>(rank);
-  }
   [[nodiscard]] int size() const noexcept { return topology_->size(); }
   [[nodiscard]] bool is_far(int rank) const noexcept { return !topology_->share_node(rank, rank_); }
   [[nodiscard]] std::size_t node() const noexcept { return topology_->node(rank_); }
@@ -159,8 +147,13 @@ class Schedule {
   /// A sum of which every target, or one rank of every node for it, adds all blocks at once. What
   /// others wait for comes first: chunks of one lane are taken in the order of the list.
   void flat_sum() {
+    bool const adds = route_.by_node && near().size() > 1;
     for (int target = 0; target < size(); ++target) {
-      if (is_far(target) && moves(block(target).count)) give_block(target);
+      if (!is_far(target) || !moves(block(target).count) || !sends_block(rank_, target)) continue;
+      task(adds ? Work::sum : Work::copy, 0, target, block(target));
+      for (int const source : near()) {
+        if (adds || source == rank_) input(source, From::given, block(target).from);
+      }
     }
     if (moves(block(rank_).count)) {
       task(Work::sum, 0, rank_, block(rank_));
@@ -172,25 +165,14 @@ class Schedule {
     }
     lend([&](int reader) {
       for (int target = 0; route_.by_node && target < size(); ++target) {
-        if (is_far(target) && topology_->delegate(node(), target) == reader) {
-          lend_block(reader, target);
-        }
+        if (is_far(target) && sends_block(reader, target)) lend_block(reader, target);
       }
       lend_block(reader, reader);
     });
   }
-  /// Does a rank send a far target its block, or its node's?
+  /// Does a rank send a target on another node its block, or its node's?
   [[nodiscard]] bool sends_block(int source, int target) const noexcept {
     return !route_.by_node || topology_->delegate(topology_->node(source), target) == source;
-  }
-  /// Sends a far target this rank's block, or its node's.
-  void give_block(int target) {
-    if (!sends_block(rank_, target)) return;
-    bool const sum = route_.by_node && near().size() > 1;
-    task(sum ? Work::sum : Work::copy, 0, target, block(target));
-    for (int const source : near()) {
-      if (sum || source == rank_) input(source, From::given, block(target).from);
-    }
   }
 
   /// A sum in rank order along the nodes, which hold consecutive ranks. For every target one rank
@@ -216,7 +198,6 @@ class Schedule {
     }
     if (node() != last && moves(block(rank_).count)) {
       task(Work::copy, 0, rank_, block(rank_));
-      tasks_.back().piece = piece_of(Work::partial, block(rank_).count);
       input(stand_in(last, rank_), From::link, 0);
     }
     lend([&](int reader) {
@@ -286,42 +267,41 @@ class Schedule {
   void lend_block(int reader, int target) {
     if (!moves(block(target).count)) return;
     task(Work::copy, 0, reader, block(target));
-    if (route_.chained) tasks_.back().piece = piece_of(Work::partial, block(target).count);
     input(rank_, From::given, block(target).from);
   }
 
   /// Adds a task, whose inputs follow.
   void task(Work work, int pass, int to, Block const& part) {
-    std::size_t const piece = piece_of(work, part.count);
+    bool const chained = route_.chained && pass == 0;
     tasks_.push_back({.work = work,
                       .pass = static_cast<std::uint8_t>(pass),
                       .to = to,
                       .first_input = static_cast<std::uint32_t>(inputs_.size()),
                       .at = part.to,
                       .count = part.count,
-                      .piece = piece});
+                      .piece = chained ? chained_piece(part.count) : chunk_ / size_of(op_.dtype)});
     if (to == rank_) ++results_[pass];
   }
   void input(int rank, From from, std::size_t at) {
     Task& task = tasks_.back();
-    Traffic& traffic = traffic_[index(rank)];
-    std::uint32_t const turn = rank == rank_ ? 0 : traffic.taken[kind(from)]++;
-    inputs_.push_back({.rank = rank, .from = from, .turn = turn, .at = at});
-    if (from == From::link) traffic.chunks_in += chunks(task);
+    Traffic& source = traffic_[index(rank)];
+    inputs_.push_back({.rank = rank, .from = from, .turn = source.in.add(from), .at = at});
+    if (from == From::link) source.chunks_in += chunks(task);
     if (task.inputs++ > 0 || task.to == rank_) return;
-    Traffic& to = traffic_[index(task.to)];
-    if (!is_far(task.to)) task.way = from;
-    if (is_far(task.to)) to.chunks_out += chunks(task);
-    task.turn = to.given[kind(task.way)]++;
+    Traffic& target = traffic_[index(task.to)];
+    if (is_far(task.to)) {
+      target.chunks_out += chunks(task);
+    } else {
+      task.way = from;
+    }
+    task.turn = target.out.add(task.way);
   }
-  /// Elements of a piece. Where all inputs are read in place, more are taken at a time.
-  [[nodiscard]] std::size_t piece_of(Work work, std::size_t count) const noexcept {
-    std::size_t const element = size_of(op_.dtype);
-    if (work != Work::partial) return chunk_ / element;
-    // So that all nodes but the first idle for a 16th of the time until the first piece is there.
+  /// Elements of a piece that goes along the nodes: all nodes but the first idle for a 16th of the
+  /// time until the first piece is there.
+  [[nodiscard]] std::size_t chained_piece(std::size_t count) const noexcept {
     std::size_t const wide = size_of(op_.accumulate);
-    std::size_t const piece = static_cast<std::size_t>(zero::detail::chain_piece(count * wide));
-    return (std::min)(piece, chunk_) / (std::max)(wide, element);
+    auto const piece = static_cast<std::size_t>(zero::detail::chain_piece(count * wide));
+    return (std::min)(piece, chunk_) / (std::max)(wide, size_of(op_.dtype));
   }
   [[nodiscard]] static std::uint32_t chunks(Task const& task) noexcept {
     if (task.count == 0) return 1;

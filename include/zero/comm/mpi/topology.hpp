@@ -11,6 +11,11 @@
 
 namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
+/// Where what is known of a rank stands in a list.
+[[nodiscard]] constexpr std::size_t index(int rank) noexcept {
+  return static_cast<std::size_t>(rank);
+}
+
 /// The nodes of a group, numbered in the order of their first ranks.
 class Topology {
  public:
@@ -55,10 +60,6 @@ class Topology {
   }
 
  private:
-  [[nodiscard]] static constexpr std::size_t index(int rank) noexcept {
-    return static_cast<std::size_t>(rank);
-  }
-
   std::vector<std::size_t> node_;
   std::vector<std::size_t> place_;  ///< among the ranks of the node
   std::vector<std::vector<int>> ranks_;

@@ -10,6 +10,7 @@
 #include "zero/comm/mpi/lane.hpp"
 #include "zero/comm/mpi/library.hpp"
 #include "zero/comm/mpi/pages.hpp"
+#include "zero/comm/mpi/topology.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -34,13 +35,13 @@ class Window {
 
   /// Bytes that are a rank's own beside its pool, where `size` ranks share a window.
   [[nodiscard]] static constexpr std::size_t planned_bytes(int size, std::size_t chunk) noexcept {
-    auto const ranks = static_cast<std::size_t>(size);
+    std::size_t const ranks = index(size);
     return round_up(control_bytes + ranks * sizeof(Lane), alignment) +
            (ranks - 1) * chunks_under_way * round_up(chunk, 64);
   }
 
   /// Private memory.
-  Window() : own_(new Control), blocks_{own_.get()}, pools_{nullptr} {}
+  Window() : own_(new Control), parts_{{own_.get()}} {}
 
   /// Collective over `all`, the group, of which `node` is the part on this node; takes `node` over.
   /// @param group_size   ranks of `all`
@@ -58,7 +59,7 @@ class Window {
     check(MPI_Comm_size(node, &size), "MPI_Comm_size");
     held_ = planned_bytes(size, chunk_bytes);
     check(MPI_Comm_rank(node, &rank), "MPI_Comm_rank");
-    auto const ranks = static_cast<std::size_t>(size);
+    std::size_t const ranks = index(size);
     std::size_t const pools = round_up(control_bytes + ranks * sizeof(Lane), alignment);
     std::size_t const chunks = pools + round_up(pool_bytes, alignment);
     std::size_t const per_lane = size > 1 ? chunks_under_way * chunk_bytes_ : 0;
@@ -77,16 +78,16 @@ class Window {
         new (base) Control;
         for (std::size_t lane = 0; lane < ranks; ++lane) new (lanes + lane * sizeof(Lane)) Lane;
       }
-      blocks_.push_back(std::launder(reinterpret_cast<Control*>(base)));
-      lanes_.push_back(std::launder(reinterpret_cast<Lane*>(lanes)));
-      pools_.push_back(base + pools);
-      chunks_.push_back(base + chunks);
+      parts_.push_back({std::launder(reinterpret_cast<Control*>(base)),
+                        std::launder(reinterpret_cast<Lane*>(lanes)),
+                        base + pools,
+                        base + chunks});
     }
     check(MPI_Win_sync(window_), "MPI_Win_sync");
     static_cast<void>(blocking.gather(node, size, 0));
     check(MPI_Win_sync(window_), "MPI_Win_sync");
-    for (Control const* const block : blocks_) {
-      if (block->magic.load(std::memory_order_acquire) == Control::present) continue;
+    for (Part const& part : parts_) {
+      if (part.control->magic.load(std::memory_order_acquire) == Control::present) continue;
       fail(ErrorKind::resource,
            "ranks that MPI says share memory do not see each other's; set Options::shared_memory "
            "to false");
@@ -99,28 +100,21 @@ class Window {
   /// Bytes that are this rank's own beside its pool.
   [[nodiscard]] std::size_t held() const noexcept { return held_; }
   [[nodiscard]] bool shared() const noexcept { return window_ != MPI_WIN_NULL; }
-  [[nodiscard]] Control* control(int peer) const noexcept {
-    return blocks_[static_cast<std::size_t>(peer)];
-  }
+  [[nodiscard]] Control* control(int peer) const noexcept { return part(peer).control; }
   /// Start of a rank's pool, or null.
-  [[nodiscard]] std::byte* pool(int peer) const noexcept {
-    return pools_[static_cast<std::size_t>(peer)];
-  }
+  [[nodiscard]] std::byte* pool(int peer) const noexcept { return part(peer).pool; }
 
   /// From one rank of the node to another; a window that is shared.
-  [[nodiscard]] Lane& lane(int from, int to) const noexcept {
-    return lanes_[static_cast<std::size_t>(from)][to];
-  }
+  [[nodiscard]] Lane& lane(int from, int to) const noexcept { return part(from).lanes[to]; }
   [[nodiscard]] std::byte* chunk(int from, int to, int slot) const noexcept {
-    auto const place = static_cast<std::size_t>(to) * chunks_under_way;
-    return chunks_[static_cast<std::size_t>(from)] +
-           (place + static_cast<std::size_t>(slot)) * chunk_bytes_;
+    std::size_t const place = index(to) * chunks_under_way + index(slot);
+    return part(from).chunks + place * chunk_bytes_;
   }
 
   /// The number that the first rank gives. Collective over the node; blocks.
   [[nodiscard]] int first(Blocking& blocking, int number) const {
     if (!shared()) return number;
-    return blocking.gather(node_, static_cast<int>(blocks_.size()), number).front();
+    return blocking.gather(node_, static_cast<int>(parts_.size()), number).front();
   }
 
   /// Gives the memory back. Collective over the node; blocks.
@@ -133,6 +127,15 @@ class Window {
   }
 
  private:
+  /// What one rank of the node has put there.
+  struct Part {
+    Control* control = nullptr;
+    Lane* lanes = nullptr;  ///< to every rank
+    std::byte* pool = nullptr;
+    std::byte* chunks = nullptr;  ///< of the lanes
+  };
+
+  [[nodiscard]] Part const& part(int peer) const noexcept { return parts_[index(peer)]; }
   /// Everything of this rank's but the pool, which gets what is taken from it.
   [[nodiscard]] bool get_own(int rank, int size, std::size_t pools, std::size_t chunks) const {
     std::byte* const base = start_of(rank);
@@ -140,7 +143,7 @@ class Window {
     for (int peer = 0; peer < size; ++peer) {
       std::size_t const bytes = chunks_under_way * chunk_bytes_;
       if (peer == rank) continue;
-      all = all && get_pages(base + chunks + static_cast<std::size_t>(peer) * bytes, bytes);
+      all = all && get_pages(base + chunks + index(peer) * bytes, bytes);
     }
     return all;
   }
@@ -196,10 +199,7 @@ class Window {
   std::size_t chunk_bytes_ = 0;
   std::size_t held_ = sizeof(Control);
   std::unique_ptr<Control> own_;
-  std::vector<Control*> blocks_;
-  std::vector<Lane*> lanes_;
-  std::vector<std::byte*> pools_;
-  std::vector<std::byte*> chunks_;
+  std::vector<Part> parts_;  ///< by place on the node
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

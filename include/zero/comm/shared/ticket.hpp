@@ -37,8 +37,7 @@ class Ticket {
 
   /// Waits for the collective unless there is nothing left to wait for.
   void wait() {
-    if (group_ == nullptr) return;
-    group_->wait(part_.rank, part_.number);
+    if (group_ != nullptr) group_->wait(part_.rank, part_.number);
     group_.reset();
   }
 

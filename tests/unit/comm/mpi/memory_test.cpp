@@ -98,17 +98,15 @@ TEST_CASE("a lane holds two chunks and gives them in order") {
   CHECK(lane.arrived() == -1);
   for (int turn = 0; turn < 5; ++turn) {
     int const first = lane.room();
-    lane.send(10);
+    lane.send();
     int const second = lane.room();
-    lane.send(20);
+    lane.send();
     CHECK(first != second);
     CHECK(lane.room() == -1);
     CHECK(lane.arrived() == first);
-    CHECK(lane.bytes[first] == 10);
     lane.take();
     CHECK(lane.room() == first);
     CHECK(lane.arrived() == second);
-    CHECK(lane.bytes[second] == 20);
     lane.take();
     CHECK(lane.arrived() == -1);
   }
@@ -128,7 +126,7 @@ TEST_CASE("what a sender wrote before is there when a chunk arrives, and room is
           continue;
         }
         for (std::uint64_t& word : chunks[slot]) word = number;
-        lane.send(number);
+        lane.send();
         ++number;
       }
     });
@@ -138,7 +136,6 @@ TEST_CASE("what a sender wrote before is there when a chunk arrives, and room is
         std::this_thread::yield();
         continue;
       }
-      if (lane.bytes[slot] != number) ++wrong;
       for (std::uint64_t const word : chunks[slot]) wrong += word == number ? 0u : 1u;
       lane.take();
       ++number;

@@ -23,6 +23,19 @@ std::vector<std::vector<int>> const layouts{{7},
 constexpr Op ops[] = {
     Op::reduce_scatter, Op::all_gather, Op::all_to_all, Op::all_reduce, Op::broadcast};
 
+/// Bytes of data that a rank sends to other nodes.
+std::uint64_t bytes_sent(Schedule const& schedule,
+                         Collective const& op,
+                         Topology const& topology,
+                         int rank) {
+  std::uint64_t bytes = 0;
+  for (Task const& task : schedule.tasks()) {
+    if (topology.share_node(task.to, rank)) continue;
+    bytes += task.count * size_of(task.rounded ? op.dtype : op.accumulate);
+  }
+  return bytes;
+}
+
 /// What one element is made of: ranks and places in their send buffers, in the order of additions.
 using Origin = std::vector<std::pair<int, std::size_t>>;
 using Chunk = std::vector<Origin>;
@@ -40,6 +53,8 @@ struct Machine {
     std::vector<Origin> result;
     int pass = 0;
     bool outside[2] = {};  ///< its neighbours do not see its buffers, to send and to receive
+
+    [[nodiscard]] bool lends(From from) const { return outside[from == From::result ? 1 : 0]; }
   };
 
   Machine(Collective const& what, Route way, std::vector<int> const& labels, std::mt19937& random)
@@ -75,13 +90,14 @@ struct Machine {
     Rank& one = ranks[at(rank)];
     for (std::size_t i = 0; i < one.over.size(); ++i) {
       Task const& task = one.schedule.tasks()[i];
-      if (task.to == rank || is_far(task.to, rank) || one.outside[kind(task.way)]) continue;
+      if (task.to == rank || is_far(task.to, rank) || one.lends(task.way)) continue;
       one.over[i] = true;
     }
   }
-  /// What is given by chunks before results are, of what a rank gives.
-  static std::uint32_t first_of(Rank const& gives, std::uint32_t const (&tasks)[3], From from) {
-    return from == From::result && gives.outside[0] ? tasks[kind(From::given)] : 0;
+  /// Turns begin behind what a rank gives without chunks.
+  [[nodiscard]] std::uint32_t turn_of(
+      int source, int target, Rank const& gives, Turns tasks, std::uint32_t turn) const {
+    return is_far(source, target) || gives.lends(From::given) ? turn : turn - tasks.given;
   }
   bool end_pass(Rank& one, int rank) {
     if (one.pass >= passes(op, route)) return false;
@@ -98,11 +114,11 @@ struct Machine {
     Rank& one = ranks[at(rank)];
     Task const& task = one.schedule.tasks()[i];
     if (one.over[i] || task.pass > one.pass) return false;
-    if (task.to != rank &&
-        one.given[at(task.to)] !=
-            task.turn + first_of(one, one.schedule.with(task.to).given, task.way)) {
-      return false;
+    if (task.to != rank) {
+      Turns const tasks = one.schedule.with(task.to).out;
+      if (one.given[at(task.to)] != turn_of(rank, task.to, one, tasks, task.turn)) return false;
     }
+
     std::size_t const now = (std::min)(task.piece, task.count - one.done[i]);
     Chunk sum(now);
     for (int pass = 0; pass < 2; ++pass) {  // at first only looks
@@ -111,8 +127,8 @@ struct Machine {
         Rank const& from = ranks[at(input.rank)];
         if (is_queued(rank, input)) {
           auto& queue = queues[{input.rank, rank}];
-          std::uint32_t const turn =
-              input.turn + first_of(from, one.schedule.with(input.rank).taken, input.from);
+          Turns const tasks = one.schedule.with(input.rank).in;
+          std::uint32_t const turn = turn_of(input.rank, rank, from, tasks, input.turn);
           if (one.taken[at(input.rank)] != turn || queue.empty()) return false;
           if (pass == 0) continue;
           CHECK(queue.front().size() == now);
@@ -161,7 +177,7 @@ struct Machine {
   }
   [[nodiscard]] bool is_queued(int rank, Input const& input) const {
     return input.from == From::link ||
-           (input.rank != rank && ranks[at(input.rank)].outside[kind(input.from)]);
+           (input.rank != rank && ranks[at(input.rank)].lends(input.from));
   }
   static void append(Chunk& sum, Chunk const& more) {
     for (std::size_t e = 0; e < sum.size(); ++e) {
@@ -235,9 +251,12 @@ TEST_CASE("every way of every collective brings each element once, from whom it 
             CHECK(wrong_of(machine, !route.by_node) == 0);
             std::uint64_t bytes = 0;
             std::uint64_t messages = 0;
-            for (Machine::Rank const& rank : machine.ranks) {
-              bytes += rank.schedule.bytes_sent();
-              messages += rank.schedule.messages_sent();
+            for (int rank = 0; rank < topology.size(); ++rank) {
+              Schedule const& schedule = machine.ranks[at(rank)].schedule;
+              bytes += bytes_sent(schedule, call, topology, rank);
+              for (int peer = 0; peer < topology.size(); ++peer) {
+                messages += schedule.with(peer).chunks_out;
+              }
             }
             CHECK(bytes == machine.elements_sent * sizeof(float));
             CHECK(messages == machine.chunks_sent);
@@ -265,7 +284,7 @@ TEST_CASE("a schedule sends the bytes that plans count on") {
             for (int const rank : topology.ranks(node)) {
               Schedule schedule;
               schedule.build(call, route, topology, rank, 4096);
-              sent += schedule.bytes_sent();
+              sent += bytes_sent(schedule, call, topology, rank);
             }
             NodeBlocks const blocks{.ranks = labels.size(),
                                     .here = topology.ranks(node).size(),
@@ -288,7 +307,8 @@ TEST_CASE("a schedule sends the bytes that plans count on") {
 TEST_CASE("the last call reaches every rank with which there was ever a link, by an empty chunk") {
   Topology const topology({0, 1, 2});
   Schedule schedule;
-  schedule.build({.op = Op::broadcast, .count = 0, .root = 1}, {}, topology, 0, 64);
+  Collective const nothing{.op = Op::broadcast, .count = 0, .root = 1};
+  schedule.build(nothing, {}, topology, 0, 64);
   CHECK(schedule.with(1).chunks_in == 1);
   CHECK(schedule.with(1).chunks_out == 0);
   schedule.add_empty(1, true, true);
@@ -297,7 +317,7 @@ TEST_CASE("the last call reaches every rank with which there was ever a link, by
   CHECK(schedule.with(1).chunks_out == 1);
   CHECK(schedule.with(2).chunks_in == 1);
   CHECK(schedule.with(2).chunks_out == 0);
-  CHECK(schedule.bytes_sent() == 0);
+  CHECK(bytes_sent(schedule, nothing, topology, 0) == 0);
 }
 
 TEST_CASE("a chain pays where it saves the busiest node more than the way along the nodes costs") {
@@ -308,7 +328,7 @@ TEST_CASE("a chain pays where it saves the busiest node more than the way along 
     Topology const topology(labels);
     Collective const op{
         .op = Op::reduce_scatter, .dtype = dtype, .accumulate = zero::DType::f32, .count = count};
-    return Routing{&topology}.why_flat(op).empty();
+    return Routing{&topology}.of(op).chained;
   };
   // 63 ranks: the first nodes send 8 * 55 blocks flat and 63 in a chain, whose 7 hops are worth
   // 256 KiB and 8 small blocks each.
