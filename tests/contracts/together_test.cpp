@@ -256,16 +256,17 @@ TEST_CASE("what is wrong with one optimizer changes none, and is said on every r
                    differ + "max_norm: 2 on rank 0 2; 1 on rank 1",
                    mistake);
     pass_of(step, {});
-    if (odd) b.set_lr(0.5f);
-    expect_refused(
-        together({}), differ + "learning_rate: 0.00100000005 on rank 0 2; 0.5 on rank 1", mistake);
-    b.set_lr(0.001f);
+    if (odd) b.set_lr(0.5);
+    expect_refused(together({}),
+                   "ranks passed different values to set_lr(): learning_rate: 0.001 on rank 0 2; "
+                   "0.5 on rank 1",
+                   mistake);
+    b.set_lr(0.001);
     pass_of(step, {});
     if (odd) b.set_rule("h2.w", {.lr = 0.1f});
     expect_refused(together({}),
-                   differ +
-                       "tensor 'h2.w' of group 'matrices', a rule of its own: 'no' on rank 0 "
-                       "2; 'yes' on rank 1",
+                   "ranks passed different values to set_rule(): tensor 'h2.w' of group "
+                   "'matrices', a rule of its own: 'no' on rank 0 2; 'yes' on rank 1",
                    mistake);
     b.set_rule("h2.w", {.lr = 0.1f});
     pass_of(step, {});

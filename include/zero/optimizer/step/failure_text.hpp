@@ -114,7 +114,7 @@ ZERO_BODY Fingerprint fingerprint_of(Decide const& decide, double rate, std::str
   constexpr std::string_view options = "options to step(): ";
   Fingerprint record;
   record.add(options, "the call", std::string_view(decide.told.known ? "step" : "grad_norm"));
-  record.add("optimizers that step together", decide.together);
+  record.add(options, "optimizers that step together", static_cast<double>(decide.together));
   record.add(given, "learning_rate", decide.told.known ? rate : 0.);
   record.add(options, "max_norm", decide.max_norm);
   record.add(options, "scale", decide.scale);
