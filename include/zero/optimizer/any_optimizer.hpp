@@ -72,7 +72,8 @@ class AnyOptimizer {
   /// tensors are not read. Otherwise as above.
   void load_parameters(std::span<std::span<float const> const> values) { engine_.load(values); }
   /// `load_parameters` from values that one rank alone has: only the root's are asked for, unit
-  /// after unit, and every rank keeps what it holds of them. For all stages.
+  /// after unit, and every rank keeps what it holds of them. For all stages. Before the first
+  /// backward pass, as `ShardedOptimizer::broadcast_parameters(root)` says.
   /// @param values  as for `load_parameters`; not called elsewhere than on the root
   /// @param root    the same on every rank
   /// @par Collective  yes; blocks
