@@ -278,7 +278,13 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
 
   /// Gives every rank the root's parameters, as they lie in its memory or in what it lends; on all
   /// ranks master weights start from them. For stages under which each rank holds all of them.
+  /// Before the first backward pass: later its gradients are of values that ranks no longer have.
+  /// That is found where the library was asked for gradients, or lent those of a unit, and not
+  /// where a backward pass has filled memory that was lent before.
   /// @param root  whose; the same on every rank
+  /// @throws Error (invalid_argument) if a step has gradients, and ranks did not have the same
+  /// values
+  ///   before
   /// @par Collective  yes; blocks
   /// @par Cost  every element of every tensor is sent once, from where it lies to where it belongs
   void broadcast_parameters(int root = 0) requires(form.refresh != StorageForm::Refresh::gather) {

@@ -403,6 +403,40 @@ void check_on_devices(trapped::Collectives when) {
   });
 }
 
+TEST_CASE("a broadcast after the first gradients is refused, unless these are discarded") {
+  std::string const message =
+      "broadcast_parameters() after gradients were asked for, or lent for this step: they are of "
+      "the values that ranks had before; call it before the first backward pass, or "
+      "discard_gradients() first";
+  contracts::on_ranks(ranks, [&](InProcess& comm, auto const& expect) {
+    auto memory = ones<float>(comm.rank(), 4);
+    std::vector<float> gradients(memory.size(), 1.f);
+    std::span<float> const unit[]{std::span(gradients).subspan(7000, 9)};
+    Optimizer<PosG, Fp32, zero::Borrowed<>> lends{comm, model()};
+    Optimizer<Pos, Fp32> owns{comm, model()};
+    auto const values = [](auto const&, std::size_t, std::span<float> out) {
+      std::fill(out.begin(), out.end(), 1.f);
+    };
+    auto const check = [&](auto& optimizer, auto const& asks) {
+      asks();
+      expect(refusal([&] { optimizer.broadcast_parameters(1); }) == message, "one rank's memory");
+      expect(refusal([&] { optimizer.broadcast_parameters(values, 1); }) == message, "its values");
+      optimizer.discard_gradients();
+      expect(refusal([&] { optimizer.broadcast_parameters(1); }) == "", "refused all the same");
+      // All start from the same from now on.
+      asks();
+      expect(refusal([&] { optimizer.broadcast_parameters(1); }) == "", "refused later");
+      optimizer.discard_gradients();
+    };
+    // Lent once, for good, is lent before there are any.
+    lends.bind(std::span(memory), std::span(gradients));
+    check(lends, [&] { lends.bind_gradients(1, unit); });
+    owns.adopt_parameters();
+    check(owns, [&] { static_cast<void>(owns.gradients(1)); });
+    expect(memory[4] == 1.f, "the root's");
+  });
+}
+
 TEST_CASE("a broadcast over memory that the host cannot reach") {
   for (auto const when : {trapped::Collectives::early, trapped::Collectives::late}) {
     check_on_devices<Pos>(when);

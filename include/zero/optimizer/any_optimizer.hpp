@@ -75,7 +75,8 @@ class AnyOptimizer {
     engine_.load(detail::LentSpans(values));
   }
   /// `load_parameters` from values that one rank alone has: only the root's are asked for, unit
-  /// after unit, and every rank keeps what it holds of them. For all stages.
+  /// after unit, and every rank keeps what it holds of them. For all stages. Before the first
+  /// backward pass, as `ShardedOptimizer::broadcast_parameters(root)` says.
   /// @param values  as for `load_parameters`; not called elsewhere than on the root
   /// @param root    the same on every rank
   /// @par Collective  yes; blocks

@@ -165,6 +165,8 @@ class Engine {
   /// What a call does that replaces all parameters.
   /// @param call  its name
   ZERO_APART ZERO_COLD void begin_values(std::string_view call);
+  /// The same of what gives all ranks one rank's. Gradients of other values are not from then on.
+  ZERO_APART ZERO_COLD void begin_broadcast();
   ZERO_APART ZERO_COLD void end_values(bool confirmed);
   /// Brings ranks' squares, overflows, weights and what they were told together, once all is
   /// reduced; that alone where all else was exchanged before. Collective.

@@ -132,15 +132,26 @@ ZERO_BODY void Engine::load(LentSpans const& values) {
   load(ValueSource(copy));
 }
 
-ZERO_BODY void Engine::broadcast(int root) {
+ZERO_BODY void Engine::begin_broadcast() {
+  if (!parts_->now.values_confirmed && parts_->reduction.order().begun()) {
+    fail(
+        ErrorKind::invalid_argument,
+        "broadcast_parameters() after gradients were asked for, or lent for this step: they are of "
+        "the values that ranks had before; call it before the first backward pass, or "
+        "discard_gradients() first");
+  }
   begin_values("broadcast_parameters");
+}
+
+ZERO_BODY void Engine::broadcast(int root) {
+  begin_broadcast();
   broadcast_held(*parts_, root);
   detail::adopt(*parts_);
   end_values(true);
 }
 
 ZERO_BODY void Engine::broadcast(ValueSource values, int root) {
-  begin_values("broadcast_parameters");
+  begin_broadcast();
   broadcast_values(*parts_, values, root);
   end_values(true);
 }
