@@ -74,19 +74,21 @@ def read(checkpoint):
     for listed, (_, entries, data) in zip(manifest["files"], files):
         # A rank's leader is the file that describes its optimizer's tensors.
         described = {t["name"]: t for t in files[listed["leader"]][0]["optimizer"]["tensors"]}
+        # Of several optimizers that each rank saved, tensors are called 'optimizer/tensor' here.
+        within = listed["optimizer"] + "/" if "optimizer" in listed else ""
         for tensor in described.values():
-            tensors.setdefault(tensor["name"], (tensor, {}))
+            tensors.setdefault(within + tensor["name"], (tensor, {}))
         for name, entry in entries.items():
             if name == "rank_blob":
                 continue
             tensor, array, first = name.rsplit(":", 2)  # a tensor's name may have colons
-            about, arrays = tensors[tensor]
+            about, arrays = tensors[within + tensor]
             run = values(entry, data)
             whole = arrays.setdefault(array, numpy.empty(about["shape"], run.dtype))
             whole.reshape(-1)[places(described[tensor])[int(first):int(first) + len(run)]] = run
-    for about, arrays in tensors.values():
+    for name, (about, arrays) in tensors.items():
         if about["tied_to"]:
-            arrays.update(tensors[about["tied_to"]][1])
+            arrays.update(tensors[name.removesuffix(about["name"]) + about["tied_to"]][1])
     return manifest, tensors
 
 
@@ -100,7 +102,9 @@ def main():
         numpy.savez(options.npz, **{f"{tensor}:{array}": held for tensor, (_, arrays) in tensors.items()
                                     for array, held in arrays.items()})
         return
-    print(f"step {manifest['step']}, {len(manifest['files'])} ranks" + ("" if checksum else ", sums not compared"))
+    ranks = len({(listed["leader"], listed["rank"]) for listed in manifest["files"]
+                 if listed.get("optimizer") == manifest["files"][0].get("optimizer")})
+    print(f"step {manifest['step']}, {ranks} ranks" + ("" if checksum else ", sums not compared"))
     for tensor, (about, arrays) in tensors.items():
         print(f"{tensor} {about['shape']}, {about['steps']} updates: {', '.join(sorted(arrays)) or 'no elements'}")
 

@@ -118,14 +118,18 @@ int show(std::string const& path, bool as_json) {
   for (zero::SavedFile const& file : catalog.manifest.files) bytes += file.bytes;
   json all = {{"path", catalog.path},
               {"step", catalog.manifest.step},
-              {"ranks", catalog.manifest.files.size()},
+              {"ranks", catalog.manifest.files.size() / catalog.manifest.optimizers().size()},
               {"bytes", bytes},
               {"user", catalog.manifest.user},
               {"optimizers", json::array()},
               {"tensors", json::array()}};
   for (zero::SavedOptimizer const& optimizer : catalog.optimizers) {
-    all["optimizers"].push_back(
-        {{"policies", optimizer.policies}, {"loss_scale", optimizer.loss_scale}});
+    json entry = {{"policies", optimizer.policies}, {"loss_scale", optimizer.loss_scale}};
+    if (!optimizer.name.empty()) {
+      entry["name"] = optimizer.name;
+      entry["step"] = optimizer.step;
+    }
+    all["optimizers"].push_back(std::move(entry));
   }
   std::set<std::string> seen;
   for (zero::SavedOptimizer const& optimizer : catalog.optimizers) {
@@ -153,6 +157,10 @@ int show(std::string const& path, bool as_json) {
         all["ranks"].dump() + " ranks, " + std::to_string(bytes) + " bytes");
   if (!catalog.manifest.user.empty()) print("user: " + catalog.manifest.user.dump());
   for (json const& optimizer : all["optimizers"]) {
+    if (optimizer.contains("name")) {
+      print("optimizer: " + optimizer["name"].get<std::string>() + ", step " +
+            optimizer["step"].dump());
+    }
     for (auto const& [slot, policy] : optimizer["policies"].items()) {
       print(slot + ": " + (policy.is_string() ? policy.get<std::string>() : policy.dump()));
     }
@@ -344,6 +352,7 @@ int main(int argc, char** argv) {
   export_command->add_option("--dtype", dtype, "The parameters' type, or the masters'")
       ->check(CLI::IsMember({"parameter", "master"}))
       ->capture_default_str();
+  export_command->add_option("--optimizer", options.optimizer, "Which of several");
   export_command
       ->add_option("--max-file-bytes", options.max_file_bytes, "Bytes of tensors in one file")
       ->capture_default_str();

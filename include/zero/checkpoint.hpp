@@ -10,6 +10,7 @@
 #include "zero/checkpoint/files.hpp"
 #include "zero/checkpoint/import.hpp"
 #include "zero/checkpoint/loading.hpp"
+#include "zero/checkpoint/named_optimizer.hpp"
 #include "zero/checkpoint/optimizer_view.hpp"
 #include "zero/checkpoint/restoring.hpp"
 #include "zero/checkpoint/saving.hpp"
@@ -25,6 +26,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -84,12 +86,18 @@ class Checkpoints {
   /// Bytes of memory that `save_async` needs on this rank.
   /// @param optimizer   that is saved
   /// @param blob_bytes  of the trainer's own bytes of a rank
-  template <class Optimizer>
+  template <detail::OneOptimizer Optimizer>
   [[nodiscard]] static std::uint64_t plan(Optimizer& optimizer, std::uint64_t blob_bytes = 0) {
+    return plan({{"", &optimizer}}, blob_bytes);
+  }
+  /// The same for several that are saved together.
+  [[nodiscard]] static std::uint64_t plan(std::vector<NamedOptimizer> const& optimizers,
+                                          std::uint64_t blob_bytes = 0) {
     std::uint64_t bytes = blob_bytes;
-    for (detail::ArrayRun const& run :
-         detail::array_runs(detail::EngineAccess::engine(optimizer).parts(), true)) {
-      bytes += run.bytes();
+    for (NamedOptimizer const& each : optimizers) {
+      for (detail::ArrayRun const& run : detail::array_runs(each.engine().parts(), true)) {
+        bytes += run.bytes();
+      }
     }
     return round_up(bytes, std::uint64_t{detail::piece_bytes});
   }
@@ -112,10 +120,20 @@ class Checkpoints {
   ///   the file system refuses; (data) where a link or a pipe has the name of a file to be written,
   ///   or the directory has the largest number that there is. The checkpoints before stay as they
   ///   are
-  template <class Optimizer>
+  template <detail::OneOptimizer Optimizer>
   SaveReport save(Optimizer& optimizer, SaveOptions const& options = {}) {
-    detail::Engine& engine = detail::EngineAccess::engine(optimizer);
-    return save_now(engine, options, ranks_of(engine));
+    return save({{"", &optimizer}}, options);
+  }
+  /// Several optimizers of each rank as one checkpoint, which has all of them or is none:
+  ///
+  ///     run.save({{"generator", &generator}, {"critic", &critic}});
+  ///
+  /// The checkpoint's step is the first one's; each goes on from its own. Their names are the same
+  /// on all ranks, in the same order. `options.parts` calls tensors 'generator/w'.
+  /// @param optimizers  over one communicator, or grid
+  /// @param options     as above
+  SaveReport save(std::vector<NamedOptimizer> const& optimizers, SaveOptions const& options = {}) {
+    return save_now(optimizers, options, ranks_of(optimizers));
   }
   /// The same for several optimizers, each over ranks of its own, that are saved as one checkpoint.
   /// @param optimizer  that this rank is one of
@@ -123,9 +141,9 @@ class Checkpoints {
   /// @param comm       of all ranks that save together
   template <class Optimizer, Communicator C>
   SaveReport save(Optimizer& optimizer, SaveOptions const& options, C& comm) {
-    detail::Engine& engine = detail::EngineAccess::engine(optimizer);
-    return save_now(
-        engine, options, detail::control_words(detail::ref(comm), engine.parts().arena));
+    NamedOptimizer const alone("", &optimizer);
+    detail::Arena& arena = alone.engine().parts().arena;
+    return save_now({&alone, 1}, options, detail::control_words(detail::ref(comm), arena));
   }
 
   /// Copies what `save` would write to memory, and writes it while training goes on. `poll`, once a
@@ -134,19 +152,21 @@ class Checkpoints {
   /// @par Cost  one copy of what this rank owns, into memory that the constructor allocated
   /// @throws Error, on every rank, as `save`; (invalid_argument) if the memory is too small
   /// @returns true if a save before was still under way, and was finished first
-  template <class Optimizer>
+  template <detail::OneOptimizer Optimizer>
   bool save_async(Optimizer& optimizer, SaveOptions const& options = {}) {
-    detail::Engine& engine = detail::EngineAccess::engine(optimizer);
-    return begin_save(engine, options, ranks_of(engine), &snapshot_);
+    return save_async({{"", &optimizer}}, options);
+  }
+  /// @overload
+  bool save_async(std::vector<NamedOptimizer> const& optimizers, SaveOptions const& options = {}) {
+    return begin_save(optimizers, options, ranks_of(optimizers), &snapshot_);
   }
   /// @overload
   template <class Optimizer, Communicator C>
   bool save_async(Optimizer& optimizer, SaveOptions const& options, C& comm) {
-    detail::Engine& engine = detail::EngineAccess::engine(optimizer);
-    return begin_save(engine,
-                      options,
-                      detail::control_words(detail::ref(comm), engine.parts().arena),
-                      &snapshot_);
+    NamedOptimizer const alone("", &optimizer);
+    detail::Arena& arena = alone.engine().parts().arena;
+    return begin_save(
+        {&alone, 1}, options, detail::control_words(detail::ref(comm), arena), &snapshot_);
   }
   /// Is a save under way?
   [[nodiscard]] bool pending() const noexcept { return pending_ != nullptr; }
@@ -182,7 +202,8 @@ class Checkpoints {
   /// @par Collective  yes, over the optimizer's communicator or all ranks of its grid; blocks
   template <class Optimizer>
   [[nodiscard]] std::optional<FoundCheckpoint> latest(Optimizer& optimizer) {
-    return newest(ranks_of(detail::EngineAccess::engine(optimizer)), any_number);
+    NamedOptimizer const alone("", &optimizer);
+    return newest(ranks_of({&alone, 1}), any_number);
   }
 
   /// Goes on from the newest checkpoint that is not damaged: `latest` and `load` in one, and if the
@@ -190,9 +211,14 @@ class Checkpoints {
   /// @par Collective  yes, over the optimizer's communicator or all ranks of its grid; blocks
   /// @returns what `load` reports, with those that were passed over; nothing if there is none
   /// @throws Error as `load`; (data) if there are checkpoints, and all are damaged
-  template <class Optimizer>
+  template <detail::OneOptimizer Optimizer>
   std::optional<LoadReport> resume(Optimizer& optimizer, LoadOptions const& options = {}) {
-    return resume_into(detail::EngineAccess::engine(optimizer), options);
+    return resume({{"", &optimizer}}, options);
+  }
+  /// The same for several that were saved together, by their names.
+  std::optional<LoadReport> resume(std::vector<NamedOptimizer> const& optimizers,
+                                   LoadOptions const& options = {}) {
+    return resume_into(optimizers, options);
   }
 
   /// Loads a checkpoint, whatever ranks, grid, stage, bucket, memory policy, communicator or
@@ -214,51 +240,62 @@ class Checkpoints {
   ///   for a checkpoint that does not fit, naming all tensors; whose states another rule has left,
   ///   naming it; or that is damaged, naming file, tensor and rank; (resource) if the file system
   ///   refuses, or an operation of it meets its deadline
-  template <class Optimizer>
+  template <detail::OneOptimizer Optimizer>
   LoadReport load(Optimizer& optimizer,
                   FoundCheckpoint const& found,
                   LoadOptions const& options = {}) {
-    return load_into(detail::EngineAccess::engine(optimizer), found, options);
+    return load({{"", &optimizer}}, found, options);
+  }
+  /// The same for several that were saved together, by their names. All of them are checked before
+  /// one is changed. Those in `options` are 'generator/w'; so they are in the report, which tells
+  /// of all. Without `strict` some of the checkpoint may be left out.
+  LoadReport load(std::vector<NamedOptimizer> const& optimizers,
+                  FoundCheckpoint const& found,
+                  LoadOptions const& options = {}) {
+    return load_into(optimizers, found, options);
   }
 
  private:
-  /// Control words of the optimizer's communicator, or of all ranks of its grid.
-  static detail::ControlWords ranks_of(detail::Engine& engine) {
-    detail::Parts& parts = engine.parts();
+  using Optimizers = std::span<NamedOptimizer const>;  // one without a name, or several
+
+  /// Control words of the optimizers' communicator, or of all ranks of their grid.
+  static detail::ControlWords ranks_of(Optimizers optimizers) {
+    if (optimizers.empty()) fail(ErrorKind::invalid_argument, "no optimizer is given");
+    detail::Parts& parts = optimizers.front().engine().parts();
     return detail::control_words(parts.groups.world().ref(), parts.arena);
   }
   /// @param snapshot  null if the save is waited for
   /// @returns whether one before was finished first
-  bool begin_save(detail::Engine& engine,
+  bool begin_save(Optimizers optimizers,
                   SaveOptions const& options,
                   detail::ControlWords const& control,
                   std::vector<std::byte>* snapshot) {
     bool const waited = finish().has_value();
-    pending_ =
-        std::make_unique<detail::Saving>(directory_, options_, engine, options, control, snapshot);
+    pending_ = std::make_unique<detail::Saving>(
+        directory_, options_, optimizers, options, control, snapshot);
     return waited;
   }
-  SaveReport save_now(detail::Engine& engine,
+  SaveReport save_now(Optimizers optimizers,
                       SaveOptions const& options,
                       detail::ControlWords const& control) {
-    bool const waited = begin_save(engine, options, control, nullptr);
+    bool const waited = begin_save(optimizers, options, control, nullptr);
     SaveReport report = *finish();
     report.waited = waited;
     return report;
   }
-  std::optional<LoadReport> resume_into(detail::Engine& engine, LoadOptions const& options) {
+  std::optional<LoadReport> resume_into(Optimizers optimizers, LoadOptions const& options) {
     std::vector<std::string> skipped;
     std::uint64_t below = any_number;
-    detail::ControlWords const ranks = ranks_of(engine);
+    detail::ControlWords const ranks = ranks_of(optimizers);
     while (auto const found = newest(ranks, below)) {
       below = found->number;
       skipped.insert(skipped.end(), found->skipped.begin(), found->skipped.end());
-      detail::Restore restore(directory_.files(), engine, options, options_.file_deadline_s);
+      detail::Restores restores(directory_.files(), optimizers, options, options_.file_deadline_s);
       LoadReport report;
-      std::string damage = detail::damage_found([&] { restore.read(found->path); });
+      std::string damage = detail::damage_found([&] { restores.read(found->path); });
       if (damage.empty()) {
-        restore.fit();
-        damage = detail::damage_found([&] { report = restore.apply(); });
+        restores.fit();
+        damage = detail::damage_found([&] { report = restores.apply(); });
       }
       if (damage.empty()) {
         report.skipped = std::move(skipped);
@@ -269,13 +306,14 @@ class Checkpoints {
     if (skipped.empty()) return std::nullopt;
     refuse_all(skipped.front());
   }
-  LoadReport load_into(detail::Engine& engine,
+  LoadReport load_into(Optimizers optimizers,
                        FoundCheckpoint const& found,
                        LoadOptions const& options) {
-    detail::Restore restore(directory_.files(), engine, options, options_.file_deadline_s);
-    restore.read(found.path);
-    restore.fit();
-    return restore.apply();
+    static_cast<void>(ranks_of(optimizers));
+    detail::Restores restores(directory_.files(), optimizers, options, options_.file_deadline_s);
+    restores.read(found.path);
+    restores.fit();
+    return restores.apply();
   }
   /// A run that began anew would in the end remove them.
   [[noreturn]] void refuse_all(std::string const& newest) const {

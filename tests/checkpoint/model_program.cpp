@@ -6,6 +6,8 @@
 //        zero_model_program grid DIR       the same of a grid of 2 x 2 ranks, whose model axis
 //        divides
 //          the columns of "a", and which has a stacked tensor "w"
+//        zero_model_program several DIR    a checkpoint of 2 ranks of two optimizers, the toy model
+//          in two precisions, and what export_model makes of the second: DIR.critic.safetensors
 //        zero_model_program write fp32|bf16|fp16 parameter|master MAX_FILE_BYTES PATH
 //        zero_model_program read PATH      prints name, first and last element and sum per tensor
 #include "support/standard.hpp"
@@ -67,6 +69,19 @@ void grid(std::string const& path) {
   });
 }
 
+void several(std::string const& path) {
+  zero::run_ranks(2, [&](zero::InProcess& comm) {
+    zero::ShardedOptimizer generator{comm, toy::model()};
+    zero::ShardedOptimizer critic{comm, toy::model(), zero::Mixed<zero::bf16>{}};
+    toy::load(generator);
+    toy::load(critic);
+    critic.step();
+    zero::step_together({}, generator, critic);
+    zero::Checkpoints{path}.save({{"generator", &generator}, {"critic", &critic}});
+    zero::export_model(critic, path + ".critic.safetensors");
+  });
+}
+
 void read(std::string const& path) {
   zero::run_ranks(2, [&](zero::InProcess& comm) {
     zero::ShardedOptimizer<zero::InProcess, zero::stage::PosG, zero::Fp32> optimizer{comm,
@@ -107,6 +122,10 @@ int main(int count, char** values) {
     }
     if (arguments.size() == 2 && arguments[0] == "grid") {
       grid(arguments[1]);
+      return 0;
+    }
+    if (arguments.size() == 2 && arguments[0] == "several") {
+      several(arguments[1]);
       return 0;
     }
     if (arguments.size() == 2 && arguments[0] == "read") {

@@ -77,6 +77,19 @@ class Reader(unittest.TestCase):
             self.assertEqual([about["layers"] for about, _ in layers], [3] * 3)
             self.assertTrue(numpy.array_equal(numpy.stack([arrays["master"] for _, arrays in layers]), masters["w"]))
 
+    def test_tensors_of_several_optimizers_are_told_apart(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "run"
+            subprocess.run([PROGRAM, "several", str(path)], check=True, timeout=120)
+            _, tensors = read_checkpoint.read(path / "000001-step-1")
+            self.assertEqual(tensors["critic/wte"][0]["steps"], 2)
+            self.assertEqual(tensors["generator/wte"][0]["steps"], 1)
+            model = exported(path.parent / "run.critic.safetensors")
+            for name in ("h0.frozen", "h3.frozen"):
+                self.assertTrue(numpy.array_equal(tensors[f"critic/{name}"][1]["parameter"], model[name]))
+            self.assertFalse(numpy.array_equal(tensors["critic/wte"][1]["master"], tensors["generator/wte"][1]["master"]))
+            self.assertTrue(numpy.array_equal(tensors["critic/head"][1]["master"], tensors["critic/wte"][1]["master"]))
+
     def test_a_checkpoint_of_another_build_reads(self):
         found = [each.parent for each in STORED.rglob("manifest.json")]
         self.assertTrue(found)

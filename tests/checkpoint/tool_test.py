@@ -145,6 +145,24 @@ class Tool(unittest.TestCase):
                  for path in (report["path"], self.folder / "run.parameter.safetensors")]
         self.assertEqual(again[0], again[1])
 
+    def test_several_optimizers(self):
+        several = self.folder / "several"
+        subprocess.run([PROGRAM, "several", several], check=True, timeout=120)
+        self.assertIs(self.json("verify", several)["sound"], True)
+        shown = self.json("show", several)
+        self.assertEqual((shown["step"], shown["ranks"]), (1, 2))
+        self.assertEqual([(o["name"], o["step"]) for o in shown["optimizers"]], [("generator", 1), ("critic", 2)])
+        names = [f"{optimizer}/{tensor}" for optimizer in ("generator", "critic") for tensor in TENSORS]
+        self.assertEqual([t["name"] for t in shown["tensors"]], names)
+        self.assertIn("optimizer: critic, step 2", self.tool("show", several).splitlines())
+        self.assertEqual(self.tool("diff", several, several), "the same\n")
+        out = self.folder / "out.safetensors"
+        self.tool("export", several, out, "--optimizer", "critic")
+        self.assertEqual(out.read_bytes(), (self.folder / "several.critic.safetensors").read_bytes())
+        self.assertIn("'generator', 'critic'", self.tool("export", several, out, status=2))
+        self.assertIn("no optimizer 'x'", self.tool("export", several, out, "--optimizer", "x", status=2))
+        self.assertIn("no optimizer 'x'", self.tool("export", self.last, out, "--optimizer", "x", status=2))
+
     def test_export_of_a_damaged_checkpoint_leaves_nothing(self):
         self.flip(self.last / "rank-00001.safetensors", -1)
         out = self.folder / "out.safetensors"

@@ -97,7 +97,13 @@ class CatalogBuilder {
     }
     if (fields.has("optimizer")) {
       leaders_.emplace_back(file, catalog_->optimizers.size());
-      catalog_->optimizers.push_back(parse_optimizer(path, fields.at("optimizer")));
+      SavedOptimizer optimizer = parse_optimizer(path, fields.at("optimizer"));
+      optimizer.name = saved.optimizer;
+      for (SavedTensor& tensor : optimizer.tensors) {
+        tensor.name = name_in(saved, tensor.name);
+        if (!tensor.tied_to.empty()) tensor.tied_to = name_in(saved, tensor.tied_to);
+      }
+      catalog_->optimizers.push_back(std::move(optimizer));
     }
     for (safetensors::Entry const& entry : header.entries) {
       if (described.piece_bytes % safetensors::element_bytes(entry.dtype) == 0) continue;
@@ -131,13 +137,22 @@ class CatalogBuilder {
     std::vector<std::uint64_t> ends{};  ///< elements up to the end of each
   };
 
+  /// What the catalog calls a tensor of a file: those of several optimizers are told apart.
+  [[nodiscard]] static std::string name_in(SavedFile const& file, std::string const& tensor) {
+    return file.optimizer.empty() ? tensor : file.optimizer + "/" + tensor;
+  }
   void describe(std::size_t file, SavedOptimizer const& optimizer) {
     std::string const& name = catalog_->manifest.files[file].name;
-    SavedOptimizer const& first = catalog_->optimizers.front();
+    SavedOptimizer const& first = *std::find_if(
+        catalog_->optimizers.begin(), catalog_->optimizers.end(), [&](SavedOptimizer const& each) {
+          return each.name == optimizer.name;
+        });
     if (optimizer.loss_scale != first.loss_scale ||
         optimizer.loss_scale_streak != first.loss_scale_streak) {
       refuse_file(name, "has another loss scale than a file before");
     }
+    if (optimizer.step != first.step) refuse_file(name, "has another step than a file before");
+    long const step = optimizer.step >= 0 ? optimizer.step : catalog_->manifest.step;
     std::string const rule = text_at(optimizer.policies, "/rule/name");
     for (SavedTensor const& tensor : optimizer.tensors) {
       std::string problem = problem_of_boxes(tensor.shape, tensor.boxes);
@@ -155,9 +170,9 @@ class CatalogBuilder {
       if (tensor.layers > 0 && (!layer || layer->layer >= tensor.layers)) {
         problem = "is no layer of " + std::to_string(tensor.layers);
       }
-      if (tensor.steps > catalog_->manifest.step) {
-        problem = "has " + std::to_string(tensor.steps) + " steps of a run of " +
-                  std::to_string(catalog_->manifest.step);
+      if (tensor.steps > step) {
+        problem =
+            "has " + std::to_string(tensor.steps) + " steps of a run of " + std::to_string(step);
       }
       if (!tensor.tied_to.empty() && parts_.count({file, tensor.tied_to}) == 0) {
         // Ties to tensors before cannot make a circle.
@@ -197,7 +212,7 @@ class CatalogBuilder {
       auto const number = number_of(std::string_view(entry.name).substr(second + 1));
       if (first == std::string::npos || !number) refuse("is no run of a tensor");
       std::uint64_t const begin = *number;
-      std::string const tensor = entry.name.substr(0, first);
+      std::string const tensor = name_in(saved, entry.name.substr(0, first));
       auto const dtype = safetensors::dtype_named(entry.dtype);
       auto const found = parts_.find({static_cast<std::size_t>(saved.leader), tensor});
       if (found == parts_.end()) refuse("is of a tensor that is not described");
@@ -266,7 +281,25 @@ class CatalogBuilder {
 
 }  // namespace detail
 
-/// Reads the manifest of a checkpoint and the headers of its files; no data.
+namespace detail {
+
+/// Reads the headers of the files that a manifest has.
+/// @throws Error as `read_catalog`
+[[nodiscard]] inline Catalog read_headers(FileOperations& files,
+                                          std::string const& path,
+                                          Manifest manifest) {
+  Catalog catalog{.path = path, .manifest = std::move(manifest)};
+  CatalogBuilder builder(catalog);
+  for (std::size_t file = 0; file < catalog.manifest.files.size(); ++file)
+    builder.read(files, file);
+  builder.finish();
+  return catalog;
+}
+
+}  // namespace detail
+
+/// Reads the manifest of a checkpoint and the headers of its files; no data. Tensors of several
+/// optimizers that each rank saved are called 'optimizer/tensor'.
 /// @param files  through which
 /// @param path   the checkpoint's directory
 /// @par Cost     memory and time for the headers of all ranks' files: some 100 bytes for each run
@@ -274,13 +307,7 @@ class CatalogBuilder {
 /// @throws Error (data), naming file and tensor, for anything that is not as it was written;
 ///   (resource) for files that cannot be read
 [[nodiscard]] inline Catalog read_catalog(FileOperations& files, std::string const& path) {
-  Catalog catalog{.path = path};
-  catalog.manifest = detail::read_manifest(files, path);
-  detail::CatalogBuilder builder(catalog);
-  for (std::size_t file = 0; file < catalog.manifest.files.size(); ++file)
-    builder.read(files, file);
-  builder.finish();
-  return catalog;
+  return detail::read_headers(files, path, detail::read_manifest(files, path));
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE

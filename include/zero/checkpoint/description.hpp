@@ -43,10 +43,12 @@ struct SavedTensor {
 
 /// What one optimizer was, and how far it had come.
 struct SavedOptimizer {
+  std::string name{};                                  ///< of several that each rank saved
   std::vector<SavedTensor> tensors{};                  ///< in registration order
   nlohmann::json policies = nlohmann::json::object();  ///< by slot: names, dtypes, values
   float loss_scale = 1.f;                              ///< that the next step's gradients carry
   int loss_scale_streak = 0;                           ///< as in `Counters`
+  long step = -1;                                      ///< updates; below 0: as the checkpoint's
 };
 
 namespace detail {
@@ -95,10 +97,12 @@ inline constexpr std::string_view parameter_array = "parameter";
                        {"tied_to", tensor.tied_to},
                        {"steps", tensor.steps}});
   }
-  return {{"tensors", std::move(tensors)},
-          {"policies", saved.policies},
-          {"loss_scale", saved.loss_scale},
-          {"loss_scale_streak", saved.loss_scale_streak}};
+  nlohmann::json json = {{"tensors", std::move(tensors)},
+                         {"policies", saved.policies},
+                         {"loss_scale", saved.loss_scale},
+                         {"loss_scale_streak", saved.loss_scale_streak}};
+  if (saved.step >= 0) json["step"] = saved.step;
+  return json;
 }
 
 /// @param file  what messages call the file
@@ -108,7 +112,8 @@ inline constexpr std::string_view parameter_array = "parameter";
   Fields const fields(file, json);
   SavedOptimizer saved{.policies = fields.at("policies"),
                        .loss_scale = static_cast<float>(fields.real("loss_scale")),
-                       .loss_scale_streak = fields.integer("loss_scale_streak")};
+                       .loss_scale_streak = fields.integer("loss_scale_streak"),
+                       .step = fields.has("step") ? fields.steps("step") : -1};
   if (!usable_scale(saved.loss_scale) || !usable_streak(saved.loss_scale_streak)) {
     refuse_file(file,
                 {"has a loss scale of ",

@@ -46,6 +46,7 @@ struct ExportOptions {
   std::map<std::string, std::string> metadata{};
   /// Which tensors of the optimizer are parts of larger ones. A checkpoint knows that of its own.
   std::vector<TensorPart> parts{};
+  std::string optimizer{};  ///< which, of a checkpoint that has several; an optimizer is none
 };
 
 /// What was written.

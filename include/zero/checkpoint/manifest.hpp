@@ -14,6 +14,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -34,6 +35,7 @@ struct SavedFile {
   int leader = 0;                  ///< the file that describes this rank's optimizer
   int rank = 0;                    ///< of the optimizer's communicator
   int world_size = 1;              ///< of the optimizer's communicator
+  std::string optimizer{};         ///< its name, of several that one rank saves; else empty
 
   friend bool operator==(SavedFile const&, SavedFile const&) = default;
 };
@@ -42,7 +44,33 @@ struct SavedFile {
 struct Manifest {
   long step = 0;                                   ///< updates applied when it was saved
   nlohmann::json user = nlohmann::json::object();  ///< the trainer's own, of the first rank
-  std::vector<SavedFile> files{};                  ///< by rank of those that saved together
+  /// By rank of those that saved together; of one rank as the optimizers that it saved.
+  std::vector<SavedFile> files{};
+
+  /// Names of the optimizers that each rank saved; one empty name if that was one without.
+  [[nodiscard]] std::vector<std::string> optimizers() const {
+    std::vector<std::string> names;
+    for (SavedFile const& file : files) {
+      if (std::find(names.begin(), names.end(), file.optimizer) == names.end()) {
+        names.push_back(file.optimizer);
+      }
+    }
+    return names;
+  }
+  /// What there would be if one of them had been saved alone.
+  [[nodiscard]] Manifest of(std::string_view optimizer) const {
+    Manifest part{.step = step, .user = user};
+    std::vector<int> places;
+    int place = 0;
+    for (SavedFile const& file : files) places.push_back(file.optimizer == optimizer ? place++ : 0);
+    for (SavedFile const& file : files) {
+      if (file.optimizer != optimizer) continue;
+      part.files.push_back(file);
+      part.files.back().optimizer.clear();
+      part.files.back().leader = places[static_cast<std::size_t>(file.leader)];
+    }
+    return part;
+  }
 };
 
 namespace detail {
@@ -52,6 +80,8 @@ inline constexpr std::string_view manifest_name = "manifest.json";
 inline constexpr std::uint64_t longest_manifest = std::uint64_t{1} << 30;
 /// Raised when older readers would misunderstand what is written.
 inline constexpr std::uint64_t checkpoint_format = 1;
+/// The same with names of optimizers.
+inline constexpr std::uint64_t format_of_several = 2;
 
 // A manifest is one line of JSON that begins with a checksum of the rest.
 inline constexpr std::string_view seal_begin = R"({"xxh3":")";
@@ -69,9 +99,11 @@ inline constexpr std::string_view seal_end = "}\n";
                      {"leader", file.leader},
                      {"rank", file.rank},
                      {"world_size", file.world_size}});
+    if (!file.optimizer.empty()) files.back()["optimizer"] = file.optimizer;
   }
+  bool const several = !manifest.files.empty() && !manifest.files.front().optimizer.empty();
   nlohmann::json const body = {
-      {"format", checkpoint_format},
+      {"format", several ? format_of_several : checkpoint_format},
       {"zero", Message({version.major, ".", version.minor, ".", version.patch}).text()},
       {"step", manifest.step},
       {"user", manifest.user},
@@ -104,7 +136,8 @@ inline constexpr std::string_view seal_end = "}\n";
   }
   nlohmann::json const json = parse_text(file, body);
   Fields const fields(file, json);
-  if (fields.count("format") != checkpoint_format) {
+  bool const several = fields.count("format") == format_of_several;
+  if (fields.count("format") != checkpoint_format && !several) {
     refuse_file(file, {"has format ", fields.count("format"), ", which this version cannot read"});
   }
   Manifest manifest{.step = fields.steps("step"), .user = fields.at("user")};
@@ -116,9 +149,11 @@ inline constexpr std::string_view seal_end = "}\n";
                     .header_sum = parse_checksum(file, entry.text("header_xxh3")),
                     .leader = entry.integer("leader"),
                     .rank = entry.integer("rank"),
-                    .world_size = entry.integer("world_size")};
-    bool const sound = is_plain_name(saved.name) && saved.header_bytes <= saved.bytes &&
-                       saved.leader >= 0 && saved.rank >= 0 && saved.rank < saved.world_size;
+                    .world_size = entry.integer("world_size"),
+                    .optimizer = several ? entry.text("optimizer") : std::string()};
+    bool const sound = is_plain_name(saved.name) && (!several || is_plain_name(saved.optimizer)) &&
+                       saved.header_bytes <= saved.bytes && saved.leader >= 0 && saved.rank >= 0 &&
+                       saved.rank < saved.world_size;
     if (!sound) refuse_file(file, "has an entry of a file that no save writes");
     manifest.files.push_back(std::move(saved));
   }
@@ -129,7 +164,10 @@ inline constexpr std::string_view seal_end = "}\n";
     refuse_file(file, {"names '", saved.name, "' twice"});
   }
   for (SavedFile const& saved : manifest.files) {
-    if (static_cast<std::size_t>(saved.leader) < count) continue;
+    if (static_cast<std::size_t>(saved.leader) < count &&
+        manifest.files[static_cast<std::size_t>(saved.leader)].optimizer == saved.optimizer) {
+      continue;
+    }
     refuse_file(file, "has a leader that is none of its files");
   }
   if (count == 0) refuse_file(file, "names no files");

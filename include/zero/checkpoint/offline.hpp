@@ -10,7 +10,9 @@
 #include "zero/checkpoint/export.hpp"
 #include "zero/checkpoint/files.hpp"
 #include "zero/checkpoint/loading.hpp"
+#include "zero/checkpoint/manifest.hpp"
 #include "zero/checkpoint/model_layout.hpp"
+#include "zero/checkpoint/named_optimizer.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -80,14 +82,24 @@ namespace detail {
 /// @param options  as for `export_model`
 /// @param files    the operations on files
 /// @throws Error (data) for a checkpoint that is damaged, or has not all of a tensor, or a tied one
-///   of a name that metadata have; (resource) for files that cannot be read or written; no file is
+///   of a name that metadata have, or not the optimizer that the options name; if they name none,
+///   for one of several; (resource) for files that cannot be read or written; no file is
 ///   left then
 /// @par Cost  reads master weights and frozen parameters once, through a few megabytes of memory
 inline ExportReport export_checkpoint(std::string const& path,
                                       std::string const& out,
                                       ExportOptions const& options = {},
                                       FileOperations& files = disk()) {
-  Catalog const catalog = read_catalog(files, path);
+  Manifest const manifest = detail::read_manifest(files, path);
+  std::vector<std::string> const names = manifest.optimizers();
+  if (std::find(names.begin(), names.end(), options.optimizer) == names.end()) {
+    if (!options.optimizer.empty()) {
+      detail::refuse_file(path, {"has no optimizer '", options.optimizer, "'"});
+    }
+    detail::refuse_file(
+        path, {"is of several optimizers, of which one is written: ", detail::quoted(names)});
+  }
+  Catalog const catalog = detail::read_headers(files, path, manifest.of(options.optimizer));
   bool const masters = options.dtype == ExportDType::master;
   std::string const whose = "'" + path + "'";
   auto const values_of = [&](SavedTensor const& tensor) {

@@ -10,6 +10,8 @@
 #include "zero/checkpoint/files.hpp"
 #include "zero/checkpoint/load_plan.hpp"
 #include "zero/checkpoint/loading.hpp"
+#include "zero/checkpoint/manifest.hpp"
+#include "zero/checkpoint/named_optimizer.hpp"
 #include "zero/checkpoint/optimizer_view.hpp"
 #include "zero/checkpoint/together.hpp"
 #include "zero/checkpoint/watched_files.hpp"
@@ -18,9 +20,12 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -104,25 +109,49 @@ inline void compare_values(std::string const& name,
 /// does not fit. All three are collective and block.
 class Restore {
  public:
-  /// @param files, engine, options  outlive this
-  Restore(WatchedFiles& files, Engine& engine, LoadOptions const& options, double deadline_s)
+  /// @param files, optimizers  outlive this
+  /// @param optimizers  all that are loaded together
+  /// @param which       of them, this is of
+  Restore(WatchedFiles& files,
+          std::span<NamedOptimizer const> optimizers,
+          std::size_t which,
+          LoadOptions const& options,
+          double deadline_s)
       : files_(&files),
-        engine_(&engine),
-        parts_(&engine.parts()),
-        options_(&options),
+        optimizers_(optimizers),
+        name_(optimizers[which].name()),
+        engine_(&optimizers[which].engine()),
+        parts_(&engine_->parts()),
+        options_(options),
         deadline_s_(deadline_s),
-        control_(control_words(parts_->groups.world().ref(), parts_->arena)) {}
+        control_(control_words(parts_->groups.world().ref(), parts_->arena)),
+        all_parts_(options.parts) {
+    options_.parts = parts_of(name_, options.parts);
+    options_.names.clear();
+    for (auto const& [there, here] : options.names) {
+      std::string_view const own = tensor_of(name_, here);
+      if (own.empty()) continue;
+      options_.names.emplace(tensor_of(name_, there), own);
+    }
+  }
 
   /// Reads what the files say of themselves.
   /// @throws Error (data) if it is damaged; (invalid_argument) in the middle of a step
   void read(std::string const& path) {
+    path_ = path;
     LongWork look(control_, "load", files_, deadline_s_);
     look.run([&] {
+      require_distinct(optimizers_, all_parts_);
       engine_->require_bound();
       engine_->require_between_steps("load");
       engine_->require_no_readers("load");
       look.aside([&](Alive const&) {
-        catalog_ = read_catalog(*files_, path);
+        Manifest manifest = read_manifest(*files_, path);
+        saved_ = manifest.optimizers();
+        // What does not fit is no damage.
+        bool const fits = std::find(saved_.begin(), saved_.end(), name_) != saved_.end();
+        if (!fits) return;
+        catalog_ = read_headers(*files_, path, manifest.of(name_));
         report_.blobs = read_blobs(*files_, catalog_);
       });
     });
@@ -131,19 +160,20 @@ class Restore {
   /// @throws Error (data) if it does not fit; (invalid_argument) if ranks have read something else
   void fit() {
     together(control_, "load", [&] {
+      require_saved();
       counters_ = engine_->counters();
       std::vector<SavedTensor> const here =
-          described(*parts_, options_->parts, counters_, parts_->divided());
+          described(*parts_, options_.parts, counters_, parts_->divided());
       RuleCalls const& rule = parts_->rules.calls();
       std::vector<std::string> states;
       for (StateArray const& state : rule.states) states.emplace_back(state.name);
-      LoadPlanner planner(catalog_, here, *options_);
+      LoadPlanner planner(catalog_, here, options_);
       plan_ = planner.plan(array_runs(*parts_, false), states);
       std::string misfit =
           planner.other_rule(rule.name, {rule.states_of.begin(), rule.states_of.end()});
-      if (misfit.empty() && options_->strict) {
+      if (misfit.empty() && options_.strict) {
         misfit =
-            misfits("checkpoint", plan_.missing, plan_.unexpected, plan_.unfit, options_->names);
+            misfits("checkpoint", plan_.missing, plan_.unexpected, plan_.unfit, options_.names);
         if (plan_.lacks_states) {
           misfit += "; parameters alone can be loaded (LoadOptions::parameters_only)";
         }
@@ -164,20 +194,22 @@ class Restore {
            {.rank = control_.rank, .operation = "load"});
     }
   }
-  /// Reads the data.
+  /// Reads the data, and changes nothing.
+  /// @throws Error (data) if they are damaged
+  void verify() {
+    LongWork verify(control_, "load", files_, deadline_s_);
+    verify.run([&] {
+      verify.aside(
+          [&](Alive const& alive) { stream(*files_, catalog_, plan_.wanted, {}, false, alive); });
+    });
+  }
+  /// Reads the data to where they belong.
   /// @throws Error (data) if they are damaged; values are lost then, unless they were verified
   [[nodiscard]] LoadReport apply() {
-    if (options_->verify_first) {
-      LongWork verify(control_, "load", files_, deadline_s_);
-      verify.run([&] {
-        verify.aside(
-            [&](Alive const& alive) { stream(*files_, catalog_, plan_.wanted, {}, false, alive); });
-      });
-    }
-    bool const all = !options_->parameters_only;
+    bool const all = !options_.parameters_only;
     std::vector<bool> changed = plan_.loaded;
     std::vector<bool> replaced = plan_.loaded;
-    if (!options_->strict) {
+    if (!options_.strict) {
       // Of a tensor that is partitioned over a grid, some ranks may have found their part alone.
       std::vector<std::int64_t> ranks(plan_.loaded.begin(), plan_.loaded.end());
       control_.sum(ranks);
@@ -212,11 +244,39 @@ class Restore {
   }
 
  private:
+  /// Are the optimizers those that were saved?
+  void require_saved() const {
+    std::vector<std::string> here;
+    for (NamedOptimizer const& each : optimizers_) here.push_back(each.name());
+    auto const without = [](std::vector<std::string> names,
+                            std::vector<std::string> const& others) {
+      std::erase_if(names, [&](std::string const& name) {
+        return std::find(others.begin(), others.end(), name) != others.end();
+      });
+      return names;
+    };
+    std::vector<std::string> const missing = without(here, saved_);
+    std::vector<std::string> const unexpected = without(saved_, here);
+    if (missing.empty() && (unexpected.empty() || !options_.strict)) return;
+    if (here.front().empty()) {
+      refuse_file(path_, {"is of several optimizers, which are loaded by name: ", quoted(saved_)});
+    }
+    if (saved_.front().empty()) {
+      refuse_file(path_, {"is of one optimizer without a name; ", quoted(here), " cannot load it"});
+    }
+    Message const not_there{missing.empty() ? "" : " not in the checkpoint: ", quoted(missing)};
+    Message const not_here{unexpected.empty() ? "" : " not given: ", quoted(unexpected)};
+    refuse_file(path_,
+                {"does not fit these optimizers:",
+                 not_there,
+                 missing.empty() || unexpected.empty() ? "" : ";",
+                 not_here});
+  }
   /// Counters are those of the checkpoint. Tensors that it does not have go on from the run's
   /// count.
   void go_on_from(LoadPlanner const& planner) {
     SavedOptimizer const& first = catalog_.optimizers.front();
-    counters_.step = catalog_.manifest.step;
+    counters_.step = first.step >= 0 ? first.step : catalog_.manifest.step;
     for (std::size_t t = 0; t < counters_.steps.size(); ++t) {
       SavedTensor const* const saved = planner.about(t);
       counters_.steps[t] = saved == nullptr ? counters_.step : saved->steps;
@@ -254,15 +314,71 @@ class Restore {
   }
 
   WatchedFiles* files_;
+  std::span<NamedOptimizer const> optimizers_;
+  std::string name_;
   Engine* engine_;
   Parts* parts_;
-  LoadOptions const* options_;
+  LoadOptions options_;
   double deadline_s_;
   ControlWords control_;  ///< of all ranks of a grid
+  std::vector<TensorPart> all_parts_;
+  std::string path_{};
+  std::vector<std::string> saved_{};  ///< names of optimizers
   Catalog catalog_{};
   LoadPlan plan_{};
   LoadReport report_{};
   Counters counters_{};
+};
+
+/// The same for all optimizers that are loaded together.
+class Restores {
+ public:
+  /// @param files, optimizers, options  outlive this
+  Restores(WatchedFiles& files,
+           std::span<NamedOptimizer const> optimizers,
+           LoadOptions const& options,
+           double deadline_s)
+      : optimizers_(optimizers), options_(&options) {
+    for (std::size_t i = 0; i < optimizers.size(); ++i) {
+      all_.emplace_back(files, optimizers, i, options, deadline_s);
+    }
+  }
+
+  void read(std::string const& path) {
+    for (Restore& each : all_) each.read(path);
+  }
+  void fit() {
+    for (Restore& each : all_) each.fit();
+  }
+  /// @returns the first one's report, with what the others have to say
+  [[nodiscard]] LoadReport apply() {
+    if (options_->verify_first) {
+      for (Restore& each : all_) each.verify();
+    }
+    LoadReport report;
+    for (std::size_t i = 0; i < all_.size(); ++i) {
+      LoadReport own = all_[i].apply();
+      std::string const& name = optimizers_[i].name();
+      auto const append = [&](std::vector<std::string> LoadReport::*list, char const* between) {
+        for (std::string& each : own.*list) {
+          if (!name.empty()) each.insert(0, name + between);
+          if (i > 0) (report.*list).push_back(std::move(each));
+        }
+      };
+      append(&LoadReport::missing, "/");
+      append(&LoadReport::unexpected, "/");
+      append(&LoadReport::unfit, ": ");
+      append(&LoadReport::differing, ": ");
+      if (i == 0) report = std::move(own);
+      if (i > 0 && report.blobs.empty()) report.blobs = std::move(own.blobs);
+    }
+    return report;
+  }
+
+ private:
+  std::span<NamedOptimizer const> optimizers_;
+  LoadOptions const* options_;
+  std::vector<Restore> all_;
 };
 
 /// What damage some work has found, in words, the same on all ranks; empty without any.

@@ -1,6 +1,6 @@
 /// @file
-/// One save: from an optimizer's arrays to files of all ranks, and to the manifest that makes them
-/// a checkpoint.
+/// One save: from the arrays of an optimizer, or of several, to files of all ranks, and to the
+/// manifest that makes them a checkpoint.
 #pragma once
 
 #include "zero/base/config.hpp"
@@ -10,6 +10,7 @@
 #include "zero/checkpoint/directory.hpp"
 #include "zero/checkpoint/file.hpp"
 #include "zero/checkpoint/manifest.hpp"
+#include "zero/checkpoint/named_optimizer.hpp"
 #include "zero/checkpoint/optimizer_view.hpp"
 #include "zero/checkpoint/rank_file.hpp"
 #include "zero/checkpoint/together.hpp"
@@ -80,7 +81,7 @@ class Saving {
   /// @param snapshot  memory for all of this rank's data; null to write it from where it lies
   Saving(CheckpointDirectory& directory,
          CheckpointOptions const& kept,
-         Engine& engine,
+         std::span<NamedOptimizer const> optimizers,
          SaveOptions const& options,
          ControlWords control,
          std::vector<std::byte>* snapshot)
@@ -88,28 +89,39 @@ class Saving {
         kept_(kept),
         operation_(snapshot == nullptr ? "save" : "save_async"),
         control_(std::move(control)) {
-    Parts& parts = engine.parts();
-    safetensors::Header header;
-    std::vector<RankData::Part> data;
+    std::vector<OwnFile> own(optimizers.size());
     std::uint64_t number = 0;
     LongWork work(control_, operation_, &directory_->files(), kept_.file_deadline_s);
     work.run([&] {
-      engine.require_bound();
-      engine.require_between_steps(operation_);
-      engine.require_values();
-      std::vector<ArrayRun> const runs = array_runs(parts, true);
-      data = data_of(runs, parts.space().host_accessible());
-      header = describe(engine, runs, options);
-      if (snapshot != nullptr && snapshot->size() < header.data_bytes()) {
+      require_distinct(optimizers, options.parts);
+      std::uint64_t bytes = 0;
+      for (std::size_t i = 0; i < own.size(); ++i) {
+        names_.push_back(optimizers[i].name());
+        Engine& engine = optimizers[i].engine();
+        engine.require_bound();
+        engine.require_between_steps(operation_);
+        engine.require_values();
+        own[i].parts = &engine.parts();
+        std::vector<ArrayRun> const runs = array_runs(engine.parts(), true);
+        own[i].data = data_of(runs, engine.parts().space().host_accessible());
+        own[i].header = describe(engine, names_[i], runs, options);
+        bytes += own[i].header.data_bytes();
+      }
+      if (snapshot != nullptr && snapshot->size() < bytes) {
         fail(ErrorKind::invalid_argument,
              {"save_async() needs ",
-              header.data_bytes(),
+              bytes,
               " bytes on this rank, and CheckpointOptions::snapshot_bytes gave ",
               snapshot->size()});
       }
       // What is to be copied is, while the disk is waited for.
       auto const copy = [&] {
-        if (snapshot != nullptr) fill(*snapshot, data, parts.space(), work);
+        if (snapshot == nullptr) return;
+        std::byte* to = snapshot->data();
+        for (OwnFile const& each : own) {
+          fill(to, each.data, each.parts->space(), work);
+          to += each.header.data_bytes();
+        }
       };
       if (control_.rank != 0) return copy();
       user_ = options.user;
@@ -120,31 +132,43 @@ class Saving {
           },
           copy);
     });
-    place(number, control_words(parts.comm().ref(), parts.arena));
-    std::span<std::byte const> blob = options.rank_blob;
-    if (snapshot != nullptr) {
-      std::uint64_t const bytes = header.data_bytes();
-      std::copy(blob.begin(), blob.end(), snapshot->data() + (bytes - blob.size()));
-      data = {{snapshot->data(), bytes}};
-    } else {
-      data.push_back({blob.data(), blob.size()});
+    Parts& first = *own.front().parts;
+    place(number, control_words(first.comm().ref(), first.arena));
+    // The first file has the trainer's own bytes.
+    std::span<std::byte const> const blob = options.rank_blob;
+    std::byte* copied = snapshot != nullptr ? snapshot->data() : nullptr;
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      OwnFile& file = own[i];
+      std::span<std::byte const> const last = i == 0 ? blob : blob.first(0);
+      if (snapshot != nullptr) {
+        std::uint64_t const bytes = file.header.data_bytes();
+        std::copy(last.begin(), last.end(), copied + (bytes - last.size()));
+        file.data = {{copied, bytes}};
+        copied += bytes;
+      } else {
+        file.data.push_back({last.data(), last.size()});
+      }
+      file.saved = {.name = file_name(control_.rank, names_[i]),
+                    .leader = leader_ * static_cast<int>(own.size()) + static_cast<int>(i),
+                    .rank = file.parts->comm().rank(),
+                    .world_size = file.parts->comm().size()};
     }
-    SavedFile const saved{.name = file_name(control_.rank),
-                          .leader = leader_,
-                          .rank = parts.comm().rank(),
-                          .world_size = parts.comm().size()};
-    RankData from(std::move(data), [&parts](void* to, void const* memory, std::size_t bytes) {
-      parts.space().download(to, memory, bytes);
-    });
-    auto write = [this, saved, header = std::move(header), from = std::move(from)]() mutable {
+    auto write = [this, own = std::move(own)]() mutable {
       try {
-        return write_rank_file(directory_->files(),
-                               report_.path,
-                               saved,
-                               std::move(header),
-                               std::move(from),
-                               removes_,
-                               [this] { require_going_on(); });
+        std::vector<SavedFile> written;
+        for (OwnFile& file : own) {
+          auto const fetch = [&file](void* to, void const* memory, std::size_t bytes) {
+            file.parts->space().download(to, memory, bytes);
+          };
+          written.push_back(write_rank_file(directory_->files(),
+                                            report_.path,
+                                            std::move(file.saved),
+                                            std::move(file.header),
+                                            RankData(std::move(file.data), fetch),
+                                            removes_,
+                                            [this] { require_going_on(); }));
+        }
+        return written;
       } catch (...) {
         failed_ = true;
         throw;
@@ -169,28 +193,33 @@ class Saving {
   /// Waits for all ranks' files, and writes the manifest.
   void commit() {
     LongWork work(control_, operation_, &directory_->files(), kept_.file_deadline_s);
-    SavedFile own;
+    std::vector<std::int64_t> words;
     work.run([&] {
       while (!finished(std::chrono::milliseconds(20))) work.alive();
-      own = written_.get();
+      for (SavedFile const& own : written_.get()) {
+        words.insert(words.end(),
+                     {static_cast<std::int64_t>(own.bytes),
+                      static_cast<std::int64_t>(own.header_bytes),
+                      std::bit_cast<std::int64_t>(own.header_sum),
+                      own.leader,
+                      own.rank,
+                      own.world_size});
+      }
     });
-    std::array<std::int64_t, 6> const words{static_cast<std::int64_t>(own.bytes),
-                                            static_cast<std::int64_t>(own.header_bytes),
-                                            std::bit_cast<std::int64_t>(own.header_sum),
-                                            own.leader,
-                                            own.rank,
-                                            own.world_size};
     std::vector<std::int64_t> const all = control_.gather(words);
+    std::size_t const each = words.size() / names_.size();
     Manifest manifest{.step = report_.step, .user = user_};
-    for (std::size_t at = 0; at < all.size(); at += words.size()) {
+    for (std::size_t at = 0; at < all.size(); at += each) {
       int const saver = static_cast<int>(at / words.size());
-      manifest.files.push_back({.name = file_name(saver),
+      std::string const& optimizer = names_[at / each % names_.size()];
+      manifest.files.push_back({.name = file_name(saver, optimizer),
                                 .bytes = static_cast<std::uint64_t>(all[at]),
                                 .header_bytes = static_cast<std::uint64_t>(all[at + 1]),
                                 .header_sum = std::bit_cast<std::uint64_t>(all[at + 2]),
                                 .leader = static_cast<int>(all[at + 3]),
                                 .rank = static_cast<int>(all[at + 4]),
-                                .world_size = static_cast<int>(all[at + 5])});
+                                .world_size = static_cast<int>(all[at + 5]),
+                                .optimizer = optimizer});
       report_.bytes += manifest.files.back().bytes;
     }
     LongWork seal(control_, operation_, &directory_->files(), kept_.file_deadline_s);
@@ -206,24 +235,35 @@ class Saving {
   }
 
  private:
-  /// The header of this rank's file.
+  /// This rank's file of one optimizer.
+  struct OwnFile {
+    Parts* parts = nullptr;
+    safetensors::Header header{};
+    std::vector<RankData::Part> data{};
+    SavedFile saved{};
+  };
+
+  /// Its header.
   [[nodiscard]] safetensors::Header describe(Engine& engine,
+                                             std::string const& name,
                                              std::vector<ArrayRun> const& runs,
                                              SaveOptions const& options) {
     Parts& parts = engine.parts();
     Counters const counters = engine.counters();
-    report_.step = counters.step;
+    bool const first = name == names_.front();
+    if (first) report_.step = counters.step;
     nlohmann::json about = {{"rank", parts.comm().rank()},
                             {"world_size", parts.comm().size()},
                             {"piece_bytes", piece_bytes}};
     if (parts.comm().rank() == 0) {
-      about["optimizer"] = json_of(
-          SavedOptimizer{.tensors = described(parts, options.parts, counters, parts.divided()),
-                         .policies = policies_of(parts),
-                         .loss_scale = counters.loss_scale,
-                         .loss_scale_streak = counters.loss_scale_streak});
+      about["optimizer"] = json_of(SavedOptimizer{
+          .tensors = described(parts, parts_of(name, options.parts), counters, parts.divided()),
+          .policies = policies_of(parts),
+          .loss_scale = counters.loss_scale,
+          .loss_scale_streak = counters.loss_scale_streak,
+          .step = name.empty() ? -1 : counters.step});
     }
-    return header_of(runs, parts.tensors, options.rank_blob.size(), about);
+    return header_of(runs, parts.tensors, first ? options.rank_blob.size() : 0, about);
   }
   /// Where runs lie, most of which lie one behind the other.
   [[nodiscard]] static std::vector<RankData::Part> data_of(std::vector<ArrayRun> const& runs,
@@ -239,13 +279,12 @@ class Saving {
     return data;
   }
   /// Copies arrays to memory.
-  static void fill(std::span<std::byte> memory,
+  static void fill(std::byte* to,
                    std::vector<RankData::Part> const& data,
                    AnySpace const& space,
                    LongWork& work) {
     // At once: more than caches hold, and not for long.
     constexpr std::uint64_t stretch = std::uint64_t{32} << 20;
-    std::byte* to = memory.data();
     for (RankData::Part const& part : data) {
       for (std::uint64_t done = 0; done < part.bytes; work.alive()) {
         auto const count = static_cast<std::size_t>((std::min)(part.bytes - done, stretch));
@@ -266,14 +305,17 @@ class Saving {
   [[nodiscard]] Manifest promised() const {
     Manifest files{.step = report_.step};
     for (int saver = 0; saver < control_.size; ++saver) {
-      files.files.push_back({.name = file_name(saver)});
+      for (std::string const& optimizer : names_) {
+        files.files.push_back({.name = file_name(saver, optimizer), .optimizer = optimizer});
+        files.files.back().leader = static_cast<int>(files.files.size()) - 1;
+      }
     }
     return files;
   }
-  [[nodiscard]] static std::string file_name(int saver) {
+  [[nodiscard]] static std::string file_name(int saver, std::string const& optimizer) {
     std::string digits = std::to_string(saver);
     if (digits.size() < 5) digits.insert(0, 5 - digits.size(), '0');
-    return "rank-" + digits + ".safetensors";
+    return "rank-" + digits + (optimizer.empty() ? "" : "." + optimizer) + ".safetensors";
   }
 
   /// Where the checkpoint lies, who describes this rank's optimizer, and whether others are removed
@@ -286,10 +328,13 @@ class Saving {
     hash.add(static_cast<std::uint64_t>(report_.step));
     hash.add(operation_);
     hash.add(static_cast<std::uint64_t>(kept_.keep));
+    for (std::string const& name : names_) hash.add(name);
     if (!unanimous(control_, hash.value())) {
       fail(ErrorKind::invalid_argument,
-           {"ranks save to different directories, at different steps, in different ways or with "
-            "different CheckpointOptions::keep; here '",
+           {"ranks save to different directories, at different steps, in different ways, of "
+            "different optimizers or with different CheckpointOptions::keep; here ",
+            names_.front().empty() ? "" : quoted(names_) + " to ",
+            "'",
             directory_->path(),
             "' at step ",
             report_.step,
@@ -310,13 +355,14 @@ class Saving {
   CheckpointOptions kept_;
   std::string_view operation_;
   ControlWords control_;
+  std::vector<std::string> names_{};  ///< of optimizers; empty: of one without
   int leader_ = 0;
   bool removes_ = false;
   nlohmann::json user_ = nlohmann::json::object();
   SaveReport report_{};
   std::atomic<bool> stopped_{false};
   std::atomic<bool> failed_{false};
-  std::future<SavedFile> written_;  ///< waits for its thread before the rest goes
+  std::future<std::vector<SavedFile>> written_;  ///< waits for its thread before the rest goes
 };
 
 }  // namespace detail
