@@ -2,8 +2,9 @@
 // another, as before; and that needs three calls only.
 //
 // Fits y = sin(x) with a cubic on two ranks. The library holds its share of gradients and states
-// and a staging bucket; parameters and full gradients stay where the trainer has them.
-// prints: Pos fp32 .* holds .*state 4.0 KiB, .*loss fell from 0.[1-9][0-9]+ to 0.000
+// and a staging bucket; parameters and full gradients stay where the trainer has them. Then it
+// prints what a rank holds for a larger model, where the gradients may be written and where not.
+// prints: Pos fp32 .* holds .*state 4.0 KiB, .*loss fell from 0.[1-9][0-9]+ to 0.000.*held
 
 #include <zero/zero.hpp>
 
@@ -36,6 +37,17 @@ struct Trainer {
   }
 };
 
+template <class Memory>
+void print_held(char const* memory) {
+  using Optimizer = zero::ShardedOptimizer<zero::InProcess, zero::stage::Pos, Memory>;
+  auto const mebibytes = [](int ranks) {
+    zero::Plan const plan =
+        Optimizer::plan({.world_size = ranks}, {{.name = "all", .shape = {850'688}}});
+    return static_cast<double>(plan.memory.total()) / static_cast<double>(zero::MiB);
+  };
+  std::printf("%-15s  %4.1f MiB  %4.1f MiB\n", memory, mebibytes(2), mebibytes(4));
+}
+
 int main() {
   zero::run_ranks(2, [](zero::InProcess& comm) {
     Trainer trainer;
@@ -62,4 +74,8 @@ int main() {
     std::printf("%s\n", zero::to_line(opt.plan()).c_str());
     std::printf("loss fell from %.4f to %.4f\n", first_loss, loss);
   });
+
+  std::printf("850,688 held      2 ranks   4 ranks\n");
+  print_held<zero::Borrowed<>>("Borrowed");
+  print_held<zero::BorrowedInPlace<>>("BorrowedInPlace");
 }

@@ -14,9 +14,10 @@
 /// with words where its communicator is still open. A null handle is an error without words. The
 /// table of handles is the one thing that is global.
 ///
-/// Structs begin with their size, as the functions that make them write it. What calls mean, cost
-/// and refuse is said in full where C++ has them: zero/sharded_optimizer.hpp. "Collective" means
-/// that all ranks make the call, in the same order, and that it may block.
+/// Structs begin with their size, as the functions that make them write it; `zero_span` alone is
+/// two words and has none. What calls mean, cost and refuse is said in full where C++ has them:
+/// zero/sharded_optimizer.hpp. "Collective" means that all ranks make the call, in the same order,
+/// and that it may block.
 #pragma once
 
 #include <stdint.h>
@@ -40,8 +41,8 @@ enum zero_code {
 
 /// What a rank keeps only 1/N of.
 enum zero_stage_number { ZERO_REPLICATED = 0, ZERO_POS = 1, ZERO_POS_G = 2, ZERO_POS_G_P = 3 };
-/// Types of parameters and gradients; sums, master weights and states are float.
-enum zero_precision_number { ZERO_FP32 = 0, ZERO_BF16 = 1, ZERO_FP16 = 2 };
+/// Types of parameters and gradients; sums, master weights and states are float, or all double.
+enum zero_precision_number { ZERO_FP32 = 0, ZERO_BF16 = 1, ZERO_FP16 = 2, ZERO_FP64 = 3 };
 /// How a parameter follows its gradient.
 enum zero_rule_number {
   ZERO_ADAMW = 0,
@@ -191,11 +192,38 @@ typedef struct zero_plan {
   int64_t sent_bytes;        ///< in a step
 } zero_plan;
 
+/// Memory of a tensor that is lent, with its size. Null and 0: nothing is lent.
+typedef struct zero_span {
+  void* data;     ///< the first element
+  int64_t count;  ///< elements
+} zero_span;
+
+/// Elements [first, first + count) of one array of a tensor: its master weights, or a state.
+typedef struct zero_owned {
+  int64_t size;           ///< of this struct
+  char const* name;       ///< of the tensor
+  char const* array;      ///< "master", or as the rule calls the state, such as "exp_avg"
+  int32_t tensor;         ///< its number in the model
+  int32_t number;         ///< of the array: 0 for master weights, from 1 for states
+  int64_t first;          ///< element of the tensor
+  int64_t count;          ///< elements
+  int64_t element_bytes;  ///< of one of them: 4, a float, unless a precision of your own says else
+  void* data;             ///< [count]
+} zero_owned;
+
 /// The work of one rank. Anything but 0 is a failure, which ends the others as well.
 typedef int32_t (*zero_rank_function)(zero_comm* comm, void* user);
 /// Writes elements [first, first + count) of a tensor to `values`. Anything but 0 is a failure.
 typedef int32_t (*zero_fill)(
     int32_t tensor, int64_t first, int64_t count, float* values, void* user);
+/// The same of doubles.
+typedef int32_t (*zero_fill_double)(
+    int32_t tensor, int64_t first, int64_t count, double* values, void* user);
+/// Reads what a rank owns, or sets all of it. Valid until it returns. Anything but 0 is a failure.
+typedef int32_t (*zero_visit)(zero_owned const* owned, void* user);
+/// Hears that the gradients which are lent for a unit are not read any more. It does not call the
+/// optimizer. An exception of it ends the program.
+typedef void (*zero_gradients_told)(int32_t unit, void* user);
 
 /// A tensor of that name, unit and shape [dims]; all else by default. Too many dimensions are
 /// refused where it is used.
@@ -355,16 +383,56 @@ int32_t zero_bind(zero_optimizer* optimizer,
                   void* const* parameters,
                   void* const* gradients,
                   int32_t count);
+/// `zero_bind` with the size of everything that is lent, so that an order which is not the model's
+/// is found: an error names the first tensor whose size differs. Null and 0 where `zero_bind` has
+/// null. Local.
+int32_t zero_bind_spans(zero_optimizer* optimizer,
+                        zero_span const* parameters,
+                        zero_span const* gradients,
+                        int32_t count);
 /// Lends other gradients: for trainers whose gradients move from step to step. A null pointer says
 /// that this rank has none for that tensor until the next bind. Local.
 int32_t zero_bind_gradients(zero_optimizer* optimizer, void* const* gradients, int32_t count);
+/// The same with sizes.
+int32_t zero_bind_gradients_spans(zero_optimizer* optimizer,
+                                  zero_span const* gradients,
+                                  int32_t count);
 /// The same for a flat buffer.
 int32_t zero_bind_gradients_flat(zero_optimizer* optimizer, void* gradients, int64_t count);
+
+/// Lends parameters alone, as `zero_bind_spans`: `zero_bind_unit` lends gradients in every step.
+/// Local.
+int32_t zero_bind_parameters(zero_optimizer* optimizer, zero_span const* parameters, int32_t count);
+/// The same for a flat buffer.
+int32_t zero_bind_parameters_flat(zero_optimizer* optimizer, void* parameters, int64_t count);
+/// Lends one unit's gradients until they are free, before `zero_reduce` of it: for trainers that
+/// allocate gradients in every backward pass. `count` spans, one per tensor of the unit in
+/// registration order; null and 0 where this rank has no gradient, and for what a tied tensor of
+/// another unit has lent in this step. A unit that is not lent in a step has no gradient. Local.
+int32_t zero_bind_unit(zero_optimizer* optimizer,
+                       int32_t unit,
+                       zero_span const* gradients,
+                       int32_t count);
+/// Writes 1 if a unit's lent gradients are not read any more, else 0: their memory may be freed, or
+/// written to. So they are after `zero_reduce_all` and `zero_step` at the latest. Under ZERO_POS_G,
+/// `zero_reduce` returns when units reduced before are free. Local; never blocks.
+int32_t zero_gradients_free(zero_optimizer* optimizer, int32_t unit, int32_t* is_free);
+/// Calls `told(unit, user)` whenever a unit's lent gradients become free, from within the call that
+/// finds it, such as `zero_reduce`. Null ends that. Local.
+int32_t zero_on_gradients_free(zero_optimizer* optimizer, zero_gradients_told told, void* user);
 
 /// Sets parameters from `fill`, which is asked for what this rank holds. Collective.
 int32_t zero_load(zero_optimizer* optimizer, zero_fill fill, void* user);
 /// The same from values that `root` alone has: `fill` is called there only. Collective.
 int32_t zero_broadcast_from(zero_optimizer* optimizer, zero_fill fill, void* user, int32_t root);
+/// `zero_load` of doubles: for ZERO_FP64, whose values float would round. Elsewhere they are
+/// rounded.
+int32_t zero_load_double(zero_optimizer* optimizer, zero_fill_double fill, void* user);
+/// `zero_broadcast_from` of doubles, likewise.
+int32_t zero_broadcast_from_double(zero_optimizer* optimizer,
+                                   zero_fill_double fill,
+                                   void* user,
+                                   int32_t root);
 /// Gives all ranks what lies in the root's memory, where ranks hold all parameters. Collective.
 int32_t zero_broadcast(zero_optimizer* optimizer, int32_t root);
 /// Takes what lies in memory. Local; the next step compares it with other ranks'.
@@ -419,6 +487,8 @@ int32_t zero_loss_scale(zero_optimizer* optimizer, float* scale);
 /// has a rule of its own; for null, of all that have none. A tensor's goes before its group's.
 /// Local; ranks compare at the next step.
 int32_t zero_set_lr(zero_optimizer* optimizer, char const* name, float lr);
+/// The same of a double, which ZERO_FP64 has all digits of; elsewhere it is rounded to float.
+int32_t zero_set_lr_double(zero_optimizer* optimizer, char const* name, double lr);
 /// The same for a rule. What is ZERO_DEFAULT is as the optimizer was made with.
 int32_t zero_set_rule(zero_optimizer* optimizer, char const* name, zero_rule const* rule);
 /// All parameters at once: `count` pointers, one per tensor, until `zero_release_full`. Collective
@@ -426,7 +496,15 @@ int32_t zero_set_rule(zero_optimizer* optimizer, char const* name, zero_rule con
 int32_t zero_full_parameters(zero_optimizer* optimizer, void const** data, int32_t count);
 /// Gives back what `zero_full_parameters` has gathered. Local.
 int32_t zero_release_full(zero_optimizer* optimizer);
-/// Updates of each tensor [count], loss scale, and its streak of clean steps. Local.
+/// Shows master weights and states that this rank updates, array by array of each run of elements;
+/// frozen tensors have none. Nothing may be written. Local.
+int32_t zero_visit_owned(zero_optimizer* optimizer, zero_visit visit, void* user);
+/// The writing twin: `fill` sets every element that it is shown. Parameters then follow on every
+/// rank. With `zero_set_counters`, a run goes on from what another was shown, whatever its stage
+/// and ranks. Collective.
+int32_t zero_fill_owned(zero_optimizer* optimizer, zero_visit fill, void* user);
+/// Updates of each tensor [count], loss scale, and its streak of clean steps. A stacked tensor has
+/// those of each layer. Local.
 int32_t zero_get_counters(
     zero_optimizer* optimizer, int64_t* steps, int32_t count, float* loss_scale, int32_t* streak);
 /// Goes on counting from there. Collective.

@@ -89,6 +89,10 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   static constexpr Sharding sharding = Stage::sharding;      ///< which model states are partitioned
   static constexpr StorageForm form = Choice::facts.form();  ///< how each model state is held
   static constexpr bool borrowed = Memory::borrowed;         ///< does the trainer lend its memory?
+  /// Are lent gradients read, and never written?
+  static constexpr bool only_read = borrowed && form.reduced != StorageForm::Reduced::lent;
+  /// An element of lent gradients in one flat buffer.
+  using Lent = std::conditional_t<only_read, Wire const, Wire>;
   /// May any thread follow pointers to the communicator's buffers?
   static constexpr bool on_host = Choice::Space::host_accessible;
   /// State arrays per element.
@@ -116,9 +120,9 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   /// @param tensors  the model; copied
   /// @param values   policies with values (rule, precision, bucket, prefetch, memory), in any order
   /// @par Collective  yes; blocks
-  /// @throws Error (invalid_argument) for a model, a rule or a loss scale that makes no sense;
-  ///   (communication), on every rank, naming what the ranks disagree on; (resource) if memory is
-  ///   refused
+  /// @throws Error (invalid_argument) for a model, a rule or a loss scale that makes no sense, or a
+  ///   model without tensors; (communication), on every rank, naming what the ranks disagree on;
+  ///   (resource) if memory is refused
   template <class... Values>
   explicit ShardedOptimizer(Communicator& comm,
                             std::vector<Tensor> tensors,
@@ -152,11 +156,15 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
 
   /// Lends the trainer's memory: one span per tensor in registration order. A tied tensor's span
   /// may be empty; so may a frozen tensor's gradient. Any other gradient that is an empty span is
-  /// absent, as `without_gradient` says, until others are lent. Call again when pointers change;
-  /// allocates nothing. Gradients are read, never written; parameters are written where a tensor
-  /// is, nowhere else. With a master of another type, `adopt_parameters` or `load_parameters` comes
-  /// before the first step, and only then. Local, but waits for a refresh that is under way in the
-  /// memory lent before.
+  /// absent, as `without_gradient` says, until others are lent; where all are, on all ranks, and
+  /// none was declared, `step` fails. Call again when pointers change; allocates nothing. Gradients
+  /// are read, never written, and may be const; parameters are written where a tensor is, nowhere
+  /// else. With a master of another type, `adopt_parameters` or `load_parameters` comes before the
+  /// first step, and only then. Local, but waits for a refresh that is under way in the memory lent
+  /// before.
+  ///
+  /// Under `BorrowedInPlace<>` gradients are written as well, and not const. None may be an empty
+  /// span, and none may move between `reduce_all` and the end of the step.
   /// @throws Error (invalid_argument) for wrong sizes, null pointers, overlaps, or while gradients
   ///   are being reduced: from the first `gradients(unit)` of a step, or of a micro-step that is
   ///   reduced at once, until `reduce_all`, `step` or `discard_gradients`
@@ -166,14 +174,26 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
     detail::LentSpans const lent_gradients(gradients);
     engine_.bind(&lent, &lent_gradients);
   }
+  /// @overload
+  void bind(std::span<std::span<Parameter> const> parameters,
+            std::span<std::span<Wire const> const> gradients) requires only_read {
+    detail::LentSpans const lent(parameters);
+    detail::LentSpans const lent_gradients(gradients);
+    engine_.bind(&lent, &lent_gradients);
+  }
 
   /// Lends two flat buffers in which the tensors lie one after the other, in registration order and
   /// without gaps; tied tensors do not lie there again. Frozen tensors have gradients' room too.
   /// Otherwise as above.
   /// @par Shapes  both [sum of element counts of tensors that are not tied to another]
-  void bind(std::span<Parameter> parameters, std::span<Wire> gradients) requires borrowed {
+  void bind(std::span<Parameter> parameters, std::span<Lent> gradients) requires borrowed {
     engine_.bind_flat(detail::Elements(parameters), detail::Elements(gradients));
   }
+  /// Other 16-bit types of the same layout are refused in a sentence, here and in the functions
+  /// below.
+  template <class P, class G>
+    requires(borrowed && (detail::OtherHalf<P, Parameter> || detail::OtherHalf<G, Wire>))
+  void bind(P&&, G&&) { refuse_half<P>(); }
 
   /// Lends parameters alone: gradients are lent unit by unit, in every step. Otherwise as `bind`.
   void bind_parameters(std::span<std::span<Parameter> const> parameters) requires borrowed {
@@ -184,6 +204,10 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   void bind_parameters(std::span<Parameter> parameters) requires borrowed {
     engine_.bind_flat(detail::Elements(parameters), {});
   }
+  /// As `bind`.
+  template <class P>
+    requires(borrowed&& detail::OtherHalf<P, Parameter>)
+  void bind_parameters(P&&) { refuse_half<P>(); }
 
   /// Lends other gradients and keeps the parameters that are lent: for trainers whose gradients
   /// move from step to step. Otherwise as `bind`.
@@ -191,14 +215,24 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
     detail::LentSpans const lent(gradients);
     engine_.bind(nullptr, &lent);
   }
+  /// @overload
+  void bind_gradients(std::span<std::span<Wire const> const> gradients) requires only_read {
+    detail::LentSpans const lent(gradients);
+    engine_.bind(nullptr, &lent);
+  }
   /// The same for one flat buffer.
-  void bind_gradients(std::span<Wire> gradients) requires borrowed {
+  void bind_gradients(std::span<Lent> gradients) requires borrowed {
     engine_.bind_flat({}, detail::Elements(gradients));
   }
+  /// As `bind`.
+  template <class G>
+    requires(borrowed&& detail::OtherHalf<G, Wire>)
+  void bind_gradients(G&&) { refuse_half<G>(); }
   /// Lends one unit's gradients, complete or about to be, until they are free: the short way for
   /// frameworks that allocate gradients in every backward pass. Then they are forgotten, and the
   /// unit is not asked for again before others are lent. A unit that is not lent in a step is
-  /// absent, as `without_gradient` says. Local; allocates nothing.
+  /// absent, as `without_gradient` says; under `BorrowedInPlace<>` that is an error. Local;
+  /// allocates nothing.
   /// @param unit       whose, before it is passed to `reduce`
   /// @param gradients  one span per tensor of the unit, in the order of its guard; empty where the
   ///   gradient is absent. A tied tensor that another unit has lent in this step before has the
@@ -207,6 +241,15 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   void bind_gradients(int unit, std::span<std::span<Wire> const> gradients) requires borrowed {
     engine_.bind_unit(unit, detail::LentSpans(gradients));
   }
+  /// @overload
+  void bind_gradients(int unit,
+                      std::span<std::span<Wire const> const> gradients) requires only_read {
+    engine_.bind_unit(unit, detail::LentSpans(gradients));
+  }
+  /// As `bind`.
+  template <class G>
+    requires(borrowed&& detail::OtherHalf<G, Wire>)
+  void bind_gradients(int, G&&) { refuse_half<G>(); }
   /// Are a unit's lent gradients no longer read? Their memory may then be freed, or used for
   /// something else; over a space that queues its work, by what is queued from now on. To do so
   /// earlier is an error that nothing finds: what travels is then whatever lies there.
@@ -215,7 +258,8 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   /// after `reduce_all` and `step`. A unit that is tied to others is free when all of them are.
   /// Under Pos+g `reduce(unit)` returns when the units reduced before are free, so that no more
   /// than two are in use while trainers lend unit by unit; small neighbours that share a bucket
-  /// count as one. Memory that stays lent, as by `bind`, is read again in the next step.
+  /// count as one. Memory that stays lent, as by `bind`, is read again in the next step. Under
+  /// `BorrowedInPlace<>` units are free when the step is over.
   /// @par Collective  no; never blocks
   [[nodiscard]] bool gradients_free(int unit) const requires borrowed {
     return engine_.gradients_free(unit);
@@ -418,6 +462,14 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
                               .prefetch = picked.prefetch};
     if constexpr (Precision::loss_scaled) setup.loss_scale = &picked.precision.loss_scale;
     return setup;
+  }
+
+  template <class Lent>
+  static void refuse_half() {
+    static_assert(std::is_void_v<Lent>,
+                  "zero: what is lent is of zero::bf16 or zero::fp16, as the precision says: cast "
+                  "the pointers of std::uint16_t, which these may alias, and compile with "
+                  "-fno-strict-aliasing where they are of another type, such as _Float16");
   }
 
   template <class S>

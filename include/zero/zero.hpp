@@ -20,6 +20,7 @@
 #include "zero/concepts/prefetch.hpp"
 #include "zero/concepts/stage.hpp"
 #include "zero/layout/plan.hpp"
+#include "zero/optimizer/step_together.hpp"
 #include "zero/precision/fp32.hpp"
 #include "zero/precision/fp64.hpp"
 #include "zero/precision/mixed.hpp"

@@ -91,14 +91,13 @@ Bytes train(zero_rank_function trainer, int ranks, trainer_run run) {
 
 TEST_CASE("C API: trainers in C and C++17 have the bits of the one in C++, under every stage") {
   for (int const ranks : {1, 3}) {
-    for (int const mode :
-         {trainer_unit_by_unit, trainer_micro_steps, trainer_flat, trainer_separate}) {
+    for (int mode = trainer_unit_by_unit; mode <= trainer_lent_units; ++mode) {
       for (int const precision : {ZERO_FP32, ZERO_BF16}) {
         trainer_run run{ZERO_POS, precision, ZERO_ADAMW, mode, 4, nullptr};
         Bytes const wanted = precision == ZERO_FP32
                                  ? reference<zero::Fp32>(ranks, run)
                                  : reference<zero::Mixed<zero::bf16>>(ranks, run);
-        bool const lent = mode == trainer_flat || mode == trainer_separate;
+        bool const lent = mode >= trainer_flat;
         for (int stage = ZERO_REPLICATED; stage <= (lent ? ZERO_POS_G : ZERO_POS_G_P); ++stage) {
           CAPTURE(ranks);
           CAPTURE(mode);
@@ -110,6 +109,110 @@ TEST_CASE("C API: trainers in C and C++17 have the bits of the one in C++, under
         }
       }
     }
+  }
+}
+
+/// Two steps, then what is owned is shown; or what was shown is set, then one step more.
+struct Shown {
+  std::int32_t stage;
+  std::int32_t precision;
+  std::map<std::string, std::vector<float>> arrays{};              ///< "tensor.array"
+  std::size_t elements = 0;                                        ///< that were shown
+  std::vector<std::int64_t> steps = std::vector<std::int64_t>(4);  ///< of 3 layers and b
+  std::mutex mutex{};
+  std::vector<Bytes> result{2, Bytes(4 * 300)};  ///< parameters after the last step
+};
+constexpr std::int64_t shown_shapes[] = {3, 100, 40};
+
+/// What lies in an array of `Shown`.
+std::span<float> place_of(Shown& all, zero_owned const& owned) {
+  REQUIRE(owned.size == sizeof(zero_owned));
+  REQUIRE(owned.element_bytes == sizeof(float));
+  REQUIRE(std::string(owned.name) == (owned.tensor == 0 ? "a" : "b"));
+  REQUIRE(std::string(owned.array) ==
+          std::array{"master", "exp_avg", "exp_avg_sq"}[static_cast<std::size_t>(owned.number)]);
+  auto& array = all.arrays[std::string(owned.name) + '.' + owned.array];
+  array.resize(owned.tensor == 0 ? 300 : 40);
+  return std::span(array).subspan(static_cast<std::size_t>(owned.first),
+                                  static_cast<std::size_t>(owned.count));
+}
+
+template <bool resumes>
+std::int32_t train_owned(zero_comm* comm, void* user) {
+  Shown& all = *static_cast<Shown*>(user);
+  zero_tensor const tensors[] = {zero_stack_of("a", 0, 2, shown_shapes),
+                                 zero_tensor_of("b", 3, 1, shown_shapes + 2)};
+  zero_options options = zero_options_of(all.stage, all.precision, ZERO_ADAMW);
+  options.bucket_bytes = 512;
+  zero_optimizer* opt = nullptr;
+  std::int32_t code = zero_create(comm, &options, tensors, 2, &opt);
+  float scale = 0.f;
+  std::int32_t streak = 0;
+  if (resumes) {
+    auto const fill = [](zero_owned const* owned, void* from) {
+      Shown& shown = *static_cast<Shown*>(from);
+      std::lock_guard const lock(shown.mutex);
+      auto const place = place_of(shown, *owned);
+      std::memcpy(owned->data, place.data(), place.size_bytes());
+      return std::int32_t{0};
+    };
+    code |= zero_fill_owned(opt, fill, &all);
+    code |= zero_set_counters(opt, all.steps.data(), 4, 1.f, 0);
+  } else {
+    auto const fill = [](std::int32_t t, std::int64_t first, std::int64_t n, float* to, void*) {
+      for (std::int64_t i = 0; i < n; ++i) to[i] = trainer_value(t, first + i);
+      return std::int32_t{0};
+    };
+    code |= zero_load(opt, fill, nullptr);
+  }
+  for (int step = resumes ? 2 : 0; step < 3; ++step) {
+    for (std::int32_t unit = 4; unit-- > 0;) {
+      void* g = nullptr;
+      code |= zero_gradients(opt, unit, ZERO_OVERWRITE, &g, 1);
+      for (std::int64_t i = 0; i < (unit == 3 ? 40 : 100); ++i) {
+        trainer_put(g, i, trainer_gradient(unit, i, 0, step), all.precision);
+      }
+      code |= zero_reduce(opt, unit);
+    }
+    code |= zero_step(opt, nullptr, nullptr);
+    if (step != 1) continue;
+    auto const visit = [](zero_owned const* owned, void* to) {
+      Shown& shown = *static_cast<Shown*>(to);
+      std::lock_guard const lock(shown.mutex);
+      auto const place = place_of(shown, *owned);
+      std::memcpy(place.data(), owned->data, place.size_bytes());
+      shown.elements += place.size();
+      return std::int32_t{0};
+    };
+    code |= zero_visit_owned(opt, visit, &all);
+    std::lock_guard const lock(all.mutex);
+    code |= zero_get_counters(opt, all.steps.data(), 4, &scale, &streak);
+  }
+  void const* full[2] = {};
+  code |= zero_full_parameters(opt, full, 2);
+  if (zero_comm_rank(comm) == 0) {
+    for (std::size_t t = 0; t < 2; ++t) {
+      std::size_t const elements = t == 0 ? 300 : 40;
+      std::memcpy(all.result[t].data(), full[t], elements * (all.precision == ZERO_BF16 ? 2 : 4));
+    }
+  }
+  return code;
+}
+
+TEST_CASE("C API: what one run is shown of what it owns, another goes on from") {
+  for (int const precision : {ZERO_FP32, ZERO_BF16}) {
+    CAPTURE(precision);
+    Shown all{ZERO_POS, precision};
+    char message[300] = "";
+    CHECK(zero_run_ranks(3, train_owned<false>, &all, message, sizeof(message)) == ZERO_OK);
+    CHECK(all.elements == 3 * 340);  // each by one of the ranks
+    CHECK(all.arrays.size() == 6);
+    auto const wanted = std::exchange(all.result, {2, Bytes(4 * 300)});
+    all.stage = ZERO_POS_G_P;
+    CHECK(zero_run_ranks(2, train_owned<true>, &all, message, sizeof(message)) == ZERO_OK);
+    CAPTURE(message);
+    CHECK(all.result == wanted);
+    CHECK(wanted[0] != Bytes(4 * 300));
   }
 }
 
@@ -127,6 +230,7 @@ std::int32_t count_allocations(zero_comm* comm, void* user) {
   std::vector<float> parameters(340), gradients(340);
   void* p[] = {parameters.data(), parameters.data() + 300};
   void* g[] = {gradients.data(), gradients.data() + 300};
+  zero_span const spans[] = {{g[0], 300}, {g[1], 40}};
   if (lent) code |= zero_bind(opt, p, g, 2) | zero_adopt(opt);
   if (!lent) {
     auto const fill = [](std::int32_t, std::int64_t, std::int64_t n, float* values, void*) {
@@ -139,7 +243,10 @@ std::int32_t count_allocations(zero_comm* comm, void* user) {
   for (int step = 0; step < 4; ++step) {
     if (step == 1) before = heap::mine().allocations;
     double norm = 0.;
-    if (lent) code |= zero_bind_gradients(opt, g, 2);
+    if (lent) code |= zero_bind_gradients(opt, g, 2) | zero_bind_gradients_spans(opt, spans, 2);
+    for (int unit = 1; lent && unit >= 0; --unit) {
+      code |= zero_bind_unit(opt, unit, spans + unit, 1) | zero_reduce(opt, unit);
+    }
     for (int unit = 1; !lent && unit >= 0; --unit) {
       void const* w = nullptr;
       void* slope = nullptr;

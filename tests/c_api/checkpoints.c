@@ -106,13 +106,19 @@ static int32_t load_damaged(zero_comm* comm, void* user) {
   worker own;
   REQUIRE(begin(comm, ZERO_POS, d->directory, &own) == ZERO_OK);
   REQUIRE(zero_load(own.opt, fill, NULL) == ZERO_OK);
-  REQUIRE(zero_checkpoint_load(own.saved, own.opt, &own.step) == ZERO_DATA);
-  void const* all = NULL;
-  REQUIRE(zero_full_parameters(own.opt, &all, 1) == ZERO_OK);
-  for (int k = 0; k < elements && !d->in_data; ++k) {
-    REQUIRE(((float const*)all)[k] == (float)k / 64);
+  zero_load_options careful = zero_load_options_of();
+  for (careful.verify_first = 1; careful.verify_first >= 0; --careful.verify_first) {
+    int32_t const code = zero_checkpoint_load_with(own.saved, own.opt, &careful, NULL, &own.step);
+    REQUIRE(code == ZERO_DATA);
+    void const* all = NULL;
+    REQUIRE(zero_full_parameters(own.opt, &all, 1) == ZERO_OK);
+    for (int k = 0; k < elements && (careful.verify_first || !d->in_data); ++k) {
+      REQUIRE(((float const*)all)[k] == (float)k / 64);
+    }
+    REQUIRE(zero_release_full(own.opt) == ZERO_OK);
+    if (careful.verify_first) REQUIRE(step(comm, own.opt, 0) == ZERO_OK);
+    if (careful.verify_first) REQUIRE(zero_load(own.opt, fill, NULL) == ZERO_OK);
   }
-  REQUIRE(zero_release_full(own.opt) == ZERO_OK);
   if (d->in_data) {
     REQUIRE(zero_checkpoint_save(own.saved, own.opt, NULL, 0) == ZERO_INVALID_ARGUMENT);
     REQUIRE(strstr(zero_message(comm), "of tensor 'w' are neither the old nor the new") != NULL);
@@ -132,6 +138,135 @@ static int32_t fall_back(zero_comm* comm, void* user) {
   REQUIRE(strstr(zero_message(comm), "zero: passed over: ") != NULL);
   REQUIRE(strstr(zero_message(comm), "000003-step-9") != NULL);
   REQUIRE(zero_step(own.opt, NULL, NULL) == ZERO_OK);
+  return zero_checkpoints_close(own.saved);
+}
+
+/// Saved while training goes on, by an optimizer that is gone before its save has ended.
+static int32_t save_aside(zero_comm* comm, void* user) {
+  worker own;
+  zero_checkpoints* second = NULL;
+  int64_t bytes = 0, done = 0;
+  int32_t pending = 7;
+  int32_t const blob = 100 + zero_comm_rank(comm);
+  REQUIRE(begin(comm, ZERO_POS, user, &own) == ZERO_OK);
+  REQUIRE(zero_load(own.opt, fill, NULL) == ZERO_OK);
+  REQUIRE(step(comm, own.opt, 0) == ZERO_OK);
+
+  zero_checkpoints_options options = zero_checkpoints_options_of();
+  REQUIRE(zero_checkpoint_save_async(own.saved, own.opt, NULL, 0) == ZERO_INVALID_ARGUMENT);
+  REQUIRE(strstr(zero_message(comm), "save_async() needs") != NULL);
+  REQUIRE(zero_checkpoints_close(own.saved) == ZERO_OK);
+  REQUIRE(zero_checkpoint_plan(own.opt, -1, &bytes) == ZERO_INVALID_ARGUMENT);
+  REQUIRE(zero_checkpoint_plan(own.opt, sizeof(blob), &bytes) == ZERO_OK);
+  REQUIRE(bytes >= 3 * 4 * elements / zero_comm_size(comm));
+  options.snapshot_bytes = -1;
+  REQUIRE(zero_checkpoints_open_with(comm, user, &options, &second) == ZERO_INVALID_ARGUMENT);
+  options.snapshot_bytes = bytes;
+  options.lock = 2;
+  REQUIRE(zero_checkpoints_open_with(comm, user, &options, &second) == ZERO_INVALID_ARGUMENT);
+  options.lock = 1;
+  options.file_deadline_s = -1;
+  REQUIRE(zero_checkpoints_open_with(comm, user, &options, &second) == ZERO_INVALID_ARGUMENT);
+  options.file_deadline_s = 60;
+  REQUIRE(zero_checkpoints_open_with(comm, user, &options, &own.saved) == ZERO_OK);
+
+  REQUIRE(zero_checkpoint_poll(own.saved, &done) == ZERO_OK && done == -1);
+  REQUIRE(zero_checkpoint_save_async(own.saved, own.opt, &blob, sizeof(blob)) == ZERO_OK);
+  REQUIRE(zero_checkpoint_pending(own.saved, &pending) == ZERO_OK && pending == 1);
+  for (done = -1; done == -1;) REQUIRE(zero_checkpoint_poll(own.saved, &done) == ZERO_OK);
+  REQUIRE(done == 1);
+  REQUIRE(zero_checkpoint_pending(own.saved, &pending) == ZERO_OK && pending == 0);
+  REQUIRE(zero_checkpoint_finish(own.saved, &done) == ZERO_OK && done == -1);
+
+  // Nobody else may save there, unless nobody asks.
+  for (options.lock = 1; options.lock >= 0; --options.lock) {
+    REQUIRE(zero_checkpoints_open_with(comm, user, &options, &second) == ZERO_OK);
+    int32_t const code = zero_checkpoint_save(second, own.opt, NULL, 0);
+    REQUIRE(code == (options.lock ? ZERO_RESOURCE : ZERO_OK));
+    REQUIRE(zero_checkpoints_close(second) == ZERO_OK);
+  }
+
+  REQUIRE(step(comm, own.opt, 1) == ZERO_OK);
+  REQUIRE(zero_checkpoint_save_async(own.saved, own.opt, &blob, sizeof(blob)) == ZERO_OK);
+  // What changes from now on is not saved.
+  REQUIRE(step(comm, own.opt, 5) == ZERO_OK);
+  REQUIRE(zero_destroy(own.opt) == ZERO_OK);
+  REQUIRE(zero_checkpoint_finish(own.saved, &done) == ZERO_OK && done == 2);
+  return zero_checkpoints_close(own.saved);
+}
+
+/// Given up while it is under way: it is no checkpoint.
+static int32_t give_up(zero_comm* comm, void* user) {
+  worker own;
+  zero_checkpoints_options options = zero_checkpoints_options_of();
+  REQUIRE(begin(comm, ZERO_POS, NULL, &own) == ZERO_OK);
+  REQUIRE(zero_checkpoint_plan(own.opt, 0, &options.snapshot_bytes) == ZERO_OK);
+  REQUIRE(zero_checkpoints_open_with(comm, user, &options, &own.saved) == ZERO_OK);
+  REQUIRE(zero_load(own.opt, fill, NULL) == ZERO_OK);
+  REQUIRE(zero_checkpoint_save_async(own.saved, own.opt, NULL, 0) == ZERO_OK);
+  if (zero_comm_rank(comm) == 0) REQUIRE(zero_destroy(own.opt) == ZERO_OK);
+  return zero_checkpoints_close(own.saved);
+}
+
+/// Goes on from there in both ways.
+static int32_t load_parts(zero_comm* comm, void* user) {
+  worker own;
+  zero_optimizer* sgd = NULL;
+  zero_tensor const model[2] = {ZERO_TENSOR("v", 0, 5, elements / 5), ZERO_TENSOR("new", 1, 3)};
+  zero_options const made = zero_options_of(ZERO_POS, ZERO_FP32, ZERO_SGD);
+  zero_load_options options = zero_load_options_of();
+  zero_differences found = zero_differences_of();
+  int64_t bytes = 0, steps[2] = {7, 7};
+  float scale = 0;
+  int32_t streak = 0, blob = 0;
+  void const* all[2] = {NULL, NULL};
+  float wanted[elements];
+  REQUIRE(begin(comm, ZERO_POS_G_P, user, &own) == ZERO_OK);
+  REQUIRE(zero_checkpoint_load(own.saved, own.opt, &own.step) == ZERO_OK && own.step == 2);
+  REQUIRE(zero_checkpoint_blob(own.saved, &blob, sizeof(blob), &bytes) == ZERO_OK);
+  REQUIRE(bytes == sizeof(blob) && blob == 100 + zero_comm_rank(comm));
+  REQUIRE(zero_full_parameters(own.opt, all, 1) == ZERO_OK);
+  memcpy(wanted, all[0], sizeof(wanted));
+  REQUIRE(zero_get_counters(own.opt, steps, 1, &scale, &streak) == ZERO_OK && steps[0] == 2);
+
+  REQUIRE(zero_create(comm, &made, model, 1, &sgd) == ZERO_OK);
+  char const* const names[2] = {"w", "v"};
+  options.names = names;
+  options.names_count = 1;
+  options.verify_first = 1;
+  REQUIRE(zero_checkpoint_load_with(own.saved, sgd, NULL, NULL, &own.step) == ZERO_DATA);
+  REQUIRE(strstr(zero_message(comm), "not in the checkpoint: 'v'") != NULL);
+  REQUIRE(zero_checkpoint_load_with(own.saved, sgd, &options, &found, &own.step) == ZERO_DATA);
+  REQUIRE(strstr(zero_message(comm), "rule") != NULL && own.step == -1);
+  options.parameters_only = 1;
+  REQUIRE(zero_checkpoint_load_with(own.saved, sgd, &options, &found, &own.step) == ZERO_OK);
+  REQUIRE(own.step == 2 && found.missing == 0 && found.unexpected == 0 && found.unfit == 0);
+  REQUIRE(zero_full_parameters(sgd, all, 1) == ZERO_OK);
+  REQUIRE(memcmp(all[0], wanted, sizeof(wanted)) == 0);
+  REQUIRE(zero_get_counters(sgd, steps, 1, &scale, &streak) == ZERO_OK && steps[0] == 0);
+  REQUIRE(zero_destroy(sgd) == ZERO_OK);
+
+  // What is not there keeps its values, and is counted.
+  REQUIRE(zero_create(comm, &made, model, 2, &sgd) == ZERO_OK);
+  REQUIRE(zero_load(sgd, fill, NULL) == ZERO_OK);
+  options.strict = 0;
+  REQUIRE(zero_checkpoint_load_with(own.saved, sgd, &options, &found, &own.step) == ZERO_OK);
+  REQUIRE(found.missing == 1 && found.unexpected == 0 && found.unfit == 0);
+  REQUIRE(strstr(zero_message(comm), "zero: left out: not in the checkpoint: 'new'") != NULL);
+  REQUIRE(zero_full_parameters(sgd, all, 2) == ZERO_OK);
+  REQUIRE(memcmp(all[0], wanted, sizeof(wanted)) == 0 && ((float const*)all[1])[1] == 1.f / 64);
+  REQUIRE(zero_release_full(sgd) == ZERO_OK);
+
+  options.strict = 2;
+  REQUIRE(zero_checkpoint_load_with(own.saved, sgd, &options, NULL, &own.step) ==
+          ZERO_INVALID_ARGUMENT);
+  options.strict = 1;
+  options.reserved = 1;
+  REQUIRE(zero_checkpoint_load_with(own.saved, sgd, &options, NULL, &own.step) ==
+          ZERO_INVALID_ARGUMENT);
+  found.size = 0;
+  REQUIRE(zero_checkpoint_load_with(own.saved, sgd, NULL, &found, &own.step) ==
+          ZERO_INVALID_ARGUMENT);
   return zero_checkpoints_close(own.saved);
 }
 
@@ -178,6 +313,11 @@ int main(int argc, char** argv) {
                    : zero_run_ranks(1 + i / 2, load_damaged, &d, message, sizeof(message));
     if (!flip(file, at, from)) return 1;
   }
+  char aside[900];
+  snprintf(aside, sizeof(aside), "%s/aside", argv[1]);
+  if (failed == ZERO_OK) failed = zero_run_ranks(2, save_aside, aside, message, sizeof(message));
+  if (failed == ZERO_OK) failed = zero_run_ranks(2, give_up, aside, message, sizeof(message));
+  if (failed == ZERO_OK) failed = zero_run_ranks(2, load_parts, aside, message, sizeof(message));
   if (failed != ZERO_OK) fprintf(stderr, "%s\n", message);
   return failed == ZERO_OK ? 0 : 1;
 }

@@ -260,6 +260,15 @@ TEST_CASE("C API misuse: calls that this choice does not have") {
   owned.refuses(zero_bind(owned.opt, data, data, 1), "memory = ZERO_BORROWED");
   owned.refuses(zero_bind_gradients(owned.opt, data, 1), "ZERO_BORROWED");
   owned.refuses(zero_bind_gradients_flat(owned.opt, flat, 8), "ZERO_BORROWED");
+  zero_span const spans[] = {{flat, 4}, {flat + 4, 4}};
+  std::int32_t free = 0;
+  owned.refuses(zero_bind_spans(owned.opt, spans, spans, 2), "memory = ZERO_BORROWED");
+  owned.refuses(zero_bind_gradients_spans(owned.opt, spans, 2), "memory = ZERO_BORROWED");
+  owned.refuses(zero_bind_parameters(owned.opt, spans, 2), "memory = ZERO_BORROWED");
+  owned.refuses(zero_bind_parameters_flat(owned.opt, flat, 8), "memory = ZERO_BORROWED");
+  owned.refuses(zero_bind_unit(owned.opt, 0, spans, 1), "memory = ZERO_BORROWED");
+  owned.refuses(zero_gradients_free(owned.opt, 0, &free), "memory = ZERO_BORROWED");
+  owned.refuses(zero_on_gradients_free(owned.opt, nullptr, nullptr), "memory = ZERO_BORROWED");
 
   Alone lent(ZERO_POS, ZERO_BORROWED);
   data[0] = flat;
@@ -272,6 +281,103 @@ TEST_CASE("C API misuse: calls that this choice does not have") {
   lent.refuses(zero_bind(lent.opt, data, data, 1), "parameters has 1 elements");
   lent.refuses(zero_bind(lent.opt, nullptr, data, 2), "parameters is null");
   lent.refuses(zero_bind_gradients(lent.opt, data, -2), "gradients has -2 elements");
+}
+
+TEST_CASE("C API misuse: sizes that are not the model's, tensors in another order") {
+  Lent one;
+  zero_destroy(one.opt);
+  std::int64_t const three[] = {3};
+  one.model[1] = zero_tensor_of("b", 0, 1, three);
+  REQUIRE(one.create() == ZERO_OK);
+  float* const p = one.parameters;
+  float* const g = one.gradients;
+  zero_span const parameters[] = {{p, 4}, {p + 4, 3}};
+  zero_span const gradients[] = {{g, 4}, {g + 4, 3}};
+  zero_span const swapped[] = {{g + 4, 3}, {g, 4}};
+  zero_span const negative[] = {{g, 4}, {g + 4, -3}};
+  zero_span const no_memory[] = {{g, 4}, {nullptr, 3}};
+  REQUIRE(zero_bind_spans(one.opt, parameters, gradients, 2) == ZERO_OK);
+
+  struct {
+    zero_span const* wrong;
+    char const* words;
+  } const rows[] = {{swapped, "tensor 'a' has 4 elements, but 3 are lent"},
+                    {negative, "of tensor 'b', -3 elements are lent"},
+                    {no_memory, "tensor 'b' is lent as a null pointer"}};
+  for (auto const& [wrong, words] : rows) {
+    one.refuses(zero_bind_spans(one.opt, wrong, gradients, 2), words);
+    one.refuses(zero_bind_spans(one.opt, parameters, wrong, 2), words);
+    one.refuses(zero_bind_parameters(one.opt, wrong, 2), words);
+    one.refuses(zero_bind_gradients_spans(one.opt, wrong, 2), words);
+    REQUIRE(zero_bind_parameters(one.opt, parameters, 2) == ZERO_OK);
+    one.refuses(zero_bind_unit(one.opt, 0, wrong, 2), words);
+    REQUIRE(zero_discard(one.opt) == ZERO_OK);
+  }
+  one.refuses(zero_bind_spans(one.opt, parameters, parameters, 2), "overlap");
+  one.refuses(zero_bind_spans(one.opt, parameters, nullptr, 2), "gradients is null");
+  one.refuses(zero_bind_spans(one.opt, parameters, gradients, 1), "parameters has 1 elements");
+  one.refuses(zero_bind_parameters_flat(one.opt, p, 8), "7 elements");
+  one.refuses(zero_bind_parameters_flat(one.opt, p, -8), "count is -8");
+  one.refuses(zero_bind_unit(one.opt, 0, gradients, 1),
+              "gradients has 1 elements, but the unit has 2 tensors");
+  one.refuses(zero_bind_unit(one.opt, 0, nullptr, 2), "gradients is null");
+  one.refuses(zero_bind_unit(one.opt, 7, gradients, 2), "there is no unit 7");
+}
+
+TEST_CASE("C API misuse: gradients that are lent unit by unit") {
+  Lent one;
+  std::int32_t free = 7;
+  zero_span const b[] = {{one.gradients + 4, 4}};
+  zero_span const none[] = {{nullptr, 0}};
+  one.refuses(zero_gradients_free(one.opt, 0, nullptr), "is_free is null");
+  one.refuses(zero_gradients_free(one.opt, 2, &free), "there is no unit 2");
+  one.refuses(zero_gradients_free(one.opt, -1, &free), "there is no unit -1");
+  REQUIRE(zero_adopt(one.opt) == ZERO_OK);
+  REQUIRE(zero_bind_parameters_flat(one.opt, one.parameters, 8) == ZERO_OK);
+  std::vector<int> heard;
+  auto const told = [](std::int32_t unit, void* user) {
+    static_cast<std::vector<int>*>(user)->push_back(unit);
+  };
+  REQUIRE(zero_on_gradients_free(one.opt, told, &heard) == ZERO_OK);
+  // A unit that is not lent, or lends nothing, rests.
+  REQUIRE(zero_bind_unit(one.opt, 1, b, 1) == ZERO_OK);
+  REQUIRE(zero_reduce(one.opt, 1) == ZERO_OK);
+  one.refuses(zero_bind_unit(one.opt, 1, b, 1), "unit 1");
+  REQUIRE(zero_bind_unit(one.opt, 0, none, 1) == ZERO_OK);
+  REQUIRE(zero_reduce(one.opt, 0) == ZERO_OK);
+  REQUIRE(one.step() == ZERO_OK);
+  CHECK(heard == std::vector{1, 0});
+  CHECK(one.parameters[0] == 1.f);
+  CHECK(one.parameters[4] < 1.f);
+  // They were lent once.
+  one.refuses(zero_reduce(one.opt, 1), "tensor 'b' is used, but not lent in this step");
+  REQUIRE(zero_discard(one.opt) == ZERO_OK);
+  heard.clear();
+  REQUIRE(zero_on_gradients_free(one.opt, nullptr, nullptr) == ZERO_OK);
+  REQUIRE(zero_bind_unit(one.opt, 1, b, 1) == ZERO_OK);
+  REQUIRE(zero_reduce(one.opt, 1) == ZERO_OK);
+  REQUIRE(one.step() == ZERO_OK);
+  CHECK(heard.empty());
+}
+
+TEST_CASE("C API misuse: what is owned is shown, and set, by functions that fail") {
+  Alone one;
+  REQUIRE(zero_load(one.opt, fill, nullptr) == ZERO_OK);
+  auto const refuse_second = [](zero_owned const* owned, void*) {
+    return owned->tensor == 1 && owned->number == 2 ? 42 : 0;
+  };
+  auto const throws_it = [](zero_owned const*, void*) -> std::int32_t {
+    throw std::runtime_error("the trainer's own");
+  };
+  for (auto const call : {zero_visit_owned, zero_fill_owned}) {
+    bool const fills = call == zero_fill_owned;
+    one.refuses(call(one.opt, nullptr, nullptr), fills ? "fill is null" : "visit is null");
+    one.refuses(call(one.opt, refuse_second, nullptr),
+                fills ? "fill returned 42 for 'b'" : "visit returned 42 for 'b'",
+                ZERO_CALLBACK);
+    one.refuses(call(one.opt, throws_it, nullptr), "the trainer's own", ZERO_UNKNOWN);
+  }
+  CHECK(one.step() == ZERO_OK);
 }
 
 TEST_CASE("C API misuse: guards") {

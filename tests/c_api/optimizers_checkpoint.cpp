@@ -1,5 +1,11 @@
-/// The one C++20 file of checkpoints.c.
+/// The one C++20 file of checkpoints.c and models.c.
 #include "zero/c/checkpoint.hpp"
 #include "zero/c/define.hpp"
 
-ZERO_C_DEFINE(zero::stage::Pos, zero::stage::PosGP, zero::c::Checkpoints)
+ZERO_C_DEFINE(zero::stage::Pos,
+              zero::stage::PosGP,
+              zero::Fp32,
+              zero::Mixed<zero::bf16>,
+              zero::AdamW,
+              zero::Sgd,
+              zero::c::Checkpoints)

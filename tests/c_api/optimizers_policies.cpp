@@ -30,6 +30,7 @@ inline constexpr std::int32_t zero::c::number<trainer::Plain> = 1000;
 
 ZERO_C_DEFINE(zero::stage::Pos,
               zero::Fp32,
+              zero::Fp64,
               zero::Mixed<zero::fp16>,
               zero::Sgd,
               trainer::Plain,

@@ -98,10 +98,48 @@ static int micro_batches(zero_comm* comm) {
   return 0;
 }
 
+static int32_t thirds(int32_t tensor, int64_t first, int64_t count, double* values, void* user) {
+  (void)tensor, (void)first, (void)user;
+  for (int64_t i = 0; i < count; ++i) values[i] = 1. / 3;
+  return 0;
+}
+
+static int doubles(zero_comm* comm) {
+  zero_tensor const model[1] = {ZERO_TENSOR("w", 0, 1)};
+  zero_options options = zero_options_of(ZERO_POS, ZERO_FP64, ZERO_SGD);
+  options.rule.momentum = 0;
+  zero_optimizer* opt = NULL;
+  REQUIRE(zero_create(comm, &options, model, 1, &opt) == ZERO_OK);
+  void *w = NULL, *g = NULL;
+  REQUIRE(zero_parameter(opt, 0, &w) == ZERO_OK);
+  double* const value = w;
+  // Values that float would round keep their digits, from a function and from the root.
+  REQUIRE(zero_load_double(opt, thirds, NULL) == ZERO_OK && *value == 1. / 3);
+  REQUIRE(zero_load(opt, ones, NULL) == ZERO_OK && *value == 1);
+  REQUIRE(zero_broadcast_from_double(opt, thirds, NULL, 0) == ZERO_OK && *value == 1. / 3);
+  REQUIRE(zero_load_double(opt, NULL, NULL) == ZERO_INVALID_ARGUMENT);
+  REQUIRE(zero_set_lr_double(opt, NULL, 0.1) == ZERO_OK);
+  REQUIRE(zero_gradients(opt, 0, ZERO_ADD, &g, 1) == ZERO_OK);
+  *(double*)g = 1;
+  REQUIRE(zero_reduce(opt, 0) == ZERO_OK);
+  REQUIRE(zero_step(opt, NULL, NULL) == ZERO_OK && *value == 1. / 3 - 0.1);
+  zero_destroy(opt);
+  // A precision in float rounds them.
+  options.precision = ZERO_FP32;
+  REQUIRE(zero_create(comm, &options, model, 1, &opt) == ZERO_OK);
+  REQUIRE(zero_parameter(opt, 0, &w) == ZERO_OK);
+  REQUIRE(zero_load_double(opt, thirds, NULL) == ZERO_OK && *(float*)w == (float)(1. / 3));
+  zero_destroy(opt);
+  // A rule of float is not offered in double.
+  options = zero_options_of(ZERO_POS, ZERO_FP64, 1000);
+  REQUIRE(zero_create(comm, &options, model, 1, &opt) == ZERO_NOT_DEFINED);
+  return 0;
+}
+
 int main(void) {
   zero_comm* comm = NULL;
   if (every_function(0) == NULL || zero_self(&comm, NULL, 0) != ZERO_OK) return 1;
-  int const failed = rules(comm) + loss_scale(comm) + micro_batches(comm);
+  int const failed = rules(comm) + loss_scale(comm) + micro_batches(comm) + doubles(comm);
   // Ends the optimizers that are left.
   return failed + (zero_comm_close(comm, NULL, 0) == ZERO_OK ? 0 : 1);
 }

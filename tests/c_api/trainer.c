@@ -18,6 +18,8 @@ static int32_t fill(int32_t tensor, int64_t first, int64_t count, float* values,
   return 0;
 }
 
+static int32_t unit_tensors(int32_t unit) { return unit == 2 ? 1 : 2; }
+
 /// One pass over all units, in the backward order.
 static int32_t backward(zero_optimizer* opt, trainer_run const* run, int32_t rank, int32_t seed) {
   int32_t const* units = NULL;
@@ -25,7 +27,7 @@ static int32_t backward(zero_optimizer* opt, trainer_run const* run, int32_t ran
   TRY(zero_units(opt, &units, &count));
   for (int32_t u = count; u-- > 0;) {
     void* g[2] = {NULL, NULL};
-    int32_t const tensors = units[u] == 2 ? 1 : 2;
+    int32_t const tensors = unit_tensors(units[u]);
     int32_t const first = 2 * units[u];
     TRY(zero_gradients(opt, units[u], seed % 2 ? ZERO_ADD : ZERO_OVERWRITE, g, tensors));
     for (int32_t t = 0; t < tensors; ++t) {
@@ -36,6 +38,41 @@ static int32_t backward(zero_optimizer* opt, trainer_run const* run, int32_t ran
     TRY(zero_reduce(opt, units[u]));
   }
   return ZERO_OK;
+}
+
+/// Gradients of tensors that are lent unit by unit, and who was told that they are free.
+typedef struct lent_units {
+  zero_span gradients[trainer_tensors];
+  int64_t width;
+  int32_t told;
+} lent_units;
+
+/// What would change a result if it were read later: no numbers.
+static void told(int32_t unit, void* user) {
+  lent_units* const lent = (lent_units*)user;
+  lent->told += 1 << unit;
+  for (int32_t t = 2 * unit; t < 2 * unit + unit_tensors(unit); ++t) {
+    size_t const bytes = (size_t)(lent->gradients[t].count * lent->width);
+    if (bytes > 0) memset(lent->gradients[t].data, 0xff, bytes);
+  }
+}
+
+/// A backward pass whose gradients are lent as they come.
+static int32_t lend_units(zero_optimizer* opt, lent_units* lent) {
+  int32_t free = 1;
+  lent->told = 0;
+  for (int32_t unit = 3; unit-- > 0;) {
+    TRY(zero_bind_unit(opt, unit, lent->gradients + 2 * unit, unit_tensors(unit)));
+    TRY(zero_gradients_free(opt, unit, &free));
+    if (free != 0) return ZERO_UNKNOWN;
+    TRY(zero_reduce(opt, unit));
+  }
+  TRY(zero_reduce_all(opt));
+  for (int32_t unit = 0; unit < 3; ++unit) {
+    TRY(zero_gradients_free(opt, unit, &free));
+    if (free != 1) return ZERO_UNKNOWN;
+  }
+  return lent->told == 7 ? ZERO_OK : ZERO_UNKNOWN;  // each of them, once
 }
 
 static int32_t train(zero_comm* comm, trainer_run const* run, char* parameters, char* gradients) {
@@ -52,21 +89,32 @@ static int32_t train(zero_comm* comm, trainer_run const* run, char* parameters, 
   options.rule.lr = 0.0625;
   options.rule.weight_decay = 0.125;
   options.bucket_bytes = 256;
-  int const lent = run->mode == trainer_flat || run->mode == trainer_separate;
+  int const lent = run->mode >= trainer_flat;
   if (lent) options.memory = ZERO_BORROWED;
   if (run->mode == trainer_micro_steps) options.accumulation = ZERO_ACCUMULATE_SHARD;
 
   zero_optimizer* opt = NULL;
   TRY(zero_create(comm, &options, model, trainer_tensors, &opt));
   void *lent_parameters[trainer_tensors], *lent_gradients[trainer_tensors];
+  zero_span spans[trainer_tensors];
+  lent_units by_unit = {{{NULL, 0}}, width, 0};
   int64_t place = 0;
   for (int32_t t = 0; t < trainer_tensors; ++t) {
     lent_parameters[t] = parameters + place * width;
     lent_gradients[t] = gradients + place * width;
+    spans[t].data = lent_parameters[t];
+    by_unit.gradients[t].data = lent_gradients[t];
+    spans[t].count = by_unit.gradients[t].count = trainer_count(t);
     place += trainer_count(t);
   }
   if (run->mode == trainer_flat) {
     TRY(zero_bind_flat(opt, parameters, gradients, trainer_elements));
+  } else if (run->mode == trainer_spans) {
+    TRY(zero_bind_spans(opt, spans, by_unit.gradients, trainer_tensors));
+  } else if (run->mode == trainer_lent_units) {
+    TRY(zero_on_gradients_free(opt, told, &by_unit));
+    if (run->stage == ZERO_POS) TRY(zero_bind_parameters_flat(opt, parameters, trainer_elements));
+    if (run->stage != ZERO_POS) TRY(zero_bind_parameters(opt, spans, trainer_tensors));
   } else if (lent) {
     TRY(zero_bind(opt, lent_parameters, lent_gradients, trainer_tensors));
   }
@@ -85,11 +133,15 @@ static int32_t train(zero_comm* comm, trainer_run const* run, char* parameters, 
       }
       if (run->mode == trainer_separate) {
         TRY(zero_bind_gradients(opt, lent_gradients, trainer_tensors));
+      } else if (run->mode == trainer_spans) {
+        TRY(zero_bind_gradients_spans(opt, by_unit.gradients, trainer_tensors));
+      } else if (run->mode == trainer_lent_units) {
+        TRY(lend_units(opt, &by_unit));
       } else if (step % 2 == 0) {
         TRY(zero_bind_gradients_flat(opt, gradients, trainer_elements));
       }
       // A norm reduces what is not reduced yet.
-      if (step < 2) TRY(zero_reduce_all(opt));
+      if (step < 2 && run->mode != trainer_lent_units) TRY(zero_reduce_all(opt));
       double norm = 0;
       TRY(zero_grad_norm(opt, &norm));
       step_options.learning_rate = 0.0625;

@@ -10,7 +10,14 @@
 enum { trainer_tensors = 5, trainer_elements = 96 + 33 + 0 + 40 + 7 };
 
 /// How the trainer's memory and gradients are.
-enum trainer_mode { trainer_unit_by_unit, trainer_micro_steps, trainer_flat, trainer_separate };
+enum trainer_mode {
+  trainer_unit_by_unit,
+  trainer_micro_steps,
+  trainer_flat,       ///< lent, in one buffer; all modes from here on are
+  trainer_separate,   ///< tensor by tensor
+  trainer_spans,      ///< with sizes
+  trainer_lent_units  ///< gradients in each step, unit by unit
+};
 
 /// One run, and where its parameters go at the end: all of them, on rank 0.
 typedef struct trainer_run {

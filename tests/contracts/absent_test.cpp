@@ -101,7 +101,16 @@ std::pair<std::vector<std::byte>, std::vector<long>> train(Says says) {
           optimizer.reduce(std::move(unit_gradients));
         }
       }
-      optimizer.step();
+      long updated = 0;
+      for (std::size_t t = 0; t < tensors.size(); ++t) {
+        if (t == 8 || tensors[t].frozen || parameters[t].empty()) continue;
+        bool brought = false;
+        for (int rank = 0; rank < 3; ++rank) {
+          brought = brought || given(t, step, rank) || (t == 0 && given(8, step, rank));
+        }
+        updated += brought ? 1 : 0;
+      }
+      CHECK(optimizer.step().updated == updated);
     }
     auto const bits = contracts::model_bits(optimizer);
     if (comm.rank() == 0) end = {bits, optimizer.counters().steps};
@@ -118,6 +127,70 @@ TEST_CASE("lent gradients that are absent are not read: empty spans, or declared
     CHECK(train<Optimizer<zero::stage::Pos, zero::Borrowed<>>>(says) == expected);
     CHECK(train<Optimizer<zero::stage::PosG, zero::Borrowed<>>>(says) == expected);
   }
+}
+
+TEST_CASE("lent gradients that are all empty, on all ranks, are an error unless that is declared") {
+  std::string const message =
+      "all gradients that were lent are empty, on all ranks: call bind() or bind_gradients() once "
+      "they are allocated, such as after the first backward pass; a step without any is declared "
+      "by without_gradient()";
+  contracts::on_ranks(3, [&](zero::InProcess& comm, auto const& expect) {
+    Optimizer<zero::stage::PosG, zero::Borrowed<>> optimizer{
+        comm,
+        {{.name = "a", .shape = {5}},
+         {.name = "cold", .shape = {3}, .frozen = true},
+         {.name = "b", .shape = {700}, .unit = 1},
+         {.name = "tied", .shape = {5}, .unit = 1, .tied_to = "a"}}};
+    std::vector<float> memory(708, 1.f);
+    std::vector<float> gradients(708, 2.f);
+    auto const before = memory;
+    std::span const all(memory);
+    std::span const given(gradients);
+    std::span<float> const parameters[]{all.first(5), all.subspan(5, 3), all.last(700), {}};
+    std::span<float> spans[4];
+    std::string said;
+    auto const step = [&] { return refusal([&] { optimizer.step(); }); };
+    auto const tell = [&](bool all_ranks) {
+      for (int const unit : optimizer.units()) {
+        if (all_ranks || comm.rank() == 1) optimizer.without_gradient(unit);
+      }
+    };
+    optimizer.bind(parameters, spans);
+    for (int i = 0; i < 3; ++i) {
+      if (i == 1) optimizer.bind_parameters(parameters);  // none is lent, nor any unit's
+      if (i == 2) {
+        for (int const unit : optimizer.units_backward()) {
+          optimizer.reduce(optimizer.gradients(unit));
+        }
+        expect(optimizer.grad_norm() == 0., "the norm");
+      }
+      said = step();
+      expect(said == message, "empty: " + said);
+      optimizer.enqueue_step();
+      said = refusal([&] { return optimizer.report(); });
+      expect(said == message, "enqueued: " + said);
+      optimizer.bind_gradients(spans);
+    }
+    expect(memory == before && optimizer.steps() == 0, "something changed");
+    for (bool const all_ranks : {false, true}) {
+      tell(all_ranks);
+      expect(optimizer.step().updated == 0, "declared");
+      expect(memory == before, "something rested and changed");
+    }
+    // What one rank brings is zeros elsewhere.
+    if (comm.rank() == 2) spans[0] = given.first(5);
+    optimizer.bind_gradients(spans);
+    expect(optimizer.step().updated == 1, "one tensor on one rank");
+    expect(memory[0] != 1.f && memory[8] == 1.f, "the tensor");
+    spans[0] = given.first(5);
+    spans[2] = given.last(700);
+    optimizer.bind_gradients(spans);
+    expect(optimizer.step().updated == 2, "all");
+    expect(memory[8] != 1.f && memory[5] == 1.f, "all, but for the frozen one");
+    expect(optimizer.step({.non_finite = zero::NonFinite::skip}).updated == 2, "once more");
+    gradients[0] = INFINITY;
+    expect(optimizer.step({.non_finite = zero::NonFinite::skip}).updated == 0, "skipped");
+  });
 }
 
 TEST_CASE("what was written where all tied tensors are absent does not count, in any unit") {
@@ -333,7 +406,7 @@ TEST_CASE("checked: a tensor that is absent need not be written, and lent memory
   lending.adopt_parameters();
   CHECK(refusal([&] {
           return lending.gradients(0, zero::Overwrite{.checked = true});
-        }).find("lent are only read") != std::string::npos);
+        }).find("that are lent are the trainer's") != std::string::npos);
   CHECK(lent == std::vector<float>(5, 2.f));
 }
 

@@ -122,5 +122,27 @@ TEST_CASE("no step allocates under any stage, overflow and clipping included") {
   }
 }
 
+TEST_CASE("no step of several optimizers allocates") {
+  std::atomic<std::uint64_t> allocations{0};
+  std::atomic<int> skipped{0};
+  zero::run_ranks(3, [&](zero::InProcess& inner) {
+    contracts::Watched watched{inner};
+    Optimizer<zero::stage::Pos, Fp16> a{watched.comm, toy::model()};
+    Optimizer<zero::stage::PosG, zero::Fp32> b{watched.comm, toy::model()};
+    contracts::load(a);
+    contracts::load(b);
+    auto const before = heap::mine().allocations;
+    for (long step = 0; step < 4; ++step) {
+      toy::Run const run{.fault = {.step = 2}};
+      contracts::pass(a, run, step, inner.rank());
+      contracts::pass(b, run, step, inner.rank());
+      skipped += zero::step_together({.max_norm = 1.}, a, b).skipped ? 1 : 0;
+    }
+    allocations += heap::mine().allocations - before;
+  });
+  CHECK(allocations == 0);
+  CHECK(skipped >= 3);
+}
+
 }  // namespace
 }  // namespace allocation_test

@@ -10,6 +10,7 @@ namespace borrowed_test {
 namespace {
 
 using contracts::Borrower;
+using contracts::InPlace;
 using contracts::LentMemory;
 using zero::Op;
 using Fp32G = Borrower<zero::stage::PosG, zero::Fp32>;
@@ -60,7 +61,7 @@ std::vector<std::byte> train(std::vector<zero::Tensor> const& tensors,
       } else {
         contracts::pass(optimizer, {}, step, inner.rank());
       }
-      gradients->forbid_writing();
+      if (!contracts::writes_lent<O>) gradients->forbid_writing();
       optimizer.reduce_all();
       optimizer.step({.max_norm = 1., .overlap_publish = how.overlap});
     }
@@ -85,7 +86,7 @@ std::vector<zero::Tensor> large_model() {
   };
 }
 
-template <class Stage, class Precision>
+template <class Stage, class Precision, template <class...> class Lender = Borrower>
 void check_guarded() {
   Lends const ways[]{{},
                      {.at_end = false},
@@ -102,7 +103,7 @@ void check_guarded() {
       for (Lends const& how : ways) {
         INFO("stage " << Stage::name << ", precision " << Precision::name << ", bucket " << bucket
                       << ", way " << &how - ways << ", first tensor " << tensors[0].name);
-        CHECK(train<Borrower<Stage, Precision>>(tensors, bucket, how) == expected);
+        CHECK(train<Lender<Stage, Precision>>(tensors, bucket, how) == expected);
       }
     }
   }
@@ -114,6 +115,12 @@ TEST_CASE(
   check_guarded<zero::stage::Replicated, zero::Fp32>();
   check_guarded<zero::stage::PosG, zero::Fp32>();
   check_guarded<zero::stage::PosG, zero::Mixed<zero::bf16>>();
+}
+
+TEST_CASE("the bits are the same where reduced gradients lie in lent ones") {
+  check_guarded<zero::stage::Replicated, zero::Mixed<zero::bf16>, InPlace>();
+  check_guarded<zero::stage::Pos, zero::Fp32, InPlace>();
+  check_guarded<zero::stage::PosG, zero::Mixed<zero::bf16>, InPlace>();
 }
 
 /// Where the buckets of one step were sent from and received.
@@ -177,6 +184,19 @@ TEST_CASE("buckets that lie in one run of lent memory travel from where they are
   }
 }
 
+TEST_CASE("where lent gradients may be written, what travels from there arrives there") {
+  auto const tensors = contracts::even_model(4, 32);
+  auto const found = addresses<InPlace<zero::stage::PosG, zero::Fp32>>(tensors, 12288 * 4, true);
+  std::size_t reductions = 0;
+  for (auto const& call : found.calls) {
+    if (call.op != Op::reduce_scatter) continue;
+    ++reductions;
+    CHECK(number(call.recv) == number(call.send) + call.block_bytes());
+    CHECK(number(call.send) >= found.gradients);
+  }
+  CHECK(2 * reductions == found.calls.size());
+}
+
 TEST_CASE("all but the ragged ends of large tensors travels from where it is, wherever they lie") {
   // The smallest bucket has 1024 elements. Blocks of 512 begin 384 and 32 elements into the second
   // and the third tensor; from there they fill 19 and 39 such buckets.
@@ -224,10 +244,17 @@ TEST_CASE("what lending saves is what the stage promises, for small models too")
     for (int const ranks : {2, 4, 16}) {
       std::uint64_t const bytes = 4 * elements;
       auto const n = static_cast<std::uint64_t>(ranks);
-      auto const held = [&]<class Stage>(Stage) {
-        using O = Borrower<Stage, zero::Fp32>;
+      auto const total = [&]<class O>(std::type_identity<O>) {
         return O::plan({.world_size = ranks}, {{.name = "all", .shape = {elements}}})
             .memory.total();
+      };
+      auto const held = [&]<class Stage>(Stage) {
+        std::uint64_t const lent = total(std::type_identity<Borrower<Stage, zero::Fp32>>{});
+        std::uint64_t const written = total(std::type_identity<InPlace<Stage, zero::Fp32>>{});
+        // Without the share, which is padded.
+        CHECK(lent - written >= bytes / n);
+        CHECK(lent - written <= bytes / n + 2048);
+        return lent;
       };
       // States of AdamW, the share of the reduced gradients; buckets in staging are a sixteenth.
       std::uint64_t const rest = bytes / n + bytes / 16 + 8192;
@@ -321,6 +348,48 @@ TEST_CASE("right lists are accepted: tied and frozen tensors may be left out or 
   CHECK(lender.refusal() == "");
 }
 
+TEST_CASE("gradients that are const are lent in every form, and read where they lie") {
+  using Spans = std::vector<std::span<float const>>;
+  static float const values[5] = {1.f, 2.f, 3.f, 4.f, 5.f};
+  Spans const list{{values, 3}, {values + 3, 2}};
+  auto const trained = [&](auto const& lend) {
+    std::vector<float> memory(5, 1.f);
+    std::span<float> const parts[]{{memory.data(), 3}, {memory.data() + 3, 2}};
+    zero::run_ranks(1, [&](zero::InProcess& inner) {
+      contracts::Watched watched{inner};
+      Fp32G optimizer{watched.comm,
+                      {{.name = "a", .shape = {3}}, {.name = "b", .shape = {2}, .unit = 1}},
+                      zero::AdamW{.lr = 0.5f}};
+      lend(optimizer, std::span(memory), std::span<std::span<float> const>(parts));
+      for (int const unit : optimizer.units_backward()) optimizer.reduce(optimizer.gradients(unit));
+      optimizer.step();
+    });
+    return memory;
+  };
+  std::vector<float> changing(values, values + 5);
+  auto const expected =
+      trained([&](auto& optimizer, auto flat, auto) { optimizer.bind(flat, std::span(changing)); });
+  CHECK(expected[4] != 1.f);
+  CHECK(trained([&](auto& optimizer, auto flat, auto) {
+          optimizer.bind(flat, std::span<float const>(values));
+        }) == expected);
+  CHECK(trained([&](auto& optimizer, auto, auto parts) { optimizer.bind(parts, list); }) ==
+        expected);
+  CHECK(trained([&](auto& optimizer, auto flat, auto) {
+          optimizer.bind_parameters(flat);
+          optimizer.bind_gradients(list);
+        }) == expected);
+  CHECK(trained([&](auto& optimizer, auto flat, auto) {
+          optimizer.bind_parameters(flat);
+          optimizer.bind_gradients(std::span<float const>(values));
+        }) == expected);
+  CHECK(trained([&](auto& optimizer, auto flat, auto) {
+          optimizer.bind_parameters(flat);
+          optimizer.bind_gradients(0, std::span(list).first(1));
+          optimizer.bind_gradients(1, std::span(list).last(1));
+        }) == expected);
+}
+
 TEST_CASE("wrong flat buffers are refused in words") {
   Lender lender;
   auto const all = std::span(lender.parameters);
@@ -331,7 +400,8 @@ TEST_CASE("wrong flat buffers are refused in words") {
   CHECK(bind(149, 150, 500) ==
         "the tensors have 150 elements, but the flat buffer of parameters has 149");
   CHECK(bind(150, 151, 500) ==
-        "the tensors have 150 elements, but the flat buffer of gradients has 151");
+        "the tensors have 150 elements, but the flat buffer of gradients has 151; where tensors "
+        "lie with gaps between them, lend a span for each");
   CHECK(bind(150, 150, 149) == "parameters: tensor 'cold' overlaps the gradients of tensor 'a'");
   CHECK(bind(150, 150, 0) == "parameters: tensor 'a' overlaps the gradients of tensor 'a'");
   CHECK(bind(150, 150, 150) == "");
@@ -420,6 +490,99 @@ TEST_CASE("memory cannot be exchanged while gradients are being reduced") {
       CHECK(lend_gradients() == "");
     }
   });
+}
+
+/// One rank that lends two tensors of a unit each, whose gradients may be written.
+struct WritableLender {
+  template <class... Policies>
+  using O = contracts::Optimizer<zero::stage::PosG, zero::BorrowedInPlace<>, Policies...>;
+
+  std::vector<zero::InProcess> handles = zero::InProcess::group(1);
+  O<> optimizer{handles[0],
+                {{.name = "a", .shape = {40}}, {.name = "b", .shape = {50}, .unit = 1}}};
+  std::vector<float> parameters = std::vector<float>(90);
+  std::vector<float> gradients = std::vector<float>(90);
+  std::span<float> const a = std::span(gradients).first(40);
+  std::span<float> const b = std::span(gradients).last(50);
+};
+
+TEST_CASE("gradients that hold reduced ones are all lent, and stay until the step is over") {
+  WritableLender lender;
+  auto& optimizer = lender.optimizer;
+  auto const bind = [&](auto const&... lent) {
+    return ::refusal([&] { optimizer.bind_gradients(lent...); });
+  };
+  using Spans = std::vector<std::span<float>>;
+  std::string const empty =
+      "gradients: tensor 'b' is not lent, but reduced gradients are written to all of them; lend "
+      "it, and say without_gradient()";
+  optimizer.bind_parameters(lender.parameters);
+  optimizer.adopt_parameters();
+  CHECK(bind(Spans{lender.a, {}}) == empty);
+  CHECK(bind(Spans{lender.a, lender.b}) == "");
+  optimizer.reduce_all();
+  std::string const message =
+      "bind() while lent gradients hold reduced ones: from the first gradients(unit) until step() "
+      "or discard_gradients()";
+  CHECK(bind(Spans{lender.a, lender.b}) == message);
+  CHECK_FALSE(optimizer.gradients_free(0));
+  optimizer.step();
+  CHECK(optimizer.gradients_free(0));
+  // A tensor without a gradient rests, whatever lies in its memory.
+  lender.gradients.back() = std::numeric_limits<float>::quiet_NaN();
+  optimizer.without_gradient(1);
+  optimizer.step();
+  CHECK(optimizer.steps(0) == 2);
+  CHECK(optimizer.steps(1) == 1);
+
+  WritableLender by_unit;
+  by_unit.optimizer.bind_parameters(by_unit.parameters);
+  by_unit.optimizer.adopt_parameters();
+  CHECK(::refusal([&] { by_unit.optimizer.bind_gradients(1, Spans{{}}); }) == empty);
+  by_unit.optimizer.bind_gradients(1, Spans{by_unit.b});
+  by_unit.optimizer.reduce(by_unit.optimizer.gradients(1));
+  CHECK(::refusal([&] { by_unit.optimizer.reduce_all(); }) ==
+        "gradients: tensor 'a' is used, but not lent in this step; call bind_gradients(unit, ...) "
+        "before");
+  by_unit.optimizer.discard_gradients();
+}
+
+/// What two ranks make of a tensor of which only one has a gradient; the other's memory holds
+/// anything.
+template <class... Memory>
+std::vector<float> trained_by_one() {
+  std::vector<float> result;
+  zero::run_ranks(2, [&](zero::InProcess& comm) {
+    contracts::Optimizer<zero::stage::Pos, Memory...> optimizer{
+        comm, {{.name = "w", .shape = {40, 1024}}, {.name = "b", .shape = {3}, .unit = 1}}};
+    bool const gives = comm.rank() == 1;
+    float const other = std::numeric_limits<float>::quiet_NaN();
+    std::vector<float> parameters(40 * 1024 + 3);
+    std::vector<float> gradients(parameters.size(), gives ? 0.25f : other);
+    if constexpr (sizeof...(Memory) > 0)
+      optimizer.bind(std::span(parameters), std::span(gradients));
+    contracts::load(optimizer);
+    for (int const unit : {1, 0}) {
+      if (!gives) {
+        optimizer.without_gradient(unit);
+        continue;
+      }
+      auto lent = optimizer.gradients(unit);
+      if constexpr (sizeof...(Memory) == 0) std::fill(lent[0].begin(), lent[0].end(), 0.25f);
+      optimizer.reduce(std::move(lent));
+    }
+    optimizer.step();
+    if (gives) return;
+    std::span<float> const first = optimizer.parameter(0);
+    result.assign(first.begin(), first.end());
+  });
+  return result;
+}
+
+TEST_CASE("a rank without a gradient has memory for its share of what others give") {
+  auto const expected = trained_by_one<>();
+  CHECK(trained_by_one<zero::Borrowed<>>() == expected);
+  CHECK(trained_by_one<zero::BorrowedInPlace<>>() == expected);
 }
 
 TEST_CASE("what is under way in lent memory has arrived before other memory takes its place") {

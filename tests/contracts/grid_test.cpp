@@ -269,7 +269,7 @@ TEST_CASE("tensors that all ranks of a model axis should have alike are compared
        "model axis (data 0 of 2)",
        "model axis (data 1 of 2)",
        "model axis (data 1 of 2)"},
-      "ranks of a model axis start from different values of tensor 'w': 0 and 1, 1 and 0",
+      "ranks 0 and 1 of a model axis start from different values of tensor 'w'",
       [](InProcess& world) {
         Trainer trainer{world, [](auto&, auto& tensors) { tensors[1].partitioned = false; }};
         trainer.step();

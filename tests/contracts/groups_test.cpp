@@ -136,7 +136,7 @@ TEST_CASE("any number of scales and rules are each tensor's own") {
   }
 }
 
-std::string const differ = "ranks passed different options to step(): ";
+std::string const differ = "ranks passed different ";
 
 /// What every rank hears where rank 1 is told something else, by a step that waits, by one that
 /// does not, and by the one after a norm was asked for. Then they go on together.
@@ -150,11 +150,20 @@ TEST_CASE_TEMPLATE("rules that differ between ranks are refused on all of them",
     char const* values;
   } const rows[]{
       {[](O& o, bool odd) { o.set_lr("bias", odd ? 0.5f : 0.25f); },
-       "tensor 'a.b' of group 'bias', rule.lr: 0.25 on rank 0 2; 0.5 on rank 1"},
+       "values to set_lr(): tensor 'a.b' of group 'bias', rule.lr: 0.25 on rank 0 2; 0.5 on rank "
+       "1"},
       {[](O& o, bool odd) { o.set_rule("stack", {.lr = 0.25f, .beta2 = odd ? 0.5 : 0.999}); },
-       "tensor 'stack[0]', rule.beta2: 0.999 on rank 0 2; 0.5 on rank 1"},
+       "values to set_rule(): tensor 'stack[0]', rule.beta2: 0.999 on rank 0 2; 0.5 on rank 1"},
       {[](O& o, bool odd) { o.set_rule({.weight_decay = odd ? 0.5f : 0.f}); },
-       "rule.weight_decay: 0 on rank 0 2; 0.5 on rank 1"},
+       "values to set_rule(): rule.weight_decay: 0 on rank 0 2; 0.5 on rank 1"},
+      {[](O& o, bool odd) { o.set_rule({.lr = odd ? 0.2f : 0.1f}); },
+       "values to set_rule(): learning_rate: 0.1 on rank 0 2; 0.2 on rank 1"},
+      {[](O& o, bool odd) {
+         if (odd) o.set_rule("bias", {.lr = 0.2f});
+         if (!odd) o.set_lr("bias", 0.1f);
+       },
+       "values to set_lr() or set_rule(): tensor 'a.b' of group 'bias', rule.lr: 0.1 on rank 0 2; "
+       "0.2 on rank 1"},
   };
   for (auto const& row : rows) {
     zero::run_ranks(3, [&](zero::InProcess& comm) {
@@ -185,18 +194,23 @@ TEST_CASE("a group of which only one rank has said something, and rates that dif
     if (comm.rank() == 2) optimizer.set_lr("late", optimizer.rule().lr);
     CHECK(refusal([&] { optimizer.step(); }) ==
           differ +
-              "tensor 'd.w' of group 'late', a rule of its own: 'no' on rank 0 1; 'yes' on "
+              "values to set_lr(): tensor 'd.w' of group 'late', a rule of its own: 'no' on rank 0 "
+              "1; 'yes' on "
               "rank 2");
     optimizer.set_lr("late", 0.5f);
     optimizer.set_lr(comm.rank() == 0 ? 0.25f : 0.125f);
     CHECK(refusal([&] { optimizer.step(); }) ==
-          differ + "learning_rate: 0.25 on rank 0; 0.125 on rank 1 2");
+          differ + "values to set_lr(): learning_rate: 0.25 on rank 0; 0.125 on rank 1 2");
+    // One rank's options are of the step.
+    zero::StepOptions const own{.learning_rate = 0.25f};
+    CHECK(refusal([&] { optimizer.step(comm.rank() == 1 ? own : zero::StepOptions{}); }) ==
+          differ + "options to step(): learning_rate: 0.25 on rank 0 1; 0.125 on rank 2");
     // No rank uses what it was told.
     CHECK(optimizer.step({.learning_rate = 0.5f}).step == 1);
     optimizer.set_lr(0.125f);
     CHECK(optimizer.step().step == 2);
     CHECK(refusal([&] { optimizer.step({.count = comm.rank() == 0 ? 7 : 8}); }) ==
-          differ + "count: 7 on rank 0; 8 on rank 1 2");
+          differ + "options to step(): count: 7 on rank 0; 8 on rank 1 2");
     CHECK(optimizer.step({.count = 7}).step == 7);
   });
 }
@@ -336,8 +350,10 @@ TEST_CASE("a rule that lists no fields has groups, too") {
         comm, {{.name = "w", .shape = {3}}, {.name = "v", .shape = {3}, .group = "g"}}, Bare{}};
     opt.adopt_parameters();
     opt.set_lr("g", comm.rank() == 0 ? 0.5f : 0.25f);
-    CHECK(refusal([&] { opt.step(); }) ==
-          differ + "tensor 'v' of group 'g', rule.lr: 0.5 on rank 0; 0.25 on rank 1");
+    CHECK(
+        refusal([&] { opt.step(); }) ==
+        differ +
+            "values to set_lr(): tensor 'v' of group 'g', rule.lr: 0.5 on rank 0; 0.25 on rank 1");
     opt.set_rule("g", {.lr = 0.25});
     auto gradients = opt.gradients(0);
     for (std::size_t t = 0; t < 2; ++t) {

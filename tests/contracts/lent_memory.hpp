@@ -1,5 +1,5 @@
 /// @file
-/// Memory that a trainer lends to an optimizer of Borrowed<> memory, between two pages that nobody
+/// Memory that a trainer lends to an optimizer, between two pages that nobody
 /// may touch (POSIX).
 #pragma once
 
@@ -14,6 +14,12 @@ namespace contracts {
 
 template <class Stage, class Precision>
 using Borrower = WatchedOptimizer<Stage, Precision, zero::Borrowed<>>;
+template <class Stage, class Precision>
+using InPlace = WatchedOptimizer<Stage, Precision, zero::BorrowedInPlace<>>;
+
+/// Are lent gradients written?
+template <class O>
+inline constexpr bool writes_lent = O::form.reduced == zero::StorageForm::Reduced::lent;
 
 /// `count` elements with a forbidden page directly behind them (`at_end`) or directly before them:
 /// a read or write outside ends the program.

@@ -64,6 +64,7 @@ struct Tracking {
 
 using Owned = zero::Owned<Tracking>;
 using Borrowed = zero::Borrowed<Tracking>;
+using InPlace = zero::BorrowedInPlace<Tracking>;
 
 struct Case {
   int ranks = 1;
@@ -141,6 +142,9 @@ TEST_CASE("what is held is what was planned, after every call, whoever has the m
   check<Optimizer<zero::stage::Replicated, Bf16, Borrowed>>();
   check<Optimizer<zero::stage::Pos, zero::Fp32, Borrowed, zero::AccumulateFull>>(2);
   check<Optimizer<zero::stage::PosG, Bf16, Borrowed, zero::AccumulateShard>>(2);
+  check<Optimizer<zero::stage::PosG, zero::MixedFloatGradients<zero::fp16>, Borrowed>>();
+  check<Optimizer<zero::stage::Replicated, zero::Fp32, InPlace>>();
+  check<Optimizer<zero::stage::PosG, Bf16, InPlace, zero::AccumulateFull>>(2);
 }
 
 TEST_CASE("the gather pool holds one unit more than are gathered ahead, but no unit twice") {
@@ -298,7 +302,7 @@ TEST_CASE("a model that no memory holds is refused at once") {
     });
     CHECK(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC < 1.);
   }
-  std::vector<zero::Tensor> const absurd{{.name = "w", .shape = {~std::size_t{0}}}};
+  std::vector<zero::Tensor> const absurd{{.name = "w", .shape = {std::size_t{1} << 63}}};
   using Owning = Optimizer<zero::stage::PosG, zero::Fp32, Owned>;
   CHECK_THROWS_AS(static_cast<void>(Owning::plan({.world_size = 64}, absurd)), zero::Error);
 }

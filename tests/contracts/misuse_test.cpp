@@ -290,6 +290,26 @@ TEST_CASE("values of wrong sizes to load") {
         "6 tensors are described but values of 5 are given");
 }
 
+TEST_CASE("a model without tensors is planned, and no optimizer is made of it") {
+  using O = contracts::Optimizer<zero::stage::PosG, zero::Fp32>;
+  CHECK(O::plan({.world_size = 2}, {}).trained_elements == 0);
+  zero::run_ranks(2, [](zero::InProcess& comm) {
+    CHECK(refusal([&] { O(comm, {}); }) ==
+          "the model has no tensors, so that nothing can be trained");
+    // Nor does one rank wait for others that have some.
+    CHECK(message_of([&] {
+            O(comm,
+              comm.rank() == 0 ? std::vector<zero::Tensor>()
+                               : std::vector<zero::Tensor>{{.name = "w", .shape = {3}}});
+          }).find("ranks disagree on number of tensors: 0 on rank 0; 1 on rank 1") !=
+          std::string::npos);
+    // One of which none is trained may be, such as for evaluation.
+    O frozen{comm, {{.name = "w", .shape = {3}, .frozen = true}}};
+    frozen.adopt_parameters();
+    CHECK(frozen.step().updated == 0);
+  });
+}
+
 TEST_CASE("a negative prefetch depth") {
   std::string const message =
       refusal([] { Alone<PosGP> alone(small_model(), zero::Prefetch{-1}); });

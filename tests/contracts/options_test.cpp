@@ -1,4 +1,5 @@
-/// Ranks that tell a step different things are refused before anything is changed.
+/// Ranks that tell a step different things are refused before anything is changed; and what weights
+/// mean.
 #include "contracts/ranks.hpp"
 #include "support/refusal.hpp"
 #include "support/test.hpp"
@@ -18,9 +19,9 @@ using contracts::owned_bits;
 
 std::string const differ = "ranks passed different options to step(): ";
 /// What ranks say that do not tell each other.
-std::string const without_values = differ +
-                                   "learning rate, max_norm, scale, non_finite, count, or rules of "
-                                   "tensors";
+std::string const without_values =
+    "ranks passed different options to step(), or values to set_lr() or set_rule(): learning rate, "
+    "max_norm, scale, non_finite, count, or rules of tensors";
 
 template <class Body>
 void on_ranks(Body const& body) {
@@ -38,10 +39,14 @@ TEST_CASE_TEMPLATE("a step that ranks were told differently is refused on all of
       {{.learning_rate = 0.25f},
        {.learning_rate = 0.5f},
        "learning_rate: 0.25 on rank 0 2; 0.5 on rank 1"},
-      {{}, {.learning_rate = 0.5f}, "learning_rate: 0.00100000005 on rank 0 2; 0.5 on rank 1"},
+      {{}, {.learning_rate = 0.5f}, "learning_rate: 0.001 on rank 0 2; 0.5 on rank 1"},
       {{.max_norm = 1.},
        {.max_norm = 1. + 0x1p-52},
        "max_norm: 1 on rank 0 2; 1.0000000000000002 on rank 1"},
+      // The texts would be the same.
+      {{.max_norm = 0.1},
+       {.max_norm = 0.1f},
+       "max_norm: 0.1 on rank 0 2; 0.10000000149011612 on rank 1"},
       {{.max_norm = 1.}, {.stop = true}, "max_norm: 1 on rank 0 2; inf on rank 1"},
       {{},
        {.non_finite = zero::NonFinite::skip},
@@ -432,6 +437,51 @@ TEST_CASE("what one rank asks for, all are told: the end of the run") {
   check_stop_under<zero::stage::Pos, zero::Fp32>(1);
   check_stop_under<zero::stage::PosGP, zero::Fp32>(1);
   check_stop_under<zero::stage::PosG, zero::Fp32, zero::AccumulateShard>(2);
+}
+
+/// What a rank brings of its samples, of which rank 0 has six in three micro-batches, with the mean
+/// gradient 1, and rank 1 two in one, with 3.
+struct Means {
+  double factor[2];  ///< by which a rank multiplies the loss of each micro-batch
+  double weight[2];  ///< that it passes with each
+  double norm;       ///< of the mean gradient that comes of it
+};
+
+template <class Accumulation>
+double norm_of(Means const& means) {
+  double norm = 0.;
+  zero::run_ranks(2, [&](zero::InProcess& comm) {
+    contracts::Optimizer<zero::stage::PosG, zero::Fp32, Accumulation> optimizer{
+        comm, {{.name = "w", .shape = {1}}}};
+    contracts::load(optimizer);
+    auto const rank = static_cast<std::size_t>(comm.rank());
+    for (int micro = 0; micro < 3; ++micro) {
+      bool const any = rank == 0 || micro == 0;
+      optimizer.micro_step({.weight = any ? means.weight[rank] : 0., .last = micro == 2});
+      auto gradients = optimizer.gradients(0);
+      double const mean = rank == 0 ? 1. : 3.;
+      if (any) gradients[0][0] += static_cast<float>(means.factor[rank] * mean);
+      optimizer.reduce(std::move(gradients));
+    }
+    double const found = optimizer.step().grad_norm;
+    if (rank == 0) norm = found;
+  });
+  return norm;
+}
+
+TEST_CASE("a weight is what the mean gradient was multiplied by, and multiplies nothing itself") {
+  Means const rows[] = {
+      {{2, 2}, {2, 2}, 1.5},      // sums over samples
+      {{1, 1}, {1, 1}, 1.5},      // means over two samples each
+      {{.5, .5}, {.5, .5}, 1.5},  // the same, divided by what is alike for all
+      {{1, 1}, {2, 2}, .75},      // means that count as sums
+      {{1, 1}, {2, 6}, .5},
+      {{4, 2}, {4, 2}, 18. / 14.},  // samples that count twice on rank 0
+  };
+  for (Means const& row : rows) {
+    CHECK(norm_of<zero::AccumulateFull>(row) == row.norm);
+    CHECK(norm_of<zero::AccumulateShard>(row) == row.norm);
+  }
 }
 
 }  // namespace

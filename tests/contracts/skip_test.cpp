@@ -195,8 +195,8 @@ TEST_CASE("a step that fails, thrown or as a value, is an error on every rank; t
       fails(0, ErrorKind::data, "all micro-batches of this step have weight 0");
       fails(0,
             ErrorKind::invalid_argument,
-            "ranks passed different options to step(): learning_rate: 0.200000003 on rank 0 2; "
-            "0.100000001 on rank 1",
+            "ranks passed different options to step(): learning_rate: 0.2 on rank 0 2; "
+            "0.1 on rank 1",
             {.learning_rate = comm.rank() == 1 ? 0.1f : 0.2f});
       contracts::pass(optimizer, run, 9, comm.rank());
       auto const skipped =

@@ -37,8 +37,10 @@ std::vector<std::string> on_ranks(Work const& work) {
 
 std::vector<std::string> const nothing(ranks);
 std::vector<std::string> everywhere(std::string const& tensor, std::string const& pairs) {
-  return std::vector<std::string>(
-      ranks, "ranks start from different values of tensor '" + tensor + "': " + pairs);
+  return std::vector<std::string>(ranks,
+                                  "ranks " + pairs + " start from different values of tensor '" +
+                                      tensor +
+                                      "'; broadcast_parameters() gives all of them those of one");
 }
 
 /// Loads ones, but something else into one element on one rank.
@@ -135,6 +137,26 @@ TEST_CASE("what a trainer writes, and masters that every rank has, are compared 
           });
           optimizer.step();
         }) == everywhere("w", "0 and 1, 1 and 2"));
+}
+
+TEST_CASE("of two ranks that start from different values both are named, once") {
+  auto const said = [](auto const& work) { return contracts::endings(2, work, true); };
+  std::vector<std::string> const once(
+      2,
+      "ranks 0 and 1 start from different values of tensor 'w'; broadcast_parameters() gives all "
+      "of them those of one");
+  CHECK(said([](InProcess& comm) {
+          Optimizer<Pos, Fp32> optimizer{comm, model()};
+          optimizer.parameter(0)[0] = static_cast<float>(comm.rank());
+          optimizer.adopt_parameters();
+          optimizer.step();
+        }) == once);
+  CHECK(said([](InProcess& comm) {
+          Optimizer<PosGP, Fp32> optimizer{comm, model()};
+          optimizer.load_parameters([&](auto const&, std::size_t, std::span<float> out) {
+            std::fill(out.begin(), out.end(), static_cast<float>(comm.rank()));
+          });
+        }) == once);
 }
 
 TEST_CASE("a first step compares once; a later binding and later steps do not, a call does") {

@@ -219,6 +219,35 @@ TEST_CASE("collectives have one order, which neither data nor the trainer's orde
   check_order<Optimizer<zero::stage::PosGP, Bf16>>(false);
 }
 
+TEST_CASE("optimizers that step together send what each would send alone") {
+  zero::run_ranks(3, [](zero::InProcess& inner) {
+    contracts::Watched watched{inner};
+    auto& counted = watched.counted;
+    Optimizer<zero::stage::PosG, Bf16> a{watched.comm, contracts::even_model()};
+    Optimizer<zero::stage::PosGP, Bf16> b{watched.comm, toy::model()};
+    contracts::load(a);
+    contracts::load(b);
+    std::vector<zero::TrafficCounts> counts;
+    for (bool const together : {true, false, true}) {
+      counted.reset();
+      contracts::pass(a, {}, 0, inner.rank());
+      contracts::pass(b, {}, 0, inner.rank());
+      if (together) {
+        zero::step_together({}, a, b);
+      } else {
+        a.step();
+        b.step();
+      }
+      counts.push_back(counted.counts());
+    }
+    // The first step compares initial values.
+    CHECK(counts[2].bucket == counts[1].bucket);
+    CHECK(counts[2].control_total().calls == 2);
+    CHECK(counts[2].control_total().elements == counts[1].control_total().elements);
+    CHECK(counts[2].bucket_total().elements == a.plan().traffic.total() + b.plan().traffic.total());
+  });
+}
+
 using Gathered = contracts::WatchedOptimizer<zero::stage::PosGP, zero::Mixed<zero::bf16>>;
 
 /// On 4 ranks, of which the smallest bucket is 2048 elements: units {0, 1}, {2 .. 5} and {6, 7} are

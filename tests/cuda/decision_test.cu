@@ -91,6 +91,37 @@ TEST_CASE_FIXTURE(OneStream, "cuda: what ranks bring and read of a step are the 
   }
 }
 
+TEST_CASE_FIXTURE(OneStream,
+                  "cuda: what optimizers join, and decide together, are the host's words") {
+  auto const other_of = [](StepControl* control) {
+    return reinterpret_cast<StepControl*>(reinterpret_cast<std::byte*>(control) + bytes);
+  };
+  for (double const weight : {3., 6., 0.}) {
+    for (double const square : {0.3, HUGE_VAL}) {
+      std::vector<std::byte> both = words_of(0.1);
+      std::vector<std::byte> const more = words_of(square);
+      both.insert(both.end(), more.begin(), more.end());
+      auto* const lead = reinterpret_cast<StepControl*>(both.data());
+      other_of(lead)->outcome.terms.weight = weight;
+      lead->outcome.differ = other_of(lead)->outcome.differ = 0;
+      for (auto* const each : {lead, other_of(lead)}) {
+        each->outcome.terms.loss_scale = each->loss_scale.value();
+        each->words[StepControl::silent_word] = 0;
+      }
+      for (bool const scaled : {true, false}) {
+        check(space, both, [&](StepControl* control, TensorCounts const&) {
+          return step::Join{control, other_of(control), scaled};
+        });
+        check(space, both, [&](StepControl* control, TensorCounts const&) {
+          return step::Both{
+              step::Decide{.control = control, .max_norm = 1., .loss_scaled = true},
+              step::Decide{.control = other_of(control), .max_norm = 1., .lead = control}};
+        });
+      }
+    }
+  }
+}
+
 TEST_CASE_FIXTURE(OneStream, "cuda: a decision and a rule's scalars are the host's") {
   using Rule = zero::AdamW;
   for (bool const overflow : {false, true}) {

@@ -42,6 +42,7 @@ ZERO_KERNELS_OF(bf16);
 ZERO_KERNELS_OF(fp16);
 template void zero::device::call(Queue const&, zero::detail::Seal const&);
 template void zero::device::call(Queue const&, zero::detail::Conclude const&);
+template void zero::device::call(Queue const&, zero::detail::Join const&);
 template void zero::device::call(Queue const&, zero::detail::BringTensors const&);
 template void zero::device::call(Queue const&, zero::detail::CountMissed const&);
 template void zero::device::call(Queue const&, Rested const&);

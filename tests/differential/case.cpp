@@ -21,7 +21,7 @@ enum Question : std::uint64_t {
 };
 
 constexpr char const* stage_names[] = {"replicated", "pos", "pos+g", "pos+g+p"};
-constexpr char const* number_names[] = {"fp32", "bf16", "fp16"};
+constexpr char const* number_names[] = {"fp32", "bf16", "fp16", "bf16_wide"};
 constexpr char const* rule_names[] = {
     "plain-sgd", "sgd", "adagrad", "adam", "adamw", "lion", "rms-prop"};
 constexpr char const* accumulation_names[] = {"none", "full", "shard"};
@@ -85,7 +85,7 @@ std::vector<std::size_t> draw_shape(Dice& dice, std::size_t count) {
 std::vector<TensorCase> draw_tensors(std::uint64_t seed, int ranks) {
   Dice dice(seed, of_tensors);
   std::vector<TensorCase> tensors;
-  int const most = dice.to(20);
+  int const most = 1 + dice.to(19);
   bool const even = dice.chance(20);
   bool const ascending = dice.chance(70);
   std::size_t const frozen = dice.pick<std::size_t>({0, 10, 30});
@@ -166,7 +166,9 @@ bool ties_within(Case const& test, int unit) {
 std::string name(Policies const& p) {
   return std::string(stage_names[index(p.stage)]) + "/" + number_names[index(p.number)] + "/" +
          rule_names[index(p.rule)] + "/" + accumulation_names[index(p.accumulation)] + "/" +
-         (p.borrowed ? "borrowed" : "owned");
+         (p.in_place   ? "in_place"
+          : p.borrowed ? "borrowed"
+                       : "owned");
 }
 
 bool Case::tied(std::size_t t) const {

@@ -9,7 +9,7 @@
 namespace differential {
 
 enum class Stage { replicated, pos, pos_g, pos_gp };
-enum class Number { fp32, bf16, fp16 };
+enum class Number { fp32, bf16, fp16, bf16_wide };  // wide: with gradients in fp32
 enum class Rule { plain_sgd, sgd, adagrad, adam, adamw, lion, rms_prop };
 enum class Accumulation { none, full, shard };
 
@@ -20,6 +20,7 @@ struct Policies {
   Rule rule;
   Accumulation accumulation;
   bool borrowed = false;
+  bool in_place = false;  ///< reduced gradients lie in lent ones
 
   /// Does the library hold full gradients of units under way only?
   [[nodiscard]] constexpr bool pools() const {

@@ -40,12 +40,19 @@ inline constexpr auto combinations = [] {
       Policies{pos_gp, fp16, plain_sgd, full},
       Policies{pos_gp, bf16, lion, shard},
       Policies{pos_gp, fp16, adagrad, shard},
+      Policies{replicated, bf16_wide, sgd, none, true},
+      Policies{pos, bf16_wide, lion, full, true},
+      Policies{pos_g, bf16_wide, adamw, shard, true},
+      Policies{pos_gp, bf16_wide, adam, none},
+      Policies{replicated, bf16, adamw, none, true, true},
+      Policies{pos, fp32, sgd, full, true, true},
+      Policies{pos_g, fp16, lion, none, true, true},
   };
 }();
 
 /// Those that are compiled for devices as well: every stage with every precision and accumulation.
-inline constexpr std::array<std::size_t, 12> device_combinations{
-    0, 1, 3, 6, 7, 9, 12, 14, 17, 18, 21, 22};
+inline constexpr std::array<std::size_t, 13> device_combinations{
+    0, 1, 3, 6, 7, 9, 12, 14, 17, 18, 21, 22, 26};
 
 /// Plays the rank of a case under one of them.
 /// @throws Difference at the first one

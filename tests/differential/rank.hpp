@@ -169,6 +169,7 @@ class Rank {
     require_same(found->grad_norm, expected.report.grad_norm, "grad_norm");
     require_same(found->weight, expected.report.weight, "weight");
     require_same(found->loss_scale, expected.report.loss_scale, "loss scale of the report");
+    require(found->updated == expected.report.updated, "another number of tensors updated");
     if (found->skipped) return;
     require_same(found->clip_coefficient, expected.report.clip_coefficient, "clip_coefficient");
   }

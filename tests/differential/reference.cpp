@@ -27,7 +27,7 @@ float mul_add(float a, float b, float c) {
 /// To nearest even, as a sum with a number whose last bit is that of the result.
 float rounded(Number number, float x) {
   if (number == Number::fp32 || !std::isfinite(x)) return x;
-  bool const is_bf16 = number == Number::bf16;
+  bool const is_bf16 = number != Number::fp16;
   int const digits = is_bf16 ? 8 : 11;
   int const least = is_bf16 ? -133 : -24;
   double const largest = is_bf16 ? 0x1.fep127 : 65504.;
@@ -251,6 +251,9 @@ class Reference {
 
  private:
   [[nodiscard]] Number number() const { return test_.policies.number; }
+  [[nodiscard]] Number wire() const {
+    return number() == Number::bf16_wide ? Number::fp32 : number();
+  }
   [[nodiscard]] bool scaled() const { return number() == Number::fp16; }
   [[nodiscard]] bool owns_gradients(std::size_t t) const {
     return test_.storage(t) == t && test_.trained(t);
@@ -309,7 +312,7 @@ class Reference {
         auto& to = sums[test_.storage(t)];
         for (std::size_t i = 0; i < to.size(); ++i) {
           float const brought = gradient(i) * loss_scale_;
-          to[i] = rounded(number(), to[i] + brought);
+          to[i] = rounded(wire(), to[i] + brought);
         }
       };
       Pass const pass = plan_pass(test_, plan, micro, rank);
@@ -336,7 +339,7 @@ class Reference {
       }
     }
     for (auto& tensor : sums) {
-      for (float& sum : tensor) sum = rounded(number(), sum);
+      for (float& sum : tensor) sum = rounded(wire(), sum);
     }
     return sums;
   }
@@ -435,7 +438,7 @@ class Reference {
     return true;
   }
 
-  void update(StepPlan const& plan, Tensors const& sums, Report const& report) {
+  void update(StepPlan const& plan, Tensors const& sums, Report& report) {
     auto const factor = static_cast<float>(
         report.clip_coefficient / (report.weight * static_cast<double>(report.loss_scale)));
     for (std::size_t t = 0; t < sums.size(); ++t) {
@@ -446,6 +449,7 @@ class Reference {
         continue;
       }
       if (plan.count) missed = 0;
+      report.updated += sums[t].empty() ? 0 : 1;
       auto const single = own(t);
       Updater const updater(test_.policies.rule,
                             single.value_or(hyper_),

@@ -25,6 +25,7 @@ struct Report {
   double clip_coefficient = 1.;
   float loss_scale = 1.f;
   double weight = 0.;
+  long updated = 0;
 };
 
 /// One step of a case.

@@ -28,7 +28,11 @@ struct Types {
                        zero::stage::Pos,
                        zero::stage::PosG,
                        zero::stage::PosGP>;
-  using Precision = Choice<P.number, zero::Fp32, zero::Mixed<zero::bf16>, zero::Mixed<zero::fp16>>;
+  using Precision = Choice<P.number,
+                           zero::Fp32,
+                           zero::Mixed<zero::bf16>,
+                           zero::Mixed<zero::fp16>,
+                           zero::MixedFloatGradients<zero::bf16>>;
   using Rule = Choice<P.rule,
                       zero::PlainSgd,
                       zero::Sgd,
@@ -39,7 +43,10 @@ struct Types {
                       zero::RmsProp<true, true>>;
   using Accumulation =
       Choice<P.accumulation, zero::AccumulateNone, zero::AccumulateFull, zero::AccumulateShard>;
-  using Memory = std::conditional_t<P.borrowed, zero::Borrowed<Metered>, zero::Owned<Metered>>;
+  using Memory = Choice<P.borrowed + P.in_place,
+                        zero::Owned<Metered>,
+                        zero::Borrowed<Metered>,
+                        zero::BorrowedInPlace<Metered>>;
 };
 
 template <class R>

@@ -70,6 +70,21 @@ TEST_CASE("all stages of both classes have the same bits in bf16") {
   CHECK(bytes != bytes_of(*untouched));
 }
 
+TEST_CASE("all stages of both classes have the same bits in fp64, which are near those of fp32") {
+  at::set_num_threads(1);
+  Run const single{.ranks = 3};
+  Run const run{.ranks = 3, .type = torch::kDouble};
+  auto bytes = run.sharded(PosGP{}, zero::Fp64{});
+  REQUIRE(!bytes.empty());
+  CHECK(run.sharded(Replicated{}, zero::Fp64{}) == bytes);
+  CHECK(run.sharded(PosG{}, zero::Fp64{}) == bytes);
+  CHECK(run.optimizer(Pos{}, zero::Fp64{}) == bytes);
+  auto const count = static_cast<std::int64_t>(bytes.size() / sizeof(double));
+  auto const trained = torch::from_blob(bytes.data(), {count}, torch::kDouble);
+  CHECK(distance(trained, single.libtorch()) < 1e-5);
+  CHECK(!torch::equal(trained.to(torch::kFloat).to(torch::kDouble), trained));
+}
+
 TEST_CASE("every rank starts from the first one's parameters, frozen ones too") {
   Net first;
   auto const nothing = [](auto const&...) {};

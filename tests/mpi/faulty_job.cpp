@@ -182,9 +182,16 @@ int MPI_Win_free(MPI_Win* window) {
   enter("MPI_Win_free");
   return PMPI_Win_free(window);
 }
-int MPI_Ibarrier(MPI_Comm comm, MPI_Request* request) {
-  enter("MPI_Ibarrier");
-  return PMPI_Ibarrier(comm, request);
+int MPI_Iallgather(void const* send,
+                   int send_count,
+                   MPI_Datatype send_type,
+                   void* recv,
+                   int recv_count,
+                   MPI_Datatype recv_type,
+                   MPI_Comm comm,
+                   MPI_Request* request) {
+  enter("MPI_Iallgather");
+  return PMPI_Iallgather(send, send_count, send_type, recv, recv_count, recv_type, comm, request);
 }
 int MPI_Isend(void const* data,
               int count,

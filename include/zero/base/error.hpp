@@ -59,6 +59,29 @@ namespace zero::inline ZERO_NAMESPACE {
   return "unknown";
 }
 
+namespace detail {
+
+/// Is the number one of 32 bits?
+[[nodiscard]] constexpr bool is_single(double value) noexcept {
+  return static_cast<double>(static_cast<float>(value)) == value;
+}
+
+/// A number as it was written: the shortest text, of six digits at least, that reads back as it.
+/// @param single  as the same number of 32 bits, which it is
+[[nodiscard]] ZERO_COLD inline std::string number_text(double value, bool single) {
+  char letters[32];
+  for (int digits = 6; digits <= 17; ++digits) {
+    std::snprintf(letters, sizeof(letters), "%.*g", digits, value);
+    if (single ? std::strtof(letters, nullptr) == static_cast<float>(value)
+               : std::strtod(letters, nullptr) == value) {
+      break;
+    }
+  }
+  return letters;
+}
+
+}  // namespace detail
+
 /// A sentence made of text and numbers.
 ///
 /// Joining happens out of line, so that the many places that only fail when they are misused cost
@@ -82,7 +105,7 @@ class Message {
       // nvcc warns of unsigned numbers that are asked whether they are less than zero.
       if constexpr (std::signed_integral<Number>) negative_ = number < 0;
     }
-    /// Another number, written with up to nine digits.
+    /// Another number, with as many digits as tell it from its neighbours; a float from floats.
     Piece(double number) : real_(number), is_real_(true) {}
 
    private:
@@ -109,9 +132,7 @@ class Message {
   __attribute__((noinline, cold)) void join(std::initializer_list<Piece> pieces) {
     for (Piece const& piece : pieces) {
       if (piece.is_real_) {
-        char letters[32];
-        std::snprintf(letters, sizeof(letters), "%.9g", piece.real_);
-        text_ += letters;
+        text_ += detail::number_text(piece.real_, detail::is_single(piece.real_));
       } else if (!piece.numeric_) {
         text_ += piece.text_;
       } else if (piece.negative_) {

@@ -13,6 +13,7 @@
 #include "zero/concepts/policies.hpp"
 #include "zero/concepts/stage.hpp"
 #include "zero/precision/fp32.hpp"
+#include "zero/precision/fp64.hpp"
 #include "zero/precision/mixed.hpp"
 #include "zero/rule/adagrad.hpp"
 #include "zero/rule/adam.hpp"
@@ -48,6 +49,8 @@ template <>
 inline constexpr std::int32_t number<stage::PosGP> = ZERO_POS_G_P;
 template <>
 inline constexpr std::int32_t number<Fp32> = ZERO_FP32;
+template <>
+inline constexpr std::int32_t number<Fp64> = ZERO_FP64;
 template <>
 inline constexpr std::int32_t number<Mixed<bf16>> = ZERO_BF16;
 template <>
@@ -104,7 +107,7 @@ inline constexpr int slots = 5;
 [[nodiscard]] inline std::string spelling(Slot slot, std::int32_t number) {
   constexpr std::string_view names[slots][9] = {
       {"stage::Replicated", "stage::Pos", "stage::PosG", "stage::PosGP"},
-      {"Fp32", "Mixed<zero::bf16>", "Mixed<zero::fp16>"},
+      {"Fp32", "Mixed<zero::bf16>", "Mixed<zero::fp16>", "Fp64"},
       {"AdamW", "Adam", "Sgd", "PlainSgd", "AmsGrad", "NAdam", "Adagrad", "RmsProp<>", "Lion"},
       {"AccumulateNone", "AccumulateFull", "AccumulateShard"},
       {"Owned<>", "Borrowed<>"}};

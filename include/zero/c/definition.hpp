@@ -45,7 +45,13 @@ class Definition {
   }
   template <class P, class... R>
   static void append(std::vector<Arithmetic>& all, Types<R...> /*rules*/) {
-    (all.push_back(arithmetic<P, R>()), ...);
+    auto const one = [&]<class Each>() {
+      // What the library refuses to compile is not offered.
+      if constexpr (RuleInDouble<Each> || std::is_same_v<RuleReal<P, true>, float>) {
+        all.push_back(arithmetic<P, Each>());
+      }
+    };
+    (one.template operator()<R>(), ...);
   }
   template <class... S, class Visit>
   static void for_each(Types<S...> /*all*/, Visit const& visit) {

@@ -14,6 +14,7 @@
 #include "zero/comm/run_ranks.hpp"
 #include "zero/comm/self.hpp"
 #include "zero/concepts/communicator.hpp"
+#include "zero/kernel/convert.hpp"
 #include "zero/layout/plan.hpp"
 #include "zero/optimizer/setup/plan_of.hpp"
 #include "zero/sharded_optimizer.hpp"
@@ -24,35 +25,69 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::c {
 
 /// A function of the trainer's as C++ has them.
+/// @tparam Value  that it writes: float or double
+template <class Value>
 class Filling {
  public:
+  using Fill = std::int32_t (*)(std::int32_t, std::int64_t, std::int64_t, Value*, void*);
+
   /// @throws Error (invalid_argument) if there is none
-  Filling(zero_fill fill, void* user, std::vector<Tensor> const& model)
-      : fill_(fill), user_(user), model_(&model) {
+  Filling(Fill fill, void* user, Optimizer const& of)
+      : fill_(fill), user_(user), model_(&of.tensors()), type_(of.value()) {
     if (fill == nullptr) fail(ErrorKind::invalid_argument, "fill is null");
   }
   /// Calls it.
-  void operator()(Tensor const& tensor, std::size_t first, zero::detail::Elements values) const {
+  void operator()(Tensor const& tensor, std::size_t first, zero::detail::Elements values) {
+    bool const same = type_ == dtype_of<Value>;
+    if (!same) values_.resize(values.count);
     std::int32_t const code = fill_(static_cast<std::int32_t>(&tensor - model_->data()),
                                     static_cast<std::int64_t>(first),
                                     static_cast<std::int64_t>(values.count),
-                                    static_cast<float*>(values.first),
+                                    same ? static_cast<Value*>(values.first) : values_.data(),
                                     user_);
-    if (code == 0) return;
-    fail_with(ZERO_CALLBACK, {"zero: callback: fill returned ", code, " for '", tensor.name, "'"});
+    if (code != 0) {
+      fail_with(ZERO_CALLBACK,
+                {"zero: callback: fill returned ", code, " for '", tensor.name, "'"});
+    }
+    if (same) return;
+    using Other = std::conditional_t<std::is_same_v<Value, float>, double, float>;
+    kernel::convert(static_cast<Other*>(values.first), values_.data(), values.count);
   }
 
  private:
-  zero_fill fill_;
+  Fill fill_;
   void* user_;
   std::vector<Tensor> const* model_;
+  DType type_;                   ///< that is asked for
+  std::vector<Value> values_{};  ///< where that is another one
 };
+
+/// `zero_load` and its like.
+template <class Value>
+std::int32_t load(zero_optimizer* optimizer, typename Filling<Value>::Fill fill, void* user) {
+  return with(optimizer, [&](Optimizer& inner) {
+    Filling<Value> filling(fill, user, inner);
+    inner.load(zero::detail::ValueSource(filling));
+  });
+}
+/// `zero_broadcast_from` and its like.
+template <class Value>
+std::int32_t broadcast_from(zero_optimizer* optimizer,
+                            typename Filling<Value>::Fill fill,
+                            void* user,
+                            std::int32_t root) {
+  return with(optimizer, [&](Optimizer& inner) {
+    Filling<Value> filling(fill, user, inner);
+    inner.broadcast(zero::detail::ValueSource(filling), root);
+  });
+}
 
 }  // namespace zero::inline ZERO_NAMESPACE::c
 
@@ -148,7 +183,7 @@ int32_t zero_create(zero_comm* comm,
     c::Entry const entry = c::entry_of(c::choice_of(*options));
     auto made = std::make_shared<c::OptimizerObject>(
         c::OptimizerObject{&open,
-                           std::make_unique<c::Optimizer>(
+                           std::make_shared<c::Optimizer>(
                                *open.rank, entry, c::tensors_of(tensors, count), *options)});
     *optimizer = static_cast<zero_optimizer*>(open.own(std::move(made)));
   });
@@ -245,7 +280,22 @@ int32_t zero_bind(zero_optimizer* optimizer,
     inner.bind({parameters, count}, {gradients, count});
   });
 }
+int32_t zero_bind_spans(zero_optimizer* optimizer,
+                        zero_span const* parameters,
+                        zero_span const* gradients,
+                        int32_t count) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+    inner.bind({parameters, count}, {gradients, count});
+  });
+}
 int32_t zero_bind_gradients(zero_optimizer* optimizer, void* const* gradients, int32_t count) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+    inner.bind_gradients({gradients, count});
+  });
+}
+int32_t zero_bind_gradients_spans(zero_optimizer* optimizer,
+                                  zero_span const* gradients,
+                                  int32_t count) {
   return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
     inner.bind_gradients({gradients, count});
   });
@@ -255,18 +305,51 @@ int32_t zero_bind_gradients_flat(zero_optimizer* optimizer, void* gradients, int
     inner.bind_gradients(gradients, zero::c::unsigned_of(count, "count"));
   });
 }
-
-int32_t zero_load(zero_optimizer* optimizer, zero_fill fill, void* user) {
+int32_t zero_bind_parameters(zero_optimizer* optimizer,
+                             zero_span const* parameters,
+                             int32_t count) {
   return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
-    zero::c::Filling const filling(fill, user, inner.tensors());
-    inner.load(zero::detail::ValueSource(filling));
+    inner.bind_parameters({parameters, count});
   });
 }
-int32_t zero_broadcast_from(zero_optimizer* optimizer, zero_fill fill, void* user, int32_t root) {
+int32_t zero_bind_parameters_flat(zero_optimizer* optimizer, void* parameters, int64_t count) {
   return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
-    zero::c::Filling const filling(fill, user, inner.tensors());
-    inner.broadcast(zero::detail::ValueSource(filling), root);
+    inner.bind_parameters(parameters, zero::c::unsigned_of(count, "count"));
   });
+}
+int32_t zero_bind_unit(zero_optimizer* optimizer,
+                       int32_t unit,
+                       zero_span const* gradients,
+                       int32_t count) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+    inner.bind_unit(unit, {gradients, count});
+  });
+}
+int32_t zero_gradients_free(zero_optimizer* optimizer, int32_t unit, int32_t* is_free) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+    zero::c::require(is_free, "is_free");
+    *is_free = inner.gradients_free(unit) ? 1 : 0;
+  });
+}
+int32_t zero_on_gradients_free(zero_optimizer* optimizer, zero_gradients_told told, void* user) {
+  return zero::c::with(optimizer,
+                       [&](zero::c::Optimizer& inner) { inner.on_gradients_free(told, user); });
+}
+
+int32_t zero_load(zero_optimizer* optimizer, zero_fill fill, void* user) {
+  return zero::c::load<float>(optimizer, fill, user);
+}
+int32_t zero_load_double(zero_optimizer* optimizer, zero_fill_double fill, void* user) {
+  return zero::c::load<double>(optimizer, fill, user);
+}
+int32_t zero_broadcast_from(zero_optimizer* optimizer, zero_fill fill, void* user, int32_t root) {
+  return zero::c::broadcast_from<float>(optimizer, fill, user, root);
+}
+int32_t zero_broadcast_from_double(zero_optimizer* optimizer,
+                                   zero_fill_double fill,
+                                   void* user,
+                                   int32_t root) {
+  return zero::c::broadcast_from<double>(optimizer, fill, user, root);
 }
 int32_t zero_broadcast(zero_optimizer* optimizer, int32_t root) {
   return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) { inner.broadcast(root); });
@@ -364,6 +447,9 @@ int32_t zero_loss_scale(zero_optimizer* optimizer, float* scale) {
 }
 
 int32_t zero_set_lr(zero_optimizer* optimizer, char const* name, float lr) {
+  return zero_set_lr_double(optimizer, name, static_cast<double>(lr));
+}
+int32_t zero_set_lr_double(zero_optimizer* optimizer, char const* name, double lr) {
   return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) { inner.set_lr(name, lr); });
 }
 int32_t zero_set_rule(zero_optimizer* optimizer, char const* name, zero_rule const* rule) {
@@ -379,6 +465,12 @@ int32_t zero_full_parameters(zero_optimizer* optimizer, void const** data, int32
 }
 int32_t zero_release_full(zero_optimizer* optimizer) {
   return zero::c::with(optimizer, [](zero::c::Optimizer& inner) { inner.release_full(); });
+}
+int32_t zero_visit_owned(zero_optimizer* optimizer, zero_visit visit, void* user) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) { inner.visit(visit, user); });
+}
+int32_t zero_fill_owned(zero_optimizer* optimizer, zero_visit fill, void* user) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) { inner.fill(fill, user); });
 }
 int32_t zero_get_counters(
     zero_optimizer* optimizer, int64_t* steps, int32_t count, float* loss_scale, int32_t* streak) {
@@ -398,7 +490,7 @@ int32_t zero_set_counters(zero_optimizer* optimizer,
                           float loss_scale,
                           int32_t streak) {
   return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
-    zero::c::require_all(inner.tensors().size(), count, steps, "steps");
+    zero::c::require_all(inner.counted(), count, steps, "steps");
     zero::Counters counters{.loss_scale = loss_scale, .loss_scale_streak = streak};
     for (std::int32_t t = 0; t < count; ++t) counters.steps.push_back(static_cast<long>(steps[t]));
     inner.restore(counters);

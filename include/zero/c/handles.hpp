@@ -153,7 +153,7 @@ struct OptimizerObject {
   /// What its handles are.
   static constexpr HandleKind kind = HandleKind::optimizer;
   Comm* comm;                        ///< whose
-  std::unique_ptr<Optimizer> inner;  ///< what it is of
+  std::shared_ptr<Optimizer> inner;  ///< what it is of; a save in the background keeps it
 };
 
 /// What a handle leads to; null, with words where its communicator is still there, for one that has

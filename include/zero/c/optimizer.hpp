@@ -3,17 +3,22 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
+#include "zero/base/function_ref.hpp"
 #include "zero/c.h"
 #include "zero/c/entry.hpp"
 #include "zero/c/rank.hpp"
 #include "zero/c/structs.hpp"
+#include "zero/concepts/rule.hpp"
 #include "zero/layout/memory_plan.hpp"
 #include "zero/layout/plan.hpp"
 #include "zero/layout/tensor.hpp"
+#include "zero/optimizer/callables.hpp"
 #include "zero/optimizer/engine.hpp"
 #include "zero/optimizer/engine_access.hpp"
 #include "zero/optimizer/full_parameters.hpp"
+#include "zero/optimizer/held/elements.hpp"
 #include "zero/optimizer/make_tables.hpp"
 #include "zero/optimizer/step_options.hpp"
 #include "zero/space/host.hpp"
@@ -23,7 +28,9 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -39,6 +46,7 @@ struct Pointers {
 /// The functions of zero/c.h that have an optimizer, by the same names; their comments are there.
 class Optimizer {
   using Elements = zero::detail::Elements;
+  using LentSpans = zero::detail::LentSpans;
   using Form = StorageForm;
 
  public:
@@ -57,30 +65,62 @@ class Optimizer {
 
   /// @cond
   [[nodiscard]] std::vector<Tensor> const& tensors() const { return engine_.model().described; }
+  /// Tensors with updates of their own: each layer of a stacked one is.
+  [[nodiscard]] std::size_t counted() const { return engine_.model().tensors.size(); }
   [[nodiscard]] std::span<int const> units() const { return engine_.model().units; }
   [[nodiscard]] Plan plan(std::uint64_t micro_steps) const { return engine_.plan(micro_steps); }
   [[nodiscard]] MemoryBytes held() const { return engine_.held(); }
 
   void bind(Pointers<void* const> parameters, Pointers<void* const> gradients) {
-    require_borrowed();
-    List const lent(*this, parameters, "parameters", lent_parameters_);
-    List const lent_gradients(*this, gradients, "gradients", lent_gradients_);
-    engine_.bind(&lent.spans, &lent_gradients.spans);
+    bind_lists(parameters, gradients);
+  }
+  void bind(Pointers<zero_span const> parameters, Pointers<zero_span const> gradients) {
+    bind_lists(parameters, gradients);
   }
   void bind(void* parameters, void* gradients, std::size_t count) {
     require_borrowed();
     engine_.bind_flat(Elements(parameters, count), Elements(gradients, count));
   }
-  void bind_gradients(Pointers<void* const> gradients) {
+  void bind_parameters(Pointers<zero_span const> parameters) {
     require_borrowed();
-    List const lent(*this, gradients, "gradients", lent_gradients_);
-    engine_.bind(nullptr, &lent.spans);
+    LentSpans const lent = listed(parameters, "parameters", lent_parameters_);
+    engine_.bind(&lent, nullptr);
   }
+  void bind_parameters(void* parameters, std::size_t count) {
+    require_borrowed();
+    engine_.bind_flat(Elements(parameters, count), {});
+  }
+  void bind_gradients(Pointers<void* const> gradients) { bind_gradient_list(gradients); }
+  void bind_gradients(Pointers<zero_span const> gradients) { bind_gradient_list(gradients); }
   void bind_gradients(void* gradients, std::size_t count) {
     require_borrowed();
     engine_.bind_flat({}, Elements(gradients, count));
   }
+  void bind_unit(int unit, Pointers<zero_span const> gradients) {
+    require_borrowed();
+    static_cast<void>(use_of(unit));
+    auto const& own = tensors_of(unit);
+    require_all(own.size(), gradients.count, gradients.first, "gradients", "unit");
+    lent_gradients_.clear();
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      lent_gradients_.push_back(
+          elements_of(gradients.first[i], engine_.model().tensors[own[i]].name, "gradients"));
+    }
+    engine_.bind_unit(unit, LentSpans(std::span<Elements const>(lent_gradients_)));
+  }
+  [[nodiscard]] bool gradients_free(int unit) {
+    require_borrowed();
+    static_cast<void>(use_of(unit));
+    return engine_.gradients_free(unit);
+  }
+  void on_gradients_free(zero_gradients_told told, void* user) {
+    require_borrowed();
+    told_ = {told, user};
+    engine_.on_gradients_free(zero::detail::FunctionRef<void(int)>(told_));
+  }
 
+  /// Of the values that are loaded.
+  [[nodiscard]] DType value() const { return entry_.policies.types.value(); }
   void load(zero::detail::ValueSource fill) { engine_.load(fill); }
   void broadcast(zero::detail::ValueSource fill, int root) { engine_.broadcast(fill, root); }
   void broadcast(int root) {
@@ -184,9 +224,7 @@ class Optimizer {
   void settle() { engine_.settle(); }
   [[nodiscard]] float loss_scale() const { return engine_.terms().next_loss_scale; }
 
-  void set_lr(char const* name, double lr) {
-    engine_.set_rate(name != nullptr ? name : "", static_cast<double>(lr));
-  }
+  void set_lr(char const* name, double lr) { engine_.set_rate(name != nullptr ? name : "", lr); }
   void set_rule(char const* name, zero_rule const& rule) {
     auto const made = entry_.rule.made(rule, rule_.get());
     engine_.set_rule(name != nullptr ? name : "", made->get());
@@ -203,6 +241,14 @@ class Optimizer {
     }
     full_.reset();
   }
+  void visit(zero_visit shown, void* user) const {
+    Showing const show(*this, shown, user, "visit");
+    engine_.visit(zero::detail::OwnedVisitor(show));
+  }
+  void fill(zero_visit shown, void* user) {
+    Showing const show(*this, shown, user, "fill");
+    engine_.fill(zero::detail::OwnedVisitor(show));
+  }
   [[nodiscard]] Counters counters() const { return engine_.counters(); }
   void restore(Counters const& counters) { engine_.restore(counters); }
   /// @endcond
@@ -216,14 +262,50 @@ class Optimizer {
     std::optional<std::uint64_t> epoch{};  ///< of gradients that were asked for
     bool checked = false;                  ///< are they to be overwritten, and was that asked?
   };
-  /// One span per tensor, in memory that stays: trainers bind in every step. Null is empty.
-  struct List {
-    List(Optimizer const& of,
-         Pointers<void* const> data,
-         std::string_view name,
-         std::vector<Elements>& memory)
-        : spans(of.listed(data, name, memory)) {}
-    zero::detail::LentSpans spans;
+  /// Who is told that gradients are free.
+  struct Told {
+    zero_gradients_told told = nullptr;
+    void* user = nullptr;
+    void operator()(int unit) const noexcept {
+      if (told != nullptr) told(unit, user);
+    }
+  };
+  /// A function of the trainer's, called for each array of a run.
+  class Showing {
+   public:
+    /// @throws Error (invalid_argument) if there is none
+    Showing(Optimizer const& of, zero_visit visit, void* user, char const* name)
+        : of_(&of), visit_(visit), user_(user), name_(name) {
+      if (visit == nullptr) fail(ErrorKind::invalid_argument, {name, " is null"});
+      for (StateArray const& state : of.entry_.rule.calls->states) arrays_.emplace_back(state.name);
+    }
+    void operator()(zero::detail::OwnedRun const& run) const {
+      zero::detail::DTypes const& types = of_->entry_.policies.types;
+      for (std::size_t a = 0; a < arrays_.size(); ++a) {
+        zero_owned const owned{
+            .size = sizeof(zero_owned),
+            .name = run.tensor->name.c_str(),
+            .array = arrays_[a].c_str(),
+            .tensor = static_cast<std::int32_t>(run.tensor - of_->tensors().data()),
+            .number = static_cast<std::int32_t>(a),
+            .first = static_cast<std::int64_t>(run.first),
+            .count = static_cast<std::int64_t>(run.count),
+            .element_bytes =
+                static_cast<std::int64_t>(size_of(a == 0 ? types.master : types.state)),
+            .data = a == 0 ? run.master : run.states[a - 1]};
+        std::int32_t const code = visit_(&owned, user_);
+        if (code == 0) continue;
+        fail_with(ZERO_CALLBACK,
+                  {"zero: callback: ", name_, " returned ", code, " for '", run.tensor->name, "'"});
+      }
+    }
+
+   private:
+    Optimizer const* of_;
+    zero_visit visit_;
+    void* user_;
+    char const* name_;
+    std::vector<std::string> arrays_{"master"};  ///< their names, as C has them
   };
 
   [[nodiscard]] zero::detail::EngineSetup setup(Rank& rank, zero_options const& options) {
@@ -274,16 +356,35 @@ class Optimizer {
     fail(ErrorKind::invalid_argument,
          "memory is lent to an optimizer that has its own: make it with memory = ZERO_BORROWED");
   }
-  [[nodiscard]] zero::detail::LentSpans listed(Pointers<void* const> data,
-                                               std::string_view name,
-                                               std::vector<Elements>& memory) const {
-    require_all(tensors().size(), data.count, data.first, name);
+  template <class Lent>
+  void bind_lists(Pointers<Lent> parameters, Pointers<Lent> gradients) {
+    require_borrowed();
+    LentSpans const lent = listed(parameters, "parameters", lent_parameters_);
+    LentSpans const lent_gradients = listed(gradients, "gradients", lent_gradients_);
+    engine_.bind(&lent, &lent_gradients);
+  }
+  template <class Lent>
+  void bind_gradient_list(Pointers<Lent> gradients) {
+    require_borrowed();
+    LentSpans const lent = listed(gradients, "gradients", lent_gradients_);
+    engine_.bind(nullptr, &lent);
+  }
+  /// One span per tensor, in memory that stays: trainers bind in every step.
+  template <class Lent>
+  [[nodiscard]] LentSpans listed(Pointers<Lent> lent,
+                                 std::string_view name,
+                                 std::vector<Elements>& memory) const {
+    require_all(tensors().size(), lent.count, lent.first, name);
     memory.clear();
     for (std::size_t t = 0; t < tensors().size(); ++t) {
-      auto const count = static_cast<std::size_t>(element_count(tensors()[t]));
-      memory.emplace_back(data.first[t], data.first[t] == nullptr ? 0 : count);
+      if constexpr (std::is_same_v<Lent, zero_span const>) {
+        memory.push_back(elements_of(lent.first[t], tensors()[t].name, name));
+      } else {
+        auto const count = static_cast<std::size_t>(element_count(tensors()[t]));
+        memory.emplace_back(lent.first[t], lent.first[t] == nullptr ? 0 : count);
+      }
     }
-    return zero::detail::LentSpans(std::span<Elements const>(memory));
+    return LentSpans(std::span<Elements const>(memory));
   }
 
   Entry entry_;
@@ -294,6 +395,7 @@ class Optimizer {
   std::vector<Use> uses_;
   std::vector<Elements> lent_parameters_;
   std::vector<Elements> lent_gradients_;
+  Told told_{};
   std::optional<zero::detail::WholeModel> full_;
 };
 

@@ -7,6 +7,7 @@
 #include "zero/c.h"
 #include "zero/layout/plan.hpp"
 #include "zero/layout/tensor.hpp"
+#include "zero/optimizer/held/elements.hpp"
 #include "zero/optimizer/step_options.hpp"
 
 #include <cstddef>
@@ -103,12 +104,26 @@ inline void require_options(zero_options const* given) {
 inline void require_all(std::size_t wanted,
                         std::int32_t count,
                         void const* array,
-                        std::string_view name) {
+                        std::string_view name,
+                        std::string_view whole = "model") {
   if (count < 0 || static_cast<std::size_t>(count) != wanted) {
     fail(ErrorKind::invalid_argument,
-         {name, " has ", count, " elements, but the model has ", wanted, " tensors"});
+         {name, " has ", count, " elements, but the ", whole, " has ", wanted, " tensors"});
   }
   if (count > 0) require(array, name);
+}
+
+/// What a trainer lends of a tensor.
+/// @param what  of it
+/// @throws Error (invalid_argument) for a count below 0
+[[nodiscard]] inline zero::detail::Elements elements_of(zero_span const& lent,
+                                                        std::string_view tensor,
+                                                        std::string_view what) {
+  if (lent.count < 0) {
+    fail(ErrorKind::invalid_argument,
+         {what, ": of tensor '", tensor, "', ", lent.count, " elements are lent"});
+  }
+  return {lent.data, static_cast<std::size_t>(lent.count)};
 }
 
 /// The model.

@@ -133,7 +133,7 @@ ZERO_OPTIONAL_BODY nlohmann::json policies_of(Parts const& parts) {
       {"rule",
        {{"name", rule.name}, {"states", states}, {"fields", fields_of(parts.rules.common())}}},
       {"accumulation", policies.accumulation},
-      {"memory", policies.borrowed ? "borrowed" : "owned"},
+      {"memory", policies.memory()},
       {"bucket_bytes", parts.partition.bucket_elements() * size_of(types.wire)}};
   if (rule.described) {
     parts.rules.for_owned([&](std::string const& name, void const* own) {

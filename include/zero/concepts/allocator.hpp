@@ -101,7 +101,27 @@ struct Borrowed {
 template <Allocator A>
 Borrowed(A) -> Borrowed<A>;
 
-/// Owned or Borrowed.
+/// The trainer lends its own memory as with `Borrowed`, and the library may write the gradients:
+/// the reduced share lies in them, so that no stage holds one. Stages up to Pos+g; not with
+/// AccumulateShard, whose sums outlive the gradients of a micro-step.
+///
+/// From the first reduction of a step until its end, lent gradients are the library's; what they
+/// hold afterwards is unspecified. All of them are lent: one that is absent in a step has memory,
+/// too, and is declared by `without_gradient`.
+/// @par Cost  beside `Borrowed`'s: for what travels through staging, two copies of this rank's
+/// share
+template <Allocator A = HostAllocator>
+struct BorrowedInPlace {
+  static constexpr bool borrowed = true;  ///< parameters and gradients are lent with bind()
+  static constexpr bool in_place = true;  ///< reduced gradients lie in lent ones
+  [[no_unique_address]] A allocator;      ///< where the rest of the memory is from
+};
+
+/// As for `Owned`.
+template <Allocator A>
+BorrowedInPlace(A) -> BorrowedInPlace<A>;
+
+/// Owned, Borrowed or BorrowedInPlace.
 template <class M>
 concept Memory = requires(M& memory) {
   { M::borrowed } -> std::convertible_to<bool>;
@@ -110,5 +130,12 @@ concept Memory = requires(M& memory) {
 
 static_assert(Memory<Owned<>>);
 static_assert(Memory<Borrowed<>>);
+static_assert(Memory<BorrowedInPlace<>>);
+
+/// Do reduced gradients lie in lent ones? Not where a policy says nothing about it.
+template <Memory M>
+inline constexpr bool reduces_in_place = M::borrowed&& requires {
+  requires M::in_place;
+};
 
 }  // namespace zero::inline ZERO_NAMESPACE

@@ -252,4 +252,17 @@ template <Communicator C, class T>
   return total;
 }
 
+/// Blocks until all ranks have called it: of the host's threads or processes, such as before a file
+/// is read that another rank has written. Collective; blocks. Takes one all-reduce of 8 bytes.
+/// @param comm  over memory that the host can reach. Over a device's, a collective in that memory
+///   and a `download` of its result do the same
+/// @throws Error (communication) as the communicator
+template <Communicator C>
+void barrier(C& comm) {
+  static_assert(C::Space::host_accessible,
+                "zero: barrier() is for ranks that meet on the host; over a device, reduce in the "
+                "space's own memory and download the result");
+  static_cast<void>(sum(comm, 0));
+}
+
 }  // namespace zero::inline ZERO_NAMESPACE

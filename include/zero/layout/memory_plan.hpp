@@ -77,6 +77,7 @@ struct StorageChoice {
   std::uint64_t control_bytes = 0;  ///< of what a rank's steps keep beside arrays
   std::uint64_t control_bytes_each = 0;  ///< likewise for each tensor
   std::uint64_t communicator_bytes = 0;  ///< that the communicator holds on a rank
+  bool in_place = false;                 ///< reduced gradients lie in lent ones
 };
 
 /// How a rank holds each model state. Derived once from the choices, and read by plan, engine and
@@ -91,6 +92,7 @@ struct StorageForm {
   /// This rank's share of the reduced gradients.
   enum class Reduced : std::uint8_t {
     in_place,  ///< within the full ones
+    lent,      ///< within the trainer's, each element where its gradient was
     own,       ///< an array of its own, in the wire's dtype
     sums       ///< an array of its own, in which micro-steps add up in the accumulate dtype
   };
@@ -130,6 +132,7 @@ struct StorageForm {
                                    : Form::Gradients::pooled;
   form.reduced = choice.reduced_shard                       ? Form::Reduced::sums
                  : form.gradients == Form::Gradients::whole ? Form::Reduced::in_place
+                 : choice.borrowed && choice.in_place       ? Form::Reduced::lent
                                                             : Form::Reduced::own;
   form.parameters = choice.borrowed       ? Form::Parameters::lent
                     : sharding.parameters ? Form::Parameters::share

@@ -256,8 +256,8 @@ ZERO_APART [[nodiscard]] std::string gradients_formula(Plan const& plan) {
   StorageForm const form = storage_form(plan.storage);
   std::string formula;
   if (form.gradients == StorageForm::Gradients::whole) formula = array_formula(width.wire, false);
-  if (form.reduced != StorageForm::Reduced::in_place) {
-    bool const sums = form.reduced == StorageForm::Reduced::sums;
+  bool const sums = form.reduced == StorageForm::Reduced::sums;
+  if (sums || form.reduced == StorageForm::Reduced::own) {
     formula +=
         (formula.empty() ? "" : " + ") + array_formula(sums ? width.accumulate : width.wire, true);
   }

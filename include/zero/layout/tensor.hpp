@@ -4,6 +4,7 @@
 
 #include "zero/base/bytes.hpp"
 #include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -47,8 +48,18 @@ struct Tensor {
 namespace zero::inline ZERO_NAMESPACE {
 
 /// Number of elements of a tensor.
-/// @throws Error (invalid_argument) if the product of the shape does not fit in 64 bits
+/// @throws Error (invalid_argument) for an extent above 2^63, with the tensor's name, and if the
+///   product of the shape does not fit in 64 bits
 [[nodiscard]] inline std::uint64_t element_count(Tensor const& tensor) {
+  for (std::uint64_t const extent : tensor.shape) {
+    if (extent <= std::uint64_t{1} << 63) continue;
+    fail(ErrorKind::invalid_argument,
+         {"tensor '",
+          tensor.name,
+          "' has an extent of ",
+          extent,
+          ", as has a size that was less than 0"});
+  }
   // Decided first, or the order of the extents would decide whether an empty tensor overflows.
   if (std::find(tensor.shape.begin(), tensor.shape.end(), 0u) != tensor.shape.end()) return 0;
   std::uint64_t count = 1;

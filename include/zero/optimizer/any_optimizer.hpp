@@ -140,7 +140,8 @@ class AnyOptimizer {
   void reduce_all() { engine_.reduce_all(); }
   /// The same for a trainer that has added up several micro-batches in its own buffers.
   /// Otherwise they would count as one, with a gradient so many times as large.
-  /// @param weight  of all of them together, as in `MicroStep`: their number if each is a mean
+  /// @param weight  of all of them together, as in `MicroStep`: their number if each is a mean over
+  ///   as many samples as every other. It is no factor: gradients are not multiplied by it
   /// @throws Error (invalid_argument) if a micro-step has begun, or a unit was reduced
   void reduce_all(double weight) { engine_.reduce_all(weight); }
 
@@ -163,8 +164,9 @@ class AnyOptimizer {
   ///   `patience` says, after which it counts anew; or if all weights are 0. Nothing is changed.
   ///   (invalid_argument) for options that make no sense; if lent parameters have masters of
   ///   another type that were never set; on every rank, if parameters that the library owns have
-  ///   no values on one of them; on every rank, if they were told different options, naming
-  ///   one, its values and the ranks; this changes nothing either
+  ///   no values on one of them; on every rank, if all gradients that were lent are empty, on all
+  ///   ranks, and none was declared absent; on every rank, if they were told different options,
+  ///   naming one, its values and the ranks; this changes nothing either
   StepReport step(StepOptions const& options = {}) {
     engine_.step(options, 1.);
     return detail::report_of(engine_.taken());

@@ -131,6 +131,15 @@ class Engine {
   /// and the space skips what it must. Collective.
   /// @param scale  what to multiply the mean gradient by where `max_norm` does not
   ZERO_APART void step(StepOptions const& options, double scale);
+  // Its parts, for several that step together.
+  /// What is to be decided, unless this rank can tell that the step is wrong. Local.
+  ZERO_APART [[nodiscard]] Decide prepare(StepOptions const& options, double scale);
+  /// Reduces what is left, and brings together what all ranks have. Collective.
+  ZERO_APART void exchange(RankOptions const& told);
+  /// Local: after the exchange all is known.
+  ZERO_APART void decide(Decide const& decide);
+  /// Updates and refreshes what the host does not see skipped. Collective.
+  ZERO_APART void update(StepOptions const& options);
   /// What the step just taken did, for a trainer that waits for it. Where it failed, all ranks have
   /// found that in the same exchange, and tell each other what they were told, or have found.
   /// @par Collective  where it failed; blocks

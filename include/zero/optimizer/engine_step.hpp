@@ -28,7 +28,7 @@ ZERO_BODY Elements Engine::whole_gradient(std::size_t tensor) {
 ZERO_BODY std::uint64_t Engine::open(int unit, bool overwritten, bool checked) {
   if (checked && parts_->policies.borrowed) {
     fail(ErrorKind::invalid_argument,
-         "gradients that are lent are only read, so that none can be marked as not written");
+         "gradients that are lent are the trainer's, so that none can be marked as not written");
   }
   parts_->require_unit(unit);
   parts_->require_bound();
@@ -144,7 +144,11 @@ ZERO_BODY void Engine::conclude(RankOptions const& told) {
   Ranks& ranks = parts_->groups.world();
   StepControl* const control = parts_->control;
   parts_->kernels.call(
-      Seal{control, told, all, parts_->counts() ? weight : 0., presence.silent_count()});
+      Seal{control,
+           told,
+           all,
+           parts_->counts() ? weight : 0.,
+           presence.all_empty() ? StepControl::one_empty : presence.silent_count()});
   std::int64_t* const words = control->words + (all ? 0 : StepControl::failed_word);
   ranks.run({.op = Op::all_reduce,
              .dtype = DType::i64,
@@ -167,6 +171,13 @@ ZERO_BODY double Engine::grad_norm() {
 }
 
 ZERO_BODY void Engine::step(StepOptions const& options, double scale) {
+  Decide const decided = prepare(options, scale);
+  exchange(decided.told);
+  decide(decided);
+  update(options);
+}
+
+ZERO_BODY Decide Engine::prepare(StepOptions const& options, double scale) {
   parts_->require_bound();
   require_found();
   if (parts_->policies.borrowed && !parts_->now.values_set) refuse_no_masters();
@@ -179,16 +190,32 @@ ZERO_BODY void Engine::step(StepOptions const& options, double scale) {
   decide.told.in_double = parts_->kernels.in_double();
   decide.control = parts_->control;
   decide.ended = parts_->groups.world().ended();
+  bool const rate_told = options.learning_rate || options.learning_rate_address != nullptr ||
+                         options.learning_rate_address_double != nullptr;
+  parts_->now.rate_from = rate_told ? ToldBy::options : parts_->rules.rate_from();
+  return decide;
+}
+
+ZERO_BODY void Engine::exchange(RankOptions const& told) {
   // Ranks may have reduced more or less by now; from here on all do the same.
   reduce_all();
   if (!parts_->now.values_confirmed) confirm_values();
-  conclude(decide.told);
+  conclude(told);
+}
+
+ZERO_BODY void Engine::decide(Decide const& decide) {
   parts_->update.decide(decide);
   parts_->outcome.expect();
   parts_->now.told = decide;
+}
+
+ZERO_BODY void Engine::update(StepOptions const& options) {
   if (parts_->space().host_accessible() && parts_->outcome.get().terms.skipped != 0) return;
   parts_->refresh.settle();
-  if (parts_->presence.any_may_rest() || options.count) count_missed(options);
+  if (parts_->presence.any_may_rest() || options.count) {
+    count_missed(options);
+    parts_->outcome.expect();
+  }
   parts_->partition.for_each_bucket([&](BucketSpan const& bucket) {
     parts_->update.apply(bucket, parts_->reduction.reduced(bucket));
     parts_->refresh.after_update(bucket);
@@ -209,10 +236,9 @@ ZERO_BODY void Engine::count_missed(StepOptions const& options) const {
 ZERO_BODY StepResult Engine::taken() {
   StepReport report;
   StepFailure const failure = parts_->outcome.take(report);
-  StepResult result =
-      failure == StepFailure::none
-          ? StepResult(report)
-          : StepResult(explain_failure(*parts_, failure, parts_->now.told, terms().learning_rate));
+  StepResult result = failure == StepFailure::none
+                          ? StepResult(report)
+                          : StepResult(explain_failure({&parts_, 1}, failure));
   discard_gradients();
   return result;
 }
@@ -243,9 +269,10 @@ ZERO_BODY long Engine::missed(std::size_t tensor) const {
 
 ZERO_BODY void Engine::refuse_other_call() {
   constexpr StepFailure failure = StepFailure::options_differ;
+  parts_->now.told = {};
   Error const error = parts_->space().host_accessible()
-                          ? explain_failure(*parts_, failure, {}, 0.)
-                          : error_of(failure, "the call: 'grad_norm' here, 'step' elsewhere");
+                          ? explain_failure({&parts_, 1}, failure)
+                          : error_of(failure, "options to step(): the call: 'grad_norm' here, 'step' elsewhere");
   discard_gradients();
   fail_again(error);
 }

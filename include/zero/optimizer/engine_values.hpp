@@ -47,10 +47,15 @@ ZERO_BODY MemoryBytes Engine::held() const {
 // Lent memory.
 
 ZERO_BODY void Engine::prepare_to_bind() {
-  if (parts_->reduction.order().opened()) {
+  bool const holds = parts_->form.reduced == StorageForm::Reduced::lent;
+  ReductionOrder const& order = parts_->reduction.order();
+  if (order.opened() || (holds && order.finished())) {
     fail(ErrorKind::invalid_argument,
-         "bind() while gradients are being reduced: from the first gradients(unit) until "
-         "reduce_all(), step() or discard_gradients()");
+         {holds ? "bind() while lent gradients hold reduced ones"
+                : "bind() while gradients are being reduced",
+          ": from the first gradients(unit) until ",
+          holds ? "" : "reduce_all(), ",
+          "step() or discard_gradients()"});
   }
   parts_->refresh.settle();
 }

@@ -36,7 +36,8 @@ struct StepState {
   bool values_set = false;
   bool values_confirmed = false;      ///< by all ranks
   std::vector<unsigned char> lost{};  ///< of each tensor, by loads that failed; empty if nothing is
-  Decide told{};                      ///< what the last step was told
+  Decide told{};                      ///< what the last step was told ...
+  ToldBy rate_from{};                 ///< ... and by what its learning rate
 };
 
 /// The parts of one rank's optimizer: what is held first, then what works on it, in the order in
@@ -123,7 +124,6 @@ ZERO_BODY Parts::Parts(Agreed agreed)
       staging(partition, elements, arena),
       norm(comm().rank(),
            partition,
-           gradients,
            &control->squares,
            space(),
            kernels,
@@ -134,7 +134,7 @@ ZERO_BODY Parts::Parts(Agreed agreed)
       update(*this, parameters, states, rules, presence, control, tensor_counts, kernels),
       refresh(
           form.refresh, comm(), partition, parameters, staging, elements, prefetch.depth, arena),
-      outcome(groups.world(), control, space(), kernels),
+      outcome(groups.world(), control, space(), kernels, partition.placement().by_offset().size()),
       readers(units.size()) {
   bool const sums = form.reduced == StorageForm::Reduced::sums;
   if (policies.types != kernels.types() ||
@@ -160,6 +160,7 @@ ZERO_BODY void Parts::load(Kernels const& loading) const {
   loading.call(BringTensors{});
   loading.call(Seal{});
   loading.call(Conclude{});
+  loading.call(Join{});
   loading.call(CountMissed{});
   norm.load(loading);
   reduction.load(loading);

@@ -20,10 +20,19 @@ enum class NonFinite : std::uint8_t {
 
 /// One micro-batch among those that make up a step.
 struct MicroStep {
-  /// How much this rank's micro-batch counts: 1 if its gradient is a mean, the number of tokens if
-  /// it is a sum over tokens, 0 if this rank has no data. The update uses the sum of all gradients
-  /// divided by the sum of all weights. A rank without data says for each unit that other ranks
-  /// reduce that it has no gradient (`without_gradient`), or reduces zeros.
+  /// How much this rank's micro-batch counts. The update uses the sum of all gradients divided by
+  /// the sum of all weights; it multiplies no gradient by its weight, since gradients travel from
+  /// where they lie, and a factor would take a pass of its own. A weight says what the mean
+  /// gradient was multiplied by:
+  /// | gradient                                     | multiply the loss by | weight |
+  /// |----------------------------------------------|----------------------|--------|
+  /// | sum over n samples                           | 1                    | n      |
+  /// | mean over n samples, the same n everywhere   | 1                    | 1      |
+  /// | mean over n samples, another n elsewhere     | n                    | n      |
+  /// | sum of k such means, the same n everywhere   | 1                    | k      |
+  ///
+  /// It is 0 if this rank has no data. Such a rank says for each unit that other ranks reduce that
+  /// it has no gradient (`without_gradient`), or reduces zeros.
   double weight = 1.;
   /// Says that no other micro-batch follows, so that reductions can start during its backward pass.
   /// The same on every rank, since it decides when collectives start.
@@ -93,6 +102,10 @@ struct StepReport {
   double weight = 0.;            ///< of all micro-batches on all ranks
   /// Some rank passed `StepOptions::stop` to this step.
   bool stop = false;
+  /// Tensors that this step has updated: all that are trained and did not rest, as
+  /// `without_gradient` says, those of zero gradients included; 0 if it was skipped. Tied tensors
+  /// are one, each layer of a stacked one counts, and frozen and empty ones do not.
+  long updated = 0;
 };
 
 }  // namespace zero::inline ZERO_SHARED_NAMESPACE

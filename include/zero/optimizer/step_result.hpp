@@ -49,16 +49,17 @@ namespace zero::inline ZERO_NAMESPACE {
 namespace detail {
 
 /// Why a step failed whose numbers, or options, cannot be used; on every rank alike.
-/// @param values  which options or tensors, on which ranks; empty where ranks have not told each
-/// other
+/// @param values  which tensors, on which ranks, or to which call which values; empty where ranks
+///   have not told each other
 /// @param here    which rank this is
 [[nodiscard]] ZERO_COLD inline Error error_of(StepFailure failure,
                                               std::string const& values = {},
                                               ErrorContext const& here = {}) {
   if (failure == StepFailure::options_differ) {
     return {ErrorKind::invalid_argument,
-            "ranks passed different options to step(): " +
-                (values.empty() ? "learning rate, max_norm, scale, non_finite, count, or rules of "
+            "ranks passed different " +
+                (values.empty() ? "options to step(), or values to set_lr() or set_rule(): "
+                                  "learning rate, max_norm, scale, non_finite, count, or rules of "
                                   "tensors"
                                 : values),
             here,
@@ -70,6 +71,21 @@ namespace detail {
             "without_gradient()" +
                 (values.empty() ? "" : ": " + values),
             here,
+            SourceLocation::current()};
+  }
+  if (failure == StepFailure::all_empty) {
+    return {ErrorKind::invalid_argument,
+            "all gradients that were lent are empty, on all ranks: call bind() or bind_gradients() "
+            "once they are allocated, such as after the first backward pass; a step without any is "
+            "declared by without_gradient()",
+            {},
+            SourceLocation::current()};
+  }
+  if (failure == StepFailure::scales_differ) {
+    return {ErrorKind::invalid_argument,
+            "optimizers that step together have different loss scales: give them the same "
+            "LossScaleOptions, and let none of them step alone",
+            {},
             SourceLocation::current()};
   }
   if (failure == StepFailure::learning_rate) {

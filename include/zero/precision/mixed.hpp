@@ -1,5 +1,5 @@
 /// @file
-/// 16-bit parameters and gradients over fp32 master weights and states.
+/// 16-bit parameters, with gradients of 16 or 32 bits, over fp32 master weights and states.
 #pragma once
 
 #include "zero/base/config.hpp"
@@ -31,7 +31,28 @@ struct Mixed {
   friend constexpr bool operator==(Mixed const&, Mixed const&) = default;
 };
 
+/// Parameters in `Half`, all else in fp32: for trainers whose backward pass leaves gradients in
+/// float, such as all over ggml. Gradients have fp32's range, so that none needs a loss scale.
+/// Bytes per element: 2 + 4 + K, K = 12 with Adam.
+template <class Half>
+  requires std::same_as<Half, bf16> || std::same_as<Half, fp16>
+struct MixedFloatGradients {
+  /// Of the parameters, and of what adds up, in fingerprints and reports.
+  static constexpr std::string_view name =
+      std::same_as<Half, bf16> ? "bf16+fp32 grads" : "fp16+fp32 grads";
+  using Parameter = Half;                     ///< what forward and backward read
+  using Wire = float;                         ///< gradients, held and sent
+  using Accumulate = float;                   ///< sums over ranks and micro-steps
+  using Master = float;                       ///< parameters are rounded from it
+  using State = float;                        ///< optimizer states
+  static constexpr bool loss_scaled = false;  ///< whatever `Half` is
+  friend constexpr bool operator==(MixedFloatGradients const&,
+                                   MixedFloatGradients const&) = default;
+};
+
 static_assert(Precision<Mixed<bf16>>);
 static_assert(Precision<Mixed<fp16>>);
+static_assert(Precision<MixedFloatGradients<bf16>>);
+static_assert(Precision<MixedFloatGradients<fp16>>);
 
 }  // namespace zero::inline ZERO_NAMESPACE

@@ -136,6 +136,28 @@ TEST_CASE("what does not apply is not printed") {
   CHECK(error.group() == "model axis");
 }
 
+TEST_CASE("numbers are told as they were written, floats and doubles") {
+  auto const told = [](double number) { return zero::Message({number}).text(); };
+  CHECK(told(0.001f) == "0.001");
+  CHECK(told(0.001) == "0.001");
+  CHECK(told(-3e-4f) == "-0.0003");
+  CHECK(told(1e10f) == "1e+10");
+  CHECK(told(16777217.) == "16777217");
+  CHECK(told(1. + 0x1p-52) == "1.0000000000000002");
+  CHECK(told(HUGE_VAL) == "inf");
+  // Neighbours have different texts, and one that is read back is the same.
+  for (float value : {0.1f, 3e-4f, 1.f, 65504.f, 1.17549435e-38f, 1e-45f}) {
+    float const next = std::nextafter(value, 2.f * value);
+    CHECK(told(value) != told(next));
+    for (float const each : {value, next}) {
+      CHECK(std::strtof(told(each).c_str(), nullptr) == each);
+      CHECK(told(each).size() <= 15);
+      std::string const exact = zero::detail::number_text(each, false);
+      CHECK(std::strtod(exact.c_str(), nullptr) == double{each});
+    }
+  }
+}
+
 TEST_CASE("the place is the caller's") {
   auto const error = caught([] { zero::fail(ErrorKind::invalid_argument, "x"); });
   CHECK(std::string_view(error.where().file).ends_with("base_test.cpp"));

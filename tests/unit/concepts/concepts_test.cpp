@@ -262,6 +262,13 @@ static_assert(std::is_empty_v<Owned<>> && std::is_empty_v<Borrowed<>>);
 static_assert(std::same_as<decltype(Owned{archetype::Allocator{1}}), Owned<archetype::Allocator>>);
 static_assert(
     std::same_as<decltype(Borrowed{archetype::Allocator{1}}), Borrowed<archetype::Allocator>>);
+using zero::BorrowedInPlace;
+using zero::reduces_in_place;
+static_assert(Memory<BorrowedInPlace<OfSomething>> && std::is_empty_v<BorrowedInPlace<>>);
+static_assert(BorrowedInPlace<>::borrowed && reduces_in_place<BorrowedInPlace<>>);
+static_assert(!reduces_in_place<Borrowed<>> && !reduces_in_place<archetype::Lent>);
+static_assert(std::same_as<decltype(BorrowedInPlace{archetype::Allocator{1}}),
+                           BorrowedInPlace<archetype::Allocator>>);
 
 }  // namespace memory
 
@@ -360,6 +367,7 @@ static_assert(model_states<Fp32, zero::AdamW> == ModelStates{4, 4, 8});
 static_assert(model_states<Bf16, zero::Lion> == ModelStates{2, 2, 8});
 static_assert(model_states<Bf16, zero::Adagrad> == ModelStates{2, 2, 8});
 static_assert(model_states<Fp32, zero::Adagrad> == ModelStates{4, 4, 4});
+static_assert(model_states<zero::MixedFloatGradients<bf16>, zero::AdamW> == ModelStates{2, 4, 12});
 static_assert(model_states<Bf16, zero::Sgd> == ModelStates{2, 2, 8});
 static_assert(model_states<Fp32, zero::PlainSgd> == ModelStates{4, 4, 0});
 static_assert(model_states<Unusual, FiveStates> == ModelStates{2, 4, 8 + 5 * 2});
@@ -391,6 +399,10 @@ TEST_CASE("the shipped stages, accumulations, placements and precisions") {
   static_assert(std::same_as<Fp16::Parameter, fp16> && std::same_as<Fp16::Wire, fp16>);
   static_assert(has_types<float, Bf16::Accumulate, Bf16::Master, Bf16::State>);
   static_assert(has_types<float, Fp16::Accumulate, Fp16::Master, Fp16::State>);
+  using Wide = zero::MixedFloatGradients<fp16>;
+  static_assert(std::same_as<Wide::Parameter, fp16>);
+  static_assert(has_types<float, Wide::Wire, Wide::Accumulate, Wide::Master, Wide::State>);
+  static_assert(!Wide::loss_scaled && zero::has_master<Wide>);
   static_assert(!Fp32::loss_scaled && !Bf16::loss_scaled && Fp16::loss_scaled);
   // A master is held where the parameters are not their own.
   static_assert(zero::has_master<archetype::Precision> && !zero::has_master<Fp32>);
@@ -405,7 +417,9 @@ TEST_CASE("the shipped stages, accumulations, placements and precisions") {
                                 activation::PaCpu::name,
                                 Fp32::name,
                                 Bf16::name,
-                                Fp16::name};
+                                Fp16::name,
+                                zero::MixedFloatGradients<bf16>::name,
+                                Wide::name};
   CHECK((names == std::vector<Name>{"replicated",
                                     "Pos",
                                     "Pos+g",
@@ -416,7 +430,9 @@ TEST_CASE("the shipped stages, accumulations, placements and precisions") {
                                     "Pa+cpu",
                                     "fp32",
                                     "bf16",
-                                    "fp16"}));
+                                    "fp16",
+                                    "bf16+fp32 grads",
+                                    "fp16+fp32 grads"}));
 }
 
 TEST_CASE("progress is passed on to communicators that need it, and costs others nothing") {
@@ -484,6 +500,26 @@ TEST_CASE("sum: a value of every rank in one line, wide enough and the same on a
                       .votes = 1,
                       .calls = 5};
   for (Seen const& rank : seen) CHECK(rank == expected);
+}
+
+TEST_CASE("barrier: none returns before all have called it") {
+  constexpr int ranks = 3;
+  std::atomic<int> entered = 0;
+  std::atomic<int> early = 0;
+  zero::run_ranks(ranks, [&](zero::InProcess& inner) {
+    zero::Counting comm{inner};
+    for (int turn = 1; turn <= 20; ++turn) {
+      // Another rank is late each time.
+      if (turn % ranks == comm.rank()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      ++entered;
+      zero::barrier(comm);
+      if (entered < turn * ranks) ++early;
+    }
+    if (comm.counts().control_total().calls != 20) ++early;
+  });
+  CHECK(early == 0);
+  zero::Self alone;
+  zero::barrier(alone);
 }
 
 TEST_CASE("the host allocator keeps to the alignment that is asked for") {

@@ -118,11 +118,13 @@ TEST_CASE("every shipped policy models exactly one slot") {
   static_assert(slots_of<zero::Self> == 1 && slots_of<zero::InProcess> == 1);
   static_assert(slots_of<zero::Counting<zero::InProcess>> == 1);
   static_assert(slots_of<zero::Fp32> == 1 && slots_of<zero::Mixed<zero::fp16>> == 1);
+  static_assert(slots_of<zero::MixedFloatGradients<zero::bf16>> == 1);
   static_assert(slots_of<zero::Sgd> == 1 && slots_of<zero::PlainSgd> == 1);
   static_assert(slots_of<zero::Adam> == 1 && slots_of<zero::AdamW> == 1);
   static_assert(slots_of<zero::Adagrad> == 1 && slots_of<zero::Lion> == 1);
   static_assert(slots_of<zero::AccumulateNone> == 1 && slots_of<zero::AccumulateShard> == 1);
   static_assert(slots_of<zero::Owned<>> == 1 && slots_of<zero::Borrowed<>> == 1);
+  static_assert(slots_of<zero::BorrowedInPlace<>> == 1);
   static_assert(slots_of<zero::Bucket> == 1 && slots_of<zero::Prefetch> == 1);
   static_assert(slots_of<int> == 0 && slots_of<zero::Tensor> == 0);
   static_assert(slots_of<zero::HostAllocator> == 0);

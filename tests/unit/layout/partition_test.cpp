@@ -624,9 +624,12 @@ TEST_CASE("a partition whose sizes do not fit is refused") {
         .starts_with("a size does not fit in 64 bits");
   };
   // Fits as a model, and no longer once it is padded.
-  CHECK_NOTHROW(Placement({tensor(0, most, 0)}));
-  CHECK(is_refused({tensor(0, most, 0)}));
-  CHECK(is_refused({tensor(0, most / 512 * 512, 0)}));
+  std::size_t const half = std::size_t{1} << 32;
+  zero::Tensor const all{.name = "all", .shape = {half - 1, half + 1}};
+  zero::Tensor const blocks{.name = "blocks", .shape = {512, most / 512}};
+  CHECK_NOTHROW(Placement({all}));
+  CHECK(is_refused({all}));
+  CHECK(is_refused({blocks}));
   CHECK(is_refused({tensor(0, most / 2 + 1, 0), tensor(1, most / 2, 1)}));
   CHECK_FALSE(is_refused({tensor(0, most / 2, 0)}));
 }

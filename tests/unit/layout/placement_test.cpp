@@ -42,7 +42,6 @@ TEST_CASE("a tensor has the product of its shape as elements, if that fits") {
     std::vector<std::size_t> shape;
     std::uint64_t elements;
   };
-  std::size_t const most = ~std::size_t{0};
   for (Row const& row : {Row{{}, 1},
                          Row{{7}, 7},
                          Row{{3, 4, 5}, 60},
@@ -51,7 +50,7 @@ TEST_CASE("a tensor has the product of its shape as elements, if that fits") {
                          Row{{5, 0, 3}, 0},
                          Row{{two_to(31), two_to(31)}, two_to(62)},
                          Row{{two_to(32) + 1}, two_to(32) + 1},
-                         Row{{most}, most},
+                         Row{{two_to(63)}, two_to(63)},
                          // Empty, it does not overflow, whichever extent is zero.
                          Row{{0, two_to(63), 4}, 0},
                          Row{{two_to(63), 4, 0}, 0}}) {
@@ -61,6 +60,21 @@ TEST_CASE("a tensor has the product of its shape as elements, if that fits") {
        {std::vector{two_to(32), two_to(32)}, std::vector{std::size_t{3}, two_to(63)}}) {
     CHECK(refusal([&] { (void)zero::element_count({.name = "x", .shape = shape}); }) == multiplied);
   }
+}
+
+TEST_CASE("a size that went below 0 is told with its tensor, whatever the other extents are") {
+  std::size_t const below = std::size_t{0} - 1;
+  for (auto const& shape : {std::vector{below}, std::vector{std::size_t{0}, below, two_to(63)}}) {
+    std::string const message =
+        "tensor 'w' has an extent of 18446744073709551615, as has a size that was less than 0";
+    CHECK(refusal([&] { (void)zero::element_count({.name = "w", .shape = shape}); }) == message);
+    CHECK(refusal([&] {
+            Placement({tensor("v", 3, 0), {.name = "w", .shape = shape}});
+          }) == message);
+  }
+  CHECK(refusal([] {
+          (void)zero::element_count({.name = "w", .shape = {two_to(63) + 1}});
+        }).starts_with("tensor 'w' has an extent of 9223372036854775809"));
 }
 
 TEST_CASE("by default a tensor is a trained scalar, in unit 0, with the rule's own numbers") {
@@ -177,7 +191,8 @@ TEST_CASE("places beyond 2^32 elements are exact, and sizes that do not fit are 
   std::size_t const half = two_to(63);
   CHECK(refused({tensor("a", half, 0), tensor("b", half, 0)}) == added);
   CHECK(refused({frozen("a", half, 0), frozen("b", half, 0)}) == added);
-  CHECK(refused({tensor("a", ~std::size_t{0}, 0), tensor("b", 1, 0)}) == multiplied);
+  Tensor const most{.name = "a", .shape = {two_to(32) - 1, two_to(32) + 1}};
+  CHECK(refused({most, tensor("b", 1, 0)}) == multiplied);
 }
 
 TEST_CASE("a mistaken model is refused by the tensor's name") {

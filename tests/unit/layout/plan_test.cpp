@@ -460,6 +460,8 @@ TEST_CASE("the table names the formula of each stage") {
                  "  Ψ(N-1)/N x 4 micro-steps\n"));
   CHECK(contains(table({.sharding = pos_gp}, 4), "  2Ψ(N-1)/N x 4 micro-steps\n"));
   CHECK(contains(table({.sharding = pos, .borrowed = true}), "full ones lent by the trainer\n"));
+  StorageChoice const in_place{.sharding = pos, .borrowed = true, .in_place = true};
+  CHECK_FALSE(contains(table(in_place), "full ones lent"));
   CHECK_FALSE(contains(table({.sharding = pos_gp}), "tied tensors again"));
   Model tied = printed_model();
   tied.push_back({.name = "head", .shape = {2048, 500}, .unit = 1, .tied_to = "wte"});

@@ -57,6 +57,8 @@ class Optimizer {
   using Wire = typename Core::Wire;            ///< type of a gradient
 
   static_assert(Core::borrowed, "zero: a module's parameters are lent: Borrowed<>, not Owned<>");
+  static_assert(!reduces_in_place<typename Core::Memory>,
+                "zero: a module's gradients are only read: Borrowed<>, not BorrowedInPlace<>");
   static_assert(Core::on_host, "zero: the LibTorch adapter works in the host's memory");
 
   /// Gives every rank the first one's parameters and lends them.

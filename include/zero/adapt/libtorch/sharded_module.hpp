@@ -69,6 +69,8 @@ class Sharded {
   using Parameter = typename Core::Parameter;  ///< type of a parameter
   using Wire = typename Core::Wire;            ///< type of a gradient
 
+  static_assert(!reduces_in_place<typename Core::Memory>,
+                "zero: a module's gradients are only read: Borrowed<>, not BorrowedInPlace<>");
   static_assert(Core::on_host, "zero: the LibTorch adapter works in the host's memory");
 
   /// Gives every rank the first one's parameters. Under Pos+g+p the module's own memory is freed,

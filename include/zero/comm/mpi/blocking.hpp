@@ -1,5 +1,6 @@
 /// @file
-/// MPI's calls that return when other ranks make them too, up to a deadline.
+/// MPI's calls that return when other ranks make them too, up to a deadline; and how many families
+/// of groups share the one MPI of a process.
 #pragma once
 
 #include "zero/base/clock.hpp"
@@ -8,15 +9,13 @@
 #include "zero/comm/mpi/library.hpp"
 
 #include <algorithm>
-#include <condition_variable>
+#include <atomic>
 #include <cstddef>
-#include <cstring>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
-#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::mpi::detail {
@@ -30,14 +29,11 @@ class Blocking {
  public:
   Blocking(MPI_Comm comm, double deadline_s) : deadline_(deadline_s) {
     check(MPI_Comm_rank(comm, &rank_), "MPI_Comm_rank");
-    int provided = MPI_THREAD_SINGLE;
-    check(MPI_Query_thread(&provided), "MPI_Query_thread");
-    by_thread_ = provided >= MPI_THREAD_SERIALIZED;
-    multiple_ = provided == MPI_THREAD_MULTIPLE;
+    check(MPI_Query_thread(&level_), "MPI_Query_thread");
   }
 
   /// True if no call can outlast the deadline.
-  [[nodiscard]] bool always_ends() const noexcept { return by_thread_; }
+  [[nodiscard]] bool always_ends() const noexcept { return level_ >= MPI_THREAD_SERIALIZED; }
   /// Names what the calls from here on are for.
   void begin(char const* operation) noexcept { operation_ = operation; }
   /// Why waiting ended without the others; empty if it never did.
@@ -46,17 +42,33 @@ class Blocking {
   /// what it works on.
   [[nodiscard]] bool lost() const noexcept { return lost_; }
   /// False if such a thread is the one that may call MPI; then all that is left is to abort.
-  [[nodiscard]] bool may_call() const noexcept { return !lost_ || multiple_; }
+  [[nodiscard]] bool may_call() const noexcept { return !lost_ || level_ == MPI_THREAD_MULTIPLE; }
 
-  /// MPI's code of a blocking call.
-  /// @param state     all that MPI reads and writes: a copy of it lives on with a call that never
-  ///   ends
-  /// @param function  makes the call, for a `State*`
+  /// MPI's code of a blocking call, `function(result)`. Copies of the two live on with a call that
+  /// never ends: MPI reads and writes nothing else of the caller's.
   /// @throws Error (communication) after the deadline
-  template <class State>
-  [[nodiscard]] int call(char const* name, State& state, int (*function)(void*)) {
-    static_assert(std::is_trivially_copyable_v<State> && sizeof(State) <= sizeof(Task::state));
-    return by_thread_ ? call_by_thread(name, &state, sizeof state, function) : function(&state);
+  template <class Result, class Function>
+  [[nodiscard]] ZERO_COLD int call(char const* name, Result& result, Function const& function) {
+    if (!always_ends()) return function(result);
+    struct Shared {
+      Function function;
+      Result result;
+      int code = MPI_SUCCESS;
+      std::atomic<bool> done{false};
+    };
+    std::shared_ptr<Shared> const task(new Shared{function, result});
+    std::thread thread([task] {
+      task->code = task->function(task->result);
+      task->done.store(true, std::memory_order_release);
+    });
+    if (!look([&] { return task->done.load(std::memory_order_acquire); }, deadline_)) {
+      thread.detach();
+      lost_ = true;
+      give_up(name);
+    }
+    thread.join();
+    result = task->result;
+    return task->code;
   }
 
   /// Looks until `ready()`.
@@ -67,20 +79,11 @@ class Blocking {
     if (!look(ready, deadline_)) give_up(what);
   }
 
-  /// Returns when all ranks have come here.
-  ZERO_COLD void meet(MPI_Comm comm) {
-    MPI_Request request = MPI_REQUEST_NULL;
-    check(MPI_Ibarrier(comm, &request), "MPI_Ibarrier");
-    if (!completes("MPI_Ibarrier", request, deadline_)) give_up("MPI_Ibarrier");
-  }
-
   /// What every rank gives, in rank order.
   template <class T>
-  [[nodiscard]] std::vector<T> gather(MPI_Comm comm, int size, T const& mine) {
-    std::vector<T> all(static_cast<std::size_t>(size));
-    Bytes const found = gather(comm, size, &mine, sizeof mine, deadline_);
-    if (found == nullptr) give_up("MPI_Iallgather");
-    std::memcpy(all.data(), found.get(), all.size() * sizeof mine);
+  [[nodiscard]] ZERO_COLD std::vector<T> gather(MPI_Comm comm, int size, T const& mine) {
+    std::vector<T> all = gather(comm, size, mine, deadline_);
+    if (all.empty()) give_up("MPI_Iallgather");
     return all;
   }
 
@@ -90,148 +93,98 @@ class Blocking {
   [[nodiscard]] ZERO_COLD std::string first_problem(MPI_Comm comm,
                                                     int size,
                                                     std::string const& problem) {
-    char mine[512] = {};
-    problem.copy(mine, sizeof mine - 1);
-    // Others may be where they cannot hear of it. This rank knows enough.
-    Seconds const limit = problem.empty() ? deadline_ : (std::min)(deadline_, patience);
-    Bytes const all = gather(comm, size, mine, sizeof mine, limit);
-    if (all == nullptr && problem.empty()) give_up("MPI_Iallgather");
-    if (all == nullptr) return problem;
-    for (int rank = 0; rank < size; ++rank) {
-      std::size_t const at = static_cast<std::size_t>(rank) * sizeof mine;
-      std::string_view const text(reinterpret_cast<char const*>(all.get() + at));
+    struct Problem {
+      char text[512];
+    } mine{};
+    problem.copy(mine.text, sizeof mine.text - 1);
+    // Others may be where they cannot hear of it. Then this rank knows enough.
+    Seconds const limit = problem.empty() ? deadline_ : (std::min)(deadline_, Seconds(1));
+    std::vector<Problem> const all = gather(comm, size, mine, limit);
+    if (all.empty() && problem.empty()) give_up("MPI_Iallgather");
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      std::string_view const text = all[rank].text;
       if (!text.empty()) return Message({"rank ", rank, ": ", text}).text();
     }
-    return {};
+    return problem;
   }
 
   /// A communicator of the library's own with the ranks of `comm`, whose errors are returned.
   [[nodiscard]] ZERO_COLD MPI_Comm duplicate(MPI_Comm comm) {
-    auto made = std::make_unique<MPI_Comm>(MPI_COMM_NULL);
-    MPI_Request request = MPI_REQUEST_NULL;
-    check(MPI_Comm_idup(comm, made.get(), &request), "MPI_Comm_idup");
-    if (!completes("MPI_Comm_idup", request, deadline_)) {
-      // MPI may still write there.
-      static_cast<void>(made.release());
-      give_up("MPI_Comm_idup");
-    }
+    auto const copy = [=](MPI_Comm& made, MPI_Request& request) {
+      return MPI_Comm_idup(comm, &made, &request);
+    };
+    auto const made = polled("MPI_Comm_idup", MPI_COMM_NULL, deadline_, copy);
+    if (made == nullptr) give_up("MPI_Comm_idup");
     return returning_errors(*made);
   }
-
   /// The part of a communicator that gives the same color, ordered by key.
   [[nodiscard]] MPI_Comm divide(MPI_Comm comm, int color, int key) {
-    return part_of("MPI_Comm_split", {comm, color, key}, [](void* state) {
-      auto& [all, mine, place, part] = *static_cast<Part*>(state);
-      return MPI_Comm_split(all, mine, place, &part);
-    });
+    return part("MPI_Comm_split",
+                [=](MPI_Comm& made) { return MPI_Comm_split(comm, color, key, &made); });
   }
-
   /// The part of a communicator that can share memory, ordered by key.
   [[nodiscard]] MPI_Comm machine(MPI_Comm comm, int key) {
-    return part_of("MPI_Comm_split_type", {comm, MPI_COMM_TYPE_SHARED, key}, [](void* state) {
-      auto& [all, type, place, part] = *static_cast<Part*>(state);
-      return MPI_Comm_split_type(all, type, place, MPI_INFO_NULL, &part);
+    return part("MPI_Comm_split_type", [=](MPI_Comm& made) {
+      return MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, key, MPI_INFO_NULL, &made);
     });
   }
-
   /// Gives a communicator back, with all of its ranks.
   void release(MPI_Comm& comm) {
-    check(call("MPI_Comm_free",
-               comm,
-               [](void* all) { return MPI_Comm_free(static_cast<MPI_Comm*>(all)); }),
-          "MPI_Comm_free");
+    auto const free = [](MPI_Comm& all) { return MPI_Comm_free(&all); };
+    check(call("MPI_Comm_free", comm, free), "MPI_Comm_free");
   }
 
  private:
   using Seconds = std::chrono::duration<double>;
-  using Bytes = std::unique_ptr<std::byte[]>;
-  /// For telling others of what this rank knows already.
-  static constexpr Seconds patience{1};
 
-  /// What a communicator is divided by, and what of it this rank gets.
-  struct Part {
-    MPI_Comm comm;
-    int color;  ///< or type
-    int key;
-    MPI_Comm part = MPI_COMM_NULL;
-  };
-  [[nodiscard]] ZERO_COLD MPI_Comm part_of(char const* name, Part state, int (*function)(void*)) {
-    check(call(name, state, function), name);
-    return returning_errors(state.part);
+  template <class Function>
+  [[nodiscard]] MPI_Comm part(char const* name, Function const& function) {
+    MPI_Comm made = MPI_COMM_NULL;
+    check(call(name, made, function), name);
+    return returning_errors(made);
   }
   [[nodiscard]] static MPI_Comm returning_errors(MPI_Comm comm) {
     check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     return comm;
   }
 
-  /// What a thread shares with who waits for it.
-  struct Task {
-    alignas(std::max_align_t) std::byte state[64];
-    int (*function)(void*);
-    int code = MPI_SUCCESS;
-    bool done = false;
-    std::mutex mutex{};
-    std::condition_variable ended{};
-  };
-  [[nodiscard]] ZERO_COLD int call_by_thread(char const* name,
-                                             void* state,
-                                             std::size_t bytes,
-                                             int (*function)(void*)) {
-    std::unique_ptr<Task> task(new Task);
-    std::memcpy(task->state, state, bytes);
-    task->function = function;
-    std::thread thread([shared = task.get()] {
-      int const code = shared->function(shared->state);
-      std::lock_guard const lock(shared->mutex);
-      shared->code = code;
-      shared->done = true;
-      shared->ended.notify_all();
-    });
-    std::unique_lock lock(task->mutex);
-    auto const limit = Clock::now() + std::chrono::duration_cast<Clock::duration>(deadline_);
-    bool const done = task->ended.wait_until(lock, limit, [&] { return task->done; });
-    lock.unlock();
-    if (!done) {
-      thread.detach();
-      // The thread may still come back to it.
-      static_cast<void>(task.release());
-      lost_ = true;
-      give_up(name);
-    }
-    thread.join();
-    std::memcpy(state, task->state, bytes);
-    return task->code;
+  /// Nothing if that takes longer than `limit`.
+  template <class T>
+  [[nodiscard]] static std::vector<T> gather(MPI_Comm comm,
+                                             int size,
+                                             T const& mine,
+                                             Seconds limit) {
+    auto const gather = [=](std::vector<T>& all, MPI_Request& request) {
+      auto const bytes = static_cast<int>(sizeof(T));
+      return MPI_Iallgather(
+          &all.back(), bytes, MPI_BYTE, all.data(), bytes, MPI_BYTE, comm, &request);
+    };
+    std::vector<T> const start(static_cast<std::size_t>(size) + 1, mine);
+    auto const all = polled("MPI_Iallgather", start, limit, gather);
+    if (all == nullptr) return {};
+    all->pop_back();
+    return std::move(*all);
   }
 
-  /// The bytes that every rank gives, in rank order; null if that takes longer than `limit`.
-  [[nodiscard]] ZERO_COLD static Bytes gather(
-      MPI_Comm comm, int size, void const* mine, std::size_t bytes, Seconds limit) {
-    std::size_t const own = static_cast<std::size_t>(size) * bytes;
-    Bytes all(new std::byte[own + bytes]);
-    std::memcpy(all.get() + own, mine, bytes);
-    auto const count = static_cast<int>(bytes);
+  /// What MPI writes, once `begin(memory, request)` has been called, or null if that takes longer
+  /// than `limit`.
+  template <class Memory, class Begin>
+  [[nodiscard]] static std::unique_ptr<Memory> polled(char const* name,
+                                                      Memory const& start,
+                                                      Seconds limit,
+                                                      Begin const& begin) {
+    auto memory = std::make_unique<Memory>(start);
     MPI_Request request = MPI_REQUEST_NULL;
-    check(MPI_Iallgather(
-              all.get() + own, count, MPI_BYTE, all.get(), count, MPI_BYTE, comm, &request),
-          "MPI_Iallgather");
-    // MPI may still write there.
-    if (!completes("MPI_Iallgather", request, limit)) static_cast<void>(all.release());
-    return all;
+    check(begin(*memory, request), name);
+    auto const is_complete = [&] {
+      int complete = 0;
+      check(MPI_Test(&request, &complete, MPI_STATUS_IGNORE), name);
+      return complete != 0;
+    };
+    // Or MPI may still write there.
+    if (!look(is_complete, limit)) static_cast<void>(memory.release());
+    return memory;
   }
-
-  /// False if what MPI has begun takes longer than `limit`.
-  [[nodiscard]] ZERO_COLD static bool completes(char const* name,
-                                                MPI_Request request,
-                                                Seconds limit) {
-    return look(
-        [&] {
-          int complete = 0;
-          check(MPI_Test(&request, &complete, MPI_STATUS_IGNORE), name);
-          return complete != 0;
-        },
-        limit);
-  }
-
   template <class Ready>
   [[nodiscard]] static bool look(Ready const& ready, Seconds limit) {
     auto const end = Clock::now() + limit;
@@ -254,11 +207,59 @@ class Blocking {
 
   Seconds deadline_;
   int rank_ = -1;
-  bool by_thread_ = false;
-  bool multiple_ = false;
+  int level_ = MPI_THREAD_SINGLE;
   bool lost_ = false;
   char const* operation_ = "construction";
   std::string complaint_;
 };
+
+/// Families of the process, or -1 for one that has to be alone. MPI keeps the number, as an
+/// attribute of MPI_COMM_SELF, and throws it away in MPI_Finalize.
+inline std::atomic<int>& count_of_families() {
+  auto const forget = [](MPI_Comm /*self*/, int /*key*/, void* count, void* /*unused*/) {
+    delete static_cast<std::atomic<int>*>(count);
+    return MPI_SUCCESS;
+  };
+  // A name, which MPI has no other place for; MPI runs once in a process.
+  static int const key = [&] {
+    int made = MPI_KEYVAL_INVALID;
+    check(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, forget, &made, nullptr),
+          "MPI_Comm_create_keyval");
+    check(MPI_Comm_set_attr(MPI_COMM_SELF, made, new std::atomic<int>(0)), "MPI_Comm_set_attr");
+    return made;
+  }();
+  void* count = nullptr;
+  int found = 0;
+  check(MPI_Comm_get_attr(MPI_COMM_SELF, key, static_cast<void*>(&count), &found),
+        "MPI_Comm_get_attr");
+  return *static_cast<std::atomic<int>*>(count);
+}
+
+/// A progress thread under MPI_THREAD_SERIALIZED knows when its own family calls MPI, and of nobody
+/// else's calls: such a family is alone.
+/// @param blocking  the family's, which lives longer
+/// @return what says, in its end, that the family calls MPI no more; not if a thread of its own
+///   never came back from there
+/// @throws Error (invalid_argument) if this family or one that is there has to be alone
+[[nodiscard]] inline std::shared_ptr<void> count_family(Blocking const& blocking, bool alone) {
+  std::atomic<int>& count = count_of_families();
+  int others = 0;
+  while (!count.compare_exchange_weak(others, alone ? -1 : others + 1)) {
+    if (others < 0) {
+      fail(ErrorKind::invalid_argument,
+           "a communicator with ProgressThread::sole exists, whose thread alone may call MPI: "
+           "split that one, or close it before");
+    }
+    if (alone && others > 0) {
+      fail(ErrorKind::invalid_argument,
+           {"ProgressThread::sole while there are ",
+            others,
+            " other families of groups in this process: split one of them, or close them before"});
+    }
+  }
+  return {nullptr, [&blocking, &count](void* /*unused*/) noexcept {
+            if (!blocking.lost() && is_running()) count.fetch_add(count < 0 ? 1 : -1);
+          }};
+}
 
 }  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

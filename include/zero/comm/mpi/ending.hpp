@@ -8,12 +8,9 @@
 #include "zero/comm/mpi/verdict.hpp"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::mpi::detail {
@@ -22,14 +19,11 @@ namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 class Surroundings {
  public:
   /// Messages from one rank to another arrive in order, or not at all if one of the two is gone.
-  /// @param matched  will anybody ask whether it has arrived?
-  virtual void send(int rank, std::span<std::byte const> message, bool matched) = 0;
-  /// Is it to be told of departures by messages? Others see them.
-  [[nodiscard]] virtual bool is_far(int rank) = 0;
-  /// Has the last message that was sent there with `matched` arrived?
+  virtual void send(int rank, Notice const& notice) = 0;
+  /// Has the ABOUT that was sent there arrived?
   [[nodiscard]] virtual bool is_matched(int rank) = 0;
-  /// What this rank has to tell: its last calls in the group asked for, if it is in it, and in the
-  /// group where it waits.
+  /// What this rank has to tell: its sentence, its last calls in the group asked for, if it is in
+  /// it, and in the group where it waits.
   [[nodiscard]] virtual Report report(Question const& question) = 0;
 
  protected:
@@ -60,11 +54,8 @@ class Ending {
   [[nodiscard]] bool ended() const noexcept { return state_ == State::ended; }
   /// The same on all ranks, once this one has ended.
   [[nodiscard]] std::string const& sentence() const noexcept { return sentence_; }
-  /// How long after the deadline this rank begins, looking meanwhile: ranks that are late at once
-  /// would all begin.
-  [[nodiscard]] double stagger_s() const noexcept {
-    return window_s(false, deadline_s_) * rank_ / size_;
-  }
+  /// What ranks have said that start nothing more in a group: which, and after how many calls.
+  [[nodiscard]] std::vector<Finding> const& departures() const noexcept { return departures_; }
 
   /// This rank has found something wrong, or has words while another's finding is looked into. It
   /// has heard what has come; what it has found is in its report.
@@ -72,66 +63,37 @@ class Ending {
     if (running()) {
       end(finding);
     } else if (finding.cause == Cause::words && (collects() || state_ == State::following)) {
-      account(rank_).report = surroundings_->report(account(leader_).finding.at);
-      note(account(rank_));
+      note(rank_, surroundings_->report(accounts_[leader_].finding.at));
       if (!collects()) report_to(leader_);
     }
   }
 
   /// This rank starts nothing more in a group. That ends nothing.
-  ZERO_COLD void depart(Departure departure) {
-    if (ended()) return;
-    Packet packet = packet_of(Kind::gone, rank_);
-    packet.pass(departure);
-    for (int rank = 0; rank < size_; ++rank) {
-      if (surroundings_->is_far(rank)) surroundings_->send(rank, packet.bytes(), false);
-    }
+  ZERO_COLD void depart(Finding const& finding) {
+    if (!ended()) tell({.kind = Kind::gone, .rank = rank_, .finding = finding});
   }
-  /// Whether a rank has said that, or null.
-  [[nodiscard]] Departure const* departed(std::uint64_t group, int rank) const noexcept {
-    auto const found =
-        std::find_if(departures_.begin(), departures_.end(), [&](Departure const& one) {
-          return one.group == group && one.rank == rank;
-        });
-    return found == departures_.end() ? nullptr : &*found;
-  }
-
-  [[nodiscard]] bool has_departures() const noexcept { return !departures_.empty(); }
-  /// How many were told to this rank.
-  [[nodiscard]] std::uint64_t departures() const noexcept { return departures_.size(); }
 
   /// A message has come.
-  ZERO_COLD void hear(std::span<std::byte const> message) {
-    Packet packet(message);
-    auto kind = Kind::end;
-    std::int32_t rank = -1;
-    packet.pass(kind);
-    packet.pass(rank);
+  ZERO_COLD void hear(Notice const& notice) {
+    int const rank = notice.rank;
     if (rank < 0 || rank >= size_ || ended()) return;
-    switch (kind) {
-      case Kind::gone:
-        departures_.push_back({.rank = rank});
-        packet.pass(departures_.back());
-        return;
+    switch (notice.kind) {
+      case Kind::gone: departures_.push_back(notice.finding); return;
       case Kind::verdict:
-        packet.pass(sentence_);
+        sentence_ = notice.report.text;
         state_ = State::ended;
         return;
       case Kind::about:
-        if (state_ != State::telling) packet.pass(sentence_);
+        if (state_ != State::telling) sentence_ = notice.report.text;
         break;
       case Kind::report:
-        packet.pass(account(rank).report);
-        account(rank).answered = true;
-        note(account(rank));
+        accounts_[rank].answered = true;
+        note(rank, notice.report);
         break;
       case Kind::end:
         // It may have been passed on before. Who tells a sentence already tells this rank, too.
-        if (account(rank).ends || state_ == State::telling) return;
-        packet.pass(account(rank).finding);
-        packet.pass(account(rank).report);
-        account(rank).ends = true;
-        note(account(rank));
+        if (ends(rank) || state_ == State::telling) return;
+        file_end(rank, notice.finding, notice.report);
         if (!knows(rank, rank_)) report_to(rank);
         follow();
         break;
@@ -143,22 +105,35 @@ class Ending {
   /// @param waiting  is this rank inside `wait`? Others take nobody's place.
   void look(Time now, bool waiting) {
     if (running() || ended()) return;
-    bool const brief = state_ == State::telling || (collects() ? brief_ : leader().finding.brief);
+    bool const brief =
+        state_ == State::telling || (collects() ? brief_ : accounts_[leader_].finding.brief);
     double const window = window_s(brief, deadline_s_);
     std::chrono::duration<double> const since = now - looked_.value_or(now);
     looked_ = now;
     passed_s_ += (std::min)(since.count(), window / 4);
-    switch (state_) {
-      case State::collecting:
-        if (all_answered() || passed_s_ >= window) decide();
-        break;
-      case State::telling:
-        if (all_keep() || passed_s_ >= window) finish();
-        break;
-      case State::following:
-        if (waiting && passed_s_ >= 2 * window) give_up();
-        break;
-      default: break;
+    bool const over = passed_s_ >= window;
+    auto const has_answered = [&](int rank, Account const* account) {
+      return account != nullptr && (account->answered || knows(rank_, rank));
+    };
+    // Or it has not reported, and need not know.
+    auto const has_sentence = [&](int rank, Account const* account) {
+      return account == nullptr || account->given_up || surroundings_->is_matched(rank);
+    };
+    if (collects() && (over || all(has_answered))) {
+      // Another may have been told to all already, by a rank that is gone.
+      if (sentence_.empty()) {
+        sentence_ = Verdict(accounts_, size_, rank_, deadline_s_).sentence();
+      }
+      enter(State::telling);
+      tell_sentence(Kind::about);
+    } else if (state_ == State::telling && (over || all(has_sentence))) {
+      state_ = State::ended;
+      tell_sentence(Kind::verdict);
+    } else if (state_ == State::following && waiting && passed_s_ >= 2 * window) {
+      accounts_[leader_].given_up = true;
+      Finding const finding{
+          .cause = Cause::silent, .at = accounts_[leader_].finding.at, .rank = leader_};
+      if (!follow()) end(finding);
     }
   }
 
@@ -172,50 +147,52 @@ class Ending {
   };
 
   [[nodiscard]] bool collects() const noexcept { return state_ == State::collecting; }
-  [[nodiscard]] Account& account(int rank) {
-    accounts_.resize(static_cast<std::size_t>(size_));
-    return accounts_[static_cast<std::size_t>(rank)];
+  [[nodiscard]] Account const* find(int rank) const {
+    auto const found = accounts_.find(rank);
+    return found != accounts_.end() ? &found->second : nullptr;
   }
-  [[nodiscard]] Account& leader() { return account(leader_); }
-
-  /// A report has come.
-  void note(Account& account) {
-    account.reported = true;
-    brief_ |=
-        account.finding.brief || !account.report.words.empty() || !account.report.error.empty();
-  }
+  [[nodiscard]] bool ends(int rank) const { return find(rank) != nullptr && find(rank)->ends; }
   /// Has what a rank said when it began the group that the other asks for?
   [[nodiscard]] bool knows(int asker, int rank) {
-    return account(rank).ends && account(rank).finding.at.group == account(asker).finding.at.group;
+    return ends(rank) && accounts_[rank].finding.at.group == accounts_[asker].finding.at.group;
+  }
+  /// Is it so of all others, and what is known of them?
+  template <class Condition>
+  [[nodiscard]] bool all(Condition const& condition) const {
+    for (int rank = 0; rank < size_; ++rank) {
+      if (rank != rank_ && !condition(rank, find(rank))) return false;
+    }
+    return true;
   }
 
-  [[nodiscard]] static Packet packet_of(Kind kind, std::int32_t rank) {
-    Packet packet;
-    packet.pass(kind);
-    packet.pass(rank);
-    return packet;
+  /// A report has come.
+  void note(int rank, Report const& report) {
+    Account& account = accounts_[rank];
+    account.report = report;
+    brief_ |= account.finding.brief || report.says != Says::nothing;
   }
-  void tell(Packet const& packet, bool matched = false, int but = -1) {
+  void file_end(int rank, Finding const& finding, Report const& report) {
+    accounts_[rank].ends = true;
+    accounts_[rank].finding = finding;
+    note(rank, report);
+  }
+  void tell(Notice const& notice, int but = -1) {
     for (int rank = 0; rank < size_; ++rank) {
-      if (rank != rank_ && rank != but) surroundings_->send(rank, packet.bytes(), matched);
+      if (rank != rank_ && rank != but) surroundings_->send(rank, notice);
     }
   }
   void tell_end(int rank) {
-    Packet packet = packet_of(Kind::end, rank);
-    packet.pass(account(rank).finding);
-    packet.pass(account(rank).report);
-    tell(packet, false, rank);
+    Account const& account = accounts_[rank];
+    tell({Kind::end, rank, account.finding, account.report}, rank);
   }
   void tell_sentence(Kind kind) {
-    Packet packet = packet_of(kind, rank_);
-    packet.pass(sentence_);
-    tell(packet, kind == Kind::about);
+    Notice notice{.kind = kind, .rank = rank_};
+    notice.report.say(Says::words, sentence_);
+    tell(notice);
   }
   void report_to(int rank) {
-    Packet packet = packet_of(Kind::report, rank_);
-    Report report = surroundings_->report(account(rank).finding.at);
-    packet.pass(report);
-    surroundings_->send(rank, packet.bytes(), false);
+    Report const report = surroundings_->report(accounts_[rank].finding.at);
+    surroundings_->send(rank, {.kind = Kind::report, .rank = rank_, .report = report});
   }
 
   void reset() noexcept {
@@ -226,13 +203,9 @@ class Ending {
     state_ = state;
     reset();
   }
-  void end(Finding const& finding) {
-    Account& own = account(rank_);
-    own.finding = finding;
-    own.finding.brief = brief_ || (finding.cause != Cause::late && finding.cause != Cause::silent);
-    own.report = surroundings_->report(finding.at);
-    own.ends = true;
-    note(own);
+  void end(Finding finding) {
+    finding.brief = brief_ || (finding.cause != Cause::late && finding.cause != Cause::silent);
+    file_end(rank_, finding, surroundings_->report(finding.at));
     leader_ = rank_;
     enter(State::collecting);
     tell_end(rank_);
@@ -241,8 +214,7 @@ class Ending {
   bool follow() {
     int first = -1;
     bool differs = false;
-    for (int rank = 0; rank < size_; ++rank) {
-      Account const& one = account(rank);
+    for (auto const& [rank, one] : accounts_) {
       if (!one.ends || one.given_up) continue;
       if (first >= 0 && (differs || one.finding.cause != Cause::mismatch)) continue;
       first = rank;
@@ -252,39 +224,8 @@ class Ending {
     leader_ = first;
     enter(first == rank_ ? State::collecting : State::following);
     // Those who follow this rank may not know the other, and would give up the wrong one.
-    if (first != rank_ && account(rank_).ends) tell_end(first);
+    if (first != rank_ && ends(rank_)) tell_end(first);
     return true;
-  }
-  void give_up() {
-    leader().given_up = true;
-    Finding const finding{.cause = Cause::silent, .at = leader().finding.at, .rank = leader_};
-    if (!follow()) end(finding);
-  }
-
-  [[nodiscard]] bool all_answered() {
-    for (int rank = 0; rank < size_; ++rank) {
-      Account const& one = account(rank);
-      if (rank != rank_ && !one.answered && !knows(rank_, rank)) return false;
-    }
-    return true;
-  }
-  /// Does every rank that has reported have the sentence?
-  [[nodiscard]] bool all_keep() {
-    for (int rank = 0; rank < size_; ++rank) {
-      if (rank == rank_ || !account(rank).reported || account(rank).given_up) continue;
-      if (!surroundings_->is_matched(rank)) return false;
-    }
-    return true;
-  }
-  void decide() {
-    // Another may have been told to all already, by a rank that is gone.
-    if (sentence_.empty()) sentence_ = Verdict(accounts_, rank_, deadline_s_).sentence();
-    enter(State::telling);
-    tell_sentence(Kind::about);
-  }
-  void finish() {
-    state_ = State::ended;
-    tell_sentence(Kind::verdict);
   }
 
   int rank_;
@@ -297,8 +238,8 @@ class Ending {
   double passed_s_ = 0;  ///< since it entered the state, or since the leader was heard
   std::optional<Time> looked_{};
   std::string sentence_{};  ///< that is kept, or told
-  std::vector<Account> accounts_{};
-  std::vector<Departure> departures_{};
+  Accounts accounts_{};     ///< of ranks that have told about themselves
+  std::vector<Finding> departures_{};
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

@@ -7,7 +7,6 @@
 #include "zero/comm/mpi/agreement.hpp"
 #include "zero/comm/mpi/blocking.hpp"
 #include "zero/comm/mpi/ending.hpp"
-#include "zero/comm/mpi/family_count.hpp"
 #include "zero/comm/mpi/library.hpp"
 #include "zero/comm/mpi/mailbox.hpp"
 #include "zero/comm/mpi/member.hpp"
@@ -15,13 +14,14 @@
 #include "zero/comm/mpi/report.hpp"
 #include "zero/comm/mpi/window.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <span>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -37,7 +37,7 @@ class Family final : public Surroundings {
   Family(MPI_Comm comm, Options const& wanted, bool native)
       : options(wanted),
         blocking(comm, wanted.deadline_s),
-        entry_(blocking, wanted.progress_thread == ProgressThread::sole),
+        counted_(count_family(blocking, wanted.progress_thread == ProgressThread::sole)),
         comm_(blocking.duplicate(comm)) {
     check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
     check(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
@@ -126,16 +126,21 @@ class Family final : public Surroundings {
   }
   /// For a reason that is a sentence already; true if nothing had failed before.
   ZERO_COLD bool end_by_words(std::string text, Question at) {
-    bool const first = is_sound() && words_.empty();
-    bool const gave_up = !blocking.complaint().empty();
-    if (words_.empty()) words_ = gave_up ? blocking.complaint() : std::move(text);
+    bool const first = is_sound();
+    if (says_ != Says::words) {
+      says_ = Says::words;
+      text_ = blocking.complaint().empty() ? std::move(text) : blocking.complaint();
+    }
     end({.cause = Cause::words, .at = at});
     return first;
   }
   /// An error of MPI's own, found where nothing may be thrown.
   ZERO_COLD void end_by_mpi(int code, std::string_view during, Question at) {
-    error_ = "rank " + std::to_string(rank_) + ": MPI reports '" + error_text(code) + "' in " +
-             std::string(during);
+    if (says_ == Says::nothing) {
+      says_ = Says::error;
+      text_ = "rank " + std::to_string(rank_) + ": MPI reports '" + error_text(code) + "' in " +
+              std::string(during);
+    }
     end({.cause = Cause::mpi_error, .at = at});
   }
   /// Stays until all know of an end that this rank has begun, but not for long: 0.1 s once it is
@@ -146,60 +151,55 @@ class Family final : public Surroundings {
     for (Backoff backoff; blocking.may_call(); backoff.pause()) {
       hear();
       bool const ended = has_ended();
-      if (ended && mailbox_->is_idle()) return;
+      if (ended && !mailbox_->holds()) return;
       if (Clock::now() - begun > (ended ? 1 : 3) * least) return;
     }
   }
   /// Peers on this node must not use any more what they read of this rank's.
   void give_up_buffers() noexcept { window->control(0)->give_up(); }
-  /// After how much more than the deadline a rank says that it is over.
-  [[nodiscard]] double stagger_s() const noexcept { return ending_->stagger_s(); }
+  /// How long a rank sees nothing move before it says so: the deadline, and then not all at once.
+  [[nodiscard]] std::chrono::duration<double> patience() const noexcept {
+    double const stagger_s = window_s(false, options.deadline_s) * rank_ / size_;
+    return std::chrono::duration<double>(options.deadline_s + stagger_s);
+  }
 
   /// Tells all that this rank starts nothing more in a group.
-  ZERO_COLD void depart(Departure const& departure) {
+  ZERO_COLD void depart(Finding const& finding) {
     if (!is_sound()) return;
     ++departures_told_;
-    ending_->depart(departure);
+    ending_->depart(finding);
   }
-  [[nodiscard]] bool has_departures() const noexcept { return ending_->has_departures(); }
-  /// What a rank has said of that, or null.
-  [[nodiscard]] Departure const* departed(std::uint64_t group, int world_rank) const noexcept {
-    return ending_->departed(group, world_rank);
+  /// What others have said of that.
+  [[nodiscard]] std::vector<Finding> const& departures() const noexcept {
+    return ending_->departures();
   }
 
   /// This rank waits in a group until the end of this object's scope.
-  class Waiting {
-   public:
-    Waiting(Family& family, Member& member) : family_(&family), member_(&member) {
-      family.waiting_.push_back(&member);
-    }
-    Waiting(Waiting const&) = delete;
-    Waiting& operator=(Waiting const&) = delete;
-    ~Waiting() { std::erase(family_->waiting_, member_); }
-
-   private:
-    Family* family_;
-    Member* member_;
+  struct Waiting {
+    Family& family;
+    Member* member;
+    ~Waiting() { std::erase(family.waiting_, member); }
   };
+  [[nodiscard]] Waiting wait_in(Member* member) {
+    waiting_.push_back(member);
+    return {*this, member};
+  }
 
   /// Stops the thread and gives up what only all ranks together can. Collective; blocks.
   void close() {
     stop_thread();
     // Of ranks that have left groups split off; nothing may come when MPI has this communicator
     // back.
-    std::vector<std::uint64_t> const told = blocking.gather(comm_, size_, departures_told_);
-    std::uint64_t expected = 0;
-    for (int rank = 0; rank < size_; ++rank) {
-      if (is_far(rank)) expected += told[static_cast<std::size_t>(rank)];
-    }
+    std::vector<std::size_t> const told = blocking.gather(comm_, size_, departures_told_);
+    std::size_t const all = std::accumulate(told.begin(), told.end(), std::size_t{0});
     blocking.wait("the last notices", [&] {
       hear();
-      return ending_->departures() >= expected && mailbox_->is_idle();
+      return departures().size() >= all - departures_told_ && !mailbox_->holds();
     });
     mailbox_->cancel();
     window->close(blocking);
     blocking.release(comm_);
-    entry_.remove();
+    counted_.reset();
   }
 
   Options const options;
@@ -221,24 +221,20 @@ class Family final : public Surroundings {
   void hear() {
     if (!blocking.complaint().empty()) {
       if (!blocking.may_call()) return;
-      if (words_.empty()) end_by_words(blocking.complaint(), {});
+      if (says_ != Says::words) end_by_words(blocking.complaint(), {});
     }
-    int const code =
-        mailbox_->poll([&](std::span<std::byte const> message) { ending_->hear(message); });
+    int const code = mailbox_->poll([&](Notice const& notice) { ending_->hear(notice); });
     if (code != MPI_SUCCESS && ending_->running()) end_by_mpi(code, "a notice", {});
     if (!ending_->running()) ending_->look(Clock::now(), !waiting_.empty());
   }
 
   // What the ending asks for.
-  void send(int rank, std::span<std::byte const> message, bool matched) override {
-    if (is_running()) mailbox_->send(rank, message, matched);
+  void send(int rank, Notice const& notice) override {
+    if (is_running()) mailbox_->send(rank, notice);
   }
-  [[nodiscard]] bool is_far(int rank) override { return node_of(rank) != node_of(rank_); }
-  [[nodiscard]] bool is_matched(int rank) override { return mailbox_->is_matched(rank); }
+  [[nodiscard]] bool is_matched(int rank) override { return !mailbox_->holds(rank); }
   [[nodiscard]] ZERO_COLD Report report(Question const& question) override {
     Report result;
-    result.words = words_;
-    result.error = error_;
     // What this rank waits for elsewhere explains why it does not come only if it has waited long.
     Member* waits = nullptr;
     for (Member* const member : waiting_) {
@@ -248,29 +244,25 @@ class Family final : public Surroundings {
     }
     if (waits != nullptr) waits->tell_waiting(result);
     for (Member* const member : members_) {
-      bool const asked = member->id() == question.group;
-      if (asked || (member == waits && result.waits)) member->tell_calls(result);
+      if (member->id() == question.group) {
+        member->tell_calls(result.asked);
+      } else if (member == waits && result.waits) {
+        member->tell_calls(result.other);
+      }
     }
+    if (says_ != Says::nothing) result.say(says_, text_);
     return result;
   }
 
   void run_thread() {
     Backoff backoff;
     while (!stop_.load(std::memory_order_acquire)) {
-      bool moved = false;
-      {
-        std::lock_guard const lock(mutex);
-        bool busy = false;
-        for (Member const* const member : members_) busy |= member->busy();
-        if (busy) {
-          moved = advance();
-        } else {
-          hear();
-        }
-      }
-      if (moved) {
-        backoff.reset();
-      }
+      std::unique_lock lock(mutex);
+      bool const busy = std::any_of(
+          members_.begin(), members_.end(), [](Member const* one) { return one->busy(); });
+      if (busy && advance()) backoff.reset();
+      if (!busy) hear();
+      lock.unlock();
       backoff.pause();
     }
   }
@@ -279,16 +271,16 @@ class Family final : public Surroundings {
     if (thread_.joinable()) thread_.join();
   }
 
-  Entry entry_;
+  std::shared_ptr<void> counted_;  ///< among the families of the process
   MPI_Comm comm_;
   int rank_ = -1;
   int size_ = 0;
   std::vector<int> nodes_;
   std::vector<Member*> members_;
   std::vector<Member*> waiting_;  ///< groups in which this rank's threads wait
-  std::string words_;             ///< why this rank ends the family
-  std::string error_;             ///< what MPI has reported
-  std::uint64_t departures_told_ = 0;
+  Says says_ = Says::nothing;     ///< why this rank ends the family, in its own words or MPI's
+  std::string text_;
+  std::size_t departures_told_ = 0;
   std::unique_ptr<Mailbox> mailbox_;
   std::unique_ptr<Ending> ending_;
   std::thread thread_;

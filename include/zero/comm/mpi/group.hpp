@@ -34,7 +34,6 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -134,7 +133,7 @@ class Group final : public Base {
                     .at = {id_, found.number},
                     .rank = found.peer < 0 ? -1 : peers_.world_rank(found.peer),
                     .known = found.known,
-                    .call = found.call.collective()});
+                    .call = found.call});
     } else if (error != MPI_SUCCESS) {
       family_->end_by_mpi(error, describe_oldest() + on_group(), {id_, flights_.oldest()});
     }
@@ -171,12 +170,11 @@ class Group final : public Base {
       family_->stay();
       return;
     }
-    Control& own = peers_.own();
-    own.left_unwinding.store(unwinding ? 1 : 0, std::memory_order_relaxed);
-    own.left_at.store(flights_.posted(), std::memory_order_release);
-    family_->depart({.group = id_,
-                     .calls = flights_.posted(),
-                     .kind = unwinding ? Departure::Kind::unwinding : Departure::Kind::left});
+    family_->depart({.cause = Cause::left,
+                     .at = {id_, flights_.posted()},
+                     .rank = own_number(),
+                     .unwinding = unwinding,
+                     .calls = flights_.posted()});
   }
 
   ZERO_COLD bool report(std::string_view reason) override {
@@ -301,13 +299,11 @@ class Group final : public Base {
   }
 
   [[nodiscard]] std::uint64_t id() const noexcept override { return id_; }
-  ZERO_COLD void tell_calls(Report& report) override {
-    Calls& calls = report.calls.emplace_back();
-    calls = {.group = id_, .name = name_, .made = flights_.posted()};
-    std::uint64_t const count = (std::min<std::uint64_t>)(calls.made, reported_calls);
-    for (std::uint64_t n = calls.made - count; n < calls.made; ++n) {
-      calls.last.push_back(flights_.at(n).op);
-    }
+  ZERO_COLD void tell_calls(Calls& calls) override {
+    calls.group = id_;
+    calls.made = flights_.posted();
+    copy_text(name_, calls.name);
+    for (auto n = calls.first(); n < calls.made; ++n) calls.at(n) = flights_.at(n).head.call;
   }
   [[nodiscard]] ZERO_COLD double still_s() const override {
     return std::chrono::duration<double>(Clock::now() - moved_).count();
@@ -392,11 +388,9 @@ class Group final : public Base {
   void finish(Lock& lock, Collective const& op, std::uint64_t number) {
     Backoff backoff;
     std::uint64_t events = events_;
-    // Ranks whose deadline is over at once do not all begin to end.
-    std::chrono::duration<double> const deadline(family_->options.deadline_s +
-                                                 family_->stagger_s());
+    auto const patience = family_->patience();
     moved_ = Clock::now();
-    Family::Waiting const waiting(*family_, *this);
+    Family::Waiting const waiting = family_->wait_in(this);
     while (!flights_.done(number)) {
       family_->advance();
       throw_if_ended(op);
@@ -407,8 +401,8 @@ class Group final : public Base {
         backoff.reset();
         continue;
       }
-      if (family_->is_sound() && anybody_left()) look_for_departures();
-      if (Clock::now() - moved_ > deadline) {
+      if (family_->is_sound() && !family_->departures().empty()) look_for_departures();
+      if (Clock::now() - moved_ > patience) {
         family_->end({.cause = Cause::late, .at = {id_, flights_.oldest()}});
       }
       lock.unlock();
@@ -420,43 +414,22 @@ class Group final : public Base {
   /// its way is given time to say why.
   ZERO_COLD void look_for_departures() {
     std::uint64_t const oldest = flights_.oldest();
-    std::optional<Departure> gone;
+    Finding const* gone = nullptr;
     exchange_.waits_for(flights_.at(oldest), [&](int peer) {
-      std::optional<Departure> const found = departure_of(peer);
-      bool const misses = found && found->calls <= oldest;
-      if (misses && (!gone || found->rank < gone->rank)) gone = found;
+      for (Finding const& one : family_->departures()) {
+        bool const misses = one.at.group == id_ && one.rank == peers_.world_rank(peer);
+        if (!misses || one.calls > oldest) continue;
+        if (gone == nullptr || one.rank < gone->rank) gone = &one;
+      }
     });
-    if (!gone) return;
+    if (gone == nullptr) return;
     auto const now = Clock::now();
     if (missed_ == Clock::time_point{}) missed_ = now;
     std::chrono::duration<double> const since = now - missed_;
-    if (gone->kind != Departure::Kind::left && since.count() < window_s(true, 0)) return;
-    family_->end({.cause = Cause::left,
-                  .at = {id_, oldest},
-                  .rank = gone->rank,
-                  .abandoned = gone->kind == Departure::Kind::abandoned,
-                  .calls = gone->calls});
-  }
-
-  [[nodiscard]] bool anybody_left() const noexcept {
-    return family_->has_departures() ||
-           std::any_of(peers_.near().begin(), peers_.near().end(), [&](int peer) {
-             return peers_.control(peer).left_at.load(std::memory_order_relaxed) != never;
-           });
-  }
-  /// What a rank has said of its leaving: near ones in memory.
-  [[nodiscard]] ZERO_COLD std::optional<Departure> departure_of(int peer) const {
-    int const number = peers_.world_rank(peer);
-    if (!peers_.is_near(peer)) {
-      Departure const* const told = family_->departed(id_, number);
-      return told != nullptr ? std::optional(*told) : std::nullopt;
-    }
-    Control const& control = peers_.control(peer);
-    std::uint64_t const calls = control.left_at.load(std::memory_order_acquire);
-    if (calls == never) return std::nullopt;
-    bool const unwinding = control.left_unwinding.load(std::memory_order_relaxed) != 0;
-    auto const kind = unwinding ? Departure::Kind::unwinding : Departure::Kind::left;
-    return Departure{.rank = number, .group = id_, .calls = calls, .kind = kind};
+    if (gone->unwinding && since.count() < window_s(true, 0)) return;
+    Finding found = *gone;
+    found.at.number = oldest;
+    family_->end(found);
   }
 
   [[nodiscard]] static Peers peers(Family const& family,

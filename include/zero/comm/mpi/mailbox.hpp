@@ -7,111 +7,88 @@
 #include "zero/comm/mpi/report.hpp"
 
 #include <algorithm>
-#include <cstddef>
-#include <cstdint>
 #include <memory>
-#include <span>
+#include <utility>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::mpi::detail {
-
-/// Tag on the family's communicator.
-inline constexpr int notice_tag = 3;
 
 /// One rank's messages to and from all others of its family. What MPI does not give back is kept on
 /// purpose.
 class Mailbox {
  public:
   /// Receives from here on.
-  Mailbox(MPI_Comm comm, int size)
-      : comm_(comm), bytes_(largest_notice(size)), in_(new std::byte[bytes_]) {
-    check(receive(), "MPI_Irecv");
-  }
+  Mailbox(MPI_Comm comm, int size) : comm_(comm), size_(size) { check(receive(), "MPI_Irecv"); }
   Mailbox(Mailbox const&) = delete;
   Mailbox& operator=(Mailbox const&) = delete;
   ~Mailbox() {
-    if (request_ != MPI_REQUEST_NULL && !forsaken_ && is_running()) cancel();
-    if (request_ != MPI_REQUEST_NULL) static_cast<void>(in_.release());
-    if (!forsaken_ && is_running()) forget_sent();
+    if (!forsaken_ && is_running()) {
+      cancel();
+      forget_sent();
+    }
+    if (in_->request != MPI_REQUEST_NULL) static_cast<void>(in_.release());
     for (std::unique_ptr<Letter>& letter : out_) static_cast<void>(letter.release());
   }
   /// MPI must not be called any more.
   void forsake() noexcept { forsaken_ = true; }
 
-  /// Calls `hear(message)` for all that have come.
+  /// Calls `hear(notice)` for all that have come.
   /// @return MPI's code
   template <class Hear>
   int poll(Hear const& hear) {
     if (!out_.empty()) forget_sent();
-    for (;;) {
+    int code = MPI_SUCCESS;
+    while (code == MPI_SUCCESS && in_->request != MPI_REQUEST_NULL) {
       int done = 0;
-      MPI_Status status;
-      if (request_ == MPI_REQUEST_NULL) return MPI_SUCCESS;
-      int code = MPI_Test(&request_, &done, &status);
-      if (code != MPI_SUCCESS || done == 0) return code;
-      int length = 0;
-      MPI_Get_count(&status, MPI_BYTE, &length);
+      code = MPI_Test(&in_->request, &done, MPI_STATUS_IGNORE);
+      if (code != MPI_SUCCESS || done == 0) break;
       // The next may come while this one is read.
-      std::vector<std::byte> const message(in_.get(), in_.get() + length);
-      if (code = receive(); code != MPI_SUCCESS) return code;
-      hear(std::span<std::byte const>(message));
+      Notice const notice = std::exchange(in_->notice, {});
+      code = receive();
+      if (code == MPI_SUCCESS) hear(notice);
     }
+    return code;
   }
 
   /// Best effort: who is gone hears nothing.
-  /// @param matched  see `is_matched`
-  ZERO_COLD void send(int rank, std::span<std::byte const> message, bool matched) {
-    auto letter = std::make_unique<Letter>();
-    letter->text.assign(message.begin(), message.end());
-    letter->to = rank;
-    letter->matched = matched;
-    auto const count = static_cast<int>(message.size());
-    int const code =
-        matched
-            ? MPI_Issend(
-                  letter->text.data(), count, MPI_BYTE, rank, notice_tag, comm_, &letter->request)
-            : MPI_Isend(
-                  letter->text.data(), count, MPI_BYTE, rank, notice_tag, comm_, &letter->request);
+  ZERO_COLD void send(int rank, Notice const& notice) {
+    auto letter = std::make_unique<Letter>(Letter{notice});
+    auto const count = static_cast<int>(notice.bytes(size_));
+    bool const about = notice.kind == Kind::about;
+    if (about) letter->matched = rank;
+    int const code = (about ? MPI_Issend : MPI_Isend)(
+        &letter->notice, count, MPI_BYTE, rank, tag, comm_, &letter->request);
     if (code == MPI_SUCCESS) out_.push_back(std::move(letter));
   }
-  /// True if what was sent there with `matched` has arrived.
-  [[nodiscard]] bool is_matched(int rank) {
+  /// True while an ABOUT has not arrived at a rank; of nobody, while MPI has not taken all else.
+  [[nodiscard]] bool holds(int matched = nobody) {
     forget_sent();
-    return std::none_of(out_.begin(), out_.end(), [&](auto const& letter) {
-      return letter->matched && letter->to == rank;
-    });
-  }
-  /// True if MPI has all messages, but for those of which it was asked whether they arrive.
-  [[nodiscard]] bool is_idle() {
-    forget_sent();
-    return std::all_of(
-        out_.begin(), out_.end(), [](auto const& letter) { return letter->matched; });
+    return std::any_of(
+        out_.begin(), out_.end(), [&](auto const& one) { return one->matched == matched; });
   }
 
   /// Ends receiving. No message may be on its way.
   void cancel() {
+    if (in_->request == MPI_REQUEST_NULL) return;
     // Local, since nothing has matched.
-    MPI_Cancel(&request_);
+    MPI_Cancel(&in_->request);
     int done = 0;
-    MPI_Test(&request_, &done, MPI_STATUS_IGNORE);
+    MPI_Test(&in_->request, &done, MPI_STATUS_IGNORE);
   }
 
  private:
+  static constexpr int tag = 3;
+  static constexpr int nobody = -1;
+
   struct Letter {
-    std::vector<std::byte> text{};
+    Notice notice{};
     MPI_Request request = MPI_REQUEST_NULL;
-    int to = 0;
-    bool matched = false;
+    int matched = nobody;  ///< of whom it is asked whether it has arrived
   };
 
   int receive() {
-    return MPI_Irecv(in_.get(),
-                     static_cast<int>(bytes_),
-                     MPI_BYTE,
-                     MPI_ANY_SOURCE,
-                     notice_tag,
-                     comm_,
-                     &request_);
+    auto const count = static_cast<int>(sizeof(Notice));
+    return MPI_Irecv(&in_->notice, count, MPI_BYTE, MPI_ANY_SOURCE, tag, comm_, &in_->request);
   }
   void forget_sent() {
     std::erase_if(out_, [](std::unique_ptr<Letter> const& letter) {
@@ -121,9 +98,8 @@ class Mailbox {
   }
 
   MPI_Comm comm_;
-  std::size_t bytes_;
-  std::unique_ptr<std::byte[]> in_;
-  MPI_Request request_ = MPI_REQUEST_NULL;
+  int size_;
+  std::unique_ptr<Letter> in_ = std::make_unique<Letter>();
   std::vector<std::unique_ptr<Letter>> out_;
   bool forsaken_ = false;
 };

@@ -16,6 +16,7 @@
 
 namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
+struct Calls;
 struct Report;
 
 /// What a rank's handle, its tickets and its family ask of it. Units that are given a communicator
@@ -64,8 +65,8 @@ class Member {
 
   /// Names the group in messages between its ranks.
   [[nodiscard]] virtual std::uint64_t id() const noexcept = 0;
-  /// Adds to a report what this rank has called last here.
-  virtual void tell_calls(Report& report) = 0;
+  /// What this rank has called last here.
+  virtual void tell_calls(Calls& calls) = 0;
   /// For how many seconds nothing has moved here while it waits.
   [[nodiscard]] virtual double still_s() const = 0;
   /// Adds what it waits for here.

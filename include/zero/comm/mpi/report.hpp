@@ -1,30 +1,35 @@
 /// @file
-/// What ranks tell each other once something has gone wrong, as messages. Pure logic.
+/// What ranks tell each other once something has gone wrong, in messages of one form.
 #pragma once
 
 #include "zero/base/config.hpp"
-#include "zero/concepts/communicator.hpp"
+#include "zero/comm/mpi/call.hpp"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <span>
-#include <string>
+#include <string_view>
 #include <type_traits>
-#include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 /// Longer texts are cut: MPI sends what is small at once.
 inline constexpr std::size_t longest_text = 1000;
-/// How many calls of a group a rank reports. It has no more under way.
-inline constexpr std::size_t reported_calls = 64;
+inline constexpr std::size_t longest_name = 100;
+/// Of ranks beyond these a report does not say who waits for them.
+inline constexpr int most_reported = 1 << 16;
+
+template <std::size_t Size>
+void copy_text(std::string_view from, char (&to)[Size]) noexcept {
+  to[from.copy(to, Size - 1)] = '\0';
+}
 
 /// A collective, by its place among those of its group.
 struct Question {
   std::uint64_t group = 0;   ///< the same on all of its ranks
   std::uint64_t number = 0;  ///< of the call, from 0
+
+  [[nodiscard]] auto operator<=>(Question const&) const = default;
 };
 
 /// Why a rank ends its family.
@@ -37,149 +42,86 @@ enum class Cause : std::uint8_t {
   silent,     ///< who collected reports fell silent
 };
 
-/// What a rank has found. Ranks are numbered as in the family.
+/// What a rank has found; or, when it leaves a group, that it did. Ranks are numbered as in the
+/// family.
 struct Finding {
   Cause cause = Cause::late;
   Question at{};            ///< the collective in question; all ranks report about its group
   int rank = -1;            ///< mismatch, left, silent: who
   bool known = false;       ///< mismatch: does it know the call of `rank` at that number?
-  bool abandoned = false;   ///< left: a ticket was dropped, of the call after `calls` others
+  bool unwinding = false;   ///< left: was an exception on its way, whose words may follow?
   bool brief = false;       ///< is there a reason for which answers are waited for briefly?
   std::uint64_t calls = 0;  ///< left: that `rank` had made in the group
-  Collective call{};        ///< mismatch: the call of `rank`, where that is known
+  Call call{};              ///< mismatch: the call of `rank`, where that is known
 };
 
 /// A rank's calls in one group.
 struct Calls {
-  std::uint64_t group = 0;
-  std::string name{};              ///< of the group; may be empty
-  std::uint64_t made = 0;          ///< so far
-  std::vector<Collective> last{};  ///< of them, up to `reported_calls`
+  std::uint64_t group = ~std::uint64_t{0};
+  std::uint64_t made = 0;            ///< so far
+  char name[longest_name + 1] = {};  ///< of the group; may be empty
+  Call last[ring_slots] = {};        ///< by number; no more are under way
+
+  [[nodiscard]] std::uint64_t first() const noexcept {
+    return made - (std::min<std::uint64_t>)(made, ring_slots);
+  }
+  [[nodiscard]] Call& at(std::uint64_t number) noexcept { return last[number % ring_slots]; }
+  [[nodiscard]] Call const* find(std::uint64_t number) const noexcept {
+    return number >= first() && number < made ? &last[number % ring_slots] : nullptr;
+  }
 };
+
+/// Whose sentence a rank has.
+enum class Says : std::uint8_t { nothing, words, error };
 
 /// What a rank tells of itself.
 struct Report {
-  std::string words{};                    ///< the sentence of an exception; empty without one
-  std::string error{};                    ///< the sentence of MPI's error; empty without one
-  std::vector<Calls> calls{};             ///< in the group asked for, and where it waits
-  bool waits = false;                     ///< inside `wait` for something that is not done?
-  Question at{};                          ///< where it waits: the oldest that is not done
-  std::vector<std::uint8_t> waits_for{};  ///< a bit for every rank of the family; if it waits
+  Says says = Says::nothing;
+  bool waits = false;  ///< inside `wait` for something that is not done?
   /// MPI reduces: `waits_for` has all other ranks of the group, of whom those are in question that
   /// have not made the call.
   bool native = false;
+  Question at{};  ///< where it waits: the oldest that is not done
+  Calls asked{};  ///< in the group asked for
+  union {
+    Calls other{};                ///< where it waits, if that is another group, and
+    char text[longest_text + 1];  ///< the sentence of an exception or of MPI's, if it has one
+  };
+  std::uint8_t waits_for[most_reported / 8] = {};  ///< a bit for every rank of the family
 
-  [[nodiscard]] bool waits_on(int rank) const noexcept {
-    auto const bit = static_cast<std::size_t>(rank);
-    return bit / 8 < waits_for.size() && (waits_for[bit / 8] >> bit % 8 & 1) != 0;
+  void say(Says what, std::string_view sentence) noexcept {
+    says = what;
+    copy_text(sentence, text);
   }
-  /// Sets the rank's bit in `waits_for`.
-  void wait_on(int rank) {
-    auto const bit = static_cast<std::size_t>(rank);
-    if (waits_for.size() <= bit / 8) waits_for.resize(bit / 8 + 1);
-    waits_for[bit / 8] = static_cast<std::uint8_t>(waits_for[bit / 8] | 1u << bit % 8);
+  [[nodiscard]] bool waits_on(int rank) const noexcept {
+    return rank < most_reported && (waits_for[rank / 8] >> rank % 8 & 1) != 0;
+  }
+  void wait_on(int rank) noexcept {
+    if (rank >= most_reported) return;
+    waits_for[rank / 8] = static_cast<std::uint8_t>(waits_for[rank / 8] | 1 << rank % 8);
   }
   [[nodiscard]] Calls const* calls_in(std::uint64_t group) const noexcept {
-    auto const found = std::find_if(
-        calls.begin(), calls.end(), [&](Calls const& one) { return one.group == group; });
-    return found == calls.end() ? nullptr : &*found;
+    if (asked.group == group) return &asked;
+    return says == Says::nothing && other.group == group ? &other : nullptr;
   }
 };
 
-/// That a rank starts nothing more in a group.
-struct Departure {
-  enum class Kind : std::uint8_t {
-    left,       ///< its handle is gone
-    unwinding,  ///< the same, while an exception was on its way out
-    abandoned,  ///< it dropped the ticket of its next call but `calls`
-  };
-
-  std::int32_t rank = 0;
-  std::uint64_t group = 0;
-  std::uint64_t calls = 0;  ///< that it has made, or waited for
-  Kind kind = Kind::left;
-};
-
-/// What is known of one rank.
-struct Account {
-  bool reported = false;  ///< has told about itself
-  bool answered = false;  ///< has reported to this rank
-  bool ends = false;      ///< has begun to end
-  bool given_up = false;  ///< was followed, and fell silent
-  Finding finding{};
-  Report report{};
-};
-
-/// Kinds of messages.
+/// Kinds of messages. ABOUT has the sentence that VERDICT repeats.
 enum class Kind : std::uint8_t { end, report, about, verdict, gone };
 
-/// A message that is written or read, by the same calls. What was cut off reads as nothing.
-class Packet {
- public:
-  Packet() = default;
-  explicit Packet(std::span<std::byte const> bytes)
-      : bytes_(bytes.begin(), bytes.end()), reads_(true) {}
+/// A message. As many bytes of it are sent as have a meaning.
+struct Notice {
+  Kind kind = Kind::end;
+  int rank = -1;      ///< whose it is
+  Finding finding{};  ///< END, GONE
+  Report report{};    ///< END, REPORT; of ABOUT and VERDICT the text
 
-  [[nodiscard]] std::span<std::byte const> bytes() const noexcept { return bytes_; }
-
-  template <class Number>
-    requires std::is_arithmetic_v<Number> || std::is_enum_v<Number>
-  void pass(Number& value) { pass_bytes(&value, sizeof(value)); }
-  void pass(std::string& text) {
-    text.resize(pass_size((std::min)(text.size(), longest_text)));
-    pass_bytes(text.data(), text.size());
+  [[nodiscard]] std::size_t bytes(int size) const noexcept {
+    if (kind == Kind::gone) return offsetof(Notice, report);
+    auto const ranks = static_cast<std::size_t>((std::min)(size, most_reported));
+    return offsetof(Notice, report) + offsetof(Report, waits_for) + (ranks + 7) / 8;
   }
-  template <class Element>
-  void pass(std::vector<Element>& elements) {
-    elements.resize(pass_size(elements.size()));
-    for (Element& element : elements) pass(element);
-  }
-  void pass(Collective& op) { pass(op.count, op.op, op.dtype, op.accumulate, op.root, op.bucket); }
-  void pass(Question& at) { pass(at.group, at.number); }
-  void pass(Calls& calls) { pass(calls.group, calls.name, calls.made, calls.last); }
-  void pass(Finding& finding) {
-    pass(finding.cause, finding.at, finding.rank, finding.known, finding.abandoned);
-    pass(finding.brief, finding.calls, finding.call);
-  }
-  void pass(Report& report) {
-    pass(report.words, report.error, report.calls, report.waits);
-    pass(report.at, report.waits_for, report.native);
-  }
-  void pass(Departure& departure) { pass(departure.group, departure.calls, departure.kind); }
-  /// One after the other.
-  template <class First, class... Others>
-    requires(sizeof...(Others) > 0)
-  void pass(First& first, Others&... others) {
-    pass(first);
-    (pass(others), ...);
-  }
-
- private:
-  /// A number of elements; not more than there are bytes to read.
-  [[nodiscard]] std::size_t pass_size(std::size_t size) {
-    auto number = static_cast<std::uint32_t>(size);
-    pass(number);
-    return reads_ ? (std::min)(std::size_t{number}, bytes_.size() - at_) : size;
-  }
-  void pass_bytes(void* data, std::size_t size) {
-    if (!reads_) {
-      auto const* const first = static_cast<std::byte const*>(data);
-      bytes_.insert(bytes_.end(), first, first + size);
-      return;
-    }
-    size = (std::min)(size, bytes_.size() - at_);
-    if (size > 0) std::memcpy(data, bytes_.data() + at_, size);
-    at_ += size;
-  }
-
-  std::vector<std::byte> bytes_;
-  std::size_t at_ = 0;
-  bool reads_ = false;
 };
-
-/// No message is longer in a family of so many ranks, whose reports have two groups at most.
-[[nodiscard]] constexpr std::size_t largest_notice(int size) noexcept {
-  return 8192 + static_cast<std::size_t>(size) / 8;
-}
+static_assert(std::is_trivially_copyable_v<Notice> && std::is_standard_layout_v<Notice>);
 
 }  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

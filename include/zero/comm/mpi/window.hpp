@@ -83,7 +83,7 @@ class Window {
       chunks_.push_back(base + chunks);
     }
     check(MPI_Win_sync(window_), "MPI_Win_sync");
-    blocking.meet(node);
+    static_cast<void>(blocking.gather(node, size, 0));
     check(MPI_Win_sync(window_), "MPI_Win_sync");
     for (Control const* const block : blocks_) {
       if (block->magic.load(std::memory_order_acquire) == Control::present) continue;
@@ -127,7 +127,7 @@ class Window {
   void close(Blocking& blocking) {
     if (!shared()) return;
     check(MPI_Win_unlock_all(window_), "MPI_Win_unlock_all");
-    auto const free = [](void* window) { return MPI_Win_free(static_cast<MPI_Win*>(window)); };
+    auto const free = [](MPI_Win& window) { return MPI_Win_free(&window); };
     check(blocking.call("MPI_Win_free", window_, free), "MPI_Win_free");
     blocking.release(node_);
   }
@@ -147,23 +147,18 @@ class Window {
 
   /// Why there is no window for this rank; empty if there is one.
   [[nodiscard]] std::string allocate(Blocking& blocking, std::size_t bytes) {
-    struct State {
-      MPI_Comm node;
-      MPI_Aint bytes;
-      void* memory;
-      MPI_Win window;
-    } state{node_, static_cast<MPI_Aint>(bytes), nullptr, MPI_WIN_NULL};
-    int const code = blocking.call("MPI_Win_allocate_shared", state, [](void* all) {
-      auto& s = *static_cast<State*>(all);
+    auto const allocate = [node = node_, bytes](MPI_Win& window) {
       MPI_Info info = MPI_INFO_NULL;
-      int result = MPI_Info_create(&info);
-      if (result != MPI_SUCCESS) return result;
+      int code = MPI_Info_create(&info);
+      if (code != MPI_SUCCESS) return code;
       MPI_Info_set(info, "alloc_shared_noncontig", "true");
-      result = MPI_Win_allocate_shared(
-          s.bytes, 1, info, s.node, static_cast<void*>(&s.memory), &s.window);
+      void* memory = nullptr;
+      auto const size = static_cast<MPI_Aint>(bytes);
+      code = MPI_Win_allocate_shared(size, 1, info, node, static_cast<void*>(&memory), &window);
       MPI_Info_free(&info);
-      return result;
-    });
+      return code;
+    };
+    int const code = blocking.call("MPI_Win_allocate_shared", window_, allocate);
     if (code != MPI_SUCCESS) {
       return Message({"MPI cannot share ",
                       bytes,
@@ -172,7 +167,6 @@ class Window {
                       error_text(code)})
           .text();
     }
-    window_ = state.window;
     check(MPI_Win_set_errhandler(window_, MPI_ERRORS_RETURN), "MPI_Win_set_errhandler");
     int* model = nullptr;
     int found = 0;

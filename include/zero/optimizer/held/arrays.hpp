@@ -21,8 +21,8 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 /// Gradients of one rank.
 ///
 /// Full gradients are kept for the whole model, or live in a pool for the units under way, or are
-/// lent. Reduced gradients are this rank's share: in place within the full ones, or an array of
-/// their own, in the wire dtype or, where micro-steps add up in them, in the accumulate dtype.
+/// lent. Reduced gradients are this rank's share: within the full ones, or an array of their own,
+/// in the wire dtype or, where micro-steps add up in them, in the accumulate dtype.
 class GradientStore {
  public:
   using Form = StorageForm;
@@ -65,7 +65,7 @@ class GradientStore {
   [[nodiscard]] Array sums(BucketSpan const& bucket) const noexcept {
     return sums_.from(bucket.in_shards());
   }
-  /// This rank's reduced share of a bucket, after the reduction.
+  /// This rank's reduced share of a bucket, after the reduction, unless it lies in lent tensors.
   [[nodiscard]] Array reduced(BucketSpan const& bucket) const noexcept {
     if (form_.reduced == Form::Reduced::in_place) return full(bucket).from(bucket.part(rank_));
     return form_.reduced == Form::Reduced::sums ? sums(bucket) : share(bucket);
@@ -193,7 +193,12 @@ ZERO_BODY GradientStore::GradientStore(std::vector<Tensor> const& tensors,
     : partition_(&partition),
       rank_(rank),
       form_(form),
-      lent_(tensors, partition, "gradients", types.wire, form.gradients == Form::Gradients::lent),
+      lent_(tensors,
+            partition,
+            "gradients",
+            types.wire,
+            form.gradients == Form::Gradients::lent,
+            form.reduced == Form::Reduced::lent),
       full_(arena.take(Role::gradients, elements.full_gradients, types.wire)),
       shard_(arena.take(Role::gradients, elements.shard_gradients, types.wire)),
       sums_(arena.take(Role::gradients, elements.shard_sums, types.accumulate)),
@@ -246,7 +251,7 @@ ZERO_BODY ParameterStore::ParameterStore(std::vector<Tensor> const& tensors,
                                          Arena& arena)
     : partition_(&partition),
       form_(form),
-      lent_(tensors, partition, "parameters", dtype, form == Form::lent),
+      lent_(tensors, partition, "parameters", dtype, form == Form::lent, false),
       base_(arena.take(Role::parameters, elements.parameters, dtype)),
       frozen_(arena.take(Role::parameters, elements.frozen, dtype)) {}
 

@@ -8,8 +8,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
 #include <type_traits>
+#include <utility>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
@@ -29,7 +31,7 @@ struct Array {
   [[nodiscard]] Array from(Place place) const noexcept { return {at(place), dtype}; }
 };
 
-/// Consecutive elements of a type that is known elsewhere.
+/// Consecutive elements of a type that is known elsewhere; also those that are only read.
 struct Elements {
   void* first = nullptr;
   std::size_t count = 0;
@@ -72,5 +74,23 @@ class LentSpans {
   std::size_t size_;
   Elements (*at_)(void const* list, std::size_t i);
 };
+
+template <class E>
+struct SpanElement {
+  using Type = E;
+};
+template <class E>
+struct SpanElement<std::span<E>> {
+  using Type = E;
+};
+/// The type of the elements in a trainer's list of spans, or in one span.
+template <class Lent>
+using LentElement =
+    typename SpanElement<std::remove_cvref_t<decltype(*std::data(std::declval<Lent&>()))>>::Type;
+/// Are they of 16 bits, but of another type than the optimizer's? Memory of one type is not read as
+/// another's.
+template <class Lent, class Element>
+concept OtherHalf = sizeof(Element) == 2 && sizeof(LentElement<Lent>) == 2 &&
+                    !std::is_same_v<std::remove_cv_t<LentElement<Lent>>, Element>;
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -28,11 +28,13 @@ class LentTensors {
  public:
   /// @param dtype  of all elements
   /// @param lends  false where the library owns this memory, and nothing is ever lent
+  /// @param written  reduced gradients are written here, so that none may be absent
   ZERO_APART ZERO_COLD LentTensors(std::vector<Tensor> const& tensors,
                                    Partition const& partition,
                                    char const* what,
                                    DType dtype,
-                                   bool lends);
+                                   bool lends,
+                                   bool written);
 
   [[nodiscard]] bool bound() const noexcept { return bound_; }
   /// Null where nothing is lent.
@@ -92,9 +94,10 @@ class LentTensors {
   template <class LentElements>
   void bind_each(LentElements const& lent_elements, bool need_frozen);
 
-  /// A gradient that is not there.
-  [[nodiscard]] static bool is_absent(Elements lent) noexcept {
-    return lent.first == nullptr && lent.count == 0;
+  /// A gradient that is not there, and need not be.
+  [[nodiscard]] bool is_absent(std::size_t tensor, Elements lent) const noexcept {
+    bool const none = lent.first == nullptr && lent.count == 0;
+    return none && !(written_ && partition_->place(tensor).count > 0);
   }
   /// Is a tensor's memory lent in this step already, and others have added to it?
   ZERO_APART [[nodiscard]] bool stays(std::size_t tensor, bool kept) const noexcept;
@@ -124,6 +127,7 @@ class LentTensors {
   Partition const* partition_;
   char const* what_;
   DType dtype_;
+  bool written_;
   std::vector<std::byte*> address_;
   std::vector<Lent> lent_;
   std::vector<std::byte*> in_place_;
@@ -137,11 +141,13 @@ ZERO_BODY LentTensors::LentTensors(std::vector<Tensor> const& tensors,
                                    Partition const& partition,
                                    char const* what,
                                    DType dtype,
-                                   bool lends)
+                                   bool lends,
+                                   bool written)
     : tensors_(&tensors),
       partition_(&partition),
       what_(what),
       dtype_(dtype),
+      written_(written),
       address_(lends ? tensors.size() : 0, nullptr),
       lent_(lends ? tensors.size() : 0, Lent::always),
       in_place_(lends ? partition.bucket_count() : 0, nullptr) {
@@ -180,7 +186,9 @@ ZERO_BODY void LentTensors::bind_flat(Elements flat, bool need_frozen) {
           " elements, but the flat buffer of ",
           what_,
           " has ",
-          flat.count});
+          flat.count,
+          flat.count > total ? "; where tensors lie with gaps between them, lend a span for each"
+                             : ""});
   }
   Array const all{static_cast<std::byte*>(flat.first), dtype_};
   std::uint64_t used = 0;
@@ -209,7 +217,7 @@ ZERO_BODY void LentTensors::bind_unit(std::span<std::size_t const> own,
   }
   for (std::size_t i = 0; i < own.size(); ++i) {
     std::size_t const t = own[i];
-    if (places[t].frozen || is_absent(lent[i])) continue;
+    if (places[t].frozen || is_absent(t, lent[i])) continue;
     if (!stays(t, kept)) {
       require_memory(t, lent[i]);
     } else if (lent[i].count > 0 && lent[i].first != address_[places[t].storage]) {
@@ -221,7 +229,7 @@ ZERO_BODY void LentTensors::bind_unit(std::span<std::size_t const> own,
     if (places[own[i]].frozen || stays(own[i], kept)) continue;
     forget(storage);
     lent_[storage] = Lent::once;
-    if (is_absent(lent[i])) continue;
+    if (is_absent(own[i], lent[i])) continue;
     address_[storage] = static_cast<std::byte*>(lent[i].first);
     refuse_overlap(storage, *this);
     refuse_overlap(storage, other);
@@ -285,7 +293,7 @@ void LentTensors::bind_each(LentElements const& lent_elements, bool need_frozen)
     bool const tied = place.storage != t;
     lent_[t] = Lent::always;
     if ((place.frozen && !need_frozen) || (tied && lent.count == 0) ||
-        (!need_frozen && is_absent(lent))) {
+        (!need_frozen && is_absent(t, lent))) {
       address_[t] = tied ? address_[place.storage] : nullptr;
       continue;
     }
@@ -308,6 +316,11 @@ ZERO_BODY bool LentTensors::stays(std::size_t tensor, bool kept) const noexcept 
 
 ZERO_BODY void LentTensors::require_memory(std::size_t t, Elements lent) const {
   std::uint64_t const count = partition_->place(t).count;
+  if (written_ && lent.count == 0 && count > 0) {
+    refuse(t,
+           "is not lent, but reduced gradients are written to all of them; lend it, and say "
+           "without_gradient()");
+  }
   if (lent.count != count) {
     refuse(t, {"has ", count, " elements, but ", lent.count, " are lent"});
   }

@@ -47,9 +47,18 @@ class Staging {
     clear(to.at(bucket.padded()));
   }
 
+  /// Copies a range of lent tensors to one run, and nothing to its gaps.
+  ZERO_APART void collect(Range range, LentTensors const& lent, Array to) const {
+    partition_->for_each_segment(range, [&](Segment const& piece) {
+      space_.copy(to.at(piece.in_range),
+                  lent.tensor(piece.tensor).at(piece.in_tensor),
+                  to.bytes(piece.count));
+    });
+  }
+
   /// The reverse: what is not a tensor is not written anywhere.
-  ZERO_APART void unpack(BucketSpan const& bucket, Array from, LentTensors const& lent) const {
-    partition_->for_each_segment(bucket.whole(), [&](Segment const& piece) {
+  ZERO_APART void unpack(Range range, Array from, LentTensors const& lent) const {
+    partition_->for_each_segment(range, [&](Segment const& piece) {
       space_.copy(lent.tensor(piece.tensor).at(piece.in_tensor),
                   from.at(piece.in_range),
                   from.bytes(piece.count));

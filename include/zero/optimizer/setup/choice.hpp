@@ -73,6 +73,9 @@ struct Choice {
                 "zero: name an allocator of device memory: Owned{...}, or Borrowed{...}");
   static_assert(!(Memory::borrowed && Stage::sharding.parameters),
                 "zero: borrowed memory cannot be partitioned; use a stage up to Pos+g or Owned<>");
+  static_assert(!(reduces_in_place<Memory> && Accumulation::reduced_shard),
+                "zero: AccumulateShard keeps sums beside the lent gradients: use Borrowed<>, not "
+                "BorrowedInPlace<>");
 
   /// What follows for the engine.
   static constexpr PolicyFacts facts{
@@ -83,6 +86,7 @@ struct Choice {
       .full_gradients = Accumulation::full_gradients,
       .reduced_shard = Accumulation::reduced_shard,
       .borrowed = Memory::borrowed,
+      .in_place = reduces_in_place<Memory>,
       .loss_scaled = Precision::loss_scaled,
       .types = {.parameter = dtype_of<typename Precision::Parameter>,
                 .wire = dtype_of<typename Precision::Wire>,

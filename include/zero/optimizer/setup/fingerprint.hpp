@@ -11,8 +11,6 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <string_view>
@@ -137,9 +135,8 @@ class Fingerprint {
   /// A field, and which ranks have which value.
   ZERO_APART [[nodiscard]] ZERO_COLD std::string values(std::size_t field, Words const& all) const;
 
-  /// With as many digits as tell it from its neighbours; nine do for numbers of 32 bits.
-  ZERO_APART ZERO_COLD static std::string show(double value);
-  ZERO_APART ZERO_COLD static std::string show(std::int64_t const* words);
+  /// @param single  numbers as those of 32 bits
+  ZERO_APART ZERO_COLD static std::string show(std::int64_t const* words, bool single);
 
   std::string subject_{};  ///< whose fields these are, in messages
   std::array<Name, capacity> names_{};
@@ -216,12 +213,17 @@ ZERO_BODY std::string Fingerprint::values(std::size_t field, Words const& all) c
   auto const same = [&](std::size_t a, std::size_t b) {
     return std::memcmp(value(a), value(b), field_words * sizeof(std::int64_t)) == 0;
   };
+  // A float, and the double of the same text, are different numbers.
+  bool single = kind_of(*value(0)) == Kind::real;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    single = single && is_single(std::bit_cast<double>(value(rank)[1]));
+  }
   std::string text;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     bool told = false;
     for (std::size_t other = 0; other < rank; ++other) told = told || same(other, rank);
     if (told) continue;
-    text += Message({text.empty() ? "" : "; ", show(value(rank)), " on rank"}).text();
+    text += Message({text.empty() ? "" : "; ", show(value(rank), single), " on rank"}).text();
     for (std::size_t other = rank; other < ranks; ++other) {
       if (same(other, rank)) text += Message({" ", other}).text();
     }
@@ -229,21 +231,11 @@ ZERO_BODY std::string Fingerprint::values(std::size_t field, Words const& all) c
   return Message({subject_, names_[field].owner, names_[field].field, ": ", text}).text();
 }
 
-ZERO_BODY std::string Fingerprint::show(double value) {
-  char letters[32];
-  for (int digits = 9; digits <= 17; digits += 4) {
-    std::snprintf(letters, sizeof(letters), "%.*g", digits, value);
-    if (static_cast<double>(static_cast<float>(value)) == value) break;
-    if (std::strtod(letters, nullptr) == value) break;
-  }
-  return letters;
-}
-
-ZERO_BODY std::string Fingerprint::show(std::int64_t const* words) {
+ZERO_BODY std::string Fingerprint::show(std::int64_t const* words, bool single) {
   char letters[32] = {};
   switch (kind_of(words[0])) {
     case Kind::integer: return Message({words[1]}).text();
-    case Kind::real: return show(std::bit_cast<double>(words[1]));
+    case Kind::real: return number_text(std::bit_cast<double>(words[1]), single);
     case Kind::text:
       std::memcpy(letters, words + 1, 16);
       if (auto const rest = std::bit_cast<std::uint64_t>(words[0]) >> kind_bits; rest != 0) {

@@ -187,6 +187,9 @@ ZERO_BODY Agreed agree(EngineSetup const& setup, std::vector<Tensor> described) 
                       partition_options(setup.policies, setup.comm.size, setup.bucket));
   Arena scratch(setup.allocator, AnySpace(*setup.space_calls, setup.space));
   require_same(groups, scratch, fingerprint(setup, slices.tensors, partition), slices.tensors);
+  if (described.empty()) {
+    fail(ErrorKind::invalid_argument, "the model has no tensors, so that nothing can be trained");
+  }
   return {setup, std::move(groups), std::move(described), std::move(slices), std::move(partition)};
 }
 
@@ -208,7 +211,7 @@ ZERO_BODY Fingerprint fingerprint(EngineSetup const& setup,
   }
   record.add("the rule's states", states);
   record.add("accumulation", facts.accumulation);
-  record.add("memory", std::string_view(facts.borrowed ? "borrowed" : "owned"));
+  record.add("memory", facts.memory());
   // Ranks whose kernels fuse multiplications differently would drift apart in the last bit.
   record.add("the compiler's flags", std::string_view(ZERO_TEXT(ZERO_NAMESPACE)));
   record.add("bucket bytes", static_cast<std::int64_t>(setup.bucket.bytes));

@@ -136,16 +136,22 @@ ZERO_BODY void refuse_values(Ranks& ranks,
   for (std::uint64_t const hash : next) mine.push_back(static_cast<std::int64_t>(hash));
   auto const all = GatherWords{&ranks, &arena}(mine.data(), mine.size());
   std::string pairs;
+  std::string tensor;
   for (std::size_t t = 0; t < own.size() && pairs.empty(); ++t) {
     for (std::size_t rank = 0; rank < size; ++rank) {
       std::size_t const after = (rank + 1) % size;
       if (all[rank * mine.size() + own.size() + t] == all[after * mine.size() + t]) continue;
-      pairs += pairs.empty() ? " of tensor '" + tensors[t].name + "': " : ", ";
-      pairs += Message({rank, " and ", after}).text();
+      pairs += Message({pairs.empty() ? " " : ", ", rank, " and ", after}).text();
+      tensor = Message({" of tensor '", tensors[t].name, "'"}).text();
+      // Around a ring of two they are the same two again.
+      if (size == 2) break;
     }
   }
+  // A broadcast is over the data axis.
+  std::string_view const way =
+      of.empty() ? "; broadcast_parameters() gives all of them those of one" : "";
   fail(ErrorKind::communication,
-       {"ranks", of, " start from different values", pairs},
+       {"ranks", pairs, of, " start from different values", tensor, way},
        {.rank = ranks.rank(),
         .operation = "check of parameters",
         .group = std::string(ranks.name())});

@@ -26,8 +26,10 @@ enum class StepFailure : std::int32_t {
   no_weight,
   options_differ,
   units_differ,
+  all_empty,
   scale_exhausted,
   learning_rate,
+  scales_differ,
 };
 
 /// What a host reads of a step.
@@ -35,7 +37,12 @@ struct StepOutcome {
   StepTerms terms{};
   StepFailure failure = StepFailure::none;  ///< of the first step that failed and was not reported
   std::int32_t differ = 0;                  ///< not 0 if ranks were told different options
+  std::int32_t ended = 0;                   ///< not 0 if the group had ended when it was decided
   std::int32_t stop = 0;                    ///< not 0 if some rank asked for the run to end
+  std::int32_t rested = 0;                  ///< tensors that rested in this step
+
+  /// What `differ` is where optimizers that step together have different loss scales.
+  static constexpr std::int32_t loss_scales = 2;
 };
 
 /// The few words of one rank's steps that lie in the memory of its space.
@@ -47,10 +54,13 @@ struct StepControl {
   static constexpr int stop_shift = 32;
   /// ... whether all were told the same options, ...
   static constexpr std::size_t options_word = failed_word + 1;
-  /// ... and how many tensors they were told nothing about; after the exchange, whether that is
-  /// so on some ranks alone. Behind these words lie those of `TensorCounts`, which travel with
-  /// them.
+  /// ... and how many tensors they were told nothing about (and, above `empty_shift`, how many
+  /// ranks were lent no gradient at all); after the exchange, whether that is so on some ranks
+  /// alone, or `all_empty`. Behind these words lie those of `TensorCounts`, which travel with them.
   static constexpr std::size_t silent_word = options_word + Unanimity::word_count;
+  static constexpr int empty_shift = 44;
+  static constexpr std::int64_t one_empty = std::int64_t{1} << empty_shift;
+  static constexpr std::int64_t all_empty = 2;
   static constexpr std::size_t word_count = silent_word + 1;
 
   ExactSum squares{};  ///< of this rank's reduced gradients; all bits zero before the first
@@ -146,7 +156,7 @@ struct BringTensors {
 
 /// Counts the update that is now decided for tensors that rest in it.
 struct CountMissed {
-  StepControl const* control = nullptr;
+  StepControl* control = nullptr;
   TensorCounts counts{};
   TensorBits may_rest{};
   bool counted = false;  ///< from outside: all that do not rest have as many updates as the run
@@ -157,6 +167,7 @@ struct CountMissed {
     for (std::size_t t = may_rest.first; t < may_rest.end; ++t) {
       std::int64_t& missed = counts.missed[t];
       if (may_rest.of(t) != 0 && counts.given(t) == 0) {
+        ++control->outcome.rested;
         missed = missed + more > 0 ? missed + more : 0;
       } else if (counted) {
         missed = 0;
@@ -195,9 +206,10 @@ struct RankOptions {
 struct Seal {
   StepControl* control = nullptr;
   RankOptions told{};
-  bool all = true;          ///< else all but what it was told was exchanged before
-  double weight = 0.;       ///< of this rank's micro-batches
-  std::int64_t silent = 0;  ///< tensors about which it was told nothing
+  bool all = true;     ///< else all but what it was told was exchanged before
+  double weight = 0.;  ///< of this rank's micro-batches
+  /// Tensors about which it was told nothing; `one_empty` where it was lent no gradient at all.
+  std::int64_t silent = 0;
 
   ZERO_HOST_DEVICE void operator()() const noexcept {
     std::int64_t* const words = control->words;
@@ -249,16 +261,58 @@ struct Conclude {
     failed &= (std::int64_t{1} << StepControl::stop_shift) - 1;
     if (!all) return;
     std::int64_t& silent = words[StepControl::silent_word];
-    silent = silent != 0 && counts.differ(ranks) ? 1 : 0;
+    if (silent == ranks * StepControl::one_empty) {
+      silent = StepControl::all_empty;
+    } else {
+      silent = silent % StepControl::one_empty != 0 && counts.differ(ranks) ? 1 : 0;
+    }
     std::int64_t const* const weights = words + ExactSum::word_count;
     StepTerms& terms = control->outcome.terms;
-    bool const finite = ExactSum::finite(words);
-    terms.overflow = finite ? 0 : 1;
     terms.weight = ExactSum::value(weights);
     terms.loss_scale = control->loss_scale.value();
+    measure(words, terms);
+  }
+
+  /// Overflow and norm of a sum of squares.
+  ZERO_HOST_DEVICE static void measure(std::int64_t const* squares, StepTerms& terms) noexcept {
+    bool const finite = ExactSum::finite(squares);
+    terms.overflow = finite ? 0 : 1;
     double const norm_of_sum =
-        finite ? __builtin_sqrt(ExactSum::value(words)) : __builtin_huge_val();
+        finite ? __builtin_sqrt(ExactSum::value(squares)) : __builtin_huge_val();
     terms.grad_norm = norm_of_sum / (terms.weight * static_cast<double>(terms.loss_scale));
+  }
+};
+
+/// Adds what another optimizer has concluded to what the one has that decides for both. Squares are
+/// added as integers; where weights differ, after they were rounded.
+struct Join {
+  StepControl* lead = nullptr;
+  StepControl const* other = nullptr;
+  bool scaled = false;  ///< the other has a loss scale of its own
+
+  ZERO_HOST_DEVICE void operator()() const noexcept {
+    StepOutcome& outcome = lead->outcome;
+    StepTerms& terms = outcome.terms;
+    StepTerms const& own = other->outcome.terms;
+    std::int64_t* const words = lead->words;
+    words[StepControl::failed_word] += other->words[StepControl::failed_word];
+    words[StepControl::silent_word] |= other->words[StepControl::silent_word];
+    if (outcome.differ == 0 && scaled && own.loss_scale != terms.loss_scale) {
+      outcome.differ = StepOutcome::loss_scales;
+    }
+    if (other->outcome.differ != 0) outcome.differ = other->outcome.differ;
+    double const ratio = terms.weight / own.weight;
+    if (is_finite(ratio) && ratio != 1.) {
+      ExactSum::Addend const parts =
+          ExactSum::addend(ExactSum::value(other->words) * ratio * ratio);
+      words[parts.first] += parts.low;
+      words[parts.first + 1] += parts.middle;
+      words[parts.first + 2] += parts.high;
+    } else {
+      for (std::size_t i = 0; i < ExactSum::word_count; ++i) words[i] += other->words[i];
+    }
+    if (own.weight == 0.) terms.weight = 0.;
+    Conclude::measure(words, terms);
   }
 };
 
@@ -269,6 +323,9 @@ struct Conclude {
 ///
 /// From a step that failed on, nothing is updated until all ranks have reported the failure: a
 /// trainer that asks for reports now and then must not train on what it would have thrown away.
+///
+/// Of optimizers that step together one leads. It decides first, after a `Join` of each other one,
+/// and the others decide as it did.
 struct Decide {
   static constexpr double no_limit = __builtin_huge_val();
 
@@ -281,17 +338,25 @@ struct Decide {
   long count = 0;                ///< of this update, from outside; 0: one more than of the last
   std::uint64_t rules = 0;       ///< digest of what updates each tensor
   RankOptions told{};
+  std::int64_t together = 1;          ///< optimizers that step
+  StepControl const* lead = nullptr;  ///< of another one that leads; or null
 
   ZERO_HOST_DEVICE void operator()() const noexcept {
     StepTerms& terms = control->outcome.terms;
     control->own = terms;
+    control->outcome.rested = 0;
+    if (lead != nullptr) follow();
     terms.clip_coefficient = terms.grad_norm > max_norm ? max_norm / terms.grad_norm : scale;
     bool const failed = control->words[StepControl::failed_word] != 0;
     bool const differ = control->outcome.differ != 0;
     bool const units = control->words[StepControl::silent_word] != 0;
     bool const rate = is_finite(terms.learning_rate) && terms.learning_rate >= 0.;
     // The host writes it while this may be running.
-    if (ended != nullptr && *static_cast<std::int64_t const volatile*>(ended) != 0) {
+    if (lead == nullptr) {
+      bool const over = ended != nullptr && *static_cast<std::int64_t const volatile*>(ended) != 0;
+      control->outcome.ended = over ? 1 : 0;
+    }
+    if (control->outcome.ended != 0) {
       terms.skipped = 1;
       return;
     }
@@ -303,9 +368,12 @@ struct Decide {
           terms.clip_coefficient / (terms.weight * static_cast<double>(terms.loss_scale));
       if (loss_scaled) control->loss_scale.learn(false);
     } else if (!failed && differ) {
-      control->outcome.failure = StepFailure::options_differ;
+      control->outcome.failure = control->outcome.differ == StepOutcome::loss_scales
+                                     ? StepFailure::scales_differ
+                                     : StepFailure::options_differ;
     } else if (!failed && units) {
-      control->outcome.failure = StepFailure::units_differ;
+      bool const empty = control->words[StepControl::silent_word] == StepControl::all_empty;
+      control->outcome.failure = empty ? StepFailure::all_empty : StepFailure::units_differ;
     } else if (!failed && terms.overflow == 0) {
       control->outcome.failure =
           terms.weight == 0. ? StepFailure::no_weight : StepFailure::learning_rate;
@@ -318,6 +386,21 @@ struct Decide {
       }
     }
     terms.next_loss_scale = control->loss_scale.value();
+  }
+
+ private:
+  /// Takes over what was joined.
+  ZERO_HOST_DEVICE void follow() const noexcept {
+    StepOutcome const& joined = lead->outcome;
+    StepTerms& terms = control->outcome.terms;
+    control->outcome.differ = joined.differ;
+    control->outcome.ended = joined.ended;
+    control->words[StepControl::failed_word] = lead->words[StepControl::failed_word];
+    control->words[StepControl::silent_word] = lead->words[StepControl::silent_word];
+    terms.overflow = joined.terms.overflow;
+    terms.grad_norm = joined.terms.grad_norm;
+    terms.loss_scale = joined.terms.loss_scale;
+    if (joined.terms.weight == 0.) terms.weight = 0.;
   }
 };
 

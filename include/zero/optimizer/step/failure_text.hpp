@@ -17,6 +17,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,8 +25,11 @@
 namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// The options of a step, to compare with other ranks'.
-/// @param rate  the learning rate, wherever it lay
-ZERO_APART [[nodiscard]] ZERO_COLD Fingerprint fingerprint_of(Decide const& decide, double rate);
+/// @param rate   the learning rate, wherever it lay ...
+/// @param given  ... and by which calls ranks got it; outlives the record
+ZERO_APART [[nodiscard]] ZERO_COLD Fingerprint fingerprint_of(Decide const& decide,
+                                                              double rate,
+                                                              std::string_view given);
 
 /// Which tensors have gradients that are not finite, and on which ranks.
 /// @param all  the first that each rank has found, below 0 if there is none
@@ -37,15 +41,12 @@ ZERO_APART [[nodiscard]] ZERO_COLD std::string not_finite(std::vector<std::int64
 ZERO_APART [[nodiscard]] ZERO_COLD std::string forgotten(std::vector<std::int64_t> const& all,
                                                          std::vector<Tensor> const& tensors);
 
-/// Why a step failed, in words of all ranks; of this rank alone if some have reported an earlier
-/// failure, and know nothing of this one.
-/// @param told  what this rank was told; nothing in `grad_norm()`
-/// @param rate  its learning rate, wherever it lay
+/// Why a step failed that these optimizers took together, in words of all ranks; of this rank alone
+/// if some have reported an earlier failure, and know nothing of this one. The first of them that
+/// has to do with it is named.
 /// @par Collective  yes; blocks
-ZERO_APART [[nodiscard]] ZERO_COLD Error explain_failure(Parts& parts,
-                                                         StepFailure failure,
-                                                         Decide const& told,
-                                                         double rate);
+ZERO_APART [[nodiscard]] ZERO_COLD Error explain_failure(std::span<Parts* const> stepped,
+                                                         StepFailure failure);
 
 #if ZERO_BODIES
 
@@ -56,7 +57,7 @@ ZERO_BODY std::int64_t first_not_finite(Parts& parts) {
   AnySpace const& space = parts.space();
   ExactSum* const squares = &parts.control->squares;
   parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
-    Array const share = parts.gradients.reduced(bucket);
+    Array const share = parts.reduction.own(bucket);
     Range const range = bucket.share(parts.comm().rank());
     parts.partition.for_each_segment(range, [&](Segment const& piece) {
       if (first >= 0 && static_cast<std::size_t>(first) <= piece.tensor) return;
@@ -71,42 +72,54 @@ ZERO_BODY std::int64_t first_not_finite(Parts& parts) {
   return first;
 }
 
-ZERO_BODY Error explain_failure(Parts& parts,
-                                StepFailure failure,
-                                Decide const& told,
-                                double rate) {
+/// What one optimizer has to do with it: options or tensors; nothing, if nothing.
+ZERO_APART [[nodiscard]] ZERO_COLD std::string failure_values(Parts& parts, StepFailure failure);
+ZERO_BODY std::string failure_values(Parts& parts, StepFailure failure) {
   std::int64_t failed_before = 0;
   parts.space().download(
       &failed_before, parts.control->words + StepControl::failed_word, sizeof(failed_before));
-  if (failed_before != 0) return error_of(failure);
-  RankGroups& groups = parts.groups;
-  ErrorContext const here = groups.model() == nullptr ? ErrorContext{} : groups.here("step");
-  GatherWords const gather{&groups.world(), &parts.arena};
+  if (failed_before != 0) return {};
+  GatherWords const gather{&parts.groups.world(), &parts.arena};
   if (failure == StepFailure::not_finite) {
     std::int64_t const first = first_not_finite(parts);
-    return error_of(failure, not_finite(gather(&first, 1), parts.tensors), here);
+    return not_finite(gather(&first, 1), parts.tensors);
   }
   if (failure == StepFailure::units_differ) {
     std::vector<std::int64_t> said;
     for (std::size_t t = 0; t < parts.tensors.size(); ++t) {
       said.push_back(static_cast<std::int64_t>(parts.presence.said(t)));
     }
-    return error_of(failure, forgotten(gather(said.data(), said.size()), parts.tensors), here);
+    return forgotten(gather(said.data(), said.size()), parts.tensors);
   }
-  if (failure != StepFailure::options_differ) return error_of(failure);
-  Fingerprint const record = fingerprint_of(told, rate);
+  if (failure != StepFailure::options_differ) return {};
+  std::string const given = calls_of_ranks(gather, parts.now.rate_from);
+  Fingerprint const record =
+      fingerprint_of(parts.now.told, parts.outcome.get().terms.learning_rate, given);
   auto const more = [&] { return parts.rules.difference(gather); };
-  return error_of(failure, record.difference(gather, more), here);
+  return record.difference(gather, more);
 }
 
-ZERO_BODY Fingerprint fingerprint_of(Decide const& decide, double rate) {
+ZERO_BODY Error explain_failure(std::span<Parts* const> stepped, StepFailure failure) {
+  for (Parts* const parts : stepped) {
+    std::string const values = failure_values(*parts, failure);
+    if (values.empty()) continue;
+    RankGroups& groups = parts->groups;
+    return error_of(
+        failure, values, groups.model() == nullptr ? ErrorContext{} : groups.here("step"));
+  }
+  return error_of(failure);
+}
+
+ZERO_BODY Fingerprint fingerprint_of(Decide const& decide, double rate, std::string_view given) {
+  constexpr std::string_view options = "options to step(): ";
   Fingerprint record;
-  record.add("the call", std::string_view(decide.told.known ? "step" : "grad_norm"));
-  record.add({}, "learning_rate", decide.told.known ? rate : 0.);
-  record.add({}, "max_norm", decide.max_norm);
-  record.add({}, "scale", decide.scale);
-  record.add({}, "non_finite", std::string_view(decide.skip_non_finite ? "skip" : "fail"));
-  record.add({}, "count", static_cast<double>(decide.count));
+  record.add(options, "the call", std::string_view(decide.told.known ? "step" : "grad_norm"));
+  record.add("optimizers that step together", decide.together);
+  record.add(given, "learning_rate", decide.told.known ? rate : 0.);
+  record.add(options, "max_norm", decide.max_norm);
+  record.add(options, "scale", decide.scale);
+  record.add(options, "non_finite", std::string_view(decide.skip_non_finite ? "skip" : "fail"));
+  record.add(options, "count", static_cast<double>(decide.count));
   record.add_hash({}, "rules of tensors", decide.rules);
   return record;
 }

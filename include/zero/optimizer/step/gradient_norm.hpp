@@ -8,8 +8,9 @@
 #include "zero/layout/partition.hpp"
 #include "zero/layout/range.hpp"
 #include "zero/layout/tensor.hpp"
-#include "zero/optimizer/held/arrays.hpp"
+#include "zero/optimizer/held/elements.hpp"
 #include "zero/optimizer/tables/kernel_calls.hpp"
+#include "zero/optimizer/tables/space_calls.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -39,7 +40,6 @@ class GradientNorm {
   ///   partitioned over it: the model; null to count all
   GradientNorm(int rank,
                Partition const& partition,
-               GradientStore const& store,
                ExactSum* squares,
                AnySpace space,
                Kernels kernels,
@@ -47,7 +47,6 @@ class GradientNorm {
                std::vector<Tensor> const* divided)
       : rank_(rank),
         partition_(&partition),
-        store_(&store),
         squares_(squares),
         space_(space),
         kernels_(kernels),
@@ -64,7 +63,8 @@ class GradientNorm {
     reduction.squares_count = static_cast<std::size_t>(bucket.share(rank_).count());
   }
   /// Takes in one bucket whose reduction is done. Once per bucket and step.
-  ZERO_APART void add(BucketSpan const& bucket) const;
+  /// @param reduced  this rank's share, as one run
+  ZERO_APART void add(BucketSpan const& bucket, Array reduced) const;
 
   /// Has loaded what it takes.
   void load(Kernels const& loading) const { loading.add_squares(nullptr, nullptr, 1); }
@@ -78,7 +78,6 @@ class GradientNorm {
 
   int rank_;
   Partition const* partition_;
-  GradientStore const* store_;
   ExactSum* squares_;
   AnySpace space_;
   Kernels kernels_;
@@ -88,9 +87,8 @@ class GradientNorm {
 
 #if ZERO_BODIES
 
-ZERO_BODY void GradientNorm::add(BucketSpan const& bucket) const {
+ZERO_BODY void GradientNorm::add(BucketSpan const& bucket, Array reduced) const {
   Range const share = bucket.share(rank_);
-  Array const reduced = store_->reduced(bucket);
   if (divided_ != nullptr) return add_partitioned(reduced, share);
   auto const count = static_cast<std::size_t>(share.count());
   if (count > 0) kernels_.add_squares(squares_, reduced.first, count);

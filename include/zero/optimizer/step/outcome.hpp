@@ -10,13 +10,16 @@
 #include "zero/optimizer/tables/kernel_calls.hpp"
 #include "zero/optimizer/tables/space_calls.hpp"
 
+#include <cstddef>
+
 namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// The host's copy of what the space decided.
 class Outcome {
  public:
-  Outcome(Ranks& ranks, StepControl* control, AnySpace space, Kernels kernels)
-      : ranks_(&ranks), control_(control), space_(space), kernels_(kernels) {
+  /// @param trained  tensors that are updated unless they rest
+  Outcome(Ranks& ranks, StepControl* control, AnySpace space, Kernels kernels, std::size_t trained)
+      : ranks_(&ranks), control_(control), space_(space), kernels_(kernels), trained_(trained) {
     expect();
   }
 
@@ -56,6 +59,7 @@ class Outcome {
   StepControl* control_;
   AnySpace space_;
   Kernels kernels_;
+  std::size_t trained_;
   mutable bool stale_ = false;
   mutable bool confirmed_ = true;
   bool recorded_ = false;
@@ -80,7 +84,10 @@ ZERO_BODY StepFailure Outcome::take(StepReport& report) {
             .clip_coefficient = terms.clip_coefficient,
             .loss_scale = terms.loss_scale,
             .weight = terms.weight,
-            .stop = now.stop != 0};
+            .stop = now.stop != 0,
+            .updated = terms.skipped != 0 || terms.weight == 0.
+                           ? 0
+                           : static_cast<long>(trained_) - now.rested};
   if (failure == StepFailure::none) return failure;
   kernels_.call(Forgive{control_});
   stale_ = true;

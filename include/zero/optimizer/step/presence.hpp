@@ -30,9 +30,11 @@ class Presence {
   /// The unit's gradients are added to in this micro-step, but for what was declared absent.
   ZERO_APART void give(int unit) noexcept;
   /// There is no gradient in this micro-step.
-  void declare(std::size_t tensor) noexcept {
+  /// @param told  by the trainer; else none was lent
+  void declare(std::size_t tensor, bool told = true) noexcept {
     tensors_[tensor].now = Said::absent;
     declared_ = true;
+    told_ = told_ || told;
   }
   ZERO_APART void declare_unit(int unit) noexcept;
   /// What nothing was said about in this micro-step is as `what(t)` says.
@@ -80,6 +82,9 @@ class Presence {
   }
   /// Of how many that is so.
   [[nodiscard]] std::int64_t silent_count() const noexcept { return silent_count_; }
+  /// Is there no gradient of any tensor in it, though none was declared absent? Then all that were
+  /// to be lent are empty.
+  [[nodiscard]] bool all_empty() const noexcept { return all_empty_; }
   /// What was said in the step.
   [[nodiscard]] Said said(std::size_t tensor) const noexcept { return said(tensor, true); }
   /// A step begins.
@@ -117,6 +122,8 @@ class Presence {
   std::vector<Known> tensors_;
   std::int64_t silent_count_ = 0;
   bool declared_ = false;
+  bool told_ = false;
+  bool all_empty_ = false;
   bool any_may_rest_ = false;
 };
 
@@ -151,6 +158,7 @@ ZERO_BODY void Presence::fold() noexcept {
 ZERO_BODY void Presence::conclude() noexcept {
   silent_count_ = 0;
   any_may_rest_ = false;
+  bool gives = false;
   for (std::size_t t = 0; t < tensors_.size(); ++t) {
     Known& storage = tensors_[storage_of(t)];
     if (storage_of(t) == t) {
@@ -161,16 +169,18 @@ ZERO_BODY void Presence::conclude() noexcept {
     storage.gives = storage.gives || said(t) == Said::given;
     storage.may_rest = storage.may_rest && said(t) == Said::absent;
     silent_count_ += silent(t) ? 1 : 0;
+    gives = gives || storage.gives;
   }
   for (Known& known : tensors_) {
     known.rested = known.rested || known.may_rest;
     any_may_rest_ = any_may_rest_ || known.may_rest;
   }
+  all_empty_ = any_may_rest_ && !gives && silent_count_ == 0 && !told_;
 }
 
 ZERO_BODY void Presence::reset() noexcept {
   for (Known& known : tensors_) known.said = known.now = Said::nothing;
-  declared_ = false;
+  declared_ = told_ = false;
 }
 
 #endif

@@ -23,13 +23,11 @@ class Publish {
   ZERO_APART Publish(Ranks& ranks,
                      Partition const& partition,
                      ParameterStore const& parameters,
-                     Staging const& staging,
-                     AnySpace space)
+                     Staging const& staging)
       : ranks_(&ranks),
         partition_(&partition),
         parameters_(&parameters),
         staging_(&staging),
-        space_(space),
         tickets_(ranks.tickets(partition.bucket_count())) {}
 
   ZERO_APART void before_read(int unit);
@@ -54,7 +52,6 @@ class Publish {
   Partition const* partition_;
   ParameterStore const* parameters_;
   Staging const* staging_;
-  AnySpace space_;
   Tickets tickets_;  ///< one for each bucket
   std::size_t started_ = 0;
   std::size_t finished_ = 0;
@@ -90,12 +87,9 @@ ZERO_BODY void Publish::publish_scattered(BucketSpan const& bucket) {
   settle();
   Array const packed = staging_->buffer(parameters_->dtype());
   Array const own = packed.from(bucket.part(ranks_->rank()));
-  partition_->for_each_segment(bucket.share(ranks_->rank()), [&](Segment const& piece) {
-    space_.copy(
-        own.at(piece.in_range), parameters_->segment(bucket, piece), own.bytes(piece.count));
-  });
+  staging_->collect(bucket.share(ranks_->rank()), parameters_->lent(), own);
   ranks_->run(all_gather(bucket, packed));
-  staging_->unpack(bucket, packed, parameters_->lent());
+  staging_->unpack(bucket.whole(), packed, parameters_->lent());
 }
 
 #endif

@@ -60,6 +60,12 @@ class Reduction {
   /// Reduces what is left, zeros standing in for units that gave no gradients, and waits for all
   /// of it. Collective; blocks.
   ZERO_APART void finish();
+  /// This rank's reduced share of a bucket as one run: where it lies, or copied to staging, where
+  /// it lasts until the next call.
+  [[nodiscard]] Array own(BucketSpan const& bucket) const {
+    return in_lent_ ? run_of_lent(bucket).from(bucket.part(ranks_->rank()))
+                    : store_->reduced(bucket);
+  }
   /// The reduced gradients of what this rank updates of a bucket, from its first element on. Where
   /// every rank updates everything, the shares are gathered now: within the full gradients where
   /// they lie there, else in staging, where they last until the next call.
@@ -74,7 +80,7 @@ class Reduction {
   /// A bucket that travels; its ticket has the same place.
   struct Flight {
     std::size_t bucket = 0;
-    void const* received = nullptr;
+    std::byte* received = nullptr;
   };
 
   /// Memory for the full gradients of a group. A pool has some once a reduction has arrived.
@@ -93,11 +99,18 @@ class Reduction {
   ZERO_APART void zero_absent(int unit) const;
   ZERO_APART void launch(std::size_t g);
   /// A bucket's N shares as one run of memory, where they lie or packed into staging, and where the
-  /// reduced share arrives: in place where the buffer is the library's own and the share has no
-  /// array of its own to arrive in.
+  /// reduced share arrives: in place where the run may be written and the share has no array of its
+  /// own to arrive in.
   ZERO_APART [[nodiscard]] Collective reduction_of(BucketSpan const& bucket);
   /// The shares of lent gradients.
-  ZERO_APART [[nodiscard]] std::byte const* lent(BucketSpan const& bucket);
+  ZERO_APART [[nodiscard]] Array lent(BucketSpan const& bucket);
+  /// @throws Error (invalid_argument) if a tensor of the group has no memory to write to
+  ZERO_APART void require_lent(std::size_t g) const;
+  /// Brings a reduced share to the lent tensors, if it has not arrived there.
+  ZERO_APART void write_back(BucketSpan const& bucket, Array received) const;
+  /// All shares of a bucket as one run in which at least this rank's is reduced: lent memory, or
+  /// staging, to which it is copied.
+  ZERO_APART [[nodiscard]] Array run_of_lent(BucketSpan const& bucket) const;
   /// One staging buffer per reduction in flight; at most that many are, so none is overwritten.
   [[nodiscard]] Array staging_buffer() const noexcept {
     return staging_->buffer(store_->dtype(), launched_ % reductions_in_flight);
@@ -105,7 +118,8 @@ class Reduction {
   /// Waits for the reduction that was started first.
   ZERO_APART void arrive();
   ZERO_APART void add_to_sums(BucketSpan const& bucket, void const* received) const;
-  /// What was lent for one step is forgotten with it.
+  /// What was lent for one step is forgotten with it: once it is reduced, or where reduced
+  /// gradients lie in it, when they are.
   ZERO_APART void free_lent();
   ZERO_APART void free_lent(std::size_t g);
   /// Lent gradients that nobody has asked for are as they lie there.
@@ -123,7 +137,8 @@ class Reduction {
   StorageForm form_;
   bool accumulates_;  ///< micro-steps add up in full gradients, which travel after the last one
   bool lends_;
-  bool frees_;  ///< the stage keeps no full gradients: a trainer may free those that it lends
+  bool in_lent_;  ///< reduced gradients lie in lent ones, which are in use until they are forgotten
+  bool frees_;    ///< the stage keeps no full gradients: a trainer may free those that it lends
   Ranks* ranks_;
   Partition const* partition_;
   GradientStore* store_;
@@ -156,7 +171,8 @@ ZERO_BODY Reduction::Reduction(PolicyFacts const& policies,
     : form_(policies.form()),
       accumulates_(policies.full_gradients),
       lends_(form_.gradients == Form::Gradients::lent),
-      frees_(lends_ && policies.sharding.gradients),
+      in_lent_(form_.reduced == Form::Reduced::lent),
+      frees_(lends_ && !in_lent_ && policies.sharding.gradients),
       ranks_(&ranks),
       partition_(&partition),
       store_(&store),
@@ -187,7 +203,7 @@ ZERO_BODY void Reduction::open(int unit, bool overwritten) {
   if (lends_) {
     lent_units_.use(unit);
     for (std::size_t const t : presence_->tensors(unit)) {
-      if (store_->lent().missing(t)) presence_->declare(t);
+      if (store_->lent().missing(t)) presence_->declare(t, false);
     }
   }
   for (std::size_t const g : partition_->groups_of(unit)) {
@@ -233,19 +249,20 @@ ZERO_BODY void Reduction::finish() {
   flush();
   if (form_.reduced == Form::Reduced::sums) {
     partition_->for_each_bucket([&](BucketSpan const& bucket) {
-      norm_->add(bucket);
+      norm_->add(bucket, store_->sums(bucket));
       ranks_->progress();
     });
   }
   order_.finish();
-  free_lent();
+  if (!in_lent_) free_lent();
 }
 
 ZERO_BODY Array Reduction::reduced(BucketSpan const& bucket) {
-  Array const own = store_->reduced(bucket);
-  if (form_.update == Form::Update::share) return own;
-  Array const all =
-      form_.reduced == Form::Reduced::in_place ? store_->full(bucket) : staging_->buffer(own.dtype);
+  if (form_.update == Form::Update::share) return own(bucket);
+  bool const in_full = form_.reduced == Form::Reduced::in_place;
+  Array const run = in_lent_ ? run_of_lent(bucket) : Array{};
+  Array const own = in_lent_ ? run.from(bucket.part(ranks_->rank())) : store_->reduced(bucket);
+  Array const all = in_lent_ ? run : in_full ? store_->full(bucket) : staging_->buffer(own.dtype);
   ranks_->run({.op = Op::all_gather,
                .dtype = own.dtype,
                .accumulate = own.dtype,
@@ -328,6 +345,7 @@ ZERO_BODY void Reduction::zero_absent(int unit) const {
 
 ZERO_BODY void Reduction::launch(std::size_t g) {
   BucketGroup const& group = partition_->groups()[g];
+  if (in_lent_) require_lent(g);
   order_.launch(g);
   if (lends_) {
     for (int const unit : group.units) lent_units_.use(unit);
@@ -338,7 +356,7 @@ ZERO_BODY void Reduction::launch(std::size_t g) {
     std::size_t const place = (oldest_ + flying_) % flights_.size();
     Collective reduction = reduction_of(bucket);
     if (norm_->on_the_way()) norm_->add_by(reduction, bucket);
-    flights_[place] = {bucket.index(), reduction.recv};
+    flights_[place] = {bucket.index(), static_cast<std::byte*>(reduction.recv)};
     tickets_.start(place, reduction);
     ++flying_;
     ++launched_;
@@ -346,30 +364,27 @@ ZERO_BODY void Reduction::launch(std::size_t g) {
 }
 
 ZERO_BODY Collective Reduction::reduction_of(BucketSpan const& bucket) {
+  Array const all = lends_ ? lent(bucket) : store_->full(bucket);
   Collective reduction{.op = Op::reduce_scatter,
                        .dtype = kernels_.types().wire,
                        .accumulate = kernels_.types().accumulate,
                        .count = bucket.shard(),
-                       .send = lends_ ? lent(bucket) : store_->full(bucket).first,
-                       .recv = nullptr,
+                       .send = all.first,
+                       .recv = all.at(bucket.part(ranks_->rank())),
                        .bucket = static_cast<int>(bucket.index())};
-  Place const own = bucket.part(ranks_->rank());
   if (form_.reduced == Form::Reduced::own) {
     reduction.recv = store_->share(bucket).first;
-  } else if (!lends_) {
-    reduction.recv = store_->full(bucket).at(own);
-  } else {
-    Array const staging = staging_buffer();
-    reduction.recv = reduction.send == staging.first ? staging.at(own) : staging.first;
+  } else if (lends_ && !in_lent_ && all.first != staging_buffer().first) {
+    reduction.recv = staging_buffer().first;
   }
   return reduction;
 }
 
-ZERO_BODY std::byte const* Reduction::lent(BucketSpan const& bucket) {
-  std::byte const* const there = store_->lent().in_place(bucket.index());
+ZERO_BODY Array Reduction::lent(BucketSpan const& bucket) {
+  Array const there{store_->lent().in_place(bucket.index()), store_->dtype()};
   bool some_empty = false;
   auto const empty = [&](std::size_t t) { return presence_->empty(t, accumulates_); };
-  if (there != nullptr) {
+  if (there.first != nullptr) {
     partition_->for_each_segment(bucket.whole(), [&](Segment const& piece) {
       some_empty = some_empty || empty(piece.tensor);
     });
@@ -377,7 +392,29 @@ ZERO_BODY std::byte const* Reduction::lent(BucketSpan const& bucket) {
   }
   Array const packed = staging_buffer();
   staging_->pack(bucket, store_->lent(), packed, empty);
-  return packed.first;
+  return packed;
+}
+
+ZERO_BODY void Reduction::require_lent(std::size_t g) const {
+  partition_->for_each_segment(partition_->groups()[g].range, [&](Segment const& piece) {
+    store_->lent().require_lent(piece.tensor);
+  });
+}
+
+ZERO_BODY void Reduction::write_back(BucketSpan const& bucket, Array received) const {
+  Array const there{store_->lent().in_place(bucket.index()), received.dtype};
+  int const rank = ranks_->rank();
+  if (there.first != nullptr && there.at(bucket.part(rank)) == received.first) return;
+  staging_->unpack(bucket.share(rank), received, store_->lent());
+}
+
+ZERO_BODY Array Reduction::run_of_lent(BucketSpan const& bucket) const {
+  Array const there{store_->lent().in_place(bucket.index()), store_->dtype()};
+  if (there.first != nullptr) return there;
+  Array const packed = staging_->buffer(store_->dtype());
+  int const rank = ranks_->rank();
+  staging_->collect(bucket.share(rank), store_->lent(), packed.from(bucket.part(rank)));
+  return packed;
 }
 
 ZERO_BODY void Reduction::arrive() {
@@ -389,11 +426,12 @@ ZERO_BODY void Reduction::arrive() {
   if (form_.reduced == Form::Reduced::sums) {
     add_to_sums(bucket, flight.received);
   } else if (!norm_->on_the_way()) {
-    norm_->add(bucket);
+    norm_->add(bucket, {flight.received, store_->dtype()});
   }
+  if (in_lent_) write_back(bucket, {flight.received, store_->dtype()});
   if (!order_.arrive(bucket.group())) return;
   store_->release(bucket.group());
-  if (lends_) free_lent(bucket.group());
+  if (lends_ && !in_lent_) free_lent(bucket.group());
 }
 
 ZERO_BODY void Reduction::add_to_sums(BucketSpan const& bucket, void const* received) const {

@@ -27,7 +27,7 @@ class Refresh {
                      Arena& arena)
       : parameters_(&parameters) {
     if (form == StorageForm::Refresh::publish) {
-      publish_.emplace(ranks, partition, parameters, staging, arena.space());
+      publish_.emplace(ranks, partition, parameters, staging);
     } else if (form == StorageForm::Refresh::gather) {
       gather_.emplace(ranks, partition, parameters, elements, prefetch, arena);
     }

@@ -22,6 +22,25 @@
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
+/// What a trainer called that gave this rank a number.
+enum class ToldBy : std::uint8_t { nothing = 0, set_lr = 1, set_rule = 2, options = 4 };
+
+/// What the calls of all ranks are named where their numbers differ, as the beginning of a sentence
+/// about these.
+/// @param gather  as for a `Fingerprint`
+/// @par Collective  yes; blocks
+template <class Gather>
+[[nodiscard]] ZERO_COLD std::string calls_of_ranks(Gather const& gather, ToldBy own) {
+  auto const word = static_cast<std::int64_t>(own);
+  std::int64_t calls = 0;
+  for (std::int64_t const each : gather(&word, 1)) calls |= each;
+  auto const are = [&](ToldBy call) { return calls == static_cast<std::int64_t>(call); };
+  if (calls >= static_cast<std::int64_t>(ToldBy::options)) return "options to step(): ";
+  if (are(ToldBy::set_lr)) return "values to set_lr(): ";
+  if (are(ToldBy::set_rule)) return "values to set_rule(): ";
+  return "values to set_lr() or set_rule(): ";
+}
+
 /// One rule, whose numbers differ from tensor to tensor: all have the common one but those of
 /// groups, and single tensors, that were given their own. A tensor's goes before its group's.
 class Rules {
@@ -30,14 +49,16 @@ class Rules {
 
   [[nodiscard]] RuleCalls const& calls() const noexcept { return *calls_; }
   /// That of tensors without one of their own.
-  [[nodiscard]] void const* common() const noexcept { return common_.get(); }
-  [[nodiscard]] double common_rate() const { return common_.rate(); }
+  [[nodiscard]] void const* common() const noexcept { return common_.rule.get(); }
+  [[nodiscard]] double common_rate() const { return common_.rule.rate(); }
+  /// What gave it its rate last.
+  [[nodiscard]] ToldBy rate_from() const noexcept { return common_.rate_from; }
   /// Has a storage, or the group that it is of, a rule of its own?
   [[nodiscard]] bool owned(std::size_t storage) const noexcept { return own_of_[storage] != none; }
   /// The rule that updates a storage; the same object for all that it updates, as long as there is
   /// an optimizer.
   [[nodiscard]] void const* of(std::size_t storage) const noexcept {
-    return owned(storage) ? owned_[own_of_[storage]].rule.get() : common_.get();
+    return owned(storage) ? owned_[own_of_[storage]].rule.get() : common_.rule.get();
   }
 
   /// How many groups and tensors have one of their own: that it grows is all that changes which
@@ -59,8 +80,8 @@ class Rules {
   /// The same on all ranks, or some update a tensor as others do not. Without the common learning
   /// rate, which steps are told and compare.
   ZERO_APART [[nodiscard]] std::uint64_t digest() noexcept;
-  /// What ranks whose digests differ have set: the first tensor, its field, the values and ranks;
-  /// empty if they are the same by now.
+  /// What ranks whose digests differ have set: by which call, the first tensor, its field, the
+  /// values and ranks; empty if they are the same by now.
   /// @param gather  as for a `Fingerprint`
   /// @par Collective  yes; blocks
   template <class Gather>
@@ -75,6 +96,7 @@ class Rules {
     bool group;
     RuleCopy rule;
     std::uint64_t hash;
+    ToldBy rate_from;
   };
 
   template <class Visit>
@@ -84,13 +106,13 @@ class Rules {
   ZERO_APART [[nodiscard]] std::uint64_t hash_of(void const* rule, bool with_rate) const;
   ZERO_APART static void require_valid(std::string_view name, RuleField const& field);
 
-  /// The rule of a group or tensor, which begins as the one that it had. Allocates when it is the
-  /// first.
-  ZERO_APART ZERO_COLD RuleCopy& own(std::string_view name);
+  /// That of a group or tensor, which begins as the one that it had; without a name the common one.
+  /// Allocates when it is the first.
+  ZERO_APART ZERO_COLD Own& own(std::string_view name);
 
   Model const* model_;
   RuleCalls const* calls_;
-  RuleCopy common_;
+  Own common_;  ///< of no name
   std::vector<Own> owned_;
   std::vector<std::size_t> own_of_;  ///< of each storage: index into `owned_`, or none
   std::uint64_t digest_ = 0;
@@ -100,25 +122,32 @@ class Rules {
 #if ZERO_BODIES
 
 ZERO_BODY Rules::Rules(Model const& model, RuleCalls const& calls, void const* common)
-    : model_(&model), calls_(&calls), common_(calls, common), own_of_(model.tensors.size(), none) {}
+    : model_(&model),
+      calls_(&calls),
+      common_{{}, false, RuleCopy(calls, common), 0, ToldBy::nothing},
+      own_of_(model.tensors.size(), none) {}
 
 ZERO_BODY void Rules::set(std::string_view name, void const* rule) {
   require_valid(name, {"lr", calls_->rate(rule), 0.});
   for_fields(rule, [&](RuleField const& field) { require_valid(name, field); });
-  (name.empty() ? common_ : own(name)).assign(rule);
+  Own& changed = own(name);
+  changed.rule.assign(rule);
+  changed.rate_from = ToldBy::set_rule;
   stale_ = true;
 }
 
 ZERO_BODY void Rules::set_rate(std::string_view name, double rate) {
   require_valid(name, {"lr", rate, 0.});
-  (name.empty() ? common_ : own(name)).set_rate(rate);
+  Own& changed = own(name);
+  changed.rule.set_rate(rate);
+  changed.rate_from = ToldBy::set_lr;
   stale_ = true;
 }
 
 ZERO_BODY std::uint64_t Rules::digest() noexcept {
   if (!std::exchange(stale_, false)) return digest_;
   Hash all;
-  all.add(hash_of(common_.get(), false));
+  all.add(hash_of(common_.rule.get(), false));
   for (Own& own : owned_) own.hash = hash_of(own.rule.get(), true);
   for (std::size_t const own : own_of_) all.add(own == none ? 0 : owned_[own].hash);
   return digest_ = all.value();
@@ -130,24 +159,28 @@ std::string Rules::difference(Gather const& gather) const {
   for (std::size_t t = 0; t < own_of_.size(); ++t) {
     hashes.push_back(owned(t) ? std::bit_cast<std::int64_t>(hash_of(of(t), true)) : 0);
   }
-  hashes.push_back(std::bit_cast<std::int64_t>(hash_of(common_.get(), false)));
+  hashes.push_back(std::bit_cast<std::int64_t>(hash_of(common_.rule.get(), false)));
   std::size_t const t =
       Fingerprint::first_difference(gather(hashes.data(), hashes.size()), hashes.size(), 1);
   if (t == hashes.size()) return {};
   bool const single = t < own_of_.size();
   bool const own = single && owned(t);
-  std::string owner;
+  std::string tensor;
   if (single) {
-    Tensor const& tensor = model_->tensors[t];
-    owner = Message({"tensor '", tensor.name, "'"}).text();
-    if (!tensor.group.empty()) owner += Message({" of group '", tensor.group, "'"}).text();
-    owner += ", ";
+    Tensor const& odd = model_->tensors[t];
+    tensor = Message({"tensor '", odd.name, "'"}).text();
+    if (!odd.group.empty()) tensor += Message({" of group '", odd.group, "'"}).text();
+    tensor += ", ";
   }
-  std::string const field = owner + "rule.";
+  ToldBy const from = own ? owned_[own_of_[t]].rate_from : ToldBy::nothing;
+  std::string const first = calls_of_ranks(gather, from) + tensor;
+  std::string const rate = first + "rule.";
+  std::string const other = "values to set_rule(): " + tensor + "rule.";
   Fingerprint record;
-  record.add(owner, "a rule of its own", std::string_view(own ? "yes" : "no"));
-  for_fields(single ? of(t) : common_.get(), [&](RuleField const& each) {
-    record.add(field, each.name, own || each.name != "lr" ? each.value : 0.);
+  record.add(first, "a rule of its own", std::string_view(own ? "yes" : "no"));
+  for_fields(single ? of(t) : common_.rule.get(), [&](RuleField const& each) {
+    bool const is_rate = each.name == "lr";
+    record.add(is_rate ? rate : other, each.name, own || !is_rate ? each.value : 0.);
   });
   return record.difference(gather, [] { return std::string(); });
 }
@@ -166,9 +199,10 @@ ZERO_BODY void Rules::require_valid(std::string_view name, RuleField const& fiel
   require_number({"rule.", field.name, of, name, end}, field.value, field.low, field.below);
 }
 
-ZERO_BODY RuleCopy& Rules::own(std::string_view name) {
+ZERO_BODY Rules::Own& Rules::own(std::string_view name) {
+  if (name.empty()) return common_;
   for (Own& known : owned_) {
-    if (known.name == name) return known.rule;
+    if (known.name == name) return known;
   }
   Model::Named const named = model_->named(name);
   auto const single = [&](std::size_t storage) {
@@ -176,15 +210,16 @@ ZERO_BODY RuleCopy& Rules::own(std::string_view name) {
   };
   std::size_t const first = named.storages.front();
   // By the name of another that is tied to it.
-  if (!named.group && single(first)) return owned_[own_of_[first]].rule;
+  if (!named.group && single(first)) return owned_[own_of_[first]];
   owned_.push_back({std::string(name),
                     named.group,
-                    RuleCopy(*calls_, named.group ? common_.get() : of(first)),
-                    0});
+                    RuleCopy(*calls_, named.group ? common_.rule.get() : of(first)),
+                    0,
+                    ToldBy::nothing});
   for (std::size_t const storage : named.storages) {
     if (!single(storage)) own_of_[storage] = owned_.size() - 1;
   }
-  return owned_.back().rule;
+  return owned_.back();
 }
 
 #endif

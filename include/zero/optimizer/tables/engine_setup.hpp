@@ -29,6 +29,7 @@ struct PolicyFacts {
   bool full_gradients = false;  ///< micro-steps add up in full gradients
   bool reduced_shard = false;   ///< micro-steps add up in the reduced share
   bool borrowed = false;        ///< the trainer lends parameters and gradients
+  bool in_place = false;        ///< reduced gradients lie in lent ones
   bool loss_scaled = false;
   DTypes types{};
   std::size_t state_arrays = 0;
@@ -48,7 +49,12 @@ struct PolicyFacts {
             .prefetch = prefetch,
             .control_bytes = sizeof(StepControl),
             .control_bytes_each = TensorCounts::bytes_each,
-            .communicator_bytes = communicator_bytes};
+            .communicator_bytes = communicator_bytes,
+            .in_place = in_place};
+  }
+  /// What messages and checkpoints call the memory policy.
+  [[nodiscard]] constexpr std::string_view memory() const noexcept {
+    return in_place ? "in place" : borrowed ? "borrowed" : "owned";
   }
   /// How each model state is held: what parts ask instead of the stage.
   [[nodiscard]] constexpr StorageForm form() const noexcept { return storage_form(choice(0, 0)); }

@@ -34,13 +34,14 @@ struct DTypes {
 
 /// One of the function objects that a step has a space call; each is a kernel of a device.
 struct ControlWork {
-  enum class Kind : std::uint8_t { bring, seal, conclude, missed, forgive };
+  enum class Kind : std::uint8_t { bring, seal, conclude, join, missed, forgive };
 
   Kind kind;
   union {
     BringTensors bring;
     Seal seal;
     Conclude conclude;
+    Join join;
     CountMissed missed;
     Forgive forgive;
   };
@@ -48,6 +49,7 @@ struct ControlWork {
   ControlWork(BringTensors const& work) noexcept : kind(Kind::bring), bring(work) {}
   ControlWork(Seal const& work) noexcept : kind(Kind::seal), seal(work) {}
   ControlWork(Conclude const& work) noexcept : kind(Kind::conclude), conclude(work) {}
+  ControlWork(Join const& work) noexcept : kind(Kind::join), join(work) {}
   ControlWork(CountMissed const& work) noexcept : kind(Kind::missed), missed(work) {}
   ControlWork(Forgive const& work) noexcept : kind(Kind::forgive), forgive(work) {}
 
@@ -58,6 +60,7 @@ struct ControlWork {
       case Kind::bring: return visit(bring);
       case Kind::seal: return visit(seal);
       case Kind::conclude: return visit(conclude);
+      case Kind::join: return visit(join);
       case Kind::missed: return visit(missed);
       case Kind::forgive: return visit(forgive);
     }

@@ -8,11 +8,16 @@ namespace ending_test {
 namespace {
 
 using namespace zero::mpi::detail;
-using zero::Collective;
-using Bytes = std::vector<std::byte>;
 
-Collective call_of(std::uint64_t group, std::uint64_t number) {
-  return {.count = 1000 * group + number};
+Call call_of(std::uint64_t group, std::uint64_t number) {
+  return zero::mpi::detail::call_of(zero::Collective{.count = 1000 * group + number});
+}
+
+/// What arrives of a message.
+Notice arrived(Notice const& sent, int size) {
+  Notice result;
+  std::memcpy(static_cast<void*>(&result), &sent, sent.bytes(size));
+  return result;
 }
 
 /// How long after the first message of an ending it is over, at the latest: answers are waited for,
@@ -30,22 +35,34 @@ class Rank final : public Surroundings {
   Rank(World& world, int rank, int size, double deadline_s)
       : ending(rank, size, deadline_s, *this), world_(&world), rank_(rank) {}
 
-  void send(int rank, std::span<std::byte const> message, bool matched) override;
-  bool is_far(int rank) override { return rank != rank_; }
+  void send(int rank, Notice const& notice) override;
   bool is_matched(int rank) override;
   Report report(Question const& question) override {
     Report result = state;
-    std::erase_if(result.calls, [&](Calls const& calls) {
-      return calls.group != question.group && !(state.waits && calls.group == state.at.group);
-    });
+    for (Calls const& one : calls) {
+      if (one.group == question.group) {
+        result.asked = one;
+      } else if (state.waits && one.group == state.at.group) {
+        result.other = one;
+      }
+    }
+    if (says != Says::nothing) result.say(says, sentence);
     return result;
+  }
+  /// From when on it says something.
+  void say(Says what, std::string text) {
+    says = what;
+    sentence = std::move(text);
   }
   [[nodiscard]] bool looks(int now) const {
     return !dead && !ending.ended() && (now < sleeps_from || now >= wakes);
   }
 
   Does does = Does::wait;
-  Report state{};      // as it is reported
+  Report state{};  // as it is reported, with
+  std::vector<Calls> calls{};
+  Says says = Says::nothing;
+  std::string sentence{};
   Finding finding{};   // with which it begins
   int begins = never;  // when, in ms
   int sleeps_from = never;
@@ -80,7 +97,7 @@ class World {
   }
   [[nodiscard]] bool happens(int percent) { return below(100) < percent; }
 
-  void send(int from, int to, Bytes message, bool matched) {
+  void send(int from, int to, Notice const& notice) {
     Rank& sender = (*this)[from];
     if (sender.dead) return;
     if (sender.sends_left == 0) {
@@ -88,13 +105,14 @@ class World {
       return;
     }
     --sender.sends_left;
-    if (first_message == Rank::never && message[0] != std::byte{4}) first_message = now;
+    if (first_message == Rank::never && notice.kind != Kind::gone) first_message = now;
     ++sent;
-    link(from, to).push_back({std::move(message), matched, now + tick_ms * below(4)});
+    link(from, to).push_back({arrived(notice, size()), now + tick_ms * below(4)});
   }
   [[nodiscard]] bool is_matched(int from, int to) {
-    return std::none_of(
-        link(from, to).begin(), link(from, to).end(), [](Sent const& one) { return one.matched; });
+    return std::none_of(link(from, to).begin(), link(from, to).end(), [](Sent const& one) {
+      return one.notice.kind == Kind::about;
+    });
   }
   /// What it has sent may be lost.
   void die(int rank) {
@@ -120,9 +138,9 @@ class World {
       for (int const from : sources) {
         auto& waiting = link(from, rank);
         while (!waiting.empty() && waiting.front().due <= now && self.looks(now)) {
-          Bytes const message = std::move(waiting.front().message);
+          Notice const notice = waiting.front().notice;
           waiting.pop_front();
-          self.ending.hear(message);
+          self.ending.hear(notice);
         }
       }
       if (!self.looks(now)) {
@@ -154,8 +172,7 @@ class World {
 
  private:
   struct Sent {
-    Bytes message;
-    bool matched;
+    Notice notice;
     int due;
   };
   [[nodiscard]] std::deque<Sent>& link(int from, int to) {
@@ -165,18 +182,16 @@ class World {
   std::vector<std::deque<Sent>> links_;
 };
 
-void Rank::send(int rank, std::span<std::byte const> message, bool matched) {
-  world_->send(rank_, rank, Bytes(message.begin(), message.end()), matched);
-}
+void Rank::send(int rank, Notice const& notice) { world_->send(rank_, rank, notice); }
 bool Rank::is_matched(int rank) { return world_->is_matched(rank_, rank); }
 
 /// A rank that waits for others, in the last of so many calls of a group.
 void wait_in(Rank& rank, std::uint64_t group, std::uint64_t made, std::vector<int> const& others) {
-  Calls calls{.group = group, .name = group == 1 ? "" : "other axis", .made = made};
-  for (std::uint64_t number = made - std::min<std::uint64_t>(made, 3); number < made; ++number) {
-    calls.last.push_back(call_of(group, number));
-  }
-  rank.state.calls.push_back(calls);
+  Calls& calls = rank.calls.emplace_back();
+  calls.group = group;
+  calls.made = made;
+  copy_text(group == 1 ? "" : "other axis", calls.name);
+  for (auto n = calls.first(); n < made; ++n) calls.at(n) = call_of(group, n);
   if (others.empty()) return;
   rank.state.waits = true;
   rank.state.at = {group, made - 1};
@@ -238,14 +253,13 @@ class Case {
         if (elsewhere) {
           wait_in(self, 1, next, {});
         } else if (differs && world.happens(40)) {
-          self.state.calls[0].last[0].count += 5;
+          self.calls[0].at(next - 2).count += 5;
           odd |= 1 << rank;
         }
-        self.begins =
-            20 + tick_ms * world.below(8) + static_cast<int>(1000 * self.ending.stagger_s());
+        self.begins = 20 + tick_ms * world.below(8) + stagger_ms(rank);
         if (deaths == 0 && world.happens(20)) self.begins += 700;  // its deadline is not over
         if (!only_late && world.happens(10)) {
-          self.state.error = "rank " + std::to_string(rank) + ": MPI reports 'x'";
+          self.say(Says::error, "rank " + std::to_string(rank) + ": MPI reports 'x'");
           self.finding.cause = Cause::mpi_error;
           errors |= 1 << rank;
         }
@@ -267,7 +281,7 @@ class Case {
         self.wakes = 1200;
       } else {
         self.does = Rank::Does::throws;
-        self.state.words = "rank " + std::to_string(rank) + " failed: so";
+        self.say(Says::words, "rank " + std::to_string(rank) + " failed: so");
         self.finding = {.cause = Cause::words, .at = {1, next}};
         self.begins = 10 + tick_ms * world.below(60);
       }
@@ -298,7 +312,7 @@ class Case {
                           .at = {1, next - 2},
                           .rank = other,
                           .known = world.happens(70),
-                          .call = world[other].state.calls[0].last[0]};
+                          .call = world[other].calls[0].at(next - 2)};
         } else if (waited && world[other].does == Rank::Does::leave) {
           self.finding = {.cause = Cause::left, .at = self.state.at, .rank = other, .calls = next};
         }
@@ -327,7 +341,8 @@ class Case {
     world.run(1);
     for (int rank = 0; rank < world.size(); ++rank) {
       Rank& self = world[rank];
-      if (self.does == Rank::Does::leave) self.ending.depart({.group = 1, .calls = next});
+      if (self.does == Rank::Does::leave)
+        self.ending.depart({.cause = Cause::left, .at = {1, next}, .rank = rank, .calls = next});
     }
     world.run(4000);
     int bound = window + 100 + slack_ms;
@@ -427,6 +442,9 @@ class Case {
  private:
   [[nodiscard]] std::size_t ranks() const { return world.ranks.size(); }
   [[nodiscard]] static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
+  [[nodiscard]] int stagger_ms(int rank) const {
+    return static_cast<int>(1000 * window_s(false, world.deadline_s) * rank / world.size());
+  }
   void find_circles(std::vector<int> reach) {
     for (int round = 0; round < world.size(); ++round) {
       for (int& one : reach) {
@@ -491,13 +509,13 @@ TEST_CASE(
   words[0].begins = 10;
   words.run(300);
   CHECK(!words[0].ending.ended());
-  words[1].state.words = "rank 1 failed: so";
+  words[1].say(Says::words, "rank 1 failed: so");
   words[1].ending.begin({.cause = Cause::words});
   words.run(400);
   CHECK(words[2].ending.sentence() == "rank 1 failed: so");
 
   World brief = all_wait(3, 40);
-  brief[1].state.error = "rank 1: MPI reports 'x'";
+  brief[1].say(Says::error, "rank 1: MPI reports 'x'");
   brief[1].finding.cause = Cause::mpi_error;
   brief[1].begins = 10;
   brief.run(200);
@@ -508,7 +526,7 @@ TEST_CASE("own words reach the one that collects, though it is this rank") {
   World world = all_wait(3, 40);
   world[0].begins = 10;
   world.run(300);
-  world[0].state.words = "rank 0 failed: so";
+  world[0].say(Says::words, "rank 0 failed: so");
   world[0].ending.begin({.cause = Cause::words});
   world.run(400);
   CHECK(world[1].ending.sentence() == "rank 0 failed: so");
@@ -519,7 +537,7 @@ TEST_CASE("one that finds other calls comes first, and asks for their group") {
   for (int const rank : {0, 1, 2, 3}) wait_in(world[rank], 2, 5, {});
   for (int const rank : {0, 1, 2}) wait_in(world[rank], 1, 5, {3});
   wait_in(world[3], 1, 4, {});
-  world[3].state.calls[0].last[2].count = 1;
+  world[3].calls[0].at(4).count = 1;
   world[0].ending.begin(world[0].finding);
   world[2].ending.begin({.cause = Cause::mismatch, .at = {2, 4}, .rank = 3});
   world.run(200);
@@ -586,28 +604,27 @@ TEST_CASE(
 
 TEST_CASE("a departure is filed, and ends nothing") {
   World world = all_wait(3, 1);
-  world[1].ending.depart({.group = 7, .calls = 9, .kind = Departure::Kind::unwinding});
+  world[1].ending.depart(
+      {.cause = Cause::left, .at = {7, 9}, .rank = 1, .unwinding = true, .calls = 9});
   world.run(100);
   CHECK(world[0].ending.running());
-  Departure const* const departure = world[0].ending.departed(7, 1);
-  REQUIRE(departure != nullptr);
-  CHECK(departure->calls == 9);
-  CHECK(departure->kind == Departure::Kind::unwinding);
-  CHECK(world[0].ending.departed(7, 2) == nullptr);
-  CHECK(world[0].ending.departed(1, 1) == nullptr);
+  std::vector<Finding> const& departures = world[0].ending.departures();
+  REQUIRE(departures.size() == 1);
+  CHECK(departures[0].at == Question{7, 9});
+  CHECK(departures[0].rank == 1);
+  CHECK(departures[0].calls == 9);
+  CHECK(departures[0].unwinding);
+  CHECK(world[1].ending.departures().empty());
 }
 
 /// Keeps what is sent.
 struct Outbox final : Surroundings {
-  void send(int rank, std::span<std::byte const> message, bool /*matched*/) override {
-    sent.emplace_back(rank, Bytes(message.begin(), message.end()));
-  }
-  bool is_far(int /*rank*/) override { return false; }
+  void send(int rank, Notice const& notice) override { sent.emplace_back(rank, notice); }
   bool is_matched(int /*rank*/) override { return false; }
   Report report(Question const& /*question*/) override { return state; }
 
   Report state{};
-  std::vector<std::pair<int, Bytes>> sent{};
+  std::vector<std::pair<int, Notice>> sent{};
 };
 
 /// What a rank hears, without a network.
@@ -617,15 +634,15 @@ struct Script {
     for (Outbox& outbox : outboxes) outbox.state.waits = true;
   }
   /// What another rank would send first that begins.
-  [[nodiscard]] Bytes end_of(int other, Cause cause) {
+  [[nodiscard]] Notice end_of(int other, Cause cause) {
     Ending begun(other, size(), deadline_, outboxes[static_cast<std::size_t>(other)]);
     begun.begin({.cause = cause, .at = {1, 4}});
     return outboxes[static_cast<std::size_t>(other)].sent.at(0).second;
   }
-  [[nodiscard]] static Bytes text_of(Kind kind, std::int32_t other, std::string text) {
-    Packet packet;
-    packet.pass(kind, other, text);
-    return {packet.bytes().begin(), packet.bytes().end()};
+  [[nodiscard]] static Notice text_of(Kind kind, int other, std::string const& text) {
+    Notice result{.kind = kind, .rank = other};
+    result.report.say(Says::words, text);
+    return result;
   }
   /// Looks, every 5 ms.
   void look_for(int ms) {
@@ -634,13 +651,12 @@ struct Script {
     }
   }
   [[nodiscard]] int size() const { return static_cast<int>(outboxes.size()); }
-  [[nodiscard]] std::vector<std::pair<int, Bytes>>& sent() {
+  [[nodiscard]] std::vector<std::pair<int, Notice>>& sent() {
     return outboxes[static_cast<std::size_t>(rank_)].sent;
   }
   [[nodiscard]] bool has_begun() {
-    return std::any_of(sent().begin(), sent().end(), [](auto const& one) {
-      return one.second[0] == static_cast<std::byte>(Kind::end);
-    });
+    return std::any_of(
+        sent().begin(), sent().end(), [](auto const& one) { return one.second.kind == Kind::end; });
   }
 
   std::vector<Outbox> outboxes;
@@ -656,7 +672,7 @@ struct Script {
 
 TEST_CASE("a rank is followed as long as it is heard, and reported to once") {
   Script script(2, 4, 4);
-  Bytes const end = script.end_of(0, Cause::late);
+  Notice const end = script.end_of(0, Cause::late);
   script.ending.hear(end);
   script.ending.hear(end);
   CHECK(script.sent().size() == 1);
@@ -687,8 +703,8 @@ TEST_CASE(
 TEST_CASE("who tells a sentence stays with it, unless all end with another") {
   for (bool const other : {false, true}) {
     Script script(1, 3, 1);
-    Bytes const end = script.end_of(0, Cause::mismatch);
-    script.outboxes[1].state.words = "rank 1 failed: so";
+    Notice const end = script.end_of(0, Cause::mismatch);
+    script.outboxes[1].state.say(Says::words, "rank 1 failed: so");
     script.ending.begin({.cause = Cause::words, .at = {1, 4}});
     script.ending.hear(script.end_of(2, Cause::late));
     script.look_for(150);
@@ -703,39 +719,27 @@ TEST_CASE("who tells a sentence stays with it, unless all end with another") {
   }
 }
 
-TEST_CASE("messages fit, and what is cut off or never was a message is no harm") {
-  int const size = 4000;
+TEST_CASE("messages are small, texts are cut, and what is from nobody is no harm") {
+  // Most MPIs send that at once.
+  CHECK(Notice{}.bytes(1000) <= 4000);
+  CHECK(Notice{.kind = Kind::gone}.bytes(1000) <= 128);
+  int const size = most_reported + 9;
+  Notice notice{.kind = Kind::report, .rank = 1};
+  for (int rank = 0; rank < size; ++rank) notice.report.wait_on(rank);
+  CHECK(notice.bytes(size) <= sizeof notice);
+  Report const report = arrived(notice, size).report;
+  CHECK(report.waits_on(most_reported - 1));
+  CHECK_FALSE(report.waits_on(most_reported));
+  CHECK_FALSE(arrived(notice, 16).report.waits_on(16));
+  CHECK(arrived(notice, 17).report.waits_on(16));
+  notice.report.say(Says::error, std::string(5000, 'x'));
+  CHECK(std::string(arrived(notice, 2).report.text) == std::string(longest_text, 'x'));
+  copy_text(std::string(5000, 'y'), notice.report.asked.name);
+  CHECK(std::string(arrived(notice, 2).report.asked.name) == std::string(longest_name, 'y'));
   Outbox outbox;
-  Report& report = outbox.state;
-  report.words = report.error = std::string(5000, 'x');
-  for (std::uint64_t const group : {1U, 2U}) {
-    report.calls.push_back({.group = group, .name = std::string(5000, 'y'), .made = 100});
-    report.calls.back().last.resize(reported_calls);
-  }
-  for (int rank = 0; rank < size; ++rank) {
-    report.waits = true;
-    report.wait_on(rank);
-  }
-  Ending sender(3, size, 1, outbox);
-  sender.begin({.cause = Cause::words, .at = {1, 99}});
-  REQUIRE(outbox.sent.size() == size - 1);
-  Bytes const message = outbox.sent[0].second;
-  CHECK(message.size() <= largest_notice(size));
-  for (std::size_t length = 0; length <= message.size(); ++length) {
-    Outbox other;
-    Ending ending(1, size, 1, other);
-    ending.hear(std::span(message).first(length));
-    if (length == message.size()) CHECK(other.sent.at(0).first == 3);
-  }
-  Bytes odd(64, std::byte{1});
-  std::string text;
-  Packet(odd).pass(text);
-  CHECK(text.size() == odd.size() - 4);
-  odd.assign(64, std::byte{0xff});
-  for (std::size_t const many : {0U, 1U}) {
-    std::copy_n(message.begin(), many, odd.begin());
-    Ending ending(1, size, 1, outbox);
-    ending.hear(odd);
+  for (int const rank : {-1, 3}) {
+    Ending ending(1, 3, 1, outbox);
+    ending.hear({.kind = Kind::end, .rank = rank});
     CHECK(ending.running());
   }
 }

@@ -7,26 +7,26 @@ namespace verdict_test {
 namespace {
 
 using namespace zero::mpi::detail;
-using zero::Collective;
 using zero::Op;
 
 constexpr double deadline = 8;
 
 /// What is known of a few ranks, in groups 1 (without a name) and 2.
 struct Table {
-  explicit Table(int size) : accounts(static_cast<std::size_t>(size)) {}
+  explicit Table(int size) : ranks(size) {}
 
-  Account& operator[](int rank) { return accounts[static_cast<std::size_t>(rank)]; }
+  Account& operator[](int rank) { return accounts[rank]; }
   /// A rank has reported so many calls of a group; the last one may be another than all others'.
   Report& calls(int rank, std::uint64_t group, std::uint64_t made, std::size_t odd = 0) {
-    (*this)[rank].reported = true;
     Report& report = (*this)[rank].report;
-    Calls calls{.group = group, .name = group == 1 ? "" : "model axis", .made = made};
-    for (std::uint64_t n = made - std::min<std::uint64_t>(made, reported_calls); n < made; ++n) {
-      calls.last.push_back({.count = 100 * group + n, .bucket = 3});
+    Calls& calls = report.asked.made == 0 ? report.asked : report.other;
+    calls.group = group;
+    calls.made = made;
+    copy_text(group == 1 ? "" : "model axis", calls.name);
+    for (auto n = calls.first(); n < made; ++n) {
+      calls.at(n) = call_of({.count = 100 * group + n, .bucket = 3});
     }
-    calls.last.back().count += odd;
-    report.calls.push_back(calls);
+    calls.at(made - 1).count += odd;
     return report;
   }
   /// A rank has reported that it waits for others in the last of so many calls.
@@ -38,14 +38,15 @@ struct Table {
     return report;
   }
   void ends(int rank, Finding const& finding) {
-    (*this)[rank].reported = (*this)[rank].ends = true;
+    (*this)[rank].ends = true;
     (*this)[rank].finding = finding;
   }
   [[nodiscard]] std::string sentence(int decider = 0) const {
-    return Verdict(accounts, decider, deadline).sentence();
+    return Verdict(accounts, ranks, decider, deadline).sentence();
   }
 
-  std::vector<Account> accounts;
+  int ranks;
+  Accounts accounts{};
 };
 
 TEST_CASE("words come first, of the lowest rank that has any") {
@@ -53,11 +54,10 @@ TEST_CASE("words come first, of the lowest rank that has any") {
   table.waits(0, 1, 3, {3});
   table.ends(0, {.cause = Cause::late, .at = {1, 2}});
   table.calls(1, 1, 3, 7);
-  table[2].reported = true;
-  table[2].report.words = "rank 2 failed: two";
-  table[3].report.words = "rank 3 failed: three";
+  table[2].report.say(Says::words, "rank 2 failed: two");
+  table[3].report.say(Says::words, "rank 3 failed: three");
   CHECK(table.sentence() == "rank 2 failed: two");
-  table[2].report.words = std::string(3000, 'x');
+  table[2].report.say(Says::words, std::string(3000, 'x'));
   CHECK(table.sentence().size() == longest_text);
 }
 
@@ -81,7 +81,7 @@ TEST_CASE("of three calls the lowest rank's of the fewer is told") {
   CHECK(table.sentence().starts_with(
       "rank 0 called [all_gather of 105 fp32, bucket 3] where rank 1 called"));
   table[0] = table[1];
-  table[2].report.calls[0].last.back().count = 9;
+  table[2].report.asked.at(4).count = 9;
   CHECK(table.sentence().starts_with("rank 2 called [all_gather of 9 fp32"));
 }
 
@@ -90,8 +90,8 @@ TEST_CASE("the lowest number under which calls differ counts, whoever was furthe
   table.calls(0, 1, 90);
   table.calls(1, 1, 100);
   table.calls(2, 1, 110);
-  table[1].report.calls[0].last[60].count = 1;  // number 96, that rank 0 did not come to
-  table[2].report.calls[0].last.back().count = 2;
+  table[1].report.asked.at(96).count = 1;  // number 96, that rank 0 did not come to
+  table[2].report.asked.at(109).count = 2;
   table.ends(0, {.cause = Cause::late, .at = {1, 89}});
   CHECK(
       table.sentence().starts_with("rank 2 called [all_gather of 196 fp32, bucket 3] where rank 1 "
@@ -100,7 +100,7 @@ TEST_CASE("the lowest number under which calls differ counts, whoever was furthe
 
 TEST_CASE("what others have heard of a rank counts once, if it does not answer") {
   Table table(4);
-  Collective const other{.op = Op::all_reduce, .count = 9};
+  Call const other = call_of({.op = Op::all_reduce, .count = 9});
   for (int const rank : {2, 1}) {
     table.calls(rank, 1, 5);
     table.ends(rank,
@@ -131,7 +131,7 @@ TEST_CASE("calls are compared where ranks wait, too") {
     table.calls(rank, 1, 4);
     table.waits(rank, 2, 5, {3 - rank});
   }
-  table[2].report.calls[1].last.back().root = 1;
+  table[2].report.other.at(4).root = 1;
   CHECK(table.sentence().starts_with("rank 2 called"));
 }
 
@@ -145,10 +145,6 @@ TEST_CASE("the lowest that left and is waited for") {
   CHECK(table.sentence() ==
         "rank 2 left after 3 collectives, without [all_gather of 204 fp32, bucket 3], on the model "
         "axis");
-  table[1].finding.abandoned = true;
-  CHECK(table.sentence() ==
-        "rank 2 abandoned [all_gather of 203 fp32, bucket 3] without waiting for it, on the model "
-        "axis");
 }
 
 TEST_CASE("who fell silent is found along those who wait; who is not waited for is no culprit") {
@@ -160,15 +156,15 @@ TEST_CASE("who fell silent is found along those who wait; who is not waited for 
   CHECK(table.sentence() ==
         "rank 3 fell silent for 8.000000 s in [all_gather of 106 fp32, bucket 3]");
   table[1].report.wait_on(5);
-  table[0].report.error = "rank 0: MPI reports 'x'";
+  table[0].report.say(Says::error, "rank 0: MPI reports 'x'");
   CHECK(table.sentence() ==
         "one of ranks 3, 5 fell silent for 8.000000 s in [all_gather of 106 fp32, bucket 3]; rank "
         "0: MPI reports 'x'");
   // A collector that was given up.
   table[0].given_up = true;
   CHECK(table.sentence(1).starts_with("one of ranks 0, 3, 5 fell silent"));
-  table[1].report.waits_for.clear();
-  table[0].report.error.clear();
+  std::ranges::fill(table[1].report.waits_for, std::uint8_t{0});
+  table[0].report.says = Says::nothing;
   CHECK(
       table.sentence(1) ==
       "rank 0 fell silent for 0.800000 s in [all_gather of 204 fp32, bucket 3], on the model axis");
@@ -200,7 +196,7 @@ TEST_CASE("a circle names those in it alone") {
 TEST_CASE("an error of MPI's, without a deadline that is over, accuses nobody") {
   Table table(3);
   table.waits(0, 1, 5, {1});
-  table[0].report.error = "rank 0: MPI reports 'x' in [y]";
+  table[0].report.say(Says::error, "rank 0: MPI reports 'x' in [y]");
   table.ends(0, {.cause = Cause::mpi_error, .at = {1, 4}});
   CHECK(table.sentence() == "rank 0: MPI reports 'x' in [y] (no answer from rank 1)");
   table.calls(1, 1, 4);
@@ -210,7 +206,7 @@ TEST_CASE("an error of MPI's, without a deadline that is over, accuses nobody") 
 TEST_CASE("the one that decides does not accuse itself") {
   Table table(2);
   table.calls(0, 1, 4);
-  table[0].report.error = "rank 0: MPI reports 'x' in [y]";
+  table[0].report.say(Says::error, "rank 0: MPI reports 'x' in [y]");
   table.ends(0, {.cause = Cause::mpi_error, .at = {1, 3}});
   table.waits(1, 1, 5, {0});
   table.ends(1, {.cause = Cause::late, .at = {1, 4}});
@@ -226,12 +222,11 @@ TEST_CASE("where MPI reduces, who is behind is named, or nobody") {
   table.calls(3, 1, 5);
   CHECK(table.sentence().starts_with(
       "rank 2 did not arrive within 8.000000 s at [all_gather of 104"));
-  table[2].report.calls[0].made = 5;
-  table[2].report.calls[0].last.push_back(table[1].report.calls[0].last.back());
+  table[2].report.asked = table[1].report.asked;
   CHECK(table.sentence() ==
         "some rank fell silent for 8.000000 s in [all_gather of 104 fp32, bucket 3], which MPI "
         "reduces: MPI does not tell which rank");
-  table[3].reported = false;
+  table.accounts.erase(3);
   CHECK(table.sentence().starts_with("rank 3 fell silent for 8.000000 s"));
 }
 

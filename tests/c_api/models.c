@@ -1,0 +1,171 @@
+/// Model files through zero/c_checkpoint.h: what some ranks export, others import under another
+/// stage, with other names, or in part. Takes a directory.
+#include "c_api/trainer.h"
+#include "zero/c_checkpoint.h"
+
+enum { rows = 7, columns = 11, elements = rows * columns, bias = 5 };
+
+/// What a rank exports or imports, and with what.
+typedef struct exchange {
+  char const* path;
+  int32_t precision;
+  int32_t dtype;
+  char written[1000];
+} exchange;
+
+static float value(int32_t tensor, int64_t i) { return (float)(tensor * 100 + i) / 3; }
+
+static int32_t fill(int32_t tensor, int64_t first, int64_t count, float* values, void* user) {
+  (void)user;
+  for (int64_t i = 0; i < count; ++i) values[i] = value(tensor, first + i);
+  return 0;
+}
+static int32_t zeros(int32_t tensor, int64_t first, int64_t count, float* values, void* user) {
+  (void)tensor, (void)first, (void)user;
+  memset(values, 0, (size_t)count * sizeof(float));
+  return 0;
+}
+
+/// Models of two tensors, the second of another name and size.
+static int32_t begin(zero_comm* comm,
+                     int32_t stage,
+                     int32_t precision,
+                     char const* second,
+                     int64_t size,
+                     zero_optimizer** opt) {
+  zero_tensor const model[2] = {ZERO_TENSOR("w", 0, rows, columns), ZERO_TENSOR(second, 1, size)};
+  zero_options options = zero_options_of(stage, precision, ZERO_ADAMW);
+  options.bucket_bytes = 512;
+  return zero_create(comm, &options, model, 2, opt);
+}
+
+static int32_t save(zero_comm* comm, void* user) {
+  exchange* const e = user;
+  zero_optimizer* opt = NULL;
+  char const* const metadata[4] = {"author", "somebody else", "format", "np"};
+  char written[1000] = "";
+  int64_t bytes = 0;
+  zero_export_options options = zero_export_options_of();
+  REQUIRE(begin(comm, ZERO_POS, e->precision, "b", bias, &opt) == ZERO_OK);
+  REQUIRE(zero_export_model(opt, e->path, NULL, NULL, 0, NULL) == ZERO_INVALID_ARGUMENT);
+  REQUIRE(strstr(zero_message(comm), "load_parameters()") != NULL);
+  REQUIRE(zero_load(opt, fill, NULL) == ZERO_OK);
+
+  REQUIRE(zero_export_model(opt, NULL, NULL, NULL, 0, NULL) == ZERO_INVALID_ARGUMENT);
+  options.dtype = 7;
+  REQUIRE(zero_export_model(opt, e->path, &options, NULL, 0, NULL) == ZERO_INVALID_ARGUMENT);
+  REQUIRE(strstr(zero_message(comm), "there is no dtype 7") != NULL);
+  options = zero_export_options_of();
+  options.max_file_bytes = -1;
+  REQUIRE(zero_export_model(opt, e->path, &options, NULL, 0, NULL) == ZERO_INVALID_ARGUMENT);
+  options = zero_export_options_of();
+  options.metadata_count = 1;
+  REQUIRE(zero_export_model(opt, e->path, &options, NULL, 0, NULL) == ZERO_INVALID_ARGUMENT);
+  REQUIRE(strstr(zero_message(comm), "metadata is null") != NULL);
+  options.metadata = metadata;
+  options.size = 8;
+  REQUIRE(zero_export_model(opt, e->path, &options, NULL, 0, NULL) == ZERO_INVALID_ARGUMENT);
+  REQUIRE(strstr(zero_message(comm), "a zero_export_options says it has 8 bytes") != NULL);
+
+  options.size = sizeof(options);
+  options.metadata_count = 2;
+  options.dtype = e->dtype;
+  // So that each tensor has a file of its own.
+  if (e->dtype == ZERO_EXPORT_MASTER) options.max_file_bytes = elements * 4;
+  REQUIRE(zero_export_model(opt, e->path, &options, written, sizeof(written), &bytes) == ZERO_OK);
+  int64_t const width = e->precision == ZERO_FP32 || e->dtype == ZERO_EXPORT_MASTER ? 4 : 2;
+  REQUIRE(bytes > (elements + bias) * width && bytes < (elements + bias) * width + 1000);
+  if (zero_comm_rank(comm) == 0) memcpy(e->written, written, sizeof(written));
+  return ZERO_OK;
+}
+
+/// Are all values of a tensor those that were saved, or all 0?
+static int32_t holds(zero_comm* comm, zero_optimizer* opt, int32_t tensor, int32_t saved) {
+  void const* all[2] = {NULL, NULL};
+  REQUIRE(zero_full_parameters(opt, all, 2) == ZERO_OK);
+  for (int64_t i = 0; i < (tensor == 0 ? elements : bias); ++i) {
+    REQUIRE(((float const*)all[tensor])[i] == (saved ? value(tensor, i) : 0));
+  }
+  return zero_release_full(opt);
+}
+
+static int32_t load(zero_comm* comm, void* user) {
+  char const* const path = ((exchange const*)user)->written;
+  zero_optimizer *same = NULL, *renamed = NULL, *other = NULL;
+  zero_differences found = zero_differences_of();
+  REQUIRE(begin(comm, ZERO_POS_G_P, ZERO_FP32, "b", bias, &same) == ZERO_OK);
+  REQUIRE(zero_import_model(same, NULL, NULL, NULL) == ZERO_INVALID_ARGUMENT);
+  REQUIRE(zero_import_model(same, "/there/is/none", NULL, NULL) == ZERO_RESOURCE);
+  REQUIRE(zero_import_model(same, path, NULL, &found) == ZERO_OK);
+  REQUIRE(holds(comm, same, 0, 1) == ZERO_OK && holds(comm, same, 1, 1) == ZERO_OK);
+  REQUIRE(found.missing == 0 && found.unexpected == 0 && found.unfit == 0);
+  REQUIRE(zero_destroy(same) == ZERO_OK);
+
+  REQUIRE(begin(comm, ZERO_POS, ZERO_FP32, "bias", bias, &renamed) == ZERO_OK);
+  REQUIRE(zero_load(renamed, zeros, NULL) == ZERO_OK);
+  zero_import_options options = zero_import_options_of();
+  REQUIRE(zero_import_model(renamed, path, NULL, &found) == ZERO_DATA);
+  REQUIRE(strstr(zero_message(comm), "not in the file: 'bias'; not in the optimizer: 'b'") != NULL);
+  REQUIRE(holds(comm, renamed, 0, 0) == ZERO_OK);
+  options.strict = 0;
+  REQUIRE(zero_import_model(renamed, path, &options, &found) == ZERO_OK);
+  REQUIRE(found.missing == 1 && found.unexpected == 1 && found.unfit == 0);
+  REQUIRE(strstr(zero_message(comm), "zero: left out: not in the file: 'bias'") != NULL);
+  REQUIRE(holds(comm, renamed, 0, 1) == ZERO_OK && holds(comm, renamed, 1, 0) == ZERO_OK);
+  char const* const names[4] = {"b", "bias", "b", "c"};
+  options = zero_import_options_of();
+  options.names = names;
+  options.names_count = 2;
+  REQUIRE(zero_import_model(renamed, path, &options, NULL) == ZERO_INVALID_ARGUMENT);
+  REQUIRE(strstr(zero_message(comm), "names have 'b' twice") != NULL);
+  options.names_count = -1;
+  REQUIRE(zero_import_model(renamed, path, &options, NULL) == ZERO_INVALID_ARGUMENT);
+  options.names_count = 1;
+  options.reserved = 1;
+  REQUIRE(zero_import_model(renamed, path, &options, NULL) == ZERO_INVALID_ARGUMENT);
+  options.reserved = 0;
+  found.size = 0;
+  REQUIRE(zero_import_model(renamed, path, &options, &found) == ZERO_INVALID_ARGUMENT);
+  REQUIRE(zero_import_model(renamed, path, &options, NULL) == ZERO_OK);
+  REQUIRE(holds(comm, renamed, 1, 1) == ZERO_OK);
+
+  found = zero_differences_of();
+  options = zero_import_options_of();
+  options.strict = 0;
+  REQUIRE(begin(comm, ZERO_POS, ZERO_FP32, "b", bias + 1, &other) == ZERO_OK);
+  REQUIRE(zero_load(other, zeros, NULL) == ZERO_OK);
+  REQUIRE(zero_import_model(other, path, &options, &found) == ZERO_OK);
+  REQUIRE(found.missing == 0 && found.unexpected == 0 && found.unfit == 1);
+  REQUIRE(strstr(zero_message(comm), "'b' has shape [6] here and [5] in the file") != NULL);
+  return ZERO_OK;
+}
+
+/// Has a file that text in its first bytes?
+static int has(char const* path, char const* text) {
+  char head[500] = "";
+  FILE* const file = fopen(path, "rb");
+  size_t const bytes = file == NULL ? 0 : fread(head, 1, sizeof(head) - 1, file);
+  if (file != NULL) fclose(file);
+  // Behind eight bytes of size, of which some are 0.
+  return bytes > 8 && strstr(head + 8, text) != NULL;
+}
+
+int main(int argc, char** argv) {
+  char message[500] = "", path[900];
+  if (argc != 2 || every_function(0) == NULL) return 1;
+  snprintf(path, sizeof(path), "%s/model.safetensors", argv[1]);
+  exchange fp32 = {path, ZERO_FP32, ZERO_EXPORT_PARAMETER, ""};
+  exchange master = {path, ZERO_BF16, ZERO_EXPORT_MASTER, ""};
+  exchange half = {path, ZERO_BF16, ZERO_EXPORT_PARAMETER, ""};
+  int32_t failed = zero_run_ranks(2, save, &fp32, message, sizeof(message));
+  int sound = failed == ZERO_OK && strcmp(fp32.written, path) == 0;
+  sound = sound && has(path, "\"author\":\"somebody else\"") && has(path, "\"format\":\"np\"");
+  if (failed == ZERO_OK) failed = zero_run_ranks(3, load, &fp32, message, sizeof(message));
+  if (failed == ZERO_OK) failed = zero_run_ranks(3, save, &master, message, sizeof(message));
+  sound = sound && strstr(master.written, "/model.safetensors.index.json") != NULL;
+  if (failed == ZERO_OK) failed = zero_run_ranks(2, load, &master, message, sizeof(message));
+  if (failed == ZERO_OK) failed = zero_run_ranks(1, save, &half, message, sizeof(message));
+  sound = sound && has(path, "\"BF16\"");
+  if (failed != ZERO_OK || !sound) fprintf(stderr, "%s\n", message);
+  return failed == ZERO_OK && sound ? 0 : 1;
+}
