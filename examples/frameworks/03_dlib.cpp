@@ -47,7 +47,9 @@ template <class Stage>
 std::vector<float> trained(Net const& initial) {
   std::vector<float> result;
   zero::run_ranks(2, [&](zero::InProcess& comm) {
-    Net net = initial;
+    Net net;
+    net(Sample());  // allocates parameters, other ones on each rank
+    if (comm.rank() == 0) net = initial;
     ShardedSolver<zero::InProcess, Stage, zero::Sgd> solver(comm, net, {});
     train(net, solver, comm.rank(), 1);
     if (comm.rank() == 0) result = parameters(net);
@@ -57,7 +59,7 @@ std::vector<float> trained(Net const& initial) {
 
 int main() {
   Net net;
-  net(Sample());  // allocates parameters
+  net(Sample());
   auto const w = trained<zero::stage::PosG>(net);
   bool const same =
       w == trained<zero::stage::Replicated>(net) && w == trained<zero::stage::Pos>(net);
