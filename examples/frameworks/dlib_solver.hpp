@@ -41,8 +41,7 @@ class ShardedSolver {
   template <class Layer>
   dlib::tensor const& operator()(float rate, Layer const&, dlib::tensor const& gradient) {
     auto& [opt, nothing, next] = *shared_;
-    auto* const read = const_cast<float*>(gradient.host());
-    std::array const span{std::span(read, gradient.size())};
+    std::array const span{std::span(gradient.host(), gradient.size())};
     int const unit = opt.units_backward()[next++];
     opt.bind_gradients(unit, span);
     opt.reduce(opt.gradients(unit));  // travels while other layers are asked for

@@ -6,6 +6,7 @@
 
 #include <armadillo>
 #include <cstddef>
+#include <span>
 
 /// Stands where `ens::MomentumUpdate` stood.
 template <class Communicator, class Stage>
@@ -21,8 +22,8 @@ struct ShardedUpdate {
         : opt_(*parent.comm, {{.name = "iterate", .shape = {columns, rows}}}, parent.rule) {}
 
     void Update(Values& iterate, double step_size, Gradients const& gradient) {
-      auto* const read = const_cast<double*>(gradient.memptr());
-      opt_.bind({iterate.memptr(), iterate.n_elem}, {read, gradient.n_elem});
+      opt_.bind(std::span(iterate.memptr(), iterate.n_elem),
+                std::span(gradient.memptr(), gradient.n_elem));
       if (opt_.steps() == 0) opt_.adopt_parameters();
       opt_.set_lr(step_size);
       opt_.step();

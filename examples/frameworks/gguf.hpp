@@ -74,7 +74,6 @@ void write_gguf(Communicator& comm, Optimizer const& opt, std::string const& pat
   append(header, string_key), append_text(header, "example");
   header += entries;
   header.resize(aligned(header.size(), alignment));
-
   int const file = open(path.c_str(), O_CREAT | O_WRONLY, 0644);
   if (comm.rank() == 0) transfer(pwrite, file, header.data(), header.size(), 0);
   bool failed =
