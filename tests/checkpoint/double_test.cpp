@@ -10,8 +10,8 @@
 namespace double_checkpoint_test {
 namespace {
 
-using zero::Fp64;
 using checkpoint_tests::TemporaryDirectory;
+using zero::Fp64;
 using zero::InProcess;
 using namespace zero::stage;
 constexpr std::size_t batches = 6;

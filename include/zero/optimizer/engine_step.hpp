@@ -270,9 +270,10 @@ ZERO_BODY long Engine::missed(std::size_t tensor) const {
 ZERO_BODY void Engine::refuse_other_call() {
   constexpr StepFailure failure = StepFailure::options_differ;
   parts_->now.told = {};
-  Error const error = parts_->space().host_accessible()
-                          ? explain_failure({&parts_, 1}, failure)
-                          : error_of(failure, "options to step(): the call: 'grad_norm' here, 'step' elsewhere");
+  Error const error =
+      parts_->space().host_accessible()
+          ? explain_failure({&parts_, 1}, failure)
+          : error_of(failure, "options to step(): the call: 'grad_norm' here, 'step' elsewhere");
   discard_gradients();
   fail_again(error);
 }
