@@ -134,12 +134,11 @@ class Engine {
   // Its parts, for several that step together.
   /// What is to be decided, unless this rank can tell that the step is wrong. Local.
   ZERO_APART [[nodiscard]] Decide prepare(StepOptions const& options, double scale);
-  /// Reduces what is left, and brings together what all ranks have. Collective.
-  ZERO_APART void exchange(RankOptions const& told);
-  /// Local: after the exchange all is known.
-  ZERO_APART void decide(Decide const& decide);
-  /// Updates and refreshes what the host does not see skipped. Collective.
-  ZERO_APART void update(StepOptions const& options);
+  /// Reduces what is left, and brings ranks' squares, overflows, weights and what they were told
+  /// together; that alone where all else was exchanged before. Collective.
+  ZERO_APART void conclude(RankOptions const& told);
+  /// Decides, updates and refreshes, unless the host sees that the step is skipped. Collective.
+  ZERO_APART void update(Decide const& decide, StepOptions const& options);
   /// What the step just taken did, for a trainer that waits for it. Where it failed, all ranks have
   /// found that in the same exchange, and tell each other what they were told, or have found.
   /// @par Collective  where it failed; blocks
@@ -168,9 +167,6 @@ class Engine {
   /// The same of what gives all ranks one rank's. Gradients of other values are not from then on.
   ZERO_APART ZERO_COLD void begin_broadcast();
   ZERO_APART ZERO_COLD void end_values(bool confirmed);
-  /// Brings ranks' squares, overflows, weights and what they were told together, once all is
-  /// reduced; that alone where all else was exchanged before. Collective.
-  ZERO_APART void conclude(RankOptions const& told);
   ZERO_APART void count_missed(StepOptions const& options) const;
   /// Updates that a tensor has missed.
   ZERO_APART [[nodiscard]] ZERO_COLD long missed(std::size_t tensor) const;

@@ -115,15 +115,10 @@ ZERO_BODY void Engine::discard_gradients() {
 
 // A step.
 
-/// What a step was told to do, as far as it was.
-/// @param rate    the rule's, where the options have none
-/// @param rules   digest of what updates each tensor
-/// @param scaled  whether there is a loss scale
-/// @throws Error (invalid_argument) for numbers that make no sense
-ZERO_APART [[nodiscard]] Decide decision(
-    StepOptions const& options, double scale, double rate, std::uint64_t rules, bool scaled);
-
 ZERO_BODY void Engine::conclude(RankOptions const& told) {
+  // Ranks may have reduced more or less by now; from here on all do the same.
+  reduce_all();
+  if (told.known && !parts_->now.values_confirmed) confirm_values();
   bool const all = !parts_->now.gradients.concluded;
   double const weight =
       parts_->reduction.order().micro_steps() == 0 ? 1. : parts_->now.gradients.weight;
@@ -172,44 +167,14 @@ ZERO_BODY double Engine::grad_norm() {
 
 ZERO_BODY void Engine::step(StepOptions const& options, double scale) {
   Decide const decided = prepare(options, scale);
-  exchange(decided.told);
-  decide(decided);
-  update(options);
+  conclude(decided.told);
+  update(decided, options);
 }
 
-ZERO_BODY Decide Engine::prepare(StepOptions const& options, double scale) {
-  parts_->require_bound();
-  require_found();
-  if (parts_->policies.borrowed && !parts_->now.values_set) refuse_no_masters();
-  require_no_readers("step");
-  Decide decide = decision(options,
-                           scale,
-                           parts_->rules.common_rate(),
-                           parts_->rules.digest(),
-                           parts_->policies.loss_scaled);
-  decide.told.in_double = parts_->kernels.in_double();
-  decide.control = parts_->control;
-  decide.ended = parts_->groups.world().ended();
-  bool const rate_told = options.learning_rate || options.learning_rate_address != nullptr ||
-                         options.learning_rate_address_double != nullptr;
-  parts_->now.rate_from = rate_told ? ToldBy::options : parts_->rules.rate_from();
-  return decide;
-}
-
-ZERO_BODY void Engine::exchange(RankOptions const& told) {
-  // Ranks may have reduced more or less by now; from here on all do the same.
-  reduce_all();
-  if (!parts_->now.values_confirmed) confirm_values();
-  conclude(told);
-}
-
-ZERO_BODY void Engine::decide(Decide const& decide) {
+ZERO_BODY void Engine::update(Decide const& decide, StepOptions const& options) {
   parts_->update.decide(decide);
   parts_->outcome.expect();
   parts_->now.told = decide;
-}
-
-ZERO_BODY void Engine::update(StepOptions const& options) {
   if (parts_->space().host_accessible() && parts_->outcome.get().terms.skipped != 0) return;
   parts_->refresh.settle();
   if (parts_->presence.any_may_rest() || options.count) {
@@ -278,25 +243,32 @@ ZERO_BODY void Engine::refuse_other_call() {
   fail_again(error);
 }
 
-ZERO_BODY Decide
-decision(StepOptions const& options, double scale, double rate, std::uint64_t rules, bool scaled) {
-  Decide decide{.max_norm = options.max_norm.value_or(Decide::no_limit),
+ZERO_BODY Decide Engine::prepare(StepOptions const& options, double scale) {
+  parts_->require_bound();
+  require_found();
+  if (parts_->policies.borrowed && !parts_->now.values_set) refuse_no_masters();
+  require_no_readers("step");
+  bool const scaled = parts_->policies.loss_scaled;
+  Decide decide{.control = parts_->control,
+                .ended = parts_->groups.world().ended(),
+                .max_norm = options.max_norm.value_or(Decide::no_limit),
                 .scale = scale,
                 .loss_scaled = scaled,
                 .skip_non_finite = scaled || options.non_finite == NonFinite::skip,
                 .count = options.count.value_or(0),
-                .rules = rules};
+                .rules = parts_->rules.digest()};
   Hash told;  // of what numbers depend on besides the learning rate
   told.add(std::bit_cast<std::uint64_t>(decide.max_norm));
   told.add(std::bit_cast<std::uint64_t>(decide.scale));
   told.add(decide.skip_non_finite ? 1u : 0u);
   told.add(static_cast<std::uint64_t>(decide.count));
-  told.add(rules);
+  told.add(decide.rules);
   decide.told = {.known = true,
                  .options = told.value(),
-                 .learning_rate = options.learning_rate.value_or(rate),
+                 .learning_rate = options.learning_rate.value_or(parts_->rules.common_rate()),
                  .address = options.learning_rate_address,
                  .wide_address = options.learning_rate_address_double,
+                 .in_double = parts_->kernels.in_double(),
                  .stop = options.stop};
   require_number({"the learning rate of a step"}, decide.told.learning_rate, 0.);
   require_number({"the scale of a step"}, scale, 0.);
@@ -310,6 +282,9 @@ decision(StepOptions const& options, double scale, double rate, std::uint64_t ru
           decide.max_norm,
           ", but must be greater than 0; a learning rate of 0 freezes the model"});
   }
+  bool const rate_told = options.learning_rate || options.learning_rate_address != nullptr ||
+                         options.learning_rate_address_double != nullptr;
+  parts_->now.rate_from = rate_told ? ToldBy::options : parts_->rules.rate_from();
   return decide;
 }
 

@@ -135,7 +135,7 @@ ZERO_BODY std::size_t start_together(std::span<Together> all, StepOptions const&
     decide.together = static_cast<std::int64_t>(all.size());
     decide.told.options += all.size() - 1;
     decide.skip_non_finite = decide.skip_non_finite || any_scaled;
-    engine->exchange(decide.told);
+    engine->conclude(decide.told);
     // Who steps otherwise leaves now, and will not be there for the others' exchanges.
     Parts& parts = engine->parts();
     differ = parts.space().host_accessible() && parts.outcome.get().differ != 0;
@@ -149,11 +149,10 @@ ZERO_BODY std::size_t start_together(std::span<Together> all, StepOptions const&
     leading.kernels.call(Join{leading.control, each.decide.control, each.decide.loss_scaled});
     each.decide.lead = leading.control;
   }
-  lead->engine->decide(lead->decide);
+  lead->engine->update(lead->decide, options);
   for (Together& each : all) {
-    if (each.engine != lead->engine) each.engine->decide(each.decide);
+    if (each.engine != lead->engine) each.engine->update(each.decide, options);
   }
-  for (Together& each : all) each.engine->update(options);
   return brought;
 }
 

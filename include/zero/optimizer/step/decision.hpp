@@ -270,16 +270,15 @@ struct Conclude {
     StepTerms& terms = control->outcome.terms;
     terms.weight = ExactSum::value(weights);
     terms.loss_scale = control->loss_scale.value();
-    measure(words, terms);
+    terms.overflow = ExactSum::finite(words) ? 0 : 1;
+    terms.grad_norm = norm_of(words, terms);
   }
 
-  /// Overflow and norm of a sum of squares.
-  ZERO_HOST_DEVICE static void measure(std::int64_t const* squares, StepTerms& terms) noexcept {
-    bool const finite = ExactSum::finite(squares);
-    terms.overflow = finite ? 0 : 1;
-    double const norm_of_sum =
-        finite ? __builtin_sqrt(ExactSum::value(squares)) : __builtin_huge_val();
-    terms.grad_norm = norm_of_sum / (terms.weight * static_cast<double>(terms.loss_scale));
+  /// Of the mean gradient; infinite where a square is not finite.
+  ZERO_HOST_DEVICE static double norm_of(std::int64_t const* squares,
+                                         StepTerms const& of) noexcept {
+    double const sum = ExactSum::finite(squares) ? ExactSum::value(squares) : __builtin_huge_val();
+    return __builtin_sqrt(sum) / (of.weight * static_cast<double>(of.loss_scale));
   }
 };
 
@@ -312,7 +311,8 @@ struct Join {
       for (std::size_t i = 0; i < ExactSum::word_count; ++i) words[i] += other->words[i];
     }
     if (own.weight == 0.) terms.weight = 0.;
-    Conclude::measure(words, terms);
+    terms.overflow = ExactSum::finite(words) ? 0 : 1;
+    terms.grad_norm = Conclude::norm_of(words, terms);
   }
 };
 
