@@ -66,9 +66,7 @@ template <class... Optimizers>
 /// The gradients of each are divided by its own weight. Each counts its own updates.
 /// @param options     as of `step()`; `learning_rate` is for all that have no rates of their own
 /// @param optimizers  different ones over one communicator, or grid; in the same order on all ranks
-/// @returns the report of the first; norm, clipping, loss scale and whether it was skipped are
-/// those
-///   of all
+/// @returns the report of the first; norm, clipping, loss scale and `skipped` are those of all
 /// @par Collective  yes; blocks
 /// @par Cost  that of a `step()` of each: each exchanges words of its own
 /// @throws Error as `step()`; nothing is changed then. (invalid_argument) also if an optimizer is
