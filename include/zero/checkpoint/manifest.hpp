@@ -177,9 +177,7 @@ inline constexpr std::string_view seal_end = "}\n";
 /// Reads a manifest.
 /// @param path  the directory that it lies in
 /// @param name  of the file
-/// @throws Error (data) for anything that `manifest_text` does not write; (resource) if it cannot
-/// be
-///   read
+/// @throws Error (data) for what `manifest_text` does not write; (resource) if it cannot be read
 [[nodiscard]] inline Manifest read_manifest(FileOperations& files,
                                             std::string const& path,
                                             std::string_view name = manifest_name) {
