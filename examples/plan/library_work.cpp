@@ -110,7 +110,7 @@ std::vector<Work> work() {
   }));
   all.push_back(pass("update", 28, states<T>, [](auto& set, std::size_t /*count*/) {
     zero::AdamW const rule{.weight_decay = 0.1F};
-    zero::kernel::update(rule, rule.scalars(9, rule.lr, 1.F, 1.F), 1.F, set.arrays);
+    zero::kernel::update(rule, rule.scalars(9, 1e-3F, 1.F, 1.F), 1.F, set.arrays);
   }));
   for (Op const op : {Op::reduce_scatter, Op::all_gather, Op::all_reduce, Op::broadcast}) {
     all.push_back(collective<T>(op));

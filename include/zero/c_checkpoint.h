@@ -154,11 +154,13 @@ int32_t zero_checkpoint_blob(zero_checkpoints* checkpoints,
                              int64_t* bytes);
 
 /// Writes the whole model to a safetensors file, or to several with an index, which all ranks see.
-/// Each rank writes what it owns. Files get their names when all is durable. Options may be null.
-/// @param path     of the file; its directory is there
-/// @param written  what to give to a reader, the file or the index, cut off where its memory [size]
-///   ends; or null
-/// @param bytes    of all files together; or null
+/// Each rank writes what it owns. Files get their names when all is durable.
+/// @param optimizer  whose parameters or master weights
+/// @param path       of the file; its directory is there
+/// @param options    or null: those by default
+/// @param written    what to give to a reader, the file or the index, cut off at its size; or null
+/// @param size       of the memory of `written`
+/// @param bytes      of all files together; or null
 /// Collective.
 int32_t zero_export_model(zero_optimizer* optimizer,
                           char const* path,
@@ -167,10 +169,12 @@ int32_t zero_export_model(zero_optimizer* optimizer,
                           int64_t size,
                           int64_t* bytes);
 /// Sets parameters and master weights from safetensors files of fp32, fp16 or bf16, whoever wrote
-/// them. States and counters stay. Options may be null: strict. `differences` may be null; where it
-/// is not strict, what is missing or does not fit keeps its values, and `zero_message` says so,
-/// too.
-/// @param path  a safetensors file, an index of several, or a directory with one of either
+/// them, and of fp64 where masters are double. States and counters stay. Where it is not strict,
+/// what is missing or does not fit keeps its values, and `zero_message` says so, too.
+/// @param optimizer    that gets them
+/// @param path         a safetensors file, an index of several, or a directory with one of either
+/// @param options      or null: strict
+/// @param differences  where they are counted, or null
 /// Collective.
 int32_t zero_import_model(zero_optimizer* optimizer,
                           char const* path,

@@ -282,9 +282,7 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   /// That is found where the library was asked for gradients, or lent those of a unit, and not
   /// where a backward pass has filled memory that was lent before.
   /// @param root  whose; the same on every rank
-  /// @throws Error (invalid_argument) if a step has gradients, and ranks did not have the same
-  /// values
-  ///   before
+  /// @throws Error (invalid_argument) if a step has gradients of values that differed
   /// @par Collective  yes; blocks
   /// @par Cost  every element of every tensor is sent once, from where it lies to where it belongs
   void broadcast_parameters(int root = 0) requires(form.refresh != StorageForm::Refresh::gather) {

@@ -77,6 +77,7 @@ std::int32_t with_comm(zero_optimizer* handle, Work const& work) noexcept {
 
 /// Pairs of texts.
 /// @param texts  twice as many as there are pairs
+/// @param pairs  how many
 /// @param name   what messages call them
 /// @throws Error (invalid_argument) for null, or one that is there twice
 [[nodiscard]] inline std::map<std::string, std::string> pairs_of(char const* const* texts,
@@ -135,8 +136,10 @@ std::int32_t with_comm(zero_optimizer* handle, Work const& work) noexcept {
   }
   return options;
 }
-/// Options of either kind; null for those by default.
-/// @param name  of the struct
+/// Options of either kind.
+/// @param given     null for those by default
+/// @param standard  these
+/// @param name      of the struct
 template <class Given>
 [[nodiscard]] auto options_or(Given const* given, Given const& standard, std::string_view name) {
   if (given == nullptr) return options_of(standard);
@@ -155,6 +158,9 @@ template <class Given>
 
 /// Counts what a load has left out.
 /// @param there        what has the other tensors
+/// @param missing      tensors that are not there
+/// @param unexpected   tensors that are not here
+/// @param unfit        tensors that are not the same
 /// @param differences  null, or where they are counted
 /// @returns words for it; empty if there is nothing
 [[nodiscard]] inline std::string left_out(std::string_view there,
@@ -172,6 +178,9 @@ template <class Given>
 }
 
 /// Loads the newest checkpoint that is not damaged.
+/// @param open         the checkpoints
+/// @param optimizer    that is loaded
+/// @param options      what of it, and how
 /// @param differences  null, or where they are counted
 /// @returns words for what was passed over, or left out; and the step, or -1
 [[nodiscard]] inline std::pair<std::string, std::int64_t> load(CheckpointsObject& open,

@@ -36,6 +36,7 @@ namespace zero::inline ZERO_NAMESPACE::c {
 template <class Value>
 class Filling {
  public:
+  /// It.
   using Fill = std::int32_t (*)(std::int32_t, std::int64_t, std::int64_t, Value*, void*);
 
   /// @throws Error (invalid_argument) if there is none

@@ -114,7 +114,9 @@ inline void require_all(std::size_t wanted,
 }
 
 /// What a trainer lends of a tensor.
-/// @param what  of it
+/// @param lent    where it is, and how large
+/// @param tensor  its name
+/// @param what    of it
 /// @throws Error (invalid_argument) for a count below 0
 [[nodiscard]] inline zero::detail::Elements elements_of(zero_span const& lent,
                                                         std::string_view tensor,

@@ -29,6 +29,7 @@ class NamedOptimizer {
   NamedOptimizer(std::string name, Optimizer* optimizer)
       : name_(std::move(name)), engine_(&detail::EngineAccess::engine(*optimizer)) {}
 
+  /// In messages and in names of files.
   [[nodiscard]] std::string const& name() const noexcept { return name_; }
   /// What is behind it.
   [[nodiscard]] detail::Engine& engine() const noexcept { return *engine_; }

@@ -21,11 +21,13 @@ namespace zero::inline ZERO_NAMESPACE::kernel {
 #if defined(__CUDACC__)
 template <Isa I = native>
 using Pack = PlainPack<I, float>;
+/// Several doubles.
 template <Isa I = native>
 using WidePack = PlainPack<I, double>;
 #else
 template <Isa I = native>
 using Pack = VectorPack<I>;
+/// Several doubles.
 template <Isa I = native>
 using WidePack = DoublePack<I>;
 #endif

@@ -80,9 +80,8 @@ class AnyOptimizer {
   /// @param values  as for `load_parameters`; not called elsewhere than on the root
   /// @param root    the same on every rank
   /// @par Collective  yes; blocks
-  /// @par Cost  every element of every tensor is sent once, in fp32 or fp64; beside the plan a
-  /// transient
-  ///   megabyte of the host, and where it cannot reach the space's memory two more, and one there
+  /// @par Cost  every element of every tensor is sent once, in fp32 or fp64; beside the plan some
+  ///   megabytes of the host, and where it cannot reach the space's memory two more, and one there
   template <std::invocable<Tensor const&, std::size_t, std::span<Value>> Values>
   void broadcast_parameters(Values&& values, int root = 0) {
     auto const ask = [&](Tensor const& tensor, std::size_t first, detail::Elements out) {

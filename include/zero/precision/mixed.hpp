@@ -46,6 +46,7 @@ struct MixedFloatGradients {
   using Master = float;                       ///< parameters are rounded from it
   using State = float;                        ///< optimizer states
   static constexpr bool loss_scaled = false;  ///< whatever `Half` is
+  /// All are equal.
   friend constexpr bool operator==(MixedFloatGradients const&,
                                    MixedFloatGradients const&) = default;
 };
