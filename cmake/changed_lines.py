@@ -22,6 +22,7 @@ import sys
 TRAINERS = [
     ("examples/c/trainer/before.c", "examples/c/trainer/after.c", 12),
     ("examples/mpi/trainer/before.cpp", "examples/mpi/trainer/after.cpp", 12),
+    ("examples/frameworks/trainer/before.cpp", "examples/frameworks/trainer/after.cpp", 13),
     ("examples/libtorch/trainer/before.cpp", "examples/libtorch/trainer/after_posg.cpp", 12),
     ("examples/libtorch/trainer/before.cpp", "examples/libtorch/trainer/after_posgp.cpp", 25),
 ]
