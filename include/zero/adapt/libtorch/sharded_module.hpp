@@ -13,6 +13,7 @@
 #include "zero/base/error.hpp"
 #include "zero/concepts/allocator.hpp"
 #include "zero/concepts/policies.hpp"
+#include "zero/kernel/rounding.hpp"
 #include "zero/sharded_optimizer.hpp"
 
 #include <torch/torch.h>
