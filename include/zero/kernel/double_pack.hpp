@@ -5,23 +5,30 @@
 #include "zero/base/config.hpp"
 #include "zero/kernel/isa.hpp"
 #include "zero/kernel/rounding.hpp"
-#include "zero/kernel/vector_pack.hpp"
 
 #include <cstddef>
 #include <cstdint>
 
+#if defined(__AVX__)
+#include <immintrin.h>
+#elif defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 namespace zero::inline ZERO_NAMESPACE::kernel {
 
 namespace detail {
-/// Masks of doubles by lanes.
+/// Vectors of doubles, and their masks, by lanes.
 template <std::size_t Lanes>
-struct LongVectors;
+struct WideVectors;
 template <>
-struct LongVectors<2> {
+struct WideVectors<2> {
+  using Doubles = double __attribute__((vector_size(16)));
   using Longs = std::int64_t __attribute__((vector_size(16)));
 };
 template <>
-struct LongVectors<4> {
+struct WideVectors<4> {
+  using Doubles = double __attribute__((vector_size(32)));
   using Longs = std::int64_t __attribute__((vector_size(32)));
 };
 }  // namespace detail
@@ -34,8 +41,8 @@ class DoublePack {
   static constexpr std::size_t lanes = (I & isa::lanes_mask) / 2;
   using Scalar = double;  ///< the plain number that mixes with it
 
-  using Doubles = typename detail::Vectors<lanes>::Doubles;
-  using Longs = typename detail::LongVectors<lanes>::Longs;
+  using Doubles = typename detail::WideVectors<lanes>::Doubles;
+  using Longs = typename detail::WideVectors<lanes>::Longs;
 
   /// The outcome of a comparison, lane by lane; feed it to `select`.
   struct Mask {

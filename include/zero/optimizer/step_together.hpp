@@ -9,11 +9,7 @@
 #include "zero/optimizer/step/decision.hpp"
 #include "zero/optimizer/step_options.hpp"
 #include "zero/optimizer/step_result.hpp"
-#if ZERO_BODIES
-#include "zero/optimizer/engine_step.hpp"
-#include "zero/optimizer/parts.hpp"
-#include "zero/optimizer/step/failure_text.hpp"
-#endif
+#include "zero/sharded_optimizer.hpp"
 
 #include <algorithm>
 #include <cstddef>
