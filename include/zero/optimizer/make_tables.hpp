@@ -245,10 +245,8 @@ struct RuleKernels {
     SpaceFunctions<S>::of(space).call(work);
   }
   static RatedRule<R, Real> rated(TensorRule const& rule) {
-    return {RuleFunctions<R>::of(rule.rule),
-            static_cast<Real>(rule.learning_rate_scale),
-            static_cast<Real>(rule.weight_decay_scale),
-            rule.own_rate};
+    R const& own = RuleFunctions<R>::of(rule.rule);
+    return {own, rule.learning_rate_scale, rule.weight_decay_scale, rule.own_rate};
   }
   static void decide(void const* space,
                      Decide const& decide,

@@ -15,14 +15,17 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 template <Rule R, class Real>
 struct RatedRule {
   R rule{};
-  Real learning_rate_scale = 1;  ///< of the tensor
-  Real weight_decay_scale = 1;   ///< of the tensor
-  bool own_rate = false;         ///< the learning rate is the rule's, not the step's
+  double learning_rate_scale = 1.;  ///< of the tensor
+  double weight_decay_scale = 1.;   ///< of the tensor
+  bool own_rate = false;            ///< the learning rate is the rule's, not the step's
 
   [[nodiscard]] ZERO_HOST_DEVICE BasicStepScalars<Real> scalars(
       StepTerms const& terms) const noexcept {
     auto const rate = static_cast<Real>(own_rate ? rule.lr : terms.learning_rate);
-    return rule.scalars(terms.step, rate, learning_rate_scale, weight_decay_scale);
+    return rule.scalars(terms.step,
+                        rate,
+                        static_cast<Real>(learning_rate_scale),
+                        static_cast<Real>(weight_decay_scale));
   }
 };
 

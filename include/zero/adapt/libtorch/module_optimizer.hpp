@@ -96,14 +96,14 @@ class Optimizer {
   /// @throws Error (invalid_argument), naming the parameter, for a gradient that is sparse or a
   ///   view with gaps; as `ShardedOptimizer::reduce_all`
   void reduce_all(double weight = 1.) {
-    bind();
+    bind_for_step();
     core_.reduce_all(weight);
     reduced_ = true;
   }
   /// L2 norm of the mean gradient over all ranks; sums them first.
   /// @par Collective  yes; blocks
   [[nodiscard]] double grad_norm() {
-    bind();
+    bind_for_step();
     reduced_ = true;
     return core_.grad_norm();
   }
@@ -123,7 +123,7 @@ class Optimizer {
   /// @par Collective  yes; blocks
   /// @throws Error as `ShardedOptimizer::step` and `reduce_all`
   StepReport step(StepOptions options = {}) {
-    bind();
+    bind_for_step();
     options = settings_.complete(options);
     reduced_ = false;
     StepReport const report = core_.step(options);
@@ -182,6 +182,19 @@ class Optimizer {
     } else {
       core_.bind_gradients(gradients_);
     }
+  }
+  /// The same, for a step. Without any gradient torch steps, and all rest: that is said, or it
+  /// would be a mistake.
+  void bind_for_step() {
+    if (reduced_) return;
+    bind();
+    auto const& places = core_.partition().placement().places();
+    std::size_t absent = gradients_.size();
+    for (std::size_t t = 0; t < gradients_.size(); ++t) {
+      if (!gradients_[t].empty()) return;
+      if (places[t].storage == t && !places[t].frozen) absent = t;
+    }
+    if (absent < gradients_.size()) core_.without_gradient(core_.tensors()[absent]);
   }
   /// Two tensors of one memory have gradients of their own. From now on these are one, too: what
   /// autograd adds to either is added to their sum.
