@@ -129,7 +129,7 @@ class Programs(unittest.TestCase):
         done = run("rule", "--benchmark_repetitions=2", "--benchmark_min_time=0.0001", *JSON)
         rows = repetitions(done.stdout)
         self.assertEqual([row["name"].split("/manual_time")[0] for row in rows],
-                         [f"rule/AdamW/{dtype}" for dtype in ("fp32", "bf16", "fp16")
+                         [f"rule/AdamW/{dtype}" for dtype in ("fp32", "fp64", "bf16", "fp16")
                           for _ in range(2)])
         for row in rows:
             gbs = 28 * 65536 / row["real_time"] * 1e-6

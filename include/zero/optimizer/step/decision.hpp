@@ -58,7 +58,7 @@ struct StepControl {
   /// ranks were lent no gradient at all); after the exchange, whether that is so on some ranks
   /// alone, or `all_empty`. Behind these words lie those of `TensorCounts`, which travel with them.
   static constexpr std::size_t silent_word = options_word + Unanimity::word_count;
-  static constexpr int empty_shift = 44;
+  static constexpr int empty_shift = 42;
   static constexpr std::int64_t one_empty = std::int64_t{1} << empty_shift;
   static constexpr std::int64_t all_empty = 2;
   static constexpr std::size_t word_count = silent_word + 1;
