@@ -132,11 +132,11 @@ class Programs(unittest.TestCase):
                          [f"rule/AdamW/{dtype}" for dtype in ("fp32", "fp64", "bf16", "fp16")
                           for _ in range(2)])
         for row in rows:
-            gbs = 28 * 65536 / row["real_time"] * 1e-6
+            gbs = (56 if "fp64" in row["name"] else 28) * 65536 / row["real_time"] * 1e-6
             self.assertAlmostEqual(row["GB/s"], gbs, delta=1e-3 * gbs)
             self.assertAlmostEqual(row["vs_raw"], row["GB/s"] / row["raw GB/s"], delta=1e-3)
         mixed = run("rule", "--benchmark_enable_random_interleaving=true", *JSON)
-        self.assertEqual((mixed.returncode, len(repetitions(mixed.stdout))), (0, 30))
+        self.assertEqual((mixed.returncode, len(repetitions(mixed.stdout))), (0, 40))
         table = run("rule", "--benchmark_filter=bf16").stdout.splitlines()
         self.assertEqual([line.split("/")[2] for line in table if line.startswith("rule")],
                          ["bf16"] * 4)
