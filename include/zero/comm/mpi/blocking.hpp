@@ -10,8 +10,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -54,14 +56,22 @@ class Blocking {
       Function function;
       Result result;
       int code = MPI_SUCCESS;
-      std::atomic<bool> done{false};
+      bool done = false;
+      std::mutex mutex{};
+      std::condition_variable ended{};
     };
     std::shared_ptr<Shared> const task(new Shared{function, result});
     std::thread thread([task] {
-      task->code = task->function(task->result);
-      task->done.store(true, std::memory_order_release);
+      int const code = task->function(task->result);
+      std::lock_guard const lock(task->mutex);
+      task->code = code;
+      task->done = true;
+      task->ended.notify_all();
     });
-    if (!look([&] { return task->done.load(std::memory_order_acquire); }, deadline_)) {
+    std::unique_lock lock(task->mutex);
+    bool const done = task->ended.wait_for(lock, deadline_, [&] { return task->done; });
+    lock.unlock();
+    if (!done) {
       thread.detach();
       lost_ = true;
       give_up(name);
