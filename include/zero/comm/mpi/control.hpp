@@ -55,7 +55,9 @@ struct alignas(64) Control {
   static constexpr std::uint64_t present = 0x7a65726f2d6d7069;
 
   std::atomic<std::uint64_t> magic{present};
-  std::atomic<std::uint32_t> given_up{0};  ///< some rank's buffers are its own again, too early
+  std::atomic<std::uint32_t> given_up{0};     ///< some rank's buffers are its own again, too early
+  std::atomic<std::uint64_t> left_at{never};  ///< calls made by a rank that will make no more
+  std::atomic<std::uint32_t> left_unwinding{0};      ///< an exception was on its way
   alignas(64) std::atomic<std::uint64_t> posted{0};  ///< calls made
   Slot slots[ring_slots];
 

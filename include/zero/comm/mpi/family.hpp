@@ -21,7 +21,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <numeric>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -163,7 +162,7 @@ class Family final : public Surroundings {
     return std::chrono::duration<double>(options.deadline_s + stagger_s);
   }
 
-  /// Tells all that this rank starts nothing more in a group.
+  /// Tells far ranks that this rank starts nothing more in a group. Near ones see it.
   ZERO_COLD void depart(Finding const& finding) {
     if (!is_sound()) return;
     ++departures_told_;
@@ -191,10 +190,13 @@ class Family final : public Surroundings {
     // Of ranks that have left groups split off; nothing may come when MPI has this communicator
     // back.
     std::vector<std::size_t> const told = blocking.gather(comm_, size_, departures_told_);
-    std::size_t const all = std::accumulate(told.begin(), told.end(), std::size_t{0});
+    std::size_t expected = 0;
+    for (int rank = 0; rank < size_; ++rank) {
+      if (is_far(rank)) expected += told[static_cast<std::size_t>(rank)];
+    }
     blocking.wait("the last notices", [&] {
       hear();
-      return departures().size() >= all - departures_told_ && !mailbox_->holds();
+      return departures().size() >= expected && !mailbox_->holds();
     });
     mailbox_->cancel();
     window->close(blocking);
@@ -230,8 +232,11 @@ class Family final : public Surroundings {
 
   // What the ending asks for.
   void send(int rank, Notice const& notice) override {
+    // MPI warns of messages that nobody takes before its end: near ranks are told no departure.
+    if (notice.kind == Kind::gone && !is_far(rank)) return;
     if (is_running()) mailbox_->send(rank, notice);
   }
+  [[nodiscard]] bool is_far(int rank) const noexcept { return node_of(rank) != node_of(rank_); }
   [[nodiscard]] bool is_matched(int rank) override { return !mailbox_->holds(rank); }
   [[nodiscard]] ZERO_COLD Report report(Question const& question) override {
     Report result;

@@ -14,6 +14,7 @@
 #include "zero/comm/shared/call_checks.hpp"
 #include "zero/comm/shared/failure.hpp"
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -60,7 +61,9 @@ class Witness {
   }
   /// Who waits for a rank that has left will wait for ever.
   void look_for_departures() {
-    if (!family_->departures().empty() && family_->is_sound()) end_if_missed();
+    bool left = !family_->departures().empty();
+    for (int const peer : peers_->near()) left = left || calls_of_left(peer) != never;
+    if (left && family_->is_sound()) end_if_missed();
   }
 
   /// This rank drops the ticket of a collective that is not done.
@@ -85,6 +88,9 @@ class Witness {
       return;
     }
     std::uint64_t const calls = flights_->posted();
+    Control& own = peers_->own();
+    own.left_unwinding.store(unwinding ? 1 : 0, std::memory_order_relaxed);
+    own.left_at.store(calls, std::memory_order_release);
     family_->depart({.cause = Cause::left,
                      .at = {id_, calls},
                      .rank = own_number(),
@@ -163,22 +169,35 @@ class Witness {
   /// A rank that left while an exception was on its way is given time to say why.
   ZERO_COLD void end_if_missed() {
     std::uint64_t const oldest = flights_->oldest();
-    Finding const* gone = nullptr;
+    Finding gone{.rank = -1};
+    auto const found = [&](int rank, std::uint64_t calls, bool unwinding) {
+      if (calls > oldest || (gone.rank >= 0 && gone.rank < rank)) return;
+      gone = {.cause = Cause::left,
+              .at = {id_, oldest},
+              .rank = rank,
+              .unwinding = unwinding,
+              .calls = calls};
+    };
     exchange_->waits_for(flights_->at(oldest), [&](int peer) {
+      int const rank = peers_->world_rank(peer);
+      if (peers_->is_near(peer)) {
+        std::uint64_t const calls = calls_of_left(peer);
+        found(
+            rank, calls, peers_->control(peer).left_unwinding.load(std::memory_order_relaxed) != 0);
+      }
       for (Finding const& one : family_->departures()) {
-        bool const misses = one.at.group == id_ && one.rank == peers_->world_rank(peer);
-        if (!misses || one.calls > oldest) continue;
-        if (gone == nullptr || one.rank < gone->rank) gone = &one;
+        if (one.at.group == id_ && one.rank == rank) found(rank, one.calls, one.unwinding);
       }
     });
-    if (gone == nullptr) return;
+    if (gone.rank < 0) return;
     auto const now = Clock::now();
     if (missed_ == Clock::time_point{}) missed_ = now;
     std::chrono::duration<double> const since = now - missed_;
-    if (gone->unwinding && since.count() < window_s(true, 0)) return;
-    Finding found = *gone;
-    found.at.number = oldest;
-    family_->end(found);
+    if (!gone.unwinding || since.count() >= window_s(true, 0)) family_->end(gone);
+  }
+  /// Calls made by a near rank that will make no more, or never.
+  [[nodiscard]] std::uint64_t calls_of_left(int peer) const noexcept {
+    return peers_->control(peer).left_at.load(std::memory_order_acquire);
   }
 
   Family* family_;
