@@ -159,12 +159,10 @@ ZERO_BODY StepResult step_together(std::span<Together> all, StepOptions const& o
     StepFailure const own = stepped[i].engine->parts().outcome.take(report);
     if (own != StepFailure::none) failure = own;
   }
-  StepResult result = report;
-  if (failure != StepFailure::none) {
-    std::vector<Parts*> parts;
-    for (Together const& each : stepped) parts.push_back(&each.engine->parts());
-    result = explain_failure(parts, failure);
-  }
+  std::vector<Parts*> parts;
+  for (Together const& each : stepped) parts.push_back(&each.engine->parts());
+  StepResult result = failure == StepFailure::none ? StepResult(report)
+                                                   : StepResult(explain_failure(parts, failure));
   for (Together const& each : all) each.engine->discard_gradients();
   return result;
 }
