@@ -99,17 +99,23 @@ ZERO_KERNEL add_squares(ExactSum* sum, T const* x, std::size_t count) {
   add_blocks(sum, count, [&](std::size_t i, unsigned thread, auto const& transpose) {
     T const* const begin = x + i * block;
     std::size_t const rest = count - i * block;
-    if (rest < block) {
-      return lane_squares([&](std::size_t at) { return begin[at]; }, rest, thread);
-    }
-    auto const squares = [&](auto const& vector_at) {
-      return block_squares<T>(vector_at, thread, transpose);
+    auto const one_by_one = [&](std::size_t elements) {
+      return lane_squares([&](std::size_t at) { return begin[at]; }, elements, thread);
     };
-    // Of 16 bits, one loop for both would take a third more instructions.
-    if constexpr (sizeof(T) == 2) {
-      if (aligned) return squares([&](std::size_t at) { return load<width>(begin, at); });
+    if (rest < block) return one_by_one(rest);
+    // To exchange doubles takes a stack. Those of one lane lie 64 bytes apart: each is asked for.
+    if constexpr (sizeof(T) == sizeof(double)) {
+      return one_by_one(block);
+    } else {
+      auto const squares = [&](auto const& vector_at) {
+        return block_squares<T>(vector_at, thread, transpose);
+      };
+      // Of 16 bits, one loop for both would take a third more instructions.
+      if constexpr (sizeof(T) == 2) {
+        if (aligned) return squares([&](std::size_t at) { return load<width>(begin, at); });
+      }
+      return squares([&](std::size_t at) { return load<width>(begin, at, aligned); });
     }
-    return squares([&](std::size_t at) { return load<width>(begin, at, aligned); });
   });
 }
 

@@ -156,11 +156,15 @@ template <class T, class Acc, class Source>
   for (int rank = 0; rank < ranks; ++rank) {
     aligned = aligned && is_aligned(source.template of<T>(rank) + first);
   }
-  std::size_t const whole = aligned ? squares.count / block * block : 0;
+  // Doubles are squared in a pass: see add_squares.
+  constexpr bool on_the_way = sizeof(T) < sizeof(double);
+  std::size_t const whole = on_the_way && aligned ? squares.count / block * block : 0;
   cudaError_t status = cudaSuccess;
-  if (whole != 0) {
-    status = try_launch_over<kernels::sum_ranks_and_square<T, Acc, Source>>(
-        queue, blocks_of(whole) * team, target, source, ranks, first, whole, squares.sum);
+  if constexpr (on_the_way) {
+    if (whole != 0) {
+      status = try_launch_over<kernels::sum_ranks_and_square<T, Acc, Source>>(
+          queue, blocks_of(whole) * team, target, source, ranks, first, whole, squares.sum);
+    }
   }
   if (status != cudaSuccess) return status;
   status = sum_typed<T, Acc>(queue, targets, source, ranks, first + whole, count - whole);
@@ -178,8 +182,9 @@ template <class T, class Acc, class Source>
 /// @par Cost    reads ranks * count elements and writes count to each target, in accesses of 16
 ///   bytes where most buffers are aligned; element by element only to those of a list that are not
 ///   aligned there, but to all if blocks and targets are not aligned together. Squares take a pass
-///   of their own only of what is no whole block, and where buffers are not aligned to 16 bytes
-/// @param squares  where to add those of the results, of fp32 or 16-bit types, with one target
+///   of their own only of doubles, of what is no whole block, and where buffers are not aligned to
+///   16 bytes
+/// @param squares  where to add those of the results, with one target
 /// @return cudaErrorInvalidValue for a pair of types that kernel::sum_function has no kernel for
 template <class Source>
 [[nodiscard]] cudaError_t try_sum_ranks(Queue const& queue,
