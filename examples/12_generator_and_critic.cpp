@@ -1,7 +1,7 @@
 // A generator and its critic: two optimizers, one step. The critic looks for a direction in which
 // data and what is generated differ, and the generator follows it until there is none.
 //
-// prints: ^bias 3\.00 -1\.00, direction -?0\.00 -?0\.00, in 400 steps of both$
+// prints: bias 3\.00 -1\.00, direction -?0\.00 -?0\.00, in 400 steps of both
 #include <zero/zero.hpp>
 
 #include <cstddef>
