@@ -99,13 +99,11 @@ ZERO_KERNEL add_squares(ExactSum* sum, T const* x, std::size_t count) {
   add_blocks(sum, count, [&](std::size_t i, unsigned thread, auto const& transpose) {
     T const* const begin = x + i * block;
     std::size_t const rest = count - i * block;
-    auto const one_by_one = [&](std::size_t elements) {
-      return lane_squares([&](std::size_t at) { return begin[at]; }, elements, thread);
-    };
-    if (rest < block) return one_by_one(rest);
+    auto const element = [&](std::size_t at) { return begin[at]; };
+    if (rest < block) return lane_squares(element, rest, thread);
     // To exchange doubles takes a stack. Those of one lane lie 64 bytes apart: each is asked for.
     if constexpr (sizeof(T) == sizeof(double)) {
-      return one_by_one(block);
+      return lane_squares<4>(element, block, thread);
     } else {
       auto const squares = [&](auto const& vector_at) {
         return block_squares<T>(vector_at, thread, transpose);

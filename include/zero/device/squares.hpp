@@ -54,12 +54,13 @@ template <class T>
 /// @param at     at(i) is x[i], asked for once
 /// @param count  elements of the block
 /// @param lane   this thread's number in the team
-template <class At>
+/// @tparam abreast  elements that are asked for at once
+template <unsigned abreast = 1, class At>
 [[nodiscard]] ZERO_HOST_DEVICE double lane_squares(At const& at,
                                                    std::size_t count,
                                                    unsigned lane) noexcept {
   double sum = 0.;
-  ZERO_UNROLL(1)
+  ZERO_UNROLL(abreast)
   for (std::size_t i = lane; i < count; i += team) {
     sum += square(at(i));
   }

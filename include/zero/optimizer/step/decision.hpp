@@ -308,6 +308,7 @@ struct Join {
       words[parts.first + 1] += parts.middle;
       words[parts.first + 2] += parts.high;
     } else {
+      ZERO_UNROLL(1)
       for (std::size_t i = 0; i < ExactSum::word_count; ++i) words[i] += other->words[i];
     }
     if (own.weight == 0.) terms.weight = 0.;
