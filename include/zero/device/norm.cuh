@@ -33,9 +33,8 @@ struct TeamTranspose {
   unsigned mask;    ///< the team's threads in their warp
   unsigned thread;  ///< this one's number in the team
 
-  template <class T>
-  __device__ void operator()(T (&values)[team]) const {
-    using Exchange = cub::WarpExchange<T, team, team, cub::WARP_EXCHANGE_SHUFFLE>;
+  __device__ void operator()(float (&values)[team]) const {
+    using Exchange = cub::WarpExchange<float, team, team, cub::WARP_EXCHANGE_SHUFFLE>;
     typename Exchange::TempStorage none;
     Exchange(none).BlockedToStriped(values, values);
   }

@@ -127,7 +127,7 @@ ZERO_HOST_DEVICE void transpose_halves(std::uint32_t (&words)[team / 2],
 /// @param vector_at  vector_at(i) is the vector that begins with x[i], asked for once
 /// @param thread     this thread's number in the team
 /// @param transpose  transpose(values) exchanges value i of thread k with value k of thread i, for
-///                   eight numbers, and for four words of two 16-bit elements
+///                   eight floats, and for four words of two 16-bit elements
 template <class T,
           unsigned abreast = 2 * team * sizeof(T) / access_bytes,
           class VectorAt,
@@ -150,7 +150,7 @@ template <class T,
     }
     ZERO_UNROLL(abreast)
     for (unsigned k = 0; k < abreast; k += parts) {
-      std::conditional_t<std::is_same_v<T, double>, double, float> values[team];
+      float values[team];
       if constexpr (sizeof(T) == 2) {
         auto words = std::bit_cast<Vector<std::uint32_t, team / 2>>(loaded[k]);
         transpose(words.values);
@@ -165,7 +165,7 @@ template <class T,
         }
         transpose(values);
       }
-      for (auto const value : values) sum += square(value);
+      for (float const value : values) sum += square(value);
     }
   }
   return sum;
