@@ -159,10 +159,12 @@ ZERO_BODY StepResult step_together(std::span<Together> all, StepOptions const& o
     StepFailure const own = stepped[i].engine->parts().outcome.take(report);
     if (own != StepFailure::none) failure = own;
   }
-  std::vector<Parts*> parts;
-  for (Together const& each : stepped) parts.push_back(&each.engine->parts());
-  StepResult result = failure == StepFailure::none ? StepResult(report)
-                                                   : StepResult(explain_failure(parts, failure));
+  auto const failed = [&] {
+    std::vector<Parts*> parts;
+    for (Together const& each : stepped) parts.push_back(&each.engine->parts());
+    return StepResult(explain_failure(parts, failure));
+  };
+  StepResult result = failure == StepFailure::none ? StepResult(report) : failed();
   for (Together const& each : all) each.engine->discard_gradients();
   return result;
 }
