@@ -122,7 +122,7 @@ typedef struct zero_tensor {
 typedef struct zero_rule {
   int64_t size;                      ///< of this struct
   int32_t number;                    ///< of `zero_rule_number`
-  int32_t reserved;                  ///< 0
+  int32_t eps_hat;                   ///< Adam: 1: eps meets the root before its bias correction
   double lr;                         ///< learning rate
   double weight_decay;               ///< of each rule, as it says
   double beta1;                      ///< Adam, AdamW, AMSGrad, NAdam, Lion
@@ -478,6 +478,8 @@ int32_t zero_discard(zero_optimizer* optimizer);
 int32_t zero_settle(zero_optimizer* optimizer);
 /// What the last step did. Local.
 int32_t zero_get_report(zero_optimizer* optimizer, zero_report* report);
+/// How many tensors the last step updated; each layer of a stacked one counts. Local.
+int32_t zero_get_updated(zero_optimizer* optimizer, int64_t* tensors);
 /// What to multiply the next loss by; 1 without a loss scale. Local.
 int32_t zero_loss_scale(zero_optimizer* optimizer, float* scale);
 

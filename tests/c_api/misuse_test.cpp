@@ -134,6 +134,7 @@ TEST_CASE("C API misuse: null arguments are named") {
   REQUIRE(one.create() == ZERO_OK);
   one.refuses(zero_load(one.opt, nullptr, nullptr), "fill is null");
   one.refuses(zero_grad_norm(one.opt, nullptr), "norm is null");
+  one.refuses(zero_get_updated(one.opt, nullptr), "tensors is null");
   one.refuses(zero_held(one.opt, nullptr), "held is null");
   one.refuses(zero_units(one.opt, nullptr, nullptr), "units is null");
   one.refuses(zero_plan_text(one.opt, nullptr, 5), "text is null");
@@ -156,7 +157,7 @@ Change const changes[] = {
     {[](auto& o, auto&) { o.rule.size += 8; }, "a zero_rule says"},
     {[](auto&, auto& b) { b.size = 8; }, "a zero_tensor says it has 8 bytes"},
     {[](auto& o, auto&) { o.reserved = 7; }, "reserved of a zero_options is 7, but must be 0"},
-    {[](auto& o, auto&) { o.rule.reserved = 7; }, "reserved of a zero_rule is 7"},
+    {[](auto& o, auto&) { o.rule.eps_hat = 7; }, "eps_hat is 7, but a flag is 0 or 1"},
     {[](auto&, auto& b) { b.reserved = 7; }, "reserved of a zero_tensor is 7"},
     // Of fp32, which has none.
     {[](auto& o, auto&) { o.loss_scale = -1.; }, "a loss scale of -1"},
@@ -584,6 +585,9 @@ TEST_CASE("C API: plans, memory and counters are those of C++") {
   zero_report report = zero_report_of();
   REQUIRE(zero_get_report(one.opt, &report) == ZERO_OK);
   CHECK(report.step == 1);
+  std::int64_t updated = 0;
+  REQUIRE(zero_get_updated(one.opt, &updated) == ZERO_OK);
+  CHECK(updated == 2);
   std::int64_t steps[2] = {7, 7};
   float scale = 0.f;
   std::int32_t streak = -1;

@@ -41,6 +41,19 @@ static int rules(zero_comm* comm) {
   REQUIRE(two_steps(comm, &options, &value) == 0 && value == 1 - 0.25f - 0.25f * 1.5f);
   options.rule.nesterov = 1;
   REQUIRE(two_steps(comm, &options, &value) == 0 && value == 1 - 0.25f * 1.5f - 0.25f * 1.75f);
+  // Sums of squares are 1/4 and 7/16 by then. The second root is no number of few digits.
+  options.rule = zero_rule_of(ZERO_ADAM);
+  options.rule.lr = 1;
+  options.rule.beta1 = 0;
+  options.rule.beta2 = 0.75;
+  options.rule.eps = 0.5;
+  REQUIRE(two_steps(comm, &options, &value) == 0 && value < 1 - 1.33f && value > 1 - 1.34f);
+  options.rule.eps_hat = 1;
+  REQUIRE(two_steps(comm, &options, &value) == 0 && value < 1 - 1.069f && value > 1 - 1.070f);
+  options.rule = zero_rule_of(ZERO_SGD);
+  options.rule.eps_hat = 1;
+  REQUIRE(two_steps(comm, &options, &value) != 0);
+  REQUIRE(strstr(zero_message(comm), "has no eps_hat") != NULL);
   options.rule = zero_rule_of(1001);
   REQUIRE(two_steps(comm, &options, &value) != 0);
   REQUIRE(strstr(zero_message(comm), "the rule of number 1001; add") != NULL);

@@ -147,7 +147,7 @@ struct Choice {
 template <class R>
 [[nodiscard]] R rule_of(zero_rule const& given, R rule = {}) {
   require_struct(&given, "zero_rule");
-  require_reserved(given.reserved, "zero_rule");
+  require_flag(given.eps_hat, "eps_hat");
   if (given.number != number<R>) {
     fail(ErrorKind::invalid_argument,
          {"a rule of number ",
@@ -170,6 +170,13 @@ template <class R>
   ZERO_C_HYPER(momentum_decay)
   ZERO_C_HYPER(decoupled)
   ZERO_C_HYPER(maximize)
+  if (given.eps_hat != 0) {
+    if constexpr (requires { rule.eps_hat; }) {
+      rule.eps_hat = true;
+    } else {
+      fail(ErrorKind::invalid_argument, {"the rule ", R::name, " has no eps_hat"});
+    }
+  }
   return rule;
 }
 #undef ZERO_C_HYPER

@@ -440,6 +440,12 @@ int32_t zero_get_report(zero_optimizer* optimizer, zero_report* report) {
     zero::c::write(*report, inner.report());
   });
 }
+int32_t zero_get_updated(zero_optimizer* optimizer, int64_t* tensors) {
+  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+    zero::c::require(tensors, "tensors");
+    *tensors = static_cast<std::int64_t>(inner.report().updated);
+  });
+}
 int32_t zero_loss_scale(zero_optimizer* optimizer, float* scale) {
   return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
     zero::c::require(scale, "scale");
