@@ -4,6 +4,7 @@
 
 #include "zero/base/config.hpp"
 #include "zero/kernel/isa.hpp"
+#include "zero/kernel/pack_arithmetic.hpp"
 #include "zero/kernel/rounding.hpp"
 
 #include <cstddef>
@@ -36,7 +37,7 @@ struct WideVectors<4> {
 /// Half as many doubles as a `VectorPack` has floats, with the same arithmetic. Loads widen, stores
 /// round once; of other types than double they go element by element, since few precisions do that.
 template <Isa I>
-class DoublePack {
+class DoublePack : public PackArithmetic<DoublePack<I>> {
  public:
   static constexpr std::size_t lanes = (I & isa::lanes_mask) / 2;
   using Scalar = double;  ///< the plain number that mixes with it
@@ -54,6 +55,8 @@ class DoublePack {
   /// All lanes equal. Implicit, so that numbers mix with packs; value − 0 keeps the sign of −0.
   ZERO_ALWAYS_INLINE DoublePack(double value) noexcept : doubles_(value - Doubles{}) {}
   ZERO_ALWAYS_INLINE explicit DoublePack(Doubles doubles) noexcept : doubles_(doubles) {}
+
+  [[nodiscard]] ZERO_ALWAYS_INLINE Doubles vector() const noexcept { return doubles_; }
 
   [[nodiscard]] ZERO_ALWAYS_INLINE static DoublePack load(double const* from) noexcept {
     DoublePack result;
@@ -75,37 +78,6 @@ class DoublePack {
       double const lane = doubles_[i];
       to[i] = detail::convert<T>(lane);
     }
-  }
-
-  [[nodiscard]] ZERO_ALWAYS_INLINE friend DoublePack operator+(DoublePack a,
-                                                               DoublePack b) noexcept {
-    return DoublePack(a.doubles_ + b.doubles_);
-  }
-  [[nodiscard]] ZERO_ALWAYS_INLINE friend DoublePack operator-(DoublePack a,
-                                                               DoublePack b) noexcept {
-    return DoublePack(a.doubles_ - b.doubles_);
-  }
-  [[nodiscard]] ZERO_ALWAYS_INLINE friend DoublePack operator*(DoublePack a,
-                                                               DoublePack b) noexcept {
-    return DoublePack(a.doubles_ * b.doubles_);
-  }
-  [[nodiscard]] ZERO_ALWAYS_INLINE friend DoublePack operator/(DoublePack a,
-                                                               DoublePack b) noexcept {
-    return DoublePack(a.doubles_ / b.doubles_);
-  }
-  [[nodiscard]] ZERO_ALWAYS_INLINE friend DoublePack operator-(DoublePack a) noexcept {
-    return DoublePack(-a.doubles_);
-  }
-  ZERO_ALWAYS_INLINE DoublePack& operator+=(DoublePack b) noexcept { return *this = *this + b; }
-  ZERO_ALWAYS_INLINE DoublePack& operator-=(DoublePack b) noexcept { return *this = *this - b; }
-  ZERO_ALWAYS_INLINE DoublePack& operator*=(DoublePack b) noexcept { return *this = *this * b; }
-  ZERO_ALWAYS_INLINE DoublePack& operator/=(DoublePack b) noexcept { return *this = *this / b; }
-
-  [[nodiscard]] ZERO_ALWAYS_INLINE friend Mask operator<(DoublePack a, DoublePack b) noexcept {
-    return Mask{reinterpret_cast<Longs>(a.doubles_ < b.doubles_)};
-  }
-  [[nodiscard]] ZERO_ALWAYS_INLINE friend Mask operator>(DoublePack a, DoublePack b) noexcept {
-    return b < a;
   }
 
   /// The functions below are what zero/base/math.hpp calls.
@@ -153,21 +125,6 @@ class DoublePack {
       a.doubles_[i] = __builtin_fma(a.doubles_[i], b.doubles_[i], c.doubles_[i]);
     }
     return a;
-  }
-
-  /// The same value, of which the compiler no longer knows that it is a product: it cannot fuse it
-  /// into an addition that follows.
-  [[nodiscard]] ZERO_ALWAYS_INLINE static DoublePack opaque(DoublePack a) noexcept {
-#if defined(__SSE2__)
-    asm("" : "+x"(a.doubles_));
-#elif defined(__aarch64__)
-    asm("" : "+w"(a.doubles_));
-#endif
-    return a;
-  }
-
-  [[nodiscard]] ZERO_ALWAYS_INLINE double operator[](std::size_t lane) const noexcept {
-    return doubles_[lane];
   }
 
  private:

@@ -8,6 +8,7 @@
 #include "zero/base/config.hpp"
 #include "zero/base/float16.hpp"
 #include "zero/kernel/isa.hpp"
+#include "zero/kernel/pack_arithmetic.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -55,7 +56,7 @@ struct Vectors<8> {
 /// `lanes` floats with the arithmetic a rule may use. Loads and stores convert bf16 and fp16 with
 /// the very bits of base/float16.hpp and need no alignment.
 template <Isa I>
-class VectorPack {
+class VectorPack : public PackArithmetic<VectorPack<I>> {
  public:
   static constexpr std::size_t lanes = I & isa::lanes_mask;
 
@@ -74,6 +75,8 @@ class VectorPack {
   /// All lanes equal. Implicit, so that floats mix with packs; value − 0 keeps the sign of −0.
   ZERO_ALWAYS_INLINE VectorPack(float value) noexcept : floats_(value - Floats{}) {}
   ZERO_ALWAYS_INLINE explicit VectorPack(Floats floats) noexcept : floats_(floats) {}
+
+  [[nodiscard]] ZERO_ALWAYS_INLINE Floats vector() const noexcept { return floats_; }
 
   [[nodiscard]] ZERO_ALWAYS_INLINE static VectorPack load(float const* from) noexcept {
     VectorPack result;
@@ -132,37 +135,6 @@ class VectorPack {
 #endif
   }
 
-  [[nodiscard]] ZERO_ALWAYS_INLINE friend VectorPack operator+(VectorPack a,
-                                                               VectorPack b) noexcept {
-    return VectorPack(a.floats_ + b.floats_);
-  }
-  [[nodiscard]] ZERO_ALWAYS_INLINE friend VectorPack operator-(VectorPack a,
-                                                               VectorPack b) noexcept {
-    return VectorPack(a.floats_ - b.floats_);
-  }
-  [[nodiscard]] ZERO_ALWAYS_INLINE friend VectorPack operator*(VectorPack a,
-                                                               VectorPack b) noexcept {
-    return VectorPack(a.floats_ * b.floats_);
-  }
-  [[nodiscard]] ZERO_ALWAYS_INLINE friend VectorPack operator/(VectorPack a,
-                                                               VectorPack b) noexcept {
-    return VectorPack(a.floats_ / b.floats_);
-  }
-  [[nodiscard]] ZERO_ALWAYS_INLINE friend VectorPack operator-(VectorPack a) noexcept {
-    return VectorPack(-a.floats_);
-  }
-  ZERO_ALWAYS_INLINE VectorPack& operator+=(VectorPack b) noexcept { return *this = *this + b; }
-  ZERO_ALWAYS_INLINE VectorPack& operator-=(VectorPack b) noexcept { return *this = *this - b; }
-  ZERO_ALWAYS_INLINE VectorPack& operator*=(VectorPack b) noexcept { return *this = *this * b; }
-  ZERO_ALWAYS_INLINE VectorPack& operator/=(VectorPack b) noexcept { return *this = *this / b; }
-
-  [[nodiscard]] ZERO_ALWAYS_INLINE friend Mask operator<(VectorPack a, VectorPack b) noexcept {
-    return Mask{reinterpret_cast<Ints>(a.floats_ < b.floats_)};
-  }
-  [[nodiscard]] ZERO_ALWAYS_INLINE friend Mask operator>(VectorPack a, VectorPack b) noexcept {
-    return b < a;
-  }
-
   /// The functions below are what zero/base/math.hpp calls.
   [[nodiscard]] ZERO_ALWAYS_INLINE static VectorPack select(Mask mask,
                                                             VectorPack yes,
@@ -206,25 +178,10 @@ class VectorPack {
     return a;
   }
 
-  /// The same value, of which the compiler no longer knows that it is a product: it cannot fuse it
-  /// into an addition that follows.
-  [[nodiscard]] ZERO_ALWAYS_INLINE static VectorPack opaque(VectorPack a) noexcept {
-#if defined(__SSE2__)
-    asm("" : "+x"(a.floats_));
-#elif defined(__aarch64__)
-    asm("" : "+w"(a.floats_));
-#endif
-    return a;
-  }
-
   /// Half of the lanes as doubles.
   using Doubles = typename detail::Vectors<lanes / 2>::Doubles;
   [[nodiscard]] ZERO_ALWAYS_INLINE Doubles low_doubles() const noexcept { return doubles<0>(); }
   [[nodiscard]] ZERO_ALWAYS_INLINE Doubles high_doubles() const noexcept { return doubles<1>(); }
-
-  [[nodiscard]] ZERO_ALWAYS_INLINE float operator[](std::size_t lane) const noexcept {
-    return floats_[lane];
-  }
 
  private:
   [[nodiscard]] ZERO_ALWAYS_INLINE static Words blend(Ints mask, Words yes, Words no) noexcept {
