@@ -5,8 +5,9 @@
 /// slices, updates all parameters with a full Adam and zeroes its gradients. A step of a stage is
 /// everything after the backward pass: reduction, norm, update, publication, zeroing; for Pos+g+p
 /// also the gathers of a forward and a backward pass. Both run in turn, in one process.
-/// `exposed_ms` is the time per step of the slowest rank inside the communicator: what nothing
-/// hides. `gathers` holds Pos+g+p beside Pos+g at two ranks.
+/// Rows of lent memory are of a trainer that has gradients and parameters of its own, and zeroes
+/// its gradients itself. `exposed_ms` is the time per step of the slowest rank inside the
+/// communicator: what nothing hides. `gathers` holds Pos+g+p beside Pos+g at two ranks.
 #include "stream.hpp"
 #include "zero/zero.hpp"
 
@@ -17,6 +18,7 @@
 #include <barrier>
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,14 +45,16 @@ class Raw {
  public:
   using Parameter = typename Precision::Parameter;
   using Wire = typename Precision::Wire;
+  using Master = typename Precision::Master;
+  using State = typename Precision::State;
 
   explicit Raw(bench::Team& team) : barrier_(ranks), ranks_(ranks) {
     team.run([&](int rank) {
       Rank& own = ranks_[static_cast<std::size_t>(rank)];
       own.parameters.assign(elements, Parameter(0.5f));
       own.gradients.assign(elements, Wire(0.f));
-      if constexpr (zero::has_master<Precision>) own.master.assign(elements, 0.5f);
-      for (auto& state : own.states) state.assign(elements, 0.f);
+      if constexpr (zero::has_master<Precision>) own.master.assign(elements, Master(0.5f));
+      for (auto& state : own.states) state.assign(elements, State(0.f));
     });
   }
 
@@ -63,7 +67,7 @@ class Raw {
       inputs[peer] = ranks_[peer].gradients.data() + r * slice;
     }
     barrier_.arrive_and_wait();
-    zero::kernel::sum_ranks<Wire, float>(
+    zero::kernel::sum_ranks<Wire, typename Precision::Accumulate>(
         own.gradients.data() + r * slice, inputs.data(), ranks, slice);
     barrier_.arrive_and_wait();
     for (std::size_t peer = 0; peer < ranks; ++peer) {
@@ -73,7 +77,7 @@ class Raw {
                          slice * sizeof(Wire));
     }
     barrier_.arrive_and_wait();
-    zero::kernel::UpdateArrays<float, Parameter, Wire, float, 2> arrays{
+    zero::kernel::UpdateArrays<Master, Parameter, Wire, State, 2> arrays{
         .gradient = own.gradients.data(),
         .state = {own.states[0].data(), own.states[1].data()},
         .count = elements};
@@ -83,8 +87,9 @@ class Raw {
     } else {
       arrays.master = own.parameters.data();
     }
-    zero::kernel::update(
-        rule_, rule_.scalars(++steps_[r], static_cast<float>(rule_.lr), 1.f, 1.f), 0.25f, arrays);
+    auto const scalars =
+        rule_.scalars(++steps_[r], static_cast<Master>(rule_.lr), Master(1), Master(1));
+    zero::kernel::update(rule_, scalars, 0.25, arrays);
     zero::kernel::clear(own.gradients.data(), elements * sizeof(Wire));
     barrier_.arrive_and_wait();
   }
@@ -93,8 +98,8 @@ class Raw {
   struct Rank {
     std::vector<Parameter> parameters;
     std::vector<Wire> gradients;
-    std::vector<float> master;
-    std::array<std::vector<float>, 2> states;
+    std::vector<Master> master;
+    std::array<std::vector<State>, 2> states;
   };
   std::barrier<> barrier_;
   std::vector<Rank> ranks_;
@@ -103,7 +108,7 @@ class Raw {
 };
 
 /// Training by the library, one optimizer for each rank of a team.
-template <class Stage, class Precision>
+template <class Stage, class Precision, class Memory>
 class Staged {
  public:
   using Comm = zero::Traced<zero::InProcess>;
@@ -111,24 +116,34 @@ class Staged {
   explicit Staged(bench::Team& team)
       : handles_(zero::InProcess::group(team.size())),
         comms_(handles_.begin(), handles_.end()),
-        optimizers_(handles_.size()) {
+        optimizers_(handles_.size()),
+        lent_(handles_.size()) {
     team.run([&](int rank) {
       auto const r = static_cast<std::size_t>(rank);
       optimizers_[r] = std::make_unique<Optimizer>(comms_[r], model());
-      optimizers_[r]->load_parameters([](zero::Tensor const&, std::size_t, std::span<float> out) {
-        std::fill(out.begin(), out.end(), 0.5f);
+      if constexpr (Optimizer::borrowed) {
+        lent_[r].parameters.assign(elements, Parameter(0.5f));
+        lent_[r].gradients.assign(elements, Wire(0.f));
+        optimizers_[r]->bind(std::span(lent_[r].parameters), std::span(lent_[r].gradients));
+      }
+      optimizers_[r]->load_parameters([](zero::Tensor const&, std::size_t, auto out) {
+        std::fill(out.begin(), out.end(), Master(0.5f));
       });
     });
   }
 
   void step(int rank) {
-    Optimizer& optimizer = *optimizers_[static_cast<std::size_t>(rank)];
+    auto const r = static_cast<std::size_t>(rank);
+    Optimizer& optimizer = *optimizers_[r];
     for (int const unit : optimizer.units()) static_cast<void>(optimizer.parameters(unit).size());
     for (int const unit : optimizer.units_backward()) {
       auto const weights = optimizer.parameters(unit);
       optimizer.reduce(optimizer.gradients(unit));
     }
     optimizer.step();
+    if constexpr (Optimizer::borrowed) {
+      zero::kernel::clear(lent_[r].gradients.data(), elements * sizeof(Wire));
+    }
   }
 
   /// Seconds of the slowest rank inside the communicator since the last call.
@@ -142,10 +157,18 @@ class Staged {
   }
 
  private:
-  using Optimizer = zero::ShardedOptimizer<Comm, Stage, Precision>;
+  using Optimizer = zero::ShardedOptimizer<Comm, Stage, Precision, Memory>;
+  using Parameter = typename Precision::Parameter;
+  using Wire = typename Precision::Wire;
+  using Master = typename Precision::Master;
+  struct Lent {
+    std::vector<Parameter> parameters;
+    std::vector<Wire> gradients;
+  };
   std::vector<zero::InProcess> handles_;
   std::vector<Comm> comms_;
   std::vector<std::unique_ptr<Optimizer>> optimizers_;
+  std::vector<Lent> lent_;
 };
 
 template <class Trainer>
@@ -155,10 +178,10 @@ double timed(bench::Team& team, Trainer& trainer) {
   return bench::seconds_now() - start;
 }
 
-template <class Stage, class Precision>
+template <class Stage, class Precision, class Memory>
 void step(benchmark::State& state) {
   bench::Team team(ranks);
-  Staged<Stage, Precision> staged(team);
+  Staged<Stage, Precision, Memory> staged(team);
   Raw<Precision> raw(team);
   timed(team, staged);
   timed(team, raw);
@@ -186,8 +209,8 @@ void step(benchmark::State& state) {
 template <class Precision>
 void gathers(benchmark::State& state) {
   bench::Team team(2);
-  Staged<zero::stage::PosG, Precision> held(team);
-  Staged<zero::stage::PosGP, Precision> gathered(team);
+  Staged<zero::stage::PosG, Precision, zero::Owned<>> held(team);
+  Staged<zero::stage::PosGP, Precision, zero::Owned<>> gathered(team);
   timed(team, held);
   timed(team, gathered);
   std::vector<double> ratios;
@@ -200,9 +223,9 @@ void gathers(benchmark::State& state) {
   state.counters["vs_pos+g"] = benchmark::Counter(bench::median(ratios));
 }
 
-template <class Stage, class Precision>
+template <class Stage, class Precision, class Memory = zero::Owned<>>
 void add(std::string const& name) {
-  benchmark::RegisterBenchmark(("step/" + name).c_str(), step<Stage, Precision>)
+  benchmark::RegisterBenchmark(("step/" + name).c_str(), step<Stage, Precision, Memory>)
       ->UseManualTime()
       ->Iterations(15)
       ->Unit(benchmark::kMillisecond);
@@ -217,6 +240,9 @@ void add(std::string const& name) {
   add<zero::stage::Pos, zero::Mixed<zero::bf16>>("bf16/pos");
   add<zero::stage::PosG, zero::Mixed<zero::bf16>>("bf16/pos+g");
   add<zero::stage::PosGP, zero::Mixed<zero::bf16>>("bf16/pos+g+p");
+  add<zero::stage::PosG, zero::Fp32, zero::Borrowed<>>("fp32/pos+g/lent");
+  add<zero::stage::PosG, zero::Fp32, zero::BorrowedInPlace<>>("fp32/pos+g/lent_in_place");
+  add<zero::stage::PosG, zero::Fp64>("fp64/pos+g");
   benchmark::RegisterBenchmark("gathers/fp32/ranks:2", gathers<zero::Fp32>)
       ->UseManualTime()
       ->Iterations(15)
