@@ -74,9 +74,11 @@ Outcome run_once(long call, Result result, unsigned seed) {
     auto const registration = seed % 2 == 0 ? Registration::windows : Registration::buffers;
     fake::Stream* const compute = fake::world_stream(world, process);
     try {
+      // No abort hangs here, but its thread may begin late on a busy machine: its world must be
+      // there.
       Comm comm({{1}, process.rank, ranks, compute},
                 fake::quick_options({.deadline_s = 1,
-                                     .grace_s = 1,
+                                     .grace_s = 60,
                                      .separate_gathers = true,
                                      .registration = registration}));
       try {
