@@ -41,7 +41,7 @@ static int rules(zero_comm* comm) {
   REQUIRE(two_steps(comm, &options, &value) == 0 && value == 1 - 0.25f - 0.25f * 1.5f);
   options.rule.nesterov = 1;
   REQUIRE(two_steps(comm, &options, &value) == 0 && value == 1 - 0.25f * 1.5f - 0.25f * 1.75f);
-  // Sums of squares are 1/4 and 7/16 by then. The second root is no number of few digits.
+  // The sums of squares are 1/4, then 7/16, whose root is 0.6614.
   options.rule = zero_rule_of(ZERO_ADAM);
   options.rule.lr = 1;
   options.rule.beta1 = 0;

@@ -292,7 +292,7 @@ class Tally {
   }
   /// Fails the test case for every complaint, and if errors came too late.
   /// @param usual_s  half of the runs are as fast
-  /// @param most_s   all are, on a machine that may stand still for a while
+  /// @param most_s   all are
   void check(double usual_s, double most_s) {
     for (std::string const& text : complaints_) FAIL_CHECK(text);
     CHECK(bad_ == 0);
