@@ -1,4 +1,4 @@
-"""For trainers that use Conan 2: `conan create .`, then `zero/[>=0.2]` among their requirements.
+"""For trainers that use Conan 2: `conan create .`, then `zero/[>=0.3]` among their requirements.
 
 Options mpi, checkpoint and bench add the components of those names and require their packages:
 `conan create . -o "zero/*:checkpoint=True"`.

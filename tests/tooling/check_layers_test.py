@@ -10,7 +10,7 @@ SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "cmake" / "check_layers.p
 GOOD = {
     "include/zero/base/error.hpp": "#pragma once\n#include <string>\n#define ZERO_THROW 1\n",
     "include/zero/base/config.hpp": "#pragma once\n",
-    "include/zero/base/version.hpp": "#pragma once\nnamespace zero::inline v0_2 {}\n",
+    "include/zero/base/version.hpp": "#pragma once\nnamespace zero::inline v0_3 {}\n",
     "include/zero/base/bytes.hpp": '#pragma once\n#include "zero/base/config.hpp"\n'
     "namespace zero::inline ZERO_SHARED_NAMESPACE {}\n"
     "namespace zero::inline ZERO_NAMESPACE::math {\nnamespace detail {}\n}\n",
@@ -90,7 +90,7 @@ class Layers(unittest.TestCase):
         config = '#pragma once\n#include "zero/base/config.hpp"\n'
         self.rejected("carries no flags", "include/zero/base/x.hpp", config + "namespace zero {}\n")
         self.rejected("spell it ZERO_NAMESPACE", "include/zero/base/x.hpp",
-                      config + "namespace zero::inline v0_2 {}\n")
+                      config + "namespace zero::inline v0_3 {}\n")
         self.rejected("does not include zero/base/config.hpp", "include/zero/base/x.hpp",
                       "#pragma once\nnamespace zero::inline ZERO_NAMESPACE {}\n")
         for inner in ("::detail {}\n", " {\nnamespace detail {}\n}\n"):

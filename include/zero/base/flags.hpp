@@ -87,7 +87,7 @@
 
 /// The inline namespace of what is thrown and of plain data, which units with different flags hand
 /// to each other. What changes the layout of the standard library's types is in the name.
-#define ZERO_SHARED_NAMESPACE ZERO_JOIN(v0_2, ZERO_IF(_GLIBCXX_USE_CXX11_ABI, , _other_std), \
+#define ZERO_SHARED_NAMESPACE ZERO_JOIN(v0_3, ZERO_IF(_GLIBCXX_USE_CXX11_ABI, , _other_std), \
   ZERO_IF(_GLIBCXX_DEBUG, _debug_containers, ), , , , , )
 
 /// The inline namespace of everything whose code or meaning depends on a unit's flags.

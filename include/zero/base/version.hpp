@@ -5,11 +5,11 @@
 /// Incompatible changes.
 #define ZERO_VERSION_MAJOR 0
 /// Additions; before 1.0 incompatible changes as well.
-#define ZERO_VERSION_MINOR 2
+#define ZERO_VERSION_MINOR 3
 /// Corrections.
 #define ZERO_VERSION_PATCH 0
 
-namespace zero::inline v0_2 {
+namespace zero::inline v0_3 {
 
 /// Semantic version of the headers; ranks compare it at construction.
 struct Version {
@@ -22,4 +22,4 @@ struct Version {
 /// The version of these headers.
 inline constexpr Version version{};
 
-}  // namespace zero::inline v0_2
+}  // namespace zero::inline v0_3

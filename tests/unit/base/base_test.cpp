@@ -238,7 +238,7 @@ TEST_CASE("the version is a value that ranks can compare") {
 }
 
 TEST_CASE("the namespace carries the version") {
-  static_assert(std::is_same_v<zero::Version, zero::v0_2::Version>);
+  static_assert(std::is_same_v<zero::Version, zero::v0_3::Version>);
   static_assert(ZERO_VERSION_MAJOR == 0 && ZERO_VERSION_MINOR == 2, "rename the inline namespace");
 }
 
