@@ -25,7 +25,6 @@ LAYER_OF_DIRECTORY = {
     "activations": 5,
     "adapt": 5,
     "bench": 5,
-    "simulate": 5,
     "checkpoint": 5,
     # What a C++ trainer never includes: facades for others, above everything.
     "c": 6,

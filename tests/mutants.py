@@ -58,7 +58,7 @@ MUTANTS = [
      "if (family_->failed()) family_->drain();", ""),
     ("a handle that has ended is taken", "c/handle_table.hpp",
      "return slot.generation == number >> generation_shift ? &slot : nullptr;", "return &slot;"),
-    ("virtual links are never free early", "simulate/timeline.hpp",
+    ("virtual links are never free early", "../../examples/plan/simulate/timeline.hpp",
      "links_ = by_ranks_ ? end : end - cost.free;", "links_ = end;"),
 ]
 

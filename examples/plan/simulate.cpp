@@ -19,7 +19,7 @@ namespace plan {
 namespace {
 
 using zero::Op;
-namespace simulate = zero::simulate;
+namespace simulate = plan::simulate;
 
 struct SimulateOptions {
   SetupOptions setup;

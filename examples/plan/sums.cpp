@@ -14,7 +14,7 @@ namespace plan {
 namespace {
 
 using zero::Op;
-namespace simulate = zero::simulate;
+namespace simulate = plan::simulate;
 
 struct SumsOptions {
   std::string cluster = "dgx-h100";

@@ -1,7 +1,8 @@
 /// @file
-/// Training in virtual time: the library's own schedule on a cluster that is only described.
+/// Says where the simulated communicator went; gone in 0.4.
 #pragma once
 
-#include "zero/simulate/simulated_communicator.hpp"
-#include "zero/simulate/simulated_space.hpp"
-#include "zero/simulate/timeline.hpp"
+#include "zero/base/config.hpp"
+
+#error "zero: the simulated communicator moved to examples/plan/simulate, a folder to copy"
+#include ZERO_STOP

@@ -4,8 +4,8 @@
 #include "plan/model/step.hpp"
 #include "plan/model/transformer.hpp"
 #include "plan/model/world.hpp"
+#include "plan/simulate/communicator.hpp"
 #include "support/test.hpp"
-#include "zero/simulate.hpp"
 #include "zero/zero.hpp"
 
 namespace growth_test {
@@ -27,12 +27,12 @@ Cost cost_on(int ranks) {
   std::vector<zero::Tensor> const model =
       plan::describe({.layers = 128, .hidden = 25600, .heads = 160});
   plan::World world{plan::cluster_of("dgx-h100")};
-  zero::simulate::Communicator comm{world, {.size = ranks, .per_node = 8}};
+  plan::simulate::Communicator comm{world, {.size = ranks, .per_node = 8}};
   zero::Counting counted{comm};
   using Optimizer = zero::ShardedOptimizer<decltype(counted),
                                            Stage,
                                            zero::Mixed<zero::bf16>,
-                                           zero::Owned<zero::simulate::Allocator>>;
+                                           zero::Owned<plan::simulate::Allocator>>;
   Cost cost{.tensors = model.size()};
   auto const peak = [](auto const& work) {
     heap::reset_peak();

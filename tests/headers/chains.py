@@ -5,7 +5,7 @@ What a header includes anyway may come before it without lending it anything. So
 each of which includes the one before, directly or not, is one translation unit. Only includes above
 all code and outside of conditions count: those are there whatever the flags.
 
-A header that needs a library, because it or one below it includes that library's header, is left out
+A header that has moved consists of an error that says so, and is left out. A header that needs a library, because it or one below it includes that library's header, is left out
 where the library is not there. Which it is, the includes say, in conditions or not: there is no list
 of headers to keep.
 
@@ -25,6 +25,7 @@ import check_layers  # noqa: E402  # knows the standard library's headers
 
 INCLUDE = re.compile(r'#include [<"](zero/[^>"]+)[>"]')
 ANY_INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
+MOVED = re.compile(r'^#error "zero: .* moved to ', re.MULTILINE)
 
 # Whose header it is, by the components that CMakeLists.txt looks for.
 LIBRARY_OF = {
@@ -114,6 +115,7 @@ def main():
 
     needs = libraries(args.headers, text_of)
     headers = [header for header in args.headers if needs[header] <= set(args.have)
+               and not MOVED.search(text_of(header))
                and (not args.only or needs[header] & set(args.only))]
     for header in headers:
         print("header", header)

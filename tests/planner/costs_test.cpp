@@ -2,15 +2,15 @@
 #include "plan/model/step.hpp"
 #include "plan/model/transformer.hpp"
 #include "plan/model/world.hpp"
+#include "plan/simulate/communicator.hpp"
 #include "support/refusal.hpp"
 #include "support/test.hpp"
-#include "zero/simulate.hpp"
 #include "zero/zero.hpp"
 
 namespace costs_test {
 namespace {
 
-namespace simulate = zero::simulate;
+namespace simulate = plan::simulate;
 using plan::Algorithm;
 using plan::Sums;
 using zero::Op;

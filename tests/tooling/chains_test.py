@@ -21,6 +21,7 @@ LIBRARIES = {
     "zero/device.hpp": "#if X\n#  include <cuda_runtime_api.h>\n#endif\n",
     "zero/both.hpp": '#include "zero/processes.hpp"\n#include "zero/device.hpp"\n',
     "zero/none.hpp": "#include <fcntl.h>\n",
+    "zero/moved.hpp": '#pragma once\n#error "zero: this moved to examples/there"\n',
 }
 
 

@@ -2,10 +2,10 @@
 /// What collectives cost on a cluster: rings, trees, and rings within rings.
 #pragma once
 
+#include "../simulate/communicator.hpp"
 #include "cluster.hpp"
 #include "zero/base/error.hpp"
 #include "zero/concepts/communicator.hpp"
-#include "zero/simulate/simulated_communicator.hpp"
 
 #include <algorithm>
 #include <cmath>

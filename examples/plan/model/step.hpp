@@ -3,6 +3,8 @@
 /// order of a trainer's loop.
 #pragma once
 
+#include "../simulate/communicator.hpp"
+#include "../simulate/timeline.hpp"
 #include "cluster.hpp"
 #include "collectives.hpp"
 #include "device.hpp"
@@ -12,8 +14,6 @@
 #include "zero/optimizer/guards.hpp"
 #include "zero/optimizer/step_options.hpp"
 #include "zero/sharded_optimizer.hpp"
-#include "zero/simulate/simulated_communicator.hpp"
-#include "zero/simulate/timeline.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -2,7 +2,7 @@
 /// Virtual time as a picture: the format of chrome://tracing and ui.perfetto.dev.
 #pragma once
 
-#include "zero/simulate/timeline.hpp"
+#include "../simulate/timeline.hpp"
 
 #include <ostream>
 

@@ -2,10 +2,10 @@
 /// A simulated machine that a cluster describes.
 #pragma once
 
+#include "../simulate/communicator.hpp"
 #include "cluster.hpp"
 #include "collectives.hpp"
 #include "over_mpi.hpp"
-#include "zero/simulate/simulated_communicator.hpp"
 
 #include <optional>
 #include <string_view>

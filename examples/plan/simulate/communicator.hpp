@@ -2,13 +2,12 @@
 /// One rank of a group that does not exist: collectives take virtual time and move nothing.
 #pragma once
 
-#include "zero/base/config.hpp"
+#include "space.hpp"
+#include "timeline.hpp"
 #include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/shared/call_checks.hpp"
 #include "zero/concepts/communicator.hpp"
-#include "zero/simulate/simulated_space.hpp"
-#include "zero/simulate/timeline.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +15,9 @@
 #include <functional>
 #include <utility>
 
-namespace zero::inline ZERO_NAMESPACE::simulate {
+namespace plan::simulate {
+
+using namespace zero;
 
 /// Where the ranks of a group are: the same number on each of its nodes.
 struct Placement {
@@ -89,7 +90,7 @@ class World {
 /// A communicator of one rank, on which a whole optimizer runs: its own partition, buckets,
 /// prefetcher and step, in virtual time and without the model's memory.
 ///
-///     using namespace zero::simulate;
+///     using namespace plan::simulate;
 ///     World world{{.collective = [](Placement const& group, CollectiveSize const& one) {
 ///                    return CollectiveCost{20e-6, one.bytes(group.size) / 50e9};
 ///                  },
@@ -199,4 +200,4 @@ inline Communicator::Ticket Communicator::start(Collective const& op) {
   return ticket;
 }
 
-}  // namespace zero::inline ZERO_NAMESPACE::simulate
+}  // namespace plan::simulate

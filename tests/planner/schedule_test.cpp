@@ -2,14 +2,14 @@
 #include "plan/model/step.hpp"
 #include "plan/model/transformer.hpp"
 #include "plan/model/world.hpp"
+#include "plan/simulate/communicator.hpp"
 #include "support/test.hpp"
-#include "zero/simulate.hpp"
 #include "zero/zero.hpp"
 
 namespace schedule_test {
 namespace {
 
-namespace simulate = zero::simulate;
+namespace simulate = plan::simulate;
 
 /// What a rank's optimizer asks of its communicator, in order: starts, and what it waits for.
 struct Asked {

@@ -2,11 +2,10 @@
 /// Memory that is only counted, and work on it that only takes virtual time.
 #pragma once
 
-#include "zero/base/config.hpp"
+#include "timeline.hpp"
 #include "zero/concepts/allocator.hpp"
 #include "zero/concepts/space.hpp"
 #include "zero/layout/memory_plan.hpp"
-#include "zero/simulate/timeline.hpp"
 
 #include <array>
 #include <cstddef>
@@ -16,7 +15,9 @@
 #include <string_view>
 #include <type_traits>
 
-namespace zero::inline ZERO_NAMESPACE::simulate {
+namespace plan::simulate {
+
+using namespace zero;
 
 /// Addresses for tensors that nobody allocates: no processor has memory there, so that whoever
 /// follows one faults. What a step decides by is a few words, which are real memory.
@@ -164,4 +165,4 @@ class Space {
 
 static_assert(MemorySpace<Space>);
 
-}  // namespace zero::inline ZERO_NAMESPACE::simulate
+}  // namespace plan::simulate

@@ -2,7 +2,6 @@
 /// Virtual time: a queue of computation and one of communication, as a device's streams.
 #pragma once
 
-#include "zero/base/config.hpp"
 #include "zero/concepts/communicator.hpp"
 
 #include <algorithm>
@@ -12,7 +11,9 @@
 #include <utility>
 #include <vector>
 
-namespace zero::inline ZERO_NAMESPACE::simulate {
+namespace plan::simulate {
+
+using namespace zero;
 
 /// Seconds of one collective, and where they go.
 struct CollectiveCost {
@@ -148,4 +149,4 @@ class Timeline {
   std::vector<Event> events_;
 };
 
-}  // namespace zero::inline ZERO_NAMESPACE::simulate
+}  // namespace plan::simulate
