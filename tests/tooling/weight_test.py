@@ -1,12 +1,17 @@
-"""weight.py counts lines of code, and what a header brings along."""
+"""weight.py counts lines of code, what a header brings along, and what each component may have."""
 
+import contextlib
+import io
 import pathlib
 import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "cmake"))
+import weight  # noqa: E402
 HEADERS = {
     "top.hpp": '#pragma once\n\n#include "zero/room/below.hpp"\n/* two\n   lines */ int top();  // why\n',
     "room/below.hpp": '#pragma once\n#if X\n#include "zero/room/device.cuh"\n#endif\n#include <vector>\n',
@@ -44,6 +49,23 @@ class Weight(unittest.TestCase):
 
     def test_one_header(self):
         self.assertEqual(self.small("--header", "zero/room/below.hpp"), [{"zero/room/below.hpp": [2, 5]}])
+
+    def budgets(self, code, taken=()):
+        """What is wrong with a library of two components, of which `core.hpp` is the core."""
+        components = {"core": (100, ()), "mpi": (100, ("mpi/",)), "all": (100, ("both/", "alone/")),
+                      "too": (100, ("both/",))}
+        with mock.patch.multiple(weight, COMPONENTS=components, TAKEN=taken,
+                                 ALLOWANCES={"open": {"mpi": 7}}), contextlib.redirect_stdout(io.StringIO()):
+            return weight.hold_budgets(code, {"core.hpp", "both/core.hpp"})
+
+    def test_budgets(self):
+        within = {"core.hpp": 60, "both/core.hpp": 43, "mpi/a.hpp": 3, "mpi/b.hpp": 100, "alone/c.hpp": 103}
+        self.assertEqual(self.budgets(within), [])
+        self.assertEqual(self.budgets(within | {"core.hpp": 61}), ["core has 1 lines more than its budget"])
+        self.assertEqual(self.budgets(within | {"mpi/a.hpp": 10}), ["mpi has 7 lines more than its budget"])
+        self.assertEqual(self.budgets(within | {"mpi/a.hpp": 10}, ("open",)), [])
+        self.assertEqual(self.budgets(within | {"new/a.hpp": 1}), ["new/a.hpp belongs to no component"])
+        self.assertEqual(self.budgets(within | {"both/a.hpp": 0}), ["both/a.hpp belongs to all and too"])
 
     def test_the_library_counted_otherwise(self):
         include = ROOT / "include" / "zero"
