@@ -22,9 +22,9 @@ if(NOT text MATCHES "SONAME +libzero_c[.]so[.]${minor}\n")
 endif()
 execute_process(
   COMMAND "${NM}" --dynamic --defined-only "${library}"
-  OUTPUT_VARIABLE text COMMAND_ERROR_IS_FATAL ANY)
-string(REGEX REPLACE "[0-9a-f]+ T zero_[a-z_0-9]+\n" "" others "${text}")
-if(NOT others STREQUAL "" OR NOT text MATCHES " T zero_step\n")
+  OUTPUT_VARIABLE symbols COMMAND_ERROR_IS_FATAL ANY)
+string(REGEX REPLACE "[0-9a-f]+ T zero_[a-z_0-9]+\n" "" others "${symbols}")
+if(NOT others STREQUAL "" OR NOT symbols MATCHES " T zero_step\n")
   message(FATAL_ERROR "visible in ${library}: ${others}")
 endif()
 
@@ -42,6 +42,16 @@ execute_process(
   COMMAND "${SCRATCH}/train"
   OUTPUT_VARIABLE text COMMAND_ERROR_IS_FATAL ANY)
 message(STATUS "${text}")
+
+# One that knows the headers of 0.2 alone, where the library has checkpoints.
+if(symbols MATCHES " T zero_checkpoint_save\n")
+  set(tests "${ZERO_SOURCE}/tests/c_api")
+  execute_process(
+    COMMAND "${C_COMPILER}" -std=c11 "-I${tests}/abi_0_2" "${tests}/abi_0_2.c" -o "${SCRATCH}/abi"
+            ${flags} -lm COMMAND_ERROR_IS_FATAL ANY)
+  file(MAKE_DIRECTORY "${SCRATCH}/run")
+  execute_process(COMMAND "${SCRATCH}/abi" "${SCRATCH}/run" COMMAND_ERROR_IS_FATAL ANY)
+endif()
 if(FORTRAN_COMPILER)
   execute_process(
     COMMAND "${FORTRAN_COMPILER}" -std=f2008 -Wall -Werror
