@@ -1,4 +1,4 @@
-/// The one C++20 file of policies.c: a rule of the trainer's own among others.
+/// The one C++20 file of policies.c: a rule and a memory of the trainer's own among others.
 #include "zero/c/define.hpp"
 
 #include <array>
@@ -27,6 +27,8 @@ struct Plain {
 
 template <>
 inline constexpr std::int32_t zero::c::number<trainer::Plain> = 1000;
+template <>
+inline constexpr std::int32_t zero::c::number<zero::BorrowedInPlace<>> = 1000;
 
 ZERO_C_DEFINE(zero::stage::Pos,
               zero::Fp32,
@@ -36,4 +38,8 @@ ZERO_C_DEFINE(zero::stage::Pos,
               zero::Sgd,
               trainer::Plain,
               zero::AccumulateNone,
-              zero::AccumulateFull)
+              zero::AccumulateFull,
+              zero::AccumulateShard,
+              zero::Owned<>,
+              zero::Borrowed<>,
+              zero::BorrowedInPlace<>)

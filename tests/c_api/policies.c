@@ -1,5 +1,5 @@
 /// Policies by number: rules, a trainer's own among them, with hyper-parameters; fp16 and its loss
-/// scale; micro-batches that add up.
+/// scale; micro-batches that add up; gradients that are reduced where they were lent.
 #include "c_api/trainer.h"
 
 static int32_t ones(int32_t tensor, int64_t first, int64_t count, float* values, void* user) {
@@ -111,6 +111,33 @@ static int micro_batches(zero_comm* comm) {
   return 0;
 }
 
+static int in_place(zero_comm* comm) {
+  zero_tensor const model[1] = {ZERO_TENSOR("w", 0, 100)};
+  zero_options options = zero_options_of(ZERO_POS, ZERO_FP32, 1000);
+  zero_plan beside = zero_plan_of(), plan = zero_plan_of();
+  char message[500] = "";
+  options.memory = ZERO_BORROWED;
+  REQUIRE(zero_plan_ahead(&options, model, 1, 2, 1, &beside, NULL, 0) == ZERO_OK);
+  options.memory = 1000;
+  REQUIRE(zero_plan_ahead(&options, model, 1, 2, 1, &plan, NULL, 0) == ZERO_OK);
+  REQUIRE(beside.total - plan.total >= 50 * 4);
+  zero_optimizer* opt = NULL;
+  float w[100], g[100];
+  for (int i = 0; i < 100; ++i) w[i] = 1, g[i] = (float)i;
+  REQUIRE(zero_create(comm, &options, model, 1, &opt) == ZERO_OK);
+  REQUIRE(zero_bind_flat(opt, w, g, 100) == ZERO_OK && zero_adopt(opt) == ZERO_OK);
+  REQUIRE(zero_step(opt, NULL, NULL) == ZERO_OK);
+  for (int i = 0; i < 100; ++i) REQUIRE(w[i] == 1 - (float)i);
+  // What the library does not compile is not offered.
+  options.accumulation = ZERO_ACCUMULATE_SHARD;
+  REQUIRE(zero_plan_ahead(&options, model, 1, 2, 1, &plan, message, sizeof(message)) ==
+          ZERO_NOT_DEFINED);
+  REQUIRE(strstr(message, "BorrowedInPlace has no room for the sums"));
+  options.memory = ZERO_BORROWED;
+  REQUIRE(zero_plan_ahead(&options, model, 1, 2, 1, &plan, NULL, 0) == ZERO_OK);
+  return 0;
+}
+
 static int32_t thirds(int32_t tensor, int64_t first, int64_t count, double* values, void* user) {
   (void)tensor, (void)first, (void)user;
   for (int64_t i = 0; i < count; ++i) values[i] = 1. / 3;
@@ -146,13 +173,15 @@ static int doubles(zero_comm* comm) {
   // A rule of float is not offered in double.
   options = zero_options_of(ZERO_POS, ZERO_FP64, 1000);
   REQUIRE(zero_create(comm, &options, model, 1, &opt) == ZERO_NOT_DEFINED);
+  REQUIRE(strstr(zero_message(comm), "doubles need a rule in double") != NULL);
   return 0;
 }
 
 int main(void) {
   zero_comm* comm = NULL;
   if (every_function(0) == NULL || zero_self(&comm, NULL, 0) != ZERO_OK) return 1;
-  int const failed = rules(comm) + loss_scale(comm) + micro_batches(comm) + doubles(comm);
+  int const failed =
+      rules(comm) + loss_scale(comm) + micro_batches(comm) + in_place(comm) + doubles(comm);
   // Ends the optimizers that are left.
   return failed + (zero_comm_close(comm, NULL, 0) == ZERO_OK ? 0 : 1);
 }

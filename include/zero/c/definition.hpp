@@ -69,14 +69,9 @@ class Definition {
         for_each(Of<zero::detail::FitsMemory, Owned<>>{}, [&]<class M>() {
           // What the library refuses to compile is not offered.
           if (M::borrowed && S::sharding.parameters) return;
+          if (reduces_in_place<M> && A::reduced_shard) return;
           for (Arithmetic const& each : arithmetic) {
-            zero::detail::PolicyFacts policies = each.policies;
-            policies.stage = S::name;
-            policies.sharding = S::sharding;
-            policies.accumulation = A::name;
-            policies.full_gradients = A::full_gradients;
-            policies.reduced_shard = A::reduced_shard;
-            policies.borrowed = M::borrowed;
+            auto const policies = zero::detail::policy_facts<S, A, M>(each.policies);
             bool const sums = policies.form().reduced == StorageForm::Reduced::sums;
             result.push_back({{{number<S>, each.precision, each.rule.number, number<A>, number<M>}},
                               policies,
@@ -110,6 +105,12 @@ class Definition {
     for (Entry const& entry : all) listed |= entry.choice.numbers[i] == wanted.numbers[i];
     if (listed) continue;
     missing += (missing.empty() ? "" : ", ") + spelling(slot, wanted.numbers[i]);
+  }
+  if (missing.empty()) {
+    fail_with(
+        ZERO_NOT_DEFINED,
+        "zero: not defined: these policies are listed, but do not go together: BorrowedInPlace "
+        "has no room for the sums of AccumulateShard, and doubles need a rule in double");
   }
   std::string has;
   for (int i = 0; i < slots; ++i) {

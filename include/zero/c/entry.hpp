@@ -10,6 +10,7 @@
 #include "zero/concepts/rule.hpp"
 #include "zero/concepts/stage.hpp"
 #include "zero/optimizer/make_tables.hpp"
+#include "zero/optimizer/setup/choice.hpp"
 #include "zero/optimizer/tables/engine_setup.hpp"
 #include "zero/space/host.hpp"
 
@@ -51,7 +52,7 @@ struct Entry {
 struct Arithmetic {
   std::int32_t precision;                               ///< its number
   RuleEntry rule;                                       ///< the rule
-  zero::detail::PolicyFacts policies;                   ///< as far as they decide
+  zero::detail::PolicyFacts policies;                   ///< what they decide
   zero::detail::KernelCalls const* kernels;             ///< of gradients as they travel
   zero::detail::KernelCalls const* sums_kernels;        ///< of sums over micro-steps
   LossScaleOptions (*loss_scale)(zero_options const&);  ///< null where nothing is scaled
@@ -62,14 +63,10 @@ template <Precision P, Rule R>
   using zero::detail::kernel_calls;
   Arithmetic result{number<P>,
                     rule_entry<R>(),
-                    {},
+                    zero::detail::arithmetic_facts<P, R>(),
                     &kernel_calls<space::Host, P, R, false>,
                     &kernel_calls<space::Host, P, R, true>,
                     nullptr};
-  result.policies.precision = P::name;
-  result.policies.loss_scaled = P::loss_scaled;
-  result.policies.types = result.kernels->types;
-  result.policies.state_arrays = R::states.size();
   if constexpr (P::loss_scaled) {
     result.loss_scale = [](zero_options const& options) {
       return precision_of<P>(options).loss_scale;

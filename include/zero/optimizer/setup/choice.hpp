@@ -32,6 +32,32 @@ struct SpaceOf<C> {
   using Space = typename C::Space;
 };
 
+/// What a precision and a rule decide.
+template <class Precision, class Rule>
+[[nodiscard]] constexpr PolicyFacts arithmetic_facts() noexcept {
+  return {.precision = Precision::name,
+          .loss_scaled = Precision::loss_scaled,
+          .types = {.parameter = dtype_of<typename Precision::Parameter>,
+                    .wire = dtype_of<typename Precision::Wire>,
+                    .accumulate = dtype_of<typename Precision::Accumulate>,
+                    .master = dtype_of<typename Precision::Master>,
+                    .state = dtype_of<typename Precision::State>},
+          .state_arrays = Rule::states.size()};
+}
+/// What all policies decide.
+/// @param facts  of the arithmetic
+template <class Stage, class Accumulation, class Memory>
+[[nodiscard]] constexpr PolicyFacts policy_facts(PolicyFacts facts) noexcept {
+  facts.stage = Stage::name;
+  facts.accumulation = Accumulation::name;
+  facts.sharding = Stage::sharding;
+  facts.full_gradients = Accumulation::full_gradients;
+  facts.reduced_shard = Accumulation::reduced_shard;
+  facts.borrowed = Memory::borrowed;
+  facts.in_place = reduces_in_place<Memory>;
+  return facts;
+}
+
 /// The choice that a list of policies makes, defaults filled in.
 template <class... Policies>
 struct Choice {
@@ -78,22 +104,8 @@ struct Choice {
                 "BorrowedInPlace<>");
 
   /// What follows for the engine.
-  static constexpr PolicyFacts facts{
-      .stage = Stage::name,
-      .precision = Precision::name,
-      .accumulation = Accumulation::name,
-      .sharding = Stage::sharding,
-      .full_gradients = Accumulation::full_gradients,
-      .reduced_shard = Accumulation::reduced_shard,
-      .borrowed = Memory::borrowed,
-      .in_place = reduces_in_place<Memory>,
-      .loss_scaled = Precision::loss_scaled,
-      .types = {.parameter = dtype_of<typename Precision::Parameter>,
-                .wire = dtype_of<typename Precision::Wire>,
-                .accumulate = dtype_of<typename Precision::Accumulate>,
-                .master = dtype_of<typename Precision::Master>,
-                .state = dtype_of<typename Precision::State>},
-      .state_arrays = Rule::states.size()};
+  static constexpr PolicyFacts facts =
+      policy_facts<Stage, Accumulation, Memory>(arithmetic_facts<Precision, Rule>());
 
   /// The value of type T among the arguments, or a default one.
   template <class T>
