@@ -133,7 +133,7 @@ class Checkpoints {
   /// @param optimizers  over one communicator, or grid
   /// @param options     as above
   SaveReport save(std::vector<NamedOptimizer> const& optimizers, SaveOptions const& options = {}) {
-    return save_now(optimizers, options, ranks_of(optimizers));
+    return save_now(optimizers, options, ranks_of(optimizers).ref());
   }
   /// The same for several optimizers, each over ranks of its own, that are saved as one checkpoint.
   /// @param optimizer  that this rank is one of
@@ -142,8 +142,7 @@ class Checkpoints {
   template <class Optimizer, Communicator C>
   SaveReport save(Optimizer& optimizer, SaveOptions const& options, C& comm) {
     NamedOptimizer const alone("", &optimizer);
-    detail::Arena& arena = alone.engine().parts().arena;
-    return save_now({&alone, 1}, options, detail::control_words(detail::ref(comm), arena));
+    return save_now({&alone, 1}, options, detail::ref(comm));
   }
 
   /// Copies what `save` would write to memory, and writes it while training goes on. `poll`, once a
@@ -158,15 +157,13 @@ class Checkpoints {
   }
   /// @overload
   bool save_async(std::vector<NamedOptimizer> const& optimizers, SaveOptions const& options = {}) {
-    return begin_save(optimizers, options, ranks_of(optimizers), &snapshot_);
+    return begin_save(optimizers, options, ranks_of(optimizers).ref(), &snapshot_);
   }
   /// @overload
   template <class Optimizer, Communicator C>
   bool save_async(Optimizer& optimizer, SaveOptions const& options, C& comm) {
     NamedOptimizer const alone("", &optimizer);
-    detail::Arena& arena = alone.engine().parts().arena;
-    return begin_save(
-        {&alone, 1}, options, detail::control_words(detail::ref(comm), arena), &snapshot_);
+    return begin_save({&alone, 1}, options, detail::ref(comm), &snapshot_);
   }
   /// Is a save under way?
   [[nodiscard]] bool pending() const noexcept { return pending_ != nullptr; }
@@ -203,7 +200,7 @@ class Checkpoints {
   template <class Optimizer>
   [[nodiscard]] std::optional<FoundCheckpoint> latest(Optimizer& optimizer) {
     NamedOptimizer const alone("", &optimizer);
-    return newest(ranks_of({&alone, 1}), any_number);
+    return newest({&alone, 1}, any_number);
   }
 
   /// Goes on from the newest checkpoint that is not damaged: `latest` and `load` in one, and if the
@@ -258,27 +255,26 @@ class Checkpoints {
  private:
   using Optimizers = std::span<NamedOptimizer const>;  // one without a name, or several
 
-  /// Control words of the optimizers' communicator, or of all ranks of their grid.
-  static detail::ControlWords ranks_of(Optimizers optimizers) {
+  /// The optimizers' communicator, or all ranks of their grid.
+  static detail::Ranks& ranks_of(Optimizers optimizers) {
     if (optimizers.empty()) fail(ErrorKind::invalid_argument, "no optimizer is given");
-    detail::Parts& parts = optimizers.front().engine().parts();
-    return detail::control_words(parts.groups.world().ref(), parts.arena);
+    return optimizers.front().engine().parts().groups.world();
   }
   /// @param snapshot  null if the save is waited for
   /// @returns whether one before was finished first
   bool begin_save(Optimizers optimizers,
                   SaveOptions const& options,
-                  detail::ControlWords const& control,
+                  detail::CommunicatorRef comm,
                   std::vector<std::byte>* snapshot) {
     bool const waited = finish().has_value();
-    pending_ = std::make_unique<detail::Saving>(
-        directory_, options_, optimizers, options, control, snapshot);
+    pending_ =
+        std::make_unique<detail::Saving>(directory_, options_, optimizers, options, comm, snapshot);
     return waited;
   }
   SaveReport save_now(Optimizers optimizers,
                       SaveOptions const& options,
-                      detail::ControlWords const& control) {
-    bool const waited = begin_save(optimizers, options, control, nullptr);
+                      detail::CommunicatorRef comm) {
+    bool const waited = begin_save(optimizers, options, comm, nullptr);
     SaveReport report = *finish();
     report.waited = waited;
     return report;
@@ -286,8 +282,7 @@ class Checkpoints {
   std::optional<LoadReport> resume_into(Optimizers optimizers, LoadOptions const& options) {
     std::vector<std::string> skipped;
     std::uint64_t below = any_number;
-    detail::ControlWords const ranks = ranks_of(optimizers);
-    while (auto const found = newest(ranks, below)) {
+    while (auto const found = newest(optimizers, below)) {
       below = found->number;
       skipped.insert(skipped.end(), found->skipped.begin(), found->skipped.end());
       detail::Restores restores(directory_.files(), optimizers, options, options_.file_deadline_s);
@@ -342,11 +337,13 @@ class Checkpoints {
     return std::nullopt;
   }
   /// The same, as the first rank sees it. Collective; blocks.
-  std::optional<FoundCheckpoint> newest(detail::ControlWords const& control, std::uint64_t below) {
+  std::optional<FoundCheckpoint> newest(Optimizers optimizers, std::uint64_t below) {
+    detail::RankWords const control{ranks_of(optimizers),
+                                    optimizers.front().engine().parts().arena};
     std::optional<FoundCheckpoint> found;
     detail::LongWork work(control, "latest", &directory_.files(), options_.file_deadline_s);
     work.run([&] {
-      if (control.rank == 0) work.aside([&](detail::Alive const&) { found = newest(below); });
+      if (control.rank() == 0) work.aside([&](detail::Alive const&) { found = newest(below); });
     });
     // Its name may be another one than a save gives: it is told, not made anew.
     std::array<std::int64_t, 3> words{};
@@ -361,7 +358,7 @@ class Checkpoints {
     found->number = static_cast<std::uint64_t>(words[0]);
     found->step = static_cast<long>(words[1]);
     std::string const name =
-        control.rank == 0 ? found->path.substr(directory_.path().size()) : std::string();
+        control.rank() == 0 ? found->path.substr(directory_.path().size()) : std::string();
     found->path = directory_.path() + detail::told_by(0, control, name);
     found->skipped.resize(static_cast<std::size_t>(words[2] - 1));
     for (std::string& each : found->skipped) each = detail::told_by(0, control, std::move(each));

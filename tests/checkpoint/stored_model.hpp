@@ -84,8 +84,7 @@ template <class Optimizer>
 void provide(Optimizer& optimizer, std::string const& path, std::string const& file, int rank) {
   if (rank == 0) spill(path, file);
   auto& parts = zero::detail::EngineAccess::engine(optimizer).parts();
-  zero::detail::together(
-      zero::detail::control_words(parts.comm().ref(), parts.arena), "wait", [] {});
+  zero::detail::together({parts.comm(), parts.arena}, "wait", [] {});
 }
 
 /// Fail as soon as they are told to; ranks share nothing.

@@ -17,7 +17,7 @@
 #include "zero/optimizer/engine.hpp"
 #include "zero/optimizer/engine_access.hpp"
 #include "zero/optimizer/parts.hpp"
-#include "zero/optimizer/setup/rank_agreement.hpp"
+#include "zero/optimizer/setup/rank_words.hpp"
 #include "zero/sharded_optimizer.hpp"
 
 #include <algorithm>
@@ -224,7 +224,7 @@ ZERO_OPTIONAL_BODY ExportReport export_engine(Engine& engine,
   Parts& parts = engine.parts();
   parts.require_bound();
   engine.settle();
-  ControlWords const control = control_words(parts.groups.world().ref(), parts.arena);
+  RankWords const control(parts.groups.world(), parts.arena);
   bool const masters = options.dtype == ExportDType::master;
   DType const dtype = masters ? parts.policies.types.master : parts.policies.types.parameter;
 
@@ -244,13 +244,13 @@ ZERO_OPTIONAL_BODY ExportReport export_engine(Engine& engine,
     hash.add(part.path);
     hash.add(part.header);
   }
-  if (!unanimous(control, hash.value())) {
+  if (!control.unanimous(hash.value())) {
     fail(ErrorKind::invalid_argument,
          {"ranks export to different paths or with different options; here to '", path, "'"},
-         {.rank = control.rank, .operation = std::string(operation)});
+         {.rank = control.rank(), .operation = std::string(operation)});
   }
 
-  bool const leads = control.rank == 0;
+  bool const leads = control.rank() == 0;
   try {
     together(control, operation, [&] {
       if (leads) begin_model(files, layout);

@@ -13,7 +13,7 @@
 #include "zero/optimizer/engine.hpp"
 #include "zero/optimizer/engine_access.hpp"
 #include "zero/optimizer/parts.hpp"
-#include "zero/optimizer/setup/rank_agreement.hpp"
+#include "zero/optimizer/setup/rank_words.hpp"
 #include "zero/optimizer/setup/value_loading.hpp"
 #include "zero/sharded_optimizer.hpp"
 
@@ -207,10 +207,12 @@ ZERO_OPTIONAL_BODY ImportReport import_engine(Engine& engine,
   Parts& parts = engine.parts();
   parts.require_bound();
   engine.settle();
-  ControlWords const control = control_words(parts.comm().ref(), parts.arena);
+  RankWords const control(parts.comm(), parts.arena);
   DType const value = parts.kernels.types().value();
   auto const refuse = [&](ErrorKind kind, Message const& why) {
-    fail(kind, {"'", path, "' ", why}, {.rank = control.rank, .operation = std::string(operation)});
+    fail(kind,
+         {"'", path, "' ", why},
+         {.rank = control.rank(), .operation = std::string(operation)});
   };
 
   StoredModel model;
@@ -222,7 +224,7 @@ ZERO_OPTIONAL_BODY ImportReport import_engine(Engine& engine,
     model = open_model(files, path);
     match = match_model(model, parts, options.names, value);
   });
-  if (!unanimous(parts.comm(), parts.arena, digest_of(model, options))) {
+  if (!control.unanimous(digest_of(model, options))) {
     refuse(ErrorKind::invalid_argument,
            "is not the same on all ranks, or ranks have other options");
   }

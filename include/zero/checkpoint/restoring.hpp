@@ -124,7 +124,7 @@ class Restore {
         parts_(&engine_->parts()),
         options_(options),
         deadline_s_(deadline_s),
-        control_(control_words(parts_->groups.world().ref(), parts_->arena)),
+        control_(parts_->groups.world(), parts_->arena),
         all_parts_(options.parts) {
     options_.parts = parts_of(name_, options.parts);
     options_.names.clear();
@@ -188,10 +188,10 @@ class Restore {
     hash.add(static_cast<std::uint64_t>(catalog_.manifest.step));
     for (SavedFile const& file : catalog_.manifest.files) hash.add(file.header_sum);
     hash.add(catalog_.manifest.user.dump());
-    if (!unanimous(control_, hash.value())) {
+    if (!control_.unanimous(hash.value())) {
       fail(ErrorKind::invalid_argument,
            {"ranks load different checkpoints; here '", catalog_.path, "'"},
-           {.rank = control_.rank, .operation = "load"});
+           {.rank = control_.rank(), .operation = "load"});
     }
   }
   /// Reads the data, and changes nothing.
@@ -215,7 +215,7 @@ class Restore {
       control_.sum(ranks);
       for (std::size_t t = 0; t < ranks.size(); ++t) {
         changed[t] = ranks[t] > 0;
-        replaced[t] = ranks[t] == control_.size;
+        replaced[t] = ranks[t] == control_.size();
       }
     }
     engine_->begin_load(changed, all);
@@ -320,7 +320,7 @@ class Restore {
   Parts* parts_;
   LoadOptions options_;
   double deadline_s_;
-  ControlWords control_;  ///< of all ranks of a grid
+  RankWords control_;  ///< of all ranks of a grid
   std::vector<TensorPart> all_parts_;
   std::string path_{};
   std::vector<std::string> saved_{};  ///< names of optimizers

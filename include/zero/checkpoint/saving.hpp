@@ -77,18 +77,19 @@ namespace detail {
 class Saving {
  public:
   /// Agrees on what is saved where, and begins this rank's file.
-  /// @param control   of all ranks that save together
+  /// @param comm      of all ranks that save together
   /// @param snapshot  memory for all of this rank's data; null to write it from where it lies
   Saving(CheckpointDirectory& directory,
          CheckpointOptions const& kept,
          std::span<NamedOptimizer const> optimizers,
          SaveOptions const& options,
-         ControlWords control,
+         CommunicatorRef comm,
          std::vector<std::byte>* snapshot)
       : directory_(&directory),
         kept_(kept),
         operation_(snapshot == nullptr ? "save" : "save_async"),
-        control_(std::move(control)) {
+        ranks_(comm),
+        control_(ranks_, optimizers.front().engine().parts().arena) {
     std::vector<OwnFile> own(optimizers.size());
     std::uint64_t number = 0;
     LongWork work(control_, operation_, &directory_->files(), kept_.file_deadline_s);
@@ -123,7 +124,7 @@ class Saving {
           to += each.header.data_bytes();
         }
       };
-      if (control_.rank != 0) return copy();
+      if (control_.rank() != 0) return copy();
       user_ = options.user;
       work.aside(
           [&](Alive const&) {
@@ -133,7 +134,7 @@ class Saving {
           copy);
     });
     Parts& first = *own.front().parts;
-    place(number, control_words(first.comm().ref(), first.arena));
+    place(number, {first.comm(), first.arena});
     // The first file has the trainer's own bytes.
     std::span<std::byte const> const blob = options.rank_blob;
     std::byte* copied = snapshot != nullptr ? snapshot->data() : nullptr;
@@ -148,7 +149,7 @@ class Saving {
       } else {
         file.data.push_back({last.data(), last.size()});
       }
-      file.saved = {.name = file_name(control_.rank, names_[i]),
+      file.saved = {.name = file_name(control_.rank(), names_[i]),
                     .leader = leader_ * static_cast<int>(own.size()) + static_cast<int>(i),
                     .rank = file.parts->comm().rank(),
                     .world_size = file.parts->comm().size()};
@@ -180,7 +181,7 @@ class Saving {
   Saving& operator=(Saving const&) = delete;
   ~Saving() { stopped_ = true; }
 
-  [[nodiscard]] ControlWords const& control() const noexcept { return control_; }
+  [[nodiscard]] RankWords const& control() const noexcept { return control_; }
   [[nodiscard]] SaveReport const& report() const noexcept { return report_; }
 
   /// Has this rank's file been written, or failed? Local.
@@ -224,7 +225,7 @@ class Saving {
     }
     LongWork seal(control_, operation_, &directory_->files(), kept_.file_deadline_s);
     seal.run([&] {
-      if (control_.rank != 0) return;
+      if (control_.rank() != 0) return;
       seal.aside([&](Alive const&) {
         write_file(
             directory_->files(), report_.path, std::string(manifest_name), manifest_text(manifest));
@@ -304,7 +305,7 @@ class Saving {
   /// The files that this save is going to write.
   [[nodiscard]] Manifest promised() const {
     Manifest files{.step = report_.step};
-    for (int saver = 0; saver < control_.size; ++saver) {
+    for (int saver = 0; saver < control_.size(); ++saver) {
       for (std::string const& optimizer : names_) {
         files.files.push_back({.name = file_name(saver, optimizer), .optimizer = optimizer});
         files.files.back().leader = static_cast<int>(files.files.size()) - 1;
@@ -322,14 +323,14 @@ class Saving {
   /// when it is there.
   /// @param number  as the first rank has it; others have 0
   /// @param own     of the ranks that have the same part of the model
-  void place(std::uint64_t number, ControlWords const& own) {
+  void place(std::uint64_t number, RankWords const& own) {
     Hash hash;
     hash.add(directory_->path());
     hash.add(static_cast<std::uint64_t>(report_.step));
     hash.add(operation_);
     hash.add(static_cast<std::uint64_t>(kept_.keep));
     for (std::string const& name : names_) hash.add(name);
-    if (!unanimous(control_, hash.value())) {
+    if (!control_.unanimous(hash.value())) {
       fail(ErrorKind::invalid_argument,
            {"ranks save to different directories, at different steps, in different ways, of "
             "different optimizers or with different CheckpointOptions::keep; here ",
@@ -340,13 +341,13 @@ class Saving {
             report_.step,
             ", keep = ",
             kept_.keep},
-           {.rank = control_.rank, .operation = std::string(operation_)});
+           {.rank = control_.rank(), .operation = std::string(operation_)});
     }
     std::array<std::int64_t, 2> words{static_cast<std::int64_t>(number), removes_ ? 1 : 0};
     control_.sum(words);
     removes_ = words[1] != 0;
     report_.path = directory_->path_of(static_cast<std::uint64_t>(words[0]), report_.step);
-    std::int64_t leader = own.rank == 0 ? control_.rank : 0;
+    std::int64_t leader = own.rank() == 0 ? control_.rank() : 0;
     own.sum({&leader, 1});
     leader_ = static_cast<int>(leader);
   }
@@ -354,7 +355,8 @@ class Saving {
   CheckpointDirectory* directory_;
   CheckpointOptions kept_;
   std::string_view operation_;
-  ControlWords control_;
+  Ranks ranks_;
+  RankWords control_;
   std::vector<std::string> names_{};  ///< of optimizers; empty: of one without
   int leader_ = 0;
   bool removes_ = false;

@@ -7,7 +7,7 @@
 #include "zero/base/hash.hpp"
 #include "zero/optimizer/engine.hpp"
 #include "zero/optimizer/parts.hpp"
-#include "zero/optimizer/setup/rank_agreement.hpp"
+#include "zero/optimizer/setup/rank_words.hpp"
 
 #include <bit>
 #include <cstddef>
@@ -65,7 +65,7 @@ ZERO_BODY void Engine::restore(Counters const& counters) {
   }
   hash.add(std::bit_cast<std::uint32_t>(counters.loss_scale));
   hash.add(static_cast<std::uint64_t>(counters.loss_scale_streak));
-  if (!unanimous(parts_->groups.world(), parts_->arena, hash.value())) {
+  if (!RankWords(parts_->groups.world(), parts_->arena).unanimous(hash.value())) {
     fail(ErrorKind::invalid_argument,
          {"ranks restore different counters; here ", steps, " steps"},
          parts_->groups.here("restore"));

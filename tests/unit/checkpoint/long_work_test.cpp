@@ -19,7 +19,8 @@ std::vector<std::string> heard(int ranks, Work const& work) {
     zero::space::Host const space;
     zero::detail::Arena arena(zero::detail::ref(allocator),
                               {zero::detail::space_calls<zero::space::Host>, &space});
-    auto const control = zero::detail::control_words(zero::detail::ref(comm), arena);
+    zero::detail::Ranks group(zero::detail::ref(comm));
+    zero::detail::RankWords const control(group, arena);
     LongWork long_work(control, "work");
     try {
       long_work.run([&] { work(long_work, comm.rank()); });

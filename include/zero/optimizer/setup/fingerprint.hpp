@@ -6,6 +6,7 @@
 #include "zero/base/error.hpp"
 #include "zero/base/hash.hpp"
 #include "zero/layout/tensor.hpp"
+#include "zero/optimizer/setup/rank_words.hpp"
 
 #include <array>
 #include <bit>
@@ -46,30 +47,17 @@ class Fingerprint {
   }
 
   /// Exchanges the record and compares. Collective; blocks.
-  /// @param gather  `gather(words, count)` returns the words of all ranks, in the order of ranks
-  /// @param here    which rank this is, for errors
+  /// @param here  which rank this is, for errors
   /// @throws Error (communication), on every rank, naming the field, the values and the ranks
-  template <class Gather>
-  void compare(ErrorContext const& here,
-               std::vector<Tensor> const& tensors,
-               Gather const& gather) const {
-    auto const all = gather(words_.data(), words_.size());
-    std::size_t const field = first_difference(all, words_.size(), field_words);
-    if (field >= count_) return;
-    if (kind_of(words_[field * field_words]) == Kind::hash) {
-      // The models have as many tensors, so the first one that differs can be named.
-      auto const own = tensor_hashes(tensors);
-      std::size_t const t = first_difference(gather(own.data(), own.size()), own.size(), 1);
-      if (t < own.size()) compare_tensor(here, t, tensors[t], gather);
-    }
-    fail(ErrorKind::communication, {"ranks disagree on ", values(field, all)}, here);
-  }
+  ZERO_APART ZERO_COLD void compare(ErrorContext const& here,
+                                    std::vector<Tensor> const& tensors,
+                                    RankWords const& ranks) const;
   /// Exchanges the record: the first field in which ranks differ, its values and the ranks; empty
   /// if there is none. Collective; blocks.
   /// @param more  `more()` says what is behind a hash that differs, as far as it can
-  template <class Gather, class More>
-  [[nodiscard]] std::string difference(Gather const& gather, More const& more) const {
-    auto const all = gather(words_.data(), words_.size());
+  template <class More>
+  [[nodiscard]] std::string difference(RankWords const& ranks, More const& more) const {
+    auto const all = ranks.gather(words_);
     std::size_t const field = first_difference(all, words_.size(), field_words);
     if (field >= count_) return {};
     std::string text;
@@ -105,32 +93,9 @@ class Fingerprint {
                                 std::int64_t first,
                                 std::int64_t second);
 
-  ZERO_APART static Words tensor_hashes(std::vector<Tensor> const& tensors);
-
-  /// A record of its own for the tensor whose hashes differ.
-  template <class Gather>
-  ZERO_COLD static void compare_tensor(ErrorContext const& here,
-                                       std::size_t t,
-                                       Tensor const& tensor,
-                                       Gather const& gather) {
-    std::string shape = "[";
-    for (std::size_t const extent : tensor.shape) {
-      shape += Message({shape.size() > 1 ? ", " : "", extent}).text();
-    }
-    shape += "]";
-    Fingerprint record;
-    record.subject_ = Message({"tensor ", t, ", here '", tensor.name, "', "}).text();
-    record.add("name", tensor.name);
-    record.add("shape", shape);
-    record.add("unit", std::int64_t{tensor.unit});
-    record.add({}, "weight decay", tensor.weight_decay);
-    record.add({}, "learning rate", tensor.learning_rate);
-    record.add("frozen flag", std::int64_t{tensor.frozen});
-    record.add("partitioned flag", std::int64_t{tensor.partitioned});
-    record.add("tie", tensor.tied_to);
-    record.add("group", tensor.group);
-    record.compare(here, {}, gather);
-  }
+  /// How the first tensor differs whose hashes do; empty if none does.
+  ZERO_APART [[nodiscard]] ZERO_COLD static std::string difference_of(
+      std::vector<Tensor> const& tensors, RankWords const& ranks);
 
   /// A field, and which ranks have which value.
   ZERO_APART [[nodiscard]] ZERO_COLD std::string values(std::size_t field, Words const& all) const;
@@ -187,12 +152,40 @@ ZERO_BODY void Fingerprint::put(std::string_view owner,
   ++count_;
 }
 
-ZERO_BODY Fingerprint::Words Fingerprint::tensor_hashes(std::vector<Tensor> const& tensors) {
+ZERO_BODY void Fingerprint::compare(ErrorContext const& here,
+                                    std::vector<Tensor> const& tensors,
+                                    RankWords const& ranks) const {
+  // The models have as many tensors, so the first one that differs can be named.
+  std::string const text = difference(ranks, [&] { return difference_of(tensors, ranks); });
+  if (!text.empty()) fail(ErrorKind::communication, {"ranks disagree on ", text}, here);
+}
+
+ZERO_BODY std::string Fingerprint::difference_of(std::vector<Tensor> const& tensors,
+                                                 RankWords const& ranks) {
   Words hashes;
   for (Tensor const& tensor : tensors) {
     hashes.push_back(std::bit_cast<std::int64_t>(hash_of(tensor)));
   }
-  return hashes;
+  std::size_t const t = first_difference(ranks.gather(hashes), hashes.size(), 1);
+  if (t == hashes.size()) return {};
+  Tensor const& tensor = tensors[t];
+  std::string shape = "[";
+  for (std::size_t const extent : tensor.shape) {
+    shape += Message({shape.size() > 1 ? ", " : "", extent}).text();
+  }
+  shape += "]";
+  Fingerprint record;
+  record.subject_ = Message({"tensor ", t, ", here '", tensor.name, "', "}).text();
+  record.add("name", tensor.name);
+  record.add("shape", shape);
+  record.add("unit", std::int64_t{tensor.unit});
+  record.add({}, "weight decay", tensor.weight_decay);
+  record.add({}, "learning rate", tensor.learning_rate);
+  record.add("frozen flag", std::int64_t{tensor.frozen});
+  record.add("partitioned flag", std::int64_t{tensor.partitioned});
+  record.add("tie", tensor.tied_to);
+  record.add("group", tensor.group);
+  return record.difference(ranks, [] { return std::string(); });
 }
 
 ZERO_BODY std::size_t Fingerprint::first_difference(Words const& all,

@@ -5,17 +5,16 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/base/number.hpp"
-#include "zero/base/unanimity.hpp"
 #include "zero/base/version.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/layout/stacked.hpp"
 #include "zero/optimizer/held/arena.hpp"
 #include "zero/optimizer/setup/fingerprint.hpp"
 #include "zero/optimizer/setup/plan_of.hpp"
+#include "zero/optimizer/setup/rank_words.hpp"
 #include "zero/optimizer/tables/communicator_calls.hpp"
 #include "zero/optimizer/tables/engine_setup.hpp"
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -25,25 +24,6 @@
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
-
-/// One collective over words of the host.
-/// @par Collective  yes; blocks
-/// @par Cost        where the host cannot reach the space: memory for all words, until it returns
-ZERO_APART ZERO_COLD void exchange_words(Ranks& ranks,
-                                         Arena& arena,
-                                         Op op,
-                                         std::int64_t const* send,
-                                         std::int64_t* recv,
-                                         std::size_t count);
-
-/// `exchange_words` of so many words of each rank, as a `Fingerprint` asks for it.
-struct GatherWords {
-  Ranks* ranks;
-  Arena* arena;
-
-  ZERO_APART [[nodiscard]] std::vector<std::int64_t> operator()(std::int64_t const* own,
-                                                                std::size_t count) const;
-};
 
 /// The groups that an optimizer is over.
 class RankGroups {
@@ -77,11 +57,6 @@ struct Agreed {
   Partition partition;
 };
 
-/// Do all ranks bring the same 64 bits?
-/// @par Collective  yes; blocks
-/// @par Cost        one all-reduce of 64 bytes
-ZERO_APART [[nodiscard]] ZERO_COLD bool unanimous(Ranks& ranks, Arena& arena, std::uint64_t value);
-
 /// @par Collective  yes; blocks
 /// @throws Error (communication) on every rank, naming the field, the values and the ranks
 ZERO_APART ZERO_COLD void require_same(RankGroups& groups,
@@ -105,40 +80,6 @@ ZERO_APART [[nodiscard]] ZERO_COLD Agreed agree(EngineSetup const& setup,
                                                 std::vector<Tensor> described);
 
 #if ZERO_BODIES
-
-ZERO_BODY void exchange_words(Ranks& ranks,
-                              Arena& arena,
-                              Op op,
-                              std::int64_t const* send,
-                              std::int64_t* recv,
-                              std::size_t count) {
-  if (count == 0) return;
-  Collective exchange{.op = op,
-                      .dtype = DType::i64,
-                      .accumulate = DType::i64,
-                      .count = count,
-                      .send = send,
-                      .recv = recv};
-  if (arena.space().host_accessible()) return ranks.run(exchange);
-  std::size_t const sent = count * sizeof(std::int64_t);
-  std::size_t const received =
-      sent * (op == Op::all_gather ? static_cast<std::size_t>(ranks.size()) : 1);
-  Arena::Scratch const scratch(arena, sent + received);
-  auto* const memory = static_cast<std::byte*>(scratch.data());
-  arena.space().upload(memory + received, send, sent);
-  exchange.send = memory + received;
-  exchange.recv = memory;
-  ranks.run(exchange);
-  arena.space().download(recv, memory, received);
-  ranks.confirm();
-}
-
-ZERO_BODY std::vector<std::int64_t> GatherWords::operator()(std::int64_t const* own,
-                                                            std::size_t count) const {
-  std::vector<std::int64_t> all(static_cast<std::size_t>(ranks->size()) * count);
-  exchange_words(*ranks, *arena, Op::all_gather, own, all.data(), count);
-  return all;
-}
 
 ZERO_BODY RankGroups::RankGroups(EngineSetup const& setup) : comm_(setup.comm) {
   if (setup.world.comm != setup.comm.comm) world_.emplace(setup.world);
@@ -164,19 +105,13 @@ ZERO_BODY ErrorContext RankGroups::here(std::string_view operation) {
   return here;
 }
 
-ZERO_BODY bool unanimous(Ranks& ranks, Arena& arena, std::uint64_t value) {
-  std::int64_t words[Unanimity::word_count];
-  Unanimity::write(value, words);
-  exchange_words(ranks, arena, Op::all_reduce, words, words, Unanimity::word_count);
-  return Unanimity::holds(words, ranks.size());
-}
-
 ZERO_BODY void require_same(RankGroups& groups,
                             Arena& arena,
                             Fingerprint const& record,
                             std::vector<Tensor> const& tensors) {
-  if (unanimous(groups.world(), arena, record.digest())) return;
-  record.compare(groups.here("construction"), tensors, GatherWords{&groups.world(), &arena});
+  RankWords const words(groups.world(), arena);
+  if (words.unanimous(record.digest())) return;
+  record.compare(groups.here("construction"), tensors, words);
 }
 
 ZERO_BODY Agreed agree(EngineSetup const& setup, std::vector<Tensor> described) {

@@ -9,7 +9,7 @@
 #include "zero/concepts/communicator.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/optimizer/parts.hpp"
-#include "zero/optimizer/setup/rank_agreement.hpp"
+#include "zero/optimizer/setup/rank_words.hpp"
 
 #include <array>
 #include <cstddef>
@@ -40,23 +40,18 @@ using TensorHashes = std::vector<std::uint64_t>;
         "lies there, zeros where nothing was written"});
 }
 
-/// Adds up a few words of all ranks, in words of the control that nobody reads between two
-/// exchanges.
-/// @par Collective  yes; blocks
-/// @param words  at most `StepControl::word_count`
-ZERO_APART ZERO_COLD void add_up(Ranks& ranks,
-                                 AnySpace const& space,
-                                 StepControl* control,
-                                 std::span<std::int64_t> words);
+/// Sums of at most `StepControl::word_count` words, in the control's, which nobody reads between
+/// two exchanges: nothing is allocated.
+[[nodiscard]] inline RankWords control_words(Parts& parts) noexcept {
+  return {parts.comm(), parts.arena, parts.control->words};
+}
 
 /// Does each rank have what the rank before it would have put there?
 /// @param own   of what this rank has
 /// @param next  of what the next rank should have
 /// @par Collective  yes; blocks
 /// @par Cost        one all-reduce of 16 bytes
-ZERO_APART [[nodiscard]] ZERO_COLD bool same_around(Ranks& ranks,
-                                                    AnySpace const& space,
-                                                    StepControl* control,
+ZERO_APART [[nodiscard]] ZERO_COLD bool same_around(RankWords const& ranks,
                                                     std::uint64_t own,
                                                     std::uint64_t next);
 
@@ -89,26 +84,7 @@ ZERO_APART ZERO_COLD void compare_replicated(Parts& parts);
 
 #if ZERO_BODIES
 
-ZERO_BODY void add_up(Ranks& ranks,
-                      AnySpace const& space,
-                      StepControl* control,
-                      std::span<std::int64_t> words) {
-  space.upload(control->words, words.data(), words.size_bytes());
-  ranks.run({.op = Op::all_reduce,
-             .dtype = DType::i64,
-             .accumulate = DType::i64,
-             .count = words.size(),
-             .send = control->words,
-             .recv = control->words});
-  space.download(words.data(), control->words, words.size_bytes());
-  ranks.confirm();
-}
-
-ZERO_BODY bool same_around(Ranks& ranks,
-                           AnySpace const& space,
-                           StepControl* control,
-                           std::uint64_t own,
-                           std::uint64_t next) {
+ZERO_BODY bool same_around(RankWords const& ranks, std::uint64_t own, std::uint64_t next) {
   auto const digest = [](std::uint64_t value, int rank) {
     Hash hash;
     hash.add(static_cast<std::uint64_t>(rank));
@@ -120,7 +96,7 @@ ZERO_BODY bool same_around(Ranks& ranks,
   std::uint64_t const rest = digest(own, rank) - digest(next, (rank + 1) % ranks.size());
   std::array<std::int64_t, 2> words{static_cast<std::int64_t>(rest & 0xffffffffu),
                                     static_cast<std::int64_t>(rest >> 32)};
-  add_up(ranks, space, control, words);
+  ranks.sum(words);
   return static_cast<std::uint64_t>(words[0]) + (static_cast<std::uint64_t>(words[1]) << 32) == 0;
 }
 
@@ -134,7 +110,7 @@ ZERO_BODY void refuse_values(Ranks& ranks,
   std::vector<std::int64_t> mine;
   for (std::uint64_t const hash : own) mine.push_back(static_cast<std::int64_t>(hash));
   for (std::uint64_t const hash : next) mine.push_back(static_cast<std::int64_t>(hash));
-  auto const all = GatherWords{&ranks, &arena}(mine.data(), mine.size());
+  auto const all = RankWords(ranks, arena).gather(mine);
   std::string pairs;
   std::string tensor;
   for (std::size_t t = 0; t < own.size() && pairs.empty(); ++t) {
@@ -195,7 +171,7 @@ ZERO_BODY void compare_held(Parts& parts, bool set) {
   space.download(&all, word, sizeof(all));
   std::array<std::int64_t, 1 + Unanimity::word_count> words{set ? 0 : 1};
   Unanimity::write(all, words.data() + 1);
-  add_up(parts.comm(), space, parts.control, words);
+  control_words(parts).sum(words);
   if (words[0] != 0) refuse_unset(words[0], parts.comm().size());
   if (Unanimity::holds(words.data() + 1, parts.comm().size())) return;
   TensorHashes own(parts.tensors.size());
@@ -243,7 +219,7 @@ ZERO_BODY void compare_replicated(Parts& parts) {
   space.download(hashes.data(), words, bytes);
   Hash all;
   for (std::uint64_t const hash : hashes) all.add(hash);
-  if (unanimous(model, parts.arena, all.value())) return;
+  if (RankWords(model, parts.arena).unanimous(all.value())) return;
   refuse_values(model, parts.arena, parts.tensors, hashes, hashes, " of a model axis");
 }
 

@@ -191,8 +191,7 @@ ZERO_BODY void load(Parts& parts,
   ask(
       true, [&](std::size_t) { return &own; }, [&](std::size_t) { return &next; });
   all_asked();
-  if (ranks == 1 ||
-      same_around(parts.comm(), parts.space(), parts.control, own, share ? next : own)) {
+  if (ranks == 1 || same_around(control_words(parts), own, share ? next : own)) {
     return;
   }
   TensorHashes owns(parts.tensors.size());

@@ -11,7 +11,7 @@
 #include "zero/layout/tensor.hpp"
 #include "zero/optimizer/parts.hpp"
 #include "zero/optimizer/setup/fingerprint.hpp"
-#include "zero/optimizer/setup/rank_agreement.hpp"
+#include "zero/optimizer/setup/rank_words.hpp"
 #include "zero/optimizer/step/decision.hpp"
 #include "zero/optimizer/step_result.hpp"
 
@@ -79,24 +79,24 @@ ZERO_BODY std::string failure_values(Parts& parts, StepFailure failure) {
   parts.space().download(
       &failed_before, parts.control->words + StepControl::failed_word, sizeof(failed_before));
   if (failed_before != 0) return {};
-  GatherWords const gather{&parts.groups.world(), &parts.arena};
+  RankWords const ranks(parts.groups.world(), parts.arena);
   if (failure == StepFailure::not_finite) {
     std::int64_t const first = first_not_finite(parts);
-    return not_finite(gather(&first, 1), parts.tensors);
+    return not_finite(ranks.gather({&first, 1}), parts.tensors);
   }
   if (failure == StepFailure::units_differ) {
     std::vector<std::int64_t> said;
     for (std::size_t t = 0; t < parts.tensors.size(); ++t) {
       said.push_back(static_cast<std::int64_t>(parts.presence.said(t)));
     }
-    return forgotten(gather(said.data(), said.size()), parts.tensors);
+    return forgotten(ranks.gather(said), parts.tensors);
   }
   if (failure != StepFailure::options_differ) return {};
-  std::string const given = calls_of_ranks(gather, parts.now.rate_from);
+  std::string const given = calls_of_ranks(ranks, parts.now.rate_from);
   Fingerprint const record =
       fingerprint_of(parts.now.told, parts.outcome.get().terms.learning_rate, given);
-  auto const more = [&] { return parts.rules.difference(gather); };
-  return record.difference(gather, more);
+  auto const more = [&] { return parts.rules.difference(ranks); };
+  return record.difference(ranks, more);
 }
 
 ZERO_BODY Error explain_failure(std::span<Parts* const> stepped, StepFailure failure) {

@@ -9,6 +9,7 @@
 #include "zero/concepts/rule.hpp"
 #include "zero/optimizer/model.hpp"
 #include "zero/optimizer/setup/fingerprint.hpp"
+#include "zero/optimizer/setup/rank_words.hpp"
 #include "zero/optimizer/tables/rule_calls.hpp"
 
 #include <algorithm>
@@ -27,19 +28,8 @@ enum class ToldBy : std::uint8_t { nothing = 0, set_lr = 1, set_rule = 2, option
 
 /// What the calls of all ranks are named where their numbers differ, as the beginning of a sentence
 /// about these.
-/// @param gather  as for a `Fingerprint`
 /// @par Collective  yes; blocks
-template <class Gather>
-[[nodiscard]] ZERO_COLD std::string calls_of_ranks(Gather const& gather, ToldBy own) {
-  auto const word = static_cast<std::int64_t>(own);
-  std::int64_t calls = 0;
-  for (std::int64_t const each : gather(&word, 1)) calls |= each;
-  auto const are = [&](ToldBy call) { return calls == static_cast<std::int64_t>(call); };
-  if (calls >= static_cast<std::int64_t>(ToldBy::options)) return "options to step(): ";
-  if (are(ToldBy::set_lr)) return "values to set_lr(): ";
-  if (are(ToldBy::set_rule)) return "values to set_rule(): ";
-  return "values to set_lr() or set_rule(): ";
-}
+ZERO_APART [[nodiscard]] ZERO_COLD std::string calls_of_ranks(RankWords const& ranks, ToldBy own);
 
 /// One rule, whose numbers differ from tensor to tensor: all have the common one but those of
 /// groups, and single tensors, that were given their own. A tensor's goes before its group's.
@@ -82,10 +72,8 @@ class Rules {
   ZERO_APART [[nodiscard]] std::uint64_t digest() noexcept;
   /// What ranks whose digests differ have set: by which call, the first tensor, its field, the
   /// values and ranks; empty if they are the same by now.
-  /// @param gather  as for a `Fingerprint`
   /// @par Collective  yes; blocks
-  template <class Gather>
-  [[nodiscard]] ZERO_COLD std::string difference(Gather const& gather) const;
+  ZERO_APART [[nodiscard]] ZERO_COLD std::string difference(RankWords const& ranks) const;
 
  private:
   static constexpr std::size_t none = ~std::size_t{0};
@@ -121,6 +109,17 @@ class Rules {
 
 #if ZERO_BODIES
 
+ZERO_BODY std::string calls_of_ranks(RankWords const& ranks, ToldBy own) {
+  auto const word = static_cast<std::int64_t>(own);
+  std::int64_t calls = 0;
+  for (std::int64_t const each : ranks.gather({&word, 1})) calls |= each;
+  auto const are = [&](ToldBy call) { return calls == static_cast<std::int64_t>(call); };
+  if (calls >= static_cast<std::int64_t>(ToldBy::options)) return "options to step(): ";
+  if (are(ToldBy::set_lr)) return "values to set_lr(): ";
+  if (are(ToldBy::set_rule)) return "values to set_rule(): ";
+  return "values to set_lr() or set_rule(): ";
+}
+
 ZERO_BODY Rules::Rules(Model const& model, RuleCalls const& calls, void const* common)
     : model_(&model),
       calls_(&calls),
@@ -153,15 +152,13 @@ ZERO_BODY std::uint64_t Rules::digest() noexcept {
   return digest_ = all.value();
 }
 
-template <class Gather>
-std::string Rules::difference(Gather const& gather) const {
+ZERO_BODY std::string Rules::difference(RankWords const& ranks) const {
   Fingerprint::Words hashes;
   for (std::size_t t = 0; t < own_of_.size(); ++t) {
     hashes.push_back(owned(t) ? std::bit_cast<std::int64_t>(hash_of(of(t), true)) : 0);
   }
   hashes.push_back(std::bit_cast<std::int64_t>(hash_of(common_.rule.get(), false)));
-  std::size_t const t =
-      Fingerprint::first_difference(gather(hashes.data(), hashes.size()), hashes.size(), 1);
+  std::size_t const t = Fingerprint::first_difference(ranks.gather(hashes), hashes.size(), 1);
   if (t == hashes.size()) return {};
   bool const single = t < own_of_.size();
   bool const own = single && owned(t);
@@ -173,7 +170,7 @@ std::string Rules::difference(Gather const& gather) const {
     tensor += ", ";
   }
   ToldBy const from = own ? owned_[own_of_[t]].rate_from : ToldBy::nothing;
-  std::string const first = calls_of_ranks(gather, from) + tensor;
+  std::string const first = calls_of_ranks(ranks, from) + tensor;
   std::string const rate = first + "rule.";
   std::string const other = "values to set_rule(): " + tensor + "rule.";
   Fingerprint record;
@@ -182,7 +179,7 @@ std::string Rules::difference(Gather const& gather) const {
     bool const is_rate = each.name == "lr";
     record.add(is_rate ? rate : other, each.name, own || !is_rate ? each.value : 0.);
   });
-  return record.difference(gather, [] { return std::string(); });
+  return record.difference(ranks, [] { return std::string(); });
 }
 
 ZERO_BODY std::uint64_t Rules::hash_of(void const* rule, bool with_rate) const {
