@@ -22,8 +22,7 @@
 namespace zero::inline ZERO_NAMESPACE {
 
 /// Memory from `ContiguousMemory::long_lived` or `short_lived`, given back by the destructor. It
-/// keeps the reservation alive. What is moved from has no memory. If somebody else has given the
-/// memory back, the destructor and assignments end the program: `std::terminate` of an Error.
+/// keeps the reservation alive. What is moved from has no memory.
 class MemoryBlock {
  public:
   /// No memory.
@@ -81,12 +80,11 @@ class MemoryBlock {
 ///   one thread at a time.
 /// @par Cost  O(log n) for n blocks. Once as many blocks have been in use as will be, no memory is
 ///   taken from anywhere. Blocks are rounded up to 256 bytes.
-/// @par Errors  Error (resource) where there is no room, with what is free. (invalid_argument) for
-///   memory that is given back twice, or with another size, or is not of the reservation; in a
-///   destructor it ends the program, since it is too late to go on: `std::terminate` prints it.
-///   Under the address sanitizer an access to what is not in use is reported as it happens, if the
-///   allocator is HostAllocator. It does not see what is written from one block into the next: for
-///   that, give HostAllocator itself, or on a device device::MallocAllocator and compute-sanitizer.
+/// @par Errors  Error (resource) where there is no room, with what is free. Who gives a block back
+///   twice, or with another size, is not told. Under the address sanitizer an access to what is not
+///   in use is reported as it happens, if the allocator is HostAllocator. It does not see what is
+///   written from one block into the next, or given back twice: to look for that, give
+///   HostAllocator itself, or on a device device::MallocAllocator and compute-sanitizer.
 /// @par Source  ZeRO §6.3
 class ContiguousMemory {
  public:
@@ -151,8 +149,7 @@ class ContiguousMemory {
   [[nodiscard]] void* allocate(std::size_t bytes, std::size_t alignment) {
     return reservation_->allocate(true, bytes, alignment);
   }
-  /// Takes back what `allocate` returned for as many bytes.
-  /// @throws Error (invalid_argument) if that is not so
+  /// Takes back what `allocate` returned for as many bytes, once: it is not checked.
   void deallocate(void* memory, std::size_t bytes, std::size_t /*alignment*/) {
     reservation_->deallocate(memory, bytes);
   }

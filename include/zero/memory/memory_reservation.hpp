@@ -32,12 +32,11 @@ struct MemoryEnd {
   bool upwards;                      ///< does it grow to higher addresses?
   std::uint64_t wall;                ///< an address
   std::pmr::memory_resource* nodes;  ///< of both containers
-  /// Bytes, as asked for, of each block in use, by its distance.
+  /// Where each block in use begins and ends.
   std::pmr::map<std::uint64_t, std::uint64_t> blocks{nodes};
   /// Size and distance of all that lies between them: the first that is not less is the best fit.
   std::pmr::set<std::pair<std::uint64_t, std::uint64_t>> holes{nodes};
-  LifetimeStatistics counted{};  ///< all but the largest free block
-  std::uint64_t held = 0;        ///< bytes in use, rounding included
+  LifetimeStatistics counted{};
 
   /// A part of the smallest free block that fits. If there is none, the end grows to `limit` bytes
   /// at most. So the same calls need the same memory in a larger reservation.
@@ -65,23 +64,17 @@ struct MemoryEnd {
       counted.extent_bytes = at + size;
     }
     if (begin < at) holes.emplace(at - begin, begin);
-    blocks.emplace(at, bytes);
-    ++counted.blocks;
+    blocks.emplace(at, at + size);
     counted.live_bytes += bytes;
-    counted.peak_bytes = (std::max)(counted.peak_bytes, counted.live_bytes);
-    held += size;
     return address_of(at, size);
   }
 
-  /// Takes a block back; false if there is none of so many bytes at the address.
-  [[nodiscard]] bool give_back(std::uint64_t address, std::uint64_t bytes) {
+  /// Takes a block back. Free neighbours become one.
+  void give_back(std::uint64_t address, std::uint64_t bytes) {
     std::uint64_t const size = round_up(bytes, granule);
-    auto const block = blocks.find(upwards ? address - wall : wall - address - size);
-    if (block == blocks.end() || block->second != bytes) return false;
-    std::uint64_t const at = block->first;
-    auto const end_of = [](auto const& one) { return one.first + round_up(one.second, granule); };
-    std::uint64_t const begin = block == blocks.begin() ? 0 : end_of(*std::prev(block));
-    auto const next = blocks.erase(block);
+    std::uint64_t const at = upwards ? address - wall : wall - address - size;
+    auto const next = blocks.erase(blocks.find(at));
+    std::uint64_t const begin = next == blocks.begin() ? 0 : std::prev(next)->second;
     if (begin < at) holes.erase({at - begin, begin});
     if (next == blocks.end()) {
       counted.extent_bytes = begin;
@@ -89,10 +82,7 @@ struct MemoryEnd {
       if (at + size < next->first) holes.erase({next->first - at - size, at + size});
       holes.emplace(next->first - begin, begin);
     }
-    --counted.blocks;
     counted.live_bytes -= bytes;
-    held -= size;
-    return true;
   }
 
   /// Of so many bytes at a distance.
@@ -137,10 +127,10 @@ class MemoryReservation {
   }
 
   void deallocate(void* memory, std::size_t bytes) {
-    if (memory == nullptr && bytes == 0) return;
+    if (bytes == 0) return;
     std::uint64_t const address = reinterpret_cast<std::uintptr_t>(memory);
-    MemoryEnd& end = address - begin_ < long_.counted.extent_bytes ? long_ : short_;
-    if (!end.give_back(address, bytes)) refuse_back(end, address, bytes);
+    bool const is_long = address - begin_ < long_.counted.extent_bytes;
+    (is_long ? long_ : short_).give_back(address, bytes);
     if (watched_) allow_access(memory, bytes, false);
   }
 
@@ -148,21 +138,27 @@ class MemoryReservation {
     MemoryStatistics all{.reserved_bytes = bytes_,
                          .live_bytes = long_.counted.live_bytes + short_.counted.live_bytes,
                          .peak_bytes = peak_,
-                         .free_bytes = bytes_ - long_.held - short_.held,
+                         .free_bytes = between(),
+                         .largest_free_block = (std::max)(largest(long_), largest(short_)),
                          .needed_bytes = round_up(needed_, page),
                          .long_lived = long_.counted,
                          .short_lived = short_.counted};
-    auto const largest = [&](MemoryEnd const& end) {
-      return (std::max)(bytes_ - long_.counted.extent_bytes - short_.counted.extent_bytes,
-                        end.holes.empty() ? 0 : std::prev(end.holes.end())->first);
-    };
-    all.long_lived.largest_free_block = largest(long_);
-    all.short_lived.largest_free_block = largest(short_);
-    all.largest_free_block = (std::max)(largest(long_), largest(short_));
+    for (MemoryEnd const* end : {&long_, &short_}) {
+      for (auto const& hole : end->holes) all.free_bytes += hole.first;
+    }
     return all;
   }
 
  private:
+  /// Bytes between the ends.
+  [[nodiscard]] std::uint64_t between() const noexcept {
+    return bytes_ - long_.counted.extent_bytes - short_.counted.extent_bytes;
+  }
+  /// Bytes of the largest free block that an end may use: its own, or that between the ends.
+  [[nodiscard]] std::uint64_t largest(MemoryEnd const& end) const noexcept {
+    return (std::max)(between(), end.holes.empty() ? 0 : std::prev(end.holes.end())->first);
+  }
+
   [[noreturn]] ZERO_COLD void refuse(bool is_long,
                                      std::size_t bytes,
                                      std::size_t alignment,
@@ -173,24 +169,10 @@ class MemoryReservation {
          "no room for " + text(bytes) + (is_long ? " long-lived" : " short-lived") + " bytes" +
              (purpose.empty() ? "" : " for " + std::string(purpose)) + " at a multiple of " +
              text(alignment) + ": the largest free block for them has " +
-             text((is_long ? now.long_lived : now.short_lived).largest_free_block) + " bytes, of " +
-             text(now.free_bytes) + " that are free; " + text(now.long_lived.live_bytes) +
-             " long-lived and " + text(now.short_lived.live_bytes) +
-             " short-lived bytes are in use, of " + text(now.reserved_bytes) + " reserved");
-  }
-
-  [[noreturn]] ZERO_COLD void refuse_back(MemoryEnd const& end,
-                                          std::uint64_t address,
-                                          std::size_t bytes) const {
-    std::string why = address - begin_ < bytes_ ? "is not in use: has it been given back before?"
-                                                : "is not of this reservation";
-    for (auto const& [distance, asked] : end.blocks) {
-      std::uint64_t const size = round_up(asked, MemoryEnd::granule);
-      std::uint64_t const offset = address - end.address_of(distance, size);
-      if (offset < size)
-        why = Message{"lies ", offset, " bytes within one of ", asked, " bytes"}.text();
-    }
-    fail(ErrorKind::invalid_argument, {"a block of ", bytes, " bytes was given back that ", why});
+             text(largest(is_long ? long_ : short_)) + " bytes, of " + text(now.free_bytes) +
+             " that are free; " + text(now.long_lived.live_bytes) + " long-lived and " +
+             text(now.short_lived.live_bytes) + " short-lived bytes are in use, of " +
+             text(now.reserved_bytes) + " reserved");
   }
 
   std::shared_ptr<void> memory_;

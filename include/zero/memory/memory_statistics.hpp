@@ -12,13 +12,9 @@ namespace zero::inline ZERO_NAMESPACE {
 
 /// One end of a reservation.
 struct LifetimeStatistics {
-  std::uint64_t blocks = 0;      ///< in use
   std::uint64_t live_bytes = 0;  ///< in use, as asked for
-  std::uint64_t peak_bytes = 0;  ///< the most that `live_bytes` has been
   /// From the end of the reservation to the innermost block in use, free blocks between included.
   std::uint64_t extent_bytes = 0;
-  /// Bytes of the largest free block that this end may use: its own, or that between the ends.
-  std::uint64_t largest_free_block = 0;
   friend constexpr bool operator==(LifetimeStatistics const&, LifetimeStatistics const&) = default;
 };
 
@@ -47,8 +43,7 @@ struct MemoryStatistics {
 [[nodiscard]] ZERO_COLD inline std::string to_string(MemoryStatistics const& statistics) {
   auto const units = [](std::uint64_t bytes) { return detail::in_binary_units(bytes); };
   auto const end = [&](LifetimeStatistics const& one) {
-    return units(one.live_bytes) + " in " + std::to_string(one.blocks) + " blocks (peak " +
-           units(one.peak_bytes) + ", extent " + units(one.extent_bytes) + ")";
+    return units(one.live_bytes) + " (extent " + units(one.extent_bytes) + ")";
   };
   std::uint64_t const scattered = statistics.free_bytes - statistics.largest_free_block;
   return "memory: " + units(statistics.live_bytes) + " live (peak " + units(statistics.peak_bytes) +
