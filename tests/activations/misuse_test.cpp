@@ -182,20 +182,20 @@ TEST_CASE("ranks that differ are told in what") {
       [](zero::InProcess& comm) {
         zero::Activations acts{comm, checkpoints(), MicroBatches{comm.rank() + 1}};
       },
-      "ranks differ in the micro-batches of their activations: 1 on rank 0, 2 on rank 1");
+      "ranks disagree on the activations' micro-batches: 1 on rank 0; 2 on rank 1");
   differ(
       [](zero::InProcess& comm) {
         auto described = checkpoints();
         if (comm.rank() == 1) described[1].name = "other";
         zero::Activations acts{comm, described};
       },
-      "ranks differ in the descriptions of checkpoints");
+      "ranks disagree on the activations' descriptions of checkpoints: ");
   differ(
       [](zero::InProcess& comm) {
         if (comm.rank() == 0) zero::Activations{comm, checkpoints(), activation::Whole{}};
         if (comm.rank() == 1) zero::Activations{comm, checkpoints()};
       },
-      "ranks differ in the placement");
+      "ranks disagree on the activations' placement: 0 on rank 0; 1 on rank 1");
 }
 
 TEST_CASE("a rank that fetches something else, or fails: an error on all, no hang") {

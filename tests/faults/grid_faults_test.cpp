@@ -328,7 +328,9 @@ TEST_CASE("grid: ranks of a model axis that describe other activations are told 
     run(world, {.op = Op::all_gather});
   });
   for (Outcome const& one : told.ranks) {
-    CHECK_MESSAGE(contains(one.what, "ranks differ in the descriptions of checkpoints"), one.what);
+    CHECK_MESSAGE(
+        contains(one.what, "ranks disagree on the activations' descriptions of checkpoints"),
+        one.what);
     CHECK_MESSAGE(contains(one.what, "on the model axis (data 1 of 2)"), one.what);
   }
   CHECK(told.ranks[3].group == "model axis (data 1 of 2)");

@@ -2,6 +2,7 @@
 /// What all ranks must agree on before they train together, compared field by field.
 #pragma once
 
+#include "zero/base/compare_fields.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/base/hash.hpp"
@@ -13,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,15 +30,17 @@ class Fingerprint {
   static constexpr std::size_t field_words = 3;
 
   /// Names must outlive the record; `owner` is put before the name in messages.
-  void add(std::string_view field, std::int64_t value) { put({}, field, Kind::integer, value, 0); }
+  void add(std::string_view field, std::int64_t value) {
+    put({}, field, ValueKind::integer, value, 0);
+  }
   void add(std::string_view owner, std::string_view field, double value) {
-    put(owner, field, Kind::real, std::bit_cast<std::int64_t>(value), 0);
+    put(owner, field, ValueKind::real, std::bit_cast<std::int64_t>(value), 0);
   }
   /// Shown up to its first 16 bytes; the rest is compared by its hash.
   void add(std::string_view field, std::string_view text) { add({}, field, text); }
   ZERO_APART void add(std::string_view owner, std::string_view field, std::string_view text);
   void add_hash(std::string_view owner, std::string_view field, std::uint64_t hash) {
-    put(owner, field, Kind::hash, std::bit_cast<std::int64_t>(hash), 0);
+    put(owner, field, ValueKind::hash, std::bit_cast<std::int64_t>(hash), 0);
   }
 
   /// A hash of all of it.
@@ -61,35 +65,27 @@ class Fingerprint {
     std::size_t const field = first_difference(all, words_.size(), field_words);
     if (field >= count_) return {};
     std::string text;
-    if (kind_of(words_[field * field_words]) == Kind::hash) text = more();
+    if (kind_of(words_[field * field_words]) == ValueKind::hash) text = more();
     return text.empty() ? values(field, all) : text;
   }
 
-  using Words = std::vector<std::int64_t>;
-
-  /// The first group of `width` words, of the `stride` that each rank gave, in which ranks differ;
-  /// `stride` / `width` if there is none.
-  ZERO_APART static std::size_t first_difference(Words const& all,
-                                                 std::size_t stride,
-                                                 std::size_t width);
-
  private:
-  enum class Kind : std::int64_t { none, integer, real, text, hash };
+  enum class ValueKind : std::int64_t { none, integer, real, text, hash };
 
   /// The first word of a field has its kind in the lowest bits.
   static constexpr int kind_bits = 8;
-  [[nodiscard]] static Kind kind_of(std::int64_t word) noexcept {
-    return static_cast<Kind>(word & ((1 << kind_bits) - 1));
+  [[nodiscard]] static ValueKind kind_of(std::int64_t word) noexcept {
+    return static_cast<ValueKind>(word & ((1 << kind_bits) - 1));
   }
 
-  struct Name {
+  struct FieldName {
     std::string_view owner{};
     std::string_view field{};
   };
 
   ZERO_APART ZERO_COLD void put(std::string_view owner,
                                 std::string_view field,
-                                Kind kind,
+                                ValueKind kind,
                                 std::int64_t first,
                                 std::int64_t second);
 
@@ -98,13 +94,14 @@ class Fingerprint {
       std::vector<Tensor> const& tensors, RankWords const& ranks);
 
   /// A field, and which ranks have which value.
-  ZERO_APART [[nodiscard]] ZERO_COLD std::string values(std::size_t field, Words const& all) const;
+  ZERO_APART [[nodiscard]] ZERO_COLD std::string values(std::size_t field,
+                                                        std::span<std::int64_t const> all) const;
 
   /// @param single  numbers as those of 32 bits
   ZERO_APART ZERO_COLD static std::string show(std::int64_t const* words, bool single);
 
   std::string subject_{};  ///< whose fields these are, in messages
-  std::array<Name, capacity> names_{};
+  std::array<FieldName, capacity> names_{};
   std::array<std::int64_t, field_words * capacity> words_{};
   std::size_t count_ = 0;
 };
@@ -130,7 +127,7 @@ ZERO_BODY void Fingerprint::add(std::string_view owner,
                                 std::string_view text) {
   std::array<std::int64_t, 2> words{};
   std::memcpy(words.data(), text.data(), text.size() < 16 ? text.size() : 16);
-  put(owner, field, Kind::text, words[0], words[1]);
+  put(owner, field, ValueKind::text, words[0], words[1]);
   if (text.size() <= 16) return;
   Hash rest;
   rest.add(text.substr(16));
@@ -139,7 +136,7 @@ ZERO_BODY void Fingerprint::add(std::string_view owner,
 
 ZERO_BODY void Fingerprint::put(std::string_view owner,
                                 std::string_view field,
-                                Kind kind,
+                                ValueKind kind,
                                 std::int64_t first,
                                 std::int64_t second) {
   if (count_ == capacity) {
@@ -162,11 +159,11 @@ ZERO_BODY void Fingerprint::compare(ErrorContext const& here,
 
 ZERO_BODY std::string Fingerprint::difference_of(std::vector<Tensor> const& tensors,
                                                  RankWords const& ranks) {
-  Words hashes;
+  std::vector<std::int64_t> hashes;
   for (Tensor const& tensor : tensors) {
     hashes.push_back(std::bit_cast<std::int64_t>(hash_of(tensor)));
   }
-  std::size_t const t = first_difference(ranks.gather(hashes), hashes.size(), 1);
+  std::size_t const t = first_difference(ranks.gather(hashes), hashes.size());
   if (t == hashes.size()) return {};
   Tensor const& tensor = tensors[t];
   std::string shape = "[";
@@ -188,55 +185,34 @@ ZERO_BODY std::string Fingerprint::difference_of(std::vector<Tensor> const& tens
   return record.difference(ranks, [] { return std::string(); });
 }
 
-ZERO_BODY std::size_t Fingerprint::first_difference(Words const& all,
-                                                    std::size_t stride,
-                                                    std::size_t width) {
-  std::size_t first = stride;
-  for (std::size_t i = stride; i < all.size(); ++i) {
-    if (all[i] != all[i % stride] && i % stride < first) first = i % stride;
-  }
-  return first / width;
-}
-
-ZERO_BODY std::string Fingerprint::values(std::size_t field, Words const& all) const {
-  std::size_t const ranks = all.size() / words_.size();
-  auto const value = [&](std::size_t rank) {
-    return &all[rank * words_.size() + field * field_words];
-  };
-  auto const same = [&](std::size_t a, std::size_t b) {
-    return std::memcmp(value(a), value(b), field_words * sizeof(std::int64_t)) == 0;
-  };
+ZERO_BODY std::string Fingerprint::values(std::size_t field,
+                                          std::span<std::int64_t const> all) const {
   // A float, and the double of the same text, are different numbers.
-  bool single = kind_of(*value(0)) == Kind::real;
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    single = single && is_single(std::bit_cast<double>(value(rank)[1]));
+  bool single = true;
+  for (std::size_t i = field * field_words; i < all.size(); i += words_.size()) {
+    single = single && kind_of(all[i]) == ValueKind::real &&
+             is_single(std::bit_cast<double>(all[i + 1]));
   }
-  std::string text;
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    bool told = false;
-    for (std::size_t other = 0; other < rank; ++other) told = told || same(other, rank);
-    if (told) continue;
-    text += Message({text.empty() ? "" : "; ", show(value(rank), single), " on rank"}).text();
-    for (std::size_t other = rank; other < ranks; ++other) {
-      if (same(other, rank)) text += Message({" ", other}).text();
-    }
+  std::vector<std::string> shown;
+  for (std::size_t i = field * field_words; i < all.size(); i += words_.size()) {
+    shown.push_back(show(&all[i], single));
   }
-  return Message({subject_, names_[field].owner, names_[field].field, ": ", text}).text();
+  return values_of_ranks({subject_, names_[field].owner, names_[field].field}, shown);
 }
 
 ZERO_BODY std::string Fingerprint::show(std::int64_t const* words, bool single) {
   char letters[32] = {};
   switch (kind_of(words[0])) {
-    case Kind::integer: return Message({words[1]}).text();
-    case Kind::real: return number_text(std::bit_cast<double>(words[1]), single);
-    case Kind::text:
+    case ValueKind::integer: return Message({words[1]}).text();
+    case ValueKind::real: return number_text(std::bit_cast<double>(words[1]), single);
+    case ValueKind::text:
       std::memcpy(letters, words + 1, 16);
       if (auto const rest = std::bit_cast<std::uint64_t>(words[0]) >> kind_bits; rest != 0) {
         return Message({"'", std::string_view(letters), "...' (hash ", rest, ")"}).text();
       }
       return Message({"'", std::string_view(letters), "'"}).text();
-    case Kind::hash: return Message({"hash ", std::bit_cast<std::uint64_t>(words[1])}).text();
-    case Kind::none: break;
+    case ValueKind::hash: return Message({"hash ", std::bit_cast<std::uint64_t>(words[1])}).text();
+    case ValueKind::none: break;
   }
   return "nothing";
 }

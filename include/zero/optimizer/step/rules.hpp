@@ -2,6 +2,7 @@
 /// Which rule updates which tensor, and how ranks find out that theirs differ.
 #pragma once
 
+#include "zero/base/compare_fields.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/base/hash.hpp"
@@ -153,12 +154,12 @@ ZERO_BODY std::uint64_t Rules::digest() noexcept {
 }
 
 ZERO_BODY std::string Rules::difference(RankWords const& ranks) const {
-  Fingerprint::Words hashes;
+  std::vector<std::int64_t> hashes;
   for (std::size_t t = 0; t < own_of_.size(); ++t) {
     hashes.push_back(owned(t) ? std::bit_cast<std::int64_t>(hash_of(of(t), true)) : 0);
   }
   hashes.push_back(std::bit_cast<std::int64_t>(hash_of(common_.rule.get(), false)));
-  std::size_t const t = Fingerprint::first_difference(ranks.gather(hashes), hashes.size(), 1);
+  std::size_t const t = first_difference(ranks.gather(hashes), hashes.size());
   if (t == hashes.size()) return {};
   bool const single = t < own_of_.size();
   bool const own = single && owned(t);
