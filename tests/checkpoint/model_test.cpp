@@ -237,9 +237,8 @@ TEST_CASE("a crash at any point of an export leaves the old model, the new one o
         export_model(optimizer, "m.safetensors", {.max_file_bytes = limit}, files);
       };
       write(1, old_limit);
-      auto const control = zero::detail::control_words(
-          zero::detail::ref(comm), zero::detail::EngineAccess::engine(optimizer).parts().arena);
-      zero::detail::together(control, "settle", [&] {
+      auto& parts = zero::detail::EngineAccess::engine(optimizer).parts();
+      zero::detail::together({parts.comm(), parts.arena}, "settle", [&] {
         if (comm.rank() == 0) files.settle();
       });
       write(2, new_limit);
