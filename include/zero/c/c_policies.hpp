@@ -86,7 +86,7 @@ inline constexpr std::int32_t number<Borrowed<>> = ZERO_BORROWED;
 /// @endcond
 
 /// Every slot that the C interface chooses in.
-enum class Slot : std::uint8_t {
+enum class PolicySlot : std::uint8_t {
   stage,         ///< what is partitioned
   precision,     ///< types
   rule,          ///< of the update
@@ -97,14 +97,14 @@ enum class Slot : std::uint8_t {
 inline constexpr int slots = 5;
 
 /// What messages call the slot.
-[[nodiscard]] constexpr std::string_view name(Slot slot) noexcept {
+[[nodiscard]] constexpr std::string_view name(PolicySlot slot) noexcept {
   constexpr std::string_view names[slots] = {
       "stage", "precision", "rule", "accumulation", "memory"};
   return names[static_cast<int>(slot)];
 }
 
 /// How C++ spells the policy of that number; a description of it for the trainer's own.
-[[nodiscard]] inline std::string spelling(Slot slot, std::int32_t number) {
+[[nodiscard]] inline std::string spelling(PolicySlot slot, std::int32_t number) {
   constexpr std::string_view names[slots][9] = {
       {"stage::Replicated", "stage::Pos", "stage::PosG", "stage::PosGP"},
       {"Fp32", "Mixed<zero::bf16>", "Mixed<zero::fp16>", "Fp64"},
@@ -119,12 +119,12 @@ inline constexpr int slots = 5;
 }
 
 /// One choice, by its numbers.
-struct Choice {
+struct PolicyNumbers {
   std::int32_t numbers[slots];  ///< by slot
-  friend bool operator==(Choice const&, Choice const&) = default;
+  friend bool operator==(PolicyNumbers const&, PolicyNumbers const&) = default;
 };
 /// What options ask for.
-[[nodiscard]] inline Choice choice_of(zero_options const& options) noexcept {
+[[nodiscard]] inline PolicyNumbers choice_of(zero_options const& options) noexcept {
   return {{options.stage,
            options.precision,
            options.rule.number,
@@ -134,9 +134,9 @@ struct Choice {
 
 /// Takes over one hyper-parameter, if it is given.
 #define ZERO_C_HYPER(field)                                                         \
-  if (given.field != ZERO_DEFAULT) {                                                \
+  if (from.field != ZERO_DEFAULT) {                                                 \
     if constexpr (requires { rule.field; }) {                                       \
-      rule.field = static_cast<decltype(rule.field)>(given.field);                  \
+      rule.field = static_cast<decltype(rule.field)>(from.field);                   \
     } else {                                                                        \
       fail(ErrorKind::invalid_argument, {"the rule ", R::name, " has no " #field}); \
     }                                                                               \
@@ -145,13 +145,13 @@ struct Choice {
 /// The rule with the hyper-parameters that are given, on top of others.
 /// @throws Error (invalid_argument) for one that the rule does not have
 template <class R>
-[[nodiscard]] R rule_of(zero_rule const& given, R rule = {}) {
-  require_struct(&given, "zero_rule");
-  require_flag(given.eps_hat, "eps_hat");
-  if (given.number != number<R>) {
+[[nodiscard]] R rule_of(zero_rule const& from, R rule = {}) {
+  require_struct(&from, "zero_rule");
+  require_flag(from.eps_hat, "eps_hat");
+  if (from.number != number<R>) {
     fail(ErrorKind::invalid_argument,
          {"a rule of number ",
-          given.number,
+          from.number,
           " is given to an optimizer whose rule is ",
           R::name,
           ": another rule has other states; make another optimizer"});
@@ -170,7 +170,7 @@ template <class R>
   ZERO_C_HYPER(momentum_decay)
   ZERO_C_HYPER(decoupled)
   ZERO_C_HYPER(maximize)
-  if (given.eps_hat != 0) {
+  if (from.eps_hat != 0) {
     if constexpr (requires { rule.eps_hat; }) {
       rule.eps_hat = true;
     } else {

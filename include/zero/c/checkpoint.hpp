@@ -37,10 +37,10 @@ struct Checkpoints {
 struct CheckpointsObject {
   /// What its handles are.
   static constexpr HandleKind kind = HandleKind::checkpoints;
-  Comm* comm;                          ///< whose
-  std::shared_ptr<Optimizer> saved{};  ///< of the save that is under way; ends after it
-  zero::Checkpoints run;               ///< that saves and loads
-  std::vector<std::byte> blob{};       ///< of this rank, as it was loaded
+  Comm* comm;                           ///< whose
+  std::shared_ptr<COptimizer> saved{};  ///< of the save that is under way; ends after it
+  zero::Checkpoints run;                ///< that saves and loads
+  std::vector<std::byte> blob{};        ///< of this rank, as it was loaded
 };
 
 /// Does the work with a directory.
@@ -98,53 +98,43 @@ std::int32_t with_comm(zero_optimizer* handle, Work const& work) noexcept {
 }
 
 /// Options of a directory.
-[[nodiscard]] inline CheckpointOptions options_of(zero_checkpoints_options const& given) {
-  require_flag(given.lock, "lock");
-  CheckpointOptions options{.keep = given.keep,
-                            .snapshot_bytes = unsigned_of(given.snapshot_bytes, "snapshot_bytes"),
-                            .lock = given.lock != 0};
-  if (given.file_deadline_s != 0.) options.file_deadline_s = given.file_deadline_s;
+[[nodiscard]] inline CheckpointOptions options_of(zero_checkpoints_options const& from) {
+  require_flag(from.lock, "lock");
+  CheckpointOptions options{.keep = from.keep,
+                            .snapshot_bytes = unsigned_of(from.snapshot_bytes, "snapshot_bytes"),
+                            .lock = from.lock != 0};
+  if (from.file_deadline_s != 0.) options.file_deadline_s = from.file_deadline_s;
   return options;
 }
 /// Options of a load.
-[[nodiscard]] inline LoadOptions options_of(zero_load_options const& given) {
-  require_reserved(given.reserved, "zero_load_options");
-  require_flag(given.strict, "strict");
-  require_flag(given.parameters_only, "parameters_only");
-  require_flag(given.verify_first, "verify_first");
-  return {.strict = given.strict != 0,
-          .parameters_only = given.parameters_only != 0,
-          .verify_first = given.verify_first != 0,
-          .names = pairs_of(given.names, given.names_count, "names")};
+[[nodiscard]] inline LoadOptions options_of(zero_load_options const& from) {
+  require_reserved(from.reserved, "zero_load_options");
+  require_flag(from.strict, "strict");
+  require_flag(from.parameters_only, "parameters_only");
+  require_flag(from.verify_first, "verify_first");
+  return {.strict = from.strict != 0,
+          .parameters_only = from.parameters_only != 0,
+          .verify_first = from.verify_first != 0,
+          .names = pairs_of(from.names, from.names_count, "names")};
 }
 /// Options of an import.
-[[nodiscard]] inline ImportOptions options_of(zero_import_options const& given) {
-  require_reserved(given.reserved, "zero_import_options");
-  require_flag(given.strict, "strict");
-  return {.strict = given.strict != 0, .names = pairs_of(given.names, given.names_count, "names")};
+[[nodiscard]] inline ImportOptions options_of(zero_import_options const& from) {
+  require_reserved(from.reserved, "zero_import_options");
+  require_flag(from.strict, "strict");
+  return {.strict = from.strict != 0, .names = pairs_of(from.names, from.names_count, "names")};
 }
 /// Options of an export.
-[[nodiscard]] inline ExportOptions options_of(zero_export_options const& given) {
-  require_reserved(given.reserved, "zero_export_options");
-  if (given.dtype != ZERO_EXPORT_PARAMETER && given.dtype != ZERO_EXPORT_MASTER) {
-    fail(ErrorKind::invalid_argument, {"there is no dtype ", given.dtype, " of an export"});
+[[nodiscard]] inline ExportOptions options_of(zero_export_options const& from) {
+  require_reserved(from.reserved, "zero_export_options");
+  if (from.dtype != ZERO_EXPORT_PARAMETER && from.dtype != ZERO_EXPORT_MASTER) {
+    fail(ErrorKind::invalid_argument, {"there is no dtype ", from.dtype, " of an export"});
   }
-  ExportOptions options{.metadata = pairs_of(given.metadata, given.metadata_count, "metadata")};
-  if (given.dtype == ZERO_EXPORT_MASTER) options.dtype = ExportDType::master;
-  if (given.max_file_bytes != 0) {
-    options.max_file_bytes = unsigned_of(given.max_file_bytes, "max_file_bytes");
+  ExportOptions options{.metadata = pairs_of(from.metadata, from.metadata_count, "metadata")};
+  if (from.dtype == ZERO_EXPORT_MASTER) options.dtype = ExportDType::master;
+  if (from.max_file_bytes != 0) {
+    options.max_file_bytes = unsigned_of(from.max_file_bytes, "max_file_bytes");
   }
   return options;
-}
-/// Options of either kind.
-/// @param given     null for those by default
-/// @param standard  these
-/// @param name      of the struct
-template <class Given>
-[[nodiscard]] auto options_or(Given const* given, Given const& standard, std::string_view name) {
-  if (given == nullptr) return options_of(standard);
-  require_struct(given, name);
-  return options_of(*given);
 }
 
 /// What a trainer adds to a checkpoint.
@@ -154,6 +144,12 @@ template <class Given>
   SaveOptions options;
   options.rank_blob = {static_cast<std::byte const*>(blob), bytes};
   return options;
+}
+
+/// The step of what was found, or -1.
+template <class Report>
+[[nodiscard]] std::int64_t step_of(std::optional<Report> const& found) {
+  return found ? found->step : -1;
 }
 
 /// Counts what a load has left out.
@@ -189,7 +185,7 @@ template <class Given>
                                                                zero_differences* differences) {
   auto const report = open.run.resume(*optimizer.inner, options);
   if (!report) return {"", -1};
-  Rank& rank = *open.comm->rank;
+  AnyRank& rank = *open.comm->rank;
   auto const* const blob = report->own_blob(rank.number(), rank.ranks());
   open.blob.clear();
   if (blob != nullptr) open.blob = blob->bytes;
@@ -211,8 +207,8 @@ int32_t zero_checkpoints_open_with(zero_comm* comm,
   return c::with(comm, [&](c::Comm& open) {
     c::require(directory, "directory");
     c::require(checkpoints, "checkpoints");
-    CheckpointOptions const inner =
-        c::options_or(options, zero_checkpoints_options_of(), "zero_checkpoints_options");
+    CheckpointOptions const inner = c::options_of(
+        c::struct_or(options, zero_checkpoints_options_of(), "zero_checkpoints_options"));
     std::shared_ptr<c::CheckpointsObject> made(
         new c::CheckpointsObject{.comm = &open, .run = Checkpoints(directory, inner)});
     *checkpoints = static_cast<zero_checkpoints*>(open.own(std::move(made)));
@@ -240,7 +236,7 @@ int32_t zero_checkpoint_save(zero_checkpoints* checkpoints,
       });
 }
 int32_t zero_checkpoint_plan(zero_optimizer* optimizer, int64_t blob_bytes, int64_t* bytes) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+  return zero::c::with(optimizer, [&](zero::c::COptimizer& inner) {
     zero::c::require(bytes, "bytes");
     std::size_t const blob = zero::c::unsigned_of(blob_bytes, "blob_bytes");
     *bytes = static_cast<int64_t>(zero::Checkpoints::plan(inner, blob));
@@ -266,15 +262,13 @@ int32_t zero_checkpoint_pending(zero_checkpoints* checkpoints, int32_t* pending)
 int32_t zero_checkpoint_poll(zero_checkpoints* checkpoints, int64_t* step) {
   return zero::c::with(checkpoints, [&](zero::c::CheckpointsObject& open) {
     zero::c::require(step, "step");
-    auto const report = open.run.poll();
-    *step = report ? report->step : -1;
+    *step = zero::c::step_of(open.run.poll());
   });
 }
 int32_t zero_checkpoint_finish(zero_checkpoints* checkpoints, int64_t* step) {
   return zero::c::with(checkpoints, [&](zero::c::CheckpointsObject& open) {
     zero::c::require(step, "step");
-    auto const report = open.run.finish();
-    *step = report ? report->step : -1;
+    *step = zero::c::step_of(open.run.finish());
   });
 }
 int32_t zero_checkpoint_latest(zero_checkpoints* checkpoints,
@@ -284,8 +278,7 @@ int32_t zero_checkpoint_latest(zero_checkpoints* checkpoints,
   return c::with(
       checkpoints, optimizer, [&](c::CheckpointsObject& open, c::OptimizerObject& object) {
         c::require(step, "step");
-        auto const found = open.run.latest(*object.inner);
-        *step = found ? found->step : -1;
+        *step = c::step_of(open.run.latest(*object.inner));
       });
 }
 int32_t zero_checkpoint_load_with(zero_checkpoints* checkpoints,
@@ -300,7 +293,7 @@ int32_t zero_checkpoint_load_with(zero_checkpoints* checkpoints,
         *step = -1;
         if (differences != nullptr) c::require_struct(differences, "zero_differences");
         LoadOptions const inner =
-            c::options_or(options, zero_load_options_of(), "zero_load_options");
+            c::options_of(c::struct_or(options, zero_load_options_of(), "zero_load_options"));
         auto const [words, found] = c::load(open, object, inner, differences);
         if (!words.empty()) open.comm->say(words.c_str());
         *step = found;
@@ -334,12 +327,12 @@ int32_t zero_export_model(zero_optimizer* optimizer,
                           int64_t size,
                           int64_t* bytes) {
   using namespace zero;
-  return c::with(optimizer, [&](c::Optimizer& inner) {
+  return c::with(optimizer, [&](c::COptimizer& inner) {
     c::require(path, "path");
-    ExportOptions const told =
-        c::options_or(options, zero_export_options_of(), "zero_export_options");
+    ExportOptions const export_options =
+        c::options_of(c::struct_or(options, zero_export_options_of(), "zero_export_options"));
     ExportReport const report =
-        detail::export_engine(detail::EngineAccess::engine(inner), path, told, disk());
+        detail::export_engine(detail::EngineAccess::engine(inner), path, export_options, disk());
     c::Words{written, size}.write(report.path.c_str());
     if (bytes != nullptr) *bytes = static_cast<int64_t>(report.bytes);
   });
@@ -349,13 +342,13 @@ int32_t zero_import_model(zero_optimizer* optimizer,
                           zero_import_options const* options,
                           zero_differences* differences) {
   using namespace zero;
-  return c::with_comm(optimizer, [&](c::Comm& comm, c::Optimizer& inner) {
+  return c::with_comm(optimizer, [&](c::Comm& comm, c::COptimizer& inner) {
     c::require(path, "path");
     if (differences != nullptr) c::require_struct(differences, "zero_differences");
-    ImportOptions const told =
-        c::options_or(options, zero_import_options_of(), "zero_import_options");
+    ImportOptions const import_options =
+        c::options_of(c::struct_or(options, zero_import_options_of(), "zero_import_options"));
     ImportReport const report =
-        detail::import_engine(detail::EngineAccess::engine(inner), path, told, disk());
+        detail::import_engine(detail::EngineAccess::engine(inner), path, import_options, disk());
     std::string const words =
         c::left_out("file", report.missing, report.unexpected, report.misfits, differences);
     if (!words.empty()) comm.say(words.c_str());

@@ -15,7 +15,7 @@
 #include <vector>
 
 /// Defines zero/c.h with these policies: once in a program.
-#define ZERO_C_DEFINE(...)                              \
-  std::vector<zero::c::Entry> zero::c::entries() {      \
-    return zero::c::Definition<__VA_ARGS__>::entries(); \
+#define ZERO_C_DEFINE(...)                                  \
+  std::vector<zero::c::OptimizerEntry> zero::c::entries() { \
+    return zero::c::Definition<__VA_ARGS__>::entries();     \
   }

@@ -18,7 +18,7 @@
 namespace zero::inline ZERO_NAMESPACE::c {
 
 /// All that a program has: what ZERO_C_DEFINE defines.
-[[nodiscard]] std::vector<Entry> entries();
+[[nodiscard]] std::vector<OptimizerEntry> entries();
 
 /// Does it say nothing of policies?
 template <class T>
@@ -38,13 +38,13 @@ class Definition {
   using Of = typename Fitting<Fits, Types<>, Default, Policies...>::Result;
 
   template <class... P, class... R>
-  [[nodiscard]] static std::vector<Arithmetic> arithmetics(Types<P...>, Types<R...> rules) {
-    std::vector<Arithmetic> all;
+  [[nodiscard]] static std::vector<ArithmeticEntry> arithmetics(Types<P...>, Types<R...> rules) {
+    std::vector<ArithmeticEntry> all;
     (append<P>(all, rules), ...);
     return all;
   }
   template <class P, class... R>
-  static void append(std::vector<Arithmetic>& all, Types<R...> /*rules*/) {
+  static void append(std::vector<ArithmeticEntry>& all, Types<R...> /*rules*/) {
     auto const one = [&]<class Each>() {
       // What the library refuses to compile is not offered.
       if constexpr (RuleInDouble<Each> || std::is_same_v<RuleReal<P, true>, float>) {
@@ -60,8 +60,8 @@ class Definition {
 
  public:
   /// All of them.
-  [[nodiscard]] static std::vector<Entry> entries() {
-    std::vector<Entry> result;
+  [[nodiscard]] static std::vector<OptimizerEntry> entries() {
+    std::vector<OptimizerEntry> result;
     auto const arithmetic =
         arithmetics(Of<zero::detail::FitsPrecision, Fp32>{}, Of<zero::detail::FitsRule, AdamW>{});
     for_each(Of<zero::detail::FitsStage, stage::PosG>{}, [&]<class S>() {
@@ -70,7 +70,7 @@ class Definition {
           // What the library refuses to compile is not offered.
           if (M::borrowed && S::sharding.parameters) return;
           if (reduces_in_place<M> && A::reduced_shard) return;
-          for (Arithmetic const& each : arithmetic) {
+          for (ArithmeticEntry const& each : arithmetic) {
             auto const policies = zero::detail::policy_facts<S, A, M>(each.policies);
             bool const sums = policies.form().reduced == StorageForm::Reduced::sums;
             result.push_back({{{number<S>, each.precision, each.rule.number, number<A>, number<M>}},
@@ -87,22 +87,22 @@ class Definition {
 };
 
 /// The entry for a choice.
-/// @throws Failure (ZERO_NOT_DEFINED), saying what to add
-[[nodiscard]] inline Entry entry_of(Choice const& wanted) {
-  if (wanted.numbers[static_cast<int>(Slot::stage)] == ZERO_POS_G_P &&
-      wanted.numbers[static_cast<int>(Slot::memory)] == ZERO_BORROWED) {
+/// @throws CodedError (ZERO_NOT_DEFINED), saying what to add
+[[nodiscard]] inline OptimizerEntry entry_of(PolicyNumbers const& wanted) {
+  if (wanted.numbers[static_cast<int>(PolicySlot::stage)] == ZERO_POS_G_P &&
+      wanted.numbers[static_cast<int>(PolicySlot::memory)] == ZERO_BORROWED) {
     fail(ErrorKind::invalid_argument,
          "lent memory cannot be partitioned: ZERO_BORROWED goes up to the stage ZERO_POS_G");
   }
-  std::vector<Entry> const all = entries();
-  for (Entry const& entry : all) {
+  std::vector<OptimizerEntry> const all = entries();
+  for (OptimizerEntry const& entry : all) {
     if (entry.choice == wanted) return entry;
   }
   std::string missing;
   for (int i = 0; i < slots; ++i) {
-    auto const slot = static_cast<Slot>(i);
+    auto const slot = static_cast<PolicySlot>(i);
     bool listed = false;
-    for (Entry const& entry : all) listed |= entry.choice.numbers[i] == wanted.numbers[i];
+    for (OptimizerEntry const& entry : all) listed |= entry.choice.numbers[i] == wanted.numbers[i];
     if (listed) continue;
     missing += (missing.empty() ? "" : ", ") + spelling(slot, wanted.numbers[i]);
   }
@@ -115,8 +115,8 @@ class Definition {
   std::string has;
   for (int i = 0; i < slots; ++i) {
     std::string listed;
-    for (Entry const& entry : all) {
-      std::string const one = spelling(static_cast<Slot>(i), entry.choice.numbers[i]);
+    for (OptimizerEntry const& entry : all) {
+      std::string const one = spelling(static_cast<PolicySlot>(i), entry.choice.numbers[i]);
       if ((listed + ", ").find(" " + one + ",") == std::string::npos) listed += ", " + one;
     }
     has += listed;

@@ -25,21 +25,21 @@ struct RuleEntry {
   std::int32_t number;                   ///< by which it is asked for
   zero::detail::RuleCalls const* calls;  ///< what can be done with it
   /// A rule with the hyper-parameters that are given, on top of those of another, or the defaults.
-  std::unique_ptr<zero::detail::RuleCopy> (*made)(zero_rule const& given, void const* others);
+  std::unique_ptr<zero::detail::RuleCopy> (*made)(zero_rule const& from, void const* others);
 };
 /// That of one type.
 template <Rule R>
 [[nodiscard]] RuleEntry rule_entry() {
-  return {number<R>, &zero::detail::rule_calls<R>, [](zero_rule const& given, void const* others) {
+  return {number<R>, &zero::detail::rule_calls<R>, [](zero_rule const& from, void const* others) {
             R const rule =
-                rule_of<R>(given, others != nullptr ? *static_cast<R const*>(others) : R{});
+                rule_of<R>(from, others != nullptr ? *static_cast<R const*>(others) : R{});
             return std::make_unique<zero::detail::RuleCopy>(zero::detail::rule_calls<R>, &rule);
           }};
 }
 
 /// One optimizer that can be made.
-struct Entry {
-  Choice choice;                             ///< by which it is found
+struct OptimizerEntry {
+  PolicyNumbers choice;                      ///< by which it is found
   zero::detail::PolicyFacts policies;        ///< what it decides
   RuleEntry rule;                            ///< its rule
   zero::detail::KernelCalls const* kernels;  ///< of its rule and precision
@@ -49,7 +49,7 @@ struct Entry {
 
 /// A precision and a rule by their numbers, with kernels for each type that reduced gradients may
 /// be of: all that is compiled for them.
-struct Arithmetic {
+struct ArithmeticEntry {
   std::int32_t precision;                               ///< its number
   RuleEntry rule;                                       ///< the rule
   zero::detail::PolicyFacts policies;                   ///< what they decide
@@ -59,14 +59,14 @@ struct Arithmetic {
 };
 /// That of two types.
 template <Precision P, Rule R>
-[[nodiscard]] Arithmetic arithmetic() {
+[[nodiscard]] ArithmeticEntry arithmetic() {
   using zero::detail::kernel_calls;
-  Arithmetic result{number<P>,
-                    rule_entry<R>(),
-                    zero::detail::arithmetic_facts<P, R>(),
-                    &kernel_calls<space::Host, P, R, false>,
-                    &kernel_calls<space::Host, P, R, true>,
-                    nullptr};
+  ArithmeticEntry result{number<P>,
+                         rule_entry<R>(),
+                         zero::detail::arithmetic_facts<P, R>(),
+                         &kernel_calls<space::Host, P, R, false>,
+                         &kernel_calls<space::Host, P, R, true>,
+                         nullptr};
   if constexpr (P::loss_scaled) {
     result.loss_scale = [](zero_options const& options) {
       return precision_of<P>(options).loss_scale;

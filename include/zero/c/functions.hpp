@@ -5,6 +5,7 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/c.h"
+#include "zero/c/callbacks.hpp"
 #include "zero/c/definition.hpp"
 #include "zero/c/handles.hpp"
 #include "zero/c/optimizer.hpp"
@@ -31,63 +32,20 @@
 
 namespace zero::inline ZERO_NAMESPACE::c {
 
-/// A function of the trainer's as C++ has them.
-/// @tparam Value  that it writes: float or double
-template <class Value>
-class Filling {
- public:
-  /// It.
-  using Fill = std::int32_t (*)(std::int32_t, std::int64_t, std::int64_t, Value*, void*);
-
-  /// @throws Error (invalid_argument) if there is none
-  Filling(Fill fill, void* user, Optimizer const& of)
-      : fill_(fill), user_(user), model_(&of.tensors()), type_(of.value()) {
-    if (fill == nullptr) fail(ErrorKind::invalid_argument, "fill is null");
-  }
-  /// Calls it.
-  void operator()(Tensor const& tensor, std::size_t first, zero::detail::Elements values) {
-    bool const same = type_ == dtype_of<Value>;
-    if (!same) values_.resize(values.count);
-    std::int32_t const code = fill_(static_cast<std::int32_t>(&tensor - model_->data()),
-                                    static_cast<std::int64_t>(first),
-                                    static_cast<std::int64_t>(values.count),
-                                    same ? static_cast<Value*>(values.first) : values_.data(),
-                                    user_);
-    if (code != 0) {
-      fail_with(ZERO_CALLBACK,
-                {"zero: callback: fill returned ", code, " for '", tensor.name, "'"});
-    }
-    if (same) return;
-    using Other = std::conditional_t<std::is_same_v<Value, float>, double, float>;
-    kernel::convert(static_cast<Other*>(values.first), values_.data(), values.count);
-  }
-
- private:
-  Fill fill_;
-  void* user_;
-  std::vector<Tensor> const* model_;
-  DType type_;                   ///< that is asked for
-  std::vector<Value> values_{};  ///< where that is another one
-};
-
 /// `zero_load` and its like.
 template <class Value>
-std::int32_t load(zero_optimizer* optimizer, typename Filling<Value>::Fill fill, void* user) {
-  return with(optimizer, [&](Optimizer& inner) {
-    Filling<Value> filling(fill, user, inner);
-    inner.load(zero::detail::ValueSource(filling));
-  });
+void load(COptimizer& optimizer, typename FillFunction<Value>::Fill fill, void* user) {
+  FillFunction<Value> filling(fill, user, optimizer.tensors(), optimizer.value());
+  optimizer.load(zero::detail::ValueSource(filling));
 }
 /// `zero_broadcast_from` and its like.
 template <class Value>
-std::int32_t broadcast_from(zero_optimizer* optimizer,
-                            typename Filling<Value>::Fill fill,
-                            void* user,
-                            std::int32_t root) {
-  return with(optimizer, [&](Optimizer& inner) {
-    Filling<Value> filling(fill, user, inner);
-    inner.broadcast(zero::detail::ValueSource(filling), root);
-  });
+void broadcast_from(COptimizer& optimizer,
+                    typename FillFunction<Value>::Fill fill,
+                    void* user,
+                    std::int32_t root) {
+  FillFunction<Value> filling(fill, user, optimizer.tensors(), optimizer.value());
+  optimizer.broadcast(zero::detail::ValueSource(filling), root);
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE::c
@@ -181,10 +139,10 @@ int32_t zero_create(zero_comm* comm,
     c::require(optimizer, "optimizer");
     *optimizer = nullptr;
     c::require_options(options);
-    c::Entry const entry = c::entry_of(c::choice_of(*options));
+    c::OptimizerEntry const entry = c::entry_of(c::choice_of(*options));
     auto made = std::make_shared<c::OptimizerObject>(
         c::OptimizerObject{&open,
-                           std::make_shared<c::Optimizer>(
+                           std::make_shared<c::COptimizer>(
                                *open.rank, entry, c::tensors_of(tensors, count), *options)});
     *optimizer = static_cast<zero_optimizer*>(open.own(std::move(made)));
   });
@@ -228,7 +186,7 @@ int32_t zero_plan_ahead(zero_options const* options,
     c::require_struct(plan, "zero_plan");
     PlanOptions const asked{.world_size = ranks,
                             .micro_steps = c::unsigned_of(micro_steps, "micro_steps")};
-    c::Entry const entry = c::entry_of(c::choice_of(*options));
+    c::OptimizerEntry const entry = c::entry_of(c::choice_of(*options));
     c::write(*plan,
              zero::detail::plan_of(entry.policies,
                                    *entry.rule.calls,
@@ -239,25 +197,25 @@ int32_t zero_plan_ahead(zero_options const* options,
   });
 }
 int32_t zero_get_plan(zero_optimizer* optimizer, int64_t micro_steps, zero_plan* plan) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+  return zero::c::with(optimizer, [&](zero::c::COptimizer& inner) {
     zero::c::require_struct(plan, "zero_plan");
     zero::c::write(*plan, inner.plan(zero::c::unsigned_of(micro_steps, "micro_steps")));
   });
 }
 int32_t zero_plan_text(zero_optimizer* optimizer, char* text, int64_t size) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+  return zero::c::with(optimizer, [&](zero::c::COptimizer& inner) {
     zero::c::require(text, "text");
     zero::c::Words{text, size}.write(zero::to_string(inner.plan(1)).c_str());
   });
 }
 int32_t zero_held(zero_optimizer* optimizer, int64_t held[ZERO_ROLES]) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+  return zero::c::with(optimizer, [&](zero::c::COptimizer& inner) {
     zero::c::require(held, "held");
     zero::c::write(held, inner.held());
   });
 }
 int32_t zero_units(zero_optimizer* optimizer, int32_t const** units, int32_t* count) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+  return zero::c::with(optimizer, [&](zero::c::COptimizer& inner) {
     zero::c::require(units, "units");
     zero::c::require(count, "count");
     *units = inner.units().data();
@@ -265,223 +223,32 @@ int32_t zero_units(zero_optimizer* optimizer, int32_t const** units, int32_t* co
   });
 }
 
-int32_t zero_bind_flat(zero_optimizer* optimizer,
-                       void* parameters,
-                       void* gradients,
-                       int64_t count) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
-    inner.bind(parameters, gradients, zero::c::unsigned_of(count, "count"));
-  });
-}
-int32_t zero_bind(zero_optimizer* optimizer,
-                  void* const* parameters,
-                  void* const* gradients,
-                  int32_t count) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
-    inner.bind({parameters, count}, {gradients, count});
-  });
-}
-int32_t zero_bind_spans(zero_optimizer* optimizer,
-                        zero_span const* parameters,
-                        zero_span const* gradients,
-                        int32_t count) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
-    inner.bind({parameters, count}, {gradients, count});
-  });
-}
-int32_t zero_bind_gradients(zero_optimizer* optimizer, void* const* gradients, int32_t count) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
-    inner.bind_gradients({gradients, count});
-  });
-}
-int32_t zero_bind_gradients_spans(zero_optimizer* optimizer,
-                                  zero_span const* gradients,
-                                  int32_t count) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
-    inner.bind_gradients({gradients, count});
-  });
-}
-int32_t zero_bind_gradients_flat(zero_optimizer* optimizer, void* gradients, int64_t count) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
-    inner.bind_gradients(gradients, zero::c::unsigned_of(count, "count"));
-  });
-}
-int32_t zero_bind_parameters(zero_optimizer* optimizer,
-                             zero_span const* parameters,
-                             int32_t count) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
-    inner.bind_parameters({parameters, count});
-  });
-}
-int32_t zero_bind_parameters_flat(zero_optimizer* optimizer, void* parameters, int64_t count) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
-    inner.bind_parameters(parameters, zero::c::unsigned_of(count, "count"));
-  });
-}
-int32_t zero_bind_unit(zero_optimizer* optimizer,
-                       int32_t unit,
-                       zero_span const* gradients,
-                       int32_t count) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
-    inner.bind_unit(unit, {gradients, count});
-  });
-}
-int32_t zero_gradients_free(zero_optimizer* optimizer, int32_t unit, int32_t* is_free) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
-    zero::c::require(is_free, "is_free");
-    *is_free = inner.gradients_free(unit) ? 1 : 0;
-  });
-}
-int32_t zero_on_gradients_free(zero_optimizer* optimizer, zero_gradients_told told, void* user) {
-  return zero::c::with(optimizer,
-                       [&](zero::c::Optimizer& inner) { inner.on_gradients_free(told, user); });
-}
-
-int32_t zero_load(zero_optimizer* optimizer, zero_fill fill, void* user) {
-  return zero::c::load<float>(optimizer, fill, user);
-}
-int32_t zero_load_double(zero_optimizer* optimizer, zero_fill_double fill, void* user) {
-  return zero::c::load<double>(optimizer, fill, user);
-}
-int32_t zero_broadcast_from(zero_optimizer* optimizer, zero_fill fill, void* user, int32_t root) {
-  return zero::c::broadcast_from<float>(optimizer, fill, user, root);
-}
-int32_t zero_broadcast_from_double(zero_optimizer* optimizer,
-                                   zero_fill_double fill,
-                                   void* user,
-                                   int32_t root) {
-  return zero::c::broadcast_from<double>(optimizer, fill, user, root);
-}
-int32_t zero_broadcast(zero_optimizer* optimizer, int32_t root) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) { inner.broadcast(root); });
-}
-int32_t zero_adopt(zero_optimizer* optimizer) {
-  return zero::c::with(optimizer, [](zero::c::Optimizer& inner) { inner.adopt(); });
-}
-int32_t zero_parameter(zero_optimizer* optimizer, int32_t tensor, void** data) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
-    zero::c::require(data, "data");
-    *data = inner.parameter(zero::c::unsigned_of(tensor, "tensor"));
-  });
-}
-int32_t zero_gradient(zero_optimizer* optimizer, int32_t tensor, void** data) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
-    zero::c::require(data, "data");
-    *data = inner.gradient(zero::c::unsigned_of(tensor, "tensor"));
-  });
-}
-
-int32_t zero_parameters(zero_optimizer* optimizer, int32_t unit, void const** data, int32_t count) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
-    inner.parameters(unit, {data, count});
-  });
-}
-int32_t zero_release(zero_optimizer* optimizer, int32_t unit) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) { inner.release(unit); });
-}
-int32_t zero_gradients(
-    zero_optimizer* optimizer, int32_t unit, int32_t mode, void** data, int32_t count) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
-    inner.gradients(unit, mode, {data, count});
-  });
-}
-int32_t zero_reduce(zero_optimizer* optimizer, int32_t unit) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) { inner.reduce(unit); });
-}
-int32_t zero_without_gradient(zero_optimizer* optimizer, int32_t unit) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) { inner.without_gradient(unit); });
-}
-int32_t zero_without_tensor_gradient(zero_optimizer* optimizer, int32_t tensor) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
-    inner.without_tensor_gradient(zero::c::unsigned_of(tensor, "tensor"));
-  });
-}
-int32_t zero_micro_step(zero_optimizer* optimizer, double weight, int32_t last) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
-    inner.micro_step({.weight = weight, .last = last != 0});
-  });
-}
-int32_t zero_reduce_all(zero_optimizer* optimizer) {
-  return zero::c::with(optimizer,
-                       [](zero::c::Optimizer& inner) { inner.reduce_all(std::nullopt); });
-}
-int32_t zero_reduce_all_of(zero_optimizer* optimizer, double weight) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) { inner.reduce_all(weight); });
-}
-int32_t zero_grad_norm(zero_optimizer* optimizer, double* norm) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
-    zero::c::require(norm, "norm");
-    *norm = inner.grad_norm();
-  });
-}
 int32_t zero_step(zero_optimizer* optimizer,
                   zero_step_options const* options,
                   zero_report* report) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
-    zero_step_options given = zero_step_options_of();
-    if (options != nullptr) {
-      zero::c::require_struct(options, "zero_step_options");
-      given = *options;
-    }
+  return zero::c::with(optimizer, [&](zero::c::COptimizer& inner) {
+    zero_step_options const from =
+        zero::c::struct_or(options, zero_step_options_of(), "zero_step_options");
     if (report != nullptr) zero::c::require_struct(report, "zero_report");
-    zero::StepReport const done = inner.step(zero::c::step_options_of(given), given.scale);
+    zero::StepReport const done = inner.step(zero::c::step_options_of(from), from.scale);
     if (report != nullptr) zero::c::write(*report, done);
   });
 }
-int32_t zero_discard(zero_optimizer* optimizer) {
-  return zero::c::with(optimizer, [](zero::c::Optimizer& inner) { inner.discard(); });
-}
-int32_t zero_settle(zero_optimizer* optimizer) {
-  return zero::c::with(optimizer, [](zero::c::Optimizer& inner) { inner.settle(); });
-}
 int32_t zero_get_report(zero_optimizer* optimizer, zero_report* report) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+  return zero::c::with(optimizer, [&](zero::c::COptimizer& inner) {
     zero::c::require_struct(report, "zero_report");
     zero::c::write(*report, inner.report());
   });
 }
-int32_t zero_get_updated(zero_optimizer* optimizer, int64_t* tensors) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
-    zero::c::require(tensors, "tensors");
-    *tensors = static_cast<std::int64_t>(inner.report().updated);
-  });
-}
-int32_t zero_loss_scale(zero_optimizer* optimizer, float* scale) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
-    zero::c::require(scale, "scale");
-    *scale = inner.loss_scale();
-  });
-}
-
-int32_t zero_set_lr(zero_optimizer* optimizer, char const* name, float lr) {
-  return zero_set_lr_double(optimizer, name, static_cast<double>(lr));
-}
-int32_t zero_set_lr_double(zero_optimizer* optimizer, char const* name, double lr) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) { inner.set_lr(name, lr); });
-}
 int32_t zero_set_rule(zero_optimizer* optimizer, char const* name, zero_rule const* rule) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+  return zero::c::with(optimizer, [&](zero::c::COptimizer& inner) {
     zero::c::require_struct(rule, "zero_rule");
     inner.set_rule(name, *rule);
   });
 }
-int32_t zero_full_parameters(zero_optimizer* optimizer, void const** data, int32_t count) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
-    inner.full_parameters({data, count});
-  });
-}
-int32_t zero_release_full(zero_optimizer* optimizer) {
-  return zero::c::with(optimizer, [](zero::c::Optimizer& inner) { inner.release_full(); });
-}
-int32_t zero_visit_owned(zero_optimizer* optimizer, zero_visit visit, void* user) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) { inner.visit(visit, user); });
-}
-int32_t zero_fill_owned(zero_optimizer* optimizer, zero_visit fill, void* user) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) { inner.fill(fill, user); });
-}
 int32_t zero_get_counters(
     zero_optimizer* optimizer, int64_t* steps, int32_t count, float* loss_scale, int32_t* streak) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+  return zero::c::with(optimizer, [&](zero::c::COptimizer& inner) {
     zero::c::require(loss_scale, "loss_scale");
     zero::c::require(streak, "streak");
     zero::Counters const counters = inner.counters();
@@ -496,7 +263,7 @@ int32_t zero_set_counters(zero_optimizer* optimizer,
                           int32_t count,
                           float loss_scale,
                           int32_t streak) {
-  return zero::c::with(optimizer, [&](zero::c::Optimizer& inner) {
+  return zero::c::with(optimizer, [&](zero::c::COptimizer& inner) {
     zero::c::require_all(inner.counted(), count, steps, "steps");
     zero::Counters counters{.loss_scale = loss_scale, .loss_scale_streak = streak};
     for (std::int32_t t = 0; t < count; ++t) counters.steps.push_back(static_cast<long>(steps[t]));
@@ -505,3 +272,124 @@ int32_t zero_set_counters(zero_optimizer* optimizer,
 }
 
 }  // extern "C"
+
+// The functions that do one thing with the optimizer behind their handle, as a list. Their comments
+// are in zero/c.h, which the compiler compares their types with.
+
+/// Defines one.
+/// @param name        of it
+/// @param parameters  that follow `zero_optimizer*`, in parentheses
+/// @param ...         what it does with `optimizer`, a COptimizer; what that throws becomes a code
+#define ZERO_C_CALL(name, parameters, ...)                            \
+  int32_t name(zero_optimizer* handle ZERO_C_MORE parameters) {       \
+    using namespace zero::c;                                          \
+    return with(handle, [&](COptimizer& optimizer) { __VA_ARGS__; }); \
+  }
+/// Defines one that answers with a value.
+/// @param result  the parameter that the value is written to
+/// @param ...     the value
+#define ZERO_C_VALUE(name, parameters, result, ...) \
+  ZERO_C_CALL(name, parameters, require(result, #result); *result = __VA_ARGS__)
+/// More parameters, if there are any.
+#define ZERO_C_MORE(...) __VA_OPT__(, ) __VA_ARGS__
+
+extern "C" {
+
+ZERO_C_CALL(zero_bind_flat,
+            (void* parameters, void* gradients, int64_t count),
+            optimizer.bind(parameters, gradients, unsigned_of(count, "count")))
+ZERO_C_CALL(zero_bind,
+            (void* const* parameters, void* const* gradients, int32_t count),
+            optimizer.bind({parameters, count}, {gradients, count}))
+ZERO_C_CALL(zero_bind_spans,
+            (zero_span const* parameters, zero_span const* gradients, int32_t count),
+            optimizer.bind({parameters, count}, {gradients, count}))
+ZERO_C_CALL(zero_bind_gradients,
+            (void* const* gradients, int32_t count),
+            optimizer.bind_gradients({gradients, count}))
+ZERO_C_CALL(zero_bind_gradients_spans,
+            (zero_span const* gradients, int32_t count),
+            optimizer.bind_gradients({gradients, count}))
+ZERO_C_CALL(zero_bind_gradients_flat,
+            (void* gradients, int64_t count),
+            optimizer.bind_gradients(gradients, unsigned_of(count, "count")))
+ZERO_C_CALL(zero_bind_parameters,
+            (zero_span const* parameters, int32_t count),
+            optimizer.bind_parameters({parameters, count}))
+ZERO_C_CALL(zero_bind_parameters_flat,
+            (void* parameters, int64_t count),
+            optimizer.bind_parameters(parameters, unsigned_of(count, "count")))
+ZERO_C_CALL(zero_bind_unit,
+            (int32_t unit, zero_span const* gradients, int32_t count),
+            optimizer.bind_unit(unit, {gradients, count}))
+ZERO_C_VALUE(zero_gradients_free,
+             (int32_t unit, int32_t* is_free),
+             is_free,
+             optimizer.gradients_free(unit) ? 1 : 0)
+ZERO_C_CALL(zero_on_gradients_free,
+            (zero_gradients_told function, void* user),
+            optimizer.on_gradients_free(function, user))
+
+ZERO_C_CALL(zero_load, (zero_fill fill, void* user), load<float>(optimizer, fill, user))
+ZERO_C_CALL(zero_load_double,
+            (zero_fill_double fill, void* user),
+            load<double>(optimizer, fill, user))
+ZERO_C_CALL(zero_broadcast_from,
+            (zero_fill fill, void* user, int32_t root),
+            broadcast_from<float>(optimizer, fill, user, root))
+ZERO_C_CALL(zero_broadcast_from_double,
+            (zero_fill_double fill, void* user, int32_t root),
+            broadcast_from<double>(optimizer, fill, user, root))
+ZERO_C_CALL(zero_broadcast, (int32_t root), optimizer.broadcast(root))
+ZERO_C_CALL(zero_adopt, (), optimizer.adopt())
+ZERO_C_VALUE(zero_parameter,
+             (int32_t tensor, void** data),
+             data,
+             optimizer.parameter(unsigned_of(tensor, "tensor")))
+ZERO_C_VALUE(zero_gradient,
+             (int32_t tensor, void** data),
+             data,
+             optimizer.gradient(unsigned_of(tensor, "tensor")))
+
+ZERO_C_CALL(zero_parameters,
+            (int32_t unit, void const** data, int32_t count),
+            optimizer.parameters(unit, {data, count}))
+ZERO_C_CALL(zero_release, (int32_t unit), optimizer.release(unit))
+ZERO_C_CALL(zero_gradients,
+            (int32_t unit, int32_t mode, void** data, int32_t count),
+            optimizer.gradients(unit, mode, {data, count}))
+ZERO_C_CALL(zero_reduce, (int32_t unit), optimizer.reduce(unit))
+ZERO_C_CALL(zero_without_gradient, (int32_t unit), optimizer.without_gradient(unit))
+ZERO_C_CALL(zero_without_tensor_gradient,
+            (int32_t tensor),
+            optimizer.without_tensor_gradient(unsigned_of(tensor, "tensor")))
+ZERO_C_CALL(zero_micro_step,
+            (double weight, int32_t last),
+            optimizer.micro_step({.weight = weight, .last = last != 0}))
+ZERO_C_CALL(zero_reduce_all, (), optimizer.reduce_all(std::nullopt))
+ZERO_C_CALL(zero_reduce_all_of, (double weight), optimizer.reduce_all(weight))
+ZERO_C_VALUE(zero_grad_norm, (double* norm), norm, optimizer.grad_norm())
+ZERO_C_CALL(zero_discard, (), optimizer.discard())
+ZERO_C_CALL(zero_settle, (), optimizer.settle())
+ZERO_C_VALUE(zero_get_updated,
+             (int64_t * tensors),
+             tensors,
+             static_cast<int64_t>(optimizer.report().updated))
+ZERO_C_VALUE(zero_loss_scale, (float* scale), scale, optimizer.loss_scale())
+
+ZERO_C_CALL(zero_set_lr,
+            (char const* name, float lr),
+            optimizer.set_lr(name, static_cast<double>(lr)))
+ZERO_C_CALL(zero_set_lr_double, (char const* name, double lr), optimizer.set_lr(name, lr))
+ZERO_C_CALL(zero_full_parameters,
+            (void const** data, int32_t count),
+            optimizer.full_parameters({data, count}))
+ZERO_C_CALL(zero_release_full, (), optimizer.release_full())
+ZERO_C_CALL(zero_visit_owned, (zero_visit visit, void* user), optimizer.visit(visit, user))
+ZERO_C_CALL(zero_fill_owned, (zero_visit fill, void* user), optimizer.fill(fill, user))
+
+}  // extern "C"
+
+#undef ZERO_C_MORE
+#undef ZERO_C_VALUE
+#undef ZERO_C_CALL

@@ -16,17 +16,17 @@ namespace zero::inline ZERO_NAMESPACE::c {
 /// What a handle is of.
 enum class HandleKind : std::uint8_t { none, comm, optimizer, checkpoints };
 
+/// What a handle leads to.
+struct HandleTarget {
+  HandleKind kind = HandleKind::none;  ///< what it was made for; none if it never was
+  void* object = nullptr;              ///< null once it has ended
+  void const* comm = nullptr;          ///< the handle of its communicator
+};
+
 /// All handles of the program, the one thing that is global in the C interface. Any thread may use
 /// it at any time.
 class HandleTable {
  public:
-  /// One handle.
-  struct Entry {
-    HandleKind kind = HandleKind::none;  ///< what it was made for; none if it never was
-    void* object = nullptr;              ///< null once it has ended
-    void const* comm = nullptr;          ///< the handle of its communicator
-  };
-
   /// A handle for an object.
   /// @throws Error (resource) for more of them at once than there are numbers, a million
   [[nodiscard]] void* add(HandleKind kind, void* object, void const* comm) {
@@ -40,31 +40,31 @@ class HandleTable {
       index = free_.back();
       free_.pop_back();
     }
-    Slot& slot = slots_[index];
+    HandleSlot& slot = slots_[index];
     ++slot.generation;
-    slot.entry = {kind, object, comm};
+    slot.target = {kind, object, comm};
     // Odd, as no address of an object is.
     return reinterpret_cast<void*>(slot.generation << generation_shift | index << 1 | 1);
   }
   /// What a handle leads to.
-  [[nodiscard]] Entry find(void const* handle) noexcept {
+  [[nodiscard]] HandleTarget find(void const* handle) noexcept {
     std::lock_guard const lock(mutex_);
-    Slot const* const slot = slot_of(handle);
-    return slot != nullptr ? slot->entry : Entry{};
+    HandleSlot const* const slot = slot_of(handle);
+    return slot != nullptr ? slot->target : HandleTarget{};
   }
   /// The handle leads nowhere from now on.
   void end(void const* handle) noexcept {
     std::lock_guard const lock(mutex_);
-    Slot* const slot = slot_of(handle);
-    if (slot == nullptr || slot->entry.object == nullptr) return;
-    slot->entry.object = nullptr;
+    HandleSlot* const slot = slot_of(handle);
+    if (slot == nullptr || slot->target.object == nullptr) return;
+    slot->target.object = nullptr;
     if (slot->generation < last_generation) free_.push_back(slot_index(handle));
   }
 
  private:
-  struct Slot {
+  struct HandleSlot {
     std::uintptr_t generation = 0;
-    Entry entry{};
+    HandleTarget target{};
   };
   static constexpr int generation_shift = 21;
   static constexpr std::uintptr_t most_index = (std::uintptr_t{1} << (generation_shift - 1)) - 1;
@@ -74,16 +74,16 @@ class HandleTable {
     auto const number = reinterpret_cast<std::uintptr_t>(handle);
     return (number >> 1) & most_index;
   }
-  [[nodiscard]] Slot* slot_of(void const* handle) noexcept {
+  [[nodiscard]] HandleSlot* slot_of(void const* handle) noexcept {
     auto const number = reinterpret_cast<std::uintptr_t>(handle);
     std::size_t const index = slot_index(handle);
     if ((number & 1) == 0 || index >= slots_.size()) return nullptr;
-    Slot& slot = slots_[index];
+    HandleSlot& slot = slots_[index];
     return slot.generation == number >> generation_shift ? &slot : nullptr;
   }
 
   std::mutex mutex_;
-  std::vector<Slot> slots_;
+  std::vector<HandleSlot> slots_;
   std::vector<std::size_t> free_;
 };
 

@@ -51,7 +51,7 @@ struct Words {
 [[nodiscard]] ZERO_COLD inline std::int32_t caught(Words const& words) noexcept {
   try {
     throw;
-  } catch (Failure const& failure) {
+  } catch (CodedError const& failure) {
     words.write(failure.what());
     return failure.code();
   } catch (Error const& error) {
@@ -94,7 +94,7 @@ class Comm {
 
   /// @param moves      the rank, which it takes over
   /// @param may_close  is it the trainer's to close?
-  Comm(std::unique_ptr<Rank> moves, bool may_close)
+  Comm(std::unique_ptr<AnyRank> moves, bool may_close)
       : rank(std::move(moves)), closable(may_close), handle_(handles().add(kind, this, nullptr)) {}
   Comm(Comm const&) = delete;
   Comm& operator=(Comm const&) = delete;
@@ -121,7 +121,7 @@ class Comm {
   /// Ends one of its handles, and what it leads to.
   void forget(void const* one) noexcept {
     handles().end(one);
-    std::erase_if(owned_, [&](Owned const& each) { return each.handle == one; });
+    std::erase_if(owned_, [&](OwnedObject const& each) { return each.handle == one; });
   }
   /// Does the work; what it throws becomes a code, and words of this communicator.
   template <class Work>
@@ -134,45 +134,45 @@ class Comm {
   /// Words that are no error's.
   void say(char const* words) noexcept { Words{message, sizeof(message)}.write(words); }
 
-  std::unique_ptr<Rank> rank;   ///< what moves data
-  bool closable;                ///< is it the trainer's to close?
-  std::int32_t code = ZERO_OK;  ///< of the last error
-  char message[2048] = "";      ///< of the last error
+  std::unique_ptr<AnyRank> rank;  ///< what moves data
+  bool closable;                  ///< is it the trainer's to close?
+  std::int32_t code = ZERO_OK;    ///< of the last error
+  char message[2048] = "";        ///< of the last error
 
  private:
-  struct Owned {
+  struct OwnedObject {
     void const* handle;
     std::shared_ptr<void> object;
   };
   void* handle_;
-  std::vector<Owned> owned_;
+  std::vector<OwnedObject> owned_;
 };
 
 /// What the trainer knows as a `zero_optimizer`: an optimizer, over its rank.
 struct OptimizerObject {
   /// What its handles are.
   static constexpr HandleKind kind = HandleKind::optimizer;
-  Comm* comm;                        ///< whose
-  std::shared_ptr<Optimizer> inner;  ///< what it is of; a save in the background keeps it
+  Comm* comm;                         ///< whose
+  std::shared_ptr<COptimizer> inner;  ///< what it is of; a save in the background keeps it
 };
 
 /// What a handle leads to; null, with words where its communicator is still there, for one that has
 /// ended or is of another kind.
 template <class Object>
 [[nodiscard]] Object* object_of(void const* handle) noexcept {
-  HandleTable::Entry const entry = handles().find(handle);
-  if (entry.kind == Object::kind && entry.object != nullptr)
-    return static_cast<Object*>(entry.object);
+  HandleTarget const target = handles().find(handle);
+  if (target.kind == Object::kind && target.object != nullptr)
+    return static_cast<Object*>(target.object);
   constexpr char const* names[] = {"none", "zero_comm", "zero_optimizer", "zero_checkpoints"};
-  void const* const owner = entry.kind == HandleKind::comm ? handle : entry.comm;
-  if (HandleTable::Entry const comm = handles().find(owner); comm.object != nullptr) {
+  void const* const owner = target.kind == HandleKind::comm ? handle : target.comm;
+  if (HandleTarget const comm = handles().find(owner); comm.object != nullptr) {
     static_cast<void>(static_cast<Comm*>(comm.object)->attempt([&] {
       fail(ErrorKind::invalid_argument,
            {"the handle is of a ",
-            names[static_cast<int>(entry.kind)],
-            entry.object != nullptr ? ", but a " : ", which has ended",
-            entry.object != nullptr ? names[static_cast<int>(Object::kind)] : "",
-            entry.object != nullptr ? " was expected" : ""});
+            names[static_cast<int>(target.kind)],
+            target.object != nullptr ? ", but a " : ", which has ended",
+            target.object != nullptr ? names[static_cast<int>(Object::kind)] : "",
+            target.object != nullptr ? " was expected" : ""});
     }));
   }
   return nullptr;
@@ -202,7 +202,7 @@ std::int32_t end(void const* handle) noexcept {
 }
 
 /// A new communicator for the trainer, who closes it.
-inline void hand_out(zero_comm** comm, std::unique_ptr<Rank> rank) {
+inline void hand_out(zero_comm** comm, std::unique_ptr<AnyRank> rank) {
   *comm = (new Comm(std::move(rank), true))->handle();
 }
 

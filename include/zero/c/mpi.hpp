@@ -26,21 +26,17 @@ int32_t zero_mpi(MPI_Comm world,
   return c::attempt({message, size}, [&] {
     c::require(comm, "comm");
     *comm = nullptr;
-    zero_mpi_options given = zero_mpi_options_of();
-    if (options != nullptr) {
-      c::require_struct(options, "zero_mpi_options");
-      given = *options;
-    }
+    zero_mpi_options const from = c::struct_or(options, zero_mpi_options_of(), "zero_mpi_options");
     mpi::Options inner;
-    if (given.deadline_s != 0.) inner.deadline_s = given.deadline_s;
-    if (given.shared_bytes != 0) {
-      inner.shared_bytes = c::unsigned_of(given.shared_bytes, "shared_bytes");
+    if (from.deadline_s != 0.) inner.deadline_s = from.deadline_s;
+    if (from.shared_bytes != 0) {
+      inner.shared_bytes = c::unsigned_of(from.shared_bytes, "shared_bytes");
     }
-    if (given.progress_thread != 0) inner.progress_thread = mpi::ProgressThread::multiple;
+    if (from.progress_thread != 0) inner.progress_thread = mpi::ProgressThread::multiple;
     Mpi<> made(world, inner);
     // Optimizers' memory is in the node's window, if it is asked for.
     mpi::SharedAllocator const allocator =
-        given.window != 0 ? made.allocator() : mpi::SharedAllocator();
+        from.window != 0 ? made.allocator() : mpi::SharedAllocator();
     c::hand_out(
         comm, std::make_unique<c::RankOf<Mpi<>, mpi::SharedAllocator>>(std::move(made), allocator));
   });

@@ -7,6 +7,7 @@
 #include "zero/base/error.hpp"
 #include "zero/base/function_ref.hpp"
 #include "zero/c.h"
+#include "zero/c/callbacks.hpp"
 #include "zero/c/entry.hpp"
 #include "zero/c/rank.hpp"
 #include "zero/c/structs.hpp"
@@ -44,7 +45,7 @@ struct Pointers {
 };
 
 /// The functions of zero/c.h that have an optimizer, by the same names; their comments are there.
-class Optimizer {
+class COptimizer {
   using Elements = zero::detail::Elements;
   using LentSpans = zero::detail::LentSpans;
   using Form = StorageForm;
@@ -55,13 +56,16 @@ class Optimizer {
   /// @param entry    what was chosen
   /// @param model    its tensors
   /// @param options  numbers
-  Optimizer(Rank& rank, Entry const& entry, std::vector<Tensor> model, zero_options const& options)
+  COptimizer(AnyRank& rank,
+             OptimizerEntry const& entry,
+             std::vector<Tensor> model,
+             zero_options const& options)
       : entry_(entry),
         rule_(std::move(*entry.rule.made(options.rule, nullptr))),
         engine_(setup(rank, options), std::move(model)),
         uses_(engine_.model().units.size()) {}
-  Optimizer(Optimizer const&) = delete;
-  Optimizer& operator=(Optimizer const&) = delete;
+  COptimizer(COptimizer const&) = delete;
+  COptimizer& operator=(COptimizer const&) = delete;
 
   /// @cond
   [[nodiscard]] std::vector<Tensor> const& tensors() const { return engine_.model().described; }
@@ -113,10 +117,10 @@ class Optimizer {
     static_cast<void>(use_of(unit));
     return engine_.gradients_free(unit);
   }
-  void on_gradients_free(zero_gradients_told told, void* user) {
+  void on_gradients_free(zero_gradients_told function, void* user) {
     require_borrowed();
-    told_ = {told, user};
-    engine_.on_gradients_free(zero::detail::FunctionRef<void(int)>(told_));
+    when_free_ = {function, user};
+    engine_.on_gradients_free(zero::detail::FunctionRef<void(int)>(when_free_));
   }
 
   /// Of the values that are loaded.
@@ -241,13 +245,13 @@ class Optimizer {
     }
     full_.reset();
   }
-  void visit(zero_visit shown, void* user) const {
-    Showing const show(*this, shown, user, "visit");
-    engine_.visit(zero::detail::OwnedVisitor(show));
+  void visit(zero_visit function, void* user) const {
+    auto const each = visiting(function, user, "visit");
+    engine_.visit(zero::detail::OwnedVisitor(each));
   }
-  void fill(zero_visit shown, void* user) {
-    Showing const show(*this, shown, user, "fill");
-    engine_.fill(zero::detail::OwnedVisitor(show));
+  void fill(zero_visit function, void* user) {
+    auto const each = visiting(function, user, "fill");
+    engine_.fill(zero::detail::OwnedVisitor(each));
   }
   [[nodiscard]] Counters counters() const { return engine_.counters(); }
   void restore(Counters const& counters) { engine_.restore(counters); }
@@ -262,53 +266,8 @@ class Optimizer {
     std::optional<std::uint64_t> epoch{};  ///< of gradients that were asked for
     bool checked = false;                  ///< are they to be overwritten, and was that asked?
   };
-  /// Who is told that gradients are free.
-  struct Told {
-    zero_gradients_told told = nullptr;
-    void* user = nullptr;
-    void operator()(int unit) const noexcept {
-      if (told != nullptr) told(unit, user);
-    }
-  };
-  /// A function of the trainer's, called for each array of a run.
-  class Showing {
-   public:
-    /// @throws Error (invalid_argument) if there is none
-    Showing(Optimizer const& of, zero_visit visit, void* user, char const* name)
-        : of_(&of), visit_(visit), user_(user), name_(name) {
-      if (visit == nullptr) fail(ErrorKind::invalid_argument, {name, " is null"});
-      for (StateArray const& state : of.entry_.rule.calls->states) arrays_.emplace_back(state.name);
-    }
-    void operator()(zero::detail::OwnedRun const& run) const {
-      zero::detail::DTypes const& types = of_->entry_.policies.types;
-      for (std::size_t a = 0; a < arrays_.size(); ++a) {
-        zero_owned const owned{
-            .size = sizeof(zero_owned),
-            .name = run.tensor->name.c_str(),
-            .array = arrays_[a].c_str(),
-            .tensor = static_cast<std::int32_t>(run.tensor - of_->tensors().data()),
-            .number = static_cast<std::int32_t>(a),
-            .first = static_cast<std::int64_t>(run.first),
-            .count = static_cast<std::int64_t>(run.count),
-            .element_bytes =
-                static_cast<std::int64_t>(size_of(a == 0 ? types.master : types.state)),
-            .data = a == 0 ? run.master : run.states[a - 1]};
-        std::int32_t const code = visit_(&owned, user_);
-        if (code == 0) continue;
-        fail_with(ZERO_CALLBACK,
-                  {"zero: callback: ", name_, " returned ", code, " for '", run.tensor->name, "'"});
-      }
-    }
 
-   private:
-    Optimizer const* of_;
-    zero_visit visit_;
-    void* user_;
-    char const* name_;
-    std::vector<std::string> arrays_{"master"};  ///< their names, as C has them
-  };
-
-  [[nodiscard]] zero::detail::EngineSetup setup(Rank& rank, zero_options const& options) {
+  [[nodiscard]] zero::detail::EngineSetup setup(AnyRank& rank, zero_options const& options) {
     if (entry_.loss_scale != nullptr) loss_scale_ = entry_.loss_scale(options);
     return {.policies = entry_.policies,
             .comm = rank.ref(),
@@ -323,6 +282,9 @@ class Optimizer {
             .loss_scale = entry_.loss_scale != nullptr ? &loss_scale_ : nullptr,
             .bucket = bucket_of(options),
             .prefetch = Prefetch{options.prefetch}};
+  }
+  [[nodiscard]] VisitFunction visiting(zero_visit function, void* user, char const* name) const {
+    return {function, user, name, tensors(), *entry_.rule.calls, entry_.policies.types};
   }
   [[nodiscard]] bool gathers() const {
     return entry_.policies.form().refresh == Form::Refresh::gather;
@@ -387,7 +349,7 @@ class Optimizer {
     return LentSpans(std::span<Elements const>(memory));
   }
 
-  Entry entry_;
+  OptimizerEntry entry_;
   zero::detail::RuleCopy rule_;  ///< that other hyper-parameters are given on top of
   LossScaleOptions loss_scale_{};
   space::Host space_{};
@@ -395,7 +357,7 @@ class Optimizer {
   std::vector<Use> uses_;
   std::vector<Elements> lent_parameters_;
   std::vector<Elements> lent_gradients_;
-  Told told_{};
+  GradientsFreeFunction when_free_{};
   std::optional<zero::detail::WholeModel> full_;
 };
 

@@ -16,12 +16,12 @@
 namespace zero::inline ZERO_NAMESPACE::c {
 
 /// What the C interface asks of a communicator over the host's memory.
-class Rank {
+class AnyRank {
  public:
-  Rank() = default;
-  Rank(Rank const&) = delete;
-  Rank& operator=(Rank const&) = delete;
-  virtual ~Rank() = default;
+  AnyRank() = default;
+  AnyRank(AnyRank const&) = delete;
+  AnyRank& operator=(AnyRank const&) = delete;
+  virtual ~AnyRank() = default;
 
   /// The communicator, as an engine calls it.
   [[nodiscard]] virtual zero::detail::CommunicatorRef ref() noexcept = 0;
@@ -42,7 +42,7 @@ class Rank {
 /// @tparam C  the communicator, or a reference to one that lives longer
 /// @tparam A  where memory for optimizers is from
 template <class C, Allocator A = HostAllocator>
-class RankOf final : public Rank {
+class RankOf final : public AnyRank {
   static_assert(std::remove_reference_t<C>::Space::host_accessible);
 
  public:

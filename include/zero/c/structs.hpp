@@ -21,11 +21,11 @@
 namespace zero::inline ZERO_NAMESPACE::c {
 
 /// An error with a code of its own.
-class Failure : public std::exception {
+class CodedError : public std::exception {
  public:
   /// @param code   of `zero_code`, or of a function of the trainer's
   /// @param words  for it
-  Failure(std::int32_t code, std::string words) : code_(code), words_(std::move(words)) {}
+  CodedError(std::int32_t code, std::string words) : code_(code), words_(std::move(words)) {}
   /// The code.
   [[nodiscard]] std::int32_t code() const noexcept { return code_; }
   /// The words.
@@ -36,10 +36,10 @@ class Failure : public std::exception {
   std::string words_;
 };
 
-/// @throws Failure always; with exceptions disabled as `fail`
+/// @throws CodedError always; with exceptions disabled as `fail`
 [[noreturn]] ZERO_COLD inline void fail_with(std::int32_t code, Message const& words) {
 #if defined(__cpp_exceptions)
-  throw Failure(code, words.text());
+  throw CodedError(code, words.text());
 #else
   static_cast<void>(code);
   fail(ErrorKind::invalid_argument, words);
@@ -52,45 +52,53 @@ inline void require(void const* argument, std::string_view name) {
 }
 /// @throws Error (invalid_argument) if the struct is null or says another size than this library's
 template <class Struct>
-void require_struct(Struct const* given, std::string_view name) {
-  require(given, name);
-  if (given->size == static_cast<std::int64_t>(sizeof(Struct))) return;
+void require_struct(Struct const* from, std::string_view name) {
+  require(from, name);
+  if (from->size == static_cast<std::int64_t>(sizeof(Struct))) return;
   fail(ErrorKind::invalid_argument,
        {"a ",
         name,
         " says it has ",
-        given->size,
+        from->size,
         " bytes, but it has ",
         sizeof(Struct),
         " here: make it with ",
         name,
         "_of, and compile both sides with the same zero/c.h"});
 }
+/// What a trainer has filled in, or `standard` for null.
+/// @throws Error (invalid_argument) as `require_struct`
+template <class Struct>
+[[nodiscard]] Struct struct_or(Struct const* from, Struct const& standard, std::string_view name) {
+  if (from == nullptr) return standard;
+  require_struct(from, name);
+  return *from;
+}
 /// @throws Error (invalid_argument) unless it is 0, or 1
-inline void require_flag(std::int32_t given, std::string_view name) {
-  if (given != 0 && given != 1)
-    fail(ErrorKind::invalid_argument, {name, " is ", given, ", but a flag is 0 or 1"});
+inline void require_flag(std::int32_t value, std::string_view name) {
+  if (value != 0 && value != 1)
+    fail(ErrorKind::invalid_argument, {name, " is ", value, ", but a flag is 0 or 1"});
 }
 /// @throws Error (invalid_argument) unless it is 0
-inline void require_reserved(std::int32_t given, std::string_view name) {
-  if (given != 0)
-    fail(ErrorKind::invalid_argument, {"reserved of a ", name, " is ", given, ", but must be 0"});
+inline void require_reserved(std::int32_t value, std::string_view name) {
+  if (value != 0)
+    fail(ErrorKind::invalid_argument, {"reserved of a ", name, " is ", value, ", but must be 0"});
 }
 /// Options that are sound as far as every choice reads them.
 /// @throws Error (invalid_argument) for structs that make no sense
-inline void require_options(zero_options const* given) {
-  require_struct(given, "zero_options");
-  require_reserved(given->reserved, "zero_options");
+inline void require_options(zero_options const* from) {
+  require_struct(from, "zero_options");
+  require_reserved(from->reserved, "zero_options");
   bool const scale =
-      given->loss_scale >= 0. && given->loss_scale_interval >= 0 && given->loss_scale_patience >= 0;
+      from->loss_scale >= 0. && from->loss_scale_interval >= 0 && from->loss_scale_patience >= 0;
   if (scale) return;
   fail(ErrorKind::invalid_argument,
        {"a loss scale of ",
-        given->loss_scale,
+        from->loss_scale,
         ", an interval of ",
-        given->loss_scale_interval,
+        from->loss_scale_interval,
         ", a patience of ",
-        given->loss_scale_patience,
+        from->loss_scale_patience,
         ": none of them can be below 0"});
 }
 /// A count or size that is not negative.
@@ -136,30 +144,30 @@ inline void require_all(std::size_t wanted,
   std::vector<Tensor> model;
   model.reserve(unsigned_of(count, "the number of tensors"));
   for (std::int32_t t = 0; t < count; ++t) {
-    zero_tensor const& given = tensors[t];
-    require_struct(&given, "zero_tensor");
-    if (given.name == nullptr) fail(ErrorKind::invalid_argument, {"tensor ", t, " has no name"});
-    if (given.dims < 0 || given.dims > ZERO_MAX_DIMS) {
+    zero_tensor const& from = tensors[t];
+    require_struct(&from, "zero_tensor");
+    if (from.name == nullptr) fail(ErrorKind::invalid_argument, {"tensor ", t, " has no name"});
+    if (from.dims < 0 || from.dims > ZERO_MAX_DIMS) {
       fail(ErrorKind::invalid_argument,
-           {"tensor '", given.name, "' has ", given.dims, " dimensions; at most ", ZERO_MAX_DIMS});
+           {"tensor '", from.name, "' has ", from.dims, " dimensions; at most ", ZERO_MAX_DIMS});
     }
-    require_reserved(given.reserved, "zero_tensor");
+    require_reserved(from.reserved, "zero_tensor");
     constexpr std::int32_t flags = ZERO_FROZEN | ZERO_STACKED | ZERO_PARTITIONED;
-    if ((given.flags & ~flags) != 0) {
-      fail(ErrorKind::invalid_argument, {"tensor '", given.name, "' has unknown flags"});
+    if ((from.flags & ~flags) != 0) {
+      fail(ErrorKind::invalid_argument, {"tensor '", from.name, "' has unknown flags"});
     }
-    Tensor tensor{.name = given.name,
+    Tensor tensor{.name = from.name,
                   .shape = {},
-                  .unit = given.unit,
-                  .weight_decay = static_cast<double>(given.weight_decay),
-                  .learning_rate = static_cast<double>(given.learning_rate),
-                  .frozen = (given.flags & ZERO_FROZEN) != 0,
-                  .tied_to = given.tied_to != nullptr ? given.tied_to : "",
-                  .partitioned = (given.flags & ZERO_PARTITIONED) != 0,
-                  .stacked = (given.flags & ZERO_STACKED) != 0,
-                  .group = given.group != nullptr ? given.group : ""};
-    for (std::int32_t i = 0; i < given.dims; ++i) {
-      tensor.shape.push_back(unsigned_of(given.shape[i], "an extent of a shape"));
+                  .unit = from.unit,
+                  .weight_decay = static_cast<double>(from.weight_decay),
+                  .learning_rate = static_cast<double>(from.learning_rate),
+                  .frozen = (from.flags & ZERO_FROZEN) != 0,
+                  .tied_to = from.tied_to != nullptr ? from.tied_to : "",
+                  .partitioned = (from.flags & ZERO_PARTITIONED) != 0,
+                  .stacked = (from.flags & ZERO_STACKED) != 0,
+                  .group = from.group != nullptr ? from.group : ""};
+    for (std::int32_t i = 0; i < from.dims; ++i) {
+      tensor.shape.push_back(unsigned_of(from.shape[i], "an extent of a shape"));
     }
     model.push_back(std::move(tensor));
   }
@@ -167,20 +175,20 @@ inline void require_all(std::size_t wanted,
 }
 
 /// Options of a step; nothing given stands for those by default.
-[[nodiscard]] inline StepOptions step_options_of(zero_step_options const& given) {
-  require_reserved(given.reserved, "zero_step_options");
-  require_flag(given.skip_non_finite, "skip_non_finite");
-  require_flag(given.overlap_publish, "overlap_publish");
-  require_flag(given.stop, "stop");
+[[nodiscard]] inline StepOptions step_options_of(zero_step_options const& from) {
+  require_reserved(from.reserved, "zero_step_options");
+  require_flag(from.skip_non_finite, "skip_non_finite");
+  require_flag(from.overlap_publish, "overlap_publish");
+  require_flag(from.stop, "stop");
   StepOptions options;
-  if (given.learning_rate != ZERO_DEFAULT) {
-    options.learning_rate = given.learning_rate;
+  if (from.learning_rate != ZERO_DEFAULT) {
+    options.learning_rate = from.learning_rate;
   }
-  if (given.max_norm != ZERO_DEFAULT) options.max_norm = given.max_norm;
-  if (given.skip_non_finite != 0) options.non_finite = NonFinite::skip;
-  options.overlap_publish = given.overlap_publish != 0;
-  options.stop = given.stop != 0;
-  if (given.count != 0) options.count = static_cast<long>(given.count);
+  if (from.max_norm != ZERO_DEFAULT) options.max_norm = from.max_norm;
+  if (from.skip_non_finite != 0) options.non_finite = NonFinite::skip;
+  options.overlap_publish = from.overlap_publish != 0;
+  options.stop = from.stop != 0;
+  if (from.count != 0) options.count = static_cast<long>(from.count);
   return options;
 }
 

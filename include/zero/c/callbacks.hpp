@@ -1,0 +1,127 @@
+/// @file
+/// Functions of a trainer in C as the library calls them: what they return becomes an error.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/base/dtype.hpp"
+#include "zero/base/error.hpp"
+#include "zero/c.h"
+#include "zero/c/structs.hpp"
+#include "zero/kernel/convert.hpp"
+#include "zero/layout/tensor.hpp"
+#include "zero/optimizer/callables.hpp"
+#include "zero/optimizer/held/elements.hpp"
+#include "zero/optimizer/tables/kernel_calls.hpp"
+#include "zero/optimizer/tables/rule_calls.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace zero::inline ZERO_NAMESPACE::c {
+
+/// Writes the values of tensors.
+/// @tparam Value  that it writes: float or double
+template <class Value>
+class FillFunction {
+ public:
+  /// The trainer's.
+  using Fill = std::int32_t (*)(std::int32_t, std::int64_t, std::int64_t, Value*, void*);
+
+  /// @param fill   the function
+  /// @param user   passed to it
+  /// @param model  whose tensors it knows by number
+  /// @param type   of the values that are asked for
+  /// @throws Error (invalid_argument) if there is none
+  FillFunction(Fill fill, void* user, std::vector<Tensor> const& model, DType type)
+      : fill_(fill), user_(user), model_(&model), type_(type) {
+    if (fill == nullptr) fail(ErrorKind::invalid_argument, "fill is null");
+  }
+  /// Calls it.
+  void operator()(Tensor const& tensor, std::size_t first, zero::detail::Elements values) {
+    bool const same = type_ == dtype_of<Value>;
+    if (!same) values_.resize(values.count);
+    std::int32_t const code = fill_(static_cast<std::int32_t>(&tensor - model_->data()),
+                                    static_cast<std::int64_t>(first),
+                                    static_cast<std::int64_t>(values.count),
+                                    same ? static_cast<Value*>(values.first) : values_.data(),
+                                    user_);
+    if (code != 0) {
+      fail_with(ZERO_CALLBACK,
+                {"zero: callback: fill returned ", code, " for '", tensor.name, "'"});
+    }
+    if (same) return;
+    using Other = std::conditional_t<std::is_same_v<Value, float>, double, float>;
+    kernel::convert(static_cast<Other*>(values.first), values_.data(), values.count);
+  }
+
+ private:
+  Fill fill_;
+  void* user_;
+  std::vector<Tensor> const* model_;
+  DType type_;
+  std::vector<Value> values_{};  ///< where another type is asked for
+};
+
+/// Is shown each array of a run of elements that a rank owns.
+class VisitFunction {
+ public:
+  /// @param visit  the function
+  /// @param user   passed to it
+  /// @param name   what messages call it
+  /// @param model  whose tensors these are
+  /// @param rule   whose states these are
+  /// @param types  of the arrays
+  /// @throws Error (invalid_argument) if there is none
+  VisitFunction(zero_visit visit,
+                void* user,
+                char const* name,
+                std::vector<Tensor> const& model,
+                zero::detail::RuleCalls const& rule,
+                zero::detail::DTypes const& types)
+      : visit_(visit), user_(user), name_(name), model_(&model), types_(types) {
+    if (visit == nullptr) fail(ErrorKind::invalid_argument, {name, " is null"});
+    for (StateArray const& state : rule.states) arrays_.emplace_back(state.name);
+  }
+  /// Calls it for each array.
+  void operator()(zero::detail::OwnedRun const& run) const {
+    for (std::size_t a = 0; a < arrays_.size(); ++a) {
+      zero_owned const owned{.size = sizeof(zero_owned),
+                             .name = run.tensor->name.c_str(),
+                             .array = arrays_[a].c_str(),
+                             .tensor = static_cast<std::int32_t>(run.tensor - model_->data()),
+                             .number = static_cast<std::int32_t>(a),
+                             .first = static_cast<std::int64_t>(run.first),
+                             .count = static_cast<std::int64_t>(run.count),
+                             .element_bytes = static_cast<std::int64_t>(
+                                 size_of(a == 0 ? types_.master : types_.state)),
+                             .data = a == 0 ? run.master : run.states[a - 1]};
+      std::int32_t const code = visit_(&owned, user_);
+      if (code == 0) continue;
+      fail_with(ZERO_CALLBACK,
+                {"zero: callback: ", name_, " returned ", code, " for '", run.tensor->name, "'"});
+    }
+  }
+
+ private:
+  zero_visit visit_;
+  void* user_;
+  char const* name_;
+  std::vector<Tensor> const* model_;
+  zero::detail::DTypes types_;
+  std::vector<std::string> arrays_{"master"};  ///< their names, as C has them
+};
+
+/// Hears which unit's lent gradients are not read any more.
+struct GradientsFreeFunction {
+  zero_gradients_told function = nullptr;  ///< null for none
+  void* user = nullptr;                    ///< passed to it
+  /// Calls it.
+  void operator()(int unit) const noexcept {
+    if (function != nullptr) function(unit, user);
+  }
+};
+
+}  // namespace zero::inline ZERO_NAMESPACE::c
