@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Measures a stranger's first day: the README's two commands on a bare system, from nothing.
+"""Measures a stranger's first day: the README's two commands on a bare system, from nothing, and then its
+ways to get the library, each with the first program.
 
     python3 bench/first_day.py                     # Debian 12
     python3 bench/first_day.py --command demo      # one of the commands
-    python3 bench/first_day.py --command install   # the ways to get the library, each with the first program
+    python3 bench/first_day.py --command install   # the ways to get the library alone
     python3 bench/first_day.py --release trixie --json first_day.json
 
 Makes a bare system (debootstrap, minbase), puts the last commit there, asks apt what the packages of
 a command are and how much it downloads for them, installs them, and runs the command. Nothing of this
-machine is visible there. Prints a table. Needs root, debootstrap and git, 3 GB and about 20 minutes on
-two cores.
+machine is visible there. Prints a table. Needs root, debootstrap and git, 3 GB and about 25 minutes on
+two cores. Commands run in the order in which they are named here, in the same system.
 """
 
 import argparse
@@ -33,21 +34,25 @@ exec chroot "$root" /usr/bin/env -i HOME=/root LANG=C.UTF-8 TERM=dumb \
   PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin sh -euc "cd /root/zero && $2"
 """
 
-# The ways of the README to get the library, with what they need. The program is the front page's.
-WAYS_NEED = "g++ cmake make pkg-config python3 python3-venv"
+# The ways of the README to get the library, behind `install-deps.sh install`, with what a way needs besides.
+# The program is the front page's.
+WAYS_NEED = {"pkg-config": "pkg-config", "Conan": "make python3-venv"}
 PROGRAM = "blocks=/tmp/blocks && python3 tests/readme/extract.py --root . --out $blocks README.md"
 WAYS = {
     "fetched by CMake":
         "mkdir /tmp/fetched && cp $blocks/README_1.cmake /tmp/fetched/CMakeLists.txt && "
         "cp $blocks/README_2.cpp /tmp/fetched/main.cpp && cd /tmp/fetched && "
-        "cmake -S . -B b -DFETCHCONTENT_SOURCE_DIR_ZERO=/root/zero && cmake --build b && "
-        "./b/numbers | diff - $blocks/README_3.txt",
+        "cmake -S . -B b -G Ninja -DFETCHCONTENT_SOURCE_DIR_ZERO=/root/zero && cmake --build b && "
+        "./b/quickstart | diff - $blocks/README_3.txt",
     "installed by CMake":
-        "cmake -S . -B build && cmake --build build && cmake --install build && "
+        "cmake --workflow --preset install && "
         "mkdir /tmp/found && cp $blocks/README_2.cpp /tmp/found/main.cpp && "
         "sed 's/^include.*//; s/^FetchContent_Declare.*/find_package(zero REQUIRED)/; "
         "s/^FetchContent_Make.*//' $blocks/README_1.cmake >/tmp/found/CMakeLists.txt && "
-        "cd /tmp/found && cmake -S . -B b && cmake --build b && ./b/numbers | diff - $blocks/README_3.txt",
+        "cd /tmp/found && cmake -S . -B b -G Ninja && cmake --build b && ./b/quickstart | diff - $blocks/README_3.txt",
+    "headers alone":
+        "cmake --preset install -DZERO_BUILD_PROGRAMS=OFF -DCMAKE_INSTALL_PREFIX=/tmp/headers && "
+        "cmake --build --preset install && test -e /tmp/headers/include/zero/zero.hpp",
     "pkg-config":
         "g++ -std=c++20 $blocks/README_2.cpp -o /tmp/by_flags $(pkg-config --cflags --libs zero) && "
         "/tmp/by_flags | diff - $blocks/README_3.txt",
@@ -108,6 +113,25 @@ def download(system, command):
     return len(sizes), sum(sizes)
 
 
+def measure_ways(system):
+    """Gets the library in each way of the README, and prints a table."""
+    count, size = download(system, "install")
+    system.run("sh cmake/install-deps.sh install && apt-get install -q -y --no-install-recommends python3")
+    _, _, program = system.run(f"{PROGRAM} && g++ -std=c++20 -O2 -Iinclude $blocks/README_2.cpp -o /tmp/program "
+                               "-pthread")
+    print(f"`sh cmake/install-deps.sh install`: {count} packages, {size / 1e6:.0f} MB that were not there; the "
+          f"README's program alone at -O2: {program:.1f} s of the processors\n")
+    print("| way | needs besides | seconds | processors' time | over the program's |")
+    print("|---|---|---|---|---|")
+    for way, command in WAYS.items():
+        print(f"zero: {way}", file=sys.stderr)
+        besides = WAYS_NEED.get(way, "")
+        if besides:
+            system.run(f"apt-get install -q -y --no-install-recommends {besides}")
+        _, wall, cpu = system.run(f"{PROGRAM} && {command}")
+        print(f"| {way} | {besides or '-'} | {wall:.0f} s | {cpu:.1f} s | {cpu / program:.1f} |", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -126,15 +150,9 @@ def main():
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         system = System(pathlib.Path(folder), options.release)
         system.run("apt-get update -q")
-        wanted = options.command or ["demo", "test"]
+        wanted = options.command or ["demo", "test", "install"]
         commands = [command for command in wanted if command != "install"]
         needs = {command: download(system, command) for command in commands}
-        if "install" in wanted:
-            system.run(f"apt-get install -q -y --no-install-recommends {WAYS_NEED}")
-            for way, command in WAYS.items():
-                print(f"zero: {way}", file=sys.stderr)
-                _, wall, _ = system.run(f"{PROGRAM} && {command}")
-                print(f"| {way} | passed | {wall:.0f} s |", flush=True)
         for command in commands:
             print(f"zero: {command}", file=sys.stderr)
             _, installing, _ = system.run(f"sh cmake/install-deps.sh {command}")
@@ -144,9 +162,11 @@ def main():
                          "megabytes": needs[command][1] / 1e6, "install_seconds": installing,
                          "seconds": wall, "cpu_minutes": cpu / 60,
                          "said": tests[-1] if tests else said.strip().splitlines()[-1]})
+        if "install" in wanted:
+            measure_ways(system)
     if not rows:
         return
-    print(f"{options.release}, from a bare system; packages and download are each command's own\n")
+    print(f"\n{options.release}, from a bare system; packages and download are each command's own\n")
     print("| command | packages | download | installing | then | processors' time | said |")
     print("|---|---|---|---|---|---|---|")
     for row in rows:

@@ -5,10 +5,11 @@ set -eu
 
 usage() {
   cat <<'TEXT'
-usage: sh cmake/install-deps.sh demo|test|ci [--print]
+usage: sh cmake/install-deps.sh demo|test|install|ci [--print]
 
   demo     what trains the GPT: a compiler, CMake, Ninja, Eigen, CLI11, nlohmann-json
   test     what the tests of the library need: those three, Python, doctest, xxHash, nlohmann-json
+  install  what building and installing needs: a compiler, CMake, Ninja, CLI11, nlohmann-json, xxHash
   ci       what every test and check needs: all these, Google Benchmark, two MPI libraries, LibTorch,
            dlib, other compilers, a cross compiler, an emulator, SPIN
   --print  prints the packages and installs nothing
@@ -17,12 +18,14 @@ TEXT
 
 demo="g++ cmake ninja-build libeigen3-dev libcli11-dev nlohmann-json3-dev"
 test="g++ cmake ninja-build python3 doctest-dev libxxhash-dev nlohmann-json3-dev"
+install="g++ cmake ninja-build libcli11-dev nlohmann-json3-dev libxxhash-dev"
 ci="$demo $test libbenchmark-dev make pkg-config python3-pip libdlib-dev libtorch-dev libopenmpi-dev openmpi-bin libmpich-dev mpich doxygen clang
 libclang-rt-dev clang-format g++-aarch64-linux-gnu qemu-user ccache git iproute2 spin"
 
 case "${1-}" in
   demo) packages=$demo ;;
   test) packages=$test ;;
+  install) packages=$install ;;
   ci) packages=$ci ;;
   -h | --help) usage && exit 0 ;;
   *) usage >&2 && exit 2 ;;
@@ -48,6 +51,17 @@ tests also doctest, Python 3, xxHash and Google Benchmark.
   macOS:   brew install cmake ninja eigen cli11 nlohmann-json doctest python xxhash google-benchmark
 TEXT
   exit 1
+fi
+
+# Older releases fail later, with errors that name neither the release nor what is missing.
+if [ -r /etc/os-release ]; then
+  release=$(. /etc/os-release && echo "${ID-} ${VERSION_ID-}")
+  case $release in
+    "debian 9" | "debian 10" | "debian 11" | "ubuntu 1"* | "ubuntu 20."* | "ubuntu 22."* | "ubuntu 23."*)
+      echo "zero: needs Debian 12, Ubuntu 24.04 or newer, for GCC 12 and CMake 3.25; this is $release" >&2
+      exit 1
+      ;;
+  esac
 fi
 
 missing=""

@@ -3,7 +3,7 @@ include("${CMAKE_CURRENT_LIST_DIR}/consumer.cmake")
 # The component is what an install with ZERO_COMPILED adds; the consumer links it.
 set(consumer "${project}")
 set(project "${ZERO_SOURCE}")
-expect_configured(zero -DZERO_COMPILED=ON -DZERO_BUILD_TESTS=OFF -DZERO_BUILD_EXAMPLES=OFF
+expect_configured(zero -DZERO_COMPILED=ON -DZERO_BUILD_TESTS=OFF -DZERO_BUILD_EXAMPLES=OFF -DZERO_BUILD_PROGRAMS=OFF
                   -DZERO_BUILD_BENCH=OFF)
 build(zero)
 install_and_move("${SCRATCH}/zero")

@@ -10,6 +10,14 @@
 #include ZERO_STOP
 #endif
 
+#include <version>
+
+// What older libraries lack; which version of a library it is, only libraries say.
+#if !defined(__cpp_lib_bit_cast) || !defined(__cpp_lib_span)
+#error "zero: needs a standard library with all of C++20, such as that of GCC 12 or Clang 14"
+#include ZERO_STOP
+#endif
+
 #include "zero/base/flags.hpp"
 
 /// Marks functions whose source serves the host and, under nvcc, the device.
