@@ -23,10 +23,9 @@ import time
 
 LOUD = ["throw", "leave", "hang", "stop", "op", "count", "dtype", "bucket"]
 GONE = ["kill", "exit"]
-# Inside of calls of MPI's that only all ranks together return from, and how often a rank makes them.
-# What returns without the others leaves the survivors in order, as MPI_Comm_free does.
-INSIDE = {"MPI_Comm_idup": 2, "MPI_Comm_split_type": 1, "MPI_Comm_split": 2,
-          "MPI_Win_allocate_shared": 2, "MPI_Win_free": 2, "MPI_Iallgather": 4}
+# Inside of calls of MPI's that only all ranks together complete, and how often a rank makes them. A
+# barrier is in front of what blocks.
+INSIDE = {"MPI_Comm_idup": 2, "MPI_Ibarrier": 8, "MPI_Iallgather": 4}
 LOUD += [f"hang@{name}" for name in INSIDE]
 GONE += [f"kill@{name}" for name in INSIDE]
 SILENT = ["hang", "stop", "kill", "exit"]

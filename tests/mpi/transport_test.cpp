@@ -24,14 +24,6 @@ TEST_CASE("construction refuses what cannot work") {
   CHECK(contains(error_of(make), "message_bytes"));
 }
 
-TEST_CASE("where MPI allows threads, every call ends by the deadline, and the report says so") {
-  int provided = MPI_THREAD_SINGLE;
-  MPI_Query_thread(&provided);
-  on_all(Route::window, [&](auto& comm) {
-    CHECK(comm.transport().always_deadline == (provided >= MPI_THREAD_SERIALIZED));
-  });
-}
-
 TEST_CASE("the window's pool: what is left of it, and who is told when it does not suffice") {
   on_all(Route::window, [](auto& comm) {
     auto allocator = comm.allocator();

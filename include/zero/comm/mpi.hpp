@@ -51,9 +51,9 @@ namespace zero::inline ZERO_NAMESPACE {
 /// sent, or more room than it has made. In a copy nobody else waits for it. In a sum all others
 /// wait for it after the first chunks.
 ///
-/// Construction, `split` and `close` make calls of MPI's that only block, in a thread so that they,
-/// too, end by the deadline. That takes MPI_THREAD_SERIALIZED; with less they have no deadline once
-/// all ranks have come there.
+/// Construction, `split` and `close` make calls of MPI's that only block. All ranks meet before
+/// each of them, by the deadline, at every level of threads. A rank that dies between the two
+/// leaves the others inside of MPI.
 ///
 /// The destructor is local and leaves MPI's handles behind; `close` frees them.
 /// @tparam Reduction  `mpi::Ordered` or `mpi::Native`: who adds, in which order

@@ -10,13 +10,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -24,61 +21,27 @@ namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 /// One rank's patience with the others, where MPI itself has none to offer.
 ///
-/// What MPI can start without blocking is polled. What has no such form is called by a thread, so
-/// that the caller can stop waiting for it. That takes MPI_THREAD_SERIALIZED; below it such a call
-/// takes as long as it takes.
+/// What MPI can start without blocking is polled. Before what has no such form all ranks meet in a
+/// barrier that is polled, at any thread level. A rank that dies between the two is not found: the
+/// others stay in MPI's call.
 class Blocking {
  public:
   Blocking(MPI_Comm comm, double deadline_s) : deadline_(deadline_s) {
     check(MPI_Comm_rank(comm, &rank_), "MPI_Comm_rank");
-    check(MPI_Query_thread(&level_), "MPI_Query_thread");
   }
 
-  /// True if no call can outlast the deadline.
-  [[nodiscard]] bool always_ends() const noexcept { return level_ >= MPI_THREAD_SERIALIZED; }
   /// Names what the calls from here on are for.
   void begin(char const* operation) noexcept { operation_ = operation; }
   /// Why waiting ended without the others; empty if it never did.
   [[nodiscard]] std::string const& complaint() const noexcept { return complaint_; }
-  /// True once a call did not come back: its thread may be inside of MPI for ever, and so may be
-  /// what it works on.
-  [[nodiscard]] bool lost() const noexcept { return lost_; }
-  /// False if such a thread is the one that may call MPI; then all that is left is to abort.
-  [[nodiscard]] bool may_call() const noexcept { return !lost_ || level_ == MPI_THREAD_MULTIPLE; }
 
-  /// MPI's code of a blocking call, `function(result)`. Copies of the two live on with a call that
-  /// never ends: MPI reads and writes nothing else of the caller's.
+  /// Comes back once all ranks of `comm` are about to make a call that only all make together.
   /// @throws Error (communication) after the deadline
-  template <class Result, class Function>
-  [[nodiscard]] ZERO_COLD int call(char const* name, Result& result, Function const& function) {
-    if (!always_ends()) return function(result);
-    struct Shared {
-      Function function;
-      Result result;
-      int code = MPI_SUCCESS;
-      bool done = false;
-      std::mutex mutex{};
-      std::condition_variable ended{};
-    };
-    std::shared_ptr<Shared> const task(new Shared{function, result});
-    std::thread thread([task] {
-      int const code = task->function(task->result);
-      std::lock_guard const lock(task->mutex);
-      task->code = code;
-      task->done = true;
-      task->ended.notify_all();
-    });
-    std::unique_lock lock(task->mutex);
-    bool const done = task->ended.wait_for(lock, deadline_, [&] { return task->done; });
-    lock.unlock();
-    if (!done) {
-      thread.detach();
-      lost_ = true;
-      give_up(name);
-    }
-    thread.join();
-    result = task->result;
-    return task->code;
+  ZERO_COLD void meet(char const* call, MPI_Comm comm) {
+    MPI_Request barrier = MPI_REQUEST_NULL;
+    check(MPI_Ibarrier(comm, &barrier), "MPI_Ibarrier");
+    // One that never completes stays MPI's own: it cannot be cancelled.
+    if (!completes(barrier, "MPI_Ibarrier", deadline_)) give_up(call);
   }
 
   /// Looks until `ready()`.
@@ -128,31 +91,26 @@ class Blocking {
     return returning_errors(*made);
   }
   /// The part of a communicator that gives the same color, ordered by key.
-  [[nodiscard]] MPI_Comm divide(MPI_Comm comm, int color, int key) {
-    return part("MPI_Comm_split",
-                [=](MPI_Comm& made) { return MPI_Comm_split(comm, color, key, &made); });
+  [[nodiscard]] ZERO_COLD MPI_Comm divide(MPI_Comm comm, int color, int key) {
+    meet("MPI_Comm_split", comm);
+    MPI_Comm part = MPI_COMM_NULL;
+    check(MPI_Comm_split(comm, color, key, &part), "MPI_Comm_split");
+    return returning_errors(part);
   }
   /// The part of a communicator that can share memory, ordered by key.
-  [[nodiscard]] MPI_Comm machine(MPI_Comm comm, int key) {
-    return part("MPI_Comm_split_type", [=](MPI_Comm& made) {
-      return MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, key, MPI_INFO_NULL, &made);
-    });
+  [[nodiscard]] ZERO_COLD MPI_Comm machine(MPI_Comm comm, int key) {
+    meet("MPI_Comm_split_type", comm);
+    MPI_Comm part = MPI_COMM_NULL;
+    check(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, key, MPI_INFO_NULL, &part),
+          "MPI_Comm_split_type");
+    return returning_errors(part);
   }
-  /// Gives a communicator back, with all of its ranks.
-  void release(MPI_Comm& comm) {
-    auto const free = [](MPI_Comm& all) { return MPI_Comm_free(&all); };
-    check(call("MPI_Comm_free", comm, free), "MPI_Comm_free");
-  }
+  /// Gives a communicator back, with all of its ranks, which have met.
+  static void release(MPI_Comm& comm) { check(MPI_Comm_free(&comm), "MPI_Comm_free"); }
 
  private:
   using Seconds = std::chrono::duration<double>;
 
-  template <class Function>
-  [[nodiscard]] MPI_Comm part(char const* name, Function const& function) {
-    MPI_Comm made = MPI_COMM_NULL;
-    check(call(name, made, function), name);
-    return returning_errors(made);
-  }
   [[nodiscard]] static MPI_Comm returning_errors(MPI_Comm comm) {
     check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     return comm;
@@ -186,14 +144,17 @@ class Blocking {
     auto memory = std::make_unique<Memory>(start);
     MPI_Request request = MPI_REQUEST_NULL;
     check(begin(*memory, request), name);
+    // Or MPI may still write there.
+    if (!completes(request, name, limit)) static_cast<void>(memory.release());
+    return memory;
+  }
+  [[nodiscard]] static bool completes(MPI_Request& request, char const* name, Seconds limit) {
     auto const is_complete = [&] {
       int complete = 0;
       check(MPI_Test(&request, &complete, MPI_STATUS_IGNORE), name);
       return complete != 0;
     };
-    // Or MPI may still write there.
-    if (!look(is_complete, limit)) static_cast<void>(memory.release());
-    return memory;
+    return look(is_complete, limit);
   }
   template <class Ready>
   [[nodiscard]] static bool look(Ready const& ready, Seconds limit) {
@@ -217,8 +178,6 @@ class Blocking {
 
   Seconds deadline_;
   int rank_ = -1;
-  int level_ = MPI_THREAD_SINGLE;
-  bool lost_ = false;
   char const* operation_ = "construction";
   std::string complaint_;
 };
@@ -247,11 +206,9 @@ inline std::atomic<int>& count_of_families() {
 
 /// A progress thread under MPI_THREAD_SERIALIZED knows when its own family calls MPI, and of nobody
 /// else's calls: such a family is alone.
-/// @param blocking  the family's, which lives longer
-/// @return what says, in its end, that the family calls MPI no more; not if a thread of its own
-///   never came back from there
+/// @return what says, in its end, that the family calls MPI no more
 /// @throws Error (invalid_argument) if this family or one that is there has to be alone
-[[nodiscard]] inline std::shared_ptr<void> count_family(Blocking const& blocking, bool alone) {
+[[nodiscard]] inline std::shared_ptr<void> count_family(bool alone) {
   std::atomic<int>& count = count_of_families();
   int others = 0;
   while (!count.compare_exchange_weak(others, alone ? -1 : others + 1)) {
@@ -267,8 +224,8 @@ inline std::atomic<int>& count_of_families() {
             " other families of groups in this process: split one of them, or close them before"});
     }
   }
-  return {nullptr, [&blocking, &count](void* /*unused*/) noexcept {
-            if (!blocking.lost() && is_running()) count.fetch_add(count < 0 ? 1 : -1);
+  return {nullptr, [&count](void* /*unused*/) noexcept {
+            if (is_running()) count.fetch_add(count < 0 ? 1 : -1);
           }};
 }
 

@@ -36,7 +36,7 @@ class Family final : public Surroundings {
   Family(MPI_Comm comm, Options const& wanted, bool native)
       : options(wanted),
         blocking(comm, wanted.deadline_s),
-        counted_(count_family(blocking, wanted.progress_thread == ProgressThread::sole)),
+        counted_(count_family(wanted.progress_thread == ProgressThread::sole)),
         comm_(blocking.duplicate(comm)) {
     check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
     check(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
@@ -57,10 +57,7 @@ class Family final : public Surroundings {
   }
   Family(Family const&) = delete;
   Family& operator=(Family const&) = delete;
-  ~Family() {
-    stop_thread();
-    if (mailbox_ != nullptr && blocking.lost()) mailbox_->forsake();
-  }
+  ~Family() { stop_thread(); }
 
   /// The window of a group's ranks on this node. Collective over the group; blocks.
   /// @param size        of the group, over all nodes
@@ -110,19 +107,15 @@ class Family final : public Surroundings {
   }
   /// True once it is known what to say of it; the same on all ranks.
   [[nodiscard]] bool has_ended() {
-    if (!ending_->ended() && (blocking.complaint().empty() || blocking.may_call())) return false;
+    if (!ending_->ended()) return false;
     // The trainer will use its buffers for something else.
     give_up_buffers();
     return true;
   }
-  [[nodiscard]] std::string const& sentence() const noexcept {
-    return ending_->ended() ? ending_->sentence() : blocking.complaint();
-  }
+  [[nodiscard]] std::string const& sentence() const noexcept { return ending_->sentence(); }
 
   /// Ends the whole family.
-  ZERO_COLD void end(Finding const& finding) {
-    if (blocking.may_call()) ending_->begin(finding);
-  }
+  ZERO_COLD void end(Finding const& finding) { ending_->begin(finding); }
   /// For a reason that is a sentence already; true if nothing had failed before.
   ZERO_COLD bool end_by_words(std::string text, Question at) {
     bool const first = is_sound();
@@ -147,7 +140,7 @@ class Family final : public Surroundings {
   ZERO_COLD void stay() {
     std::chrono::duration<double> const least(window_s(true, 0));
     auto const begun = Clock::now();
-    for (Backoff backoff; blocking.may_call(); backoff.pause()) {
+    for (Backoff backoff;; backoff.pause()) {
       hear();
       bool const ended = has_ended();
       if (ended && !mailbox_->holds()) return;
@@ -199,8 +192,9 @@ class Family final : public Surroundings {
       return departures().size() >= expected && !mailbox_->holds();
     });
     mailbox_->cancel();
-    window->close(blocking);
-    blocking.release(comm_);
+    blocking.meet("MPI_Win_free", comm_);
+    window->close();
+    Blocking::release(comm_);
     counted_.reset();
   }
 
@@ -216,14 +210,13 @@ class Family final : public Surroundings {
     MPI_Comm machine = blocking.machine(comm_, rank_);
     if (!options.node) return machine;
     MPI_Comm const node = blocking.divide(machine, *options.node, rank_);
-    blocking.release(machine);
+    Blocking::release(machine);
     return node;
   }
 
   void hear() {
-    if (!blocking.complaint().empty()) {
-      if (!blocking.may_call()) return;
-      if (says_ != Says::words) end_by_words(blocking.complaint(), {});
+    if (!blocking.complaint().empty() && says_ != Says::words) {
+      end_by_words(blocking.complaint(), {});
     }
     int const code = mailbox_->poll([&](Notice const& notice) { ending_->hear(notice); });
     if (code != MPI_SUCCESS && ending_->running()) end_by_mpi(code, "a notice", {});

@@ -79,7 +79,6 @@ class Group final : public Base {
   ~Group() override {
     Lock const lock(family_->mutex);
     family_->leave(this);
-    if (family_->blocking.lost()) links_->forsake();
     links_.reset();
   }
 
@@ -205,10 +204,11 @@ class Group final : public Base {
     });
     links_->cancel();
     family_->blocking.wait("the end of receives", [&] { return links_->is_idle(); });
+    family_->blocking.meet("MPI_Comm_free", comm_);
     family_->leave(this);
-    if (native_ != nullptr) native_->close(family_->blocking);
-    if (!is_first()) window_->close(family_->blocking);
-    family_->blocking.release(comm_);
+    if (native_ != nullptr) native_->close();
+    if (!is_first()) window_->close();
+    Blocking::release(comm_);
   }
   ZERO_COLD void close_family() override {
     if (is_first()) family_->close();
@@ -226,7 +226,6 @@ class Group final : public Base {
     result.local_ranks = static_cast<int>(peers_.near().size());
     result.window = window_->shared();
     result.progress_thread = family_->options.progress_thread != ProgressThread::off;
-    result.always_deadline = family_->blocking.always_ends();
     if (family_->pool != nullptr) {
       result.shared_bytes = family_->pool->bytes();
       result.shared_left = family_->pool->left();

@@ -54,14 +54,12 @@ class Links {
   Links(Links const&) = delete;
   Links& operator=(Links const&) = delete;
   ~Links() {
-    if (!forsaken_ && is_running()) {
+    if (is_running()) {
       cancel();
       if (is_idle()) return;
     }
     static_cast<void>(memory_.release());
   }
-  /// MPI must not be called any more: whatever it holds stays its own.
-  void forsake() noexcept { forsaken_ = true; }
 
   /// Bytes that `size` ranks without shared memory hold at most, each; fewer where some share
   /// memory.
@@ -382,7 +380,6 @@ class Links {
   std::size_t held_ = 0;
   std::size_t credits_leaving_ = 0;
   int error_ = MPI_SUCCESS;
-  bool forsaken_ = false;
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

@@ -22,15 +22,13 @@ class Mailbox {
   Mailbox(Mailbox const&) = delete;
   Mailbox& operator=(Mailbox const&) = delete;
   ~Mailbox() {
-    if (!forsaken_ && is_running()) {
+    if (is_running()) {
       cancel();
       forget_sent();
     }
     if (in_->request != MPI_REQUEST_NULL) static_cast<void>(in_.release());
     for (std::unique_ptr<Letter>& letter : out_) static_cast<void>(letter.release());
   }
-  /// MPI must not be called any more.
-  void forsake() noexcept { forsaken_ = true; }
 
   /// Calls `hear(notice)` for all that have come.
   /// @return MPI's code
@@ -101,7 +99,6 @@ class Mailbox {
   int size_;
   std::unique_ptr<Letter> in_ = std::make_unique<Letter>();
   std::vector<std::unique_ptr<Letter>> out_;
-  bool forsaken_ = false;
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

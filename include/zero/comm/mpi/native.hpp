@@ -91,8 +91,8 @@ class NativeSums {
   }
 
   /// Collective; blocks.
-  void close(Blocking& blocking) {
-    blocking.release(agreements_);
+  void close() {
+    Blocking::release(agreements_);
     for (std::size_t i = 0; i < 2; ++i) {
       check(MPI_Op_free(&sums_[i]), "MPI_Op_free");
       check(MPI_Type_free(&types_[i]), "MPI_Type_free");

@@ -77,16 +77,16 @@ struct Options {
 
 /// What a group really uses, and what has gone which way on this rank.
 struct Transport {
-  std::string library;           ///< of MPI, by its own description
-  int nodes = 0;                 ///< over which the group spreads
-  int local_ranks = 0;           ///< of the group that share a window with this rank, itself too
-  bool window = false;           ///< is there a shared window?
-  bool progress_thread = false;  ///< does a thread advance transfers?
-  bool always_deadline = false;  ///< do calls that MPI has in a blocking form only end by it, too?
-  std::size_t shared_bytes = 0;  ///< of the window's pool on this rank
-  std::size_t shared_left = 0;   ///< of them not handed out
-  std::size_t chunk_bytes = 0;   ///< the largest message of an exchange
-  std::uint64_t direct_bytes = 0;      ///< read from peers' memory
+  std::string library;             ///< of MPI, by its own description
+  int nodes = 0;                   ///< over which the group spreads
+  int local_ranks = 0;             ///< of the group that share a window with this rank, itself too
+  bool window = false;             ///< is there a shared window?
+  bool progress_thread = false;    ///< does a thread advance transfers?
+  bool always_deadline = true;     ///< do construction, split and close end by it? Always
+  std::size_t shared_bytes = 0;    ///< of the window's pool on this rank
+  std::size_t shared_left = 0;     ///< of them not handed out
+  std::size_t chunk_bytes = 0;     ///< the largest message of an exchange
+  std::uint64_t direct_bytes = 0;  ///< read from peers' memory
   std::uint64_t exchanged_bytes = 0;   ///< received in chunks
   std::uint64_t node_sum_bytes = 0;    ///< sent to other nodes as sums of this one, or up to it
   std::uint64_t native_bytes = 0;      ///< handed to MPI's own reductions

@@ -117,13 +117,13 @@ class Window {
     return blocking.gather(node_, static_cast<int>(parts_.size()), number).front();
   }
 
-  /// Gives the memory back. Collective over the node; blocks.
-  void close(Blocking& blocking) {
+  /// Gives the memory back. Collective over the node; blocks; the ranks have met, since what waits
+  /// here and gives up would still use the memory.
+  void close() {
     if (!shared()) return;
     check(MPI_Win_unlock_all(window_), "MPI_Win_unlock_all");
-    auto const free = [](MPI_Win& window) { return MPI_Win_free(&window); };
-    check(blocking.call("MPI_Win_free", window_, free), "MPI_Win_free");
-    blocking.release(node_);
+    check(MPI_Win_free(&window_), "MPI_Win_free");
+    Blocking::release(node_);
   }
 
  private:
@@ -150,18 +150,14 @@ class Window {
 
   /// Why there is no window for this rank; empty if there is one.
   [[nodiscard]] std::string allocate(Blocking& blocking, std::size_t bytes) {
-    auto const allocate = [node = node_, bytes](MPI_Win& window) {
-      MPI_Info info = MPI_INFO_NULL;
-      int code = MPI_Info_create(&info);
-      if (code != MPI_SUCCESS) return code;
-      MPI_Info_set(info, "alloc_shared_noncontig", "true");
-      void* memory = nullptr;
-      auto const size = static_cast<MPI_Aint>(bytes);
-      code = MPI_Win_allocate_shared(size, 1, info, node, static_cast<void*>(&memory), &window);
-      MPI_Info_free(&info);
-      return code;
-    };
-    int const code = blocking.call("MPI_Win_allocate_shared", window_, allocate);
+    MPI_Info info = MPI_INFO_NULL;
+    check(MPI_Info_create(&info), "MPI_Info_create");
+    check(MPI_Info_set(info, "alloc_shared_noncontig", "true"), "MPI_Info_set");
+    blocking.meet("MPI_Win_allocate_shared", node_);
+    void* memory = nullptr;
+    int const code = MPI_Win_allocate_shared(
+        static_cast<MPI_Aint>(bytes), 1, info, node_, static_cast<void*>(&memory), &window_);
+    check(MPI_Info_free(&info), "MPI_Info_free");
     if (code != MPI_SUCCESS) {
       return Message({"MPI cannot share ",
                       bytes,
