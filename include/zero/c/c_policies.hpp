@@ -31,60 +31,6 @@
 
 namespace zero::inline ZERO_NAMESPACE::c {
 
-/// The number by which the C interface asks for a policy. One of the trainer's own gets one in the
-/// file that has ZERO_C_DEFINE, before it:
-///
-///     template <>
-///     inline constexpr std::int32_t zero::c::number<MyRule> = 1000;
-template <class Policy>
-inline constexpr std::int32_t number = -1;
-/// @cond
-template <>
-inline constexpr std::int32_t number<stage::Replicated> = ZERO_REPLICATED;
-template <>
-inline constexpr std::int32_t number<stage::Pos> = ZERO_POS;
-template <>
-inline constexpr std::int32_t number<stage::PosG> = ZERO_POS_G;
-template <>
-inline constexpr std::int32_t number<stage::PosGP> = ZERO_POS_G_P;
-template <>
-inline constexpr std::int32_t number<Fp32> = ZERO_FP32;
-template <>
-inline constexpr std::int32_t number<Fp64> = ZERO_FP64;
-template <>
-inline constexpr std::int32_t number<Mixed<bf16>> = ZERO_BF16;
-template <>
-inline constexpr std::int32_t number<Mixed<fp16>> = ZERO_FP16;
-template <>
-inline constexpr std::int32_t number<AdamW> = ZERO_ADAMW;
-template <>
-inline constexpr std::int32_t number<Adam> = ZERO_ADAM;
-template <>
-inline constexpr std::int32_t number<Sgd> = ZERO_SGD;
-template <>
-inline constexpr std::int32_t number<PlainSgd> = ZERO_PLAIN_SGD;
-template <>
-inline constexpr std::int32_t number<AmsGrad> = ZERO_AMSGRAD;
-template <>
-inline constexpr std::int32_t number<NAdam> = ZERO_NADAM;
-template <>
-inline constexpr std::int32_t number<Adagrad> = ZERO_ADAGRAD;
-template <>
-inline constexpr std::int32_t number<RmsProp<>> = ZERO_RMSPROP;
-template <>
-inline constexpr std::int32_t number<Lion> = ZERO_LION;
-template <>
-inline constexpr std::int32_t number<AccumulateNone> = ZERO_ACCUMULATE_NONE;
-template <>
-inline constexpr std::int32_t number<AccumulateFull> = ZERO_ACCUMULATE_FULL;
-template <>
-inline constexpr std::int32_t number<AccumulateShard> = ZERO_ACCUMULATE_SHARD;
-template <>
-inline constexpr std::int32_t number<Owned<>> = ZERO_OWNED;
-template <>
-inline constexpr std::int32_t number<Borrowed<>> = ZERO_BORROWED;
-/// @endcond
-
 /// Every slot that the C interface chooses in.
 enum class PolicySlot : std::uint8_t {
   stage,         ///< what is partitioned
@@ -103,20 +49,56 @@ inline constexpr int slots = 5;
   return names[static_cast<int>(slot)];
 }
 
+/// The number by which the C interface asks for a policy. One of the trainer's own gets one in the
+/// file that has ZERO_C_DEFINE, before it:
+///
+///     template <>
+///     inline constexpr std::int32_t zero::c::number<MyRule> = 1000;
+template <class Policy>
+inline constexpr std::int32_t number = -1;
+
+/// All that zero/c.h has numbers for: slot, policy, number.
+#define ZERO_C_POLICIES(X)                                \
+  X(stage, stage::Replicated, ZERO_REPLICATED)            \
+  X(stage, stage::Pos, ZERO_POS)                          \
+  X(stage, stage::PosG, ZERO_POS_G)                       \
+  X(stage, stage::PosGP, ZERO_POS_G_P)                    \
+  X(precision, Fp32, ZERO_FP32)                           \
+  X(precision, Mixed<zero::bf16>, ZERO_BF16)              \
+  X(precision, Mixed<zero::fp16>, ZERO_FP16)              \
+  X(precision, Fp64, ZERO_FP64)                           \
+  X(rule, AdamW, ZERO_ADAMW)                              \
+  X(rule, Adam, ZERO_ADAM)                                \
+  X(rule, Sgd, ZERO_SGD)                                  \
+  X(rule, PlainSgd, ZERO_PLAIN_SGD)                       \
+  X(rule, AmsGrad, ZERO_AMSGRAD)                          \
+  X(rule, NAdam, ZERO_NADAM)                              \
+  X(rule, Adagrad, ZERO_ADAGRAD)                          \
+  X(rule, RmsProp<>, ZERO_RMSPROP)                        \
+  X(rule, Lion, ZERO_LION)                                \
+  X(accumulation, AccumulateNone, ZERO_ACCUMULATE_NONE)   \
+  X(accumulation, AccumulateFull, ZERO_ACCUMULATE_FULL)   \
+  X(accumulation, AccumulateShard, ZERO_ACCUMULATE_SHARD) \
+  X(memory, Owned<>, ZERO_OWNED)                          \
+  X(memory, Borrowed<>, ZERO_BORROWED)
+
+/// @cond
+#define ZERO_C_NUMBER(slot, policy, value) \
+  template <>                              \
+  inline constexpr std::int32_t number<policy> = value;
+ZERO_C_POLICIES(ZERO_C_NUMBER)
+#undef ZERO_C_NUMBER
+/// @endcond
+
 /// How C++ spells the policy of that number; a description of it for the trainer's own.
 [[nodiscard]] inline std::string spelling(PolicySlot slot, std::int32_t number) {
-  constexpr std::string_view names[slots][9] = {
-      {"stage::Replicated", "stage::Pos", "stage::PosG", "stage::PosGP"},
-      {"Fp32", "Mixed<zero::bf16>", "Mixed<zero::fp16>", "Fp64"},
-      {"AdamW", "Adam", "Sgd", "PlainSgd", "AmsGrad", "NAdam", "Adagrad", "RmsProp<>", "Lion"},
-      {"AccumulateNone", "AccumulateFull", "AccumulateShard"},
-      {"Owned<>", "Borrowed<>"}};
-  auto const& known = names[static_cast<int>(slot)];
-  if (number >= 0 && number < 9 && !known[number].empty()) {
-    return "zero::" + std::string(known[number]);
-  }
+#define ZERO_C_SPELLING(of, policy, value) \
+  if (slot == PolicySlot::of && number == value) return "zero::" #policy;
+  ZERO_C_POLICIES(ZERO_C_SPELLING)
+#undef ZERO_C_SPELLING
   return "the " + std::string(name(slot)) + " of number " + std::to_string(number);
 }
+#undef ZERO_C_POLICIES
 
 /// One choice, by its numbers.
 struct PolicyNumbers {
