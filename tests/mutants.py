@@ -44,7 +44,7 @@ MUTANTS = [
      "terms.grad_norm > max_norm ? max_norm / terms.grad_norm : scale",
      "terms.grad_norm > max_norm ? terms.grad_norm / max_norm : scale"),
     ("a gathered unit counts no second reader", "optimizer/step/gather.hpp",
-     "if (slot == nullptr || --slot->users > 0) return;", "if (slot == nullptr || --slot->users < 0) return;"),
+     "if (slot == nullptr || --slot->readers > 0) return;", "if (slot == nullptr || --slot->readers < 0) return;"),
     ("headers are not held against the manifest", "checkpoint/manifest.hpp",
      "checksum(text.data(), text.size()) != saved->header_sum) {",
      "checksum(text.data(), text.size()) == 0 && saved->header_sum != 0) {"),

@@ -7,7 +7,7 @@
 #include "zero/activations/activation_ledger.hpp"
 #include "zero/activations/activation_plan.hpp"
 #include "zero/activations/activation_pool.hpp"
-#include "zero/activations/activation_stores.hpp"
+#include "zero/activations/activation_store.hpp"
 #include "zero/activations/activation_terms.hpp"
 #include "zero/activations/fetched_layer.hpp"
 #include "zero/base/config.hpp"
@@ -63,14 +63,13 @@ struct ActivationKey {
 template <class... Policies>
 class Activations {
   using Choice = detail::ActivationChoice<Policies...>;
-  using Store = typename detail::ActivationStoreOf<Choice>::type;
 
  public:
   /// How ranks move data.
   using Communicator = detail::Selected<detail::FitsCommunicator, void, Policies...>;
   using Placement = typename Choice::Placement;  ///< where checkpoints are kept
   using Space = typename Communicator::Space;    ///< where tensors and gathered checkpoints lie
-  using Fetched = FetchedLayer<Activations>;     ///< a layer's checkpoints, in use
+  using Fetched = FetchedLayer;                  ///< a layer's checkpoints, in use
 
   /// What a rank will hold and move, before anything is allocated.
   /// @param group_size   ranks of the model-parallel group
@@ -137,30 +136,10 @@ class Activations {
   template <Element T>
   void store(int layer, std::span<T const> tensor, ActivationKey key = {}) {
     std::size_t const index = layout_.layer_index(layer);
-    detail::PlacedLayer const& placed = layout_.layers()[index];
-    if (key.checkpoint >= placed.count) {
-      ledger_.refuse(index, key.micro_batch, "has no checkpoint of this number");
-    }
-    std::size_t const c = placed.first + key.checkpoint;
-    ActivationCheckpoint const& described = layout_.checkpoints()[c];
-    if (described.dtype != dtype_of<T> || described.elements != tensor.size()) {
-      Message const differing{"is stored as ",
-                              tensor.size(),
-                              " ",
-                              name(dtype_of<T>),
-                              ", described as ",
-                              described.elements,
-                              " ",
-                              name(described.dtype)};
-      ledger_.refuse(index, key.micro_batch, differing.text(), described.name);
-    }
+    std::size_t const c =
+        ledger_.described(index, key.checkpoint, key.micro_batch, tensor.size(), dtype_of<T>);
     detail::LayerKey const at = ledger_.to_store(c, key.micro_batch);
-    auto const own = layout_.own(c, comm_->rank());
-    store_.put(arena_.space(),
-               at,
-               c,
-               tensor.data() + own.first,
-               static_cast<std::size_t>(own.second - own.first) * sizeof(T));
+    store_.put(at, c, tensor.data());
     ledger_.store(at, c, key.micro_batch);
   }
   /// @overload
@@ -177,14 +156,7 @@ class Activations {
   ///   fails
   [[nodiscard]] Fetched fetch(int layer, int micro_batch = 0) {
     detail::LayerKey const key = ledger_.to_fetch(layout_.layer_index(layer), micro_batch);
-    std::byte const* memory = nullptr;
-    if constexpr (!Placement::offloaded) {
-      memory = layout_.form().gathered ? pool_.acquire(key) : store_.kept(key);
-    } else {
-      memory = pool_.acquire(key);
-    }
-    ledger_.fetch(key);
-    return Fetched(*this, layout_, key, memory, micro_batch);
+    return Fetched(pool_, layout_, key, pool_.acquire(key), micro_batch);
   }
 
   /// Says that a step is over. Local; never blocks.
@@ -192,7 +164,7 @@ class Activations {
   ///   (communication) if the group has ended while work was queued: what was fetched may be wrong
   void end_step() {
     ledger_.require_empty();
-    confirm(*comm_);
+    ranks_.confirm();
   }
 
   /// Forgets all that is stored, for a step that is not finished.
@@ -202,11 +174,9 @@ class Activations {
   void discard() {
     ledger_.clear();
     pool_.forget();
-    store_.forget();
   }
 
  private:
-  friend Fetched;
   struct Constructing {};
 
   Activations(Communicator& comm,
@@ -216,7 +186,7 @@ class Activations {
               typename Choice::Memory memory,
               typename Choice::Transfer* transfer,
               Constructing /*disambiguates*/)
-      : comm_(&comm),
+      : ranks_(detail::ref(comm)),
         space_(detail::space_of(comm)),
         allocator_(std::move(memory.allocator)),
         arena_(detail::ref(allocator_), detail::AnySpace(detail::space_calls<Space>, &space_)),
@@ -224,8 +194,8 @@ class Activations {
         plan_(agreed_plan(micro_batches, prefetch)),
         sizes_(detail::activation_sizes(layout_, micro_batches, prefetch)),
         ledger_(layout_, micro_batches),
-        store_(layout_, sizes_, transfer, arena_),
-        pool_(comm, layout_, ledger_, sizes_, prefetch, store_, arena_) {}
+        store_(ranks_, layout_, sizes_, Choice::slower(transfer, sizes_), arena_),
+        pool_(ranks_, layout_, ledger_, sizes_, prefetch, store_, arena_) {}
 
   /// Alone, a rank's share is the whole: nothing has to be gathered, unless from elsewhere.
   [[nodiscard]] static constexpr detail::ActivationForm form(int group_size) noexcept {
@@ -242,22 +212,17 @@ class Activations {
   }
 
   [[nodiscard]] ActivationPlan agreed_plan(int micro_batches, int prefetch) {
-    detail::require_same_terms(*comm_,
+    detail::require_same_terms(ranks_,
                                arena_,
                                {{static_cast<std::int64_t>(layout_.checkpoints().size()),
                                  detail::hash_of(layout_.checkpoints()),
                                  int{Placement::partitioned} + 2 * int{Placement::offloaded},
                                  micro_batches,
                                  prefetch}});
-    return plan_of(layout_, comm_->size(), micro_batches, prefetch);
+    return plan_of(layout_, ranks_.size(), micro_batches, prefetch);
   }
 
-  void give_back(detail::LayerKey key) noexcept {
-    pool_.release(key);
-    ledger_.release(key);
-  }
-
-  Communicator* comm_;
+  detail::Ranks ranks_;
   [[no_unique_address]] Space space_;
   [[no_unique_address]] decltype(Choice::Memory::allocator) allocator_;
   detail::Arena arena_;
@@ -265,8 +230,8 @@ class Activations {
   ActivationPlan plan_;
   detail::ActivationSizes sizes_;
   detail::ActivationLedger ledger_;
-  Store store_;
-  detail::ActivationPool<Communicator, Store> pool_;
+  detail::ActivationStore store_;
+  detail::ActivationPool pool_;
 };
 
 /// Deduces the policies from the arguments of a constructor.

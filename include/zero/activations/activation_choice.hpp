@@ -2,13 +2,15 @@
 /// From a list of policies to one policy per slot, with a sentence for each mistake.
 #pragma once
 
-#include "zero/activations/activation_stores.hpp"
+#include "zero/activations/activation_plan.hpp"
+#include "zero/activations/activation_store.hpp"
 #include "zero/base/config.hpp"
 #include "zero/concepts/activation_placement.hpp"
 #include "zero/concepts/policies.hpp"
 #include "zero/concepts/transfer.hpp"
 
 #include <concepts>
+#include <memory>
 #include <string_view>
 #include <type_traits>
 
@@ -49,9 +51,8 @@ struct ActivationChoice {
   static_assert(named<FitsTransfer, Policies...> == 1 || !Placement::offloaded,
                 "zero: a placement in the slower memory needs a transfer");
   /// Unused, and not asked for, where everything is placed in the communicator's space.
-  using Transfer = std::conditional_t<Placement::offloaded,
-                                      Selected<FitsTransfer, NoTransfer, Policies...>,
-                                      NoTransfer>;
+  using Transfer =
+      std::conditional_t<Placement::offloaded, Selected<FitsTransfer, void, Policies...>, void>;
 
   template <class T>
   static constexpr bool is_value =
@@ -87,6 +88,17 @@ struct ActivationChoice {
     }
   }
 
+  /// Slower memory from the transfer; null where everything is placed in the communicator's space.
+  static std::unique_ptr<SlowerMemory> slower([[maybe_unused]] Transfer* transfer,
+                                              [[maybe_unused]] ActivationSizes const& sizes) {
+    if constexpr (Placement::offloaded) {
+      return std::make_unique<SlowerMemoryOf<Transfer>>(
+          *transfer, sizes.kept, sizes.send_slots + sizes.arrival_slots);
+    } else {
+      return nullptr;
+    }
+  }
+
   /// What the slower memory calls itself.
   static constexpr std::string_view slower_memory() {
     if constexpr (Placement::offloaded) {
@@ -95,14 +107,6 @@ struct ActivationChoice {
       return {};
     }
   }
-};
-
-/// Where a choice keeps checkpoints.
-template <class Choice>
-struct ActivationStoreOf : std::type_identity<ActivationsHere> {};
-template <class Choice>
-requires Choice::Placement::offloaded struct ActivationStoreOf<Choice>
-    : std::type_identity<ActivationsInSlowerMemory<typename Choice::Transfer>> {
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

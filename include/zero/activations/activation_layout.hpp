@@ -70,6 +70,7 @@ class ActivationLayout {
     for (PlacedLayer const& layer : layers_) {
       largest_layer_kept_ = (std::max)(largest_layer_kept_, layer.kept_bytes);
       largest_layer_gathered_ = (std::max)(largest_layer_gathered_, layer.gathered_bytes);
+      most_checkpoints_ = (std::max)(most_checkpoints_, layer.count);
     }
   }
 
@@ -86,6 +87,8 @@ class ActivationLayout {
   [[nodiscard]] std::uint64_t largest_layer_gathered() const noexcept {
     return largest_layer_gathered_;
   }
+  /// Of one layer.
+  [[nodiscard]] std::size_t most_checkpoints() const noexcept { return most_checkpoints_; }
 
   /// Elements of a checkpoint that `rank` keeps, without padding: [first, second).
   [[nodiscard]] std::pair<std::uint64_t, std::uint64_t> own(std::size_t c,
@@ -169,6 +172,7 @@ class ActivationLayout {
   std::uint64_t largest_kept_ = 0;
   std::uint64_t largest_layer_kept_ = 0;
   std::uint64_t largest_layer_gathered_ = 0;
+  std::size_t most_checkpoints_ = 0;
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -4,10 +4,12 @@
 
 #include "zero/activations/activation_layout.hpp"
 #include "zero/base/config.hpp"
+#include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,12 +27,34 @@ struct LayerKey {
 class ActivationLedger {
  public:
   static constexpr int no_batch = -1;
+  static constexpr std::size_t no_checkpoint = ~std::size_t{0};
 
   ActivationLedger(ActivationLayout const& layout, int micro_batches)
       : layout_(&layout),
         batches_(static_cast<std::size_t>(micro_batches)),
         stored_(batches_.size() * layout.checkpoints().size()),
         fetched_(batches_.size() * layout.layers().size()) {}
+
+  /// Which checkpoint a tensor is, which is a layer's `i`-th.
+  /// @throws Error (invalid_argument) if it is not as described
+  [[nodiscard]] std::size_t described(
+      std::size_t layer, std::size_t i, int micro_batch, std::size_t elements, DType dtype) const {
+    PlacedLayer const& placed = layout_->layers()[layer];
+    if (i >= placed.count) refuse(layer, micro_batch, "has no checkpoint of this number");
+    ActivationCheckpoint const& checkpoint = layout_->checkpoints()[placed.first + i];
+    if (checkpoint.dtype != dtype || checkpoint.elements != elements) {
+      Message const differing{"is stored as ",
+                              elements,
+                              " ",
+                              name(dtype),
+                              ", described as ",
+                              checkpoint.elements,
+                              " ",
+                              name(checkpoint.dtype)};
+      refuse(layer, micro_batch, differing.text(), checkpoint.name);
+    }
+    return placed.first + i;
+  }
 
   /// Where checkpoint `c` of a micro-batch is to be stored. Changes nothing.
   /// @throws Error (invalid_argument) if it may not be stored now
@@ -72,9 +96,7 @@ class ActivationLedger {
     }
     LayerKey const key{batch, layer};
     if (is_fetched(key)) refuse(layer, micro_batch, "is fetched while it is fetched already");
-    PlacedLayer const& placed = layout_->layers()[layer];
-    for (std::size_t c = placed.first; c < placed.first + placed.count; ++c) {
-      if (is_stored(batch, c)) continue;
+    if (std::size_t const c = missing(key); c != no_checkpoint) {
       refuse(layer, micro_batch, "is fetched before it was stored", layout_->checkpoints()[c].name);
     }
     for (std::size_t above = layout_->layers().size() - 1; above > layer; --above) {
@@ -102,18 +124,14 @@ class ActivationLedger {
     if (batch.live == 0) batch.micro_batch = no_batch;
   }
 
-  /// The layer that is fetched after `key` if the backward pass goes on; false if none is left.
-  [[nodiscard]] bool next(LayerKey& key) const noexcept {
+  /// The layer that is fetched after `key` if the backward pass goes on, if one is left.
+  [[nodiscard]] std::optional<LayerKey> next(LayerKey key) const noexcept {
     while (key.layer > 0) {
       --key.layer;
       if (is_fetched(key) || !any_stored(key.batch, key.layer)) continue;
-      PlacedLayer const& placed = layout_->layers()[key.layer];
-      for (std::size_t c = placed.first; c < placed.first + placed.count; ++c) {
-        if (!is_stored(key.batch, c)) return false;
-      }
-      return true;
+      return missing(key) == no_checkpoint ? std::optional(key) : std::nullopt;
     }
-    return false;
+    return std::nullopt;
   }
 
   [[nodiscard]] int micro_batch(LayerKey key) const noexcept {
@@ -184,6 +202,14 @@ class ActivationLedger {
   }
   [[nodiscard]] bool is_stored(std::size_t batch, std::size_t c) const noexcept {
     return stored_[batch * layout_->checkpoints().size() + c] != 0;
+  }
+  /// The first checkpoint of a layer that is not stored.
+  [[nodiscard]] std::size_t missing(LayerKey key) const noexcept {
+    PlacedLayer const& placed = layout_->layers()[key.layer];
+    for (std::size_t c = placed.first; c < placed.first + placed.count; ++c) {
+      if (!is_stored(key.batch, c)) return c;
+    }
+    return no_checkpoint;
   }
   [[nodiscard]] bool any_stored(std::size_t batch, std::size_t layer) const noexcept {
     PlacedLayer const& placed = layout_->layers()[layer];

@@ -7,10 +7,9 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/base/hash.hpp"
-#include "zero/concepts/communicator.hpp"
 #include "zero/optimizer/held/arena.hpp"
-#include "zero/optimizer/make_tables.hpp"
 #include "zero/optimizer/setup/rank_words.hpp"
+#include "zero/optimizer/tables/communicator_calls.hpp"
 
 #include <array>
 #include <cstdint>
@@ -42,9 +41,15 @@ using ActivationTerms = std::array<std::int64_t, activation_terms.size()>;
 
 /// Compares with all ranks. Collective; blocks, also on a space that queues its work.
 /// @throws Error (communication) on every rank, naming the first term in which they differ
-template <Communicator C>
-ZERO_COLD void require_same_terms(C& comm, Arena& arena, ActivationTerms const& mine) {
-  Ranks ranks(ref(comm));
+ZERO_OPTIONAL_APART void require_same_terms(Ranks& ranks,
+                                            Arena& arena,
+                                            ActivationTerms const& mine);
+
+#if ZERO_OPTIONAL_BODIES
+
+ZERO_OPTIONAL_BODY void require_same_terms(Ranks& ranks,
+                                           Arena& arena,
+                                           ActivationTerms const& mine) {
   std::string const difference =
       compare_fields(activation_terms, RankWords(ranks, arena).gather(mine));
   if (difference.empty()) return;
@@ -52,5 +57,7 @@ ZERO_COLD void require_same_terms(C& comm, Arena& arena, ActivationTerms const& 
        {"ranks disagree on the activations' ", difference},
        {.rank = ranks.rank(), .group = std::string(ranks.name())});
 }
+
+#endif
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -4,6 +4,7 @@
 
 #include "zero/activations/activation_layout.hpp"
 #include "zero/activations/activation_ledger.hpp"
+#include "zero/activations/activation_pool.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
@@ -20,19 +21,18 @@ namespace zero::inline ZERO_NAMESPACE {
 ///
 /// Its destructor releases them: they are not stored any more, and spans taken from the guard are
 /// invalid. Local and never blocks. A guard must not outlive the activations.
-template <class Activations>
 class FetchedLayer {
  public:
   /// Hands the layer over; the source holds nothing any more.
   FetchedLayer(FetchedLayer&& other) noexcept
-      : activations_(std::exchange(other.activations_, nullptr)),
+      : pool_(std::exchange(other.pool_, nullptr)),
         layout_(other.layout_),
         key_(other.key_),
         memory_(other.memory_),
         micro_batch_(other.micro_batch_) {}
   FetchedLayer& operator=(FetchedLayer&&) = delete;
   ~FetchedLayer() {
-    if (activations_ != nullptr) activations_->give_back(key_);
+    if (pool_ != nullptr) pool_->release(key_);
   }
 
   /// The layer, as the trainer numbers it.
@@ -47,7 +47,7 @@ class FetchedLayer {
   /// `release`
   template <Element T>
   [[nodiscard]] std::span<T const> get(std::size_t i = 0) const& {
-    if (activations_ == nullptr) refuse("is used after it was released", i);
+    if (pool_ == nullptr) refuse("is used after it was released", i);
     if (i >= size()) refuse("has no checkpoint of this number", i);
     std::size_t const c = layout_->layers()[key_.layer].first + i;
     ActivationCheckpoint const& checkpoint = layout_->checkpoints()[c];
@@ -75,31 +75,28 @@ class FetchedLayer {
   /// Releases the layer now.
   /// @throws Error (invalid_argument) if it was released or moved away before
   void release() {
-    if (activations_ == nullptr) refuse("is released twice", 0);
-    std::exchange(activations_, nullptr)->give_back(key_);
+    if (pool_ == nullptr) refuse("is released twice", 0);
+    std::exchange(pool_, nullptr)->release(key_);
   }
 
  private:
-  friend Activations;
+  template <class...>
+  friend class Activations;
   using PlacedLayer = detail::PlacedLayer;
 
-  FetchedLayer(Activations& activations,
+  FetchedLayer(detail::ActivationPool& pool,
                detail::ActivationLayout const& layout,
                detail::LayerKey key,
                std::byte const* memory,
                int micro_batch)
-      : activations_(&activations),
-        layout_(&layout),
-        key_(key),
-        memory_(memory),
-        micro_batch_(micro_batch) {}
+      : pool_(&pool), layout_(&layout), key_(key), memory_(memory), micro_batch_(micro_batch) {}
 
   [[noreturn]] ZERO_COLD void refuse(char const* what, std::size_t i) const {
     fail(ErrorKind::invalid_argument,
          {"layer ", layer(), ", checkpoint ", i, ", micro-batch ", micro_batch_, " ", what});
   }
 
-  Activations* activations_;
+  detail::ActivationPool* pool_;
   detail::ActivationLayout const* layout_;
   detail::LayerKey key_;
   std::byte const* memory_;

@@ -1,6 +1,6 @@
 /// @file
-/// Full parameters of the units in use, where a rank keeps only its share: a fixed pool, filled
-/// ahead of time.
+/// Slots that are filled before they are read, and full parameters of the units in use in them,
+/// where a rank keeps only its share.
 #pragma once
 
 #include "zero/base/config.hpp"
@@ -15,9 +15,92 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
+
+/// A fixed number of slots for what is read next: empty, on its way, a guess that nobody reads yet,
+/// or in use by so many readers. A wrong guess costs time alone: it makes room for what is read.
+/// Which slot is filled with what depends on the sequence of calls alone.
+template <class Key>
+class SlotPool {
+ public:
+  struct Slot {
+    std::optional<Key> holds{};  ///< nothing: it is empty
+    int readers = 0;
+    std::size_t under_way = 0;  ///< collectives that fill it
+  };
+
+  /// @param most  collectives that fill one slot
+  SlotPool(Ranks const& ranks, std::uint64_t slots, std::size_t most)
+      : most_(most),
+        slots_(static_cast<std::size_t>(slots)),
+        tickets_(ranks.tickets(slots_.size() * most)) {}
+
+  [[nodiscard]] std::vector<Slot>& slots() noexcept { return slots_; }
+  [[nodiscard]] std::size_t number(Slot const& slot) const noexcept {
+    return static_cast<std::size_t>(&slot - slots_.data());
+  }
+  [[nodiscard]] Slot* find(Key const& key) noexcept {
+    for (Slot& slot : slots_) {
+      if (slot.holds == key) return &slot;
+    }
+    return nullptr;
+  }
+
+  /// The slot that holds `key`, or one that `fill(slot, key)` fills with it from now on: an empty
+  /// one or, with `evict`, that of a guess. Null if there is none.
+  template <class Fill>
+  Slot* bring(Key const& key, bool evict, Fill const& fill) {
+    if (Slot* const slot = find(key)) return slot;
+    Slot* room = nullptr;
+    for (Slot& slot : slots_) {
+      bool const empty = !slot.holds;
+      if (empty || (evict && slot.readers == 0 && room == nullptr)) room = &slot;
+      if (empty) break;
+    }
+    if (room == nullptr) return nullptr;
+    complete(*room);
+    fill(*room, key);
+    room->holds = key;
+    return room;
+  }
+  /// Fills empty slots with the `ahead` keys that come after one, each `next` of the one before.
+  /// @return what comes after these, if anything does and there were slots for all of them
+  template <class Next, class Fill>
+  std::optional<Key> look_ahead(Key key, int ahead, Next const& next, Fill const& fill) {
+    std::optional<Key> wanted = next(key);
+    for (; ahead > 0 && wanted; --ahead) {
+      if (bring(*wanted, false, fill) == nullptr) return std::nullopt;
+      wanted = next(*wanted);
+    }
+    return wanted;
+  }
+
+  /// Starts a collective that fills a slot.
+  void start(Slot& slot, Collective const& op) {
+    tickets_.start(number(slot) * most_ + slot.under_way, op);
+    ++slot.under_way;
+  }
+  /// Waits until a slot is filled.
+  void complete(Slot& slot) {
+    for (std::size_t i = 0; i < slot.under_way; ++i) tickets_.wait(number(slot) * most_ + i);
+    slot.under_way = 0;
+  }
+  /// Waits for all that is under way, and throws guesses away.
+  void settle() {
+    for (Slot& slot : slots_) {
+      complete(slot);
+      if (slot.readers == 0) slot.holds.reset();
+    }
+  }
+
+ private:
+  std::size_t most_;
+  std::vector<Slot> slots_;
+  Tickets tickets_;
+};
 
 /// Gathers units into `prefetch + 1` slots of the size of the largest gather group.
 ///
@@ -47,16 +130,14 @@ class GatherPool {
   ZERO_APART void settle();
 
  private:
-  /// Memory for one gather group, and the gathers that fill it.
-  struct Slot {
-    int group = no_group;
-    int users = 0;
-    int first_read = 0;  ///< the first and the last of its units that were read since the gather
-    int last_read = -1;
-    std::size_t under_way = 0;
+  using Slots = SlotPool<int>;  ///< of gather groups
+  /// The first and the last unit of a slot that were read since its gather.
+  struct ReadUnits {
+    int first;
+    int last;
+    [[nodiscard]] bool any() const noexcept { return first <= last; }
   };
   static constexpr int no_unit = -1;
-  static constexpr int no_group = -1;
 
   [[nodiscard]] int group_of(int unit) const noexcept {
     return static_cast<int>(partition_->gather_group_of(unit));
@@ -64,36 +145,23 @@ class GatherPool {
   [[nodiscard]] GatherGroup const& gathered(int group) const noexcept {
     return partition_->gather_groups()[static_cast<std::size_t>(group)];
   }
-  [[nodiscard]] std::size_t number(Slot const& slot) const noexcept {
-    return static_cast<std::size_t>(&slot - slots_.data());
+  [[nodiscard]] Array memory(Slots::Slot const& slot) const noexcept {
+    return pool_.from(slots_.number(slot) * slot_elements_);
   }
-  [[nodiscard]] Array memory(Slot const& slot) const noexcept {
-    return pool_.from(number(slot) * slot_elements_);
-  }
-  /// Where the tickets of a slot begin.
-  [[nodiscard]] std::size_t place(Slot const& slot) const noexcept {
-    return number(slot) * most_buckets_;
-  }
-
-  ZERO_APART [[nodiscard]] Slot* find(int group) noexcept;
-  /// A slot nobody uses; with `evict_guesses` also one that was filled ahead in vain.
-  ZERO_APART [[nodiscard]] Slot* vacant(bool evict_guesses);
-  ZERO_APART void evict(Slot& slot);
   /// Learns the direction in which the trainer walks through the units.
   ZERO_APART void follow(int unit) noexcept;
-  ZERO_APART void prefetch(int group);
-  ZERO_APART void start(Slot& slot, int group);
-  ZERO_APART void complete(Slot& slot);
+  /// The next group with anything to gather.
+  ZERO_APART [[nodiscard]] std::optional<int> next(int group) const noexcept;
+  ZERO_APART void start(Slots::Slot& slot, int group);
 
   Ranks* ranks_;
   Partition const* partition_;
   ParameterStore const* parameters_;
   int prefetch_;
   std::uint64_t slot_elements_;
-  std::size_t most_buckets_;  ///< of a gather group
   Array pool_;
-  std::vector<Slot> slots_;
-  Tickets tickets_;
+  Slots slots_;
+  std::vector<ReadUnits> read_;  ///< by slot
   int last_unit_ = no_unit;
   int direction_ = 1;
 };
@@ -123,84 +191,55 @@ ZERO_BODY GatherPool::GatherPool(Ranks& ranks,
       parameters_(&parameters),
       prefetch_(prefetch),
       slot_elements_(elements.gather_slot),
-      most_buckets_(most_gathered_buckets(partition)),
       pool_(arena.take(
           Role::gather_pool, elements.gather_slot * elements.gather_slots, parameters.dtype())),
-      slots_(static_cast<std::size_t>(elements.gather_slots)),
-      tickets_(ranks.tickets(slots_.size() * most_buckets_)) {}
+      slots_(ranks, elements.gather_slots, most_gathered_buckets(partition)),
+      read_(static_cast<std::size_t>(elements.gather_slots)) {}
 
 ZERO_BODY void GatherPool::before_read(int unit) {
   ranks_->progress();
   follow(unit);
   int const group = group_of(unit);
   if (gathered(group).padded == 0) return;
-  for (Slot& slot : slots_) {
-    bool const read = slot.first_read <= slot.last_read;
-    if (read && slot.users == 0 && slot.group != group) slot.group = no_group;
+  for (Slots::Slot& slot : slots_.slots()) {
+    bool const read = read_[slots_.number(slot)].any();
+    if (read && slot.readers == 0 && slot.holds != group) slot.holds.reset();
   }
-  Slot* slot = find(group);
+  auto const fill = [this](Slots::Slot& slot, int what) { start(slot, what); };
+  Slots::Slot* const slot = slots_.bring(group, true, fill);
   if (slot == nullptr) {
-    slot = vacant(true);
-    if (slot == nullptr) {
-      fail(ErrorKind::invalid_argument,
-           {"unit ",
-            unit,
-            " is asked for while all ",
-            slots_.size(),
-            " slots of the gather pool are in use; release a unit's parameters before asking ",
-            "for the next, or raise Prefetch.depth"});
-    }
-    start(*slot, group);
+    fail(ErrorKind::invalid_argument,
+         {"unit ",
+          unit,
+          " is asked for while all ",
+          slots_.slots().size(),
+          " slots of the gather pool are in use; release a unit's parameters before asking ",
+          "for the next, or raise Prefetch.depth"});
   }
-  ++slot->users;
-  slot->first_read = (std::min)(slot->first_read, unit);
-  slot->last_read = (std::max)(slot->last_read, unit);
-  prefetch(group);
-  complete(*slot);
+  ++slot->readers;
+  ReadUnits& read = read_[slots_.number(*slot)];
+  read = {(std::min)(read.first, unit), (std::max)(read.last, unit)};
+  slots_.look_ahead(
+      group, prefetch_, [this](int what) { return next(what); }, fill);
+  slots_.complete(*slot);
 }
 
 ZERO_BODY void GatherPool::after_read(int unit) noexcept {
   int const group = group_of(unit);
-  Slot* const slot = find(group);
-  if (slot == nullptr || --slot->users > 0) return;
-  bool const all = slot->first_read == gathered(group).first_unit &&
-                   slot->last_read == gathered(group).last_unit;
-  if (all) slot->group = no_group;
+  Slots::Slot* const slot = slots_.find(group);
+  if (slot == nullptr || --slot->readers > 0) return;
+  ReadUnits const& read = read_[slots_.number(*slot)];
+  bool const all =
+      read.first == gathered(group).first_unit && read.last == gathered(group).last_unit;
+  if (all) slot->holds.reset();
 }
 
 ZERO_BODY std::byte* GatherPool::tensor(int unit, std::size_t t) noexcept {
   int const group = group_of(unit);
-  return memory(*find(group)).at(partition_->in_gathered(gathered(group), t));
+  return memory(*slots_.find(group)).at(partition_->in_gathered(gathered(group), t));
 }
 
-ZERO_BODY void GatherPool::settle() {
-  for (Slot& slot : slots_) evict(slot);
-}
-
-ZERO_BODY GatherPool::Slot* GatherPool::find(int group) noexcept {
-  for (Slot& slot : slots_) {
-    if (slot.group == group) return &slot;
-  }
-  return nullptr;
-}
-
-ZERO_BODY GatherPool::Slot* GatherPool::vacant(bool evict_guesses) {
-  for (Slot& slot : slots_) {
-    if (slot.group == no_group) return &slot;
-  }
-  if (!evict_guesses) return nullptr;
-  for (Slot& slot : slots_) {
-    if (slot.users > 0) continue;
-    evict(slot);
-    return &slot;
-  }
-  return nullptr;
-}
-
-ZERO_BODY void GatherPool::evict(Slot& slot) {
-  complete(slot);
-  if (slot.users == 0) slot.group = no_group;
-}
+ZERO_BODY void GatherPool::settle() { slots_.settle(); }
 
 ZERO_BODY void GatherPool::follow(int unit) noexcept {
   if (last_unit_ == no_unit || unit > last_unit_) {
@@ -213,40 +252,26 @@ ZERO_BODY void GatherPool::follow(int unit) noexcept {
   last_unit_ = unit;
 }
 
-ZERO_BODY void GatherPool::prefetch(int group) {
+ZERO_BODY std::optional<int> GatherPool::next(int group) const noexcept {
   auto const groups = static_cast<int>(partition_->gather_groups().size());
-  int ahead = 0;
-  for (int next = group + direction_; ahead < prefetch_ && next >= 0 && next < groups;
-       next += direction_) {
-    if (gathered(next).padded == 0) continue;
-    ++ahead;
-    if (find(next) != nullptr) continue;
-    Slot* const slot = vacant(false);
-    if (slot == nullptr) return;
-    start(*slot, next);
+  for (int next = group + direction_; next >= 0 && next < groups; next += direction_) {
+    if (gathered(next).padded > 0) return next;
   }
+  return std::nullopt;
 }
 
-ZERO_BODY void GatherPool::start(Slot& slot, int group) {
-  slot.group = group;
-  slot.first_read = gathered(group).last_unit + 1;
-  slot.last_read = gathered(group).first_unit - 1;
+ZERO_BODY void GatherPool::start(Slots::Slot& slot, int group) {
+  read_[slots_.number(slot)] = {gathered(group).last_unit + 1, gathered(group).first_unit - 1};
   partition_->for_each_bucket_of(gathered(group), [&](BucketSpan const& bucket, Place where) {
-    tickets_.start(place(slot) + slot.under_way,
-                   {.op = Op::all_gather,
-                    .dtype = pool_.dtype,
-                    .accumulate = pool_.dtype,
-                    .count = bucket.shard(),
-                    .send = parameters_->share(bucket).first,
-                    .recv = memory(slot).at(where),
-                    .bucket = static_cast<int>(bucket.index())});
-    ++slot.under_way;
+    slots_.start(slot,
+                 {.op = Op::all_gather,
+                  .dtype = pool_.dtype,
+                  .accumulate = pool_.dtype,
+                  .count = bucket.shard(),
+                  .send = parameters_->share(bucket).first,
+                  .recv = memory(slot).at(where),
+                  .bucket = static_cast<int>(bucket.index())});
   });
-}
-
-ZERO_BODY void GatherPool::complete(Slot& slot) {
-  for (std::size_t i = 0; i < slot.under_way; ++i) tickets_.wait(place(slot) + i);
-  slot.under_way = 0;
 }
 
 #endif
