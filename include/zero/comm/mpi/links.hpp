@@ -30,6 +30,21 @@ inline constexpr int credit_tag = 3;
 /// in MPI's own queue but the first head of each link.
 ///
 /// A link is opened by a head without data. The receiver then has memory for chunks, and says so.
+/// Of its two links with a peer a rank has seven counters:
+///
+/// | counter       | what it counts                                      | who changes it       |
+/// |---------------|-----------------------------------------------------|----------------------|
+/// | `out.sent`    | chunks sent, without the opening                    | `send`               |
+/// | `out.allowed` | chunks that this rank may send in all               | `poll`: `credit_in`  |
+/// | `credit_in`   | the same, while it comes                            | MPI                  |
+/// | `in.follow`   | chunks to come for the head that was judged last    | `look`, down to 0    |
+/// | `in.judged`   | chunks that came for a call of this rank's          | `look`               |
+/// | `in.taken`    | chunks that are used no more                        | `take`               |
+/// | `credit_out`  | chunks that the peer may send in all, as it is told | `give_credit`        |
+///
+/// Always `sent <= allowed`, `taken <= judged <= taken + chunks_in`, and a rank's `allowed` is at
+/// most its peer's `credit_out`, which is at most its peer's `taken + chunks_in`.
+///
 /// All memory that MPI works on is the library's and of constant size; the trainer's buffers are
 /// never part of a message. What MPI does not give back after a failure is kept on purpose.
 class Links {
@@ -58,7 +73,7 @@ class Links {
       cancel();
       if (is_idle()) return;
     }
-    static_cast<void>(memory_.release());
+    static_cast<void>(buffers_.release());
   }
 
   /// Bytes that `size` ranks without shared memory hold at most, each; fewer where some share
@@ -88,7 +103,7 @@ class Links {
         begin_receiving(statuses_[i].MPI_SOURCE);
         continue;
       }
-      Link& link = *memory_->links[(number - 1) / per_peer];
+      Link& link = *buffers_->links[(number - 1) / per_peer];
       std::size_t const what = (number - 1) % per_peer;
       if (what < chunks_in) {
         link.in.arrived[what] = true;
@@ -110,7 +125,7 @@ class Links {
   ///   if that cannot be said yet, or never
   template <class Judge>
   void look(Judge const& judge) {
-    for (std::unique_ptr<Link> const& link : memory_->links) {
+    for (std::unique_ptr<Link> const& link : buffers_->links) {
       In& in = link->in;
       if (in.opens) {
         in.follow = judge(link->peer, in.opening);
@@ -176,19 +191,18 @@ class Links {
   void send(int peer, std::uint64_t number, Head const* head, std::size_t bytes) {
     Link& link = make(peer);
     bool const opens = link.out.memory == nullptr;
+    std::size_t const slot = opens ? 0 : next_out(link);
     if (opens) {
       link.out.memory = chunks(chunks_out);
       receive_credit(link);
     } else {
       ++link.out.sent;
     }
-    std::size_t const slot = next_out(link);
     std::byte* data = link.out.memory.get() + slot * stride() + sizeof(Head);
     if (head != nullptr) {
       std::memcpy(data -= sizeof *head, head, sizeof *head);
       bytes += sizeof *head;
     }
-    ++link.out.messages;
     link.out.leaving_for[slot] = number;
     ++leaving_[ring_slot(number)];
     ++counts_->data_messages;
@@ -219,11 +233,11 @@ class Links {
   /// all that this rank has sent, and been told the same.
   [[nodiscard]] bool settle() {
     bool settled = true;
-    for (std::unique_ptr<Link> const& link : memory_->links) {
+    for (std::unique_ptr<Link> const& link : buffers_->links) {
       In const& in = link->in;
       Out const& out = link->out;
       if (in.memory != nullptr) give_credit(*link, 1);
-      settled = settled && (in.memory == nullptr || in.credited == in.taken) &&
+      settled = settled && (in.memory == nullptr || link->credit_out == in.taken + chunks_in) &&
                 (out.memory == nullptr || out.allowed == out.sent + chunks_in);
     }
     return settled;
@@ -257,17 +271,15 @@ class Links {
     bool opens = false;  ///< the first head has come and was not judged
     bool empty = false;  ///< and is a chunk without data, not taken
     Head opening{};
-    std::uint32_t follow = 0;  ///< chunks still to come for the last head that was judged
+    std::uint32_t follow = 0;
     std::uint64_t judged = 0;
     std::uint64_t taken = 0;
-    std::uint64_t credited = ~std::uint64_t{0};  ///< taken, as the peer was told last
   };
   struct Out {
     std::unique_ptr<std::byte[]> memory{};       ///< once this rank has asked
     std::uint64_t leaving_for[chunks_out] = {};  ///< the collective of what was sent last
-    std::uint64_t messages = 0;                  ///< the first is the opening
-    std::uint64_t sent = 0;                      ///< chunks
-    std::uint64_t allowed = 0;                   ///< chunks, by what the peer has told
+    std::uint64_t sent = 0;
+    std::uint64_t allowed = 0;
   };
   /// What goes on between this rank and a peer.
   struct Link {
@@ -275,10 +287,10 @@ class Links {
     std::size_t first = 0;  ///< of its requests
     In in{};
     Out out{};
-    std::uint64_t credit_in = 0;   ///< MPI writes here,
-    std::uint64_t credit_out = 0;  ///< and reads here
+    std::uint64_t credit_in = 0;               ///< MPI writes here,
+    std::uint64_t credit_out = chunks_in - 1;  ///< and reads here; the first is new to the peer
   };
-  struct Memory {
+  struct LinkBuffers {
     Head opening{};
     std::vector<std::unique_ptr<Link>> links{};  ///< in the order of their requests
   };
@@ -286,8 +298,9 @@ class Links {
   [[nodiscard]] static constexpr std::size_t ring_slot(std::uint64_t number) noexcept {
     return static_cast<std::size_t>(number % ring_slots);
   }
+  /// Where the next chunk goes; the opening was in place 0.
   [[nodiscard]] static std::size_t next_out(Link const& link) noexcept {
-    return static_cast<std::size_t>(link.out.messages % chunks_out);
+    return static_cast<std::size_t>((link.out.sent + 1) % chunks_out);
   }
   [[nodiscard]] std::size_t stride() const noexcept { return sizeof(Head) + chunk_; }
   [[nodiscard]] bool is_under_way(Link const& link, std::size_t what) const noexcept {
@@ -304,8 +317,8 @@ class Links {
   [[nodiscard]] Link& make(int peer) {
     Link*& link = by_peer_[index(peer)];
     if (link == nullptr) {
-      memory_->links.push_back(std::make_unique<Link>());
-      link = memory_->links.back().get();
+      buffers_->links.push_back(std::make_unique<Link>());
+      link = buffers_->links.back().get();
       link->peer = peer;
       link->first = requests_.size();
       // They stay where they are: there is room for all peers'.
@@ -325,7 +338,7 @@ class Links {
     auto const count = static_cast<int>(bytes);
     note(MPI_Irecv(to, count, MPI_BYTE, source, tag, comm_, &requests_[number]));
   }
-  void receive_opening() { receive(0, &memory_->opening, sizeof(Head), MPI_ANY_SOURCE, open_tag); }
+  void receive_opening() { receive(0, &buffers_->opening, sizeof(Head), MPI_ANY_SOURCE, open_tag); }
   void receive_chunk(Link& link, std::size_t slot) {
     std::byte* const to = link.in.memory.get() + slot * stride();
     receive(link.first + slot, to, stride(), link.peer, data_tag);
@@ -338,7 +351,7 @@ class Links {
   void begin_receiving(int peer) {
     Link& link = make(peer);
     link.in.opens = true;
-    link.in.opening = memory_->opening;
+    link.in.opening = buffers_->opening;
     link.in.memory = chunks(chunks_in);
     for (std::size_t slot = 0; slot < chunks_in; ++slot) receive_chunk(link, slot);
     give_credit(link, 0);
@@ -359,9 +372,8 @@ class Links {
   }
   /// Tells a peer how many chunks it may have sent in all, if so many more are taken than it knows.
   void give_credit(Link& link, std::uint64_t least) {
-    std::uint64_t const news = link.in.taken - link.in.credited;
+    std::uint64_t const news = link.in.taken + chunks_in - link.credit_out;
     if (news < least || news == 0 || is_under_way(link, credit_out)) return;
-    link.in.credited = link.in.taken;
     link.credit_out = link.in.taken + chunks_in;
     ++counts_->control_messages;
     std::uint64_t const& credit = link.credit_out;
@@ -371,7 +383,7 @@ class Links {
   MPI_Comm comm_;
   Transport* counts_;
   std::size_t chunk_;
-  std::unique_ptr<Memory> memory_ = std::make_unique<Memory>();
+  std::unique_ptr<LinkBuffers> buffers_ = std::make_unique<LinkBuffers>();
   std::vector<Link*> by_peer_;         ///< null where nothing was exchanged yet
   std::vector<MPI_Request> requests_;  ///< an opening's, then those of the links
   std::vector<int> indices_;
