@@ -37,11 +37,12 @@ Report make(std::vector<std::string> const& names) {
   for (auto const& [key, value] : files.front().items()) {
     if (key == "name") continue;
     if (!value.is_object()) {
-      add(key, [&](auto const& file) { return file[key]; });
+      add(key, [&key = key](auto const& file) { return file[key]; });
       continue;
     }
     for (auto const& [inner, unused] : value.items()) {
-      add(key + "." + inner, [&](auto const& file) { return file[key][inner]; });
+      add(key + "." + inner,
+          [&key = key, &inner = inner](auto const& file) { return file[key][inner]; });
     }
   }
   report.tables = {std::move(table)};
