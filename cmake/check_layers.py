@@ -69,7 +69,7 @@ BACKENDS = {
     "comm/mpi/pages.hpp": {"sys/mman.h", "unistd.h"},
     "comm/mpi/library.hpp": {"mpi.h"},
     "comm/in_process_cuda": CUDA,
-    "comm/nccl.hpp": CUDA | {"nccl.h", "nccl_device/core.h"},
+    "comm/nccl.hpp": CUDA | {"nccl.h"},
     # Launching is a template of the larger header.
     "device": CUDA | {"cuda_runtime.h"},
     "space/cuda": CUDA,

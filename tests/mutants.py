@@ -56,6 +56,8 @@ MUTANTS = [
      "holes.emplace(next->first - at, at);"),
     ("what was enqueued while a group ended runs on", "comm/nccl/nccl_caller.hpp",
      "if (family_->failed()) family_->drain();", ""),
+    ("what an abort may use for ever is freed", "comm/nccl/nccl_family.hpp",
+     "leaks_ = leaks_ || !done;", ""),
     ("a handle that has ended is taken", "c/handle_table.hpp",
      "return slot.generation == number >> generation_shift ? &slot : nullptr;", "return &slot;"),
     ("virtual links are never free early", "../../examples/plan/simulate/timeline.hpp",

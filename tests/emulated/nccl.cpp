@@ -3,7 +3,6 @@
 #include "support/standard.hpp"
 
 #include <nccl.h>
-#include <nccl_device/core.h>
 
 namespace emulated {
 
@@ -152,11 +151,6 @@ ncclResult_t ncclCommCuDevice(ncclComm_t comm, int* device) {
   Turn const turn;
   *device = comm->device;
   return ncclSuccess;
-}
-
-ncclTeam_t ncclTeamLsa(ncclComm_t comm) {
-  Turn const turn;
-  return {.nRanks = comm->clique->size, .rank = comm->rank, .stride = 1};
 }
 
 ncclResult_t ncclMemAlloc(void** memory, std::size_t bytes) {

@@ -28,21 +28,15 @@ TEST_CASE("emulated: the streams of a group of threads have the highest priority
 }
 
 TEST_CASE("emulated: and so do those of NCCL, but none of a trainer's own") {
-  for (bool const separate : {false, true}) {
-    CAPTURE(separate);
-    Streams const trainers(1);
-    auto const before = streams();
-    {
-      zero::nccl::Options options;
-      options.separate_gathers = separate;
-      zero::Nccl<> comm({zero::Nccl<>::unique_id(), 0, 1, trainers.handles[0]}, options);
-      // One for NCCL and one for what graphs count.
-      std::size_t const more = separate ? 4 : 2;
-      CHECK(streams() == std::array{before[0] + more, before[1]});
-      comm.close();
-    }
-    CHECK(streams() == before);
+  Streams const trainers(1);
+  auto const before = streams();
+  {
+    zero::Nccl<> comm({zero::Nccl<>::unique_id(), 0, 1, trainers.handles[0]}, {});
+    // One for NCCL and one for sums of pieces.
+    CHECK(streams() == std::array{before[0] + 2, before[1]});
+    comm.close();
   }
+  CHECK(streams() == before);
 }
 
 }  // namespace

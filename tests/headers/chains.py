@@ -34,7 +34,6 @@ LIBRARY_OF = {
     "cuda_runtime_api.h": "cuda",
     "mpi.h": "mpi",
     "nccl.h": "nccl",
-    "nccl_device/core.h": "nccl",
     "nlohmann/json.hpp": "checkpoint",
     "torch/torch.h": "libtorch",
     "xxhash.h": "checkpoint",

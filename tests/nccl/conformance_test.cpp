@@ -10,31 +10,27 @@ using zero::nccl::Native;
 using zero::nccl::Ordered;
 
 /// One way of setting up a group; every call takes `Polls` polls.
-template <class Reduction, bool Separate, int Polls>
+template <class Reduction, int Polls>
 struct NcclWorld {
   static constexpr int ranks[] = {1, 2, 3, 4, 5, 8};
   template <class Body>
   static void run(int ranks, Body const& body) {
     fake::World world(ranks, static_cast<unsigned>(ranks));
     for (int rank = 0; rank < ranks; ++rank) world.process(rank).script.in_progress = Polls;
-    fake::run_group<Reduction>(
-        world, ranks, fake::quick_options({.separate_gathers = Separate}), body);
+    fake::run_group<Reduction>(world, ranks, fake::quick_options(), body);
     fake::check_clean(world);
-    for (int rank = 1; rank < ranks; ++rank) {
-      CHECK(world.process(rank).launch_order == world.process(0).launch_order);
-    }
   }
 };
 
-using Plain = NcclWorld<Ordered, false, 0>;
-using Slow = NcclWorld<Ordered, true, 2>;
+using Plain = NcclWorld<Ordered, 0>;
+using Slow = NcclWorld<Ordered, 2>;
 
 TEST_CASE("Nccl, ordered: operations") { conformance::check_operations<Plain>(); }
-TEST_CASE("Nccl, ordered: operations on two communicators whose calls take polls [full]") {
+TEST_CASE("Nccl, ordered: operations whose calls take polls [full]") {
   conformance::check_operations<Slow>();
 }
 TEST_CASE("Nccl, ordered: collectives under way") { conformance::check_outstanding<Plain>(); }
-TEST_CASE("Nccl, ordered: collectives under way on two communicators") {
+TEST_CASE("Nccl, ordered: collectives under way whose calls take polls") {
   conformance::check_outstanding<Slow>();
 }
 TEST_CASE("Nccl: arguments") { conformance::check_arguments<Plain>(); }
@@ -42,10 +38,9 @@ TEST_CASE("Nccl: sub-groups") {
   for (int const ranks : {1, 2, 3, 5}) {
     conformance::Findings findings;
     fake::World world(ranks, 7);
-    fake::run_group<Ordered>(
-        world, ranks, fake::quick_options({.separate_gathers = ranks == 3}), [&](auto& comm) {
-          conformance::sub_groups(comm, findings);
-        });
+    fake::run_group<Ordered>(world, ranks, fake::quick_options(), [&](auto& comm) {
+      conformance::sub_groups(comm, findings);
+    });
     findings.check();
     fake::check_clean(world);
   }
@@ -99,7 +94,7 @@ TEST_CASE("Nccl, ordered: integers are added by NCCL itself") {
 TEST_CASE("Nccl, native: integers exactly, floats as NCCL rounds them") {
   for (int const ranks : {1, 2, 3, 4}) {
     conformance::Findings findings;
-    NcclWorld<Native, false, 1>::run(ranks, [&](auto& comm) {
+    NcclWorld<Native, 1>::run(ranks, [&](auto& comm) {
       conformance::every_operation<std::int32_t, std::int32_t>(comm, findings);
       conformance::every_operation<std::int64_t, std::int64_t>(comm, findings);
       // fp32 in rank order is what the fake's ring does.
@@ -121,7 +116,7 @@ TEST_CASE("Nccl, native: integers exactly, floats as NCCL rounds them") {
 }
 
 TEST_CASE("Nccl, native: sums NCCL has no dtype for are refused") {
-  NcclWorld<Native, false, 0>::run(2, [&](auto& comm) {
+  NcclWorld<Native, 0>::run(2, [&](auto& comm) {
     float x = 1;
     CHECK_THROWS_WITH_AS(comm.start({.op = zero::Op::all_reduce,
                                      .accumulate = zero::DType::f64,

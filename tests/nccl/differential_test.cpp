@@ -11,14 +11,13 @@ class World : public differential::World {
  public:
   [[nodiscard]] int most_ranks() const override { return 4; }
   void run(int ranks, std::uint64_t seed, differential::Body const& body) override {
-    bool const separate = seed / 7 % 2 == 0;
+    bool const windows = seed / 7 % 2 == 0;
     fake::World world(ranks, 11);
     zero::nccl::Options options = fake::quick_options();
-    options.separate_gathers = separate;
     // Small enough that buckets are summed in pieces, with a rest.
     options.staging_bytes = 8 << 10;
     options.registration =
-        separate ? zero::nccl::Registration::windows : zero::nccl::Registration::none;
+        windows ? zero::nccl::Registration::windows : zero::nccl::Registration::none;
     fake::run_group<zero::nccl::Ordered>(world, ranks, options, [&](auto& comm) {
       differential::AnyCommunicator any(
           comm, zero::space::Host{}, differential::AnyAllocator(comm.allocator()));

@@ -76,11 +76,9 @@ Outcome run_once(long call, Result result, unsigned seed) {
     try {
       // No abort hangs here, but its thread may begin late on a busy machine: its world must be
       // there.
-      Comm comm({{1}, process.rank, ranks, compute},
-                fake::quick_options({.deadline_s = 1,
-                                     .grace_s = 60,
-                                     .separate_gathers = true,
-                                     .registration = registration}));
+      Comm comm(
+          {{1}, process.rank, ranks, compute},
+          fake::quick_options({.deadline_s = 1, .grace_s = 60, .registration = registration}));
       try {
         use(comm, wrong);
         comm.close();

@@ -180,7 +180,6 @@ class Calls {
     if (stream->dead) fault(comm, "a launch on a dead stream");
     if (comm->error != Result::success) return {comm->error};
     long const number = process.launches++;
-    process.launch_order.push_back(comm->ordinal);
     task.hangs = number == process.script.hang_at;
     if (number == process.script.remote_error_at) comm->error = Result::remote_error;
     stream->tasks.push_back(std::move(task));

@@ -29,8 +29,7 @@ struct Library : Calls {
     return free_call([&](Process& p) { id->number = p.world->next_id++; });
   }
 
-  static Status init(
-      Comm* out, int size, UniqueId id, int rank, zero::nccl::CommConfig const& config) {
+  static Status init(Comm* out, int size, UniqueId id, int rank, int max_ctas) {
     Process& process = *current;
     if (Status const status = gate(process); !status.ok()) return status;
     std::lock_guard const lock(process.world->mutex);
@@ -38,7 +37,7 @@ struct Library : Calls {
     auto& clique = process.world->meetings[id.number];
     if (clique == nullptr) clique = make_clique(size);
     *out = process.world->make_comm(&process, clique);
-    process.configs.push_back(config);
+    process.max_ctas.push_back(max_ctas);
     take_seat(**out, rank);
     (*out)->pending = [clique] { return clique->arrived == clique->size; };
     (*out)->polls = process.script.in_progress;
@@ -47,14 +46,13 @@ struct Library : Calls {
   }
 
   /// Children are made once all ranks have come; until then parent and child are in progress.
-  static Status split(
-      Comm parent, int color, int key, Comm* out, zero::nccl::CommConfig const& config) {
+  static Status split(Comm parent, int color, int key, Comm* out, int max_ctas) {
     return managed(parent, "split", [&] {
       World& world = *parent->process->world;
       auto const clique = parent->clique;
       *out = nullptr;
       Comm const child = world.make_comm(parent->process, nullptr);
-      parent->process->configs.push_back(config);
+      parent->process->max_ctas.push_back(max_ctas);
       promise(*parent, out, child);
       int const generation = parent->splits++;
       auto& arrived = clique->splitting[generation];
@@ -77,7 +75,7 @@ struct Library : Calls {
   }
   static Status destroy(Comm comm) {
     if (comm->process->script.destroy_hangs) {
-      comm->process->world->hang([] {});
+      comm->process->world->hang(for_ever_s, [] {});
       return {};
     }
     auto const body = [&] {
@@ -89,23 +87,17 @@ struct Library : Calls {
   }
   static Status abort(Comm comm) {
     World& world = *comm->process->world;
-    if (comm->process->script.abort_hangs) {
-      auto entry = std::make_unique<Entry>(comm, "abort");
-      world.hang([&] {
-        std::lock_guard const lock(world.mutex);
-        // A leak that is meant to be, and is not to be reported.
-        static auto& kept = *new std::vector<void**>;
-        if (comm->output != nullptr) kept.push_back(comm->output);
-        comm->deliver();
-        entry.reset();
-      });
-      return {};
-    }
-    Entry const entry(comm, "abort");
-    std::lock_guard const lock(world.mutex);
-    if (comm->dead) fault(comm, "a second end of a communicator");
-    comm->dead = true;
-    if (comm->clique != nullptr) world.kill(*comm);
+    auto entry = std::make_unique<Entry>(comm, "abort");
+    Script const& script = comm->process->script;
+    bool const hangs = script.abort_hangs;
+    world.hang(hangs ? for_ever_s : script.abort_s, [&] {
+      std::lock_guard const lock(world.mutex);
+      entry.reset();
+      if (comm->dead) fault(comm, "a second end of a communicator");
+      comm->dead = true;
+      if (hangs) return comm->deliver();
+      if (comm->clique != nullptr) world.kill(*comm);
+    });
     return {};
   }
   static Status revoke(Comm comm) {
@@ -123,6 +115,7 @@ struct Library : Calls {
     if (Status const status = gate(*comm->process); !status.ok()) return status;
     std::lock_guard const lock(comm->process->world->mutex);
     if (comm->dead) fault(comm, "async_error of a dead communicator");
+    comm->asked = true;
     *out = comm->error;
     if (comm->error != Result::success) return {};
     if (comm->polls > 0) --comm->polls;
@@ -279,15 +272,6 @@ struct Library : Calls {
   }
   static Status is_symmetric(Window, bool* out) {
     return free_call([&](Process& p) { *out = p.script.registers; });
-  }
-  static Status near_ranks(Comm comm, int* out) {
-    return managed(comm, "near_ranks", [&] {
-      *out = current->script.near_ranks > 0 ? current->script.near_ranks : comm->clique->size;
-      return Status{};
-    });
-  }
-  static Status window_driver(bool* out) {
-    return free_call([&](Process& p) { *out = p.script.driver; });
   }
 
   static Status current_device(int* out) {

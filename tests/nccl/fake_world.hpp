@@ -19,6 +19,8 @@ using zero::nccl::Status;
 
 class World;
 
+inline constexpr double for_ever_s = 1e9;
+
 /// What one rank's libraries do wrong, and when.
 struct Script {
   int version = 22809;
@@ -27,12 +29,11 @@ struct Script {
   int in_progress = 0;         ///< polls that every nonblocking call takes
   long hang_at = -1;           ///< the n-th launch never runs
   long remote_error_at = -1;   ///< from the n-th launch on the communicator reports an error
+  double abort_s = 0;          ///< that an abort takes
   bool abort_hangs = false;    ///< until the world ends
   bool destroy_hangs = false;  ///< until the world ends
-  bool driver = true;          ///< new enough for gathers by copy engine
   bool aligned = true;         ///< memory begins at a page
   bool registers = true;       ///< as asked; else NCCL leaves it out and says nothing
-  int near_ranks = 0;          ///< on one node; 0: all
   std::size_t room = ~std::size_t{0};  ///< of a stream; who enqueues more blocks
   bool remembers = false;  ///< a refused collective, as a non-blocking communicator does
   bool revokes = true;     ///< as NCCL does since 2.28.7
@@ -52,9 +53,7 @@ struct Process {
   bool capturing = false;
   bool holds_kernels = false;  ///< that are not a communicator's: none runs
   int group_depth = 0;
-  std::vector<int> launch_order;  ///< of communicators, by creation
-  int communicators = 0;
-  std::vector<zero::nccl::CommConfig> configs;  ///< of communicators, by creation
+  std::vector<int> max_ctas;  ///< of communicators, by creation
 };
 
 /// The rank this thread is; set by `World::run`, unset on threads of the library.
@@ -118,7 +117,6 @@ struct Comm {
   Process* process = nullptr;
   std::shared_ptr<Clique> clique;
   int rank = -1;
-  int ordinal = 0;
   std::atomic<int> inside{0};
   int polls = 0;
   std::function<bool()> pending;  ///< empty, or true once peers have come
@@ -127,6 +125,7 @@ struct Comm {
   std::uint64_t sequence = 0;
   int management = 0;
   int splits = 0;
+  bool asked = false;  ///< for its state, by who has it
   bool dead = false;
   bool revoked = false;
   bool finalized = false;
@@ -201,11 +200,15 @@ class World {
   [[nodiscard]] int size() const { return static_cast<int>(processes_.size()); }
   [[nodiscard]] Process& process(int rank) { return *processes_[static_cast<std::size_t>(rank)]; }
 
-  /// A call that does not return before `release`.
+  /// A call that does not return before `release`, or so many seconds.
   template <class End>
-  void hang(End const& end) {
+  void hang(double seconds, End const& end) {
     ++hanging_;
-    while (!released_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    auto const start = std::chrono::steady_clock::now();
+    while (!released_ &&
+           std::chrono::steady_clock::now() - start < std::chrono::duration<double>(seconds)) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     end();
     // The last that is done to this world, which may be gone from here on.
     --hanging_;
@@ -214,6 +217,16 @@ class World {
   void release() {
     released_ = true;
     while (hanging_ != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  /// The same where all communicators are aborted, by threads that may not have begun yet.
+  void release_aborts() {
+    released_ = true;
+    auto const ended = [&] {
+      std::lock_guard const lock(mutex);
+      return std::ranges::all_of(comms_, [](auto const& c) { return c->dead || !c->asked; });
+    };
+    while (!ended()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    release();
   }
 
   /// What NCCL or CUDA would have punished, perhaps.
@@ -234,7 +247,6 @@ class World {
     Comm* const comm = comms_.back().get();
     comm->process = process;
     comm->clique = std::move(clique);
-    comm->ordinal = process->communicators++;
     return comm;
   }
   Stream* make_stream(Process* process) {

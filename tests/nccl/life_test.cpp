@@ -85,9 +85,9 @@ TEST_CASE("Nccl: what a group of one rank is refused, or ended by, is said in wo
       {"the trainer's own communicator, configured as only a new one can be",
        [](Process&, Stream* compute) {
          Comm comm(Existing{fake::own_comm(0, 1), compute, nullptr},
-                   quick_options({.separate_gathers = true}));
+                   quick_options({.max_ctas = 3}));
        },
-       {"properties of a new communicator"}},
+       {"max_ctas is a property of a new communicator"}},
       {"a stream that is another one in each thread",
        [](Process&, Stream* compute) {
          Comm comm(Existing{fake::own_comm(0, 1), compute, &fake::stream_per_thread},
@@ -128,7 +128,6 @@ TEST_CASE("Nccl: ranks with different versions or options refuse on all ranks al
       {23000, {}, "NCCL version 23000"},
       {22809, {.staging_bytes = 128 << 10}, "staging_bytes 131072"},
       {22809, {.registration = Registration::buffers}, "registration 1"},
-      {22809, {.separate_gathers = true}, "separate_gathers 1"},
   };
   for (auto const& row : rows) {
     World world(3, 1);
@@ -166,8 +165,7 @@ TEST_CASE("Nccl: options that no group can have are refused before NCCL is calle
                                  quick_options({.watch_s = -1}),
                                  stream,
                                  quick_options({.max_ctas = -1}),
-                                 quick_options({.staging_bytes = 100}),
-                                 quick_options({.copy_engine_gathers = true})}) {
+                                 quick_options({.staging_bytes = 100})}) {
     auto const what = errors_of(world, [&](auto&, auto* compute) {
       Comm comm({{1}, 0, 1, compute}, options);
     });

@@ -71,8 +71,7 @@ TEST_CASE("Nccl: the end is told once, with the sentence that all calls throw") 
   std::vector<Told> told(2);
   fake::run_clean(world, [&](Process& process, auto* compute) {
     Told& mine = told[static_cast<std::size_t>(process.rank)];
-    Comm comm({{1}, process.rank, 2, compute},
-              quick_options({.separate_gathers = true, .on_end = mine.hook()}));
+    Comm comm({{1}, process.rank, 2, compute}, quick_options({.on_end = mine.hook()}));
     Comm child = comm.split(0, process.rank);
     split.arrive_and_wait();
     if (process.rank == 0) CHECK(child.report_failure("the disk is on fire"));

@@ -56,8 +56,7 @@ TEST_CASE("Nccl: the compute stream and the communicator's wait for each other, 
     World world(3, seed);
     fake::run_clean(world, [&](Process& process, Stream* compute) {
       process.script.in_progress = static_cast<int>(seed % 2);
-      Comm comm({{1}, process.rank, 3, compute},
-                quick_stream_options({.separate_gathers = seed % 2 == 1}));
+      Comm comm({{1}, process.rank, 3, compute}, quick_stream_options());
       CHECK(steps_without_waiting(comm, compute, seed % 3 == 2) == 0);
       comm.close();
     });
@@ -205,7 +204,7 @@ TEST_CASE("Nccl: a graph waits for each of its collectives, however many there a
 TEST_CASE("Nccl: in a graph, a result is waited for without what was started later") {
   World world(1, 7);
   fake::run_clean(world, [&](Process& process, Stream* compute) {
-    Comm comm({{1}, 0, 1, compute}, quick_stream_options({.separate_gathers = true}));
+    Comm comm({{1}, 0, 1, compute}, quick_stream_options());
     float from[2] = {1, 2};
     float to[3] = {};
     process.capturing = true;
@@ -226,7 +225,7 @@ TEST_CASE("Nccl: in a graph, a result is waited for without what was started lat
     };
     CHECK(collectives_waited_for(first) == 1);
     CHECK(collectives_waited_for(second) == 2);
-    CHECK(collectives_waited_for(other) == 1);
+    CHECK(collectives_waited_for(other) == 3);
     process.capturing = false;
     Library::synchronize(compute);
     comm.close();

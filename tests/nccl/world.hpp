@@ -17,9 +17,7 @@ struct Choice {
   double deadline_s = 60;
   double grace_s = 5;
   double watch_s = 0;
-  bool separate_gathers = false;
   zero::nccl::Registration registration = zero::nccl::Registration::none;
-  bool copy_engine_gathers = false;
   int max_ctas = 0;
   std::size_t staging_bytes = 64 << 10;
   std::function<void(std::string const&, bool)> on_end{};
@@ -31,9 +29,7 @@ inline zero::nccl::Options quick_options(Choice const& choice = {}) {
           .grace_s = choice.grace_s,
           .watch_s = choice.watch_s,
           .waiting = zero::nccl::Waiting::host,
-          .separate_gathers = choice.separate_gathers,
           .registration = choice.registration,
-          .copy_engine_gathers = choice.copy_engine_gathers,
           .max_ctas = choice.max_ctas,
           .staging_bytes = choice.staging_bytes,
           .on_end = choice.on_end};

@@ -83,23 +83,20 @@ std::vector<int> group_sizes() {
 
 /// Calls `body` with buffers that lie on the host and travel through the device.
 template <class Reduction, class Body>
-void run_staged(int ranks, bool separate, Body const& body) {
+void run_staged(int ranks, Body const& body) {
   using Checked = zero::Checked<zero::Nccl<Reduction>, MallocAllocator>;
-  Options options = test_options();
-  options.separate_gathers = separate;
-  run_group<Reduction>(ranks, options, [&](zero::Nccl<Reduction>& comm) {
+  run_group<Reduction>(ranks, test_options(), [&](zero::Nccl<Reduction>& comm) {
     MallocAllocator const allocator(comm.space().device());
     Staged<Checked, MallocAllocator> staged(Checked(comm, allocator), allocator);
     body(staged);
   });
 }
 
-template <bool Separate>
 struct StagedWorld {
   static inline std::vector<int> const ranks = group_sizes();
   template <class Body>
   static void run(int ranks, Body const& body) {
-    run_staged<Ordered>(ranks, Separate, body);
+    run_staged<Ordered>(ranks, body);
   }
 };
 
@@ -111,16 +108,14 @@ struct TrainingWorld {
   }
 };
 
-TEST_CASE("NCCL, ordered: operations") { conformance::check_operations<StagedWorld<false>>(); }
-TEST_CASE("NCCL, ordered: collectives under way on two communicators") {
-  conformance::check_outstanding<StagedWorld<true>>();
-}
-TEST_CASE("NCCL, ordered: sub-groups") { conformance::check_groups<StagedWorld<false>>(); }
+TEST_CASE("NCCL, ordered: operations") { conformance::check_operations<StagedWorld>(); }
+TEST_CASE("NCCL, ordered: collectives under way") { conformance::check_outstanding<StagedWorld>(); }
+TEST_CASE("NCCL, ordered: sub-groups") { conformance::check_groups<StagedWorld>(); }
 
 TEST_CASE("NCCL, native: integers exactly, and floats where one rank adds nothing") {
   for (int const ranks : group_sizes()) {
     conformance::Findings findings;
-    run_staged<Native>(ranks, false, [&](auto& comm) {
+    run_staged<Native>(ranks, [&](auto& comm) {
       conformance::every_operation<std::int32_t, std::int32_t>(comm, findings);
       conformance::every_operation<std::int64_t, std::int64_t>(comm, findings);
       if (ranks == 1) conformance::every_operation<zero::bf16, float>(comm, findings);
@@ -139,19 +134,16 @@ void check_capture() {
   // Looks at what is under way while a stream is captured, too.
   options.watch_s = 1e-4;
   for (int const ranks : group_sizes()) {
-    for (bool const separate : {false, true}) {
-      options.separate_gathers = separate;
-      std::array<std::vector<std::vector<float>>, 2> results;
-      for (std::size_t const replay : {0u, 1u}) {
-        results[replay].resize(static_cast<std::size_t>(ranks));
-        run_group<Ordered>(ranks, options, [&](zero::Nccl<>& comm) {
-          results[replay][static_cast<std::size_t>(comm.rank())] =
-              captured_step::train<Stage>(comm, replay != 0);
-        });
-      }
-      CHECK(results[0] == results[1]);
-      CHECK(results[0][0][0] != 0.f);
+    std::array<std::vector<std::vector<float>>, 2> results;
+    for (std::size_t const replay : {0u, 1u}) {
+      results[replay].resize(static_cast<std::size_t>(ranks));
+      run_group<Ordered>(ranks, options, [&](zero::Nccl<>& comm) {
+        results[replay][static_cast<std::size_t>(comm.rank())] =
+            captured_step::train<Stage>(comm, replay != 0);
+      });
     }
+    CHECK(results[0] == results[1]);
+    CHECK(results[0][0][0] != 0.f);
   }
 }
 
@@ -354,7 +346,6 @@ void check_registration(int ranks, Options const& options) {
     CHECK(right);
     CHECK(report.registration == options.registration);
     CHECK(report.registered_bytes == (options.registration == Registration::none ? 0 : bytes));
-    CHECK(report.copy_engine_gathers == options.copy_engine_gathers);
     CHECK(report.library_version >= report.header_version);
   });
 }
@@ -362,20 +353,15 @@ void check_registration(int ranks, Options const& options) {
 TEST_CASE("NCCL: memory is registered as asked for, or that is an error") {
   for (Registration const registration :
        {Registration::none, Registration::buffers, Registration::windows}) {
-    for (bool const copy_engine : {false, true}) {
-      if (copy_engine && registration != Registration::windows) continue;
-      Options options = test_options();
-      options.registration = registration;
-      options.copy_engine_gathers = copy_engine;
-      for (int const ranks : group_sizes()) {
-        // Not every machine can: by driver, environment or topology.
-        std::string const what = message_of([&] { check_registration(ranks, options); });
-        if (!what.empty()) MESSAGE("not possible here: ", what);
-        bool const refused = what.find("skipped the registration") != std::string::npos ||
-                             what.find("made none") != std::string::npos ||
-                             what.find("copy_engine_gathers needs") != std::string::npos;
-        CHECK_MESSAGE((what.empty() || refused), what);
-      }
+    Options options = test_options();
+    options.registration = registration;
+    for (int const ranks : group_sizes()) {
+      // Not every machine can: by driver, environment or topology.
+      std::string const what = message_of([&] { check_registration(ranks, options); });
+      if (!what.empty()) MESSAGE("not possible here: ", what);
+      bool const refused = what.find("skipped the registration") != std::string::npos ||
+                           what.find("made none") != std::string::npos;
+      CHECK_MESSAGE((what.empty() || refused), what);
     }
   }
 }

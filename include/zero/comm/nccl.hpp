@@ -17,11 +17,6 @@
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
-// Not every package of NCCL has all of its headers.
-#if NCCL_VERSION_CODE >= 22800 && __has_include(<nccl_device/core.h>)
-#include <nccl_device/core.h>
-#define ZERO_NCCL_HAS_TEAMS
-#endif
 
 #include <atomic>
 #include <cstddef>
@@ -93,13 +88,13 @@ struct Library {
   /// ncclGetUniqueId.
   static Status unique_id(UniqueId* id) { return of(ncclGetUniqueId(id)); }
   /// ncclCommInitRankConfig, non-blocking.
-  static Status init(Comm* out, int size, UniqueId const& id, int rank, CommConfig const& wanted) {
-    ncclConfig_t config = configured(wanted);
+  static Status init(Comm* out, int size, UniqueId const& id, int rank, int max_ctas) {
+    ncclConfig_t config = configured(max_ctas);
     return of(ncclCommInitRankConfig(out, size, id, rank, &config));
   }
   /// ncclCommSplit, sharing nothing.
-  static Status split(Comm parent, int color, int key, Comm* out, CommConfig const& wanted) {
-    ncclConfig_t config = configured(wanted);
+  static Status split(Comm parent, int color, int key, Comm* out, int max_ctas) {
+    ncclConfig_t config = configured(max_ctas);
     return begun(of(ncclCommSplit(parent, color, key, out, &config)));
   }
   /// ncclCommFinalize.
@@ -214,24 +209,6 @@ struct Library {
     *out = attributes.type == cudaMemoryTypeDevice;
     return status;
   }
-  /// ncclTeamLsa, where NCCL has it: since 2.28. Else none, so that nobody counts on it.
-  static Status near_ranks(Comm comm, int* out) {
-#if defined(ZERO_NCCL_HAS_TEAMS)
-    *out = ncclTeamLsa(comm).nRanks;
-#else
-    static_cast<void>(comm);
-    *out = 0;
-#endif
-    return {};
-  }
-  /// Gathers by copy engine need a driver for CUDA 12.5, and an NCCL header that knows of them.
-  static Status window_driver(bool* out) {
-    int driver = 0;
-    Status const status = of(cudaDriverGetVersion(&driver));
-    *out = driver >= 12050 && NCCL_VERSION_CODE >= 22800;
-    return status;
-  }
-
   /// cudaGetDevice.
   static Status current_device(int* out) { return of(cudaGetDevice(out)); }
   /// cudaSetDevice.
@@ -294,20 +271,16 @@ struct Library {
 
   /// Never blocking, so that it can be aborted, and sharing nothing, so that the abort of one does
   /// not break the others.
-  static ncclConfig_t configured(CommConfig const& wanted) noexcept {
+  static ncclConfig_t configured(int max_ctas) noexcept {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     config.splitShare = 0;
-    if (wanted.max_ctas > 0) config.maxCTAs = wanted.max_ctas;
-#if NCCL_VERSION_CODE >= 22800
-    if (wanted.copy_engine) config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
-#endif
+    if (max_ctas > 0) config.maxCTAs = max_ctas;
     return config;
   }
 };
 
 static_assert(Api<Library>);
-#undef ZERO_NCCL_HAS_TEAMS
 
 }  // namespace nccl
 

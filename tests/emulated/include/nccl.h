@@ -45,12 +45,10 @@ struct ncclConfig_t {
   int blocking;
   int maxCTAs;
   int splitShare;
-  int CTAPolicy;
 };
 // A value that no option has, as in NCCL, where it means "not set".
 #define NCCL_CONFIG_INITIALIZER \
-  { -1, -1, -1, -1 }
-inline constexpr int NCCL_CTA_POLICY_ZERO = 2;
+  { -1, -1, -1 }
 inline constexpr int NCCL_WIN_COLL_SYMMETRIC = 1;
 inline constexpr int NCCL_REVOKE_DEFAULT = 0;
 

@@ -53,12 +53,6 @@ struct Status {
   [[nodiscard]] constexpr bool failed() const noexcept { return !ok() && !pending(); }
 };
 
-/// What a communicator is built with; it never blocks and shares nothing with its parent.
-struct CommConfig {
-  bool copy_engine = false;  ///< NCCL_CTA_POLICY_ZERO
-  int max_ctas = 0;          ///< 0: NCCL's own
-};
-
 /// The blocks of one ordered sum. `staged` holds one block of `count` elements per rank, in rank
 /// order, `stride` elements after the one before; the block of `rank` is in `own` instead. `out`
 /// may be `own`.
@@ -77,24 +71,22 @@ struct RankSum {
 
 /// NCCL and the CUDA runtime as static functions. `Library` in zero/comm/nccl.hpp is the real one.
 ///
-/// Every function returns at once or after a bounded time. Those named as NCCL's or CUDA's do what
-/// these do; `event_query` and `stream_query` say in_progress while there is work left. `capturing`
-/// tells whether a stream's work goes to a graph. `sum_ranks`
-/// enqueues the sum of a `RankSum`, with the squares it asks for, on the stream; of no elements, it
-/// enqueues nothing and gets ready what a later one takes. `host_alloc` gives
-/// memory of the host that kernels read, and `poke` writes a number there while they do. `download`
-/// is only called once the stream has nothing to do. `use_device` sets the
-/// calling thread's device: the library calls it on threads of its own only. `window_driver` tells
-/// whether the driver can gather by copy engine, `near_ranks` how many ranks of a communicator
-/// reach each other's memory on one node, and `is_symmetric` whether a window is one, and not what
-/// NCCL gives where it has none.
+/// Every function returns at once or after a bounded time, but for `abort` and `destroy`. Those
+/// named as NCCL's or CUDA's do what these do. What `init` and `split` build never blocks, shares
+/// nothing with its parent and has so many CTAs at most (0: NCCL's own). `event_query` and
+/// `stream_query` say in_progress while there is work left. `capturing` tells whether a stream's
+/// work goes to a graph. `sum_ranks` enqueues the sum of a `RankSum`, with the squares it asks for,
+/// on the stream; of no elements, it enqueues nothing and gets ready what a later one takes.
+/// `host_alloc` gives memory of the host that kernels read, and `poke` writes a number there while
+/// they do. `download` is only called once the stream has nothing to do. `use_device` sets the
+/// calling thread's device: the library calls it on threads of its own only. `is_symmetric` tells
+/// whether a window is one, and not what NCCL gives where it has none.
 template <class A>
 concept Api = requires(typename A::Comm comm,
                        typename A::Stream stream,
                        typename A::Event event,
                        typename A::Window window,
                        typename A::UniqueId id,
-                       CommConfig const& config,
                        Result result,
                        RankSum const& sum,
                        void* memory,
@@ -107,8 +99,8 @@ concept Api = requires(typename A::Comm comm,
   { A::header_version } -> std::convertible_to<int>;
   { A::version(&number) } -> std::same_as<Status>;
   { A::unique_id(&id) } -> std::same_as<Status>;
-  { A::init(&comm, number, id, number, config) } -> std::same_as<Status>;
-  { A::split(comm, number, number, &comm, config) } -> std::same_as<Status>;
+  { A::init(&comm, number, id, number, number) } -> std::same_as<Status>;
+  { A::split(comm, number, number, &comm, number) } -> std::same_as<Status>;
   { A::finalize(comm) } -> std::same_as<Status>;
   { A::destroy(comm) } -> std::same_as<Status>;
   { A::abort(comm) } -> std::same_as<Status>;
@@ -137,8 +129,6 @@ concept Api = requires(typename A::Comm comm,
   { A::register_window(comm, memory, n, &window) } -> std::same_as<Status>;
   { A::deregister_window(comm, window) } -> std::same_as<Status>;
   { A::is_symmetric(window, &flag) } -> std::same_as<Status>;
-  { A::near_ranks(comm, &number) } -> std::same_as<Status>;
-  { A::window_driver(&flag) } -> std::same_as<Status>;
   { A::current_device(&number) } -> std::same_as<Status>;
   { A::use_device(number) } -> std::same_as<Status>;
   { A::is_per_thread(stream) } -> std::same_as<bool>;

@@ -35,8 +35,10 @@ namespace zero::inline ZERO_NAMESPACE {
 /// makes no progress for `deadline_s`, ends every communicator of the family: a group and those
 /// split from it. They are aborted, or revoked where they are the trainer's own, so that streams
 /// drain and the process can save and exit; every later call throws the same sentence as Error
-/// (communication). A thread looks every `watch_s` seconds, so that a trainer who is blocked on a
-/// stream is freed too; `on_end` tells of an end where even that does not help.
+/// (communication). What aborts and streams still use after `grace_s` is never freed, and the
+/// library that holds this code must not be unloaded: a thread may be in it. A thread looks every
+/// `watch_s` seconds, so that a trainer who is blocked on a stream is freed too; `on_end` tells of
+/// an end where even that does not help.
 ///
 /// A step can be captured in a CUDA graph, in any mode of capture: by all ranks or none, and after
 /// one that was not, since NCCL connects peers when they first need it. Graphs are launched by all
@@ -85,8 +87,8 @@ class BasicNccl {
       }
       return core_->allocate(bytes);
     }
-    /// Ends the registration and frees. Memory that is in use after `grace_s`, or that a stuck
-    /// abort may still use, is left alone: registered until the group ends, and never freed.
+    /// Ends the registration and frees. Memory that is in use after `grace_s`, or that a failure
+    /// has left in use, is left alone: registered until the group ends, and never freed.
     void deallocate(void* memory, std::size_t /*bytes*/, std::size_t /*alignment*/) noexcept {
       if (core_ != nullptr) core_->deallocate(memory);
     }
@@ -125,7 +127,7 @@ class BasicNccl {
   /// Leaves the present group as in destruction, then takes over.
   BasicNccl& operator=(BasicNccl&& other) noexcept = default;
   /// Aborts what it owns unless `close` was called: NCCL's own end is collective, and peers may be
-  /// gone. Blocks for `grace_s` at most.
+  /// gone. Blocks for `grace_s` at most; what is in use even then is never freed.
   ~BasicNccl() = default;
 
   /// This rank's number in the group, from 0.

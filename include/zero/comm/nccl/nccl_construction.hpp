@@ -32,28 +32,19 @@ class NcclConstruction {
     check_nccl_place(group.rank, group.size);
     check(options, group.size);
     int const library = nccl_library_version<A>();
-    check_nccl_library<A>(options, library);
+    check_nccl_library(options, library);
     auto const core = first(group.rank, options, ordered);
     auto lock = core->lock();
     core->place(group.rank, group.size, current_device(), library, group.compute);
     NcclActivity const activity{.operation = "init"};
-    NcclOutput<A, Comm> made(core->caller().family());
-    nccl::CommConfig config{.max_ctas = options.max_ctas};
-    bool const alone = !options.separate_gathers;
-    config.copy_engine = options.copy_engine_gathers && alone;
-    nccl::Status const begun = A::init(made.address(), group.size, group.id, group.rank, config);
-    if (made.value() == Comm{} && !begun.ok()) refuse_init(begun, group.rank);
-    core->add(made.value(), true);
-    core->caller().settle(made.value(), begun, activity);
-    Comm const comm = made.take();
+    auto const made = std::make_shared<Comm>();
+    nccl::Status const begun =
+        A::init(made.get(), group.size, group.id, group.rank, options.max_ctas);
+    if (*made == Comm{} && !begun.ok()) refuse_init(begun, group.rank);
+    core->add(*made, true, made);
+    core->caller().settle(*made, begun, activity);
     core->equip({});
-    // Before the split, which ranks that want none do not come to.
     core->agree(lock);
-    if (!alone) {
-      config.copy_engine = options.copy_engine_gathers;
-      divide(*core, comm, 0, group.rank, config, activity);
-      core->equip_last();
-    }
     return enter(core, lock);
   }
 
@@ -78,11 +69,10 @@ class NcclConstruction {
     nccl_query(A::count(group.comm, &size));
     nccl_query(A::device(group.comm, &device));
     check(options, size);
-    check_nccl_library<A>(options, library);
-    if (options.copy_engine_gathers || options.max_ctas != 0 || options.separate_gathers) {
+    check_nccl_library(options, library);
+    if (options.max_ctas != 0) {
       fail(ErrorKind::invalid_argument,
-           "NCCL options: copy_engine_gathers, max_ctas and separate_gathers are properties of a "
-           "new communicator, not of one that exists");
+           "NCCL options: max_ctas is a property of a new communicator, not of one that exists");
     }
     if (int const current = current_device(); current != device) {
       fail(ErrorKind::invalid_argument,
@@ -109,13 +99,13 @@ class NcclConstruction {
     auto lock = parent.lock();
     parent.enter(activity);
     core->place(0, 1, report.device, report.library_version, parent.compute());
-    for (auto const& lane : parent.lanes()) {
-      bool const gathers = &lane == &parent.lanes().back();
-      nccl::CommConfig const config{.copy_engine = gathers && report.copy_engine_gathers,
-                                    .max_ctas = parent.options().max_ctas};
-      divide(*core, lane.comm, color, key, config, activity);
-    }
-    Comm const comm = core->lanes().front().comm;
+    Comm const from = parent.comm();
+    auto const made = core->caller().family().template output<Comm>(from);
+    auto const begun = A::split(from, color, key, made.get(), parent.options().max_ctas);
+    core->caller().settle(from, begun, activity);
+    Comm const comm = *made;
+    core->add(comm, true);
+    core->caller().settle(comm, {.result = nccl::Result::in_progress}, activity);
     int rank = 0;
     int size = 0;
     core->caller().require(A::user_rank(comm, &rank), activity);
@@ -134,23 +124,6 @@ class NcclConstruction {
     auto family = std::make_shared<NcclFamily<A>>(rank, options.grace_s, options.on_end);
     NcclCaller<A> caller(std::move(family), options.deadline_s);
     return std::make_shared<Core>(std::move(caller), options, ordered, nullptr);
-  }
-
-  /// Adds the part of `from` that this rank's color makes.
-  static void divide(Core& core,
-                     Comm from,
-                     int color,
-                     int key,
-                     nccl::CommConfig const& config,
-                     NcclActivity const& activity) {
-    // A failure may have come just after all was agreed.
-    core.caller().family().throw_if_failed(activity);
-    NcclOutput<A, Comm> made(core.caller().family());
-    auto const begun = A::split(from, color, key, made.address(), config);
-    core.caller().settle(from, begun, activity);
-    Comm const comm = made.take();
-    core.add(comm, true);
-    core.caller().settle(comm, {.result = nccl::Result::in_progress}, activity);
   }
 
   [[nodiscard]] static Handle<Core> enter(std::shared_ptr<Core> const& core,

@@ -36,14 +36,13 @@ class NcclCore final : public std::enable_shared_from_this<NcclCore<A>> {
  public:
   using Family = NcclFamily<A>;
   using Lock = typename Family::Lock;
-  using Lane = NcclLane<A>;
   using Flight = typename NcclProgress<A>::Flight;
 
   /// @param parent  the group it is split from, whose family it joins; null: none
   NcclCore(NcclCaller<A> caller, nccl::Options const& options, bool ordered, NcclCore* parent)
       : caller_(std::move(caller)),
         options_(options),
-        progress_(caller_, lanes_),
+        progress_(caller_, equipment_),
         memory_(options.registration) {
     report_.reduction = ordered ? nccl::Ordered::name : nccl::Native::name;
     report_.registration = options.registration;
@@ -59,7 +58,7 @@ class NcclCore final : public std::enable_shared_from_this<NcclCore<A>> {
   [[nodiscard]] int size() const noexcept { return size_; }
   [[nodiscard]] NcclCaller<A> const& caller() const noexcept { return caller_; }
   [[nodiscard]] nccl::Options const& options() const noexcept { return options_; }
-  [[nodiscard]] std::vector<Lane> const& lanes() const noexcept { return lanes_; }
+  [[nodiscard]] typename A::Comm comm() const noexcept { return equipment_.comm; }
   [[nodiscard]] int device() const noexcept { return device_; }
   [[nodiscard]] typename A::Stream compute() const noexcept { return compute_; }
   [[nodiscard]] Lock lock() const { return Lock(caller_.family().calls); }
@@ -73,16 +72,11 @@ class NcclCore final : public std::enable_shared_from_this<NcclCore<A>> {
     // All ranks have none, so none of them calls NCCL.
     if (op.count == 0) return false;
     if (!is_vector_aligned(op)) ++report_.unaligned;
-    bool const gathers = op.op == Op::all_gather || op.op == Op::broadcast;
-    if (op.op == Op::all_gather && report_.copy_engine_gathers) {
-      memory_.check_windows(op, rank_, size_);
-    }
-    std::size_t const lane = gathers ? lanes_.size() - 1 : 0;
+    patient_ = true;
     bool const captured = capturing(activity);
-    equipment_.order(caller_, lock, compute_, lanes_[lane].stream, activity);
-    NcclExchange<A> const calls(caller_, lock, lanes_[lane], rank_, size_, activity.number);
-    departure =
-        progress_.enqueue(lock, op, lane, captured, [&] { calls.template launch<Ordered>(op); });
+    equipment_.order(caller_, lock, compute_, equipment_.stream, activity);
+    NcclExchange<A> const calls(caller_, lock, equipment_, rank_, size_, activity.number);
+    departure = progress_.enqueue(lock, op, captured, [&] { calls.template launch<Ordered>(op); });
     return true;
   }
 
@@ -98,8 +92,8 @@ class NcclCore final : public std::enable_shared_from_this<NcclCore<A>> {
     if (departure.captured) {
       enter(activity);
       if (flight != nullptr) return stream_wait();
-      // Later ones have taken its event. All of a lane come one after the other.
-      return equipment_.order(caller_, lock, lanes_[departure.lane].stream, compute_, activity);
+      // Later ones have taken its event. All come one after the other.
+      return equipment_.order(caller_, lock, equipment_.stream, compute_, activity);
     }
     // What is done has its result, whatever went wrong since.
     if (flight == nullptr || flight->done) return;
@@ -127,14 +121,19 @@ class NcclCore final : public std::enable_shared_from_this<NcclCore<A>> {
   [[nodiscard]] void* allocate(std::size_t bytes) {
     Lock const lock = this->lock();
     enter({.operation = "allocate"});
-    return memory_.allocate(caller_, lanes_, bytes);
+    patient_ = true;
+    return memory_.allocate(caller_, equipment_.comm, bytes);
   }
-  /// Waits, for one grace time in a row of calls, until the streams have run dry: NCCL takes memory
-  /// away whatever still uses it. What is in use even then stays, and stays registered.
+  /// Waits until the streams have run dry: NCCL takes memory away whatever still uses it. What is
+  /// in use after the grace time stays, and stays registered; what is given back after it is not
+  /// waited for, until memory is asked for or a collective started.
   void deallocate(void* memory) noexcept {
-    bool const idle = is_idle();
-    Lock const lock = this->lock();
-    memory_.deallocate(caller_.family(), memory, idle);
+    Lock lock = this->lock();
+    bool const waits = patient_ && !caller_.family().failed();
+    lock.unlock();
+    patient_ = is_idle(waits);
+    lock.lock();
+    memory_.deallocate(caller_.family(), memory, patient_);
   }
 
   [[nodiscard]] nccl::Report report() const {
@@ -153,30 +152,26 @@ class NcclCore final : public std::enable_shared_from_this<NcclCore<A>> {
     report_.library_version = library;
   }
 
-  /// Adds a communicator; one that is owned is aborted or finalized here. The caller holds the
+  /// Takes a communicator; one that is owned is aborted or finalized here. The caller holds the
   /// lock.
-  Lane& add(typename A::Comm comm, bool owned) {
-    caller_.family().join(comm, owned, device_);
-    lanes_.push_back({.comm = comm});
+  /// @param place  where NCCL has written it, and may still write
+  void add(typename A::Comm comm, bool owned, std::shared_ptr<void> place = nullptr) {
+    caller_.family().join(comm, owned, device_, std::move(place));
+    equipment_.comm = comm;
     report_.owned = owned;
-    report_.communicators = static_cast<int>(lanes_.size());
-    return lanes_.back();
   }
 
-  /// Streams, events and staging memory for the communicators there are.
+  /// Streams, events and staging memory for the communicator.
   void equip(typename A::Stream communication) {
     progress_.create();
     // Without ordered sums it carries the agreement of the ranks only.
     std::size_t const words = sizeof(NcclAgreement) * static_cast<std::size_t>(size_);
     report_.staging_bytes = ordered_ ? options_.staging_bytes : words;
-    equipment_.create(caller_, lanes_.front(), report_.staging_bytes, rank_);
-    for (Lane& lane : lanes_) equipment_.add(caller_, lane, communication);
+    equipment_.create(caller_, report_.staging_bytes, rank_, communication);
     // A first sum may be captured.
     if (!ordered_) return;
-    caller_.require(A::sum_ranks({.ranks = size_}, lanes_.front().stream), {.operation = "init"});
+    caller_.require(A::sum_ranks({.ranks = size_}, equipment_.stream), {.operation = "init"});
   }
-  /// Streams for a communicator that came later.
-  void equip_last() { equipment_.add(caller_, lanes_.back(), {}); }
 
   /// Compares what must be alike. Collective; blocks, up to the deadline. The caller holds `lock`.
   void agree(Lock& lock) {
@@ -185,16 +180,11 @@ class NcclCore final : public std::enable_shared_from_this<NcclCore<A>> {
         NcclAgreement::of(options_, report_.library_version, report_.header_version, ordered_);
     std::vector<NcclAgreement> const all = progress_.gather(lock, mine, rank_, size_, activity);
     std::string const difference = disagreement(all);
-    std::string const lack = difference.empty()
-                                 ? nccl_lack(caller_, options_, lanes_.back().comm, size_, activity)
-                                 : std::string();
-    report_.copy_engine_gathers = options_.copy_engine_gathers;
-    if (difference.empty() && lack.empty()) return;
+    if (difference.empty()) return;
     // All ranks come here; an abort could reach a peer before it knows why.
     static_cast<void>(finalize(activity));
-    bool const differs = !difference.empty();
-    fail(differs ? ErrorKind::invalid_argument : ErrorKind::resource,
-         differs ? difference : lack,
+    fail(ErrorKind::invalid_argument,
+         difference,
          {.rank = rank_, .operation = std::string(activity.operation)});
   }
 
@@ -276,7 +266,7 @@ class NcclCore final : public std::enable_shared_from_this<NcclCore<A>> {
       // A rank that ends while a peer still reads from it, or from what was split from this group,
       // would take that from the peer. Finalizing does not wait for peers. Behind the compute
       // stream, where replays may use the same memory.
-      equipment_.order(caller_, lock, compute_, lanes_.front().stream, activity);
+      equipment_.order(caller_, lock, compute_, equipment_.stream, activity);
       progress_.gather(lock, std::uint64_t{1}, rank_, size_, activity);
       done = finalize(activity);
     }
@@ -323,38 +313,29 @@ class NcclCore final : public std::enable_shared_from_this<NcclCore<A>> {
     end_kept();
   }
 
-  /// Gives up what it has. The caller holds the lock.
+  /// Gives up what it has, at once unless it has to abort. The caller holds the lock.
   void release() noexcept {
     Family& family = caller_.family();
-    auto const asked = streams();
     if (!closed_) {
+      auto const asked = streams();
       // The trainer's own communicator may still run what was started; its buffers are its affair.
-      if (!report_.owned && !family.failed() && equipment_.ready())
-        static_cast<void>(progress_.update());
-      if (report_.owned && !family.failed()) memory_.forget_all();
       if (!report_.owned && !family.failed()) memory_.deregister_all();
-      family.abort_only(comms());
+      memory_.forget_all();
+      family.drop(comm(), asked);
       closed_ = true;
     }
-    bool const running = !report_.owned && !family.failed() && progress_.oldest() != nullptr;
-    bool const stuck = family.stuck();
-    for (Lane const& lane : lanes_) {
-      if (!lane.owns_stream) family.forget(lane.stream);
-    }
-    // What was being enqueued while the family ended came after its streams had run dry.
-    if (stuck || running || !family.dry(asked)) return;
+    if (family.leaks()) return;
     progress_.destroy();
-    equipment_.destroy(lanes_);
-    lanes_.clear();
+    equipment_.destroy();
   }
 
   /// True once nothing on this rank's streams can use memory any more, and none is captured.
-  [[nodiscard]] bool is_idle() noexcept {
+  [[nodiscard]] bool is_idle(bool waits) const noexcept {
     bool captured = false;
     if (!closed_ && (!A::capturing(compute_, &captured).ok() || captured)) return false;
     std::vector<typename A::Stream> asked = streams();
     if (!closed_) asked.push_back(compute_);
-    return caller_.family().dry(asked, patience_);
+    return caller_.family().dry(asked, waits);
   }
 
   /// Does the compute stream's work go to a graph?
@@ -364,24 +345,14 @@ class NcclCore final : public std::enable_shared_from_this<NcclCore<A>> {
     return captured;
   }
 
-  [[nodiscard]] std::vector<typename A::Comm> comms() const {
-    std::vector<typename A::Comm> comms;
-    for (Lane const& lane : lanes_) comms.push_back(lane.comm);
-    return comms;
-  }
   /// Where this rank's work may be: in the trainer's streams too, as long as it has not left the
   /// group, when they may be gone; in its compute stream if there are graphs.
   [[nodiscard]] std::vector<typename A::Stream> streams() const {
-    std::vector<typename A::Stream> streams;
+    auto streams = equipment_.streams(!closed_);
     bool captured = false;
     if (!closed_ && caller_.family().captured() && A::capturing(compute_, &captured).ok() &&
         !captured) {
       streams.push_back(compute_);
-    }
-    for (Lane const& lane : lanes_) {
-      bool const there = lane.owns_stream || !closed_;
-      if (there && lane.stream != typename A::Stream{}) streams.push_back(lane.stream);
-      if (lane.beside != typename A::Stream{}) streams.push_back(lane.beside);
     }
     return streams;
   }
@@ -390,10 +361,8 @@ class NcclCore final : public std::enable_shared_from_this<NcclCore<A>> {
   /// the lock.
   [[nodiscard]] bool finalize(NcclActivity const& activity) {
     memory_.deregister_all();
-    if (report_.owned) {
-      for (Lane const& lane : lanes_) caller_.settle(lane.comm, A::finalize(lane.comm), activity);
-    }
-    bool const done = caller_.family().destroy(comms());
+    if (report_.owned) caller_.settle(comm(), A::finalize(comm()), activity);
+    bool const done = caller_.family().destroy(comm());
     closed_ = true;
     return done;
   }
@@ -421,11 +390,11 @@ class NcclCore final : public std::enable_shared_from_this<NcclCore<A>> {
   int size_ = 1;
   int device_ = 0;
   typename A::Stream compute_{};
-  std::vector<Lane> lanes_;
   NcclEquipment<A> equipment_;
   NcclProgress<A> progress_;
   NcclMemory<A> memory_;
-  NcclPatience patience_;  ///< with streams, for all memory that is given back together
+  bool patient_ =
+      true;  ///< with streams: one grace time for all memory that is given back together
   nccl::Report report_;
   std::weak_ptr<NcclCore> root_;    ///< of a sub-group: the first group of the family
   std::shared_ptr<NcclCore> kept_;  ///< a sub-group left to it; of that, the one left before

@@ -1,59 +1,58 @@
 /// @file
-/// What a rank's communicators work with: streams, events between them, and staging memory.
+/// What a rank's communicator works with: streams, events between them, and staging memory.
 #pragma once
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/nccl/nccl_api.hpp"
 #include "zero/comm/nccl/nccl_caller.hpp"
-#include "zero/comm/nccl/nccl_exchange.hpp"
 #include "zero/comm/nccl/nccl_family.hpp"
 
+#include <array>
 #include <cstddef>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
-/// Made at once when a group is built. `destroy` is called by whoever knows that nothing of it is
-/// in use any more; what is in use is left alone.
+/// One NCCL communicator, the stream its work is enqueued on, one beside it for sums of pieces, and
+/// memory for blocks of peers. Made at once when a group is built. `destroy` is called by whoever
+/// knows that nothing of it is in use any more; what is in use is left alone.
 template <nccl::Api A>
-class NcclEquipment {
- public:
+struct NcclEquipment {
   using Stream = typename A::Stream;
   using Event = typename A::Event;
 
-  /// The event, and the staging memory for the first lane. What was made before an Error is left to
-  /// `destroy`.
-  void create(NcclCaller<A> const& caller,
-              NcclLane<A>& first,
-              std::size_t staging_bytes,
-              int rank) {
+  typename A::Comm comm{};
+  Stream stream{};
+  bool owns_stream = false;
+  Stream beside{};
+  std::byte* staging = nullptr;
+  std::size_t staging_bytes = 0;
+  Event ready{};                  ///< between two streams
+  Event exchanged{};              ///< the newest piece is in its half of the staging
+  std::array<Event, 2> summed{};  ///< that half may be written again
+
+  /// Makes all that goes with `comm`. What was made before an Error is left to `destroy`.
+  /// @param communication  the stream, if that is not null
+  void create(NcclCaller<A> const& caller, std::size_t bytes, int rank, Stream communication) {
     NcclActivity const activity{.operation = "init"};
-    caller.require(A::event_create(&ready_), activity);
-    has_ready_ = true;
-    void* staging = nullptr;
-    nccl::Status const got = A::mem_alloc(&staging, staging_bytes);
+    void* memory = nullptr;
+    nccl::Status const got = A::mem_alloc(&memory, bytes);
     if (!got.ok()) {
       fail(ErrorKind::resource,
-           {"NCCL cannot allocate ", staging_bytes, " bytes of staging: ", got.text},
+           {"NCCL cannot allocate ", bytes, " bytes of staging: ", got.text},
            {.rank = rank, .operation = "init"});
     }
-    staging_ = staging;
-    first.staging = static_cast<std::byte*>(staging);
-    first.staging_bytes = staging_bytes;
-  }
-  /// Gives a lane its streams: `communication` as the first of them if that is not null.
-  void add(NcclCaller<A> const& caller, NcclLane<A>& lane, Stream communication) {
-    NcclActivity const activity{.operation = "init"};
-    lane.stream = communication;
+    staging = static_cast<std::byte*>(memory);
+    staging_bytes = bytes;
+    stream = communication;
     if (communication == Stream{}) {
-      caller.require(A::stream_create(&lane.stream), activity);
-      lane.owns_stream = true;
+      caller.require(A::stream_create(&stream), activity);
+      owns_stream = true;
     }
-    caller.require(A::stream_create(&lane.beside), activity);
-    caller.family().use(lane.comm, lane.stream, lane.beside);
-    if (lane.staging == nullptr) return;
-    for (Event* const event : {&lane.exchanged, &lane.summed[0], &lane.summed[1]}) {
+    caller.require(A::stream_create(&beside), activity);
+    caller.family().use(comm, stream, beside);
+    for (Event* const event : {&ready, &exchanged, &summed[0], &summed[1]}) {
       caller.require(A::event_create(event), activity);
     }
   }
@@ -65,32 +64,29 @@ class NcclEquipment {
              Stream second,
              NcclActivity const& activity) const {
     caller.unlocked(lock, activity, [&] {
-      nccl::Status const recorded = A::event_record(ready_, first);
-      return recorded.ok() ? A::stream_wait(second, ready_) : recorded;
+      nccl::Status const recorded = A::event_record(ready, first);
+      return recorded.ok() ? A::stream_wait(second, ready) : recorded;
     });
   }
 
-  /// True if streams and event are there.
-  [[nodiscard]] bool ready() const noexcept { return has_ready_; }
-
-  void destroy(std::vector<NcclLane<A>> const& lanes) noexcept {
-    if (has_ready_) static_cast<void>(A::event_destroy(ready_));
-    for (NcclLane<A> const& lane : lanes) {
-      if (lane.owns_stream) static_cast<void>(A::stream_destroy(lane.stream));
-      if (lane.beside != Stream{}) static_cast<void>(A::stream_destroy(lane.beside));
-      for (Event const* const event : {&lane.exchanged, &lane.summed[0], &lane.summed[1]}) {
-        if (*event != Event{}) static_cast<void>(A::event_destroy(*event));
-      }
-    }
-    if (staging_ != nullptr) static_cast<void>(A::mem_free(staging_));
-    has_ready_ = false;
-    staging_ = nullptr;
+  /// Streams that may have work of the communicator's.
+  /// @param theirs  the trainer's own among them
+  [[nodiscard]] std::vector<Stream> streams(bool theirs) const {
+    std::vector<Stream> streams;
+    if (stream != Stream{} && (owns_stream || theirs)) streams.push_back(stream);
+    if (beside != Stream{}) streams.push_back(beside);
+    return streams;
   }
 
- private:
-  Event ready_{};
-  bool has_ready_ = false;
-  void* staging_ = nullptr;
+  void destroy() noexcept {
+    for (Event const event : {ready, exchanged, summed[0], summed[1]}) {
+      if (event != Event{}) static_cast<void>(A::event_destroy(event));
+    }
+    if (owns_stream) static_cast<void>(A::stream_destroy(stream));
+    if (beside != Stream{}) static_cast<void>(A::stream_destroy(beside));
+    if (staging != nullptr) static_cast<void>(A::mem_free(staging));
+    *this = {};
+  }
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

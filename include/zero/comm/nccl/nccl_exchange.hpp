@@ -8,33 +8,19 @@
 #include "zero/base/exact_sum.hpp"
 #include "zero/comm/nccl/nccl_api.hpp"
 #include "zero/comm/nccl/nccl_caller.hpp"
+#include "zero/comm/nccl/nccl_equipment.hpp"
 #include "zero/comm/shared/shares.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/layout/placement.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
-/// One NCCL communicator, the stream its work is enqueued on, one beside it for sums of pieces, and
-/// memory for blocks of peers.
-template <nccl::Api A>
-struct NcclLane {
-  typename A::Comm comm{};
-  typename A::Stream stream{};
-  bool owns_stream = false;
-  typename A::Stream beside{};
-  std::byte* staging = nullptr;
-  std::size_t staging_bytes = 0;
-  typename A::Event exchanged{};              ///< the newest piece is in its half of the staging
-  std::array<typename A::Event, 2> summed{};  ///< that half may be written again
-};
-
-/// Enqueues collectives on one lane. Every function returns once NCCL has accepted all of it.
+/// Enqueues collectives. Every function returns once NCCL has accepted all of it.
 template <nccl::Api A>
 class NcclExchange {
  public:
@@ -44,11 +30,16 @@ class NcclExchange {
   /// @param number  of the collective in its group, for messages
   NcclExchange(NcclCaller<A> const& caller,
                Lock& lock,
-               NcclLane<A> const& lane,
+               NcclEquipment<A> const& equipment,
                int rank,
                int size,
                std::uint64_t number) noexcept
-      : caller_(caller), lock_(lock), lane_(lane), rank_(rank), size_(size), number_(number) {}
+      : caller_(caller),
+        lock_(lock),
+        equipment_(equipment),
+        rank_(rank),
+        size_(size),
+        number_(number) {}
 
   /// @tparam Ordered  the library adds, which needs a kernel, instead of NCCL
   template <bool Ordered>
@@ -81,8 +72,8 @@ class NcclExchange {
   [[nodiscard]] static bool needs_order(Collective const& op) noexcept {
     return Ordered && !is_integral(op.dtype);
   }
-  [[nodiscard]] typename A::Comm comm() const noexcept { return lane_.comm; }
-  [[nodiscard]] typename A::Stream stream() const noexcept { return lane_.stream; }
+  [[nodiscard]] typename A::Comm comm() const noexcept { return equipment_.comm; }
+  [[nodiscard]] typename A::Stream stream() const noexcept { return equipment_.stream; }
   [[nodiscard]] std::size_t ranks() const noexcept { return static_cast<std::size_t>(size_); }
   [[nodiscard]] std::size_t own() const noexcept { return static_cast<std::size_t>(rank_); }
 
@@ -148,8 +139,9 @@ class NcclExchange {
       bool const blocks = op.squares != nullptr && most >= zero::block;
       return blocks ? most / zero::block * zero::block : most / 64 * 64;
     };
-    bool const halves = size_ > 1 && stride > fitting(lane_.staging_bytes);
-    std::size_t const room = fitting(halves ? lane_.staging_bytes / 2 : lane_.staging_bytes);
+    bool const halves = size_ > 1 && stride > fitting(equipment_.staging_bytes);
+    std::size_t const room =
+        fitting(halves ? equipment_.staging_bytes / 2 : equipment_.staging_bytes);
     bool const square = op.squares != nullptr && room >= zero::block;
     std::size_t sums = 0;
     for (std::size_t done = 0; done < stride; done += room) {
@@ -161,9 +153,9 @@ class NcclExchange {
       // Staged blocks are aligned, whatever a trainer's slices are.
       auto const spacing = static_cast<std::size_t>(round_up(mine, 64));
       // A rank that has no more to add has none in later pieces either.
-      typename A::Event const summed = lane_.summed[sums % 2];
+      typename A::Event const summed = equipment_.summed[sums % 2];
       std::byte* const staged =
-          lane_.staging + (halves ? sums % 2 * room * ranks() * element : std::size_t{0});
+          equipment_.staging + (halves ? sums % 2 * room * ranks() * element : std::size_t{0});
       if (halves && mine != 0 && sums >= 2) wait_for(summed, op);
       exchange(
           op,
@@ -184,13 +176,13 @@ class NcclExchange {
       ++sums;
       caller_.unlocked(lock_, activity(op), [&] {
         if (!halves) return A::sum_ranks(sum, stream());
-        nccl::Status status = A::event_record(lane_.exchanged, stream());
-        if (status.ok()) status = A::stream_wait(lane_.beside, lane_.exchanged);
-        if (status.ok()) status = A::sum_ranks(sum, lane_.beside);
-        return status.ok() ? A::event_record(summed, lane_.beside) : status;
+        nccl::Status status = A::event_record(equipment_.exchanged, stream());
+        if (status.ok()) status = A::stream_wait(equipment_.beside, equipment_.exchanged);
+        if (status.ok()) status = A::sum_ranks(sum, equipment_.beside);
+        return status.ok() ? A::event_record(summed, equipment_.beside) : status;
       });
     }
-    if (halves && sums != 0) wait_for(lane_.summed[(sums - 1) % 2], op);
+    if (halves && sums != 0) wait_for(equipment_.summed[(sums - 1) % 2], op);
     if (op.squares == nullptr || square) return;
     // The sum of one rank's result is that result.
     nccl::RankSum const pass{.dtype = op.dtype,
@@ -228,7 +220,7 @@ class NcclExchange {
 
   NcclCaller<A> const& caller_;
   Lock& lock_;
-  NcclLane<A> const& lane_;
+  NcclEquipment<A> const& equipment_;
   int rank_;
   int size_;
   std::uint64_t number_;

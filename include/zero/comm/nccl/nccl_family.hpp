@@ -5,7 +5,6 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/nccl/nccl_api.hpp"
-#include "zero/comm/nccl/nccl_watch.hpp"
 #include "zero/comm/shared/backoff.hpp"
 #include "zero/comm/shared/call_checks.hpp"
 #include "zero/comm/shared/failure.hpp"
@@ -15,7 +14,6 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -53,10 +51,17 @@ struct NcclActivity {
 /// groups split from it.
 ///
 /// `calls` is held during every call of NCCL, so that no thread is inside one when another aborts.
+///
+/// An abort may wait for another one, and may not return at all. So each has a detached thread,
+/// which touches NCCL and its own member alone, and all of them one grace time, in which the
+/// streams have to run dry as well. What takes longer may be in use for ever: from then on nothing
+/// of the family is freed, and nobody asks again.
 template <nccl::Api A>
 class NcclFamily {
  public:
   using Comm = typename A::Comm;
+  using Stream = typename A::Stream;
+  using Streams = std::vector<Stream>;
   using Lock = std::unique_lock<std::mutex>;
 
   /// Called with the reason, and true if something is stuck.
@@ -70,21 +75,9 @@ class NcclFamily {
   std::mutex calls;
 
   [[nodiscard]] bool failed() const noexcept { return failed_; }
-  /// True while an abort that took too long has not returned, or work behind it goes on: memory and
-  /// streams it may still use must not be freed.
-  [[nodiscard]] bool stuck() noexcept {
-    std::erase_if(late_, [](Late const& late) {
-      return !late.unknown && late.state->running == 0 && dry(streams_of(late.members), 0);
-    });
-    return !late_.empty();
-  }
-  /// A stream of the trainer's may be gone from now on. What is stuck in it by then stays so.
-  void forget(typename A::Stream stream) noexcept {
-    for (Late& late : late_) {
-      auto const streams = streams_of(late.members);
-      if (std::find(streams.begin(), streams.end(), stream) != streams.end()) late.unknown = true;
-    }
-  }
+  /// True once memory and streams may be in use for ever: they must not be freed.
+  [[nodiscard]] bool leaks() const noexcept { return leaks_; }
+
   /// Sets a word, in memory that kernels read, once the family has failed.
   void warn(std::int64_t* word) {
     words_.push_back(word);
@@ -95,19 +88,29 @@ class NcclFamily {
   void capture() noexcept { captured_ = true; }
   [[nodiscard]] bool captured() const noexcept { return captured_; }
 
-  void join(Comm comm, bool owned, int device) {
-    members_.push_back({.comm = comm, .owned = owned, .device = device});
-  }
-  void leave(Comm comm) noexcept {
-    std::erase_if(members_, [&](Member const& member) { return member.comm == comm; });
+  /// @param place  where NCCL has written the communicator, if it has made it
+  void join(Comm comm, bool owned, int device, std::shared_ptr<void> place) {
+    auto member = std::make_shared<Member>();
+    member->comm = comm;
+    member->owned = owned;
+    member->device = device;
+    member->output = std::move(place);
+    members_.push_back(std::move(member));
   }
   /// Names the streams a member's work is on: they have to run dry before memory is given back.
-  void use(Comm comm, typename A::Stream first, typename A::Stream second) noexcept {
-    for (Member& member : members_) {
-      if (member.comm != comm) continue;
-      member.streams = {first, second};
-      member.runs = true;
+  void use(Comm comm, Stream first, Stream second) noexcept {
+    for (auto const& member : members_) {
+      if (member->comm == comm) member->streams = {first, second};
     }
+  }
+  /// Where NCCL's own threads write to until a call has settled, or an abort of `comm` is over.
+  template <class T>
+  [[nodiscard]] std::shared_ptr<T> output(Comm comm) {
+    auto place = std::make_shared<T>();
+    for (auto const& member : members_) {
+      if (member->comm == comm) member->output = place;
+    }
+    return place;
   }
 
   /// @throws Error (communication) with the sentence of the first failure, if there was one
@@ -124,13 +127,16 @@ class NcclFamily {
     sentence_ = std::move(sentence);
     // Before streams drain and run on with what never came.
     for (std::int64_t* const word : words_) A::poke(word, 1);
-    if (!abort(members_)) {
+    auto const until = grace_from_now();
+    bool const returned = abort(members_, until);
+    if (!returned) {
       sentence_ += Message({"; NCCL did not return from the abort within ",
                             std::to_string(grace_s_),
                             " s and is left to itself"})
                        .text();
       if (captured_) sentence_ += ": it waits until all graphs of its collectives are destroyed";
-    } else if (!late_.empty()) {
+    } else if (!dry(streams(), until)) {
+      leaks_ = true;
       sentence_ +=
           Message({"; its streams did not run dry within ", std::to_string(grace_s_), " s"}).text();
     }
@@ -142,7 +148,9 @@ class NcclFamily {
 
   /// Waits for what was enqueued while the family ended: the abort came too early to stop it, and
   /// who is told of the end frees what it uses.
-  void drain() { keep_unless_dry(std::make_shared<Aborts>(), members_); }
+  void drain() {
+    if (!leaks_ && !dry(streams(), grace_from_now())) leaks_ = true;
+  }
 
   [[noreturn]] void raise(NcclActivity const& activity) const {
     fail(
@@ -151,61 +159,55 @@ class NcclFamily {
         {.rank = rank_, .operation = std::string(activity.operation), .bucket = activity.bucket()});
   }
 
-  /// Aborts some members without failing the others, for a handle that is destroyed.
-  void abort_only(std::vector<Comm> const& comms) {
-    std::vector<Member> const chosen = take(comms);
-    if (!failed_) abort(chosen);
+  /// Leaves a member out without failing the others, for a handle that is destroyed: aborts it if
+  /// it is owned and goes on. Who has only left asks its streams once.
+  void drop(Comm comm, Streams const& streams) {
+    Members const chosen = take(comm);
+    bool const aborts = !failed_ && !chosen.empty();
+    auto const until = aborts && !leaks_ ? grace_from_now() : Clock::time_point{};
+    if (aborts) static_cast<void>(abort(chosen, until));
+    if (!leaks_ && !dry(streams, until)) leaks_ = true;
   }
 
-  /// Destroys what is owned of some members, which are finalized. A peer that does not close its
-  /// own may keep NCCL from returning: false after the grace time.
-  [[nodiscard]] bool destroy(std::vector<Comm> const& comms) {
-    return each(take(comms), [](Member const& member) { return A::destroy(member.comm); });
+  /// Destroys a member that is owned and finalized. A peer that does not close its own may keep
+  /// NCCL from returning: false after the grace time.
+  [[nodiscard]] bool destroy(Comm comm) {
+    return each(
+        take(comm), grace_from_now(), [](Member const& member) { return A::destroy(member.comm); });
   }
 
-  /// False if some stream still has work after the grace time. What cannot be asked, because CUDA
-  /// itself has failed, does not run any more either.
-  template <class Streams>
-  [[nodiscard]] bool dry(Streams const& streams) const noexcept {
-    return dry(streams, grace_s_);
-  }
-
-  /// As above, but waits that follow each other share the grace time.
-  template <class Streams>
-  [[nodiscard]] bool dry(Streams const& streams, NcclPatience& patience) const noexcept {
-    return patience.spend(grace_s_, [&](double left_s) { return dry(streams, left_s); });
+  /// False if some stream still has work, after the grace time if this `waits`. What cannot be
+  /// asked, because CUDA itself has failed, does not run any more either.
+  [[nodiscard]] bool dry(Streams const& streams, bool waits) const noexcept {
+    return dry(streams, waits ? grace_from_now() : Clock::time_point{});
   }
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
 
  private:
+  using Clock = std::chrono::steady_clock;
+
+  /// A communicator, and what its thread keeps alive if that never comes back.
   struct Member {
-    Comm comm;
-    bool owned;
-    int device;
-    std::array<typename A::Stream, 2> streams{};
-    bool runs = false;  ///< the streams are known
+    Comm comm{};
+    bool owned = false;
+    int device = 0;
+    std::array<Stream, 2> streams{};  ///< null: not known yet
+    std::shared_ptr<void> output{};   ///< what NCCL may write to
+    nccl::Status status{};            ///< of its abort or destruction
+    std::atomic<bool> returned{false};
   };
+  using Members = std::vector<std::shared_ptr<Member>>;
 
-  /// What helper threads keep alive if they never come back.
-  struct Aborts {
-    std::mutex mutex;
-    std::condition_variable changed;
-    std::atomic<std::size_t> running{0};
-    bool refused = false;  ///< the trainer's own goes on
-  };
-
-  /// Aborts that were left to themselves.
-  struct Late {
-    std::shared_ptr<Aborts> state;
-    std::vector<Member> members;
-    bool unknown = false;  ///< it cannot be asked any more
-  };
+  [[nodiscard]] Clock::time_point grace_from_now() const noexcept {
+    return Clock::now() +
+           std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(grace_s_));
+  }
 
   /// What the trainer does may take long, or need the lock.
   void tell() noexcept {
     if (!on_end_) return;
-    bool const stuck = !late_.empty();
+    bool const stuck = leaks_;
     calls.unlock();
 #if defined(__cpp_exceptions)
     try {
@@ -221,80 +223,66 @@ class NcclFamily {
 
   /// A communicator that belongs to the trainer is revoked, which stops its work and leaves its
   /// destruction to the trainer. False if the grace time was not enough.
-  bool abort(std::vector<Member> members) {
-    return each(std::move(members), [](Member const& member) {
+  bool abort(Members const& members, Clock::time_point until) {
+    bool const done = each(members, until, [](Member const& member) {
       return member.owned ? A::abort(member.comm) : A::revoke(member.comm);
     });
-  }
-
-  /// All at once, each on a thread of its own, because an abort may wait for another one and may
-  /// not return at all; nor may a destruction. False if the grace time was not enough.
-  template <class Call>
-  bool each(std::vector<Member> members, Call call) {
-    if (members.empty()) return true;
-    auto const state = std::make_shared<Aborts>();
-    state->running = members.size();
-    for (Member const& member : members) {
-      std::thread([state, member, call] {
-        static_cast<void>(A::use_device(member.device));
-        nccl::Status const status = call(member);
-        std::lock_guard const lock(state->mutex);
-        if (!member.owned && status.failed()) state->refused = true;
-        --state->running;
-        state->changed.notify_all();
-      }).detach();
-    }
-    Lock lock(state->mutex);
-    bool const done = state->changed.wait_for(
-        lock, std::chrono::duration<double>(grace_s_), [&] { return state->running == 0; });
-    bool const refused = state->refused;
-    lock.unlock();
-    if (refused) {
+    for (auto const& member : members) {
+      if (member->owned || !member->returned || !member->status.failed()) continue;
       sentence_ += "; this NCCL cannot stop the trainer's own communicator (2.28.7 can)";
-    }
-    if (done) {
-      keep_unless_dry(state, std::move(members));
-    } else {
-      late_.push_back({state, std::move(members)});
     }
     return done;
   }
-  void keep_unless_dry(std::shared_ptr<Aborts> state, std::vector<Member> members) {
-    if (!dry(streams_of(members), grace_s_)) {
-      late_.push_back({std::move(state), std::move(members)});
+
+  /// All at once. False if some have not returned in time.
+  template <class Call>
+  bool each(Members const& members, Clock::time_point until, Call call) {
+    for (auto const& member : members) {
+      std::thread([member, call] {
+        static_cast<void>(A::use_device(member->device));
+        member->status = call(*member);
+        member->returned = true;
+      }).detach();
     }
+    bool const done = std::all_of(members.begin(), members.end(), [&](auto const& member) {
+      return before(until, [&] { return member->returned.load(); });
+    });
+    leaks_ = leaks_ || !done;
+    return done;
   }
 
-  /// Leaves some members out of what may still fail; returns those that are owned.
-  [[nodiscard]] std::vector<Member> take(std::vector<Comm> const& comms) {
-    std::vector<Member> owned;
-    for (Member const& member : members_) {
-      bool const asked = std::find(comms.begin(), comms.end(), member.comm) != comms.end();
-      if (asked && member.owned) owned.push_back(member);
+  /// Leaves a member out of what may still fail; returns it if it is owned.
+  [[nodiscard]] Members take(Comm comm) {
+    Members owned;
+    for (auto const& member : members_) {
+      if (member->comm == comm && member->owned) owned.push_back(member);
     }
-    for (Comm const comm : comms) leave(comm);
+    std::erase_if(members_, [&](auto const& member) { return member->comm == comm; });
     return owned;
   }
 
   /// Work behind what was aborted, such as a sum of blocks, still runs and still uses buffers.
-  [[nodiscard]] static std::vector<typename A::Stream> streams_of(
-      std::vector<Member> const& members) {
-    std::vector<typename A::Stream> streams;
-    for (Member const& member : members) {
-      if (member.runs) streams.insert(streams.end(), member.streams.begin(), member.streams.end());
+  [[nodiscard]] Streams streams() const {
+    Streams streams;
+    for (auto const& member : members_) {
+      for (Stream const stream : member->streams) {
+        if (stream != Stream{}) streams.push_back(stream);
+      }
     }
     return streams;
   }
-  template <class Streams>
-  [[nodiscard]] static bool dry(Streams const& streams, double grace_s) {
-    auto const start = std::chrono::steady_clock::now();
+  [[nodiscard]] static bool dry(Streams const& streams, Clock::time_point until) noexcept {
+    return std::all_of(streams.begin(), streams.end(), [&](Stream const stream) {
+      return before(until, [&] { return !A::stream_query(stream).pending(); });
+    });
+  }
+  /// Asks at least once; false if it is not `over()` in time.
+  template <class Over>
+  [[nodiscard]] static bool before(Clock::time_point until, Over const& over) noexcept {
     Backoff backoff;
-    for (auto const& stream : streams) {
-      while (A::stream_query(stream).pending()) {
-        std::chrono::duration<double> const waited = std::chrono::steady_clock::now() - start;
-        if (waited.count() > grace_s) return false;
-        backoff.pause();
-      }
+    while (!over()) {
+      if (Clock::now() > until) return false;
+      backoff.pause();
     }
     return true;
   }
@@ -304,36 +292,10 @@ class NcclFamily {
   OnEnd on_end_;
   bool failed_ = false;
   bool captured_ = false;
-  std::vector<Late> late_;
+  bool leaks_ = false;
   std::vector<std::int64_t*> words_;
   std::string sentence_;
-  std::vector<Member> members_;
-};
-
-/// What NCCL's own threads write to until a call has settled, or has been aborted. An abort that
-/// does not come back leaves it to them.
-template <nccl::Api A, class T>
-class NcclOutput {
- public:
-  explicit NcclOutput(NcclFamily<A>& family) : family_(&family), value_(new T{}) {}
-  NcclOutput(NcclOutput const&) = delete;
-  NcclOutput& operator=(NcclOutput const&) = delete;
-  ~NcclOutput() {
-    if (family_->stuck()) static_cast<void>(value_.release());
-  }
-
-  [[nodiscard]] T* address() noexcept { return value_.get(); }
-  [[nodiscard]] T value() const noexcept { return *value_; }
-  /// The value of a call that has settled: nobody writes any more.
-  [[nodiscard]] T take() noexcept {
-    T const value = *value_;
-    value_.reset();
-    return value;
-  }
-
- private:
-  NcclFamily<A>* family_;
-  std::unique_ptr<T> value_;
+  Members members_;
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

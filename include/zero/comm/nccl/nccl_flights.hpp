@@ -17,7 +17,6 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 /// Where a collective is to be found again.
 struct NcclDeparture {
   std::uint64_t number = 0;
-  std::size_t lane = 0;
   bool captured = false;  ///< part of a graph
 };
 
@@ -34,7 +33,6 @@ class NcclFlights {
   struct Flight {
     typename A::Event event{};
     Collective op{};
-    std::size_t lane = 0;
     std::uint64_t number = never;
     Clock::time_point started{};
     bool done = true;
@@ -75,22 +73,14 @@ class NcclFlights {
     return nullptr;
   }
 
-  /// Asks every flight that may have landed; work of one lane lands in order.
+  /// Asks the flights that may have landed; they land in order.
   /// @param moved  set if one did
   [[nodiscard]] nccl::Status update(bool& moved) {
-    std::array<bool, 2> waiting{};
-    static_cast<void>(oldest());
-    for (std::uint64_t number = oldest_; number < started_; ++number) {
-      Flight& flight = ring_[number % slots];
-      if (flight.done || waiting[flight.lane]) continue;
-      nccl::Status const status = A::event_query(flight.event);
-      if (status.failed()) return status;
-      if (status.pending()) {
-        waiting[flight.lane] = true;
-      } else {
-        flight.done = true;
-        moved = true;
-      }
+    while (Flight* const flight = oldest()) {
+      nccl::Status const status = A::event_query(flight->event);
+      if (!status.ok()) return status.failed() ? status : nccl::Status{};
+      flight->done = true;
+      moved = true;
     }
     return {};
   }

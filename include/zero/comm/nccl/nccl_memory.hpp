@@ -6,7 +6,6 @@
 #include "zero/base/error.hpp"
 #include "zero/comm/nccl/nccl_api.hpp"
 #include "zero/comm/nccl/nccl_caller.hpp"
-#include "zero/comm/nccl/nccl_exchange.hpp"
 #include "zero/comm/nccl/nccl_options.hpp"
 
 #include <algorithm>
@@ -34,9 +33,7 @@ class NcclMemory {
 
   /// Collective under windows: all ranks allocate the same sizes in the same order.
   /// @throws Error (resource) if NCCL refuses the memory
-  void* allocate(NcclCaller<A> const& caller,
-                 std::vector<NcclLane<A>> const& lanes,
-                 std::size_t bytes) {
+  void* allocate(NcclCaller<A> const& caller, typename A::Comm comm, std::size_t bytes) {
     NcclActivity const activity{.operation = "allocate"};
     caller.family().throw_if_failed(activity);
     if (bytes == 0) return nullptr;
@@ -62,18 +59,18 @@ class NcclMemory {
         if (memory != nullptr) memory->deallocate(family, block, true);
       }
     } undo{this, caller.family(), blocks_.back().memory};
-    for (NcclLane<A> const& lane : lanes) add(caller, lane, blocks_.back());
+    add(caller, comm, blocks_.back());
     undo.memory = nullptr;
     return blocks_.back().memory;
   }
 
-  /// Leaves the memory where it is, with its registration, while an abort that has not returned may
-  /// use it, or if it is not idle: NCCL unmaps a window at once, whoever still reads through it.
+  /// Leaves the memory where it is, with its registration, if the family leaks what it has, or if
+  /// it is not idle: NCCL unmaps a window at once, whoever still reads through it.
   void deallocate(NcclFamily<A>& family, void* memory, bool idle) noexcept {
     auto const found = std::find_if(
         blocks_.begin(), blocks_.end(), [&](Block const& block) { return block.memory == memory; });
     if (found == blocks_.end()) return;
-    if (!idle || family.stuck()) return;
+    if (!idle || family.leaks()) return;
     if (!family.failed()) deregister(*found);
     static_cast<void>(A::mem_free(found->base));
     blocks_.erase(found);
@@ -86,28 +83,17 @@ class NcclMemory {
   /// Forgets all registrations, of communicators that are gone.
   void forget_all() noexcept {
     for (Block& block : blocks_) {
-      block.handles.clear();
-      block.windows.clear();
+      block.handle = nullptr;
+      block.window = {};
     }
   }
 
   [[nodiscard]] std::uint64_t registered_bytes() const noexcept {
     std::uint64_t bytes = 0;
     for (Block const& block : blocks_) {
-      if (!block.handles.empty() || !block.windows.empty()) bytes += block.bytes;
+      if (block.registered()) bytes += block.bytes;
     }
     return bytes;
-  }
-
-  /// @throws Error (invalid_argument) unless a copy engine can do this gather
-  void check_windows(Collective const& op, int rank, int size) const {
-    std::size_t const whole = op.block_bytes() * static_cast<std::size_t>(size);
-    if (in_window(op.send, op.block_bytes()) && in_window(op.recv, whole)) return;
-    fail(ErrorKind::invalid_argument,
-         {"a gather by copy engine needs both buffers in memory of allocator() (",
-          describe(op),
-          ")"},
-         {.rank = rank, .operation = std::string(name(op.op)), .bucket = op.bucket});
   }
 
  private:
@@ -117,8 +103,13 @@ class NcclMemory {
     void* base = nullptr;    ///< what NCCL gave
     void* memory = nullptr;  ///< the first of its bytes that are aligned
     std::size_t bytes = 0;
-    std::vector<std::pair<Comm, void*>> handles{};
-    std::vector<std::pair<Comm, typename A::Window>> windows{};
+    Comm comm{};                  ///< with which it is registered
+    void* handle = nullptr;       ///< as a buffer
+    typename A::Window window{};  ///< as a window
+
+    [[nodiscard]] bool registered() const noexcept {
+      return handle != nullptr || window != typename A::Window{};
+    }
   };
 
   [[nodiscard]] static void* take(NcclCaller<A> const& caller, std::size_t bytes) {
@@ -130,40 +121,26 @@ class NcclMemory {
          {.rank = caller.family().rank(), .operation = "allocate"});
   }
 
-  /// True if all of [memory, memory + bytes) lies in one window.
-  [[nodiscard]] bool in_window(void const* memory, std::size_t bytes) const noexcept {
-    auto const begin = reinterpret_cast<std::uintptr_t>(memory);
-    return std::any_of(blocks_.begin(), blocks_.end(), [&](Block const& block) {
-      auto const base = reinterpret_cast<std::uintptr_t>(block.memory);
-      return !block.windows.empty() && begin >= base && bytes <= block.bytes &&
-             begin - base <= block.bytes - bytes;
-    });
-  }
-
-  void add(NcclCaller<A> const& caller, NcclLane<A> const& lane, Block& block) {
+  void add(NcclCaller<A> const& caller, Comm comm, Block& block) {
+    block.comm = comm;
     if (registration_ == nccl::Registration::buffers) {
-      block.handles.reserve(block.handles.size() + 1);
-      void* handle = nullptr;
       // Collective or not, peers count on it: a refusal is not this rank's private matter.
-      nccl::Status const status = A::register_buffer(lane.comm, block.memory, block.bytes, &handle);
-      conclude(caller, lane.comm, status, {.operation = "register_buffer"});
-      if (handle == nullptr) {
+      nccl::Status const status =
+          A::register_buffer(comm, block.memory, block.bytes, &block.handle);
+      conclude(caller, comm, status, {.operation = "register_buffer"});
+      if (block.handle == nullptr) {
         caller.end("NCCL skipped the registration of a buffer, as its environment tells it to",
                    {.operation = "register_buffer"});
       }
-      block.handles.emplace_back(lane.comm, handle);
     }
     if (registration_ == nccl::Registration::windows) {
-      block.windows.reserve(block.windows.size() + 1);
-      NcclOutput<A, typename A::Window> made(caller.family());
-      nccl::Status const status =
-          A::register_window(lane.comm, block.memory, block.bytes, made.address());
-      conclude(caller, lane.comm, status, {.operation = "register_window"});
-      typename A::Window const window = made.take();
+      auto const made = caller.family().template output<typename A::Window>(comm);
+      nccl::Status const status = A::register_window(comm, block.memory, block.bytes, made.get());
+      conclude(caller, comm, status, {.operation = "register_window"});
+      block.window = *made;
       bool symmetric = false;
-      if (window != typename A::Window{}) {
-        block.windows.emplace_back(lane.comm, window);
-        caller.require(A::is_symmetric(window, &symmetric), {.operation = "register_window"});
+      if (block.window != typename A::Window{}) {
+        caller.require(A::is_symmetric(block.window, &symmetric), {.operation = "register_window"});
       }
       if (!symmetric) {
         caller.end("NCCL took memory for a symmetric window, but made none: unsupported here",
@@ -181,14 +158,12 @@ class NcclMemory {
   }
 
   static void deregister(Block& block) noexcept {
-    for (auto const& [comm, handle] : block.handles) {
-      static_cast<void>(A::deregister_buffer(comm, handle));
+    if (block.handle != nullptr) {
+      static_cast<void>(A::deregister_buffer(block.comm, std::exchange(block.handle, nullptr)));
     }
-    for (auto const& [comm, window] : block.windows) {
-      static_cast<void>(A::deregister_window(comm, window));
+    if (block.window != typename A::Window{}) {
+      static_cast<void>(A::deregister_window(block.comm, std::exchange(block.window, {})));
     }
-    block.handles.clear();
-    block.windows.clear();
   }
 
   nccl::Registration registration_;

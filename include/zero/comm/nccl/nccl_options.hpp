@@ -43,22 +43,21 @@ struct Options {
   /// Seconds without progress after which the group is given up. What graphs replay has no
   /// deadline, but takes time of what is started behind it.
   double deadline_s = 600;
-  /// Seconds an abort may take before it is left to itself, and work on memory that is given back.
+  /// Seconds that an abort and the work behind it may take before they are left to themselves, and
+  /// work on memory that is given back.
   double grace_s = 10;
   /// Seconds between two looks of the watching thread. 0: no thread, for Waiting::host without
   /// graphs only: a host that waits for a stream inside CUDA looks at nothing, and nothing has a
   /// deadline.
   double watch_s = 1;
-  Waiting waiting = Waiting::stream;  ///< who waits in `wait`
-  bool separate_gathers = false;  ///< all-gathers and broadcasts get a communicator of their own
+  Waiting waiting = Waiting::stream;               ///< who waits in `wait`
   Registration registration = Registration::none;  ///< of memory from `allocator()`
-  bool copy_engine_gathers = false;  ///< all-gathers without SMs (NCCL_CTA_POLICY_ZERO)
-  int max_ctas = 0;                  ///< limit of CTAs per communicator; 0: NCCL's own
+  int max_ctas = 0;  ///< limit of CTAs per communicator; 0: NCCL's own
   /// Device memory that ordered sums travel through. What does not fit goes in pieces of half of
   /// it, so that one is exchanged while another is added.
   std::size_t staging_bytes = 32 * MiB;
   /// Called once if the group and those split from it end by an error, after they were aborted: at
-  /// most `deadline_s`, `watch_s` and two times `grace_s` after the last progress. For a trainer
+  /// most `deadline_s`, `watch_s` and `grace_s` after the last progress. For a trainer
   /// who sits in a call of CUDA, and has no next call that could throw. Empty: nobody is told.
   ///
   ///     options.on_end = [&](std::string const& reason, bool stuck) {
@@ -110,12 +109,9 @@ struct Report {
   int header_version = 0;                          ///< of the nccl.h it was compiled with
   int device = 0;                                  ///< ordinal of the CUDA device
   std::string_view reduction;                      ///< Ordered's or Native's name
-  int communicators = 0;                           ///< one, or two with separate gathers
   bool owned = false;                              ///< built by the library, not the trainer's own
   Registration registration = Registration::none;  ///< of memory from `allocator()`
   std::uint64_t registered_bytes = 0;              ///< under registration now
-  /// NCCL was told to gather by copy engine, and version, driver, node and windows allow it.
-  bool copy_engine_gathers = false;
   std::uint64_t unaligned = 0;    ///< collectives on buffers that are not 16-byte aligned: slow
   std::size_t staging_bytes = 0;  ///< device memory held for ordered sums
 };
@@ -133,9 +129,6 @@ inline void check(Options const& options, int size) {
   if (options.max_ctas < 0) problem = "max_ctas is negative";
   if (options.staging_bytes / 1024 < static_cast<std::size_t>(size)) {
     problem = "staging_bytes is less than 1 KiB per rank";
-  }
-  if (options.copy_engine_gathers && options.registration != Registration::windows) {
-    problem = "copy_engine_gathers needs registration in windows";
   }
   if (problem != nullptr) fail(ErrorKind::invalid_argument, {"NCCL options: ", problem});
 }

@@ -5,6 +5,7 @@
 #include "zero/base/config.hpp"
 #include "zero/comm/nccl/nccl_api.hpp"
 #include "zero/comm/nccl/nccl_caller.hpp"
+#include "zero/comm/nccl/nccl_equipment.hpp"
 #include "zero/comm/nccl/nccl_exchange.hpp"
 #include "zero/comm/nccl/nccl_family.hpp"
 #include "zero/comm/nccl/nccl_flights.hpp"
@@ -27,12 +28,11 @@ template <nccl::Api A>
 class NcclProgress {
  public:
   using Clock = std::chrono::steady_clock;
-  using Lanes = std::vector<NcclLane<A>>;
   using Flight = typename NcclFlights<A>::Flight;
   using Lock = typename NcclFamily<A>::Lock;
 
-  NcclProgress(NcclCaller<A> const& caller, Lanes const& lanes) noexcept
-      : caller_(caller), lanes_(lanes) {}
+  NcclProgress(NcclCaller<A> const& caller, NcclEquipment<A> const& equipment) noexcept
+      : caller_(caller), equipment_(equipment) {}
 
   void create() {
     NcclActivity const activity{.operation = "init"};
@@ -52,23 +52,21 @@ class NcclProgress {
   [[nodiscard]] std::int64_t const* ended() const noexcept { return ended_; }
 
   /// Waits until a collective fewer than can be told apart is under way, then enqueues one:
-  /// `launch()` on the lane's stream.
+  /// `launch()`.
   /// @param captured  it becomes part of a graph
   template <class Launch>
-  NcclDeparture enqueue(
-      Lock& lock, Collective const& op, std::size_t lane, bool captured, Launch const& launch) {
+  NcclDeparture enqueue(Lock& lock, Collective const& op, bool captured, Launch const& launch) {
     NcclActivity const activity = NcclActivity::of(op, number());
     Flight& flight = flights_.next();
     if (!flight.done) finish(lock, flight, activity);
     if (captured) caller_.family().capture();
     launch();
     caller_.unlocked(
-        lock, activity, [&] { return A::event_record(flight.event, lanes_[lane].stream); });
+        lock, activity, [&] { return A::event_record(flight.event, equipment_.stream); });
     flight.op = op;
-    flight.lane = lane;
     // Its event cannot be asked.
     flight.done = captured;
-    return {flights_.commit(flight), lane, captured};
+    return {flights_.commit(flight), captured};
   }
 
   /// The number that the next collective will have.
@@ -102,13 +100,12 @@ class NcclProgress {
     // What peers waited for before they left may have come while NCCL was asked.
     auto const through = [this] { return departures_ && oldest() == nullptr; };
     if (through()) return;
-    for (NcclLane<A> const& lane : lanes_) {
-      auto state = nccl::Result::success;
-      nccl::Status status = A::async_error(lane.comm, &state);
-      if (status.ok()) status.result = state;
-      if (!status.failed()) continue;
+    auto state = nccl::Result::success;
+    nccl::Status status = A::async_error(equipment_.comm, &state);
+    if (status.ok()) status.result = state;
+    if (status.failed()) {
       if (departures_ && update().ok() && through()) return;
-      caller_.family().end(caller_.sentence(lane.comm, status, suspect.activity));
+      caller_.family().end(caller_.sentence(equipment_.comm, status, suspect.activity));
       return;
     }
     if (!suspect.any) return;
@@ -139,23 +136,23 @@ class NcclProgress {
   template <class T>
   std::vector<T> gather(
       Lock& lock, T const& mine, int rank, int size, NcclActivity const& activity) {
-    NcclLane<A> const& lane = lanes_.front();
     std::vector<T> all(static_cast<std::size_t>(size));
-    std::byte* const own = lane.staging + static_cast<std::size_t>(rank) * sizeof(T);
-    caller_.require(A::upload(own, &mine, sizeof(T), lane.stream), activity);
+    std::byte* const own = equipment_.staging + static_cast<std::size_t>(rank) * sizeof(T);
+    caller_.require(A::upload(own, &mine, sizeof(T), equipment_.stream), activity);
     Collective const exchange{.op = Op::all_gather,
                               .dtype = DType::u8,
                               .count = sizeof(T),
                               .send = own,
-                              .recv = lane.staging,
+                              .recv = equipment_.staging,
                               .bucket = -1};
-    NcclExchange<A> const calls(caller_, lock, lane, rank, size, number());
+    NcclExchange<A> const calls(caller_, lock, equipment_, rank, size, number());
     NcclDeparture const departure =
-        enqueue(lock, exchange, 0, false, [&] { calls.template launch<false>(exchange); });
+        enqueue(lock, exchange, false, [&] { calls.template launch<false>(exchange); });
     finish(lock, *find(departure.number), activity);
     caller_.family().throw_if_failed(activity);
-    caller_.require(A::download(all.data(), lane.staging, all.size() * sizeof(T), lane.stream),
-                    activity);
+    caller_.require(
+        A::download(all.data(), equipment_.staging, all.size() * sizeof(T), equipment_.stream),
+        activity);
     return all;
   }
 
@@ -177,7 +174,7 @@ class NcclProgress {
   }
 
   NcclCaller<A> const& caller_;
-  Lanes const& lanes_;
+  NcclEquipment<A> const& equipment_;
   NcclFlights<A> flights_;
   std::int64_t* ended_ = nullptr;  ///< what kernels are told by the host
   bool departures_ = false;        ///< peers may leave

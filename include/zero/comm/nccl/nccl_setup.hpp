@@ -109,30 +109,24 @@ void nccl_await(typename A::Comm comm, double deadline_s) {
   }
 }
 
-/// What windows and gathers by copy engine need, as far as it can be known beforehand.
-template <nccl::Api A>
-void check_nccl_library(nccl::Options const& options, int library) {
+/// @throws Error (resource) if this NCCL does not make the windows that are asked for
+inline void check_nccl_library(nccl::Options const& options, int library) {
   // Before, a window was of the host's memory and made no difference.
   if (options.registration == nccl::Registration::windows && library < 22800) {
     fail(ErrorKind::resource, "NCCL options: windows need NCCL 2.28");
   }
-  if (!options.copy_engine_gathers) return;
-  bool driver = false;
-  nccl_query(A::window_driver(&driver));
-  if (library >= 22800 && driver) return;
-  fail(ErrorKind::resource,
-       "NCCL options: copy_engine_gathers needs NCCL 2.28 and a driver for CUDA 12.5");
 }
 
-/// What all ranks must have alike, in numbers, because it decides what they call and when.
+/// What all ranks must have alike, in numbers, because it decides what they call and when. Two of
+/// them have gone since 0.2 and stay 0, so that ranks with other versions find the others.
 struct NcclAgreement {
   static constexpr std::size_t fields = 7;
   static constexpr std::array<char const*, fields> names = {"NCCL version",
                                                             "header version",
                                                             "reduction (1: ordered)",
-                                                            "separate_gathers",
+                                                            "separate_gathers (reserved)",
                                                             "registration",
-                                                            "copy_engine_gathers",
+                                                            "copy_engine_gathers (reserved)",
                                                             "staging_bytes"};
   std::array<std::uint64_t, fields> values{};
 
@@ -143,9 +137,9 @@ struct NcclAgreement {
     return {.values = {static_cast<std::uint64_t>(library),
                        static_cast<std::uint64_t>(header),
                        ordered ? 1u : 0u,
-                       options.separate_gathers ? 1u : 0u,
+                       0,
                        static_cast<std::uint64_t>(options.registration),
-                       options.copy_engine_gathers ? 1u : 0u,
+                       0,
                        options.staging_bytes}};
   }
 };
@@ -170,25 +164,6 @@ struct NcclAgreement {
     }
   }
   return {};
-}
-
-/// What the options want and NCCL would leave out without a word, the same on all ranks; empty if
-/// that is nothing.
-template <nccl::Api A>
-[[nodiscard]] std::string nccl_lack(NcclCaller<A> const& caller,
-                                    nccl::Options const& options,
-                                    typename A::Comm comm,
-                                    int size,
-                                    NcclActivity const& activity) {
-  if (!options.copy_engine_gathers) return {};
-  int near = 0;
-  caller.require(A::near_ranks(comm, &near), activity);
-  if (near == size) return {};
-  return Message({"NCCL options: copy_engine_gathers needs all ",
-                  size,
-                  " ranks on one node, not ",
-                  near})
-      .text();
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

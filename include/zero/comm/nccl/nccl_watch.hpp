@@ -1,10 +1,9 @@
 /// @file
-/// How long to wait, and a thread that looks after work nobody waits for.
+/// A thread that looks after work nobody waits for.
 #pragma once
 
 #include "zero/base/config.hpp"
 
-#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
@@ -13,33 +12,6 @@
 #include <utility>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
-
-/// One grace time for waits that come one right after the other, such as those of all blocks of an
-/// arena, each of which may last to its end.
-class NcclPatience {
- public:
-  /// Calls `wait(seconds)` with what is left of the grace time, which begins anew once something
-  /// has come, or nobody has waited for as long. Returns what `wait` does: true if it has come.
-  template <class Wait>
-  [[nodiscard]] bool spend(double grace_s, Wait const& wait) {
-    Clock::time_point const now = Clock::now();
-    if (came_ || seconds(now - ended_) > grace_s) begun_ = now;
-    came_ = wait((std::max)(0., grace_s - seconds(now - begun_)));
-    ended_ = Clock::now();
-    return came_;
-  }
-
- private:
-  using Clock = std::chrono::steady_clock;
-
-  [[nodiscard]] static double seconds(Clock::duration time) noexcept {
-    return std::chrono::duration<double>(time).count();
-  }
-
-  bool came_ = true;
-  Clock::time_point begun_{};
-  Clock::time_point ended_{};
-};
 
 /// Calls a function every so often on a thread of its own until it returns false or `stop`.
 class NcclWatch {
