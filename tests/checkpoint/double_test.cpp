@@ -5,6 +5,7 @@
 #include "zero/checkpoint.hpp"
 #include "zero/checkpoint/export.hpp"
 #include "zero/checkpoint/import.hpp"
+#include "zero/checkpoint/offline.hpp"
 #include "zero/zero.hpp"
 
 namespace double_checkpoint_test {
@@ -113,6 +114,47 @@ TEST_CASE("model files of doubles are read in double, and those of floats are") 
     CHECK(near);
     CHECK(told.find("'a' is F64 in the file, and none of F32, F16 and BF16") != std::string::npos);
   });
+}
+
+/// What `Precision` loads of doubles that lie just above halfway between 1 and the next number of
+/// bf16, and of fp16. Floats between would be halfway, and rounded to 1.
+template <class Precision>
+std::vector<float> loaded_as(std::string const& directory) {
+  zero::Self comm;
+  zero::ShardedOptimizer<zero::Self, Pos, Precision> optimizer{
+      comm, {{.name = "w", .shape = {2}}, {.name = "f", .shape = {2}, .frozen = true}}};
+  zero::Checkpoints run{directory};
+  if constexpr (std::is_same_v<Precision, Fp64>) {
+    optimizer.load_parameters([](zero::Tensor const&, std::size_t first, auto out) {
+      double const values[] = {1. + 0x1p-8 + 0x1p-40, 1. + 0x1p-11 + 0x1p-40};
+      for (std::size_t i = 0; i < out.size(); ++i) out[i] = values[first + i];
+    });
+    run.save(optimizer);
+  }
+  run.load(optimizer, run.latest(optimizer).value());
+  auto const all = optimizer.full_parameters();
+  return {static_cast<float>(all[1][0]), static_cast<float>(all[1][1])};
+}
+
+TEST_CASE("doubles of a checkpoint are rounded once") {
+  using Pair = std::vector<float>;
+  TemporaryDirectory const directory;
+  std::string const& path = directory.path();
+  CHECK(loaded_as<Fp64>(path) == Pair{1.f + 0x1p-8f, 1.f + 0x1p-11f});
+  CHECK(loaded_as<zero::Mixed<zero::bf16>>(path) == Pair{1.f + 0x1p-7f, 1.f});
+  CHECK(loaded_as<zero::Mixed<zero::fp16>>(path) == Pair{1.f + 0x1p-8f, 1.f + 0x1p-10f});
+  // And by a tool.
+  zero::DiskFiles files;
+  zero::Catalog const catalog = zero::read_catalog(files, path + "/000001-step-0");
+  zero::bf16 read[2];
+  zero::CheckpointReader(files, catalog)
+      .read(catalog.tensors.at("w").arrays.at("master"),
+            0,
+            2,
+            zero::DType::bf16,
+            reinterpret_cast<std::byte*>(read));
+  CHECK(static_cast<float>(read[0]) == 1.f + 0x1p-7f);
+  CHECK(static_cast<float>(read[1]) == 1.f);
 }
 
 }  // namespace

@@ -83,7 +83,8 @@ std::vector<float> values_of(auto files,
                              std::size_t count) {
   auto const model = open_model(files, path);
   std::vector<float> values(count);
-  zero::detail::ModelReader(files, model).read(*model.find(tensor), 0, std::span(values));
+  zero::detail::ModelReader(files, model)
+      .read(*model.find(tensor), 0, zero::DType::f32, values.data(), count);
   return values;
 }
 

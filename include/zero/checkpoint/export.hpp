@@ -14,6 +14,7 @@
 #include "zero/checkpoint/optimizer_view.hpp"
 #include "zero/checkpoint/safetensors.hpp"
 #include "zero/checkpoint/together.hpp"
+#include "zero/kernel/convert.hpp"
 #include "zero/optimizer/engine.hpp"
 #include "zero/optimizer/engine_access.hpp"
 #include "zero/optimizer/parts.hpp"
@@ -194,7 +195,7 @@ inline void write_runs(AnySpace const& space,
       }
       if (run.dtype != dtype) {
         converted.resize(count * width);
-        convert_elements(dtype, converted.data(), run.dtype, from, count);
+        kernel::convert_on_host(dtype, converted.data(), run.dtype, from, count);
         from = converted.data();
       }
       auto const write = [&](std::uint64_t first, std::uint64_t there) {

@@ -250,17 +250,13 @@ ZERO_OPTIONAL_BODY ImportReport import_engine(Engine& engine,
     std::size_t const t = parts.slice_at(described, first);
     first -= static_cast<std::size_t>(parts.slices[t].first);
     auto const& sources = match.sources[t];
-    auto const read = [&](ImportSource const& source, Elements to) {
-      if (value == DType::f64) {
-        reader.read(*source.tensor, source.first + first, to.as<double>());
-      } else {
-        reader.read(*source.tensor, source.first + first, to.as<float>());
-      }
+    auto const read = [&](ImportSource const& source, void* to) {
+      reader.read(*source.tensor, source.first + first, value, to, out.count);
     };
-    read(sources[0], out);
+    read(sources[0], out.first);
     other.resize(out.count * size_of(value));
     for (std::size_t i = 1; i < sources.size(); ++i) {
-      read(sources[i], {other.data(), out.count});
+      read(sources[i], other.data());
       if (std::memcmp(other.data(), out.first, other.size()) == 0) continue;
       fail(ErrorKind::data,
            {"tensors '",

@@ -5,13 +5,13 @@
 #include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
-#include "zero/base/float16.hpp"
 #include "zero/checkpoint/catalog.hpp"
 #include "zero/checkpoint/checksum.hpp"
 #include "zero/checkpoint/file.hpp"
 #include "zero/checkpoint/files.hpp"
 #include "zero/checkpoint/manifest.hpp"
 #include "zero/checkpoint/together.hpp"
+#include "zero/kernel/convert.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -154,34 +154,15 @@ class PieceReader {
   std::vector<std::byte> bytes_{};
 };
 
-/// Calls `f(static_cast<T*>(nullptr))` with the floating-point type that a dtype stands for.
-template <class F>
-void with_real_type(DType type, F&& f) {
-  switch (type) {
-    case DType::f32: return f(static_cast<float*>(nullptr));
-    case DType::f64: return f(static_cast<double*>(nullptr));
-    case DType::bf16: return f(static_cast<bf16*>(nullptr));
-    case DType::f16: return f(static_cast<fp16*>(nullptr));
-    case DType::i32:
-    case DType::i64:
-    case DType::u8: break;
-  }
-  fail(ErrorKind::data, {"values of type ", name(type), " cannot be loaded"});
-}
-
-/// Rounds elements to another type.
+/// Rounds elements to another type, once.
+/// @throws Error (data) for a type that is not of floating point
 inline void convert_elements(
     DType to, std::byte* out, DType from, std::byte const* in, std::size_t count) {
-  with_real_type(from, [&]<class From>(From const*) {
-    with_real_type(to, [&]<class To>(To const*) {
-      for (std::size_t i = 0; i < count; ++i) {
-        From value;
-        std::memcpy(&value, in + i * sizeof(From), sizeof(From));
-        To const rounded(static_cast<float>(value));
-        std::memcpy(out + i * sizeof(To), &rounded, sizeof(To));
-      }
-    });
-  });
+  for (DType const type : {from, to}) {
+    if (is_integral(type))
+      fail(ErrorKind::data, {"values of type ", name(type), " cannot be loaded"});
+  }
+  kernel::convert_on_host(to, out, from, in, count);
 }
 
 /// Reads what is wanted, in its order, and checks every piece.

@@ -11,16 +11,14 @@
 #include "zero/checkpoint/manifest.hpp"
 #include "zero/checkpoint/safetensors.hpp"
 #include "zero/checkpoint/text.hpp"
-#include "zero/kernel/rounding.hpp"
+#include "zero/kernel/convert.hpp"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <iterator>
 #include <map>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -207,33 +205,22 @@ class ModelReader {
   /// @param model  what to read of
   ModelReader(FileOperations& files, StoredModel const& model) : files_(&files), model_(&model) {}
 
-  /// Elements [first, first + out.size()) of a tensor, whose type is `readable_as` Value.
+  /// Elements [first, first + count) of a tensor, whose type is `readable_as` the wanted one.
   /// @throws Error (resource) for what cannot be read; (data) if the file has become shorter
-  template <class Value>
-  void read(StoredTensor const& tensor, std::uint64_t first, std::span<Value> out) {
-    if (out.empty()) return;
+  void read(
+      StoredTensor const& tensor, std::uint64_t first, DType to, void* out, std::size_t count) {
+    if (count == 0) return;
     if (!file_ || open_ != tensor.file) {
       file_.reset();
       file_.emplace(*files_, model_->files[tensor.file], FileMode::read);
       open_ = tensor.file;
     }
-    std::size_t const width = safetensors::element_bytes(tensor.entry.dtype);
-    std::uint64_t const at = tensor.entry.begin + first * width;
-    if (width == sizeof(Value)) {
-      file_->read(out.data(), out.size_bytes(), at);
-      return;
-    }
-    narrow_.resize(out.size() * width);
-    file_->read(narrow_.data(), narrow_.size(), at);
-    auto const widen = [&](auto of) {
-      for (std::size_t i = 0; i < out.size(); ++i) {
-        std::memcpy(&of, narrow_.data() + i * width, width);
-        out[i] = kernel::detail::convert<Value>(of);
-      }
-    };
-    if (tensor.entry.dtype == "F32") return widen(float{});
-    if (tensor.entry.dtype == "BF16") return widen(bf16{});
-    widen(fp16{});
+    DType const from = *safetensors::dtype_named(tensor.entry.dtype);
+    std::size_t const bytes = count * size_of(from);
+    if (from != to) narrow_.resize(bytes);
+    file_->read(
+        from == to ? out : narrow_.data(), bytes, tensor.entry.begin + first * size_of(from));
+    if (from != to) kernel::convert_on_host(to, out, from, narrow_.data(), count);
   }
 
  private:

@@ -29,7 +29,7 @@ std::string refused(ModelFiles& files,
 }
 float one_of(ModelFiles& files, StoredModel const& model, std::string const& tensor) {
   float one = 0.f;
-  zero::detail::ModelReader(files, model).read(*model.find(tensor), 0, std::span(&one, 1));
+  zero::detail::ModelReader(files, model).read(*model.find(tensor), 0, zero::DType::f32, &one, 1);
   return one;
 }
 

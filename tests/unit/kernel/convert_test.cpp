@@ -190,6 +190,14 @@ TEST_CASE_TEMPLATE("doubles are rounded once, to any type", Half, bf16, fp16) {
     if (single[i] != static_cast<float>(from[i]) || back[i] != got || sum[i] != 0.5 + got) ++wrong;
   }
   CHECK(wrong == 0);
+  // The same where types are known at run time, at any address.
+  std::vector<std::byte> bytes(1 + count * sizeof(Half));
+  zero::kernel::convert_on_host(
+      zero::dtype_of<Half>, bytes.data() + 1, zero::DType::f64, from.data(), count);
+  CHECK(std::memcmp(bytes.data() + 1, narrow.data(), count * sizeof(Half)) == 0);
+  zero::kernel::convert_on_host(
+      zero::DType::f64, back.data(), zero::dtype_of<Half>, bytes.data() + 1, count);
+  CHECK(static_cast<float>(narrow[0]) == back[0]);
   double const huge = 1e300;
   zero::kernel::convert(narrow.data(), &huge, 1);
   CHECK(static_cast<float>(narrow[0]) == std::numeric_limits<float>::infinity());

@@ -23,13 +23,7 @@ class HostChunk {
   HostChunk(HostChunk const&) = delete;
   HostChunk& operator=(HostChunk const&) = delete;
 
-  /// The chunk's first elements, as many of `wanted` as there is room for.
-  template <class T>
-  [[nodiscard]] std::span<T> first(std::uint64_t wanted) {
-    auto const bytes = first(wanted, sizeof(T));
-    return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
-  }
-  /// Their bytes.
+  /// The bytes of the chunk's first elements, as many of `wanted` as there is room for.
   /// @param width  of an element
   ZERO_APART [[nodiscard]] std::span<std::byte> first(std::uint64_t wanted, std::size_t width) {
     std::size_t const bytes =

@@ -3,10 +3,11 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
 #include "zero/base/function_ref.hpp"
+#include "zero/kernel/convert.hpp"
 #include "zero/kernel/element_hash.hpp"
-#include "zero/kernel/rounding.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/layout/tensor.hpp"
 #include "zero/optimizer/held/host_chunk.hpp"
@@ -15,10 +16,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
-#include <string>
-#include <type_traits>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
@@ -47,36 +45,11 @@ class Loader {
                                  Array also = {});
 
  private:
-  /// @tparam Value  of the type
-  template <class Value>
-  void load_as(std::size_t t,
-               std::uint64_t first,
-               std::uint64_t count,
-               std::uint64_t* hash,
-               Array to,
-               Array also);
-  template <class Value>
-  void upload(Array to, std::span<Value const> chunk) {
-    switch (to.dtype) {
-      case DType::f32: return upload_as<float>(to.first, chunk);
-      case DType::f64: return upload_as<double>(to.first, chunk);
-      case DType::bf16: return upload_as<bf16>(to.first, chunk);
-      case DType::f16: return upload_as<fp16>(to.first, chunk);
-      default: break;
-    }
-    fail(ErrorKind::invalid_argument, {"parameters cannot be of the type ", name(to.dtype)});
-  }
-  template <class T, class Value>
-  void upload_as(std::byte* to, std::span<Value const> chunk) {
-    if constexpr (std::is_same_v<T, Value>) {
-      space_->upload(to, chunk.data(), chunk.size_bytes());
-    } else {
-      std::span<T> const rounded = rounded_.first<T>(chunk.size());
-      for (std::size_t i = 0; i < chunk.size(); ++i) {
-        rounded[i] = kernel::detail::convert<T>(chunk[i]);
-      }
-      space_->upload(to, rounded.data(), rounded.size_bytes());
-    }
+  void upload(Array to, std::span<std::byte const> chunk, std::size_t count) {
+    if (to.dtype == type_) return space_->upload(to.first, chunk.data(), chunk.size());
+    std::span<std::byte> const rounded = rounded_.first(count, size_of(to.dtype));
+    kernel::convert_on_host(to.dtype, rounded.data(), type_, chunk.data(), count);
+    space_->upload(to.first, rounded.data(), rounded.size());
   }
 
   Model const* model_;
@@ -112,29 +85,27 @@ ZERO_BODY void Loader::load(std::size_t t,
                             std::uint64_t* hash,
                             Array to,
                             Array also) {
-  if (type_ == DType::f64) return load_as<double>(t, first, count, hash, to, also);
-  load_as<float>(t, first, count, hash, to, also);
-}
-
-template <class Value>
-void Loader::load_as(std::size_t t,
-                     std::uint64_t first,
-                     std::uint64_t count,
-                     std::uint64_t* hash,
-                     Array to,
-                     Array also) {
   Slice const& slice = model_->slices[t];
+  std::size_t const width = size_of(type_);
   for (std::uint64_t done = 0; done < count;) {
-    std::span<Value> const chunk = chunk_.first<Value>(count - done);
+    std::span<std::byte> const chunk = chunk_.first(count - done, width);
+    std::size_t const here = chunk.size() / width;
     values_(model_->described[slice.described],
             static_cast<std::size_t>(slice.first + first + done),
-            Elements(chunk));
+            Elements(chunk.data(), here));
     if (hash != nullptr) {
-      kernel::add_hash(hash, chunk.data(), chunk.size(), hash_place(t, first + done));
+      auto const add = [&]<class Value>(Value const* values) {
+        kernel::add_hash(hash, values, here, hash_place(t, first + done));
+      };
+      if (type_ == DType::f64) {
+        add(reinterpret_cast<double const*>(chunk.data()));
+      } else {
+        add(reinterpret_cast<float const*>(chunk.data()));
+      }
     }
-    if (to.first != nullptr) upload<Value>(to.from(done), chunk);
-    if (also.first != nullptr) upload<Value>(also.from(done), chunk);
-    done += chunk.size();
+    if (to.first != nullptr) upload(to.from(done), chunk, here);
+    if (also.first != nullptr) upload(also.from(done), chunk, here);
+    done += here;
   }
 }
 
