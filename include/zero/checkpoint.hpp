@@ -343,7 +343,8 @@ class Checkpoints {
     std::optional<FoundCheckpoint> found;
     detail::LongWork work(control, "latest", &directory_.files(), options_.file_deadline_s);
     work.run([&] {
-      if (control.rank() == 0) work.aside([&](detail::Alive const&) { found = newest(below); });
+      if (control.rank() == 0)
+        work.run_in_thread([&](detail::Alive const&) { found = newest(below); });
     });
     // Its name may be another one than a save gives: it is told, not made anew.
     std::array<std::int64_t, 3> words{};
@@ -359,9 +360,10 @@ class Checkpoints {
     found->step = static_cast<long>(words[1]);
     std::string const name =
         control.rank() == 0 ? found->path.substr(directory_.path().size()) : std::string();
-    found->path = directory_.path() + detail::told_by(0, control, name);
+    found->path = directory_.path() + detail::broadcast_text(0, control, name);
     found->skipped.resize(static_cast<std::size_t>(words[2] - 1));
-    for (std::string& each : found->skipped) each = detail::told_by(0, control, std::move(each));
+    for (std::string& each : found->skipped)
+      each = detail::broadcast_text(0, control, std::move(each));
     return found;
   }
 

@@ -131,7 +131,7 @@ class CatalogBuilder {
   static constexpr std::uint64_t most_piece_bytes = std::uint64_t{1} << 26;
 
   /// What an optimizer has of a tensor.
-  struct Part {
+  struct TensorBoxes {
     CatalogTensor* tensor = nullptr;
     std::vector<Box> boxes{};           ///< those that have elements
     std::vector<std::uint64_t> ends{};  ///< elements up to the end of each
@@ -178,7 +178,7 @@ class CatalogBuilder {
         // Ties to tensors before cannot make a circle.
         problem = "is tied to '" + tensor.tied_to + "', which is not described before it";
       }
-      Part part{.tensor = &at->second};
+      TensorBoxes part{.tensor = &at->second};
       std::uint64_t elements = 0;
       for (Box const& box : tensor.boxes) {
         if (!problem.empty()) break;
@@ -261,8 +261,8 @@ class CatalogBuilder {
   }
 
   Catalog* catalog_;
-  std::vector<std::pair<std::size_t, std::size_t>> leaders_;   ///< file, index of its optimizer
-  std::map<std::pair<std::size_t, std::string>, Part> parts_;  ///< by leading file and name
+  std::vector<std::pair<std::size_t, std::size_t>> leaders_;  ///< file, index of its optimizer
+  std::map<std::pair<std::size_t, std::string>, TensorBoxes> parts_;  ///< by leading file and name
 };
 
 /// For each tensor, by its name, the one that has its elements: itself, or what it is tied to.

@@ -209,8 +209,8 @@ inline constexpr std::size_t most_axes = 64;
     found->boxes = part.boxes;
   }
   for (std::size_t t = 0; divided && t < tensors.size(); ++t) {
-    auto const told = [&](TensorPart const& part) { return part.tensor == tensors[t].name; };
-    if (!tensors[t].partitioned || std::any_of(parts.begin(), parts.end(), told)) continue;
+    auto const same_name = [&](TensorPart const& part) { return part.tensor == tensors[t].name; };
+    if (!tensors[t].partitioned || std::any_of(parts.begin(), parts.end(), same_name)) continue;
     fail(ErrorKind::invalid_argument,
          {"tensor '",
           tensors[t].name,

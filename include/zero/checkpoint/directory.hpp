@@ -76,7 +76,7 @@ class CheckpointDirectory {
     make_root();
     if (locks && lock_ < 0) lock();
     std::uint64_t last = 0;
-    for (Name const& name : names()) {
+    for (DirectoryName const& name : names()) {
       std::string const path = path_ + "/" + name.text;
       bool const ended = has_manifest(path);
       bool const ours = (ended && name.exact) || list_in(path, ended ? manifest_name : mark_name);
@@ -130,7 +130,7 @@ class CheckpointDirectory {
  private:
   std::vector<FoundCheckpoint> find(bool damaged) {
     std::vector<FoundCheckpoint> all;
-    for (Name const& name : names()) {
+    for (DirectoryName const& name : names()) {
       FoundCheckpoint found{.path = path_ + "/" + name.text, .number = name.number};
       if (!has_manifest(found.path)) continue;
       RankFailure const failure = attempt_alone([&] {
@@ -165,22 +165,22 @@ class CheckpointDirectory {
   }
   static constexpr std::ptrdiff_t least_digits = 6;  ///< of a number in a name
 
-  struct Name {
+  struct DirectoryName {
     std::uint64_t number = 0;  ///< at most the largest that there is, also where it says more
     bool exact = false;        ///< as saves give it; otherwise it was renamed, or is a user's
     std::string text{};
   };
 
   /// Directories with names such as checkpoints have, by number. A link to one is none.
-  [[nodiscard]] std::vector<Name> names() {
+  [[nodiscard]] std::vector<DirectoryName> names() {
     std::vector<std::string> all;
     FileAnswer const listed = files_.list(path_, all);
     if (listed == -ENOENT) return {};
     require_answer(listed, "list", path_);
-    std::vector<Name> found;
+    std::vector<DirectoryName> found;
     for (std::string& text : all) {
       char const* const end = text.data() + text.size();
-      Name name;
+      DirectoryName name;
       auto const number = std::from_chars(text.data(), end, name.number);
       if (number.ec == std::errc::result_out_of_range) {
         name.number = (std::numeric_limits<std::uint64_t>::max)();
@@ -199,7 +199,7 @@ class CheckpointDirectory {
       name.text = std::move(text);
       found.push_back(std::move(name));
     }
-    std::sort(found.begin(), found.end(), [](Name const& a, Name const& b) {
+    std::sort(found.begin(), found.end(), [](DirectoryName const& a, DirectoryName const& b) {
       return a.number != b.number ? a.number < b.number : a.text < b.text;
     });
     return found;
@@ -248,18 +248,18 @@ class CheckpointDirectory {
   }
   void lock() {
     std::string const path = path_ + "/lock";
-    FileAnswer const told = files_.lock(path);
-    if (told == -EAGAIN) {
+    FileAnswer const answer = files_.lock(path);
+    if (answer == -EAGAIN) {
       fail(ErrorKind::resource, {"somebody else writes checkpoints to '", path_, "'"});
     }
-    if (told == -ENOLCK) {
+    if (answer == -ENOLCK) {
       fail(ErrorKind::resource,
            {"the file system of '",
             path_,
             "' has no locks, so that a second writer would not be "
             "noticed; with CheckpointOptions::lock = false nobody asks"});
     }
-    lock_ = require_file(told, "lock", path, FileMode::write);
+    lock_ = require_file(answer, "lock", path, FileMode::write);
   }
   /// Removes the files that a checkpoint's mark or manifest names, and the directory if nothing
   /// else is in it. First it stops to be a checkpoint; last goes what says that it was one, so that
@@ -271,8 +271,8 @@ class CheckpointDirectory {
       FileAnswer const kind = files_.kind(file);
       if (kind == -ENOENT) return;
       if (!is(require_answer(kind, "look at", file), FileKind::file)) return;
-      FileAnswer const told = files_.remove(file);
-      if (told != -ENOENT) require_answer(told, "remove", file);
+      FileAnswer const answer = files_.remove(file);
+      if (answer != -ENOENT) require_answer(answer, "remove", file);
     };
     std::string const manifest = in(manifest_name);
     std::string const mark = in(mark_name);
@@ -297,9 +297,9 @@ class CheckpointDirectory {
     drop(temporary(mark));
     require_answer(files_.sync_directory(path), "sync", path);
     drop(mark);
-    FileAnswer const told = files_.remove(path);
-    if (told != -ENOTEMPTY && told != -EEXIST && told != -ENOENT) {
-      require_answer(told, "remove", path);
+    FileAnswer const answer = files_.remove(path);
+    if (answer != -ENOTEMPTY && answer != -EEXIST && answer != -ENOENT) {
+      require_answer(answer, "remove", path);
     }
     require_answer(files_.sync_directory(path_), "sync", path_);
   }

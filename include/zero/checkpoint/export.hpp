@@ -61,12 +61,12 @@ namespace detail {
 /// What a model file has of tensors.
 struct ModelEntries {
   /// Where a tensor lies: a stacked one is there as it was described.
-  struct Place {
+  struct EntryPosition {
     std::size_t entry = 0;
     std::uint64_t first = 0;  ///< elements before it
   };
   std::vector<safetensors::Entry> entries{};  ///< of those that have memory of their own
-  std::vector<Place> places{};                ///< by tensor; nothing for tied ones
+  std::vector<EntryPosition> places{};        ///< by tensor; nothing for tied ones
   /// The trainer's texts, and for each tied tensor under which name its elements are, as the
   /// format's own Python package does.
   std::map<std::string, std::string> metadata{};
@@ -96,7 +96,7 @@ struct ModelEntries {
   std::uint64_t tied_bytes = 0;
   for (SavedTensor const& tensor : tensors) {
     std::string_view const name = whole_name(tensor);
-    ModelEntries::Place& place = model.places.emplace_back();
+    ModelEntries::EntryPosition& place = model.places.emplace_back();
     if (!tensor.tied_to.empty()) {
       std::string_view const source = sources[tensor.name] = sources.at(tensor.tied_to);
       // A long name that many are tied to would be written as often.
@@ -174,7 +174,7 @@ ZERO_OPTIONAL_BODY std::vector<ArrayRun> export_runs(Parts& parts, ExportDType d
 inline void write_runs(AnySpace const& space,
                        std::vector<ArrayRun> const& runs,
                        std::vector<SavedTensor> const& tensors,
-                       std::vector<ModelEntries::Place> const& places,
+                       std::vector<ModelEntries::EntryPosition> const& places,
                        DType dtype,
                        ModelWriter& writer,
                        LongWork& work) {
@@ -184,7 +184,7 @@ inline void write_runs(AnySpace const& space,
   std::size_t const width = size_of(dtype);
   for (ArrayRun const& run : runs) {
     SavedTensor const& tensor = tensors[run.tensor];
-    ModelEntries::Place const& place = places[run.tensor];
+    ModelEntries::EntryPosition const& place = places[run.tensor];
     for (std::uint64_t done = 0; done < run.count; work.alive()) {
       auto const count = static_cast<std::size_t>((std::min)(run.count - done, elements));
       std::byte const* from = run.memory + done * size_of(run.dtype);
@@ -231,7 +231,7 @@ ZERO_OPTIONAL_BODY ExportReport export_engine(Engine& engine,
 
   ModelLayout layout;
   std::vector<SavedTensor> tensors;
-  std::vector<ModelEntries::Place> places;
+  std::vector<ModelEntries::EntryPosition> places;
   together(control, operation, [&] {
     engine.require_values();
     tensors = described(parts, options.parts, engine.counters(), parts.divided());
@@ -241,9 +241,9 @@ ZERO_OPTIONAL_BODY ExportReport export_engine(Engine& engine,
     layout = lay_out_model(path, std::move(model.entries), model.metadata, options.max_file_bytes);
   });
   Hash hash;
-  for (ModelLayout::Part const& part : layout.parts) {
-    hash.add(part.path);
-    hash.add(part.header);
+  for (ModelLayout::OutputFile const& file : layout.files) {
+    hash.add(file.path);
+    hash.add(file.header);
   }
   if (!control.unanimous(hash.value())) {
     fail(ErrorKind::invalid_argument,

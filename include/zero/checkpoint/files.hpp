@@ -102,8 +102,8 @@ struct DiskFiles : FileOperations {
   }
   FileAnswer size(FileAnswer file) override {
     struct stat about {};
-    FileAnswer const told = answer(::fstat(handle(file), &about));
-    return told < 0 ? told : static_cast<FileAnswer>(about.st_size);
+    FileAnswer const result = answer(::fstat(handle(file), &about));
+    return result < 0 ? result : static_cast<FileAnswer>(about.st_size);
   }
   FileAnswer sync(FileAnswer file) override { return answer(::fsync(handle(file))); }
   FileAnswer close(FileAnswer file) override { return answer(::close(handle(file))); }
@@ -139,8 +139,8 @@ struct DiskFiles : FileOperations {
   }
   FileAnswer kind(std::string const& path) override {
     struct stat about {};
-    FileAnswer const told = answer(::lstat(path.c_str(), &about));
-    if (told < 0) return told;
+    FileAnswer const result = answer(::lstat(path.c_str(), &about));
+    if (result < 0) return result;
     return static_cast<FileAnswer>(S_ISREG(about.st_mode)   ? FileKind::file
                                    : S_ISDIR(about.st_mode) ? FileKind::directory
                                                             : FileKind::other);
@@ -154,15 +154,15 @@ struct DiskFiles : FileOperations {
     struct flock whole {};
     whole.l_type = F_WRLCK;
     whole.l_whence = SEEK_SET;
-    FileAnswer told = answer(::fcntl(handle(file), F_OFD_SETLK, &whole));
-    if (told == -EACCES) told = -EAGAIN;
-    if (told == -EINVAL || told == -EOPNOTSUPP || told == -ENOSYS) told = -ENOLCK;
+    FileAnswer result = answer(::fcntl(handle(file), F_OFD_SETLK, &whole));
+    if (result == -EACCES) result = -EAGAIN;
+    if (result == -EINVAL || result == -EOPNOTSUPP || result == -ENOSYS) result = -ENOLCK;
 #else
-    FileAnswer const told = -ENOLCK;
+    FileAnswer const result = -ENOLCK;
 #endif
-    if (told == 0) return file;
+    if (result == 0) return file;
     close(file);
-    return told;
+    return result;
   }
 
  private:
@@ -173,13 +173,13 @@ struct DiskFiles : FileOperations {
     if (file == -EAGAIN) file = answer(::open(path.c_str(), flags, 0666));
     if (file < 0) return file;
     struct stat about {};
-    FileAnswer told = answer(::fstat(handle(file), &about));
-    if (told == 0 && !S_ISREG(about.st_mode)) told = S_ISDIR(about.st_mode) ? -EISDIR : -ENXIO;
-    if (told == 0) return file;
+    FileAnswer result = answer(::fstat(handle(file), &about));
+    if (result == 0 && !S_ISREG(about.st_mode)) result = S_ISDIR(about.st_mode) ? -EISDIR : -ENXIO;
+    if (result == 0) return file;
     ::close(handle(file));
-    return told;
+    return result;
   }
-  static FileAnswer answer(FileAnswer told) noexcept { return told < 0 ? -errno : told; }
+  static FileAnswer answer(FileAnswer result) noexcept { return result < 0 ? -errno : result; }
   static int handle(FileAnswer file) noexcept { return static_cast<int>(file); }
 };
 

@@ -236,10 +236,10 @@ ZERO_OPTIONAL_BODY ImportReport import_engine(Engine& engine,
     if (!text.empty()) refuse(ErrorKind::data, {"does not fit this optimizer: ", text});
   }
 
-  std::vector<bool> kept;
+  std::vector<bool> unchanged;
   std::vector<bool> loaded;
   for (auto const& sources : match.sources) {
-    kept.push_back(sources.empty());
+    unchanged.push_back(sources.empty());
     loaded.push_back(!sources.empty());
   }
   ModelReader reader(files, model);
@@ -271,7 +271,7 @@ ZERO_OPTIONAL_BODY ImportReport import_engine(Engine& engine,
   };
   auto const all_asked = [&] { work.end(); };
   engine.begin_load(loaded, false);
-  work.run([&] { load(parts, ValueSource(ask), &kept, FunctionRef<void()>(all_asked)); });
+  work.run([&] { load(parts, ValueSource(ask), &unchanged, FunctionRef<void()>(all_asked)); });
   engine.end_load(loaded, false);
   // What keeps its values may have none.
   if (match.report.missing.empty() && match.report.misfits.empty()) engine.values_are_set(true);

@@ -206,13 +206,13 @@ inline constexpr std::string_view seal_end = "}\n";
   if (bytes < length_bytes) refuse({"it has ", bytes, " bytes"});
   unsigned char length[length_bytes];
   file.read(length, sizeof(length), 0);
-  std::uint64_t const said = text_length(length);
+  std::uint64_t const stated = text_length(length);
   if (saved != nullptr && saved->header_bytes < length_bytes) {
     refuse({"it cannot have a header of ", saved->header_bytes, " bytes"});
   }
   // Where a sum is known, it decides whether the length that stands there is the one that was
   // saved.
-  std::uint64_t const claimed = saved != nullptr ? saved->header_bytes - length_bytes : said;
+  std::uint64_t const claimed = saved != nullptr ? saved->header_bytes - length_bytes : stated;
   std::uint64_t const rest = bytes - length_bytes;
   if (claimed > rest || claimed > longest_text) {
     refuse({"its header would have ", claimed, " bytes, and ", rest, " follow"});
@@ -224,7 +224,7 @@ inline constexpr std::string_view seal_end = "}\n";
     fail(ErrorKind::data,
          {"the header of '", path, "' of rank ", saved->rank, " is not the one that was saved"});
   }
-  if (said != claimed) refuse("its header has another length than it says");
+  if (stated != claimed) refuse("its header has another length than it says");
   return parse(path, std::string_view(text).substr(length_bytes), rest - claimed);
 }
 

@@ -29,17 +29,17 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 /// that ranks which write parts of it need not tell each other.
 struct ModelLayout {
   /// One file, which has its name only when all is done.
-  struct Part {
+  struct OutputFile {
     std::string path{};
     std::string header{};  ///< its first bytes
   };
   /// Where a tensor begins.
   struct Spot {
-    std::size_t part = 0;
+    std::size_t file = 0;
     std::uint64_t offset = 0;  ///< bytes from the file's beginning
   };
   std::string path{};  ///< what the model is called: its only file, or the one it would be
-  std::vector<Part> parts{};
+  std::vector<OutputFile> files{};
   std::vector<Spot> spots{};  ///< by tensor, as they were given
   std::string index{};        ///< text of the index; empty for a single file
   std::uint64_t bytes = 0;    ///< of all files, the index included
@@ -91,18 +91,18 @@ struct ModelLayout {
   }
   std::size_t tensor = 0;
   nlohmann::json map = nlohmann::json::object();
-  for (std::size_t part = 0; part < headers.size(); ++part) {
+  for (std::size_t file = 0; file < headers.size(); ++file) {
     char number[48] = "";
     if (headers.size() > 1) {
-      std::snprintf(number, sizeof(number), "-%05zu-of-%05zu", part + 1, headers.size());
+      std::snprintf(number, sizeof(number), "-%05zu-of-%05zu", file + 1, headers.size());
     }
     std::string const name = headers.size() == 1
                                  ? layout.path
                                  : layout.stem() + number + std::string(safetensors::file_suffix);
-    layout.parts.push_back({name, safetensors::format(headers[part])});
-    std::uint64_t const data = layout.parts.back().header.size();
+    layout.files.push_back({name, safetensors::format(headers[file])});
+    std::uint64_t const data = layout.files.back().header.size();
     layout.bytes = checked_add(layout.bytes, data);
-    for (safetensors::Entry const& entry : headers[part].entries) {
+    for (safetensors::Entry const& entry : headers[file].entries) {
       layout.spots[tensor++].offset = data + entry.begin;
       if (headers.size() > 1) map[entry.name] = name.substr(name.rfind('/') + 1);
     }
@@ -118,9 +118,9 @@ struct ModelLayout {
 /// Creates the files under temporary names, with their headers. One rank does this, before others
 /// write.
 inline void begin_model(FileOperations& files, ModelLayout const& layout) {
-  for (ModelLayout::Part const& part : layout.parts) {
-    File file(files, temporary(part.path), FileMode::create);
-    file.write(part.header.data(), part.header.size(), 0);
+  for (ModelLayout::OutputFile const& output : layout.files) {
+    File file(files, temporary(output.path), FileMode::create);
+    file.write(output.header.data(), output.header.size(), 0);
     file.sync();
     file.close();
   }
@@ -142,10 +142,10 @@ class ModelWriter {
   void write(std::size_t tensor, std::uint64_t offset, void const* from, std::size_t bytes) {
     if (bytes == 0) return;
     ModelLayout::Spot const& spot = layout_->spots[tensor];
-    if (!file_ || open_ != spot.part) {
+    if (!file_ || open_ != spot.file) {
       end();
-      file_.emplace(*files_, temporary(layout_->parts[spot.part].path), FileMode::write);
-      open_ = spot.part;
+      file_.emplace(*files_, temporary(layout_->files[spot.file].path), FileMode::write);
+      open_ = spot.file;
     }
     file_->write(from, bytes, spot.offset + offset);
     written_ += bytes;
@@ -173,8 +173,8 @@ class ModelWriter {
 
 /// Takes back what `begin_model` created, as far as it can.
 inline void abandon_model(FileOperations& files, ModelLayout const& layout) noexcept {
-  for (ModelLayout::Part const& part : layout.parts) {
-    static_cast<void>(files.remove(temporary(part.path)));
+  for (ModelLayout::OutputFile const& file : layout.files) {
+    static_cast<void>(files.remove(temporary(file.path)));
   }
 }
 
@@ -195,9 +195,9 @@ inline void commit_model(FileOperations& files, ModelLayout const& layout) {
   }
   std::size_t named = 0;
   try {
-    for (ModelLayout::Part const& part : layout.parts) {
+    for (ModelLayout::OutputFile const& file : layout.files) {
       require_answer(
-          files.rename(temporary(part.path), part.path), "rename what becomes", part.path);
+          files.rename(temporary(file.path), file.path), "rename what becomes", file.path);
       ++named;
     }
     require_answer(files.sync_directory(directory), "sync", directory);
@@ -207,7 +207,7 @@ inline void commit_model(FileOperations& files, ModelLayout const& layout) {
     }
   } catch (...) {
     for (std::size_t i = 0; i < named; ++i) {
-      static_cast<void>(files.remove(layout.parts[i].path));
+      static_cast<void>(files.remove(layout.files[i].path));
     }
     if (!layout.index.empty()) {
       static_cast<void>(files.remove(layout.index_path()));

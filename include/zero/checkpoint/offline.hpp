@@ -138,7 +138,7 @@ inline ExportReport export_checkpoint(std::string const& path,
     std::vector<std::byte> elements(static_cast<std::size_t>(most) * size_of(to));
     for (std::size_t t = 0; t < tensors.size(); ++t) {
       if (!tensors[t].tied_to.empty()) continue;
-      detail::ModelEntries::Place const& place = model.places[t];
+      detail::ModelEntries::EntryPosition const& place = model.places[t];
       std::uint64_t const count = detail::volume(tensors[t].shape);
       for (std::uint64_t done = 0; done < count;) {
         auto const here = static_cast<std::size_t>((std::min)(most, count - done));

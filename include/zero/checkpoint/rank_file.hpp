@@ -63,31 +63,31 @@ inline constexpr std::size_t piece_bytes = std::size_t{1} << 18;
 class RankData {
  public:
   /// Bytes that follow each other in memory.
-  struct Part {
+  struct MemoryRun {
     std::byte const* memory = nullptr;
     std::uint64_t bytes = 0;
     bool here = true;  ///< the host can read them
   };
 
   /// @param fetch  brings bytes to the host that it cannot read
-  RankData(std::vector<Part> parts, std::function<void(void*, void const*, std::size_t)> fetch)
-      : parts_(std::move(parts)), fetch_(std::move(fetch)) {}
+  RankData(std::vector<MemoryRun> runs, std::function<void(void*, void const*, std::size_t)> fetch)
+      : runs_(std::move(runs)), fetch_(std::move(fetch)) {}
 
   /// The next piece, until the one after; the last one is shorter, and none empty.
   [[nodiscard]] std::span<std::byte const> next() {
-    if (at_ < parts_.size() && parts_[at_].here && parts_[at_].bytes >= piece_bytes) {
+    if (at_ < runs_.size() && runs_[at_].here && runs_[at_].bytes >= piece_bytes) {
       return {take(piece_bytes), piece_bytes};
     }
     buffer_.resize(piece_bytes);
     std::size_t held = 0;
-    while (held < piece_bytes && at_ < parts_.size()) {
-      Part const part = parts_[at_];
+    while (held < piece_bytes && at_ < runs_.size()) {
+      MemoryRun const run = runs_[at_];
       auto const count =
-          static_cast<std::size_t>((std::min)(part.bytes, std::uint64_t{piece_bytes - held}));
-      if (part.here) {
-        if (count > 0) std::memcpy(buffer_.data() + held, part.memory, count);
+          static_cast<std::size_t>((std::min)(run.bytes, std::uint64_t{piece_bytes - held}));
+      if (run.here) {
+        if (count > 0) std::memcpy(buffer_.data() + held, run.memory, count);
       } else {
-        fetch_(buffer_.data() + held, part.memory, count);
+        fetch_(buffer_.data() + held, run.memory, count);
       }
       take(count);
       held += count;
@@ -97,15 +97,15 @@ class RankData {
 
  private:
   std::byte const* take(std::size_t count) {
-    Part& part = parts_[at_];
-    std::byte const* const taken = part.memory;
-    part.memory += count;
-    part.bytes -= count;
-    if (part.bytes == 0) ++at_;
+    MemoryRun& run = runs_[at_];
+    std::byte const* const taken = run.memory;
+    run.memory += count;
+    run.bytes -= count;
+    if (run.bytes == 0) ++at_;
     return taken;
   }
 
-  std::vector<Part> parts_;
+  std::vector<MemoryRun> runs_;
   std::size_t at_ = 0;
   std::function<void(void*, void const*, std::size_t)> fetch_;
   std::vector<std::byte> buffer_;

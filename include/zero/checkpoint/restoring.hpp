@@ -145,7 +145,7 @@ class Restore {
       engine_->require_bound();
       engine_->require_between_steps("load");
       engine_->require_no_readers("load");
-      look.aside([&](Alive const&) {
+      look.run_in_thread([&](Alive const&) {
         Manifest manifest = read_manifest(*files_, path);
         saved_ = manifest.optimizers();
         // What does not fit is no damage.
@@ -199,7 +199,7 @@ class Restore {
   void verify() {
     LongWork verify(control_, "load", files_, deadline_s_);
     verify.run([&] {
-      verify.aside(
+      verify.run_in_thread(
           [&](Alive const& alive) { stream(*files_, catalog_, plan_.wanted, {}, false, alive); });
     });
   }
@@ -221,7 +221,7 @@ class Restore {
     engine_->begin_load(changed, all);
     LongWork change(control_, "load", files_, deadline_s_);
     change.run([&] {
-      change.aside([&](Alive const& alive) {
+      change.run_in_thread([&](Alive const& alive) {
         AnySpace const& space = parts_->space();
         bool const direct = space.host_accessible();
         auto const place = [&](void* to, void const* host, std::size_t bytes) {

@@ -80,19 +80,19 @@ class Saving {
   /// @param comm      of all ranks that save together
   /// @param snapshot  memory for all of this rank's data; null to write it from where it lies
   Saving(CheckpointDirectory& directory,
-         CheckpointOptions const& kept,
+         CheckpointOptions const& checkpoint_options,
          std::span<NamedOptimizer const> optimizers,
          SaveOptions const& options,
          CommunicatorRef comm,
          std::vector<std::byte>* snapshot)
       : directory_(&directory),
-        kept_(kept),
+        checkpoint_options_(checkpoint_options),
         operation_(snapshot == nullptr ? "save" : "save_async"),
         ranks_(comm),
         control_(ranks_, optimizers.front().engine().parts().arena) {
     std::vector<OwnFile> own(optimizers.size());
     std::uint64_t number = 0;
-    LongWork work(control_, operation_, &directory_->files(), kept_.file_deadline_s);
+    LongWork work(control_, operation_, &directory_->files(), checkpoint_options_.file_deadline_s);
     work.run([&] {
       require_distinct(optimizers, options.parts);
       std::uint64_t bytes = 0;
@@ -126,10 +126,11 @@ class Saving {
       };
       if (control_.rank() != 0) return copy();
       user_ = options.user;
-      work.aside(
+      work.run_in_thread(
           [&](Alive const&) {
-            number = directory.begin(kept.lock, promised());
-            removes_ = kept.keep > 0 && std::ssize(directory.list()) >= kept.keep;
+            number = directory.begin(checkpoint_options.lock, promised());
+            removes_ = checkpoint_options.keep > 0 &&
+                       std::ssize(directory.list()) >= checkpoint_options.keep;
           },
           copy);
     });
@@ -193,7 +194,7 @@ class Saving {
 
   /// Waits for all ranks' files, and writes the manifest.
   void commit() {
-    LongWork work(control_, operation_, &directory_->files(), kept_.file_deadline_s);
+    LongWork work(control_, operation_, &directory_->files(), checkpoint_options_.file_deadline_s);
     std::vector<std::int64_t> words;
     work.run([&] {
       while (!finished(std::chrono::milliseconds(20))) work.alive();
@@ -223,15 +224,15 @@ class Saving {
                                 .optimizer = optimizer});
       report_.bytes += manifest.files.back().bytes;
     }
-    LongWork seal(control_, operation_, &directory_->files(), kept_.file_deadline_s);
+    LongWork seal(control_, operation_, &directory_->files(), checkpoint_options_.file_deadline_s);
     seal.run([&] {
       if (control_.rank() != 0) return;
-      seal.aside([&](Alive const&) {
+      seal.run_in_thread([&](Alive const&) {
         write_file(
             directory_->files(), report_.path, std::string(manifest_name), manifest_text(manifest));
       });
       // All ranks have read back what they wrote.
-      if (removes_) directory_->keep_newest(kept_.keep);
+      if (removes_) directory_->keep_newest(checkpoint_options_.keep);
     });
   }
 
@@ -240,7 +241,7 @@ class Saving {
   struct OwnFile {
     Parts* parts = nullptr;
     safetensors::Header header{};
-    std::vector<RankData::Part> data{};
+    std::vector<RankData::MemoryRun> data{};
     SavedFile saved{};
   };
 
@@ -267,9 +268,9 @@ class Saving {
     return header_of(runs, parts.tensors, first ? options.rank_blob.size() : 0, about);
   }
   /// Where runs lie, most of which lie one behind the other.
-  [[nodiscard]] static std::vector<RankData::Part> data_of(std::vector<ArrayRun> const& runs,
-                                                           bool here) {
-    std::vector<RankData::Part> data;
+  [[nodiscard]] static std::vector<RankData::MemoryRun> data_of(std::vector<ArrayRun> const& runs,
+                                                                bool here) {
+    std::vector<RankData::MemoryRun> data;
     for (ArrayRun const& run : runs) {
       if (!data.empty() && data.back().memory + data.back().bytes == run.memory) {
         data.back().bytes += run.bytes();
@@ -281,18 +282,18 @@ class Saving {
   }
   /// Copies arrays to memory.
   static void fill(std::byte* to,
-                   std::vector<RankData::Part> const& data,
+                   std::vector<RankData::MemoryRun> const& data,
                    AnySpace const& space,
                    LongWork& work) {
     // At once: more than caches hold, and not for long.
     constexpr std::uint64_t stretch = std::uint64_t{32} << 20;
-    for (RankData::Part const& part : data) {
-      for (std::uint64_t done = 0; done < part.bytes; work.alive()) {
-        auto const count = static_cast<std::size_t>((std::min)(part.bytes - done, stretch));
-        if (part.here) {
-          std::memcpy(to, part.memory + done, count);
+    for (RankData::MemoryRun const& run : data) {
+      for (std::uint64_t done = 0; done < run.bytes; work.alive()) {
+        auto const count = static_cast<std::size_t>((std::min)(run.bytes - done, stretch));
+        if (run.here) {
+          std::memcpy(to, run.memory + done, count);
         } else {
-          space.download(to, part.memory + done, count);
+          space.download(to, run.memory + done, count);
         }
         to += count;
         done += count;
@@ -328,7 +329,7 @@ class Saving {
     hash.add(directory_->path());
     hash.add(static_cast<std::uint64_t>(report_.step));
     hash.add(operation_);
-    hash.add(static_cast<std::uint64_t>(kept_.keep));
+    hash.add(static_cast<std::uint64_t>(checkpoint_options_.keep));
     for (std::string const& name : names_) hash.add(name);
     if (!control_.unanimous(hash.value())) {
       fail(ErrorKind::invalid_argument,
@@ -340,7 +341,7 @@ class Saving {
             "' at step ",
             report_.step,
             ", keep = ",
-            kept_.keep},
+            checkpoint_options_.keep},
            {.rank = control_.rank(), .operation = std::string(operation_)});
     }
     std::array<std::int64_t, 2> words{static_cast<std::int64_t>(number), removes_ ? 1 : 0};
@@ -353,7 +354,7 @@ class Saving {
   }
 
   CheckpointDirectory* directory_;
-  CheckpointOptions kept_;
+  CheckpointOptions checkpoint_options_;
   std::string_view operation_;
   Ranks ranks_;
   RankWords control_;

@@ -32,7 +32,9 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 /// @param rank  whose; the same on all ranks
 /// @par Collective  yes; blocks
 /// @par Cost        an all-reduce of 8 bytes, and one of the text
-[[nodiscard]] inline std::string told_by(int rank, RankWords const& control, std::string text) {
+[[nodiscard]] inline std::string broadcast_text(int rank,
+                                                RankWords const& control,
+                                                std::string text) {
   if (control.rank() != rank) text.clear();
   auto size = static_cast<std::int64_t>(text.size());
   control.sum({&size, 1});
@@ -86,7 +88,7 @@ inline void agree(RankWords const& control, RankFailure const& own, std::string_
   std::vector<std::int64_t> const kinds = control.gather({&kind, 1});
   int rank = 0;
   while (kinds[static_cast<std::size_t>(rank)] == 0) ++rank;
-  std::string const text = told_by(rank, control, own.text);
+  std::string const text = broadcast_text(rank, control, own.text);
   fail(static_cast<ErrorKind>(kinds[static_cast<std::size_t>(rank)] - 1),
        {"on rank ", rank, ": ", text},
        {.rank = control.rank(), .operation = std::string(operation)});
@@ -146,7 +148,7 @@ class LongWork {
 
   /// @param control    outlives this
   /// @param operation  what errors say was being done
-  /// @param watched    files that the work reads or writes aside; null for none
+  /// @param watched    files that the work reads or writes in a thread of its own; null for none
   LongWork(RankWords const& control,
            std::string_view operation,
            WatchedFiles const* watched = nullptr,
@@ -183,7 +185,7 @@ class LongWork {
   /// Does a part of the work that waits for files in a thread of its own. It must not communicate,
   /// and calls its argument between pieces.
   /// @param meanwhile  what this thread does first; it calls `alive` if that takes long
-  void aside(
+  void run_in_thread(
       std::function<void(Alive const&)> const& work,
       std::function<void()> const& meanwhile = [] {}) {
     side_by_side([&](Alive const&) { meanwhile(); }, work, [&] { alive(); });

@@ -23,10 +23,10 @@ TEST_CASE("tensors are laid out in files that are full, and never divided") {
   CHECK(parts_of({1, 1}, 0) == Parts{0, 1});
   auto const layout = zero::detail::lay_out_model(
       "d/m", {{.name = "a", .dtype = "F32", .shape = {2}}}, {{"k", "v"}}, 100);
-  CHECK(layout.parts[0].path == "d/m");
+  CHECK(layout.files[0].path == "d/m");
   CHECK(layout.index.empty());
-  CHECK(layout.spots[0].offset == layout.parts[0].header.size());
-  CHECK(layout.bytes == layout.parts[0].header.size() + 8);
+  CHECK(layout.spots[0].offset == layout.files[0].header.size());
+  CHECK(layout.bytes == layout.files[0].header.size() + 8);
   CHECK_THROWS_AS(
       static_cast<void>(zero::detail::lay_out_model("m", {{.name = "a", .dtype = "F9"}}, {}, 1)),
       zero::Error);
