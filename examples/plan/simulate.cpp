@@ -37,10 +37,7 @@ struct SimulateOptions {
 };
 
 Sums named(std::string const& sums) {
-  return sums == "flat"      ? Sums::flat
-         : sums == "chained" ? Sums::chained
-         : sums == "native"  ? Sums::native
-                             : Sums::automatic;
+  return sums == "flat" ? Sums::flat : sums == "chained" ? Sums::chained : Sums::automatic;
 }
 
 /// The cluster that is meant.
@@ -300,7 +297,7 @@ void add_simulate(CLI::App& app, Command& command) {
       ->delimiter(',')
       ->check(CLI::IsMember(stage_names()));
   sub->add_option("--sums", options->sums, "Over zero::Mpi, which adds in this way")
-      ->check(CLI::IsMember({"automatic", "flat", "chained", "native"}));
+      ->check(CLI::IsMember({"automatic", "flat", "chained"}));
   sub->add_option("--ranks-per-node", options->per_node, "Instead of the cluster's")
       ->check(CLI::Range(1, 1024));
   add_size(*sub, "--network", options->network, "Bytes a second between nodes, such as 125MB");

@@ -69,7 +69,6 @@ Table bytes(SumsOptions const& options) {
                           "flat",
                           "chained",
                           "chained, the last node",
-                          "native",
                           "automatic",
                           "flat over chained"},
               .rows = {}};
@@ -83,7 +82,6 @@ Table bytes(SumsOptions const& options) {
                           of.flat(),
                           of.chained(),
                           of.chained(true),
-                          of.by_node(),
                           chosen(sum),
                           {fixed(ratio, 2), ratio}});
   }
@@ -94,26 +92,17 @@ Table times(SumsOptions const& options, Cluster const& cluster) {
   Table table{
       .name = "times",
       .title = "Time of the sum on " + cluster.name + ", which nobody has held against runs",
-      .columns = {"nodes",
-                  "flat",
-                  "chained",
-                  "of it, latency",
-                  "native",
-                  "of that, latency",
-                  "automatic",
-                  "fastest in rank order"},
+      .columns =
+          {"nodes", "flat", "chained", "of it, latency", "automatic", "fastest in rank order"},
       .rows = {}};
   for (int const nodes : options.nodes) {
     Sum const sum = sum_of(options, nodes);
     auto const flat = cost(cluster, sum, Sums::flat);
     auto const chained = cost(cluster, sum, Sums::chained);
-    auto const native = cost(cluster, sum, Sums::native);
     table.rows.push_back({sum.blocks.nodes,
                           rough_duration(flat.seconds()),
                           rough_duration(chained.seconds()),
                           percent(chained.latency / chained.seconds()),
-                          rough_duration(native.seconds()),
-                          percent(native.latency / native.seconds()),
                           chosen(sum),
                           chained.seconds() < flat.seconds() ? "chained" : "flat"});
   }
@@ -126,11 +115,11 @@ Chart chart(SumsOptions const& options) {
               .x_label = "nodes",
               .y_label = "MB",
               .log_x = true};
-  chart.series = {{"flat", {}}, {"chained", {}}, {"native", {}}};
+  chart.series = {{"flat", {}}, {"chained", {}}};
   for (int const nodes : options.nodes) {
     auto const of = sum_of(options, nodes).blocks;
-    std::uint64_t const sent[] = {of.flat(), of.chained(), of.by_node()};
-    for (std::size_t i = 0; i < 3; ++i) {
+    std::uint64_t const sent[] = {of.flat(), of.chained()};
+    for (std::size_t i = 0; i < 2; ++i) {
       chart.series[i].points.emplace_back(nodes, static_cast<double>(sent[i]) / 1e6);
     }
   }
@@ -164,8 +153,7 @@ Report make(SumsOptions const& options) {
   report.charts = {chart(options)};
   report.notes = {
       "Blocks are whole multiples of 512 elements, one for each rank. Flat and chained sums have "
-      "the same bits:\nthose of rank order. Native ones add on each node first. Partial sums "
-      "travel in " +
+      "the same bits:\nthose of rank order. Partial sums travel in " +
           options.accumulate + ", all else in " + options.dtype + ".",
       "Automatic takes the chain for blocks above 2 KiB where that saves more bytes than a fast "
       "network carries\nduring its hops; Options::sums of the communicator takes another. What a "
@@ -178,8 +166,8 @@ Report make(SumsOptions const& options) {
 
 void add_sums(CLI::App& app, Command& command) {
   auto const options = std::make_shared<SumsOptions>();
-  CLI::App* const sub = add_command(
-      app, command, "sums", "Sums over nodes by zero::Mpi: flat, chained, native", [options] {
+  CLI::App* const sub =
+      add_command(app, command, "sums", "Sums over nodes by zero::Mpi: flat, chained", [options] {
         return make(*options);
       });
   add_cluster(*sub, options->cluster);

@@ -14,7 +14,7 @@ class Processes : public differential::World {
   [[nodiscard]] int most_ranks() const override { return mpi_tests::world_size(); }
   void run(int ranks, std::uint64_t seed, differential::Body const& body) override {
     auto const route = mpi_tests::routes[seed / 7 % std::size(mpi_tests::routes)];
-    mpi_tests::with_group<zero::mpi::Ordered>(ranks, route, [&](auto& comm) {
+    mpi_tests::with_group(ranks, route, [&](auto& comm) {
       differential::AnyCommunicator any(
           comm, zero::space::Host{}, differential::AnyAllocator(comm.allocator()));
       body.on_host(any);

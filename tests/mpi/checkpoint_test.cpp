@@ -115,7 +115,7 @@ TEST_CASE("Mpi: what threads save, processes load, and go on from") {
         }));
       }
       MPI_Barrier(MPI_COMM_WORLD);
-      mpi_tests::with_group<zero::mpi::Ordered>(size, Route::window, [&](auto& comm) {
+      mpi_tests::with_group(size, Route::window, [&](auto& comm) {
         using C = std::remove_reference_t<decltype(comm)>;
         Optimizer<zero::stage::PosGP, C> optimizer{comm, toy::model(), zero::Bucket{4096}};
         zero::Checkpoints checkpoints{path};

@@ -9,25 +9,12 @@ namespace {
 
 using mpi_tests::Route;
 
-/// The job itself, and a group of two while others wait outside. Known once MPI runs.
-struct Sizes {
-  [[nodiscard]] int const* begin() const { return values().data(); }
-  [[nodiscard]] int const* end() const { return begin() + (mpi_tests::world_size() > 2 ? 2 : 1); }
-  [[nodiscard]] int operator[](std::size_t i) const { return values()[i]; }
-
- private:
-  static std::array<int, 2> const& values() {
-    static std::array<int, 2> const both{mpi_tests::world_size(), 2};
-    return both;
-  }
-};
-
-template <Route Way, class Reduction = zero::mpi::Ordered>
+template <Route Way>
 struct MpiWorld {
-  static constexpr Sizes ranks{};
+  static constexpr mpi_tests::Sizes ranks{};
   template <class Body>
   static void run(int ranks, Body const& body) {
-    mpi_tests::with_group<Reduction>(ranks, Way, body);
+    mpi_tests::with_group(ranks, Way, body);
   }
 };
 

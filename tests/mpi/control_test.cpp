@@ -315,21 +315,6 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("Native: another call is found before MPI adds") {
-  int const ranks = mpi_tests::world_size();
-  if (ranks < 2) return;
-  zero::Mpi<zero::mpi::Native> comm(MPI_COMM_WORLD, options(Layout::alone));
-  Work work(ranks, 50);
-  zero::run(comm, work.op(Op::all_reduce, 50));
-  MPI_Barrier(MPI_COMM_WORLD);
-  std::size_t const count = comm.rank() == ranks - 1 ? 40 : 50;
-  std::string const text = error_of([&] { zero::run(comm, work.op(Op::all_reduce, count)); });
-  INFO(text);
-  CHECK(contains(text, "rank " + std::to_string(ranks - 1) + " called [all_reduce of 40"));
-  CHECK(contains(text, "where rank 0 called [all_reduce of 50"));
-  MPI_Barrier(MPI_COMM_WORLD);
-}
-
 TEST_CASE("a rank that leaves is named at once, wherever it is") {
   int const ranks = mpi_tests::world_size();
   if (ranks < 2) return;

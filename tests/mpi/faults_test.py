@@ -83,7 +83,7 @@ def judge(plan, said, fault_at, recovery, slack):
     # A collector that dies is given up after two windows; the next one takes one more.
     limit = DEADLINE + 2 * WINDOW + 0.2 + 3 * WINDOW * (len(faults) - 1)
     if any(story(kind) != "silent" for kind, _, _ in faults) and len(faults) == 1:
-        limit = max(limit - DEADLINE, 1) if route != "native" else limit
+        limit = max(limit - DEADLINE, 1)
     for survivor in set(range(ranks)) - culprits:
         if survivor not in said:
             if loud:
@@ -223,14 +223,10 @@ def main():
     for kind in arguments.kinds * arguments.runs:
         for recovery in [False, True] if arguments.recovery else [False]:
             rank, call = rng.randrange(arguments.ranks), rng.randrange(1, 80)
-            route = rng.choice(["window", "messages", "nodes", "native"])
+            route = rng.choice(["window", "messages", "nodes"])
             if "@" in kind:
                 call, route = call % INSIDE[kind.partition("@")[2]], "live"
             plans.append((([(kind, rank, call)], route, arguments.ranks, ""), recovery))
-    if "hang" in arguments.kinds:
-        # What nobody but MPI waits for, whatever chance has chosen above.
-        plans.append((([("hang", rng.randrange(arguments.ranks), rng.randrange(1, 80))], "native",
-                       arguments.ranks, ""), False))
     if arguments.grid:
         # A rank whose reason must not be lost behind what it leaves unfinished; one that must not be
         # taken for those that wait for it elsewhere.

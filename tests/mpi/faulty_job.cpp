@@ -132,9 +132,8 @@ void say(char const* what, bool first) {
 }
 
 /// Trains until the fault ends it.
-template <class Reduction>
 void run(zero::mpi::Options const& options, std::vector<Fault> const& faults, bool on_grid) {
-  zero::Mpi<Reduction> comm(MPI_COMM_WORLD, options);
+  zero::Mpi<> comm(MPI_COMM_WORLD, options);
   int calls = 0;
   auto meet = [&](std::string_view group, zero::Collective& op) {
     for (Fault const& fault : faults) {
@@ -202,7 +201,7 @@ int MPI_Issend(void const* data,
 }
 }
 
-/// Arguments: deadline in seconds; live|window|messages|nodes|each|native; which of the groups of a
+/// Arguments: deadline in seconds; live|window|messages|nodes|each; which of the groups of a
 /// grid goes wrong, world|data|model, or none where there is no grid; and one to three faults of a
 /// kind, a rank and a call each.
 int main(int argc, char** argv) {
@@ -224,16 +223,14 @@ int main(int argc, char** argv) {
   for (Fault const& fault : faults) {
     if (fault.kind.find('@') != std::string::npos && rank == fault.rank) inside = &fault;
   }
-  if (route == "messages" || route == "native") options.shared_memory = false;
+  if (route == "messages") options.shared_memory = false;
   if (route == "nodes") options.node = rank % 2;
   if (route == "each") options.node = rank;
   try {
     if (route == "live") {
       live(options);
-    } else if (route == "native") {
-      run<zero::mpi::Native>(options, faults, group != "none");
     } else {
-      run<zero::mpi::Ordered>(options, faults, group != "none");
+      run(options, faults, group != "none");
     }
   } catch (std::exception const& error) {
     say(error.what(), false);

@@ -45,11 +45,6 @@ TEST_CASE("ranks with different options are told so, all of them, at once, and w
     CHECK(contains(error_of([&] { Comm comm(MPI_COMM_WORLD, options); }), differ + row.words));
     CHECK(watch.seconds() < 15);
   }
-  std::string const text = error_of([&] {
-    if (odd) zero::Mpi<zero::mpi::Native> comm(MPI_COMM_WORLD, patient);
-    if (!odd) Comm comm(MPI_COMM_WORLD, patient);
-  });
-  CHECK(contains(text, "different Options: mpi::Native is 0 and 1"));
 }
 
 TEST_CASE("one rank's negative node is everybody's error") {
@@ -58,26 +53,6 @@ TEST_CASE("one rank's negative node is everybody's error") {
   options.node = mpi_tests::world_rank() == guilty ? -1 : 0;
   std::string const text = error_of([&] { Comm comm(MPI_COMM_WORLD, options); });
   CHECK(contains(text, "Options::node of rank " + std::to_string(guilty) + " is -1"));
-}
-
-TEST_CASE("Native refuses messages in which not every rank has its place") {
-  Options options = patient;
-  auto const ranks = static_cast<std::size_t>(mpi_tests::world_size());
-  // Heads of exchanges have their place, too.
-  options.message_bytes = std::max(8 * ranks, std::size_t{72});
-  options.shared_memory = false;
-  std::string const none = error_of([&] {
-    zero::Mpi<zero::mpi::Native> comm(MPI_COMM_WORLD, options);
-    std::vector<double> values(7, 1.0);
-    zero::run(comm, collective(Op::all_reduce, values.size(), values.data(), values.data()));
-    CHECK(values.back() == comm.size());
-    comm.close();
-  });
-  CHECK(none == "no error");
-  --options.message_bytes;
-  CHECK(
-      contains(error_of([&] { zero::Mpi<zero::mpi::Native> comm(MPI_COMM_WORLD, options); }),
-               ranks > 9 ? "mpi::Native needs 8 for each rank" : "message_bytes is not in [72, "));
 }
 
 TEST_CASE("a family whose thread has to be the only one is alone in its process") {

@@ -93,7 +93,7 @@ class Case:
         sums = [rows[f"sums, {self.sums}"]] * self.nodes
         # The end of a chain sends results instead of partial sums.
         if self.sums == "chained":
-            sums[-1] = rows["sums, native"]
+            sums[-1] = rows["sums, chained, the last node"]
         return [of + rows["gathers"] for of in sums]
 
     def predicted(self, computing, rate):

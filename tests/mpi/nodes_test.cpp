@@ -31,7 +31,7 @@ Topology topology_of(Route route) {
 
 /// The bytes that went each way for a collective.
 struct Moved {
-  std::uint64_t exchanged, direct, native, node_sums;
+  std::uint64_t exchanged, direct, node_sums;
 };
 template <class Comm>
 Moved moved_by(Comm& comm, zero::Collective const& op) {
@@ -40,7 +40,6 @@ Moved moved_by(Comm& comm, zero::Collective const& op) {
   auto const after = comm.transport();
   return {.exchanged = after.exchanged_bytes - before.exchanged_bytes,
           .direct = after.direct_bytes - before.direct_bytes,
-          .native = after.native_bytes - before.native_bytes,
           .node_sums = after.node_sum_bytes - before.node_sum_bytes};
 }
 
@@ -61,83 +60,22 @@ TEST_CASE("nodes: memory of the windows is read where it is, not too early, not 
   }
 }
 
-/// What this rank's share of a reduce-scatter must be: the sums of other nodes arrive as one
-/// addend each, in the place of the rank that sent it.
-float sum_by_node(Topology const& topology, int target, std::size_t at) {
-  std::size_t const home = topology.node(target);
-  float sum = 0;
-  bool first = true;
-  for (int source = 0; source < topology.size(); ++source) {
-    std::size_t const node = topology.node(source);
-    float addend = 0;
-    if (node == home) {
-      addend = element<float>(source, at);
-    } else if (topology.delegate(node, target) == source) {
-      bool begun = false;
-      for (int const rank : topology.ranks(node)) {
-        float const x = element<float>(rank, at);
-        addend = begun ? addend + x : x;
-        begun = true;
-      }
-    } else {
-      continue;
-    }
-    sum = first ? addend : sum + addend;
-    first = false;
-  }
-  return sum;
-}
-
-TEST_CASE("a node gets a block once; under Native it adds first and sends one per target") {
+TEST_CASE("a node gets a block once, and its ranks read it there") {
   if (mpi_tests::world_size() < 3) return;
   Topology const topology = topology_of(Route::two_nodes);
-  on_all<zero::mpi::Native>(Route::two_nodes, [&](auto& comm) {
+  on_all(Route::two_nodes, [&](auto& comm) {
     constexpr std::size_t count = 30001;
     constexpr std::size_t block = count * sizeof(float);
     auto const ranks = static_cast<std::size_t>(comm.size());
     std::size_t const relayed = far_ranks_of(topology, comm.rank());
-    std::size_t const near = topology.ranks(topology.node(comm.rank())).size();
     Pooled<> const all(comm, count * ranks), own(comm, count);
     own.fill(comm.rank());
-    Moved moved = moved_by(comm, collective(Op::all_gather, count, own.data(), all.data()));
+    Moved const moved = moved_by(comm, collective(Op::all_gather, count, own.data(), all.data()));
     CHECK(moved.exchanged == relayed * block);
     CHECK(moved.direct == (ranks - 1 - relayed) * block);
     CHECK(wrong_of(count * ranks, [&](std::size_t i) {
             return all[i] == element<float>(static_cast<int>(i / count), i % count);
           }) == 0);
-    all.fill(comm.rank());
-    moved = moved_by(comm, collective(Op::reduce_scatter, count, all.data(), own.data()));
-    CHECK(moved.native == 0);
-    CHECK(moved.exchanged == block);
-    CHECK(moved.direct == (near - 1) * block);
-    CHECK(moved.node_sums == (near > 1 ? relayed * block : 0));
-    std::size_t const begin = static_cast<std::size_t>(comm.rank()) * count;
-    CHECK(wrong_of(count, [&](std::size_t i) {
-            return own[i] == sum_by_node(topology, comm.rank(), begin + i);
-          }) == 0);
-  });
-}
-
-TEST_CASE("Native: an all-reduce over nodes is the same on every rank, bit for bit") {
-  if (mpi_tests::world_size() < 3) return;
-  on_all<zero::mpi::Native>(Route::two_nodes, [&](auto& comm) {
-    constexpr std::size_t count = 100'003;
-    Pooled<> const values(comm, count);
-    for (int round = 0; round < 3; ++round) {
-      values.fill(comm.rank());
-      zero::run(comm, collective(Op::all_reduce, count, values.data(), values.data()));
-      CHECK(wrong_of(count, [&](std::size_t i) {
-              return mpi_tests::is_sum(values[i], comm.size(), i, comm.size() * 0x1p-24);
-            }) == 0);
-      std::vector<float> all(count * static_cast<std::size_t>(comm.size()));
-      zero::run(comm, collective(Op::all_gather, count, values.data(), all.data()));
-      for (std::size_t rank = 0; rank < all.size() / count; ++rank) {
-        // Bits: equal values may differ in the sign of a zero.
-        float const* const theirs = all.data() + rank * count;
-        CHECK(std::memcmp(values.data(), theirs, count * sizeof(float)) == 0);
-      }
-    }
-    CHECK(comm.transport().native_bytes == 0);
   });
 }
 
@@ -247,20 +185,18 @@ std::vector<NodeBlocks> nodes_of(int per_node) {
 }
 
 /// Bytes of a collective over memory of the windows that all ranks together got in chunks.
-template <class Reduction = zero::mpi::Ordered>
 std::uint64_t exchanged(Sums sums, Op op, int per_node) {
   zero::mpi::Options const options{.deadline_s = 60,
                                    .node = mpi_tests::world_rank() / per_node,
                                    .shared_bytes = 16 * zero::MiB,
                                    .sums = sums};
-  zero::Mpi<Reduction> comm(MPI_COMM_WORLD, options);
+  zero::Mpi<> comm(MPI_COMM_WORLD, options);
   {
     std::size_t const all = of_formulas * static_cast<std::size_t>(comm.size());
     Pooled<zero::bf16> const send(comm, all), recv(comm, all);
     send.set(zero::bf16(0.f));
     zero::run(comm, collective(op, of_formulas, send.data(), recv.data()));
   }
-  CHECK(comm.transport().native_bytes == 0);
   std::uint64_t const own = comm.transport().exchanged_bytes;
   comm.close();
   std::uint64_t sum = 0;
@@ -281,16 +217,12 @@ std::uint64_t total_flat(int per_node) {
   return total(per_node, [](NodeBlocks const& node, bool) { return node.flat(); });
 }
 
-TEST_CASE("a flat sum, a node's own sum and a gather send what the formulas say") {
+TEST_CASE("a flat sum and a gather send what the formulas say") {
   for (int const per_node : {1, 2, 3}) {
     CAPTURE(per_node);
     CHECK(exchanged(Sums::flat, Op::reduce_scatter, per_node) == total_flat(per_node));
     CHECK(exchanged(Sums::flat, Op::all_gather, per_node) ==
           total(per_node, [](NodeBlocks const& node, bool) { return node.relayed(); }));
-    // Ranks that are alone on their nodes leave sums to MPI.
-    if (per_node == 1 || mpi_tests::world_size() <= per_node) continue;
-    CHECK(exchanged<zero::mpi::Native>(Sums::flat, Op::reduce_scatter, per_node) ==
-          total(per_node, [](NodeBlocks const& node, bool) { return node.by_node(); }));
   }
 }
 
@@ -350,9 +282,6 @@ TEST_CASE("sums are chained where that pays, and it is told why not elsewhere") 
   CHECK(flat_because(options) == "ranks of a node are not consecutive in the group");
   options.node.reset();
   CHECK(flat_because(options) == "the group is on one node");
-  on_all<zero::mpi::Native>(Route::chain_of_nodes, [](auto& comm) {
-    CHECK(comm.transport().flat_because == "mpi::Native adds in an order of its own");
-  });
 }
 
 TEST_CASE("who hangs is named, not who waits for what it passes on") {

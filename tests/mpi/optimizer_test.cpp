@@ -13,7 +13,7 @@ using Bf16 = zero::Mixed<zero::bf16>;
 TEST_CASE("ShardedOptimizer over Mpi: options that differ are named, with their values and ranks") {
   for (Route const route : {Route::window, Route::exchange}) {
     INFO(std::string(mpi_tests::name(route)));
-    mpi_tests::with_group<zero::mpi::Ordered>(mpi_tests::world_size(), route, [&](auto& comm) {
+    mpi_tests::with_group(mpi_tests::world_size(), route, [&](auto& comm) {
       zero::ShardedOptimizer optimizer{comm, {{.name = "w", .shape = {3000}}}};
       optimizer.load_parameters([](auto const&, std::size_t, auto values) {
         for (float& value : values) value = 1.f;
@@ -56,7 +56,7 @@ void check_step(C const& comm, Optimizer& optimizer, Route route) {
 template <class Stage, class Memory>
 void check_broadcast(Route route, Memory const& memory_of) {
   INFO(std::string(mpi_tests::name(route)));
-  mpi_tests::with_group<zero::mpi::Ordered>(mpi_tests::world_size(), route, [&](auto& comm) {
+  mpi_tests::with_group(mpi_tests::world_size(), route, [&](auto& comm) {
     int const root = comm.size() - 1;
     auto const value = [](int rank, std::size_t i) {
       return zero::bf16(static_cast<float>(i % 1000 + static_cast<std::size_t>(rank)));
@@ -129,7 +129,7 @@ TEST_CASE("ShardedOptimizer over Mpi: fp64 has the bits of one rank") {
   auto const expected = train_in_double<zero::stage::PosG>(self, 0, 1, 2 * size);
   for (Route const route : {Route::window, Route::exchange}) {
     INFO(std::string(mpi_tests::name(route)));
-    mpi_tests::with_group<zero::mpi::Ordered>(size, route, [&](auto& comm) {
+    mpi_tests::with_group(size, route, [&](auto& comm) {
       CHECK(train_in_double<zero::stage::PosG>(comm, comm.rank(), size, 2) == expected);
       CHECK(train_in_double<zero::stage::PosGP>(comm, comm.rank(), size, 2) == expected);
     });

@@ -35,23 +35,6 @@ class Pooled {
   T* data_;
 };
 
-/// Is this the sum over all ranks of what they have there?
-template <class T>
-bool is_sum(T got, int ranks, std::size_t at, double tolerance) {
-  if constexpr (std::is_integral_v<T>) {
-    return got == conformance::naive_sum<T, T>(ranks, at);
-  } else {
-    double sum = 0;
-    double size = 0;
-    for (int rank = 0; rank < ranks; ++rank) {
-      auto const x = static_cast<double>(static_cast<float>(conformance::element<T>(rank, at)));
-      sum += x;
-      size += std::abs(x);
-    }
-    return std::abs(static_cast<double>(static_cast<float>(got)) - sum) <= tolerance * size;
-  }
-}
-
 /// One collective over buffers that peers read where they are, while one rank comes to its wait
 /// late.
 /// @return elements that are wrong

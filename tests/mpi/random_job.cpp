@@ -165,7 +165,6 @@ int main(int argc, char** argv) {
     auto const route = mpi_tests::routes[run % std::size(mpi_tests::routes)];
     int const ranks =
         1 + static_cast<int>(alike() % static_cast<std::uint64_t>(mpi_tests::world_size()));
-    bool const native = alike() % 4 == 0;
     auto const body = [&](auto& comm) {
       std::size_t const wrong = run_case(comm, alike, apart);
       if (wrong == 0) return;
@@ -179,11 +178,7 @@ int main(int argc, char** argv) {
       ++failures;
     };
     try {
-      if (native) {
-        mpi_tests::with_group<zero::mpi::Native>(ranks, route, body);
-      } else {
-        mpi_tests::with_group<zero::mpi::Ordered>(ranks, route, body);
-      }
+      mpi_tests::with_group(ranks, route, body);
     } catch (zero::Error const& error) {
       std::printf("run %llu of seed %llu: %s\n",
                   static_cast<unsigned long long>(run),

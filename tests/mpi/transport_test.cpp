@@ -65,7 +65,6 @@ TEST_CASE("what a group holds is planned, and not what its allocator gives") {
       allocator.deallocate(memory, 4096, 64);
     };
     on_all(route, check);
-    on_all<zero::mpi::Native>(route, check);
   }
 }
 

@@ -59,6 +59,19 @@ inline int world_size() {
   return size;
 }
 
+/// The job itself, and a group of two while others wait outside. Known once MPI runs.
+struct Sizes {
+  [[nodiscard]] int const* begin() const { return values().data(); }
+  [[nodiscard]] int const* end() const { return begin() + (world_size() > 2 ? 2 : 1); }
+  [[nodiscard]] int operator[](std::size_t i) const { return values()[i]; }
+
+ private:
+  static std::array<int, 2> const& values() {
+    static std::array<int, 2> const both{world_size(), 2};
+    return both;
+  }
+};
+
 inline zero::mpi::Options options(Route route) {
   zero::mpi::Options result{.deadline_s = 60, .shared_bytes = 16 * zero::MiB};
   if (route == Route::exchange) result.shared_memory = false;
@@ -95,19 +108,19 @@ void with_first(int ranks, Body const& body) {
 }
 
 /// The same with `body(comm)`.
-template <class Reduction, class Body>
+template <class Body>
 void with_group(int ranks, Route route, Body const& body) {
   with_first(ranks, [&](MPI_Comm part) {
-    zero::Mpi<Reduction> comm(part, options(route));
+    zero::Mpi<> comm(part, options(route));
     body(comm);
     comm.close();
   });
 }
 
 /// And on all processes.
-template <class Reduction = zero::mpi::Ordered, class Body>
+template <class Body>
 void on_all(Route route, Body const& body) {
-  with_group<Reduction>(world_size(), route, body);
+  with_group(world_size(), route, body);
 }
 
 /// A collective over elements of a type.

@@ -22,7 +22,6 @@ enum class Sums : std::uint8_t {
   automatic,  ///< flat or chained, as `zero::Mpi` chooses
   flat,       ///< in rank order; each rank sends every rank elsewhere its block
   chained,    ///< in rank order; partial sums go from node to node
-  native,     ///< each node first, as `mpi::Native`: other bits
 };
 
 /// How ranks exchange blocks.
@@ -36,7 +35,6 @@ enum class Algorithm : std::uint8_t {
   hierarchical,
   flat,     ///< of `zero::Mpi`, as the others below: see `Sums`
   chained,  ///< likewise
-  native,   ///< likewise
   relayed,  ///< blocks reach every node once, where the others read them
 };
 
@@ -51,7 +49,6 @@ inline constexpr int algorithm_count = 3;
     case Algorithm::hierarchical: return "hierarchical";
     case Algorithm::flat: return "flat";
     case Algorithm::chained: return "chained";
-    case Algorithm::native: return "native";
     case Algorithm::relayed: return "relayed";
   }
   return "unknown";

@@ -107,20 +107,16 @@ inline CollectiveCost cost_over_mpi(Cluster const& cluster,
     moves(static_cast<double>(blocks.flat()), (g - 1.) * block);
     return total;
   }
-  bool const chained = sums == Sums::chained;
-  total.algorithm = chained ? Algorithm::chained : Algorithm::native;
+  total.algorithm = Algorithm::chained;
   // A rank adds all of its node's blocks for its share of the targets.
-  moves(static_cast<double>(chained ? blocks.chained() : blocks.by_node()),
-        (g - 1.) / g * n * block);
-  if (chained) {
-    total.latency += (m - 1.) * A;
-    // Each rank of a node has a piece of a block at the front.
-    std::uint64_t const whole = count * accumulate;
-    auto const first = static_cast<double>((std::min)(zero::detail::chain_piece(whole), whole));
-    double const fill = (m - 1.) * g * first / rate;
-    total.transfer += fill;
-    total.free = total.latency + fill;
-  }
+  moves(static_cast<double>(blocks.chained()), (g - 1.) / g * n * block);
+  total.latency += (m - 1.) * A;
+  // Each rank of a node has a piece of a block at the front.
+  std::uint64_t const whole = count * accumulate;
+  auto const first = static_cast<double>((std::min)(zero::detail::chain_piece(whole), whole));
+  double const fill = (m - 1.) * g * first / rate;
+  total.transfer += fill;
+  total.free = total.latency + fill;
   return total;
 }
 

@@ -24,6 +24,7 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -56,15 +57,19 @@ namespace zero::inline ZERO_NAMESPACE {
 /// leaves the others inside of MPI.
 ///
 /// The destructor is local and leaves MPI's handles behind; `close` frees them.
-/// @tparam Reduction  `mpi::Ordered` or `mpi::Native`: who adds, in which order
+/// @tparam Reduction  `mpi::Ordered`: sums are added in rank order
 /// @par Threads  a handle belongs to one thread at a time
 template <class Reduction = mpi::Ordered>
 class Mpi {
+  static_assert(!std::is_same_v<Reduction, mpi::Native>,
+                "zero: mpi::Native is no part of the library since 0.3; take zero::Mpi<>, or a "
+                "communicator of your own over MPI's collectives: "
+                "examples/mpi/native_collectives.hpp");
   using Member = mpi::detail::Member;
 
  public:
   using Space = space::Host;                  ///< buffers are ordinary memory
-  static constexpr bool adds_squares = true;  ///< where it adds; of what MPI has added in a pass
+  static constexpr bool adds_squares = true;  ///< where it adds
   using Options = mpi::Options;               ///< settings of a whole family
 
   /// A collective under way. Destroying it unfinished withdraws this rank's buffers and ends the
@@ -86,7 +91,7 @@ class Mpi {
   ///   `ProgressThread::sole`; (communication) if a rank does not come within the deadline or has
   ///   other options; (resource) on all ranks if one of them is refused the window or pages for it
   explicit Mpi(MPI_Comm comm, Options const& options = {})
-      : handle_(mpi::detail::first_member(comm, options, Reduction::native)) {}
+      : handle_(mpi::detail::first_member(comm, options)) {}
 
   /// Takes over the rank's place in the group; `other` may only be destroyed or assigned to.
   Mpi(Mpi&& other) noexcept = default;
@@ -155,16 +160,15 @@ class Mpi {
   /// from it must be given back before `close`.
   [[nodiscard]] mpi::SharedAllocator allocator() const { return open().allocator(); }
 
-  /// Bytes that this group holds on this rank by now: control blocks, chunks for peers that data
-  /// was exchanged with, and what MPI's reductions work on. What `allocator()` has handed out is
-  /// whose it is, and does not count.
+  /// Bytes that this group holds on this rank by now: control blocks, and chunks for peers that
+  /// data was exchanged with. What `allocator()` has handed out is whose it is, and does not count.
   [[nodiscard]] std::uint64_t held() const { return open().held(); }
   /// At most what `held()` of such a group will be; for `PlanOptions::communicator_bytes`.
   /// @param options  that the group is made with
   /// @param ranks    of the group
   /// @param nodes    on which they are
   [[nodiscard]] static std::uint64_t planned_bytes(Options const& options, int ranks, int nodes) {
-    return mpi::detail::planned_bytes(options, ranks, nodes, Reduction::native);
+    return mpi::detail::planned_bytes(options, ranks, nodes);
   }
 
   /// What is really in use, and what has gone which way on this rank. Local.
@@ -205,6 +209,5 @@ class Mpi {
 };
 
 static_assert(NamingCommunicator<Mpi<mpi::Ordered>>);
-static_assert(NamingCommunicator<Mpi<mpi::Native>>);
 
 }  // namespace zero::inline ZERO_NAMESPACE

@@ -2,6 +2,6 @@
 #define ZERO_DECLARATIONS
 #include "facts.hpp"
 
-std::vector<Facts> elsewhere(MPI_Comm world);
+Facts elsewhere(MPI_Comm world);
 
-std::vector<Facts> elsewhere(MPI_Comm world) { return facts(world); }
+Facts elsewhere(MPI_Comm world) { return facts(world); }

@@ -2,6 +2,6 @@
 #define ZERO_IMPLEMENTATION
 #include "facts.hpp"
 
-std::vector<Facts> here(MPI_Comm world);
+Facts here(MPI_Comm world);
 
-std::vector<Facts> here(MPI_Comm world) { return facts(world); }
+Facts here(MPI_Comm world) { return facts(world); }

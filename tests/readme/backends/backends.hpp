@@ -68,9 +68,9 @@ inline constexpr Row in_process{
     .tested = "everywhere",
     .abilities = {.host_memory = true, .split = true, .deadline = true, .failures = true}};
 
-inline constexpr Row mpi{.name = "Mpi<Reduction>",
+inline constexpr Row mpi{.name = "Mpi",
                          .ranks = "processes",
-                         .sums = "ordered or MPI's",
+                         .sums = "ordered",
                          .overlap = "in `progress`, or in a thread",
                          .named = "the rank, and its words",
                          .memory = "the node's shared window",

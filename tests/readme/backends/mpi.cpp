@@ -4,5 +4,3 @@
 
 static_assert(backends::mpi.abilities ==
               backends::observed<zero::Mpi<zero::mpi::Ordered>, zero::mpi::Options>());
-static_assert(backends::mpi.abilities ==
-              backends::observed<zero::Mpi<zero::mpi::Native>, zero::mpi::Options>());

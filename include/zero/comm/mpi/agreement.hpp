@@ -20,11 +20,12 @@ namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 /// @throws Error on all ranks: (communication) if two of them differ, (invalid_argument) if one of
 ///   them wants what cannot be
 inline void agree_on_options(
-    Blocking& blocking, MPI_Comm comm, int rank, int size, Options const& options, bool native) {
+    Blocking& blocking, MPI_Comm comm, int rank, int size, Options const& options) {
   struct Facts {
     std::int64_t node;
     std::int64_t same[7];
   };
+  // Ranks of 0.2 say in the first word whether MPI adds.
   constexpr char const* names[] = {"mpi::Native",
                                    "shared_memory",
                                    "shared_bytes",
@@ -33,7 +34,7 @@ inline void agree_on_options(
                                    "node.has_value()",
                                    "sums"};
   Facts const mine{options.node.value_or(0),
-                   {native ? 1 : 0,
+                   {0,
                     options.shared_memory ? 1 : 0,
                     static_cast<std::int64_t>(options.shared_bytes),
                     static_cast<std::int64_t>(options.exchange_bytes),
@@ -60,16 +61,6 @@ inline void agree_on_options(
     if (theirs.node >= 0) continue;
     fail(ErrorKind::invalid_argument,
          {"Options::node of rank ", peer, " is ", theirs.node, ", which is negative"},
-         context);
-  }
-  // MPI takes blocks of all ranks as one message.
-  std::size_t const least = 8 * static_cast<std::size_t>(size);
-  if (native && options.message_bytes < least) {
-    fail(ErrorKind::invalid_argument,
-         {"message_bytes is ",
-          options.message_bytes,
-          ", and mpi::Native needs 8 for each rank, ",
-          least},
          context);
   }
 }

@@ -95,7 +95,7 @@ class Exchange {
         more = task.to != peers_->rank() && !flight.places[i].over;
       }
     }
-    while (!flight.received && flight.results_left == 0 && !flight.route.by_library) {
+    while (!flight.received && flight.results_left == 0) {
       end_pass(flight);
       moved = true;
     }
@@ -312,7 +312,7 @@ class Exchange {
       bool const wide = far && partial;
       std::size_t const bytes = count * size_of(wide ? flight.op.accumulate : flight.op.dtype);
       if (!far && !is_lent(flight, input)) {
-        if (task.work != Work::sum || task.to == peers_->rank()) counts_->direct_bytes += bytes;
+        counts_->direct_bytes += bytes;
         continue;
       }
       counts_->exchanged_bytes += bytes;

@@ -33,14 +33,14 @@ namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 class Family final : public Surroundings {
  public:
   /// Collective over the trainer's communicator, which stays the trainer's.
-  Family(MPI_Comm comm, Options const& wanted, bool native)
+  Family(MPI_Comm comm, Options const& wanted)
       : options(wanted),
         blocking(comm, wanted.deadline_s),
         counted_(count_family(wanted.progress_thread == ProgressThread::sole)),
         comm_(blocking.duplicate(comm)) {
     check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
     check(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
-    agree_on_options(blocking, comm_, rank_, size_, options, native);
+    agree_on_options(blocking, comm_, rank_, size_, options);
     window = options.shared_memory
                  ? make_window(comm_, size_, node_of_this_rank(), options.shared_bytes)
                  : std::make_shared<Window>();

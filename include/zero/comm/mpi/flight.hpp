@@ -51,12 +51,10 @@ struct Flight : FlightLists {
   Route route{};
   std::byte const* send = nullptr;  ///< the send buffer, or its copy
   kernel::SquaredSum squared{};     ///< if squares are asked for
-  std::size_t reduced = 0;          ///< elements that MPI has reduced
   int pass = 0;
   std::size_t results_left = 0;  ///< tasks of this pass whose outcome this rank keeps
   std::size_t tasks_left = 0;
   int near_left = 0;       ///< near peers whose calls were not compared
-  bool agreed = false;     ///< all ranks have made this call, which MPI reduces
   bool received = false;   ///< the result is complete
   bool told = false;       ///< peers know that this rank reads nothing more of theirs
   bool complete = false;   ///< and peers have what they need of this rank's
@@ -66,7 +64,7 @@ struct Flight : FlightLists {
 /// That a rank has called something else.
 struct Disagreement {
   std::uint64_t number = never;  ///< of the collective, or of a later one that showed it
-  int peer = -1;                 ///< -1 if MPI has found it
+  int peer = -1;                 ///< whose call it was
   bool known = false;            ///< is that the peer's call of this number?
   Call call{};
 };
@@ -103,9 +101,8 @@ class Flights {
     flight.route = routing.of(op);
     flight.schedule.build(op, flight.route, routing.topology(), rank, chunk);
     flight.squared = {.squares = op.squares, .left = op.squares_count};
-    flight.reduced = 0;
     flight.pass = 0;
-    flight.agreed = flight.received = flight.told = flight.complete = flight.withdrawn = false;
+    flight.received = flight.told = flight.complete = flight.withdrawn = false;
     return flight;
   }
   /// Forgets what is done, but for what it was.

@@ -14,7 +14,6 @@
 #include "zero/comm/mpi/links.hpp"
 #include "zero/comm/mpi/member.hpp"
 #include "zero/comm/mpi/message.hpp"
-#include "zero/comm/mpi/native.hpp"
 #include "zero/comm/mpi/options.hpp"
 #include "zero/comm/mpi/peers.hpp"
 #include "zero/comm/mpi/pool.hpp"
@@ -56,23 +55,18 @@ class Group final : public Base {
         std::vector<int> const& world,
         int rank,
         std::shared_ptr<Window> window,
-        bool native,
         std::uint64_t id,
         std::string_view name = {})
       : family_(std::move(family)),
         comm_(comm),
         window_(std::move(window)),
         peers_(peers(*family_, *window_, world, rank)),
-        routing_(&peers_.topology(), native, family_->options.sums),
+        routing_(&peers_.topology(), family_->options.sums),
         flat_because_(routing_.never_chained()),
         links_(std::make_unique<Links>(
             comm, size(), peers_.topology().nodes() == 1, family_->options, counts_)),
         exchange_(peers_, *links_, *window_, flights_, counts_),
         witness_(*family_, peers_, flights_, exchange_, id, name) {
-    if (native) {
-      native_ = std::make_unique<NativeSums>(
-          comm, family_->blocking.duplicate(comm), size(), family_->options, flights_, counts_);
-    }
     if (flat_because_.empty()) flat_because_ = "there was no sum yet";
     family_->join(this);
   }
@@ -116,7 +110,6 @@ class Group final : public Base {
       Flight& flight = flights_.at(n);
       if (flight.complete || flight.withdrawn) continue;
       moved |= exchange_.advance(flight);
-      if (flight.route.by_library && !flight.received) moved |= native_->advance(flight);
       moved |= complete(flight);
     }
     flights_.retire();
@@ -164,9 +157,8 @@ class Group final : public Base {
     part_id.add(id());
     part_id.add(flights_.posted());
     part_id.add(static_cast<std::uint64_t>(peers_.world_rank(first)));
-    bool const native = native_ != nullptr;
     return {std::make_shared<Group>(
-                family_, part, world, rank, std::move(window), native, part_id.value(), name),
+                family_, part, world, rank, std::move(window), part_id.value(), name),
             rank};
   }
 
@@ -206,7 +198,6 @@ class Group final : public Base {
     family_->blocking.wait("the end of receives", [&] { return links_->is_idle(); });
     family_->blocking.meet("MPI_Comm_free", comm_);
     family_->leave(this);
-    if (native_ != nullptr) native_->close();
     if (!is_first()) window_->close();
     Blocking::release(comm_);
   }
@@ -236,17 +227,14 @@ class Group final : public Base {
   }
 
   [[nodiscard]] std::uint64_t held() const noexcept override {
-    return window_->held() + links_->held() + (native_ != nullptr ? native_->held() : 0);
+    return window_->held() + links_->held();
   }
 
  private:
   /// True for the group that the family was constructed with.
   [[nodiscard]] bool is_first() const noexcept { return window_ == family_->window; }
   /// MPI's code, unless all calls have succeeded so far.
-  [[nodiscard]] int error() const noexcept {
-    bool const native = native_ != nullptr && native_->error() != MPI_SUCCESS;
-    return native ? native_->error() : links_->error();
-  }
+  [[nodiscard]] int error() const noexcept { return links_->error(); }
 
   /// Where a buffer lies in this rank's pool.
   [[nodiscard]] std::int64_t place_of(void const* buffer, std::size_t bytes) const noexcept {
@@ -353,34 +341,27 @@ class Group final : public Base {
   Flights flights_;
   Exchange exchange_;
   Witness witness_;
-  std::unique_ptr<NativeSums> native_;  ///< null if the library adds everything itself
-  Clock::time_point moved_{};           ///< when anything moved last, or a wait began
-  std::uint64_t events_ = 0;  ///< counts what moved, so that a wait sees other threads' progress
+  Clock::time_point moved_{};  ///< when anything moved last, or a wait began
+  std::uint64_t events_ = 0;   ///< counts what moved, so that a wait sees other threads' progress
 };
 
-ZERO_MPI_BODY zero::detail::Handle<Member> first_member(MPI_Comm comm,
-                                                        Options const& options,
-                                                        bool native) {
+ZERO_MPI_BODY zero::detail::Handle<Member> first_member(MPI_Comm comm, Options const& options) {
   require_usable(comm, options);
-  auto const family = std::make_shared<Family>(comm, options, native);
+  auto const family = std::make_shared<Family>(comm, options);
   std::lock_guard const lock(family->mutex);
   std::vector<int> world;
   for (int rank = 0; rank < family->size(); ++rank) world.push_back(rank);
   return {std::make_shared<Group<Member>>(
-              family, family->duplicate(), world, family->rank(), family->window, native, 0),
+              family, family->duplicate(), world, family->rank(), family->window, 0),
           family->rank()};
 }
 
-ZERO_MPI_BODY std::uint64_t planned_bytes(Options const& options,
-                                          int ranks,
-                                          int nodes,
-                                          bool native) {
+ZERO_MPI_BODY std::uint64_t planned_bytes(Options const& options, int ranks, int nodes) {
   std::size_t const chunk = chunk_bytes(options.exchange_bytes, options.message_bytes, ranks);
   bool const near = options.shared_memory && nodes == 1;
   return Window::planned_bytes(near ? ranks : 1, chunk) +
          Links::planned_bytes(near ? 1 : ranks, chunk) +
-         static_cast<std::size_t>(ranks) * sizeof(Lane) +
-         (native ? NativeSums::planned_bytes(options, ranks) : 0);
+         static_cast<std::size_t>(ranks) * sizeof(Lane);
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

@@ -79,15 +79,12 @@ class Member {
 };
 
 /// This rank in the first group of a new family. Collective; blocks. See the constructor of Mpi.
-/// @param native  MPI reduces what the ranks of a node cannot
 ZERO_MPI_APART [[nodiscard]] zero::detail::Handle<Member> first_member(MPI_Comm comm,
-                                                                       Options const& options,
-                                                                       bool native);
+                                                                       Options const& options);
 
 /// See Mpi.
 ZERO_MPI_APART [[nodiscard]] std::uint64_t planned_bytes(Options const& options,
                                                          int ranks,
-                                                         int nodes,
-                                                         bool native);
+                                                         int nodes);
 
 }  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

@@ -16,20 +16,10 @@ namespace zero::inline ZERO_NAMESPACE::mpi {
 /// Sums are added in rank order in the accumulate dtype and rounded once: the bits of `InProcess`
 /// for the same ranks, whatever the transport. Between nodes a rank either receives the others'
 /// blocks, N-1 blocks in all, and adds them itself, or the nodes add one after another (`Sums`).
-struct Ordered {
-  static constexpr bool native = false;  ///< the library adds
-};
+struct Ordered {};
 
-/// Within one node as `Ordered`. Between nodes every node first adds what its ranks give, in rank
-/// order, and one of them sends the sum, so that a rank is sent one block per other node; the
-/// result is the same in every run over the same nodes. All-reduces of up to 2 KiB, and ranks that
-/// are each a node of their own, are left to MPI's reductions over chunks
-/// (`MPI_Ireduce_scatter_block`, `MPI_Iallreduce`): there the order of additions is MPI's and
-/// `accumulate` is ignored. Sums in 16 bits are rounded to 16 bits whenever they travel. Integer
-/// sums are exact.
-struct Native {
-  static constexpr bool native = true;  ///< nodes add first, MPI adds the rest
-};
+/// Was a choice until 0.2, and goes in 0.4: `Mpi<mpi::Native>` says what there is instead.
+struct Native;
 
 /// Which way the sums of `Ordered` go between nodes. The bits are the same.
 enum class Sums : std::uint8_t {
@@ -89,7 +79,6 @@ struct Transport {
   std::uint64_t direct_bytes = 0;  ///< read from peers' memory
   std::uint64_t exchanged_bytes = 0;   ///< received in chunks
   std::uint64_t node_sum_bytes = 0;    ///< sent to other nodes as sums of this one, or up to it
-  std::uint64_t native_bytes = 0;      ///< handed to MPI's own reductions
   std::uint64_t data_messages = 0;     ///< sent to other nodes, with calls or data
   std::uint64_t sent_bytes = 0;        ///< in them
   std::uint64_t control_messages = 0;  ///< sent to other nodes to say what was taken, 8 bytes each

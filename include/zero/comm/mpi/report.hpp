@@ -78,11 +78,8 @@ enum class Says : std::uint8_t { nothing, words, error };
 struct Report {
   Says says = Says::nothing;
   bool waits = false;  ///< inside `wait` for something that is not done?
-  /// MPI reduces: `waits_for` has all other ranks of the group, of whom those are in question that
-  /// have not made the call.
-  bool native = false;
-  Question at{};  ///< where it waits: the oldest that is not done
-  Calls asked{};  ///< in the group asked for
+  Question at{};       ///< where it waits: the oldest that is not done
+  Calls asked{};       ///< in the group asked for
   union {
     Calls other{};                ///< where it waits, if that is another group, and
     char text[longest_text + 1];  ///< the sentence of an exception or of MPI's, if it has one

@@ -60,10 +60,6 @@ struct Block {
 
 /// Every rank finds the same: it depends on the call, the nodes and the family's options alone.
 struct Route {
-  bool by_library = false;  ///< MPI reduces
-  /// A sum: on every node one rank adds what all of its node give, and sends that. A target is sent
-  /// as many blocks as there are other nodes, not ranks.
-  bool by_node = false;
   /// A sum in rank order: the nodes add one after another.
   bool chained = false;
   /// Copies: on every node one rank is sent a block, and in a pass of its own the others read it
@@ -76,9 +72,8 @@ struct Route {
 class Routing {
  public:
   /// @param topology  lives longer
-  /// @param native    MPI reduces where every rank is a node
-  explicit Routing(Topology const* topology, bool native = false, Sums sums = Sums::automatic)
-      : topology_(topology), native_(native), sums_(sums) {
+  explicit Routing(Topology const* topology, Sums sums = Sums::automatic)
+      : topology_(topology), sums_(sums) {
     std::uint64_t const ranks = index(topology->size());
     for (std::size_t node = 0; node < topology->nodes(); ++node) {
       std::uint64_t const here = topology->ranks(node).size();
@@ -87,8 +82,6 @@ class Routing {
     }
     if (topology->nodes() == 1) {
       never_chained_ = "the group is on one node";
-    } else if (native) {
-      never_chained_ = "mpi::Native adds in an order of its own";
     } else if (sums == Sums::flat) {
       never_chained_ = "Options::sums is flat";
     } else if (!topology->is_consecutive()) {
@@ -101,18 +94,14 @@ class Routing {
   [[nodiscard]] std::string_view never_chained() const noexcept { return never_chained_; }
   /// The way of a collective.
   [[nodiscard]] Route of(Collective const& op) const {
-    bool const spread = topology_->nodes() > 1;
-    bool const neighbours = spread && topology_->has_neighbours();
-    bool const sum = zero::detail::is_reduction(op.op);
+    bool const neighbours = topology_->nodes() > 1 && topology_->has_neighbours();
     Route route;
-    if (sum && !is_small_sum(op)) {
+    if (zero::detail::is_reduction(op.op) && !is_small_sum(op)) {
       route.flat_because = why_flat(op);
       route.chained = route.flat_because.empty();
-      route.by_node = native_ && neighbours;
     }
-    route.by_library = native_ && sum && spread && !route.by_node;
     bool const copies = op.op == Op::all_gather || op.op == Op::broadcast || passes(op) == 2;
-    route.relayed = neighbours && !route.by_library && copies;
+    route.relayed = neighbours && copies;
     return route;
   }
 
@@ -137,7 +126,6 @@ class Routing {
   }
 
   Topology const* topology_;
-  bool native_;
   Sums sums_;
   std::uint64_t largest_ = 0;  ///< ranks of the node that has most
   std::uint64_t busiest_ = 0;  ///< of the one that sends most for a flat sum

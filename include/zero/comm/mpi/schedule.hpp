@@ -99,7 +99,6 @@ class Schedule {
     traffic_.assign(index(topology.size()), {});
     std::fill(std::begin(results_), std::end(results_), 0u);
     int pass = 0;
-    if (route.by_library) return;
     if (zero::detail::is_reduction(op.op)) {
       route.chained ? chained_sum() : flat_sum();
       ++pass;
@@ -144,35 +143,21 @@ class Schedule {
     return moves(part.count) && (op_.op != Op::broadcast || source == op_.root);
   }
 
-  /// A sum of which every target, or one rank of every node for it, adds all blocks at once. What
-  /// others wait for comes first: chunks of one lane are taken in the order of the list.
+  /// A sum of which every target adds all blocks at once. What others wait for comes first: chunks
+  /// of one lane are taken in the order of the list.
   void flat_sum() {
-    bool const adds = route_.by_node && near().size() > 1;
     for (int target = 0; target < size(); ++target) {
-      if (!is_far(target) || !moves(block(target).count) || !sends_block(rank_, target)) continue;
-      task(adds ? Work::sum : Work::copy, 0, target, block(target));
-      for (int const source : near()) {
-        if (adds || source == rank_) input(source, From::given, block(target).from);
-      }
+      if (!is_far(target) || !moves(block(target).count)) continue;
+      task(Work::copy, 0, target, block(target));
+      input(rank_, From::given, block(target).from);
     }
     if (moves(block(rank_).count)) {
       task(Work::sum, 0, rank_, block(rank_));
       for (int source = 0; source < size(); ++source) {
-        bool const far = is_far(source);
-        if (far && !sends_block(source, rank_)) continue;
-        input(source, far ? From::link : From::given, block(rank_).from);
+        input(source, is_far(source) ? From::link : From::given, block(rank_).from);
       }
     }
-    lend([&](int reader) {
-      for (int target = 0; route_.by_node && target < size(); ++target) {
-        if (is_far(target) && sends_block(reader, target)) lend_block(reader, target);
-      }
-      lend_block(reader, reader);
-    });
-  }
-  /// Does a rank send a target on another node its block, or its node's?
-  [[nodiscard]] bool sends_block(int source, int target) const noexcept {
-    return !route_.by_node || topology_->delegate(topology_->node(source), target) == source;
+    lend([&](int reader) { lend_block(reader, reader); });
   }
 
   /// A sum in rank order along the nodes, which hold consecutive ranks. For every target one rank

@@ -149,9 +149,8 @@ class Verdict {
     }
     if (finders_.empty()) return {};
     Finding const& finding = of(finders_[0]).finding;
-    return (finding.rank < 0 ? "some rank" : "rank " + std::to_string(finding.rank)) +
-           " made another call than rank " + std::to_string(finders_[0]) +
-           place(" at or before ", finders_[0], finding.at);
+    return "rank " + std::to_string(finding.rank) + " made another call than rank " +
+           std::to_string(finders_[0]) + place(" at or before ", finders_[0], finding.at);
   }
 
   /// The lowest rank that has left and is waited for.
@@ -169,11 +168,7 @@ class Verdict {
 
   /// Is it `other` for whom a rank waits?
   [[nodiscard]] bool waits_for(int rank, int other) const {
-    Report const& report = of(rank).report;
-    if (rank == other || !report.waits_on(other)) return false;
-    if (!report.native || !reported(other)) return true;
-    Calls const* const calls = of(other).report.calls_in(report.at.group);
-    return calls == nullptr || calls->made <= report.at.number;
+    return rank != other && of(rank).report.waits_on(other);
   }
   /// Follows who waits for whom, from those on whom nothing has moved.
   [[nodiscard]] std::string missing() const {
@@ -236,9 +231,7 @@ class Verdict {
              " (usually because they wait for groups in different orders)";
     }
     if (!error.empty()) return error;
-    return "some rank" + fell_silent(deadline_s_) + in(waiting[0]) +
-           (of(waiting[0]).report.native ? ", which MPI reduces: MPI does not tell which rank"
-                                         : "");
+    return "some rank" + fell_silent(deadline_s_) + in(waiting[0]);
   }
 
   Accounts const* accounts_;

@@ -120,11 +120,7 @@ class Witness {
     Flight const& flight = flights_->at(flights_->oldest());
     report.waits = true;
     report.at = {id_, flight.number};
-    report.native = flight.route.by_library && !flight.received;
     exchange_->waits_for(flight, [&](int peer) { report.wait_on(peers_->world_rank(peer)); });
-    for (int peer = 0; report.native && peer < peers_->size(); ++peer) {
-      if (peer != peers_->rank()) report.wait_on(peers_->world_rank(peer));
-    }
   }
   /// The first collective that is not done, in words.
   [[nodiscard]] ZERO_COLD std::string describe_oldest() {
@@ -162,7 +158,7 @@ class Witness {
     }
     family_->end({.cause = Cause::mismatch,
                   .at = {id_, found.number},
-                  .rank = found.peer < 0 ? -1 : peers_->world_rank(found.peer),
+                  .rank = peers_->world_rank(found.peer),
                   .known = found.known,
                   .call = found.call});
   }

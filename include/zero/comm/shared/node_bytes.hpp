@@ -36,17 +36,15 @@ struct NodeBlocks {
   /// Of a block.
   [[nodiscard]] constexpr std::uint64_t block() const { return checked_mul(count, element); }
   /// A sum for which each rank sends every rank elsewhere its block: R (N-R) b.
-  [[nodiscard]] constexpr std::uint64_t flat() const { return checked_mul(here, by_node()); }
+  [[nodiscard]] constexpr std::uint64_t flat() const { return checked_mul(here, sums()); }
   /// A sum that passes from node to node in the accumulate dtype, and is rounded on the last one.
   /// @param last  is this the last node of the chain, which sends results instead?
   [[nodiscard]] constexpr std::uint64_t chained(bool last = false) const {
     if (nodes == 1) return 0;
-    return last ? by_node() : checked_mul(checked_mul(ranks, count), accumulate);
+    return last ? sums() : checked_mul(checked_mul(ranks, count), accumulate);
   }
-  /// A sum for which each node adds its ranks' blocks first: (N-R) b.
-  [[nodiscard]] constexpr std::uint64_t by_node() const {
-    return checked_mul(ranks - here, block());
-  }
+  /// One block for every rank elsewhere: (N-R) b.
+  [[nodiscard]] constexpr std::uint64_t sums() const { return checked_mul(ranks - here, block()); }
   /// A gather in which each block goes to every other node once: R (M-1) b.
   [[nodiscard]] constexpr std::uint64_t relayed() const {
     return checked_mul(checked_mul(here, nodes - 1), block());

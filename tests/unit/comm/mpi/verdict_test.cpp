@@ -213,23 +213,6 @@ TEST_CASE("the one that decides does not accuse itself") {
   CHECK(table.sentence(0) == "rank 0: MPI reports 'x' in [y]");
 }
 
-TEST_CASE("where MPI reduces, who is behind is named, or nobody") {
-  Table table(4);
-  table.waits(0, 1, 5, {1, 2, 3}).native = true;
-  table.ends(0, {.cause = Cause::late, .at = {1, 4}});
-  table.calls(1, 1, 5);
-  table.calls(2, 1, 4);
-  table.calls(3, 1, 5);
-  CHECK(table.sentence().starts_with(
-      "rank 2 did not arrive within 8.000000 s at [all_gather of 104"));
-  table[2].report.asked = table[1].report.asked;
-  CHECK(table.sentence() ==
-        "some rank fell silent for 8.000000 s in [all_gather of 104 fp32, bucket 3], which MPI "
-        "reduces: MPI does not tell which rank");
-  table.accounts.erase(3);
-  CHECK(table.sentence().starts_with("rank 3 fell silent for 8.000000 s"));
-}
-
 TEST_CASE("many ranks are cut short") {
   Table table(60);
   std::vector<int> others(59);
