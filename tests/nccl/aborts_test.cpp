@@ -116,42 +116,35 @@ void fail(Failure& run) {
 void check_failures(unsigned count) {
   // Most of a run is waiting, so several go on at once.
   constexpr unsigned workers = 4;
-  std::vector<std::unique_ptr<Failure>> runs(count);
+  std::mutex mutex;
+  unsigned leaked = 0;
+  std::vector<double> longest;
   std::vector<std::jthread> threads;
   for (unsigned worker = 0; worker < workers; ++worker) {
     threads.emplace_back([&, worker] {
       for (unsigned seed = worker; seed < count; seed += workers) {
-        runs[seed] = std::make_unique<Failure>(seed);
-        fail(*runs[seed]);
+        Failure run(seed);
+        fail(run);
+        long const left = run.world.live_memory + run.world.live_events + run.world.live_streams;
+        // Now that everything is over, aborts that hang come back.
+        run.world.release_aborts();
+        std::lock_guard const lock(mutex);
+        CAPTURE(seed);
+        CHECK(run.silent == 0);
+        if (!run.stuck) CHECK(left == 0);
+        CHECK_MESSAGE(run.world.violations().empty(), run.world.violations());
+        leaked += left > 0 ? 1 : 0;
+        longest.push_back(run.longest_s);
       }
     });
   }
   threads.clear();
-  unsigned stuck = 0;
-  std::vector<double> longest;
-  for (unsigned seed = 0; seed < count; ++seed) {
-    CAPTURE(seed);
-    Failure& run = *runs[seed];
-    CHECK(run.silent == 0);
-    if (run.stuck) {
-      ++stuck;
-      CHECK(run.world.live_memory > 0);
-    } else {
-      CHECK(run.world.live_memory == 0);
-      CHECK(run.world.live_events == 0);
-      CHECK(run.world.live_streams == 0);
-    }
-    // Now that nobody waits for them any more, they come back.
-    run.world.release_aborts();
-    CHECK_MESSAGE(run.world.violations().empty(), run.world.violations());
-    longest.push_back(run.longest_s);
-  }
   // Both have been there.
-  CHECK(stuck > count / 4);
-  CHECK(stuck < count);
+  CHECK(leaked > count / 4);
+  CHECK(leaked < count);
   std::ranges::sort(longest);
   // A busy machine may be late, but not most of the time.
-  CHECK(longest[count / 2] < deadline_s + grace_s + 0.1);
+  CHECK(longest[count / 2] < deadline_s + grace_s + 0.2);
   CHECK(longest.back() < deadline_s + grace_s + allowed_s);
 }
 
