@@ -3,7 +3,7 @@
 #include "contracts/loop.hpp"
 #include "support/refusal.hpp"
 #include "support/test.hpp"
-#include "zero/comm/nccl/nccl_options.hpp"
+#include "zero/comm/nccl/options.hpp"
 #include "zero/zero.hpp"
 
 namespace nonsense_test {

@@ -4,7 +4,7 @@
 
 #include "nccl/fake_world.hpp"
 #include "support/standard.hpp"
-#include "zero/comm/nccl/nccl_api.hpp"
+#include "zero/comm/nccl/api.hpp"
 
 namespace fake {
 

@@ -5,7 +5,7 @@
 #include "nccl/fake_calls.hpp"
 #include "nccl/fake_world.hpp"
 #include "support/standard.hpp"
-#include "zero/comm/nccl/nccl_api.hpp"
+#include "zero/comm/nccl/api.hpp"
 #include "zero/space/host.hpp"
 
 namespace fake {

@@ -8,7 +8,7 @@
 #include "fake_collective.hpp"
 #include "support/standard.hpp"
 #include "zero/base/dtype.hpp"
-#include "zero/comm/nccl/nccl_api.hpp"
+#include "zero/comm/nccl/api.hpp"
 
 #include <list>
 

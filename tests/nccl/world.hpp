@@ -5,7 +5,7 @@
 #include "nccl/fake_nccl.hpp"
 #include "support/test.hpp"
 #include "zero/base/error.hpp"
-#include "zero/comm/nccl/nccl_communicator.hpp"
+#include "zero/comm/nccl/communicator.hpp"
 
 namespace fake {
 

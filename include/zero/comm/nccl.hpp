@@ -8,8 +8,8 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
-#include "zero/comm/nccl/nccl_api.hpp"
-#include "zero/comm/nccl/nccl_communicator.hpp"
+#include "zero/comm/nccl/api.hpp"
+#include "zero/comm/nccl/communicator.hpp"
 #include "zero/device/outside_capture.hpp"
 #include "zero/device/queue.hpp"
 #include "zero/device/status.hpp"

@@ -28,7 +28,7 @@ void transform(Queue const& queue,
                std::size_t count,
                Out* out,
                In const*... in) {
-  Entry const entry(queue);
+  QueueScope const scope(queue);
   // CUB takes the runtime's last error for its own, whoever left it, and clears it either way.
   static_cast<void>(cudaGetLastError());
   check(cub::DeviceTransform::Transform(cuda::std::make_tuple(in...), out, count, f, queue.stream),

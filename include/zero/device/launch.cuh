@@ -117,7 +117,7 @@ void launch_over(Queue const& queue,
                  char const* what,
                  std::size_t items,
                  Arguments const&... arguments) {
-  Entry const entry(queue);
+  QueueScope const scope(queue);
   check(try_launch_over<kernel>(queue, items, arguments...), what);
 }
 
@@ -130,7 +130,7 @@ void launch(Queue const& queue,
             unsigned threads,
             void (*kernel)(Parameters...),
             Arguments const&... arguments) {
-  Entry const entry(queue);
+  QueueScope const scope(queue);
   check(try_launch(queue, blocks, threads, kernel, arguments...), what);
 }
 

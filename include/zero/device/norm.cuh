@@ -133,7 +133,7 @@ template <class T>
 /// @par Cost  one pass, in loads of 16 bytes where `x` is aligned to them
 template <class T>
 void add_squares(Queue const& queue, ExactSum* sum, T const* x, std::size_t count) {
-  Entry const entry(queue);
+  QueueScope const scope(queue);
   check(try_add_squares(queue, sum, x, count), "add_squares");
 }
 

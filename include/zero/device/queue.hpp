@@ -36,10 +36,10 @@ struct Queue {
 
 /// What a call that enqueues holds: the queue's device is the thread's current one, and it is the
 /// thread's turn.
-class Entry {
+class QueueScope {
  public:
   /// @throws Error (resource) if there is no such device
-  explicit Entry(Queue const& queue)
+  explicit QueueScope(Queue const& queue)
       : turn_(queue.turns == nullptr ? Turns::Turn() : queue.turns->take()), scope_(queue.device) {}
 
  private:

@@ -59,7 +59,7 @@ class Cuda {
   /// Does the stream's work go to a graph that is being captured, to be done whenever it is
   /// launched?
   [[nodiscard]] bool capturing() const {
-    device::Entry const entry(queue_);
+    device::QueueScope const scope(queue_);
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     device::check(cudaStreamIsCapturing(queue_.stream, &status), "cudaStreamIsCapturing");
     return status != cudaStreamCaptureStatusNone;
@@ -76,7 +76,7 @@ class Cuda {
   /// Sets `bytes` bytes to zero.
   void zero(void* memory, std::size_t bytes) const {
     if (bytes == 0) return;
-    device::Entry const entry(queue_);
+    device::QueueScope const scope(queue_);
     device::check(cudaMemsetAsync(memory, 0, bytes, queue_.stream), "cudaMemsetAsync");
   }
   /// Copies `bytes` bytes between buffers that do not overlap, or are the same.
@@ -127,7 +127,7 @@ class Cuda {
  private:
   void transfer(void* to, void const* from, std::size_t bytes, cudaMemcpyKind kind) const {
     if (bytes == 0) return;
-    device::Entry const entry(queue_);
+    device::QueueScope const scope(queue_);
     device::check(cudaMemcpyAsync(to, from, bytes, kind, queue_.stream), "cudaMemcpyAsync");
   }
 

@@ -78,7 +78,7 @@ class CudaTransfer {
   /// @throws Error (resource) if the runtime refuses
   void wait(Ticket const& ticket) {
     if (ticket.number == 0) return;
-    device::Entry const entry(space_.queue());
+    device::QueueScope const scope(space_.queue());
     // An event that has been recorded anew stands for a later transfer: longer, never too short.
     device::check(cudaStreamWaitEvent(space_.stream(), event_of(ticket.number), 0),
                   "cudaStreamWaitEvent");
@@ -111,7 +111,7 @@ class CudaTransfer {
 
   Ticket start(void* to, void const* from, std::size_t bytes, cudaMemcpyKind kind) {
     if (bytes == 0) return {};
-    device::Entry const entry(space_.queue());
+    device::QueueScope const scope(space_.queue());
     device::check(cudaEventRecord(ready_.get(), space_.stream()), "cudaEventRecord");
     device::check(cudaStreamWaitEvent(stream_.get(), ready_.get(), 0), "cudaStreamWaitEvent");
     device::check(cudaMemcpyAsync(to, from, bytes, kind, stream_.get()), "cudaMemcpyAsync");

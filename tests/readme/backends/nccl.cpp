@@ -1,6 +1,6 @@
 #include "backends.hpp"
 #include "nccl/fake_nccl.hpp"
-#include "zero/comm/nccl/nccl_communicator.hpp"
+#include "zero/comm/nccl/communicator.hpp"
 
 // The fake's memory is the host's, by which it differs from NCCL's.
 consteval backends::Abilities on_a_gpu(backends::Abilities found) {

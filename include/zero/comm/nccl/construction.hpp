@@ -4,12 +4,12 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
-#include "zero/comm/nccl/nccl_api.hpp"
-#include "zero/comm/nccl/nccl_caller.hpp"
-#include "zero/comm/nccl/nccl_core.hpp"
-#include "zero/comm/nccl/nccl_family.hpp"
-#include "zero/comm/nccl/nccl_options.hpp"
-#include "zero/comm/nccl/nccl_setup.hpp"
+#include "zero/comm/nccl/api.hpp"
+#include "zero/comm/nccl/caller.hpp"
+#include "zero/comm/nccl/core.hpp"
+#include "zero/comm/nccl/family.hpp"
+#include "zero/comm/nccl/options.hpp"
+#include "zero/comm/nccl/setup.hpp"
 #include "zero/comm/shared/handle.hpp"
 
 #include <memory>

@@ -4,7 +4,7 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
-#include "zero/comm/nccl/nccl_api.hpp"
+#include "zero/comm/nccl/api.hpp"
 #include "zero/comm/shared/backoff.hpp"
 #include "zero/comm/shared/call_checks.hpp"
 #include "zero/comm/shared/failure.hpp"
@@ -90,7 +90,7 @@ class NcclFamily {
 
   /// @param place  where NCCL has written the communicator, if it has made it
   void join(Comm comm, bool owned, int device, std::shared_ptr<void> place) {
-    auto member = std::make_shared<Member>();
+    auto member = std::make_shared<FamilyMember>();
     member->comm = comm;
     member->owned = owned;
     member->device = device;
@@ -162,7 +162,7 @@ class NcclFamily {
   /// Leaves a member out without failing the others, for a handle that is destroyed: aborts it if
   /// it is owned and goes on. Who has only left asks its streams once.
   void drop(Comm comm, Streams const& streams) {
-    Members const chosen = take(comm);
+    FamilyMembers const chosen = take(comm);
     bool const aborts = !failed_ && !chosen.empty();
     auto const until = aborts && !leaks_ ? grace_from_now() : Clock::time_point{};
     if (aborts) static_cast<void>(abort(chosen, until));
@@ -172,8 +172,9 @@ class NcclFamily {
   /// Destroys a member that is owned and finalized. A peer that does not close its own may keep
   /// NCCL from returning: false after the grace time.
   [[nodiscard]] bool destroy(Comm comm) {
-    return each(
-        take(comm), grace_from_now(), [](Member const& member) { return A::destroy(member.comm); });
+    return each(take(comm), grace_from_now(), [](FamilyMember const& member) {
+      return A::destroy(member.comm);
+    });
   }
 
   /// False if some stream still has work, after the grace time if this `waits`. What cannot be
@@ -188,7 +189,7 @@ class NcclFamily {
   using Clock = std::chrono::steady_clock;
 
   /// A communicator, and what its thread keeps alive if that never comes back.
-  struct Member {
+  struct FamilyMember {
     Comm comm{};
     bool owned = false;
     int device = 0;
@@ -197,7 +198,7 @@ class NcclFamily {
     nccl::Status status{};            ///< of its abort or destruction
     std::atomic<bool> returned{false};
   };
-  using Members = std::vector<std::shared_ptr<Member>>;
+  using FamilyMembers = std::vector<std::shared_ptr<FamilyMember>>;
 
   [[nodiscard]] Clock::time_point grace_from_now() const noexcept {
     return Clock::now() +
@@ -223,8 +224,8 @@ class NcclFamily {
 
   /// A communicator that belongs to the trainer is revoked, which stops its work and leaves its
   /// destruction to the trainer. False if the grace time was not enough.
-  bool abort(Members const& members, Clock::time_point until) {
-    bool const done = each(members, until, [](Member const& member) {
+  bool abort(FamilyMembers const& members, Clock::time_point until) {
+    bool const done = each(members, until, [](FamilyMember const& member) {
       return member.owned ? A::abort(member.comm) : A::revoke(member.comm);
     });
     for (auto const& member : members) {
@@ -236,7 +237,7 @@ class NcclFamily {
 
   /// All at once. False if some have not returned in time.
   template <class Call>
-  bool each(Members const& members, Clock::time_point until, Call call) {
+  bool each(FamilyMembers const& members, Clock::time_point until, Call call) {
     for (auto const& member : members) {
       std::thread([member, call] {
         static_cast<void>(A::use_device(member->device));
@@ -252,8 +253,8 @@ class NcclFamily {
   }
 
   /// Leaves a member out of what may still fail; returns it if it is owned.
-  [[nodiscard]] Members take(Comm comm) {
-    Members owned;
+  [[nodiscard]] FamilyMembers take(Comm comm) {
+    FamilyMembers owned;
     for (auto const& member : members_) {
       if (member->comm == comm && member->owned) owned.push_back(member);
     }
@@ -295,7 +296,7 @@ class NcclFamily {
   bool leaks_ = false;
   std::vector<std::int64_t*> words_;
   std::string sentence_;
-  Members members_;
+  FamilyMembers members_;
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -5,8 +5,8 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
-#include "zero/comm/nccl/nccl_api.hpp"
-#include "zero/comm/nccl/nccl_family.hpp"
+#include "zero/comm/nccl/api.hpp"
+#include "zero/comm/nccl/family.hpp"
 #include "zero/comm/shared/backoff.hpp"
 
 #include <chrono>

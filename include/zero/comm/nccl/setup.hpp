@@ -4,10 +4,10 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
-#include "zero/comm/nccl/nccl_api.hpp"
-#include "zero/comm/nccl/nccl_caller.hpp"
-#include "zero/comm/nccl/nccl_exchange.hpp"
-#include "zero/comm/nccl/nccl_options.hpp"
+#include "zero/comm/nccl/api.hpp"
+#include "zero/comm/nccl/caller.hpp"
+#include "zero/comm/nccl/exchange.hpp"
+#include "zero/comm/nccl/options.hpp"
 #include "zero/comm/shared/backoff.hpp"
 
 #include <array>

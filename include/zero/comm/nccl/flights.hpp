@@ -3,8 +3,8 @@
 #pragma once
 
 #include "zero/base/config.hpp"
-#include "zero/comm/nccl/nccl_api.hpp"
-#include "zero/comm/nccl/nccl_family.hpp"
+#include "zero/comm/nccl/api.hpp"
+#include "zero/comm/nccl/family.hpp"
 #include "zero/concepts/communicator.hpp"
 
 #include <array>
@@ -30,7 +30,7 @@ class NcclFlights {
   using Clock = std::chrono::steady_clock;
   static constexpr std::size_t slots = 128;
 
-  struct Flight {
+  struct NcclFlight {
     typename A::Event event{};
     Collective op{};
     std::uint64_t number = never;
@@ -40,7 +40,7 @@ class NcclFlights {
 
   /// @throws nothing; the first event that is refused ends it
   [[nodiscard]] nccl::Status create() {
-    for (Flight& flight : ring_) {
+    for (NcclFlight& flight : ring_) {
       nccl::Status const status = A::event_create(&flight.event);
       if (!status.ok()) return status;
       ++created_;
@@ -54,21 +54,21 @@ class NcclFlights {
 
   /// The number that the next collective will have; ranks that make the same calls count alike.
   [[nodiscard]] std::uint64_t number() const noexcept { return started_; }
-  [[nodiscard]] Flight& next() noexcept { return ring_[started_ % slots]; }
+  [[nodiscard]] NcclFlight& next() noexcept { return ring_[started_ % slots]; }
   /// The number of the collective that `next` has been filled with.
-  std::uint64_t commit(Flight& flight) noexcept {
+  std::uint64_t commit(NcclFlight& flight) noexcept {
     flight.number = started_;
     flight.started = Clock::now();
     return started_++;
   }
   /// The flight of that number; null if it is done and its slot used again.
-  [[nodiscard]] Flight* find(std::uint64_t number) noexcept {
-    Flight& flight = ring_[number % slots];
+  [[nodiscard]] NcclFlight* find(std::uint64_t number) noexcept {
+    NcclFlight& flight = ring_[number % slots];
     return flight.number == number ? &flight : nullptr;
   }
-  [[nodiscard]] Flight* oldest() noexcept {
+  [[nodiscard]] NcclFlight* oldest() noexcept {
     for (; oldest_ < started_; ++oldest_) {
-      if (Flight& flight = ring_[oldest_ % slots]; !flight.done) return &flight;
+      if (NcclFlight& flight = ring_[oldest_ % slots]; !flight.done) return &flight;
     }
     return nullptr;
   }
@@ -76,7 +76,7 @@ class NcclFlights {
   /// Asks the flights that may have landed; they land in order.
   /// @param moved  set if one did
   [[nodiscard]] nccl::Status update(bool& moved) {
-    while (Flight* const flight = oldest()) {
+    while (NcclFlight* const flight = oldest()) {
       nccl::Status const status = A::event_query(flight->event);
       if (!status.ok()) return status.failed() ? status : nccl::Status{};
       flight->done = true;
@@ -88,7 +88,7 @@ class NcclFlights {
  private:
   static constexpr std::uint64_t never = ~std::uint64_t{0};
 
-  std::array<Flight, slots> ring_{};
+  std::array<NcclFlight, slots> ring_{};
   std::size_t created_ = 0;
   std::uint64_t started_ = 0;
   std::uint64_t oldest_ = 0;

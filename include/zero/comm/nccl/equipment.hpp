@@ -4,9 +4,9 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
-#include "zero/comm/nccl/nccl_api.hpp"
-#include "zero/comm/nccl/nccl_caller.hpp"
-#include "zero/comm/nccl/nccl_family.hpp"
+#include "zero/comm/nccl/api.hpp"
+#include "zero/comm/nccl/caller.hpp"
+#include "zero/comm/nccl/family.hpp"
 
 #include <array>
 #include <cstddef>

@@ -3,12 +3,12 @@
 #pragma once
 
 #include "zero/base/config.hpp"
-#include "zero/comm/nccl/nccl_api.hpp"
-#include "zero/comm/nccl/nccl_caller.hpp"
-#include "zero/comm/nccl/nccl_equipment.hpp"
-#include "zero/comm/nccl/nccl_exchange.hpp"
-#include "zero/comm/nccl/nccl_family.hpp"
-#include "zero/comm/nccl/nccl_flights.hpp"
+#include "zero/comm/nccl/api.hpp"
+#include "zero/comm/nccl/caller.hpp"
+#include "zero/comm/nccl/equipment.hpp"
+#include "zero/comm/nccl/exchange.hpp"
+#include "zero/comm/nccl/family.hpp"
+#include "zero/comm/nccl/flights.hpp"
 #include "zero/comm/shared/backoff.hpp"
 #include "zero/concepts/communicator.hpp"
 
@@ -28,7 +28,7 @@ template <nccl::Api A>
 class NcclProgress {
  public:
   using Clock = std::chrono::steady_clock;
-  using Flight = typename NcclFlights<A>::Flight;
+  using Flight = typename NcclFlights<A>::NcclFlight;
   using Lock = typename NcclFamily<A>::Lock;
 
   NcclProgress(NcclCaller<A> const& caller, NcclEquipment<A> const& equipment) noexcept

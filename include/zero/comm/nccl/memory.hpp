@@ -4,9 +4,9 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
-#include "zero/comm/nccl/nccl_api.hpp"
-#include "zero/comm/nccl/nccl_caller.hpp"
-#include "zero/comm/nccl/nccl_options.hpp"
+#include "zero/comm/nccl/api.hpp"
+#include "zero/comm/nccl/caller.hpp"
+#include "zero/comm/nccl/options.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -40,7 +40,7 @@ class NcclMemory {
     blocks_.reserve(blocks_.size() + 1);
     // A window covers whole pages; NCCL rounds allocations up to its granularity anyway.
     std::size_t const rounded = (bytes + alignment - 1) / alignment * alignment;
-    Block block{.base = take(caller, rounded), .bytes = rounded};
+    Allocation block{.base = take(caller, rounded), .bytes = rounded};
     // Without virtual memory management NCCL's memory is cudaMalloc's, which may begin anywhere.
     if (!is_aligned(block.base, alignment)) {
       static_cast<void>(A::mem_free(block.base));
@@ -67,8 +67,9 @@ class NcclMemory {
   /// Leaves the memory where it is, with its registration, if the family leaks what it has, or if
   /// it is not idle: NCCL unmaps a window at once, whoever still reads through it.
   void deallocate(NcclFamily<A>& family, void* memory, bool idle) noexcept {
-    auto const found = std::find_if(
-        blocks_.begin(), blocks_.end(), [&](Block const& block) { return block.memory == memory; });
+    auto const found = std::find_if(blocks_.begin(), blocks_.end(), [&](Allocation const& block) {
+      return block.memory == memory;
+    });
     if (found == blocks_.end()) return;
     if (!idle || family.leaks()) return;
     if (!family.failed()) deregister(*found);
@@ -78,11 +79,11 @@ class NcclMemory {
 
   /// Ends all registrations, before the communicators end.
   void deregister_all() noexcept {
-    for (Block& block : blocks_) deregister(block);
+    for (Allocation& block : blocks_) deregister(block);
   }
   /// Forgets all registrations, of communicators that are gone.
   void forget_all() noexcept {
-    for (Block& block : blocks_) {
+    for (Allocation& block : blocks_) {
       block.handle = nullptr;
       block.window = {};
     }
@@ -90,7 +91,7 @@ class NcclMemory {
 
   [[nodiscard]] std::uint64_t registered_bytes() const noexcept {
     std::uint64_t bytes = 0;
-    for (Block const& block : blocks_) {
+    for (Allocation const& block : blocks_) {
       if (block.registered()) bytes += block.bytes;
     }
     return bytes;
@@ -99,7 +100,7 @@ class NcclMemory {
  private:
   using Comm = typename A::Comm;
 
-  struct Block {
+  struct Allocation {
     void* base = nullptr;    ///< what NCCL gave
     void* memory = nullptr;  ///< the first of its bytes that are aligned
     std::size_t bytes = 0;
@@ -121,7 +122,7 @@ class NcclMemory {
          {.rank = caller.family().rank(), .operation = "allocate"});
   }
 
-  void add(NcclCaller<A> const& caller, Comm comm, Block& block) {
+  void add(NcclCaller<A> const& caller, Comm comm, Allocation& block) {
     block.comm = comm;
     if (registration_ == nccl::Registration::buffers) {
       // Collective or not, peers count on it: a refusal is not this rank's private matter.
@@ -157,7 +158,7 @@ class NcclMemory {
     caller.settle(comm, status, activity);
   }
 
-  static void deregister(Block& block) noexcept {
+  static void deregister(Allocation& block) noexcept {
     if (block.handle != nullptr) {
       static_cast<void>(A::deregister_buffer(block.comm, std::exchange(block.handle, nullptr)));
     }
@@ -167,7 +168,7 @@ class NcclMemory {
   }
 
   nccl::Registration registration_;
-  std::vector<Block> blocks_;
+  std::vector<Allocation> blocks_;
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail
