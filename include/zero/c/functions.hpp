@@ -15,7 +15,6 @@
 #include "zero/comm/run_ranks.hpp"
 #include "zero/comm/self.hpp"
 #include "zero/concepts/communicator.hpp"
-#include "zero/kernel/convert.hpp"
 #include "zero/layout/plan.hpp"
 #include "zero/optimizer/setup/plan_of.hpp"
 #include "zero/sharded_optimizer.hpp"
@@ -24,11 +23,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
-#include <string>
-#include <type_traits>
 #include <utility>
-#include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::c {
 
