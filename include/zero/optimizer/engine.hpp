@@ -134,8 +134,8 @@ class Engine {
   // Its parts, for several that step together.
   /// What is to be decided, unless this rank can tell that the step is wrong. Local.
   ZERO_APART [[nodiscard]] Decide prepare(StepOptions const& options, double scale);
-  /// Reduces what is left, and brings ranks' squares, overflows, weights and what they were told
-  /// together; that alone where all else was exchanged before. Collective.
+  /// Of gradients that are all reduced: brings ranks' squares, overflows, weights and what they
+  /// were told together; that alone where all else was exchanged before. Collective.
   ZERO_APART void conclude(RankOptions const& told);
   /// Decides, updates and refreshes, unless the host sees that the step is skipped. Collective.
   ZERO_APART void update(Decide const& decide, StepOptions const& options);

@@ -116,8 +116,6 @@ ZERO_BODY void Engine::discard_gradients() {
 // A step.
 
 ZERO_BODY void Engine::conclude(RankOptions const& told) {
-  // Ranks may have reduced more or less by now; from here on all do the same.
-  reduce_all();
   if (told.known && !parts_->now.values_confirmed) confirm_values();
   bool const all = !parts_->now.gradients.concluded;
   double const weight =
@@ -160,13 +158,15 @@ ZERO_BODY void Engine::conclude(RankOptions const& told) {
 ZERO_BODY double Engine::grad_norm() {
   reduce_all();
   if (!parts_->now.gradients.concluded) conclude({});
-  StepOutcome const& now = parts_->outcome.confirmed();
+  StepOutcome const& now = parts_->outcome.get(true);
   if (now.differ != 0) refuse_other_call();
   return now.terms.grad_norm;
 }
 
 ZERO_BODY void Engine::step(StepOptions const& options, double scale) {
   Decide const decided = prepare(options, scale);
+  // Ranks may have reduced more or less by now; from here on all do the same.
+  reduce_all();
   conclude(decided.told);
   update(decided, options);
 }

@@ -43,6 +43,7 @@ struct CommunicatorFunctions {
     of(comm).wait(at(tickets, place));
   }
   static void drop(void* tickets, std::size_t place) noexcept { at(tickets, place) = Ticket{}; }
+  static void run(void* comm, Collective const& op) { zero::run(of(comm), op); }
   static void progress(void* comm) noexcept { zero::progress(of(comm)); }
   static std::uint64_t held(void const* comm) { return held_by(of(comm)); }
   static void confirm(void* comm) { zero::confirm(of(comm)); }
@@ -65,6 +66,7 @@ inline constexpr CommunicatorCalls communicator_calls{
     .start = F::start,
     .wait = F::wait,
     .drop = F::drop,
+    .run = F::run,
     .progress = ProgressingCommunicator<C> ? &F::progress : nullptr,
     .held = HoldingCommunicator<C> ? &F::held : nullptr,
     .confirm = F::queues ? &F::confirm : nullptr,

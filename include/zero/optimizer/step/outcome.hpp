@@ -30,23 +30,10 @@ class Outcome {
   }
 
   /// Fetched when it may be out of date, which after a step that was recorded is always.
-  [[nodiscard]] StepOutcome const& get() const {
-    if (stale_ || recorded_) {
-      space_.download(&outcome_, &control_->outcome, sizeof(StepOutcome));
-      stale_ = confirmed_ = false;
-    }
-    return outcome_;
-  }
-  /// The same of a step that took place; what counts steps and scales stands even where one did
-  /// not.
-  /// @throws Error (communication) if the group has ended meanwhile
-  [[nodiscard]] StepOutcome const& confirmed() const {
-    StepOutcome const& now = get();
-    if (!confirmed_) ranks_->confirm();
-    confirmed_ = true;
-    return now;
-  }
-
+  /// @param confirmed  of a step that took place; what counts steps and scales stands even where
+  ///   one did not
+  /// @throws Error (communication) if it is to be confirmed, and the group has ended meanwhile
+  ZERO_APART [[nodiscard]] StepOutcome const& get(bool confirmed = false) const;
   /// What the last step did, or why it failed. Blocks if that is not known yet.
   ZERO_APART [[nodiscard]] StepResult result();
   /// The same apart: why a step since the last report failed, which counts as reported now,
@@ -68,6 +55,18 @@ class Outcome {
 
 #if ZERO_BODIES
 
+ZERO_BODY StepOutcome const& Outcome::get(bool confirmed) const {
+  if (stale_ || recorded_) {
+    space_.download(&outcome_, &control_->outcome, sizeof(StepOutcome));
+    stale_ = confirmed_ = false;
+  }
+  if (confirmed && !confirmed_) {
+    ranks_->confirm();
+    confirmed_ = true;
+  }
+  return outcome_;
+}
+
 ZERO_BODY StepResult Outcome::result() {
   StepReport report;
   StepFailure const failure = take(report);
@@ -75,7 +74,7 @@ ZERO_BODY StepResult Outcome::result() {
 }
 
 ZERO_BODY StepFailure Outcome::take(StepReport& report) {
-  StepOutcome const& now = confirmed();
+  StepOutcome const& now = get(true);
   StepFailure const failure = now.failure;
   StepTerms const& terms = now.terms;
   report = {.step = terms.step,

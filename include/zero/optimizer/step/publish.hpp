@@ -37,16 +37,6 @@ class Publish {
  private:
   /// Waits until every bucket before `end` is refreshed. Blocks.
   ZERO_APART void wait(std::size_t end);
-  [[nodiscard]] Collective all_gather(BucketSpan const& bucket, Array whole) const {
-    return {.op = Op::all_gather,
-            .dtype = whole.dtype,
-            .accumulate = whole.dtype,
-            .count = bucket.shard(),
-            .send = whole.at(bucket.part(ranks_->rank())),
-            .recv = whole.first,
-            .bucket = static_cast<int>(bucket.index())};
-  }
-  ZERO_APART void publish_scattered(BucketSpan const& bucket);
 
   Ranks* ranks_;
   Partition const* partition_;
@@ -69,10 +59,28 @@ ZERO_BODY void Publish::before_read(int unit) {
 }
 
 ZERO_BODY void Publish::after_update(BucketSpan const& bucket) {
-  Array const whole = parameters_->whole(bucket);
-  if (whole.first == nullptr) return publish_scattered(bucket);
-  tickets_.start(bucket.index(), all_gather(bucket, whole));
-  started_ = bucket.index() + 1;
+  int const rank = ranks_->rank();
+  Array whole = parameters_->whole(bucket);
+  bool const scattered = whole.first == nullptr;
+  if (scattered) {
+    settle();
+    whole = staging_->buffer(parameters_->dtype());
+    staging_->collect(bucket.share(rank), parameters_->lent(), whole.from(bucket.part(rank)));
+  }
+  Collective const gather{.op = Op::all_gather,
+                          .dtype = whole.dtype,
+                          .accumulate = whole.dtype,
+                          .count = bucket.shard(),
+                          .send = whole.at(bucket.part(rank)),
+                          .recv = whole.first,
+                          .bucket = static_cast<int>(bucket.index())};
+  if (scattered) {
+    ranks_->run(gather);
+    staging_->unpack(bucket.whole(), whole, parameters_->lent());
+  } else {
+    tickets_.start(bucket.index(), gather);
+    started_ = bucket.index() + 1;
+  }
 }
 
 ZERO_BODY void Publish::wait(std::size_t end) {
@@ -81,15 +89,6 @@ ZERO_BODY void Publish::wait(std::size_t end) {
     tickets_.drop(finished_);
   }
   if (finished_ == started_) finished_ = started_ = 0;
-}
-
-ZERO_BODY void Publish::publish_scattered(BucketSpan const& bucket) {
-  settle();
-  Array const packed = staging_->buffer(parameters_->dtype());
-  Array const own = packed.from(bucket.part(ranks_->rank()));
-  staging_->collect(bucket.share(ranks_->rank()), parameters_->lent(), own);
-  ranks_->run(all_gather(bucket, packed));
-  staging_->unpack(bucket.whole(), packed, parameters_->lent());
 }
 
 #endif

@@ -23,6 +23,7 @@ struct CommunicatorCalls {
   void (*wait)(void* comm, void* tickets, std::size_t place);
   /// The ticket is done; a collective that was not finished is withdrawn.
   void (*drop)(void* tickets, std::size_t place) noexcept;
+  void (*run)(void* comm, Collective const& op);     ///< starts it and waits for it
   void (*progress)(void* comm) noexcept;             ///< null: nothing needs it
   std::uint64_t (*held)(void const* comm);           ///< null: it holds nothing
   void (*confirm)(void* comm);                       ///< null: the host sees what happened
@@ -66,7 +67,7 @@ class Tickets {
 /// The ranks of one group.
 class Ranks {
  public:
-  explicit Ranks(CommunicatorRef comm) : comm_(comm), blocking_(comm, 1) {}
+  explicit Ranks(CommunicatorRef comm) : comm_(comm) {}
 
   [[nodiscard]] CommunicatorRef const& ref() const noexcept { return comm_; }
   [[nodiscard]] int rank() const noexcept { return comm_.rank; }
@@ -74,14 +75,7 @@ class Ranks {
   /// For collectives that are waited for later.
   [[nodiscard]] Tickets tickets(std::size_t places) const { return {comm_, places}; }
   /// Starts a collective and waits for it. Collective; blocks.
-  void run(Collective const& op) {
-    struct Drop {
-      Tickets* tickets;
-      ~Drop() { tickets->drop(0); }
-    } const drop{&blocking_};
-    blocking_.start(0, op);
-    blocking_.wait(0);
-  }
+  void run(Collective const& op) { comm_.calls->run(comm_.comm, op); }
   void progress() const noexcept {
     if (comm_.calls->progress != nullptr) comm_.calls->progress(comm_.comm);
   }
@@ -104,7 +98,6 @@ class Ranks {
 
  private:
   CommunicatorRef comm_;
-  Tickets blocking_;
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail
