@@ -127,7 +127,7 @@ std::vector<std::vector<float>> trained(std::size_t first, std::size_t count) {
 }
 
 TEST_CASE("any number of scales and rules are each tensor's own") {
-  constexpr std::size_t many = 60;  // more than a step computes the scalars of at once
+  constexpr std::size_t many = 110;  // more than a step computes the scalars of at once
   static_assert(many > 2 * zero::detail::StepControl::rates<float>);
   auto const together = trained(0, many);
   for (std::size_t t = 0; t < many; ++t) {

@@ -172,7 +172,7 @@ TEST_CASE(
       for (bool const norm : {false, true}) {
         // After grad_norm() ranks have yet to tell each other the step's options.
         std::uint64_t const expected = zero::elements_sent(Op::all_reduce, words, ranks) +
-                                       (norm ? zero::elements_sent(Op::all_reduce, 9, ranks) : 0);
+                                       (norm ? zero::elements_sent(Op::all_reduce, 11, ranks) : 0);
         for (auto const& counts : measure<O>(tensors, {.ranks = ranks, .norm = norm}).counts) {
           CHECK(counts.control_total().calls == (norm ? 2 : 1));
           CHECK(counts.control_of(Op::all_reduce).elements == expected);

@@ -38,7 +38,10 @@ std::vector<std::byte> words_of(double square, std::int64_t differ = 0) {
     control.words[StepControl::options_word + i] *= 3;
   }
   control.words[StepControl::options_word] += differ;
+  control.words[StepControl::known_word] = 3;
+  control.words[StepControl::stop_word] = 1;
   control.words[StepControl::silent_word] = 3 * 77;
+  control.words[StepControl::empty_word] = 3;
   std::memcpy(block.data(), &control, sizeof(control));
   TensorCounts const counts(reinterpret_cast<StepControl*>(block.data()), tensors);
   for (std::size_t t = 0; t < tensors; ++t) {
@@ -70,10 +73,10 @@ TEST_CASE_FIXTURE(OneStream, "cuda: what ranks bring and read of a step are the 
     step::RankOptions const told{
         .known = true, .options = 0x1234567890abcdefu, .learning_rate = 0.3f};
     check(space, block, [&](StepControl* control, TensorCounts const&) {
-      return step::Seal{control, told, true, 2.25, 99};
+      return step::Seal{control, told, true, 2.25, 99, true};
     });
     check(space, block, [&](StepControl* control, TensorCounts const&) {
-      return step::Seal{control, told, false, 2.25, 99};
+      return step::Seal{control, told, false, 2.25, 99, false};
     });
     // What two of three ranks were told nothing about, the third has a gradient of.
     for (bool const some : {false, true}) {
@@ -106,7 +109,7 @@ TEST_CASE_FIXTURE(OneStream,
       lead->outcome.differ = other_of(lead)->outcome.differ = 0;
       for (auto* const each : {lead, other_of(lead)}) {
         each->outcome.terms.loss_scale = each->loss_scale.value();
-        each->words[StepControl::silent_word] = 0;
+        each->words[StepControl::silent_word] = each->words[StepControl::empty_word] = 0;
       }
       for (bool const scaled : {true, false}) {
         check(space, both, [&](StepControl* control, TensorCounts const&) {
@@ -130,11 +133,11 @@ TEST_CASE_FIXTURE(OneStream, "cuda: a decision and a rule's scalars are the host
       auto* const words = reinterpret_cast<StepControl*>(block.data());
       words->outcome.terms.grad_norm = 4.;
       words->outcome.terms.overflow = overflow ? 1 : 0;
-      words->words[StepControl::silent_word] = 0;
+      words->words[StepControl::silent_word] = words->words[StepControl::empty_word] = 0;
       check(space, block, [&](StepControl* control, TensorCounts const&) {
         step::ComputeScalars<Rule, float, 3> compute{
             .terms = &control->outcome.terms,
-            .scalars = reinterpret_cast<zero::StepScalars*>(control->scalars()),
+            .scalars = reinterpret_cast<zero::StepScalars*>(control->scalars),
             .count = count};
         compute.rules[1] = {.rule = {.beta2 = 0.95}, .learning_rate_scale = 0.5f};
         compute.rules[2] = {.rule = {.lr = 0.7f}, .weight_decay_scale = 0.f, .own_rate = true};
@@ -163,7 +166,7 @@ TEST_CASE_FIXTURE(OneStream, "cuda: tensors that rest are counted as on the host
       return step::Both{
           step::OwnTerms{control, counts, tensor, true},
           step::ComputeScalars<zero::NAdam, float, 1>{
-              &control->own, reinterpret_cast<zero::StepScalars*>(control->scalars()), 1, {{}}}};
+              &control->own, reinterpret_cast<zero::StepScalars*>(control->scalars), 1, {{}}}};
     });
   }
 }

@@ -136,18 +136,17 @@ ZERO_BODY void Engine::conclude(RankOptions const& told) {
   // micro-batches.
   Ranks& ranks = parts_->groups.world();
   StepControl* const control = parts_->control;
-  parts_->kernels.call(
-      Seal{control,
-           told,
-           all,
-           parts_->counts() ? weight : 0.,
-           presence.all_empty() ? StepControl::one_empty : presence.silent_count()});
+  parts_->kernels.call(Seal{control,
+                            told,
+                            all,
+                            parts_->counts() ? weight : 0.,
+                            presence.silent_count(),
+                            presence.all_empty()});
   std::int64_t* const words = control->words + (all ? 0 : StepControl::failed_word);
   ranks.run({.op = Op::all_reduce,
              .dtype = DType::i64,
              .accumulate = DType::i64,
-             .count = all ? StepControl::word_count + counts.tensors
-                          : StepControl::silent_word - StepControl::failed_word,
+             .count = all ? StepControl::word_count + counts.tensors : StepControl::repeated_words,
              .send = words,
              .recv = words});
   parts_->kernels.call(Conclude{control, ranks.size(), all, counts});

@@ -105,7 +105,7 @@ ZERO_BODY Parts::Parts(Agreed agreed)
       form(policies.form()),
       groups(std::move(agreed.groups)),
       kernels(*agreed.setup.kernels, agreed.setup.space),
-      rules(*this, *agreed.setup.rule_calls, agreed.setup.rule),
+      rules(*this, *agreed.setup.rule_calls, agreed.setup.rule, kernels.rates_at_once()),
       prefetch(agreed.setup.prefetch),
       arena(agreed.setup.allocator, AnySpace(*agreed.setup.space_calls, agreed.setup.space)),
       elements(storage_elements(partition, policies.choice(prefetch.depth, 0))),

@@ -39,11 +39,7 @@ struct ComputeScalars {
 
   ZERO_HOST_DEVICE void operator()() const noexcept {
     if (terms->skipped != 0) return;
-    for (std::size_t i = 0; i < count; ++i) {
-      BasicStepScalars<Real> const computed = rules[i].scalars(*terms);
-      // Other numbers were here, and will be again.
-      __builtin_memcpy(scalars + i, &computed, sizeof(computed));
-    }
+    for (std::size_t i = 0; i < count; ++i) scalars[i] = rules[i].scalars(*terms);
   }
 };
 

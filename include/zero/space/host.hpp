@@ -72,10 +72,7 @@ struct Host {
                      BasicStepScalars<Real> const* scalars,
                      Arrays const& arrays) noexcept {
     if (terms->skipped != 0) return;
-    BasicStepScalars<Real> now;
-    __builtin_memcpy(
-        &now, scalars, sizeof(now));  // they lie where other numbers are at other times
-    kernel::update(rule, now, terms->gradient_scale, arrays);
+    kernel::update(rule, *scalars, terms->gradient_scale, arrays);
   }
 };
 

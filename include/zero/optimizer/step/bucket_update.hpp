@@ -18,37 +18,6 @@
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
-/// Where the scalars of each tensor are. Those of the first few combinations of a rule and scales
-/// are computed when a step is decided. Further ones are computed before each use.
-class Scalars {
- public:
-  /// @param control  in the memory of the space
-  ZERO_APART ZERO_COLD Scalars(Model const& model,
-                               Rules const& rules,
-                               StepControl* control,
-                               Kernels const& kernels);
-
-  /// The combinations that are computed when a step is decided, in the order of `of_step()`.
-  ZERO_APART [[nodiscard]] std::vector<TensorRule> const& at_once();
-  /// Where they are computed to.
-  [[nodiscard]] std::byte* of_step() const noexcept { return control_->scalars(); }
-  /// Those of a tensor in this step; null if they are still to be computed.
-  ZERO_APART [[nodiscard]] void const* find(std::size_t storage) const noexcept;
-  /// Where those of one tensor are computed to, to be used before others are.
-  [[nodiscard]] void* of_one() const noexcept { return control_->scalars() + capacity_ * bytes_; }
-  /// A tensor's combination.
-  ZERO_APART [[nodiscard]] TensorRule of(std::size_t storage) const noexcept;
-
- private:
-  Model const* model_;
-  Rules const* rules_;
-  StepControl* control_;
-  std::size_t capacity_;  ///< combinations that are computed at once, at most
-  std::size_t bytes_;     ///< of one's scalars
-  std::vector<TensorRule> at_once_;
-  std::size_t known_ = ~std::size_t{0};  ///< how many rules of their own there were then
-};
-
 /// Advances master weights, states and parameters of what this rank updates.
 class Update {
  public:
@@ -92,7 +61,6 @@ class Update {
   StateStore const* states_;
   Rules const* rules_;
   Presence const* presence_;
-  Scalars scalars_;
   StepControl* control_;
   TensorCounts counts_;
   Kernels kernels_;
@@ -100,46 +68,6 @@ class Update {
 };
 
 #if ZERO_BODIES
-
-ZERO_BODY Scalars::Scalars(Model const& model,
-                           Rules const& rules,
-                           StepControl* control,
-                           Kernels const& kernels)
-    : model_(&model),
-      rules_(&rules),
-      control_(control),
-      capacity_(kernels.rates_at_once()),
-      bytes_(kernels.scalar_bytes()) {
-  at_once_.reserve(capacity_);
-}
-
-ZERO_BODY TensorRule Scalars::of(std::size_t storage) const noexcept {
-  Tensor const& tensor = model_->tensors[storage];
-  return {rules_->of(storage), tensor.learning_rate, tensor.weight_decay, rules_->owned(storage)};
-}
-
-ZERO_BODY void const* Scalars::find(std::size_t storage) const noexcept {
-  TensorRule const wanted = of(storage);
-  for (std::size_t i = 0; i < at_once_.size(); ++i) {
-    TensorRule const& known = at_once_[i];
-    if (known.rule == wanted.rule && known.learning_rate_scale == wanted.learning_rate_scale &&
-        known.weight_decay_scale == wanted.weight_decay_scale) {
-      return of_step() + i * bytes_;
-    }
-  }
-  return nullptr;
-}
-
-ZERO_BODY std::vector<TensorRule> const& Scalars::at_once() {
-  if (known_ == rules_->owned_count()) return at_once_;
-  known_ = rules_->owned_count();
-  at_once_.clear();
-  for (std::size_t t = 0; t < model_->tensors.size() && at_once_.size() < capacity_; ++t) {
-    if (model_->partition.place(t).frozen) continue;
-    if (find(t) == nullptr) at_once_.push_back(of(t));
-  }
-  return at_once_;
-}
 
 ZERO_BODY Update::Update(Model const& model,
                          ParameterStore const& parameters,
@@ -154,7 +82,6 @@ ZERO_BODY Update::Update(Model const& model,
       states_(&states),
       rules_(&rules),
       presence_(&presence),
-      scalars_(model, rules, control, kernels),
       control_(control),
       counts_(counts),
       kernels_(kernels),
@@ -174,8 +101,8 @@ ZERO_BODY void Update::load(Kernels const& loading) const {
 }
 
 ZERO_BODY void Update::decide(Decide const& decide) {
-  std::vector<TensorRule> const& rules = scalars_.at_once();
-  kernels_.decide(decide, &control_->outcome.terms, scalars_.of_step(), rules.data(), rules.size());
+  std::vector<TensorRule> const& rules = rules_->combinations();
+  kernels_.decide(decide, &control_->outcome.terms, control_->scalars, rules.data(), rules.size());
 }
 
 ZERO_BODY void Update::apply(BucketSpan const& bucket, Array gradients) {
@@ -227,11 +154,13 @@ ZERO_BODY bool Update::extend(Run& run, Run const& next) const {
 ZERO_BODY void Update::update(Run const& run) const {
   if (run.arrays.count == 0) return;
   StepTerms const* const terms = run.own ? &control_->own : &control_->outcome.terms;
-  void const* scalars = run.own ? nullptr : scalars_.find(run.tensor);
-  if (scalars == nullptr) {
+  std::size_t const known = rules_->combinations().size();
+  std::size_t const combination = run.own ? known : rules_->combination_of(run.tensor);
+  // Behind those of the step, those of one update at a time.
+  std::byte* const scalars = control_->scalars + combination * kernels_.scalar_bytes();
+  if (combination == known) {
     OwnTerms const own{control_, counts_, run.tensor, presence_->may_rest(run.tensor)};
-    kernels_.prepare(run.own ? &own : nullptr, terms, scalars_.of_one(), scalars_.of(run.tensor));
-    scalars = scalars_.of_one();
+    kernels_.prepare(run.own ? &own : nullptr, terms, scalars, rules_->rated(run.tensor));
   }
   kernels_.update(rules_->of(run.tensor), terms, scalars, run.arrays);
 }

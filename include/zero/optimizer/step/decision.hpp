@@ -48,39 +48,40 @@ struct StepOutcome {
 /// The few words of one rank's steps that lie in the memory of its space.
 struct StepControl {
   // What ranks add up: squares, weights, ...
-  /// ... how many have a failure that was not reported (and, above `stop_shift`, how many ask for
-  /// the run to end; after the exchange no more), ...
+  /// ... how many have a failure that was not reported, ...
   static constexpr std::size_t failed_word = 2 * ExactSum::word_count;
-  static constexpr int stop_shift = 32;
+  /// ... how many ask for the run to end, ...
+  static constexpr std::size_t stop_word = failed_word + 1;
+  /// ... how many are in `step()`, ...
+  static constexpr std::size_t known_word = stop_word + 1;
   /// ... whether all were told the same options, ...
-  static constexpr std::size_t options_word = failed_word + 1;
-  /// ... and how many tensors they were told nothing about (and, above `empty_shift`, how many
-  /// ranks were lent no gradient at all); after the exchange, whether that is so on some ranks
-  /// alone, or `all_empty`. Behind these words lie those of `TensorCounts`, which travel with them.
+  static constexpr std::size_t options_word = known_word + 1;
+  /// ... about how many tensors they were told nothing (after the exchange: whether that is so on
+  /// some ranks alone), ...
   static constexpr std::size_t silent_word = options_word + Unanimity::word_count;
-  static constexpr int empty_shift = 42;
-  static constexpr std::int64_t one_empty = std::int64_t{1} << empty_shift;
-  static constexpr std::int64_t all_empty = 2;
-  static constexpr std::size_t word_count = silent_word + 1;
+  /// ... and how many were lent no gradient at all (after the exchange: whether all were). Behind
+  /// these words lie those of `TensorCounts`, which travel with them.
+  static constexpr std::size_t empty_word = silent_word + 1;
+  static constexpr std::size_t word_count = empty_word + 1;
+
+  /// The words that are exchanged again where all others were before.
+  static constexpr std::size_t repeated_words = silent_word - failed_word;
+
+  /// What rules compute of the terms, for as many combinations of a rule and scales, and behind
+  /// them for one update at a time.
+  static constexpr std::size_t scalar_bytes = 2048;
+  template <class Real>
+  static constexpr std::size_t rates = scalar_bytes / sizeof(BasicStepScalars<Real>) - 1;
 
   ExactSum squares{};  ///< of this rank's reduced gradients; all bits zero before the first
   LossScale loss_scale{};
   StepOutcome outcome{};
   /// Terms of a tensor that has rested, for its update; before that, those of the step before.
   StepTerms own{};
+  alignas(BasicStepScalars<double>) std::byte scalars[scalar_bytes] = {};
   std::int64_t words[word_count] = {};
-
-  /// What rules compute of the terms, for as many combinations of a rule and scales, and behind
-  /// them for one update at a time ...
-  template <class Real>
-  static constexpr std::size_t rates = failed_word * sizeof(std::int64_t) /
-                                           sizeof(BasicStepScalars<Real>) -
-                                       1;
-  /// ... where sums of squares and weights were, which nobody reads once a step is decided.
-  [[nodiscard]] std::byte* scalars() noexcept { return reinterpret_cast<std::byte*>(words); }
 };
 static_assert(std::is_trivially_copyable_v<StepControl>);
-static_assert(offsetof(StepControl, words) % alignof(BasicStepScalars<double>) == 0);
 static_assert(offsetof(StepControl, words) + sizeof(StepControl::words) == sizeof(StepControl));
 
 /// What lies behind a `StepControl`: two words of each tensor. The first travels with a step's
@@ -206,16 +207,17 @@ struct RankOptions {
 struct Seal {
   StepControl* control = nullptr;
   RankOptions told{};
-  bool all = true;     ///< else all but what it was told was exchanged before
-  double weight = 0.;  ///< of this rank's micro-batches
-  /// Tensors about which it was told nothing; `one_empty` where it was lent no gradient at all.
-  std::int64_t silent = 0;
+  bool all = true;          ///< else all but what it was told was exchanged before
+  double weight = 0.;       ///< of this rank's micro-batches
+  std::int64_t silent = 0;  ///< tensors about which it was told nothing
+  bool empty = false;       ///< it was lent no gradient at all
 
   ZERO_HOST_DEVICE void operator()() const noexcept {
     std::int64_t* const words = control->words;
     std::int64_t const failed = control->outcome.failure != StepFailure::none ? 1 : 0;
-    words[StepControl::failed_word] =
-        failed + (told.stop ? std::int64_t{1} << StepControl::stop_shift : 0);
+    words[StepControl::failed_word] = failed;
+    words[StepControl::stop_word] = told.stop ? 1 : 0;
+    words[StepControl::known_word] = told.known ? 1 : 0;
     std::uint64_t digest = 0;
     if (told.known) {
       double rate = told.learning_rate;
@@ -225,7 +227,7 @@ struct Seal {
       control->outcome.terms.learning_rate = rate;
       // By an odd factor, so that two rates never have one digest.
       std::uint64_t const bits = __builtin_bit_cast(std::uint64_t, rate) * 0x9e3779b97f4a7c15u;
-      digest = (told.options ^ bits) << 1 | 1u;
+      digest = told.options ^ bits;
     }
     Unanimity::write(digest, words + StepControl::options_word);
     if (!all) return;
@@ -241,6 +243,7 @@ struct Seal {
     weights[parts.first + 1] = parts.middle;
     weights[parts.first + 2] = parts.high;
     words[StepControl::silent_word] = silent;
+    words[StepControl::empty_word] = empty ? 1 : 0;
   }
 };
 
@@ -254,18 +257,16 @@ struct Conclude {
 
   ZERO_HOST_DEVICE void operator()() const noexcept {
     std::int64_t* const words = control->words;
-    bool const same = Unanimity::holds(words + StepControl::options_word, ranks);
+    std::int64_t const known = words[StepControl::known_word];
+    bool const same = (known == 0 || known == ranks) &&
+                      Unanimity::holds(words + StepControl::options_word, ranks);
     control->outcome.differ = same ? 0 : 1;
-    std::int64_t& failed = words[StepControl::failed_word];
-    control->outcome.stop = failed >> StepControl::stop_shift != 0 ? 1 : 0;
-    failed &= (std::int64_t{1} << StepControl::stop_shift) - 1;
+    control->outcome.stop = words[StepControl::stop_word] != 0 ? 1 : 0;
     if (!all) return;
     std::int64_t& silent = words[StepControl::silent_word];
-    if (silent == ranks * StepControl::one_empty) {
-      silent = StepControl::all_empty;
-    } else {
-      silent = silent % StepControl::one_empty != 0 && counts.differ(ranks) ? 1 : 0;
-    }
+    silent = silent != 0 && counts.differ(ranks) ? 1 : 0;
+    std::int64_t& empty = words[StepControl::empty_word];
+    empty = empty == ranks ? 1 : 0;
     std::int64_t const* const weights = words + ExactSum::word_count;
     StepTerms& terms = control->outcome.terms;
     terms.weight = ExactSum::value(weights);
@@ -296,6 +297,7 @@ struct Join {
     std::int64_t* const words = lead->words;
     words[StepControl::failed_word] += other->words[StepControl::failed_word];
     words[StepControl::silent_word] |= other->words[StepControl::silent_word];
+    words[StepControl::empty_word] |= other->words[StepControl::empty_word];
     if (outcome.differ == 0 && scaled && own.loss_scale != terms.loss_scale) {
       outcome.differ = StepOutcome::loss_scales;
     }
@@ -350,7 +352,8 @@ struct Decide {
     terms.clip_coefficient = terms.grad_norm > max_norm ? max_norm / terms.grad_norm : scale;
     bool const failed = control->words[StepControl::failed_word] != 0;
     bool const differ = control->outcome.differ != 0;
-    bool const units = control->words[StepControl::silent_word] != 0;
+    bool const silent = control->words[StepControl::silent_word] != 0;
+    bool const units = silent || control->words[StepControl::empty_word] != 0;
     bool const rate = is_finite(terms.learning_rate) && terms.learning_rate >= 0.;
     // The host writes it while this may be running.
     if (lead == nullptr) {
@@ -373,8 +376,7 @@ struct Decide {
                                      ? StepFailure::scales_differ
                                      : StepFailure::options_differ;
     } else if (!failed && units) {
-      bool const empty = control->words[StepControl::silent_word] == StepControl::all_empty;
-      control->outcome.failure = empty ? StepFailure::all_empty : StepFailure::units_differ;
+      control->outcome.failure = silent ? StepFailure::units_differ : StepFailure::all_empty;
     } else if (!failed && terms.overflow == 0) {
       control->outcome.failure =
           terms.weight == 0. ? StepFailure::no_weight : StepFailure::learning_rate;
@@ -398,6 +400,7 @@ struct Decide {
     control->outcome.ended = joined.ended;
     control->words[StepControl::failed_word] = lead->words[StepControl::failed_word];
     control->words[StepControl::silent_word] = lead->words[StepControl::silent_word];
+    control->words[StepControl::empty_word] = lead->words[StepControl::empty_word];
     terms.overflow = joined.terms.overflow;
     terms.grad_norm = joined.terms.grad_norm;
     terms.loss_scale = joined.terms.loss_scale;

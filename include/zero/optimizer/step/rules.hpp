@@ -11,6 +11,7 @@
 #include "zero/optimizer/model.hpp"
 #include "zero/optimizer/setup/fingerprint.hpp"
 #include "zero/optimizer/setup/rank_words.hpp"
+#include "zero/optimizer/tables/kernel_calls.hpp"
 #include "zero/optimizer/tables/rule_calls.hpp"
 
 #include <algorithm>
@@ -36,7 +37,11 @@ ZERO_APART [[nodiscard]] ZERO_COLD std::string calls_of_ranks(RankWords const& r
 /// groups, and single tensors, that were given their own. A tensor's goes before its group's.
 class Rules {
  public:
-  ZERO_APART ZERO_COLD Rules(Model const& model, RuleCalls const& calls, void const* common);
+  /// @param at_once  combinations whose scalars are computed when a step is decided, at most
+  ZERO_APART ZERO_COLD Rules(Model const& model,
+                             RuleCalls const& calls,
+                             void const* common,
+                             std::size_t at_once);
 
   [[nodiscard]] RuleCalls const& calls() const noexcept { return *calls_; }
   /// That of tensors without one of their own.
@@ -52,9 +57,20 @@ class Rules {
     return owned(storage) ? owned_[own_of_[storage]].rule.get() : common_.rule.get();
   }
 
-  /// How many groups and tensors have one of their own: that it grows is all that changes which
-  /// object is whose.
-  [[nodiscard]] std::size_t owned_count() const noexcept { return owned_.size(); }
+  /// The combinations of a rule and scales whose scalars are computed when a step is decided: the
+  /// first of the model's tensors. Those of others are computed before each use.
+  [[nodiscard]] std::vector<TensorRule> const& combinations() const noexcept {
+    return combinations_;
+  }
+  /// Which of them updates a storage, or their number.
+  [[nodiscard]] std::size_t combination_of(std::size_t storage) const noexcept {
+    return combination_of_[storage];
+  }
+  /// A storage's own, whether it is among them or not.
+  [[nodiscard]] TensorRule rated(std::size_t storage) const noexcept {
+    Tensor const& tensor = model_->tensors[storage];
+    return {of(storage), tensor.learning_rate, tensor.weight_decay, owned(storage)};
+  }
   /// Calls `visit(name, rule)` for each group and tensor that was given a rule of its own.
   template <class Visit>
   void for_owned(Visit const& visit) const {
@@ -70,7 +86,7 @@ class Rules {
 
   /// The same on all ranks, or some update a tensor as others do not. Without the common learning
   /// rate, which steps are told and compare.
-  ZERO_APART [[nodiscard]] std::uint64_t digest() noexcept;
+  [[nodiscard]] std::uint64_t digest() const noexcept { return common_.hash + own_digest_; }
   /// What ranks whose digests differ have set: by which call, the first tensor, its field, the
   /// values and ranks; empty if they are the same by now.
   /// @par Collective  yes; blocks
@@ -84,8 +100,9 @@ class Rules {
     std::string name;
     bool group;
     RuleCopy rule;
-    std::uint64_t hash;
-    ToldBy rate_from;
+    ToldBy rate_from = ToldBy::nothing;
+    std::uint64_t hash = 0;
+    std::uint64_t weight = 0;  ///< of all tensors that it updates, in the digest
   };
 
   template <class Visit>
@@ -98,14 +115,20 @@ class Rules {
   /// That of a group or tensor, which begins as the one that it had; without a name the common one.
   /// Allocates when it is the first.
   ZERO_APART ZERO_COLD Own& own(std::string_view name);
+  /// A rule has got other numbers.
+  ZERO_APART void changed(Own& own, ToldBy by);
+  /// Other tensors than before have a rule of their own.
+  ZERO_APART ZERO_COLD void assign();
 
   Model const* model_;
   RuleCalls const* calls_;
   Own common_;  ///< of no name
   std::vector<Own> owned_;
   std::vector<std::size_t> own_of_;  ///< of each storage: index into `owned_`, or none
-  std::uint64_t digest_ = 0;
-  bool stale_ = true;
+  std::size_t at_once_;
+  std::vector<TensorRule> combinations_;
+  std::vector<std::size_t> combination_of_;
+  std::uint64_t own_digest_ = 0;
 };
 
 #if ZERO_BODIES
@@ -121,36 +144,70 @@ ZERO_BODY std::string calls_of_ranks(RankWords const& ranks, ToldBy own) {
   return "values to set_lr() or set_rule(): ";
 }
 
-ZERO_BODY Rules::Rules(Model const& model, RuleCalls const& calls, void const* common)
+ZERO_BODY Rules::Rules(Model const& model,
+                       RuleCalls const& calls,
+                       void const* common,
+                       std::size_t at_once)
     : model_(&model),
       calls_(&calls),
-      common_{{}, false, RuleCopy(calls, common), 0, ToldBy::nothing},
-      own_of_(model.tensors.size(), none) {}
+      common_{{}, false, RuleCopy(calls, common)},
+      own_of_(model.tensors.size(), none),
+      at_once_(at_once),
+      combination_of_(model.tensors.size(), 0) {
+  changed(common_, ToldBy::nothing);
+  assign();
+}
 
 ZERO_BODY void Rules::set(std::string_view name, void const* rule) {
   require_valid(name, {"lr", calls_->rate(rule), 0.});
   for_fields(rule, [&](RuleField const& field) { require_valid(name, field); });
-  Own& changed = own(name);
-  changed.rule.assign(rule);
-  changed.rate_from = ToldBy::set_rule;
-  stale_ = true;
+  Own& named = own(name);
+  named.rule.assign(rule);
+  changed(named, ToldBy::set_rule);
 }
 
 ZERO_BODY void Rules::set_rate(std::string_view name, double rate) {
   require_valid(name, {"lr", rate, 0.});
-  Own& changed = own(name);
-  changed.rule.set_rate(rate);
-  changed.rate_from = ToldBy::set_lr;
-  stale_ = true;
+  Own& named = own(name);
+  named.rule.set_rate(rate);
+  changed(named, ToldBy::set_lr);
 }
 
-ZERO_BODY std::uint64_t Rules::digest() noexcept {
-  if (!std::exchange(stale_, false)) return digest_;
-  Hash all;
-  all.add(hash_of(common_.rule.get(), false));
-  for (Own& own : owned_) own.hash = hash_of(own.rule.get(), true);
-  for (std::size_t const own : own_of_) all.add(own == none ? 0 : owned_[own].hash);
-  return digest_ = all.value();
+ZERO_BODY void Rules::changed(Own& own, ToldBy by) {
+  own.rate_from = by;
+  std::uint64_t const before = std::exchange(own.hash, hash_of(own.rule.get(), &own != &common_));
+  own_digest_ += own.weight * (own.hash - before);
+}
+
+ZERO_BODY void Rules::assign() {
+  // The sum of each tensor's hash times a number of its own: what one rule adds to it is changed
+  // without a look at the others, and does not depend on the order of calls, or on how they named
+  // the same tensors.
+  for (Own& own : owned_) own.weight = 0;
+  for (std::size_t t = 0; t < own_of_.size(); ++t) {
+    Hash number;
+    number.add(t);
+    if (owned(t)) owned_[own_of_[t]].weight += number.value() | 1u;
+  }
+  own_digest_ = 0;
+  for (Own const& own : owned_) own_digest_ += own.weight * own.hash;
+
+  auto const same = [](TensorRule const& a, TensorRule const& b) {
+    return a.rule == b.rule && a.learning_rate_scale == b.learning_rate_scale &&
+           a.weight_decay_scale == b.weight_decay_scale;
+  };
+  combinations_.clear();
+  for (std::size_t t = 0; t < own_of_.size(); ++t) {
+    if (model_->partition.place(t).frozen) continue;
+    TensorRule const wanted = rated(t);
+    auto const known = std::find_if(combinations_.begin(),
+                                    combinations_.end(),
+                                    [&](TensorRule const& each) { return same(each, wanted); });
+    combination_of_[t] = static_cast<std::size_t>(known - combinations_.begin());
+    if (known == combinations_.end() && combinations_.size() < at_once_) {
+      combinations_.push_back(wanted);
+    }
+  }
 }
 
 ZERO_BODY std::string Rules::difference(RankWords const& ranks) const {
@@ -209,14 +266,14 @@ ZERO_BODY Rules::Own& Rules::own(std::string_view name) {
   std::size_t const first = named.storages.front();
   // By the name of another that is tied to it.
   if (!named.group && single(first)) return owned_[own_of_[first]];
-  owned_.push_back({std::string(name),
-                    named.group,
-                    RuleCopy(*calls_, named.group ? common_.rule.get() : of(first)),
-                    0,
-                    ToldBy::nothing});
+  owned_.push_back({.name = std::string(name),
+                    .group = named.group,
+                    .rule = RuleCopy(*calls_, named.group ? common_.rule.get() : of(first))});
   for (std::size_t const storage : named.storages) {
     if (!single(storage)) own_of_[storage] = owned_.size() - 1;
   }
+  owned_.back().hash = hash_of(owned_.back().rule.get(), true);
+  assign();
   return owned_.back();
 }
 
