@@ -82,7 +82,8 @@ struct Model {
   std::vector<int> units;
   std::vector<int> units_backward;
   std::vector<std::vector<std::size_t>> unit_tensors;
-  std::vector<std::uint8_t> tied;  ///< which of `tensors` share memory with another one
+  std::vector<std::uint8_t> tied;      ///< which of `tensors` share memory with another one
+  std::vector<std::size_t> next_tied;  ///< behind each, that shares its memory; else their number
 };
 
 /// Who reads the parameters of a unit at the moment.
@@ -129,6 +130,11 @@ ZERO_BODY Model::Model(std::vector<Tensor> as_described, Slices taken_apart, Par
     unit_tensors[static_cast<std::size_t>(tensors[t].unit)].push_back(t);
     std::size_t const storage = partition.place(t).storage;
     if (storage != t) tied[t] = tied[storage] = 1;
+  }
+  std::vector<std::size_t> behind(tensors.size(), tensors.size());
+  next_tied.resize(tensors.size());
+  for (std::size_t t = tensors.size(); t-- > 0;) {
+    next_tied[t] = std::exchange(behind[partition.place(t).storage], t);
   }
 }
 

@@ -110,7 +110,7 @@ ZERO_BODY Parts::Parts(Agreed agreed)
       arena(agreed.setup.allocator, AnySpace(*agreed.setup.space_calls, agreed.setup.space)),
       elements(storage_elements(partition, policies.choice(prefetch.depth, 0))),
       parameters(tensors, partition, form.parameters, policies.types.parameter, elements, arena),
-      gradients(tensors, partition, comm().rank(), form, policies.types, elements, arena),
+      gradients(*this, comm().rank(), form, policies.types, elements, arena),
       control(
           reinterpret_cast<StepControl*>(arena.take(Role::control, elements.control_bytes).data())),
       tensor_counts(control, tensors.size()),

@@ -8,7 +8,9 @@
 #include "zero/optimizer/held/arena.hpp"
 #include "zero/optimizer/held/elements.hpp"
 #include "zero/optimizer/held/lent.hpp"
+#include "zero/optimizer/model.hpp"
 #include "zero/optimizer/tables/kernel_calls.hpp"
+#include "zero/optimizer/tables/space_calls.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -27,8 +29,7 @@ class GradientStore {
  public:
   using Form = StorageForm;
 
-  ZERO_APART ZERO_COLD GradientStore(std::vector<Tensor> const& tensors,
-                                     Partition const& partition,
+  ZERO_APART ZERO_COLD GradientStore(Model const& model,
                                      int rank,
                                      StorageForm const& form,
                                      DTypes const& types,
@@ -40,12 +41,28 @@ class GradientStore {
   /// Of full gradients, here and on their way.
   [[nodiscard]] DType dtype() const noexcept { return full_.dtype; }
 
-  /// Gives the group's full gradients memory, if they have none and need it; false if all slots of
-  /// the pool are taken.
-  ZERO_APART [[nodiscard]] bool take(std::size_t g) noexcept;
+  /// Gives the group's full gradients memory to add to: zeros, but for tensors that are to be
+  /// overwritten. What is kept for the whole model is there, and what is lent is as it is.
+  /// @returns false if all slots of the pool are taken
+  ZERO_APART [[nodiscard]] bool take(std::size_t g, bool overwritten);
   /// Takes it back.
   void release(std::size_t g) noexcept {
     if (slot_of_[g] != no_slot) taken_[std::exchange(slot_of_[g], no_slot)] = 0;
+  }
+  /// Zeroes the tensors of a group that has memory of the library, of which `which(t)` says so.
+  template <class Which>
+  void clear(std::size_t g, Which const& which) const {
+    partition_->for_each_segment(partition_->groups()[g].range, [&](Segment const& piece) {
+      if (!which(piece.tensor)) return;
+      Elements const full = tensor(piece.tensor);
+      space_.zero(full.first, full.count * size_of(dtype()));
+    });
+  }
+  /// Full gradients that are kept are zero whenever nothing was added to them yet, so that a
+  /// trainer may add to them without asking first.
+  void clear_kept() const {
+    if (full_.first == nullptr) return;
+    space_.zero(full_.first, full_.bytes(partition_->padded_elements()));
   }
 
   /// Full gradients of a group that has memory of the library: [group.padded].
@@ -70,13 +87,13 @@ class GradientStore {
     if (form_.reduced == Form::Reduced::in_place) return full(bucket).from(bucket.part(rank_));
     return form_.reduced == Form::Reduced::sums ? sums(bucket) : share(bucket);
   }
-  /// All full gradients that are kept; null where none are.
-  [[nodiscard]] Array const& whole() const noexcept { return full_; }
 
  private:
   static constexpr std::size_t no_slot = SIZE_MAX;
 
+  Model const* model_;
   Partition const* partition_;
+  AnySpace space_;
   int rank_;
   StorageForm form_;
   LentTensors lent_;
@@ -183,18 +200,19 @@ class StateStore {
 
 #if ZERO_BODIES
 
-ZERO_BODY GradientStore::GradientStore(std::vector<Tensor> const& tensors,
-                                       Partition const& partition,
+ZERO_BODY GradientStore::GradientStore(Model const& model,
                                        int rank,
                                        StorageForm const& form,
                                        DTypes const& types,
                                        StorageElements const& elements,
                                        Arena& arena)
-    : partition_(&partition),
+    : model_(&model),
+      partition_(&model.partition),
+      space_(arena.space()),
       rank_(rank),
       form_(form),
-      lent_(tensors,
-            partition,
+      lent_(model.tensors,
+            model.partition,
             "gradients",
             types.wire,
             form.gradients == Form::Gradients::lent,
@@ -207,22 +225,38 @@ ZERO_BODY GradientStore::GradientStore(std::vector<Tensor> const& tensors,
       tied_(arena.take(Role::gradient_pool, elements.tied_gradients, types.wire)),
       slot_elements_(elements.gradient_slot),
       taken_(static_cast<std::size_t>(elements.gradient_slots), 0),
-      slot_of_(partition.groups().size(), no_slot) {
+      slot_of_(model.partition.groups().size(), no_slot) {
   std::uint64_t offset = 0;
-  for (BucketGroup const& group : partition.groups()) {
+  for (BucketGroup const& group : model.partition.groups()) {
     tied_offset_.push_back(offset);
     if (group.tied) offset += group.padded;
   }
 }
 
-ZERO_BODY bool GradientStore::take(std::size_t g) noexcept {
+ZERO_BODY bool GradientStore::take(std::size_t g, bool overwritten) {
   BucketGroup const& group = partition_->groups()[g];
-  bool const pooled = form_.gradients == Form::Gradients::pooled;
-  if (!pooled || group.tied || group.padded == 0 || slot_of_[g] != no_slot) return true;
-  auto const free = std::find(taken_.begin(), taken_.end(), 0);
-  if (free == taken_.end()) return false;
-  *free = 1;
-  slot_of_[g] = static_cast<std::size_t>(free - taken_.begin());
+  if (form_.gradients != Form::Gradients::pooled || group.padded == 0) return true;
+  if (!group.tied && slot_of_[g] == no_slot) {
+    auto const free = std::find(taken_.begin(), taken_.end(), 0);
+    if (free == taken_.end()) return false;
+    *free = 1;
+    slot_of_[g] = static_cast<std::size_t>(free - taken_.begin());
+  }
+  Array const all = full(g);
+  std::byte* done = all.first;
+  auto const zero_to = [&](std::byte* end) {
+    if (end > done) space_.zero(done, static_cast<std::size_t>(end - done));
+  };
+  // What other units add to as well begins at zero all the same.
+  if (overwritten && !group.tied && group.units.size() == 1) {
+    partition_->for_each_segment(group.range, [&](Segment const& piece) {
+      if (model_->is_tied(piece.tensor)) return;  // is added to, and so begins at zero
+      Elements const own = tensor(piece.tensor);
+      zero_to(static_cast<std::byte*>(own.first));
+      done = static_cast<std::byte*>(own.first) + all.bytes(own.count);
+    });
+  }
+  zero_to(all.at(group.padded));
   return true;
 }
 

@@ -50,16 +50,12 @@ class Presence {
   [[nodiscard]] std::vector<std::size_t> const& tensors(int unit) const noexcept {
     return model_->unit_tensors[static_cast<std::size_t>(unit)];
   }
-  /// Do other tensors add to the same gradients?
-  [[nodiscard]] bool tied(std::size_t tensor) const noexcept { return model_->is_tied(tensor); }
   /// Was a tensor declared absent in this micro-step?
   [[nodiscard]] bool absent_now(std::size_t tensor) const noexcept {
     return tensors_[tensor].now == Said::absent;
   }
-  /// Was each tensor that adds to the same gradients, whatever its unit?
-  [[nodiscard]] bool all_absent_now(std::size_t tensor) const noexcept {
-    return absent_now(tensor) && (!tied(tensor) || empty(storage_of(tensor), false));
-  }
+  /// Was any, in this step?
+  [[nodiscard]] bool any_declared() const noexcept { return declared_; }
   /// Is there nothing in a storage's gradients, whatever its memory holds?
   /// @param step  of the whole step until now, or of this micro-step alone
   ZERO_APART [[nodiscard]] bool empty(std::size_t storage, bool step) const noexcept;
@@ -143,8 +139,8 @@ ZERO_BODY void Presence::declare_unit(int unit) noexcept {
 
 ZERO_BODY bool Presence::empty(std::size_t storage, bool step) const noexcept {
   if (!declared_) return false;
-  for (std::size_t t = storage; t < tensors_.size(); ++t) {
-    if (storage_of(t) == storage && said(t, step) != Said::absent) return false;
+  for (std::size_t t = storage; t < tensors_.size(); t = model_->next_tied[t]) {
+    if (said(t, step) != Said::absent) return false;
   }
   return true;
 }

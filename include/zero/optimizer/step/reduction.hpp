@@ -70,12 +70,15 @@ class Reduction {
   /// every rank updates everything, the shares are gathered now: within the full gradients where
   /// they lie there, else in staging, where they last until the next call.
   /// @par Collective  where every rank updates everything: yes, blocks
-  ZERO_APART [[nodiscard]] Array reduced(BucketSpan const& bucket);
+  [[nodiscard]] Array reduced(BucketSpan const& bucket) {
+    return form_.update == Form::Update::share ? own(bucket) : gathered(bucket);
+  }
   /// Forgets the gradients of this step. Local, but every rank must do it.
   ZERO_APART void reset();
 
  private:
   using Form = StorageForm;
+  using Departure = ReductionOrder::Departure;
 
   /// A bucket that travels; its ticket has the same place.
   struct Flight {
@@ -86,18 +89,13 @@ class Reduction {
   /// Memory for the full gradients of a group. A pool has some once a reduction has arrived.
   /// @param early  where none is under way: whether a complete group may leave before its turn
   /// @returns whether there is any
-  ZERO_APART bool place(std::size_t g, bool early);
-  /// Zeroes a group in the pool, but for the tensors that are to be overwritten.
-  ZERO_APART void zero(std::size_t g, bool overwritten) const;
+  ZERO_APART [[nodiscard]] bool take_memory(std::size_t g, bool overwritten, bool early);
   /// Starts what may travel. What is absent travels as zeros, once there is memory that nobody
   /// works in. Of lent gradients that a trainer frees, no more than two units' are then in use at
   /// once.
-  /// @param all  whether the trainer works in none any more
+  /// @param all  whether the trainer works in none any more: everything travels, and arrives
   ZERO_APART void launch_ready(bool all);
-  /// What a trainer was to write, and has said that there is none of, may hold anything. Memory
-  /// that tensors share is left alone as long as one of them may have a gradient.
-  ZERO_APART void zero_absent(int unit) const;
-  ZERO_APART void launch(std::size_t g);
+  ZERO_APART void launch(Departure const& next);
   /// A bucket's N shares as one run of memory, where they lie or packed into staging, and where the
   /// reduced share arrives: in place where the run may be written and the share has no array of its
   /// own to arrive in.
@@ -106,6 +104,8 @@ class Reduction {
   ZERO_APART [[nodiscard]] Array lent(BucketSpan const& bucket);
   /// @throws Error (invalid_argument) if a tensor of the group has no memory to write to
   ZERO_APART void require_lent(std::size_t g) const;
+  /// All shares of a bucket, reduced.
+  ZERO_APART [[nodiscard]] Array gathered(BucketSpan const& bucket);
   /// Brings a reduced share to the lent tensors, if it has not arrived there.
   ZERO_APART void write_back(BucketSpan const& bucket, Array received) const;
   /// All shares of a bucket as one run in which at least this rank's is reduced: lent memory, or
@@ -125,14 +125,6 @@ class Reduction {
   /// Lent gradients that nobody has asked for are as they lie there.
   ZERO_APART void complete_presence();
   ZERO_APART void end_micro_step();
-  ZERO_APART void flush();
-  /// Full gradients that are kept are zero whenever nothing was added to them yet, so that a
-  /// trainer may add to them without asking first.
-  void zero_kept() {
-    Array const& whole = store_->whole();
-    if (whole.first != nullptr)
-      space_.zero(whole.first, whole.bytes(partition_->padded_elements()));
-  }
 
   StorageForm form_;
   bool accumulates_;  ///< micro-steps add up in full gradients, which travel after the last one
@@ -208,8 +200,7 @@ ZERO_BODY void Reduction::open(int unit, bool overwritten) {
   }
   for (std::size_t const g : partition_->groups_of(unit)) {
     if (!order_.empty(g)) continue;
-    if (!place(g, true)) order_.refuse_full_pool(unit);
-    zero(g, overwritten);
+    if (!take_memory(g, overwritten, true)) order_.refuse_full_pool(unit);
     order_.fill(g);
   }
 }
@@ -222,14 +213,13 @@ ZERO_BODY void Reduction::lend(int unit) {
 ZERO_BODY void Reduction::close(int unit, std::uint64_t epoch) {
   ranks_->progress();
   order_.close(unit, epoch);
-  zero_absent(unit);
-  if (order_.travels_now()) launch_ready(false);
+  launch_ready(false);
 }
 
 ZERO_BODY void Reduction::declare(int unit) {
   order_.declare(unit);
   presence_->declare_unit(unit);
-  if (order_.travels_now()) launch_ready(false);
+  launch_ready(false);
 }
 
 ZERO_BODY void Reduction::declare(int unit, std::size_t tensor) {
@@ -246,7 +236,7 @@ ZERO_BODY void Reduction::finish() {
   if (order_.finished()) return;
   order_.let_travel();
   complete_presence();
-  flush();
+  launch_ready(true);
   if (form_.reduced == Form::Reduced::sums) {
     partition_->for_each_bucket([&](BucketSpan const& bucket) {
       norm_->add(bucket, store_->sums(bucket));
@@ -257,8 +247,7 @@ ZERO_BODY void Reduction::finish() {
   if (!in_lent_) free_lent();
 }
 
-ZERO_BODY Array Reduction::reduced(BucketSpan const& bucket) {
-  if (form_.update == Form::Update::share) return own(bucket);
+ZERO_BODY Array Reduction::gathered(BucketSpan const& bucket) {
   bool const in_full = form_.reduced == Form::Reduced::in_place;
   Array const run = in_lent_ ? run_of_lent(bucket) : Array{};
   Array const own = in_lent_ ? run.from(bucket.part(ranks_->rank())) : store_->reduced(bucket);
@@ -277,74 +266,48 @@ ZERO_BODY void Reduction::reset() {
   while (flying_ > 0) arrive();
   for (std::size_t g = 0; g < partition_->groups().size(); ++g) store_->release(g);
   free_lent();
-  zero_kept();
+  store_->clear_kept();
   order_.reset();
   presence_->reset();
   norm_->reset();
   sums_begun_ = false;
 }
 
-ZERO_BODY bool Reduction::place(std::size_t g, bool early) {
-  while (!store_->take(g)) {
-    if (flying_ == 0) {
-      std::size_t const complete = early ? order_.first_complete() : ReductionOrder::none;
-      if (complete == ReductionOrder::none) return false;
-      launch(complete);
+ZERO_BODY bool Reduction::take_memory(std::size_t g, bool overwritten, bool early) {
+  while (!store_->take(g, overwritten)) {
+    if (flying_ > 0) {
+      arrive();
+      continue;
     }
-    arrive();
+    Departure const next = early ? order_.next(true) : Departure{};
+    if (!next) return false;
+    launch(next);
   }
   return true;
 }
 
-ZERO_BODY void Reduction::zero(std::size_t g, bool overwritten) const {
-  if (form_.gradients != Form::Gradients::pooled) return;
-  BucketGroup const& group = partition_->groups()[g];
-  Array const full = store_->full(g);
-  std::byte* done = full.first;
-  auto const zero_to = [&](std::byte* end) {
-    if (end > done) space_.zero(done, static_cast<std::size_t>(end - done));
-  };
-  // What other units add to as well begins at zero all the same.
-  if (overwritten && !group.tied && group.units.size() == 1) {
-    partition_->for_each_segment(group.range, [&](Segment const& piece) {
-      if (presence_->tied(piece.tensor)) return;  // is added to, and so begins at zero
-      Elements const tensor = store_->tensor(piece.tensor);
-      zero_to(static_cast<std::byte*>(tensor.first));
-      done = static_cast<std::byte*>(tensor.first) + full.bytes(tensor.count);
-    });
-  }
-  zero_to(full.at(group.padded));
-}
-
 ZERO_BODY void Reduction::launch_ready(bool all) {
   std::size_t const before = launched_;
-  for (std::size_t const g : order_.ready()) {
-    if (order_.left(g)) continue;
-    if (order_.empty(g)) {
-      if (!place(g, all)) {
-        if (all) order_.refuse_full_pool(partition_->groups()[g].units.front());
-        break;
-      }
-      zero(g, false);
+  if (all) order_.complete_all();
+  while (Departure const next = order_.next()) {
+    if (next.absent && !take_memory(next.group, false, all)) {
+      if (all) order_.refuse_full_pool(partition_->groups()[next.group].units.front());
+      break;
     }
-    launch(g);
+    launch(next);
   }
-  if (!frees_) return;
-  while (launched_ > before && flying_ > launched_ - before) arrive();
+  std::size_t const more = launched_ - before;
+  std::size_t const stay = all ? 0 : frees_ && more > 0 ? more : flying_;
+  while (flying_ > stay) arrive();
 }
 
-ZERO_BODY void Reduction::zero_absent(int unit) const {
-  if (lends_ || accumulates_) return;
-  for (std::size_t const t : presence_->tensors(unit)) {
-    TensorPlace const& place = partition_->place(t);
-    if (place.frozen || place.count == 0 || !presence_->all_absent_now(t)) continue;
-    Elements const full = store_->tensor(t);
-    space_.zero(full.first, full.count * size_of(store_->dtype()));
-  }
-}
-
-ZERO_BODY void Reduction::launch(std::size_t g) {
+ZERO_BODY void Reduction::launch(Departure const& next) {
+  std::size_t const g = next.group;
   BucketGroup const& group = partition_->groups()[g];
+  // What a trainer was to write, and has said that there is none of, may hold anything.
+  if (!lends_ && !accumulates_ && !next.absent && presence_->any_declared()) {
+    store_->clear(g, [&](std::size_t t) { return presence_->empty(t, false); });
+  }
   if (in_lent_) require_lent(g);
   order_.launch(g);
   if (lends_) {
@@ -466,22 +429,13 @@ ZERO_BODY void Reduction::complete_presence() {
 ZERO_BODY void Reduction::end_micro_step() {
   complete_presence();
   if (!accumulates_) {
-    flush();
+    launch_ready(true);
     free_lent();
-    zero_kept();
+    store_->clear_kept();
     sums_begun_ = true;
   }
   presence_->fold();
   order_.end_micro_step();
-}
-
-ZERO_BODY void Reduction::flush() {
-  for (int unit = 0; unit < partition_->placement().unit_count(); ++unit) {
-    if (order_.unit_open(unit)) zero_absent(unit);
-  }
-  order_.complete_all();
-  launch_ready(true);
-  while (flying_ > 0) arrive();
 }
 
 #endif

@@ -23,8 +23,15 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 /// another order does so on every rank.
 class ReductionOrder {
  public:
-  /// There is no such group.
-  static constexpr std::size_t none = SIZE_MAX;
+  /// A group that is to travel.
+  struct Departure {
+    static constexpr std::size_t none = SIZE_MAX;
+
+    std::size_t group = none;
+    bool absent = false;  ///< it has no memory yet, and travels as zeros
+
+    explicit operator bool() const noexcept { return group != none; }
+  };
 
   /// @param in_full  micro-steps add up in full gradients, which travel after the last one
   /// @param in_sums  micro-steps add up in sums of this rank's share
@@ -32,14 +39,14 @@ class ReductionOrder {
 
   /// Does memory of gradients have to stay where it is? Whether a bucket travels already must not
   /// matter to the trainer.
-  [[nodiscard]] bool opened() const noexcept { return opened_ && !finished_; }
+  [[nodiscard]] bool opened() const noexcept { return now_.opened && !now_.finished; }
   /// Has this step seen gradients, or a micro-step?
   [[nodiscard]] bool begun() const noexcept {
-    return opened_ || declared_ || micro_steps_ > 0 || finished_;
+    return now_.opened || now_.declared || now_.micro_steps > 0 || now_.finished;
   }
   /// Is everything reduced?
-  [[nodiscard]] bool finished() const noexcept { return finished_; }
-  [[nodiscard]] int micro_steps() const noexcept { return micro_steps_; }
+  [[nodiscard]] bool finished() const noexcept { return now_.finished; }
+  [[nodiscard]] int micro_steps() const noexcept { return now_.micro_steps; }
   /// Changes whenever full gradients lose their memory, or may: guards remember it.
   [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
   /// @throws Error (invalid_argument) unless a guard of that epoch may still reach the unit
@@ -48,12 +55,14 @@ class ReductionOrder {
   /// The trainer asks for a unit's gradients.
   ZERO_APART void open(int unit);
   /// A group has memory to add to.
-  void fill(std::size_t g) noexcept { phase_[g] = Phase::filling; }
+  void fill(std::size_t g) noexcept { groups_[g].phase = Phase::filling; }
   [[nodiscard]] bool empty(std::size_t g) const noexcept {
-    return phase_[g] == Phase::empty || phase_[g] == Phase::absent;
+    return groups_[g].phase == Phase::empty || groups_[g].phase == Phase::absent;
   }
   /// Has the whole of a group arrived?
-  [[nodiscard]] bool reduced(std::size_t g) const noexcept { return phase_[g] == Phase::reduced; }
+  [[nodiscard]] bool reduced(std::size_t g) const noexcept {
+    return groups_[g].phase == Phase::reduced;
+  }
   /// Says whom a unit waits for that finds no memory.
   ZERO_APART [[noreturn]] void refuse_full_pool(int unit) const;
 
@@ -63,33 +72,25 @@ class ReductionOrder {
   ZERO_APART void declare(int unit);
   /// A tensor of the unit has none.
   ZERO_APART void declare_tensor(int unit);
-  /// Has the unit been asked for, in this micro-step, and not been closed?
-  [[nodiscard]] bool unit_open(int unit) const noexcept {
-    return unit_reduced_[static_cast<std::size_t>(unit)] == 0 &&
-           unit_opened_[static_cast<std::size_t>(unit)] != 0;
-  }
-  /// With full gradients kept, nothing travels before the last micro-step.
-  [[nodiscard]] bool travels_now() const noexcept {
-    return !in_full_ || last_ || micro_steps_ == 0;
-  }
 
   /// Nothing more is added to any group.
   ZERO_APART void complete_all() noexcept;
 
-  /// The groups that may travel now, in the order in which they do: those whose turn it is and that
-  /// are complete. Some of them may have left before their turn.
-  ZERO_APART [[nodiscard]] std::span<std::size_t const> ready() const noexcept;
-  /// Does the group travel, or has it arrived?
-  [[nodiscard]] bool left(std::size_t g) const noexcept { return phase_[g] >= Phase::travelling; }
-  /// The first group that is complete and has memory.
-  ZERO_APART [[nodiscard]] std::size_t first_complete() const noexcept;
-  /// A group begins to travel.
-  ZERO_APART void launch(std::size_t g) noexcept;
+  /// The group that may travel now, if there is one: that whose turn it is, once it is complete.
+  /// With full gradients kept, none does before the last micro-step.
+  /// @param early  or the first one that is complete and has memory
+  ZERO_APART [[nodiscard]] Departure next(bool early = false) noexcept;
+  /// It begins to travel.
+  void launch(std::size_t g) noexcept {
+    std::size_t const buckets = partition_->groups()[g].bucket_count;
+    groups_[g].buckets_left = buckets;
+    groups_[g].phase = buckets > 0 ? Phase::travelling : Phase::reduced;
+  }
   /// One bucket of a group has arrived.
   /// @returns whether it was the last one
   bool arrive(std::size_t g) noexcept {
-    if (--buckets_left_[g] == 0) phase_[g] = Phase::reduced;
-    return phase_[g] == Phase::reduced;
+    if (--groups_[g].buckets_left == 0) groups_[g].phase = Phase::reduced;
+    return reduced(g);
   }
 
   /// May another micro-step begin, and does it end one?
@@ -97,16 +98,16 @@ class ReductionOrder {
   ZERO_APART [[nodiscard]] bool follows_another() const;
   /// Begins a micro-step; `last` says that no other follows in this step.
   void begin_micro_step(bool last) noexcept {
-    ++micro_steps_;
-    last_ = last;
+    ++now_.micro_steps;
+    now_.last = last;
   }
   /// Ends a micro-step whose gradients stay where they are, or have travelled.
   ZERO_APART void end_micro_step() noexcept;
   /// From now on everything travels.
-  void let_travel() noexcept { last_ = true; }
+  void let_travel() noexcept { now_.last = true; }
   /// Everything has travelled.
   void finish() noexcept {
-    finished_ = true;
+    now_.finished = true;
     ++epoch_;
   }
   /// A step begins.
@@ -115,36 +116,41 @@ class ReductionOrder {
  private:
   /// Of a group that is absent nothing more is said, and no memory was asked for.
   enum class Phase : std::uint8_t { empty, absent, filling, complete, travelling, reduced };
+  /// Of a unit, in a micro-step.
+  enum class Unit : std::uint8_t { untouched, open, reduced, absent };
+  struct Group {
+    Phase phase = Phase::empty;
+    std::size_t units_done = 0;
+    std::size_t buckets_left = 0;
+  };
+  struct Now {
+    int micro_steps = 0;
+    bool opened = false;
+    bool declared = false;
+    bool last = false;
+    bool finished = false;
+  };
 
   ZERO_APART [[noreturn]] static void refuse(int unit, Message const& why);
-  ZERO_APART void forget_units() noexcept;
-  ZERO_APART void end(int unit);
-  /// The group whose turn it is.
-  [[nodiscard]] std::size_t next() const noexcept {
-    auto const& order = partition_->reduction_order();
-    return next_ < order.size() ? order[next_] : none;
-  }
+  /// Nothing more is added to a unit, which is reduced or absent.
+  ZERO_APART void end(int unit, Unit as);
+  [[nodiscard]] Unit& at(int unit) noexcept { return units_[static_cast<std::size_t>(unit)]; }
+  [[nodiscard]] Unit at(int unit) const noexcept { return units_[static_cast<std::size_t>(unit)]; }
+  [[nodiscard]] static bool is_done(Unit unit) noexcept { return unit >= Unit::reduced; }
   /// Nothing more is added to a group.
-  void complete(std::size_t g) noexcept {
-    if (phase_[g] == Phase::empty) phase_[g] = Phase::absent;
-    if (phase_[g] == Phase::filling) phase_[g] = Phase::complete;
+  static void complete(Group& group) noexcept {
+    if (group.phase == Phase::empty) group.phase = Phase::absent;
+    if (group.phase == Phase::filling) group.phase = Phase::complete;
   }
 
   Partition const* partition_;
   bool in_full_;
   bool in_sums_;
-  std::vector<Phase> phase_;
-  std::vector<std::size_t> units_done_;
-  std::vector<std::size_t> buckets_left_;
-  std::vector<std::uint8_t> unit_reduced_;
-  std::vector<std::uint8_t> unit_opened_;
-  std::size_t next_ = 0;
+  std::vector<Group> groups_;
+  std::vector<Unit> units_;
+  std::size_t next_ = 0;  ///< whose turn it is
   std::uint64_t epoch_ = 0;
-  int micro_steps_ = 0;
-  bool opened_ = false;
-  bool declared_ = false;
-  bool last_ = false;
-  bool finished_ = false;
+  Now now_{};
 };
 
 #if ZERO_BODIES
@@ -153,11 +159,8 @@ ZERO_BODY ReductionOrder::ReductionOrder(Partition const& partition, bool in_ful
     : partition_(&partition),
       in_full_(in_full),
       in_sums_(in_sums),
-      phase_(partition.groups().size(), Phase::empty),
-      units_done_(partition.groups().size(), 0),
-      buckets_left_(partition.groups().size(), 0),
-      unit_reduced_(static_cast<std::size_t>(partition.placement().unit_count()), 0),
-      unit_opened_(unit_reduced_) {}
+      groups_(partition.groups().size()),
+      units_(static_cast<std::size_t>(partition.placement().unit_count()), Unit::untouched) {}
 
 ZERO_BODY void ReductionOrder::refuse(int unit, Message const& why) {
   fail(ErrorKind::invalid_argument, {"unit ", unit, " ", why});
@@ -169,30 +172,31 @@ ZERO_BODY void ReductionOrder::require_live(int unit, std::uint64_t epoch) const
            "is used through gradients that ended with their step or micro-step, or in "
            "reduce_all() or grad_norm(); ask for them again");
   }
-  if (unit_reduced_[static_cast<std::size_t>(unit)]) {
+  if (is_done(at(unit))) {
     refuse(unit,
            {"was already ",
-            unit_reduced_[static_cast<std::size_t>(unit)] == 1 ? "reduced" : "declared absent",
+            at(unit) == Unit::reduced ? "reduced" : "declared absent",
             " in this micro-step; call micro_step() before the next micro-batch"});
   }
 }
 
 ZERO_BODY void ReductionOrder::open(int unit) {
   require_live(unit, epoch_);
-  if (finished_) {
+  if (now_.finished) {
     refuse(unit,
            "is asked for after the gradients of this step were reduced; call step() or "
            "discard_gradients() first");
   }
-  opened_ = true;
-  unit_opened_[static_cast<std::size_t>(unit)] = 1;
+  now_.opened = true;
+  at(unit) = Unit::open;
 }
 
 ZERO_BODY void ReductionOrder::refuse_full_pool(int unit) const {
   int missing = -1;
-  if (next() != none) {
-    for (int const each : partition_->groups()[next()].units) {
-      if (!unit_reduced_[static_cast<std::size_t>(each)]) missing = each;
+  auto const& order = partition_->reduction_order();
+  if (next_ < order.size()) {
+    for (int const each : partition_->groups()[order[next_]].units) {
+      if (!is_done(at(each))) missing = each;
     }
   }
   refuse(unit,
@@ -202,66 +206,57 @@ ZERO_BODY void ReductionOrder::refuse_full_pool(int unit) const {
           "before asking for those of further units"});
 }
 
-ZERO_BODY std::size_t ReductionOrder::first_complete() const noexcept {
-  for (std::size_t const g : partition_->reduction_order()) {
-    if (phase_[g] == Phase::complete) return g;
-  }
-  return none;
-}
-
 ZERO_BODY void ReductionOrder::complete_all() noexcept {
-  for (std::size_t g = 0; g < phase_.size(); ++g) complete(g);
+  for (Group& group : groups_) complete(group);
 }
 
-ZERO_BODY std::span<std::size_t const> ReductionOrder::ready() const noexcept {
-  auto const order = std::span(partition_->reduction_order()).subspan(next_);
-  auto const waits = [&](std::size_t g) {
-    return phase_[g] == Phase::empty || phase_[g] == Phase::filling;
-  };
-  return {order.begin(), std::find_if(order.begin(), order.end(), waits)};
+ZERO_BODY ReductionOrder::Departure ReductionOrder::next(bool early) noexcept {
+  if (in_full_ && !now_.last && now_.micro_steps > 0) return {};
+  auto const& order = partition_->reduction_order();
+  auto const has_left = [&](std::size_t i) { return groups_[order[i]].phase >= Phase::travelling; };
+  while (next_ < order.size() && has_left(next_)) ++next_;
+  for (std::size_t i = next_; i < order.size(); ++i) {
+    Phase const phase = groups_[order[i]].phase;
+    if (phase == Phase::complete) return {order[i]};
+    if (early) continue;
+    return phase == Phase::absent ? Departure{order[i], true} : Departure{};
+  }
+  return {};
 }
 
 ZERO_BODY void ReductionOrder::declare_tensor(int unit) {
-  if (finished_) {
+  if (now_.finished) {
     refuse(unit, "is declared absent after the gradients of this step were reduced");
   }
   require_live(unit, epoch_);
-  declared_ = true;
+  now_.declared = true;
 }
 
 ZERO_BODY void ReductionOrder::declare(int unit) {
   declare_tensor(unit);
   // Who has asked for it passes it to reduce().
-  if (unit_open(unit)) return;
-  end(unit);
-  unit_reduced_[static_cast<std::size_t>(unit)] = 2;
+  if (at(unit) != Unit::open) end(unit, Unit::absent);
 }
 
 ZERO_BODY void ReductionOrder::close(int unit, std::uint64_t epoch) {
   require_live(unit, epoch);
-  end(unit);
+  end(unit, Unit::reduced);
 }
 
-ZERO_BODY void ReductionOrder::end(int unit) {
-  unit_reduced_[static_cast<std::size_t>(unit)] = 1;
+ZERO_BODY void ReductionOrder::end(int unit, Unit as) {
+  at(unit) = as;
   for (std::size_t const g : partition_->groups_of(unit)) {
-    if (++units_done_[g] == partition_->groups()[g].units.size()) complete(g);
+    if (++groups_[g].units_done == partition_->groups()[g].units.size()) complete(groups_[g]);
   }
-}
-
-ZERO_BODY void ReductionOrder::launch(std::size_t g) noexcept {
-  buckets_left_[g] = partition_->groups()[g].bucket_count;
-  phase_[g] = buckets_left_[g] > 0 ? Phase::travelling : Phase::reduced;
-  while (next() != none && left(next())) ++next_;
 }
 
 ZERO_BODY bool ReductionOrder::follows_another() const {
-  if (finished_) {
+  if (now_.finished) {
     fail(ErrorKind::invalid_argument,
          "micro_step() after the gradients of this step were reduced; call step() first");
   }
-  if (micro_steps_ == 0) {
-    if (opened_ || declared_) {
+  if (now_.micro_steps == 0) {
+    if (now_.opened || now_.declared) {
       fail(ErrorKind::invalid_argument,
            "the first micro_step() of a step must come before its first gradients");
     }
@@ -271,42 +266,29 @@ ZERO_BODY bool ReductionOrder::follows_another() const {
     fail(ErrorKind::invalid_argument,
          "a second micro_step() in one step needs AccumulateFull or AccumulateShard");
   }
-  if (last_) {
+  if (now_.last) {
     fail(ErrorKind::invalid_argument, "micro_step() after the one that was said to be last");
   }
   return true;
 }
 
 ZERO_BODY void ReductionOrder::end_micro_step() noexcept {
-  for (Phase& phase : phase_) {
-    if (!in_full_) {
-      phase = Phase::empty;
-    } else if (phase == Phase::complete) {
-      phase = Phase::filling;
-    } else if (phase == Phase::absent) {
-      phase = Phase::empty;
-    }
-  }
-  opened_ = opened_ && in_full_;
-  forget_units();
+  auto const stays = [&](Group const& group) {
+    return in_full_ && (group.phase == Phase::filling || group.phase == Phase::complete);
+  };
+  for (Group& group : groups_) group = {stays(group) ? Phase::filling : Phase::empty};
+  for (Unit& unit : units_) unit = Unit::untouched;
+  next_ = 0;
+  ++epoch_;
+  now_.opened = now_.opened && in_full_;
 }
 
 ZERO_BODY void ReductionOrder::reset() noexcept {
-  for (Phase& phase : phase_) phase = Phase::empty;
-  forget_units();
-  micro_steps_ = 0;
-  opened_ = false;
-  declared_ = false;
-  last_ = false;
-  finished_ = false;
-}
-
-ZERO_BODY void ReductionOrder::forget_units() noexcept {
-  ++epoch_;
-  for (std::uint8_t& reduced : unit_reduced_) reduced = 0;
-  for (std::uint8_t& opened : unit_opened_) opened = 0;
-  for (std::size_t& done : units_done_) done = 0;
+  for (Group& group : groups_) group = {};
+  for (Unit& unit : units_) unit = Unit::untouched;
   next_ = 0;
+  ++epoch_;
+  now_ = {};
 }
 
 #endif
