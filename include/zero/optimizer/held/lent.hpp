@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
@@ -84,7 +85,7 @@ class LentTensors {
 
   /// To be called when both are bound.
   /// @throws Error (invalid_argument) if a tensor lent here shares memory with one lent there
-  ZERO_APART void refuse_overlap_with(LentTensors const& other);
+  ZERO_APART void refuse_overlap_with(LentTensors& other);
 
  private:
   /// How long memory stays lent.
@@ -102,6 +103,8 @@ class LentTensors {
   /// Is a tensor's memory lent in this step already, and others have added to it?
   ZERO_APART [[nodiscard]] bool stays(std::size_t tensor, bool kept) const noexcept;
   ZERO_APART void require_memory(std::size_t t, Elements lent) const;
+  /// Takes those that were forgotten out of `by_address_`, all at once: before it is read.
+  ZERO_APART void drop_forgotten() noexcept;
   /// The first tensor, by address, that ends behind one: an index into `by_address_`.
   ZERO_APART [[nodiscard]] std::size_t behind(std::uintptr_t begin) const;
   /// Takes back what is lent where others are.
@@ -132,6 +135,7 @@ class LentTensors {
   std::vector<Lent> lent_;
   std::vector<std::byte*> in_place_;
   std::vector<std::size_t> by_address_;
+  bool some_forgotten_ = false;  ///< and are still there
   bool bound_ = false;
 };
 
@@ -230,6 +234,7 @@ ZERO_BODY void LentTensors::bind_unit(std::span<std::size_t const> own,
     forget(storage);
     lent_[storage] = Lent::once;
     if (is_absent(own[i], lent[i])) continue;
+    drop_forgotten();
     address_[storage] = static_cast<std::byte*>(lent[i].first);
     refuse_overlap(storage, *this);
     refuse_overlap(storage, other);
@@ -240,9 +245,16 @@ ZERO_BODY void LentTensors::bind_unit(std::span<std::size_t const> own,
 }
 
 ZERO_BODY void LentTensors::forget(std::size_t tensor) noexcept {
+  some_forgotten_ = some_forgotten_ || address_[tensor] != nullptr;
   address_[tensor] = nullptr;
   lent_[tensor] = Lent::forgotten;
-  by_address_.erase(std::remove(by_address_.begin(), by_address_.end(), tensor), by_address_.end());
+}
+
+ZERO_BODY void LentTensors::drop_forgotten() noexcept {
+  if (!std::exchange(some_forgotten_, false)) return;
+  auto const gone = [&](std::size_t tensor) { return address_[tensor] == nullptr; };
+  by_address_.erase(std::remove_if(by_address_.begin(), by_address_.end(), gone),
+                    by_address_.end());
 }
 
 ZERO_BODY void LentTensors::forget(std::vector<std::size_t> const& own) noexcept {
@@ -258,7 +270,9 @@ ZERO_BODY void LentTensors::require_lent(std::size_t tensor) const {
   refuse(tensor, "is used, but not lent in this step; call bind_gradients(unit, ...) before");
 }
 
-ZERO_BODY void LentTensors::refuse_overlap_with(LentTensors const& other) {
+ZERO_BODY void LentTensors::refuse_overlap_with(LentTensors& other) {
+  drop_forgotten();
+  other.drop_forgotten();
   auto const begin = [](LentTensors const& lent, std::size_t i) {
     return lent.begin_of(lent.by_address_[i]);
   };
@@ -286,6 +300,7 @@ template <class LentElements>
 void LentTensors::bind_each(LentElements const& lent_elements, bool need_frozen) {
   auto const& places = partition_->placement().places();
   bound_ = false;
+  some_forgotten_ = false;
   by_address_.clear();
   for (std::size_t t = 0; t < places.size(); ++t) {
     TensorPlace const& place = places[t];
