@@ -70,13 +70,13 @@ void check(zero::space::Cuda const& space, std::vector<std::byte> here, Make con
 TEST_CASE_FIXTURE(OneStream, "cuda: what ranks bring and read of a step are the host's words") {
   for (double const square : {0., 1e-300, 0.1, 3e300, HUGE_VAL}) {
     auto const block = words_of(square);
-    step::RankOptions const told{
-        .known = true, .options = 0x1234567890abcdefu, .learning_rate = 0.3f};
+    step::RankOptions const options{
+        .known = true, .digest = 0x1234567890abcdefu, .learning_rate = 0.3f};
     check(space, block, [&](StepControl* control, TensorCounts const&) {
-      return step::Seal{control, told, true, 2.25, 99, true};
+      return step::WriteStepWords{control, options, true, 2.25, 99, true};
     });
     check(space, block, [&](StepControl* control, TensorCounts const&) {
-      return step::Seal{control, told, false, 2.25, 99, false};
+      return step::WriteStepWords{control, options, false, 2.25, 99, false};
     });
     // What two of three ranks were told nothing about, the third has a gradient of.
     for (bool const some : {false, true}) {
@@ -116,7 +116,7 @@ TEST_CASE_FIXTURE(OneStream,
           return step::Join{control, other_of(control), scaled};
         });
         check(space, both, [&](StepControl* control, TensorCounts const&) {
-          return step::Both{
+          return step::InOrder{
               step::Decide{.control = control, .max_norm = 1., .loss_scaled = true},
               step::Decide{.control = other_of(control), .max_norm = 1., .lead = control}};
         });
@@ -141,8 +141,8 @@ TEST_CASE_FIXTURE(OneStream, "cuda: a decision and a rule's scalars are the host
             .count = count};
         compute.rules[1] = {.rule = {.beta2 = 0.95}, .learning_rate_scale = 0.5f};
         compute.rules[2] = {.rule = {.lr = 0.7f}, .weight_decay_scale = 0.f, .own_rate = true};
-        return step::Both{step::Decide{.control = control, .max_norm = 1., .loss_scaled = true},
-                          compute};
+        return step::InOrder{step::Decide{.control = control, .max_norm = 1., .loss_scaled = true},
+                             compute};
       });
     }
   }
@@ -154,7 +154,7 @@ TEST_CASE_FIXTURE(OneStream, "cuda: tensors that rest are counted as on the host
       step::TensorBits const some(t, tensors, [](std::size_t at) { return at % 3 != 0; });
       step::TensorBits const others(t, tensors, [](std::size_t at) { return at % 3 == 0; });
       check(space, words_of(0.1), [&](StepControl*, TensorCounts const& counts) {
-        return step::BringTensors{counts, some, others};
+        return step::WriteTensorCounts{counts, some, others};
       });
       check(space, words_of(0.1), [&](StepControl* control, TensorCounts const& counts) {
         return step::CountMissed{control, counts, some, counted};
@@ -163,7 +163,7 @@ TEST_CASE_FIXTURE(OneStream, "cuda: tensors that rest are counted as on the host
   }
   for (std::size_t const tensor : {0u, 3u, 511u, 699u}) {
     check(space, words_of(0.1), [&](StepControl* control, TensorCounts const& counts) {
-      return step::Both{
+      return step::InOrder{
           step::OwnTerms{control, counts, tensor, true},
           step::ComputeScalars<zero::NAdam, float, 1>{
               &control->own, reinterpret_cast<zero::StepScalars*>(control->scalars), 1, {{}}}};
@@ -175,7 +175,7 @@ TEST_CASE_FIXTURE(OneStream, "cuda: a failure that was reported is forgotten") {
   auto block = words_of(0.1);
   reinterpret_cast<StepControl*>(block.data())->outcome.failure = step::StepFailure::not_finite;
   check(space, block, [&](StepControl* control, TensorCounts const&) {
-    return step::Forgive{control};
+    return step::ClearFailure{control};
   });
 }
 

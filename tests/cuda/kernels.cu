@@ -20,9 +20,9 @@ using OfStep = zero::detail::
     ComputeScalars<zero::AdamW, float, zero::detail::rates_at_once<zero::AdamW, float>>;
 using OfOne = zero::detail::ComputeScalars<zero::AdamW, float, 1>;
 using OfFew = zero::detail::ComputeScalars<zero::AdamW, float, 2>;
-using Step = zero::detail::Both<zero::detail::Decide, OfStep>;
-using FewStep = zero::detail::Both<zero::detail::Decide, OfFew>;
-using Rested = zero::detail::Both<zero::detail::OwnTerms, OfOne>;
+using Step = zero::detail::InOrder<zero::detail::Decide, OfStep>;
+using FewStep = zero::detail::InOrder<zero::detail::Decide, OfFew>;
+using Rested = zero::detail::InOrder<zero::detail::OwnTerms, OfOne>;
 
 // The updates of a precision, and its norm.
 template <class P>
@@ -40,10 +40,10 @@ using Arrays = zero::UpdateArrays<float, P, P, float, 2>;
 ZERO_KERNELS_OF(float);
 ZERO_KERNELS_OF(bf16);
 ZERO_KERNELS_OF(fp16);
-template void zero::device::call(Queue const&, zero::detail::Seal const&);
+template void zero::device::call(Queue const&, zero::detail::WriteStepWords const&);
 template void zero::device::call(Queue const&, zero::detail::Conclude const&);
 template void zero::device::call(Queue const&, zero::detail::Join const&);
-template void zero::device::call(Queue const&, zero::detail::BringTensors const&);
+template void zero::device::call(Queue const&, zero::detail::WriteTensorCounts const&);
 template void zero::device::call(Queue const&, zero::detail::CountMissed const&);
 template void zero::device::call(Queue const&, Rested const&);
 template void zero::device::call(Queue const&, Step const&);

@@ -52,7 +52,7 @@ class Engine {
   /// Gradients are lent unit by unit.
   ZERO_APART void bind_unit(int unit, LentSpans const& gradients);
   ZERO_APART [[nodiscard]] bool gradients_free(int unit) const;
-  ZERO_APART void on_gradients_free(FunctionRef<void(int)> told);
+  ZERO_APART void on_gradients_free(FunctionRef<void(int)> callback);
 
   // Values that a run starts from. All but `adopt` are collective, and block.
   ZERO_APART ZERO_COLD void load(ValueSource values);
@@ -136,7 +136,7 @@ class Engine {
   ZERO_APART [[nodiscard]] Decide prepare(StepOptions const& options, double scale);
   /// Of gradients that are all reduced: brings ranks' squares, overflows, weights and what they
   /// were told together; that alone where all else was exchanged before. Collective.
-  ZERO_APART void conclude(RankOptions const& told);
+  ZERO_APART void conclude(RankOptions const& options);
   /// Decides, updates and refreshes, unless the host sees that the step is skipped. Collective.
   ZERO_APART void update(Decide const& decide, StepOptions const& options);
   /// What the step just taken did, for a trainer that waits for it. Where it failed, all ranks have

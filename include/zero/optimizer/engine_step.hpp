@@ -115,8 +115,8 @@ ZERO_BODY void Engine::discard_gradients() {
 
 // A step.
 
-ZERO_BODY void Engine::conclude(RankOptions const& told) {
-  if (told.known && !parts_->now.values_confirmed) confirm_values();
+ZERO_BODY void Engine::conclude(RankOptions const& options) {
+  if (options.known && !parts_->now.values_confirmed) confirm_values();
   bool const all = !parts_->now.gradients.concluded;
   double const weight =
       parts_->reduction.order().micro_steps() == 0 ? 1. : parts_->now.gradients.weight;
@@ -124,11 +124,11 @@ ZERO_BODY void Engine::conclude(RankOptions const& told) {
   TensorCounts const& counts = parts_->tensor_counts;
   if (all) {
     presence.conclude();
-    auto const given = [&](std::size_t t) { return presence.gives(t); };
+    auto const present = [&](std::size_t t) { return presence.gives(t); };
     auto const silent = [&](std::size_t t) { return presence.silent(t); };
     for (std::size_t t = 0; t < counts.tensors; t += TensorBits::capacity) {
       parts_->kernels.call(
-          BringTensors{counts, {t, counts.tensors, given}, {t, counts.tensors, silent}});
+          WriteTensorCounts{counts, {t, counts.tensors, present}, {t, counts.tensors, silent}});
     }
   }
   // All ranks' squares, overflows, weights, options and wishes to stop, and the gradients of each
@@ -136,12 +136,12 @@ ZERO_BODY void Engine::conclude(RankOptions const& told) {
   // micro-batches.
   Ranks& ranks = parts_->groups.world();
   StepControl* const control = parts_->control;
-  parts_->kernels.call(Seal{control,
-                            told,
-                            all,
-                            parts_->counts() ? weight : 0.,
-                            presence.silent_count(),
-                            presence.all_empty()});
+  parts_->kernels.call(WriteStepWords{control,
+                                      options,
+                                      all,
+                                      parts_->counts() ? weight : 0.,
+                                      presence.silent_count(),
+                                      presence.all_empty()});
   std::int64_t* const words = control->words + (all ? 0 : StepControl::failed_word);
   ranks.run({.op = Op::all_reduce,
              .dtype = DType::i64,
@@ -166,14 +166,14 @@ ZERO_BODY void Engine::step(StepOptions const& options, double scale) {
   Decide const decided = prepare(options, scale);
   // Ranks may have reduced more or less by now; from here on all do the same.
   reduce_all();
-  conclude(decided.told);
+  conclude(decided.options);
   update(decided, options);
 }
 
 ZERO_BODY void Engine::update(Decide const& decide, StepOptions const& options) {
   parts_->update.decide(decide);
   parts_->outcome.expect();
-  parts_->now.told = decide;
+  parts_->now.decided = decide;
   if (parts_->space().host_accessible() && parts_->outcome.get().terms.skipped != 0) return;
   parts_->refresh.settle();
   if (parts_->presence.any_may_rest() || options.count) {
@@ -233,7 +233,7 @@ ZERO_BODY long Engine::missed(std::size_t tensor) const {
 
 ZERO_BODY void Engine::refuse_other_call() {
   constexpr StepFailure failure = StepFailure::options_differ;
-  parts_->now.told = {};
+  parts_->now.decided = {};
   Error const error =
       parts_->space().host_accessible()
           ? explain_failure({&parts_, 1}, failure)
@@ -256,20 +256,20 @@ ZERO_BODY Decide Engine::prepare(StepOptions const& options, double scale) {
                 .skip_non_finite = scaled || options.non_finite == NonFinite::skip,
                 .count = options.count.value_or(0),
                 .rules = parts_->rules.digest()};
-  Hash told;  // of what numbers depend on besides the learning rate
-  told.add(std::bit_cast<std::uint64_t>(decide.max_norm));
-  told.add(std::bit_cast<std::uint64_t>(decide.scale));
-  told.add(decide.skip_non_finite ? 1u : 0u);
-  told.add(static_cast<std::uint64_t>(decide.count));
-  told.add(decide.rules);
-  decide.told = {.known = true,
-                 .options = told.value(),
-                 .learning_rate = options.learning_rate.value_or(parts_->rules.common_rate()),
-                 .address = options.learning_rate_address,
-                 .wide_address = options.learning_rate_address_double,
-                 .in_double = parts_->kernels.in_double(),
-                 .stop = options.stop};
-  require_number({"the learning rate of a step"}, decide.told.learning_rate, 0.);
+  Hash digest;  // of what numbers depend on besides the learning rate
+  digest.add(std::bit_cast<std::uint64_t>(decide.max_norm));
+  digest.add(std::bit_cast<std::uint64_t>(decide.scale));
+  digest.add(decide.skip_non_finite ? 1u : 0u);
+  digest.add(static_cast<std::uint64_t>(decide.count));
+  digest.add(decide.rules);
+  decide.options = {.known = true,
+                    .digest = digest.value(),
+                    .learning_rate = options.learning_rate.value_or(parts_->rules.common_rate()),
+                    .address = options.learning_rate_address,
+                    .wide_address = options.learning_rate_address_double,
+                    .in_double = parts_->kernels.in_double(),
+                    .stop = options.stop};
+  require_number({"the learning rate of a step"}, decide.options.learning_rate, 0.);
   require_number({"the scale of a step"}, scale, 0.);
   if (options.count && (*options.count < 1 || *options.count > most_steps)) {
     fail(ErrorKind::invalid_argument,
@@ -281,9 +281,9 @@ ZERO_BODY Decide Engine::prepare(StepOptions const& options, double scale) {
           decide.max_norm,
           ", but must be greater than 0; a learning rate of 0 freezes the model"});
   }
-  bool const rate_told = options.learning_rate || options.learning_rate_address != nullptr ||
-                         options.learning_rate_address_double != nullptr;
-  parts_->now.rate_from = rate_told ? ToldBy::options : parts_->rules.rate_from();
+  bool const has_rate = options.learning_rate || options.learning_rate_address != nullptr ||
+                        options.learning_rate_address_double != nullptr;
+  parts_->now.rate_from = has_rate ? SetBy::options : parts_->rules.rate_from();
   return decide;
 }
 

@@ -97,8 +97,8 @@ ZERO_BODY bool Engine::gradients_free(int unit) const {
   return !parts_->reduction.lent_units().in_use(unit);
 }
 
-ZERO_BODY void Engine::on_gradients_free(FunctionRef<void(int)> told) {
-  parts_->reduction.lent_units().tell(told);
+ZERO_BODY void Engine::on_gradients_free(FunctionRef<void(int)> callback) {
+  parts_->reduction.lent_units().on_free(callback);
 }
 
 // Values that a run starts from.

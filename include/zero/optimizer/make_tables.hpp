@@ -241,8 +241,8 @@ struct RuleKernels {
                           void* scalars,
                           TensorRule const* rules,
                           std::size_t count) {
-    Both<Decide, ComputeScalars<R, Real, room>> work{decide,
-                                                     {terms, static_cast<Values*>(scalars), count}};
+    InOrder<Decide, ComputeScalars<R, Real, room>> work{
+        decide, {terms, static_cast<Values*>(scalars), count}};
     for (std::size_t i = 0; i < count; ++i) work.second.rules[i] = rated(rules[i]);
     SpaceFunctions<S>::of(space).call(work);
   }
@@ -268,7 +268,7 @@ struct RuleKernels {
     ComputeScalars<R, Real, 1> const compute{
         terms, static_cast<Values*>(scalars), 1, {rated(rule)}};
     if (own != nullptr) {
-      SpaceFunctions<S>::of(space).call(Both{*own, compute});
+      SpaceFunctions<S>::of(space).call(InOrder{*own, compute});
     } else {
       SpaceFunctions<S>::of(space).call(compute);
     }

@@ -29,15 +29,15 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 /// How far a rank's step is, and what is known of the values that it starts from.
 struct StepState {
   /// Forgotten with the gradients of a step.
-  struct Gradients {
+  struct GradientState {
     double weight = 0.;      ///< of the micro-steps so far
     bool concluded = false;  ///< ranks have brought their squares together
   } gradients{};
   bool values_set = false;
   bool values_confirmed = false;      ///< by all ranks
   std::vector<unsigned char> lost{};  ///< of each tensor, by loads that failed; empty if nothing is
-  Decide told{};                      ///< what the last step was told ...
-  ToldBy rate_from{};                 ///< ... and by what its learning rate
+  Decide decided{};                   ///< what the last step was to decide ...
+  SetBy rate_from{};                  ///< ... and what set its learning rate
 };
 
 /// The parts of one rank's optimizer: what is held first, then what works on it, in the order in
@@ -90,8 +90,8 @@ struct Parts : Model {
   GradientNorm norm;
   Presence presence;
   Reduction reduction;
-  Update update;
-  Refresh refresh;
+  BucketUpdate update;
+  ParameterRefresh refresh;
   Outcome outcome;
   UnitReaders readers;
   StepState now;
@@ -157,8 +157,8 @@ ZERO_BODY void Parts::refuse_unbound() const {
 }
 
 ZERO_BODY void Parts::load(Kernels const& loading) const {
-  loading.call(BringTensors{});
-  loading.call(Seal{});
+  loading.call(WriteTensorCounts{});
+  loading.call(WriteStepWords{});
   loading.call(Conclude{});
   loading.call(Join{});
   loading.call(CountMissed{});

@@ -127,9 +127,9 @@ ZERO_BODY std::size_t start_together(std::span<Together> all, StepOptions const&
   for (bool differ = false; brought < all.size() && !differ; ++brought) {
     auto& [engine, decide] = all[brought];
     decide.together = static_cast<std::int64_t>(all.size());
-    decide.told.options += all.size() - 1;
+    decide.options.digest += all.size() - 1;
     decide.skip_non_finite = decide.skip_non_finite || any_scaled;
-    engine->conclude(decide.told);
+    engine->conclude(decide.options);
     // Who steps otherwise leaves now, and will not be there for the others' exchanges.
     Parts& parts = engine->parts();
     differ = parts.space().host_accessible() && parts.outcome.get().differ != 0;

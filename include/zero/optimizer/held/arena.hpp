@@ -43,7 +43,7 @@ class Arena {
   Arena(Arena const&) = delete;
   Arena& operator=(Arena const&) = delete;
   ~Arena() {
-    for (Block const& block : blocks_) give_back(block.memory, block.bytes);
+    for (ArenaBlock const& block : blocks_) give_back(block.memory, block.bytes);
   }
 
   /// Zeroed memory; null where none is asked for.
@@ -58,7 +58,7 @@ class Arena {
   [[nodiscard]] MemoryBytes const& held() const noexcept { return held_; }
 
  private:
-  struct Block {
+  struct ArenaBlock {
     void* memory;
     std::size_t bytes;
   };
@@ -70,7 +70,7 @@ class Arena {
 
   AllocatorRef allocator_;
   AnySpace space_;
-  std::vector<Block> blocks_;
+  std::vector<ArenaBlock> blocks_;
   MemoryBytes held_;
 };
 

@@ -60,7 +60,7 @@ class GradientStore {
   }
   /// Full gradients that are kept are zero whenever nothing was added to them yet, so that a
   /// trainer may add to them without asking first.
-  void clear_kept() const {
+  void clear_whole() const {
     if (full_.first == nullptr) return;
     space_.zero(full_.first, full_.bytes(partition_->padded_elements()));
   }

@@ -70,11 +70,11 @@ class LentTensors {
   /// Lends what one unit has until it is forgotten.
   /// @param own    the unit's tensors
   /// @param lent   one span for each, empty for what is absent, or lent already and shared
-  /// @param kept   whether what is lent already stays in use, not tied tensors alone
+  /// @param in_use whether what is lent already stays in use, not tied tensors alone
   /// @param other  what must lie elsewhere
   ZERO_APART void bind_unit(std::span<std::size_t const> own,
                             LentSpans const& lent,
-                            bool kept,
+                            bool in_use,
                             LentTensors const& other);
 
   /// What was lent for one use is not used again.
@@ -101,7 +101,7 @@ class LentTensors {
     return none && !(written_ && partition_->place(tensor).count > 0);
   }
   /// Is a tensor's memory lent in this step already, and others have added to it?
-  ZERO_APART [[nodiscard]] bool stays(std::size_t tensor, bool kept) const noexcept;
+  ZERO_APART [[nodiscard]] bool stays(std::size_t tensor, bool in_use) const noexcept;
   ZERO_APART void require_memory(std::size_t t, Elements lent) const;
   /// Takes those that were forgotten out of `by_address_`, all at once: before it is read.
   ZERO_APART void drop_forgotten() noexcept;
@@ -212,7 +212,7 @@ ZERO_BODY void LentTensors::bind_none() noexcept {
 
 ZERO_BODY void LentTensors::bind_unit(std::span<std::size_t const> own,
                                       LentSpans const& lent,
-                                      bool kept,
+                                      bool in_use,
                                       LentTensors const& other) {
   auto const& places = partition_->placement().places();
   if (lent.size() != own.size()) {
@@ -222,7 +222,7 @@ ZERO_BODY void LentTensors::bind_unit(std::span<std::size_t const> own,
   for (std::size_t i = 0; i < own.size(); ++i) {
     std::size_t const t = own[i];
     if (places[t].frozen || is_absent(t, lent[i])) continue;
-    if (!stays(t, kept)) {
+    if (!stays(t, in_use)) {
       require_memory(t, lent[i]);
     } else if (lent[i].count > 0 && lent[i].first != address_[places[t].storage]) {
       refuse(t, "stays where it was lent in this step before, but is lent at another address");
@@ -230,7 +230,7 @@ ZERO_BODY void LentTensors::bind_unit(std::span<std::size_t const> own,
   }
   for (std::size_t i = 0; i < own.size(); ++i) {
     std::size_t const storage = places[own[i]].storage;
-    if (places[own[i]].frozen || stays(own[i], kept)) continue;
+    if (places[own[i]].frozen || stays(own[i], in_use)) continue;
     forget(storage);
     lent_[storage] = Lent::once;
     if (is_absent(own[i], lent[i])) continue;
@@ -324,9 +324,9 @@ void LentTensors::bind_each(LentElements const& lent_elements, bool need_frozen)
   bound_ = true;
 }
 
-ZERO_BODY bool LentTensors::stays(std::size_t tensor, bool kept) const noexcept {
+ZERO_BODY bool LentTensors::stays(std::size_t tensor, bool in_use) const noexcept {
   return lent_[partition_->place(tensor).storage] == Lent::once && !missing(tensor) &&
-         (kept || partition_->groups()[partition_->group_of(tensor)].tied);
+         (in_use || partition_->groups()[partition_->group_of(tensor)].tied);
 }
 
 ZERO_BODY void LentTensors::require_memory(std::size_t t, Elements lent) const {

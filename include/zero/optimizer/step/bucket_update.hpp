@@ -19,17 +19,17 @@
 namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// Advances master weights, states and parameters of what this rank updates.
-class Update {
+class BucketUpdate {
  public:
   /// @param control  in the memory of the space, as what `counts` points to
-  ZERO_APART ZERO_COLD Update(Model const& model,
-                              ParameterStore const& parameters,
-                              StateStore const& states,
-                              Rules const& rules,
-                              Presence const& presence,
-                              StepControl* control,
-                              TensorCounts const& counts,
-                              Kernels kernels);
+  ZERO_APART ZERO_COLD BucketUpdate(Model const& model,
+                                    ParameterStore const& parameters,
+                                    StateStore const& states,
+                                    Rules const& rules,
+                                    Presence const& presence,
+                                    StepControl* control,
+                                    TensorCounts const& counts,
+                                    Kernels kernels);
 
   /// Has loaded what a decision and updates take.
   ZERO_APART ZERO_COLD void load(Kernels const& loading) const;
@@ -69,14 +69,14 @@ class Update {
 
 #if ZERO_BODIES
 
-ZERO_BODY Update::Update(Model const& model,
-                         ParameterStore const& parameters,
-                         StateStore const& states,
-                         Rules const& rules,
-                         Presence const& presence,
-                         StepControl* control,
-                         TensorCounts const& counts,
-                         Kernels kernels)
+ZERO_BODY BucketUpdate::BucketUpdate(Model const& model,
+                                     ParameterStore const& parameters,
+                                     StateStore const& states,
+                                     Rules const& rules,
+                                     Presence const& presence,
+                                     StepControl* control,
+                                     TensorCounts const& counts,
+                                     Kernels kernels)
     : model_(&model),
       parameters_(&parameters),
       states_(&states),
@@ -87,7 +87,7 @@ ZERO_BODY Update::Update(Model const& model,
       kernels_(kernels),
       state_(states.arrays()) {}
 
-ZERO_BODY void Update::load(Kernels const& loading) const {
+ZERO_BODY void BucketUpdate::load(Kernels const& loading) const {
   TensorRule const rule{rules_->common()};
   OwnTerms const own{};
   // For few rules there may be another kernel than for many.
@@ -100,12 +100,12 @@ ZERO_BODY void Update::load(Kernels const& loading) const {
   loading.update(rule.rule, nullptr, nullptr, {.state = none.data(), .count = 1});
 }
 
-ZERO_BODY void Update::decide(Decide const& decide) {
+ZERO_BODY void BucketUpdate::decide(Decide const& decide) {
   std::vector<TensorRule> const& rules = rules_->combinations();
   kernels_.decide(decide, &control_->outcome.terms, control_->scalars, rules.data(), rules.size());
 }
 
-ZERO_BODY void Update::apply(BucketSpan const& bucket, Array gradients) {
+ZERO_BODY void BucketUpdate::apply(BucketSpan const& bucket, Array gradients) {
   Run run;
   bool const has_master = kernels_.types().has_master();
   model_->partition.for_each_segment(states_->updated(bucket), [&](Segment const& piece) {
@@ -135,7 +135,7 @@ ZERO_BODY void Update::apply(BucketSpan const& bucket, Array gradients) {
   update(run);
 }
 
-ZERO_BODY bool Update::extend(Run& run, Run const& next) const {
+ZERO_BODY bool BucketUpdate::extend(Run& run, Run const& next) const {
   Tensor const& tensor = model_->tensors[run.tensor];
   Tensor const& also = model_->tensors[next.tensor];
   bool const goes_on =
@@ -151,7 +151,7 @@ ZERO_BODY bool Update::extend(Run& run, Run const& next) const {
   return true;
 }
 
-ZERO_BODY void Update::update(Run const& run) const {
+ZERO_BODY void BucketUpdate::update(Run const& run) const {
   if (run.arrays.count == 0) return;
   StepTerms const* const terms = run.own ? &control_->own : &control_->outcome.terms;
   std::size_t const known = rules_->combinations().size();

@@ -104,7 +104,7 @@ struct TensorCounts {
         tensors(count) {}
 
   /// Ranks that have a gradient.
-  [[nodiscard]] ZERO_HOST_DEVICE std::int64_t given(std::size_t tensor) const noexcept {
+  [[nodiscard]] ZERO_HOST_DEVICE std::int64_t present(std::size_t tensor) const noexcept {
     return words[tensor] & ((std::int64_t{1} << silent_shift) - 1);
   }
   /// Were some of so many ranks told nothing about a tensor, and others something?
@@ -143,14 +143,14 @@ struct TensorBits {
 
 /// Writes what this rank says of tensors to the words that travel. None of which it was told
 /// nothing has a gradient.
-struct BringTensors {
+struct WriteTensorCounts {
   TensorCounts counts{};
-  TensorBits given{};
+  TensorBits present{};
   TensorBits silent{};
 
   ZERO_HOST_DEVICE void operator()() const noexcept {
-    for (std::size_t t = given.first; t < given.end; ++t) {
-      counts.words[t] = silent.of(t) != 0 ? TensorCounts::one_silent : given.of(t);
+    for (std::size_t t = present.first; t < present.end; ++t) {
+      counts.words[t] = silent.of(t) != 0 ? TensorCounts::one_silent : present.of(t);
     }
   }
 };
@@ -167,7 +167,7 @@ struct CountMissed {
     std::int64_t const more = control->outcome.terms.step - control->own.step;
     for (std::size_t t = may_rest.first; t < may_rest.end; ++t) {
       std::int64_t& missed = counts.missed[t];
-      if (may_rest.of(t) != 0 && counts.given(t) == 0) {
+      if (may_rest.of(t) != 0 && counts.present(t) == 0) {
         ++control->outcome.rested;
         missed = missed + more > 0 ? missed + more : 0;
       } else if (counted) {
@@ -187,14 +187,14 @@ struct OwnTerms {
   ZERO_HOST_DEVICE void operator()() const noexcept {
     control->own = control->outcome.terms;
     control->own.step -= static_cast<long>(counts.missed[tensor]);
-    if (may_rest && counts.given(tensor) == 0) control->own.skipped = 1;
+    if (may_rest && counts.present(tensor) == 0) control->own.skipped = 1;
   }
 };
 
 /// What a rank was told about a step, as far as numbers depend on it.
 struct RankOptions {
   bool known = false;                    ///< in step(), and not in grad_norm() before it
-  std::uint64_t options = 0;             ///< hash of all but the learning rate of the step
+  std::uint64_t digest = 0;              ///< hash of all but the learning rate of the step
   double learning_rate = 0.;             ///< of the step ...
   float const* address = nullptr;        ///< ... unless it lies here, in the memory of the space
   double const* wide_address = nullptr;  ///< ... or here
@@ -204,10 +204,10 @@ struct RankOptions {
 
 /// Writes what this rank brings to the exchange, and takes the learning rate, once for all that
 /// follows, into the terms of the step.
-struct Seal {
+struct WriteStepWords {
   StepControl* control = nullptr;
-  RankOptions told{};
-  bool all = true;          ///< else all but what it was told was exchanged before
+  RankOptions options{};
+  bool all = true;          ///< else all but the options was exchanged before
   double weight = 0.;       ///< of this rank's micro-batches
   std::int64_t silent = 0;  ///< tensors about which it was told nothing
   bool empty = false;       ///< it was lent no gradient at all
@@ -216,18 +216,18 @@ struct Seal {
     std::int64_t* const words = control->words;
     std::int64_t const failed = control->outcome.failure != StepFailure::none ? 1 : 0;
     words[StepControl::failed_word] = failed;
-    words[StepControl::stop_word] = told.stop ? 1 : 0;
-    words[StepControl::known_word] = told.known ? 1 : 0;
+    words[StepControl::stop_word] = options.stop ? 1 : 0;
+    words[StepControl::known_word] = options.known ? 1 : 0;
     std::uint64_t digest = 0;
-    if (told.known) {
-      double rate = told.learning_rate;
-      if (told.address != nullptr) rate = static_cast<double>(*told.address);
-      if (told.wide_address != nullptr) rate = *told.wide_address;
-      if (!told.in_double) rate = static_cast<double>(static_cast<float>(rate));
+    if (options.known) {
+      double rate = options.learning_rate;
+      if (options.address != nullptr) rate = static_cast<double>(*options.address);
+      if (options.wide_address != nullptr) rate = *options.wide_address;
+      if (!options.in_double) rate = static_cast<double>(static_cast<float>(rate));
       control->outcome.terms.learning_rate = rate;
       // By an odd factor, so that two rates never have one digest.
       std::uint64_t const bits = __builtin_bit_cast(std::uint64_t, rate) * 0x9e3779b97f4a7c15u;
-      digest = told.options ^ bits;
+      digest = options.digest ^ bits;
     }
     Unanimity::write(digest, words + StepControl::options_word);
     if (!all) return;
@@ -340,7 +340,7 @@ struct Decide {
   bool skip_non_finite = false;  ///< gradients that are not finite are no failure
   long count = 0;                ///< of this update, from outside; 0: one more than of the last
   std::uint64_t rules = 0;       ///< digest of what updates each tensor
-  RankOptions told{};
+  RankOptions options{};
   std::int64_t together = 1;          ///< optimizers that step
   StepControl const* lead = nullptr;  ///< of another one that leads; or null
 
@@ -416,7 +416,7 @@ inline constexpr std::size_t rates_at_once = std::clamp(
 
 /// One call after the other.
 template <class First, class Second>
-struct Both {
+struct InOrder {
   First first{};
   Second second{};
 
@@ -426,10 +426,10 @@ struct Both {
   }
 };
 template <class First, class Second>
-Both(First, Second) -> Both<First, Second>;
+InOrder(First, Second) -> InOrder<First, Second>;
 
 /// A failure was reported: steps count again.
-struct Forgive {
+struct ClearFailure {
   StepControl* control = nullptr;
   ZERO_HOST_DEVICE void operator()() const noexcept {
     control->outcome.failure = StepFailure::none;

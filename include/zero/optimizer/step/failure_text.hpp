@@ -26,10 +26,10 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// The options of a step, to compare with other ranks'.
 /// @param rate   the learning rate, wherever it lay ...
-/// @param given  ... and by which calls ranks got it; outlives the record
+/// @param calls  ... and by which calls ranks got it; outlives the record
 ZERO_APART [[nodiscard]] ZERO_COLD Fingerprint fingerprint_of(Decide const& decide,
                                                               double rate,
-                                                              std::string_view given);
+                                                              std::string_view calls);
 
 /// Which tensors have gradients that are not finite, and on which ranks.
 /// @param all  the first that each rank has found, below 0 if there is none
@@ -85,16 +85,16 @@ ZERO_BODY std::string failure_values(Parts& parts, StepFailure failure) {
     return not_finite(ranks.gather({&first, 1}), parts.tensors);
   }
   if (failure == StepFailure::units_differ) {
-    std::vector<std::int64_t> said;
+    std::vector<std::int64_t> statements;
     for (std::size_t t = 0; t < parts.tensors.size(); ++t) {
-      said.push_back(static_cast<std::int64_t>(parts.presence.said(t)));
+      statements.push_back(static_cast<std::int64_t>(parts.presence.statement(t)));
     }
-    return forgotten(ranks.gather(said), parts.tensors);
+    return forgotten(ranks.gather(statements), parts.tensors);
   }
   if (failure != StepFailure::options_differ) return {};
-  std::string const given = calls_of_ranks(ranks, parts.now.rate_from);
+  std::string const calls = calls_of_ranks(ranks, parts.now.rate_from);
   Fingerprint const record =
-      fingerprint_of(parts.now.told, parts.outcome.get().terms.learning_rate, given);
+      fingerprint_of(parts.now.decided, parts.outcome.get().terms.learning_rate, calls);
   auto const more = [&] { return parts.rules.difference(ranks); };
   return record.difference(ranks, more);
 }
@@ -110,12 +110,12 @@ ZERO_BODY Error explain_failure(std::span<Parts* const> stepped, StepFailure fai
   return error_of(failure);
 }
 
-ZERO_BODY Fingerprint fingerprint_of(Decide const& decide, double rate, std::string_view given) {
+ZERO_BODY Fingerprint fingerprint_of(Decide const& decide, double rate, std::string_view calls) {
   constexpr std::string_view options = "options to step(): ";
   Fingerprint record;
-  record.add(options, "the call", std::string_view(decide.told.known ? "step" : "grad_norm"));
+  record.add(options, "the call", std::string_view(decide.options.known ? "step" : "grad_norm"));
   record.add(options, "optimizers that step together", static_cast<double>(decide.together));
-  record.add(given, "learning_rate", decide.told.known ? rate : 0.);
+  record.add(calls, "learning_rate", decide.options.known ? rate : 0.);
   record.add(options, "max_norm", decide.max_norm);
   record.add(options, "scale", decide.scale);
   record.add(options, "non_finite", std::string_view(decide.skip_non_finite ? "skip" : "fail"));

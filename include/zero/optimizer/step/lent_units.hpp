@@ -35,17 +35,17 @@ class LentUnits {
     if (!in_use(unit)) return;
     in_use_[static_cast<std::size_t>(unit)] = 0;
     forget(unit);
-    if (told_) (*told_)(unit);
+    if (callback_) (*callback_)(unit);
   }
   template <class Forget>
   void free_all(Forget const& forget) {
     for (std::size_t u = in_use_.size(); u-- > 0;) free(static_cast<int>(u), forget);
   }
-  void tell(Callback told) noexcept { told_.emplace(told); }
+  void on_free(Callback callback) noexcept { callback_.emplace(callback); }
 
  private:
   std::vector<std::uint8_t> in_use_;
-  std::optional<Callback> told_;
+  std::optional<Callback> callback_;
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -88,7 +88,7 @@ ZERO_BODY StepFailure Outcome::take(StepReport& report) {
                            ? 0
                            : static_cast<long>(trained_) - now.rested};
   if (failure == StepFailure::none) return failure;
-  kernels_.call(Forgive{control_});
+  kernels_.call(ClearFailure{control_});
   stale_ = true;
   return failure;
 }

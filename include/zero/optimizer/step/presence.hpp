@@ -23,25 +23,25 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 class Presence {
  public:
   /// What a rank says of a tensor.
-  enum class Said : std::int8_t { nothing, absent, given };
+  enum class Statement : std::int8_t { nothing, absent, present };
 
   ZERO_APART ZERO_COLD explicit Presence(Model const& model);
 
   /// The unit's gradients are added to in this micro-step, but for what was declared absent.
-  ZERO_APART void give(int unit) noexcept;
+  ZERO_APART void open(int unit) noexcept;
   /// There is no gradient in this micro-step.
-  /// @param told  by the trainer; else none was lent
-  void declare(std::size_t tensor, bool told = true) noexcept {
-    tensors_[tensor].now = Said::absent;
+  /// @param by_trainer  else none was lent
+  void declare(std::size_t tensor, bool by_trainer = true) noexcept {
+    tensors_[tensor].now = Statement::absent;
     declared_ = true;
-    told_ = told_ || told;
+    by_trainer_ = by_trainer_ || by_trainer;
   }
   ZERO_APART void declare_unit(int unit) noexcept;
   /// What nothing was said about in this micro-step is as `what(t)` says.
   template <class What>
   void complete(What const& what) noexcept {
     for (std::size_t t = 0; t < tensors_.size(); ++t) {
-      if (tensors_[t].now != Said::nothing) continue;
+      if (tensors_[t].now != Statement::nothing) continue;
       tensors_[t].now = what(t);
       declared_ = declared_ || absent_now(t);
     }
@@ -52,7 +52,7 @@ class Presence {
   }
   /// Was a tensor declared absent in this micro-step?
   [[nodiscard]] bool absent_now(std::size_t tensor) const noexcept {
-    return tensors_[tensor].now == Said::absent;
+    return tensors_[tensor].now == Statement::absent;
   }
   /// Was any, in this step?
   [[nodiscard]] bool any_declared() const noexcept { return declared_; }
@@ -74,7 +74,7 @@ class Presence {
   /// Was nothing said about a tensor in it? So it must be on all ranks, or some have forgotten what
   /// others give.
   [[nodiscard]] bool silent(std::size_t tensor) const noexcept {
-    return said(tensor) == Said::nothing && trained(tensor);
+    return statement(tensor) == Statement::nothing && trained(tensor);
   }
   /// Of how many that is so.
   [[nodiscard]] std::int64_t silent_count() const noexcept { return silent_count_; }
@@ -82,7 +82,9 @@ class Presence {
   /// to be lent are empty.
   [[nodiscard]] bool all_empty() const noexcept { return all_empty_; }
   /// What was said in the step.
-  [[nodiscard]] Said said(std::size_t tensor) const noexcept { return said(tensor, true); }
+  [[nodiscard]] Statement statement(std::size_t tensor) const noexcept {
+    return statement(tensor, true);
+  }
   /// A step begins.
   ZERO_APART void reset() noexcept;
 
@@ -95,16 +97,16 @@ class Presence {
  private:
   /// What is known of a tensor, or of the storage that it is of.
   struct Known {
-    Said now = Said::nothing;   ///< in this micro-step
-    Said said = Said::nothing;  ///< in those of the step before it
+    Statement now = Statement::nothing;     ///< in this micro-step
+    Statement before = Statement::nothing;  ///< in those of the step before it
     bool gives = false;
     bool may_rest = false;
     bool rested = false;  ///< in some step
   };
 
-  [[nodiscard]] Said said(std::size_t tensor, bool step) const noexcept {
+  [[nodiscard]] Statement statement(std::size_t tensor, bool step) const noexcept {
     Known const& known = tensors_[tensor];
-    return step ? (std::max)(known.said, known.now) : known.now;
+    return step ? (std::max)(known.before, known.now) : known.now;
   }
   [[nodiscard]] std::size_t storage_of(std::size_t tensor) const noexcept {
     return model_->partition.place(tensor).storage;
@@ -118,7 +120,7 @@ class Presence {
   std::vector<Known> tensors_;
   std::int64_t silent_count_ = 0;
   bool declared_ = false;
-  bool told_ = false;
+  bool by_trainer_ = false;
   bool all_empty_ = false;
   bool any_may_rest_ = false;
 };
@@ -127,9 +129,9 @@ class Presence {
 
 ZERO_BODY Presence::Presence(Model const& model) : model_(&model), tensors_(model.tensors.size()) {}
 
-ZERO_BODY void Presence::give(int unit) noexcept {
+ZERO_BODY void Presence::open(int unit) noexcept {
   for (std::size_t const t : tensors(unit)) {
-    if (!absent_now(t)) tensors_[t].now = Said::given;
+    if (!absent_now(t)) tensors_[t].now = Statement::present;
   }
 }
 
@@ -140,14 +142,14 @@ ZERO_BODY void Presence::declare_unit(int unit) noexcept {
 ZERO_BODY bool Presence::empty(std::size_t storage, bool step) const noexcept {
   if (!declared_) return false;
   for (std::size_t t = storage; t < tensors_.size(); t = model_->next_tied[t]) {
-    if (said(t, step) != Said::absent) return false;
+    if (statement(t, step) != Statement::absent) return false;
   }
   return true;
 }
 
 ZERO_BODY void Presence::fold() noexcept {
   for (Known& known : tensors_) {
-    known.said = (std::max)(known.said, std::exchange(known.now, Said::nothing));
+    known.before = (std::max)(known.before, std::exchange(known.now, Statement::nothing));
   }
 }
 
@@ -162,8 +164,8 @@ ZERO_BODY void Presence::conclude() noexcept {
       storage.may_rest = trained(t);
     }
     if (!trained(t)) continue;
-    storage.gives = storage.gives || said(t) == Said::given;
-    storage.may_rest = storage.may_rest && said(t) == Said::absent;
+    storage.gives = storage.gives || statement(t) == Statement::present;
+    storage.may_rest = storage.may_rest && statement(t) == Statement::absent;
     silent_count_ += silent(t) ? 1 : 0;
     gives = gives || storage.gives;
   }
@@ -171,12 +173,12 @@ ZERO_BODY void Presence::conclude() noexcept {
     known.rested = known.rested || known.may_rest;
     any_may_rest_ = any_may_rest_ || known.may_rest;
   }
-  all_empty_ = any_may_rest_ && !gives && silent_count_ == 0 && !told_;
+  all_empty_ = any_may_rest_ && !gives && silent_count_ == 0 && !by_trainer_;
 }
 
 ZERO_BODY void Presence::reset() noexcept {
-  for (Known& known : tensors_) known.said = known.now = Said::nothing;
-  declared_ = told_ = false;
+  for (Known& known : tensors_) known.before = known.now = Statement::nothing;
+  declared_ = by_trainer_ = false;
 }
 
 #endif

@@ -81,7 +81,7 @@ class Reduction {
   using Departure = ReductionOrder::Departure;
 
   /// A bucket that travels; its ticket has the same place.
-  struct Flight {
+  struct BucketInFlight {
     std::size_t bucket = 0;
     std::byte* received = nullptr;
   };
@@ -141,7 +141,7 @@ class Reduction {
   Kernels kernels_;
   ReductionOrder order_;
   LentUnits lent_units_;
-  std::array<Flight, reductions_in_flight> flights_{};
+  std::array<BucketInFlight, reductions_in_flight> flights_{};
   Tickets tickets_;
   std::size_t oldest_ = 0;
   std::size_t flying_ = 0;
@@ -191,7 +191,7 @@ ZERO_BODY void Reduction::load(Kernels const& loading) const {
 ZERO_BODY void Reduction::open(int unit, bool overwritten) {
   ranks_->progress();
   order_.open(unit);
-  presence_->give(unit);
+  presence_->open(unit);
   if (lends_) {
     lent_units_.use(unit);
     for (std::size_t const t : presence_->tensors(unit)) {
@@ -266,7 +266,7 @@ ZERO_BODY void Reduction::reset() {
   while (flying_ > 0) arrive();
   for (std::size_t g = 0; g < partition_->groups().size(); ++g) store_->release(g);
   free_lent();
-  store_->clear_kept();
+  store_->clear_whole();
   order_.reset();
   presence_->reset();
   norm_->reset();
@@ -381,7 +381,7 @@ ZERO_BODY Array Reduction::run_of_lent(BucketSpan const& bucket) const {
 }
 
 ZERO_BODY void Reduction::arrive() {
-  Flight const flight = flights_[oldest_];
+  BucketInFlight const flight = flights_[oldest_];
   tickets_.wait(oldest_);
   oldest_ = (oldest_ + 1) % flights_.size();
   --flying_;
@@ -422,7 +422,7 @@ ZERO_BODY void Reduction::free_lent() {
 ZERO_BODY void Reduction::complete_presence() {
   if (!lends_) return;
   presence_->complete([&](std::size_t t) {
-    return store_->lent().missing(t) ? Presence::Said::absent : Presence::Said::given;
+    return store_->lent().missing(t) ? Presence::Statement::absent : Presence::Statement::present;
   });
 }
 
@@ -431,7 +431,7 @@ ZERO_BODY void Reduction::end_micro_step() {
   if (!accumulates_) {
     launch_ready(true);
     free_lent();
-    store_->clear_kept();
+    store_->clear_whole();
     sums_begun_ = true;
   }
   presence_->fold();

@@ -117,8 +117,8 @@ class ReductionOrder {
   /// Of a group that is absent nothing more is said, and no memory was asked for.
   enum class Phase : std::uint8_t { empty, absent, filling, complete, travelling, reduced };
   /// Of a unit, in a micro-step.
-  enum class Unit : std::uint8_t { untouched, open, reduced, absent };
-  struct Group {
+  enum class UnitState : std::uint8_t { untouched, open, reduced, absent };
+  struct GroupState {
     Phase phase = Phase::empty;
     std::size_t units_done = 0;
     std::size_t buckets_left = 0;
@@ -133,12 +133,14 @@ class ReductionOrder {
 
   ZERO_APART [[noreturn]] static void refuse(int unit, Message const& why);
   /// Nothing more is added to a unit, which is reduced or absent.
-  ZERO_APART void end(int unit, Unit as);
-  [[nodiscard]] Unit& at(int unit) noexcept { return units_[static_cast<std::size_t>(unit)]; }
-  [[nodiscard]] Unit at(int unit) const noexcept { return units_[static_cast<std::size_t>(unit)]; }
-  [[nodiscard]] static bool is_done(Unit unit) noexcept { return unit >= Unit::reduced; }
+  ZERO_APART void end(int unit, UnitState as);
+  [[nodiscard]] UnitState& at(int unit) noexcept { return units_[static_cast<std::size_t>(unit)]; }
+  [[nodiscard]] UnitState at(int unit) const noexcept {
+    return units_[static_cast<std::size_t>(unit)];
+  }
+  [[nodiscard]] static bool is_done(UnitState unit) noexcept { return unit >= UnitState::reduced; }
   /// Nothing more is added to a group.
-  static void complete(Group& group) noexcept {
+  static void complete(GroupState& group) noexcept {
     if (group.phase == Phase::empty) group.phase = Phase::absent;
     if (group.phase == Phase::filling) group.phase = Phase::complete;
   }
@@ -146,8 +148,8 @@ class ReductionOrder {
   Partition const* partition_;
   bool in_full_;
   bool in_sums_;
-  std::vector<Group> groups_;
-  std::vector<Unit> units_;
+  std::vector<GroupState> groups_;
+  std::vector<UnitState> units_;
   std::size_t next_ = 0;  ///< whose turn it is
   std::uint64_t epoch_ = 0;
   Now now_{};
@@ -160,7 +162,7 @@ ZERO_BODY ReductionOrder::ReductionOrder(Partition const& partition, bool in_ful
       in_full_(in_full),
       in_sums_(in_sums),
       groups_(partition.groups().size()),
-      units_(static_cast<std::size_t>(partition.placement().unit_count()), Unit::untouched) {}
+      units_(static_cast<std::size_t>(partition.placement().unit_count()), UnitState::untouched) {}
 
 ZERO_BODY void ReductionOrder::refuse(int unit, Message const& why) {
   fail(ErrorKind::invalid_argument, {"unit ", unit, " ", why});
@@ -175,7 +177,7 @@ ZERO_BODY void ReductionOrder::require_live(int unit, std::uint64_t epoch) const
   if (is_done(at(unit))) {
     refuse(unit,
            {"was already ",
-            at(unit) == Unit::reduced ? "reduced" : "declared absent",
+            at(unit) == UnitState::reduced ? "reduced" : "declared absent",
             " in this micro-step; call micro_step() before the next micro-batch"});
   }
 }
@@ -188,7 +190,7 @@ ZERO_BODY void ReductionOrder::open(int unit) {
            "discard_gradients() first");
   }
   now_.opened = true;
-  at(unit) = Unit::open;
+  at(unit) = UnitState::open;
 }
 
 ZERO_BODY void ReductionOrder::refuse_full_pool(int unit) const {
@@ -207,7 +209,7 @@ ZERO_BODY void ReductionOrder::refuse_full_pool(int unit) const {
 }
 
 ZERO_BODY void ReductionOrder::complete_all() noexcept {
-  for (Group& group : groups_) complete(group);
+  for (GroupState& group : groups_) complete(group);
 }
 
 ZERO_BODY ReductionOrder::Departure ReductionOrder::next(bool early) noexcept {
@@ -235,15 +237,15 @@ ZERO_BODY void ReductionOrder::declare_tensor(int unit) {
 ZERO_BODY void ReductionOrder::declare(int unit) {
   declare_tensor(unit);
   // Who has asked for it passes it to reduce().
-  if (at(unit) != Unit::open) end(unit, Unit::absent);
+  if (at(unit) != UnitState::open) end(unit, UnitState::absent);
 }
 
 ZERO_BODY void ReductionOrder::close(int unit, std::uint64_t epoch) {
   require_live(unit, epoch);
-  end(unit, Unit::reduced);
+  end(unit, UnitState::reduced);
 }
 
-ZERO_BODY void ReductionOrder::end(int unit, Unit as) {
+ZERO_BODY void ReductionOrder::end(int unit, UnitState as) {
   at(unit) = as;
   for (std::size_t const g : partition_->groups_of(unit)) {
     if (++groups_[g].units_done == partition_->groups()[g].units.size()) complete(groups_[g]);
@@ -273,19 +275,19 @@ ZERO_BODY bool ReductionOrder::follows_another() const {
 }
 
 ZERO_BODY void ReductionOrder::end_micro_step() noexcept {
-  auto const stays = [&](Group const& group) {
+  auto const stays = [&](GroupState const& group) {
     return in_full_ && (group.phase == Phase::filling || group.phase == Phase::complete);
   };
-  for (Group& group : groups_) group = {stays(group) ? Phase::filling : Phase::empty};
-  for (Unit& unit : units_) unit = Unit::untouched;
+  for (GroupState& group : groups_) group = {stays(group) ? Phase::filling : Phase::empty};
+  for (UnitState& unit : units_) unit = UnitState::untouched;
   next_ = 0;
   ++epoch_;
   now_.opened = now_.opened && in_full_;
 }
 
 ZERO_BODY void ReductionOrder::reset() noexcept {
-  for (Group& group : groups_) group = {};
-  for (Unit& unit : units_) unit = Unit::untouched;
+  for (GroupState& group : groups_) group = {};
+  for (UnitState& unit : units_) unit = UnitState::untouched;
   next_ = 0;
   ++epoch_;
   now_ = {};

@@ -15,16 +15,16 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 /// Brings full parameters to whoever reads them: publishes them, gathers them, or has nothing to do
 /// where every rank has updated all of them. All but `after_read` and `tensor` are collective where
 /// they communicate.
-class Refresh {
+class ParameterRefresh {
  public:
-  ZERO_APART Refresh(StorageForm::Refresh form,
-                     Ranks& ranks,
-                     Partition const& partition,
-                     ParameterStore const& parameters,
-                     Staging const& staging,
-                     StorageElements const& elements,
-                     int prefetch,
-                     Arena& arena)
+  ZERO_APART ParameterRefresh(StorageForm::Refresh form,
+                              Ranks& ranks,
+                              Partition const& partition,
+                              ParameterStore const& parameters,
+                              Staging const& staging,
+                              StorageElements const& elements,
+                              int prefetch,
+                              Arena& arena)
       : parameters_(&parameters) {
     if (form == StorageForm::Refresh::publish) {
       publish_.emplace(ranks, partition, parameters, staging);
@@ -32,8 +32,8 @@ class Refresh {
       gather_.emplace(ranks, partition, parameters, elements, prefetch, arena);
     }
   }
-  Refresh(Refresh const&) = delete;
-  Refresh& operator=(Refresh const&) = delete;
+  ParameterRefresh(ParameterRefresh const&) = delete;
+  ParameterRefresh& operator=(ParameterRefresh const&) = delete;
 
   /// Makes a unit's parameters whole and current, and blocks for them.
   ZERO_APART void before_read(int unit) {

@@ -26,12 +26,12 @@
 namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// What a trainer called that gave this rank a number.
-enum class ToldBy : std::uint8_t { nothing = 0, set_lr = 1, set_rule = 2, options = 4 };
+enum class SetBy : std::uint8_t { nothing = 0, set_lr = 1, set_rule = 2, options = 4 };
 
 /// What the calls of all ranks are named where their numbers differ, as the beginning of a sentence
 /// about these.
 /// @par Collective  yes; blocks
-ZERO_APART [[nodiscard]] ZERO_COLD std::string calls_of_ranks(RankWords const& ranks, ToldBy own);
+ZERO_APART [[nodiscard]] ZERO_COLD std::string calls_of_ranks(RankWords const& ranks, SetBy own);
 
 /// One rule, whose numbers differ from tensor to tensor: all have the common one but those of
 /// groups, and single tensors, that were given their own. A tensor's goes before its group's.
@@ -48,7 +48,7 @@ class Rules {
   [[nodiscard]] void const* common() const noexcept { return common_.rule.get(); }
   [[nodiscard]] double common_rate() const { return common_.rule.rate(); }
   /// What gave it its rate last.
-  [[nodiscard]] ToldBy rate_from() const noexcept { return common_.rate_from; }
+  [[nodiscard]] SetBy rate_from() const noexcept { return common_.rate_from; }
   /// Has a storage, or the group that it is of, a rule of its own?
   [[nodiscard]] bool owned(std::size_t storage) const noexcept { return own_of_[storage] != none; }
   /// The rule that updates a storage; the same object for all that it updates, as long as there is
@@ -100,7 +100,7 @@ class Rules {
     std::string name;
     bool group;
     RuleCopy rule;
-    ToldBy rate_from = ToldBy::nothing;
+    SetBy rate_from = SetBy::nothing;
     std::uint64_t hash = 0;
     std::uint64_t weight = 0;  ///< of all tensors that it updates, in the digest
   };
@@ -116,7 +116,7 @@ class Rules {
   /// Allocates when it is the first.
   ZERO_APART ZERO_COLD Own& own(std::string_view name);
   /// A rule has got other numbers.
-  ZERO_APART void changed(Own& own, ToldBy by);
+  ZERO_APART void changed(Own& own, SetBy by);
   /// Other tensors than before have a rule of their own.
   ZERO_APART ZERO_COLD void assign();
 
@@ -133,14 +133,14 @@ class Rules {
 
 #if ZERO_BODIES
 
-ZERO_BODY std::string calls_of_ranks(RankWords const& ranks, ToldBy own) {
+ZERO_BODY std::string calls_of_ranks(RankWords const& ranks, SetBy own) {
   auto const word = static_cast<std::int64_t>(own);
   std::int64_t calls = 0;
   for (std::int64_t const each : ranks.gather({&word, 1})) calls |= each;
-  auto const are = [&](ToldBy call) { return calls == static_cast<std::int64_t>(call); };
-  if (calls >= static_cast<std::int64_t>(ToldBy::options)) return "options to step(): ";
-  if (are(ToldBy::set_lr)) return "values to set_lr(): ";
-  if (are(ToldBy::set_rule)) return "values to set_rule(): ";
+  auto const are = [&](SetBy call) { return calls == static_cast<std::int64_t>(call); };
+  if (calls >= static_cast<std::int64_t>(SetBy::options)) return "options to step(): ";
+  if (are(SetBy::set_lr)) return "values to set_lr(): ";
+  if (are(SetBy::set_rule)) return "values to set_rule(): ";
   return "values to set_lr() or set_rule(): ";
 }
 
@@ -154,7 +154,7 @@ ZERO_BODY Rules::Rules(Model const& model,
       own_of_(model.tensors.size(), none),
       at_once_(at_once),
       combination_of_(model.tensors.size(), 0) {
-  changed(common_, ToldBy::nothing);
+  changed(common_, SetBy::nothing);
   assign();
 }
 
@@ -163,17 +163,17 @@ ZERO_BODY void Rules::set(std::string_view name, void const* rule) {
   for_fields(rule, [&](RuleField const& field) { require_valid(name, field); });
   Own& named = own(name);
   named.rule.assign(rule);
-  changed(named, ToldBy::set_rule);
+  changed(named, SetBy::set_rule);
 }
 
 ZERO_BODY void Rules::set_rate(std::string_view name, double rate) {
   require_valid(name, {"lr", rate, 0.});
   Own& named = own(name);
   named.rule.set_rate(rate);
-  changed(named, ToldBy::set_lr);
+  changed(named, SetBy::set_lr);
 }
 
-ZERO_BODY void Rules::changed(Own& own, ToldBy by) {
+ZERO_BODY void Rules::changed(Own& own, SetBy by) {
   own.rate_from = by;
   std::uint64_t const before = std::exchange(own.hash, hash_of(own.rule.get(), &own != &common_));
   own_digest_ += own.weight * (own.hash - before);
@@ -227,7 +227,7 @@ ZERO_BODY std::string Rules::difference(RankWords const& ranks) const {
     if (!odd.group.empty()) tensor += Message({" of group '", odd.group, "'"}).text();
     tensor += ", ";
   }
-  ToldBy const from = own ? owned_[own_of_[t]].rate_from : ToldBy::nothing;
+  SetBy const from = own ? owned_[own_of_[t]].rate_from : SetBy::nothing;
   std::string const first = calls_of_ranks(ranks, from) + tensor;
   std::string const rate = first + "rule.";
   std::string const other = "values to set_rule(): " + tensor + "rule.";

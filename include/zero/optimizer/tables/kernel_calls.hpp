@@ -34,35 +34,44 @@ struct DTypes {
 
 /// One of the function objects that a step has a space call; each is a kernel of a device.
 struct ControlWork {
-  enum class Kind : std::uint8_t { bring, seal, conclude, join, missed, forgive };
-
-  Kind kind;
-  union {
-    BringTensors bring;
-    Seal seal;
-    Conclude conclude;
-    Join join;
-    CountMissed missed;
-    Forgive forgive;
+  enum class Which : std::uint8_t {
+    write_counts,
+    write_words,
+    conclude,
+    join,
+    count_missed,
+    clear_failure
   };
 
-  ControlWork(BringTensors const& work) noexcept : kind(Kind::bring), bring(work) {}
-  ControlWork(Seal const& work) noexcept : kind(Kind::seal), seal(work) {}
-  ControlWork(Conclude const& work) noexcept : kind(Kind::conclude), conclude(work) {}
-  ControlWork(Join const& work) noexcept : kind(Kind::join), join(work) {}
-  ControlWork(CountMissed const& work) noexcept : kind(Kind::missed), missed(work) {}
-  ControlWork(Forgive const& work) noexcept : kind(Kind::forgive), forgive(work) {}
+  Which which;
+  union {
+    WriteTensorCounts write_counts;
+    WriteStepWords write_words;
+    Conclude conclude;
+    Join join;
+    CountMissed count_missed;
+    ClearFailure clear_failure;
+  };
+
+  ControlWork(WriteTensorCounts const& work) noexcept
+      : which(Which::write_counts), write_counts(work) {}
+  ControlWork(WriteStepWords const& work) noexcept : which(Which::write_words), write_words(work) {}
+  ControlWork(Conclude const& work) noexcept : which(Which::conclude), conclude(work) {}
+  ControlWork(Join const& work) noexcept : which(Which::join), join(work) {}
+  ControlWork(CountMissed const& work) noexcept : which(Which::count_missed), count_missed(work) {}
+  ControlWork(ClearFailure const& work) noexcept
+      : which(Which::clear_failure), clear_failure(work) {}
 
   /// Calls `visit` with the one that it is.
   template <class Visit>
   void visit(Visit const& visit) const {
-    switch (kind) {
-      case Kind::bring: return visit(bring);
-      case Kind::seal: return visit(seal);
-      case Kind::conclude: return visit(conclude);
-      case Kind::join: return visit(join);
-      case Kind::missed: return visit(missed);
-      case Kind::forgive: return visit(forgive);
+    switch (which) {
+      case Which::write_counts: return visit(write_counts);
+      case Which::write_words: return visit(write_words);
+      case Which::conclude: return visit(conclude);
+      case Which::join: return visit(join);
+      case Which::count_missed: return visit(count_missed);
+      case Which::clear_failure: return visit(clear_failure);
     }
   }
 };
