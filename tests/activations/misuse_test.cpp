@@ -14,7 +14,7 @@ namespace misuse_test {
 namespace {
 
 using activations::checkpoints;
-using activations::messages_of;
+using activations::told;
 using zero::ActivationCheckpoint;
 using zero::DType;
 using zero::ErrorKind;
@@ -174,7 +174,7 @@ TEST_CASE("more layers in use than the pool has room for") {
 
 TEST_CASE("ranks that differ are told in what") {
   auto const differ = [](auto const& make, char const* what) {
-    for (std::string const& text : messages_of(2, make)) {
+    for (std::string const& text : told(2, make)) {
       CHECK_MESSAGE(text.find(what) != std::string::npos, text);
     }
   };
@@ -204,7 +204,7 @@ TEST_CASE("a rank that fetches something else, or fails: an error on all, no han
       for (int l = 0; l < 3; ++l) store(acts, l, batch);
     }
   };
-  auto const checked = messages_of(2, [&](zero::InProcess& inner) {
+  auto const checked = told(2, [&](zero::InProcess& inner) {
     zero::Checked comm{inner};
     zero::Activations acts{comm, checkpoints(), MicroBatches{2}};
     two_batches(acts);
@@ -215,7 +215,7 @@ TEST_CASE("a rank that fetches something else, or fails: an error on all, no han
     CHECK(text.find("all_gather of 16 fp32, bucket 3") != std::string::npos);
     CHECK(text.find("all_gather of 16 fp32, bucket 7") != std::string::npos);
   }
-  auto const failed = messages_of(2, [&](zero::InProcess& comm) {
+  auto const failed = told(2, [&](zero::InProcess& comm) {
     zero::Activations acts{comm, checkpoints(), MicroBatches{2}};
     two_batches(acts);
     if (comm.rank() == 1) zero::fail(ErrorKind::data, "the loss is not finite");

@@ -116,9 +116,9 @@ template <class Body>
   return right == ranks;
 }
 
-/// The message of each rank, empty where nothing went wrong.
+/// What each rank is told, empty where nothing went wrong.
 template <class Body>
-[[nodiscard]] std::vector<std::string> messages_of(int ranks, Body const& body) {
+[[nodiscard]] std::vector<std::string> told(int ranks, Body const& body) {
   std::vector<std::string> texts(static_cast<std::size_t>(ranks));
   auto const on_rank = [&](zero::InProcess& comm) {
     try {

@@ -386,28 +386,28 @@ TEST_CASE(
 TEST_CASE("random calls: a transfer that fails on one rank ends all of them with one story") {
   for (int at = 0; at < 24; ++at) {
     CAPTURE(at);
-    auto const messages = activations::messages_of(3, [&](zero::InProcess& comm) {
+    auto const said = activations::told(3, [&](zero::InProcess& comm) {
       FullTransfer transfer(comm.rank() == 1 ? at : 1000000);
       zero::Activations store{comm, described(), activation::PaCpu{}, transfer};
       Caller caller{store, 1, 2};
       std::mt19937 random(static_cast<unsigned>(at));
       for (;;) caller.call(random_call(random, caller.reference()));
     });
-    CHECK(messages[1] == "the disk is full");
-    CHECK(messages[0] == messages[2]);
-    CHECK_MESSAGE(messages[0].find("rank 1 failed: ") == 0, messages[0]);
-    CHECK_MESSAGE(messages[0].find("the disk is full") != std::string::npos, messages[0]);
+    CHECK(said[1] == "the disk is full");
+    CHECK(said[0] == said[2]);
+    CHECK_MESSAGE(said[0].find("rank 1 failed: ") == 0, said[0]);
+    CHECK_MESSAGE(said[0].find("the disk is full") != std::string::npos, said[0]);
   }
 }
 
 TEST_CASE("slower memory that one rank does not get ends all ranks") {
-  auto const messages = activations::messages_of(2, [&](zero::InProcess& comm) {
+  auto const said = activations::told(2, [&](zero::InProcess& comm) {
     zero::FileTransfer file(comm.rank() == 1 ? "/nowhere" : "/tmp");
     zero::Activations store{comm, described(), activation::PaCpu{}, file};
     store.store(0, std::span<float const>(std::vector<float>(37)));
     (void)store.fetch(0).layer();
   });
-  for (std::string const& text : messages) {
+  for (std::string const& text : said) {
     CHECK_MESSAGE(text.find("cannot make a file in '/nowhere'") != std::string::npos, text);
   }
 }

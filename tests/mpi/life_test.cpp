@@ -23,28 +23,61 @@ using Comm = zero::Mpi<>;
 
 constexpr Options patient{.deadline_s = 20, .shared_bytes = zero::MiB};
 
+/// As messages list them.
+std::string all_but_1() {
+  std::string text = " on rank 0";
+  for (int rank = 2; rank < mpi_tests::world_size(); ++rank) text += " " + std::to_string(rank);
+  return text;
+}
+
 TEST_CASE("ranks with different options are told so, all of them, at once, and which they are") {
   if (mpi_tests::world_size() < 2) return;
   bool const odd = mpi_tests::world_rank() == 1;
-  std::string const differ = "ranks 0 and 1 were constructed with different Options: ";
   struct {
     void (*change)(Options& options);
-    char const* words;
+    std::string field, value, odd_value;
   } const rows[] = {
-      {[](auto& o) { o.shared_memory = false; }, "shared_memory is 1 and 0"},
-      {[](auto& o) { o.shared_bytes = 4096; }, "shared_bytes is 1048576 and 4096"},
-      {[](auto& o) { o.exchange_bytes += 4096; }, "exchange_bytes"},
-      {[](auto& o) { o.sums = zero::mpi::Sums::chained; }, "sums is 0 and 2"},
-      {[](auto& o) { o.message_bytes = 1000; }, "message_bytes is 1073741824 and 1000"},
-      {[](auto& o) { o.node = 3; }, "node.has_value() is 0 and 1"},
+      {[](auto& o) { o.shared_memory = false; }, "shared_memory", "1", "0"},
+      {[](auto& o) { o.shared_bytes = 4096; }, "shared_bytes", "1048576", "4096"},
+      {[](auto& o) { o.exchange_bytes = 8192; }, "exchange_bytes", "8388608", "8192"},
+      {[](auto& o) { o.sums = zero::mpi::Sums::chained; }, "sums", "0", "2"},
+      {[](auto& o) { o.message_bytes = 1000; }, "message_bytes", "1073741824", "1000"},
+      {[](auto& o) { o.node = 3; }, "node.has_value()", "0", "1"},
   };
   for (auto const& row : rows) {
     Options options = patient;
     if (odd) row.change(options);
     mpi_tests::Stopwatch const watch;
-    CHECK(contains(error_of([&] { Comm comm(MPI_COMM_WORLD, options); }), differ + row.words));
+    CHECK(contains(error_of([&] { Comm comm(MPI_COMM_WORLD, options); }),
+                   "ranks disagree on Options::" + row.field + ": " + row.value + all_but_1() +
+                       "; " + row.odd_value + " on rank 1"));
     CHECK(watch.seconds() < 15);
   }
+}
+
+TEST_CASE("a rank of version 0.2 is told apart before anything else, and hears of the others") {
+  int const ranks = mpi_tests::world_size();
+  if (ranks < 2) return;
+  std::int64_t const version = zero::detail::version_number;
+  if (mpi_tests::world_rank() != 1) {
+    std::string const text = error_of([] { Comm comm(MPI_COMM_WORLD, patient); });
+    CHECK(contains(text,
+                   "ranks disagree on library version: " + std::to_string(version) + all_but_1() +
+                       "; 0 on rank 1"));
+    return;
+  }
+  // What 0.2 does first: node, then Native, and six options.
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Comm copy = MPI_COMM_NULL;
+  MPI_Comm_idup(MPI_COMM_WORLD, &copy, &request);
+  MPI_Wait(&request, MPI_STATUS_IGNORE);
+  using Facts = std::array<std::int64_t, 8>;
+  Facts const mine{0, 0, 1, zero::MiB, 8 * zero::MiB, zero::GiB, 0, 0};
+  std::vector<Facts> all(static_cast<std::size_t>(ranks));
+  int const bytes = sizeof(Facts);
+  MPI_Iallgather(mine.data(), bytes, MPI_BYTE, all.data(), bytes, MPI_BYTE, copy, &request);
+  MPI_Wait(&request, MPI_STATUS_IGNORE);
+  CHECK(all[0] == Facts{0, version, 1, zero::MiB, 8 * zero::MiB, zero::GiB, 0, 0});
 }
 
 TEST_CASE("one rank's negative node is everybody's error") {

@@ -4,6 +4,7 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
+#include "zero/base/version.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -14,6 +15,11 @@
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
+
+/// The library's version as a field, the first of those that are compared: ranks with another one
+/// have other fields behind it.
+inline constexpr std::int64_t version_number =
+    version.major * 1000000 + version.minor * 1000 + version.patch;
 
 /// The first field of `width` words, of the `stride` words of each rank, in which ranks differ;
 /// `stride` / `width` if there is none.

@@ -123,19 +123,19 @@ TEST_CASE("contiguous memory: where there is no room, the error says what there 
   auto hole = memory.short_lived(20 * KiB);
   auto const last = memory.short_lived(5 * KiB);
   hole = {};
-  auto const refused = [&](std::size_t bytes, std::size_t alignment, Role role) {
+  auto const said = [&](std::size_t bytes, std::size_t alignment, Role role) {
     return refusal([&] { static_cast<void>(memory.allocate(bytes, alignment, role)); },
                    ErrorKind::resource);
   };
   CHECK(
-      refused(21 * KiB, 4096, Role::gather_pool) ==
+      said(21 * KiB, 4096, Role::gather_pool) ==
       "no room for 21504 short-lived bytes for gather_pool at a multiple of 4096: the largest free "
       "block for them has 20480 bytes, of 28672 that are free; 30720 long-lived and 6144 "
       "short-lived bytes are in use, of 65536 reserved");
-  CHECK(has(refused(9 * KiB, 1, Role::state),
+  CHECK(has(said(9 * KiB, 1, Role::state),
             "no room for 9216 long-lived bytes for state at a multiple of 1: the largest free "
             "block for them has 8192 bytes"));
-  CHECK(has(refused(~std::size_t{0}, 1, Role::staging), "18446744073709551615"));
+  CHECK(has(said(~std::size_t{0}, 1, Role::staging), "18446744073709551615"));
   CHECK(memory.short_lived(20 * KiB).bytes() == 20 * KiB);
   CHECK(memory.long_lived(8 * KiB).bytes() == 8 * KiB);
 }
@@ -184,7 +184,7 @@ TEST_CASE("contiguous memory: the address sanitizer is told what is not in use")
       CAPTURE(gives_back);
       CAPTURE(at);
       int status = 0;
-      std::string const message = last_words(
+      std::string const said = last_words(
           [&] {
             ContiguousMemory memory{64 * KiB};
             MemoryBlock const below = memory.long_lived(250);
@@ -196,7 +196,7 @@ TEST_CASE("contiguous memory: the address sanitizer is told what is not in use")
       bool const allowed = !gives_back && at >= 0 && at < 100;
 #if defined(__SANITIZE_ADDRESS__)
       CHECK((status == 0) == allowed);
-      CHECK(has(message, allowed ? "" : "ERROR: AddressSanitizer"));
+      CHECK(has(said, allowed ? "" : "ERROR: AddressSanitizer"));
 #else
       static_cast<void>(allowed);
       CHECK(status == 0);

@@ -2,10 +2,10 @@
 /// What construction begins with: all ranks agree on model, policies and values.
 #pragma once
 
+#include "zero/base/compare_fields.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/base/number.hpp"
-#include "zero/base/version.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/layout/stacked.hpp"
 #include "zero/optimizer/held/arena.hpp"
@@ -133,9 +133,7 @@ ZERO_BODY Fingerprint fingerprint(EngineSetup const& setup,
                                   Partition const& partition) {
   PolicyFacts const& facts = setup.policies;
   Fingerprint record;
-  record.add(
-      "library version",
-      std::int64_t{version.major} * 1000000 + std::int64_t{version.minor} * 1000 + version.patch);
+  record.add("library version", version_number);
   record.add("world size", std::int64_t{setup.comm.size});
   record.add("stage", facts.stage);
   record.add("precision", facts.precision);
