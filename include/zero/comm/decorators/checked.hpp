@@ -56,9 +56,9 @@ struct ComparedCall {
 
 /// The calls of all ranks, in the memory of the communicator's space while they travel.
 template <class Space, class A>
-class CallBoard {
+class GatheredCalls {
  public:
-  CallBoard(int size, A allocator)
+  GatheredCalls(int size, A allocator)
       : calls_(static_cast<std::size_t>(size)),
         memory_(static_cast<ComparedCall*>(allocator.allocate(bytes(), alignment)),
                 Return{allocator, bytes()}) {
@@ -116,14 +116,14 @@ struct NoAllocator {};
 
 /// The calls of all ranks where collectives reach host memory: they need no other.
 template <class Space>
-class CallBoard<Space, NoAllocator> {
+class GatheredCalls<Space, NoAllocator> {
  public:
-  explicit CallBoard(int size, NoAllocator /*none*/ = {})
+  explicit GatheredCalls(int size, NoAllocator /*none*/ = {})
       : calls_(static_cast<std::size_t>(size)) {}
 
   template <Communicator C>
   [[nodiscard]] std::vector<ComparedCall> const& exchange(C& comm, ComparedCall const& mine) {
-    run(comm, CallBoard<Space, HostAllocator>::gather(&mine, calls_.data()));
+    run(comm, GatheredCalls<Space, HostAllocator>::gather(&mine, calls_.data()));
     return calls_;
   }
 
@@ -158,18 +158,18 @@ class Checked : public detail::Wrapped<C> {
 
  public:
   /// Refers to `comm`; not collective.
-  explicit Checked(C& comm) requires std::same_as<A, detail::NoAllocator> : Base(comm),
-                                                                            board_(this->size()) {}
+  explicit Checked(C& comm) requires std::same_as<A, detail::NoAllocator>
+      : Base(comm), gathered_(this->size()) {}
   /// Keeps `comm`; not collective.
-  explicit Checked(C&& comm) requires std::same_as<A, detail::NoAllocator> : Base(std::move(comm)),
-                                                                             board_(this->size()) {}
+  explicit Checked(C&& comm) requires std::same_as<A, detail::NoAllocator>
+      : Base(std::move(comm)), gathered_(this->size()) {}
   /// Refers to `comm`; collective if `allocator` is.
   /// @throws Error (resource) if there is no memory
-  Checked(C& comm, A allocator) : Base(comm), board_(this->size(), std::move(allocator)) {}
+  Checked(C& comm, A allocator) : Base(comm), gathered_(this->size(), std::move(allocator)) {}
   /// Keeps `comm`; collective if `allocator` is.
   /// @throws Error (resource) if there is no memory
   Checked(C&& comm, A allocator)
-      : Base(std::move(comm)), board_(this->size(), std::move(allocator)) {}
+      : Base(std::move(comm)), gathered_(this->size(), std::move(allocator)) {}
 
   /// Compares the call with all ranks' and starts it if they agree.
   /// @par Collective  yes; blocks until every rank has started its next collective
@@ -178,7 +178,7 @@ class Checked : public detail::Wrapped<C> {
   ///   every later call throws the same
   typename C::Ticket start(Collective const& op) {
     if (differing_ != 0) refuse(op);
-    auto const& calls = board_.exchange(this->inner(), detail::ComparedCall::of(op, sequence_));
+    auto const& calls = gathered_.exchange(this->inner(), detail::ComparedCall::of(op, sequence_));
     for (detail::ComparedCall const& call : calls) {
       if (call.made == 0) lose(op);
     }
@@ -192,7 +192,7 @@ class Checked : public detail::Wrapped<C> {
 
   /// What the inner communicator holds, and the calls of all ranks.
   [[nodiscard]] std::uint64_t held() const {
-    return held_by(this->inner()) + board_.calls().size() * sizeof(detail::ComparedCall);
+    return held_by(this->inner()) + gathered_.calls().size() * sizeof(detail::ComparedCall);
   }
 
   /// A sub-group that is checked as well; the split itself is left to the inner communicator.
@@ -202,7 +202,7 @@ class Checked : public detail::Wrapped<C> {
   [[nodiscard]] Checked split(int color,
                               int key,
                               std::string_view name = {}) requires SplittableCommunicator<C> {
-    return Checked(detail::split(this->inner(), color, key, name), board_.allocator());
+    return Checked(detail::split(this->inner(), color, key, name), gathered_.allocator());
   }
 
  private:
@@ -214,7 +214,7 @@ class Checked : public detail::Wrapped<C> {
   }
 
   [[noreturn]] void refuse(Collective const& op) const {
-    auto const& calls = board_.calls();
+    auto const& calls = gathered_.calls();
     detail::ComparedCall const& theirs = calls[differing_];
     std::string message;
     if (theirs.sequence != calls[0].sequence) {
@@ -241,7 +241,7 @@ class Checked : public detail::Wrapped<C> {
             .group = std::string(this->group_name())};
   }
 
-  detail::CallBoard<typename C::Space, A> board_;
+  detail::GatheredCalls<typename C::Space, A> gathered_;
   std::size_t differing_ = 0;  ///< the first rank that disagreed with rank 0, once there is one
   std::uint64_t sequence_ = 0;
 };

@@ -196,7 +196,7 @@ class Traced : public detail::Wrapped<C> {
     detail::CallTrace::Inside const inside(trace_);
     trace_.starting(op, inside.since());
     Ticket ticket;
-    told("starting ", trace_.next(), [&] { ticket.inner_ = this->inner().start(op); });
+    with_trace("starting ", trace_.next(), [&] { ticket.inner_ = this->inner().start(op); });
     ticket.number_ = trace_.started();
     return ticket;
   }
@@ -206,7 +206,7 @@ class Traced : public detail::Wrapped<C> {
   void wait(Ticket& ticket) {
     detail::CallTrace::Inside const inside(trace_);
     trace_.waiting(ticket.number_, inside.since());
-    told("waiting for ", ticket.number_, [&] { this->inner().wait(ticket.inner_); });
+    with_trace("waiting for ", ticket.number_, [&] { this->inner().wait(ticket.inner_); });
     trace_.finished(std::exchange(ticket.number_, detail::CallTrace::none));
   }
 
@@ -219,7 +219,7 @@ class Traced : public detail::Wrapped<C> {
   /// @throws Error as the inner communicator does, and where this rank was
   void confirm() requires ConfirmingCommunicator<C> {
     detail::CallTrace::Inside const inside(trace_);
-    told("confirming all up to ", trace_.last(), [&] { this->inner().confirm(); });
+    with_trace("confirming all up to ", trace_.last(), [&] { this->inner().confirm(); });
   }
 
   /// A sub-group that remembers as many calls of its own, with a clock of its own; the split itself
@@ -231,7 +231,7 @@ class Traced : public detail::Wrapped<C> {
   [[nodiscard]] Traced split(int color,
                              int key,
                              std::string_view name = {}) requires SplittableCommunicator<C> {
-    return told("splitting after ", trace_.last(), [&] {
+    return with_trace("splitting after ", trace_.last(), [&] {
       return Traced(detail::split(this->inner(), color, key, name), trace_.capacity());
     });
   }
@@ -253,9 +253,9 @@ class Traced : public detail::Wrapped<C> {
  private:
   /// Calls `work()`, whose errors go on with what this rank was doing.
   template <class Work>
-  decltype(auto) told([[maybe_unused]] std::string_view doing,
-                      [[maybe_unused]] std::uint64_t number,
-                      Work const& work) {
+  decltype(auto) with_trace([[maybe_unused]] std::string_view doing,
+                            [[maybe_unused]] std::uint64_t number,
+                            Work const& work) {
 #if defined(__cpp_exceptions)
     try {
       return work();

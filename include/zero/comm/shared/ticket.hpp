@@ -21,14 +21,14 @@ class Ticket {
  public:
   Ticket() = default;
   Ticket(std::shared_ptr<Group> group, Number number, int rank) noexcept
-      : group_(std::move(group)), part_{number, rank, std::uncaught_exceptions()} {}
+      : group_(std::move(group)), call_{number, rank, std::uncaught_exceptions()} {}
   /// Takes over the collective; `other` has nothing left to wait for.
   Ticket(Ticket&& other) noexcept = default;
   /// Takes over the collective. One that this ticket still held is withdrawn as in destruction.
   Ticket& operator=(Ticket&& other) noexcept {
     Ticket taken(std::move(other));
     std::swap(group_, taken.group_);
-    std::swap(part_, taken.part_);
+    std::swap(call_, taken.call_);
     return *this;
   }
   ~Ticket() {
@@ -37,25 +37,25 @@ class Ticket {
 
   /// Waits for the collective unless there is nothing left to wait for.
   void wait() {
-    if (group_ != nullptr) group_->wait(part_.rank, part_.number);
+    if (group_ != nullptr) group_->wait(call_.rank, call_.number);
     group_.reset();
   }
 
  private:
   // Out of line: tickets are moved and destroyed in many places, hardly ever unfinished.
   __attribute__((noinline)) void abandon() noexcept {
-    group_->abandon(part_.rank, part_.number, std::uncaught_exceptions() > part_.exceptions);
+    group_->abandon(call_.rank, call_.number, std::uncaught_exceptions() > call_.exceptions);
     group_.reset();
   }
 
-  struct Part {
+  struct StartedCall {
     Number number{};
     int rank = -1;
     int exceptions = 0;  ///< in flight at birth: more of them at death mean unwinding
   };
 
   std::shared_ptr<Group> group_;  ///< null when there is nothing left to wait for
-  Part part_{};
+  StartedCall call_{};
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

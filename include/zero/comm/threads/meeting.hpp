@@ -241,10 +241,10 @@ class Meeting {
     if (!family_->looks) return false;
     std::uint32_t const seen = news_.load(std::memory_order_relaxed);
     lock.unlock();
-    auto const told = [&] { return news_.load(std::memory_order_relaxed) != seen; };
-    look(told);
+    auto const has_news = [&] { return news_.load(std::memory_order_relaxed) != seen; };
+    look(has_news);
     take(lock);
-    return told();
+    return has_news();
   }
 
   [[nodiscard]] Clock::time_point deadline() const {
@@ -254,7 +254,7 @@ class Meeting {
   /// and a little later even one that is waiting in another group itself: who waits for the culprit
   /// should speak first.
   void sleep(Lock& lock, int rank, Slot& slot, std::uint64_t sequence, Clock::time_point deadline) {
-    Waiting const waiting(family_->waiting[index(world_rank(rank))]);
+    WaitingFlag const waiting(family_->waiting[index(world_rank(rank))]);
     if (look_for_news(lock)) return;
     bool const anyhow = Clock::now() >= deadline;
     Clock::time_point limit = anyhow ? deadline + unwinding_grace : deadline;
@@ -336,12 +336,12 @@ class Meeting {
 
  private:
   /// A rank waits for others until the end of this object's scope. The family's lock is held.
-  class Waiting {
+  class WaitingFlag {
    public:
-    explicit Waiting(char& flag) noexcept : flag_(&flag) { flag = 1; }
-    Waiting(Waiting const&) = delete;
-    Waiting& operator=(Waiting const&) = delete;
-    ~Waiting() { *flag_ = 0; }
+    explicit WaitingFlag(char& flag) noexcept : flag_(&flag) { flag = 1; }
+    WaitingFlag(WaitingFlag const&) = delete;
+    WaitingFlag& operator=(WaitingFlag const&) = delete;
+    ~WaitingFlag() { *flag_ = 0; }
 
    private:
     char* flag_;
