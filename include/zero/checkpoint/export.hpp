@@ -14,7 +14,7 @@
 #include "zero/checkpoint/optimizer_view.hpp"
 #include "zero/checkpoint/safetensors.hpp"
 #include "zero/checkpoint/together.hpp"
-#include "zero/kernel/convert.hpp"
+#include "zero/kernel/host_conversion.hpp"
 #include "zero/optimizer/engine.hpp"
 #include "zero/optimizer/engine_access.hpp"
 #include "zero/optimizer/parts.hpp"

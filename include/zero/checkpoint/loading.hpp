@@ -11,7 +11,7 @@
 #include "zero/checkpoint/files.hpp"
 #include "zero/checkpoint/manifest.hpp"
 #include "zero/checkpoint/together.hpp"
-#include "zero/kernel/convert.hpp"
+#include "zero/kernel/host_conversion.hpp"
 
 #include <algorithm>
 #include <cstddef>

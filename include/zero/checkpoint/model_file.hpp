@@ -11,7 +11,7 @@
 #include "zero/checkpoint/manifest.hpp"
 #include "zero/checkpoint/safetensors.hpp"
 #include "zero/checkpoint/text.hpp"
-#include "zero/kernel/convert.hpp"
+#include "zero/kernel/host_conversion.hpp"
 
 #include <algorithm>
 #include <cstddef>

@@ -3,6 +3,7 @@
 #include <zero/base/dtype.hpp>
 #include <zero/kernel/convert.hpp>
 #include <zero/kernel/half_block.hpp>
+#include <zero/kernel/host_conversion.hpp>
 #include <zero/kernel/isa.hpp>
 #include <zero/kernel/pack.hpp>
 #include <zero/kernel/plain_pack.hpp>
