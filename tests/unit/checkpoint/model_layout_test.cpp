@@ -14,7 +14,7 @@ TEST_CASE("tensors are laid out in files that are full, and never divided") {
     }
     auto const layout = zero::detail::lay_out_model("d/m", entries, {}, most);
     std::vector<std::size_t> parts;
-    for (auto const& spot : layout.spots) parts.push_back(spot.part);
+    for (auto const& spot : layout.spots) parts.push_back(spot.file);
     return parts;
   };
   using Parts = std::vector<std::size_t>;
