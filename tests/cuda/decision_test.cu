@@ -24,7 +24,7 @@ std::vector<std::byte> words_of(double square, std::int64_t differ = 0) {
   control.squares.add(square);
   control.outcome.terms = {.step = 41, .weight = 3., .learning_rate = 1e-2f};
   control.own.step = 40;
-  control.outcome.differ = control.outcome.stop = 1;  // of the step before
+  control.outcome.differ = 1;  // of the step before
   for (std::size_t i = 0; i < zero::ExactSum::word_count; ++i) {
     control.words[i] = control.squares.words()[i];
   }
