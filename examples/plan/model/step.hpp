@@ -11,8 +11,8 @@
 #include "transformer.hpp"
 #include "world.hpp"
 #include "zero/concepts/communicator.hpp"
-#include "zero/optimizer/guards.hpp"
-#include "zero/optimizer/step_options.hpp"
+#include "zero/optimizer/api/guards.hpp"
+#include "zero/optimizer/api/step_options.hpp"
 #include "zero/sharded_optimizer.hpp"
 
 #include <algorithm>

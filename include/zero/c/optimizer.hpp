@@ -15,13 +15,13 @@
 #include "zero/layout/memory_plan.hpp"
 #include "zero/layout/plan.hpp"
 #include "zero/layout/tensor.hpp"
+#include "zero/optimizer/api/full_parameters.hpp"
+#include "zero/optimizer/api/step_options.hpp"
 #include "zero/optimizer/callables.hpp"
 #include "zero/optimizer/engine.hpp"
 #include "zero/optimizer/engine_access.hpp"
-#include "zero/optimizer/full_parameters.hpp"
 #include "zero/optimizer/held/elements.hpp"
 #include "zero/optimizer/make_tables.hpp"
-#include "zero/optimizer/step_options.hpp"
 #include "zero/space/host.hpp"
 
 #include <cstddef>

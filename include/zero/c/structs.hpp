@@ -7,8 +7,8 @@
 #include "zero/c.h"
 #include "zero/layout/plan.hpp"
 #include "zero/layout/tensor.hpp"
+#include "zero/optimizer/api/step_options.hpp"
 #include "zero/optimizer/held/elements.hpp"
-#include "zero/optimizer/step_options.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -10,8 +10,8 @@
 #include "zero/checkpoint/text.hpp"
 #include "zero/layout/stacked.hpp"
 #include "zero/layout/tensor.hpp"
+#include "zero/optimizer/api/step_options.hpp"
 #include "zero/optimizer/model.hpp"
-#include "zero/optimizer/step_options.hpp"
 #include "zero/precision/loss_scale.hpp"
 
 #include <nlohmann/json.hpp>

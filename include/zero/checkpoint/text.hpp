@@ -5,7 +5,7 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/checkpoint/file.hpp"
-#include "zero/optimizer/step_options.hpp"
+#include "zero/optimizer/api/step_options.hpp"
 
 #include <nlohmann/json.hpp>
 

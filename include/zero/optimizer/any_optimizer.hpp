@@ -8,11 +8,11 @@
 #include "zero/layout/partition.hpp"
 #include "zero/layout/plan.hpp"
 #include "zero/layout/tensor.hpp"
+#include "zero/optimizer/api/step_options.hpp"
+#include "zero/optimizer/api/step_result.hpp"
 #include "zero/optimizer/callables.hpp"
 #include "zero/optimizer/engine.hpp"
 #include "zero/optimizer/engine_access.hpp"
-#include "zero/optimizer/step_options.hpp"
-#include "zero/optimizer/step_result.hpp"
 #include "zero/optimizer/tables/engine_setup.hpp"
 
 #include <concepts>

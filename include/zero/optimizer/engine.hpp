@@ -8,12 +8,12 @@
 #include "zero/base/function_ref.hpp"
 #include "zero/layout/memory_plan.hpp"
 #include "zero/layout/plan.hpp"
+#include "zero/optimizer/api/step_options.hpp"
+#include "zero/optimizer/api/step_result.hpp"
 #include "zero/optimizer/callables.hpp"
 #include "zero/optimizer/held/elements.hpp"
 #include "zero/optimizer/model.hpp"
 #include "zero/optimizer/step/decision.hpp"
-#include "zero/optimizer/step_options.hpp"
-#include "zero/optimizer/step_result.hpp"
 #include "zero/optimizer/tables/engine_setup.hpp"
 
 #include <cstddef>

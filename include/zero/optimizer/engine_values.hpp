@@ -5,8 +5,8 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
+#include "zero/optimizer/api/full_parameters.hpp"
 #include "zero/optimizer/engine.hpp"
-#include "zero/optimizer/full_parameters.hpp"
 #include "zero/optimizer/parts.hpp"
 #include "zero/optimizer/setup/broadcast.hpp"
 #include "zero/optimizer/setup/owned.hpp"

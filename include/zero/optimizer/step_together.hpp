@@ -4,11 +4,11 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
+#include "zero/optimizer/api/step_options.hpp"
+#include "zero/optimizer/api/step_result.hpp"
 #include "zero/optimizer/engine.hpp"
 #include "zero/optimizer/engine_access.hpp"
 #include "zero/optimizer/step/decision.hpp"
-#include "zero/optimizer/step_options.hpp"
-#include "zero/optimizer/step_result.hpp"
 #include "zero/sharded_optimizer.hpp"
 
 #include <algorithm>

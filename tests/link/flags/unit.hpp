@@ -3,8 +3,8 @@
 #pragma once
 
 #include <zero/layout/tensor.hpp>
-#include <zero/optimizer/step_options.hpp>
-#include <zero/optimizer/step_result.hpp>
+#include <zero/optimizer/api/step_options.hpp>
+#include <zero/optimizer/api/step_result.hpp>
 
 #include <span>
 #include <vector>

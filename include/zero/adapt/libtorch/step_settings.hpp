@@ -3,7 +3,7 @@
 #pragma once
 
 #include "zero/base/config.hpp"
-#include "zero/optimizer/step_options.hpp"
+#include "zero/optimizer/api/step_options.hpp"
 
 #include <torch/torch.h>
 

@@ -9,11 +9,11 @@
 #include "zero/layout/partition.hpp"
 #include "zero/layout/range.hpp"
 #include "zero/layout/tensor.hpp"
+#include "zero/optimizer/api/step_result.hpp"
 #include "zero/optimizer/parts.hpp"
 #include "zero/optimizer/setup/fingerprint.hpp"
 #include "zero/optimizer/setup/rank_words.hpp"
 #include "zero/optimizer/step/decision.hpp"
-#include "zero/optimizer/step_result.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -3,9 +3,9 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/optimizer/api/step_options.hpp"
+#include "zero/optimizer/api/step_result.hpp"
 #include "zero/optimizer/step/decision.hpp"
-#include "zero/optimizer/step_options.hpp"
-#include "zero/optimizer/step_result.hpp"
 #include "zero/optimizer/tables/communicator_calls.hpp"
 #include "zero/optimizer/tables/kernel_calls.hpp"
 #include "zero/optimizer/tables/space_calls.hpp"

@@ -4,8 +4,8 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
+#include "zero/optimizer/api/step_options.hpp"
 #include "zero/optimizer/step/decision.hpp"
-#include "zero/optimizer/step_options.hpp"
 
 #include <exception>
 #include <optional>
