@@ -125,9 +125,9 @@ TEST_CASE("Nccl: ranks with different versions or options refuse on all ranks al
     fake::Choice choice;
     char const* words;
   } const rows[] = {
-      {23000, {}, "NCCL version 23000"},
-      {22809, {.staging_bytes = 128 << 10}, "staging_bytes 131072"},
-      {22809, {.registration = Registration::buffers}, "registration 1"},
+      {23000, {}, "NCCL version: 22809 on rank 0 1; 23000 on rank 2"},
+      {22809, {.staging_bytes = 128 << 10}, "staging_bytes: 65536 on rank 0 1; 131072 on rank 2"},
+      {22809, {.registration = Registration::buffers}, "registration: 0 on rank 0 1; 1 on rank 2"},
   };
   for (auto const& row : rows) {
     World world(3, 1);
@@ -136,7 +136,7 @@ TEST_CASE("Nccl: ranks with different versions or options refuse on all ranks al
       Comm comm({{1}, process.rank, 3, compute},
                 quick_options(process.rank == 2 ? row.choice : fake::Choice{}));
     });
-    fake::check_told(what, {"rank 2 has ", row.words});
+    fake::check_told(what, {"NCCL: ranks disagree on ", row.words});
     fake::check_clean(world);
   }
 }

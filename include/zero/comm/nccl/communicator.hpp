@@ -205,7 +205,7 @@ class BasicNccl {
                                                    int ranks,
                                                    int /*nodes*/) noexcept {
     return R::ordered ? options.staging_bytes
-                      : sizeof(detail::NcclAgreement) * static_cast<std::size_t>(ranks);
+                      : sizeof(detail::NcclFields) * static_cast<std::size_t>(ranks);
   }
 
   /// What is in use.

@@ -2,6 +2,7 @@
 /// One rank's place in an NCCL group: what its handle, its tickets and its watching thread share.
 #pragma once
 
+#include "zero/base/compare_fields.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/comm/nccl/api.hpp"
@@ -165,7 +166,7 @@ class NcclCore final : public std::enable_shared_from_this<NcclCore<A>> {
   void equip(typename A::Stream communication) {
     progress_.create();
     // Without ordered sums it carries the agreement of the ranks only.
-    std::size_t const words = sizeof(NcclAgreement) * static_cast<std::size_t>(size_);
+    std::size_t const words = sizeof(NcclFields) * static_cast<std::size_t>(size_);
     report_.staging_bytes = ordered_ ? options_.staging_bytes : words;
     equipment_.create(caller_, report_.staging_bytes, rank_, communication);
     // A first sum may be captured.
@@ -176,15 +177,23 @@ class NcclCore final : public std::enable_shared_from_this<NcclCore<A>> {
   /// Compares what must be alike. Collective; blocks, up to the deadline. The caller holds `lock`.
   void agree(Lock& lock) {
     NcclActivity const activity{.operation = "init"};
-    auto const mine =
-        NcclAgreement::of(options_, report_.library_version, report_.header_version, ordered_);
-    std::vector<NcclAgreement> const all = progress_.gather(lock, mine, rank_, size_, activity);
-    std::string const difference = disagreement(all);
+    NcclFields const mine{report_.library_version,
+                          report_.header_version,
+                          ordered_ ? 1 : 0,
+                          0,
+                          static_cast<std::int64_t>(options_.registration),
+                          0,
+                          static_cast<std::int64_t>(options_.staging_bytes)};
+    std::vector<std::int64_t> all;
+    for (NcclFields const& each : progress_.gather(lock, mine, rank_, size_, activity)) {
+      all.insert(all.end(), each.begin(), each.end());
+    }
+    std::string const difference = compare_fields(nccl_fields, all);
     if (difference.empty()) return;
     // All ranks come here; an abort could reach a peer before it knows why.
     static_cast<void>(finalize(activity));
     fail(ErrorKind::invalid_argument,
-         difference,
+         {"NCCL: ranks disagree on ", difference},
          {.rank = rank_, .operation = std::string(activity.operation)});
   }
 

@@ -15,7 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <vector>
+#include <string_view>
 
 namespace zero::inline ZERO_NAMESPACE::nccl {
 
@@ -119,51 +119,13 @@ inline void check_nccl_library(nccl::Options const& options, int library) {
 
 /// What all ranks must have alike, in numbers, because it decides what they call and when. Two of
 /// them have gone since 0.2 and stay 0, so that ranks with other versions find the others.
-struct NcclAgreement {
-  static constexpr std::size_t fields = 7;
-  static constexpr std::array<char const*, fields> names = {"NCCL version",
-                                                            "header version",
-                                                            "reduction (1: ordered)",
-                                                            "separate_gathers (reserved)",
-                                                            "registration",
-                                                            "copy_engine_gathers (reserved)",
-                                                            "staging_bytes"};
-  std::array<std::uint64_t, fields> values{};
-
-  [[nodiscard]] static NcclAgreement of(nccl::Options const& options,
-                                        int library,
-                                        int header,
-                                        bool ordered) noexcept {
-    return {.values = {static_cast<std::uint64_t>(library),
-                       static_cast<std::uint64_t>(header),
-                       ordered ? 1u : 0u,
-                       0,
-                       static_cast<std::uint64_t>(options.registration),
-                       0,
-                       options.staging_bytes}};
-  }
-};
-
-/// The first field that two ranks have differently, in words that are the same on all ranks; empty
-/// if there is none.
-[[nodiscard]] inline std::string disagreement(std::vector<NcclAgreement> const& ranks) {
-  for (std::size_t field = 0; field < NcclAgreement::fields; ++field) {
-    for (std::size_t other = 1; other < ranks.size(); ++other) {
-      std::uint64_t const first = ranks[0].values[field];
-      std::uint64_t const value = ranks[other].values[field];
-      if (value == first) continue;
-      return Message({"NCCL: rank ",
-                      other,
-                      " has ",
-                      NcclAgreement::names[field],
-                      " ",
-                      value,
-                      " where rank 0 has ",
-                      first})
-          .text();
-    }
-  }
-  return {};
-}
+inline constexpr std::array<std::string_view, 7> nccl_fields{"NCCL version",
+                                                             "header version",
+                                                             "reduction (1: ordered)",
+                                                             "separate_gathers (reserved)",
+                                                             "registration",
+                                                             "copy_engine_gathers (reserved)",
+                                                             "staging_bytes"};
+using NcclFields = std::array<std::int64_t, nccl_fields.size()>;
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail
