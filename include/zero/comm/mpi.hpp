@@ -65,7 +65,7 @@ class Mpi {
                 "zero: mpi::Native is no part of the library since 0.3; take zero::Mpi<>, or a "
                 "communicator of your own over MPI's collectives: "
                 "examples/mpi/native_collectives.hpp");
-  using Member = mpi::detail::Member;
+  using Member = mpi::detail::GroupMember;
 
  public:
   using Space = space::Host;                  ///< buffers are ordinary memory

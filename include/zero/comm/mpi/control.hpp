@@ -27,7 +27,7 @@ inline constexpr std::int64_t inlined = -2;
 /// One rank's part of a collective under way. Its owner writes it; `Control::posted` publishes the
 /// call, the places of its buffers and `copy`. The counters grow with the number, so that a slot
 /// can be used again.
-struct Slot {
+struct CallSlot {
   Call call{};
   std::int64_t send_at = outside;  ///< offset in the sender's pool
   std::int64_t recv_at = outside;
@@ -59,9 +59,9 @@ struct alignas(64) Control {
   std::atomic<std::uint64_t> left_at{never};  ///< calls made by a rank that will make no more
   std::atomic<std::uint32_t> left_unwinding{0};      ///< an exception was on its way
   alignas(64) std::atomic<std::uint64_t> posted{0};  ///< calls made
-  Slot slots[ring_slots];
+  CallSlot slots[ring_slots];
 
-  [[nodiscard]] Slot& slot(std::uint64_t number) noexcept {
+  [[nodiscard]] CallSlot& slot(std::uint64_t number) noexcept {
     return slots[static_cast<std::size_t>(number % ring_slots)];
   }
   /// A rank uses its buffers for something else before a collective is done: a failure will follow.

@@ -16,7 +16,7 @@
 namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 /// What an ending asks of the rank that it runs on.
-class Surroundings {
+class EndingPeers {
  public:
   /// Messages from one rank to another arrive in order, or not at all if one of the two is gone.
   virtual void send(int rank, Notice const& notice) = 0;
@@ -24,10 +24,10 @@ class Surroundings {
   [[nodiscard]] virtual bool is_matched(int rank) = 0;
   /// What this rank has to tell: its sentence, its last calls in the group asked for, if it is in
   /// it, and in the group where it waits.
-  [[nodiscard]] virtual Report report(Question const& question) = 0;
+  [[nodiscard]] virtual RankReport report(Question const& question) = 0;
 
  protected:
-  ~Surroundings() = default;
+  ~EndingPeers() = default;
 };
 
 /// One rank's part in ending its family.
@@ -45,9 +45,9 @@ class Ending {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  /// @param surroundings  live longer
-  Ending(int rank, int size, double deadline_s, Surroundings& surroundings)
-      : rank_(rank), size_(size), deadline_s_(deadline_s), surroundings_(&surroundings) {}
+  /// @param peers  live longer
+  Ending(int rank, int size, double deadline_s, EndingPeers& peers)
+      : rank_(rank), size_(size), deadline_s_(deadline_s), peers_(&peers) {}
 
   /// Nothing is wrong that this rank knows. Only then data may move: what is reported stays true.
   [[nodiscard]] bool running() const noexcept { return state_ == State::running; }
@@ -62,15 +62,15 @@ class Ending {
   ZERO_COLD void begin(Finding const& finding) {
     if (running()) {
       end(finding);
-    } else if (finding.cause == Cause::words && (collects() || state_ == State::following)) {
-      note(rank_, surroundings_->report(accounts_[leader_].finding.at));
+    } else if (finding.cause == EndCause::words && (collects() || state_ == State::following)) {
+      note(rank_, peers_->report(records_[leader_].finding.at));
       if (!collects()) report_to(leader_);
     }
   }
 
   /// This rank starts nothing more in a group. That ends nothing.
   ZERO_COLD void depart(Finding const& finding) {
-    if (!ended()) tell({.kind = Kind::gone, .rank = rank_, .finding = finding});
+    if (!ended()) tell({.kind = NoticeKind::gone, .rank = rank_, .finding = finding});
   }
 
   /// A message has come.
@@ -78,19 +78,19 @@ class Ending {
     int const rank = notice.rank;
     if (rank < 0 || rank >= size_ || ended()) return;
     switch (notice.kind) {
-      case Kind::gone: departures_.push_back(notice.finding); return;
-      case Kind::verdict:
+      case NoticeKind::gone: departures_.push_back(notice.finding); return;
+      case NoticeKind::verdict:
         sentence_ = notice.report.text;
         state_ = State::ended;
         return;
-      case Kind::about:
+      case NoticeKind::about:
         if (state_ != State::telling) sentence_ = notice.report.text;
         break;
-      case Kind::report:
-        accounts_[rank].answered = true;
+      case NoticeKind::report:
+        records_[rank].answered = true;
         note(rank, notice.report);
         break;
-      case Kind::end:
+      case NoticeKind::end:
         // It may have been passed on before. Who tells a sentence already tells this rank, too.
         if (ends(rank) || state_ == State::telling) return;
         file_end(rank, notice.finding, notice.report);
@@ -106,33 +106,33 @@ class Ending {
   void look(Time now, bool waiting) {
     if (running() || ended()) return;
     bool const brief =
-        state_ == State::telling || (collects() ? brief_ : accounts_[leader_].finding.brief);
+        state_ == State::telling || (collects() ? brief_ : records_[leader_].finding.brief);
     double const window = window_s(brief, deadline_s_);
     std::chrono::duration<double> const since = now - looked_.value_or(now);
     looked_ = now;
     passed_s_ += (std::min)(since.count(), window / 4);
     bool const over = passed_s_ >= window;
-    auto const has_answered = [&](int rank, Account const* account) {
-      return account != nullptr && (account->answered || knows(rank_, rank));
+    auto const has_answered = [&](int rank, RankRecord const* record) {
+      return record != nullptr && (record->answered || knows(rank_, rank));
     };
     // Or it has not reported, and need not know.
-    auto const has_sentence = [&](int rank, Account const* account) {
-      return account == nullptr || account->given_up || surroundings_->is_matched(rank);
+    auto const has_sentence = [&](int rank, RankRecord const* record) {
+      return record == nullptr || record->given_up || peers_->is_matched(rank);
     };
     if (collects() && (over || all(has_answered))) {
       // Another may have been told to all already, by a rank that is gone.
       if (sentence_.empty()) {
-        sentence_ = Verdict(accounts_, size_, rank_, deadline_s_).sentence();
+        sentence_ = Verdict(records_, size_, rank_, deadline_s_).sentence();
       }
       enter(State::telling);
-      tell_sentence(Kind::about);
+      tell_sentence(NoticeKind::about);
     } else if (state_ == State::telling && (over || all(has_sentence))) {
       state_ = State::ended;
-      tell_sentence(Kind::verdict);
+      tell_sentence(NoticeKind::verdict);
     } else if (state_ == State::following && waiting && passed_s_ >= 2 * window) {
-      accounts_[leader_].given_up = true;
+      records_[leader_].given_up = true;
       Finding const finding{
-          .cause = Cause::silent, .at = accounts_[leader_].finding.at, .rank = leader_};
+          .cause = EndCause::silent, .at = records_[leader_].finding.at, .rank = leader_};
       if (!follow()) end(finding);
     }
   }
@@ -147,14 +147,14 @@ class Ending {
   };
 
   [[nodiscard]] bool collects() const noexcept { return state_ == State::collecting; }
-  [[nodiscard]] Account const* find(int rank) const {
-    auto const found = accounts_.find(rank);
-    return found != accounts_.end() ? &found->second : nullptr;
+  [[nodiscard]] RankRecord const* find(int rank) const {
+    auto const found = records_.find(rank);
+    return found != records_.end() ? &found->second : nullptr;
   }
   [[nodiscard]] bool ends(int rank) const { return find(rank) != nullptr && find(rank)->ends; }
   /// Has what a rank said when it began the group that the other asks for?
   [[nodiscard]] bool knows(int asker, int rank) {
-    return ends(rank) && accounts_[rank].finding.at.group == accounts_[asker].finding.at.group;
+    return ends(rank) && records_[rank].finding.at.group == records_[asker].finding.at.group;
   }
   /// Is it so of all others, and what is known of them?
   template <class Condition>
@@ -166,33 +166,33 @@ class Ending {
   }
 
   /// A report has come.
-  void note(int rank, Report const& report) {
-    Account& account = accounts_[rank];
-    account.report = report;
-    brief_ |= account.finding.brief || report.says != Says::nothing;
+  void note(int rank, RankReport const& report) {
+    RankRecord& record = records_[rank];
+    record.report = report;
+    brief_ |= record.finding.brief || report.says != Says::nothing;
   }
-  void file_end(int rank, Finding const& finding, Report const& report) {
-    accounts_[rank].ends = true;
-    accounts_[rank].finding = finding;
+  void file_end(int rank, Finding const& finding, RankReport const& report) {
+    records_[rank].ends = true;
+    records_[rank].finding = finding;
     note(rank, report);
   }
   void tell(Notice const& notice, int but = -1) {
     for (int rank = 0; rank < size_; ++rank) {
-      if (rank != rank_ && rank != but) surroundings_->send(rank, notice);
+      if (rank != rank_ && rank != but) peers_->send(rank, notice);
     }
   }
   void tell_end(int rank) {
-    Account const& account = accounts_[rank];
-    tell({Kind::end, rank, account.finding, account.report}, rank);
+    RankRecord const& record = records_[rank];
+    tell({NoticeKind::end, rank, record.finding, record.report}, rank);
   }
-  void tell_sentence(Kind kind) {
+  void tell_sentence(NoticeKind kind) {
     Notice notice{.kind = kind, .rank = rank_};
     notice.report.say(Says::words, sentence_);
     tell(notice);
   }
   void report_to(int rank) {
-    Report const report = surroundings_->report(accounts_[rank].finding.at);
-    surroundings_->send(rank, {.kind = Kind::report, .rank = rank_, .report = report});
+    RankReport const report = peers_->report(records_[rank].finding.at);
+    peers_->send(rank, {.kind = NoticeKind::report, .rank = rank_, .report = report});
   }
 
   void reset() noexcept {
@@ -204,8 +204,9 @@ class Ending {
     reset();
   }
   void end(Finding finding) {
-    finding.brief = brief_ || (finding.cause != Cause::late && finding.cause != Cause::silent);
-    file_end(rank_, finding, surroundings_->report(finding.at));
+    finding.brief =
+        brief_ || (finding.cause != EndCause::late && finding.cause != EndCause::silent);
+    file_end(rank_, finding, peers_->report(finding.at));
     leader_ = rank_;
     enter(State::collecting);
     tell_end(rank_);
@@ -214,11 +215,11 @@ class Ending {
   bool follow() {
     int first = -1;
     bool differs = false;
-    for (auto const& [rank, one] : accounts_) {
+    for (auto const& [rank, one] : records_) {
       if (!one.ends || one.given_up) continue;
-      if (first >= 0 && (differs || one.finding.cause != Cause::mismatch)) continue;
+      if (first >= 0 && (differs || one.finding.cause != EndCause::mismatch)) continue;
       first = rank;
-      differs = one.finding.cause == Cause::mismatch;
+      differs = one.finding.cause == EndCause::mismatch;
     }
     if (first < 0 || first == leader_) return first >= 0;
     leader_ = first;
@@ -231,14 +232,14 @@ class Ending {
   int rank_;
   int size_;
   double deadline_s_;
-  Surroundings* surroundings_;
+  EndingPeers* peers_;
   State state_ = State::running;
   int leader_ = -1;      ///< whom it follows; itself if it collects or tells
   bool brief_ = false;   ///< is there a reason that is known without reports?
   double passed_s_ = 0;  ///< since it entered the state, or since the leader was heard
   std::optional<Time> looked_{};
   std::string sentence_{};  ///< that is kept, or told
-  Accounts accounts_{};     ///< of ranks that have told about themselves
+  RankRecords records_{};   ///< of ranks that have told about themselves
   std::vector<Finding> departures_{};
 };
 

@@ -50,17 +50,17 @@ class Exchange {
   }
 
   /// Prepares a collective of which this rank's slot says where the buffers are.
-  void begin(Flight& flight) {
+  void begin(CallInFlight& flight) {
     auto const& tasks = flight.schedule.tasks();
     flight.places.assign(tasks.size(), {});
-    flight.pairs.assign(index(peers_->size()), Flight::Pair{});
+    flight.pairs.assign(index(peers_->size()), CallInFlight::Pair{});
     flight.tasks_left = tasks.size();
     flight.near_left = static_cast<int>(peers_->near().size()) - 1;
     flight.results_left = flight.schedule.results(0);
-    Slot const& own = peers_->own().slot(flight.number);
+    CallSlot const& own = peers_->own().slot(flight.number);
     for (int peer = 0; peer < peers_->size(); ++peer) {
       auto& [takes, gives] = flight.pairs[index(peer)].queues;
-      Traffic const& traffic = flight.schedule.with(peer);
+      PeerTraffic const& traffic = flight.schedule.with(peer);
       if (peers_->is_near(peer)) {
         gives = queue(traffic.out, own);
       } else {
@@ -83,7 +83,7 @@ class Exchange {
   }
 
   /// Works on a collective, at most on a part of each source; true if anything moved.
-  bool advance(Flight& flight) {
+  bool advance(CallInFlight& flight) {
     if (flight.near_left > 0) compare(flight);
     bool moved = false;
     for (std::size_t i = 0; flight.tasks_left > 0 && i < flight.places.size(); ++i) {
@@ -104,7 +104,7 @@ class Exchange {
 
   /// Calls `add(peer)` for all whom a collective waits for here.
   template <class Add>
-  ZERO_COLD void waits_for(Flight const& flight, Add const& add) {
+  ZERO_COLD void waits_for(CallInFlight const& flight, Add const& add) {
     for (int peer = 0; peer < peers_->size(); ++peer) {
       if (peer == peers_->rank()) continue;
       bool const waits = peers_->is_near(peer)
@@ -123,7 +123,7 @@ class Exchange {
         if (input.rank != peers_->rank()) add(input.rank);
       }
       if (missing || task.to == peers_->rank()) continue;
-      if (!is_turn(Flight::out, flight, task.to, task.turn) || room(task.to) == nullptr) {
+      if (!is_turn(CallInFlight::out, flight, task.to, task.turn) || room(task.to) == nullptr) {
         add(task.to);
       }
     }
@@ -141,17 +141,18 @@ class Exchange {
     std::uint64_t queues[2] = {};  ///< whose chunks are taken and given now
   };
 
-  [[nodiscard]] static std::int64_t place(Slot const& slot, From from) noexcept {
+  [[nodiscard]] static std::int64_t place(CallSlot const& slot, From from) noexcept {
     return from == From::result ? slot.recv_at : slot.send_at;
   }
   /// Which of the tasks between two ranks of a node take chunks.
   /// @param slot  of the one that gives
-  [[nodiscard]] static Flight::Queue queue(Turns tasks, Slot const& slot) noexcept {
+  [[nodiscard]] static CallInFlight::TaskQueue queue(LaneTurns tasks,
+                                                     CallSlot const& slot) noexcept {
     std::uint32_t const end = tasks.given + (slot.recv_at == outside ? tasks.results : 0);
     return {slot.send_at == outside ? 0 : tasks.given, end};
   }
   /// Does this input come in chunks of a lane? Of a near peer that agrees.
-  [[nodiscard]] bool is_lent(Flight const& flight, Input const& input) const noexcept {
+  [[nodiscard]] bool is_lent(CallInFlight const& flight, Input const& input) const noexcept {
     return place(peers_->control(input.rank).slot(flight.number), input.from) == outside;
   }
   [[nodiscard]] Lane& lane(int from, int to) const noexcept {
@@ -165,13 +166,14 @@ class Exchange {
   /// What a head that has come from a far peer means: see Links::look.
   [[nodiscard]] std::uint32_t judge(int peer, Head const& head) {
     std::uint64_t& next = turns_[index(peer)].arrival;
-    skip(next, [&](Flight const& flight) { return flight.schedule.with(peer).chunks_in == 0; });
+    skip(next,
+         [&](CallInFlight const& flight) { return flight.schedule.with(peer).chunks_in == 0; });
     if (next == flights_->posted()) {
       // The peer is ahead, or this rank's call expects nothing of it.
       if (head.number < next) flights_->disagree({head.number, peer, true, head.call});
       return 0;
     }
-    Flight const& flight = flights_->at(next);
+    CallInFlight const& flight = flights_->at(next);
     bool const same =
         head.number == next && head.call == flight.head.call && head.before == flight.head.before;
     if (!same) {
@@ -184,28 +186,28 @@ class Exchange {
     return flight.schedule.with(peer).chunks_in;
   }
   /// Reads what near peers have called.
-  void compare(Flight& flight) {
+  void compare(CallInFlight& flight) {
     for (int const peer : peers_->near()) {
-      Flight::Pair& pair = flight.pairs[index(peer)];
+      CallInFlight::Pair& pair = flight.pairs[index(peer)];
       if (peer == peers_->rank() || pair.agrees) continue;
       if (peers_->posted_by(peer) <= flight.number) continue;
-      Slot const& slot = peers_->control(peer).slot(flight.number);
+      CallSlot const& slot = peers_->control(peer).slot(flight.number);
       if (slot.call != flight.head.call) {
         flights_->disagree({flight.number, peer, true, slot.call});
         return;
       }
       pair.agrees = true;
-      pair.queues[Flight::in] = queue(flight.schedule.with(peer).in, slot);
+      pair.queues[CallInFlight::in] = queue(flight.schedule.with(peer).in, slot);
       --flight.near_left;
     }
   }
 
   /// One piece of a task; true if anything moved.
-  bool work(Flight& flight, std::size_t i) {
+  bool work(CallInFlight& flight, std::size_t i) {
     Task const& task = flight.schedule.tasks()[i];
-    Flight::Place& at = flight.places[i];
+    CallInFlight::TaskProgress& at = flight.places[i];
     bool const keeps = task.to == peers_->rank();
-    if (!keeps && !is_turn(Flight::out, flight, task.to, task.turn)) return false;
+    if (!keeps && !is_turn(CallInFlight::out, flight, task.to, task.turn)) return false;
     bool const opens = !keeps && !peers_->is_near(task.to) && !links_->is_open_to(task.to);
     if (opens && task.count > 0) {
       // The head goes at once; data follow when the peer has made room.
@@ -244,12 +246,12 @@ class Exchange {
     if (keeps) {
       --flight.results_left;
     } else {
-      ++flight.pairs[index(task.to)].queues[Flight::out].next;
+      ++flight.pairs[index(task.to)].queues[CallInFlight::out].next;
     }
     return true;
   }
   /// Adds or copies a piece of all inputs.
-  void make(Flight& flight, Task const& task, std::byte* out, std::size_t count) {
+  void make(CallInFlight& flight, Task const& task, std::byte* out, std::size_t count) {
     Collective const& op = flight.op;
     bool const keeps = task.to == peers_->rank();
     kernel::SquaredSum none;
@@ -275,7 +277,7 @@ class Exchange {
   }
 
   /// Where the piece of an input is that begins at an element of its task.
-  [[nodiscard]] Source find(Flight const& flight,
+  [[nodiscard]] Source find(CallInFlight const& flight,
                             Task const& task,
                             Input const& input,
                             std::size_t at) {
@@ -289,14 +291,14 @@ class Exchange {
       return {(result ? static_cast<std::byte const*>(flight.op.recv) : flight.send) + skip};
     }
     if (input.from == From::link) {
-      bool const next = is_turn(Flight::in, flight, peer, input.turn);
+      bool const next = is_turn(CallInFlight::in, flight, peer, input.turn);
       return {next ? links_->chunk_from(peer) : nullptr, true};
     }
     if (!flight.pairs[index(peer)].agrees) return {};
-    Slot& slot = peers_->control(peer).slot(flight.number);
+    CallSlot& slot = peers_->control(peer).slot(flight.number);
     std::int64_t const held = place(slot, input.from);
     if (held == outside) {
-      bool const next = is_turn(Flight::in, flight, peer, input.turn);
+      bool const next = is_turn(CallInFlight::in, flight, peer, input.turn);
       return {next ? lane_chunk(peer, own, lane(peer, own).arrived()) : nullptr, true};
     }
     if (result && !slot.has_passed(flight.number, task.pass)) return {};
@@ -304,7 +306,7 @@ class Exchange {
   }
   /// Gives back the chunks of a piece, and counts what went which way.
   /// @param last  the next task may take chunks
-  void take(Flight& flight, Task const& task, std::size_t count, bool last) {
+  void take(CallInFlight& flight, Task const& task, std::size_t count, bool last) {
     bool const partial = task.work == Work::partial;
     for (Input const& input : flight.schedule.inputs(task)) {
       if (input.rank == peers_->rank()) continue;
@@ -317,15 +319,18 @@ class Exchange {
       }
       counts_->exchanged_bytes += bytes;
       far ? links_->take(input.rank) : lane(input.rank, peers_->rank()).take();
-      if (last) ++flight.pairs[index(input.rank)].queues[Flight::in].next;
+      if (last) ++flight.pairs[index(input.rank)].queues[CallInFlight::in].next;
     }
   }
 
   /// Chunks of a peer are taken, and given to it, in the order of the calls, and of tasks.
-  [[nodiscard]] bool is_turn(Flight::Way way, Flight const& flight, int peer, std::uint32_t turn) {
+  [[nodiscard]] bool is_turn(CallInFlight::Way way,
+                             CallInFlight const& flight,
+                             int peer,
+                             std::uint32_t turn) {
     std::uint64_t& number = turns_[index(peer)].queues[way];
-    skip(number, [&](Flight const& other) {
-      Flight::Queue const& queue = other.pairs[index(peer)].queues[way];
+    skip(number, [&](CallInFlight const& other) {
+      CallInFlight::TaskQueue const& queue = other.pairs[index(peer)].queues[way];
       return queue.next == queue.end;
     });
     return number == flight.number && flight.pairs[index(peer)].queues[way].next == turn;
@@ -342,12 +347,12 @@ class Exchange {
     return lane_chunk(peers_->rank(), to, lane(peers_->rank(), to).room());
   }
   /// Sends what lies in the room for a chunk. The first one for a collective says what it is for.
-  void send(Flight& flight, int to, std::size_t bytes) {
+  void send(CallInFlight& flight, int to, std::size_t bytes) {
     if (peers_->is_near(to)) return lane(peers_->rank(), to).send();
     bool const headed = std::exchange(flight.pairs[index(to)].headed, true);
     links_->send(to, flight.number, headed ? nullptr : &flight.head, bytes);
   }
-  void end_pass(Flight& flight) {
+  void end_pass(CallInFlight& flight) {
     kernel::publish_streaming_stores();
     if (flight.pass + 1 == passes(flight.op, flight.route)) {
       flight.received = true;

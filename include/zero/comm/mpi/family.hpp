@@ -30,7 +30,7 @@
 namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 /// State common to a family of groups. Everything is guarded by `mutex`, MPI's own calls too.
-class Family final : public Surroundings {
+class Family final : public EndingPeers {
  public:
   /// Collective over the trainer's communicator, which stays the trainer's.
   Family(MPI_Comm comm, Options const& wanted)
@@ -85,8 +85,8 @@ class Family final : public Surroundings {
     return place;
   }
 
-  void join(Member* member) { members_.push_back(member); }
-  void leave(Member* member) { std::erase(members_, member); }
+  void join(GroupMember* member) { members_.push_back(member); }
+  void leave(GroupMember* member) { std::erase(members_, member); }
   /// Groups that this rank has neither closed nor destroyed.
   [[nodiscard]] std::size_t members() const noexcept { return members_.size(); }
 
@@ -123,7 +123,7 @@ class Family final : public Surroundings {
       says_ = Says::words;
       text_ = blocking.complaint().empty() ? std::move(text) : blocking.complaint();
     }
-    end({.cause = Cause::words, .at = at});
+    end({.cause = EndCause::words, .at = at});
     return first;
   }
   /// An error of MPI's own, found where nothing may be thrown.
@@ -133,7 +133,7 @@ class Family final : public Surroundings {
       text_ = "rank " + std::to_string(rank_) + ": MPI reports '" + error_text(code) + "' in " +
               std::string(during);
     }
-    end({.cause = Cause::mpi_error, .at = at});
+    end({.cause = EndCause::mpi_error, .at = at});
   }
   /// Stays until all know of an end that this rank has begun, but not for long: 0.1 s once it is
   /// known what to say, since who is silent takes no message.
@@ -167,12 +167,12 @@ class Family final : public Surroundings {
   }
 
   /// This rank waits in a group until the end of this object's scope.
-  struct Waiting {
+  struct GroupWait {
     Family& family;
-    Member* member;
-    ~Waiting() { std::erase(family.waiting_, member); }
+    GroupMember* member;
+    ~GroupWait() { std::erase(family.waiting_, member); }
   };
-  [[nodiscard]] Waiting wait_in(Member* member) {
+  [[nodiscard]] GroupWait wait_in(GroupMember* member) {
     waiting_.push_back(member);
     return {*this, member};
   }
@@ -226,22 +226,22 @@ class Family final : public Surroundings {
   // What the ending asks for.
   void send(int rank, Notice const& notice) override {
     // MPI warns of messages that nobody takes before its end: near ranks are told no departure.
-    if (notice.kind == Kind::gone && !is_far(rank)) return;
+    if (notice.kind == NoticeKind::gone && !is_far(rank)) return;
     if (is_running()) mailbox_->send(rank, notice);
   }
   [[nodiscard]] bool is_far(int rank) const noexcept { return node_of(rank) != node_of(rank_); }
   [[nodiscard]] bool is_matched(int rank) override { return !mailbox_->holds(rank); }
-  [[nodiscard]] ZERO_COLD Report report(Question const& question) override {
-    Report result;
+  [[nodiscard]] ZERO_COLD RankReport report(Question const& question) override {
+    RankReport result;
     // What this rank waits for elsewhere explains why it does not come only if it has waited long.
-    Member* waits = nullptr;
-    for (Member* const member : waiting_) {
+    GroupMember* waits = nullptr;
+    for (GroupMember* const member : waiting_) {
       bool const asked = member->id() == question.group;
       if (asked || member->still_s() > options.deadline_s / 2) waits = member;
       if (asked) break;
     }
     if (waits != nullptr) waits->tell_waiting(result);
-    for (Member* const member : members_) {
+    for (GroupMember* const member : members_) {
       if (member->id() == question.group) {
         member->tell_calls(result.asked);
       } else if (member == waits && result.waits) {
@@ -257,7 +257,7 @@ class Family final : public Surroundings {
     while (!stop_.load(std::memory_order_acquire)) {
       std::unique_lock lock(mutex);
       bool const busy = std::any_of(
-          members_.begin(), members_.end(), [](Member const* one) { return one->busy(); });
+          members_.begin(), members_.end(), [](GroupMember const* one) { return one->busy(); });
       if (busy && advance()) backoff.reset();
       if (!busy) hear();
       lock.unlock();
@@ -274,9 +274,9 @@ class Family final : public Surroundings {
   int rank_ = -1;
   int size_ = 0;
   std::vector<int> nodes_;
-  std::vector<Member*> members_;
-  std::vector<Member*> waiting_;  ///< groups in which this rank's threads wait
-  Says says_ = Says::nothing;     ///< why this rank ends the family, in its own words or MPI's
+  std::vector<GroupMember*> members_;
+  std::vector<GroupMember*> waiting_;  ///< groups in which this rank's threads wait
+  Says says_ = Says::nothing;          ///< why this rank ends the family, in its own words or MPI's
   std::string text_;
   std::size_t departures_told_ = 0;
   std::unique_ptr<Mailbox> mailbox_;

@@ -21,30 +21,30 @@ namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 /// What is to be done for a collective, and how much of it was: lists, whose memory serves again.
 struct FlightLists {
   /// With one task.
-  struct Place {
+  struct TaskProgress {
     std::size_t at = 0;  ///< elements that are done
     bool over = false;
   };
   enum Way : std::uint8_t { in, out };
   /// Tasks that take chunks from one peer, or give it some: in order, from `next` up to `end`.
-  struct Queue {
+  struct TaskQueue {
     std::uint32_t next = 0;
     std::uint32_t end = ~std::uint32_t{0};  ///< a near peer's is known with where its buffers are
   };
   /// With one peer.
   struct Pair {
-    Queue queues[2] = {};  ///< by Way
-    bool headed = false;   ///< the peer was sent this call
-    bool agrees = false;   ///< a near peer has made the same call
+    TaskQueue queues[2] = {};  ///< by Way
+    bool headed = false;       ///< the peer was sent this call
+    bool agrees = false;       ///< a near peer has made the same call
   };
 
   Schedule schedule{};
-  std::vector<Place> places{};  ///< by task
-  std::vector<Pair> pairs{};    ///< by peer
+  std::vector<TaskProgress> places{};  ///< by task
+  std::vector<Pair> pairs{};           ///< by peer
 };
 
 /// How far this rank has come with one collective.
-struct Flight : FlightLists {
+struct CallInFlight : FlightLists {
   std::uint64_t number = never;
   Collective op{};
   Head head{};
@@ -79,17 +79,17 @@ class Flights {
   /// The first that is not done.
   [[nodiscard]] std::uint64_t oldest() const noexcept { return oldest_; }
   [[nodiscard]] bool none() const noexcept { return oldest_ == posted_; }
-  [[nodiscard]] Flight& at(std::uint64_t number) noexcept {
+  [[nodiscard]] CallInFlight& at(std::uint64_t number) noexcept {
     return flights_[static_cast<std::size_t>(number % ring_slots)];
   }
   [[nodiscard]] bool done(std::uint64_t number) noexcept {
-    Flight const& flight = at(number);
+    CallInFlight const& flight = at(number);
     return flight.number != number || flight.complete;
   }
 
   /// Allocates if there were never as many under way, or none with so many tasks.
-  Flight& begin(Collective const& op, Routing const& routing, int rank, std::size_t chunk) {
-    Flight& flight = at(posted_);
+  CallInFlight& begin(Collective const& op, Routing const& routing, int rank, std::size_t chunk) {
+    CallInFlight& flight = at(posted_);
     if (!spare_.empty()) {
       static_cast<FlightLists&>(flight) = std::move(spare_.back());
       spare_.pop_back();
@@ -117,7 +117,7 @@ class Flights {
   [[nodiscard]] Disagreement const& disagreement() const noexcept { return disagreement_; }
 
  private:
-  Flight flights_[ring_slots];
+  CallInFlight flights_[ring_slots];
   std::vector<FlightLists> spare_;  ///< of collectives that are done
   std::uint64_t posted_ = 0;
   std::uint64_t oldest_ = 0;

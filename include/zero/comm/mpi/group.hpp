@@ -41,7 +41,7 @@
 namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 /// Takes a collective through its stations: posted, moved, done here, done everywhere.
-/// @tparam Base  Member: units that construct no communicator compile nothing of a template
+/// @tparam Base  GroupMember: units that construct no communicator compile nothing of a template
 template <class Base>
 class Group final : public Base {
  public:
@@ -107,7 +107,7 @@ class Group final : public Base {
     exchange_.look();
     for (std::uint64_t n = flights_.oldest(); n < flights_.posted() && error() == MPI_SUCCESS;
          ++n) {
-      Flight& flight = flights_.at(n);
+      CallInFlight& flight = flights_.at(n);
       if (flight.complete || flight.withdrawn) continue;
       moved |= exchange_.advance(flight);
       moved |= complete(flight);
@@ -132,14 +132,14 @@ class Group final : public Base {
     return witness_.report(reason);
   }
   ZERO_COLD void tell_calls(Calls& calls) override { witness_.tell_calls(calls); }
-  ZERO_COLD void tell_waiting(Report& report) override { witness_.tell_waiting(report); }
+  ZERO_COLD void tell_waiting(RankReport& report) override { witness_.tell_waiting(report); }
   [[nodiscard]] ZERO_COLD double still_s() const override {
     return std::chrono::duration<double>(Clock::now() - moved_).count();
   }
 
-  [[nodiscard]] ZERO_COLD zero::detail::Handle<Member> split(std::vector<int> const& members,
-                                                             int rank,
-                                                             std::string_view name) override {
+  [[nodiscard]] ZERO_COLD zero::detail::Handle<GroupMember> split(std::vector<int> const& members,
+                                                                  int rank,
+                                                                  std::string_view name) override {
     Lock const lock(family_->mutex);
     Blocking& blocking = family_->blocking;
     blocking.begin("split");
@@ -244,7 +244,7 @@ class Group final : public Base {
   /// Tells near ranks of this rank's next call, and where its buffers are. Far ones learn of it
   /// with the first data.
   void begin(Collective const& op) {
-    Flight& flight = flights_.begin(op, routing_, peers_.rank(), links_->chunk_bytes());
+    CallInFlight& flight = flights_.begin(op, routing_, peers_.rank(), links_->chunk_bytes());
     if (zero::detail::is_reduction(op.op) && !is_small_sum(op)) {
       flat_because_ = flight.route.flat_because;
     }
@@ -253,7 +253,7 @@ class Group final : public Base {
       if (peers_.is_near(peer)) continue;
       flight.schedule.add_empty(peer, links_->is_open_to(peer), links_->is_open_from(peer));
     }
-    Slot& slot = peers_.own().slot(flight.number);
+    CallSlot& slot = peers_.own().slot(flight.number);
     std::size_t const element = size_of(op.dtype);
     std::size_t const send_bytes = zero::detail::send_count(op, size()) * element;
     bool const sends = op.op != Op::broadcast || peers_.rank() == op.root;
@@ -273,7 +273,7 @@ class Group final : public Base {
   /// Done here once nothing is to come or to go; done altogether once MPI has delivered what went,
   /// all near peers have made the same call and no peer reads this rank's memory any more, if what
   /// this rank has read of theirs is good.
-  bool complete(Flight& flight) {
+  bool complete(CallInFlight& flight) {
     if (!flight.received || flight.tasks_left > 0 || flight.near_left > 0) return false;
     bool const moved = !flight.told;
     if (moved) {
@@ -294,7 +294,7 @@ class Group final : public Base {
   /// @param op  what the caller is told about
   void finish(Lock& lock, Collective const& op, std::uint64_t number) {
     auto const patience = family_->patience();
-    Family::Waiting const waiting = family_->wait_in(this);
+    Family::GroupWait const waiting = family_->wait_in(this);
     Backoff backoff;
     moved_ = Clock::now();
     for (std::uint64_t events = events_; !flights_.done(number);) {
@@ -345,13 +345,14 @@ class Group final : public Base {
   std::uint64_t events_ = 0;   ///< counts what moved, so that a wait sees other threads' progress
 };
 
-ZERO_MPI_BODY zero::detail::Handle<Member> first_member(MPI_Comm comm, Options const& options) {
+ZERO_MPI_BODY zero::detail::Handle<GroupMember> first_member(MPI_Comm comm,
+                                                             Options const& options) {
   require_usable(comm, options);
   auto const family = std::make_shared<Family>(comm, options);
   std::lock_guard const lock(family->mutex);
   std::vector<int> world;
   for (int rank = 0; rank < family->size(); ++rank) world.push_back(rank);
-  return {std::make_shared<Group<Member>>(
+  return {std::make_shared<Group<GroupMember>>(
               family, family->duplicate(), world, family->rank(), family->window, 0),
           family->rank()};
 }

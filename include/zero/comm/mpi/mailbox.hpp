@@ -27,7 +27,7 @@ class Mailbox {
       forget_sent();
     }
     if (in_->request != MPI_REQUEST_NULL) static_cast<void>(in_.release());
-    for (std::unique_ptr<Letter>& letter : out_) static_cast<void>(letter.release());
+    for (std::unique_ptr<PendingNotice>& pending : out_) static_cast<void>(pending.release());
   }
 
   /// Calls `hear(notice)` for all that have come.
@@ -50,13 +50,13 @@ class Mailbox {
 
   /// Best effort: who is gone hears nothing.
   ZERO_COLD void send(int rank, Notice const& notice) {
-    auto letter = std::make_unique<Letter>(Letter{notice});
+    auto pending = std::make_unique<PendingNotice>(PendingNotice{notice});
     auto const count = static_cast<int>(notice.bytes(size_));
-    bool const about = notice.kind == Kind::about;
-    if (about) letter->matched = rank;
+    bool const about = notice.kind == NoticeKind::about;
+    if (about) pending->matched = rank;
     int const code = (about ? MPI_Issend : MPI_Isend)(
-        &letter->notice, count, MPI_BYTE, rank, tag, comm_, &letter->request);
-    if (code == MPI_SUCCESS) out_.push_back(std::move(letter));
+        &pending->notice, count, MPI_BYTE, rank, tag, comm_, &pending->request);
+    if (code == MPI_SUCCESS) out_.push_back(std::move(pending));
   }
   /// True while an ABOUT has not arrived at a rank; of nobody, while MPI has not taken all else.
   [[nodiscard]] bool holds(int matched = nobody) {
@@ -78,7 +78,7 @@ class Mailbox {
   static constexpr int tag = 3;
   static constexpr int nobody = -1;
 
-  struct Letter {
+  struct PendingNotice {
     Notice notice{};
     MPI_Request request = MPI_REQUEST_NULL;
     int matched = nobody;  ///< of whom it is asked whether it has arrived
@@ -89,16 +89,16 @@ class Mailbox {
     return MPI_Irecv(&in_->notice, count, MPI_BYTE, MPI_ANY_SOURCE, tag, comm_, &in_->request);
   }
   void forget_sent() {
-    std::erase_if(out_, [](std::unique_ptr<Letter> const& letter) {
+    std::erase_if(out_, [](std::unique_ptr<PendingNotice> const& pending) {
       int done = 0;
-      return MPI_Test(&letter->request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done != 0;
+      return MPI_Test(&pending->request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done != 0;
     });
   }
 
   MPI_Comm comm_;
   int size_;
-  std::unique_ptr<Letter> in_ = std::make_unique<Letter>();
-  std::vector<std::unique_ptr<Letter>> out_;
+  std::unique_ptr<PendingNotice> in_ = std::make_unique<PendingNotice>();
+  std::vector<std::unique_ptr<PendingNotice>> out_;
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

@@ -17,16 +17,16 @@
 namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 struct Calls;
-struct Report;
+struct RankReport;
 
 /// What a rank's handle, its tickets and its family ask of it. Units that are given a communicator
 /// compile nothing else; Group is what there is.
-class Member {
+class GroupMember {
  public:
-  Member() = default;
-  Member(Member const&) = delete;
-  Member& operator=(Member const&) = delete;
-  virtual ~Member() = default;
+  GroupMember() = default;
+  GroupMember(GroupMember const&) = delete;
+  GroupMember& operator=(GroupMember const&) = delete;
+  virtual ~GroupMember() = default;
 
   [[nodiscard]] virtual int size() const noexcept = 0;
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
@@ -48,9 +48,9 @@ class Member {
   /// ranks to come here.
   /// @param members  the new group's ranks, in its order
   /// @param rank     this one's place among them
-  [[nodiscard]] virtual zero::detail::Handle<Member> split(std::vector<int> const& members,
-                                                           int rank,
-                                                           std::string_view name) = 0;
+  [[nodiscard]] virtual zero::detail::Handle<GroupMember> split(std::vector<int> const& members,
+                                                                int rank,
+                                                                std::string_view name) = 0;
   /// @throws Error (invalid_argument) if something of this rank's would outlive the group
   virtual void check_closable() = 0;
   /// Collective; blocks. After a collective that told all ranks to come here.
@@ -70,7 +70,7 @@ class Member {
   /// For how many seconds nothing has moved here while it waits.
   [[nodiscard]] virtual double still_s() const = 0;
   /// Adds what it waits for here.
-  virtual void tell_waiting(Report& report) = 0;
+  virtual void tell_waiting(RankReport& report) = 0;
 
   /// Moves what can be moved without waiting; true if anything did. The family's lock is held.
   virtual bool advance() = 0;
@@ -79,8 +79,8 @@ class Member {
 };
 
 /// This rank in the first group of a new family. Collective; blocks. See the constructor of Mpi.
-ZERO_MPI_APART [[nodiscard]] zero::detail::Handle<Member> first_member(MPI_Comm comm,
-                                                                       Options const& options);
+ZERO_MPI_APART [[nodiscard]] zero::detail::Handle<GroupMember> first_member(MPI_Comm comm,
+                                                                            Options const& options);
 
 /// See Mpi.
 ZERO_MPI_APART [[nodiscard]] std::uint64_t planned_bytes(Options const& options,

@@ -117,14 +117,14 @@ class Pool {
     std::lock_guard const lock(mutex_);
     auto const at = static_cast<std::size_t>(static_cast<std::byte*>(memory) - base_);
     auto const piece = std::find_if(
-        taken_.begin(), taken_.end(), [&](Piece const& taken) { return taken.at == at; });
+        taken_.begin(), taken_.end(), [&](PoolPiece const& taken) { return taken.at == at; });
     if (piece == taken_.end()) return;
     used_ -= piece->bytes;
     taken_.erase(piece);
   }
 
  private:
-  struct Piece {
+  struct PoolPiece {
     std::size_t at;
     std::size_t bytes;
   };
@@ -133,7 +133,7 @@ class Pool {
   std::byte* base_;
   std::size_t bytes_;
   std::size_t used_ = 0;
-  std::vector<Piece> taken_;  ///< in the order of places
+  std::vector<PoolPiece> taken_;  ///< in the order of places
   mutable std::mutex mutex_;
 };
 

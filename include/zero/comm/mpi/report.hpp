@@ -33,7 +33,7 @@ struct Question {
 };
 
 /// Why a rank ends its family.
-enum class Cause : std::uint8_t {
+enum class EndCause : std::uint8_t {
   words,      ///< it has the words of an exception
   mismatch,   ///< another rank made another call
   left,       ///< it waits for a rank that has left
@@ -45,7 +45,7 @@ enum class Cause : std::uint8_t {
 /// What a rank has found; or, when it leaves a group, that it did. Ranks are numbered as in the
 /// family.
 struct Finding {
-  Cause cause = Cause::late;
+  EndCause cause = EndCause::late;
   Question at{};            ///< the collective in question; all ranks report about its group
   int rank = -1;            ///< mismatch, left, silent: who
   bool known = false;       ///< mismatch: does it know the call of `rank` at that number?
@@ -75,7 +75,7 @@ struct Calls {
 enum class Says : std::uint8_t { nothing, words, error };
 
 /// What a rank tells of itself.
-struct Report {
+struct RankReport {
   Says says = Says::nothing;
   bool waits = false;  ///< inside `wait` for something that is not done?
   Question at{};       ///< where it waits: the oldest that is not done
@@ -104,19 +104,19 @@ struct Report {
 };
 
 /// Kinds of messages. ABOUT has the sentence that VERDICT repeats.
-enum class Kind : std::uint8_t { end, report, about, verdict, gone };
+enum class NoticeKind : std::uint8_t { end, report, about, verdict, gone };
 
 /// A message. As many bytes of it are sent as have a meaning.
 struct Notice {
-  Kind kind = Kind::end;
-  int rank = -1;      ///< whose it is
-  Finding finding{};  ///< END, GONE
-  Report report{};    ///< END, REPORT; of ABOUT and VERDICT the text
+  NoticeKind kind = NoticeKind::end;
+  int rank = -1;        ///< whose it is
+  Finding finding{};    ///< END, GONE
+  RankReport report{};  ///< END, REPORT; of ABOUT and VERDICT the text
 
   [[nodiscard]] std::size_t bytes(int size) const noexcept {
-    if (kind == Kind::gone) return offsetof(Notice, report);
+    if (kind == NoticeKind::gone) return offsetof(Notice, report);
     auto const ranks = static_cast<std::size_t>((std::min)(size, most_reported));
-    return offsetof(Notice, report) + offsetof(Report, waits_for) + (ranks + 7) / 8;
+    return offsetof(Notice, report) + offsetof(RankReport, waits_for) + (ranks + 7) / 8;
   }
 };
 static_assert(std::is_trivially_copyable_v<Notice> && std::is_standard_layout_v<Notice>);

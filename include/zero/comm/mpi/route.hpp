@@ -21,7 +21,7 @@
 namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 /// What one rank gives another in one pass of a collective, in elements.
-struct Block {
+struct PassBlock {
   std::size_t from = 0;   ///< start in the source's buffer
   std::size_t to = 0;     ///< start in the target's receive buffer
   std::size_t count = 0;  ///< 0: nothing goes from this source to this target
@@ -39,7 +39,7 @@ struct Block {
 }
 
 /// What `source` gives `target`.
-[[nodiscard]] constexpr Block block_between(
+[[nodiscard]] constexpr PassBlock block_between(
     Collective const& op, int pass, int source, int target, int size) noexcept {
   auto const s = static_cast<std::size_t>(source);
   auto const t = static_cast<std::size_t>(target);

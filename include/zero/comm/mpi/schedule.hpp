@@ -61,7 +61,7 @@ struct Task {
 inline constexpr int most_passes = 3;
 
 /// Tasks between two ranks, one way. Those of results come behind the others.
-struct Turns {
+struct LaneTurns {
   std::uint32_t given = 0;    ///< of what lies in send buffers, or comes by a link
   std::uint32_t results = 0;  ///< of results
 
@@ -72,9 +72,9 @@ struct Turns {
 };
 
 /// What goes between this rank and one peer.
-struct Traffic {
-  Turns in{};                    ///< what this rank takes
-  Turns out{};                   ///< what it gives
+struct PeerTraffic {
+  LaneTurns in{};                ///< what this rank takes
+  LaneTurns out{};               ///< what it gives
   std::uint32_t chunks_in = 0;   ///< that come by a link
   std::uint32_t chunks_out = 0;  ///< that go by a link
 };
@@ -124,7 +124,7 @@ class Schedule {
   }
   /// How many tasks of a pass have an outcome that this rank keeps.
   [[nodiscard]] std::uint32_t results(int pass) const noexcept { return results_[pass]; }
-  [[nodiscard]] Traffic const& with(int peer) const noexcept { return traffic_[index(peer)]; }
+  [[nodiscard]] PeerTraffic const& with(int peer) const noexcept { return traffic_[index(peer)]; }
 
  private:
   [[nodiscard]] int size() const noexcept { return topology_->size(); }
@@ -135,11 +135,11 @@ class Schedule {
   [[nodiscard]] bool moves(std::size_t count) const noexcept { return count > 0 || op_.count == 0; }
 
   /// What a target gets of a sum.
-  [[nodiscard]] Block block(int target) const noexcept {
+  [[nodiscard]] PassBlock block(int target) const noexcept {
     return block_between(op_, 0, target, target, size());
   }
   /// Does a source give anything to a target that a copy pass is about?
-  [[nodiscard]] bool gives(int source, Block const& part) const noexcept {
+  [[nodiscard]] bool gives(int source, PassBlock const& part) const noexcept {
     return moves(part.count) && (op_.op != Op::broadcast || source == op_.root);
   }
 
@@ -200,14 +200,14 @@ class Schedule {
     };
     for (int turn = 0; turn < size(); ++turn) {
       int const source = (rank_ + turn) % size();
-      Block const part = block_between(op_, pass, source, rank_, size());
+      PassBlock const part = block_between(op_, pass, source, rank_, size());
       if (!gives(source, part) || !reaches(source, rank_)) continue;
       task(Work::copy, pass, rank_, part);
       input(source, is_far(source) ? From::link : place(part), part.from);
     }
     for (int turn = 1; turn < size(); ++turn) {
       int const target = (rank_ + size() - turn) % size();
-      Block const part = block_between(op_, pass, rank_, target, size());
+      PassBlock const part = block_between(op_, pass, rank_, target, size());
       if (!gives(rank_, part) || !reaches(rank_, target)) continue;
       task(Work::copy, pass, target, part);
       input(rank_, place(part), part.from);
@@ -216,14 +216,14 @@ class Schedule {
   /// What one rank of a node was sent is read by the others.
   void relays(int pass) {
     auto const relayed = [&](int source, int target) {
-      Block part = block_between(op_, pass - 1, source, target, size());
+      PassBlock part = block_between(op_, pass - 1, source, target, size());
       part.from = part.to;
       return part;
     };
     for (int source = 0; source < size(); ++source) {
       if (!is_far(source)) continue;
       int const relay = topology_->delegate(node(), source);
-      Block const part = relayed(source, rank_);
+      PassBlock const part = relayed(source, rank_);
       if (relay == rank_ || !gives(source, part)) continue;
       task(Work::copy, pass, rank_, part);
       input(relay, From::result, part.from);
@@ -231,7 +231,7 @@ class Schedule {
     lend([&](int reader) {
       for (int source = 0; source < size(); ++source) {
         if (!is_far(source) || topology_->delegate(node(), source) != rank_) continue;
-        Block const part = relayed(source, reader);
+        PassBlock const part = relayed(source, reader);
         if (!gives(source, part)) continue;
         task(Work::copy, pass, reader, part);
         input(rank_, From::result, part.from);
@@ -239,7 +239,7 @@ class Schedule {
     });
   }
 
-  [[nodiscard]] static From place(Block const& part) noexcept {
+  [[nodiscard]] static From place(PassBlock const& part) noexcept {
     return part.result ? From::result : From::given;
   }
   /// Calls `what(reader)` for every neighbour: in the order in which it will read.
@@ -256,7 +256,7 @@ class Schedule {
   }
 
   /// Adds a task, whose inputs follow.
-  void task(Work work, int pass, int to, Block const& part) {
+  void task(Work work, int pass, int to, PassBlock const& part) {
     bool const chained = route_.chained && pass == 0;
     tasks_.push_back({.work = work,
                       .pass = static_cast<std::uint8_t>(pass),
@@ -269,11 +269,11 @@ class Schedule {
   }
   void input(int rank, From from, std::size_t at) {
     Task& task = tasks_.back();
-    Traffic& source = traffic_[index(rank)];
+    PeerTraffic& source = traffic_[index(rank)];
     inputs_.push_back({.rank = rank, .from = from, .turn = source.in.add(from), .at = at});
     if (from == From::link) source.chunks_in += chunks(task);
     if (task.inputs++ > 0 || task.to == rank_) return;
-    Traffic& target = traffic_[index(task.to)];
+    PeerTraffic& target = traffic_[index(task.to)];
     if (is_far(task.to)) {
       target.chunks_out += chunks(task);
     } else {
@@ -300,7 +300,7 @@ class Schedule {
   std::size_t chunk_ = 0;
   std::vector<Task> tasks_;
   std::vector<Input> inputs_;
-  std::vector<Traffic> traffic_;  ///< by peer
+  std::vector<PeerTraffic> traffic_;  ///< by peer
   std::uint32_t results_[most_passes] = {};
 };
 

@@ -18,14 +18,14 @@
 namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 /// What is known of a rank that has told about itself.
-struct Account {
+struct RankRecord {
   bool answered = false;  ///< has reported to this rank
   bool ends = false;      ///< has begun to end
   bool given_up = false;  ///< was followed, and fell silent
   Finding finding{};
-  Report report{};
+  RankReport report{};
 };
-using Accounts = std::map<int, Account>;
+using RankRecords = std::map<int, RankRecord>;
 
 /// How long the rank that collects reports waits for them.
 /// @param brief  there is a reason already, which reports only make more precise
@@ -38,8 +38,8 @@ using Accounts = std::map<int, Account>;
 class Verdict {
  public:
   /// @param decider  whose verdict it is
-  Verdict(Accounts const& accounts, int size, int decider, double deadline_s)
-      : accounts_(&accounts), size_(size), decider_(decider), deadline_s_(deadline_s) {}
+  Verdict(RankRecords const& records, int size, int decider, double deadline_s)
+      : records_(&records), size_(size), decider_(decider), deadline_s_(deadline_s) {}
 
   /// The first that applies: words, a mismatch, who left, who fell silent, who is late, who waits
   /// for each other, MPI's error, nobody.
@@ -55,19 +55,19 @@ class Verdict {
   using Failure = zero::detail::Failure;
   using Ranks = std::vector<int>;
 
-  [[nodiscard]] Account const& of(int rank) const { return accounts_->at(rank); }
-  [[nodiscard]] bool reported(int rank) const { return accounts_->contains(rank); }
+  [[nodiscard]] RankRecord const& of(int rank) const { return records_->at(rank); }
+  [[nodiscard]] bool reported(int rank) const { return records_->contains(rank); }
   [[nodiscard]] bool waits(int rank) const { return reported(rank) && of(rank).report.waits; }
-  [[nodiscard]] Ranks enders(Cause cause) const {
+  [[nodiscard]] Ranks enders(EndCause cause) const {
     Ranks result;
-    for (auto const& [rank, account] : *accounts_) {
-      if (account.ends && account.finding.cause == cause) result.push_back(rank);
+    for (auto const& [rank, record] : *records_) {
+      if (record.ends && record.finding.cause == cause) result.push_back(rank);
     }
     return result;
   }
   [[nodiscard]] std::string first_that_says(Says what) const {
-    for (auto const& [rank, account] : *accounts_) {
-      if (account.report.says == what) return account.report.text;
+    for (auto const& [rank, record] : *records_) {
+      if (record.report.says == what) return record.report.text;
     }
     return {};
   }
@@ -84,8 +84,8 @@ class Verdict {
     return nullptr;
   }
   [[nodiscard]] std::string group_name(std::uint64_t group) const {
-    for (auto const& [rank, account] : *accounts_) {
-      Calls const* const calls = account.report.calls_in(group);
+    for (auto const& [rank, record] : *records_) {
+      Calls const* const calls = record.report.calls_in(group);
       if (calls != nullptr) return calls->name;
     }
     return {};
@@ -118,9 +118,9 @@ class Verdict {
   /// right. Or what somebody has seen of it.
   [[nodiscard]] std::string mismatch() const {
     std::set<Question> numbers;
-    for (auto const& [rank, account] : *accounts_) {
-      for (std::uint64_t const group : {account.report.asked.group, account.report.at.group}) {
-        Calls const* const calls = account.report.calls_in(group);
+    for (auto const& [rank, record] : *records_) {
+      for (std::uint64_t const group : {record.report.asked.group, record.report.at.group}) {
+        Calls const* const calls = record.report.calls_in(group);
         if (calls == nullptr) continue;
         for (auto n = calls->first(); n < calls->made; ++n) numbers.insert({group, n});
       }
@@ -155,7 +155,7 @@ class Verdict {
 
   /// The lowest rank that has left and is waited for.
   [[nodiscard]] std::string left() const {
-    Ranks const found = enders(Cause::left);
+    Ranks const found = enders(EndCause::left);
     if (found.empty()) return {};
     int const witness = *std::min_element(found.begin(), found.end(), [&](int a, int b) {
       return of(a).finding.rank < of(b).finding.rank;
@@ -172,9 +172,9 @@ class Verdict {
   }
   /// Follows who waits for whom, from those on whom nothing has moved.
   [[nodiscard]] std::string missing() const {
-    Ranks waiting = enders(Cause::late);
+    Ranks waiting = enders(EndCause::late);
     bool const late = !waiting.empty();
-    for (int const rank : enders(Cause::mpi_error)) waiting.push_back(rank);
+    for (int const rank : enders(EndCause::mpi_error)) waiting.push_back(rank);
     std::vector<int> waiter(static_cast<std::size_t>(size_), -1);  // of those who are missed
     auto const waiter_of = [&](int rank) -> int& { return waiter[static_cast<std::size_t>(rank)]; };
     for (std::size_t i = 0; i < waiting.size(); ++i) {
@@ -234,11 +234,11 @@ class Verdict {
     return "some rank" + fell_silent(deadline_s_) + in(waiting[0]);
   }
 
-  Accounts const* accounts_;
+  RankRecords const* records_;
   int size_;
   int decider_;
   double deadline_s_;
-  Ranks finders_ = enders(Cause::mismatch);
+  Ranks finders_ = enders(EndCause::mismatch);
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

@@ -86,7 +86,7 @@ class Window {
     check(MPI_Win_sync(window_), "MPI_Win_sync");
     static_cast<void>(blocking.gather(node, size, 0));
     check(MPI_Win_sync(window_), "MPI_Win_sync");
-    for (Part const& part : parts_) {
+    for (WindowPart const& part : parts_) {
       if (part.control->magic.load(std::memory_order_acquire) == Control::present) continue;
       fail(ErrorKind::resource,
            "ranks that MPI says share memory do not see each other's; set Options::shared_memory "
@@ -128,14 +128,14 @@ class Window {
 
  private:
   /// What one rank of the node has put there.
-  struct Part {
+  struct WindowPart {
     Control* control = nullptr;
     Lane* lanes = nullptr;  ///< to every rank
     std::byte* pool = nullptr;
     std::byte* chunks = nullptr;  ///< of the lanes
   };
 
-  [[nodiscard]] Part const& part(int peer) const noexcept { return parts_[index(peer)]; }
+  [[nodiscard]] WindowPart const& part(int peer) const noexcept { return parts_[index(peer)]; }
   /// Everything of this rank's but the pool, which gets what is taken from it.
   [[nodiscard]] bool get_own(int rank, int size, std::size_t pools, std::size_t chunks) const {
     std::byte* const base = start_of(rank);
@@ -195,7 +195,7 @@ class Window {
   std::size_t chunk_bytes_ = 0;
   std::size_t held_ = sizeof(Control);
   std::unique_ptr<Control> own_;
-  std::vector<Part> parts_;  ///< by place on the node
+  std::vector<WindowPart> parts_;  ///< by place on the node
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

@@ -57,7 +57,7 @@ class Witness {
   }
   /// Nothing has moved for the deadline.
   ZERO_COLD void end_late() {
-    family_->end({.cause = Cause::late, .at = {id_, flights_->oldest()}});
+    family_->end({.cause = EndCause::late, .at = {id_, flights_->oldest()}});
   }
   /// Who waits for a rank that has left will wait for ever.
   void look_for_departures() {
@@ -91,7 +91,7 @@ class Witness {
     Control& own = peers_->own();
     own.left_unwinding.store(unwinding ? 1 : 0, std::memory_order_relaxed);
     own.left_at.store(calls, std::memory_order_release);
-    family_->depart({.cause = Cause::left,
+    family_->depart({.cause = EndCause::left,
                      .at = {id_, calls},
                      .rank = own_number(),
                      .unwinding = unwinding,
@@ -108,16 +108,16 @@ class Witness {
     return first;
   }
 
-  /// See Member.
+  /// See GroupMember.
   ZERO_COLD void tell_calls(Calls& calls) {
     calls.group = id_;
     calls.made = flights_->posted();
     copy_text(name_, calls.name);
     for (auto n = calls.first(); n < calls.made; ++n) calls.at(n) = flights_->at(n).head.call;
   }
-  ZERO_COLD void tell_waiting(Report& report) {
+  ZERO_COLD void tell_waiting(RankReport& report) {
     if (flights_->none()) return;
-    Flight const& flight = flights_->at(flights_->oldest());
+    CallInFlight const& flight = flights_->at(flights_->oldest());
     report.waits = true;
     report.at = {id_, flight.number};
     exchange_->waits_for(flight, [&](int peer) { report.wait_on(peers_->world_rank(peer)); });
@@ -156,7 +156,7 @@ class Witness {
           error, describe_oldest() + zero::detail::on_group(name_), {id_, flights_->oldest()});
       return;
     }
-    family_->end({.cause = Cause::mismatch,
+    family_->end({.cause = EndCause::mismatch,
                   .at = {id_, found.number},
                   .rank = peers_->world_rank(found.peer),
                   .known = found.known,
@@ -168,7 +168,7 @@ class Witness {
     Finding gone{.rank = -1};
     auto const found = [&](int rank, std::uint64_t calls, bool unwinding) {
       if (calls > oldest || (gone.rank >= 0 && gone.rank < rank)) return;
-      gone = {.cause = Cause::left,
+      gone = {.cause = EndCause::left,
               .at = {id_, oldest},
               .rank = rank,
               .unwinding = unwinding,

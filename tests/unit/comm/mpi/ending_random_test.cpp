@@ -56,7 +56,7 @@ class Case {
         if (deaths == 0 && world.happens(20)) self.begins += 700;  // its deadline is not over
         if (!only_late && world.happens(10)) {
           self.say(Says::error, "rank " + std::to_string(rank) + ": MPI reports 'x'");
-          self.finding.cause = Cause::mpi_error;
+          self.finding.cause = EndCause::mpi_error;
           errors |= 1 << rank;
         }
         continue;
@@ -78,7 +78,7 @@ class Case {
       } else {
         self.does = Rank::Does::throws;
         self.say(Says::words, "rank " + std::to_string(rank) + " failed: so");
-        self.finding = {.cause = Cause::words, .at = {1, next}};
+        self.finding = {.cause = EndCause::words, .at = {1, next}};
         self.begins = 10 + tick_ms * world.below(60);
       }
     }
@@ -104,13 +104,14 @@ class Case {
         bool const shown = (odd >> rank & 1) != (odd >> other & 1) && world[other].state.waits &&
                            world[other].state.at.group == 1 && self.state.at.group == 1;
         if (shown && world.happens(60)) {
-          self.finding = {.cause = Cause::mismatch,
+          self.finding = {.cause = EndCause::mismatch,
                           .at = {1, next - 2},
                           .rank = other,
                           .known = world.happens(70),
                           .call = world[other].calls[0].at(next - 2)};
         } else if (waited && world[other].does == Rank::Does::leave) {
-          self.finding = {.cause = Cause::left, .at = self.state.at, .rank = other, .calls = next};
+          self.finding = {
+              .cause = EndCause::left, .at = self.state.at, .rank = other, .calls = next};
         }
       }
     }
@@ -138,7 +139,7 @@ class Case {
     for (int rank = 0; rank < world.size(); ++rank) {
       Rank& self = world[rank];
       if (self.does == Rank::Does::leave)
-        self.ending.depart({.cause = Cause::left, .at = {1, next}, .rank = rank, .calls = next});
+        self.ending.depart({.cause = EndCause::left, .at = {1, next}, .rank = rank, .calls = next});
     }
     world.run(4000);
     int bound = window + 100 + slack_ms;

@@ -41,13 +41,13 @@ TEST_CASE(
   words.run(300);
   CHECK(!words[0].ending.ended());
   words[1].say(Says::words, "rank 1 failed: so");
-  words[1].ending.begin({.cause = Cause::words});
+  words[1].ending.begin({.cause = EndCause::words});
   words.run(400);
   CHECK(words[2].ending.sentence() == "rank 1 failed: so");
 
   World brief = all_wait(3, 40);
   brief[1].say(Says::error, "rank 1: MPI reports 'x'");
-  brief[1].finding.cause = Cause::mpi_error;
+  brief[1].finding.cause = EndCause::mpi_error;
   brief[1].begins = 10;
   brief.run(200);
   CHECK(brief[0].ending.sentence() == "rank 1: MPI reports 'x' (no answer from rank 2)");
@@ -58,7 +58,7 @@ TEST_CASE("own words reach the one that collects, though it is this rank") {
   world[0].begins = 10;
   world.run(300);
   world[0].say(Says::words, "rank 0 failed: so");
-  world[0].ending.begin({.cause = Cause::words});
+  world[0].ending.begin({.cause = EndCause::words});
   world.run(400);
   CHECK(world[1].ending.sentence() == "rank 0 failed: so");
 }
@@ -70,7 +70,7 @@ TEST_CASE("one that finds other calls comes first, and asks for their group") {
   wait_in(world[3], 1, 4, {});
   world[3].calls[0].at(4).count = 1;
   world[0].ending.begin(world[0].finding);
-  world[2].ending.begin({.cause = Cause::mismatch, .at = {2, 4}, .rank = 3});
+  world[2].ending.begin({.cause = EndCause::mismatch, .at = {2, 4}, .rank = 3});
   world.run(200);
   for (auto const& rank : world.ranks) CHECK(rank->ending.ended());
   CHECK(sentence_of(world).starts_with(
@@ -136,7 +136,7 @@ TEST_CASE(
 TEST_CASE("a departure is filed, and ends nothing") {
   World world = all_wait(3, 1);
   world[1].ending.depart(
-      {.cause = Cause::left, .at = {7, 9}, .rank = 1, .unwinding = true, .calls = 9});
+      {.cause = EndCause::left, .at = {7, 9}, .rank = 1, .unwinding = true, .calls = 9});
   world.run(100);
   CHECK(world[0].ending.running());
   std::vector<Finding> const& departures = world[0].ending.departures();
@@ -149,12 +149,12 @@ TEST_CASE("a departure is filed, and ends nothing") {
 }
 
 /// Keeps what is sent.
-struct Outbox final : Surroundings {
+struct Outbox final : EndingPeers {
   void send(int rank, Notice const& notice) override { sent.emplace_back(rank, notice); }
   bool is_matched(int /*rank*/) override { return false; }
-  Report report(Question const& /*question*/) override { return state; }
+  RankReport report(Question const& /*question*/) override { return state; }
 
-  Report state{};
+  RankReport state{};
   std::vector<std::pair<int, Notice>> sent{};
 };
 
@@ -165,12 +165,12 @@ struct Script {
     for (Outbox& outbox : outboxes) outbox.state.waits = true;
   }
   /// What another rank would send first that begins.
-  [[nodiscard]] Notice end_of(int other, Cause cause) {
+  [[nodiscard]] Notice end_of(int other, EndCause cause) {
     Ending begun(other, size(), deadline_, outboxes[static_cast<std::size_t>(other)]);
     begun.begin({.cause = cause, .at = {1, 4}});
     return outboxes[static_cast<std::size_t>(other)].sent.at(0).second;
   }
-  [[nodiscard]] static Notice text_of(Kind kind, int other, std::string const& text) {
+  [[nodiscard]] static Notice text_of(NoticeKind kind, int other, std::string const& text) {
     Notice result{.kind = kind, .rank = other};
     result.report.say(Says::words, text);
     return result;
@@ -186,8 +186,9 @@ struct Script {
     return outboxes[static_cast<std::size_t>(rank_)].sent;
   }
   [[nodiscard]] bool has_begun() {
-    return std::any_of(
-        sent().begin(), sent().end(), [](auto const& one) { return one.second.kind == Kind::end; });
+    return std::any_of(sent().begin(), sent().end(), [](auto const& one) {
+      return one.second.kind == NoticeKind::end;
+    });
   }
 
   std::vector<Outbox> outboxes;
@@ -203,12 +204,12 @@ struct Script {
 
 TEST_CASE("a rank is followed as long as it is heard, and reported to once") {
   Script script(2, 4, 4);
-  Notice const end = script.end_of(0, Cause::late);
+  Notice const end = script.end_of(0, EndCause::late);
   script.ending.hear(end);
   script.ending.hear(end);
   CHECK(script.sent().size() == 1);
   script.look_for(350);
-  script.ending.hear(Script::text_of(Kind::about, 0, "so"));
+  script.ending.hear(Script::text_of(NoticeKind::about, 0, "so"));
   script.look_for(350);
   CHECK(!script.has_begun());
   script.look_for(100);
@@ -219,13 +220,13 @@ TEST_CASE("a rank is followed as long as it is heard, and reported to once") {
 
 TEST_CASE(
     "who is followed is given up soon if it knew a reason, and its answer is not waited for") {
-  for (Cause const cause : {Cause::left, Cause::late}) {
+  for (EndCause const cause : {EndCause::left, EndCause::late}) {
     Script script(1, 2, 40);
     script.ending.hear(script.end_of(0, cause));
     script.look_for(250);
-    CHECK(script.ending.ended() == (cause == Cause::left));
+    CHECK(script.ending.ended() == (cause == EndCause::left));
     script.look_for(3600);
-    CHECK(!script.ending.ended() == (cause == Cause::late));
+    CHECK(!script.ending.ended() == (cause == EndCause::late));
     script.look_for(400);
     CHECK(script.ending.ended());
   }
@@ -234,18 +235,18 @@ TEST_CASE(
 TEST_CASE("who tells a sentence stays with it, unless all end with another") {
   for (bool const other : {false, true}) {
     Script script(1, 3, 1);
-    Notice const end = script.end_of(0, Cause::mismatch);
+    Notice const end = script.end_of(0, EndCause::mismatch);
     script.outboxes[1].state.say(Says::words, "rank 1 failed: so");
-    script.ending.begin({.cause = Cause::words, .at = {1, 4}});
-    script.ending.hear(script.end_of(2, Cause::late));
+    script.ending.begin({.cause = EndCause::words, .at = {1, 4}});
+    script.ending.hear(script.end_of(2, EndCause::late));
     script.look_for(150);
     script.ending.hear(end);
-    script.ending.hear(Script::text_of(Kind::about, 0, "something else"));
-    if (other) script.ending.hear(Script::text_of(Kind::verdict, 0, "all else"));
+    script.ending.hear(Script::text_of(NoticeKind::about, 0, "something else"));
+    if (other) script.ending.hear(Script::text_of(NoticeKind::verdict, 0, "all else"));
     script.look_for(150);
     CHECK(script.ending.sentence() == (other ? "all else" : "rank 1 failed: so"));
     CHECK(script.ending.ended());
-    script.ending.hear(Script::text_of(Kind::verdict, 0, "too late"));
+    script.ending.hear(Script::text_of(NoticeKind::verdict, 0, "too late"));
     CHECK(script.ending.sentence() != "too late");
   }
 }
@@ -253,12 +254,12 @@ TEST_CASE("who tells a sentence stays with it, unless all end with another") {
 TEST_CASE("messages are small, texts are cut, and what is from nobody is no harm") {
   // Most MPIs send that at once.
   CHECK(Notice{}.bytes(1000) <= 4000);
-  CHECK(Notice{.kind = Kind::gone}.bytes(1000) <= 128);
+  CHECK(Notice{.kind = NoticeKind::gone}.bytes(1000) <= 128);
   int const size = most_reported + 9;
-  Notice notice{.kind = Kind::report, .rank = 1};
+  Notice notice{.kind = NoticeKind::report, .rank = 1};
   for (int rank = 0; rank < size; ++rank) notice.report.wait_on(rank);
   CHECK(notice.bytes(size) <= sizeof notice);
-  Report const report = arrived(notice, size).report;
+  RankReport const report = arrived(notice, size).report;
   CHECK(report.waits_on(most_reported - 1));
   CHECK_FALSE(report.waits_on(most_reported));
   CHECK_FALSE(arrived(notice, 16).report.waits_on(16));
@@ -270,7 +271,7 @@ TEST_CASE("messages are small, texts are cut, and what is from nobody is no harm
   Outbox outbox;
   for (int const rank : {-1, 3}) {
     Ending ending(1, 3, 1, outbox);
-    ending.hear({.kind = Kind::end, .rank = rank});
+    ending.hear({.kind = NoticeKind::end, .rank = rank});
     CHECK(ending.running());
   }
 }

@@ -29,7 +29,7 @@ constexpr int slack_ms = 100;
 class World;
 
 /// One rank: what it does when something goes wrong, and its part in the ending.
-class Rank final : public Surroundings {
+class Rank final : public EndingPeers {
  public:
   enum class Does { wait, compute, throws, sleep, leave };
 
@@ -38,8 +38,8 @@ class Rank final : public Surroundings {
 
   void send(int rank, Notice const& notice) override;
   bool is_matched(int rank) override;
-  Report report(Question const& question) override {
-    Report result = state;
+  RankReport report(Question const& question) override {
+    RankReport result = state;
     for (Calls const& one : calls) {
       if (one.group == question.group) {
         result.asked = one;
@@ -60,7 +60,7 @@ class Rank final : public Surroundings {
   }
 
   Does does = Does::wait;
-  Report state{};  // as it is reported, with
+  RankReport state{};  // as it is reported, with
   std::vector<Calls> calls{};
   Says says = Says::nothing;
   std::string sentence{};
@@ -106,13 +106,13 @@ class World {
       return;
     }
     --sender.sends_left;
-    if (first_message == Rank::never && notice.kind != Kind::gone) first_message = now;
+    if (first_message == Rank::never && notice.kind != NoticeKind::gone) first_message = now;
     ++sent;
     link(from, to).push_back({arrived(notice, size()), now + tick_ms * below(4)});
   }
   [[nodiscard]] bool is_matched(int from, int to) {
     return std::none_of(link(from, to).begin(), link(from, to).end(), [](Sent const& one) {
-      return one.notice.kind == Kind::about;
+      return one.notice.kind == NoticeKind::about;
     });
   }
   /// What it has sent may be lost.
@@ -200,7 +200,7 @@ inline void wait_in(Rank& rank,
   rank.state.waits = true;
   rank.state.at = {group, made - 1};
   for (int const other : others) rank.state.wait_on(other);
-  rank.finding = {.cause = Cause::late, .at = rank.state.at};
+  rank.finding = {.cause = EndCause::late, .at = rank.state.at};
 }
 
 inline std::string sentence_of(World& world) {

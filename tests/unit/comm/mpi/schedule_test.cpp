@@ -96,7 +96,7 @@ struct Machine {
   }
   /// Turns begin behind what a rank gives without chunks.
   [[nodiscard]] std::uint32_t turn_of(
-      int source, int target, Rank const& gives, Turns tasks, std::uint32_t turn) const {
+      int source, int target, Rank const& gives, LaneTurns tasks, std::uint32_t turn) const {
     return is_far(source, target) || gives.lends(From::given) ? turn : turn - tasks.given;
   }
   bool end_pass(Rank& one, int rank) {
@@ -115,7 +115,7 @@ struct Machine {
     Task const& task = one.schedule.tasks()[i];
     if (one.over[i] || task.pass > one.pass) return false;
     if (task.to != rank) {
-      Turns const tasks = one.schedule.with(task.to).out;
+      LaneTurns const tasks = one.schedule.with(task.to).out;
       if (one.given[at(task.to)] != turn_of(rank, task.to, one, tasks, task.turn)) return false;
     }
 
@@ -127,7 +127,7 @@ struct Machine {
         Rank const& from = ranks[at(input.rank)];
         if (is_queued(rank, input)) {
           auto& queue = queues[{input.rank, rank}];
-          Turns const tasks = one.schedule.with(input.rank).in;
+          LaneTurns const tasks = one.schedule.with(input.rank).in;
           std::uint32_t const turn = turn_of(input.rank, rank, from, tasks, input.turn);
           if (one.taken[at(input.rank)] != turn || queue.empty()) return false;
           if (pass == 0) continue;
