@@ -159,8 +159,8 @@ struct Sent {
     std::size_t const chunk = comm.transport().chunk_bytes - detail::head_bytes;
     schedule.build(op, detail::Routing{&topology}.of(op), topology, comm.rank(), chunk);
     for (detail::Task const& task : schedule.tasks()) {
-      bool const far = !topology.share_node(task.to, comm.rank());
-      if (far) bytes += task.count * size_of(task.rounded ? op.dtype : op.accumulate);
+      bool const remote = !topology.share_node(task.to, comm.rank());
+      if (remote) bytes += task.count * size_of(task.rounded ? op.dtype : op.accumulate);
     }
     for (int peer = 0; peer < comm.size(); ++peer) {
       chunks_in += schedule.with(peer).chunks_in;

@@ -47,8 +47,8 @@ Moved moved_by(Comm& comm, zero::Collective const& op) {
 std::size_t far_ranks_of(Topology const& topology, int rank) {
   std::size_t result = 0;
   for (int other = 0; other < topology.size(); ++other) {
-    bool const far = !topology.share_node(other, rank);
-    if (far && topology.delegate(topology.node(rank), other) == rank) ++result;
+    bool const remote = !topology.share_node(other, rank);
+    if (remote && topology.delegate(topology.node(rank), other) == rank) ++result;
   }
   return result;
 }

@@ -31,16 +31,16 @@ struct CallSlot {
   Call call{};
   std::int64_t send_at = outside;  ///< offset in the sender's pool
   std::int64_t recv_at = outside;
-  std::atomic<std::uint64_t> passed{0};  ///< passes whose results peers may read here
-  std::atomic<std::uint64_t> done{0};    ///< number + 1: this rank reads no peer's memory any more
+  std::atomic<std::uint64_t> published{0};  ///< passes whose results peers may read here
+  std::atomic<std::uint64_t> done{0};  ///< number + 1: this rank reads no peer's memory any more
   alignas(64) std::byte copy[inline_bytes];
 
   /// Lets peers read what the first `passes` passes of a collective have left in the result.
-  void pass(std::uint64_t number, int passes) noexcept {
-    passed.store(stamp(number, passes), std::memory_order_release);
+  void publish(std::uint64_t number, int passes) noexcept {
+    published.store(stamp(number, passes), std::memory_order_release);
   }
-  [[nodiscard]] bool has_passed(std::uint64_t number, int passes) const noexcept {
-    return passed.load(std::memory_order_acquire) >= stamp(number, passes);
+  [[nodiscard]] bool has_published(std::uint64_t number, int passes) const noexcept {
+    return published.load(std::memory_order_acquire) >= stamp(number, passes);
   }
 
  private:

@@ -110,8 +110,8 @@ class Ending {
     double const window = window_s(brief, deadline_s_);
     std::chrono::duration<double> const since = now - looked_.value_or(now);
     looked_ = now;
-    passed_s_ += (std::min)(since.count(), window / 4);
-    bool const over = passed_s_ >= window;
+    waited_s_ += (std::min)(since.count(), window / 4);
+    bool const over = waited_s_ >= window;
     auto const has_answered = [&](int rank, RankRecord const* record) {
       return record != nullptr && (record->answered || knows(rank_, rank));
     };
@@ -129,7 +129,7 @@ class Ending {
     } else if (state_ == State::telling && (over || all(has_sentence))) {
       state_ = State::ended;
       tell_sentence(NoticeKind::verdict);
-    } else if (state_ == State::following && waiting && passed_s_ >= 2 * window) {
+    } else if (state_ == State::following && waiting && waited_s_ >= 2 * window) {
       records_[leader_].given_up = true;
       Finding const finding{
           .cause = EndCause::silent, .at = records_[leader_].finding.at, .rank = leader_};
@@ -196,7 +196,7 @@ class Ending {
   }
 
   void reset() noexcept {
-    passed_s_ = 0;
+    waited_s_ = 0;
     looked_.reset();
   }
   void enter(State state) noexcept {
@@ -236,7 +236,7 @@ class Ending {
   State state_ = State::running;
   int leader_ = -1;      ///< whom it follows; itself if it collects or tells
   bool brief_ = false;   ///< is there a reason that is known without reports?
-  double passed_s_ = 0;  ///< since it entered the state, or since the leader was heard
+  double waited_s_ = 0;  ///< since it entered the state, or since the leader was heard
   std::optional<Time> looked_{};
   std::string sentence_{};  ///< that is kept, or told
   RankRecords records_{};   ///< of ranks that have told about themselves

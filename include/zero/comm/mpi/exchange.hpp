@@ -31,9 +31,9 @@ inline constexpr std::size_t part_bytes = 256 * KiB;
 
 /// Carries out schedules, every task as far as its inputs are there and its outcome has room.
 ///
-/// Who sends a chunk says with the first of them which call it is for; near ranks read each other's
-/// calls before they read each other's memory. So no data of another call is ever used. Chunks
-/// between two ranks go in the order of the calls; what needs no chunks overtakes what does.
+/// Who sends a chunk says with the first of them which call it is for; local ranks read each
+/// other's calls before they read each other's memory. So no data of another call is ever used.
+/// Chunks between two ranks go in the order of the calls; what needs no chunks overtakes what does.
 class Exchange {
  public:
   /// All live longer.
@@ -55,22 +55,22 @@ class Exchange {
     flight.places.assign(tasks.size(), {});
     flight.pairs.assign(index(peers_->size()), CallInFlight::Pair{});
     flight.tasks_left = tasks.size();
-    flight.near_left = static_cast<int>(peers_->near().size()) - 1;
+    flight.local_left = static_cast<int>(peers_->local_ranks().size()) - 1;
     flight.results_left = flight.schedule.results(0);
     CallSlot const& own = peers_->own().slot(flight.number);
     for (int peer = 0; peer < peers_->size(); ++peer) {
       auto& [takes, gives] = flight.pairs[index(peer)].queues;
       PeerTraffic const& traffic = flight.schedule.with(peer);
-      if (peers_->is_near(peer)) {
+      if (peers_->is_local(peer)) {
         gives = queue(traffic.out, own);
       } else {
-        takes = {0, traffic.in.given};
-        gives = {0, traffic.out.given};
+        takes = {0, traffic.in.sends};
+        gives = {0, traffic.out.sends};
       }
     }
     for (std::size_t i = 0; i < tasks.size(); ++i) {
       // What neighbours read where it is takes no chunks.
-      bool const lends = tasks[i].to != peers_->rank() && peers_->is_near(tasks[i].to);
+      bool const lends = tasks[i].to != peers_->rank() && peers_->is_local(tasks[i].to);
       if (!lends || place(own, tasks[i].way) == outside) continue;
       flight.places[i].over = true;
       --flight.tasks_left;
@@ -84,7 +84,7 @@ class Exchange {
 
   /// Works on a collective, at most on a part of each source; true if anything moved.
   bool advance(CallInFlight& flight) {
-    if (flight.near_left > 0) compare(flight);
+    if (flight.local_left > 0) compare(flight);
     bool moved = false;
     for (std::size_t i = 0; flight.tasks_left > 0 && i < flight.places.size(); ++i) {
       Task const& task = flight.schedule.tasks()[i];
@@ -107,9 +107,9 @@ class Exchange {
   ZERO_COLD void waits_for(CallInFlight const& flight, Add const& add) {
     for (int peer = 0; peer < peers_->size(); ++peer) {
       if (peer == peers_->rank()) continue;
-      bool const waits = peers_->is_near(peer)
+      bool const waits = peers_->is_local(peer)
                              ? !flight.pairs[index(peer)].agrees ||
-                                   (flight.told && peers_->reads_on(peer, flight.number))
+                                   (flight.announced && peers_->reads_on(peer, flight.number))
                              : links_->delivers(peer, flight.number);
       if (waits) add(peer);
     }
@@ -148,10 +148,10 @@ class Exchange {
   /// @param slot  of the one that gives
   [[nodiscard]] static CallInFlight::TaskQueue queue(LaneTurns tasks,
                                                      CallSlot const& slot) noexcept {
-    std::uint32_t const end = tasks.given + (slot.recv_at == outside ? tasks.results : 0);
-    return {slot.send_at == outside ? 0 : tasks.given, end};
+    std::uint32_t const end = tasks.sends + (slot.recv_at == outside ? tasks.results : 0);
+    return {slot.send_at == outside ? 0 : tasks.sends, end};
   }
-  /// Does this input come in chunks of a lane? Of a near peer that agrees.
+  /// Does this input come in chunks of a lane? Of a local peer that agrees.
   [[nodiscard]] bool is_lent(CallInFlight const& flight, Input const& input) const noexcept {
     return place(peers_->control(input.rank).slot(flight.number), input.from) == outside;
   }
@@ -163,7 +163,7 @@ class Exchange {
     return slot < 0 ? nullptr : window_->chunk(seats.place(from), seats.place(to), slot);
   }
 
-  /// What a head that has come from a far peer means: see Links::look.
+  /// What a head that has come from a remote peer means: see Links::look.
   [[nodiscard]] std::uint32_t judge(int peer, Head const& head) {
     std::uint64_t& next = turns_[index(peer)].arrival;
     skip(next,
@@ -185,9 +185,9 @@ class Exchange {
     ++next;
     return flight.schedule.with(peer).chunks_in;
   }
-  /// Reads what near peers have called.
+  /// Reads what local peers have called.
   void compare(CallInFlight& flight) {
-    for (int const peer : peers_->near()) {
+    for (int const peer : peers_->local_ranks()) {
       CallInFlight::Pair& pair = flight.pairs[index(peer)];
       if (peer == peers_->rank() || pair.agrees) continue;
       if (peers_->posted_by(peer) <= flight.number) continue;
@@ -198,7 +198,7 @@ class Exchange {
       }
       pair.agrees = true;
       pair.queues[CallInFlight::in] = queue(flight.schedule.with(peer).in, slot);
-      --flight.near_left;
+      --flight.local_left;
     }
   }
 
@@ -208,7 +208,7 @@ class Exchange {
     CallInFlight::TaskProgress& at = flight.places[i];
     bool const keeps = task.to == peers_->rank();
     if (!keeps && !is_turn(CallInFlight::out, flight, task.to, task.turn)) return false;
-    bool const opens = !keeps && !peers_->is_near(task.to) && !links_->is_open_to(task.to);
+    bool const opens = !keeps && !peers_->is_local(task.to) && !links_->is_open_to(task.to);
     if (opens && task.count > 0) {
       // The head goes at once; data follow when the peer has made room.
       send(flight, task.to, 0);
@@ -232,7 +232,7 @@ class Exchange {
     std::size_t const most = chunks ? task.piece : part_bytes / element;
     std::size_t const now = (std::min)(most, task.count - at.at);
     if (now > 0) make(flight, task, out, now);
-    if (reads && !keeps && !peers_->board().is_sound()) return false;
+    if (reads && !keeps && !peers_->node_control().is_sound()) return false;
     at.at += now;
     at.over = at.at == task.count;
     if (!keeps) {
@@ -268,8 +268,8 @@ class Exchange {
       kernel::add_to_partial(op.dtype, op.accumulate, out, task.rounded, inputs_, count, squared);
     } else if (out != inputs_.front()) {
       // What came in a chunk is in the cache.
-      bool const far = flight.schedule.inputs(task).front().from == From::link;
-      if (far) store = kernel::Store::cached;
+      bool const remote = flight.schedule.inputs(task).front().from == From::link;
+      if (remote) store = kernel::Store::cached;
       kernel::copy(
           out, static_cast<std::byte const*>(inputs_.front()), count * size_of(op.dtype), store);
       squared.add(op.dtype, out, count);
@@ -301,7 +301,7 @@ class Exchange {
       bool const next = is_turn(CallInFlight::in, flight, peer, input.turn);
       return {next ? lane_chunk(peer, own, lane(peer, own).arrived()) : nullptr, true};
     }
-    if (result && !slot.has_passed(flight.number, task.pass)) return {};
+    if (result && !slot.has_published(flight.number, task.pass)) return {};
     return {(held == inlined ? slot.copy : peers_->pool(peer) + held) + skip};
   }
   /// Gives back the chunks of a piece, and counts what went which way.
@@ -310,15 +310,15 @@ class Exchange {
     bool const partial = task.work == Work::partial;
     for (Input const& input : flight.schedule.inputs(task)) {
       if (input.rank == peers_->rank()) continue;
-      bool const far = input.from == From::link;
-      bool const wide = far && partial;
+      bool const remote = input.from == From::link;
+      bool const wide = remote && partial;
       std::size_t const bytes = count * size_of(wide ? flight.op.accumulate : flight.op.dtype);
-      if (!far && !is_lent(flight, input)) {
+      if (!remote && !is_lent(flight, input)) {
         counts_->direct_bytes += bytes;
         continue;
       }
       counts_->exchanged_bytes += bytes;
-      far ? links_->take(input.rank) : lane(input.rank, peers_->rank()).take();
+      remote ? links_->take(input.rank) : lane(input.rank, peers_->rank()).take();
       if (last) ++flight.pairs[index(input.rank)].queues[CallInFlight::in].next;
     }
   }
@@ -343,12 +343,12 @@ class Exchange {
   }
   /// Memory for the next chunk to a rank, or null.
   [[nodiscard]] std::byte* room(int to) const noexcept {
-    if (!peers_->is_near(to)) return links_->room_for(to);
+    if (!peers_->is_local(to)) return links_->room_for(to);
     return lane_chunk(peers_->rank(), to, lane(peers_->rank(), to).room());
   }
   /// Sends what lies in the room for a chunk. The first one for a collective says what it is for.
   void send(CallInFlight& flight, int to, std::size_t bytes) {
-    if (peers_->is_near(to)) return lane(peers_->rank(), to).send();
+    if (peers_->is_local(to)) return lane(peers_->rank(), to).send();
     bool const headed = std::exchange(flight.pairs[index(to)].headed, true);
     links_->send(to, flight.number, headed ? nullptr : &flight.head, bytes);
   }
@@ -360,7 +360,7 @@ class Exchange {
       return;
     }
     flight.results_left = flight.schedule.results(++flight.pass);
-    peers_->own().slot(flight.number).pass(flight.number, flight.pass);
+    peers_->own().slot(flight.number).publish(flight.number, flight.pass);
   }
 
   Peers const* peers_;

@@ -155,10 +155,10 @@ class Family final : public EndingPeers {
     return std::chrono::duration<double>(options.deadline_s + stagger_s);
   }
 
-  /// Tells far ranks that this rank starts nothing more in a group. Near ones see it.
+  /// Tells remote ranks that this rank starts nothing more in a group. Local ones see it.
   ZERO_COLD void depart(Finding const& finding) {
     if (!is_sound()) return;
-    ++departures_told_;
+    ++departures_sent_;
     ending_->depart(finding);
   }
   /// What others have said of that.
@@ -182,10 +182,10 @@ class Family final : public EndingPeers {
     stop_thread();
     // Of ranks that have left groups split off; nothing may come when MPI has this communicator
     // back.
-    std::vector<std::size_t> const told = blocking.gather(comm_, size_, departures_told_);
+    std::vector<std::size_t> const sent = blocking.gather(comm_, size_, departures_sent_);
     std::size_t expected = 0;
     for (int rank = 0; rank < size_; ++rank) {
-      if (is_far(rank)) expected += told[static_cast<std::size_t>(rank)];
+      if (is_remote(rank)) expected += sent[static_cast<std::size_t>(rank)];
     }
     blocking.wait("the last notices", [&] {
       hear();
@@ -225,11 +225,11 @@ class Family final : public EndingPeers {
 
   // What the ending asks for.
   void send(int rank, Notice const& notice) override {
-    // MPI warns of messages that nobody takes before its end: near ranks are told no departure.
-    if (notice.kind == NoticeKind::gone && !is_far(rank)) return;
+    // MPI warns of messages that nobody takes before its end: local ranks are told no departure.
+    if (notice.kind == NoticeKind::gone && !is_remote(rank)) return;
     if (is_running()) mailbox_->send(rank, notice);
   }
-  [[nodiscard]] bool is_far(int rank) const noexcept { return node_of(rank) != node_of(rank_); }
+  [[nodiscard]] bool is_remote(int rank) const noexcept { return node_of(rank) != node_of(rank_); }
   [[nodiscard]] bool is_matched(int rank) override { return !mailbox_->holds(rank); }
   [[nodiscard]] ZERO_COLD RankReport report(Question const& question) override {
     RankReport result;
@@ -278,7 +278,7 @@ class Family final : public EndingPeers {
   std::vector<GroupMember*> waiting_;  ///< groups in which this rank's threads wait
   Says says_ = Says::nothing;          ///< why this rank ends the family, in its own words or MPI's
   std::string text_;
-  std::size_t departures_told_ = 0;
+  std::size_t departures_sent_ = 0;
   std::unique_ptr<Mailbox> mailbox_;
   std::unique_ptr<Ending> ending_;
   std::thread thread_;

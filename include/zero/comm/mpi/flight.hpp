@@ -29,13 +29,13 @@ struct FlightLists {
   /// Tasks that take chunks from one peer, or give it some: in order, from `next` up to `end`.
   struct TaskQueue {
     std::uint32_t next = 0;
-    std::uint32_t end = ~std::uint32_t{0};  ///< a near peer's is known with where its buffers are
+    std::uint32_t end = ~std::uint32_t{0};  ///< a local peer's is known with where its buffers are
   };
   /// With one peer.
   struct Pair {
     TaskQueue queues[2] = {};  ///< by Way
     bool headed = false;       ///< the peer was sent this call
-    bool agrees = false;       ///< a near peer has made the same call
+    bool agrees = false;       ///< a local peer has made the same call
   };
 
   Schedule schedule{};
@@ -54,9 +54,9 @@ struct CallInFlight : FlightLists {
   int pass = 0;
   std::size_t results_left = 0;  ///< tasks of this pass whose outcome this rank keeps
   std::size_t tasks_left = 0;
-  int near_left = 0;       ///< near peers whose calls were not compared
+  int local_left = 0;      ///< local peers whose calls were not compared
   bool received = false;   ///< the result is complete
-  bool told = false;       ///< peers know that this rank reads nothing more of theirs
+  bool announced = false;  ///< peers know that this rank reads nothing more of theirs
   bool complete = false;   ///< and peers have what they need of this rank's
   bool withdrawn = false;  ///< nobody waits for it: its buffers may be gone
 };
@@ -102,7 +102,7 @@ class Flights {
     flight.schedule.build(op, flight.route, routing.topology(), rank, chunk);
     flight.squared = {.squares = op.squares, .left = op.squares_count};
     flight.pass = 0;
-    flight.received = flight.told = flight.complete = flight.withdrawn = false;
+    flight.received = flight.announced = flight.complete = flight.withdrawn = false;
     return flight;
   }
   /// Forgets what is done, but for what it was.

@@ -214,7 +214,7 @@ class Group final : public Base {
     Transport result = counts_;
     result.library = library_version();
     result.nodes = static_cast<int>(peers_.topology().nodes());
-    result.local_ranks = static_cast<int>(peers_.near().size());
+    result.local_ranks = static_cast<int>(peers_.local_ranks().size());
     result.window = window_->shared();
     result.progress_thread = family_->options.progress_thread != ProgressThread::off;
     if (family_->pool != nullptr) {
@@ -241,7 +241,7 @@ class Group final : public Base {
     return family_->pool != nullptr ? family_->pool->place_of(buffer, bytes) : outside;
   }
 
-  /// Tells near ranks of this rank's next call, and where its buffers are. Far ones learn of it
+  /// Tells local ranks of this rank's next call, and where its buffers are. Remote ones learn of it
   /// with the first data.
   void begin(Collective const& op) {
     CallInFlight& flight = flights_.begin(op, routing_, peers_.rank(), links_->chunk_bytes());
@@ -250,7 +250,7 @@ class Group final : public Base {
     }
     // The last call meets all with whom this rank ever exchanged anything.
     for (int peer = 0; op.bucket == zero::detail::close_bucket && peer < size(); ++peer) {
-      if (peers_.is_near(peer)) continue;
+      if (peers_.is_local(peer)) continue;
       flight.schedule.add_empty(peer, links_->is_open_to(peer), links_->is_open_from(peer));
     }
     CallSlot& slot = peers_.own().slot(flight.number);
@@ -271,20 +271,20 @@ class Group final : public Base {
   }
 
   /// Done here once nothing is to come or to go; done altogether once MPI has delivered what went,
-  /// all near peers have made the same call and no peer reads this rank's memory any more, if what
+  /// all local peers have made the same call and no peer reads this rank's memory any more, if what
   /// this rank has read of theirs is good.
   bool complete(CallInFlight& flight) {
-    if (!flight.received || flight.tasks_left > 0 || flight.near_left > 0) return false;
-    bool const moved = !flight.told;
+    if (!flight.received || flight.tasks_left > 0 || flight.local_left > 0) return false;
+    bool const moved = !flight.announced;
     if (moved) {
       peers_.own().slot(flight.number).done.store(flight.number + 1, std::memory_order_release);
-      flight.told = true;
+      flight.announced = true;
     }
     if (!links_->has_delivered(flight.number)) return moved;
-    for (int const peer : peers_.near()) {
+    for (int const peer : peers_.local_ranks()) {
       if (peers_.reads_on(peer, flight.number)) return moved;
     }
-    if (!peers_.board().is_sound()) return moved;
+    if (!peers_.node_control().is_sound()) return moved;
     flight.complete = true;
     return true;
   }
@@ -323,7 +323,7 @@ class Group final : public Base {
     Peers result(rank, world, Topology(labels), family.window->control(0));
     int place = 0;
     bool const shared = family.window->shared();
-    for (int const peer : result.near()) {
+    for (int const peer : result.local_ranks()) {
       int const in_family = shared ? family.node_rank(result.world_rank(peer)) : 0;
       result.see(peer, window.control(place++), shared ? family.window->pool(in_family) : nullptr);
     }
@@ -359,9 +359,9 @@ ZERO_MPI_BODY zero::detail::Handle<GroupMember> first_member(MPI_Comm comm,
 
 ZERO_MPI_BODY std::uint64_t planned_bytes(Options const& options, int ranks, int nodes) {
   std::size_t const chunk = chunk_bytes(options.exchange_bytes, options.message_bytes, ranks);
-  bool const near = options.shared_memory && nodes == 1;
-  return Window::planned_bytes(near ? ranks : 1, chunk) +
-         Links::planned_bytes(near ? 1 : ranks, chunk) +
+  bool const local = options.shared_memory && nodes == 1;
+  return Window::planned_bytes(local ? ranks : 1, chunk) +
+         Links::planned_bytes(local ? 1 : ranks, chunk) +
          static_cast<std::size_t>(ranks) * sizeof(Lane);
 }
 

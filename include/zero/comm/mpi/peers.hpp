@@ -17,12 +17,12 @@ namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 class Peers {
  public:
   /// @param world  the ranks' numbers in the family
-  /// @param board  control block of the node's first rank in the family's first group
-  Peers(int rank, std::vector<int> world, Topology topology, Control* board)
+  /// @param node_control  control block of the node's first rank in the family's first group
+  Peers(int rank, std::vector<int> world, Topology topology, Control* node_control)
       : rank_(rank),
         world_(std::move(world)),
         topology_(std::move(topology)),
-        board_(board),
+        node_control_(node_control),
         controls_(world_.size(), nullptr),
         pools_(world_.size(), nullptr) {}
 
@@ -38,17 +38,17 @@ class Peers {
   /// A rank's number in the family.
   [[nodiscard]] int world_rank(int rank) const noexcept { return world_[index(rank)]; }
   [[nodiscard]] Topology const& topology() const noexcept { return topology_; }
-  [[nodiscard]] Control& board() const noexcept { return *board_; }
+  [[nodiscard]] Control& node_control() const noexcept { return *node_control_; }
   /// True for ranks whose memory this one sees, itself too.
-  [[nodiscard]] bool is_near(int rank) const noexcept { return controls_[index(rank)] != nullptr; }
-  /// The ranks that are near, in order.
-  [[nodiscard]] std::vector<int> const& near() const noexcept {
+  [[nodiscard]] bool is_local(int rank) const noexcept { return controls_[index(rank)] != nullptr; }
+  /// The local ranks, in order.
+  [[nodiscard]] std::vector<int> const& local_ranks() const noexcept {
     return topology_.ranks(topology_.node(rank_));
   }
-  /// Of a rank that is near.
+  /// Of a local rank.
   [[nodiscard]] Control& control(int rank) const noexcept { return *controls_[index(rank)]; }
   [[nodiscard]] Control& own() const noexcept { return control(rank_); }
-  /// Calls that a rank has made which is near.
+  /// Calls that a local rank has made.
   [[nodiscard]] std::uint64_t posted_by(int rank) const noexcept {
     return control(rank).posted.load(std::memory_order_acquire);
   }
@@ -67,7 +67,7 @@ class Peers {
   int rank_;
   std::vector<int> world_;
   Topology topology_;
-  Control* board_;
+  Control* node_control_;
   std::vector<Control*> controls_;
   std::vector<std::byte*> pools_;
 };

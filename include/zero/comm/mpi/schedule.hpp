@@ -20,15 +20,16 @@ namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 
 /// Where an input of a task comes from.
 enum class From : std::uint8_t {
-  given,   ///< a send buffer on this node: read where it is, or, if peers cannot see it, by a lane
-  result,  ///< a receive buffer on this node, as an earlier pass has left it: likewise
-  link,    ///< a rank on another node sends it
+  send_buffer,  ///< a send buffer on this node: read where it is, or, if peers cannot see it, by a
+                ///< lane
+  result,       ///< a receive buffer on this node, as an earlier pass has left it: likewise
+  link,         ///< a rank on another node sends it
 };
 
 /// One input of a task.
 struct Input {
   int rank = 0;
-  From from = From::given;
+  From from = From::send_buffer;
   std::uint32_t turn = 0;  ///< how many tasks before this one take something of the rank's
   std::size_t at = 0;      ///< in the rank's buffer, in elements
 };
@@ -62,12 +63,12 @@ inline constexpr int most_passes = 3;
 
 /// Tasks between two ranks, one way. Those of results come behind the others.
 struct LaneTurns {
-  std::uint32_t given = 0;    ///< of what lies in send buffers, or comes by a link
+  std::uint32_t sends = 0;    ///< of what lies in send buffers, or comes by a link
   std::uint32_t results = 0;  ///< of results
 
   /// One more; returns how many were there before it.
   std::uint32_t add(From from) noexcept {
-    return from == From::result ? given + results++ : results + given++;
+    return from == From::result ? sends + results++ : results + sends++;
   }
 };
 
@@ -110,7 +111,7 @@ class Schedule {
   void add_empty(int peer, bool out, bool in) {
     if (out && traffic_[index(peer)].chunks_out == 0) {
       task(Work::copy, 0, peer, {.count = 0});
-      input(rank_, From::given, 0);
+      input(rank_, From::send_buffer, 0);
     }
     if (in && traffic_[index(peer)].chunks_in == 0) {
       task(Work::copy, 0, rank_, {.count = 0});
@@ -128,9 +129,13 @@ class Schedule {
 
  private:
   [[nodiscard]] int size() const noexcept { return topology_->size(); }
-  [[nodiscard]] bool is_far(int rank) const noexcept { return !topology_->share_node(rank, rank_); }
+  [[nodiscard]] bool is_remote(int rank) const noexcept {
+    return !topology_->share_node(rank, rank_);
+  }
   [[nodiscard]] std::size_t node() const noexcept { return topology_->node(rank_); }
-  [[nodiscard]] std::vector<int> const& near() const noexcept { return topology_->ranks(node()); }
+  [[nodiscard]] std::vector<int> const& local_ranks() const noexcept {
+    return topology_->ranks(node());
+  }
   /// True if a block takes part. A collective of nothing goes the way of one with data.
   [[nodiscard]] bool moves(std::size_t count) const noexcept { return count > 0 || op_.count == 0; }
 
@@ -147,14 +152,14 @@ class Schedule {
   /// of one lane are taken in the order of the list.
   void flat_sum() {
     for (int target = 0; target < size(); ++target) {
-      if (!is_far(target) || !moves(block(target).count)) continue;
+      if (!is_remote(target) || !moves(block(target).count)) continue;
       task(Work::copy, 0, target, block(target));
-      input(rank_, From::given, block(target).from);
+      input(rank_, From::send_buffer, block(target).from);
     }
     if (moves(block(rank_).count)) {
       task(Work::sum, 0, rank_, block(rank_));
       for (int source = 0; source < size(); ++source) {
-        input(source, is_far(source) ? From::link : From::given, block(rank_).from);
+        input(source, is_remote(source) ? From::link : From::send_buffer, block(rank_).from);
       }
     }
     lend([&](int reader) { lend_block(reader, reader); });
@@ -179,7 +184,7 @@ class Schedule {
       tasks_.back().rounded = node() == last;
       tasks_.back().begins = node() == 0;
       if (node() > 0) input(stand_in(node() - 1, target), From::link, 0);
-      for (int const source : near()) input(source, From::given, block(target).from);
+      for (int const source : local_ranks()) input(source, From::send_buffer, block(target).from);
     }
     if (node() != last && moves(block(rank_).count)) {
       task(Work::copy, 0, rank_, block(rank_));
@@ -203,7 +208,7 @@ class Schedule {
       PassBlock const part = block_between(op_, pass, source, rank_, size());
       if (!gives(source, part) || !reaches(source, rank_)) continue;
       task(Work::copy, pass, rank_, part);
-      input(source, is_far(source) ? From::link : place(part), part.from);
+      input(source, is_remote(source) ? From::link : place(part), part.from);
     }
     for (int turn = 1; turn < size(); ++turn) {
       int const target = (rank_ + size() - turn) % size();
@@ -221,7 +226,7 @@ class Schedule {
       return part;
     };
     for (int source = 0; source < size(); ++source) {
-      if (!is_far(source)) continue;
+      if (!is_remote(source)) continue;
       int const relay = topology_->delegate(node(), source);
       PassBlock const part = relayed(source, rank_);
       if (relay == rank_ || !gives(source, part)) continue;
@@ -230,7 +235,7 @@ class Schedule {
     }
     lend([&](int reader) {
       for (int source = 0; source < size(); ++source) {
-        if (!is_far(source) || topology_->delegate(node(), source) != rank_) continue;
+        if (!is_remote(source) || topology_->delegate(node(), source) != rank_) continue;
         PassBlock const part = relayed(source, reader);
         if (!gives(source, part)) continue;
         task(Work::copy, pass, reader, part);
@@ -240,19 +245,19 @@ class Schedule {
   }
 
   [[nodiscard]] static From place(PassBlock const& part) noexcept {
-    return part.result ? From::result : From::given;
+    return part.result ? From::result : From::send_buffer;
   }
   /// Calls `what(reader)` for every neighbour: in the order in which it will read.
   template <class What>
   void lend(What const& what) {
-    for (int const reader : near()) {
+    for (int const reader : local_ranks()) {
       if (reader != rank_) what(reader);
     }
   }
   void lend_block(int reader, int target) {
     if (!moves(block(target).count)) return;
     task(Work::copy, 0, reader, block(target));
-    input(rank_, From::given, block(target).from);
+    input(rank_, From::send_buffer, block(target).from);
   }
 
   /// Adds a task, whose inputs follow.
@@ -274,7 +279,7 @@ class Schedule {
     if (from == From::link) source.chunks_in += chunks(task);
     if (task.inputs++ > 0 || task.to == rank_) return;
     PeerTraffic& target = traffic_[index(task.to)];
-    if (is_far(task.to)) {
+    if (is_remote(task.to)) {
       target.chunks_out += chunks(task);
     } else {
       task.way = from;

@@ -214,17 +214,17 @@ class Verdict {
       result.more = static_cast<int>(idle.size()) - 1;
       return zero::detail::describe(result);
     }
-    // All wait: following them leads back to a rank that was passed.
+    // All wait: following them leads back to a rank that was seen.
     Ranks path{waiting[0]};
     for (int rank = 0; rank < size_; ++rank) {
       if (!waits_for(path.back(), rank)) continue;
-      auto const passed = std::find(path.begin(), path.end(), rank);
-      if (passed == path.end()) {
+      auto const seen = std::find(path.begin(), path.end(), rank);
+      if (seen == path.end()) {
         path.push_back(rank);
         rank = -1;
         continue;
       }
-      path.erase(path.begin(), passed);
+      path.erase(path.begin(), seen);
       std::sort(path.begin(), path.end());
       return "ranks " + list(path) + " wait for each other: rank " + std::to_string(path[0]) +
              in(path[0]) + ", rank " + std::to_string(path[1]) + in(path[1]) +

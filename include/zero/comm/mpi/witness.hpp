@@ -62,7 +62,7 @@ class Witness {
   /// Who waits for a rank that has left will wait for ever.
   void look_for_departures() {
     bool left = !family_->departures().empty();
-    for (int const peer : peers_->near()) left = left || calls_of_left(peer) != never;
+    for (int const peer : peers_->local_ranks()) left = left || calls_of_left(peer) != never;
     if (left && family_->is_sound()) end_if_missed();
   }
 
@@ -176,7 +176,7 @@ class Witness {
     };
     exchange_->waits_for(flights_->at(oldest), [&](int peer) {
       int const rank = peers_->world_rank(peer);
-      if (peers_->is_near(peer)) {
+      if (peers_->is_local(peer)) {
         std::uint64_t const calls = calls_of_left(peer);
         found(
             rank, calls, peers_->control(peer).left_unwinding.load(std::memory_order_relaxed) != 0);
@@ -191,7 +191,7 @@ class Witness {
     std::chrono::duration<double> const since = now - missed_;
     if (!gone.unwinding || since.count() >= window_s(true, 0)) family_->end(gone);
   }
-  /// Calls made by a near rank that will make no more, or never.
+  /// Calls made by a local rank that will make no more, or never.
   [[nodiscard]] std::uint64_t calls_of_left(int peer) const noexcept {
     return peers_->control(peer).left_at.load(std::memory_order_acquire);
   }

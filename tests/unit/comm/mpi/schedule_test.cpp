@@ -84,20 +84,20 @@ struct Machine {
     }
   }
 
-  [[nodiscard]] bool is_far(int a, int b) const { return !topology.share_node(a, b); }
+  [[nodiscard]] bool is_remote(int a, int b) const { return !topology.share_node(a, b); }
   /// Neighbours read what they see: nobody gives it to them.
   void skip_lanes(int rank) {
     Rank& one = ranks[at(rank)];
     for (std::size_t i = 0; i < one.over.size(); ++i) {
       Task const& task = one.schedule.tasks()[i];
-      if (task.to == rank || is_far(task.to, rank) || one.lends(task.way)) continue;
+      if (task.to == rank || is_remote(task.to, rank) || one.lends(task.way)) continue;
       one.over[i] = true;
     }
   }
   /// Turns begin behind what a rank gives without chunks.
   [[nodiscard]] std::uint32_t turn_of(
       int source, int target, Rank const& gives, LaneTurns tasks, std::uint32_t turn) const {
-    return is_far(source, target) || gives.lends(From::given) ? turn : turn - tasks.given;
+    return is_remote(source, target) || gives.lends(From::send_buffer) ? turn : turn - tasks.sends;
   }
   bool end_pass(Rank& one, int rank) {
     if (one.pass >= passes(op, route)) return false;
@@ -159,7 +159,7 @@ struct Machine {
         to = sum[e];
       }
     } else {
-      if (is_far(task.to, rank)) {
+      if (is_remote(task.to, rank)) {
         elements_sent += now;
         ++chunks_sent;
       }
