@@ -78,7 +78,7 @@ struct Transport {
   std::size_t chunk_bytes = 0;     ///< the largest message of an exchange
   std::uint64_t direct_bytes = 0;  ///< read from peers' memory
   std::uint64_t exchanged_bytes = 0;   ///< received in chunks
-  std::uint64_t node_sum_bytes = 0;    ///< sent to other nodes as sums of this one, or up to it
+  std::uint64_t node_sum_bytes = 0;    ///< sent to other nodes as sums up to this one
   std::uint64_t data_messages = 0;     ///< sent to other nodes, with calls or data
   std::uint64_t sent_bytes = 0;        ///< in them
   std::uint64_t control_messages = 0;  ///< sent to other nodes to say what was taken, 8 bytes each
