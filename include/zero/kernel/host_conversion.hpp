@@ -46,9 +46,10 @@ ZERO_APART void convert_on_host(
 
 ZERO_BODY void convert_on_host(
     DType to, void* out, DType from, void const* in, std::size_t count) noexcept {
-  detail::with_real(to, [&]<class To>(To) {
-    detail::with_real(from, [&]<class From>(From) {
-      detail::convert_unaligned<To, From>(
+  // nvcc takes no lambda with a list of template parameters in a template.
+  detail::with_real(to, [&](auto wanted) {
+    detail::with_real(from, [&](auto held) {
+      detail::convert_unaligned<decltype(wanted), decltype(held)>(
           static_cast<std::byte*>(out), static_cast<std::byte const*>(in), count);
     });
   });

@@ -94,7 +94,7 @@ ZERO_BODY void Loader::load(std::size_t t,
             static_cast<std::size_t>(slice.first + first + done),
             Elements(chunk.data(), here));
     if (hash != nullptr) {
-      auto const add = [&]<class Value>(Value const* values) {
+      auto const add = [&](auto const* values) {
         kernel::add_hash(hash, values, here, hash_place(t, first + done));
       };
       if (type_ == DType::f64) {
