@@ -95,14 +95,14 @@ class ExchangedMemory {
   ExchangedMemory& operator=(ExchangedMemory const&) = delete;
   /// Whoever still has a parameter finds no memory in it.
   ~ExchangedMemory() {
-    for (Place const& place : places_) point(place, nullptr);
+    for (StoragePlace const& place : places_) point(place, nullptr);
   }
 
   /// Frees a parameter's memory, unless others have it, too.
   void give_up(std::size_t t) noexcept { lend(t, nullptr); }
   /// Gives a parameter memory, or with null none.
   void lend(std::size_t t, void const* memory) noexcept {
-    Place& place = places_[t];
+    StoragePlace& place = places_[t];
     point(place, memory != nullptr ? const_cast<void*>(memory) : trap_.data());
     bool const was_lent = std::exchange(place.lent, memory != nullptr);
     if (was_lent && !place.lent) {
@@ -125,7 +125,7 @@ class ExchangedMemory {
   }
 
  private:
-  struct Place {
+  struct StoragePlace {
     torch::Tensor parameter;
     torch::Tensor with;     ///< what it is while it has memory
     torch::Tensor without;  ///< what it is without
@@ -136,11 +136,11 @@ class ExchangedMemory {
   [[nodiscard]] static std::uint32_t version_of(torch::Tensor const& parameter) {
     return parameter.unsafeGetTensorImpl()->version_counter().current_version();
   }
-  [[nodiscard]] static bool kept(Place const& place) noexcept {
+  [[nodiscard]] static bool kept(StoragePlace const& place) noexcept {
     return has_storage_of(place.parameter, place.with) ||
            has_storage_of(place.parameter, place.without);
   }
-  static void point(Place const& place, void* memory) noexcept {
+  static void point(StoragePlace const& place, void* memory) noexcept {
     place.with.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(memory, at::kCPU));
   }
   [[nodiscard]] static std::size_t largest(std::vector<torch::Tensor> const& parameters) {
@@ -151,7 +151,7 @@ class ExchangedMemory {
 
   std::vector<Tensor> const* tensors_;
   Trap trap_;
-  std::vector<Place> places_;
+  std::vector<StoragePlace> places_;
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::libtorch::detail

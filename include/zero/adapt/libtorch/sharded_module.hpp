@@ -126,7 +126,7 @@ class Sharded {
     int const u = number_of(module);
     detail::NodePointer<detail::CallBegin<Sharded>> begin;
     if (torch::GradMode::is_enabled()) begin = detail::make_node<detail::CallBegin<Sharded>>();
-    Window const window(*this, u);
+    UnitScope const window(*this, u);
     auto outputs = module.forward(std::forward<Arguments>(arguments)...);
     if (begin != nullptr) detail::record_call(owner_, u, begin, outputs);
     return outputs;
@@ -147,7 +147,7 @@ class Sharded {
     }
     detail::NodePointer<detail::CallBegin<Sharded>> begin;
     if (torch::GradMode::is_enabled()) begin = detail::make_node<detail::CallBegin<Sharded>>();
-    Window const window(*this, u);
+    UnitScope const window(*this, u);
     bool const passes = input.requires_grad() || trains(units_[static_cast<std::size_t>(u)]);
     if (begin != nullptr && passes) detail::record_call(owner_, u, begin, input, true);
     return input;
@@ -255,12 +255,12 @@ class Sharded {
     bool reduced = false;  ///< in this micro-batch
   };
   /// A unit's parameters, for the time of a scope.
-  class Window {
+  class UnitScope {
    public:
-    Window(Sharded& sharded, int unit) : sharded_(&sharded), unit_(unit) { sharded.open(unit); }
-    Window(Window const&) = delete;
-    Window& operator=(Window const&) = delete;
-    ~Window() { sharded_->close(unit_); }
+    UnitScope(Sharded& sharded, int unit) : sharded_(&sharded), unit_(unit) { sharded.open(unit); }
+    UnitScope(UnitScope const&) = delete;
+    UnitScope& operator=(UnitScope const&) = delete;
+    ~UnitScope() { sharded_->close(unit_); }
 
    private:
     Sharded* sharded_;
@@ -422,7 +422,7 @@ class Sharded {
   }
 
   std::vector<torch::Tensor> parameters_;
-  detail::UnitGradients<Core> gradients_;
+  detail::ModuleGradients<Core> gradients_;
   Core core_;
   std::optional<detail::ExchangedMemory> memory_{};  ///< where it is exchanged
   std::vector<torch::Tensor> lent_{};                ///< else, what is lent, as it was then

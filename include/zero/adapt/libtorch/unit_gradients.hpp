@@ -19,14 +19,14 @@ namespace zero::inline ZERO_NAMESPACE::libtorch::detail {
 
 /// Lends gradients, or copies them to where the library has buffers for them, and has them reduced.
 template <class Core>
-class UnitGradients {
+class ModuleGradients {
  public:
   /// @param core        may be constructed later; outlives this
   /// @param parameters  the module's, in the order of the core's tensors; they, too
-  UnitGradients(Core& core, std::vector<torch::Tensor> const& parameters)
+  ModuleGradients(Core& core, std::vector<torch::Tensor> const& parameters)
       : core_(&core), parameters_(&parameters), kept_(parameters.size()) {}
-  UnitGradients(UnitGradients const&) = delete;
-  UnitGradients& operator=(UnitGradients const&) = delete;
+  ModuleGradients(ModuleGradients const&) = delete;
+  ModuleGradients& operator=(ModuleGradients const&) = delete;
 
   /// The first tensor that has this one's memory: itself, if it is not tied.
   [[nodiscard]] std::size_t storage_of(std::size_t t) const noexcept {
