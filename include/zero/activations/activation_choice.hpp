@@ -93,7 +93,7 @@ struct ActivationChoice {
                                               [[maybe_unused]] ActivationSizes const& sizes) {
     if constexpr (Placement::offloaded) {
       return std::make_unique<SlowerMemoryOf<Transfer>>(
-          *transfer, sizes.kept, sizes.send_slots + sizes.arrival_slots);
+          *transfer, sizes.stored, sizes.send_slots + sizes.arrival_slots);
     } else {
       return nullptr;
     }

@@ -39,9 +39,9 @@ struct ActivationForm {
 /// multiples of 64 bytes: cache lines, and what vector loads ask for.
 struct PlacedCheckpoint {
   std::size_t layer = 0;              ///< index into the layers
-  std::uint64_t kept_elements = 0;    ///< of one rank, padding included
-  std::uint64_t kept_bytes = 0;       ///< the same in bytes
-  std::uint64_t kept_offset = 0;      ///< from the beginning of its layer's
+  std::uint64_t stored_elements = 0;  ///< of one rank, padding included
+  std::uint64_t stored_bytes = 0;     ///< the same in bytes
+  std::uint64_t stored_offset = 0;    ///< from the beginning of its layer's
   std::uint64_t gathered_offset = 0;  ///< in a slot of the gather pool
 };
 
@@ -50,8 +50,8 @@ struct PlacedLayer {
   int number = 0;                    ///< the trainer's
   std::size_t first = 0;             ///< its first checkpoint
   std::size_t count = 0;             ///< how many it has
-  std::uint64_t kept_offset = 0;     ///< from the beginning of the micro-batch's
-  std::uint64_t kept_bytes = 0;      ///< of one rank
+  std::uint64_t stored_offset = 0;   ///< from the beginning of the micro-batch's
+  std::uint64_t stored_bytes = 0;    ///< of one rank
   std::uint64_t gathered_bytes = 0;  ///< of all ranks
 };
 
@@ -68,7 +68,7 @@ class ActivationLayout {
     placed_.reserve(checkpoints_.size());
     for (std::size_t c = 0; c < checkpoints_.size(); ++c) place(c);
     for (PlacedLayer const& layer : layers_) {
-      largest_layer_kept_ = (std::max)(largest_layer_kept_, layer.kept_bytes);
+      largest_layer_stored_ = (std::max)(largest_layer_stored_, layer.stored_bytes);
       largest_layer_gathered_ = (std::max)(largest_layer_gathered_, layer.gathered_bytes);
       most_checkpoints_ = (std::max)(most_checkpoints_, layer.count);
     }
@@ -82,8 +82,10 @@ class ActivationLayout {
   [[nodiscard]] PlacedCheckpoint const& placed(std::size_t c) const noexcept { return placed_[c]; }
   /// Bytes that a rank keeps of one micro-batch.
   [[nodiscard]] std::uint64_t block_bytes() const noexcept { return block_bytes_; }
-  [[nodiscard]] std::uint64_t largest_kept() const noexcept { return largest_kept_; }
-  [[nodiscard]] std::uint64_t largest_layer_kept() const noexcept { return largest_layer_kept_; }
+  [[nodiscard]] std::uint64_t largest_stored() const noexcept { return largest_stored_; }
+  [[nodiscard]] std::uint64_t largest_layer_stored() const noexcept {
+    return largest_layer_stored_;
+  }
   [[nodiscard]] std::uint64_t largest_layer_gathered() const noexcept {
     return largest_layer_gathered_;
   }
@@ -95,7 +97,7 @@ class ActivationLayout {
                                                             int rank) const noexcept {
     std::uint64_t const all = checkpoints_[c].elements;
     if (!form_.gathered) return {0, all};
-    std::uint64_t const share = placed_[c].kept_elements;
+    std::uint64_t const share = placed_[c].stored_elements;
     std::uint64_t const first = (std::min)(all, share * static_cast<std::uint64_t>(rank));
     return {first, (std::min)(all, first + share)};
   }
@@ -128,7 +130,7 @@ class ActivationLayout {
             ") needs a name, a layer from 0 on and an element type"});
     }
     if (layers_.empty() || layers_.back().number < checkpoint.layer) {
-      layers_.push_back({.number = checkpoint.layer, .first = c, .kept_offset = block_bytes_});
+      layers_.push_back({.number = checkpoint.layer, .first = c, .stored_offset = block_bytes_});
     }
     PlacedLayer& layer = layers_.back();
     if (layer.number != checkpoint.layer) {
@@ -152,14 +154,15 @@ class ActivationLayout {
     std::uint64_t const ranks = form_.gathered ? ranks_ : 1;
     PlacedCheckpoint placed;
     placed.layer = layers_.size() - 1;
-    placed.kept_elements = round_up(ceil_div(checkpoint.elements, ranks), alignment / element);
-    placed.kept_bytes = checked_mul(placed.kept_elements, element);
-    placed.kept_offset = layer.kept_bytes;
+    placed.stored_elements = round_up(ceil_div(checkpoint.elements, ranks), alignment / element);
+    placed.stored_bytes = checked_mul(placed.stored_elements, element);
+    placed.stored_offset = layer.stored_bytes;
     placed.gathered_offset = layer.gathered_bytes;
-    layer.kept_bytes = checked_add(layer.kept_bytes, placed.kept_bytes);
-    layer.gathered_bytes = checked_add(layer.gathered_bytes, checked_mul(placed.kept_bytes, ranks));
-    block_bytes_ = checked_add(block_bytes_, placed.kept_bytes);
-    largest_kept_ = (std::max)(largest_kept_, placed.kept_bytes);
+    layer.stored_bytes = checked_add(layer.stored_bytes, placed.stored_bytes);
+    layer.gathered_bytes =
+        checked_add(layer.gathered_bytes, checked_mul(placed.stored_bytes, ranks));
+    block_bytes_ = checked_add(block_bytes_, placed.stored_bytes);
+    largest_stored_ = (std::max)(largest_stored_, placed.stored_bytes);
     placed_.push_back(placed);
   }
 
@@ -169,8 +172,8 @@ class ActivationLayout {
   std::vector<PlacedCheckpoint> placed_;
   std::vector<PlacedLayer> layers_;
   std::uint64_t block_bytes_ = 0;
-  std::uint64_t largest_kept_ = 0;
-  std::uint64_t largest_layer_kept_ = 0;
+  std::uint64_t largest_stored_ = 0;
+  std::uint64_t largest_layer_stored_ = 0;
   std::uint64_t largest_layer_gathered_ = 0;
   std::size_t most_checkpoints_ = 0;
 };

@@ -39,7 +39,7 @@ inline constexpr std::uint64_t sends_in_flight = 2;
 
 /// How much of what is allocated: the plan and the stores read the same numbers.
 struct ActivationSizes {
-  std::uint64_t kept = 0;           ///< bytes kept of all micro-batches under way
+  std::uint64_t stored = 0;         ///< bytes kept of all micro-batches under way
   std::uint64_t pool_slots = 0;     ///< of the gather pool
   std::uint64_t pool_slot = 0;      ///< bytes of one
   std::uint64_t send_slots = 0;     ///< on the way to the slower memory
@@ -58,7 +58,7 @@ struct ActivationSizes {
   auto const batches = static_cast<std::uint64_t>(micro_batches);
   ActivationForm const form = layout.form();
   ActivationSizes sizes;
-  sizes.kept = checked_mul(layout.block_bytes(), batches);
+  sizes.stored = checked_mul(layout.block_bytes(), batches);
   if (form.gathered) {
     sizes.pool_slots = (std::min)(static_cast<std::uint64_t>(prefetch) + 1,
                                   checked_mul(layout.layers().size(), batches));
@@ -66,10 +66,10 @@ struct ActivationSizes {
   }
   if (form.offloaded) {
     sizes.send_slots = sends_in_flight;
-    sizes.send_slot = layout.largest_kept();
+    sizes.send_slot = layout.largest_stored();
     // As many as are being gathered, or one that is next.
     sizes.arrival_slots = sizes.pool_slots;
-    sizes.arrival_slot = layout.largest_layer_kept();
+    sizes.arrival_slot = layout.largest_layer_stored();
   }
   return sizes;
 }
@@ -88,7 +88,7 @@ struct ActivationSizes {
   plan.group_size = group_size;
   plan.micro_batches = micro_batches;
   plan.pool_layers = sizes.pool_slots;
-  (form.offloaded ? plan.slower : plan.memory)[Role::activations] = sizes.kept;
+  (form.offloaded ? plan.slower : plan.memory)[Role::activations] = sizes.stored;
   plan.memory[Role::activation_pool] = checked_mul(sizes.pool_slot, sizes.pool_slots);
   plan.memory[Role::activation_staging] =
       checked_add(checked_mul(sizes.send_slot, sizes.send_slots),
@@ -98,8 +98,9 @@ struct ActivationSizes {
     plan.elements = checked_add(plan.elements, layout.checkpoints()[c].elements);
     if (!form.gathered) continue;
     plan.sent_elements =
-        checked_add(plan.sent_elements, checked_mul(layout.placed(c).kept_elements, peers));
-    plan.sent_bytes = checked_add(plan.sent_bytes, checked_mul(layout.placed(c).kept_bytes, peers));
+        checked_add(plan.sent_elements, checked_mul(layout.placed(c).stored_elements, peers));
+    plan.sent_bytes =
+        checked_add(plan.sent_bytes, checked_mul(layout.placed(c).stored_bytes, peers));
   }
   if (form.offloaded) plan.slower_bytes = checked_mul(2, layout.block_bytes());
   (void)plan.memory.total();

@@ -97,14 +97,14 @@ class ActivationPool {
     PlacedLayer const& layer = layout_->layers()[key.layer];
     for (std::size_t c = layer.first; c < layer.first + layer.count; ++c) {
       PlacedCheckpoint const& placed = layout_->placed(c);
-      if (placed.kept_elements == 0) continue;
+      if (placed.stored_elements == 0) continue;
       DType const dtype = layout_->checkpoints()[c].dtype;
       slots_.start(slot,
                    {.op = Op::all_gather,
                     .dtype = dtype,
                     .accumulate = dtype,
-                    .count = static_cast<std::size_t>(placed.kept_elements),
-                    .send = share + placed.kept_offset,
+                    .count = static_cast<std::size_t>(placed.stored_elements),
+                    .send = share + placed.stored_offset,
                     .recv = memory(slot) + placed.gathered_offset,
                     .bucket = bucket(key, c)});
     }

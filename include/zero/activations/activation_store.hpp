@@ -81,7 +81,7 @@ class ActivationStore {
         sizes_(sizes),
         rank_(ranks.rank()),
         slower_(std::move(slower)),
-        memory_(slower_ == nullptr ? arena.take(Role::activations, sizes.kept)
+        memory_(slower_ == nullptr ? arena.take(Role::activations, sizes.stored)
                                    : arena.take(Role::activation_staging,
                                                 sizes.send_slot * sizes.send_slots +
                                                     sizes.arrival_slot * sizes.arrival_slots)),
@@ -95,15 +95,15 @@ class ActivationStore {
     auto const* const own = static_cast<std::byte const*>(tensor) + first * element;
     std::size_t const bytes = static_cast<std::size_t>(last - first) * element;
     if (slower_ == nullptr) {
-      space_.copy(memory_.data() + place(key) + placed.kept_offset, own, bytes);
+      space_.copy(memory_.data() + place(key) + placed.stored_offset, own, bytes);
       return;
     }
     std::size_t const turn = turn_;
     turn_ = (turn_ + 1) % sizes_.send_slots;
-    auto const leaving = memory_.subspan(turn * sizes_.send_slot, placed.kept_bytes);
+    auto const leaving = memory_.subspan(turn * sizes_.send_slot, placed.stored_bytes);
     slower_->wait(turn);
     space_.copy(leaving.data(), own, bytes);
-    slower_->send_out(turn, place(key) + placed.kept_offset, leaving);
+    slower_->send_out(turn, place(key) + placed.stored_offset, leaving);
   }
 
   /// What is kept of a layer, until `spent`. Waits for it; asks for it before, where nobody has.
@@ -137,7 +137,7 @@ class ActivationStore {
 
   /// Where what is kept of a layer begins.
   [[nodiscard]] std::uint64_t place(LayerKey key) const noexcept {
-    return key.batch * layout_->block_bytes() + layout_->layers()[key.layer].kept_offset;
+    return key.batch * layout_->block_bytes() + layout_->layers()[key.layer].stored_offset;
   }
   [[nodiscard]] std::size_t ticket(Arrivals::Slot const& arrival) const noexcept {
     return static_cast<std::size_t>(sizes_.send_slots) + arrivals_.number(arrival);
@@ -145,7 +145,7 @@ class ActivationStore {
   [[nodiscard]] std::span<std::byte> memory(Arrivals::Slot const& arrival, LayerKey key) const {
     return memory_.subspan(
         sizes_.send_slot * sizes_.send_slots + sizes_.arrival_slot * arrivals_.number(arrival),
-        layout_->layers()[key.layer].kept_bytes);
+        layout_->layers()[key.layer].stored_bytes);
   }
   /// The slot of a layer, which is asked for from now on.
   ZERO_OPTIONAL_APART Arrivals::Slot* arrive(LayerKey key, bool evict) {

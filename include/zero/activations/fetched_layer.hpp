@@ -54,7 +54,7 @@ class FetchedLayer {
     if (checkpoint.dtype != dtype_of<T>) refuse("is read as another type than it is of", i);
     std::byte const* const at =
         memory_ + (layout_->form().gathered ? layout_->placed(c).gathered_offset
-                                            : layout_->placed(c).kept_offset);
+                                            : layout_->placed(c).stored_offset);
     return {reinterpret_cast<T const*>(at), checkpoint.elements};
   }
   /// The layer's checkpoint of that name: [its elements].

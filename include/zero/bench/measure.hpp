@@ -129,7 +129,7 @@ class Rank {
         space_(zero::detail::space_of(comm)),
         raw_(raw),
         memory_(memory_of(comm, allocator)),
-        told_(buffer(memory_, (static_cast<std::size_t>(comm.size()) + 1) * sizeof(Order))) {}
+        order_(buffer(memory_, (static_cast<std::size_t>(comm.size()) + 1) * sizeof(Order))) {}
 
   /// A round on all ranks. Rank 0's, as the next one.
   [[nodiscard]] Round ask(Case const& work) { return measure(tell({work, 0}).work); }
@@ -156,13 +156,13 @@ class Rank {
   std::vector<T> all(T const& own) {
     static_assert(sizeof(T) <= sizeof(Order));
     std::vector<T> values(static_cast<std::size_t>(comm_.size()));
-    std::byte* const to = told_.get() + sizeof(T);
-    space_.upload(told_.get(), &own, sizeof(T));
+    std::byte* const to = order_.get() + sizeof(T);
+    space_.upload(order_.get(), &own, sizeof(T));
     zero::run(comm_,
               {.op = Op::all_gather,
                .dtype = DType::u8,
                .count = sizeof(T),
-               .send = told_.get(),
+               .send = order_.get(),
                .recv = to});
     space_.download(values.data(), to, values.size() * sizeof(T));
     confirm(comm_);
@@ -229,7 +229,7 @@ class Rank {
     for (std::int64_t i = 0; i < iterations; ++i) work();
     if constexpr (!C::Space::host_accessible) {
       std::byte last;  // the host waits for what was queued
-      space_.download(&last, told_.get(), sizeof(last));
+      space_.download(&last, order_.get(), sizeof(last));
     }
     auto const ranks = all(seconds_now() - start);
     return *std::max_element(ranks.begin(), ranks.end()) / static_cast<double>(iterations);
@@ -262,8 +262,8 @@ class Rank {
   typename C::Space space_;
   Raw& raw_;
   decltype(memory_of(std::declval<C const&>(), std::declval<A const&>())) memory_;
-  std::shared_ptr<std::byte> told_;  ///< what this rank says, and what all have said
-  Case work_{};                      ///< what buffers and checks are of
+  std::shared_ptr<std::byte> order_;  ///< what this rank says, and what all have said
+  Case work_{};                       ///< what buffers and checks are of
   Collective op_{};
   Collective apart_{};  ///< what the baseline gets: out of place
   std::shared_ptr<std::byte> send_;

@@ -239,7 +239,7 @@ TEST_CASE("the version is a value that ranks can compare") {
 
 TEST_CASE("the namespace carries the version") {
   static_assert(std::is_same_v<zero::Version, zero::v0_3::Version>);
-  static_assert(ZERO_VERSION_MAJOR == 0 && ZERO_VERSION_MINOR == 2, "rename the inline namespace");
+  static_assert(ZERO_VERSION_MAJOR == 0 && ZERO_VERSION_MINOR == 3, "rename the inline namespace");
 }
 
 }  // namespace base_test

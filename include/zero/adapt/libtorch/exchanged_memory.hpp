@@ -109,14 +109,14 @@ class ExchangedMemory {
       place.written = place.written || version_of(place.parameter) != place.version;
     }
     if (place.lent && !was_lent) place.version = version_of(place.parameter);
-    if (!kept(place)) return;  // so that `require_kept` finds it
+    if (!is_own(place)) return;  // so that `require_same_memory` finds it
     place.parameter.unsafeGetTensorImpl()->shallow_copy_from(
         (memory != nullptr ? place.with : place.without).getIntrusivePtr());
   }
   /// Is a parameter still the one whose memory is exchanged, and has it what the library has?
   /// @throws Error (invalid_argument), naming the parameter
-  void require_kept(std::size_t t) const {
-    if (!kept(places_[t])) refuse_other_memory((*tensors_)[t].name);
+  void require_same_memory(std::size_t t) const {
+    if (!is_own(places_[t])) refuse_other_memory((*tensors_)[t].name);
     if (!places_[t].written) return;
     refuse("parameter",
            (*tensors_)[t].name,
@@ -136,7 +136,7 @@ class ExchangedMemory {
   [[nodiscard]] static std::uint32_t version_of(torch::Tensor const& parameter) {
     return parameter.unsafeGetTensorImpl()->version_counter().current_version();
   }
-  [[nodiscard]] static bool kept(StoragePlace const& place) noexcept {
+  [[nodiscard]] static bool is_own(StoragePlace const& place) noexcept {
     return has_storage_of(place.parameter, place.with) ||
            has_storage_of(place.parameter, place.without);
   }

@@ -167,12 +167,12 @@ class Sharded {
    private:
     friend Sharded;
     explicit FullModel(Sharded& sharded)
-        : sharded_(&kept(sharded)), parameters_(sharded.core_.full_parameters()) {
+        : sharded_(&checked(sharded)), parameters_(sharded.core_.full_parameters()) {
       sharded.full_ = &parameters_;
       sharded.place_all();
     }
-    [[nodiscard]] static Sharded& kept(Sharded& sharded) {
-      sharded.require_kept();
+    [[nodiscard]] static Sharded& checked(Sharded& sharded) {
+      sharded.require_same_memory();
       return sharded;
     }
     Sharded* sharded_;
@@ -319,21 +319,21 @@ class Sharded {
   }
 
   /// Does a parameter lie where the library reads and writes it?
-  void require_kept(std::size_t t) const {
+  void require_same_memory(std::size_t t) const {
     if constexpr (exchanged()) {
-      memory_->require_kept(t);
+      memory_->require_same_memory(t);
     } else if (!detail::has_storage_of(parameters_[t], lent_[t])) {
       detail::refuse_other_memory(core_.tensors()[t].name);
     }
   }
-  void require_kept() const {
-    for (std::size_t t = 0; t < parameters_.size(); ++t) require_kept(t);
+  void require_same_memory() const {
+    for (std::size_t t = 0; t < parameters_.size(); ++t) require_same_memory(t);
   }
 
   /// Gives a unit its parameters. Collective under Pos+g+p.
   void open(int u) {
     Record& unit = record(u);
-    for (std::size_t const t : unit.tensors) require_kept(t);
+    for (std::size_t const t : unit.tensors) require_same_memory(t);
     if (!unit.parameters) unit.parameters.emplace(core_.parameters(u));
     ++unit.windows;
     place(unit);
@@ -397,7 +397,7 @@ class Sharded {
 
   /// Reduces what no backward pass has ended.
   void finish_pass() {
-    require_kept();
+    require_same_memory();
     for (int const u : core_.units_backward()) {
       if (!record(u).reduced) reduce(u);
     }

@@ -24,7 +24,7 @@ class ModuleGradients {
   /// @param core        may be constructed later; outlives this
   /// @param parameters  the module's, in the order of the core's tensors; they, too
   ModuleGradients(Core& core, std::vector<torch::Tensor> const& parameters)
-      : core_(&core), parameters_(&parameters), kept_(parameters.size()) {}
+      : core_(&core), parameters_(&parameters), ready_(parameters.size()) {}
   ModuleGradients(ModuleGradients const&) = delete;
   ModuleGradients& operator=(ModuleGradients const&) = delete;
 
@@ -62,8 +62,8 @@ class ModuleGradients {
   }
   /// RankOptions by the core when a unit's lent gradients are no longer read.
   void operator()(int unit) noexcept {
-    for (std::size_t t = 0; t < kept_.size(); ++t) {
-      if (core_->tensors()[t].unit == unit) kept_[storage_of(t)] = torch::Tensor();
+    for (std::size_t t = 0; t < ready_.size(); ++t) {
+      if (core_->tensors()[t].unit == unit) ready_[storage_of(t)] = torch::Tensor();
     }
   }
 
@@ -114,19 +114,19 @@ class ModuleGradients {
     torch::NoGradGuard const off;
     std::vector<std::span<Wire>> lent;
     for (std::size_t i = 0; i < gradients.size(); ++i) {
-      torch::Tensor& kept = kept_[storage_of(tensors[i])];
-      if (gradients[i].defined() && kept.defined()) {
-        kept.add_(gradients[i]);
+      torch::Tensor& ready = ready_[storage_of(tensors[i])];
+      if (gradients[i].defined() && ready.defined()) {
+        ready.add_(gradients[i]);
       } else if (gradients[i].defined()) {
-        kept = std::move(gradients[i]);
+        ready = std::move(gradients[i]);
       }
-      lent.push_back(kept.defined() ? elements<Wire>(kept) : std::span<Wire>());
+      lent.push_back(ready.defined() ? elements<Wire>(ready) : std::span<Wire>());
     }
     core_->bind_gradients(u, lent);
     core_->reduce(core_->gradients(u));
   }
   [[nodiscard]] bool tied(std::size_t t) const noexcept {
-    for (std::size_t other = 0; other < kept_.size(); ++other) {
+    for (std::size_t other = 0; other < ready_.size(); ++other) {
       if (other != t && storage_of(other) == storage_of(t)) return true;
     }
     return false;
@@ -134,7 +134,7 @@ class ModuleGradients {
 
   Core* core_;
   std::vector<torch::Tensor> const* parameters_;
-  std::vector<torch::Tensor> kept_;  ///< lent gradients, by storage
+  std::vector<torch::Tensor> ready_;  ///< lent gradients, by storage
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::libtorch::detail
