@@ -25,20 +25,20 @@ import check_layers
 # includes, whatever else names its files.
 CORE = "sharded_optimizer.hpp"
 COMPONENTS = {
-    "core": (9991, ()),
-    "rules and kernels": (2273, ("rule/", "precision/", "kernel/", "space/host", "base/clock", "compiled.hpp",
+    "core": (10042, ()),
+    "rules and kernels": (2269, ("rule/", "precision/", "kernel/", "space/host", "base/clock", "compiled.hpp",
                                  "optimizer/step_together", "simulate.hpp", "zero.hpp")),
-    "threads and decorators": (1900, ("comm/decorators/", "comm/threads/", "comm/shared/", "comm/grid",
+    "threads and decorators": (1766, ("comm/decorators/", "comm/threads/", "comm/shared/", "comm/grid",
                                       "comm/in_process.hpp", "comm/run_ranks", "comm/self")),
-    "mpi": (3900, ("comm/mpi",)),
-    "nccl": (2450, ("comm/nccl",)),
-    "device": (2200, ("device/", "comm/device_threads/", "comm/in_process_cuda", "space/cuda")),
-    "checkpoint": (4900, ("checkpoint",)),
-    "c": (2501, ("c.h", "c_", "c/")),
-    "libtorch": (1150, ("adapt/",)),
-    "activations, memory, transfer": (1950, ("activations", "memory", "transfer/", "concepts/")),
-    "bench": (660, ("bench",)),
-    "plan": (5000, ("examples/plan/",)),
+    "mpi": (3475, ("comm/mpi",)),
+    "nccl": (2137, ("comm/nccl",)),
+    "device": (2151, ("device/", "comm/device_threads/", "comm/in_process_cuda", "space/cuda")),
+    "checkpoint": (4755, ("checkpoint",)),
+    "c": (2410, ("c.h", "c_", "c/")),
+    "libtorch": (1134, ("adapt/",)),
+    "activations, memory, transfer": (1876, ("activations", "memory", "transfer/", "concepts/")),
+    "bench": (654, ("bench",)),
+    "plan": (5127, ("examples/plan/",)),
 }
 # Lines that open work may add, by component. It takes them by putting its name into TAKEN.
 ALLOWANCES = {
