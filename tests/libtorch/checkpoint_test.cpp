@@ -21,13 +21,14 @@ Bytes three_steps(By by, int ranks, std::string const& directory, int first, boo
     Model net;
     zero::Checkpoints run{directory};
     auto const train = [&](auto& opt, auto const& call) {
-      if (first > 0) run.load(opt.core(), run.latest().value());
+      if (first > 0) run.load(opt, run.latest().value());
       for (int step = first; step < first + 3; ++step) {
         net->loss(step, call).backward();
         opt.step();
         opt.zero_grad();
       }
-      if (saves) run.save(opt.core());
+      CHECK(opt.steps() == first + 3);
+      if (saves) run.save(opt);
     };
     auto const units = describe(*net, net->units()), whole = describe(*net);
     if (by == By::sharded) return with_sharded(comm, *net, units, train, zero::stage::PosGP{});

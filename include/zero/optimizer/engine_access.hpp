@@ -8,10 +8,14 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// What a checkpoint needs of an optimizer and a trainer does not.
 struct EngineAccess {
-  /// Its `Engine`.
+  /// Its `Engine`, also through an adapter, which has an optimizer as its `core()`.
   template <class Optimizer>
   [[nodiscard]] static auto& engine(Optimizer& optimizer) noexcept {
-    return optimizer.engine_;
+    if constexpr (requires { optimizer.core(); }) {
+      return engine(optimizer.core());
+    } else {
+      return optimizer.engine_;
+    }
   }
 };
 

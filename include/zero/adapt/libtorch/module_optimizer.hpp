@@ -88,6 +88,8 @@ class Optimizer {
   /// The library's own optimizer, for all that is not here: what `Checkpoints` saves and loads, the
   /// plan, counters. Its gradients are those that the last call here has lent.
   [[nodiscard]] Core& core() noexcept { return core_; }
+  /// Steps that have updated something. Local.
+  [[nodiscard]] long steps() const noexcept { return core_.steps(); }
 
   /// Sums this step's gradients over all ranks, for a trainer that has added up several
   /// micro-batches in `grad()`; `step` does it otherwise.

@@ -235,6 +235,8 @@ class Sharded {
   /// The library's own optimizer, for all that is not here: what `Checkpoints` saves and loads, the
   /// plan, counters.
   [[nodiscard]] Core& core() noexcept { return core_; }
+  /// Steps that have updated something. Local.
+  [[nodiscard]] long steps() const noexcept { return core_.steps(); }
   /// The rule's learning rate. Local.
   [[nodiscard]] double lr() const noexcept { return core_.rule().lr; }
   /// Another learning rate from the next step on, where its options name none; the same on every
