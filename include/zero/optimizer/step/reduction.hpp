@@ -304,9 +304,14 @@ ZERO_BODY void Reduction::launch_ready(bool all) {
 ZERO_BODY void Reduction::launch(Departure const& next) {
   std::size_t const g = next.group;
   BucketGroup const& group = partition_->groups()[g];
-  // What a trainer was to write, and has said that there is none of, may hold anything.
+  // What a trainer was to write, and has said that there is none of, may hold anything. What it
+  // wrote where whole gradients lie, without asking for the unit, counts.
   if (!lends_ && !accumulates_ && !next.absent && presence_->any_declared()) {
-    store_->clear(g, [&](std::size_t t) { return presence_->empty(t, false); });
+    auto const& clusters = partition_->placement().clusters();
+    store_->clear(g, [&](std::size_t t) {
+      return presence_->empty(t, false) &&
+             order_.asked_for(clusters[partition_->place(t).cluster].units);
+    });
   }
   if (in_lent_) require_lent(g);
   order_.launch(g);

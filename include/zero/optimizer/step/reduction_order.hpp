@@ -72,6 +72,12 @@ class ReductionOrder {
   ZERO_APART void declare(int unit);
   /// A tensor of the unit has none.
   ZERO_APART void declare_tensor(int unit);
+  /// Has the trainer been given memory for one of these in this micro-step?
+  [[nodiscard]] bool asked_for(std::vector<int> const& units) const noexcept {
+    return std::any_of(units.begin(), units.end(), [&](int unit) {
+      return at(unit) == UnitState::open || at(unit) == UnitState::reduced;
+    });
+  }
 
   /// Nothing more is added to any group.
   ZERO_APART void complete_all() noexcept;
