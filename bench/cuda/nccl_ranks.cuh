@@ -16,11 +16,10 @@ void print_setting(Comm const& comm) {
   auto const report = comm.report();
   char const* const ctas = std::getenv("NCCL_MAX_CTAS");
   std::fprintf(stderr,
-               "NCCL %d, %.*s sums, %d communicators, NCCL_MAX_CTAS %s\n",
+               "NCCL %d, %.*s sums, NCCL_MAX_CTAS %s\n",
                report.library_version,
                static_cast<int>(report.reduction.size()),
                report.reduction.data(),
-               report.communicators,
                ctas != nullptr ? ctas : "not set");
 }
 
