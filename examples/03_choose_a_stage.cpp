@@ -13,7 +13,7 @@
 #include <vector>
 
 constexpr int layers = 8;
-constexpr std::size_t width = 8192;
+constexpr std::size_t width = 16384;
 
 /// Trains and returns the parameters of all layers.
 template <class Stage>
