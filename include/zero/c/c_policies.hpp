@@ -92,10 +92,12 @@ ZERO_C_POLICIES(ZERO_C_NUMBER)
 
 /// How C++ spells the policy of that number; a description of it for the trainer's own.
 [[nodiscard]] inline std::string spelling(PolicySlot slot, std::int32_t number) {
+/// @cond
 #define ZERO_C_SPELLING(of, policy, value) \
   if (slot == PolicySlot::of && number == value) return "zero::" #policy;
   ZERO_C_POLICIES(ZERO_C_SPELLING)
 #undef ZERO_C_SPELLING
+  /// @endcond
   return "the " + std::string(name(slot)) + " of number " + std::to_string(number);
 }
 #undef ZERO_C_POLICIES

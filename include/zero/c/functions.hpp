@@ -268,6 +268,7 @@ int32_t zero_set_counters(zero_optimizer* optimizer,
 
 }  // extern "C"
 
+/// @cond
 // The functions that do one thing with the optimizer behind their handle, as a list. Their comments
 // are in zero/c.h, which the compiler compares their types with.
 
@@ -388,3 +389,4 @@ ZERO_C_CALL(zero_fill_owned, (zero_visit fill, void* user), optimizer.fill(fill,
 #undef ZERO_C_MORE
 #undef ZERO_C_VALUE
 #undef ZERO_C_CALL
+/// @endcond
