@@ -156,6 +156,8 @@ def main():
     known, places = libraries(work / "include")
     texts = {path.relative_to(INCLUDE).as_posix(): path.read_text(encoding="utf-8")
              for path in sorted(INCLUDE.rglob("*.hpp"))}
+    # A header that has moved is an error that says so.
+    texts = {name: text for name, text in texts.items() if not re.search(r'^#error "zero: .* moved to ', text, re.M)}
     start = time.monotonic()
     zig = Zig(program, work, places)
     failed = 0

@@ -25,13 +25,13 @@ namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 inline void agree_on_options(
     Blocking& blocking, MPI_Comm comm, int rank, int size, Options const& options) {
   // In these places in every version; 0.2 has 0 or 1 for the first of what is compared.
-  constexpr std::array<std::string_view, 7> names{"library version",
-                                                  "Options::shared_memory",
-                                                  "Options::shared_bytes",
-                                                  "Options::exchange_bytes",
-                                                  "Options::message_bytes",
-                                                  "Options::node.has_value()",
-                                                  "Options::sums"};
+  static constexpr std::array<std::string_view, 7> names{"library version",
+                                                         "Options::shared_memory",
+                                                         "Options::shared_bytes",
+                                                         "Options::exchange_bytes",
+                                                         "Options::message_bytes",
+                                                         "Options::node.has_value()",
+                                                         "Options::sums"};
   struct Facts {
     std::int64_t node;
     std::array<std::int64_t, names.size()> same;
