@@ -150,7 +150,7 @@ def map_of(counting):
 def hold_map(path, table, update):
     """Whether the document has the table; in which order threads enter functions may differ."""
     def words(rows):
-        return sorted(sorted(re.split(r", | \| ", row)) for row in rows.splitlines())
+        return sorted(sorted(re.split(r", | \| ", row.strip("| "))) for row in rows.splitlines())
 
     text = path.read_text()
     found = re.search(r"(?<=\n## A map of the house\n).*?\n\n(?P<table>\|.*?\n)(?=\n)", text, re.DOTALL)
