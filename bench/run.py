@@ -1,9 +1,9 @@
 """Runs the benchmarks that have a goal and flags every ratio that misses it.
 
 Ratios only: machines are shared, and an absolute figure means nothing. README.md says which ratios
-have no goal, because what they are held against depends on the machine. A ratio that misses its goal
+have no goal, because what they are compared with depends on the machine. A ratio that misses its goal
 is measured again up to --tries times and its best value counts, because another tenant can only
-make it worse. With --compare FILE the ratios are held against an earlier run as well; --save FILE
+make it worse. With --compare FILE the ratios are compared with an earlier run as well; --save FILE
 keeps this one. Exits with 1 if a goal is missed or a ratio fell by more than --tolerance.
 
 usage: run.py BUILD_FOLDER [--tries 3] [--save FILE] [--compare FILE] [--tolerance 0.1]

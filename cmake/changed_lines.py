@@ -73,7 +73,7 @@ def main():
         trainers = [(b, a, int(limit)) for b, a, limit in (t.split(":") for t in args.trainers)]
     clang_format = args.clang_format or shutil.which("clang-format-14") or shutil.which("clang-format")
     if clang_format is None:
-        print("no clang-format: skipped")
+        print("skipped: there is no clang-format, after which the lines are counted")
         return 77
 
     wrong = False

@@ -4,6 +4,8 @@ if(NOT ZERO_DOXYGEN)
                       "Install it, or set ZERO_BUILD_DOCS to OFF.")
 endif()
 
+file(RELATIVE_PATH zero_from_reference "${PROJECT_BINARY_DIR}/docs/html" "${PROJECT_SOURCE_DIR}")
+string(REGEX REPLACE "/$" "" zero_from_reference "${zero_from_reference}")
 configure_file(cmake/Doxyfile.in "${PROJECT_BINARY_DIR}/Doxyfile" @ONLY)
 add_custom_target(
   docs

@@ -1,6 +1,6 @@
 """Runs the benchmarks between processes and flags every goal that is missed.
 
-Ratios only, from runs in turn within one job: machines are shared. A ratio that misses its goal is
+Ratios only, from runs that alternate within one job: machines are shared. A ratio that misses its goal is
 measured again up to --tries times and its best value counts. Exits with 1 if a goal is missed.
 
 usage: run.py BUILD_FOLDER [--mpiexec mpiexec] [--ranks 2] [--tries 3] [--all]

@@ -12,8 +12,8 @@ import subprocess
 import sys
 
 ARGUMENTS = ["memory", "--params", "7.5e9", "--ranks", "64", "--json", "-"]
-STAGES = [("replicated", "Replicated"), ("pos", "Pos (ZeRO-1)"), ("pos+g", "PosG (ZeRO-2)"),
-          ("pos+g+p", "PosGP (ZeRO-3)")]
+STAGES = [("replicated", "Replicated"), ("pos", "Pos (ZeRO-1)"), ("pos+g", "Pos+g (ZeRO-2)"),
+          ("pos+g+p", "Pos+g+p (ZeRO-3)")]
 # Roles of the plan that are drawn as one, with a colour that differs in lightness as well.
 PARTS = [("parameters", ["parameters"], "#1b3a57"),
          ("gradients", ["gradients"], "#3f7cac"),

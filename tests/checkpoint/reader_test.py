@@ -14,7 +14,7 @@ import unittest
 try:
     import numpy
 except ImportError as error:
-    print(f"zero: skipped, since Python cannot import what it takes: {error}")
+    print(f"skipped: Python cannot import what this test needs: {error}")
     sys.exit(77)
 
 sys.path.insert(0, sys.argv.pop(1))

@@ -17,7 +17,7 @@ try:
     import safetensors
     import safetensors.numpy
 except ImportError as error:
-    print(f"zero: skipped, since Python cannot import what it takes: {error}")
+    print(f"skipped: Python cannot import what this test needs: {error}")
     sys.exit(77)
 
 PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())

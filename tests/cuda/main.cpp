@@ -9,7 +9,7 @@ int main(int argc, char** argv) {
   int devices = 0;
   cudaError_t const status = cudaGetDeviceCount(&devices);
   if (status != cudaSuccess || devices == 0) {
-    std::printf("skipped: no GPU to run on (%s)\n",
+    std::printf("skipped: there is no GPU to run on (%s)\n",
                 status != cudaSuccess ? cudaGetErrorString(status) : "no device");
     return skipped;
   }

@@ -11,7 +11,7 @@ fi
 status=0
 "$tests" --count >/dev/null || status=$?
 if [ "$status" -eq 77 ]; then
-  echo "skipped: no GPU to run on"
+  echo "skipped: there is no GPU to run on"
   exit 77
 fi
 for tool in "$@"; do

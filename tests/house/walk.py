@@ -177,7 +177,7 @@ def main():
     parser.add_argument("--update", action="store_true", help="write the map there")
     options = parser.parse_args()
     if options.compiler != COMPILER:
-        print(f"skipped: which lines have code is what {COMPILER} says, not {options.compiler}")
+        print(f"skipped: the lines with code are counted as {COMPILER} counts them, and this is {options.compiler}")
         return 77
     require_tools()
     walks = entered(options.step, options.launcher)

@@ -1,5 +1,5 @@
 /// @file
-/// What each communicator supports: the rows of the README's table.
+/// What each communicator supports: the rows of the table in examples/policies.md.
 ///
 /// What a type can say is in `Abilities`, and each row is compared with its type wherever that type
 /// compiles; over a fake of the runtime where the real one needs a GPU. Words are what no type
@@ -43,40 +43,40 @@ struct Row {
   std::string_view sums;
   std::string_view overlap;
   std::string_view deadline = "yes";  ///< where there is one
-  std::string_view named;             ///< by the errors of peers where a rank fails
+  std::string_view named;             ///< by the errors of the other ranks when a rank fails
   std::string_view memory;            ///< what `allocator()` gives
   std::string_view tested;
   Abilities abilities;
 };
 
 inline constexpr Row self{.name = "Self",
-                          .ranks = "one",
-                          .sums = "none needed",
-                          .overlap = "nothing travels",
+                          .ranks = "a single thread or process",
+                          .sums = "-",
+                          .overlap = "-",
                           .named = "",
                           .memory = "",
-                          .tested = "everywhere",
+                          .tested = "on every tested system",
                           .abilities = {.host_memory = true, .split = true}};
 
 inline constexpr Row in_process{
     .name = "InProcess",
     .ranks = "threads",
-    .sums = "ordered",
-    .overlap = "none: `wait` does the work",
-    .named = "the rank, and its words",
+    .sums = "in rank order",
+    .overlap = "no: `wait` does the work",
+    .named = "which rank failed, and its message",
     .memory = "",
-    .tested = "everywhere",
+    .tested = "on every tested system",
     .abilities = {.host_memory = true, .split = true, .deadline = true, .failures = true}};
 
 inline constexpr Row mpi{.name = "Mpi",
                          .ranks = "processes",
-                         .sums = "ordered",
-                         .overlap = "in `progress`, or in a thread",
-                         .named = "the rank, and its words",
-                         .memory = "the node's shared window",
+                         .sums = "in rank order",
+                         .overlap = "during `progress`, or on a thread",
+                         .named = "which rank failed, and its message",
+                         .memory = "memory that the ranks of a node share",
                          .tested =
-                             "Open MPI 4.1, MPICH 4.0; 1 to 16 processes on one machine; "
-                             "Open MPI also over network namespaces",
+                             "with 1 to 16 processes on one machine, under Open MPI 4.1 and MPICH "
+                             "4.0; under Open MPI also between network namespaces",
                          .abilities = {.host_memory = true,
                                        .split = true,
                                        .progress = true,
@@ -86,23 +86,23 @@ inline constexpr Row mpi{.name = "Mpi",
 
 inline constexpr Row in_process_cuda{
     .name = "InProcessCuda",
-    .ranks = "threads, on one or several GPUs",
-    .sums = "ordered",
-    .overlap = "on a stream of its own",
-    .deadline = "of threads, not of the GPU",
-    .named = "the rank, and its words",
+    .ranks = "threads with one or several GPUs",
+    .sums = "in rank order",
+    .overlap = "on its own stream",
+    .deadline = "for threads, but not for the GPU",
+    .named = "which rank failed, and its message",
     .memory = "",
-    .tested = "on an H100, and on an emulated device",
+    .tested = "on one H100, and on an emulated device",
     .abilities = {.split = true, .deadline = true, .failures = true}};
 
 inline constexpr Row nccl{
     .name = "Nccl<Reduction>",
-    .ranks = "one per GPU",
-    .sums = "ordered or NCCL's",
-    .overlap = "on streams of its own",
-    .named = "the operation, and the rank that noticed",
-    .memory = "registered buffers, symmetric windows",
-    .tested = "on emulated devices, its faults over a fake NCCL, and on one H100",
+    .ranks = "threads or processes, one for each GPU",
+    .sums = "in rank order, or in NCCL's order",
+    .overlap = "on its own streams",
+    .named = "which operation failed, and which rank noticed",
+    .memory = "registered buffers and symmetric windows",
+    .tested = "on one H100, and on emulated devices; failures with a fake NCCL",
     .abilities = {.split = true, .deadline = true, .failures = true, .allocator = true}};
 
 inline constexpr Row all[] = {self, in_process, mpi, in_process_cuda, nccl};

@@ -18,8 +18,8 @@ char const* mark(bool has) { return has ? "yes" : "-"; }
 /// Prints the table.
 int main() {
   std::puts(
-      "| communicator | ranks | memory | sums | sub-groups | overlap | deadline | errors of peers "
-      "name | `allocator()` | tested |\n"
+      "| communicator | ranks are | buffers are in | sums are added | `split` | overlap | "
+      "deadline | an error says | `allocator()` returns | tested |\n"
       "|---|---|---|---|---|---|---|---|---|---|");
   for (backends::Row const& row : backends::all) {
     std::string const memory(row.abilities.allocator ? row.memory : "-");
@@ -28,7 +28,7 @@ int main() {
     std::printf("| `%s` | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n",
                 row.name.data(),
                 row.ranks.data(),
-                row.abilities.host_memory ? "host" : "GPU",
+                row.abilities.host_memory ? "host memory" : "GPU memory",
                 row.sums.data(),
                 mark(row.abilities.split),
                 row.overlap.data(),
