@@ -49,6 +49,13 @@
 #define ZERO_ALWAYS_INLINE inline
 #endif
 
+/// Before a variable that nothing reads and that is in the object all the same.
+#if defined(__GNUC__)
+#define ZERO_KEPT __attribute__((used))
+#else
+#define ZERO_KEPT [[maybe_unused]]
+#endif
+
 /// Whether zero::compiled was built with this translation unit's flags, whose name it defines as 1.
 #if ZERO_IF(ZERO_JOIN(ZERO_COMPILED_, ZERO_NAMESPACE, , , , , , ), 1, 0) && !defined(__CUDACC__)
 #define ZERO_TAKES_COMPILED 1
@@ -60,7 +67,8 @@
 /// Bodies that depend on no policy stand apart from their declarations, where this is 1. Where they
 /// are compiled is said once a unit, before the library is included. By nothing: in the unit, those
 /// that are called, as templates without parameters to choose. By `ZERO_DECLARATIONS`: elsewhere,
-/// as ordinary functions. By `ZERO_IMPLEMENTATION`, whatever else is said: in this unit, all that
+/// as ordinary functions, and base/unit_flags.hpp has the linker ask for them whatever is called.
+/// By `ZERO_IMPLEMENTATION`, whatever else is said: in this unit, all that
 /// it includes; two such units of equal flags end in duplicate symbols. Units that take
 /// zero::compiled are like those with `ZERO_DECLARATIONS`.
 /// @def ZERO_OPTIONAL_BODIES

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/unit_flags.hpp"
 
 #include <concepts>
 #include <cstdint>

@@ -12,12 +12,15 @@
 #define ZERO_SECOND(...) ZERO_SECOND_OF(__VA_ARGS__)
 #define ZERO_SECOND_OF(first, second, ...) second
 
-/// `name` with the value of `macro` behind it where that is 1, 2 or 3, nothing elsewhere.
-#define ZERO_LEVEL(macro, name) ZERO_LEVEL_VALUE(macro, name)
-#define ZERO_LEVEL_VALUE(value, name) ZERO_SECOND(ZERO_LEVEL_##value name##value, , )
-#define ZERO_LEVEL_1 ,
-#define ZERO_LEVEL_2 ,
-#define ZERO_LEVEL_3 ,
+/// 1 where `macro` is defined as 1 and `other` is not.
+#define ZERO_UNLESS(other, macro) ZERO_IF(other, 0, ZERO_IF(macro, 1, 0))
+
+/// 1 where `macro` is `level`, which is 1, 2 or 3, and 0 elsewhere.
+#define ZERO_LEVEL(macro, level) ZERO_LEVEL_VALUE(macro, level)
+#define ZERO_LEVEL_VALUE(value, level) ZERO_IF(ZERO_LEVEL_##value##_##level, 1, 0)
+#define ZERO_LEVEL_1_1 1
+#define ZERO_LEVEL_2_2 1
+#define ZERO_LEVEL_3_3 1
 
 /// One name of eight parts, any of which may be empty.
 #define ZERO_JOIN(a, b, c, d, e, f, g, h) ZERO_JOIN_PARTS(a, b, c, d, e, f, g, h)
@@ -29,70 +32,116 @@
 
 // clang-format off
 
-// Each of a chain includes those before.
-#define ZERO_FLAGS_VECTORS \
-  ZERO_IF(__AVX512F__, _avx512f, ZERO_IF(__AVX2__, _avx2, ZERO_IF(__AVX__, _avx, \
-  ZERO_IF(__SSE4_2__, _sse4_2, ZERO_IF(__SSE4_1__, _sse4_1, ZERO_IF(__SSSE3__, _ssse3, \
-  ZERO_IF(__SSE3__, _sse3, )))))))
-#define ZERO_FLAGS_AVX512 ZERO_JOIN( \
-  ZERO_IF(__AVX512BW__, _bw, ), ZERO_IF(__AVX512CD__, _cd, ), ZERO_IF(__AVX512DQ__, _dq, ), \
-  ZERO_IF(__AVX512VL__, _vl, ), ZERO_IF(__AVX512VNNI__, _vnni, ), \
-  ZERO_IF(__AVX512BF16__, _bf16, ), ZERO_IF(__AVX512FP16__, _fp16, ), \
-  ZERO_JOIN(ZERO_IF(__AVX512IFMA__, _ifma, ), ZERO_IF(__AVX512VBMI__, _vbmi, ), \
-    ZERO_IF(__AVX512VBMI2__, _vbmi2, ), ZERO_IF(__AVX512BITALG__, _bitalg, ), \
-    ZERO_IF(__AVX512VPOPCNTDQ__, _vpopcntdq, ), ZERO_IF(__AVX10_1__, _avx10_1, ), \
-    ZERO_IF(__AVX10_2__, _avx10_2, ), ZERO_IF(__AVXVNNI__, _avxvnni, )))
-#define ZERO_FLAGS_X86 ZERO_JOIN( \
-  ZERO_IF(__FMA__, _fma, ), ZERO_IF(__F16C__, _f16c, ), ZERO_IF(__BMI__, _bmi, ), \
-  ZERO_IF(__BMI2__, _bmi2, ), ZERO_IF(__LZCNT__, _lzcnt, ), ZERO_IF(__POPCNT__, _popcnt, ), \
-  ZERO_IF(__MOVBE__, _movbe, ), \
-  ZERO_JOIN(ZERO_IF(__FMA4__, _fma4, ), ZERO_IF(__XOP__, _xop, ), ZERO_IF(__TBM__, _tbm, ), \
-    ZERO_IF(__GFNI__, _gfni, ), ZERO_IF(__ADX__, _adx, ), ZERO_IF(__CRC32__, _crc32, ), \
-    ZERO_IF(__PCLMUL__, _pclmul, ), \
-    ZERO_JOIN(ZERO_IF(__AVXIFMA__, _avxifma, ), ZERO_IF(__AVXVNNIINT8__, _avxvnniint8, ), \
-      ZERO_IF(__AVXVNNIINT16__, _avxvnniint16, ), ZERO_IF(__AVXNECONVERT__, _avxneconvert, ), \
-      ZERO_IF(__CMPCCXADD__, _cmpccxadd, ), ZERO_IF(__RAOINT__, _raoint, ), \
-      ZERO_IF(__SSE4A__, _sse4a, ), ZERO_IF(__APX_F__, _apxf, ZERO_FLAGS_APX))))
-// Where a unit has some of it only.
-#define ZERO_FLAGS_APX ZERO_JOIN( \
-  ZERO_IF(__EGPR__, _egpr, ), ZERO_IF(__PUSH2POP2__, _push2pop2, ), ZERO_IF(__PPX__, _ppx, ), \
-  ZERO_IF(__NDD__, _ndd, ), ZERO_IF(__CCMP__, _ccmp, ), ZERO_IF(__NF__, _nf, ), \
-  ZERO_IF(__CF__, _cf, ), ZERO_IF(__ZU__, _zu, ))
-#define ZERO_FLAGS_ARM ZERO_JOIN(ZERO_FLAGS_ARM_VECTORS, ZERO_FLAGS_ARM_MORE, \
-  ZERO_LEVEL(__ARM_FEATURE_RCPC, _rcpc), ZERO_IF(__ARM_FEATURE_CSSC, _cssc, ), \
-  ZERO_IF(__ARM_FEATURE_LSE128, _lse128, ), ZERO_IF(__ARM_FEATURE_CRC32, _crc32, ), \
-  ZERO_IF(__ARM_FEATURE_AES, _aes, ), ZERO_IF(__ARM_FEATURE_SHA3, _sha3, ))
-#define ZERO_FLAGS_ARM_MORE ZERO_JOIN( \
-  ZERO_IF(__ARM_FEATURE_SVE2p2, _sve2p2, ZERO_IF(__ARM_FEATURE_SVE2p1, _sve2p1, )), \
-  ZERO_IF(__ARM_FEATURE_FRINT, _frint, ), \
-  ZERO_IF(__ARM_FEATURE_COMPLEX, _complex, ), ZERO_IF(__ARM_FEATURE_QRDMX, _qrdmx, ), \
-  ZERO_IF(__ARM_FEATURE_FAMINMAX, _faminmax, ), ZERO_IF(__ARM_FEATURE_CMPBR, _cmpbr, ), \
-  ZERO_IF(__ARM_FEATURE_LSFE, _lsfe, ), ZERO_IF(__ARM_FEATURE_FPRCVT, _fprcvt, ))
-#define ZERO_FLAGS_ARM_VECTORS ZERO_JOIN( \
-  ZERO_IF(__ARM_FEATURE_SVE2, _sve2, ZERO_IF(__ARM_FEATURE_SVE, _sve, )), \
-  ZERO_IF(__ARM_FEATURE_DOTPROD, _dotprod, ), ZERO_IF(__ARM_FEATURE_ATOMICS, _lse, ), \
-  ZERO_IF(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC, _fp16, ), \
-  ZERO_IF(__ARM_FEATURE_FP16_FML, _fp16fml, ), \
-  ZERO_IF(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC, _bf16, ), \
-  ZERO_IF(__ARM_FEATURE_MATMUL_INT8, _i8mm, ), ZERO_IF(__ARM_FEATURE_MOPS, _mops, ))
-#define ZERO_FLAGS_MATH ZERO_JOIN( \
-  ZERO_IF(__FAST_MATH__, _fast_math, ), ZERO_IF(__FINITE_MATH_ONLY__, _finite, ), \
-  ZERO_IF(__ASSOCIATIVE_MATH__, _associative, ), ZERO_IF(__RECIPROCAL_MATH__, _reciprocal, ), \
-  ZERO_IF(__NO_SIGNED_ZEROS__, _no_signed_zeros, ), ZERO_IF(__NO_TRAPPING_MATH__, _no_traps, ), \
-  ZERO_IF(__NO_MATH_ERRNO__, _no_errno, ), ZERO_IF(__ROUNDING_MATH__, _rounding, ))
-#define ZERO_FLAGS_LANGUAGE ZERO_JOIN( \
-  ZERO_IF(__EXCEPTIONS, , _no_exceptions), ZERO_IF(__GXX_RTTI, , _no_rtti), \
-  ZERO_IF(__SUPPORT_SNAN__, _signaling_nans, ), \
-  ZERO_IF(__SSE2_MATH__, , ZERO_IF(__x86_64__, _x87, )), , , , )
+// Four flags, each a macro that is 1 and a name: as a hexadecimal digit, as part of a name, as text.
+#define ZERO_FLAGS_DIGIT(a, a_name, b, b_name, c, c_name, d, d_name) ZERO_DIGIT( \
+  ZERO_IF_VALUE(a, 1, 0), ZERO_IF_VALUE(b, 1, 0), ZERO_IF_VALUE(c, 1, 0), ZERO_IF_VALUE(d, 1, 0))
+#define ZERO_DIGIT(a, b, c, d) ZERO_DIGIT_OF(a, b, c, d)
+#define ZERO_DIGIT_OF(a, b, c, d) ZERO_DIGIT_##a##b##c##d
+#define ZERO_FLAGS_NAME(a, a_name, b, b_name, c, c_name, d, d_name) ZERO_JOIN( \
+  ZERO_IF(a, _##a_name, ), ZERO_IF(b, _##b_name, ), ZERO_IF(c, _##c_name, ), \
+  ZERO_IF(d, _##d_name, ), , , , )
+#define ZERO_FLAGS_TEXT(a, a_name, b, b_name, c, c_name, d, d_name) \
+  ZERO_IF(a, " " #a_name, ) ZERO_IF(b, " " #b_name, ) ZERO_IF(c, " " #c_name, ) \
+  ZERO_IF(d, " " #d_name, )
+#define ZERO_FLAGS_ROW(a, b, c, d, e, f, g, h) a b c d e f g h
+#define ZERO_DIGIT_0000 0
+#define ZERO_DIGIT_0001 1
+#define ZERO_DIGIT_0010 2
+#define ZERO_DIGIT_0011 3
+#define ZERO_DIGIT_0100 4
+#define ZERO_DIGIT_0101 5
+#define ZERO_DIGIT_0110 6
+#define ZERO_DIGIT_0111 7
+#define ZERO_DIGIT_1000 8
+#define ZERO_DIGIT_1001 9
+#define ZERO_DIGIT_1010 a
+#define ZERO_DIGIT_1011 b
+#define ZERO_DIGIT_1100 c
+#define ZERO_DIGIT_1101 d
+#define ZERO_DIGIT_1110 e
+#define ZERO_DIGIT_1111 f
+
+// All flags, most significant first: `four` of each four, which `join` puts together. Of a chain,
+// each of which includes those before, only the last one is there.
+#if defined(__arm__) || defined(__aarch64__)
+#define ZERO_FLAGS_PROCESSOR(join, four) join( \
+  four(ZERO_UNLESS(__ARM_FEATURE_SVE2, __ARM_FEATURE_SVE), sve, __ARM_FEATURE_SVE2, sve2, \
+       ZERO_UNLESS(__ARM_FEATURE_SVE2p2, __ARM_FEATURE_SVE2p1), sve2p1, \
+       __ARM_FEATURE_SVE2p2, sve2p2), \
+  four(__ARM_FEATURE_DOTPROD, dotprod, __ARM_FEATURE_ATOMICS, lse, \
+       __ARM_FEATURE_FP16_VECTOR_ARITHMETIC, fp16, __ARM_FEATURE_FP16_FML, fp16fml), \
+  four(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC, bf16, __ARM_FEATURE_MATMUL_INT8, i8mm, \
+       __ARM_FEATURE_MOPS, mops, __ARM_FEATURE_FRINT, frint), \
+  four(__ARM_FEATURE_COMPLEX, complex, __ARM_FEATURE_QRDMX, qrdmx, \
+       __ARM_FEATURE_FAMINMAX, faminmax, __ARM_FEATURE_CMPBR, cmpbr), \
+  four(__ARM_FEATURE_LSFE, lsfe, __ARM_FEATURE_FPRCVT, fprcvt, \
+       ZERO_LEVEL(__ARM_FEATURE_RCPC, 1), rcpc, ZERO_LEVEL(__ARM_FEATURE_RCPC, 2), rcpc2), \
+  four(ZERO_LEVEL(__ARM_FEATURE_RCPC, 3), rcpc3, __ARM_FEATURE_CSSC, cssc, \
+       __ARM_FEATURE_LSE128, lse128, __ARM_FEATURE_CRC32, crc32), \
+  four(__ARM_FEATURE_AES, aes, __ARM_FEATURE_SHA3, sha3, , , , ), )
+#define ZERO_CODE_0000000000 1
+#else
+#define ZERO_FLAGS_PROCESSOR(join, four) join( \
+  four(ZERO_UNLESS(__SSSE3__, __SSE3__), sse3, ZERO_UNLESS(__SSE4_1__, __SSSE3__), ssse3, \
+       ZERO_UNLESS(__SSE4_2__, __SSE4_1__), sse4_1, ZERO_UNLESS(__AVX__, __SSE4_2__), sse4_2), \
+  four(ZERO_UNLESS(__AVX2__, __AVX__), avx, ZERO_UNLESS(__AVX512F__, __AVX2__), avx2, \
+       __AVX512F__, avx512f, __AVX512BW__, avx512bw), \
+  four(__AVX512CD__, avx512cd, __AVX512DQ__, avx512dq, __AVX512VL__, avx512vl, \
+       __AVX512VNNI__, avx512vnni), \
+  four(__AVX512BF16__, avx512bf16, __AVX512FP16__, avx512fp16, __AVX512IFMA__, avx512ifma, \
+       __AVX512VBMI__, avx512vbmi), \
+  four(__AVX512VBMI2__, avx512vbmi2, __AVX512BITALG__, avx512bitalg, \
+       __AVX512VPOPCNTDQ__, avx512vpopcntdq, __AVX512BMM__, avx512bmm), \
+  four(__AVX10_1__, avx10_1, __AVX10_2__, avx10_2, __AVXVNNI__, avxvnni, __FMA__, fma), \
+  four(__F16C__, f16c, __BMI__, bmi, __BMI2__, bmi2, __LZCNT__, lzcnt), \
+  join( \
+    four(__POPCNT__, popcnt, __MOVBE__, movbe, __FMA4__, fma4, __XOP__, xop), \
+    four(__TBM__, tbm, __GFNI__, gfni, __ADX__, adx, __CRC32__, crc32), \
+    four(__PCLMUL__, pclmul, __AVXIFMA__, avxifma, __AVXVNNIINT8__, avxvnniint8, \
+         __AVXVNNIINT16__, avxvnniint16), \
+    four(__AVXNECONVERT__, avxneconvert, __CMPCCXADD__, cmpccxadd, __RAOINT__, raoint, \
+         __SSE4A__, sse4a), \
+    four(__APX_F__, apxf, ZERO_UNLESS(__APX_F__, __EGPR__), apx_egpr, \
+         ZERO_UNLESS(__APX_F__, __PUSH2POP2__), apx_push2pop2, \
+         ZERO_UNLESS(__APX_F__, __PPX__), apx_ppx), \
+    four(ZERO_UNLESS(__APX_F__, __NDD__), apx_ndd, ZERO_UNLESS(__APX_F__, __CCMP__), apx_ccmp, \
+         ZERO_UNLESS(__APX_F__, __NF__), apx_nf, ZERO_UNLESS(__APX_F__, __CF__), apx_cf), \
+    four(ZERO_UNLESS(__APX_F__, __ZU__), apx_zu, \
+         ZERO_IF(__x86_64__, ZERO_UNLESS(__SSE2_MATH__, 1), 0), x87, , , , ), ))
+#define ZERO_CODE_00000000000000000 1
+#endif
+#define ZERO_FLAGS(join, four) join( \
+  ZERO_FLAGS_PROCESSOR(join, four), \
+  four(__FAST_MATH__, fast_math, __FINITE_MATH_ONLY__, finite, \
+       __ASSOCIATIVE_MATH__, associative, __RECIPROCAL_MATH__, reciprocal), \
+  four(__NO_SIGNED_ZEROS__, no_signed_zeros, __NO_TRAPPING_MATH__, no_traps, \
+       __NO_MATH_ERRNO__, no_errno, __ROUNDING_MATH__, rounding), \
+  four(ZERO_UNLESS(__EXCEPTIONS, 1), no_exceptions, ZERO_UNLESS(__GXX_RTTI, 1), no_rtti, \
+       __SUPPORT_SNAN__, signaling_nans, , ), , , , )
 
 /// The inline namespace of what is thrown and of plain data, which units with different flags hand
 /// to each other. What changes the layout of the standard library's types is in the name.
 #define ZERO_SHARED_NAMESPACE ZERO_JOIN(v0_3, ZERO_IF(_GLIBCXX_USE_CXX11_ABI, , _other_std), \
   ZERO_IF(_GLIBCXX_DEBUG, _debug_containers, ), , , , , )
 
-/// The inline namespace of everything whose code or meaning depends on a unit's flags.
-#define ZERO_NAMESPACE ZERO_JOIN(ZERO_SHARED_NAMESPACE, ZERO_FLAGS_VECTORS, ZERO_FLAGS_AVX512, \
-  ZERO_IF(__AVX512BMM__, _bmm, ), ZERO_FLAGS_X86, ZERO_FLAGS_ARM, ZERO_FLAGS_MATH, \
-  ZERO_FLAGS_LANGUAGE)
+/// The flags as text, with a blank before each.
+#define ZERO_FLAGS_AS_TEXT "" ZERO_FLAGS(ZERO_FLAGS_ROW, ZERO_FLAGS_TEXT)
+
+/// @def ZERO_NAMESPACE
+/// The inline namespace of everything whose code or meaning depends on a unit's flags: the shared
+/// one's name and, if there are any, a code of the flags, a digit for each four of `ZERO_FLAGS`.
+/// zero::flags() lists them.
+/// @def ZERO_IMPLEMENTATION_NAME
+/// A name that has the flags as words.
+#define ZERO_IS_PLAIN(code) ZERO_IF(ZERO_JOIN(ZERO_CODE_, code, , , , , , ), 1, 0)
+#if ZERO_IS_PLAIN(ZERO_FLAGS(ZERO_JOIN, ZERO_FLAGS_DIGIT))
+#define ZERO_NAMESPACE ZERO_SHARED_NAMESPACE
+#define ZERO_IMPLEMENTATION_NAME implementation_with_default_flags
+#else
+#define ZERO_NAMESPACE ZERO_JOIN(ZERO_SHARED_NAMESPACE, _, \
+  ZERO_FLAGS(ZERO_JOIN, ZERO_FLAGS_DIGIT), , , , , )
+#define ZERO_IMPLEMENTATION_NAME ZERO_JOIN(implementation_with, \
+  ZERO_FLAGS(ZERO_JOIN, ZERO_FLAGS_NAME), , , , , , )
+#endif
 
 // clang-format on

@@ -1,10 +1,16 @@
-# Two units link under equal flags; under different ones the linker names those of the caller.
+# Two units link under equal flags; under different ones the linker's message has the caller's code.
 # Needs COMPILER, INCLUDE and SCRATCH.
 cmake_minimum_required(VERSION 3.25)
 
 set(flags_plain -O0)
 set(flags_no_rtti -fno-rtti)
+file(WRITE "${SCRATCH}/code.cpp" "#include <zero/base/config.hpp>\nname ZERO_NAMESPACE\n")
 foreach(flags IN ITEMS plain no_rtti)
+  execute_process(
+    COMMAND "${COMPILER}" -std=c++20 -I "${INCLUDE}" ${flags_${flags}} -E -P "${SCRATCH}/code.cpp"
+    OUTPUT_VARIABLE text COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX MATCH "name (v[0-9][^\n]*)" text "${text}")
+  set(name_${flags} "zero::${CMAKE_MATCH_1}")
   foreach(role IN ITEMS CALLER CALLEE)
     execute_process(
       COMMAND "${COMPILER}" -std=c++20 -I "${INCLUDE}" ${flags_${flags}} -D${role} -c
@@ -21,9 +27,7 @@ foreach(caller IN ITEMS plain no_rtti)
               -o "${SCRATCH}/refused"
       RESULT_VARIABLE result
       ERROR_VARIABLE text)
-    string(REPLACE plain "" suffix "_${caller}")
-    string(REGEX REPLACE "_$" "" suffix "${suffix}")
-    set(name "zero::v[0-9]+_[0-9]+${suffix}")
+    set(name "${name_${caller}}")
     if(caller STREQUAL callee)
       if(NOT result EQUAL 0)
         message(FATAL_ERROR "equal flags (${caller}) do not link:\n${text}")

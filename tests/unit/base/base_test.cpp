@@ -7,6 +7,7 @@
 #include <zero/base/error.hpp>
 #include <zero/base/flags.hpp>
 #include <zero/base/function_ref.hpp>
+#include <zero/base/unit_flags.hpp>
 #include <zero/base/version.hpp>
 
 namespace base_test {
@@ -193,10 +194,11 @@ TEST_CASE("names are put together from what macros are") {
   static_assert(ZERO_IF(FLAGS_TEST_ON, 1, 2) == 1);
   static_assert(ZERO_IF(FLAGS_TEST_OFF, 1, 2) == 2);
   static_assert(ZERO_IF(FLAGS_TEST_NOT_DEFINED, 1, 2) == 2);
-  constexpr std::string_view level = ZERO_TEXT(ZERO_LEVEL(FLAGS_TEST_LEVEL, _l));
-  CHECK(level == "_l3");
-  constexpr std::string_view none = ZERO_TEXT(ZERO_LEVEL(FLAGS_TEST_NOT_DEFINED, _l));
-  CHECK(none.empty());
+  static_assert(ZERO_UNLESS(FLAGS_TEST_OFF, FLAGS_TEST_ON) == 1);
+  static_assert(ZERO_UNLESS(FLAGS_TEST_ON, FLAGS_TEST_ON) == 0);
+  static_assert(ZERO_LEVEL(FLAGS_TEST_LEVEL, 3) == 1);
+  static_assert(ZERO_LEVEL(FLAGS_TEST_LEVEL, 2) == 0);
+  static_assert(ZERO_LEVEL(FLAGS_TEST_NOT_DEFINED, 3) == 0);
   constexpr std::string_view name = ZERO_TEXT(ZERO_JOIN(a, FLAGS_TEST_PART, , _d, , , , _h));
   CHECK(name == "a_b_d_h");
 }
@@ -205,7 +207,14 @@ TEST_CASE("a name of flags begins with that of what units share") {
   constexpr std::string_view shared = ZERO_TEXT(ZERO_SHARED_NAMESPACE);
   constexpr std::string_view own = ZERO_TEXT(ZERO_NAMESPACE);
   CHECK(own.substr(0, shared.size()) == shared);
-  CHECK((own.find("_avx") != std::string_view::npos) == (ZERO_IF(__AVX__, 1, 0) == 1));
+  CHECK((own == shared) == zero::flags().empty());
+}
+
+TEST_CASE("flags are listed by name") {
+  std::string const flags = " " + std::string(zero::flags()) + " ";
+  CHECK((flags.find(" fma ") != std::string::npos) == (ZERO_IF(__FMA__, 1, 0) == 1));
+  CHECK((flags.find(" no_rtti ") != std::string::npos) == (ZERO_IF(__GXX_RTTI, 0, 1) == 1));
+  CHECK(flags.find("  ") == (zero::flags().empty() ? 0 : std::string::npos));
 }
 
 TEST_CASE("a copy calls the function, not what it was copied from") {

@@ -146,7 +146,8 @@ ZERO_BODY Fingerprint fingerprint(EngineSetup const& setup,
   record.add("accumulation", facts.accumulation);
   record.add("memory", facts.memory());
   // Ranks whose kernels fuse multiplications differently would drift apart in the last bit.
-  record.add("the compiler's flags", std::string_view(ZERO_TEXT(ZERO_NAMESPACE)));
+  record.add("the compiler's flags",
+             std::string_view(ZERO_TEXT(ZERO_SHARED_NAMESPACE) ZERO_FLAGS_AS_TEXT));
   record.add("bucket bytes", static_cast<std::int64_t>(setup.bucket.bytes));
   record.add("prefetch depth", std::int64_t{setup.prefetch.depth});
   if (setup.loss_scale != nullptr) {
