@@ -5,6 +5,7 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
+#include "zero/base/float_mode.hpp"
 #include "zero/base/hash.hpp"
 #include "zero/checkpoint/description.hpp"
 #include "zero/checkpoint/directory.hpp"
@@ -156,6 +157,7 @@ class Saving {
                     .world_size = file.parts->comm().size()};
     }
     auto write = [this, own = std::move(own)]() mutable {
+      FloatMode::reset();
       try {
         std::vector<SavedFile> written;
         for (OwnFile& file : own) {

@@ -4,6 +4,7 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
+#include "zero/base/float_mode.hpp"
 #include "zero/checkpoint/watched_files.hpp"
 #include "zero/optimizer/setup/rank_words.hpp"
 
@@ -118,6 +119,7 @@ inline void side_by_side(std::function<void(Alive const&)> const& first,
   };
   std::atomic<bool> stopped{false};
   std::future<void> other = std::async(std::launch::async, [&] {
+    FloatMode::reset();
     try {
       second([&] {
         if (stopped) throw Stopped{};

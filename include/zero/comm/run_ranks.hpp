@@ -3,6 +3,7 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/float_mode.hpp"
 #include "zero/base/function_ref.hpp"
 #include "zero/comm/in_process.hpp"
 
@@ -30,6 +31,7 @@ ZERO_COLD void run_on_threads(std::vector<C> handles, FunctionRef<void(C&)> body
     if (place == nullptr) place = std::current_exception();
   };
   auto const run_rank = [&](C comm) {
+    FloatMode::reset();
     try {
       body(comm);
     } catch (std::exception const& error) {
@@ -49,7 +51,10 @@ ZERO_COLD void run_on_threads(std::vector<C> handles, FunctionRef<void(C&)> body
   if (origin != nullptr) std::rethrow_exception(origin);
   if (follower != nullptr) std::rethrow_exception(follower);
 #else
-  auto const run_rank = [&](C comm) { body(comm); };
+  auto const run_rank = [&](C comm) {
+    FloatMode::reset();
+    body(comm);
+  };
   for (C& handle : handles) threads.emplace_back(run_rank, std::move(handle));
   for (std::thread& thread : threads) thread.join();
 #endif
@@ -57,7 +62,8 @@ ZERO_COLD void run_on_threads(std::vector<C> handles, FunctionRef<void(C&)> body
 
 }  // namespace detail
 
-/// Calls `body(handle)` on one thread per handle of a group and returns when all have ended.
+/// Calls `body(handle)` on one thread per handle of a group and returns when all have ended. The
+/// threads round to nearest and keep subnormal numbers, whatever the calling one does.
 ///
 /// If a rank throws, its peers are released with Error (communication) that carries the exception's
 /// text, and the exception that came first, not one of those that followed from it, is rethrown on

@@ -4,6 +4,7 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
+#include "zero/base/float_mode.hpp"
 #include "zero/base/hash.hpp"
 #include "zero/base/number.hpp"
 #include "zero/optimizer/engine.hpp"
@@ -262,6 +263,8 @@ ZERO_BODY Decide Engine::prepare(StepOptions const& options, double scale) {
   digest.add(decide.skip_non_finite ? 1u : 0u);
   digest.add(static_cast<std::uint64_t>(decide.count));
   digest.add(decide.rules);
+  parts_->now.float_mode = FloatMode::now();
+  digest.add(parts_->now.float_mode.bits);
   decide.options = {.known = true,
                     .digest = digest.value(),
                     .learning_rate = options.learning_rate.value_or(parts_->rules.common_rate()),

@@ -4,6 +4,7 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
+#include "zero/base/float_mode.hpp"
 #include "zero/optimizer/callables.hpp"
 #include "zero/optimizer/held/arena.hpp"
 #include "zero/optimizer/held/arrays.hpp"
@@ -37,7 +38,8 @@ struct StepState {
   bool values_confirmed = false;      ///< by all ranks
   std::vector<unsigned char> lost{};  ///< of each tensor, by loads that failed; empty if nothing is
   Decide decided{};                   ///< what the last step was to decide ...
-  SetBy rate_from{};                  ///< ... and what set its learning rate
+  SetBy rate_from{};                  ///< ... what set its learning rate ...
+  FloatMode float_mode{};             ///< ... and of the thread that called it
 };
 
 /// The parts of one rank's optimizer: what is held first, then what works on it, in the order in

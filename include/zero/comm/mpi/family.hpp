@@ -4,6 +4,7 @@
 
 #include "zero/base/clock.hpp"
 #include "zero/base/config.hpp"
+#include "zero/base/float_mode.hpp"
 #include "zero/comm/mpi/agreement.hpp"
 #include "zero/comm/mpi/blocking.hpp"
 #include "zero/comm/mpi/ending.hpp"
@@ -253,6 +254,7 @@ class Family final : public EndingPeers {
   }
 
   void run_thread() {
+    zero::detail::FloatMode::reset();
     Backoff backoff;
     while (!stop_.load(std::memory_order_acquire)) {
       std::unique_lock lock(mutex);

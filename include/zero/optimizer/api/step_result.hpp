@@ -59,8 +59,8 @@ namespace detail {
     return {ErrorKind::invalid_argument,
             "ranks passed different " +
                 (values.empty() ? "options to step(), or values to set_lr() or set_rule(): "
-                                  "learning rate, max_norm, scale, non_finite, count, or rules of "
-                                  "tensors"
+                                  "learning rate, max_norm, scale, non_finite, count, "
+                                  "floating-point mode, or rules of tensors"
                                 : values),
             here,
             SourceLocation::current()};

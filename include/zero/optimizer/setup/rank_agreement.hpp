@@ -5,6 +5,7 @@
 #include "zero/base/compare_fields.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
+#include "zero/base/float_mode.hpp"
 #include "zero/base/number.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/layout/stacked.hpp"
@@ -148,6 +149,7 @@ ZERO_BODY Fingerprint fingerprint(EngineSetup const& setup,
   // Ranks whose kernels fuse multiplications differently would drift apart in the last bit.
   record.add("the compiler's flags",
              std::string_view(ZERO_TEXT(ZERO_SHARED_NAMESPACE) ZERO_FLAGS_AS_TEXT));
+  record.add("the floating-point mode", FloatMode::now().text());
   record.add("bucket bytes", static_cast<std::int64_t>(setup.bucket.bytes));
   record.add("prefetch depth", std::int64_t{setup.prefetch.depth});
   if (setup.loss_scale != nullptr) {

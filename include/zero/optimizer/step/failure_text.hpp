@@ -6,6 +6,7 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/base/exact_sum.hpp"
+#include "zero/base/float_mode.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/layout/range.hpp"
 #include "zero/layout/tensor.hpp"
@@ -27,9 +28,11 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 /// The options of a step, to compare with other ranks'.
 /// @param rate   the learning rate, wherever it lay ...
 /// @param calls  ... and by which calls ranks got it; outlives the record
+/// @param mode   of the thread that called it
 ZERO_APART [[nodiscard]] ZERO_COLD Fingerprint fingerprint_of(Decide const& decide,
                                                               double rate,
-                                                              std::string_view calls);
+                                                              std::string_view calls,
+                                                              FloatMode mode);
 
 /// Which tensors have gradients that are not finite, and on which ranks.
 /// @param all  the first that each rank has found, below 0 if there is none
@@ -93,8 +96,8 @@ ZERO_BODY std::string failure_values(Parts& parts, StepFailure failure) {
   }
   if (failure != StepFailure::options_differ) return {};
   std::string const calls = calls_of_ranks(ranks, parts.now.rate_from);
-  Fingerprint const record =
-      fingerprint_of(parts.now.decided, parts.outcome.get().terms.learning_rate, calls);
+  Fingerprint const record = fingerprint_of(
+      parts.now.decided, parts.outcome.get().terms.learning_rate, calls, parts.now.float_mode);
   auto const more = [&] { return parts.rules.difference(ranks); };
   return record.difference(ranks, more);
 }
@@ -110,7 +113,10 @@ ZERO_BODY Error explain_failure(std::span<Parts* const> stepped, StepFailure fai
   return error_of(failure);
 }
 
-ZERO_BODY Fingerprint fingerprint_of(Decide const& decide, double rate, std::string_view calls) {
+ZERO_BODY Fingerprint fingerprint_of(Decide const& decide,
+                                     double rate,
+                                     std::string_view calls,
+                                     FloatMode mode) {
   constexpr std::string_view options = "options to step(): ";
   Fingerprint record;
   record.add(options, "the call", std::string_view(decide.options.known ? "step" : "grad_norm"));
@@ -120,6 +126,7 @@ ZERO_BODY Fingerprint fingerprint_of(Decide const& decide, double rate, std::str
   record.add(options, "scale", decide.scale);
   record.add(options, "non_finite", std::string_view(decide.skip_non_finite ? "skip" : "fail"));
   record.add(options, "count", static_cast<double>(decide.count));
+  record.add(options, "floating-point mode", mode.text());
   record.add_hash({}, "rules of tensors", decide.rules);
   return record;
 }
