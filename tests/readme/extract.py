@@ -13,7 +13,9 @@ A comment directly above a block says what becomes of it, '<!-- test: KIND ARGUM
 | language | kind    | meaning                                                                    |
 |----------|---------|----------------------------------------------------------------------------|
 | cpp      | program | a complete program; it is run                                              |
-| cpp      | body    | what every rank does with its communicator `comm`; run on two ranks        |
+| cpp      | body    | what every rank does with its communicator `comm`; it is run on two        |
+|          |         | ranks. With the argument 'types', it has the last block of that kind       |
+|          |         | before it                                                                  |
 | cpp      | types   | declarations at namespace scope                                            |
 | cpp      | doctest | test cases                                                                 |
 | cpp      | bench   | a program over zero/bench.hpp; it is run briefly, and has the code of the    |
@@ -77,6 +79,7 @@ class Block:
         self.line = line + 1
         self.language = language
         self.lines = lines
+        self.types = ""  # that come before it
         if language not in KINDS:
             raise Problem(f"{self.where}: blocks in '{language}' are not tested")
         if marker is None:
@@ -84,7 +87,8 @@ class Block:
         self.kind, self.argument = marker
         if self.kind not in KINDS[language]:
             raise Problem(f"{self.where}: '{self.kind}' is no test of a block in '{language}'")
-        if self.kind != "bench" and (self.kind in NEEDS_ARGUMENT) != bool(self.argument):
+        allowed = self.kind == "bench" or marker == ("body", "types")
+        if not allowed and (self.kind in NEEDS_ARGUMENT) != bool(self.argument):
             raise Problem(f"{self.where}: '{self.kind}' and its argument do not fit")
 
     def text(self):
@@ -104,11 +108,20 @@ class Block:
         includes = "\n".join(line for line in self.lines if INCLUDE.match(line))
         inside = "\n".join("" if INCLUDE.match(line) else line for line in self.lines)
         # A fragment may define anew what the others find defined.
-        return (f"{includes}\n{PROLOGUE}\n"
+        return (f"{includes}\n{PROLOGUE}\n{self.types}"
                 '#pragma GCC diagnostic ignored "-Wshadow"\n'
                 "int main() {\n"
                 f"zero::run_ranks(2, []([[maybe_unused]] zero::InProcess& comm) {{\n"
                 f"{here}{inside}\n}});\n}}\n")
+
+    def take_types(self, before):
+        """What comes before a block that says so: the last types of its document."""
+        types = [block for block in before if block.kind == "types"]
+        if (self.kind, self.argument) != ("body", "types"):
+            return
+        if not types:
+            raise Problem(f"{self.where}: no block has types before this one")
+        self.types = f'#line {types[-1].line} "{self.document}"\n' + "\n".join(types[-1].lines) + "\n"
 
     def check_quotes(self, root):
         """Every line is one of the file's, in its order."""
@@ -207,7 +220,10 @@ def main():
         for line, words in enumerate(text.splitlines(), start=1):
             check_links(arguments.root, document, line, words)
     for document in arguments.documents:
+        before = []
         for block in blocks_of(arguments.root, document):
+            block.take_types(before)
+            before.append(block)
             if block.kind == "ci":
                 block.check_commands(ci, workflows)
             if block.kind == "quote":

@@ -67,6 +67,20 @@ class Extract(unittest.TestCase):
         self.assertRegex(files["doc_page_8.cpp"], r"^#line \d+ .*\nint main")
         self.assertIn('#include "examples/04_own_rule.cpp"\n#undef main', files["doc_page_9.cpp"])
 
+    def test_types_before_a_body(self):
+        status, errors, files = run(
+            "<!-- test: types -->\n```cpp\nstruct S {};\n```\n"
+            "<!-- test: types -->\n```cpp\nstruct T {};\n```\n"
+            "<!-- test: body types -->\n```cpp\nT t;\n```\n"
+            "<!-- test: body -->\n```cpp\ncomm.rank();\n```\n")
+        self.assertEqual(status, 0, errors)
+        self.assertRegex(files["doc_page_3.cpp"],
+                         r'(?s)trainer.hpp.*#line 7 ".*page.md"\nstruct T \{\};\n.*main.*#line 11 .*T t;')
+        self.assertNotIn("struct S", files["doc_page_3.cpp"])
+        self.assertNotIn("struct T", files["doc_page_4.cpp"])
+        self.refused("page.md:2: no block has types",
+                     "<!-- test: body types -->\n```cpp\nint x;\n```\n")
+
     def test_refusals(self):
         self.refused("page.md:1: the block has no line", "```cpp\nint x;\n```\n")
         self.refused("page.md:1: the block has no line", "~~~cpp\nint x;\n~~~\n")

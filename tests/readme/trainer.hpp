@@ -59,15 +59,20 @@ void forward(Batch const& batch, int unit, Parameters const& w) {
 template <class Parameters, class Gradients>
 void backward(
     Batch const& batch, int unit, Parameters const& w, Gradients const& g, float scale = 1.f) {
-  using Wire = typename Gradients::Wire;
   require(g.unit() == unit);
   for (std::size_t t = 0; t < w.size(); ++t) {
     require(w[t].size() == g[t].size());
     for (std::size_t i = 0; i < w[t].size(); ++i) {
-      float const slope = batch.input * batch.input * static_cast<float>(w[t][i]) * scale;
-      g[t][i] = static_cast<Wire>(static_cast<float>(g[t][i]) + slope);
+      g[t][i] += batch.input * batch.input * static_cast<float>(w[t][i]) * scale;
     }
   }
+}
+
+/// One element of a parameter, on every rank: all of them ask for it.
+template <class Optimizer>
+double value(Optimizer& optimizer, std::string_view tensor, std::size_t element) {
+  auto const all = optimizer.full_parameters();
+  return static_cast<double>(all[tensor][element]);
 }
 
 }  // namespace

@@ -91,6 +91,10 @@ struct bf16 {
     result.bits = raw;
     return result;
   }
+  /// Adds in float and rounds the sum, as `gradient[i] += x` of any precision does.
+  ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE constexpr bf16& operator+=(float x) noexcept {
+    return *this = bf16(static_cast<float>(*this) + x);
+  }
   /// Compares representations, so that "bit-identical" can be written as `==`.
   friend constexpr bool operator==(bf16, bf16) = default;
 };
@@ -114,6 +118,10 @@ struct fp16 {
     fp16 result;
     result.bits = raw;
     return result;
+  }
+  /// Adds in float and rounds the sum, as `gradient[i] += x` of any precision does.
+  ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE constexpr fp16& operator+=(float x) noexcept {
+    return *this = fp16(static_cast<float>(*this) + x);
   }
   /// Compares representations, so that "bit-identical" can be written as `==`.
   friend constexpr bool operator==(fp16, fp16) = default;

@@ -139,6 +139,22 @@ TEST_CASE_TEMPLATE("a NaN stays a NaN with its sign, also one with all bits set"
   }
 }
 
+TEST_CASE_TEMPLATE("adding in place adds in float and rounds the sum once", Half, bf16, fp16) {
+  float const gap = std::ldexp(1.f, -Format<Half>::mantissa_bits);
+  std::array gradients{Half(1.f), Half(-2.f)};
+  gradients[0] += 0.75f * gap;
+  gradients[1] += 1e-30f;
+  CHECK(static_cast<float>(gradients[0]) == 1.f + gap);
+  CHECK(gradients[1] == Half(-2.f));
+  (gradients[1] += 1.f) += 1.f;
+  CHECK(gradients[1] == Half(0.f));
+  static_assert([] {
+    Half sum(1.f);
+    sum += 2.f;
+    return sum == Half(3.f);
+  }());
+}
+
 TEST_CASE_TEMPLATE("equality is of representations", Half, bf16, fp16) {
   CHECK(Half(0.f) != Half(-0.f));
   auto const nan = Half(std::numeric_limits<float>::quiet_NaN());
