@@ -47,6 +47,14 @@ class Space {
   void add_hash(std::uint64_t* hash, T const* x, std::size_t count, std::uint64_t first) const {
     zero::space::Host::add_hash(hash, x, count, first);
   }
+  template <class P, class M>
+  void find_unrounded(std::uint64_t* first,
+                      P const* parameter,
+                      M const* master,
+                      std::size_t count,
+                      std::uint64_t place) const {
+    zero::space::Host::find_unrounded(first, parameter, master, count, place);
+  }
   template <class F>
   void call(F const& function) const {
     function();

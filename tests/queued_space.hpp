@@ -65,6 +65,17 @@ class QueuedSpace {
     queue_->require(x, count * sizeof(T));
     queue_->enqueue([=] { Host::add_hash(hash, x, count, first); });
   }
+  template <class P, class M>
+  void find_unrounded(std::uint64_t* first,
+                      P const* parameter,
+                      M const* master,
+                      std::size_t count,
+                      std::uint64_t place) const {
+    queue_->require(first, sizeof(*first));
+    queue_->require(parameter, count * sizeof(P));
+    queue_->require(master, count * sizeof(M));
+    queue_->enqueue([=] { Host::find_unrounded(first, parameter, master, count, place); });
+  }
   template <class F>
   void call(F const& function) const {
     queue_->enqueue(function);

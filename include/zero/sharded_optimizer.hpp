@@ -398,11 +398,14 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
     engine_.visit(detail::OwnedVisitor(typed));
   }
   /// The writing twin of `visit_owned`: `fill(Tensor const&, first, std::span<Master>,
-  /// std::array<std::span<State>, K>)` sets elements [first, first + size) of a tensor and of its
-  /// states, all of them. Parameters then follow on every rank, in lent memory too. What one run
-  /// showed, whatever its stage, ranks and buckets, another takes: with `restore(counters())` it
-  /// goes on to the same bits. Frozen tensors are not asked for: where the library owns them they
-  /// are loaded, or adopted, before.
+  /// std::array<std::span<State>, K>)` finds elements [first, first + size) of a tensor and of its
+  /// states as they are, and changes what it will: all of them, one row, or values out of a range.
+  /// Parameters then follow on every rank, in lent memory too. Under `Replicated` every rank is
+  /// shown all elements, and changes them alike.
+  ///
+  /// What one run showed, whatever its stage, ranks and buckets, another takes: with
+  /// `restore(counters())` it goes on to the same bits. Frozen tensors are not asked for: where the
+  /// library owns them they are loaded, or adopted, before.
   /// @par Collective  yes; blocks
   /// @par Cost  that of one refresh of all parameters, and of `visit_owned`
   template <class Fill>

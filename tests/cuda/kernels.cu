@@ -4,6 +4,7 @@
 #include "zero/device/gather.cuh"
 #include "zero/device/hash.cuh"
 #include "zero/device/norm.cuh"
+#include "zero/device/rounded.cuh"
 #include "zero/device/sum.cuh"
 #include "zero/device/update.cuh"
 #include "zero/optimizer/step/decision.hpp"
@@ -49,6 +50,10 @@ template void zero::device::call(Queue const&, Rested const&);
 template void zero::device::call(Queue const&, Step const&);
 template void zero::device::call(Queue const&, FewStep const&);
 template void zero::device::call(Queue const&, OfOne const&);
+template void zero::device::find_unrounded(
+    Queue const&, std::uint64_t*, bf16 const*, float const*, std::size_t, std::uint64_t);
+template void zero::device::find_unrounded(
+    Queue const&, std::uint64_t*, fp16 const*, float const*, std::size_t, std::uint64_t);
 template void zero::device::convert(Queue const&, bf16*, float const*, std::size_t);
 template void zero::device::convert(Queue const&, float*, bf16 const*, std::size_t);
 template void zero::device::add(Queue const&, float*, bf16 const*, std::size_t);

@@ -39,7 +39,7 @@ RESIDENT = {"75": 1024, "80": 2048, "86": 1536, "89": 1536, "90": 2048, "120": 1
 # Multiprocessors, clock, bytes a second, seconds until bytes are there.
 DEVICES = {"80": ("A100", 108, 1.41e9, 1.555e12, 600e-9), "90": ("H100", 132, 1.755e9, 3.35e12, 700e-9)}
 PASSES = ("update", "sum_ranks", "sum_ranks_and_square", "add_squares", "gather_ranks")
-OTHERS = ("add_hash", "call")
+OTHERS = ("add_hash", "find_unrounded", "call")
 
 
 class Kernel:

@@ -240,6 +240,33 @@ TEST_CASE_FIXTURE(OneStream, "cuda: hashes are the host's") {
   check_hash<double>(space);
 }
 
+template <class P>
+void check_unrounded(Cuda const& space) {
+  for (std::size_t const count : sizes(space)) {
+    auto const masters = numbers<float>(count, 5);
+    std::vector<P> parameters(count);
+    Host::convert(parameters.data(), masters.data(), count);
+    Array<float> const device_masters(space, masters, 1);
+    // No element, the last, and one in the middle as well, which counts.
+    for (std::size_t const odd : {count, count - 1, count / 2}) {
+      auto other = parameters;
+      for (std::size_t const place : {odd, count - 1}) {
+        if (odd < count) other[place] = P::from_bits(parameters[place].bits ^ 1u);
+      }
+      std::uint64_t const none = ~std::uint64_t{0};
+      Array<P> const device(space, other, 1);
+      Array<std::uint64_t> const first(space, {none}, 0);
+      space.find_unrounded(first.data(), device.data(), device_masters.data(), count, 11);
+      CHECK(first.values()[0] == (odd < count ? 11 + odd : none));
+    }
+  }
+}
+
+TEST_CASE_FIXTURE(OneStream, "cuda: the first parameter that is not its master is found") {
+  check_unrounded<zero::bf16>(space);
+  check_unrounded<zero::fp16>(space);
+}
+
 /// @tparam M  of masters and states
 template <class P, class G, class M = float, class R>
 void check_update(Cuda const& space, R const& rule) {

@@ -130,6 +130,11 @@ class Space {
   void add_hash(std::uint64_t*, T const*, std::size_t count, std::uint64_t) const {
     take(count * sizeof(T), "hash");
   }
+  /// A read of both. Finds nothing.
+  template <class P, class M>
+  void find_unrounded(std::uint64_t*, P const*, M const*, std::size_t count, std::uint64_t) const {
+    take(count * (sizeof(P) + sizeof(M)), "comparison");
+  }
   /// Calls it: it works on words of control.
   template <class F>
   void call(F const& function) const {

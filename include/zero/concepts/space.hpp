@@ -95,6 +95,13 @@ struct AnyRule {
 ///       template <class T>
 ///       void add_hash(std::uint64_t* hash, T const* x, std::size_t count, std::uint64_t first)
 ///       const;
+///       // *first = min(*first, place + i) for all i with !kernel::is_rounded(p[i], master[i]).
+///       template <class P, class M>
+///       void find_unrounded(std::uint64_t* first,
+///                           P const* p,
+///                           M const* master,
+///                           std::size_t count,
+///                           std::uint64_t place) const;
 ///       // function(), once.
 ///       template <class F>
 ///       void call(F const& function) const;
@@ -145,6 +152,7 @@ concept MemorySpace = std::copy_constructible<S> &&
   { space.add(wide, narrow, count) } -> std::same_as<void>;
   { space.add_squares(sum, narrow, count) } -> std::same_as<void>;
   { space.add_hash(hash, narrow, count, *hash) } -> std::same_as<void>;
+  { space.find_unrounded(hash, narrow, narrow, count, *hash) } -> std::same_as<void>;
   { space.call(function) } -> std::same_as<void>;
   { space.update(rule, terms, scalars, arrays) } -> std::same_as<void>;
 };

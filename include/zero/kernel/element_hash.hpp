@@ -19,17 +19,22 @@ namespace detail {
   return x ^ x >> 31;
 }
 
+/// The representation of an element.
+template <class T>
+[[nodiscard]] ZERO_HOST_DEVICE constexpr std::uint64_t bits_of(T const& value) noexcept {
+  using Bits = std::conditional_t<sizeof(T) == 2,
+                                  std::uint16_t,
+                                  std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>>;
+  return __builtin_bit_cast(Bits, value);
+}
+
 }  // namespace detail
 
 /// Of one element, by its bits, and its place.
 template <class T>
 [[nodiscard]] ZERO_HOST_DEVICE constexpr std::uint64_t element_hash(T const& value,
                                                                     std::uint64_t place) noexcept {
-  using Bits = std::conditional_t<sizeof(T) == 2,
-                                  std::uint16_t,
-                                  std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>>;
-  std::uint64_t const bits = __builtin_bit_cast(Bits, value);
-  return detail::stir(detail::stir(place + 0x9e3779b97f4a7c15u) ^ bits);
+  return detail::stir(detail::stir(place + 0x9e3779b97f4a7c15u) ^ detail::bits_of(value));
 }
 
 /// hash += the hashes of x[i] at place first + i. Integers: the sum of parts is that of the whole.

@@ -98,12 +98,17 @@ class AnyOptimizer {
   /// after `adopt_parameters` and `fill_owned`; not what it holds its share of, which
   /// `load_parameters` compares. Before a first step that is captured in a CUDA graph it has to be
   /// called.
+  ///
+  /// Where there are master weights it also finds parameters that are not their masters, rounded:
+  /// what a trainer writes into such parameters between steps is shown as written until the next
+  /// update undoes it. No step looks for that.
   /// @par Collective  yes; blocks
-  /// @par Cost        one pass over the parameters, in their memory, and an exchange of 72 bytes
+  /// @par Cost        one pass over the parameters, in their memory, and an exchange of 72 bytes;
+  ///   another pass over what this rank updates and its masters, and 8 bytes, where there are some
   /// @throws Error (communication), on every rank, naming the first tensor that differs and ranks;
-  ///   (invalid_argument), on every rank, if on one of them parameters that the library owns have
-  ///   no values yet
-  void check_parameters() { engine_.confirm_values(); }
+  ///   (invalid_argument), on every rank, naming the first element that is not its master, and
+  ///   ranks; or if on one of them parameters that the library owns have no values yet
+  void check_parameters() { engine_.check_values(); }
 
   /// Says that this rank has no gradient for a unit in this step, or micro-step: it was frozen for
   /// a while, a branch was not taken, no token went to an expert.

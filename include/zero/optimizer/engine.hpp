@@ -64,6 +64,8 @@ class Engine {
   ZERO_APART void visit(OwnedVisitor visit) const;
   /// Do all ranks have the same values?
   ZERO_APART ZERO_COLD void confirm_values();
+  /// And is each parameter its master, rounded?
+  ZERO_APART ZERO_COLD void check_values();
   /// Of these tensors, values and perhaps states are about to be replaced. They are lost, and
   /// nothing steps or saves, until a load has replaced as much of each of them.
   /// @param tensors  the same on all ranks
@@ -82,6 +84,9 @@ class Engine {
   ZERO_APART void values_are_set(bool confirmed, bool all = true) noexcept;
   /// Is there anything to save? Lent parameters have values, but their masters may have none.
   ZERO_APART void require_values() const;
+  /// Who sees what others write into lent parameters. It is told `true` when parameters and masters
+  /// have got values, and `false` before a step or a save, which it may refuse with an error.
+  void watch_parameters(FunctionRef<void(bool set)> watch) noexcept { watch_ = watch; }
   ZERO_APART void require_bound() const;
   /// @param call  what a trainer called
   ZERO_APART void require_between_steps(std::string_view call) const;
@@ -181,6 +186,7 @@ class Engine {
   Parts* parts_ = nullptr;
   Model const* model_ = nullptr;
   void (*end_)(Parts*) noexcept = nullptr;
+  std::optional<FunctionRef<void(bool)>> watch_{};
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -188,6 +188,11 @@ ZERO_BODY void Engine::confirm_values() {
   parts_->now.values_confirmed = true;
 }
 
+ZERO_BODY void Engine::check_values() {
+  confirm_values();
+  compare_masters(*parts_);
+}
+
 inline constexpr unsigned char lost_values = 1;
 inline constexpr unsigned char lost_states = 2;
 
@@ -227,10 +232,12 @@ ZERO_BODY void Engine::values_are_set(bool confirmed, bool all) noexcept {
   now.values_set = now.values_set || all || parts_->elements.frozen == 0;
   // Ranks of a data axis know nothing of those of a model axis.
   now.values_confirmed = confirmed && parts_->groups.model() == nullptr;
+  if (watch_) (*watch_)(true);
 }
 
 ZERO_BODY void Engine::require_values() const {
   require_found();
+  if (watch_) (*watch_)(false);
   if (parts_->now.values_set) return;
   fail(ErrorKind::invalid_argument,
        "the optimizer has no values yet: call load_parameters(), broadcast_parameters() or "

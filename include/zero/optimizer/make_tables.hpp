@@ -138,6 +138,16 @@ struct SpaceFunctions {
                        std::uint64_t first) {
     of(space).add_hash(hash, static_cast<T const*>(x), count, first);
   }
+  template <class P, class M>
+  static void find_unrounded(void const* space,
+                             std::uint64_t* first,
+                             void const* parameter,
+                             void const* master,
+                             std::size_t count,
+                             std::uint64_t place) {
+    of(space).find_unrounded(
+        first, static_cast<P const*>(parameter), static_cast<M const*>(master), count, place);
+  }
 };
 
 template <MemorySpace S, class F = SpaceFunctions<S>>
@@ -321,6 +331,7 @@ template <MemorySpace S, Precision P, Rule R, bool sums>
                     .add_squares = F::template add_squares<Gradient>,
                     .hash_parameters = F::template add_hash<Parameter>,
                     .hash_masters = nullptr,
+                    .find_unrounded = nullptr,
                     .in_double = std::same_as<Real, double>,
                     .scalar_bytes = sizeof(BasicStepScalars<Real>),
                     .rates_at_once = K::capacity,
@@ -331,6 +342,7 @@ template <MemorySpace S, Precision P, Rule R, bool sums>
     calls.parameter_from_master = F::template convert<Parameter, Master>;
     calls.master_from_parameter = F::template convert<Master, Parameter>;
     calls.hash_masters = F::template add_hash<Master>;
+    calls.find_unrounded = F::template find_unrounded<Parameter, Master>;
   }
   if constexpr (sums) {
     calls.sums_from_wire = F::template convert<Accumulate, Wire>;

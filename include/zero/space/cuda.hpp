@@ -114,6 +114,13 @@ class Cuda {
   /// Adds the hashes of elements at places from `first` on.
   template <class T>
   void add_hash(std::uint64_t* hash, T const* x, std::size_t count, std::uint64_t first) const;
+  /// Finds the first parameter that is not its master, rounded.
+  template <class P, class M>
+  void find_unrounded(std::uint64_t* first,
+                      P const* parameter,
+                      M const* master,
+                      std::size_t count,
+                      std::uint64_t place) const;
   /// Calls `function()` once, on one thread of the device.
   template <class F>
   void call(F const& function) const;
@@ -144,6 +151,7 @@ static_assert(LoadingSpace<Cuda>);
 #include "zero/device/elementwise.cuh"
 #include "zero/device/hash.cuh"
 #include "zero/device/norm.cuh"
+#include "zero/device/rounded.cuh"
 #include "zero/device/update.cuh"
 
 namespace zero::inline ZERO_NAMESPACE::space {
@@ -163,6 +171,14 @@ void Cuda::add_squares(ExactSum* sum, T const* x, std::size_t count) const {
 template <class T>
 void Cuda::add_hash(std::uint64_t* hash, T const* x, std::size_t count, std::uint64_t first) const {
   device::add_hash(queue_, hash, x, count, first);
+}
+template <class P, class M>
+void Cuda::find_unrounded(std::uint64_t* first,
+                          P const* parameter,
+                          M const* master,
+                          std::size_t count,
+                          std::uint64_t place) const {
+  device::find_unrounded(queue_, first, parameter, master, count, place);
 }
 template <class F>
 void Cuda::call(F const& function) const {
@@ -199,6 +215,10 @@ void Cuda::add_squares(ExactSum*, T const*, std::size_t) const {
 template <class T>
 void Cuda::add_hash(std::uint64_t*, T const*, std::size_t, std::uint64_t) const {
   static_assert(compiled_by_nvcc<T>, "zero: compile this file with nvcc");
+}
+template <class P, class M>
+void Cuda::find_unrounded(std::uint64_t*, P const*, M const*, std::size_t, std::uint64_t) const {
+  static_assert(compiled_by_nvcc<P, M>, "zero: compile this file with nvcc");
 }
 template <class F>
 void Cuda::call(F const&) const {

@@ -10,6 +10,7 @@
 #include "zero/kernel/copy.hpp"
 #include "zero/kernel/element_hash.hpp"
 #include "zero/kernel/norm.hpp"
+#include "zero/kernel/rounded.hpp"
 #include "zero/kernel/update.hpp"
 
 #include <cstddef>
@@ -59,6 +60,15 @@ struct Host {
                        std::size_t count,
                        std::uint64_t first) noexcept {
     kernel::add_hash(hash, x, count, first);
+  }
+  /// Finds the first parameter that is not its master, rounded.
+  template <class P, class M>
+  static void find_unrounded(std::uint64_t* first,
+                             P const* parameter,
+                             M const* master,
+                             std::size_t count,
+                             std::uint64_t place) noexcept {
+    kernel::find_unrounded(first, parameter, master, count, place);
   }
   /// Calls `function()`.
   template <class F>

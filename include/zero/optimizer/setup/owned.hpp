@@ -30,7 +30,7 @@ void follow_masters(Parts& parts, Before const& before);
 
 #if ZERO_BODIES
 
-/// @param fills  whether what is visited is to be written
+/// @param fills  whether what is visited may be written
 ZERO_APART void visit_run(Parts const& parts,
                           BucketSpan const& bucket,
                           Segment const& piece,
@@ -59,7 +59,7 @@ ZERO_BODY void visit_run(Parts const& parts,
       if (copies.empty()) continue;
       copies[a].resize(arrays[a].bytes(count));
       memory[a] = copies[a].data();
-      if (!fills) space.download(memory[a], arrays[a].at(done), copies[a].size());
+      space.download(memory[a], arrays[a].at(done), copies[a].size());
     }
     visit({.tensor = &parts.described[slice.described],
            .first = static_cast<std::size_t>(slice.first + piece.in_tensor.offset() + done),

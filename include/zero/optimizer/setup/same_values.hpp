@@ -11,6 +11,7 @@
 #include "zero/optimizer/parts.hpp"
 #include "zero/optimizer/setup/rank_words.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -58,14 +59,16 @@ ZERO_APART [[nodiscard]] ZERO_COLD bool same_around(RankWords const& ranks,
 /// Says what `same_around` found.
 /// @par Collective  yes; blocks
 /// @par Cost        a gather of 16 bytes per tensor
-/// @param of  which ranks these are
+/// @param of    which ranks these are
+/// @param held  where all ranks hold all of what differs: whose it is, to find the element
 /// @throws Error (communication), on every rank, naming the first tensor that differs, and where
 ZERO_APART [[noreturn]] ZERO_COLD void refuse_values(Ranks& ranks,
                                                      Arena& arena,
                                                      std::vector<Tensor> const& tensors,
                                                      TensorHashes const& own,
                                                      TensorHashes const& next,
-                                                     std::string_view of = {});
+                                                     std::string_view of = {},
+                                                     Parts* held = nullptr);
 
 /// Compares what every rank holds all of, hashed in the space.
 /// @param set  whether what this rank has is meant
@@ -81,6 +84,14 @@ ZERO_APART ZERO_COLD void compare_held(Parts& parts, bool set);
 /// @par Cost        one pass over it, and a copy of a word for each tensor
 /// @throws Error (communication), on every rank of the axis, as `refuse_values`
 ZERO_APART ZERO_COLD void compare_replicated(Parts& parts);
+
+/// Finds parameters that are not their masters, rounded: somebody wrote into them, and the next
+/// update would undo it.
+/// @par Collective  yes, over all ranks; blocks
+/// @par Cost        one pass over what this rank updates, and an all-reduce of 8 bytes; nothing
+///   where there are no masters
+/// @throws Error (invalid_argument), on every rank, naming the first element, and ranks
+ZERO_APART ZERO_COLD void compare_masters(Parts& parts);
 
 #if ZERO_BODIES
 
@@ -100,12 +111,39 @@ ZERO_BODY bool same_around(RankWords const& ranks, std::uint64_t own, std::uint6
   return static_cast<std::uint64_t>(words[0]) + (static_cast<std::uint64_t>(words[1]) << 32) == 0;
 }
 
+/// The first element in which ranks' parameters differ, of a tensor that all hold all of; as many
+/// as it has if there is none.
+/// @par Collective  yes; blocks
+/// @par Cost        two passes over the tensor, and an all-reduce for each bit of its size
+ZERO_APART [[nodiscard]] ZERO_COLD std::uint64_t first_apart(Parts& parts, std::size_t t);
+ZERO_BODY std::uint64_t first_apart(Parts& parts, std::size_t t) {
+  AnySpace const& space = parts.space();
+  auto* const word = reinterpret_cast<std::uint64_t*>(parts.control->words);
+  auto const same = [&](std::uint64_t begin, std::uint64_t end) {
+    std::uint64_t hash = 0;
+    space.zero(word, sizeof(hash));
+    parts.kernels.hash_parameters(
+        word, parts.parameters.tensor(t).at(begin), static_cast<std::size_t>(end - begin), begin);
+    space.download(&hash, word, sizeof(hash));
+    return control_words(parts).unanimous(hash);
+  };
+  std::uint64_t begin = 0;
+  std::uint64_t end = parts.partition.place(t).count;
+  if (same(begin, end)) return end;
+  while (end - begin > 1) {
+    std::uint64_t const middle = begin + (end - begin) / 2;
+    (same(begin, middle) ? begin : end) = middle;
+  }
+  return begin;
+}
+
 ZERO_BODY void refuse_values(Ranks& ranks,
                              Arena& arena,
                              std::vector<Tensor> const& tensors,
                              TensorHashes const& own,
                              TensorHashes const& next,
-                             std::string_view of) {
+                             std::string_view of,
+                             Parts* held) {
   auto const size = static_cast<std::size_t>(ranks.size());
   std::vector<std::int64_t> mine;
   for (std::uint64_t const hash : own) mine.push_back(static_cast<std::int64_t>(hash));
@@ -113,14 +151,22 @@ ZERO_BODY void refuse_values(Ranks& ranks,
   auto const all = RankWords(ranks, arena).gather(mine);
   std::string pairs;
   std::string tensor;
+  std::size_t first = tensors.size();
   for (std::size_t t = 0; t < own.size() && pairs.empty(); ++t) {
     for (std::size_t rank = 0; rank < size; ++rank) {
       std::size_t const after = (rank + 1) % size;
       if (all[rank * mine.size() + own.size() + t] == all[after * mine.size() + t]) continue;
       pairs += Message({pairs.empty() ? " " : ", ", rank, " and ", after}).text();
-      tensor = Message({" of tensor '", tensors[t].name, "'"}).text();
+      if (tensor.empty()) tensor = Message({" of tensor '", tensors[t].name, "'"}).text();
+      if (held != nullptr) first = t;
       // Around a ring of two they are the same two again.
       if (size == 2) break;
+    }
+  }
+  if (first < tensors.size()) {
+    std::uint64_t const element = first_apart(*held, first);
+    if (element < held->partition.place(first).count) {
+      tensor += Message({", first in element ", element}).text();
     }
   }
   // A broadcast is over the data axis.
@@ -181,7 +227,7 @@ ZERO_BODY void compare_held(Parts& parts, bool set) {
   space.zero(hashes, bytes);
   hash_held(parts, [&](std::size_t t) { return hashes + t; });
   space.download(own.data(), hashes, bytes);
-  refuse_values(parts.comm(), parts.arena, parts.tensors, own, own);
+  refuse_values(parts.comm(), parts.arena, parts.tensors, own, own, {}, &parts);
 }
 
 ZERO_BODY void compare_replicated(Parts& parts) {
@@ -221,6 +267,48 @@ ZERO_BODY void compare_replicated(Parts& parts) {
   for (std::uint64_t const hash : hashes) all.add(hash);
   if (RankWords(model, parts.arena).unanimous(all.value())) return;
   refuse_values(model, parts.arena, parts.tensors, hashes, hashes, " of a model axis");
+}
+
+ZERO_BODY void compare_masters(Parts& parts) {
+  if (!parts.kernels.types().has_master()) return;
+  constexpr std::uint64_t none = ~std::uint64_t{0};
+  std::uint64_t first = none;
+  auto* const word = reinterpret_cast<std::uint64_t*>(parts.control->words);
+  parts.space().upload(word, &first, sizeof(first));
+  parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
+    // Lent parameters that nobody has adopted yet have no masters.
+    if (!parts.now.values_set) return;
+    parts.partition.for_each_segment(parts.states.updated(bucket), [&](Segment const& piece) {
+      parts.kernels.find_unrounded(word,
+                                   parts.parameters.segment(bucket, piece),
+                                   parts.states.master(bucket, piece, parts.parameters).first,
+                                   static_cast<std::size_t>(piece.count),
+                                   hash_place(piece.tensor, piece.in_tensor.offset()));
+    });
+  });
+  parts.space().download(&first, word, sizeof(first));
+  RankWords const ranks(parts.groups.world(), parts.arena, parts.control->words);
+  std::int64_t found = first != none ? 1 : 0;
+  ranks.sum({&found, 1});
+  if (found == 0) return;
+  auto const own = static_cast<std::int64_t>(first);
+  auto const all = ranks.gather({&own, 1});
+  for (std::int64_t const each : all) first = (std::min)(first, static_cast<std::uint64_t>(each));
+  std::string where;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (static_cast<std::uint64_t>(all[rank]) == first) where += Message({" ", rank}).text();
+  }
+  fail(ErrorKind::invalid_argument,
+       {"element ",
+        first & (hash_place(1, 0) - 1),
+        " of tensor '",
+        parts.tensors[static_cast<std::size_t>(first / hash_place(1, 0))].name,
+        "' is not its master weight, rounded, on rank",
+        where,
+        ": somebody wrote into the parameters, and the next update would undo that. Change master "
+        "weights with fill_owned(), and parameters follow; or have them start from what was "
+        "written, with adopt_parameters()"},
+       parts.groups.here("check of parameters"));
 }
 
 #endif

@@ -115,7 +115,13 @@ struct KernelCalls {
   Convert* add_wire_to_sums;
   void (*add_squares)(void const* space, ExactSum* sum, void const* gradients, std::size_t count);
   Hash* hash_parameters;
-  Hash* hash_masters;  ///< null: no separate master
+  Hash* hash_masters;  ///< both null: no separate master
+  void (*find_unrounded)(void const* space,
+                         std::uint64_t* first,
+                         void const* parameter,
+                         void const* master,
+                         std::size_t count,
+                         std::uint64_t place);
 
   bool in_double;             ///< rules compute in double, else in float
   std::size_t scalar_bytes;   ///< of the scalars of one rule
@@ -174,6 +180,13 @@ class Kernels {
                     std::size_t count,
                     std::uint64_t first) const {
     calls_->hash_masters(space_, hash, x, count, first);
+  }
+  void find_unrounded(std::uint64_t* first,
+                      void const* parameter,
+                      void const* master,
+                      std::size_t count,
+                      std::uint64_t place) const {
+    calls_->find_unrounded(space_, first, parameter, master, count, place);
   }
   [[nodiscard]] bool in_double() const noexcept { return calls_->in_double; }
   [[nodiscard]] std::size_t scalar_bytes() const noexcept { return calls_->scalar_bytes; }

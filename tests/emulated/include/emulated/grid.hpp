@@ -74,3 +74,8 @@ inline unsigned long long atomicAdd(unsigned long long* word, unsigned long long
   *word += value;
   return before;
 }
+inline unsigned long long atomicMin(unsigned long long* word, unsigned long long value) {
+  unsigned long long const before = *word;
+  *word = value < before ? value : before;
+  return before;
+}
