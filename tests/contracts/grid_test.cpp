@@ -245,21 +245,20 @@ TEST_CASE("ranks that have described another model, on either axis, are named") 
   } const rows[]{
       {[](auto& grid) { return grid.world().rank() == 3; },
        [](auto& w) { w.partitioned = false; },
-       "partitioned flag: 1 on rank 0 1 2; 0 on rank 3"},
+       ", 'w' [37, 44], partitioned flag: 1 on rank 0 1 2; 0 on rank 3"},
       {[](auto& grid) { return grid.model().rank() == 1; },
        [](auto& w) { w.partitioned = false; },
-       "partitioned flag: 1 on rank 0 2; 0 on rank 1 3"},
+       ", 'w' [37, 44], partitioned flag: 1 on rank 0 2; 0 on rank 1 3"},
       {[](auto& grid) { return grid.data().rank() == 1; },
        [](auto& w) { w.shape = {rows_of_w * columns / 2}; },
-       "shape: '[37, 44]' on rank 0 1; '[1628]' on rank 2 3"},
+       ": 'w' [37, 44] on rank 0 1; 'w' [1628] on rank 2 3"},
   };
   for (auto const& row : rows) {
-    check_refused(
-        grid_places, "tensor 1, here 'w', " + std::string(row.expected), [&](InProcess& world) {
-          Trainer{world, [&](auto& grid, auto& tensors) {
-                    if (row.is_wrong(grid)) row.wrong(tensors[1]);
-                  }};
-        });
+    check_refused(grid_places, "tensor 1" + std::string(row.expected), [&](InProcess& world) {
+      Trainer{world, [&](auto& grid, auto& tensors) {
+                if (row.is_wrong(grid)) row.wrong(tensors[1]);
+              }};
+    });
   }
 }
 
@@ -307,15 +306,22 @@ TEST_CASE("grids that are mixed up end all ranks with one story") {
 }
 
 TEST_CASE("ranks that make grids of different sizes are told so") {
-  // Wherever the one rank is: of its axes, or of those that lack it, all others are told by it.
+  // Wherever the one rank is, and also those are told whose axes are complete.
   for (int odd = 0; odd < 6; ++odd) {
     auto const said = contracts::endings(6, [&](InProcess& world) {
       bool const other = world.rank() == odd;
       Grid grid{world, other ? 2 : 3, other ? 3 : 2};
       zero::run(world, {.op = zero::Op::all_gather});
     });
+    std::string others;
+    for (int rank = 0; rank < 6; ++rank) {
+      if (rank != odd) others += " " + std::to_string(rank);
+    }
+    std::string const usual = "3 x 2 on rank" + others;
+    std::string const other = "2 x 3 on rank " + std::to_string(odd);
     for (std::string const& text : said) {
-      CHECK_MESSAGE(text.find("ranks make grids of different sizes, ") != std::string::npos, text);
+      CHECK(text == "ranks make different grids (data axis x model axis): " +
+                        (odd == 0 ? other + "; " + usual : usual + "; " + other));
     }
   }
 }

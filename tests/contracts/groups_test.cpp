@@ -325,7 +325,7 @@ TEST_CASE("ranks agree on groups when they are made") {
       OnHost{comm, {{.name = "w", .shape = {3}, .group = comm.rank() == 0 ? "a" : "b"}}};
     };
     CHECK(refusal(make, zero::ErrorKind::communication) ==
-          "ranks disagree on tensor 0, here 'w', group: 'a' on rank 0; 'b' on rank 1");
+          "ranks disagree on tensor 0, 'w' [3], group: 'a' on rank 0; 'b' on rank 1");
   });
 }
 

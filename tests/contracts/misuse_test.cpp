@@ -301,7 +301,7 @@ TEST_CASE("a model without tensors is planned, and no optimizer is made of it") 
             O(comm,
               comm.rank() == 0 ? std::vector<zero::Tensor>()
                                : std::vector<zero::Tensor>{{.name = "w", .shape = {3}}});
-          }).find("ranks disagree on number of tensors: 0 on rank 0; 1 on rank 1") !=
+          }).find("ranks disagree on tensor 0: none on rank 0; 'w' [3] on rank 1") !=
           std::string::npos);
     // One of which none is trained may be, such as for evaluation.
     O frozen{comm, {{.name = "w", .shape = {3}, .frozen = true}}};

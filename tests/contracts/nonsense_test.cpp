@@ -224,7 +224,7 @@ TEST_CASE("a gradient that is not finite is noticed") {
     auto const result = alone.optimizer.try_step();
     REQUIRE(result.error() != nullptr);
     CHECK(result.error()->message() ==
-          "gradients are not finite: first 'w' in the share of rank 0");
+          "gradients are not finite: first element 3 of 'w', which rank 0 owns");
   }
 }
 

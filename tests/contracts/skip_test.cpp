@@ -105,9 +105,9 @@ TEST_CASE("by default the tenth overflow in a row at the minimum is an error") {
   });
 }
 
-/// Gradients that are not finite in three tensors of two units: each rank names the first that its
-/// share of their sum has.
-TEST_CASE_TEMPLATE("a gradient that is not finite is named, as each rank has it in its share",
+/// Gradients that are not finite in three tensors of two units: the first element is named with its
+/// owner, and with who brought it, where ranks still hold what they brought.
+TEST_CASE_TEMPLATE("a gradient that is not finite is named, and its owner, and who brought it",
                    O,
                    Optimizer<zero::stage::Replicated, zero::Fp32>,
                    Optimizer<zero::stage::Pos, zero::Fp32>,
@@ -125,22 +125,35 @@ TEST_CASE_TEMPLATE("a gradient that is not finite is named, as each rank has it 
     // Shares are of 512 elements of a bucket of 1,536: "a" lies on ranks 0 and 1.
     O optimizer{comm, tensors, zero::Bucket{1536 * sizeof(typename O::Wire)}};
     contracts::load(optimizer);
-    for (bool const bad : {true, false}) {
+    constexpr bool holds = O::form.reduced == zero::StorageForm::Reduced::in_place;
+    std::string const what = "gradients are not finite: first element ";
+    struct {
+      bool a_and_b, d;
+      std::string message;
+    } const steps[] = {
+        {true,
+         true,
+         what + "700 of 'a', which rank 1 owns" +
+             (holds ? "; it came from the gradients of rank 2" : "") + "; also in 'b', 'd'"},
+        {false,
+         true,
+         what + "3 of 'd', which rank 0 owns" +
+             (holds ? "; the gradients of all other ranks are finite there" : "")},
+        {false, false, ""},
+    };
+    for (auto const& [a_and_b, d, expected] : steps) {
       for (int const unit : {1, 0}) {
         auto gradients = optimizer.gradients(unit);
-        if (bad && unit == 0 && comm.rank() == 2) {
+        if (a_and_b && unit == 0 && comm.rank() == 2) {
           gradients["a"][700] = typename O::Wire(INFINITY);
           gradients["b"][2] = typename O::Wire(NAN);
         }
-        if (bad && unit == 1 && comm.rank() == 0) gradients["d"][3] = typename O::Wire(NAN);
+        if (d && unit == 1 && comm.rank() == 0) gradients["d"][3] = typename O::Wire(NAN);
         optimizer.reduce(std::move(gradients));
       }
       auto const result = optimizer.try_step();
       std::string const message = result ? "" : result.error()->message();
-      expect(message == (bad ? "gradients are not finite: first 'a' in the share of rank 1, 'b' in "
-                               "the share of rank 2, 'd' in the share of rank 0"
-                             : ""),
-             message);
+      expect(message == expected, message);
     }
     expect(optimizer.steps() == 1, "training goes on");
   });
@@ -190,7 +203,9 @@ TEST_CASE("a step that fails, thrown or as a value, is an error on every rank; t
         std::string const file = result.error()->where().file;
         expect(file.find("step_result.hpp") != std::string::npos, file);
       };
-      fails(9, ErrorKind::data, "gradients are not finite: first 'h0.w' in the share of rank 1");
+      fails(9,
+            ErrorKind::data,
+            "gradients are not finite: first element 1000 of 'h0.w', which rank 1 owns");
       optimizer.micro_step({.weight = 0.});
       fails(0, ErrorKind::data, "all micro-batches of this step have weight 0");
       fails(0,
@@ -297,7 +312,7 @@ TEST_CASE("over a space with a queue the host cannot look into, in one call or i
       contracts::constant_pass(rank, inner.rank() == 1 ? nan : 1.f);
       CHECK(failure(step(), ErrorKind::data) ==
             (enqueued ? "gradients are not finite"
-                      : "gradients are not finite: first 'u0.w' in the share of rank 0 1"));
+                      : "gradients are not finite: first element 0 of 'u0.w', which rank 0 owns"));
       // Told once.
       CHECK(optimizer.try_report());
       contracts::constant_pass(rank, 1.f);

@@ -295,8 +295,7 @@ TEST_CASE("ranks that stack different tensors are told which") {
       true);
   for (auto const& message : messages) {
     CHECK(message ==
-          "ranks disagree on tensor 4, here 'qkvw[0]', shape: '[90, 77]' on rank 0; '[77, 90]' on "
-          "rank 1");
+          "ranks disagree on tensor 4: 'qkvw[0]' [90, 77] on rank 0; 'qkvw[0]' [77, 90] on rank 1");
   }
 }
 

@@ -286,7 +286,8 @@ TEST_CASE("what is wrong with one optimizer changes none, and is said on every r
     toy::Fault const fault{.step = step, .micro_batch = 2, .use = 7, .element = 4};
     pass_of(step, {.run = {.fault = fault}});
     expect_refused(together({}),
-                   "gradients are not finite: first 'h2.w' in the share of rank 0",
+                   "gradients are not finite: first element 4 of 'h2.w', which rank 0 owns; it "
+                   "came from the gradients of rank 2",
                    ErrorKind::data);
     pass_of(step, {.run = {.fault = fault}});
     expect(zero::step_together({.non_finite = zero::NonFinite::skip}, a, b).skipped, "skipped");

@@ -189,9 +189,9 @@ class Rank {
             "gathers are not as planned");
     require(counts.bucket_total().bytes == plan.sent.total() - unpublished,
             "bytes are not as planned");
-    // Values, what a step agrees on, options after a norm, and the tensors that are to blame.
+    // Values, what a step agrees on, options after a norm, the element to blame and who brought it.
     std::uint64_t const exchanges = (compares_ && test_.ranks > 1 ? 1u : 0u) + 1u +
-                                    (plan_.asks_norm ? 1u : 0u) + (expected.blames ? 1u : 0u);
+                                    (plan_.asks_norm ? 1u : 0u) + (expected.blames ? 2u : 0u);
     require(counts.control_total().calls == exchanges, "another number of exchanges");
   }
   void check_memory(zero::MemoryBytes const& held,

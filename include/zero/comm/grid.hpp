@@ -2,12 +2,18 @@
 /// Ranks on a grid of a data axis and a model axis.
 #pragma once
 
+#include "zero/base/compare_fields.hpp"
 #include "zero/base/config.hpp"
+#include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/concepts/grid_communicator.hpp"
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <string>
+#include <vector>
 
 namespace zero::inline ZERO_NAMESPACE {
 
@@ -34,7 +40,8 @@ class Grid {
   /// @param model  ranks of a model axis, which divide tensors
   /// @par Collective  yes; blocks, as two calls of `split`
   /// @throws Error (invalid_argument) unless `data` × `model` is the number of ranks, the same on
-  ///   all of them; (communication) as `split`
+  ///   all of them: the error says which rank makes which grid, over memory that the host reaches;
+  ///   (communication) as `split`
   Grid(C& world, int data, int model)
       : world_(&checked(world, data, model)),
         data_(axis(world, model, world.rank() % model, "data axis (model ", model)),
@@ -69,14 +76,31 @@ class Grid {
   static C& checked(C& world, int data, int model) {
     bool const fits =
         data >= 1 && model >= 1 && world.size() % model == 0 && world.size() / model == data;
-    if (fits) return world;
+    if (!fits) {
+      fail(ErrorKind::invalid_argument,
+           {"a grid of ",
+            data,
+            " x ",
+            model,
+            " ranks (data axis x model axis) over a communicator of ",
+            world.size()},
+           {.rank = world.rank(), .operation = "grid"});
+    }
+    if constexpr (C::Space::host_accessible) compare(world, model);
+    return world;
+  }
+
+  /// Says which ranks make which grid.
+  static void compare(C& world, int model) {
+    std::vector<std::int32_t> all(static_cast<std::size_t>(world.size()));
+    std::int32_t const mine = model;
+    run(world,
+        {.op = Op::all_gather, .dtype = DType::i32, .count = 1, .send = &mine, .recv = all.data()});
+    if (std::count(all.begin(), all.end(), model) == world.size()) return;
+    std::vector<std::string> grids;
+    for (int const each : all) grids.push_back(Message({world.size() / each, " x ", each}).text());
     fail(ErrorKind::invalid_argument,
-         {"a grid of ",
-          data,
-          " x ",
-          model,
-          " ranks (data axis x model axis) over a communicator of ",
-          world.size()},
+         detail::values_of_ranks({"ranks make different grids (data axis x model axis)"}, grids),
          {.rank = world.rank(), .operation = "grid"});
   }
 

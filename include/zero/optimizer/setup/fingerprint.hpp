@@ -9,6 +9,7 @@
 #include "zero/layout/tensor.hpp"
 #include "zero/optimizer/setup/rank_words.hpp"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -89,7 +90,7 @@ class Fingerprint {
                                 std::int64_t first,
                                 std::int64_t second);
 
-  /// How the first tensor differs whose hashes do; empty if none does.
+  /// The first tensor in which models differ, and how; empty if there is none.
   ZERO_APART [[nodiscard]] ZERO_COLD static std::string difference_of(
       std::vector<Tensor> const& tensors, RankWords const& ranks);
 
@@ -152,29 +153,43 @@ ZERO_BODY void Fingerprint::put(std::string_view owner,
 ZERO_BODY void Fingerprint::compare(ErrorContext const& here,
                                     std::vector<Tensor> const& tensors,
                                     RankWords const& ranks) const {
-  // The models have as many tensors, so the first one that differs can be named.
   std::string const text = difference(ranks, [&] { return difference_of(tensors, ranks); });
   if (!text.empty()) fail(ErrorKind::communication, {"ranks disagree on ", text}, here);
 }
 
 ZERO_BODY std::string Fingerprint::difference_of(std::vector<Tensor> const& tensors,
                                                  RankWords const& ranks) {
+  auto const count = static_cast<std::int64_t>(tensors.size());
+  auto const counts = ranks.gather({&count, 1});
+  auto const common = static_cast<std::size_t>(*std::min_element(counts.begin(), counts.end()));
   std::vector<std::int64_t> hashes;
-  for (Tensor const& tensor : tensors) {
-    hashes.push_back(std::bit_cast<std::int64_t>(hash_of(tensor)));
+  for (std::size_t t = 0; t < common; ++t) {
+    hashes.push_back(std::bit_cast<std::int64_t>(hash_of(tensors[t])));
   }
-  std::size_t const t = first_difference(ranks.gather(hashes), hashes.size());
-  if (t == hashes.size()) return {};
+  std::size_t const t = first_difference(ranks.gather(hashes), common);
+  std::string own = "none";
+  if (t < tensors.size()) {
+    own = "'" + tensors[t].name + "' [";
+    for (std::size_t const extent : tensors[t].shape) {
+      own += Message({own.back() == '[' ? "" : ", ", extent}).text();
+    }
+    own += "]";
+  }
+  std::array<std::int64_t, 32> words{};
+  own.copy(reinterpret_cast<char*>(words.data()), sizeof(words) - 1);
+  auto const all = ranks.gather(words);
+  std::vector<std::string> shown;
+  for (std::size_t i = 0; i < all.size(); i += words.size()) {
+    shown.emplace_back(reinterpret_cast<char const*>(&all[i]));
+  }
+  if (std::count(shown.begin(), shown.end(), shown[0]) != ranks.size()) {
+    return values_of_ranks({"tensor ", t}, shown);
+  }
+  if (t == common) return {};
   Tensor const& tensor = tensors[t];
-  std::string shape = "[";
-  for (std::size_t const extent : tensor.shape) {
-    shape += Message({shape.size() > 1 ? ", " : "", extent}).text();
-  }
-  shape += "]";
   Fingerprint record;
-  record.subject_ = Message({"tensor ", t, ", here '", tensor.name, "', "}).text();
+  record.subject_ = Message({"tensor ", t, ", ", shown[0], ", "}).text();
   record.add("name", tensor.name);
-  record.add("shape", shape);
   record.add("unit", std::int64_t{tensor.unit});
   record.add({}, "weight decay", tensor.weight_decay);
   record.add({}, "learning rate", tensor.learning_rate);

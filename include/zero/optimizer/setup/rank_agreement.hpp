@@ -68,13 +68,13 @@ ZERO_APART ZERO_COLD void require_same(RankGroups& groups,
 /// Everything that must be the same on all ranks, by name.
 /// @throws Error (invalid_argument) for values that make no sense
 ZERO_APART [[nodiscard]] ZERO_COLD Fingerprint fingerprint(EngineSetup const& setup,
-                                                           std::vector<Tensor> const& tensors,
-                                                           Partition const& partition);
+                                                           std::vector<Tensor> const& tensors);
 
 /// Agrees with all ranks on what an optimizer is made of.
 /// @par Collective  yes; blocks
-/// @par Cost        one all-reduce of 64 bytes; where ranks differ, two gathers of about 1 KB per
-///   rank to say how
+/// @par Cost        one all-reduce of 64 bytes; where ranks differ, gathers of about 1 KB per rank,
+/// and
+///   of 8 bytes for each tensor, to say how
 /// @throws Error (communication) on every rank, naming the field, the values and the ranks;
 ///   (invalid_argument) for a model or values that make no sense
 ZERO_APART [[nodiscard]] ZERO_COLD Agreed agree(EngineSetup const& setup,
@@ -122,16 +122,14 @@ ZERO_BODY Agreed agree(EngineSetup const& setup, std::vector<Tensor> described) 
   Partition partition(slices.tensors,
                       partition_options(setup.policies, setup.comm.size, setup.bucket));
   Arena scratch(setup.allocator, AnySpace(*setup.space_calls, setup.space));
-  require_same(groups, scratch, fingerprint(setup, slices.tensors, partition), slices.tensors);
+  require_same(groups, scratch, fingerprint(setup, slices.tensors), slices.tensors);
   if (described.empty()) {
     fail(ErrorKind::invalid_argument, "the model has no tensors, so that nothing can be trained");
   }
   return {setup, std::move(groups), std::move(described), std::move(slices), std::move(partition)};
 }
 
-ZERO_BODY Fingerprint fingerprint(EngineSetup const& setup,
-                                  std::vector<Tensor> const& tensors,
-                                  Partition const& partition) {
+ZERO_BODY Fingerprint fingerprint(EngineSetup const& setup, std::vector<Tensor> const& tensors) {
   PolicyFacts const& facts = setup.policies;
   Fingerprint record;
   record.add("library version", version_number);
@@ -160,10 +158,8 @@ ZERO_BODY Fingerprint fingerprint(EngineSetup const& setup,
     record.add({}, "minimum loss scale", double{setup.loss_scale->minimum});
     record.add("loss scale patience", std::int64_t{setup.loss_scale->patience});
   }
-  record.add("number of tensors", static_cast<std::int64_t>(tensors.size()));
-  record.add("trained elements",
-             static_cast<std::int64_t>(partition.placement().trainable_elements()));
   Hash model;
+  model.add(tensors.size());
   for (Tensor const& tensor : tensors) model.add(hash_of(tensor));
   record.add_hash({}, "the model", model.value());
   require_number({"rule.lr"}, setup.rule_calls->rate(setup.rule), 0.);

@@ -7,20 +7,25 @@
 #include "zero/base/error.hpp"
 #include "zero/base/exact_sum.hpp"
 #include "zero/base/float_mode.hpp"
+#include "zero/layout/memory_plan.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/layout/range.hpp"
 #include "zero/layout/tensor.hpp"
 #include "zero/optimizer/api/step_result.hpp"
+#include "zero/optimizer/held/elements.hpp"
 #include "zero/optimizer/parts.hpp"
 #include "zero/optimizer/setup/fingerprint.hpp"
 #include "zero/optimizer/setup/rank_words.hpp"
 #include "zero/optimizer/step/decision.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
@@ -34,10 +39,11 @@ ZERO_APART [[nodiscard]] ZERO_COLD Fingerprint fingerprint_of(Decide const& deci
                                                               std::string_view calls,
                                                               FloatMode mode);
 
-/// Which tensors have gradients that are not finite, and on which ranks.
-/// @param all  the first that each rank has found, below 0 if there is none
-ZERO_APART [[nodiscard]] ZERO_COLD std::string not_finite(std::vector<std::int64_t> const& all,
-                                                          std::vector<Tensor> const& tensors);
+/// The first element whose summed gradient is not finite, who owns it, and which ranks brought
+/// that, where they still hold what they brought; then the other tensors of which a rank has found
+/// one.
+/// @par Collective  yes; blocks
+ZERO_APART [[nodiscard]] ZERO_COLD std::string not_finite(Parts& parts, RankWords const& ranks);
 
 /// Which gradients some ranks gave, and about which others were told nothing: the first tensor.
 /// @param all  what each rank said of each tensor
@@ -53,26 +59,71 @@ ZERO_APART [[nodiscard]] ZERO_COLD Error explain_failure(std::span<Parts* const>
 
 #if ZERO_BODIES
 
-/// The first tensor whose summed gradient is not finite in this rank's share; below 0 if none is.
-ZERO_APART [[nodiscard]] ZERO_COLD std::int64_t first_not_finite(Parts& parts);
-ZERO_BODY std::int64_t first_not_finite(Parts& parts) {
-  std::int64_t first = -1;
-  AnySpace const& space = parts.space();
+ZERO_APART [[nodiscard]] ZERO_COLD bool are_finite(Parts& parts,
+                                                   Array gradients,
+                                                   std::uint64_t count);
+ZERO_BODY bool are_finite(Parts& parts, Array gradients, std::uint64_t count) {
+  ExactSum sum;
   ExactSum* const squares = &parts.control->squares;
+  parts.space().zero(squares, sizeof(sum));
+  parts.kernels.add_squares(squares, gradients.first, static_cast<std::size_t>(count));
+  parts.space().download(&sum, squares, sizeof(sum));
+  return ExactSum::finite(sum.words());
+}
+
+/// What a rank has found in its share.
+struct FoundElement {
+  std::int64_t tensor = -1;  ///< the first with a sum that is not finite; below 0 if there is none
+  std::int64_t element = 0;  ///< the first of that tensor
+  std::int64_t model_part = 0;  ///< the rank's place on the model axis
+};
+
+ZERO_APART [[nodiscard]] ZERO_COLD FoundElement first_not_finite(Parts& parts);
+ZERO_BODY FoundElement first_not_finite(Parts& parts) {
+  Ranks const* const model = parts.groups.model();
+  FoundElement first{.model_part = model == nullptr ? 0 : model->rank()};
   parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
     Array const share = parts.reduction.own(bucket);
     Range const range = bucket.share(parts.comm().rank());
     parts.partition.for_each_segment(range, [&](Segment const& piece) {
-      if (first >= 0 && static_cast<std::size_t>(first) <= piece.tensor) return;
-      ExactSum sum;
-      space.zero(squares, sizeof(sum));
-      parts.kernels.add_squares(
-          squares, share.at(piece.in_range), static_cast<std::size_t>(piece.count));
-      space.download(&sum, squares, sizeof(sum));
-      if (!ExactSum::finite(sum.words())) first = static_cast<std::int64_t>(piece.tensor);
+      auto const tensor = static_cast<std::int64_t>(piece.tensor);
+      if (first.tensor >= 0 && first.tensor <= tensor) return;
+      Array const run = share.from(piece.in_range);
+      if (are_finite(parts, run, piece.count)) return;
+      std::uint64_t begin = 0;
+      for (std::uint64_t count = piece.count; count > 1;) {
+        std::uint64_t const half = count / 2;
+        bool const later = are_finite(parts, run.from(begin), half);
+        if (later) begin += half;
+        count = later ? count - half : half;
+      }
+      first.tensor = tensor;
+      first.element = static_cast<std::int64_t>(piece.in_tensor.offset() + begin);
     });
   });
   return first;
+}
+
+enum class Brought : std::int64_t { unknown, finite, not_finite };
+
+/// What this rank brought to the sum of an element that another rank owns.
+ZERO_APART [[nodiscard]] ZERO_COLD Brought brought(Parts& parts, FoundElement const& found);
+ZERO_BODY Brought brought(Parts& parts, FoundElement const& found) {
+  using Form = StorageForm;
+  auto const t = static_cast<std::size_t>(found.tensor);
+  bool const kept =
+      parts.form.reduced == Form::Reduced::in_place || parts.form.reduced == Form::Reduced::lent;
+  // Where all ranks update everything, a space that queues its work has gathered the sums by now.
+  bool const gathered =
+      parts.form.update == Form::Update::whole && !parts.space().host_accessible();
+  if (!kept || gathered) return Brought::unknown;
+  // Then the memory may hold anything.
+  if (parts.presence.empty(parts.partition.place(t).storage, true)) return Brought::finite;
+  Elements const full = parts.gradients.tensor(t);
+  auto const element = static_cast<std::uint64_t>(found.element);
+  if (element >= full.count) return Brought::unknown;
+  Array const all{static_cast<std::byte*>(full.first), parts.gradients.dtype()};
+  return are_finite(parts, all.from(element), 1) ? Brought::finite : Brought::not_finite;
 }
 
 /// What one optimizer has to do with it: options or tensors; nothing, if nothing.
@@ -83,10 +134,7 @@ ZERO_BODY std::string failure_values(Parts& parts, StepFailure failure) {
       &failed_before, parts.control->words + StepControl::failed_word, sizeof(failed_before));
   if (failed_before != 0) return {};
   RankWords const ranks(parts.groups.world(), parts.arena);
-  if (failure == StepFailure::not_finite) {
-    std::int64_t const first = first_not_finite(parts);
-    return not_finite(ranks.gather({&first, 1}), parts.tensors);
-  }
+  if (failure == StepFailure::not_finite) return not_finite(parts, ranks);
   if (failure == StepFailure::units_differ) {
     std::vector<std::int64_t> statements;
     for (std::size_t t = 0; t < parts.tensors.size(); ++t) {
@@ -131,17 +179,57 @@ ZERO_BODY Fingerprint fingerprint_of(Decide const& decide,
   return record;
 }
 
-ZERO_BODY std::string not_finite(std::vector<std::int64_t> const& all,
-                                 std::vector<Tensor> const& tensors) {
-  std::string text;
-  for (std::size_t t = 0; t < tensors.size(); ++t) {
-    std::string ranks;
-    for (std::size_t rank = 0; rank < all.size(); ++rank) {
-      if (all[rank] == static_cast<std::int64_t>(t)) ranks += Message({" ", rank}).text();
-    }
-    if (ranks.empty()) continue;
-    text +=
-        (text.empty() ? ": first '" : ", '") + tensors[t].name + "' in the share of rank" + ranks;
+ZERO_BODY std::string not_finite(Parts& parts, RankWords const& ranks) {
+  FoundElement const own = first_not_finite(parts);
+  auto const words = ranks.gather(std::array{own.tensor, own.element, own.model_part});
+  std::vector<FoundElement> all;
+  for (std::size_t i = 0; i < words.size(); i += 3) {
+    all.push_back({words[i], words[i + 1], words[i + 2]});
+  }
+  auto const place = [](FoundElement const& one) {
+    // The largest of all, where nothing was found.
+    return std::pair(static_cast<std::uint64_t>(one.tensor), one.element);
+  };
+  auto const first = std::min_element(
+      all.begin(), all.end(), [&](auto const& a, auto const& b) { return place(a) < place(b); });
+  if (first->tensor < 0) return {};
+  auto const owner = static_cast<int>(first - all.begin());
+  auto const name = [&](std::int64_t t) -> std::string_view {
+    return parts.tensors[static_cast<std::size_t>(t)].name;
+  };
+  // Ranks with other parts of the model had nothing to do with it.
+  bool const other = ranks.rank() != owner && own.model_part == first->model_part;
+  auto const mine = static_cast<std::int64_t>(other ? brought(parts, *first) : Brought::unknown);
+  std::string text = Message({": first element ",
+                              first->element,
+                              " of '",
+                              name(first->tensor),
+                              "', which rank ",
+                              owner,
+                              " owns"})
+                         .text();
+  std::string from;
+  int finite = 0;
+  int others = -1;
+  auto const answers = ranks.gather({&mine, 1});
+  std::vector<std::int64_t> more;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    auto const answer = static_cast<Brought>(answers[rank]);
+    if (answer == Brought::not_finite) from += Message({" ", rank}).text();
+    finite += answer == Brought::finite;
+    others += all[rank].model_part == first->model_part;
+    std::int64_t const t = all[rank].tensor;
+    bool const is_known = std::find(more.begin(), more.end(), t) != more.end();
+    if (t > first->tensor && !is_known) more.push_back(t);
+  }
+  if (!from.empty()) {
+    text += "; it came from the gradients of rank" + from;
+  } else if (finite > 0 && finite == others) {
+    text += "; the gradients of all other ranks are finite there";
+  }
+  std::sort(more.begin(), more.end());
+  for (std::int64_t const t : more) {
+    text += Message({t == more.front() ? "; also in '" : ", '", name(t), "'"}).text();
   }
   return text;
 }
