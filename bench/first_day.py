@@ -157,11 +157,13 @@ def main():
             print(f"zero: {command}", file=sys.stderr)
             _, installing, _ = system.run(f"sh cmake/install-deps.sh {command}")
             said, wall, cpu = system.run(f"cmake --workflow --preset {command}")
-            tests = re.findall(r"^(\d+% tests passed.*)$", said, re.MULTILINE)
+            verdict = re.findall(r"^(\d+% tests passed.*|losses and parameters are .*)$", said, re.MULTILINE)
+            if not verdict:
+                fail(f"'{command}' ended without its verdict:\n{said[-4000:]}")
             rows.append({"command": command, "packages": needs[command][0],
                          "megabytes": needs[command][1] / 1e6, "install_seconds": installing,
                          "seconds": wall, "cpu_minutes": cpu / 60,
-                         "said": tests[-1] if tests else said.strip().splitlines()[-1]})
+                         "said": verdict[-1]})
         if "install" in wanted:
             measure_ways(system)
     if not rows:

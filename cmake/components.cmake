@@ -80,9 +80,10 @@ macro(zero_add_component name)
         list(POP_BACK CMAKE_MODULE_PATH)
       endif()
     endif()
-  endif()
-  if(NOT zero_has_${name} AND "$CACHE{${component_option}}" STREQUAL "AUTO" AND PROJECT_IS_TOP_LEVEL)
-    message(STATUS "zero: ${component_missing}, so nothing that needs zero::${name} is built")
+    # Of what nobody asked for and nothing would use, nothing is said.
+    if(NOT zero_has_${name} AND "$CACHE{${component_option}}" STREQUAL "AUTO" AND PROJECT_IS_TOP_LEVEL)
+      message(STATUS "zero: ${component_missing}, so nothing that needs zero::${name} is built")
+    endif()
   endif()
 
   add_library(zero_${name} INTERFACE)

@@ -144,7 +144,6 @@ class Scratch {
 double train(HereOptions const& options, Scratch const& scratch, Setup const& setup, double guess) {
   auto const text = [](auto number) { return std::to_string(number); };
   int const steps = static_cast<int>(std::clamp(options.run / guess, 10., 5000.)) + 1;
-  std::string const& stage = setup.policies.stage;
   execute({options.train_gpt.empty() ? beside_this_program() : options.train_gpt,
            "--text",
            scratch.file("text"),
@@ -153,7 +152,7 @@ double train(HereOptions const& options, Scratch const& scratch, Setup const& se
            "--ranks",
            text(setup.ranks),
            "--stage",
-           stage == "replicated" ? "none" : stage,
+           setup.policies.stage,
            "--precision",
            setup.policies.precision,
            "--layers",
@@ -350,7 +349,7 @@ Report validate_here(HereOptions const& options) {
 void add_here(CLI::App& app, Command& command) {
   auto const options = std::make_shared<HereOptions>();
   CLI::App* const sub = add_command(
-      app, command, "here", "Calibrates this machine and runs train_gpt, in turn", [options] {
+      app, command, "here", "Calibrates this machine and runs train_gpt, alternately", [options] {
         return validate_here(*options);
       });
   HereOptions& rounds = *options;

@@ -5,6 +5,6 @@ int main(int argc, char** argv) {
       argc,
       argv,
       "validate-plan",
-      "What zero-plan says, held against what was published and against runs.",
+      "Compares what zero-plan says with published figures and with real runs.",
       {plan::add_figures, plan::add_rows, plan::add_advice, plan::add_claims, plan::add_here});
 }

@@ -69,7 +69,7 @@ ShowProgress progress_line(std::string const& stage, int steps) {
     }
     if (at.step % every != 0 && at.step != 1 && at.step != steps) return;
     std::fprintf(stderr,
-                 "%s%-8s step %d/%d  loss %.4f  %.0f tokens/s  grad norm %.3f%s%s",
+                 "%s%-10s step %d/%d  loss %.4f  %.0f tokens/s  grad norm %.3f%s%s",
                  terminal ? "\r\033[K" : "",
                  stage.c_str(),
                  at.step,
@@ -94,8 +94,8 @@ void add_options(CLI::App& app, Options& options) {
                  options.model_parallel,
                  "Ranks that hold a model together, each some heads and part of the vocabulary")
       ->check(CLI::Range(1, 1024));
-  app.add_option("--stage", options.stage, "What is partitioned")
-      ->check(CLI::IsMember({"none", "pos", "pos+g", "pos+g+p"}));
+  app.add_option("--stage", options.stage, "What is sharded (none: replicated, until zero 0.4)")
+      ->check(CLI::IsMember({"replicated", "pos", "pos+g", "pos+g+p", "none"}));
   app.add_option("--precision", options.precision, "Parameters and gradients")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
   app.add_option("--layers", options.model.layers, "Transformer blocks")
@@ -207,9 +207,11 @@ std::vector<Options> runs(Options const& options) {
     }
   } else {
     all.push_back(options);
+    if (options.stage == "none") all.back().stage = "replicated";
     if (options.compare == "stages") {
       all.resize(4, options);
-      all[0].stage = "none", all[1].stage = "pos", all[2].stage = "pos+g", all[3].stage = "pos+g+p";
+      all[0].stage = "replicated", all[1].stage = "pos", all[2].stage = "pos+g";
+      all[3].stage = "pos+g+p";
     }
   }
   return all;
@@ -239,6 +241,10 @@ int show_capacity(Options options, Text const& text, Run const& run) {
 
 int train(Options const& options, Text const& text, Run const& run, bool print) {
   if (options.capacity) return show_capacity(options, text, run);
+  if (print && options.stage == "none") {
+    std::fprintf(stderr,
+                 "--stage none is called --stage replicated now; zero 0.4 will refuse none\n");
+  }
   std::vector<StageResult> results;
   bool whole = true;
   for (Options const& one : runs(options)) {
@@ -258,6 +264,11 @@ int train(Options const& options, Text const& text, Run const& run, bool print) 
     std::printf("losses and parameters are %s under all %s\n",
                 same ? "bit-identical" : "NOT bit-identical",
                 options.compare.c_str());
+    if (options.compare == "stages" && results[3].tokens_per_s < results[2].tokens_per_s) {
+      std::printf(
+          "Pos+g+p is slower than Pos+g here, because it gathers the parameters of every layer "
+          "twice in each step,\nand this model computes too little to hide that\n");
+    }
   }
   for (auto const& result : results) {
     if (!result.sample.empty()) {

@@ -63,7 +63,7 @@ StageResult run_precision(World& world,
                           std::atomic<bool> const& stop_requested,
                           ShowProgress const& show) {
   using namespace zero::stage;
-  if (options.stage == "none") {
+  if (options.stage == "replicated") {
     return run_stage<Replicated, Precision>(world, memory, options, text, stop_requested, show);
   }
   if (options.stage == "pos") {

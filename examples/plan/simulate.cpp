@@ -91,9 +91,8 @@ double sum(simulate::Timeline const& time, double simulate::OpTime::*of) {
 Table algorithms(std::vector<Setup> const& setups, Cluster const& cluster) {
   Table table{.name = "bucket",
               .title =
-                  "A reduce-scatter of one bucket of the data axis, by algorithm, which nobody has "
-                  "held against "
-                  "runs",
+                  "A reduce-scatter of one bucket of the data axis, by algorithm, which has not "
+                  "been validated against real runs",
               .columns = {"ranks", "bytes of a rank"},
               .rows = {}};
   for (int i = 0; i < algorithm_count; ++i) {

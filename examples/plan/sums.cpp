@@ -91,7 +91,8 @@ Table bytes(SumsOptions const& options) {
 Table times(SumsOptions const& options, Cluster const& cluster) {
   Table table{
       .name = "times",
-      .title = "Time of the sum on " + cluster.name + ", which nobody has held against runs",
+      .title =
+          "Time of the sum on " + cluster.name + ", which has not been validated against real runs",
       .columns =
           {"nodes", "flat", "chained", "of it, latency", "automatic", "fastest in rank order"},
       .rows = {}};

@@ -19,7 +19,7 @@ TRAIN_GPT = str(pathlib.Path(sys.argv[1]).resolve())
 TRAIN_GPT_MPI = str(pathlib.Path(sys.argv[2]).resolve())
 MPIRUN = sys.argv[3:]
 DIVIDED = SMALL | {"--heads": 4}
-STAGES = ("none", "pos", "pos+g", "pos+g+p")
+STAGES = ("replicated", "pos", "pos+g", "pos+g+p")
 
 
 class MpiTrainer(TrainerTest):
@@ -77,7 +77,7 @@ class MpiTrainer(TrainerTest):
         self.model = DIVIDED
         for ranks, runs, more in (
                 (2, 5, ("--compare=configurations", "--accumulate", "2")),
-                (2, 1, ("--stage", "none")),
+                (2, 1, ("--stage", "replicated")),
                 (4, 1, ("--stage", "pos+g+p", "--activations", "partitioned+host",
                         "--precision", "bf16"))):
             common = ("--model-parallel", str(ranks), "--steps", "3", *more)

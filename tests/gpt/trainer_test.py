@@ -85,6 +85,9 @@ class Trainer(Program):
                 run, result = self.compare("--steps", steps, *options)
                 self.check_comparison(result, steps)
                 self.assertIn("bit-identical under all stages", run.stdout)
+                speed = [stage["tokens_per_s"] for stage in result["stages"]]
+                self.assertEqual("Pos+g+p is slower than Pos+g here, because" in run.stdout,
+                                 speed[3] < speed[2])
                 first = result["stages"][0]
                 self.assertEqual(first["precision"], options[1])
                 if options[1] == "fp32":
@@ -150,7 +153,7 @@ class Trainer(Program):
             own = sum(held.values()) + one["working_bytes_per_rank"]
             self.assertGreaterEqual(one["needed_bytes_per_rank"], own)
             self.assertLess(one["needed_bytes_per_rank"], own + 100 * 4096)
-        self.assertEqual(found[0]["losses"], self.losses(*grid[:4], "--stage", "none"))
+        self.assertEqual(found[0]["losses"], self.losses(*grid[:4], "--stage", "replicated"))
         # That much is enough, a page less is not.
         need = found[4]["needed_bytes_per_rank"]
         c5 = (*grid, "--stage", "pos+g", "--activations", "partitioned+host", "--budget")
@@ -194,6 +197,15 @@ class Trainer(Program):
             self.assertIn("--- sample (Pos+g+p)", run.stdout)
             self.assertIn("step 3/3", run.stderr)
             self.assertIn("grad norm", run.stderr)
+
+    def test_the_old_name_of_a_stage(self):
+        run, (old,) = self.stages("--stage", "none", "--steps", "2")
+        said = [line for line in run.stderr.splitlines() if "none" in line]
+        self.assertEqual(said, ["--stage none is called --stage replicated now; zero 0.4 will refuse none"])
+        run, (new,) = self.stages("--stage", "replicated", "--steps", "2")
+        self.assertNotIn("none", run.stderr)
+        for kind in ("stage", "losses", "checksum"):
+            self.assertEqual(old[kind], new[kind])
 
     def test_seed_decides(self):
         one, again, other = (self.losses("--seed", seed) for seed in ("1", "1", "2"))
@@ -295,7 +307,7 @@ class Checkpoints(Program):
     def test_same_losses_in_bf16_with_accumulation_saved_on_the_way(self):
         common = ("--ranks", "2", "--precision", "bf16", "--accumulate", "2")
         losses = self.save_half("--async-save", *common)
-        for stage in ("none", "pos+g+p"):
+        for stage in ("replicated", "pos+g+p"):
             _, stages = self.stages("--resume", "run", "--steps", "10", "--stage", stage, *common)
             self.assertEqual(stages[0]["losses"], losses[5:])
 

@@ -26,12 +26,12 @@ PAYLOAD_OF_A_PACKET = netns_cluster.SEGMENT / (netns_cluster.SEGMENT + netns_clu
 RATES = {"100mbit": 100e6, "1gbit": 1e9}
 CASES = [(3, 2, "pos+g"), (2, 1, "pos+g+p")]
 ALL = [(nodes, per_node, stage) for nodes in (2, 3) for per_node in (1, 2)
-       for stage in ("none", "pos", "pos+g", "pos+g+p")]
+       for stage in ("replicated", "pos", "pos+g", "pos+g+p")]
 MOST_BYTES_OFF = 0.02
 MOST_TIME_OFF = 0.20  # where links dominate: at 100 Mbit/s
 # One bucket has the whole model, and each rank gets it from two nodes at once: these steps take up
 # to a third longer than links explain, for reasons that the model does not have.
-LATE = {(3, 1, "none"): 0.30, (3, 1, "pos"): 0.30}
+LATE = {(3, 1, "replicated"): 0.30, (3, 1, "pos"): 0.30}
 
 
 class Case:
@@ -87,9 +87,8 @@ class Case:
 
     def planned_bytes(self):
         """That each node sends in a step."""
-        stage = {"none": "replicated"}.get(self.stage, self.stage)
         table = self.plan("traffic")["nodes"]
-        rows = {row["operation"].split(" (")[0]: row[stage] for row in table}
+        rows = {row["operation"].split(" (")[0]: row[self.stage] for row in table}
         sums = [rows[f"sums, {self.sums}"]] * self.nodes
         # The end of a chain sends results instead of partial sums.
         if self.sums == "chained":
@@ -97,9 +96,8 @@ class Case:
         return [of + rows["gathers"] for of in sums]
 
     def predicted(self, computing, rate):
-        stage = {"none": "replicated"}.get(self.stage, self.stage)
         network = str(int(rate / 8 * PAYLOAD_OF_A_PACKET))
-        found = self.plan("simulate", "--cluster", "cpu2", "--stage", stage, "--sums",
+        found = self.plan("simulate", "--cluster", "cpu2", "--stage", self.stage, "--sums",
                           self.sums, "--computing", f"{computing:.6f}", "--network",
                           network)
         return found["steps"][0]["step"]
