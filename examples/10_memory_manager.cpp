@@ -51,7 +51,7 @@ void train(zero::InProcess& comm) {
       }
     }
     auto slopes =
-        memory.short_lived(vector_bytes);  // of the error, by what the layer at hand puts out
+        memory.short_lived(vector_bytes);  // the gradient of the error by this layer's output
     for (std::size_t i = 0; i < width; ++i) {
       slopes.as<float>()[i] = x[layers].as<float>()[i] - 2.f * x[0].as<float>()[i];
     }
