@@ -89,6 +89,10 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   static constexpr Sharding sharding = Stage::sharding;      ///< which model states are partitioned
   static constexpr StorageForm form = Choice::facts.form();  ///< how each model state is held
   static constexpr bool borrowed = Memory::borrowed;         ///< does the trainer lend its memory?
+  /// A reduced gradient: sums of micro-steps are wider than what travels.
+  using Gradient = std::conditional_t<form.reduced == StorageForm::Reduced::sums,
+                                      typename Precision::Accumulate,
+                                      Wire>;
   /// Are lent gradients read, and never written?
   static constexpr bool only_read = borrowed && form.reduced != StorageForm::Reduced::lent;
   /// An element of lent gradients in one flat buffer.
@@ -357,6 +361,50 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
     if (gradients.checked_) engine_.require_written(gradients.unit(), gradients.epoch_);
     gradients.optimizer_ = nullptr;
     engine_.reduce(gradients.unit(), gradients.epoch_);
+  }
+
+  /// Shows the reduced gradients of this step, before the update: norms of layers, the largest
+  /// element, a histogram. Calls `visit(Tensor const&, first, std::span<Gradient const>, double
+  /// scale)` for every run of which this rank has the sum; each element is shown on one rank, under
+  /// `Replicated` too. What is shown times `scale` is the mean gradient: `scale` has the weights of
+  /// all ranks, and the loss scale. Tensors that rest in this step are not shown. It implies
+  /// `grad_norm()`.
+  ///
+  /// Where the host cannot reach the space's memory, spans are of that memory: queue work on the
+  /// communicator's stream. A span lasts until `visit` returns, and what is queued there by then.
+  /// @par Collective  as `grad_norm()`, whose exchange it shares; blocks
+  /// @par Cost  no pass and no memory of its own, except that lent gradients under
+  ///   `BorrowedInPlace<>` may be collected in staging
+  /// @throws Error as `grad_norm()`
+  template <class Visit>
+  void visit_gradients(Visit&& visit) {
+    auto const typed = [&](detail::GradientRun const& run) {
+      visit(*run.tensor,
+            run.first,
+            std::span(static_cast<Gradient const*>(run.gradients), run.count),
+            run.scale);
+    };
+    engine_.visit_gradients(detail::GradientVisitor(typed));
+  }
+  /// Changes the reduced gradients of this step before their norm is taken: clips each element,
+  /// adds noise. `change` is called as the `visit` of `visit_gradients`, but with
+  /// `std::span<Gradient>`; norm, clipping and update are of what it leaves. Lent gradients that
+  /// are only read keep what they hold: the library's sums of them change. Where gradients are not
+  /// finite `change` is not called, and the step skips or fails as ever. May be called again.
+  /// @par Collective  yes; blocks. Ranks exchange their weights first, and once more with the norm
+  /// @par Cost  one exchange as that of `grad_norm()`, and one pass that adds squares anew
+  /// @throws Error (invalid_argument) after `grad_norm()` or `visit_gradients()`, and while a step
+  ///   is captured; as `grad_norm()`. After any other exception of `change`, `discard_gradients()`
+  ///   comes next
+  template <class Change>
+  void change_gradients(Change&& change) {
+    auto const typed = [&](detail::GradientRun const& run) {
+      change(*run.tensor,
+             run.first,
+             std::span(static_cast<Gradient*>(run.gradients), run.count),
+             run.scale);
+    };
+    engine_.change_gradients(detail::GradientVisitor(typed));
   }
 
   /// The rule and its hyper-parameters, of tensors that have no rule of their own.

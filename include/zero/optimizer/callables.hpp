@@ -26,4 +26,15 @@ struct OwnedRun {
 /// What is shown them, or fills them in.
 using OwnedVisitor = FunctionRef<void(OwnedRun const&)>;
 
+/// Elements [first, first + count) of a tensor, of whose reduced gradients this rank has them.
+struct GradientRun {
+  Tensor const* tensor;
+  std::size_t first;
+  std::size_t count;
+  void* gradients;  ///< in the memory of the space
+  double scale;     ///< what makes them the mean
+};
+/// What is shown them, or changes them.
+using GradientVisitor = FunctionRef<void(GradientRun const&)>;
+
 }  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -131,6 +131,10 @@ class Engine {
   // A step.
   /// The norm of the mean gradient. Collective; blocks.
   ZERO_APART [[nodiscard]] double grad_norm();
+  /// Calls `visit` for all reduced gradients, each on one rank. Collective; blocks.
+  ZERO_APART ZERO_COLD void visit_gradients(GradientVisitor visit);
+  /// The same to change them, before their norm is taken. Collective; blocks.
+  ZERO_APART ZERO_COLD void change_gradients(GradientVisitor change);
   /// Exchange, decision, update, refresh. `taken()` or `discard_gradients()` ends it. Where the
   /// host can read the space it sees a step that is skipped and leaves; elsewhere all is queued,
   /// and the space skips what it must. Collective.
@@ -173,6 +177,9 @@ class Engine {
   ZERO_APART ZERO_COLD void begin_broadcast();
   ZERO_APART ZERO_COLD void end_values(bool confirmed);
   ZERO_APART void count_missed(StepOptions const& options) const;
+  /// Calls `visit` for this rank's reduced gradients, but for those of tensors that rest.
+  /// @param changes  whether they are changed, so that their squares are added anew
+  ZERO_APART ZERO_COLD void walk_gradients(GradientVisitor visit, bool changes);
   /// Updates that a tensor has missed.
   ZERO_APART [[nodiscard]] ZERO_COLD long missed(std::size_t tensor) const;
   /// Others are in `step()`. Where the host can read the space they have seen it as well, and tell

@@ -15,6 +15,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
@@ -161,6 +162,60 @@ ZERO_BODY double Engine::grad_norm() {
   StepOutcome const& now = parts_->outcome.get(true);
   if (now.differ != 0) refuse_other_call();
   return now.terms.grad_norm;
+}
+
+ZERO_BODY void Engine::visit_gradients(GradientVisitor visit) {
+  static_cast<void>(grad_norm());
+  walk_gradients(visit, false);
+}
+
+ZERO_BODY void Engine::change_gradients(GradientVisitor change) {
+  bool& concluded = parts_->now.gradients.concluded;
+  if (concluded) {
+    fail(ErrorKind::invalid_argument,
+         "change_gradients() after grad_norm() or visit_gradients(): the norm of what is to be "
+         "changed is known to all ranks already; change first");
+  }
+  if (parts_->space().capturing()) {
+    fail(ErrorKind::invalid_argument,
+         "change_gradients() while a step is captured: what it is told is of this step alone");
+  }
+  // The mean is known once all have told each other their weights.
+  static_cast<void>(grad_norm());
+  // What is not finite stays, for all ranks to find it in the step.
+  if (terms().overflow == 0) {
+    parts_->norm.reset();
+    walk_gradients(change, true);
+  }
+  concluded = false;
+}
+
+ZERO_BODY void Engine::walk_gradients(GradientVisitor visit, bool changes) {
+  Parts& parts = *parts_;
+  StepTerms const of = terms();
+  double const scale = 1. / (of.weight * static_cast<double>(of.loss_scale));
+  // A copy of what ranks have added up.
+  std::vector<std::int64_t> words(parts.tensor_counts.tensors);
+  TensorCounts counts;
+  counts.words = words.data();
+  if (parts.presence.any_may_rest()) {
+    parts.space().download(
+        words.data(), parts.tensor_counts.words, words.size() * sizeof(words[0]));
+  }
+  int const rank = parts.comm().rank();
+  parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
+    Array const own = parts.reduction.own(bucket);
+    parts.partition.for_each_segment(bucket.share(rank), [&](Segment const& piece) {
+      if (parts.presence.may_rest(piece.tensor) && counts.present(piece.tensor) == 0) return;
+      Slice const& slice = parts.slices[piece.tensor];
+      visit({.tensor = &parts.described[slice.described],
+             .first = static_cast<std::size_t>(slice.first + piece.in_tensor.offset()),
+             .count = static_cast<std::size_t>(piece.count),
+             .gradients = own.at(piece.in_range),
+             .scale = scale});
+    });
+    if (changes) parts.reduction.changed(bucket, own);
+  });
 }
 
 ZERO_BODY void Engine::step(StepOptions const& options, double scale) {

@@ -65,6 +65,16 @@ class Staging {
     });
   }
 
+  /// Zeroes what is between the tensors of a range in one run.
+  ZERO_APART void clear_gaps(Range range, Array run) const {
+    std::byte* done = run.first;
+    partition_->for_each_segment(range, [&](Segment const& piece) {
+      std::byte* const here = run.at(piece.in_range);
+      if (done < here) space_.zero(done, static_cast<std::size_t>(here - done));
+      done = here + run.bytes(piece.count);
+    });
+  }
+
  private:
   Partition const* partition_;
   std::span<std::byte> memory_;

@@ -66,6 +66,15 @@ class Reduction {
     return in_lent_ ? run_of_lent(bucket).from(bucket.part(ranks_->rank()))
                     : store_->reduced(bucket);
   }
+  /// Takes over what was changed in it, for the norm and for the update.
+  void changed(BucketSpan const& bucket, Array own) const {
+    if (in_lent_) {
+      write_back(bucket, own);
+      // What was collected has anything between its tensors.
+      staging_->clear_gaps(bucket.share(ranks_->rank()), own);
+    }
+    norm_->add(bucket, own);
+  }
   /// The reduced gradients of what this rank updates of a bucket, from its first element on. Where
   /// every rank updates everything, the shares are gathered now: within the full gradients where
   /// they lie there, else in staging, where they last until the next call.
