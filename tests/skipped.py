@@ -3,8 +3,8 @@
 
 usage: skipped.py BUILD_FOLDER
 
-ctest calls it at the end of a run, because CTestCustom.cmake in the build folder says so. A test that
-is skipped prints one line, "skipped: " and the reason.
+ctest calls it at the end of a run, because CMakeLists.txt here tells it to. A test that is skipped prints
+one line, "skipped: " and the reason.
 """
 
 import pathlib
