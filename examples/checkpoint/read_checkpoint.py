@@ -104,7 +104,7 @@ def main():
         return
     ranks = len({(listed["leader"], listed["rank"]) for listed in manifest["files"]
                  if listed.get("optimizer") == manifest["files"][0].get("optimizer")})
-    print(f"step {manifest['step']}, {ranks} ranks" + ("" if checksum else ", sums not compared"))
+    print(f"step {manifest['step']}, {ranks} rank{'s' * (ranks != 1)}" + ("" if checksum else ", sums not compared"))
     for tensor, (about, arrays) in tensors.items():
         print(f"{tensor} {about['shape']}, {about['steps']} updates: {', '.join(sorted(arrays)) or 'no elements'}")
 

@@ -154,7 +154,8 @@ int show(std::string const& path, bool as_json) {
     return 0;
   }
   print(catalog.path + ": step " + std::to_string(catalog.manifest.step) + ", " +
-        all["ranks"].dump() + " ranks, " + std::to_string(bytes) + " bytes");
+        all["ranks"].dump() + (all["ranks"] == 1 ? " rank, " : " ranks, ") + std::to_string(bytes) +
+        " bytes");
   if (!catalog.manifest.user.empty()) print("user: " + catalog.manifest.user.dump());
   for (json const& optimizer : all["optimizers"]) {
     if (optimizer.contains("name")) {

@@ -51,7 +51,8 @@ void check_grid(Options const& options) {
     throw std::runtime_error("--model-parallel " + std::to_string(options.model_parallel) + why);
   };
   if (options.ranks % options.model_parallel != 0) {
-    refuse(" does not divide " + std::to_string(options.ranks) + " ranks");
+    refuse(" does not divide " + std::to_string(options.ranks) +
+           (options.ranks == 1 ? " rank" : " ranks"));
   }
   if (Config::vocab % options.model_parallel != 0) {
     refuse(" does not divide the vocabulary, and an optimizer wants parts of one shape");

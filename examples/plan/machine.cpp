@@ -121,7 +121,7 @@ Cluster Machine::cluster(int ranks) const {
     zero::fail(zero::ErrorKind::invalid_argument,
                {"'this' was measured with ",
                 known,
-                " ranks, not with ",
+                known == "1" ? " rank, not with " : " ranks, not with ",
                 ranks,
                 ": zero-plan calibrate --ranks ",
                 ranks});

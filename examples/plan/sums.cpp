@@ -149,7 +149,8 @@ Report make(SumsOptions const& options) {
   Report report;
   report.head = {"A reduce-scatter of " + zero::detail::with_commas(options.elements) +
                  " elements in " + options.dtype + ", added in " + options.accumulate + ", with " +
-                 std::to_string(options.per_node) + " ranks to a node, over zero::Mpi."};
+                 std::to_string(options.per_node) + (options.per_node == 1 ? " rank" : " ranks") +
+                 " to a node, over zero::Mpi."};
   report.tables = {bytes(options), times(options, cluster)};
   report.charts = {chart(options)};
   report.notes = {

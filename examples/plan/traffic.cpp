@@ -114,7 +114,8 @@ Table nodes(Setup const& setup, std::vector<DevicePlan> const& plans, int per_no
   }
   Table table{.name = "nodes",
               .title = "bytes that a node of " + std::to_string(per_node) +
-                       " ranks sends to others in a step over zero::Mpi",
+                       (per_node == 1 ? " rank" : " ranks") +
+                       " sends to others in a step over zero::Mpi",
               .columns = columns("operation"),
               .rows = {{"sums, flat"},
                        {"sums, chained (not the last node)"},

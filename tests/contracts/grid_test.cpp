@@ -300,7 +300,7 @@ TEST_CASE("grids that are mixed up end all ranks with one story") {
   };
   CHECK_THROWS_AS(zero::run_ranks(4, body, {.deadline_s = 0.3}), zero::Error);
   for (std::string const& text : said) {
-    CHECK_MESSAGE(text.find(" did not arrive within 0.3") != std::string::npos, text);
+    CHECK_MESSAGE(text.find(" did not arrive within 0.3 s") != std::string::npos, text);
     CHECK(text == said[0]);
   }
 }

@@ -213,7 +213,7 @@ TEST_CASE_TEMPLATE(
     Optimizer<PosG, Fp32>,
     Optimizer<PosGP, Bf16>) {
   std::string const how =
-      " ranks: before the first step call load_parameters(), broadcast_parameters() or "
+      ": before the first step call load_parameters(), broadcast_parameters() or "
       "fill_owned(), which leaves out frozen tensors; or adopt_parameters(), to start from what "
       "lies there, zeros where nothing was written";
   auto const fill = [](auto const&, std::size_t, auto masters, auto const& states) {
@@ -223,7 +223,7 @@ TEST_CASE_TEMPLATE(
   for (int const size : {1, 3}) {
     auto const unset = [&](int on) {
       return "parameters have no values on " + std::to_string(on) + " of " + std::to_string(size) +
-             how;
+             (size == 1 ? " rank" : " ranks") + how;
     };
     contracts::on_ranks(size, [&](InProcess& comm, auto const& that) {
       auto const expect = [&](std::string const& message, std::string const& expected) {

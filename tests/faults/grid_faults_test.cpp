@@ -279,7 +279,7 @@ TEST_CASE("grid: a rank that hangs is named, not one that waits for it on anothe
     std::string const story = one_story(run->plan, run->told);
     CHECK(story_of(run->told.ranks[static_cast<std::size_t>(run->plan.culprit)]) == story);
     std::string const expected =
-        "rank " + std::to_string(run->plan.culprit) + " did not arrive within 0.5";
+        "rank " + std::to_string(run->plan.culprit) + " did not arrive within 0.5 s";
     CHECK_MESSAGE(story.starts_with(expected), story);
     CHECK_MESSAGE(names_own_axis(run->plan, story), story);
   }

@@ -128,7 +128,7 @@ double check_late(std::vector<C> group, int late_ms) {
   CHECK(!told.thrown.empty());
   double longest = 0;
   for (Outcome const& one : told.ranks) {
-    CHECK_MESSAGE(contains(one.what, "rank 1 did not arrive within 0.3"), one.what);
+    CHECK_MESSAGE(contains(one.what, "rank 1 did not arrive within 0.3 s"), one.what);
     CHECK_MESSAGE(contains(one.what, "bucket 4"), one.what);
     CHECK_MESSAGE(contains(one.what, "all_reduce"), one.what);
     if (&one == &told.ranks[1]) continue;

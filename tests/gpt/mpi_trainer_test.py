@@ -67,7 +67,7 @@ class MpiTrainer(TrainerTest):
         self.assertEqual(found, self.threads("--ranks", "3", *common))
         self.assertEqual(run.stdout.count("bit-identical under all stages"), 1)
         self.assertEqual(run.stdout.count("final loss"), 1)
-        self.assertIn("3 ranks on 1 nodes; shared window: yes", run.stderr)
+        self.assertIn("3 ranks on 1 node; shared window: yes", run.stderr)
 
     def ends(self, name):
         stages = json.loads((self.folder / name).read_text())["stages"]

@@ -69,7 +69,7 @@ class Case:
                                         "--sums", self.sums], 300)
         if status != 0:
             raise RuntimeError(f"status {status}\n{out}\n{err}")
-        if f"{self.ranks} ranks on {self.nodes} nodes; shared window: yes" not in err:
+        if f"{self.ranks} ranks on {self.nodes} node{'s' * (self.nodes != 1)}; shared window: yes" not in err:
             raise RuntimeError(err)
         sent = [b - a for a, b in zip(before, cluster.payloads())]
         result = self.result()

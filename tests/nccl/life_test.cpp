@@ -149,7 +149,7 @@ TEST_CASE("Nccl: a rank that does not come is waited for until the deadline") {
     Comm comm({{1}, 0, 2, compute}, quick_options({.deadline_s = 0.2}));
   });
   double const seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  CHECK_MESSAGE(contains(what[0], "rank 0 waited 0.2"), what[0]);
+  CHECK_MESSAGE(contains(what[0], "rank 0 waited 0.2 s"), what[0]);
   CHECK(contains(what[0], "[init]"));
   CHECK(seconds > 0.2);
   CHECK(seconds < 5);
@@ -230,7 +230,7 @@ TEST_CASE("Nccl: the trainer's own communicator that is never ready is given up,
       Comm comm(Existing{own, compute, compute}, quick_options({.deadline_s = legal ? 0.1 : 0}));
     });
     CHECK_MESSAGE(contains(what[0], legal ? "communication" : "deadline_s is not in"), what[0]);
-    CHECK_MESSAGE(contains(what[0], "not ready after 0.1") == legal, what[0]);
+    CHECK_MESSAGE(contains(what[0], "not ready after 0.1 s") == legal, what[0]);
     CHECK_FALSE(own->dead);
     CHECK_FALSE(own->revoked);
     fake::check_clean(world);
@@ -391,7 +391,7 @@ TEST_CASE("Nccl: an abort or a destruction that does not return is reported, and
       comm.close();
     });
     CHECK_MESSAGE(contains(what[0],
-                           aborts ? "did not return from the abort within 0.1"
+                           aborts ? "did not return from the abort within 0.1 s"
                                   : "does not return from ncclCommDestroy"),
                   what[0]);
     if (aborts) fake::check_told(what, {"bucket 7"});
@@ -439,7 +439,7 @@ TEST_CASE("Nccl: what NCCL writes after an abort that does not return has its pl
         static_cast<void>(comm.split(0, 0));
       }
     });
-    CHECK_MESSAGE(contains(what[0], "did not return from the abort within 0.1"), what[0]);
+    CHECK_MESSAGE(contains(what[0], "did not return from the abort within 0.1 s"), what[0]);
     world.release();
   }
 }

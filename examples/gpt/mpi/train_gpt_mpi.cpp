@@ -75,9 +75,11 @@ std::optional<int> agree(Start const& mine, int rank, int size) {
 
 void print_transport(zero::mpi::Transport const& in_use, int ranks) {
   std::fprintf(stderr,
-               "%d ranks on %d nodes; shared window: %s\n%s\n",
+               "%d rank%s on %d node%s; shared window: %s\n%s\n",
                ranks,
+               ranks == 1 ? "" : "s",
                in_use.nodes,
+               in_use.nodes == 1 ? "" : "s",
                in_use.window ? "yes" : "no",
                in_use.library.c_str());
 }

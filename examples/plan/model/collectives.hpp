@@ -95,7 +95,7 @@ struct CollectiveCost {
           cluster.name,
           "' were measured on ",
           cluster.devices_per_node,
-          " ranks, not on ",
+          cluster.devices_per_node == 1 ? " rank, not on " : " ranks, not on ",
           placement.size});
   }
   Timing const& known = *cluster.device.timing(zero::name(op));

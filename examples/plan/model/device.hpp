@@ -118,7 +118,10 @@ inline void plan_activations(Setup const& setup, DevicePlan& plan) {
 [[nodiscard]] inline DevicePlan plan_device(Setup const& setup) {
   if (setup.ranks < 1 || setup.model_parallel < 1 || setup.ranks % setup.model_parallel != 0) {
     fail(ErrorKind::invalid_argument,
-         {setup.model_parallel, " model-parallel ranks do not divide ", setup.ranks, " ranks"});
+         {setup.model_parallel,
+          " model-parallel ranks do not divide ",
+          setup.ranks,
+          setup.ranks == 1 ? " rank" : " ranks"});
   }
   if (setup.batch < 1) fail(ErrorKind::invalid_argument, "a batch has at least 1 sequence");
   auto const attentions = attention_names();

@@ -131,7 +131,11 @@ class Communicator {
     }
     if (rank < 0 || rank >= placement.size) {
       fail(ErrorKind::invalid_argument,
-           {"rank ", rank, " of a simulated group of ", placement.size, " ranks"});
+           {"rank ",
+            rank,
+            " of a simulated group of ",
+            placement.size,
+            placement.size == 1 ? " rank" : " ranks"});
     }
   }
 

@@ -169,7 +169,7 @@ class Blocking {
     complaint_ = Message({"some rank did not take part in ",
                           what,
                           " within ",
-                          std::to_string(deadline_.count()),
+                          deadline_.count(),
                           " s: it is gone, or hangs, or does something else than ",
                           operation_})
                      .text();

@@ -197,7 +197,7 @@ class Verdict {
       return error + (silent.empty() ? "" : " (no answer from rank " + list(silent) + ")");
     }
     auto const fell_silent = [](double seconds) {
-      return " fell silent for " + std::to_string(seconds) + " s";
+      return Message({" fell silent for ", seconds, " s"}).text();
     };
     if (!silent.empty()) {
       int const who = waiter_of(silent[0]);

@@ -147,7 +147,7 @@ class NcclCaller {
     return Message({"rank ",
                     family_->rank(),
                     " waited ",
-                    std::to_string(deadline_s_),
+                    deadline_s_,
                     " s at [",
                     activity.text(),
                     "] without progress: a rank is late, gone or calls something else",

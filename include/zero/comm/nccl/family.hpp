@@ -131,14 +131,13 @@ class NcclFamily {
     bool const returned = abort(members_, until);
     if (!returned) {
       sentence_ += Message({"; NCCL did not return from the abort within ",
-                            std::to_string(grace_s_),
+                            grace_s_,
                             " s and is left to itself"})
                        .text();
       if (captured_) sentence_ += ": it waits until all graphs of its collectives are destroyed";
     } else if (!dry(streams(), until)) {
       leaks_ = true;
-      sentence_ +=
-          Message({"; its streams did not run dry within ", std::to_string(grace_s_), " s"}).text();
+      sentence_ += Message({"; its streams did not run dry within ", grace_s_, " s"}).text();
     }
     tell();
     return true;

@@ -102,7 +102,7 @@ void nccl_await(typename A::Comm comm, double deadline_s) {
     std::chrono::duration<double> const waited = std::chrono::steady_clock::now() - start;
     if (waited.count() > deadline_s) {
       fail(ErrorKind::communication,
-           {"the ncclComm_t is not ready after ", std::to_string(deadline_s), " s"},
+           {"the ncclComm_t is not ready after ", deadline_s, " s"},
            {.operation = "init"});
     }
     backoff.pause();

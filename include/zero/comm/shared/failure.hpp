@@ -111,7 +111,7 @@ ZERO_BODY std::string describe(Failure const& failure) {
                       failure.rank,
                       failure.more > 0 ? std::string_view(others.text()) : std::string_view(),
                       " did not arrive within ",
-                      std::to_string(failure.seconds),
+                      failure.seconds,
                       " s at [",
                       call,
                       "]",

@@ -36,7 +36,8 @@ using TensorHashes = std::vector<std::uint64_t>;
         unset,
         " of ",
         ranks,
-        " ranks: before the first step call load_parameters(), broadcast_parameters() or "
+        ranks == 1 ? " rank" : " ranks",
+        ": before the first step call load_parameters(), broadcast_parameters() or "
         "fill_owned(), which leaves out frozen tensors; or adopt_parameters(), to start from what "
         "lies there, zeros where nothing was written"});
 }

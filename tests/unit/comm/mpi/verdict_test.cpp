@@ -156,21 +156,19 @@ TEST_CASE("who fell silent is found along those who wait; who is not waited for 
   table.ends(0, {.cause = EndCause::late, .at = {2, 4}});
   table.waits(1, 1, 7, {3});
   table.waits(2, 1, 7, {4});
-  CHECK(table.sentence() ==
-        "rank 3 fell silent for 8.000000 s in [all_gather of 106 fp32, bucket 3]");
+  CHECK(table.sentence() == "rank 3 fell silent for 8 s in [all_gather of 106 fp32, bucket 3]");
   table[1].report.wait_on(5);
   table[0].report.say(Says::error, "rank 0: MPI reports 'x'");
   CHECK(table.sentence() ==
-        "one of ranks 3, 5 fell silent for 8.000000 s in [all_gather of 106 fp32, bucket 3]; rank "
+        "one of ranks 3, 5 fell silent for 8 s in [all_gather of 106 fp32, bucket 3]; rank "
         "0: MPI reports 'x'");
   // A collector that was given up.
   table[0].given_up = true;
   CHECK(table.sentence(1).starts_with("one of ranks 0, 3, 5 fell silent"));
   std::ranges::fill(table[1].report.waits_for, std::uint8_t{0});
   table[0].report.says = Says::nothing;
-  CHECK(
-      table.sentence(1) ==
-      "rank 0 fell silent for 0.800000 s in [all_gather of 204 fp32, bucket 3], on the model axis");
+  CHECK(table.sentence(1) ==
+        "rank 0 fell silent for 0.8 s in [all_gather of 204 fp32, bucket 3], on the model axis");
 }
 
 TEST_CASE("who answers and waits for nobody is late") {
@@ -180,7 +178,7 @@ TEST_CASE("who answers and waits for nobody is late") {
   table.waits(1, 2, 5, {2});
   for (int const rank : {2, 3, 4}) table.calls(rank, 1, 4);
   CHECK(table.sentence() ==
-        "rank 2 and 1 more did not arrive within 8.000000 s at [all_gather of 104 fp32, bucket 3]");
+        "rank 2 and 1 more did not arrive within 8 s at [all_gather of 104 fp32, bucket 3]");
 }
 
 TEST_CASE("a circle names those in it alone") {
